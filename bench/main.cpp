@@ -1,0 +1,58 @@
+// fastnorm_bench: the library against the ceiling of the machine it runs on, in one run.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "bench/devices.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Times libfastnorm against the best plain stream of the same bytes, measured in the same "
+      "run."};
+  std::string device = "cpu", json;
+  std::vector<std::string> lists = {"large"}, ops = {"rms", "add", "layer"}, dtypes = {"bf16"};
+  bench::Options options;
+  int host_cost = 0;
+  app.add_option("--device", device, "cpu or cuda:N")->capture_default_str();
+  app.add_option(
+         "--shapes", lists,
+         "lists (large, decode, middle, small, long, odd, cpu) or ROWSxN, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--ops", ops, "rms, layer, add (RMS of a residual sum), add_layer")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--dtypes", dtypes, "bf16, f16, f32")->delimiter(',')->capture_default_str();
+  app.add_option("--replays", options.replays, "timed replays of each graph; medians are printed")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "CPU threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_flag("--f32-parameters", options.f32_parameters,
+               "weight and bias in f32 beside 16-bit rows");
+  app.add_option("--host-cost", host_cost,
+                 "only the nanoseconds of a call without its launch, planned for a compute "
+                 "capability such as 90; needs no GPU");
+  app.add_option("--json", json, "write the results to this file");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    nlohmann::json document;
+    if (host_cost != 0) {
+      document = bench::bench_host_cost(host_cost);
+    } else {
+      const std::vector<bench::Case> cases = bench::make_cases(lists, ops, dtypes);
+      if (device == "cpu") {
+        document = bench::bench_cpu(cases, options);
+      } else if (device.starts_with("cuda:")) {
+        document = bench::bench_cuda(std::stoi(device.substr(5)), cases, options);
+      } else {
+        throw std::invalid_argument("--device is " + device + "; required: cpu or cuda:N");
+      }
+    }
+    if (!json.empty() && !bench::write_json(json, document)) return 1;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "fastnorm_bench: %s\n", e.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,12 @@
+// Stands in for cuda.cpp in a build without CUDA.
+#include <stdexcept>
+
+#include "bench/devices.h"
+
+namespace bench {
+
+nlohmann::json bench_cuda(int, const std::vector<Case>&, const Options&) {
+  throw std::runtime_error("this build has no CUDA; configure with -Dcuda=enabled");
+}
+
+}  // namespace bench

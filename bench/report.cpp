@@ -1,0 +1,125 @@
+#include "bench/report.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <stdexcept>
+
+#include "fastnorm/fastnorm.h"
+
+namespace bench {
+namespace {
+
+struct Shape {
+  int64_t rows, n;
+};
+
+std::vector<Shape> shapes_of(const std::string& list) {
+  std::vector<Shape> shapes;
+  if (list == "large") {
+    for (int64_t n : {1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 16384, 32768})
+      shapes.push_back({4096, n});
+  } else if (list == "decode") {
+    shapes = {{1, 2048},  {1, 4096},  {1, 8192},   {1, 16384},  {16, 4096},  {16, 16384},
+              {64, 7168}, {64, 8192}, {64, 16384}, {128, 4096}, {128, 8192}, {128, 16384}};
+  } else if (list == "middle") {
+    for (int64_t m : {256, 512, 1024, 2048}) {
+      for (int64_t n : {4096, 8192, 16384}) shapes.push_back({m, n});
+    }
+  } else if (list == "small") {
+    for (int64_t m : {4096, 16384, 65536}) {
+      for (int64_t n : {64, 128, 256, 512}) shapes.push_back({m, n});
+    }
+  } else if (list == "long") {
+    shapes = {{1, 65536},   {1, 262144},   {1, 1048576},  {16, 262144},
+              {256, 65536}, {256, 262144}, {128, 1048576}};
+  } else if (list == "odd") {
+    shapes = {{4096, 4097}, {4096, 4098}, {4096, 4100}, {4096, 5000}, {65536, 111}};
+  } else if (list == "cpu") {
+    shapes = {{4096, 4096}, {512, 8192}, {32, 4096}, {1, 4096}};
+  } else {
+    throw std::invalid_argument("no list of shapes is called " + list);
+  }
+  return shapes;
+}
+
+std::string now_utc() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+}  // namespace
+
+double median(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  const size_t n = samples.size();
+  return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
+}
+
+void print_header() {
+  std::printf("%-9s %-4s %7s %8s %10s %7s %10s %7s %8s %7s  %s\n", "op", "type", "rows", "n", "us",
+              "GB/s", "ceiling us", "ratio", "excess", "spread", "kernel");
+}
+
+void print_row(const Result& r) {
+  std::printf("%-9s %-4s %7lld %8lld %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%  %s\n", r.c.op.c_str(),
+              r.c.dtype.c_str(), static_cast<long long>(r.c.rows), static_cast<long long>(r.c.n),
+              r.us, r.gb_per_s(), r.ceiling_us, r.ratio(), r.us - r.ceiling_us, r.spread * 100,
+              r.kernel.c_str());
+  std::fflush(stdout);
+}
+
+nlohmann::json to_json(const Result& r) {
+  nlohmann::json j = {
+      {"op", r.c.op},         {"dtype", r.c.dtype},         {"rows", r.c.rows},
+      {"n", r.c.n},           {"bytes", r.c.bytes_moved()}, {"us", r.us},
+      {"spread", r.spread},   {"gb_per_s", r.gb_per_s()},   {"ceiling_us", r.ceiling_us},
+      {"ceiling", r.ceiling}, {"ratio", r.ratio()},         {"kernel", r.kernel}};
+  j.update(r.more);
+  return j;
+}
+
+bool write_json(const std::string& path, nlohmann::json document) {
+  document["date"] = now_utc();
+  document["library"] = {{"version", fastnorm_version_string()},
+                         {"numeric_version", fastnorm_numeric_version()},
+                         {"build", fastnorm_build_info()}};
+  std::ofstream file(path);
+  file << document.dump(1) << "\n";
+  file.close();
+  if (!file) std::fprintf(stderr, "cannot write %s\n", path.c_str());
+  return !file.fail();
+}
+
+std::vector<Case> make_cases(const std::vector<std::string>& lists,
+                             const std::vector<std::string>& ops,
+                             const std::vector<std::string>& dtypes) {
+  std::vector<Case> cases;
+  for (const std::string& list : lists) {
+    const bool literal = list.find('x') != std::string::npos;
+    const std::vector<Shape> shapes =
+        literal ? std::vector<Shape>{{parse_shape(list).rows, parse_shape(list).n}}
+                : shapes_of(list);
+    for (const std::string& op : ops) {
+      for (const std::string& dtype : dtypes) {
+        for (const Shape& s : shapes) cases.push_back({op, dtype, s.rows, s.n});
+      }
+    }
+  }
+  return cases;
+}
+
+Case parse_shape(const std::string& text) {
+  long long rows = 0, n = 0;
+  char end = 0;
+  if (std::sscanf(text.c_str(), "%lldx%lld%c", &rows, &n, &end) != 2 || rows < 1 || n < 1) {
+    throw std::invalid_argument("a shape is ROWSxN, such as 4096x8192, not " + text);
+  }
+  return {"", "", rows, n};
+}
+
+}  // namespace bench

@@ -1,0 +1,331 @@
+"""libfastnorm from Python by ctypes alone: the forward norms on NumPy arrays and on GPU memory.
+
+The structs are those of include/fastnorm/*.h, written out by hand; Library.__init__ compares their
+sizes with the library's before anything is called.
+"""
+
+import ctypes
+import re
+from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint8
+from ctypes import c_uint16, c_uint32, c_uint64, c_void_p, sizeof
+
+import numpy as np
+
+CPU, CUDA = 1, 2
+RMS, LAYER = 0, 1
+OK = 0
+
+
+class Device(ctypes.Structure):
+    _fields_ = [("device_type", c_int32), ("device_id", c_int32)]
+
+
+class Dtype(ctypes.Structure):
+    _fields_ = [("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16)]
+
+
+F32 = Dtype(2, 32, 1)
+F16 = Dtype(2, 16, 1)
+DTYPES = {np.dtype(np.float32): F32, np.dtype(np.float16): F16}
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("dtype", Dtype),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    ]
+
+
+TensorPointer = POINTER(Tensor)
+
+
+class ContextOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("log", c_void_p),
+        ("log_user", c_void_p),
+        ("parallel_for", c_void_p),
+        ("parallel_user", c_void_p),
+        ("num_threads", c_int32),
+        ("flags", c_uint32),
+        ("dry_run_capability", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class DeviceInfo(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char * 128),
+        ("capability", c_int32),
+        ("multiprocessors", c_int32),
+        ("l2_bytes", c_uint64),
+        ("memory_bytes", c_uint64),
+        ("driver_version", c_int32),
+        ("runtime_version", c_int32),
+        ("kernel_arch", c_char_p),
+    ]
+
+
+class Info(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("workspace_bytes", c_uint64),
+        ("bytes_read", c_uint64),
+        ("bytes_written", c_uint64),
+        ("kernel", c_char_p),
+        ("launches", c_int32),
+        ("threads_per_row", c_int32),
+        ("vectors_per_thread", c_int32),
+        ("rows_per_block", c_int32),
+        ("blocks_per_row", c_int32),
+        ("vector_bytes", c_int32),
+        ("blocks", c_uint64),
+    ]
+
+
+class NormArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_int32),
+        ("eps", c_float),
+        ("weight_offset", c_float),
+        ("rounding", c_int32),
+        ("residual_rounding", c_int32),
+        ("flags", c_uint32),
+        ("x", TensorPointer),
+        ("residual", TensorPointer),
+        ("weight", TensorPointer),
+        ("bias", TensorPointer),
+        ("y", TensorPointer),
+        ("residual_out", TensorPointer),
+        ("mean", TensorPointer),
+        ("rstd", TensorPointer),
+        ("quant_scheme", c_int32),
+        ("quant_block_size", c_int32),
+        ("quant_source", c_int32),
+        ("scale_layout", c_int32),
+        ("scale_pow2", c_int32),
+        ("amax_floor", c_float),
+        ("clamp", c_float),
+        ("reserved", c_int32),
+        ("global_scale", TensorPointer),
+        ("quantized", TensorPointer),
+        ("scale", TensorPointer),
+        ("amax", TensorPointer),
+    ]
+
+
+TENSORS = ("x", "residual", "weight", "bias", "y", "residual_out", "mean", "rstd")
+
+
+class FastnormError(RuntimeError):
+    """A call failed; str() has the status' name and the library's text."""
+
+
+class Library:
+    def __init__(self, path):
+        self.path = path
+        self.c = c = ctypes.CDLL(str(path))
+        c.fastnorm_version_string.restype = c_char_p
+        c.fastnorm_status_name.restype = c_char_p
+        c.fastnorm_last_error.restype = c_char_p
+        c.fastnorm_device_count.argtypes = [c_int32, POINTER(c_int32)]
+        c.fastnorm_device_describe.argtypes = [Device, POINTER(DeviceInfo)]
+        c.fastnorm_context_create.argtypes = [Device, POINTER(ContextOptions), POINTER(c_void_p)]
+        c.fastnorm_context_destroy.argtypes = [c_void_p]
+        c.fastnorm_context_destroy.restype = None
+        c.fastnorm_norm_query.argtypes = [c_void_p, POINTER(NormArgs), POINTER(Info)]
+        c.fastnorm_norm.argtypes = [c_void_p, POINTER(NormArgs), c_void_p, c_size_t, c_void_p]
+        self._check_sizes()
+
+    def version(self):
+        return self.c.fastnorm_version_string().decode()
+
+    def check(self, status):
+        if status != OK:
+            name = self.c.fastnorm_status_name(status).decode()
+            raise FastnormError(f"{name}: {self.c.fastnorm_last_error().decode()}")
+
+    def device_count(self, device_type):
+        count = c_int32()
+        self.check(self.c.fastnorm_device_count(device_type, byref(count)))
+        return count.value
+
+    def describe(self, device_type, device_id=0):
+        info = DeviceInfo(struct_size=sizeof(DeviceInfo))
+        self.check(self.c.fastnorm_device_describe(Device(device_type, device_id), byref(info)))
+        return info
+
+    def _required_size(self, status):
+        """What the library's text says that a struct_size must at least be."""
+        text = self.c.fastnorm_last_error().decode()
+        found = re.search(r"struct_size is \d+; required: at least (\d+)", text)
+        if status == OK or not found:
+            raise FastnormError(f"no struct_size was asked for, but: {text or 'success'}")
+        return int(found.group(1))
+
+    def _check_sizes(self):
+        """Each struct, claimed to be one byte long, is refused with the size that it should have."""
+        device, context = Device(CPU, 0), c_void_p()
+        calls = {
+            DeviceInfo: lambda s: self.c.fastnorm_device_describe(device, byref(s)),
+            ContextOptions: lambda s: self.c.fastnorm_context_create(
+                device, byref(s), byref(c_void_p())),
+            NormArgs: lambda s: self.c.fastnorm_norm_query(context, byref(s), None),
+        }
+        self.check(self.c.fastnorm_context_create(device, None, byref(context)))
+        try:
+            for struct, call in calls.items():
+                required = self._required_size(call(struct(struct_size=1)))
+                if required != sizeof(struct):
+                    raise FastnormError(f"{struct.__name__} has {sizeof(struct)} bytes here and "
+                                        f"{required} in {self.path}")
+        finally:
+            self.c.fastnorm_context_destroy(context)
+
+
+class Context:
+    """One device of the library."""
+
+    def __init__(self, library, device_type=CPU, device_id=0, num_threads=0):
+        self.library, self.device_type, self.device_id = library, device_type, device_id
+        options = ContextOptions(struct_size=sizeof(ContextOptions), num_threads=num_threads)
+        self.handle = c_void_p()
+        library.check(library.c.fastnorm_context_create(
+            Device(device_type, device_id), byref(options), byref(self.handle)))
+
+    def close(self):
+        self.library.c.fastnorm_context_destroy(self.handle)
+        self.handle = c_void_p()
+
+    def call(self, kind=RMS, eps=0.0, stream=None, **tensors):
+        """A call that can be run again and again; tensors as named in fastnorm_norm_args, each a
+        NumPy array or a DeviceArray."""
+        return NormCall(self, kind, eps, stream, tensors)
+
+
+class NormCall:
+    def __init__(self, context, kind, eps, stream, tensors):
+        unknown = set(tensors) - set(TENSORS)
+        if unknown:
+            raise TypeError(f"no such tensors: {sorted(unknown)}")
+        self._context, self._stream = context, stream
+        self._kept = []  # what the struct points to
+        self.args = NormArgs(struct_size=sizeof(NormArgs), kind=kind, eps=eps)
+        for name, array in tensors.items():
+            if array is not None:
+                setattr(self.args, name, ctypes.pointer(self._tensor(array)))
+
+    def _tensor(self, array):
+        shape = (c_int64 * array.ndim)(*array.shape)
+        strides = (c_int64 * array.ndim)(*(s // array.itemsize for s in array.strides))
+        address = array.ctypes.data if isinstance(array, np.ndarray) else array.address
+        self._kept += [array, shape, strides]
+        return Tensor(address, self._context.device_type, self._context.device_id, array.ndim,
+                      DTYPES[array.dtype], shape, strides, 0)
+
+    def run(self):
+        # No workspace: the forward norms need none, and the library would say so if they did.
+        c = self._context
+        c.library.check(c.library.c.fastnorm_norm(c.handle, byref(self.args), None, 0, self._stream))
+
+    def query(self):
+        info = Info(struct_size=sizeof(Info))
+        c = self._context
+        c.library.check(c.library.c.fastnorm_norm_query(c.handle, byref(self.args), byref(info)))
+        return info
+
+
+class Devmem:
+    """GPU memory by tests/support/devmem.h, whose C functions return 0 or an error."""
+
+    def __init__(self, path, device_id=0):
+        self.c = c = ctypes.CDLL(str(path))
+        pointer_out = POINTER(c_void_p)
+        c.devmem_error.restype = c_char_p
+        c.devmem_open.argtypes = [c_int32, pointer_out]
+        c.devmem_close.argtypes = [c_void_p]
+        c.devmem_close.restype = None
+        c.devmem_alloc.argtypes = [c_void_p, c_size_t, pointer_out]
+        c.devmem_free.argtypes = [c_void_p, c_void_p]
+        c.devmem_upload.argtypes = [c_void_p, c_void_p, c_void_p, c_size_t]
+        c.devmem_download.argtypes = [c_void_p, c_void_p, c_void_p, c_size_t]
+        c.devmem_copy.argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]
+        c.devmem_stream_create.argtypes = [c_void_p, pointer_out]
+        c.devmem_stream_synchronize.argtypes = [c_void_p, c_void_p]
+        c.devmem_event_create.argtypes = [c_void_p, pointer_out]
+        c.devmem_event_record.argtypes = [c_void_p, c_void_p, c_void_p]
+        c.devmem_event_elapsed_ms.argtypes = [c_void_p, c_void_p, c_void_p, POINTER(c_float)]
+        self.handle = c_void_p()
+        self.check(c.devmem_open(device_id, byref(self.handle)))
+        self.stream = self._made(c.devmem_stream_create)
+        self._events = [self._made(c.devmem_event_create) for _ in range(2)]
+
+    def check(self, error):
+        if error != 0:
+            raise FastnormError(self.c.devmem_error().decode())
+
+    def _made(self, create):
+        handle = c_void_p()
+        self.check(create(self.handle, byref(handle)))
+        return handle
+
+    def copy(self, to, source):
+        """Queues a copy inside the device."""
+        self.check(self.c.devmem_copy(self.handle, to.address, source.address, source.nbytes,
+                                      self.stream))
+
+    def synchronize(self):
+        self.check(self.c.devmem_stream_synchronize(self.handle, self.stream))
+
+    def elapsed_us(self, work):
+        """Microseconds on the GPU of what work() queues."""
+        start, stop = self._events
+        self.check(self.c.devmem_event_record(self.handle, start, self.stream))
+        work()
+        self.check(self.c.devmem_event_record(self.handle, stop, self.stream))
+        milliseconds = c_float()
+        self.check(self.c.devmem_event_elapsed_ms(self.handle, start, stop, byref(milliseconds)))
+        return milliseconds.value * 1e3
+
+
+class DeviceArray:
+    """A compact array in GPU memory; freed with this object."""
+
+    def __init__(self, devmem, host=None, shape=None, dtype=np.float32):
+        self._devmem = devmem
+        self.shape = tuple(host.shape if host is not None else shape)
+        self.dtype = np.dtype(host.dtype if host is not None else dtype)
+        self.ndim, self.itemsize = len(self.shape), self.dtype.itemsize
+        self.nbytes = int(np.prod(self.shape, dtype=np.int64)) * self.itemsize
+        strides = [self.itemsize]
+        for extent in self.shape[:0:-1]:
+            strides.insert(0, strides[0] * extent)
+        self.strides = tuple(strides)
+        found = c_void_p()
+        devmem.check(devmem.c.devmem_alloc(devmem.handle, self.nbytes, byref(found)))
+        self.address = found.value
+        if host is not None:
+            self.upload(host)
+
+    def upload(self, host):
+        host = np.ascontiguousarray(host, self.dtype)
+        d = self._devmem
+        d.check(d.c.devmem_upload(d.handle, self.address, host.ctypes.data, self.nbytes))
+
+    def download(self, out=None):
+        host = np.empty(self.shape, self.dtype) if out is None else out
+        d = self._devmem
+        d.check(d.c.devmem_download(d.handle, host.ctypes.data, self.address, self.nbytes))
+        return host
+
+    def __del__(self):
+        if getattr(self, "address", None):
+            self._devmem.c.devmem_free(self._devmem.handle, self.address)

@@ -1,0 +1,131 @@
+"""SmolLM2-135M-Instruct in NumPy with every RMSNorm done by libfastnorm.
+
+Prints what the model answers, checks that double-precision norms make it say the same, and lists for
+each of its 61 norms the error, the time, and the ratio to a copy of the same bytes.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+# A second BLAS thread gains nothing on single tokens, and spins where the machine is busy.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
+
+from fastnorm_ctypes import CUDA, FastnormError, Library  # noqa: E402
+from measure import Meter  # noqa: E402
+from model import Model, generate  # noqa: E402
+from norms import CpuCompute, CudaCompute, DoubleNorms, LibraryNorms  # noqa: E402
+from weights import GgufModel, SyntheticModel, WeightsError, fetch  # noqa: E402
+
+# Of y, in units in the last place of f32, for rows of at most 1024 elements. A row is summed by a chain
+# of at most 16 additions, then a tree of 6; half of these errors and of three roundings reach rstd, two
+# more roundings follow it and three make y of it; a unit in the last place is at least one rounding
+# error and at most two.
+MAX_ULP = 18
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(prog="smollm2", description=__doc__.splitlines()[0])
+    parser.add_argument("--prompt", default="What is the capital of France?", help="what to ask")
+    parser.add_argument("--tokens", type=int, default=24, metavar="N", help="at most N tokens of answer")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                        help="where the norms run; auto: a GPU if there is one")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of the norms")
+    parser.add_argument("--rows", type=int, default=2048, metavar="N",
+                        help="rows of the timed calls (default 2048: a prompt of so many tokens)")
+    parser.add_argument("--synthetic", action="store_true", help="random weights; nothing is downloaded")
+    parser.add_argument("--cache", type=Path, default=ROOT / ".cache", help="where the download is kept")
+    parser.add_argument("--build", type=Path, default=ROOT / "build", help="Meson's build folder")
+    arguments = parser.parse_args()
+    if arguments.tokens < 1 or arguments.rows < 1 or arguments.threads < 1:
+        parser.error("--tokens, --rows and --threads must be at least 1")
+    return arguments
+
+
+def load(arguments):
+    if arguments.synthetic:
+        return SyntheticModel()
+    try:
+        return GgufModel(fetch(arguments.cache))
+    except WeightsError as error:
+        sys.exit(f"smollm2: {error}")
+
+
+def choose_compute(arguments, library, weights, eps):
+    count = library.device_count(CUDA)
+    if arguments.device == "cuda" or (arguments.device == "auto" and count > 0):
+        devmem = arguments.build / "tests" / "support" / "libfastnorm_devmem.so"
+        return CudaCompute(library, weights, eps, devmem)
+    if arguments.device == "auto":
+        print("no GPU: the norms run on the CPU")
+    return CpuCompute(library, weights, eps, arguments.threads)
+
+
+def name_of(index, last):
+    if index == last:
+        return "output"
+    return f"blk.{index // 2:<2} {'ffn' if index % 2 else 'attn'}"
+
+
+def print_table(norms, arguments):
+    meter, last = Meter(norms.compute, arguments.rows), len(norms.weights) - 1
+    print(f"\n{'norm':12} {'fused add':>9} {'max ulp':>8} {'us':>9} {'GB/s':>7} {'x copy':>7}"
+          f"   (times: {arguments.rows} rows of {norms.weights[0].size} f32)")
+    results = []
+    for index, (x, residual) in sorted(norms.inputs.items()):
+        m = meter.measure(index, x, residual)
+        results.append(m)
+        print(f"{name_of(index, last):12} {'no' if residual is None else 'yes':>9} "
+              f"{norms.errors.max_ulp[index]:8.2f} {m.us:9.1f} {m.gb_per_s:7.1f} {m.ratio:7.2f}")
+    return results
+
+
+def print_summary(norms, results, seconds):
+    ratios = sorted(m.ratio for m in results[1:])  # all but the first norm add the residual
+    errors, compute = norms.errors, norms.compute
+    print(f"\nAll {len(norms.weights)} norms ran on the {compute.name}: {errors.calls} calls while the "
+          f"text was generated ({seconds:.1f} s in all). {len(ratios)} of them add the residual in the "
+          f"same pass over memory and store the sum in place; {errors.calls - errors.wrong_sums} of "
+          f"{errors.calls} calls left sums equal to the last bit. The largest error against double "
+          f"precision is {errors.max_ulp.max():.2f} units in the last place of f32; the arithmetic "
+          f"allows {MAX_ULP}. A fused norm takes {ratios[0]:.2f} to {ratios[-1]:.2f} times as long as "
+          f"{compute.copy_name} of the same bytes, {ratios[len(ratios) // 2]:.2f} in the median. With "
+          f"norms in double precision the model says the same text.")
+
+
+def main():
+    arguments = parse_arguments()
+    library = Library(arguments.build / "src" / "libfastnorm.so")
+    source = load(arguments)
+    print(f"libfastnorm {library.version()}; model: {source.source}", flush=True)
+    model = Model(source.config, source.weights())
+    weights, eps = model.norm_weights(), source.config.eps
+    norms = LibraryNorms(weights, eps, choose_compute(arguments, library, weights, eps))
+    prompt = source.encode(arguments.prompt)
+
+    start = time.monotonic()
+    made = generate(model, prompt, arguments.tokens, source.end_token, norms)
+    seconds = time.monotonic() - start
+    text = source.decode(made)
+    print(f"\n> {arguments.prompt}\n{text}", flush=True)
+    in_double = source.decode(generate(model, prompt, arguments.tokens, source.end_token,
+                                       DoubleNorms(weights, eps)))
+    if in_double != text:
+        sys.exit(f"smollm2: with norms in double precision the model says\n{in_double}")
+    results = print_table(norms, arguments)
+    print_summary(norms, results, seconds)
+    if norms.errors.wrong_sums:
+        sys.exit("smollm2: residual sums differ from the f32 sums")
+    if norms.errors.max_ulp.max() > MAX_ULP:
+        sys.exit(f"smollm2: an error is larger than {MAX_ULP} units in the last place")
+
+
+try:
+    main()
+except FastnormError as error:
+    sys.exit(f"smollm2: {error}")

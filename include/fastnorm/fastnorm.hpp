@@ -1,0 +1,169 @@
+/** @file fastnorm.hpp
+ *  libfastnorm for C++11 and later: contexts that destroy themselves, tensor views, errors as exceptions. Header-only, over the C
+ *  ABI; needs nothing but the standard library.
+ *
+ *      fastnorm::context cpu(fastnorm::cpu());
+ *      fastnorm::tensor x(x_data, {rows, n}), w(w_data, {n}), y(y_data, {rows, n});
+ *      fastnorm::norm_args args;
+ *      args.eps = 1e-6f;
+ *      args.x = x.get(); args.weight = w.get(); args.y = y.get();
+ *      fastnorm::norm(cpu, args);
+ */
+#ifndef FASTNORM_FASTNORM_HPP_
+#define FASTNORM_FASTNORM_HPP_
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+#include "fastnorm.h"
+
+namespace fastnorm {
+
+/** A call failed. what() is the library's text, which names the argument, its value and what is required. */
+class error : public std::runtime_error {
+ public:
+  explicit error(fastnorm_status status)
+      : std::runtime_error(std::string(fastnorm_status_name(status)) + ": " +
+                           fastnorm_last_error()),
+        status_(status),
+        device_error_(fastnorm_last_device_error()) {}
+
+  fastnorm_status status() const noexcept { return status_; }
+  /** The CUDA runtime's error code, or 0. */
+  std::int32_t device_error() const noexcept { return device_error_; }
+
+ private:
+  fastnorm_status status_;
+  std::int32_t device_error_;
+};
+
+/** Throws fastnorm::error unless the status is FASTNORM_OK. */
+inline void check(fastnorm_status status) {
+  if (status != FASTNORM_OK) throw error(status);
+}
+
+inline fastnorm_device cpu() noexcept { return {FASTNORM_DEVICE_CPU, 0}; }
+inline fastnorm_device cuda(std::int32_t id) noexcept { return {FASTNORM_DEVICE_CUDA, id}; }
+
+/** Number of devices of a type; 0 CUDA devices where there is no driver. */
+inline std::int32_t device_count(std::int32_t device_type) {
+  std::int32_t count = 0;
+  check(fastnorm_device_count(device_type, &count));
+  return count;
+}
+
+/** Options with their struct_size set; fill in what differs from the default. */
+struct context_options : fastnorm_context_options {
+  context_options() noexcept : fastnorm_context_options() {
+    struct_size = sizeof(fastnorm_context_options);
+  }
+};
+
+/** Owns a context. Movable, not copyable; an empty one is false. Calls may come from any thread; destruction must not race them. */
+class context {
+ public:
+  context() noexcept = default;
+  explicit context(fastnorm_device device) {
+    check(fastnorm_context_create(device, nullptr, &handle_));
+  }
+  context(fastnorm_device device, const fastnorm_context_options& options) {
+    check(fastnorm_context_create(device, &options, &handle_));
+  }
+  context(const context&) = delete;
+  context& operator=(const context&) = delete;
+  context(context&& other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
+  context& operator=(context&& other) noexcept {
+    if (this != &other) {
+      fastnorm_context_destroy(handle_);
+      handle_ = other.handle_;
+      other.handle_ = nullptr;
+    }
+    return *this;
+  }
+  ~context() { fastnorm_context_destroy(handle_); }
+
+  fastnorm_context* get() const noexcept { return handle_; }
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+
+ private:
+  fastnorm_context* handle_ = nullptr;
+};
+
+/** A view of memory with its shape and strides inside, up to rank 4. Owns no memory. Copies are views of their own. */
+class tensor {
+ public:
+  static constexpr std::int32_t max_rank = 4;
+
+  /** Compact, row-major. */
+  tensor(const void* data, fastnorm_dtype_id dtype, std::initializer_list<std::int64_t> shape,
+         fastnorm_device device = cpu())
+      : tensor(data, dtype, shape, {}, device) {}
+
+  /** With strides in elements; the last one must be 1. */
+  tensor(const void* data, fastnorm_dtype_id dtype, std::initializer_list<std::int64_t> shape,
+         std::initializer_list<std::int64_t> strides, fastnorm_device device)
+      : view_(), shape_(), strides_() {
+    if (shape.size() < 1 || shape.size() > max_rank ||
+        (strides.size() != 0 && strides.size() != shape.size())) {
+      throw std::invalid_argument("fastnorm::tensor: 1 to 4 extents, and as many strides or none");
+    }
+    view_.data = const_cast<void*>(data);
+    view_.device_type = device.device_type;
+    view_.device_id = device.device_id;
+    view_.ndim = static_cast<std::int32_t>(shape.size());
+    view_.dtype = fastnorm_dtype_of(dtype);
+    std::size_t i = 0;
+    for (std::int64_t extent : shape) shape_[i++] = extent;
+    i = 0;
+    for (std::int64_t stride : strides) strides_[i++] = stride;
+    has_strides_ = strides.size() != 0;
+  }
+
+  /** Compact f32 in ordinary memory. */
+  tensor(const float* data, std::initializer_list<std::int64_t> shape)
+      : tensor(data, FASTNORM_DTYPE_F32, shape) {}
+
+  /** The C view; valid as long as this object, and not after it was assigned to. */
+  const fastnorm_tensor* get() const noexcept {
+    view_.shape = shape_;
+    view_.strides = has_strides_ ? strides_ : nullptr;
+    return &view_;
+  }
+
+ private:
+  mutable fastnorm_tensor view_;  // its pointers follow the object when it is copied
+  std::int64_t shape_[max_rank];
+  std::int64_t strides_[max_rank];
+  bool has_strides_ = false;
+};
+
+/** Arguments with their struct_size set; the defaults are those of fastnorm_norm_args. */
+struct norm_args : fastnorm_norm_args {
+  norm_args() noexcept : fastnorm_norm_args() { struct_size = sizeof(fastnorm_norm_args); }
+};
+
+/** fastnorm_norm; throws fastnorm::error. */
+inline void norm(const context& context, const fastnorm_norm_args& args, void* stream = nullptr,
+                 void* workspace = nullptr, std::size_t workspace_bytes = 0) {
+  check(fastnorm_norm(context.get(), &args, workspace, workspace_bytes, stream));
+}
+
+/** fastnorm_norm_prepare; throws fastnorm::error. */
+inline void norm_prepare(const context& context, const fastnorm_norm_args& args) {
+  check(fastnorm_norm_prepare(context.get(), &args));
+}
+
+/** fastnorm_norm_query; throws fastnorm::error. */
+inline fastnorm_info norm_query(const context& context, const fastnorm_norm_args& args) {
+  fastnorm_info info = fastnorm_info();
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_query(context.get(), &args, &info));
+  return info;
+}
+
+}  // namespace fastnorm
+
+#endif  // FASTNORM_FASTNORM_HPP_

@@ -1,0 +1,226 @@
+/** @file norm.h
+ *  RMSNorm and LayerNorm of rows, with the residual addition before them.
+ *
+ *  A row is the last dimension of x, n elements long. For each row, in this order:
+ *
+ *      s            = x + residual                                 (x where there is no residual)
+ *      residual_out = s, rounded to its dtype
+ *      mean         = sum(a) / n                                   (LAYER only)
+ *      rstd         = 1 / sqrt(sum((a - mean)^2) / n + eps)        (RMS: mean is not subtracted)
+ *      t            = (b - mean) * rstd                            (RMS: b * rstd)
+ *      y            = t * (weight + weight_offset) + bias, rounded to x's dtype
+ *
+ *  a and b are s, or s rounded to the residual's dtype: fastnorm_residual_rounding says which. All
+ *  arithmetic is IEEE single precision, each operation rounded to nearest even, subnormals kept, the
+ *  square root and the reciprocal correctly rounded; the division by n is a product with the rounded
+ *  1/n.
+ *
+ *  **Same bits.** A row's results depend on the row's values, weight, bias, n, dtypes and options
+ *  only: not on the number or position of rows, strides, alignment, in-place use, other outputs, the
+ *  kernel chosen, the GPU model, the CPU's instruction set, the number of threads, the stream or the
+ *  run. CPU and GPU sum in different orders and may differ in the last place.
+ *
+ *  The fields for quantised outputs are part of the struct; this version answers
+ *  FASTNORM_ERROR_UNSUPPORTED where one is used.
+ */
+#ifndef FASTNORM_NORM_H_
+#define FASTNORM_NORM_H_
+
+#include "context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Which statistic normalises a row. */
+typedef enum fastnorm_norm_kind {
+  FASTNORM_NORM_RMS = 0,   /**< Root mean square; nothing is subtracted. */
+  FASTNORM_NORM_LAYER = 1, /**< Mean and (biased) variance, in two passes over the row: never
+                              mean(x^2) - mean(x)^2. */
+  FASTNORM_NORM_KIND_MAX_ENUM = 0x7fffffff
+} fastnorm_norm_kind;
+
+/** Where y is rounded to x's dtype T on its way. With T = f32 the first two are the same. */
+typedef enum fastnorm_rounding {
+  FASTNORM_ROUND_ONCE =
+      0, /**< Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma. */
+  FASTNORM_ROUND_NORMALIZED =
+      1, /**< Also t, before the weight. Llama, Mistral and Qwen as published. */
+  FASTNORM_ROUND_EVERY_STEP = 2, /**< Every elementwise result: (a - mean), its square, the
+                                    variance, variance + eps, the root, t, weight + weight_offset,
+                                    the product and the sum. What a 16-bit eager chain does. */
+  FASTNORM_ROUNDING_MAX_ENUM = 0x7fffffff
+} fastnorm_rounding;
+
+/** Which value of the sum x + residual is used, in terms of R, the dtype of residual_out (of
+ *  residual, where there is no residual_out). */
+typedef enum fastnorm_residual_rounding {
+  FASTNORM_RESIDUAL_EXACT = 0, /**< The single-precision sum, for the statistics and for t. */
+  FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY =
+      1, /**< Statistics of the sum; t from the sum rounded to R. */
+  FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS =
+      2, /**< Both from the sum rounded to R: as a separate addition would. */
+  FASTNORM_RESIDUAL_ROUNDING_MAX_ENUM = 0x7fffffff
+} fastnorm_residual_rounding;
+
+/** How `quantized` is scaled. */
+typedef enum fastnorm_quant_scheme {
+  FASTNORM_QUANT_NONE = 0,
+  FASTNORM_QUANT_PER_TENSOR = 1, /**< One scale, an input. */
+  FASTNORM_QUANT_PER_ROW = 2,    /**< A scale a row, from the row's largest magnitude. */
+  FASTNORM_QUANT_PER_BLOCK = 3,  /**< A scale for each block of 64 or 128 columns of a row. */
+  FASTNORM_QUANT_MXFP8 = 4,      /**< fp8 with a power-of-two scale for 32 columns. */
+  FASTNORM_QUANT_NVFP4 = 5,      /**< fp4 with an e4m3 scale for 16 columns and a global scale. */
+  FASTNORM_QUANT_SCHEME_MAX_ENUM = 0x7fffffff
+} fastnorm_quant_scheme;
+
+/** What is quantised. */
+typedef enum fastnorm_quant_source {
+  FASTNORM_QUANT_FROM_F32 = 0, /**< The unrounded result. */
+  FASTNORM_QUANT_FROM_ROUNDED =
+      1, /**< The result rounded to x's dtype, as an unfused chain would. */
+  FASTNORM_QUANT_SOURCE_MAX_ENUM = 0x7fffffff
+} fastnorm_quant_source;
+
+/** Order of the scales in memory. */
+typedef enum fastnorm_scale_layout {
+  FASTNORM_SCALE_ROW_MAJOR = 0,
+  FASTNORM_SCALE_COLUMN_MAJOR = 1,
+  FASTNORM_SCALE_SWIZZLED_128X4 = 2, /**< Tiles of 128 rows x 4 scales, padding zeroed. */
+  FASTNORM_SCALE_LAYOUT_MAX_ENUM = 0x7fffffff
+} fastnorm_scale_layout;
+
+/** Bits of fastnorm_norm_args.flags. Programmatic dependent launch is not in this version: a flag
+ *  is FASTNORM_ERROR_UNSUPPORTED. */
+typedef enum fastnorm_norm_flags {
+  FASTNORM_NORM_PDL_WAIT = 1,    /**< Start early, wait for the stream's previous kernel inside. */
+  FASTNORM_NORM_PDL_TRIGGER = 2, /**< Let the stream's next kernel start early. */
+  FASTNORM_NORM_FLAGS_MAX_ENUM = 0x7fffffff
+} fastnorm_norm_flags;
+
+/** One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
+ *  eps 0.
+ *
+ *  Shapes: x is [..., n], rank 1 to 4, n >= 1. T is x's dtype: f32, f16 or bf16. All tensors are on
+ *  the context's device. Leading strides are free, 0 too for inputs; only the last dimension must be
+ *  contiguous. Any alignment that the dtype allows.
+ *
+ *  Aliasing: y may be x, and residual_out may be residual, as the same view (same address, shape
+ *  and strides). Two tensors of which one is written may also be interleaved views of one buffer
+ *  that share no element, such as the query and the key heads of one fused QKV tensor. Any other
+ *  overlap is FASTNORM_ERROR_LAYOUT. */
+typedef struct fastnorm_norm_args {
+  size_t struct_size;      /**< sizeof(fastnorm_norm_args). */
+  fastnorm_norm_kind kind; /**< RMS or LAYER. */
+  float eps;               /**< Finite, >= 0. */
+  float weight_offset; /**< Added to the weight in f32: 0, or 1 for Gemma. Finite; 0 where weight is
+                          NULL. */
+  fastnorm_rounding rounding; /**< Default: round once. */
+  fastnorm_residual_rounding
+      residual_rounding; /**< Default: exact. Without effect where there is no residual. */
+  uint32_t flags;        /**< fastnorm_norm_flags; 0. */
+
+  const fastnorm_tensor* x;        /**< [..., n] T. Required. */
+  const fastnorm_tensor* residual; /**< x's shape, T or f32. NULL = nothing is added. */
+  const fastnorm_tensor* weight; /**< [n] or [heads, n], heads = x.shape[-2]; T or f32. NULL = 1. */
+  const fastnorm_tensor* bias;   /**< [n] or [heads, n]; T or f32. NULL = 0. */
+  const fastnorm_tensor*
+      y; /**< x's shape, T. Output; may be x. Required while `quantized` is unsupported. */
+  const fastnorm_tensor* residual_out; /**< x's shape, T or f32. Output; may be residual, which it
+                                          then needs. NULL = not stored. */
+  const fastnorm_tensor*
+      mean; /**< x.shape[:-1], or that with a last 1; f32. Output, LAYER only. NULL = not stored. */
+  const fastnorm_tensor* rstd; /**< As mean. Output. NULL = not stored. */
+
+  fastnorm_quant_scheme quant_scheme; /**< NONE. */
+  int32_t quant_block_size;           /**< PER_BLOCK: 64 or 128 columns; else 0. */
+  fastnorm_quant_source quant_source; /**< Default: from the unrounded result. */
+  fastnorm_scale_layout scale_layout; /**< Default: row-major. */
+  int32_t scale_pow2; /**< 1 = round dynamic fp8 scales up to a power of two; else 0. */
+  float amax_floor;   /**< Least magnitude a dynamic scale is made from; 0 = 1e-10. */
+  float clamp;      /**< > 0: results are clamped to [-clamp, clamp] before quantising; 0 = off. */
+  int32_t reserved; /**< Must be 0. */
+  const fastnorm_tensor* global_scale; /**< [1] f32. NVFP4's second scale; NULL = 1. */
+  const fastnorm_tensor* quantized;    /**< x's shape, the quantised dtype. Output. */
+  const fastnorm_tensor* scale;        /**< Scales: input for PER_TENSOR, else output. */
+  const fastnorm_tensor*
+      amax; /**< [1] f32. In and out: the largest magnitude seen is maximised into it. */
+} fastnorm_norm_args;
+
+/** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not
+ *  touched; the addresses count, since overlap and alignment follow from them.
+ *  @return as fastnorm_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size too
+ *  small
+ *  @since 0.1 */
+FASTNORM_API fastnorm_status fastnorm_norm_query(fastnorm_context* context,
+                                                 const fastnorm_norm_args* args,
+                                                 fastnorm_info* info);
+
+/** Load what a call needs (CUDA loads a kernel at its first use, which allocates and may
+ *  synchronise). After it, calls that use the same kernel neither allocate nor synchronise, and can
+ *  be captured in a CUDA graph. Optional: the first call does the same.
+ *  @return as fastnorm_norm
+ *  @since 0.1 */
+FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
+                                                   const fastnorm_norm_args* args);
+
+/** Normalise the rows of x; the formula is at the top of this header.
+ *
+ *  CUDA: one kernel is queued on `stream` and the call returns. It may be captured in a CUDA graph,
+ *  targets the context's device whatever device is current, and leaves the current device as it was.
+ *  CPU: the work is done when the call returns. No allocation, no synchronisation, no lock. Zero
+ *  rows are success: nothing is launched, nothing written.
+ *
+ *  @param context         the device
+ *  @param args            what to compute; read during the call only
+ *  @param workspace       fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned,
+ *  contents undefined, not to be used by anything else until the work has run; NULL where 0 bytes
+ *  are needed
+ *  @param workspace_bytes size of workspace
+ *  @param stream          CUDA: the cudaStream_t; NULL = the legacy default stream, and the
+ *  runtime's special handles pass. CPU: NULL
+ *  @return FASTNORM_OK
+ *          FASTNORM_ERROR_ARGUMENT    null context, args, x or y; a struct_size that is too small
+ *  or an unknown tail that is not zero; an enum, eps or offset out of range; too small a workspace;
+ *  a stream on the CPU FASTNORM_ERROR_SHAPE       ranks or extents that do not fit; n < 1
+ *          FASTNORM_ERROR_DTYPE       a dtype that the tensor's role does not allow
+ *          FASTNORM_ERROR_LAYOUT      last dimension not contiguous, misaligned address, overlap
+ *          FASTNORM_ERROR_UNSUPPORTED a field of a later version, or more rows than a grid holds
+ *          FASTNORM_ERROR_DEVICE      a tensor on another device; the CUDA runtime's error, also a
+ *  sticky one of earlier work
+ *  @since 0.1 */
+FASTNORM_API fastnorm_status fastnorm_norm(fastnorm_context* context,
+                                           const fastnorm_norm_args* args, void* workspace,
+                                           size_t workspace_bytes, void* stream);
+
+/** As fastnorm_norm_query, for fastnorm_norm_many: the sum of its parts; `kernel` is that of the
+ *  first part with rows.
+ *  @since 0.1 */
+FASTNORM_API fastnorm_status fastnorm_norm_many_query(fastnorm_context* context,
+                                                      const fastnorm_norm_args* const* args,
+                                                      int32_t count, fastnorm_info* info);
+
+/** As fastnorm_norm_prepare, for fastnorm_norm_many.
+ *  @since 0.1 */
+FASTNORM_API fastnorm_status fastnorm_norm_many_prepare(fastnorm_context* context,
+                                                        const fastnorm_norm_args* const* args,
+                                                        int32_t count);
+
+/** Run several normalisations, with the results of one fastnorm_norm each, in order: such as the
+ *  query heads and the key heads of one fused QKV tensor, which have different weights. All are
+ *  checked, against each other too, before anything is launched. No call may read what another of
+ *  the same fastnorm_norm_many writes.
+ *  @param args  [count] pointers
+ *  @param count 0 to 8
+ *  @return as fastnorm_norm; the text names the part, as args[i]
+ *  @since 0.1 */
+FASTNORM_API fastnorm_status fastnorm_norm_many(fastnorm_context* context,
+                                                const fastnorm_norm_args* const* args,
+                                                int32_t count, void* workspace,
+                                                size_t workspace_bytes, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FASTNORM_NORM_H_ */

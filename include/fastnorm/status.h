@@ -1,0 +1,63 @@
+/** @file status.h
+ *  How a call says that it failed, and why.
+ *
+ *  Every function that can fail returns a fastnorm_status. Where it is not FASTNORM_OK, nothing was
+ *  launched and nothing was written (a fault of the device itself excepted), and
+ *  fastnorm_last_error() tells which argument was wrong, the value it had and what is required. No
+ *  function of this library throws, aborts or prints.
+ */
+#ifndef FASTNORM_STATUS_H_
+#define FASTNORM_STATUS_H_
+
+#include "version.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Every status: name, pinned value, meaning. A newer library may return values that this list does
+ *  not have; they keep to the decades, so status / 10 is the kind of failure for good.
+ *
+ *  Expands X(NAME, value, text) once a status. */
+#define FASTNORM_STATUS_MAP(X)                                                             \
+  X(OK, 0, "success")                                                                      \
+  X(ERROR_ARGUMENT, 10, "an argument is null, out of range or not a known enum value")     \
+  X(ERROR_SHAPE, 20, "shapes are wrong or do not fit each other")                          \
+  X(ERROR_DTYPE, 30, "a tensor's dtype is not one that its role allows")                   \
+  X(ERROR_LAYOUT, 40, "strides, alignment or overlap of tensors are not allowed")          \
+  X(ERROR_UNSUPPORTED, 50, "valid, but this build or device has no kernel for it")         \
+  X(ERROR_DEVICE, 60, "no such device, no usable driver, or the device reported an error") \
+  X(ERROR_OUT_OF_MEMORY, 70, "host or device memory could not be had")                     \
+  X(ERROR_INTERNAL, 80, "a defect of this library: please report it with fastnorm_last_error()")
+
+/** Result of a call. */
+typedef enum fastnorm_status {
+#define FASTNORM_STATUS_ENUMERATOR(name, value, text) FASTNORM_##name = value,
+  FASTNORM_STATUS_MAP(FASTNORM_STATUS_ENUMERATOR)
+#undef FASTNORM_STATUS_ENUMERATOR
+      FASTNORM_STATUS_MAX_ENUM = 0x7fffffff /**< Fixes the size of the type; never returned. */
+} fastnorm_status;
+
+/** Name of a status, such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value this library does
+ *  not have. Static.
+ *  @since 0.1 */
+FASTNORM_API const char* fastnorm_status_name(fastnorm_status status);
+
+/** Text of the calling thread's last failure: argument, value, requirement; for an unsupported
+ *  combination the nearest one that exists. Empty before the first failure; a success does not clear
+ *  it. The text belongs to the library and lives until the same thread's next failing call. Never
+ *  NULL.
+ *  @since 0.1 */
+FASTNORM_API const char* fastnorm_last_error(void);
+
+/** The CUDA runtime's error code (cudaError_t) behind the calling thread's last
+ *  FASTNORM_ERROR_DEVICE or FASTNORM_ERROR_OUT_OF_MEMORY; 0 where the last failure did not come from
+ *  the CUDA runtime.
+ *  @since 0.1 */
+FASTNORM_API int32_t fastnorm_last_device_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FASTNORM_STATUS_H_ */

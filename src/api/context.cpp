@@ -1,0 +1,148 @@
+#include "fastnorm/context.h"
+
+#include <cstring>
+
+#include "api/api.h"
+
+namespace fastnorm {
+namespace {
+
+constexpr int32_t kMaxThreads = 1024;
+
+fastnorm_status backend_of(int32_t device_type, const char* name, const Backend** backend,
+                           Error& error) {
+  FASTNORM_REQUIRE(device_type == FASTNORM_DEVICE_CPU || device_type == FASTNORM_DEVICE_CUDA,
+                   FASTNORM_ERROR_ARGUMENT,
+                   "%s is %d; required: FASTNORM_DEVICE_CPU (1) or FASTNORM_DEVICE_CUDA (2)", name,
+                   device_type);
+  *backend = device_type == FASTNORM_DEVICE_CPU ? &cpu_backend() : &cuda_backend();
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_options(const fastnorm_context_options& options, int32_t device_type,
+                              Error& error) {
+  FASTNORM_REQUIRE(options.num_threads >= 0 && options.num_threads <= kMaxThreads,
+                   FASTNORM_ERROR_ARGUMENT, "options.num_threads is %d; required: 0 to %d",
+                   options.num_threads, kMaxThreads);
+  FASTNORM_REQUIRE(
+      (options.flags & ~uint32_t{FASTNORM_CONTEXT_DRY_RUN}) == 0, FASTNORM_ERROR_ARGUMENT,
+      "options.flags is 0x%x; required: 0 or FASTNORM_CONTEXT_DRY_RUN (1)", options.flags);
+  FASTNORM_REQUIRE(options.reserved == 0, FASTNORM_ERROR_ARGUMENT,
+                   "options.reserved is %d; required: 0", options.reserved);
+  const bool dry_cuda =
+      (options.flags & FASTNORM_CONTEXT_DRY_RUN) != 0 && device_type == FASTNORM_DEVICE_CUDA;
+  FASTNORM_REQUIRE(
+      dry_cuda || options.dry_run_capability == 0, FASTNORM_ERROR_ARGUMENT,
+      "options.dry_run_capability is %d; required: 0 but for a dry run of a CUDA device",
+      options.dry_run_capability);
+  return FASTNORM_OK;
+}
+
+fastnorm_status create(fastnorm_device device, const fastnorm_context_options* options,
+                       fastnorm_context** context, Error& error) {
+  FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
+                   "context is NULL; required: a pointer to receive the context");
+  *context = nullptr;
+  const Backend* backend = nullptr;
+  FASTNORM_TRY(backend_of(device.device_type, "device.device_type", &backend, error));
+  fastnorm_context_options defaults = {};
+  defaults.struct_size = sizeof defaults;
+  fastnorm_context_options local;
+  const fastnorm_context_options* ours = &defaults;
+  if (options != nullptr) {
+    FASTNORM_TRY(
+        accept_struct(options, sizeof(fastnorm_context_options), "options", &local, &ours, error));
+  }
+  FASTNORM_TRY(check_options(*ours, device.device_type, error));
+  auto made = std::make_unique<fastnorm_context>();
+  FASTNORM_TRY(backend->create(device.device_id, *ours, &made->device, error));
+  *context = made.release();
+  return FASTNORM_OK;
+}
+
+fastnorm_status describe_device(fastnorm_device device, fastnorm_device_info* info, Error& error) {
+  FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
+                   "info is NULL; required: a fastnorm_device_info");
+  FASTNORM_REQUIRE(info->struct_size >= sizeof *info, FASTNORM_ERROR_ARGUMENT,
+                   "info.struct_size is %zu; required: at least %zu", info->struct_size,
+                   sizeof *info);
+  const Backend* backend = nullptr;
+  FASTNORM_TRY(backend_of(device.device_type, "device.device_type", &backend, error));
+  fastnorm_device_info found = {};
+  FASTNORM_TRY(backend->describe(device.device_id, &found, error));
+  found.struct_size = info->struct_size;
+  *info = found;
+  return FASTNORM_OK;
+}
+
+// Calls fn(set, entry) for each kernel of the build until it returns true.
+template <typename Fn>
+void for_each_kernel(Fn fn) {
+  for (const Backend* backend : {&cpu_backend(), &cuda_backend()}) {
+    for (const KernelSet& set : backend->kernel_sets()) {
+      for (const NormEntry& entry : set.norm) {
+        if (fn(set, entry)) return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fastnorm
+
+fastnorm_status fastnorm_device_count(int32_t device_type, int32_t* count) {
+  return fastnorm::guarded([&](fastnorm::Error& error) {
+    FASTNORM_REQUIRE(count != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "count is NULL; required: a pointer to receive the number");
+    const fastnorm::Backend* backend = nullptr;
+    FASTNORM_TRY(fastnorm::backend_of(device_type, "device_type", &backend, error));
+    *count = backend->device_count();
+    return FASTNORM_OK;
+  });
+}
+
+fastnorm_status fastnorm_device_describe(fastnorm_device device, fastnorm_device_info* info) {
+  return fastnorm::guarded(
+      [&](fastnorm::Error& error) { return fastnorm::describe_device(device, info, error); });
+}
+
+fastnorm_status fastnorm_context_create(fastnorm_device device,
+                                        const fastnorm_context_options* options,
+                                        fastnorm_context** context) {
+  return fastnorm::guarded(
+      [&](fastnorm::Error& error) { return fastnorm::create(device, options, context, error); });
+}
+
+void fastnorm_context_destroy(fastnorm_context* context) { delete context; }
+
+int32_t fastnorm_kernel_count(void) {
+  int32_t count = 0;
+  fastnorm::for_each_kernel([&](const fastnorm::KernelSet&, const fastnorm::NormEntry&) {
+    ++count;
+    return false;
+  });
+  return count;
+}
+
+fastnorm_status fastnorm_kernel_describe(int32_t index, fastnorm_kernel_info* info) {
+  return fastnorm::guarded([&](fastnorm::Error& error) {
+    FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "info is NULL; required: a fastnorm_kernel_info");
+    FASTNORM_REQUIRE(info->struct_size >= sizeof *info, FASTNORM_ERROR_ARGUMENT,
+                     "info.struct_size is %zu; required: at least %zu", info->struct_size,
+                     sizeof *info);
+    int32_t left = index;
+    bool found = false;
+    fastnorm::for_each_kernel(
+        [&](const fastnorm::KernelSet& set, const fastnorm::NormEntry& entry) {
+          if (left-- != 0) return false;
+          info->family = "norm";
+          info->arch = set.arch;
+          info->name = entry.name;
+          return found = true;
+        });
+    FASTNORM_REQUIRE(found, FASTNORM_ERROR_ARGUMENT, "index is %d; required: 0 to %d", index,
+                     fastnorm_kernel_count() - 1);
+    return FASTNORM_OK;
+  });
+}

@@ -1,0 +1,57 @@
+// The line between the library and its backends: what a backend offers, and what one device of it does.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/error.h"
+#include "core/norm_desc.h"
+#include "core/norm_plan.h"
+#include "fastnorm/context.h"
+
+namespace fastnorm {
+
+// A described and planned call. plan->entry is not null: calls without rows do not get here.
+struct NormCall {
+  const NormDesc* desc;
+  const NormPlan* plan;
+};
+
+// One device of a backend, owned by a context. Functions are thread-safe.
+class Device {
+ public:
+  explicit Device(const DeviceFacts& device_facts) : facts(device_facts) {}
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // The kernels that run on this device, sorted by packed(); the same order for every device of an architecture.
+  virtual std::span<const NormEntry> norm_table() const = 0;
+  virtual fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) = 0;
+  virtual fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
+                                   Error& error) = 0;
+
+  const DeviceFacts facts;
+};
+
+// The kernels of one architecture or instruction set that this build contains.
+struct KernelSet {
+  const char* arch;  // "sm_90", "avx512"
+  std::span<const NormEntry> norm;
+};
+
+struct Backend {
+  int32_t (*device_count)();
+  fastnorm_status (*describe)(int32_t device_id, fastnorm_device_info* info, Error& error);
+  // options has every field; unknown ones are already refused.
+  fastnorm_status (*create)(int32_t device_id, const fastnorm_context_options& options,
+                            std::unique_ptr<Device>* device, Error& error);
+  std::span<const KernelSet> (*kernel_sets)();
+  const char* (*build_info)();  // "key: value" lines, static
+};
+
+const Backend& cpu_backend();
+const Backend& cuda_backend();  // stubs.cpp gives it too, where CUDA is off
+
+}  // namespace fastnorm

@@ -1,0 +1,497 @@
+#include "core/check.h"
+
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+
+#include "core/row_map.h"
+
+namespace fastnorm {
+namespace {
+
+constexpr int64_t kMaxColumns = int64_t{1} << 32;
+
+struct Text {
+  char c[96];
+};
+
+Text shape_text(const int64_t* shape, int32_t rank) {
+  Text text{};
+  size_t used = 0;
+  const auto put = [&](const char* format, auto value) {
+    if (used < sizeof text.c) {
+      used +=
+          static_cast<size_t>(std::snprintf(text.c + used, sizeof text.c - used, format, value));
+    }
+  };
+  put("%s", "[");
+  for (int32_t d = 0; d < rank; ++d) put(d == 0 ? "%" PRId64 : ", %" PRId64, shape[d]);
+  put("%s", "]");
+  return text;
+}
+
+Text dtype_text(fastnorm_dtype dtype) {
+  Text text{};
+  const Dtype known = dtype_from(dtype);
+  if (known != Dtype::kUnknown) {
+    std::snprintf(text.c, sizeof text.c, "%s", dtype_name(known));
+  } else {
+    std::snprintf(text.c, sizeof text.c, "{code %d, bits %d, lanes %d}", dtype.code, dtype.bits,
+                  dtype.lanes);
+  }
+  return text;
+}
+
+const char* device_name(int32_t device_type) {
+  switch (device_type) {
+    case FASTNORM_DEVICE_CPU:
+      return "CPU";
+    case FASTNORM_DEVICE_CUDA:
+      return "CUDA";
+    case FASTNORM_DEVICE_CUDA_HOST:
+      return "CUDA_HOST";
+    case FASTNORM_DEVICE_CUDA_MANAGED:
+      return "CUDA_MANAGED";
+    default:
+      return "unknown";
+  }
+}
+
+// Memory kinds count as the device that reaches them without a copy.
+int32_t effective_device(int32_t device_type) {
+  if (device_type == FASTNORM_DEVICE_CUDA_HOST) return FASTNORM_DEVICE_CPU;
+  if (device_type == FASTNORM_DEVICE_CUDA_MANAGED) return FASTNORM_DEVICE_CUDA;
+  return device_type;
+}
+
+bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
+
+// One call's checks; members are what most of them need.
+class NormCheck {
+ public:
+  NormCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Error& error)
+      : args_(args), device_(device), d_(*desc), error(error) {}
+
+  fastnorm_status run() {
+    FASTNORM_TRY(scalars());
+    FASTNORM_TRY(later_versions());
+    FASTNORM_TRY(x());
+    FASTNORM_TRY(row_tensor("residual", args_.residual, false, true, &d_.residual));
+    FASTNORM_TRY(row_tensor("y", args_.y, true, false, &d_.y));
+    FASTNORM_TRY(row_tensor("residual_out", args_.residual_out, true, true, &d_.residual_out));
+    FASTNORM_TRY(column("weight", args_.weight, &d_.weight));
+    FASTNORM_TRY(column("bias", args_.bias, &d_.bias));
+    FASTNORM_TRY(statistic("mean", args_.mean, &d_.mean));
+    FASTNORM_TRY(statistic("rstd", args_.rstd, &d_.rstd));
+    if (d_.rows == 0) return FASTNORM_OK;
+    FASTNORM_TRY(aliasing());
+    canonical();
+    return FASTNORM_OK;
+  }
+
+ private:
+  fastnorm_status scalars() {
+    FASTNORM_REQUIRE(args_.kind == FASTNORM_NORM_RMS || args_.kind == FASTNORM_NORM_LAYER,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)",
+                     static_cast<int>(args_.kind));
+    FASTNORM_REQUIRE(std::isfinite(args_.eps) && args_.eps >= 0, FASTNORM_ERROR_ARGUMENT,
+                     "eps is %g; required: finite and >= 0", static_cast<double>(args_.eps));
+    FASTNORM_REQUIRE(std::isfinite(args_.weight_offset), FASTNORM_ERROR_ARGUMENT,
+                     "weight_offset is %g; required: finite",
+                     static_cast<double>(args_.weight_offset));
+    FASTNORM_REQUIRE(args_.weight != nullptr || args_.weight_offset == 0, FASTNORM_ERROR_ARGUMENT,
+                     "weight_offset is %g and weight is NULL; required: 0 without a weight",
+                     static_cast<double>(args_.weight_offset));
+    FASTNORM_REQUIRE(
+        args_.rounding >= FASTNORM_ROUND_ONCE && args_.rounding <= FASTNORM_ROUND_EVERY_STEP,
+        FASTNORM_ERROR_ARGUMENT, "rounding is %d; required: a fastnorm_rounding, 0 to 2",
+        static_cast<int>(args_.rounding));
+    FASTNORM_REQUIRE(args_.residual_rounding >= FASTNORM_RESIDUAL_EXACT &&
+                         args_.residual_rounding <= FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "residual_rounding is %d; required: a fastnorm_residual_rounding, 0 to 2",
+                     static_cast<int>(args_.residual_rounding));
+    FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
+                     args_.reserved);
+    FASTNORM_REQUIRE(args_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "x is NULL; required: a tensor [..., n]");
+    FASTNORM_REQUIRE(
+        args_.residual_out == nullptr || args_.residual != nullptr, FASTNORM_ERROR_ARGUMENT,
+        "residual_out is given and residual is NULL; required: both, or no residual_out");
+    FASTNORM_REQUIRE(
+        args_.mean == nullptr || args_.kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
+        "mean is given and kind is FASTNORM_NORM_RMS; required: FASTNORM_NORM_LAYER, or no mean");
+    return FASTNORM_OK;
+  }
+
+  // Fields that are part of the struct but not of this version.
+  fastnorm_status later_versions() {
+    constexpr auto kStatus = FASTNORM_ERROR_UNSUPPORTED;
+    FASTNORM_REQUIRE(
+        args_.flags == 0, kStatus,
+        "flags is 0x%x; this version has no programmatic dependent launch; nearest: flags 0",
+        static_cast<unsigned>(args_.flags));
+    FASTNORM_REQUIRE(args_.quant_scheme == FASTNORM_QUANT_NONE, kStatus,
+                     "quant_scheme is %d; this version has no quantised outputs; nearest: "
+                     "FASTNORM_QUANT_NONE (0) and y",
+                     static_cast<int>(args_.quant_scheme));
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+    } tensors[] = {{"quantized", args_.quantized},
+                   {"scale", args_.scale},
+                   {"global_scale", args_.global_scale},
+                   {"amax", args_.amax}};
+    for (const auto& t : tensors) {
+      FASTNORM_REQUIRE(t.tensor == nullptr, kStatus,
+                       "%s is given; this version has no quantised outputs; nearest: %s NULL and y",
+                       t.name, t.name);
+    }
+    const struct {
+      const char* name;
+      double value;
+    } fields[] = {{"quant_block_size", static_cast<double>(args_.quant_block_size)},
+                  {"quant_source", static_cast<double>(args_.quant_source)},
+                  {"scale_layout", static_cast<double>(args_.scale_layout)},
+                  {"scale_pow2", static_cast<double>(args_.scale_pow2)},
+                  {"amax_floor", static_cast<double>(args_.amax_floor)},
+                  {"clamp", static_cast<double>(args_.clamp)}};
+    for (const auto& f : fields) {
+      FASTNORM_REQUIRE(f.value == 0, kStatus,
+                       "%s is %g; this version has no quantised outputs; nearest: %s 0 and y",
+                       f.name, f.value, f.name);
+    }
+    FASTNORM_REQUIRE(args_.y != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "y is NULL; required: a tensor of x's shape");
+    return FASTNORM_OK;
+  }
+
+  // What holds for every tensor: device, rank, extents, contiguous last dimension, an address that suits the dtype.
+  fastnorm_status common(const char* name, const fastnorm_tensor& t, int32_t max_rank,
+                         bool last_contiguous) {
+    FASTNORM_REQUIRE(
+        effective_device(t.device_type) == device_.device_type &&
+            (t.device_id == device_.device_id || device_.device_type == FASTNORM_DEVICE_CPU),
+        FASTNORM_ERROR_DEVICE,
+        "%s is on device %s:%d (device_type %d); required: the context's device, %s:%d", name,
+        device_name(t.device_type), t.device_id, t.device_type, device_name(device_.device_type),
+        device_.device_id);
+    FASTNORM_REQUIRE(t.ndim >= 1 && t.ndim <= max_rank, FASTNORM_ERROR_SHAPE,
+                     "%s.ndim is %d; required: 1 to %d", name, t.ndim, max_rank);
+    FASTNORM_REQUIRE(t.shape != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "%s.shape is NULL; required: an array of %d extents", name, t.ndim);
+    int64_t elements = 1;
+    for (int32_t i = 0; i < t.ndim; ++i) {
+      FASTNORM_REQUIRE(t.shape[i] >= 0, FASTNORM_ERROR_SHAPE,
+                       "%s.shape is %s; required: extents >= 0", name,
+                       shape_text(t.shape, t.ndim).c);
+    }
+    for (int32_t i = 0; i < t.ndim; ++i) {
+      FASTNORM_REQUIRE(!__builtin_mul_overflow(elements, t.shape[i], &elements),
+                       FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: fewer than 2^63 elements",
+                       name, shape_text(t.shape, t.ndim).c);
+    }
+    const Dtype dtype = dtype_from(t.dtype);
+    const int64_t bytes = dtype_bytes(dtype);
+    uintptr_t address = 0;
+    FASTNORM_REQUIRE(
+        !__builtin_add_overflow(reinterpret_cast<uintptr_t>(t.data), t.byte_offset, &address),
+        FASTNORM_ERROR_LAYOUT,
+        "%s.data is %p and its byte_offset %" PRIu64 "; required: a sum inside the address space",
+        name, t.data, t.byte_offset);
+    FASTNORM_REQUIRE(t.data != nullptr || elements == 0, FASTNORM_ERROR_ARGUMENT,
+                     "%s.data is NULL and its shape %s has elements; required: an address", name,
+                     shape_text(t.shape, t.ndim).c);
+    FASTNORM_REQUIRE(elements == 0 || address % static_cast<uintptr_t>(bytes) == 0,
+                     FASTNORM_ERROR_LAYOUT,
+                     "%s's address is 0x%" PRIxPTR "; required: a multiple of %d, the bytes of %s",
+                     name, address, static_cast<int>(bytes), dtype_name(dtype));
+    if (t.strides == nullptr) return FASTNORM_OK;
+    const int64_t last = t.strides[t.ndim - 1];
+    FASTNORM_REQUIRE(!last_contiguous || last == 1 || t.shape[t.ndim - 1] <= 1,
+                     FASTNORM_ERROR_LAYOUT,
+                     "%s.strides[%d] is %" PRId64 "; required: 1, a contiguous last dimension",
+                     name, t.ndim - 1, last);
+    for (int32_t i = 0; i < t.ndim; ++i) {
+      int64_t step = 0;
+      FASTNORM_REQUIRE(!__builtin_mul_overflow(t.strides[i], bytes, &step), FASTNORM_ERROR_LAYOUT,
+                       "%s.strides[%d] is %" PRId64 "; required: fewer than 2^63 bytes", name, i,
+                       t.strides[i]);
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status x() {
+    const fastnorm_tensor& t = *args_.x;
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(is_row_dtype(dtype), FASTNORM_ERROR_DTYPE,
+                     "x.dtype is %s; required: f32, f16 or bf16", dtype_text(t.dtype).c);
+    FASTNORM_TRY(common("x", t, kMaxOuter + 1, true));
+    d_.dtype = dtype;
+    d_.n = t.shape[t.ndim - 1];
+    FASTNORM_REQUIRE(d_.n >= 1 && d_.n <= kMaxColumns, FASTNORM_ERROR_SHAPE,
+                     "x.shape is %s, so n is %" PRId64 "; required: 1 to 2^32",
+                     shape_text(t.shape, t.ndim).c, d_.n);
+    d_.outer_rank = t.ndim - 1;
+    d_.rows = 1;
+    for (int32_t i = 0; i < t.ndim - 1; ++i) {
+      d_.outer[i] = t.shape[t.ndim - 2 - i];
+      d_.rows *= d_.outer[i];
+    }
+    fill(t, 1, &d_.x);
+    return FASTNORM_OK;
+  }
+
+  // Address and byte strides; `skip` trailing dimensions are not rows.
+  void fill(const fastnorm_tensor& t, int32_t skip, RowTensor* row) const {
+    row->data = static_cast<std::byte*>(t.data) + t.byte_offset;
+    row->dtype = dtype_from(t.dtype);
+    const int64_t bytes = dtype_bytes(row->dtype);
+    int64_t compact = skip == 1 ? t.shape[t.ndim - 1] * bytes : bytes;
+    for (int32_t i = 0; i < d_.outer_rank; ++i) {
+      const int32_t dim = t.ndim - 1 - skip - i;
+      row->stride_bytes[i] = t.strides != nullptr ? t.strides[dim] * bytes : compact;
+      compact *= t.shape[dim];
+    }
+  }
+
+  fastnorm_status row_tensor(const char* name, const fastnorm_tensor* t, bool output,
+                             bool may_be_f32, RowTensor* row) {
+    if (t == nullptr) return FASTNORM_OK;
+    const Dtype dtype = dtype_from(t->dtype);
+    FASTNORM_REQUIRE(dtype == d_.dtype || (may_be_f32 && dtype == Dtype::kF32),
+                     FASTNORM_ERROR_DTYPE, "%s.dtype is %s; required: x's, %s%s", name,
+                     dtype_text(t->dtype).c, dtype_name(d_.dtype),
+                     may_be_f32 && d_.dtype != Dtype::kF32 ? ", or f32" : "");
+    FASTNORM_TRY(common(name, *t, kMaxOuter + 1, true));
+    bool same = t->ndim == args_.x->ndim;
+    for (int32_t i = 0; same && i < t->ndim; ++i) same = t->shape[i] == args_.x->shape[i];
+    FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: x's, %s", name,
+                     shape_text(t->shape, t->ndim).c, shape_text(args_.x->shape, args_.x->ndim).c);
+    fill(*t, 1, row);
+    return output ? output_rows(name, *row, d_.n * dtype_bytes(dtype)) : FASTNORM_OK;
+  }
+
+  // An output's rows must not share bytes among themselves.
+  fastnorm_status output_rows(const char* name, const RowTensor& row, int64_t row_bytes) {
+    if (d_.rows <= 1) return FASTNORM_OK;
+    Footprint f;
+    FASTNORM_REQUIRE(footprint(row, d_.outer, row_bytes, &f) && rows_disjoint(f),
+                     FASTNORM_ERROR_LAYOUT,
+                     "%s overlaps itself: its strides are %s bytes for rows of %" PRId64
+                     " bytes, innermost first; required: "
+                     "rows of an output that share no byte",
+                     name, shape_text(row.stride_bytes, d_.outer_rank).c, row_bytes);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status column(const char* name, const fastnorm_tensor* t, ColumnTensor* column) {
+    if (t == nullptr) return FASTNORM_OK;
+    const Dtype dtype = dtype_from(t->dtype);
+    FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: x's, %s%s", name, dtype_text(t->dtype).c,
+                     dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "");
+    FASTNORM_TRY(common(name, *t, 2, true));
+    const int32_t rank = args_.x->ndim;
+    const int64_t heads = rank >= 2 ? args_.x->shape[rank - 2] : 1;
+    const bool per_head = t->ndim == 2;
+    FASTNORM_REQUIRE(
+        t->shape[t->ndim - 1] == d_.n && (!per_head || (rank >= 2 && t->shape[0] == heads)),
+        FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [%" PRId64 "]%s for x of shape %s", name,
+        shape_text(t->shape, t->ndim).c, d_.n, rank >= 2 ? " or [x.shape[-2], n]" : "",
+        shape_text(args_.x->shape, rank).c);
+    column->data = static_cast<const std::byte*>(t->data) + t->byte_offset;
+    column->dtype = dtype;
+    if (per_head && heads > 1) {
+      column->head_stride_bytes =
+          (t->strides != nullptr ? t->strides[0] : d_.n) * dtype_bytes(dtype);
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status statistic(const char* name, const fastnorm_tensor* t, RowTensor* row) {
+    if (t == nullptr) return FASTNORM_OK;
+    FASTNORM_REQUIRE(dtype_from(t->dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: f32", name, dtype_text(t->dtype).c);
+    const fastnorm_tensor& x = *args_.x;
+    // A row vector has no leading dimension: its statistic is [1], which is also the "last 1" form of [].
+    const bool with_last = t->ndim == x.ndim;
+    FASTNORM_TRY(common(name, *t, kMaxOuter + 1, false));
+    bool same = with_last ? t->shape[t->ndim - 1] == 1 : t->ndim == x.ndim - 1;
+    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t->shape[i] == x.shape[i];
+    FASTNORM_REQUIRE(
+        same, FASTNORM_ERROR_SHAPE,
+        "%s.shape is %s; required: x.shape[:-1] or that with a last 1, for x of shape %s", name,
+        shape_text(t->shape, t->ndim).c, shape_text(x.shape, x.ndim).c);
+    fill(*t, with_last ? 1 : 0, row);
+    return output_rows(name, *row, 4);
+  }
+
+  fastnorm_status aliasing();
+  void canonical();
+
+  const fastnorm_norm_args& args_;
+  const CheckedDevice device_;
+  NormDesc& d_;
+  Error& error;
+};
+
+// Inputs first, then outputs.
+enum class Role { kX, kResidual, kColumn, kY, kResidualOut, kStatistic };
+
+// A tensor of a call as the aliasing rules see it.
+struct View {
+  bool output() const { return role >= Role::kY; }
+
+  const char* name;
+  Role role;
+  Dtype dtype;
+  RowTensor row;
+  Footprint bytes;
+};
+
+struct Views {
+  View view[8];
+  int count = 0;
+  const int64_t* outer = nullptr;
+};
+
+bool add_rows(const char* name, Role role, const RowTensor& row, int64_t columns, const NormDesc& d,
+              Views* views) {
+  if (!row) return true;
+  View& v = views->view[views->count++];
+  v = {name, role, row.dtype, row, {}};
+  return footprint(row, d.outer, columns * dtype_bytes(row.dtype), &v.bytes);
+}
+
+// A column tensor as rows that all heads of x share.
+bool add_column(const char* name, const ColumnTensor& column, const NormDesc& d, Views* views) {
+  if (!column) return true;
+  RowTensor row{
+      const_cast<std::byte*>(column.data), {column.head_stride_bytes, 0, 0}, column.dtype};
+  View& v = views->view[views->count++];
+  v = {name, Role::kColumn, row.dtype, row, {}};
+  return footprint(row, d.outer, d.n * dtype_bytes(row.dtype), &v.bytes);
+}
+
+// Collects all tensors; false if one's bytes do not fit in the address space (then its name is the last view's).
+bool collect(const NormDesc& d, Views* views) {
+  views->outer = d.outer;
+  return add_rows("x", Role::kX, d.x, d.n, d, views) &&
+         add_rows("residual", Role::kResidual, d.residual, d.n, d, views) &&
+         add_column("weight", d.weight, d, views) && add_column("bias", d.bias, d, views) &&
+         add_rows("y", Role::kY, d.y, d.n, d, views) &&
+         add_rows("residual_out", Role::kResidualOut, d.residual_out, d.n, d, views) &&
+         add_rows("mean", Role::kStatistic, d.mean, 1, d, views) &&
+         add_rows("rstd", Role::kStatistic, d.rstd, 1, d, views);
+}
+
+bool same_view(const View& a, const View& b, const int64_t (&outer)[kMaxOuter]) {
+  if (a.row.data != b.row.data || a.dtype != b.dtype) return false;
+  for (int i = 0; i < kMaxOuter; ++i) {
+    if (outer[i] != 1 && a.row.stride_bytes[i] != b.row.stride_bytes[i]) return false;
+  }
+  return true;
+}
+
+fastnorm_status NormCheck::aliasing() {
+  // Only these may be one view: whoever writes an element is who read it.
+  Views views;
+  FASTNORM_REQUIRE(collect(d_, &views), FASTNORM_ERROR_LAYOUT,
+                   "%s's strides reach past the ends of the address space; required: strides in "
+                   "elements of memory that exists",
+                   views.view[views.count - 1].name);
+  for (int i = 0; i < views.count; ++i) {
+    const View& out = views.view[i];
+    if (!out.output()) continue;
+    for (int j = 0; j < views.count; ++j) {
+      const View& other = views.view[j];
+      if (j == i || (other.output() && j > i)) continue;
+      if (disjoint(out.bytes, other.bytes)) continue;
+      const bool pair = (out.role == Role::kY && other.role == Role::kX) ||
+                        (out.role == Role::kResidualOut && other.role == Role::kResidual);
+      const bool in_place = pair && same_view(out, other, d_.outer);
+      FASTNORM_REQUIRE(
+          in_place, FASTNORM_ERROR_LAYOUT,
+          "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR ", 0x%" PRIxPTR
+          "); required: %s, separate memory, or interleaved views that share no element",
+          out.name, out.bytes.begin, out.bytes.end, other.name, other.bytes.begin, other.bytes.end,
+          !pair ? "two tensors" : "the same view (address, dtype, strides)");
+    }
+  }
+  return FASTNORM_OK;
+}
+
+// Fewest rows dimensions, and the least general settings that mean the same.
+void NormCheck::canonical() {
+  RowTensor* const tensors[] = {&d_.x, &d_.residual, &d_.y, &d_.residual_out, &d_.mean, &d_.rstd};
+  fold_rows(d_.outer, &d_.outer_rank, tensors,
+            d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0);
+  d_.kind = args_.kind;
+  d_.eps = args_.eps;
+  d_.weight_offset = args_.weight_offset;
+  d_.inv_n = 1.0f / static_cast<float>(d_.n);
+  d_.sum_dtype = d_.residual_out ? d_.residual_out.dtype
+                 : d_.residual   ? d_.residual.dtype
+                                 : Dtype::kF32;
+  const bool sum_is_rounded = d_.residual && d_.sum_dtype != Dtype::kF32;
+  d_.residual_rounding = sum_is_rounded ? args_.residual_rounding : FASTNORM_RESIDUAL_EXACT;
+  d_.rounding = d_.dtype == Dtype::kF32 && args_.rounding == FASTNORM_ROUND_NORMALIZED
+                    ? FASTNORM_ROUND_ONCE
+                    : args_.rounding;
+}
+
+}  // namespace
+
+fastnorm_status check_struct(const void* data, size_t size, size_t least, size_t own,
+                             const char* name, Error& error) {
+  FASTNORM_REQUIRE(size >= least, FASTNORM_ERROR_ARGUMENT,
+                   "%s.struct_size is %zu; required: at least %zu", name, size, least);
+  constexpr size_t kLongest =
+      1 << 16;  // so that a garbage size is not taken for a long struct and read past its end
+  FASTNORM_REQUIRE(size <= kLongest, FASTNORM_ERROR_ARGUMENT,
+                   "%s.struct_size is %zu; required: at most %zu", name, size, kLongest);
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (size_t i = own; i < size; ++i) {
+    FASTNORM_REQUIRE(bytes[i] == 0, FASTNORM_ERROR_UNSUPPORTED,
+                     "%s.struct_size is %zu and byte %zu is not 0; this library knows %zu bytes; "
+                     "nearest: zero in the rest",
+                     name, size, i, own);
+  }
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
+                           Error& error) {
+  fastnorm_norm_args local;
+  const fastnorm_norm_args* ours = nullptr;
+  FASTNORM_TRY(accept_struct(args, sizeof(fastnorm_norm_args), "args", &local, &ours, error));
+  *desc = NormDesc{};
+  return NormCheck(*ours, device, desc, error).run();
+}
+
+fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error) {
+  for (size_t i = 0; i < descs.size(); ++i) {
+    for (size_t j = i + 1; j < descs.size(); ++j) {
+      if (descs[i].rows == 0 || descs[j].rows == 0) continue;
+      Views a, b;
+      collect(descs[i], &a);  // both were checked alone, so their bytes exist
+      collect(descs[j], &b);
+      for (int k = 0; k < a.count; ++k) {
+        for (int m = 0; m < b.count; ++m) {
+          const View &va = a.view[k], &vb = b.view[m];
+          if (!va.output() && !vb.output()) continue;
+          FASTNORM_REQUIRE(
+              disjoint(va.bytes, vb.bytes), FASTNORM_ERROR_LAYOUT,
+              "args[%zu].%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps args[%zu].%s [0x%" PRIxPTR
+              ", 0x%" PRIxPTR "); required: no part touches what another one writes",
+              i, va.name, va.bytes.begin, va.bytes.end, j, vb.name, vb.bytes.begin, vb.bytes.end);
+        }
+      }
+    }
+  }
+  return FASTNORM_OK;
+}
+
+}  // namespace fastnorm

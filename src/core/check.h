@@ -1,0 +1,65 @@
+// Checks of the caller's arguments, and their canonical form. Every requirement of the public headers that can be broken is one
+// condition here; the first one that fails sets the text.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+#include "core/error.h"
+#include "core/norm_desc.h"
+#include "fastnorm/context.h"
+#include "fastnorm/norm.h"
+
+// Leaves the function with `status` and a text made of the condition's own values, unless the condition holds.
+#define FASTNORM_REQUIRE(condition, status, ...)                                  \
+  do {                                                                            \
+    if (__builtin_expect(!(condition), 0)) return error.set(status, __VA_ARGS__); \
+  } while (0)
+
+// Leaves the function if `expression` is not FASTNORM_OK.
+#define FASTNORM_TRY(expression)                                                      \
+  do {                                                                                \
+    if (const fastnorm_status try_status = (expression); try_status != FASTNORM_OK) { \
+      return try_status;                                                              \
+    }                                                                                 \
+  } while (0)
+
+namespace fastnorm {
+
+// Accepts a struct of the caller's version: `size` is its struct_size, `least` that of the first version, `own` ours. A longer
+// struct is fine as long as what we do not know is zero.
+fastnorm_status check_struct(const void* data, size_t size, size_t least, size_t own,
+                             const char* name, Error& error);
+
+// The caller's struct in our size: the struct itself if the sizes agree, else a copy in `local`, zero where it was shorter.
+template <typename Struct>
+fastnorm_status accept_struct(const Struct* theirs, size_t least, const char* name, Struct* local,
+                              const Struct** ours, Error& error) {
+  FASTNORM_REQUIRE(theirs != nullptr, FASTNORM_ERROR_ARGUMENT, "%s is NULL; required: a pointer",
+                   name);
+  const size_t size = theirs->struct_size;
+  *ours = theirs;
+  if (size == sizeof(Struct)) return FASTNORM_OK;
+  FASTNORM_TRY(check_struct(theirs, size, least, sizeof(Struct), name, error));
+  std::memset(local, 0, sizeof(Struct));
+  std::memcpy(local, theirs, size < sizeof(Struct) ? size : sizeof(Struct));
+  local->struct_size = sizeof(Struct);
+  *ours = local;
+  return FASTNORM_OK;
+}
+
+// Where tensors must live.
+struct CheckedDevice {
+  int32_t device_type;
+  int32_t device_id;
+};
+
+// Checks one normalisation and describes it. Zero rows leave desc->rows at 0 and the rest unspecified.
+fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
+                           Error& error);
+
+// Checks that no part of a fastnorm_norm_many touches what another one writes.
+fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error);
+
+}  // namespace fastnorm

@@ -1,0 +1,105 @@
+// What tells one kernel from another: the slots of the row loop, and the tile.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace fastnorm {
+
+enum class Source : uint8_t { kPlain, kAdd };  // which bytes become the f32 row: x, or x + residual
+enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
+enum class Affine : uint8_t {
+  kOnce,
+  kAny
+};                                     // t * g + bias rounded once, or any of the rounding axes
+enum class Sink : uint8_t { kStore };  // what leaves
+// How rows are reached. kVector: every row of every tensor begins on a 16-byte boundary and is whole 16-byte vectors, and the
+// residual has x's dtype. kAny: anything else.
+enum class Access : uint8_t { kVector, kAny };
+
+struct NormKey {
+  Dtype dtype = Dtype::kF32;
+  Source source = Source::kPlain;
+  Stat stat = Stat::kRms;
+  Affine affine = Affine::kOnce;
+  Sink sink = Sink::kStore;
+  Access access = Access::kVector;
+
+  constexpr auto operator<=>(const NormKey&) const = default;
+
+  constexpr uint32_t packed() const {
+    return static_cast<uint32_t>(dtype) << 20 | static_cast<uint32_t>(source) << 16 |
+           static_cast<uint32_t>(stat) << 12 | static_cast<uint32_t>(affine) << 8 |
+           static_cast<uint32_t>(sink) << 4 | static_cast<uint32_t>(access);
+  }
+};
+
+// How a GPU kernel lays a row over threads. A CPU kernel has the default tile.
+struct Tile {
+  int16_t threads = 0;  // threads of one block that share a row, a power of two
+  int8_t vectors =
+      0;  // 16-byte vectors of the row a thread holds in registers; 0 = the row is streamed
+  int8_t blocks = 1;  // thread blocks (one cluster) that share a row, a power of two
+
+  constexpr auto operator<=>(const Tile&) const = default;
+
+  constexpr uint32_t packed() const {
+    return static_cast<uint32_t>(threads) << 16 | static_cast<uint32_t>(vectors) << 8 |
+           static_cast<uint32_t>(blocks);
+  }
+  constexpr int threads_per_row() const { return threads * blocks; }
+};
+
+// One kernel of a backend's table.
+struct NormEntry {
+  NormKey key;
+  Tile tile;
+  char name[48] = "";  // "bf16 add rms store 256x4", unique in its table
+
+  constexpr uint64_t packed() const { return uint64_t{key.packed()} << 32 | tile.packed(); }
+};
+
+constexpr const char* name_of(Source s) { return s == Source::kPlain ? "plain" : "add"; }
+constexpr const char* name_of(Stat s) { return s == Stat::kRms ? "rms" : "layer"; }
+constexpr const char* name_of(Affine a) { return a == Affine::kOnce ? "once" : "any"; }
+constexpr const char* name_of(Sink) { return "store"; }
+constexpr const char* name_of(Access a) { return a == Access::kVector ? "vector" : "any"; }
+
+// The entry of a key and a tile, with its name.
+constexpr NormEntry make_entry(NormKey key, Tile tile) {
+  NormEntry entry{key, tile};
+  int length = 0;
+  const auto put = [&](char c) {
+    if (length + 1 < static_cast<int>(sizeof entry.name)) entry.name[length++] = c;
+  };
+  const auto text = [&](const char* s) {
+    while (*s != '\0') put(*s++);
+  };
+  const auto number = [&](int v) {
+    char digits[8] = {};
+    int count = 0;
+    do digits[count++] = static_cast<char>('0' + v % 10);
+    while ((v /= 10) > 0);
+    while (count > 0) put(digits[--count]);
+  };
+  text(dtype_name(key.dtype)), put(' ');
+  text(name_of(key.source)), put(' ');
+  text(name_of(key.stat)), put(' ');
+  text(name_of(key.affine)), put(' ');
+  text(name_of(key.sink)), put(' ');
+  text(name_of(key.access));
+  if (tile.threads > 0) {
+    put(' '), number(tile.threads), put('x');
+    if (tile.vectors > 0) {
+      number(tile.vectors);
+    } else {
+      text("stream");
+    }
+    if (tile.blocks > 1) put('x'), number(tile.blocks);
+  }
+  return entry;
+}
+
+}  // namespace fastnorm

@@ -1,0 +1,306 @@
+#include "core/norm_plan.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "core/check.h"
+
+namespace fastnorm {
+namespace {
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t row_vectors(const NormDesc& d) { return divide_up(d.n * dtype_bytes(d.dtype), 16); }
+
+// The longest row of whole vectors that a tile holds: 4096 in one block, 32768 in a cluster of 8, one vector a thread less where a
+// residual takes registers.
+int64_t most_vectors_in_registers(const NormDesc& d, const DeviceFacts& facts) {
+  if (std::min(facts.arch->max_cluster_blocks, facts.max_cluster_blocks) < 8) return 4096;
+  return d.residual ? 28672 : 32768;
+}
+
+struct Rung {
+  int32_t vectors;  // longest row in 16-byte vectors
+  int32_t threads;  // of one block for such a row
+};
+
+// Threads for a row of `vectors`, from a ladder whose last rung is the longest row one block holds; 0 beyond it.
+template <size_t kRungs>
+int32_t climb(const Rung (&ladder)[kRungs], int64_t vectors) {
+  for (const Rung& rung : ladder) {
+    if (vectors <= rung.vectors) return rung.threads;
+  }
+  return 0;
+}
+
+Tile tile_of(int64_t vectors, int32_t threads, int32_t blocks = 1) {
+  return {static_cast<int16_t>(threads),
+          static_cast<int8_t>(divide_up(vectors, int64_t{threads} * blocks)),
+          static_cast<int8_t>(blocks)};
+}
+
+// One block a row. Measured on an H200 at 4096 rows of bf16, 2026-11-21; other dtypes go by the number of vectors.
+constexpr Rung kRms[] = {{8, 4},     {16, 16},    {128, 32},   {256, 128},
+                         {640, 128}, {1024, 256}, {2048, 512}, {4096, 1024}};
+constexpr Rung kLayer[] = {{8, 4},     {16, 16},   {128, 32},   {256, 64},  {640, 128},
+                           {768, 256}, {896, 128}, {2048, 256}, {4096, 512}};
+constexpr Rung kAdd[] = {{8, 4},      {16, 16},    {64, 32},    {128, 16},   {256, 128},
+                         {1024, 256}, {1536, 512}, {1792, 256}, {4096, 1024}};
+// Few rows: more threads a row, since latency and not throughput is what counts.
+constexpr Rung kFewRows[] = {{8, 4},      {16, 16},    {64, 32},    {640, 128},
+                             {1024, 256}, {2048, 512}, {4096, 1024}};
+
+// Threads of the one block that takes a row. LAYER has no registers for 1024 threads, nor for two blocks of 512 with a residual: half
+// of them hold twice the vectors each.
+int32_t block_threads(int64_t vectors, NormKey key, bool few_rows) {
+  int32_t threads = few_rows                     ? climb(kFewRows, vectors)
+                    : key.source == Source::kAdd ? climb(kAdd, vectors)
+                    : key.stat == Stat::kRms     ? climb(kRms, vectors)
+                                                 : climb(kLayer, vectors);
+  if (key.stat == Stat::kLayer && threads == 1024) threads = 512;
+  if (key.stat == Stat::kLayer && key.source == Source::kAdd && !few_rows && threads == 512 &&
+      vectors <= 1536)
+    threads = 256;
+  return threads;
+}
+
+// Rows spread over a cluster so that each block reads little: a cluster size and threads, or 0 where one block is better.
+Tile few_rows_cluster(int64_t rows, int64_t vectors, Source source, int32_t max_blocks) {
+  int32_t threads = 0, blocks = 0;
+  if (vectors > 2048 && vectors <= 4096) {
+    if (rows <= 16) threads = 256, blocks = 8;
+  } else if (vectors > 1024 && vectors <= 2048) {
+    if (rows <= 64) {
+      threads = 128, blocks = 8;
+    } else if (source == Source::kAdd) {
+      threads = 256, blocks = 2;
+    } else {
+      threads = 256, blocks = 4;
+    }
+  } else if (vectors > 512 && vectors <= 1024) {
+    if (rows <= 16) {
+      threads = 64, blocks = 8;
+    } else if (rows <= 64) {
+      threads = 128, blocks = 4;
+    }
+  }
+  if (blocks == 0 || blocks > max_blocks) return {};
+  return tile_of(vectors, threads, blocks);
+}
+
+constexpr int32_t kLongRowBlocks = 8;
+
+// Rows of any access that no tile holds are streamed, by a cluster where there are clusters.
+Tile stream_tile(int32_t max_blocks) {
+  return {256, 0, static_cast<int8_t>(max_blocks < kLongRowBlocks ? 1 : kLongRowBlocks)};
+}
+
+// The general kernels predicate every vector, so a tile serves all rows up to its size and a handful is enough.
+Tile any_access_tile(int64_t vectors, Stat stat, int32_t max_blocks) {
+  constexpr struct {
+    int32_t vectors;
+    Tile tile;
+  } kTiles[] = {{8, {4, 2, 1}},      {32, {32, 1, 1}},    {128, {32, 4, 1}},  {512, {128, 4, 1}},
+                {1024, {256, 4, 1}}, {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
+  for (const auto& t : kTiles) {
+    if (vectors <= t.vectors && (t.tile.vectors <= 4 || stat == Stat::kRms)) return t.tile;
+  }
+  return stream_tile(max_blocks);
+}
+
+// Calls fn with every number (address, stride, length in bytes) that limits how wide rows can be accessed.
+template <typename Fn>
+void for_each_alignment(const NormDesc& d, Fn fn) {
+  for (const RowTensor* t : {&d.x, &d.residual, &d.y, &d.residual_out}) {
+    if (!*t) continue;
+    fn(reinterpret_cast<uintptr_t>(t->data));
+    for (int i = 0; i < d.outer_rank; ++i) fn(static_cast<uintptr_t>(t->stride_bytes[i]));
+    fn(static_cast<uintptr_t>(d.n * dtype_bytes(t->dtype)));
+  }
+  for (const ColumnTensor* c : {&d.weight, &d.bias}) {
+    if (!*c) continue;
+    fn(reinterpret_cast<uintptr_t>(c->data));
+    fn(static_cast<uintptr_t>(c->head_stride_bytes));
+  }
+}
+
+// Distinct bytes of one row tensor: dimensions that are broadcast are read once.
+uint64_t tensor_bytes(const RowTensor& t, const NormDesc& d, int64_t columns) {
+  if (!t) return 0;
+  uint64_t bytes = static_cast<uint64_t>(columns) * static_cast<uint64_t>(dtype_bytes(t.dtype));
+  for (int i = 0; i < d.outer_rank; ++i) {
+    if (t.stride_bytes[i] != 0) bytes *= static_cast<uint64_t>(d.outer[i]);
+  }
+  return bytes;
+}
+
+uint64_t column_bytes(const ColumnTensor& c, const NormDesc& d) {
+  if (!c) return 0;
+  const int64_t heads = c.head_stride_bytes != 0 ? d.outer[0] : 1;
+  return static_cast<uint64_t>(d.n * heads * dtype_bytes(c.dtype));
+}
+
+fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {
+  // A worker pays from about 64 Ki elements: waking it costs as much as 32 to 64 rows of 1024.
+  constexpr int64_t kGrainElements = 65536;
+  const int64_t grain = std::clamp<int64_t>(divide_up(kGrainElements, d.n), 1, INT32_MAX);
+  plan->rows_per_block = static_cast<int32_t>(grain);
+  const int64_t ranges = std::min<int64_t>(divide_up(d.rows, grain), facts.threads);
+  plan->blocks = static_cast<uint64_t>(ranges);
+  // Stores past the caches win from an output slice of 1.5 L2 a thread (measured: 0.76 of the time at 2 MiB, 1.07 at 1.5 MiB,
+  // L2 2 MiB; a reader of y right after gains from there on too).
+  plan->non_temporal = plan->bytes_written / static_cast<uint64_t>(ranges) >=
+                       static_cast<uint64_t>(facts.l2_bytes) * 3 / 2;
+  return FASTNORM_OK;
+}
+
+// The part of a CUDA plan that follows from the tile.
+fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts, Tile tile, NormPlan* plan,
+                          Error& error) {
+  const ArchSpec& arch = *facts.arch;
+  plan->rows_per_block = rows_per_block(tile);
+  plan->blocks = static_cast<uint64_t>(divide_up(d.rows, plan->rows_per_block)) *
+                 static_cast<uint64_t>(tile.blocks);
+  constexpr int64_t kMaxRows = int64_t{0xffffff00};  // row numbers are 32 bits wide on the device
+  FASTNORM_REQUIRE(d.rows <= kMaxRows, FASTNORM_ERROR_UNSUPPORTED,
+                   "x has %" PRId64 " rows; a call takes %" PRId64
+                   "; nearest: a call for each part of the rows",
+                   d.rows, kMaxRows);
+  FASTNORM_REQUIRE(plan->blocks <= arch.max_blocks, FASTNORM_ERROR_UNSUPPORTED,
+                   "x has %" PRId64 " rows, which take %" PRIu64
+                   " thread blocks; a grid holds %" PRIu64
+                   "; nearest: a call for each part of the rows",
+                   d.rows, plan->blocks, arch.max_blocks);
+  const int64_t moved = static_cast<int64_t>(plan->bytes_read + plan->bytes_written);
+  const bool layer = d.kind == FASTNORM_NORM_LAYER;
+  plan->stream_loads = !layer && d.rows > arch.decode_rows &&
+                       moved <= (d.residual ? arch.stream_bytes_add : arch.stream_bytes_plain);
+  const int64_t written = static_cast<int64_t>(plan->bytes_written);
+  if (d.outer_rank == 1 &&
+      written >= (layer ? arch.prefetch_bytes_written_layer : arch.prefetch_bytes_written)) {
+    const int64_t row_bytes = d.n * dtype_bytes(d.dtype) * (d.residual ? 2 : 1);
+    plan->prefetch_rows = static_cast<uint32_t>(divide_up(arch.prefetch_bytes_ahead, row_bytes));
+  }
+  return FASTNORM_OK;
+}
+
+// What does not depend on the tile.
+void plan_common(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {
+  plan->vector_bytes = norm_vector_bytes(d, facts.vector_bytes);
+  plan->bytes_read = tensor_bytes(d.x, d, d.n) + tensor_bytes(d.residual, d, d.n) +
+                     column_bytes(d.weight, d) + column_bytes(d.bias, d);
+  plan->bytes_written = tensor_bytes(d.y, d, d.n) + tensor_bytes(d.residual_out, d, d.n) +
+                        tensor_bytes(d.mean, d, 1) + tensor_bytes(d.rstd, d, 1);
+}
+
+// True if a kernel of this key computes what `desc` asks for: the same, or a more general one.
+bool serves(NormKey have, NormKey need) {
+  return have.dtype == need.dtype && have.source == need.source && have.stat == need.stat &&
+         have.sink == need.sink && have.affine >= need.affine && have.access >= need.access;
+}
+
+}  // namespace
+
+int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit) {
+  uintptr_t bits = static_cast<uintptr_t>(limit);
+  for_each_alignment(desc, [&](uintptr_t v) { bits |= v; });
+  return static_cast<int32_t>(bits & (~bits + 1));
+}
+
+NormKey norm_key(const NormDesc& d, const DeviceFacts& facts) {
+  NormKey key;
+  key.dtype = d.dtype;
+  key.source = d.residual ? Source::kAdd : Source::kPlain;
+  key.stat = d.kind == FASTNORM_NORM_RMS ? Stat::kRms : Stat::kLayer;
+  const bool once =
+      d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
+  const bool same_dtypes = (!d.residual || d.residual.dtype == d.dtype) &&
+                           (!d.residual_out || d.residual_out.dtype == d.dtype);
+  const bool too_long = facts.device_type == FASTNORM_DEVICE_CUDA &&
+                        row_vectors(d) > most_vectors_in_registers(d, facts);
+  // Kernels exist for the plain corner of both axes and for everything: two, so that the table stays small.
+  if (!once || !same_dtypes || too_long || norm_vector_bytes(d, 16) < 16) {
+    key.affine = Affine::kAny;
+    key.access = Access::kAny;
+  }
+  return key;
+}
+
+Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_t bytes_moved) {
+  const ArchSpec& arch = *facts.arch;
+  const int32_t max_blocks = std::min(arch.max_cluster_blocks, facts.max_cluster_blocks);
+  const int64_t vectors = row_vectors(d);
+  if (key.access == Access::kAny) return any_access_tile(vectors, key.stat, max_blocks);
+  if (vectors > 4096)
+    return tile_of(vectors, 512,
+                   kLongRowBlocks);  // norm_key() asks for kAny where this does not hold
+  const bool few_rows = d.rows <= arch.decode_rows;
+  if (few_rows) {
+    const Tile tile = few_rows_cluster(d.rows, vectors, key.source, max_blocks);
+    if (tile.threads != 0) return tile;
+  }
+  if (!few_rows && vectors > 64 && vectors <= 128 &&
+      bytes_moved >= static_cast<uint64_t>(arch.wide_row_bytes_moved)) {
+    return tile_of(vectors, 64);
+  }
+  return tile_of(vectors, block_threads(vectors, key, few_rows));
+}
+
+int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile) {
+  const uint64_t wanted = NormEntry{key, tile}.packed();
+  size_t low = 0, high = table.size();
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    if (table[middle].packed() < wanted) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < table.size() && table[low].packed() == wanted ? static_cast<int32_t>(low) : -1;
+}
+
+fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
+                          std::span<const NormEntry> table, NormPlan* plan, Error& error) {
+  *plan = NormPlan{};
+  if (desc.rows == 0) return FASTNORM_OK;
+  plan_common(desc, facts, plan);
+  const NormKey key = norm_key(desc, facts);
+  const bool cpu = facts.device_type == FASTNORM_DEVICE_CPU;
+  const Tile tile =
+      cpu ? Tile{} : norm_tile(desc, key, facts, plan->bytes_read + plan->bytes_written);
+  FASTNORM_TRY(cpu ? plan_cpu(desc, facts, plan) : plan_cuda(desc, facts, tile, plan, error));
+  plan->index = find_entry(table, key, tile);
+  FASTNORM_REQUIRE(plan->index >= 0, FASTNORM_ERROR_INTERNAL, "no kernel \"%s\" in the table",
+                   make_entry(key, tile).name);
+  plan->entry = &table[static_cast<size_t>(plan->index)];
+  return FASTNORM_OK;
+}
+
+fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& facts,
+                                    std::span<const NormEntry> table, int32_t index, NormPlan* plan,
+                                    Error& error) {
+  *plan = NormPlan{};
+  const NormEntry& entry = table[static_cast<size_t>(index)];
+  const Tile tile = entry.tile;
+  const int64_t vectors = row_vectors(desc);
+  FASTNORM_REQUIRE(desc.rows > 0 && serves(entry.key, norm_key(desc, facts)),
+                   FASTNORM_ERROR_UNSUPPORTED,
+                   "kernel \"%s\" does not serve this call; nearest: \"%s\"", entry.name,
+                   make_entry(norm_key(desc, facts), tile).name);
+  plan_common(desc, facts, plan);
+  plan->index = index;
+  plan->entry = &entry;
+  if (facts.device_type == FASTNORM_DEVICE_CPU) return plan_cpu(desc, facts, plan);
+  const int64_t threads = tile.threads_per_row();
+  // The kernels for whole vectors predicate only the last vector of a thread, so a row must reach into it.
+  const int64_t least = entry.key.access == Access::kVector ? threads * (tile.vectors - 1) + 1 : 1;
+  FASTNORM_REQUIRE(tile.vectors == 0 || (vectors >= least && vectors <= threads * tile.vectors),
+                   FASTNORM_ERROR_UNSUPPORTED,
+                   "a row of %" PRId64 " vectors does not fit kernel \"%s\"; nearest: %" PRId64
+                   " to %" PRId64 " vectors",
+                   vectors, entry.name, least, threads * tile.vectors);
+  return plan_cuda(desc, facts, tile, plan, error);
+}
+
+}  // namespace fastnorm

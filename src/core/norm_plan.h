@@ -1,0 +1,89 @@
+// From a description and the facts of a device to what will be launched. Pure functions of their arguments: they run, and are
+// tested, for every architecture on a machine without a GPU.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/error.h"
+#include "core/norm_desc.h"
+#include "core/norm_key.h"
+
+namespace fastnorm {
+
+// Every number of a GPU architecture that planning depends on. The values are in cuda/arch.h.
+struct ArchSpec {
+  const char* name;    // "sm_90"
+  int32_t capability;  // least compute capability it runs on, major * 10 + minor
+  int32_t
+      max_cluster_blocks;  // blocks of a cluster that every such GPU can schedule; 1 = no clusters
+  int32_t
+      decode_rows;  // up to this many rows, latency rules and a row may be spread over a cluster
+  int64_t
+      wide_row_bytes_moved;  // from this many bytes moved, rows of 65 to 128 vectors take 64 threads
+  int64_t
+      stream_bytes_plain;  // up to this many bytes moved, loads that do not stay in L1 pay: x alone,
+  int64_t stream_bytes_add;        //   and with a residual
+  int64_t prefetch_bytes_written;  // from this many bytes written, later rows are brought into L2:
+  int64_t prefetch_bytes_written_layer;  //   RMS, and LAYER
+  int64_t prefetch_bytes_ahead;          // how far ahead, in bytes of input; 0 = never
+  uint64_t max_blocks;                   // of a grid
+};
+
+// What was read of a device once.
+struct DeviceFacts {
+  int32_t device_type = FASTNORM_DEVICE_CPU;
+  int32_t device_id = 0;
+  const ArchSpec* arch = nullptr;  // CUDA
+  int32_t multiprocessors = 0;     // CUDA
+  int32_t max_cluster_blocks = 1;  // CUDA: what this device (a MIG slice, say) can schedule
+  int32_t threads = 1;             // CPU: that may work on one call
+  int64_t l2_bytes = 0;            // CPU: of one core
+  int32_t vector_bytes = 16;       // widest access of the kernels
+};
+
+struct NormPlan {
+  const NormEntry* entry = nullptr;  // nullptr: no rows, nothing to launch
+  int32_t index = -1;                // of entry in its backend's table
+  int32_t rows_per_block = 1;        // CPU: least rows of a range
+  int32_t vector_bytes = 1;          // widest access that all addresses and strides allow
+  bool stream_loads = false;         // CUDA: read past L1
+  uint32_t prefetch_rows = 0;        // CUDA: distance of the row brought into L2; 0 = none
+  bool non_temporal = false;         // CPU: store past the caches
+  uint64_t blocks = 0;               // CUDA: of the grid; CPU: ranges at the most
+  uint64_t workspace_bytes = 0;
+  uint64_t bytes_read = 0;
+  uint64_t bytes_written = 0;
+};
+
+// The key of the least general kernel that computes `desc` on a device.
+NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
+
+// Widest power of two of bytes, up to `limit`, that divides every address, stride and row length of the row tensors and the
+// columns.
+int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit);
+
+// Rows that one thread block works on, for a tile.
+constexpr int rows_per_block(Tile tile) {
+  return tile.threads == 4 ? 64 : tile.threads == 16 ? 8 : tile.threads == 32 ? 4 : 1;
+}
+
+// The tile for a key on an architecture: a function of shape, dtype and device alone, never of values or addresses beyond the
+// key.
+Tile norm_tile(const NormDesc& desc, NormKey key, const DeviceFacts& facts, uint64_t bytes_moved);
+
+// Index in `table` (sorted by packed()) of the entry with this key and tile, or -1.
+int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile);
+
+// Plans one call. FASTNORM_ERROR_UNSUPPORTED if the grid would be too large, FASTNORM_ERROR_INTERNAL if the table has no kernel
+// for what the ladder chose (tests show that this cannot be).
+fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
+                          std::span<const NormEntry> table, NormPlan* plan, Error& error);
+
+// Plans one call on a given kernel instead of the ladder's choice, for tests and tuning. FASTNORM_ERROR_UNSUPPORTED if that kernel
+// cannot serve the call.
+fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& facts,
+                                    std::span<const NormEntry> table, int32_t index, NormPlan* plan,
+                                    Error& error);
+
+}  // namespace fastnorm

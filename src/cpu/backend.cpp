@@ -1,0 +1,180 @@
+// The CPU as a backend: one device.
+#include "core/backend.h"
+
+#include <atomic>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "cpu/fp_mode.h"
+#include "cpu/isa.h"
+#include "cpu/machine.h"
+#include "cpu/norm.h"
+#include "cpu/parallel.h"
+
+namespace fastnorm {
+namespace cpu {
+namespace {
+
+DeviceFacts facts_of(const IsaKernels& isa, const fastnorm_context_options& options) {
+  DeviceFacts facts;
+  facts.device_type = FASTNORM_DEVICE_CPU;
+  facts.vector_bytes = isa.vector_bytes;
+  facts.l2_bytes = l2_bytes();
+  // The caller's loop has as many threads as it has; that there is one for each processor is a guess for planning only.
+  facts.threads = options.parallel_for != nullptr ? processors()
+                  : options.num_threads > 1       ? options.num_threads
+                                                  : 1;
+  return facts;
+}
+
+// Counts the rows that a caller's loop asked for, so that one that drops or repeats some is found out.
+struct CountedTask {
+  NormTask norm;
+  std::atomic<int64_t> rows_done{0};
+};
+
+void run_counted_range(void* task, int64_t begin, int64_t end) {
+  auto& t = *static_cast<CountedTask*>(task);
+  if (begin < 0 || begin >= end || end > t.norm.rows) return;
+  run_norm_range(&t.norm, begin, end);
+  t.rows_done.fetch_add(end - begin, std::memory_order_relaxed);
+}
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(const IsaKernels& isa, const NormKernels& norm, const fastnorm_context_options& options)
+      : Device(facts_of(isa, options)),
+        isa_(isa),
+        norm_(norm),
+        parallel_for_(options.parallel_for),
+        parallel_user_(options.parallel_user),
+        dry_run_((options.flags & FASTNORM_CONTEXT_DRY_RUN) != 0) {
+    if (parallel_for_ == nullptr && options.num_threads > 1) pool_.emplace(options.num_threads);
+  }
+
+  std::span<const NormEntry> norm_table() const override { return kNormTable; }
+
+  fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override { return FASTNORM_OK; }
+
+  fastnorm_status run_norm(std::span<const NormCall> calls, void*, void*, Error& error) override {
+    for (const NormCall& call : calls) FASTNORM_TRY(run_one(call, error));
+    return FASTNORM_OK;
+  }
+
+ private:
+  fastnorm_status run_one(const NormCall& call, Error& error) {
+    const int64_t rows = call.desc->rows;
+    const int64_t grain = call.plan->rows_per_block;
+    NormTask task = make_task(call);
+    if (dry_run_) {
+      asm volatile("" ::"m"(task));  // the work counts, not its result
+    } else if (rows > grain && parallel_for_ != nullptr) {
+      return run_on_callers_loop(task, grain, error);
+    } else if (rows > grain && pool_) {
+      pool_->run({run_norm_range, &task, rows, grain});
+    } else {
+      run_norm_range(&task, 0, rows);
+    }
+    return FASTNORM_OK;
+  }
+
+  NormTask make_task(const NormCall& call) const {
+    const FpMode mode;
+    return {norm_.at[call.plan->index], make_params(*call.desc, *call.plan, isa_, facts.l2_bytes),
+            call.desc->rows};
+  }
+
+  fastnorm_status run_on_callers_loop(const NormTask& norm, int64_t grain, Error& error) const {
+    CountedTask task{norm};
+    parallel_for_(parallel_user_, norm.rows, grain, run_counted_range, &task);
+    const int64_t done = task.rows_done.load();
+    FASTNORM_REQUIRE(done == norm.rows, FASTNORM_ERROR_ARGUMENT,
+                     "options.parallel_for ran %" PRId64 " of %" PRId64
+                     " rows; required: [0, n) exactly once",
+                     done, norm.rows);
+    return FASTNORM_OK;
+  }
+
+  const IsaKernels& isa_;
+  const NormKernels& norm_;
+  const fastnorm_parallel_for_fn parallel_for_;
+  void* const parallel_user_;
+  const bool dry_run_;
+  std::optional<Pool> pool_;
+};
+
+fastnorm_status check_device(int32_t device_id, Error& error) {
+  FASTNORM_REQUIRE(device_id == 0, FASTNORM_ERROR_DEVICE,
+                   "device.device_id is %d; required: 0, the CPU is one device", device_id);
+  return FASTNORM_OK;
+}
+
+int32_t device_count() { return 1; }
+
+fastnorm_status describe(int32_t device_id, fastnorm_device_info* info, Error& error) {
+  FASTNORM_TRY(check_device(device_id, error));
+  const IsaKernels* isa = nullptr;
+  FASTNORM_TRY(choose_isa(machine_features(), &isa, error));
+  std::snprintf(info->name, sizeof info->name, "%.127s", model_name());
+  info->multiprocessors = processors();
+  info->l2_bytes = static_cast<uint64_t>(l2_bytes());
+  info->kernel_arch = isa->name;
+  return FASTNORM_OK;
+}
+
+void log_choice(const fastnorm_context_options& options, const IsaKernels& isa, bool bf16,
+                const DeviceFacts& facts) {
+  if (options.log == nullptr) return;
+  char text[192];
+  std::snprintf(text, sizeof text, "CPU: kernels %s%s, %d thread%s%s, L2 %" PRId64 " KiB", isa.name,
+                bf16 ? " with AVX512_BF16" : "", facts.threads, facts.threads == 1 ? "" : "s",
+                options.parallel_for != nullptr ? " at a guess, of the caller's loop" : "",
+                facts.l2_bytes >> 10);
+  options.log(options.log_user, FASTNORM_LOG_INFO, text);
+}
+
+fastnorm_status create(int32_t device_id, const fastnorm_context_options& options,
+                       std::unique_ptr<Device>* device, Error& error) {
+  FASTNORM_TRY(check_device(device_id, error));
+  const Features features = machine_features();
+  const IsaKernels* isa = nullptr;
+  FASTNORM_TRY(choose_isa(features, &isa, error));
+  const bool bf16 = features.avx512_bf16 && isa->norm_bf16 != nullptr;
+  *device = std::make_unique<CpuDevice>(*isa, bf16 ? *isa->norm_bf16 : *isa->norm, options);
+  log_choice(options, *isa, bf16, (*device)->facts);
+  return FASTNORM_OK;
+}
+
+std::span<const KernelSet> kernel_sets() {
+  static const std::vector<KernelSet> sets = [] {
+    std::vector<KernelSet> list;
+    for (const IsaKernels& isa : built_isas()) list.push_back({isa.name, kNormTable});
+    return list;
+  }();
+  return sets;
+}
+
+const char* build_info() {
+  static const std::string text = [] {
+    std::string line = "cpu:";
+    for (const IsaKernels& isa : built_isas()) line += std::string(" ") + isa.name;
+    return line + "\n";
+  }();
+  return text.c_str();
+}
+
+}  // namespace
+}  // namespace cpu
+
+const Backend& cpu_backend() {
+  static constexpr Backend kBackend = {cpu::device_count, cpu::describe, cpu::create,
+                                       cpu::kernel_sets, cpu::build_info};
+  return kBackend;
+}
+
+}  // namespace fastnorm

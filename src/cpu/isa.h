@@ -1,0 +1,50 @@
+// Instruction sets: which this build has kernels for, which the machine runs, and which one a context takes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/error.h"
+#include "cpu/norm_kernels.h"
+
+namespace fastnorm::cpu {
+
+// In increasing order of preference.
+enum class Isa : uint8_t { kScalar, kNeon, kAvx2, kAvx512 };
+
+// What tells instruction sets apart on x86-64: registers of CPUID leaves, and XCR0, the state that the system saves.
+struct CpuidFacts {
+  uint32_t leaf1_ecx = 0;
+  uint32_t leaf7_ebx = 0;
+  uint32_t leaf7_1_eax = 0;
+  uint64_t xcr0 = 0;
+};
+
+struct Features {
+  Isa best = Isa::kScalar;
+  bool avx512_bf16 = false;  // the instructions that convert to bf16, beside Isa::kAvx512
+};
+
+Features features_of(const CpuidFacts& facts);
+
+// The machine's.
+Features machine_features();
+
+// One level of this build.
+struct IsaKernels {
+  Isa isa;
+  const char* name;
+  int32_t vector_bytes;
+  const NormKernels* norm;
+  const NormKernels* norm_bf16;  // to be taken where there is AVX512_BF16; nullptr = norm
+  bool prefetch_in_cache;        // prefetching the next row pays in the cache, too
+};
+
+// Those of this build, in increasing order of preference.
+std::span<const IsaKernels> built_isas();
+
+// The best level that machine and build have, or the one that FASTNORM_CPU_ISA names. FASTNORM_ERROR_ARGUMENT if that is not to be
+// had. Reads the environment each time.
+fastnorm_status choose_isa(const Features& features, const IsaKernels** chosen, Error& error);
+
+}  // namespace fastnorm::cpu

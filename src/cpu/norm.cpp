@@ -1,0 +1,77 @@
+#include "cpu/norm.h"
+
+#include "cpu/fp_mode.h"
+
+namespace fastnorm::cpu {
+namespace {
+
+static_assert(kRowDims == kMaxOuter);
+
+RowRef row_ref(const RowTensor& t) {
+  if (!t) return {};
+  return {reinterpret_cast<char*>(t.data),
+          {t.stride_bytes[0], t.stride_bytes[1], t.stride_bytes[2]}};
+}
+
+ColumnRef column_ref(const ColumnTensor& c) {
+  if (!c) return {};
+  return {reinterpret_cast<const char*>(c.data), c.head_stride_bytes};
+}
+
+ColumnType column_type(const ColumnTensor& c, Dtype dtype) {
+  if (!c) return ColumnType::kAbsent;
+  return c.dtype == dtype ? ColumnType::kElement : ColumnType::kF32;
+}
+
+void set_rounding(const NormDesc& d, NormParams* p) {
+  const bool sum_rounds = d.residual && d.sum_dtype == d.dtype;
+  p->every_step = d.rounding == FASTNORM_ROUND_EVERY_STEP;
+  p->round_normalized = d.rounding != FASTNORM_ROUND_ONCE;
+  p->round_applied = sum_rounds && d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
+  p->round_summed = sum_rounds && d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+  p->residual_f32 = d.residual && d.residual.dtype != d.dtype;
+  p->residual_out_f32 = d.residual_out && d.residual_out.dtype != d.dtype;
+  p->plain = !p->round_normalized && !p->round_applied && !p->round_summed && !p->residual_f32 &&
+             !p->residual_out_f32;
+}
+
+// A row that fills the cache evicts what was prefetched of the next one.
+bool row_leaves_room(const NormDesc& d, int64_t l2_bytes) {
+  const int64_t row_bytes =
+      d.n * (dtype_bytes(d.dtype) + (d.residual ? dtype_bytes(d.residual.dtype) : 0));
+  return row_bytes <= l2_bytes / 4;
+}
+
+}  // namespace
+
+[[gnu::noinline]] NormParams make_params(const NormDesc& d, const NormPlan& plan,
+                                         const IsaKernels& isa, int64_t l2_bytes) {
+  NormParams p = {};
+  p.x = row_ref(d.x);
+  p.residual = row_ref(d.residual);
+  p.y = row_ref(d.y);
+  p.residual_out = row_ref(d.residual_out);
+  p.mean = row_ref(d.mean);
+  p.rstd = row_ref(d.rstd);
+  p.weight = column_ref(d.weight);
+  p.bias = column_ref(d.bias);
+  p.n = d.n;
+  for (int i = 0; i < kRowDims; ++i) p.outer[i] = d.outer[i];
+  p.inv_n = 1.0f / static_cast<float>(d.n);  // desc.inv_n may come from another rounding mode
+  p.eps = d.eps;
+  p.weight_offset = d.weight_offset;
+  p.weight_type = column_type(d.weight, d.dtype);
+  p.bias_type = column_type(d.bias, d.dtype);
+  p.stream = plan.non_temporal;
+  p.prefetch = (plan.non_temporal || isa.prefetch_in_cache) && row_leaves_room(d, l2_bytes);
+  set_rounding(d, &p);
+  return p;
+}
+
+void run_norm_range(void* task, int64_t begin, int64_t end) {
+  const auto& t = *static_cast<const NormTask*>(task);
+  const FpMode mode;
+  t.kernel(t.params, begin, end);
+}
+
+}  // namespace fastnorm::cpu

@@ -1,0 +1,50 @@
+// THE list of the forward kernels that exist, the same for every instruction set. It expands to the constexpr table that planning
+// searches and tests iterate, and in each unit to the kernels' addresses in the same order.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "core/norm_key.h"
+
+namespace fastnorm::cpu {
+
+struct Form {
+  Affine affine;
+  Access access;
+};
+
+// The plain corner and everything. A row's alignment costs nothing here, so the general kernels call the plain ones where only the
+// alignment is odd.
+inline constexpr Form kForms[] = {{Affine::kOnce, Access::kVector}, {Affine::kAny, Access::kAny}};
+
+inline constexpr size_t kNormKernels = 24;
+
+// In increasing order of packed(): the loops run over its fields, the highest first.
+constexpr std::array<NormEntry, kNormKernels> make_norm_table() {
+  std::array<NormEntry, kNormKernels> table{};
+  size_t count = 0;
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+    for (Source source : {Source::kPlain, Source::kAdd}) {
+      for (Stat stat : {Stat::kRms, Stat::kLayer}) {
+        for (Form form : kForms) {
+          table[count++] =
+              make_entry({dtype, source, stat, form.affine, Sink::kStore, form.access}, Tile{});
+        }
+      }
+    }
+  }
+  return table;
+}
+
+inline constexpr std::array<NormEntry, kNormKernels> kNormTable = make_norm_table();
+
+constexpr bool is_sorted(const std::array<NormEntry, kNormKernels>& table) {
+  for (size_t i = 1; i < table.size(); ++i) {
+    if (table[i - 1].packed() >= table[i].packed()) return false;
+  }
+  return true;
+}
+static_assert(is_sorted(kNormTable));
+
+}  // namespace fastnorm::cpu

@@ -1,0 +1,47 @@
+// What a forward kernel gets: one plain struct, the same for every kernel and instruction set. No inline functions: the units that
+// include this are compiled for different instruction sets, and the linker would keep one copy for all of them.
+#pragma once
+
+#include <cstdint>
+
+namespace fastnorm::cpu {
+
+inline constexpr int kRowDims = 3;
+
+// A tensor with one row (or value) for each row of x.
+struct RowRef {
+  char* data;                      // may be nullptr where the tensor is optional
+  int64_t stride_bytes[kRowDims];  // for each digit of a row number, the fastest first
+};
+
+// A tensor with one value for each column.
+struct ColumnRef {
+  const char* data;           // [n] or [heads, n]
+  int64_t head_stride_bytes;  // 0 = shared by all rows; the head is the first digit of a row number
+};
+
+enum class ColumnType : uint8_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
+
+struct NormParams {
+  RowRef x, residual, y, residual_out;  // [rows, n]
+  RowRef mean, rstd;                    // [rows]
+  ColumnRef weight, bias;
+  int64_t n;
+  int64_t outer[kRowDims];  // extents of the digits of a row number
+  float inv_n;
+  float eps;
+  float weight_offset;
+  ColumnType weight_type, bias_type;
+  bool stream;    // store past the caches
+  bool prefetch;  // the next row while this one is written
+  // For Affine::kAny only.
+  bool plain;                         // none of what follows is set: a kernel for kOnce will do
+  bool every_step, round_normalized;  // of fastnorm_rounding
+  bool round_summed, round_applied;   // of fastnorm_residual_rounding, where it rounds to x's dtype
+  bool residual_f32, residual_out_f32;  // dtype f32 and not x's
+};
+
+// Normalises the rows [begin, end). Expects rounding to nearest and no flushing of subnormals.
+using NormKernel = void (*)(const NormParams& params, int64_t begin, int64_t end);
+
+}  // namespace fastnorm::cpu

@@ -1,0 +1,143 @@
+// Reading and writing the 16-byte vectors of a row, in place of their elements.
+//
+// Vector j of a row is elements j * kPerVector and on, wherever the row begins, so sums do not depend on alignment. Where rows are
+// whole aligned vectors a vector is one access; otherwise it is words or elements, whatever the addresses allow, and nothing past
+// the row's end is touched.
+#pragma once
+
+#include "core/norm_key.h"
+#include "cuda/element.cuh"
+#include "cuda/ptx/memory.cuh"
+#include "cuda/tile.cuh"
+
+namespace fastnorm::cuda {
+
+// Bits of one element as the low end of a word, from memory.
+template <int kBytes>
+__device__ __forceinline__ uint32_t load_element(const char* address) {
+  if constexpr (kBytes == 4) return ptx::ld_global_u32(address);
+  return ptx::ld_global_u16(address);
+}
+
+template <int kBytes>
+__device__ __forceinline__ void store_element(char* address, uint32_t bits) {
+  if constexpr (kBytes == 4) {
+    ptx::st_global_u32(address, bits);
+  } else {
+    ptx::st_global_u16(address, bits);
+  }
+}
+
+// `count` elements from an address that is a multiple of `align` (16, 4 or kBytes); the rest is zero.
+template <int kBytes>
+__device__ __forceinline__ uint4 load_any(const char* address, int count, int align) {
+  constexpr int kElements = kVectorBytes / kBytes;
+  if (count >= kElements && align == 16) return ptx::ld_global_v4(address);
+  uint32_t words[4] = {0, 0, 0, 0};
+  if (count >= kElements && align >= 4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = ptx::ld_global_u32(address + 4 * i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (i < count)
+        words[i * kBytes / 4] |= load_element<kBytes>(address + i * kBytes) << (i * kBytes % 4 * 8);
+    }
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+template <int kBytes>
+__device__ __forceinline__ void store_any(char* address, uint4 v, int count, int align) {
+  constexpr int kElements = kVectorBytes / kBytes;
+  if (count >= kElements && align == 16) {
+    ptx::st_global_v4(address, v);
+    return;
+  }
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  if (count >= kElements && align >= 4) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ptx::st_global_u32(address + 4 * i, words[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (i < count)
+        store_element<kBytes>(address + i * kBytes, words[i * kBytes / 4] >> (i * kBytes % 4 * 8));
+    }
+  }
+}
+
+// kCount values of f32 or of T's dtype, at vector `vector` of a row, as f32; zero past `count`.
+template <class T>
+__device__ __forceinline__ void load_any_values(float (&f)[T::kPerVector], const char* row,
+                                                int64_t vector, int count, int align, bool f32) {
+  constexpr int kPerVector = T::kPerVector;
+  if constexpr (T::kBytes == 2) {
+    if (f32) {
+      const char* address = row + vector * (kPerVector * 4);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint4 v = load_any<4>(address + half * 16, count - half * 4, align);
+        f[half * 4] = __uint_as_float(v.x), f[half * 4 + 1] = __uint_as_float(v.y);
+        f[half * 4 + 2] = __uint_as_float(v.z), f[half * 4 + 3] = __uint_as_float(v.w);
+      }
+      return;
+    }
+  }
+  T::unpack(load_any<T::kBytes>(row + vector * kVectorBytes, count, align), f);
+}
+
+template <class T>
+__device__ __forceinline__ void store_any_values(const float (&f)[T::kPerVector], char* row,
+                                                 int64_t vector, int count, int align, bool f32) {
+  constexpr int kPerVector = T::kPerVector;
+  if constexpr (T::kBytes == 2) {
+    if (f32) {
+      char* address = row + vector * (kPerVector * 4);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint4 v =
+            make_uint4(__float_as_uint(f[half * 4]), __float_as_uint(f[half * 4 + 1]),
+                       __float_as_uint(f[half * 4 + 2]), __float_as_uint(f[half * 4 + 3]));
+        store_any<4>(address + half * 16, v, count - half * 4, align);
+      }
+      return;
+    }
+  }
+  store_any<T::kBytes>(row + vector * kVectorBytes, T::pack(f), count, align);
+}
+
+// Which vectors of the row a thread has, and how many of their elements count.
+template <Access kAccess, class T, class Tile>
+struct Reach;
+
+// Whole vectors: the host picks the least tile that holds a row, so only a thread's last vector can be missing. Threads of rows that
+// do not exist read row 0 along with everybody and store nothing.
+template <class T, class Tile>
+struct Reach<Access::kVector, T, Tile> {
+  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
+      : live(Tile::kRows == 1 || place.row < p.rows),
+        last(place.vector(Tile::kVectors - 1) < p.vectors) {}
+  __device__ __forceinline__ bool has(int v) const { return v < Tile::kVectors - 1 || last; }
+  __device__ __forceinline__ bool stores(int v) const { return live && has(v); }
+  __device__ __forceinline__ int count(int v) const { return has(v) ? T::kPerVector : 0; }
+
+  const bool live;  // the row exists
+  const bool last;  // the thread's last vector is in the row
+};
+
+template <class T, class Tile>
+struct Reach<Access::kAny, T, Tile> {
+  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
+      : live(Tile::kRows == 1 || place.row < p.rows),
+        left(live ? static_cast<int>(p.n) - place.first * T::kPerVector : 0) {}
+  __device__ __forceinline__ bool has(int v) const { return count(v) > 0; }
+  __device__ __forceinline__ int count(int v) const {
+    return left - v * (Tile::kStride * T::kPerVector);
+  }
+
+  const bool live;
+  const int left;  // elements from this thread's first one to the row's end
+};
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,47 @@
+// Every number of a GPU architecture. CUDA-free: planning for any architecture works in any build.
+#pragma once
+
+#include "core/norm_plan.h"
+
+namespace fastnorm::cuda {
+
+inline constexpr int kRegistersPerMultiprocessor = 65536;
+
+// Thresholds were measured on an H200 (132 SMs, 60 MB L2, CUDA 13.0) on 2026-11-21 and are taken over where nothing was measured.
+// Loads that bypass L1 win for RMS up to 17 MB moved (34 MB with a residual, up to 3.5 %) and lose 3 to 7 % from 64 MB; LAYER never
+// gains. Rows of 65 to 128 vectors are faster with 64 threads from 64 MB. Prefetching into L2 gains 3 to 8 % of long rows and costs
+// the next reader of y a little (1.5 us at 67 MB): it pays from about 100 MB written, for LAYER, which gains 9 % at 67 MB, from 40.
+// 3 MB ahead is best: from 8 MB on lines are evicted before they are used.
+constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks) {
+  return {.name = name,
+          .capability = capability,
+          .max_cluster_blocks = max_cluster_blocks,
+          .decode_rows = 128,
+          .wide_row_bytes_moved = 60 << 20,
+          .stream_bytes_plain = 18 << 20,
+          .stream_bytes_add = 36 << 20,
+          .prefetch_bytes_written = 95 << 20,
+          .prefetch_bytes_written_layer = 40 << 20,
+          .prefetch_bytes_ahead = capability >= 90 ? 3 << 20 : 0,
+          .max_blocks = 0x7fffffff};
+}
+
+inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);
+inline constexpr ArchSpec kSm90 = make_arch("sm_90", 90, 8);
+inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 8);
+inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8);
+
+inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120};
+
+// The architecture whose kernels run on a device of `capability` (major * 10 + minor), among those that `built` has; nullptr if
+// none does. Binary code runs on later minor versions of its major one (an `f` target on its family: 10.0 and 10.3, 12.0 and 12.1);
+// sm_90 also carries PTX, which the driver compiles for every later GPU.
+constexpr const ArchSpec* arch_for(int32_t capability, bool (*built)(const ArchSpec&)) {
+  for (const ArchSpec* arch : kArchs) {
+    if (capability / 10 == arch->capability / 10 && capability >= arch->capability && built(*arch))
+      return arch;
+  }
+  return capability >= kSm90.capability && built(kSm90) ? &kSm90 : nullptr;
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,62 @@
+// One CUDA device: what was read of it once, its kernels' addresses, and the primary context.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "core/backend.h"
+#include "cuda/norm_kernels.h"
+#include "cuda/table.h"
+
+// Leaves the function with a device error if `expression` fails.
+#define FASTNORM_CUDA_TRY(expression)                                                              \
+  do {                                                                                             \
+    if (const cudaError_t cuda_try = (expression); __builtin_expect(cuda_try != cudaSuccess, 0)) { \
+      return ::fastnorm::cuda::device_error(#expression, cuda_try, error);                         \
+    }                                                                                              \
+  } while (0)
+
+namespace fastnorm::cuda {
+
+// Sets the text and the code of a failed CUDA call, and clears what is not sticky.
+fastnorm_status device_error(const char* expression, cudaError_t code, Error& error);
+
+// The kernels of one architecture in this build, by dtype.
+struct KernelTable {
+  const ArchSpec* arch;
+  std::span<const NormKernel> kernels[kRowDtypes];
+
+  NormKernel at(int32_t index) const;  // in the order of norm_table()
+};
+
+// nullptr if this build has no kernels of the architecture.
+const KernelTable* kernel_table(const ArchSpec& arch);
+
+// The driver's functions that the runtime has no equivalent of, found through it.
+struct Driver {
+  int (*get_current)(void** context) = nullptr;
+  int (*set_current)(void* context) = nullptr;
+  int (*get_device)(int* device) = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const DeviceFacts& facts, const KernelTable& kernels, const Driver& driver,
+             void* primary)
+      : Device(facts), kernels_(kernels), driver_(driver), primary_(primary) {}
+
+  std::span<const NormEntry> norm_table() const override { return cuda::norm_table(*facts.arch); }
+  fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) override;
+  fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
+                           Error& error) override;
+
+ private:
+  // Runs body() with this device current, and makes current again what was.
+  template <typename Body>
+  fastnorm_status with_device(Error& error, Body body);
+
+  const KernelTable& kernels_;
+  const Driver driver_;
+  void* const primary_;  // the device's primary CUDA context
+};
+
+}  // namespace fastnorm::cuda

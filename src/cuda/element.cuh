@@ -1,0 +1,82 @@
+// The element types of rows: how 16 bytes become f32 values and back, with one rounding to nearest even.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "cuda/ptx/math.cuh"
+
+namespace fastnorm::cuda {
+
+inline constexpr int kVectorBytes = 16;
+
+template <Dtype kDtype>
+struct Element;
+
+template <>
+struct Element<Dtype::kF32> {
+  static constexpr int kBytes = 4;
+  static constexpr int kPerVector = kVectorBytes / kBytes;
+  static constexpr uint32_t kOneWord = 0x3f800000;        // 1 in every element of a word
+  static constexpr uint32_t kMinusZeroWord = 0x80000000;  // -0 in every element of a word
+
+  static __device__ __forceinline__ void unpack(uint4 v, float (&f)[kPerVector]) {
+    f[0] = __uint_as_float(v.x), f[1] = __uint_as_float(v.y);
+    f[2] = __uint_as_float(v.z), f[3] = __uint_as_float(v.w);
+  }
+  static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
+    return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]),
+                      __float_as_uint(f[3]));
+  }
+  static __device__ __forceinline__ float round(float f) { return f; }
+};
+
+template <>
+struct Element<Dtype::kF16> {
+  static constexpr int kBytes = 2;
+  static constexpr int kPerVector = kVectorBytes / kBytes;
+  static constexpr uint32_t kOneWord = 0x3c003c00;
+  static constexpr uint32_t kMinusZeroWord = 0x80008000;
+
+  static __device__ __forceinline__ void unpack(uint4 v, float (&f)[kPerVector]) {
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      f[2 * i] = ptx::cvt_from_f16(words[i] & 0xffff);
+      f[2 * i + 1] = ptx::cvt_from_f16(words[i] >> 16);
+    }
+  }
+  static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
+    return make_uint4(ptx::cvt_f16x2(f[0], f[1]), ptx::cvt_f16x2(f[2], f[3]),
+                      ptx::cvt_f16x2(f[4], f[5]), ptx::cvt_f16x2(f[6], f[7]));
+  }
+  static __device__ __forceinline__ float round(float f) {
+    return ptx::cvt_from_f16(ptx::cvt_f16x2(f, 0.0f) & 0xffff);
+  }
+};
+
+template <>
+struct Element<Dtype::kBF16> {
+  static constexpr int kBytes = 2;
+  static constexpr int kPerVector = kVectorBytes / kBytes;
+  static constexpr uint32_t kOneWord = 0x3f803f80;
+  static constexpr uint32_t kMinusZeroWord = 0x80008000;
+
+  static __device__ __forceinline__ void unpack(uint4 v, float (&f)[kPerVector]) {
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      f[2 * i] = __uint_as_float(words[i] << 16);
+      f[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+  }
+  static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
+    return make_uint4(ptx::cvt_bf16x2(f[0], f[1]), ptx::cvt_bf16x2(f[2], f[3]),
+                      ptx::cvt_bf16x2(f[4], f[5]), ptx::cvt_bf16x2(f[6], f[7]));
+  }
+  static __device__ __forceinline__ float round(float f) {
+    return __uint_as_float(ptx::cvt_bf16x2(f, 0.0f) << 16);
+  }
+};
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,396 @@
+// THE forward row kernel: Source -> Stat -> Affine -> Sink, with the row in registers, and a second body that streams rows longer
+// than a cluster's registers.
+//
+// Bytes: each input once, each output once (a streamed row is read twice, LAYER three times).
+// Registers: the row in f32 (V vectors of 4 or 8), the raw weights where they are loaded ahead, about 20 for addresses.
+// Shared memory: one float a thread and sum; a cluster adds 128 bytes a block.
+// Schedule of the register body:
+//   1. all loads of the row, then the weights: they arrive while the row is summed
+//   2. f32 row; the residual sum is stored at once, so that the store overlaps the reduction
+//   3. canonical sum (LAYER: two), one barrier up to 256 threads, two from 512 on, a push over distributed shared memory in clusters
+//   4. exact 1/sqrt, apply, store
+// Blocks are not persistent: with one row a block the hardware balances the load, which fixed shares lose up to 3 % on (H200).
+#pragma once
+
+#include "cuda/norm_parts.cuh"
+
+namespace fastnorm::cuda {
+
+// Registers a thread may use, which sets how many blocks a multiprocessor holds. Fewer than the row and its weights need spill;
+// more cost occupancy, of which 16 to 32 KB of loads in flight a multiprocessor is enough (H200). Blocks of 512 threads keep to 64
+// up to 4 vectors, so that two of them overlap one's loads with the other's reduction.
+template <class Slots, class Tile>
+constexpr int registers_per_thread() {
+  if (Tile::kThreads == 1024) return 64;
+  if (Tile::kVectors == 0) return 255;
+  const bool wide = Slots::T::kBytes == 2;  // 8 values a vector
+  const int v = wide ? Tile::kVectors : Tile::kVectors - Tile::kVectors / 4;
+  if (Slots::kAccess == Access::kAny || Tile::kBlocks > 1) return 128;
+  if (Slots::kSource == Source::kAdd) {
+    if (v <= 2 || (Tile::kThreads == 512 && v <= 3 && Slots::kStat == Stat::kRms)) return 64;
+    return v <= 4 ? 96 : 128;
+  }
+  // 64 would spill one register.
+  if (Tile::kVectors == 4 &&
+      (wide ? Slots::kDtype == Dtype::kF16 && Tile::kThreads == 128 && Slots::kStat == Stat::kRms
+            : Tile::kThreads == 32)) {
+    return 72;
+  }
+  if (v <= 3) return 64;
+  if (Slots::kStat == Stat::kRms) return v <= 4 ? 64 : v <= 6 ? 80 : 128;
+  if (v <= 4) return Tile::kThreads == 512 ? 64 : 80;
+  return v == 6 ? 80 : 96;
+}
+
+template <class Slots, class Tile>
+constexpr int blocks_per_multiprocessor() {
+  const int blocks =
+      kRegistersPerMultiprocessor / (registers_per_thread<Slots, Tile>() * Tile::kBlockThreads);
+  return blocks < 1 ? 1 : blocks;
+}
+
+// True where the weights are loaded after the reduction: the row leaves no registers to keep them in.
+template <class Slots, class Tile>
+constexpr bool late_weights() {
+  if (Tile::kThreads == 1024) return true;
+  if (Tile::kThreads == 512 && Slots::kStat == Stat::kLayer && Tile::kVectors > 2) return true;
+  if (Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4)
+    return true;  // 1 register short
+  return Tile::kVectors > 5;
+}
+
+// Vectors of late weights loaded together.
+template <class Tile>
+inline constexpr int kLateGroup = Tile::kThreads >= 512 ? 1 : 2;
+
+// A row in registers between its two halves.
+template <class Slots, class Tile>
+struct RowState {
+  using T = typename Slots::T;
+  static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+  static constexpr bool kWhole = Slots::kAccess == Access::kVector;
+  // RMS seldom has a bias: it gets no registers ahead.
+  static constexpr bool kEarlyWeight = kWhole && !late_weights<Slots, Tile>();
+  static constexpr bool kEarlyBias = kEarlyWeight && Slots::kStat == Stat::kLayer;
+
+  float s[kVectors][kPerVector];
+  uint4 weight[kEarlyWeight ? kVectors : 1], bias[kEarlyBias ? kVectors : 1];
+  float mean = 0.0f, rstd = 0.0f;
+};
+
+// t = (s - mean) * rstd for one vector.
+template <class Slots>
+__device__ __forceinline__ void normalize_vector(
+    float (&t)[Slots::T::kPerVector], const float (&s)[Slots::T::kPerVector], float mean,
+    float rstd, const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
+#pragma unroll
+  for (int i = 0; i < Slots::T::kPerVector; ++i) {
+    t[i] = rounding.applied(s[i]);
+    if constexpr (Slots::kStat == Stat::kLayer) t[i] = rounding.step(__fsub_rn(t[i], mean));
+    t[i] = rounding.normalized(__fmul_rn(t[i], rstd));
+  }
+}
+
+// Second half, whole vectors, weight and bias of x's dtype or absent (RMS: no bias).
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void finish_vectors(const NormParams& p,
+                                               const RowState<Slots, Tile>& row,
+                                               const RowIndex& out, const Place<Tile>& place,
+                                               const Reach& reach) {
+  using T = typename Slots::T;
+  using State = RowState<Slots, Tile>;
+  constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector, kGroup = kLateGroup<Tile>;
+  constexpr bool kBias = Slots::kStat == Stat::kLayer;
+  const Rounding<Slots::kAffine, T> rounding(p);
+  const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
+#pragma unroll
+  for (int first = 0; first < kVectors; first += kGroup) {
+    uint4 weight[kGroup], bias[kGroup];
+    if constexpr (!State::kEarlyWeight) {
+      load_columns<T, Tile, kGroup>(weight, p.weight_type, p.weight, out, first, place, reach,
+                                    T::kOneWord);
+    }
+    if constexpr (kBias && !State::kEarlyBias) {
+      load_columns<T, Tile, kGroup>(bias, p.bias_type, p.bias, out, first, place, reach,
+                                    T::kMinusZeroWord);
+    }
+#pragma unroll
+    for (int v = first; v < first + kGroup && v < kVectors; ++v) {
+      float w[kPerVector], b[kPerVector], t[kPerVector], z[kPerVector];
+      T::unpack(State::kEarlyWeight ? row.weight[State::kEarlyWeight ? v : 0] : weight[v - first],
+                w);
+      if constexpr (kBias) {
+        T::unpack(State::kEarlyBias ? row.bias[State::kEarlyBias ? v : 0] : bias[v - first], b);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i) b[i] = -0.0f;
+      }
+      normalize_vector<Slots>(t, row.s[v], row.mean, row.rstd, rounding);
+      apply(z, t, w, b, p.weight_offset, rounding);
+      sink.put(z, static_cast<uint32_t>(place.vector(v)), reach.stores(v));
+    }
+  }
+}
+
+// Second half, whole vectors, weight and bias of any type. What was loaded ahead is dropped: with f32 columns in registers beside it
+// the kernel would spill.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void finish_vectors_mixed(const NormParams& p,
+                                                     const RowState<Slots, Tile>& row,
+                                                     const RowIndex& out, const Place<Tile>& place,
+                                                     const Reach& reach) {
+  using T = typename Slots::T;
+  constexpr int kPerVector = T::kPerVector;
+  const Rounding<Slots::kAffine, T> rounding(p);
+  const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) {
+    const char* const weight_row = column_address(p.weight, out);
+    const char* const bias_row = column_address(p.bias, out);
+    float t[kPerVector], z[kPerVector];
+    normalize_vector<Slots>(t, row.s[v], row.mean, row.rstd, rounding);
+    const uint32_t column = reach.has(v) ? place.vector(v) * kPerVector : 0;
+#pragma unroll
+    for (int i = 0; i < kPerVector; i += 4) {
+      float w[4], b[4], y[4];
+      take_four_columns<T>(w, p.weight_type, weight_row, column + i, 1.0f);
+      take_four_columns<T>(b, p.bias_type, bias_row, column + i, -0.0f);
+      const float four[4] = {t[i], t[i + 1], t[i + 2], t[i + 3]};
+      apply(y, four, w, b, p.weight_offset, rounding);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) z[i + k] = y[k];
+    }
+    sink.put(z, static_cast<uint32_t>(place.vector(v)), reach.stores(v));
+  }
+}
+
+// Second half, any access.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void finish_any(const NormParams& p, const RowState<Slots, Tile>& row,
+                                           const RowIndex& out, const Place<Tile>& place,
+                                           const Reach& reach) {
+  using T = typename Slots::T;
+  const Rounding<Slots::kAffine, T> rounding(p);
+  const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) {
+    float w[T::kPerVector], b[T::kPerVector], t[T::kPerVector], z[T::kPerVector];
+    take_column<T>(w, column_address(p.weight, out), p.weight_type, place.vector(v), reach.count(v),
+                   p.weight_align, 1.0f);
+    take_column<T>(b, column_address(p.bias, out), p.bias_type, place.vector(v), reach.count(v),
+                   p.bias_align, -0.0f);
+    normalize_vector<Slots>(t, row.s[v], row.mean, row.rstd, rounding);
+    apply(z, t, w, b, p.weight_offset, rounding);
+    sink.put(z, place.vector(v), reach.count(v));
+  }
+}
+
+// Brings a later row's inputs into L2, by one thread, after this row's own loads were issued (before them costs 0.4 to 3 %). The host
+// asks for it only where rows have a single index.
+template <class Slots, class Tile>
+__device__ __forceinline__ void prefetch_row(const NormParams& p, const Place<Tile>& place) {
+  if constexpr (Slots::kAccess == Access::kVector && Tile::kThreads >= 128 && Tile::kBlocks == 1) {
+    const uint32_t row = place.row + p.prefetch_rows;
+    if (p.prefetch_rows != 0 && threadIdx.x == 0 && row < p.rows) {
+      const uint32_t bytes = static_cast<uint32_t>(p.vectors) * kVectorBytes;
+      ptx::prefetch_l2(p.x.data + row * p.x.stride[0], bytes);
+      if constexpr (Slots::kSource == Source::kAdd)
+        ptx::prefetch_l2(p.residual.data + row * p.residual.stride[0], bytes);
+    }
+  }
+}
+
+template <class Slots, class Tile>
+__device__ __forceinline__ void normalize_in_registers(const NormParams& p) {
+  using T = typename Slots::T;
+  using State = RowState<Slots, Tile>;
+  constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+  __shared__ SumScratch<Tile> scratch[Slots::kSums];
+  cluster_begin(scratch);
+  const Place<Tile> place;
+  const Reach<Slots::kAccess, T, Tile> reach(p, place);
+  const RowIndex index = row_index(p, reach.live ? place.row : 0);
+  const Rounding<Slots::kAffine, T> rounding(p);
+  State row;
+
+  // Weights first: the first use of the row then comes after every load, also in the compiler's order, which would otherwise put it
+  // between the two (4096 x 1024 RMS: 1.38 against 1.05 times the stream; holding it back by a dependence gives 1.10 at 4096).
+  if constexpr (State::kEarlyWeight) {
+    load_columns<T, Tile, kVectors>(row.weight, p.weight_type, p.weight, index, 0, place, reach,
+                                    T::kOneWord);
+  }
+  if constexpr (State::kEarlyBias) {
+    load_columns<T, Tile, kVectors>(row.bias, p.bias_type, p.bias, index, 0, place, reach,
+                                    T::kMinusZeroWord);
+  }
+  const RowSource<Slots, Tile> source(p, index, place, reach);
+  prefetch_row<Slots, Tile>(p, place);
+  cluster_ready(scratch);
+
+  float q[kVectors];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) source.take(row.s[v], v);
+  source.store_sum(p, index, place, reach, row.s);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) row.s[v][i] = rounding.summed(row.s[v][i]);
+    if constexpr (Slots::kStat == Stat::kLayer) q[v] = vector_sum(row.s[v]);
+  }
+  if constexpr (Slots::kStat == Stat::kLayer) {
+    row.mean = mean_of(sum_row(fold_registers(q), scratch[0], place), p, rounding);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v)
+    q[v] = squares<Slots>(row.s[v], row.mean, reach.count(v), rounding);
+  row.rstd = rstd_of(sum_row(fold_registers(q), scratch[Slots::kSums - 1], place), p, rounding);
+
+  const RowIndex out = row_index(p, reach.live ? place.row_again() : 0);
+  if (place.leads_row() && reach.live) store_statistics(p, out, row.mean, row.rstd);
+  if constexpr (Slots::kAccess == Access::kAny) {
+    finish_any<Slots, Tile>(p, row, out, place, reach);
+  } else {
+    const bool plain = p.weight_type != ColumnType::kF32 &&
+                       (Slots::kStat == Stat::kRms ? p.bias_type == ColumnType::kAbsent
+                                                   : p.bias_type != ColumnType::kF32);
+    if (plain) {
+      finish_vectors<Slots, Tile>(p, row, out, place, reach);
+    } else {
+      finish_vectors_mixed<Slots, Tile>(p, row, out, place, reach);
+    }
+  }
+}
+
+// ---- Rows that are streamed.
+
+// The canonical fold of a thread's vectors as they come: register r of the tree in bit-reversed order of r, so that the pairs of the
+// highest digit are neighbours, with one pending partial for each digit. Absent registers are +0 and change nothing.
+struct StreamFold {
+  static constexpr int kDigits = 20;  // 2^20 groups of 4 vectors a thread: rows of 2^32 elements
+  static constexpr int kGroup = 4;    // registers loaded together: a subtree of two digits
+
+  // Group numbers count up from 0; each carry of that count is one addition of the tree.
+  template <int kDigit = 0>
+  __device__ __forceinline__ void add(float q, uint32_t group) {
+    if constexpr (kDigit == kDigits) {
+      total = q;
+    } else if ((group >> kDigit & 1) == 0) {
+      pending[kDigit] = total = q;
+    } else {
+      add<kDigit + 1>(__fadd_rn(pending[kDigit], q), group);
+    }
+  }
+
+  float pending[kDigits];
+  float
+      total;  // after the last group: its number is all ones, so everything has been folded into it
+};
+
+// Calls vector_sum_of(vector) for each of the thread's vectors of the row (vectors past the end return 0) and gives their fold.
+template <class Tile, typename Fn>
+__device__ __forceinline__ float fold_stream(int64_t registers, Fn sum_of) {
+  // Digits of the register number: at least two, for the group.
+  const int digits = registers <= 4 ? 2 : 64 - __clzll(registers - 1);
+  const uint32_t groups = 1u << (digits - 2);
+  StreamFold fold;
+  for (uint32_t g = 0; g < groups; ++g) {
+    const uint32_t low = digits == 2 ? 0 : __brev(g) >> (32 - (digits - 2));
+    float q[StreamFold::kGroup];
+    // In bit-reversed order the two lowest digits of the position are the two highest of the register.
+#pragma unroll
+    for (int i = 0; i < StreamFold::kGroup; ++i) {
+      q[i] = sum_of(static_cast<int64_t>(low) + (static_cast<int64_t>(i) << (digits - 2)));
+    }
+    fold.add(fold_registers(q), g);
+  }
+  return fold.total;
+}
+
+template <class Slots, class Tile>
+__device__ __forceinline__ void normalize_streaming(const NormParams& p) {
+  using T = typename Slots::T;
+  constexpr int kPerVector = T::kPerVector;
+  __shared__ SumScratch<Tile> scratch[Slots::kSums];
+  cluster_begin(scratch);
+  const Place<Tile> place;
+  const RowIndex index = row_index(p, place.row);
+  const Rounding<Slots::kAffine, T> rounding(p);
+  const char* const x = row_address(p.x, index);
+  const char* const residual =
+      Slots::kSource == Source::kAdd ? row_address(p.residual, index) : nullptr;
+  const int64_t vectors = p.vectors;
+  const int64_t registers = (vectors + Tile::kStride - 1) / Tile::kStride;
+  cluster_ready(scratch);
+
+  const auto count_at = [&](int64_t vector) {
+    const int64_t left = p.n - vector * kPerVector;
+    return left >= kPerVector ? kPerVector : static_cast<int>(left);
+  };
+  const auto take = [&](float(&s)[kPerVector], int64_t vector) {
+    take_any<Slots>(s, p, x, residual, vector, count_at(vector));
+  };
+
+  float mean = 0.0f;
+  if constexpr (Slots::kStat == Stat::kLayer) {
+    const float sum = fold_stream<Tile>(registers, [&](int64_t r) {
+      const int64_t vector = place.first + r * Tile::kStride;
+      if (vector >= vectors) return 0.0f;
+      float s[kPerVector];
+      take(s, vector);
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
+      return vector_sum(s);
+    });
+    mean = mean_of(sum_row(sum, scratch[0], place), p, rounding);
+  }
+  const float sum = fold_stream<Tile>(registers, [&](int64_t r) {
+    const int64_t vector = place.first + r * Tile::kStride;
+    if (vector >= vectors) return 0.0f;
+    float s[kPerVector];
+    take(s, vector);
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
+    return squares<Slots>(s, mean, count_at(vector), rounding);
+  });
+  const float rstd = rstd_of(sum_row(sum, scratch[Slots::kSums - 1], place), p, rounding);
+  if (place.leads_row()) store_statistics(p, index, mean, rstd);
+
+  // Nothing was written so far: the row may be normalised in place, and its residual updated in place.
+  const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
+  const char* const weight_row = column_address(p.weight, index);
+  const char* const bias_row = column_address(p.bias, index);
+  char* const sum_row_out = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr
+                                ? row_address(p.residual_out, index)
+                                : nullptr;
+  for (int64_t vector = place.first; vector < vectors; vector += Tile::kStride) {
+    const int count = count_at(vector);
+    float s[kPerVector], t[kPerVector], w[kPerVector], b[kPerVector], z[kPerVector];
+    take(s, vector);
+    take_column<T>(w, weight_row, p.weight_type, vector, count, p.weight_align, 1.0f);
+    take_column<T>(b, bias_row, p.bias_type, vector, count, p.bias_align, -0.0f);
+    if constexpr (Slots::kSource == Source::kAdd) {
+      if (sum_row_out != nullptr) {
+        store_any_values<T>(s, sum_row_out, vector, count, p.residual_out_align,
+                            p.residual_out_f32);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
+    normalize_vector<Slots>(t, s, mean, rstd, rounding);
+    apply(z, t, w, b, p.weight_offset, rounding);
+    sink.put(z, vector, count);
+  }
+}
+
+// Arch is part of the name, so that objects of several architectures never share a host stub.
+template <class Arch, class Slots, class Tile>
+__global__ void __launch_bounds__(Tile::kBlockThreads, blocks_per_multiprocessor<Slots, Tile>())
+    norm_kernel(const __grid_constant__ NormParams p) {
+  if constexpr (Tile::kVectors == 0) {
+    normalize_streaming<Slots, Tile>(p);
+  } else {
+    normalize_in_registers<Slots, Tile>(p);
+  }
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,154 @@
+// THE list of the forward kernels that exist. It expands to one constexpr table an architecture, which planning searches, tests
+// iterate and norm_arch.cu turns into kernel addresses. CUDA-free.
+//
+// Budget: about 0.3 s of compile time and 25 kB of code a kernel and architecture.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "core/norm_key.h"
+
+namespace fastnorm::cuda {
+
+// Who needs a tile: see the ladders in core/norm_plan.cpp.
+enum TileUse : int {
+  kRms = 1,
+  kLayer = 2,
+  kAddRms = 4,
+  kAddLayer = 8,
+  kPlain = kRms | kLayer,
+  kAdd = kAddRms | kAddLayer,
+  kAll = kPlain | kAdd,
+};
+
+struct ListedTile {
+  Tile tile;
+  int use;
+};
+
+// Tiles of the kernels for whole vectors.
+inline constexpr ListedTile kVectorTiles[] = {
+    // Short rows: several to a block.
+    {{4, 1}, kAll},
+    {{4, 2}, kAll},
+    {{16, 1}, kAll},
+    {{16, 5}, kAdd},
+    {{16, 6}, kAdd},
+    {{16, 7}, kAdd},
+    {{16, 8}, kAdd},
+    {{32, 1}, kAll},
+    {{32, 2}, kAll},
+    {{32, 3}, kPlain},
+    {{32, 4}, kPlain},
+    {{64, 2}, kAll},
+    {{64, 3}, kLayer},
+    {{64, 4}, kLayer},
+    // A block a row.
+    {{128, 1}, kAll},
+    {{128, 2}, kAll},
+    {{128, 3}, kAll},
+    {{128, 4}, kAll},
+    {{128, 5}, kAll},
+    {{128, 7}, kLayer},
+    {{256, 2}, kAdd},
+    {{256, 3}, kAll},
+    {{256, 4}, kAll},
+    {{256, 5}, kLayer | kAdd},
+    {{256, 6}, kLayer | kAdd},
+    {{256, 7}, kLayer | kAdd},
+    {{256, 8}, kLayer},
+    {{512, 3}, kAll},
+    {{512, 4}, kAll},
+    {{512, 5}, kLayer | kAddLayer},
+    {{512, 6}, kLayer | kAddLayer},
+    {{512, 7}, kLayer | kAddLayer},
+    {{512, 8}, kLayer | kAddLayer},
+    {{1024, 2}, kAddRms},
+    {{1024, 3}, kRms | kAddRms},
+    {{1024, 4}, kRms | kAddRms},
+    // A cluster a row: few rows ..
+    {{64, 2, 8}, kAll},
+    {{128, 2, 4}, kAll},
+    {{128, 2, 8}, kAll},
+    {{256, 2, 4}, kPlain},
+    {{256, 3, 2}, kAdd},
+    {{256, 4, 2}, kAdd},
+    {{256, 2, 8}, kAll},
+    // .. and long ones.
+    {{512, 2, 8}, kAll},
+    {{512, 3, 8}, kAll},
+    {{512, 4, 8}, kAll},
+    {{512, 5, 8}, kAll},
+    {{512, 6, 8}, kAll},
+    {{512, 7, 8}, kAll},
+    {{512, 8, 8}, kPlain},
+};
+
+// Tiles of the kernels for any access, which also stream what no tile holds. LAYER has no registers for {512, 8}.
+inline constexpr ListedTile kAnyTiles[] = {
+    {{4, 2}, kAll},
+    {{32, 1}, kAll},
+    {{32, 4}, kAll},
+    {{128, 4}, kAll},
+    {{256, 4}, kAll},
+    {{512, 4}, kAll},
+    {{512, 8}, kRms | kAddRms},
+    {{256, 0}, kAll},
+    {{256, 0, 8}, kAll},
+};
+
+constexpr int user_of(Source source, Stat stat) {
+  if (source == Source::kPlain) return stat == Stat::kRms ? kRms : kLayer;
+  return stat == Stat::kRms ? kAddRms : kAddLayer;
+}
+
+// Calls fn(key, tile) for each kernel of an architecture with or without clusters.
+template <typename Fn>
+constexpr void for_each_norm_kernel(bool clusters, Fn fn) {
+  for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
+    for (Source source : {Source::kPlain, Source::kAdd}) {
+      for (Stat stat : {Stat::kRms, Stat::kLayer}) {
+        const int user = user_of(source, stat);
+        const auto use = [&](const ListedTile& t, Affine affine, Access access) {
+          if ((t.use & user) == 0 || (t.tile.blocks > 1 && !clusters)) return;
+          fn(NormKey{dtype, source, stat, affine, Sink::kStore, access}, t.tile);
+        };
+        for (const ListedTile& t : kVectorTiles) use(t, Affine::kOnce, Access::kVector);
+        for (const ListedTile& t : kAnyTiles) use(t, Affine::kAny, Access::kAny);
+      }
+    }
+  }
+}
+
+constexpr size_t count_norm_kernels(bool clusters) {
+  size_t count = 0;
+  for_each_norm_kernel(clusters, [&](NormKey, Tile) { ++count; });
+  return count;
+}
+
+template <bool kClusters>
+constexpr auto make_norm_table() {
+  std::array<NormEntry, count_norm_kernels(kClusters)> table;
+  size_t count = 0;
+  for_each_norm_kernel(kClusters,
+                       [&](NormKey key, Tile tile) { table[count++] = make_entry(key, tile); });
+  std::sort(table.begin(), table.end(),
+            [](const NormEntry& a, const NormEntry& b) { return a.packed() < b.packed(); });
+  return table;
+}
+
+// Sorted by packed(), so the dtypes follow each other as in kRowDtypes order.
+template <bool kClusters>
+inline constexpr auto kNormTable = make_norm_table<kClusters>();
+
+template <size_t kCount>
+constexpr bool all_different(const std::array<NormEntry, kCount>& table) {
+  for (size_t i = 1; i < kCount; ++i) {
+    if (table[i - 1].packed() == table[i].packed()) return false;
+  }
+  return true;
+}
+static_assert(all_different(kNormTable<true>) && all_different(kNormTable<false>));
+
+}  // namespace fastnorm::cuda

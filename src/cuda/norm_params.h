@@ -1,0 +1,54 @@
+// What a forward kernel gets: one struct by value, the same for every kernel. CUDA-free.
+#pragma once
+
+#include <cstdint>
+
+namespace fastnorm::cuda {
+
+// A tensor with one row (or value) for each row of x.
+struct RowRef {
+  char* data;         // may be nullptr where the tensor is optional
+  int64_t stride[3];  // bytes for each index of the row map, innermost first
+};
+
+// A tensor with one value for each column.
+struct ColumnRef {
+  const char* data;     // [n] or [heads, n]
+  int64_t head_stride;  // bytes; 0 = shared by all rows
+};
+
+// Quotient of a row number below 2^31 by a divisor of at least 2: (row * multiplier) >> 32 >> shift.
+struct Divisor {
+  uint32_t value;
+  uint32_t multiplier;
+  uint32_t shift;
+};
+
+enum class ColumnType : int32_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
+
+// Ordered by first use: the first lines of the constant bank are all that a block must wait for before its loads.
+struct NormParams {
+  int32_t outer_rank;  // 1: row r is index r
+  uint32_t rows;
+  int32_t vectors;  // 16-byte vectors of x's dtype in a row, the last may be short
+  ColumnType weight_type, bias_type;
+  int32_t stream_loads;    // 1: read past L1
+  uint32_t prefetch_rows;  // the row this many rows ahead is brought into L2; 0 = none
+  ColumnRef weight, bias;
+  RowRef x, residual, residual_out;  // [rows, n]
+  float inv_n;
+  float eps;
+  float weight_offset;
+  int32_t wide_rows;  // 1: row numbers reach 2^31, where multiplying does not divide
+  RowRef y;           // [rows, n]
+  RowRef mean, rstd;  // [rows]
+  int64_t n;
+  Divisor outer[2];  // extents of the two inner dimensions, where outer_rank is 2 or 3
+  // For any access only.
+  uint8_t rounding, residual_rounding;     // as in the public header
+  uint8_t residual_f32, residual_out_f32;  // dtype f32 and not x's
+  uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
+      bias_align;  // bytes: 16, 4 or 2
+};
+
+}  // namespace fastnorm::cuda

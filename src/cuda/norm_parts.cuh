@@ -1,0 +1,353 @@
+// The parts of the forward row loop: what is loaded (Source), reduced (Stat), applied (Affine) and stored (Sink).
+//
+// Each part is told the row by its addresses and works on one thread's share of it. The arithmetic is the contract of
+// include/fastnorm/norm.h; every operation is written as the rounded intrinsic it is.
+#pragma once
+
+#include "cuda/access.cuh"
+#include "cuda/element.cuh"
+#include "cuda/root.cuh"
+#include "cuda/tile.cuh"
+#include "fastnorm/norm.h"
+
+namespace fastnorm::cuda {
+
+// The compile-time choices of one kernel.
+template <Dtype kDtype_, Source kSource_, Stat kStat_, Affine kAffine_, Sink kSink_,
+          Access kAccess_>
+struct Slots {
+  using T = Element<kDtype_>;
+  static constexpr Dtype kDtype = kDtype_;
+  static constexpr Source kSource = kSource_;
+  static constexpr Stat kStat = kStat_;
+  static constexpr Affine kAffine = kAffine_;
+  static constexpr Sink kSink = kSink_;
+  static constexpr Access kAccess = kAccess_;
+  static constexpr int kSums = kStat == Stat::kLayer ? 2 : 1;  // over a row
+};
+
+// ---- Rounding axes: run-time, and gone where the kernel rounds once.
+
+template <Affine kAffine, class T>
+struct Rounding {  // Affine::kOnce
+  __device__ __forceinline__ explicit Rounding(const NormParams&) {}
+  __device__ __forceinline__ float step(float f) const { return f; }
+  __device__ __forceinline__ float normalized(float f) const { return f; }
+  __device__ __forceinline__ float summed(float f) const { return f; }
+  __device__ __forceinline__ float applied(float f) const { return f; }
+  static constexpr bool every_step = false;
+};
+
+template <class T>
+struct Rounding<Affine::kAny, T> {
+  __device__ __forceinline__ explicit Rounding(const NormParams& p)
+      : every_step(p.rounding == FASTNORM_ROUND_EVERY_STEP),
+        round_normalized(p.rounding != FASTNORM_ROUND_ONCE),
+        round_sum(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS),
+        round_applied(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY) {}
+  // An intermediate value of a chain in T.
+  __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
+  __device__ __forceinline__ float normalized(float f) const {
+    return round_normalized ? T::round(f) : f;
+  }
+  // x + residual: as the statistics see it, and as it is applied.
+  __device__ __forceinline__ float summed(float f) const { return round_sum ? T::round(f) : f; }
+  __device__ __forceinline__ float applied(float f) const {
+    return round_applied ? T::round(f) : f;
+  }
+
+  const bool every_step, round_normalized, round_sum, round_applied;
+};
+
+// ---- Sums inside a vector: even and odd positions form one chain each, in increasing position.
+
+template <int kCount>
+__device__ __forceinline__ float vector_sum(const float (&a)[kCount]) {
+  float even = a[0], odd = a[1];
+#pragma unroll
+  for (int i = 2; i < kCount; i += 2) {
+    even = __fadd_rn(even, a[i]);
+    odd = __fadd_rn(odd, a[i + 1]);
+  }
+  return __fadd_rn(even, odd);
+}
+
+template <int kCount>
+__device__ __forceinline__ float vector_sum_of_squares(const float (&a)[kCount]) {
+  float even = __fmul_rn(a[0], a[0]), odd = __fmul_rn(a[1], a[1]);
+#pragma unroll
+  for (int i = 2; i < kCount; i += 2) {
+    even = __fmaf_rn(a[i], a[i], even);
+    odd = __fmaf_rn(a[i + 1], a[i + 1], odd);
+  }
+  return __fadd_rn(even, odd);
+}
+
+// ---- Source: which bytes become the f32 row.
+
+// Whole vectors, one tensor: all loads of the row are issued before the first is used.
+template <class Tile, class Reach>
+__device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const char* row,
+                                             const Place<Tile>& place, const Reach& reach,
+                                             bool stream) {
+  const char* address = row + static_cast<uint32_t>(place.first * kVectorBytes);
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) {
+    if (v == Tile::kVectors - 1) raw[v] = make_uint4(0, 0, 0, 0);
+  }
+  if (Tile::kThreads < 512 && stream) {  // rows this long are not worth a second set of loads
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      if (reach.has(v)) raw[v] = ptx::ld_global_cs_v4(address + v * (Tile::kStride * kVectorBytes));
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      if (reach.has(v)) raw[v] = ptx::ld_global_v4(address + v * (Tile::kStride * kVectorBytes));
+    }
+  }
+}
+
+template <class Slots, class Tile>
+struct RowSource;
+
+// Whole vectors. The sum is stored before the reduction: the store then overlaps the wait for it.
+template <class Slots, class Tile>
+requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
+  using T = typename Slots::T;
+  using Reach = cuda::Reach<Access::kVector, T, Tile>;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+
+  __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
+                                       const Place<Tile>& place, const Reach& reach) {
+    load_vectors<Tile>(x, row_address(p.x, index), place, reach, p.stream_loads);
+    if constexpr (kAdd)
+      load_vectors<Tile>(residual, row_address(p.residual, index), place, reach, p.stream_loads);
+  }
+
+  // Register v of the row, in f32.
+  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
+    T::unpack(x[v], s);
+    if constexpr (kAdd) {
+      float r[T::kPerVector];
+      T::unpack(residual[v], r);
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+    }
+  }
+
+  __device__ __forceinline__ void store_sum(const NormParams& p, const RowIndex& index,
+                                            const Place<Tile>& place, const Reach& reach,
+                                            const float (&s)[Tile::kVectors][T::kPerVector]) const {
+    if constexpr (kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      char* row =
+          row_address(p.residual_out, index) + static_cast<int64_t>(place.first) * kVectorBytes;
+#pragma unroll
+      for (int v = 0; v < Tile::kVectors; ++v) {
+        if (reach.has(v))
+          ptx::st_global_v4(row + v * (Tile::kStride * kVectorBytes), T::pack(s[v]));
+      }
+    }
+  }
+
+  uint4 x[Tile::kVectors];
+  uint4 residual[kAdd ? Tile::kVectors : 1];
+};
+
+// One vector of x, with the residual added, from any access.
+template <class Slots>
+__device__ __forceinline__ void take_any(float (&s)[Slots::T::kPerVector], const NormParams& p,
+                                         const char* x, const char* residual, int64_t vector,
+                                         int count) {
+  using T = typename Slots::T;
+  load_any_values<T>(s, x, vector, count, p.x_align, false);
+  if constexpr (Slots::kSource == Source::kAdd) {
+    float r[T::kPerVector];
+    load_any_values<T>(r, residual, vector, count, p.residual_align, p.residual_f32);
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+  }
+}
+
+template <class Slots, class Tile>
+requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
+  using T = typename Slots::T;
+  using Reach = cuda::Reach<Access::kAny, T, Tile>;
+
+  __device__ __forceinline__ RowSource(const NormParams& params, const RowIndex& index,
+                                       const Place<Tile>& place, const Reach& row_reach)
+      : p(params),
+        reach(row_reach),
+        x(row_address(params.x, index)),
+        residual(Slots::kSource == Source::kAdd ? row_address(params.residual, index) : nullptr),
+        first(place.first) {}
+
+  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
+    take_any<Slots>(s, p, x, residual, first + v * Tile::kStride, reach.count(v));
+  }
+
+  __device__ __forceinline__ void store_sum(const NormParams&, const RowIndex& index,
+                                            const Place<Tile>&, const Reach&,
+                                            const float (&s)[Tile::kVectors][T::kPerVector]) const {
+    if constexpr (Slots::kSource == Source::kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      char* row = row_address(p.residual_out, index);
+#pragma unroll
+      for (int v = 0; v < Tile::kVectors; ++v) {
+        store_any_values<T>(s[v], row, first + v * Tile::kStride, reach.count(v),
+                            p.residual_out_align, p.residual_out_f32);
+      }
+    }
+  }
+
+  const NormParams& p;
+  const Reach& reach;
+  const char* const x;
+  const char* const residual;
+  const int first;
+};
+
+// ---- Stat: what is reduced.
+
+// One vector's share of the sum of squares, of s - mean for LAYER. Positions from `count` on are padding and add nothing.
+template <class Slots>
+__device__ __forceinline__ float squares(
+    const float (&s)[Slots::T::kPerVector], float mean, int count,
+    const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
+  constexpr int kPerVector = Slots::T::kPerVector;
+  float d[kPerVector];
+#pragma unroll
+  for (int i = 0; i < kPerVector; ++i) {
+    d[i] = s[i];
+    if constexpr (Slots::kStat == Stat::kLayer) d[i] = rounding.step(__fsub_rn(s[i], mean));
+    if constexpr (Slots::kStat == Stat::kLayer && Slots::kAccess == Access::kAny) {
+      if (i >= count) d[i] = 0.0f;
+    }
+  }
+  if (rounding.every_step) {
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) d[i] = rounding.step(__fmul_rn(d[i], d[i]));
+    return vector_sum(d);
+  }
+  const float q = vector_sum_of_squares(d);
+  return Slots::kStat == Stat::kLayer && count <= 0 ? 0.0f : q;
+}
+
+template <class R>
+__device__ __forceinline__ float mean_of(float sum, const NormParams& p, const R& rounding) {
+  return rounding.step(__fmul_rn(sum, p.inv_n));
+}
+
+template <class R>
+__device__ __forceinline__ float rstd_of(float sum, const NormParams& p, const R& rounding) {
+  const float variance = rounding.step(__fmul_rn(sum, p.inv_n));
+  return rounding.step(reciprocal_root(rounding.step(__fadd_rn(variance, p.eps))));
+}
+
+// ---- Affine: t * (weight + offset) + bias. An absent weight is 1 and an absent bias -0, which change no bit of t * g.
+
+template <int kCount, class R>
+__device__ __forceinline__ void apply(float (&z)[kCount], const float (&t)[kCount],
+                                      const float (&weight)[kCount], const float (&bias)[kCount],
+                                      float weight_offset, const R& rounding) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float g = rounding.step(__fadd_rn(weight[i], weight_offset));
+    if (rounding.every_step) {
+      z[i] = __fadd_rn(rounding.step(__fmul_rn(t[i], g)), bias[i]);
+    } else {
+      z[i] = __fmaf_rn(t[i], g, bias[i]);
+    }
+  }
+}
+
+// kVectors vectors of a weight or bias, from vector v on, as raw words: what is not of x's dtype or absent reads as `filler`. The
+// branch is the same for all threads. A vector past the row's end is not used: the row's first one is read in its place.
+template <class T, class Tile, int kVectors, class Reach>
+__device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const ColumnRef& tensor,
+                                             const RowIndex& index, int v, const Place<Tile>& place,
+                                             const Reach& reach, uint32_t filler) {
+  if (type == ColumnType::kElement) {
+    const char* row = column_address(tensor, index);
+    const char* address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (v + i < Tile::kVectors) {
+        raw[i] = ptx::ld_global_v4(reach.has(v + i) ? address + i * (Tile::kStride * kVectorBytes)
+                                                    : row);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
+  }
+}
+
+// Four columns of a weight or bias of whatever type, from `column` on. Read when they are used, so that they take few registers.
+template <class T>
+__device__ __forceinline__ void take_four_columns(float (&f)[4], ColumnType type, const char* row,
+                                                  uint32_t column, float absent) {
+  if (type == ColumnType::kAbsent) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) f[i] = absent;
+  } else if (T::kBytes == 4 || type == ColumnType::kF32) {
+    Element<Dtype::kF32>::unpack(ptx::ld_global_constant_v4(row + column * 4), f);
+  } else {
+    const uint2 raw = ptx::ld_global_constant_v2(row + column * 2);
+    float eight[T::kPerVector];
+    T::unpack(make_uint4(raw.x, raw.y, 0, 0), eight);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) f[i] = eight[i];
+  }
+}
+
+// Weight or bias at any access.
+template <class T>
+__device__ __forceinline__ void take_column(float (&f)[T::kPerVector], const char* row,
+                                            ColumnType type, int64_t vector, int count, int align,
+                                            float absent) {
+  if (type == ColumnType::kAbsent) {
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) f[i] = absent;
+  } else {
+    load_any_values<T>(f, row, vector, count, align, type == ColumnType::kF32);
+  }
+}
+
+// ---- Sink: what leaves.
+
+template <Sink kSink, Access kAccess, class T>
+struct RowSink;
+
+template <class T>
+struct RowSink<Sink::kStore, Access::kVector, T> {
+  __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
+      : y(row_address(p.y, index)) {}
+  __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
+                                      int count) const {
+    if (count > 0) ptx::st_global_v4(y + vector * kVectorBytes, T::pack(z));
+  }
+  char* const y;
+};
+
+template <class T>
+struct RowSink<Sink::kStore, Access::kAny, T> {
+  __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
+      : y(row_address(p.y, index)), align(p.y_align) {}
+  __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
+                                      int count) const {
+    store_any_values<T>(z, y, vector, count, align, false);
+  }
+  char* const y;
+  const int align;
+};
+
+// The statistics, by the row's first thread.
+__device__ __forceinline__ void store_statistics(const NormParams& p, const RowIndex& index,
+                                                 float mean, float rstd) {
+  if (p.rstd.data != nullptr) *reinterpret_cast<float*>(row_address(p.rstd, index)) = rstd;
+  if (p.mean.data != nullptr) *reinterpret_cast<float*>(row_address(p.mean, index)) = mean;
+}
+
+}  // namespace fastnorm::cuda

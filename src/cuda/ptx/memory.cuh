@@ -1,0 +1,74 @@
+// Global memory, one instruction a function. All accesses are volatile: they stay in program order among themselves, which keeps
+// every load ahead of the stores that may go to the same row in place.
+#pragma once
+
+#include <cstdint>
+
+namespace fastnorm::ptx {
+
+__device__ __forceinline__ uint4 ld_global_v4(const void* address) {
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(address));
+  return v;
+}
+
+// Not expected to be read again: the line does not stay in L1.
+__device__ __forceinline__ uint4 ld_global_cs_v4(const void* address) {
+  uint4 v;
+  asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(address));
+  return v;
+}
+
+// What no one writes while the kernel runs. Not volatile: the compiler may move these among other accesses, to hide their latency.
+__device__ __forceinline__ uint4 ld_global_constant_v4(const void* address) {
+  uint4 v;
+  asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(address));
+  return v;
+}
+
+__device__ __forceinline__ uint2 ld_global_constant_v2(const void* address) {
+  uint2 v;
+  asm("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
+  return v;
+}
+
+__device__ __forceinline__ uint32_t ld_global_u32(const void* address) {
+  uint32_t v;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(address));
+  return v;
+}
+
+__device__ __forceinline__ uint32_t ld_global_u16(const void* address) {
+  uint16_t v;
+  asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(address));
+  return v;
+}
+
+// Asks for `bytes` (a multiple of 16) from a 16-byte aligned address to be brought into L2. sm_90 and later; else nothing.
+__device__ __forceinline__ void prefetch_l2(const void* address, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void st_global_v4(void* address, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
+
+__device__ __forceinline__ void st_global_u32(void* address, uint32_t v) {
+  asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ void st_global_u16(void* address, uint32_t v) {
+  asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(static_cast<uint16_t>(v)) : "memory");
+}
+
+}  // namespace fastnorm::ptx

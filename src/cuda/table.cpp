@@ -1,0 +1,61 @@
+#include "cuda/table.h"
+
+#include "core/check.h"
+#include "cuda/launch_params.h"
+#include "cuda/norm_list.h"
+
+namespace fastnorm::cuda {
+namespace {
+
+class DryDevice final : public Device {
+ public:
+  using Device::Device;
+
+  std::span<const NormEntry> norm_table() const override { return cuda::norm_table(*facts.arch); }
+
+  fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override { return FASTNORM_OK; }
+
+  fastnorm_status run_norm(std::span<const NormCall> calls, void*, void*, Error&) override {
+    for (const NormCall& call : calls) {
+      const NormParams params = make_params(*call.desc, *call.plan);
+      asm volatile("" ::"m"(params));  // the work counts, not its result
+    }
+    return FASTNORM_OK;
+  }
+};
+
+}  // namespace
+
+std::span<const NormEntry> norm_table(const ArchSpec& arch) {
+  if (arch.max_cluster_blocks > 1) return kNormTable<true>;
+  return kNormTable<false>;
+}
+
+DeviceFacts make_facts(const ArchSpec& arch, int32_t device_id, int32_t multiprocessors,
+                       int32_t max_cluster_blocks) {
+  DeviceFacts facts;
+  facts.device_type = FASTNORM_DEVICE_CUDA;
+  facts.device_id = device_id;
+  facts.arch = &arch;
+  facts.multiprocessors = multiprocessors;
+  facts.max_cluster_blocks = max_cluster_blocks;
+  facts.vector_bytes = 16;
+  return facts;
+}
+
+fastnorm_status create_dry_device(int32_t device_id, const fastnorm_context_options& options,
+                                  std::unique_ptr<Device>* device, Error& error) {
+  constexpr int32_t kMultiprocessors = 132;
+  const ArchSpec* arch = arch_for(options.dry_run_capability, [](const ArchSpec&) { return true; });
+  FASTNORM_REQUIRE(
+      arch != nullptr, FASTNORM_ERROR_UNSUPPORTED,
+      "options.dry_run_capability is %d; there are kernels for 80 and later; nearest: 80",
+      options.dry_run_capability);
+  FASTNORM_REQUIRE(device_id >= 0, FASTNORM_ERROR_ARGUMENT,
+                   "device.device_id is %d; required: >= 0", device_id);
+  *device = std::make_unique<DryDevice>(
+      make_facts(*arch, device_id, kMultiprocessors, arch->max_cluster_blocks));
+  return FASTNORM_OK;
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,318 @@
+// Exceptions stop at the C ABI: the library's core and API over a backend that throws, at every place
+// where a backend is called, and over an allocator that fails at every single allocation.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "fastnorm/fastnorm.h"
+
+namespace {
+
+// --- an allocator that fails at a chosen allocation ---
+
+bool counting = false;
+long allocations_left = -1;  // -1 = no limit
+
+bool may_allocate() {
+  if (!counting || allocations_left < 0) return true;
+  return allocations_left-- > 0;
+}
+
+}  // namespace
+
+// Inlined, GCC takes malloc in one and delete in another for a mismatch.
+#define NOT_INLINED __attribute__((noinline))
+
+NOT_INLINED void* operator new(size_t bytes) {
+  if (may_allocate()) {
+    if (void* p = std::malloc(bytes)) return p;
+  }
+  throw std::bad_alloc();
+}
+NOT_INLINED void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return may_allocate() ? std::malloc(bytes) : nullptr;
+}
+NOT_INLINED void* operator new[](size_t bytes) { return operator new(bytes); }
+NOT_INLINED void* operator new[](size_t bytes, const std::nothrow_t& tag) noexcept {
+  return operator new(bytes, tag);
+}
+NOT_INLINED void operator delete(void* p) noexcept { std::free(p); }
+NOT_INLINED void operator delete(void* p, size_t) noexcept { std::free(p); }
+NOT_INLINED void operator delete[](void* p) noexcept { std::free(p); }
+NOT_INLINED void operator delete[](void* p, size_t) noexcept { std::free(p); }
+
+namespace fastnorm {
+namespace {
+
+// --- a backend that throws ---
+
+enum class Where { kNowhere, kCount, kDescribe, kCreate, kTable, kPrepare, kRun };
+enum class What { kRuntimeError, kBadAlloc, kInt };
+
+Where fault_where = Where::kNowhere;
+What fault_what = What::kRuntimeError;
+
+void fault(Where here) {
+  if (here != fault_where) return;
+  if (fault_what == What::kBadAlloc) throw std::bad_alloc();
+  if (fault_what == What::kInt) throw 42;
+  throw std::runtime_error("thrown by the test's backend");
+}
+
+constexpr int kEntries = kRowDtypes * 2 * 2 * 2 * 2;
+
+constexpr std::array<NormEntry, kEntries> make_table() {
+  std::array<NormEntry, kEntries> table{};
+  int i = 0;
+  for (int dtype = 0; dtype < kRowDtypes; ++dtype) {
+    for (int bits = 0; bits < 16; ++bits) {
+      NormKey key;
+      key.dtype = static_cast<Dtype>(dtype);
+      key.source = static_cast<Source>(bits & 1);
+      key.stat = static_cast<Stat>(bits >> 1 & 1);
+      key.affine = static_cast<Affine>(bits >> 2 & 1);
+      key.access = static_cast<Access>(bits >> 3 & 1);
+      table[i++] = make_entry(key, Tile{});
+    }
+  }
+  std::sort(table.begin(), table.end(),
+            [](const NormEntry& a, const NormEntry& b) { return a.packed() < b.packed(); });
+  return table;
+}
+
+constexpr std::array<NormEntry, kEntries> kTable = make_table();
+
+class FaultyDevice final : public Device {
+ public:
+  using Device::Device;
+  std::span<const NormEntry> norm_table() const override {
+    fault(Where::kTable);
+    return kTable;
+  }
+  fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override {
+    fault(Where::kPrepare);
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_norm(std::span<const NormCall>, void*, void*, Error&) override {
+    fault(Where::kRun);
+    return FASTNORM_OK;
+  }
+};
+
+int32_t device_count() {
+  fault(Where::kCount);
+  return 1;
+}
+
+fastnorm_status describe(int32_t, fastnorm_device_info*, Error&) {
+  fault(Where::kDescribe);
+  return FASTNORM_OK;
+}
+
+fastnorm_status create(int32_t, const fastnorm_context_options&, std::unique_ptr<Device>* device,
+                       Error&) {
+  fault(Where::kCreate);
+  *device = std::make_unique<FaultyDevice>(DeviceFacts{});
+  return FASTNORM_OK;
+}
+
+std::span<const KernelSet> kernel_sets() {
+  static constexpr KernelSet kSets[] = {{"faulty", kTable}};
+  return kSets;
+}
+
+const char* build_info() { return "faulty: yes\n"; }
+
+constexpr Backend kFaulty = {device_count, describe, create, kernel_sets, build_info};
+
+}  // namespace
+
+const Backend& cpu_backend() { return kFaulty; }
+const Backend& cuda_backend() { return kFaulty; }
+
+}  // namespace fastnorm
+
+namespace {
+
+using fastnorm::fault_what;
+using fastnorm::fault_where;
+using fastnorm::What;
+using fastnorm::Where;
+
+int passed = 0, failed = 0;
+
+void check(const std::string& name, bool ok) {
+  ok ? ++passed : ++failed;
+  if (!ok) std::printf("FAIL %s: %s\n", name.c_str(), fastnorm_last_error());
+}
+
+// One row of 16 floats; the C ABI's structs for it, with their memory.
+struct Call {
+  float x[16] = {}, y[16] = {};
+  int64_t shape[2] = {1, 16};
+  fastnorm_tensor in{}, out{};
+  fastnorm_norm_args args{};
+  const fastnorm_norm_args* list[2] = {&args, &args};
+  fastnorm_info info{};
+
+  Call() {
+    in.data = x;
+    in.device_type = FASTNORM_DEVICE_CPU;
+    in.ndim = 2;
+    in.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+    in.shape = shape;
+    out = in;
+    out.data = y;
+    args.struct_size = sizeof args;
+    args.x = &in;
+    args.y = &out;
+    info.struct_size = sizeof info;
+  }
+};
+
+constexpr fastnorm_device kCpu = {FASTNORM_DEVICE_CPU, 0};
+
+struct Site {
+  const char* name;
+  Where where;
+  fastnorm_status (*call)(fastnorm_context*, Call&);
+};
+
+fastnorm_status call_create(fastnorm_context*, Call&) {
+  fastnorm_context* made = nullptr;
+  const fastnorm_status status = fastnorm_context_create(kCpu, nullptr, &made);
+  check("no context is handed out on failure", made == nullptr);
+  return status;
+}
+
+// The second of two equal calls writes what the first writes: count 1 keeps `many` legal.
+const Site kSites[] = {
+    {"device_count", Where::kCount,
+     [](fastnorm_context*, Call&) {
+       int32_t count;
+       return fastnorm_device_count(FASTNORM_DEVICE_CUDA, &count);
+     }},
+    {"device_describe", Where::kDescribe,
+     [](fastnorm_context*, Call&) {
+       fastnorm_device_info info{};
+       info.struct_size = sizeof info;
+       return fastnorm_device_describe(kCpu, &info);
+     }},
+    {"context_create", Where::kCreate, call_create},
+    {"norm_query, table", Where::kTable,
+     [](fastnorm_context* c, Call& call) {
+       return fastnorm_norm_query(c, &call.args, &call.info);
+     }},
+    {"norm, table", Where::kTable,
+     [](fastnorm_context* c, Call& call) {
+       return fastnorm_norm(c, &call.args, nullptr, 0, nullptr);
+     }},
+    {"norm_many_query, table", Where::kTable,
+     [](fastnorm_context* c, Call& call) {
+       return fastnorm_norm_many_query(c, call.list, 1, &call.info);
+     }},
+    {"norm_prepare", Where::kPrepare,
+     [](fastnorm_context* c, Call& call) { return fastnorm_norm_prepare(c, &call.args); }},
+    {"norm_many_prepare", Where::kPrepare,
+     [](fastnorm_context* c, Call& call) { return fastnorm_norm_many_prepare(c, call.list, 1); }},
+    {"norm", Where::kRun,
+     [](fastnorm_context* c, Call& call) {
+       return fastnorm_norm(c, &call.args, nullptr, 0, nullptr);
+     }},
+    {"norm_many", Where::kRun,
+     [](fastnorm_context* c, Call& call) {
+       return fastnorm_norm_many(c, call.list, 1, nullptr, 0, nullptr);
+     }},
+};
+
+void test_throwing_backend() {
+  fastnorm_context* context = nullptr;
+  check("context", fastnorm_context_create(kCpu, nullptr, &context) == FASTNORM_OK);
+  Call call;
+  for (const Site& site : kSites) {
+    fault_where = Where::kNowhere;
+    if (site.where != Where::kCreate) {
+      check(std::string(site.name) + " without a fault", site.call(context, call) == FASTNORM_OK);
+    }
+    for (const What what : {What::kRuntimeError, What::kBadAlloc, What::kInt}) {
+      fault_where = site.where;
+      fault_what = what;
+      fastnorm_status status = FASTNORM_OK;
+      bool escaped = false;
+      try {
+        status = site.call(context, call);
+      } catch (...) {
+        escaped = true;
+      }
+      fault_where = Where::kNowhere;
+      const fastnorm_status wanted =
+          what == What::kBadAlloc ? FASTNORM_ERROR_OUT_OF_MEMORY : FASTNORM_ERROR_INTERNAL;
+      check(std::string(site.name) + ": no exception crosses", !escaped);
+      check(std::string(site.name) + ": status " + std::to_string(status), status == wanted);
+      check(std::string(site.name) + ": text", std::strlen(fastnorm_last_error()) > 0);
+    }
+  }
+  fastnorm_context_destroy(context);
+}
+
+// Fails the first allocation, then the second, .. until creating a context succeeds.
+void test_allocation_failures() {
+  constexpr int kMost = 1000;
+  int n = 0;
+  for (; n < kMost; ++n) {
+    fastnorm_context* context = nullptr;
+    bool escaped = false;
+    fastnorm_status status = FASTNORM_OK;
+    counting = true;
+    allocations_left = n;
+    try {
+      status = fastnorm_context_create(kCpu, nullptr, &context);
+    } catch (...) {
+      escaped = true;
+    }
+    counting = false;
+    const std::string name = "allocation " + std::to_string(n) + " fails";
+    check(name + ": no exception crosses", !escaped);
+    if (status == FASTNORM_OK) {
+      check("a context", context != nullptr);
+      fastnorm_context_destroy(context);
+      break;
+    }
+    check(name + ": status " + std::to_string(status), status == FASTNORM_ERROR_OUT_OF_MEMORY);
+    check(name + ": no context", context == nullptr);
+  }
+  check("creating a context allocates, and comes to an end", n > 0 && n < kMost);
+}
+
+void test_calls_without_allocating() {
+  fastnorm_context* context = nullptr;
+  check("context", fastnorm_context_create(kCpu, nullptr, &context) == FASTNORM_OK);
+  Call call;
+  counting = true;
+  allocations_left = 0;
+  const fastnorm_status ok = fastnorm_norm(context, &call.args, nullptr, 0, nullptr);
+  call.args.x = nullptr;
+  const fastnorm_status bad = fastnorm_norm(context, &call.args, nullptr, 0, nullptr);
+  counting = false;
+  check("a call needs no memory", ok == FASTNORM_OK);
+  check("a failing call needs no memory either", bad == FASTNORM_ERROR_ARGUMENT);
+  fastnorm_context_destroy(context);
+}
+
+}  // namespace
+
+int main() {
+  test_throwing_backend();
+  test_allocation_failures();
+  test_calls_without_allocating();
+  std::printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+  return failed != 0;
+}

@@ -1,0 +1,74 @@
+/* What the files of the API test share: counting, tensors on one line, and the list of tests. */
+#ifndef FASTNORM_TESTS_API_TEST_H_
+#define FASTNORM_TESTS_API_TEST_H_
+
+#include <fastnorm/fastnorm.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Counts `ok`; prints where and why if it is 0. Returns ok. Thread-safe. */
+int check(int ok, const char* expression, const char* file, int line);
+#define CHECK(condition) check((condition) ? 1 : 0, #condition, __FILE__, __LINE__)
+
+/* Compares a status with the one that is required. */
+int check_status(fastnorm_status found, fastnorm_status wanted, const char* expression,
+                 const char* file, int line);
+#define CHECK_STATUS(expression, wanted) \
+  check_status((expression), (wanted), #expression, __FILE__, __LINE__)
+#define CHECK_OK(expression) CHECK_STATUS(expression, FASTNORM_OK)
+
+/* The last error's text must contain `part`. */
+#define CHECK_TEXT(part) CHECK(strstr(fastnorm_last_error(), (part)) != NULL)
+
+/* Counts a skip, with its reason. */
+void skip(const char* what, const char* why);
+
+/* A tensor of rank 1 to 4 with its arrays. */
+typedef struct tensor_of {
+  fastnorm_tensor tensor;
+  int64_t shape[4];
+  int64_t strides[4];
+} tensor_of;
+
+/* Compact, row-major, on the CPU. `out` must not move afterwards. */
+const fastnorm_tensor* make_tensor(tensor_of* out, void* data, fastnorm_dtype_id dtype,
+                                   int32_t ndim, const int64_t* shape);
+/* [rows, n] and [n]. */
+const fastnorm_tensor* make_rows(tensor_of* out, void* data, fastnorm_dtype_id dtype, int64_t rows,
+                                 int64_t n);
+const fastnorm_tensor* make_vector(tensor_of* out, void* data, fastnorm_dtype_id dtype, int64_t n);
+
+/* Arguments with nothing but their size. */
+fastnorm_norm_args empty_args(void);
+fastnorm_info empty_info(void);
+fastnorm_context_options empty_options(void);
+
+/* A CPU context; ends the program if there is none. */
+fastnorm_context* cpu_context(const fastnorm_context_options* options);
+
+/* Pseudo-random f32 in about [-2, 2). */
+void fill_random(float* values, size_t count, uint32_t seed);
+
+void test_status(void);
+void test_context(void);
+void test_structs(void);
+void test_norm(void);
+void test_aliasing(void);
+void test_many(void);
+void test_threads(void);
+void test_large(void);
+void test_dry_run(void);
+void test_cuda(void);
+
+/* A caller's loop that throws a C++ exception. */
+void throwing_loop(void* user, int64_t n, int64_t grain, fastnorm_range_fn fn, void* task);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FASTNORM_TESTS_API_TEST_H_ */

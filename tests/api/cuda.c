@@ -1,0 +1,236 @@
+/* The C ABI on a GPU: streams, graphs, the current context, large tensors. */
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "api/api_test.h"
+#include "support/devmem.h"
+
+enum { kRows = 200, kN = 1000, kCount = kRows * kN };
+
+static devmem* gpu;
+static fastnorm_context* context;
+static float *host_x, *host_y, *cpu_y;
+static void *device_x, *device_y;
+
+/* Of the driver; found at run time like everything of it. */
+static int (*get_current)(void** current);
+static int (*set_current)(void* current);
+
+static const fastnorm_tensor* on_gpu(tensor_of* t, void* data, fastnorm_dtype_id dtype,
+                                     int64_t rows, int64_t n) {
+  make_rows(t, data, dtype, rows, n);
+  t->tensor.device_type = FASTNORM_DEVICE_CUDA;
+  return &t->tensor;
+}
+
+static int done(int32_t error) {
+  if (error != 0) printf("devmem: %s\n", devmem_error());
+  return CHECK(error == 0);
+}
+
+static fastnorm_norm_args simple_args(tensor_of* tx, tensor_of* ty) {
+  fastnorm_norm_args args = empty_args();
+  args.kind = FASTNORM_NORM_LAYER;
+  args.eps = 1e-5f;
+  args.x = on_gpu(tx, device_x, FASTNORM_DTYPE_F32, kRows, kN);
+  args.y = on_gpu(ty, device_y, FASTNORM_DTYPE_F32, kRows, kN);
+  return args;
+}
+
+/* y as the GPU has it now is close to the CPU's, which sums in another order. */
+static void expect_result(void) {
+  float worst = 0;
+  int i;
+  if (!done(devmem_download(gpu, host_y, device_y, kCount * sizeof(float)))) return;
+  for (i = 0; i < kCount; ++i) worst = fmaxf(worst, fabsf(host_y[i] - cpu_y[i]));
+  CHECK(worst < 1e-5f);
+  done(devmem_fill(gpu, device_y, 0xff, kCount * sizeof(float), NULL));
+}
+
+static int set_up(void) {
+  const fastnorm_device device = {FASTNORM_DEVICE_CUDA, 0};
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  fastnorm_context* cpu = cpu_context(NULL);
+  tensor_of tx, ty;
+  fastnorm_norm_args args = empty_args();
+  host_x = (float*)malloc(kCount * sizeof(float));
+  host_y = (float*)malloc(kCount * sizeof(float));
+  cpu_y = (float*)malloc(kCount * sizeof(float));
+  fill_random(host_x, kCount, 30);
+  args.kind = FASTNORM_NORM_LAYER;
+  args.eps = 1e-5f;
+  args.x = make_rows(&tx, host_x, FASTNORM_DTYPE_F32, kRows, kN);
+  args.y = make_rows(&ty, cpu_y, FASTNORM_DTYPE_F32, kRows, kN);
+  CHECK_OK(fastnorm_norm(cpu, &args, NULL, 0, NULL));
+  fastnorm_context_destroy(cpu);
+  if (!CHECK(driver != NULL)) return 0;
+  *(void**)&get_current = dlsym(driver, "cuCtxGetCurrent");
+  *(void**)&set_current = dlsym(driver, "cuCtxSetCurrent");
+  if (!CHECK(get_current != NULL && set_current != NULL)) return 0;
+  return CHECK_OK(fastnorm_context_create(device, NULL, &context)) && done(devmem_open(0, &gpu)) &&
+         done(devmem_alloc(gpu, kCount * sizeof(float), &device_x)) &&
+         done(devmem_alloc(gpu, kCount * sizeof(float), &device_y)) &&
+         done(devmem_upload(gpu, device_x, host_x, kCount * sizeof(float)));
+}
+
+static void streams(void) {
+  tensor_of tx, ty;
+  const fastnorm_norm_args args = simple_args(&tx, &ty);
+  void* stream = NULL;
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  expect_result();
+  if (!done(devmem_stream_create(gpu, &stream))) return;
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, stream));
+  done(devmem_stream_synchronize(gpu, stream));
+  expect_result();
+  done(devmem_stream_destroy(gpu, stream));
+}
+
+static void graph(void) {
+  tensor_of tx, ty;
+  const fastnorm_norm_args args = simple_args(&tx, &ty);
+  void *stream = NULL, *captured = NULL;
+  int i;
+  if (!done(devmem_stream_create(gpu, &stream))) return;
+  CHECK_OK(fastnorm_norm_prepare(context, &args));
+  if (!done(devmem_capture_begin(gpu, stream))) return;
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, stream));
+  if (!done(devmem_capture_end(gpu, stream, &captured))) return;
+  for (i = 0; i < 3; ++i) {
+    done(devmem_graph_launch(gpu, captured, stream));
+    done(devmem_stream_synchronize(gpu, stream));
+    expect_result();
+  }
+  done(devmem_graph_destroy(gpu, captured));
+  done(devmem_stream_destroy(gpu, stream));
+}
+
+/* A thread's current context is what it was, whatever it was. */
+static void current_context(void) {
+  tensor_of tx, ty;
+  const fastnorm_norm_args args = simple_args(&tx, &ty);
+  const fastnorm_device device = {FASTNORM_DEVICE_CUDA, 0};
+  fastnorm_context* other = NULL;
+  void *before = NULL, *now = &before;
+  CHECK(set_current(NULL) == 0);
+  CHECK_OK(fastnorm_context_create(device, NULL, &other));
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK(get_current(&now) == 0 && now == NULL);
+  fastnorm_context_destroy(other);
+  CHECK(get_current(&now) == 0 && now == NULL);
+  expect_result();
+}
+
+/* With a second GPU: calls go to the context's device while another one is current. */
+static void two_devices(void) {
+  tensor_of tx, ty;
+  const fastnorm_norm_args args = simple_args(&tx, &ty);
+  const fastnorm_device second = {FASTNORM_DEVICE_CUDA, 1};
+  fastnorm_context* other = NULL;
+  devmem* other_gpu = NULL;
+  void *stream = NULL, *primary = NULL, *now = NULL;
+  int (*retain)(void**, int) = NULL;
+  if (devmem_device_count() < 2) {
+    skip("another device current", "one GPU");
+    return;
+  }
+  *(void**)&retain = dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxRetain");
+  if (!CHECK_OK(fastnorm_context_create(second, NULL, &other))) return;
+  if (!done(devmem_open(1, &other_gpu))) return;
+  if (retain == NULL) {
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+    *(void**)&retain = dlsym(driver, "cuDevicePrimaryCtxRetain");
+  }
+  CHECK(retain != NULL && retain(&primary, 1) == 0 && set_current(primary) == 0);
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, stream));
+  CHECK(get_current(&now) == 0 && now == primary);
+  expect_result();
+  CHECK_STATUS(fastnorm_norm(other, &args, NULL, 0, NULL), FASTNORM_ERROR_DEVICE);
+  CHECK_TEXT("CUDA:0");
+  set_current(NULL);
+  fastnorm_context_destroy(other);
+  devmem_close(other_gpu);
+}
+
+static void refused(void) {
+  tensor_of tx, ty;
+  fastnorm_norm_args args = simple_args(&tx, &ty);
+  const int64_t none[2] = {0, kN};
+  tx.tensor.device_type = FASTNORM_DEVICE_CPU;
+  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_DEVICE);
+  tx.tensor.device_type = FASTNORM_DEVICE_CUDA;
+  tx.tensor.device_id = 1;
+  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_DEVICE);
+  args.x = make_tensor(&tx, NULL, FASTNORM_DTYPE_F32, 2, none);
+  args.y = make_tensor(&ty, NULL, FASTNORM_DTYPE_F32, 2, none);
+  tx.tensor.device_type = ty.tensor.device_type = FASTNORM_DEVICE_CUDA;
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK(devmem_stream_synchronize(gpu, NULL) == 0); /* nothing was launched that could fail */
+}
+
+static void many(void) {
+  tensor_of q, k, unused;
+  fastnorm_norm_args first = simple_args(&q, &unused), second = simple_args(&k, &unused);
+  const fastnorm_norm_args* list[2];
+  tensor_of yq, yk;
+  const int64_t half = kRows / 2;
+  first.x = on_gpu(&q, device_x, FASTNORM_DTYPE_F32, half, kN);
+  first.y = on_gpu(&yq, device_y, FASTNORM_DTYPE_F32, half, kN);
+  second.x = on_gpu(&k, (float*)device_x + half * kN, FASTNORM_DTYPE_F32, half, kN);
+  second.y = on_gpu(&yk, (float*)device_y + half * kN, FASTNORM_DTYPE_F32, half, kN);
+  list[0] = &first;
+  list[1] = &second;
+  CHECK_OK(fastnorm_norm_many(context, list, 2, NULL, 0, NULL));
+  expect_result();
+}
+
+/* 2^31 elements and more: first, last and one row between must be right. */
+static void large(void) {
+  const int64_t n = 1024, rows = ((int64_t)1 << 21) + 5;
+  const size_t bytes = (size_t)(rows * n) * 2;
+  const int64_t look_at[] = {0, rows / 2, rows - 1};
+  uint16_t row[1024];
+  void* x = NULL;
+  tensor_of t;
+  fastnorm_norm_args args = empty_args();
+  int i, j, wrong = 0;
+  if (devmem_alloc(gpu, bytes, &x) != 0) {
+    skip("more than 2^31 elements on the GPU", devmem_error());
+    return;
+  }
+  done(devmem_fill(gpu, x, 0x40, bytes, NULL)); /* 0x4040 is 3 in bf16 */
+  args.x = args.y = on_gpu(&t, x, FASTNORM_DTYPE_BF16, rows, n);
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  for (i = 0; i < 3; ++i) {
+    done(devmem_download(gpu, row, (uint16_t*)x + look_at[i] * n, sizeof row));
+    for (j = 0; j < 1024; ++j) wrong += row[j] != 0x3f80;
+  }
+  CHECK(wrong == 0);
+  done(devmem_free(gpu, x));
+}
+
+void test_cuda(void) {
+  int32_t count = 0;
+  CHECK_OK(fastnorm_device_count(FASTNORM_DEVICE_CUDA, &count));
+  if (count == 0) {
+    skip("calls on a GPU",
+         devmem_device_count() == 0 ? "no GPU" : "this build has no CUDA backend");
+    return;
+  }
+  if (!set_up()) return;
+  streams();
+  graph();
+  current_context();
+  two_devices();
+  refused();
+  many();
+  large();
+  devmem_free(gpu, device_x);
+  devmem_free(gpu, device_y);
+  devmem_close(gpu);
+  fastnorm_context_destroy(context);
+  free(host_x);
+  free(host_y);
+  free(cpu_y);
+}

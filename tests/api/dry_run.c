@@ -1,0 +1,101 @@
+/* Dry runs: planning for any GPU without one, on addresses that do not exist. */
+#include "api/api_test.h"
+
+static fastnorm_status create(int32_t device_type, int32_t capability, fastnorm_context** context) {
+  fastnorm_device device;
+  fastnorm_context_options options = empty_options();
+  device.device_type = device_type;
+  device.device_id = 0;
+  options.flags = FASTNORM_CONTEXT_DRY_RUN;
+  options.dry_run_capability = capability;
+  return fastnorm_context_create(device, &options, context);
+}
+
+static const fastnorm_tensor* fake(tensor_of* t, uintptr_t address, int64_t rows, int64_t n) {
+  make_rows(t, (void*)address, FASTNORM_DTYPE_BF16, rows, n);
+  t->tensor.device_type = FASTNORM_DEVICE_CUDA;
+  return &t->tensor;
+}
+
+static void plans(int32_t capability) {
+  static const int64_t kRows[] = {1, 128, 4096}, kColumns[] = {1, 64, 1000, 4096, 65536, 1048576};
+  fastnorm_context* context = NULL;
+  tensor_of tx, ty, tw;
+  size_t i, j;
+  if (!CHECK_OK(create(FASTNORM_DEVICE_CUDA, capability, &context))) return;
+  for (i = 0; i < sizeof kRows / sizeof *kRows; ++i) {
+    for (j = 0; j < sizeof kColumns / sizeof *kColumns; ++j) {
+      const int64_t rows = kRows[i], n = kColumns[j];
+      fastnorm_norm_args args = empty_args();
+      fastnorm_info info = empty_info();
+      args.x = fake(&tx, 0x100000000000u, rows, n);
+      args.y = fake(&ty, 0x200000000000u, rows, n);
+      args.weight = make_vector(&tw, (void*)(uintptr_t)0x300000000000u, FASTNORM_DTYPE_BF16, n);
+      tw.tensor.device_type = FASTNORM_DEVICE_CUDA;
+      CHECK_OK(fastnorm_norm_query(context, &args, &info));
+      CHECK(info.launches == 1 && info.kernel[0] != '\0' && info.blocks >= 1);
+      CHECK(info.bytes_read == (uint64_t)(rows * n + n) * 2);
+      CHECK(info.bytes_written == (uint64_t)(rows * n) * 2);
+      CHECK(info.threads_per_row >= 1 && info.blocks_per_row >= 1);
+      CHECK(info.vectors_per_thread == 0 ||
+            (int64_t)info.vectors_per_thread * info.threads_per_row * 8 >= n);
+      CHECK(capability >= 90 || info.blocks_per_row == 1); /* no clusters before */
+      CHECK_OK(fastnorm_norm_prepare(context, &args));
+      CHECK_OK(fastnorm_norm(context, &args, NULL, (size_t)info.workspace_bytes, NULL));
+    }
+  }
+  fastnorm_context_destroy(context);
+}
+
+static void refusals(void) {
+  fastnorm_context* context = NULL;
+  CHECK_STATUS(create(FASTNORM_DEVICE_CUDA, 70, &context), FASTNORM_ERROR_UNSUPPORTED);
+  CHECK_TEXT("dry_run_capability is 70");
+  CHECK(context == NULL);
+  CHECK(create(FASTNORM_DEVICE_CUDA, 0, &context) != FASTNORM_OK);
+  CHECK(create(FASTNORM_DEVICE_CUDA, -5, &context) != FASTNORM_OK);
+  CHECK_STATUS(create(FASTNORM_DEVICE_CPU, 90, &context), FASTNORM_ERROR_ARGUMENT);
+}
+
+/* Checks are those of a real context. */
+static void checks(void) {
+  fastnorm_context* context = NULL;
+  tensor_of tx;
+  fastnorm_norm_args args = empty_args();
+  if (!CHECK_OK(create(FASTNORM_DEVICE_CUDA, 90, &context))) return;
+  args.x = args.y = fake(&tx, 0x100000000001u, 4, 64);
+  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_LAYOUT);
+  args.x = args.y = fake(&tx, 0x100000000000u, 4, 64);
+  tx.tensor.device_type = FASTNORM_DEVICE_CPU;
+  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_DEVICE);
+  tx.tensor.device_type = FASTNORM_DEVICE_CUDA_MANAGED;
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, &tx)); /* any stream */
+  args.x = args.y = fake(&tx, 0x100000000000u, (int64_t)1 << 33, 64);
+  CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
+  CHECK_TEXT("8589934592 rows");
+  fastnorm_context_destroy(context);
+}
+
+static void on_the_cpu(void) {
+  float x[64], before[64];
+  fastnorm_context* context = NULL;
+  tensor_of t;
+  fastnorm_norm_args args = empty_args();
+  if (!CHECK_OK(create(FASTNORM_DEVICE_CPU, 0, &context))) return;
+  fill_random(x, 64, 20);
+  memcpy(before, x, sizeof x);
+  args.x = args.y = make_rows(&t, x, FASTNORM_DTYPE_F32, 4, 16);
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK(memcmp(x, before, sizeof x) == 0);
+  fastnorm_context_destroy(context);
+}
+
+void test_dry_run(void) {
+  static const int32_t kCapabilities[] = {80, 86, 90, 100, 103, 120, 121};
+  size_t i;
+  for (i = 0; i < sizeof kCapabilities / sizeof *kCapabilities; ++i) plans(kCapabilities[i]);
+  refusals();
+  checks();
+  on_the_cpu();
+}

@@ -1,0 +1,378 @@
+#include "check/batch.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "check/parallel.h"
+#include "ref/norm_ref.h"
+
+namespace fastnorm::check {
+namespace {
+
+// Which of a row's numbers a seed is for.
+enum class Role : uint64_t { kX = 1, kResidual, kWeight, kBias };
+
+constexpr int64_t kTailRows = 4;   // of a case, in the first run
+constexpr int64_t kBoundRows = 3;  // of a case; the reference in double is slow
+
+ref::Pattern pattern_of(const Content& content, int64_t row_number, Role role) {
+  using ref::Pattern;
+  auto pattern = static_cast<Pattern>(content.pattern);
+  if (content.pattern == kMixed) {
+    const uint64_t bits = ref::hash(content.seed, 99, row_number);
+    pattern = bits % 5 < 3 ? Pattern::kNormal : static_cast<Pattern>(bits / 8 % ref::kPatterns);
+  }
+  const bool odd_one = pattern == Pattern::kOneNan || pattern == Pattern::kOneInf;
+  return role == Role::kResidual && odd_one ? Pattern::kNormal : pattern;
+}
+
+// Calls fn(tensor) for each tensor of rows that is read, or written.
+template <typename Fn>
+void for_each_input(const PlacedCase& p, Fn fn) {
+  fn(p.x, Role::kX);
+  if (p.residual.present) fn(p.residual, Role::kResidual);
+}
+template <typename Fn>
+void for_each_output(const PlacedCase& p, Fn fn) {
+  const PlacedTensor* const outputs[] = {&p.y, &p.residual_out, &p.mean, &p.rstd};
+  for (int i = 0; i < 4; ++i) {
+    if (outputs[i]->present) fn(*outputs[i], i);
+  }
+}
+template <typename Fn>
+void for_each_column(const PlacedCase& p, Fn fn) {
+  if (p.weight.present) fn(p.weight, Role::kWeight);
+  if (p.bias.present) fn(p.bias, Role::kBias);
+}
+
+// True for the first of the rows that share memory in a broadcast tensor.
+bool is_first(const PlacedTensor& t, const RowIndex& index) {
+  for (int d = 0; d < kMaxOuter; ++d) {
+    if (t.layout.stride[d] == 0 && index.digit[d] != 0) return false;
+  }
+  return true;
+}
+
+bool is_nan(ref::Type type, const std::byte* element) {
+  float value;
+  ref::decode_row(type, element, &value, 1);
+  return std::isnan(value);
+}
+
+uint64_t mix(uint64_t digest, uint64_t word) {
+  return std::rotl((digest ^ word) * 0x9fb21c651e98df25u, 29);
+}
+
+// Digest of a row's bits; all NaN count as one.
+uint64_t digest_of(ref::Type type, const std::byte* bytes, int64_t elements, bool has_nan) {
+  const int64_t size = ref::bytes_of(type);
+  uint64_t digest = 1;
+  if (has_nan) {
+    for (int64_t i = 0; i < elements; ++i) {
+      uint32_t word = 0;
+      std::memcpy(&word, bytes + i * size, static_cast<size_t>(size));
+      digest = mix(digest, is_nan(type, bytes + i * size) ? ~uint64_t{0} : word);
+    }
+    return digest;
+  }
+  const int64_t per_word = 8 / size;
+  for (int64_t i = 0; i < elements; i += per_word) {
+    const int64_t count = elements - i < per_word ? elements - i : per_word;
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i * size, static_cast<size_t>(count * size));
+    for (int64_t k = 0; k < count; ++k) {  // element by element, so that it equals the loop above
+      const uint64_t element = word >> (8 * size * k);
+      digest = mix(digest, size == 4 ? element & 0xffffffffu : element & 0xffffu);
+    }
+  }
+  return digest;
+}
+
+std::string text_of(const char* name, ref::Type type, const std::byte* expected,
+                    const std::byte* actual) {
+  float e, a;
+  ref::decode_row(type, expected, &e, 1);
+  ref::decode_row(type, actual, &a, 1);
+  char text[160];
+  std::snprintf(text, sizeof text, "%s is %.9g (0x%x), expected %.9g (0x%x)", name,
+                static_cast<double>(a), ref::encode(type, a), static_cast<double>(e),
+                ref::encode(type, e));
+  return text;
+}
+
+std::string place_text(int64_t row, int64_t column) {
+  return " at row " + std::to_string(row) + ", column " + std::to_string(column);
+}
+
+// Compares results of the model with what the reference in double allows.
+std::string check_bounds(const Content& content, const ref::NormRow& row, ref::Order order,
+                         const ref::NormResult& result) {
+  const ref::NormBounds bounds = ref::norm_bounds(content.options, row, order);
+  const bool layer = content.options.kind == ref::Kind::kLayer;
+  if (bounds.statistics_valid && !bounds.rstd.holds(result.rstd)) return "rstd leaves its bounds";
+  if (bounds.statistics_valid && layer && !bounds.mean.holds(result.mean))
+    return "mean leaves its bounds";
+  for (int64_t i = 0; bounds.y_valid && i < row.n; ++i) {
+    const float y = ref::round_to(content.options.dtype, result.z[static_cast<size_t>(i)]);
+    if (!bounds.y[static_cast<size_t>(i)].holds(y)) {
+      return "y leaves its bounds at column " + std::to_string(i);
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+Batch::Batch(std::vector<PlacedCase> cases, ref::Order order, int threads)
+    : cases_(std::move(cases)), order_(order), threads_(threads) {
+  for (size_t item = 0; item < cases_.size(); ++item) {
+    const Layout& layout = cases_[item].what.layout;
+    for (int64_t r = 0; r < layout.rows(); ++r) {
+      rows_.push_back({item, r, index_of(layout, r), false, {}, ""});
+    }
+  }
+  bytes_ = static_cast<size_t>(cases_.back().end);
+  scratch_.resize(static_cast<size_t>(threads));
+  actual_.resize(bytes_);
+}
+
+void Batch::fill_inputs(const PlacedCase& placed) {
+  const Content& c = placed.what.content;
+  const Layout& l = placed.what.layout;
+  std::vector<float> values(static_cast<size_t>(c.n));
+  const auto put = [&](ref::Pattern pattern, ref::Type type, uint64_t seed, int64_t at) {
+    ref::fill_row(pattern, type, seed, values.data(), c.n);
+    ref::encode_row(type, values.data(), &before_[static_cast<size_t>(at)], c.n);
+  };
+  for_each_input(placed, [&](const PlacedTensor& t, Role role) {
+    for (int64_t r = 0; r < l.rows(); ++r) {
+      const RowIndex index = index_of(l, r);
+      if (!is_first(t, index)) continue;
+      const int64_t number = row_number(l, t.layout, index);
+      put(pattern_of(c, number, role), t.dtype, ref::hash(c.seed, role, number), t.at(index));
+    }
+  });
+  for_each_column(placed, [&](const PlacedColumn& column, Role role) {
+    for (int64_t head = 0; head < column.heads; ++head) {
+      put(ref::Pattern::kWeights, column.dtype, ref::hash(c.seed, role, head), column.at(head));
+    }
+  });
+}
+
+ref::NormRow Batch::decode(const PlacedCase& placed, const RowIndex& index,
+                           Scratch& scratch) const {
+  const int64_t n = placed.what.content.n;
+  ref::NormRow row;
+  row.n = n;
+  const auto take = [&](ref::Type type, int64_t at, std::vector<float>& values) {
+    values.resize(static_cast<size_t>(n));
+    ref::decode_row(type, &before_[static_cast<size_t>(at)], values.data(), n);
+    return values.data();
+  };
+  const int64_t head = index.digit[0];
+  row.x = take(placed.x.dtype, placed.x.at(index), scratch.x);
+  if (placed.residual.present) {
+    row.residual = take(placed.residual.dtype, placed.residual.at(index), scratch.residual);
+  }
+  if (placed.weight.present) {
+    row.weight = take(placed.weight.dtype, placed.weight.at(head), scratch.weight);
+  }
+  if (placed.bias.present) {
+    row.bias = take(placed.bias.dtype, placed.bias.at(head), scratch.bias);
+  }
+  return row;
+}
+
+void Batch::compute(Row& row, Scratch& scratch) {
+  const PlacedCase& placed = cases_[row.item];
+  const Content& content = placed.what.content;
+  const ref::NormRow input = decode(placed, row.index, scratch);
+  ref::NormResult& result = scratch.result;
+  ref::norm_model(content.options, input, order_, &scratch.model, &result);
+  const auto put = [&](const PlacedTensor& t, const float* values) {
+    if (!t.present) return;
+    ref::encode_row(t.dtype, values, &expected_[static_cast<size_t>(t.at(row.index))],
+                    t.row_elements);
+  };
+  put(placed.y, result.z.data());
+  put(placed.residual_out, result.sum.data());
+  put(placed.mean, &result.mean);
+  put(placed.rstd, &result.rstd);
+  row.has_nan = std::isnan(result.rstd);
+  for (const float z : result.z) row.has_nan |= std::isnan(z);
+  for (const float s : result.sum) row.has_nan |= std::isnan(s);
+  if (placed.what.bounds && row.number < kBoundRows) {
+    row.finding = check_bounds(content, input, order_, result);
+  }
+}
+
+const std::byte* Batch::fill(int pass) {
+  if (pass_ < 0) {
+    before_.assign(bytes_, std::byte{0xff});
+    parallel_for(static_cast<int64_t>(cases_.size()), threads_,
+                 [&](int64_t i, int) { fill_inputs(cases_[static_cast<size_t>(i)]); });
+    expected_ = before_;
+    parallel_for(rows(), threads_, [&](int64_t i, int worker) {
+      compute(rows_[static_cast<size_t>(i)], scratch_[static_cast<size_t>(worker)]);
+    });
+  } else {
+    refill(pass);
+  }
+  pass_ = pass;
+  return before_.data();
+}
+
+// The same tensors amid other bytes.
+void Batch::refill(int pass) {
+  std::vector<std::byte> inputs(bytes_), outputs;
+  for (size_t i = 0; i < bytes_; i += 8) {
+    const uint64_t noise = ref::hash(static_cast<uint64_t>(pass), i);
+    std::memcpy(&inputs[i], &noise, 8);  // the block is a multiple of 256 bytes
+  }
+  const auto copy = [](std::vector<std::byte>& to, const std::vector<std::byte>& from, int64_t at,
+                       int64_t bytes) {
+    std::memcpy(&to[static_cast<size_t>(at)], &from[static_cast<size_t>(at)],
+                static_cast<size_t>(bytes));
+  };
+  for (const PlacedCase& placed : cases_) {
+    for_each_column(placed, [&](const PlacedColumn& c, Role) {
+      for (int64_t head = 0; head < c.heads; ++head) {
+        copy(inputs, before_, c.at(head), placed.what.content.n * ref::bytes_of(c.dtype));
+      }
+    });
+  }
+  for (const Row& row : rows_) {
+    for_each_input(cases_[row.item], [&](const PlacedTensor& t, Role) {
+      copy(inputs, before_, t.at(row.index), t.row_bytes());
+    });
+  }
+  outputs = inputs;
+  for (const Row& row : rows_) {
+    for_each_output(cases_[row.item], [&](const PlacedTensor& t, int) {
+      copy(outputs, expected_, t.at(row.index), t.row_bytes());
+    });
+  }
+  before_ = std::move(inputs);
+  expected_ = std::move(outputs);
+}
+
+// Sign and payload of NaN are free: where one is expected, any is.
+void Batch::accept_nans(const Row& row) {
+  for_each_output(cases_[row.item], [&](const PlacedTensor& t, int) {
+    const auto size = static_cast<size_t>(ref::bytes_of(t.dtype));
+    const auto start = static_cast<size_t>(t.at(row.index));
+    for (size_t i = 0; i < static_cast<size_t>(t.row_elements); ++i) {
+      std::byte* expected = &expected_[start + i * size];
+      const std::byte* actual = &actual_[start + i * size];
+      if (is_nan(t.dtype, expected) && is_nan(t.dtype, actual)) std::memcpy(expected, actual, size);
+    }
+  });
+}
+
+// y from the library's own statistics: whatever the order of the sums was, it must have these bits.
+std::string Batch::check_tail(const Row& row, Scratch& scratch) const {
+  const PlacedCase& placed = cases_[row.item];
+  const Content& content = placed.what.content;
+  const bool layer = content.options.kind == ref::Kind::kLayer;
+  if (!placed.rstd.present || (layer && !placed.mean.present)) return "";
+  const auto value = [&](const PlacedTensor& t) {
+    float v = 0;
+    if (t.present) std::memcpy(&v, &actual_[static_cast<size_t>(t.at(row.index))], sizeof v);
+    return v;
+  };
+  const ref::NormRow input = decode(placed, row.index, scratch);
+  scratch.z.resize(static_cast<size_t>(content.n));
+  ref::norm_tail(content.options, input, value(placed.mean), value(placed.rstd), scratch.z.data());
+  const std::byte* y = &actual_[static_cast<size_t>(placed.y.at(row.index))];
+  for (int64_t i = 0; i < content.n; ++i) {
+    std::byte wanted[4];
+    const auto size = static_cast<size_t>(ref::bytes_of(placed.y.dtype));
+    const std::byte* found = y + static_cast<size_t>(i) * size;
+    ref::encode_row(placed.y.dtype, &scratch.z[static_cast<size_t>(i)], wanted, 1);
+    if (std::memcmp(wanted, found, size) == 0) continue;
+    if (is_nan(placed.y.dtype, wanted) && is_nan(placed.y.dtype, found)) continue;
+    return text_of("y from the stored statistics", placed.y.dtype, wanted, found) +
+           place_text(row.number, i);
+  }
+  return "";
+}
+
+void Batch::examine(Row& row, Scratch& scratch) {
+  if (row.has_nan) accept_nans(row);
+  if (row.finding.empty() && pass_ == 0 && row.number < kTailRows) {
+    row.finding = check_tail(row, scratch);
+  }
+  for_each_output(cases_[row.item], [&](const PlacedTensor& t, int i) {
+    row.digest[i] = digest_of(t.dtype, &actual_[static_cast<size_t>(t.at(row.index))],
+                              t.row_elements, row.has_nan);
+  });
+}
+
+// Names the first wrong element, or byte outside all elements.
+std::string Batch::first_difference(size_t item) const {
+  const PlacedCase& placed = cases_[item];
+  constexpr const char* kNames[] = {"y", "residual_out", "mean", "rstd"};
+  std::string text;
+  for (const Row& row : rows_) {
+    if (row.item != item || !text.empty()) continue;
+    for_each_output(placed, [&](const PlacedTensor& t, int which) {
+      const auto size = static_cast<size_t>(ref::bytes_of(t.dtype));
+      for (int64_t i = 0; text.empty() && i < t.row_elements; ++i) {
+        const size_t at = static_cast<size_t>(t.at(row.index)) + static_cast<size_t>(i) * size;
+        if (std::memcmp(&expected_[at], &actual_[at], size) == 0) continue;
+        text = text_of(kNames[which], t.dtype, &expected_[at], &actual_[at]) +
+               place_text(row.number, i);
+      }
+    });
+  }
+  if (!text.empty()) return text;
+  for (int64_t at = placed.begin; at < placed.end; ++at) {
+    if (expected_[static_cast<size_t>(at)] == actual_[static_cast<size_t>(at)]) continue;
+    return "a byte outside every output was written, " + std::to_string(at - placed.begin) +
+           " bytes into the case's memory (y begins at " +
+           std::to_string(placed.y.base - placed.begin) + ")";
+  }
+  return text;
+}
+
+// Compares a row with the same row computed before, by any kernel.
+std::string Batch::repeat(const Row& row, SameBits* same_bits) const {
+  const PlacedCase& placed = cases_[row.item];
+  const Content& c = placed.what.content;
+  const Layout& l = placed.what.layout;
+  const int64_t head = row.index.digit[0];
+  const uint64_t key =
+      ref::hash(c.hash(), row_number(l, placed.x.layout, row.index),
+                placed.residual.present ? row_number(l, placed.residual.layout, row.index) : 0,
+                c.weight_heads ? head : 0, c.bias_heads ? head : 0);
+  bool same = true;
+  for_each_output(placed, [&](const PlacedTensor&, int i) {
+    same = same_bits->put(ref::hash(key, i), row.digest[i]) && same;
+  });
+  return same ? "" : "row " + std::to_string(row.number) + " had other bits in another call";
+}
+
+std::vector<std::string> Batch::compare(SameBits* same_bits) {
+  parallel_for(rows(), threads_, [&](int64_t i, int worker) {
+    examine(rows_[static_cast<size_t>(i)], scratch_[static_cast<size_t>(worker)]);
+  });
+  std::vector<std::string> findings(cases_.size());
+  for (size_t item = 0; item < cases_.size(); ++item) {
+    const auto begin = static_cast<size_t>(cases_[item].begin);
+    const size_t bytes = static_cast<size_t>(cases_[item].end) - begin;
+    if (std::memcmp(&expected_[begin], &actual_[begin], bytes) != 0) {
+      findings[item] = first_difference(item);
+    }
+  }
+  for (const Row& row : rows_) {
+    std::string& finding = findings[row.item];
+    if (finding.empty()) finding = row.finding;
+    const std::string other = repeat(row, same_bits);
+    if (finding.empty()) finding = other;
+  }
+  return findings;
+}
+
+}  // namespace fastnorm::check

@@ -1,0 +1,67 @@
+// Cases that share one block of memory: it is filled, the kernel runs on all of them, and then the whole block, guards, gaps and
+// inputs included, must be what it was but for the expected outputs.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "check/placed_case.h"
+#include "check/same_bits.h"
+#include "ref/norm_model.h"
+
+namespace fastnorm::check {
+
+class Batch {
+ public:
+  Batch(std::vector<PlacedCase> cases, ref::Order order, int threads);
+
+  const std::vector<PlacedCase>& cases() const { return cases_; }
+  size_t bytes() const { return bytes_; }
+  int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
+
+  // Memory before run number `pass`. What lies between tensors, and outputs, holds NaN in the first run, noise in later ones.
+  const std::byte* fill(int pass);
+
+  // Memory after the run, for the device to write to.
+  std::byte* after() { return actual_.data(); }
+
+  // Compares all of the memory. What is wrong with each case, "" = nothing. Equal rows must have equal bits in `same_bits` too.
+  std::vector<std::string> compare(SameBits* same_bits);
+
+ private:
+  struct Row {
+    size_t item;     // of cases_
+    int64_t number;  // in its case
+    RowIndex index;
+    bool has_nan = false;
+    uint64_t digest[4] = {};  // of y, residual_out, mean, rstd as the library gave them
+    std::string finding;
+  };
+  struct Scratch {
+    std::vector<float> x, residual, weight, bias, z;
+    ref::ModelScratch model;
+    ref::NormResult result;
+  };
+
+  void fill_inputs(const PlacedCase& placed);
+  void refill(int pass);
+  void compute(Row& row, Scratch& scratch);
+  ref::NormRow decode(const PlacedCase& placed, const RowIndex& index, Scratch& scratch) const;
+  void examine(Row& row, Scratch& scratch);
+  void accept_nans(const Row& row);
+  std::string check_tail(const Row& row, Scratch& scratch) const;
+  std::string first_difference(size_t item) const;
+  std::string repeat(const Row& row, SameBits* same_bits) const;
+
+  std::vector<PlacedCase> cases_;
+  const ref::Order order_;
+  const int threads_;
+  size_t bytes_ = 0;
+  int pass_ = -1;
+  std::vector<Row> rows_;
+  std::vector<Scratch> scratch_;
+  std::vector<std::byte> before_, expected_, actual_;
+};
+
+}  // namespace fastnorm::check

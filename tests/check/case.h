@@ -1,0 +1,74 @@
+// One call of the norm family to check: what is computed, and how it lies in memory.
+//
+// The two are apart: calls of the same content must give the same bits whatever their layout, kernel or batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/norm_desc.h"
+#include "core/norm_key.h"
+#include "ref/data.h"
+#include "ref/norm_spec.h"
+
+namespace fastnorm::check {
+
+inline constexpr int kMixed = -1;  // each row has a pattern of its own
+
+// What decides every bit of a row's results, together with the row's number.
+struct Content {
+  ref::NormOptions options;
+  int64_t n = 1;
+  bool add = false;
+  ref::Type residual_dtype = ref::Type::kF32;
+  std::optional<ref::Type> weight, bias;  // absent, or their dtype
+  bool weight_heads = false, bias_heads = false;
+  int pattern = kMixed;  // a ref::Pattern
+  uint64_t seed = 0;
+
+  uint64_t hash() const;
+};
+
+// A tensor of rows (or of one value a row).
+struct TensorLayout {
+  int64_t stride[kMaxOuter] = {};  // elements, innermost first; 0 = broadcast, for inputs
+  int64_t shift = 0;               // elements past a 256-byte boundary
+};
+
+struct Layout {
+  int rank = 1;                          // leading dimensions, 0 to 3
+  int64_t outer[kMaxOuter] = {1, 1, 1};  // innermost first
+  int64_t first_row = 0;                 // number of the first row: which data it has
+  TensorLayout x, residual, y, residual_out, mean, rstd;
+  int64_t weight_shift = 0, bias_shift = 0;  // elements
+  int64_t weight_pad = 0, bias_pad = 0;      // elements between heads
+  bool y_in_place = false;
+  bool sum_in_place = false;  // residual_out is residual
+  std::optional<ref::Type> residual_out_dtype;
+  bool store_mean = false, store_rstd = false;
+  bool last_one = false;     // shape of the statistics: with a last 1
+  bool byte_offset = false;  // address by byte_offset
+
+  int64_t rows() const { return outer[0] * outer[1] * outer[2]; }
+};
+
+struct Case {
+  Content content;
+  Layout layout;
+  bool bounds = false;  // also compare with the reference in double
+
+  std::string text() const;
+};
+
+// Index of row r in each leading dimension.
+struct RowIndex {
+  int64_t digit[kMaxOuter];
+};
+RowIndex index_of(const Layout& layout, int64_t row);
+
+// Number of the row a tensor has at an index: broadcast dimensions do not count.
+int64_t row_number(const Layout& layout, const TensorLayout& tensor, const RowIndex& index);
+
+}  // namespace fastnorm::check

@@ -1,0 +1,397 @@
+#include "check/cases.h"
+
+#include <algorithm>
+#include <set>
+
+namespace fastnorm::check {
+namespace {
+
+using ref::Random;
+using ref::Type;
+
+constexpr int64_t kUsual[] = {32,    64,    96,    128,    192,    256,   320,   384,   512,
+                              576,   640,   768,   896,    1024,   1280,  1536,  1792,  2048,
+                              2560,  3072,  3584,  4096,   5120,   6144,  7168,  8192,  9216,
+                              10240, 12288, 14336, 16384,  20480,  24576, 28672, 32768, 40960,
+                              49152, 65536, 98304, 131072, 196608, 262144};
+constexpr int64_t kPrimes[] = {31,   61,   127,   251,   509,   1021,  2039,
+                               4093, 8191, 16381, 16411, 32749, 65537, 100003};
+constexpr int64_t kLong[] = {300001, 1048576};  // more than any tile holds of 16-bit elements
+
+// Rows times columns of one case, and of the cases with many rows.
+constexpr int64_t kElements = 150'000, kManyElements = 600'000;
+
+std::optional<Type> any_column(Random& random, Type dtype) {
+  switch (random.below(3)) {
+    case 0:
+      return std::nullopt;
+    case 1:
+      return dtype;
+    default:
+      return Type::kF32;
+  }
+}
+
+class CaseMaker {
+ public:
+  CaseMaker(const NormEntry& entry, bool cuda, bool reduced, uint64_t own)
+      : key_(entry.key),
+        tile_(entry.tile),
+        dtype_(static_cast<Type>(entry.key.dtype)),
+        cuda_(cuda),
+        reduced_(reduced),
+        quick_(reduced && cuda),
+        vector_only_(entry.key.access == Access::kVector),
+        grain_(vector_only_ ? ref::per_vector(dtype_) : 1),
+        random_(ref::hash(own, entry.packed())) {}
+
+  std::vector<Case> make() {
+    const std::vector<int64_t> sizes = choose_sizes();
+    for (const int64_t n : sizes) every_size(n);
+    const int64_t some[] = {sizes.front(), sizes[sizes.size() / 2], sizes.back()};
+    for (const int64_t n : some) many_rows(n);
+    for (const int64_t n : {some[0], some[1]}) {
+      patterns(n);
+      outputs(n);
+      if (key_.access == Access::kAny) roundings(n);
+      if (reduced_) break;
+    }
+    shifts(some[1]);
+    heads(some[1]);
+    return std::move(cases_);
+  }
+
+ private:
+  // --- sizes ---
+
+  int64_t least_vectors() const {
+    if (!cuda_ || !vector_only_) return 1;
+    return int64_t{tile_.threads_per_row()} * (tile_.vectors - 1) + 1;
+  }
+  int64_t most_vectors() const {
+    if (!cuda_ || tile_.vectors == 0) return int64_t{1} << 40;
+    return int64_t{tile_.threads_per_row()} * tile_.vectors;
+  }
+
+  bool holds(int64_t n) const {
+    const int64_t v = ref::per_vector(dtype_), vectors = (n + v - 1) / v;
+    return n > 0 && n % grain_ == 0 && vectors >= least_vectors() && vectors <= most_vectors();
+  }
+
+  std::vector<int64_t> choose_sizes() {
+    const int64_t v = ref::per_vector(dtype_);
+    std::set<int64_t> sizes;
+    const auto add = [&](int64_t n) {
+      if (holds(n)) sizes.insert(n);
+    };
+    for (int64_t n = 1; n <= 2 * v + 1; ++n) add(n * grain_);
+    for (const int64_t n : kUsual) add(n);
+    for (const int64_t n : kPrimes) add(n);
+    if (!cuda_ || tile_.vectors == 0) {
+      for (const int64_t n : {16383, 16385, 49153}) add(n);  // the ends of a CPU's chunks
+    } else {
+      for (const int64_t vectors : {least_vectors(), least_vectors() + 1, most_vectors() - 1,
+                                    most_vectors(), (least_vectors() + most_vectors()) / 2}) {
+        for (const int64_t n : {vectors * v, vectors * v - 1, vectors * v - v + 1}) add(n);
+      }
+    }
+    if (reduced_) thin(sizes, cuda_ ? 6 : 12);
+    if (!reduced_ && (!cuda_ || tile_.vectors == 0)) {
+      for (const int64_t n : kLong) add(n);
+      add(kLong[1] + v);
+    }
+    return {sizes.begin(), sizes.end()};
+  }
+
+  // Keeps the first, the last and an even choice between them; nothing longer than two chunks of a CPU.
+  static void thin(std::set<int64_t>& sizes, size_t most) {
+    const int64_t first = *sizes.begin();
+    std::erase_if(sizes, [&](int64_t n) { return n > 32768 + 64 && n != first; });
+    const std::vector<int64_t> all(sizes.begin(), sizes.end());
+    if (all.size() <= most) return;
+    sizes.clear();
+    for (size_t i = 0; i < most; ++i) sizes.insert(all[i * (all.size() - 1) / (most - 1)]);
+  }
+
+  // --- contents ---
+
+  Content plain_content(int64_t n) const {
+    Content c;
+    c.n = n;
+    c.add = key_.source == Source::kAdd;
+    c.options.dtype = c.options.sum_dtype = c.residual_dtype = dtype_;
+    c.options.kind = key_.stat == Stat::kLayer ? ref::Kind::kLayer : ref::Kind::kRms;
+    c.options.eps = 1e-6f;
+    c.weight = dtype_;
+    if (key_.stat == Stat::kLayer) c.bias = dtype_;
+    c.seed = ref::hash(static_cast<uint64_t>(dtype_), key_.source, key_.stat, n);
+    return c;
+  }
+
+  // Contents that any kernel can compute.
+  Content lean_content(int64_t n, int number) const {
+    Content c = plain_content(n);
+    if (number == 0) return c;
+    Random random(ref::hash(c.seed, 1, number));
+    c.weight = any_column(random, dtype_);
+    c.bias = any_column(random, dtype_);
+    c.options.eps = random.of({0.0f, 1e-5f, 1e-12f, 1.0f});
+    if (c.weight) c.options.weight_offset = random.of({0.0f, 1.0f, -0.0f, 0.375f});
+    c.seed = random.next();
+    return c;
+  }
+
+  // Contents for the kernels that do everything.
+  Content general_content(int64_t n, int number) const {
+    Content c = lean_content(n, number + 100);
+    Random random(ref::hash(c.seed, 2));
+    c.options.rounding = static_cast<ref::Rounding>(random.below(3));
+    if (c.add) {
+      c.options.residual_rounding = static_cast<ref::ResidualRounding>(random.below(3));
+      c.residual_dtype = random.one_in(2) ? dtype_ : Type::kF32;
+      c.options.sum_dtype = random.one_in(2) ? dtype_ : Type::kF32;
+    }
+    return c;
+  }
+
+  // --- layouts ---
+
+  // Strides that keep rows apart, dimensions in any order, of either sign; broadcast ones for inputs.
+  TensorLayout any_tensor(const Layout& l, int64_t length, int64_t grain, bool input) {
+    TensorLayout t;
+    int order[kMaxOuter] = {0, 1, 2};
+    if (l.rank > 1 && random_.one_in(3)) std::swap(order[0], order[random_.below(l.rank)]);
+    int64_t span = (length + grain - 1) / grain * grain;
+    for (const int d : order) {
+      if (d >= l.rank) continue;
+      if (input && random_.one_in(8)) continue;  // stride 0
+      const int64_t pad = random_.one_in(3) ? 0 : grain * random_.below(6);
+      t.stride[d] = span + pad;
+      span += t.stride[d] * (l.outer[d] - 1) + pad;
+      if (random_.one_in(8)) t.stride[d] = -t.stride[d];
+    }
+    t.shift = random_.one_in(2) ? 0 : grain * random_.below(16);
+    return t;
+  }
+
+  TensorLayout compact_tensor(const Layout& l, int64_t length) const {
+    TensorLayout t;
+    int64_t step = length;
+    for (int d = 0; d < l.rank; ++d) {
+      t.stride[d] = step;
+      step *= l.outer[d];
+    }
+    return t;
+  }
+
+  void give_rows(Layout& l, int rank, int64_t rows) {
+    l.rank = rank;
+    if (rank == 0) return;
+    for (int d = 0; d + 1 < rank; ++d) {
+      l.outer[d] = 1 + random_.below(std::min<int64_t>(rows, 5));
+      rows = (rows + l.outer[d] - 1) / l.outer[d];
+    }
+    l.outer[rank - 1] = rows;
+  }
+
+  int64_t fitting_rows(int64_t n, int64_t wanted, int64_t elements) const {
+    return std::clamp<int64_t>((reduced_ ? elements / 8 : elements) / n, 1, wanted);
+  }
+
+  // Where residual_out is stored and its dtype is not the residual's, it says what the sum is rounded to.
+  void choose_sum(const Content& c, Layout& l) {
+    if (!c.add) return;
+    const bool must = c.options.sum_dtype != c.residual_dtype;
+    if (must || !random_.one_in(3)) l.residual_out_dtype = c.options.sum_dtype;
+    l.sum_in_place = !must && l.residual_out_dtype && random_.one_in(3);
+  }
+
+  Layout any_layout(const Content& c, int64_t rows) {
+    Layout l;
+    give_rows(
+        l, rows > 1 ? 1 + static_cast<int>(random_.below(3)) : static_cast<int>(random_.below(4)),
+        rows);
+    l.first_row = random_.below(4);
+    choose_sum(c, l);
+    l.y_in_place = random_.one_in(4);
+    l.store_rstd = !random_.one_in(4);
+    l.store_mean = c.options.kind == ref::Kind::kLayer && !random_.one_in(4);
+    l.last_one = random_.one_in(2);
+    l.byte_offset = random_.one_in(4);
+    l.x = any_tensor(l, c.n, grain_, !l.y_in_place);
+    l.y = l.y_in_place ? l.x : any_tensor(l, c.n, grain_, false);
+    l.residual = any_tensor(l, c.n, grain_, !l.sum_in_place);
+    l.residual_out = l.sum_in_place ? l.residual : any_tensor(l, c.n, grain_, false);
+    l.mean = any_tensor(l, 1, 1, false);
+    l.rstd = any_tensor(l, 1, 1, false);
+    l.weight_shift = random_.one_in(2) ? 0 : grain_ * random_.below(16);
+    l.bias_shift = random_.one_in(2) ? 0 : grain_ * random_.below(16);
+    return l;
+  }
+
+  Layout compact_layout(const Content& c, int64_t rows, int64_t first_row) const {
+    Layout l;
+    l.outer[0] = rows;
+    l.first_row = first_row;
+    if (c.add) l.residual_out_dtype = c.options.sum_dtype;
+    l.store_rstd = true;
+    l.store_mean = c.options.kind == ref::Kind::kLayer;
+    l.x = l.y = l.residual = l.residual_out = compact_tensor(l, c.n);
+    l.mean = l.rstd = compact_tensor(l, 1);
+    return l;
+  }
+
+  void put(const Content& c, const Layout& l, bool bounds = false) {
+    cases_.push_back({c, l, bounds});
+  }
+
+  // --- groups of cases ---
+
+  void every_size(int64_t n) {
+    constexpr int64_t kRows[] = {1, 2, 7};
+    const int count = reduced_ ? 1 : 2;
+    const auto layout = [&](const Content& c) {
+      return any_layout(c, fitting_rows(n, random_.of(kRows), kElements));
+    };
+    for (int i = 0; i < count; ++i) {
+      const Content c = lean_content(n, i);
+      put(c, layout(c), true);
+    }
+    for (int i = 0; key_.access == Access::kAny && i < count; ++i) {
+      const Content c = general_content(n, i);
+      put(c, layout(c), true);
+    }
+  }
+
+  // The same rows alone, few together, many together, evenly and oddly spaced.
+  void many_rows(int64_t n) {
+    const Content c = plain_content(n);
+    const int64_t many = fitting_rows(n, 4099, kManyElements);
+    put(c, compact_layout(c, many, 0), true);
+    for (const int64_t rows : {1, 2, 7}) {
+      if (rows < many) put(c, compact_layout(c, rows, many - rows), false);
+    }
+    Layout odd = compact_layout(c, std::min<int64_t>(many, 1027), 0);
+    for (TensorLayout* t : {&odd.x, &odd.y, &odd.residual, &odd.residual_out}) {
+      t->stride[0] += grain_ * (1 + random_.below(5));
+      t->shift = grain_;
+    }
+    put(c, odd);
+  }
+
+  void patterns(int64_t n) {
+    for (int pattern = 0; pattern < ref::kPatterns; pattern += quick_ ? 6 : 1) {
+      for (const float eps : {1e-5f, 0.0f}) {
+        Content c = lean_content(n, eps == 0 ? 0 : 1);
+        c.pattern = pattern;
+        c.options.eps = eps;
+        put(c, compact_layout(c, 3, 0), true);
+        if (key_.access != Access::kAny) continue;
+        c = general_content(n, pattern);
+        c.pattern = pattern;
+        c.options.eps = eps;
+        put(c, any_layout(c, 3), true);
+      }
+    }
+  }
+
+  // Every subset of the optional outputs, separate and in place: the others must not change.
+  void outputs(int64_t n) {
+    const Content c = plain_content(n);
+    const bool layer = c.options.kind == ref::Kind::kLayer;
+    for (int bits = 0; bits < 32; bits += quick_ ? 7 : 1) {
+      Layout l = compact_layout(c, 3, 0);
+      l.store_rstd = (bits & 1) != 0;
+      l.y_in_place = (bits & 2) != 0;
+      l.store_mean = (bits & 4) != 0;
+      if ((bits & 8) == 0) l.residual_out_dtype.reset();
+      l.sum_in_place = (bits & 16) != 0;
+      if ((l.store_mean && !layer) || (!c.add && bits >= 8)) continue;
+      if (l.sum_in_place && !l.residual_out_dtype) continue;
+      put(c, l);
+    }
+  }
+
+  // All rounding axes with all kinds of columns.
+  void roundings(int64_t n) {
+    const std::optional<Type> columns[] = {std::nullopt, dtype_, Type::kF32};
+    for (int axes = 0; axes < (key_.source == Source::kAdd ? 9 : 3); ++axes) {
+      for (int pair = 0; pair < 9; ++pair) {
+        if (reduced_ && pair != axes) continue;
+        Content c = general_content(n, axes);
+        c.options.rounding = static_cast<ref::Rounding>(axes % 3);
+        c.options.residual_rounding = static_cast<ref::ResidualRounding>(axes / 3);
+        c.weight = columns[pair % 3];
+        c.bias = columns[pair / 3];
+        c.options.weight_offset = c.weight && pair % 2 == 0 ? 1.0f : 0.0f;
+        put(c, any_layout(c, fitting_rows(n, 5, kElements)), axes == pair);
+      }
+    }
+  }
+
+  // Every address modulo 16 elements, of each tensor alone and of all together.
+  void shifts(int64_t n) {
+    const Content c = plain_content(n);
+    for (int which = 0; which < 7; ++which) {
+      for (int64_t shift = grain_; shift < 16; shift += grain_) {
+        if (reduced_ && shift % 7 != which) continue;
+        Layout l = compact_layout(c, fitting_rows(n, 2, kElements), 0);
+        const bool all = which == 6;
+        if (which == 0 || all) l.x.shift = shift;
+        if (which == 1 || all) l.y.shift = shift;
+        if (which == 2 || all) l.residual.shift = shift;
+        if (which == 3 || all) l.residual_out.shift = shift;
+        if (which == 4 || all) l.weight_shift = shift;
+        if (which == 5 || all) l.bias_shift = shift;
+        put(c, l);
+      }
+    }
+  }
+
+  // Weight and bias of each head, in x of every rank that has heads.
+  void heads(int64_t n) {
+    for (int rank = 1; rank <= kMaxOuter; rank += quick_ ? 2 : 1) {
+      for (int which = 1; which < 4; ++which) {
+        Content c = lean_content(n, which);
+        c.weight = (which & 1) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
+        c.bias = (which & 2) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
+        c.weight_heads = (which & 1) != 0;
+        c.bias_heads = (which & 2) != 0;
+        Layout l = any_layout(c, fitting_rows(n, 24, kElements));
+        give_rows(l, rank, fitting_rows(n, 24, kElements));
+        refresh(c, l);
+        l.weight_pad = grain_ * random_.below(3);
+        l.bias_pad = grain_ * random_.below(3);
+        put(c, l);
+      }
+    }
+  }
+
+  // Strides anew, for other extents.
+  void refresh(const Content& c, Layout& l) {
+    l.x = any_tensor(l, c.n, grain_, !l.y_in_place);
+    l.y = l.y_in_place ? l.x : any_tensor(l, c.n, grain_, false);
+    l.residual = any_tensor(l, c.n, grain_, !l.sum_in_place);
+    l.residual_out = l.sum_in_place ? l.residual : any_tensor(l, c.n, grain_, false);
+    l.mean = any_tensor(l, 1, 1, false);
+    l.rstd = any_tensor(l, 1, 1, false);
+  }
+
+  const NormKey key_;
+  const Tile tile_;
+  const Type dtype_;
+  const bool cuda_, reduced_;
+  const bool quick_;  // under compute-sanitizer a launch is slow, and values do not matter
+  const bool vector_only_;
+  const int64_t grain_;  // elements that addresses and strides are multiples of
+  Random random_;
+  std::vector<Case> cases_;
+};
+
+}  // namespace
+
+std::vector<Case> make_cases(const NormEntry& entry, bool cuda, bool reduced, uint64_t own) {
+  return CaseMaker(entry, cuda, reduced, own).make();
+}
+
+}  // namespace fastnorm::check

@@ -1,0 +1,101 @@
+// fastnorm_check: every kernel of every table against the specification, bit for bit.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "check/sweep.h"
+
+namespace {
+
+using namespace fastnorm;
+using namespace fastnorm::check;
+
+constexpr int kSkipped = 77;
+
+void skip(const std::string& what, const std::string& why, Counts* counts) {
+  ++counts->skipped;
+  std::printf("SKIP %s: %s\n", what.c_str(), why.c_str());
+}
+
+void run(Target& target, const Options& options, SameBits* same_bits, Counts* counts) {
+  try {
+    sweep(target, options, same_bits, counts);
+    if (options.filter.empty()) check_sensitivity(target, options, counts);
+    if (!target.cuda) check_page_edges(target, options, counts);
+  } catch (const std::exception& e) {  // a fault of the device ends its sweep
+    ++counts->failed;
+    std::printf("FAIL %s: %s\n", target.name.c_str(), e.what());
+  }
+}
+
+// True if equal rows came up often enough for the comparison among themselves to mean something.
+void report_same_bits(const char* backend, const SameBits& same_bits, Counts* counts) {
+  if (same_bits.rows() == 0) return;
+  std::printf("same bits: %lld results of %s rows came up again %lld times\n",
+              static_cast<long long>(same_bits.rows()), backend,
+              static_cast<long long>(same_bits.repeats()));
+  same_bits.repeats() >= same_bits.rows() ? ++counts->passed : ++counts->failed;
+}
+
+void check_cpu(const Options& options, Counts* counts) {
+  SameBits same_bits;
+  bool any = false;
+  for (const KernelSet& set : cpu_backend().kernel_sets()) {
+    if (!options.isa.empty() && options.isa != set.arch) continue;
+    std::string why;
+    Target target = make_cpu_target(set.arch, &why);
+    if (target.devices.empty()) {
+      skip(target.name, why, counts);
+      continue;
+    }
+    any = true;
+    run(target, options, &same_bits, counts);
+  }
+  unsetenv("FASTNORM_CPU_ISA");
+  report_same_bits("cpu", same_bits, counts);
+  if (!any) {
+    ++counts->failed;
+    std::printf("FAIL cpu: no instruction set%s%s can be tested here\n",
+                options.isa.empty() ? "" : " ", options.isa.c_str());
+  }
+}
+
+void check_cuda(const Options& options, Counts* counts) {
+  const int ordinal = options.cuda_device < 0 ? 0 : options.cuda_device;
+  const int devices = cuda_backend().device_count();
+  const bool asked = options.cuda_device >= 0;
+  SameBits same_bits;
+  std::string why = devices == 0 ? "no GPU" : "no such GPU";
+  std::string tested;
+  if (ordinal < devices) {
+    Target target = make_cuda_target(ordinal, &why);
+    if (target.devices.empty()) {
+      ++counts->failed;
+      std::printf("FAIL %s: %s\n", target.name.c_str(), why.c_str());
+    } else {
+      tested = target.devices[0]->facts.arch->name;
+      run(target, options, &same_bits, counts);
+      report_same_bits("cuda", same_bits, counts);
+    }
+    why = "no GPU of this architecture";
+  } else if (asked) {
+    ++counts->failed;
+    std::printf("FAIL cuda:%d: %s\n", ordinal, why.c_str());
+  }
+  for (const KernelSet& set : cuda_backend().kernel_sets()) {
+    if (set.arch != tested) skip(std::string("cuda ") + set.arch, why, counts);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse_options(argc, argv);
+  Counts counts;
+  if (options.cpu) check_cpu(options, &counts);
+  if (options.cuda && options.isa.empty()) check_cuda(options, &counts);
+  std::printf("%lld passed, %lld failed, %lld skipped\n", static_cast<long long>(counts.passed),
+              static_cast<long long>(counts.failed), static_cast<long long>(counts.skipped));
+  if (counts.failed > 0) return 1;
+  return counts.passed == 0 ? kSkipped : 0;
+}

@@ -1,0 +1,25 @@
+// Memory that a device's kernels work on.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace fastnorm::check {
+
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  // `bytes` of device memory, 256-byte aligned; the same block again where it is large enough.
+  virtual std::byte* block(size_t bytes) = 0;
+  virtual void upload(const std::byte* from, size_t bytes) = 0;
+  // Waits for all that was queued; throws if any of it failed.
+  virtual void download(std::byte* to, size_t bytes) = 0;
+  // Streams to run on; a CPU has but nullptr.
+  virtual void* stream(int number) = 0;
+};
+
+std::unique_ptr<Memory> make_cpu_memory();
+// Throws where there is no such GPU.
+std::unique_ptr<Memory> make_cuda_memory(int ordinal);
+
+}  // namespace fastnorm::check

@@ -1,0 +1,20 @@
+// The command line of fastnorm_check.
+#pragma once
+
+#include <string>
+
+namespace fastnorm::check {
+
+struct Options {
+  bool cpu = true, cuda = true;
+  int cuda_device = -1;  // -1 = the first one, if there is any
+  std::string isa;       // only this CPU instruction set; empty = all
+  std::string filter;    // only kernels whose name contains this
+  bool reduced = false;  // fewer sizes and rows: sanitizers, emulators
+  int threads = 0;       // that compute what is expected; 0 = all processors
+};
+
+// Ends the program where the arguments are wrong or help was asked for.
+Options parse_options(int argc, char** argv);
+
+}  // namespace fastnorm::check

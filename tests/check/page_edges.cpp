@@ -1,0 +1,212 @@
+// Tensors that end, or begin, where memory ends: a kernel that reads or writes past a row dies here. Processors only: on a GPU
+// allocations are larger than pages, and compute-sanitizer looks.
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "check/placed_case.h"
+#include "check/sweep.h"
+#include "ref/norm_model.h"
+
+namespace fastnorm::check {
+namespace {
+
+constexpr int kTensors = 8;
+constexpr int64_t kWindowBytes = 32768;  // of each tensor, between pages that nobody may touch
+constexpr int64_t kMost = 5000;          // elements
+
+char message[256];  // what runs now, for the handler
+
+void on_fault(int) {
+  const auto written = write(STDOUT_FILENO, message, std::strlen(message));
+  _exit(written >= 0 ? 1 : 2);
+}
+
+// Catches faults while it lives.
+class FaultMessage {
+ public:
+  FaultMessage() {
+    struct sigaction action = {};
+    action.sa_handler = on_fault;
+    sigaction(SIGSEGV, &action, &before_segv_);
+    sigaction(SIGBUS, &action, &before_bus_);
+  }
+  ~FaultMessage() {
+    sigaction(SIGSEGV, &before_segv_, nullptr);
+    sigaction(SIGBUS, &before_bus_, nullptr);
+  }
+
+ private:
+  struct sigaction before_segv_ = {}, before_bus_ = {};
+};
+
+// Windows of memory, each with a forbidden page on both sides.
+class Windows {
+ public:
+  Windows() : page_(sysconf(_SC_PAGESIZE)), period_(kWindowBytes + page_) {
+    bytes_ = static_cast<size_t>(period_ * kTensors + page_);
+    void* memory = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return;
+    block_ = static_cast<std::byte*>(memory);
+    for (int i = 0; i < kTensors; ++i) {
+      mprotect(block_ + begin(i), kWindowBytes, PROT_READ | PROT_WRITE);
+    }
+  }
+  ~Windows() {
+    if (block_ != nullptr) munmap(block_, bytes_);
+  }
+  Windows(const Windows&) = delete;
+  Windows& operator=(const Windows&) = delete;
+
+  std::byte* block() const { return block_; }
+  int64_t begin(int i) const { return page_ + period_ * i; }
+  // Where a tensor of `bytes` begins so that it touches an edge.
+  int64_t at(int i, int64_t bytes, bool at_end) const {
+    return at_end ? begin(i) + kWindowBytes - bytes : begin(i);
+  }
+
+ private:
+  const int64_t page_, period_;
+  size_t bytes_ = 0;
+  std::byte* block_ = nullptr;
+};
+
+// One row with every tensor, each at an edge of its own window.
+PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& windows, bool at_end) {
+  const auto type = static_cast<ref::Type>(entry.key.dtype);
+  PlacedCase p;
+  Content& c = p.what.content;
+  c.n = n;
+  c.options.dtype = c.options.sum_dtype = c.residual_dtype = type;
+  c.options.kind = entry.key.stat == Stat::kLayer ? ref::Kind::kLayer : ref::Kind::kRms;
+  c.options.eps = 1e-5f;
+  c.add = entry.key.source == Source::kAdd;
+  c.weight = c.bias = type;
+  p.what.layout.rank = 0;
+  const auto rows = [&](int i, ref::Type dtype, int64_t elements) {
+    PlacedTensor t{true, dtype, elements, 0, {}};
+    t.base = windows.at(i, t.row_bytes(), at_end);
+    return t;
+  };
+  const auto column = [&](int i) {
+    return PlacedColumn{true, type, windows.at(i, n * ref::bytes_of(type), at_end), 1, n};
+  };
+  p.x = rows(0, type, n);
+  p.y = rows(1, type, n);
+  if (c.add) {
+    p.residual = rows(2, type, n);
+    p.residual_out = rows(3, type, n);
+  }
+  if (c.options.kind == ref::Kind::kLayer) p.mean = rows(4, ref::Type::kF32, 1);
+  p.rstd = rows(5, ref::Type::kF32, 1);
+  p.weight = column(6);
+  p.bias = column(7);
+  return p;
+}
+
+class EdgeCheck {
+ public:
+  EdgeCheck(Target& target, Counts* counts) : target_(target), counts_(counts) {}
+
+  void run(const Options& options) {
+    if (windows_.block() == nullptr) return count(false, "no memory");
+    const FaultMessage faults;
+    const std::span<const NormEntry> table = target_.devices[0]->norm_table();
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (std::string(table[i].name).find(options.filter) == std::string::npos) continue;
+      entry_ = static_cast<int32_t>(i);
+      int ran = 0;
+      for (int64_t n = 1; n < kMost; n += n < 140 ? 1 : n / 7) {
+        for (const bool at_end : {true, false}) ran += run_one(table[i], n, at_end);
+      }
+      count(ran > 0, std::string("no row at an edge runs on \"") + table[i].name + "\"");
+    }
+  }
+
+ private:
+  void count(bool ok, const std::string& text) {
+    ok ? ++counts_->passed : ++counts_->failed;
+    if (!ok) std::printf("FAIL %s: edges: %s\n", target_.name.c_str(), text.c_str());
+  }
+
+  // 1 if the kernel runs such a row.
+  int run_one(const NormEntry& entry, int64_t n, bool at_end) {
+    const PlacedCase placed = place_at_edges(entry, n, windows_, at_end);
+    Device& device = *target_.devices[0];
+    NormDesc desc;
+    NormPlan plan;
+    Error error;
+    if (describe(placed, windows_.block(), FASTNORM_DEVICE_CPU, 0, &desc, error) != FASTNORM_OK) {
+      count(false, error.text);
+      return 0;
+    }
+    if (make_plan_for_entry(desc, device.facts, device.norm_table(), entry_, &plan, error) !=
+        FASTNORM_OK) {
+      return 0;
+    }
+    plan.non_temporal = n % 2 == 0;
+    fill(placed);
+    std::snprintf(message, sizeof message,
+                  "FAIL %s: \"%s\" touches memory %s a row of %lld elements\n",
+                  target_.name.c_str(), entry.name, at_end ? "past the end of" : "before",
+                  static_cast<long long>(n));
+    std::fflush(stdout);
+    const NormCall call = {&desc, &plan};
+    const fastnorm_status status = device.run_norm({&call, 1}, nullptr, nullptr, error);
+    if (status != FASTNORM_OK || !has_result(placed)) {
+      count(false, std::string(entry.name) + " n " + std::to_string(n) + " is wrong " + error.text);
+    }
+    return 1;
+  }
+
+  void fill(const PlacedCase& p) {
+    const ref::Type type = p.x.dtype;
+    const auto put = [&](std::vector<float>& values, int64_t at, uint64_t seed) {
+      values.resize(static_cast<size_t>(p.x.row_elements));
+      ref::fill_row(ref::Pattern::kNormal, type, seed, values.data(), p.x.row_elements);
+      ref::encode_row(type, values.data(), windows_.block() + at, p.x.row_elements);
+    };
+    put(x_, p.x.base, 1);
+    put(weight_, p.weight.base, 2);
+    put(bias_, p.bias.base, 3);
+    if (p.residual.present) put(residual_, p.residual.base, 4);
+  }
+
+  bool has_result(const PlacedCase& p) {
+    const int64_t n = p.x.row_elements;
+    ref::norm_model(p.what.content.options,
+                    {n, x_.data(), p.residual.present ? residual_.data() : nullptr, weight_.data(),
+                     bias_.data()},
+                    target_.order, &scratch_, &result_);
+    std::vector<std::byte> y(static_cast<size_t>(p.y.row_bytes()));
+    ref::encode_row(p.y.dtype, result_.z.data(), y.data(), n);
+    return std::memcmp(y.data(), windows_.block() + p.y.base, y.size()) == 0;
+  }
+
+  Target& target_;
+  Counts* const counts_;
+  const Windows windows_;
+  int32_t entry_ = 0;
+  std::vector<float> x_, residual_, weight_, bias_;
+  ref::ModelScratch scratch_;
+  ref::NormResult result_;
+};
+
+}  // namespace
+
+void check_page_edges(Target& target, const Options& options, Counts* counts) {
+  // QEMU 7.2 reads all lanes of a masked AVX load, so that rows at the end of a page fault there and nowhere else.
+  if (std::getenv("FASTNORM_EMULATED_AVX") != nullptr) {
+    std::printf("SKIP page edges on %s: the emulator reads past masks\n", target.name.c_str());
+    ++counts->skipped;
+    return;
+  }
+  EdgeCheck(target, counts).run(options);
+}
+
+}  // namespace fastnorm::check

@@ -1,0 +1,26 @@
+// Every kernel of a target, on every case.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+
+#include "check/options.h"
+#include "check/same_bits.h"
+#include "check/target.h"
+
+namespace fastnorm::check {
+
+struct Counts {
+  int64_t passed = 0, failed = 0, skipped = 0;
+};
+
+// Runs and compares; prints what is wrong, and how many of the kernels were run. `same_bits` spans all targets of a backend.
+void sweep(Target& target, const Options& options, SameBits* same_bits, Counts* counts);
+
+// The comparison must be able to fail: a model that folds in another order differs from the kernels in a good part of rows.
+void check_sensitivity(Target& target, const Options& options, Counts* counts);
+
+// CPU: rows at the edges of memory.
+void check_page_edges(Target& target, const Options& options, Counts* counts);
+
+}  // namespace fastnorm::check

@@ -1,0 +1,27 @@
+// What is tested: one instruction set or GPU, ready to run its kernels.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "check/memory.h"
+#include "core/backend.h"
+#include "ref/norm_spec.h"
+
+namespace fastnorm::check {
+
+struct Target {
+  std::string name;  // "cpu avx512"
+  bool cuda = false;
+  ref::Order order = ref::Order::kCpu;
+  // The same device under different conditions, one for each run: on CPUs alone, with threads, with the caller's loop.
+  std::vector<std::unique_ptr<Device>> devices;
+  std::unique_ptr<Memory> memory;
+};
+
+// The CPU with an instruction set; no devices and `why` where the machine lacks it.
+Target make_cpu_target(const char* isa, std::string* why);
+Target make_cuda_target(int ordinal, std::string* why);
+
+}  // namespace fastnorm::check

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""fastnorm: usage, info, explain, bench and selftest."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+
+from program import FAILURE, SUCCESS, USAGE, main
+
+SUBCOMMANDS = ("info", "run", "bench", "explain", "selftest")
+
+
+def test_usage(program):
+    program.expect("no command", USAGE)
+    program.expect("unknown command", USAGE, "fly")
+    program.expect("unknown option", USAGE, "info", "--fly")
+    program.expect("run without files", USAGE, "run", "--x", "x")
+    program.expect("run without --x", USAGE, "run", "a", "b", says="--x is required")
+    program.expect("unknown kind", USAGE, "run", "a", "b", "--x", "x", "--kind", "batch", says="batch not in")
+    program.expect("unknown rounding", USAGE, "explain", "--shape", "1,8", "--rounding", "up", says="up not in")
+    program.expect("number expected", USAGE, "run", "a", "b", "--x", "x", "--eps", "tiny", says="--eps")
+    for device in ("gpu", "cuda:", "cuda:-1", "cuda:1x", "cpu0", "sm_", "sm_x", ""):
+        program.expect(f"device '{device}'", USAGE, "explain", "--shape", "1,8", "--device", device, says="--device")
+    program.expect("planning device for work", USAGE, "bench", "--device", "sm_90", says="not cpu or cuda:N")
+    program.expect("no shape", USAGE, "explain", says="--shape is required")
+    program.expect("negative shape", USAGE, "explain", "--shape", "4,-1")
+    program.expect("bench shape", USAGE, "bench", "--shape", "4096", says="ROWSxN")
+    program.expect("no threads", USAGE, "selftest", "--threads", "0", says="--threads")
+    program.expect("--version", SUCCESS, "--version", says="0.")
+    text = program.expect("--help", SUCCESS, "--help", says=SUBCOMMANDS)
+    program.cases.check("--help tells the exit codes", "Exit code" in text)
+    for name in SUBCOMMANDS:
+        program.expect(f"{name} --help", SUCCESS, name, "--help", says="Usage")
+
+
+def test_info(program):
+    cases = program.cases
+    info = program.json("info --json", "info")
+    text = program.expect("info", SUCCESS, "info", says=f"libfastnorm {info['version']}, numeric version")
+    cases.check("info: a version", re.fullmatch(r"\d+\.\d+\.\d+", info["version"]), info["version"])
+    cpus = [d for d in info["devices"] if d["device"] == "cpu"]
+    cases.equal("info: one CPU", len(cpus), 1)
+    cases.check("info: the CPU's kernels are among those counted", cpus[0]["kernels"] in info["kernels_per_arch"])
+    cases.check("info: processors", cpus[0]["processors"] >= 1, cpus[0])
+    cases.equal("info: the counts add up", sum(info["kernels_per_arch"].values()), info["kernel_count"])
+    has_gpu = any(d["device"].startswith("cuda") for d in info["devices"])
+    cases.equal("info: a reason where there is no GPU", "no_cuda_device" in info, not has_gpu)
+    if not has_gpu:
+        cases.check("info: says plainly that there is no GPU", f"no CUDA device: {info['no_cuda_device']}" in text, text)
+    kernels = program.json("info --kernels --json", "info", "--kernels")["kernels"]
+    names = {(k["family"], k["arch"], k["name"]) for k in kernels}
+    cases.equal("info: every kernel is listed once", (len(kernels), len(names)), (info["kernel_count"],) * 2)
+    listed = program.expect("info --kernels", SUCCESS, "info", "--kernels").splitlines()
+    cases.equal("info --kernels: one line each", len([line for line in listed if line.startswith("norm ")]), len(kernels))
+    return has_gpu
+
+
+def test_explain(program):
+    cases = program.cases
+    rows, n = 300, 4096
+    for device in ("cpu", "sm_80", "sm_90", "sm_100f", "sm_120f"):
+        def explain(*options):
+            return program.json(f"explain {device} {' '.join(options)}", "explain", "--shape", f"{rows},{n}", "--device", device,
+                                *options)
+
+        plain = explain()
+        tensor = rows * n * 2
+        cases.equal(f"explain {device}: bytes read", plain["bytes_read"], tensor + n * 2)
+        cases.equal(f"explain {device}: bytes written", plain["bytes_written"], tensor)
+        cases.equal(f"explain {device}: launches", plain["launches"], 1)
+        fused = explain("--residual", "--residual-out", "--bias", "--parameter-dtype", "f32", "--rstd", "--kind", "layer")
+        cases.equal(f"explain {device}: bytes of a fused add",
+                    (fused["bytes_read"], fused["bytes_written"]), (2 * tensor + 2 * n * 4, 2 * tensor + rows * 4))
+        cases.check(f"explain {device}: another kernel", fused["kernel"] != plain["kernel"], fused["kernel"])
+        moved = explain("--offset", "1")
+        cases.equal(f"explain {device}: widest access of an odd address", moved["vector_bytes"], 2)
+        cases.equal(f"explain {device}: widest access of an odd stride", explain("--row-stride", "4100")["vector_bytes"],
+                    min(8, plain["vector_bytes"]))  # scalar kernels never take more than 4
+        cases.equal(f"explain {device}: in place", explain("--in-place", "--residual", "--residual-out")["bytes_written"],
+                    2 * tensor)
+        if device.startswith("sm_"):
+            cases.check(f"explain {device}: a row's threads hold it",
+                        16 * plain["vectors_per_thread"] * plain["threads_per_row"] >= n * 2, plain)
+    none = program.json("explain no rows", "explain", "--shape", "0,64")
+    cases.equal("explain: no rows, no launch", (none["launches"], none["kernel"]), (0, ""))
+    program.expect("explain no rows, text", SUCCESS, "explain", "--shape", "0,64", says="there are no rows")
+    heads = program.json("explain heads", "explain", "--shape", "7,32,128", "--head-weights", "--dtype", "f16")
+    cases.equal("explain: a weight for each head", heads["bytes_read"], 7 * 32 * 128 * 2 + 32 * 128 * 2)
+    large = program.json("explain a large shape", "explain", "--shape", "4000000,8192", "--device", "sm_90")
+    cases.equal("explain: more than 2^31 elements", large["bytes_written"], 4000000 * 8192 * 2)
+    program.expect("explain text", SUCCESS, "explain", "--shape", "8,8192", "--device", "sm_90",
+                   says=("threads per row", "vectors of 16 bytes", "workspace"))
+    program.expect("explain: n = 0", FAILURE, "explain", "--shape", "4,0", says="FASTNORM_ERROR_SHAPE")
+    program.expect("explain: rank 5", FAILURE, "explain", "--shape", "1,1,1,1,8", says="FASTNORM_ERROR_SHAPE")
+    program.expect("explain: quantised", FAILURE, "explain", "--shape", "4,64", "--quant-scheme", "mxfp8",
+                   says="FASTNORM_ERROR_UNSUPPORTED")
+    program.expect("explain: overlapping rows", FAILURE, "explain", "--shape", "4,64", "--row-stride", "32",
+                   says="FASTNORM_ERROR_LAYOUT")
+    program.expect("explain: an architecture that has no kernels", FAILURE, "explain", "--shape", "4,64", "--device", "sm_50",
+                   says="FASTNORM_ERROR_")
+
+
+def test_no_gpu(program):
+    """Commands for a GPU that is not there end with the library's words."""
+    for arguments in (("selftest",), ("bench", "--shape", "1x64"), ("explain", "--shape", "1,64")):
+        program.expect(f"{arguments[0]} without a GPU", FAILURE, *arguments, "--device", "cuda:0",
+                       says="FASTNORM_ERROR_DEVICE")
+
+
+def test_bench(program):
+    cases, path = program.cases, program.work / "bench.json"
+    text = program.expect("bench", SUCCESS, "bench", "--shape", "1x1024,64x1024", "--op", "rms,add", "--dtype", "f16,f32",
+                          "--repeats", "3", "--threads", "2", "--json", path)
+    document = json.loads(path.read_text())
+    results = document["results"]
+    cases.equal("bench: every case once", len({(r["op"], r["dtype"], r["rows"]) for r in results}), 8)
+    cases.equal("bench: a line for each", len(re.findall(r"^(?:rms|add) ", text, re.M)), 8)
+    for r in results:
+        name = f"bench {r['op']} {r['dtype']} {r['rows']}x{r['n']}"
+        tensor = r["rows"] * r["n"] * (4 if r["dtype"] == "f32" else 2)
+        cases.equal(f"{name}: bytes", r["bytes_moved"], tensor * (4 if r["op"] == "add" else 2))
+        cases.check(f"{name}: times", r["median_us"] > 0 and r["copy_us"] > 0, r)
+        consistent = (abs(r["gb_per_s"] * r["median_us"] * 1e3 / r["bytes_moved"] - 1) < 1e-6 and
+                      abs(r["ratio_to_copy"] * r["copy_us"] / r["median_us"] - 1) < 1e-6)
+        cases.check(f"{name}: figures agree with each other", consistent, r)
+    program.expect("bench: JSON that cannot be written", FAILURE, "bench", "--shape", "1x64", "--op", "rms", "--json", "no/file",
+                   says="cannot be written")
+
+
+def test_progress(program):
+    """Progress goes to a terminal, and only there."""
+    parent, child = pty.openpty()
+    result = subprocess.run([program.path, "bench", "--shape", "1x64", "--op", "rms", "--repeats", "1"], stdout=subprocess.PIPE,
+                            stderr=child, timeout=60)
+    os.close(child)
+    shown = os.read(parent, 10000).decode()
+    os.close(parent)
+    program.cases.check("bench: progress on a terminal", result.returncode == 0 and "1/1 rms bf16 1x64" in shown, shown)
+
+
+def test_selftest(program):
+    text = program.expect("selftest", SUCCESS, "selftest")
+    closing = text.strip().splitlines()[-1]
+    match = re.fullmatch(r"(\d+) passed, 0 failed, 0 skipped", closing)
+    # Fewer would mean that a part did not run: 144 hashes, and more than 2000 of each other kind.
+    program.cases.check("selftest: closing line", match and int(match[1]) > 5000, closing)
+    golden = program.expect("selftest --print-golden", SUCCESS, "selftest", "--print-golden").splitlines()
+    program.cases.equal("selftest: lines of the table", len({line.split(" ", 1)[1] for line in golden}), 144)
+
+
+def test(program):
+    test_usage(program)
+    if not test_info(program):
+        test_no_gpu(program)
+    else:
+        program.cases.skip("without a GPU", "there is one")
+    test_explain(program)
+    test_bench(program)
+    test_progress(program)
+    test_selftest(program)
+
+
+main(test)

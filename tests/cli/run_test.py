@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""fastnorm run: what it computes, compared with NumPy in double precision, and what it refuses."""
+
+import itertools
+
+import numpy as np
+import tensor_file
+from program import FAILURE, SUCCESS, USAGE, main
+
+# Half a unit in the last place of each dtype, relative, and the error of single-precision arithmetic
+# over rows of at most 1024 elements (22 roundings: a chain of 16 additions and a tree of 6).
+HALF_ULP = {"F32": 2.0 ** -24, "F16": 2.0 ** -11, "BF16": 2.0 ** -8}
+ARITHMETIC = 32 * 2.0 ** -24
+LEAST = {"F32": 0.0, "F16": 2.0 ** -25, "BF16": 0.0}  # half the least subnormal that can matter here
+
+
+def make_tensors(rng, dtype, shape, weight_dtype, weight_shape):
+    def normal(kind, size, scale=1.0, offset=0.0):
+        return (kind, size, tensor_file.encode(kind, rng.standard_normal(size) * scale + offset))
+
+    return {
+        "x": normal(dtype, shape),
+        "residual": normal(dtype, shape, 2.0, 0.5),
+        "gain": normal(weight_dtype, weight_shape, 0.2, 1.0),
+        "shift": normal(weight_dtype, weight_shape, 0.5),
+    }
+
+
+def expected(tensors, layer, add, eps, offset):
+    """y, sum, mean and rstd in double precision; the sum is one f32 addition."""
+    s = tensor_file.decode(tensors["x"])
+    if add:
+        s = s + tensor_file.decode(tensors["residual"])
+    wide = s.astype(np.float64)
+    mean = wide.mean(-1) if layer else np.zeros(wide.shape[:-1])
+    centred = wide - mean[..., None]
+    rstd = 1 / np.sqrt((centred ** 2).mean(-1) + np.float64(np.float32(eps)))
+    gain = tensor_file.decode(tensors["gain"]).astype(np.float64) + offset
+    y = centred * rstd[..., None] * gain + tensor_file.decode(tensors["shift"]).astype(np.float64)
+    return y, s, mean, rstd
+
+
+def close(found, wanted, relative, absolute):
+    return bool(np.all(np.abs(found.astype(np.float64) - wanted) <= relative * np.abs(wanted) + absolute))
+
+
+def test_round_trip(program, rng):
+    cases, work = program.cases, program.work
+    shapes = [((5, 96), (96,)), ((1000,), (1000,)), ((3, 4, 129), (4, 129)), ((2, 1, 2, 64), (64,))]
+    for (shape, weight_shape), dtype in itertools.product(shapes, HALF_ULP):
+        for kind, add, in_place in (("rms", False, False), ("layer", True, False), ("rms", True, True)):
+            name = f"run {kind} {dtype} {'x'.join(map(str, shape))}{' add' if add else ''}{' in place' if in_place else ''}"
+            tensors = make_tensors(rng, dtype, shape, "F32" if in_place else dtype, weight_shape)
+            tensor_file.write(work / "in.safetensors", tensors)
+            options = ["--x", "x", "--weight", "gain", "--bias", "shift", "--kind", kind, "--eps", "1e-5",
+                       "--weight-offset", "0.25", "--y", "out", "--rstd", "r"]
+            options += ["--mean", "m"] if kind == "layer" else []
+            options += ["--residual", "residual", "--residual-out", "sum"] if add else []
+            options += ["--in-place"] if in_place else []
+            program.expect(name, SUCCESS, "run", "in.safetensors", "out.safetensors", *options)
+            out = tensor_file.read(work / "out.safetensors")
+            y, s, mean, rstd = expected(tensors, kind == "layer", add, 1e-5, 0.25)
+            cases.equal(f"{name}: tensors", sorted(out),
+                        sorted(["out", "r"] + ["m"] * (kind == "layer") + ["sum"] * add))
+            cases.equal(f"{name}: y's dtype and shape", out["out"][:2], (dtype, shape))
+            # What cancels in t * g + bias is bounded by its terms, here below 16.
+            cases.check(f"{name}: y", close(tensor_file.decode(out["out"]), y, HALF_ULP[dtype] + ARITHMETIC,
+                                            LEAST[dtype] + 16 * ARITHMETIC))
+            cases.equal(f"{name}: shape of rstd", out["r"][1], shape[:-1] or (1,))
+            cases.check(f"{name}: rstd", close(tensor_file.decode(out["r"]).ravel(), rstd.ravel(), ARITHMETIC, 0))
+            if kind == "layer":
+                cases.check(f"{name}: mean", close(tensor_file.decode(out["m"]).ravel(), mean.ravel(), 0, 8 * ARITHMETIC))
+            if add:
+                cases.check(f"{name}: the sum, to the bit", out["sum"][2] == tensor_file.encode(dtype, s))
+
+
+def test_axes(program, rng):
+    """Options that change bits do so, in the direction that they say."""
+    cases, work = program.cases, program.work
+    tensors = make_tensors(rng, "BF16", (64, 512), "BF16", (512,))
+    tensor_file.write(work / "in.safetensors", tensors)
+
+    def y(*options):
+        program.expect(f"run {' '.join(options)}", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x",
+                       "--residual", "residual", "--weight", "gain", *options)
+        return tensor_file.read(work / "out.safetensors")
+
+    plain = y()["y"][2]
+    for options in (["--rounding", "normalized"], ["--rounding", "every-step"],
+                    ["--residual-rounding", "before-apply"], ["--residual-rounding", "before-statistics"],
+                    ["--eps", "0.1"], ["--weight-offset", "1"], ["--kind", "layer"], ["--bias", "shift"]):
+        cases.check(f"{' '.join(options)} changes y", y(*options)["y"][2] != plain)
+    cases.check("--threads changes nothing", y("--threads", "2")["y"][2] == plain)
+    wide = y("--residual-out", "sum", "--residual-out-dtype", "f32")
+    exact = tensor_file.decode(tensors["x"]) + tensor_file.decode(tensors["residual"])
+    cases.equal("--residual-out-dtype f32", wide["sum"], ("F32", (64, 512), exact.tobytes()))
+    cases.check("a wider residual_out changes nothing else", wide["y"][2] == plain)
+
+
+def test_refused(program, rng):
+    """What the library and the program refuse, with whose words; nothing is written then."""
+    work = program.work
+    tensors = make_tensors(rng, "F16", (4, 64), "F16", (64,))
+    tensors |= {"short": ("F16", (63,), bytes(126)), "double": ("F64", (4, 64), bytes(2048)),
+                "empty": ("F16", (0, 64), b"")}
+    tensor_file.write(work / "in.safetensors", tensors)
+
+    def refuse(name, *options, says, code=FAILURE):
+        target = work / "untouched.safetensors"
+        target.write_bytes(b"as it was")
+        program.expect(name, code, "run", "in.safetensors", target, *options, says=says)
+        program.cases.check(f"{name}: the output file is as it was", target.read_bytes() == b"as it was")
+        left = [p.name for p in work.iterdir() if ".tmp" in p.name]
+        program.cases.equal(f"{name}: no temporary file", left, [])
+
+    refuse("weight of the wrong length", "--x", "x", "--weight", "short", says=("FASTNORM_ERROR_SHAPE", "weight", "63"))
+    refuse("f64 rows", "--x", "double", says=("FASTNORM_ERROR_DTYPE", "x"))
+    refuse("negative eps", "--x", "x", "--eps", "-1", says=("FASTNORM_ERROR_ARGUMENT", "eps"))
+    refuse("offset without weight", "--x", "x", "--weight-offset", "1", says=("FASTNORM_ERROR_ARGUMENT", "weight_offset"))
+    refuse("mean of RMS", "--x", "x", "--mean", "m", says="mean")
+    refuse("sum without residual", "--x", "x", "--residual-out", "s", "--residual-out-dtype", "f16", says="residual")
+    refuse("no such tensor", "--x", "nix", says=("has no tensor 'nix'", "gain, residual, shift, short, x"))
+    refuse("two outputs of one name", "--x", "x", "--rstd", "y", code=USAGE, says="two outputs are named 'y'")
+    for options in (["--quant-scheme", "per-row", "--quantized", "q", "--scale-out", "s"], ["--clamp", "3"],
+                    ["--amax", "a"], ["--amax-floor", "1e-3"], ["--quant-block-size", "64"], ["--scale-pow2"],
+                    ["--quant-source", "rounded"], ["--scale-layout", "column-major"], ["--quantized", "q"],
+                    ["--pdl-wait"], ["--pdl-trigger"], ["--global-scale", "gain"], ["--scale", "gain"]):
+        refuse(f"quantisation or flag {options[0]}", "--x", "x", *options, says="FASTNORM_ERROR_")
+    program.expect("no rows", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "empty")
+    program.cases.equal("no rows: output", tensor_file.read(work / "out.safetensors")["y"], ("F16", (0, 64), b""))
+    program.expect("output folder that does not exist", FAILURE, "run", "in.safetensors", "no/out", "--x", "x",
+                   says="cannot be created")
+
+
+def entry(dtype="F32", shape=(2, 2), offsets=(0, 16), **others):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets), **others}
+
+
+def test_bad_files(program):
+    """Files that are not what they say. Every one is refused by name, none crashes the program."""
+    work, data = program.work, bytes(16)
+    raw = tensor_file.raw_file
+    huge = (1 << 62).to_bytes(8, "little")
+    files = {
+        "empty": (b"", "at least 8"),
+        "short": (b"\1\2\3", "at least 8"),
+        "length beyond the file": (huge + b"{}", "the header should have"),
+        "length one too many": (b"\3" + bytes(7) + b"{}", "the header should have"),
+        "not JSON": (raw("{'x'"), "not JSON"),
+        "not UTF-8": (b"\4" + bytes(7) + b'"\xff\xfe"', "not JSON"),
+        "a list": (raw("[]"), "not a JSON object"),
+        "tensor is a number": (raw({"x": 3}), "not described by an object"),
+        "no dtype": (raw({"x": {"shape": [4], "data_offsets": [0, 16]}}, data), "has no 'dtype'"),
+        "no shape": (raw({"x": {"dtype": "F32", "data_offsets": [0, 16]}}, data), "has no 'shape'"),
+        "no offsets": (raw({"x": {"dtype": "F32", "shape": [4]}}, data), "has no 'data_offsets'"),
+        "dtype is a number": (raw({"x": entry(dtype=5)}, data), "is not a string"),
+        "negative extent": (raw({"x": entry(shape=(-2, 2))}, data), "required: integers"),
+        "fraction": (raw({"x": entry(shape=(2.5, 2))}, data), "required: integers"),
+        "shape is a text": (raw({"x": {**entry(), "shape": "2"}}, data), "is not a list"),
+        "three offsets": (raw({"x": entry(offsets=(0, 8, 16))}, data), "not two numbers"),
+        "offsets reversed": (raw({"x": entry(offsets=(16, 0))}, data), "lies at [16, 0)"),
+        "past the end": (raw({"x": entry(shape=(2, 4), offsets=(0, 32))}, data), "the data have 16 bytes"),
+        "size does not fit": (raw({"x": entry(shape=(3, 1))}, data), "call for 12"),
+        "overflowing shape": (raw({"x": entry(shape=(1 << 62, 16))}, data), "64 bits"),
+        "overlap": (raw({"x": entry(), "z": entry(shape=(1,), offsets=(4, 8))}, data), "overlaps"),
+        "hole": (raw({"x": entry(shape=(2,), offsets=(8, 16))}, data), "belong to no tensor"),
+        "rest": (raw({"x": entry(shape=(2,), offsets=(0, 8))}, data), "belong to no tensor"),
+        "twice": (raw('{"x":%s,"x":%s}' % ((tensor_file.json.dumps(entry()),) * 2), data), "names 'x' twice"),
+        "deep nesting": (raw("[" * 100000), "not JSON"),
+    }
+    for name, (content, says) in files.items():
+        path = work / f"{name.replace(' ', '_')}.safetensors"
+        path.write_bytes(content)
+        program.expect(f"file: {name}", FAILURE, "run", path, "out", "--x", "x", says=(path.name, says))
+    (work / "names").write_bytes(raw({"x\n\u001b[31m": entry()}, data))
+    program.expect("file: a name of control characters", FAILURE, "run", "names", "out", "--x", "x", says="it has: x??[31m")
+    (work / "strange").write_bytes(raw({"x": entry(dtype="Q7")}, data))
+    program.expect("file: unknown dtype", FAILURE, "run", "strange", "out", "--x", "x", says="dtype Q7")
+    program.expect("file: missing", FAILURE, "run", "nowhere", "out", "--x", "x", says=("nowhere", "cannot be opened"))
+    program.expect("file: a folder", FAILURE, "run", ".", "out", "--x", "x", says="not a regular file")
+    program.cases.check("no output was written", not (work / "out").exists())
+
+
+def test(program):
+    rng = np.random.default_rng(7)
+    test_round_trip(program, rng)
+    test_axes(program, rng)
+    test_refused(program, rng)
+    test_bad_files(program)
+
+
+main(test)

@@ -1,0 +1,309 @@
+#include "random_call.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+namespace fastnorm::fuzz {
+namespace {
+
+constexpr fastnorm_dtype_id kAllDtypes[] = {
+    FASTNORM_DTYPE_F32,       FASTNORM_DTYPE_F16,          FASTNORM_DTYPE_BF16,
+    FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,      FASTNORM_DTYPE_F8_E8M0FNU,
+    FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_I8,
+    FASTNORM_DTYPE_U8,        FASTNORM_DTYPE_I32,          FASTNORM_DTYPE_I64};
+
+// Numbers at which arithmetic on extents, strides and addresses breaks.
+constexpr int64_t kHardNumbers[] = {-1,
+                                    0,
+                                    1,
+                                    std::numeric_limits<int32_t>::max(),
+                                    int64_t{1} << 31,
+                                    (int64_t{1} << 33) + 1,
+                                    int64_t{1} << 61,
+                                    int64_t{1} << 62,
+                                    std::numeric_limits<int64_t>::max(),
+                                    std::numeric_limits<int64_t>::min(),
+                                    std::numeric_limits<int64_t>::min() + 1};
+
+int64_t hard_number(Bytes& bytes) { return kHardNumbers[bytes.pick(std::size(kHardNumbers))]; }
+
+int64_t extent(Bytes& bytes) {
+  const uint8_t b = bytes.byte();
+  return b < 250 ? b % 6 : hard_number(bytes);
+}
+
+// n: the sizes around which a kernel is chosen, small and long.
+int64_t columns_of_row(Bytes& bytes) {
+  switch (bytes.pick(4)) {
+    case 0:
+      return 1 + bytes.byte();
+    case 1:
+      return 8 * (1 + bytes.take<uint16_t>());
+    case 2:
+      return (int64_t{1} << bytes.pick(21)) + bytes.pick(3) - 1;
+    default:
+      return bytes.rarely() ? hard_number(bytes) : 64 * (1 + bytes.byte());
+  }
+}
+
+// Addresses lie in three buffers a little way apart, so that overlap is as likely as not.
+uintptr_t address(Bytes& bytes) {
+  constexpr uintptr_t kBuffer = uintptr_t{1} << 40, kApart = uintptr_t{1} << 16;
+  uintptr_t a = kBuffer + kApart * bytes.pick(16);
+  if ((bytes.byte() & 3) == 0) a += bytes.byte();
+  return bytes.rarely() ? bytes.take<uint64_t>() : a;
+}
+
+// Fields in the order of the struct.
+const fastnorm_tensor* fastnorm_norm_args::*const kFields[kTensors] = {
+    &fastnorm_norm_args::x,
+    &fastnorm_norm_args::residual,
+    &fastnorm_norm_args::weight,
+    &fastnorm_norm_args::bias,
+    &fastnorm_norm_args::y,
+    &fastnorm_norm_args::residual_out,
+    &fastnorm_norm_args::mean,
+    &fastnorm_norm_args::rstd,
+    &fastnorm_norm_args::global_scale,
+    &fastnorm_norm_args::quantized,
+    &fastnorm_norm_args::scale,
+    &fastnorm_norm_args::amax};
+constexpr const char* kNames[kTensors] = {
+    "x",    "residual", "weight",       "bias",      "y",     "residual_out",
+    "mean", "rstd",     "global_scale", "quantized", "scale", "amax"};
+enum Field {
+  kX,
+  kResidual,
+  kWeight,
+  kBias,
+  kY,
+  kResidualOut,
+  kMean,
+  kRstd,
+  kGlobalScale,
+  kQuantized,
+  kScale,
+  kAmax
+};
+
+template <typename T>
+T damaged(Bytes& bytes, T value) {
+  return bytes.rarely() ? static_cast<T>(bytes.take<int32_t>()) : value;
+}
+
+float random_float(Bytes& bytes) {
+  if (!bytes.rarely()) return static_cast<float>(bytes.byte()) / 256;
+  float value;
+  const uint32_t bits = bytes.take<uint32_t>();
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+RandomCall::RandomCall(Bytes& bytes, int32_t device_type) : device_type_(device_type) {
+  fastnorm_norm_args args{};
+  dtype_ =
+      bytes.rarely() ? kAllDtypes[bytes.pick(std::size(kAllDtypes))] : kAllDtypes[bytes.pick(3)];
+  shape_.resize(1 + bytes.pick(4));
+  for (int64_t& e : shape_) e = extent(bytes);
+  shape_.back() = columns_of_row(bytes);
+
+  const uint8_t present = bytes.byte();
+  const uint8_t wide = bytes.byte();  // f32 where that is allowed
+  const auto row_dtype = [&](int bit) { return wide >> bit & 1 ? FASTNORM_DTYPE_F32 : dtype_; };
+  args.kind = damaged(bytes, static_cast<fastnorm_norm_kind>(present >> 7));
+  tensor_like_x(bytes, &tensors_[kX], dtype_);
+  tensor_like_x(bytes, &tensors_[kY], dtype_);
+  if (present & 1) tensor_like_x(bytes, &tensors_[kResidual], row_dtype(0));
+  if (present & 2) tensor_like_x(bytes, &tensors_[kResidualOut], row_dtype(1));
+  if (present & 4) columns(bytes, &tensors_[kWeight]);
+  if (present & 8) columns(bytes, &tensors_[kBias]);
+  if (present & 16) statistic(bytes, &tensors_[kMean]);
+  if (present & 32) statistic(bytes, &tensors_[kRstd]);
+  if (bytes.rarely()) {
+    for (int i = kGlobalScale; i <= kAmax; ++i) {
+      if (bytes.byte() & 1) tensor_like_x(bytes, &tensors_[i], kAllDtypes[bytes.pick(12)]);
+    }
+  }
+  for (int i = 0; i < kTensors; ++i) args.*kFields[i] = tensors_[i].tensor.get();
+  if (bytes.rarely()) args.x = nullptr;
+  if (bytes.rarely()) args.y = nullptr;
+  if (bytes.byte() & 1) args.y = args.x;  // in place, as the same struct
+  if (present & 64) args.residual_out = args.residual;
+
+  args.eps = random_float(bytes);
+  args.weight_offset = present & 4 ? random_float(bytes) : 0;
+  args.rounding = damaged(bytes, static_cast<fastnorm_rounding>(bytes.pick(3)));
+  args.residual_rounding = damaged(bytes, static_cast<fastnorm_residual_rounding>(bytes.pick(3)));
+  args.flags = damaged(bytes, 0u);
+  if (bytes.rarely()) {
+    args.quant_scheme = static_cast<fastnorm_quant_scheme>(bytes.pick(8));
+    args.quant_block_size = bytes.byte();
+    args.quant_source = static_cast<fastnorm_quant_source>(bytes.pick(3));
+    args.scale_layout = static_cast<fastnorm_scale_layout>(bytes.pick(4));
+    args.scale_pow2 = static_cast<int32_t>(bytes.pick(3));
+    args.amax_floor = random_float(bytes);
+    args.clamp = random_float(bytes);
+    args.reserved = static_cast<int32_t>(bytes.pick(2));
+  }
+  pack(bytes, args);
+}
+
+void RandomCall::tensor_like_x(Bytes& bytes, RandomTensor* t, fastnorm_dtype_id dtype) {
+  std::vector<int64_t> shape = shape_;
+  if (bytes.rarely()) shape[bytes.pick(static_cast<uint32_t>(shape.size()))] = extent(bytes);
+  fill(bytes, t, shape, dtype);
+}
+
+void RandomCall::columns(Bytes& bytes, RandomTensor* t) {
+  std::vector<int64_t> shape = {shape_.back()};
+  if (shape_.size() >= 2 && (bytes.byte() & 1))
+    shape.insert(shape.begin(), shape_[shape_.size() - 2]);
+  fill(bytes, t, shape, bytes.byte() & 1 ? FASTNORM_DTYPE_F32 : dtype_);
+}
+
+void RandomCall::statistic(Bytes& bytes, RandomTensor* t) {
+  std::vector<int64_t> shape = shape_;
+  if (shape.size() > 1 && (bytes.byte() & 1)) {
+    shape.pop_back();
+  } else {
+    shape.back() = 1;
+  }
+  fill(bytes, t, shape, FASTNORM_DTYPE_F32);
+}
+
+void RandomCall::fill(Bytes& bytes, RandomTensor* t, const std::vector<int64_t>& shape,
+                      fastnorm_dtype_id dtype) {
+  t->tensor = std::make_unique<fastnorm_tensor>();
+  t->shape = std::make_unique<int64_t[]>(shape.size());
+  std::copy(shape.begin(), shape.end(), t->shape.get());
+  fastnorm_tensor& out = *t->tensor;
+  out.data = reinterpret_cast<void*>(address(bytes));
+  out.device_type = device_type_;
+  out.device_id = 0;
+  out.ndim = static_cast<int32_t>(shape.size());
+  out.dtype = fastnorm_dtype_of(dtype);
+  out.shape = t->shape.get();
+  out.strides = nullptr;
+  out.byte_offset = (bytes.byte() & 7) == 7 ? bytes.byte() : 0;
+  if (bytes.byte() & 1) strides(bytes, t, shape);
+  if (bytes.rarely()) damage(bytes, t);
+}
+
+// Compact strides, then a little off: padded, broadcast, negative, permuted or hard.
+void RandomCall::strides(Bytes& bytes, RandomTensor* t, const std::vector<int64_t>& shape) {
+  const size_t rank = shape.size();
+  t->strides = std::make_unique<int64_t[]>(rank);
+  uint64_t step = 1;  // wraps for hopeless shapes, as intended
+  for (size_t i = rank; i-- > 0;) {
+    t->strides[i] = static_cast<int64_t>(step);
+    step *= static_cast<uint64_t>(shape[i]);
+    switch (bytes.pick(8)) {
+      case 0:
+        step += bytes.byte();
+        break;
+      case 1:
+        if (i + 1 < rank) t->strides[i] = 0;
+        break;
+      case 2:
+        if (i + 1 < rank)
+          t->strides[i] = static_cast<int64_t>(-static_cast<uint64_t>(t->strides[i]));
+        break;
+      case 3:
+        if (bytes.rarely()) t->strides[i] = hard_number(bytes);
+        break;
+      case 4:
+        if (i + 1 < rank)
+          std::swap(t->strides[i], t->strides[bytes.pick(static_cast<uint32_t>(rank))]);
+        break;
+      default:
+        break;
+    }
+  }
+  t->tensor->strides = t->strides.get();
+}
+
+void RandomCall::damage(Bytes& bytes, RandomTensor* t) {
+  fastnorm_tensor& out = *t->tensor;
+  switch (bytes.pick(8)) {
+    case 0:
+      out.data = nullptr;
+      break;
+    case 1:
+      out.device_type = static_cast<int32_t>(bytes.pick(16));
+      break;
+    case 2:
+      out.device_id = bytes.take<int32_t>();
+      break;
+    case 3: {
+      // A rank for which there are no arrays: they must not be read.
+      constexpr int32_t kRanks[] = {
+          0, -1, 9, 64, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()};
+      out.ndim = kRanks[bytes.pick(std::size(kRanks))];
+      break;
+    }
+    case 4:
+      out.dtype = {bytes.byte(), bytes.byte(), bytes.take<uint16_t>()};
+      break;
+    case 5:
+      out.shape = nullptr;
+      break;
+    case 6:
+      out.byte_offset = bytes.take<uint64_t>();
+      break;
+    default:
+      out.ndim = static_cast<int32_t>(1 + bytes.pick(static_cast<uint32_t>(out.ndim)));
+      break;
+  }
+}
+
+// Puts the struct into a block of the size it claims: a shorter one of a caller that is too old, or a
+// longer one of a newer caller, whose tail may be set.
+void RandomCall::pack(Bytes& bytes, fastnorm_norm_args args) {
+  size_t size = sizeof args;
+  if (bytes.rarely()) size = bytes.take<uint16_t>() % 1024;
+  const size_t block = std::max(size, sizeof args.struct_size);
+  block_ = std::make_unique<uint8_t[]>(block);
+  args.struct_size = size;
+  std::memcpy(block_.get(), &args, std::min(block, sizeof args));
+  if (block > sizeof args && (bytes.byte() & 1)) block_[block - 1] = bytes.byte();
+  args_ = reinterpret_cast<const fastnorm_norm_args*>(block_.get());
+}
+
+fastnorm_norm_args RandomCall::known() const {
+  fastnorm_norm_args args{};
+  const size_t size = args_->struct_size;
+  std::memcpy(&args, args_, std::min(size, sizeof args));
+  return args;
+}
+
+void RandomCall::print() const {
+  const fastnorm_norm_args args = known();
+  std::fprintf(stderr,
+               "norm: struct_size %zu, kind %d, rounding %d, %d, eps %g, weight_offset %g\n",
+               args.struct_size, static_cast<int>(args.kind), static_cast<int>(args.rounding),
+               static_cast<int>(args.residual_rounding), static_cast<double>(args.eps),
+               static_cast<double>(args.weight_offset));
+  for (int i = 0; i < kTensors; ++i) {
+    const fastnorm_tensor* t = args.*kFields[i];
+    if (t == nullptr) continue;
+    std::fprintf(stderr, "  %-12s %p + %" PRIu64 ", device %d:%d, dtype %d.%d.%d, shape [",
+                 kNames[i], t->data, t->byte_offset, t->device_type, t->device_id, t->dtype.code,
+                 t->dtype.bits, t->dtype.lanes);
+    const bool readable = t->ndim >= 1 && t->ndim <= 4;
+    for (int d = 0; readable && t->shape != nullptr && d < t->ndim; ++d) {
+      std::fprintf(stderr, " %" PRId64, t->shape[d]);
+    }
+    std::fprintf(stderr, " ], strides [");
+    for (int d = 0; readable && t->strides != nullptr && d < t->ndim; ++d) {
+      std::fprintf(stderr, " %" PRId64, t->strides[d]);
+    }
+    std::fprintf(stderr, " ]\n");
+  }
+}
+
+}  // namespace fastnorm::fuzz

@@ -1,0 +1,50 @@
+// A call made of a fuzzer's bytes: structs, shapes and strides in heap blocks of their exact size, so
+// that AddressSanitizer sees a read past any of them. Tensor addresses point nowhere.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bytes.h"
+#include "fastnorm/fastnorm.h"
+
+namespace fastnorm::fuzz {
+
+inline constexpr int kTensors = 12;  // fields of fastnorm_norm_args that are tensors
+
+struct RandomTensor {
+  std::unique_ptr<int64_t[]> shape, strides;
+  std::unique_ptr<fastnorm_tensor> tensor;  // null: the field is NULL
+};
+
+class RandomCall {
+ public:
+  // x's device is the context's, unless the bytes say otherwise.
+  RandomCall(Bytes& bytes, int32_t device_type);
+
+  const fastnorm_norm_args* args() const { return args_; }
+  // The struct as this version knows it; fields past the caller's struct_size are 0.
+  fastnorm_norm_args known() const;
+  // Writes it to stderr, for people.
+  void print() const;
+
+ private:
+  void tensor_like_x(Bytes& bytes, RandomTensor* t, fastnorm_dtype_id dtype);
+  void columns(Bytes& bytes, RandomTensor* t);
+  void statistic(Bytes& bytes, RandomTensor* t);
+  void fill(Bytes& bytes, RandomTensor* t, const std::vector<int64_t>& shape,
+            fastnorm_dtype_id dtype);
+  void strides(Bytes& bytes, RandomTensor* t, const std::vector<int64_t>& shape);
+  void damage(Bytes& bytes, RandomTensor* t);
+  void pack(Bytes& bytes, fastnorm_norm_args args);
+
+  int32_t device_type_;
+  fastnorm_dtype_id dtype_ = FASTNORM_DTYPE_F32;
+  std::vector<int64_t> shape_;
+  RandomTensor tensors_[kTensors];
+  std::unique_ptr<uint8_t[]> block_;  // what args_ points to
+  const fastnorm_norm_args* args_ = nullptr;
+};
+
+}  // namespace fastnorm::fuzz

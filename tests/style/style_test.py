@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Rules that hold for every file: format, scripts, which layer may include which, clean text."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "abi"))
+from cases import Cases, output_of  # noqa: E402
+
+SOURCES = {".c", ".h", ".cpp", ".hpp", ".cu", ".cuh"}
+
+# Who may include what, by first folder of the path in quotes. A header beside the file is always fine.
+ARROWS = {
+    "include": set(),
+    "src/api": {"fastnorm", "api", "core"},
+    "src/core": {"fastnorm", "core"},
+    "src/cpu": {"fastnorm", "core", "cpu"},
+    "src/cuda": {"fastnorm", "core", "cuda"},
+    "tests/ref": {"ref"},
+    "bench": {"fastnorm", "bench", "support"},
+    "tools": {"fastnorm", "tools", "support"},
+    "examples": {"fastnorm", "support"},
+}
+# Vendors' headers, and the folders that may know them.
+SYSTEM_ARROWS = {
+    r"cuda|cooperative_groups|nv/": {"src/cuda"},
+    r"immintrin|arm_neon|cpuid|x86intrin": {"src/cpu"},
+    r"iostream": set(),
+}
+# Places of one machine, and hosts that belong into a client's configuration. Split, so that this file
+# does not contain them.
+MACHINE = ["/" + "work/", "/" + "root/", "/" + "home/", "shared" + "/design", "pypi" + ".org", "pythonhosted" + ".org"]
+
+
+def project_files():
+    listed = output_of(["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+    return [p for p in (ROOT / name for name in listed.split("\0") if name) if p.is_file()]
+
+
+def read_text(path):
+    """The file's text; None if it is binary."""
+    data = path.read_bytes()
+    return None if b"\0" in data else data.decode(errors="replace")
+
+
+def check_format(cases, files):
+    formatter = ROOT / ".venv" / "bin" / "clang-format"
+    sources = [p for p in files if p.suffix in SOURCES]
+    for path in sources:
+        result = subprocess.run([formatter, "--dry-run", "-Werror", path], capture_output=True, text=True)
+        cases.check(f"format of {path.relative_to(ROOT)}", result.returncode == 0,
+                    "\n".join(result.stderr.splitlines()[:3]))
+
+
+def is_shell(path, text):
+    return path.suffix == ".sh" or (text or "").startswith(("#!/bin/sh", "#!/usr/bin/env bash", "#!/bin/bash"))
+
+
+def check_scripts(cases, files, texts):
+    scripts = [p for p in files if is_shell(p, texts[p])]
+    if not cases.check("there are shell scripts", scripts):
+        return
+    if shutil.which("shellcheck") is None:
+        cases.check("shellcheck", False, "not installed")
+        return
+    for path in scripts:
+        result = subprocess.run(["shellcheck", "-x", path], capture_output=True, text=True, cwd=ROOT)
+        cases.check(f"shellcheck {path.relative_to(ROOT)}", result.returncode == 0, result.stdout)
+    for path in files:
+        if path.suffix == ".py":
+            try:
+                compile(texts[path], str(path), "exec")
+                error = ""
+            except SyntaxError as e:
+                error = str(e)
+            cases.check(f"syntax of {path.relative_to(ROOT)}", not error, error)
+
+
+def check_arrows(cases, files, texts):
+    seen = dict.fromkeys(ARROWS, 0)
+    for path in files:
+        if path.suffix not in SOURCES:
+            continue
+        name = str(path.relative_to(ROOT))
+        layer = next((f for f in ARROWS if name.startswith(f + "/")), None)
+        for included in re.findall(r'^\s*#\s*include\s+"([^"]+)"', texts[path], re.M):
+            if layer is None:
+                continue
+            seen[layer] += 1
+            beside = (path.parent / included).resolve()
+            ok = included.split("/")[0] in ARROWS[layer] or (
+                beside.exists() and str(beside.relative_to(ROOT)).startswith(layer + "/"))
+            cases.check(f'{name} includes "{included}"', ok, f"not an arrow of {layer}")
+        for included in re.findall(r"^\s*#\s*include\s+<([^>]+)>", texts[path], re.M):
+            for pattern, homes in SYSTEM_ARROWS.items():
+                if re.match(pattern, included) and name.startswith("src/"):
+                    cases.check(f"{name} includes <{included}>", any(name.startswith(h) for h in homes),
+                                f"known in {sorted(homes) or 'no folder'} only")
+    for layer in ("include", "src/api", "src/core", "src/cpu", "src/cuda"):
+        cases.check(f"{layer} was looked at", seen[layer] > 0)
+
+
+def check_text(cases, files, texts):
+    own = Path(__file__).resolve()
+    for path in files:
+        text = texts[path]
+        if text is None or path.suffix in (".xml", ".json") or path.parent.name == "corpus":
+            continue
+        name = path.relative_to(ROOT)
+        if path.name != "LICENSE":
+            bad = [i for i, line in enumerate(text.split("\n"), 1) if line != line.rstrip()]
+            cases.check(f"{name}: no blanks at line ends", not bad, f"lines {bad[:5]}")
+        cases.check(f"{name}: ends with a newline", not text or text.endswith("\n"))
+        if path == own:
+            continue
+        for place in MACHINE:
+            lines = [i for i, line in enumerate(text.splitlines(), 1) if place in line]
+            if lines:
+                cases.check(f"{name}: no place of one machine", False, f"{place} in lines {lines[:5]}")
+    cases.check("files were looked at", len(files) > 20)
+
+
+def main():
+    cases = Cases()
+    files = project_files()
+    texts = {p: read_text(p) for p in files}
+    check_format(cases, files)
+    check_scripts(cases, files, texts)
+    check_arrows(cases, files, texts)
+    check_text(cases, files, texts)
+    cases.finish()
+
+
+main()

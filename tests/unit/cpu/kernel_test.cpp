@@ -1,0 +1,249 @@
+// Bits of every kernel are the same on every level, whole and in parts of rows, streamed or not. The scalar level itself is held to the
+// model by the check program.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "cpu/norm.h"
+#include "unit/cpu/levels.h"
+
+namespace fastnorm::test {
+namespace {
+
+constexpr int64_t kRows = 3;
+constexpr size_t kGuard = 64;
+
+// Memory for one tensor, filled with bits of its dtype at random, some of them special.
+struct Buffer {
+  std::vector<std::byte> bytes;
+  std::byte* at(size_t offset) { return bytes.data() + offset; }
+};
+
+struct Random {
+  std::mt19937_64 engine;
+  uint64_t below(uint64_t n) { return engine() % n; }
+
+  // Mostly near 1; some tiny, zero, Inf or NaN where `special`.
+  uint32_t value(Dtype dtype, bool special) {
+    const auto noise = static_cast<uint32_t>(engine());
+    const uint32_t sign = noise >> 31;
+    if (special && below(16) == 0) {
+      constexpr uint32_t kF32[] = {0x00000000, 0x00000001, 0x00400000,
+                                   0x7f800000, 0x7fc12345, 0x00812345};
+      constexpr uint32_t kF16[] = {0x0000, 0x0001, 0x0200, 0x7c00, 0x7e11, 0x0411};
+      constexpr uint32_t kBF16[] = {0x0000, 0x0001, 0x0040, 0x7f80, 0x7fc1, 0x0081};
+      const uint64_t which = below(below(8) == 0 ? 6 : 3);  // Inf and NaN seldom: they fill a row
+      if (dtype == Dtype::kF32) return kF32[which] | sign << 31;
+      return (dtype == Dtype::kF16 ? kF16 : kBF16)[which] | sign << 15;
+    }
+    if (dtype == Dtype::kF32) return 0x3f000000 | (noise & 0x00ffffff) | sign << 31;
+    if (dtype == Dtype::kF16) return 0x3800 | (noise & 0x07ff) | sign << 15;
+    return 0x3f00 | (noise & 0x00ff) | sign << 15;
+  }
+
+  Buffer buffer(Dtype dtype, int64_t elements, bool special) {
+    const auto size = static_cast<size_t>(dtype_bytes(dtype));
+    Buffer b;
+    b.bytes.resize(static_cast<size_t>(elements) * size + 2 * kGuard);
+    for (size_t i = 0; i < b.bytes.size(); i += size) {
+      const uint32_t bits = value(dtype, special);
+      std::memcpy(b.at(i), &bits, size);
+    }
+    return b;
+  }
+};
+
+// One call on buffers of its own.
+struct Trial {
+  NormDesc desc;
+  NormPlan plan;
+  Buffer x, residual, weight, bias, y, residual_out;
+  std::vector<float> mean = std::vector<float>(kRows), rstd = std::vector<float>(kRows);
+
+  void run(const Level& level, bool prefetch) {
+    y.bytes.assign(y.bytes.size(), std::byte{0x5a});
+    residual_out.bytes.assign(residual_out.bytes.size(), std::byte{0x5a});
+    cpu::NormTask task{level.norm->at[plan.index],
+                       cpu::make_params(desc, plan, *level.isa, 1 << 20), kRows};
+    task.params.prefetch = prefetch;
+    cpu::run_norm_range(&task, 0, kRows);
+  }
+};
+
+RowTensor rows_of(Buffer& b, size_t offset, int64_t stride_elements, Dtype dtype) {
+  RowTensor t;
+  t.data = b.at(kGuard + offset);
+  t.dtype = dtype;
+  t.stride_bytes[0] = stride_elements * dtype_bytes(dtype);
+  return t;
+}
+
+Dtype either(Random& random, Dtype dtype) { return random.below(3) == 0 ? Dtype::kF32 : dtype; }
+
+// A call that the kernel serves, at random: alignment, dtypes and roundings are free for the general kernels.
+Trial make_trial(Random& random, int32_t index, int64_t n) {
+  const NormKey key = cpu::kNormTable[static_cast<size_t>(index)].key;
+  const bool any = key.affine == Affine::kAny, special = random.below(3) == 0;
+  const auto size = static_cast<size_t>(dtype_bytes(key.dtype));
+  const auto offset = [&](size_t bytes) { return any ? random.below(8) * bytes : 0; };
+  Trial t;
+  t.plan.index = index;
+  t.plan.non_temporal = random.below(2) == 0;
+  NormDesc& d = t.desc;
+  d.rows = d.outer[0] = kRows;
+  d.n = n;
+  d.dtype = key.dtype;
+  d.kind = key.stat == Stat::kRms ? FASTNORM_NORM_RMS : FASTNORM_NORM_LAYER;
+  d.eps = random.below(4) == 0 ? 0.0f : 1e-5f;
+  const int64_t stride = n + (any ? static_cast<int64_t>(random.below(4)) : 0);
+  const auto fill = [&](Buffer* b, Dtype dtype, int64_t elements) {
+    *b = random.buffer(dtype, elements + 16, special);
+  };
+  fill(&t.x, key.dtype, stride * kRows);
+  d.x = rows_of(t.x, offset(size), stride, key.dtype);
+  fill(&t.y, key.dtype, stride * kRows);
+  d.y = rows_of(t.y, offset(size), stride, key.dtype);
+  if (key.source == Source::kAdd) {
+    const Dtype in = any ? either(random, key.dtype) : key.dtype,
+                out = any ? either(random, key.dtype) : key.dtype;
+    fill(&t.residual, in, stride * kRows);
+    d.residual = rows_of(t.residual, offset(4), stride, in);
+    d.sum_dtype = in;
+    if (random.below(3) != 0) {
+      fill(&t.residual_out, out, stride * kRows);
+      d.residual_out = rows_of(t.residual_out, offset(4), stride, out);
+      d.sum_dtype = out;
+    }
+  }
+  const auto column = [&](Buffer* b) {
+    const Dtype dtype = either(random, key.dtype);
+    fill(b, dtype, n);
+    return ColumnTensor{b->at(kGuard + (any ? random.below(4) * 4 : 0)), 0, dtype};
+  };
+  if (random.below(4) != 0) {
+    d.weight = column(&t.weight);
+    d.weight_offset = random.below(2) == 0 ? 0.0f : 1.0f;
+  }
+  if (random.below(2) != 0) d.bias = column(&t.bias);
+  if (any) {
+    d.rounding = static_cast<fastnorm_rounding>(random.below(3));
+    d.residual_rounding = static_cast<fastnorm_residual_rounding>(random.below(3));
+  }
+  const auto statistic = [](std::vector<float>& v) {
+    RowTensor r;
+    r.data = reinterpret_cast<std::byte*>(v.data());
+    r.dtype = Dtype::kF32;
+    r.stride_bytes[0] = 4;
+    return r;
+  };
+  d.rstd = statistic(t.rstd);
+  if (key.stat == Stat::kLayer) d.mean = statistic(t.mean);
+  return t;
+}
+
+bool is_nan(Dtype dtype, uint32_t bits) {
+  if (dtype == Dtype::kF32) return (bits & 0x7fffffff) > 0x7f800000;
+  return (bits & 0x7fff) > (dtype == Dtype::kF16 ? 0x7c00u : 0x7f80u);
+}
+
+// Equal, but for the bits of a NaN; guards included.
+testing::AssertionResult same(Dtype dtype, std::span<const std::byte> a,
+                              std::span<const std::byte> b) {
+  if (a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0) {
+    return testing::AssertionSuccess();
+  }
+  const auto size = static_cast<size_t>(dtype_bytes(dtype));
+  for (size_t i = 0; i + size <= a.size(); i += size) {
+    uint32_t p = 0, q = 0;
+    std::memcpy(&p, &a[i], size);
+    std::memcpy(&q, &b[i], size);
+    if (p != q && !(is_nan(dtype, p) && is_nan(dtype, q))) {
+      return testing::AssertionFailure()
+             << "element " << i / size << ": " << std::hex << p << ", " << q;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+// The buffer from where its dtype's elements are aligned.
+std::span<const std::byte> from(const Buffer& b, const RowTensor& t) {
+  if (!t) return {};
+  const auto begin =
+      static_cast<size_t>(t.data - b.bytes.data()) % static_cast<size_t>(dtype_bytes(t.dtype));
+  return std::span(b.bytes).subspan(begin);
+}
+
+void expect_same_on_all_levels(Random& random, const std::vector<Level>& levels, int32_t index,
+                               int64_t n) {
+  Trial trial = make_trial(random, index, n);
+  trial.run(levels[0], false);
+  const Buffer y = trial.y, sum = trial.residual_out;
+  const std::vector<float> mean = trial.mean, rstd = trial.rstd;
+  for (size_t i = 0; i < levels.size(); ++i) {
+    trial.run(levels[i], random.below(2) == 0);
+    const std::string where = std::string(cpu::kNormTable[static_cast<size_t>(index)].name) +
+                              " on " + levels[i].name + ", n " + std::to_string(n);
+    // The kept copies lie elsewhere, so only the offsets count.
+    const auto part = [](const Buffer& kept, const Buffer& b, const RowTensor& t) {
+      return std::span(kept.bytes).subspan(kept.bytes.size() - from(b, t).size());
+    };
+    ASSERT_TRUE(same(trial.desc.dtype, part(y, trial.y, trial.desc.y), from(trial.y, trial.desc.y)))
+        << where;
+    if (trial.desc.residual_out) {
+      ASSERT_TRUE(same(trial.desc.residual_out.dtype,
+                       part(sum, trial.residual_out, trial.desc.residual_out),
+                       from(trial.residual_out, trial.desc.residual_out)))
+          << where;
+    }
+    ASSERT_TRUE(
+        same(Dtype::kF32, std::as_bytes(std::span(rstd)), std::as_bytes(std::span(trial.rstd))))
+        << where;
+    ASSERT_TRUE(
+        same(Dtype::kF32, std::as_bytes(std::span(mean)), std::as_bytes(std::span(trial.mean))))
+        << where;
+  }
+}
+
+TEST(Kernels, SameBitsOnEveryLevel) {
+  const std::vector<Level> levels = runnable_levels();
+  ASSERT_GE(levels.size(), 2u);
+  Random random{std::mt19937_64(20261121)};
+  constexpr int64_t kMore[] = {192, 256, 576, 1000, 1032, 4096, 16376, 16384, 16392, 16448, 33000};
+  for (int32_t index = 0; index < static_cast<int32_t>(cpu::kNormKernels); ++index) {
+    const NormKey key = cpu::kNormTable[static_cast<size_t>(index)].key;
+    const int64_t step = key.access == Access::kVector ? 16 / dtype_bytes(key.dtype) : 1;
+    for (int64_t n = step; n <= 200; n += step) {
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        ASSERT_NO_FATAL_FAILURE(expect_same_on_all_levels(random, levels, index, n));
+      }
+    }
+    for (const int64_t n : kMore) {
+      if (n % step != 0) continue;
+      ASSERT_NO_FATAL_FAILURE(expect_same_on_all_levels(random, levels, index, n));
+    }
+  }
+}
+
+// A row's result is the same in whatever range of rows it is.
+TEST(Kernels, SameBitsInAnyRange) {
+  Random random{std::mt19937_64(7)};
+  for (const Level& level : runnable_levels()) {
+    for (int32_t index = 0; index < static_cast<int32_t>(cpu::kNormKernels); ++index) {
+      Trial trial = make_trial(random, index, 208);
+      trial.run(level, true);
+      const Buffer whole = trial.y;
+      trial.y.bytes.assign(trial.y.bytes.size(), std::byte{0x5a});
+      cpu::NormTask task{level.norm->at[index],
+                         cpu::make_params(trial.desc, trial.plan, *level.isa, 1 << 20), kRows};
+      for (int64_t row = kRows - 1; row >= 0; --row) cpu::run_norm_range(&task, row, row + 1);
+      ASSERT_EQ(std::memcmp(whole.bytes.data(), trial.y.bytes.data(), whole.bytes.size()), 0)
+          << "kernel " << index << " on " << level.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fastnorm::test

@@ -1,0 +1,30 @@
+// The kernels of this build that the machine can run: each level, and AVX-512 with and without its instructions for bf16.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cpu/isa.h"
+
+namespace fastnorm::test {
+
+struct Level {
+  std::string name;
+  const cpu::IsaKernels* isa;
+  const cpu::NormKernels* norm;
+};
+
+inline std::vector<Level> runnable_levels() {
+  std::vector<Level> levels;
+  const cpu::Features features = cpu::machine_features();
+  for (const cpu::IsaKernels& isa : cpu::built_isas()) {
+    if (isa.isa > features.best) continue;
+    levels.push_back({isa.name, &isa, isa.norm});
+    if (isa.norm_bf16 != nullptr && features.avx512_bf16) {
+      levels.push_back({std::string(isa.name) + " bf16", &isa, isa.norm_bf16});
+    }
+  }
+  return levels;
+}
+
+}  // namespace fastnorm::test

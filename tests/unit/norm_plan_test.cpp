@@ -1,0 +1,391 @@
+// Planning: keys, access widths, tiles, grids, for every architecture.
+#include "core/norm_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <string>
+
+#include "core/backend.h"
+#include "cuda/arch.h"
+#include "cuda/launch_params.h"
+#include "cuda/table.h"
+#include "ref/data.h"
+#include "unit/norm_request.h"
+
+namespace fastnorm::test {
+namespace {
+
+using ref::Random;
+
+NormDesc describe(const Request& r) {
+  NormDesc desc;
+  Error error;
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  return desc;
+}
+
+DeviceFacts gpu(const ArchSpec& arch = cuda::kSm90, int32_t clusters = 8) {
+  return cuda::make_facts(arch, 0, 132, clusters);
+}
+
+DeviceFacts cpu(int32_t threads = 1) {
+  DeviceFacts facts;
+  facts.threads = threads;
+  facts.l2_bytes = 1 << 20;
+  facts.vector_bytes = 64;
+  return facts;
+}
+
+NormPlan plan_of(const NormDesc& desc, const DeviceFacts& facts) {
+  NormPlan plan;
+  Error error;
+  const std::span<const NormEntry> table =
+      facts.arch != nullptr ? cuda::norm_table(*facts.arch) : cpu_backend().kernel_sets()[0].norm;
+  EXPECT_EQ(make_plan(desc, facts, table, &plan, error), FASTNORM_OK) << error.text;
+  return plan;
+}
+
+// --- keys ---
+
+TEST(NormKey, LeanWhereNothingAsksForMore) {
+  const NormKey key = norm_key(describe(simple_request({8, 64}, FASTNORM_DTYPE_BF16, true)), gpu());
+  EXPECT_EQ(key.dtype, Dtype::kBF16);
+  EXPECT_EQ(key.source, Source::kAdd);
+  EXPECT_EQ(key.stat, Stat::kRms);
+  EXPECT_EQ(key.affine, Affine::kOnce);
+  EXPECT_EQ(key.access, Access::kVector);
+  EXPECT_EQ(
+      norm_key(describe(simple_request({8, 64}, FASTNORM_DTYPE_F32, false, FASTNORM_NORM_LAYER)),
+               cpu())
+          .stat,
+      Stat::kLayer);
+}
+
+TEST(NormKey, GeneralWhereItMust) {
+  const Request lean = simple_request({8, 64}, FASTNORM_DTYPE_BF16, true);
+  const auto access = [](const Request& r) { return norm_key(describe(r), gpu()).access; };
+  ASSERT_EQ(access(lean), Access::kVector);
+  Request r = lean;
+  r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  EXPECT_EQ(access(r), Access::kAny) << "rounding";
+  r = lean;
+  r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+  EXPECT_EQ(access(r), Access::kAny) << "residual rounding";
+  r = lean;
+  r.residual->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(access(r), Access::kAny) << "f32 residual";
+  r = lean;
+  r.residual_out->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(access(r), Access::kAny) << "f32 residual_out";
+  for (auto tensor :
+       {&Request::x, &Request::y, &Request::residual, &Request::residual_out, &Request::weight}) {
+    r = lean;
+    (r.*tensor)->address += 2;
+    EXPECT_EQ(access(r), Access::kAny) << "misaligned";
+  }
+  r = lean;
+  r.x->strides = {65, 1};
+  EXPECT_EQ(access(r), Access::kAny) << "odd stride";
+  EXPECT_EQ(access(simple_request({8, 63}, FASTNORM_DTYPE_BF16)), Access::kAny) << "short vector";
+  r = lean;
+  r.weight->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(access(r), Access::kVector) << "f32 weight is a fast path";
+  r.rstd = RequestTensor{{8}, {}, FASTNORM_DTYPE_F32, address_of(9) + 4};
+  EXPECT_EQ(access(r), Access::kVector) << "statistics are single values";
+}
+
+TEST(NormKey, RowsLongerThanRegistersAreStreamed) {
+  const NormDesc long_row = describe(simple_request({2, 32769 * 8}, FASTNORM_DTYPE_BF16));
+  EXPECT_EQ(norm_key(long_row, gpu()).access, Access::kAny);
+  EXPECT_EQ(norm_key(long_row, cpu()).access, Access::kVector) << "a CPU has no such limit";
+  const NormDesc cluster_row = describe(simple_request({2, 32768 * 8}, FASTNORM_DTYPE_BF16));
+  EXPECT_EQ(norm_key(cluster_row, gpu()).access, Access::kVector);
+  EXPECT_EQ(norm_key(cluster_row, gpu(cuda::kSm80, 1)).access, Access::kAny) << "no clusters";
+  EXPECT_EQ(norm_key(cluster_row, gpu(cuda::kSm90, 4)).access, Access::kAny) << "a slice of a GPU";
+}
+
+TEST(VectorBytes, WidestThatDividesEverything) {
+  Request r = simple_request({4, 64}, FASTNORM_DTYPE_BF16);
+  EXPECT_EQ(norm_vector_bytes(describe(r), 16), 16);
+  EXPECT_EQ(norm_vector_bytes(describe(r), 64), 64);
+  r.x->address += 8;
+  EXPECT_EQ(norm_vector_bytes(describe(r), 16), 8);
+  r.weight->address += 4;
+  EXPECT_EQ(norm_vector_bytes(describe(r), 16), 4);
+  r.y->strides = {65, 1};
+  EXPECT_EQ(norm_vector_bytes(describe(r), 16), 2);
+  EXPECT_EQ(norm_vector_bytes(describe(simple_request({1, 6}, FASTNORM_DTYPE_F32)), 16), 8);
+  r = simple_request({4, 64}, FASTNORM_DTYPE_BF16);
+  r.x->strides = {-72, 1};
+  EXPECT_EQ(norm_vector_bytes(describe(r), 16), 16) << "negative strides";
+}
+
+// --- architectures ---
+
+const char* arch_name(int32_t capability, bool (*built)(const ArchSpec&)) {
+  const ArchSpec* arch = cuda::arch_for(capability, built);
+  return arch != nullptr ? arch->name : "none";
+}
+
+TEST(Arch, OfEachCapability) {
+  const auto all = [](const ArchSpec&) { return true; };
+  const auto hopper = [](const ArchSpec& a) { return a.capability == 90; };
+  const auto ampere = [](const ArchSpec& a) { return a.capability == 80; };
+  const auto nothing = [](const ArchSpec&) { return false; };
+  const struct {
+    int32_t capability;
+    const char *with_all, *with_hopper, *with_ampere;
+  } kExpected[] = {
+      {61, "none", "none", "none"},      {70, "none", "none", "none"},
+      {75, "none", "none", "none"},      {80, "sm_80", "none", "sm_80"},
+      {86, "sm_80", "none", "sm_80"},    {87, "sm_80", "none", "sm_80"},
+      {89, "sm_80", "none", "sm_80"},    {90, "sm_90", "sm_90", "none"},
+      {100, "sm_100f", "sm_90", "none"}, {103, "sm_100f", "sm_90", "none"},
+      {110, "sm_90", "sm_90", "none"},   {120, "sm_120f", "sm_90", "none"},
+      {121, "sm_120f", "sm_90", "none"}, {130, "sm_90", "sm_90", "none"},
+  };
+  for (const auto& e : kExpected) {
+    EXPECT_STREQ(arch_name(e.capability, all), e.with_all) << e.capability;
+    EXPECT_STREQ(arch_name(e.capability, hopper), e.with_hopper) << e.capability;
+    EXPECT_STREQ(arch_name(e.capability, ampere), e.with_ampere) << e.capability;
+    EXPECT_STREQ(arch_name(e.capability, nothing), "none") << e.capability;
+  }
+}
+
+TEST(Tables, SortedAndUnique) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const std::span<const NormEntry> table = cuda::norm_table(*arch);
+    ASSERT_GT(table.size(), 100u);
+    for (size_t i = 1; i < table.size(); ++i) {
+      EXPECT_LT(table[i - 1].packed(), table[i].packed());
+      EXPECT_STRNE(table[i - 1].name, table[i].name);
+    }
+    for (size_t i = 0; i < table.size(); ++i) {
+      EXPECT_EQ(find_entry(table, table[i].key, table[i].tile), static_cast<int32_t>(i));
+      EXPECT_LE(table[i].tile.blocks, arch->max_cluster_blocks) << arch->name;
+    }
+    EXPECT_EQ(find_entry(table, {}, {7, 7, 7}), -1);
+  }
+  EXPECT_EQ(find_entry({}, {}, {}), -1);
+}
+
+// --- plans ---
+
+// Anything a caller may ask for.
+Request random_request(Random& random) {
+  constexpr fastnorm_dtype_id kDtypeIds[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16,
+                                             FASTNORM_DTYPE_BF16};
+  const int64_t row_bits = random.below(22), column_bits = random.below(21);
+  const int64_t rows = 1 + random.below(int64_t{1} << row_bits);
+  int64_t n = 1 + random.below(int64_t{1} << column_bits);
+  if (!random.one_in(3)) n = (n + 7) / 8 * 8;
+  const fastnorm_dtype_id dtype = random.of(kDtypeIds);
+  Request r = simple_request({rows, n}, dtype, random.one_in(2),
+                             random.one_in(2) ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
+  if (random.one_in(4)) r.args.rounding = static_cast<fastnorm_rounding>(random.below(3));
+  if (random.one_in(4))
+    r.args.residual_rounding = static_cast<fastnorm_residual_rounding>(random.below(3));
+  if (random.one_in(4)) r.x->address += static_cast<uintptr_t>(4 * random.below(4));
+  if (random.one_in(4)) r.y->strides = {n + random.below(9), 1};
+  if (r.residual && random.one_in(4)) r.residual->dtype = FASTNORM_DTYPE_F32;
+  if (random.one_in(3)) r.weight->dtype = FASTNORM_DTYPE_F32;
+  return r;
+}
+
+void expect_sound(const NormDesc& d, const DeviceFacts& facts, const NormPlan& plan) {
+  ASSERT_NE(plan.entry, nullptr);
+  const std::string what = std::string(facts.arch->name) + " " + plan.entry->name + " rows " +
+                           std::to_string(d.rows) + " n " + std::to_string(d.n);
+  const Tile tile = plan.entry->tile;
+  const std::span<const NormEntry> table = cuda::norm_table(*facts.arch);
+  ASSERT_EQ(&table[static_cast<size_t>(plan.index)], plan.entry) << what;
+  EXPECT_LE(tile.blocks, facts.max_cluster_blocks) << what;
+  EXPECT_TRUE(std::has_single_bit(static_cast<unsigned>(tile.threads))) << what;
+  EXPECT_LE(tile.threads * plan.rows_per_block, 1024) << what;
+  const uint64_t row_blocks =
+      (static_cast<uint64_t>(d.rows) + static_cast<uint64_t>(plan.rows_per_block) - 1) /
+      static_cast<uint64_t>(plan.rows_per_block);
+  EXPECT_EQ(plan.blocks, row_blocks * static_cast<uint64_t>(tile.blocks)) << what;
+  // The kernel must hold the row: the same plan, asked for by name, is accepted.
+  NormPlan forced;
+  Error error;
+  EXPECT_EQ(make_plan_for_entry(d, facts, table, plan.index, &forced, error), FASTNORM_OK)
+      << what << error.text;
+  EXPECT_EQ(forced.blocks, plan.blocks);
+  EXPECT_EQ(forced.bytes_read, plan.bytes_read);
+}
+
+TEST(Plan, EveryDescriptionHasAKernelThatHoldsIt) {
+  Random random(3);
+  for (int trial = 0; trial < 20000; ++trial) {
+    const NormDesc d = describe(random_request(random));
+    for (const ArchSpec* arch : cuda::kArchs) {
+      for (const int32_t clusters : {1, 2, 4, 8}) {
+        const DeviceFacts facts = gpu(*arch, std::min(clusters, arch->max_cluster_blocks));
+        ASSERT_NO_FATAL_FAILURE(expect_sound(d, facts, plan_of(d, facts)));
+      }
+    }
+  }
+}
+
+TEST(Plan, EveryRowLengthHasATile) {
+  for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_BF16}) {
+    const int64_t v = dtype == FASTNORM_DTYPE_F32 ? 4 : 8;
+    for (int64_t vectors = 1; vectors <= 40000; vectors += vectors < 5000 ? 1 : 97) {
+      for (const int64_t rows : {1, 17, 65, 129, 100000}) {
+        for (int kind = 0; kind < 4; ++kind) {
+          const NormDesc d =
+              describe(simple_request({rows, vectors * v}, dtype, (kind & 1) != 0,
+                                      (kind & 2) != 0 ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS));
+          for (const int32_t clusters : {1, 8}) {
+            const DeviceFacts facts = gpu(clusters == 1 ? cuda::kSm80 : cuda::kSm90, clusters);
+            ASSERT_NO_FATAL_FAILURE(expect_sound(d, facts, plan_of(d, facts)));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, WithoutClustersTheSameRowsGoElsewhere) {
+  const NormDesc d = describe(simple_request({1, 16384}, FASTNORM_DTYPE_BF16));
+  int32_t most = 1000;
+  for (const int32_t clusters : {8, 4, 2, 1}) {
+    const NormPlan plan = plan_of(d, gpu(cuda::kSm90, clusters));
+    EXPECT_LE(plan.entry->tile.blocks, clusters);
+    EXPECT_LE(plan.entry->tile.blocks, most);
+    most = plan.entry->tile.blocks;
+  }
+  EXPECT_EQ(plan_of(d, gpu(cuda::kSm90, 8)).entry->tile.blocks, 8) << "a single long row is spread";
+  EXPECT_EQ(plan_of(d, gpu(cuda::kSm80, 1)).entry->tile.blocks, 1);
+}
+
+TEST(Plan, MoreRowsNeverNeedLessWorkspace) {
+  Random random(4);
+  for (int trial = 0; trial < 2000; ++trial) {
+    Request r = random_request(random);
+    r.y->strides.clear();
+    uint64_t before = 0;
+    for (int64_t rows = 1; rows < (1 << 20); rows *= 3) {
+      for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out}) {
+        if (*t) (*t)->shape[0] = rows;
+      }
+      const NormPlan plan = plan_of(describe(r), gpu());
+      ASSERT_GE(plan.workspace_bytes, before);
+      before = plan.workspace_bytes;
+    }
+  }
+}
+
+TEST(Plan, NoRowsNoKernel) {
+  const NormDesc d = describe(simple_request({0, 64}, FASTNORM_DTYPE_F32));
+  EXPECT_EQ(plan_of(d, gpu()).entry, nullptr);
+  EXPECT_EQ(plan_of(d, gpu()).blocks, 0u);
+  EXPECT_EQ(plan_of(d, cpu()).entry, nullptr);
+}
+
+TEST(Plan, BytesAreThoseOfTheTensors) {
+  Request r = simple_request({10, 64}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
+  r.rstd = RequestTensor{{10}, {}, FASTNORM_DTYPE_F32, address_of(9)};
+  NormPlan plan = plan_of(describe(r), gpu());
+  EXPECT_EQ(plan.bytes_read, 10u * 64 * 2 * 2 + 64 * 2 * 2);
+  EXPECT_EQ(plan.bytes_written, 10u * 64 * 2 * 2 + 10 * 4);
+  r.residual->strides = {0, 1};
+  plan = plan_of(describe(r), gpu());
+  EXPECT_EQ(plan.bytes_read, 10u * 64 * 2 + 64 * 2 + 64 * 2 * 2) << "a broadcast row is read once";
+}
+
+TEST(Plan, MoreRowsThanAGridHolds) {
+  Request r = simple_request({int64_t{1} << 32, 8}, FASTNORM_DTYPE_F32);
+  NormPlan plan;
+  Error error;
+  EXPECT_EQ(make_plan(describe(r), gpu(), cuda::norm_table(cuda::kSm90), &plan, error),
+            FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(error.text).find("4294967296 rows"), std::string::npos) << error.text;
+  EXPECT_NE(std::string(error.text).find("nearest"), std::string::npos) << error.text;
+  r = simple_request({int64_t{1} << 31, 8192}, FASTNORM_DTYPE_F32);
+  EXPECT_EQ(make_plan(describe(r), gpu(), cuda::norm_table(cuda::kSm90), &plan, error),
+            FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(error.text).find("2147483647"), std::string::npos) << error.text;
+}
+
+TEST(Plan, ATableWithoutTheKernelIsADefect) {
+  NormPlan plan;
+  Error error;
+  const NormDesc d = describe(simple_request({4, 64}, FASTNORM_DTYPE_F32));
+  EXPECT_EQ(make_plan(d, gpu(), {}, &plan, error), FASTNORM_ERROR_INTERNAL);
+  EXPECT_NE(std::string(error.text).find("f32 plain rms"), std::string::npos) << error.text;
+}
+
+TEST(PlanForEntry, RefusesWhatAKernelCannotDo) {
+  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
+  const auto status = [&](const Request& r, NormKey key, Tile tile) {
+    NormPlan plan;
+    Error error;
+    const int32_t index = find_entry(table, key, tile);
+    EXPECT_GE(index, 0);
+    const fastnorm_status s = make_plan_for_entry(describe(r), gpu(), table, index, &plan, error);
+    if (s != FASTNORM_OK) {
+      EXPECT_NE(std::string(error.text).find("nearest"), std::string::npos) << error.text;
+    }
+    return s;
+  };
+  NormKey vector;  // f32 plain rms
+  NormKey any = vector;
+  any.affine = Affine::kAny;
+  any.access = Access::kAny;
+  const auto row = [](int64_t n) { return simple_request({3, n}, FASTNORM_DTYPE_F32); };
+  const Tile two = {32, 2, 1};  // 33 to 64 vectors of 4
+  EXPECT_EQ(status(row(33 * 4), vector, two), FASTNORM_OK);
+  EXPECT_EQ(status(row(64 * 4), vector, two), FASTNORM_OK);
+  EXPECT_EQ(status(row(32 * 4), vector, two), FASTNORM_ERROR_UNSUPPORTED)
+      << "does not reach the last register";
+  EXPECT_EQ(status(row(65 * 4), vector, two), FASTNORM_ERROR_UNSUPPORTED) << "too long";
+  EXPECT_EQ(status(row(63), vector, two), FASTNORM_ERROR_UNSUPPORTED) << "no whole vectors";
+  EXPECT_EQ(status(row(63), any, {32, 4, 1}), FASTNORM_OK);
+  EXPECT_EQ(status(row(129 * 4), any, {32, 4, 1}), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(status(row(1 << 20), any, {256, 0, 8}), FASTNORM_OK);
+  EXPECT_EQ(status(row(1), any, {256, 0, 1}), FASTNORM_OK);
+  EXPECT_EQ(status(simple_request({3, 256}, FASTNORM_DTYPE_BF16), vector, two),
+            FASTNORM_ERROR_UNSUPPORTED)
+      << "dtype";
+  EXPECT_EQ(status(simple_request({3, 256}, FASTNORM_DTYPE_F32, true), vector, two),
+            FASTNORM_ERROR_UNSUPPORTED)
+      << "source";
+}
+
+// --- CPU ---
+
+TEST(CpuPlan, RangesAndStores) {
+  const NormDesc many = describe(simple_request({4096, 4096}, FASTNORM_DTYPE_BF16));
+  NormPlan plan = plan_of(many, cpu());
+  EXPECT_TRUE(plan.non_temporal) << "32 MiB of output";
+  EXPECT_EQ(plan.rows_per_block, 16) << "65536 elements a range";
+  EXPECT_EQ(plan_of(many, cpu(4)).blocks, 4u);
+  const NormDesc few = describe(simple_request({8, 4096}, FASTNORM_DTYPE_BF16));
+  plan = plan_of(few, cpu(4));
+  EXPECT_FALSE(plan.non_temporal);
+  EXPECT_EQ(plan.blocks, 1u) << "too little to share";
+  const NormDesc one_long = describe(simple_request({2, 1 << 20}, FASTNORM_DTYPE_F32));
+  EXPECT_EQ(plan_of(one_long, cpu(4)).rows_per_block, 1);
+}
+
+// --- what the device divides by ---
+
+TEST(Divisor, EqualsDivision) {
+  Random random(5);
+  for (int trial = 0; trial < 200000; ++trial) {
+    const auto value = static_cast<uint32_t>(2 + random.below(trial % 3 == 0 ? 0x7ffffffd : 5000));
+    const cuda::Divisor d = cuda::make_divisor(value);
+    const auto near = static_cast<uint32_t>(random.below(0x7fffffff / value + 1)) * value;
+    for (const uint32_t row : {uint32_t{0}, near, near == 0 ? 0 : near - 1, uint32_t{0x7fffffff},
+                               static_cast<uint32_t>(random.below(0x80000000))}) {
+      const auto quotient = static_cast<uint32_t>(uint64_t{row} * d.multiplier >> 32) >> d.shift;
+      ASSERT_EQ(quotient, row / value) << row << " / " << value;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fastnorm::test

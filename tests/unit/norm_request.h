@@ -1,0 +1,89 @@
+// A fastnorm_norm_args with the memory of its tensors' arrays, easy to change in one place.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/check.h"
+#include "core/norm_desc.h"
+
+namespace fastnorm::test {
+
+struct RequestTensor {
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // empty = compact
+  fastnorm_dtype_id dtype = FASTNORM_DTYPE_F32;
+  uintptr_t address = 0;
+  uint64_t byte_offset = 0;
+  int32_t device_type = FASTNORM_DEVICE_CPU;
+  int32_t device_id = 0;
+  std::optional<int32_t> ndim = std::nullopt;  // other than shape's size
+  bool null_shape = false;
+
+  fastnorm_tensor abi() const {
+    fastnorm_tensor t = {};
+    t.data = reinterpret_cast<void*>(address);
+    t.device_type = device_type;
+    t.device_id = device_id;
+    t.ndim = ndim.value_or(static_cast<int32_t>(shape.size()));
+    t.dtype = fastnorm_dtype_of(dtype);
+    t.shape = null_shape ? nullptr : shape.data();
+    t.strides = strides.empty() ? nullptr : strides.data();
+    t.byte_offset = byte_offset;
+    return t;
+  }
+};
+
+// Addresses that are far apart; nothing is ever read there.
+constexpr uintptr_t address_of(int tensor) {
+  return uintptr_t{0x100000000000} + (static_cast<uintptr_t>(tensor) << 50);
+}
+
+struct Request {
+  fastnorm_norm_args args = {};
+  std::optional<RequestTensor> x, residual, weight, bias, y, residual_out, mean, rstd;
+  CheckedDevice device = {FASTNORM_DEVICE_CPU, 0};
+
+  fastnorm_status check(NormDesc* desc, Error& error) const {
+    const std::optional<RequestTensor>* const from[] = {&x, &residual,     &weight, &bias,
+                                                        &y, &residual_out, &mean,   &rstd};
+    fastnorm_norm_args a = args;
+    const fastnorm_tensor** const to[] = {&a.x, &a.residual,     &a.weight, &a.bias,
+                                          &a.y, &a.residual_out, &a.mean,   &a.rstd};
+    fastnorm_tensor tensors[8];
+    for (int i = 0; i < 8; ++i) {
+      if (!*from[i]) continue;
+      tensors[i] = (*from[i])->abi();
+      *to[i] = &tensors[i];
+    }
+    return check_norm(&a, device, desc, error);
+  }
+};
+
+// rows x n of one dtype: x, weight and y; with `add` residual and residual_out, for LAYER bias.
+inline Request simple_request(std::vector<int64_t> shape, fastnorm_dtype_id dtype, bool add = false,
+                              fastnorm_norm_kind kind = FASTNORM_NORM_RMS) {
+  Request r;
+  r.args.struct_size = sizeof r.args;
+  r.args.eps = 1e-6f;
+  r.args.kind = kind;
+  const auto tensor = [&](int number, std::vector<int64_t> extents) {
+    RequestTensor t;
+    t.shape = std::move(extents);
+    t.dtype = dtype;
+    t.address = address_of(number);
+    return t;
+  };
+  r.x = tensor(0, shape);
+  r.y = tensor(1, shape);
+  r.weight = tensor(2, {shape.back()});
+  if (kind == FASTNORM_NORM_LAYER) r.bias = tensor(3, {shape.back()});
+  if (add) {
+    r.residual = tensor(4, shape);
+    r.residual_out = tensor(5, shape);
+  }
+  return r;
+}
+
+}  // namespace fastnorm::test

@@ -1,0 +1,195 @@
+// Folding of leading dimensions and the tests of overlap, against plain enumeration.
+#include "core/row_map.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <set>
+
+#include "ref/data.h"
+
+namespace fastnorm::test {
+namespace {
+
+using ref::Random;
+
+struct Shape {
+  int64_t outer[kMaxOuter] = {1, 1, 1};
+  int32_t rank = 1;
+};
+
+std::byte* at(uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+// Address of every row in order.
+std::vector<uintptr_t> rows_of(const RowTensor& t, const Shape& s) {
+  std::vector<uintptr_t> rows;
+  for (int64_t k = 0; k < s.outer[2]; ++k) {
+    for (int64_t j = 0; j < s.outer[1]; ++j) {
+      for (int64_t i = 0; i < s.outer[0]; ++i) {
+        const int64_t offset =
+            i * t.stride_bytes[0] + j * t.stride_bytes[1] + k * t.stride_bytes[2];
+        rows.push_back(reinterpret_cast<uintptr_t>(t.data) + static_cast<uintptr_t>(offset));
+      }
+    }
+  }
+  return rows;
+}
+
+TEST(FoldRows, RowsStayWhereTheyAre) {
+  Random random(1);
+  int folded = 0;
+  for (int trial = 0; trial < 20000; ++trial) {
+    Shape s;
+    s.rank = 1 + static_cast<int32_t>(random.below(3));
+    for (int d = 0; d < s.rank; ++d) s.outer[d] = 1 + random.below(4);
+    RowTensor tensors[3];
+    for (RowTensor& t : tensors) {
+      if (random.one_in(5)) continue;  // absent
+      t.data = at(0x100000);
+      int64_t step = 16 * (1 + random.below(2));
+      for (int d = 0; d < s.rank; ++d) {
+        t.stride_bytes[d] = random.one_in(6) ? 0 : step;
+        step = step * s.outer[d] + (random.one_in(3) ? 16 : 0);
+      }
+    }
+    RowTensor* list[] = {&tensors[0], &tensors[1], &tensors[2]};
+    std::array<std::vector<uintptr_t>, 3> before;
+    for (int i = 0; i < 3; ++i) before[static_cast<size_t>(i)] = rows_of(tensors[i], s);
+    const bool keep = random.one_in(2);
+    const Shape was = s;
+    fold_rows(s.outer, &s.rank, list, keep);
+    ASSERT_TRUE(s.rank >= 1 && s.rank <= was.rank);
+    if (keep) {
+      ASSERT_EQ(s.outer[0], was.outer[0]) << "heads";
+    }
+    for (int d = s.rank; d < kMaxOuter; ++d) ASSERT_EQ(s.outer[d], 1);
+    for (int i = 0; i < 3; ++i) {
+      if (!tensors[i]) continue;
+      ASSERT_EQ(before[static_cast<size_t>(i)], rows_of(tensors[i], s)) << "trial " << trial;
+    }
+    folded += s.rank < was.rank;
+  }
+  EXPECT_GT(folded, 5000) << "hardly anything was folded";
+}
+
+TEST(FoldRows, CompactTensorsAreOneDimension) {
+  Shape s{{3, 4, 5}, 3};
+  RowTensor x{at(4096), {64, 192, 768}, Dtype::kF32}, y{at(8192), {32, 96, 384}, Dtype::kBF16};
+  RowTensor absent;
+  RowTensor* list[] = {&x, &y, &absent};
+  fold_rows(s.outer, &s.rank, list, false);
+  EXPECT_EQ(s.rank, 1);
+  EXPECT_EQ(s.outer[0], 60);
+  EXPECT_EQ(x.stride_bytes[0], 64);
+  EXPECT_EQ(y.stride_bytes[0], 32);
+}
+
+TEST(FoldRows, OneTensorsGapKeepsTheDimension) {
+  Shape s{{3, 4, 1}, 2};
+  RowTensor x{at(4096), {64, 192, 0}, Dtype::kF32}, y{at(8192), {64, 256, 0}, Dtype::kF32};
+  RowTensor* list[] = {&x, &y};
+  fold_rows(s.outer, &s.rank, list, false);
+  EXPECT_EQ(s.rank, 2);
+  EXPECT_EQ(s.outer[1], 4);
+}
+
+// --- overlap ---
+
+std::set<uintptr_t> bytes_of_rows(const RowTensor& t, const Shape& s, int64_t row_bytes,
+                                  bool* repeats) {
+  std::set<uintptr_t> bytes;
+  for (const uintptr_t row : rows_of(t, s)) {
+    for (int64_t i = 0; i < row_bytes; ++i) {
+      *repeats |= !bytes.insert(row + static_cast<uintptr_t>(i)).second;
+    }
+  }
+  return bytes;
+}
+
+RowTensor random_tensor(Random& random, const Shape& s, int64_t row_bytes) {
+  RowTensor t{at(0x10000 + static_cast<uintptr_t>(random.below(120))), {}, Dtype::kF32};
+  int64_t step = row_bytes;
+  for (int d = 0; d < s.rank; ++d) {
+    t.stride_bytes[d] = random.one_in(10) ? random.below(40) : step + random.below(3) * row_bytes;
+    step = t.stride_bytes[d] * s.outer[d];
+    if (random.one_in(5)) t.stride_bytes[d] = -t.stride_bytes[d];
+  }
+  return t;
+}
+
+// Saying "disjoint" of what overlaps would let a kernel destroy its input; the opposite only refuses a call.
+TEST(Footprint, DisjointMeansThatNoByteIsShared) {
+  Random random(2);
+  int disjoint_found = 0, shared_found = 0, refused = 0;
+  for (int trial = 0; trial < 30000; ++trial) {
+    Shape s;
+    s.rank = 1 + static_cast<int32_t>(random.below(3));
+    for (int d = 0; d < s.rank; ++d) s.outer[d] = 1 + random.below(4);
+    const int64_t bytes_a = 4 * (1 + random.below(3)), bytes_b = 4 * (1 + random.below(3));
+    const RowTensor a = random_tensor(random, s, bytes_a);
+    RowTensor b = random_tensor(random, s, bytes_b);
+    if (random.one_in(2)) std::copy(a.stride_bytes, a.stride_bytes + kMaxOuter, b.stride_bytes);
+    Footprint fa, fb;
+    ASSERT_TRUE(footprint(a, s.outer, bytes_a, &fa));
+    ASSERT_TRUE(footprint(b, s.outer, bytes_b, &fb));
+    bool repeats_a = false, repeats_b = false;
+    const std::set<uintptr_t> set_a = bytes_of_rows(a, s, bytes_a, &repeats_a);
+    const std::set<uintptr_t> set_b = bytes_of_rows(b, s, bytes_b, &repeats_b);
+    ASSERT_EQ(fa.begin, *set_a.begin());
+    ASSERT_EQ(fa.end, *set_a.rbegin() + 1);
+    if (rows_disjoint(fa)) {
+      ASSERT_FALSE(repeats_a) << "trial " << trial;
+    }
+    bool shared = false;
+    for (const uintptr_t byte : set_a) shared = shared || set_b.count(byte) != 0;
+    const bool said = disjoint(fa, fb);
+    ASSERT_EQ(said, disjoint(fb, fa)) << "trial " << trial;
+    if (said) {
+      ASSERT_FALSE(shared) << "trial " << trial;
+    }
+    (shared ? shared_found : said ? disjoint_found : refused) += 1;
+  }
+  EXPECT_GT(disjoint_found, 3000);
+  EXPECT_GT(shared_found, 3000);
+  EXPECT_LT(refused, 8000) << "too many harmless pairs are refused";
+}
+
+Footprint footprint_of(uintptr_t data, std::array<int64_t, 3> strides, Shape s, int64_t row_bytes) {
+  RowTensor t{at(data), {strides[0], strides[1], strides[2]}, Dtype::kF32};
+  Footprint f;
+  EXPECT_TRUE(footprint(t, s.outer, row_bytes, &f));
+  return f;
+}
+
+TEST(Footprint, HeadsOfOneFusedBuffer) {
+  const Shape tokens_of_heads{{4, 100, 1}, 2};
+  const Footprint query = footprint_of(0x1000, {64, 1024, 0}, tokens_of_heads, 64);
+  const Footprint key = footprint_of(0x1000 + 256, {64, 1024, 0}, tokens_of_heads, 64);
+  const Footprint near = footprint_of(0x1000 + 192, {64, 1024, 0}, tokens_of_heads, 64);
+  EXPECT_TRUE(disjoint(query, key));
+  EXPECT_FALSE(disjoint(query, near));
+  EXPECT_FALSE(disjoint(query, query));
+  EXPECT_TRUE(rows_disjoint(query));
+}
+
+TEST(Footprint, HalvesOfRows) {
+  const Shape rows{{100, 1, 1}, 1};
+  EXPECT_TRUE(disjoint(footprint_of(0x1000, {256, 0, 0}, rows, 128),
+                       footprint_of(0x1080, {256, 0, 0}, rows, 128)));
+  EXPECT_FALSE(disjoint(footprint_of(0x1000, {256, 0, 0}, rows, 130),
+                        footprint_of(0x1080, {256, 0, 0}, rows, 128)));
+}
+
+TEST(Footprint, OutOfTheAddressSpace) {
+  const int64_t outer[kMaxOuter] = {4, 1, 1};
+  Footprint f;
+  const RowTensor up{at(UINTPTR_MAX - 100), {64, 0, 0}, Dtype::kF32};
+  EXPECT_FALSE(footprint(up, outer, 64, &f));
+  const RowTensor down{at(100), {-64, 0, 0}, Dtype::kF32};
+  EXPECT_FALSE(footprint(down, outer, 64, &f));
+  const RowTensor overflow{at(4096), {INT64_MAX / 2, 0, 0}, Dtype::kF32};
+  EXPECT_FALSE(footprint(overflow, outer, 64, &f));
+}
+
+}  // namespace
+}  // namespace fastnorm::test

@@ -1,0 +1,219 @@
+// fastnorm explain: what a call would do, without memory and without a GPU.
+#include <cstdio>
+#include <memory>
+
+#include "commands.h"
+#include "dtype.h"
+#include "json.h"
+#include "machine.h"
+#include "norm_options.h"
+
+namespace fastnorm::tool {
+namespace {
+
+struct ExplainOptions {
+  std::vector<int64_t> shape;
+  std::string dtype = "bf16", device = "cpu", parameter_dtype, residual_dtype;
+  bool residual = false, residual_out = false, no_weight = false, bias = false;
+  bool statistics = false, head_weights = false, in_place = false, json = false;
+  int64_t row_stride_elems = 0, offset_elems = 0;
+  int32_t threads = 1;
+  NormOptions norm;
+};
+
+// Addresses of tensors that do not exist: a query looks at overlap and alignment, not at memory.
+// Each tensor has a region of its own, far more than any tensor has bytes.
+class Regions {
+ public:
+  std::byte* next() { return reinterpret_cast<std::byte*>(uintptr_t{++used_} << 52); }
+
+ private:
+  uintptr_t used_ = 0;
+};
+
+// The tensors of a call and its arguments, which point at them.
+class Question {
+ public:
+  Question(const ExplainOptions& options, const Target& target)
+      : options_(options), target_(target) {
+    const fastnorm_dtype dtype = find_dtype(options.dtype)->dtype;
+    const fastnorm_dtype parameters = or_else(options.parameter_dtype, dtype);
+    const fastnorm_dtype sums = or_else(options.residual_dtype, dtype);
+    const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+    const std::vector<int64_t>& shape = options.shape;
+    std::vector<int64_t> columns = {shape.back()}, statistics = {1};
+    if (shape.size() > 1) statistics.assign(shape.begin(), shape.end() - 1);
+    if (options.head_weights) columns = {statistics.back(), shape.back()};
+
+    x_ = rows(regions_.next(), dtype);
+    y_ = rows(options.in_place ? address_of(x_) : regions_.next(), dtype);
+    if (options.residual) residual_ = rows(regions_.next(), sums);
+    if (options.residual_out) {
+      residual_out_ = rows(options.in_place ? address_of(residual_) : regions_.next(), sums);
+    }
+    if (!options.no_weight) weight_ = TensorView(target, regions_.next(), parameters, columns);
+    if (options.bias) bias_ = TensorView(target, regions_.next(), parameters, columns);
+    if (options.statistics) rstd_ = TensorView(target, regions_.next(), f32, statistics);
+  }
+
+  fastnorm_norm_args args() {
+    fastnorm_norm_args args = {};
+    options_.norm.apply(&args);
+    args.x = x_.get();
+    args.residual = residual_.get();
+    args.weight = weight_.get();
+    args.bias = bias_.get();
+    args.y = y_.get();
+    args.residual_out = residual_out_.get();
+    args.rstd = rstd_.get();
+    return args;
+  }
+
+ private:
+  static fastnorm_dtype or_else(const std::string& name, fastnorm_dtype otherwise) {
+    return name.empty() ? otherwise : find_dtype(name)->dtype;
+  }
+
+  static std::byte* address_of(TensorView& view) {
+    const fastnorm_tensor* t = view.get();
+    return t != nullptr ? static_cast<std::byte*>(t->data) : nullptr;
+  }
+
+  TensorView rows(std::byte* address, fastnorm_dtype dtype) {
+    const bool placed = reinterpret_cast<uintptr_t>(address) % (uintptr_t{1} << 52) != 0;
+    if (!placed) address += static_cast<size_t>(options_.offset_elems) * element_bytes(dtype);
+    std::vector<int64_t> strides;
+    if (options_.row_stride_elems != 0 && options_.shape.size() > 1) {
+      strides.assign(options_.shape.size(), 1);
+      strides[strides.size() - 2] = options_.row_stride_elems;
+      for (size_t d = strides.size() - 2; d-- > 0;) {
+        // May wrap, for shapes that the library refuses.
+        strides[d] = static_cast<int64_t>(static_cast<uint64_t>(strides[d + 1]) *
+                                          static_cast<uint64_t>(options_.shape[d + 1]));
+      }
+    }
+    return TensorView(target_, address, dtype, options_.shape, strides);
+  }
+
+  const ExplainOptions& options_;
+  Target target_;
+  Regions regions_;
+  TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_;
+};
+
+Json to_json(const fastnorm_info& info, bool cuda) {
+  Json json = {{"kernel", info.kernel},
+               {"launches", info.launches},
+               {"workspace_bytes", info.workspace_bytes},
+               {"bytes_read", info.bytes_read},
+               {"bytes_written", info.bytes_written},
+               {"vector_bytes", info.vector_bytes}};
+  if (cuda) {
+    json["threads_per_row"] = info.threads_per_row;
+    json["vectors_per_thread"] = info.vectors_per_thread;
+    json["rows_per_block"] = info.rows_per_block;
+    json["blocks_per_row"] = info.blocks_per_row;
+    json["blocks"] = info.blocks;
+  } else {
+    json["rows_per_range"] = info.rows_per_block;
+    json["ranges"] = info.blocks;
+  }
+  return json;
+}
+
+void print_text(const fastnorm_info& info, bool cuda) {
+  const auto line = [](const char* label, const std::string& text) {
+    std::printf("%-18s %s\n", label, text.c_str());
+  };
+  const auto number = [](auto value) { return std::to_string(value); };
+  line("kernel", info.launches == 0 ? "none: there are no rows" : info.kernel);
+  line("launches", number(info.launches));
+  if (cuda) {
+    line("threads per row", number(info.threads_per_row));
+    line("row held in", info.vectors_per_thread == 0
+                            ? "no registers: the row is streamed"
+                            : number(info.vectors_per_thread) + " vectors of 16 bytes a thread");
+    line("rows per block", number(info.rows_per_block));
+    line("blocks per row", number(info.blocks_per_row));
+    line("grid", number(info.blocks) + " blocks");
+  } else {
+    line("least range", number(info.rows_per_block) + " rows");
+    line("ranges", number(info.blocks) + " at the most");
+  }
+  line("widest access", number(info.vector_bytes) + " bytes");
+  line("workspace", number(info.workspace_bytes) + " bytes");
+  line("reads", number(info.bytes_read) + " bytes");
+  line("writes", number(info.bytes_written) + " bytes");
+}
+
+void run_explain(const ExplainOptions& options) {
+  const Target target = parse_target(options.device);
+  const ContextPtr context = make_context(target, options.threads);
+  Question question(options, target);
+  const fastnorm_norm_args args = question.args();
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_query(context.get(), &args, &info));
+  if (options.json) {
+    print_json(to_json(info, target.is_cuda()));
+  } else {
+    print_text(info, target.is_cuda());
+  }
+}
+
+void check_combination(const ExplainOptions& options) {
+  if (options.residual_out && options.in_place && !options.residual) {
+    throw CLI::ValidationError("--residual-out --in-place needs --residual");
+  }
+}
+
+}  // namespace
+
+void add_explain(CLI::App& program) {
+  auto options = std::make_shared<ExplainOptions>();
+  CLI::App* command = program.add_subcommand(
+      "explain", "What a call would do: kernel, tile, workspace, bytes. Nothing runs");
+  const CLI::IsMember row_dtypes(row_dtype_names());
+  command->add_option("--shape", options->shape, "shape of x, such as 4096,8192")
+      ->delimiter(',')
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--dtype", options->dtype, "dtype of x and y")
+      ->check(row_dtypes)
+      ->capture_default_str();
+  command
+      ->add_option("--device", options->device,
+                   "cpu, cuda:N, or a GPU that need not be there: sm_80, sm_90, sm_100f, sm_120f")
+      ->check(CLI::Validator(check_target, "DEVICE"))
+      ->capture_default_str();
+  command->add_flag("--residual", options->residual, "a residual is added");
+  command->add_flag("--residual-out", options->residual_out, "the sum is stored");
+  command->add_option("--residual-dtype", options->residual_dtype, "default: x's")
+      ->check(row_dtypes);
+  command
+      ->add_option("--parameter-dtype", options->parameter_dtype,
+                   "dtype of weight and bias; default: x's")
+      ->check(row_dtypes);
+  command->add_flag("--no-weight", options->no_weight, "there is no weight");
+  command->add_flag("--bias", options->bias, "there is a bias");
+  command->add_flag("--head-weights", options->head_weights, "a row of weights for each head");
+  command->add_flag("--rstd", options->statistics, "rstd is stored");
+  command->add_flag("--in-place", options->in_place, "y over x, residual_out over residual");
+  command->add_option("--row-stride", options->row_stride_elems,
+                      "elements from one row to the next; default: compact");
+  command
+      ->add_option("--offset", options->offset_elems,
+                   "elements between a 4096-byte boundary and the first row")
+      ->check(CLI::Range(0, 4096));
+  command->add_option("--threads", options->threads, "CPU threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "print JSON");
+  options->norm.add_to(*command);
+  command->callback([options] {
+    check_combination(*options);
+    run_explain(*options);
+  });
+}
+
+}  // namespace fastnorm::tool

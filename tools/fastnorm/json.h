@@ -1,0 +1,16 @@
+// Printing JSON, with keys in the order in which they were set.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace fastnorm::tool {
+
+using Json = nlohmann::ordered_json;
+
+// Prints to stdout with a newline.
+void print_json(const Json& document);
+// Writes a file; throws CommandError.
+void write_json(const std::string& path, const Json& document);
+
+}  // namespace fastnorm::tool

@@ -1,0 +1,64 @@
+#include "machine.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace fastnorm::tool {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+}  // namespace
+
+void Block::Free::operator()(std::byte* p) const { std::free(p); }
+
+Block::Block(size_t host_bytes) {
+  const size_t bytes = (host_bytes + kPageBytes) / kPageBytes * kPageBytes;
+  if (bytes < host_bytes) throw std::bad_alloc();
+  host_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes)));
+  if (host_ == nullptr) throw std::bad_alloc();
+}
+
+Machine::Machine(const Target& target, int32_t threads) : target_(target) {
+  // The context first: where there is no GPU, the library's text says more than the driver's.
+  context_ = make_context(target, threads);
+  if (!target.is_cuda()) return;
+  device_ = support::open_devmem(target.device_id);
+  stream_ = std::make_unique<support::DeviceStream>(device_);
+}
+
+Block Machine::allocate(size_t bytes) const {
+  return target_.is_cuda() ? Block(device_, bytes) : Block(bytes);
+}
+
+void Machine::upload(std::byte* to, const void* from, size_t bytes) const {
+  if (target_.is_cuda()) {
+    support::devmem_check(devmem_upload(device(), to, from, bytes));
+  } else if (bytes != 0) {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+void Machine::download(void* to, const std::byte* from, size_t bytes) const {
+  if (target_.is_cuda()) {
+    support::devmem_check(devmem_download(device(), to, from, bytes));
+  } else if (bytes != 0) {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+void Machine::synchronize() const {
+  if (stream_ != nullptr) stream_->synchronize();
+}
+
+void Machine::run(const fastnorm_norm_args& args) const {
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_query(context(), &args, &info));
+  const Block workspace = info.workspace_bytes != 0 ? allocate(info.workspace_bytes) : Block();
+  check(fastnorm_norm(context(), &args, workspace.get(), info.workspace_bytes, stream()));
+  synchronize();
+}
+
+}  // namespace fastnorm::tool

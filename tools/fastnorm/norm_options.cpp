@@ -1,0 +1,101 @@
+#include "norm_options.h"
+
+#include <array>
+#include <utility>
+#include <vector>
+
+namespace fastnorm::tool {
+namespace {
+
+template <typename Enum>
+using Choice = std::pair<const char*, Enum>;
+
+constexpr std::array<Choice<fastnorm_norm_kind>, 2> kKinds = {
+    {{"rms", FASTNORM_NORM_RMS}, {"layer", FASTNORM_NORM_LAYER}}};
+constexpr std::array<Choice<fastnorm_rounding>, 3> kRoundings = {
+    {{"once", FASTNORM_ROUND_ONCE},
+     {"normalized", FASTNORM_ROUND_NORMALIZED},
+     {"every-step", FASTNORM_ROUND_EVERY_STEP}}};
+constexpr std::array<Choice<fastnorm_residual_rounding>, 3> kResidualRoundings = {
+    {{"exact", FASTNORM_RESIDUAL_EXACT},
+     {"before-apply", FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY},
+     {"before-statistics", FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS}}};
+constexpr std::array<Choice<fastnorm_quant_scheme>, 6> kQuantSchemes = {
+    {{"none", FASTNORM_QUANT_NONE},
+     {"per-tensor", FASTNORM_QUANT_PER_TENSOR},
+     {"per-row", FASTNORM_QUANT_PER_ROW},
+     {"per-block", FASTNORM_QUANT_PER_BLOCK},
+     {"mxfp8", FASTNORM_QUANT_MXFP8},
+     {"nvfp4", FASTNORM_QUANT_NVFP4}}};
+constexpr std::array<Choice<fastnorm_quant_source>, 2> kQuantSources = {
+    {{"f32", FASTNORM_QUANT_FROM_F32}, {"rounded", FASTNORM_QUANT_FROM_ROUNDED}}};
+constexpr std::array<Choice<fastnorm_scale_layout>, 3> kScaleLayouts = {
+    {{"row-major", FASTNORM_SCALE_ROW_MAJOR},
+     {"column-major", FASTNORM_SCALE_COLUMN_MAJOR},
+     {"swizzled-128x4", FASTNORM_SCALE_SWIZZLED_128X4}}};
+
+template <typename Choices>
+void add_choice(CLI::App& command, const char* name, std::string& value, const Choices& choices,
+                const char* text) {
+  std::vector<std::string> names;
+  for (const auto& choice : choices) names.emplace_back(choice.first);
+  command.add_option(name, value, text)
+      ->check(CLI::IsMember(names))
+      ->capture_default_str()
+      ->group("Arithmetic");
+}
+
+template <typename Choices>
+auto value_of(const Choices& choices, const std::string& name) {
+  for (const auto& choice : choices) {
+    if (name == choice.first) return choice.second;
+  }
+  throw CommandError("no such choice: " + name);  // the parser has let nothing else through
+}
+
+}  // namespace
+
+void NormOptions::add_to(CLI::App& command) {
+  const auto add = [&](const char* name, auto& value, const char* text) {
+    command.add_option(name, value, text)->capture_default_str()->group("Arithmetic");
+  };
+  const auto flag = [&](const char* name, bool& value, const char* text) {
+    command.add_flag(name, value, text)->group("Arithmetic");
+  };
+  add_choice(command, "--kind", kind_, kKinds, "RMSNorm or LayerNorm");
+  add("--eps", eps_, "added to the mean square or variance, >= 0");
+  add("--weight-offset", weight_offset_, "added to the weight in f32; 1 for Gemma");
+  add_choice(command, "--rounding", rounding_, kRoundings, "where y is rounded to x's dtype");
+  add_choice(command, "--residual-rounding", residual_rounding_, kResidualRoundings,
+             "which value of x + residual is normalised");
+  flag("--pdl-wait", pdl_wait_, "GPU: wait for the stream's previous kernel inside the kernel");
+  flag("--pdl-trigger", pdl_trigger_, "GPU: let the stream's next kernel start early");
+  add_choice(command, "--quant-scheme", quant_scheme_, kQuantSchemes, "how --quantized is scaled");
+  add("--quant-block-size", quant_block_size_, "columns of a scale block (per-block): 64 or 128");
+  add_choice(command, "--quant-source", quant_source_, kQuantSources,
+             "quantise the f32 result, or the result rounded to x's dtype");
+  add_choice(command, "--scale-layout", scale_layout_, kScaleLayouts, "order of the scales");
+  flag("--scale-pow2", scale_pow2_, "round dynamic fp8 scales up to a power of two");
+  add("--amax-floor", amax_floor_, "least magnitude a dynamic scale is made from; 0 = 1e-10");
+  add("--clamp", clamp_, "clamp results to +-CLAMP before quantising; 0 = off");
+}
+
+void NormOptions::apply(fastnorm_norm_args* args) const {
+  args->struct_size = sizeof *args;
+  args->kind = value_of(kKinds, kind_);
+  args->eps = eps_;
+  args->weight_offset = weight_offset_;
+  args->rounding = value_of(kRoundings, rounding_);
+  args->residual_rounding = value_of(kResidualRoundings, residual_rounding_);
+  args->flags = (pdl_wait_ ? uint32_t{FASTNORM_NORM_PDL_WAIT} : 0) |
+                (pdl_trigger_ ? uint32_t{FASTNORM_NORM_PDL_TRIGGER} : 0);
+  args->quant_scheme = value_of(kQuantSchemes, quant_scheme_);
+  args->quant_block_size = quant_block_size_;
+  args->quant_source = value_of(kQuantSources, quant_source_);
+  args->scale_layout = value_of(kScaleLayouts, scale_layout_);
+  args->scale_pow2 = scale_pow2_ ? 1 : 0;
+  args->amax_floor = amax_floor_;
+  args->clamp = clamp_;
+}
+
+}  // namespace fastnorm::tool

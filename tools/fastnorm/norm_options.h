@@ -1,0 +1,28 @@
+// The scalar fields of fastnorm_norm_args as command-line options, shared by the commands that make
+// a call.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "library.h"
+
+namespace fastnorm::tool {
+
+class NormOptions {
+ public:
+  void add_to(CLI::App& command);
+  // Sets the scalar fields of `args`, struct_size included.
+  void apply(fastnorm_norm_args* args) const;
+
+ private:
+  std::string kind_ = "rms", rounding_ = "once", residual_rounding_ = "exact";
+  float eps_ = 1e-6f, weight_offset_ = 0;
+  bool pdl_wait_ = false, pdl_trigger_ = false;
+  std::string quant_scheme_ = "none", quant_source_ = "f32", scale_layout_ = "row-major";
+  int32_t quant_block_size_ = 0;
+  bool scale_pow2_ = false;
+  float amax_floor_ = 0, clamp_ = 0;
+};
+
+}  // namespace fastnorm::tool

@@ -1,0 +1,110 @@
+"""One Meson build folder: configure, compile, run its tests into the report."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILDS = ROOT / "build-test"
+VENV = ROOT / ".venv"
+CHECK = "tests/check/fastnorm_check"
+JOBS = len(os.sched_getaffinity(0))
+
+
+class BuildFailed(Exception):
+    pass
+
+
+def run(command, **options):
+    """Runs a command; its exit code and all it wrote."""
+    result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, errors="replace", **options)
+    return result.returncode, result.stdout
+
+
+class Build:
+    def __init__(self, name, *options, compiler=None, cross_file=None, env=None):
+        """options: -D and others of meson setup; compiler: (C, C++) in place of the default."""
+        self.folder = BUILDS / name
+        self.options = ["--native-file", VENV / "native.ini", "-Dwerror=true", *options]
+        if cross_file:
+            self.options += ["--cross-file", cross_file]
+        self.env = {**os.environ, **(env or {})}
+        if compiler:
+            self.env["CC"], self.env["CXX"] = compiler
+
+    def make(self):
+        """Configures, anew where what is there cannot be reconfigured, and compiles everything."""
+        code, text = 1, ""
+        if (self.folder / "build.ninja").exists():
+            code, text = self._run("meson", "setup", "--reconfigure", self.folder, *self.options)
+        if code != 0:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            code, text = self._run("meson", "setup", self.folder, *self.options)
+        if code != 0:
+            raise BuildFailed(f"meson setup {self.folder.name}\n{text[-4000:]}")
+        self.configured = text
+        code, text = self._run("ninja", "-C", self.folder, "-j", JOBS)
+        if code != 0:
+            raise BuildFailed(f"ninja -C {self.folder.name}\n{text[-8000:]}")
+
+    def tests(self):
+        """All tests of the folder, as Meson knows them; 'program' is what runs, relative to the folder."""
+        _, text = run(["meson", "introspect", "--tests", self.folder], env=self.env)
+        found = json.loads(text)
+        for test in found:
+            path = Path(test["cmd"][0])
+            inside = path.is_absolute() and path.is_relative_to(self.folder)
+            test["program"] = str(path.relative_to(self.folder)) if inside else str(path)
+        return found
+
+    def run_tests(self, report, keep=lambda test: True, env=None, wrapper=None, slower=4):
+        """Runs the tests that `keep` wants; slower multiplies their time limits."""
+        tests = [t for t in self.tests() if keep(t)]
+        if not tests:
+            report.add_failed(f"no test to run in {self.folder.name}")
+            return
+        names = [t["name"] for t in tests]
+        command = ["meson", "test", "-C", self.folder, "--no-rebuild", "--num-processes", JOBS,
+                   "--timeout-multiplier", slower, *names]
+        if wrapper:
+            command += ["--wrapper", " ".join(wrapper)]
+        log = self.folder / "meson-logs" / "testlog.json"
+        log.unlink(missing_ok=True)
+        code, text = run(command, env={**self.env, **(env or {})})
+        # With a wrapper Meson names the log after it.
+        logs = [log] if log.exists() else sorted(log.parent.glob("testlog-*.json"), key=os.path.getmtime)[-1:]
+        results = [json.loads(line) for path in logs for line in path.read_text().splitlines()]
+        if len(results) != len(tests):
+            report.add_failed(f"meson test ran {len(results)} of {len(tests)} tests, exit code {code}", text)
+        for result in results:
+            output = result.get("stdout") or ""
+            stderr = result.get("stderr") or ""
+            whole = f"{stderr}\n{output}" if stderr else output
+            name = result["name"].split(":")[-1]
+            print(f"  {result['result']:8} {result['duration']:6.1f} s  {name}", flush=True)
+            report.add_program(name, result["returncode"], whole, result["result"] == "TIMEOUT")
+
+    def run_program(self, report, name, command, env=None, timeout=900):
+        """Runs one test program outside Meson's list."""
+        start, late = time.monotonic(), False
+        try:
+            code, text = run(command, env={**self.env, **(env or {})}, timeout=timeout, cwd=self.folder)
+        except subprocess.TimeoutExpired as stop:
+            code, text, late = -1, (stop.stdout or b"").decode(errors="replace"), True
+        ok = report.add_program(name, code, text, late)
+        print(f"  {'OK' if ok else 'FAIL':8} {time.monotonic() - start:6.1f} s  {name}", flush=True)
+
+    def run_check(self, report, name, *options, env=None, wrapper=()):
+        """Runs the program that tests every kernel of every table, on the CPU and on its reduced sweep."""
+        program = self.folder / CHECK
+        if not program.exists():
+            report.add_failed(f"{self.folder.name}: {CHECK} is not built")
+            return
+        self.run_program(report, name, [*wrapper, program, "--device", "cpu", "--reduced", *options], env=env)
+
+    def _run(self, *command):
+        return run(command, env=self.env, cwd=ROOT)

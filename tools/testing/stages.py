@@ -1,0 +1,190 @@
+"""The stages of the test run, in their order. Each is a function of the report and the options."""
+
+import os
+import platform
+import shutil
+import sys
+
+from build import CHECK, ROOT, VENV, Build, run
+
+X86_64 = platform.machine() == "x86_64"
+QEMU_AARCH64 = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+STYLE_TEST = ROOT / "tests" / "style" / "style_test.py"
+
+
+def suite_is(*suites):
+    """Tests of one of these suites."""
+    return lambda test: any(s.split(":")[-1] in suites for s in test["suite"])
+
+
+def not_once(test):
+    """All tests but those for which one build is enough: the full sweep of the check program, which has
+    a reduced one, and the compile-only header matrix."""
+    return test["program"] != CHECK and test["name"] != "headers"
+
+
+# The library and its tests; the command-line program and the benchmark take longer to compile than both.
+LEAN = ["-Dtools=false", "-Dbench=false"]
+
+
+def native_build():
+    cuda = "enabled" if X86_64 else "disabled"
+    return Build("native", f"-Dcuda={cuda}", f"-Dprefix={ROOT / 'build-test' / 'prefix'}", "-Dlibdir=lib")
+
+
+# --- stages ---
+
+
+def style(report, _):
+    """Format, shell scripts, which layer includes which, clean text."""
+    code, text = run([sys.executable, STYLE_TEST])
+    report.add_program("style", code, text)
+
+
+def build(report, _):
+    """The library as it ships, with CUDA kernels for sm_90, and all tests and programs."""
+    native_build().make()
+    report.add_passed()
+
+
+def native_tests(report, _):
+    """unit, check, api, headers and abi, cli, fuzz corpus."""
+    native_build().run_tests(report)
+
+
+def kernels(report, _):
+    """Registers and spills of every GPU kernel of the build."""
+    if not X86_64:
+        report.add_skipped("kernel report", "CUDA is built on x86-64 only")
+        return
+    folder = native_build().folder
+    code, text = run([sys.executable, ROOT / "tools" / "kernel_report.py", folder / "src" / "libfastnorm.so",
+                      "--output", folder / "kernel_report.txt", "--native-file", VENV / "native.ini"])
+    print(text)
+    report.add_program("kernel report", code, text)
+
+
+def consumers(report, _):
+    """Programs built against the installed library, and against the build folder, by pkg-config alone."""
+    native = native_build()
+    prefix = ROOT / "build-test" / "prefix"
+    shutil.rmtree(prefix, ignore_errors=True)
+    code, text = run(["meson", "install", "-C", native.folder, "--no-rebuild", "--quiet"])
+    if code != 0:
+        report.add_failed("meson install", text)
+        return
+    script = ROOT / "pkgconfig" / "consumer_test.py"
+    for name, options in (
+        ("installed", ["--pkgconfig", prefix / "lib" / "pkgconfig", "--prefix", prefix]),
+        ("uninstalled", ["--pkgconfig", native.folder / "meson-uninstalled"]),
+    ):
+        native.run_program(report, f"consumers, {name}",
+                           [sys.executable, script, *options, "--work", native.folder / f"consumers-{name}"])
+
+
+def isa_levels(report, _):
+    """The C API and the command line on every lower instruction set; AVX2 on an emulated older CPU."""
+    if not X86_64:
+        report.add_skipped("lower instruction sets", "x86-64 only")
+        return
+    native = native_build()
+    for isa in ("scalar", "avx2"):
+        print(f"FASTNORM_CPU_ISA={isa}")
+        native.run_tests(report, suite_is("api", "cli"), env={"FASTNORM_CPU_ISA": isa})
+    native.run_check(report, "check on an emulated Haswell", "--isa", "avx2", "--filter", "plain rms",
+                     env={"FASTNORM_EMULATED_AVX": "1"}, wrapper=["qemu-x86_64", "-cpu", "Haswell"])
+
+
+def sanitized(report, build_folder, env, wrapper=()):
+    """All tests of a sanitizer's build; the check program on its reduced sweep."""
+    build_folder.run_tests(report, not_once, env=env, wrapper=list(wrapper), slower=15)
+    build_folder.run_check(report, "check, reduced", env=env, wrapper=wrapper)
+
+
+def asan_build():
+    # Checks that end the program and are calls: the CPU kernels compile three times as fast as with checks
+    # that go on, inlined.
+    cheap = "['-fno-sanitize-recover=all', '-mllvm', '-asan-instrumentation-with-call-threshold=0']"
+    return Build("asan", "-Dcuda=disabled", "-Db_sanitize=address,undefined", "-Db_lundef=false",
+                 f"-Dcpp_args={cheap}", "-Dfuzz=true", "-Dbench=false", compiler=("clang", "clang++"))
+
+
+ASAN_ENV = {
+    "ASAN_OPTIONS": "abort_on_error=0:exitcode=99:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1:exitcode=99",
+}
+
+
+def asan(report, _):
+    """Address and undefined-behaviour sanitizers, host code, on the CPU."""
+    folder = asan_build()
+    folder.make()
+    sanitized(report, folder, ASAN_ENV)
+
+
+def tsan(report, _):
+    """Thread sanitizer, host code, on the CPU."""
+    folder = Build("tsan", "-Dcuda=disabled", "-Db_sanitize=thread", "-Db_lundef=false", *LEAN,
+                   compiler=("clang", "clang++"))
+    folder.make()
+    # TSan wants its own address layout; older runtimes stop where the kernel randomises more than they know.
+    setarch = ["setarch", platform.machine(), "-R"]
+    wrapper = setarch if run([*setarch, "true"])[0] == 0 else []
+    sanitized(report, folder, {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99"}, wrapper)
+
+
+def fuzz(report, options):
+    """libFuzzer over check and plan: the corpus, then new inputs for a minute."""
+    folder = asan_build()
+    folder.make()
+    found = folder.folder / "fuzz-found"
+    shutil.rmtree(found, ignore_errors=True)
+    found.mkdir()
+    code, text = run([folder.folder / "tests" / "fuzz" / "norm_fuzz", found, ROOT / "tests" / "fuzz" / "corpus",
+                      f"-max_total_time={options.fuzz_seconds}", "-max_len=768", "-timeout=10",
+                      f"-artifact_prefix={found}/", "-print_final_stats=1"], env={**os.environ, **ASAN_ENV})
+    executed = [line for line in text.splitlines() if "number_of_executed_units" in line]
+    print("\n".join(executed))
+    if code == 0 and executed:
+        report.add_passed()
+    else:
+        report.add_failed(f"norm_fuzz, exit code {code}; the input is in {found.relative_to(ROOT)}", text)
+
+
+def cpu_only(report, _):
+    """Builds without CUDA: gcc as a release with a static C++ runtime, and clang."""
+    for name, options, compiler in (
+        ("cpu-gcc", ["--buildtype=release", "-Dstatic_cpp_runtime=true"], ("gcc", "g++")),
+        ("cpu-clang", [], ("clang", "clang++")),
+    ):
+        folder = Build(name, "-Dcuda=disabled", *LEAN, *options, compiler=compiler)
+        folder.make()
+        folder.run_tests(report, not_once)
+        folder.run_check(report, f"check, reduced, {name}")
+
+
+def neon(report, _):
+    """AArch64: cross-built and emulated; natively the stages before have tested it."""
+    if not X86_64:
+        report.add_skipped("cross build for AArch64", "this is AArch64")
+        return
+    folder = Build("neon", "-Dcuda=disabled", *LEAN, cross_file=ROOT / "tools" / "testing" / "aarch64.ini")
+    folder.make()
+    folder.run_tests(report, not_once, slower=20)
+    folder.run_check(report, "check, reduced", wrapper=QEMU_AARCH64)
+
+
+# (function, stages it builds on)
+STAGES = {
+    "style": (style, []),
+    "build": (build, []),
+    "tests": (native_tests, ["build"]),
+    "kernels": (kernels, ["build"]),
+    "consumers": (consumers, ["build"]),
+    "isa": (isa_levels, ["build"]),
+    "cpu-only": (cpu_only, []),
+    "neon": (neon, []),
+    "asan": (asan, []),
+    "tsan": (tsan, []),
+    "fuzz": (fuzz, []),
+}
