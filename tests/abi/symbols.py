@@ -17,7 +17,7 @@ VERSION_NODE = "FASTNORM_0"
 
 NEEDED = {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6",
           "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
-NEEDED_STATIC_RUNTIME = {"libm.so.6", "libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+NEEDED_STATIC_RUNTIME = NEEDED - {"libstdc++.so.6"}
 # Greatest symbol versions of the oldest system supported, Debian 12; a build on Ubuntu 24.04 is for
 # that and later.
 GREATEST = {
