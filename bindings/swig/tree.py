@@ -264,7 +264,10 @@ def attributes(node):
 
 
 def parse_doc(text):
-    lines = [re.sub(r"^\s*\*( {0,2}|$)", "", line).rstrip() for line in (text or "").strip().split("\n")]
+    """The comment without its stars. The comment of a macro with arguments, which is no item, comes joined
+    by two blanks with the next one: only the last counts."""
+    text = re.split(r"(?<=[.])  (?=\S)", text or "")[-1]
+    lines = [re.sub(r"^\s*\*( {0,2}|$)", "", line).rstrip() for line in text.strip().split("\n")]
     return "\n".join(line.strip() if i == 0 else line for i, line in enumerate(lines)).strip()
 
 

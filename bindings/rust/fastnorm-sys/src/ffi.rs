@@ -1,0 +1,902 @@
+// Generated from the public headers by bindings/swig/generate.py; do not edit.
+
+use core::ffi::{c_char, c_uint, c_void};
+use core::marker::{PhantomData, PhantomPinned};
+use core::mem::{offset_of, size_of};
+
+/// Version of these headers. The library that is loaded at run time says its own with
+/// fastnorm_version().
+pub const FASTNORM_VERSION_MAJOR: i32 = 0;
+
+pub const FASTNORM_VERSION_MINOR: i32 = 1;
+
+pub const FASTNORM_VERSION_PATCH: i32 = 0;
+
+/// One comparable number: major \* 10000 + minor \* 100 + patch.
+pub const FASTNORM_VERSION: i32 = 100;
+
+extern "C" {
+    /// Version of the loaded library, as FASTNORM_VERSION counts it. Never fails; callable from any
+    /// thread at any time.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_version() -> i32;
+
+    /// Version of the loaded library as text, such as "0.1.0". Static; never NULL.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_version_string() -> *const c_char;
+
+    /// What this build contains, one "key: value" line each: compiler, CPU instruction sets, GPU
+    /// architectures, the CUDA compiler's version. For people and logs; the format may grow.
+    /// Static; never NULL.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_build_info() -> *const c_char;
+
+    /// Version of the arithmetic: two libraries with the same number give the same bits for the
+    /// same call on the same backend. Any change to an order of summation, a constant or a rounding
+    /// raises it.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_numeric_version() -> i32;
+}
+
+/// Result of a call.
+pub type fastnorm_status = c_uint;
+pub const FASTNORM_OK: fastnorm_status = 0;
+pub const FASTNORM_ERROR_ARGUMENT: fastnorm_status = 10;
+pub const FASTNORM_ERROR_SHAPE: fastnorm_status = 20;
+pub const FASTNORM_ERROR_DTYPE: fastnorm_status = 30;
+pub const FASTNORM_ERROR_LAYOUT: fastnorm_status = 40;
+pub const FASTNORM_ERROR_UNSUPPORTED: fastnorm_status = 50;
+pub const FASTNORM_ERROR_DEVICE: fastnorm_status = 60;
+pub const FASTNORM_ERROR_OUT_OF_MEMORY: fastnorm_status = 70;
+pub const FASTNORM_ERROR_INTERNAL: fastnorm_status = 80;
+/// Fixes the size of the type; never returned.
+pub const FASTNORM_STATUS_MAX_ENUM: fastnorm_status = 0x7fffffff;
+
+extern "C" {
+    /// Name of a status, such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value this library
+    /// does not have. Static.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_status_name(status: fastnorm_status) -> *const c_char;
+
+    /// Text of the calling thread's last failure: argument, value, requirement; for an unsupported
+    /// combination the nearest one that exists. Empty before the first failure; a success does not
+    /// clear it. The text belongs to the library and lives until the same thread's next failing
+    /// call. Never NULL.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_last_error() -> *const c_char;
+
+    /// The CUDA runtime's error code (cudaError_t) behind the calling thread's last
+    /// FASTNORM_ERROR_DEVICE or FASTNORM_ERROR_OUT_OF_MEMORY; 0 where the last failure did not come
+    /// from the CUDA runtime.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_last_device_error() -> i32;
+}
+
+/// Where memory lives, numbered as DLPack's DLDeviceType.
+pub type fastnorm_device_type = c_uint;
+/// Ordinary host memory.
+pub const FASTNORM_DEVICE_CPU: fastnorm_device_type = 1;
+/// Memory of a CUDA device.
+pub const FASTNORM_DEVICE_CUDA: fastnorm_device_type = 2;
+/// Pinned host memory; counts as CPU.
+pub const FASTNORM_DEVICE_CUDA_HOST: fastnorm_device_type = 3;
+/// Managed memory; counts as CUDA.
+pub const FASTNORM_DEVICE_CUDA_MANAGED: fastnorm_device_type = 13;
+pub const FASTNORM_DEVICE_TYPE_MAX_ENUM: fastnorm_device_type = 0x7fffffff;
+
+/// A device: what kind and which one (0 for the CPU).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_device {
+    /// A fastnorm_device_type.
+    pub device_type: i32,
+    /// Ordinal, as cudaSetDevice counts; 0 for the CPU.
+    pub device_id: i32,
+}
+
+impl fastnorm_device {
+    /// Everything zero.
+    pub const fn new() -> Self {
+        Self {
+            device_type: 0,
+            device_id: 0,
+        }
+    }
+}
+
+impl Default for fastnorm_device {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Element type, as DLPack's DLDataType: what kind of number, how many bits, how many to an
+/// element.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_dtype {
+    /// DLDataTypeCode: 0 int, 1 uint, 2 float, 4 bfloat, 10 float8_e4m3fn, 12 float8_e5m2, 14
+    /// float8_e8m0fnu, 17 float4_e2m1fn.
+    pub code: u8,
+    /// Bits of one number.
+    pub bits: u8,
+    /// Numbers to an element: 1, or 2 for two fp4 codes in a byte.
+    pub lanes: u16,
+}
+
+impl fastnorm_dtype {
+    /// Everything zero.
+    pub const fn new() -> Self {
+        Self {
+            code: 0,
+            bits: 0,
+            lanes: 0,
+        }
+    }
+}
+
+impl Default for fastnorm_dtype {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The dtypes of this library, as code | bits \<\< 8 | lanes \<\< 16. fastnorm_dtype_of() makes the
+/// struct.
+pub type fastnorm_dtype_id = c_uint;
+pub const FASTNORM_DTYPE_F32: fastnorm_dtype_id = 0x12002;
+pub const FASTNORM_DTYPE_F16: fastnorm_dtype_id = 0x11002;
+pub const FASTNORM_DTYPE_BF16: fastnorm_dtype_id = 0x11004;
+pub const FASTNORM_DTYPE_F8_E4M3FN: fastnorm_dtype_id = 0x1080a;
+pub const FASTNORM_DTYPE_F8_E5M2: fastnorm_dtype_id = 0x1080c;
+/// A power-of-two scale.
+pub const FASTNORM_DTYPE_F8_E8M0FNU: fastnorm_dtype_id = 0x1080e;
+pub const FASTNORM_DTYPE_F4_E2M1FN: fastnorm_dtype_id = 0x10411;
+/// Two fp4 codes in a byte, the first in the low nibble.
+pub const FASTNORM_DTYPE_F4_E2M1FN_X2: fastnorm_dtype_id = 0x20411;
+pub const FASTNORM_DTYPE_I8: fastnorm_dtype_id = 0x10800;
+pub const FASTNORM_DTYPE_U8: fastnorm_dtype_id = 0x10801;
+pub const FASTNORM_DTYPE_I32: fastnorm_dtype_id = 0x12000;
+pub const FASTNORM_DTYPE_I64: fastnorm_dtype_id = 0x14000;
+pub const FASTNORM_DTYPE_MAX_ENUM: fastnorm_dtype_id = 0x7fffffff;
+
+/// A view of memory. The address of element (i, j, ..) is data + byte_offset + (i \* strides\[0\] +
+/// j \* strides\[1\] + ..) elements.
+///
+/// - The last dimension must be contiguous: its stride is 1, or its extent at most 1.
+/// - Leading strides are free: any sign, not multiples of anything, and 0 (broadcast) for inputs.
+/// - The address must be a multiple of the element's size; no other alignment is required. 16-byte
+///   rows are fastest.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_tensor {
+    /// Address on the device; may be NULL only if the tensor has no elements.
+    pub data: *mut c_void,
+    /// A fastnorm_device_type.
+    pub device_type: i32,
+    /// Device ordinal.
+    pub device_id: i32,
+    /// Number of dimensions, 1 to 8 where a function does not say otherwise.
+    pub ndim: i32,
+    /// Element type.
+    pub dtype: fastnorm_dtype,
+    /// \[ndim\] extents.
+    pub shape: *const i64,
+    /// \[ndim\] in elements; NULL = compact, row-major.
+    pub strides: *const i64,
+    /// Added to data, in bytes.
+    pub byte_offset: u64,
+}
+
+impl fastnorm_tensor {
+    /// Everything zero.
+    pub const fn new() -> Self {
+        Self {
+            data: core::ptr::null_mut(),
+            device_type: 0,
+            device_id: 0,
+            ndim: 0,
+            dtype: fastnorm_dtype::new(),
+            shape: core::ptr::null(),
+            strides: core::ptr::null(),
+            byte_offset: 0,
+        }
+    }
+}
+
+impl Default for fastnorm_tensor {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One device, ready for calls. Opaque.
+#[repr(C)]
+pub struct fastnorm_context {
+    _data: [u8; 0],
+    _marker: PhantomData<(*mut u8, PhantomPinned)>,
+}
+
+/// Severity of a log message.
+pub type fastnorm_log_level = c_uint;
+pub const FASTNORM_LOG_ERROR: fastnorm_log_level = 0;
+pub const FASTNORM_LOG_WARNING: fastnorm_log_level = 1;
+pub const FASTNORM_LOG_INFO: fastnorm_log_level = 2;
+pub const FASTNORM_LOG_DEBUG: fastnorm_log_level = 3;
+pub const FASTNORM_LOG_MAX_ENUM: fastnorm_log_level = 0x7fffffff;
+
+/// Receives messages of a context, on the thread that makes a call; must return normally (no
+/// exception, no longjmp).
+///
+/// - `user`: fastnorm_context_options.log_user
+/// - `level`: a fastnorm_log_level
+/// - `text`: one line without a newline; valid during the callback only
+pub type fastnorm_log_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, level: i32, text: *const c_char)>;
+
+/// A piece of work on the half-open range \[begin, end).
+pub type fastnorm_range_fn = Option<unsafe extern "C" fn(task: *mut c_void, begin: i64, end: i64)>;
+
+/// The caller's parallel loop: runs fn(task, begin, end) so that the ranges cover \[0, n) exactly
+/// once, in any split, in any order, on any threads, and returns when all have returned. Ranges of
+/// about `grain` or more pay. Results do not depend on the split. TBB, rayon, OpenMP, ForkJoin and
+/// thread pools all fit.
+pub type fastnorm_parallel_for_fn = Option<
+    unsafe extern "C" fn(
+        user: *mut c_void,
+        n: i64,
+        grain: i64,
+        r#fn: fastnorm_range_fn,
+        task: *mut c_void,
+    ),
+>;
+
+/// Bits of fastnorm_context_options.flags.
+pub type fastnorm_context_flags = c_uint;
+/// Calls do everything but start work: they check, plan and fill in parameters, then return. A CUDA
+/// context of this kind needs no GPU and no driver, only dry_run_capability; nothing is read from
+/// or written to the tensors' memory. For planning on another machine, for tests, and to measure
+/// host cost.
+pub const FASTNORM_CONTEXT_DRY_RUN: fastnorm_context_flags = 1;
+pub const FASTNORM_CONTEXT_FLAGS_MAX_ENUM: fastnorm_context_flags = 0x7fffffff;
+
+/// Options of a context. `{0}` plus struct_size is the default of everything.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_context_options {
+    /// sizeof(fastnorm_context_options).
+    pub struct_size: usize,
+    /// NULL = silent.
+    pub log: fastnorm_log_fn,
+    /// Passed to log.
+    pub log_user: *mut c_void,
+    /// CPU: the caller's parallel loop; NULL = none.
+    pub parallel_for: fastnorm_parallel_for_fn,
+    /// Passed to parallel_for.
+    pub parallel_user: *mut c_void,
+    /// CPU: threads of an own pool, the caller included; 0 and 1 = the calling thread alone, at
+    /// most 1024. Ignored where parallel_for is given. Started at first use, joined in
+    /// fastnorm_context_destroy; a forked child runs on one thread.
+    pub num_threads: i32,
+    /// fastnorm_context_flags.
+    pub flags: u32,
+    /// Compute capability of a dry run as major \* 10 + minor, such as 90; else 0.
+    pub dry_run_capability: i32,
+    /// Must be 0.
+    pub reserved: i32,
+}
+
+impl fastnorm_context_options {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            log: None,
+            log_user: core::ptr::null_mut(),
+            parallel_for: None,
+            parallel_user: core::ptr::null_mut(),
+            num_threads: 0,
+            flags: 0,
+            dry_run_capability: 0,
+            reserved: 0,
+        }
+    }
+}
+
+impl Default for fastnorm_context_options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Number of devices of a type that a context can be created for. The CPU is one device. Where
+    /// there is no CUDA driver, or this build has no CUDA backend, the number of CUDA devices is 0
+    /// and the call succeeds.
+    ///
+    /// - `device_type`: FASTNORM_DEVICE_CPU or FASTNORM_DEVICE_CUDA
+    /// - `count`: receives the number
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for another type or a null count
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_device_count(device_type: i32, count: *mut i32) -> fastnorm_status;
+}
+
+/// What is known of a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_device_info {
+    /// In: sizeof(fastnorm_device_info).
+    pub struct_size: usize,
+    /// Model name, zero-terminated.
+    pub name: [c_char; 128],
+    /// CUDA: compute capability, major \* 10 + minor; CPU: 0.
+    pub capability: i32,
+    /// CUDA: multiprocessors; CPU: logical processors this process may run on.
+    pub multiprocessors: i32,
+    /// Bytes of level-2 cache (CPU: of one core).
+    pub l2_bytes: u64,
+    /// CUDA: bytes of device memory; CPU: 0.
+    pub memory_bytes: u64,
+    /// CUDA: the driver's CUDA version, major \* 1000 + minor \* 10; CPU: 0.
+    pub driver_version: i32,
+    /// CUDA: the CUDA runtime linked into this library; CPU: 0.
+    pub runtime_version: i32,
+    /// The kernels that run there, such as "sm_90" or "avx512". Static.
+    pub kernel_arch: *const c_char,
+}
+
+impl fastnorm_device_info {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            name: [0; 128],
+            capability: 0,
+            multiprocessors: 0,
+            l2_bytes: 0,
+            memory_bytes: 0,
+            driver_version: 0,
+            runtime_version: 0,
+            kernel_arch: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_device_info {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Describe a device without creating a context.
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if info is null or its struct_size is too
+    /// small; FASTNORM_ERROR_DEVICE if there is no such device
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_device_describe(
+        device: fastnorm_device,
+        info: *mut fastnorm_device_info,
+    ) -> fastnorm_status;
+
+    /// Create a context for one device.
+    ///
+    /// A CUDA context uses the device's primary CUDA context, which it retains until it is
+    /// destroyed, and leaves the calling thread's current device as it was.
+    ///
+    /// - `device`: {FASTNORM_DEVICE_CPU, 0} or {FASTNORM_DEVICE_CUDA, ordinal}
+    /// - `options`: NULL = defaults
+    /// - `context`: receives the context, or NULL on failure; the caller owns it and ends it with
+    ///   fastnorm_context_destroy
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments;
+    /// FASTNORM_ERROR_DEVICE if the device or a usable driver is missing (the text says which
+    /// driver was found and which is needed); FASTNORM_ERROR_UNSUPPORTED if this build has no
+    /// kernels for the device; FASTNORM_ERROR_OUT_OF_MEMORY
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_context_create(
+        device: fastnorm_device,
+        options: *const fastnorm_context_options,
+        context: *mut *mut fastnorm_context,
+    ) -> fastnorm_status;
+
+    /// Destroy a context. NULL is fine. Must not race calls on the same context.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_context_destroy(context: *mut fastnorm_context);
+}
+
+/// What a call would do, filled in by the `_query` functions. Strings are static.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_info {
+    /// In: sizeof(fastnorm_info).
+    pub struct_size: usize,
+    /// Bytes of workspace the call needs; 0 = none. Never falls as rows are added.
+    pub workspace_bytes: u64,
+    /// Bytes of the tensors that must be read, each once.
+    pub bytes_read: u64,
+    /// Bytes of the tensors that must be written, each once.
+    pub bytes_written: u64,
+    /// Name of the kernel, as fastnorm_kernel_describe lists it; "" if nothing is launched.
+    pub kernel: *const c_char,
+    /// Kernel launches (CPU: 1, or 0 if there are no rows).
+    pub launches: i32,
+    /// CUDA: threads that share a row, in all its thread blocks; CPU: 1.
+    pub threads_per_row: i32,
+    /// CUDA: 16-byte vectors of a row that a thread holds; 0 = the row is streamed. CPU: 0.
+    pub vectors_per_thread: i32,
+    /// CUDA: rows a thread block works on; CPU: rows a range holds at least.
+    pub rows_per_block: i32,
+    /// CUDA: thread blocks (one cluster) that share a row; CPU: 1.
+    pub blocks_per_row: i32,
+    /// Widest access that every tensor's address and strides allow, 1 to 16 (CPU: 1 to 64).
+    pub vector_bytes: i32,
+    /// CUDA: thread blocks in the grid; CPU: ranges at the most.
+    pub blocks: u64,
+}
+
+impl fastnorm_info {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            workspace_bytes: 0,
+            bytes_read: 0,
+            bytes_written: 0,
+            kernel: core::ptr::null(),
+            launches: 0,
+            threads_per_row: 0,
+            vectors_per_thread: 0,
+            rows_per_block: 0,
+            blocks_per_row: 0,
+            vector_bytes: 0,
+            blocks: 0,
+        }
+    }
+}
+
+impl Default for fastnorm_info {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One kernel of this build. Strings are static.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_kernel_info {
+    /// In: sizeof(fastnorm_kernel_info).
+    pub struct_size: usize,
+    /// "norm".
+    pub family: *const c_char,
+    /// "sm_90", "avx512", ..
+    pub arch: *const c_char,
+    /// Unique within family and arch.
+    pub name: *const c_char,
+}
+
+impl fastnorm_kernel_info {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            family: core::ptr::null(),
+            arch: core::ptr::null(),
+            name: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_kernel_info {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Number of kernels in this build, for all devices.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_kernel_count() -> i32;
+
+    /// Describe kernel `index` of 0 .. fastnorm_kernel_count() - 1.
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if index is out of range, info is null or its
+    /// struct_size too small
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_kernel_describe(index: i32, info: *mut fastnorm_kernel_info)
+        -> fastnorm_status;
+}
+
+/// Which statistic normalises a row.
+pub type fastnorm_norm_kind = c_uint;
+/// Root mean square; nothing is subtracted.
+pub const FASTNORM_NORM_RMS: fastnorm_norm_kind = 0;
+/// Mean and (biased) variance, in two passes over the row: never mean(x^2) - mean(x)^2.
+pub const FASTNORM_NORM_LAYER: fastnorm_norm_kind = 1;
+pub const FASTNORM_NORM_KIND_MAX_ENUM: fastnorm_norm_kind = 0x7fffffff;
+
+/// Where y is rounded to x's dtype T on its way. With T = f32 the first two are the same.
+pub type fastnorm_rounding = c_uint;
+/// Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma.
+pub const FASTNORM_ROUND_ONCE: fastnorm_rounding = 0;
+/// Also t, before the weight. Llama, Mistral and Qwen as published.
+pub const FASTNORM_ROUND_NORMALIZED: fastnorm_rounding = 1;
+/// Every elementwise result: (a - mean), its square, the variance, variance + eps, the root, t,
+/// weight + weight_offset, the product and the sum. What a 16-bit eager chain does.
+pub const FASTNORM_ROUND_EVERY_STEP: fastnorm_rounding = 2;
+pub const FASTNORM_ROUNDING_MAX_ENUM: fastnorm_rounding = 0x7fffffff;
+
+/// Which value of the sum x + residual is used, in terms of R, the dtype of residual_out (of
+/// residual, where there is no residual_out).
+pub type fastnorm_residual_rounding = c_uint;
+/// The single-precision sum, for the statistics and for t.
+pub const FASTNORM_RESIDUAL_EXACT: fastnorm_residual_rounding = 0;
+/// Statistics of the sum; t from the sum rounded to R.
+pub const FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY: fastnorm_residual_rounding = 1;
+/// Both from the sum rounded to R: as a separate addition would.
+pub const FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS: fastnorm_residual_rounding = 2;
+pub const FASTNORM_RESIDUAL_ROUNDING_MAX_ENUM: fastnorm_residual_rounding = 0x7fffffff;
+
+/// How `quantized` is scaled.
+pub type fastnorm_quant_scheme = c_uint;
+pub const FASTNORM_QUANT_NONE: fastnorm_quant_scheme = 0;
+/// One scale, an input.
+pub const FASTNORM_QUANT_PER_TENSOR: fastnorm_quant_scheme = 1;
+/// A scale a row, from the row's largest magnitude.
+pub const FASTNORM_QUANT_PER_ROW: fastnorm_quant_scheme = 2;
+/// A scale for each block of 64 or 128 columns of a row.
+pub const FASTNORM_QUANT_PER_BLOCK: fastnorm_quant_scheme = 3;
+/// fp8 with a power-of-two scale for 32 columns.
+pub const FASTNORM_QUANT_MXFP8: fastnorm_quant_scheme = 4;
+/// fp4 with an e4m3 scale for 16 columns and a global scale.
+pub const FASTNORM_QUANT_NVFP4: fastnorm_quant_scheme = 5;
+pub const FASTNORM_QUANT_SCHEME_MAX_ENUM: fastnorm_quant_scheme = 0x7fffffff;
+
+/// What is quantised.
+pub type fastnorm_quant_source = c_uint;
+/// The unrounded result.
+pub const FASTNORM_QUANT_FROM_F32: fastnorm_quant_source = 0;
+/// The result rounded to x's dtype, as an unfused chain would.
+pub const FASTNORM_QUANT_FROM_ROUNDED: fastnorm_quant_source = 1;
+pub const FASTNORM_QUANT_SOURCE_MAX_ENUM: fastnorm_quant_source = 0x7fffffff;
+
+/// Order of the scales in memory.
+pub type fastnorm_scale_layout = c_uint;
+pub const FASTNORM_SCALE_ROW_MAJOR: fastnorm_scale_layout = 0;
+pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
+/// Tiles of 128 rows x 4 scales, padding zeroed.
+pub const FASTNORM_SCALE_SWIZZLED_128X4: fastnorm_scale_layout = 2;
+pub const FASTNORM_SCALE_LAYOUT_MAX_ENUM: fastnorm_scale_layout = 0x7fffffff;
+
+/// Bits of fastnorm_norm_args.flags. Programmatic dependent launch is not in this version: a flag
+/// is FASTNORM_ERROR_UNSUPPORTED.
+pub type fastnorm_norm_flags = c_uint;
+/// Start early, wait for the stream's previous kernel inside.
+pub const FASTNORM_NORM_PDL_WAIT: fastnorm_norm_flags = 1;
+/// Let the stream's next kernel start early.
+pub const FASTNORM_NORM_PDL_TRIGGER: fastnorm_norm_flags = 2;
+pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
+
+/// One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
+/// eps 0.
+///
+/// Shapes: x is \[..., n\], rank 1 to 4, n \>= 1. T is x's dtype: f32, f16 or bf16. All tensors are
+/// on the context's device. Leading strides are free, 0 too for inputs; only the last dimension
+/// must be contiguous. Any alignment that the dtype allows.
+///
+/// Aliasing: y may be x, and residual_out may be residual, as the same view (same address, shape
+/// and strides). Two tensors of which one is written may also be interleaved views of one buffer
+/// that share no element, such as the query and the key heads of one fused QKV tensor. Any other
+/// overlap is FASTNORM_ERROR_LAYOUT.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_norm_args {
+    /// sizeof(fastnorm_norm_args).
+    pub struct_size: usize,
+    /// RMS or LAYER.
+    pub kind: fastnorm_norm_kind,
+    /// Finite, \>= 0.
+    pub eps: f32,
+    /// Added to the weight in f32: 0, or 1 for Gemma. Finite; 0 where weight is NULL.
+    pub weight_offset: f32,
+    /// Default: round once.
+    pub rounding: fastnorm_rounding,
+    /// Default: exact. Without effect where there is no residual.
+    pub residual_rounding: fastnorm_residual_rounding,
+    /// fastnorm_norm_flags; 0.
+    pub flags: u32,
+    /// \[..., n\] T. Required.
+    pub x: *const fastnorm_tensor,
+    /// x's shape, T or f32. NULL = nothing is added.
+    pub residual: *const fastnorm_tensor,
+    /// \[n\] or \[heads, n\], heads = x.shape\[-2\]; T or f32. NULL = 1.
+    pub weight: *const fastnorm_tensor,
+    /// \[n\] or \[heads, n\]; T or f32. NULL = 0.
+    pub bias: *const fastnorm_tensor,
+    /// x's shape, T. Output; may be x. Required while `quantized` is unsupported.
+    pub y: *const fastnorm_tensor,
+    /// x's shape, T or f32. Output; may be residual, which it then needs. NULL = not stored.
+    pub residual_out: *const fastnorm_tensor,
+    /// x.shape\[:-1\], or that with a last 1; f32. Output, LAYER only. NULL = not stored.
+    pub mean: *const fastnorm_tensor,
+    /// As mean. Output. NULL = not stored.
+    pub rstd: *const fastnorm_tensor,
+    /// NONE.
+    pub quant_scheme: fastnorm_quant_scheme,
+    /// PER_BLOCK: 64 or 128 columns; else 0.
+    pub quant_block_size: i32,
+    /// Default: from the unrounded result.
+    pub quant_source: fastnorm_quant_source,
+    /// Default: row-major.
+    pub scale_layout: fastnorm_scale_layout,
+    /// 1 = round dynamic fp8 scales up to a power of two; else 0.
+    pub scale_pow2: i32,
+    /// Least magnitude a dynamic scale is made from; 0 = 1e-10.
+    pub amax_floor: f32,
+    /// \> 0: results are clamped to \[-clamp, clamp\] before quantising; 0 = off.
+    pub clamp: f32,
+    /// Must be 0.
+    pub reserved: i32,
+    /// \[1\] f32. NVFP4's second scale; NULL = 1.
+    pub global_scale: *const fastnorm_tensor,
+    /// x's shape, the quantised dtype. Output.
+    pub quantized: *const fastnorm_tensor,
+    /// Scales: input for PER_TENSOR, else output.
+    pub scale: *const fastnorm_tensor,
+    /// \[1\] f32. In and out: the largest magnitude seen is maximised into it.
+    pub amax: *const fastnorm_tensor,
+}
+
+impl fastnorm_norm_args {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            kind: 0,
+            eps: 0.0,
+            weight_offset: 0.0,
+            rounding: 0,
+            residual_rounding: 0,
+            flags: 0,
+            x: core::ptr::null(),
+            residual: core::ptr::null(),
+            weight: core::ptr::null(),
+            bias: core::ptr::null(),
+            y: core::ptr::null(),
+            residual_out: core::ptr::null(),
+            mean: core::ptr::null(),
+            rstd: core::ptr::null(),
+            quant_scheme: 0,
+            quant_block_size: 0,
+            quant_source: 0,
+            scale_layout: 0,
+            scale_pow2: 0,
+            amax_floor: 0.0,
+            clamp: 0.0,
+            reserved: 0,
+            global_scale: core::ptr::null(),
+            quantized: core::ptr::null(),
+            scale: core::ptr::null(),
+            amax: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_norm_args {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is
+    /// not touched; the addresses count, since overlap and alignment follow from them.
+    ///
+    /// Returns as fastnorm_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size
+    /// too small
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_norm_query(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_args,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// Load what a call needs (CUDA loads a kernel at its first use, which allocates and may
+    /// synchronise). After it, calls that use the same kernel neither allocate nor synchronise, and
+    /// can be captured in a CUDA graph. Optional: the first call does the same.
+    ///
+    /// Returns as fastnorm_norm
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_norm_prepare(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_args,
+    ) -> fastnorm_status;
+
+    /// Normalise the rows of x; the formula is at the top of this header.
+    ///
+    /// CUDA: one kernel is queued on `stream` and the call returns. It may be captured in a CUDA
+    /// graph, targets the context's device whatever device is current, and leaves the current
+    /// device as it was. CPU: the work is done when the call returns. No allocation, no
+    /// synchronisation, no lock. Zero rows are success: nothing is launched, nothing written.
+    ///
+    /// - `context`: the device
+    /// - `args`: what to compute; read during the call only
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, contents
+    ///   undefined, not to be used by anything else until the work has run; NULL where 0 bytes are
+    ///   needed
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream, and the runtime's
+    ///   special handles pass. CPU: NULL
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT: null context, args, x or y; a struct_size that
+    /// is too small or an unknown tail that is not zero; an enum, eps or offset out of range; too
+    /// small a workspace; a stream on the CPU; FASTNORM_ERROR_SHAPE: ranks or extents that do not
+    /// fit; n \< 1; FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow;
+    /// FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap;
+    /// FASTNORM_ERROR_UNSUPPORTED: a field of a later version, or more rows than a grid holds;
+    /// FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's error, also a sticky
+    /// one of earlier work
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_norm(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_args,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+
+    /// As fastnorm_norm_query, for fastnorm_norm_many: the sum of its parts; `kernel` is that of
+    /// the first part with rows.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_norm_many_query(
+        context: *mut fastnorm_context,
+        args: *const *const fastnorm_norm_args,
+        count: i32,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// As fastnorm_norm_prepare, for fastnorm_norm_many.
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_norm_many_prepare(
+        context: *mut fastnorm_context,
+        args: *const *const fastnorm_norm_args,
+        count: i32,
+    ) -> fastnorm_status;
+
+    /// Run several normalisations, with the results of one fastnorm_norm each, in order: such as
+    /// the query heads and the key heads of one fused QKV tensor, which have different weights. All
+    /// are checked, against each other too, before anything is launched. No call may read what
+    /// another of the same fastnorm_norm_many writes.
+    ///
+    /// - `args`: \[count\] pointers
+    /// - `count`: 0 to 8
+    ///
+    /// Returns as fastnorm_norm; the text names the part, as args\[i\]
+    ///
+    /// Since 0.1.
+    pub fn fastnorm_norm_many(
+        context: *mut fastnorm_context,
+        args: *const *const fastnorm_norm_args,
+        count: i32,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+}
+
+// The layout that a C compiler gives these types.
+const _: () = {
+    assert!(size_of::<fastnorm_device>() == 8);
+    assert!(offset_of!(fastnorm_device, device_type) == 0);
+    assert!(offset_of!(fastnorm_device, device_id) == 4);
+    assert!(size_of::<fastnorm_dtype>() == 4);
+    assert!(offset_of!(fastnorm_dtype, code) == 0);
+    assert!(offset_of!(fastnorm_dtype, bits) == 1);
+    assert!(offset_of!(fastnorm_dtype, lanes) == 2);
+    assert!(size_of::<fastnorm_tensor>() == 48);
+    assert!(offset_of!(fastnorm_tensor, data) == 0);
+    assert!(offset_of!(fastnorm_tensor, device_type) == 8);
+    assert!(offset_of!(fastnorm_tensor, device_id) == 12);
+    assert!(offset_of!(fastnorm_tensor, ndim) == 16);
+    assert!(offset_of!(fastnorm_tensor, dtype) == 20);
+    assert!(offset_of!(fastnorm_tensor, shape) == 24);
+    assert!(offset_of!(fastnorm_tensor, strides) == 32);
+    assert!(offset_of!(fastnorm_tensor, byte_offset) == 40);
+    assert!(size_of::<fastnorm_context_options>() == 56);
+    assert!(offset_of!(fastnorm_context_options, struct_size) == 0);
+    assert!(offset_of!(fastnorm_context_options, log) == 8);
+    assert!(offset_of!(fastnorm_context_options, log_user) == 16);
+    assert!(offset_of!(fastnorm_context_options, parallel_for) == 24);
+    assert!(offset_of!(fastnorm_context_options, parallel_user) == 32);
+    assert!(offset_of!(fastnorm_context_options, num_threads) == 40);
+    assert!(offset_of!(fastnorm_context_options, flags) == 44);
+    assert!(offset_of!(fastnorm_context_options, dry_run_capability) == 48);
+    assert!(offset_of!(fastnorm_context_options, reserved) == 52);
+    assert!(size_of::<fastnorm_device_info>() == 176);
+    assert!(offset_of!(fastnorm_device_info, struct_size) == 0);
+    assert!(offset_of!(fastnorm_device_info, name) == 8);
+    assert!(offset_of!(fastnorm_device_info, capability) == 136);
+    assert!(offset_of!(fastnorm_device_info, multiprocessors) == 140);
+    assert!(offset_of!(fastnorm_device_info, l2_bytes) == 144);
+    assert!(offset_of!(fastnorm_device_info, memory_bytes) == 152);
+    assert!(offset_of!(fastnorm_device_info, driver_version) == 160);
+    assert!(offset_of!(fastnorm_device_info, runtime_version) == 164);
+    assert!(offset_of!(fastnorm_device_info, kernel_arch) == 168);
+    assert!(size_of::<fastnorm_info>() == 72);
+    assert!(offset_of!(fastnorm_info, struct_size) == 0);
+    assert!(offset_of!(fastnorm_info, workspace_bytes) == 8);
+    assert!(offset_of!(fastnorm_info, bytes_read) == 16);
+    assert!(offset_of!(fastnorm_info, bytes_written) == 24);
+    assert!(offset_of!(fastnorm_info, kernel) == 32);
+    assert!(offset_of!(fastnorm_info, launches) == 40);
+    assert!(offset_of!(fastnorm_info, threads_per_row) == 44);
+    assert!(offset_of!(fastnorm_info, vectors_per_thread) == 48);
+    assert!(offset_of!(fastnorm_info, rows_per_block) == 52);
+    assert!(offset_of!(fastnorm_info, blocks_per_row) == 56);
+    assert!(offset_of!(fastnorm_info, vector_bytes) == 60);
+    assert!(offset_of!(fastnorm_info, blocks) == 64);
+    assert!(size_of::<fastnorm_kernel_info>() == 32);
+    assert!(offset_of!(fastnorm_kernel_info, struct_size) == 0);
+    assert!(offset_of!(fastnorm_kernel_info, family) == 8);
+    assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
+    assert!(offset_of!(fastnorm_kernel_info, name) == 24);
+    assert!(size_of::<fastnorm_norm_args>() == 160);
+    assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
+    assert!(offset_of!(fastnorm_norm_args, kind) == 8);
+    assert!(offset_of!(fastnorm_norm_args, eps) == 12);
+    assert!(offset_of!(fastnorm_norm_args, weight_offset) == 16);
+    assert!(offset_of!(fastnorm_norm_args, rounding) == 20);
+    assert!(offset_of!(fastnorm_norm_args, residual_rounding) == 24);
+    assert!(offset_of!(fastnorm_norm_args, flags) == 28);
+    assert!(offset_of!(fastnorm_norm_args, x) == 32);
+    assert!(offset_of!(fastnorm_norm_args, residual) == 40);
+    assert!(offset_of!(fastnorm_norm_args, weight) == 48);
+    assert!(offset_of!(fastnorm_norm_args, bias) == 56);
+    assert!(offset_of!(fastnorm_norm_args, y) == 64);
+    assert!(offset_of!(fastnorm_norm_args, residual_out) == 72);
+    assert!(offset_of!(fastnorm_norm_args, mean) == 80);
+    assert!(offset_of!(fastnorm_norm_args, rstd) == 88);
+    assert!(offset_of!(fastnorm_norm_args, quant_scheme) == 96);
+    assert!(offset_of!(fastnorm_norm_args, quant_block_size) == 100);
+    assert!(offset_of!(fastnorm_norm_args, quant_source) == 104);
+    assert!(offset_of!(fastnorm_norm_args, scale_layout) == 108);
+    assert!(offset_of!(fastnorm_norm_args, scale_pow2) == 112);
+    assert!(offset_of!(fastnorm_norm_args, amax_floor) == 116);
+    assert!(offset_of!(fastnorm_norm_args, clamp) == 120);
+    assert!(offset_of!(fastnorm_norm_args, reserved) == 124);
+    assert!(offset_of!(fastnorm_norm_args, global_scale) == 128);
+    assert!(offset_of!(fastnorm_norm_args, quantized) == 136);
+    assert!(offset_of!(fastnorm_norm_args, scale) == 144);
+    assert!(offset_of!(fastnorm_norm_args, amax) == 152);
+    assert!(size_of::<fastnorm_status>() == 4);
+    assert!(size_of::<fastnorm_device_type>() == 4);
+    assert!(size_of::<fastnorm_dtype_id>() == 4);
+    assert!(size_of::<fastnorm_log_level>() == 4);
+    assert!(size_of::<fastnorm_context_flags>() == 4);
+    assert!(size_of::<fastnorm_norm_kind>() == 4);
+    assert!(size_of::<fastnorm_rounding>() == 4);
+    assert!(size_of::<fastnorm_residual_rounding>() == 4);
+    assert!(size_of::<fastnorm_quant_scheme>() == 4);
+    assert!(size_of::<fastnorm_quant_source>() == 4);
+    assert!(size_of::<fastnorm_scale_layout>() == 4);
+    assert!(size_of::<fastnorm_norm_flags>() == 4);
+};
