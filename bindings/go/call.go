@@ -1,0 +1,253 @@
+package fastnorm
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
+)
+
+// call is one call of the library under way: its descriptions as a list of words (see words.h), what is
+// pinned for it, and where it runs. Calls are pooled: one costs no allocation.
+type call struct {
+	words  []uint64 // an allocation of its own, without pointers, for C reads it
+	used   int
+	mask   int // index of the last description's mask
+	count  int32
+	pinner runtime.Pinner
+	fault  *faultyTensor // the first one
+
+	workspace      uintptr
+	workspaceBytes uintptr
+	stream         uintptr
+}
+
+type faultyTensor struct {
+	tensor    Tensor
+	part, bit int
+}
+
+// family is what the library has for one kind of description. The functions take a whole call.
+type family struct {
+	run, prepare func(context uintptr, q *call) int32
+	query        func(context uintptr, q *call, info raw.Fastnorm_info) int32
+	list         bool     // of descriptions
+	tensors      []string // names, by their bits
+}
+
+const maxTensorWords = raw.TensorWords + 2*raw.MaxRank
+
+var calls = sync.Pool{New: func() any { return &call{words: make([]uint64, raw.NormMaxWords)} }}
+
+// newCall takes a call for count descriptions of at most that many words each.
+func newCall(count, maxWords int) *call {
+	q := calls.Get().(*call)
+	if count*maxWords > len(q.words) {
+		q.words = make([]uint64, count*maxWords)
+	}
+	q.count = int32(count)
+	return q
+}
+
+// free unpins everything and gives the call back.
+func (q *call) free() {
+	q.pinner.Unpin()
+	q.used, q.fault = 0, nil
+	q.workspace, q.workspaceBytes, q.stream = 0, 0, 0
+	calls.Put(q)
+}
+
+// --- encoding ---
+
+// begin appends the scalars and the mask of a description, all 0, and returns the scalars.
+func (q *call) begin(scalars int) []uint64 {
+	words := q.words[q.used : q.used+scalars+1]
+	clear(words)
+	q.mask = q.used + scalars
+	q.used += scalars + 1
+	return words[:scalars]
+}
+
+// tensor appends a tensor of the description if it is given. Tensors come in the order of their bits.
+func (q *call) tensor(part, bit int, t *Tensor) {
+	if !t.given {
+		return
+	}
+	strided := t.strided
+	if t.fault != noFault {
+		if q.fault == nil {
+			q.fault = &faultyTensor{*t, part, bit}
+		}
+		strided = strided && t.fault != wrongStride
+	}
+	q.words[q.mask] |= 1 << bit
+	words := q.words[q.used : q.used+maxTensorWords]
+	address := t.address
+	if t.data != nil {
+		q.pinner.Pin(t.data)
+		address = uintptr(t.data)
+	}
+	words[0] = uint64(address)
+	words[1] = uint64(t.device)
+	words[2] = uint64(uint32(t.rank)) | uint64(t.dtype)<<32
+	words[3] = t.offset
+	n := raw.TensorWords
+	if t.rank <= raw.MaxRank {
+		for i := range int(t.rank) {
+			words[n] = uint64(t.extent(i))
+			n++
+		}
+	}
+	if strided {
+		words[2] |= 1 << 31
+		if t.rank <= raw.MaxRank {
+			for i := range int(t.rank) {
+				words[n] = uint64(t.stride(i))
+				n++
+			}
+		}
+	}
+	q.used += n
+}
+
+// --- calling ---
+
+// A CallOption says where a call runs: [Stream], [Workspace].
+type CallOption struct {
+	stream                    uintptr
+	workspace, workspaceBytes uintptr
+	what                      optionKind
+}
+
+type optionKind uint8
+
+const (
+	streamOption optionKind = iota
+	workspaceOption
+)
+
+// Stream queues the work on a CUDA stream, by its handle (cudaStream_t, CUstream). Without it, it is the
+// legacy default stream. A CPU context takes none.
+func Stream(handle uintptr) CallOption { return CallOption{stream: handle, what: streamOption} }
+
+// Workspace gives the call [Info.WorkspaceBytes] bytes on its device, 256-byte aligned, that nothing else
+// uses until the work has run. A CPU context that is given none takes what it needs from Go.
+func Workspace(address, bytes uintptr) CallOption {
+	return CallOption{workspace: address, workspaceBytes: bytes, what: workspaceOption}
+}
+
+func (q *call) apply(options []CallOption) {
+	for i := range options {
+		switch o := &options[i]; o.what {
+		case streamOption:
+			q.stream = o.stream
+		case workspaceOption:
+			q.workspace, q.workspaceBytes = o.workspace, o.workspaceBytes
+		}
+	}
+}
+
+// run runs the call, with a workspace of Go's if the library needs one and can use that.
+func (q *call) run(c *Context, f *family) error {
+	err := q.do(c, f, f.run)
+	if err != nil && q.workspace == 0 && q.workspaceBytes == 0 && c.Device().Type() == DeviceCPU {
+		return q.runWithWorkspace(c, f, err)
+	}
+	return err
+}
+
+// runWithWorkspace tries again if it was the workspace that was missing. The first try wrote nothing.
+func (q *call) runWithWorkspace(c *Context, f *family, first error) error {
+	if e, ok := first.(*Error); !ok || e == ErrClosed || e.Status != StatusArgument {
+		return first
+	}
+	info, err := q.query(c, f)
+	if err != nil || info.WorkspaceBytes == 0 || info.WorkspaceBytes > math.MaxInt-workspaceAlignment {
+		return first
+	}
+	memory := make([]byte, info.WorkspaceBytes+workspaceAlignment-1)
+	q.pinner.Pin(&memory[0])
+	q.workspace = (uintptr(unsafe.Pointer(&memory[0])) + workspaceAlignment - 1) &^ (workspaceAlignment - 1)
+	q.workspaceBytes = uintptr(info.WorkspaceBytes)
+	return q.do(c, f, f.run)
+}
+
+const workspaceAlignment = 256
+
+func (q *call) query(c *Context, f *family) (Info, error) {
+	info := raw.NewFastnorm_info()
+	defer raw.DeleteFastnorm_info(info)
+	err := q.do(c, f, func(context uintptr, q *call) int32 { return f.query(context, q, info) })
+	if err != nil {
+		return Info{}, err
+	}
+	return Info{
+		WorkspaceBytes:   info.GetWorkspace_bytes(),
+		BytesRead:        info.GetBytes_read(),
+		BytesWritten:     info.GetBytes_written(),
+		Kernel:           info.GetKernel(),
+		Launches:         int(info.GetLaunches()),
+		ThreadsPerRow:    int(info.GetThreads_per_row()),
+		VectorsPerThread: int(info.GetVectors_per_thread()),
+		RowsPerBlock:     int(info.GetRows_per_block()),
+		BlocksPerRow:     int(info.GetBlocks_per_row()),
+		VectorBytes:      int(info.GetVector_bytes()),
+		Blocks:           info.GetBlocks(),
+	}, nil
+}
+
+func (q *call) prepare(c *Context, f *family) error { return q.do(c, f, f.prepare) }
+
+// do calls one function of the library.
+func (q *call) do(c *Context, f *family, function func(uintptr, *call) int32) error {
+	h := c.acquire()
+	if h == nil {
+		return ErrClosed
+	}
+	var err error
+	if q.fault != nil {
+		err = q.refuse(h, f)
+	} else {
+		// The text of a failure is its thread's, and goroutines move between threads.
+		runtime.LockOSThread()
+		if status := function(h.raw, q); status != raw.FASTNORM_OK {
+			err = lastError(status)
+		}
+		runtime.UnlockOSThread()
+	}
+	h.release()
+	return err
+}
+
+// refuse makes the error of a call with a faulty tensor: the library's, where it finds a fault of its own
+// (a query does not touch memory), else ours.
+func (q *call) refuse(h *handle, f *family) error {
+	info := raw.NewFastnorm_info()
+	defer raw.DeleteFastnorm_info(info)
+	if err := checked(func() int32 { return f.query(h.raw, q, info) }); err != nil {
+		return err
+	}
+	name := f.tensors[q.fault.bit]
+	if f.list {
+		name = fmt.Sprintf("args[%d].%s", q.fault.part, name)
+	}
+	return q.fault.tensor.refusal(name)
+}
+
+// Info is what a call would do. Nothing in it depends on the contents of tensors.
+type Info struct {
+	WorkspaceBytes   uint64 // workspace the call needs; 0 = none. Never falls as rows are added
+	BytesRead        uint64 // of the tensors that must be read, each once
+	BytesWritten     uint64 // of the tensors that must be written, each once
+	Kernel           string // as Kernels lists it; "" if nothing is launched
+	Launches         int    // kernel launches (CPU: 1, or 0 if there are no rows)
+	ThreadsPerRow    int    // CUDA: threads that share a row, in all its thread blocks; CPU: 1
+	VectorsPerThread int    // CUDA: 16-byte vectors of a row that a thread holds; 0 = streamed. CPU: 0
+	RowsPerBlock     int    // CUDA: rows of a thread block; CPU: rows of a range, at least
+	BlocksPerRow     int    // CUDA: thread blocks (one cluster) that share a row; CPU: 1
+	VectorBytes      int    // widest access that every address and stride allows
+	Blocks           uint64 // CUDA: thread blocks in the grid; CPU: ranges at the most
+}

@@ -1,0 +1,185 @@
+package fastnorm
+
+import (
+	"math"
+	"runtime"
+	"runtime/cgo"
+	"sync/atomic"
+
+	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
+)
+
+// Context is one device, ready for calls. It may be used by any number of goroutines at a time. Close it when
+// it is no longer needed; one that is forgotten is closed by the garbage collector.
+type Context struct {
+	h       *handle
+	cleanup runtime.Cleanup
+}
+
+// Options of a context. The zero Options are the default of everything.
+type Options struct {
+	// Threads of a pool of the context's own, the caller included: 0 and 1 = the calling thread alone, at
+	// most 1024. CPU only. Without it, several goroutines may still work on parts of the rows.
+	Threads int
+
+	// Log receives the context's messages, one line each, on the goroutine that makes a call. It must not
+	// call runtime.Goexit. A panic in it is raised again when the call into the library has returned.
+	Log func(level LogLevel, text string)
+
+	// DryRun makes calls check and plan, but start no work and touch no memory. A CUDA context of this kind
+	// needs no GPU, only DryRunCapability: the compute capability as major * 10 + minor, such as 90.
+	DryRun           bool
+	DryRunCapability int
+}
+
+// LogLevel is the severity of a message.
+type LogLevel int32
+
+// The levels of messages.
+const (
+	LogError   LogLevel = raw.FASTNORM_LOG_ERROR
+	LogWarning LogLevel = raw.FASTNORM_LOG_WARNING
+	LogInfo    LogLevel = raw.FASTNORM_LOG_INFO
+	LogDebug   LogLevel = raw.FASTNORM_LOG_DEBUG
+)
+
+// Open opens a context for [CPU] or a [CUDA] device.
+func Open(device Device) (*Context, error) { return OpenWith(device, Options{}) }
+
+// OpenWith is [Open] with options.
+func OpenWith(device Device, options Options) (*Context, error) {
+	if err := checkVersion(raw.Fastnorm_version()); err != nil {
+		return nil, err
+	}
+	h := &handle{device: device}
+	var log uintptr
+	if options.Log != nil {
+		h.log = &logger{to: options.Log}
+		h.logHandle = cgo.NewHandle(h.log.message)
+		log = uintptr(h.logHandle)
+	}
+	var flags uint32
+	if options.DryRun {
+		flags |= raw.FASTNORM_CONTEXT_DRY_RUN
+	}
+	err := checked(func() int32 {
+		return raw.Fnb_context_create(int32(device.Type()), int32(device.ID()), clip(options.Threads), flags,
+			clip(options.DryRunCapability), log, &h.raw)
+	})
+	if err != nil {
+		h.destroy()
+		h.log.raise()
+		return nil, err
+	}
+	c := &Context{h: h}
+	c.cleanup = runtime.AddCleanup(c, func(h *handle) { h.close() }, h)
+	h.log.raise()
+	return c, nil
+}
+
+// Close ends the context: later calls return [ErrClosed]. Calls that are running finish first, without Close
+// waiting for them; work that is queued on a GPU goes on unharmed. Closing twice is fine. It returns nil.
+func (c *Context) Close() error {
+	if c != nil && c.h != nil {
+		c.cleanup.Stop()
+		c.h.close()
+	}
+	return nil
+}
+
+// Device returns what the context was opened for.
+func (c *Context) Device() Device { return c.handle().device }
+
+// At views memory of the context's device; see the function [At].
+func (c *Context) At(address uintptr, dtype DType, shape ...int) Tensor {
+	return At(c.Device(), address, dtype, shape...)
+}
+
+// noHandle stands for a Context that was not opened: the library has the error for it.
+var noHandle = &handle{device: CPU}
+
+func (c *Context) handle() *handle {
+	if c == nil || c.h == nil {
+		return noHandle
+	}
+	return c.h
+}
+
+// acquire keeps the context alive until release; nil if it is closed.
+func (c *Context) acquire() *handle {
+	h := c.handle()
+	if h.state.Add(1) < 0 {
+		h.release()
+		return nil
+	}
+	return h
+}
+
+// handle is the library's context. It does not point to the Context, so that that can be collected.
+type handle struct {
+	raw       uintptr
+	device    Device
+	state     atomic.Int64 // calls that are running; closed is added when it is closed
+	destroyed atomic.Bool
+	log       *logger
+	logHandle cgo.Handle
+}
+
+const closed = math.MinInt64
+
+func (h *handle) release() {
+	if h.state.Add(-1) == closed {
+		h.destroy()
+	}
+}
+
+func (h *handle) close() {
+	for {
+		calls := h.state.Load()
+		if calls < 0 {
+			return
+		}
+		if h.state.CompareAndSwap(calls, calls+closed) {
+			if calls == 0 {
+				h.destroy()
+			}
+			return
+		}
+	}
+}
+
+// destroy runs when the last call has ended. A late acquire, which fails, can make that happen twice.
+func (h *handle) destroy() {
+	if !h.destroyed.CompareAndSwap(false, true) {
+		return
+	}
+	raw.Fastnorm_context_destroy(h.raw)
+	if h.logHandle != 0 {
+		h.logHandle.Delete()
+	}
+}
+
+// logger hands messages to the user's function. Nothing may unwind through the library: a panic waits here.
+type logger struct {
+	to       func(LogLevel, string)
+	panicked atomic.Pointer[any]
+}
+
+func (l *logger) message(level int32, text string) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.panicked.Store(&p)
+		}
+	}()
+	l.to(LogLevel(level), text)
+}
+
+// raise goes on with a panic of the function.
+func (l *logger) raise() {
+	if l == nil {
+		return
+	}
+	if p := l.panicked.Swap(nil); p != nil {
+		panic(*p)
+	}
+}

@@ -1,0 +1,3 @@
+module github.com/libfastnorm/libfastnorm/bindings/go
+
+go 1.24

@@ -1,0 +1,285 @@
+package fastnorm
+
+import (
+	"math"
+
+	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
+)
+
+// NormKind is the statistic that normalises a row.
+type NormKind int32
+
+// The kinds of norms.
+const (
+	RMS   NormKind = raw.FASTNORM_NORM_RMS   // root mean square; nothing is subtracted
+	Layer NormKind = raw.FASTNORM_NORM_LAYER // mean and (biased) variance
+)
+
+// Rounding says where a result is rounded to the dtype of X on its way.
+type Rounding int32
+
+// The roundings. For f32 the first two are the same.
+const (
+	RoundOnce       Rounding = raw.FASTNORM_ROUND_ONCE       // only when Y is stored
+	RoundNormalized Rounding = raw.FASTNORM_ROUND_NORMALIZED // also t, before the weight: Llama, Mistral and Qwen as published
+	RoundEveryStep  Rounding = raw.FASTNORM_ROUND_EVERY_STEP // every elementwise result, as a 16-bit eager chain does
+)
+
+// ResidualRounding says which value of the sum X + Residual is used, in terms of the dtype of ResidualOut (of
+// Residual, where there is no ResidualOut).
+type ResidualRounding int32
+
+// The values of the sum.
+const (
+	ResidualExact                 ResidualRounding = raw.FASTNORM_RESIDUAL_EXACT                   // the single-precision sum
+	ResidualRoundBeforeApply      ResidualRounding = raw.FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY      // statistics of the sum; t from the rounded sum
+	ResidualRoundBeforeStatistics ResidualRounding = raw.FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS // both from the rounded sum: as a separate addition would
+)
+
+// NormFlags are bits.
+type NormFlags uint32
+
+// Programmatic dependent launch.
+const (
+	NormPDLWait    NormFlags = raw.FASTNORM_NORM_PDL_WAIT    // start early, wait for the stream's previous kernel inside
+	NormPDLTrigger NormFlags = raw.FASTNORM_NORM_PDL_TRIGGER // let the stream's next kernel start early
+)
+
+// QuantScheme says how a quantised output is scaled.
+type QuantScheme int32
+
+// The schemes.
+const (
+	QuantNone      QuantScheme = raw.FASTNORM_QUANT_NONE
+	QuantPerTensor QuantScheme = raw.FASTNORM_QUANT_PER_TENSOR // one scale, an input
+	QuantPerRow    QuantScheme = raw.FASTNORM_QUANT_PER_ROW    // a scale a row, from its largest magnitude
+	QuantPerBlock  QuantScheme = raw.FASTNORM_QUANT_PER_BLOCK  // a scale for 64 or 128 columns of a row
+	QuantMXFP8     QuantScheme = raw.FASTNORM_QUANT_MXFP8      // fp8 with a power-of-two scale for 32 columns
+	QuantNVFP4     QuantScheme = raw.FASTNORM_QUANT_NVFP4      // fp4 with an e4m3 scale for 16 columns and a global scale
+)
+
+// QuantSource is what is quantised.
+type QuantSource int32
+
+// The sources.
+const (
+	QuantFromF32     QuantSource = raw.FASTNORM_QUANT_FROM_F32     // the unrounded result
+	QuantFromRounded QuantSource = raw.FASTNORM_QUANT_FROM_ROUNDED // the result rounded to the dtype of X, as an unfused chain would
+)
+
+// ScaleLayout is the order of scales in memory.
+type ScaleLayout int32
+
+// The layouts.
+const (
+	ScaleRowMajor      ScaleLayout = raw.FASTNORM_SCALE_ROW_MAJOR
+	ScaleColumnMajor   ScaleLayout = raw.FASTNORM_SCALE_COLUMN_MAJOR
+	ScaleSwizzled128x4 ScaleLayout = raw.FASTNORM_SCALE_SWIZZLED_128X4 // tiles of 128 rows x 4 scales, padding zeroed
+)
+
+// Norm describes a normalisation of rows. A row is the last dimension of X, n elements long. For each row:
+//
+//	s            = X + Residual                                 (X where there is no Residual)
+//	ResidualOut  = s, rounded to its dtype
+//	Mean         = sum(s) / n                                   (Layer only)
+//	Rstd         = 1 / sqrt(sum((s - Mean)^2) / n + Eps)        (RMS: Mean is not subtracted)
+//	t            = (s - Mean) * Rstd                            (RMS: s * Rstd)
+//	Y            = t * (Weight + WeightOffset) + Bias, rounded to the dtype of X
+//
+// All arithmetic is single precision; ResidualRounding and Rounding say where else a value is rounded. A row's
+// bits depend on its values, Weight, Bias, n, dtypes and options only.
+//
+// T below is the dtype of X: F32, F16 or BF16. All tensors are on the context's device. The last dimension must
+// be contiguous, leading strides are free. Y may be X, and ResidualOut may be Residual, as the same view; any
+// other overlap is an error. The zero value of every field but X and Y is its default.
+type Norm struct {
+	Kind             NormKind         // RMS or Layer
+	Eps              float32          // finite, >= 0
+	WeightOffset     float32          // added to Weight: 0, or 1 for Gemma; 0 without Weight
+	Rounding         Rounding         // default: once
+	ResidualRounding ResidualRounding // default: exact; no effect without Residual
+	Flags            NormFlags        // 0
+
+	X        Tensor // [..., n] of rank 1 to 4, n >= 1; T. Required
+	Residual Tensor // shape of X; T or F32. Not given: nothing is added
+	Weight   Tensor // [n] or [heads, n], heads = the last but one extent of X; T or F32. Not given: 1
+	Bias     Tensor // as Weight. Not given: 0
+
+	Y           Tensor // output, shape of X; T. May be X
+	ResidualOut Tensor // output, shape of X; T or F32. May be Residual, which it needs
+	Mean        Tensor // output, shape of X without its last extent, or with 1 there; F32. Layer only
+	Rstd        Tensor // output, as Mean
+
+	Quant *Quant // quantised output; nil = none
+}
+
+// Quant describes the quantised output of a [Norm]. Every scale is one of dequantisation: a value is about its
+// code times its scale. A library without quantised outputs answers [ErrUnsupported].
+type Quant struct {
+	Scheme      QuantScheme
+	BlockSize   int         // QuantPerBlock: 64 or 128 columns; else 0
+	Source      QuantSource // default: the unrounded result
+	ScaleLayout ScaleLayout // default: row-major
+	ScalePow2   bool        // round dynamic fp8 scales up to a power of two
+	AmaxFloor   float32     // least magnitude a dynamic scale is made from; 0 = 1e-10
+	Clamp       float32     // > 0: results are clamped to [-Clamp, Clamp] first
+
+	GlobalScale Tensor // [1] F32. The second scale of QuantNVFP4; not given: 1
+	Out         Tensor // output, shape of X, the quantised dtype
+	Scale       Tensor // input for QuantPerTensor, else output
+	Amax        Tensor // [1] F32; in and out: the largest magnitude seen is maximised into it
+}
+
+var normTensors = []string{
+	raw.NormBitX:           "x",
+	raw.NormBitResidual:    "residual",
+	raw.NormBitWeight:      "weight",
+	raw.NormBitBias:        "bias",
+	raw.NormBitY:           "y",
+	raw.NormBitResidualOut: "residual_out",
+	raw.NormBitMean:        "mean",
+	raw.NormBitRstd:        "rstd",
+	raw.NormBitGlobalScale: "global_scale",
+	raw.NormBitQuantized:   "quantized",
+	raw.NormBitScale:       "scale",
+	raw.NormBitAmax:        "amax",
+}
+
+func (n *Norm) encode(q *call, part int) {
+	w := q.begin(raw.NormMask)
+	w[raw.NormKind] = uint64(n.Kind)
+	w[raw.NormEps] = uint64(math.Float32bits(n.Eps))
+	w[raw.NormWeightOffset] = uint64(math.Float32bits(n.WeightOffset))
+	w[raw.NormRounding] = uint64(n.Rounding)
+	w[raw.NormResidualRounding] = uint64(n.ResidualRounding)
+	w[raw.NormFlags] = uint64(n.Flags)
+	q.tensor(part, raw.NormBitX, &n.X)
+	q.tensor(part, raw.NormBitResidual, &n.Residual)
+	q.tensor(part, raw.NormBitWeight, &n.Weight)
+	q.tensor(part, raw.NormBitBias, &n.Bias)
+	q.tensor(part, raw.NormBitY, &n.Y)
+	q.tensor(part, raw.NormBitResidualOut, &n.ResidualOut)
+	q.tensor(part, raw.NormBitMean, &n.Mean)
+	q.tensor(part, raw.NormBitRstd, &n.Rstd)
+	if n.Quant != nil {
+		n.Quant.encode(q, w, part)
+	}
+}
+
+func (z *Quant) encode(q *call, w []uint64, part int) {
+	w[raw.NormQuantScheme] = uint64(z.Scheme)
+	w[raw.NormQuantBlockSize] = uint64(clip(z.BlockSize))
+	w[raw.NormQuantSource] = uint64(z.Source)
+	w[raw.NormScaleLayout] = uint64(z.ScaleLayout)
+	if z.ScalePow2 {
+		w[raw.NormScalePow2] = 1
+	}
+	w[raw.NormAmaxFloor] = uint64(math.Float32bits(z.AmaxFloor))
+	w[raw.NormClamp] = uint64(math.Float32bits(z.Clamp))
+	q.tensor(part, raw.NormBitGlobalScale, &z.GlobalScale)
+	q.tensor(part, raw.NormBitQuantized, &z.Out)
+	q.tensor(part, raw.NormBitScale, &z.Scale)
+	q.tensor(part, raw.NormBitAmax, &z.Amax)
+}
+
+func (n *Norm) call() *call {
+	q := newCall(1, raw.NormMaxWords)
+	n.encode(q, 0)
+	return q
+}
+
+// encodeNorms encodes a list. Of one that is too long the library refuses the number.
+func encodeNorms(list []Norm) *call {
+	if len(list) > raw.MaxParts {
+		q := newCall(0, 0)
+		q.count = clip(len(list))
+		return q
+	}
+	q := newCall(len(list), raw.NormMaxWords)
+	for i := range list {
+		list[i].encode(q, i)
+	}
+	return q
+}
+
+var oneNorm = &family{
+	tensors: normTensors,
+	run: func(context uintptr, q *call) int32 {
+		return raw.Fnb_norm(context, &q.words[0], uintptr(q.used), q.workspace, q.workspaceBytes, q.stream)
+	},
+	prepare: func(context uintptr, q *call) int32 {
+		return raw.Fnb_norm_prepare(context, &q.words[0], uintptr(q.used))
+	},
+	query: func(context uintptr, q *call, info raw.Fastnorm_info) int32 {
+		return raw.Fnb_norm_query(context, &q.words[0], uintptr(q.used), info)
+	},
+}
+
+var manyNorms = &family{
+	tensors: normTensors,
+	list:    true,
+	run: func(context uintptr, q *call) int32 {
+		return raw.Fnb_norm_many(context, &q.words[0], uintptr(q.used), q.count, q.workspace, q.workspaceBytes, q.stream)
+	},
+	prepare: func(context uintptr, q *call) int32 {
+		return raw.Fnb_norm_many_prepare(context, &q.words[0], uintptr(q.used), q.count)
+	},
+	query: func(context uintptr, q *call, info raw.Fastnorm_info) int32 {
+		return raw.Fnb_norm_many_query(context, &q.words[0], uintptr(q.used), q.count, info)
+	},
+}
+
+// Run runs the normalisation on a context. On the CPU it is done when Run returns; on a GPU one kernel is
+// queued on the stream. No rows are success: nothing is written. A Norm may be run again and again, also by
+// several goroutines if their outputs differ.
+func (n *Norm) Run(c *Context, options ...CallOption) error {
+	q := n.call()
+	q.apply(options)
+	err := q.run(c, oneNorm)
+	q.free()
+	return err
+}
+
+// Norm is [Norm.Run].
+func (c *Context) Norm(n Norm, options ...CallOption) error { return n.Run(c, options...) }
+
+// NormQuery says what a Norm would do: workspace, kernel, launches, bytes. Memory is not touched, but
+// addresses count.
+func (c *Context) NormQuery(n Norm) (Info, error) {
+	q := n.call()
+	defer q.free()
+	return q.query(c, oneNorm)
+}
+
+// NormPrepare loads what a Norm needs. After it, calls that use the same kernel neither allocate nor
+// synchronise on a GPU and can be captured in a CUDA graph. Optional: the first call does the same.
+func (c *Context) NormPrepare(n Norm) error {
+	q := n.call()
+	defer q.free()
+	return q.prepare(c, oneNorm)
+}
+
+// NormMany runs up to 8 normalisations, with the results of one Norm each, in order: such as the query heads
+// and the key heads of one fused QKV tensor. All are checked, against each other too, before anything runs. None
+// may read what another one writes.
+func (c *Context) NormMany(list []Norm, options ...CallOption) error {
+	q := encodeNorms(list)
+	q.apply(options)
+	err := q.run(c, manyNorms)
+	q.free()
+	return err
+}
+
+// NormManyQuery is [Context.NormQuery] for a list: the sum of its parts; Kernel is that of the first with rows.
+func (c *Context) NormManyQuery(list []Norm) (Info, error) {
+	q := encodeNorms(list)
+	defer q.free()
+	return q.query(c, manyNorms)
+}
+
+// NormManyPrepare is [Context.NormPrepare] for a list.
+func (c *Context) NormManyPrepare(list []Norm) error {
+	q := encodeNorms(list)
+	defer q.free()
+	return q.prepare(c, manyNorms)
+}

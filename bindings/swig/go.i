@@ -1,0 +1,101 @@
+/* The raw layer of the Go bindings, package raw. go.py runs SWIG on this with a folder on the path that
+ * holds words.h and go_hidden.i, the list of what the word functions replace.
+ *
+ * Enums are int32, handles and addresses uintptr, sizes uintptr: nothing that the garbage collector would
+ * follow, but for the list of words itself. */
+%{
+#include <fastnorm/fastnorm.h>
+#include <stdlib.h>
+#include "words.h"
+
+/* Exported by log.go. */
+extern void fastnormGoLog(uintptr_t handle, int32_t level, char* text);
+%}
+
+/* --- types --- */
+
+%apply signed char { int8_t };
+%apply unsigned char { uint8_t };
+%apply short { int16_t };
+%apply unsigned short { uint16_t };
+%apply int { int32_t };
+%apply unsigned int { uint32_t };
+%apply long long { int64_t };
+%apply unsigned long long { uint64_t };
+%typemap(gotype) int32_t, const int32_t & "int32"
+%typemap(gotype) uint32_t, const uint32_t & "uint32"
+
+%typemap(gotype) size_t, uintptr_t "uintptr"
+%typemap(in) size_t, uintptr_t %{ $1 = ($1_ltype)$input; %}
+%typemap(out) size_t, uintptr_t %{ $result = (uintptr_t)$1; %}
+
+%typemap(gotype) enum SWIGTYPE "int32"
+%typemap(in) enum SWIGTYPE %{ $1 = ($1_ltype)$input; %}
+%typemap(out) enum SWIGTYPE %{ $result = (int32_t)$1; %}
+
+%typemap(gotype) void *, fastnorm_context * "uintptr"
+%typemap(in) void *, fastnorm_context * %{ $1 = ($1_ltype)$input; %}
+%typemap(out) void *, fastnorm_context * %{ $result = (uintptr_t)$1; %}
+
+/* A bare T * would be one type with T **. */
+%typemap(gotype) fastnorm_context ** "*uintptr"
+%typemap(gotype) int32_t * "*int32"
+%typemap(gotype) const uint64_t * "*uint64"
+
+/* --- what is bound --- */
+
+%immutable;
+%rename("$ignore", %$isenumitem) "";
+%rename("$ignore", %$isenum) "";
+%rename("$ignore", %$isconstant) "";
+%include "go_hidden.i"
+
+/* Structs that the library fills in. */
+%define FNB_FILLED(name)
+%extend name {
+  name() {
+    name* self = (name*)calloc(1, sizeof(name));
+    if (self != NULL) self->struct_size = sizeof(name);
+    return self;
+  }
+}
+%ignore name::struct_size;
+%enddef
+FNB_FILLED(fastnorm_info)
+FNB_FILLED(fastnorm_device_info)
+FNB_FILLED(fastnorm_kernel_info)
+
+%include "fastnorm.i"
+%include "words.h"
+
+/* --- functions whose structs hold pointers to functions, or go by value --- */
+
+%{
+static void fnb_log(void* user, int32_t level, const char* text) {
+  fastnormGoLog((uintptr_t)user, level, (char*)text);
+}
+%}
+
+%inline %{
+static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id, int32_t num_threads,
+                                          uint32_t flags, int32_t dry_run_capability,
+                                          uintptr_t log_handle, fastnorm_context** context) {
+  fastnorm_device device = {device_type, device_id};
+  fastnorm_context_options options = {0};
+  options.struct_size = sizeof options;
+  options.num_threads = num_threads;
+  options.flags = flags;
+  options.dry_run_capability = dry_run_capability;
+  if (log_handle != 0) {
+    options.log = fnb_log;
+    options.log_user = (void*)log_handle;
+  }
+  return fastnorm_context_create(device, &options, context);
+}
+
+static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_id,
+                                           fastnorm_device_info* info) {
+  fastnorm_device device = {device_type, device_id};
+  return fastnorm_device_describe(device, info);
+}
+%}
