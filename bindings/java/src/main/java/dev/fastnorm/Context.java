@@ -1,0 +1,247 @@
+package dev.fastnorm;
+
+import java.lang.ref.Cleaner;
+import java.util.Objects;
+import java.util.concurrent.atomic.AtomicLong;
+
+/**
+ * One device, ready for calls. Open one for each device when the program starts, share it between
+ * threads, close it at the end: opening is slow, and calls on one context may run at the same time.
+ *
+ * <p>A context may be closed while other threads are in calls on it: it goes when the last of them is
+ * done, and calls that begin later throw an {@link IllegalStateException}, "context is closed". One
+ * that is never closed goes when the collector finds it.
+ */
+public final class Context implements AutoCloseable {
+    private static final Cleaner CLEANER = Cleaner.create();
+
+    private final Device device;
+    private final Handle handle;
+    private final Cleaner.Cleanable cleanable;
+
+    private Context(Device device, Handle handle) {
+        this.device = device;
+        this.handle = handle;
+        cleanable = CLEANER.register(this, handle);
+    }
+
+    /**
+     * Opens a context for the CPU, with which a call runs on the calling thread alone.
+     *
+     * @return the context
+     * @throws FastnormException if the library refuses
+     * @throws UnsatisfiedLinkError if the library cannot be loaded
+     */
+    public static Context cpu() {
+        return builder(Device.cpu()).open();
+    }
+
+    /**
+     * Opens a context for a CUDA device.
+     *
+     * @param id which one, as {@code cudaSetDevice} counts
+     * @return the context
+     * @throws FastnormException {@link Status#ERROR_DEVICE} if the device or a usable driver is missing,
+     *     {@link Status#ERROR_UNSUPPORTED} if the library has no kernels for the device
+     * @throws UnsatisfiedLinkError if the library cannot be loaded
+     */
+    public static Context cuda(int id) {
+        return builder(Device.cuda(id)).open();
+    }
+
+    /**
+     * Begins the description of a context with options.
+     *
+     * @param device {@link Device#cpu()} or {@link Device#cuda(int)}
+     * @return the builder
+     */
+    public static Builder builder(Device device) {
+        return new Builder(device);
+    }
+
+    /** Options of a context. */
+    public static final class Builder {
+        private final Device device;
+        private int threads;
+        private LogSink log;
+        private int flags;
+        private int dryRunCapability;
+
+        private Builder(Device device) {
+            this.device = Objects.requireNonNull(device, "device");
+        }
+
+        /**
+         * CPU: threads that share the work of a call, the calling one included. They start at first use
+         * and end with the context.
+         *
+         * @param threads 0 to 1024; 0 and 1 are the calling thread alone, which is the default
+         * @return this
+         */
+        public Builder threads(int threads) {
+            this.threads = threads;
+            return this;
+        }
+
+        /**
+         * Where messages go. The default is nowhere.
+         *
+         * @param log the receiver, or null for none
+         * @return this
+         */
+        public Builder log(LogSink log) {
+            this.log = log;
+            return this;
+        }
+
+        /**
+         * CPU: calls do everything but the work: they check and plan, and neither read nor write the
+         * tensors' memory.
+         *
+         * @return this
+         */
+        public Builder dryRun() {
+            return dryRun(0);
+        }
+
+        /**
+         * CUDA: calls do everything but the work, for a GPU of the given capability; no GPU and no driver
+         * are needed. For plans made on another machine, for tests, and to measure the cost of a call.
+         *
+         * @param capability compute capability, major * 10 + minor, such as 90
+         * @return this
+         */
+        public Builder dryRun(int capability) {
+            flags |= fastnorm_context_flags.FASTNORM_CONTEXT_DRY_RUN;
+            dryRunCapability = capability;
+            return this;
+        }
+
+        /**
+         * Opens the context.
+         *
+         * @return the context
+         * @throws FastnormException {@link Status#ERROR_ARGUMENT} for an option out of range,
+         *     {@link Status#ERROR_DEVICE} if the device or a usable driver is missing,
+         *     {@link Status#ERROR_UNSUPPORTED} if the library has no kernels for the device
+         * @throws UnsatisfiedLinkError if the library cannot be loaded
+         */
+        public Context open() {
+            NativeLibrary.load();
+            long sink = log == null ? 0 : Raw.fnj_sink_create(log);
+            long address = 0;
+            try {
+                address = Raw.fnj_context_create(device.type().id, device.id(), threads, flags, dryRunCapability, sink);
+                return new Context(device, new Handle(address, sink));
+            } catch (Throwable e) {
+                Handle.free(address, sink);
+                throw e;
+            }
+        }
+    }
+
+    /**
+     * The device that the context was opened for.
+     *
+     * @return the device
+     */
+    public Device device() {
+        return device;
+    }
+
+    /**
+     * Whether {@link #close} was called.
+     *
+     * @return true if calls are refused
+     */
+    public boolean isClosed() {
+        return handle.isClosed();
+    }
+
+    /**
+     * Closes the context: calls that run go on, later ones are refused. Closing again does nothing. Work
+     * that was queued on a GPU goes on unharmed.
+     */
+    @Override
+    public void close() {
+        cleanable.clean();
+    }
+
+    @Override
+    public String toString() {
+        return "Context[" + device.type() + ":" + device.id() + (isClosed() ? ", closed" : "") + "]";
+    }
+
+    /**
+     * Begins a call: until {@link #release} the native context exists.
+     *
+     * @param context may be null, which the library refuses
+     * @return the address of the native context
+     */
+    static long acquire(Context context) {
+        return context == null ? 0 : context.handle.acquire();
+    }
+
+    /** Ends a call that {@link #acquire} began. */
+    static void release(Context context) {
+        if (context != null) {
+            context.handle.release();
+        }
+    }
+
+    /** The native context and the number of calls in it. It must not know the Context. */
+    private static final class Handle implements Runnable {
+        private static final long CLOSED = Long.MIN_VALUE;
+
+        private final long address;
+        private final long sink;
+        private final AtomicLong calls = new AtomicLong(); // CLOSED or 0, plus the number of calls
+
+        Handle(long address, long sink) {
+            this.address = address;
+            this.sink = sink;
+        }
+
+        boolean isClosed() {
+            return calls.get() < 0;
+        }
+
+        long acquire() {
+            long before;
+            do {
+                before = calls.get();
+                if (before < 0) {
+                    throw new IllegalStateException("context is closed");
+                }
+            } while (!calls.compareAndSet(before, before + 1));
+            return address;
+        }
+
+        void release() {
+            if (calls.decrementAndGet() == CLOSED) {
+                end();
+            }
+        }
+
+        /** Close: the cleaner runs it once. */
+        @Override
+        public void run() {
+            if (calls.getAndAdd(CLOSED) == 0) {
+                end();
+            }
+        }
+
+        private void end() {
+            free(address, sink);
+        }
+
+        static void free(long address, long sink) {
+            if (address != 0) {
+                Raw.fastnorm_context_destroy(address);
+            }
+            if (sink != 0) {
+                Raw.fnj_sink_destroy(sink);
+            }
+        }
+    }
+}

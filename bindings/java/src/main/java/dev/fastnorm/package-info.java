@@ -1,0 +1,23 @@
+/**
+ * RMSNorm and LayerNorm of rows, with the residual addition before them, on NVIDIA GPUs and on CPUs:
+ * the Java binding of libfastnorm.
+ *
+ * <p>For each row of {@code x}, which is its last dimension, {@code n} elements long:
+ *
+ * <pre>
+ * s    = x + residual                          (x where there is no residual)
+ * mean = sum(s) / n                            (layer norm only)
+ * rstd = 1 / sqrt(sum((s - mean)^2) / n + eps) (RMS norm: mean is not subtracted)
+ * y    = (s - mean) * rstd * (weight + weight_offset) + bias, rounded to x's dtype
+ * </pre>
+ *
+ * <p>Open one {@link dev.fastnorm.Context} for each device, describe memory with
+ * {@link dev.fastnorm.Tensor}, describe the call with {@link dev.fastnorm.Norm} and run it. What the
+ * library refuses is a {@link dev.fastnorm.FastnormException} with the library's own text; what this
+ * binding refuses before it asks the library is an {@link java.lang.IllegalArgumentException} or an
+ * {@link java.lang.IllegalStateException}.
+ *
+ * <p>Contexts, tensors and devices may be used by any number of threads at a time. A {@code Norm} is
+ * a builder: it may be run by several threads as long as none of them changes it.
+ */
+package dev.fastnorm;

@@ -1,0 +1,227 @@
+/* libfastnorm for Java: package-private classes Raw and RawJNI, and the C code behind them.
+ *
+ * Calls go through the functions of words.h. What users see is written by hand over Raw. java.py lists
+ * in omitted.i what is not wrapped: the structs and functions that words.h replaces. */
+%module(moduleimports="") Raw
+
+%include "enumtypeunsafe.swg"
+%javaconst(1);
+
+/* Classes of the package, without finalizers. These lines must follow enumtypeunsafe.swg. */
+%typemap(javaclassmodifiers) SWIGTYPE, SWIGTYPE *, SWIGTYPE &, SWIGTYPE [] "final class"
+%typemap(javaclassmodifiers) enum SWIGTYPE "final class"
+%typemap(javafinalize) SWIGTYPE ""
+%pragma(java) moduleclassmodifiers="final class"
+%pragma(java) jniclassclassmodifiers="final class"
+
+/* --- numbers --- */
+
+/* Not from stdint.i, which takes int64_t for C's long long or for Java's int, as a macro has it. */
+%apply int { int32_t, uint32_t };
+%apply long long { int64_t, uint64_t, size_t };
+
+/* Addresses and handles are numbers. */
+%define NUMBER(type...)
+%typemap(jni) type "jlong"
+%typemap(jtype) type "long"
+%typemap(jstype) type "long"
+%typemap(javain) type "$javainput"
+%typemap(javaout) type { return $jnicall; }
+%typemap(in) type %{ $1 = ($1_ltype)(uintptr_t)$input; %}
+%typemap(out) type %{ $result = (jlong)(uintptr_t)$1; %}
+%enddef
+NUMBER(fastnorm_context *)
+NUMBER(void *)
+
+/* --- texts: bytes, since Java's own UTF-8 is another one --- */
+
+%typemap(jni) const char *, char [ANY] "jbyteArray"
+%typemap(jtype) const char *, char [ANY] "byte[]"
+%typemap(jstype) const char *, char [ANY] "String"
+%typemap(javaout) const char *, char [ANY] { return Text.of($jnicall); }
+%typemap(out) const char * %{ $result = fnj_bytes(jenv, $1, $1 == NULL ? 0 : strlen($1)); %}
+%typemap(out) char [ANY] %{ $result = fnj_bytes(jenv, $1, fnj_length($1, $1_dim0)); %}
+
+/* --- failures: thrown in the call that found them, while the text is this thread's last --- */
+
+%typemap(out) fastnorm_status %{
+  if ($1 != FASTNORM_OK) fnj_throw(jenv, $1);
+  $result = (jint)$1; %}
+
+/* --- lists of words: copied, so that the collector is never held up --- */
+
+%typemap(jni) (const uint64_t *words, size_t word_count) "jlongArray"
+%typemap(jtype) (const uint64_t *words, size_t word_count) "long[]"
+%typemap(jstype) (const uint64_t *words, size_t word_count) "long[]"
+%typemap(javain) (const uint64_t *words, size_t word_count) "$javainput"
+%typemap(in) (const uint64_t *words, size_t word_count) {
+  const jsize count = (*jenv)->GetArrayLength(jenv, $input);
+  if (count > FNJ_MAX_WORDS) {
+    fnj_throw(jenv, FNB_MALFORMED);
+    return $null;
+  }
+  jlong *copy = (jlong *)__builtin_alloca((size_t)count * sizeof *copy);
+  (*jenv)->GetLongArrayRegion(jenv, $input, 0, count, copy);
+  $1 = ($1_ltype)copy;
+  $2 = (size_t)count;
+}
+
+/* --- objects of Java --- */
+
+%typemap(in, numinputs=0) JNIEnv *jenv %{ $1 = jenv; %}
+%typemap(jtype) jobject buffer "java.nio.Buffer"
+%typemap(jstype) jobject buffer "java.nio.Buffer"
+%typemap(jtype) jobject sink "LogSink"
+%typemap(jstype) jobject sink "LogSink"
+
+%{
+#include <fastnorm/fastnorm.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "words.h"
+
+/* More than any call has: the decoder finds out the rest. */
+enum { FNJ_MAX_WORDS = 4096 };
+
+static jclass fnj_exception, fnj_delivery;
+static jmethodID fnj_exception_new, fnj_deliver;
+
+static jclass fnj_class(JNIEnv *env, const char *name) {
+  jclass local = (*env)->FindClass(env, name);
+  return local == NULL ? NULL : (jclass)(*env)->NewGlobalRef(env, local);
+}
+
+JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM *vm, void *reserved) {
+  JNIEnv *env = NULL;
+  (void)reserved;
+  if ((*vm)->GetEnv(vm, (void **)&env, JNI_VERSION_10) != JNI_OK) return JNI_ERR;
+  fnj_exception = fnj_class(env, "dev/fastnorm/FastnormException");
+  if (fnj_exception == NULL) return JNI_ERR;
+  fnj_delivery = fnj_class(env, "dev/fastnorm/LogDelivery");
+  if (fnj_delivery == NULL) return JNI_ERR;
+  fnj_exception_new = (*env)->GetMethodID(env, fnj_exception, "<init>", "(I[BI)V");
+  if (fnj_exception_new == NULL) return JNI_ERR;
+  fnj_deliver = (*env)->GetStaticMethodID(env, fnj_delivery, "deliver", "(Ldev/fastnorm/LogSink;I[B)V");
+  return fnj_deliver == NULL ? JNI_ERR : JNI_VERSION_10;
+}
+
+JNIEXPORT void JNICALL JNI_OnUnload(JavaVM *vm, void *reserved) {
+  JNIEnv *env = NULL;
+  (void)reserved;
+  if ((*vm)->GetEnv(vm, (void **)&env, JNI_VERSION_10) != JNI_OK) return;
+  (*env)->DeleteGlobalRef(env, fnj_exception);
+  (*env)->DeleteGlobalRef(env, fnj_delivery);
+}
+
+static size_t fnj_length(const char *text, size_t most) {
+  const char *end = (const char *)memchr(text, 0, most);
+  return end == NULL ? most : (size_t)(end - text);
+}
+
+/* NULL for a NULL text, and with an exception pending where memory ran out. */
+static jbyteArray fnj_bytes(JNIEnv *env, const char *text, size_t length) {
+  jbyteArray bytes;
+  if (text == NULL) return NULL;
+  bytes = (*env)->NewByteArray(env, (jsize)length);
+  if (bytes != NULL) (*env)->SetByteArrayRegion(env, bytes, 0, (jsize)length, (const jbyte *)text);
+  return bytes;
+}
+
+static void fnj_throw(JNIEnv *env, fastnorm_status status) {
+  const jint device_error = fastnorm_last_device_error();
+  const char *text = fastnorm_last_error();
+  jbyteArray bytes;
+  jobject exception;
+  if (status == FNB_MALFORMED) {
+    jclass error = (*env)->FindClass(env, "java/lang/AssertionError");
+    if (error != NULL) (*env)->ThrowNew(env, error, "the binding made a malformed list of words");
+    return;
+  }
+  bytes = fnj_bytes(env, text, strlen(text));
+  if (bytes == NULL) return;
+  exception = (*env)->NewObject(env, fnj_exception, fnj_exception_new, (jint)status, bytes, device_error);
+  if (exception != NULL) (*env)->Throw(env, (jthrowable)exception);
+}
+
+/* --- log --- */
+
+typedef struct fnj_sink {
+  JavaVM *vm;
+  jobject object; /* a LogSink */
+} fnj_sink;
+
+static void fnj_log(void *user, int32_t level, const char *text) {
+  const fnj_sink *sink = (const fnj_sink *)user;
+  JavaVM *vm = sink->vm;
+  JNIEnv *env = NULL;
+  jbyteArray bytes;
+  const int foreign = (*vm)->GetEnv(vm, (void **)&env, JNI_VERSION_10) != JNI_OK;
+  if (foreign && (*vm)->AttachCurrentThreadAsDaemon(vm, (void **)&env, NULL) != JNI_OK) return;
+  bytes = fnj_bytes(env, text, strlen(text));
+  if (bytes != NULL) {
+    (*env)->CallStaticVoidMethod(env, fnj_delivery, fnj_deliver, sink->object, (jint)level, bytes);
+  }
+  if ((*env)->ExceptionCheck(env)) (*env)->ExceptionClear(env);
+  if (bytes != NULL) (*env)->DeleteLocalRef(env, bytes);
+  if (foreign) (*vm)->DetachCurrentThread(vm);
+}
+%}
+
+%inline %{
+/* Address of a direct buffer's first byte; 0 if the buffer is not direct. */
+static void *fnj_buffer_address(JNIEnv *jenv, jobject buffer) {
+  return (*jenv)->GetDirectBufferAddress(jenv, buffer);
+}
+
+static void *fnj_sink_create(JNIEnv *jenv, jobject sink) {
+  fnj_sink *made = (fnj_sink *)calloc(1, sizeof *made);
+  jclass error;
+  if (made != NULL && (*jenv)->GetJavaVM(jenv, &made->vm) == JNI_OK) made->object = (*jenv)->NewGlobalRef(jenv, sink);
+  if (made != NULL && made->object != NULL) return made;
+  free(made);
+  if (!(*jenv)->ExceptionCheck(jenv)) {
+    error = (*jenv)->FindClass(jenv, "java/lang/OutOfMemoryError");
+    if (error != NULL) (*jenv)->ThrowNew(jenv, error, "no native memory for a log sink");
+  }
+  return NULL;
+}
+
+static void fnj_sink_destroy(JNIEnv *jenv, void *address) {
+  (*jenv)->DeleteGlobalRef(jenv, ((fnj_sink *)address)->object);
+  free(address);
+}
+
+static fastnorm_context *fnj_context_create(JNIEnv *jenv, int32_t device_type, int32_t device_id, int32_t num_threads,
+                                            uint32_t flags, int32_t dry_run_capability, void *address_of_sink) {
+  const fastnorm_device device = {device_type, device_id};
+  fastnorm_context_options options = {0};
+  fastnorm_context *context = NULL;
+  fastnorm_status status;
+  options.struct_size = sizeof options;
+  options.num_threads = num_threads;
+  options.flags = flags;
+  options.dry_run_capability = dry_run_capability;
+  options.log = address_of_sink == NULL ? NULL : fnj_log;
+  options.log_user = address_of_sink;
+  status = fastnorm_context_create(device, &options, &context);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return context;
+}
+
+static int32_t fnj_device_count(JNIEnv *jenv, int32_t device_type) {
+  int32_t count = 0;
+  const fastnorm_status status = fastnorm_device_count(device_type, &count);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return count;
+}
+
+static fastnorm_status fnj_device_describe(int32_t device_type, int32_t device_id, fastnorm_device_info *info) {
+  const fastnorm_device device = {device_type, device_id};
+  return fastnorm_device_describe(device, info);
+}
+%}
+
+%include "omitted.i"
+%include "words.h"
+%include "fastnorm.i"
