@@ -131,7 +131,7 @@ fastnorm_status fastnorm_kernel_describe(int32_t index, fastnorm_kernel_info* in
     FASTNORM_REQUIRE(info->struct_size >= sizeof *info, FASTNORM_ERROR_ARGUMENT,
                      "info.struct_size is %zu; required: at least %zu", info->struct_size,
                      sizeof *info);
-    int32_t left = index;
+    int64_t left = index;
     bool found = false;
     fastnorm::for_each_kernel(
         [&](const fastnorm::KernelSet& set, const fastnorm::NormEntry& entry) {

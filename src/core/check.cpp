@@ -3,6 +3,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "core/row_map.h"
 
@@ -64,6 +65,15 @@ int32_t effective_device(int32_t device_type) {
   return device_type;
 }
 
+// An enum field as the number it holds: a C caller may have stored any.
+template <class Enum>
+int32_t number(const Enum& field) {
+  int32_t value;
+  static_assert(sizeof field == sizeof value);
+  std::memcpy(&value, &field, sizeof value);
+  return value;
+}
+
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
 // One call's checks; members are what most of them need.
@@ -91,10 +101,11 @@ class NormCheck {
 
  private:
   fastnorm_status scalars() {
-    FASTNORM_REQUIRE(args_.kind == FASTNORM_NORM_RMS || args_.kind == FASTNORM_NORM_LAYER,
-                     FASTNORM_ERROR_ARGUMENT,
-                     "kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)",
-                     static_cast<int>(args_.kind));
+    const int32_t kind = number(args_.kind), rounding = number(args_.rounding),
+                  residual_rounding = number(args_.residual_rounding);
+    FASTNORM_REQUIRE(
+        kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
+        "kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
     FASTNORM_REQUIRE(std::isfinite(args_.eps) && args_.eps >= 0, FASTNORM_ERROR_ARGUMENT,
                      "eps is %g; required: finite and >= 0", static_cast<double>(args_.eps));
     FASTNORM_REQUIRE(std::isfinite(args_.weight_offset), FASTNORM_ERROR_ARGUMENT,
@@ -103,15 +114,14 @@ class NormCheck {
     FASTNORM_REQUIRE(args_.weight != nullptr || args_.weight_offset == 0, FASTNORM_ERROR_ARGUMENT,
                      "weight_offset is %g and weight is NULL; required: 0 without a weight",
                      static_cast<double>(args_.weight_offset));
-    FASTNORM_REQUIRE(
-        args_.rounding >= FASTNORM_ROUND_ONCE && args_.rounding <= FASTNORM_ROUND_EVERY_STEP,
-        FASTNORM_ERROR_ARGUMENT, "rounding is %d; required: a fastnorm_rounding, 0 to 2",
-        static_cast<int>(args_.rounding));
-    FASTNORM_REQUIRE(args_.residual_rounding >= FASTNORM_RESIDUAL_EXACT &&
-                         args_.residual_rounding <= FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
+    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_EVERY_STEP,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "rounding is %d; required: a fastnorm_rounding, 0 to 2", rounding);
+    FASTNORM_REQUIRE(residual_rounding >= FASTNORM_RESIDUAL_EXACT &&
+                         residual_rounding <= FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
                      FASTNORM_ERROR_ARGUMENT,
                      "residual_rounding is %d; required: a fastnorm_residual_rounding, 0 to 2",
-                     static_cast<int>(args_.residual_rounding));
+                     residual_rounding);
     FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                      args_.reserved);
     FASTNORM_REQUIRE(args_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
@@ -120,7 +130,7 @@ class NormCheck {
         args_.residual_out == nullptr || args_.residual != nullptr, FASTNORM_ERROR_ARGUMENT,
         "residual_out is given and residual is NULL; required: both, or no residual_out");
     FASTNORM_REQUIRE(
-        args_.mean == nullptr || args_.kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
+        args_.mean == nullptr || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
         "mean is given and kind is FASTNORM_NORM_RMS; required: FASTNORM_NORM_LAYER, or no mean");
     return FASTNORM_OK;
   }
@@ -132,10 +142,10 @@ class NormCheck {
         args_.flags == 0, kStatus,
         "flags is 0x%x; this version has no programmatic dependent launch; nearest: flags 0",
         static_cast<unsigned>(args_.flags));
-    FASTNORM_REQUIRE(args_.quant_scheme == FASTNORM_QUANT_NONE, kStatus,
+    FASTNORM_REQUIRE(number(args_.quant_scheme) == FASTNORM_QUANT_NONE, kStatus,
                      "quant_scheme is %d; this version has no quantised outputs; nearest: "
                      "FASTNORM_QUANT_NONE (0) and y",
-                     static_cast<int>(args_.quant_scheme));
+                     number(args_.quant_scheme));
     const struct {
       const char* name;
       const fastnorm_tensor* tensor;
@@ -152,8 +162,8 @@ class NormCheck {
       const char* name;
       double value;
     } fields[] = {{"quant_block_size", static_cast<double>(args_.quant_block_size)},
-                  {"quant_source", static_cast<double>(args_.quant_source)},
-                  {"scale_layout", static_cast<double>(args_.scale_layout)},
+                  {"quant_source", static_cast<double>(number(args_.quant_source))},
+                  {"scale_layout", static_cast<double>(number(args_.scale_layout))},
                   {"scale_pow2", static_cast<double>(args_.scale_pow2)},
                   {"amax_floor", static_cast<double>(args_.amax_floor)},
                   {"clamp", static_cast<double>(args_.clamp)}};
@@ -234,11 +244,12 @@ class NormCheck {
                      "x.shape is %s, so n is %" PRId64 "; required: 1 to 2^32",
                      shape_text(t.shape, t.ndim).c, d_.n);
     d_.outer_rank = t.ndim - 1;
-    d_.rows = 1;
+    uint64_t rows = 1;  // unsigned: as in fill()
     for (int32_t i = 0; i < t.ndim - 1; ++i) {
       d_.outer[i] = t.shape[t.ndim - 2 - i];
-      d_.rows *= d_.outer[i];
+      rows *= static_cast<uint64_t>(d_.outer[i]);
     }
+    d_.rows = static_cast<int64_t>(rows);
     fill(t, 1, &d_.x);
     return FASTNORM_OK;
   }
@@ -248,11 +259,13 @@ class NormCheck {
     row->data = static_cast<std::byte*>(t.data) + t.byte_offset;
     row->dtype = dtype_from(t.dtype);
     const int64_t bytes = dtype_bytes(row->dtype);
-    int64_t compact = skip == 1 ? t.shape[t.ndim - 1] * bytes : bytes;
+    // Unsigned: where there are no rows, shapes whose product fits in no integer are fine.
+    auto compact = static_cast<uint64_t>(skip == 1 ? t.shape[t.ndim - 1] * bytes : bytes);
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - 1 - skip - i;
-      row->stride_bytes[i] = t.strides != nullptr ? t.strides[dim] * bytes : compact;
-      compact *= t.shape[dim];
+      row->stride_bytes[i] =
+          t.strides != nullptr ? t.strides[dim] * bytes : static_cast<int64_t>(compact);
+      compact *= static_cast<uint64_t>(t.shape[dim]);
     }
   }
 

@@ -75,7 +75,8 @@ template <class Slots>
 FASTNORM_INLINE bool aligned_at(const NormParams& p, const Row& row, int64_t i) {
   const int64_t bytes =
       Slots::kAffine == Affine::kAny && p.residual_out_f32 ? F32::kBytes : Slots::T::kBytes;
-  return reinterpret_cast<uintptr_t>(row.residual_out + i * bytes) % kVectorBytes == 0;
+  const auto address = reinterpret_cast<uintptr_t>(row.residual_out);  // 0 where there is none
+  return (address + static_cast<uintptr_t>(i * bytes)) % kVectorBytes == 0;
 }
 
 template <class Slots, class Columns>

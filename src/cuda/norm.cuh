@@ -205,7 +205,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
   constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
-  __shared__ SumScratch<Tile> scratch[Slots::kSums];
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kSums>>();
   cluster_begin(scratch);
   const Place<Tile> place;
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
@@ -238,12 +238,12 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p) {
     if constexpr (Slots::kStat == Stat::kLayer) q[v] = vector_sum(row.s[v]);
   }
   if constexpr (Slots::kStat == Stat::kLayer) {
-    row.mean = mean_of(sum_row(fold_registers(q), scratch[0], place), p, rounding);
+    row.mean = mean_of(sum_row(fold_registers(q), scratch.sum[0], place), p, rounding);
   }
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     q[v] = squares<Slots>(row.s[v], row.mean, reach.count(v), rounding);
-  row.rstd = rstd_of(sum_row(fold_registers(q), scratch[Slots::kSums - 1], place), p, rounding);
+  row.rstd = rstd_of(sum_row(fold_registers(q), scratch.sum[Slots::kSums - 1], place), p, rounding);
 
   const RowIndex out = row_index(p, reach.live ? place.row_again() : 0);
   if (place.leads_row() && reach.live) store_statistics(p, out, row.mean, row.rstd);
@@ -310,7 +310,7 @@ template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   using T = typename Slots::T;
   constexpr int kPerVector = T::kPerVector;
-  __shared__ SumScratch<Tile> scratch[Slots::kSums];
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kSums>>();
   cluster_begin(scratch);
   const Place<Tile> place;
   const RowIndex index = row_index(p, place.row);
@@ -341,7 +341,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
       for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
       return vector_sum(s);
     });
-    mean = mean_of(sum_row(sum, scratch[0], place), p, rounding);
+    mean = mean_of(sum_row(sum, scratch.sum[0], place), p, rounding);
   }
   const float sum = fold_stream<Tile>(registers, [&](int64_t r) {
     const int64_t vector = place.first + r * Tile::kStride;
@@ -352,7 +352,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
     return squares<Slots>(s, mean, count_at(vector), rounding);
   });
-  const float rstd = rstd_of(sum_row(sum, scratch[Slots::kSums - 1], place), p, rounding);
+  const float rstd = rstd_of(sum_row(sum, scratch.sum[Slots::kSums - 1], place), p, rounding);
   if (place.leads_row()) store_statistics(p, index, mean, rstd);
 
   // Nothing was written so far: the row may be normalised in place, and its residual updated in place.

@@ -11,6 +11,7 @@
 #include "core/norm_plan.h"
 #include "cuda/arch.h"
 #include "cuda/norm_params.h"
+#include "cuda/ptx/block.cuh"
 #include "cuda/ptx/cluster.cuh"
 
 namespace fastnorm::cuda {
@@ -47,9 +48,7 @@ struct Place {
   // The row once more, read anew: keeping its number and digits across a reduction would cost registers.
   __device__ __forceinline__ uint32_t row_again() const {
     if constexpr (Tile::kRows > 1) return row;
-    uint32_t block_index;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block_index));
-    return block_index / Tile::kBlocks;
+    return ptx::block_index() / Tile::kBlocks;
   }
 
   int lane, warp, block;
@@ -96,6 +95,12 @@ struct SumScratch {
   float exchange[Tile::kBlocks > 1 ? Tile::kBlocks * 32
                                    : 1];  // [block][lane], pushed by the blocks of the cluster
   alignas(8) uint64_t barrier;            // counts the bytes of exchange
+};
+
+// The scratch of all sums over a row.
+template <class Tile, int kSums>
+struct RowScratch {
+  SumScratch<Tile> sum[kSums];
 };
 
 // From 512 threads on, one warp folds and a second barrier hands the sum out: every warp reading every other's values costs more
@@ -164,10 +169,11 @@ __device__ __forceinline__ float sum_row(float q, SumScratch<Tile>& scratch,
 // Sets up the barriers of a cluster's sums; after cluster_ready() other blocks may push into them. What is expected is said while the
 // row's loads are on their way.
 template <class Tile, int kSums>
-__device__ __forceinline__ void cluster_begin(SumScratch<Tile> (&scratch)[kSums]) {
+__device__ __forceinline__ void cluster_begin(RowScratch<Tile, kSums>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
     if (threadIdx.x == 0) {
-      for (SumScratch<Tile>& s : scratch) ptx::mbarrier_init(ptx::shared_address(&s.barrier), 1);
+      for (SumScratch<Tile>& s : scratch.sum)
+        ptx::mbarrier_init(ptx::shared_address(&s.barrier), 1);
       ptx::fence_mbarrier_init();
     }
     ptx::cluster_arrive_relaxed();
@@ -175,11 +181,11 @@ __device__ __forceinline__ void cluster_begin(SumScratch<Tile> (&scratch)[kSums]
 }
 
 template <class Tile, int kSums>
-__device__ __forceinline__ void cluster_ready(SumScratch<Tile> (&scratch)[kSums]) {
+__device__ __forceinline__ void cluster_ready(RowScratch<Tile, kSums>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
     __syncwarp();
     if (threadIdx.x == 0) {
-      for (SumScratch<Tile>& s : scratch) {
+      for (SumScratch<Tile>& s : scratch.sum) {
         ptx::mbarrier_arrive_expect(ptx::shared_address(&s.barrier),
                                     Tile::kBlocks * 32 * static_cast<int>(sizeof(float)));
       }

@@ -186,6 +186,7 @@ class CaseMaker {
 
   void give_rows(Layout& l, int rank, int64_t rows) {
     l.rank = rank;
+    std::fill(std::begin(l.outer), std::end(l.outer), 1);
     if (rank == 0) return;
     for (int d = 0; d + 1 < rank; ++d) {
       l.outer[d] = 1 + random_.below(std::min<int64_t>(rows, 5));

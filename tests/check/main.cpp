@@ -87,6 +87,15 @@ void check_cuda(const Options& options, Counts* counts) {
   }
 }
 
+void check_simt(const Options& options, Counts* counts) {
+  SameBits same_bits;
+  std::string why;
+  Target target = make_simt_target(&why);
+  if (target.devices.empty()) return skip(target.name, why, counts);
+  run(target, options, &same_bits, counts);
+  report_same_bits("simt", same_bits, counts);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -94,6 +103,7 @@ int main(int argc, char** argv) {
   Counts counts;
   if (options.cpu) check_cpu(options, &counts);
   if (options.cuda && options.isa.empty()) check_cuda(options, &counts);
+  if (options.simt && options.isa.empty()) check_simt(options, &counts);
   std::printf("%lld passed, %lld failed, %lld skipped\n", static_cast<long long>(counts.passed),
               static_cast<long long>(counts.failed), static_cast<long long>(counts.skipped));
   if (counts.failed > 0) return 1;

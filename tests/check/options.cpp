@@ -14,7 +14,8 @@ constexpr char kHelp[] =
     "usage: fastnorm_check [options]\n"
     "Runs every kernel of every table and compares each result with the specification, bit for "
     "bit.\n"
-    "  --device cpu|cuda:N|all  what to test (default: all that is there)\n"
+    "  --device cpu|cuda:N|simt|all  what to test (default: cpu and cuda; simt is the CUDA\n"
+    "                           kernels on a SIMT machine in software)\n"
     "  --isa NAME               only this CPU instruction set\n"
     "  --filter SUBSTRING       only kernels whose name contains it\n"
     "  --reduced                fewer sizes and rows, for sanitizers and emulators\n"
@@ -37,7 +38,8 @@ void set_device(const char* text, Options* options) {
   const bool all = std::strcmp(text, "all") == 0;
   options->cpu = all || std::strcmp(text, "cpu") == 0;
   options->cuda = all || std::strncmp(text, "cuda", 4) == 0;
-  if (!options->cpu && !options->cuda) stop("unknown device ", text);
+  options->simt = all || std::strcmp(text, "simt") == 0;
+  if (!options->cpu && !options->cuda && !options->simt) stop("unknown device ", text);
   if (std::strncmp(text, "cuda:", 5) == 0) {
     options->cuda_device = number(text + 5, 0, "unknown device cuda:");
   }

@@ -6,7 +6,7 @@
 namespace fastnorm::check {
 
 struct Options {
-  bool cpu = true, cuda = true;
+  bool cpu = true, cuda = true, simt = false;
   int cuda_device = -1;  // -1 = the first one, if there is any
   std::string isa;       // only this CPU instruction set; empty = all
   std::string filter;    // only kernels whose name contains this

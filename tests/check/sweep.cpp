@@ -79,7 +79,9 @@ class KernelSweep {
   void run_batch(std::vector<PlacedCase> cases) {
     Batch batch(std::move(cases), target_.order, options_.threads);
     std::vector<bool> bad(batch.cases().size());
-    const int passes = target_.cuda || options_.reduced ? 2 : 3;
+    const int passes = target_.cuda       ? std::max(2, static_cast<int>(target_.devices.size()))
+                       : options_.reduced ? 2
+                                          : 3;
     for (int pass = 0; pass < passes; ++pass) {
       std::byte* block = target_.memory->block(batch.bytes());
       target_.memory->upload(batch.fill(pass), batch.bytes());

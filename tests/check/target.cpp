@@ -4,6 +4,10 @@
 #include <stdexcept>
 #include <thread>
 
+#ifdef FASTNORM_SIMT
+#include "simt/device.h"
+#endif
+
 namespace fastnorm::check {
 namespace {
 
@@ -70,6 +74,21 @@ Target make_cuda_target(int ordinal, std::string* why) {
     *why = e.what();
     target.devices.clear();
   }
+  return target;
+}
+
+Target make_simt_target([[maybe_unused]] std::string* why) {
+  Target target;
+  target.name = "simt sm_90";
+  target.cuda = true;
+  target.order = ref::Order::kGpu;
+#ifdef FASTNORM_SIMT
+  for (simt::Order order : {simt::Order::kForward, simt::Order::kBackward, simt::Order::kShuffled})
+    target.devices.push_back(simt::make_device(order));
+  target.memory = make_cpu_memory();
+#else
+  *why = "not in a build with sanitizers, which do not follow fibers";
+#endif
   return target;
 }
 

@@ -13,7 +13,7 @@ namespace fastnorm::check {
 
 struct Target {
   std::string name;  // "cpu avx512"
-  bool cuda = false;
+  bool cuda = false;  // kernels of the CUDA backend
   ref::Order order = ref::Order::kCpu;
   // The same device under different conditions, one for each run: on CPUs alone, with threads, with the caller's loop.
   std::vector<std::unique_ptr<Device>> devices;
@@ -23,5 +23,7 @@ struct Target {
 // The CPU with an instruction set; no devices and `why` where the machine lacks it.
 Target make_cpu_target(const char* isa, std::string* why);
 Target make_cuda_target(int ordinal, std::string* why);
+// The CUDA kernels on a SIMT machine in software; its runs differ in the order of threads.
+Target make_simt_target(std::string* why);
 
 }  // namespace fastnorm::check

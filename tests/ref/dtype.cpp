@@ -57,6 +57,7 @@ double round_to(Type type, double value) {
 }
 
 void decode_row(Type type, const void* from, float* to, int64_t count) {
+  if (count == 0) return;
   if (type == Type::kF32) {
     std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
   } else {
@@ -65,6 +66,7 @@ void decode_row(Type type, const void* from, float* to, int64_t count) {
 }
 
 void encode_row(Type type, const float* from, void* to, int64_t count) {
+  if (count == 0) return;
   if (type == Type::kF32) {
     std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
   } else {

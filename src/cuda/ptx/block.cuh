@@ -1,0 +1,22 @@
+// What a thread block has of its own: its number and its shared memory.
+#pragma once
+
+#include <cstdint>
+
+namespace fastnorm::ptx {
+
+// The block's number, read anew: for a value that should not stay in a register.
+__device__ __forceinline__ uint32_t block_index() {
+  uint32_t index;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+  return index;
+}
+
+// The block's object of this type in shared memory, uninitialised.
+template <class T>
+__device__ __forceinline__ T& block_shared() {
+  __shared__ T object;
+  return object;
+}
+
+}  // namespace fastnorm::ptx

@@ -1,0 +1,44 @@
+// cuda/ptx/memory.cuh for simt/machine.h: the same accesses, and their alignment checked.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "simt/machine.h"
+
+namespace fastnorm::ptx {
+
+template <class Word>
+inline Word load(const void* address) {
+  if (reinterpret_cast<uintptr_t>(address) % sizeof(Word) != 0) simt::fault("a misaligned load");
+  Word word;
+  std::memcpy(&word, address, sizeof word);
+  return word;
+}
+
+template <class Word>
+inline void store(void* address, Word word) {
+  if (reinterpret_cast<uintptr_t>(address) % sizeof(Word) != 0) simt::fault("a misaligned store");
+  std::memcpy(address, &word, sizeof word);
+}
+
+inline uint4 ld_global_v4(const void* address) { return load<uint4>(address); }
+inline uint4 ld_global_cs_v4(const void* address) { return load<uint4>(address); }
+inline uint4 ld_global_constant_v4(const void* address) { return load<uint4>(address); }
+inline uint2 ld_global_constant_v2(const void* address) { return load<uint2>(address); }
+inline uint32_t ld_global_u32(const void* address) { return load<uint32_t>(address); }
+inline uint32_t ld_global_u16(const void* address) { return load<uint16_t>(address); }
+
+inline void prefetch_l2(const void* address, uint32_t bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0 || bytes % 16 != 0)
+    simt::fault("a misaligned prefetch");
+  // The whole range must be memory that may be read.
+  const auto* byte = static_cast<const volatile char*>(address);
+  if (bytes > 0) (void)byte[0], (void)byte[bytes - 1];
+}
+
+inline void st_global_v4(void* address, uint4 v) { store(address, v); }
+inline void st_global_u32(void* address, uint32_t v) { store(address, v); }
+inline void st_global_u16(void* address, uint32_t v) { store(address, static_cast<uint16_t>(v)); }
+
+}  // namespace fastnorm::ptx

@@ -1,0 +1,48 @@
+// CUDA's words as plain C++, for kernels that simt/machine.h runs. Included ahead of a kernel's source.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "simt/machine.h"
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define threadIdx (simt::current->thread)
+#define blockIdx (simt::current->block)
+
+struct uint2 {
+  uint32_t x, y;
+};
+struct uint4 {
+  uint32_t x, y, z, w;
+};
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline float __int_as_float(int32_t bits) { return std::bit_cast<float>(bits); }
+inline uint32_t __float_as_uint(float f) { return std::bit_cast<uint32_t>(f); }
+inline uint32_t __umulhi(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>(uint64_t{a} * b >> 32);
+}
+inline int __clzll(int64_t v) { return std::countl_zero(static_cast<uint64_t>(v)); }
+inline uint32_t __brev(uint32_t v) {
+  uint32_t r = 0;
+  for (int i = 0; i < 32; ++i) r |= (v >> i & 1) << (31 - i);
+  return r;
+}
+inline float __shfl_xor_sync(uint32_t, float value, int mask) {
+  return simt::shuffle_xor(value, static_cast<unsigned>(mask));
+}
+inline void __syncthreads() { simt::sync_block(); }
+inline void __syncwarp() { simt::sync_warp(); }

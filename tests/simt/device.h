@@ -1,0 +1,13 @@
+// A device whose kernels simt/machine.h runs: those of sm_90, in host memory.
+#pragma once
+
+#include <memory>
+
+#include "core/backend.h"
+#include "simt/machine.h"
+
+namespace simt {
+
+std::unique_ptr<fastnorm::Device> make_device(Order order);
+
+}  // namespace simt

@@ -1,0 +1,298 @@
+#include "simt/machine.h"
+
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace simt {
+
+Thread* current = nullptr;
+
+struct Warp {
+  unsigned threads = 0, arrived = 0, phase = 0;
+  float slots[2][32] = {};
+};
+
+struct Block {
+  static constexpr size_t kSharedBytes = 64 << 10;
+  struct Object {
+    const void* key;
+    size_t offset;
+  };
+
+  std::unique_ptr<std::byte[]> shared{new (std::align_val_t(256)) std::byte[kSharedBytes]};
+  size_t used = 0;
+  std::vector<Object> objects;
+  std::vector<Warp> warps;
+  unsigned threads = 0, arrived = 0, phase = 0;
+};
+
+struct Fiber {
+  Thread thread = {};
+  Fiber* next = nullptr;  // of those that are still running, a ring
+  Fiber* previous = nullptr;
+  bool started = false;
+  jmp_buf state;
+  ucontext_t start;
+};
+
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+// A ring of 4096 threads passes this often before everybody is held to wait for ever.
+constexpr unsigned kMostWaits = 1000;
+
+struct Cluster {
+  std::vector<Block> blocks;
+  unsigned threads = 0, arrived = 0, phase = 0;
+};
+
+std::vector<std::unique_ptr<Fiber>> fibers;
+Cluster cluster_state;
+const std::function<void()>* body = nullptr;
+jmp_buf launcher;
+
+// Continues with `to` where it last handed over.
+[[noreturn]] void resume(Fiber* to) {
+  current = &to->thread;
+  if (to->started) _longjmp(to->state, 1);
+  to->started = true;
+  setcontext(&to->start);
+  fault("setcontext failed");
+}
+
+__attribute__((noinline)) void hand_over() {
+  Fiber* const self = current->fiber;
+  if (self->next == self) return;
+  if (_setjmp(self->state) == 0) resume(self->next);
+}
+
+__attribute__((noinline)) void finish() {
+  Fiber* const self = current->fiber;
+  self->previous->next = self->next;
+  self->next->previous = self->previous;
+  if (_setjmp(self->state) != 0) return;
+  if (self->next == self) _longjmp(launcher, 1);
+  resume(self->next);
+}
+
+void fiber_main() {
+  for (;;) {
+    (*body)();
+    finish();
+  }
+}
+
+void add_fiber() {
+  auto fiber = std::make_unique<Fiber>();
+  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stack == MAP_FAILED) fault("no memory for a thread's stack");
+  mprotect(stack, 4096, PROT_NONE);  // an overflow faults
+  getcontext(&fiber->start);
+  // Tops at different offsets, or all stacks would lie in the same lines of a cache.
+  fiber->start.uc_stack = {stack, 0, kStackBytes - fibers.size() % 63 * 256};
+  fiber->start.uc_link = nullptr;
+  makecontext(&fiber->start, fiber_main, 0);
+  fiber->thread.fiber = fiber.get();
+  fibers.push_back(std::move(fiber));
+}
+
+template <typename Done>
+void wait_until(const char* what, Done done) {
+  for (unsigned i = 0; !done(); ++i) {
+    if (i == kMostWaits) fault(what);
+    hand_over();
+  }
+}
+
+// One more of `group` is there; the last one opens the barrier.
+template <class Group>
+void sync(Group& group, const char* what) {
+  const unsigned phase = group.phase;
+  if (++group.arrived == group.threads) {
+    group.arrived = 0;
+    ++group.phase;
+  } else {
+    wait_until(what, [&] { return group.phase != phase; });
+  }
+}
+
+void start_block(Block& block, unsigned threads) {
+  // What the last block left must not help this one.
+  std::memset(block.shared.get(), 0xa5, Block::kSharedBytes);
+  block.used = 0;
+  block.objects.clear();
+  block.threads = threads;
+  block.arrived = block.phase = 0;
+  block.warps.assign((threads + 31) / 32, Warp());
+  for (unsigned t = 0; t < threads; ++t) ++block.warps[t / 32].threads;
+}
+
+// Runs what is in the ring until the last has finished.
+__attribute__((noinline)) void run_ring(Fiber* first) {
+  if (_setjmp(launcher) == 0) resume(first);
+}
+
+Block& own_block() { return *current->of_block; }
+
+std::byte* shared_pointer(uint32_t address) {
+  const uint32_t rank = address >> 24;  // 0 = own
+  Block& block = rank == 0 ? own_block() : cluster_state.blocks[rank - 1];
+  return block.shared.get() + (address & 0xffffff);
+}
+
+// An mbarrier in 8 bytes of shared memory.
+struct Barrier {
+  uint8_t set_up, arrivals, pending, phase;
+  int32_t bytes;  // expected and not yet there
+};
+constexpr uint8_t kSetUp = 0x3c;
+
+Barrier& barrier_at(uint32_t address) {
+  auto& barrier = *reinterpret_cast<Barrier*>(shared_pointer(address));
+  if (barrier.set_up != kSetUp) fault("an mbarrier is used before it is set up");
+  return barrier;
+}
+
+void complete(Barrier& barrier) {
+  if (barrier.pending != 0 || barrier.bytes != 0) return;
+  barrier.phase ^= 1;
+  barrier.pending = barrier.arrivals;
+}
+
+}  // namespace
+
+void fault(const char* what) {
+  std::printf("FAIL simt: %s", what);
+  if (current != nullptr)
+    std::printf(" (block %u, thread %u)", current->block.x, current->thread.x);
+  std::printf("\n");
+  std::fflush(stdout);
+  std::abort();
+}
+
+void launch(uint64_t blocks, unsigned threads, unsigned cluster, Order order,
+            const std::function<void()>& kernel) {
+  body = &kernel;
+  const unsigned together = threads * cluster;
+  while (fibers.size() < together) add_fiber();
+  if (cluster_state.blocks.size() < cluster) cluster_state.blocks.resize(cluster);
+  std::vector<Fiber*> ring(together);
+  for (unsigned i = 0; i < together; ++i) ring[i] = fibers[i].get();
+  if (order == Order::kBackward) std::reverse(ring.begin(), ring.end());
+  std::minstd_rand random(together);
+  for (uint64_t first = 0; first < blocks; first += cluster) {
+    cluster_state.threads = together;
+    cluster_state.arrived = cluster_state.phase = 0;
+    for (unsigned rank = 0; rank < cluster; ++rank) {
+      Block& block = cluster_state.blocks[rank];
+      start_block(block, threads);
+      for (unsigned t = 0; t < threads; ++t) {
+        Thread& thread = fibers[rank * threads + t]->thread;
+        thread.thread.x = t;
+        thread.block.x = static_cast<unsigned>(first + rank);
+        thread.cluster_rank = rank;
+        thread.lane = t % 32;
+        thread.of_block = &block;
+        thread.of_warp = &block.warps[t / 32];
+        thread.cluster_phase = 0;
+      }
+    }
+    if (order == Order::kShuffled) std::shuffle(ring.begin(), ring.end(), random);
+    for (unsigned i = 0; i < together; ++i) {
+      ring[i]->next = ring[(i + 1) % together];
+      ring[(i + 1) % together]->previous = ring[i];
+    }
+    run_ring(ring[0]);
+    current = nullptr;
+  }
+}
+
+void sync_block() { sync(own_block(), "a thread never reaches a block's barrier"); }
+
+void sync_warp() { sync(*current->of_warp, "a lane never reaches a warp's barrier"); }
+
+float shuffle_xor(float value, unsigned mask) {
+  Warp& warp = *current->of_warp;
+  if (warp.threads != 32) fault("a shuffle of all lanes in a warp that has fewer");
+  // Two sets of slots: a lane may be one shuffle ahead of another that has yet to read.
+  float(&slots)[32] = warp.slots[warp.phase & 1];
+  slots[current->lane] = value;
+  sync(warp, "a lane never reaches a shuffle");
+  return slots[current->lane ^ mask];
+}
+
+void* block_object(const void* key, size_t size, size_t alignment) {
+  Block& block = own_block();
+  for (const Block::Object& o : block.objects) {
+    if (o.key == key) return block.shared.get() + o.offset;
+  }
+  const size_t offset = (block.used + alignment - 1) / alignment * alignment;
+  block.used = offset + size;
+  if (block.used > Block::kSharedBytes) fault("more shared memory than a block has");
+  block.objects.push_back({key, offset});
+  return block.shared.get() + offset;
+}
+
+uint32_t shared_address(const void* pointer) {
+  const ptrdiff_t offset = static_cast<const std::byte*>(pointer) - own_block().shared.get();
+  if (offset < 0 || offset >= static_cast<ptrdiff_t>(Block::kSharedBytes))
+    fault("not an address in the block's shared memory");
+  return static_cast<uint32_t>(offset);
+}
+
+uint32_t map_to_block(uint32_t address, unsigned rank) {
+  if (rank >= cluster_state.blocks.size()) fault("no such block in the cluster");
+  return (rank + 1) << 24 | (address & 0xffffff);
+}
+
+void mbarrier_init(uint32_t barrier, unsigned arrivals) {
+  Barrier& b = *reinterpret_cast<Barrier*>(shared_pointer(barrier));
+  b = {kSetUp, static_cast<uint8_t>(arrivals), static_cast<uint8_t>(arrivals), 0, 0};
+}
+
+void mbarrier_arrive_expect(uint32_t barrier, unsigned bytes) {
+  Barrier& b = barrier_at(barrier);
+  if (b.pending == 0) fault("more arrivals at an mbarrier than it was set up for");
+  b.bytes += static_cast<int32_t>(bytes);
+  --b.pending;
+  complete(b);
+}
+
+void mbarrier_wait(uint32_t barrier, unsigned phase) {
+  const Barrier& b = barrier_at(barrier);
+  wait_until("an mbarrier's phase never ends", [&] { return b.phase != phase; });
+}
+
+void st_async(uint32_t address, uint32_t word, uint32_t barrier) {
+  if (address % 4 != 0) fault("a misaligned st.async");
+  std::memcpy(shared_pointer(address), &word, sizeof word);
+  Barrier& b = barrier_at(barrier);
+  b.bytes -= static_cast<int32_t>(sizeof word);
+  complete(b);
+}
+
+void cluster_arrive() {
+  Cluster& c = cluster_state;
+  current->cluster_phase = c.phase;
+  if (++c.arrived == c.threads) {
+    c.arrived = 0;
+    ++c.phase;
+  }
+}
+
+void cluster_wait() {
+  wait_until("a thread never arrives at the cluster's barrier",
+             [] { return cluster_state.phase != current->cluster_phase; });
+}
+
+}  // namespace simt
