@@ -1,0 +1,60 @@
+#![doc = include_str!("../../README.md")]
+//!
+//! # Where things are
+//!
+//! - [`Context`]: one device, made once and shared between threads; [`ContextOptions`] for threads, a
+//!   log, a parallel loop of your own, dry runs.
+//! - [`Tensor`], [`TensorMut`]: views of your memory. [`Element`] says which Rust types they may have,
+//!   [`DType`] names all of them.
+//! - [`Norm`]: what to compute; [`Quant`] for quantised outputs; [`norm_many`] for several at once.
+//! - [`Error`] and [`Status`]: what was wrong, in the library's words.
+//! - [`fastnorm_sys`](sys): the C ABI itself.
+
+#![warn(clippy::pedantic)]
+#![allow(
+    clippy::doc_markdown,
+    clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
+    clippy::module_name_repetitions
+)]
+
+mod context;
+mod device;
+mod dtype;
+mod info;
+mod norm;
+mod parallel;
+mod quant;
+mod status;
+mod tensor;
+mod version;
+
+pub use context::{Context, ContextOptions, LogLevel, Stream, Workspace};
+pub use device::{device_count, kernels, Device, DeviceInfo, DeviceType, KernelInfo};
+pub use dtype::{DType, Element, F4x2E2M1, F8E4M3, F8E5M2, F8E8M0};
+pub use info::Info;
+pub use norm::{
+    norm_many, norm_many_prepare, norm_many_query, norm_many_with, Norm, ResidualRounding, Rounding,
+};
+pub use parallel::{Chunks, Work};
+pub use quant::{Quant, QuantSource, ScaleLayout};
+pub use status::{Error, Result, Status};
+pub use tensor::{Tensor, TensorMut, MAX_RANK};
+pub use version::{build_info, numeric_version, version, version_string, REQUIRED_VERSION};
+
+/// The 16-bit types of the crate `half`, as [`Element`]s.
+pub use half::{bf16, f16};
+
+/// The C ABI, for what this crate does not have.
+pub use fastnorm_sys as sys;
+
+use std::ffi::{c_char, CStr};
+
+/// A text of the library's that lives as long as the program.
+fn static_text(text: *const c_char) -> &'static str {
+    if text.is_null() {
+        return "";
+    }
+    // SAFETY: the library's static strings end with a zero; it is never unloaded.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("")
+}

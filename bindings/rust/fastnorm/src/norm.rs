@@ -1,0 +1,608 @@
+//! `RMSNorm` and `LayerNorm`.
+
+use std::alloc::{self, Layout};
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use crate::status::check;
+use crate::tensor::View;
+use crate::{
+    parallel, sys, Context, Error, Info, Quant, Result, Status, Stream, Tensor, TensorMut,
+    Workspace,
+};
+
+/// Where y is rounded to x's dtype on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rounding {
+    /// Only when y is stored: `FlashInfer`, quack, Transformer Engine, Gemma.
+    #[default]
+    Once,
+    /// Also the normalised value, before the weight: Llama, Mistral and Qwen as published.
+    Normalized,
+    /// Every elementwise result: what a 16-bit eager chain does.
+    EveryStep,
+}
+
+/// Which value of the sum x + residual is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ResidualRounding {
+    /// The single-precision sum.
+    #[default]
+    Exact,
+    /// The statistics of the sum; what is normalised is the sum rounded to the residual's dtype.
+    BeforeApply,
+    /// The sum rounded to the residual's dtype, as a separate addition would.
+    BeforeStatistics,
+}
+
+// The tensors of fastnorm_norm_args, each with a slot.
+macro_rules! slots {
+    ($($slot:ident $field:ident),* $(,)?) => {
+        #[derive(Clone, Copy)]
+        enum Slot {
+            $($slot),*
+        }
+
+        const SLOTS: usize = [$(Slot::$slot),*].len();
+
+        impl Norm<'_> {
+            /// Points the arguments at the tensors and these at their shapes, until the norm is moved.
+            #[inline]
+            fn link(&mut self) -> *const sys::fastnorm_norm_args {
+                $(if !self.args.$field.is_null() {
+                    // SAFETY: `put` wrote the view when it set the field.
+                    let view = unsafe { self.views[Slot::$slot as usize].assume_init_mut() };
+                    self.args.$field = view.link();
+                })*
+                &self.args
+            }
+
+            #[inline]
+            fn put(&mut self, slot: Slot, view: View) {
+                view.write_to(&mut self.views[slot as usize]);
+                // Not null is what counts; `link` sets the address.
+                let marker = ptr::NonNull::dangling().as_ptr();
+                match slot {
+                    $(Slot::$slot => self.args.$field = marker,)*
+                }
+            }
+        }
+
+        impl fmt::Debug for Norm<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let kind = if self.args.kind == sys::FASTNORM_NORM_LAYER { "layer" } else { "rms" };
+                let mut f = f.debug_struct("Norm");
+                f.field("kind", &kind).field("eps", &self.args.eps);
+                $(if !self.args.$field.is_null() {
+                    // SAFETY: as in `link`.
+                    f.field(stringify!($field), unsafe { self.views[Slot::$slot as usize].assume_init_ref() });
+                })*
+                f.finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+slots! {
+    X x, Residual residual, Weight weight, Bias bias, Y y, ResidualOut residual_out, Mean mean, Rstd rstd,
+    GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax,
+}
+
+// Fails when the library gains a tensor, until it has a slot: what is left are scalars.
+const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 64 + SLOTS * size_of::<*const ()>());
+
+/// One normalisation of the rows of x. A row is the last dimension, n elements; T is x's dtype: f32, f16
+/// or bf16.
+///
+/// ```text
+/// s            = x + residual                              (x where there is no residual)
+/// residual_out = s, rounded to its dtype
+/// mean         = sum(s) / n                                (layer only)
+/// rstd         = 1 / sqrt(sum((s - mean)^2) / n + eps)     (rms: the mean is not subtracted)
+/// y            = (s - mean) * rstd * (weight + weight_offset) + bias, rounded to T
+/// ```
+///
+/// Statistics are in single precision. Rows of equal values give equal bits, whatever their number,
+/// position, strides, the kernel, or the number of threads. Zero rows are success.
+///
+/// Made once, it can [run](Norm::run) many times.
+///
+/// # Aliasing
+/// What is written is borrowed exclusively, so it cannot also be read:
+/// ```compile_fail,E0502
+/// # use fastnorm::*;
+/// # let context = Context::cpu().unwrap();
+/// let mut buffer = [1f32; 8];
+/// Norm::rms(1e-6)
+///     .x(Tensor::new(&buffer, &[2, 4]).unwrap())
+///     .y(TensorMut::new(&mut buffer, &[2, 4]).unwrap()) // also x
+///     .run(&context);
+/// ```
+/// [`x_in_place`](Self::x_in_place) and [`residual_in_place`](Self::residual_in_place) are for that.
+#[must_use = "nothing happens until it runs"]
+pub struct Norm<'a> {
+    args: sys::fastnorm_norm_args,
+    views: [MaybeUninit<View>; SLOTS],
+    borrow: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
+unsafe impl Send for Norm<'_> {}
+// SAFETY: a shared Norm can be asked what it would do, which touches no tensor's memory; to run it takes
+// an exclusive borrow.
+unsafe impl Sync for Norm<'_> {}
+
+impl<'a> Norm<'a> {
+    #[inline]
+    fn new(kind: sys::fastnorm_norm_kind, eps: f32) -> Self {
+        Self {
+            args: sys::fastnorm_norm_args {
+                kind,
+                eps,
+                ..sys::fastnorm_norm_args::new()
+            },
+            views: [const { MaybeUninit::uninit() }; SLOTS],
+            borrow: PhantomData,
+        }
+    }
+
+    /// By the root mean square. `eps` is finite and not negative.
+    #[inline]
+    pub fn rms(eps: f32) -> Self {
+        Self::new(sys::FASTNORM_NORM_RMS, eps)
+    }
+
+    /// By mean and (biased) variance. `eps` is finite and not negative.
+    #[inline]
+    pub fn layer(eps: f32) -> Self {
+        Self::new(sys::FASTNORM_NORM_LAYER, eps)
+    }
+
+    /// `[.., n]` of T, rank 1 to 4. Required.
+    #[inline]
+    pub fn x(mut self, x: Tensor<'a>) -> Self {
+        self.put(Slot::X, x.view);
+        self
+    }
+
+    /// x and y in one: the results replace what is read.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)] // the borrow moves in
+    pub fn x_in_place(mut self, x: TensorMut<'a>) -> Self {
+        self.put(Slot::X, x.view);
+        self.put(Slot::Y, x.view);
+        self
+    }
+
+    /// x's shape, T or f32: added to x before all else. Default: nothing is added.
+    #[inline]
+    pub fn residual(mut self, residual: Tensor<'a>) -> Self {
+        self.put(Slot::Residual, residual.view);
+        self
+    }
+
+    /// residual and `residual_out` in one: the sum replaces the residual.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn residual_in_place(mut self, residual: TensorMut<'a>) -> Self {
+        self.put(Slot::Residual, residual.view);
+        self.put(Slot::ResidualOut, residual.view);
+        self
+    }
+
+    /// `[n]` or `[heads, n]`, heads being x's last extent but one; T or f32. Default: 1.
+    #[inline]
+    pub fn weight(mut self, weight: Tensor<'a>) -> Self {
+        self.put(Slot::Weight, weight.view);
+        self
+    }
+
+    /// As the weight. Default: 0.
+    #[inline]
+    pub fn bias(mut self, bias: Tensor<'a>) -> Self {
+        self.put(Slot::Bias, bias.view);
+        self
+    }
+
+    /// x's shape, T: the result.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn y(mut self, y: TensorMut<'a>) -> Self {
+        self.put(Slot::Y, y.view);
+        self
+    }
+
+    /// x's shape, T or f32: receives x + residual. Needs a residual.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn residual_out(mut self, residual_out: TensorMut<'a>) -> Self {
+        self.put(Slot::ResidualOut, residual_out.view);
+        self
+    }
+
+    /// Receives the rows' means; layer only. f32 of x's shape without its last extent, or with 1 for it.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn mean(mut self, mean: TensorMut<'a>) -> Self {
+        self.put(Slot::Mean, mean.view);
+        self
+    }
+
+    /// Receives the rows' rstd. Shape as of the mean.
+    #[inline]
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn rstd(mut self, rstd: TensorMut<'a>) -> Self {
+        self.put(Slot::Rstd, rstd.view);
+        self
+    }
+
+    /// A quantised output, beside y or alone.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn quant(mut self, quant: Quant<'a>) -> Self {
+        // Named one by one: a field that Quant gains does not compile until it is here.
+        let Quant {
+            scheme,
+            block_size,
+            source,
+            layout,
+            pow2,
+            amax_floor,
+            clamp,
+            quantized,
+            scale,
+            global_scale,
+            amax,
+            ..
+        } = quant;
+        self.args.quant_scheme = scheme;
+        self.args.quant_block_size = block_size;
+        self.args.quant_source = source.raw();
+        self.args.scale_layout = layout.raw();
+        self.args.scale_pow2 = i32::from(pow2);
+        self.args.amax_floor = amax_floor;
+        self.args.clamp = clamp;
+        self.put(Slot::Quantized, quantized);
+        self.put(Slot::Scale, scale);
+        for (slot, view) in [(Slot::GlobalScale, global_scale), (Slot::Amax, amax)] {
+            if let Some(view) = view {
+                self.put(slot, view);
+            }
+        }
+        self
+    }
+
+    /// Added to the weight in f32: 1 for Gemma. Finite; 0 without a weight. Default: 0.
+    #[inline]
+    pub fn weight_offset(mut self, offset: f32) -> Self {
+        self.args.weight_offset = offset;
+        self
+    }
+
+    /// Where y is rounded on its way. Default: once, when it is stored.
+    #[inline]
+    pub fn rounding(mut self, rounding: Rounding) -> Self {
+        self.args.rounding = match rounding {
+            Rounding::Once => sys::FASTNORM_ROUND_ONCE,
+            Rounding::Normalized => sys::FASTNORM_ROUND_NORMALIZED,
+            Rounding::EveryStep => sys::FASTNORM_ROUND_EVERY_STEP,
+        };
+        self
+    }
+
+    /// Which value of x + residual is used. Default: the exact one.
+    #[inline]
+    pub fn residual_rounding(mut self, rounding: ResidualRounding) -> Self {
+        self.args.residual_rounding = match rounding {
+            ResidualRounding::Exact => sys::FASTNORM_RESIDUAL_EXACT,
+            ResidualRounding::BeforeApply => sys::FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY,
+            ResidualRounding::BeforeStatistics => sys::FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
+        };
+        self
+    }
+
+    /// CUDA: start early, and wait for the stream's previous kernel inside.
+    pub fn pdl_wait(self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_PDL_WAIT, on)
+    }
+
+    /// CUDA: let the stream's next kernel start early.
+    pub fn pdl_trigger(self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on)
+    }
+
+    fn flag(mut self, flag: u32, on: bool) -> Self {
+        self.args.flags = if on {
+            self.args.flags | flag
+        } else {
+            self.args.flags & !flag
+        };
+        self
+    }
+
+    /// Says what a run would do. No tensor's memory is touched.
+    ///
+    /// # Errors
+    /// As [`Norm::run`].
+    pub fn query(&self, context: &Context) -> Result<Info> {
+        let mut norm = self.copied();
+        let mut info = sys::fastnorm_info::new();
+        // SAFETY: `link` gives valid arguments; `info` is writable and knows its size.
+        check(unsafe { sys::fastnorm_norm_query(context.as_ptr(), norm.link(), &mut info) })?;
+        Ok(Info::from_raw(&info))
+    }
+
+    /// Loads what a run needs; CUDA loads a kernel at its first use, which allocates and may synchronise.
+    /// After it, runs that use the same kernel neither allocate nor synchronise, and can be captured in a
+    /// CUDA graph. Optional.
+    ///
+    /// # Errors
+    /// As [`Norm::run`].
+    pub fn prepare(&self, context: &Context) -> Result<()> {
+        let mut norm = self.copied();
+        // SAFETY: `link` gives valid arguments.
+        check(unsafe { sys::fastnorm_norm_prepare(context.as_ptr(), norm.link()) })
+    }
+
+    /// Normalises. On the CPU the work is done on return; on a GPU it is queued on the default stream.
+    ///
+    /// # Errors
+    /// - [`Status::ARGUMENT`]: x or y is missing; eps, an offset or an option out of range; too small a
+    ///   workspace; a stream on the CPU
+    /// - [`Status::SHAPE`]: ranks or extents that do not fit, n = 0
+    /// - [`Status::DTYPE`]: a dtype that the tensor's role does not allow
+    /// - [`Status::LAYOUT`]: a last dimension that is not contiguous, a misaligned address, overlap
+    /// - [`Status::UNSUPPORTED`]: no kernel for it
+    /// - [`Status::DEVICE`]: a tensor on another device; an error of the CUDA runtime, also a sticky one of
+    ///   earlier work
+    ///
+    /// # Panics
+    /// Only if a callback of the context does.
+    #[inline]
+    pub fn run(&mut self, context: &Context) -> Result<()> {
+        self.run_with(context, Stream::DEFAULT, Workspace::NONE)
+    }
+
+    /// [Runs](Self::run) on a CUDA stream.
+    ///
+    /// # Errors
+    /// As [`Norm::run`].
+    #[inline]
+    pub fn run_on(&mut self, context: &Context, stream: Stream) -> Result<()> {
+        self.run_with(context, stream, Workspace::NONE)
+    }
+
+    /// [Runs](Self::run) on a CUDA stream with a workspace.
+    ///
+    /// # Errors
+    /// As [`Norm::run`].
+    #[inline]
+    pub fn run_with(
+        &mut self,
+        context: &Context,
+        stream: Stream,
+        workspace: Workspace,
+    ) -> Result<()> {
+        let args = self.link();
+        launch(
+            context,
+            workspace,
+            || self.query(context),
+            |workspace| {
+                // SAFETY: `link` gives valid arguments. What they point to is borrowed, exclusively where it is
+                // written, or promised by who made the tensor, the stream or the workspace.
+                unsafe {
+                    sys::fastnorm_norm(
+                        context.as_ptr(),
+                        args,
+                        workspace.address,
+                        workspace.bytes,
+                        stream.0,
+                    )
+                }
+            },
+        )
+    }
+
+    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    fn copied(&self) -> Norm<'_> {
+        Norm {
+            args: self.args,
+            views: self.views,
+            borrow: PhantomData,
+        }
+    }
+}
+
+/// Makes a call, on the CPU with a workspace of its own if the call turns out to need one.
+#[inline]
+fn launch(
+    context: &Context,
+    workspace: Workspace,
+    query: impl FnOnce() -> Result<Info>,
+    call: impl Fn(Workspace) -> sys::fastnorm_status,
+) -> Result<()> {
+    let status = call(workspace);
+    if status == sys::FASTNORM_OK && !context.has_callbacks() {
+        return Ok(());
+    }
+    after(context, status, workspace, query, call)
+}
+
+/// What is left of a call that failed, or had callbacks.
+#[cold]
+fn after(
+    context: &Context,
+    status: sys::fastnorm_status,
+    workspace: Workspace,
+    query: impl FnOnce() -> Result<Info>,
+    call: impl Fn(Workspace) -> sys::fastnorm_status,
+) -> Result<()> {
+    let mut result = check(status);
+    if context.has_callbacks() {
+        parallel::settle()?;
+    }
+    let missing = |error: &Error| error.status() == Status::ARGUMENT && workspace.bytes == 0;
+    if context.is_cpu() && result.as_ref().is_err_and(missing) {
+        // A refused call has done nothing, so it can be made again.
+        let bytes = query().map_or(0, |info| info.workspace_bytes);
+        if bytes > 0 {
+            let scratch = Scratch::new(bytes)?;
+            result = check(call(scratch.workspace()));
+            if context.has_callbacks() {
+                parallel::settle()?;
+            }
+        }
+    }
+    result
+}
+
+/// Host memory for a call on the CPU.
+struct Scratch {
+    address: *mut u8,
+    layout: Layout,
+}
+
+impl Scratch {
+    fn new(bytes: u64) -> Result<Self> {
+        let none = || {
+            Error::new(
+                Status::OUT_OF_MEMORY,
+                format!("no workspace of {bytes} bytes could be had"),
+            )
+        };
+        let size = usize::try_from(bytes).map_err(|_| none())?.max(1);
+        let layout = Layout::from_size_align(size, 256).map_err(|_| none())?;
+        // SAFETY: the size is not 0.
+        let address = unsafe { alloc::alloc(layout) };
+        if address.is_null() {
+            return Err(none());
+        }
+        Ok(Self { address, layout })
+    }
+
+    fn workspace(&self) -> Workspace {
+        Workspace {
+            address: self.address.cast(),
+            bytes: self.layout.size(),
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: from `new`, with the same layout.
+        unsafe { alloc::dealloc(self.address, self.layout) };
+    }
+}
+
+/// The most parts of a call whose addresses stay on the stack; the library takes no more.
+const PARTS: usize = 8;
+
+/// Links all parts and hands the addresses of their arguments, and their count, to `call`.
+#[inline]
+fn with_parts<R>(
+    norms: &mut [Norm<'_>],
+    call: impl FnOnce(*const *const sys::fastnorm_norm_args, i32) -> R,
+) -> R {
+    let count = i32::try_from(norms.len()).unwrap_or(i32::MAX);
+    if norms.len() <= PARTS {
+        let mut parts = [ptr::null(); PARTS];
+        for (part, norm) in parts.iter_mut().zip(norms) {
+            *part = norm.link();
+        }
+        call(parts.as_ptr(), count)
+    } else {
+        let parts: Vec<_> = norms.iter_mut().map(Norm::link).collect();
+        call(parts.as_ptr(), count)
+    }
+}
+
+/// Runs up to 8 normalisations as one call, with the results of one [`Norm::run`] each, in order: such as
+/// the query heads and the key heads of one buffer. All are checked, against each other too, before anything
+/// runs. None may read what another writes.
+///
+/// ```
+/// # use fastnorm::*;
+/// # let context = Context::cpu()?;
+/// # let (tokens, heads, query_heads, size) = (2, 6, 4, 8);
+/// # let mut buffer = vec![1f32; tokens * heads * size];
+/// # let (query_weight, key_weight) = (vec![1f32; size], vec![2f32; size]);
+/// let heads = TensorMut::new(&mut buffer, &[tokens, heads, size])?;
+/// let (query, key) = heads.split(1, query_heads)?;
+/// norm_many(&context, &mut [
+///     Norm::rms(1e-6).x_in_place(query).weight(Tensor::new(&query_weight, &[size])?),
+///     Norm::rms(1e-6).x_in_place(key).weight(Tensor::new(&key_weight, &[size])?),
+/// ])?;
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// # Errors
+/// As [`Norm::run`]; the text names the part, as `args[i]`.
+pub fn norm_many(context: &Context, norms: &mut [Norm<'_>]) -> Result<()> {
+    norm_many_with(context, norms, Stream::DEFAULT, Workspace::NONE)
+}
+
+/// As [`norm_many`], on a CUDA stream with a workspace.
+///
+/// # Errors
+/// As [`norm_many`].
+pub fn norm_many_with(
+    context: &Context,
+    norms: &mut [Norm<'_>],
+    stream: Stream,
+    workspace: Workspace,
+) -> Result<()> {
+    with_parts(norms, |parts, count| {
+        let query = || {
+            let mut info = sys::fastnorm_info::new();
+            // SAFETY: the parts are linked until `with_parts` returns.
+            check(unsafe {
+                sys::fastnorm_norm_many_query(context.as_ptr(), parts, count, &mut info)
+            })?;
+            Ok(Info::from_raw(&info))
+        };
+        launch(context, workspace, query, |workspace| {
+            // SAFETY: as in `Norm::run_with`.
+            unsafe {
+                sys::fastnorm_norm_many(
+                    context.as_ptr(),
+                    parts,
+                    count,
+                    workspace.address,
+                    workspace.bytes,
+                    stream.0,
+                )
+            }
+        })
+    })
+}
+
+/// As [`Norm::query`], for [`norm_many`]: the sum of its parts.
+///
+/// # Errors
+/// As [`norm_many`].
+pub fn norm_many_query(context: &Context, norms: &[Norm<'_>]) -> Result<Info> {
+    let mut copies: Vec<Norm<'_>> = norms.iter().map(Norm::copied).collect();
+    let mut info = sys::fastnorm_info::new();
+    with_parts(&mut copies, |parts, count| {
+        // SAFETY: the parts are linked; `info` is writable and knows its size.
+        check(unsafe { sys::fastnorm_norm_many_query(context.as_ptr(), parts, count, &mut info) })
+    })?;
+    Ok(Info::from_raw(&info))
+}
+
+/// As [`Norm::prepare`], for [`norm_many`].
+///
+/// # Errors
+/// As [`norm_many`].
+pub fn norm_many_prepare(context: &Context, norms: &[Norm<'_>]) -> Result<()> {
+    let mut copies: Vec<Norm<'_>> = norms.iter().map(Norm::copied).collect();
+    with_parts(&mut copies, |parts, count| {
+        // SAFETY: the parts are linked.
+        check(unsafe { sys::fastnorm_norm_many_prepare(context.as_ptr(), parts, count) })
+    })
+}
