@@ -26,8 +26,8 @@ import java.util.Objects;
  */
 public final class Tensor {
     private final Buffer buffer; // null for an address
-    private final int positionBytes;
-    private final int remainingBytes;
+    private final long positionBytes;
+    private final long remainingBytes;
     private final Device device;
     private final DType dtype;
     private final long address;
@@ -40,16 +40,15 @@ public final class Tensor {
     /** What is wrong with a tensor that the library has to refuse first, or null. */
     final String misfit;
 
-    private Tensor(Tensor base, Buffer buffer, int elementBytes, Device device, DType dtype, long address, long[] shape,
-            long[] strides) {
-        this.buffer = buffer;
-        if (base != null) {
-            positionBytes = base.positionBytes;
-            remainingBytes = base.remainingBytes;
-        } else {
-            positionBytes = buffer == null ? 0 : Math.multiplyExact(buffer.position(), elementBytes);
-            remainingBytes = buffer == null ? 0 : Math.multiplyExact(buffer.remaining(), elementBytes);
+    private Tensor(Buffer buffer, long positionBytes, long remainingBytes, Device device, DType dtype, long address,
+            long[] shape, long[] strides) {
+        if (strides != null && strides.length != shape.length) {
+            throw new IllegalArgumentException("strides are " + Arrays.toString(strides) + " and shape is "
+                    + Arrays.toString(shape) + "; required: one stride for each extent");
         }
+        this.buffer = buffer;
+        this.positionBytes = positionBytes;
+        this.remainingBytes = remainingBytes;
         this.device = device;
         this.dtype = dtype;
         this.address = address;
@@ -200,7 +199,8 @@ public final class Tensor {
      * @return the tensor
      */
     public static Tensor at(Device device, long address, DType dtype, long... shape) {
-        return new Tensor(null, null, 0, Objects.requireNonNull(device, "device"), dtype, address, shape.clone(), null);
+        Objects.requireNonNull(device, "device");
+        return new Tensor(null, 0, 0, device, dtype, address, shape.clone(), null);
     }
 
     // --- the parts ---
@@ -216,11 +216,33 @@ public final class Tensor {
      *     lies outside of the buffer
      */
     public Tensor withStrides(long... strides) {
-        if (strides.length != shape.length) {
-            throw new IllegalArgumentException("strides are " + Arrays.toString(strides) + " and shape is "
-                    + Arrays.toString(shape) + "; required: one stride for each extent");
+        return new Tensor(buffer, positionBytes, remainingBytes, device, dtype, address, shape, strides.clone());
+    }
+
+    /**
+     * Another view of the same memory: such as the query heads of a fused QKV tensor.
+     *
+     * @param offset where its first element is, in elements from this tensor's first one
+     * @param shape its extents
+     * @param strides its strides in elements, as for {@link #withStrides}; null for a compact tensor
+     * @return the tensor
+     * @throws IllegalArgumentException if there are not as many strides as extents, or if an element
+     *     lies outside of the buffer
+     */
+    public Tensor view(long offset, long[] shape, long[] strides) {
+        long most = remainingBytes * 8L / dtype.bits();
+        long least = -(positionBytes * 8L / dtype.bits());
+        if (buffer != null && (offset < least || offset > most)) {
+            throw new IllegalArgumentException(
+                    "offset is " + offset + " elements; required: inside of the buffer, " + least + " to " + most);
         }
-        return new Tensor(this, buffer, 0, device, dtype, address, shape, strides.clone());
+        long bits = offset * dtype.bits();
+        if (bits % 8 != 0) {
+            throw new IllegalArgumentException("offset is " + offset + " elements of " + dtype + "; required: whole bytes");
+        }
+        long moved = buffer == null ? 0 : bits / 8;
+        return new Tensor(buffer, positionBytes + moved, remainingBytes - moved, device, dtype, address + bits / 8,
+                shape.clone(), strides == null ? null : strides.clone());
     }
 
     /**
@@ -288,8 +310,8 @@ public final class Tensor {
             return bytesOf(bytes).asFloatBuffer();
         }
         if (dtype == DType.F32 && buffer instanceof FloatBuffer floats) {
-            return floats.duplicate().clear().position(positionBytes / Float.BYTES)
-                    .limit((positionBytes + remainingBytes) / Float.BYTES).slice();
+            return floats.duplicate().clear().slice((int) (positionBytes / Float.BYTES),
+                    (int) (remainingBytes / Float.BYTES));
         }
         throw new IllegalStateException("tensor is " + this + "; required: F32, over a FloatBuffer or ByteBuffer");
     }
@@ -305,8 +327,8 @@ public final class Tensor {
             return bytesOf(bytes).asShortBuffer();
         }
         if (dtype.bits() == Short.SIZE && buffer instanceof ShortBuffer shorts) {
-            return shorts.duplicate().clear().position(positionBytes / Short.BYTES)
-                    .limit((positionBytes + remainingBytes) / Short.BYTES).slice();
+            return shorts.duplicate().clear().slice((int) (positionBytes / Short.BYTES),
+                    (int) (remainingBytes / Short.BYTES));
         }
         throw new IllegalStateException(
                 "tensor is " + this + "; required: 16-bit elements, over a ShortBuffer or ByteBuffer");
@@ -336,13 +358,14 @@ public final class Tensor {
                     + "; required: ByteOrder.nativeOrder(), set before it is filled");
         }
         NativeLibrary.load();
-        long address = Raw.fnj_buffer_address(buffer) + (long) buffer.position() * elementBytes;
-        return new Tensor(null, buffer, elementBytes, Device.cpu(), dtype, address, shape.clone(), null);
+        long begin = (long) buffer.position() * elementBytes;
+        long bytes = (long) buffer.remaining() * elementBytes;
+        return new Tensor(buffer, begin, bytes, Device.cpu(), dtype, Raw.fnj_buffer_address(buffer) + begin, shape.clone(),
+                null);
     }
 
     private ByteBuffer bytesOf(ByteBuffer bytes) {
-        return bytes.duplicate().clear().position(positionBytes).limit(positionBytes + remainingBytes).slice()
-                .order(ByteOrder.nativeOrder());
+        return bytes.duplicate().clear().slice((int) positionBytes, (int) remainingBytes).order(ByteOrder.nativeOrder());
     }
 
     /** Number of elements; negative if an extent is. */

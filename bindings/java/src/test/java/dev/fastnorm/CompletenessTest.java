@@ -1,0 +1,155 @@
+package dev.fastnorm;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.DynamicTest;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestFactory;
+
+/** The public classes have everything that the generated ones have: no value and no field is forgotten. */
+class CompletenessTest {
+    private static final Map<String, Class<? extends Enum<?>>> ENUMS = Map.of(
+            "fastnorm_dtype_id", DType.class,
+            "fastnorm_device_type", DeviceType.class,
+            "fastnorm_log_level", LogLevel.class,
+            "fastnorm_rounding", Rounding.class,
+            "fastnorm_residual_rounding", ResidualRounding.class,
+            "fastnorm_quant_scheme", QuantScheme.class,
+            "fastnorm_quant_source", QuantSource.class,
+            "fastnorm_scale_layout", ScaleLayout.class,
+            "fastnorm_status", Status.class);
+
+    /** Enums whose values are methods: rms and layer, dryRun, pdlWait and pdlTrigger. */
+    private static final Set<String> METHODS = Set.of("fastnorm_norm_kind=0,1", "fastnorm_context_flags=1",
+            "fastnorm_norm_flags=1,2");
+
+    private static Set<Integer> constants(Class<?> type) {
+        return Stream.of(type.getDeclaredFields()).filter(f -> Modifier.isStatic(f.getModifiers()))
+                .map(CompletenessTest::valueOf).collect(Collectors.toCollection(TreeSet::new));
+    }
+
+    private static int valueOf(Field field) {
+        try {
+            return field.getInt(null);
+        } catch (IllegalAccessException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    @TestFactory
+    Stream<DynamicTest> enums() throws IOException {
+        Path folder = Path.of(System.getProperty("fastnorm.test.basedir"), "src/main/generated/dev/fastnorm");
+        try (Stream<Path> files = Files.list(folder)) {
+            return files.map(p -> p.getFileName().toString().replace(".java", ""))
+                    .filter(name -> name.startsWith("fastnorm_")).sorted().toList().stream()
+                    .filter(name -> !name.endsWith("info"))
+                    .map(name -> DynamicTest.dynamicTest(name, () -> checkEnum(name)));
+        }
+    }
+
+    private static void checkEnum(String name) throws Exception {
+        Set<Integer> raw = constants(Class.forName("dev.fastnorm." + name));
+        Class<? extends Enum<?>> type = ENUMS.get(name);
+        if (type == null) {
+            String text = name + "=" + raw.stream().map(String::valueOf).collect(Collectors.joining(","));
+            assertTrue(METHODS.contains(text), text);
+            return;
+        }
+        Field id = type.getDeclaredField(type == Status.class ? "code" : "id");
+        id.setAccessible(true);
+        Set<Integer> own = new TreeSet<>();
+        for (Enum<?> value : type.getEnumConstants()) {
+            if (value != Status.UNKNOWN) {
+                own.add(id.getInt(value));
+            }
+        }
+        assertEquals(raw, own);
+    }
+
+    /** Every scalar and every tensor of a description is set by a method of Norm, at its own place. */
+    @Test
+    void fieldsOfANorm() throws Exception {
+        Map<String, Long> scalars = new LinkedHashMap<>();
+        scalars.put("KIND", 1L);
+        scalars.put("EPS", (long) Float.floatToIntBits(2));
+        scalars.put("WEIGHT_OFFSET", (long) Float.floatToIntBits(3));
+        scalars.put("ROUNDING", (long) Rounding.EVERY_STEP.id);
+        scalars.put("RESIDUAL_ROUNDING", (long) ResidualRounding.ROUND_BEFORE_STATISTICS.id);
+        scalars.put("FLAGS", 3L);
+        scalars.put("QUANT_SCHEME", (long) QuantScheme.NVFP4.id);
+        scalars.put("QUANT_BLOCK_SIZE", 128L);
+        scalars.put("QUANT_SOURCE", (long) QuantSource.ROUNDED.id);
+        scalars.put("SCALE_LAYOUT", (long) ScaleLayout.SWIZZLED_128X4.id);
+        scalars.put("SCALE_POW2", 1L);
+        scalars.put("AMAX_FLOOR", (long) Float.floatToIntBits(5));
+        scalars.put("CLAMP", (long) Float.floatToIntBits(6));
+        scalars.put("RESERVED", 0L);
+        Map<String, Tensor> tensors = new LinkedHashMap<>();
+        for (String name : new String[] {"X", "RESIDUAL", "WEIGHT", "BIAS", "Y", "RESIDUAL_OUT", "MEAN", "RSTD",
+            "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX"}) {
+            tensors.put(name, Tensor.at(Device.cuda(7), 0x1000 + tensors.size(), DType.BF16, 3, 4).withStrides(-9, 1));
+        }
+        Norm norm = Norm.layer(2).weightOffset(3).rounding(Rounding.EVERY_STEP)
+                .residualRounding(ResidualRounding.ROUND_BEFORE_STATISTICS).pdlWait(true).pdlTrigger(true)
+                .quantScheme(QuantScheme.NVFP4).quantBlockSize(128).quantSource(QuantSource.ROUNDED)
+                .scaleLayout(ScaleLayout.SWIZZLED_128X4).scalePow2(true).amaxFloor(5).clamp(6).x(tensors.get("X"))
+                .residual(tensors.get("RESIDUAL")).weight(tensors.get("WEIGHT")).bias(tensors.get("BIAS"))
+                .y(tensors.get("Y")).residualOut(tensors.get("RESIDUAL_OUT")).mean(tensors.get("MEAN"))
+                .rstd(tensors.get("RSTD")).globalScale(tensors.get("GLOBAL_SCALE")).quantized(tensors.get("QUANTIZED"))
+                .scale(tensors.get("SCALE")).amax(tensors.get("AMAX"));
+        long[] words = norm.encoded().words();
+        int bits = 0;
+        for (Field field : Words.class.getDeclaredFields()) {
+            String name = field.getName();
+            if (name.startsWith("NORM_BIT_")) {
+                Tensor tensor = tensors.get(name.substring("NORM_BIT_".length()));
+                assertNotNull(tensor, name);
+                int at = Words.NORM_MASK + 1 + valueOf(field) * (Words.TENSOR_WORDS + 4);
+                assertEquals(tensor.address(), words[at], name);
+                bits++;
+            } else if (name.startsWith("NORM_") && !name.equals("NORM_MASK") && !name.equals("NORM_MAX_WORDS")) {
+                assertEquals(scalars.get(name.substring("NORM_".length())), words[valueOf(field)], name);
+            }
+        }
+        assertEquals(tensors.size(), bits);
+        assertEquals((1L << bits) - 1, words[Words.NORM_MASK]);
+        assertEquals(Words.NORM_MASK + 1 + bits * (Words.TENSOR_WORDS + 4), words.length);
+        int x = Words.NORM_MASK + 1;
+        assertEquals(2 | 7L << 32, words[x + 1]);
+        assertEquals(2 | 1L << 31 | (long) DType.BF16.id << 32, words[x + 2]);
+        assertEquals(0, words[x + 3]);
+        assertEquals("[3, 4, -9, 1]", java.util.Arrays.toString(java.util.Arrays.copyOfRange(words, x + 4, x + 8)));
+    }
+
+    /** A defect of the encoder ends in an error of the binding, not in a wild read. */
+    @Test
+    void malformedWords() {
+        try (Context context = Context.cpu()) {
+            long handle = Context.acquire(context);
+            try {
+                long[] words = Norm.rms(0).x(Tensor.allocate(DType.F32, 1, 4)).encoded().words();
+                for (int length : new int[] {0, 1, Words.NORM_MASK, words.length - 1, words.length + 1, 5000}) {
+                    long[] other = java.util.Arrays.copyOf(words, length);
+                    AssertionError thrown = org.junit.jupiter.api.Assertions.assertThrows(AssertionError.class,
+                            () -> Raw.fnb_norm(handle, other, 0, 0, 0));
+                    assertEquals("the binding made a malformed list of words", thrown.getMessage());
+                }
+            } finally {
+                Context.release(context);
+            }
+        }
+    }
+}
