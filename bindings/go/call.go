@@ -1,9 +1,11 @@
 package fastnorm
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -13,17 +15,22 @@ import (
 // call is one call of the library under way: its descriptions as a list of words (see words.h), what is
 // pinned for it, and where it runs. Calls are pooled: one costs no allocation.
 type call struct {
-	words  []uint64 // an allocation of its own, without pointers, for C reads it
+	words  []uint64 // memory of C, so that cgo has nothing to look through
 	used   int
 	mask   int // index of the last description's mask
 	count  int32
 	pinner runtime.Pinner
+	pinned []unsafe.Pointer
 	fault  *faultyTensor // the first one
+
+	cleanup runtime.Cleanup // of words
 
 	workspace      uintptr
 	workspaceBytes uintptr
 	stream         uintptr
 }
+
+func (q *call) list() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(q.words))) }
 
 type faultyTensor struct {
 	tensor    Tensor
@@ -40,21 +47,37 @@ type family struct {
 
 const maxTensorWords = raw.TensorWords + 2*raw.MaxRank
 
-var calls = sync.Pool{New: func() any { return &call{words: make([]uint64, raw.NormMaxWords)} }}
+var calls = sync.Pool{New: func() any {
+	q := new(call)
+	q.reserve(raw.NormMaxWords)
+	return q
+}}
+
+// reserve makes room for that many words.
+func (q *call) reserve(words int) {
+	if words > len(q.words) {
+		q.cleanup.Stop()
+		raw.FreeWords(q.words)
+		q.words = raw.NewWords(words)
+		q.cleanup = runtime.AddCleanup(q, raw.FreeWords, q.words)
+	}
+}
 
 // newCall takes a call for count descriptions of at most that many words each.
 func newCall(count, maxWords int) *call {
 	q := calls.Get().(*call)
-	if count*maxWords > len(q.words) {
-		q.words = make([]uint64, count*maxWords)
-	}
+	q.reserve(count * maxWords)
 	q.count = int32(count)
 	return q
 }
 
 // free unpins everything and gives the call back.
 func (q *call) free() {
-	q.pinner.Unpin()
+	if len(q.pinned) > 0 {
+		q.pinner.Unpin()
+		clear(q.pinned)
+		q.pinned = q.pinned[:0]
+	}
 	q.used, q.fault = 0, nil
 	q.workspace, q.workspaceBytes, q.stream = 0, 0, 0
 	calls.Put(q)
@@ -73,44 +96,75 @@ func (q *call) begin(scalars int) []uint64 {
 
 // tensor appends a tensor of the description if it is given. Tensors come in the order of their bits.
 func (q *call) tensor(part, bit int, t *Tensor) {
-	if !t.given {
-		return
+	if t.given {
+		q.add(part, bit, t)
 	}
-	strided := t.strided
-	if t.fault != noFault {
-		if q.fault == nil {
-			q.fault = &faultyTensor{*t, part, bit}
-		}
-		strided = strided && t.fault != wrongStride
-	}
+}
+
+func (q *call) add(part, bit int, t *Tensor) {
 	q.words[q.mask] |= 1 << bit
 	words := q.words[q.used : q.used+maxTensorWords]
-	address := t.address
+	address := t.where
 	if t.data != nil {
-		q.pinner.Pin(t.data)
-		address = uintptr(t.data)
+		q.pin(t.data)
+		address = uint64(uintptr(t.data))
 	}
-	words[0] = uint64(address)
+	if t.fault != noFault {
+		address = q.noteFault(part, bit, t)
+	}
+	words[0] = address
 	words[1] = uint64(t.device)
-	words[2] = uint64(uint32(t.rank)) | uint64(t.dtype)<<32
-	words[3] = t.offset
+	words[2] = uint64(t.rank) | uint64(t.dtype)<<32
+	words[3] = 0
+	q.used += raw.TensorWords
+	if t.more != nil {
+		q.tensorWithMore(words, t)
+		return
+	}
+	extents := words[raw.TensorWords:]
+	for i := range int(t.rank) {
+		extents[i] = uint64(t.shape[i])
+	}
+	q.used += int(t.rank)
+}
+
+// noteFault remembers the first tensor with a fault, and returns an address for the query of refuse: memory that
+// lies beside the tensor must not decide which error is found.
+func (q *call) noteFault(part, bit int, t *Tensor) uint64 {
+	if q.fault == nil {
+		q.fault = &faultyTensor{*t, part, bit}
+	}
+	return 1<<56 + uint64(part*64+bit)<<44
+}
+
+// tensorWithMore appends what follows the head of a tensor that has more than a shape.
+func (q *call) tensorWithMore(words []uint64, t *Tensor) {
+	words[3] = t.more.offset
+	rank := int(t.rank)
+	if rank > raw.MaxRank {
+		return
+	}
 	n := raw.TensorWords
-	if t.rank <= raw.MaxRank {
-		for i := range int(t.rank) {
-			words[n] = uint64(t.extent(i))
-			n++
-		}
+	for i := range rank {
+		words[n+i] = uint64(t.extent(i))
 	}
-	if strided {
+	q.used += rank
+	if t.strided() {
 		words[2] |= 1 << 31
-		if t.rank <= raw.MaxRank {
-			for i := range int(t.rank) {
-				words[n] = uint64(t.stride(i))
-				n++
-			}
+		for i := range rank {
+			words[n+rank+i] = uint64(t.stride(i))
 		}
+		q.used += rank
 	}
-	q.used += n
+}
+
+// pin keeps memory in its place until free. In-place calls name memory twice; to pin it twice costs the
+// runtime a record of its own.
+func (q *call) pin(data unsafe.Pointer) {
+	if !slices.Contains(q.pinned, data) {
+		q.pinner.Pin(data)
+		q.pinned = append(q.pinned, data)
+	}
 }
 
 // --- calling ---
@@ -150,28 +204,29 @@ func (q *call) apply(options []CallOption) {
 	}
 }
 
-// run runs the call, with a workspace of Go's if the library needs one and can use that.
+// run runs the call, on a CPU with a workspace of Go's if the library needs one and was given none. That is
+// found out by a query, when the first try was refused, which wrote nothing.
 func (q *call) run(c *Context, f *family) error {
 	err := q.do(c, f, f.run)
-	if err != nil && q.workspace == 0 && q.workspaceBytes == 0 && c.Device().Type() == DeviceCPU {
-		return q.runWithWorkspace(c, f, err)
+	if err == nil || q.workspace != 0 || q.workspaceBytes != 0 || c.Device().Type() != DeviceCPU || !errors.Is(err, ErrArgument) {
+		return err
 	}
-	return err
+	info, queryError := q.query(c, f)
+	if queryError != nil || info.WorkspaceBytes == 0 {
+		return err
+	}
+	return q.withWorkspace(c, f, info.WorkspaceBytes)
 }
 
-// runWithWorkspace tries again if it was the workspace that was missing. The first try wrote nothing.
-func (q *call) runWithWorkspace(c *Context, f *family, first error) error {
-	if e, ok := first.(*Error); !ok || e == ErrClosed || e.Status != StatusArgument {
-		return first
+// withWorkspace runs the call with that many bytes.
+func (q *call) withWorkspace(c *Context, f *family, bytes uint64) error {
+	if bytes > math.MaxInt/2 {
+		return &Error{Status: StatusOutOfMemory, Message: fmt.Sprintf("%d bytes of workspace are needed", bytes)}
 	}
-	info, err := q.query(c, f)
-	if err != nil || info.WorkspaceBytes == 0 || info.WorkspaceBytes > math.MaxInt-workspaceAlignment {
-		return first
-	}
-	memory := make([]byte, info.WorkspaceBytes+workspaceAlignment-1)
-	q.pinner.Pin(&memory[0])
+	memory := make([]byte, bytes+workspaceAlignment-1)
+	q.pin(unsafe.Pointer(&memory[0]))
 	q.workspace = (uintptr(unsafe.Pointer(&memory[0])) + workspaceAlignment - 1) &^ (workspaceAlignment - 1)
-	q.workspaceBytes = uintptr(info.WorkspaceBytes)
+	q.workspaceBytes = uintptr(bytes)
 	return q.do(c, f, f.run)
 }
 

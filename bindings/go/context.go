@@ -62,10 +62,12 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	if options.DryRun {
 		flags |= raw.FASTNORM_CONTEXT_DRY_RUN
 	}
+	var context uintptr // by itself: C may not get a pointer into memory that has pointers
 	err := checked(func() int32 {
 		return raw.Fnb_context_create(int32(device.Type()), int32(device.ID()), clip(options.Threads), flags,
-			clip(options.DryRunCapability), log, &h.raw)
+			clip(options.DryRunCapability), log, &context)
 	})
+	h.raw = context
 	if err != nil {
 		h.destroy()
 		h.log.raise()
@@ -89,11 +91,6 @@ func (c *Context) Close() error {
 
 // Device returns what the context was opened for.
 func (c *Context) Device() Device { return c.handle().device }
-
-// At views memory of the context's device; see the function [At].
-func (c *Context) At(address uintptr, dtype DType, shape ...int) Tensor {
-	return At(c.Device(), address, dtype, shape...)
-}
 
 // noHandle stands for a Context that was not opened: the library has the error for it.
 var noHandle = &handle{device: CPU}

@@ -205,13 +205,13 @@ func encodeNorms(list []Norm) *call {
 var oneNorm = &family{
 	tensors: normTensors,
 	run: func(context uintptr, q *call) int32 {
-		return raw.Fnb_norm(context, &q.words[0], uintptr(q.used), q.workspace, q.workspaceBytes, q.stream)
+		return raw.Fnb_norm(context, q.list(), uintptr(q.used), q.workspace, q.workspaceBytes, q.stream)
 	},
 	prepare: func(context uintptr, q *call) int32 {
-		return raw.Fnb_norm_prepare(context, &q.words[0], uintptr(q.used))
+		return raw.Fnb_norm_prepare(context, q.list(), uintptr(q.used))
 	},
 	query: func(context uintptr, q *call, info raw.Fastnorm_info) int32 {
-		return raw.Fnb_norm_query(context, &q.words[0], uintptr(q.used), info)
+		return raw.Fnb_norm_query(context, q.list(), uintptr(q.used), info)
 	},
 }
 
@@ -219,13 +219,13 @@ var manyNorms = &family{
 	tensors: normTensors,
 	list:    true,
 	run: func(context uintptr, q *call) int32 {
-		return raw.Fnb_norm_many(context, &q.words[0], uintptr(q.used), q.count, q.workspace, q.workspaceBytes, q.stream)
+		return raw.Fnb_norm_many(context, q.list(), uintptr(q.used), q.count, q.workspace, q.workspaceBytes, q.stream)
 	},
 	prepare: func(context uintptr, q *call) int32 {
-		return raw.Fnb_norm_many_prepare(context, &q.words[0], uintptr(q.used), q.count)
+		return raw.Fnb_norm_many_prepare(context, q.list(), uintptr(q.used), q.count)
 	},
 	query: func(context uintptr, q *call, info raw.Fastnorm_info) int32 {
-		return raw.Fnb_norm_many_query(context, &q.words[0], uintptr(q.used), q.count, info)
+		return raw.Fnb_norm_many_query(context, q.list(), uintptr(q.used), q.count, info)
 	},
 }
 

@@ -9,30 +9,30 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
 
-// inlineRank is the rank up to which a Tensor holds its extents in itself; functions take 1 to 4.
+// inlineRank is the rank up to which a Tensor holds its shape in itself; functions take 1 to 4.
 const inlineRank = 4
 
 // Tensor is a view of memory with a dtype, a shape and strides. It is a plain value that may be copied and
 // kept; it owns no memory, but one of a slice keeps the slice alive. The zero Tensor is "not given".
 type Tensor struct {
-	data    unsafe.Pointer // of a slice, pinned during calls; nil for an address
-	bytes   int64          // of the slice
-	address uintptr        // where there is no slice
-	offset  uint64
-	device  Device
-	dtype   DType
-	rank    int32
-	given   bool
-	strided bool
-	fault   fault
-	strides [inlineRank]int64
-	shape   [inlineRank]int64
-	wide    *wideExtents
+	data   unsafe.Pointer // of a slice, pinned during calls; nil for an address
+	where  uint64         // without a slice the address, with one its bytes
+	device Device
+	dtype  DType
+	rank   uint16
+	given  bool
+	fault  fault
+	shape  [inlineRank]int64
+	more   *more // nil for the most part; never changed, for copies of the tensor share it
 }
 
-// wideExtents are those after inlineRank, in a tensor of up to raw.MaxRank dimensions.
-type wideExtents struct {
-	shape, strides [raw.MaxRank - inlineRank]int64
+// more is what few tensors have.
+type more struct {
+	shape   [raw.MaxRank]int64 // of more than inlineRank extents
+	strides [raw.MaxRank]int64
+	strided bool
+	given   int // strides, for the message if that is not the rank
+	offset  uint64
 }
 
 // fault is what is wrong with a tensor that the library cannot see.
@@ -59,7 +59,7 @@ func View[T int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64 | fl
 func ofSlice(data unsafe.Pointer, size int, dtype DType, shape []int) Tensor {
 	t := Tensor{device: CPU, dtype: dtype, given: true}
 	if size > 0 {
-		t.data, t.bytes = data, int64(size)
+		t.data, t.where = data, uint64(size)
 	}
 	t.setShape(shape)
 	t.checkMemory()
@@ -69,7 +69,7 @@ func ofSlice(data unsafe.Pointer, size int, dtype DType, shape []int) Tensor {
 // At views memory by its address as a compact, row-major tensor: memory of a GPU, or of C. It must be valid
 // until the call has returned, on a GPU until the stream has run the work. Nothing can be checked here.
 func At(device Device, address uintptr, dtype DType, shape ...int) Tensor {
-	t := Tensor{address: address, device: device, dtype: dtype, given: true}
+	t := Tensor{where: uint64(address), device: device, dtype: dtype, given: true}
 	t.setShape(shape)
 	return t
 }
@@ -77,32 +77,22 @@ func At(device Device, address uintptr, dtype DType, shape ...int) Tensor {
 // WithStrides returns the tensor with strides, counted in elements, one for each extent. The last dimension
 // must be contiguous; leading strides are free: any sign, 0 for inputs.
 func (t Tensor) WithStrides(strides ...int) Tensor {
-	t.strided = true
-	t.fault = noFault
-	if len(strides) != int(t.rank) {
-		t.fault = wrongStride
-		t.strides[0] = int64(len(strides)) // for the message
-		return t
+	m := t.copyMore()
+	m.strided, m.given = true, len(strides)
+	for i, s := range strides[:min(len(strides), raw.MaxRank)] {
+		m.strides[i] = int64(s)
 	}
-	t.setWide(func(w *wideExtents) { w.strides = [len(w.strides)]int64{} })
-	for i, s := range strides {
-		if i < inlineRank {
-			t.strides[i] = int64(s)
-		} else if i < raw.MaxRank {
-			t.wide.strides[i-inlineRank] = int64(s)
-		}
-	}
-	t.checkMemory()
+	t.more = m
+	t.check()
 	return t
 }
 
 // WithOffset returns the tensor with that many bytes added to its address; the first element lies there.
 func (t Tensor) WithOffset(bytes uint64) Tensor {
-	t.offset = bytes
-	if t.fault != wrongStride {
-		t.fault = noFault
-		t.checkMemory()
-	}
+	m := t.copyMore()
+	m.offset = bytes
+	t.more = m
+	t.check()
 	return t
 }
 
@@ -120,10 +110,18 @@ func (t Tensor) Shape() []int { return t.list(t.extent) }
 
 // Strides returns the strides in elements; nil if the tensor is compact.
 func (t Tensor) Strides() []int {
-	if !t.strided || t.fault == wrongStride {
+	if !t.strided() {
 		return nil
 	}
 	return t.list(t.stride)
+}
+
+// Offset returns the bytes that are added to the address.
+func (t Tensor) Offset() uint64 {
+	if t.more == nil {
+		return 0
+	}
+	return t.more.offset
 }
 
 func (t *Tensor) list(at func(int) int64) []int {
@@ -135,44 +133,54 @@ func (t *Tensor) list(at func(int) int64) []int {
 }
 
 func (t *Tensor) extent(i int) int64 {
-	if i < inlineRank {
+	if t.rank <= inlineRank {
 		return t.shape[i]
 	}
-	return t.wide.shape[i-inlineRank]
+	return t.more.shape[i]
 }
 
-func (t *Tensor) stride(i int) int64 {
-	if i < inlineRank {
-		return t.strides[i]
-	}
-	return t.wide.strides[i-inlineRank]
-}
+// strided tells whether there are strides, as many as extents.
+func (t *Tensor) strided() bool { return t.more != nil && t.more.strided && t.fault != wrongStride }
+
+func (t *Tensor) stride(i int) int64 { return t.more.strides[i] }
 
 func (t *Tensor) setShape(shape []int) {
-	t.rank = clip(len(shape))
+	t.rank = uint16(min(len(shape), math.MaxUint16))
+	if len(shape) > inlineRank {
+		t.setWideShape(shape)
+		return
+	}
 	for i, extent := range shape {
-		if i < inlineRank {
-			t.shape[i] = int64(extent)
-		} else if i < raw.MaxRank {
-			t.setWide(func(w *wideExtents) { w.shape[i-inlineRank] = int64(extent) })
-		}
+		t.shape[i] = int64(extent)
 	}
 }
 
-// setWide changes the extents after inlineRank, in a copy: other tensors may share them.
-func (t *Tensor) setWide(change func(*wideExtents)) {
-	if t.rank <= inlineRank {
-		return
+func (t *Tensor) setWideShape(shape []int) {
+	t.more = &more{}
+	for i, extent := range shape[:min(len(shape), raw.MaxRank)] {
+		t.more.shape[i] = int64(extent)
 	}
-	w := wideExtents{}
-	if t.wide != nil {
-		w = *t.wide
+}
+
+func (t *Tensor) copyMore() *more {
+	if t.more == nil {
+		return &more{}
 	}
-	change(&w)
-	t.wide = &w
+	m := *t.more
+	return &m
 }
 
 // --- does the slice hold the elements? ---
+
+// check notes what is wrong with the strides and the slice.
+func (t *Tensor) check() {
+	t.fault = noFault
+	if t.more != nil && t.more.strided && t.more.given != int(t.rank) {
+		t.fault = wrongStride
+		return
+	}
+	t.checkMemory()
+}
 
 // checkMemory notes a slice that is too short. What the library finds itself, such as a negative extent, is
 // left to it.
@@ -180,10 +188,33 @@ func (t *Tensor) checkMemory() {
 	if t.data == nil || t.rank > raw.MaxRank {
 		return
 	}
+	if t.more == nil {
+		if !t.compactFits() {
+			t.fault = tooShort
+		}
+		return
+	}
 	low, high, ok := t.reach()
-	if !ok || low < 0 || high > t.bytes {
+	if !ok || low < 0 || high > int64(t.where) {
 		t.fault = tooShort
 	}
+}
+
+// compactFits is reach's answer for what most tensors are: compact, from the start of the slice.
+func (t *Tensor) compactFits() bool {
+	elements := uint64(1)
+	for _, extent := range t.shape[:t.rank] {
+		if extent <= 0 {
+			return true
+		}
+		high, low := bits.Mul64(elements, uint64(extent))
+		if high != 0 {
+			return false
+		}
+		elements = low
+	}
+	high, low := bits.Mul64(elements, uint64(t.dtype.Bits()))
+	return high == 0 && low <= t.where*8
 }
 
 // reach returns the first byte that belongs to an element and the one after the last, counted from the start of
@@ -192,13 +223,14 @@ func (t *Tensor) reach() (low, high int64, ok bool) {
 	var first, last int64 // elements
 	compact := int64(1)
 	ok = true
+	strided := t.strided()
 	for i := int(t.rank) - 1; i >= 0; i-- {
 		extent := t.extent(i)
 		if extent <= 0 {
 			return 0, 0, true // no element, or an extent that the library refuses
 		}
 		step := compact
-		if t.strided {
+		if strided {
 			step = t.stride(i)
 		}
 		span := times(extent-1, step, &ok)
@@ -207,17 +239,18 @@ func (t *Tensor) reach() (low, high int64, ok bool) {
 		} else {
 			last = plus(last, span, &ok)
 		}
-		if !t.strided {
+		if !strided {
 			compact = times(compact, extent, &ok)
 		}
 	}
-	if t.offset > math.MaxInt64 {
+	offset := t.Offset()
+	if offset > math.MaxInt64 {
 		return 0, 0, false
 	}
 	width := int64(t.dtype.Bits())
-	low = plus(times(first, width, &ok)>>3, int64(t.offset), &ok)
+	low = plus(times(first, width, &ok)>>3, int64(offset), &ok)
 	end := times(plus(last, 1, &ok), width, &ok)
-	high = plus(plus(end, 7, &ok)>>3, int64(t.offset), &ok)
+	high = plus(plus(end, 7, &ok)>>3, int64(offset), &ok)
 	return low, high, ok
 }
 
@@ -254,15 +287,15 @@ func (t *Tensor) refusal(name string) error {
 	if t.fault == wrongStride {
 		return &Error{
 			Status:  StatusLayout,
-			Message: fmt.Sprintf("%s has %d strides; required: %d, one for each extent of %v", name, t.strides[0], t.rank, t.Shape()),
+			Message: fmt.Sprintf("%s has %d strides; required: %d, one for each extent of %v", name, t.more.given, t.rank, t.Shape()),
 		}
 	}
 	layout := fmt.Sprintf("shape %v", t.Shape())
-	if t.strided {
+	if t.strided() {
 		layout += fmt.Sprintf(" and strides %v", t.Strides())
 	}
-	if t.offset != 0 {
-		layout += fmt.Sprintf(" at byte %d", t.offset)
+	if offset := t.Offset(); offset != 0 {
+		layout += fmt.Sprintf(" at byte %d", offset)
 	}
 	low, high, ok := t.reach()
 	required := "fewer than 2^63 bytes"
@@ -271,6 +304,6 @@ func (t *Tensor) refusal(name string) error {
 	}
 	return &Error{
 		Status:  StatusShape,
-		Message: fmt.Sprintf("%s's slice has %d bytes; required: %s for %s of %v", name, t.bytes, required, layout, t.dtype),
+		Message: fmt.Sprintf("%s's slice has %d bytes; required: %s for %s of %v", name, t.where, required, layout, t.dtype),
 	}
 }

@@ -1,8 +1,8 @@
 /* The raw layer of the Go bindings, package raw. go.py runs SWIG on this with a folder on the path that
  * holds words.h and go_hidden.i, the list of what the word functions replace.
  *
- * Enums are int32, handles and addresses uintptr, sizes uintptr: nothing that the garbage collector would
- * follow, but for the list of words itself. */
+ * Enums are int32, sizes uintptr, and so are handles and addresses, that of the words included: cgo looks
+ * through what pointers point to before each call. */
 %{
 #include <fastnorm/fastnorm.h>
 #include <stdlib.h>
@@ -33,14 +33,13 @@ extern void fastnormGoLog(uintptr_t handle, int32_t level, char* text);
 %typemap(in) enum SWIGTYPE %{ $1 = ($1_ltype)$input; %}
 %typemap(out) enum SWIGTYPE %{ $result = (int32_t)$1; %}
 
-%typemap(gotype) void *, fastnorm_context * "uintptr"
-%typemap(in) void *, fastnorm_context * %{ $1 = ($1_ltype)$input; %}
+%typemap(gotype) void *, fastnorm_context *, const uint64_t *words "uintptr"
+%typemap(in) void *, fastnorm_context *, const uint64_t *words %{ $1 = ($1_ltype)$input; %}
 %typemap(out) void *, fastnorm_context * %{ $result = (uintptr_t)$1; %}
 
 /* A bare T * would be one type with T **. */
 %typemap(gotype) fastnorm_context ** "*uintptr"
 %typemap(gotype) int32_t * "*int32"
-%typemap(gotype) const uint64_t * "*uint64"
 
 /* --- what is bound --- */
 

@@ -3,4 +3,16 @@
 package raw
 
 // #cgo pkg-config: fastnorm
+// #include <stdlib.h>
 import "C"
+
+import "unsafe"
+
+// NewWords returns memory of C for lists of words: C may read it by its mere address.
+func NewWords(count int) []uint64 {
+	memory := C.malloc(C.size_t(8 * count)) // never NULL: cgo ends the program where memory ran out
+	return unsafe.Slice((*uint64)(memory), count)
+}
+
+// FreeWords ends memory of NewWords; nil is fine.
+func FreeWords(words []uint64) { C.free(unsafe.Pointer(unsafe.SliceData(words))) }

@@ -277,7 +277,7 @@ static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_i
 extern "C" {
 #endif
 
-void _wrap_Swig_free_raw_938a0b98c4060910(void *_swig_go_0) {
+void _wrap_Swig_free_raw_42c97d72ebddbea5(void *_swig_go_0) {
   void *arg1 = 0 ;
 
   arg1 = *(void **)&_swig_go_0;
@@ -287,7 +287,7 @@ void _wrap_Swig_free_raw_938a0b98c4060910(void *_swig_go_0) {
 }
 
 
-void *_wrap_Swig_malloc_raw_938a0b98c4060910(intgo _swig_go_0) {
+void *_wrap_Swig_malloc_raw_42c97d72ebddbea5(intgo _swig_go_0) {
   int arg1 ;
   void *result = 0 ;
   void *_swig_go_result;
@@ -300,7 +300,7 @@ void *_wrap_Swig_malloc_raw_938a0b98c4060910(intgo _swig_go_0) {
 }
 
 
-int _wrap_fastnorm_version_raw_938a0b98c4060910() {
+int _wrap_fastnorm_version_raw_42c97d72ebddbea5() {
   int32_t result;
   int _swig_go_result;
 
@@ -311,7 +311,7 @@ int _wrap_fastnorm_version_raw_938a0b98c4060910() {
 }
 
 
-_gostring_ _wrap_fastnorm_version_string_raw_938a0b98c4060910() {
+_gostring_ _wrap_fastnorm_version_string_raw_42c97d72ebddbea5() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -322,7 +322,7 @@ _gostring_ _wrap_fastnorm_version_string_raw_938a0b98c4060910() {
 }
 
 
-_gostring_ _wrap_fastnorm_build_info_raw_938a0b98c4060910() {
+_gostring_ _wrap_fastnorm_build_info_raw_42c97d72ebddbea5() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -333,7 +333,7 @@ _gostring_ _wrap_fastnorm_build_info_raw_938a0b98c4060910() {
 }
 
 
-int _wrap_fastnorm_numeric_version_raw_938a0b98c4060910() {
+int _wrap_fastnorm_numeric_version_raw_42c97d72ebddbea5() {
   int32_t result;
   int _swig_go_result;
 
@@ -344,7 +344,7 @@ int _wrap_fastnorm_numeric_version_raw_938a0b98c4060910() {
 }
 
 
-_gostring_ _wrap_fastnorm_status_name_raw_938a0b98c4060910(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_status_name_raw_42c97d72ebddbea5(intgo _swig_go_0) {
   fastnorm_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -357,7 +357,7 @@ _gostring_ _wrap_fastnorm_status_name_raw_938a0b98c4060910(intgo _swig_go_0) {
 }
 
 
-_gostring_ _wrap_fastnorm_last_error_raw_938a0b98c4060910() {
+_gostring_ _wrap_fastnorm_last_error_raw_42c97d72ebddbea5() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -368,7 +368,7 @@ _gostring_ _wrap_fastnorm_last_error_raw_938a0b98c4060910() {
 }
 
 
-int _wrap_fastnorm_last_device_error_raw_938a0b98c4060910() {
+int _wrap_fastnorm_last_device_error_raw_42c97d72ebddbea5() {
   int32_t result;
   int _swig_go_result;
 
@@ -379,7 +379,7 @@ int _wrap_fastnorm_last_device_error_raw_938a0b98c4060910() {
 }
 
 
-intgo _wrap_fastnorm_device_count_raw_938a0b98c4060910(int _swig_go_0, int *_swig_go_1) {
+intgo _wrap_fastnorm_device_count_raw_42c97d72ebddbea5(int _swig_go_0, int *_swig_go_1) {
   int32_t arg1 ;
   int32_t *arg2 = 0 ;
   fastnorm_status result;
@@ -394,7 +394,7 @@ intgo _wrap_fastnorm_device_count_raw_938a0b98c4060910(int _swig_go_0, int *_swi
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_name_get_raw_938a0b98c4060910(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_name_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -407,7 +407,7 @@ _gostring_ _wrap_fastnorm_device_info_name_get_raw_938a0b98c4060910(struct fastn
 }
 
 
-int _wrap_fastnorm_device_info_capability_get_raw_938a0b98c4060910(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_capability_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -420,7 +420,7 @@ int _wrap_fastnorm_device_info_capability_get_raw_938a0b98c4060910(struct fastno
 }
 
 
-int _wrap_fastnorm_device_info_multiprocessors_get_raw_938a0b98c4060910(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_multiprocessors_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -433,7 +433,7 @@ int _wrap_fastnorm_device_info_multiprocessors_get_raw_938a0b98c4060910(struct f
 }
 
 
-long long _wrap_fastnorm_device_info_l2_bytes_get_raw_938a0b98c4060910(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_l2_bytes_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -446,7 +446,7 @@ long long _wrap_fastnorm_device_info_l2_bytes_get_raw_938a0b98c4060910(struct fa
 }
 
 
-long long _wrap_fastnorm_device_info_memory_bytes_get_raw_938a0b98c4060910(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_memory_bytes_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -459,7 +459,7 @@ long long _wrap_fastnorm_device_info_memory_bytes_get_raw_938a0b98c4060910(struc
 }
 
 
-int _wrap_fastnorm_device_info_driver_version_get_raw_938a0b98c4060910(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_driver_version_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -472,7 +472,7 @@ int _wrap_fastnorm_device_info_driver_version_get_raw_938a0b98c4060910(struct fa
 }
 
 
-int _wrap_fastnorm_device_info_runtime_version_get_raw_938a0b98c4060910(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_runtime_version_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -485,7 +485,7 @@ int _wrap_fastnorm_device_info_runtime_version_get_raw_938a0b98c4060910(struct f
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_938a0b98c4060910(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -498,7 +498,7 @@ _gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_938a0b98c4060910(struc
 }
 
 
-struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_938a0b98c4060910() {
+struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_42c97d72ebddbea5() {
   struct fastnorm_device_info *result = 0 ;
   struct fastnorm_device_info *_swig_go_result;
 
@@ -509,7 +509,7 @@ struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_938a0b98c4060910
 }
 
 
-void _wrap_delete_fastnorm_device_info_raw_938a0b98c4060910(struct fastnorm_device_info *_swig_go_0) {
+void _wrap_delete_fastnorm_device_info_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_device_info **)&_swig_go_0;
@@ -519,7 +519,7 @@ void _wrap_delete_fastnorm_device_info_raw_938a0b98c4060910(struct fastnorm_devi
 }
 
 
-void _wrap_fastnorm_context_destroy_raw_938a0b98c4060910(fastnorm_context *_swig_go_0) {
+void _wrap_fastnorm_context_destroy_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0) {
   fastnorm_context *arg1 = 0 ;
 
   arg1 = (fastnorm_context *)_swig_go_0;
@@ -529,7 +529,7 @@ void _wrap_fastnorm_context_destroy_raw_938a0b98c4060910(fastnorm_context *_swig
 }
 
 
-long long _wrap_fastnorm_info_workspace_bytes_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_workspace_bytes_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -542,7 +542,7 @@ long long _wrap_fastnorm_info_workspace_bytes_get_raw_938a0b98c4060910(struct fa
 }
 
 
-long long _wrap_fastnorm_info_bytes_read_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_read_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -555,7 +555,7 @@ long long _wrap_fastnorm_info_bytes_read_get_raw_938a0b98c4060910(struct fastnor
 }
 
 
-long long _wrap_fastnorm_info_bytes_written_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_written_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -568,7 +568,7 @@ long long _wrap_fastnorm_info_bytes_written_get_raw_938a0b98c4060910(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kernel_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kernel_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -581,7 +581,7 @@ _gostring_ _wrap_fastnorm_info_kernel_get_raw_938a0b98c4060910(struct fastnorm_i
 }
 
 
-int _wrap_fastnorm_info_launches_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_launches_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -594,7 +594,7 @@ int _wrap_fastnorm_info_launches_get_raw_938a0b98c4060910(struct fastnorm_info *
 }
 
 
-int _wrap_fastnorm_info_threads_per_row_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_threads_per_row_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -607,7 +607,7 @@ int _wrap_fastnorm_info_threads_per_row_get_raw_938a0b98c4060910(struct fastnorm
 }
 
 
-int _wrap_fastnorm_info_vectors_per_thread_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vectors_per_thread_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -620,7 +620,7 @@ int _wrap_fastnorm_info_vectors_per_thread_get_raw_938a0b98c4060910(struct fastn
 }
 
 
-int _wrap_fastnorm_info_rows_per_block_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_rows_per_block_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -633,7 +633,7 @@ int _wrap_fastnorm_info_rows_per_block_get_raw_938a0b98c4060910(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_blocks_per_row_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_blocks_per_row_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -646,7 +646,7 @@ int _wrap_fastnorm_info_blocks_per_row_get_raw_938a0b98c4060910(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_vector_bytes_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vector_bytes_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -659,7 +659,7 @@ int _wrap_fastnorm_info_vector_bytes_get_raw_938a0b98c4060910(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_blocks_get_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_blocks_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -672,7 +672,7 @@ long long _wrap_fastnorm_info_blocks_get_raw_938a0b98c4060910(struct fastnorm_in
 }
 
 
-struct fastnorm_info *_wrap_new_fastnorm_info_raw_938a0b98c4060910() {
+struct fastnorm_info *_wrap_new_fastnorm_info_raw_42c97d72ebddbea5() {
   struct fastnorm_info *result = 0 ;
   struct fastnorm_info *_swig_go_result;
 
@@ -683,7 +683,7 @@ struct fastnorm_info *_wrap_new_fastnorm_info_raw_938a0b98c4060910() {
 }
 
 
-void _wrap_delete_fastnorm_info_raw_938a0b98c4060910(struct fastnorm_info *_swig_go_0) {
+void _wrap_delete_fastnorm_info_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_info **)&_swig_go_0;
@@ -693,7 +693,7 @@ void _wrap_delete_fastnorm_info_raw_938a0b98c4060910(struct fastnorm_info *_swig
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_938a0b98c4060910(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_42c97d72ebddbea5(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -706,7 +706,7 @@ _gostring_ _wrap_fastnorm_kernel_info_family_get_raw_938a0b98c4060910(struct fas
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_938a0b98c4060910(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_42c97d72ebddbea5(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -719,7 +719,7 @@ _gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_938a0b98c4060910(struct fastn
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_938a0b98c4060910(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_42c97d72ebddbea5(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -732,7 +732,7 @@ _gostring_ _wrap_fastnorm_kernel_info_name_get_raw_938a0b98c4060910(struct fastn
 }
 
 
-struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_938a0b98c4060910() {
+struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_42c97d72ebddbea5() {
   struct fastnorm_kernel_info *result = 0 ;
   struct fastnorm_kernel_info *_swig_go_result;
 
@@ -743,7 +743,7 @@ struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_938a0b98c4060910
 }
 
 
-void _wrap_delete_fastnorm_kernel_info_raw_938a0b98c4060910(struct fastnorm_kernel_info *_swig_go_0) {
+void _wrap_delete_fastnorm_kernel_info_raw_42c97d72ebddbea5(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_kernel_info **)&_swig_go_0;
@@ -753,7 +753,7 @@ void _wrap_delete_fastnorm_kernel_info_raw_938a0b98c4060910(struct fastnorm_kern
 }
 
 
-int _wrap_fastnorm_kernel_count_raw_938a0b98c4060910() {
+int _wrap_fastnorm_kernel_count_raw_42c97d72ebddbea5() {
   int32_t result;
   int _swig_go_result;
 
@@ -764,7 +764,7 @@ int _wrap_fastnorm_kernel_count_raw_938a0b98c4060910() {
 }
 
 
-intgo _wrap_fastnorm_kernel_describe_raw_938a0b98c4060910(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
+intgo _wrap_fastnorm_kernel_describe_raw_42c97d72ebddbea5(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
   int32_t arg1 ;
   fastnorm_kernel_info *arg2 = 0 ;
   fastnorm_status result;
@@ -779,7 +779,7 @@ intgo _wrap_fastnorm_kernel_describe_raw_938a0b98c4060910(int _swig_go_0, struct
 }
 
 
-intgo _wrap_fnb_norm_query_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, long long *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_query_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -788,7 +788,7 @@ intgo _wrap_fnb_norm_query_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, lo
   intgo _swig_go_result;
 
   arg1 = (fastnorm_context *)_swig_go_0;
-  arg2 = *(uint64_t **)&_swig_go_1;
+  arg2 = (uint64_t *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = *(fastnorm_info **)&_swig_go_3;
 
@@ -798,7 +798,7 @@ intgo _wrap_fnb_norm_query_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, lo
 }
 
 
-intgo _wrap_fnb_norm_prepare_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, long long *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_prepare_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -806,7 +806,7 @@ intgo _wrap_fnb_norm_prepare_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, 
   intgo _swig_go_result;
 
   arg1 = (fastnorm_context *)_swig_go_0;
-  arg2 = *(uint64_t **)&_swig_go_1;
+  arg2 = (uint64_t *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
 
   result = (fastnorm_status)fnb_norm_prepare(arg1,(uint64_t const *)arg2,arg3);
@@ -815,7 +815,7 @@ intgo _wrap_fnb_norm_prepare_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, 
 }
 
 
-intgo _wrap_fnb_norm_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, long long *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -826,7 +826,7 @@ intgo _wrap_fnb_norm_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, long lon
   intgo _swig_go_result;
 
   arg1 = (fastnorm_context *)_swig_go_0;
-  arg2 = *(uint64_t **)&_swig_go_1;
+  arg2 = (uint64_t *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (void *)_swig_go_3;
   arg5 = (size_t)_swig_go_4;
@@ -838,7 +838,7 @@ intgo _wrap_fnb_norm_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, long lon
 }
 
 
-intgo _wrap_fnb_norm_many_query_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, long long *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_many_query_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -848,7 +848,7 @@ intgo _wrap_fnb_norm_many_query_raw_938a0b98c4060910(fastnorm_context *_swig_go_
   intgo _swig_go_result;
 
   arg1 = (fastnorm_context *)_swig_go_0;
-  arg2 = *(uint64_t **)&_swig_go_1;
+  arg2 = (uint64_t *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (int32_t)_swig_go_3;
   arg5 = *(fastnorm_info **)&_swig_go_4;
@@ -859,7 +859,7 @@ intgo _wrap_fnb_norm_many_query_raw_938a0b98c4060910(fastnorm_context *_swig_go_
 }
 
 
-intgo _wrap_fnb_norm_many_prepare_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, long long *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_many_prepare_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -868,7 +868,7 @@ intgo _wrap_fnb_norm_many_prepare_raw_938a0b98c4060910(fastnorm_context *_swig_g
   intgo _swig_go_result;
 
   arg1 = (fastnorm_context *)_swig_go_0;
-  arg2 = *(uint64_t **)&_swig_go_1;
+  arg2 = (uint64_t *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (int32_t)_swig_go_3;
 
@@ -878,7 +878,7 @@ intgo _wrap_fnb_norm_many_prepare_raw_938a0b98c4060910(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_norm_many_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, long long *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_many_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -890,7 +890,7 @@ intgo _wrap_fnb_norm_many_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, lon
   intgo _swig_go_result;
 
   arg1 = (fastnorm_context *)_swig_go_0;
-  arg2 = *(uint64_t **)&_swig_go_1;
+  arg2 = (uint64_t *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
   arg4 = (int32_t)_swig_go_3;
   arg5 = (void *)_swig_go_4;
@@ -903,7 +903,7 @@ intgo _wrap_fnb_norm_many_raw_938a0b98c4060910(fastnorm_context *_swig_go_0, lon
 }
 
 
-intgo _wrap_fnb_context_create_raw_938a0b98c4060910(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, uintptr_t _swig_go_5, fastnorm_context **_swig_go_6) {
+intgo _wrap_fnb_context_create_raw_42c97d72ebddbea5(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, uintptr_t _swig_go_5, fastnorm_context **_swig_go_6) {
   int32_t arg1 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -928,7 +928,7 @@ intgo _wrap_fnb_context_create_raw_938a0b98c4060910(int _swig_go_0, int _swig_go
 }
 
 
-intgo _wrap_fnb_device_describe_raw_938a0b98c4060910(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
+intgo _wrap_fnb_device_describe_raw_42c97d72ebddbea5(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
   int32_t arg1 ;
   int32_t arg2 ;
   fastnorm_device_info *arg3 = 0 ;
