@@ -38,7 +38,7 @@ pub use norm::{
 };
 pub use parallel::{Chunks, Work};
 pub use quant::{Quant, QuantSource, ScaleLayout};
-pub use status::{Error, Result, Status};
+pub use status::{check, Error, Result, Status};
 pub use tensor::{Tensor, TensorMut, MAX_RANK};
 pub use version::{build_info, numeric_version, version, version_string, REQUIRED_VERSION};
 

@@ -131,9 +131,13 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a function of the library returned, as a result. To be called on the same thread, at once.
+/// What a function of the library returned, as a result: for calls of [`sys`](crate::sys). To be used on the
+/// thread that made the call, before it makes another, since the text is that of the last failure.
+///
+/// # Errors
+/// Any status but [`Status::OK`] is one.
 #[inline]
-pub(crate) fn check(status: sys::fastnorm_status) -> Result<()> {
+pub fn check(status: sys::fastnorm_status) -> Result<()> {
     if status == sys::FASTNORM_OK {
         Ok(())
     } else {
