@@ -1,4 +1,5 @@
 //! Results, to the bit, against the formula in double precision.
+#![allow(clippy::needless_range_loop)] // rows index several things
 
 mod common;
 

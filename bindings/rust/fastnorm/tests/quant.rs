@@ -184,7 +184,8 @@ fn every_field_is_passed_on() -> Result<()> {
     let x: Vec<f32> = whole_numbers(ROWS * N, 24);
     let x = Tensor::new(&x, &[ROWS, N])?;
     let one = [1f32];
-    let wrong: [(&str, fn(Quant<'_>) -> Quant<'_>); 4] = [
+    type Spoil = fn(Quant<'_>) -> Quant<'_>;
+    let wrong: [(&str, Spoil); 4] = [
         ("amax_floor", |q| q.amax_floor(-1.0)),
         ("clamp", |q| q.clamp(f32::NAN)),
         ("scale_layout", |q| q.layout(ScaleLayout::Swizzled128x4)),

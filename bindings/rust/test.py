@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+"""Tests of the Rust bindings: format, lints, documentation, the crates' own tests, what must not compile,
+faults that a preloaded stub brings about, libraries that must be refused, and the README's example as a user
+would build it.
+
+Needs cargo; clippy and rustfmt where they are there. Everything that is built goes below --work. The last
+line is the count.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "abi"))
+from cases import Cases  # noqa: E402
+
+CRATE = HERE / "fastnorm"
+COMPILE_FAIL = CRATE / "tests" / "compile_fail"
+STUB = CRATE / "tests" / "preload" / "stub.cpp"
+
+
+class Session:
+    """Where things are, how commands run, and the count."""
+
+    def __init__(self, options):
+        self.cases = Cases()
+        self.work = options.work.resolve()
+        self.target = self.work / "target"
+        self.library_dir = options.library_dir.resolve()
+        empty = self.work / "empty"
+        empty.mkdir(parents=True, exist_ok=True)
+        # PKG_CONFIG_LIBDIR replaces the system's folders: no other fastnorm.pc can be found.
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("PKG_CONFIG", "RUSTFLAGS", "RUSTDOCFLAGS"))}
+        self.env.update(PKG_CONFIG_PATH=str(options.pkgconfig.resolve()), PKG_CONFIG_LIBDIR=str(empty),
+                        LD_LIBRARY_PATH=str(self.library_dir), CARGO_TARGET_DIR=str(self.target),
+                        CARGO_TERM_COLOR="never")
+
+    def run(self, command, cwd=HERE, **env):
+        shown = " ".join(str(c) for c in command).replace(f"{ROOT}/", "").replace(f"{self.work}/", "")
+        print("+", shown if len(shown) <= 110 else f"{shown[:50]} .. {shown[-56:]}", flush=True)
+        result = subprocess.run([str(c) for c in command], cwd=cwd, env={**self.env, **env}, text=True,
+                                errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return result.returncode, result.stdout
+
+    def check(self, name, command, **options):
+        """One case: the command ends well. Its output, or None."""
+        code, text = self.run(command, **options)
+        return text if self.cases.check(name, code == 0, f"exit code {code}\n{text[-6000:]}") else None
+
+
+# --- is there a Rust that will do ---
+
+
+def version_of(command):
+    try:
+        text = subprocess.run(command, capture_output=True, text=True).stdout
+    except OSError:
+        return None
+    found = re.search(r"(\d+)\.(\d+)\.\d+", text)
+    return found and (int(found[1]), int(found[2]))
+
+
+def unfit_toolchain():
+    """Why there is no testing with the Rust of this machine; None if there is."""
+    needed = re.search(r'^rust-version = "(\d+)\.(\d+)"', (HERE / "Cargo.toml").read_text(), re.M)
+    needed = (int(needed[1]), int(needed[2]))
+    for tool in ("cargo", "rustc"):
+        found = version_of([tool, "--version"])
+        if found is None:
+            return f"no {tool} here; Rust {needed[0]}.{needed[1]} or later is needed"
+        if found < needed:
+            return f"{tool} is {found[0]}.{found[1]}; {needed[0]}.{needed[1]} or later is needed"
+    return None
+
+
+# --- the parts ---
+
+
+def check_generated(s):
+    if not (ROOT / ".venv" / "bin" / "swig").exists():
+        s.cases.skip("generated files", "no swig in .venv (tools/setup installs it)")
+        return
+    s.check("src/ffi.rs is what generate.py writes",
+            [sys.executable, "-B", ROOT / "bindings" / "swig" / "generate.py", "--check", "--only", "rust"])
+
+
+def check_format(s):
+    if version_of(["rustfmt", "--version"]) is None:
+        s.cases.skip("rustfmt", "not installed")
+        return
+    s.check("cargo fmt", ["cargo", "fmt", "--all", "--check"])
+    s.check("rustfmt of tests/compile_fail",
+            ["rustfmt", "--check", "--edition", "2021", *sorted(COMPILE_FAIL.glob("*.rs"))])
+
+
+def check_lints(s):
+    if version_of(["cargo", "clippy", "--version"]) is None:
+        s.cases.skip("clippy", "not installed")
+        return
+    s.check("clippy", ["cargo", "clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])
+
+
+def check_docs(s):
+    s.check("documentation without warnings", ["cargo", "doc", "--locked", "--workspace", "--no-deps"],
+            RUSTDOCFLAGS="-D warnings")
+
+
+def count_tests(s, name, code, text):
+    """The tests of every program that libtest ran, from its own lines."""
+    found = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", text, re.M)
+    passed, failed, ignored = (sum(int(line[i]) for line in found) for i in range(3))
+    s.cases.passed += passed
+    if failed or code != 0 or not passed:
+        s.cases.failed += max(failed, 1)
+        print(f"FAIL {name}: exit code {code}\n{text[-8000:]}")
+    for _ in range(ignored):
+        s.cases.skip(name, "ignored")
+    print(f"  {name}: {passed} passed, {failed} failed, {ignored} ignored", flush=True)
+
+
+def run_tests(s):
+    code, text = s.run(["cargo", "test", "--locked", "--workspace", "--no-fail-fast"])
+    count_tests(s, "cargo test", code, text)
+
+
+def artifacts(s):
+    """The compiled library of the crate `fastnorm`, and the test program for preloading."""
+    command = ["cargo", "test", "--locked", "-p", "fastnorm", "--test", "preload", "--no-run", "--message-format=json"]
+    result = subprocess.run(command, cwd=HERE, env=s.env, capture_output=True, text=True)
+    library = program = None
+    for line in result.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("reason") != "compiler-artifact":
+            continue
+        target = message["target"]
+        if target["name"] == "preload":
+            program = Path(message["executable"])
+        elif target["name"] == "fastnorm":
+            library = next(Path(f) for f in message["filenames"] if f.endswith(".rlib"))
+    return library, program
+
+
+def check_compile_fail(s, library):
+    """Each file fails with the error it names, and compiles with what --cfg fixed changes."""
+    files = sorted(COMPILE_FAIL.glob("*.rs"))
+    s.cases.check("there are files that must not compile", len(files) >= 10)
+    out = s.work / "compile_fail"
+    out.mkdir(exist_ok=True)
+    for path in files:
+        wanted = re.match(r"// error: (E\d{4})\n", path.read_text())[1]
+        command = ["rustc", "--edition", "2021", "--emit=metadata", "--out-dir", out, "--check-cfg", "cfg(fixed)",
+                   "--extern", f"fastnorm={library}", "-L", f"dependency={s.target / 'debug' / 'deps'}", path]
+        code, text = s.run(command)
+        errors = set(re.findall(r"^error\[(E\d{4})\]", text, re.M))
+        s.cases.check(f"{path.stem} does not compile", code != 0 and errors == {wanted},
+                      f"found {sorted(errors)}, required {wanted}\n{text}")
+        s.check(f"{path.stem}, corrected", [*command, "--cfg", "fixed"])
+
+
+def run_with_stub(s, program):
+    compiler = shutil.which("c++")
+    if compiler is None:
+        s.cases.skip("tests with a preloaded stub", "no C++ compiler")
+        return
+    stub = s.work / "libfastnorm_stub.so"
+    if s.check("the stub compiles", [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror",
+                                     "-fvisibility=hidden", f"-I{ROOT / 'include'}", STUB, "-o", stub,
+                                     "-ldl"]) is None:
+        return
+    for name, arguments, env in (
+        ("faults", [], {}),
+        ("an older library", ["versions_that_fit"], {"FASTNORM_STUB_VERSION": "9"}),
+        ("a newer library", ["versions_that_fit"], {"FASTNORM_STUB_VERSION": "990000"}),
+    ):
+        code, text = s.run([program, "--nocapture", *arguments], LD_PRELOAD=str(stub), **env)
+        count_tests(s, name, code, text)
+
+
+def fake_library(s, name, version, files):
+    """A folder with a fastnorm.pc of that version and empty files."""
+    folder = s.work / "fake" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        (folder / file).touch()
+    (folder / "fastnorm.pc").write_text(f"Name: fastnorm\nDescription: none\nVersion: {version}\n"
+                                        f"Libs: -L{folder} -lfastnorm\n")
+    return folder
+
+
+def check_refused(s):
+    """What build.rs says of libraries that do not fit, and where there is none."""
+    for name, folder, feature, wanted in (
+        ("an older library", fake_library(s, "older", "0.0.9", ["libfastnorm.so", "libfastnorm.so.0"]), [],
+         "needs libfastnorm 0.1.0 or later"),
+        ("a library of another ABI", fake_library(s, "other", "1.0.0", ["libfastnorm.so", "libfastnorm.so.1"]), [],
+         "is for libfastnorm.so.0"),
+        ("no archive", fake_library(s, "shared", "0.1.0", ["libfastnorm.so", "libfastnorm.so.0"]),
+         ["--features", "static"], "the feature `static` needs libfastnorm.a"),
+        ("no library", s.work / "empty", [], "whose folder must be in PKG_CONFIG_PATH"),
+    ):
+        code, text = s.run(["cargo", "build", "--locked", "-p", "fastnorm-sys", *feature], PKG_CONFIG_PATH=str(folder),
+                           CARGO_TARGET_DIR=str(s.work / "refused"))
+        s.cases.check(f"{name} is refused", code != 0 and wanted in text, f"exit code {code}\n{text}")
+
+
+def run_consumer(s, static):
+    """The README's example, in a project of its own."""
+    name = "consumer-static" if static else "consumer"
+    folder = s.work / name
+    (folder / "src").mkdir(parents=True, exist_ok=True)
+    example = re.search(r"^```rust\n(.*?)^```", (HERE / "README.md").read_text(), re.M | re.S)
+    if not s.cases.check("README.md has an example", example and "fn main" in example[1]):
+        return
+    (folder / "src" / "main.rs").write_text(example[1])
+    feature = ', features = ["static"]' if static else ""
+    (folder / "Cargo.toml").write_text(
+        f'[package]\nname = "{name}"\nversion = "0.0.0"\nedition = "2021"\n\n[workspace]\n\n'
+        f'[dependencies]\nfastnorm = {{ path = "{CRATE}"{feature} }}\n')
+    shutil.copy(HERE / "Cargo.lock", folder / "Cargo.lock")
+    if s.check(f"{name} builds", ["cargo", "build", "--offline"], cwd=folder) is None:
+        return
+    program = s.target / "debug" / name
+    env = {"LD_LIBRARY_PATH": ""} if static else {}
+    printed = s.check(f"{name} runs", [program], **env)
+    s.cases.check(f"{name} prints the result", printed and printed.startswith("[1.200, 3.200, 0.000"), printed)
+    code, needed = s.run(["readelf", "-d", program])
+    s.cases.equal(f"{name} needs libfastnorm.so.0", "libfastnorm.so.0" in needed, not static)
+
+
+def source_files():
+    return {str(p): p.stat().st_mtime_ns for p in HERE.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
+    parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
+    parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
+    options = parser.parse_args()
+    s = Session(options)
+    reason = unfit_toolchain()
+    if reason:
+        s.cases.skip("Rust bindings", reason)
+        s.cases.finish()
+    before = source_files()
+    check_generated(s)
+    check_format(s)
+    if s.check("the crates' dependencies", ["cargo", "fetch", "--locked"]) is not None:
+        run_tests(s)
+        library, program = artifacts(s)
+        if s.cases.check("the crate and its tests are built", library and program):
+            check_compile_fail(s, library)
+            run_with_stub(s, program)
+        check_refused(s)
+        run_consumer(s, static=False)
+        if (s.library_dir / "libfastnorm.a").exists():
+            run_consumer(s, static=True)
+        else:
+            s.cases.skip("static linking", "this libfastnorm has no archive (-Ddefault_library=both makes one)")
+        check_lints(s)
+        check_docs(s)
+    changed = sorted(set(before.items()) ^ set(source_files().items()))
+    s.cases.equal("files of the source tree that are new or changed", [name for name, _ in changed], [])
+    s.cases.finish()
+
+
+main()
