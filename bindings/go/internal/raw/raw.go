@@ -144,8 +144,7 @@ func Swig_malloc(arg1 int) (_swig_ret uintptr) {
 }
 
 func Fastnorm_version() (_swig_ret int32) {
-	var swig_r int32
-	swig_r = (int32)(C._wrap_fastnorm_version_raw_42c97d72ebddbea5())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_version_raw_42c97d72ebddbea5())
 	return swig_r
 }
 
@@ -153,8 +152,7 @@ func Fastnorm_version_string() (_swig_ret string) {
 	var swig_r string
 	swig_r_p := C._wrap_fastnorm_version_string_raw_42c97d72ebddbea5()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
@@ -162,14 +160,12 @@ func Fastnorm_build_info() (_swig_ret string) {
 	var swig_r string
 	swig_r_p := C._wrap_fastnorm_build_info_raw_42c97d72ebddbea5()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func Fastnorm_numeric_version() (_swig_ret int32) {
-	var swig_r int32
-	swig_r = (int32)(C._wrap_fastnorm_numeric_version_raw_42c97d72ebddbea5())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_numeric_version_raw_42c97d72ebddbea5())
 	return swig_r
 }
 
@@ -178,8 +174,7 @@ func Fastnorm_status_name(arg1 int32) (_swig_ret string) {
 	_swig_i_0 := arg1
 	swig_r_p := C._wrap_fastnorm_status_name_raw_42c97d72ebddbea5(C.swig_intgo(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
@@ -187,14 +182,12 @@ func Fastnorm_last_error() (_swig_ret string) {
 	var swig_r string
 	swig_r_p := C._wrap_fastnorm_last_error_raw_42c97d72ebddbea5()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func Fastnorm_last_device_error() (_swig_ret int32) {
-	var swig_r int32
-	swig_r = (int32)(C._wrap_fastnorm_last_device_error_raw_42c97d72ebddbea5())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_last_device_error_raw_42c97d72ebddbea5())
 	return swig_r
 }
 
@@ -220,8 +213,7 @@ func (arg1 SwigcptrFastnorm_device_info) GetName() (_swig_ret string) {
 	_swig_i_0 := arg1
 	swig_r_p := C._wrap_fastnorm_device_info_name_get_raw_42c97d72ebddbea5(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
@@ -272,14 +264,12 @@ func (arg1 SwigcptrFastnorm_device_info) GetKernel_arch() (_swig_ret string) {
 	_swig_i_0 := arg1
 	swig_r_p := C._wrap_fastnorm_device_info_kernel_arch_get_raw_42c97d72ebddbea5(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_device_info() (_swig_ret Fastnorm_device_info) {
-	var swig_r Fastnorm_device_info
-	swig_r = (Fastnorm_device_info)(SwigcptrFastnorm_device_info(C._wrap_new_fastnorm_device_info_raw_42c97d72ebddbea5()))
+	var swig_r Fastnorm_device_info = (Fastnorm_device_info)(SwigcptrFastnorm_device_info(C._wrap_new_fastnorm_device_info_raw_42c97d72ebddbea5()))
 	return swig_r
 }
 
@@ -341,8 +331,7 @@ func (arg1 SwigcptrFastnorm_info) GetKernel() (_swig_ret string) {
 	_swig_i_0 := arg1
 	swig_r_p := C._wrap_fastnorm_info_kernel_get_raw_42c97d72ebddbea5(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
@@ -396,8 +385,7 @@ func (arg1 SwigcptrFastnorm_info) GetBlocks() (_swig_ret uint64) {
 }
 
 func NewFastnorm_info() (_swig_ret Fastnorm_info) {
-	var swig_r Fastnorm_info
-	swig_r = (Fastnorm_info)(SwigcptrFastnorm_info(C._wrap_new_fastnorm_info_raw_42c97d72ebddbea5()))
+	var swig_r Fastnorm_info = (Fastnorm_info)(SwigcptrFastnorm_info(C._wrap_new_fastnorm_info_raw_42c97d72ebddbea5()))
 	return swig_r
 }
 
@@ -436,8 +424,7 @@ func (arg1 SwigcptrFastnorm_kernel_info) GetFamily() (_swig_ret string) {
 	_swig_i_0 := arg1
 	swig_r_p := C._wrap_fastnorm_kernel_info_family_get_raw_42c97d72ebddbea5(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
@@ -446,8 +433,7 @@ func (arg1 SwigcptrFastnorm_kernel_info) GetArch() (_swig_ret string) {
 	_swig_i_0 := arg1
 	swig_r_p := C._wrap_fastnorm_kernel_info_arch_get_raw_42c97d72ebddbea5(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
@@ -456,14 +442,12 @@ func (arg1 SwigcptrFastnorm_kernel_info) GetName() (_swig_ret string) {
 	_swig_i_0 := arg1
 	swig_r_p := C._wrap_fastnorm_kernel_info_name_get_raw_42c97d72ebddbea5(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
-	var swig_r_1 string
-	swig_r_1 = swigCopyString(swig_r)
+	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_kernel_info() (_swig_ret Fastnorm_kernel_info) {
-	var swig_r Fastnorm_kernel_info
-	swig_r = (Fastnorm_kernel_info)(SwigcptrFastnorm_kernel_info(C._wrap_new_fastnorm_kernel_info_raw_42c97d72ebddbea5()))
+	var swig_r Fastnorm_kernel_info = (Fastnorm_kernel_info)(SwigcptrFastnorm_kernel_info(C._wrap_new_fastnorm_kernel_info_raw_42c97d72ebddbea5()))
 	return swig_r
 }
 
@@ -481,8 +465,7 @@ type Fastnorm_kernel_info interface {
 }
 
 func Fastnorm_kernel_count() (_swig_ret int32) {
-	var swig_r int32
-	swig_r = (int32)(C._wrap_fastnorm_kernel_count_raw_42c97d72ebddbea5())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_kernel_count_raw_42c97d72ebddbea5())
 	return swig_r
 }
 
