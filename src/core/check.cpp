@@ -65,6 +65,11 @@ int32_t effective_device(int32_t device_type) {
   return device_type;
 }
 
+// The address of a tensor's first element. By integers: where there are no elements, data may be NULL.
+std::byte* address_of(const fastnorm_tensor& t) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(t.data) + t.byte_offset);
+}
+
 // An enum field as the number it holds: a C caller may have stored any.
 template <class Enum>
 int32_t number(const Enum& field) {
@@ -256,7 +261,7 @@ class NormCheck {
 
   // Address and byte strides; `skip` trailing dimensions are not rows.
   void fill(const fastnorm_tensor& t, int32_t skip, RowTensor* row) const {
-    row->data = static_cast<std::byte*>(t.data) + t.byte_offset;
+    row->data = address_of(t);
     row->dtype = dtype_from(t.dtype);
     const int64_t bytes = dtype_bytes(row->dtype);
     // Unsigned: where there are no rows, shapes whose product fits in no integer are fine.
@@ -314,7 +319,7 @@ class NormCheck {
         FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [%" PRId64 "]%s for x of shape %s", name,
         shape_text(t->shape, t->ndim).c, d_.n, rank >= 2 ? " or [x.shape[-2], n]" : "",
         shape_text(args_.x->shape, rank).c);
-    column->data = static_cast<const std::byte*>(t->data) + t->byte_offset;
+    column->data = address_of(*t);
     column->dtype = dtype;
     if (per_head && heads > 1) {
       column->head_stride_bytes =

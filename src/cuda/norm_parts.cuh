@@ -145,7 +145,7 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
           row_address(p.residual_out, index) + static_cast<int64_t>(place.first) * kVectorBytes;
 #pragma unroll
       for (int v = 0; v < Tile::kVectors; ++v) {
-        if (reach.has(v))
+        if (reach.stores(v))
           ptx::st_global_v4(row + v * (Tile::kStride * kVectorBytes), T::pack(s[v]));
       }
     }

@@ -196,7 +196,9 @@ class CaseMaker {
   }
 
   int64_t fitting_rows(int64_t n, int64_t wanted, int64_t elements) const {
-    return std::clamp<int64_t>((reduced_ ? elements / 8 : elements) / n, 1, wanted);
+    const int64_t fewer = quick_ ? 32 : reduced_ ? 8 : 1;
+    if (quick_) wanted = std::min(wanted, std::max<int64_t>(8, 65536 / tile_.threads_per_row()));
+    return std::clamp<int64_t>(elements / fewer / n, 1, wanted);
   }
 
   // Where residual_out is stored and its dtype is not the residual's, it says what the sum is rounded to.
@@ -382,7 +384,7 @@ class CaseMaker {
   const Tile tile_;
   const Type dtype_;
   const bool cuda_, reduced_;
-  const bool quick_;  // under compute-sanitizer a launch is slow, and values do not matter
+  const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;

@@ -87,7 +87,7 @@ Target make_simt_target([[maybe_unused]] std::string* why) {
     target.devices.push_back(simt::make_device(order));
   target.memory = make_cpu_memory();
 #else
-  *why = "not in a build with sanitizers, which do not follow fibers";
+  *why = "not in this build (-Dsimt=true, no sanitizers: they do not follow fibers)";
 #endif
   return target;
 }

@@ -24,7 +24,7 @@ def not_once(test):
 
 
 # The library and its tests; the command-line program and the benchmark take longer to compile than both.
-LEAN = ["-Dtools=false", "-Dbench=false"]
+LEAN = ["-Dtools=false", "-Dbench=false", "-Dsimt=false"]
 
 
 def native_build():

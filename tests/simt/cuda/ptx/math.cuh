@@ -8,6 +8,12 @@
 
 namespace fastnorm::ptx {
 
+#ifdef __aarch64__
+using Half = __fp16;
+#else
+using Half = _Float16;
+#endif
+
 // Subnormal operands and results are zero of the same sign.
 inline float flushed(float v) { return std::fpclassify(v) == FP_SUBNORMAL ? v * 0.0f : v; }
 
@@ -19,7 +25,7 @@ inline float rcp_approx(float v) {
   return flushed(static_cast<float>(1.0 / static_cast<double>(flushed(v))));
 }
 
-inline uint32_t cvt_f16(float v) { return std::bit_cast<uint16_t>(static_cast<_Float16>(v)); }
+inline uint32_t cvt_f16(float v) { return std::bit_cast<uint16_t>(static_cast<Half>(v)); }
 
 inline uint32_t cvt_bf16(float v) {
   if (v != v) return 0x7fff;
@@ -31,7 +37,7 @@ inline uint32_t cvt_f16x2(float low, float high) { return cvt_f16(low) | cvt_f16
 inline uint32_t cvt_bf16x2(float low, float high) { return cvt_bf16(low) | cvt_bf16(high) << 16; }
 
 inline float cvt_from_f16(uint32_t bits) {
-  return static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(bits)));
+  return static_cast<float>(std::bit_cast<Half>(static_cast<uint16_t>(bits)));
 }
 
 }  // namespace fastnorm::ptx
