@@ -1,10 +1,12 @@
 /* A libfastnorm that computes nothing, for the tests of the binding: any version, any failure, and needs
  * that the real one does not have. What fake_norm does depends on eps:
  *
- *   1    logs a message, then succeeds
+ *   1    logs two messages, then succeeds
+ *   2    logs a message from a thread of its own, then succeeds
  *   70   and every other number of a status: fails with it
  *   512  needs a workspace of 512 bytes, which it fills */
 #include <fastnorm/fastnorm.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,12 +56,24 @@ fastnorm_status fastnorm_norm_query(fastnorm_context* context, const fastnorm_no
   return FASTNORM_OK;
 }
 
+static void* log_elsewhere(void* context) {
+  const fastnorm_context_options* options = &((fastnorm_context*)context)->options;
+  options->log(options->log_user, FASTNORM_LOG_WARNING, "from another thread");
+  return NULL;
+}
+
 fastnorm_status fastnorm_norm(fastnorm_context* context, const fastnorm_norm_args* args,
                               void* workspace, size_t workspace_bytes, void* stream) {
   (void)stream;
   if (args->eps == 1.0f) {
     context->options.log(context->options.log_user, FASTNORM_LOG_DEBUG, "in a call");
     context->options.log(context->options.log_user, FASTNORM_LOG_DEBUG, "still in it");
+    return FASTNORM_OK;
+  }
+  if (args->eps == 2.0f) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, log_elsewhere, context) != 0) return fail(80, "no thread");
+    pthread_join(thread, NULL);
     return FASTNORM_OK;
   }
   if (args->eps == 512.0f) {

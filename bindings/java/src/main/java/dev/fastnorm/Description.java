@@ -13,8 +13,8 @@ final class Description {
     private final long[] scalars;
     private final Tensor[] tensors;
 
-    /** Published as a whole, so that a thread never sees a list without its contents. */
-    private volatile Encoded encoded;
+    /** Not volatile: its fields are final, so that whichever thread sees it sees the whole list. */
+    private Encoded encoded;
 
     /**
      * @param words the list

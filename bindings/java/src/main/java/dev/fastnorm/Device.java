@@ -12,6 +12,8 @@ public record Device(DeviceType type, int id) {
     /**
      * Makes a device of a kind and a number.
      *
+     * @param type what kind
+     * @param id which one, as CUDA counts; 0 for the CPU
      * @throws NullPointerException if {@code type} is null
      */
     public Device {

@@ -8,7 +8,10 @@ package dev.fastnorm;
 public final class FastnormException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
+    /** The number that the library returned. */
     private final int code;
+
+    /** The CUDA runtime's error code, or 0. */
     private final int deviceError;
 
     /** Called by the native code. */

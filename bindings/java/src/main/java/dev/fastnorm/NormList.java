@@ -8,7 +8,7 @@ import java.util.Objects;
  */
 public final class NormList extends Call {
     private final Norm[] parts;
-    private volatile Joined joined;
+    private Joined joined; // not volatile: its fields are final
 
     /** The parts' lists one after the other, and the lists that it was made from. */
     private record Joined(Description.Encoded[] from, Description.Encoded whole) {}

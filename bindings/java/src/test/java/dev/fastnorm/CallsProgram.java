@@ -21,7 +21,7 @@ final class CallsProgram {
         System.out.println(calls + " calls, " + before + " bytes before, " + after + " bytes after");
     }
 
-    /** 14 native calls and more in each round. */
+    /** 21 calls in each round, and in every fourth some of the other kinds. */
     private static long round(int rounds) {
         long calls = 0;
         Tensor x = Data.rows(new float[] {2, 2, 2, 2}, 1);
@@ -36,7 +36,7 @@ final class CallsProgram {
                 }
                 Norm.rms(0).x(Tensor.of(x.floats(), 1, 4)).y(Tensor.of(y.floats(), 1, 4)).run(context);
                 calls += 21;
-                if (i % 10 == 0) {
+                if (i % 4 == 0) {
                     calls += seldom(context, kept, x, i);
                 }
             }
@@ -56,7 +56,7 @@ final class CallsProgram {
         } catch (FastnormException e) {
             launches += e.getMessage().length();
         }
-        try (Context logging = Context.builder(Device.cpu()).threads(i % 100 == 0 ? 2 : 1).log((level, text) -> {}).open()) {
+        try (Context logging = Context.builder(Device.cpu()).threads(i % 200 == 0 ? 2 : 1).log((level, text) -> {}).open()) {
             kept.run(logging);
         }
         try {

@@ -12,7 +12,17 @@ final class FakeProgram {
         System.out.println(Fastnorm.versionString());
         failures();
         workspace();
+        logFromAnotherThread();
         closeInsideOfACall();
+    }
+
+    /** A thread that the virtual machine does not know logs. */
+    private static void logFromAnotherThread() {
+        List<String> seen = new ArrayList<>();
+        try (Context context = Context.builder(Device.cpu()).log((level, text) -> seen.add(level + " " + text)).open()) {
+            Norm.rms(2).run(context);
+        }
+        System.out.println(seen);
     }
 
     private static void failures() {

@@ -57,7 +57,7 @@ class LoaderTest {
         Path source = Path.of(System.getProperty("fastnorm.test.basedir"), "src/test/native/fake.c");
         Path map = Files.writeString(out.resolveSibling("exports.map"), "FASTNORM_0 { global: fastnorm_*; local: *; };\n");
         List<String> command = new ArrayList<>(List.of("sh", "-c", "exec ${CC:-cc} \"$@\" $(pkg-config --cflags fastnorm)",
-                "cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-DFAKE_VERSION=" + version,
+                "cc", "-pthread", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-DFAKE_VERSION=" + version,
                 "-Wl,--version-script=" + map, source.toString(), "-o", out.toString()));
         if (soname != null) {
             command.add("-Wl,-soname," + soname);

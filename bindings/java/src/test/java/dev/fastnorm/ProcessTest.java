@@ -23,13 +23,13 @@ class ProcessTest {
     @Test
     void aMillionCallsKeepNoMemory() throws Exception {
         String output = Child.java(CallsProgram.class,
-                List.of("-Xms48m", "-Xmx48m", "-XX:+AlwaysPreTouch", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), "50000").ok();
+                List.of("-Xms48m", "-Xmx48m", "-XX:+AlwaysPreTouch", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"), "45000").ok();
         System.out.print(output);
         Matcher numbers = Pattern.compile("(\\d+) calls, (\\d+) bytes before, (\\d+) bytes after\n").matcher(output);
         assertTrue(numbers.matches(), output);
         assertTrue(Long.parseLong(numbers.group(1)) >= 1_000_000, output);
         long growth = Long.parseLong(numbers.group(3)) - Long.parseLong(numbers.group(2));
-        assertTrue(growth < 4 << 20, "grown by " + growth + " bytes");
+        assertTrue(growth < 1 << 20, "grown by " + growth + " bytes");
     }
 
     @Test
@@ -54,6 +54,7 @@ class ProcessTest {
                     given none: workspace_bytes is too small
                     filled: -18
                     GPU: workspace_bytes is too small
+                    [WARNING from another thread, INFO destroyed]
                     [DEBUG in a call, DEBUG still in it, INFO destroyed]
                     context is closed
                     """, output);

@@ -1,0 +1,100 @@
+package dev.fastnorm;
+
+import java.nio.FloatBuffer;
+import java.util.concurrent.TimeUnit;
+import org.openjdk.jmh.annotations.Benchmark;
+import org.openjdk.jmh.annotations.BenchmarkMode;
+import org.openjdk.jmh.annotations.Mode;
+import org.openjdk.jmh.annotations.OutputTimeUnit;
+import org.openjdk.jmh.annotations.Scope;
+import org.openjdk.jmh.annotations.Setup;
+import org.openjdk.jmh.annotations.State;
+import org.openjdk.jmh.annotations.TearDown;
+
+/**
+ * Host time of a call: an RMS norm with weight, the residual in place and y, of one row of 4 elements.
+ * The device is a dry run, which does everything but the launch; call_cost.c makes the same calls.
+ */
+@State(Scope.Benchmark)
+@BenchmarkMode(Mode.AverageTime)
+@OutputTimeUnit(TimeUnit.NANOSECONDS)
+public class CallBenchmark {
+    private Context gpu;
+    private Context cpu;
+    private Norm onGpu;
+    private Norm changed;
+    private Norm onCpu;
+    private FloatBuffer x;
+    private FloatBuffer residual;
+    private FloatBuffer weight;
+    private FloatBuffer y;
+
+    /** Opens the contexts and makes the descriptions. */
+    @Setup
+    public void open() {
+        gpu = Context.builder(Device.cuda(0)).dryRun(90).open();
+        cpu = Context.cpu();
+        x = Tensor.copyOf(new float[] {1, 2, 3, 4}, 4).floats();
+        residual = Tensor.allocate(DType.F32, 4).floats();
+        weight = Tensor.copyOf(new float[] {1, 2, 3, 4}, 4).floats();
+        y = Tensor.allocate(DType.F32, 4).floats();
+        onGpu = described();
+        changed = described();
+        onCpu = buffers();
+    }
+
+    /** Closes the contexts. */
+    @TearDown
+    public void close() {
+        gpu.close();
+        cpu.close();
+    }
+
+    private Norm described() {
+        return Norm.rms(1e-6).x(Tensor.at(gpu, 0x100000000000L, DType.BF16, 1, 4))
+                .weight(Tensor.at(gpu, 0x300000000000L, DType.BF16, 4))
+                .residualInPlace(Tensor.at(gpu, 0x400000000000L, DType.BF16, 1, 4))
+                .y(Tensor.at(gpu, 0x200000000000L, DType.BF16, 1, 4));
+    }
+
+    private Norm buffers() {
+        return Norm.rms(1e-6).x(Tensor.of(x, 1, 4)).weight(Tensor.of(weight, 4))
+                .residualInPlace(Tensor.of(residual, 1, 4)).y(Tensor.of(y, 1, 4));
+    }
+
+    /** A native call that does nothing. */
+    @Benchmark
+    public int emptyNativeCall() {
+        return Raw.fastnorm_version();
+    }
+
+    /** Device: the description is kept. */
+    @Benchmark
+    public void deviceKept() {
+        onGpu.run(gpu, 0x1234);
+    }
+
+    /** Device: the description is kept, and x is somewhere else each time. */
+    @Benchmark
+    public void deviceChanged() {
+        changed.x(Tensor.at(gpu, 0x100000000000L, DType.BF16, 1, 4)).run(gpu, 0x1234);
+    }
+
+    /** Device: tensors and description are made for each call. */
+    @Benchmark
+    public void deviceBuilt() {
+        described().run(gpu, 0x1234);
+    }
+
+    /** CPU: the description is kept. */
+    @Benchmark
+    public void cpuKept() {
+        onCpu.run(cpu);
+    }
+
+    /** CPU: tensors and description are made for each call. */
+    @Benchmark
+    public void cpuBuilt() {
+        buffers().run(cpu);
+    }
+}
