@@ -21,7 +21,7 @@ void run(Target& target, const Options& options, SameBits* same_bits, Counts* co
   try {
     sweep(target, options, same_bits, counts);
     if (options.filter.empty()) check_sensitivity(target, options, counts);
-    if (!target.cuda) check_page_edges(target, options, counts);
+    if (target.host_memory) check_page_edges(target, options, counts);
   } catch (const std::exception& e) {  // a fault of the device ends its sweep
     ++counts->failed;
     std::printf("FAIL %s: %s\n", target.name.c_str(), e.what());

@@ -1,4 +1,4 @@
-// Tensors that end, or begin, where memory ends: a kernel that reads or writes past a row dies here. Processors only: on a GPU
+// Tensors that end, or begin, where memory ends: a kernel that reads or writes past a row dies here. In host memory only: on a GPU
 // allocations are larger than pages, and compute-sanitizer looks.
 #include <signal.h>
 #include <sys/mman.h>
@@ -17,8 +17,7 @@ namespace fastnorm::check {
 namespace {
 
 constexpr int kTensors = 8;
-constexpr int64_t kWindowBytes = 32768;  // of each tensor, between pages that nobody may touch
-constexpr int64_t kMost = 5000;          // elements
+constexpr int64_t kWindowBytes = 512 << 10;  // of each tensor, between pages that nobody may touch
 
 char message[256];  // what runs now, for the handler
 
@@ -76,6 +75,24 @@ class Windows {
   std::byte* block_ = nullptr;
 };
 
+// Lengths of rows to try: on a CPU every short one and some longer ones, on a GPU the ends of what a tile holds.
+std::vector<int64_t> lengths(const NormEntry& entry, bool cuda) {
+  std::vector<int64_t> found;
+  if (!cuda) {
+    for (int64_t n = 1; n < 5000; n += n < 140 ? 1 : n / 7) found.push_back(n);
+    return found;
+  }
+  const int64_t v = ref::per_vector(static_cast<ref::Type>(entry.key.dtype));
+  const int64_t threads = entry.tile.threads_per_row();
+  if (entry.key.access == Access::kAny) found = {1, v - 1, v + 1, 5 * v - 1};
+  const int64_t vectors = entry.tile.vectors == 0 ? 2 : entry.tile.vectors;
+  for (const int64_t n : {threads * (vectors - 1) * v + v, threads * vectors * v}) {
+    found.push_back(n);
+    if (entry.key.access == Access::kAny) found.push_back(n - 1);
+  }
+  return found;
+}
+
 // One row with every tensor, each at an edge of its own window.
 PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& windows, bool at_end) {
   const auto type = static_cast<ref::Type>(entry.key.dtype);
@@ -121,7 +138,7 @@ class EdgeCheck {
       if (std::string(table[i].name).find(options.filter) == std::string::npos) continue;
       entry_ = static_cast<int32_t>(i);
       int ran = 0;
-      for (int64_t n = 1; n < kMost; n += n < 140 ? 1 : n / 7) {
+      for (const int64_t n : lengths(table[i], target_.cuda)) {
         for (const bool at_end : {true, false}) ran += run_one(table[i], n, at_end);
       }
       count(ran > 0, std::string("no row at an edge runs on \"") + table[i].name + "\"");
@@ -141,11 +158,13 @@ class EdgeCheck {
     NormDesc desc;
     NormPlan plan;
     Error error;
-    if (describe(placed, windows_.block(), FASTNORM_DEVICE_CPU, 0, &desc, error) != FASTNORM_OK) {
+    const DeviceFacts& facts = device.facts;
+    if (describe(placed, windows_.block(), facts.device_type, facts.device_id, &desc, error) !=
+        FASTNORM_OK) {
       count(false, error.text);
       return 0;
     }
-    if (make_plan_for_entry(desc, device.facts, device.norm_table(), entry_, &plan, error) !=
+    if (make_plan_for_entry(desc, facts, device.norm_table(), entry_, &plan, error) !=
         FASTNORM_OK) {
       return 0;
     }

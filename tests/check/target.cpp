@@ -42,6 +42,7 @@ std::unique_ptr<Device> create(const Backend& backend, int ordinal, int threads,
 Target make_cpu_target(const char* isa, std::string* why) {
   Target target;
   target.name = std::string("cpu ") + isa;
+  target.host_memory = true;
   setenv("FASTNORM_CPU_ISA", isa, 1);
   const struct {
     int threads;
@@ -80,6 +81,7 @@ Target make_cuda_target(int ordinal, std::string* why) {
 Target make_simt_target([[maybe_unused]] std::string* why) {
   Target target;
   target.name = "simt sm_90";
+  target.host_memory = true;
   target.cuda = true;
   target.order = ref::Order::kGpu;
 #ifdef FASTNORM_SIMT

@@ -14,6 +14,7 @@ namespace fastnorm::check {
 struct Target {
   std::string name;  // "cpu avx512"
   bool cuda = false;  // kernels of the CUDA backend
+  bool host_memory = false;
   ref::Order order = ref::Order::kCpu;
   // The same device under different conditions, one for each run: on CPUs alone, with threads, with the caller's loop.
   std::vector<std::unique_ptr<Device>> devices;
