@@ -234,6 +234,17 @@ def run_consumer(s, static):
     s.cases.equal(f"{name} needs libfastnorm.so.0", "libfastnorm.so.0" in needed, not static)
 
 
+def check_bindgen(s):
+    """The generated declarations against those that bindgen makes of the same headers."""
+    folder = HERE / "bindgen-check"
+    code, text = s.run(["cargo", "run", "--locked", "--manifest-path", folder / "Cargo.toml", "--",
+                        ROOT / "include", HERE / "fastnorm-sys" / "src" / "ffi.rs"],
+                       CARGO_TARGET_DIR=str(s.work / "bindgen"))
+    closing = re.search(r"^(\d+) passed, (\d+) failed, 0 skipped$", text, re.M)
+    if s.cases.check("bindgen-check", code == 0 and closing, f"exit code {code}\n{text[-6000:]}"):
+        s.cases.passed += int(closing[1]) - 1
+
+
 def source_files():
     return {str(p): p.stat().st_mtime_ns for p in HERE.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
 
@@ -243,6 +254,8 @@ def main():
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
+    parser.add_argument("--bindgen", action="store_true",
+                        help="also compare with bindgen: a minute more to compile it; needs libclang")
     options = parser.parse_args()
     s = Session(options)
     reason = unfit_toolchain()
@@ -266,6 +279,8 @@ def main():
             s.cases.skip("static linking", "this libfastnorm has no archive (-Ddefault_library=both makes one)")
         check_lints(s)
         check_docs(s)
+        if options.bindgen:
+            check_bindgen(s)
     changed = sorted(set(before.items()) ^ set(source_files().items()))
     s.cases.equal("files of the source tree that are new or changed", [name for name, _ in changed], [])
     s.cases.finish()
