@@ -1,0 +1,80 @@
+// How a normalised row is quantised, in the words of the specification: what model and bounds are given.
+#pragma once
+
+#include <cstdint>
+
+namespace fastnorm::ref {
+
+enum class Scheme : uint8_t { kNone, kPerTensor, kPerRow, kPerBlock, kMxfp8, kNvfp4 };
+inline constexpr Scheme kSchemes[] = {Scheme::kNone,     Scheme::kPerTensor, Scheme::kPerRow,
+                                      Scheme::kPerBlock, Scheme::kMxfp8,     Scheme::kNvfp4};
+
+// What a code is. E2M1 goes with NVFP4 alone, and NVFP4 with E2M1; MXFP8 and powers of two need E4M3 or E5M2.
+enum class Format : uint8_t { kE4M3, kE5M2, kI8, kE2M1 };
+inline constexpr Format kFormats[] = {Format::kE4M3, Format::kE5M2, Format::kI8, Format::kE2M1};
+
+// What is quantised: z, or z rounded to x's dtype T.
+enum class QuantSource : uint8_t { kF32, kRounded };
+
+struct QuantOptions {
+  Scheme scheme = Scheme::kNone;
+  Format format = Format::kE4M3;
+  int64_t block_size = 0;  // columns, of PER_BLOCK
+  QuantSource source = QuantSource::kF32;
+  bool pow2 = false;     // PER_ROW, PER_BLOCK: scales are rounded up to a power of two ..
+  bool e8m0 = false;     // .. and stored as bytes
+  float amax_floor = 0;  // 0 = 1e-10
+  float clamp = 0;       // 0 = off
+};
+
+constexpr const char* name_of(Scheme scheme) {
+  constexpr const char* kNames[] = {"none", "tensor", "row", "block", "mxfp8", "nvfp4"};
+  return kNames[static_cast<int>(scheme)];
+}
+constexpr const char* name_of(Format format) {
+  constexpr const char* kNames[] = {"e4m3", "e5m2", "i8", "e2m1"};
+  return kNames[static_cast<int>(format)];
+}
+
+// The magnitude that a scale maps to: the greatest code's, but for -128 of i8.
+constexpr float qmax(Format format) {
+  constexpr float kGreatest[] = {448, 57344, 127, 6};
+  return kGreatest[static_cast<int>(format)];
+}
+
+// Columns that share a scale; the last scope of a row may be short.
+constexpr int64_t scope_columns(const QuantOptions& options, int64_t n) {
+  switch (options.scheme) {
+    case Scheme::kPerBlock:
+      return options.block_size;
+    case Scheme::kMxfp8:
+      return 32;
+    case Scheme::kNvfp4:
+      return 16;
+    default:
+      return n;
+  }
+}
+
+// Scales of a row of n >= 1 elements. PER_TENSOR has one, the input.
+constexpr int64_t scopes_of(const QuantOptions& options, int64_t n) {
+  const int64_t columns = scope_columns(options, n);
+  return options.scheme == Scheme::kNone ? 0 : (n + columns - 1) / columns;
+}
+
+// Scales are bytes: e4m3 for NVFP4, else e8m0.
+constexpr bool has_scale_bytes(const QuantOptions& options) {
+  return options.scheme == Scheme::kMxfp8 || options.scheme == Scheme::kNvfp4 || options.e8m0;
+}
+
+// SWIZZLED_128X4: tiles of 128 rows x 4 scales, 512 bytes each; a row of tiles covers all scales of 128 rows. Bytes that belong to no
+// scale are 0.
+constexpr int64_t swizzled_bytes(int64_t rows, int64_t blocks) {
+  return (rows + 127) / 128 * ((blocks + 3) / 4) * 512;
+}
+constexpr int64_t swizzled_index(int64_t row, int64_t block, int64_t blocks) {
+  const int64_t tile = row / 128 * ((blocks + 3) / 4) + block / 4;
+  return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4;
+}
+
+}  // namespace fastnorm::ref
