@@ -55,9 +55,12 @@ struct CodeRange {
 struct QuantBounds {
   bool valid = false;            // else the model alone says what the row gives
   Range amax;                    // also with Scheme::kNone
-  std::vector<Range> scale;      // [scopes]
+  std::vector<Range> scale;      // [scopes], see holds_scale
   std::vector<CodeRange> codes;  // [n], given the scales that were stored
 };
+
+// The stored scale is one that the options can give, within its bounds.
+bool holds_scale(const QuantOptions& options, const Range& bounds, float scale);
 
 // Bounds of a row whose z [n], not yet rounded, lies in the given ranges. `scale` [scopes] is what the library stored, in f32, or
 // PER_TENSOR's input: the codes are judged by it. Where z is known, since it rounds one way, is clamped or has a range of one value,
