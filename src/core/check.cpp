@@ -1,9 +1,11 @@
 #include "core/check.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "core/row_map.h"
 
@@ -89,7 +91,8 @@ class NormCheck {
 
   fastnorm_status run() {
     FASTNORM_TRY(scalars());
-    FASTNORM_TRY(later_versions());
+    FASTNORM_TRY(outputs());
+    FASTNORM_TRY(quant_scalars());
     FASTNORM_TRY(x());
     FASTNORM_TRY(row_tensor("residual", args_.residual, false, true, &d_.residual));
     FASTNORM_TRY(row_tensor("y", args_.y, true, false, &d_.y));
@@ -98,6 +101,12 @@ class NormCheck {
     FASTNORM_TRY(column("bias", args_.bias, &d_.bias));
     FASTNORM_TRY(statistic("mean", args_.mean, &d_.mean));
     FASTNORM_TRY(statistic("rstd", args_.rstd, &d_.rstd));
+    FASTNORM_TRY(quant_codes());
+    FASTNORM_TRY(quant_scale());
+    FASTNORM_TRY(scalar("global_scale", args_.global_scale, &d_.quant.global_scale));
+    const std::byte* amax = nullptr;
+    FASTNORM_TRY(scalar("amax", args_.amax, &amax));
+    d_.quant.amax = const_cast<std::byte*>(amax);
     if (d_.rows == 0) return FASTNORM_OK;
     FASTNORM_TRY(aliasing());
     canonical();
@@ -140,45 +149,229 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // Fields that are part of the struct but not of this version.
-  fastnorm_status later_versions() {
-    constexpr auto kStatus = FASTNORM_ERROR_UNSUPPORTED;
+  // Flags that are part of the struct but not of this version, and what is left to ask of outputs.
+  fastnorm_status outputs() {
     FASTNORM_REQUIRE(
-        args_.flags == 0, kStatus,
+        args_.flags == 0, FASTNORM_ERROR_UNSUPPORTED,
         "flags is 0x%x; this version has no programmatic dependent launch; nearest: flags 0",
         static_cast<unsigned>(args_.flags));
-    FASTNORM_REQUIRE(number(args_.quant_scheme) == FASTNORM_QUANT_NONE, kStatus,
-                     "quant_scheme is %d; this version has no quantised outputs; nearest: "
-                     "FASTNORM_QUANT_NONE (0) and y",
-                     number(args_.quant_scheme));
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-    } tensors[] = {{"quantized", args_.quantized},
-                   {"scale", args_.scale},
-                   {"global_scale", args_.global_scale},
-                   {"amax", args_.amax}};
-    for (const auto& t : tensors) {
-      FASTNORM_REQUIRE(t.tensor == nullptr, kStatus,
-                       "%s is given; this version has no quantised outputs; nearest: %s NULL and y",
-                       t.name, t.name);
-    }
+    FASTNORM_REQUIRE(args_.y != nullptr || args_.quantized != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "y is NULL and quantized is NULL; required: at least one, of x's shape");
+    return FASTNORM_OK;
+  }
+
+  // The scalars of quantised outputs: each is 0 where its scheme has no use for it.
+  fastnorm_status quant_scalars() {
+    QuantDesc& q = d_.quant;
+    const int32_t scheme = number(args_.quant_scheme), source = number(args_.quant_source),
+                  layout = number(args_.scale_layout);
+    FASTNORM_REQUIRE(scheme >= FASTNORM_QUANT_NONE && scheme <= FASTNORM_QUANT_NVFP4,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "quant_scheme is %d; required: a fastnorm_quant_scheme, 0 to 5", scheme);
+    FASTNORM_REQUIRE(
+        source == FASTNORM_QUANT_FROM_F32 || source == FASTNORM_QUANT_FROM_ROUNDED,
+        FASTNORM_ERROR_ARGUMENT,
+        "quant_source is %d; required: FASTNORM_QUANT_FROM_F32 (0) or FASTNORM_QUANT_FROM_ROUNDED "
+        "(1)",
+        source);
+    FASTNORM_REQUIRE(layout >= FASTNORM_SCALE_ROW_MAJOR && layout <= FASTNORM_SCALE_SWIZZLED_128X4,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "scale_layout is %d; required: a fastnorm_scale_layout, 0 to 2", layout);
+    FASTNORM_REQUIRE(args_.scale_pow2 == 0 || args_.scale_pow2 == 1, FASTNORM_ERROR_ARGUMENT,
+                     "scale_pow2 is %d; required: 0 or 1", args_.scale_pow2);
+    FASTNORM_REQUIRE(std::isfinite(args_.clamp) && args_.clamp >= 0, FASTNORM_ERROR_ARGUMENT,
+                     "clamp is %g; required: finite and >= 0", static_cast<double>(args_.clamp));
+    const bool none = scheme == FASTNORM_QUANT_NONE;
+    const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
     const struct {
       const char* name;
       double value;
-    } fields[] = {{"quant_block_size", static_cast<double>(args_.quant_block_size)},
-                  {"quant_source", static_cast<double>(number(args_.quant_source))},
-                  {"scale_layout", static_cast<double>(number(args_.scale_layout))},
-                  {"scale_pow2", static_cast<double>(args_.scale_pow2)},
-                  {"amax_floor", static_cast<double>(args_.amax_floor)},
-                  {"clamp", static_cast<double>(args_.clamp)}};
+      bool used;
+      const char* user;
+    } fields[] = {
+        {"quant_block_size", static_cast<double>(args_.quant_block_size),
+         scheme == FASTNORM_QUANT_PER_BLOCK, "FASTNORM_QUANT_PER_BLOCK"},
+        {"quant_source", static_cast<double>(source), !none, "a scheme"},
+        {"scale_layout", static_cast<double>(layout), scheme >= FASTNORM_QUANT_PER_BLOCK,
+         "a scheme with scales of blocks"},
+        {"scale_pow2", static_cast<double>(args_.scale_pow2), dynamic,
+         "FASTNORM_QUANT_PER_ROW or PER_BLOCK"},
+        {"amax_floor", static_cast<double>(args_.amax_floor), dynamic,
+         "FASTNORM_QUANT_PER_ROW or PER_BLOCK"},
+        {"clamp", static_cast<double>(args_.clamp), !none, "a scheme"},
+    };
     for (const auto& f : fields) {
-      FASTNORM_REQUIRE(f.value == 0, kStatus,
-                       "%s is %g; this version has no quantised outputs; nearest: %s 0 and y",
-                       f.name, f.value, f.name);
+      FASTNORM_REQUIRE(f.value == 0 || f.used, FASTNORM_ERROR_ARGUMENT,
+                       "%s is %g and quant_scheme is %d; required: 0 but for %s", f.name, f.value,
+                       scheme, f.user);
     }
-    FASTNORM_REQUIRE(args_.y != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "y is NULL; required: a tensor of x's shape");
+    const int32_t block = args_.quant_block_size;
+    FASTNORM_REQUIRE(scheme != FASTNORM_QUANT_PER_BLOCK || block == 64 || block == 128,
+                     FASTNORM_ERROR_ARGUMENT, "quant_block_size is %d; required: 64 or 128", block);
+    FASTNORM_REQUIRE(
+        args_.amax_floor == 0 || (args_.amax_floor >= 0x1p-100f && args_.amax_floor <= 0x1p100f),
+        FASTNORM_ERROR_ARGUMENT, "amax_floor is %g; required: 0, or 2^-100 to 2^100",
+        static_cast<double>(args_.amax_floor));
+    q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
+    q.block = scheme == FASTNORM_QUANT_MXFP8 ? 32 : scheme == FASTNORM_QUANT_NVFP4 ? 16 : block;
+    q.from_rounded = source == FASTNORM_QUANT_FROM_ROUNDED;
+    q.pow2 = args_.scale_pow2 != 0 || scheme == FASTNORM_QUANT_MXFP8;
+    q.swizzled = layout == FASTNORM_SCALE_SWIZZLED_128X4;
+    q.clamp = args_.clamp;
+    q.amax_floor = !dynamic ? 0 : args_.amax_floor == 0 ? 1e-10f : args_.amax_floor;
+    return quant_presence(scheme);
+  }
+
+  // Which tensors a scheme needs, and which it has no use for.
+  fastnorm_status quant_presence(int32_t scheme) {
+    const bool none = scheme == FASTNORM_QUANT_NONE;
+    for (const auto& [name, tensor] :
+         {std::pair{"quantized", args_.quantized}, std::pair{"scale", args_.scale}}) {
+      FASTNORM_REQUIRE(none || tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is NULL and quant_scheme is %d; required: a tensor", name, scheme);
+      FASTNORM_REQUIRE(!none || tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and quant_scheme is FASTNORM_QUANT_NONE (0); required: a "
+                       "scheme, or %s NULL",
+                       name, name);
+    }
+    FASTNORM_REQUIRE(args_.global_scale == nullptr || scheme == FASTNORM_QUANT_NVFP4,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "global_scale is given and quant_scheme is %d; required: FASTNORM_QUANT_NVFP4 "
+                     "(5), or global_scale NULL",
+                     scheme);
+    FASTNORM_REQUIRE(
+        device_.device_type == FASTNORM_DEVICE_CPU || (none && args_.amax == nullptr),
+        FASTNORM_ERROR_UNSUPPORTED,
+        "%s on a CUDA device; this version quantises on the CPU; nearest: FASTNORM_QUANT_NONE (0), "
+        "amax NULL and y",
+        none ? "amax is given" : "quant_scheme is not FASTNORM_QUANT_NONE");
+    return FASTNORM_OK;
+  }
+
+  // A single f32.
+  fastnorm_status scalar(const char* name, const fastnorm_tensor* t, const std::byte** address) {
+    if (t == nullptr) return FASTNORM_OK;
+    FASTNORM_REQUIRE(dtype_from(t->dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: f32", name, dtype_text(t->dtype).c);
+    FASTNORM_TRY(common(name, *t, 1, false));
+    FASTNORM_REQUIRE(t->shape[0] == 1, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [1]", name,
+                     shape_text(t->shape, 1).c);
+    *address = address_of(*t);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status quant_codes() {
+    QuantDesc& q = d_.quant;
+    if (q.scheme == FASTNORM_QUANT_NONE) return FASTNORM_OK;
+    const fastnorm_tensor& t = *args_.quantized;
+    const Dtype dtype = dtype_from(t.dtype);
+    const bool fp4 = q.scheme == FASTNORM_QUANT_NVFP4;
+    const bool packed = dtype == Dtype::kF4E2M1x2 || dtype == Dtype::kU8;
+    const bool fp8 = dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
+    const bool fits =
+        fp4 ? dtype == Dtype::kF4E2M1 || packed : fp8 || (dtype == Dtype::kI8 && !q.pow2);
+    FASTNORM_REQUIRE(fits, FASTNORM_ERROR_DTYPE, "quantized.dtype is %s; required: %s",
+                     dtype_text(t.dtype).c,
+                     fp4      ? "f4_e2m1fn, f4_e2m1fn_x2 or u8"
+                     : q.pow2 ? "f8_e4m3fn or f8_e5m2"
+                              : "f8_e4m3fn, f8_e5m2 or i8");
+    FASTNORM_REQUIRE(!fp4 || d_.n % 2 == 0, FASTNORM_ERROR_SHAPE,
+                     "n is %" PRId64 "; required: even for FASTNORM_QUANT_NVFP4", d_.n);
+    FASTNORM_TRY(common("quantized", t, kMaxOuter + 1, true));
+    const fastnorm_tensor& x = *args_.x;
+    bool same = t.ndim == x.ndim && t.shape[t.ndim - 1] == (fp4 && packed ? d_.n / 2 : d_.n);
+    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
+    FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE, "quantized.shape is %s; required: x's, %s%s",
+                     shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c,
+                     fp4 && packed ? " with half of n, for packed pairs" : "");
+    q.dtype = fp4 ? Dtype::kF4E2M1 : dtype;
+    q.codes.data = address_of(t);
+    q.codes.dtype = Dtype::kU8;
+    int64_t compact = code_bytes();
+    for (int32_t i = 0; i < d_.outer_rank; ++i) {
+      const int32_t dim = t.ndim - 2 - i;
+      int64_t stride = t.strides != nullptr ? t.strides[dim] : compact;
+      if (t.strides != nullptr && fp4 && !packed) {
+        FASTNORM_REQUIRE(stride % 2 == 0, FASTNORM_ERROR_LAYOUT,
+                         "quantized.strides[%d] is %" PRId64
+                         "; required: even, rows of f4_e2m1fn begin with a byte",
+                         dim, stride);
+        stride /= 2;
+      }
+      q.codes.stride_bytes[i] = stride;
+      compact *= t.shape[dim];
+    }
+    return output_rows("quantized", q.codes, code_bytes());
+  }
+
+  // Bytes of a row of codes.
+  int64_t code_bytes() const { return d_.quant.scheme == FASTNORM_QUANT_NVFP4 ? d_.n / 2 : d_.n; }
+
+  fastnorm_status quant_scale() {
+    QuantDesc& q = d_.quant;
+    if (q.scheme == FASTNORM_QUANT_NONE) return FASTNORM_OK;
+    if (q.scheme == FASTNORM_QUANT_PER_TENSOR) return scalar("scale", args_.scale, &q.tensor_scale);
+    const fastnorm_tensor& t = *args_.scale;
+    const Dtype dtype = dtype_from(t.dtype);
+    const bool fp4 = q.scheme == FASTNORM_QUANT_NVFP4;
+    const bool byte = fp4 ? dtype == Dtype::kF8E4M3 || dtype == Dtype::kU8
+                          : q.pow2 && (dtype == Dtype::kF8E8M0 || dtype == Dtype::kU8);
+    const bool must_be_byte = fp4 || q.scheme == FASTNORM_QUANT_MXFP8 || q.swizzled;
+    FASTNORM_REQUIRE(byte || (!must_be_byte && dtype == Dtype::kF32), FASTNORM_ERROR_DTYPE,
+                     "scale.dtype is %s; required: %s", dtype_text(t.dtype).c,
+                     fp4            ? "f8_e4m3fn or u8"
+                     : must_be_byte ? "f8_e8m0fnu or u8, and scale_pow2 1"
+                     : q.pow2       ? "f32, f8_e8m0fnu or u8"
+                                    : "f32");
+    q.scale.data = address_of(t);
+    q.scale.dtype = dtype;
+    if (q.swizzled) return swizzled_scale(t);
+    FASTNORM_TRY(common("scale", t, kMaxOuter + 1, false));
+    const fastnorm_tensor& x = *args_.x;
+    const int64_t scales = q.scales(d_.n);
+    const bool with_last = t.ndim == x.ndim;
+    bool same = with_last ? t.shape[t.ndim - 1] == scales : q.block == 0 && t.ndim == x.ndim - 1;
+    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
+    FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE,
+                     "scale.shape is %s; required: x.shape[:-1] and %" PRId64
+                     "%s, for x of shape %s",
+                     shape_text(t.shape, t.ndim).c, scales,
+                     q.block == 0 ? " or nothing" : " scales a row", shape_text(x.shape, x.ndim).c);
+    const int64_t bytes = dtype_bytes(dtype);
+    // Without strides column-major has all rows of a column after each other.
+    const bool columns = number(args_.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
+    auto compact = static_cast<uint64_t>(columns ? bytes : scales * bytes);
+    for (int32_t i = 0; i < d_.outer_rank; ++i) {
+      const int32_t dim = t.ndim - (with_last ? 2 : 1) - i;
+      q.scale.stride_bytes[i] =
+          t.strides != nullptr ? t.strides[dim] * bytes : static_cast<int64_t>(compact);
+      compact *= static_cast<uint64_t>(t.shape[dim]);
+    }
+    q.scale_step_bytes = !with_last             ? bytes
+                         : t.strides != nullptr ? t.strides[t.ndim - 1] * bytes
+                         : columns              ? static_cast<int64_t>(compact)
+                                                : bytes;
+    if (d_.rows == 0) return FASTNORM_OK;
+    Footprint f;
+    FASTNORM_REQUIRE(
+        footprint(q.scale, d_.outer, bytes, scales, q.scale_step_bytes, &f) && rows_disjoint(f),
+        FASTNORM_ERROR_LAYOUT,
+        "scale overlaps itself: its strides are %s bytes, innermost row first, and %" PRId64
+        " bytes between the %" PRId64 " scales of a row; required: scales that share no byte",
+        shape_text(q.scale.stride_bytes, d_.outer_rank).c, q.scale_step_bytes, scales);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status swizzled_scale(const fastnorm_tensor& t) {
+    FASTNORM_TRY(common("scale", t, 1, true));
+    const int64_t tiles = (d_.quant.scales(d_.n) + 3) / 4;
+    int64_t bytes = 0;
+    FASTNORM_REQUIRE(
+        !__builtin_mul_overflow((d_.rows + 127) / 128 * 512, tiles, &bytes) && t.shape[0] == bytes,
+        FASTNORM_ERROR_SHAPE,
+        "scale.shape is %s; required: [512 * ceil(rows / 128) * ceil(scales of a row / "
+        "4)], for %" PRId64 " rows of %" PRId64 " scales",
+        shape_text(t.shape, 1).c, d_.rows, d_.quant.scales(d_.n));
     return FASTNORM_OK;
   }
 
@@ -208,7 +401,7 @@ class NormCheck {
                        name, shape_text(t.shape, t.ndim).c);
     }
     const Dtype dtype = dtype_from(t.dtype);
-    const int64_t bytes = dtype_bytes(dtype);
+    const int64_t bytes = std::max<int64_t>(dtype_bytes(dtype), 1);  // pairs of fp4 share one
     uintptr_t address = 0;
     FASTNORM_REQUIRE(
         !__builtin_add_overflow(reinterpret_cast<uintptr_t>(t.data), t.byte_offset, &address),
@@ -356,7 +549,7 @@ class NormCheck {
 };
 
 // Inputs first, then outputs.
-enum class Role { kX, kResidual, kColumn, kY, kResidualOut, kStatistic };
+enum class Role { kX, kResidual, kColumn, kScalar, kY, kResidualOut, kStatistic, kQuant };
 
 // A tensor of a call as the aliasing rules see it.
 struct View {
@@ -370,7 +563,7 @@ struct View {
 };
 
 struct Views {
-  View view[8];
+  View view[13];
   int count = 0;
   const int64_t* outer = nullptr;
 };
@@ -393,6 +586,29 @@ bool add_column(const char* name, const ColumnTensor& column, const NormDesc& d,
   return footprint(row, d.outer, d.n * dtype_bytes(row.dtype), &v.bytes);
 }
 
+// A scalar, or so many bytes in a row.
+bool add_bytes(const char* name, Role role, const std::byte* data, Dtype dtype, int64_t bytes,
+               Views* views) {
+  if (data == nullptr) return true;
+  View& v = views->view[views->count++];
+  constexpr int64_t kOne[kMaxOuter] = {1, 1, 1};
+  v = {name, role, dtype, {const_cast<std::byte*>(data), {}, dtype}, {}};
+  return footprint(v.row, kOne, bytes, &v.bytes);
+}
+
+bool add_scale(const NormDesc& d, Views* views) {
+  const QuantDesc& q = d.quant;
+  if (!q.scale) return true;
+  if (q.swizzled) {
+    const int64_t bytes = (d.rows + 127) / 128 * 512 * ((q.scales(d.n) + 3) / 4);
+    return add_bytes("scale", Role::kQuant, q.scale.data, q.scale.dtype, bytes, views);
+  }
+  View& v = views->view[views->count++];
+  v = {"scale", Role::kQuant, q.scale.dtype, q.scale, {}};
+  return footprint(q.scale, d.outer, dtype_bytes(q.scale.dtype), q.scales(d.n), q.scale_step_bytes,
+                   &v.bytes);
+}
+
 // Collects all tensors; false if one's bytes do not fit in the address space (then its name is the last view's).
 bool collect(const NormDesc& d, Views* views) {
   views->outer = d.outer;
@@ -402,7 +618,13 @@ bool collect(const NormDesc& d, Views* views) {
          add_rows("y", Role::kY, d.y, d.n, d, views) &&
          add_rows("residual_out", Role::kResidualOut, d.residual_out, d.n, d, views) &&
          add_rows("mean", Role::kStatistic, d.mean, 1, d, views) &&
-         add_rows("rstd", Role::kStatistic, d.rstd, 1, d, views);
+         add_rows("rstd", Role::kStatistic, d.rstd, 1, d, views) &&
+         add_rows("quantized", Role::kQuant, d.quant.codes,
+                  d.quant.dtype == Dtype::kF4E2M1 ? d.n / 2 : d.n, d, views) &&
+         add_scale(d, views) &&
+         add_bytes("scale", Role::kScalar, d.quant.tensor_scale, Dtype::kF32, 4, views) &&
+         add_bytes("global_scale", Role::kScalar, d.quant.global_scale, Dtype::kF32, 4, views) &&
+         add_bytes("amax", Role::kQuant, d.quant.amax, Dtype::kF32, 4, views);
 }
 
 bool same_view(const View& a, const View& b, const int64_t (&outer)[kMaxOuter]) {
@@ -443,7 +665,8 @@ fastnorm_status NormCheck::aliasing() {
 
 // Fewest rows dimensions, and the least general settings that mean the same.
 void NormCheck::canonical() {
-  RowTensor* const tensors[] = {&d_.x, &d_.residual, &d_.y, &d_.residual_out, &d_.mean, &d_.rstd};
+  RowTensor* const tensors[] = {&d_.x,    &d_.residual, &d_.y,           &d_.residual_out,
+                                &d_.mean, &d_.rstd,     &d_.quant.codes, &d_.quant.scale};
   fold_rows(d_.outer, &d_.outer_rank, tensors,
             d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0);
   d_.kind = args_.kind;
@@ -458,6 +681,8 @@ void NormCheck::canonical() {
   d_.rounding = d_.dtype == Dtype::kF32 && args_.rounding == FASTNORM_ROUND_NORMALIZED
                     ? FASTNORM_ROUND_ONCE
                     : args_.rounding;
+  // A chain in T ends with a value of T.
+  d_.quant.from_rounded |= d_.rounding == FASTNORM_ROUND_EVERY_STEP;
 }
 
 }  // namespace

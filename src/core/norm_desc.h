@@ -31,6 +31,28 @@ struct ColumnTensor {
   explicit operator bool() const { return data != nullptr; }
 };
 
+// What is quantised, and how.
+struct QuantDesc {
+  fastnorm_quant_scheme scheme = FASTNORM_QUANT_NONE;
+  Dtype dtype = Dtype::kUnknown;  // of the codes: f8_e4m3fn, f8_e5m2, i8 or f4_e2m1fn
+  int32_t block = 0;              // columns that share a scale; 0 = the row or the tensor
+  bool from_rounded = false;      // the result rounded to x's dtype
+  bool pow2 = false;              // scales are powers of two
+  bool swizzled = false;          // scales in tiles of 128 rows x 4, padding zeroed
+  float clamp = 0;                // 0 = off
+  float amax_floor = 0;
+  RowTensor codes;                          // rows of n bytes; f4: n / 2
+  RowTensor scale;                          // outputs: rows of ceil(n / block) scales, or of one
+  int64_t scale_step_bytes = 0;             // from a row's scale to its next
+  const std::byte* tensor_scale = nullptr;  // f32, an input; PER_TENSOR
+  const std::byte* global_scale = nullptr;  // f32, an input; nullptr = 1
+  std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
+
+  int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
+  // True if the sink has more to do than to store y.
+  bool any() const { return scheme != FASTNORM_QUANT_NONE || amax != nullptr; }
+};
+
 struct NormDesc {
   int64_t rows = 0;
   int64_t n = 0;
@@ -47,6 +69,7 @@ struct NormDesc {
   RowTensor x, residual, y, residual_out;  // rows of n elements
   RowTensor mean, rstd;                    // f32, one value a row
   ColumnTensor weight, bias;               // the head of row r is its index[0]
+  QuantDesc quant;
 };
 
 }  // namespace fastnorm

@@ -13,8 +13,9 @@ enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
 enum class Affine : uint8_t {
   kOnce,
   kAny
-};                                     // t * g + bias rounded once, or any of the rounding axes
-enum class Sink : uint8_t { kStore };  // what leaves
+};  // t * g + bias rounded once, or any of the rounding axes
+// What leaves: y, or codes and their scales, the largest magnitude, and y where it is wanted.
+enum class Sink : uint8_t { kStore, kQuant };
 // How rows are reached. kVector: every row of every tensor begins on a 16-byte boundary and is whole 16-byte vectors, and the
 // residual has x's dtype. kAny: anything else.
 enum class Access : uint8_t { kVector, kAny };
@@ -64,7 +65,7 @@ struct NormEntry {
 constexpr const char* name_of(Source s) { return s == Source::kPlain ? "plain" : "add"; }
 constexpr const char* name_of(Stat s) { return s == Stat::kRms ? "rms" : "layer"; }
 constexpr const char* name_of(Affine a) { return a == Affine::kOnce ? "once" : "any"; }
-constexpr const char* name_of(Sink) { return "store"; }
+constexpr const char* name_of(Sink s) { return s == Sink::kStore ? "store" : "quant"; }
 constexpr const char* name_of(Access a) { return a == Access::kVector ? "vector" : "any"; }
 
 // The entry of a key and a tile, with its name.

@@ -47,29 +47,30 @@ void fold_rows(int64_t (&outer)[kMaxOuter], int32_t* rank, std::span<RowTensor* 
   }
 }
 
-bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t row_bytes,
-               Footprint* result) {
+bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t piece_bytes,
+               int64_t count, int64_t step, Footprint* result) {
   Footprint f;
-  f.row_bytes = row_bytes;
-  int64_t below = 0;          // bytes before the first row's start, negated
-  int64_t above = row_bytes;  // bytes after it
-  for (int d = 0; d < kMaxOuter; ++d) {
-    if (outer[d] == 1) continue;
-    const int64_t stride = tensor.stride_bytes[d];
+  f.row_bytes = piece_bytes;
+  int64_t below = 0;            // bytes before the first row's start, negated
+  int64_t above = piece_bytes;  // bytes after it
+  for (int d = 0; d <= kMaxOuter; ++d) {
+    const int64_t extent = d < kMaxOuter ? outer[d] : count;
+    const int64_t stride = d < kMaxOuter ? tensor.stride_bytes[d] : step;
+    if (extent == 1) continue;
     if (stride == 0) {
       f.broadcast = true;
       continue;
     }
     int64_t reach = 0;
-    if (__builtin_mul_overflow(stride, outer[d] - 1, &reach)) return false;
+    if (__builtin_mul_overflow(stride, extent - 1, &reach)) return false;
     if (__builtin_add_overflow(reach < 0 ? below : above, reach, reach < 0 ? &below : &above)) {
       return false;
     }
     if (stride == INT64_MIN) return false;
     f.stride[f.rank] = stride < 0 ? -stride : stride;
-    f.extent[f.rank++] = outer[d];
+    f.extent[f.rank++] = extent;
   }
-  for (int i = 1; i < f.rank; ++i) {  // at most three
+  for (int i = 1; i < f.rank; ++i) {  // at most four
     for (int j = i; j > 0 && f.stride[j] < f.stride[j - 1]; --j) {
       std::swap(f.stride[j], f.stride[j - 1]);
       std::swap(f.extent[j], f.extent[j - 1]);
@@ -82,6 +83,11 @@ bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64
   if (__builtin_add_overflow(base, static_cast<uintptr_t>(above), &f.end)) return false;
   *result = f;
   return true;
+}
+
+bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t row_bytes,
+               Footprint* result) {
+  return footprint(tensor, outer, row_bytes, 1, 0, result);
 }
 
 bool rows_disjoint(const Footprint& f) {

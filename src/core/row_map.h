@@ -19,15 +19,19 @@ struct Footprint {
   uintptr_t begin = 0;  // least address
   uintptr_t end = 0;    // one past the greatest
   int64_t row_bytes = 0;
-  int32_t rank = 0;                // dimensions with more than one index and a stride other than 0
-  int64_t stride[kMaxOuter] = {};  // magnitudes in bytes, ascending
-  int64_t extent[kMaxOuter] = {};
+  int32_t rank = 0;  // dimensions with more than one index and a stride other than 0
+  int64_t stride[kMaxOuter + 1] = {};  // magnitudes in bytes, ascending
+  int64_t extent[kMaxOuter + 1] = {};
   bool broadcast = false;  // some dimension has stride 0
 };
 
 // False if the range does not fit in the address space.
 bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t row_bytes,
                Footprint* result);
+
+// The same where a row is `count` pieces of `piece_bytes`, `step` bytes apart.
+bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t piece_bytes,
+               int64_t count, int64_t step, Footprint* result);
 
 // True if no two rows share a byte, by the sufficient test that each stride spans everything inside it.
 bool rows_disjoint(const Footprint& f);

@@ -10,6 +10,7 @@
 
 #include "cpu/norm_kernels.h"
 #include "cpu/norm_parts-inl.h"
+#include "cpu/quant-inl.h"
 
 namespace fastnorm::cpu {
 namespace {
@@ -189,10 +190,92 @@ FASTNORM_INLINE void normalise_rows(const NormParams& p, int64_t begin, int64_t 
   normalise_rows<Slots, AnyColumns>(p, begin, end);
 }
 
+// ---- Sink::kQuant: the row in chunks of f32 values, which then become codes.
+
+// Applies to the elements [i, i + count), which kStore also stores; what is to be quantised of them, in order, zero behind them.
+template <bool kStore, class Slots, class Sink>
+FASTNORM_INLINE void take_values(const NormParams& p, const Row& row,
+                                 const RowSource<Slots>& source,
+                                 const RowAffine<Slots, AnyColumns>& affine, const Sink& sink,
+                                 int64_t i, int count, float (&values)[kQuantChunk]) {
+  using T = typename Slots::T;
+  int j = 0;
+  for (; j < count; j += kPairElements) {
+    const Some some = {static_cast<int>(smaller(count - j, kPairElements))};
+    const Pair s = source.take(i + j, some);
+    Pair z = affine.apply(s, i + j, some);
+    if constexpr (kStore) {
+      sink.store_sum(s, i + j, some);
+      if (row.y != nullptr) sink.store(z, i + j, some);
+    }
+    if (p.quant.from_rounded) z = round_pair(T{}, z);
+    store(F32{}, reinterpret_cast<char*>(values + j), from_layout(T{}, some.first(T{}, z)));
+  }
+  for (; j < kQuantChunk; ++j) values[j] = 0.0f;
+  clamp_values(values, p.quant.clamp);
+}
+
+template <class Slots>
+FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const QuantRow& out,
+                                  uint32_t* amax) {
+  const QuantParams& q = p.quant;
+  const Rounding<Slots::kAffine, typename Slots::T> rounding(p);
+  const RowSource<Slots> source(p, row);
+  const Statistics s = statistics<Slots>(p, source, rounding);
+  store_statistic(row.mean, s.mean);
+  store_statistic(row.rstd, s.rstd);
+  const RowAffine<Slots, AnyColumns> affine(p, row, s, rounding);
+  const RowSink<Slots, Cached> sink(p, row, Cached{});
+  float values[kQuantChunk];
+  float inverse = 0.0f;
+  if (q.tensor_scale != nullptr) {
+    inverse = 1.0f / load_f32(q.tensor_scale);
+  } else if (q.codes_wanted && q.block == 0) {  // the row's scale, from a pass of its own
+    uint32_t most = 0;
+    for (int64_t i = 0; i < p.n; i += kQuantChunk) {
+      const int count = static_cast<int>(smaller(p.n - i, kQuantChunk));
+      take_values<false>(p, row, source, affine, sink, i, count, values);
+      most = greater(most, magnitude_bits(values, kQuantChunk));
+    }
+    inverse = out.put_scale(q, 0, most);
+  }
+  for (int64_t i = 0; i < p.n; i += kQuantChunk) {
+    const int count = static_cast<int>(smaller(p.n - i, kQuantChunk));
+    take_values<true>(p, row, source, affine, sink, i, count, values);
+    if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, kQuantChunk));
+    if (!q.codes_wanted) continue;
+    if (q.block == 0) {
+      scale_values(values, kQuantChunk, inverse);
+    } else {
+      for (int b = 0; b < count; b += q.block) {
+        const uint32_t most = magnitude_bits(values + b, q.block);
+        scale_values(values + b, q.block, out.put_scale(q, (i + b) / q.block, most));
+      }
+    }
+    out.put_codes(q, i, count, values);
+  }
+  out.end(q, p.n);
+}
+
+template <class Slots>
+void quantise_rows(const NormParams& p, int64_t begin, int64_t end) {
+  Cursor cursor(p, begin);
+  uint32_t amax = 0;
+  for (int64_t r = begin; r < end; ++r) {
+    const QuantRow out = {r, cursor.at(p.quant.codes), cursor.at(p.quant.scale)};
+    quantise_row<Slots>(p, cursor.row, out, &amax);
+    cursor.next();
+  }
+  if (p.quant.amax != nullptr) raise_amax(p.quant.amax, amax);
+}
+
 // The kernel of a table entry.
 template <size_t kIndex>
 void kernel(const NormParams& p, int64_t begin, int64_t end) {
   constexpr NormKey kKey = kNormTable[kIndex].key;
+  if constexpr (kKey.sink == Sink::kQuant) {
+    return quantise_rows<Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kAny>>(p, begin, end);
+  }
   if constexpr (kKey.affine == Affine::kAny) {
     if (!p.plain) {
       using General = Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kAny>;

@@ -11,14 +11,17 @@ namespace fastnorm::cpu {
 
 struct Form {
   Affine affine;
+  Sink sink;
   Access access;
 };
 
 // The plain corner and everything. A row's alignment costs nothing here, so the general kernels call the plain ones where only the
-// alignment is odd.
-inline constexpr Form kForms[] = {{Affine::kOnce, Access::kVector}, {Affine::kAny, Access::kAny}};
+// alignment is odd. Quantising costs more than what the plain corner would save.
+inline constexpr Form kForms[] = {{Affine::kOnce, Sink::kStore, Access::kVector},
+                                  {Affine::kAny, Sink::kStore, Access::kAny},
+                                  {Affine::kAny, Sink::kQuant, Access::kAny}};
 
-inline constexpr size_t kNormKernels = 24;
+inline constexpr size_t kNormKernels = 36;
 
 // In increasing order of packed(): the loops run over its fields, the highest first.
 constexpr std::array<NormEntry, kNormKernels> make_norm_table() {
@@ -29,7 +32,7 @@ constexpr std::array<NormEntry, kNormKernels> make_norm_table() {
       for (Stat stat : {Stat::kRms, Stat::kLayer}) {
         for (Form form : kForms) {
           table[count++] =
-              make_entry({dtype, source, stat, form.affine, Sink::kStore, form.access}, Tile{});
+              make_entry({dtype, source, stat, form.affine, form.sink, form.access}, Tile{});
         }
       }
     }

@@ -22,6 +22,26 @@ struct ColumnRef {
 
 enum class ColumnType : uint8_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
 
+enum class CodeType : uint8_t { kE4M3, kE5M2, kI8, kE2M1 };
+enum class ScaleType : uint8_t { kF32, kE8M0, kE4M3 };
+
+// What is quantised, and how.
+struct QuantParams {
+  RowRef codes;              // [rows, n] bytes; e2m1: [rows, n / 2]
+  RowRef scale;              // [rows, scales of a row]
+  int64_t scale_step_bytes;  // from a row's scale to its next; swizzled: tiles across a row
+  int64_t rows;              // of the call, for the padding of swizzled scales
+  const char* tensor_scale;  // f32; nullptr = scales are made here
+  const char* global_scale;  // f32; nullptr = 1
+  char* amax;                // f32; nullptr = not wanted
+  int32_t block;             // columns that share a scale; 0 = the row
+  float clamp;               // 0 = off
+  float amax_floor;
+  CodeType code_type;
+  ScaleType scale_type;
+  bool codes_wanted, from_rounded, pow2, swizzled, nvfp4;
+};
+
 struct NormParams {
   RowRef x, residual, y, residual_out;  // [rows, n]
   RowRef mean, rstd;                    // [rows]
@@ -32,8 +52,9 @@ struct NormParams {
   float eps;
   float weight_offset;
   ColumnType weight_type, bias_type;
-  bool stream;    // store past the caches
-  bool prefetch;  // the next row while this one is written
+  bool stream;        // store past the caches
+  bool prefetch;      // the next row while this one is written
+  QuantParams quant;  // for Sink::kQuant only
   // For Affine::kAny only.
   bool plain;                         // none of what follows is set: a kernel for kOnce will do
   bool every_step, round_normalized;  // of fastnorm_rounding
