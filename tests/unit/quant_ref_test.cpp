@@ -395,6 +395,27 @@ TEST(QuantModel, Nvfp4) {
   EXPECT_GT(differ, 0);
 }
 
+// z is multiplied by 1 / (sf * G), two roundings; on ties it shows which.
+TEST(QuantModel, Nvfp4MultipliesByTheInverseOfTheProduct) {
+  Quantiser q = make(Scheme::kNvfp4);
+  Random random(37);
+  int one_by_one = 0, quotient = 0;
+  for (int trial = 0; trial < 2000; ++trial) {
+    q.global_scale = 1 + static_cast<float>(random.below(1 << 20)) * 0x1p-20f;
+    const auto code = static_cast<uint8_t>(random.below(50) + 40);
+    const float sf = static_cast<float>(decode(Format::kE4M3, code));
+    const float factor = sf * q.global_scale, inverse = 1.0f / factor;
+    const float tie = (trial % 2 == 0 ? 2.5f : 3.5f) * factor;
+    const QuantResult r = q({6 * factor, tie});
+    ASSERT_EQ(r.scale[0], sf);
+    ASSERT_EQ(r.codes[1], encode(Format::kE2M1, tie * inverse));
+    one_by_one += r.codes[1] != encode(Format::kE2M1, tie * (1.0f / sf / q.global_scale));
+    quotient += r.codes[1] != encode(Format::kE2M1, tie / factor);
+  }
+  EXPECT_GT(one_by_one, 0);
+  EXPECT_GT(quotient, 0);
+}
+
 TEST(QuantModel, Nvfp4AtTheEndsOfTheRange) {
   Quantiser q = make(Scheme::kNvfp4);
   // sf rounds to 0: half of the least subnormal is a tie.
@@ -798,17 +819,34 @@ TEST(QuantBounds, LeaveOpenWhatLiesOnABoundary) {
   b = bounds_of(q, {6 * 1.0625f, 1}, 1);
   EXPECT_EQ(b.scale[0].low, 1.0);
   EXPECT_EQ(b.scale[0].high, 1.125);
+  // The library's own three roundings, where z is almost or entirely certain but no number of f32.
+  q = make(Scheme::kPerTensor, Format::kI8);
+  const Range near[] = {{0.25 * (1 + 1e-7), 0.25 * (1 + 1.001e-7)},
+                        {0.25 * (1 + 4e-7), 0.25 * (1 + 4.001e-7)},
+                        {0.25 + 1e-12, 0.25 + 1e-12}};
+  const float tenth = 0.1f, minus = -1;
+  quant_bounds(q.options, near, 3, Type::kF32, 1, &tenth, &b);
+  EXPECT_EQ(b.codes[0].low, 2);
+  EXPECT_EQ(b.codes[0].high, 3);
+  EXPECT_EQ(b.codes[1].low, 3);
+  EXPECT_EQ(b.codes[2].low, 2);
+  EXPECT_EQ(b.codes[2].high, 3);
+  // A negative scale turns the range round.
+  const Range wide = {1, 3};
+  quant_bounds(q.options, &wide, 1, Type::kF32, 1, &minus, &b);
+  EXPECT_EQ(b.codes[0].low, -3);
+  EXPECT_EQ(b.codes[0].high, -1);
   // A range that contains zero holds both zeros.
-  const Range across[] = {{-1e-9, 1e-9}, {0, 0}, {-1e-9, -1e-10}};
+  const Range across[] = {{-1e-9, 1e-9}, {0, 0}, {-0.0, -0.0}, {-1e-9, -1e-10}};
   const float one = 1;
   q = make(Scheme::kPerTensor);
-  quant_bounds(q.options, across, 3, Type::kF32, 1, &one, &b);
-  for (const size_t i : {0u, 1u}) {
+  quant_bounds(q.options, across, 4, Type::kF32, 1, &one, &b);
+  for (const size_t i : {0u, 1u, 2u}) {
     EXPECT_TRUE(b.codes[i].holds(Format::kE4M3, 0));
     EXPECT_TRUE(b.codes[i].holds(Format::kE4M3, 0x80));
     EXPECT_FALSE(b.codes[i].holds(Format::kE4M3, 1));
   }
-  EXPECT_FALSE(b.codes[2].holds(Format::kE4M3, 0)) << "-0 is kept";
+  EXPECT_FALSE(b.codes[3].holds(Format::kE4M3, 0)) << "-0 is kept";
 }
 
 // What is known has one scale and one code: floored, clamped, or rounded one way.
