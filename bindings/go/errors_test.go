@@ -145,6 +145,8 @@ func TestClosed(t *testing.T) {
 	if _, err := c.NormQuery(n); !errors.Is(err, fastnorm.ErrClosed) {
 		t.Error(err)
 	}
+	var nothing *fastnorm.Norm
+	wantError(t, nothing.Run(c), fastnorm.ErrArgument, "the Norm is nil")
 	var none *fastnorm.Context
 	check(t, none.Close())
 	for _, c := range []*fastnorm.Context{none, {}} {
