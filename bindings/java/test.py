@@ -14,6 +14,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 JAVA = Path(__file__).resolve().parent
 sys.path.insert(0, str(JAVA.parents[1] / "tests" / "abi"))
@@ -75,7 +76,19 @@ class Maven:
         return run(command, self.env, cwd=self.work)
 
 
-def count_junit(cases, text):
+def skip_reasons(reports):
+    """(test, why) of each JUnit test that was skipped."""
+    found = []
+    for report in sorted(reports.glob("TEST-*.xml")):
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            skipped = case.find("skipped")
+            if skipped is not None:
+                why = (skipped.get("message") or "no reason given").removeprefix("Assumption failed: ")
+                found.append((f"{case.get('classname')}.{case.get('name')}", why))
+    return found
+
+
+def count_junit(cases, text, reports):
     """Surefire's closing line into the cases; whether there was one."""
     lines = re.findall(r"^\[\w+\] Tests run: (\d+), Failures: (\d+), Errors: (\d+), Skipped: (\d+)$", text, re.M)
     if not lines:
@@ -84,8 +97,8 @@ def count_junit(cases, text):
     say(f"JUnit: {total} run, {failures} failures, {errors} errors, {skipped} skipped")
     cases.passed += total - failures - errors - skipped
     cases.failed += failures + errors
-    for _ in range(skipped):
-        cases.skip("JUnit", "skipped by its own condition")
+    for name, why in (skip_reasons(reports) + [("JUnit", "no reason given")] * skipped)[:skipped]:
+        cases.skip(name, why)
     for line in re.findall(r"^\[ERROR\]   .*", text, re.M):
         say(f"FAIL {line[10:]}")
     return True
@@ -96,7 +109,7 @@ def build_and_test(cases, maven, target, library):
     shutil.rmtree(target, ignore_errors=True)
     code, text = maven.run(f"-DbuildDirectory={target}", f"-Dfastnorm.test.library={library}",
                            "-Dmaven.compiler.failOnWarning=true", "package")
-    counted = count_junit(cases, text)
+    counted = count_junit(cases, text, target / "surefire-reports")
     for line in re.findall(r"^\d+ calls, \d+ bytes before.*", text, re.M):
         say(line)
     tail = "\n".join([line for line in text.splitlines() if " from central: " not in line][-60:])
