@@ -176,7 +176,7 @@ def check_bundle(cases, maven, work, env, library_dir):
         check_example(cases, work, env, "bundle-example", jar)
 
 
-def check_no_library(cases, maven, work, env):
+def check_no_library(cases, work, env):
     """Without a fastnorm.pc the build says what to do."""
     bare = {**env, "PKG_CONFIG_LIBDIR": str(work / "nothing"), "PKG_CONFIG_PATH": ""}
     code, text = run(["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", java_home(env)], bare)
@@ -184,6 +184,23 @@ def check_no_library(cases, maven, work, env):
                 text)
     code, text = run(["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", work], env)
     cases.check("build.sh without a JDK", code == 1 and "a JDK is required" in text, text)
+
+
+def check_generator(cases, work, env):
+    """The raw layer of a family that does not exist yet, and that the committed files are the generator's."""
+    swig = JAVA.parent / "swig"
+    for name, command in (("java_test.py", [swig / "java_test.py", "--work", work / "generator"]),
+                          ("generate.py --check", [swig / "generate.py", "--check", "--only", "java"])):
+        say(f"running {name}")
+        code, text = run([sys.executable, *command], env)
+        counts = re.search(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", text, re.M)
+        if "run tools/setup" in text and code != 0:
+            cases.skip(name, "SWIG is needed, and tools/setup was not run")
+        elif cases.check(f"{name} ends with its counts", counts, text[-2000:]):
+            passed, failed, skipped = map(int, counts.groups())
+            cases.passed, cases.failed, cases.skipped = cases.passed + passed, cases.failed + failed, cases.skipped + skipped
+            for line in re.findall(r"^(?:FAIL|SKIP) .*", text, re.M):
+                say(line)
 
 
 def java_home(env):
@@ -219,7 +236,8 @@ def main():
         if jar is not None:
             check_example(cases, work, env, "example", jar)
         check_bundle(cases, maven, work, env, options.library_dir.resolve())
-    check_no_library(cases, maven, work, env)
+    check_no_library(cases, work, env)
+    check_generator(cases, work, env)
     cases.equal("nothing was left in the source folder", sorted(set(tree()) - set(before)), [])
     cases.finish()
 
