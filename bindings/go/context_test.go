@@ -8,7 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"unsafe"
 
 	fastnorm "github.com/libfastnorm/libfastnorm/bindings/go"
 )
@@ -129,6 +131,35 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
+var global = [4]float32{1, 2, 3, 4}
+
+// Memory that is not of Go's heap: a mapped file, a global array, a part of an array, by its address.
+func TestForeignMemory(t *testing.T) {
+	mapped, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	check(t, err)
+	defer syscall.Munmap(mapped)
+	copy(mapped[16:], []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0, 0, 0x40, 0x40, 0, 0, 0x80, 0x40}) // 1, 2, 3, 4
+	large := make([]float32, 1<<20)
+	y := large[1<<19 : 1<<19+4]
+	wanted := make([]float32, 4)
+	c := cpu(t)
+	check(t, c.Norm(fastnorm.Norm{X: fastnorm.Of([]float32{1, 2, 3, 4}, 4), Y: fastnorm.Of(wanted, 4)}))
+	address := uintptr(unsafe.Pointer(&mapped[16]))
+	for name, x := range map[string]fastnorm.Tensor{
+		"mapped":  fastnorm.View(mapped[16:], fastnorm.F32, 4),
+		"offset":  fastnorm.View(mapped, fastnorm.F32, 4).WithOffset(16),
+		"global":  fastnorm.Of(global[:], 4),
+		"address": fastnorm.At(fastnorm.CPU, address, fastnorm.F32, 4),
+		"pinned":  fastnorm.At(fastnorm.DeviceOf(fastnorm.DeviceCUDAHost, 0), address-4, fastnorm.F32, 4).WithOffset(4),
+	} {
+		clear(y)
+		check(t, c.Norm(fastnorm.Norm{X: x, Y: fastnorm.Of(y, 4)}))
+		equals(t, name, y, wanted...)
+	}
+	wantError(t, c.Norm(fastnorm.Norm{X: fastnorm.View(mapped[1:], fastnorm.F32, 4), Y: fastnorm.Of(y, 4)}),
+		fastnorm.ErrLayout, "required: a multiple of 4, the bytes of f32")
+}
+
 // --- a GPU that is not there ---
 
 func TestDryRun(t *testing.T) {
@@ -179,6 +210,9 @@ func residentBytes(t *testing.T) int {
 }
 
 func TestMillionCalls(t *testing.T) {
+	if underRace {
+		t.Skip("the race detector takes memory of its own")
+	}
 	rounds := 1000
 	if testing.Short() {
 		rounds = 20
@@ -229,6 +263,9 @@ func TestMillionCalls(t *testing.T) {
 }
 
 func TestAllocations(t *testing.T) {
+	if underRace {
+		t.Skip("the race detector empties pools")
+	}
 	c, gpu := cpu(t), dryGPU(t)
 	x, y := make([]float32, 16), make([]float32, 16)
 	for what, call := range map[string]func() error{

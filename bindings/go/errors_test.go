@@ -3,6 +3,8 @@ package fastnorm_test
 import (
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -128,6 +130,94 @@ func TestSlices(t *testing.T) {
 	wantError(t, c.Norm(n), fastnorm.ErrArgument, "eps is -1")
 }
 
+// Random views of slices: whatever is accepted reads and writes inside of its slices, the rest is an error. All
+// other memory is NaN, which would show in results.
+func TestRandomViews(t *testing.T) {
+	const slices, size, guard = 4, 24, 8 // memory: guard, slice, guard, slice, .., guard
+	random := rand.New(rand.NewPCG(1, 2))
+	memory := make([]float32, slices*(size+guard)+guard)
+	slice := func(i int) []float32 {
+		start := guard + i*(size+guard)
+		return memory[start : start+random.IntN(size+1) : start+size]
+	}
+	near := func(low, high int) int {
+		if random.IntN(200) == 0 {
+			return int(random.Uint64() >> random.IntN(64))
+		}
+		return low + random.IntN(high-low+1)
+	}
+	view := func(data []float32, rank int, shape []int) fastnorm.Tensor {
+		v := fastnorm.Of(data, shape...)
+		if random.IntN(2) == 0 {
+			strides := make([]int, rank)
+			for i := range strides {
+				strides[i] = near(-7, 7)
+			}
+			if rank > 0 && random.IntN(4) != 0 {
+				strides[rank-1] = 1
+			}
+			if random.IntN(30) == 0 {
+				strides = append(strides, 1)
+			}
+			v = v.WithStrides(strides...)
+		}
+		if random.IntN(3) == 0 {
+			v = v.WithOffset(4 * uint64(near(0, 12)))
+		}
+		return v
+	}
+	c := cpu(t)
+	accepted, rounds := 0, 100000
+	if testing.Short() {
+		rounds = 20000
+	}
+	for range rounds {
+		for i := range memory {
+			memory[i] = float32(math.NaN())
+		}
+		x, residual, y, sum := slice(0), slice(1), slice(2), slice(3)
+		for _, s := range [][]float32{x, residual, y, sum} {
+			for i := range s {
+				s[i] = float32(i + 1)
+			}
+		}
+		rank := random.IntN(5)
+		if random.IntN(20) == 0 {
+			rank = random.IntN(11)
+		}
+		shape := make([]int, rank)
+		for i := range shape {
+			shape[i] = near(0, 4)
+		}
+		before := make([]float32, len(memory))
+		copy(before, memory)
+		n := fastnorm.Norm{Eps: 1, X: view(x, rank, shape), Y: view(y, rank, shape)}
+		if random.IntN(3) == 0 {
+			n.Residual, n.ResidualOut = view(residual, rank, shape), view(sum, rank, shape)
+		}
+		if err := c.Norm(n); err != nil {
+			var e *fastnorm.Error
+			if !errors.As(err, &e) || len(e.Message) < 10 || e.Status == fastnorm.StatusInternal {
+				t.Fatalf("%v of %v", err, n)
+			}
+			y, sum = nil, nil
+		} else {
+			accepted++
+		}
+		start, end := guard+2*(size+guard), guard+3*(size+guard)
+		for i := range memory {
+			inside := i >= start && i < start+len(y) || i >= end && i < end+len(sum) && n.ResidualOut.Given()
+			if inside && memory[i] != memory[i] || !inside && math.Float32bits(memory[i]) != math.Float32bits(before[i]) {
+				t.Fatalf("element %d is %v, was %v; %d of x, %d of the residual, %+v", i, memory[i], before[i], len(x), len(residual), n)
+			}
+		}
+	}
+	t.Logf("%d of %d accepted", accepted, rounds)
+	if accepted < rounds/20 {
+		t.Errorf("%d of %d accepted: too few", accepted, rounds)
+	}
+}
+
 func TestClosed(t *testing.T) {
 	c, err := fastnorm.Open(fastnorm.CPU)
 	check(t, err)
@@ -145,6 +235,8 @@ func TestClosed(t *testing.T) {
 	if _, err := c.NormQuery(n); !errors.Is(err, fastnorm.ErrClosed) {
 		t.Error(err)
 	}
+	var nothing *fastnorm.Norm
+	wantError(t, nothing.Run(c), fastnorm.ErrArgument, "the Norm is nil")
 	var none *fastnorm.Context
 	check(t, none.Close())
 	for _, c := range []*fastnorm.Context{none, {}} {

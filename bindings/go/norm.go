@@ -233,6 +233,9 @@ var manyNorms = &family{
 // queued on the stream. No rows are success: nothing is written. A Norm may be run again and again, also by
 // several goroutines if their outputs differ.
 func (n *Norm) Run(c *Context, options ...CallOption) error {
+	if n == nil {
+		return &Error{Status: StatusArgument, Message: "the Norm is nil; required: a description"}
+	}
 	q := n.call()
 	q.apply(options)
 	err := q.run(c, oneNorm)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 JAVA = Path(__file__).resolve().parent
 sys.path.insert(0, str(JAVA.parents[1] / "tests" / "abi"))
@@ -75,7 +76,19 @@ class Maven:
         return run(command, self.env, cwd=self.work)
 
 
-def count_junit(cases, text):
+def skip_reasons(reports):
+    """(test, why) of each JUnit test that was skipped."""
+    found = []
+    for report in sorted(reports.glob("TEST-*.xml")):
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            skipped = case.find("skipped")
+            if skipped is not None:
+                why = (skipped.get("message") or "no reason given").removeprefix("Assumption failed: ")
+                found.append((f"{case.get('classname')}.{case.get('name')}", why))
+    return found
+
+
+def count_junit(cases, text, reports):
     """Surefire's closing line into the cases; whether there was one."""
     lines = re.findall(r"^\[\w+\] Tests run: (\d+), Failures: (\d+), Errors: (\d+), Skipped: (\d+)$", text, re.M)
     if not lines:
@@ -84,8 +97,8 @@ def count_junit(cases, text):
     say(f"JUnit: {total} run, {failures} failures, {errors} errors, {skipped} skipped")
     cases.passed += total - failures - errors - skipped
     cases.failed += failures + errors
-    for _ in range(skipped):
-        cases.skip("JUnit", "skipped by its own condition")
+    for name, why in (skip_reasons(reports) + [("JUnit", "no reason given")] * skipped)[:skipped]:
+        cases.skip(name, why)
     for line in re.findall(r"^\[ERROR\]   .*", text, re.M):
         say(f"FAIL {line[10:]}")
     return True
@@ -96,7 +109,7 @@ def build_and_test(cases, maven, target, library):
     shutil.rmtree(target, ignore_errors=True)
     code, text = maven.run(f"-DbuildDirectory={target}", f"-Dfastnorm.test.library={library}",
                            "-Dmaven.compiler.failOnWarning=true", "package")
-    counted = count_junit(cases, text)
+    counted = count_junit(cases, text, target / "surefire-reports")
     for line in re.findall(r"^\d+ calls, \d+ bytes before.*", text, re.M):
         say(line)
     tail = "\n".join([line for line in text.splitlines() if " from central: " not in line][-60:])
@@ -163,7 +176,7 @@ def check_bundle(cases, maven, work, env, library_dir):
         check_example(cases, work, env, "bundle-example", jar)
 
 
-def check_no_library(cases, maven, work, env):
+def check_no_library(cases, work, env):
     """Without a fastnorm.pc the build says what to do."""
     bare = {**env, "PKG_CONFIG_LIBDIR": str(work / "nothing"), "PKG_CONFIG_PATH": ""}
     code, text = run(["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", java_home(env)], bare)
@@ -171,6 +184,23 @@ def check_no_library(cases, maven, work, env):
                 text)
     code, text = run(["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", work], env)
     cases.check("build.sh without a JDK", code == 1 and "a JDK is required" in text, text)
+
+
+def check_generator(cases, work, env):
+    """The raw layer of a family that does not exist yet, and that the committed files are the generator's."""
+    swig = JAVA.parent / "swig"
+    for name, command in (("java_test.py", [swig / "java_test.py", "--work", work / "generator"]),
+                          ("generate.py --check", [swig / "generate.py", "--check", "--only", "java"])):
+        say(f"running {name}")
+        code, text = run([sys.executable, *command], env)
+        counts = re.search(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", text, re.M)
+        if "run tools/setup" in text and code != 0:
+            cases.skip(name, "SWIG is needed, and tools/setup was not run")
+        elif cases.check(f"{name} ends with its counts", counts, text[-2000:]):
+            passed, failed, skipped = map(int, counts.groups())
+            cases.passed, cases.failed, cases.skipped = cases.passed + passed, cases.failed + failed, cases.skipped + skipped
+            for line in re.findall(r"^(?:FAIL|SKIP) .*", text, re.M):
+                say(line)
 
 
 def java_home(env):
@@ -206,7 +236,8 @@ def main():
         if jar is not None:
             check_example(cases, work, env, "example", jar)
         check_bundle(cases, maven, work, env, options.library_dir.resolve())
-    check_no_library(cases, maven, work, env)
+    check_no_library(cases, work, env)
+    check_generator(cases, work, env)
     cases.equal("nothing was left in the source folder", sorted(set(tree()) - set(before)), [])
     cases.finish()
 

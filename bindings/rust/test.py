@@ -8,6 +8,7 @@ line is the count.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -96,8 +97,9 @@ def check_format(s):
         s.cases.skip("rustfmt", "not installed")
         return
     s.check("cargo fmt", ["cargo", "fmt", "--all", "--check"])
-    s.check("rustfmt of tests/compile_fail",
-            ["rustfmt", "--check", "--edition", "2021", *sorted(COMPILE_FAIL.glob("*.rs"))])
+    s.check("rustfmt of what is no part of the workspace",
+            ["rustfmt", "--check", "--edition", "2021", HERE / "bindgen-check" / "src" / "main.rs",
+             *sorted(COMPILE_FAIL.glob("*.rs"))])
 
 
 def check_lints(s):
@@ -131,20 +133,32 @@ def run_tests(s):
 
 
 def artifacts(s):
-    """The compiled library of the crate `fastnorm`, and the test program for preloading."""
-    command = ["cargo", "test", "--locked", "-p", "fastnorm", "--test", "preload", "--no-run", "--message-format=json"]
+    """The compiled library of the crate `fastnorm`, and its test programs that run in other ways, too."""
+    command = ["cargo", "test", "--locked", "-p", "fastnorm", "--test", "preload", "--test", "device", "--no-run",
+               "--message-format=json"]
     result = subprocess.run(command, cwd=HERE, env=s.env, capture_output=True, text=True)
-    library = program = None
+    library, programs = None, {}
     for line in result.stdout.splitlines():
         message = json.loads(line)
         if message.get("reason") != "compiler-artifact":
             continue
         target = message["target"]
-        if target["name"] == "preload":
-            program = Path(message["executable"])
+        if message["executable"]:
+            programs[target["name"]] = Path(message["executable"])
         elif target["name"] == "fastnorm":
             library = next(Path(f) for f in message["filenames"] if f.endswith(".rlib"))
-    return library, program
+    return library, programs
+
+
+def run_on_gpu(s, program):
+    """The cases of tests/device.rs, which have run on the CPU, on a GPU."""
+    count = ctypes.c_int32()
+    ctypes.CDLL(str(s.library_dir / "libfastnorm.so.0")).fastnorm_device_count(2, ctypes.byref(count))
+    if count.value == 0:
+        s.cases.skip("tests on a GPU", "no CUDA device, or a libfastnorm without CUDA")
+        return
+    code, text = s.run([program], FASTNORM_TEST_DEVICE="cuda")
+    count_tests(s, "tests on a GPU", code, text)
 
 
 def check_compile_fail(s, library):
@@ -267,10 +281,11 @@ def main():
     check_format(s)
     if s.check("the crates' dependencies", ["cargo", "fetch", "--locked"]) is not None:
         run_tests(s)
-        library, program = artifacts(s)
-        if s.cases.check("the crate and its tests are built", library and program):
+        library, programs = artifacts(s)
+        if s.cases.check("the crate and its tests are built", library and {"preload", "device"} <= set(programs)):
             check_compile_fail(s, library)
-            run_with_stub(s, program)
+            run_with_stub(s, programs["preload"])
+            run_on_gpu(s, programs["device"])
         check_refused(s)
         run_consumer(s, static=False)
         if (s.library_dir / "libfastnorm.a").exists():

@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE))
 sys.dont_write_bytecode = True
 import tree as headers  # noqa: E402
 
-TARGETS = [name for name in ("rust", "words", "go", "java") if (HERE / f"{name}.py").exists()]
+TARGETS = ("rust", "words", "go", "java")
 
 
 def write(tree, target, folder):
@@ -66,7 +66,7 @@ def check(tree, targets):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    parser.add_argument("--only", nargs="+", choices=TARGETS, default=TARGETS, metavar="TARGET",
+    parser.add_argument("--only", nargs="+", choices=TARGETS, default=list(TARGETS), metavar="TARGET",
                         help=f"one or more of {', '.join(TARGETS)}")
     options = parser.parse_args()
     try:

@@ -1,7 +1,8 @@
 /* libfastnorm for Java: package-private classes Raw and RawJNI, and the C code behind them.
  *
  * Calls go through the functions of words.h. What users see is written by hand over Raw. java.py lists
- * in omitted.i what is not wrapped: the structs and functions that words.h replaces. */
+ * in wrapped.i what else follows from the headers: handles, structs that the library fills in, and what is not
+ * wrapped because words.h or the functions below replace it. */
 %module(moduleimports="") Raw
 
 %include "enumtypeunsafe.swg"
@@ -30,7 +31,6 @@
 %typemap(in) type %{ $1 = ($1_ltype)(uintptr_t)$input; %}
 %typemap(out) type %{ $result = (jlong)(uintptr_t)$1; %}
 %enddef
-NUMBER(fastnorm_context *)
 NUMBER(void *)
 
 /* --- texts: bytes, since Java's own UTF-8 is another one --- */
@@ -39,6 +39,12 @@ NUMBER(void *)
 %typemap(jtype) const char *, char [ANY] "byte[]"
 %typemap(jstype) const char *, char [ANY] "String"
 %typemap(javaout) const char *, char [ANY] { return Text.of($jnicall); }
+%typemap(javain) const char * "Text.bytes($javainput)"
+%typemap(in) const char * %{
+  $1 = $input == NULL ? NULL : (char *)(*jenv)->GetByteArrayElements(jenv, $input, NULL);
+  if ($1 == NULL && $input != NULL) return $null; %}
+%typemap(freearg) const char * %{
+  if ($1 != NULL) (*jenv)->ReleaseByteArrayElements(jenv, $input, (jbyte *)$1, JNI_ABORT); %}
 %typemap(out) const char * %{ $result = fnj_bytes(jenv, $1, $1 == NULL ? 0 : strlen($1)); %}
 %typemap(out) char [ANY] %{ $result = fnj_bytes(jenv, $1, fnj_length($1, $1_dim0)); %}
 
@@ -67,6 +73,9 @@ NUMBER(void *)
 }
 
 /* --- objects of Java --- */
+
+/* NUMBER for each handle; must come before the functions below. */
+%include "wrapped.i"
 
 %typemap(in, numinputs=0) JNIEnv *jenv %{ $1 = jenv; %}
 %typemap(jtype) jobject buffer "java.nio.Buffer"
@@ -222,6 +231,5 @@ static fastnorm_status fnj_device_describe(int32_t device_type, int32_t device_i
 }
 %}
 
-%include "omitted.i"
 %include "words.h"
 %include "fastnorm.i"

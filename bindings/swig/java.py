@@ -5,26 +5,47 @@ import tempfile
 from pathlib import Path
 
 import words
-from tree import TreeError, run_swig
+from tree import Enum, Opaque, Pointer, TreeError, base_name, is_tensor, run_swig
 
 PACKAGE = "dev.fastnorm"
 CLASSES = Path("java/src/main/generated/dev/fastnorm")
 NATIVE = Path("java/src/main/native")
-# Structs that the library fills in: objects of Java. All others the handwritten layer describes in words.
-FILLED = {"fastnorm_info", "fastnorm_device_info", "fastnorm_kernel_info"}
+# Functions that java.i wraps by hand.
+BY_HAND = {"fastnorm_context_create", "fastnorm_device_count", "fastnorm_device_describe"}
+SCALARS = {"int32_t", "uint32_t", "int64_t", "uint64_t", "size_t", "float", "double"}
 
 
-def omitted(tree):
-    """What SWIG shall not wrap, and how it shall wrap the structs that the library fills in."""
+def is_filled(struct):
+    """Whether the library fills the struct in: an object of Java. All others are described in words."""
+    return struct.name.endswith("info")
+
+
+def has_rule(tree, type):
+    """Whether java.i has a rule for a parameter or a result of this type."""
+    name = base_name(type)
+    if not isinstance(type, Pointer):
+        return name in SCALARS or name == "void" or tree.is_a(type, Enum)
+    if isinstance(type.to, Pointer) or is_tensor(type):
+        return False
+    return (name == "void" or (name == "char" and type.const) or tree.is_a(type.to, Opaque)
+            or any(s.name == name and is_filled(s) for s in tree.structs))
+
+
+def wrapped(tree):
+    """Lines for SWIG: how it shall wrap handles and the structs that the library fills in, and what not."""
+    in_words = {f.name for family in tree.families for f in family.functions.values()}
+    for function in tree.functions:
+        types = [function.returns, *(p.type for p in function.parameters)]
+        if function.name not in in_words | BY_HAND and not all(has_rule(tree, t) for t in types):
+            raise TreeError(f"{function.name}: no rule for Java; wrap it in java.i and add it to BY_HAND in java.py")
     names = [e.max.name for e in tree.enums]
     names += [c.name for c in tree.callbacks]
-    names += [s.name for s in tree.structs if s.name not in FILLED]
-    names += [f.name for family in tree.families for f in family.functions.values()]
+    names += [s.name for s in tree.structs if not is_filled(s)]
     names += [f.name for f in tree.inlines]
-    names += ["fastnorm_context_create", "fastnorm_device_count", "fastnorm_device_describe"]
-    lines = [f"%ignore {name};" for name in names]
+    names += sorted(in_words) + sorted(BY_HAND)
+    lines = [f"NUMBER({o.name} *)" for o in tree.opaques] + [f"%ignore {name};" for name in names]
     for struct in tree.structs:
-        if struct.name in FILLED:
+        if is_filled(struct):
             lines += [f"%ignore {struct.name}::struct_size;"]
             lines += [f"%immutable {struct.name}::{f.name};" for f in struct.fields]
             lines += [f"%extend {struct.name} {{", f"  {struct.name}() {{",
@@ -46,10 +67,11 @@ def generate(tree, out_dir):
     written = {NATIVE / "words.h": words.decoder(tree), CLASSES / "Words.java": words.java_constants(tree, PACKAGE)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "omitted.i").write_text(omitted(tree))
+        (folder / "java.i").write_text(Path(__file__).with_name("java.i").read_text())
+        (folder / "wrapped.i").write_text(wrapped(tree))
         (folder / "words.h").write_text(written[NATIVE / "words.h"])
         run_swig("-java", "-package", PACKAGE, f"-I{folder}", "-outdir", folder, "-o", folder / "wrap.c",
-                 Path(__file__).with_name("java.i"))
+                 folder / "java.i")
         for path in sorted(folder.glob("*.java")):
             written[CLASSES / path.name] = tidy(path.name, path.read_text())
         written[NATIVE / "wrap.c"] = words.c_format(tidy("wrap.c", (folder / "wrap.c").read_text()))

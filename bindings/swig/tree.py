@@ -321,11 +321,22 @@ def parse_parameters(node):
     return found
 
 
+def evaluated(name, text):
+    """The value of a constant expression of whole numbers."""
+    if not re.fullmatch(r"[-+*()|<>0-9a-fA-FxX ]+", text):
+        raise TreeError(f"no rule for {name} = {text}")
+    try:
+        return eval(text, {"__builtins__": {}})
+    except (SyntaxError, NameError, TypeError):
+        raise TreeError(f"no rule for {name} = {text}") from None
+
+
 def parse_enum(node, values):
     found = []
     for item in node.findall("enumitem"):
         own = attributes(item)
-        found.append(Enumerator(own["name"], int(own["enumnumval"]), parse_member_doc(own.get("doxygen"))))
+        value = evaluated(own["name"], own.get("enumnumval") or own.get("enumvalue", ""))
+        found.append(Enumerator(own["name"], value, parse_member_doc(own.get("doxygen"))))
     if not found or not found[-1].is_max or any(e.is_max for e in found[:-1]):
         raise TreeError(f"{values['name']}: the last enumerator must be the _MAX_ENUM one")
     return Enum(values["name"], found[:-1], found[-1], parse_doc(values.get("doxygen")))
@@ -354,10 +365,8 @@ def parse_typedef(node, values, defined):
 def parse_item(node, defined):
     values = attributes(node)
     if node.tag == "constant":
-        value = values.get("numval") or values["value"]
-        if not re.fullmatch(r"[-+*()0-9 ]+", value):
-            raise TreeError(f"no rule for the macro {values['name']} = {value}")
-        return Macro(values["name"], eval(value), parse_doc(values.get("doxygen")))
+        value = evaluated(values["name"], values.get("numval") or values["value"])
+        return Macro(values["name"], value, parse_doc(values.get("doxygen")))
     if node.tag == "enum":
         return parse_enum(node, values)
     if node.tag == "class" and values["kind"] == "struct":

@@ -20,6 +20,56 @@ import tree as headers  # noqa: E402
 import words  # noqa: E402
 from cases import Cases  # noqa: E402
 
+# A family that the library does not have: every kind of field, and that its shims need nothing by hand.
+INVENTED = """\
+#include <fastnorm/fastnorm.h>
+
+typedef struct fastnorm_invented_args {
+  size_t struct_size;
+  double ratio;
+  float eps;
+  int32_t small;
+  int64_t wide;
+  uint64_t seed;
+  uint8_t byte;
+  size_t bytes;
+  fastnorm_log_level level;
+  fastnorm_context* peer;
+  const fastnorm_tensor* first;
+  const fastnorm_tensor* second;
+} fastnorm_invented_args;
+
+fastnorm_status fastnorm_invented(fastnorm_context* context, const fastnorm_invented_args* args,
+                                  double scale, void* stream);
+fastnorm_status fastnorm_invented_many(fastnorm_context* context,
+                                       const fastnorm_invented_args* const* args, int32_t count);
+
+"""
+
+
+def invent(tree):
+    """Adds that family to the tree."""
+    named, pointer = headers.Named, headers.Pointer
+    context, args = pointer(named("fastnorm_context"), False), named("fastnorm_invented_args")
+    types = [("struct_size", "size_t"), ("ratio", "double"), ("eps", "float"), ("small", "int32_t"), ("wide", "int64_t"),
+             ("seed", "uint64_t"), ("byte", "uint8_t"), ("bytes", "size_t"), ("level", "fastnorm_log_level")]
+    fields = [headers.Field(name, named(type), "") for name, type in types]
+    fields += [headers.Field("peer", context, "")]
+    fields += [headers.Field(name, pointer(named("fastnorm_tensor"), True), "") for name in ("first", "second")]
+    struct = headers.Struct(args.name, fields, "")
+    headers.check_args(tree, struct)
+
+    def function(name, *parameters):
+        listed = [headers.Parameter("context", context), *(headers.Parameter(n, t) for n, t in parameters)]
+        return headers.Function(name, named("fastnorm_status"), listed, "")
+
+    tree.items += [
+        struct,
+        function("fastnorm_invented", ("args", pointer(args, True)), ("scale", named("double")), ("stream", pointer(named("void"), False))),
+        function("fastnorm_invented_many", ("args", pointer(pointer(args, True), True)), ("count", named("int32_t"))),
+    ]
+
+
 HEAD = """\
 #include "words.h"
 
@@ -266,7 +316,7 @@ def call(family, function, parts):
 
 
 def program(tree):
-    lines = [HEAD.replace("SEED", "0x9e3779b97f4a7c15"), "static long calls;", ""]
+    lines = [INVENTED + HEAD.replace("SEED", "0x9e3779b97f4a7c15"), "static long calls;", ""]
     for family in tree.families:
         lines += family_test(tree, family)
     lines += ["static const struct {", "  void (*round_trip)(void);", "  void (*write)(void);",
@@ -288,6 +338,8 @@ def main():
     except (headers.TreeError, OSError) as error:
         cases.skip("the decoder of words.h", f"SWIG is needed: {str(error).splitlines()[0]}")
         cases.finish()
+    cases.check("there is a family", tree.families)
+    invent(tree)
     options.work.mkdir(parents=True, exist_ok=True)
     (options.work / "words.h").write_text(words.decoder(tree))
     source = options.work / "words_test.c"

@@ -9,7 +9,10 @@
 namespace fastnorm::cuda {
 namespace {
 
-struct Arch {};  // local to this object, so each has kernels of its own
+// Local to this object, so each has kernels of its own.
+struct Arch {
+  static constexpr int kCapability = FASTNORM_ARCH;
+};
 
 constexpr auto& kTable = kNormTable<FASTNORM_CLUSTERS != 0>;
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;

@@ -12,7 +12,7 @@
 namespace fastnorm::check {
 
 struct Target {
-  std::string name;  // "cpu avx512"
+  std::string name;   // "cpu avx512"
   bool cuda = false;  // kernels of the CUDA backend
   bool host_memory = false;
   ref::Order order = ref::Order::kCpu;

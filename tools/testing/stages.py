@@ -82,6 +82,23 @@ def consumers(report, _):
                            [sys.executable, script, *options, "--work", native.folder / f"consumers-{name}"])
 
 
+def bindings(report, _):
+    """Go, Java and Rust against the build folder; what is generated is generated anew and compared."""
+    native = native_build()
+    swig = ROOT / "bindings" / "swig"
+    for name, command in (
+        ("generated files", [swig / "generate.py", "--check"]),
+        ("parse tree", [swig / "tree_test.py"]),
+    ):
+        native.run_program(report, name, [sys.executable, *command])
+    for language in ("go", "java", "rust"):
+        native.run_program(report, language,
+                           [sys.executable, ROOT / "bindings" / language / "test.py",
+                            "--pkgconfig", native.folder / "meson-uninstalled",
+                            "--library-dir", native.folder / "src",
+                            "--work", ROOT / "build-test" / f"bindings-{language}"])
+
+
 def isa_levels(report, _):
     """The C API and the command line on every lower instruction set; AVX2 on an emulated older CPU."""
     if not X86_64:
@@ -181,6 +198,7 @@ STAGES = {
     "tests": (native_tests, ["build"]),
     "kernels": (kernels, ["build"]),
     "consumers": (consumers, ["build"]),
+    "bindings": (bindings, ["build"]),
     "isa": (isa_levels, ["build"]),
     "cpu-only": (cpu_only, []),
     "neon": (neon, []),

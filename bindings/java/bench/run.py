@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a call costs from Java and from C: builds call_cost.c and the JMH benchmark of the profile jmh, runs
-both, and prints a table of the best iterations, which are what the call itself takes. Not a test: how long it
-takes depends on the machine and on what else runs there."""
+both, and prints a table of the best samples of a few hundred calls, which are what a call itself takes. Not a
+test: that depends on the machine, and on what else runs there."""
 
 import argparse
 import json
@@ -40,10 +40,10 @@ def cost_in_java(work, env, options):
          f"-Dmdep.outputFile={classpath}", "-Dmdep.includeScope=test"], env)
     result = target / "result.json"
     run(["java", "-cp", f"{target / 'classes'}:{target / 'test-classes'}:{classpath.read_text().strip()}",
-         "org.openjdk.jmh.Main", "CallBenchmark", "-f", options.forks, "-wi", 3, "-w", 1, "-i", options.iterations, "-r", "200ms",
+         "org.openjdk.jmh.Main", "CallBenchmark", "-f", options.forks, "-wi", 3, "-w", 1, "-i", options.iterations, "-r", "500ms",
          "-rf", "json", "-rff", result], env)
     found = json.loads(result.read_text())
-    return {entry["benchmark"].rsplit(".", 1)[1]: min(min(fork) for fork in entry["primaryMetric"]["rawData"]) for entry in found}
+    return {entry["benchmark"].rsplit(".", 1)[1]: entry["primaryMetric"]["scorePercentiles"]["0.0"] for entry in found}
 
 
 def main():
@@ -52,13 +52,15 @@ def main():
     parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     parser.add_argument("--forks", type=int, default=2)
-    parser.add_argument("--iterations", type=int, default=25)
+    parser.add_argument("--iterations", type=int, default=10)
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "PKG_CONFIG_PATH": str(options.pkgconfig.resolve())}
-    in_c = cost_in_c(work, env, options.library_dir.resolve())
+    before = cost_in_c(work, env, options.library_dir.resolve())
     in_java = cost_in_java(work, env, options)
+    after = cost_in_c(work, env, options.library_dir.resolve())
+    in_c = {name: min(before[name], after[name]) for name in before}
     print("| ns per call | Java | C | Java over C |\n|---|---|---|---|")
     for title, name, same in ROWS:
         over = f"{in_c[same]:.0f} | {in_java[name] - in_c[same]:.0f}" if same else " | "

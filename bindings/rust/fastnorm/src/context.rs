@@ -96,7 +96,7 @@ impl fmt::Debug for Context {
 }
 
 /// Severity of a log message.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogLevel(i32);
 
 #[allow(clippy::cast_possible_wrap)] // 0 to 3
@@ -109,6 +109,18 @@ impl LogLevel {
     pub const INFO: Self = Self(sys::FASTNORM_LOG_INFO as i32);
     /// Details.
     pub const DEBUG: Self = Self(sys::FASTNORM_LOG_DEBUG as i32);
+}
+
+impl fmt::Debug for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ERROR => f.write_str("ERROR"),
+            Self::WARNING => f.write_str("WARNING"),
+            Self::INFO => f.write_str("INFO"),
+            Self::DEBUG => f.write_str("DEBUG"),
+            Self(level) => write!(f, "log level {level}"),
+        }
+    }
 }
 
 /// How a context is made.

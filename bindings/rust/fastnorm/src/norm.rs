@@ -606,3 +606,155 @@ pub fn norm_many_prepare(context: &Context, norms: &[Norm<'_>]) -> Result<()> {
         check(unsafe { sys::fastnorm_norm_many_prepare(context.as_ptr(), parts, count) })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{QuantSource, ScaleLayout};
+
+    /// Every setter reaches its field, and no other.
+    #[test]
+    #[allow(clippy::float_cmp)]
+    fn every_field() {
+        let inputs = [0f32; 8];
+        let mut outputs: Vec<Vec<f32>> = (1..=8).map(|n| vec![0.0; n + 8]).collect();
+        let mut outputs = outputs.iter_mut();
+        // Told apart by their lengths: inputs 1 to 8, outputs 9 to 16.
+        let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
+        let mut output = || {
+            let buffer = outputs.next().unwrap();
+            let n = buffer.len();
+            TensorMut::new(buffer, &[n]).unwrap()
+        };
+        let (y, residual_out, mean, rstd) = (output(), output(), output(), output());
+        let quant = Quant::per_block(64, output(), output())
+            .global_scale(input(5))
+            .amax(output())
+            .source(QuantSource::Rounded)
+            .layout(ScaleLayout::ColumnMajor)
+            .pow2(true)
+            .amax_floor(0.25)
+            .clamp(3.0);
+        let mut norm = Norm::layer(0.5)
+            .x(input(1))
+            .residual(input(2))
+            .weight(input(3))
+            .bias(input(4))
+            .y(y)
+            .residual_out(residual_out)
+            .mean(mean)
+            .rstd(rstd)
+            .quant(quant)
+            .weight_offset(1.0)
+            .rounding(Rounding::EveryStep)
+            .residual_rounding(ResidualRounding::BeforeStatistics)
+            .pdl_wait(true)
+            .pdl_trigger(true)
+            .pdl_wait(false);
+        // SAFETY: linked just now.
+        let args = unsafe { *norm.link() };
+        // Named one by one: a field that the library gains does not compile until it is here.
+        let sys::fastnorm_norm_args {
+            struct_size,
+            kind,
+            eps,
+            weight_offset,
+            rounding,
+            residual_rounding,
+            flags,
+            x,
+            residual,
+            weight,
+            bias,
+            y,
+            residual_out,
+            mean,
+            rstd,
+            quant_scheme,
+            quant_block_size,
+            quant_source,
+            scale_layout,
+            scale_pow2,
+            amax_floor,
+            clamp,
+            reserved,
+            global_scale,
+            quantized,
+            scale,
+            amax,
+        } = args;
+        assert_eq!(struct_size, size_of_val(&args));
+        assert_eq!(
+            (kind, eps, weight_offset),
+            (sys::FASTNORM_NORM_LAYER, 0.5, 1.0)
+        );
+        assert_eq!(rounding, sys::FASTNORM_ROUND_EVERY_STEP);
+        assert_eq!(
+            residual_rounding,
+            sys::FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS
+        );
+        assert_eq!(flags, sys::FASTNORM_NORM_PDL_TRIGGER);
+        assert_eq!(
+            (quant_scheme, quant_block_size),
+            (sys::FASTNORM_QUANT_PER_BLOCK, 64)
+        );
+        assert_eq!(quant_source, sys::FASTNORM_QUANT_FROM_ROUNDED);
+        assert_eq!(scale_layout, sys::FASTNORM_SCALE_COLUMN_MAJOR);
+        assert_eq!((scale_pow2, amax_floor, clamp, reserved), (1, 0.25, 3.0, 0));
+        let tensors = [
+            x,
+            residual,
+            weight,
+            bias,
+            global_scale,
+            y,
+            residual_out,
+            mean,
+            rstd,
+            quantized,
+            scale,
+            amax,
+        ];
+        // SAFETY: linked, to tensors of rank 1.
+        let lengths = tensors.map(|t| unsafe { *(*t).shape });
+        assert_eq!(lengths, [1, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14, 15]);
+    }
+
+    #[test]
+    fn schemes_and_roundings_have_their_numbers() {
+        let mut buffers = [[0f32; 1]; 10];
+        let mut tensors = buffers.iter_mut().map(|b| TensorMut::new(b, &[1]).unwrap());
+        let mut next = || tensors.next().unwrap();
+        let one = [1f32];
+        let quants = [
+            Quant::per_tensor(next(), Tensor::new(&one, &[1]).unwrap()),
+            Quant::per_row(next(), next()),
+            Quant::per_block(128, next(), next()),
+            Quant::mxfp8(next(), next()),
+            Quant::nvfp4(next(), next()),
+        ];
+        assert_eq!(quants.map(|q| q.scheme), [1, 2, 3, 4, 5]);
+        let roundings = [Rounding::Once, Rounding::Normalized, Rounding::EveryStep];
+        assert_eq!(
+            roundings.map(|r| Norm::rms(0.0).rounding(r).args.rounding),
+            [0, 1, 2]
+        );
+        let roundings = [
+            ResidualRounding::Exact,
+            ResidualRounding::BeforeApply,
+            ResidualRounding::BeforeStatistics,
+        ];
+        let set = roundings.map(|r| Norm::rms(0.0).residual_rounding(r).args.residual_rounding);
+        assert_eq!(set, [0, 1, 2]);
+        assert_eq!(
+            [QuantSource::Exact, QuantSource::Rounded].map(QuantSource::raw),
+            [0, 1]
+        );
+        let layouts = [
+            ScaleLayout::RowMajor,
+            ScaleLayout::ColumnMajor,
+            ScaleLayout::Swizzled128x4,
+        ];
+        assert_eq!(layouts.map(ScaleLayout::raw), [0, 1, 2]);
+    }
+}

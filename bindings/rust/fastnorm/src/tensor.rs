@@ -296,6 +296,18 @@ fn check_length(len: usize, shape: &[usize], dtype: DType, lanes_of_buffer: &str
     ))
 }
 
+/// Checks that each row of elements that are less than a byte begins with a byte.
+fn check_rows(shape: &[usize], dtype: DType) -> Result<()> {
+    let bits = dtype.element_bits();
+    match shape {
+        [_, .., n] if bits % 8 != 0 && n % 8 * bits % 8 != 0 => Err(Error::new(
+            Status::LAYOUT,
+            format!("rows of {n} {dtype:?} elements are no whole bytes"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Checks that every index of a strided tensor lies within its buffer.
 #[inline]
 fn check_reach(len: usize, offset: usize, shape: &[usize], strides: &[isize]) -> Result<()> {
@@ -417,10 +429,12 @@ macro_rules! constructors {
         /// The whole of `data`, row-major, as elements of any type.
         ///
         /// # Errors
-        /// [`Status::SHAPE`] if `data` is not as long as `shape` needs. Alignment is checked by the call.
+        /// [`Status::SHAPE`] if `data` is not as long as `shape` needs; [`Status::LAYOUT`] if elements are
+        /// less than a byte and rows would end inside one. Alignment is checked by the call.
         #[inline]
         pub fn from_bytes(data: $bytes, dtype: DType, shape: &[usize]) -> Result<Self> {
             check_length(data.len(), shape, dtype, "bytes")?;
+            check_rows(shape, dtype)?;
             Ok(Self::of(View::new(
                 Device::CPU,
                 $address_of(data).cast(),

@@ -276,6 +276,10 @@ fn debug_forms() -> Result<()> {
         format!("{:?}", Context::cpu()?),
         "Context { device: Device { device_type: CPU, id: 0 }, .. }"
     );
+    assert_eq!(
+        format!("{:?}", [LogLevel::ERROR, LogLevel::DEBUG]),
+        "[ERROR, DEBUG]"
+    );
     let options = ContextOptions::new(Device::cuda(1))
         .log(|_, _| ())
         .dry_run(90);

@@ -244,6 +244,11 @@ fn buffers_that_do_not_fit() {
         Tensor::from_bytes(&[0; 4], DType::F4_E2M1, &[7]).is_ok(),
         "two numbers to a byte"
     );
+    fails(
+        Tensor::from_bytes(&[0; 5], DType::F4_E2M1, &[3, 3]),
+        Status::LAYOUT,
+        "rows of 3 f4_e2m1fn elements are no whole bytes",
+    );
     let leaves = "leaves the buffer of 12 elements";
     fails(
         Tensor::strided(&numbers, 0, &[3, 4], &[5, 1]),

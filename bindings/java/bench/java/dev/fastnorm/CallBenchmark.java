@@ -5,20 +5,26 @@ import java.util.concurrent.TimeUnit;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.BenchmarkMode;
 import org.openjdk.jmh.annotations.Mode;
+import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.OutputTimeUnit;
 import org.openjdk.jmh.annotations.Scope;
 import org.openjdk.jmh.annotations.Setup;
 import org.openjdk.jmh.annotations.State;
 import org.openjdk.jmh.annotations.TearDown;
+import org.openjdk.jmh.infra.Blackhole;
 
 /**
  * Host time of a call: an RMS norm with weight, the residual in place and y, of one row of 4 elements.
  * The device is a dry run, which does everything but the launch; call_cost.c makes the same calls.
+ *
+ * <p>A sample is CALLS calls, short enough that some samples see nothing else of the machine.
  */
 @State(Scope.Benchmark)
-@BenchmarkMode(Mode.AverageTime)
+@BenchmarkMode(Mode.SampleTime)
 @OutputTimeUnit(TimeUnit.NANOSECONDS)
 public class CallBenchmark {
+    private static final int CALLS = 500;
+
     private Context gpu;
     private Context cpu;
     private Norm onGpu;
@@ -62,39 +68,61 @@ public class CallBenchmark {
                 .residualInPlace(Tensor.of(residual, 1, 4)).y(Tensor.of(y, 1, 4));
     }
 
-    /** A native call that does nothing. */
+    /**
+     * A native call that does nothing.
+     *
+     * @param blackhole takes the result
+     */
     @Benchmark
-    public int emptyNativeCall() {
-        return Raw.fastnorm_version();
+    @OperationsPerInvocation(CALLS)
+    public void emptyNativeCall(Blackhole blackhole) {
+        for (int i = 0; i < CALLS; i++) {
+            blackhole.consume(Raw.fastnorm_version());
+        }
     }
 
     /** Device: the description is kept. */
     @Benchmark
+    @OperationsPerInvocation(CALLS)
     public void deviceKept() {
-        onGpu.run(gpu, 0x1234);
+        for (int i = 0; i < CALLS; i++) {
+            onGpu.run(gpu, 0x1234);
+        }
     }
 
     /** Device: the description is kept, and x is somewhere else each time. */
     @Benchmark
+    @OperationsPerInvocation(CALLS)
     public void deviceChanged() {
-        changed.x(Tensor.at(gpu, 0x100000000000L, DType.BF16, 1, 4)).run(gpu, 0x1234);
+        for (int i = 0; i < CALLS; i++) {
+            changed.x(Tensor.at(gpu, 0x100000000000L + 4096 * i, DType.BF16, 1, 4)).run(gpu, 0x1234);
+        }
     }
 
     /** Device: tensors and description are made for each call. */
     @Benchmark
+    @OperationsPerInvocation(CALLS)
     public void deviceBuilt() {
-        described().run(gpu, 0x1234);
+        for (int i = 0; i < CALLS; i++) {
+            described().run(gpu, 0x1234);
+        }
     }
 
     /** CPU: the description is kept. */
     @Benchmark
+    @OperationsPerInvocation(CALLS)
     public void cpuKept() {
-        onCpu.run(cpu);
+        for (int i = 0; i < CALLS; i++) {
+            onCpu.run(cpu);
+        }
     }
 
     /** CPU: tensors and description are made for each call. */
     @Benchmark
+    @OperationsPerInvocation(CALLS)
     public void cpuBuilt() {
-        buffers().run(cpu);
+        for (int i = 0; i < CALLS; i++) {
+            buffers().run(cpu);
+        }
     }
 }

@@ -84,7 +84,8 @@ public final class Context implements AutoCloseable {
         }
 
         /**
-         * Where messages go. The default is nowhere.
+         * Where messages go. The default is nowhere. A receiver that refers to the context keeps it from the
+         * collector: such a context has to be closed.
          *
          * @param log the receiver, or null for none
          * @return this

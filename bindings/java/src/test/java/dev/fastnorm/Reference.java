@@ -46,7 +46,7 @@ final class Reference {
             double t = step(step(row[i] - mean) * rstd);
             t = rounding == Rounding.NORMALIZED ? round(dtype, t) : t;
             double g = weight == null ? 1 : step(weight[i] + weightOffset);
-            double b = bias == null ? 0 : bias[i];
+            double b = bias == null ? -0.0 : bias[i]; // adding -0 changes nothing
             y[i] = round(dtype, rounding == Rounding.EVERY_STEP
                     ? step(step(t * g) + b)
                     : Math.fma((float) t, (float) g, (float) b));

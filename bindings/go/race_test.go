@@ -1,0 +1,5 @@
+//go:build race
+
+package fastnorm_test
+
+const underRace = true

@@ -1,0 +1,216 @@
+package dev.fastnorm;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Random;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+
+/**
+ * Memory by address, on the device that the environment variable FASTNORM_TEST_DEVICE names: cpu, the
+ * default, or cuda, with a GPU.
+ */
+class DeviceTest {
+    private static boolean gpu;
+    private static Context context;
+
+    @BeforeAll
+    static void open() throws Exception {
+        String name = System.getenv().getOrDefault("FASTNORM_TEST_DEVICE", "cpu");
+        assertTrue(name.equals("cpu") || name.equals("cuda"), name);
+        gpu = name.equals("cuda");
+        Gpu.load();
+        context = gpu ? Context.cuda(0) : Context.cpu();
+    }
+
+    @AfterAll
+    static void close() {
+        context.close();
+    }
+
+    /** Memory of the device and its copy on the host. */
+    private static final class Memory implements AutoCloseable {
+        final Tensor host;
+        final Tensor tensor;
+
+        Memory(DType dtype, double[] values, long... shape) {
+            host = Data.tensor(dtype, values, shape);
+            long bytes = host.buffer().capacity();
+            tensor = Tensor.at(context, gpu ? Gpu.allocate(bytes) : host.address(), dtype, shape);
+            if (gpu) {
+                Gpu.copyIn(tensor.address(), (ByteBuffer) host.buffer(), bytes);
+            }
+        }
+
+        Memory(DType dtype, long... shape) {
+            this(dtype, new double[0], shape);
+        }
+
+        /** The values after a stream's work. */
+        double[] read(long stream) {
+            if (gpu) {
+                Gpu.synchronize(stream);
+                Gpu.copyOut((ByteBuffer) host.buffer(), tensor.address(), host.buffer().capacity());
+            }
+            long count = 1;
+            for (long extent : tensor.shape()) {
+                count *= extent;
+            }
+            return Data.values(host, 0, (int) count);
+        }
+
+        @Override
+        public void close() {
+            if (gpu) {
+                Gpu.free(tensor.address());
+            }
+        }
+    }
+
+    private static double[] rowOf(double[] values, int row, int n) {
+        return java.util.Arrays.copyOfRange(values, row * n, row * n + n);
+    }
+
+    /** Rows of 16 small integers, whose sums are exact in any order, so that CPU and GPU give the same bits. */
+    @Test
+    void exactWithResidual() {
+        int rows = 37;
+        int n = 16;
+        for (DType dtype : new DType[] {DType.F32, DType.F16, DType.BF16}) {
+            Random random = new Random(5);
+            double[] values = Data.integers(random, rows * n, 8);
+            double[] added = Data.integers(random, rows * n, 8);
+            double[] scale = Data.integers(random, n, 6);
+            try (Memory x = new Memory(dtype, values, rows, n);
+                    Memory h = new Memory(dtype, added, rows, n);
+                    Memory weight = new Memory(DType.F32, scale, n);
+                    Memory y = new Memory(dtype, rows, n)) {
+                Norm norm = Norm.rms(0.5).x(x.tensor).residualInPlace(h.tensor).weight(weight.tensor).y(y.tensor);
+                norm.prepare(context);
+                norm.run(context);
+                Reference reference = new Reference(dtype, false, 0.5, 0, Rounding.ONCE);
+                double[] found = y.read(0);
+                double[] sums = h.read(0);
+                for (int row = 0; row < rows; row++) {
+                    double[] sum = new double[n];
+                    for (int i = 0; i < n; i++) {
+                        sum[i] = values[row * n + i] + added[row * n + i];
+                    }
+                    assertArrayEquals(sum, rowOf(sums, row, n));
+                    assertArrayEquals(reference.run(sum, scale, null), rowOf(found, row, n), dtype + ", row " + row);
+                }
+            }
+        }
+    }
+
+    /** Query and key heads of a fused QKV tensor, in one call. */
+    @Test
+    void stridedHeads() {
+        int tokens = 9;
+        int heads = 6;
+        int size = 64;
+        double[] values = Data.integers(new Random(6), tokens * heads * size, 4);
+        try (Memory qkv = new Memory(DType.BF16, values, tokens, heads, size);
+                Memory ones = new Memory(DType.F32, Data.integers(new Random(7), size, 3), size)) {
+            long[] strides = {heads * size, size, 1};
+            Tensor query = qkv.tensor.view(0, new long[] {tokens, 3, size}, strides);
+            Tensor key = qkv.tensor.view(3 * size, new long[] {tokens, 1, size}, strides);
+            Norm.many(Norm.rms(1).xInPlace(query), Norm.rms(1).xInPlace(key).weight(ones.tensor)).run(context);
+            double[] found = qkv.read(0);
+            Reference reference = new Reference(DType.BF16, false, 1, 0, Rounding.ONCE);
+            for (int row = 0; row < tokens * heads; row++) {
+                double[] before = rowOf(values, row, size);
+                double[] weight = Data.values(ones.host, 0, size);
+                double[] wanted = row % heads < 3
+                        ? reference.run(before, null, null)
+                        : row % heads == 3 ? reference.run(before, weight, null) : before;
+                assertArrayEquals(wanted, rowOf(found, row, size), "row " + row);
+            }
+        }
+    }
+
+    /** Each thread on a stream of its own, with its own failures in between. */
+    @Test
+    void threadsAndStreams() throws Exception {
+        ExecutorService pool = Executors.newFixedThreadPool(2);
+        try {
+            List<Future<?>> running = new ArrayList<>();
+            for (int i = 0; i < 2; i++) {
+                int eps = -1 - i;
+                running.add(pool.submit(() -> onAStream(eps)));
+            }
+            for (Future<?> future : running) {
+                future.get();
+            }
+        } finally {
+            pool.shutdownNow();
+        }
+    }
+
+    private static void onAStream(int eps) {
+        long stream = gpu ? Gpu.createStream() : 0;
+        try (Memory x = new Memory(DType.F32, new double[] {2, 2, -4, 4}, 2, 2);
+                Memory y = new Memory(DType.F32, 2, 2)) {
+            for (int call = 0; call < 1000; call++) {
+                Norm.rms(0).x(x.tensor).y(y.tensor).run(context, stream);
+                FastnormException thrown = assertThrows(FastnormException.class,
+                        () -> Norm.rms(eps).x(x.tensor).y(y.tensor).run(context, stream));
+                assertEquals("eps is " + eps + "; required: finite and >= 0", thrown.getMessage());
+            }
+            assertArrayEquals(new double[] {1, 1, -1, 1}, y.read(stream));
+        } finally {
+            if (gpu) {
+                Gpu.destroyStream(stream);
+            }
+        }
+    }
+
+    @Test
+    void refusals() {
+        try (Memory x = new Memory(DType.F32, 1, 4)) {
+            Tensor elsewhere = Tensor.at(gpu ? Device.cpu() : Device.cuda(0), 4096, DType.F32, 1, 4);
+            refused(Status.ERROR_DEVICE, Norm.rms(0).x(elsewhere).y(x.tensor));
+            refused(Status.ERROR_LAYOUT, Norm.rms(0).x(x.tensor.withStrides(4, -1)).y(x.tensor));
+            refused(Status.ERROR_SHAPE, Norm.rms(0).x(x.tensor).y(x.tensor.view(0, new long[] {1, 2}, null)));
+            refused(Status.ERROR_ARGUMENT, Norm.rms(0).y(x.tensor));
+            refused(Status.ERROR_DTYPE, Norm.rms(0).xInPlace(Tensor.at(context, x.tensor.address(), DType.I8, 1, 4)));
+            refused(Status.ERROR_UNSUPPORTED, Norm.rms(0).xInPlace(x.tensor).pdlWait(true));
+        }
+    }
+
+    private static void refused(Status status, Norm norm) {
+        assertEquals(status, assertThrows(FastnormException.class, () -> norm.run(context)).status());
+    }
+
+    @Test
+    void whatADeviceIs() {
+        DeviceInfo info = context.device().info();
+        assertEquals(gpu, info.capability() >= 80);
+        assertEquals(gpu, info.memoryBytes() > 0);
+        assertFalse(info.name().isEmpty());
+    }
+
+    /** Where there is no driver the library says so. */
+    @Test
+    void withoutADriver() {
+        assumeTrue(Device.count(DeviceType.CUDA) == 0, "a CUDA device is there");
+        FastnormException thrown = assertThrows(FastnormException.class, () -> Context.cuda(0));
+        assertEquals(Status.ERROR_DEVICE, thrown.status());
+        assertTrue(thrown.getMessage().contains("required"), thrown.getMessage());
+        ByteBuffer buffer = ByteBuffer.allocateDirect(8).order(ByteOrder.nativeOrder());
+        assertThrows(IllegalStateException.class, () -> Gpu.copyIn(4096, buffer, 8));
+    }
+}

@@ -1,0 +1,196 @@
+//! Memory by address, streams and errors, on the CPU or, with FASTNORM_TEST_DEVICE=cuda, on a GPU: the same
+//! cases and the same bits.
+
+mod common;
+#[path = "common/memory.rs"]
+mod memory;
+
+use common::{reference, values, whole_numbers, Formula};
+use fastnorm::{bf16, norm_many_with, DType, Norm, Result, Status, Tensor, TensorMut, Workspace};
+use memory::{context, elsewhere, Buffer, TestStream};
+use std::thread;
+
+const ROWS: usize = 37;
+const N: usize = 520;
+
+/// y and the residual that x, residual and weight give.
+fn expected(x: &[bf16], residual: &[bf16], weight: &[bf16]) -> (Vec<bf16>, Vec<bf16>) {
+    let weights = values(weight);
+    let formula = Formula {
+        eps: 0.5,
+        weight: Some(&weights),
+        ..Formula::default()
+    };
+    let sums: Vec<f64> = values(x)
+        .iter()
+        .zip(values(residual))
+        .map(|(x, r)| x + r)
+        .collect();
+    let y = sums
+        .chunks(weight.len())
+        .flat_map(|row| reference::<bf16>(row, &formula).0);
+    (
+        y.collect(),
+        sums.iter().map(|&s| bf16::from_f64(s)).collect(),
+    )
+}
+
+#[test]
+fn residual_in_place() -> Result<()> {
+    let (context, stream) = (context()?, TestStream::new());
+    let (x, r) = (whole_numbers(ROWS * N, 41), whole_numbers(ROWS * N, 42));
+    let weight = whole_numbers(N, 43);
+    let (mut tx, mut tr, mut tw) = (Buffer::new(&x), Buffer::new(&r), Buffer::new(&weight));
+    let mut ty = Buffer::new(&vec![bf16::ZERO; ROWS * N]);
+    let mut norm = Norm::rms(0.5)
+        .x(tx.tensor(&context, &[ROWS, N])?)
+        .residual_in_place(tr.tensor_mut(&context, &[ROWS, N])?)
+        .weight(tw.tensor(&context, &[N])?)
+        .y(ty.tensor_mut(&context, &[ROWS, N])?);
+    norm.prepare(&context)?;
+    assert_eq!(norm.query(&context)?.launches, 1);
+    norm.run_on(&context, stream.get())?;
+    drop(context); // what is queued goes on
+    stream.wait();
+    assert_eq!((ty.numbers(), tr.numbers()), expected(&x, &r, &weight));
+    Ok(())
+}
+
+#[test]
+fn heads_of_one_buffer() -> Result<()> {
+    let (tokens, heads, queries, size) = (9, 7, 5, 128);
+    let (context, stream) = (context()?, TestStream::new());
+    let buffer: Vec<bf16> = whole_numbers(tokens * heads * size, 44);
+    let weight = [
+        whole_numbers::<bf16>(size, 45),
+        whole_numbers::<bf16>(size, 46),
+    ];
+    let mut weights = weight.each_ref().map(|w| Buffer::new(w));
+    let mut all = Buffer::new(&buffer);
+    let (query, key) = all
+        .tensor_mut(&context, &[tokens, heads, size])?
+        .split(1, queries)?;
+    let [wq, wk] = &mut weights;
+    let mut parts = [
+        Norm::rms(0.5)
+            .x_in_place(query)
+            .weight(wq.tensor(&context, &[size])?),
+        Norm::rms(0.5)
+            .x_in_place(key)
+            .weight(wk.tensor(&context, &[size])?),
+    ];
+    norm_many_with(&context, &mut parts, stream.get(), Workspace::NONE)?;
+    stream.wait();
+    let found = all.numbers();
+    for (i, row) in buffer.chunks(size).enumerate() {
+        let weights = values(&weight[usize::from(i % heads >= queries)]);
+        let formula = Formula {
+            eps: 0.5,
+            weight: Some(&weights),
+            ..Formula::default()
+        };
+        let (wanted, ..) = reference::<bf16>(&values(row), &formula);
+        assert_eq!(
+            found[i * size..(i + 1) * size],
+            wanted,
+            "head {} of token {}",
+            i % heads,
+            i / heads
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn two_threads_on_two_streams() -> Result<()> {
+    let context = context()?;
+    let run = |seed: u64| -> Result<()> {
+        let stream = TestStream::new();
+        let (x, r) = (
+            whole_numbers(ROWS * N, seed),
+            whole_numbers(ROWS * N, seed + 1),
+        );
+        let weight = whole_numbers(N, seed + 2);
+        let (wanted, _) = expected(&x, &r, &weight);
+        let (mut tx, mut tr, mut tw) = (Buffer::new(&x), Buffer::new(&r), Buffer::new(&weight));
+        for _ in 0..50 {
+            let mut ty = Buffer::new(&vec![bf16::ZERO; ROWS * N]);
+            Norm::rms(0.5)
+                .x(tx.tensor(&context, &[ROWS, N])?)
+                .residual(tr.tensor(&context, &[ROWS, N])?)
+                .weight(tw.tensor(&context, &[N])?)
+                .y(ty.tensor_mut(&context, &[ROWS, N])?)
+                .run_on(&context, stream.get())?;
+            stream.wait();
+            assert_eq!(ty.numbers(), wanted);
+        }
+        Ok(())
+    };
+    thread::scope(|s| {
+        let other = s.spawn(|| run(51));
+        run(61)?;
+        other.join().expect("no panic")
+    })
+}
+
+#[test]
+fn refusals() -> Result<()> {
+    let context = context()?;
+    let mut numbers = Buffer::new(&[1f32; 64]);
+    let (x, mut y) = (
+        numbers.tensor(&context, &[4, 16])?,
+        Buffer::new(&[-1f32; 64]),
+    );
+    let mut fails = |norm: Norm<'static>, status, text: &str| -> Result<()> {
+        let error = norm
+            .y(y.tensor_mut(&context, &[4, 16])?)
+            .run(&context)
+            .expect_err(text);
+        assert_eq!(error.status(), status, "{error}");
+        assert!(error.message().contains(text), "{error}");
+        assert_eq!(y.numbers(), [-1.0; 64]);
+        Ok(())
+    };
+    fails(Norm::rms(-1.0).x(x), Status::ARGUMENT, "eps is -1")?;
+    fails(
+        Norm::rms(0.0).x(numbers.tensor(&context, &[8, 8])?),
+        Status::SHAPE,
+        "shape",
+    )?;
+    // SAFETY: never followed: the calls are refused.
+    unsafe {
+        let address = 0x1000_0000_usize as *const std::ffi::c_void;
+        let here = context.device();
+        let integers = Tensor::from_device(here, address, DType::I32, &[4, 16])?;
+        fails(Norm::rms(0.0).x(integers), Status::DTYPE, "x.dtype is i32")?;
+        let spread = Tensor::from_device_strided(here, address, DType::F32, &[4, 16], &[32, 2])?;
+        fails(
+            Norm::rms(0.0).x(spread),
+            Status::LAYOUT,
+            "x.strides[1] is 2",
+        )?;
+        let odd = Tensor::from_device(here, address.byte_add(1), DType::F32, &[4, 16])?;
+        fails(Norm::rms(0.0).x(odd), Status::LAYOUT, "x")?;
+        let far = Tensor::from_device(elsewhere(), address, DType::F32, &[4, 16])?;
+        fails(Norm::rms(0.0).x(far), Status::DEVICE, "x is on device")?;
+        fails(
+            Norm::rms(0.0).x(x).pdl_trigger(true),
+            Status::UNSUPPORTED,
+            "flags",
+        )?;
+        let row = TensorMut::from_device_strided(
+            here,
+            address.cast_mut(),
+            DType::F32,
+            &[4, 16],
+            &[0, 1],
+        )?;
+        let error = Norm::rms(0.0)
+            .x(x)
+            .y(row)
+            .run(&context)
+            .expect_err("rows on top of each other");
+        assert_eq!(error.status(), Status::LAYOUT);
+    }
+    Ok(())
+}
