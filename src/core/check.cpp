@@ -287,19 +287,19 @@ class NormCheck {
     q.dtype = fp4 ? Dtype::kF4E2M1 : dtype;
     q.codes.data = address_of(t);
     q.codes.dtype = Dtype::kU8;
-    int64_t compact = code_bytes();
+    auto compact = static_cast<uint64_t>(code_bytes());  // unsigned: as in fill()
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - 2 - i;
-      int64_t stride = t.strides != nullptr ? t.strides[dim] : compact;
+      int64_t stride = t.strides != nullptr ? t.strides[dim] : static_cast<int64_t>(compact);
       if (t.strides != nullptr && fp4 && !packed) {
-        FASTNORM_REQUIRE(stride % 2 == 0, FASTNORM_ERROR_LAYOUT,
+        FASTNORM_REQUIRE(stride % 2 == 0 || t.shape[dim] <= 1, FASTNORM_ERROR_LAYOUT,
                          "quantized.strides[%d] is %" PRId64
                          "; required: even, rows of f4_e2m1fn begin with a byte",
                          dim, stride);
         stride /= 2;
       }
       q.codes.stride_bytes[i] = stride;
-      compact *= t.shape[dim];
+      compact *= static_cast<uint64_t>(t.shape[dim]);
     }
     return output_rows("quantized", q.codes, code_bytes());
   }
@@ -364,10 +364,12 @@ class NormCheck {
 
   fastnorm_status swizzled_scale(const fastnorm_tensor& t) {
     FASTNORM_TRY(common("scale", t, 1, true));
-    const int64_t tiles = (d_.quant.scales(d_.n) + 3) / 4;
+    // 512 bytes a tile of 128 rows x 4 scales.
+    const int64_t row_tiles = d_.rows / 128 + (d_.rows % 128 != 0 ? 1 : 0);
+    const int64_t row_bytes = (d_.quant.scales(d_.n) + 3) / 4 * 512;
     int64_t bytes = 0;
     FASTNORM_REQUIRE(
-        !__builtin_mul_overflow((d_.rows + 127) / 128 * 512, tiles, &bytes) && t.shape[0] == bytes,
+        !__builtin_mul_overflow(row_tiles, row_bytes, &bytes) && t.shape[0] == bytes,
         FASTNORM_ERROR_SHAPE,
         "scale.shape is %s; required: [512 * ceil(rows / 128) * ceil(scales of a row / "
         "4)], for %" PRId64 " rows of %" PRId64 " scales",

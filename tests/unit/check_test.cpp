@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "unit/norm_request.h"
 
@@ -52,25 +53,13 @@ const BadCall kBadCalls[] = {
     {"residual_rounding", FASTNORM_ERROR_ARGUMENT, {"residual_rounding", "is 3", "0 to 2"}, [](Request& r) { const int v = 3; std::memcpy(&r.args.residual_rounding, &v, sizeof v); }},
     {"reserved", FASTNORM_ERROR_ARGUMENT, {"reserved", "is 5", "required: 0"}, [](Request& r) { r.args.reserved = 5; }},
     {"x NULL", FASTNORM_ERROR_ARGUMENT, {"x is NULL"}, [](Request& r) { r.x.reset(); }},
-    {"y NULL", FASTNORM_ERROR_ARGUMENT, {"y is NULL"}, [](Request& r) { r.y.reset(); }},
+    {"y NULL", FASTNORM_ERROR_ARGUMENT, {"y is NULL", "quantized is NULL", "at least one"}, [](Request& r) { r.y.reset(); }},
     {"residual_out alone", FASTNORM_ERROR_ARGUMENT, {"residual_out", "residual is NULL"}, [](Request& r) { r.residual.reset(); }},
     {"mean of RMS", FASTNORM_ERROR_ARGUMENT, {"mean", "FASTNORM_NORM_LAYER"}, [](Request& r) { r.args.kind = FASTNORM_NORM_RMS; }},
     {"struct_size 0", FASTNORM_ERROR_ARGUMENT, {"args.struct_size", "is 0"}, [](Request& r) { r.args.struct_size = 0; }},
     {"struct_size garbage", FASTNORM_ERROR_ARGUMENT, {"args.struct_size", "at most"}, [](Request& r) { r.args.struct_size = SIZE_MAX; }},
 
-    // fields of later versions
     {"flags", FASTNORM_ERROR_UNSUPPORTED, {"flags", "0x1", "nearest"}, [](Request& r) { r.args.flags = FASTNORM_NORM_PDL_WAIT; }},
-    {"quant_scheme", FASTNORM_ERROR_UNSUPPORTED, {"quant_scheme", "is 2", "nearest"}, [](Request& r) { r.args.quant_scheme = FASTNORM_QUANT_PER_ROW; }},
-    {"quantized", FASTNORM_ERROR_UNSUPPORTED, {"quantized", "nearest"}, [](Request& r) { r.args.quantized = &kAnyTensor; }},
-    {"scale", FASTNORM_ERROR_UNSUPPORTED, {"scale", "nearest"}, [](Request& r) { r.args.scale = &kAnyTensor; }},
-    {"global_scale", FASTNORM_ERROR_UNSUPPORTED, {"global_scale", "nearest"}, [](Request& r) { r.args.global_scale = &kAnyTensor; }},
-    {"amax", FASTNORM_ERROR_UNSUPPORTED, {"amax", "nearest"}, [](Request& r) { r.args.amax = &kAnyTensor; }},
-    {"quant_block_size", FASTNORM_ERROR_UNSUPPORTED, {"quant_block_size", "64"}, [](Request& r) { r.args.quant_block_size = 64; }},
-    {"quant_source", FASTNORM_ERROR_UNSUPPORTED, {"quant_source", "is 1"}, [](Request& r) { r.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED; }},
-    {"scale_layout", FASTNORM_ERROR_UNSUPPORTED, {"scale_layout", "is 2"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4; }},
-    {"scale_pow2", FASTNORM_ERROR_UNSUPPORTED, {"scale_pow2", "is 1"}, [](Request& r) { r.args.scale_pow2 = 1; }},
-    {"amax_floor", FASTNORM_ERROR_UNSUPPORTED, {"amax_floor", "0.5"}, [](Request& r) { r.args.amax_floor = 0.5f; }},
-    {"clamp", FASTNORM_ERROR_UNSUPPORTED, {"clamp", "is 3"}, [](Request& r) { r.args.clamp = 3; }},
 
     // dtypes
     {"x i8", FASTNORM_ERROR_DTYPE, {"x.dtype", "i8", "f32, f16 or bf16"}, [](Request& r) { r.x->dtype = FASTNORM_DTYPE_I8; }},
@@ -153,28 +142,29 @@ TEST(CheckNorm, AFullCallIsFine) {
   EXPECT_EQ(desc.inv_n, 1.0f / 16);
 }
 
-TEST(CheckNorm, EachRequirement) {
-  for (const BadCall& bad : kBadCalls) {
-    Request r = full_request();
-    bad.spoil(r);
-    NormDesc desc;
-    Error error;
-    EXPECT_EQ(fastnorm_status_name(r.check(&desc, error)),
-              std::string(fastnorm_status_name(bad.status)))
-        << bad.name << ": " << error.text;
-    EXPECT_EQ(error.status, bad.status) << bad.name;
-    EXPECT_EQ(error.device_error, 0) << bad.name;
-    const std::string text = error.text;
-    for (const char* part : bad.texts) {
-      if (part == nullptr) continue;
-      EXPECT_NE(text.find(part), std::string::npos)
-          << bad.name << ": no \"" << part << "\" in: " << text;
-    }
-    EXPECT_TRUE(text.find("required") != std::string::npos ||
-                text.find("nearest") != std::string::npos)
-        << bad.name << ": " << text;
-    EXPECT_EQ(text.find('\n'), std::string::npos) << bad.name;
+void expect_refused(const BadCall& bad, Request r) {
+  bad.spoil(r);
+  NormDesc desc;
+  Error error;
+  EXPECT_EQ(fastnorm_status_name(r.check(&desc, error)),
+            std::string(fastnorm_status_name(bad.status)))
+      << bad.name << ": " << error.text;
+  EXPECT_EQ(error.status, bad.status) << bad.name;
+  EXPECT_EQ(error.device_error, 0) << bad.name;
+  const std::string text = error.text;
+  for (const char* part : bad.texts) {
+    if (part == nullptr) continue;
+    EXPECT_NE(text.find(part), std::string::npos)
+        << bad.name << ": no \"" << part << "\" in: " << text;
   }
+  EXPECT_TRUE(text.find("required") != std::string::npos ||
+              text.find("nearest") != std::string::npos)
+      << bad.name << ": " << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << bad.name;
+}
+
+TEST(CheckNorm, EachRequirement) {
+  for (const BadCall& bad : kBadCalls) expect_refused(bad, full_request());
 }
 
 TEST(CheckNorm, TensorsOfAnotherDevice) {
@@ -297,6 +287,626 @@ TEST(CheckNorm, RowsAreFolded) {
   EXPECT_EQ(desc.bias.head_stride_bytes, 0);
 }
 
+// --- quantised outputs ---
+
+constexpr fastnorm_quant_scheme kNone = FASTNORM_QUANT_NONE, kTensor = FASTNORM_QUANT_PER_TENSOR,
+                                kRow = FASTNORM_QUANT_PER_ROW, kBlock = FASTNORM_QUANT_PER_BLOCK,
+                                kMx = FASTNORM_QUANT_MXFP8, kFp4 = FASTNORM_QUANT_NVFP4;
+constexpr int64_t kQuantN =
+    272;  // 5 blocks of 64, 9 of 32, 17 of 16; the last of 64 and of 32 short
+
+// A LAYER call with every tensor that the scheme has.
+Request quant_request(fastnorm_quant_scheme scheme) {
+  Request r =
+      simple_request({kRows, kHeads, kQuantN}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
+  RequestTensor statistic;
+  statistic.shape = {kRows, kHeads};
+  statistic.address = address_of(6);
+  r.mean = statistic;
+  statistic.address = address_of(7);
+  r.rstd = statistic;
+  if (scheme != kNone) add_quant(&r, scheme);
+  return r;
+}
+
+template <typename Enum>
+void set_number(Enum* field, int value) {
+  static_assert(sizeof *field == sizeof value);
+  std::memcpy(field, &value, sizeof value);
+}
+
+// Swizzled scales for rows of kQuantN: 5 scales of 64 columns, 9 of 32, 17 of 16.
+void swizzle(Request& r) {
+  const bool fp4 = r.args.quant_scheme == kFp4, mx = r.args.quant_scheme == kMx;
+  r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+  r.scale->shape = {512 * (fp4 ? 5 : mx ? 3 : 2)};
+  if (r.args.quant_scheme == kBlock) {
+    r.args.scale_pow2 = 1;
+    r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU;
+  }
+}
+
+// Another row shape for all that has one.
+void set_shape(Request& r, std::vector<int64_t> shape) {
+  r.mean.reset();
+  r.rstd.reset();
+  r.weight->shape = r.bias->shape = {shape.back()};
+  for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out}) (*t)->shape = shape;
+  if (r.args.quant_scheme != kNone) add_quant(&r, r.args.quant_scheme);
+}
+
+struct BadQuantCall {
+  fastnorm_quant_scheme scheme;
+  BadCall bad;
+};
+
+// clang-format off
+const BadQuantCall kBadQuantCalls[] = {
+    // numbers
+    {kRow, {"scheme 6", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is 6", "0 to 5"}, [](Request& r) { set_number(&r.args.quant_scheme, 6); }}},
+    {kRow, {"scheme -1", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is -1", "0 to 5"}, [](Request& r) { set_number(&r.args.quant_scheme, -1); }}},
+    {kRow, {"source 2", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is 2", "FASTNORM_QUANT_FROM_ROUNDED (1)"}, [](Request& r) { set_number(&r.args.quant_source, 2); }}},
+    {kNone, {"source -1", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is -1", "FASTNORM_QUANT_FROM_F32 (0)"}, [](Request& r) { set_number(&r.args.quant_source, -1); }}},
+    {kBlock, {"layout 3", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 3", "0 to 2"}, [](Request& r) { set_number(&r.args.scale_layout, 3); }}},
+    {kBlock, {"layout -1", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is -1", "0 to 2"}, [](Request& r) { set_number(&r.args.scale_layout, -1); }}},
+    {kRow, {"pow2 2", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 2", "0 or 1"}, [](Request& r) { r.args.scale_pow2 = 2; }}},
+    {kRow, {"pow2 -1", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is -1", "0 or 1"}, [](Request& r) { r.args.scale_pow2 = -1; }}},
+    {kBlock, {"no block", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 0", "64 or 128"}, [](Request& r) { r.args.quant_block_size = 0; }}},
+    {kBlock, {"block 32", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 32", "64 or 128"}, [](Request& r) { r.args.quant_block_size = 32; }}},
+    {kBlock, {"block 256", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 256", "64 or 128"}, [](Request& r) { r.args.quant_block_size = 256; }}},
+    {kBlock, {"block -64", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is -64", "64 or 128"}, [](Request& r) { r.args.quant_block_size = -64; }}},
+    {kRow, {"floor negative", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is -1", "2^-100 to 2^100"}, [](Request& r) { r.args.amax_floor = -1; }}},
+    {kRow, {"floor too small", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "3.94", "2^-100 to 2^100"}, [](Request& r) { r.args.amax_floor = 0x1p-101f; }}},
+    {kBlock, {"floor too large", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "1.26765e+30", "2^-100 to 2^100"}, [](Request& r) { r.args.amax_floor = std::nextafter(0x1p100f, kInf); }}},
+    {kRow, {"floor NaN", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "nan", "2^-100 to 2^100"}, [](Request& r) { r.args.amax_floor = kNan; }}},
+    {kRow, {"floor Inf", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "inf", "2^-100 to 2^100"}, [](Request& r) { r.args.amax_floor = kInf; }}},
+    {kTensor, {"clamp negative", FASTNORM_ERROR_ARGUMENT, {"clamp", "is -2", ">= 0"}, [](Request& r) { r.args.clamp = -2; }}},
+    {kTensor, {"clamp Inf", FASTNORM_ERROR_ARGUMENT, {"clamp", "inf", "finite"}, [](Request& r) { r.args.clamp = kInf; }}},
+    {kFp4, {"clamp NaN", FASTNORM_ERROR_ARGUMENT, {"clamp", "nan", "finite"}, [](Request& r) { r.args.clamp = kNan; }}},
+
+    // numbers that the scheme has no use for
+    {kNone, {"block of none", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 64", "quant_scheme is 0"}, [](Request& r) { r.args.quant_block_size = 64; }}},
+    {kNone, {"source of none", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is 1", "quant_scheme is 0"}, [](Request& r) { r.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED; }}},
+    {kNone, {"layout of none", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 2", "quant_scheme is 0"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4; }}},
+    {kNone, {"pow2 of none", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "quant_scheme is 0"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
+    {kNone, {"floor of none", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "0.5", "quant_scheme is 0"}, [](Request& r) { r.args.amax_floor = 0.5f; }}},
+    {kNone, {"floor NaN of none", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "nan", "quant_scheme is 0"}, [](Request& r) { r.args.amax_floor = kNan; }}},
+    {kNone, {"clamp of none", FASTNORM_ERROR_ARGUMENT, {"clamp", "is 3", "quant_scheme is 0"}, [](Request& r) { r.args.clamp = 3; }}},
+    {kTensor, {"block of a tensor", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 64", "quant_scheme is 1"}, [](Request& r) { r.args.quant_block_size = 64; }}},
+    {kRow, {"block of a row", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 128", "FASTNORM_QUANT_PER_BLOCK"}, [](Request& r) { r.args.quant_block_size = 128; }}},
+    {kMx, {"block of MXFP8", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 32", "quant_scheme is 4"}, [](Request& r) { r.args.quant_block_size = 32; }}},
+    {kFp4, {"block of NVFP4", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 16", "quant_scheme is 5"}, [](Request& r) { r.args.quant_block_size = 16; }}},
+    {kTensor, {"layout of a tensor", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 1", "scales of blocks"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
+    {kRow, {"layout of a row", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 2", "scales of blocks"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4; }}},
+    {kTensor, {"pow2 of a tensor", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "quant_scheme is 1"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
+    {kMx, {"pow2 of MXFP8", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "PER_ROW or PER_BLOCK"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
+    {kFp4, {"pow2 of NVFP4", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "PER_ROW or PER_BLOCK"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
+    {kTensor, {"floor of a tensor", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is 1", "PER_ROW or PER_BLOCK"}, [](Request& r) { r.args.amax_floor = 1; }}},
+    {kMx, {"floor of MXFP8", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is 1", "quant_scheme is 4"}, [](Request& r) { r.args.amax_floor = 1; }}},
+    {kFp4, {"floor of NVFP4", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is 1", "quant_scheme is 5"}, [](Request& r) { r.args.amax_floor = 1; }}},
+
+    // tensors that miss or that nothing uses
+    {kNone, {"quantized of none", FASTNORM_ERROR_ARGUMENT, {"quantized is given", "FASTNORM_QUANT_NONE"}, [](Request& r) { r.args.quantized = &kAnyTensor; }}},
+    {kNone, {"quantized alone", FASTNORM_ERROR_ARGUMENT, {"quantized is given", "FASTNORM_QUANT_NONE"}, [](Request& r) { r.y.reset(); r.args.quantized = &kAnyTensor; }}},
+    {kNone, {"scale of none", FASTNORM_ERROR_ARGUMENT, {"scale is given", "FASTNORM_QUANT_NONE"}, [](Request& r) { r.args.scale = &kAnyTensor; }}},
+    {kNone, {"global_scale of none", FASTNORM_ERROR_ARGUMENT, {"global_scale is given", "quant_scheme is 0", "FASTNORM_QUANT_NVFP4"}, [](Request& r) { r.args.global_scale = &kAnyTensor; }}},
+    {kNone, {"amax alone", FASTNORM_ERROR_ARGUMENT, {"y is NULL", "quantized is NULL"}, [](Request& r) { add_quant(&r, kTensor); r.args.quant_scheme = kNone; r.quantized.reset(); r.scale.reset(); r.y.reset(); }}},
+    {kTensor, {"tensor without quantized", FASTNORM_ERROR_ARGUMENT, {"quantized is NULL", "quant_scheme is 1"}, [](Request& r) { r.quantized.reset(); }}},
+    {kTensor, {"tensor without scale", FASTNORM_ERROR_ARGUMENT, {"scale is NULL", "quant_scheme is 1"}, [](Request& r) { r.scale.reset(); }}},
+    {kTensor, {"global_scale of a tensor", FASTNORM_ERROR_ARGUMENT, {"global_scale is given", "quant_scheme is 1"}, [](Request& r) { r.global_scale = r.scale; }}},
+    {kRow, {"row without quantized", FASTNORM_ERROR_ARGUMENT, {"quantized is NULL", "quant_scheme is 2"}, [](Request& r) { r.quantized.reset(); }}},
+    {kRow, {"row without outputs", FASTNORM_ERROR_ARGUMENT, {"y is NULL", "quantized is NULL"}, [](Request& r) { r.quantized.reset(); r.y.reset(); }}},
+    {kRow, {"row without scale", FASTNORM_ERROR_ARGUMENT, {"scale is NULL", "quant_scheme is 2"}, [](Request& r) { r.scale.reset(); }}},
+    {kBlock, {"block without scale", FASTNORM_ERROR_ARGUMENT, {"scale is NULL", "quant_scheme is 3"}, [](Request& r) { r.scale.reset(); }}},
+    {kMx, {"MXFP8 without quantized", FASTNORM_ERROR_ARGUMENT, {"quantized is NULL", "quant_scheme is 4"}, [](Request& r) { r.quantized.reset(); }}},
+    {kMx, {"global_scale of MXFP8", FASTNORM_ERROR_ARGUMENT, {"global_scale is given", "quant_scheme is 4"}, [](Request& r) { r.global_scale = r.amax; }}},
+    {kFp4, {"NVFP4 without quantized", FASTNORM_ERROR_ARGUMENT, {"quantized is NULL", "quant_scheme is 5"}, [](Request& r) { r.quantized.reset(); }}},
+    {kFp4, {"NVFP4 without scale", FASTNORM_ERROR_ARGUMENT, {"scale is NULL", "quant_scheme is 5"}, [](Request& r) { r.scale.reset(); }}},
+
+    // dtypes
+    {kTensor, {"tensor to bf16", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "bf16", "f8_e4m3fn, f8_e5m2 or i8"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_BF16; }}},
+    {kRow, {"row to u8", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "u8", "f8_e4m3fn, f8_e5m2 or i8"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_U8; }}},
+    {kRow, {"row to e8m0", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "f8_e8m0fnu", "f8_e4m3fn"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F8_E8M0FNU; }}},
+    {kBlock, {"block to f4", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "f4_e2m1fn", "i8"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN; }}},
+    {kRow, {"unknown codes", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "bits 3", "f8_e4m3fn"}, [](Request& r) { set_number(&r.quantized->dtype, 0x00010311); }}},
+    {kRow, {"row pow2 to i8", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "i8", "f8_e4m3fn or f8_e5m2"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_I8; r.args.scale_pow2 = 1; }}},
+    {kMx, {"MXFP8 to i8", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "i8", "f8_e4m3fn or f8_e5m2"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_I8; }}},
+    {kFp4, {"NVFP4 to e4m3", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "f8_e4m3fn", "f4_e2m1fn, f4_e2m1fn_x2 or u8"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F8_E4M3FN; }}},
+    {kFp4, {"NVFP4 to i8", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "i8", "f4_e2m1fn_x2"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_I8; }}},
+    {kTensor, {"tensor scale bf16", FASTNORM_ERROR_DTYPE, {"scale.dtype", "bf16", "f32"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_BF16; }}},
+    {kTensor, {"tensor scale e8m0", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f8_e8m0fnu", "f32"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU; }}},
+    {kRow, {"row scale f16", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f16", "f32"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F16; }}},
+    {kRow, {"row scale e8m0 without pow2", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f8_e8m0fnu", "f32"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU; }}},
+    {kBlock, {"block scale u8 without pow2", FASTNORM_ERROR_DTYPE, {"scale.dtype", "u8", "f32"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_U8; }}},
+    {kBlock, {"block scale e4m3", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f8_e4m3fn", "f32, f8_e8m0fnu or u8"}, [](Request& r) { r.args.scale_pow2 = 1; r.scale->dtype = FASTNORM_DTYPE_F8_E4M3FN; }}},
+    {kBlock, {"swizzled f32", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f32", "scale_pow2 1"}, [](Request& r) { swizzle(r); r.scale->dtype = FASTNORM_DTYPE_F32; }}},
+    {kBlock, {"swizzled without pow2", FASTNORM_ERROR_DTYPE, {"scale.dtype", "u8", "scale_pow2 1"}, [](Request& r) { swizzle(r); r.scale->dtype = FASTNORM_DTYPE_U8; r.args.scale_pow2 = 0; }}},
+    {kMx, {"MXFP8 scale f32", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f32", "f8_e8m0fnu or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F32; }}},
+    {kMx, {"MXFP8 scale e4m3", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f8_e4m3fn", "f8_e8m0fnu or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F8_E4M3FN; }}},
+    {kFp4, {"NVFP4 scale e8m0", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f8_e8m0fnu", "f8_e4m3fn or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU; }}},
+    {kFp4, {"NVFP4 scale f32", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f32", "f8_e4m3fn or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F32; }}},
+    {kFp4, {"global_scale bf16", FASTNORM_ERROR_DTYPE, {"global_scale.dtype", "bf16", "f32"}, [](Request& r) { r.global_scale->dtype = FASTNORM_DTYPE_BF16; }}},
+    {kRow, {"amax f16", FASTNORM_ERROR_DTYPE, {"amax.dtype", "f16", "f32"}, [](Request& r) { r.amax->dtype = FASTNORM_DTYPE_F16; }}},
+
+    // shapes
+    {kTensor, {"codes too long", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[2, 3, 273]", "[2, 3, 272]"}, [](Request& r) { r.quantized->shape[2] = 273; }}},
+    {kTensor, {"codes of other rows", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[3, 3, 272]", "[2, 3, 272]"}, [](Request& r) { r.quantized->shape[0] = 3; }}},
+    {kRow, {"codes of another rank", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[6, 272]", "[2, 3, 272]"}, [](Request& r) { r.quantized->shape = {6, kQuantN}; }}},
+    {kRow, {"codes of rank 5", FASTNORM_ERROR_SHAPE, {"quantized.ndim", "is 5", "1 to 4"}, [](Request& r) { r.quantized->shape = {1, 1, 2, 3, kQuantN}; }}},
+    {kFp4, {"f4 of half n", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[2, 3, 136]", "[2, 3, 272]"}, [](Request& r) { r.quantized->shape[2] = kQuantN / 2; }}},
+    {kFp4, {"pairs of n", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[2, 3, 272]", "half of n"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; }}},
+    {kFp4, {"u8 of n", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[2, 3, 272]", "half of n"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_U8; }}},
+    {kFp4, {"odd n", FASTNORM_ERROR_SHAPE, {"n is 33", "even", "NVFP4"}, [](Request& r) { set_shape(r, {kRows, kHeads, 33}); }}},
+    {kFp4, {"n 1", FASTNORM_ERROR_SHAPE, {"n is 1", "even"}, [](Request& r) { set_shape(r, {kRows, kHeads, 1}); }}},
+    {kTensor, {"two scales of a tensor", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2]", "[1]"}, [](Request& r) { r.scale->shape = {2}; }}},
+    {kTensor, {"no scale of a tensor", FASTNORM_ERROR_SHAPE, {"scale.shape", "[0]", "[1]"}, [](Request& r) { r.scale->shape = {0}; }}},
+    {kTensor, {"tensor scale of rank 2", FASTNORM_ERROR_SHAPE, {"scale.ndim", "is 2"}, [](Request& r) { r.scale->shape = {1, 1}; }}},
+    {kTensor, {"tensor scale of rank 0", FASTNORM_ERROR_SHAPE, {"scale.ndim", "is 0"}, [](Request& r) { r.scale->ndim = 0; }}},
+    {kRow, {"row scales transposed", FASTNORM_ERROR_SHAPE, {"scale.shape", "[3, 2]", "x.shape[:-1]"}, [](Request& r) { r.scale->shape = {kHeads, kRows}; }}},
+    {kRow, {"row scales flattened", FASTNORM_ERROR_SHAPE, {"scale.shape", "[6]", "[2, 3, 272]"}, [](Request& r) { r.scale->shape = {kRows * kHeads}; }}},
+    {kRow, {"row scales of n", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 3, 2]", "and 1"}, [](Request& r) { r.scale->shape = {kRows, kHeads, 2}; }}},
+    {kBlock, {"block scales without last", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 3]", "5 scales a row"}, [](Request& r) { r.scale->shape = {kRows, kHeads}; }}},
+    {kBlock, {"scales of full blocks only", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 3, 4]", "5 scales a row"}, [](Request& r) { r.scale->shape[2] = 4; }}},
+    {kBlock, {"scales of the other block size", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 3, 5]", "3 scales a row"}, [](Request& r) { r.args.quant_block_size = 128; }}},
+    {kMx, {"MXFP8 scales of full blocks only", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 3, 8]", "9 scales a row"}, [](Request& r) { r.scale->shape[2] = 8; }}},
+    {kMx, {"MXFP8 scales of other rows", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 1, 9]"}, [](Request& r) { r.scale->shape[1] = 1; }}},
+    {kFp4, {"NVFP4 scales of 32", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 3, 9]", "17 scales a row"}, [](Request& r) { r.scale->shape[2] = 9; }}},
+    {kBlock, {"swizzled of plain shape", FASTNORM_ERROR_SHAPE, {"scale.ndim", "is 3", "1 to 1"}, [](Request& r) { swizzle(r); r.scale->shape = {kRows, kHeads, 5}; }}},
+    {kMx, {"swizzled without padding", FASTNORM_ERROR_SHAPE, {"scale.shape", "[54]", "6 rows of 9 scales"}, [](Request& r) { swizzle(r); r.scale->shape = {54}; }}},
+    {kFp4, {"swizzled, a tile less", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2048]", "6 rows of 17 scales"}, [](Request& r) { swizzle(r); r.scale->shape = {2048}; }}},
+    {kFp4, {"swizzled, a tile more", FASTNORM_ERROR_SHAPE, {"scale.shape", "[3072]", "512 *"}, [](Request& r) { swizzle(r); r.scale->shape = {3072}; }}},
+    {kFp4, {"two global scales", FASTNORM_ERROR_SHAPE, {"global_scale.shape", "[2]", "[1]"}, [](Request& r) { r.global_scale->shape = {2}; }}},
+    {kFp4, {"global_scale of rank 2", FASTNORM_ERROR_SHAPE, {"global_scale.ndim", "is 2"}, [](Request& r) { r.global_scale->shape = {1, 1}; }}},
+    {kRow, {"amax of rows", FASTNORM_ERROR_SHAPE, {"amax.shape", "[6]", "[1]"}, [](Request& r) { r.amax->shape = {6}; }}},
+    {kRow, {"amax of rank 2", FASTNORM_ERROR_SHAPE, {"amax.ndim", "is 2"}, [](Request& r) { r.amax->shape = {1, 1}; }}},
+    {kRow, {"negative extent of codes", FASTNORM_ERROR_SHAPE, {"quantized.shape", "extents >= 0"}, [](Request& r) { r.quantized->shape[0] = -2; }}},
+
+    // layout
+    {kRow, {"codes with gaps", FASTNORM_ERROR_LAYOUT, {"quantized.strides[2]", "is 2", "contiguous"}, [](Request& r) { r.quantized->strides = {2000, 600, 2}; }}},
+    {kRow, {"code rows broadcast", FASTNORM_ERROR_LAYOUT, {"quantized overlaps itself"}, [](Request& r) { r.quantized->strides = {kQuantN, 0, 1}; }}},
+    {kRow, {"code rows overlap", FASTNORM_ERROR_LAYOUT, {"quantized overlaps itself"}, [](Request& r) { r.quantized->strides = {3 * kQuantN, kQuantN - 1, 1}; }}},
+    {kFp4, {"f4 rows overlap", FASTNORM_ERROR_LAYOUT, {"quantized overlaps itself", "136 bytes"}, [](Request& r) { r.quantized->strides = {3 * kQuantN, kQuantN - 2, 1}; }}},
+    {kFp4, {"odd stride of f4", FASTNORM_ERROR_LAYOUT, {"quantized.strides[1]", "is 275", "even"}, [](Request& r) { r.quantized->strides = {1000, 275, 1}; }}},
+    {kFp4, {"odd outer stride of f4", FASTNORM_ERROR_LAYOUT, {"quantized.strides[0]", "is -1001", "even"}, [](Request& r) { r.quantized->strides = {-1001, 272, 1}; }}},
+    {kFp4, {"pairs overlap", FASTNORM_ERROR_LAYOUT, {"quantized overlaps itself"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; r.quantized->shape[2] = 136; r.quantized->strides = {408, 135, 1}; }}},
+    {kRow, {"row scales broadcast", FASTNORM_ERROR_LAYOUT, {"scale overlaps itself"}, [](Request& r) { r.scale->strides = {0, 1}; }}},
+    {kRow, {"row scales overlap", FASTNORM_ERROR_LAYOUT, {"scale overlaps itself"}, [](Request& r) { r.scale->strides = {2, 1}; }}},
+    {kBlock, {"one scale for all blocks", FASTNORM_ERROR_LAYOUT, {"scale overlaps itself", "5 scales"}, [](Request& r) { r.scale->strides = {15, 5, 0}; }}},
+    {kBlock, {"scales of two rows overlap", FASTNORM_ERROR_LAYOUT, {"scale overlaps itself"}, [](Request& r) { r.scale->strides = {15, 4, 1}; }}},
+    {kMx, {"columns of scales overlap", FASTNORM_ERROR_LAYOUT, {"scale overlaps itself"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; r.scale->strides = {3, 1, 5}; }}},
+    {kMx, {"scales past the address space", FASTNORM_ERROR_LAYOUT, {"scale"}, [](Request& r) { r.scale->strides = {int64_t{1} << 62, 9, int64_t{1} << 61}; }}},
+    {kBlock, {"stride of scales past 2^63 bytes", FASTNORM_ERROR_LAYOUT, {"scale.strides[2]", "2^63 bytes"}, [](Request& r) { r.scale->strides = {15, 5, int64_t{1} << 62}; }}},
+    {kMx, {"swizzled with gaps", FASTNORM_ERROR_LAYOUT, {"scale.strides[0]", "is 2"}, [](Request& r) { swizzle(r); r.scale->strides = {2}; }}},
+    {kRow, {"scale at a half word", FASTNORM_ERROR_LAYOUT, {"scale's address", "multiple of 4"}, [](Request& r) { r.scale->address += 2; }}},
+    {kTensor, {"tensor scale at an odd address", FASTNORM_ERROR_LAYOUT, {"scale's address", "multiple of 4"}, [](Request& r) { r.scale->address += 1; }}},
+    {kFp4, {"global_scale at a half word", FASTNORM_ERROR_LAYOUT, {"global_scale's address", "multiple of 4"}, [](Request& r) { r.global_scale->byte_offset = 2; }}},
+    {kFp4, {"amax at a half word", FASTNORM_ERROR_LAYOUT, {"amax's address", "multiple of 4"}, [](Request& r) { r.amax->address += 2; }}},
+    {kRow, {"codes without memory", FASTNORM_ERROR_ARGUMENT, {"quantized.data is NULL"}, [](Request& r) { r.quantized->address = 0; }}},
+    {kRow, {"scales without memory", FASTNORM_ERROR_ARGUMENT, {"scale.data is NULL"}, [](Request& r) { r.scale->address = 0; }}},
+    {kTensor, {"tensor scale without memory", FASTNORM_ERROR_ARGUMENT, {"scale.data is NULL"}, [](Request& r) { r.scale->address = 0; }}},
+    {kMx, {"swizzled without memory", FASTNORM_ERROR_ARGUMENT, {"scale.data is NULL"}, [](Request& r) { swizzle(r); r.scale->address = 0; }}},
+    {kFp4, {"global_scale without memory", FASTNORM_ERROR_ARGUMENT, {"global_scale.data is NULL"}, [](Request& r) { r.global_scale->address = 0; }}},
+    {kFp4, {"amax without memory", FASTNORM_ERROR_ARGUMENT, {"amax.data is NULL"}, [](Request& r) { r.amax->address = 0; }}},
+    {kFp4, {"codes without shape", FASTNORM_ERROR_ARGUMENT, {"quantized.shape is NULL"}, [](Request& r) { r.quantized->null_shape = true; }}},
+    {kFp4, {"scales without shape", FASTNORM_ERROR_ARGUMENT, {"scale.shape is NULL"}, [](Request& r) { r.scale->null_shape = true; }}},
+    {kFp4, {"amax without shape", FASTNORM_ERROR_ARGUMENT, {"amax.shape is NULL"}, [](Request& r) { r.amax->null_shape = true; }}},
+    
+
+    // devices
+    {kRow, {"codes on CUDA", FASTNORM_ERROR_DEVICE, {"quantized is on", "CUDA:0", "CPU:0"}, [](Request& r) { r.quantized->device_type = FASTNORM_DEVICE_CUDA; }}},
+    {kRow, {"scales on CUDA", FASTNORM_ERROR_DEVICE, {"scale is on", "CUDA:0"}, [](Request& r) { r.scale->device_type = FASTNORM_DEVICE_CUDA; }}},
+    {kTensor, {"tensor scale on CUDA", FASTNORM_ERROR_DEVICE, {"scale is on", "CUDA:0"}, [](Request& r) { r.scale->device_type = FASTNORM_DEVICE_CUDA; }}},
+    {kMx, {"swizzled scales on CUDA", FASTNORM_ERROR_DEVICE, {"scale is on", "CUDA:0"}, [](Request& r) { swizzle(r); r.scale->device_type = FASTNORM_DEVICE_CUDA; }}},
+    {kFp4, {"global_scale on CUDA", FASTNORM_ERROR_DEVICE, {"global_scale is on", "CUDA:0"}, [](Request& r) { r.global_scale->device_type = FASTNORM_DEVICE_CUDA; }}},
+    {kFp4, {"managed amax", FASTNORM_ERROR_DEVICE, {"amax is on", "CUDA_MANAGED"}, [](Request& r) { r.amax->device_type = FASTNORM_DEVICE_CUDA_MANAGED; }}},
+};
+// clang-format on
+
+TEST(CheckQuant, EachRequirement) {
+  for (const BadQuantCall& call : kBadQuantCalls) {
+    expect_refused(call.bad, quant_request(call.scheme));
+  }
+}
+
+// What a scheme writes may share memory with nothing, y with x and residual_out with residual apart.
+TEST(CheckQuant, NoOverlap) {
+  using Field = std::optional<RequestTensor> Request::*;
+  struct Named {
+    const char* name;
+    Field field;
+  };
+  const Named all[] = {{"x", &Request::x},
+                       {"residual", &Request::residual},
+                       {"weight", &Request::weight},
+                       {"bias", &Request::bias},
+                       {"y", &Request::y},
+                       {"residual_out", &Request::residual_out},
+                       {"mean", &Request::mean},
+                       {"rstd", &Request::rstd},
+                       {"quantized", &Request::quantized},
+                       {"scale", &Request::scale},
+                       {"global_scale", &Request::global_scale},
+                       {"amax", &Request::amax}};
+  int refused = 0;
+  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
+    for (const bool swizzled : {false, true}) {
+      Request good = quant_request(scheme);
+      if (swizzled && scheme < kBlock) continue;
+      if (swizzled) swizzle(good);
+      const std::vector<Named> outputs = {
+          {"quantized", &Request::quantized},
+          {"amax", &Request::amax},
+          {scheme == kTensor ? "quantized" : "scale",
+           scheme == kTensor ? &Request::quantized : &Request::scale}};
+      for (const Named& output : outputs) {
+        for (const Named& other : all) {
+          if (output.field == other.field || !(good.*other.field)) continue;
+          for (const uint64_t offset :
+               {0, 4}) {  // the first and, but for single values, a later byte
+            Request r = good;
+            // The larger one moves below, so that it covers the other's first byte.
+            const bool single = other.field == &Request::amax ||
+                                other.field == &Request::global_scale ||
+                                (other.field == &Request::scale && scheme == kTensor);
+            if (single && output.field == &Request::amax && offset != 0) continue;
+            RequestTensor& moved = single ? *(r.*other.field) : *(r.*output.field);
+            moved.address = (single ? *(r.*output.field) : *(r.*other.field)).address + offset;
+            NormDesc desc;
+            Error error;
+            EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_LAYOUT)
+                << "scheme " << scheme << ": " << output.name << ", " << other.name << ", "
+                << offset << ": " << error.text;
+            const std::string text = error.text;
+            EXPECT_NE(text.find(output.name), std::string::npos) << text;
+            EXPECT_NE(text.find(other.name), std::string::npos) << text;
+            EXPECT_NE(text.find("overlaps"), std::string::npos) << text;
+            ++refused;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 300);
+}
+
+// The last byte of what a call writes counts, and the one behind it is free.
+TEST(CheckQuant, EndsOfOutputs) {
+  struct Case {
+    fastnorm_quant_scheme scheme;
+    bool swizzled;
+    bool codes;
+    uint64_t bytes;
+  };
+  constexpr uint64_t kAll = kRows * kHeads;
+  for (const Case c :
+       {Case{kTensor, false, true, kAll * kQuantN}, Case{kFp4, false, true, kAll * kQuantN / 2},
+        Case{kRow, false, false, kAll * 4}, Case{kBlock, false, false, kAll * 5 * 4},
+        Case{kBlock, true, false, 1024}, Case{kMx, false, false, kAll * 9},
+        Case{kMx, true, false, 1536}, Case{kFp4, false, false, kAll * 17},
+        Case{kFp4, true, false, 2560}}) {
+    Request r = quant_request(c.scheme);
+    if (c.swizzled) swizzle(r);
+    const uintptr_t end = (c.codes ? r.quantized : r.scale)->address + c.bytes;
+    NormDesc desc;
+    Error error;
+    r.amax->address = (end + 3) & ~uintptr_t{3};
+    EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << c.scheme << ": " << error.text;
+    r.amax->address = (end - 1) & ~uintptr_t{3};
+    EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_LAYOUT) << c.scheme;
+  }
+}
+
+TEST(CheckQuant, OnlyOnTheCpu) {
+  for (const fastnorm_quant_scheme scheme : {kNone, kTensor, kRow, kBlock, kMx, kFp4}) {
+    Request r = simple_request({kRows, kQuantN}, FASTNORM_DTYPE_BF16);
+    r.device = {FASTNORM_DEVICE_CUDA, 0};
+    for (auto* t : {&r.x, &r.y, &r.weight}) (*t)->device_type = FASTNORM_DEVICE_CUDA;
+    NormDesc desc;
+    Error error;
+    ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+    add_quant(&r, scheme);
+    if (scheme == kNone) {
+      r.quantized.reset();
+      r.scale.reset();
+    }
+    EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_UNSUPPORTED) << scheme << ": " << error.text;
+    const std::string text = error.text;
+    EXPECT_NE(text.find(scheme == kNone ? "amax" : "quant_scheme"), std::string::npos) << text;
+    EXPECT_NE(text.find("nearest: FASTNORM_QUANT_NONE"), std::string::npos) << text;
+    if (scheme == kNone) continue;
+    r.amax.reset();
+    EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_UNSUPPORTED) << scheme << ": " << error.text;
+    r.args.clamp = -1;
+    EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_ARGUMENT) << "a wrong value comes first";
+  }
+}
+
+struct GoodQuantCall {
+  fastnorm_quant_scheme scheme;
+  GoodCall good;
+};
+
+// clang-format off
+const GoodQuantCall kGoodQuantCalls[] = {
+    {kNone, {"amax of y", [](Request& r) { add_quant(&r, kTensor); r.args.quant_scheme = kNone; r.quantized.reset(); r.scale.reset(); }}},
+    {kTensor, {"e4m3", [](Request&) {}}},
+    {kTensor, {"e5m2", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2; }}},
+    {kTensor, {"i8", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_I8; }}},
+    {kTensor, {"clamped and rounded", [](Request& r) { r.args.clamp = 3; r.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED; }}},
+    {kTensor, {"least clamp", [](Request& r) { r.args.clamp = 0x1p-149f; }}},
+    {kTensor, {"any stride of a single value", [](Request& r) { r.scale->strides = {0}; r.amax->strides = {-7}; }}},
+    {kRow, {"without y", [](Request& r) { r.y.reset(); }}},
+    {kRow, {"without amax", [](Request& r) { r.amax.reset(); }}},
+    {kRow, {"y in place", [](Request& r) { r.y->address = r.x->address; r.residual_out->address = r.residual->address; }}},
+    {kRow, {"i8", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_I8; }}},
+    {kRow, {"least floor", [](Request& r) { r.args.amax_floor = 0x1p-100f; }}},
+    {kRow, {"greatest floor", [](Request& r) { r.args.amax_floor = 0x1p100f; }}},
+    {kRow, {"scale with a last 1", [](Request& r) { r.scale->shape = {kRows, kHeads, 1}; }}},
+    {kRow, {"scale with a last 1 of any stride", [](Request& r) { r.scale->shape = {kRows, kHeads, 1}; r.scale->strides = {3, 1, 0}; }}},
+    {kRow, {"pow2 as f32", [](Request& r) { r.args.scale_pow2 = 1; }}},
+    {kRow, {"pow2 as e8m0", [](Request& r) { r.args.scale_pow2 = 1; r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU; r.scale->address += 1; }}},
+    {kRow, {"pow2 as u8", [](Request& r) { r.args.scale_pow2 = 1; r.scale->dtype = FASTNORM_DTYPE_U8; r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2; }}},
+    {kRow, {"pinned memory", [](Request& r) { r.quantized->device_type = r.scale->device_type = r.amax->device_type = FASTNORM_DEVICE_CUDA_HOST; }}},
+    {kRow, {"rank 1", [](Request& r) { set_shape(r, {kQuantN}); }}},
+    {kRow, {"codes at an odd address, rows apart", [](Request& r) { r.quantized->address += 1; r.quantized->strides = {3000, 281, 1}; }}},
+    {kRow, {"codes between the rows of y", [](Request& r) { r.y->strides = {6000, 2000, 1}; r.quantized->address = r.y->address + 1000; r.quantized->strides = {12000, 4000, 1}; }}},
+    {kRow, {"scale beside its row", [](Request& r) { r.quantized->strides = {1200, 400, 1}; r.scale->address = r.quantized->address + 280; r.scale->strides = {300, 100}; }}},
+    {kBlock, {"64 columns", [](Request&) {}}},
+    {kBlock, {"128 columns", [](Request& r) { r.args.quant_block_size = 128; r.scale->shape[2] = 3; }}},
+    {kBlock, {"a row shorter than a block", [](Request& r) { set_shape(r, {kRows, kHeads, 7}); }}},
+    {kBlock, {"i8", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_I8; }}},
+    {kBlock, {"column-major", [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
+    {kBlock, {"row-major with strides of columns", [](Request& r) { r.scale->strides = {3, 1, 6}; }}},
+    {kBlock, {"swizzled", swizzle}},
+    {kBlock, {"swizzled u8", [](Request& r) { swizzle(r); r.scale->dtype = FASTNORM_DTYPE_U8; }}},
+    {kMx, {"e4m3", [](Request&) {}}},
+    {kMx, {"e5m2, u8", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2; r.scale->dtype = FASTNORM_DTYPE_U8; }}},
+    {kMx, {"column-major", [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
+    {kMx, {"swizzled", swizzle}},
+    {kMx, {"rank 1, swizzled", [](Request& r) { set_shape(r, {kQuantN}); swizzle(r); }}},
+    {kFp4, {"f4", [](Request&) {}}},
+    {kFp4, {"without global_scale", [](Request& r) { r.global_scale.reset(); }}},
+    {kFp4, {"pairs", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; r.quantized->shape[2] = kQuantN / 2; }}},
+    {kFp4, {"u8", [](Request& r) { r.quantized->dtype = r.scale->dtype = FASTNORM_DTYPE_U8; r.quantized->shape[2] = kQuantN / 2; }}},
+    {kFp4, {"pairs, odd strides", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; r.quantized->shape[2] = kQuantN / 2; r.quantized->strides = {-1001, 139, 1}; }}},
+    {kFp4, {"f4, even strides", [](Request& r) { r.quantized->strides = {-1000, 278, 1}; }}},
+    {kFp4, {"f4, odd strides of single rows", [](Request& r) { set_shape(r, {1, 1, kQuantN}); r.quantized->strides = {5, -3, 1}; }}},
+    {kFp4, {"n 2", [](Request& r) { set_shape(r, {kRows, 2}); }}},
+    {kFp4, {"swizzled", swizzle}},
+    {kFp4, {"scales shared by two inputs", [](Request& r) { r.global_scale->address = r.weight->address; }}},
+    {kRow, {"no rows, no memory", [](Request& r) { set_shape(r, {0, kHeads, kQuantN}); for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out, &r.quantized, &r.scale}) (*t)->address = 0; }}},
+    {kMx, {"no rows, swizzled", [](Request& r) { set_shape(r, {0, kQuantN}); swizzle(r); r.scale->shape = {0}; r.scale->address = 0; }}},
+    {kRow, {"no rows behind huge extents", [](Request& r) { set_shape(r, {0, int64_t{1} << 40, int64_t{1} << 40, kQuantN}); }}},
+    {kBlock, {"no rows behind huge extents, column-major", [](Request& r) { set_shape(r, {0, int64_t{1} << 40, int64_t{1} << 40, kQuantN}); r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
+    {kFp4, {"no rows, odd strides of f4", [](Request& r) { set_shape(r, {0, kQuantN}); r.quantized->strides = {3, 1}; }}},
+};
+// clang-format on
+
+TEST(CheckQuant, WhatIsAllowed) {
+  for (const GoodQuantCall& call : kGoodQuantCalls) {
+    Request r = quant_request(call.scheme);
+    call.good.change(r);
+    NormDesc desc;
+    Error error;
+    EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << call.good.name << ": " << error.text;
+  }
+}
+
+// More rows than the size of swizzled scales can be computed for: refused, without an overflow on the way.
+TEST(CheckQuant, SwizzledSizeOfVeryManyRows) {
+  Request r = simple_request({INT64_MAX, 1}, FASTNORM_DTYPE_F32);
+  r.x->strides = {0, 1};
+  r.y.reset();
+  add_quant(&r, kMx);
+  r.quantized->address = 4096;
+  r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+  r.scale->shape = {INT64_MIN / -2};
+  NormDesc desc;
+  Error error;
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_SHAPE) << error.text;
+  EXPECT_NE(std::string(error.text).find("scale.shape"), std::string::npos) << error.text;
+}
+
+NormDesc checked(const Request& r) {
+  NormDesc desc;
+  Error error;
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  return desc;
+}
+
+std::vector<int64_t> strides_of(const RowTensor& t, const NormDesc& d) {
+  return {t.stride_bytes, t.stride_bytes + d.outer_rank};
+}
+
+using Strides = std::vector<int64_t>;
+
+TEST(CheckQuant, DescriptionOfNone) {
+  Request r = quant_request(kNone);
+  EXPECT_FALSE(checked(r).quant.any());
+  add_quant(&r, kTensor);
+  r.args.quant_scheme = kNone;
+  r.quantized.reset();
+  r.scale.reset();
+  const NormDesc d = checked(r);
+  EXPECT_TRUE(d.quant.any());
+  EXPECT_EQ(d.quant.scheme, kNone);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(d.quant.amax), address_of(12));
+  EXPECT_FALSE(d.quant.codes);
+  EXPECT_FALSE(d.quant.scale);
+}
+
+TEST(CheckQuant, DescriptionPerTensor) {
+  Request r = quant_request(kTensor);
+  r.args.clamp = 2.5f;
+  r.amax->byte_offset = 8;
+  r.scale->byte_offset = 16;
+  r.quantized->byte_offset = 5;
+  const NormDesc d = checked(r);
+  const QuantDesc& q = d.quant;
+  EXPECT_EQ(q.scheme, kTensor);
+  EXPECT_EQ(q.dtype, Dtype::kF8E4M3);
+  EXPECT_EQ(q.block, 0);
+  EXPECT_EQ(q.clamp, 2.5f);
+  EXPECT_EQ(q.amax_floor, 0.0f) << "a given scale has no floor";
+  EXPECT_FALSE(q.from_rounded || q.pow2 || q.swizzled);
+  EXPECT_FALSE(q.scale) << "the scale is an input";
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(q.tensor_scale), address_of(11) + 16);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(q.amax), address_of(12) + 8);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(q.codes.data), address_of(10) + 5);
+  EXPECT_EQ(q.global_scale, nullptr);
+  EXPECT_EQ(d.outer_rank, 1);
+  EXPECT_EQ(strides_of(q.codes, d), Strides{kQuantN});
+}
+
+TEST(CheckQuant, DescriptionPerRow) {
+  Request r = quant_request(kRow);
+  NormDesc d = checked(r);
+  EXPECT_EQ(d.quant.scheme, kRow);
+  EXPECT_EQ(d.quant.block, 0);
+  EXPECT_EQ(d.quant.scales(d.n), 1);
+  EXPECT_EQ(d.quant.amax_floor, 1e-10f) << "0 is the default";
+  EXPECT_EQ(d.quant.tensor_scale, nullptr);
+  EXPECT_EQ(d.quant.scale.dtype, Dtype::kF32);
+  EXPECT_EQ(d.outer_rank, 1);
+  EXPECT_EQ(strides_of(d.quant.scale, d), Strides{4});
+  EXPECT_EQ(strides_of(d.quant.codes, d), Strides{kQuantN});
+  r.scale->shape = {kRows, kHeads, 1};
+  d = checked(r);
+  EXPECT_EQ(strides_of(d.quant.scale, d), Strides{4}) << "a last 1 changes nothing";
+  r.scale->strides = {24, 8, 3};
+  d = checked(r);
+  EXPECT_EQ(strides_of(d.quant.scale, d), Strides{32}) << "rows of all heads step evenly";
+  r.scale->strides = {25, 8, 3};
+  d = checked(r);
+  EXPECT_EQ(d.outer_rank, 2) << "scales that step unevenly keep rows apart";
+  EXPECT_EQ(strides_of(d.quant.scale, d), (Strides{32, 100}));
+  EXPECT_EQ(strides_of(d.quant.codes, d), (Strides{kQuantN, 3 * kQuantN}));
+  EXPECT_EQ(strides_of(d.x, d), (Strides{2 * kQuantN, 6 * kQuantN}));
+  r = quant_request(kRow);
+  r.args.scale_pow2 = 1;
+  r.args.amax_floor = 0.25f;
+  r.scale->dtype = FASTNORM_DTYPE_U8;
+  r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2;
+  d = checked(r);
+  EXPECT_TRUE(d.quant.pow2);
+  EXPECT_EQ(d.quant.amax_floor, 0.25f);
+  EXPECT_EQ(d.quant.dtype, Dtype::kF8E5M2);
+  EXPECT_NE(d.quant.scale.dtype, Dtype::kF32);
+  EXPECT_EQ(strides_of(d.quant.scale, d), Strides{1});
+}
+
+TEST(CheckQuant, DescriptionPerBlock) {
+  Request r = quant_request(kBlock);
+  NormDesc d = checked(r);
+  EXPECT_EQ(d.quant.block, 64);
+  EXPECT_EQ(d.quant.scales(d.n), 5);
+  EXPECT_EQ(d.quant.amax_floor, 1e-10f);
+  EXPECT_EQ(d.outer_rank, 1);
+  EXPECT_EQ(strides_of(d.quant.scale, d), Strides{20});
+  EXPECT_EQ(d.quant.scale_step_bytes, 4);
+  r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+  d = checked(r);
+  EXPECT_EQ(d.outer_rank, 1) << "columns of all rows step evenly";
+  EXPECT_EQ(strides_of(d.quant.scale, d), Strides{4});
+  EXPECT_EQ(d.quant.scale_step_bytes, 4 * kRows * kHeads);
+  r.scale->strides = {30, 10, 2};
+  d = checked(r);
+  EXPECT_EQ(strides_of(d.quant.scale, d), Strides{40}) << "strides win over the layout's name";
+  EXPECT_EQ(d.quant.scale_step_bytes, 8);
+  r.scale->strides = {-4, 1, 8};
+  d = checked(r);
+  EXPECT_EQ(d.outer_rank, 2);
+  EXPECT_EQ(strides_of(d.quant.scale, d), (Strides{4, -16}));
+  EXPECT_EQ(d.quant.scale_step_bytes, 32);
+  r = quant_request(kBlock);
+  r.args.quant_block_size = 128;
+  r.scale->shape = {kRows, kHeads, 3};
+  EXPECT_EQ(checked(r).quant.block, 128);
+  EXPECT_EQ(checked(r).quant.scales(kQuantN), 3);
+}
+
+TEST(CheckQuant, DescriptionMxfp8) {
+  Request r = quant_request(kMx);
+  NormDesc d = checked(r);
+  EXPECT_EQ(d.quant.block, 32);
+  EXPECT_EQ(d.quant.scales(d.n), 9);
+  EXPECT_TRUE(d.quant.pow2);
+  EXPECT_EQ(d.quant.amax_floor, 0.0f) << "MXFP8 has no floor";
+  EXPECT_EQ(strides_of(d.quant.scale, d), Strides{9});
+  EXPECT_EQ(d.quant.scale_step_bytes, 1);
+  r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+  EXPECT_EQ(checked(r).quant.scale_step_bytes, kRows * kHeads);
+  r = quant_request(kMx);
+  swizzle(r);
+  d = checked(r);
+  EXPECT_TRUE(d.quant.swizzled);
+  EXPECT_EQ(d.outer_rank, 1) << "swizzled scales count rows, so they fold";
+  EXPECT_EQ(d.rows, kRows * kHeads);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(d.quant.scale.data), address_of(11));
+}
+
+TEST(CheckQuant, DescriptionNvfp4) {
+  Request r = quant_request(kFp4);
+  NormDesc d = checked(r);
+  EXPECT_EQ(d.quant.block, 16);
+  EXPECT_EQ(d.quant.scales(d.n), 17);
+  EXPECT_FALSE(d.quant.pow2);
+  EXPECT_EQ(d.quant.dtype, Dtype::kF4E2M1);
+  EXPECT_EQ(strides_of(d.quant.codes, d), Strides{kQuantN / 2}) << "in bytes, of two codes each";
+  EXPECT_EQ(strides_of(d.quant.scale, d), Strides{17});
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(d.quant.global_scale), address_of(13));
+  r.quantized->strides = {-2000, 300, 1};
+  d = checked(r);
+  EXPECT_EQ(strides_of(d.quant.codes, d), (Strides{150, -1000}));
+  for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_U8}) {
+    r = quant_request(kFp4);
+    r.quantized->dtype = dtype;
+    r.quantized->shape[2] = kQuantN / 2;
+    d = checked(r);
+    EXPECT_EQ(d.quant.dtype, Dtype::kF4E2M1) << "the codes are the same";
+    EXPECT_EQ(strides_of(d.quant.codes, d), Strides{kQuantN / 2});
+    r.quantized->strides = {1001, 151, 1};
+    d = checked(r);
+    EXPECT_EQ(strides_of(d.quant.codes, d), (Strides{151, 1001}));
+  }
+  r = quant_request(kFp4);
+  r.global_scale.reset();
+  EXPECT_EQ(checked(r).quant.global_scale, nullptr);
+}
+
+TEST(CheckQuant, RanksOneToFour) {
+  const std::vector<int64_t> shapes[] = {
+      {kQuantN}, {6, kQuantN}, {kRows, kHeads, kQuantN}, {1, kRows, kHeads, kQuantN}};
+  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
+    for (const auto& shape : shapes) {
+      Request r = quant_request(scheme);
+      set_shape(r, shape);
+      const NormDesc d = checked(r);
+      EXPECT_EQ(d.rows, shape.size() == 1 ? 1 : 6);
+      EXPECT_EQ(d.outer_rank, 1);
+      const bool one = shape.size() == 1;  // a single row needs no stride
+      EXPECT_EQ(strides_of(d.quant.codes, d), Strides{one              ? 0
+                                                      : scheme == kFp4 ? kQuantN / 2
+                                                                       : kQuantN});
+      if (scheme == kTensor) continue;
+      const int64_t bytes = scheme == kRow ? 4 : scheme == kBlock ? 20 : scheme == kMx ? 9 : 17;
+      EXPECT_EQ(strides_of(d.quant.scale, d), Strides{one ? 0 : bytes}) << "scheme " << scheme;
+    }
+  }
+}
+
+TEST(CheckQuant, EveryStepQuantisesWhatYHolds) {
+  Request r = quant_request(kRow);
+  EXPECT_FALSE(checked(r).quant.from_rounded);
+  r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  EXPECT_FALSE(checked(r).quant.from_rounded);
+  r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
+  EXPECT_TRUE(checked(r).quant.from_rounded);
+  r.args.rounding = FASTNORM_ROUND_ONCE;
+  r.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
+  EXPECT_TRUE(checked(r).quant.from_rounded);
+}
+
 // --- struct_size ---
 
 struct LongArgs {
@@ -371,6 +981,28 @@ TEST(CheckNormMany, NoPartReadsWhatAnotherWrites) {
   b.y->address = address_of(8);
   b.weight->address = a.y->address + 64;
   EXPECT_EQ(check_pair(a, b, error), FASTNORM_ERROR_LAYOUT);
+}
+
+TEST(CheckNormMany, QuantisedOutputsAreApart) {
+  const auto part = [](int number) {
+    Request r = simple_request({2, 64}, FASTNORM_DTYPE_BF16);
+    add_quant(&r, kFp4);
+    for (auto* t : {&r.y, &r.quantized, &r.scale, &r.amax}) {
+      (*t)->address += static_cast<uintptr_t>(number) * 4096;
+    }
+    return r;
+  };
+  Error error;
+  EXPECT_EQ(check_pair(part(0), part(1), error), FASTNORM_OK)
+      << "sharing the global scale: " << error.text;
+  for (auto tensor : {&Request::quantized, &Request::scale, &Request::amax}) {
+    Request b = part(1);
+    (b.*tensor)->address -= 4096;
+    EXPECT_EQ(check_pair(part(0), b, error), FASTNORM_ERROR_LAYOUT);
+  }
+  Request b = part(1);
+  b.global_scale->address = part(0).amax->address;
+  EXPECT_EQ(check_pair(part(0), b, error), FASTNORM_ERROR_LAYOUT) << "read here, written there";
 }
 
 }  // namespace

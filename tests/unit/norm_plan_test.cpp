@@ -296,6 +296,58 @@ TEST(Plan, BytesAreThoseOfTheTensors) {
   EXPECT_EQ(plan.bytes_read, 10u * 64 * 2 + 64 * 2 + 64 * 2 * 2) << "a broadcast row is read once";
 }
 
+TEST(Plan, BytesOfQuantisedOutputs) {
+  const auto written = [](fastnorm_quant_scheme scheme, void (*change)(Request&)) {
+    Request r = simple_request({10, 200}, FASTNORM_DTYPE_BF16);
+    add_quant(&r, scheme);
+    r.y.reset();
+    change(r);
+    const NormPlan plan = plan_of(describe(r), cpu());
+    EXPECT_EQ(plan.entry->key.sink, Sink::kQuant);
+    EXPECT_EQ(plan.bytes_read, 10u * 200 * 2 + 200 * 2);
+    return plan.bytes_written;
+  };
+  const auto as_it_is = [](Request&) {};
+  EXPECT_EQ(written(FASTNORM_QUANT_PER_TENSOR, as_it_is), 10u * 200) << "the scale is an input";
+  EXPECT_EQ(written(FASTNORM_QUANT_PER_ROW, as_it_is), 10u * (200 + 4));
+  EXPECT_EQ(written(FASTNORM_QUANT_PER_BLOCK, as_it_is), 10u * (200 + 4 * 4));
+  EXPECT_EQ(written(FASTNORM_QUANT_MXFP8, as_it_is), 10u * (200 + 7));
+  EXPECT_EQ(written(FASTNORM_QUANT_NVFP4, as_it_is), 10u * (100 + 13));
+  EXPECT_EQ(
+      written(FASTNORM_QUANT_PER_ROW, [](Request& r) { r.y = r.x, r.y->address = address_of(1); }),
+      10u * (200 + 4 + 400));
+  EXPECT_EQ(written(FASTNORM_QUANT_PER_ROW,
+                    [](Request& r) {
+                      r.args.scale_pow2 = 1;
+                      r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU;
+                    }),
+            10u * (200 + 1));
+  const auto swizzled = [](Request& r) {
+    r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+    r.scale->shape = {512 * (r.args.quant_scheme == FASTNORM_QUANT_MXFP8 ? 2 : 4)};
+  };
+  EXPECT_EQ(written(FASTNORM_QUANT_MXFP8, swizzled), 10u * 200 + 1024) << "padding is written";
+  EXPECT_EQ(written(FASTNORM_QUANT_NVFP4, swizzled), 10u * 100 + 2048);
+  EXPECT_EQ(written(FASTNORM_QUANT_PER_BLOCK,
+                    [](Request& r) {
+                      r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+                      r.scale->strides = {3, 50};
+                    }),
+            10u * (200 + 4 * 4))
+      << "gaps are not";
+}
+
+TEST(NormKey, QuantisedRowsHaveAKernelOfTheirOwn) {
+  Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16);
+  EXPECT_EQ(norm_key(describe(r), cpu()).sink, Sink::kStore);
+  add_quant(&r, FASTNORM_QUANT_PER_ROW);
+  EXPECT_EQ(norm_key(describe(r), cpu()).sink, Sink::kQuant);
+  r.args.quant_scheme = FASTNORM_QUANT_NONE;
+  r.quantized.reset();
+  r.scale.reset();
+  EXPECT_EQ(norm_key(describe(r), cpu()).sink, Sink::kQuant) << "amax alone";
+}
+
 TEST(Plan, MoreRowsThanAGridHolds) {
   Request r = simple_request({int64_t{1} << 32, 8}, FASTNORM_DTYPE_F32);
   NormPlan plan;
