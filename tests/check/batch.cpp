@@ -7,6 +7,7 @@
 
 #include "check/parallel.h"
 #include "ref/norm_ref.h"
+#include "ref/quant.h"
 
 namespace fastnorm::check {
 namespace {
@@ -130,7 +131,7 @@ Batch::Batch(std::vector<PlacedCase> cases, ref::Order order, int threads)
   for (size_t item = 0; item < cases_.size(); ++item) {
     const Layout& layout = cases_[item].what.layout;
     for (int64_t r = 0; r < layout.rows(); ++r) {
-      rows_.push_back({item, r, index_of(layout, r), false, {}, ""});
+      rows_.push_back({item, r, index_of(layout, r), false, {}, 0, ""});
     }
   }
   bytes_ = static_cast<size_t>(cases_.back().end);
@@ -200,6 +201,7 @@ void Batch::compute(Row& row, Scratch& scratch) {
   put(placed.residual_out, result.sum.data());
   put(placed.mean, &result.mean);
   put(placed.rstd, &result.rstd);
+  if (placed.quant.present || placed.quant.amax >= 0) compute_quant(row, scratch);
   row.has_nan = std::isnan(result.rstd);
   for (const float z : result.z) row.has_nan |= std::isnan(z);
   for (const float s : result.sum) row.has_nan |= std::isnan(s);
@@ -208,15 +210,73 @@ void Batch::compute(Row& row, Scratch& scratch) {
   }
 }
 
+// Codes and scales from the model's z, which a chain in T ends by rounding.
+void Batch::compute_quant(Row& row, Scratch& scratch) {
+  const PlacedCase& placed = cases_[row.item];
+  const Content& c = placed.what.content;
+  std::vector<float> z = scratch.result.z;
+  if (c.options.rounding == ref::Rounding::kEveryStep) {
+    for (float& v : z) v = ref::round_to(c.options.dtype, v);
+  }
+  ref::QuantResult& result = scratch.quant;
+  ref::quant_model(c.quant, z.data(), c.n, c.options.dtype, c.tensor_scale,
+                   c.global_scale.value_or(1.0f), &result);
+  row.amax = result.amax;
+  const PlacedQuant& q = placed.quant;
+  if (!q.present) return;
+  std::byte* const codes = &expected_[static_cast<size_t>(q.codes_at(row.index))];
+  if (c.quant.format == ref::Format::kE2M1) {
+    ref::pack_e2m1(result.codes.data(), c.n, reinterpret_cast<uint8_t*>(codes));
+  } else {
+    std::memcpy(codes, result.codes.data(), static_cast<size_t>(c.n));
+  }
+  for (int64_t i = 0; q.tensor_scale < 0 && i < q.scales; ++i) {
+    std::byte* const at = &expected_[static_cast<size_t>(q.scale_at(row.index, row.number, i))];
+    const auto k = static_cast<size_t>(i);
+    if (q.scale_size == 1) {
+      *at = static_cast<std::byte>(result.scale_bytes[k]);
+    } else {
+      std::memcpy(at, &result.scale[k], sizeof(float));
+    }
+  }
+}
+
+void Batch::combine_amax() {
+  for (size_t item = 0; item < cases_.size(); ++item) {
+    const int64_t at = cases_[item].quant.amax;
+    if (at < 0) continue;
+    float amax = *cases_[item].what.layout.amax;
+    for (const Row& row : rows_) {
+      if (row.item == item) amax = ref::max_magnitude(amax, row.amax);
+    }
+    std::memcpy(&expected_[static_cast<size_t>(at)], &amax, sizeof amax);
+  }
+}
+
 const std::byte* Batch::fill(int pass) {
   if (pass_ < 0) {
     before_.assign(bytes_, std::byte{0xff});
     parallel_for(static_cast<int64_t>(cases_.size()), threads_,
                  [&](int64_t i, int) { fill_inputs(cases_[static_cast<size_t>(i)]); });
+    for (const PlacedCase& placed : cases_) {
+      const auto put = [&](int64_t at, float value) {
+        if (at >= 0) std::memcpy(&before_[static_cast<size_t>(at)], &value, sizeof value);
+      };
+      put(placed.quant.tensor_scale, placed.what.content.tensor_scale);
+      put(placed.quant.global_scale, placed.what.content.global_scale.value_or(1.0f));
+      put(placed.quant.amax, placed.what.layout.amax.value_or(0.0f));
+    }
     expected_ = before_;
+    for (const PlacedCase& placed : cases_) {
+      const PlacedQuant& q = placed.quant;
+      if (q.swizzled)
+        std::memset(&expected_[static_cast<size_t>(q.scale)], 0,
+                    static_cast<size_t>(q.scale_bytes));
+    }
     parallel_for(rows(), threads_, [&](int64_t i, int worker) {
       compute(rows_[static_cast<size_t>(i)], scratch_[static_cast<size_t>(worker)]);
     });
+    combine_amax();
   } else {
     refill(pass);
   }
@@ -248,7 +308,26 @@ void Batch::refill(int pass) {
       copy(inputs, before_, t.at(row.index), t.row_bytes());
     });
   }
+  for (const PlacedCase& placed : cases_) {
+    const PlacedQuant& q = placed.quant;
+    for (const int64_t at : {q.tensor_scale, q.global_scale, q.amax}) {
+      if (at >= 0) copy(inputs, before_, at, sizeof(float));
+    }
+  }
   outputs = inputs;
+  for (const PlacedCase& placed : cases_) {
+    const PlacedQuant& q = placed.quant;
+    if (q.amax >= 0) copy(outputs, expected_, q.amax, sizeof(float));
+    if (q.swizzled) copy(outputs, expected_, q.scale, q.scale_bytes);
+  }
+  for (const Row& row : rows_) {
+    const PlacedQuant& q = cases_[row.item].quant;
+    if (!q.present) continue;
+    copy(outputs, expected_, q.codes_at(row.index), q.code_bytes);
+    for (int64_t i = 0; q.tensor_scale < 0 && !q.swizzled && i < q.scales; ++i) {
+      copy(outputs, expected_, q.scale_at(row.index, row.number, i), q.scale_size);
+    }
+  }
   for (const Row& row : rows_) {
     for_each_output(cases_[row.item], [&](const PlacedTensor& t, int) {
       copy(outputs, expected_, t.at(row.index), t.row_bytes());
@@ -256,6 +335,14 @@ void Batch::refill(int pass) {
   }
   before_ = std::move(inputs);
   expected_ = std::move(outputs);
+}
+
+// Where a NaN is expected of an f32, any is fine.
+void Batch::accept_nan(int64_t at) {
+  std::byte* const expected = &expected_[static_cast<size_t>(at)];
+  const std::byte* const actual = &actual_[static_cast<size_t>(at)];
+  if (is_nan(ref::Type::kF32, expected) && is_nan(ref::Type::kF32, actual))
+    std::memcpy(expected, actual, sizeof(float));
 }
 
 // Sign and payload of NaN are free: where one is expected, any is.
@@ -269,6 +356,9 @@ void Batch::accept_nans(const Row& row) {
       if (is_nan(t.dtype, expected) && is_nan(t.dtype, actual)) std::memcpy(expected, actual, size);
     }
   });
+  const PlacedQuant& q = cases_[row.item].quant;
+  if (!q.present || q.scale_size != 4 || q.tensor_scale >= 0) return;
+  for (int64_t i = 0; i < q.scales; ++i) accept_nan(q.scale_at(row.index, row.number, i));
 }
 
 // y from the library's own statistics: whatever the order of the sums was, it must have these bits.
@@ -276,7 +366,7 @@ std::string Batch::check_tail(const Row& row, Scratch& scratch) const {
   const PlacedCase& placed = cases_[row.item];
   const Content& content = placed.what.content;
   const bool layer = content.options.kind == ref::Kind::kLayer;
-  if (!placed.rstd.present || (layer && !placed.mean.present)) return "";
+  if (!placed.y.present || !placed.rstd.present || (layer && !placed.mean.present)) return "";
   const auto value = [&](const PlacedTensor& t) {
     float v = 0;
     if (t.present) std::memcpy(&v, &actual_[static_cast<size_t>(t.at(row.index))], sizeof v);
@@ -308,6 +398,56 @@ void Batch::examine(Row& row, Scratch& scratch) {
     row.digest[i] = digest_of(t.dtype, &actual_[static_cast<size_t>(t.at(row.index))],
                               t.row_elements, row.has_nan);
   });
+  row.digest[4] = quant_digest(row);
+}
+
+uint64_t Batch::quant_digest(const Row& row) const {
+  const PlacedQuant& q = cases_[row.item].quant;
+  if (!q.present) return 0;
+  uint64_t digest = 1;
+  const auto take = [&](int64_t at, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; ++i)
+      digest = mix(digest, static_cast<uint64_t>(actual_[static_cast<size_t>(at + i)]));
+  };
+  take(q.codes_at(row.index), q.code_bytes);
+  for (int64_t i = 0; q.tensor_scale < 0 && i < q.scales; ++i) {
+    const int64_t at = q.scale_at(row.index, row.number, i);
+    if (q.scale_size == 4 && is_nan(ref::Type::kF32, &actual_[static_cast<size_t>(at)])) continue;
+    take(at, q.scale_size);
+  }
+  return digest;
+}
+
+// Names the first wrong code or scale.
+std::string Batch::quant_difference(size_t item) const {
+  const PlacedQuant& q = cases_[item].quant;
+  const auto byte = [](const std::vector<std::byte>& from, int64_t at) {
+    return std::to_string(static_cast<int>(from[static_cast<size_t>(at)]));
+  };
+  for (const Row& row : rows_) {
+    if (row.item != item || !q.present) continue;
+    for (int64_t i = 0; q.tensor_scale < 0 && i < q.scales; ++i) {
+      const int64_t at = q.scale_at(row.index, row.number, i);
+      const auto place = static_cast<size_t>(at);
+      if (std::memcmp(&expected_[place], &actual_[place], static_cast<size_t>(q.scale_size)) == 0)
+        continue;
+      const std::string where = " of block " + std::to_string(i) + place_text(row.number, 0);
+      if (q.scale_size == 4)
+        return text_of("scale", ref::Type::kF32, &expected_[place], &actual_[place]) + where;
+      return "scale is " + byte(actual_, at) + ", expected " + byte(expected_, at) + where;
+    }
+    for (int64_t i = 0; i < q.code_bytes; ++i) {
+      const int64_t at = q.codes_at(row.index) + i;
+      if (expected_[static_cast<size_t>(at)] == actual_[static_cast<size_t>(at)]) continue;
+      return "code byte is " + byte(actual_, at) + ", expected " + byte(expected_, at) +
+             place_text(row.number, i);
+    }
+  }
+  if (q.amax < 0) return "";
+  const auto at = static_cast<size_t>(q.amax);
+  return std::memcmp(&expected_[at], &actual_[at], 4) == 0
+             ? ""
+             : text_of("amax", ref::Type::kF32, &expected_[at], &actual_[at]);
 }
 
 // Names the first wrong element, or byte outside all elements.
@@ -327,6 +467,7 @@ std::string Batch::first_difference(size_t item) const {
       }
     });
   }
+  if (text.empty()) text = quant_difference(item);
   if (!text.empty()) return text;
   for (int64_t at = placed.begin; at < placed.end; ++at) {
     if (expected_[static_cast<size_t>(at)] == actual_[static_cast<size_t>(at)]) continue;
@@ -351,6 +492,7 @@ std::string Batch::repeat(const Row& row, SameBits* same_bits) const {
   for_each_output(placed, [&](const PlacedTensor&, int i) {
     same = same_bits->put(ref::hash(key, i), row.digest[i]) && same;
   });
+  if (placed.quant.present) same = same_bits->put(ref::hash(key, 4), row.digest[4]) && same;
   return same ? "" : "row " + std::to_string(row.number) + " had other bits in another call";
 }
 
@@ -358,6 +500,9 @@ std::vector<std::string> Batch::compare(SameBits* same_bits) {
   parallel_for(rows(), threads_, [&](int64_t i, int worker) {
     examine(rows_[static_cast<size_t>(i)], scratch_[static_cast<size_t>(worker)]);
   });
+  for (const PlacedCase& placed : cases_) {
+    if (placed.quant.amax >= 0) accept_nan(placed.quant.amax);
+  }
   std::vector<std::string> findings(cases_.size());
   for (size_t item = 0; item < cases_.size(); ++item) {
     const auto begin = static_cast<size_t>(cases_[item].begin);

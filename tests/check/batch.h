@@ -9,6 +9,7 @@
 #include "check/placed_case.h"
 #include "check/same_bits.h"
 #include "ref/norm_model.h"
+#include "ref/quant.h"
 
 namespace fastnorm::check {
 
@@ -35,18 +36,27 @@ class Batch {
     int64_t number;  // in its case
     RowIndex index;
     bool has_nan = false;
-    uint64_t digest[4] = {};  // of y, residual_out, mean, rstd as the library gave them
+    uint64_t digest[5] =
+        {};          // of y, residual_out, mean, rstd, codes with scales, as the library gave them
+    float amax = 0;  // as expected
     std::string finding;
   };
   struct Scratch {
     std::vector<float> x, residual, weight, bias, z;
     ref::ModelScratch model;
     ref::NormResult result;
+    ref::QuantResult quant;
+    std::vector<uint8_t> packed;
   };
 
   void fill_inputs(const PlacedCase& placed);
   void refill(int pass);
   void compute(Row& row, Scratch& scratch);
+  void compute_quant(Row& row, Scratch& scratch);
+  void combine_amax();
+  void accept_nan(int64_t at);
+  uint64_t quant_digest(const Row& row) const;
+  std::string quant_difference(size_t item) const;
   ref::NormRow decode(const PlacedCase& placed, const RowIndex& index, Scratch& scratch) const;
   void examine(Row& row, Scratch& scratch);
   void accept_nans(const Row& row);

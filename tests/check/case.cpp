@@ -26,7 +26,11 @@ uint64_t Content::hash() const {
   return ref::hash(static_cast<uint64_t>(o.dtype), static_cast<uint64_t>(o.kind), o.rounding,
                    o.residual_rounding, o.sum_dtype, std::bit_cast<uint32_t>(o.eps),
                    std::bit_cast<uint32_t>(o.weight_offset), n, add, residual_dtype, code(weight),
-                   code(bias), weight_heads, bias_heads, pattern + 1, seed);
+                   code(bias), weight_heads, bias_heads, pattern + 1, seed, quant.scheme,
+                   quant.format, quant.block_size, quant.source, quant.pow2, quant.e8m0,
+                   std::bit_cast<uint32_t>(quant.amax_floor), std::bit_cast<uint32_t>(quant.clamp),
+                   std::bit_cast<uint32_t>(tensor_scale),
+                   std::bit_cast<uint32_t>(global_scale.value_or(1.0f)));
 }
 
 std::string Case::text() const {
@@ -54,6 +58,19 @@ std::string Case::text() const {
     text += std::string(" residual_out ") + ref::name_of(*l.residual_out_dtype) +
             (l.sum_in_place ? "=residual" : strides_text(l.residual_out, l.rank));
   }
+  const ref::QuantOptions& q = content.quant;
+  if (q.scheme != ref::Scheme::kNone) {
+    text += std::string(" quant ") + ref::name_of(q.scheme) + " " + ref::name_of(q.format) +
+            " block " + std::to_string(q.block_size) +
+            (q.source == ref::QuantSource::kRounded ? " rounded" : "") + (q.pow2 ? " pow2" : "") +
+            (q.e8m0 ? " e8m0" : "") + " floor " + std::to_string(q.amax_floor) + " clamp " +
+            std::to_string(q.clamp) + " scale " + std::to_string(content.tensor_scale) +
+            " global " + (content.global_scale ? std::to_string(*content.global_scale) : "none") +
+            " codes" + strides_text(l.codes, l.rank) + " scales " +
+            std::to_string(static_cast<int>(l.scales));
+  }
+  if (l.amax) text += " amax " + std::to_string(*l.amax);
+  if (!l.store_y) text += " no y";
   if (l.store_mean) text += " mean";
   if (l.store_rstd) text += " rstd";
   return text + " from row " + std::to_string(l.first_row);

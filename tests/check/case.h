@@ -12,6 +12,7 @@
 #include "core/norm_key.h"
 #include "ref/data.h"
 #include "ref/norm_spec.h"
+#include "ref/quant_spec.h"
 
 namespace fastnorm::check {
 
@@ -25,7 +26,10 @@ struct Content {
   ref::Type residual_dtype = ref::Type::kF32;
   std::optional<ref::Type> weight, bias;  // absent, or their dtype
   bool weight_heads = false, bias_heads = false;
-  int pattern = kMixed;  // a ref::Pattern
+  ref::QuantOptions quant;            // scheme none: y alone
+  float tensor_scale = 1;             // PER_TENSOR
+  std::optional<float> global_scale;  // NVFP4
+  int pattern = kMixed;               // a ref::Pattern
   uint64_t seed = 0;
 
   uint64_t hash() const;
@@ -36,6 +40,9 @@ struct TensorLayout {
   int64_t stride[kMaxOuter] = {};  // elements, innermost first; 0 = broadcast, for inputs
   int64_t shift = 0;               // elements past a 256-byte boundary
 };
+
+// Where the scales of rows are: as the tensor's default strides put them, in steps of the caller's own, or in tiles.
+enum class ScalePlaces { kRowMajor, kColumnMajor, kStrided, kSwizzled };
 
 struct Layout {
   int rank = 1;                          // leading dimensions, 0 to 3
@@ -50,6 +57,11 @@ struct Layout {
   bool store_mean = false, store_rstd = false;
   bool last_one = false;     // shape of the statistics: with a last 1
   bool byte_offset = false;  // address by byte_offset
+  bool store_y = true;
+  TensorLayout codes;  // of bytes
+  ScalePlaces scales = ScalePlaces::kRowMajor;
+  std::optional<float> amax;  // wanted: the value present
+  bool packed_u8 = false;     // fp4 as pairs in u8 and not as single elements
 
   int64_t rows() const { return outer[0] * outer[1] * outer[2]; }
 };

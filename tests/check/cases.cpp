@@ -47,6 +47,7 @@ class CaseMaker {
 
   std::vector<Case> make() {
     const std::vector<int64_t> sizes = choose_sizes();
+    if (key_.sink == Sink::kQuant) return quantised(sizes);
     for (const int64_t n : sizes) every_size(n);
     const int64_t some[] = {sizes.front(), sizes[sizes.size() / 2], sizes.back()};
     for (const int64_t n : some) many_rows(n);
@@ -367,6 +368,104 @@ class CaseMaker {
         l.bias_pad = grain_ * random_.below(3);
         put(c, l);
       }
+    }
+  }
+
+  // --- quantised outputs ---
+
+  std::vector<Case> quantised(const std::vector<int64_t>& sizes) {
+    for (const int64_t n : sizes) {
+      const std::vector<ref::QuantOptions> all = quant_options();
+      // Every way to quantise at the first sizes and one, a few at the others.
+      const bool every = n == sizes.front() || n == sizes[sizes.size() / 2];
+      for (size_t i = 0; i < all.size(); ++i) {
+        if (every || random_.below(static_cast<int64_t>(all.size())) < (reduced_ ? 2 : 6))
+          quantise(n, all[i]);
+      }
+    }
+    const int64_t n = sizes[sizes.size() / 2];
+    for (int pattern = 0; pattern < ref::kPatterns; ++pattern) {
+      for (const ref::QuantOptions& q : quant_options()) {
+        if (!random_.one_in(reduced_ ? 12 : 3)) continue;
+        quantise(n, q);
+        cases_.back().content.pattern = pattern;
+      }
+    }
+    amax_alone(n);
+    return std::move(cases_);
+  }
+
+  // Schemes with formats and the options that each has.
+  static std::vector<ref::QuantOptions> quant_options() {
+    using ref::Format;
+    using ref::Scheme;
+    std::vector<ref::QuantOptions> all;
+    for (const Format format : {Format::kE4M3, Format::kE5M2, Format::kI8}) {
+      ref::QuantOptions q;
+      q.format = format;
+      q.scheme = Scheme::kPerTensor;
+      all.push_back(q);
+      for (const int64_t block : {0, 64, 128}) {
+        q.scheme = block == 0 ? Scheme::kPerRow : Scheme::kPerBlock;
+        q.block_size = block;
+        for (const int powers : {0, 1, 2}) {
+          if (powers > 0 && format == Format::kI8) continue;
+          q.pow2 = powers > 0;
+          q.e8m0 = powers == 2;
+          all.push_back(q);
+        }
+        q.pow2 = q.e8m0 = false;
+      }
+      q = {};
+      q.format = format;
+      q.scheme = Scheme::kMxfp8;
+      if (format != Format::kI8) all.push_back(q);
+    }
+    ref::QuantOptions q;
+    q.format = Format::kE2M1;
+    q.scheme = Scheme::kNvfp4;
+    all.push_back(q);
+    return all;
+  }
+
+  void quantise(int64_t n, ref::QuantOptions q) {
+    using ref::Scheme;
+    if (q.scheme == Scheme::kNvfp4 && n % 2 != 0) return;
+    Content c = general_content(n, random_.below(64));
+    q.source = random_.one_in(2) ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
+    q.clamp = random_.one_in(4) ? 1.5f : 0.0f;
+    const bool dynamic = q.scheme == Scheme::kPerRow || q.scheme == Scheme::kPerBlock;
+    if (dynamic) q.amax_floor = random_.of({0.0f, 0.0f, 0x1p-9f, 4.0f});
+    c.quant = q;
+    if (q.scheme == Scheme::kPerTensor)
+      c.tensor_scale = random_.of({1.0f, 0.0078125f, 0.013f, -2.5f});
+    if (q.scheme == Scheme::kNvfp4 && !random_.one_in(3))
+      c.global_scale = random_.of({1.0f, 0.0037f, 17.0f});
+    Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));
+    l.store_y = random_.one_in(2);
+    l.packed_u8 = random_.one_in(2);
+    if (random_.one_in(3)) l.amax = random_.of({0.0f, 0.75f, 1e6f});
+    const bool fp4 = q.format == ref::Format::kE2M1;
+    l.codes = any_tensor(l, fp4 ? n / 2 : n, 1, false);
+    for (int64_t& stride : l.codes.stride) stride = std::abs(stride);
+    if (q.scheme != Scheme::kPerTensor && q.scheme != Scheme::kPerRow) {
+      l.scales = random_.of({ScalePlaces::kRowMajor, ScalePlaces::kColumnMajor,
+                             ScalePlaces::kStrided, ScalePlaces::kSwizzled});
+      if (l.scales == ScalePlaces::kSwizzled && !ref::has_scale_bytes(q))
+        l.scales = ScalePlaces::kRowMajor;
+    } else if (q.scheme == Scheme::kPerRow && random_.one_in(2)) {
+      l.scales = ScalePlaces::kStrided;
+    }
+    put(c, l);
+  }
+
+  // The largest magnitude of y, without codes.
+  void amax_alone(int64_t n) {
+    for (int i = 0; i < 4; ++i) {
+      const Content c = general_content(n, i);
+      Layout l = any_layout(c, fitting_rows(n, 5, kElements));
+      l.amax = random_.of({0.0f, 2.5f});
+      put(c, l);
     }
   }
 

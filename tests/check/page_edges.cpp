@@ -16,7 +16,7 @@
 namespace fastnorm::check {
 namespace {
 
-constexpr int kTensors = 8;
+constexpr int kTensors = 10;
 constexpr int64_t kWindowBytes = 512 << 10;  // of each tensor, between pages that nobody may touch
 
 char message[256];  // what runs now, for the handler
@@ -123,6 +123,17 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   p.rstd = rows(5, ref::Type::kF32, 1);
   p.weight = column(6);
   p.bias = column(7);
+  if (entry.key.sink == Sink::kQuant) {
+    c.quant.scheme = ref::Scheme::kPerBlock;
+    c.quant.block_size = 64;
+    PlacedQuant& q = p.quant;
+    q.present = true;
+    q.code_bytes = n;
+    q.scales = ref::scopes_of(c.quant, n);
+    q.scale_step = q.scale_size;
+    q.codes = windows.at(8, n, at_end);
+    q.scale = windows.at(9, q.scales * q.scale_size, at_end);
+  }
   return p;
 }
 

@@ -35,6 +35,13 @@ class Placer {
 
   int64_t end() const { return end_; }
 
+  // `bytes` with guards; places that need not be multiples of anything but `align`.
+  int64_t raw(int64_t below, int64_t above, int64_t align) {
+    const int64_t base = align_up(end_ + kGuardBytes + below) + align;
+    end_ = base + above + kGuardBytes;
+    return base;
+  }
+
  private:
   int64_t reserve(int64_t below, int64_t above, int64_t shift, int64_t bytes) {
     const int64_t base = align_up(end_ + kGuardBytes + below * bytes) + shift * bytes;
@@ -83,6 +90,66 @@ class Describer {
     return &abi->tensor;
   }
 
+  const fastnorm_tensor* codes(const PlacedQuant& q, AbiTensor* abi) const {
+    const ref::QuantOptions& o = placed_.what.content.quant;
+    const bool fp4 = o.format == ref::Format::kE2M1, packed = placed_.what.layout.packed_u8;
+    start(q.codes, ref::Type::kF32, abi);
+    constexpr fastnorm_dtype_id kIds[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
+                                          FASTNORM_DTYPE_I8, FASTNORM_DTYPE_F4_E2M1FN};
+    abi->tensor.dtype =
+        fastnorm_dtype_of(fp4 && packed ? FASTNORM_DTYPE_U8 : kIds[static_cast<int>(o.format)]);
+    const int64_t per_byte = fp4 && !packed ? 2 : 1;  // elements, as the tensor counts them
+    const Layout& l = placed_.what.layout;
+    int32_t dim = 0;
+    for (int d = l.rank - 1; d >= 0; --d) {
+      abi->shape[dim] = l.outer[d];
+      abi->strides[dim++] = q.code_layout.stride[d] * per_byte;
+    }
+    abi->shape[dim] = q.code_bytes * per_byte;
+    abi->strides[dim++] = 1;
+    abi->tensor.ndim = dim;
+    return &abi->tensor;
+  }
+
+  const fastnorm_tensor* scale(const PlacedQuant& q, AbiTensor* abi) const {
+    const ref::QuantOptions& o = placed_.what.content.quant;
+    if (o.scheme == ref::Scheme::kPerTensor) return scalar(q.tensor_scale, abi);
+    const Layout& l = placed_.what.layout;
+    start(q.scale, ref::Type::kF32, abi);
+    if (ref::has_scale_bytes(o)) {
+      abi->tensor.dtype =
+          fastnorm_dtype_of(l.packed_u8                       ? FASTNORM_DTYPE_U8
+                            : o.scheme == ref::Scheme::kNvfp4 ? FASTNORM_DTYPE_F8_E4M3FN
+                                                              : FASTNORM_DTYPE_F8_E8M0FNU);
+    }
+    int32_t dim = 0;
+    if (q.swizzled) {
+      abi->shape[dim] = q.scale_bytes;
+      abi->strides[dim++] = 1;
+    } else {
+      for (int d = l.rank - 1; d >= 0; --d) {
+        abi->shape[dim] = l.outer[d];
+        abi->strides[dim++] = q.scale_stride[d] / q.scale_size;
+      }
+      if (o.scheme != ref::Scheme::kPerRow || l.last_one || dim == 0) {
+        abi->shape[dim] = q.scales;
+        abi->strides[dim++] = q.scale_step / q.scale_size;
+      }
+    }
+    abi->tensor.ndim = dim;
+    if (l.scales != ScalePlaces::kStrided) abi->tensor.strides = nullptr;
+    return &abi->tensor;
+  }
+
+  const fastnorm_tensor* scalar(int64_t at, AbiTensor* abi) const {
+    if (at < 0) return nullptr;
+    start(at, ref::Type::kF32, abi);
+    abi->shape[0] = 1;
+    abi->strides[0] = 3;  // of one element: says nothing
+    abi->tensor.ndim = 1;
+    return &abi->tensor;
+  }
+
   const fastnorm_tensor* column(const PlacedColumn& c, bool per_head, AbiTensor* abi) const {
     if (!c.present) return nullptr;
     start(c.base, c.dtype, abi);
@@ -125,6 +192,54 @@ class Describer {
 
 }  // namespace
 
+namespace {
+
+// Strides of the scales that the case's choice of places gives.
+void place_scales(const Case& what, Placer* placer, PlacedQuant* q) {
+  const Layout& l = what.layout;
+  int64_t step = q->scale_size * q->scales;
+  q->scale_step = q->scale_size;
+  if (l.scales == ScalePlaces::kColumnMajor) {
+    q->scale_step = q->scale_size * l.rows();
+    step = q->scale_size;
+  } else if (l.scales == ScalePlaces::kStrided) {
+    q->scale_step = q->scale_size * 3;
+    step = q->scale_step * q->scales + q->scale_size * 5;
+  }
+  q->swizzled = l.scales == ScalePlaces::kSwizzled;
+  for (int d = 0; d < l.rank; ++d) {
+    q->scale_stride[d] = step;
+    step *= l.outer[d];
+  }
+  q->scale_bytes = q->swizzled ? ref::swizzled_bytes(l.rows(), q->scales)
+                   : l.scales == ScalePlaces::kColumnMajor ? q->scale_step * q->scales
+                                                           : step;
+  q->scale = placer->raw(0, q->scale_bytes, q->scale_size);
+}
+
+void place_quant(const Case& what, Placer* placer, PlacedQuant* q) {
+  const Content& c = what.content;
+  const Layout& l = what.layout;
+  if (l.amax) q->amax = placer->raw(0, 4, 4);
+  if (c.quant.scheme == ref::Scheme::kNone) return;
+  q->present = true;
+  q->code_bytes = c.quant.format == ref::Format::kE2M1 ? c.n / 2 : c.n;
+  q->code_layout = l.codes;
+  int64_t above = q->code_bytes;
+  for (int d = 0; d < l.rank; ++d) above += l.codes.stride[d] * (l.outer[d] - 1);
+  q->codes = placer->raw(0, above, l.codes.shift);
+  q->scales = ref::scopes_of(c.quant, c.n);
+  q->scale_size = ref::has_scale_bytes(c.quant) ? 1 : 4;
+  if (c.quant.scheme == ref::Scheme::kPerTensor) {
+    q->tensor_scale = placer->raw(0, 4, 4);
+  } else {
+    place_scales(what, placer, q);
+  }
+  if (c.global_scale) q->global_scale = placer->raw(0, 4, 4);
+}
+
+}  // namespace
+
 PlacedCase place(const Case& what, int64_t begin) {
   const Content& c = what.content;
   const Layout& l = what.layout;
@@ -133,7 +248,7 @@ PlacedCase place(const Case& what, int64_t begin) {
   p.begin = begin;
   Placer placer(what, begin);
   p.x = placer.rows(l.x, c.options.dtype, c.n);
-  p.y = l.y_in_place ? p.x : placer.rows(l.y, c.options.dtype, c.n);
+  if (l.store_y) p.y = l.y_in_place ? p.x : placer.rows(l.y, c.options.dtype, c.n);
   if (c.add) p.residual = placer.rows(l.residual, c.residual_dtype, c.n);
   if (l.residual_out_dtype) {
     p.residual_out =
@@ -143,6 +258,7 @@ PlacedCase place(const Case& what, int64_t begin) {
   if (l.store_rstd) p.rstd = placer.rows(l.rstd, ref::Type::kF32, 1);
   if (c.weight) p.weight = placer.column(*c.weight, c.weight_heads, l.weight_shift, l.weight_pad);
   if (c.bias) p.bias = placer.column(*c.bias, c.bias_heads, l.bias_shift, l.bias_pad);
+  place_quant(what, &placer, &p.quant);
   p.end = align_up(placer.end());
   return p;
 }
@@ -152,7 +268,7 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
   const Content& c = placed.what.content;
   const ref::NormOptions& o = c.options;
   const Describer describer(placed, block, device_type, device_id);
-  AbiTensor x, residual, weight, bias, y, residual_out, mean, rstd;
+  AbiTensor x, residual, weight, bias, y, residual_out, mean, rstd, codes, scale, global, amax;
   fastnorm_norm_args args = {};
   args.struct_size = sizeof args;
   args.kind = static_cast<fastnorm_norm_kind>(o.kind);
@@ -168,6 +284,24 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
   args.residual_out = describer.rows(placed.residual_out, &residual_out);
   args.mean = describer.statistic(placed.mean, &mean);
   args.rstd = describer.statistic(placed.rstd, &rstd);
+  const ref::QuantOptions& q = c.quant;
+  if (placed.quant.present) {
+    args.quant_scheme = static_cast<fastnorm_quant_scheme>(q.scheme);
+    args.quant_block_size =
+        q.scheme == ref::Scheme::kPerBlock ? static_cast<int32_t>(q.block_size) : 0;
+    args.quant_source = static_cast<fastnorm_quant_source>(q.source);
+    args.scale_layout =
+        placed.what.layout.scales == ScalePlaces::kSwizzled      ? FASTNORM_SCALE_SWIZZLED_128X4
+        : placed.what.layout.scales == ScalePlaces::kColumnMajor ? FASTNORM_SCALE_COLUMN_MAJOR
+                                                                 : FASTNORM_SCALE_ROW_MAJOR;
+    args.scale_pow2 = q.pow2;
+    args.amax_floor = q.amax_floor;
+    args.clamp = q.clamp;
+    args.quantized = describer.codes(placed.quant, &codes);
+    args.scale = describer.scale(placed.quant, &scale);
+    args.global_scale = describer.scalar(placed.quant.global_scale, &global);
+  }
+  args.amax = describer.scalar(placed.quant.amax, &amax);
   return check_norm(&args, {device_type, device_id}, desc, error);
 }
 

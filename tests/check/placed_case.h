@@ -38,11 +38,37 @@ struct PlacedColumn {
   }
 };
 
+// Quantised outputs, all in bytes.
+struct PlacedQuant {
+  bool present = false;  // codes and scales
+  int64_t code_bytes = 0;
+  int64_t scale_size = 4;                                                         // of one
+  int64_t scales = 0;                                                             // of a row
+  int64_t codes = 0, scale = 0, tensor_scale = -1, global_scale = -1, amax = -1;  // -1 = absent
+  int64_t scale_stride[kMaxOuter] = {}, scale_step = 0;
+  int64_t scale_bytes = 0;  // of the tensor, gaps included
+  bool swizzled = false;
+  TensorLayout code_layout;
+
+  int64_t codes_at(const RowIndex& index) const {
+    int64_t at = codes;
+    for (int d = 0; d < kMaxOuter; ++d) at += index.digit[d] * code_layout.stride[d];
+    return at;
+  }
+  int64_t scale_at(const RowIndex& index, int64_t row, int64_t number) const {
+    if (swizzled) return scale + ref::swizzled_index(row, number, scales);
+    int64_t at = scale + number * scale_step;
+    for (int d = 0; d < kMaxOuter; ++d) at += index.digit[d] * scale_stride[d];
+    return at;
+  }
+};
+
 struct PlacedCase {
   Case what;
   int64_t begin = 0, end = 0;  // bytes of the block that are this case's, guards included
   PlacedTensor x, residual, y, residual_out, mean, rstd;
   PlacedColumn weight, bias;
+  PlacedQuant quant;
 };
 
 // Places a case from byte `begin` on, a multiple of 256; every tensor has guards on both sides.
