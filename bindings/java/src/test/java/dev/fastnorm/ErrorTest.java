@@ -64,7 +64,7 @@ class ErrorTest {
         refuses(Norm.rms(0).x(null).y(y), Status.ERROR_ARGUMENT, "x is NULL; required: a tensor [..., n]");
         FastnormException thrown = assertThrows(FastnormException.class, () -> Norm.rms(0).x(x).run(context));
         assertEquals(Status.ERROR_ARGUMENT, thrown.status());
-        assertTrue(thrown.getMessage().startsWith("y is NULL; required: "), thrown.getMessage());
+        assertTrue(thrown.getMessage().startsWith("y is NULL"), thrown.getMessage());
     }
 
     @Test

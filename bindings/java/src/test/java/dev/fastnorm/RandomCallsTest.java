@@ -37,8 +37,9 @@ class RandomCallsTest {
         }
         assertTrue(accepted > CALLS / 100, "accepted " + accepted);
         assertTrue(refusedByTheBinding > CALLS / 100, "refused by the binding " + refusedByTheBinding);
+        refusedByTheLibrary.remove(Status.ERROR_UNSUPPORTED); // what that is depends on the library
         assertEquals(EnumSet.of(Status.ERROR_ARGUMENT, Status.ERROR_SHAPE, Status.ERROR_DTYPE, Status.ERROR_LAYOUT,
-                Status.ERROR_UNSUPPORTED, Status.ERROR_DEVICE), refusedByTheLibrary);
+                Status.ERROR_DEVICE), refusedByTheLibrary);
     }
 
     private void call(Context context) {
