@@ -61,6 +61,7 @@ void test_aliasing(void);
 void test_many(void);
 void test_threads(void);
 void test_large(void);
+void test_quant(void);
 void test_dry_run(void);
 void test_cuda(void);
 

@@ -112,6 +112,7 @@ int main(void) {
   test_many();
   test_threads();
   test_large();
+  test_quant();
   test_dry_run();
   test_cuda();
   printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);

@@ -58,8 +58,8 @@ static void every_code(fastnorm_context* context) {
   fails(context, &c, FASTNORM_ERROR_LAYOUT, "x.strides[1] is 2");
 
   make_call(&c);
-  c.args.quant_scheme = FASTNORM_QUANT_PER_ROW;
-  fails(context, &c, FASTNORM_ERROR_UNSUPPORTED, "quant_scheme is 2");
+  c.args.flags = FASTNORM_NORM_PDL_WAIT;
+  fails(context, &c, FASTNORM_ERROR_UNSUPPORTED, "flags is 0x1");
 
   make_call(&c);
   c.tx.tensor.device_type = FASTNORM_DEVICE_CUDA;

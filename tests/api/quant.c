@@ -1,0 +1,586 @@
+/* Quantised outputs that can be worked out by hand. x is 1 (or -1), so the root mean square is 1 and
+ * each result is the weight of its row and column: the tests choose the values to be quantised. */
+#include <math.h>
+
+#include "api/api_test.h"
+
+enum { kMost = 1000 * 384, kFill = 0xaa };
+
+static float x_values[kMost], y_values[kMost], z_values[kMost];
+static uint8_t codes[kMost + 64];
+static union {
+  float f32[8192];
+  uint8_t bytes[4 * 8192];
+} scales;
+
+typedef struct quant_call {
+  int64_t rows, n;
+  tensor_of x, weight, y, quantized, scale, global_scale, amax;
+  fastnorm_norm_args args;
+} quant_call;
+
+/* Rows whose results are z [rows, n]. n must be 2, 3 or 5 times a power of two, for n * (1 / n) = 1. */
+static void make_call(quant_call* c, float* z, int64_t rows, int64_t n) {
+  int64_t i;
+  /* A weight of -0 would lose its sign in weight + weight_offset, so x gives it to the product. */
+  for (i = 0; i < rows * n; ++i) x_values[i] = z[i] == 0 && signbit(z[i]) ? -1.0f : 1.0f;
+  memset(codes, kFill, sizeof codes);
+  memset(&scales, kFill, sizeof scales);
+  c->rows = rows;
+  c->n = n;
+  c->args = empty_args();
+  c->args.x = make_rows(&c->x, x_values, FASTNORM_DTYPE_F32, rows, n);
+  c->args.weight = make_rows(&c->weight, z, FASTNORM_DTYPE_F32, rows, n);
+}
+
+static void with_scheme(quant_call* c, fastnorm_quant_scheme scheme, fastnorm_dtype_id dtype) {
+  c->args.quant_scheme = scheme;
+  c->args.quantized = make_rows(&c->quantized, codes, dtype, c->rows, c->n);
+}
+
+static void with_row_scales(quant_call* c, fastnorm_dtype_id dtype) {
+  c->args.scale = make_vector(&c->scale, &scales, dtype, c->rows);
+}
+
+static void with_block_scales(quant_call* c, fastnorm_dtype_id dtype, int64_t blocks) {
+  c->args.scale = make_rows(&c->scale, &scales, dtype, c->rows, blocks);
+}
+
+static void with_amax(quant_call* c, float* amax) {
+  c->args.amax = make_vector(&c->amax, amax, FASTNORM_DTYPE_F32, 1);
+}
+
+/* Runs the call; the first `count` codes must be these, and the byte after them untouched. */
+static void gives(fastnorm_context* context, const quant_call* c, const uint8_t* expected,
+                  size_t count, const char* what) {
+  size_t i;
+  CHECK_OK(fastnorm_norm(context, &c->args, NULL, 0, NULL));
+  for (i = 0; i < count; ++i) {
+    if (codes[i] == expected[i]) continue;
+    printf("%s: code %d is 0x%02x, required 0x%02x\n", what, (int)i, codes[i], expected[i]);
+  }
+  CHECK(memcmp(codes, expected, count) == 0);
+  CHECK(codes[count] == kFill);
+}
+#define GIVES(context, call, expected) gives(context, call, expected, sizeof(expected), #expected)
+
+/* --- a given scale --- */
+
+static void tensor_e4m3(fastnorm_context* context) {
+  float z[16] = {0,       -0.0f,    2,         1,
+                 3.5f,    896,      1000,      -1000, /* halved: 0, 1, 1/2, 1.75, 448, 500 */
+                 0x1p-8f, 0x1p-9f,  0x1.8p-8f, 2.125f,
+                 2.375f,  INFINITY, -INFINITY, NAN};
+  static const uint8_t e4m3[16] = {0x00, 0x80, 0x38, 0x30, 0x3e, 0x7e, 0x7e, 0xfe,
+                                   0x01, 0x00, 0x02, 0x38, 0x3a, 0x7e, 0xfe, 0x7f};
+  float scale = 2;
+  quant_call c;
+  make_call(&c, z, 1, 16);
+  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
+  c.args.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  GIVES(context, &c, e4m3);
+  CHECK(scale == 2);
+}
+
+static void tensor_e5m2(fastnorm_context* context) {
+  float z[16] = {0,       -0.0f,  1,       1.25f,  57344,    60000,     0x1p-16f, 0x1p-17f,
+                 -1.125f, 1.375f, 0.0625f, -60000, INFINITY, -INFINITY, NAN,      0x1.8p-16f};
+  static const uint8_t e5m2[16] = {0x00, 0x80, 0x3c, 0x3d, 0x7b, 0x7b, 0x01, 0x00,
+                                   0xbc, 0x3e, 0x2c, 0xfb, 0x7b, 0xfb, 0x7f, 0x02};
+  float scale = 1;
+  quant_call c;
+  make_call(&c, z, 1, 16);
+  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E5M2);
+  c.args.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  GIVES(context, &c, e5m2);
+}
+
+static void tensor_i8(fastnorm_context* context) {
+  float z[16] = {0,   1,   0.25f, 0.75f, -0.75f,   -0.25f,    63.5f, 64,
+                 -64, -65, -63,   1e30f, INFINITY, -INFINITY, NAN,   1.25f};
+  static const uint8_t i8[16] = {0,    2,    0,    2,   0xfe, 0,    127, 127, /* 2 z */
+                                 0x80, 0x80, 0x82, 127, 127,  0x80, 0,   2};
+  float scale = 0.5f;
+  quant_call c;
+  make_call(&c, z, 1, 16);
+  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_I8);
+  c.args.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  GIVES(context, &c, i8);
+}
+
+/* --- a scale a row --- */
+
+/* Six rows: largest magnitude 448, 896 and 449; zeros; a NaN; an Inf. */
+static void six_rows(float* z) {
+  static const float rows[6][4] = {{448, -1, 0.5f, 0}, {-896, 2, 1, 0},
+                                   {449, 0, 1, -2},    {0, -0.0f, 0, 0},
+                                   {1, NAN, 2, 3},     {1, -1, INFINITY, -INFINITY}};
+  memcpy(z, rows, sizeof rows);
+}
+
+static void rows_e4m3(fastnorm_context* context) {
+  float z[24], small[8] = {1.75f, -1, 0, 0, 0x1p-20f, 0, 0, 0};
+  static const uint8_t by_division[24] = {0x7e, 0xb8, 0x30, 0x00, 0xfe, 0x38, 0x30, 0x00,
+                                          0x7e, 0x00, 0x38, 0xc0, 0x00, 0x80, 0x00, 0x00,
+                                          0x7f, 0x7f, 0x7f, 0x7f, 0x00, 0x80, 0x7f, 0x7f};
+  static const uint8_t floored[8] = {0x76, 0xf0, 0, 0, 0, 0, 0, 0};
+  static const uint8_t clamped[24] = {0x7e, 0xc0, 0x38, 0x00, 0xfe, 0x48, 0x40, 0x00,
+                                      0x7e, 0x00, 0x40, 0xc8, 0x00, 0x80, 0x00, 0x00,
+                                      0x7f, 0x7f, 0x7f, 0x7f, 0x40, 0xc0, 0x7e, 0xfe};
+  quant_call c;
+  six_rows(z);
+  make_call(&c, z, 6, 4);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  GIVES(context, &c, by_division);
+  CHECK(scales.f32[0] == 1 && scales.f32[1] == 2 && scales.f32[2] == 449.0f / 448.0f);
+  CHECK(scales.f32[3] == 1e-10f / 448.0f);
+  CHECK(isnan(scales.f32[4]) && isinf(scales.f32[5]) && scales.f32[5] > 0);
+  CHECK(scales.bytes[24] == kFill);
+
+  make_call(&c, z, 6, 4);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  c.args.clamp = 224; /* makes it the largest magnitude of the rows that have more */
+  GIVES(context, &c, clamped);
+  CHECK(scales.f32[0] == 0.5f && scales.f32[1] == 0.5f && scales.f32[2] == 0.5f);
+  CHECK(isnan(scales.f32[4]) && scales.f32[5] == 0.5f);
+
+  make_call(&c, small, 2, 4);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  c.args.amax_floor = 3.5f; /* scale 2^-7 for both rows */
+  GIVES(context, &c, floored);
+  CHECK(scales.f32[0] == 0x1p-7f && scales.f32[1] == 0x1p-7f);
+}
+
+static void rows_i8(fastnorm_context* context) {
+  float z[8] = {127, -126, 0.5f, 1.5f, -254, 2, 3, 5};
+  static const uint8_t i8[8] = {127, 0x82, 0, 2, 0x81, 1, 2, 2};
+  quant_call c;
+  make_call(&c, z, 2, 4);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_I8);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  GIVES(context, &c, i8);
+  CHECK(scales.f32[0] == 1 && scales.f32[1] == 2);
+}
+
+static void rows_pow2(fastnorm_context* context) {
+  float z[24];
+  static const uint8_t exponents[6] = {127, 128, 128, 85, 0xff, 254};
+  static const uint8_t pow2[24] = {0x7e, 0xb8, 0x30, 0x00, 0xfe, 0x38, 0x30, 0x00,
+                                   0x76, 0x00, 0x30, 0xb8, 0x00, 0x80, 0x00, 0x00,
+                                   0x7f, 0x7f, 0x7f, 0x7f, 0x00, 0x80, 0x7e, 0xfe};
+  const fastnorm_dtype_id bytes[2] = {FASTNORM_DTYPE_F8_E8M0FNU, FASTNORM_DTYPE_U8};
+  quant_call c;
+  int i;
+  six_rows(z);
+  for (i = 0; i < 2; ++i) {
+    make_call(&c, z, 6, 4);
+    with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+    with_row_scales(&c, bytes[i]);
+    c.args.scale_pow2 = 1;
+    GIVES(context, &c, pow2);
+    CHECK(memcmp(scales.bytes, exponents, 6) == 0);
+    CHECK(scales.bytes[6] == kFill);
+  }
+  make_call(&c, z, 6, 4);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  c.args.scale_pow2 = 1;
+  GIVES(context, &c, pow2);
+  CHECK(scales.f32[0] == 1 && scales.f32[1] == 2 && scales.f32[2] == 2);
+  CHECK(scales.f32[3] == 0x1p-42f && isnan(scales.f32[4]) && scales.f32[5] == 0x1p127f);
+}
+
+/* --- a scale a block --- */
+
+/* Two rows of 96, blocks of 64 and 32 columns: largest magnitudes 448 and 896, 224 and 1792. */
+static void make_blocks(quant_call* c) {
+  static const float most[4] = {448, 896, 224, 1792};
+  int64_t i;
+  for (i = 0; i < 2 * 96; ++i) z_values[i] = most[i / 96 * 2 + i % 96 / 64] / (i % 2 == 0 ? 1 : -4);
+  make_call(c, z_values, 2, 96);
+  with_scheme(c, FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN);
+  c->args.quant_block_size = 64;
+}
+
+/* Every even code is 448, every odd one -112. */
+static void check_block_codes(void) {
+  int i, wrong = 0;
+  for (i = 0; i < 2 * 96; ++i) wrong += codes[i] != (i % 2 == 0 ? 0x7e : 0xee);
+  CHECK(wrong == 0);
+  CHECK(codes[2 * 96] == kFill);
+}
+
+static void blocks(fastnorm_context* context) {
+  quant_call c;
+  float untouched;
+  memset(&untouched, kFill, sizeof untouched);
+
+  make_blocks(&c);
+  with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  check_block_codes();
+  CHECK(scales.f32[0] == 1 && scales.f32[1] == 2 && scales.f32[2] == 0.5f && scales.f32[3] == 4);
+
+  make_blocks(&c);
+  with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
+  c.scale.tensor.strides = NULL;
+  c.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  check_block_codes();
+  CHECK(scales.f32[0] == 1 && scales.f32[1] == 0.5f && scales.f32[2] == 2 && scales.f32[3] == 4);
+
+  make_blocks(&c); /* columns 5 floats apart, rows 2 */
+  with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
+  c.scale.strides[0] = 2;
+  c.scale.strides[1] = 5;
+  c.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  check_block_codes();
+  CHECK(scales.f32[0] == 1 && scales.f32[2] == 0.5f && scales.f32[5] == 2 && scales.f32[7] == 4);
+  CHECK(memcmp(&scales.f32[1], &untouched, sizeof untouched) == 0);
+  CHECK(memcmp(&scales.f32[3], &untouched, sizeof untouched) == 0);
+  CHECK(memcmp(&scales.f32[6], &untouched, sizeof untouched) == 0);
+
+  make_blocks(&c);
+  with_block_scales(&c, FASTNORM_DTYPE_F8_E8M0FNU, 2);
+  c.args.scale_pow2 = 1;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  check_block_codes();
+  CHECK(scales.bytes[0] == 127 && scales.bytes[1] == 128 && scales.bytes[2] == 126);
+  CHECK(scales.bytes[3] == 129 && scales.bytes[4] == kFill);
+
+  make_blocks(&c); /* one block of 128 columns holds the row */
+  with_block_scales(&c, FASTNORM_DTYPE_F32, 1);
+  c.args.quant_block_size = 128;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(scales.f32[0] == 2 && scales.f32[1] == 4);
+  CHECK(codes[0] == 0x76 && codes[1] == 0xe6); /* 224 and -56 */
+}
+
+static void mxfp8(fastnorm_context* context) {
+  static const uint8_t e4m3[8] = {127, 119, 0, 128, 0xff, 254, 127, 0};
+  static const uint8_t e5m2[8] = {120, 112, 0, 121, 0xff, 254, 120, 0};
+  static const float first[8] = {448, 1, 0, 449, NAN, INFINITY, -448, 0x1p-149f};
+  static const uint8_t codes_e4m3[8] = {0x7e, 0x78, 0x00, 0x76, 0x7f, 0x7e, 0xfe, 0x00};
+  static const uint8_t codes_e5m2[8] = {0x7b, 0x78, 0x00, 0x77, 0x7f, 0x7b, 0xfb, 0x00};
+  quant_call c;
+  int i, k, five;
+  for (five = 0; five < 2; ++five) {
+    int wrong = 0;
+    for (i = 0; i < 8 * 32; ++i) z_values[i] = i % 32 == 7 ? first[i / 32] : 0.0f;
+    make_call(&c, z_values, 4, 64);
+    with_scheme(&c, FASTNORM_QUANT_MXFP8, five ? FASTNORM_DTYPE_F8_E5M2 : FASTNORM_DTYPE_F8_E4M3FN);
+    with_block_scales(&c, FASTNORM_DTYPE_F8_E8M0FNU, 2);
+    CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+    CHECK(memcmp(scales.bytes, five ? e5m2 : e4m3, 8) == 0);
+    CHECK(scales.bytes[8] == kFill);
+    for (i = 0; i < 8; ++i) {
+      CHECK(codes[i * 32 + 7] == (five ? codes_e5m2 : codes_e4m3)[i]);
+      for (k = 0; k < 32; ++k) wrong += k != 7 && codes[i * 32 + k] != (i == 4 ? 0x7f : 0);
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+/* Tiles of 128 rows x 4 scales: the scale at each byte, and zeros where there is none. */
+static void swizzled(fastnorm_context* context) {
+  enum { kRows = 130, kScales = 5, kBytes = 2 * 2 * 512 };
+  quant_call c;
+  int i, wrong = 0;
+  for (i = 0; i < kRows * kScales * 32; ++i) z_values[i] = ldexpf(448, i / 32 % 11 - 5);
+  make_call(&c, z_values, kRows, kScales * 32);
+  with_scheme(&c, FASTNORM_QUANT_MXFP8, FASTNORM_DTYPE_F8_E4M3FN);
+  c.args.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_U8, kBytes);
+  c.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  for (i = 0; i < kRows * kScales * 32; ++i) wrong += codes[i] != 0x7e;
+  CHECK(wrong == 0);
+  for (i = 0; i < kBytes; ++i) {
+    const int tile = i / 512, line = i % 512 / 16, place = i % 16;
+    const int row = tile / 2 * 128 + place / 4 * 32 + line, k = tile % 2 * 4 + place % 4;
+    const int there = row < kRows && k < kScales;
+    wrong += scales.bytes[i] != (there ? 127 + (row * kScales + k) % 11 - 5 : 0);
+  }
+  CHECK(wrong == 0);
+  CHECK(scales.bytes[kBytes] == kFill);
+  CHECK(scales.bytes[16] == 127 + 5 % 11 - 5);         /* row 1, scale 0 */
+  CHECK(scales.bytes[4] == 127 + 160 % 11 - 5);        /* row 32, scale 0 */
+  CHECK(scales.bytes[512] == 127 + 4 - 5);             /* row 0, scale 4 */
+  CHECK(scales.bytes[1024 + 1] == 127 + 641 % 11 - 5); /* row 128, scale 1 */
+}
+
+/* --- fp4 --- */
+
+static void nvfp4(fastnorm_context* context) {
+  float z[7 * 16] = {
+      6,  0.5f, 1, 1.5f, 2, 3, 4, -6, 0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5, -0.0f, /* sf 1 */
+      12, -12,  1, 2,    3, 4, 6, 8,  -1,    -2,    -3,    -4,    -6,   -8,   0, 0.5f,  /* sf 2 */
+      0,  -0.0f};                                                                       /* sf 0 */
+  static const uint8_t fp4[7 * 8] = {
+      0x17, 0x32, 0x54, 0xf6, 0x20, 0x42, 0x64, 0x86, /* ties to even */
+      0xf7, 0x21, 0x43, 0x65, 0xa9, 0xcb, 0xed, 0x00, 0x80, 0,    0,    0,
+      0,    0,    0,    0,    0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77, 0x77, /* a NaN */
+      0x07, 0x0f, 0,    0,    0,    0,    0,    0,                            /* Inf, 1 and -Inf */
+      0x80, 0,    0,    0,    0,    0,    0,    0, /* too small for a scale */
+      0x70, 0,    0,    0,    0,    0,    0,    0};
+  static const uint8_t sf[7] = {0x38, 0x40, 0, 0x7f, 0x7e, 0, 0x7e};
+  static const uint8_t halved[7] = {0x30, 0x38, 0, 0x7f, 0x7e, 0, 0x7e};
+  const fastnorm_dtype_id dtypes[3] = {FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F4_E2M1FN_X2,
+                                       FASTNORM_DTYPE_U8};
+  float global = 2;
+  quant_call c;
+  int i;
+  z[3 * 16] = 1, z[3 * 16 + 9] = NAN;
+  z[4 * 16] = INFINITY, z[4 * 16 + 1] = 1, z[4 * 16 + 2] = -INFINITY;
+  z[5 * 16] = 0.001f, z[5 * 16 + 1] = -0.001f;
+  z[6 * 16 + 1] = 1e6f;
+  for (i = 0; i < 3; ++i) {
+    make_call(&c, z, 7, 16);
+    with_scheme(&c, FASTNORM_QUANT_NVFP4, dtypes[i]);
+    if (i > 0) c.args.quantized = make_rows(&c.quantized, codes, dtypes[i], 7, 8);
+    with_block_scales(&c, i > 0 ? FASTNORM_DTYPE_U8 : FASTNORM_DTYPE_F8_E4M3FN, 1);
+    GIVES(context, &c, fp4);
+    CHECK(memcmp(scales.bytes, sf, sizeof sf) == 0);
+    CHECK(scales.bytes[7] == kFill);
+  }
+  make_call(&c, z, 7, 16);
+  with_scheme(&c, FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN);
+  with_block_scales(&c, FASTNORM_DTYPE_F8_E4M3FN, 1);
+  c.args.global_scale = make_vector(&c.global_scale, &global, FASTNORM_DTYPE_F32, 1);
+  GIVES(context, &c, fp4); /* the scales halve, the products with them stay */
+  CHECK(memcmp(scales.bytes, halved, sizeof halved) == 0);
+  CHECK(global == 2);
+}
+
+/* --- with other outputs --- */
+
+static void sources(fastnorm_context* context) {
+  static uint16_t x[4] = {0x3f80, 0x3f80, 0x3f80, 0x3f80}, y[4]; /* bf16 ones */
+  float z[4] = {1.0625f + 0x1p-12f, 448, -0x1.008p8f, 0};        /* above a tie, exact, below 257 */
+  float scale = 1, amax = 0;
+  quant_call c;
+  make_call(&c, z, 1, 4);
+  c.args.x = make_rows(&c.x, x, FASTNORM_DTYPE_BF16, 1, 4);
+  c.args.y = make_rows(&c.y, y, FASTNORM_DTYPE_BF16, 1, 4);
+  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
+  c.args.scale = make_vector(&c.scale, &scale, FASTNORM_DTYPE_F32, 1);
+  with_amax(&c, &amax);
+  c.args.clamp = 256.5f;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(codes[0] == 0x39 && codes[1] == 0x78 && codes[2] == 0xf8 && codes[3] == 0);
+  CHECK(amax == 256.5f);                   /* what is quantised */
+  CHECK(y[0] == 0x3f88 && y[1] == 0x43e0); /* rounded, not clamped */
+  CHECK(y[2] == 0xc380 && y[3] == 0);
+  c.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
+  c.args.clamp = 0;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(codes[0] == 0x38 && codes[1] == 0x7e && codes[2] == 0xf8);
+  CHECK(amax == 448);
+}
+
+static void in_place(fastnorm_context* context) {
+  float z[24], other[24];
+  uint8_t first[24];
+  quant_call c;
+  int i;
+  six_rows(z);
+  make_call(&c, z, 6, 4);
+  c.args.y = make_rows(&c.y, y_values, FASTNORM_DTYPE_F32, 6, 4);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  memcpy(first, codes, 24);
+  memcpy(other, scales.f32, 24);
+  for (i = 0; i < 24; ++i) CHECK(isnan(z[i]) ? isnan(y_values[i]) : y_values[i] == z[i]);
+  make_call(&c, z, 6, 4);
+  c.args.y = make_rows(&c.y, x_values, FASTNORM_DTYPE_F32, 6, 4);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(memcmp(codes, first, 24) == 0);
+  CHECK(memcmp(scales.f32, other, 24) == 0);
+  CHECK(memcmp(x_values, y_values, sizeof z) == 0);
+}
+
+static void largest_magnitude(fastnorm_context* context) {
+  float z[8] = {1, -3, 2, 0, -0.5f, 0, 0, 2.5f}, amax = 0;
+  static uint16_t x[8], y[8];
+  quant_call c;
+  int i;
+  make_call(&c, z, 2, 4); /* of y, where nothing is quantised */
+  c.args.y = make_rows(&c.y, y_values, FASTNORM_DTYPE_F32, 2, 4);
+  with_amax(&c, &amax);
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(amax == 3 && y_values[1] == -3 && codes[0] == kFill);
+  amax = 3.5f;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(amax == 3.5f);
+  z[6] = -4;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(amax == 4);
+  z[6] = -INFINITY;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(isinf(amax) && amax > 0);
+  z[2] = NAN;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(isnan(amax));
+  z[2] = z[6] = 0;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(isnan(amax)); /* a NaN of an earlier call stays */
+
+  z[1] = -(1 + 0x1p-12f); /* y rounds it to -1 */
+  z[7] = 0.25f;
+  make_call(&c, z, 2, 4);
+  for (i = 0; i < 8; ++i) x[i] = 0x3f80;
+  c.args.x = make_rows(&c.x, x, FASTNORM_DTYPE_BF16, 2, 4);
+  c.args.y = make_rows(&c.y, y, FASTNORM_DTYPE_BF16, 2, 4);
+  with_amax(&c, &amax);
+  amax = 0;
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(amax == 1);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_I8);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(amax == 1 + 0x1p-12f);
+}
+
+/* --- threads, rows, queries, devices --- */
+
+static void same_bytes_of_threads(void) {
+  enum { kRows = 1000, kN = 384, kCodes = kRows * kN / 2, kScales = 8 * 6 * 512 };
+  static uint8_t first_codes[kCodes], first_scales[kScales];
+  static float first_y[kMost];
+  float first_amax = 0;
+  int32_t threads;
+  fill_random(z_values, kMost, 5);
+  for (threads = 1; threads <= 3; threads += 2) {
+    fastnorm_context_options options = empty_options();
+    fastnorm_info info = empty_info();
+    fastnorm_context* context;
+    float amax = 0;
+    quant_call c;
+    options.num_threads = threads;
+    context = cpu_context(&options);
+    make_call(&c, z_values, kRows, kN);
+    c.args.y = make_rows(&c.y, y_values, FASTNORM_DTYPE_F32, kRows, kN);
+    with_scheme(&c, FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN);
+    c.args.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_F8_E4M3FN, kScales);
+    c.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+    with_amax(&c, &amax);
+    CHECK_OK(fastnorm_norm_query(context, &c.args, &info));
+    CHECK(info.blocks == (uint64_t)threads);
+    CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+    CHECK(codes[kCodes] == kFill && scales.bytes[kScales] == kFill);
+    if (threads == 1) {
+      int i;
+      for (i = 0; i < kMost; ++i) {
+        if (fabsf(z_values[i]) > first_amax) first_amax = fabsf(z_values[i]);
+      }
+      memcpy(first_codes, codes, kCodes);
+      memcpy(first_scales, &scales, kScales);
+      memcpy(first_y, y_values, sizeof first_y);
+    }
+    CHECK(amax == first_amax);
+    CHECK(memcmp(codes, first_codes, kCodes) == 0);
+    CHECK(memcmp(&scales, first_scales, kScales) == 0);
+    CHECK(memcmp(y_values, first_y, sizeof first_y) == 0);
+    fastnorm_context_destroy(context);
+  }
+}
+
+static void without_rows(fastnorm_context* context) {
+  float z[4] = {1, 2, 3, 4}, amax = 0.5f;
+  fastnorm_info info = empty_info();
+  quant_call c;
+  make_call(&c, z, 0, 4);
+  c.args.weight = NULL;
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  with_amax(&c, &amax);
+  CHECK_OK(fastnorm_norm(context, &c.args, NULL, 0, NULL));
+  CHECK(amax == 0.5f && codes[0] == kFill && scales.bytes[0] == kFill);
+  CHECK_OK(fastnorm_norm_query(context, &c.args, &info));
+  CHECK(info.launches == 0 && info.bytes_written == 0);
+}
+
+static void query(fastnorm_context* context) {
+  fastnorm_info info = empty_info();
+  fastnorm_kernel_info kernel;
+  int32_t i, listed = 0;
+  quant_call c;
+  make_blocks(&c);
+  with_block_scales(&c, FASTNORM_DTYPE_F32, 2);
+  CHECK_OK(fastnorm_norm_query(context, &c.args, &info));
+  CHECK(info.workspace_bytes == 0 && info.launches == 1);
+  CHECK(info.bytes_written == 2 * 96 + 4 * 4);
+  memset(&kernel, 0, sizeof kernel);
+  kernel.struct_size = sizeof kernel;
+  for (i = 0; i < fastnorm_kernel_count(); ++i) {
+    fastnorm_kernel_describe(i, &kernel);
+    listed += strcmp(kernel.name, info.kernel) == 0;
+  }
+  CHECK(listed >= 1);
+  CHECK_OK(fastnorm_norm_prepare(context, &c.args));
+  CHECK(codes[0] == kFill && scales.bytes[0] == kFill);
+}
+
+/* CUDA devices do not quantise; a wrong call writes nothing. */
+static void refused(fastnorm_context* context) {
+  const fastnorm_device device = {FASTNORM_DEVICE_CUDA, 0};
+  fastnorm_context_options options = empty_options();
+  fastnorm_context* cuda = NULL;
+  float z[4] = {1, 2, 3, 4}, amax = 0.5f;
+  quant_call c;
+  make_call(&c, z, 1, 4);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  with_amax(&c, &amax);
+  c.args.amax_floor = -1;
+  CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("amax_floor is -1");
+  CHECK(amax == 0.5f && codes[0] == kFill && scales.bytes[0] == kFill);
+  c.args.amax_floor = 0;
+
+  options.flags = FASTNORM_CONTEXT_DRY_RUN;
+  options.dry_run_capability = 90;
+  CHECK_OK(fastnorm_context_create(device, &options, &cuda));
+  if (cuda == NULL) return;
+  c.x.tensor.device_type = c.weight.tensor.device_type = FASTNORM_DEVICE_CUDA;
+  c.quantized.tensor.device_type = c.scale.tensor.device_type = FASTNORM_DEVICE_CUDA;
+  c.amax.tensor.device_type = FASTNORM_DEVICE_CUDA;
+  CHECK_STATUS(fastnorm_norm(cuda, &c.args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
+  CHECK_TEXT("nearest: FASTNORM_QUANT_NONE");
+  c.args.quant_scheme = FASTNORM_QUANT_NONE;
+  c.args.quantized = c.args.scale = NULL;
+  c.args.y = c.args.x;
+  CHECK_STATUS(fastnorm_norm(cuda, &c.args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
+  CHECK_TEXT("amax");
+  c.args.amax = NULL;
+  CHECK_OK(fastnorm_norm_prepare(cuda, &c.args));
+  fastnorm_context_destroy(cuda);
+}
+
+void test_quant(void) {
+  fastnorm_context* context = cpu_context(NULL);
+  tensor_e4m3(context);
+  tensor_e5m2(context);
+  tensor_i8(context);
+  rows_e4m3(context);
+  rows_i8(context);
+  rows_pow2(context);
+  blocks(context);
+  mxfp8(context);
+  swizzled(context);
+  nvfp4(context);
+  sources(context);
+  in_place(context);
+  largest_magnitude(context);
+  same_bytes_of_threads();
+  without_rows(context);
+  query(context);
+  refused(context);
+  fastnorm_context_destroy(context);
+}
