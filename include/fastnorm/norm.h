@@ -13,15 +13,51 @@
  *  a and b are s, or s rounded to the residual's dtype: fastnorm_residual_rounding says which. All
  *  arithmetic is IEEE single precision, each operation rounded to nearest even, subnormals kept, the
  *  square root and the reciprocal correctly rounded; the division by n is a product with the rounded
- *  1/n.
+ *  1/n. Two operations are fused, with one rounding: squares are added to their sum, and the product
+ *  with weight + weight_offset is added to the bias (not with FASTNORM_ROUND_EVERY_STEP).
  *
  *  **Same bits.** A row's results depend on the row's values, weight, bias, n, dtypes and options
  *  only: not on the number or position of rows, strides, alignment, in-place use, other outputs, the
  *  kernel chosen, the GPU model, the CPU's instruction set, the number of threads, the stream or the
  *  run. CPU and GPU sum in different orders and may differ in the last place.
  *
- *  The fields for quantised outputs are part of the struct; this version answers
- *  FASTNORM_ERROR_UNSUPPORTED where one is used.
+ *  **Quantised outputs** are made from z, the value that y is before its rounding, in this order:
+ *
+ *      z     = z rounded to x's dtype         (FASTNORM_QUANT_FROM_ROUNDED)
+ *      z     = min(max(z, -clamp), clamp)     (clamp > 0; NaN stays; y is never clamped)
+ *      A     = max |z| over what shares a scale; NaN if any z is
+ *      scale = by scheme, below: a dequantisation scale, z is about code * scale (* global_scale)
+ *      code  = z * (1 / scale), rounded to nearest even, saturating, Inf too
+ *
+ *  QMAX is 448 for f8_e4m3fn, 57344 for f8_e5m2, 127 for i8, 6 for f4_e2m1fn. NaN gives code 0x7f
+ *  (f8), 0 (i8), 0x7 (f4); i8 saturates to -128 and 127; -0 keeps its sign where the format has one.
+ *
+ *  | scheme     | columns of a scale | codes   | scale                                              |
+ *  |------------|--------------------|---------|----------------------------------------------------|
+ *  | PER_TENSOR | all                | f8, i8  | [1] f32, an input                                  |
+ *  | PER_ROW    | the row            | f8, i8  | x.shape[:-1] (or with a last 1) f32:               |
+ *  |            |                    |         | max(A, amax_floor) / QMAX                          |
+ *  | PER_BLOCK  | 64 or 128          | f8, i8  | x.shape[:-1] + [ceil(n / block)] f32: the same     |
+ *  | MXFP8      | 32                 | f8      | .. + [ceil(n / 32)] e8m0: 2^E with the least E for |
+ *  |            |                    |         | which A <= QMAX * 2^E, from -127 to 127            |
+ *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * global_scale),  |
+ *  |            |                    |         | rounded; code = z / (scale * global_scale)         |
+ *
+ *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A, amax_floor),
+ *  stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is accepted for one-byte
+ *  scales, and for pairs of f4 codes. A row of f4 is n / 2 bytes, element 2i in the low half of byte
+ *  i: [.., n] of f4_e2m1fn, or [.., n/2] of f4_e2m1fn_x2 or u8.
+ *
+ *  Where all of a scale's z are 0 the codes are; where one is NaN the scale is NaN (e8m0 0xff) and all
+ *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's, and
+ *  saturates with scales of powers of two and of e4m3.
+ *
+ *  This version quantises on the CPU; on a CUDA device a scheme or amax is
+ *  FASTNORM_ERROR_UNSUPPORTED.
+ *
+ *  Sources of the formats: OCP 8-bit Floating Point Specification 1.0 (f8), OCP Microscaling Formats
+ *  Specification 1.0 (e8m0, MXFP8; scales here round up, so that nothing saturates), NVIDIA's NVFP4
+ *  as in Transformer Engine.
  */
 #ifndef FASTNORM_NORM_H_
 #define FASTNORM_NORM_H_
@@ -82,11 +118,16 @@ typedef enum fastnorm_quant_source {
   FASTNORM_QUANT_SOURCE_MAX_ENUM = 0x7fffffff
 } fastnorm_quant_source;
 
-/** Order of the scales in memory. */
+/** Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
+ *  first two; nothing outside its shape is written. */
 typedef enum fastnorm_scale_layout {
   FASTNORM_SCALE_ROW_MAJOR = 0,
-  FASTNORM_SCALE_COLUMN_MAJOR = 1,
-  FASTNORM_SCALE_SWIZZLED_128X4 = 2, /**< Tiles of 128 rows x 4 scales, padding zeroed. */
+  FASTNORM_SCALE_COLUMN_MAJOR =
+      1, /**< Without strides: all rows of one column of blocks together. */
+  FASTNORM_SCALE_SWIZZLED_128X4 =
+      2, /**< One-byte scales, a tensor [512 * ceil(rows / 128) * T] with T = ceil(K / 4) for K scales a
+            row: row m, scale k at (m / 128 * T + k / 4) * 512 + m % 32 * 16 + m % 128 / 32 * 4 + k % 4.
+            All padding is written as 0. */
   FASTNORM_SCALE_LAYOUT_MAX_ENUM = 0x7fffffff
 } fastnorm_scale_layout;
 
@@ -125,26 +166,28 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor* weight; /**< [n] or [heads, n], heads = x.shape[-2]; T or f32. NULL = 1. */
   const fastnorm_tensor* bias;   /**< [n] or [heads, n]; T or f32. NULL = 0. */
   const fastnorm_tensor*
-      y; /**< x's shape, T. Output; may be x. Required while `quantized` is unsupported. */
+      y; /**< x's shape, T. Output; may be x. NULL = not stored, where there is `quantized`. */
   const fastnorm_tensor* residual_out; /**< x's shape, T or f32. Output; may be residual, which it
                                           then needs. NULL = not stored. */
   const fastnorm_tensor*
       mean; /**< x.shape[:-1], or that with a last 1; f32. Output, LAYER only. NULL = not stored. */
   const fastnorm_tensor* rstd; /**< As mean. Output. NULL = not stored. */
 
-  fastnorm_quant_scheme quant_scheme; /**< NONE. */
+  fastnorm_quant_scheme quant_scheme; /**< Default: nothing is quantised. */
   int32_t quant_block_size;           /**< PER_BLOCK: 64 or 128 columns; else 0. */
   fastnorm_quant_source quant_source; /**< Default: from the unrounded result. */
   fastnorm_scale_layout scale_layout; /**< Default: row-major. */
-  int32_t scale_pow2; /**< 1 = round dynamic fp8 scales up to a power of two; else 0. */
-  float amax_floor;   /**< Least magnitude a dynamic scale is made from; 0 = 1e-10. */
+  int32_t scale_pow2; /**< PER_ROW, PER_BLOCK with f8: 1 = scales are powers of two; else 0. */
+  float amax_floor;   /**< PER_ROW, PER_BLOCK: least magnitude that a scale is made from, 2^-100 to
+                         2^100; 0 = 1e-10. */
   float clamp;      /**< > 0: results are clamped to [-clamp, clamp] before quantising; 0 = off. */
   int32_t reserved; /**< Must be 0. */
   const fastnorm_tensor* global_scale; /**< [1] f32. NVFP4's second scale; NULL = 1. */
-  const fastnorm_tensor* quantized;    /**< x's shape, the quantised dtype. Output. */
+  const fastnorm_tensor* quantized;    /**< Codes, x's shape (pairs of f4: half of n). Output. */
   const fastnorm_tensor* scale;        /**< Scales: input for PER_TENSOR, else output. */
   const fastnorm_tensor*
-      amax; /**< [1] f32. In and out: the largest magnitude seen is maximised into it. */
+      amax; /**< [1] f32. In and out: raised to the greatest magnitude of what is quantised, or of y
+               where nothing is; NaN wins. The caller sets it to 0 first. NULL = not wanted. */
 } fastnorm_norm_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not
@@ -180,14 +223,16 @@ FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
  *  @param stream          CUDA: the cudaStream_t; NULL = the legacy default stream, and the
  *  runtime's special handles pass. CPU: NULL
  *  @return FASTNORM_OK
- *          FASTNORM_ERROR_ARGUMENT    null context, args, x or y; a struct_size that is too small
- *  or an unknown tail that is not zero; an enum, eps or offset out of range; too small a workspace;
- *  a stream on the CPU FASTNORM_ERROR_SHAPE       ranks or extents that do not fit; n < 1
- *          FASTNORM_ERROR_DTYPE       a dtype that the tensor's role does not allow
- *          FASTNORM_ERROR_LAYOUT      last dimension not contiguous, misaligned address, overlap
- *          FASTNORM_ERROR_UNSUPPORTED a field of a later version, or more rows than a grid holds
- *          FASTNORM_ERROR_DEVICE      a tensor on another device; the CUDA runtime's error, also a
- *  sticky one of earlier work
+ *          FASTNORM_ERROR_ARGUMENT: null context, args or x, no output; a struct_size that is too
+ *          small; an enum, eps, offset or other scalar out of range; too small a workspace; a stream
+ *          on the CPU
+ *          FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n < 1
+ *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
+ *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
+ *          FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
+ *          more rows than a grid holds, a quantised output on a CUDA device
+ *          FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's error, also a sticky
+ *          one of earlier work
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_norm(fastnorm_context* context,
                                            const fastnorm_norm_args* args, void* workspace,

@@ -67,8 +67,8 @@ static inline fastnorm_dtype fastnorm_dtype_of(fastnorm_dtype_id id) {
   return dtype;
 }
 
-/** A view of memory. The address of element (i, j, ..) is data + byte_offset + (i * strides[0] + j
- * * strides[1] + ..) elements.
+/** A view of memory. The address of element (i, j, ..) is data + byte_offset and, in elements,
+ *  i * strides[0] + j * strides[1] + ..
  *
  *  - The last dimension must be contiguous: its stride is 1, or its extent at most 1.
  *  - Leading strides are free: any sign, not multiples of anything, and 0 (broadcast) for inputs.
