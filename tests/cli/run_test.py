@@ -97,6 +97,63 @@ def test_axes(program, rng):
     cases.check("a wider residual_out changes nothing else", wide["y"][2] == plain)
 
 
+def test_quantised(program, rng):
+    """Codes and scales of every scheme, with the shapes that the scheme has, give y back within a step."""
+    cases, (rows, n) = program.cases, (6, 256)
+    tensor_file.write(program.work / "in.safetensors",
+                      make_tensors(rng, "F32", (rows, n), "F32", (n,)) | {"one": ("F32", (1,), np.float32(0.05).tobytes())})
+    # scheme: options, dtypes of codes and scales, scales of a row, greatest error in parts of the scope's greatest magnitude
+    schemes = {
+        "per-tensor": (["--scale", "one"], "F8_E4M3", None, 1, 1 / 16),
+        "per-row": (["--quantized-dtype", "i8"], "I8", "F32", 1, 1 / 250),
+        "per-block": (["--quant-block-size", "64"], "F8_E4M3", "F32", 4, 1 / 16),
+        "mxfp8": ([], "F8_E4M3", "F8_E8M0", 8, 1 / 16),
+        "nvfp4": ([], "U8", "F8_E4M3", 16, 1 / 4),
+    }
+    for scheme, (options, codes_dtype, scale_dtype, scales, step) in schemes.items():
+        scale_out = [] if scheme == "per-tensor" else ["--scale-out", "s"]
+        program.expect(f"run {scheme}", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x", "--weight", "gain",
+                       "--quant-scheme", scheme, "--quantized", "q", "--y", "normal", "--amax", "a", *scale_out, *options)
+        out = tensor_file.read(program.work / "out.safetensors")
+        y = np.frombuffer(out["normal"][2], np.float32).reshape(rows, n)
+        dtype, shape, content = out["q"]
+        cases.equal(f"{scheme}: codes", (dtype, shape), (codes_dtype, (rows, n // 2 if scheme == "nvfp4" else n)))
+        codes = decoded_codes(dtype, content).reshape(rows, n)
+        if scale_dtype is None:
+            scale = np.full((rows, 1), 0.05)
+        else:
+            cases.equal(f"{scheme}: scales", out["s"][:2], (scale_dtype, (rows, scales) if scheme != "per-row" else (rows,)))
+            scale = decoded_scales(scale_dtype, out["s"][2]).reshape(rows, scales)
+        wide = np.repeat(scale, n // scales, axis=1)
+        greatest = np.abs(y).reshape(rows, scales, -1).max(axis=2, keepdims=True).repeat(n // scales, axis=2).reshape(rows, n)
+        worst = np.max(np.abs(codes * wide - y) / greatest)
+        cases.check(f"{scheme}: codes times scales are y", worst <= step, f"{worst} > {step}")
+        cases.check(f"{scheme}: codes are of use", np.abs(codes).max() > 3, np.abs(codes).max())
+        cases.equal(f"{scheme}: amax", np.frombuffer(out["a"][2], np.float32)[0], np.abs(y).max())
+
+
+def decoded_codes(dtype, content):
+    codes = np.frombuffer(content, np.uint8)
+    if dtype == "I8":
+        return codes.view(np.int8).astype(np.float64)
+    if dtype == "U8":  # pairs of e2m1
+        values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        pairs = np.stack([codes & 15, codes >> 4], axis=-1).reshape(-1)
+        return values[pairs & 7] * np.where(pairs & 8, -1, 1)
+    return decoded_scales(dtype, content)
+
+
+def decoded_scales(dtype, content):
+    if dtype == "F32":
+        return np.frombuffer(content, np.float32).astype(np.float64)
+    codes = np.frombuffer(content, np.uint8).astype(np.int64)
+    if dtype == "F8_E8M0":
+        return 2.0 ** (codes - 127)
+    exponent, fraction = codes >> 3 & 15, codes & 7  # e4m3
+    magnitude = np.where(exponent == 0, fraction * 2.0**-9, (8 + fraction) * 2.0 ** (exponent - 10.0))
+    return magnitude * np.where(codes & 128, -1, 1)
+
+
 def test_refused(program, rng):
     """What the library and the program refuse, with whose words; nothing is written then."""
     work = program.work
@@ -121,8 +178,7 @@ def test_refused(program, rng):
     refuse("sum without residual", "--x", "x", "--residual-out", "s", "--residual-out-dtype", "f16", says="residual")
     refuse("no such tensor", "--x", "nix", says=("has no tensor 'nix'", "gain, residual, shift, short, x"))
     refuse("two outputs of one name", "--x", "x", "--rstd", "y", code=USAGE, says="two outputs are named 'y'")
-    for options in (["--quant-scheme", "per-row", "--quantized", "q", "--scale-out", "s"], ["--clamp", "3"],
-                    ["--amax", "a"], ["--amax-floor", "1e-3"], ["--quant-block-size", "64"], ["--scale-pow2"],
+    for options in (["--quant-scheme", "per-row", "--quantized", "q"], ["--clamp", "3"], ["--amax-floor", "1e-3"], ["--quant-block-size", "64"], ["--scale-pow2"],
                     ["--quant-source", "rounded"], ["--scale-layout", "column-major"], ["--quantized", "q"],
                     ["--pdl-wait"], ["--pdl-trigger"], ["--global-scale", "gain"], ["--scale", "gain"]):
         refuse(f"quantisation or flag {options[0]}", "--x", "x", *options, says="FASTNORM_ERROR_")
@@ -185,6 +241,7 @@ def test(program):
     rng = np.random.default_rng(7)
     test_round_trip(program, rng)
     test_axes(program, rng)
+    test_quantised(program, rng)
     test_refused(program, rng)
     test_bad_files(program)
 

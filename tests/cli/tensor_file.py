@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 
-SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "U8": 1, "F8_E4M3": 1}
+SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
 
 
 def raw_file(header, data=b""):

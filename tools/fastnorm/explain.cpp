@@ -54,6 +54,11 @@ class Question {
     if (!options.no_weight) weight_ = TensorView(target, regions_.next(), parameters, columns);
     if (options.bias) bias_ = TensorView(target, regions_.next(), parameters, columns);
     if (options.statistics) rstd_ = TensorView(target, regions_.next(), f32, statistics);
+    if (options.norm.quantises()) {
+      const QuantTensors quant = options.norm.quant_tensors(shape);
+      quantized_ = TensorView(target, regions_.next(), quant.codes, quant.codes_shape);
+      scale_ = TensorView(target, regions_.next(), quant.scale, quant.scale_shape);
+    }
   }
 
   fastnorm_norm_args args() {
@@ -66,6 +71,8 @@ class Question {
     args.y = y_.get();
     args.residual_out = residual_out_.get();
     args.rstd = rstd_.get();
+    args.quantized = quantized_.get();
+    args.scale = scale_.get();
     return args;
   }
 
@@ -98,7 +105,7 @@ class Question {
   const ExplainOptions& options_;
   Target target_;
   Regions regions_;
-  TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_;
+  TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_;
 };
 
 Json to_json(const fastnorm_info& info, bool cuda) {

@@ -4,16 +4,26 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "library.h"
 
 namespace fastnorm::tool {
+
+// What a scheme's outputs are like where nothing else is said.
+struct QuantTensors {
+  fastnorm_dtype codes = {}, scale = {};
+  std::vector<int64_t> codes_shape, scale_shape;
+};
 
 class NormOptions {
  public:
   void add_to(CLI::App& command);
   // Sets the scalar fields of `args`, struct_size included.
   void apply(fastnorm_norm_args* args) const;
+  bool quantises() const { return quant_scheme_ != "none"; }
+  // For rows of a shape; f4 as pairs in u8, which every file format has.
+  QuantTensors quant_tensors(const std::vector<int64_t>& shape) const;
 
  private:
   std::string kind_ = "rms", rounding_ = "once", residual_rounding_ = "exact";

@@ -19,7 +19,7 @@ struct Names {
 struct RunOptions {
   std::string input, output, device = "cpu";
   Names names;
-  std::string residual_out_dtype, quantized_dtype = "f8_e4m3", scale_dtype = "f32";
+  std::string residual_out_dtype, quantized_dtype, scale_dtype;  // empty = by the scheme
   std::vector<int64_t> scale_shape;
   bool in_place = false;
   int32_t threads = 1;
@@ -101,13 +101,15 @@ class Run {
     make(names_.residual_out, &residual_out_, &residual_, sum_dtype, shape);
     make(names_.mean, &mean_, nullptr, f32, rows);
     make(names_.rstd, &rstd_, nullptr, f32, rows);
-    make(names_.quantized, &quantized_, nullptr, find_dtype(options_.quantized_dtype)->dtype,
-         shape);
     make(names_.amax, &amax_, nullptr, f32, {1});
-    if (!names_.scale_out.empty()) {
-      make(names_.scale_out, &scale_, nullptr, find_dtype(options_.scale_dtype)->dtype,
-           options_.scale_shape.empty() ? rows : options_.scale_shape);
-    }
+    const QuantTensors quant = options_.norm.quant_tensors(shape);
+    const auto or_else = [](const std::string& name, fastnorm_dtype otherwise) {
+      return name.empty() ? otherwise : find_dtype(name)->dtype;
+    };
+    make(names_.quantized, &quantized_, nullptr, or_else(options_.quantized_dtype, quant.codes),
+         quant.codes_shape);
+    make(names_.scale_out, &scale_, nullptr, or_else(options_.scale_dtype, quant.scale),
+         options_.scale_shape.empty() ? quant.scale_shape : options_.scale_shape);
   }
 
   // --y may be left at its default; beside --quantized it is then not wanted.
@@ -218,15 +220,19 @@ void add_tensor_options(CLI::App& command, RunOptions& options) {
                   "x's dtype or f32; default: the residual's")
       ->check(dtypes)
       ->group("Outputs");
-  command.add_option("--quantized-dtype", options.quantized_dtype, "such as f8_e4m3, f8_e5m2, i8")
+  command
+      .add_option("--quantized-dtype", options.quantized_dtype,
+                  "f8_e4m3, f8_e5m2 or i8; default: f8_e4m3, and pairs in u8 for nvfp4")
       ->check(dtypes)
-      ->capture_default_str()
       ->group("Outputs");
-  command.add_option("--scale-dtype", options.scale_dtype, "f32, f8_e8m0 or f8_e4m3")
+  command
+      .add_option("--scale-dtype", options.scale_dtype,
+                  "f32, f8_e8m0, f8_e4m3 or u8; default: what the scheme has")
       ->check(dtypes)
-      ->capture_default_str()
       ->group("Outputs");
-  command.add_option("--scale-shape", options.scale_shape, "such as 4096,32; default: one a row")
+  command
+      .add_option("--scale-shape", options.scale_shape,
+                  "such as 4096,32; default: what the scheme has")
       ->delimiter(',')
       ->check(CLI::Range(int64_t{0}, kMaxExtent))
       ->group("Outputs");

@@ -125,7 +125,7 @@ TEST(CpuBackend, KernelSetsAndBuildInfoNameEveryLevel) {
   std::string line = "cpu:";
   for (size_t i = 0; i < sets.size(); ++i) {
     EXPECT_STREQ(sets[i].arch, built[i].name);
-    EXPECT_EQ(sets[i].norm.size(), 24u);
+    EXPECT_EQ(sets[i].norm.size(), 36u);
     line += std::string(" ") + built[i].name;
   }
   EXPECT_EQ(cpu_backend().build_info(), line + "\n");
