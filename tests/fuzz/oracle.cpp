@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <initializer_list>
 
 namespace fastnorm::fuzz {
 namespace {
@@ -13,6 +15,17 @@ constexpr int64_t kMostSpans = 4096;
 uint32_t id_of(fastnorm_dtype d) {
   return d.code | uint32_t{d.bits} << 8 | uint32_t{d.lanes} << 16;
 }
+
+// An enum field as the number it holds, which may be none of its names.
+template <class Enum>
+uint32_t number(const Enum& field) {
+  uint32_t value;
+  static_assert(sizeof field == sizeof value);
+  std::memcpy(&value, &field, sizeof value);
+  return value;
+}
+
+int64_t bits_of(fastnorm_dtype d) { return int64_t{d.bits} * d.lanes; }
 
 bool is_row_dtype(uint32_t id) {
   return id == FASTNORM_DTYPE_F32 || id == FASTNORM_DTYPE_F16 || id == FASTNORM_DTYPE_BF16;
@@ -42,9 +55,11 @@ int64_t stride_of(const fastnorm_tensor& t, int32_t dim) {
 }
 
 bool on_device(const fastnorm_tensor& t, int32_t device_type) {
-  const int32_t same =
-      device_type == FASTNORM_DEVICE_CPU ? FASTNORM_DEVICE_CUDA_HOST : FASTNORM_DEVICE_CUDA_MANAGED;
-  return t.device_type == device_type || t.device_type == same;
+  if (device_type == FASTNORM_DEVICE_CPU) {
+    return t.device_type == FASTNORM_DEVICE_CPU || t.device_type == FASTNORM_DEVICE_CUDA_HOST;
+  }
+  return t.device_id == 0 &&
+         (t.device_type == FASTNORM_DEVICE_CUDA || t.device_type == FASTNORM_DEVICE_CUDA_MANAGED);
 }
 
 // --- one tensor ---
@@ -52,14 +67,17 @@ bool on_device(const fastnorm_tensor& t, int32_t device_type) {
 const char* tensor_fault(const fastnorm_tensor& t, int32_t device_type) {
   if (!on_device(t, device_type)) return "a tensor on another device";
   if (t.ndim < 1 || t.ndim > 4) return "a rank that no tensor may have";
+  if (t.shape == nullptr) return "a tensor without a shape";
+  int64_t product = 1;
   for (int32_t i = 0; i < t.ndim; ++i) {
     if (t.shape[i] < 0) return "a negative extent";
+    if (__builtin_mul_overflow(product, t.shape[i], &product)) return "too many elements";
   }
-  const int64_t count = elements_of(t);
-  if (count == 0) return nullptr;
-  if (count > 0 && t.data == nullptr) return "no memory for elements";
+  if (product == 0) return nullptr;
+  if (t.data == nullptr) return "no memory for elements";
   const uintptr_t address = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
-  if (address % (t.dtype.bits / 8) != 0) return "an address that does not suit the dtype";
+  const auto bytes = static_cast<uintptr_t>(std::max<int64_t>(bits_of(t.dtype) / 8, 1));
+  if (address % bytes != 0) return "an address that does not suit the dtype";
   return nullptr;
 }
 
@@ -69,8 +87,6 @@ const char* row_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_
   const uint32_t id = id_of(t.dtype);
   if (id != id_of(x.dtype) && !(may_be_f32 && id == FASTNORM_DTYPE_F32)) return "a wrong dtype";
   if (!same_shape(t, x)) return "a shape that is not x's";
-  const int32_t last = t.ndim - 1;
-  if (t.shape[last] > 1 && stride_of(t, last) != 1) return "a last dimension with gaps";
   return nullptr;
 }
 
@@ -83,41 +99,168 @@ const char* column_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int
   return nullptr;
 }
 
+// True if `t` is x.shape[:-1] and a last extent, which may be left out where `optional`.
+bool fits_rows(const fastnorm_tensor& t, const fastnorm_tensor& x, int64_t last, bool optional) {
+  const bool with_last = t.ndim == x.ndim;
+  if (!with_last && !(optional && t.ndim == x.ndim - 1)) return false;
+  return std::equal(x.shape, x.shape + x.ndim - 1, t.shape) &&
+         (!with_last || t.shape[t.ndim - 1] == last);
+}
+
 const char* statistic_fault(const fastnorm_tensor& t, const fastnorm_tensor& x,
                             int32_t device_type) {
   if (const char* fault = tensor_fault(t, device_type)) return fault;
   if (id_of(t.dtype) != FASTNORM_DTYPE_F32) return "a statistic that is not f32";
-  if (elements_of(x) != 0 && elements_of(t) != elements_of(x) / x.shape[x.ndim - 1]) {
-    return "a statistic without one value a row";
+  return fits_rows(t, x, 1, true) ? nullptr : "a statistic without one value a row";
+}
+
+// --- quantised outputs ---
+
+bool is_one_of(uint32_t value, std::initializer_list<uint32_t> list) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+// Columns that share a scale; 0 = the row or all.
+int64_t block_of(const fastnorm_norm_args& a) {
+  switch (number(a.quant_scheme)) {
+    case FASTNORM_QUANT_PER_BLOCK:
+      return a.quant_block_size;
+    case FASTNORM_QUANT_MXFP8:
+      return 32;
+    case FASTNORM_QUANT_NVFP4:
+      return 16;
+    default:
+      return 0;
+  }
+}
+
+const char* quant_number_fault(const fastnorm_norm_args& a) {
+  const uint32_t scheme = number(a.quant_scheme), layout = number(a.scale_layout),
+                 source = number(a.quant_source);
+  if (scheme > FASTNORM_QUANT_NVFP4) return "an unknown scheme";
+  const bool none = scheme == FASTNORM_QUANT_NONE, fp4 = scheme == FASTNORM_QUANT_NVFP4;
+  const bool blocks = scheme == FASTNORM_QUANT_PER_BLOCK;
+  const bool floor = blocks || scheme == FASTNORM_QUANT_PER_ROW;
+  if (none != (a.quantized == nullptr)) return "codes without a scheme, or none with";
+  if (none != (a.scale == nullptr)) return "scales without a scheme, or none with";
+  if (a.global_scale != nullptr && !fp4) return "a global scale of another scheme";
+  if (blocks ? a.quant_block_size != 64 && a.quant_block_size != 128 : a.quant_block_size != 0) {
+    return "a block size that does not exist";
+  }
+  if (source > (none ? 0u : 1u)) return "a source out of range";
+  if (layout > (blocks || fp4 || scheme == FASTNORM_QUANT_MXFP8 ? 2u : 0u)) {
+    return "a scale layout out of range";
+  }
+  if (a.scale_pow2 != 0 && (a.scale_pow2 != 1 || !floor)) return "scale_pow2 out of range";
+  const float low = std::ldexp(1.0f, -100), high = std::ldexp(1.0f, 100);
+  if (a.amax_floor != 0 && !(floor && a.amax_floor >= low && a.amax_floor <= high)) {
+    return "amax_floor out of range";
+  }
+  if (a.clamp != 0 && (none || !std::isfinite(a.clamp) || a.clamp < 0)) return "clamp out of range";
+  return nullptr;
+}
+
+const char* single_fault(const fastnorm_tensor* t, int32_t device_type) {
+  if (t == nullptr) return nullptr;
+  if (const char* fault = tensor_fault(*t, device_type)) return fault;
+  if (id_of(t->dtype) != FASTNORM_DTYPE_F32) return "a single value that is not f32";
+  return t->ndim == 1 && t->shape[0] == 1 ? nullptr : "a single value of another shape";
+}
+
+const char* codes_fault(const fastnorm_norm_args& a, int32_t device_type) {
+  const fastnorm_tensor &t = *a.quantized, &x = *a.x;
+  if (const char* fault = tensor_fault(t, device_type)) return fault;
+  const uint32_t id = id_of(t.dtype), scheme = number(a.quant_scheme);
+  const int64_t n = x.shape[x.ndim - 1];
+  int64_t last = n;
+  if (scheme == FASTNORM_QUANT_NVFP4) {
+    if (n % 2 != 0) return "half a byte of codes";
+    if (is_one_of(id, {FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_U8})) {
+      last = n / 2;
+    } else if (id != FASTNORM_DTYPE_F4_E2M1FN) {
+      return "codes that are not fp4";
+    }
+  } else if (!is_one_of(id, {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2})) {
+    const bool pow2 = scheme == FASTNORM_QUANT_MXFP8 || a.scale_pow2 != 0;
+    if (id != FASTNORM_DTYPE_I8 || pow2) return "codes of a wrong dtype";
+  }
+  return fits_rows(t, x, last, false) ? nullptr : "codes of another shape";
+}
+
+// What only the strides of codes can get wrong.
+const char* codes_layout_fault(const fastnorm_tensor& t) {
+  const int32_t last = t.ndim - 1;
+  if (t.shape[last] > 1 && stride_of(t, last) != 1) return "codes with gaps";
+  for (int32_t i = 0; id_of(t.dtype) == FASTNORM_DTYPE_F4_E2M1FN && i < last; ++i) {
+    if (t.shape[i] > 1 && stride_of(t, i) % 2 != 0) return "a row that begins inside a byte";
   }
   return nullptr;
+}
+
+const char* scale_fault(const fastnorm_norm_args& a, int32_t device_type) {
+  const uint32_t scheme = number(a.quant_scheme);
+  if (scheme == FASTNORM_QUANT_PER_TENSOR) return single_fault(a.scale, device_type);
+  const fastnorm_tensor &t = *a.scale, &x = *a.x;
+  if (const char* fault = tensor_fault(t, device_type)) return fault;
+  const uint32_t id = id_of(t.dtype);
+  const bool swizzled = number(a.scale_layout) == FASTNORM_SCALE_SWIZZLED_128X4;
+  if (scheme == FASTNORM_QUANT_NVFP4) {
+    if (!is_one_of(id, {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_U8})) return "a wrong fp4 scale";
+  } else if (scheme == FASTNORM_QUANT_MXFP8 || a.scale_pow2 != 0) {
+    const bool byte = is_one_of(id, {FASTNORM_DTYPE_F8_E8M0FNU, FASTNORM_DTYPE_U8});
+    const bool wide = scheme != FASTNORM_QUANT_MXFP8 && !swizzled && id == FASTNORM_DTYPE_F32;
+    if (!byte && !wide) return "a wrong power-of-two scale";
+  } else if (swizzled || id != FASTNORM_DTYPE_F32) {
+    return "a scale that is not f32";
+  }
+  const int64_t block = block_of(a), n = x.shape[x.ndim - 1];
+  const int64_t scales = block == 0 ? 1 : n / block + (n % block != 0);
+  if (!swizzled) return fits_rows(t, x, scales, block == 0) ? nullptr : "scales of another shape";
+  int64_t rows = 1, bytes = 0;
+  for (int32_t i = 0; i < x.ndim - 1; ++i) rows = elements_of(x) == 0 ? 0 : rows * x.shape[i];
+  const int64_t tiles = rows / 128 + (rows % 128 != 0);
+  if (__builtin_mul_overflow(tiles, (scales / 4 + (scales % 4 != 0)) * 512, &bytes)) {
+    return "too many tiles";
+  }
+  return t.ndim == 1 && t.shape[0] == bytes ? nullptr : "tiles of another size";
+}
+
+const char* quant_fault(const fastnorm_norm_args& a, int32_t device_type) {
+  const bool none = number(a.quant_scheme) == FASTNORM_QUANT_NONE;
+  if (device_type != FASTNORM_DEVICE_CPU && (!none || a.amax != nullptr)) {
+    return "a quantised output on a GPU";
+  }
+  if (const char* fault = single_fault(a.amax, device_type)) return fault;
+  if (none) return nullptr;
+  if (const char* fault = codes_fault(a, device_type)) return fault;
+  if (const char* fault = scale_fault(a, device_type)) return fault;
+  return single_fault(a.global_scale, device_type);
 }
 
 // --- one call ---
 
 const char* scalar_fault(const fastnorm_norm_args& a) {
-  if (a.x == nullptr || a.y == nullptr) return "no x or no y";
-  if (a.kind != FASTNORM_NORM_RMS && a.kind != FASTNORM_NORM_LAYER) return "an unknown kind";
+  if (a.struct_size < sizeof a) return "a struct of no version";
+  if (a.x == nullptr || (a.y == nullptr && a.quantized == nullptr)) return "no x or no output";
+  if (number(a.kind) > FASTNORM_NORM_LAYER) return "an unknown kind";
   if (!std::isfinite(a.eps) || a.eps < 0) return "eps out of range";
   if (!std::isfinite(a.weight_offset)) return "weight_offset out of range";
   if (a.weight == nullptr && a.weight_offset != 0) return "weight_offset without a weight";
-  if (static_cast<uint32_t>(a.rounding) > 2) return "an unknown rounding";
-  if (static_cast<uint32_t>(a.residual_rounding) > 2) return "an unknown residual rounding";
+  if (number(a.rounding) > 2) return "an unknown rounding";
+  if (number(a.residual_rounding) > 2) return "an unknown residual rounding";
   if (a.residual_out != nullptr && a.residual == nullptr) return "residual_out without residual";
-  if (a.mean != nullptr && a.kind == FASTNORM_NORM_RMS) return "a mean of RMS";
+  if (a.mean != nullptr && number(a.kind) == FASTNORM_NORM_RMS) return "a mean of RMS";
   if (a.flags != 0 || a.reserved != 0) return "flags that mean nothing yet";
-  if (a.quant_scheme != FASTNORM_QUANT_NONE || a.quantized != nullptr || a.scale != nullptr ||
-      a.global_scale != nullptr || a.amax != nullptr) {
-    return "a quantised output";
-  }
-  return nullptr;
+  return quant_number_fault(a);
 }
 
 const char* call_fault(const fastnorm_norm_args& a, int32_t device_type) {
   if (const char* fault = scalar_fault(a)) return fault;
   const fastnorm_tensor& x = *a.x;
   if (!is_row_dtype(id_of(x.dtype))) return "a dtype that rows cannot have";
-  if (x.ndim < 1 || x.shape[x.ndim - 1] < 1) return "rows without columns";
+  if (const char* fault = tensor_fault(x, device_type)) return fault;
+  if (x.shape[x.ndim - 1] < 1) return "rows without columns";
+  if (x.shape[x.ndim - 1] > int64_t{1} << 32) return "rows of too many columns";
   const struct {
     const fastnorm_tensor* tensor;
     bool may_be_f32;
@@ -134,7 +277,7 @@ const char* call_fault(const fastnorm_norm_args& a, int32_t device_type) {
     if (t == nullptr) continue;
     if (const char* fault = statistic_fault(*t, x, device_type)) return fault;
   }
-  return nullptr;
+  return quant_fault(a, device_type);
 }
 
 // --- memory ---
@@ -151,20 +294,42 @@ struct View {
   bool written;
   char
       role;  // tensors of one call and one role may be the same view: x and y, residual and its output
+  int64_t strides[4] = {};
 };
 
 std::vector<View> views_of(const std::vector<fastnorm_norm_args>& calls) {
   std::vector<View> views;
   for (int i = 0; i < static_cast<int>(calls.size()); ++i) {
     const fastnorm_norm_args& a = calls[static_cast<size_t>(i)];
-    const View all[] = {{a.x, i, false, 'x'},        {a.y, i, true, 'x'},
-                        {a.residual, i, false, 'r'}, {a.residual_out, i, true, 'r'},
-                        {a.weight, i, false, 'w'},   {a.bias, i, false, 'b'},
-                        {a.mean, i, true, 'm'},      {a.rstd, i, true, 's'}};
+    const bool scale_is_output = number(a.quant_scheme) != FASTNORM_QUANT_PER_TENSOR;
+    const View all[] = {{a.x, i, false, 'x'},
+                        {a.y, i, true, 'x'},
+                        {a.residual, i, false, 'r'},
+                        {a.residual_out, i, true, 'r'},
+                        {a.weight, i, false, 'w'},
+                        {a.bias, i, false, 'b'},
+                        {a.mean, i, true, 'm'},
+                        {a.rstd, i, true, 's'},
+                        {a.quantized, i, true, 'q'},
+                        {a.scale, i, scale_is_output, 'c'},
+                        {a.global_scale, i, false, 'g'},
+                        {a.amax, i, true, 'a'}};
     // Without rows a call touches nothing, its weight neither.
     if (elements_of(*a.x) == 0) continue;
-    for (const View& view : all) {
-      if (view.tensor != nullptr) views.push_back(view);
+    for (View view : all) {
+      if (view.tensor == nullptr) continue;
+      const fastnorm_tensor& t = *view.tensor;
+      for (int32_t d = 0; d < t.ndim; ++d) view.strides[d] = stride_of(t, d);
+      if (view.role == 'c' && t.strides == nullptr &&
+          number(a.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR) {
+        int64_t rows = 1;  // all rows of a column after each other
+        for (int32_t d = t.ndim - 2; d >= 0; --d) {
+          view.strides[d] = rows;
+          rows *= t.shape[d];
+        }
+        view.strides[t.ndim - 1] = rows;
+      }
+      views.push_back(view);
     }
   }
   return views;
@@ -182,29 +347,46 @@ bool same_view(const fastnorm_tensor& a, const fastnorm_tensor& b) {
   return true;
 }
 
-// One span an element where the last dimension has gaps (statistics may), else one a row.
-void add_spans(const fastnorm_tensor& t, int number, std::vector<Span>* spans) {
-  const uint64_t bytes = t.dtype.bits / 8u;
+bool whole_rows(const View& v) {
+  const int32_t last = v.tensor->ndim - 1;
+  return v.tensor->shape[last] <= 1 || v.strides[last] == 1;
+}
+
+// `elements` in bytes; codes of half a byte come in pairs.
+uint64_t bytes_of(int64_t elements, fastnorm_dtype dtype) {
+  const int64_t bits = bits_of(dtype);
+  return bits < 8 ? static_cast<uint64_t>(elements / (8 / bits))
+                  : static_cast<uint64_t>(elements) * static_cast<uint64_t>(bits / 8);
+}
+
+// One span an element where the last dimension has gaps (statistics and scales may), else one a row.
+void add_spans(const View& v, int number, std::vector<Span>* spans) {
+  const fastnorm_tensor& t = *v.tensor;
   const int32_t last = t.ndim - 1;
-  const bool whole_rows = t.shape[last] <= 1 || stride_of(t, last) == 1;
-  const int64_t count = elements_of(t), step = whole_rows ? t.shape[last] : 1;
+  const int64_t count = elements_of(t), step = whole_rows(v) ? t.shape[last] : 1;
   for (int64_t e = 0; e < count; e += step) {
-    uintptr_t address = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
+    uint64_t place = 0;
     int64_t rest = e;
     for (int32_t d = last; d >= 0; --d) {
-      address +=
-          static_cast<uint64_t>(rest % t.shape[d]) * static_cast<uint64_t>(stride_of(t, d)) * bytes;
+      place += static_cast<uint64_t>(rest % t.shape[d]) * static_cast<uint64_t>(v.strides[d]);
       rest /= t.shape[d];
     }
-    spans->push_back({address, address + static_cast<uint64_t>(step) * bytes, number});
+    const uintptr_t address = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset +
+                              bytes_of(static_cast<int64_t>(place), t.dtype);
+    spans->push_back({address, address + bytes_of(step, t.dtype), number});
   }
 }
 
-int64_t spans_of(const fastnorm_tensor& t) {
-  const int32_t last = t.ndim - 1;
-  const int64_t count = elements_of(t);
+int64_t spans_of(const View& v) {
+  const int64_t count = elements_of(*v.tensor);
   if (count <= 0) return count < 0 ? kMostSpans + 1 : 0;
-  return t.shape[last] <= 1 || stride_of(t, last) == 1 ? count / t.shape[last] : count;
+  return whole_rows(v) ? count / v.tensor->shape[v.tensor->ndim - 1] : count;
+}
+
+const char* layout_fault(const View& v) {
+  if (v.role == 'q') return codes_layout_fault(*v.tensor);
+  const bool row = v.role == 'x' || v.role == 'r' || v.role == 'w' || v.role == 'b';
+  return row && !whole_rows(v) ? "a last dimension with gaps" : nullptr;
 }
 
 bool may_overlap(const View& a, const View& b) {
@@ -216,7 +398,7 @@ bool may_overlap(const View& a, const View& b) {
 const char* memory_fault(const std::vector<View>& views) {
   std::vector<Span> spans;
   for (int i = 0; i < static_cast<int>(views.size()); ++i) {
-    add_spans(*views[static_cast<size_t>(i)].tensor, i, &spans);
+    add_spans(views[static_cast<size_t>(i)], i, &spans);
   }
   std::sort(spans.begin(), spans.end(),
             [](const Span& a, const Span& b) { return a.begin < b.begin; });
@@ -240,17 +422,25 @@ const char* memory_fault(const std::vector<View>& views) {
 bool is_small(const std::vector<fastnorm_norm_args>& calls) {
   int64_t spans = 0;
   for (const View& view : views_of(calls)) {
-    spans += spans_of(*view.tensor);
+    spans += spans_of(view);
     if (spans > kMostSpans) return false;
   }
   return true;
+}
+
+const char* find_argument_fault(const fastnorm_norm_args& call, int32_t device_type) {
+  return call_fault(call, device_type);
 }
 
 const char* find_fault(const std::vector<fastnorm_norm_args>& calls, int32_t device_type) {
   for (const fastnorm_norm_args& call : calls) {
     if (const char* fault = call_fault(call, device_type)) return fault;
   }
-  return is_small(calls) ? memory_fault(views_of(calls)) : nullptr;
+  const std::vector<View> views = views_of(calls);
+  for (const View& view : views) {
+    if (const char* fault = layout_fault(view)) return fault;
+  }
+  return is_small(calls) ? memory_fault(views) : nullptr;
 }
 
 }  // namespace fastnorm::fuzz

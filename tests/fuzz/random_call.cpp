@@ -104,7 +104,8 @@ float random_float(Bytes& bytes) {
 
 }  // namespace
 
-RandomCall::RandomCall(Bytes& bytes, int32_t device_type) : device_type_(device_type) {
+RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
+    : device_type_(device_type) {
   fastnorm_norm_args args{};
   dtype_ =
       bytes.rarely() ? kAllDtypes[bytes.pick(std::size(kAllDtypes))] : kAllDtypes[bytes.pick(3)];
@@ -150,7 +151,130 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type) : device_type_(device_
     args.clamp = random_float(bytes);
     args.reserved = static_cast<int32_t>(bytes.pick(2));
   }
+  if (quantised) quantise(bytes, &args);
   pack(bytes, args);
+}
+
+// Quantised outputs that fit each other and x, but for a rare mistake.
+void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
+  for (int i = kGlobalScale; i <= kAmax; ++i) tensors_[i] = {};
+  // Plain calls miss what these need often enough.
+  if (args->residual == nullptr) args->residual_out = nullptr;
+  if (args->mean != nullptr) args->kind = FASTNORM_NORM_LAYER;
+  const uint32_t scheme = bytes.pick(8) % 6;
+  const bool none = scheme == FASTNORM_QUANT_NONE, fp4 = scheme == FASTNORM_QUANT_NVFP4;
+  const bool mx = scheme == FASTNORM_QUANT_MXFP8, block = scheme == FASTNORM_QUANT_PER_BLOCK;
+  const bool dynamic = block || scheme == FASTNORM_QUANT_PER_ROW;
+  const uint8_t choice = bytes.byte();
+  const bool swizzled = (block || mx || fp4) && (choice & 3) == 2;
+  const bool pow2 = dynamic && ((choice & 4) != 0 || swizzled);
+  const uint32_t layout = swizzled ? 2 : block || mx || fp4 ? choice & 1 : 0;
+  args->quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
+  args->quant_block_size = block ? 64 << (choice >> 3 & 1) : 0;
+  args->quant_source = static_cast<fastnorm_quant_source>(none ? 0 : choice >> 4 & 1);
+  args->scale_layout = static_cast<fastnorm_scale_layout>(layout);
+  args->scale_pow2 = pow2 ? 1 : 0;
+  args->amax_floor = dynamic && (choice & 32) ? random_float(bytes) : 0;
+  args->clamp = !none && (choice & 64) ? random_float(bytes) : 0;
+  args->reserved = damaged(bytes, 0);
+  if (!none) {
+    codes(bytes, fp4, pow2 || mx);
+    scales(bytes, *args, pow2 || mx);
+    own_memory(bytes, kQuantized);
+    own_memory(bytes, kScale);
+  }
+  const int32_t wrong =
+      bytes.pick(8) < 7 ? static_cast<int32_t>(bytes.pick(200)) - 2 : bytes.take<int32_t>();
+  switch (bytes.pick(64)) {  // one number that fits nothing else
+    case 63:
+      args->quant_scheme = static_cast<fastnorm_quant_scheme>(wrong);
+      break;
+    case 62:
+      args->quant_block_size = wrong;
+      break;
+    case 61:
+      args->quant_source = static_cast<fastnorm_quant_source>(wrong);
+      break;
+    case 60:
+      args->scale_layout = static_cast<fastnorm_scale_layout>(wrong);
+      break;
+    case 59:
+      args->scale_pow2 = wrong;
+      break;
+    case 58:
+      args->amax_floor = static_cast<float>(wrong);
+      break;
+    case 57:
+      args->clamp = static_cast<float>(wrong);
+      break;
+    default:
+      break;
+  }
+  const uint8_t present = bytes.byte();
+  for (const int field : {int{kGlobalScale}, int{kAmax}}) {
+    if (field == kGlobalScale ? fp4 && (present & 1) : (present & 6) != 0 || none) {
+      fill(bytes, &tensors_[field], {bytes.rarely() ? extent(bytes) : 1}, FASTNORM_DTYPE_F32);
+      own_memory(bytes, field);
+    }
+  }
+  for (int i = kGlobalScale; i <= kAmax; ++i) args->*kFields[i] = tensors_[i].tensor.get();
+  if (!none && (present & 0x18) == 0x18) args->y = nullptr;
+  if ((present & 0xe0) == 0xe0) args->*kFields[kGlobalScale + bytes.pick(4)] = nullptr;
+}
+
+void RandomCall::codes(Bytes& bytes, bool fp4, bool pow2) {
+  constexpr fastnorm_dtype_id kFp4[] = {FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F4_E2M1FN_X2,
+                                        FASTNORM_DTYPE_U8};
+  constexpr fastnorm_dtype_id kOthers[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
+                                           FASTNORM_DTYPE_I8};
+  const uint32_t i = bytes.pick(fp4 || !pow2 ? 3 : 2);
+  std::vector<int64_t> shape = shape_;
+  if (fp4 && i > 0) shape.back() /= 2;
+  if (bytes.rarely()) shape[bytes.pick(static_cast<uint32_t>(shape.size()))] = extent(bytes);
+  const fastnorm_dtype_id dtype = fp4 ? kFp4[i] : kOthers[i];
+  fill(bytes, &tensors_[kQuantized], shape,
+       bytes.rarely() ? kAllDtypes[bytes.pick(std::size(kAllDtypes))] : dtype);
+  // Rows of f4 begin with a byte, most of them here.
+  int64_t* const strides = tensors_[kQuantized].strides.get();
+  for (size_t d = 0; fp4 && i == 0 && strides != nullptr && d + 1 < shape.size(); ++d) {
+    if ((bytes.byte() & 3) != 3)
+      strides[d] = static_cast<int64_t>(static_cast<uint64_t>(strides[d]) & ~1ull);
+  }
+}
+
+void RandomCall::scales(Bytes& bytes, const fastnorm_norm_args& args, bool pow2) {
+  const auto scheme = static_cast<uint32_t>(args.quant_scheme);
+  const bool fp4 = scheme == FASTNORM_QUANT_NVFP4, mx = scheme == FASTNORM_QUANT_MXFP8;
+  const bool swizzled = args.scale_layout == FASTNORM_SCALE_SWIZZLED_128X4;
+  const uint8_t choice = bytes.byte();
+  fastnorm_dtype_id dtype = FASTNORM_DTYPE_F32;
+  if (fp4) dtype = FASTNORM_DTYPE_F8_E4M3FN;
+  if (mx || (pow2 && (swizzled || (choice & 1)))) dtype = FASTNORM_DTYPE_F8_E8M0FNU;
+  if (dtype != FASTNORM_DTYPE_F32 && (choice & 2)) dtype = FASTNORM_DTYPE_U8;
+  if (bytes.rarely()) dtype = kAllDtypes[bytes.pick(std::size(kAllDtypes))];
+  const int64_t n = shape_.back(), block = fp4 ? 16 : mx ? 32 : args.quant_block_size;
+  const int64_t count = block <= 0 ? 1 : n / block + (n % block != 0);
+  std::vector<int64_t> shape = shape_;
+  shape.back() = count;
+  if (scheme == FASTNORM_QUANT_PER_ROW && shape.size() > 1 && (choice & 4)) shape.pop_back();
+  if (scheme == FASTNORM_QUANT_PER_TENSOR) shape = {1};
+  if (swizzled) {
+    uint64_t rows = 1;  // wraps for hopeless shapes, as intended
+    for (size_t d = 0; d + 1 < shape_.size(); ++d) rows *= static_cast<uint64_t>(shape_[d]);
+    shape = {
+        static_cast<int64_t>((rows + 127) / 128 * 512 * static_cast<uint64_t>((count + 3) / 4))};
+  }
+  if (bytes.rarely()) shape[bytes.pick(static_cast<uint32_t>(shape.size()))] = extent(bytes);
+  fill(bytes, &tensors_[kScale], shape, dtype);
+}
+
+// Mostly away from everything else, for calls that have many outputs.
+void RandomCall::own_memory(Bytes& bytes, int field) {
+  fastnorm_tensor& t = *tensors_[field].tensor;
+  if (t.data == nullptr || (bytes.byte() & 3) == 3) return;
+  constexpr uintptr_t kApart = uintptr_t{1} << 34;
+  t.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(t.data) +
+                                   kApart * static_cast<uintptr_t>(field));
 }
 
 void RandomCall::tensor_like_x(Bytes& bytes, RandomTensor* t, fastnorm_dtype_id dtype) {
@@ -288,6 +412,14 @@ void RandomCall::print() const {
                args.struct_size, static_cast<int>(args.kind), static_cast<int>(args.rounding),
                static_cast<int>(args.residual_rounding), static_cast<double>(args.eps),
                static_cast<double>(args.weight_offset));
+  int32_t enums[3];
+  std::memcpy(&enums[0], &args.quant_scheme, sizeof enums[0]);
+  std::memcpy(&enums[1], &args.quant_source, sizeof enums[1]);
+  std::memcpy(&enums[2], &args.scale_layout, sizeof enums[2]);
+  std::fprintf(stderr,
+               "  quant_scheme %d, block %d, source %d, layout %d, pow2 %d, floor %g, clamp %g\n",
+               enums[0], args.quant_block_size, enums[1], enums[2], args.scale_pow2,
+               static_cast<double>(args.amax_floor), static_cast<double>(args.clamp));
   for (int i = 0; i < kTensors; ++i) {
     const fastnorm_tensor* t = args.*kFields[i];
     if (t == nullptr) continue;

@@ -20,8 +20,8 @@ struct RandomTensor {
 
 class RandomCall {
  public:
-  // x's device is the context's, unless the bytes say otherwise.
-  RandomCall(Bytes& bytes, int32_t device_type);
+  // x's device is the context's, unless the bytes say otherwise. With `quantised` the call has a scheme, else rarely.
+  RandomCall(Bytes& bytes, int32_t device_type, bool quantised);
 
   const fastnorm_norm_args* args() const { return args_; }
   // The struct as this version knows it; fields past the caller's struct_size are 0.
@@ -33,6 +33,10 @@ class RandomCall {
   void tensor_like_x(Bytes& bytes, RandomTensor* t, fastnorm_dtype_id dtype);
   void columns(Bytes& bytes, RandomTensor* t);
   void statistic(Bytes& bytes, RandomTensor* t);
+  void quantise(Bytes& bytes, fastnorm_norm_args* args);
+  void codes(Bytes& bytes, bool fp4, bool pow2);
+  void scales(Bytes& bytes, const fastnorm_norm_args& args, bool pow2);
+  void own_memory(Bytes& bytes, int field);
   void fill(Bytes& bytes, RandomTensor* t, const std::vector<int64_t>& shape,
             fastnorm_dtype_id dtype);
   void strides(Bytes& bytes, RandomTensor* t, const std::vector<int64_t>& shape);
