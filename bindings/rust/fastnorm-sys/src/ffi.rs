@@ -167,8 +167,8 @@ pub const FASTNORM_DTYPE_I32: fastnorm_dtype_id = 0x12000;
 pub const FASTNORM_DTYPE_I64: fastnorm_dtype_id = 0x14000;
 pub const FASTNORM_DTYPE_MAX_ENUM: fastnorm_dtype_id = 0x7fffffff;
 
-/// A view of memory. The address of element (i, j, ..) is data + byte_offset + (i \* strides\[0\] +
-/// j \* strides\[1\] + ..) elements.
+/// A view of memory. The address of element (i, j, ..) is data + byte_offset and, in elements, i \*
+/// strides\[0\] + j \* strides\[1\] + ..
 ///
 /// - The last dimension must be contiguous: its stride is 1, or its extent at most 1.
 /// - Leading strides are free: any sign, not multiples of anything, and 0 (broadcast) for inputs.
@@ -574,11 +574,15 @@ pub const FASTNORM_QUANT_FROM_F32: fastnorm_quant_source = 0;
 pub const FASTNORM_QUANT_FROM_ROUNDED: fastnorm_quant_source = 1;
 pub const FASTNORM_QUANT_SOURCE_MAX_ENUM: fastnorm_quant_source = 0x7fffffff;
 
-/// Order of the scales in memory.
+/// Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
+/// first two; nothing outside its shape is written.
 pub type fastnorm_scale_layout = c_uint;
 pub const FASTNORM_SCALE_ROW_MAJOR: fastnorm_scale_layout = 0;
+/// Without strides: all rows of one column of blocks together.
 pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
-/// Tiles of 128 rows x 4 scales, padding zeroed.
+/// One-byte scales, a tensor \[512 \* ceil(rows / 128) \* T\] with T = ceil(K / 4) for K scales a
+/// row: row m, scale k at (m / 128 \* T + k / 4) \* 512 + m % 32 \* 16 + m % 128 / 32 \* 4 + k % 4.
+/// All padding is written as 0.
 pub const FASTNORM_SCALE_SWIZZLED_128X4: fastnorm_scale_layout = 2;
 pub const FASTNORM_SCALE_LAYOUT_MAX_ENUM: fastnorm_scale_layout = 0x7fffffff;
 
@@ -627,7 +631,7 @@ pub struct fastnorm_norm_args {
     pub weight: *const fastnorm_tensor,
     /// \[n\] or \[heads, n\]; T or f32. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape, T. Output; may be x. Required while `quantized` is unsupported.
+    /// x's shape, T. Output; may be x. NULL = not stored, where there is `quantized`.
     pub y: *const fastnorm_tensor,
     /// x's shape, T or f32. Output; may be residual, which it then needs. NULL = not stored.
     pub residual_out: *const fastnorm_tensor,
@@ -635,7 +639,7 @@ pub struct fastnorm_norm_args {
     pub mean: *const fastnorm_tensor,
     /// As mean. Output. NULL = not stored.
     pub rstd: *const fastnorm_tensor,
-    /// NONE.
+    /// Default: nothing is quantised.
     pub quant_scheme: fastnorm_quant_scheme,
     /// PER_BLOCK: 64 or 128 columns; else 0.
     pub quant_block_size: i32,
@@ -643,9 +647,9 @@ pub struct fastnorm_norm_args {
     pub quant_source: fastnorm_quant_source,
     /// Default: row-major.
     pub scale_layout: fastnorm_scale_layout,
-    /// 1 = round dynamic fp8 scales up to a power of two; else 0.
+    /// PER_ROW, PER_BLOCK with f8: 1 = scales are powers of two; else 0.
     pub scale_pow2: i32,
-    /// Least magnitude a dynamic scale is made from; 0 = 1e-10.
+    /// PER_ROW, PER_BLOCK: least magnitude that a scale is made from, 2^-100 to 2^100; 0 = 1e-10.
     pub amax_floor: f32,
     /// \> 0: results are clamped to \[-clamp, clamp\] before quantising; 0 = off.
     pub clamp: f32,
@@ -653,11 +657,12 @@ pub struct fastnorm_norm_args {
     pub reserved: i32,
     /// \[1\] f32. NVFP4's second scale; NULL = 1.
     pub global_scale: *const fastnorm_tensor,
-    /// x's shape, the quantised dtype. Output.
+    /// Codes, x's shape (pairs of f4: half of n). Output.
     pub quantized: *const fastnorm_tensor,
     /// Scales: input for PER_TENSOR, else output.
     pub scale: *const fastnorm_tensor,
-    /// \[1\] f32. In and out: the largest magnitude seen is maximised into it.
+    /// \[1\] f32. In and out: raised to the greatest magnitude of what is quantised, or of y where
+    /// nothing is; NaN wins. The caller sets it to 0 first. NULL = not wanted.
     pub amax: *const fastnorm_tensor,
 }
 
@@ -744,14 +749,14 @@ extern "C" {
     /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream, and the runtime's
     ///   special handles pass. CPU: NULL
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT: null context, args, x or y; a struct_size that
-    /// is too small or an unknown tail that is not zero; an enum, eps or offset out of range; too
-    /// small a workspace; a stream on the CPU; FASTNORM_ERROR_SHAPE: ranks or extents that do not
-    /// fit; n \< 1; FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow;
-    /// FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap;
-    /// FASTNORM_ERROR_UNSUPPORTED: a field of a later version, or more rows than a grid holds;
-    /// FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's error, also a sticky
-    /// one of earlier work
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args or x, no output; a
+    /// struct_size that is too small; an enum, eps, offset or other scalar out of range; too small
+    /// a workspace; a stream on the CPU FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n
+    /// \< 1 FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
+    /// FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
+    /// FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
+    /// more rows than a grid holds, a quantised output on a CUDA device FASTNORM_ERROR_DEVICE: a
+    /// tensor on another device; the CUDA runtime's error, also a sticky one of earlier work
     ///
     /// Since 0.1.
     pub fn fastnorm_norm(
