@@ -46,7 +46,7 @@
  *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A, amax_floor),
  *  stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is accepted for one-byte
  *  scales, and for pairs of f4 codes. A row of f4 is n / 2 bytes, element 2i in the low half of byte
- *  i: [.., n] of f4_e2m1fn, or [.., n/2] of f4_e2m1fn_x2 or u8.
+ *  i: [.., n] of f4_e2m1fn, whose row strides are even, or [.., n/2] of f4_e2m1fn_x2 or u8.
  *
  *  Where all of a scale's z are 0 the codes are; where one is NaN the scale is NaN (e8m0 0xff) and all
  *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's, and

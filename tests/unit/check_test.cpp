@@ -490,7 +490,7 @@ const BadQuantCall kBadQuantCalls[] = {
     {kFp4, {"codes without shape", FASTNORM_ERROR_ARGUMENT, {"quantized.shape is NULL"}, [](Request& r) { r.quantized->null_shape = true; }}},
     {kFp4, {"scales without shape", FASTNORM_ERROR_ARGUMENT, {"scale.shape is NULL"}, [](Request& r) { r.scale->null_shape = true; }}},
     {kFp4, {"amax without shape", FASTNORM_ERROR_ARGUMENT, {"amax.shape is NULL"}, [](Request& r) { r.amax->null_shape = true; }}},
-
+    {kRow, {"codes past the address space", FASTNORM_ERROR_LAYOUT, {"quantized"}, [](Request& r) { r.quantized->address = UINTPTR_MAX - 300; }}},
 
     // devices
     {kRow, {"codes on CUDA", FASTNORM_ERROR_DEVICE, {"quantized is on", "CUDA:0", "CPU:0"}, [](Request& r) { r.quantized->device_type = FASTNORM_DEVICE_CUDA; }}},
