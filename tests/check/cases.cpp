@@ -379,14 +379,14 @@ class CaseMaker {
       // Every way to quantise at the first sizes and one, a few at the others.
       const bool every = n == sizes.front() || n == sizes[sizes.size() / 2];
       for (size_t i = 0; i < all.size(); ++i) {
-        if (every || random_.below(static_cast<int64_t>(all.size())) < (reduced_ ? 2 : 6))
+        if (every || random_.below(static_cast<int64_t>(all.size())) < (reduced_ ? 2 : 3))
           quantise(n, all[i]);
       }
     }
     const int64_t n = sizes[sizes.size() / 2];
     for (int pattern = 0; pattern < ref::kPatterns; ++pattern) {
       for (const ref::QuantOptions& q : quant_options()) {
-        if (!random_.one_in(reduced_ ? 12 : 3)) continue;
+        if (!random_.one_in(reduced_ ? 12 : 6)) continue;
         quantise(n, q);
         cases_.back().content.pattern = pattern;
       }

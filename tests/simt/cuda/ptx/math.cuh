@@ -8,12 +8,6 @@
 
 namespace fastnorm::ptx {
 
-#ifdef __aarch64__
-using Half = __fp16;
-#else
-using Half = _Float16;
-#endif
-
 // Subnormal operands and results are zero of the same sign.
 inline float flushed(float v) { return std::fpclassify(v) == FP_SUBNORMAL ? v * 0.0f : v; }
 
@@ -25,7 +19,16 @@ inline float rcp_approx(float v) {
   return flushed(static_cast<float>(1.0 / static_cast<double>(flushed(v))));
 }
 
-inline uint32_t cvt_f16(float v) { return std::bit_cast<uint16_t>(static_cast<Half>(v)); }
+inline uint32_t cvt_f16(float v) {
+  const uint32_t bits = std::bit_cast<uint32_t>(v), magnitude = bits & 0x7fffffff;
+  const uint32_t sign = bits >> 16 & 0x8000;
+  if (magnitude > 0x7f800000) return 0x7fff;
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // 65520 and more round to Inf
+  if (magnitude < 0x38800000) {  // subnormal: the last bit of a sum with 1/2 is worth 2^-24
+    return sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000);
+  }
+  return sign | (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13;
+}
 
 inline uint32_t cvt_bf16(float v) {
   if (v != v) return 0x7fff;
@@ -37,7 +40,11 @@ inline uint32_t cvt_f16x2(float low, float high) { return cvt_f16(low) | cvt_f16
 inline uint32_t cvt_bf16x2(float low, float high) { return cvt_bf16(low) | cvt_bf16(high) << 16; }
 
 inline float cvt_from_f16(uint32_t bits) {
-  return static_cast<float>(std::bit_cast<Half>(static_cast<uint16_t>(bits)));
+  const uint32_t sign = (bits & 0x8000) << 16, magnitude = (bits & 0x7fff) << 13;
+  if (magnitude >= 0x0f800000)
+    return std::bit_cast<float>(sign | 0x70000000 | magnitude);  // Inf, NaN
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f) |
+                              sign);
 }
 
 }  // namespace fastnorm::ptx
