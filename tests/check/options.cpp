@@ -17,7 +17,7 @@ constexpr char kHelp[] =
     "  --device cpu|cuda:N|simt|all  what to test (default: cpu and cuda; simt is the CUDA\n"
     "                           kernels on a SIMT machine in software)\n"
     "  --isa NAME               only this CPU instruction set\n"
-    "  --filter SUBSTRING       only kernels whose name contains it\n"
+    "  --filter SUBSTRING       only kernels whose name contains it; ^TEXT: begins with TEXT\n"
     "  --reduced                fewer sizes and rows, for sanitizers and emulators\n"
     "  --threads N              threads that compute what is expected (default: all processors)\n";
 

@@ -9,9 +9,14 @@ struct Options {
   bool cpu = true, cuda = true, simt = false;
   int cuda_device = -1;  // -1 = the first one, if there is any
   std::string isa;       // only this CPU instruction set; empty = all
-  std::string filter;    // only kernels whose name contains this
+  std::string filter;    // only kernels whose name contains this, or begins with what follows a ^
   bool reduced = false;  // fewer sizes and rows: sanitizers, emulators
   int threads = 0;       // that compute what is expected; 0 = all processors
+
+  bool wants(const std::string& kernel) const {
+    return filter.starts_with('^') ? kernel.starts_with(filter.substr(1))
+                                   : kernel.find(filter) != std::string::npos;
+  }
 };
 
 // Ends the program where the arguments are wrong or help was asked for.

@@ -144,7 +144,7 @@ void sweep(Target& target, const Options& options, SameBits* same_bits, Counts* 
   int64_t wanted = 0, covered = 0, cases = 0;
   for (size_t i = 0; i < table.size(); ++i) {
     const NormEntry& entry = table[i];
-    if (std::string(entry.name).find(options.filter) == std::string::npos) continue;
+    if (!options.wants(entry.name)) continue;
     if (entry.tile.blocks > target.devices[0]->facts.max_cluster_blocks && target.cuda) {
       ++counts->skipped;
       std::printf("SKIP %s \"%s\": this device cannot schedule clusters of %d blocks\n",
