@@ -287,7 +287,7 @@ class NormCheck {
     q.dtype = fp4 ? Dtype::kF4E2M1 : dtype;
     q.codes.data = address_of(t);
     q.codes.dtype = Dtype::kU8;
-    auto compact = static_cast<uint64_t>(code_bytes());  // unsigned: as in fill()
+    auto compact = static_cast<uint64_t>(q.code_bytes(d_.n));  // unsigned: as in fill()
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - 2 - i;
       int64_t stride = t.strides != nullptr ? t.strides[dim] : static_cast<int64_t>(compact);
@@ -301,11 +301,8 @@ class NormCheck {
       q.codes.stride_bytes[i] = stride;
       compact *= static_cast<uint64_t>(t.shape[dim]);
     }
-    return output_rows("quantized", q.codes, code_bytes());
+    return output_rows("quantized", q.codes, q.code_bytes(d_.n));
   }
-
-  // Bytes of a row of codes.
-  int64_t code_bytes() const { return d_.quant.scheme == FASTNORM_QUANT_NVFP4 ? d_.n / 2 : d_.n; }
 
   fastnorm_status quant_scale() {
     QuantDesc& q = d_.quant;
@@ -366,7 +363,7 @@ class NormCheck {
     FASTNORM_TRY(common("scale", t, 1, true));
     // 512 bytes a tile of 128 rows x 4 scales.
     const int64_t row_tiles = d_.rows / 128 + (d_.rows % 128 != 0 ? 1 : 0);
-    const int64_t row_bytes = (d_.quant.scales(d_.n) + 3) / 4 * 512;
+    const int64_t row_bytes = d_.quant.scale_tiles(d_.n) * 512;
     int64_t bytes = 0;
     FASTNORM_REQUIRE(
         !__builtin_mul_overflow(row_tiles, row_bytes, &bytes) && t.shape[0] == bytes,
@@ -602,7 +599,7 @@ bool add_scale(const NormDesc& d, Views* views) {
   const QuantDesc& q = d.quant;
   if (!q.scale) return true;
   if (q.swizzled) {
-    const int64_t bytes = (d.rows + 127) / 128 * 512 * ((q.scales(d.n) + 3) / 4);
+    const int64_t bytes = q.swizzled_bytes(d.rows, d.n);
     return add_bytes("scale", Role::kQuant, q.scale.data, q.scale.dtype, bytes, views);
   }
   View& v = views->view[views->count++];
@@ -621,8 +618,7 @@ bool collect(const NormDesc& d, Views* views) {
          add_rows("residual_out", Role::kResidualOut, d.residual_out, d.n, d, views) &&
          add_rows("mean", Role::kStatistic, d.mean, 1, d, views) &&
          add_rows("rstd", Role::kStatistic, d.rstd, 1, d, views) &&
-         add_rows("quantized", Role::kQuant, d.quant.codes,
-                  d.quant.dtype == Dtype::kF4E2M1 ? d.n / 2 : d.n, d, views) &&
+         add_rows("quantized", Role::kQuant, d.quant.codes, d.quant.code_bytes(d.n), d, views) &&
          add_scale(d, views) &&
          add_bytes("scale", Role::kScalar, d.quant.tensor_scale, Dtype::kF32, 4, views) &&
          add_bytes("global_scale", Role::kScalar, d.quant.global_scale, Dtype::kF32, 4, views) &&

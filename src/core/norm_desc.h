@@ -49,6 +49,13 @@ struct QuantDesc {
   std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
 
   int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
+  // Bytes of a row of codes.
+  int64_t code_bytes(int64_t n) const { return dtype == Dtype::kF4E2M1 ? n / 2 : n; }
+  // Tiles of 4 scales across a row, and bytes of all tiles of 128 rows, where scales are swizzled.
+  int64_t scale_tiles(int64_t n) const { return (scales(n) + 3) / 4; }
+  int64_t swizzled_bytes(int64_t rows, int64_t n) const {
+    return (rows + 127) / 128 * 512 * scale_tiles(n);
+  }
   // True if the sink has more to do than to store y.
   bool any() const { return scheme != FASTNORM_QUANT_NONE || amax != nullptr; }
 };

@@ -187,9 +187,8 @@ fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts, Tile tile
 uint64_t scale_bytes(const NormDesc& d) {
   const QuantDesc& q = d.quant;
   if (!q.scale) return 0;
-  const int64_t scales = q.scales(d.n);
-  if (q.swizzled) return static_cast<uint64_t>((d.rows + 127) / 128 * 512 * ((scales + 3) / 4));
-  return tensor_bytes(q.scale, d, scales);
+  if (q.swizzled) return static_cast<uint64_t>(q.swizzled_bytes(d.rows, d.n));
+  return tensor_bytes(q.scale, d, q.scales(d.n));
 }
 
 // What does not depend on the tile.
@@ -197,11 +196,9 @@ void plan_common(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {
   plan->vector_bytes = norm_vector_bytes(d, facts.vector_bytes);
   plan->bytes_read = tensor_bytes(d.x, d, d.n) + tensor_bytes(d.residual, d, d.n) +
                      column_bytes(d.weight, d) + column_bytes(d.bias, d);
-  plan->bytes_written =
-      tensor_bytes(d.y, d, d.n) + tensor_bytes(d.residual_out, d, d.n) +
-      tensor_bytes(d.mean, d, 1) + tensor_bytes(d.rstd, d, 1) +
-      tensor_bytes(d.quant.codes, d, d.quant.dtype == Dtype::kF4E2M1 ? d.n / 2 : d.n) +
-      scale_bytes(d);
+  plan->bytes_written = tensor_bytes(d.y, d, d.n) + tensor_bytes(d.residual_out, d, d.n) +
+                        tensor_bytes(d.mean, d, 1) + tensor_bytes(d.rstd, d, 1) +
+                        tensor_bytes(d.quant.codes, d, d.quant.code_bytes(d.n)) + scale_bytes(d);
 }
 
 // True if a kernel of this key computes what `desc` asks for: the same, or a more general one.

@@ -47,7 +47,7 @@ QuantParams quant_params(const NormDesc& d) {
   QuantParams p = {};
   p.codes = row_ref(q.codes);
   p.scale = row_ref(q.scale);
-  p.scale_step_bytes = q.swizzled ? (q.scales(d.n) + 3) / 4 : q.scale_step_bytes;
+  p.scale_step_bytes = q.swizzled ? q.scale_tiles(d.n) : q.scale_step_bytes;
   p.rows = d.rows;
   p.tensor_scale = reinterpret_cast<const char*>(q.tensor_scale);
   p.global_scale = reinterpret_cast<const char*>(q.global_scale);
