@@ -52,9 +52,6 @@
  *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's, and
  *  saturates with scales of powers of two and of e4m3.
  *
- *  This version quantises on the CPU; on a CUDA device a scheme or amax is
- *  FASTNORM_ERROR_UNSUPPORTED.
- *
  *  Sources of the formats: OCP 8-bit Floating Point Specification 1.0 (f8), OCP Microscaling Formats
  *  Specification 1.0 (e8m0, MXFP8; scales here round up, so that nothing saturates), NVIDIA's NVFP4
  *  as in Transformer Engine.
@@ -131,11 +128,17 @@ typedef enum fastnorm_scale_layout {
   FASTNORM_SCALE_LAYOUT_MAX_ENUM = 0x7fffffff
 } fastnorm_scale_layout;
 
-/** Bits of fastnorm_norm_args.flags. Programmatic dependent launch is not in this version: a flag
- *  is FASTNORM_ERROR_UNSUPPORTED. */
+/** Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
+ *  the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
+ *  have no effect. Results never depend on them. */
 typedef enum fastnorm_norm_flags {
-  FASTNORM_NORM_PDL_WAIT = 1,    /**< Start early, wait for the stream's previous kernel inside. */
-  FASTNORM_NORM_PDL_TRIGGER = 2, /**< Let the stream's next kernel start early. */
+  FASTNORM_NORM_PDL_WAIT = 1, /**< Start when the stream's previous kernel allows it; read and write
+                                 nothing before that one has ended. */
+  FASTNORM_NORM_PDL_TRIGGER = 2, /**< Let the stream's next kernel start once this one's rows are on
+                                    their way. It must wait itself before it uses any result. */
+  FASTNORM_NORM_PDL_CONSTANT_COLUMNS =
+      4, /**< With PDL_WAIT: weight and bias are not written by any kernel that may still run, and
+            may be read before the wait. */
   FASTNORM_NORM_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_flags;
 
@@ -230,7 +233,7 @@ FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
  *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
  *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
  *          FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
- *          more rows than a grid holds, a quantised output on a CUDA device
+ *          more rows than a grid holds
  *          FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's error, also a sticky
  *          one of earlier work
  *  @since 0.1 */

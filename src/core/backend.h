@@ -31,6 +31,10 @@ class Device {
   virtual fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) = 0;
   virtual fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
                                    Error& error) = 0;
+  // Kernels that run_norm() starts.
+  virtual int32_t launches(std::span<const NormCall> calls) const {
+    return static_cast<int32_t>(calls.size());
+  }
 
   const DeviceFacts facts;
 };

@@ -149,12 +149,20 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // Flags that are part of the struct but not of this version, and what is left to ask of outputs.
+  // Flags, and what is left to ask of outputs.
   fastnorm_status outputs() {
-    FASTNORM_REQUIRE(
-        args_.flags == 0, FASTNORM_ERROR_UNSUPPORTED,
-        "flags is 0x%x; this version has no programmatic dependent launch; nearest: flags 0",
-        static_cast<unsigned>(args_.flags));
+    constexpr uint32_t kFlags =
+        FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_COLUMNS;
+    d_.flags = static_cast<uint32_t>(args_.flags);
+    FASTNORM_REQUIRE((d_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
+                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
+                     d_.flags, kFlags, d_.flags & kFlags);
+    FASTNORM_REQUIRE((d_.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) == 0 ||
+                         (d_.flags & FASTNORM_NORM_PDL_WAIT) != 0,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "flags is 0x%x; required: FASTNORM_NORM_PDL_WAIT (1) with "
+                     "FASTNORM_NORM_PDL_CONSTANT_COLUMNS (4)",
+                     d_.flags);
     FASTNORM_REQUIRE(args_.y != nullptr || args_.quantized != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "y is NULL and quantized is NULL; required: at least one, of x's shape");
     return FASTNORM_OK;
@@ -239,12 +247,6 @@ class NormCheck {
                      "global_scale is given and quant_scheme is %d; required: FASTNORM_QUANT_NVFP4 "
                      "(5), or global_scale NULL",
                      scheme);
-    FASTNORM_REQUIRE(
-        device_.device_type == FASTNORM_DEVICE_CPU || (none && args_.amax == nullptr),
-        FASTNORM_ERROR_UNSUPPORTED,
-        "%s on a CUDA device; this version quantises on the CPU; nearest: FASTNORM_QUANT_NONE (0), "
-        "amax NULL and y",
-        none ? "amax is given" : "quant_scheme is not FASTNORM_QUANT_NONE");
     return FASTNORM_OK;
   }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/quant_types.h"
 #include "fastnorm/norm.h"
 
 namespace fastnorm {
@@ -48,6 +49,21 @@ struct QuantDesc {
   const std::byte* global_scale = nullptr;  // f32, an input; nullptr = 1
   std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
 
+  CodeType code_type() const {
+    return dtype == Dtype::kF8E4M3   ? CodeType::kE4M3
+           : dtype == Dtype::kF8E5M2 ? CodeType::kE5M2
+           : dtype == Dtype::kI8     ? CodeType::kI8
+                                     : CodeType::kE2M1;
+  }
+  ScaleType scale_type() const {
+    return scheme == FASTNORM_QUANT_NVFP4 ? ScaleType::kE4M3
+           : scale.dtype == Dtype::kF32   ? ScaleType::kF32
+                                          : ScaleType::kE8M0;
+  }
+  // From a row's scale to its next: bytes, or where scales are swizzled tiles across a row.
+  int64_t scale_step(int64_t n) const { return swizzled ? scale_tiles(n) : scale_step_bytes; }
+  // Without codes the amax is that of y.
+  bool sees_rounded() const { return from_rounded || scheme == FASTNORM_QUANT_NONE; }
   int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
   // Bytes of a row of codes.
   int64_t code_bytes(int64_t n) const { return dtype == Dtype::kF4E2M1 ? n / 2 : n; }
@@ -73,6 +89,7 @@ struct NormDesc {
   float eps = 0;
   float weight_offset = 0;
   float inv_n = 0;                         // f32(1 / f32(n))
+  uint32_t flags = 0;                      // fastnorm_norm_flags
   RowTensor x, residual, y, residual_out;  // rows of n elements
   RowTensor mean, rstd;                    // f32, one value a row
   ColumnTensor weight, bias;               // the head of row r is its index[0]

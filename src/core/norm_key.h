@@ -8,6 +8,8 @@
 
 namespace fastnorm {
 
+inline constexpr int32_t kMaxCalls = 8;  // of one fastnorm_norm_many
+
 enum class Source : uint8_t { kPlain, kAdd };  // which bytes become the f32 row: x, or x + residual
 enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
 enum class Affine : uint8_t {

@@ -42,10 +42,12 @@ Tile tile_of(int64_t vectors, int32_t threads, int32_t blocks = 1) {
 // One block a row. Measured on an H200 at 4096 rows of bf16, 2026-11-21; other dtypes go by the number of vectors.
 constexpr Rung kRms[] = {{8, 4},     {16, 16},    {128, 32},   {256, 128},
                          {640, 128}, {1024, 256}, {2048, 512}, {4096, 1024}};
-constexpr Rung kLayer[] = {{8, 4},     {16, 16},   {128, 32},   {256, 64},  {640, 128},
-                           {768, 256}, {896, 128}, {2048, 256}, {4096, 512}};
+constexpr Rung kLayer[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
+                           {640, 128}, {2048, 256}, {4096, 512}};
 constexpr Rung kAdd[] = {{8, 4},      {16, 16},    {64, 32},    {128, 16},   {256, 128},
                          {1024, 256}, {1536, 512}, {1792, 256}, {4096, 1024}};
+// Quantised: fewer tiles, as each is a kernel more.
+constexpr Rung kQuant[] = {{8, 4}, {16, 16}, {128, 32}, {512, 128}, {1024, 256}, {4096, 512}};
 // Few rows: more threads a row, since latency and not throughput is what counts.
 constexpr Rung kFewRows[] = {{8, 4},      {16, 16},    {64, 32},    {640, 128},
                              {1024, 256}, {2048, 512}, {4096, 1024}};
@@ -53,6 +55,7 @@ constexpr Rung kFewRows[] = {{8, 4},      {16, 16},    {64, 32},    {640, 128},
 // Threads of the one block that takes a row. LAYER has no registers for 1024 threads, nor for two blocks of 512 with a residual: half
 // of them hold twice the vectors each.
 int32_t block_threads(int64_t vectors, NormKey key, bool few_rows) {
+  if (key.sink == Sink::kQuant) return climb(kQuant, vectors);
   int32_t threads = few_rows                     ? climb(kFewRows, vectors)
                     : key.source == Source::kAdd ? climb(kAdd, vectors)
                     : key.stat == Stat::kRms     ? climb(kRms, vectors)
@@ -65,14 +68,15 @@ int32_t block_threads(int64_t vectors, NormKey key, bool few_rows) {
 }
 
 // Rows spread over a cluster so that each block reads little: a cluster size and threads, or 0 where one block is better.
-Tile few_rows_cluster(int64_t rows, int64_t vectors, Source source, int32_t max_blocks) {
+Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_blocks) {
   int32_t threads = 0, blocks = 0;
+  if (key.sink == Sink::kQuant && rows > 64) return {};  // no such tiles
   if (vectors > 2048 && vectors <= 4096) {
     if (rows <= 16) threads = 256, blocks = 8;
   } else if (vectors > 1024 && vectors <= 2048) {
     if (rows <= 64) {
       threads = 128, blocks = 8;
-    } else if (source == Source::kAdd) {
+    } else if (key.source == Source::kAdd) {
       threads = 256, blocks = 2;
     } else {
       threads = 256, blocks = 4;
@@ -96,14 +100,15 @@ Tile stream_tile(int32_t max_blocks) {
 }
 
 // The general kernels predicate every vector, so a tile serves all rows up to its size and a handful is enough.
-Tile any_access_tile(int64_t vectors, Stat stat, int32_t max_blocks) {
+Tile any_access_tile(int64_t vectors, NormKey key, int32_t max_blocks) {
   constexpr struct {
     int32_t vectors;
     Tile tile;
   } kTiles[] = {{8, {4, 2, 1}},      {32, {32, 1, 1}},    {128, {32, 4, 1}},  {512, {128, 4, 1}},
                 {1024, {256, 4, 1}}, {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
   for (const auto& t : kTiles) {
-    if (vectors <= t.vectors && (t.tile.vectors <= 4 || stat == Stat::kRms)) return t.tile;
+    const bool fits = t.tile.vectors <= 4 || (key.stat == Stat::kRms && key.sink == Sink::kStore);
+    if (vectors <= t.vectors && fits) return t.tile;
   }
   return stream_tile(max_blocks);
 }
@@ -201,6 +206,24 @@ void plan_common(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {
                         tensor_bytes(d.quant.codes, d, d.quant.code_bytes(d.n)) + scale_bytes(d);
 }
 
+}  // namespace
+
+bool plain_columns(const NormDesc& d) {
+  if (d.weight && d.weight.dtype != d.dtype) return false;
+  return !d.bias || (d.kind == FASTNORM_NORM_LAYER && d.bias.dtype == d.dtype);
+}
+
+bool codes_aligned(const NormDesc& d) {
+  const QuantDesc& q = d.quant;
+  // What one 16-byte vector of a row becomes: n bytes are as many times that as the row is vectors.
+  const auto bytes = static_cast<uint64_t>(q.code_bytes(16 / dtype_bytes(d.dtype)));
+  uint64_t bits = reinterpret_cast<uintptr_t>(q.codes.data);
+  for (int i = 0; i < d.outer_rank; ++i) bits |= static_cast<uint64_t>(q.codes.stride_bytes[i]);
+  return bits % bytes == 0;
+}
+
+namespace {
+
 // True if a kernel of this key computes what `desc` asks for: the same, or a more general one.
 bool serves(NormKey have, NormKey need) {
   return have.dtype == need.dtype && have.source == need.source && have.stat == need.stat &&
@@ -228,7 +251,10 @@ NormKey norm_key(const NormDesc& d, const DeviceFacts& facts) {
                         row_vectors(d) > most_vectors_in_registers(d, facts);
   // Kernels exist for the plain corner of both axes and for everything: two, so that the table stays small.
   if (d.quant.any()) key.sink = Sink::kQuant;
-  if (d.quant.any() || !once || !same_dtypes || too_long || norm_vector_bytes(d, 16) < 16) {
+  const bool general_sink =
+      d.quant.any() && (facts.device_type == FASTNORM_DEVICE_CPU || !codes_aligned(d) ||
+                        !plain_columns(d) || row_vectors(d) > 4096);
+  if (general_sink || !once || !same_dtypes || too_long || norm_vector_bytes(d, 16) < 16) {
     key.affine = Affine::kAny;
     key.access = Access::kAny;
   }
@@ -239,16 +265,16 @@ Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_
   const ArchSpec& arch = *facts.arch;
   const int32_t max_blocks = std::min(arch.max_cluster_blocks, facts.max_cluster_blocks);
   const int64_t vectors = row_vectors(d);
-  if (key.access == Access::kAny) return any_access_tile(vectors, key.stat, max_blocks);
+  if (key.access == Access::kAny) return any_access_tile(vectors, key, max_blocks);
   if (vectors > 4096)
     return tile_of(vectors, 512,
                    kLongRowBlocks);  // norm_key() asks for kAny where this does not hold
   const bool few_rows = d.rows <= arch.decode_rows;
   if (few_rows) {
-    const Tile tile = few_rows_cluster(d.rows, vectors, key.source, max_blocks);
+    const Tile tile = few_rows_cluster(d.rows, vectors, key, max_blocks);
     if (tile.threads != 0) return tile;
   }
-  if (!few_rows && vectors > 64 && vectors <= 128 &&
+  if (!few_rows && key.sink == Sink::kStore && vectors > 64 && vectors <= 128 &&
       bytes_moved >= static_cast<uint64_t>(arch.wide_row_bytes_moved)) {
     return tile_of(vectors, 64);
   }

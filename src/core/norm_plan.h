@@ -63,6 +63,12 @@ NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
 // columns.
 int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit);
 
+// True if each 16-byte vector of a row becomes codes that can be stored by one access.
+bool codes_aligned(const NormDesc& desc);
+
+// True if weight and bias are of x's dtype or absent, and only LAYER has a bias.
+bool plain_columns(const NormDesc& desc);
+
 // Rows that one thread block works on, for a tile.
 constexpr int rows_per_block(Tile tile) {
   return tile.threads == 4 ? 64 : tile.threads == 16 ? 8 : tile.threads == 32 ? 4 : 1;

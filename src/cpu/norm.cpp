@@ -35,19 +35,12 @@ void set_rounding(const NormDesc& d, NormParams* p) {
              !p->residual_out_f32;
 }
 
-CodeType code_type(Dtype dtype) {
-  return dtype == Dtype::kF8E4M3   ? CodeType::kE4M3
-         : dtype == Dtype::kF8E5M2 ? CodeType::kE5M2
-         : dtype == Dtype::kI8     ? CodeType::kI8
-                                   : CodeType::kE2M1;
-}
-
 QuantParams quant_params(const NormDesc& d) {
   const QuantDesc& q = d.quant;
   QuantParams p = {};
   p.codes = row_ref(q.codes);
   p.scale = row_ref(q.scale);
-  p.scale_step_bytes = q.swizzled ? q.scale_tiles(d.n) : q.scale_step_bytes;
+  p.scale_step_bytes = q.scale_step(d.n);
   p.rows = d.rows;
   p.tensor_scale = reinterpret_cast<const char*>(q.tensor_scale);
   p.global_scale = reinterpret_cast<const char*>(q.global_scale);
@@ -55,14 +48,11 @@ QuantParams quant_params(const NormDesc& d) {
   p.block = q.block;
   p.clamp = q.clamp;
   p.amax_floor = q.amax_floor;
-  p.code_type = code_type(q.dtype);
+  p.code_type = q.code_type();
+  p.scale_type = q.scale_type();
   p.nvfp4 = q.scheme == FASTNORM_QUANT_NVFP4;
-  p.scale_type = p.nvfp4                        ? ScaleType::kE4M3
-                 : q.scale.dtype == Dtype::kF32 ? ScaleType::kF32
-                                                : ScaleType::kE8M0;
   p.codes_wanted = q.scheme != FASTNORM_QUANT_NONE;
-  // Without codes the amax is that of y.
-  p.from_rounded = q.from_rounded || !p.codes_wanted;
+  p.from_rounded = q.sees_rounded();
   p.pow2 = q.pow2;
   p.swizzled = q.swizzled;
   return p;

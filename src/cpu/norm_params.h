@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "core/quant_types.h"
+
 namespace fastnorm::cpu {
 
 inline constexpr int kRowDims = 3;
@@ -21,9 +23,6 @@ struct ColumnRef {
 };
 
 enum class ColumnType : uint8_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
-
-enum class CodeType : uint8_t { kE4M3, kE5M2, kI8, kE2M1 };
-enum class ScaleType : uint8_t { kF32, kE8M0, kE4M3 };
 
 // What is quantised, and how.
 struct QuantParams {

@@ -132,6 +132,7 @@ struct Reach<Access::kAny, T, Tile> {
       : live(Tile::kRows == 1 || place.row < p.rows),
         left(live ? static_cast<int>(p.n) - place.first * T::kPerVector : 0) {}
   __device__ __forceinline__ bool has(int v) const { return count(v) > 0; }
+  __device__ __forceinline__ bool stores(int v) const { return has(v); }
   __device__ __forceinline__ int count(int v) const {
     return left - v * (Tile::kStride * T::kPerVector);
   }

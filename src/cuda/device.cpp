@@ -37,7 +37,9 @@ template <int kArch>
 KernelTable kernels_of(const ArchSpec& arch) {
   return {&arch,
           {norm_kernels<kArch, Dtype::kF32>(), norm_kernels<kArch, Dtype::kF16>(),
-           norm_kernels<kArch, Dtype::kBF16>()}};
+           norm_kernels<kArch, Dtype::kBF16>()},
+          {norm_many_kernels<kArch, Dtype::kF32>(), norm_many_kernels<kArch, Dtype::kF16>(),
+           norm_many_kernels<kArch, Dtype::kBF16>()}};
 }
 
 std::span<const KernelTable> kernel_tables() {
@@ -243,14 +245,9 @@ bool is_sticky(cudaError_t code) {
 
 }  // namespace
 
-NormKernel KernelTable::at(int32_t index) const {
-  auto i = static_cast<size_t>(index);
-  for (const std::span<const NormKernel>& part : kernels) {
-    if (i < part.size()) return part[i];
-    i -= part.size();
-  }
-  return nullptr;
-}
+NormKernel KernelTable::at(int32_t index) const { return kernel_at(kernels, index); }
+
+NormManyKernel KernelTable::many_at(int32_t index) const { return kernel_at(many_kernels, index); }
 
 const KernelTable* kernel_table(const ArchSpec& arch) {
   for (const KernelTable& table : kernel_tables()) {

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "core/backend.h"
+#include "cuda/launch_params.h"
 #include "cuda/norm_kernels.h"
 #include "cuda/table.h"
 
@@ -24,8 +25,10 @@ fastnorm_status device_error(const char* expression, cudaError_t code, Error& er
 struct KernelTable {
   const ArchSpec* arch;
   std::span<const NormKernel> kernels[kRowDtypes];
+  std::span<const NormManyKernel> many_kernels[kRowDtypes];
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
+  NormManyKernel many_at(int32_t index) const;
 };
 
 // nullptr if this build has no kernels of the architecture.
@@ -48,11 +51,14 @@ class CudaDevice final : public Device {
   fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) override;
   fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
                            Error& error) override;
+  int32_t launches(std::span<const NormCall> calls) const override { return count_grids(calls); }
 
  private:
   // Runs body() with this device current, and makes current again what was.
   template <typename Body>
   fastnorm_status with_device(Error& error, Body body);
+  // One launch, on the current device.
+  fastnorm_status run_together(std::span<const NormCall> calls, cudaStream_t stream, Error& error);
 
   const KernelTable& kernels_;
   const Driver driver_;

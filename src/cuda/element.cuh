@@ -10,6 +10,10 @@ namespace fastnorm::cuda {
 
 inline constexpr int kVectorBytes = 16;
 
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int word) {
+  return word == 0 ? v.x : word == 1 ? v.y : word == 2 ? v.z : v.w;
+}
+
 template <Dtype kDtype>
 struct Element;
 
@@ -17,12 +21,16 @@ template <>
 struct Element<Dtype::kF32> {
   static constexpr int kBytes = 4;
   static constexpr int kPerVector = kVectorBytes / kBytes;
+  static constexpr int kPerWord = 4 / kBytes;
   static constexpr uint32_t kOneWord = 0x3f800000;        // 1 in every element of a word
   static constexpr uint32_t kMinusZeroWord = 0x80000000;  // -0 in every element of a word
 
   static __device__ __forceinline__ void unpack(uint4 v, float (&f)[kPerVector]) {
     f[0] = __uint_as_float(v.x), f[1] = __uint_as_float(v.y);
     f[2] = __uint_as_float(v.z), f[3] = __uint_as_float(v.w);
+  }
+  static __device__ __forceinline__ void unpack_word(uint32_t word, float (&f)[1]) {
+    f[0] = __uint_as_float(word);
   }
   static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
     return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]),
@@ -35,6 +43,7 @@ template <>
 struct Element<Dtype::kF16> {
   static constexpr int kBytes = 2;
   static constexpr int kPerVector = kVectorBytes / kBytes;
+  static constexpr int kPerWord = 4 / kBytes;
   static constexpr uint32_t kOneWord = 0x3c003c00;
   static constexpr uint32_t kMinusZeroWord = 0x80008000;
 
@@ -45,6 +54,9 @@ struct Element<Dtype::kF16> {
       f[2 * i] = ptx::cvt_from_f16(words[i] & 0xffff);
       f[2 * i + 1] = ptx::cvt_from_f16(words[i] >> 16);
     }
+  }
+  static __device__ __forceinline__ void unpack_word(uint32_t word, float (&f)[2]) {
+    f[0] = ptx::cvt_from_f16(word & 0xffff), f[1] = ptx::cvt_from_f16(word >> 16);
   }
   static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
     return make_uint4(ptx::cvt_f16x2(f[0], f[1]), ptx::cvt_f16x2(f[2], f[3]),
@@ -59,6 +71,7 @@ template <>
 struct Element<Dtype::kBF16> {
   static constexpr int kBytes = 2;
   static constexpr int kPerVector = kVectorBytes / kBytes;
+  static constexpr int kPerWord = 4 / kBytes;
   static constexpr uint32_t kOneWord = 0x3f803f80;
   static constexpr uint32_t kMinusZeroWord = 0x80008000;
 
@@ -69,6 +82,9 @@ struct Element<Dtype::kBF16> {
       f[2 * i] = __uint_as_float(words[i] << 16);
       f[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
+  }
+  static __device__ __forceinline__ void unpack_word(uint32_t word, float (&f)[2]) {
+    f[0] = __uint_as_float(word << 16), f[1] = __uint_as_float(word & 0xffff0000u);
   }
   static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
     return make_uint4(ptx::cvt_bf16x2(f[0], f[1]), ptx::cvt_bf16x2(f[2], f[3]),

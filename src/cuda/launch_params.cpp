@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "cuda/norm_kernels.h"
+
 namespace fastnorm::cuda {
 namespace {
 
@@ -31,6 +33,30 @@ uint8_t row_align(const RowTensor& t, int32_t outer_rank) {
 uint8_t column_align(const ColumnTensor& c) {
   return access_bytes(reinterpret_cast<uintptr_t>(c.data) |
                       static_cast<uint64_t>(c.head_stride_bytes));
+}
+
+QuantParams quant_params(const NormDesc& d) {
+  const QuantDesc& q = d.quant;
+  QuantParams p = {};
+  p.codes = row_ref(q.codes);
+  p.scale = row_ref(q.scale);
+  p.scale_step = q.scale_step(d.n);
+  p.tensor_scale = reinterpret_cast<const float*>(q.tensor_scale);
+  p.global_scale = reinterpret_cast<const float*>(q.global_scale);
+  p.amax = reinterpret_cast<float*>(q.amax);
+  p.block = q.block;
+  p.block_shift = std::bit_width(static_cast<uint32_t>(q.block)) - 1;
+  p.clamp = q.clamp;
+  p.amax_floor = q.amax_floor;
+  p.code_type = q.code_type();
+  p.scale_type = q.scale_type();
+  p.codes_wanted = q.scheme != FASTNORM_QUANT_NONE;
+  p.codes_aligned = codes_aligned(d);
+  p.from_rounded = q.sees_rounded();
+  p.pow2 = q.pow2;
+  p.swizzled = q.swizzled;
+  p.nvfp4 = q.scheme == FASTNORM_QUANT_NVFP4;
+  return p;
 }
 
 }  // namespace
@@ -64,9 +90,14 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
   p.weight_offset = d.weight_offset;
   p.weight_type = column_type(d.weight, d.dtype);
   p.bias_type = column_type(d.bias, d.dtype);
+  p.wait = (d.flags & FASTNORM_NORM_PDL_WAIT) == 0               ? GridWait::kNone
+           : (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0 ? GridWait::kAfterColumns
+                                                                 : GridWait::kFirst;
+  p.trigger = (d.flags & FASTNORM_NORM_PDL_TRIGGER) != 0;
   p.stream_loads = plan.stream_loads;
   p.prefetch_rows = plan.prefetch_rows;
   p.wide_rows = d.rows > INT32_MAX;
+  if (plan.entry->key.sink == Sink::kQuant) p.quant = quant_params(d);
   if (plan.entry->key.access == Access::kVector) return p;
   p.rounding = static_cast<uint8_t>(d.rounding);
   p.residual_rounding = static_cast<uint8_t>(d.residual_rounding);
@@ -79,6 +110,39 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
   p.weight_align = column_align(d.weight);
   p.bias_align = column_align(d.bias);
   return p;
+}
+
+size_t calls_together(std::span<const NormCall> calls) {
+  constexpr uint64_t kMostBlocks = 0x7fffffff;
+  const NormEntry* entry = calls.front().plan->entry;
+  if (!runs_many(*entry)) return 1;
+  size_t count = 0;
+  uint64_t blocks = 0;
+  for (const NormCall& call : calls) {
+    blocks += call.plan->blocks;
+    if (call.plan->entry != entry || call.desc->flags != calls.front().desc->flags ||
+        blocks > kMostBlocks) {
+      break;
+    }
+    ++count;
+  }
+  return count;
+}
+
+int32_t count_grids(std::span<const NormCall> calls) {
+  int32_t grids = 0;
+  for (; !calls.empty(); calls = calls.subspan(calls_together(calls))) ++grids;
+  return grids;
+}
+
+void make_many_params(std::span<const NormCall> calls, NormManyParams* params, uint64_t* blocks) {
+  *blocks = 0;
+  params->count = static_cast<int32_t>(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    params->first_block[i] = static_cast<uint32_t>(*blocks);
+    params->call[i] = make_params(*calls[i].desc, *calls[i].plan);
+    *blocks += calls[i].plan->blocks;
+  }
 }
 
 }  // namespace fastnorm::cuda

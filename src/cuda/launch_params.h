@@ -1,8 +1,9 @@
 // From a described and planned call to what the kernel gets. CUDA-free.
 #pragma once
 
-#include "core/norm_desc.h"
-#include "core/norm_plan.h"
+#include <span>
+
+#include "core/backend.h"
 #include "cuda/norm_params.h"
 
 namespace fastnorm::cuda {
@@ -11,5 +12,14 @@ namespace fastnorm::cuda {
 Divisor make_divisor(uint32_t value);
 
 NormParams make_params(const NormDesc& desc, const NormPlan& plan);
+
+// Of how many of `calls`, from the first on, one grid takes care: 1 at least.
+size_t calls_together(std::span<const NormCall> calls);
+
+// Grids that all of them take.
+int32_t count_grids(std::span<const NormCall> calls);
+
+// Sets what a grid of these calls gets, and its blocks.
+void make_many_params(std::span<const NormCall> calls, NormManyParams* params, uint64_t* blocks);
 
 }  // namespace fastnorm::cuda

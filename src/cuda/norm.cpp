@@ -1,4 +1,4 @@
-// The norm family on a CUDA device: one launch for each call.
+// The norm family on a CUDA device: one launch for each call, or for several that share a kernel.
 #include "core/check.h"
 #include "cuda/device.h"
 #include "cuda/launch_params.h"
@@ -6,22 +6,28 @@
 namespace fastnorm::cuda {
 namespace {
 
-fastnorm_status launch(NormKernel kernel, const NormCall& call, cudaStream_t stream, Error& error) {
-  NormParams params = make_params(*call.desc, *call.plan);
-  void* arguments[] = {&params};
+// Starts a kernel for calls that share a plan's tile, whose parameters are `params`.
+fastnorm_status launch(const void* kernel, const NormCall& call, uint64_t blocks, void* params,
+                       cudaStream_t stream, Error& error) {
+  void* arguments[] = {params};
   const Tile tile = call.plan->entry->tile;
-  cudaLaunchAttribute attribute = {};
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(call.plan->blocks));
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(tile.threads * call.plan->rows_per_block));
   config.stream = stream;
+  config.attrs = attributes;
   if (tile.blocks > 1) {
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(tile.blocks), 1, 1};
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(tile.blocks), 1, 1};
   }
-  FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments));
+  if ((call.desc->flags & FASTNORM_NORM_PDL_WAIT) != 0) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
   return FASTNORM_OK;
 }
 
@@ -52,21 +58,46 @@ fastnorm_status CudaDevice::with_device(Error& error, Body body) {
 
 fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error& error) {
   return with_device(error, [&] {
+    cudaFuncAttributes attributes;  // asking for them loads the kernel
     for (const NormCall& call : calls) {
-      cudaFuncAttributes attributes;  // asking for them loads the kernel
       FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
           &attributes, reinterpret_cast<const void*>(kernels_.at(call.plan->index))));
+    }
+    for (std::span<const NormCall> left = calls; !left.empty();) {
+      const size_t together = calls_together(left);
+      if (together > 1) {
+        FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
+            &attributes,
+            reinterpret_cast<const void*>(kernels_.many_at(left.front().plan->index))));
+      }
+      left = left.subspan(together);
     }
     return FASTNORM_OK;
   });
 }
 
+fastnorm_status CudaDevice::run_together(std::span<const NormCall> calls, cudaStream_t stream,
+                                         Error& error) {
+  const NormCall& first = calls.front();
+  if (calls.size() == 1) {
+    NormParams params = make_params(*first.desc, *first.plan);
+    return launch(reinterpret_cast<const void*>(kernels_.at(first.plan->index)), first,
+                  first.plan->blocks, &params, stream, error);
+  }
+  NormManyParams params;
+  uint64_t blocks;
+  make_many_params(calls, &params, &blocks);
+  return launch(reinterpret_cast<const void*>(kernels_.many_at(first.plan->index)), first, blocks,
+                &params, stream, error);
+}
+
 fastnorm_status CudaDevice::run_norm(std::span<const NormCall> calls, void*, void* stream,
                                      Error& error) {
   return with_device(error, [&] {
-    for (const NormCall& call : calls) {
-      FASTNORM_TRY(
-          launch(kernels_.at(call.plan->index), call, static_cast<cudaStream_t>(stream), error));
+    for (std::span<const NormCall> left = calls; !left.empty();) {
+      const std::span<const NormCall> now = left.first(calls_together(left));
+      left = left.subspan(now.size());
+      FASTNORM_TRY(run_together(now, static_cast<cudaStream_t>(stream), error));
     }
     return FASTNORM_OK;
   });

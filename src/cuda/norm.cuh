@@ -13,8 +13,25 @@
 #pragma once
 
 #include "cuda/norm_parts.cuh"
+#include "cuda/ptx/grid.cuh"
+#include "cuda/quant.cuh"
 
 namespace fastnorm::cuda {
+
+// True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
+// another block run, or keep the weights beside the row (LAYER 4096 x 4096 bf16: 18.7 us with 64 registers, 19.1 unpacked with 80;
+// 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21).
+template <class Slots, class Tile>
+constexpr bool packed_row() {
+  if (Slots::kAccess != Access::kVector || Slots::kSource != Source::kPlain ||
+      Slots::kSink != Sink::kStore || Slots::T::kBytes != 2 || Tile::kBlocks > 1) {
+    return false;
+  }
+  if (Slots::kStat == Stat::kLayer)
+    return Tile::kVectors == 4 || Tile::kVectors == 5 ||
+           (Tile::kThreads == 512 && Tile::kVectors > 5);
+  return Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
+}
 
 // Registers a thread may use, which sets how many blocks a multiprocessor holds. Fewer than the row and its weights need spill;
 // more cost occupancy, of which 16 to 32 KB of loads in flight a multiprocessor is enough (H200). Blocks of 512 threads keep to 64
@@ -26,6 +43,10 @@ constexpr int registers_per_thread() {
   const bool wide = Slots::T::kBytes == 2;  // 8 values a vector
   const int v = wide ? Tile::kVectors : Tile::kVectors - Tile::kVectors / 4;
   if (Slots::kAccess == Access::kAny || Tile::kBlocks > 1) return 128;
+  if (packed_row<Slots, Tile>()) return Tile::kVectors == 5 && Tile::kThreads < 512 ? 80 : 64;
+  if (Slots::kSink == Sink::kQuant) {
+    return v <= 2 ? 64 : v == 3 ? 80 : v == 4 ? (Tile::kThreads == 512 ? 64 : 96) : 128;
+  }
   if (Slots::kSource == Source::kAdd) {
     if (v <= 2 || (Tile::kThreads == 512 && v <= 3 && Slots::kStat == Stat::kRms)) return 64;
     return v <= 4 ? 96 : 128;
@@ -61,15 +82,71 @@ constexpr int blocks_per_multiprocessor() {
 template <class Slots, class Tile>
 constexpr bool late_weights() {
   if (Tile::kThreads == 1024) return true;
-  if (Tile::kThreads == 512 && Slots::kStat == Stat::kLayer && Tile::kVectors > 2) return true;
-  if (Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4)
-    return true;  // 1 register short
+  if (Tile::kThreads == 512 && Tile::kVectors > 2 &&
+      (Slots::kStat == Stat::kLayer || Slots::kSink == Sink::kQuant)) {
+    return true;
+  }
   return Tile::kVectors > 5;
 }
 
 // Vectors of late weights loaded together.
 template <class Tile>
 inline constexpr int kLateGroup = Tile::kThreads >= 512 ? 1 : 2;
+
+// The values of a row in registers.
+template <class Slots, class Tile, bool kPacked = packed_row<Slots, Tile>()>
+struct HeldRow {
+  using T = typename Slots::T;
+  static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+
+  __device__ __forceinline__ void set(const RowSource<Slots, Tile>& source, int v) {
+    source.take(values[v], v);
+  }
+  __device__ __forceinline__ void round(int v, const Rounding<Slots::kAffine, T>& rounding) {
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) values[v][i] = rounding.summed(values[v][i]);
+  }
+  __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) s[i] = values[v][i];
+  }
+  __device__ __forceinline__ void get_word(float (&s)[T::kPerWord], int v, int word) const {
+#pragma unroll
+    for (int i = 0; i < T::kPerWord; ++i) s[i] = values[v][word * T::kPerWord + i];
+  }
+  __device__ __forceinline__ void renew(const NormParams&, float) {}
+  __device__ __forceinline__ void keep(const float (&z)[kPerVector], int v) {
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) values[v][i] = z[i];
+  }
+
+  float values[kVectors][kPerVector];
+};
+
+template <class Slots, class Tile>
+struct HeldRow<Slots, Tile, true> {
+  using T = typename Slots::T;
+  static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+
+  __device__ __forceinline__ void set(const RowSource<Slots, Tile>& source, int v) {
+    values[v] = source.x[v];
+  }
+  __device__ __forceinline__ void round(int, const Rounding<Slots::kAffine, T>&) {}
+  __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
+    T::unpack(values[v], s);
+  }
+  __device__ __forceinline__ void get_word(float (&s)[T::kPerWord], int v, int word) const {
+    T::unpack_word(word_of(values[v], word), s);
+  }
+  // Ties the row to a value that comes later, so that the compiler cannot keep what it unpacked before.
+  __device__ __forceinline__ void renew(const NormParams& p, float later) {
+    const uint32_t none = __float_as_uint(later) & p.zero;
+#pragma unroll
+    for (uint4& v : values) v.x |= none, v.y |= none, v.z |= none, v.w |= none;
+  }
+
+  uint4 values[kVectors];
+};
 
 // A row in registers between its two halves.
 template <class Slots, class Tile>
@@ -81,28 +158,42 @@ struct RowState {
   static constexpr bool kEarlyWeight = kWhole && !late_weights<Slots, Tile>();
   static constexpr bool kEarlyBias = kEarlyWeight && Slots::kStat == Stat::kLayer;
 
-  float s[kVectors][kPerVector];
+  HeldRow<Slots, Tile> held;
   uint4 weight[kEarlyWeight ? kVectors : 1], bias[kEarlyBias ? kVectors : 1];
   float mean = 0.0f, rstd = 0.0f;
 };
 
 // t = (s - mean) * rstd for one vector.
-template <class Slots>
+template <class Slots, int kCount>
 __device__ __forceinline__ void normalize_vector(
-    float (&t)[Slots::T::kPerVector], const float (&s)[Slots::T::kPerVector], float mean,
-    float rstd, const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
+    float (&t)[kCount], const float (&s)[kCount], float mean, float rstd,
+    const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
 #pragma unroll
-  for (int i = 0; i < Slots::T::kPerVector; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     t[i] = rounding.applied(s[i]);
     if constexpr (Slots::kStat == Stat::kLayer) t[i] = rounding.step(__fsub_rn(t[i], mean));
     t[i] = rounding.normalized(__fmul_rn(t[i], rstd));
   }
 }
 
+// One vector's results to the sink, which keeps what is to be quantised in the row's place.
+template <class Slots, class Tile, class Sink, class Reach>
+__device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
+                                        RowState<Slots, Tile>& row,
+                                        float (&z)[Slots::T::kPerVector], int v,
+                                        const Place<Tile>& place, const Reach& reach) {
+  constexpr bool kWhole = Slots::kAccess == Access::kVector;
+  sink.put(z, static_cast<uint32_t>(place.vector(v)), kWhole ? reach.stores(v) : reach.count(v));
+  if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
+    // Rows that do not exist repeat row 0, whose residual may have been replaced by its sum already: amax must not see them.
+    prepare<typename Slots::T>(p.quant, z, reach.stores(v) ? reach.count(v) : 0);
+    row.held.keep(z, v);
+  }
+}
+
 // Second half, whole vectors, weight and bias of x's dtype or absent (RMS: no bias).
 template <class Slots, class Tile, class Reach>
-__device__ __forceinline__ void finish_vectors(const NormParams& p,
-                                               const RowState<Slots, Tile>& row,
+__device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slots, Tile>& row,
                                                const RowIndex& out, const Place<Tile>& place,
                                                const Reach& reach) {
   using T = typename Slots::T;
@@ -124,18 +215,31 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p,
     }
 #pragma unroll
     for (int v = first; v < first + kGroup && v < kVectors; ++v) {
-      float w[kPerVector], b[kPerVector], t[kPerVector], z[kPerVector];
-      T::unpack(State::kEarlyWeight ? row.weight[State::kEarlyWeight ? v : 0] : weight[v - first],
-                w);
-      if constexpr (kBias) {
-        T::unpack(State::kEarlyBias ? row.bias[State::kEarlyBias ? v : 0] : bias[v - first], b);
-      } else {
+      const uint4 raw_weight =
+          State::kEarlyWeight ? row.weight[State::kEarlyWeight ? v : 0] : weight[v - first];
+      const uint4 raw_bias = State::kEarlyBias ? row.bias[State::kEarlyBias ? v : 0]
+                             : kBias           ? bias[v - first]
+                                               : make_uint4(0, 0, 0, 0);
+      float z[kPerVector];
+      // By words, so that few unpacked values are alive beside the packed ones.
 #pragma unroll
-        for (int i = 0; i < kPerVector; ++i) b[i] = -0.0f;
+      for (int k = 0; k < 4; ++k) {
+        constexpr int kPerWord = T::kPerWord;
+        float s[kPerWord], w[kPerWord], b[kPerWord], t[kPerWord], y[kPerWord];
+        row.held.get_word(s, v, k);
+        T::unpack_word(word_of(raw_weight, k), w);
+        if constexpr (kBias) {
+          T::unpack_word(word_of(raw_bias, k), b);
+        } else {
+#pragma unroll
+          for (int i = 0; i < kPerWord; ++i) b[i] = -0.0f;
+        }
+        normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
+        apply(y, t, w, b, p.weight_offset, rounding);
+#pragma unroll
+        for (int i = 0; i < kPerWord; ++i) z[k * kPerWord + i] = y[i];
       }
-      normalize_vector<Slots>(t, row.s[v], row.mean, row.rstd, rounding);
-      apply(z, t, w, b, p.weight_offset, rounding);
-      sink.put(z, static_cast<uint32_t>(place.vector(v)), reach.stores(v));
+      deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
     }
   }
 }
@@ -144,7 +248,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p,
 // the kernel would spill.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void finish_vectors_mixed(const NormParams& p,
-                                                     const RowState<Slots, Tile>& row,
+                                                     RowState<Slots, Tile>& row,
                                                      const RowIndex& out, const Place<Tile>& place,
                                                      const Reach& reach) {
   using T = typename Slots::T;
@@ -155,8 +259,9 @@ __device__ __forceinline__ void finish_vectors_mixed(const NormParams& p,
   for (int v = 0; v < Tile::kVectors; ++v) {
     const char* const weight_row = column_address(p.weight, out);
     const char* const bias_row = column_address(p.bias, out);
-    float t[kPerVector], z[kPerVector];
-    normalize_vector<Slots>(t, row.s[v], row.mean, row.rstd, rounding);
+    float s[kPerVector], t[kPerVector], z[kPerVector];
+    row.held.get(s, v);
+    normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
     const uint32_t column = reach.has(v) ? place.vector(v) * kPerVector : 0;
 #pragma unroll
     for (int i = 0; i < kPerVector; i += 4) {
@@ -168,13 +273,13 @@ __device__ __forceinline__ void finish_vectors_mixed(const NormParams& p,
 #pragma unroll
       for (int k = 0; k < 4; ++k) z[i + k] = y[k];
     }
-    sink.put(z, static_cast<uint32_t>(place.vector(v)), reach.stores(v));
+    deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
   }
 }
 
 // Second half, any access.
 template <class Slots, class Tile, class Reach>
-__device__ __forceinline__ void finish_any(const NormParams& p, const RowState<Slots, Tile>& row,
+__device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, Tile>& row,
                                            const RowIndex& out, const Place<Tile>& place,
                                            const Reach& reach) {
   using T = typename Slots::T;
@@ -187,9 +292,11 @@ __device__ __forceinline__ void finish_any(const NormParams& p, const RowState<S
                    p.weight_align, 1.0f);
     take_column<T>(b, column_address(p.bias, out), p.bias_type, place.vector(v), reach.count(v),
                    p.bias_align, -0.0f);
-    normalize_vector<Slots>(t, row.s[v], row.mean, row.rstd, rounding);
+    float s[T::kPerVector];
+    row.held.get(s, v);
+    normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
     apply(z, t, w, b, p.weight_offset, rounding);
-    sink.put(z, place.vector(v), reach.count(v));
+    deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
   }
 }
 
@@ -209,13 +316,13 @@ __device__ __forceinline__ void prefetch_row(const NormParams& p, const Place<Ti
 }
 
 template <class Slots, class Tile>
-__device__ __forceinline__ void normalize_in_registers(const NormParams& p) {
+__device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
   constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kSums>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
-  const Place<Tile> place;
+  const Place<Tile> place(block);
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
   const RowIndex index = row_index(p, reach.live ? place.row : 0);
   const Rounding<Slots::kAffine, T> rounding(p);
@@ -223,6 +330,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p) {
 
   // Weights first: the first use of the row then comes after every load, also in the compiler's order, which would otherwise put it
   // between the two (4096 x 1024 RMS: 1.38 against 1.05 times the stream; holding it back by a dependence gives 1.10 at 4096).
+  if (p.wait == GridWait::kFirst) ptx::grid_wait();
   if constexpr (State::kEarlyWeight) {
     load_columns<T, Tile, kVectors>(row.weight, p.weight_type, p.weight, index, 0, place, reach,
                                     T::kOneWord);
@@ -231,27 +339,37 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p) {
     load_columns<T, Tile, kVectors>(row.bias, p.bias_type, p.bias, index, 0, place, reach,
                                     T::kMinusZeroWord);
   }
+  if (p.wait == GridWait::kAfterColumns) ptx::grid_wait();
   const RowSource<Slots, Tile> source(p, index, place, reach);
   prefetch_row<Slots, Tile>(p, place);
+  if (p.trigger) ptx::grid_trigger();
   cluster_ready(scratch);
 
-  float q[kVectors];
+  float q[kVectors], s[kPerVector];
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) source.take(row.s[v], v);
-  source.store_sum(p, index, place, reach, row.s);
+  for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
+  if constexpr (Slots::kSource == Source::kAdd)
+    source.store_sum(p, index, place, reach, row.held.values);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) row.s[v][i] = rounding.summed(row.s[v][i]);
-    if constexpr (Slots::kStat == Stat::kLayer) q[v] = vector_sum(row.s[v]);
+    row.held.round(v, rounding);
+    if constexpr (Slots::kStat == Stat::kLayer) {
+      row.held.get(s, v);
+      q[v] = vector_sum(s);
+    }
   }
   if constexpr (Slots::kStat == Stat::kLayer) {
-    row.mean = mean_of(sum_row(fold_registers(q), scratch.sum[0], place), p, rounding);
+    row.mean = mean_of(sum_row(fold_registers(q), scratch.fold[0], place), p, rounding);
+    row.held.renew(p, row.mean);
   }
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v)
-    q[v] = squares<Slots>(row.s[v], row.mean, reach.count(v), rounding);
-  row.rstd = rstd_of(sum_row(fold_registers(q), scratch.sum[Slots::kSums - 1], place), p, rounding);
+  for (int v = 0; v < kVectors; ++v) {
+    row.held.get(s, v);
+    q[v] = squares<Slots>(s, row.mean, reach.count(v), rounding);
+  }
+  row.rstd =
+      rstd_of(sum_row(fold_registers(q), scratch.fold[Slots::kSums - 1], place), p, rounding);
+  row.held.renew(p, row.rstd);
 
   const RowIndex out = row_index(p, reach.live ? place.row_again() : 0);
   if (place.leads_row() && reach.live) store_statistics(p, out, row.mean, row.rstd);
@@ -261,11 +379,17 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p) {
     const bool plain = p.weight_type != ColumnType::kF32 &&
                        (Slots::kStat == Stat::kRms ? p.bias_type == ColumnType::kAbsent
                                                    : p.bias_type != ColumnType::kF32);
-    if (plain) {
+    if constexpr (Slots::kSink == Sink::kQuant) {  // norm_key() has seen to plain columns
+      finish_vectors<Slots, Tile>(p, row, out, place, reach);
+    } else if (plain) {
       finish_vectors<Slots, Tile>(p, row, out, place, reach);
     } else {
       finish_vectors_mixed<Slots, Tile>(p, row, out, place, reach);
     }
+  }
+  if constexpr (Slots::kSink == Sink::kQuant) {
+    quantize_in_registers<Slots, Tile>(p, row.held.values, out, place, reach,
+                                       scratch.fold[Slots::kSums]);
   }
 }
 
@@ -318,9 +442,9 @@ template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   using T = typename Slots::T;
   constexpr int kPerVector = T::kPerVector;
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kSums>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
-  const Place<Tile> place;
+  const Place<Tile> place(blockIdx.x);
   const RowIndex index = row_index(p, place.row);
   const Rounding<Slots::kAffine, T> rounding(p);
   const char* const x = row_address(p.x, index);
@@ -328,6 +452,8 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
       Slots::kSource == Source::kAdd ? row_address(p.residual, index) : nullptr;
   const int64_t vectors = p.vectors;
   const int64_t registers = (vectors + Tile::kStride - 1) / Tile::kStride;
+  if (p.wait != GridWait::kNone) ptx::grid_wait();
+  if (p.trigger) ptx::grid_trigger();
   cluster_ready(scratch);
 
   const auto count_at = [&](int64_t vector) {
@@ -349,7 +475,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
       for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
       return vector_sum(s);
     });
-    mean = mean_of(sum_row(sum, scratch.sum[0], place), p, rounding);
+    mean = mean_of(sum_row(sum, scratch.fold[0], place), p, rounding);
   }
   const float sum = fold_stream<Tile>(registers, [&](int64_t r) {
     const int64_t vector = place.first + r * Tile::kStride;
@@ -360,34 +486,53 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
     return squares<Slots>(s, mean, count_at(vector), rounding);
   });
-  const float rstd = rstd_of(sum_row(sum, scratch.sum[Slots::kSums - 1], place), p, rounding);
+  const float rstd = rstd_of(sum_row(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
   if (place.leads_row()) store_statistics(p, index, mean, rstd);
 
-  // Nothing was written so far: the row may be normalised in place, and its residual updated in place.
-  const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
   const char* const weight_row = column_address(p.weight, index);
   const char* const bias_row = column_address(p.bias, index);
-  char* const sum_row_out = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr
-                                ? row_address(p.residual_out, index)
-                                : nullptr;
-  for (int64_t vector = place.first; vector < vectors; vector += Tile::kStride) {
+  // The row's values, and its results.
+  const auto result = [&](float(&s)[kPerVector], float(&z)[kPerVector], int64_t vector) {
     const int count = count_at(vector);
-    float s[kPerVector], t[kPerVector], w[kPerVector], b[kPerVector], z[kPerVector];
+    float summed[kPerVector], t[kPerVector], w[kPerVector], b[kPerVector];
     take(s, vector);
     take_column<T>(w, weight_row, p.weight_type, vector, count, p.weight_align, 1.0f);
     take_column<T>(b, bias_row, p.bias_type, vector, count, p.bias_align, -0.0f);
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) summed[i] = rounding.summed(s[i]);
+    normalize_vector<Slots>(t, summed, mean, rstd, rounding);
+    apply(z, t, w, b, p.weight_offset, rounding);
+  };
+  StreamQuantizer<Slots, Tile> quantizer(p, index, place);
+  if (quantizer.wants_row()) {
+    for (int64_t vector = place.first; vector < vectors; vector += Tile::kStride) {
+      float s[kPerVector], z[kPerVector];
+      result(s, z, vector);
+      quantizer.see(z, count_at(vector));
+    }
+    quantizer.make_row_scale(scratch.fold[Slots::kFolds - 1], place);
+  }
+
+  // Nothing was written of the row's inputs so far: it may be normalised in place, and its residual updated in place.
+  const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
+  char* const sum_row_out = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr
+                                ? row_address(p.residual_out, index)
+                                : nullptr;
+  for (int64_t r = 0; r < registers; ++r) {  // all threads as often: the quantiser exchanges lanes
+    const int64_t vector = place.first + r * Tile::kStride;
+    const int count = count_at(vector);
+    float s[kPerVector], z[kPerVector];
+    result(s, z, vector);
     if constexpr (Slots::kSource == Source::kAdd) {
       if (sum_row_out != nullptr) {
         store_any_values<T>(s, sum_row_out, vector, count, p.residual_out_align,
                             p.residual_out_f32);
       }
     }
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
-    normalize_vector<Slots>(t, s, mean, rstd, rounding);
-    apply(z, t, w, b, p.weight_offset, rounding);
     sink.put(z, vector, count);
+    quantizer.put(z, vector, count);
   }
+  quantizer.end(place);
 }
 
 // Arch is part of the name, so that objects of several architectures never share a host stub.
@@ -398,8 +543,18 @@ __global__ void __launch_bounds__(Tile::kBlockThreads,
   if constexpr (Tile::kVectors == 0) {
     normalize_streaming<Slots, Tile>(p);
   } else {
-    normalize_in_registers<Slots, Tile>(p);
+    normalize_in_registers<Slots, Tile>(p, blockIdx.x);
   }
+}
+
+// Several calls in one grid, whose blocks come one call after the other.
+template <class Arch, class Slots, class Tile>
+__global__ void __launch_bounds__(Tile::kBlockThreads,
+                                  blocks_per_multiprocessor<Arch, Slots, Tile>())
+    norm_many_kernel(const __grid_constant__ NormManyParams many) {
+  int32_t i = 0;
+  while (i + 1 < many.count && blockIdx.x >= many.first_block[i + 1]) ++i;
+  normalize_in_registers<Slots, Tile>(many.call[i], blockIdx.x - many.first_block[i]);
 }
 
 }  // namespace fastnorm::cuda

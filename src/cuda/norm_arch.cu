@@ -43,11 +43,36 @@ constexpr std::array<NormKernel, kCount> make_kernels(std::index_sequence<kIndex
 constexpr std::array<NormKernel, kCount> kKernels =
     make_kernels(std::make_index_sequence<kCount>());
 
+template <size_t kIndex>
+constexpr NormManyKernel many_kernel_at() {
+  constexpr NormKey key = kTable[kIndex].key;
+  constexpr Tile tile = kTable[kIndex].tile;
+  if constexpr (runs_many(kTable[kIndex])) {
+    return &norm_many_kernel<
+        Arch, Slots<key.dtype, key.source, key.stat, key.affine, key.sink, key.access>,
+        RowTile<tile.threads, tile.vectors, tile.blocks>>;
+  }
+  return nullptr;
+}
+
+template <size_t... kIndex>
+constexpr std::array<NormManyKernel, kCount> make_many_kernels(std::index_sequence<kIndex...>) {
+  return {many_kernel_at<kFirst + kIndex>()...};
+}
+
+constexpr std::array<NormManyKernel, kCount> kManyKernels =
+    make_many_kernels(std::make_index_sequence<kCount>());
+
 }  // namespace
 
 template <>
 std::span<const NormKernel> norm_kernels<FASTNORM_ARCH, kDtype>() {
   return kKernels;
+}
+
+template <>
+std::span<const NormManyKernel> norm_many_kernels<FASTNORM_ARCH, kDtype>() {
+  return kManyKernels;
 }
 
 }  // namespace fastnorm::cuda

@@ -50,7 +50,6 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{128, 3}, kAll},
     {{128, 4}, kAll},
     {{128, 5}, kAll},
-    {{128, 7}, kLayer},
     {{256, 2}, kAdd},
     {{256, 3}, kAll},
     {{256, 4}, kAll},
@@ -85,6 +84,13 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{512, 8, 8}, kPlain},
 };
 
+// Tiles of the kernels that quantise whole vectors.
+inline constexpr Tile kQuantTiles[] = {
+    {4, 1},   {4, 2},   {16, 1},    {32, 1},     {32, 2},     {32, 3},     {32, 4},  {128, 2},
+    {128, 3}, {128, 4}, {256, 3},   {256, 4},    {512, 3},    {512, 4},    {512, 5}, {512, 6},
+    {512, 7}, {512, 8}, {64, 2, 8}, {128, 2, 4}, {128, 2, 8}, {256, 2, 8},
+};
+
 // Tiles of the kernels for any access, which also stream what no tile holds. LAYER has no registers for {512, 8}.
 inline constexpr ListedTile kAnyTiles[] = {
     {{4, 2}, kAll},
@@ -110,12 +116,17 @@ constexpr void for_each_norm_kernel(bool clusters, Fn fn) {
     for (Source source : {Source::kPlain, Source::kAdd}) {
       for (Stat stat : {Stat::kRms, Stat::kLayer}) {
         const int user = user_of(source, stat);
-        const auto use = [&](const ListedTile& t, Affine affine, Access access) {
+        const auto use = [&](Sink sink, Access access, const ListedTile& t) {
           if ((t.use & user) == 0 || (t.tile.blocks > 1 && !clusters)) return;
-          fn(NormKey{dtype, source, stat, affine, Sink::kStore, access}, t.tile);
+          const Affine affine = access == Access::kAny ? Affine::kAny : Affine::kOnce;
+          fn(NormKey{dtype, source, stat, affine, sink, access}, t.tile);
         };
-        for (const ListedTile& t : kVectorTiles) use(t, Affine::kOnce, Access::kVector);
-        for (const ListedTile& t : kAnyTiles) use(t, Affine::kAny, Access::kAny);
+        for (const ListedTile& t : kVectorTiles) use(Sink::kStore, Access::kVector, t);
+        for (const ListedTile& t : kAnyTiles) use(Sink::kStore, Access::kAny, t);
+        for (const Tile& tile : kQuantTiles) use(Sink::kQuant, Access::kVector, {tile, kAll});
+        for (const ListedTile& t : kAnyTiles) {
+          if (t.tile.vectors <= 4) use(Sink::kQuant, Access::kAny, t);
+        }
       }
     }
   }

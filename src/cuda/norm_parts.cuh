@@ -24,6 +24,7 @@ struct Slots {
   static constexpr Sink kSink = kSink_;
   static constexpr Access kAccess = kAccess_;
   static constexpr int kSums = kStat == Stat::kLayer ? 2 : 1;  // over a row
+  static constexpr int kFolds = kSums + (kSink == Sink::kQuant ? 1 : 0);
 };
 
 // ---- Rounding axes: run-time, and gone where the kernel rounds once.
@@ -117,12 +118,14 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   using T = typename Slots::T;
   using Reach = cuda::Reach<Access::kVector, T, Tile>;
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+  static constexpr bool kStreams = Slots::kStat == Stat::kRms;  // LAYER never gains
 
   __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
                                        const Place<Tile>& place, const Reach& reach) {
-    load_vectors<Tile>(x, row_address(p.x, index), place, reach, p.stream_loads);
+    load_vectors<Tile>(x, row_address(p.x, index), place, reach, kStreams && p.stream_loads);
     if constexpr (kAdd)
-      load_vectors<Tile>(residual, row_address(p.residual, index), place, reach, p.stream_loads);
+      load_vectors<Tile>(residual, row_address(p.residual, index), place, reach,
+                         kStreams && p.stream_loads);
   }
 
   // Register v of the row, in f32.
@@ -341,6 +344,17 @@ struct RowSink<Sink::kStore, Access::kAny, T> {
   }
   char* const y;
   const int align;
+};
+
+// y where it is wanted; quant.cuh makes the codes.
+template <Access kAccess, class T>
+struct RowSink<Sink::kQuant, kAccess, T> : RowSink<Sink::kStore, kAccess, T> {
+  using Store = RowSink<Sink::kStore, kAccess, T>;
+  using Store::Store;
+  __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
+                                      int count) const {
+    if (this->y != nullptr) Store::put(z, vector, count);
+  }
 };
 
 // The statistics, by the row's first thread.

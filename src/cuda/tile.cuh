@@ -34,18 +34,20 @@ struct RowTile {
 // Which rows and vectors are this thread's.
 template <class Tile>
 struct Place {
-  __device__ __forceinline__ Place() {
+  // `block`: number of the thread block among the call's.
+  __device__ __forceinline__ explicit Place(uint32_t block_number) {
     lane = threadIdx.x % Tile::kLanes;
     warp = Tile::kThreads > 32 ? static_cast<int>(threadIdx.x) / 32 : 0;
     block = Tile::kBlocks > 1 ? static_cast<int>(ptx::cluster_block_rank()) : 0;
     first = (warp * Tile::kBlocks + block) * Tile::kLanes + lane;
-    row = blockIdx.x / Tile::kBlocks * Tile::kRows + threadIdx.x / Tile::kThreads;
+    row = block_number / Tile::kBlocks * Tile::kRows + threadIdx.x / Tile::kThreads;
   }
   // Number of the row's vector that register v holds.
   __device__ __forceinline__ int vector(int v) const { return first + v * Tile::kStride; }
   __device__ __forceinline__ bool leads_row() const { return first == 0; }
 
-  // The row once more, read anew: keeping its number and digits across a reduction would cost registers.
+  // The row once more, read anew: keeping its number and digits across a reduction would cost registers. (Grids of several calls
+  // have tiles of several rows.)
   __device__ __forceinline__ uint32_t row_again() const {
     if constexpr (Tile::kRows > 1) return row;
     return ptx::block_index() / Tile::kBlocks;
@@ -56,15 +58,27 @@ struct Place {
   uint32_t row;
 };
 
-// Sums, by the canonical tree, over registers: q[j] += q[j + P/2] .. for the power of two P that holds kCount.
-template <int kCount, int kHalf>
+// What a fold does with two values.
+struct Sum {
+  static __device__ __forceinline__ float of(float a, float b) { return __fadd_rn(a, b); }
+};
+// The greater bits, as of magnitudes.
+struct Greatest {
+  static __device__ __forceinline__ float of(float a, float b) {
+    const uint32_t i = __float_as_uint(a), j = __float_as_uint(b);
+    return __uint_as_float(i > j ? i : j);
+  }
+};
+
+// Folds by the canonical tree over registers: q[j] += q[j + P/2] .. for the power of two P that holds kCount.
+template <class Fold, int kCount, int kHalf>
 __device__ __forceinline__ void fold_step(float (&q)[kCount]) {
   if constexpr (kHalf >= 1) {
 #pragma unroll
     for (int j = 0; j < kHalf; ++j) {
-      if (j + kHalf < kCount) q[j] = __fadd_rn(q[j], q[j + kHalf]);
+      if (j + kHalf < kCount) q[j] = Fold::of(q[j], q[j + kHalf]);
     }
-    fold_step<kCount, kHalf / 2>(q);
+    fold_step<Fold, kCount, kHalf / 2>(q);
   }
 }
 
@@ -74,22 +88,22 @@ constexpr int power_of_two_up(int v) {
   return p;
 }
 
-template <int kCount>
+template <class Fold = Sum, int kCount>
 __device__ __forceinline__ float fold_registers(float (&q)[kCount]) {
-  fold_step<kCount, power_of_two_up(kCount) / 2>(q);
+  fold_step<Fold, kCount, power_of_two_up(kCount) / 2>(q);
   return q[0];
 }
 
-template <int kLanes>
+template <int kLanes, class Fold = Sum>
 __device__ __forceinline__ float fold_lanes(float q) {
 #pragma unroll
-  for (int half = kLanes / 2; half >= 1; half /= 2) q = __fadd_rn(q, __shfl_xor_sync(~0u, q, half));
+  for (int half = kLanes / 2; half >= 1; half /= 2) q = Fold::of(q, __shfl_xor_sync(~0u, q, half));
   return q;
 }
 
-// Shared memory of one sum over a row. Each sum of a row has its own, so that no barrier is needed between them.
+// Shared memory of one fold over a row. Each fold of a row has its own, so that no barrier is needed between them.
 template <class Tile>
-struct SumScratch {
+struct FoldScratch {
   float values[Tile::kThreads > 32 ? Tile::kThreads : 1];  // [warp][lane]
   float total;                                             // where one warp folds for all
   float exchange[Tile::kBlocks > 1 ? Tile::kBlocks * 32
@@ -97,10 +111,10 @@ struct SumScratch {
   alignas(8) uint64_t barrier;            // counts the bytes of exchange
 };
 
-// The scratch of all sums over a row.
-template <class Tile, int kSums>
+// The scratch of all folds over a row.
+template <class Tile, int kFolds>
 struct RowScratch {
-  SumScratch<Tile> sum[kSums];
+  FoldScratch<Tile> fold[kFolds];
 };
 
 // From 512 threads on, one warp folds and a second barrier hands the sum out: every warp reading every other's values costs more
@@ -108,24 +122,24 @@ struct RowScratch {
 template <class Tile>
 inline constexpr bool kOneWarpFolds = Tile::kThreads >= 512;
 
-template <class Tile>
+template <class Tile, class Fold>
 __device__ __forceinline__ float fold_warps(const float* values, int lane) {
   float q[Tile::kWarps];
 #pragma unroll
   for (int w = 0; w < Tile::kWarps; ++w) q[w] = values[w * 32 + lane];
-  return fold_registers(q);
+  return fold_registers<Fold>(q);
 }
 
-// Sum over the blocks of a cluster: the first kBlocks warps push this block's fold of its warps, for each lane, to one block each.
-template <class Tile>
-__device__ __forceinline__ float sum_cluster(float q, SumScratch<Tile>& scratch,
-                                             const Place<Tile>& place) {
+// Fold over the blocks of a cluster: the first kBlocks warps push this block's fold of its warps, for each lane, to one block each.
+template <class Fold, class Tile>
+__device__ __forceinline__ float fold_cluster(float q, FoldScratch<Tile>& scratch,
+                                              const Place<Tile>& place) {
   scratch.values[threadIdx.x] = q;
   __syncthreads();
   const uint32_t slot = ptx::shared_address(&scratch.exchange[place.block * 32 + place.lane]);
   const uint32_t barrier = ptx::shared_address(&scratch.barrier);
   if (place.warp < Tile::kBlocks) {
-    const float folded = fold_warps<Tile>(scratch.values, place.lane);
+    const float folded = fold_warps<Tile, Fold>(scratch.values, place.lane);
 #pragma unroll
     for (int target = 0; target < Tile::kBlocks; target += Tile::kWarps) {
       const int block = target + place.warp;
@@ -138,41 +152,48 @@ __device__ __forceinline__ float sum_cluster(float q, SumScratch<Tile>& scratch,
   float b[Tile::kBlocks];
 #pragma unroll
   for (int i = 0; i < Tile::kBlocks; ++i) b[i] = scratch.exchange[i * 32 + place.lane];
-  return fold_lanes<32>(fold_registers(b));
+  return fold_lanes<32, Fold>(fold_registers<Fold>(b));
 }
 
-// The sum of a row, in every thread of it, from each thread's fold of its registers; a zero sum is +0.
-template <class Tile>
-__device__ __forceinline__ float sum_row(float q, SumScratch<Tile>& scratch,
-                                         const Place<Tile>& place) {
+// The fold of a row, in every thread of it, from each thread's fold of its registers.
+template <class Fold, class Tile>
+__device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
+                                          const Place<Tile>& place) {
   if constexpr (Tile::kThreads <= 32) {
-    q = fold_lanes<Tile::kLanes>(q);
+    q = fold_lanes<Tile::kLanes, Fold>(q);
   } else if constexpr (Tile::kBlocks > 1) {
-    q = sum_cluster(q, scratch, place);
+    q = fold_cluster<Fold>(q, scratch, place);
   } else {
     scratch.values[threadIdx.x] = q;
     __syncthreads();
     if constexpr (kOneWarpFolds<Tile>) {
       if (place.warp == 0) {
-        q = fold_lanes<32>(fold_warps<Tile>(scratch.values, place.lane));
+        q = fold_lanes<32, Fold>(fold_warps<Tile, Fold>(scratch.values, place.lane));
         if (place.lane == 0) scratch.total = q;
       }
       __syncthreads();
       q = scratch.total;
     } else {
-      q = fold_lanes<32>(fold_warps<Tile>(scratch.values, place.lane));
+      q = fold_lanes<32, Fold>(fold_warps<Tile, Fold>(scratch.values, place.lane));
     }
   }
-  return __fadd_rn(q, 0.0f);
+  return q;
 }
 
-// Sets up the barriers of a cluster's sums; after cluster_ready() other blocks may push into them. What is expected is said while the
+// The sum of a row; a zero sum is +0.
+template <class Tile>
+__device__ __forceinline__ float sum_row(float q, FoldScratch<Tile>& scratch,
+                                         const Place<Tile>& place) {
+  return __fadd_rn(fold_row<Sum>(q, scratch, place), 0.0f);
+}
+
+// Sets up the barriers of a cluster's folds; after cluster_ready() other blocks may push into them. What is expected is said while the
 // row's loads are on their way.
-template <class Tile, int kSums>
-__device__ __forceinline__ void cluster_begin(RowScratch<Tile, kSums>& scratch) {
+template <class Tile, int kFolds>
+__device__ __forceinline__ void cluster_begin(RowScratch<Tile, kFolds>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
     if (threadIdx.x == 0) {
-      for (SumScratch<Tile>& s : scratch.sum)
+      for (FoldScratch<Tile>& s : scratch.fold)
         ptx::mbarrier_init(ptx::shared_address(&s.barrier), 1);
       ptx::fence_mbarrier_init();
     }
@@ -180,12 +201,12 @@ __device__ __forceinline__ void cluster_begin(RowScratch<Tile, kSums>& scratch) 
   }
 }
 
-template <class Tile, int kSums>
-__device__ __forceinline__ void cluster_ready(RowScratch<Tile, kSums>& scratch) {
+template <class Tile, int kFolds>
+__device__ __forceinline__ void cluster_ready(RowScratch<Tile, kFolds>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
     __syncwarp();
     if (threadIdx.x == 0) {
-      for (SumScratch<Tile>& s : scratch.sum) {
+      for (FoldScratch<Tile>& s : scratch.fold) {
         ptx::mbarrier_arrive_expect(ptx::shared_address(&s.barrier),
                                     Tile::kBlocks * 32 * static_cast<int>(sizeof(float)));
       }

@@ -155,6 +155,17 @@ class CaseMaker {
     return c;
   }
 
+  // Contents that the kernel can compute beside quantising: those for whole vectors take plain columns only.
+  Content quantised_content(int64_t n, int number) const {
+    if (!vector_only_) return general_content(n, number);
+    Content c = lean_content(n, number + 100);
+    Random random(ref::hash(c.seed, 3));
+    if (c.weight) c.weight = dtype_;
+    c.bias.reset();
+    if (key_.stat == Stat::kLayer && !random.one_in(3)) c.bias = dtype_;
+    return c;
+  }
+
   // --- layouts ---
 
   // Strides that keep rows apart, dimensions in any order, of either sign; broadcast ones for inputs.
@@ -431,7 +442,7 @@ class CaseMaker {
   void quantise(int64_t n, ref::QuantOptions q) {
     using ref::Scheme;
     if (q.scheme == Scheme::kNvfp4 && n % 2 != 0) return;
-    Content c = general_content(n, random_.below(64));
+    Content c = quantised_content(n, random_.below(64));
     q.source = random_.one_in(2) ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
     q.clamp = random_.one_in(4) ? 1.5f : 0.0f;
     const bool dynamic = q.scheme == Scheme::kPerRow || q.scheme == Scheme::kPerBlock;
@@ -446,7 +457,8 @@ class CaseMaker {
     l.packed_u8 = random_.one_in(2);
     if (random_.one_in(3)) l.amax = random_.of({0.0f, 0.75f, 1e6f});
     const bool fp4 = q.format == ref::Format::kE2M1;
-    l.codes = any_tensor(l, fp4 ? n / 2 : n, 1, false);
+    const int64_t code_grain = !vector_only_ ? 1 : fp4 ? grain_ / 2 : grain_;
+    l.codes = any_tensor(l, fp4 ? n / 2 : n, code_grain, false);
     for (int64_t& stride : l.codes.stride) stride = std::abs(stride);
     if (q.scheme != Scheme::kPerTensor && q.scheme != Scheme::kPerRow) {
       l.scales = random_.of({ScalePlaces::kRowMajor, ScalePlaces::kColumnMajor,
@@ -462,7 +474,7 @@ class CaseMaker {
   // The largest magnitude of y, without codes.
   void amax_alone(int64_t n) {
     for (int i = 0; i < 4; ++i) {
-      const Content c = general_content(n, i);
+      const Content c = quantised_content(n, i);
       Layout l = any_layout(c, fitting_rows(n, 5, kElements));
       l.amax = random_.of({0.0f, 2.5f});
       put(c, l);

@@ -133,6 +133,8 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
     q.scale_step = q.scale_size;
     q.codes = windows.at(8, n, at_end);
     q.scale = windows.at(9, q.scales * q.scale_size, at_end);
+    // The kernels for whole vectors take plain columns.
+    if (entry.key.access == Access::kVector && entry.key.stat == Stat::kRms) p.bias.present = false;
   }
   return p;
 }
@@ -211,7 +213,7 @@ class EdgeCheck {
     const int64_t n = p.x.row_elements;
     ref::norm_model(p.what.content.options,
                     {n, x_.data(), p.residual.present ? residual_.data() : nullptr, weight_.data(),
-                     bias_.data()},
+                     p.bias.present ? bias_.data() : nullptr},
                     target_.order, &scratch_, &result_);
     std::vector<std::byte> y(static_cast<size_t>(p.y.row_bytes()));
     ref::encode_row(p.y.dtype, result_.z.data(), y.data(), n);

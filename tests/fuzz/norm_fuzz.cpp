@@ -69,7 +69,7 @@ fastnorm_context* dry_context(int32_t device_type, int32_t capability) {
   return context;
 }
 
-// For quantised outputs mostly the CPU, which has them.
+// For quantised outputs mostly the CPU: the rules do not depend on the device.
 const Target& target(Bytes& bytes, bool quantised) {
   static const Target targets[] = {
       {FASTNORM_DEVICE_CPU, 0, dry_context(FASTNORM_DEVICE_CPU, 0)},

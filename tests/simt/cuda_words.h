@@ -26,12 +26,26 @@ inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return
 
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
+// A GPU's NaN has no sign.
+inline float __fmul_rn(float a, float b) {
+  const float product = a * b;
+  return product == product ? product : std::bit_cast<float>(0x7fffffff);
+}
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float fminf(float a, float b) { return std::fmin(a, b); }
+inline float fabsf(float a) { return std::fabs(a); }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline float __int_as_float(int32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t __float_as_uint(float f) { return std::bit_cast<uint32_t>(f); }
+// Saturating; NaN is 0.
+inline int32_t __float2int_rn(float f) {
+  if (f != f) return 0;
+  if (f >= 0x1p31f) return INT32_MAX;
+  if (f < -0x1p31f) return INT32_MIN;
+  return static_cast<int32_t>(std::nearbyint(f));
+}
 inline uint32_t __umulhi(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>(uint64_t{a} * b >> 32);
 }

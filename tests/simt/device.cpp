@@ -23,28 +23,42 @@ class SimtDevice final : public Device {
   fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override { return FASTNORM_OK; }
 
   fastnorm_status run_norm(std::span<const NormCall> calls, void*, void*, Error&) override {
-    for (const NormCall& call : calls) {
-      const fastnorm::cuda::NormParams params = fastnorm::cuda::make_params(*call.desc, *call.plan);
-      const fastnorm::cuda::NormKernel kernel = kernel_at(call.plan->index);
-      const Tile tile = call.plan->entry->tile;
-      launch(call.plan->blocks, static_cast<unsigned>(tile.threads * call.plan->rows_per_block),
-             static_cast<unsigned>(tile.blocks), order_, [&] { kernel(params); });
+    for (std::span<const NormCall> left = calls; !left.empty();) {
+      const std::span<const NormCall> now = left.first(fastnorm::cuda::calls_together(left));
+      left = left.subspan(now.size());
+      run_together(now);
     }
     return FASTNORM_OK;
   }
 
+  int32_t launches(std::span<const NormCall> calls) const override {
+    return fastnorm::cuda::count_grids(calls);
+  }
+
  private:
-  // The kernel of an entry of norm_table(), which has the dtypes one after the other.
-  static fastnorm::cuda::NormKernel kernel_at(int32_t index) {
-    auto left = static_cast<size_t>(index);
-    for (std::span<const fastnorm::cuda::NormKernel> kernels :
-         {fastnorm::cuda::norm_kernels<kSimt, Dtype::kF32>(),
-          fastnorm::cuda::norm_kernels<kSimt, Dtype::kF16>(),
-          fastnorm::cuda::norm_kernels<kSimt, Dtype::kBF16>()}) {
-      if (left < kernels.size()) return kernels[left];
-      left -= kernels.size();
+  void run_together(std::span<const NormCall> calls) {
+    using namespace fastnorm::cuda;
+    static const std::span<const NormKernel> kernels[] = {norm_kernels<kSimt, Dtype::kF32>(),
+                                                          norm_kernels<kSimt, Dtype::kF16>(),
+                                                          norm_kernels<kSimt, Dtype::kBF16>()};
+    static const std::span<const NormManyKernel> many_kernels[] = {
+        norm_many_kernels<kSimt, Dtype::kF32>(), norm_many_kernels<kSimt, Dtype::kF16>(),
+        norm_many_kernels<kSimt, Dtype::kBF16>()};
+    const NormPlan& plan = *calls.front().plan;
+    const auto start = [&](uint64_t blocks, auto kernel, const auto& params) {
+      if (kernel == nullptr) fault("an entry without a kernel");
+      const Tile tile = plan.entry->tile;
+      launch(blocks, static_cast<unsigned>(tile.threads * plan.rows_per_block),
+             static_cast<unsigned>(tile.blocks), order_, [&] { kernel(params); });
+    };
+    if (calls.size() == 1) {
+      start(plan.blocks, kernel_at(kernels, plan.index), make_params(*calls[0].desc, plan));
+      return;
     }
-    fault("an entry without a kernel");
+    NormManyParams params;
+    uint64_t blocks;
+    make_many_params(calls, &params, &blocks);
+    start(blocks, kernel_at(many_kernels, plan.index), params);
   }
 
   const Order order_;

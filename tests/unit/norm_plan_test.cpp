@@ -248,6 +248,33 @@ TEST(Plan, EveryRowLengthHasATile) {
   }
 }
 
+// The same of rows that are quantised.
+TEST(Plan, EveryQuantisedRowHasATile) {
+  constexpr fastnorm_quant_scheme kSchemes[] = {FASTNORM_QUANT_PER_TENSOR, FASTNORM_QUANT_PER_ROW,
+                                                FASTNORM_QUANT_PER_BLOCK, FASTNORM_QUANT_MXFP8,
+                                                FASTNORM_QUANT_NVFP4};
+  for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_BF16}) {
+    const int64_t v = dtype == FASTNORM_DTYPE_F32 ? 4 : 8;
+    for (int64_t vectors = 1; vectors <= 40000; vectors += vectors < 4200 ? 1 : 997) {
+      for (const int64_t rows : {1, 17, 65, 129, 100000}) {
+        const bool odd = vectors % 13 == 0;  // no whole vectors
+        Request r = simple_request({rows, vectors * v - (odd ? 2 : 0)}, dtype, vectors % 2 == 0,
+                                   vectors % 3 == 0 ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
+        if (r.x->shape.back() == 0) continue;
+        add_quant(&r, kSchemes[(vectors + rows) % 5]);
+        const NormDesc d = describe(r);
+        for (const int32_t clusters : {1, 8}) {
+          const DeviceFacts facts = gpu(clusters == 1 ? cuda::kSm80 : cuda::kSm90, clusters);
+          const NormPlan plan = plan_of(d, facts);
+          ASSERT_NO_FATAL_FAILURE(expect_sound(d, facts, plan));
+          EXPECT_EQ(plan.entry->key.sink, Sink::kQuant);
+          EXPECT_EQ(plan.entry->key.access, odd || vectors > 4096 ? Access::kAny : Access::kVector);
+        }
+      }
+    }
+  }
+}
+
 TEST(Plan, WithoutClustersTheSameRowsGoElsewhere) {
   const NormDesc d = describe(simple_request({1, 16384}, FASTNORM_DTYPE_BF16));
   int32_t most = 1000;
@@ -346,6 +373,30 @@ TEST(NormKey, QuantisedRowsHaveAKernelOfTheirOwn) {
   r.quantized.reset();
   r.scale.reset();
   EXPECT_EQ(norm_key(describe(r), cpu()).sink, Sink::kQuant) << "amax alone";
+}
+
+// What a GPU's kernels for whole vectors cannot quantise goes to those for anything.
+TEST(NormKey, QuantisedRowsOnAGpu) {
+  const auto access = [](fastnorm_quant_scheme scheme, auto change) {
+    Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
+    add_quant(&r, scheme);
+    change(r);
+    const NormKey key = norm_key(describe(r), gpu());
+    EXPECT_EQ(key.sink, Sink::kQuant);
+    return key.access;
+  };
+  const auto as_it_is = [](Request&) {};
+  for (const auto scheme : {FASTNORM_QUANT_PER_TENSOR, FASTNORM_QUANT_MXFP8, FASTNORM_QUANT_NVFP4})
+    EXPECT_EQ(access(scheme, as_it_is), Access::kVector);
+  const auto moved = [](Request& r) { r.quantized->byte_offset += 4; };
+  EXPECT_EQ(access(FASTNORM_QUANT_MXFP8, moved), Access::kAny) << "8 codes to a vector";
+  EXPECT_EQ(access(FASTNORM_QUANT_NVFP4, moved), Access::kVector) << "4 bytes to a vector";
+  EXPECT_EQ(access(FASTNORM_QUANT_PER_ROW,
+                   [](Request& r) { r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32; }),
+            Access::kAny);
+  EXPECT_EQ(access(FASTNORM_QUANT_PER_ROW, [](Request& r) { r.args.kind = FASTNORM_NORM_RMS; }),
+            Access::kAny)
+      << "RMS with a bias";
 }
 
 TEST(Plan, MoreRowsThanAGridHolds) {

@@ -63,12 +63,25 @@ __device__ __forceinline__ void st_global_v4(void* address, uint4 v) {
                : "memory");
 }
 
+__device__ __forceinline__ void st_global_v2(void* address, uint2 v) {
+  asm volatile("st.global.v2.u32 [%0], {%1,%2};" ::"l"(address), "r"(v.x), "r"(v.y) : "memory");
+}
+
 __device__ __forceinline__ void st_global_u32(void* address, uint32_t v) {
   asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
 }
 
 __device__ __forceinline__ void st_global_u16(void* address, uint32_t v) {
   asm volatile("st.global.u16 [%0], %1;" ::"l"(address), "h"(static_cast<uint16_t>(v)) : "memory");
+}
+
+__device__ __forceinline__ void st_global_u8(void* address, uint32_t v) {
+  asm volatile("st.global.u8 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+}
+
+// *address = max(*address, v), at once; in any order with other threads'.
+__device__ __forceinline__ void red_max_global_s32(void* address, int32_t v) {
+  asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
 }
 
 }  // namespace fastnorm::ptx

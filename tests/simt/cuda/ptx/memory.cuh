@@ -38,7 +38,13 @@ inline void prefetch_l2(const void* address, uint32_t bytes) {
 }
 
 inline void st_global_v4(void* address, uint4 v) { store(address, v); }
+inline void st_global_v2(void* address, uint2 v) { store(address, v); }
 inline void st_global_u32(void* address, uint32_t v) { store(address, v); }
 inline void st_global_u16(void* address, uint32_t v) { store(address, static_cast<uint16_t>(v)); }
+inline void st_global_u8(void* address, uint32_t v) { store(address, static_cast<uint8_t>(v)); }
+inline void red_max_global_s32(void* address, int32_t v) {
+  const auto there = load<int32_t>(address);  // threads take turns
+  store(address, v > there ? v : there);
+}
 
 }  // namespace fastnorm::ptx
