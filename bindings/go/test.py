@@ -103,7 +103,7 @@ def check_sources(go):
     imported = {p for f in files for p in re.findall(r'"(\S*/bindings/go)(?:/\S*)?"', (HERE / f).read_text())}
     go.cases.equal("module path of the imports", imported, {module()})
     go.cases.check("the README imports the module", f'"{module()}"' in (HERE / "README.md").read_text())
-    go.check("go vet", ["go", "vet", ".", "./internal/direct"])
+    go.check("go vet", ["go", "vet", ".", "./internal/direct", "./internal/gpu"])
     # SWIG turns C's addresses into pointers.
     go.check("go vet of raw", ["go", "vet", "-unsafeptr=false", "./internal/raw"])
 
