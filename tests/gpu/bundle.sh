@@ -2,8 +2,9 @@
 # Runs all tests of a bundle (tools/bundle makes one) on the device that FASTNORM_TEST_DEVICE names, cpu or cuda
 # (the default): the C API, Go, Rust, Java, and then what a call costs from each.
 #
-#   run.sh [OUT]   OUT receives a log of each suite and results.json; default: a folder of its own
+#   run.sh [--quick] [--only REGEX] [OUT]
 #
+# OUT receives a log of each suite and results.json; --quick measures costs roughly; --only names suites.
 # The last line is "N passed, N failed, N skipped".
 set -uo pipefail
 export PATH=${PATH:-/usr/local/bin:/usr/bin:/bin} LC_ALL=C
@@ -16,6 +17,16 @@ case $FASTNORM_TEST_DEVICE in
     exit 2
     ;;
 esac
+quick=0 only=.
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick) quick=1 ;;
+    --only) only=${2:?a regular expression} && shift ;;
+    -*) echo "$1: unknown; required: --quick, --only REGEX or a folder" && exit 2 ;;
+    *) break ;;
+  esac
+  shift
+done
 scratch=$(mktemp -d) || exit 2
 trap 'rm -rf "$scratch"' EXIT
 out=${1:-$scratch/out}
@@ -90,6 +101,7 @@ cost_java() {
 suite() {
   local name=$1 limit=$2 count=$3 start=$SECONDS code found p f s costs=
   shift 3
+  [[ $name =~ $only ]] || return 0
   local log=$out/$name.log
   (cd "$scratch" && timeout -k 5 "$limit" "$@") >"$log" 2>&1
   code=$?
@@ -150,17 +162,20 @@ fi
 # --- what a call costs ---
 
 if [ -d "$here/go" ]; then
-  suite cost-go 60 cost_go "$here/go/fastnorm.test" -test.run='^$' -test.bench=. -test.benchtime=300x
+  suite cost-go 60 cost_go "$here/go/fastnorm.test" -test.run='^$' -test.bench=. -test.benchtime=$((quick ? 20 : 300))x
 fi
 if [ -d "$here/rust" ]; then
   suite cost-rust 60 cost_rust "$here/rust/other/call"
 fi
 if [ -d "$here/java" ]; then
   which='CallBenchmark\.(device|cpu)(Kept|Built)'
+  effort=(-wi 2 -w 400ms -i 3 -r 300ms)
+  [ $quick = 0 ] || effort=(-wi 1 -w 50ms -i 1 -r 50ms)
   [ "$FASTNORM_TEST_DEVICE" = cpu ] || which='CallBenchmark\.(device|cpu|gpu)(Kept|Built)'
   # shellcheck disable=SC2016
   suite cost-java 60 cost_java bash -c '"$1" && shift && exec "$@"' - "$here/java/call_cost" "${java[@]}" -cp "$classpath:$here/java/jmh/*" \
-    org.openjdk.jmh.Main "$which" -f 1 -wi 2 -w 400ms -i 3 -r 300ms
+    org.openjdk.jmh.Main "$which" -f 1 -foe true \
+    "${effort[@]}"
 fi
 
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -43,7 +43,7 @@ def cost_in_java(work, env, options):
     result = target / "result.json"
     benchmarks = "CallBenchmark" if env.get("FASTNORM_TEST_DEVICE") == "cuda" else r"CallBenchmark\.(empty|device|cpu)"
     run(["java", "-cp", f"{target / 'classes'}:{target / 'test-classes'}:{classpath.read_text().strip()}",
-         "org.openjdk.jmh.Main", benchmarks, "-f", options.forks, "-wi", 3, "-w", 1, "-i", options.iterations, "-r", "500ms",
+         f"-Dfastnorm.test.basedir={JAVA}", f"-Dfastnorm.test.build={target}", "org.openjdk.jmh.Main", benchmarks, "-foe", "true", "-f", options.forks, "-wi", 3, "-w", 1, "-i", options.iterations, "-r", "500ms",
          "-rf", "json", "-rff", result], env)
     found = json.loads(result.read_text())
     return {entry["benchmark"].rsplit(".", 1)[1]: entry["primaryMetric"]["scorePercentiles"]["0.0"] for entry in found}
