@@ -83,8 +83,7 @@ def consumers(report, _):
 
 
 def bindings(report, _):
-    """Go, Java and Rust against the build folder, and as a bundle for other machines; what is generated is
-    generated anew and compared."""
+    """Go, Java and Rust against the build folder and in a bundle; what is generated is generated anew and compared."""
     native = native_build()
     swig = ROOT / "bindings" / "swig"
     for name, command in (
