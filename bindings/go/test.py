@@ -179,6 +179,7 @@ def main():
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
+    parser.add_argument("--consumer", action="store_true", help="only the README's program, such as against an installed library")
     options = parser.parse_args()
     for name in ("pkgconfig", "library_dir", "work"):
         setattr(options, name, getattr(options, name).resolve())
@@ -190,6 +191,9 @@ def main():
         cases.skip("the Go bindings", f"{there}; they need {needed[0]}.{needed[1]} or later")
         cases.finish()
     go = Go(cases, options)
+    if options.consumer:
+        check_consumer(go, options)
+        cases.finish()
     check_sources(go)
     check_tests(go)
     check_consumer(go, options)

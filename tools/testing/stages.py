@@ -80,6 +80,11 @@ def consumers(report, _):
     ):
         native.run_program(report, f"consumers, {name}",
                            [sys.executable, script, *options, "--work", native.folder / f"consumers-{name}"])
+    for language in ("go", "rust"):
+        native.run_program(report, f"consumers, installed, {language}",
+                           [sys.executable, ROOT / "bindings" / language / "test.py", "--consumer",
+                            "--pkgconfig", prefix / "lib" / "pkgconfig", "--library-dir", prefix / "lib",
+                            "--work", native.folder / f"consumers-{language}"])
 
 
 def bindings(report, _):
