@@ -6,6 +6,7 @@ the race detector and cgo's strictest checks, the README's program as a user bui
 """
 
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -116,6 +117,16 @@ def check_static(go):
         go.cases.check(f"staticcheck ({STATICCHECK.split('@')[1]})", code == 0, text)
 
 
+def check_gpu(go, binary):
+    """The cases of device_test.go, which have run on the CPU, on a GPU."""
+    count = ctypes.c_int32()
+    ctypes.CDLL(str(Path(go.env["LD_LIBRARY_PATH"]) / "libfastnorm.so.0")).fastnorm_device_count(2, ctypes.byref(count))
+    if count.value == 0:
+        go.cases.skip("tests on a GPU", "no CUDA device, or a libfastnorm without CUDA")
+        return
+    go.tests("tests on a GPU", binary, "-test.run=^TestDevice", FASTNORM_TEST_DEVICE="cuda")
+
+
 def check_tests(go):
     plain = go.work / "fastnorm.test"
     if go.check("tests compile", ["go", "test", "-c", "-o", plain, "."]) is None:
@@ -123,6 +134,7 @@ def check_tests(go):
     go.tests("tests", plain, "-test.skip=^TestFaults$")
     go.tests("tests, memory reused at once", plain, "-test.short", "-test.run=Goroutines|Clos|Log|Many|Forgotten|Workspace|Reference|Malformed",
              GOGC="1", GODEBUG="clobberfree=1,cgocheck=1")
+    check_gpu(go, plain)
     faults = go.work / "faults.so"
     flags = subprocess.run(["pkg-config", "--cflags", "fastnorm"], env=go.env, capture_output=True, text=True).stdout.split()
     built = go.check("faults.c compiles", ["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *flags, HERE / "testdata" / "faults.c",

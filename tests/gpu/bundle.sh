@@ -32,7 +32,9 @@ trap 'rm -rf "$scratch"' EXIT
 out=${1:-$scratch/out}
 mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
-export LD_LIBRARY_PATH=$here/lib TMPDIR=$scratch
+# What is set already may name the driver's folder.
+export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} TMPDIR=$scratch
+[ -x "$here/api/api_test" ] || chmod -R u+x "$here"
 passed=0 failed=0 skipped=0 suites=
 
 quoted() { printf '"%s"' "$(printf '%s' "$1" | tr -d '\000-\037' | sed 's/\\/\\\\/g; s/"/\\"/g')"; }
