@@ -98,7 +98,8 @@ def main():
         check_installed(cases, options.prefix)
     source = ROOT / "pkgconfig" / "consumer"
     consumer.build_and_run("consumer_c", source.with_suffix(".c"), ["cc", "-std=c99", "-pedantic-errors"])
-    consumer.build_and_run("consumer_cpp", source.with_suffix(".cpp"), ["c++", "-std=c++11", "-pedantic-errors"])
+    for standard in ("11", "14", "17", "20"):
+        consumer.build_and_run(f"consumer_cpp{standard}", source.with_suffix(".cpp"), ["c++", f"-std=c++{standard}", "-pedantic-errors"])
     example = readme_example(options.work)
     if cases.check("README.md has a C example", example):
         printed = consumer.build_and_run("readme_example", example, ["cc", "-std=c99", "-pedantic-errors"])

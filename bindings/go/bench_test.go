@@ -7,33 +7,41 @@ import (
 
 	fastnorm "github.com/libfastnorm/libfastnorm/bindings/go"
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/direct"
+	"github.com/libfastnorm/libfastnorm/bindings/go/internal/gpu"
 )
 
 // The cost of a call over that of the same call from C: RMSNorm with the residual in place, four tensors, five
-// given. On the device side a dry run, which ends before the launch. Short stretches from C and Go alternate
-// and the fastest of each counts, for the rest is the machine's.
-func overC(b *testing.B, loop *direct.Loop, err error, call func() error) {
+// given. Short stretches from C and Go alternate and the fastest of each counts, for the rest is the machine's.
+// A stretch fits into a stream's queue; settle, which is not timed, empties it.
+func overC(b *testing.B, loop *direct.Loop, err error, settle, call func() error) {
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer loop.Close()
 	const calls = 500
 	fromC, fromGo := math.Inf(1), math.Inf(1)
-	b.ReportAllocs()
-	for b.Loop() {
+	stretch := func(fastest float64, run func() error) float64 {
 		start := time.Now()
-		if err := loop.Run(calls); err != nil {
+		if err := run(); err != nil {
 			b.Fatal(err)
 		}
-		middle := time.Now()
-		for range calls {
-			if err := call(); err != nil {
-				b.Fatal(err)
-			}
+		taken := float64(time.Since(start).Nanoseconds()) / calls
+		if err := settle(); err != nil {
+			b.Fatal(err)
 		}
-		end := time.Now()
-		fromC = min(fromC, float64(middle.Sub(start).Nanoseconds())/calls)
-		fromGo = min(fromGo, float64(end.Sub(middle).Nanoseconds())/calls)
+		return min(fastest, taken)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		fromC = stretch(fromC, func() error { return loop.Run(calls) })
+		fromGo = stretch(fromGo, func() error {
+			for range calls {
+				if err := call(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	}
 	b.ReportMetric(fromC, "C-ns/call")
 	b.ReportMetric(fromGo, "Go-ns/call")
@@ -41,52 +49,75 @@ func overC(b *testing.B, loop *direct.Loop, err error, call func() error) {
 	b.ReportMetric(0, "ns/op")
 }
 
+func nothing() error { return nil }
+
+// A dry run, which ends before the launch.
 func BenchmarkDevice(b *testing.B) {
-	const rows, n = 16, 4096
-	const atX, atWeight, atResidual, atY = 0x100000000000, 0x200000000000, 0x300000000000, 0x400000000000
 	c, err := fastnorm.OpenWith(fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 90})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer c.Close()
-	gpu := c.Device()
+	benchmarkGPU(b, c, [4]uintptr{0x100000000000, 0x200000000000, 0x300000000000, 0x400000000000}, true, 0, nothing)
+}
+
+// A GPU, the launch included, where FASTNORM_TEST_DEVICE is cuda.
+func BenchmarkGPU(b *testing.B) {
+	if !onGPU(b) {
+		b.Skip("FASTNORM_TEST_DEVICE is not cuda")
+	}
+	p := underTest(b)
+	var addresses [4]uintptr
+	for i := range addresses {
+		addresses[i] = put(p, make([]fastnorm.BFloat16, benchmarkRows*benchmarkN)).address
+	}
+	benchmarkGPU(b, p.context, addresses, false, p.stream, func() error { return gpu.Synchronize(p.stream) })
+}
+
+const benchmarkRows, benchmarkN = 16, 4096
+
+// benchmarkGPU makes calls at the addresses of x, weight, residual and y.
+func benchmarkGPU(b *testing.B, c *fastnorm.Context, addresses [4]uintptr, dryRun bool, stream uintptr, settle func() error) {
+	const rows, n = benchmarkRows, benchmarkN
+	atX, atWeight, atResidual, atY := addresses[0], addresses[1], addresses[2], addresses[3]
+	device := c.Device()
 	kept := fastnorm.Norm{
 		Kind: fastnorm.RMS, Eps: 1e-6,
-		X:        fastnorm.At(gpu, atX, fastnorm.BF16, rows, n),
-		Weight:   fastnorm.At(gpu, atWeight, fastnorm.BF16, n),
-		Residual: fastnorm.At(gpu, atResidual, fastnorm.BF16, rows, n), ResidualOut: fastnorm.At(gpu, atResidual, fastnorm.BF16, rows, n),
-		Y: fastnorm.At(gpu, atY, fastnorm.BF16, rows, n),
+		X:        fastnorm.At(device, atX, fastnorm.BF16, rows, n),
+		Weight:   fastnorm.At(device, atWeight, fastnorm.BF16, n),
+		Residual: fastnorm.At(device, atResidual, fastnorm.BF16, rows, n), ResidualOut: fastnorm.At(device, atResidual, fastnorm.BF16, rows, n),
+		Y: fastnorm.At(device, atY, fastnorm.BF16, rows, n),
 	}
 	for _, form := range []struct {
 		name string
 		call func() error
 	}{
-		{"kept", func() error { return kept.Run(c) }},
+		{"kept", func() error { return kept.Run(c, fastnorm.Stream(stream)) }},
 		{"built", func() error {
-			residual := fastnorm.At(gpu, atResidual, fastnorm.BF16, rows, n)
+			residual := fastnorm.At(device, atResidual, fastnorm.BF16, rows, n)
 			norm := fastnorm.Norm{
 				Kind: fastnorm.RMS, Eps: 1e-6,
-				X:        fastnorm.At(gpu, atX, fastnorm.BF16, rows, n),
-				Weight:   fastnorm.At(gpu, atWeight, fastnorm.BF16, n),
+				X:        fastnorm.At(device, atX, fastnorm.BF16, rows, n),
+				Weight:   fastnorm.At(device, atWeight, fastnorm.BF16, n),
 				Residual: residual, ResidualOut: residual,
-				Y: fastnorm.At(gpu, atY, fastnorm.BF16, rows, n),
+				Y: fastnorm.At(device, atY, fastnorm.BF16, rows, n),
 			}
-			return norm.Run(c, fastnorm.Stream(0))
+			return norm.Run(c, fastnorm.Stream(stream))
 		}},
 		{"literal", func() error {
-			residual := fastnorm.At(gpu, atResidual, fastnorm.BF16, rows, n)
+			residual := fastnorm.At(device, atResidual, fastnorm.BF16, rows, n)
 			return c.Norm(fastnorm.Norm{
 				Kind: fastnorm.RMS, Eps: 1e-6,
-				X:        fastnorm.At(gpu, atX, fastnorm.BF16, rows, n),
-				Weight:   fastnorm.At(gpu, atWeight, fastnorm.BF16, n),
+				X:        fastnorm.At(device, atX, fastnorm.BF16, rows, n),
+				Weight:   fastnorm.At(device, atWeight, fastnorm.BF16, n),
 				Residual: residual, ResidualOut: residual,
-				Y: fastnorm.At(gpu, atY, fastnorm.BF16, rows, n),
-			}, fastnorm.Stream(0))
+				Y: fastnorm.At(device, atY, fastnorm.BF16, rows, n),
+			}, fastnorm.Stream(stream))
 		}},
 	} {
 		b.Run(form.name, func(b *testing.B) {
-			loop, err := direct.DryGPU(rows, n, atX, atWeight, atResidual, atY)
-			overC(b, loop, err, form.call)
+			loop, err := direct.GPU(dryRun, rows, n, atX, atWeight, atResidual, atY, stream)
+			overC(b, loop, err, settle, form.call)
 		})
 	}
 }
@@ -120,7 +151,7 @@ func BenchmarkCPU(b *testing.B) {
 		b.Run(form.name, func(b *testing.B) {
 			clear(residual)
 			loop, err := direct.CPU(rows, n, slices) // of its own: memory that is pinned twice costs more
-			overC(b, loop, err, form.call)
+			overC(b, loop, err, nothing, form.call)
 		})
 	}
 }

@@ -6,6 +6,7 @@ the race detector and cgo's strictest checks, the README's program as a user bui
 """
 
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -103,7 +104,7 @@ def check_sources(go):
     imported = {p for f in files for p in re.findall(r'"(\S*/bindings/go)(?:/\S*)?"', (HERE / f).read_text())}
     go.cases.equal("module path of the imports", imported, {module()})
     go.cases.check("the README imports the module", f'"{module()}"' in (HERE / "README.md").read_text())
-    go.check("go vet", ["go", "vet", ".", "./internal/direct"])
+    go.check("go vet", ["go", "vet", ".", "./internal/direct", "./internal/gpu"])
     # SWIG turns C's addresses into pointers.
     go.check("go vet of raw", ["go", "vet", "-unsafeptr=false", "./internal/raw"])
 
@@ -116,6 +117,16 @@ def check_static(go):
         go.cases.check(f"staticcheck ({STATICCHECK.split('@')[1]})", code == 0, text)
 
 
+def check_gpu(go, binary):
+    """The cases of device_test.go, which have run on the CPU, on a GPU."""
+    count = ctypes.c_int32()
+    ctypes.CDLL(str(Path(go.env["LD_LIBRARY_PATH"]) / "libfastnorm.so.0")).fastnorm_device_count(2, ctypes.byref(count))
+    if count.value == 0:
+        go.cases.skip("tests on a GPU", "no CUDA device, or a libfastnorm without CUDA")
+        return
+    go.tests("tests on a GPU", binary, "-test.run=^TestDevice", FASTNORM_TEST_DEVICE="cuda")
+
+
 def check_tests(go):
     plain = go.work / "fastnorm.test"
     if go.check("tests compile", ["go", "test", "-c", "-o", plain, "."]) is None:
@@ -123,6 +134,7 @@ def check_tests(go):
     go.tests("tests", plain, "-test.skip=^TestFaults$")
     go.tests("tests, memory reused at once", plain, "-test.short", "-test.run=Goroutines|Clos|Log|Many|Forgotten|Workspace|Reference|Malformed",
              GOGC="1", GODEBUG="clobberfree=1,cgocheck=1")
+    check_gpu(go, plain)
     faults = go.work / "faults.so"
     flags = subprocess.run(["pkg-config", "--cflags", "fastnorm"], env=go.env, capture_output=True, text=True).stdout.split()
     built = go.check("faults.c compiles", ["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *flags, HERE / "testdata" / "faults.c",
@@ -179,6 +191,7 @@ def main():
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
+    parser.add_argument("--consumer", action="store_true", help="only the README's program, such as against an installed library")
     options = parser.parse_args()
     for name in ("pkgconfig", "library_dir", "work"):
         setattr(options, name, getattr(options, name).resolve())
@@ -190,6 +203,9 @@ def main():
         cases.skip("the Go bindings", f"{there}; they need {needed[0]}.{needed[1]} or later")
         cases.finish()
     go = Go(cases, options)
+    if options.consumer:
+        check_consumer(go, options)
+        cases.finish()
     check_sources(go)
     check_tests(go)
     check_consumer(go, options)

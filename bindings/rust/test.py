@@ -268,6 +268,8 @@ def main():
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
+    parser.add_argument("--consumer", action="store_true",
+                        help="only the README's example, such as against an installed library")
     parser.add_argument("--bindgen", action="store_true",
                         help="also compare with bindgen: a minute more to compile it; needs libclang")
     options = parser.parse_args()
@@ -275,6 +277,10 @@ def main():
     reason = unfit_toolchain()
     if reason:
         s.cases.skip("Rust bindings", reason)
+        s.cases.finish()
+    if options.consumer:
+        if s.check("the crates' dependencies", ["cargo", "fetch", "--locked"]) is not None:
+            run_consumer(s, static=False)
         s.cases.finish()
     before = source_files()
     check_generated(s)

@@ -50,8 +50,7 @@ fastnorm_status create(fastnorm_device device, const fastnorm_context_options* o
   fastnorm_context_options local;
   const fastnorm_context_options* ours = &defaults;
   if (options != nullptr) {
-    FASTNORM_TRY(
-        accept_struct(options, sizeof(fastnorm_context_options), "options", &local, &ours, error));
+    FASTNORM_TRY(accept_struct(options, kFirstOptions, "options", &local, &ours, error));
   }
   FASTNORM_TRY(check_options(*ours, device.device_type, error));
   auto made = std::make_unique<fastnorm_context>();
@@ -63,15 +62,14 @@ fastnorm_status create(fastnorm_device device, const fastnorm_context_options* o
 fastnorm_status describe_device(fastnorm_device device, fastnorm_device_info* info, Error& error) {
   FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
                    "info is NULL; required: a fastnorm_device_info");
-  FASTNORM_REQUIRE(info->struct_size >= sizeof *info, FASTNORM_ERROR_ARGUMENT,
+  FASTNORM_REQUIRE(info->struct_size >= kFirstDeviceInfo, FASTNORM_ERROR_ARGUMENT,
                    "info.struct_size is %zu; required: at least %zu", info->struct_size,
-                   sizeof *info);
+                   kFirstDeviceInfo);
   const Backend* backend = nullptr;
   FASTNORM_TRY(backend_of(device.device_type, "device.device_type", &backend, error));
   fastnorm_device_info found = {};
   FASTNORM_TRY(backend->describe(device.device_id, &found, error));
-  found.struct_size = info->struct_size;
-  *info = found;
+  give_struct(found, info);
   return FASTNORM_OK;
 }
 
@@ -128,21 +126,23 @@ fastnorm_status fastnorm_kernel_describe(int32_t index, fastnorm_kernel_info* in
   return fastnorm::guarded([&](fastnorm::Error& error) {
     FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "info is NULL; required: a fastnorm_kernel_info");
-    FASTNORM_REQUIRE(info->struct_size >= sizeof *info, FASTNORM_ERROR_ARGUMENT,
+    FASTNORM_REQUIRE(info->struct_size >= fastnorm::kFirstKernelInfo, FASTNORM_ERROR_ARGUMENT,
                      "info.struct_size is %zu; required: at least %zu", info->struct_size,
-                     sizeof *info);
+                     fastnorm::kFirstKernelInfo);
     int64_t left = index;
+    fastnorm_kernel_info described = {};
     bool found = false;
     fastnorm::for_each_kernel(
         [&](const fastnorm::KernelSet& set, const fastnorm::NormEntry& entry) {
           if (left-- != 0) return false;
-          info->family = "norm";
-          info->arch = set.arch;
-          info->name = entry.name;
+          described.family = "norm";
+          described.arch = set.arch;
+          described.name = entry.name;
           return found = true;
         });
     FASTNORM_REQUIRE(found, FASTNORM_ERROR_ARGUMENT, "index is %d; required: 0 to %d", index,
                      fastnorm_kernel_count() - 1);
+    fastnorm::give_struct(described, info);
     return FASTNORM_OK;
   });
 }

@@ -89,11 +89,10 @@ fastnorm_status describe(const fastnorm_context& context, const Batch<kCalls>& b
                          fastnorm_info* info, Error& error) {
   FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
                    "info is NULL; required: a fastnorm_info");
-  FASTNORM_REQUIRE(info->struct_size >= sizeof *info, FASTNORM_ERROR_ARGUMENT,
+  FASTNORM_REQUIRE(info->struct_size >= kFirstInfo, FASTNORM_ERROR_ARGUMENT,
                    "info.struct_size is %zu; required: at least %zu", info->struct_size,
-                   sizeof *info);
+                   kFirstInfo);
   fastnorm_info result = {};
-  result.struct_size = info->struct_size;
   result.kernel = "";
   result.workspace_bytes = batch.workspace_bytes;
   const bool cuda = context.device->facts.device_type == FASTNORM_DEVICE_CUDA;
@@ -111,7 +110,7 @@ fastnorm_status describe(const fastnorm_context& context, const Batch<kCalls>& b
     result.blocks_per_row = plan.entry->tile.blocks;
     result.vector_bytes = plan.vector_bytes;
   }
-  *info = result;
+  give_struct(result, info);
   return FASTNORM_OK;
 }
 

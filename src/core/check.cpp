@@ -709,7 +709,7 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
                            Error& error) {
   fastnorm_norm_args local;
   const fastnorm_norm_args* ours = nullptr;
-  FASTNORM_TRY(accept_struct(args, sizeof(fastnorm_norm_args), "args", &local, &ours, error));
+  FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
   *desc = NormDesc{};
   return NormCheck(*ours, device, desc, error).run();
 }

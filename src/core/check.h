@@ -27,6 +27,18 @@
 
 namespace fastnorm {
 
+// Sizes of the public structs in version 0.1, through the last field that they had then: a caller of any version has as much.
+inline constexpr size_t kFirstNormArgs =
+    offsetof(fastnorm_norm_args, amax) + sizeof(fastnorm_norm_args::amax);
+inline constexpr size_t kFirstOptions =
+    offsetof(fastnorm_context_options, reserved) + sizeof(fastnorm_context_options::reserved);
+inline constexpr size_t kFirstInfo =
+    offsetof(fastnorm_info, blocks) + sizeof(fastnorm_info::blocks);
+inline constexpr size_t kFirstDeviceInfo =
+    offsetof(fastnorm_device_info, kernel_arch) + sizeof(fastnorm_device_info::kernel_arch);
+inline constexpr size_t kFirstKernelInfo =
+    offsetof(fastnorm_kernel_info, name) + sizeof(fastnorm_kernel_info::name);
+
 // Accepts a struct of the caller's version: `size` is its struct_size, `least` that of the first version, `own` ours. A longer
 // struct is fine as long as what we do not know is zero.
 fastnorm_status check_struct(const void* data, size_t size, size_t least, size_t own,
@@ -47,6 +59,14 @@ fastnorm_status accept_struct(const Struct* theirs, size_t least, const char* na
   local->struct_size = sizeof(Struct);
   *ours = local;
   return FASTNORM_OK;
+}
+
+// Writes a struct of ours into the caller's, which may be of another version: what both have, and not struct_size.
+template <typename Struct>
+void give_struct(Struct ours, Struct* theirs) {
+  ours.struct_size = theirs->struct_size;
+  std::memcpy(static_cast<void*>(theirs), &ours,
+              ours.struct_size < sizeof(Struct) ? ours.struct_size : sizeof(Struct));
 }
 
 // Where tensors must live.

@@ -80,10 +80,15 @@ def consumers(report, _):
     ):
         native.run_program(report, f"consumers, {name}",
                            [sys.executable, script, *options, "--work", native.folder / f"consumers-{name}"])
+    for language in ("go", "rust"):
+        native.run_program(report, f"consumers, installed, {language}",
+                           [sys.executable, ROOT / "bindings" / language / "test.py", "--consumer",
+                            "--pkgconfig", prefix / "lib" / "pkgconfig", "--library-dir", prefix / "lib",
+                            "--work", native.folder / f"consumers-{language}"])
 
 
 def bindings(report, _):
-    """Go, Java and Rust against the build folder; what is generated is generated anew and compared."""
+    """Go, Java and Rust against the build folder and in a bundle; what is generated is generated anew and compared."""
     native = native_build()
     swig = ROOT / "bindings" / "swig"
     for name, command in (
@@ -97,6 +102,9 @@ def bindings(report, _):
                             "--pkgconfig", native.folder / "meson-uninstalled",
                             "--library-dir", native.folder / "src",
                             "--work", ROOT / "build-test" / f"bindings-{language}"])
+    native.run_program(report, "bundle", [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
+                                          "--build", native.folder, "--work", ROOT / "build-test" / "bundle"],
+                       env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})
 
 
 def isa_levels(report, _):

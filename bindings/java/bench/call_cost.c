@@ -1,9 +1,16 @@
-/* Host time of a call from C: those of CallBenchmark. */
+/* Host time of a call from C: those of CallBenchmark. On a GPU, too, the launch included, where
+ * FASTNORM_TEST_DEVICE is cuda: its memory and stream are the driver's, opened at run time. */
+#include <dlfcn.h>
 #include <fastnorm/fastnorm.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-enum { kCalls = 500, kRepeats = 10000 };
+/* kCalls fit into a stream's queue. */
+enum { kCalls = 500, kRepeats = 10000, kRepeatsOnGpu = 1000 };
+
+static int (*synchronize)(void* stream); /* NULL where there is no GPU */
 
 static double seconds(void) {
   struct timespec now;
@@ -13,9 +20,10 @@ static double seconds(void) {
 
 /* Least nanoseconds a call over some repeats; -1 if one fails. */
 static double cost(fastnorm_context* context, const fastnorm_norm_args* args, void* stream) {
+  const int repeats = synchronize == NULL ? kRepeats : kRepeatsOnGpu;
   double least = 1e9;
   int repeat, i;
-  for (repeat = 0; repeat < kRepeats; ++repeat) {
+  for (repeat = 0; repeat < repeats; ++repeat) {
     const double start = seconds();
     double taken;
     for (i = 0; i < kCalls; ++i) {
@@ -23,6 +31,7 @@ static double cost(fastnorm_context* context, const fastnorm_norm_args* args, vo
     }
     taken = (seconds() - start) * 1e9 / kCalls;
     if (taken < least) least = taken;
+    if (synchronize != NULL && synchronize(stream) != 0) return -1;
   }
   return least;
 }
@@ -57,7 +66,37 @@ static double measure(int32_t device_type, fastnorm_dtype_id dtype, char* const*
   return found;
 }
 
+/* The cost on CUDA device 0; -1 if there is none. */
+static double measure_gpu(void) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  int (*init)(unsigned);
+  int (*retain)(void**, int);
+  int (*set_current)(void*);
+  int (*allocate)(uint64_t*, size_t);
+  int (*create_stream)(void**, unsigned);
+  void* context = NULL;
+  void* stream = NULL;
+  uint64_t memory = 0;
+  char* data[4];
+  int i;
+  if (driver == NULL) return -1;
+  *(void**)&init = dlsym(driver, "cuInit");
+  *(void**)&retain = dlsym(driver, "cuDevicePrimaryCtxRetain");
+  *(void**)&set_current = dlsym(driver, "cuCtxSetCurrent");
+  *(void**)&allocate = dlsym(driver, "cuMemAlloc_v2");
+  *(void**)&create_stream = dlsym(driver, "cuStreamCreate");
+  *(void**)&synchronize = dlsym(driver, "cuStreamSynchronize");
+  if (!init || !retain || !set_current || !allocate || !create_stream || !synchronize) return -1;
+  if (init(0) != 0 || retain(&context, 0) != 0 || set_current(context) != 0 ||
+      allocate(&memory, 4 * 256) != 0 || create_stream(&stream, 1) != 0) {
+    return -1;
+  }
+  for (i = 0; i < 4; ++i) data[i] = (char*)(uintptr_t)(memory + 256 * (uint64_t)i);
+  return measure(FASTNORM_DEVICE_CUDA, FASTNORM_DTYPE_BF16, data, NULL, stream);
+}
+
 int main(void) {
+  const char* const device_under_test = getenv("FASTNORM_TEST_DEVICE");
   static float memory[4][4] = {{1, 2, 3, 4}, {0}, {1, 2, 3, 4}, {0}};
   char* const host[4] = {(char*)memory[0], (char*)memory[1], (char*)memory[2], (char*)memory[3]};
   char* const device[4] = {(char*)0x100000000000u, (char*)0x200000000000u, (char*)0x300000000000u,
@@ -69,5 +108,8 @@ int main(void) {
   printf("device %.1f\n",
          measure(FASTNORM_DEVICE_CUDA, FASTNORM_DTYPE_BF16, device, &dry_run, (void*)0x1234));
   printf("cpu %.1f\n", measure(FASTNORM_DEVICE_CPU, FASTNORM_DTYPE_F32, host, NULL, NULL));
+  if (device_under_test != NULL && strcmp(device_under_test, "cuda") == 0) {
+    printf("gpu %.1f\n", measure_gpu());
+  }
   return 0;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a call costs from Java and from C: builds call_cost.c and the JMH benchmark of the profile jmh, runs
-both, and prints a table of the best samples of a few hundred calls, which are what a call itself takes. Not a
-test: that depends on the machine, and on what else runs there."""
+both, and prints a table of the best samples of a few hundred calls, which are what a call itself takes. With
+FASTNORM_TEST_DEVICE=cuda on a GPU, too. Not a test: that depends on the machine, and on what else runs there."""
 
 import argparse
 import json
@@ -13,7 +13,9 @@ from pathlib import Path
 JAVA = Path(__file__).resolve().parents[1]
 ROWS = [("empty native call", "emptyNativeCall", None), ("device, description kept", "deviceKept", "device"),
         ("device, one address changed", "deviceChanged", "device"), ("device, all made per call", "deviceBuilt", "device"), ("CPU, description kept", "cpuKept", "cpu"),
-        ("CPU, all made per call", "cpuBuilt", "cpu")]
+        ("CPU, all made per call", "cpuBuilt", "cpu"),
+        ("GPU with the launch, description kept", "gpuKept", "gpu"),
+        ("GPU with the launch, all made per call", "gpuBuilt", "gpu")]
 
 
 def run(command, env, **options):
@@ -27,7 +29,7 @@ def cost_in_c(work, env, library_dir):
     flags = run(["pkg-config", "--cflags", "--libs", "fastnorm"], env).split()
     program = work / "call_cost"
     run(["cc", "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-D_POSIX_C_SOURCE=199309L", JAVA / "bench" / "call_cost.c", "-o",
-         program, *flags], env)
+         program, *flags, "-ldl"], env)
     lines = run([program], {**env, "LD_LIBRARY_PATH": str(library_dir)}).splitlines()
     return {name: float(ns) for name, ns in (line.split() for line in lines)}
 
@@ -39,8 +41,9 @@ def cost_in_java(work, env, options):
     run([*maven, "test-compile", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath",
          f"-Dmdep.outputFile={classpath}", "-Dmdep.includeScope=test"], env)
     result = target / "result.json"
+    benchmarks = "CallBenchmark" if env.get("FASTNORM_TEST_DEVICE") == "cuda" else r"CallBenchmark\.(empty|device|cpu)"
     run(["java", "-cp", f"{target / 'classes'}:{target / 'test-classes'}:{classpath.read_text().strip()}",
-         "org.openjdk.jmh.Main", "CallBenchmark", "-f", options.forks, "-wi", 3, "-w", 1, "-i", options.iterations, "-r", "500ms",
+         f"-Dfastnorm.test.basedir={JAVA}", f"-Dfastnorm.test.build={target}", "org.openjdk.jmh.Main", benchmarks, "-foe", "true", "-f", options.forks, "-wi", 3, "-w", 1, "-i", options.iterations, "-r", "500ms",
          "-rf", "json", "-rff", result], env)
     found = json.loads(result.read_text())
     return {entry["benchmark"].rsplit(".", 1)[1]: entry["primaryMetric"]["scorePercentiles"]["0.0"] for entry in found}
@@ -63,6 +66,8 @@ def main():
     in_c = {name: min(before[name], after[name]) for name in before}
     print("| ns per call | Java | C | Java over C |\n|---|---|---|---|")
     for title, name, same in ROWS:
+        if name not in in_java:
+            continue
         over = f"{in_c[same]:.0f} | {in_java[name] - in_c[same]:.0f}" if same else " | "
         print(f"| {title} | {in_java[name]:.0f} | {over} |")
 

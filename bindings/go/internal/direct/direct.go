@@ -6,11 +6,11 @@ package direct
 #cgo pkg-config: fastnorm
 #include <fastnorm/fastnorm.h>
 
-static fastnorm_status open_context(int32_t device_type, fastnorm_context** context) {
+static fastnorm_status open_context(int32_t device_type, int dry_run, fastnorm_context** context) {
   fastnorm_device device = {device_type, 0};
   fastnorm_context_options options = {0};
   options.struct_size = sizeof options;
-  if (device_type == FASTNORM_DEVICE_CUDA) {
+  if (dry_run) {
     options.flags = FASTNORM_CONTEXT_DRY_RUN;
     options.dry_run_capability = 90;
   }
@@ -25,7 +25,7 @@ static fastnorm_tensor view(uint64_t address, int32_t device_type, fastnorm_dtyp
 
 // RMSNorm with residual, in place: x, weight, residual, y. Everything is built for each call.
 static fastnorm_status run(fastnorm_context* context, int64_t calls, int32_t device_type, int32_t dtype, int64_t rows,
-                           int64_t n, uint64_t x, uint64_t weight, uint64_t residual, uint64_t y) {
+                           int64_t n, uint64_t x, uint64_t weight, uint64_t residual, uint64_t y, uint64_t stream) {
   int64_t i;
   for (i = 0; i < calls; ++i) {
     const int64_t shape[2] = {rows, n}, columns[1] = {n};
@@ -36,7 +36,7 @@ static fastnorm_status run(fastnorm_context* context, int64_t calls, int32_t dev
     args.struct_size = sizeof args;
     args.eps = 1e-6f;
     args.x = &tx, args.weight = &tw, args.residual = args.residual_out = &tr, args.y = &ty;
-    status = fastnorm_norm(context, &args, NULL, 0, NULL);
+    status = fastnorm_norm(context, &args, NULL, 0, (void*)(uintptr_t)stream);
     if (status != FASTNORM_OK) return status;
   }
   return FASTNORM_OK;
@@ -56,6 +56,7 @@ type Loop struct {
 	device, dtype C.int32_t
 	rows, n       C.int64_t
 	addresses     [4]C.uint64_t
+	stream        C.uint64_t
 	pinner        runtime.Pinner
 }
 
@@ -67,18 +68,22 @@ func CPU(rows, n int, slices func() (x, weight, residual, y []float32)) (*Loop, 
 		l.pinner.Pin(&s[0])
 		l.addresses[i] = C.uint64_t(uintptr(unsafe.Pointer(&s[0])))
 	}
-	return l, l.open()
+	return l, l.open(false)
 }
 
-// DryGPU is a loop on bf16 at addresses of a GPU that need not be there.
-func DryGPU(rows, n int, x, weight, residual, y uintptr) (*Loop, error) {
-	l := &Loop{device: C.FASTNORM_DEVICE_CUDA, dtype: C.FASTNORM_DTYPE_BF16, rows: C.int64_t(rows), n: C.int64_t(n)}
+// GPU is a loop on bf16 at addresses of a GPU, on a stream. That of a dry run need not be there.
+func GPU(dryRun bool, rows, n int, x, weight, residual, y, stream uintptr) (*Loop, error) {
+	l := &Loop{stream: C.uint64_t(stream), device: C.FASTNORM_DEVICE_CUDA, dtype: C.FASTNORM_DTYPE_BF16, rows: C.int64_t(rows), n: C.int64_t(n)}
 	l.addresses = [4]C.uint64_t{C.uint64_t(x), C.uint64_t(weight), C.uint64_t(residual), C.uint64_t(y)}
-	return l, l.open()
+	return l, l.open(dryRun)
 }
 
-func (l *Loop) open() error {
-	if C.open_context(l.device, &l.context) != C.FASTNORM_OK {
+func (l *Loop) open(dryRun bool) error {
+	var dry C.int
+	if dryRun {
+		dry = 1
+	}
+	if C.open_context(l.device, dry, &l.context) != C.FASTNORM_OK {
 		return errors.New("no context")
 	}
 	return nil
@@ -87,7 +92,7 @@ func (l *Loop) open() error {
 // Run makes that many calls.
 func (l *Loop) Run(calls int) error {
 	a := &l.addresses
-	if C.run(l.context, C.int64_t(calls), l.device, l.dtype, l.rows, l.n, a[0], a[1], a[2], a[3]) != C.FASTNORM_OK {
+	if C.run(l.context, C.int64_t(calls), l.device, l.dtype, l.rows, l.n, a[0], a[1], a[2], a[3], l.stream) != C.FASTNORM_OK {
 		return errors.New("a call failed")
 	}
 	return nil

@@ -1,16 +1,22 @@
 //! What a call costs over the C ABI's: RMSNorm with weight and residual, five tensors of rank 2, on a dry
-//! run of a GPU, where a call checks and plans, and on the CPU with one row of 4 numbers.
+//! run of a GPU, where a call checks and plans, on the CPU with one row of 4 numbers and, with
+//! FASTNORM_TEST_DEVICE=cuda, on a GPU, the launch included.
 //!
 //! `cargo bench`; the variants are interleaved, and the least of many short rounds is shown.
 
-use fastnorm::{sys, Context, ContextOptions, DType, Device, Error, Norm, Tensor, TensorMut};
+#[path = "../tests/common/memory.rs"]
+mod memory;
+
+use fastnorm::{bf16, sys, Context, ContextOptions, DType, Device, Error, Norm, Tensor, TensorMut};
+use memory::{on_gpu, Buffer, TestStream};
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr;
 use std::time::Instant;
 
-const ROUNDS: usize = 301;
-const CALLS: u32 = 4_000;
+const ROUNDS: usize = 1001;
+/// Few enough for a stream's queue.
+const CALLS: u32 = 500;
 
 /// Addresses of x, residual, weight, y.
 type Addresses = [*mut c_void; 4];
@@ -71,17 +77,10 @@ impl Raw {
     }
 
     #[inline(always)]
-    fn call(&self, context: &Context) {
+    fn call(&self, context: &Context, stream: *mut c_void) {
         // SAFETY: `fill` has set addresses of memory, or the context is a dry run.
-        let status = unsafe {
-            sys::fastnorm_norm(
-                context.as_ptr(),
-                &self.args,
-                ptr::null_mut(),
-                0,
-                ptr::null_mut(),
-            )
-        };
+        let status =
+            unsafe { sys::fastnorm_norm(context.as_ptr(), &self.args, ptr::null_mut(), 0, stream) };
         assert_eq!(status, sys::FASTNORM_OK);
     }
 }
@@ -125,8 +124,11 @@ fn compare(
     addresses: Addresses,
     dtype: DType,
     n: usize,
+    stream: &TestStream,
 ) -> Result<(), Error> {
     let device = context.device();
+    let on = stream.get();
+    let raw_stream = stream.raw();
     let mut raw_dtype = sys::fastnorm_dtype::new();
     (raw_dtype.code, raw_dtype.bits, raw_dtype.lanes) = (dtype.code(), dtype.bits(), dtype.lanes());
     let mut kept_raw = Box::new(Raw::new());
@@ -134,19 +136,23 @@ fn compare(
     let mut kept = norm(device, &addresses, dtype, n)?;
     let mut times: [Vec<f64>; 4] = Default::default();
     for _ in 0..ROUNDS {
-        times[0].push(time(|| black_box(&kept_raw).call(context)));
+        times[0].push(time(|| black_box(&kept_raw).call(context, raw_stream)));
+        stream.wait();
         times[1].push(time(|| {
             let mut raw = Raw::new();
             raw.fill(device, black_box(&addresses), raw_dtype, n);
-            black_box(&raw).call(context);
+            black_box(&raw).call(context, raw_stream);
         }));
-        times[2].push(time(|| black_box(&mut kept).run(context).unwrap()));
+        stream.wait();
+        times[2].push(time(|| black_box(&mut kept).run_on(context, on).unwrap()));
+        stream.wait();
         times[3].push(time(|| {
             norm(device, black_box(&addresses), dtype, n)
                 .unwrap()
-                .run(context)
+                .run_on(context, on)
                 .unwrap();
         }));
+        stream.wait();
     }
     let [c, c_built, safe, safe_built] = times.map(least);
     println!("{what}, ns a call");
@@ -174,10 +180,36 @@ fn main() -> Result<(), Error> {
         addresses,
         DType::BF16,
         4096,
+        &TestStream::none(),
     )?;
 
     let cpu = Context::cpu()?;
     let mut memory = [[1f32; 4]; 4];
     let addresses = memory.each_mut().map(|row| row.as_mut_ptr().cast());
-    compare("CPU, f32 [1, 4]", &cpu, addresses, DType::F32, 4)
+    compare(
+        "CPU, f32 [1, 4]",
+        &cpu,
+        addresses,
+        DType::F32,
+        4,
+        &TestStream::none(),
+    )?;
+
+    if on_gpu() {
+        let gpu = Context::cuda(0)?;
+        let mut buffers: [Buffer<bf16>; 4] =
+            std::array::from_fn(|_| Buffer::new(&[bf16::ONE; 4096]));
+        let addresses = buffers.each_mut().map(Buffer::address);
+        let stream = TestStream::new();
+        compare(
+            "GPU, bf16 [1, 4096], with the launch",
+            &gpu,
+            addresses,
+            DType::BF16,
+            4096,
+            &stream,
+        )?;
+        drop(buffers);
+    }
+    Ok(())
 }

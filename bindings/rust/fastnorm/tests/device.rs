@@ -6,8 +6,10 @@ mod common;
 mod memory;
 
 use common::{reference, values, whole_numbers, Formula};
-use fastnorm::{bf16, norm_many_with, DType, Norm, Result, Status, Tensor, TensorMut, Workspace};
-use memory::{context, elsewhere, Buffer, TestStream};
+use fastnorm::{
+    bf16, norm_many_with, Context, DType, Norm, Quant, Result, Status, Tensor, TensorMut, Workspace,
+};
+use memory::{context, elsewhere, on_gpu, Buffer, TestStream};
 use std::thread;
 
 const ROWS: usize = 37;
@@ -53,6 +55,99 @@ fn residual_in_place() -> Result<()> {
     drop(context); // what is queued goes on
     stream.wait();
     assert_eq!((ty.numbers(), tr.numbers()), expected(&x, &r, &weight));
+    Ok(())
+}
+
+/// Every device gives the bits of the CPU where sums are exact.
+#[test]
+fn same_bits_as_the_cpu() -> Result<()> {
+    let (context, cpu, stream) = (context()?, Context::cpu()?, TestStream::new());
+    let x: Vec<bf16> = whole_numbers(ROWS * N, 47);
+    let (r, weight) = (
+        whole_numbers::<bf16>(ROWS * N, 48),
+        whole_numbers::<bf16>(N, 49),
+    );
+    let (mut tx, mut tr, mut tw) = (Buffer::new(&x), Buffer::new(&r), Buffer::new(&weight));
+    let mut ty = Buffer::new(&vec![bf16::ZERO; ROWS * N]);
+    let mut trstd = Buffer::new(&[0f32; ROWS]);
+    Norm::rms(0.5)
+        .x(tx.tensor(&context, &[ROWS, N])?)
+        .residual_in_place(tr.tensor_mut(&context, &[ROWS, N])?)
+        .weight(tw.tensor(&context, &[N])?)
+        .y(ty.tensor_mut(&context, &[ROWS, N])?)
+        .rstd(trstd.tensor_mut(&context, &[ROWS])?)
+        .run_on(&context, stream.get())?;
+    stream.wait();
+    let (mut residual, mut y, mut rstd) = (r, vec![bf16::ZERO; ROWS * N], [0f32; ROWS]);
+    Norm::rms(0.5)
+        .x(Tensor::new(&x, &[ROWS, N])?)
+        .residual_in_place(TensorMut::new(&mut residual, &[ROWS, N])?)
+        .weight(Tensor::new(&weight, &[N])?)
+        .y(TensorMut::new(&mut y, &[ROWS, N])?)
+        .rstd(TensorMut::new(&mut rstd, &[ROWS])?)
+        .run(&cpu)?;
+    assert_eq!(ty.numbers(), y);
+    assert_eq!(tr.numbers(), residual);
+    assert_eq!(trstd.numbers(), rstd);
+    Ok(())
+}
+
+/// Codes and scales of rows, which are the CPU's; where the device has no quantised outputs, its refusal.
+#[test]
+fn quantised() -> Result<()> {
+    let (context, cpu, stream) = (context()?, Context::cpu()?, TestStream::new());
+    let (x, weight) = (
+        whole_numbers::<bf16>(ROWS * N, 50),
+        whole_numbers::<bf16>(N, 51),
+    );
+    let (mut tx, mut tw) = (Buffer::new(&x), Buffer::new(&weight));
+    let (mut codes, mut scales) = (Buffer::new(&[0i8; ROWS * N]), Buffer::new(&[0f32; ROWS]));
+    let mut norm = Norm::rms(0.5)
+        .x(tx.tensor(&context, &[ROWS, N])?)
+        .weight(tw.tensor(&context, &[N])?)
+        .quant(Quant::per_row(
+            codes.tensor_mut(&context, &[ROWS, N])?,
+            scales.tensor_mut(&context, &[ROWS])?,
+        ));
+    if let Err(refused) = norm.query(&context) {
+        assert!(on_gpu(), "the CPU quantises: {refused}");
+        assert_eq!(refused.status(), Status::UNSUPPORTED, "{refused}");
+        assert_eq!(norm.run_on(&context, stream.get()), Err(refused));
+        assert_eq!(codes.numbers(), [0; ROWS * N]);
+        assert_eq!(scales.numbers(), [0.0; ROWS]);
+        return Ok(());
+    }
+    norm.run_on(&context, stream.get())?;
+    stream.wait();
+    let (mut cpu_codes, mut cpu_scales) = (vec![0i8; ROWS * N], [0f32; ROWS]);
+    Norm::rms(0.5)
+        .x(Tensor::new(&x, &[ROWS, N])?)
+        .weight(Tensor::new(&weight, &[N])?)
+        .quant(Quant::per_row(
+            TensorMut::new(&mut cpu_codes, &[ROWS, N])?,
+            TensorMut::new(&mut cpu_scales, &[ROWS])?,
+        ))
+        .run(&cpu)?;
+    let (codes, scales) = (codes.numbers(), scales.numbers());
+    assert_eq!(codes, cpu_codes);
+    assert_eq!(scales, cpu_scales);
+    let weights = values(&weight);
+    let formula = Formula {
+        eps: 0.5,
+        weight: Some(&weights),
+        ..Formula::default()
+    };
+    for (i, row) in x.chunks(N).enumerate() {
+        let z = reference::<f32>(&values(row), &formula).0;
+        let scale = z.iter().fold(0f32, |most, v| most.max(v.abs())) / 127.0;
+        assert_eq!(scales[i], scale, "scale of row {i}");
+        let inverse = 1.0 / scale;
+        let wanted: Vec<i8> = z
+            .iter()
+            .map(|v| (v * inverse).round_ties_even() as i8)
+            .collect();
+        assert_eq!(codes[i * N..(i + 1) * N], wanted, "codes of row {i}");
+    }
     Ok(())
 }
 

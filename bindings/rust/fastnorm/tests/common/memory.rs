@@ -119,7 +119,7 @@ impl<T: Element> Buffer<T> {
         Self { host, device }
     }
 
-    fn address(&mut self) -> *mut c_void {
+    pub fn address(&mut self) -> *mut c_void {
         self.device.map_or_else(
             || self.host.as_mut_ptr().cast(),
             |address| address as *mut c_void,
@@ -179,9 +179,18 @@ impl TestStream {
         Self(stream)
     }
 
+    /// That of a CPU, and the default of a GPU.
+    pub fn none() -> Self {
+        Self(ptr::null_mut())
+    }
+
     pub fn get(&self) -> Stream {
         // SAFETY: the tests drop it after their calls.
         unsafe { Stream::from_raw(self.0) }
+    }
+
+    pub fn raw(&self) -> *mut c_void {
+        self.0
     }
 
     /// Until all its work has run.

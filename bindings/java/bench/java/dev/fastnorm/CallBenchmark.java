@@ -4,6 +4,7 @@ import java.nio.FloatBuffer;
 import java.util.concurrent.TimeUnit;
 import org.openjdk.jmh.annotations.Benchmark;
 import org.openjdk.jmh.annotations.BenchmarkMode;
+import org.openjdk.jmh.annotations.Level;
 import org.openjdk.jmh.annotations.Mode;
 import org.openjdk.jmh.annotations.OperationsPerInvocation;
 import org.openjdk.jmh.annotations.OutputTimeUnit;
@@ -15,7 +16,8 @@ import org.openjdk.jmh.infra.Blackhole;
 
 /**
  * Host time of a call: an RMS norm with weight, the residual in place and y, of one row of 4 elements.
- * The device is a dry run, which does everything but the launch; call_cost.c makes the same calls.
+ * The device is a dry run, which does everything but the launch; call_cost.c makes the same calls. The GPU is
+ * one, where the environment variable FASTNORM_TEST_DEVICE is cuda.
  *
  * <p>A sample is CALLS calls, short enough that some samples see nothing else of the machine.
  */
@@ -30,14 +32,22 @@ public class CallBenchmark {
     private Norm onGpu;
     private Norm changed;
     private Norm onCpu;
+    private Context realGpu;
+    private Norm onRealGpu;
+    private long memory;
+    private long stream;
     private FloatBuffer x;
     private FloatBuffer residual;
     private FloatBuffer weight;
     private FloatBuffer y;
 
-    /** Opens the contexts and makes the descriptions. */
+    /**
+     * Opens the contexts and makes the descriptions.
+     *
+     * @throws Exception if there is no GPU that should be there
+     */
     @Setup
-    public void open() {
+    public void open() throws Exception {
         gpu = Context.builder(Device.cuda(0)).dryRun(90).open();
         cpu = Context.cpu();
         x = Tensor.copyOf(new float[] {1, 2, 3, 4}, 4).floats();
@@ -47,6 +57,21 @@ public class CallBenchmark {
         onGpu = described();
         changed = described();
         onCpu = buffers();
+        if ("cuda".equals(System.getenv("FASTNORM_TEST_DEVICE"))) {
+            Gpu.load();
+            realGpu = Context.cuda(0);
+            memory = Gpu.allocate(4 * 256);
+            stream = Gpu.createStream();
+            onRealGpu = onMemory();
+        }
+    }
+
+    /** Empties the stream's queue, which has room for the calls of a sample. */
+    @TearDown(Level.Invocation)
+    public void settle() {
+        if (realGpu != null) {
+            Gpu.synchronize(stream);
+        }
     }
 
     /** Closes the contexts. */
@@ -54,6 +79,18 @@ public class CallBenchmark {
     public void close() {
         gpu.close();
         cpu.close();
+        if (realGpu != null) {
+            Gpu.destroyStream(stream);
+            Gpu.free(memory);
+            realGpu.close();
+        }
+    }
+
+    private Norm onMemory() {
+        return Norm.rms(1e-6).x(Tensor.at(realGpu, memory, DType.BF16, 1, 4))
+                .weight(Tensor.at(realGpu, memory + 256, DType.BF16, 4))
+                .residualInPlace(Tensor.at(realGpu, memory + 512, DType.BF16, 1, 4))
+                .y(Tensor.at(realGpu, memory + 768, DType.BF16, 1, 4));
     }
 
     private Norm described() {
@@ -105,6 +142,24 @@ public class CallBenchmark {
     public void deviceBuilt() {
         for (int i = 0; i < CALLS; i++) {
             described().run(gpu, 0x1234);
+        }
+    }
+
+    /** GPU, the launch included: the description is kept. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void gpuKept() {
+        for (int i = 0; i < CALLS; i++) {
+            onRealGpu.run(realGpu, stream);
+        }
+    }
+
+    /** GPU, the launch included: tensors and description are made for each call. */
+    @Benchmark
+    @OperationsPerInvocation(CALLS)
+    public void gpuBuilt() {
+        for (int i = 0; i < CALLS; i++) {
+            onMemory().run(realGpu, stream);
         }
     }
 

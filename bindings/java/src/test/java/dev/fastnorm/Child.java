@@ -1,5 +1,7 @@
 package dev.fastnorm;
 
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -26,6 +28,13 @@ final class Child {
     }
 
     private Child() {}
+
+    /** A file of this project, where the tests run beside their sources and a compiler; else they are skipped. */
+    static Path source(String name) {
+        String folder = System.getProperty("fastnorm.test.basedir");
+        assumeTrue(folder != null, "the sources and their compiler are not here");
+        return Path.of(folder, name);
+    }
 
     /** Runs a program of the tests over the classes of this build. */
     static Result java(Class<?> main, List<String> options, String... arguments) throws Exception {

@@ -51,7 +51,7 @@ class CompletenessTest {
 
     @TestFactory
     Stream<DynamicTest> enums() throws IOException {
-        Path folder = Path.of(System.getProperty("fastnorm.test.basedir"), "src/main/generated/dev/fastnorm");
+        Path folder = Child.source("src/main/generated/dev/fastnorm");
         try (Stream<Path> files = Files.list(folder)) {
             return files.map(p -> p.getFileName().toString().replace(".java", ""))
                     .filter(name -> name.startsWith("fastnorm_")).sorted().toList().stream()

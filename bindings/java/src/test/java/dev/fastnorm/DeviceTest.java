@@ -61,15 +61,21 @@ class DeviceTest {
 
         /** The values after a stream's work. */
         double[] read(long stream) {
-            if (gpu) {
-                Gpu.synchronize(stream);
-                Gpu.copyOut((ByteBuffer) host.buffer(), tensor.address(), host.buffer().capacity());
-            }
+            bytes(stream);
             long count = 1;
             for (long extent : tensor.shape()) {
                 count *= extent;
             }
             return Data.values(host, 0, (int) count);
+        }
+
+        /** The memory after a stream's work. */
+        byte[] bytes(long stream) {
+            if (gpu) {
+                Gpu.synchronize(stream);
+                Gpu.copyOut((ByteBuffer) host.buffer(), tensor.address(), host.buffer().capacity());
+            }
+            return DeviceTest.bytes(host);
         }
 
         @Override
@@ -78,6 +84,13 @@ class DeviceTest {
                 Gpu.free(tensor.address());
             }
         }
+    }
+
+    private static byte[] bytes(Tensor tensor) {
+        ByteBuffer memory = ((ByteBuffer) tensor.buffer()).duplicate().clear();
+        byte[] bytes = new byte[memory.remaining()];
+        memory.get(bytes);
+        return bytes;
     }
 
     private static double[] rowOf(double[] values, int row, int n) {
@@ -112,6 +125,92 @@ class DeviceTest {
                     assertArrayEquals(sum, rowOf(sums, row, n));
                     assertArrayEquals(reference.run(sum, scale, null), rowOf(found, row, n), dtype + ", row " + row);
                 }
+            }
+        }
+    }
+
+    /** Codes and scales of rows, which are the CPU's; where the device has no quantised outputs, its refusal. */
+    @Test
+    void quantised() {
+        int rows = 19;
+        int n = 256;
+        double[] values = Data.integers(new Random(8), rows * n, 8);
+        double[] gain = Data.integers(new Random(9), n, 6);
+        try (Memory x = new Memory(DType.BF16, values, rows, n);
+                Memory weight = new Memory(DType.F32, gain, n);
+                Memory codes = new Memory(DType.I8, rows, n);
+                Memory scales = new Memory(DType.F32, rows)) {
+            Norm norm = Norm.rms(0.5).x(x.tensor).weight(weight.tensor).quantScheme(QuantScheme.PER_ROW)
+                    .quantized(codes.tensor).scale(scales.tensor);
+            if (!runs(norm)) {
+                assertTrue(gpu, "the CPU quantises");
+                assertArrayEquals(new byte[rows * n], codes.bytes(0));
+                assertArrayEquals(new byte[rows * 4], scales.bytes(0));
+                return;
+            }
+            Tensor codesOfTheCpu = Tensor.allocate(DType.I8, rows, n);
+            Tensor scalesOfTheCpu = Tensor.allocate(DType.F32, rows);
+            try (Context cpu = Context.cpu()) {
+                Norm.rms(0.5).x(x.host).weight(weight.host).quantScheme(QuantScheme.PER_ROW).quantized(codesOfTheCpu)
+                        .scale(scalesOfTheCpu).run(cpu);
+            }
+            byte[] found = codes.bytes(0);
+            assertArrayEquals(bytes(codesOfTheCpu), found);
+            assertArrayEquals(bytes(scalesOfTheCpu), scales.bytes(0));
+            Reference reference = new Reference(DType.F32, false, 0.5, 0, Rounding.ONCE);
+            for (int row = 0; row < rows; row++) {
+                double[] z = reference.run(rowOf(values, row, n), gain, null);
+                float scale = (float) (java.util.Arrays.stream(z).map(Math::abs).max().getAsDouble() / 127);
+                assertEquals(scale, scales.host.floats().get(row), "scale of row " + row);
+                for (int i = 0; i < n; i++) {
+                    int code = (int) Math.rint((float) (z[i] * (float) (1.0 / scale)));
+                    assertEquals(Math.max(-128, Math.min(127, code)), found[row * n + i], "row " + row + ", code " + i);
+                }
+            }
+        }
+    }
+
+    /** Runs it where the device can, and otherwise expects its refusal; whether it ran. */
+    private static boolean runs(Norm norm) {
+        try {
+            norm.query(context);
+        } catch (FastnormException refused) {
+            assertEquals(Status.ERROR_UNSUPPORTED, refused.status(), refused.getMessage());
+            assertEquals(refused.getMessage(), assertThrows(FastnormException.class, () -> norm.run(context)).getMessage());
+            return false;
+        }
+        norm.run(context);
+        return true;
+    }
+
+    /** Both kinds, all outputs: rows of whole numbers give the bits that the CPU gives. */
+    @Test
+    void sameBitsAsTheCpu() {
+        int rows = 23;
+        int n = 512; // a power of two: the mean of whole numbers is exact, and the sum of its squares
+        for (DType dtype : new DType[] {DType.F32, DType.F16, DType.BF16}) {
+            double[] values = Data.integers(new Random(11), rows * n, 8);
+            for (int i = 0; i < values.length; i++) {
+                values[i] = i % 2 == 0 ? values[i] : 2 - values[i - 1];
+            }
+            try (Context cpu = Context.cpu();
+                    Memory x = new Memory(dtype, values, rows, n);
+                    Memory weight = new Memory(dtype, Data.integers(new Random(12), n, 6), n);
+                    Memory bias = new Memory(dtype, Data.integers(new Random(13), n, 6), n);
+                    Memory y = new Memory(dtype, rows, n);
+                    Memory mean = new Memory(DType.F32, rows);
+                    Memory rstd = new Memory(DType.F32, rows)) {
+                Norm.layer(0.5).x(x.tensor).weight(weight.tensor).bias(bias.tensor).y(y.tensor).mean(mean.tensor)
+                        .rstd(rstd.tensor).run(context);
+                Tensor yOfTheCpu = Tensor.allocate(dtype, rows, n);
+                Tensor meanOfTheCpu = Tensor.allocate(DType.F32, rows);
+                Tensor rstdOfTheCpu = Tensor.allocate(DType.F32, rows);
+                Norm.layer(0.5).x(x.host).weight(weight.host).bias(bias.host).y(yOfTheCpu).mean(meanOfTheCpu)
+                        .rstd(rstdOfTheCpu).run(cpu);
+                assertArrayEquals(bytes(yOfTheCpu), y.bytes(0), dtype + ": y");
+                assertArrayEquals(bytes(meanOfTheCpu), mean.bytes(0), dtype + ": mean");
+                assertArrayEquals(bytes(rstdOfTheCpu), rstd.bytes(0), dtype + ": rstd");
+                assertEquals(1, mean.host.floats().get(rows - 1));
             }
         }
     }

@@ -30,6 +30,7 @@ class LoaderTest {
 
     @BeforeAll
     static void build() throws Exception {
+        Child.source("src/test/native/fake.c");
         folder = Child.folder("loader");
         temporary = Files.createDirectory(folder.resolve("tmp"));
         natives = Path.of("META-INF/native/linux-" + System.getProperty("os.arch").replace("amd64", "x86_64"));
@@ -45,6 +46,9 @@ class LoaderTest {
 
     @AfterAll
     static void remove() throws IOException {
+        if (folder == null) {
+            return;
+        }
         try (Stream<Path> files = Files.walk(folder)) {
             for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
                 Files.delete(file);
@@ -54,7 +58,7 @@ class LoaderTest {
 
     /** A library that computes nothing. */
     static void fake(Path out, String soname, int version) throws Exception {
-        Path source = Path.of(System.getProperty("fastnorm.test.basedir"), "src/test/native/fake.c");
+        Path source = Child.source("src/test/native/fake.c");
         Path map = Files.writeString(out.resolveSibling("exports.map"), "FASTNORM_0 { global: fastnorm_*; local: *; };\n");
         List<String> command = new ArrayList<>(List.of("sh", "-c", "exec ${CC:-cc} \"$@\" $(pkg-config --cflags fastnorm)",
                 "cc", "-pthread", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-DFAKE_VERSION=" + version,

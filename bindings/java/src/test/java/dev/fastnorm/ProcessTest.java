@@ -34,6 +34,7 @@ class ProcessTest {
 
     @Test
     void aLibraryThatDoesWhatTheRealOneDoesNot() throws Exception {
+        Child.source("src/test/native/fake.c");
         Path folder = Child.folder("fake");
         Path library = folder.resolve(NativeLibrary.SONAME);
         try {

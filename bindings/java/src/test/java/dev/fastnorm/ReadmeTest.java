@@ -15,7 +15,7 @@ import org.junit.jupiter.api.Test;
 class ReadmeTest {
     @Test
     void exampleCompilesRunsAndPrintsWhatItSays() throws Exception {
-        String readme = Files.readString(Path.of(System.getProperty("fastnorm.test.basedir"), "README.md"));
+        String readme = Files.readString(Child.source("README.md"));
         Path folder = Child.folder("readme");
         Path source = folder.resolve("Example.java");
         try {

@@ -1,0 +1,172 @@
+/* A client of one version of the headers (CLIENT_HEADER) on a library of another: what a struct of the
+ * client's does not have is zero to a newer library, and of what an older library does not know it reads
+ * nothing but zeros and writes nothing. CLIENT_GROWN: the headers are newer than the library. */
+#include <stdio.h>
+#include <string.h>
+
+#include CLIENT_HEADER
+
+enum { kN = 4, kGuard = 64 };
+
+static int passed, failed;
+
+static int check(int ok, const char* what, int line) {
+  ok ? ++passed : ++failed;
+  if (!ok) printf("FAIL line %d: %s (last error: %s)\n", line, what, fastnorm_last_error());
+  return ok;
+}
+#define CHECK(condition) check((condition) ? 1 : 0, #condition, __LINE__)
+
+/* Bytes that are no part of a struct: all 0xa5, before and after a call. */
+static int untouched(const void* from, const void* end) {
+  const unsigned char* byte = (const unsigned char*)from;
+  for (; byte != (const unsigned char*)end; ++byte) {
+    if (*byte != 0xa5) return 0;
+  }
+  return 1;
+}
+
+/* Where this client's struct ends for the library: its own end, or that of what the library knows. */
+#ifdef CLIENT_GROWN
+#define KNOWN_END(held) ((held).part.grown)
+#else
+#define KNOWN_END(held) ((held).guard)
+#endif
+#define HELD(type)               \
+  struct {                       \
+    type part;                   \
+    unsigned char guard[kGuard]; \
+  }
+#define HOLD(held) \
+  (memset(&(held), 0xa5, sizeof(held)), (held).part.struct_size = sizeof(held).part)
+#define EMPTY(held)                                        \
+  (HOLD(held), memset(&(held).part, 0, sizeof(held).part), \
+   (held).part.struct_size = sizeof(held).part)
+/* The struct_size is the client's still, and nothing behind the end was written. */
+#define CHECK_HELD(held)                                \
+  (CHECK((held).part.struct_size == sizeof(held).part), \
+   CHECK(untouched(KNOWN_END(held), &(held) + 1)))
+
+static float x[kN] = {3, 4, 0, 0}, y[kN];
+static const int64_t shape[2] = {1, kN};
+static fastnorm_tensor tx, ty;
+static HELD(fastnorm_norm_args) args;
+
+static void reset(void) {
+  int i;
+  memset(&tx, 0, sizeof tx);
+  tx.data = x;
+  tx.device_type = FASTNORM_DEVICE_CPU;
+  tx.ndim = 2;
+  tx.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+  tx.shape = shape;
+  ty = tx;
+  ty.data = y;
+  for (i = 0; i < kN; ++i) y[i] = -1;
+  EMPTY(args);
+  args.part.x = &tx;
+  args.part.y = &ty;
+}
+
+static int written(void) { return y[0] == 3 * 0.4f && y[1] == 4 * 0.4f && y[2] == 0 && y[3] == 0; }
+static int unwritten(void) { return y[0] == -1 && y[1] == -1 && y[2] == -1 && y[3] == -1; }
+
+static void devices(void) {
+  const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0};
+  HELD(fastnorm_device_info) info;
+  HELD(fastnorm_kernel_info) kernel;
+  HOLD(info);
+  CHECK(fastnorm_device_describe(cpu, &info.part) == FASTNORM_OK);
+  CHECK(info.part.multiprocessors >= 1 && info.part.kernel_arch[0] != '\0');
+  CHECK_HELD(info);
+  info.part.struct_size = sizeof(size_t);
+  CHECK(fastnorm_device_describe(cpu, &info.part) == FASTNORM_ERROR_ARGUMENT);
+  CHECK(fastnorm_kernel_count() > 0);
+  HOLD(kernel);
+  CHECK(fastnorm_kernel_describe(0, &kernel.part) == FASTNORM_OK);
+  CHECK(strcmp(kernel.part.family, "norm") == 0 && kernel.part.name[0] != '\0');
+  CHECK_HELD(kernel);
+  kernel.part.struct_size = sizeof(size_t);
+  CHECK(fastnorm_kernel_describe(0, &kernel.part) == FASTNORM_ERROR_ARGUMENT);
+}
+
+static fastnorm_context* contexts(void) {
+  const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0};
+  HELD(fastnorm_context_options) options;
+  fastnorm_context* context = NULL;
+  EMPTY(options);
+  options.part.num_threads = 2;
+  CHECK(fastnorm_context_create(cpu, &options.part, &context) == FASTNORM_OK && context != NULL);
+  fastnorm_context_destroy(context);
+#ifdef CLIENT_GROWN
+  options.part.grown[1] = 1;
+  CHECK(fastnorm_context_create(cpu, &options.part, &context) == FASTNORM_ERROR_UNSUPPORTED);
+  CHECK(context == NULL);
+#endif
+  options.part.struct_size = sizeof(size_t);
+  CHECK(fastnorm_context_create(cpu, &options.part, &context) == FASTNORM_ERROR_ARGUMENT);
+  CHECK(fastnorm_context_create(cpu, NULL, &context) == FASTNORM_OK);
+  return context;
+}
+
+static void norms(fastnorm_context* context) {
+  const fastnorm_norm_args* list[1];
+  HELD(fastnorm_info) info;
+  list[0] = &args.part;
+  reset();
+  CHECK(fastnorm_norm_prepare(context, &args.part) == FASTNORM_OK);
+  CHECK(fastnorm_norm_many_prepare(context, list, 1) == FASTNORM_OK);
+  HOLD(info);
+  CHECK(fastnorm_norm_query(context, &args.part, &info.part) == FASTNORM_OK);
+  CHECK(info.part.launches == 1 && info.part.bytes_written == sizeof y);
+  CHECK_HELD(info);
+  HOLD(info);
+  CHECK(fastnorm_norm_many_query(context, list, 1, &info.part) == FASTNORM_OK);
+  CHECK(info.part.launches == 1);
+  CHECK_HELD(info);
+  info.part.struct_size = sizeof(size_t);
+  CHECK(fastnorm_norm_query(context, &args.part, &info.part) == FASTNORM_ERROR_ARGUMENT);
+  CHECK(unwritten());
+  CHECK(fastnorm_norm(context, &args.part, NULL, 0, NULL) == FASTNORM_OK && written());
+  reset();
+  CHECK(fastnorm_norm_many(context, list, 1, NULL, 0, NULL) == FASTNORM_OK && written());
+  CHECK(untouched(args.guard, &args + 1));
+}
+
+/* A struct that is too short for any version, and one with a part that the library does not know. */
+static void refusals(fastnorm_context* context) {
+#ifdef CLIENT_GROWN
+  const fastnorm_norm_args* list[1];
+  list[0] = &args.part;
+#endif
+  reset();
+  args.part.struct_size = sizeof(size_t);
+  CHECK(fastnorm_norm(context, &args.part, NULL, 0, NULL) == FASTNORM_ERROR_ARGUMENT);
+#ifdef CLIENT_FIRST
+  args.part.struct_size = sizeof args.part - 1;
+  CHECK(fastnorm_norm(context, &args.part, NULL, 0, NULL) == FASTNORM_ERROR_ARGUMENT);
+#endif
+#ifdef CLIENT_GROWN
+  args.part.struct_size = sizeof args.part;
+  args.part.grown[0] = 1;
+  CHECK(fastnorm_norm(context, &args.part, NULL, 0, NULL) == FASTNORM_ERROR_UNSUPPORTED);
+  CHECK(fastnorm_norm_prepare(context, &args.part) == FASTNORM_ERROR_UNSUPPORTED);
+  CHECK(fastnorm_norm_many(context, list, 1, NULL, 0, NULL) == FASTNORM_ERROR_UNSUPPORTED);
+  CHECK(strstr(fastnorm_last_error(), "this library knows") != NULL);
+#endif
+  CHECK(unwritten());
+}
+
+int main(void) {
+  fastnorm_context* context;
+  devices();
+  context = contexts();
+  if (context != NULL) {
+    norms(context);
+    refusals(context);
+    fastnorm_context_destroy(context);
+  }
+  CHECK(strcmp(fastnorm_status_name(FASTNORM_ERROR_SHAPE), "FASTNORM_ERROR_SHAPE") == 0);
+  printf("%d passed, %d failed, 0 skipped\n", passed, failed);
+  return failed != 0;
+}

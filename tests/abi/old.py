@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""The public headers of each version, in one file without comments, for clients of that version on the library
+of today: old/VERSION/fastnorm.h.
+
+  old.py --include DIR --version V           as a test: the file of this version is what the headers are
+  old.py --include DIR --version V --update  writes it; those of released versions stay as they are
+  old.py --include DIR --grow FILE           headers of a version to come: every struct that can grow has
+"""
+
+import argparse
+import re
+import subprocess
+from pathlib import Path
+
+from cases import Cases
+
+HERE = Path(__file__).parent
+ORDER = ("version.h", "status.h", "tensor.h", "context.h", "norm.h")
+HEAD = "/* The public headers of libfastnorm {}, written by old.py: a promise, never changed after its release. */\n"
+GROWN = "  uint64_t grown[2];\n"
+STRUCT = re.compile(r"(typedef struct (\w+) \{\s*size_t struct_size;.*?)(\}\s*\2;)", re.S)
+
+
+def one_header(include):
+    """All headers in the order in which they include each other."""
+    folder = include / "fastnorm"
+    names = {p.name for p in folder.glob("*.h")} - {"fastnorm.h"}
+    if names != set(ORDER):
+        raise SystemExit(f"headers are {sorted(names)}; required: a place for each in ORDER")
+    texts = []
+    for name in ORDER:
+        text = re.sub(r"[ \t]*/\*.*?\*/", "", (folder / name).read_text(), flags=re.S)
+        texts.append(re.sub(r'^#include "\w+\.h"\n', "", text, flags=re.M))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(texts))
+
+
+def formatted(text):
+    formatter = HERE.parents[1] / ".venv" / "bin" / "clang-format"
+    result = subprocess.run([formatter, "--assume-filename", HERE / "old.h"], input=text, capture_output=True, text=True, check=True)
+    return result.stdout
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--include", type=Path, required=True)
+    parser.add_argument("--version")
+    parser.add_argument("--update", action="store_true")
+    parser.add_argument("--grow", type=Path)
+    options = parser.parse_args()
+    text = one_header(options.include)
+    if options.grow:
+        text, count = STRUCT.subn(lambda m: m[1] + GROWN + m[3], text)
+        if count != text.count("size_t struct_size;"):
+            raise SystemExit("a struct with struct_size has not grown")
+        options.grow.write_text(f"#define CLIENT_GROWN 1\n{text}")
+        return
+    path = HERE / "old" / options.version / "fastnorm.h"
+    if options.update:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(formatted(HEAD.format(options.version) + text))
+        return
+    cases = Cases()
+    if cases.check(f"headers of version {options.version}", path.exists(), "run old.py --update"):
+        frozen = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S)
+        cases.check(f"old/{options.version} is what the headers are", frozen.split() == text.split(),
+                    "run old.py --update, or raise the version if this one is released")
+    cases.finish()
+
+
+main()
