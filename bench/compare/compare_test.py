@@ -261,13 +261,16 @@ def test_timing(cases):
 
 
 def test_passes(cases, work):
-    quick, slow, pdl = (argparse.Namespace(name=n, slow=s, decode_only=d)
+    quick, slow, pdl = (argparse.Namespace(name=n, slow=s, decode_only=d, has=lambda case: case.op_name != "qk")
                         for n, s, d in (("a", False, False), ("b", True, False), ("p", False, True)))
     document = results.Document(work / "passes.json")
     large, few = Case("rms", "bf16", 4096, 4096), Case("rms", "bf16", 1, 4096)
     steps = [(c.rows, [x.name for x in present]) for c, present in runner.passes([quick, slow, pdl], [large, few], document)]
     cases.equal("the quick ones first, then all", steps,
                 [(4096, ["a"]), (1, ["a", "p"]), (4096, ["a", "b"]), (1, ["a", "b", "p"])])
+    heads = Case("qk", "bf16", 64, 128)
+    steps = [[x.name for x in present] for _, present in runner.passes([quick, slow], [heads], document)]
+    cases.equal("none again for what the slow one does not have", steps, [["a"]])
     document.add(result(a=1.0))
     steps = [(c.rows, [x.name for x in present]) for c, present in runner.passes([quick, slow], [large, few], document)]
     cases.equal("what is there is left out", steps, [(1, ["a"]), (4096, ["a", "b"]), (1, ["a", "b"])])

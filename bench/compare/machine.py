@@ -2,6 +2,7 @@
 out without a GPU: calls run one after the other, and the stream is a copy by PyTorch."""
 
 import contextlib
+import gc
 import time
 
 from compare.ops import HEADS, HEADS_OF_ALL, QUERY_HEADS
@@ -10,7 +11,7 @@ from compare.timing import MachineLost
 
 FLUSH_BYTES = 256 << 20
 # Cycles that the GPU waits before a replay, so that the graph is queued before the clock starts.
-HEAD_START_CYCLES = 100_000
+HEAD_START_CYCLES = 200_000
 POISON = 0xFF  # NaN in every dtype used here: what is not written is found out
 ALIGNMENT = 1024
 
@@ -30,6 +31,7 @@ class Arena:
         """At least `size` bytes, newly filled where they were not filled for this kind."""
         if self.memory is None or self.memory.numel() < size:
             self.memory = None
+            gc.collect()
             if self.device.type == "cuda":
                 self.torch.cuda.empty_cache()
             self.memory = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
@@ -144,7 +146,10 @@ class Machine:
         needed = 2 * chain.calls * case.op.reads * case.tensor_bytes
         if needed > self.memory_bytes():
             raise DoesNotFit(f"needs {needed >> 30} GiB of {self.memory_bytes() >> 30} GiB")
-        return Buffers(self.torch, case, chain, self.inputs, self.outputs, self._parameter)
+        try:
+            return Buffers(self.torch, case, chain, self.inputs, self.outputs, self._parameter)
+        except self.torch.OutOfMemoryError as why:
+            raise DoesNotFit(str(why).splitlines()[0]) from why
 
     def reference(self, case, buffers):
         return Reference(self.torch, case, buffers)

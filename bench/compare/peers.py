@@ -29,12 +29,13 @@ class Peer:
     def __init__(self, torch):
         self.torch = torch
 
+    def has(self, case):
+        return hasattr(self, case.op_name)
+
     def body(self, case, buffers):
-        op = case.op_name
-        method = getattr(self, op, None)
-        if method is None:
+        if not self.has(case):
             raise Unsupported(NO_SUCH_OPERATION)
-        return method(case, buffers)
+        return getattr(self, case.op_name)(case, buffers)
 
     def views(self, buffers):
         """The heads to normalise in place, of every call."""

@@ -20,6 +20,7 @@ from compare.timing import Ceilings, MachineLost, Patience, time_case
 
 EXIT_LOST, EXIT_UNUSABLE = 3, 2
 RESTARTS = 6
+FEW_ROWS = 1024  # a decode step has no more
 STALLED_SECONDS = 75  # without a sign of life: longer than a contender may take for one case
 
 
@@ -94,7 +95,7 @@ def make_contenders(torch, library, machine, document, options, progress):
 
 def at_case(contenders, case):
     """The contenders that this case is for."""
-    few_rows = case.rows <= 1024 and not case.op.heads
+    few_rows = case.rows <= FEW_ROWS and not case.op.heads
     return [c for c in contenders if few_rows or not getattr(c, "decode_only", False)]
 
 
@@ -104,9 +105,9 @@ def passes(contenders, cases, document):
     todo = document.missing(cases, {c.name for c in quick if not getattr(c, "decode_only", False)})
     for case in todo:
         yield case, at_case(quick, case)
-    slow = [c for c in contenders if getattr(c, "slow", False)]
-    if slow:
-        for case in document.missing(cases, {c.name for c in slow}):
+    many_rows_first = sorted(cases, key=lambda case: case.rows <= FEW_ROWS)
+    for slow in (c for c in contenders if getattr(c, "slow", False)):
+        for case in document.missing([c for c in many_rows_first if slow.has(c)], {slow.name}):
             yield case, at_case(contenders, case)
 
 
