@@ -15,7 +15,10 @@ matplotlib.rcParams.update({"svg.hashsalt": "fastnorm", "svg.fonttype": "none", 
                             "axes.spines.top": False, "axes.spines.right": False})
 LARGE_ROWS = 4096
 DECODE_OPS = ("rms", "add")
-STYLE = {OWN: {"color": "#c02020", "linewidth": 2.2, "zorder": 5}}
+OWN_STYLE = {"color": "#c02020", "linewidth": 2.2, "zorder": 5}
+# A contender has the same colour in all plots; none is close to the library's.
+PEER_COLORS = ["#7f7f7f", "#1f77b4", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#8c564b", "#bcbd22", "#e377c2", "#393b79",
+               "#637939"]
 CEILING = {"color": "black", "linestyle": "--", "linewidth": 1.2, "label": "ceiling"}
 
 
@@ -59,10 +62,11 @@ def _save(figure, path):
 def _lines(axes, results, across, value, labels, ceiling):
     """A line for each contender that was timed, and the ceiling's."""
     axes.plot([r[across] for r in results], [ceiling(r) for r in results], **CEILING)
-    for name, label in labels.items():
+    for place, (name, label) in enumerate(labels.items()):
         points = [(r[across], value(r, name)) for r in results if us_of(r, name) is not None]
         if points:
-            axes.plot(*zip(*points), marker="o", markersize=3, label=label, **STYLE.get(name, {"linewidth": 1.1}))
+            style = OWN_STYLE if name == OWN else {"color": PEER_COLORS[place % len(PEER_COLORS)], "linewidth": 1.1}
+            axes.plot(*zip(*points), marker="o", markersize=3, label=label, **style)
     axes.set_xscale("log", base=2)
     ticks = sorted({r[across] for r in results})
     axes.set_xticks(ticks, [str(t) for t in ticks], rotation=45)
