@@ -182,14 +182,18 @@ class Gpu(Machine):
     def capture(self, body, calls):
         """One graph of `calls` calls. Tensors that they return stay alive, so that all have memory of their own."""
         graph = self.torch.cuda.CUDAGraph()
-        graph.capture_begin(capture_error_mode="thread_local")
+        gc.disable()  # what is collected may free memory, which capturing forbids
         try:
-            results = [body(i) for i in range(calls)]
-        except BaseException:
-            with contextlib.suppress(Exception):  # the first error says more
-                graph.capture_end()
-            raise
-        graph.capture_end()
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                results = [body(i) for i in range(calls)]
+            except BaseException:
+                with contextlib.suppress(Exception):  # the first error says more
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        finally:
+            gc.enable()
         return Captured(graph.replay, results)
 
     def replay(self, captured, flush):
