@@ -18,8 +18,8 @@ __device__ __forceinline__ uint4 load(const uint4* p) {
   return *p;
 }
 
-template <int kHint>
-__device__ __forceinline__ void store(uint4* p, uint4 v) {
+template <int kHint, typename Vector>
+__device__ __forceinline__ void store(Vector* p, Vector v) {
   if constexpr (kHint == kStreaming) {
     __stcs(p, v);
   } else {
@@ -32,8 +32,12 @@ __device__ __forceinline__ uint4 touch(uint4 v) {
   return make_uint4(v.x ^ 0x10001, v.y, v.z ^ 0x10001, v.w);
 }
 
-template <int kReads, int kVectors, int kHint>
-__global__ void stream_kernel(const uint4* a, const uint4* b, uint4* c, uint4* d, int64_t count) {
+// As many bits as half of `v`, in which every bit of it has a part.
+__device__ __forceinline__ uint2 fold(uint4 v) { return make_uint2(v.x ^ v.y, v.z ^ v.w); }
+
+// kNarrow: c is half as wide as what is read, as codes of 8 bits are beside rows of 16.
+template <int kReads, int kVectors, int kHint, bool kNarrow>
+__global__ void stream_kernel(const uint4* a, const uint4* b, void* c, uint4* d, int64_t count) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x * kVectors) + threadIdx.x;
   uint4 x[kVectors], y[kVectors];
 #pragma unroll
@@ -52,35 +56,41 @@ __global__ void stream_kernel(const uint4* a, const uint4* b, uint4* c, uint4* d
   for (int v = 0; v < kVectors; ++v) {
     const int64_t i = first + v * blockDim.x;
     if (i >= count) continue;
-    store<kHint>(c + i, touch(x[v]));
+    if constexpr (kNarrow) {
+      store<kHint>(static_cast<uint2*>(c) + i, fold(x[v]));
+    } else {
+      store<kHint>(static_cast<uint4*>(c) + i, touch(x[v]));
+    }
     if constexpr (kReads == 2) store<kHint>(d + i, touch(y[v]));
   }
 }
 
-template <int kReads, int kVectors>
+template <int kReads, bool kNarrow, int kVectors>
 void add_streams(std::vector<Stream>* list) {
+  constexpr const char* written =
+      kNarrow ? (kReads == 1 ? "0.5" : "1.5") : (kReads == 1 ? "1" : "2");
   for (int hint : {kDefault, kStreaming}) {
     const void* kernel =
         hint == kDefault
-            ? reinterpret_cast<const void*>(&stream_kernel<kReads, kVectors, kDefault>)
-            : reinterpret_cast<const void*>(&stream_kernel<kReads, kVectors, kStreaming>);
+            ? reinterpret_cast<const void*>(&stream_kernel<kReads, kVectors, kDefault, kNarrow>)
+            : reinterpret_cast<const void*>(&stream_kernel<kReads, kVectors, kStreaming, kNarrow>);
     for (int threads : {128, 256, 512, 1024}) {
       if (threads * kVectors * kReads > 4096) continue;  // more registers than a multiprocessor has
       char name[48];
-      std::snprintf(name, sizeof name, "R%dW%d %dx%d%s", kReads, kReads, threads, kVectors,
+      std::snprintf(name, sizeof name, "R%dW%s %dx%d%s", kReads, written, threads, kVectors,
                     hint == kDefault ? "" : " cs");
       list->push_back({kernel, kReads, threads, kVectors, name});
     }
   }
 }
 
-template <int kReads>
+template <int kReads, bool kNarrow>
 std::vector<Stream> all_streams() {
   std::vector<Stream> list;
-  add_streams<kReads, 1>(&list);
-  add_streams<kReads, 2>(&list);
-  add_streams<kReads, 4>(&list);
-  add_streams<kReads, 8>(&list);
+  add_streams<kReads, kNarrow, 1>(&list);
+  add_streams<kReads, kNarrow, 2>(&list);
+  add_streams<kReads, kNarrow, 4>(&list);
+  add_streams<kReads, kNarrow, 8>(&list);
   return list;
 }
 
@@ -110,7 +120,10 @@ void require(cudaError_t code) {
 
 }  // namespace
 
-std::vector<Stream> streams(int reads) { return reads == 1 ? all_streams<1>() : all_streams<2>(); }
+std::vector<Stream> streams(int reads, bool narrow) {
+  if (narrow) return reads == 1 ? all_streams<1, true>() : all_streams<2, true>();
+  return reads == 1 ? all_streams<1, false>() : all_streams<2, false>();
+}
 
 void launch(const Stream& s, const char* a, const char* b, char* c, char* d, int64_t bytes,
             cudaStream_t queue) {

@@ -14,13 +14,14 @@ struct Stream {
   int reads;
   int threads;
   int vectors;
-  std::string name;  // "R2W2 256x4 cs"
+  std::string name;  // "R2W2 256x4 cs", "R1W0.5 128x2"
 };
 
-// All kernels of a number of tensors: 128 to 1024 threads, 1 to 8 vectors, with and without streaming hints.
-std::vector<Stream> streams(int reads);
+// All kernels of a number of tensors: 128 to 1024 threads, 1 to 8 vectors, with and without streaming hints. Narrow: half as many
+// bytes are written to the first tensor as are read, as where rows of 16 bits leave as codes of 8.
+std::vector<Stream> streams(int reads, bool narrow = false);
 
-// Launches `stream` on tensors of `bytes` (a multiple of 16).
+// Launches `stream`, which reads tensors of `bytes` (a multiple of 16).
 void launch(const Stream& stream, const char* a, const char* b, char* c, char* d, int64_t bytes,
             cudaStream_t queue);
 

@@ -1,0 +1,521 @@
+#!/usr/bin/env python3
+"""Tests of compare.py without a GPU and without PyTorch: what it computes, its timing loop on a machine that only
+pretends, its way of going on after a crash, the library's calls on the CPU, and the plots."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
+from cases import Cases  # noqa: E402
+from compare import ops, results, runner, tables, timing  # noqa: E402
+from compare.library import F32, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl, Library  # noqa: E402
+from compare.ops import Case  # noqa: E402
+from compare.reference import EPS, WrongResult  # noqa: E402
+from compare.streams import Streams  # noqa: E402
+
+PROGRAM = HERE.parent / "compare.py"
+
+
+# --- shapes and bytes ---
+
+
+def test_bytes(cases):
+    per_element = {"rms": 4, "layer": 4, "add": 8, "rms_fp8": 3, "add_fp8": 7}
+    for op, size in per_element.items():
+        cases.equal(f"bytes of {op}", Case(op, "bf16", 3, 40).bytes_moved, 3 * 40 * size)
+    heads = Case("heads", "bf16", 10, 128)
+    cases.equal("bytes of heads", heads.bytes_moved, 10 * 72 * 128 * 4)
+    cases.equal("heads in place touch half as much", heads.footprint * 2, heads.bytes_moved)
+    cases.equal("stream of a fused fp8 add", Case("add_fp8", "bf16", 1, 100).stream, (2, True, 208))
+    for op in ops.OPS:  # what a stream reads and writes is what the operation moves
+        case = Case(op, "bf16", 4096, 4096)
+        reads, narrow, size = case.stream
+        cases.equal(f"stream of {op} moves its bytes", reads * size + (reads - 0.5 if narrow else reads) * size,
+                    case.bytes_moved)
+
+
+def test_order(cases):
+    listed = ops.table_cases(["bf16", "f16"])
+    cases.equal("no case twice", len(listed), len(set(listed)))
+    wanted = {(s.op_name, m, n) for s in ops.SECTIONS for m, n in s.shapes}
+    cases.equal("every shape of every table", {(c.op_name, c.rows, c.n) for c in listed if c.dtype == "f16"}, wanted)
+    lengths = list(dict.fromkeys(c.n for c in listed if c.dtype == "bf16"))
+    cases.equal("one row length after the other", lengths, ops.ORDER_OF_N)
+    cases.equal("only what is asked for", {(c.op_name, c.n) for c in ops.table_cases(["bf16"], ["rms"], [2048])},
+                {("rms", 2048)})
+    grid = ops.grid_cases(["bf16"], ["rms", "add"])
+    cases.equal("the grid is whole", len(grid), 2 * len(ops.GRID_ROWS) * len(ops.GRID_N))
+    cases.check("the grid grows", all(a.footprint <= b.footprint for a, b in zip(grid, grid[1:])))
+
+
+def test_chain(cases):
+    for shape, calls, flush in (((4096, 4096), 10, False), ((1, 4096), 64, True), ((4096, 32768), 2, False),
+                                ((65536, 262144), 1, False)):
+        cases.equal(f"chain of {shape}", ops.chain_of(Case("rms", "bf16", *shape)), ops.Chain(calls, flush))
+
+
+# --- figures and tables ---
+
+
+def result(op="rms", rows=4096, n=4096, ceiling=10.0, dtype="bf16", **times):
+    """A result as in the JSON; times are microseconds or {word: reason}."""
+    contenders = {name: {"us": t, "spread": 0.01} if isinstance(t, float) else t for name, t in times.items()}
+    return {"op": op, "dtype": dtype, "rows": rows, "n": n, "bytes": Case(op, dtype, rows, n).bytes_moved,
+            "ceiling": {"us": ceiling, "spread": 0.0, "stream": "R1W1 128x2"}, "contenders": contenders}
+
+
+def content(*found, **more):
+    return {"format": 1, "device": "a GPU", "results": list(found),
+            "contenders": [["fastnorm", "fastnorm"], ["quack", "Quack"], ["torch", "Torch"]], **more}
+
+
+def test_figures(cases):
+    r = result(fastnorm=10.5, quack=10.8, torch=21.0)
+    cases.equal("ratio", tables.ratio(r), 1.05)
+    cases.equal("excess", tables.excess(r), 0.5)
+    cases.equal("GB/s", round(tables.gb_per_s(r, 10.5), 3), round(4096 * 4096 * 4 / 10.5e-6 / 1e9, 3))
+    cases.equal("best peer", tables.best_peer(r), ("quack", 10.8))
+    cases.equal("against the best", round(tables.against_best(r), 6), round(10.5 / 10.8, 6))
+    cases.check("not slower", not tables.beyond_spread(r))
+    cases.check("within the spread", not tables.beyond_spread(result(fastnorm=10.1, quack=10.0)))
+    cases.check("slower beyond the spread", tables.beyond_spread(result(fastnorm=10.3, quack=10.0)))
+    lonely = result(fastnorm=10.5, torch={"failed": "no"})
+    cases.equal("no peer", (tables.best_peer(lonely), tables.against_best(lonely)), (None, None))
+    pdl = {"fastnorm": 10.5, "flashinfer-cute-pdl": 9.0, "fastnorm-pdl": 8.0, "quack": 11.0}
+    cases.equal("PDL is no rival", tables.best_peer(result(**pdl)), ("quack", 11.0))
+
+
+def test_tables(cases):
+    text = tables.report(content(
+        result(fastnorm=10.5, quack=10.8, torch=21.0), result(n=8192, fastnorm=12.0, quack=10.0),
+        result(n=16384, fastnorm={"wrong": "y is off"}, quack=11.0),
+        result(rows=1, ceiling=1.5, fastnorm=2.0, quack=2.25),
+        result("rms_fp8", fastnorm={"unsupported": "FASTNORM_ERROR_UNSUPPORTED: quant_scheme is 1"}, quack=10.0,
+               torch={"unsupported": tables.NO_SUCH_OPERATION}),
+        unavailable={"vllm": "not installed"}))
+    lines = text.splitlines()
+    for name, line in {
+        "header": "| M x N | ceiling us | fastnorm us | GB/s | % of ceiling | fastnorm, x ceiling | Quack | Torch "
+                  "| best peer | fastnorm / best |",
+        "a row": "| 4096x4096 | 10.00 | 10.50 | 6391 | 95.2 | 1.050 | 1.080 | 2.100 | quack | 0.972 |",
+        "a slower row": "| 4096x8192 | 10.00 | 12.00 | 11185 | 83.3 | 1.200 | 1.000 | - | quack | 1.200 (slower) |",
+        "a wrong one": "| 4096x16384 | 10.00 | - | - | - | WRONG | 1.100 | - | quack | - |",
+        "decode": "| 1x4096 | 1.50 | 2.00 | 8 | 75.0 | +0.50 | +0.75 | quack | 0.889 |",
+        "unsupported": "| 4096x4096 | 10.00 | - | - | - | unsupported | 1.000 | quack | - |",
+        "who is slower": "- rms bf16 4096x8192: 1.200 x quack",
+        "who is absent": "- vllm: not installed",
+        "why": "- fastnorm, rms_fp8: unsupported: FASTNORM_ERROR_UNSUPPORTED: quant_scheme is 1 (1 shapes)",
+    }.items():
+        cases.check(f"report: {name}", line in lines, f"no line {line!r} in\n{text}")
+    cases.check("report: nothing of what a peer never had", tables.NO_SUCH_OPERATION not in text)
+    grid = tables.report(content(*(result(n=n, ceiling=1.0, fastnorm=t) for n, t in ((64, 1.5), (128, 1.02), (256, 1.1))),
+                                 kind="grid"))
+    cases.check("grid", "| rms | bf16 | 3 | 1.100 | 1 | 4096x64 1.50, 4096x256 1.10, 4096x128 1.02 |" in grid, grid)
+
+
+# --- the document ---
+
+
+def test_document(cases, work):
+    path = work / "deep" / "d.json"
+    document = results.Document.open(path)
+    build, machine = {"version": "1"}, {"device": "a GPU"}
+    document.describe("run", build, machine)
+    document.add(result(fastnorm=10.5))
+    document.write()
+    again = results.Document.open(path)
+    wanted = [Case("rms", "bf16", 4096, 4096), Case("rms", "bf16", 4096, 8192)]
+    cases.equal("goes on with what is missing", again.missing(wanted), wanted[1:])
+    cases.equal("goes on with contenders that are missing", again.missing(wanted, {"quack"}), wanted)
+    again.add(result(fastnorm=10.5, quack=11.0))
+    cases.equal("a case is there once", (len(again.results), again.missing(wanted, {"quack"})), (1, wanted[1:]))
+    again.describe("run", build, machine)
+    cases.equal("each run is noted", len(again.content["runs"]), 2)
+    cases.equal("nothing half written is left", [p.name for p in path.parent.iterdir()], ["d.json"])
+    for name, change in {"kind": ("grid", build, machine), "library": ("run", {"version": "2"}, machine),
+                         "device": ("run", build, {"device": "another"})}.items():
+        try:
+            again.describe(*change)
+            cases.check(f"another {name} is refused", False)
+        except results.Mismatch as why:
+            cases.check(f"another {name} is refused", name in str(why), str(why))
+    cases.equal("fresh forgets", results.Document.open(path, fresh=True).results, [])
+    path.write_text('{"format": 99}')
+    try:
+        results.Document.open(path)
+        cases.check("another format is refused", False)
+    except results.Mismatch:
+        cases.check("another format is refused", True)
+
+
+# --- the timing loop ---
+
+
+class PretendedReference:
+    def check(self, i, given):
+        if given == "wrong":
+            raise WrongResult("off")
+        return 0.25
+
+
+class PretendedBuffers:
+    def __init__(self, log):
+        self.log = log
+
+    def reset(self):
+        self.log.append("reset")
+
+
+class PretendedMachine:
+    """Time passes as each captured thing says."""
+
+    STREAMS = {"slow": 9.0, "best": 4.0, "good": 5.0, "fair": 6.0}
+
+    def __init__(self):
+        self.log, self.replays = [], []
+
+    def buffers(self, case, chain):
+        return PretendedBuffers(self.log)
+
+    def reference(self, case, buffers):
+        return PretendedReference()
+
+    def streams(self, case, buffers):
+        return {name: lambda i, us=us, name=name: (name, us) for name, us in self.STREAMS.items()}
+
+    def synchronize(self):
+        pass
+
+    def capture(self, body, calls):
+        given = [body(i) for i in range(calls)]
+        name, us = given[0] if isinstance(given[0], tuple) else ("", 0)
+        return argparse.Namespace(name=name, us=us * calls, results=[None])
+
+    def replay(self, captured, flush):
+        self.replays.append((captured.name, flush))
+        return captured.us + self.replays.count((captured.name, flush)) % 2 * 0.1
+
+
+class PretendedContender:
+    def __init__(self, name, us=0.0, error=None, sleep=0.0):
+        self.name, self.us, self.error, self.sleep = name, us, error, sleep
+
+    def body(self, case, buffers):
+        if isinstance(self.error, Exception):
+            raise self.error
+        end = time.monotonic() + self.sleep
+        while time.monotonic() < end:
+            time.sleep(0.01)
+        return lambda i: "wrong" if self.error == "wrong" else (self.name, self.us)
+
+
+def test_timing(cases):
+    machine, ceilings, seen = PretendedMachine(), timing.Ceilings(), []
+    contenders = [PretendedContender("fastnorm", 5.0), PretendedContender("quack", 6.0),
+                  PretendedContender("none", error=timing.Unsupported("not here")),
+                  PretendedContender("off", error="wrong"),
+                  PretendedContender("broken", error=ValueError("bad")),
+                  PretendedContender("sleepy", sleep=20.0)]
+    case = Case("rms", "bf16", 1, 4096)
+    patience = timing.Patience(0.2, 0.3)
+    found = timing.time_case(machine, case, contenders, ceilings, patience, 4, ops.COLD_BYTES, seen.append)
+    entries = found["contenders"]
+    calls = found["calls"]
+    cases.equal("median", round(entries["fastnorm"]["us"], 6), round((5.0 * calls + 0.05) / calls, 6))
+    cases.check("spread", 0 < entries["fastnorm"]["spread"] < 0.01, entries["fastnorm"])
+    cases.equal("error of the result is kept", entries["quack"]["max_error"], 0.25)
+    cases.equal("the ceiling is the fastest stream", found["ceiling"]["stream"], "best")
+    cases.equal("unsupported", entries["none"], {"unsupported": "not here"})
+    cases.equal("a wrong result is not timed", entries["off"], {"wrong": "off"})
+    cases.equal("a failure is named", entries["broken"], {"failed": "ValueError: bad"})
+    cases.check("who is too slow is left out", "0.2 s" in entries["sleepy"].get("too_slow", ""), entries["sleepy"])
+    cases.check("that stopped it", found["seconds"] < 5, found["seconds"])
+    cases.equal("who is being looked at is said", seen, [*entries, "streams"])
+    cases.check("few rows are flushed", found["flushed"] and all(flush for _, flush in machine.replays))
+    last = [name for name, _ in machine.replays[-5:]]
+    cases.equal("in turn", last, ["fastnorm", "quack", "best", "good", "fair"])
+    before = len([1 for name, _ in machine.replays if name == "slow"])
+    found = timing.time_case(machine, Case("layer", "bf16", 1, 4096), contenders[:1] + contenders[-1:], ceilings,
+                             patience, 2, ops.COLD_BYTES)
+    after = len([1 for name, _ in machine.replays if name == "slow"])
+    cases.equal("streams of the same bytes are swept once", after, before)
+    timing.time_case(machine, Case("add", "bf16", 1, 4096), contenders[:1], ceilings, patience, 2, ops.COLD_BYTES)
+    cases.check("and anew for others", len([1 for name, _ in machine.replays if name == "slow"]) > after)
+    found = timing.time_case(machine, case, contenders[-1:], ceilings, patience, 2, ops.COLD_BYTES)
+    cases.check("patience ends", "used up" in found["contenders"]["sleepy"]["too_slow"], found["contenders"])
+    cases.equal("no alarm is left", signal.getitimer(signal.ITIMER_REAL), (0.0, 0.0))
+
+
+# --- who runs when, and after a crash ---
+
+
+def test_passes(cases, work):
+    quick, slow, pdl = (argparse.Namespace(name=n, slow=s, decode_only=d, has=lambda case: case.op_name != "qk")
+                        for n, s, d in (("a", False, False), ("b", True, False), ("p", False, True)))
+    document = results.Document(work / "passes.json")
+    large, few = Case("rms", "bf16", 4096, 4096), Case("rms", "bf16", 1, 4096)
+    steps = [(c.rows, [x.name for x in present]) for c, present in runner.passes([quick, slow, pdl], [large, few], document)]
+    cases.equal("the quick ones first, then all", steps,
+                [(4096, ["a"]), (1, ["a", "p"]), (4096, ["a", "b"]), (1, ["a", "b", "p"])])
+    heads = Case("qk", "bf16", 64, 128)
+    steps = [[x.name for x in present] for _, present in runner.passes([quick, slow], [heads], document)]
+    cases.equal("none again for what the slow one does not have", steps, [["a"]])
+    document.add(result(a=1.0))
+    steps = [(c.rows, [x.name for x in present]) for c, present in runner.passes([quick, slow], [large, few], document)]
+    cases.equal("what is there is left out", steps, [(1, ["a"]), (4096, ["a", "b"]), (1, ["a", "b"])])
+
+
+CHILD = """
+import json, os, signal, sys
+sys.path.insert(0, {bench!r})
+from compare.results import Document
+from compare.runner import Progress
+path = {path!r}
+document, progress = Document.load(path), Progress(path)
+crashed = document.content.get("crashed", {{}})
+skipped = document.content.get("skipped", {{}})
+if "quack" not in crashed:
+    progress.write("quack", "rms bf16 1x4096")
+    os.kill(os.getpid(), signal.SIGSEGV)
+if "rms bf16 1x8192" not in skipped:
+    progress.write("fastnorm", "rms bf16 1x8192")
+    sys.exit(3)
+document.content["came to the end"] = True
+document.write()
+"""
+
+
+def test_crashes(cases, work):
+    path = work / "crash.json"
+    script = work / "child.py"
+    script.write_text(CHILD.format(bench=str(HERE.parent), path=str(path)))
+    options = argparse.Namespace(json=path, fresh=True, until=time.time() + 60)
+    code = runner.run_parent(options, [sys.executable, str(script)])
+    found = json.loads(path.read_text())
+    cases.equal("a crash does not end the run", (code, found.get("came to the end")), (0, True))
+    cases.check("the peer is left out", "signal 11" in found["crashed"].get("quack", ""), found)
+    cases.check("only the case, where it was the library", "device was lost" in found["skipped"]["rms bf16 1x8192"], found)
+    cases.equal("no trace but the document", sorted(p.name for p in work.glob("crash*")), ["crash.json"])
+    stuck = work / "stuck.py"
+    stuck.write_text("import time\ntime.sleep(60)\n")
+    progress = runner.Progress(path)
+    progress.write("quack", "a case")
+    os.utime(progress.path, (1, 1))
+    code, why = runner.watch([sys.executable, str(stuck)], progress, time.time() + 60)
+    cases.check("one that hangs is killed", code == -signal.SIGKILL and "no sign of life" in why, (code, why))
+    progress.clear()
+
+
+# --- the library ---
+
+
+class Array:
+    """As much of a PyTorch tensor as a contender looks at, over NumPy memory."""
+
+    def __init__(self, array, dtype="torch.float32"):
+        self.array, self.dtype, self.shape = array, dtype, array.shape
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+    def dim(self):
+        return self.array.ndim
+
+    def stride(self):
+        return [s // self.array.itemsize for s in self.array.strides]
+
+    def __getitem__(self, index):
+        return Array(self.array[index], self.dtype)
+
+
+def f16(array):
+    return Array(np.ascontiguousarray(array, np.float16), "torch.float16")
+
+
+class HostBuffers:
+    """One call's tensors in host memory."""
+
+    def __init__(self, case, random):
+        shape = (case.rows, ops.HEADS_OF_ALL, case.n) if case.op.heads else (case.rows, case.n)
+        self.x, self.residual = ([f16(random.standard_normal(shape))] for _ in range(2))
+        self.y, self.residual_out = ([f16(np.zeros(shape))] for _ in range(2))
+        self.quantized = [Array(np.zeros(shape, np.uint8), "torch.float8_e4m3fn")]
+        self.weight32 = Array(random.uniform(0.5, 1.5, case.n).astype(np.float16).astype(np.float32))
+        self.bias32 = Array(random.standard_normal(case.n).astype(np.float32))
+        self.weight, self.key_weight = f16(self.weight32.array), f16(random.uniform(0.5, 1.5, case.n))
+        self.scale = Array(np.array([1 / 64], np.float32))
+        if case.op.heads:
+            self.y[0].array[:] = self.x[0].array
+
+    def heads_of(self, tensor):
+        return tensor[:, :ops.HEADS]
+
+
+def e4m3(codes):
+    """The values of fp8 codes."""
+    sign = np.where(codes & 0x80, -1.0, 1.0)
+    exponent, mantissa = (codes >> 3 & 15).astype(int), (codes & 7).astype(float)
+    return sign * np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+
+
+def exact(case, b):
+    a = b.x[0].array.astype(np.float64)
+    if case.op.adds:
+        a = a + b.residual[0].array.astype(np.float64)
+    if case.op.layer:
+        a = a - a.mean(-1, keepdims=True)
+    t = a / np.sqrt((a * a).mean(-1, keepdims=True) + EPS)
+    if case.op.layer:
+        return t * b.weight32.array + b.bias32.array
+    if case.op.heads:
+        y = b.x[0].array.astype(np.float64)
+        y[:, :ops.HEADS] = t[:, :ops.HEADS] * b.weight.array.astype(np.float64)
+        if case.op.two_weights:
+            y[:, ops.QUERY_HEADS:ops.HEADS] = t[:, ops.QUERY_HEADS:ops.HEADS] * b.key_weight.array.astype(np.float64)
+        return y
+    return t * b.weight.array.astype(np.float64)
+
+
+def test_library(cases, path):
+    library = Library(path)
+    machine = argparse.Namespace(device=argparse.Namespace(type="cpu", index=None), stream_handle=None)
+    contender, random = Fastnorm(library, machine), np.random.default_rng(7)
+    for op in ops.OPS.values():
+        case = Case(op.name, "f16", 5, 128 if op.heads else 200)
+        b = HostBuffers(case, random)
+        contender.body(case, b)(0)
+        y, wanted = b.y[0].array.astype(np.float64), exact(case, b)
+        allowed = 2.0**-10 * np.maximum(np.abs(wanted), 1)
+        if op.quantized:
+            y, wanted = e4m3(b.quantized[0].array) / 64, np.clip(wanted, -7, 7)
+            allowed = allowed + 2.0**-4 * np.abs(wanted)
+        worst = np.max(np.abs(y - wanted) / allowed)
+        cases.check(f"library, {op.name}: right", worst <= 1, worst)
+        cases.check(f"library, {op.name}: its kernel is noted", contender.facts["kernel"], contender.facts)
+        if op.adds:
+            sums = b.x[0].array.astype(np.float64) + b.residual[0].array
+            cases.check(f"library, {op.name}: the sum leaves too",
+                        np.max(np.abs(b.residual_out[0].array - sums)) <= 2.0**-9)
+    case = Case("rms", "f16", 5, 200)
+    try:
+        FastnormPdl(library, machine).body(case, HostBuffers(case, random))
+        cases.check("what is not there is said", False)
+    except timing.Unsupported as why:
+        cases.check("what is not there is said", str(why))
+    flagged = contender._parts(case, HostBuffers(case, random), 0)
+    flagged[0].flags = PDL_WAIT | PDL_TRIGGER
+    contender._parts = lambda *_: flagged
+    try:
+        contender.body(case, HostBuffers(case, random))(0)
+        cases.check("the library's own refusal is passed on, or it ran", True)
+    except timing.Unsupported as why:
+        cases.check("the library's own refusal is passed on, or it ran", "FASTNORM_ERROR_UNSUPPORTED" in str(why), why)
+    cases.check("a build is told from others", len(library.identity()["sha256"]) == 64)
+    cases.equal("f32 as DLPack has it", (F32.code, F32.bits, F32.lanes), (2, 32, 1))
+
+
+def test_streams(cases, path):
+    streams = Streams(path)
+    for reads, narrow, prefix in ((1, False, "R1W1 "), (2, False, "R2W2 "), (1, True, "R1W0.5 "), (2, True, "R2W1.5 ")):
+        names = streams.names(reads, narrow)
+        cases.check(f"streams {prefix.strip()}", len(names) >= 20 and len(set(names)) == len(names) and
+                    all(name.startswith(prefix) for name in names), names)
+
+
+# --- the program ---
+
+
+def run_program(*given):
+    done = subprocess.run([sys.executable, PROGRAM, *map(str, given)], capture_output=True, text=True, timeout=100)
+    return done.returncode, done.stdout, done.stderr
+
+
+def has_module(name):
+    return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode == 0
+
+
+def test_program(cases, work, library):
+    path = work / "program.json"
+    path.write_text(json.dumps(content(result(fastnorm=10.5, quack=11.0))))
+    code, out, _ = run_program("report", path)
+    cases.check("report", code == 0 and "| 4096x4096 | 10.00 | 10.50 |" in out, out)
+    path.write_text("[1, 2]")
+    code, _, err = run_program("report", path)
+    cases.check("report of something else", code == 1 and "not a document" in err and "Traceback" not in err, err)
+    path.write_text("no JSON")
+    code, _, err = run_program("report", path)
+    cases.check("report of no JSON", code == 1 and "Traceback" not in err, err)
+    code, _, err = run_program("run", "--build", work / "nowhere")
+    cases.check("no library", code == 2 and "no libfastnorm.so.0 in" in err, err)
+    code, _, err = run_program("run", "--ops", "rms,softmax")
+    cases.check("no such operation", code == 2 and "softmax" in err, err)
+    code, out, err = run_program("run", "--library", library, "--device", "cpu", "--json", work / "run.json", "--n", "128",
+                                 "--cold-mib", "1", "--replays", "2", "--seconds", "8", "--contenders", "fastnorm")
+    if has_module("torch"):
+        cases.check("a run on the CPU", code == 0 and "heads bf16 1x128" in out, out + err)
+    else:
+        cases.check("a run without PyTorch says so", code == 2 and "PyTorch is needed" in out, out + err)
+
+
+def test_plots(cases, work):
+    if not has_module("matplotlib"):
+        cases.skip("plots", "matplotlib is not installed")
+        return
+    run = content(*(result(op, m, n, 10.0 * n / 4096, fastnorm=10.5 * n / 4096, quack=11.0, torch={"failed": "x"})
+                    for op in ("rms", "add_fp8") for m, n in ((4096, 4096), (4096, 8192), (1, 4096), (128, 4096))))
+    grid = content(*(result("rms", m, n, 10.0, fastnorm=10.0 + m + n / 1000) for m in (1, 2) for n in (64, 128)),
+                   kind="grid")
+    for name, document in (("run", run), ("grid", grid)):
+        (work / f"{name}.json").write_text(json.dumps(document))
+    drawn = {}
+    for folder in (work / "a", work / "b"):
+        code, out, err = run_program("plot", work / "run.json", work / "grid.json", "--out", folder)
+        cases.check("plot", code == 0, out + err)
+        drawn[folder.name] = {p.name: p.read_bytes() for p in folder.iterdir()} if folder.exists() else {}
+    cases.equal("the plots", sorted(drawn["a"]), ["bandwidth_add_fp8_bf16.svg", "bandwidth_rms_bf16.svg",
+                                                  "decode_rms_bf16.svg", "grid_rms_bf16.svg"])
+    cases.check("the same plots again", drawn["a"] == drawn["b"])
+    texts = {name: "".join(ET.fromstring(data).itertext()) for name, data in drawn["a"].items()}
+    for name, wanted in {"bandwidth_rms_bf16.svg": ["GB/s", "ceiling", "fastnorm", "Quack", "8192"],
+                         "decode_rms_bf16.svg": ["row length 4096", "128", "ceiling"],
+                         "grid_rms_bf16.svg": ["1.11", "64", "a GPU"]}.items():
+        missing = [w for w in wanted if w not in texts.get(name, "")]
+        cases.check(f"{name} shows what it should", not missing, missing)
+    cases.check("who was not timed has no line", "Torch" not in texts.get("bandwidth_rms_bf16.svg", "Torch"))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--library", type=Path, required=True)
+    parser.add_argument("--streams", type=Path, help="libfastnorm_streams.so, where CUDA is built")
+    options = parser.parse_args()
+    cases = Cases()
+    for test in (test_bytes, test_order, test_chain, test_figures, test_tables, test_timing):
+        test(cases)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        test_document(cases, work)
+        test_passes(cases, work)
+        test_crashes(cases, work)
+        test_library(cases, options.library.resolve())
+        if options.streams:
+            test_streams(cases, options.streams.resolve())
+        else:
+            cases.skip("streams", "this build has no CUDA")
+        test_program(cases, work, options.library.resolve())
+        test_plots(cases, work)
+    cases.finish()
+
+
+main()

@@ -1,0 +1,152 @@
+"""libfastnorm through its C ABI, by ctypes alone."""
+
+import ctypes
+import hashlib
+import sys
+from ctypes import POINTER, byref, c_int32, c_int64, c_void_p, sizeof
+from pathlib import Path
+
+from compare.ops import HEADS, QUERY_HEADS
+from compare.reference import EPS
+from compare.timing import Unsupported
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+import fastnorm_ctypes as ctypes_api  # noqa: E402
+from fastnorm_ctypes import CPU, CUDA, LAYER, RMS, Dtype, FastnormError, Info, NormArgs, Tensor  # noqa: E402
+
+PER_TENSOR = 1
+PDL_WAIT, PDL_TRIGGER = 1, 2
+F32 = Dtype(2, 32, 1)
+DTYPES = {"torch.float32": F32, "torch.float16": Dtype(2, 16, 1), "torch.bfloat16": Dtype(4, 16, 1),
+          "torch.float8_e4m3fn": Dtype(10, 8, 1)}
+
+
+class Library(ctypes_api.Library):
+    def __init__(self, path):
+        super().__init__(path)
+        many = [c_void_p, POINTER(POINTER(NormArgs)), c_int32]
+        self.c.fastnorm_norm_prepare.argtypes = [c_void_p, POINTER(NormArgs)]
+        self.c.fastnorm_norm_many_query.argtypes = [*many, POINTER(Info)]
+        self.c.fastnorm_norm_many_prepare.argtypes = many
+        self.c.fastnorm_norm_many.argtypes = [*many, c_void_p, ctypes.c_size_t, c_void_p]
+        self.c.fastnorm_build_info.restype = ctypes.c_char_p
+
+    def identity(self):
+        """Tells two builds apart."""
+        return {"version": self.version(), "build": self.c.fastnorm_build_info().decode(),
+                "sha256": hashlib.sha256(Path(self.path).read_bytes()).hexdigest()}
+
+
+class Call:
+    """One fastnorm_norm, or one fastnorm_norm_many of several parts; the structs live as long as this."""
+
+    def __init__(self, context, parts):
+        self.context, self.parts = context, parts
+        self.many = (POINTER(NormArgs) * len(parts))(*(ctypes.pointer(p) for p in parts))
+        self.function = context.library.c.fastnorm_norm
+        self.workspace, self.workspace_bytes = None, 0
+
+    def query(self):
+        c, info = self.context, Info(struct_size=sizeof(Info))
+        status = (c.library.c.fastnorm_norm_query(c.handle, byref(self.parts[0]), byref(info)) if len(self.parts) == 1
+                  else c.library.c.fastnorm_norm_many_query(c.handle, self.many, len(self.parts), byref(info)))
+        c.library.check(status)
+        return info
+
+    def prepare(self):
+        c = self.context
+        c.library.check(c.library.c.fastnorm_norm_prepare(c.handle, byref(self.parts[0])) if len(self.parts) == 1
+                        else c.library.c.fastnorm_norm_many_prepare(c.handle, self.many, len(self.parts)))
+
+    def run(self, stream):
+        c = self.context
+        if len(self.parts) == 1:
+            status = self.function(c.handle, byref(self.parts[0]), self.workspace, self.workspace_bytes, stream)
+        else:
+            status = c.library.c.fastnorm_norm_many(c.handle, self.many, len(self.parts), self.workspace,
+                                                    self.workspace_bytes, stream)
+        c.library.check(status)
+
+
+class Fastnorm:
+    """The library as a contender. What it does not have it says itself, when it is asked (query)."""
+
+    name, label = "fastnorm", "fastnorm"
+    pdl = False
+
+    def __init__(self, library, machine):
+        self.library, self.machine = library, machine
+        device = machine.device
+        self.device_type, self.device_id = (CUDA, device.index or 0) if device.type == "cuda" else (CPU, 0)
+        self.context = ctypes_api.Context(library, self.device_type, self.device_id)
+        self.facts = {}
+
+    def body(self, case, buffers):
+        if self.pdl and self.device_type == CPU:
+            raise Unsupported("a CPU launches nothing")
+        calls = [Call(self.context, self._parts(case, buffers, i)) for i in range(len(buffers.x))]
+        try:
+            info = calls[0].query()
+            calls[0].prepare()
+        except FastnormError as why:
+            if str(why).startswith("FASTNORM_ERROR_UNSUPPORTED"):
+                raise Unsupported(str(why)) from why
+            raise
+        if case.op.two_weights and info.launches != 1 and self.device_type == CUDA:
+            raise Unsupported(f"takes {info.launches} launches")
+        if info.workspace_bytes:
+            self._give_workspace(calls, info.workspace_bytes)
+        self.facts = {"kernel": info.kernel.decode(), "launches": info.launches}
+        stream = self.machine.stream_handle
+        return lambda i: calls[i].run(stream)
+
+    def _give_workspace(self, calls, size):
+        torch = self.machine.torch
+        self._workspace = torch.empty(size + 256, dtype=torch.uint8, device=self.machine.device)
+        for call in calls:  # one after the other in a stream: they may share it
+            call.workspace = -(-self._workspace.data_ptr() // 256) * 256
+            call.workspace_bytes = size
+
+    def _tensor(self, t):
+        shape, strides = (c_int64 * t.dim())(*t.shape), (c_int64 * t.dim())(*t.stride())
+        made = Tensor(t.data_ptr(), self.device_type, self.device_id, t.dim(), DTYPES[str(t.dtype)], shape, strides, 0)
+        return ctypes.pointer(made)
+
+    def _parts(self, case, b, i):
+        op = case.op
+        flags = PDL_WAIT | PDL_TRIGGER if self.pdl else 0
+        if op.two_weights:
+            heads = b.heads_of(b.y[i])
+            views = [(heads[:, :QUERY_HEADS], b.weight), (heads[:, QUERY_HEADS:HEADS], b.key_weight)]
+            return [self._args(RMS, flags, x=v, y=v, weight=w) for v, w in views]
+        if op.heads:
+            view = b.heads_of(b.y[i])
+            return [self._args(RMS, flags, x=view, y=view, weight=b.weight)]
+        tensors = {"x": b.x[i]}
+        if op.layer:
+            tensors.update(weight=b.weight32, bias=b.bias32)
+        else:
+            tensors["weight"] = b.weight
+        if op.adds:
+            tensors.update(residual=b.residual[i], residual_out=b.residual_out[i])
+        if op.quantized:
+            tensors.update(quantized=b.quantized[i], scale=b.scale)
+        else:
+            tensors["y"] = b.y[i]
+        args = self._args(LAYER if op.layer else RMS, flags, **tensors)
+        args.quant_scheme = PER_TENSOR if op.quantized else 0
+        return [args]
+
+    def _args(self, kind, flags, **tensors):
+        args = NormArgs(struct_size=sizeof(NormArgs), kind=kind, eps=EPS, flags=flags)
+        for name, tensor in tensors.items():
+            setattr(args, name, self._tensor(tensor))
+        return args
+
+
+class FastnormPdl(Fastnorm):
+    """The same, each call waiting for the one before it inside its kernel (programmatic dependent launch)."""
+
+    name, label = "fastnorm-pdl", "fastnorm, PDL"
+    pdl = True
+    decode_only = True

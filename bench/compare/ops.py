@@ -1,0 +1,157 @@
+"""What is compared: operations, their shapes, and the bytes that each moves. Pure."""
+
+from dataclasses import dataclass
+
+ELEMENT_BYTES = {"bf16": 2, "f16": 2}
+HEADS, HEADS_OF_ALL, QUERY_HEADS = 72, 80, 64  # query and key heads of a fused QKV tensor; the rest are values
+
+
+@dataclass(frozen=True)
+class Op:
+    name: str
+    title: str
+    adds: bool = False  # x + residual comes first, and the sum leaves too
+    layer: bool = False  # LayerNorm, with f32 weight and bias
+    quantized: bool = False  # leaves as f8_e4m3fn codes by a given scale
+    heads: bool = False  # strided heads of a fused QKV tensor, in place; rows are tokens, n is the head size
+    two_weights: bool = False  # query and key heads have different weights
+
+    @property
+    def reads(self):
+        return 2 if self.adds else 1
+
+
+OPS = {op.name: op for op in (
+    Op("add", "Fused add + RMSNorm", adds=True),
+    Op("rms", "RMSNorm"),
+    Op("layer", "LayerNorm, f32 weight and bias", layer=True),
+    Op("rms_fp8", "RMSNorm to static fp8", quantized=True),
+    Op("add_fp8", "Fused add + RMSNorm to static fp8", adds=True, quantized=True),
+    Op("heads", f"{HEADS} of {HEADS_OF_ALL} heads in place", heads=True),
+    Op("qk", f"{QUERY_HEADS} query and {HEADS - QUERY_HEADS} key heads of {HEADS_OF_ALL} in place, one launch",
+       heads=True, two_weights=True),
+)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation on one shape."""
+
+    op_name: str
+    dtype: str
+    rows: int
+    n: int
+
+    @property
+    def op(self):
+        return OPS[self.op_name]
+
+    @property
+    def key(self):
+        return f"{self.op_name} {self.dtype} {self.shape}"
+
+    @property
+    def shape(self):
+        return f"{self.rows}x{self.n}"
+
+    @property
+    def tensor_bytes(self):
+        """Of one tensor that is normalised."""
+        heads = HEADS if self.op.heads else 1
+        return self.rows * heads * self.n * ELEMENT_BYTES[self.dtype]
+
+    @property
+    def bytes_moved(self):
+        """Each input read once, each output written once; weights are not counted."""
+        codes = self.tensor_bytes // ELEMENT_BYTES[self.dtype]
+        first_output = codes if self.op.quantized else self.tensor_bytes
+        return self.op.reads * self.tensor_bytes + first_output + (self.tensor_bytes if self.op.adds else 0)
+
+    @property
+    def footprint(self):
+        """Bytes of memory that a call touches."""
+        return self.tensor_bytes if self.op.heads else self.bytes_moved
+
+    @property
+    def stream(self):
+        """(tensors read, whether the first output is narrow, bytes of a tensor read) of the plain stream
+        that moves the same bytes."""
+        return self.op.reads, self.op.quantized, (self.tensor_bytes + 15) // 16 * 16
+
+
+LARGE_N = [1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 14336, 16384, 32768]
+LARGE = [(512, 5120), *((4096, n) for n in LARGE_N)]
+DECODE = [(1, 2048), (1, 4096), (1, 8192), (1, 16384), (16, 4096), (64, 7168), (64, 8192), (128, 4096),
+          (128, 8192), (128, 16384), (512, 8192), (1024, 8192), (512, 16384)]
+LAYER = [(512, 5120), *((4096, n) for n in (1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768))]
+QUANTIZED = [(4096, n) for n in (1024, 2048, 3072, 4096, 8192, 16384, 32768)]
+TOKENS = [(tokens, 128) for tokens in (1, 64, 1024, 4096, 9010)]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table of the report."""
+
+    title: str
+    op_name: str
+    shapes: tuple
+    decode: bool = False  # few rows: microseconds above the ceiling, not ratios
+
+
+SECTIONS = (
+    Section("Fused add + RMSNorm", "add", tuple(LARGE)),
+    Section("RMSNorm", "rms", tuple(LARGE)),
+    Section("RMSNorm, decode", "rms", tuple(DECODE), decode=True),
+    Section("Fused add + RMSNorm, decode", "add", tuple(DECODE), decode=True),
+    Section("LayerNorm, f32 weight and bias", "layer", tuple(LAYER)),
+    Section("LayerNorm, decode", "layer", ((1, 4096), (1, 8192), (128, 8192), (512, 8192)), decode=True),
+    Section("RMSNorm to static fp8", "rms_fp8", tuple(QUANTIZED)),
+    Section("RMSNorm to static fp8, decode", "rms_fp8", ((1, 4096), (1, 16384), (128, 8192), (512, 8192)),
+            decode=True),
+    Section("Fused add + RMSNorm to static fp8", "add_fp8", tuple(QUANTIZED)),
+    Section(OPS["heads"].title, "heads", tuple(TOKENS)),
+    Section(OPS["qk"].title, "qk", tuple(TOKENS)),
+)
+
+# Row lengths in the order in which they are measured. Kernels that are compiled at run time are compiled for
+# a row length, so all shapes of one length come together, the most common lengths first.
+ORDER_OF_N = [4096, 8192, 128, 16384, 2048, 7168, 5120, 1024, 32768, 14336, 3072, 6144, 12288]
+
+GRID_ROWS = [1, 2, 8, 32, 128, 1024, 4096, 16384, 65536]
+GRID_N = [64, 111, 128, 256, 500, 512, 1024, 1536, 2048, 2880, 3072, 3584, 4096, 4100, 5000, 5120, 6144, 7168,
+          8192, 10240, 12288, 13824, 14336, 16384, 20480, 24576, 28672, 32768, 65536, 131072, 262144]
+
+
+def table_cases(dtypes, op_names=None, n_wanted=None):
+    """All cases of the tables, in the order of measurement."""
+    cases = {Case(s.op_name, dtype, rows, n): None
+             for dtype in dtypes for s in SECTIONS for rows, n in s.shapes
+             if (not op_names or s.op_name in op_names) and (not n_wanted or n in n_wanted)}
+    return sorted(cases, key=lambda c: (dtypes.index(c.dtype), ORDER_OF_N.index(c.n)))
+
+
+def grid_cases(dtypes, op_names, n_wanted=None):
+    """The grid of rows x n, small tensors first, so that memory grows as it is needed."""
+    cases = [Case(op, dtype, rows, n) for dtype in dtypes for op in op_names for rows in GRID_ROWS for n in GRID_N
+             if not n_wanted or n in n_wanted]
+    return sorted(cases, key=lambda c: (dtypes.index(c.dtype), c.footprint, c.key))
+
+
+COLD_BYTES = 600 << 20
+MOST_CALLS = 64
+HUGE_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Chain:
+    """How often a case is called in one graph, each time with other buffers, and whether memory is written
+    over before the graph because the buffers do not fill the cache many times."""
+
+    calls: int
+    flush: bool
+
+
+def chain_of(case, cold_bytes=COLD_BYTES):
+    fewest = 1 if case.footprint >= HUGE_BYTES else 2
+    calls = min(max(cold_bytes // case.footprint + 1, fewest), MOST_CALLS)
+    return Chain(calls, calls * case.footprint < cold_bytes)

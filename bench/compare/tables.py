@@ -1,0 +1,168 @@
+"""Figures out of results, and the tables. Pure."""
+
+from compare.ops import OPS, SECTIONS, Case
+
+OWN = "fastnorm"
+NOT_PEERS = (OWN, "fastnorm-pdl")
+NO_SUCH_OPERATION = "no such operation"  # of a peer that was never meant to have it
+
+
+def us_of(result, name):
+    """Microseconds of a contender; None if it was not timed."""
+    return result["contenders"].get(name, {}).get("us")
+
+
+def ratio(result, name=OWN):
+    """Time over the ceiling's."""
+    us = us_of(result, name)
+    return None if us is None else us / result["ceiling"]["us"]
+
+
+def excess(result, name=OWN):
+    """Microseconds above the ceiling."""
+    us = us_of(result, name)
+    return None if us is None else us - result["ceiling"]["us"]
+
+
+def gb_per_s(result, us):
+    return None if us is None else result["bytes"] / us / 1e3
+
+
+def best_peer(result):
+    """(name, us) of the fastest contender that is not this library, or None. PDL is no fair rival for a chain
+    without it."""
+    peers = [(entry["us"], name) for name, entry in result["contenders"].items()
+             if name not in NOT_PEERS and not name.endswith("-pdl") and "us" in entry]
+    return (min(peers)[1], min(peers)[0]) if peers else None
+
+
+def against_best(result):
+    """Time of the library over that of the best peer: below 1 it is faster."""
+    own, best = us_of(result, OWN), best_peer(result)
+    return None if own is None or best is None else own / best[1]
+
+
+def beyond_spread(result):
+    """Whether the best peer is faster than the library by more than the spread of both."""
+    best = best_peer(result)
+    if best is None or us_of(result, OWN) is None:
+        return False
+    noise = result["contenders"][OWN]["spread"] + result["contenders"][best[0]]["spread"]
+    return against_best(result) > 1 + noise
+
+
+def why_not(entry):
+    """One word for a contender that has no time."""
+    for word, shown in (("unsupported", "unsupported"), ("wrong", "WRONG"), ("too_slow", "time"), ("failed", "failed"),
+                        ("crashed", "crashed")):
+        if word in entry:
+            return shown
+    return "-"
+
+
+def _number(value, digits):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _cell(result, name, decode):
+    entry = result["contenders"].get(name, {})
+    if "us" not in entry:
+        return why_not(entry)
+    return f"{excess(result, name):+.2f}" if decode else f"{ratio(result, name):.3f}"
+
+
+def markdown(header, rows):
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def section_table(section, dtype, by_key, labels):
+    """The table of a section, or None if nothing of it was measured. labels: {contender: heading}, in order."""
+    found = [by_key.get(Case(section.op_name, dtype, rows, n).key) for rows, n in section.shapes]
+    found = [r for r in found if r is not None]
+    if not found:
+        return None
+    names = [n for n in labels if n != OWN and any("us" in r["contenders"].get(n, {}) for r in found)]
+    rows_are = "tokens x head" if OPS[section.op_name].heads else "M x N"
+    unit = "us above" if section.decode else "x ceiling"
+    header = [rows_are, "ceiling us", f"{OWN} us", "GB/s", "% of ceiling", f"{OWN}, {unit}",
+              *[labels[n] for n in names], "best peer", f"{OWN} / best"]
+    rows = []
+    for r in found:
+        own, best = us_of(r, OWN), best_peer(r)
+        percent = None if own is None else 100 * r["ceiling"]["us"] / own
+        verdict = _number(against_best(r), 3) + (" (slower)" if beyond_spread(r) else "")
+        rows.append([f"{r['rows']}x{r['n']}", _number(r["ceiling"]["us"], 2), _number(own, 2),
+                     _number(gb_per_s(r, own), 0), _number(percent, 1), _cell(r, OWN, section.decode),
+                     *[_cell(r, n, section.decode) for n in names], best[0] if best else "-", verdict])
+    return markdown(header, rows)
+
+
+def _reasons(results, labels):
+    """Each different reason why a contender was not timed, with how many cases it concerns."""
+    counts = {}
+    for r in results:
+        for name, entry in r["contenders"].items():
+            for word in ("wrong", "too_slow", "failed", "crashed", "unsupported"):
+                if word in entry and entry[word] != NO_SUCH_OPERATION:
+                    reason = (name, r["op"], word, entry[word].split("; the nearest")[0][:160])
+                    counts[reason] = counts.get(reason, 0) + 1
+    order = list(labels)
+    return [f"- {labels.get(name, name)}, {op}: {word.replace('_', ' ')}: {text} ({count} shapes)"
+            for (name, op, word, text), count in sorted(
+                counts.items(), key=lambda item: (order.index(item[0][0]) if item[0][0] in order else 99, item[0][1:]))]
+
+
+def labels_of(content):
+    """{contender: heading}, in the order of the tables."""
+    return dict(content.get("contenders", []))
+
+
+def report(content):
+    """All tables of a document, and what could not be measured."""
+    labels = labels_of(content)
+    by_key = {f"{r['op']} {r['dtype']} {r['rows']}x{r['n']}": r for r in content["results"]}
+    dtypes = sorted({r["dtype"] for r in content["results"]})
+    lines = []
+    if content.get("kind") == "grid":
+        lines.append(grid_summary(content["results"]))
+    else:
+        for dtype in dtypes:
+            for section in SECTIONS:
+                table = section_table(section, dtype, by_key, labels)
+                if table:
+                    lines += [f"### {section.title}, {dtype}", "", table, ""]
+        slower = [f"- {key}: {against_best(r):.3f} x {best_peer(r)[0]}" for key, r in by_key.items() if beyond_spread(r)]
+        lines += ["Slower than the best peer beyond the spread of both:", *(slower or ["- nowhere"]), ""]
+    reasons = _reasons(content["results"], labels)
+    absent = [f"- {labels.get(name, name)}: {why}" for name, why in content.get("unavailable", {}).items()]
+    if absent:
+        lines += ["Not here:", *absent, ""]
+    if reasons:
+        lines += ["Not timed:", *reasons, ""]
+    return "\n".join(lines)
+
+
+def grid_summary(results):
+    """Per operation and dtype: how many shapes, and those furthest from the ceiling."""
+    rows = []
+    for op, dtype in sorted({(r["op"], r["dtype"]) for r in results}):
+        timed = [r for r in results if (r["op"], r["dtype"]) == (op, dtype) and ratio(r) is not None]
+        if not timed:
+            rows.append([op, dtype, "0", "-", "-", "-"])
+            continue
+        ratios = sorted(ratio(r) for r in timed)
+        worst = sorted(timed, key=ratio, reverse=True)[:3]
+        rows.append([op, dtype, str(len(timed)), f"{ratios[len(ratios) // 2]:.3f}",
+                     str(sum(1 for value in ratios if value <= 1.05)),
+                     ", ".join(f"{r['rows']}x{r['n']} {ratio(r):.2f}" for r in worst)])
+    return markdown(["op", "dtype", "shapes", "median x ceiling", "<= 1.05", "furthest"], rows) + "\n"
+
+
+def progress_line(case, result):
+    """One line while measuring."""
+    parts = [f"{case.key:26}", f"ceiling {result['ceiling']['us']:9.3f} us"]
+    for name, entry in result["contenders"].items():
+        parts.append(f"{name} {ratio(result, name):.3f}" if "us" in entry else f"{name} {why_not(entry)}")
+    return "  ".join(parts)
