@@ -234,6 +234,10 @@ def test_vmap(suite):
         want = [b"".join(bits(a) for a in column) for column in zip(*parts)]
         suite.check(f"vmap, {name}", [bits(a) for a in leaves(jax.vmap(function, axes)(*args))] == want)
         suite.check(f"jit of vmap, {name}", [bits(a) for a in leaves(jax.jit(jax.vmap(function, axes))(*args))] == want)
+    for name, weight, calls in (("weights of their own", own, 1), ("weights of heads", heads, 1)):
+        before = fj.handler_calls()
+        jax.block_until_ready(jax.vmap(norm)(x, weight))
+        suite.equal(f"vmap, {name}: calls of the handler", fj.handler_calls() - before, calls)
     nested = jax.vmap(jax.vmap(norm, (0, None)), (0, 0))(x, own)
     suite.check("vmap of vmap", bits(nested) == bits(jax.vmap(norm)(x, own)))
     weights = normal((3, 4, 64), "bfloat16", 27)

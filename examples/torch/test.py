@@ -398,11 +398,14 @@ def test_compile(suite):
 
 
 def test_threads(suite):
-    """Threads that norm, each on a stream of its own on a GPU, while others provoke errors of their own."""
+    """Threads that norm, each on a stream of its own on a GPU, and provoke errors of their own. Two each have the
+    same shapes, and the interpreter changes threads as often as it can."""
     rounds, wrong, done = 60, [], []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
 
     def work(index):
-        n = 32 * (index + 1)
+        n = 32 * (index // 2 + 1)
         x, weight = normal((8, n), torch.bfloat16, index), normal((n,), torch.bfloat16, 40)
         stream = torch.cuda.Stream() if DEVICE.type == "cuda" else None
         if stream:
@@ -428,10 +431,64 @@ def test_threads(suite):
         t.start()
     for t in threads:
         t.join()
+    sys.setswitchinterval(interval)
     suite.check("8 threads, one context", not wrong and len(done) == 8, wrong[:3] or done)
 
 
-# --- CUDA only ---
+# --- CUDA ---
+
+
+class Shape:
+    """What the module asks of a tensor on a CUDA device, with an address but no memory."""
+
+    def __init__(self, shape, dtype=None, address=1 << 20, device=0):
+        self.shape, self.dtype, self.address, self.device = torch.Size(shape), dtype or torch.bfloat16, address, device
+        self.strides = torch.empty(self.shape, device="meta").stride()
+
+    def get_device(self):
+        return self.device
+
+    def data_ptr(self):
+        return self.address
+
+    def stride(self):
+        return self.strides
+
+
+def test_dry_run(suite):
+    """The way to a launch on a GPU, which need not be there, up to the launch itself."""
+    device = 7
+    try:
+        dry = ft._c.Context(ft._library, ft._c.CUDA, device, dry_run_capability=90)
+    except ft.FastnormError as error:
+        suite.skip("dry run", str(error))
+        return
+    kept, ft._raw_stream = ft._raw_stream, lambda device: 0x1230 + device
+    ft._contexts[device] = dry
+    options = ft._options(ft._c.RMS, EPS, 0.0, "once")
+    x, weight, y = Shape((64, 4096), device=device), Shape((4096,), None, 2 << 20, device), Shape((64, 4096), None, 4 << 20, device)
+    names = ("x", "weight", "y")
+    try:
+        ft._run(options, names, (x, weight, y))
+        suite.cost("a call for a GPU without its launch (dry run)", best_us(lambda: ft._run(options, names, (x, weight, y)), 2000))
+        call = ft._calls.made[next(reversed(ft._calls.made))]
+        info = ft._c.Info(struct_size=ft._c.ctypes.sizeof(ft._c.Info))
+        ft._library.check(ft._library.c.fastnorm_norm_query(dry.handle, call.args, info))
+        suite.check("dry run: a CUDA kernel, one launch", info.launches == 1 and b"rms" in info.kernel and info.threads_per_row > 1,
+                    info.kernel)
+        moved = Shape((64, 4096), None, 8 << 20, device)
+        ft._run(options, names, (moved, weight, y))
+        suite.equal("dry run: the address of the next call", call.structs[0].data, moved.address)
+        suite.raises("dry run: a weight in host memory", RuntimeError, "FASTNORM_ERROR_DEVICE",
+                     lambda: ft._run(options, names, (x, Shape((4096,), device=-1), y)))
+        suite.raises("dry run: a weight on another GPU", RuntimeError, "FASTNORM_ERROR_DEVICE",
+                     lambda: ft._run(options, names, (x, Shape((4096,), device=6), y)))
+        suite.raises("dry run: overlap", RuntimeError, "FASTNORM_ERROR_LAYOUT",
+                     lambda: ft._run(options, names, (x, weight, Shape((64, 4096), None, x.address + 4096, device))))
+    finally:
+        ft._raw_stream = kept
+        del ft._contexts[device]
+        ft._calls.made.clear()
 
 
 def test_streams(suite):
@@ -570,7 +627,7 @@ def main():
     direct = Direct()
     print(f"{library}, libfastnorm {ft.version()}, torch {torch.__version__}, {suite.results['device']}", flush=True)
     suite.run([test_rms_norm, test_layer_norm, test_add, test_quantised, test_edges, test_strided_views,
-               test_errors, test_threads, test_streams, test_capture, test_cost, test_no_backward, test_opcheck, test_compile,
+               test_errors, test_threads, test_dry_run, test_streams, test_capture, test_cost, test_no_backward, test_opcheck, test_compile,
                test_readme, test_reduced_overhead, test_dlpack])
     suite.finish()
 
