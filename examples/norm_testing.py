@@ -125,9 +125,9 @@ class Suite(Cases):
 
     def __init__(self, what, options):
         super().__init__()
-        self.path, self.only = options.json, options.only
+        self.path, self.only, self.without = options.json, options.only, options.without
         self.results = {"suite": what, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                        "python": platform.python_version(), "versions": {}, "tests": [], "costs_us": {}}
+                        "python": platform.python_version(), "versions": {}, "tests": {}, "costs_us": {}}
 
     def write(self):
         if self.path:
@@ -138,13 +138,19 @@ class Suite(Cases):
 
     def check(self, name, ok, detail=""):
         ok = super().check(name, ok, detail)
-        test = {"name": name, "result": "passed" if ok else "failed"}
-        self.results["tests"].append(test if ok else {**test, "detail": str(detail)[:2000]})
+        self.keep(name, "passed" if ok else f"failed: {str(detail)[:2000]}")
         return ok
 
     def skip(self, name, why):
         super().skip(name, why)
-        self.results["tests"].append({"name": name, "result": "skipped", "why": why})
+        self.keep(name, f"skipped: {why}")
+
+    def keep(self, name, result):
+        tests, count, unique = self.results["tests"], 1, name
+        while unique in tests:
+            count += 1
+            unique = f"{name} ({count})"
+        tests[unique] = result
 
     def cost(self, name, microseconds):
         self.results["costs_us"][name] = round(microseconds, 3)
@@ -162,6 +168,8 @@ class Suite(Cases):
         """Runs functions one after the other; what one raises is one failure."""
         for test in tests:
             if self.only and not any(word in test.__name__ for word in self.only):
+                continue
+            if any(word in test.__name__ for word in self.without):
                 continue
             start = time.monotonic()
             before = self.failed
@@ -181,6 +189,7 @@ def arguments(description):
     parser.add_argument("--library", type=Path, help="libfastnorm.so (default: FASTNORM_LIBRARY)")
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--only", nargs="+", help="tests whose name has one of these words")
+    parser.add_argument("--without", nargs="+", default=[], help="leave these out")
     return parser
 
 
