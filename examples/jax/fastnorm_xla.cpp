@@ -6,7 +6,7 @@
 // there are. x has `lead` dimensions of rows, then [n] or [heads, n]; more in front are a batch of vmap, which
 // every buffer then has. (Flattened by XLA itself, a residual would be copied on its way to the call.)
 
-#include "fastnorm/fastnorm.h"
+#include <fastnorm/fastnorm.h>
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>

@@ -499,6 +499,7 @@ def test_streams(suite):
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
     late = torch.zeros_like(x)
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         torch.cuda._sleep(400_000_000)  # cycles: some 200 ms
         late.copy_(x)
