@@ -208,6 +208,20 @@ def run_readme(suite, folder):
         suite.check(f"README.md, example {i}", True)
 
 
+def growth_kib(call, count):
+    """By how much the process has grown after count calls, the first of them left out."""
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+    for _ in range(count // 10):
+        call()
+    before = resident()
+    for _ in range(count):
+        call()
+    return resident() - before
+
+
 def best_us(call, count, after=lambda: None, repeats=5):
     """Microseconds of one call: the best mean of some series; after() runs outside of the clock."""
     best = float("inf")

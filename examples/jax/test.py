@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Exact, Suite, View, arguments, best_us, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
+from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
 
 EPS = 1e-5
 
@@ -367,6 +367,34 @@ def test_threads(suite):
     suite.check("8 threads, one context", not wrong and len(done) == 8, wrong[:3] or done)
 
 
+def test_memory(suite):
+    x, weight = normal((2, 64), "float32", 51), normal((64,), "float32", 52)
+    norm = jax.jit(fj.rms_norm)
+
+    def fail():
+        try:
+            norm(x, weight[:63]).block_until_ready()
+        except jax.errors.JaxRuntimeError:
+            pass
+
+    for name, call, count in (("calls", lambda: norm(x, weight).block_until_ready(), 5000), ("errors", fail, 500)):
+        grown = growth_kib(call, count)
+        suite.check(f"memory after {count} {name}", grown < 4096, f"{grown} KiB more")
+
+
+def test_handlers_for_cuda(suite):
+    """They are there, XLA takes them, and without a CUDA stream they say so."""
+    for symbol in ("cuda", "cuda_graph"):
+        name = f"fastnorm_{symbol}_on_the_cpu"
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(fj._library, f"fastnorm_xla_norm_{symbol}")), platform="cpu")
+        kept, fj._TARGET = fj._TARGET, name
+        try:
+            suite.raises(f"the handler fastnorm_xla_norm_{symbol} on the CPU", jax.errors.JaxRuntimeError, "stream",
+                         lambda: jax.block_until_ready(fj.rms_norm(normal((2, 32), "float32", 53))))
+        finally:
+            fj._TARGET = kept
+
+
 def recorded_program():
     """Run in a process of its own, whose XLA records custom calls in CUDA graphs: values, and how often XLA called."""
     def program(x, residual, weights):
@@ -479,7 +507,8 @@ def main():
     direct = Direct(library, DEVICE == "cuda", options.devmem) if DEVICE == "cpu" or options.devmem else None
     print(f"{library}, jax {jax.__version__}, {suite.results['device']}", flush=True)
     suite.run([test_rms_norm, test_layer_norm, test_add, test_in_place, test_vmap, test_quantised, test_errors,
-               test_no_backward, test_readme, test_threads, test_cost, test_command_buffers])
+               test_no_backward, test_readme, test_threads, test_memory, test_cost, test_command_buffers,
+               *([test_handlers_for_cuda] if DEVICE == "cpu" else [])])
     suite.finish()
 
 

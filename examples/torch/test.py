@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Exact, Suite, View, arguments, best_us, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
+from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
 
 EPS = 1e-5
 
@@ -435,6 +435,20 @@ def test_threads(suite):
     suite.check("8 threads, one context", not wrong and len(done) == 8, wrong[:3] or done)
 
 
+def test_memory(suite):
+    x, weight = normal((2, 64), torch.float32, 45), normal((64,), torch.float32, 46)
+
+    def fail():
+        try:
+            ft.rms_norm(x, weight[:63])
+        except RuntimeError:
+            pass
+
+    for name, call, count in (("calls", lambda: ft.rms_norm(x, weight), 30000), ("errors", fail, 5000)):
+        grown = growth_kib(call, count)
+        suite.check(f"memory after {count} {name}", grown < 1024, f"{grown} KiB more")
+
+
 # --- CUDA ---
 
 
@@ -628,7 +642,7 @@ def main():
     direct = Direct()
     print(f"{library}, libfastnorm {ft.version()}, torch {torch.__version__}, {suite.results['device']}", flush=True)
     suite.run([test_rms_norm, test_layer_norm, test_add, test_quantised, test_edges, test_strided_views,
-               test_errors, test_threads, test_dry_run, test_streams, test_capture, test_cost, test_no_backward, test_opcheck, test_compile,
+               test_errors, test_threads, test_memory, test_dry_run, test_streams, test_capture, test_cost, test_no_backward, test_opcheck, test_compile,
                test_readme, test_reduced_overhead, test_dlpack])
     suite.finish()
 
