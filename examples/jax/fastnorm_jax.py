@@ -62,12 +62,13 @@ def _mask(names, present):
 
 def _norm(kind, eps, inputs, outputs, aliases=None, weight_offset=0.0, rounding="once",
           residual_rounding="exact", scheme=None, block_size=0):
-    """One fastnorm_norm. inputs: arrays by name, or None; outputs: shapes with dtypes by name. Both have x's
-    leading dimensions, which the handler makes one."""
+    """One fastnorm_norm. inputs: arrays by name, or None; outputs: shapes with dtypes by name."""
     inputs = {name: jnp.asarray(inputs[name]) for name in _INPUTS if inputs.get(name) is not None}
     outputs = {name: outputs[name] for name in _OUTPUTS if name in outputs}
     rank = inputs["x"].ndim
     heads = any(inputs[name].ndim > 1 for name in ("weight", "bias") if name in inputs)
+    # Leading dimensions become one, except where the library is to say that they differ.
+    lead = 0 if "residual" in inputs and inputs["residual"].shape != inputs["x"].shape else rank - (2 if heads else 1)
     call = jax.ffi.ffi_call(_GRAPH_TARGET if use_command_buffers else _TARGET, list(outputs.values()),
                             vmap_method="broadcast_all", input_output_aliases=aliases)
     return call(*inputs.values(), kind=np.int32(_KINDS[kind]), eps=np.float32(eps),
@@ -75,7 +76,7 @@ def _norm(kind, eps, inputs, outputs, aliases=None, weight_offset=0.0, rounding=
                 residual_rounding=np.int32(_word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding)),
                 quant_scheme=np.int32(_word(_SCHEMES, "scheme", scheme)), quant_block_size=np.int32(block_size),
                 inputs=_mask(_INPUTS, inputs), outputs=_mask(_OUTPUTS, outputs), rank=np.int32(rank),
-                lead=np.int32(max(0, rank - (2 if heads else 1))))
+                lead=np.int32(max(0, lead)))
 
 
 def _like(a):

@@ -175,6 +175,7 @@ struct Call {
   void describe_batch(Operand& o, bool inner) {
     describe_part(o, 0);
     const auto rank = static_cast<size_t>(o.tensor.ndim);
+    if (rank == 0) return;  // a number stays one, which the library refuses
     const int64_t part = product(o.shape.data(), o.shape.data() + rank);
     const size_t at = inner && rank > 1 ? 1 : 0;
     std::copy_backward(o.shape.begin() + at, o.shape.begin() + rank, o.shape.begin() + rank + 1);

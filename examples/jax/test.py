@@ -317,6 +317,14 @@ def test_errors(suite):
             suite.raises(label, jax.errors.JaxRuntimeError, text, lambda: jax.block_until_ready(wrap(call)()))
     suite.raises("a residual of another shape", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE",
                  lambda: jax.block_until_ready(fj.add_rms_norm(x, x[:3])))
+    other = normal((2, 3, 32), "float32", 44), normal((3, 2, 32), "float32", 45)
+    suite.raises("a residual with as many rows in another shape", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE",
+                 lambda: jax.block_until_ready(fj.add_rms_norm(*other)))
+    suite.raises("vmap over numbers", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE",
+                 lambda: jax.block_until_ready(jax.vmap(fj.rms_norm)(weight)))
+    square = normal((64, 64), "float32", 46)
+    suite.raises("vmap with weights that are numbers", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE",
+                 lambda: jax.block_until_ready(jax.vmap(fj.rms_norm)(square, weight)))
     suite.raises("an unknown rounding", ValueError, "once, normalized, every_step", lambda: fj.rms_norm(x, rounding="up"))
     suite.raises("an unknown scheme", ValueError, "required: one of", lambda: fj.rms_norm_quant(x, scheme="fp2"))
     suite.check("after errors the next call is fine", Exact("rms", f64(x), f64(weight), eps=EPS).holds(
