@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def _load_ctypes():
@@ -205,6 +206,10 @@ def _without_backward(name, op, mutated):
         if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
             raise RuntimeError(f"fastnorm::{name} has no backward yet: call it under torch.no_grad() or "
                                "torch.inference_mode(), or with tensors that do not require grad")
+        # PyTorch would take the derivative for 0.
+        if forward_ad._current_level >= 0 and any(
+                isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None for a in arguments):
+            raise RuntimeError(f"fastnorm::{name} has no forward derivative yet")
         if mutated is not None:
             torch.autograd.graph.increment_version(arguments[mutated])
         with torch._C._AutoDispatchBelowAutograd():

@@ -229,6 +229,9 @@ def test_strided_views(suite):
     x = normal((5, 8, 96), torch.float32, 20)
     suite.check("dimensions in another order", bits(ft.rms_norm(x.transpose(0, 1))) ==
                 bits(ft.rms_norm(x.transpose(0, 1).contiguous())))
+    weights = normal((8, 96), torch.float32, 35)
+    mapped = torch.func.vmap(ft.rms_norm)(x.transpose(0, 1), weights)
+    suite.check("torch.func.vmap", all(bits(mapped[i]) == bits(ft.rms_norm(x[:, i], weights[i])) for i in range(8)))
     row = normal((96,), torch.float32, 21)
     suite.check("a broadcast input", bits(ft.rms_norm(row.expand(7, 96))) == bits(ft.rms_norm(row.repeat(7, 1))))
     suite.check("an odd offset", bits(ft.rms_norm(x[0, 1:, 1:])) == bits(ft.rms_norm(x[0, 1:, 1:].contiguous())))
@@ -283,6 +286,7 @@ def test_errors(suite):
         ("a negative eps", lambda: ft.rms_norm(x, weight, -1.0), "ARGUMENT", {"x": x, "weight": weight, "y": y, "eps": -1.0}),
         ("eps that is NaN", lambda: ft.rms_norm(x, weight, float("nan")), "ARGUMENT",
          {"x": x, "weight": weight, "y": y, "eps": float("nan")}),
+        ("no dimension", lambda: ft.rms_norm(x[0, 0]), "SHAPE", {"x": x[0, 0], "y": y[0, 0]}),
         ("five dimensions", lambda: ft.rms_norm(x.view(1, 1, 1, 4, 64)), "SHAPE",
          {"x": x.view(1, 1, 1, 4, 64), "y": y.view(1, 1, 1, 4, 64)}),
         ("rows of no elements", lambda: ft.rms_norm(x[:, :0]), "SHAPE", {"x": x[:, :0], "y": y[:, :0].contiguous()}),
@@ -321,6 +325,13 @@ def test_no_backward(suite):
     torch._dynamo.reset()
     suite.raises("x requires grad, compiled", RuntimeError, said,
                  lambda: torch.compile(lambda a: ft.rms_norm(a, weight), fullgraph=True, backend="aot_eager")(grad))
+    suite.raises("torch.func.grad", RuntimeError, said, lambda: torch.func.grad(lambda a: ft.rms_norm(a, weight).sum())(x))
+    suite.raises("torch.func.jvp", RuntimeError, "no forward derivative yet",
+                 lambda: torch.func.jvp(lambda a: ft.rms_norm(a, weight), (x,), (x,)))
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        suite.raises("a dual tensor", RuntimeError, "no forward derivative yet", lambda: ft.add_rms_norm(x, dual, weight))
+        suite.check("a tensor beside a dual one", bits(ft.rms_norm(x, weight)) == bits(y))
     residual = normal((4, 64), torch.float32, 27).requires_grad_()
     inner = residual * 1.0
     loss = (inner * inner).sum()
