@@ -200,7 +200,8 @@ _TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", 
 
 
 def _without_backward(name, op, mutated):
-    """The operator as autograd sees it. mutated: position of the tensor that is written, or None."""
+    """The operator as autograd sees it, and as inference mode sees it where tensors were made outside of it:
+    autograd counts the versions of what is written. mutated: position of that tensor, or None."""
 
     def call(*arguments):
         if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
@@ -210,12 +211,15 @@ def _without_backward(name, op, mutated):
         if forward_ad._current_level >= 0 and any(
                 isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None for a in arguments):
             raise RuntimeError(f"fastnorm::{name} has no forward derivative yet")
+        return counted(*arguments)
+
+    def counted(*arguments):
         if mutated is not None:
             torch.autograd.graph.increment_version(arguments[mutated])
-        with torch._C._AutoDispatchBelowAutograd():
+        with torch._C._AutoDispatchBelowADInplaceOrView():
             return op(*arguments)
 
-    return call
+    return call, counted
 
 
 def _operator(schema, fake, mutated=None):
@@ -228,7 +232,10 @@ def _operator(schema, fake, mutated=None):
             _lib.impl(name, run, device)
         torch.library.register_fake(f"fastnorm::{name}", fake, lib=_lib)
         op = getattr(torch.ops.fastnorm, name).default
-        _lib.impl(name, _without_backward(name, op, mutated), "Autograd")
+        call, counted = _without_backward(name, op, mutated)
+        _lib.impl(name, call, "Autograd")
+        if mutated is not None:
+            _lib.impl(name, counted, "ADInplaceOrView")
         return op
 
     return define

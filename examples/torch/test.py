@@ -154,6 +154,10 @@ def test_add(suite):
         suite.check(f"fused_{name}: same bits, in place", bits(in_place) == bits(y) and bits(residual) == bits(total)
                     and residual.data_ptr() == address)
         suite.equal(f"fused_{name}: autograd's version of residual", residual._version, counted + 1)
+        with torch.inference_mode():
+            ft.fused_add_rms_norm(x, residual, weight, EPS)
+            ft.fused_add_rms_norm(x, residual.clone(), weight, EPS)  # one that has no version
+        suite.equal(f"fused_{name}: the same in inference mode", residual._version, counted + 2)
 
 
 def quant_cases():
