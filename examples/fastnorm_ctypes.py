@@ -1,4 +1,4 @@
-"""libfastnorm from Python by ctypes alone: the forward norms on NumPy arrays and on GPU memory.
+"""libfastnorm from Python by ctypes alone: the norms on NumPy arrays and on GPU memory.
 
 The structs are those of include/fastnorm/*.h, written out by hand; Library.__init__ compares their
 sizes with the library's before anything is called.
@@ -13,6 +13,7 @@ import numpy as np
 
 CPU, CUDA = 1, 2
 RMS, LAYER = 0, 1
+DRY_RUN = 1
 OK = 0
 
 
@@ -24,9 +25,12 @@ class Dtype(ctypes.Structure):
     _fields_ = [("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16)]
 
 
-F32 = Dtype(2, 32, 1)
-F16 = Dtype(2, 16, 1)
-DTYPES = {np.dtype(np.float32): F32, np.dtype(np.float16): F16}
+F32, F16, BF16 = Dtype(2, 32, 1), Dtype(2, 16, 1), Dtype(4, 16, 1)
+F8_E4M3FN, F8_E5M2, F8_E8M0FNU = Dtype(10, 8, 1), Dtype(12, 8, 1), Dtype(14, 8, 1)
+F4_E2M1FN_X2 = Dtype(17, 4, 2)
+I8, U8 = Dtype(0, 8, 1), Dtype(1, 8, 1)
+DTYPES = {np.dtype(np.float32): F32, np.dtype(np.float16): F16,
+          np.dtype(np.int8): I8, np.dtype(np.uint8): U8}
 
 
 class Tensor(ctypes.Structure):
@@ -122,7 +126,16 @@ class NormArgs(ctypes.Structure):
     ]
 
 
-TENSORS = ("x", "residual", "weight", "bias", "y", "residual_out", "mean", "rstd")
+TENSORS = tuple(name for name, kind in NormArgs._fields_ if kind is TensorPointer)
+SCALARS = tuple(name for name, kind in NormArgs._fields_
+                if kind is not TensorPointer and name not in ("struct_size", "reserved"))
+
+
+def tensor(address, device_type, device_id, dtype, shape, strides):
+    """A tensor struct; strides in elements. It keeps the arrays it points to."""
+    extents = c_int64 * len(shape)
+    return Tensor(address, device_type, device_id, len(shape), dtype, extents(*shape),
+                  extents(*strides), 0)
 
 
 class FastnormError(RuntimeError):
@@ -194,9 +207,11 @@ class Library:
 class Context:
     """One device of the library."""
 
-    def __init__(self, library, device_type=CPU, device_id=0, num_threads=0):
+    def __init__(self, library, device_type=CPU, device_id=0, num_threads=0, dry_run_capability=0):
         self.library, self.device_type, self.device_id = library, device_type, device_id
-        options = ContextOptions(struct_size=sizeof(ContextOptions), num_threads=num_threads)
+        options = ContextOptions(struct_size=sizeof(ContextOptions), num_threads=num_threads,
+                                 flags=DRY_RUN if dry_run_capability else 0,
+                                 dry_run_capability=dry_run_capability)
         self.handle = c_void_p()
         library.check(library.c.fastnorm_context_create(
             Device(device_type, device_id), byref(options), byref(self.handle)))
@@ -205,31 +220,33 @@ class Context:
         self.library.c.fastnorm_context_destroy(self.handle)
         self.handle = c_void_p()
 
-    def call(self, kind=RMS, eps=0.0, stream=None, **tensors):
-        """A call that can be run again and again; tensors as named in fastnorm_norm_args, each a
-        NumPy array or a DeviceArray."""
-        return NormCall(self, kind, eps, stream, tensors)
+    def call(self, kind=RMS, stream=None, **fields):
+        """A call that can be run again and again; fields as named in fastnorm_norm_args. A tensor
+        is a NumPy array, a DeviceArray, or what else has address, shape, dtype (a Dtype, too),
+        strides in bytes and itemsize."""
+        return NormCall(self, kind, stream, fields)
 
 
 class NormCall:
-    def __init__(self, context, kind, eps, stream, tensors):
-        unknown = set(tensors) - set(TENSORS)
+    def __init__(self, context, kind, stream, fields):
+        unknown = set(fields) - set(TENSORS) - set(SCALARS)
         if unknown:
-            raise TypeError(f"no such tensors: {sorted(unknown)}")
+            raise TypeError(f"no such fields: {sorted(unknown)}")
         self._context, self._stream = context, stream
         self._kept = []  # what the struct points to
-        self.args = NormArgs(struct_size=sizeof(NormArgs), kind=kind, eps=eps)
-        for name, array in tensors.items():
-            if array is not None:
-                setattr(self.args, name, ctypes.pointer(self._tensor(array)))
+        self.args = NormArgs(struct_size=sizeof(NormArgs), kind=kind)
+        for name, value in fields.items():
+            if name in SCALARS:
+                setattr(self.args, name, value)
+            elif value is not None:
+                setattr(self.args, name, ctypes.pointer(self._tensor(value)))
 
     def _tensor(self, array):
-        shape = (c_int64 * array.ndim)(*array.shape)
-        strides = (c_int64 * array.ndim)(*(s // array.itemsize for s in array.strides))
+        dtype = array.dtype if isinstance(array.dtype, Dtype) else DTYPES[array.dtype]
         address = array.ctypes.data if isinstance(array, np.ndarray) else array.address
-        self._kept += [array, shape, strides]
-        return Tensor(address, self._context.device_type, self._context.device_id, array.ndim,
-                      DTYPES[array.dtype], shape, strides, 0)
+        self._kept.append(array)
+        return tensor(address, self._context.device_type, self._context.device_id, dtype,
+                      array.shape, [s // array.itemsize for s in array.strides])
 
     def run(self):
         # No workspace: the forward norms need none, and the library would say so if they did.

@@ -5,10 +5,11 @@ import platform
 import shutil
 import sys
 
-from build import CHECK, ROOT, VENV, Build, run
+from build import BUILDS, CHECK, ROOT, VENV, Build, run
 
 X86_64 = platform.machine() == "x86_64"
 QEMU_AARCH64 = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+JAX_PYTHON = BUILDS / "jax-venv" / "bin" / "python"
 STYLE_TEST = ROOT / "tests" / "style" / "style_test.py"
 
 
@@ -29,7 +30,8 @@ LEAN = ["-Dtools=false", "-Dbench=false", "-Dsimt=false"]
 
 def native_build():
     cuda = "enabled" if X86_64 else "disabled"
-    return Build("native", f"-Dcuda={cuda}", f"-Dprefix={ROOT / 'build-test' / 'prefix'}", "-Dlibdir=lib")
+    return Build("native", f"-Dcuda={cuda}", f"-Dprefix={ROOT / 'build-test' / 'prefix'}", "-Dlibdir=lib",
+                 "-Djax=auto", f"-Djax_python={JAX_PYTHON}")
 
 
 # --- stages ---
@@ -105,6 +107,43 @@ def bindings(report, _):
     native.run_program(report, "bundle", [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
                                           "--build", native.folder, "--work", ROOT / "build-test" / "bundle"],
                        env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})
+
+
+def install_jax():
+    """Makes the environment of JAX_PYTHON, unless it was made from the same list; the text of what failed, or ''."""
+    folder, wheels = JAX_PYTHON.parents[1], ROOT / "examples" / "jax" / "requirements.txt"
+    stamp = folder / "installed.txt"
+    if stamp.exists() and stamp.read_text() == wheels.read_text() and run([JAX_PYTHON, "-c", "import jax"])[0] == 0:
+        return ""
+    shutil.rmtree(folder, ignore_errors=True)
+    for command in ([sys.executable, "-m", "venv", folder],
+                    [JAX_PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
+                     "-r", wheels]):
+        code, text = run(command)
+        if code != 0:
+            return text
+    shutil.copy(wheels, stamp)
+    return ""
+
+
+def torch_python():
+    """A Python with PyTorch: the one of FASTNORM_TORCH_PYTHON, or the one that .venv was made with."""
+    named = os.environ.get("FASTNORM_TORCH_PYTHON")
+    return named or os.path.join(sys.base_prefix, "bin", "python3")
+
+
+def integrations(report, _):
+    """The functions for JAX and the operators for PyTorch, on the CPU; JAX is installed for it, PyTorch is not."""
+    native, examples = native_build(), ROOT / "examples"
+    library = ["--library", native.folder / "src" / "libfastnorm.so.0"]
+    failure = install_jax()
+    if failure:
+        report.add_failed("examples/jax/requirements.txt could not be installed", failure)
+    else:
+        native.make()  # once more, with JAX's headers
+        native.run_program(report, "jax", [JAX_PYTHON, examples / "jax" / "test.py", *library,
+                                           "--plugin", native.folder / "examples" / "jax" / "libfastnorm_xla.so"])
+    native.run_program(report, "torch", [torch_python(), examples / "torch" / "test.py", *library])
 
 
 def isa_levels(report, _):
@@ -207,6 +246,7 @@ STAGES = {
     "kernels": (kernels, ["build"]),
     "consumers": (consumers, ["build"]),
     "bindings": (bindings, ["build"]),
+    "integrations": (integrations, ["build"]),
     "isa": (isa_levels, ["build"]),
     "cpu-only": (cpu_only, []),
     "neon": (neon, []),

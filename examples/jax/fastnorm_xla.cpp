@@ -1,0 +1,378 @@
+// libfastnorm for XLA: the handlers behind the JAX functions of fastnorm_jax.py. A call builds the args of one
+// fastnorm_norm on its stack, from the buffers that XLA passes; a status that is not OK becomes XLA's error, with
+// the library's text.
+//
+// All buffers are compact. The attributes `inputs` and `outputs` are bit masks: which of kInputs and kOutputs
+// there are. x has `lead` dimensions of rows, then [n] or [heads, n]; more in front are a batch of vmap, which
+// every buffer then has. (Flattened by XLA itself, a residual would be copied on its way to the call.)
+
+#include <fastnorm/fastnorm.h>
+#include <xla/ffi/api/ffi.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+namespace ffi = xla::ffi;
+
+ffi::Error error_of(fastnorm_status status) {
+  if (status == FASTNORM_OK) return ffi::Error::Success();
+  const int decade = static_cast<int>(status) / 10;
+  const auto code = decade <= 4   ? ffi::ErrorCode::kInvalidArgument
+                    : decade == 5 ? ffi::ErrorCode::kUnimplemented
+                    : decade == 7 ? ffi::ErrorCode::kResourceExhausted
+                                  : ffi::ErrorCode::kInternal;
+  return {code, std::string(fastnorm_status_name(status)) + ": " + fastnorm_last_error()};
+}
+
+// --- contexts: one a device, made at its first use, kept until the process ends ---
+
+struct Contexts {
+  std::mutex mutex;
+  std::vector<fastnorm_context*> of_device;
+};
+
+fastnorm_status find_context(fastnorm_device device, fastnorm_context** context) {
+  static auto* const cpu = new Contexts;
+  static auto* const cuda = new Contexts;
+  const bool is_cpu = device.device_type == FASTNORM_DEVICE_CPU;
+  Contexts& all = is_cpu ? *cpu : *cuda;
+  const std::lock_guard lock(all.mutex);
+  const auto index = static_cast<size_t>(device.device_id);
+  if (index >= all.of_device.size()) all.of_device.resize(index + 1);
+  fastnorm_context*& found = all.of_device[index];
+  fastnorm_status status = FASTNORM_OK;
+  if (found == nullptr) {
+    fastnorm_context_options options = {};
+    options.struct_size = sizeof options;
+    const unsigned processors = std::clamp(std::thread::hardware_concurrency(), 1u, 1024u);
+    options.num_threads = is_cpu ? static_cast<int32_t>(processors) : 0;
+    status = fastnorm_context_create(device, &options, &found);
+  }
+  *context = found;
+  return status;
+}
+
+// --- buffers as tensors ---
+
+// DLPack's words for an element. What no norm takes has one too, so that the library can say so.
+fastnorm_dtype dtype_of(ffi::DataType type) {
+  const auto width = static_cast<uint8_t>(8 * ffi::ByteWidth(type));
+  switch (type) {
+    case ffi::DataType::F16:
+    case ffi::DataType::F32:
+    case ffi::DataType::F64:
+      return {2, width, 1};
+    case ffi::DataType::BF16:
+      return fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
+    case ffi::DataType::F8E4M3FN:
+      return fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN);
+    case ffi::DataType::F8E5M2:
+      return fastnorm_dtype_of(FASTNORM_DTYPE_F8_E5M2);
+    case ffi::DataType::F8E8M0FNU:
+      return fastnorm_dtype_of(FASTNORM_DTYPE_F8_E8M0FNU);
+    case ffi::DataType::S8:
+    case ffi::DataType::S16:
+    case ffi::DataType::S32:
+    case ffi::DataType::S64:
+      return {0, width, 1};
+    case ffi::DataType::U8:
+    case ffi::DataType::U16:
+    case ffi::DataType::U32:
+    case ffi::DataType::U64:
+      return {1, width, 1};
+    case ffi::DataType::PRED:
+      return {6, width, 1};
+    default:
+      return {3, width, 1};  // DLPack's opaque handle
+  }
+}
+
+using Field = const fastnorm_tensor* fastnorm_norm_args::*;
+constexpr std::array<Field, 4> kInputs = {&fastnorm_norm_args::x, &fastnorm_norm_args::residual,
+                                          &fastnorm_norm_args::weight, &fastnorm_norm_args::bias};
+constexpr std::array<Field, 4> kOutputs = {
+    &fastnorm_norm_args::y, &fastnorm_norm_args::residual_out, &fastnorm_norm_args::quantized,
+    &fastnorm_norm_args::scale};
+constexpr size_t kMaxOperands = kInputs.size() + kOutputs.size();
+constexpr size_t kMaxRank = 8;
+
+struct Operand {
+  Field field = nullptr;
+  ffi::AnyBuffer::Dimensions dims{nullptr, 0};
+  size_t element_bytes = 0;
+  std::array<int64_t, kMaxRank> shape = {}, strides = {};
+  fastnorm_tensor tensor = {};
+};
+
+int64_t product(const int64_t* begin, const int64_t* end) {
+  int64_t count = 1;
+  for (; begin != end; ++begin) count *= *begin;
+  return count;
+}
+
+struct Call {
+  fastnorm_norm_args args = {};
+  std::array<Operand, kMaxOperands> operands;
+  size_t count = 0;
+  fastnorm_device device = {};
+  size_t batch_rank = 0, lead = 0;
+  int64_t batch = 1;
+
+  bool add(Field field, ffi::AnyBuffer buffer) {
+    Operand& o = operands[count++];
+    o.field = field;
+    o.dims = buffer.dimensions();
+    o.element_bytes = ffi::ByteWidth(buffer.element_type());
+    o.tensor.data = buffer.untyped_data();
+    o.tensor.device_type = device.device_type;
+    o.tensor.device_id = device.device_id;
+    o.tensor.dtype = dtype_of(buffer.element_type());
+    return o.dims.size() >= batch_rank && rank_of(o) < kMaxRank;  // the batch is one more
+  }
+
+  // Whether the first dimensions of an operand, without its batch, are rows that become one.
+  bool has_rows(const Operand& o) const {
+    const size_t rank = o.dims.size() - batch_rank;
+    const bool parameter =
+        o.field == &fastnorm_norm_args::weight || o.field == &fastnorm_norm_args::bias;
+    return !parameter && rank > 0 && rank >= lead;
+  }
+
+  size_t rank_of(const Operand& o) const {
+    const size_t rank = o.dims.size() - batch_rank;
+    return has_rows(o) ? rank - lead + 1 : rank;
+  }
+
+  // Fills in the struct of an operand without its batch, if it has one, and with its rows as one dimension; of
+  // part `part` of the batch.
+  void describe_part(Operand& o, int64_t part) {
+    const int64_t* from = o.dims.begin() + batch_rank;
+    const size_t rank = rank_of(o);
+    auto shape = o.shape.begin();
+    if (has_rows(o)) {
+      *shape++ = product(from, from + lead);
+      from += lead;
+    }
+    std::copy(from, static_cast<const int64_t*>(o.dims.end()), shape);
+    int64_t stride = 1;
+    for (size_t i = rank; i-- > 0; stride *= o.shape[i]) o.strides[i] = stride;
+    finish(o, rank);
+    o.tensor.byte_offset = static_cast<uint64_t>(part * stride) * o.element_bytes;
+  }
+
+  // The batch as one more dimension: the first, or (`inner`) the one after the rows.
+  void describe_batch(Operand& o, bool inner) {
+    describe_part(o, 0);
+    const auto rank = static_cast<size_t>(o.tensor.ndim);
+    if (rank == 0) return;  // a number stays one, which the library refuses
+    const int64_t part = product(o.shape.data(), o.shape.data() + rank);
+    const size_t at = inner && rank > 1 ? 1 : 0;
+    std::copy_backward(o.shape.begin() + at, o.shape.begin() + rank, o.shape.begin() + rank + 1);
+    std::copy_backward(o.strides.begin() + at, o.strides.begin() + rank,
+                       o.strides.begin() + rank + 1);
+    o.shape[at] = batch;
+    o.strides[at] = part;
+    finish(o, rank + 1);
+  }
+
+  void finish(Operand& o, size_t rank) {
+    o.tensor.ndim = static_cast<int32_t>(rank);
+    o.tensor.shape = o.shape.data();
+    o.tensor.strides = o.strides.data();
+    args.*o.field = &o.tensor;
+  }
+};
+
+// Device memory for the duration of the call, 256-byte aligned; null if there is none.
+using Allocate = void* (*)(void* from, size_t bytes);
+
+struct Runner {
+  fastnorm_context* context;
+  void* stream;
+  Allocate allocate;
+  void* from;
+
+  fastnorm_status run(const fastnorm_norm_args& args) const {
+    fastnorm_info info = {};
+    info.struct_size = sizeof info;
+    const auto status = fastnorm_norm_query(context, &args, &info);
+    if (status != FASTNORM_OK) return status;
+    const size_t bytes = info.workspace_bytes;
+    return fastnorm_norm(context, &args, bytes == 0 ? nullptr : allocate(from, bytes), bytes,
+                         stream);
+  }
+};
+
+fastnorm_status run_batch(const Runner& runner, Call& call, bool heads) {
+  const auto begin = call.operands.begin(), end = begin + call.count;
+  const bool parameters = call.args.weight != nullptr || call.args.bias != nullptr;
+  if (call.batch_rank == 0) {
+    std::for_each(begin, end, [&](Operand& o) { call.describe_part(o, 0); });
+    return runner.run(call.args);
+  }
+  // Without parameters a batch is more rows. Parameters [batch, n] are those of heads, of x as [rows, batch, n].
+  if (!parameters || !heads) {
+    std::for_each(begin, end, [&](Operand& o) { call.describe_batch(o, parameters); });
+    return runner.run(call.args);
+  }
+  for (int64_t part = 0; part < call.batch; ++part) {
+    std::for_each(begin, end, [&](Operand& o) { call.describe_part(o, part); });
+    const auto status = runner.run(call.args);
+    if (status != FASTNORM_OK) return status;
+  }
+  return FASTNORM_OK;
+}
+
+std::atomic<uint64_t> calls = 0;
+
+struct Attributes {
+  int32_t kind;
+  float eps;
+  float weight_offset;
+  int32_t rounding;
+  int32_t residual_rounding;
+  int32_t quant_scheme;
+  int32_t quant_block_size;
+  int32_t inputs;
+  int32_t outputs;
+  int32_t rank;
+  int32_t lead;
+};
+
+ffi::Error norm(Runner runner, fastnorm_device device, ffi::RemainingArgs arguments,
+                ffi::RemainingRets results, const Attributes& attributes) {
+  calls.fetch_add(1, std::memory_order_relaxed);
+  const auto status = find_context(device, &runner.context);
+  if (status != FASTNORM_OK) return error_of(status);
+  Call call;
+  call.device = device;
+  call.args.struct_size = sizeof call.args;
+  call.args.kind = static_cast<fastnorm_norm_kind>(attributes.kind);
+  call.args.eps = attributes.eps;
+  call.args.weight_offset = attributes.weight_offset;
+  call.args.rounding = static_cast<fastnorm_rounding>(attributes.rounding);
+  call.args.residual_rounding =
+      static_cast<fastnorm_residual_rounding>(attributes.residual_rounding);
+  call.args.quant_scheme = static_cast<fastnorm_quant_scheme>(attributes.quant_scheme);
+  call.args.quant_block_size = attributes.quant_block_size;
+
+  const auto rank = static_cast<size_t>(attributes.rank);
+  call.lead = static_cast<size_t>(attributes.lead);
+  const auto malformed = [] {
+    return ffi::Error::InvalidArgument(
+        "a buffer has too many dimensions, or fewer than x's attributes say");
+  };
+  size_t next = 0;
+  for (size_t i = 0; i < kInputs.size(); ++i) {
+    if ((attributes.inputs >> i & 1) == 0) continue;
+    const auto buffer = arguments.get<ffi::AnyBuffer>(next++);
+    if (!buffer.has_value()) return malformed();
+    const auto dims = buffer->dimensions();
+    if (i == 0) {
+      if (dims.size() < rank) return malformed();
+      call.batch_rank = dims.size() - rank;
+      call.batch = product(dims.begin(), dims.begin() + call.batch_rank);
+    }
+    if (!call.add(kInputs[i], *buffer)) return malformed();
+    call.args.*kInputs[i] = &call.operands[call.count - 1].tensor;
+  }
+  next = 0;
+  for (size_t i = 0; i < kOutputs.size(); ++i) {
+    if ((attributes.outputs >> i & 1) == 0) continue;
+    auto buffer = results.get<ffi::AnyBuffer>(next++);
+    if (!buffer.has_value() || !call.add(kOutputs[i], **buffer)) return malformed();
+  }
+  return error_of(run_batch(runner, call, rank > call.lead + 1));
+}
+
+// --- the two platforms ---
+
+void* allocate_host(void* from, size_t bytes) {
+  auto& memory = *static_cast<std::vector<std::byte>*>(from);
+  memory.resize(bytes + 255);
+  void* address = memory.data();
+  size_t space = memory.size();
+  return std::align(256, bytes, address, space);
+}
+
+ffi::Error norm_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets results, int32_t kind,
+                    float eps, float weight_offset, int32_t rounding, int32_t residual_rounding,
+                    int32_t quant_scheme, int32_t quant_block_size, int32_t inputs, int32_t outputs,
+                    int32_t rank, int32_t lead) {
+  std::vector<std::byte> memory;
+  return norm({nullptr, nullptr, allocate_host, &memory}, {FASTNORM_DEVICE_CPU, 0}, arguments,
+              results,
+              {kind, eps, weight_offset, rounding, residual_rounding, quant_scheme,
+               quant_block_size, inputs, outputs, rank, lead});
+}
+
+void* allocate_scratch(void* from, size_t bytes) {
+  return static_cast<ffi::ScratchAllocator*>(from)->Allocate(bytes, 256).value_or(nullptr);
+}
+
+ffi::Error norm_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scratch,
+                     ffi::RemainingArgs arguments, ffi::RemainingRets results, int32_t kind,
+                     float eps, float weight_offset, int32_t rounding, int32_t residual_rounding,
+                     int32_t quant_scheme, int32_t quant_block_size, int32_t inputs,
+                     int32_t outputs, int32_t rank, int32_t lead) {
+  return norm({nullptr, stream, allocate_scratch, &scratch}, {FASTNORM_DEVICE_CUDA, ordinal},
+              arguments, results,
+              {kind, eps, weight_offset, rounding, residual_rounding, quant_scheme,
+               quant_block_size, inputs, outputs, rank, lead});
+}
+
+template <typename Binding>
+auto with_attributes(Binding binding) {
+  return std::move(binding)
+      .RemainingArgs()
+      .RemainingRets()
+      .template Attr<int32_t>("kind")
+      .template Attr<float>("eps")
+      .template Attr<float>("weight_offset")
+      .template Attr<int32_t>("rounding")
+      .template Attr<int32_t>("residual_rounding")
+      .template Attr<int32_t>("quant_scheme")
+      .template Attr<int32_t>("quant_block_size")
+      .template Attr<int32_t>("inputs")
+      .template Attr<int32_t>("outputs")
+      .template Attr<int32_t>("rank")
+      .template Attr<int32_t>("lead");
+}
+
+auto cuda_binding() {
+  return with_attributes(ffi::Ffi::Bind()
+                             .Ctx<ffi::PlatformStream<void*>>()
+                             .Ctx<ffi::DeviceOrdinal>()
+                             .Ctx<ffi::ScratchAllocator>());
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_cpu);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda_graph);
+/** How often XLA has called a handler. It does not where it replays a CUDA graph. */
+extern "C" uint64_t fastnorm_xla_calls(void);
+#pragma GCC visibility pop
+
+uint64_t fastnorm_xla_calls(void) { return calls.load(std::memory_order_relaxed); }
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cpu, norm_cpu, with_attributes(ffi::Ffi::Bind()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda, norm_cuda, cuda_binding());
+
+// The same, for XLA to record in CUDA graphs: one kernel launch, nothing allocated, nothing waited for.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda_graph, norm_cuda, cuda_binding(),
+                              {ffi::Traits::kCmdBufferCompatible});

@@ -1,0 +1,523 @@
+#!/usr/bin/env python3
+"""Tests of the JAX functions, on the CPU or a CUDA device. The last line is the count.
+
+Every value is compared with double precision, within the bounds of its error, and its bits with those of
+the C ABI called directly. Run with a Python that has JAX and NumPy; --plugin names libfastnorm_xla.so.
+"""
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
+
+EPS = 1e-5
+
+
+def missing():
+    """Why there is nothing to test here; None if there is."""
+    # This folder is called jax, too, so a package is one only if it has a file.
+    for name in ("jax", "numpy"):
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:
+            return f"no {name} in {sys.executable}"
+    return None
+
+
+# --- helpers ---
+
+
+def f64(a):
+    return None if a is None else np.asarray(a).astype(np.float64)
+
+
+def bits(a):
+    return np.ascontiguousarray(np.asarray(a)).tobytes()
+
+
+def normal(shape, dtype, seed, scale=1.0, offset=0.0):
+    values = np.random.default_rng(seed).standard_normal(shape) * scale + offset
+    return jnp.asarray(values.astype(np.float32).astype(jnp.dtype(dtype)))  # in NumPy: nothing to compile
+
+
+class Direct:
+    """The C ABI by ctypes on copies of the arrays, in host memory or in that of the device."""
+
+    def __init__(self, library, cuda, devmem):
+        import fastnorm_ctypes as c
+        self.c = c
+        self.context = c.Context(c.Library(library), c.CUDA if cuda else c.CPU)
+        self.devmem = c.Devmem(devmem) if cuda else None
+        self.words = {"float32": c.F32, "float16": c.F16, "bfloat16": c.BF16, "int8": c.I8, "uint8": c.U8,
+                      "int32": c.Dtype(0, 32, 1), "float8_e4m3fn": c.F8_E4M3FN, "float8_e5m2": c.F8_E5M2,
+                      "float8_e8m0fnu": c.F8_E8M0FNU}
+
+    def run(self, kind, outputs, **fields):
+        """outputs: (shape, dtype) by name. The results as bytes, in their order."""
+        kept, views = [], {}
+        for name, (shape, dtype) in outputs.items():
+            fields[name] = np.zeros(shape, dtype)
+        for name, value in fields.items():
+            if not hasattr(value, "shape"):
+                views[name] = value
+                continue
+            host = np.array(np.asarray(value), order="C")
+            raw = host.reshape(-1).view(np.uint8)
+            memory = self.c.DeviceArray(self.devmem, raw) if self.devmem else raw
+            kept.append((name, memory))
+            strides = [s // host.itemsize for s in host.strides]
+            address = memory.address if self.devmem else host.ctypes.data
+            views[name] = View(address, self.words[host.dtype.name], host.shape, strides, host.itemsize)
+            kept.append((None, host))
+        self.context.call(kind, self.devmem.stream if self.devmem else None, **views).run()
+        if self.devmem:
+            self.devmem.synchronize()
+        found = {name: memory for name, memory in kept if name in outputs}
+        return [(found[name].download() if self.devmem else found[name]).tobytes() for name in outputs]
+
+    def error(self, kind, outputs, **fields):
+        try:
+            self.run(kind, outputs, **fields)
+        except self.c.FastnormError as error:
+            return str(error)
+        return "success"
+
+
+def out(a):
+    return a.shape, np.dtype(a.dtype)
+
+
+def same(suite, name, results, kind, outputs, **fields):
+    """One case: results have the bits that the C ABI gives."""
+    if direct is None:
+        suite.skip(f"{name}: bits of the C ABI", "no libfastnorm_devmem.so (--devmem)")
+        return
+    suite.check(f"{name}: bits of the C ABI", [bits(r) for r in results] == direct.run(kind, outputs, **fields))
+
+
+# --- values ---
+
+SHAPES = [((5, 64), (64,)), ((3, 1000), (1000,)), ((2, 3, 4, 129), (4, 129)), ((7, 4096), (4096,)), ((1, 20000), (20000,)),
+          ((64,), (64,)), ((2, 2, 2, 2, 96), (96,))]
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def rows_of(x, weight):
+    """x as the library sees it."""
+    return x.reshape(-1, *x.shape[-weight.ndim:])
+
+
+def test_rms_norm(suite):
+    for (shape, weight_shape), dtype, wide in itertools.product(SHAPES, DTYPES, (False, True)):
+        if wide and dtype == "float32":
+            continue
+        name = f"rms_norm {dtype} {list(shape)}{' f32 weight' if wide else ''}"
+        x = normal(shape, dtype, 1, 2.0, 0.25)
+        weight = normal(weight_shape, "float32" if wide else dtype, 2, 0.2, 1.0)
+        for options in ({}, {"weight_offset": 1.0}, {"rounding": "normalized"}):
+            label = f"{name} {options or ''}".strip()
+            y = fj.rms_norm(x, weight, EPS, **options)
+            exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=dtype, **options)
+            suite.check(f"{label}: double precision", y.shape == x.shape and y.dtype == x.dtype and exact.holds(f64(y)))
+            flat = rows_of(x, weight)
+            same(suite, label, [y], 0, {"y": out(flat)}, x=flat, weight=weight, eps=EPS,
+                 weight_offset=options.get("weight_offset", 0.0), rounding=int("rounding" in options))
+        suite.check(f"{name}: jit", bits(jax.jit(lambda a, w: fj.rms_norm(a, w, EPS))(x, weight)) ==
+                    bits(fj.rms_norm(x, weight, EPS)))
+    x = normal((4, 96), "bfloat16", 3)
+    suite.check("rms_norm without weight", Exact("rms", f64(x), eps=EPS, dtype="bfloat16").holds(f64(fj.rms_norm(x, eps=EPS))))
+    suite.equal("no rows", fj.rms_norm(jnp.zeros((0, 3, 64)), jnp.ones(64)).shape, (0, 3, 64))
+
+
+def test_layer_norm(suite):
+    for (shape, weight_shape), dtype in itertools.product(SHAPES, DTYPES):
+        name = f"layer_norm {dtype} {list(shape)}"
+        x = normal(shape, dtype, 5, 2.0, 0.5)
+        weight, bias = normal(weight_shape, dtype, 6, 0.2, 1.0), normal(weight_shape, dtype, 7)
+        y = fj.layer_norm(x, weight, bias, EPS)
+        exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype=dtype)
+        suite.check(f"{name}: double precision", exact.holds(f64(y)))
+        flat = rows_of(x, weight)
+        same(suite, name, [y], 1, {"y": out(flat)}, x=flat, weight=weight, bias=bias, eps=EPS)
+
+
+def test_add(suite):
+    for (shape, weight_shape), dtype, wide in itertools.product(SHAPES, DTYPES, (False, True)):
+        if wide and dtype == "float32":
+            continue
+        name = f"add_rms_norm {dtype} {list(shape)}{' f32 residual' if wide else ''}"
+        x, weight = normal(shape, dtype, 8), normal(weight_shape, dtype, 9, 0.2, 1.0)
+        residual = normal(shape, "float32" if wide else dtype, 10, 3.0)
+        kept = bits(residual)
+        y, total = fj.add_rms_norm(x, residual, weight, EPS)
+        exact = Exact("rms", f64(x), f64(weight), residual=f64(residual), eps=EPS, dtype=dtype)
+        suite.check(f"{name}: double precision", exact.holds(f64(y)))
+        suite.check(f"{name}: the sum", total.dtype == residual.dtype and
+                    (f64(total) == round_to(exact.sums, residual.dtype.name)).all())
+        flat = rows_of(x, weight)
+        same(suite, name, [y, total], 0, {"y": out(flat), "residual_out": (flat.shape, np.dtype(residual.dtype))},
+             x=flat, residual=rows_of(residual, weight), weight=weight, eps=EPS)
+        fused = fj.fused_add_rms_norm(x, residual, weight, EPS)
+        suite.check(f"fused_{name}: same bits; an argument that is not donated stays",
+                    [bits(a) for a in fused] == [bits(y), bits(total)] and bits(residual) == kept)
+
+
+def test_in_place(suite):
+    def step(x, residual, weight):
+        y, residual = fj.fused_add_rms_norm(x, residual, weight, EPS)
+        return residual, y
+
+    x, weight = normal((6, 4, 64), "bfloat16", 11), normal((64,), "bfloat16", 12)
+    residual = jnp.array(normal((6, 4, 64), "bfloat16", 13))
+    want = [bits(a) for a in fj.add_rms_norm(x, residual, weight, EPS)]
+    compiled = jax.jit(step, donate_argnums=1).lower(x, residual, weight).compile()
+    address = residual.unsafe_buffer_pointer()
+    total, y = compiled(x, residual, weight)
+    suite.check("a donated residual: in place", total.unsafe_buffer_pointer() == address and residual.is_deleted())
+    suite.check("a donated residual: values", [bits(y), bits(total)] == want)
+    suite.check("a donated residual: nothing is copied", " copy(" not in compiled.as_text(), compiled.as_text())
+
+    def layers(x, residual, weights):
+        def layer(carry, weight):
+            x, residual = carry
+            y, residual = fj.fused_add_rms_norm(x, residual, weight, EPS)
+            return (y * 2, residual), None
+        return jax.lax.scan(layer, (x, residual), weights)[0]
+
+    weights = normal((5, 64), "float32", 14, 0.2, 1.0)
+    x, residual = normal((6, 64), "float32", 15), normal((6, 64), "float32", 16)
+    y, total = jax.jit(layers)(x, residual, weights)
+    for weight in weights:
+        x, residual = fj.add_rms_norm(x, residual, weight, EPS)
+        x = x * 2
+    suite.check("a residual stream through scan", bits(y) == bits(x) and bits(total) == bits(residual))
+
+
+# --- vmap ---
+
+
+def part(a, index, axis=0):
+    """One part of an array along an axis, cut by NumPy."""
+    return jnp.asarray(np.take(np.asarray(a), index, axis))
+
+
+def test_vmap(suite):
+    leaves = jax.tree.leaves
+    norm = lambda x, w: fj.rms_norm(x, w, EPS)  # noqa: E731
+    x, shared = normal((3, 4, 5, 64), "bfloat16", 20), normal((64,), "bfloat16", 21)
+    own, heads = normal((3, 64), "bfloat16", 22), normal((3, 5, 64), "bfloat16", 23)
+    for name, function, args, axes in (
+        ("weight shared", norm, (x, shared), (0, None)),
+        ("weight of its own", norm, (x, own), (0, 0)),
+        ("weights of heads", norm, (x, heads), (0, 0)),
+        ("weights of heads, shared", norm, (x, heads[0]), (0, None)),
+        ("x shared", norm, (x[0], own), (None, 0)),
+        ("another axis", norm, (x, normal((4, 64), "bfloat16", 24)), (1, 0)),
+        ("the last axis but one of rows", norm, (x[0], normal((5, 64), "bfloat16", 25)), (1, 0)),
+        ("rows themselves", norm, (x[0, 0], shared), (0, None)),
+        ("rows themselves, weights too", norm, (x[0, :, 0], normal((4, 64), "bfloat16", 26)), (0, 0)),
+        ("no weight", lambda a: fj.rms_norm(a, eps=EPS), (x,), (0,)),
+        ("layer_norm", lambda a, w: fj.layer_norm(a, w, w), (x, own), (0, 0)),
+        ("add", lambda a, w: fj.add_rms_norm(a, a * 2, w), (x, own), (0, 0)),
+        ("fused add", lambda a, w: fj.fused_add_rms_norm(a, a * 2, w), (x, own), (0, 0)),
+        ("residual shared", lambda a, r: fj.fused_add_rms_norm(a, r, shared), (x, x[0]), (0, None)),
+    ):
+        batch = next(a.shape[axis] for a, axis in zip(args, axes) if axis is not None)
+        parts = [leaves(function(*(a if axis is None else part(a, i, axis) for a, axis in zip(args, axes))))
+                 for i in range(batch)]
+        want = [b"".join(bits(a) for a in column) for column in zip(*parts)]
+        suite.check(f"vmap, {name}", [bits(a) for a in leaves(jax.vmap(function, axes)(*args))] == want)
+        suite.check(f"jit of vmap, {name}", [bits(a) for a in leaves(jax.jit(jax.vmap(function, axes))(*args))] == want)
+    for name, weight, calls in (("weights of their own", own, 1), ("weights of heads", heads, 1)):
+        before = fj.handler_calls()
+        jax.block_until_ready(jax.vmap(norm)(x, weight))
+        suite.equal(f"vmap, {name}: calls of the handler", fj.handler_calls() - before, calls)
+    nested = jax.vmap(jax.vmap(norm, (0, None)), (0, 0))(x, own)
+    suite.check("vmap of vmap", bits(nested) == bits(jax.vmap(norm)(x, own)))
+    weights = normal((3, 4, 64), "bfloat16", 27)
+    both = jax.vmap(jax.vmap(norm))(x, weights)
+    want = [bits(norm(part(part(x, i), j), part(part(weights, i), j))) for i in range(3) for j in range(4)]
+    suite.check("vmap of vmap, weights too", bits(both) == b"".join(want))
+    suite.raises("vmap, the library's error", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE",
+                 lambda: jax.block_until_ready(jax.vmap(norm)(x, own[:, :60])))
+
+
+# --- quantised ---
+
+
+def quant_cases():
+    e4m3, e5m2 = jnp.float8_e4m3fn, jnp.float8_e5m2
+    return (("per_row", 0, e4m3), ("per_row", 0, jnp.int8), ("per_block", 64, e4m3), ("per_block", 128, jnp.int8),
+            ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, jnp.uint8))
+
+
+def test_quantised(suite):
+    for (scheme, block, dtype), source in itertools.product(quant_cases(), ("bfloat16", "float32")):
+        name = f"rms_norm_quant {scheme} {block or ''} {np.dtype(dtype).name} of {source}"
+        x, weight = normal((6, 320), source, 30), normal((320,), source, 31, 0.2, 1.0)
+
+        def quant(x, weight):
+            return fj.rms_norm_quant(x, weight, EPS, scheme=scheme, block_size=block, dtype=dtype)
+
+        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4").index(scheme)
+        codes, scale = jax.eval_shape(quant, x, weight)
+        outputs = {"quantized": out(codes), "scale": out(scale)}
+        fields = {"x": x, "weight": weight, "eps": EPS, "quant_scheme": number, "quant_block_size": block}
+        said = direct.error(0, outputs, **fields) if direct else "success"
+        if said != "success":  # a device that does not quantise says so, in the same words
+            suite.check(f"{name}: unsupported", "FASTNORM_ERROR_UNSUPPORTED" in said, said)
+            suite.raises(f"{name}: the library's text", jax.errors.JaxRuntimeError, said,
+                         lambda: jax.block_until_ready(quant(x, weight)))
+            continue
+        codes, scale = quant(x, weight)
+        same(suite, name, [codes, scale], 0, outputs, **fields)
+        fp4 = scheme == "nvfp4"
+        form = "float4_e2m1fn" if fp4 else np.dtype(dtype).name
+        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16}[scheme]
+        numbers = unpack_e2m1(np.asarray(codes)) if fp4 else f64(codes)
+        exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=source)
+        wrong = exact.holds_scales(f64(scale), form, columns, scheme)
+        suite.check(f"{name}: scales", not wrong, wrong)
+        wrong = exact.holds_codes(numbers, f64(scale), form, columns)
+        suite.check(f"{name}: codes", not wrong, wrong)
+        many, weights = normal((3, 6, 320), source, 32), normal((3, 320), source, 33, 0.2, 1.0)
+        got = jax.vmap(quant)(many, weights)
+        want = [b"".join(bits(a) for a in column)
+                for column in zip(*(quant(part(many, i), part(weights, i)) for i in range(3)))]
+        suite.check(f"vmap of {name}", [bits(a) for a in got] == want)
+
+
+# --- errors ---
+
+
+def test_errors(suite):
+    x, weight = normal((4, 64), "float32", 40), normal((64,), "float32", 41)
+    half = weight.astype(jnp.float16)
+    whole = x.astype(jnp.int32)
+    for name, call, kind, fields in (
+        ("another length of weight", lambda: fj.rms_norm(x, weight[:63]), "SHAPE", {"x": x, "weight": weight[:63]}),
+        ("a weight of f16 with x of f32", lambda: fj.rms_norm(x, half), "DTYPE", {"x": x, "weight": half}),
+        ("integers", lambda: fj.rms_norm(whole), "DTYPE", {"x": whole}),
+        ("a negative eps", lambda: fj.rms_norm(x, weight, -1.0), "ARGUMENT", {"x": x, "weight": weight, "eps": -1.0}),
+        ("eps that is NaN", lambda: fj.rms_norm(x, weight, float("nan")), "ARGUMENT",
+         {"x": x, "weight": weight, "eps": float("nan")}),
+        ("no dimension", lambda: fj.rms_norm(x[0, 0]), "SHAPE", {"x": x[0, 0]}),
+    ):
+        text = "FASTNORM_ERROR_"
+        if direct:
+            text = direct.error(0, {"y": out(fields["x"])}, **{"eps": 1e-6, **fields})
+            suite.check(f"{name}: status", text.startswith(f"FASTNORM_ERROR_{kind}"), text)
+        for label, wrap in ((name, lambda f: f), (f"{name}, jit", jax.jit)):
+            suite.raises(label, jax.errors.JaxRuntimeError, text, lambda: jax.block_until_ready(wrap(call)()))
+    suite.raises("a residual of another shape", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE",
+                 lambda: jax.block_until_ready(fj.add_rms_norm(x, x[:3])))
+    other = normal((2, 3, 32), "float32", 44), normal((3, 2, 32), "float32", 45)
+    suite.raises("a residual with as many rows in another shape", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE",
+                 lambda: jax.block_until_ready(fj.add_rms_norm(*other)))
+    suite.raises("vmap over numbers", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE",
+                 lambda: jax.block_until_ready(jax.vmap(fj.rms_norm)(weight)))
+    square = normal((64, 64), "float32", 46)
+    suite.raises("vmap with weights that are numbers", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE",
+                 lambda: jax.block_until_ready(jax.vmap(fj.rms_norm)(square, weight)))
+    suite.raises("an unknown rounding", ValueError, "once, normalized, every_step", lambda: fj.rms_norm(x, rounding="up"))
+    suite.raises("an unknown scheme", ValueError, "required: one of", lambda: fj.rms_norm_quant(x, scheme="fp2"))
+    suite.check("after errors the next call is fine", Exact("rms", f64(x), f64(weight), eps=EPS).holds(
+        f64(fj.rms_norm(x, weight, EPS))))
+
+
+def test_no_backward(suite):
+    x, weight = normal((4, 64), "float32", 42), normal((64,), "float32", 43)
+    for name, function in (("rms_norm", lambda a: fj.rms_norm(a, weight).sum()),
+                           ("layer_norm", lambda a: fj.layer_norm(a, weight).sum()),
+                           ("fused_add_rms_norm", lambda a: fj.fused_add_rms_norm(a, a, weight)[0].sum())):
+        suite.raises(f"grad of {name} is refused", Exception, "cannot be differentiated", lambda: jax.grad(function)(x))
+    suite.raises("jvp is refused", Exception, "cannot be differentiated",
+                 lambda: jax.jvp(lambda a: fj.rms_norm(a, weight), (x,), (x,)))
+    y = jax.grad(lambda a: (a * jax.lax.stop_gradient(fj.rms_norm(jax.lax.stop_gradient(a), weight))).sum())(x)
+    suite.check("fine behind stop_gradient", bits(y) == bits(fj.rms_norm(x, weight)))
+
+
+# --- threads, command buffers, cost ---
+
+
+def test_threads(suite):
+    wrong, done = [], []
+
+    def work(index):
+        n = 32 * (index + 1)
+        x, weight = normal((8, n), "bfloat16", index), normal((n,), "bfloat16", 50)
+        function = jax.jit(lambda a, w: fj.rms_norm(a, w, EPS))
+        want = bits(function(x, weight))
+        if not Exact("rms", f64(x), f64(weight), eps=EPS, dtype="bfloat16").holds(f64(function(x, weight))):
+            wrong.append(f"thread {index}: wrong")
+        for _ in range(40):
+            if bits(function(x, weight)) != want:
+                wrong.append(f"thread {index}: other bits")
+            try:
+                jax.block_until_ready(fj.rms_norm(x, weight[:index + 1]))
+                wrong.append(f"thread {index}: no error")
+            except jax.errors.JaxRuntimeError as error:
+                if f"weight.shape is [{index + 1}]" not in str(error):
+                    wrong.append(f"thread {index}: {error}")
+        done.append(index)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    suite.check("8 threads, one context", not wrong and len(done) == 8, wrong[:3] or done)
+
+
+def test_memory(suite):
+    x, weight = normal((2, 64), "float32", 51), normal((64,), "float32", 52)
+    norm = jax.jit(fj.rms_norm)
+
+    def fail():
+        try:
+            norm(x, weight[:63]).block_until_ready()
+        except jax.errors.JaxRuntimeError:
+            pass
+
+    for name, call, count in (("calls", lambda: norm(x, weight).block_until_ready(), 5000), ("errors", fail, 500)):
+        grown = growth_kib(call, count)
+        suite.check(f"memory after {count} {name}", grown < 4096, f"{grown} KiB more")
+
+
+def test_handlers_for_cuda(suite):
+    """They are there, XLA takes them, and without a CUDA stream they say so."""
+    for symbol in ("cuda", "cuda_graph"):
+        name = f"fastnorm_{symbol}_on_the_cpu"
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(fj._library, f"fastnorm_xla_norm_{symbol}")), platform="cpu")
+        kept, fj._TARGET = fj._TARGET, name
+        try:
+            suite.raises(f"the handler fastnorm_xla_norm_{symbol} on the CPU", jax.errors.JaxRuntimeError, "stream",
+                         lambda: jax.block_until_ready(fj.rms_norm(normal((2, 32), "float32", 53))))
+        finally:
+            fj._TARGET = kept
+
+
+def recorded_program():
+    """Run in a process of its own, whose XLA records custom calls in CUDA graphs: values, and how often XLA called."""
+    def program(x, residual, weights):
+        for weight in weights:
+            x, residual = fj.add_rms_norm(x + 1, residual, weight, EPS)
+        return x, residual
+
+    weights = [normal((256,), "float32", 60 + i, 0.2, 1.0) for i in range(4)]
+    plain = jax.jit(program)
+    inputs = [(normal((16, 256), "float32", 70 + i), normal((16, 256), "float32", 80 + i)) for i in range(3)]
+    want = [[bits(a) for a in plain(*pair, weights)] for pair in inputs]
+    fj.use_command_buffers = True
+    recorded = jax.jit(lambda *a: program(*a))
+    right = True
+    for _ in range(4):
+        for pair, bytes_wanted in zip(inputs, want):
+            right &= [bits(a) for a in recorded(*pair, weights)] == bytes_wanted
+    before = fj.handler_calls()
+    for _ in range(20):
+        jax.block_until_ready(recorded(*inputs[0], weights))
+    print(f"right {right}, {fj.handler_calls() - before} handler calls of 80")
+    return right
+
+
+def test_command_buffers(suite):
+    name = "recorded in CUDA graphs by XLA"
+    if DEVICE == "cpu":
+        suite.skip(name, "needs a CUDA device")
+        return
+    flags = "--xla_gpu_enable_command_buffer=FUSION,CUSTOM_CALL --xla_gpu_graph_min_graph_size=1"
+    result = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--recorded"], capture_output=True, text=True,
+                            timeout=60, env={**os.environ, "XLA_FLAGS": flags})
+    said = [line for line in result.stdout.splitlines() if "handler calls" in line]
+    suite.results["command_buffers"] = {"flags": flags, "said": said, "stderr": result.stderr[-2000:] if not said else ""}
+    print(f"  {flags}: {said or result.stderr[-1000:]}")
+    suite.check(f"{name}: values", result.returncode == 0 and said and said[0].startswith("right True"), result.stderr[-2000:])
+    if said and said[0].endswith(" 80 handler calls of 80"):
+        suite.skip(f"{name}: replayed", "this XLA called every time, so nothing was recorded")
+    elif said:
+        suite.check(f"{name}: replayed without a call", int(said[0].split()[2]) < 80, said)
+
+
+def test_cost(suite):
+    x, residual, weight = normal((1, 64), "bfloat16", 90), normal((1, 64), "bfloat16", 91), normal((64,), "bfloat16", 92)
+
+    def plain(a, w):
+        wide = a.astype(jnp.float32)
+        return (wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + EPS)).astype(a.dtype) * w
+
+    def chain(norm):
+        def run(a, w):
+            for _ in range(65):
+                a = norm(a, w)
+            return a
+        return jax.jit(run)
+
+    count = 200 if DEVICE == "cuda" else 1000
+    ours, theirs = jax.jit(lambda a, w: fj.rms_norm(a, w, EPS)), jax.jit(plain)
+    add = jax.jit(lambda a, r, w: fj.add_rms_norm(a, r, w, EPS))
+    for name, call in (("jit(rms_norm), waited for", lambda: ours(x, weight).block_until_ready()),
+                       ("jit of the same in jnp, waited for", lambda: theirs(x, weight).block_until_ready()),
+                       ("jit(add_rms_norm), waited for", lambda: jax.block_until_ready(add(x, residual, weight)))):
+        call()
+        suite.cost(name, best_us(call, count))
+    one, many = ours, chain(lambda a, w: fj.rms_norm(a, w, EPS))
+    many(x, weight).block_until_ready()
+    long = best_us(lambda: many(x, weight).block_until_ready(), 50)
+    short = best_us(lambda: one(x, weight).block_until_ready(), 50)
+    suite.cost("one more rms_norm inside a compiled program", (long - short) / 64)
+    suite.check("costs were measured", len(suite.results["costs_us"]) == 4)
+
+
+def test_readme(suite):
+    run_readme(suite, Path(__file__).resolve().parent)
+
+
+def main():
+    global jax, jnp, np, fj, direct, DEVICE
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so (default: FASTNORM_XLA_LIBRARY)")
+    parser.add_argument("--devmem", type=Path, help="libfastnorm_devmem.so, for --device cuda")
+    parser.add_argument("--recorded", action="store_true", help="run the program for XLA's command buffers only")
+    options = parser.parse_args()
+    DEVICE = options.device
+    library = use_library(options)
+    if options.plugin:
+        os.environ["FASTNORM_XLA_LIBRARY"] = str(options.plugin.resolve())
+    os.environ["JAX_PLATFORMS"] = DEVICE
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    suite = Suite("jax", options)
+    why = missing()
+    if why is None:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        import jaxlib.version
+        suite.results["versions"] = {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__, "numpy": np.__version__}
+        try:
+            suite.results["device"] = jax.devices()[0].device_kind
+        except Exception as error:  # of several kinds
+            why = f"JAX has no {DEVICE} device here: {error}".replace("\n", " ")
+    if why:
+        suite.skip("JAX functions", why)
+        suite.write()
+        suite.finish()
+    sys.path.append(str(Path(__file__).resolve().parent))
+    import fastnorm_jax as fj
+    if options.recorded:
+        sys.exit(0 if recorded_program() else 1)
+    direct = Direct(library, DEVICE == "cuda", options.devmem) if DEVICE == "cpu" or options.devmem else None
+    print(f"{library}, jax {jax.__version__}, {suite.results['device']}", flush=True)
+    suite.run([test_rms_norm, test_layer_norm, test_add, test_in_place, test_vmap, test_quantised, test_errors,
+               test_no_backward, test_readme, test_threads, test_memory, test_cost, test_command_buffers,
+               *([test_handlers_for_cuda] if DEVICE == "cpu" else [])])
+    suite.finish()
+
+
+main()

@@ -1,0 +1,665 @@
+#!/usr/bin/env python3
+"""Tests of the PyTorch operators, on the CPU or a CUDA device. The last line is the count.
+
+Every value is compared with double precision, within the bounds of its error, and its bits with those of
+the C ABI called directly. Run with a Python that has PyTorch and NumPy.
+"""
+
+import importlib.util
+import itertools
+import os
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
+
+EPS = 1e-5
+
+
+def missing():
+    """Why there is nothing to test here; None if there is."""
+    # This folder is called torch, too, so a package is one only if it has a file.
+    for name in ("torch", "numpy"):
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:
+            return f"no {name} in {sys.executable}"
+    return None
+
+
+# --- helpers ---
+
+
+def name_of(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def f64(t):
+    return None if t is None else t.detach().to("cpu", torch.float64).numpy()
+
+
+def bits(t):
+    """The bytes of a tensor, as one."""
+    t = t.detach().cpu().contiguous()
+    return t.view(torch.uint8).numpy().tobytes() if t.numel() else b""
+
+
+def normal(shape, dtype, seed, scale=1.0, offset=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(shape, generator=generator) * scale + offset).to(dtype).to(DEVICE)
+
+
+def view(t):
+    return View(t.data_ptr(), ft._DTYPES[t.dtype], t.shape, t.stride(), t.element_size())
+
+
+class Direct:
+    """The C ABI by ctypes, without what the module keeps."""
+
+    def __init__(self):
+        self.context = ft._c.Context(ft._library, ft._c.CUDA if DEVICE.type == "cuda" else ft._c.CPU, 0)
+
+    def run(self, kind, **fields):
+        fields = {name: view(v) if isinstance(v, torch.Tensor) else v for name, v in fields.items()}
+        stream = torch.cuda.current_stream().cuda_stream if DEVICE.type == "cuda" else None
+        self.context.call(kind, stream, **fields).run()
+
+    def error(self, kind, **fields):
+        try:
+            self.run(kind, **fields)
+        except ft.FastnormError as error:
+            return str(error)
+        return "success"
+
+
+def needs_cuda(suite, name):
+    if DEVICE.type == "cuda":
+        return False
+    suite.skip(name, "needs a CUDA device")
+    return True
+
+
+# --- values ---
+
+SHAPES = [((5, 64), (64,)), ((3, 1000), (1000,)), ((2, 3, 4, 129), (4, 129)), ((7, 4096), (4096,)), ((1, 20000), (20000,)),
+          ((300, 8), (8,))]
+
+
+def dtypes():
+    return torch.float32, torch.float16, torch.bfloat16
+
+
+def test_rms_norm(suite):
+    for (shape, weight_shape), dtype, wide in itertools.product(SHAPES, dtypes(), (False, True)):
+        if wide and dtype == torch.float32:
+            continue
+        name = f"rms_norm {name_of(dtype)} {list(shape)}{' f32 weight' if wide else ''}"
+        x = normal(shape, dtype, 1, 2.0, 0.25)
+        weight = normal(weight_shape, torch.float32 if wide else dtype, 2, 0.2, 1.0)
+        for options in ({}, {"weight_offset": 1.0}, {"rounding": "normalized"}):
+            y = ft.rms_norm(x, weight, EPS, **options)
+            exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=name_of(dtype), **options)
+            label = f"{name} {options or ''}".strip()
+            suite.check(f"{label}: double precision", y.dtype == dtype and exact.holds(f64(y)))
+            wanted = torch.empty_like(y)
+            direct.run(ft._c.RMS, x=x, weight=weight, y=wanted, eps=EPS,
+                       weight_offset=options.get("weight_offset", 0.0), rounding=int("rounding" in options))
+            suite.check(f"{label}: bits of the C ABI", bits(y) == bits(wanted))
+    x = normal((4, 96), torch.bfloat16, 3)
+    suite.check("rms_norm without weight", Exact("rms", f64(x), eps=EPS, dtype="bfloat16").holds(
+        f64(ft.rms_norm(x, eps=EPS))))
+    weight = normal((96,), torch.bfloat16, 4)
+    stepped = ft.rms_norm(x, weight, rounding="every_step")
+    wanted = torch.empty_like(stepped)
+    direct.run(ft._c.RMS, x=x, weight=weight, y=wanted, eps=1e-6, rounding=2)
+    suite.check("rms_norm every_step: bits of the C ABI", bits(stepped) == bits(wanted))
+
+
+def test_layer_norm(suite):
+    for (shape, weight_shape), dtype in itertools.product(SHAPES, dtypes()):
+        name = f"layer_norm {name_of(dtype)} {list(shape)}"
+        x = normal(shape, dtype, 5, 2.0, 0.5)
+        weight, bias = normal(weight_shape, dtype, 6, 0.2, 1.0), normal(weight_shape, dtype, 7)
+        y = ft.layer_norm(x, weight, bias, EPS)
+        exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype=name_of(dtype))
+        suite.check(f"{name}: double precision", y.dtype == dtype and exact.holds(f64(y)))
+        wanted = torch.empty_like(y)
+        direct.run(ft._c.LAYER, x=x, weight=weight, bias=bias, y=wanted, eps=EPS)
+        suite.check(f"{name}: bits of the C ABI", bits(y) == bits(wanted))
+
+
+def test_add(suite):
+    for (shape, weight_shape), dtype, wide in itertools.product(SHAPES, dtypes(), (False, True)):
+        if wide and dtype == torch.float32:
+            continue
+        name = f"add_rms_norm {name_of(dtype)} {list(shape)}{' f32 residual' if wide else ''}"
+        x, weight = normal(shape, dtype, 8), normal(weight_shape, dtype, 9, 0.2, 1.0)
+        residual = normal(shape, torch.float32 if wide else dtype, 10, 3.0)
+        kept = residual.clone()
+        y, total = ft.add_rms_norm(x, residual, weight, EPS)
+        exact = Exact("rms", f64(x), f64(weight), residual=f64(residual), eps=EPS, dtype=name_of(dtype))
+        suite.check(f"{name}: double precision", exact.holds(f64(y)))
+        suite.check(f"{name}: the sum", total.dtype == residual.dtype and
+                    (f64(total) == round_to(exact.sums, name_of(residual.dtype))).all())
+        suite.check(f"{name}: inputs unchanged", torch.equal(residual, kept))
+        wanted, wanted_sum = torch.empty_like(y), torch.empty_like(total)
+        direct.run(ft._c.RMS, x=x, residual=residual, weight=weight, y=wanted, residual_out=wanted_sum, eps=EPS)
+        suite.check(f"{name}: bits of the C ABI", bits(y) == bits(wanted) and bits(total) == bits(wanted_sum))
+        address, counted = residual.data_ptr(), residual._version
+        in_place = ft.fused_add_rms_norm(x, residual, weight, EPS)
+        suite.check(f"fused_{name}: same bits, in place", bits(in_place) == bits(y) and bits(residual) == bits(total)
+                    and residual.data_ptr() == address)
+        suite.equal(f"fused_{name}: autograd's version of residual", residual._version, counted + 1)
+        with torch.inference_mode():
+            ft.fused_add_rms_norm(x, residual, weight, EPS)
+            ft.fused_add_rms_norm(x, residual.clone(), weight, EPS)  # one that has no version
+        suite.equal(f"fused_{name}: the same in inference mode", residual._version, counted + 2)
+
+
+def quant_cases():
+    e4m3, e5m2 = torch.float8_e4m3fn, torch.float8_e5m2
+    return (("per_row", 0, e4m3), ("per_row", 0, e5m2), ("per_row", 0, torch.int8), ("per_block", 64, e4m3),
+            ("per_block", 128, torch.int8), ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, torch.uint8))
+
+
+def test_quantised(suite):
+    for (scheme, block, dtype), source in itertools.product(quant_cases(), (torch.bfloat16, torch.float32)):
+        name = f"rms_norm_quant {scheme} {block or ''} {name_of(dtype)} of {name_of(source)}"
+        x, weight = normal((6, 320), source, 11), normal((320,), source, 12, 0.2, 1.0)
+        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4").index(scheme)
+        like = ft._quant_outputs(x, scheme, block, dtype)
+        fields = {"x": x, "weight": weight, "eps": EPS, "quant_scheme": number, "quant_block_size": block,
+                  "quantized": like[0], "scale": like[1]}
+        said = direct.error(ft._c.RMS, **fields)
+        if said != "success":  # a device that does not quantise says so, in the same words
+            suite.check(f"{name}: unsupported", "FASTNORM_ERROR_UNSUPPORTED" in said, said)
+            suite.raises(f"{name}: the library's text", RuntimeError, said,
+                         lambda: ft.rms_norm_quant(x, weight, EPS, scheme=scheme, block_size=block, dtype=dtype))
+            continue
+        codes, scale = ft.rms_norm_quant(x, weight, EPS, scheme=scheme, block_size=block, dtype=dtype)
+        suite.check(f"{name}: bits of the C ABI", bits(codes) == bits(like[0]) and bits(scale) == bits(like[1]))
+        fp4 = scheme == "nvfp4"
+        numbers = unpack_e2m1(codes.cpu().numpy()) if fp4 else f64(codes)
+        form = "float4_e2m1fn" if fp4 else name_of(dtype)
+        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16}[scheme]
+        scales = f64(scale.float())
+        exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=name_of(source))
+        wrong = exact.holds_scales(scales, form, columns, scheme)
+        suite.check(f"{name}: scales", not wrong, wrong)
+        wrong = exact.holds_codes(numbers, scales, form, columns)
+        suite.check(f"{name}: codes", not wrong, wrong)
+        residual = normal((6, 320), source, 13)
+        _, total = ft.add_rms_norm(x, residual, weight, EPS)
+        want = ft.rms_norm_quant(total, weight, EPS, scheme=scheme, block_size=block, dtype=dtype)
+        got = ft.fused_add_rms_norm_quant(x, residual, weight, EPS, scheme=scheme, block_size=block, dtype=dtype,
+                                          residual_rounding="before_statistics")
+        suite.check(f"fused_add_{name}: as of the sum", bits(residual) == bits(total)
+                    and all(bits(a) == bits(b) for a, b in zip(got, want)))
+
+
+def test_edges(suite):
+    x = normal((0, 64), torch.float32, 14)
+    suite.equal("no rows", tuple(ft.rms_norm(x, normal((64,), torch.float32, 15)).shape), (0, 64))
+    one = normal((64,), torch.float16, 16)
+    suite.check("rank 1", Exact("rms", f64(one)[None], eps=EPS, dtype="float16").holds(f64(ft.rms_norm(one, eps=EPS))[None]))
+    words = {f"{i}": ft.rms_norm(normal((2, 8 + i), torch.float32, i)) for i in range(ft._MAX_CALLS + 8)}
+    suite.check("as many shapes as one likes", len(words) == ft._MAX_CALLS + 8 and
+                0 < len(ft._calls.made) <= ft._MAX_CALLS)
+
+
+# --- views ---
+
+
+def test_strided_views(suite):
+    heads, kv, n = 4, 2, 64
+    for dtype in dtypes():
+        label = f"QKV slice, {name_of(dtype)}"
+        fused = normal((6, (heads + 2 * kv) * n), dtype, 17)
+        kept = fused.clone()
+        query = fused[:, :heads * n].view(6, heads, n)
+        weight = normal((n,), dtype, 18, 0.2, 1.0)
+        y = ft.rms_norm(query, weight, EPS)
+        suite.check(f"{label}: as of a copy", bits(y) == bits(ft.rms_norm(query.contiguous(), weight, EPS)))
+        suite.check(f"{label}: the output is compact", y.is_contiguous())
+        x = normal((6, heads, n), dtype, 19)
+        total = ft.add_rms_norm(x, query.contiguous(), weight, EPS)[1]
+        ft.fused_add_rms_norm(x, query, weight, EPS)
+        suite.check(f"{label}: the residual is written where it lies", torch.equal(query, total)
+                    and torch.equal(fused[:, heads * n:], kept[:, heads * n:]) and not torch.equal(fused, kept))
+    x = normal((5, 8, 96), torch.float32, 20)
+    suite.check("dimensions in another order", bits(ft.rms_norm(x.transpose(0, 1))) ==
+                bits(ft.rms_norm(x.transpose(0, 1).contiguous())))
+    weights = normal((8, 96), torch.float32, 35)
+    mapped = torch.func.vmap(ft.rms_norm)(x.transpose(0, 1), weights)
+    suite.check("torch.func.vmap", all(bits(mapped[i]) == bits(ft.rms_norm(x[:, i], weights[i])) for i in range(8)))
+    row = normal((96,), torch.float32, 21)
+    suite.check("a broadcast input", bits(ft.rms_norm(row.expand(7, 96))) == bits(ft.rms_norm(row.repeat(7, 1))))
+    suite.check("an odd offset", bits(ft.rms_norm(x[0, 1:, 1:])) == bits(ft.rms_norm(x[0, 1:, 1:].contiguous())))
+    if not needs_cuda(suite, "memory that a strided view takes"):
+        big = normal((4096, 3 * 1024), torch.bfloat16, 22)
+        part = big[:, 1024:2048]
+        ft.rms_norm(part)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        y = ft.rms_norm(part)
+        suite.equal("memory that a strided view takes: y alone", torch.cuda.max_memory_allocated() - before,
+                    y.numel() * y.element_size())
+
+
+def test_dlpack(suite):
+    host = torch.from_numpy(numpy.linspace(-2, 3, 3 * 64, dtype=numpy.float32).reshape(3, 64))
+    wanted = bits(ft.rms_norm(host.to(DEVICE)))
+    array = host.numpy()
+    suite.check("NumPy by DLPack", bits(ft.rms_norm(torch.from_dlpack(array))) == bits(ft.rms_norm(host)))
+    for module, make in (("cupy", lambda m: m.asarray(array)), ("jax", lambda m: m.numpy.asarray(array))):
+        found = importlib.util.find_spec(module)
+        if found is None or found.origin is None:
+            suite.skip(f"{module} by DLPack", "not installed")
+            continue
+        if module == "cupy" and DEVICE.type == "cpu":
+            suite.skip("cupy by DLPack", "needs a CUDA device")
+            continue
+        package = importlib.import_module(module)
+        if module == "jax":
+            importlib.import_module("jax.numpy")
+        made = make(package)
+        x = torch.from_dlpack(made)
+        if module == "jax" and x.device.type != DEVICE.type:
+            suite.skip(f"jax on {DEVICE.type} by DLPack", f"this jax has its arrays on {x.device.type}")
+            continue
+        suite.check(f"{module} by DLPack: the same memory", x.data_ptr() == torch.from_dlpack(made).data_ptr())
+        suite.check(f"{module} by DLPack: on {x.device.type}", bits(ft.rms_norm(x)) == wanted)
+
+
+# --- errors ---
+
+
+def test_errors(suite):
+    x, weight = normal((4, 64), torch.float32, 23), normal((64,), torch.float32, 24)
+    y = torch.empty_like(x)
+    half = weight.half()
+    for name, call, kind, fields in (
+        ("another length of weight", lambda: ft.rms_norm(x, weight[:63]), "SHAPE", {"x": x, "weight": weight[:63], "y": y}),
+        ("a weight of f16 with x of f32", lambda: ft.rms_norm(x, half), "DTYPE", {"x": x, "weight": half, "y": y}),
+        ("float64", lambda: ft.rms_norm(x.double()), "DTYPE", {"x": x.double(), "y": y.double()}),
+        ("columns that are not contiguous", lambda: ft.rms_norm(x.t()), "LAYOUT", {"x": x.t(), "y": torch.empty(64, 4).to(x)}),
+        ("a negative eps", lambda: ft.rms_norm(x, weight, -1.0), "ARGUMENT", {"x": x, "weight": weight, "y": y, "eps": -1.0}),
+        ("eps that is NaN", lambda: ft.rms_norm(x, weight, float("nan")), "ARGUMENT",
+         {"x": x, "weight": weight, "y": y, "eps": float("nan")}),
+        ("no dimension", lambda: ft.rms_norm(x[0, 0]), "SHAPE", {"x": x[0, 0], "y": y[0, 0]}),
+        ("five dimensions", lambda: ft.rms_norm(x.view(1, 1, 1, 4, 64)), "SHAPE",
+         {"x": x.view(1, 1, 1, 4, 64), "y": y.view(1, 1, 1, 4, 64)}),
+        ("rows of no elements", lambda: ft.rms_norm(x[:, :0]), "SHAPE", {"x": x[:, :0], "y": y[:, :0].contiguous()}),
+        ("a residual that overlaps itself", lambda: ft.fused_add_rms_norm(x, weight.expand(4, 64)), "LAYOUT",
+         {"x": x, "residual": weight.expand(4, 64), "residual_out": weight.expand(4, 64), "y": y}),
+        ("a residual of another shape", lambda: ft.fused_add_rms_norm(x, x[:3].clone()), "SHAPE",
+         {"x": x, "residual": x[:3], "residual_out": x[:3], "y": y}),
+    ):
+        fields = {"eps": 1e-6, **fields}
+        text = direct.error(ft._c.RMS, **fields)
+        suite.check(f"{name}: status", text.startswith(f"FASTNORM_ERROR_{kind}"), text)
+        suite.raises(name, RuntimeError, text, call)
+    suite.raises("block_size 65", RuntimeError, "FASTNORM_ERROR_", lambda: ft.rms_norm_quant(x, scheme="per_block", block_size=65))
+    suite.raises("a complex dtype", RuntimeError, "complex64", lambda: ft.rms_norm(x.to(torch.complex64)))
+    suite.raises("an unknown rounding", ValueError, "once, normalized, every_step", lambda: ft.rms_norm(x, rounding="up"))
+    suite.raises("an unknown scheme", ValueError, "required: one of", lambda: ft.rms_norm_quant(x, scheme="fp2"))
+    suite.raises("no tensor", RuntimeError, "", lambda: ft.rms_norm([1.0, 2.0]))
+    if not needs_cuda(suite, "a weight in host memory"):
+        suite.raises("a weight in host memory", RuntimeError, "FASTNORM_ERROR_DEVICE", lambda: ft.rms_norm(x, weight.cpu()))
+    suite.check("after errors the next call is fine", Exact("rms", f64(x), f64(weight), eps=EPS).holds(
+        f64(ft.rms_norm(x, weight, EPS))))
+
+
+def test_no_backward(suite):
+    x, weight = normal((4, 64), torch.float32, 25), normal((64,), torch.float32, 26)
+    grad = x.clone().requires_grad_()
+    said = "has no backward yet"
+    suite.raises("x requires grad", RuntimeError, f"fastnorm::rms_norm {said}", lambda: ft.rms_norm(grad, weight))
+    suite.raises("weight requires grad", RuntimeError, f"fastnorm::layer_norm {said}",
+                 lambda: ft.layer_norm(x, torch.nn.Parameter(weight)))
+    suite.raises("residual requires grad", RuntimeError, f"fastnorm::fused_add_rms_norm {said}",
+                 lambda: ft.fused_add_rms_norm(x, grad.clone()))
+    with torch.no_grad():
+        y = ft.rms_norm(grad, weight)
+    suite.check("fine under no_grad", not y.requires_grad and bits(y) == bits(ft.rms_norm(x, weight)))
+    torch._dynamo.reset()
+    suite.raises("x requires grad, compiled", RuntimeError, said,
+                 lambda: torch.compile(lambda a: ft.rms_norm(a, weight), fullgraph=True, backend="aot_eager")(grad))
+    suite.raises("torch.func.grad", RuntimeError, said, lambda: torch.func.grad(lambda a: ft.rms_norm(a, weight).sum())(x))
+    suite.raises("torch.func.jvp", RuntimeError, "no forward derivative yet",
+                 lambda: torch.func.jvp(lambda a: ft.rms_norm(a, weight), (x,), (x,)))
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        suite.raises("a dual tensor", RuntimeError, "no forward derivative yet", lambda: ft.add_rms_norm(x, dual, weight))
+        suite.check("a tensor beside a dual one", bits(ft.rms_norm(x, weight)) == bits(y))
+    residual = normal((4, 64), torch.float32, 27).requires_grad_()
+    inner = residual * 1.0
+    loss = (inner * inner).sum()
+    with torch.no_grad():
+        ft.fused_add_rms_norm(x, inner, weight)
+    suite.raises("autograd sees that residual has changed", RuntimeError, "modified by an inplace operation", loss.backward)
+
+
+# --- torch.library and torch.compile ---
+
+
+def test_opcheck(suite):
+    x, residual, weight = (normal((4, 64), torch.bfloat16, 28), normal((4, 64), torch.bfloat16, 29),
+                           normal((64,), torch.bfloat16, 30))
+    quant = ("mxfp8", 0, torch.float8_e4m3fn)
+    ops = torch.ops.fastnorm
+    cases = [("rms_norm", (x, weight, EPS, 0.0, "once")), ("rms_norm", (x, None, EPS, 0.0, "every_step")),
+             ("layer_norm", (x, weight, weight, EPS, "once")),
+             ("add_rms_norm", (x, residual, weight, EPS, 1.0, "once", "exact")),
+             ("fused_add_rms_norm", (x, residual, weight, EPS, 0.0, "once", "exact")),
+             ("fused_add_rms_norm", (x[:, :32], residual[:, 16:48], weight[:32], EPS, 0.0, "once", "exact"))]
+    unsupported = quantising_unsupported()
+    if unsupported:
+        suite.skip("opcheck of quantised outputs", unsupported)
+    else:
+        cases += [("rms_norm_quant", (x, weight, EPS, 0.0, "once", *quant)),
+                  ("fused_add_rms_norm_quant", (x, residual, weight, EPS, 0.0, "once", "exact", *quant))]
+    for i, (name, args) in enumerate(cases):
+        found = torch.library.opcheck(getattr(ops, name).default, args, raise_exception=False)
+        suite.check(f"opcheck {i} of {name}", len(found) == 4 and all(v == "SUCCESS" for v in found.values()), found)
+
+
+def quantising_unsupported():
+    try:
+        ft.rms_norm_quant(normal((2, 64), torch.bfloat16, 0), scheme="mxfp8")
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def block(x, residual, weight):
+    """What surrounds a norm in a model: pointwise work that the compiler fuses, before and after."""
+    y = ft.fused_add_rms_norm(x * 2, residual, weight, EPS)
+    z, total = ft.add_rms_norm(y + 1, residual, weight, EPS)
+    return ft.layer_norm(z, weight, weight, EPS) + total
+
+
+def test_compile(suite):
+    backends = ["eager", "aot_eager"]
+    if DEVICE.type == "cpu" and shutil.which("g++") is None:
+        suite.skip("compile, inductor", "no C++ compiler for it")
+    else:
+        backends.append("inductor")
+    weight = normal((64,), torch.float32, 31, 0.2, 1.0)
+    for backend in backends:
+        torch._dynamo.reset()
+        # Without a word about it the second number of rows makes the compiler take them for a variable.
+        compiled = torch.compile(block, fullgraph=True, backend=backend, dynamic=True if backend == "inductor" else None)
+        for rows in (4, 9, 17):
+            x, residual = normal((rows, 64), torch.float32, 32), normal((rows, 64), torch.float32, 33)
+            ours, theirs = residual.clone(), residual.clone()
+            want, got = block(x, ours, weight), compiled(x, theirs, weight)
+            suite.check(f"compile, {backend}, {rows} rows", torch.allclose(want, got, rtol=1e-5, atol=1e-5))
+            suite.check(f"compile, {backend}, {rows} rows: residual", bits(ours) == bits(theirs))
+    torch._dynamo.reset()
+    fused = normal((6, 192), torch.float32, 34)
+    views = torch.compile(lambda q, w: ft.rms_norm(q[:, 64:128], w, EPS), fullgraph=True, backend=backends[-1])
+    suite.check("compile, a strided view", bits(views(fused, weight)) == bits(ft.rms_norm(fused[:, 64:128], weight, EPS)))
+    torch._dynamo.reset()
+    suite.raises("compile, the library's error", RuntimeError, "FASTNORM_ERROR_SHAPE",
+                 lambda: torch.compile(lambda a: ft.rms_norm(a, weight[:5]), fullgraph=True, backend="aot_eager")(fused))
+
+
+# --- threads ---
+
+
+def test_threads(suite):
+    """Threads that norm, each on a stream of its own on a GPU, and provoke errors of their own. Two each have the
+    same shapes, and the interpreter changes threads as often as it can."""
+    rounds, wrong, done = 60, [], []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def work(index):
+        n = 32 * (index // 2 + 1)
+        x, weight = normal((8, n), torch.bfloat16, index), normal((n,), torch.bfloat16, 40)
+        stream = torch.cuda.Stream() if DEVICE.type == "cuda" else None
+        if stream:
+            stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(stream) if stream else torch.no_grad():
+            want = bits(ft.rms_norm(x, weight))
+            for _ in range(rounds):
+                if bits(ft.rms_norm(x, weight)) != want:
+                    wrong.append(f"thread {index}: other bits")
+                try:
+                    ft.rms_norm(x, weight[:index + 1])
+                    wrong.append(f"thread {index}: no error")
+                except RuntimeError as error:
+                    if f"{index + 1}" not in str(error) or "SHAPE" not in str(error):
+                        wrong.append(f"thread {index}: {error}")
+        exact = Exact("rms", f64(x), f64(weight), eps=1e-6, dtype="bfloat16")
+        if not exact.holds(f64(ft.rms_norm(x, weight))):
+            wrong.append(f"thread {index}: wrong")
+        done.append(index)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    sys.setswitchinterval(interval)
+    suite.check("8 threads, one context", not wrong and len(done) == 8, wrong[:3] or done)
+
+
+def test_memory(suite):
+    x, weight = normal((2, 64), torch.float32, 45), normal((64,), torch.float32, 46)
+
+    def fail():
+        try:
+            ft.rms_norm(x, weight[:63])
+        except RuntimeError:
+            pass
+
+    for name, call, count in (("calls", lambda: ft.rms_norm(x, weight), 30000), ("errors", fail, 5000)):
+        grown = growth_kib(call, count)
+        suite.check(f"memory after {count} {name}", grown < 1024, f"{grown} KiB more")
+
+
+# --- CUDA ---
+
+
+class Shape:
+    """What the module asks of a tensor on a CUDA device, with an address but no memory."""
+
+    def __init__(self, shape, dtype=None, address=1 << 20, device=0):
+        self.shape, self.dtype, self.address, self.device = torch.Size(shape), dtype or torch.bfloat16, address, device
+        self.strides = torch.empty(self.shape, device="meta").stride()
+
+    def get_device(self):
+        return self.device
+
+    def data_ptr(self):
+        return self.address
+
+    def stride(self):
+        return self.strides
+
+
+def test_dry_run(suite):
+    """The way to a launch on a GPU, which need not be there, up to the launch itself."""
+    device = 7
+    try:
+        dry = ft._c.Context(ft._library, ft._c.CUDA, device, dry_run_capability=90)
+    except ft.FastnormError as error:
+        suite.skip("dry run", str(error))
+        return
+    kept, ft._raw_stream = ft._raw_stream, lambda device: 0x1230 + device
+    ft._contexts[device] = dry
+    options = ft._options(ft._c.RMS, EPS, 0.0, "once")
+    x, weight, y = Shape((64, 4096), device=device), Shape((4096,), None, 2 << 20, device), Shape((64, 4096), None, 4 << 20, device)
+    names = ("x", "weight", "y")
+    try:
+        ft._run(options, names, (x, weight, y))
+        suite.cost("a call for a GPU without its launch (dry run)", best_us(lambda: ft._run(options, names, (x, weight, y)), 2000))
+        call = ft._calls.made[next(reversed(ft._calls.made))]
+        info = ft._c.Info(struct_size=ft._c.ctypes.sizeof(ft._c.Info))
+        ft._library.check(ft._library.c.fastnorm_norm_query(dry.handle, call.args, info))
+        suite.check("dry run: a CUDA kernel, one launch", info.launches == 1 and b"rms" in info.kernel and info.threads_per_row > 1,
+                    info.kernel)
+        moved = Shape((64, 4096), None, 8 << 20, device)
+        ft._run(options, names, (moved, weight, y))
+        suite.equal("dry run: the address of the next call", call.structs[0].data, moved.address)
+        suite.raises("dry run: a weight in host memory", RuntimeError, "FASTNORM_ERROR_DEVICE",
+                     lambda: ft._run(options, names, (x, Shape((4096,), device=-1), y)))
+        suite.raises("dry run: a weight on another GPU", RuntimeError, "FASTNORM_ERROR_DEVICE",
+                     lambda: ft._run(options, names, (x, Shape((4096,), device=6), y)))
+        suite.raises("dry run: overlap", RuntimeError, "FASTNORM_ERROR_LAYOUT",
+                     lambda: ft._run(options, names, (x, weight, Shape((64, 4096), None, x.address + 4096, device))))
+    finally:
+        ft._raw_stream = kept
+        del ft._contexts[device]
+        ft._calls.made.clear()
+
+
+def test_streams(suite):
+    if needs_cuda(suite, "a side stream behind a long kernel"):
+        return
+    x, weight = normal((64, 4096), torch.bfloat16, 50), normal((4096,), torch.bfloat16, 51)
+    want = bits(ft.rms_norm(x, weight))
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    late = torch.zeros_like(x)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(400_000_000)  # cycles: some 200 ms
+        late.copy_(x)
+        start = time.perf_counter()
+        y = ft.rms_norm(late, weight)
+        taken = time.perf_counter() - start
+        running = not side.query()
+    suite.check("a side stream behind a long kernel: the call returns at once", running and taken < 0.05,
+                f"took {taken} s, still running: {running}")
+    side.synchronize()
+    suite.check("a side stream behind a long kernel: in order", bits(y) == want)
+
+
+def test_capture(suite):
+    if needs_cuda(suite, "graph capture and replay"):
+        return
+    weight = normal((4096,), torch.bfloat16, 52)
+    x, residual = normal((16, 4096), torch.bfloat16, 53), normal((16, 4096), torch.bfloat16, 54)
+    start = residual.clone()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        ft.fused_add_rms_norm(x, residual, weight, EPS)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = ft.fused_add_rms_norm(x, residual, weight, EPS)
+    for i in range(3):
+        x.copy_(normal((16, 4096), torch.bfloat16, 60 + i))
+        residual.copy_(start)
+        graph.replay()
+        torch.cuda.synchronize()
+        want, total = ft.add_rms_norm(x, start, weight, EPS)
+        suite.check(f"graph replay {i}", bits(y) == bits(want) and bits(residual) == bits(total))
+
+
+def test_reduced_overhead(suite):
+    """torch.compile's own use of CUDA graphs."""
+    if needs_cuda(suite, "compile with CUDA graphs"):
+        return
+    torch._dynamo.reset()
+    weight = normal((64,), torch.float32, 55, 0.2, 1.0)
+
+    def pure(x, residual):
+        y, total = ft.add_rms_norm(x * 2, residual, weight, EPS)
+        return ft.rms_norm(y + total, weight, EPS)
+
+    compiled = torch.compile(pure, fullgraph=True, mode="reduce-overhead")
+    calls, run = [0], ft._run
+
+    def counted(*arguments):
+        calls[0] += 1
+        run(*arguments)
+
+    ft._run = counted
+    try:
+        for i in range(6):  # the first calls warm up and record, the later ones replay
+            torch.compiler.cudagraph_mark_step_begin()
+            x, residual = normal((8, 64), torch.float32, 70 + i), normal((8, 64), torch.float32, 80 + i)
+            before = calls[0]
+            got = compiled(x, residual).clone()
+            made = calls[0] - before
+            suite.check(f"compile with CUDA graphs, call {i}", torch.allclose(pure(x, residual), got, rtol=1e-5, atol=1e-5))
+    finally:
+        ft._run = run
+    suite.equal("compile with CUDA graphs: calls of the library in a replay", made, 0)
+
+
+# --- cost ---
+
+
+def test_cost(suite):
+    """Host time of a call on tensors so small that the work itself is next to nothing."""
+    cuda = DEVICE.type == "cuda"
+    x, residual, weight = (normal((1, 64), torch.bfloat16, s) for s in (90, 91, 92))
+    weight, after = weight[0], torch.cuda.synchronize if cuda else lambda: None
+    y = torch.empty_like(x)
+    options, names = ft._options(ft._c.RMS, 1e-6, 0.0, "once"), ("x", "weight", "y")
+    call = ft._Call(options, names, (x, weight, y))  # of memory that stays
+    count = 300 if cuda else 3000
+    costs = {"fastnorm_norm by ctypes, struct kept": call.run,
+             "the same, struct found by shape, addresses set": lambda: ft._run(options, names, (x, weight, y)),
+             "rms_norm": lambda: ft.rms_norm(x, weight),
+             "fused_add_rms_norm": lambda: ft.fused_add_rms_norm(x, residual, weight),
+             "torch.nn.functional.rms_norm": lambda: torch.nn.functional.rms_norm(x, (64,), weight, 1e-6)}
+    for name, function in costs.items():
+        suite.cost(name, best_us(function, count, after))
+    with torch.inference_mode():
+        suite.cost("rms_norm, inference mode", best_us(lambda: ft.rms_norm(x, weight), count, after))
+    if cuda:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(100):
+                ft._run(options, names, (x, weight, y))
+        suite.cost("rms_norm, one of 100 in a replayed graph (with the GPU's time)",
+                   best_us(lambda: (graph.replay(), torch.cuda.synchronize()), 5) / 100)
+    suite.check("costs were measured", len(suite.results["costs_us"]) >= 6)
+
+
+def test_readme(suite):
+    run_readme(suite, Path(__file__).resolve().parent)
+
+
+def main():
+    global torch, numpy, ft, DEVICE, direct
+    options = arguments(__doc__.splitlines()[0]).parse_args()
+    library = use_library(options)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # test_dlpack's JAX leaves memory to PyTorch
+    suite = Suite("torch", options)
+    why = missing()
+    if why is None:
+        import numpy
+        import torch
+        suite.results["versions"] = {"torch": torch.__version__, "numpy": numpy.__version__, "cuda": torch.version.cuda}
+        if options.device == "cuda" and not torch.cuda.is_available():
+            why = "PyTorch has no CUDA device here"
+    if why:
+        suite.skip("PyTorch operators", why)
+        suite.write()
+        suite.finish()
+    sys.path.append(str(Path(__file__).resolve().parent))
+    import fastnorm_torch as ft
+    DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
+    suite.results["versions"]["libfastnorm"] = ft.version()
+    suite.results["device"] = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    direct = Direct()
+    print(f"{library}, libfastnorm {ft.version()}, torch {torch.__version__}, {suite.results['device']}", flush=True)
+    suite.run([test_rms_norm, test_layer_norm, test_add, test_quantised, test_edges, test_strided_views,
+               test_errors, test_threads, test_memory, test_dry_run, test_streams, test_capture, test_cost, test_no_backward, test_opcheck, test_compile,
+               test_readme, test_reduced_overhead, test_dlpack])
+    suite.finish()
+
+
+main()
