@@ -185,6 +185,101 @@ static void many(void) {
   expect_result();
 }
 
+/* Query and key heads of a fused buffer, with weights of their own, in one launch: as in two. */
+static void heads_in_one_launch(void) {
+  enum { kTokens = 33, kHeads = 12, kQuery = 8, kKey = 2, kSize = 128 };
+  enum { kAll = kTokens * kHeads * kSize };
+  static uint16_t host[kAll], apart[kAll], together[kAll];
+  const int64_t shapes[2][3] = {{kTokens, kQuery, kSize}, {kTokens, kKey, kSize}};
+  uint16_t *buffer = NULL, *weights = NULL, host_weights[2 * kSize];
+  tensor_of view[2], weight[2];
+  fastnorm_norm_args args[2];
+  const fastnorm_norm_args* list[2];
+  fastnorm_info info = empty_info();
+  int i, untouched = 1;
+  for (i = 0; i < kAll; ++i) host[i] = (uint16_t)(0x3f00 + i * 2654435761u % 256);
+  for (i = 0; i < 2 * kSize; ++i) host_weights[i] = (uint16_t)(0x3f80 + i % 100);
+  if (!done(devmem_alloc(gpu, sizeof host, (void**)&buffer))) return;
+  if (!done(devmem_alloc(gpu, sizeof host_weights, (void**)&weights))) return;
+  done(devmem_upload(gpu, weights, host_weights, sizeof host_weights));
+  for (i = 0; i < 2; ++i) {
+    make_tensor(&view[i], buffer + (i == 0 ? 0 : kQuery * kSize), FASTNORM_DTYPE_BF16, 3,
+                shapes[i]);
+    view[i].strides[0] = kHeads * kSize;
+    view[i].tensor.device_type = FASTNORM_DEVICE_CUDA;
+    args[i] = empty_args();
+    args[i].eps = 1e-6f;
+    args[i].x = args[i].y = &view[i].tensor;
+    args[i].weight = make_vector(&weight[i], weights + i * kSize, FASTNORM_DTYPE_BF16, kSize);
+    weight[i].tensor.device_type = FASTNORM_DEVICE_CUDA;
+    list[i] = &args[i];
+  }
+  done(devmem_upload(gpu, buffer, host, sizeof host));
+  CHECK_OK(fastnorm_norm(context, &args[0], NULL, 0, NULL));
+  CHECK_OK(fastnorm_norm(context, &args[1], NULL, 0, NULL));
+  done(devmem_download(gpu, apart, buffer, sizeof apart));
+  done(devmem_upload(gpu, buffer, host, sizeof host));
+  CHECK_OK(fastnorm_norm_many_query(context, list, 2, &info));
+  CHECK(info.launches == 1);
+  CHECK_OK(fastnorm_norm_many_prepare(context, list, 2));
+  CHECK_OK(fastnorm_norm_many(context, list, 2, NULL, 0, NULL));
+  done(devmem_download(gpu, together, buffer, sizeof together));
+  CHECK(memcmp(apart, together, sizeof apart) == 0);
+  CHECK(memcmp(apart, host, kQuery * kSize * 2) != 0);
+  for (i = 0; i < kAll; ++i)
+    if (i / kSize % kHeads >= kQuery + kKey) untouched &= apart[i] == host[i];
+  CHECK(untouched); /* the value heads */
+  done(devmem_free(gpu, buffer));
+  done(devmem_free(gpu, weights));
+}
+
+/* A chain in which each kernel reads what the one before it wrote, started early or not, captured or not. */
+static void chain(void* stream, uint32_t flags) {
+  tensor_of tx, ty;
+  fastnorm_norm_args there = simple_args(&tx, &ty), back = there;
+  int i;
+  there.flags = back.flags = flags;
+  back.x = there.y;
+  back.y = there.x;
+  for (i = 0; i < 20; ++i) {
+    CHECK_OK(fastnorm_norm(context, &there, NULL, 0, stream));
+    CHECK_OK(fastnorm_norm(context, &back, NULL, 0, stream));
+  }
+  CHECK_OK(fastnorm_norm(context, &there, NULL, 0, stream));
+}
+
+static void dependent_launches(void) {
+  const uint32_t flags[] = {
+      0, FASTNORM_NORM_PDL_WAIT, FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER,
+      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_COLUMNS};
+  const size_t bytes = kCount * sizeof(float);
+  float *expected = (float*)malloc(bytes), *result = (float*)malloc(bytes);
+  void *stream = NULL, *captured = NULL;
+  int i, captures;
+  if (!done(devmem_stream_create(gpu, &stream))) return;
+  for (captures = 0; captures < 2; ++captures) {
+    for (i = 0; i < 4; ++i) {
+      done(devmem_upload(gpu, device_x, host_x, bytes));
+      done(devmem_fill(gpu, device_y, 0xff, bytes, NULL));
+      done(devmem_stream_synchronize(gpu, NULL));
+      if (captures && !done(devmem_capture_begin(gpu, stream))) break;
+      chain(stream, flags[i]);
+      if (captures) {
+        if (!done(devmem_capture_end(gpu, stream, &captured))) break;
+        done(devmem_graph_launch(gpu, captured, stream));
+      }
+      done(devmem_stream_synchronize(gpu, stream));
+      if (captures) done(devmem_graph_destroy(gpu, captured));
+      done(devmem_download(gpu, i == 0 && !captures ? expected : result, device_y, bytes));
+      CHECK((i == 0 && !captures) || memcmp(expected, result, bytes) == 0);
+    }
+  }
+  done(devmem_stream_destroy(gpu, stream));
+  done(devmem_upload(gpu, device_x, host_x, bytes));
+  free(expected);
+  free(result);
+}
+
 /* 2^31 elements and more: first, last and one row between must be right. */
 static void large(void) {
   const int64_t n = 1024, rows = ((int64_t)1 << 21) + 5;
@@ -225,6 +320,8 @@ void test_cuda(void) {
   two_devices();
   refused();
   many();
+  heads_in_one_launch();
+  dependent_launches();
   large();
   devmem_free(gpu, device_x);
   devmem_free(gpu, device_y);

@@ -47,6 +47,40 @@ static void plans(int32_t capability) {
   fastnorm_context_destroy(context);
 }
 
+/* Calls that share a kernel of short rows are one launch; others are not. */
+static void launches(int32_t capability) {
+  fastnorm_context* context = NULL;
+  tensor_of tx[3], ty[3];
+  fastnorm_norm_args args[3];
+  const fastnorm_norm_args* list[3];
+  const int64_t kColumns[3] = {128, 128, 8192};
+  fastnorm_info info = empty_info();
+  int i;
+  if (!CHECK_OK(create(FASTNORM_DEVICE_CUDA, capability, &context))) return;
+  for (i = 0; i < 3; ++i) {
+    args[i] = empty_args();
+    args[i].x = fake(&tx[i], (uintptr_t)(0x100000000000u + 0x10000000000u * (unsigned)i), 1000 << i,
+                     kColumns[i]);
+    args[i].y = fake(&ty[i], (uintptr_t)(0x200000000000u + 0x10000000000u * (unsigned)i), 1000 << i,
+                     kColumns[i]);
+    list[i] = &args[i];
+  }
+  CHECK_OK(fastnorm_norm_many_query(context, list, 2, &info));
+  CHECK(info.launches == 1);
+  CHECK_OK(fastnorm_norm_many_query(context, list, 3, &info));
+  CHECK(info.launches == 2); /* another length */
+  args[1].flags = FASTNORM_NORM_PDL_WAIT;
+  CHECK_OK(fastnorm_norm_many_query(context, list, 2, &info));
+  CHECK(info.launches == 2); /* one of them waits inside its kernel */
+  args[1].flags = 0;
+  args[1].weight_offset = 0;
+  args[1].rounding = FASTNORM_ROUND_NORMALIZED;
+  CHECK_OK(fastnorm_norm_many_query(context, list, 2, &info));
+  CHECK(info.launches == 2); /* another kernel */
+  CHECK_OK(fastnorm_norm_many(context, list, 3, NULL, 0, NULL));
+  fastnorm_context_destroy(context);
+}
+
 static void refusals(void) {
   fastnorm_context* context = NULL;
   CHECK_STATUS(create(FASTNORM_DEVICE_CUDA, 70, &context), FASTNORM_ERROR_UNSUPPORTED);
@@ -94,7 +128,10 @@ static void on_the_cpu(void) {
 void test_dry_run(void) {
   static const int32_t kCapabilities[] = {80, 86, 90, 100, 103, 120, 121};
   size_t i;
-  for (i = 0; i < sizeof kCapabilities / sizeof *kCapabilities; ++i) plans(kCapabilities[i]);
+  for (i = 0; i < sizeof kCapabilities / sizeof *kCapabilities; ++i) {
+    plans(kCapabilities[i]);
+    launches(kCapabilities[i]);
+  }
   refusals();
   checks();
   on_the_cpu();

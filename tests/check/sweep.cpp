@@ -86,8 +86,12 @@ class KernelSweep {
       std::byte* block = target_.memory->block(batch.bytes());
       target_.memory->upload(batch.fill(pass), batch.bytes());
       std::vector<std::string> findings(batch.cases().size());
-      for (size_t i = 0; i < batch.cases().size(); ++i) {
-        findings[i] = launch(batch.cases()[i], block, pass);
+      // Alone, then several to a call: kernels that take several at once must give the same.
+      const std::span<const PlacedCase> cases = batch.cases();
+      const size_t together = pass == 0 ? 1 : kMaxCalls;
+      for (size_t i = 0; i < cases.size(); i += together) {
+        const size_t count = std::min(together, cases.size() - i);
+        launch(cases.subspan(i, count), block, pass, &findings[i]);
       }
       target_.memory->download(batch.after(), batch.bytes());
       const std::vector<std::string> differences = batch.compare(same_bits_);
@@ -102,28 +106,40 @@ class KernelSweep {
     counts_->passed += std::count(bad.begin(), bad.end(), false);
   }
 
-  std::string launch(const PlacedCase& placed, std::byte* block, int pass) {
+  // Runs kMaxCalls cases at the most in one call; sets what is to be said of each.
+  void launch(std::span<const PlacedCase> cases, std::byte* block, int pass,
+              std::string* findings) {
     Device& device = *target_.devices[static_cast<size_t>(pass) % target_.devices.size()];
-    NormDesc desc;
-    NormPlan p;
+    NormDesc descs[kMaxCalls];
+    NormPlan plans[kMaxCalls];
+    NormCall calls[kMaxCalls];
+    size_t count = 0;
     Error error;
-    fastnorm_status status = plan(placed, block, device, &desc, &p, error);
-    if (status == FASTNORM_OK) {
-      if (pass > 0) vary(desc, &p);
-      const NormCall call = {&desc, &p};
-      status = device.run_norm({&call, 1}, nullptr, target_.memory->stream(pass), error);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      if (plan(cases[i], block, device, &descs[count], &plans[count], error) != FASTNORM_OK) {
+        findings[i] = error.text;
+        continue;
+      }
+      if (pass > 0) vary(&descs[count], &plans[count]);
+      calls[count] = {&descs[count], &plans[count]};
+      ++count;
     }
-    return status == FASTNORM_OK ? "" : error.text;
+    if (device.run_norm({calls, count}, nullptr, target_.memory->stream(pass), error) !=
+        FASTNORM_OK) {
+      for (size_t i = 0; i < cases.size(); ++i) findings[i] = error.text;
+    }
   }
 
-  // Choices of planning that must not show: where stores and loads go, and how rows are split.
-  void vary(const NormDesc& desc, NormPlan* p) const {
+  // Choices that must not show: where stores and loads go, how rows are split, when kernels start.
+  void vary(NormDesc* desc, NormPlan* p) const {
     if (target_.cuda) {
       p->stream_loads = !p->stream_loads;
+      desc->flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
+      if (desc->n % 3 == 0) desc->flags |= FASTNORM_NORM_PDL_CONSTANT_COLUMNS;
     } else {
       p->non_temporal = !p->non_temporal;
       p->rows_per_block = 1;
-      p->blocks = static_cast<uint64_t>(desc.rows);
+      p->blocks = static_cast<uint64_t>(desc->rows);
     }
   }
 

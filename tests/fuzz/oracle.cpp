@@ -250,7 +250,8 @@ const char* scalar_fault(const fastnorm_norm_args& a) {
   if (number(a.residual_rounding) > 2) return "an unknown residual rounding";
   if (a.residual_out != nullptr && a.residual == nullptr) return "residual_out without residual";
   if (a.mean != nullptr && number(a.kind) == FASTNORM_NORM_RMS) return "a mean of RMS";
-  if (a.flags != 0 || a.reserved != 0) return "flags that mean nothing yet";
+  if (a.flags > 7 || a.reserved != 0) return "flags that mean nothing yet";
+  if ((a.flags & 5) == 4) return "constant columns without a wait";
   return quant_number_fault(a);
 }
 
