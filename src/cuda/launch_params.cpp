@@ -21,20 +21,6 @@ ColumnType column_type(const ColumnTensor& c, Dtype dtype) {
   return c.dtype == dtype ? ColumnType::kElement : ColumnType::kF32;
 }
 
-// Of 16, 4 and 2 bytes, the widest access that all of `bits` allow.
-uint8_t access_bytes(uint64_t bits) { return bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : 2; }
-
-uint8_t row_align(const RowTensor& t, int32_t outer_rank) {
-  uint64_t bits = reinterpret_cast<uintptr_t>(t.data);
-  for (int i = 0; i < outer_rank; ++i) bits |= static_cast<uint64_t>(t.stride_bytes[i]);
-  return access_bytes(bits);
-}
-
-uint8_t column_align(const ColumnTensor& c) {
-  return access_bytes(reinterpret_cast<uintptr_t>(c.data) |
-                      static_cast<uint64_t>(c.head_stride_bytes));
-}
-
 QuantParams quant_params(const NormDesc& d) {
   const QuantDesc& q = d.quant;
   QuantParams p = {};
@@ -103,12 +89,6 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
   p.residual_rounding = static_cast<uint8_t>(d.residual_rounding);
   p.residual_f32 = d.residual && d.residual.dtype != d.dtype;
   p.residual_out_f32 = d.residual_out && d.residual_out.dtype != d.dtype;
-  p.x_align = row_align(d.x, d.outer_rank);
-  p.residual_align = row_align(d.residual, d.outer_rank);
-  p.y_align = row_align(d.y, d.outer_rank);
-  p.residual_out_align = row_align(d.residual_out, d.outer_rank);
-  p.weight_align = column_align(d.weight);
-  p.bias_align = column_align(d.bias);
   return p;
 }
 

@@ -45,7 +45,9 @@ constexpr int registers_per_thread() {
   if (Slots::kAccess == Access::kAny || Tile::kBlocks > 1) return 128;
   if (packed_row<Slots, Tile>()) return Tile::kVectors == 5 && Tile::kThreads < 512 ? 80 : 64;
   if (Slots::kSink == Sink::kQuant) {
-    return v <= 2 ? 64 : v == 3 ? 80 : v == 4 ? (Tile::kThreads == 512 ? 64 : 96) : 128;
+    if (Tile::kThreads == 512 && v <= 4)  // two blocks, where 64 are enough
+      return v == 4 && Slots::kSource == Source::kAdd && Slots::kStat == Stat::kLayer ? 128 : 64;
+    return v <= 2 ? 64 : v == 3 ? 80 : v == 4 ? 96 : 128;
   }
   if (Slots::kSource == Source::kAdd) {
     if (v <= 2 || (Tile::kThreads == 512 && v <= 3 && Slots::kStat == Stat::kRms)) return 64;
@@ -289,9 +291,9 @@ __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, 
   for (int v = 0; v < Tile::kVectors; ++v) {
     float w[T::kPerVector], b[T::kPerVector], t[T::kPerVector], z[T::kPerVector];
     take_column<T>(w, column_address(p.weight, out), p.weight_type, place.vector(v), reach.count(v),
-                   p.weight_align, 1.0f);
+                   1.0f);
     take_column<T>(b, column_address(p.bias, out), p.bias_type, place.vector(v), reach.count(v),
-                   p.bias_align, -0.0f);
+                   -0.0f);
     float s[T::kPerVector];
     row.held.get(s, v);
     normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
@@ -388,7 +390,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     }
   }
   if constexpr (Slots::kSink == Sink::kQuant) {
-    quantize_in_registers<Slots, Tile>(p, row.held.values, out, place, reach,
+    quantize_in_registers<Slots, Tile>(p, row.held.values, place, reach,
                                        scratch.fold[Slots::kSums]);
   }
 }
@@ -496,14 +498,14 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     const int count = count_at(vector);
     float summed[kPerVector], t[kPerVector], w[kPerVector], b[kPerVector];
     take(s, vector);
-    take_column<T>(w, weight_row, p.weight_type, vector, count, p.weight_align, 1.0f);
-    take_column<T>(b, bias_row, p.bias_type, vector, count, p.bias_align, -0.0f);
+    take_column<T>(w, weight_row, p.weight_type, vector, count, 1.0f);
+    take_column<T>(b, bias_row, p.bias_type, vector, count, -0.0f);
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) summed[i] = rounding.summed(s[i]);
     normalize_vector<Slots>(t, summed, mean, rstd, rounding);
     apply(z, t, w, b, p.weight_offset, rounding);
   };
-  StreamQuantizer<Slots, Tile> quantizer(p, index, place);
+  StreamQuantizer<Slots, Tile> quantizer(p, place);
   if (quantizer.wants_row()) {
     for (int64_t vector = place.first; vector < vectors; vector += Tile::kStride) {
       float s[kPerVector], z[kPerVector];
@@ -525,8 +527,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     result(s, z, vector);
     if constexpr (Slots::kSource == Source::kAdd) {
       if (sum_row_out != nullptr) {
-        store_any_values<T>(s, sum_row_out, vector, count, p.residual_out_align,
-                            p.residual_out_f32);
+        store_any_values<T>(s, sum_row_out, vector, count, p.residual_out_f32);
       }
     }
     sink.put(z, vector, count);

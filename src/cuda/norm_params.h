@@ -73,9 +73,7 @@ struct NormParams {
   // For any access only.
   uint8_t rounding, residual_rounding;     // as in the public header
   uint8_t residual_f32, residual_out_f32;  // dtype f32 and not x's
-  uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
-      bias_align;     // bytes: 16, 4 or 2
-  QuantParams quant;  // for Sink::kQuant only
+  QuantParams quant;                       // for Sink::kQuant only
 };
 
 // Several calls of one kernel.

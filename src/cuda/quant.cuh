@@ -62,12 +62,13 @@ template <class T>
 struct QuantRow {
   static constexpr int kPerVector = T::kPerVector;
 
-  __device__ __forceinline__ QuantRow(const QuantParams& params, const RowIndex& index,
-                                      uint32_t row_number)
-      : q(params),
-        number(row_number),
-        codes(row_address(params.codes, index)),
-        scale(row_address(params.scale, index)) {}
+  __device__ __forceinline__ QuantRow(const NormParams& params, uint32_t row_number)
+      : p(params), q(params.quant), number(row_number) {}
+
+  // Worked out where it is used: kept, it would cost registers beside the row.
+  __device__ __forceinline__ char* address_in(const RowRef& tensor) const {
+    return row_address(tensor, row_index(p, number));
+  }
 
   // The bits of a scale, in its type, and the factor that codes are made with.
   struct Scale {
@@ -105,10 +106,11 @@ struct QuantRow {
 
   __device__ __forceinline__ void put_scale(int64_t index, uint32_t bits) const {
     if (q.scale_type == ScaleType::kF32) {
-      ptx::st_global_u32(scale + index * q.scale_step, bits);
+      ptx::st_global_u32(address_in(q.scale) + index * q.scale_step, bits);
     } else {
-      ptx::st_global_u8(
-          q.swizzled ? q.scale.data + swizzled(number, index) : scale + index * q.scale_step, bits);
+      ptx::st_global_u8(q.swizzled ? q.scale.data + swizzled(number, index)
+                                   : address_in(q.scale) + index * q.scale_step,
+                        bits);
     }
   }
 
@@ -147,7 +149,7 @@ struct QuantRow {
     uint32_t words[2];
     make_codes(w, words);
     const bool pairs = q.code_type == CodeType::kE2M1;
-    char* const address = codes + vector * (pairs ? kPerVector / 2 : kPerVector);
+    char* const address = address_in(q.codes) + vector * (pairs ? kPerVector / 2 : kPerVector);
     if (kWhole || (q.codes_aligned && count >= kPerVector)) {
       if constexpr (kPerVector == 8) {
         if (pairs) {
@@ -164,7 +166,7 @@ struct QuantRow {
       }
       return;
     }
-    const int bytes = pairs ? count / 2 : count;
+    const int left = count < kPerVector ? count : kPerVector, bytes = pairs ? left / 2 : left;
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) {
       if (i < bytes) ptx::st_global_u8(address + i, words[i / 4] >> i % 4 * 8);
@@ -186,10 +188,9 @@ struct QuantRow {
     }
   }
 
+  const NormParams& p;
   const QuantParams& q;
   const uint32_t number;
-  char* const codes;
-  char* const scale;
 };
 
 template <int kCount>
@@ -254,8 +255,8 @@ __device__ __forceinline__ void fold_blocks(uint32_t (&most)[kVectors], int lane
 // Codes and scales of a row whose prepared results are in registers: z, in place of them.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void quantize_in_registers(
-    const NormParams& p, float (&z)[Tile::kVectors][Slots::T::kPerVector], const RowIndex& out,
-    const Place<Tile>& place, const Reach& reach, FoldScratch<Tile>& scratch) {
+    const NormParams& p, float (&z)[Tile::kVectors][Slots::T::kPerVector], const Place<Tile>& place,
+    const Reach& reach, FoldScratch<Tile>& scratch) {
   using T = typename Slots::T;
   constexpr int kVectors = Tile::kVectors;
   constexpr bool kWhole = Slots::kAccess == Access::kVector;
@@ -268,7 +269,7 @@ __device__ __forceinline__ void quantize_in_registers(
   }
   if (q.amax != nullptr) raise_amax(q, greatest);
   if (!q.codes_wanted) return;
-  const QuantRow<T> row(q, out, reach.live ? place.row_again() : 0);
+  const QuantRow<T> row(p, reach.live ? place.row_again() : 0);
   if (q.block == 0) {
     float inverse;
     if (row_scale) {
@@ -315,8 +316,7 @@ __device__ __forceinline__ void quantize_in_registers(
 template <class Slots, class Tile, bool kQuant = Slots::kSink == Sink::kQuant>
 struct StreamQuantizer {
   using T = typename Slots::T;
-  __device__ __forceinline__ StreamQuantizer(const NormParams&, const RowIndex&,
-                                             const Place<Tile>&) {}
+  __device__ __forceinline__ StreamQuantizer(const NormParams&, const Place<Tile>&) {}
   __device__ __forceinline__ bool wants_row() const { return false; }
   __device__ __forceinline__ void see(const float (&)[T::kPerVector], int) {}
   __device__ __forceinline__ void make_row_scale(FoldScratch<Tile>&, const Place<Tile>&) {}
@@ -329,9 +329,8 @@ struct StreamQuantizer<Slots, Tile, true> {
   using T = typename Slots::T;
   static constexpr int kPerVector = T::kPerVector;
 
-  __device__ __forceinline__ StreamQuantizer(const NormParams& params, const RowIndex& index,
-                                             const Place<Tile>& place)
-      : p(params), q(params.quant), row(params.quant, index, place.row) {
+  __device__ __forceinline__ StreamQuantizer(const NormParams& params, const Place<Tile>& place)
+      : p(params), q(params.quant), row(params, place.row) {
     if (q.tensor_scale != nullptr) inverse = __frcp_rn(*q.tensor_scale);
   }
 

@@ -38,6 +38,12 @@ __device__ __forceinline__ uint2 ld_global_constant_v2(const void* address) {
   return v;
 }
 
+__device__ __forceinline__ uint2 ld_global_v2(const void* address) {
+  uint2 v;
+  asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
+  return v;
+}
+
 __device__ __forceinline__ uint32_t ld_global_u32(const void* address) {
   uint32_t v;
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(address));
