@@ -17,24 +17,66 @@ inline void check(fastnorm_status status) {
   }
 }
 
+// Addresses of a call. y holds y or its codes; of "qk" it is x. `given_scale` is [1] f32, and `bias` of "qk" the keys' weight.
 struct Buffers {
-  char *x, *residual, *weight, *bias, *y, *residual_out;
+  char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *given_scale;
+};
+
+// Where the tensors of a case's calls lie in one piece of memory: columns, which all calls share, then each call's own.
+class Layout {
+ public:
+  Layout(const Case& c, int64_t alignment) : heads_(c.heads()), adds_(c.adds()) {
+    const auto round_up = [=](int64_t bytes) {
+      return (bytes + alignment - 1) / alignment * alignment;
+    };
+    columns_ = round_up(c.n * 4);
+    tensor_ = round_up(c.buffer_bytes());
+    y_ = heads_ ? 0 : round_up(c.tensor_bytes() / c.shrink());
+    scales_ = round_up(c.scale_bytes());
+  }
+
+  int64_t call_bytes() const { return tensor_ * (adds_ ? 3 : 1) + y_ + scales_; }
+  int64_t bytes(int64_t calls) const { return 3 * columns_ + calls * call_bytes(); }
+  Buffers at(char* memory, int64_t i) const {
+    char* p = memory + 3 * columns_ + i * call_bytes();
+    const auto take = [&](int64_t bytes) {
+      p += bytes;
+      return p - bytes;
+    };
+    Buffers b = {};
+    b.weight = memory;
+    b.bias = memory + columns_;
+    b.given_scale = memory + 2 * columns_;
+    b.x = take(tensor_);
+    if (adds_) b.residual = take(tensor_);
+    b.y = heads_ ? b.x : take(y_);
+    if (adds_) b.residual_out = take(tensor_);
+    b.scales = take(scales_);
+    return b;
+  }
+
+ private:
+  bool heads_, adds_;
+  int64_t columns_, tensor_, y_, scales_;
 };
 
 // Tensors and arguments of a case; addresses can be changed between calls. Not copyable: the arguments point inside.
 class Call {
  public:
-  Call(const Case& c, int32_t device_type, const Buffers& b) {
+  static constexpr float kGivenScale = 1.0f / 64;
+
+  Call(const Case& c, int32_t device_type, const Buffers& b) : heads_(c.heads()) {
     const fastnorm_dtype dtype = fastnorm_dtype_of(c.dtype == "f32"   ? FASTNORM_DTYPE_F32
                                                    : c.dtype == "f16" ? FASTNORM_DTYPE_F16
                                                                       : FASTNORM_DTYPE_BF16);
+    const fastnorm_tensor nothing = {nullptr, device_type, 0, 1, dtype, nullptr, nullptr, 0};
     shape_[0] = c.rows;
     shape_[1] = c.n;
-    rows_ = {nullptr, device_type, 0, 2, dtype, shape_, nullptr, 0};
-    for (fastnorm_tensor* t : {&x_, &residual_, &y_, &residual_out_}) *t = rows_;
-    weight_ = {b.weight, device_type, 0, 1, dtype, shape_ + 1, nullptr, 0};
-    bias_ = {b.bias, device_type, 0, 1, dtype, shape_ + 1, nullptr, 0};
-    args_ = {};
+    x_ = weight_ = bias_ = nothing;
+    x_.ndim = 2;
+    x_.shape = shape_;
+    residual_ = y_ = residual_out_ = x_;
+    weight_.shape = bias_.shape = shape_ + 1;
     args_.struct_size = sizeof args_;
     args_.kind = c.layer() ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
     args_.eps = 1e-6f;
@@ -46,6 +88,8 @@ class Call {
       args_.residual = &residual_;
       args_.residual_out = &residual_out_;
     }
+    if (c.codes() != Codes::kNone) quantise(c);
+    if (heads_) split_heads(c);
     set(b);
   }
   Call(const Call&) = delete;
@@ -54,21 +98,95 @@ class Call {
   void set(const Buffers& b) {
     x_.data = b.x;
     residual_.data = b.residual;
+    weight_.data = b.weight;
+    bias_.data = b.bias;
     y_.data = b.y;
     residual_out_.data = b.residual_out;
+    scale_.data = scale_is_given_ ? b.given_scale : b.scales;
+    keys_.data = b.x;
   }
   // LayerNorm is often called with f32 parameters beside 16-bit rows.
   void use_f32_parameters() { weight_.dtype = bias_.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32); }
+  void set_flags(uint32_t flags) { args_.flags = key_args_.flags = flags; }
 
-  const fastnorm_norm_args* args() const { return &args_; }
+  void prepare(fastnorm_context* context) const {
+    check(heads_ ? fastnorm_norm_many_prepare(context, both_, 2)
+                 : fastnorm_norm_prepare(context, &args_));
+  }
+  fastnorm_info query(fastnorm_context* context) const {
+    fastnorm_info info = {};
+    info.struct_size = sizeof info;
+    check(heads_ ? fastnorm_norm_many_query(context, both_, 2, &info)
+                 : fastnorm_norm_query(context, &args_, &info));
+    return info;
+  }
   void run(fastnorm_context* context, void* stream) const {
-    check(fastnorm_norm(context, &args_, nullptr, 0, stream));
+    check(heads_ ? fastnorm_norm_many(context, both_, 2, nullptr, 0, stream)
+                 : fastnorm_norm(context, &args_, nullptr, 0, stream));
   }
 
  private:
-  int64_t shape_[2];
-  fastnorm_tensor rows_, x_, residual_, y_, residual_out_, weight_, bias_;
-  fastnorm_norm_args args_;
+  // y_ becomes the codes.
+  void quantise(const Case& c) {
+    struct Scheme {
+      fastnorm_quant_scheme scheme;
+      int64_t columns;  // of a scale; 0: a row, or all
+      fastnorm_dtype_id scale;
+    };
+    static constexpr Scheme kSchemes[] = {
+        {FASTNORM_QUANT_NONE, 0, FASTNORM_DTYPE_F32},
+        {FASTNORM_QUANT_PER_TENSOR, 0, FASTNORM_DTYPE_F32},
+        {FASTNORM_QUANT_PER_ROW, 0, FASTNORM_DTYPE_F32},
+        {FASTNORM_QUANT_PER_BLOCK, 128, FASTNORM_DTYPE_F32},
+        {FASTNORM_QUANT_MXFP8, 32, FASTNORM_DTYPE_F8_E8M0FNU},
+        {FASTNORM_QUANT_NVFP4, 16, FASTNORM_DTYPE_F8_E4M3FN},
+    };
+    const Scheme& s = kSchemes[static_cast<size_t>(c.codes())];
+    y_.dtype = fastnorm_dtype_of(c.codes() == Codes::kNvfp4 ? FASTNORM_DTYPE_F4_E2M1FN
+                                                            : FASTNORM_DTYPE_F8_E4M3FN);
+    scale_is_given_ = c.codes() == Codes::kTensor;
+    scale_ = x_;
+    scale_.dtype = fastnorm_dtype_of(s.scale);
+    scale_.shape = scale_shape_;
+    scale_.ndim = s.columns == 0 ? 1 : 2;
+    scale_shape_[0] = scale_is_given_ ? 1 : c.rows;
+    scale_shape_[1] = s.columns == 0 ? 1 : (c.n + s.columns - 1) / s.columns;
+    args_.y = nullptr;
+    args_.quantized = &y_;
+    args_.scale = &scale_;
+    args_.quant_scheme = s.scheme;
+    args_.quant_block_size = s.scheme == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
+  }
+
+  // x_ becomes the queries, keys_ what follows them in each token.
+  void split_heads(const Case& c) {
+    const auto view = [&](fastnorm_tensor* t, int64_t* shape, int64_t heads) {
+      shape[0] = c.rows;
+      shape[1] = heads;
+      shape[2] = c.n;
+      t->ndim = 3;
+      t->shape = shape;
+      t->strides = head_strides_;
+    };
+    head_strides_[0] = kAllHeads * c.n;
+    head_strides_[1] = c.n;
+    head_strides_[2] = 1;
+    keys_ = x_;
+    keys_.byte_offset = static_cast<uint64_t>(kQueryHeads * c.n * c.element_bytes());
+    view(&x_, query_shape_, kQueryHeads);
+    view(&keys_, key_shape_, kKeyHeads);
+    args_.y = &x_;
+    key_args_ = args_;
+    key_args_.x = key_args_.y = &keys_;
+    key_args_.weight = &bias_;
+  }
+
+  bool heads_, scale_is_given_ = false;
+  int64_t shape_[2], scale_shape_[2] = {}, query_shape_[3] = {}, key_shape_[3] = {},
+                     head_strides_[3] = {};
+  fastnorm_tensor x_, residual_, y_, residual_out_, weight_, bias_, scale_ = {}, keys_ = {};
+  fastnorm_norm_args args_ = {}, key_args_ = {};
+  const fastnorm_norm_args* both_[2] = {&args_, &key_args_};
 };
 
 }  // namespace bench

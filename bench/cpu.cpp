@@ -1,10 +1,11 @@
-// Times the library on the CPU beside a copy of the same bytes with non-temporal stores.
+// Times the library on the CPU beside a loop that reads and writes the same bytes with non-temporal stores.
 //
-// Cases that are larger than the caches rotate over distinct buffers; smaller ones stay in the cache and are compared with a copy
-// with ordinary stores.
+// Cases that are larger than the caches rotate over distinct buffers; smaller ones stay in the cache and are compared with a loop
+// with ordinary stores, as are heads in place.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -22,40 +23,100 @@ namespace {
 constexpr int64_t kColdBytes = int64_t{512} << 20;
 constexpr int64_t kCacheBytes = int64_t{1} << 20;  // more than this moved is called cold
 
+// The ceilings write 1 / kShrink of what they read, in whole vectors: at kShrink 1 `to` may be `from`, and a bit is flipped so that no
+// access can be left out. `past` is whether the stores go past the caches.
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) void copy_512(char* to, const char* from, int64_t bytes) {
-  for (int64_t i = 0; i + 64 <= bytes; i += 64) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
+template <int kShrink>
+__attribute__((target("avx512f"))) void stream_512(char* to, const char* from, int64_t bytes,
+                                                   bool past) {
+  for (int64_t i = 0; i + 64 * kShrink <= bytes; i += 64 * kShrink) {
+    __m512i v = _mm512_set1_epi32(0x10001);
+    for (int s = 0; s < kShrink; ++s)
+      v = _mm512_xor_si512(v, _mm512_loadu_si512(from + i + s * 64));
+    auto* out = reinterpret_cast<__m512i*>(to + i / kShrink);
+    past ? _mm512_stream_si512(out, v) : _mm512_storeu_si512(out, v);
   }
-  _mm_sfence();
+  if (past) _mm_sfence();
 }
-__attribute__((target("avx"))) void copy_256(char* to, const char* from, int64_t bytes) {
-  for (int64_t i = 0; i + 32 <= bytes; i += 32) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
-                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+template <int kShrink>
+__attribute__((target("avx2"))) void stream_256(char* to, const char* from, int64_t bytes,
+                                                bool past) {
+  for (int64_t i = 0; i + 32 * kShrink <= bytes; i += 32 * kShrink) {
+    __m256i v = _mm256_set1_epi32(0x10001);
+    for (int s = 0; s < kShrink; ++s) {
+      v = _mm256_xor_si256(v,
+                           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i + s * 32)));
+    }
+    auto* out = reinterpret_cast<__m256i*>(to + i / kShrink);
+    past ? _mm256_stream_si256(out, v) : _mm256_storeu_si256(out, v);
   }
-  _mm_sfence();
-}
-void copy_past_caches(char* to, const char* from, int64_t bytes) {
-  if (__builtin_cpu_supports("avx512f")) return copy_512(to, from, bytes);
-  if (__builtin_cpu_supports("avx")) return copy_256(to, from, bytes);
-  std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-#else
-void copy_past_caches(char* to, const char* from, int64_t bytes) {
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  if (past) _mm_sfence();
 }
 #endif
 
-// Runs fn(begin, end) on slices of [0, bytes), in multiples of 4 KiB, on `threads` threads.
+template <int kShrink>
+void stream(char* to, const char* from, int64_t bytes, bool past) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return stream_512<kShrink>(to, from, bytes, past);
+  if (__builtin_cpu_supports("avx2")) return stream_256<kShrink>(to, from, bytes, past);
+#endif
+  (void)past;
+  for (int64_t i = 0; i + 8 * kShrink <= bytes; i += 8 * kShrink) {
+    uint64_t v = 0x1000100010001, part = 0;
+    for (int s = 0; s < kShrink; ++s) {
+      std::memcpy(&part, from + i + s * 8, 8);
+      v ^= part;
+    }
+    std::memcpy(to + i / kShrink, &v, 8);
+  }
+}
+
+using StreamFn = void (*)(char* to, const char* from, int64_t bytes, bool past);
+
+StreamFn stream_of(int64_t shrink) {
+  return shrink == 8   ? &stream<8>
+         : shrink == 4 ? &stream<4>
+         : shrink == 2 ? &stream<2>
+                       : &stream<1>;
+}
+
+// Bytes [begin, end) of what one call reads, and their part of all that it writes. Heads: tokens [begin, end).
+void stream_part(const Case& c, const Buffers& b, int64_t begin, int64_t end, bool cold) {
+  if (begin >= end) return;
+  if (c.heads()) {
+    const int64_t row = c.tensor_bytes() / c.rows, stride = c.buffer_bytes() / c.rows;
+    for (int64_t i = begin; i < end; ++i) stream<1>(b.x + i * stride, b.x + i * stride, row, false);
+    return;
+  }
+  const auto copy = [&](char* to, const char* from, int64_t bytes) {
+    if (cold) return stream<1>(to, from, bytes, true);
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  };
+  const int64_t shrink = c.shrink();
+  if (shrink == 1) {
+    copy(b.y + begin, b.x + begin, end - begin);
+  } else {
+    stream_of(shrink)(b.y + begin / shrink, b.x + begin, end - begin, cold);
+  }
+  if (c.adds()) copy(b.residual_out + begin, b.residual + begin, end - begin);
+  const auto scale_at = [&](int64_t at) { return c.scale_bytes() * at / c.tensor_bytes(); };
+  if (c.scale_bytes() != 0) {
+    std::memset(b.scales + scale_at(begin), 1,
+                static_cast<size_t>(scale_at(end) - scale_at(begin)));
+  }
+}
+
+// Runs fn(begin, end) on slices of [0, count), in multiples of `grain`, on `threads` threads.
 template <typename Fn>
-void on_threads(int threads, int64_t bytes, Fn fn) {
-  const int64_t slice = (bytes / threads + 4095) / 4096 * 4096;
+void on_threads(int threads, int64_t count, int64_t grain, Fn fn) {
+  const int64_t slice = (count / threads + grain - 1) / grain * grain;
   std::vector<std::thread> others;
   for (int t = 1; t < threads; ++t) {
-    others.emplace_back([=] { fn(std::min(bytes, t * slice), std::min(bytes, (t + 1) * slice)); });
+    others.emplace_back([=] {
+      fn(std::min(count, t * slice), t + 1 == threads ? count : std::min(count, (t + 1) * slice));
+    });
   }
-  fn(0, std::min(bytes, slice));
+  fn(0, threads == 1 ? count : std::min(count, slice));
   for (std::thread& t : others) t.join();
 }
 
@@ -89,32 +150,21 @@ void fill(char* data, int64_t bytes, const std::string& dtype) {
 }
 
 Result time_case(fastnorm_context* context, const Case& c, const Options& options) {
-  const int64_t tensor = (c.tensor_bytes() + 4095) / 4096 * 4096,
-                columns = (c.n * 4 + 4095) / 4096 * 4096;
-  const int64_t set = tensor * (c.adds() ? 4 : 2);
+  const Layout layout(c, 4096);
+  const int64_t set = layout.call_bytes();
   const bool cold = set > kCacheBytes;
   const int sets = cold ? static_cast<int>(std::max<int64_t>(2, kColdBytes / set)) : 1;
   // Small cases take many calls to a sample, so that the clock's own cost is nothing.
   const int calls = cold ? sets : static_cast<int>(std::max<int64_t>(1, (int64_t{64} << 20) / set));
   const std::unique_ptr<char, Freer> memory(
-      static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(2 * columns + sets * set))));
+      static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(layout.bytes(sets)))));
   if (memory == nullptr) throw std::bad_alloc();
-  fill(memory.get(), 2 * columns + sets * set, c.dtype);
-  const auto at = [&](int i) {
-    char* p = memory.get() + 2 * columns + (i % sets) * set;
-    Buffers b = {p, p + tensor, memory.get(), memory.get() + columns, p + tensor, nullptr};
-    if (c.adds()) b.y = p + 2 * tensor, b.residual_out = p + 3 * tensor;
-    return b;
-  };
+  fill(memory.get(), layout.bytes(sets), c.dtype);
+  const auto at = [&](int i) { return layout.at(memory.get(), i % sets); };
+  std::memcpy(at(0).given_scale, &Call::kGivenScale, sizeof Call::kGivenScale);
   Call call(c, FASTNORM_DEVICE_CPU, at(0));
   if (options.f32_parameters) call.use_f32_parameters();
-  fastnorm_info info = {};
-  info.struct_size = sizeof info;
-  check(fastnorm_norm_query(context, call.args(), &info));
-  const auto copy = [&](char* to, const char* from, int64_t bytes) {
-    if (cold) return copy_past_caches(to, from, bytes);
-    std::memcpy(to, from, static_cast<size_t>(bytes));
-  };
+  const fastnorm_info info = call.query(context);
 
   std::vector<double> ours, ceiling;
   for (int pass = -1; pass < options.replays; ++pass) {  // the first pass warms up
@@ -125,13 +175,11 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
       }
     });
     const double copy_us = time_us([&] {
-      on_threads(cold ? options.threads : 1, tensor, [&](int64_t begin, int64_t end) {
-        for (int i = 0; i < calls; ++i) {
-          const Buffers b = at(i);
-          copy(b.y + begin, b.x + begin, end - begin);
-          if (c.adds()) copy(b.residual_out + begin, b.residual + begin, end - begin);
-        }
-      });
+      const int64_t count = c.heads() ? c.rows : c.tensor_bytes();
+      on_threads(cold ? options.threads : 1, count, c.heads() ? 1 : 4096,
+                 [&](int64_t begin, int64_t end) {
+                   for (int i = 0; i < calls; ++i) stream_part(c, at(i), begin, end, cold);
+                 });
     });
     if (pass < 0) continue;
     ours.push_back(us / calls);
@@ -144,7 +192,10 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
       (*std::max_element(ours.begin(), ours.end()) - *std::min_element(ours.begin(), ours.end())) /
       r.us;
   r.ceiling_us = median(ceiling);
-  r.ceiling = cold ? "non-temporal copy" : "memcpy in cache";
+  r.ceiling = c.heads()         ? "rows in place"
+              : c.shrink() != 1 ? (cold ? "non-temporal, narrow" : "narrow, in cache")
+              : cold            ? "non-temporal copy"
+                                : "memcpy in cache";
   r.kernel = info.kernel;
   r.more["threads"] = options.threads;
   r.more["cold"] = cold;
@@ -153,7 +204,7 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
 
 }  // namespace
 
-nlohmann::json bench_cpu(const std::vector<Case>& cases, const Options& options) {
+int bench_cpu(const std::vector<Case>& cases, const Options& options) {
   fastnorm_context_options context_options = {};
   context_options.struct_size = sizeof context_options;
   context_options.num_threads = options.threads;
@@ -164,17 +215,16 @@ nlohmann::json bench_cpu(const std::vector<Case>& cases, const Options& options)
   check(fastnorm_device_describe({FASTNORM_DEVICE_CPU, 0}, &device));
   std::printf("%s, kernels %s, %d threads, L2 %llu KiB\n", device.name, device.kernel_arch,
               options.threads, static_cast<unsigned long long>(device.l2_bytes >> 10));
-  print_header();
-  nlohmann::json document = {{"device", device.name},       {"isa", device.kernel_arch},
-                             {"l2_bytes", device.l2_bytes}, {"threads", options.threads},
-                             {"replays", options.replays},  {"results", nlohmann::json::array()}};
-  for (const Case& c : cases) {
-    const Result r = time_case(context, c, options);
-    print_row(r);
-    document["results"].push_back(to_json(r));
-  }
+  nlohmann::json document = {{"device", device.name},
+                             {"isa", device.kernel_arch},
+                             {"l2_bytes", device.l2_bytes},
+                             {"threads", options.threads},
+                             {"replays", options.replays}};
+  const int failed = time_all(
+      cases, false, [&](const Case& c) { return time_case(context, c, options); }, options.save,
+      &document);
   fastnorm_context_destroy(context);
-  return document;
+  return failed;
 }
 
 }  // namespace bench

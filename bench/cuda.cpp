@@ -2,10 +2,12 @@
 //
 // A graph holds many calls over distinct inputs and outputs (at least 600 MB, so that nothing is found in L2; where the calls of a
 // decode step do not add up to that, 256 MB are written before each replay, outside the timed span). The graphs of the library and
-// of the best streams are replayed in turn; figures are medians.
+// of the best streams are replayed in turn; figures are medians. The GPU waits a little before each replay, so that the graph is
+// queued before the clock starts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "bench/call.h"
 #include "bench/devices.h"
@@ -15,6 +17,7 @@ namespace bench {
 namespace {
 
 constexpr int64_t kColdBytes = int64_t{600} << 20;
+constexpr int64_t kArenaBytes = int64_t{2} << 30;  // allocated once for all but the largest cases
 constexpr int64_t kFlushBytes = int64_t{256} << 20;
 constexpr int kMostCalls = 64;
 
@@ -23,8 +26,6 @@ void require(cudaError_t code, const char* what) {
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(code));
 }
 #define BENCH_CUDA(expression) require((expression), #expression)
-
-int64_t round_up(int64_t bytes) { return (bytes + 1023) / 1024 * 1024; }
 
 class Gpu {
  public:
@@ -45,17 +46,17 @@ class Gpu {
     cudaStreamDestroy(queue_);
   }
 
-  // An arena of at least `bytes`, filled with values of `dtype`.
+  // An arena of at least `bytes`, newly filled with values of `dtype`: codes and results of earlier cases are none.
   char* arena(int64_t bytes, const std::string& dtype) {
     if (bytes > arena_bytes_) {
+      const int64_t wanted = std::max(bytes, kArenaBytes);
       cudaFree(arena_);
       arena_ = nullptr;
-      BENCH_CUDA(cudaMalloc(reinterpret_cast<void**>(&arena_), static_cast<size_t>(bytes)));
-      arena_bytes_ = bytes;
-      arena_dtype_.clear();
+      arena_bytes_ = 0;
+      BENCH_CUDA(cudaMalloc(reinterpret_cast<void**>(&arena_), static_cast<size_t>(wanted)));
+      arena_bytes_ = wanted;
     }
-    if (arena_dtype_ != dtype) fill_random(arena_, arena_bytes_, dtype, 1, queue_);
-    arena_dtype_ = dtype;
+    fill_random(arena_, bytes, dtype, 1, queue_);
     return arena_;
   }
 
@@ -64,7 +65,13 @@ class Gpu {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     BENCH_CUDA(cudaStreamBeginCapture(queue_, cudaStreamCaptureModeThreadLocal));
-    body();
+    try {
+      body();
+    } catch (...) {  // other cases go on
+      cudaStreamEndCapture(queue_, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      throw;
+    }
     BENCH_CUDA(cudaStreamEndCapture(queue_, &graph));
     BENCH_CUDA(cudaGraphInstantiate(&exec, graph, 0));
     BENCH_CUDA(cudaGraphDestroy(graph));
@@ -75,6 +82,7 @@ class Gpu {
   // Microseconds of one replay.
   double replay(cudaGraphExec_t graph, bool flush) {
     if (flush) BENCH_CUDA(cudaMemsetAsync(flush_, 0x5a, kFlushBytes, queue_));
+    wait_a_little(queue_);
     BENCH_CUDA(cudaEventRecord(start_, queue_));
     BENCH_CUDA(cudaGraphLaunch(graph, queue_));
     BENCH_CUDA(cudaEventRecord(stop_, queue_));
@@ -95,75 +103,89 @@ class Gpu {
   char* flush_ = nullptr;
   char* arena_ = nullptr;
   int64_t arena_bytes_ = 0;
-  std::string arena_dtype_;
   fastnorm_context* context_ = nullptr;
 };
 
-// The buffers of call i of a case.
-Buffers buffers_of(const Case& c, char* arena, int i) {
-  const int64_t tensor = round_up(c.tensor_bytes()), columns = round_up(c.n * 4);
-  char* p = arena + 2 * columns + i * tensor * (c.adds() ? 4 : 2);
-  Buffers b = {p, p + tensor, arena, arena + columns, p + tensor, nullptr};
-  if (c.adds()) b.y = p + 2 * tensor, b.residual_out = p + 3 * tensor;
-  return b;
-}
-
-int64_t arena_bytes(const Case& c, int calls) {
-  return 2 * round_up(c.n * 4) + calls * round_up(c.tensor_bytes()) * (c.adds() ? 4 : 2);
-}
-
+// A graph and the times of its replays. Not copyable: it owns the graph.
 struct Timed {
+  explicit Timed(cudaGraphExec_t captured) : graph(captured) {}
+  Timed(Timed&& other) noexcept
+      : graph(std::exchange(other.graph, nullptr)), us(std::move(other.us)) {}
+  Timed& operator=(Timed&&) = delete;
+  ~Timed() {
+    if (graph != nullptr) cudaGraphExecDestroy(graph);
+  }
+
+  double best() const { return *std::min_element(us.begin(), us.end()); }
+  double spread() const { return (*std::max_element(us.begin(), us.end()) - best()) / median(us); }
+
   cudaGraphExec_t graph;
   std::vector<double> us;
-  double best() const { return *std::min_element(us.begin(), us.end()); }
 };
+
+// What a stream moves that stands beside a call. It works on whole vectors of 16 bytes: the tail of a tensor that is not a multiple
+// is padding.
+Traffic traffic_of(const Case& c, const Buffers& b) {
+  const auto whole = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
+  Traffic t = {b.x, b.residual, b.y, b.residual_out, whole(c.tensor_bytes())};
+  t.extra = b.scales;
+  t.extra_bytes = whole(c.scale_bytes());
+  if (c.heads()) {
+    t.row_bytes = c.tensor_bytes() / c.rows;
+    t.stride_bytes = c.buffer_bytes() / c.rows;
+  }
+  return t;
+}
 
 Result time_case(Gpu& gpu, const Case& c, const Options& options) {
   const int calls =
-      static_cast<int>(std::clamp<int64_t>(kColdBytes / c.bytes_moved() + 1, 2, kMostCalls));
-  const bool flush = calls * c.bytes_moved() < kColdBytes;
-  char* arena = gpu.arena(std::max(arena_bytes(c, calls), int64_t{2} << 30), c.dtype);
+      static_cast<int>(std::clamp<int64_t>(kColdBytes / c.footprint() + 1, 2, kMostCalls));
+  const bool flush = calls * c.footprint() < kColdBytes;
+  const Layout layout(c, 1024);
+  char* arena = gpu.arena(layout.bytes(calls), c.dtype);
+  const float given_scale = Call::kGivenScale;
+  BENCH_CUDA(cudaMemcpyAsync(layout.at(arena, 0).given_scale, &given_scale, sizeof given_scale,
+                             cudaMemcpyHostToDevice, gpu.queue()));
 
-  // Streams read and write whole 16-byte vectors: the tail of a tensor that is not a multiple is padding.
   std::vector<Timed> ceilings;
-  std::vector<Stream> kinds = streams(c.adds() ? 2 : 1);
+  const std::vector<Stream> kinds =
+      c.heads() ? strided_streams() : streams(c.adds() ? 2 : 1, static_cast<int>(c.shrink()));
   for (const Stream& s : kinds) {
-    ceilings.push_back({gpu.capture([&] {
-                          for (int i = 0; i < calls; ++i) {
-                            const Buffers b = buffers_of(c, arena, i);
-                            launch(s, b.x, b.residual, b.y, b.residual_out,
-                                   (c.tensor_bytes() + 15) / 16 * 16, gpu.queue());
-                          }
-                        }),
-                        {}});
-    gpu.replay(ceilings.back().graph, flush);
-    for (int i = 0; i < 2; ++i)
-      ceilings.back().us.push_back(gpu.replay(ceilings.back().graph, flush));
+    Timed& t = ceilings.emplace_back(gpu.capture([&] {
+      for (int i = 0; i < calls; ++i) launch(s, traffic_of(c, layout.at(arena, i)), gpu.queue());
+    }));
+    gpu.replay(t.graph, flush);
+    for (int i = 0; i < 2; ++i) t.us.push_back(gpu.replay(t.graph, flush));
   }
   std::vector<size_t> order(ceilings.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return ceilings[a].best() < ceilings[b].best(); });
 
-  Call call(c, FASTNORM_DEVICE_CUDA, buffers_of(c, arena, 0));
+  Call call(c, FASTNORM_DEVICE_CUDA, layout.at(arena, 0));
   if (options.f32_parameters) call.use_f32_parameters();
-  check(fastnorm_norm_prepare(gpu.context(), call.args()));
-  fastnorm_info info = {};
-  info.struct_size = sizeof info;
-  check(fastnorm_norm_query(gpu.context(), call.args(), &info));
-  Timed ours = {gpu.capture([&] {
-                  for (int i = 0; i < calls; ++i) {
-                    call.set(buffers_of(c, arena, i));
-                    call.run(gpu.context(), gpu.queue());
-                  }
-                }),
-                {}};
-  gpu.replay(ours.graph, flush);
+  const auto captured_calls = [&](uint32_t flags) {
+    call.set_flags(flags);
+    call.prepare(gpu.context());
+    return Timed(gpu.capture([&] {
+      for (int i = 0; i < calls; ++i) {
+        call.set(layout.at(arena, i));
+        call.run(gpu.context(), gpu.queue());
+      }
+    }));
+  };
+  std::vector<Timed> ours;  // without and, where it is wanted, with dependent launch
+  ours.push_back(captured_calls(0));
+  if (options.pdl) {
+    ours.push_back(captured_calls(FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
+                                  FASTNORM_NORM_PDL_CONSTANT_COLUMNS));
+  }
+  for (const Timed& t : ours) gpu.replay(t.graph, flush);
 
   constexpr size_t kFinalists = 3;
   for (size_t k = 0; k < kFinalists; ++k) ceilings[order[k]].us.clear();
   for (int i = 0; i < options.replays; ++i) {
-    ours.us.push_back(gpu.replay(ours.graph, flush));
+    for (Timed& t : ours) t.us.push_back(gpu.replay(t.graph, flush));
     for (size_t k = 0; k < kFinalists; ++k) {
       Timed& t = ceilings[order[k]];
       t.us.push_back(gpu.replay(t.graph, flush));
@@ -174,26 +196,31 @@ Result time_case(Gpu& gpu, const Case& c, const Options& options) {
     if (median(ceilings[order[k]].us) < median(ceilings[best].us)) best = order[k];
   }
 
+  const fastnorm_info info = call.query(gpu.context());
   Result r;
   r.c = c;
-  r.us = median(ours.us) / calls;
-  r.spread = (*std::max_element(ours.us.begin(), ours.us.end()) - ours.best()) / median(ours.us);
+  r.us = median(ours[0].us) / calls;
+  r.spread = ours[0].spread();
   r.ceiling_us = median(ceilings[best].us) / calls;
   r.ceiling = kinds[best].name;
   r.kernel = info.kernel;
   r.more["calls_per_graph"] = calls;
   r.more["flushed"] = flush;
+  r.more["ceiling_spread"] = ceilings[best].spread();
+  r.more["launches"] = info.launches;
+  if (options.pdl) {
+    r.pdl_us = median(ours[1].us) / calls;
+    r.more["pdl_spread"] = ours[1].spread();
+  }
   if (options.f32_parameters) r.more["parameters"] = "f32";
-  for (const Timed& t : ceilings) cudaGraphExecDestroy(t.graph);
-  cudaGraphExecDestroy(ours.graph);
   return r;
 }
 
 // Host time of real calls, a few at a time so that the GPU's queue never fills.
 double launch_ns(Gpu& gpu) {
   const Case c = {"rms", "bf16", 1, 4096};
-  char* arena = gpu.arena(int64_t{2} << 30, c.dtype);
-  const Call call(c, FASTNORM_DEVICE_CUDA, buffers_of(c, arena, 0));
+  const Layout layout(c, 1024);
+  const Call call(c, FASTNORM_DEVICE_CUDA, layout.at(gpu.arena(layout.bytes(1), c.dtype), 0));
   std::vector<double> ns;
   for (int pass = 0; pass < 200; ++pass) {
     constexpr int kCalls = 50;
@@ -215,7 +242,7 @@ int attribute(int id, cudaDeviceAttr which) {
 
 }  // namespace
 
-nlohmann::json bench_cuda(int id, const std::vector<Case>& cases, const Options& options) {
+int bench_cuda(int id, const std::vector<Case>& cases, const Options& options) {
   Gpu gpu(id);
   fastnorm_device_info device = {};
   device.struct_size = sizeof device;
@@ -232,14 +259,9 @@ nlohmann::json bench_cuda(int id, const std::vector<Case>& cases, const Options&
   document["launch_ns"] = launch_ns(gpu);
   std::printf("host time of a call, launch included: %.0f ns\n",
               document["launch_ns"].get<double>());
-  print_header();
-  document["results"] = nlohmann::json::array();
-  for (const Case& c : cases) {
-    const Result r = time_case(gpu, c, options);
-    print_row(r);
-    document["results"].push_back(to_json(r));
-  }
-  return document;
+  return time_all(
+      cases, options.pdl, [&](const Case& c) { return time_case(gpu, c, options); }, options.save,
+      &document);
 }
 
 }  // namespace bench

@@ -1,6 +1,7 @@
 // The two kinds of device a benchmark runs on.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -11,14 +12,17 @@ namespace bench {
 struct Options {
   int replays = 9;  // of each graph (CPU: passes); medians are over these
   bool f32_parameters = false;
-  int threads = 1;  // CPU
+  int threads = 1;   // CPU
+  bool pdl = false;  // CUDA: time the calls with programmatic dependent launch too
+  std::function<void(const nlohmann::json&)> save;  // gets the document after each case
 };
 
-// Times the cases on CUDA device `id` and prints a row each. Returns the document: device, driver, results.
-nlohmann::json bench_cuda(int id, const std::vector<Case>& cases, const Options& options);
+// Times the cases on CUDA device `id` and prints a row each. Returns how many failed. The document that is saved has device, driver,
+// results.
+int bench_cuda(int id, const std::vector<Case>& cases, const Options& options);
 
 // Times the cases on the CPU.
-nlohmann::json bench_cpu(const std::vector<Case>& cases, const Options& options);
+int bench_cpu(const std::vector<Case>& cases, const Options& options);
 
 // Nanoseconds of check, plan and parameters: calls of a context that launches nothing. Needs no GPU.
 nlohmann::json bench_host_cost(int capability);

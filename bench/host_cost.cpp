@@ -20,10 +20,11 @@ nlohmann::json bench_host_cost(int capability) {
       capability);
   // Addresses are only compared in a dry run; nothing is there.
   const auto at = [](uintptr_t i) { return reinterpret_cast<char*>(i << 32); };
-  const Buffers buffers = {at(1), at(2), at(3), at(4), at(5), at(6)};
-  for (const Case& c :
-       {Case{"rms", "bf16", 1, 4096}, Case{"add", "bf16", 1, 4096}, Case{"layer", "bf16", 1, 4096},
-        Case{"add", "bf16", 4096, 4096}, Case{"add_layer", "f32", 64, 16384}}) {
+  const Buffers buffers = {at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8)};
+  for (const Case& c : {Case{"rms", "bf16", 1, 4096}, Case{"add", "bf16", 1, 4096},
+                        Case{"layer", "bf16", 1, 4096}, Case{"add", "bf16", 4096, 4096},
+                        Case{"add_layer", "f32", 64, 16384}, Case{"add_fp8", "bf16", 1, 4096},
+                        Case{"rms_nvfp4", "bf16", 1, 4096}, Case{"qk", "bf16", 64, 128}}) {
     const Call call(c, FASTNORM_DEVICE_CUDA, buffers);
     std::vector<double> ns;
     for (int pass = 0; pass < kPasses; ++pass) {
@@ -34,7 +35,7 @@ nlohmann::json bench_host_cost(int capability) {
               .count() /
           kCalls);
     }
-    std::printf("  %-9s %-4s %5lld x %-5lld %7.1f ns\n", c.op.c_str(), c.dtype.c_str(),
+    std::printf("  %-13s %-4s %5lld x %-5lld %7.1f ns\n", c.op.c_str(), c.dtype.c_str(),
                 static_cast<long long>(c.rows), static_cast<long long>(c.n), median(ns));
     results.push_back(
         {{"op", c.op}, {"dtype", c.dtype}, {"rows", c.rows}, {"n", c.n}, {"ns", median(ns)}});

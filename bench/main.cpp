@@ -13,15 +13,22 @@ int main(int argc, char** argv) {
   bench::Options options;
   int host_cost = 0;
   app.add_option("--device", device, "cpu or cuda:N")->capture_default_str();
-  app.add_option(
-         "--shapes", lists,
-         "lists (large, decode, middle, small, long, odd, cpu) or ROWSxN, separated by commas")
+  app.add_option("--shapes", lists,
+                 "lists (large, decode, middle, small, long, odd, quantised, heads, cpu) or "
+                 "ROWSxN, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--ops", ops, "rms, layer, add (RMS of a residual sum), add_layer")
+  app.add_option("--ops", ops,
+                 "rms, layer, add (RMS of a residual sum), add_layer; with _fp8, _row_fp8, "
+                 "_block_fp8, _mxfp8 or _nvfp4 where codes leave in place of y; qk (query and key "
+                 "heads of a fused tensor, in place; a shape is TOKENSxHEAD)")
       ->delimiter(',')
+      ->check(CLI::IsMember(bench::operations()))
       ->capture_default_str();
-  app.add_option("--dtypes", dtypes, "bf16, f16, f32")->delimiter(',')->capture_default_str();
+  app.add_option("--dtypes", dtypes, "bf16, f16, f32")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"bf16", "f16", "f32"}))
+      ->capture_default_str();
   app.add_option("--replays", options.replays, "timed replays of each graph; medians are printed")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -30,26 +37,33 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--f32-parameters", options.f32_parameters,
                "weight and bias in f32 beside 16-bit rows");
+  app.add_flag("--pdl", options.pdl,
+               "CUDA: a second column with programmatic dependent launch between the calls");
   app.add_option("--host-cost", host_cost,
                  "only the nanoseconds of a call without its launch, planned for a compute "
                  "capability such as 90; needs no GPU");
   app.add_option("--json", json, "write the results to this file");
   CLI11_PARSE(app, argc, argv);
   try {
-    nlohmann::json document;
+    bool written = true;
+    options.save = [&](const nlohmann::json& document) {
+      if (!json.empty() && written) written = bench::write_json(json, document);
+    };
+    int failed = 0;
     if (host_cost != 0) {
-      document = bench::bench_host_cost(host_cost);
+      options.save(bench::bench_host_cost(host_cost));
     } else {
       const std::vector<bench::Case> cases = bench::make_cases(lists, ops, dtypes);
       if (device == "cpu") {
-        document = bench::bench_cpu(cases, options);
+        if (options.pdl) throw std::invalid_argument("--pdl needs --device cuda:N");
+        failed = bench::bench_cpu(cases, options);
       } else if (device.starts_with("cuda:")) {
-        document = bench::bench_cuda(std::stoi(device.substr(5)), cases, options);
+        failed = bench::bench_cuda(std::stoi(device.substr(5)), cases, options);
       } else {
         throw std::invalid_argument("--device is " + device + "; required: cpu or cuda:N");
       }
     }
-    if (!json.empty() && !bench::write_json(json, document)) return 1;
+    if (!written || failed != 0) return 1;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "fastnorm_bench: %s\n", e.what());
     return 1;

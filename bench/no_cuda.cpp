@@ -5,7 +5,7 @@
 
 namespace bench {
 
-nlohmann::json bench_cuda(int, const std::vector<Case>&, const Options&) {
+int bench_cuda(int, const std::vector<Case>&, const Options&) {
   throw std::runtime_error("this build has no CUDA; configure with -Dcuda=enabled");
 }
 

@@ -37,6 +37,10 @@ std::vector<Shape> shapes_of(const std::string& list) {
               {256, 65536}, {256, 262144}, {128, 1048576}};
   } else if (list == "odd") {
     shapes = {{4096, 4097}, {4096, 4098}, {4096, 4100}, {4096, 5000}, {65536, 111}};
+  } else if (list == "quantised") {
+    for (int64_t n : {1024, 2048, 3072, 4096, 8192, 16384, 32768}) shapes.push_back({4096, n});
+  } else if (list == "heads") {
+    shapes = {{1, 128}, {64, 128}, {1024, 128}, {4096, 128}, {9010, 128}, {4096, 64}, {4096, 256}};
   } else if (list == "cpu") {
     shapes = {{4096, 4096}, {512, 8192}, {32, 4096}, {1, 4096}};
   } else {
@@ -60,16 +64,37 @@ double median(std::vector<double> samples) {
   return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
 }
 
-void print_header() {
-  std::printf("%-9s %-4s %7s %8s %10s %7s %10s %7s %8s %7s  %s\n", "op", "type", "rows", "n", "us",
-              "GB/s", "ceiling us", "ratio", "excess", "spread", "kernel");
+int64_t Case::scale_bytes() const {
+  const auto blocks = [&](int64_t columns) { return rows * ((n + columns - 1) / columns); };
+  switch (codes()) {
+    case Codes::kRow:
+      return rows * 4;
+    case Codes::kBlock:
+      return blocks(128) * 4;
+    case Codes::kMx:
+      return blocks(32);
+    case Codes::kNvfp4:
+      return blocks(16);
+    case Codes::kNone:
+    case Codes::kTensor:
+      break;
+  }
+  return 0;
+}
+
+void print_header(bool pdl) {
+  std::printf("%-13s %-4s %7s %8s %10s %7s %10s %7s %8s %7s", "op", "type", "rows", "n", "us",
+              "GB/s", "ceiling us", "ratio", "excess", "spread");
+  if (pdl) std::printf(" %10s %8s", "PDL us", "excess");
+  std::printf("  kernel\n");
 }
 
 void print_row(const Result& r) {
-  std::printf("%-9s %-4s %7lld %8lld %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%  %s\n", r.c.op.c_str(),
+  std::printf("%-13s %-4s %7lld %8lld %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%", r.c.op.c_str(),
               r.c.dtype.c_str(), static_cast<long long>(r.c.rows), static_cast<long long>(r.c.n),
-              r.us, r.gb_per_s(), r.ceiling_us, r.ratio(), r.us - r.ceiling_us, r.spread * 100,
-              r.kernel.c_str());
+              r.us, r.gb_per_s(), r.ceiling_us, r.ratio(), r.us - r.ceiling_us, r.spread * 100);
+  if (r.pdl_us != 0) std::printf(" %10.3f %8.3f", r.pdl_us, r.pdl_us - r.ceiling_us);
+  std::printf("  %s\n", r.kernel.c_str());
   std::fflush(stdout);
 }
 
@@ -79,8 +104,37 @@ nlohmann::json to_json(const Result& r) {
       {"n", r.c.n},           {"bytes", r.c.bytes_moved()}, {"us", r.us},
       {"spread", r.spread},   {"gb_per_s", r.gb_per_s()},   {"ceiling_us", r.ceiling_us},
       {"ceiling", r.ceiling}, {"ratio", r.ratio()},         {"kernel", r.kernel}};
+  if (r.c.scale_bytes() != 0) j["scale_bytes"] = r.c.scale_bytes();
+  if (r.pdl_us != 0) {
+    j["pdl_us"] = r.pdl_us;
+    j["pdl_ratio"] = r.pdl_us / r.ceiling_us;
+  }
   j.update(r.more);
   return j;
+}
+
+int time_all(const std::vector<Case>& cases, bool pdl,
+             const std::function<Result(const Case&)>& time,
+             const std::function<void(const nlohmann::json&)>& save, nlohmann::json* document) {
+  int failed = 0;
+  print_header(pdl);
+  nlohmann::json& results = (*document)["results"] = nlohmann::json::array();
+  for (const Case& c : cases) {
+    try {
+      const Result r = time(c);
+      print_row(r);
+      results.push_back(to_json(r));
+    } catch (const std::exception& e) {
+      ++failed;
+      std::printf("%-13s %-4s %7lld %8lld failed: %s\n", c.op.c_str(), c.dtype.c_str(),
+                  static_cast<long long>(c.rows), static_cast<long long>(c.n), e.what());
+      std::fflush(stdout);
+      results.push_back(
+          {{"op", c.op}, {"dtype", c.dtype}, {"rows", c.rows}, {"n", c.n}, {"error", e.what()}});
+    }
+    save(*document);
+  }
+  return failed;
 }
 
 bool write_json(const std::string& path, nlohmann::json document) {
@@ -93,6 +147,15 @@ bool write_json(const std::string& path, nlohmann::json document) {
   file.close();
   if (!file) std::fprintf(stderr, "cannot write %s\n", path.c_str());
   return !file.fail();
+}
+
+std::vector<std::string> operations() {
+  std::vector<std::string> all = {"qk"};
+  for (const std::string norm : {"rms", "layer", "add", "add_layer"}) {
+    for (const char* codes : {"", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4"})
+      all.push_back(norm + codes);
+  }
+  return all;
 }
 
 std::vector<Case> make_cases(const std::vector<std::string>& lists,

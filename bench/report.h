@@ -2,24 +2,60 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 namespace bench {
 
+// Heads of one fused tensor of queries, keys and values that `qk` normalises in place.
+inline constexpr int64_t kQueryHeads = 64, kKeyHeads = 8, kAllHeads = 80;
+
+// What leaves in place of y.
+enum class Codes { kNone, kTensor, kRow, kBlock, kMx, kNvfp4 };
+
 // One operation to time.
 struct Case {
-  std::string op;     // "rms", "layer", "add" (RMS with a residual), "add_layer"
+  std::string op;     // one of operations()
   std::string dtype;  // "bf16", "f16", "f32"
-  int64_t rows;
-  int64_t n;
+  int64_t rows;       // of "qk": tokens
+  int64_t n;          // of "qk": the size of a head
 
   bool adds() const { return op.starts_with("add"); }
-  bool layer() const { return op.ends_with("layer"); }
+  bool layer() const { return op.find("layer") != std::string::npos; }
+  bool heads() const { return op == "qk"; }
+  Codes codes() const {
+    return op.ends_with("_nvfp4")       ? Codes::kNvfp4
+           : op.ends_with("_mxfp8")     ? Codes::kMx
+           : op.ends_with("_block_fp8") ? Codes::kBlock
+           : op.ends_with("_row_fp8")   ? Codes::kRow
+           : op.ends_with("_fp8")       ? Codes::kTensor
+                                        : Codes::kNone;
+  }
+
   int64_t element_bytes() const { return dtype == "f32" ? 4 : 2; }
-  int64_t tensor_bytes() const { return rows * n * element_bytes(); }
-  int64_t bytes_moved() const { return tensor_bytes() * (adds() ? 4 : 2); }
+  // How many times fewer bytes leave than an input has.
+  int64_t shrink() const {
+    return codes() == Codes::kNone    ? 1
+           : codes() == Codes::kNvfp4 ? element_bytes() * 2
+                                      : element_bytes();
+  }
+  // Of what is normalised.
+  int64_t tensor_bytes() const {
+    return rows * n * element_bytes() * (heads() ? kQueryHeads + kKeyHeads : 1);
+  }
+  // Of the memory that holds it.
+  int64_t buffer_bytes() const {
+    return heads() ? rows * n * element_bytes() * kAllHeads : tensor_bytes();
+  }
+  int64_t scale_bytes() const;
+  // Each input read once, each output written once; weights are not counted.
+  int64_t bytes_moved() const {
+    return tensor_bytes() * (adds() ? 3 : 1) + tensor_bytes() / shrink() + scale_bytes();
+  }
+  // Bytes of distinct memory among these.
+  int64_t footprint() const { return heads() ? tensor_bytes() : bytes_moved(); }
 };
 
 struct Result {
@@ -29,6 +65,7 @@ struct Result {
   double ceiling_us;    // the best plain stream of the same bytes, in the same run
   std::string ceiling;  // which
   std::string kernel;
+  double pdl_us = 0;  // as us, with programmatic dependent launch between the calls; 0: not timed
   nlohmann::json more = nlohmann::json::object();
 
   double gb_per_s() const { return static_cast<double>(c.bytes_moved()) / us / 1e3; }
@@ -37,15 +74,25 @@ struct Result {
 
 double median(std::vector<double> samples);
 
-void print_header();
+void print_header(bool pdl);
 void print_row(const Result& result);
 
 nlohmann::json to_json(const Result& result);
 
+// Times each case with `time` and collects the rows in document["results"], which is handed to `save` after each. A case that fails
+// has its error in its row; the others go on. Returns how many failed.
+int time_all(const std::vector<Case>& cases, bool pdl,
+             const std::function<Result(const Case&)>& time,
+             const std::function<void(const nlohmann::json&)>& save, nlohmann::json* document);
+
 // Adds date, library version and build to `document`, and writes it; returns false with a message on stderr if it can't.
 bool write_json(const std::string& path, nlohmann::json document);
 
-// The cases of a named list ("goals", "decode", "short", ..), crossed with operations and dtypes.
+// All operations: a norm ("rms", "layer", "add" = RMS with a residual, "add_layer") alone or with what leaves in place of y ("_fp8" by a
+// given scale, "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4"); and "qk", the query and key heads of a fused tensor.
+std::vector<std::string> operations();
+
+// The cases of named lists ("large", "decode", ..) or shapes, crossed with operations and dtypes.
 std::vector<Case> make_cases(const std::vector<std::string>& lists,
                              const std::vector<std::string>& ops,
                              const std::vector<std::string>& dtypes);

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <stdexcept>
+#include <string>
+#include <type_traits>
 
 #include "bench/stream.cuh"
 
@@ -32,66 +34,116 @@ __device__ __forceinline__ uint4 touch(uint4 v) {
   return make_uint4(v.x ^ 0x10001, v.y, v.z ^ 0x10001, v.w);
 }
 
-// As many bits as half of `v`, in which every bit of it has a part.
-__device__ __forceinline__ uint2 fold(uint4 v) { return make_uint2(v.x ^ v.y, v.z ^ v.w); }
+// 1 / kShrink of the bits of `v`, in which every bit of it has a part.
+template <int kShrink>
+__device__ __forceinline__ auto fold(uint4 v) {
+  if constexpr (kShrink == 1) {
+    return touch(v);
+  } else if constexpr (kShrink == 2) {
+    return make_uint2(v.x ^ v.y, v.z ^ v.w);
+  } else {
+    const uint32_t word = v.x ^ v.y ^ v.z ^ v.w;
+    if constexpr (kShrink == 4) {
+      return word;
+    } else {
+      static_assert(kShrink == 8);
+      return static_cast<unsigned short>(word ^ word >> 16);
+    }
+  }
+}
 
-// kNarrow: c is half as wide as what is read, as codes of 8 bits are beside rows of 16.
-template <int kReads, int kVectors, int kHint, bool kNarrow>
-__global__ void stream_kernel(const uint4* a, const uint4* b, void* c, uint4* d, int64_t count) {
+// Traffic in vectors of 16 bytes.
+struct Work {
+  const uint4 *a, *b;
+  void* c;
+  uint4 *d, *extra;
+  int64_t count, extra_count;
+  uint32_t row, stride;
+};
+
+template <int kReads, int kShrink, bool kStrided, int kVectors, int kHint>
+__global__ void stream_kernel(const Work w) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x * kVectors) + threadIdx.x;
+  const auto place = [&](int64_t i) {
+    if constexpr (!kStrided) return i;
+    const auto short_i = static_cast<uint32_t>(i);  // launch() has checked the count
+    return int64_t{short_i / w.row} * w.stride + short_i % w.row;
+  };
   uint4 x[kVectors], y[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int64_t i = first + v * blockDim.x;
-    if (i < count) x[v] = load<kHint>(a + i);
+    if (i < w.count) x[v] = load<kHint>(w.a + place(i));
   }
   if constexpr (kReads == 2) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int64_t i = first + v * blockDim.x;
-      if (i < count) y[v] = load<kHint>(b + i);
+      if (i < w.count) y[v] = load<kHint>(w.b + i);
     }
   }
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int64_t i = first + v * blockDim.x;
-    if (i >= count) continue;
-    if constexpr (kNarrow) {
-      store<kHint>(static_cast<uint2*>(c) + i, fold(x[v]));
-    } else {
-      store<kHint>(static_cast<uint4*>(c) + i, touch(x[v]));
+    if (i >= w.count) continue;
+    const auto folded = fold<kShrink>(x[v]);
+    using Piece = std::remove_const_t<decltype(folded)>;
+    store<kHint, Piece>(static_cast<Piece*>(w.c) + place(i), folded);
+    if constexpr (kReads == 2) store<kHint>(w.d + i, touch(y[v]));
+    if constexpr (kShrink > 1) {
+      if (i < w.extra_count) store<kHint>(w.extra + i, touch(x[v]));
     }
-    if constexpr (kReads == 2) store<kHint>(d + i, touch(y[v]));
   }
 }
 
-template <int kReads, bool kNarrow, int kVectors>
+template <int kReads, int kShrink, bool kStrided, int kVectors>
 void add_streams(std::vector<Stream>* list) {
-  constexpr const char* written =
-      kNarrow ? (kReads == 1 ? "0.5" : "1.5") : (kReads == 1 ? "1" : "2");
   for (int hint : {kDefault, kStreaming}) {
-    const void* kernel =
-        hint == kDefault
-            ? reinterpret_cast<const void*>(&stream_kernel<kReads, kVectors, kDefault, kNarrow>)
-            : reinterpret_cast<const void*>(&stream_kernel<kReads, kVectors, kStreaming, kNarrow>);
+    const void* kernel = hint == kDefault
+                             ? reinterpret_cast<const void*>(
+                                   &stream_kernel<kReads, kShrink, kStrided, kVectors, kDefault>)
+                             : reinterpret_cast<const void*>(
+                                   &stream_kernel<kReads, kShrink, kStrided, kVectors, kStreaming>);
     for (int threads : {128, 256, 512, 1024}) {
       if (threads * kVectors * kReads > 4096) continue;  // more registers than a multiprocessor has
-      char name[48];
-      std::snprintf(name, sizeof name, "R%dW%s %dx%d%s", kReads, written, threads, kVectors,
-                    hint == kDefault ? "" : " cs");
-      list->push_back({kernel, kReads, threads, kVectors, name});
+      char name[64];
+      std::snprintf(name, sizeof name, "R%dW%g %dx%d%s%s", kReads, kReads - 1 + 1.0 / kShrink,
+                    threads, kVectors, hint == kDefault ? "" : " cs", kStrided ? " strided" : "");
+      list->push_back({kernel, threads, kVectors, name});
     }
   }
 }
 
-template <int kReads, bool kNarrow>
+template <int kReads, int kShrink, bool kStrided = false>
 std::vector<Stream> all_streams() {
   std::vector<Stream> list;
-  add_streams<kReads, kNarrow, 1>(&list);
-  add_streams<kReads, kNarrow, 2>(&list);
-  add_streams<kReads, kNarrow, 4>(&list);
-  add_streams<kReads, kNarrow, 8>(&list);
+  add_streams<kReads, kShrink, kStrided, 1>(&list);
+  add_streams<kReads, kShrink, kStrided, 2>(&list);
+  add_streams<kReads, kShrink, kStrided, 4>(&list);
+  add_streams<kReads, kShrink, kStrided, 8>(&list);
   return list;
+}
+
+template <int kReads>
+std::vector<Stream> streams_of(int shrink) {
+  switch (shrink) {
+    case 1:
+      return all_streams<kReads, 1>();
+    case 2:
+      return all_streams<kReads, 2>();
+    case 4:
+      return all_streams<kReads, 4>();
+    case 8:
+      return all_streams<kReads, 8>();
+    default:
+      throw std::invalid_argument("no stream writes 1/" + std::to_string(shrink));
+  }
+}
+
+__global__ void wait_kernel(long long cycles) {
+  const long long start = clock64();
+  while (clock64() - start < cycles) {
+  }
 }
 
 __device__ __forceinline__ uint32_t hash(uint64_t i, uint32_t seed) {
@@ -120,18 +172,35 @@ void require(cudaError_t code) {
 
 }  // namespace
 
-std::vector<Stream> streams(int reads, bool narrow) {
-  if (narrow) return reads == 1 ? all_streams<1, true>() : all_streams<2, true>();
-  return reads == 1 ? all_streams<1, false>() : all_streams<2, false>();
+std::vector<Stream> streams(int reads, int shrink) {
+  return reads == 1 ? streams_of<1>(shrink) : streams_of<2>(shrink);
 }
 
-void launch(const Stream& s, const char* a, const char* b, char* c, char* d, int64_t bytes,
-            cudaStream_t queue) {
-  int64_t count = bytes / 16;
+std::vector<Stream> strided_streams() { return all_streams<1, 1, true>(); }
+
+void launch(const Stream& s, const Traffic& t, cudaStream_t queue) {
+  Work w = {};
+  w.a = reinterpret_cast<const uint4*>(t.a);
+  w.b = reinterpret_cast<const uint4*>(t.b);
+  w.c = t.c;
+  w.d = reinterpret_cast<uint4*>(t.d);
+  w.extra = reinterpret_cast<uint4*>(t.extra);
+  w.count = t.bytes / 16;
+  w.extra_count = t.extra_bytes / 16;
+  w.row = static_cast<uint32_t>(t.row_bytes / 16);
+  w.stride = static_cast<uint32_t>(t.stride_bytes / 16);
+  if (w.row != 0 && w.count > int64_t{UINT32_MAX}) {
+    throw std::invalid_argument("too many vectors for a strided stream");
+  }
   const int64_t share = static_cast<int64_t>(s.threads) * s.vectors;
-  void* arguments[] = {&a, &b, &c, &d, &count};
-  require(cudaLaunchKernel(s.kernel, dim3(static_cast<unsigned>((count + share - 1) / share)),
+  void* arguments[] = {&w};
+  require(cudaLaunchKernel(s.kernel, dim3(static_cast<unsigned>((w.count + share - 1) / share)),
                            dim3(static_cast<unsigned>(s.threads)), arguments, 0, queue));
+}
+
+void wait_a_little(cudaStream_t queue) {
+  wait_kernel<<<1, 1, 0, queue>>>(200'000);
+  require(cudaGetLastError());
 }
 
 void fill_random(char* data, int64_t bytes, const std::string& dtype, uint32_t seed,

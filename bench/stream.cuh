@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,19 +12,33 @@ namespace bench {
 // A streaming kernel: R tensors read, R written (R = 1 or 2), `vectors` 16-byte accesses a thread and tensor.
 struct Stream {
   const void* kernel;
-  int reads;
   int threads;
   int vectors;
-  std::string name;  // "R2W2 256x4 cs", "R1W0.5 128x2"
+  std::string name;  // "R2W2 256x4 cs", "R1W0.5 128x2", "R1W1 512x2 strided"
 };
 
-// All kernels of a number of tensors: 128 to 1024 threads, 1 to 8 vectors, with and without streaming hints. Narrow: half as many
-// bytes are written to the first tensor as are read, as where rows of 16 bits leave as codes of 8.
-std::vector<Stream> streams(int reads, bool narrow = false);
+// What a stream moves. Sizes are multiples of 16.
+struct Traffic {
+  const char *a, *b;  // read: `bytes` each; b only where R = 2
+  char *c, *d;        // written: c narrower than a where the stream is narrow; d only where R = 2
+  int64_t bytes;      // of a
+  char* extra = nullptr;  // narrow streams write `extra_bytes` here too, as the scales beside codes
+  int64_t extra_bytes = 0;  // at most `bytes`
+  int64_t row_bytes = 0;    // strided streams: `row_bytes` of each `stride_bytes` are moved
+  int64_t stride_bytes = 0;
+};
 
-// Launches `stream`, which reads tensors of `bytes` (a multiple of 16).
-void launch(const Stream& stream, const char* a, const char* b, char* c, char* d, int64_t bytes,
-            cudaStream_t queue);
+// All kernels of a number of tensors: 128 to 1024 threads, 1 to 8 vectors, with and without streaming hints. `shrink` is how many
+// times fewer bytes are written to c than are read from a: 1; 2 as where rows of 16 bits leave as codes of 8; 4; 8.
+std::vector<Stream> streams(int reads, int shrink = 1);
+
+// The same sweep over rows that lie apart, R = 1; c may be a.
+std::vector<Stream> strided_streams();
+
+void launch(const Stream& stream, const Traffic& traffic, cudaStream_t queue);
+
+// Occupies the queue for about 0.1 ms, so that what follows is queued before it starts.
+void wait_a_little(cudaStream_t queue);
 
 // Fills memory with values of a dtype that look like activations: every value finite, about normal, different.
 void fill_random(char* data, int64_t bytes, const std::string& dtype, uint32_t seed,

@@ -12,8 +12,8 @@ namespace {
 thread_local std::string error;
 
 const std::vector<bench::Stream>& list_of(int32_t reads, int32_t narrow) {
-  static const std::vector<bench::Stream> lists[] = {
-      bench::streams(1), bench::streams(2), bench::streams(1, true), bench::streams(2, true)};
+  static const std::vector<bench::Stream> lists[] = {bench::streams(1), bench::streams(2),
+                                                     bench::streams(1, 2), bench::streams(2, 2)};
   return lists[(narrow != 0 ? 2 : 0) + (reads == 2 ? 1 : 0)];
 }
 
@@ -37,8 +37,9 @@ STREAMS_API int32_t streams_launch(int32_t reads, int32_t narrow, int32_t index,
                                    const void* b, void* c, void* d, int64_t bytes, void* stream) {
   try {
     bench::launch(list_of(reads, narrow).at(static_cast<size_t>(index)),
-                  static_cast<const char*>(a), static_cast<const char*>(b), static_cast<char*>(c),
-                  static_cast<char*>(d), bytes, static_cast<cudaStream_t>(stream));
+                  {static_cast<const char*>(a), static_cast<const char*>(b), static_cast<char*>(c),
+                   static_cast<char*>(d), bytes},
+                  static_cast<cudaStream_t>(stream));
     return 0;
   } catch (const std::exception& e) {
     error = e.what();

@@ -10,9 +10,12 @@ from compare.ops import HEADS, QUERY_HEADS
 from compare.reference import EPS
 from compare.timing import Unsupported
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+EXAMPLES = str(Path(__file__).resolve().parents[2] / "examples")
+sys.path.insert(0, EXAMPLES)
 import fastnorm_ctypes as ctypes_api  # noqa: E402
 from fastnorm_ctypes import CPU, CUDA, LAYER, RMS, Dtype, FastnormError, Info, NormArgs, Tensor  # noqa: E402
+
+sys.path.remove(EXAMPLES)  # its folders torch and jax are not the packages of these names
 
 PER_TENSOR = 1
 PDL_WAIT, PDL_TRIGGER = 1, 2

@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""fastnorm_bench on the CPU: every operation is timed once, bytes are those of the operation, errors are told; and
+the host cost that is planned for a GPU. bench_test.py PROGRAM [--pretend PROGRAM]
+
+The other program is the GPU's part of the benchmark with a CUDA runtime that only pretends: its times mean nothing."""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "abi"))
+from cases import Cases  # noqa: E402
+
+NORMS = ("rms", "layer", "add", "add_layer")
+CODES = ("", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4")
+OPS = [norm + codes for norm in NORMS for codes in CODES] + ["qk"]
+
+
+def expected_bytes(op, size, rows, n):
+    """(all bytes of a call, those of scales), by hand; elements have `size` bytes."""
+    if op == "qk":
+        return 2 * size * rows * 72 * n, 0
+    scales = 0
+    if op.endswith("_row_fp8"):
+        scales = 4 * rows
+    elif op.endswith("_block_fp8"):
+        scales = 4 * rows * -(-n // 128)
+    elif op.endswith("_mxfp8"):
+        scales = rows * -(-n // 32)
+    elif op.endswith("_nvfp4"):
+        scales = rows * -(-n // 16)
+    leaves = rows * n // 2 if op.endswith("_nvfp4") else rows * n if op.endswith("fp8") else size * rows * n
+    return (3 if op.startswith("add") else 1) * size * rows * n + leaves + scales, scales
+
+
+class Program:
+    def __init__(self, cases, path, work):
+        self.cases, self.path, self.work = cases, path, work
+
+    def run(self, *arguments):
+        return subprocess.run([self.path, *arguments], capture_output=True, text=True, timeout=300)
+
+    def results(self, name, *arguments):
+        """The document that a run writes; None, and a failed case, if it does not."""
+        file = self.work / "out.json"
+        file.unlink(missing_ok=True)
+        ran = self.run(*arguments, "--json", str(file))
+        if self.cases.check(f"{name}: runs", ran.returncode == 0, (ran.stdout + ran.stderr)[-600:]):
+            return json.loads(file.read_text())
+        return None
+
+    def refuses(self, name, says, *arguments):
+        ran = self.run(*arguments)
+        text = ran.stdout + ran.stderr
+        self.cases.check(f"refused: {name}", ran.returncode not in (0, -6, -11) and says in text, text[-300:])
+
+
+def check_rows(cases, document, ops, shapes, dtypes):
+    rows = document["results"]
+    found = {(r["op"], r["dtype"], r["rows"], r["n"]): r for r in rows}
+    wanted = {(op, dtype, *shape) for op in ops for dtype in dtypes for shape in shapes}
+    cases.equal("rows of the table", len(rows), len(wanted))
+    cases.equal("every case once", set(found), wanted)
+    for key, r in found.items():
+        size = 4 if r["dtype"] == "f32" else 2
+        total, scales = expected_bytes(r["op"], size, r["rows"], r["n"])
+        if not cases.check(f"{key}: timed", "us" in r, r.get("error")):
+            continue
+        cases.equal(f"{key}: bytes", (r["bytes"], r.get("scale_bytes", 0)), (total, scales))
+        cases.check(f"{key}: times", r["us"] > 0 and r["ceiling_us"] > 0 and r["kernel"] and r["ceiling"], r)
+        cases.check(f"{key}: derived", abs(r["ratio"] * r["ceiling_us"] / r["us"] - 1) < 1e-6
+                    and abs(r["gb_per_s"] * r["us"] * 1e3 / r["bytes"] - 1) < 1e-6, r)
+        cases.equal(f"{key}: kernel's dtype", r["kernel"].split()[0], r["dtype"])
+        cases.equal(f"{key}: kernel's norm", "layer" in r["kernel"].split(), "layer" in r["op"])
+
+
+def test_cpu(program):
+    shapes, dtypes = [(3, 64), (5, 208)], ["bf16", "f16", "f32"]
+    document = program.results("all operations", "--device", "cpu", "--replays", "1", "--ops", ",".join(OPS), "--shapes",
+                               "3x64,5x208", "--dtypes", ",".join(dtypes))
+    if document:
+        check_rows(program.cases, document, OPS, shapes, dtypes)
+    # Beyond the caches, and more threads than pieces.
+    document = program.results("cold", "--device", "cpu", "--replays", "1", "--threads", "3", "--ops",
+                               "add_row_fp8,rms_nvfp4,qk", "--shapes", "64x8192")
+    if document:
+        check_rows(program.cases, document, ["add_row_fp8", "rms_nvfp4", "qk"], [(64, 8192)], ["bf16"])
+        program.cases.check("cold cases", all(r["cold"] for r in document["results"]))
+
+
+def test_failing_case(program):
+    """An odd row has no pairs of 4-bit codes: its row has the library's error, and the others are timed."""
+    file = program.work / "failed.json"
+    ran = program.run("--device", "cpu", "--replays", "1", "--ops", "rms_nvfp4,rms", "--shapes", "2x33", "--json", str(file))
+    rows = json.loads(file.read_text())["results"]
+    program.cases.equal("a failed case: exit status", ran.returncode, 1)
+    program.cases.check("a failed case: its text", "FASTNORM_ERROR_" in rows[0].get("error", ""), rows[0])
+    program.cases.check("a failed case: on stdout", "failed: FASTNORM_ERROR_" in ran.stdout, ran.stdout)
+    program.cases.check("a failed case: the next", rows[1].get("us", 0) > 0, rows[1])
+
+
+def test_refusals(program):
+    program.refuses("operation", "rms_fp9", "--ops", "rms_fp9")
+    program.refuses("dtype", "f64", "--dtypes", "f64")
+    program.refuses("list of shapes", "no list of shapes is called wide", "--shapes", "wide")
+    program.refuses("shape", "ROWSxN", "--shapes", "4096x")
+    program.refuses("device", "cpu or cuda:N", "--device", "gpu")
+    program.refuses("dependent launch on a CPU", "--pdl needs", "--device", "cpu", "--pdl")
+    program.refuses("unwritable file", "cannot write", "--replays", "1", "--ops", "rms", "--shapes", "1x64", "--json",
+                    str(program.work / "no" / "file"))
+
+
+def test_host_cost(program):
+    ran = program.run("--host-cost", "90", "--json", str(program.work / "host.json"))
+    if not program.cases.check("host cost: runs", ran.returncode == 0, ran.stdout + ran.stderr):
+        return
+    rows = json.loads((program.work / "host.json").read_text())["results"]
+    program.cases.check("host cost: operations", {"rms", "add_fp8", "rms_nvfp4", "qk"} <= {r["op"] for r in rows}, rows)
+    program.cases.check("host cost: times", all(0 < r["ns"] < 1e6 for r in rows), rows)
+
+
+def test_pretended_gpu(program):
+    shapes, dtypes = [(1, 64), (4096, 1024), (300, 208)], ["bf16", "f16", "f32"]
+    document = program.results("pretended GPU", "--device", "cuda:0", "--replays", "2", "--pdl", "--ops", ",".join(OPS),
+                               "--shapes", "1x64,4096x1024,300x208", "--dtypes", ",".join(dtypes))
+    if not document:
+        return
+    check_rows(program.cases, document, OPS, shapes, dtypes)
+    for r in document["results"]:
+        key = (r["op"], r["dtype"], r["rows"], r["n"])
+        footprint = r["bytes"] // (2 if r["op"] == "qk" else 1)
+        program.cases.check(f"{key}: with dependent launch", r["pdl_us"] > 0, r)
+        # Short heads share a grid; long ones need not.
+        program.cases.check(f"{key}: launches", r["launches"] == 1 or key[0] == "qk" and r["n"] > 256, r["launches"])
+        program.cases.equal(f"{key}: flushed", r["flushed"], r["calls_per_graph"] * footprint < 600 << 20)
+        shrink = (4 if r["dtype"] == "f32" else 2) * (2 if "nvfp4" in r["op"] else 1)
+        written = 1 / shrink if r["op"].endswith(("fp8", "nvfp4")) else 1
+        adds = r["op"].startswith("add")
+        kind = f"R{1 + adds}W{adds + written:g} "
+        program.cases.check(f"{key}: ceiling", r["ceiling"].startswith(kind)
+                            and r["ceiling"].endswith(" strided") == (r["op"] == "qk"), r["ceiling"])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--pretend", help="the benchmark with a pretended CUDA runtime")
+    options = parser.parse_args()
+    cases = Cases()
+    with tempfile.TemporaryDirectory() as work:
+        program = Program(cases, options.program, Path(work))
+        test_cpu(program)
+        test_failing_case(program)
+        test_refusals(program)
+        test_host_cost(program)
+        if options.pretend:
+            test_pretended_gpu(Program(cases, options.pretend, Path(work)))
+        else:
+            cases.skip("the GPU's part with a pretended runtime", "this build has no CUDA")
+    cases.finish()
+
+
+main()
