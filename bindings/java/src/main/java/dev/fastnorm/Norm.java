@@ -49,7 +49,8 @@ public final class Norm extends Call {
     /**
      * Several normalisations in one call, with the results of one run of each, in order: such as the
      * query heads and the key heads of one fused QKV tensor. All are checked, against each other too,
-     * before anything is launched. None may read what another one writes.
+     * before anything is launched. None may read what another one writes. On a GPU neighbours that share
+     * a kernel of short rows are one launch.
      *
      * @param parts up to 8; error texts name them as {@code args[i]}
      * @return the call
