@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
 from compare import ops, results, runner, tables, timing  # noqa: E402
-from compare.library import F32, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl, Library  # noqa: E402
+from compare.library import F32, PDL_CONSTANT_COLUMNS, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl, Library  # noqa: E402
 from compare.ops import Case  # noqa: E402
 from compare.reference import EPS, WrongResult  # noqa: E402
 from compare.streams import Streams  # noqa: E402
@@ -413,14 +413,23 @@ def test_library(cases, path):
         cases.check("what is not there is said", False)
     except timing.Unsupported as why:
         cases.check("what is not there is said", str(why))
-    flagged = contender._parts(case, HostBuffers(case, random), 0)
-    flagged[0].flags = PDL_WAIT | PDL_TRIGGER
-    contender._parts = lambda *_: flagged
+    b = HostBuffers(case, random)
+    contender.body(case, b)(0)
+    plain = b.y[0].array.copy()
+    b.y[0].array[:] = 0
+    contender.pdl = True
+    flagged = contender._parts(case, b, 0)
+    cases.equal("PDL: the flags", flagged[0].flags, PDL_WAIT | PDL_TRIGGER | PDL_CONSTANT_COLUMNS)
+    contender.pdl, contender._parts = False, lambda *_: flagged
+    contender.body(case, b)(0)
+    cases.check("PDL: the same bits", np.array_equal(b.y[0].array, plain) and plain.any())
+    flagged[0].flags = 8
     try:
-        contender.body(case, HostBuffers(case, random))(0)
-        cases.check("the library's own refusal is passed on, or it ran", True)
+        contender.body(case, b)
+        cases.check("the library's own refusal is passed on", False)
     except timing.Unsupported as why:
-        cases.check("the library's own refusal is passed on, or it ran", "FASTNORM_ERROR_UNSUPPORTED" in str(why), why)
+        cases.check("the library's own refusal is passed on",
+                    str(why).startswith("FASTNORM_ERROR_UNSUPPORTED: flags is 0x8"), why)
     cases.check("a build is told from others", len(library.identity()["sha256"]) == 64)
     cases.equal("f32 as DLPack has it", (F32.code, F32.bits, F32.lanes), (2, 32, 1))
 

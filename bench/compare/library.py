@@ -2,7 +2,7 @@
 
 import ctypes
 import hashlib
-import sys
+import importlib.util
 from ctypes import POINTER, byref, c_int32, c_int64, c_void_p, sizeof
 from pathlib import Path
 
@@ -10,15 +10,24 @@ from compare.ops import HEADS, QUERY_HEADS
 from compare.reference import EPS
 from compare.timing import Unsupported
 
-EXAMPLES = str(Path(__file__).resolve().parents[2] / "examples")
-sys.path.insert(0, EXAMPLES)
-import fastnorm_ctypes as ctypes_api  # noqa: E402
-from fastnorm_ctypes import CPU, CUDA, LAYER, RMS, Dtype, FastnormError, Info, NormArgs, Tensor  # noqa: E402
 
-sys.path.remove(EXAMPLES)  # its folders torch and jax are not the packages of these names
+def _load_ctypes():
+    """examples/fastnorm_ctypes.py, without its folder on sys.path: where a package is not installed, Python would
+    take the folder there of the same name for it."""
+    path = Path(__file__).resolve().parents[2] / "examples" / "fastnorm_ctypes.py"
+    spec = importlib.util.spec_from_file_location("fastnorm_ctypes", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ctypes_api = _load_ctypes()
+CPU, CUDA, LAYER, RMS = ctypes_api.CPU, ctypes_api.CUDA, ctypes_api.LAYER, ctypes_api.RMS
+Dtype, FastnormError, Info = ctypes_api.Dtype, ctypes_api.FastnormError, ctypes_api.Info
+NormArgs, Tensor = ctypes_api.NormArgs, ctypes_api.Tensor
 
 PER_TENSOR = 1
-PDL_WAIT, PDL_TRIGGER = 1, 2
+PDL_WAIT, PDL_TRIGGER, PDL_CONSTANT_COLUMNS = 1, 2, 4
 F32 = Dtype(2, 32, 1)
 DTYPES = {"torch.float32": F32, "torch.float16": Dtype(2, 16, 1), "torch.bfloat16": Dtype(4, 16, 1),
           "torch.float8_e4m3fn": Dtype(10, 8, 1)}
@@ -117,7 +126,7 @@ class Fastnorm:
 
     def _parts(self, case, b, i):
         op = case.op
-        flags = PDL_WAIT | PDL_TRIGGER if self.pdl else 0
+        flags = PDL_WAIT | PDL_TRIGGER | PDL_CONSTANT_COLUMNS if self.pdl else 0
         if op.two_weights:
             heads = b.heads_of(b.y[i])
             views = [(heads[:, :QUERY_HEADS], b.weight), (heads[:, QUERY_HEADS:HEADS], b.key_weight)]
@@ -148,7 +157,8 @@ class Fastnorm:
 
 
 class FastnormPdl(Fastnorm):
-    """The same, each call waiting for the one before it inside its kernel (programmatic dependent launch)."""
+    """The same, each call waiting for the one before it inside its kernel (programmatic dependent launch); the
+    weights are there all the time, and are read before."""
 
     name, label = "fastnorm-pdl", "fastnorm, PDL"
     pdl = True

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 
@@ -206,39 +207,30 @@ func deviceResidual[T row](t *testing.T) {
 	}
 }
 
-// Codes and scales of rows; where the device has no quantised outputs, its refusal.
+// Codes and scales of rows, and the largest magnitude of all.
 func TestDeviceQuantised(t *testing.T) {
 	const rows, n = 19, 256
 	x, weight := whole[fastnorm.BFloat16](4, rows*n, 8), whole[fastnorm.BFloat16](5, n, 6)
-	run := func(p *place) (codes []int8, scales []float32, supported bool) {
-		out, scale := put(p, make([]int8, rows*n)), put(p, make([]float32, rows))
+	run := func(p *place) (codes []int8, scales, amax []float32) {
+		out, scale, most := put(p, make([]int8, rows*n)), put(p, make([]float32, rows)), put(p, []float32{0})
 		norm := fastnorm.Norm{Eps: 0.5, X: put(p, x).view(rows, n), Weight: put(p, weight).view(n),
-			Quant: &fastnorm.Quant{Scheme: fastnorm.QuantPerRow, Out: out.view(rows, n), Scale: scale.view(rows)}}
-		_, refused := p.context.NormQuery(norm)
-		err := p.context.Norm(norm, p.options()...)
-		if refused != nil {
-			wantError(p, refused, fastnorm.ErrUnsupported, "quant_scheme is 2")
-			wantError(p, err, fastnorm.ErrUnsupported, "quant_scheme is 2")
-			equals(p, "codes of a call that was refused", out.read(), make([]int8, rows*n)...)
-			equals(p, "scales of a call that was refused", scale.read(), make([]float32, rows)...)
-			return nil, nil, false
-		}
-		check(p, err)
-		return out.read(), scale.read(), true
+			Quant: &fastnorm.Quant{Scheme: fastnorm.QuantPerRow, Out: out.view(rows, n), Scale: scale.view(rows), Amax: most.view(1)}}
+		check(p, p.context.Norm(norm, p.options()...))
+		return out.read(), scale.read(), most.read()
 	}
-	codes, scales, supported := run(underTest(t))
-	codesOnTheCPU, scalesOnTheCPU, supportedByTheCPU := run(onCPU(t))
-	equal(t, "the CPU quantises", supportedByTheCPU, true)
-	if supported {
-		equals(t, "codes, those of the CPU", codes, codesOnTheCPU...)
-		equals(t, "scales, those of the CPU", scales, scalesOnTheCPU...)
-	}
+	codes, scales, amax := run(underTest(t))
+	codesOnTheCPU, scalesOnTheCPU, amaxOnTheCPU := run(onCPU(t))
+	equals(t, "codes, those of the CPU", codes, codesOnTheCPU...)
+	equals(t, "scales, those of the CPU", scales, scalesOnTheCPU...)
+	equals(t, "amax, that of the CPU", amax, amaxOnTheCPU...)
+	most := float32(0)
 	for r := range rows {
 		z := rmsOf(floats(x[r*n:(r+1)*n]), floats(weight), 0.5)
 		top := float32(0)
 		for _, v := range z {
 			top = max(top, v, -v)
 		}
+		most = max(most, top)
 		scale := float32(float64(top) / 127)
 		equal(t, "a scale", scalesOnTheCPU[r], scale)
 		inverse := float32(1 / float64(scale))
@@ -247,6 +239,62 @@ func TestDeviceQuantised(t *testing.T) {
 			equal(t, fmt.Sprintf("code [%d, %d]", r, i), codesOnTheCPU[r*n+i], int8(code))
 		}
 	}
+	equal(t, "amax", amaxOnTheCPU[0], most)
+}
+
+// Codes of fp8 and fp4 with the scales of their blocks.
+func TestDeviceMicroscaled(t *testing.T) {
+	t.Run("mxfp8", func(t *testing.T) {
+		deviceMicroscaled[fastnorm.Float8E4M3FN, fastnorm.Float8E8M0FNU](t, fastnorm.QuantMXFP8, 1, 32)
+	})
+	t.Run("nvfp4", func(t *testing.T) {
+		deviceMicroscaled[fastnorm.Float4E2M1FNx2, fastnorm.Float8E4M3FN](t, fastnorm.QuantNVFP4, 2, 16)
+	})
+}
+
+func deviceMicroscaled[C, S interface {
+	fastnorm.Element
+	comparable
+}](t *testing.T, scheme fastnorm.QuantScheme, inOneCode, block int) {
+	const rows, n = 19, 256
+	x, weight := whole[fastnorm.BFloat16](14, rows*n, 8), whole[fastnorm.BFloat16](15, n, 6)
+	run := func(p *place) ([]C, []S) {
+		out, scale := put(p, make([]C, rows*n/inOneCode)), put(p, make([]S, rows*n/block))
+		norm := fastnorm.Norm{Eps: 0.5, X: put(p, x).view(rows, n), Weight: put(p, weight).view(n),
+			Quant: &fastnorm.Quant{Scheme: scheme, Out: out.view(rows, n/inOneCode), Scale: scale.view(rows, n/block)}}
+		check(p, p.context.Norm(norm, p.options()...))
+		return out.read(), scale.read()
+	}
+	codes, scales := run(underTest(t))
+	codesOnTheCPU, scalesOnTheCPU := run(onCPU(t))
+	equals(t, "codes, those of the CPU", codes, codesOnTheCPU...)
+	equals(t, "scales, those of the CPU", scales, scalesOnTheCPU...)
+	var none C
+	equal(t, "there are codes", slices.ContainsFunc(codes, func(c C) bool { return c != none }), true)
+}
+
+// A chain in which each call reads what the one before it wrote: flags change when a kernel starts, not its results.
+func TestDeviceDependentLaunches(t *testing.T) {
+	const rows, n, steps = 64, 512, 20
+	p := underTest(t)
+	x, weight := whole[fastnorm.BFloat16](16, rows*n, 8), put(p, whole[fastnorm.BFloat16](17, n, 6))
+	var wanted []fastnorm.BFloat16
+	for _, flags := range []fastnorm.NormFlags{0, fastnorm.NormPDLWait, fastnorm.NormPDLWait | fastnorm.NormPDLTrigger,
+		fastnorm.NormPDLWait | fastnorm.NormPDLTrigger | fastnorm.NormPDLConstantColumns} {
+		there, back := put(p, x), put(p, make([]fastnorm.BFloat16, rows*n))
+		for range steps {
+			for _, pair := range [][2]fastnorm.Tensor{{there.view(rows, n), back.view(rows, n)}, {back.view(rows, n), there.view(rows, n)}} {
+				norm := fastnorm.Norm{Eps: 0.5, Flags: flags, X: pair[0], Y: pair[1], Weight: weight.view(n)}
+				check(t, norm.Run(p.context, p.options()...))
+			}
+		}
+		found := there.read()
+		if flags == 0 {
+			wanted = found
+		}
+		equals(t, fmt.Sprintf("rows with flags %d", flags), found, wanted...)
+	}
+	equal(t, "rows have changed", slices.Equal(wanted, x), false)
 }
 
 // Query and key heads of one fused tensor, in place, in one call.
@@ -262,6 +310,9 @@ func TestDeviceStridedHeads(t *testing.T) {
 			{Eps: 0.5, X: q, Y: q, Weight: put(p, weights[0]).view(size)},
 			{Eps: 0.5, X: k, Y: k, Weight: put(p, weights[1]).view(size)},
 		}
+		info, err := p.context.NormManyQuery(list)
+		check(p, err)
+		equal(p, "one launch on a GPU", info.Launches == 1, p.gpu)
 		check(p, p.context.NormMany(list, p.options()...))
 		return all.read()
 	}
@@ -393,7 +444,8 @@ func TestDeviceRefusals(t *testing.T) {
 		"x.dtype is i32":  {fastnorm.ErrDType, fastnorm.Norm{X: fastnorm.At(here, 4096, fastnorm.I32, 1, 4), Y: y}},
 		"x.strides[1]":    {fastnorm.ErrLayout, fastnorm.Norm{X: fastnorm.At(here, 4096, fastnorm.F32, 1, 4).WithStrides(4, -1), Y: y}},
 		"x's address":     {fastnorm.ErrLayout, fastnorm.Norm{X: fastnorm.At(here, 4097, fastnorm.F32, 1, 4), Y: y}},
-		"flags":           {fastnorm.ErrUnsupported, fastnorm.Norm{X: x, Y: y, Flags: fastnorm.NormPDLWait}},
+		"flags is 0x4":    {fastnorm.ErrArgument, fastnorm.Norm{X: x, Y: y, Flags: fastnorm.NormPDLConstantColumns}},
+		"flags is 0x8":    {fastnorm.ErrUnsupported, fastnorm.Norm{X: x, Y: y, Flags: 8}},
 		"x is on device ": {fastnorm.ErrDevice, fastnorm.Norm{X: fastnorm.At(elsewhere, 4096, fastnorm.F32, 1, 4), Y: y}},
 	} {
 		wantError(t, c.norm.Run(p.context, p.options()...), c.kind, name)

@@ -36,13 +36,15 @@ const (
 	ResidualRoundBeforeStatistics ResidualRounding = raw.FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS // both from the rounded sum: as a separate addition would
 )
 
-// NormFlags are bits.
+// NormFlags are bits of programmatic dependent launch, by which a kernel starts while the stream's previous one
+// still runs. On the CPU and on GPUs before compute capability 9.0 they have no effect. Results never depend on them.
 type NormFlags uint32
 
-// Programmatic dependent launch.
+// The flags.
 const (
-	NormPDLWait    NormFlags = raw.FASTNORM_NORM_PDL_WAIT    // start early, wait for the stream's previous kernel inside
-	NormPDLTrigger NormFlags = raw.FASTNORM_NORM_PDL_TRIGGER // let the stream's next kernel start early
+	NormPDLWait            NormFlags = raw.FASTNORM_NORM_PDL_WAIT             // start when the stream's previous kernel allows it; read and write nothing before that one has ended
+	NormPDLTrigger         NormFlags = raw.FASTNORM_NORM_PDL_TRIGGER          // let the stream's next kernel start early; it must wait itself before it uses a result
+	NormPDLConstantColumns NormFlags = raw.FASTNORM_NORM_PDL_CONSTANT_COLUMNS // with NormPDLWait: Weight and Bias, which no running kernel writes, may be read before the wait
 )
 
 // QuantScheme says how a quantised output is scaled.
@@ -98,7 +100,7 @@ type Norm struct {
 	WeightOffset     float32          // added to Weight: 0, or 1 for Gemma; 0 without Weight
 	Rounding         Rounding         // default: once
 	ResidualRounding ResidualRounding // default: exact; no effect without Residual
-	Flags            NormFlags        // 0
+	Flags            NormFlags        // default: none
 
 	X        Tensor // [..., n] of rank 1 to 4, n >= 1; T. Required
 	Residual Tensor // shape of X; T or F32. Not given: nothing is added
@@ -114,7 +116,7 @@ type Norm struct {
 }
 
 // Quant describes the quantised output of a [Norm]. Every scale is one of dequantisation: a value is about its
-// code times its scale. A library without quantised outputs answers [ErrUnsupported].
+// code times its scale.
 type Quant struct {
 	Scheme      QuantScheme
 	BlockSize   int         // QuantPerBlock: 64 or 128 columns; else 0
@@ -264,7 +266,7 @@ func (c *Context) NormPrepare(n Norm) error {
 
 // NormMany runs up to 8 normalisations, with the results of one Norm each, in order: such as the query heads
 // and the key heads of one fused QKV tensor. All are checked, against each other too, before anything runs. None
-// may read what another one writes.
+// may read what another one writes. On a GPU neighbours that share a kernel of short rows are one launch.
 func (c *Context) NormMany(list []Norm, options ...CallOption) error {
 	q := encodeNorms(list)
 	q.apply(options)

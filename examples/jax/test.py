@@ -269,12 +269,6 @@ def test_quantised(suite):
         codes, scale = jax.eval_shape(quant, x, weight)
         outputs = {"quantized": out(codes), "scale": out(scale)}
         fields = {"x": x, "weight": weight, "eps": EPS, "quant_scheme": number, "quant_block_size": block}
-        said = direct.error(0, outputs, **fields) if direct else "success"
-        if said != "success":  # a device that does not quantise says so, in the same words
-            suite.check(f"{name}: unsupported", "FASTNORM_ERROR_UNSUPPORTED" in said, said)
-            suite.raises(f"{name}: the library's text", jax.errors.JaxRuntimeError, said,
-                         lambda: jax.block_until_ready(quant(x, weight)))
-            continue
         codes, scale = quant(x, weight)
         same(suite, name, [codes, scale], 0, outputs, **fields)
         fp4 = scheme == "nvfp4"

@@ -105,6 +105,7 @@ const (
 
 // fastnorm_norm_flags.
 const (
-	FASTNORM_NORM_PDL_WAIT    = 1
-	FASTNORM_NORM_PDL_TRIGGER = 2
+	FASTNORM_NORM_PDL_WAIT             = 1
+	FASTNORM_NORM_PDL_TRIGGER          = 2
+	FASTNORM_NORM_PDL_CONSTANT_COLUMNS = 4
 )

@@ -586,13 +586,19 @@ pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
 pub const FASTNORM_SCALE_SWIZZLED_128X4: fastnorm_scale_layout = 2;
 pub const FASTNORM_SCALE_LAYOUT_MAX_ENUM: fastnorm_scale_layout = 0x7fffffff;
 
-/// Bits of fastnorm_norm_args.flags. Programmatic dependent launch is not in this version: a flag
-/// is FASTNORM_ERROR_UNSUPPORTED.
+/// Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
+/// the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
+/// have no effect. Results never depend on them.
 pub type fastnorm_norm_flags = c_uint;
-/// Start early, wait for the stream's previous kernel inside.
+/// Start when the stream's previous kernel allows it; read and write nothing before that one has
+/// ended.
 pub const FASTNORM_NORM_PDL_WAIT: fastnorm_norm_flags = 1;
-/// Let the stream's next kernel start early.
+/// Let the stream's next kernel start once this one's rows are on their way. It must wait itself
+/// before it uses any result.
 pub const FASTNORM_NORM_PDL_TRIGGER: fastnorm_norm_flags = 2;
+/// With PDL_WAIT: weight and bias are not written by any kernel that may still run, and may be read
+/// before the wait.
+pub const FASTNORM_NORM_PDL_CONSTANT_COLUMNS: fastnorm_norm_flags = 4;
 pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 
 /// One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
@@ -755,8 +761,8 @@ extern "C" {
     /// \< 1 FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
     /// FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
     /// FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
-    /// more rows than a grid holds, a quantised output on a CUDA device FASTNORM_ERROR_DEVICE: a
-    /// tensor on another device; the CUDA runtime's error, also a sticky one of earlier work
+    /// more rows than a grid holds FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA
+    /// runtime's error, also a sticky one of earlier work
     ///
     /// Since 0.1.
     pub fn fastnorm_norm(
@@ -790,7 +796,9 @@ extern "C" {
     /// Run several normalisations, with the results of one fastnorm_norm each, in order: such as
     /// the query heads and the key heads of one fused QKV tensor, which have different weights. All
     /// are checked, against each other too, before anything is launched. No call may read what
-    /// another of the same fastnorm_norm_many writes.
+    /// another of the same fastnorm_norm_many writes. CUDA: neighbours in the list that share a
+    /// kernel of short rows and have the same flags are one launch; fastnorm_info.launches counts
+    /// them.
     ///
     /// - `args`: \[count\] pointers
     /// - `count`: 0 to 8

@@ -304,14 +304,23 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// CUDA: start early, and wait for the stream's previous kernel inside.
+    /// Programmatic dependent launch: start when the stream's previous kernel allows it, and read and write
+    /// nothing before that one has ended. On the CPU and on GPUs before compute capability 9.0 this and the
+    /// two methods below have no effect; results never depend on them. Default: off.
     pub fn pdl_wait(self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_WAIT, on)
     }
 
-    /// CUDA: let the stream's next kernel start early.
+    /// Programmatic dependent launch: let the stream's next kernel start once this one's rows are on their
+    /// way. It must wait itself before it uses any result. Default: off.
     pub fn pdl_trigger(self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on)
+    }
+
+    /// With [`pdl_wait`](Self::pdl_wait), which it needs: weight and bias are not written by any kernel that
+    /// may still run, and may be read before the wait. Default: off.
+    pub fn pdl_constant_columns(self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_PDL_CONSTANT_COLUMNS, on)
     }
 
     fn flag(mut self, flag: u32, on: bool) -> Self {
@@ -355,7 +364,7 @@ impl<'a> Norm<'a> {
     /// - [`Status::SHAPE`]: ranks or extents that do not fit, n = 0
     /// - [`Status::DTYPE`]: a dtype that the tensor's role does not allow
     /// - [`Status::LAYOUT`]: a last dimension that is not contiguous, a misaligned address, overlap
-    /// - [`Status::UNSUPPORTED`]: no kernel for it
+    /// - [`Status::UNSUPPORTED`]: more rows than a grid holds
     /// - [`Status::DEVICE`]: a tensor on another device; an error of the CUDA runtime, also a sticky one of
     ///   earlier work
     ///
@@ -523,7 +532,7 @@ fn with_parts<R>(
 
 /// Runs up to 8 normalisations as one call, with the results of one [`Norm::run`] each, in order: such as
 /// the query heads and the key heads of one buffer. All are checked, against each other too, before anything
-/// runs. None may read what another writes.
+/// runs. None may read what another writes. On a GPU neighbours that share a kernel of short rows are one launch.
 ///
 /// ```
 /// # use fastnorm::*;
@@ -650,6 +659,7 @@ mod tests {
             .residual_rounding(ResidualRounding::BeforeStatistics)
             .pdl_wait(true)
             .pdl_trigger(true)
+            .pdl_constant_columns(true)
             .pdl_wait(false);
         // SAFETY: linked just now.
         let args = unsafe { *norm.link() };
@@ -693,7 +703,7 @@ mod tests {
             residual_rounding,
             sys::FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS
         );
-        assert_eq!(flags, sys::FASTNORM_NORM_PDL_TRIGGER);
+        assert_eq!(flags, 2 | 4, "pdl_wait was taken back");
         assert_eq!(
             (quant_scheme, quant_block_size),
             (sys::FASTNORM_QUANT_PER_BLOCK, 64)

@@ -7,9 +7,11 @@ mod memory;
 
 use common::{reference, values, whole_numbers, Formula};
 use fastnorm::{
-    bf16, norm_many_with, Context, DType, Norm, Quant, Result, Status, Tensor, TensorMut, Workspace,
+    bf16, norm_many_query, norm_many_with, Context, DType, Element, F4x2E2M1, Norm, Quant, Result,
+    Status, Tensor, TensorMut, Workspace, F8E4M3, F8E8M0,
 };
 use memory::{context, elsewhere, on_gpu, Buffer, TestStream};
+use std::fmt::Debug;
 use std::thread;
 
 const ROWS: usize = 37;
@@ -92,7 +94,7 @@ fn same_bits_as_the_cpu() -> Result<()> {
     Ok(())
 }
 
-/// Codes and scales of rows, which are the CPU's; where the device has no quantised outputs, its refusal.
+/// Codes and scales of rows, and the largest magnitude of all, which are the CPU's.
 #[test]
 fn quantised() -> Result<()> {
     let (context, cpu, stream) = (context()?, Context::cpu()?, TestStream::new());
@@ -102,22 +104,16 @@ fn quantised() -> Result<()> {
     );
     let (mut tx, mut tw) = (Buffer::new(&x), Buffer::new(&weight));
     let (mut codes, mut scales) = (Buffer::new(&[0i8; ROWS * N]), Buffer::new(&[0f32; ROWS]));
-    let mut norm = Norm::rms(0.5)
+    let mut amax = Buffer::new(&[0f32]);
+    let quant = Quant::per_row(
+        codes.tensor_mut(&context, &[ROWS, N])?,
+        scales.tensor_mut(&context, &[ROWS])?,
+    );
+    Norm::rms(0.5)
         .x(tx.tensor(&context, &[ROWS, N])?)
         .weight(tw.tensor(&context, &[N])?)
-        .quant(Quant::per_row(
-            codes.tensor_mut(&context, &[ROWS, N])?,
-            scales.tensor_mut(&context, &[ROWS])?,
-        ));
-    if let Err(refused) = norm.query(&context) {
-        assert!(on_gpu(), "the CPU quantises: {refused}");
-        assert_eq!(refused.status(), Status::UNSUPPORTED, "{refused}");
-        assert_eq!(norm.run_on(&context, stream.get()), Err(refused));
-        assert_eq!(codes.numbers(), [0; ROWS * N]);
-        assert_eq!(scales.numbers(), [0.0; ROWS]);
-        return Ok(());
-    }
-    norm.run_on(&context, stream.get())?;
+        .quant(quant.amax(amax.tensor_mut(&context, &[1])?))
+        .run_on(&context, stream.get())?;
     stream.wait();
     let (mut cpu_codes, mut cpu_scales) = (vec![0i8; ROWS * N], [0f32; ROWS]);
     Norm::rms(0.5)
@@ -137,9 +133,12 @@ fn quantised() -> Result<()> {
         weight: Some(&weights),
         ..Formula::default()
     };
+    let mut most = 0f32;
     for (i, row) in x.chunks(N).enumerate() {
         let z = reference::<f32>(&values(row), &formula).0;
-        let scale = z.iter().fold(0f32, |most, v| most.max(v.abs())) / 127.0;
+        let top = z.iter().fold(0f32, |top, v| top.max(v.abs()));
+        most = most.max(top);
+        let scale = top / 127.0;
         assert_eq!(scales[i], scale, "scale of row {i}");
         let inverse = 1.0 / scale;
         let wanted: Vec<i8> = z
@@ -147,6 +146,98 @@ fn quantised() -> Result<()> {
             .map(|v| (v * inverse).round_ties_even() as i8)
             .collect();
         assert_eq!(codes[i * N..(i + 1) * N], wanted, "codes of row {i}");
+    }
+    assert_eq!(amax.numbers(), [most]);
+    Ok(())
+}
+
+/// The scheme whose scales are of `block` columns.
+fn scheme<'a>(block: usize, codes: TensorMut<'a>, scales: TensorMut<'a>) -> Quant<'a> {
+    match block {
+        16 => Quant::nvfp4(codes, scales),
+        _ => Quant::mxfp8(codes, scales),
+    }
+}
+
+/// Codes with the scales of their blocks of `block`, `packed` codes to an element, which are the CPU's.
+fn microscaled<C, S>(packed: usize, block: usize) -> Result<()>
+where
+    C: Element + Default + PartialEq + Debug,
+    S: Element + Default + PartialEq + Debug,
+{
+    const N: usize = 256;
+    let (context, cpu, stream) = (context()?, Context::cpu()?, TestStream::new());
+    let x = whole_numbers::<bf16>(ROWS * N, 52);
+    let (code_shape, scale_shape) = ([ROWS, N / packed], [ROWS, N / block]);
+    let none = vec![C::default(); ROWS * N / packed];
+    let mut cpu_codes = none.clone();
+    let mut cpu_scales = vec![S::default(); ROWS * N / block];
+    let mut tx = Buffer::new(&x);
+    let (mut codes, mut scales) = (Buffer::new(&cpu_codes), Buffer::new(&cpu_scales));
+    Norm::rms(0.5)
+        .x(tx.tensor(&context, &[ROWS, N])?)
+        .quant(scheme(
+            block,
+            codes.tensor_mut(&context, &code_shape)?,
+            scales.tensor_mut(&context, &scale_shape)?,
+        ))
+        .run_on(&context, stream.get())?;
+    stream.wait();
+    Norm::rms(0.5)
+        .x(Tensor::new(&x, &[ROWS, N])?)
+        .quant(scheme(
+            block,
+            TensorMut::new(&mut cpu_codes, &code_shape)?,
+            TensorMut::new(&mut cpu_scales, &scale_shape)?,
+        ))
+        .run(&cpu)?;
+    assert_eq!(codes.numbers(), cpu_codes);
+    assert_eq!(scales.numbers(), cpu_scales);
+    assert_ne!(cpu_codes, none);
+    Ok(())
+}
+
+#[test]
+fn mxfp8() -> Result<()> {
+    microscaled::<F8E4M3, F8E8M0>(1, 32)
+}
+
+#[test]
+fn nvfp4() -> Result<()> {
+    microscaled::<F4x2E2M1, F8E4M3>(2, 16)
+}
+
+/// A chain in which each call reads what the one before it wrote: flags change when a kernel starts, not its
+/// results.
+#[test]
+fn dependent_launches() -> Result<()> {
+    const N: usize = 512;
+    let (context, stream) = (context()?, TestStream::new());
+    let x: Vec<bf16> = whole_numbers(ROWS * N, 53);
+    let mut weight = Buffer::new(&whole_numbers::<bf16>(N, 54));
+    let mut run = |flags: u32| -> Result<Vec<bf16>> {
+        let (mut there, mut back) = (Buffer::new(&x), Buffer::new(&vec![bf16::ZERO; ROWS * N]));
+        let mut step = |from: &mut Buffer<bf16>, to: &mut Buffer<bf16>| -> Result<()> {
+            Norm::rms(0.5)
+                .x(from.tensor(&context, &[ROWS, N])?)
+                .weight(weight.tensor(&context, &[N])?)
+                .y(to.tensor_mut(&context, &[ROWS, N])?)
+                .pdl_wait(flags & 1 != 0)
+                .pdl_trigger(flags & 2 != 0)
+                .pdl_constant_columns(flags & 4 != 0)
+                .run_on(&context, stream.get())
+        };
+        for _ in 0..20 {
+            step(&mut there, &mut back)?;
+            step(&mut back, &mut there)?;
+        }
+        stream.wait();
+        Ok(there.numbers())
+    };
+    let plain = run(0)?;
+    assert_ne!(plain, x, "rows have changed");
+    for flags in [1, 3, 7] {
+        assert_eq!(run(flags)?, plain, "flags {flags}");
     }
     Ok(())
 }
@@ -174,6 +265,8 @@ fn heads_of_one_buffer() -> Result<()> {
             .x_in_place(key)
             .weight(wk.tensor(&context, &[size])?),
     ];
+    let launches = norm_many_query(&context, &parts)?.launches;
+    assert_eq!(launches, if on_gpu() { 1 } else { 2 });
     norm_many_with(&context, &mut parts, stream.get(), Workspace::NONE)?;
     stream.wait();
     let found = all.numbers();
@@ -269,10 +362,31 @@ fn refusals() -> Result<()> {
         let far = Tensor::from_device(elsewhere(), address, DType::F32, &[4, 16])?;
         fails(Norm::rms(0.0).x(far), Status::DEVICE, "x is on device")?;
         fails(
-            Norm::rms(0.0).x(x).pdl_trigger(true),
-            Status::UNSUPPORTED,
-            "flags",
+            Norm::rms(0.0).x(x).pdl_constant_columns(true),
+            Status::ARGUMENT,
+            "flags is 0x4",
         )?;
+        if on_gpu() {
+            // The CPU would follow the addresses.
+            let (x, y) = (0x1000_0000_0000_usize, 0x2000_0000_0000_usize);
+            let shape = [1 << 33, 4];
+            let error = Norm::rms(0.0)
+                .x(Tensor::from_device(
+                    here,
+                    x as *const _,
+                    DType::F32,
+                    &shape,
+                )?)
+                .y(TensorMut::from_device(
+                    here,
+                    y as *mut _,
+                    DType::F32,
+                    &shape,
+                )?)
+                .run(&context)
+                .expect_err("more rows than a grid holds");
+            assert_eq!(error.status(), Status::UNSUPPORTED, "{error}");
+        }
         let row = TensorMut::from_device_strided(
             here,
             address.cast_mut(),

@@ -77,9 +77,17 @@ fn texts_are_the_library_s() -> Result<()> {
         "x.strides[1] is -1",
     )?;
     check_call(
-        Norm::rms(0.0).x(tensor).pdl_wait(true),
-        Status::UNSUPPORTED,
-        "flags",
+        Norm::rms(0.0).x(tensor).pdl_constant_columns(true),
+        Status::ARGUMENT,
+        "flags is 0x4; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_COLUMNS (4)",
+    )?;
+    check_call(
+        Norm::rms(0.0)
+            .x(tensor)
+            .pdl_trigger(true)
+            .pdl_constant_columns(true),
+        Status::ARGUMENT,
+        "flags is 0x6",
     )?;
     // SAFETY: a call on the CPU refuses it.
     let elsewhere =
@@ -99,6 +107,59 @@ fn texts_are_the_library_s() -> Result<()> {
         Status::ARGUMENT,
         "y is NULL",
     );
+    Ok(())
+}
+
+#[test]
+fn more_rows_than_a_grid_holds() -> Result<()> {
+    let device = Device::cuda(0);
+    let gpu = ContextOptions::new(device).dry_run(90).create()?;
+    let (x, y) = (0x1000_0000_0000_usize, 0x2000_0000_0000_usize);
+    let shape = [1 << 33, 4];
+    // SAFETY: a dry run touches no memory.
+    let mut norm = unsafe {
+        Norm::rms(0.0)
+            .x(Tensor::from_device(
+                device,
+                x as *const _,
+                DType::F32,
+                &shape,
+            )?)
+            .y(TensorMut::from_device(
+                device,
+                y as *mut _,
+                DType::F32,
+                &shape,
+            )?)
+    };
+    fails(
+        norm.run(&gpu),
+        Status::UNSUPPORTED,
+        "x has 8589934592 rows; a call takes ",
+    );
+    Ok(())
+}
+
+/// Every set of flags that the library takes gives the bits that none gives.
+#[test]
+fn flags_change_no_result() -> Result<()> {
+    let context = Context::cpu()?;
+    let x = [1f32, 2.0, 3.0, 4.0];
+    let run = |flags: u32| -> Result<[f32; 4]> {
+        let mut y = [-1f32; 4];
+        Norm::rms(0.0)
+            .x(Tensor::new(&x, &[1, 4])?)
+            .y(TensorMut::new(&mut y, &[1, 4])?)
+            .pdl_wait(flags & 1 != 0)
+            .pdl_trigger(flags & 2 != 0)
+            .pdl_constant_columns(flags & 4 != 0)
+            .run(&context)?;
+        Ok(y)
+    };
+    let plain = run(0)?;
+    for flags in [1, 2, 3, 5, 7] {
+        assert_eq!(run(flags)?, plain, "flags {flags}");
+    }
     Ok(())
 }
 

@@ -49,7 +49,8 @@ public final class Norm extends Call {
     /**
      * Several normalisations in one call, with the results of one run of each, in order: such as the
      * query heads and the key heads of one fused QKV tensor. All are checked, against each other too,
-     * before anything is launched. None may read what another one writes.
+     * before anything is launched. None may read what another one writes. On a GPU neighbours that share
+     * a kernel of short rows are one launch.
      *
      * @param parts up to 8; error texts name them as {@code args[i]}
      * @return the call
@@ -92,7 +93,9 @@ public final class Norm extends Call {
     }
 
     /**
-     * CUDA: start early and wait for the stream's previous kernel inside.
+     * Programmatic dependent launch: start when the stream's previous kernel allows it, and read and write
+     * nothing before that one has ended. On the CPU and on GPUs before compute capability 9.0 this and the
+     * two methods below have no effect; results never depend on them.
      *
      * @param wait whether to; the default is false
      * @return this
@@ -103,13 +106,26 @@ public final class Norm extends Call {
     }
 
     /**
-     * CUDA: let the stream's next kernel start early.
+     * Programmatic dependent launch: let the stream's next kernel start once this one's rows are on their
+     * way. It must wait itself before it uses any result.
      *
      * @param trigger whether to; the default is false
      * @return this
      */
     public Norm pdlTrigger(boolean trigger) {
         description.set(Words.NORM_FLAGS, fastnorm_norm_flags.FASTNORM_NORM_PDL_TRIGGER, trigger);
+        return this;
+    }
+
+    /**
+     * With {@link #pdlWait}, which it needs: weight and bias are not written by any kernel that may still
+     * run, and may be read before the wait.
+     *
+     * @param constant whether they are; the default is false
+     * @return this
+     */
+    public Norm pdlConstantColumns(boolean constant) {
+        description.set(Words.NORM_FLAGS, fastnorm_norm_flags.FASTNORM_NORM_PDL_CONSTANT_COLUMNS, constant);
         return this;
     }
 
@@ -230,8 +246,7 @@ public final class Norm extends Call {
     // --- the quantised output ---
 
     /**
-     * Sets how {@link #quantized} is scaled. What a library does not have is
-     * {@link Status#ERROR_UNSUPPORTED}; {@link #query} tells.
+     * Sets how {@link #quantized} is scaled.
      *
      * @param scheme the scheme; the default is {@link QuantScheme#NONE}
      * @return this

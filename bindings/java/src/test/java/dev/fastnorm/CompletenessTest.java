@@ -32,9 +32,9 @@ class CompletenessTest {
             "fastnorm_scale_layout", ScaleLayout.class,
             "fastnorm_status", Status.class);
 
-    /** Enums whose values are methods: rms and layer, dryRun, pdlWait and pdlTrigger. */
+    /** Enums whose values are methods: rms and layer, dryRun, pdlWait and its siblings. */
     private static final Set<String> METHODS = Set.of("fastnorm_norm_kind=0,1", "fastnorm_context_flags=1",
-            "fastnorm_norm_flags=1,2");
+            "fastnorm_norm_flags=1,2,4");
 
     private static Set<Integer> constants(Class<?> type) {
         return Stream.of(type.getDeclaredFields()).filter(f -> Modifier.isStatic(f.getModifiers()))
@@ -88,7 +88,7 @@ class CompletenessTest {
         scalars.put("WEIGHT_OFFSET", (long) Float.floatToIntBits(3));
         scalars.put("ROUNDING", (long) Rounding.EVERY_STEP.id);
         scalars.put("RESIDUAL_ROUNDING", (long) ResidualRounding.ROUND_BEFORE_STATISTICS.id);
-        scalars.put("FLAGS", 3L);
+        scalars.put("FLAGS", 7L);
         scalars.put("QUANT_SCHEME", (long) QuantScheme.NVFP4.id);
         scalars.put("QUANT_BLOCK_SIZE", 128L);
         scalars.put("QUANT_SOURCE", (long) QuantSource.ROUNDED.id);
@@ -104,7 +104,7 @@ class CompletenessTest {
         }
         Norm norm = Norm.layer(2).weightOffset(3).rounding(Rounding.EVERY_STEP)
                 .residualRounding(ResidualRounding.ROUND_BEFORE_STATISTICS).pdlWait(true).pdlTrigger(true)
-                .quantScheme(QuantScheme.NVFP4).quantBlockSize(128).quantSource(QuantSource.ROUNDED)
+                .pdlConstantColumns(true).quantScheme(QuantScheme.NVFP4).quantBlockSize(128).quantSource(QuantSource.ROUNDED)
                 .scaleLayout(ScaleLayout.SWIZZLED_128X4).scalePow2(true).amaxFloor(5).clamp(6).x(tensors.get("X"))
                 .residual(tensors.get("RESIDUAL")).weight(tensors.get("WEIGHT")).bias(tensors.get("BIAS"))
                 .y(tensors.get("Y")).residualOut(tensors.get("RESIDUAL_OUT")).mean(tensors.get("MEAN"))

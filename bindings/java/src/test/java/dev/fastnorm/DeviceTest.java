@@ -129,7 +129,7 @@ class DeviceTest {
         }
     }
 
-    /** Codes and scales of rows, which are the CPU's; where the device has no quantised outputs, its refusal. */
+    /** Codes and scales of rows, and the largest magnitude of all, which are the CPU's. */
     @Test
     void quantised() {
         int rows = 19;
@@ -139,15 +139,10 @@ class DeviceTest {
         try (Memory x = new Memory(DType.BF16, values, rows, n);
                 Memory weight = new Memory(DType.F32, gain, n);
                 Memory codes = new Memory(DType.I8, rows, n);
-                Memory scales = new Memory(DType.F32, rows)) {
-            Norm norm = Norm.rms(0.5).x(x.tensor).weight(weight.tensor).quantScheme(QuantScheme.PER_ROW)
-                    .quantized(codes.tensor).scale(scales.tensor);
-            if (!runs(norm)) {
-                assertTrue(gpu, "the CPU quantises");
-                assertArrayEquals(new byte[rows * n], codes.bytes(0));
-                assertArrayEquals(new byte[rows * 4], scales.bytes(0));
-                return;
-            }
+                Memory scales = new Memory(DType.F32, rows);
+                Memory amax = new Memory(DType.F32, 1)) {
+            Norm.rms(0.5).x(x.tensor).weight(weight.tensor).quantScheme(QuantScheme.PER_ROW).quantized(codes.tensor)
+                    .scale(scales.tensor).amax(amax.tensor).run(context);
             Tensor codesOfTheCpu = Tensor.allocate(DType.I8, rows, n);
             Tensor scalesOfTheCpu = Tensor.allocate(DType.F32, rows);
             try (Context cpu = Context.cpu()) {
@@ -158,29 +153,81 @@ class DeviceTest {
             assertArrayEquals(bytes(codesOfTheCpu), found);
             assertArrayEquals(bytes(scalesOfTheCpu), scales.bytes(0));
             Reference reference = new Reference(DType.F32, false, 0.5, 0, Rounding.ONCE);
+            double most = 0;
             for (int row = 0; row < rows; row++) {
                 double[] z = reference.run(rowOf(values, row, n), gain, null);
-                float scale = (float) (java.util.Arrays.stream(z).map(Math::abs).max().getAsDouble() / 127);
+                double top = java.util.Arrays.stream(z).map(Math::abs).max().getAsDouble();
+                most = Math.max(most, top);
+                float scale = (float) (top / 127);
                 assertEquals(scale, scales.host.floats().get(row), "scale of row " + row);
                 for (int i = 0; i < n; i++) {
                     int code = (int) Math.rint((float) (z[i] * (float) (1.0 / scale)));
                     assertEquals(Math.max(-128, Math.min(127, code)), found[row * n + i], "row " + row + ", code " + i);
                 }
             }
+            assertArrayEquals(new double[] {most}, amax.read(0));
         }
     }
 
-    /** Runs it where the device can, and otherwise expects its refusal; whether it ran. */
-    private static boolean runs(Norm norm) {
-        try {
-            norm.query(context);
-        } catch (FastnormException refused) {
-            assertEquals(Status.ERROR_UNSUPPORTED, refused.status(), refused.getMessage());
-            assertEquals(refused.getMessage(), assertThrows(FastnormException.class, () -> norm.run(context)).getMessage());
-            return false;
+    /** Codes of fp8 and fp4 with the scales of their blocks, which are the CPU's. */
+    @Test
+    void microscaled() {
+        int rows = 19;
+        int n = 256;
+        for (QuantScheme scheme : new QuantScheme[] {QuantScheme.MXFP8, QuantScheme.NVFP4}) {
+            boolean mxfp8 = scheme == QuantScheme.MXFP8;
+            DType codeType = mxfp8 ? DType.F8_E4M3FN : DType.F4_E2M1FN_X2;
+            DType scaleType = mxfp8 ? DType.F8_E8M0FNU : DType.F8_E4M3FN;
+            long[] shape = {rows, mxfp8 ? n : n / 2};
+            long[] scaleShape = {rows, mxfp8 ? n / 32 : n / 16};
+            try (Context cpu = Context.cpu();
+                    Memory x = new Memory(DType.BF16, Data.integers(new Random(14), rows * n, 8), rows, n);
+                    Memory codes = new Memory(codeType, shape);
+                    Memory scales = new Memory(scaleType, scaleShape)) {
+                Norm.rms(0.5).x(x.tensor).quantScheme(scheme).quantized(codes.tensor).scale(scales.tensor).run(context);
+                Tensor codesOfTheCpu = Tensor.allocate(codeType, shape);
+                Tensor scalesOfTheCpu = Tensor.allocate(scaleType, scaleShape);
+                Norm.rms(0.5).x(x.host).quantScheme(scheme).quantized(codesOfTheCpu).scale(scalesOfTheCpu).run(cpu);
+                byte[] found = codes.bytes(0);
+                assertArrayEquals(bytes(codesOfTheCpu), found, scheme + ": codes");
+                assertArrayEquals(bytes(scalesOfTheCpu), scales.bytes(0), scheme + ": scales");
+                assertFalse(java.util.Arrays.equals(new byte[found.length], found), scheme + ": there are codes");
+            }
         }
-        norm.run(context);
-        return true;
+    }
+
+    /** A chain in which each call reads what the one before it wrote: flags change when a kernel starts, not its results. */
+    @Test
+    void dependentLaunches() {
+        int rows = 64;
+        int n = 512;
+        double[] values = Data.integers(new Random(15), rows * n, 8);
+        byte[] wanted = null;
+        for (int flags : new int[] {0, 1, 3, 7}) {
+            long stream = gpu ? Gpu.createStream() : 0;
+            try (Memory x = new Memory(DType.BF16, values, rows, n);
+                    Memory y = new Memory(DType.BF16, rows, n);
+                    Memory weight = new Memory(DType.BF16, Data.integers(new Random(16), n, 6), n)) {
+                byte[] before = bytes(x.host);
+                Norm there = Norm.rms(0.5).x(x.tensor).y(y.tensor).weight(weight.tensor);
+                Norm back = Norm.rms(0.5).x(y.tensor).y(x.tensor).weight(weight.tensor);
+                for (Norm norm : new Norm[] {there, back}) {
+                    norm.pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0).pdlConstantColumns((flags & 4) != 0);
+                }
+                for (int step = 0; step < 20; step++) {
+                    there.run(context, stream);
+                    back.run(context, stream);
+                }
+                byte[] found = x.bytes(stream);
+                wanted = flags == 0 ? found : wanted;
+                assertArrayEquals(wanted, found, "rows with flags " + flags);
+                assertFalse(java.util.Arrays.equals(before, found), "rows have changed");
+            } finally {
+                if (gpu) {
+                    Gpu.destroyStream(stream);
+                }
+            }
+        }
     }
 
     /** Both kinds, all outputs: rows of whole numbers give the bits that the CPU gives. */
@@ -223,19 +270,21 @@ class DeviceTest {
         int size = 64;
         double[] values = Data.integers(new Random(6), tokens * heads * size, 4);
         try (Memory qkv = new Memory(DType.BF16, values, tokens, heads, size);
-                Memory ones = new Memory(DType.F32, Data.integers(new Random(7), size, 3), size)) {
+                Memory own = new Memory(DType.BF16, Data.integers(new Random(8), size, 3), size);
+                Memory ones = new Memory(DType.BF16, Data.integers(new Random(7), size, 3), size)) {
             long[] strides = {heads * size, size, 1};
             Tensor query = qkv.tensor.view(0, new long[] {tokens, 3, size}, strides);
             Tensor key = qkv.tensor.view(3 * size, new long[] {tokens, 1, size}, strides);
-            Norm.many(Norm.rms(1).xInPlace(query), Norm.rms(1).xInPlace(key).weight(ones.tensor)).run(context);
+            NormList both = Norm.many(Norm.rms(1).xInPlace(query).weight(own.tensor),
+                    Norm.rms(1).xInPlace(key).weight(ones.tensor));
+            assertEquals(gpu ? 1 : 2, both.query(context).launches());
+            both.run(context);
             double[] found = qkv.read(0);
             Reference reference = new Reference(DType.BF16, false, 1, 0, Rounding.ONCE);
             for (int row = 0; row < tokens * heads; row++) {
                 double[] before = rowOf(values, row, size);
-                double[] weight = Data.values(ones.host, 0, size);
-                double[] wanted = row % heads < 3
-                        ? reference.run(before, null, null)
-                        : row % heads == 3 ? reference.run(before, weight, null) : before;
+                double[] weight = Data.values(row % heads < 3 ? own.host : ones.host, 0, size);
+                double[] wanted = row % heads <= 3 ? reference.run(before, weight, null) : before;
                 assertArrayEquals(wanted, rowOf(found, row, size), "row " + row);
             }
         }
@@ -286,7 +335,12 @@ class DeviceTest {
             refused(Status.ERROR_SHAPE, Norm.rms(0).x(x.tensor).y(x.tensor.view(0, new long[] {1, 2}, null)));
             refused(Status.ERROR_ARGUMENT, Norm.rms(0).y(x.tensor));
             refused(Status.ERROR_DTYPE, Norm.rms(0).xInPlace(Tensor.at(context, x.tensor.address(), DType.I8, 1, 4)));
-            refused(Status.ERROR_UNSUPPORTED, Norm.rms(0).xInPlace(x.tensor).pdlWait(true));
+            refused(Status.ERROR_ARGUMENT, Norm.rms(0).xInPlace(x.tensor).pdlConstantColumns(true));
+            if (gpu) { // the CPU would follow the addresses
+                long[] shape = {1L << 33, 4};
+                refused(Status.ERROR_UNSUPPORTED, Norm.rms(0).x(Tensor.at(context, 1L << 44, DType.F32, shape))
+                        .y(Tensor.at(context, 1L << 45, DType.F32, shape)));
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 package dev.fastnorm;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -140,11 +141,33 @@ class ErrorTest {
 
     @Test
     void unsupported() {
-        FastnormException thrown = assertThrows(FastnormException.class, () -> valid().pdlWait(true).run(context));
-        assertEquals(Status.ERROR_UNSUPPORTED, thrown.status());
-        assertTrue(thrown.getMessage().contains("flags"), thrown.getMessage());
-        assertThrows(FastnormException.class, () -> valid().pdlTrigger(true).run(context));
-        valid().pdlWait(true).pdlWait(false).pdlTrigger(true).pdlTrigger(false).run(context);
+        Device device = Device.cuda(0);
+        long[] shape = {1L << 33, 4};
+        try (Context gpu = Context.builder(device).dryRun(90).open()) {
+            Norm norm = Norm.rms(0).x(Tensor.at(device, 1L << 44, DType.F32, shape))
+                    .y(Tensor.at(device, 1L << 45, DType.F32, shape));
+            FastnormException thrown = assertThrows(FastnormException.class, () -> norm.run(gpu));
+            assertEquals(Status.ERROR_UNSUPPORTED, thrown.status());
+            assertTrue(thrown.getMessage().startsWith("x has 8589934592 rows; a call takes "), thrown.getMessage());
+        }
+    }
+
+    @Test
+    void flags() {
+        String text = "; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_COLUMNS (4)";
+        refuses(valid().pdlConstantColumns(true), Status.ERROR_ARGUMENT, "flags is 0x4" + text);
+        refuses(valid().pdlTrigger(true).pdlConstantColumns(true), Status.ERROR_ARGUMENT, "flags is 0x6" + text);
+        refuses(valid().pdlWait(true).pdlConstantColumns(true).pdlWait(false), Status.ERROR_ARGUMENT, "flags is 0x4" + text);
+        valid().pdlConstantColumns(true).pdlConstantColumns(false).run(context);
+        float[] plain = Data.floats(y);
+        for (int flags = 0; flags < 8; flags++) {
+            if ((flags & 5) != 4) {
+                y.floats().put(0, -1).put(3, -1);
+                valid().pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0).pdlConstantColumns((flags & 4) != 0)
+                        .run(context);
+                assertArrayEquals(plain, Data.floats(y));
+            }
+        }
     }
 
     @Test
