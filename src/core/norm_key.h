@@ -16,8 +16,9 @@ enum class Affine : uint8_t {
   kOnce,
   kAny
 };  // t * g + bias rounded once, or any of the rounding axes
-// What leaves: y, or codes and their scales, the largest magnitude, and y where it is wanted.
-enum class Sink : uint8_t { kStore, kQuant };
+// What leaves: y; codes of 8 bits by one scale for the tensor and nothing else; or codes by any scheme with their scales, the largest
+// magnitude, and y where it is wanted.
+enum class Sink : uint8_t { kStore, kStatic, kQuant };
 // How rows are reached. kVector: every row of every tensor begins on a 16-byte boundary and is whole 16-byte vectors, and the
 // residual has x's dtype. kAny: anything else.
 enum class Access : uint8_t { kVector, kAny };
@@ -67,7 +68,9 @@ struct NormEntry {
 constexpr const char* name_of(Source s) { return s == Source::kPlain ? "plain" : "add"; }
 constexpr const char* name_of(Stat s) { return s == Stat::kRms ? "rms" : "layer"; }
 constexpr const char* name_of(Affine a) { return a == Affine::kOnce ? "once" : "any"; }
-constexpr const char* name_of(Sink s) { return s == Sink::kStore ? "store" : "quant"; }
+constexpr const char* name_of(Sink s) {
+  return s == Sink::kStore ? "store" : s == Sink::kStatic ? "static" : "quant";
+}
 constexpr const char* name_of(Access a) { return a == Access::kVector ? "vector" : "any"; }
 
 // The entry of a key and a tile, with its name.

@@ -28,31 +28,57 @@ __device__ __forceinline__ void store_element(char* address, uint32_t bits) {
   }
 }
 
-// Of 16, 8, 4 and 2 bytes, the widest access that all vectors of a row at this address allow. The same for every thread of the row.
-__device__ __forceinline__ uint32_t access_bytes(const void* row) {
-  const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row)) | kVectorBytes;
-  return bits & (~bits + 1);
+// Of 16, 8, 4 and 2 bytes, the widest access at an address.
+__device__ __forceinline__ int access_bytes(const void* address) {
+  const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) | kVectorBytes;
+  return static_cast<int>(bits & (~bits + 1));
 }
 
-// `count` elements from an address that allows accesses of `bytes`; the rest is zero. Where a whole vector begins between words, its
-// first and last element are read by themselves.
+// A whole vector by accesses of `bytes`; of 2, its first and last element are read by themselves.
+__device__ __forceinline__ uint4 load_whole(const char* address, int bytes) {
+  if (bytes == 16) return ptx::ld_global_v4(address);
+  if (bytes == 8) {
+    const uint2 low = ptx::ld_global_v2(address), high = ptx::ld_global_v2(address + 8);
+    return make_uint4(low.x, low.y, high.x, high.y);
+  }
+  if (bytes == 4) {
+    return make_uint4(ptx::ld_global_u32(address), ptx::ld_global_u32(address + 4),
+                      ptx::ld_global_u32(address + 8), ptx::ld_global_u32(address + 12));
+  }
+  const uint32_t first = ptx::ld_global_u16(address), a = ptx::ld_global_u32(address + 2),
+                 b = ptx::ld_global_u32(address + 6), c = ptx::ld_global_u32(address + 10),
+                 last = ptx::ld_global_u16(address + 14);
+  return make_uint4(first | a << 16, a >> 16 | b << 16, b >> 16 | c << 16, c >> 16 | last << 16);
+}
+
+__device__ __forceinline__ void store_whole(char* address, uint4 v, int bytes) {
+  if (bytes == 16) {
+    ptx::st_global_v4(address, v);
+  } else if (bytes == 8) {
+    ptx::st_global_v2(address, make_uint2(v.x, v.y));
+    ptx::st_global_v2(address + 8, make_uint2(v.z, v.w));
+  } else if (bytes == 4) {
+    ptx::st_global_u32(address, v.x);
+    ptx::st_global_u32(address + 4, v.y);
+    ptx::st_global_u32(address + 8, v.z);
+    ptx::st_global_u32(address + 12, v.w);
+  } else {
+    ptx::st_global_u16(address, v.x);
+    ptx::st_global_u32(address + 2, v.x >> 16 | v.y << 16);
+    ptx::st_global_u32(address + 6, v.y >> 16 | v.z << 16);
+    ptx::st_global_u32(address + 10, v.z >> 16 | v.w << 16);
+    ptx::st_global_u16(address + 14, v.w >> 16);
+  }
+}
+
+// `count` elements from an address that allows accesses of `least` bytes; the rest is zero. `least` is the same for all rows, so that
+// the branch on it costs little; where it is 2, most rows of 16-bit elements allow more.
 template <int kBytes>
-__device__ __forceinline__ uint4 load_any(const char* address, int count, uint32_t bytes) {
+__device__ __forceinline__ uint4 load_any(const char* address, int count, int least) {
   constexpr int kElements = kVectorBytes / kBytes;
   if (count >= kElements) {
-    if (bytes == 16) return ptx::ld_global_v4(address);
-    if (bytes == 8) {
-      const uint2 low = ptx::ld_global_v2(address), high = ptx::ld_global_v2(address + 8);
-      return make_uint4(low.x, low.y, high.x, high.y);
-    }
-    if (kBytes == 4 || bytes == 4) {
-      return make_uint4(ptx::ld_global_u32(address), ptx::ld_global_u32(address + 4),
-                        ptx::ld_global_u32(address + 8), ptx::ld_global_u32(address + 12));
-    }
-    const uint32_t first = ptx::ld_global_u16(address), a = ptx::ld_global_u32(address + 2),
-                   b = ptx::ld_global_u32(address + 6), c = ptx::ld_global_u32(address + 10),
-                   last = ptx::ld_global_u16(address + 14);
-    return make_uint4(first | a << 16, a >> 16 | b << 16, b >> 16 | c << 16, c >> 16 | last << 16);
+    if (kBytes == 4 || least > 2) return load_whole(address, least);
+    return load_whole(address, access_bytes(address));
   }
   uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -64,25 +90,13 @@ __device__ __forceinline__ uint4 load_any(const char* address, int count, uint32
 }
 
 template <int kBytes>
-__device__ __forceinline__ void store_any(char* address, uint4 v, int count, uint32_t bytes) {
+__device__ __forceinline__ void store_any(char* address, uint4 v, int count, int least) {
   constexpr int kElements = kVectorBytes / kBytes;
   if (count >= kElements) {
-    if (bytes == 16) {
-      ptx::st_global_v4(address, v);
-    } else if (bytes == 8) {
-      ptx::st_global_v2(address, make_uint2(v.x, v.y));
-      ptx::st_global_v2(address + 8, make_uint2(v.z, v.w));
-    } else if (kBytes == 4 || bytes == 4) {
-      ptx::st_global_u32(address, v.x);
-      ptx::st_global_u32(address + 4, v.y);
-      ptx::st_global_u32(address + 8, v.z);
-      ptx::st_global_u32(address + 12, v.w);
+    if (kBytes == 4 || least > 2) {
+      store_whole(address, v, least);
     } else {
-      ptx::st_global_u16(address, v.x);
-      ptx::st_global_u32(address + 2, v.x >> 16 | v.y << 16);
-      ptx::st_global_u32(address + 6, v.y >> 16 | v.z << 16);
-      ptx::st_global_u32(address + 10, v.z >> 16 | v.w << 16);
-      ptx::st_global_u16(address + 14, v.w >> 16);
+      store_whole(address, v, access_bytes(address));
     }
     return;
   }
@@ -97,29 +111,27 @@ __device__ __forceinline__ void store_any(char* address, uint4 v, int count, uin
 // kCount values of f32 or of T's dtype, at vector `vector` of a row, as f32; zero past `count`.
 template <class T>
 __device__ __forceinline__ void load_any_values(float (&f)[T::kPerVector], const char* row,
-                                                int64_t vector, int count, bool f32) {
+                                                int64_t vector, int count, int least, bool f32) {
   constexpr int kPerVector = T::kPerVector;
-  const uint32_t bytes = access_bytes(row);
   if constexpr (T::kBytes == 2) {
     if (f32) {
       const char* address = row + vector * (kPerVector * 4);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const uint4 v = load_any<4>(address + half * 16, count - half * 4, bytes);
+        const uint4 v = load_any<4>(address + half * 16, count - half * 4, least);
         f[half * 4] = __uint_as_float(v.x), f[half * 4 + 1] = __uint_as_float(v.y);
         f[half * 4 + 2] = __uint_as_float(v.z), f[half * 4 + 3] = __uint_as_float(v.w);
       }
       return;
     }
   }
-  T::unpack(load_any<T::kBytes>(row + vector * kVectorBytes, count, bytes), f);
+  T::unpack(load_any<T::kBytes>(row + vector * kVectorBytes, count, least), f);
 }
 
 template <class T>
 __device__ __forceinline__ void store_any_values(const float (&f)[T::kPerVector], char* row,
-                                                 int64_t vector, int count, bool f32) {
+                                                 int64_t vector, int count, int least, bool f32) {
   constexpr int kPerVector = T::kPerVector;
-  const uint32_t bytes = access_bytes(row);
   if constexpr (T::kBytes == 2) {
     if (f32) {
       char* address = row + vector * (kPerVector * 4);
@@ -128,12 +140,12 @@ __device__ __forceinline__ void store_any_values(const float (&f)[T::kPerVector]
         const uint4 v =
             make_uint4(__float_as_uint(f[half * 4]), __float_as_uint(f[half * 4 + 1]),
                        __float_as_uint(f[half * 4 + 2]), __float_as_uint(f[half * 4 + 3]));
-        store_any<4>(address + half * 16, v, count - half * 4, bytes);
+        store_any<4>(address + half * 16, v, count - half * 4, least);
       }
       return;
     }
   }
-  store_any<T::kBytes>(row + vector * kVectorBytes, T::pack(f), count, bytes);
+  store_any<T::kBytes>(row + vector * kVectorBytes, T::pack(f), count, least);
 }
 
 // Which vectors of the row a thread has, and how many of their elements count.

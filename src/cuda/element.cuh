@@ -29,7 +29,7 @@ struct Element<Dtype::kF32> {
     f[0] = __uint_as_float(v.x), f[1] = __uint_as_float(v.y);
     f[2] = __uint_as_float(v.z), f[3] = __uint_as_float(v.w);
   }
-  static __device__ __forceinline__ void unpack_word(uint32_t word, float (&f)[1]) {
+  static __device__ __forceinline__ void unpack_word(uint32_t word, float* f) {
     f[0] = __uint_as_float(word);
   }
   static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
@@ -55,7 +55,7 @@ struct Element<Dtype::kF16> {
       f[2 * i + 1] = ptx::cvt_from_f16(words[i] >> 16);
     }
   }
-  static __device__ __forceinline__ void unpack_word(uint32_t word, float (&f)[2]) {
+  static __device__ __forceinline__ void unpack_word(uint32_t word, float* f) {
     f[0] = ptx::cvt_from_f16(word & 0xffff), f[1] = ptx::cvt_from_f16(word >> 16);
   }
   static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
@@ -83,7 +83,7 @@ struct Element<Dtype::kBF16> {
       f[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
   }
-  static __device__ __forceinline__ void unpack_word(uint32_t word, float (&f)[2]) {
+  static __device__ __forceinline__ void unpack_word(uint32_t word, float* f) {
     f[0] = __uint_as_float(word << 16), f[1] = __uint_as_float(word & 0xffff0000u);
   }
   static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {

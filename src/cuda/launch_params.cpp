@@ -21,6 +21,23 @@ ColumnType column_type(const ColumnTensor& c, Dtype dtype) {
   return c.dtype == dtype ? ColumnType::kElement : ColumnType::kF32;
 }
 
+// Of 16, 8, 4 and 2 bytes, the widest access that all of `bits` allow.
+uint8_t access_bytes(uint64_t bits) {
+  bits |= 16;
+  return static_cast<uint8_t>(bits & (~bits + 1));
+}
+
+uint8_t row_align(const RowTensor& t, int32_t outer_rank) {
+  uint64_t bits = reinterpret_cast<uintptr_t>(t.data);
+  for (int i = 0; i < outer_rank; ++i) bits |= static_cast<uint64_t>(t.stride_bytes[i]);
+  return access_bytes(bits);
+}
+
+uint8_t column_align(const ColumnTensor& c) {
+  return access_bytes(reinterpret_cast<uintptr_t>(c.data) |
+                      static_cast<uint64_t>(c.head_stride_bytes));
+}
+
 QuantParams quant_params(const NormDesc& d) {
   const QuantDesc& q = d.quant;
   QuantParams p = {};
@@ -83,12 +100,18 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
   p.stream_loads = plan.stream_loads;
   p.prefetch_rows = plan.prefetch_rows;
   p.wide_rows = d.rows > INT32_MAX;
-  if (plan.entry->key.sink == Sink::kQuant) p.quant = quant_params(d);
+  if (plan.entry->key.sink != Sink::kStore) p.quant = quant_params(d);
   if (plan.entry->key.access == Access::kVector) return p;
   p.rounding = static_cast<uint8_t>(d.rounding);
   p.residual_rounding = static_cast<uint8_t>(d.residual_rounding);
   p.residual_f32 = d.residual && d.residual.dtype != d.dtype;
   p.residual_out_f32 = d.residual_out && d.residual_out.dtype != d.dtype;
+  p.x_align = row_align(d.x, d.outer_rank);
+  p.residual_align = row_align(d.residual, d.outer_rank);
+  p.y_align = row_align(d.y, d.outer_rank);
+  p.residual_out_align = row_align(d.residual_out, d.outer_rank);
+  p.weight_align = column_align(d.weight);
+  p.bias_align = column_align(d.bias);
   return p;
 }
 
@@ -123,6 +146,8 @@ void make_many_params(std::span<const NormCall> calls, NormManyParams* params, u
     params->call[i] = make_params(*calls[i].desc, *calls[i].plan);
     *blocks += calls[i].plan->blocks;
   }
+  for (size_t i = calls.size(); i < kMaxCalls; ++i)
+    params->first_block[i] = static_cast<uint32_t>(*blocks);
 }
 
 }  // namespace fastnorm::cuda

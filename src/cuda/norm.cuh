@@ -24,12 +24,13 @@ namespace fastnorm::cuda {
 template <class Slots, class Tile>
 constexpr bool packed_row() {
   if (Slots::kAccess != Access::kVector || Slots::kSource != Source::kPlain ||
-      Slots::kSink != Sink::kStore || Slots::T::kBytes != 2 || Tile::kBlocks > 1) {
+      Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2 || Tile::kBlocks > 1) {
     return false;
   }
-  if (Slots::kStat == Stat::kLayer)
-    return Tile::kVectors == 4 || Tile::kVectors == 5 ||
-           (Tile::kThreads == 512 && Tile::kVectors > 5);
+  if (Slots::kStat == Stat::kLayer) {
+    return (Tile::kThreads <= 128 && (Tile::kVectors == 4 || Tile::kVectors == 5)) ||
+           (Tile::kThreads == 512 && Tile::kVectors > 4);
+  }
   return Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
 }
 
@@ -46,7 +47,7 @@ constexpr int registers_per_thread() {
   if (packed_row<Slots, Tile>()) return Tile::kVectors == 5 && Tile::kThreads < 512 ? 80 : 64;
   if (Slots::kSink == Sink::kQuant) {
     if (Tile::kThreads == 512 && v <= 4)  // two blocks, where 64 are enough
-      return v == 4 && Slots::kSource == Source::kAdd && Slots::kStat == Stat::kLayer ? 128 : 64;
+      return v == 4 && Slots::kStat == Stat::kLayer ? 128 : 64;
     return v <= 2 ? 64 : v == 3 ? 80 : v == 4 ? 96 : 128;
   }
   if (Slots::kSource == Source::kAdd) {
@@ -73,9 +74,10 @@ constexpr int spare_registers() {
   return Arch::kCapability != 90 && tight ? 8 : 0;
 }
 
-template <class Arch, class Slots, class Tile>
+template <class Arch, class Slots, class Tile, int kMore = 0>
 constexpr int blocks_per_multiprocessor() {
-  const int registers = registers_per_thread<Slots, Tile>() + spare_registers<Arch, Slots, Tile>();
+  const int registers =
+      registers_per_thread<Slots, Tile>() + spare_registers<Arch, Slots, Tile>() + kMore;
   const int blocks = kRegistersPerMultiprocessor / (registers * Tile::kBlockThreads);
   return blocks < 1 ? 1 : blocks;
 }
@@ -112,7 +114,7 @@ struct HeldRow {
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) s[i] = values[v][i];
   }
-  __device__ __forceinline__ void get_word(float (&s)[T::kPerWord], int v, int word) const {
+  __device__ __forceinline__ void get_word(float* s, int v, int word) const {
 #pragma unroll
     for (int i = 0; i < T::kPerWord; ++i) s[i] = values[v][word * T::kPerWord + i];
   }
@@ -137,7 +139,7 @@ struct HeldRow<Slots, Tile, true> {
   __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
     T::unpack(values[v], s);
   }
-  __device__ __forceinline__ void get_word(float (&s)[T::kPerWord], int v, int word) const {
+  __device__ __forceinline__ void get_word(float* s, int v, int word) const {
     T::unpack_word(word_of(values[v], word), s);
   }
   // Ties the row to a value that comes later, so that the compiler cannot keep what it unpacked before.
@@ -163,6 +165,7 @@ struct RowState {
   HeldRow<Slots, Tile> held;
   uint4 weight[kEarlyWeight ? kVectors : 1], bias[kEarlyBias ? kVectors : 1];
   float mean = 0.0f, rstd = 0.0f;
+  float tensor_scale;  // Sink::kStatic
 };
 
 // t = (s - mean) * rstd for one vector.
@@ -185,10 +188,17 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         float (&z)[Slots::T::kPerVector], int v,
                                         const Place<Tile>& place, const Reach& reach) {
   constexpr bool kWhole = Slots::kAccess == Access::kVector;
-  sink.put(z, static_cast<uint32_t>(place.vector(v)), kWhole ? reach.stores(v) : reach.count(v));
+  if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
+    put_static<typename Slots::T>(p.quant, z, row.tensor_scale, sink, place.vector(v),
+                                  reach.stores(v));
+  } else {
+    sink.put(z, static_cast<uint32_t>(place.vector(v)), kWhole ? reach.stores(v) : reach.count(v));
+  }
   if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
     // Rows that do not exist repeat row 0, whose residual may have been replaced by its sum already: amax must not see them.
-    prepare<typename Slots::T>(p.quant, z, reach.stores(v) ? reach.count(v) : 0);
+    prepare<typename Slots::T>(p.quant, z);
+    if (!kWhole || Tile::kRows > 1 || v == Tile::kVectors - 1)
+      clear_from(z, reach.stores(v) ? reach.count(v) : 0);
     row.held.keep(z, v);
   }
 }
@@ -223,23 +233,28 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
                              : kBias           ? bias[v - first]
                                                : make_uint4(0, 0, 0, 0);
       float z[kPerVector];
-      // By words, so that few unpacked values are alive beside the packed ones.
+      // A packed row by words, so that few unpacked values are alive beside it.
+      constexpr int kWords = packed_row<Slots, Tile>() ? 1 : 4, kPerWord = T::kPerWord;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        constexpr int kPerWord = T::kPerWord;
-        float s[kPerWord], w[kPerWord], b[kPerWord], t[kPerWord], y[kPerWord];
-        row.held.get_word(s, v, k);
-        T::unpack_word(word_of(raw_weight, k), w);
+      for (int k = 0; k < 4; k += kWords) {
+        float s[kWords * kPerWord], w[kWords * kPerWord], b[kWords * kPerWord],
+            t[kWords * kPerWord], y[kWords * kPerWord];
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+          T::unpack_word(word_of(raw_weight, k + i), w + i * kPerWord);
+          row.held.get_word(s + i * kPerWord, v, k + i);
+        }
+#pragma unroll
+        for (int i = 0; i < kWords * kPerWord; ++i) b[i] = -0.0f;
         if constexpr (kBias) {
-          T::unpack_word(word_of(raw_bias, k), b);
-        } else {
 #pragma unroll
-          for (int i = 0; i < kPerWord; ++i) b[i] = -0.0f;
+          for (int i = 0; i < kWords; ++i)
+            T::unpack_word(word_of(raw_bias, k + i), b + i * kPerWord);
         }
         normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
         apply(y, t, w, b, p.weight_offset, rounding);
 #pragma unroll
-        for (int i = 0; i < kPerWord; ++i) z[k * kPerWord + i] = y[i];
+        for (int i = 0; i < kWords * kPerWord; ++i) z[k * kPerWord + i] = y[i];
       }
       deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
     }
@@ -291,9 +306,9 @@ __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, 
   for (int v = 0; v < Tile::kVectors; ++v) {
     float w[T::kPerVector], b[T::kPerVector], t[T::kPerVector], z[T::kPerVector];
     take_column<T>(w, column_address(p.weight, out), p.weight_type, place.vector(v), reach.count(v),
-                   1.0f);
+                   p.weight_align, 1.0f);
     take_column<T>(b, column_address(p.bias, out), p.bias_type, place.vector(v), reach.count(v),
-                   -0.0f);
+                   p.bias_align, -0.0f);
     float s[T::kPerVector];
     row.held.get(s, v);
     normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
@@ -317,6 +332,23 @@ __device__ __forceinline__ void prefetch_row(const NormParams& p, const Place<Ti
   }
 }
 
+// What does not depend on the row, where there are registers for it.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, Tile>& row,
+                                           const RowIndex& index, const Place<Tile>& place,
+                                           const Reach& reach) {
+  using T = typename Slots::T;
+  using State = RowState<Slots, Tile>;
+  if constexpr (State::kEarlyWeight) {
+    load_columns<T, Tile, Tile::kVectors>(row.weight, p.weight_type, p.weight, index, 0, place,
+                                          reach, T::kOneWord);
+  }
+  if constexpr (State::kEarlyBias) {
+    load_columns<T, Tile, Tile::kVectors>(row.bias, p.bias_type, p.bias, index, 0, place, reach,
+                                          T::kMinusZeroWord);
+  }
+}
+
 template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
   using T = typename Slots::T;
@@ -331,18 +363,20 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   State row;
 
   // Weights first: the first use of the row then comes after every load, also in the compiler's order, which would otherwise put it
-  // between the two (4096 x 1024 RMS: 1.38 against 1.05 times the stream; holding it back by a dependence gives 1.10 at 4096).
-  if (p.wait == GridWait::kFirst) ptx::grid_wait();
-  if constexpr (State::kEarlyWeight) {
-    load_columns<T, Tile, kVectors>(row.weight, p.weight_type, p.weight, index, 0, place, reach,
-                                    T::kOneWord);
+  // between the two (4096 x 1024 RMS: 1.38 against 1.05 times the stream; holding it back by a dependence gives 1.10 at 4096). In
+  // clusters, which few rows have, the row first: all of them read the same weights, and wait for each other there (64 x 7168 RMS:
+  // 2.60 against 2.67 us, 1 x 16384: 2.12 and 2.19; a choice at run time costs more than it gains: 2.84 and 2.33).
+  constexpr bool kRowFirst = Tile::kBlocks > 1;
+  if (p.wait == GridWait::kFirst || (kRowFirst && p.wait != GridWait::kNone)) ptx::grid_wait();
+  if constexpr (!kRowFirst) {
+    load_ahead(p, row, index, place, reach);
+    if (p.wait == GridWait::kAfterColumns) ptx::grid_wait();
   }
-  if constexpr (State::kEarlyBias) {
-    load_columns<T, Tile, kVectors>(row.bias, p.bias_type, p.bias, index, 0, place, reach,
-                                    T::kMinusZeroWord);
-  }
-  if (p.wait == GridWait::kAfterColumns) ptx::grid_wait();
   const RowSource<Slots, Tile> source(p, index, place, reach);
+  if constexpr (kRowFirst) load_ahead(p, row, index, place, reach);
+  // After the wait: an earlier kernel may write it.
+  if constexpr (Slots::kSink == Sink::kStatic)
+    row.tensor_scale = ptx::ld_global_f32(p.quant.tensor_scale);
   prefetch_row<Slots, Tile>(p, place);
   if (p.trigger) ptx::grid_trigger();
   cluster_ready(scratch);
@@ -374,6 +408,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   row.held.renew(p, row.rstd);
 
   const RowIndex out = row_index(p, reach.live ? place.row_again() : 0);
+  if constexpr (Slots::kSink == Sink::kStatic) row.tensor_scale = __frcp_rn(row.tensor_scale);
   if (place.leads_row() && reach.live) store_statistics(p, out, row.mean, row.rstd);
   if constexpr (Slots::kAccess == Access::kAny) {
     finish_any<Slots, Tile>(p, row, out, place, reach);
@@ -381,7 +416,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     const bool plain = p.weight_type != ColumnType::kF32 &&
                        (Slots::kStat == Stat::kRms ? p.bias_type == ColumnType::kAbsent
                                                    : p.bias_type != ColumnType::kF32);
-    if constexpr (Slots::kSink == Sink::kQuant) {  // norm_key() has seen to plain columns
+    if constexpr (Slots::kSink != Sink::kStore) {  // norm_key() has seen to plain columns
       finish_vectors<Slots, Tile>(p, row, out, place, reach);
     } else if (plain) {
       finish_vectors<Slots, Tile>(p, row, out, place, reach);
@@ -498,8 +533,8 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     const int count = count_at(vector);
     float summed[kPerVector], t[kPerVector], w[kPerVector], b[kPerVector];
     take(s, vector);
-    take_column<T>(w, weight_row, p.weight_type, vector, count, 1.0f);
-    take_column<T>(b, bias_row, p.bias_type, vector, count, -0.0f);
+    take_column<T>(w, weight_row, p.weight_type, vector, count, p.weight_align, 1.0f);
+    take_column<T>(b, bias_row, p.bias_type, vector, count, p.bias_align, -0.0f);
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) summed[i] = rounding.summed(s[i]);
     normalize_vector<Slots>(t, summed, mean, rstd, rounding);
@@ -527,7 +562,8 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     result(s, z, vector);
     if constexpr (Slots::kSource == Source::kAdd) {
       if (sum_row_out != nullptr) {
-        store_any_values<T>(s, sum_row_out, vector, count, p.residual_out_f32);
+        store_any_values<T>(s, sum_row_out, vector, count, p.residual_out_align,
+                            p.residual_out_f32);
       }
     }
     sink.put(z, vector, count);
@@ -550,12 +586,21 @@ __global__ void __launch_bounds__(Tile::kBlockThreads,
 
 // Several calls in one grid, whose blocks come one call after the other.
 template <class Arch, class Slots, class Tile>
-__global__ void __launch_bounds__(Tile::kBlockThreads,
-                                  blocks_per_multiprocessor<Arch, Slots, Tile>())
+__global__ void __launch_bounds__(
+    Tile::kBlockThreads,
+    blocks_per_multiprocessor<Arch, Slots, Tile, Tile::kVectors >= 3 ? 16 : 0>())
     norm_many_kernel(const __grid_constant__ NormManyParams many) {
-  int32_t i = 0;
-  while (i + 1 < many.count && blockIdx.x >= many.first_block[i + 1]) ++i;
-  normalize_in_registers<Slots, Tile>(many.call[i], blockIdx.x - many.first_block[i]);
+  // The first two, query and key, at addresses that are known: reading parameters at one that is not costs each of them.
+  const uint32_t block = blockIdx.x;
+  if (block < many.first_block[1]) {
+    normalize_in_registers<Slots, Tile>(many.call[0], block);
+  } else if (block < many.first_block[2]) {
+    normalize_in_registers<Slots, Tile>(many.call[1], block - many.first_block[1]);
+  } else {
+    int32_t i = 2;
+    while (i + 1 < many.count && block >= many.first_block[i + 1]) ++i;
+    normalize_in_registers<Slots, Tile>(many.call[i], block - many.first_block[i]);
+  }
 }
 
 }  // namespace fastnorm::cuda

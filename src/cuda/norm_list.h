@@ -50,7 +50,7 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{128, 3}, kAll},
     {{128, 4}, kAll},
     {{128, 5}, kAll},
-    {{256, 2}, kAdd},
+    {{256, 2}, kAdd | kLayer},
     {{256, 3}, kAll},
     {{256, 4}, kAll},
     {{256, 5}, kLayer | kAdd},
@@ -123,7 +123,10 @@ constexpr void for_each_norm_kernel(bool clusters, Fn fn) {
         };
         for (const ListedTile& t : kVectorTiles) use(Sink::kStore, Access::kVector, t);
         for (const ListedTile& t : kAnyTiles) use(Sink::kStore, Access::kAny, t);
-        for (const Tile& tile : kQuantTiles) use(Sink::kQuant, Access::kVector, {tile, kAll});
+        for (const Tile& tile : kQuantTiles) {
+          use(Sink::kStatic, Access::kVector, {tile, kAll});
+          use(Sink::kQuant, Access::kVector, {tile, kAll});
+        }
         for (const ListedTile& t : kAnyTiles) {
           if (t.tile.vectors <= 4) use(Sink::kQuant, Access::kAny, t);
         }

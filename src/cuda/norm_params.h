@@ -30,7 +30,11 @@ struct Divisor {
 enum class ColumnType : int32_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
 
 // Where a kernel that may have started early waits for the stream's previous one.
-enum class GridWait : int32_t { kNone, kFirst, kAfterColumns };
+enum class GridWait : int32_t {
+  kNone,
+  kFirst,
+  kAfterColumns
+};  // kAfterColumns may wait first, too
 
 // What is quantised, and how.
 struct QuantParams {
@@ -73,13 +77,15 @@ struct NormParams {
   // For any access only.
   uint8_t rounding, residual_rounding;     // as in the public header
   uint8_t residual_f32, residual_out_f32;  // dtype f32 and not x's
-  QuantParams quant;                       // for Sink::kQuant only
+  uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
+      bias_align;     // bytes that all rows allow: 16, 8, 4 or 2
+  QuantParams quant;  // for Sink::kQuant only
 };
 
 // Several calls of one kernel.
 struct NormManyParams {
   int32_t count;
-  uint32_t first_block[kMaxCalls];  // of each call in the grid
+  uint32_t first_block[kMaxCalls];  // of each call in the grid; after the last call the grid's end
   NormParams call[kMaxCalls];
 };
 static_assert(sizeof(NormManyParams) <= 4096);  // what a launch takes on every driver

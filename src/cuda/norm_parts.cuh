@@ -164,10 +164,10 @@ __device__ __forceinline__ void take_any(float (&s)[Slots::T::kPerVector], const
                                          const char* x, const char* residual, int64_t vector,
                                          int count) {
   using T = typename Slots::T;
-  load_any_values<T>(s, x, vector, count, false);
+  load_any_values<T>(s, x, vector, count, p.x_align, false);
   if constexpr (Slots::kSource == Source::kAdd) {
     float r[T::kPerVector];
-    load_any_values<T>(r, residual, vector, count, p.residual_f32);
+    load_any_values<T>(r, residual, vector, count, p.residual_align, p.residual_f32);
 #pragma unroll
     for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
   }
@@ -199,7 +199,7 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
 #pragma unroll
       for (int v = 0; v < Tile::kVectors; ++v) {
         store_any_values<T>(s[v], row, first + v * Tile::kStride, reach.count(v),
-                            p.residual_out_f32);
+                            p.residual_out_align, p.residual_out_f32);
       }
     }
   }
@@ -308,13 +308,13 @@ __device__ __forceinline__ void take_four_columns(float (&f)[4], ColumnType type
 // Weight or bias at any access.
 template <class T>
 __device__ __forceinline__ void take_column(float (&f)[T::kPerVector], const char* row,
-                                            ColumnType type, int64_t vector, int count,
+                                            ColumnType type, int64_t vector, int count, int least,
                                             float absent) {
   if (type == ColumnType::kAbsent) {
 #pragma unroll
     for (int i = 0; i < T::kPerVector; ++i) f[i] = absent;
   } else {
-    load_any_values<T>(f, row, vector, count, type == ColumnType::kF32);
+    load_any_values<T>(f, row, vector, count, least, type == ColumnType::kF32);
   }
 }
 
@@ -337,12 +337,21 @@ struct RowSink<Sink::kStore, Access::kVector, T> {
 template <class T>
 struct RowSink<Sink::kStore, Access::kAny, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
-      : y(row_address(p.y, index)) {}
+      : y(row_address(p.y, index)), least(p.y_align) {}
   __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
                                       int count) const {
-    store_any_values<T>(z, y, vector, count, false);
+    store_any_values<T>(z, y, vector, count, least, false);
   }
   char* const y;
+  const int least;
+};
+
+// Codes by one scale for the tensor, and nothing else: quant.cuh makes them.
+template <class T>
+struct RowSink<Sink::kStatic, Access::kVector, T> {
+  __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
+      : codes(row_address(p.quant.codes, index)) {}
+  char* const codes;
 };
 
 // y where it is wanted; quant.cuh makes the codes.

@@ -57,6 +57,29 @@ __device__ __forceinline__ float from_e4m3(uint32_t code) {
   return __uint_as_float((exponent + 120) << 23 | fraction << 20);
 }
 
+// The codes of one vector of scaled values, as bytes in order.
+template <int kPerVector>
+__device__ __forceinline__ void make_codes(CodeType type, const float (&w)[kPerVector],
+                                           uint32_t (&words)[2]) {
+  words[0] = words[1] = 0;
+  if (type == CodeType::kE4M3) {
+#pragma unroll
+    for (int i = 0; i < kPerVector; i += 2)
+      words[i / 4] |= ptx::cvt_e4m3x2(w[i], w[i + 1]) << i % 4 * 8;
+  } else if (type == CodeType::kE5M2) {
+#pragma unroll
+    for (int i = 0; i < kPerVector; i += 2)
+      words[i / 4] |= ptx::cvt_e5m2x2(w[i], w[i + 1]) << i % 4 * 8;
+  } else if (type == CodeType::kI8) {
+#pragma unroll
+    for (int i = 0; i < kPerVector; i += 2)
+      words[i / 4] |= ptx::cvt_s8x2(w[i], w[i + 1]) << i % 4 * 8;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPerVector; i += 2) words[0] |= ptx::cvt_e2m1x2(w[i], w[i + 1]) << 4 * i;
+  }
+}
+
 // A row's codes and scales in memory.
 template <class T>
 struct QuantRow {
@@ -120,34 +143,12 @@ struct QuantRow {
     return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + index % 4;
   }
 
-  // One vector's codes, as bytes in order.
-  __device__ __forceinline__ void make_codes(const float (&w)[kPerVector],
-                                             uint32_t (&words)[2]) const {
-    words[0] = words[1] = 0;
-    if (q.code_type == CodeType::kE4M3) {
-#pragma unroll
-      for (int i = 0; i < kPerVector; i += 2)
-        words[i / 4] |= ptx::cvt_e4m3x2(w[i], w[i + 1]) << i % 4 * 8;
-    } else if (q.code_type == CodeType::kE5M2) {
-#pragma unroll
-      for (int i = 0; i < kPerVector; i += 2)
-        words[i / 4] |= ptx::cvt_e5m2x2(w[i], w[i + 1]) << i % 4 * 8;
-    } else if (q.code_type == CodeType::kI8) {
-#pragma unroll
-      for (int i = 0; i < kPerVector; i += 2)
-        words[i / 4] |= ptx::cvt_s8x2(w[i], w[i + 1]) << i % 4 * 8;
-    } else {
-#pragma unroll
-      for (int i = 0; i < kPerVector; i += 2) words[0] |= ptx::cvt_e2m1x2(w[i], w[i + 1]) << 4 * i;
-    }
-  }
-
   // Stores the codes of a vector of scaled values: all at once, 8, 4 or 2 bytes, or the first `count` of them one by one.
   template <bool kWhole>
   __device__ __forceinline__ void put_codes(const float (&w)[kPerVector], int64_t vector,
                                             int count) const {
     uint32_t words[2];
-    make_codes(w, words);
+    make_codes(q.code_type, w, words);
     const bool pairs = q.code_type == CodeType::kE2M1;
     char* const address = address_in(q.codes) + vector * (pairs ? kPerVector / 2 : kPerVector);
     if (kWhole || (q.codes_aligned && count >= kPerVector)) {
@@ -199,19 +200,44 @@ __device__ __forceinline__ void scale_values(float (&z)[kCount], float inverse) 
   for (int i = 0; i < kCount; ++i) z[i] = __fmul_rn(z[i], inverse);
 }
 
-// What is quantised of a result: rounded where that is asked for, clamped (NaN stays, as the comparisons are false for it), and zero
-// from `count` on.
+// What is quantised of a result: rounded where that is asked for, and clamped (NaN stays, as the comparisons are false for it).
 template <class T>
-__device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[T::kPerVector],
-                                        int count) {
+__device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[T::kPerVector]) {
+  if (q.from_rounded) {
 #pragma unroll
-  for (int i = 0; i < T::kPerVector; ++i) {
-    if (q.from_rounded) z[i] = T::round(z[i]);
-    if (q.clamp != 0.0f) {
-      z[i] = z[i] < -q.clamp ? -q.clamp : z[i];
-      z[i] = z[i] > q.clamp ? q.clamp : z[i];
+    for (float& value : z) value = T::round(value);
+  }
+  if (q.clamp != 0.0f) {
+#pragma unroll
+    for (float& value : z) {
+      value = value < -q.clamp ? -q.clamp : value;
+      value = value > q.clamp ? q.clamp : value;
     }
-    if (i >= count) z[i] = 0.0f;
+  }
+}
+
+// Zeroes what is past the row's end.
+template <int kCount>
+__device__ __forceinline__ void clear_from(float (&z)[kCount], int count) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) z[i] = i < count ? z[i] : 0.0f;
+}
+
+// Codes of 8 bits by one scale, of a vector that is stored at once.
+template <class T, class Sink>
+__device__ __forceinline__ void put_static(const QuantParams& q, float (&z)[T::kPerVector],
+                                           float inverse, const Sink& sink, int vector,
+                                           bool stores) {
+  uint32_t words[2];
+  prepare<T>(q, z);
+  scale_values(z, inverse);
+  make_codes(q.code_type, z, words);
+  if (!stores) return;
+  char* const address = sink.codes + static_cast<uint32_t>(vector) * T::kPerVector;
+  if constexpr (T::kPerVector == 8) {
+    ptx::st_global_v2(address, make_uint2(words[0], words[1]));
+  } else {
+    ptx::st_global_u32(address, words[0]);
   }
 }
 
@@ -339,7 +365,8 @@ struct StreamQuantizer<Slots, Tile, true> {
     return q.codes_wanted && q.block == 0 && q.tensor_scale == nullptr;
   }
   __device__ __forceinline__ void see(float (&z)[kPerVector], int count) {
-    prepare<T>(q, z, count);
+    prepare<T>(q, z);
+    clear_from(z, count);
     most = greater(most, magnitude_bits(z));
   }
   __device__ __forceinline__ void make_row_scale(FoldScratch<Tile>& scratch,
@@ -351,7 +378,8 @@ struct StreamQuantizer<Slots, Tile, true> {
   }
 
   __device__ __forceinline__ void put(float (&z)[kPerVector], int64_t vector, int count) {
-    prepare<T>(q, z, count);
+    prepare<T>(q, z);
+    clear_from(z, count);
     uint32_t magnitude[1] = {magnitude_bits(z)};
     most = greater(most, magnitude[0]);
     if (!q.codes_wanted) return;

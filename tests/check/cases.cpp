@@ -47,7 +47,7 @@ class CaseMaker {
 
   std::vector<Case> make() {
     const std::vector<int64_t> sizes = choose_sizes();
-    if (key_.sink == Sink::kQuant) return quantised(sizes);
+    if (key_.sink != Sink::kStore) return quantised(sizes);
     for (const int64_t n : sizes) every_size(n);
     const int64_t some[] = {sizes.front(), sizes[sizes.size() / 2], sizes.back()};
     for (const int64_t n : some) many_rows(n);
@@ -402,12 +402,12 @@ class CaseMaker {
         cases_.back().content.pattern = pattern;
       }
     }
-    amax_alone(n);
+    if (key_.sink == Sink::kQuant) amax_alone(n);
     return std::move(cases_);
   }
 
   // Schemes with formats and the options that each has.
-  static std::vector<ref::QuantOptions> quant_options() {
+  std::vector<ref::QuantOptions> quant_options() const {
     using ref::Format;
     using ref::Scheme;
     std::vector<ref::QuantOptions> all;
@@ -416,6 +416,7 @@ class CaseMaker {
       q.format = format;
       q.scheme = Scheme::kPerTensor;
       all.push_back(q);
+      if (key_.sink == Sink::kStatic) continue;
       for (const int64_t block : {0, 64, 128}) {
         q.scheme = block == 0 ? Scheme::kPerRow : Scheme::kPerBlock;
         q.block_size = block;
@@ -432,6 +433,7 @@ class CaseMaker {
       q.scheme = Scheme::kMxfp8;
       if (format != Format::kI8) all.push_back(q);
     }
+    if (key_.sink == Sink::kStatic) return all;
     ref::QuantOptions q;
     q.format = Format::kE2M1;
     q.scheme = Scheme::kNvfp4;
@@ -453,9 +455,10 @@ class CaseMaker {
     if (q.scheme == Scheme::kNvfp4 && !random_.one_in(3))
       c.global_scale = random_.of({1.0f, 0.0037f, 17.0f});
     Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));
-    l.store_y = random_.one_in(2);
+    const bool codes_only = key_.sink == Sink::kStatic;
+    l.store_y = !codes_only && random_.one_in(2);
     l.packed_u8 = random_.one_in(2);
-    if (random_.one_in(3)) l.amax = random_.of({0.0f, 0.75f, 1e6f});
+    if (!codes_only && random_.one_in(3)) l.amax = random_.of({0.0f, 0.75f, 1e6f});
     const bool fp4 = q.format == ref::Format::kE2M1;
     const int64_t code_grain = !vector_only_ ? 1 : fp4 ? grain_ / 2 : grain_;
     l.codes = any_tensor(l, fp4 ? n / 2 : n, code_grain, false);

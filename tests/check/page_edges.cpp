@@ -12,6 +12,7 @@
 #include "check/placed_case.h"
 #include "check/sweep.h"
 #include "ref/norm_model.h"
+#include "ref/quant.h"
 
 namespace fastnorm::check {
 namespace {
@@ -123,16 +124,22 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   p.rstd = rows(5, ref::Type::kF32, 1);
   p.weight = column(6);
   p.bias = column(7);
-  if (entry.key.sink == Sink::kQuant) {
-    c.quant.scheme = ref::Scheme::kPerBlock;
-    c.quant.block_size = 64;
+  if (entry.key.sink != Sink::kStore) {
     PlacedQuant& q = p.quant;
     q.present = true;
     q.code_bytes = n;
-    q.scales = ref::scopes_of(c.quant, n);
-    q.scale_step = q.scale_size;
     q.codes = windows.at(8, n, at_end);
-    q.scale = windows.at(9, q.scales * q.scale_size, at_end);
+    if (entry.key.sink == Sink::kStatic) {
+      c.quant.scheme = ref::Scheme::kPerTensor;
+      q.tensor_scale = windows.at(9, sizeof(float), at_end);
+      p.y.present = false;
+    } else {
+      c.quant.scheme = ref::Scheme::kPerBlock;
+      c.quant.block_size = 64;
+      q.scales = ref::scopes_of(c.quant, n);
+      q.scale_step = q.scale_size;
+      q.scale = windows.at(9, q.scales * q.scale_size, at_end);
+    }
     // The kernels for whole vectors take plain columns.
     if (entry.key.access == Access::kVector && entry.key.stat == Stat::kRms) p.bias.present = false;
   }
@@ -207,6 +214,10 @@ class EdgeCheck {
     put(weight_, p.weight.base, 2);
     put(bias_, p.bias.base, 3);
     if (p.residual.present) put(residual_, p.residual.base, 4);
+    if (p.quant.tensor_scale >= 0) {
+      constexpr float kScale = 0.25f;
+      std::memcpy(windows_.block() + p.quant.tensor_scale, &kScale, sizeof kScale);
+    }
   }
 
   bool has_result(const PlacedCase& p) {
@@ -215,6 +226,12 @@ class EdgeCheck {
                     {n, x_.data(), p.residual.present ? residual_.data() : nullptr, weight_.data(),
                      p.bias.present ? bias_.data() : nullptr},
                     target_.order, &scratch_, &result_);
+    if (!p.y.present) {
+      ref::QuantResult codes;
+      ref::quant_model(p.what.content.quant, result_.z.data(), n, p.x.dtype, 0.25f, 1.0f, &codes);
+      return std::memcmp(codes.codes.data(), windows_.block() + p.quant.codes,
+                         static_cast<size_t>(n)) == 0;
+    }
     std::vector<std::byte> y(static_cast<size_t>(p.y.row_bytes()));
     ref::encode_row(p.y.dtype, result_.z.data(), y.data(), n);
     return std::memcmp(y.data(), windows_.block() + p.y.base, y.size()) == 0;

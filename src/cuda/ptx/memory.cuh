@@ -44,6 +44,12 @@ __device__ __forceinline__ uint2 ld_global_v2(const void* address) {
   return v;
 }
 
+__device__ __forceinline__ float ld_global_f32(const void* address) {
+  float v;
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(address));
+  return v;
+}
+
 __device__ __forceinline__ uint32_t ld_global_u32(const void* address) {
   uint32_t v;
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(address));

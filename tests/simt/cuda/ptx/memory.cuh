@@ -27,6 +27,7 @@ inline uint4 ld_global_cs_v4(const void* address) { return load<uint4>(address);
 inline uint4 ld_global_constant_v4(const void* address) { return load<uint4>(address); }
 inline uint2 ld_global_constant_v2(const void* address) { return load<uint2>(address); }
 inline uint2 ld_global_v2(const void* address) { return load<uint2>(address); }
+inline float ld_global_f32(const void* address) { return load<float>(address); }
 inline uint32_t ld_global_u32(const void* address) { return load<uint32_t>(address); }
 inline uint32_t ld_global_u16(const void* address) { return load<uint16_t>(address); }
 

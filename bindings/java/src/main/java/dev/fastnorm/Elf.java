@@ -33,12 +33,10 @@ final class Elf {
      */
     static String soname(Path path) throws IOException {
         try (FileChannel channel = FileChannel.open(path, StandardOpenOption.READ)) {
-            ByteBuffer file = ByteBuffer.allocate((int) Math.min(channel.size(), Integer.MAX_VALUE - 8))
+            // Mapped, not read: a library with GPU kernels has tens of megabytes.
+            ByteBuffer file = channel
+                    .map(FileChannel.MapMode.READ_ONLY, 0, Math.min(channel.size(), Integer.MAX_VALUE))
                     .order(ByteOrder.LITTLE_ENDIAN);
-            while (file.hasRemaining() && channel.read(file) > 0) {
-                // Until all is there.
-            }
-            file.flip();
             return new Elf(file).soname();
         } catch (IndexOutOfBoundsException | BufferUnderflowException | ArithmeticException e) {
             throw new IOException("not a complete ELF file", e);
