@@ -94,6 +94,8 @@ final class Elf {
         while (file.get(end) != 0) {
             end++;
         }
-        return new String(file.array(), offset, end - offset, StandardCharsets.UTF_8);
+        byte[] text = new byte[end - offset];
+        file.get(offset, text);
+        return new String(text, StandardCharsets.UTF_8);
     }
 }
