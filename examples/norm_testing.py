@@ -7,6 +7,7 @@ operation after it. UNIT is half a unit in the last place of f32.
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import platform
@@ -32,6 +33,16 @@ FORMATS = {"float32": (24, -149, INF), "float16": (11, -24, INF), "bfloat16": (8
            "float8_e4m3fn": (4, -9, 448.0), "float8_e5m2": (3, -16, 57344.0), "int8": (54, 0, 127.0),
            "float4_e2m1fn": (2, -1, 6.0)}
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def missing(*names):
+    """Which package is not here, and so why there is nothing to test; None if all are. The suites' folders have names of
+    packages, too: a package is one only if it has a file."""
+    for name in names:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:
+            return f"no {name} in {sys.executable}"
+    return None
 
 
 def round_to(values, name):

@@ -5,7 +5,6 @@ Every value is compared with double precision, within the bounds of its error, a
 the C ABI called directly. Run with a Python that has JAX and NumPy; --plugin names libfastnorm_xla.so.
 """
 
-import importlib.util
 import itertools
 import os
 import subprocess
@@ -15,19 +14,9 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
+from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, missing, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
 
 EPS = 1e-5
-
-
-def missing():
-    """Why there is nothing to test here; None if there is."""
-    # This folder is called jax, too, so a package is one only if it has a file.
-    for name in ("jax", "numpy"):
-        found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:
-            return f"no {name} in {sys.executable}"
-    return None
 
 
 # --- helpers ---
@@ -487,7 +476,7 @@ def main():
     os.environ["JAX_PLATFORMS"] = DEVICE
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     suite = Suite("jax", options)
-    why = missing()
+    why = missing("jax", "numpy")
     if why is None:
         import jax
         import jax.numpy as jnp

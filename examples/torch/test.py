@@ -16,19 +16,9 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
+from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, missing, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
 
 EPS = 1e-5
-
-
-def missing():
-    """Why there is nothing to test here; None if there is."""
-    # This folder is called torch, too, so a package is one only if it has a file.
-    for name in ("torch", "numpy"):
-        found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:
-            return f"no {name} in {sys.executable}"
-    return None
 
 
 # --- helpers ---
@@ -621,7 +611,7 @@ def main():
     library = use_library(options)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # test_dlpack's JAX leaves memory to PyTorch
     suite = Suite("torch", options)
-    why = missing()
+    why = missing("torch", "numpy")
     if why is None:
         import numpy
         import torch
