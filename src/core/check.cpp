@@ -83,6 +83,8 @@ int32_t number(const Enum& field) {
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
+struct View;
+
 // One call's checks; members are what most of them need.
 class NormCheck {
  public:
@@ -353,7 +355,9 @@ class NormCheck {
     if (d_.rows == 0) return FASTNORM_OK;
     Footprint f;
     FASTNORM_REQUIRE(
-        footprint(q.scale, d_.outer, bytes, scales, q.scale_step_bytes, &f) && rows_disjoint(f),
+        footprint({q.scale.data, q.scale.stride_bytes, bytes, scales, q.scale_step_bytes}, d_.outer,
+                  &f) &&
+            rows_disjoint(f),
         FASTNORM_ERROR_LAYOUT,
         "scale overlaps itself: its strides are %s bytes, innermost row first, and %" PRId64
         " bytes between the %" PRId64 " scales of a row; required: scales that share no byte",
@@ -541,6 +545,7 @@ class NormCheck {
   }
 
   fastnorm_status aliasing();
+  fastnorm_status overlap(const View& out, const View& other);
   void canonical();
 
   const fastnorm_norm_args& args_;
@@ -559,115 +564,136 @@ struct View {
   const char* name;
   Role role;
   Dtype dtype;
-  RowTensor row;
-  Footprint bytes;
+  RowBytes bytes;
+  AddressRange range;
 };
 
-struct Views {
-  View view[13];
-  int count = 0;
-  const int64_t* outer = nullptr;
-};
+// The tensors of a call: add() and its kin take what is absent, and give false if bytes do not fit in the address space.
+class Views {
+ public:
+  explicit Views(const NormDesc& d) : d_(d) {}
 
-bool add_rows(const char* name, Role role, const RowTensor& row, int64_t columns, const NormDesc& d,
-              Views* views) {
-  if (!row) return true;
-  View& v = views->view[views->count++];
-  v = {name, role, row.dtype, row, {}};
-  return footprint(row, d.outer, columns * dtype_bytes(row.dtype), &v.bytes);
-}
-
-// A column tensor as rows that all heads of x share.
-bool add_column(const char* name, const ColumnTensor& column, const NormDesc& d, Views* views) {
-  if (!column) return true;
-  RowTensor row{
-      const_cast<std::byte*>(column.data), {column.head_stride_bytes, 0, 0}, column.dtype};
-  View& v = views->view[views->count++];
-  v = {name, Role::kColumn, row.dtype, row, {}};
-  return footprint(row, d.outer, d.n * dtype_bytes(row.dtype), &v.bytes);
-}
-
-// A scalar, or so many bytes in a row.
-bool add_bytes(const char* name, Role role, const std::byte* data, Dtype dtype, int64_t bytes,
-               Views* views) {
-  if (data == nullptr) return true;
-  View& v = views->view[views->count++];
-  constexpr int64_t kOne[kMaxOuter] = {1, 1, 1};
-  v = {name, role, dtype, {const_cast<std::byte*>(data), {}, dtype}, {}};
-  return footprint(v.row, kOne, bytes, &v.bytes);
-}
-
-bool add_scale(const NormDesc& d, Views* views) {
-  const QuantDesc& q = d.quant;
-  if (!q.scale) return true;
-  if (q.swizzled) {
-    const int64_t bytes = q.swizzled_bytes(d.rows, d.n);
-    return add_bytes("scale", Role::kQuant, q.scale.data, q.scale.dtype, bytes, views);
+  // All tensors; where it gives false, the last view is the one to blame.
+  bool collect() {
+    const QuantDesc& q = d_.quant;
+    return rows("x", Role::kX, d_.x, d_.n) &&
+           rows("residual", Role::kResidual, d_.residual, d_.n) && column("weight", d_.weight) &&
+           column("bias", d_.bias) && rows("y", Role::kY, d_.y, d_.n) &&
+           rows("residual_out", Role::kResidualOut, d_.residual_out, d_.n) &&
+           rows("mean", Role::kStatistic, d_.mean, 1) &&
+           rows("rstd", Role::kStatistic, d_.rstd, 1) && (!q.any() || quantised());
   }
-  View& v = views->view[views->count++];
-  v = {"scale", Role::kQuant, q.scale.dtype, q.scale, {}};
-  return footprint(q.scale, d.outer, dtype_bytes(q.scale.dtype), q.scales(d.n), q.scale_step_bytes,
-                   &v.bytes);
-}
 
-// Collects all tensors; false if one's bytes do not fit in the address space (then its name is the last view's).
-bool collect(const NormDesc& d, Views* views) {
-  views->outer = d.outer;
-  return add_rows("x", Role::kX, d.x, d.n, d, views) &&
-         add_rows("residual", Role::kResidual, d.residual, d.n, d, views) &&
-         add_column("weight", d.weight, d, views) && add_column("bias", d.bias, d, views) &&
-         add_rows("y", Role::kY, d.y, d.n, d, views) &&
-         add_rows("residual_out", Role::kResidualOut, d.residual_out, d.n, d, views) &&
-         add_rows("mean", Role::kStatistic, d.mean, 1, d, views) &&
-         add_rows("rstd", Role::kStatistic, d.rstd, 1, d, views) &&
-         add_rows("quantized", Role::kQuant, d.quant.codes, d.quant.code_bytes(d.n), d, views) &&
-         add_scale(d, views) &&
-         add_bytes("scale", Role::kScalar, d.quant.tensor_scale, Dtype::kF32, 4, views) &&
-         add_bytes("global_scale", Role::kScalar, d.quant.global_scale, Dtype::kF32, 4, views) &&
-         add_bytes("amax", Role::kQuant, d.quant.amax, Dtype::kF32, 4, views);
+  std::span<const View> all() const { return {view_, count_}; }
+
+ private:
+  bool quantised() {
+    const QuantDesc& q = d_.quant;
+    return rows("quantized", Role::kQuant, q.codes, q.code_bytes(d_.n)) && scale() &&
+           scalar("scale", Role::kScalar, q.tensor_scale) &&
+           scalar("global_scale", Role::kScalar, q.global_scale) &&
+           scalar("amax", Role::kQuant, q.amax);
+  }
+
+  bool rows(const char* name, Role role, const RowTensor& t, int64_t columns) {
+    if (!t) return true;
+    return add(name, role, t.dtype, {t.data, t.stride_bytes, columns * dtype_bytes(t.dtype), 1, 0});
+  }
+
+  // One row, or one a head.
+  bool column(const char* name, const ColumnTensor& c) {
+    if (!c) return true;
+    return add(name, Role::kColumn, c.dtype,
+               {c.data, kSameForAllRows, d_.n * dtype_bytes(c.dtype),
+                c.head_stride_bytes != 0 ? d_.outer[0] : 1, c.head_stride_bytes});
+  }
+
+  bool scalar(const char* name, Role role, const std::byte* data) {
+    if (data == nullptr) return true;
+    return add(name, role, Dtype::kF32, {data, kSameForAllRows, 4, 1, 0});
+  }
+
+  bool scale() {
+    const QuantDesc& q = d_.quant;
+    if (!q.scale) return true;
+    const RowBytes bytes =
+        q.swizzled ? RowBytes{q.scale.data, kSameForAllRows, q.swizzled_bytes(d_.rows, d_.n), 1, 0}
+                   : RowBytes{q.scale.data, q.scale.stride_bytes, dtype_bytes(q.scale.dtype),
+                              q.scales(d_.n), q.scale_step_bytes};
+    return add("scale", Role::kQuant, q.scale.dtype, bytes);
+  }
+
+  bool add(const char* name, Role role, Dtype dtype, const RowBytes& bytes) {
+    View& v = view_[count_++];
+    v.name = name;
+    v.role = role;
+    v.dtype = dtype;
+    v.bytes = bytes;
+    return address_range(bytes, d_.outer, &v.range);
+  }
+
+  static constexpr int64_t kSameForAllRows[kMaxOuter] = {};
+
+  const NormDesc& d_;
+  size_t count_ = 0;
+  View view_[13];  // the first `count_` are set
+};
+
+// Whether two views share no byte, where their address ranges do not say so already.
+bool interleaved(const View& a, const int64_t (&outer_a)[kMaxOuter], const View& b,
+                 const int64_t (&outer_b)[kMaxOuter]) {
+  Footprint fa, fb;
+  return footprint(a.bytes, outer_a, &fa) && footprint(b.bytes, outer_b, &fb) && disjoint(fa, fb);
 }
 
 bool same_view(const View& a, const View& b, const int64_t (&outer)[kMaxOuter]) {
-  if (a.row.data != b.row.data || a.dtype != b.dtype) return false;
+  if (a.bytes.data != b.bytes.data || a.dtype != b.dtype) return false;
   for (int i = 0; i < kMaxOuter; ++i) {
-    if (outer[i] != 1 && a.row.stride_bytes[i] != b.row.stride_bytes[i]) return false;
+    if (outer[i] != 1 && a.bytes.strides[i] != b.bytes.strides[i]) return false;
   }
   return true;
 }
 
 fastnorm_status NormCheck::aliasing() {
-  // Only these may be one view: whoever writes an element is who read it.
-  Views views;
-  FASTNORM_REQUIRE(collect(d_, &views), FASTNORM_ERROR_LAYOUT,
+  Views views(d_);
+  FASTNORM_REQUIRE(views.collect(), FASTNORM_ERROR_LAYOUT,
                    "%s's strides reach past the ends of the address space; required: strides in "
                    "elements of memory that exists",
-                   views.view[views.count - 1].name);
-  for (int i = 0; i < views.count; ++i) {
-    const View& out = views.view[i];
+                   views.all().back().name);
+  for (const View& out : views.all()) {
     if (!out.output()) continue;
-    for (int j = 0; j < views.count; ++j) {
-      const View& other = views.view[j];
-      if (j == i || (other.output() && j > i)) continue;
-      if (disjoint(out.bytes, other.bytes)) continue;
-      const bool pair = (out.role == Role::kY && other.role == Role::kX) ||
-                        (out.role == Role::kResidualOut && other.role == Role::kResidual);
-      const bool in_place = pair && same_view(out, other, d_.outer);
-      FASTNORM_REQUIRE(
-          in_place, FASTNORM_ERROR_LAYOUT,
-          "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR ", 0x%" PRIxPTR
-          "); required: %s, separate memory, or interleaved views that share no element",
-          out.name, out.bytes.begin, out.bytes.end, other.name, other.bytes.begin, other.bytes.end,
-          !pair ? "two tensors" : "the same view (address, dtype, strides)");
+    for (const View& other : views.all()) {
+      if (other.output() && &other >= &out) continue;
+      if (!separate(out.range, other.range)) FASTNORM_TRY(overlap(out, other));
     }
   }
   return FASTNORM_OK;
 }
 
+// An output and another tensor whose address ranges meet.
+fastnorm_status NormCheck::overlap(const View& out, const View& other) {
+  // Only these may be one view: whoever writes an element is who read it.
+  const bool pair = (out.role == Role::kY && other.role == Role::kX) ||
+                    (out.role == Role::kResidualOut && other.role == Role::kResidual);
+  const bool in_place = pair && same_view(out, other, d_.outer);
+  FASTNORM_REQUIRE(in_place || interleaved(out, d_.outer, other, d_.outer), FASTNORM_ERROR_LAYOUT,
+                   "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR ", 0x%" PRIxPTR
+                   "); required: %s, separate memory, or interleaved views that share no element",
+                   out.name, out.range.begin, out.range.end, other.name, other.range.begin,
+                   other.range.end,
+                   !pair ? "two tensors" : "the same view (address, dtype, strides)");
+  return FASTNORM_OK;
+}
+
 // Fewest rows dimensions, and the least general settings that mean the same.
 void NormCheck::canonical() {
-  RowTensor* const tensors[] = {&d_.x,    &d_.residual, &d_.y,           &d_.residual_out,
-                                &d_.mean, &d_.rstd,     &d_.quant.codes, &d_.quant.scale};
-  fold_rows(d_.outer, &d_.outer_rank, tensors,
+  RowTensor* present[8];
+  size_t count = 0;
+  for (RowTensor* t : {&d_.x, &d_.residual, &d_.y, &d_.residual_out, &d_.mean, &d_.rstd,
+                       &d_.quant.codes, &d_.quant.scale}) {
+    if (*t) present[count++] = t;
+  }
+  fold_rows(d_.outer, &d_.outer_rank, {present, count},
             d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0);
   d_.kind = args_.kind;
   d_.eps = args_.eps;
@@ -717,19 +743,20 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
 fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error) {
   for (size_t i = 0; i < descs.size(); ++i) {
     for (size_t j = i + 1; j < descs.size(); ++j) {
-      if (descs[i].rows == 0 || descs[j].rows == 0) continue;
-      Views a, b;
-      collect(descs[i], &a);  // both were checked alone, so their bytes exist
-      collect(descs[j], &b);
-      for (int k = 0; k < a.count; ++k) {
-        for (int m = 0; m < b.count; ++m) {
-          const View &va = a.view[k], &vb = b.view[m];
+      const NormDesc &a = descs[i], &b = descs[j];
+      if (a.rows == 0 || b.rows == 0) continue;
+      Views views_a(a), views_b(b);
+      views_a.collect();  // both were checked alone, so their bytes exist
+      views_b.collect();
+      for (const View& va : views_a.all()) {
+        for (const View& vb : views_b.all()) {
           if (!va.output() && !vb.output()) continue;
           FASTNORM_REQUIRE(
-              disjoint(va.bytes, vb.bytes), FASTNORM_ERROR_LAYOUT,
+              separate(va.range, vb.range) || interleaved(va, a.outer, vb, b.outer),
+              FASTNORM_ERROR_LAYOUT,
               "args[%zu].%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps args[%zu].%s [0x%" PRIxPTR
               ", 0x%" PRIxPTR "); required: no part touches what another one writes",
-              i, va.name, va.bytes.begin, va.bytes.end, j, vb.name, vb.bytes.begin, vb.bytes.end);
+              i, va.name, va.range.begin, va.range.end, j, vb.name, vb.range.begin, vb.range.end);
         }
       }
     }

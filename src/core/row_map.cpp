@@ -1,7 +1,5 @@
 #include "core/row_map.h"
 
-#include <utility>
-
 namespace fastnorm {
 namespace {
 
@@ -15,15 +13,49 @@ bool joins(int64_t extent, int d, std::span<RowTensor* const> tensors) {
   return true;
 }
 
+// What is behind the last dimension is left to clear_unused().
 void remove_dimension(int64_t (&outer)[kMaxOuter], int32_t* rank, int d,
                       std::span<RowTensor* const> tensors) {
-  for (int i = d; i + 1 < kMaxOuter; ++i) {
+  --*rank;
+  for (int i = d; i < *rank; ++i) {
     outer[i] = outer[i + 1];
     for (RowTensor* t : tensors) t->stride_bytes[i] = t->stride_bytes[i + 1];
   }
-  outer[kMaxOuter - 1] = 1;
-  for (RowTensor* t : tensors) t->stride_bytes[kMaxOuter - 1] = 0;
-  --*rank;
+  outer[*rank] = 1;
+}
+
+// A dimension of one index has no stride.
+void clear_unused(const int64_t (&outer)[kMaxOuter], std::span<RowTensor* const> tensors) {
+  for (int d = 0; d < kMaxOuter; ++d) {
+    if (outer[d] != 1) continue;
+    for (RowTensor* t : tensors) t->stride_bytes[d] = 0;
+  }
+}
+
+// Takes the bytes that a dimension reaches before and behind the first piece into account; false on overflow.
+bool reach(int64_t extent, int64_t stride, int64_t* before, int64_t* behind) {
+  if (extent == 1 || stride == 0) return true;
+  int64_t last = 0;
+  if (stride == INT64_MIN || __builtin_mul_overflow(stride, extent - 1, &last)) return false;
+  return last < 0 ? !__builtin_add_overflow(*before, last, before)
+                  : !__builtin_add_overflow(*behind, last, behind);
+}
+
+// Puts a dimension where its stride belongs among those that are there: at most four.
+void add_dimension(int64_t extent, int64_t stride, Footprint* f) {
+  if (extent == 1) return;
+  if (stride == 0) {
+    f->broadcast = true;
+    return;
+  }
+  const int64_t magnitude = stride < 0 ? -stride : stride;
+  int at = f->rank++;
+  for (; at > 0 && magnitude < f->stride[at - 1]; --at) {
+    f->stride[at] = f->stride[at - 1];
+    f->extent[at] = f->extent[at - 1];
+  }
+  f->stride[at] = magnitude;
+  f->extent[at] = extent;
 }
 
 }  // namespace
@@ -41,53 +73,36 @@ void fold_rows(int64_t (&outer)[kMaxOuter], int32_t* rank, std::span<RowTensor* 
     remove_dimension(outer, rank, d, tensors);
   }
   if (*rank < 1) *rank = 1;
-  for (int d = 0; d < kMaxOuter; ++d) {
-    if (outer[d] != 1) continue;
-    for (RowTensor* t : tensors) t->stride_bytes[d] = 0;
-  }
+  clear_unused(outer, tensors);
 }
 
-bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t piece_bytes,
-               int64_t count, int64_t step, Footprint* result) {
-  Footprint f;
-  f.row_bytes = piece_bytes;
-  int64_t below = 0;            // bytes before the first row's start, negated
-  int64_t above = piece_bytes;  // bytes after it
-  for (int d = 0; d <= kMaxOuter; ++d) {
-    const int64_t extent = d < kMaxOuter ? outer[d] : count;
-    const int64_t stride = d < kMaxOuter ? tensor.stride_bytes[d] : step;
-    if (extent == 1) continue;
-    if (stride == 0) {
-      f.broadcast = true;
-      continue;
-    }
-    int64_t reach = 0;
-    if (__builtin_mul_overflow(stride, extent - 1, &reach)) return false;
-    if (__builtin_add_overflow(reach < 0 ? below : above, reach, reach < 0 ? &below : &above)) {
-      return false;
-    }
-    if (stride == INT64_MIN) return false;
-    f.stride[f.rank] = stride < 0 ? -stride : stride;
-    f.extent[f.rank++] = extent;
+bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], AddressRange* result) {
+  int64_t before = 0;  // bytes before the first row's start, negated
+  int64_t behind = bytes.piece_bytes;
+  for (int d = 0; d < kMaxOuter; ++d) {
+    if (!reach(outer[d], bytes.strides[d], &before, &behind)) return false;
   }
-  for (int i = 1; i < f.rank; ++i) {  // at most four
-    for (int j = i; j > 0 && f.stride[j] < f.stride[j - 1]; --j) {
-      std::swap(f.stride[j], f.stride[j - 1]);
-      std::swap(f.extent[j], f.extent[j - 1]);
-    }
-  }
-  const uintptr_t base = reinterpret_cast<uintptr_t>(tensor.data);
-  const uintptr_t down = uintptr_t{0} - static_cast<uintptr_t>(below);
+  if (!reach(bytes.pieces, bytes.step, &before, &behind)) return false;
+  const uintptr_t base = reinterpret_cast<uintptr_t>(bytes.data);
+  const uintptr_t down = uintptr_t{0} - static_cast<uintptr_t>(before);
   if (down > base) return false;
-  f.begin = base - down;
-  if (__builtin_add_overflow(base, static_cast<uintptr_t>(above), &f.end)) return false;
-  *result = f;
+  result->begin = base - down;
+  return !__builtin_add_overflow(base, static_cast<uintptr_t>(behind), &result->end);
+}
+
+bool footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], Footprint* result) {
+  if (!address_range(bytes, outer, result)) return false;
+  result->row_bytes = bytes.piece_bytes;
+  result->rank = 0;
+  result->broadcast = false;
+  for (int d = 0; d < kMaxOuter; ++d) add_dimension(outer[d], bytes.strides[d], result);
+  add_dimension(bytes.pieces, bytes.step, result);
   return true;
 }
 
 bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t row_bytes,
                Footprint* result) {
-  return footprint(tensor, outer, row_bytes, 1, 0, result);
+  return footprint({tensor.data, tensor.stride_bytes, row_bytes, 1, 0}, outer, result);
 }
 
 bool rows_disjoint(const Footprint& f) {
@@ -101,7 +116,7 @@ bool rows_disjoint(const Footprint& f) {
 }
 
 bool disjoint(const Footprint& a, const Footprint& b) {
-  if (a.end <= b.begin || b.end <= a.begin) return true;
+  if (separate(a, b)) return true;
   int ia = a.rank - 1, ib = b.rank - 1;
   auto span_a = static_cast<int64_t>(a.end - a.begin),
        span_b = static_cast<int64_t>(b.end - b.begin);
@@ -112,7 +127,8 @@ bool disjoint(const Footprint& a, const Footprint& b) {
     span_b -= stride * (b.extent[ib] - 1);
     if (span_a > stride || span_b > stride) return false;
     // Both repeat every `stride` bytes: apart for all indices if they are apart within one period.
-    const int64_t phase = ((delta % stride) + stride) % stride;
+    const int64_t remainder = delta % stride,
+                  phase = remainder < 0 ? remainder + stride : remainder;
     if (phase >= span_a && phase + span_b <= stride) return true;
     // Otherwise rows of different index are apart if one period holds both; then look further inside.
     const int64_t low = delta < 0 ? delta : 0;

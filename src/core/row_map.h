@@ -14,27 +14,44 @@ namespace fastnorm {
 void fold_rows(int64_t (&outer)[kMaxOuter], int32_t* rank, std::span<RowTensor* const> tensors,
                bool keep_innermost);
 
-// The bytes that a row tensor touches, as an address range and the steps inside it.
-struct Footprint {
-  uintptr_t begin = 0;  // least address
-  uintptr_t end = 0;    // one past the greatest
-  int64_t row_bytes = 0;
-  int32_t rank = 0;  // dimensions with more than one index and a stride other than 0
-  int64_t stride[kMaxOuter + 1] = {};  // magnitudes in bytes, ascending
-  int64_t extent[kMaxOuter + 1] = {};
-  bool broadcast = false;  // some dimension has stride 0
+// Where the bytes of a tensor are: rows, and in each row pieces at even steps. Offsets are those of RowTensor.
+struct RowBytes {
+  const std::byte* data;
+  const int64_t* strides;  // kMaxOuter of them, from row to row
+  int64_t piece_bytes;
+  int64_t pieces;  // of a row
+  int64_t step;    // from a piece to the next
+};
+
+struct AddressRange {
+  uintptr_t begin;  // least address
+  uintptr_t end;    // one past the greatest
+};
+
+// An address range and the steps inside it. Not initialised: footprint() sets what counts.
+struct Footprint : AddressRange {
+  int64_t row_bytes;
+  int32_t rank;                   // dimensions with more than one index and a stride other than 0
+  bool broadcast;                 // some dimension has stride 0
+  int64_t stride[kMaxOuter + 1];  // `rank` magnitudes in bytes, ascending
+  int64_t extent[kMaxOuter + 1];
 };
 
 // False if the range does not fit in the address space.
+bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], AddressRange* result);
+bool footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], Footprint* result);
+
+// The same where a row is one piece.
 bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t row_bytes,
                Footprint* result);
 
-// The same where a row is `count` pieces of `piece_bytes`, `step` bytes apart.
-bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t piece_bytes,
-               int64_t count, int64_t step, Footprint* result);
-
 // True if no two rows share a byte, by the sufficient test that each stride spans everything inside it.
 bool rows_disjoint(const Footprint& f);
+
+// True if the ranges do not meet: what tells most tensors apart.
+inline bool separate(const AddressRange& a, const AddressRange& b) {
+  return a.end <= b.begin || b.end <= a.begin;
+}
 
 // True if a and b share no byte: separate ranges, or interleaved views (at some level equal strides and disjoint inner spans).
 bool disjoint(const Footprint& a, const Footprint& b);
