@@ -170,8 +170,26 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
+  // True if every field of quantisation but amax, which stands alone too, is what zeroed memory holds.
+  bool nothing_quantised() const {
+    return (number(args_.quant_scheme) | args_.quant_block_size | number(args_.quant_source) |
+            number(args_.scale_layout) | args_.scale_pow2) == 0 &&
+           args_.amax_floor == 0 && args_.clamp == 0 && args_.global_scale == nullptr &&
+           args_.quantized == nullptr && args_.scale == nullptr;
+  }
+
+  // A field that only some schemes have a use for.
+  template <class Field>
+  fastnorm_status zero_unless(bool used, const char* name, Field value, const char* user) {
+    FASTNORM_REQUIRE(value == 0 || used, FASTNORM_ERROR_ARGUMENT,
+                     "%s is %g and quant_scheme is %d; required: 0 but for %s", name,
+                     static_cast<double>(value), number(args_.quant_scheme), user);
+    return FASTNORM_OK;
+  }
+
   // The scalars of quantised outputs: each is 0 where its scheme has no use for it.
   fastnorm_status quant_scalars() {
+    if (nothing_quantised()) return FASTNORM_OK;  // most calls; d_.quant says so from the start
     QuantDesc& q = d_.quant;
     const int32_t scheme = number(args_.quant_scheme), source = number(args_.quant_source),
                   layout = number(args_.scale_layout);
@@ -193,28 +211,16 @@ class NormCheck {
                      "clamp is %g; required: finite and >= 0", static_cast<double>(args_.clamp));
     const bool none = scheme == FASTNORM_QUANT_NONE;
     const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
-    const struct {
-      const char* name;
-      double value;
-      bool used;
-      const char* user;
-    } fields[] = {
-        {"quant_block_size", static_cast<double>(args_.quant_block_size),
-         scheme == FASTNORM_QUANT_PER_BLOCK, "FASTNORM_QUANT_PER_BLOCK"},
-        {"quant_source", static_cast<double>(source), !none, "a scheme"},
-        {"scale_layout", static_cast<double>(layout), scheme >= FASTNORM_QUANT_PER_BLOCK,
-         "a scheme with scales of blocks"},
-        {"scale_pow2", static_cast<double>(args_.scale_pow2), dynamic,
-         "FASTNORM_QUANT_PER_ROW or PER_BLOCK"},
-        {"amax_floor", static_cast<double>(args_.amax_floor), dynamic,
-         "FASTNORM_QUANT_PER_ROW or PER_BLOCK"},
-        {"clamp", static_cast<double>(args_.clamp), !none, "a scheme"},
-    };
-    for (const auto& f : fields) {
-      FASTNORM_REQUIRE(f.value == 0 || f.used, FASTNORM_ERROR_ARGUMENT,
-                       "%s is %g and quant_scheme is %d; required: 0 but for %s", f.name, f.value,
-                       scheme, f.user);
-    }
+    FASTNORM_TRY(zero_unless(scheme == FASTNORM_QUANT_PER_BLOCK, "quant_block_size",
+                             args_.quant_block_size, "FASTNORM_QUANT_PER_BLOCK"));
+    FASTNORM_TRY(zero_unless(!none, "quant_source", source, "a scheme"));
+    FASTNORM_TRY(zero_unless(scheme >= FASTNORM_QUANT_PER_BLOCK, "scale_layout", layout,
+                             "a scheme with scales of blocks"));
+    FASTNORM_TRY(zero_unless(dynamic, "scale_pow2", args_.scale_pow2,
+                             "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
+    FASTNORM_TRY(zero_unless(dynamic, "amax_floor", args_.amax_floor,
+                             "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
+    FASTNORM_TRY(zero_unless(!none, "clamp", args_.clamp, "a scheme"));
     const int32_t block = args_.quant_block_size;
     FASTNORM_REQUIRE(scheme != FASTNORM_QUANT_PER_BLOCK || block == 64 || block == 128,
                      FASTNORM_ERROR_ARGUMENT, "quant_block_size is %d; required: 64 or 128", block);
@@ -257,7 +263,7 @@ class NormCheck {
     if (t == nullptr) return FASTNORM_OK;
     FASTNORM_REQUIRE(dtype_from(t->dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
                      "%s.dtype is %s; required: f32", name, dtype_text(t->dtype).c);
-    FASTNORM_TRY(common(name, *t, 1, false));
+    FASTNORM_TRY(common(name, *t, Dtype::kF32, 1, false));
     FASTNORM_REQUIRE(t->shape[0] == 1, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [1]", name,
                      shape_text(t->shape, 1).c);
     *address = address_of(*t);
@@ -281,7 +287,7 @@ class NormCheck {
                               : "f8_e4m3fn, f8_e5m2 or i8");
     FASTNORM_REQUIRE(!fp4 || d_.n % 2 == 0, FASTNORM_ERROR_SHAPE,
                      "n is %" PRId64 "; required: even for FASTNORM_QUANT_NVFP4", d_.n);
-    FASTNORM_TRY(common("quantized", t, kMaxOuter + 1, true));
+    FASTNORM_TRY(common("quantized", t, dtype, kMaxOuter + 1, true));
     const fastnorm_tensor& x = *args_.x;
     bool same = t.ndim == x.ndim && t.shape[t.ndim - 1] == (fp4 && packed ? d_.n / 2 : d_.n);
     for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
@@ -327,7 +333,7 @@ class NormCheck {
     q.scale.data = address_of(t);
     q.scale.dtype = dtype;
     if (q.swizzled) return swizzled_scale(t);
-    FASTNORM_TRY(common("scale", t, kMaxOuter + 1, false));
+    FASTNORM_TRY(common("scale", t, dtype, kMaxOuter + 1, false));
     const fastnorm_tensor& x = *args_.x;
     const int64_t scales = q.scales(d_.n);
     const bool with_last = t.ndim == x.ndim;
@@ -366,7 +372,7 @@ class NormCheck {
   }
 
   fastnorm_status swizzled_scale(const fastnorm_tensor& t) {
-    FASTNORM_TRY(common("scale", t, 1, true));
+    FASTNORM_TRY(common("scale", t, d_.quant.scale.dtype, 1, true));
     // 512 bytes a tile of 128 rows x 4 scales.
     const int64_t row_tiles = d_.rows / 128 + (d_.rows % 128 != 0 ? 1 : 0);
     const int64_t row_bytes = d_.quant.scale_tiles(d_.n) * 512;
@@ -380,8 +386,8 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // What holds for every tensor: device, rank, extents, contiguous last dimension, an address that suits the dtype.
-  fastnorm_status common(const char* name, const fastnorm_tensor& t, int32_t max_rank,
+  // What holds for every tensor: device, rank, extents, contiguous last dimension, an address that suits its dtype, which is known.
+  fastnorm_status common(const char* name, const fastnorm_tensor& t, Dtype dtype, int32_t max_rank,
                          bool last_contiguous) {
     FASTNORM_REQUIRE(
         effective_device(t.device_type) == device_.device_type &&
@@ -394,18 +400,17 @@ class NormCheck {
                      "%s.ndim is %d; required: 1 to %d", name, t.ndim, max_rank);
     FASTNORM_REQUIRE(t.shape != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "%s.shape is NULL; required: an array of %d extents", name, t.ndim);
-    int64_t elements = 1;
+    int64_t elements = 1, signs = 0;
+    bool overflows = false;
     for (int32_t i = 0; i < t.ndim; ++i) {
-      FASTNORM_REQUIRE(t.shape[i] >= 0, FASTNORM_ERROR_SHAPE,
-                       "%s.shape is %s; required: extents >= 0", name,
-                       shape_text(t.shape, t.ndim).c);
+      signs |= t.shape[i];
+      overflows |= __builtin_mul_overflow(elements, t.shape[i], &elements);
     }
-    for (int32_t i = 0; i < t.ndim; ++i) {
-      FASTNORM_REQUIRE(!__builtin_mul_overflow(elements, t.shape[i], &elements),
-                       FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: fewer than 2^63 elements",
-                       name, shape_text(t.shape, t.ndim).c);
-    }
-    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(signs >= 0, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: extents >= 0",
+                     name, shape_text(t.shape, t.ndim).c);
+    FASTNORM_REQUIRE(!overflows, FASTNORM_ERROR_SHAPE,
+                     "%s.shape is %s; required: fewer than 2^63 elements", name,
+                     shape_text(t.shape, t.ndim).c);
     const int64_t bytes = std::max<int64_t>(dtype_bytes(dtype), 1);  // pairs of fp4 share one
     uintptr_t address = 0;
     FASTNORM_REQUIRE(
@@ -416,7 +421,7 @@ class NormCheck {
     FASTNORM_REQUIRE(t.data != nullptr || elements == 0, FASTNORM_ERROR_ARGUMENT,
                      "%s.data is NULL and its shape %s has elements; required: an address", name,
                      shape_text(t.shape, t.ndim).c);
-    FASTNORM_REQUIRE(elements == 0 || address % static_cast<uintptr_t>(bytes) == 0,
+    FASTNORM_REQUIRE(elements == 0 || (address & static_cast<uintptr_t>(bytes - 1)) == 0,
                      FASTNORM_ERROR_LAYOUT,
                      "%s's address is 0x%" PRIxPTR "; required: a multiple of %d, the bytes of %s",
                      name, address, static_cast<int>(bytes), dtype_name(dtype));
@@ -440,7 +445,7 @@ class NormCheck {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_REQUIRE(is_row_dtype(dtype), FASTNORM_ERROR_DTYPE,
                      "x.dtype is %s; required: f32, f16 or bf16", dtype_text(t.dtype).c);
-    FASTNORM_TRY(common("x", t, kMaxOuter + 1, true));
+    FASTNORM_TRY(common("x", t, dtype, kMaxOuter + 1, true));
     d_.dtype = dtype;
     d_.n = t.shape[t.ndim - 1];
     FASTNORM_REQUIRE(d_.n >= 1 && d_.n <= kMaxColumns, FASTNORM_ERROR_SHAPE,
@@ -453,15 +458,15 @@ class NormCheck {
       rows *= static_cast<uint64_t>(d_.outer[i]);
     }
     d_.rows = static_cast<int64_t>(rows);
-    fill(t, 1, &d_.x);
+    fill(t, dtype, 1, &d_.x);
     return FASTNORM_OK;
   }
 
   // Address and byte strides; `skip` trailing dimensions are not rows.
-  void fill(const fastnorm_tensor& t, int32_t skip, RowTensor* row) const {
+  void fill(const fastnorm_tensor& t, Dtype dtype, int32_t skip, RowTensor* row) const {
     row->data = address_of(t);
-    row->dtype = dtype_from(t.dtype);
-    const int64_t bytes = dtype_bytes(row->dtype);
+    row->dtype = dtype;
+    const int64_t bytes = dtype_bytes(dtype);
     // Unsigned: where there are no rows, shapes whose product fits in no integer are fine.
     auto compact = static_cast<uint64_t>(skip == 1 ? t.shape[t.ndim - 1] * bytes : bytes);
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
@@ -480,12 +485,12 @@ class NormCheck {
                      FASTNORM_ERROR_DTYPE, "%s.dtype is %s; required: x's, %s%s", name,
                      dtype_text(t->dtype).c, dtype_name(d_.dtype),
                      may_be_f32 && d_.dtype != Dtype::kF32 ? ", or f32" : "");
-    FASTNORM_TRY(common(name, *t, kMaxOuter + 1, true));
+    FASTNORM_TRY(common(name, *t, dtype, kMaxOuter + 1, true));
     bool same = t->ndim == args_.x->ndim;
     for (int32_t i = 0; same && i < t->ndim; ++i) same = t->shape[i] == args_.x->shape[i];
     FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: x's, %s", name,
                      shape_text(t->shape, t->ndim).c, shape_text(args_.x->shape, args_.x->ndim).c);
-    fill(*t, 1, row);
+    fill(*t, dtype, 1, row);
     return output ? output_rows(name, *row, d_.n * dtype_bytes(dtype)) : FASTNORM_OK;
   }
 
@@ -508,7 +513,7 @@ class NormCheck {
     FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
                      "%s.dtype is %s; required: x's, %s%s", name, dtype_text(t->dtype).c,
                      dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "");
-    FASTNORM_TRY(common(name, *t, 2, true));
+    FASTNORM_TRY(common(name, *t, dtype, 2, true));
     const int32_t rank = args_.x->ndim;
     const int64_t heads = rank >= 2 ? args_.x->shape[rank - 2] : 1;
     const bool per_head = t->ndim == 2;
@@ -533,14 +538,14 @@ class NormCheck {
     const fastnorm_tensor& x = *args_.x;
     // A row vector has no leading dimension: its statistic is [1], which is also the "last 1" form of [].
     const bool with_last = t->ndim == x.ndim;
-    FASTNORM_TRY(common(name, *t, kMaxOuter + 1, false));
+    FASTNORM_TRY(common(name, *t, Dtype::kF32, kMaxOuter + 1, false));
     bool same = with_last ? t->shape[t->ndim - 1] == 1 : t->ndim == x.ndim - 1;
     for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t->shape[i] == x.shape[i];
     FASTNORM_REQUIRE(
         same, FASTNORM_ERROR_SHAPE,
         "%s.shape is %s; required: x.shape[:-1] or that with a last 1, for x of shape %s", name,
         shape_text(t->shape, t->ndim).c, shape_text(x.shape, x.ndim).c);
-    fill(*t, with_last ? 1 : 0, row);
+    fill(*t, Dtype::kF32, with_last ? 1 : 0, row);
     return output_rows(name, *row, 4);
   }
 
@@ -597,39 +602,41 @@ class Views {
 
   bool rows(const char* name, Role role, const RowTensor& t, int64_t columns) {
     if (!t) return true;
-    return add(name, role, t.dtype, {t.data, t.stride_bytes, columns * dtype_bytes(t.dtype), 1, 0});
+    return add(name, role, t.dtype, t.data, t.stride_bytes, columns * dtype_bytes(t.dtype));
   }
 
   // One row, or one a head.
   bool column(const char* name, const ColumnTensor& c) {
     if (!c) return true;
-    return add(name, Role::kColumn, c.dtype,
-               {c.data, kSameForAllRows, d_.n * dtype_bytes(c.dtype),
-                c.head_stride_bytes != 0 ? d_.outer[0] : 1, c.head_stride_bytes});
+    return add(name, Role::kColumn, c.dtype, c.data, kSameForAllRows, d_.n * dtype_bytes(c.dtype),
+               c.head_stride_bytes != 0 ? d_.outer[0] : 1, c.head_stride_bytes);
   }
 
   bool scalar(const char* name, Role role, const std::byte* data) {
     if (data == nullptr) return true;
-    return add(name, role, Dtype::kF32, {data, kSameForAllRows, 4, 1, 0});
+    return add(name, role, Dtype::kF32, data, kSameForAllRows, 4);
   }
 
   bool scale() {
     const QuantDesc& q = d_.quant;
-    if (!q.scale) return true;
-    const RowBytes bytes =
-        q.swizzled ? RowBytes{q.scale.data, kSameForAllRows, q.swizzled_bytes(d_.rows, d_.n), 1, 0}
-                   : RowBytes{q.scale.data, q.scale.stride_bytes, dtype_bytes(q.scale.dtype),
-                              q.scales(d_.n), q.scale_step_bytes};
-    return add("scale", Role::kQuant, q.scale.dtype, bytes);
+    const RowTensor& s = q.scale;
+    if (!s) return true;
+    if (q.swizzled) {
+      return add("scale", Role::kQuant, s.dtype, s.data, kSameForAllRows,
+                 q.swizzled_bytes(d_.rows, d_.n));
+    }
+    return add("scale", Role::kQuant, s.dtype, s.data, s.stride_bytes, dtype_bytes(s.dtype),
+               q.scales(d_.n), q.scale_step_bytes);
   }
 
-  bool add(const char* name, Role role, Dtype dtype, const RowBytes& bytes) {
+  bool add(const char* name, Role role, Dtype dtype, const std::byte* data, const int64_t* strides,
+           int64_t piece_bytes, int64_t pieces = 1, int64_t step = 0) {
     View& v = view_[count_++];
     v.name = name;
     v.role = role;
     v.dtype = dtype;
-    v.bytes = bytes;
-    return address_range(bytes, d_.outer, &v.range);
+    v.bytes = {data, strides, piece_bytes, pieces, step};
+    return address_range(v.bytes, d_.outer, &v.range);
   }
 
   static constexpr int64_t kSameForAllRows[kMaxOuter] = {};

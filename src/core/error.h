@@ -16,7 +16,7 @@ struct Error {
 
   // Formats the text behind `prefix` (such as "args[2].") and returns the status.
   fastnorm_status set(fastnorm_status status, const char* format, ...)
-      __attribute__((format(printf, 3, 4)));
+      __attribute__((cold, format(printf, 3, 4)));
 
   // Text that set() puts first; empty, or static.
   const char* prefix = "";
