@@ -8,11 +8,18 @@
 namespace fastnorm {
 namespace {
 
+// Room for values that are not there yet: nobody clears them before they are assigned.
+template <typename Value, int32_t kCount>
+union Room {
+  Room() {}
+  Value at[kCount];
+};
+
 // Checked and planned calls of one entry point, on its stack.
 template <int32_t kCalls>
 struct Batch {
-  NormDesc desc[kCalls];
-  NormPlan plan[kCalls];
+  Room<NormDesc, kCalls> desc;
+  Room<NormPlan, kCalls> plan;
   NormCall call[kCalls];  // those that have rows
   int32_t count = 0;      // of desc and plan
   int32_t calls = 0;      // of call
@@ -27,8 +34,8 @@ template <int32_t kCalls>
 fastnorm_status add(const fastnorm_context& context, const fastnorm_norm_args* args,
                     Batch<kCalls>* batch, Error& error) {
   const Device& device = *context.device;
-  NormDesc& desc = batch->desc[batch->count];
-  NormPlan& plan = batch->plan[batch->count];
+  NormDesc& desc = batch->desc.at[batch->count];
+  NormPlan& plan = batch->plan.at[batch->count];
   FASTNORM_TRY(check_norm(args, {device.facts.device_type, device.facts.device_id}, &desc, error));
   FASTNORM_TRY(make_plan(desc, device.facts, device.norm_table(), &plan, error));
   ++batch->count;
@@ -57,7 +64,7 @@ fastnorm_status plan_many(const fastnorm_context* context, const fastnorm_norm_a
     FASTNORM_TRY(add(*context, args[i], batch, error));
   }
   error.prefix = "";
-  return check_norm_many({batch->desc, static_cast<size_t>(count)}, error);
+  return check_norm_many({batch->desc.at, static_cast<size_t>(count)}, error);
 }
 
 template <int32_t kCalls>

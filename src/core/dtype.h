@@ -63,6 +63,8 @@ constexpr const char* dtype_name(Dtype dtype) {
   return dtype == Dtype::kUnknown ? "unknown" : kDtypes[static_cast<int>(dtype)].name;
 }
 
-constexpr int64_t dtype_bytes(Dtype dtype) { return kDtypes[static_cast<int>(dtype)].bits / 8; }
+constexpr int64_t dtype_bytes(Dtype dtype) {
+  return static_cast<uint32_t>(kDtypes[static_cast<int>(dtype)].bits) / 8;
+}
 
 }  // namespace fastnorm

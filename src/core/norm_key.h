@@ -56,13 +56,18 @@ struct Tile {
   constexpr int threads_per_row() const { return threads * blocks; }
 };
 
-// One kernel of a backend's table.
+constexpr uint64_t packed(NormKey key, Tile tile) {
+  return uint64_t{key.packed()} << 32 | tile.packed();
+}
+
+// One kernel of a backend's table, by make_entry().
 struct NormEntry {
   NormKey key;
   Tile tile;
+  uint64_t order = 0;  // packed(key, tile), kept since a search looks at it alone
   char name[48] = "";  // "bf16 add rms store 256x4", unique in its table
 
-  constexpr uint64_t packed() const { return uint64_t{key.packed()} << 32 | tile.packed(); }
+  constexpr uint64_t packed() const { return order; }
 };
 
 constexpr const char* name_of(Source s) { return s == Source::kPlain ? "plain" : "add"; }
@@ -75,7 +80,7 @@ constexpr const char* name_of(Access a) { return a == Access::kVector ? "vector"
 
 // The entry of a key and a tile, with its name.
 constexpr NormEntry make_entry(NormKey key, Tile tile) {
-  NormEntry entry{key, tile};
+  NormEntry entry{key, tile, packed(key, tile)};
   int length = 0;
   const auto put = [&](char c) {
     if (length + 1 < static_cast<int>(sizeof entry.name)) entry.name[length++] = c;

@@ -117,20 +117,26 @@ Tile any_access_tile(int64_t vectors, NormKey key, int32_t max_blocks) {
   return stream_tile(max_blocks);
 }
 
-// Calls fn with every number (address, stride, length in bytes) that limits how wide rows can be accessed.
-template <typename Fn>
-void for_each_alignment(const NormDesc& d, Fn fn) {
-  for (const RowTensor* t : {&d.x, &d.residual, &d.y, &d.residual_out}) {
-    if (!*t) continue;
-    fn(reinterpret_cast<uintptr_t>(t->data));
-    for (int i = 0; i < d.outer_rank; ++i) fn(static_cast<uintptr_t>(t->stride_bytes[i]));
-    fn(static_cast<uintptr_t>(d.n * dtype_bytes(t->dtype)));
-  }
-  for (const ColumnTensor* c : {&d.weight, &d.bias}) {
-    if (!*c) continue;
-    fn(reinterpret_cast<uintptr_t>(c->data));
-    fn(static_cast<uintptr_t>(c->head_stride_bytes));
-  }
+// Every number (address, stride, length in bytes) that limits how wide rows can be accessed, or'ed together.
+uint64_t alignment_bits(const NormDesc& d) {
+  uint64_t bits = 0;
+  const auto rows = [&](const RowTensor& t) {
+    if (!t) return;
+    bits |= reinterpret_cast<uintptr_t>(t.data) | static_cast<uint64_t>(d.n * dtype_bytes(t.dtype));
+    for (int i = 0; i < d.outer_rank; ++i) bits |= static_cast<uint64_t>(t.stride_bytes[i]);
+  };
+  const auto columns = [&](const ColumnTensor& c) {
+    bits |= reinterpret_cast<uintptr_t>(c.data) | static_cast<uint64_t>(c.head_stride_bytes);
+  };
+  rows(d.x), rows(d.residual), rows(d.y), rows(d.residual_out);
+  columns(d.weight), columns(d.bias);
+  return bits;
+}
+
+// The greatest power of two up to `limit`, one itself, that divides what `bits` was made of.
+int32_t widest_access(uint64_t bits, int32_t limit) {
+  bits |= static_cast<uint64_t>(limit);
+  return static_cast<int32_t>(bits & (~bits + 1));
 }
 
 // Distinct bytes of one row tensor: dimensions that are broadcast are read once.
@@ -200,9 +206,9 @@ uint64_t scale_bytes(const NormDesc& d) {
   return tensor_bytes(q.scale, d, q.scales(d.n));
 }
 
-// What does not depend on the tile.
-void plan_common(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {
-  plan->vector_bytes = norm_vector_bytes(d, facts.vector_bytes);
+// What does not depend on the tile. `bits` are alignment_bits().
+void plan_common(const NormDesc& d, const DeviceFacts& facts, uint64_t bits, NormPlan* plan) {
+  plan->vector_bytes = widest_access(bits, facts.vector_bytes);
   plan->bytes_read = tensor_bytes(d.x, d, d.n) + tensor_bytes(d.residual, d, d.n) +
                      column_bytes(d.weight, d) + column_bytes(d.bias, d);
   plan->bytes_written = tensor_bytes(d.y, d, d.n) + tensor_bytes(d.residual_out, d, d.n) +
@@ -235,15 +241,8 @@ bool serves(NormKey have, NormKey need) {
          have.affine >= need.affine && have.access >= need.access;
 }
 
-}  // namespace
-
-int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit) {
-  uintptr_t bits = static_cast<uintptr_t>(limit);
-  for_each_alignment(desc, [&](uintptr_t v) { bits |= v; });
-  return static_cast<int32_t>(bits & (~bits + 1));
-}
-
-NormKey norm_key(const NormDesc& d, const DeviceFacts& facts) {
+// norm_key() where the alignment is known.
+NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
   NormKey key;
   key.dtype = d.dtype;
   key.source = d.residual ? Source::kAdd : Source::kPlain;
@@ -259,13 +258,23 @@ NormKey norm_key(const NormDesc& d, const DeviceFacts& facts) {
   const bool general_sink =
       d.quant.any() && (facts.device_type == FASTNORM_DEVICE_CPU || !codes_aligned(d) ||
                         !plain_columns(d) || row_vectors(d) > 4096);
-  if (general_sink || !once || !same_dtypes || too_long || norm_vector_bytes(d, 16) < 16) {
+  if (general_sink || !once || !same_dtypes || too_long || widest_access(bits, 16) < 16) {
     key.affine = Affine::kAny;
     key.access = Access::kAny;
   } else if (d.quant.scheme == FASTNORM_QUANT_PER_TENSOR && !d.y && d.quant.amax == nullptr) {
     key.sink = Sink::kStatic;
   }
   return key;
+}
+
+}  // namespace
+
+int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit) {
+  return widest_access(alignment_bits(desc), limit);
+}
+
+NormKey norm_key(const NormDesc& d, const DeviceFacts& facts) {
+  return key_of(d, facts, alignment_bits(d));
 }
 
 Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_t bytes_moved) {
@@ -289,25 +298,21 @@ Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_
 }
 
 int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile) {
-  const uint64_t wanted = NormEntry{key, tile}.packed();
-  size_t low = 0, high = table.size();
-  while (low < high) {
-    const size_t middle = (low + high) / 2;
-    if (table[middle].packed() < wanted) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low < table.size() && table[low].packed() == wanted ? static_cast<int32_t>(low) : -1;
+  const uint64_t wanted = packed(key, tile);
+  const auto found = std::lower_bound(
+      table.begin(), table.end(), wanted,
+      [](const NormEntry& entry, uint64_t order) { return entry.packed() < order; });
+  if (found == table.end() || found->packed() != wanted) return -1;
+  return static_cast<int32_t>(found - table.begin());
 }
 
 fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
                           std::span<const NormEntry> table, NormPlan* plan, Error& error) {
   *plan = NormPlan{};
   if (desc.rows == 0) return FASTNORM_OK;
-  plan_common(desc, facts, plan);
-  const NormKey key = norm_key(desc, facts);
+  const uint64_t bits = alignment_bits(desc);
+  plan_common(desc, facts, bits, plan);
+  const NormKey key = key_of(desc, facts, bits);
   const bool cpu = facts.device_type == FASTNORM_DEVICE_CPU;
   const Tile tile =
       cpu ? Tile{} : norm_tile(desc, key, facts, plan->bytes_read + plan->bytes_written);
@@ -330,7 +335,7 @@ fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& fac
                    FASTNORM_ERROR_UNSUPPORTED,
                    "kernel \"%s\" does not serve this call; nearest: \"%s\"", entry.name,
                    make_entry(norm_key(desc, facts), tile).name);
-  plan_common(desc, facts, plan);
+  plan_common(desc, facts, alignment_bits(desc), plan);
   plan->index = index;
   plan->entry = &entry;
   if (facts.device_type == FASTNORM_DEVICE_CPU) return plan_cpu(desc, facts, plan);
