@@ -91,13 +91,21 @@ bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], Add
 }
 
 bool footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], Footprint* result) {
-  if (!address_range(bytes, outer, result)) return false;
+  AddressRange range;
+  if (!address_range(bytes, outer, &range)) return false;
+  footprint(bytes, outer, range, result);
+  return true;
+}
+
+void footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], const AddressRange& range,
+               Footprint* result) {
+  result->begin = range.begin;
+  result->end = range.end;
   result->row_bytes = bytes.piece_bytes;
   result->rank = 0;
   result->broadcast = false;
   for (int d = 0; d < kMaxOuter; ++d) add_dimension(outer[d], bytes.strides[d], result);
   add_dimension(bytes.pieces, bytes.step, result);
-  return true;
 }
 
 bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t row_bytes,

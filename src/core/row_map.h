@@ -41,7 +41,11 @@ struct Footprint : AddressRange {
 bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], AddressRange* result);
 bool footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], Footprint* result);
 
-// The same where a row is one piece.
+// Where the range is known already.
+void footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], const AddressRange& range,
+               Footprint* result);
+
+// Where a row is one piece.
 bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t row_bytes,
                Footprint* result);
 

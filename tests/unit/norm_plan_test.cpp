@@ -162,6 +162,7 @@ TEST(Tables, SortedAndUnique) {
       EXPECT_STRNE(table[i - 1].name, table[i].name);
     }
     for (size_t i = 0; i < table.size(); ++i) {
+      EXPECT_EQ(table[i].packed(), packed(table[i].key, table[i].tile));
       EXPECT_EQ(find_entry(table, table[i].key, table[i].tile), static_cast<int32_t>(i));
       EXPECT_LE(table[i].tile.blocks, arch->max_cluster_blocks) << arch->name;
     }

@@ -143,6 +143,9 @@ TEST(Footprint, DisjointMeansThatNoByteIsShared) {
     bool shared = false;
     for (const uintptr_t byte : set_a) shared = shared || set_b.count(byte) != 0;
     const bool said = disjoint(fa, fb);
+    if (separate(fa, fb)) {
+      ASSERT_TRUE(said) << "trial " << trial;
+    }
     ASSERT_EQ(said, disjoint(fb, fa)) << "trial " << trial;
     if (said) {
       ASSERT_FALSE(shared) << "trial " << trial;
@@ -152,6 +155,49 @@ TEST(Footprint, DisjointMeansThatNoByteIsShared) {
   EXPECT_GT(disjoint_found, 3000);
   EXPECT_GT(shared_found, 3000);
   EXPECT_LT(refused, 8000) << "too many harmless pairs are refused";
+}
+
+// Rows of several pieces, as scales in columns have them.
+TEST(Footprint, PiecesOfRows) {
+  Random random(3);
+  int apart = 0;
+  for (int trial = 0; trial < 10000; ++trial) {
+    Shape s;
+    s.rank = 1 + static_cast<int32_t>(random.below(3));
+    for (int d = 0; d < s.rank; ++d) s.outer[d] = 1 + random.below(3);
+    const int64_t pieces = 1 + random.below(4), piece_bytes = 1 + random.below(4);
+    const RowTensor t = random_tensor(random, s, 4);
+    int64_t step =
+        random.one_in(3) ? t.stride_bytes[s.rank - 1] * s.outer[s.rank - 1] : random.below(9);
+    if (random.one_in(4)) step = -step;
+    const RowBytes bytes{t.data, t.stride_bytes, piece_bytes, pieces, step};
+    bool repeats = false;
+    std::set<uintptr_t> set;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      RowTensor shifted = t;
+      shifted.data += piece * step;
+      for (const uintptr_t byte : bytes_of_rows(shifted, s, piece_bytes, &repeats)) {
+        repeats |= !set.insert(byte).second;
+      }
+    }
+    AddressRange range;
+    ASSERT_TRUE(address_range(bytes, s.outer, &range));
+    ASSERT_EQ(range.begin, *set.begin()) << "trial " << trial;
+    ASSERT_EQ(range.end, *set.rbegin() + 1) << "trial " << trial;
+    Footprint whole, rest;
+    ASSERT_TRUE(footprint(bytes, s.outer, &whole));
+    footprint(bytes, s.outer, range, &rest);
+    ASSERT_TRUE(whole.begin == range.begin && whole.end == range.end);
+    ASSERT_TRUE(rest.begin == range.begin && rest.end == range.end && rest.rank == whole.rank);
+    for (int d = 0; d < whole.rank; ++d) {
+      ASSERT_TRUE(d == 0 || whole.stride[d - 1] <= whole.stride[d]) << "ascending";
+      ASSERT_TRUE(rest.stride[d] == whole.stride[d] && rest.extent[d] == whole.extent[d]);
+    }
+    if (!rows_disjoint(whole)) continue;
+    ASSERT_FALSE(repeats) << "trial " << trial;
+    ++apart;
+  }
+  EXPECT_GT(apart, 1000);
 }
 
 Footprint footprint_of(uintptr_t data, std::array<int64_t, 3> strides, Shape s, int64_t row_bytes) {
@@ -180,6 +226,12 @@ TEST(Footprint, HalvesOfRows) {
                         footprint_of(0x1080, {256, 0, 0}, rows, 128)));
 }
 
+TEST(Footprint, RangesThatTouchAreSeparate) {
+  const AddressRange low{100, 200}, next{200, 300}, across{199, 201};
+  EXPECT_TRUE(separate(low, next) && separate(next, low));
+  EXPECT_FALSE(separate(low, across) || separate(across, next) || separate(low, low));
+}
+
 TEST(Footprint, OutOfTheAddressSpace) {
   const int64_t outer[kMaxOuter] = {4, 1, 1};
   Footprint f;
@@ -189,6 +241,14 @@ TEST(Footprint, OutOfTheAddressSpace) {
   EXPECT_FALSE(footprint(down, outer, 64, &f));
   const RowTensor overflow{at(4096), {INT64_MAX / 2, 0, 0}, Dtype::kF32};
   EXPECT_FALSE(footprint(overflow, outer, 64, &f));
+  const RowTensor least{at(UINTPTR_MAX / 2), {INT64_MIN, 0, 0}, Dtype::kF32};
+  EXPECT_FALSE(footprint(least, {2, 1, 1}, 64, &f)) << "has no magnitude";
+  AddressRange range;
+  const int64_t one[kMaxOuter] = {1, 1, 1};
+  EXPECT_FALSE(
+      address_range({at(4096), overflow.stride_bytes, 4, 3, INT64_MAX / 2 + 1}, one, &range));
+  EXPECT_TRUE(address_range({at(4096), overflow.stride_bytes, 4, 1, INT64_MAX}, one, &range))
+      << "a single piece has no step";
 }
 
 }  // namespace
