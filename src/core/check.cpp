@@ -573,7 +573,7 @@ struct View {
   AddressRange range;
 };
 
-// The tensors of a call: add() and its kin take what is absent, and give false if bytes do not fit in the address space.
+// The tensors of a call that are there. Functions that add one give false if its bytes do not fit in the address space.
 class Views {
  public:
   explicit Views(const NormDesc& d) : d_(d) {}
