@@ -80,7 +80,7 @@ Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_bl
   } else if (vectors > 1024 && vectors <= 2048) {
     if (rows <= 64) {
       threads = 128, blocks = 8;
-    } else if (key.source == Source::kAdd) {
+    } else if (key.source == Source::kAdd || key.stat == Stat::kLayer) {
       threads = 256, blocks = 2;
     } else {
       threads = 256, blocks = 4;
@@ -88,7 +88,7 @@ Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_bl
   } else if (vectors > 512 && vectors <= 1024) {
     if (rows <= 16) {
       threads = 64, blocks = 8;
-    } else if (rows <= 64) {
+    } else {
       threads = 128, blocks = 4;
     }
   }

@@ -38,8 +38,8 @@ KernelTable kernels_of(const ArchSpec& arch) {
   return {&arch,
           {norm_kernels<kArch, Dtype::kF32>(), norm_kernels<kArch, Dtype::kF16>(),
            norm_kernels<kArch, Dtype::kBF16>()},
-          {norm_many_kernels<kArch, Dtype::kF32>(), norm_many_kernels<kArch, Dtype::kF16>(),
-           norm_many_kernels<kArch, Dtype::kBF16>()}};
+          {norm_pair_kernels<kArch, Dtype::kF32>(), norm_pair_kernels<kArch, Dtype::kF16>(),
+           norm_pair_kernels<kArch, Dtype::kBF16>()}};
 }
 
 std::span<const KernelTable> kernel_tables() {
@@ -247,7 +247,7 @@ bool is_sticky(cudaError_t code) {
 
 NormKernel KernelTable::at(int32_t index) const { return kernel_at(kernels, index); }
 
-NormManyKernel KernelTable::many_at(int32_t index) const { return kernel_at(many_kernels, index); }
+NormPairKernel KernelTable::pair_at(int32_t index) const { return kernel_at(pair_kernels, index); }
 
 const KernelTable* kernel_table(const ArchSpec& arch) {
   for (const KernelTable& table : kernel_tables()) {

@@ -25,10 +25,10 @@ fastnorm_status device_error(const char* expression, cudaError_t code, Error& er
 struct KernelTable {
   const ArchSpec* arch;
   std::span<const NormKernel> kernels[kRowDtypes];
-  std::span<const NormManyKernel> many_kernels[kRowDtypes];
+  std::span<const NormPairKernel> pair_kernels[kRowDtypes];
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
-  NormManyKernel many_at(int32_t index) const;
+  NormPairKernel pair_at(int32_t index) const;
 };
 
 // nullptr if this build has no kernels of the architecture.

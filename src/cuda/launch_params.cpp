@@ -7,18 +7,29 @@
 namespace fastnorm::cuda {
 namespace {
 
-RowRef row_ref(const RowTensor& t) {
-  return {reinterpret_cast<char*>(t.data),
-          {t.stride_bytes[0], t.stride_bytes[1], t.stride_bytes[2]}};
-}
+RowRef row_ref(const RowTensor& t) { return {reinterpret_cast<char*>(t.data), t.stride_bytes[0]}; }
+
+RowStrides upper_strides(const RowTensor& t) { return {{t.stride_bytes[1], t.stride_bytes[2]}}; }
 
 ColumnRef column_ref(const ColumnTensor& c) {
   return {reinterpret_cast<const char*>(c.data), c.head_stride_bytes};
 }
 
-ColumnType column_type(const ColumnTensor& c, Dtype dtype) {
-  if (!c) return ColumnType::kAbsent;
-  return c.dtype == dtype ? ColumnType::kElement : ColumnType::kF32;
+uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
+  const auto column = [&](const ColumnTensor& c, uint32_t element, uint32_t f32) {
+    return !c ? 0 : c.dtype == d.dtype ? element : f32;
+  };
+  uint32_t bits =
+      column(d.weight, kWeightElement, kWeightF32) | column(d.bias, kBiasElement, kBiasF32);
+  if (d.outer_rank == 1) bits |= kSingleIndex;
+  if (d.outer_rank == 3) bits |= kThreeIndices;
+  if (plan.stream_loads) bits |= kStreamLoads;
+  if (d.mean || d.rstd) bits |= kStoreStatistics;
+  if ((d.flags & FASTNORM_NORM_PDL_WAIT) != 0) {
+    bits |= (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0 ? kWaitAfterColumns : kWaitFirst;
+  }
+  if ((d.flags & FASTNORM_NORM_PDL_TRIGGER) != 0) bits |= kTrigger;
+  return bits;
 }
 
 // Of 16, 8, 4 and 2 bytes, the widest access that all of `bits` allow.
@@ -43,6 +54,8 @@ QuantParams quant_params(const NormDesc& d) {
   QuantParams p = {};
   p.codes = row_ref(q.codes);
   p.scale = row_ref(q.scale);
+  p.codes_upper = upper_strides(q.codes);
+  p.scale_upper = upper_strides(q.scale);
   p.scale_step = q.scale_step(d.n);
   p.tensor_scale = reinterpret_cast<const float*>(q.tensor_scale);
   p.global_scale = reinterpret_cast<const float*>(q.global_scale);
@@ -64,42 +77,42 @@ QuantParams quant_params(const NormDesc& d) {
 
 }  // namespace
 
-// With 2^shift < value <= 2^(shift + 1) the multiplier, 2^(32 + shift) / value rounded up, is below 2^32 and its error, less than
-// value / 2^(32 + shift), stays below one unit in the quotient of any dividend below 2^31.
+// The multiplier is 2^32 + m, with m what is stored: 2^(32 + k) / value rounded up, for the least k with 2^k >= value. Its error, less
+// than value <= 2^k, stays below one unit in the quotient of any 32-bit dividend.
 Divisor make_divisor(uint32_t value) {
-  const auto shift = static_cast<uint32_t>(std::bit_width(value - 1) - 1);
-  const uint64_t power = uint64_t{1} << (32 + shift);
-  return {value, static_cast<uint32_t>((power + value - 1) / value), shift};
+  const auto k = static_cast<uint32_t>(std::bit_width(value - 1));
+  const uint64_t over = ((uint64_t{1} << k) - value) << 32;  // (2^k - value) * 2^32 < 2^63
+  return {value, static_cast<uint32_t>(over / value + 1), k - 1};
 }
 
 NormParams make_params(const NormDesc& d, const NormPlan& plan) {
   NormParams p = {};
-  p.x = row_ref(d.x);
-  p.residual = row_ref(d.residual);
-  p.y = row_ref(d.y);
-  p.residual_out = row_ref(d.residual_out);
-  p.mean = row_ref(d.mean);
-  p.rstd = row_ref(d.rstd);
-  p.weight = column_ref(d.weight);
-  p.bias = column_ref(d.bias);
-  p.n = d.n;
+  p.bits = p.bits_again = norm_bits(d, plan);
   p.rows = static_cast<uint32_t>(d.rows);
   p.vectors = static_cast<int32_t>((d.n * dtype_bytes(d.dtype) + 15) / 16);
-  p.outer_rank = d.outer_rank;
-  for (int i = 0; i + 1 < d.outer_rank; ++i)
-    p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
+  p.prefetch_rows = plan.prefetch_rows;
+  p.x = row_ref(d.x);
+  p.weight = column_ref(d.weight);
   p.inv_n = d.inv_n;
   p.eps = d.eps;
   p.weight_offset = d.weight_offset;
-  p.weight_type = column_type(d.weight, d.dtype);
-  p.bias_type = column_type(d.bias, d.dtype);
-  p.wait = (d.flags & FASTNORM_NORM_PDL_WAIT) == 0               ? GridWait::kNone
-           : (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0 ? GridWait::kAfterColumns
-                                                                 : GridWait::kFirst;
-  p.trigger = (d.flags & FASTNORM_NORM_PDL_TRIGGER) != 0;
-  p.stream_loads = plan.stream_loads;
-  p.prefetch_rows = plan.prefetch_rows;
-  p.wide_rows = d.rows > INT32_MAX;
+  p.y = row_ref(d.y);
+  p.bias = column_ref(d.bias);
+  p.residual = row_ref(d.residual);
+  p.residual_out = row_ref(d.residual_out);
+  p.n = d.n;
+  p.mean = row_ref(d.mean);
+  p.rstd = row_ref(d.rstd);
+  if (d.outer_rank > 1) {
+    for (int i = 0; i + 1 < d.outer_rank; ++i)
+      p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
+    p.x_upper = upper_strides(d.x);
+    p.y_upper = upper_strides(d.y);
+    p.residual_upper = upper_strides(d.residual);
+    p.residual_out_upper = upper_strides(d.residual_out);
+    p.mean_upper = upper_strides(d.mean);
+    p.rstd_upper = upper_strides(d.rstd);
+  }
   if (plan.entry->key.sink != Sink::kStore) p.quant = quant_params(d);
   if (plan.entry->key.access == Access::kVector) return p;
   p.rounding = static_cast<uint8_t>(d.rounding);
@@ -117,19 +130,13 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
 
 size_t calls_together(std::span<const NormCall> calls) {
   constexpr uint64_t kMostBlocks = 0x7fffffff;
-  const NormEntry* entry = calls.front().plan->entry;
-  if (!runs_many(*entry)) return 1;
-  size_t count = 0;
-  uint64_t blocks = 0;
-  for (const NormCall& call : calls) {
-    blocks += call.plan->blocks;
-    if (call.plan->entry != entry || call.desc->flags != calls.front().desc->flags ||
-        blocks > kMostBlocks) {
-      break;
-    }
-    ++count;
-  }
-  return count;
+  if (calls.size() < 2 || !runs_pairs(*calls[0].plan->entry)) return 1;
+  // Their kernels know two indices of a row: [tokens, heads, d].
+  const bool alike = calls[0].desc->outer_rank <= 2 && calls[1].desc->outer_rank <= 2 &&
+                     calls[0].plan->entry == calls[1].plan->entry &&
+                     calls[0].desc->flags == calls[1].desc->flags &&
+                     calls[0].plan->blocks + calls[1].plan->blocks <= kMostBlocks;
+  return alike ? 2 : 1;
 }
 
 int32_t count_grids(std::span<const NormCall> calls) {
@@ -138,16 +145,9 @@ int32_t count_grids(std::span<const NormCall> calls) {
   return grids;
 }
 
-void make_many_params(std::span<const NormCall> calls, NormManyParams* params, uint64_t* blocks) {
-  *blocks = 0;
-  params->count = static_cast<int32_t>(calls.size());
-  for (size_t i = 0; i < calls.size(); ++i) {
-    params->first_block[i] = static_cast<uint32_t>(*blocks);
-    params->call[i] = make_params(*calls[i].desc, *calls[i].plan);
-    *blocks += calls[i].plan->blocks;
-  }
-  for (size_t i = calls.size(); i < kMaxCalls; ++i)
-    params->first_block[i] = static_cast<uint32_t>(*blocks);
+NormPairParams make_pair_params(const NormCall& first, const NormCall& second) {
+  return {static_cast<uint32_t>(first.plan->blocks),
+          {make_params(*first.desc, *first.plan), make_params(*second.desc, *second.plan)}};
 }
 
 }  // namespace fastnorm::cuda

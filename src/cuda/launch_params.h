@@ -13,13 +13,13 @@ Divisor make_divisor(uint32_t value);
 
 NormParams make_params(const NormDesc& desc, const NormPlan& plan);
 
-// Of how many of `calls`, from the first on, one grid takes care: 1 at least.
+// Of how many of `calls`, from the first on, one grid takes care: 1 or 2.
 size_t calls_together(std::span<const NormCall> calls);
 
 // Grids that all of them take.
 int32_t count_grids(std::span<const NormCall> calls);
 
-// Sets what a grid of these calls gets, and its blocks.
-void make_many_params(std::span<const NormCall> calls, NormManyParams* params, uint64_t* blocks);
+// What the grid of two calls gets; its blocks are those of both.
+NormPairParams make_pair_params(const NormCall& first, const NormCall& second);
 
 }  // namespace fastnorm::cuda

@@ -1,4 +1,4 @@
-// The norm family on a CUDA device: one launch for each call, or for several that share a kernel.
+// The norm family on a CUDA device: one launch for each call, or for two that share a kernel.
 #include "core/check.h"
 #include "cuda/device.h"
 #include "cuda/launch_params.h"
@@ -68,7 +68,7 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
       if (together > 1) {
         FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
             &attributes,
-            reinterpret_cast<const void*>(kernels_.many_at(left.front().plan->index))));
+            reinterpret_cast<const void*>(kernels_.pair_at(left.front().plan->index))));
       }
       left = left.subspan(together);
     }
@@ -84,11 +84,9 @@ fastnorm_status CudaDevice::run_together(std::span<const NormCall> calls, cudaSt
     return launch(reinterpret_cast<const void*>(kernels_.at(first.plan->index)), first,
                   first.plan->blocks, &params, stream, error);
   }
-  NormManyParams params;
-  uint64_t blocks;
-  make_many_params(calls, &params, &blocks);
-  return launch(reinterpret_cast<const void*>(kernels_.many_at(first.plan->index)), first, blocks,
-                &params, stream, error);
+  NormPairParams params = make_pair_params(first, calls[1]);
+  return launch(reinterpret_cast<const void*>(kernels_.pair_at(first.plan->index)), first,
+                first.plan->blocks + calls[1].plan->blocks, &params, stream, error);
 }
 
 fastnorm_status CudaDevice::run_norm(std::span<const NormCall> calls, void*, void* stream,

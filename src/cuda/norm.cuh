@@ -43,7 +43,15 @@ constexpr int registers_per_thread() {
   if (Tile::kVectors == 0) return 255;
   const bool wide = Slots::T::kBytes == 2;  // 8 values a vector
   const int v = wide ? Tile::kVectors : Tile::kVectors - Tile::kVectors / 4;
+  // 128 rows of clusters of 4 are resident at once with 5 blocks a multiprocessor; with 4, some clusters find no room (5.2 us for 4.5).
+  if (Tile::kThreads == 256 && Tile::kVectors == 2 && Tile::kBlocks == 4) return 48;
   if (Slots::kAccess == Access::kAny || Tile::kBlocks > 1) return 128;
+  // Short rows need all the threads that a multiprocessor holds: heads of 128, 4096 tokens, take 46.6 us with 48 registers, 43.8 with 40
+  // and 40.4 with 32.
+  if (Tile::kThreads <= 32 && Tile::kVectors <= 2 && Slots::kSink != Sink::kQuant) {
+    const bool many_columns = Slots::kSource == Source::kAdd && Slots::kStat == Stat::kLayer;
+    return Tile::kVectors == 2 ? (many_columns ? 56 : 48) : many_columns ? 40 : 32;
+  }
   if (packed_row<Slots, Tile>()) return Tile::kVectors == 5 && Tile::kThreads < 512 ? 80 : 64;
   if (Slots::kSink == Sink::kQuant) {
     if (Tile::kThreads == 512 && v <= 4)  // two blocks, where 64 are enough
@@ -144,7 +152,7 @@ struct HeldRow<Slots, Tile, true> {
   }
   // Ties the row to a value that comes later, so that the compiler cannot keep what it unpacked before.
   __device__ __forceinline__ void renew(const NormParams& p, float later) {
-    const uint32_t none = __float_as_uint(later) & p.zero;
+    const uint32_t none = (p.bits_again & kNeverSet) != 0 ? __float_as_uint(later) : 0;
 #pragma unroll
     for (uint4& v : values) v.x |= none, v.y |= none, v.z |= none, v.w |= none;
   }
@@ -218,11 +226,11 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
   for (int first = 0; first < kVectors; first += kGroup) {
     uint4 weight[kGroup], bias[kGroup];
     if constexpr (!State::kEarlyWeight) {
-      load_columns<T, Tile, kGroup>(weight, p.weight_type, p.weight, out, first, place, reach,
-                                    T::kOneWord);
+      load_columns<T, Tile, kGroup>(weight, weight_type(p.bits_again), p.weight, out, first, place,
+                                    reach, T::kOneWord);
     }
     if constexpr (kBias && !State::kEarlyBias) {
-      load_columns<T, Tile, kGroup>(bias, p.bias_type, p.bias, out, first, place, reach,
+      load_columns<T, Tile, kGroup>(bias, bias_type(p.bits_again), p.bias, out, first, place, reach,
                                     T::kMinusZeroWord);
     }
 #pragma unroll
@@ -274,8 +282,8 @@ __device__ __forceinline__ void finish_vectors_mixed(const NormParams& p,
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
 #pragma unroll
   for (int v = 0; v < Tile::kVectors; ++v) {
-    const char* const weight_row = column_address(p.weight, out);
-    const char* const bias_row = column_address(p.bias, out);
+    const char* const weight_row = ptx::after_volatile(column_address(p.weight, out));
+    const char* const bias_row = ptx::after_volatile(column_address(p.bias, out));
     float s[kPerVector], t[kPerVector], z[kPerVector];
     row.held.get(s, v);
     normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
@@ -283,8 +291,8 @@ __device__ __forceinline__ void finish_vectors_mixed(const NormParams& p,
 #pragma unroll
     for (int i = 0; i < kPerVector; i += 4) {
       float w[4], b[4], y[4];
-      take_four_columns<T>(w, p.weight_type, weight_row, column + i, 1.0f);
-      take_four_columns<T>(b, p.bias_type, bias_row, column + i, -0.0f);
+      take_four_columns<T>(w, weight_type(p.bits_again), weight_row, column + i, 1.0f);
+      take_four_columns<T>(b, bias_type(p.bits_again), bias_row, column + i, -0.0f);
       const float four[4] = {t[i], t[i + 1], t[i + 2], t[i + 3]};
       apply(y, four, w, b, p.weight_offset, rounding);
 #pragma unroll
@@ -305,10 +313,10 @@ __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, 
 #pragma unroll
   for (int v = 0; v < Tile::kVectors; ++v) {
     float w[T::kPerVector], b[T::kPerVector], t[T::kPerVector], z[T::kPerVector];
-    take_column<T>(w, column_address(p.weight, out), p.weight_type, place.vector(v), reach.count(v),
-                   p.weight_align, 1.0f);
-    take_column<T>(b, column_address(p.bias, out), p.bias_type, place.vector(v), reach.count(v),
-                   p.bias_align, -0.0f);
+    take_column<T>(w, column_address(p.weight, out), weight_type(p.bits_again), place.vector(v),
+                   reach.count(v), p.weight_align, 1.0f);
+    take_column<T>(b, column_address(p.bias, out), bias_type(p.bits_again), place.vector(v),
+                   reach.count(v), p.bias_align, -0.0f);
     float s[T::kPerVector];
     row.held.get(s, v);
     normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
@@ -325,9 +333,9 @@ __device__ __forceinline__ void prefetch_row(const NormParams& p, const Place<Ti
     const uint32_t row = place.row + p.prefetch_rows;
     if (p.prefetch_rows != 0 && threadIdx.x == 0 && row < p.rows) {
       const uint32_t bytes = static_cast<uint32_t>(p.vectors) * kVectorBytes;
-      ptx::prefetch_l2(p.x.data + row * p.x.stride[0], bytes);
+      ptx::prefetch_l2(p.x.data + row * p.x.stride, bytes);
       if constexpr (Slots::kSource == Source::kAdd)
-        ptx::prefetch_l2(p.residual.data + row * p.residual.stride[0], bytes);
+        ptx::prefetch_l2(p.residual.data + row * p.residual.stride, bytes);
     }
   }
 }
@@ -336,29 +344,30 @@ __device__ __forceinline__ void prefetch_row(const NormParams& p, const Place<Ti
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, Tile>& row,
                                            const RowIndex& index, const Place<Tile>& place,
-                                           const Reach& reach) {
+                                           const Reach& reach, uint32_t bits) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
   if constexpr (State::kEarlyWeight) {
-    load_columns<T, Tile, Tile::kVectors>(row.weight, p.weight_type, p.weight, index, 0, place,
+    load_columns<T, Tile, Tile::kVectors>(row.weight, weight_type(bits), p.weight, index, 0, place,
                                           reach, T::kOneWord);
   }
   if constexpr (State::kEarlyBias) {
-    load_columns<T, Tile, Tile::kVectors>(row.bias, p.bias_type, p.bias, index, 0, place, reach,
+    load_columns<T, Tile, Tile::kVectors>(row.bias, bias_type(bits), p.bias, index, 0, place, reach,
                                           T::kMinusZeroWord);
   }
 }
 
-template <class Slots, class Tile>
+template <class Slots, class Tile, int kMostIndices = 3>
 __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
   constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
+  const uint32_t bits = ptx::in_register(p.bits);  // one read for all tests before the reduction
   const Place<Tile> place(block);
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
-  const RowIndex index = row_index(p, reach.live ? place.row : 0);
+  const RowIndex index = row_index<kMostIndices>(p, reach.live ? place.row : 0, bits);
   const Rounding<Slots::kAffine, T> rounding(p);
   State row;
 
@@ -367,18 +376,19 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   // clusters, which few rows have, the row first: all of them read the same weights, and wait for each other there (64 x 7168 RMS:
   // 2.60 against 2.67 us, 1 x 16384: 2.12 and 2.19; a choice at run time costs more than it gains: 2.84 and 2.33).
   constexpr bool kRowFirst = Tile::kBlocks > 1;
-  if (p.wait == GridWait::kFirst || (kRowFirst && p.wait != GridWait::kNone)) ptx::grid_wait();
+  constexpr bool kWaitsOnce = kRowFirst || Tile::kRows > 1;  // short rows: fewer instructions
+  if ((bits & (kWaitsOnce ? kWaitFirst | kWaitAfterColumns : kWaitFirst)) != 0) ptx::grid_wait();
   if constexpr (!kRowFirst) {
-    load_ahead(p, row, index, place, reach);
-    if (p.wait == GridWait::kAfterColumns) ptx::grid_wait();
+    load_ahead(p, row, index, place, reach, bits);
+    if (!kWaitsOnce && (bits & kWaitAfterColumns) != 0) ptx::grid_wait();
   }
-  const RowSource<Slots, Tile> source(p, index, place, reach);
-  if constexpr (kRowFirst) load_ahead(p, row, index, place, reach);
+  const RowSource<Slots, Tile> source(p, index, place, reach, bits);
+  if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
   // After the wait: an earlier kernel may write it.
   if constexpr (Slots::kSink == Sink::kStatic)
     row.tensor_scale = ptx::ld_global_f32(p.quant.tensor_scale);
   prefetch_row<Slots, Tile>(p, place);
-  if (p.trigger) ptx::grid_trigger();
+  if ((p.bits_again & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
 
   float q[kVectors], s[kPerVector];
@@ -407,15 +417,15 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       rstd_of(sum_row(fold_registers(q), scratch.fold[Slots::kSums - 1], place), p, rounding);
   row.held.renew(p, row.rstd);
 
-  const RowIndex out = row_index(p, reach.live ? place.row_again() : 0);
+  const RowIndex out = Tile::kRows > 1 ? index : row_index(p, place.row_again(), p.bits_again);
   if constexpr (Slots::kSink == Sink::kStatic) row.tensor_scale = __frcp_rn(row.tensor_scale);
-  if (place.leads_row() && reach.live) store_statistics(p, out, row.mean, row.rstd);
+  if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row() && reach.live)
+    store_statistics(p, out, row.mean, row.rstd);
   if constexpr (Slots::kAccess == Access::kAny) {
     finish_any<Slots, Tile>(p, row, out, place, reach);
   } else {
-    const bool plain = p.weight_type != ColumnType::kF32 &&
-                       (Slots::kStat == Stat::kRms ? p.bias_type == ColumnType::kAbsent
-                                                   : p.bias_type != ColumnType::kF32);
+    const uint32_t mixed = kWeightF32 | kBiasF32 | (Slots::kStat == Stat::kRms ? kBiasElement : 0);
+    const bool plain = (p.bits_again & mixed) == 0;
     if constexpr (Slots::kSink != Sink::kStore) {  // norm_key() has seen to plain columns
       finish_vectors<Slots, Tile>(p, row, out, place, reach);
     } else if (plain) {
@@ -482,15 +492,15 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
   const Place<Tile> place(blockIdx.x);
-  const RowIndex index = row_index(p, place.row);
+  const RowIndex index = row_index(p, place.row, p.bits);
   const Rounding<Slots::kAffine, T> rounding(p);
-  const char* const x = row_address(p.x, index);
+  const char* const x = row_address(p.x, p.x_upper, index);
   const char* const residual =
-      Slots::kSource == Source::kAdd ? row_address(p.residual, index) : nullptr;
+      Slots::kSource == Source::kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr;
   const int64_t vectors = p.vectors;
   const int64_t registers = (vectors + Tile::kStride - 1) / Tile::kStride;
-  if (p.wait != GridWait::kNone) ptx::grid_wait();
-  if (p.trigger) ptx::grid_trigger();
+  if ((p.bits & (kWaitFirst | kWaitAfterColumns)) != 0) ptx::grid_wait();
+  if ((p.bits & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
 
   const auto count_at = [&](int64_t vector) {
@@ -524,7 +534,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     return squares<Slots>(s, mean, count_at(vector), rounding);
   });
   const float rstd = rstd_of(sum_row(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
-  if (place.leads_row()) store_statistics(p, index, mean, rstd);
+  if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
 
   const char* const weight_row = column_address(p.weight, index);
   const char* const bias_row = column_address(p.bias, index);
@@ -533,8 +543,8 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     const int count = count_at(vector);
     float summed[kPerVector], t[kPerVector], w[kPerVector], b[kPerVector];
     take(s, vector);
-    take_column<T>(w, weight_row, p.weight_type, vector, count, p.weight_align, 1.0f);
-    take_column<T>(b, bias_row, p.bias_type, vector, count, p.bias_align, -0.0f);
+    take_column<T>(w, weight_row, weight_type(p.bits), vector, count, p.weight_align, 1.0f);
+    take_column<T>(b, bias_row, bias_type(p.bits), vector, count, p.bias_align, -0.0f);
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) summed[i] = rounding.summed(s[i]);
     normalize_vector<Slots>(t, summed, mean, rstd, rounding);
@@ -553,7 +563,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   // Nothing was written of the row's inputs so far: it may be normalised in place, and its residual updated in place.
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
   char* const sum_row_out = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr
-                                ? row_address(p.residual_out, index)
+                                ? row_address(p.residual_out, p.residual_out_upper, index)
                                 : nullptr;
   for (int64_t r = 0; r < registers; ++r) {  // all threads as often: the quantiser exchanges lanes
     const int64_t vector = place.first + r * Tile::kStride;
@@ -584,22 +594,17 @@ __global__ void __launch_bounds__(Tile::kBlockThreads,
   }
 }
 
-// Several calls in one grid, whose blocks come one call after the other.
 template <class Arch, class Slots, class Tile>
 __global__ void __launch_bounds__(
     Tile::kBlockThreads,
     blocks_per_multiprocessor<Arch, Slots, Tile, Tile::kVectors >= 3 ? 16 : 0>())
-    norm_many_kernel(const __grid_constant__ NormManyParams many) {
-  // The first two, query and key, at addresses that are known: reading parameters at one that is not costs each of them.
+    norm_pair_kernel(const __grid_constant__ NormPairParams pair) {
+  // Both at addresses that are known: reading parameters at one that is not costs each of them.
   const uint32_t block = blockIdx.x;
-  if (block < many.first_block[1]) {
-    normalize_in_registers<Slots, Tile>(many.call[0], block);
-  } else if (block < many.first_block[2]) {
-    normalize_in_registers<Slots, Tile>(many.call[1], block - many.first_block[1]);
+  if (block < pair.second_block) {
+    normalize_in_registers<Slots, Tile, 2>(pair.call[0], block);
   } else {
-    int32_t i = 2;
-    while (i + 1 < many.count && block >= many.first_block[i + 1]) ++i;
-    normalize_in_registers<Slots, Tile>(many.call[i], block - many.first_block[i]);
+    normalize_in_registers<Slots, Tile, 2>(pair.call[1], block - pair.second_block);
   }
 }
 

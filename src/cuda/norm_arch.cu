@@ -44,11 +44,11 @@ constexpr std::array<NormKernel, kCount> kKernels =
     make_kernels(std::make_index_sequence<kCount>());
 
 template <size_t kIndex>
-constexpr NormManyKernel many_kernel_at() {
+constexpr NormPairKernel pair_kernel_at() {
   constexpr NormKey key = kTable[kIndex].key;
   constexpr Tile tile = kTable[kIndex].tile;
-  if constexpr (runs_many(kTable[kIndex])) {
-    return &norm_many_kernel<
+  if constexpr (runs_pairs(kTable[kIndex])) {
+    return &norm_pair_kernel<
         Arch, Slots<key.dtype, key.source, key.stat, key.affine, key.sink, key.access>,
         RowTile<tile.threads, tile.vectors, tile.blocks>>;
   }
@@ -56,12 +56,12 @@ constexpr NormManyKernel many_kernel_at() {
 }
 
 template <size_t... kIndex>
-constexpr std::array<NormManyKernel, kCount> make_many_kernels(std::index_sequence<kIndex...>) {
-  return {many_kernel_at<kFirst + kIndex>()...};
+constexpr std::array<NormPairKernel, kCount> make_pair_kernels(std::index_sequence<kIndex...>) {
+  return {pair_kernel_at<kFirst + kIndex>()...};
 }
 
-constexpr std::array<NormManyKernel, kCount> kManyKernels =
-    make_many_kernels(std::make_index_sequence<kCount>());
+constexpr std::array<NormPairKernel, kCount> kPairKernels =
+    make_pair_kernels(std::make_index_sequence<kCount>());
 
 }  // namespace
 
@@ -71,8 +71,8 @@ std::span<const NormKernel> norm_kernels<FASTNORM_ARCH, kDtype>() {
 }
 
 template <>
-std::span<const NormManyKernel> norm_many_kernels<FASTNORM_ARCH, kDtype>() {
-  return kManyKernels;
+std::span<const NormPairKernel> norm_pair_kernels<FASTNORM_ARCH, kDtype>() {
+  return kPairKernels;
 }
 
 }  // namespace fastnorm::cuda

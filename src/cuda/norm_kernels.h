@@ -9,10 +9,10 @@
 namespace fastnorm::cuda {
 
 using NormKernel = void (*)(NormParams);
-using NormManyKernel = void (*)(NormManyParams);
+using NormPairKernel = void (*)(NormPairParams);
 
-// True if there is a kernel of this entry for several calls in one grid: heads of a fused QKV buffer, rows of a warp or less.
-constexpr bool runs_many(const NormEntry& entry) {
+// True if there is a kernel of this entry for two calls in one grid: query and key heads of a fused QKV buffer, rows of a warp or less.
+constexpr bool runs_pairs(const NormEntry& entry) {
   return entry.key.source == Source::kPlain && entry.key.sink == Sink::kStore &&
          entry.key.access == Access::kVector && entry.tile.threads <= 32;
 }
@@ -32,8 +32,8 @@ constexpr Kernel kernel_at(const std::span<const Kernel> (&parts)[kParts], int32
 template <int kArch, Dtype kDtype>
 std::span<const NormKernel> norm_kernels();
 
-// In the same order, nullptr where there is none: see runs_many().
+// In the same order, nullptr where there is none: see runs_pairs().
 template <int kArch, Dtype kDtype>
-std::span<const NormManyKernel> norm_many_kernels();
+std::span<const NormPairKernel> norm_pair_kernels();
 
 }  // namespace fastnorm::cuda

@@ -70,9 +70,9 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{64, 2, 8}, kAll},
     {{128, 2, 4}, kAll},
     {{128, 2, 8}, kAll},
-    {{256, 2, 4}, kPlain},
+    {{256, 2, 4}, kRms},
     {{256, 3, 2}, kAdd},
-    {{256, 4, 2}, kAdd},
+    {{256, 4, 2}, kAdd | kLayer},
     {{256, 2, 8}, kAll},
     // .. and long ones.
     {{512, 2, 8}, kAll},

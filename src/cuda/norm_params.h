@@ -1,6 +1,7 @@
 // What a forward kernel gets: one struct by value, the same for every kernel. CUDA-free.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "core/norm_key.h"
@@ -10,8 +11,13 @@ namespace fastnorm::cuda {
 
 // A tensor with one row (or value) for each row of x.
 struct RowRef {
-  char* data;         // may be nullptr where the tensor is optional
-  int64_t stride[3];  // bytes for each index of the row map, innermost first
+  char* data;      // may be nullptr where the tensor is optional
+  int64_t stride;  // bytes for each first index of the row map
+};
+
+// Bytes for each second and third index of a row, where rows have more than one.
+struct RowStrides {
+  int64_t stride[2];
 };
 
 // A tensor with one value for each column.
@@ -20,26 +26,38 @@ struct ColumnRef {
   int64_t head_stride;  // bytes; 0 = shared by all rows
 };
 
-// Quotient of a row number below 2^31 by a divisor of at least 2: (row * multiplier) >> 32 >> shift.
+// Quotient of any 32-bit row number by `value`, without a division: t = high word of row * multiplier, then
+// (t + (row - t >> 1)) >> shift. For a value of 1, whose quotient this cannot give, row_index() is not asked.
 struct Divisor {
   uint32_t value;
   uint32_t multiplier;
   uint32_t shift;
 };
 
-enum class ColumnType : int32_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
+enum class ColumnType : uint32_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
 
-// Where a kernel that may have started early waits for the stream's previous one.
-enum class GridWait : int32_t {
-  kNone,
-  kFirst,
-  kAfterColumns
-};  // kAfterColumns may wait first, too
+// What a call asks for, as bits of one word. Two neighbours are a ColumnType.
+enum NormBits : uint32_t {
+  kSingleIndex = 1 << 0,  // row r is index r of every tensor
+  kThreeIndices = 1 << 1,
+  kStreamLoads = 1 << 2,      // read past L1
+  kStoreStatistics = 1 << 3,  // mean or rstd is wanted
+  kWeightElement = 1 << 4,    // of x's dtype
+  kWeightF32 = 1 << 5,
+  kBiasElement = 1 << 6,
+  kBiasF32 = 1 << 7,
+  // Where a kernel that may have started early waits for the stream's previous one; neither: it does not.
+  kWaitFirst = 1 << 8,
+  kWaitAfterColumns = 1 << 9,  // may wait first, too
+  kTrigger = 1 << 10,          // the stream's next kernel may start early
+  kNeverSet = 1u << 31,        // which the compiler cannot know
+};
 
 // What is quantised, and how.
 struct QuantParams {
-  RowRef codes;               // [rows, n] bytes; e2m1: [rows, n / 2]
-  RowRef scale;               // [rows, scales of a row]
+  RowRef codes;  // [rows, n] bytes; e2m1: [rows, n / 2]
+  RowRef scale;  // [rows, scales of a row]
+  RowStrides codes_upper, scale_upper;
   int64_t scale_step;         // bytes from a row's scale to its next; swizzled: tiles across a row
   const float* tensor_scale;  // nullptr = scales are made here
   const float* global_scale;  // nullptr = 1
@@ -53,41 +71,44 @@ struct QuantParams {
   bool codes_wanted, codes_aligned, from_rounded, pow2, swizzled, nvfp4;
 };
 
-// Ordered by first use: the first lines of the constant bank are all that a block must wait for before its loads.
+// In the order of use, by lines of 64 bytes of the constant bank (parameters begin 16 bytes into one): a line that a block has not read
+// yet costs it a fetch, so that most calls are to read two, and with a residual three.
 struct NormParams {
-  int32_t outer_rank;  // 1: row r is index r
+  uint32_t bits;  // NormBits
   uint32_t rows;
-  int32_t vectors;  // 16-byte vectors of x's dtype in a row, the last may be short
-  ColumnType weight_type, bias_type;
-  int32_t stream_loads;    // 1: read past L1
+  int32_t vectors;         // 16-byte vectors of x's dtype in a row, the last may be short
   uint32_t prefetch_rows;  // the row this many rows ahead is brought into L2; 0 = none
-  GridWait wait;
-  int32_t trigger;  // 1: the stream's next kernel may start early
-  ColumnRef weight, bias;
-  RowRef x, residual, residual_out;  // [rows, n]
+  RowRef x;                // [rows, n]
+  ColumnRef weight;
+
   float inv_n;
   float eps;
   float weight_offset;
-  uint32_t zero;      // 0, which the compiler cannot know
-  int32_t wide_rows;  // 1: row numbers reach 2^31, where multiplying does not divide
-  RowRef y;           // [rows, n]
-  RowRef mean, rstd;  // [rows]
+  uint32_t bits_again;  // bits once more, so that a block need not keep them across its reduction
+  RowRef y;             // [rows, n]
+  ColumnRef bias;
+  RowRef residual;  // [rows, n]
+
+  RowRef residual_out;  // [rows, n]
+  Divisor outer[2];     // extents of the first and second index, where there are more than one
   int64_t n;
-  Divisor outer[2];  // extents of the two inner dimensions, where outer_rank is 2 or 3
+  RowStrides x_upper;
+
+  RowStrides y_upper, residual_upper, residual_out_upper, mean_upper, rstd_upper;
+  RowRef mean, rstd;  // [rows]
   // For any access only.
   uint8_t rounding, residual_rounding;     // as in the public header
   uint8_t residual_f32, residual_out_f32;  // dtype f32 and not x's
   uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
       bias_align;     // bytes that all rows allow: 16, 8, 4 or 2
-  QuantParams quant;  // for Sink::kQuant only
+  QuantParams quant;  // for Sink::kQuant and kStatic only
 };
+static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, residual_out) == 112);
 
-// Several calls of one kernel.
-struct NormManyParams {
-  int32_t count;
-  uint32_t first_block[kMaxCalls];  // of each call in the grid; after the last call the grid's end
-  NormParams call[kMaxCalls];
+// Two calls of one kernel in one grid: the second's blocks after the first's.
+struct NormPairParams {
+  uint32_t second_block;
+  NormParams call[2];
 };
-static_assert(sizeof(NormManyParams) <= 4096);  // what a launch takes on every driver
 
 }  // namespace fastnorm::cuda

@@ -86,26 +86,27 @@ __device__ __forceinline__ float vector_sum_of_squares(const float (&a)[kCount])
 
 // ---- Source: which bytes become the f32 row.
 
-// Whole vectors, one tensor: all loads of the row are issued before the first is used.
+// Whole vectors, one tensor: all loads of the row are issued before the first is used. What the last vector has not is zero.
 template <class Tile, class Reach>
 __device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const char* row,
                                              const Place<Tile>& place, const Reach& reach,
                                              bool stream) {
+  constexpr int kLast = Tile::kVectors - 1;
   const char* address = row + static_cast<uint32_t>(place.first * kVectorBytes);
+  const auto at = [&](int v) { return address + v * (Tile::kStride * kVectorBytes); };
+  raw[kLast] = make_uint4(0, 0, 0, 0);
+  if constexpr (Tile::kVectors == 1) {
+    ptx::ld_global_cs_v4_if(raw[0], at(0), reach.last && stream);
+    ptx::ld_global_v4_if(raw[0], at(0), reach.last && !stream);
+  } else if (Tile::kThreads < 512 &&
+             stream) {  // rows this long are not worth a second set of loads
 #pragma unroll
-  for (int v = 0; v < Tile::kVectors; ++v) {
-    if (v == Tile::kVectors - 1) raw[v] = make_uint4(0, 0, 0, 0);
-  }
-  if (Tile::kThreads < 512 && stream) {  // rows this long are not worth a second set of loads
-#pragma unroll
-    for (int v = 0; v < Tile::kVectors; ++v) {
-      if (reach.has(v)) raw[v] = ptx::ld_global_cs_v4(address + v * (Tile::kStride * kVectorBytes));
-    }
+    for (int v = 0; v < kLast; ++v) raw[v] = ptx::ld_global_cs_v4(at(v));
+    ptx::ld_global_cs_v4_if(raw[kLast], at(kLast), reach.last);
   } else {
 #pragma unroll
-    for (int v = 0; v < Tile::kVectors; ++v) {
-      if (reach.has(v)) raw[v] = ptx::ld_global_v4(address + v * (Tile::kStride * kVectorBytes));
-    }
+    for (int v = 0; v < kLast; ++v) raw[v] = ptx::ld_global_v4(at(v));
+    ptx::ld_global_v4_if(raw[kLast], at(kLast), reach.last);
   }
 }
 
@@ -121,11 +122,13 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   static constexpr bool kStreams = Slots::kStat == Stat::kRms;  // LAYER never gains
 
   __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
-                                       const Place<Tile>& place, const Reach& reach) {
-    load_vectors<Tile>(x, row_address(p.x, index), place, reach, kStreams && p.stream_loads);
+                                       const Place<Tile>& place, const Reach& reach,
+                                       uint32_t bits) {
+    const bool stream = kStreams && (bits & kStreamLoads) != 0;
+    load_vectors<Tile>(x, row_address(p.x, p.x_upper, index), place, reach, stream);
     if constexpr (kAdd)
-      load_vectors<Tile>(residual, row_address(p.residual, index), place, reach,
-                         kStreams && p.stream_loads);
+      load_vectors<Tile>(residual, row_address(p.residual, p.residual_upper, index), place, reach,
+                         stream);
   }
 
   // Register v of the row, in f32.
@@ -144,8 +147,8 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
                                             const float (&s)[Tile::kVectors][T::kPerVector]) const {
     if constexpr (kAdd) {
       if (p.residual_out.data == nullptr) return;
-      char* row =
-          row_address(p.residual_out, index) + static_cast<int64_t>(place.first) * kVectorBytes;
+      char* row = row_address(p.residual_out, p.residual_out_upper, index) +
+                  static_cast<int64_t>(place.first) * kVectorBytes;
 #pragma unroll
       for (int v = 0; v < Tile::kVectors; ++v) {
         if (reach.stores(v))
@@ -179,11 +182,13 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
   using Reach = cuda::Reach<Access::kAny, T, Tile>;
 
   __device__ __forceinline__ RowSource(const NormParams& params, const RowIndex& index,
-                                       const Place<Tile>& place, const Reach& row_reach)
+                                       const Place<Tile>& place, const Reach& row_reach, uint32_t)
       : p(params),
         reach(row_reach),
-        x(row_address(params.x, index)),
-        residual(Slots::kSource == Source::kAdd ? row_address(params.residual, index) : nullptr),
+        x(row_address(params.x, params.x_upper, index)),
+        residual(Slots::kSource == Source::kAdd
+                     ? row_address(params.residual, params.residual_upper, index)
+                     : nullptr),
         first(place.first) {}
 
   __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
@@ -195,7 +200,7 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
                                             const float (&s)[Tile::kVectors][T::kPerVector]) const {
     if constexpr (Slots::kSource == Source::kAdd) {
       if (p.residual_out.data == nullptr) return;
-      char* row = row_address(p.residual_out, index);
+      char* row = row_address(p.residual_out, p.residual_out_upper, index);
 #pragma unroll
       for (int v = 0; v < Tile::kVectors; ++v) {
         store_any_values<T>(s[v], row, first + v * Tile::kStride, reach.count(v),
@@ -265,25 +270,36 @@ __device__ __forceinline__ void apply(float (&z)[kCount], const float (&t)[kCoun
   }
 }
 
+__device__ __forceinline__ ColumnType weight_type(uint32_t bits) {
+  return static_cast<ColumnType>(bits / kWeightElement & 3);
+}
+
+__device__ __forceinline__ ColumnType bias_type(uint32_t bits) {
+  return static_cast<ColumnType>(bits / kBiasElement & 3);
+}
+
 // kVectors vectors of a weight or bias, from vector v on, as raw words: what is not of x's dtype or absent reads as `filler`. The
-// branch is the same for all threads. A vector past the row's end is not used: the row's first one is read in its place.
+// branch is the same for all threads. A vector past the row's end is not used.
 template <class T, class Tile, int kVectors, class Reach>
 __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const ColumnRef& tensor,
                                              const RowIndex& index, int v, const Place<Tile>& place,
                                              const Reach& reach, uint32_t filler) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
   if (type == ColumnType::kElement) {
-    const char* row = column_address(tensor, index);
-    const char* address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
+    const char* address =
+        column_address(tensor, index) + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      if (v + i < Tile::kVectors) {
-        raw[i] = ptx::ld_global_v4(reach.has(v + i) ? address + i * (Tile::kStride * kVectorBytes)
-                                                    : row);
+      const char* at = address + i * (Tile::kStride * kVectorBytes);
+      if (v + i < Tile::kVectors - 1) {
+        raw[i] = ptx::ld_global_v4(at);
+      } else if (v + i == Tile::kVectors - 1 && Tile::kThreads <= 128 && Tile::kVectors > 2) {
+        raw[i] = ptx::ld_global_v4(reach.last ? at : column_address(tensor, index));
+      } else if (v + i == Tile::kVectors - 1) {
+        ptx::ld_global_v4_if(raw[i], at, reach.last);
       }
     }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
   }
 }
 
@@ -326,7 +342,7 @@ struct RowSink;
 template <class T>
 struct RowSink<Sink::kStore, Access::kVector, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
-      : y(row_address(p.y, index)) {}
+      : y(row_address(p.y, p.y_upper, index)) {}
   __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
                                       int count) const {
     if (count > 0) ptx::st_global_v4(y + vector * kVectorBytes, T::pack(z));
@@ -337,7 +353,7 @@ struct RowSink<Sink::kStore, Access::kVector, T> {
 template <class T>
 struct RowSink<Sink::kStore, Access::kAny, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
-      : y(row_address(p.y, index)), least(p.y_align) {}
+      : y(row_address(p.y, p.y_upper, index)), least(p.y_align) {}
   __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
                                       int count) const {
     store_any_values<T>(z, y, vector, count, least, false);
@@ -350,7 +366,7 @@ struct RowSink<Sink::kStore, Access::kAny, T> {
 template <class T>
 struct RowSink<Sink::kStatic, Access::kVector, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
-      : codes(row_address(p.quant.codes, index)) {}
+      : codes(row_address(p.quant.codes, p.quant.codes_upper, index)) {}
   char* const codes;
 };
 
@@ -368,8 +384,10 @@ struct RowSink<Sink::kQuant, kAccess, T> : RowSink<Sink::kStore, kAccess, T> {
 // The statistics, by the row's first thread.
 __device__ __forceinline__ void store_statistics(const NormParams& p, const RowIndex& index,
                                                  float mean, float rstd) {
-  if (p.rstd.data != nullptr) *reinterpret_cast<float*>(row_address(p.rstd, index)) = rstd;
-  if (p.mean.data != nullptr) *reinterpret_cast<float*>(row_address(p.mean, index)) = mean;
+  if (p.rstd.data != nullptr)
+    *reinterpret_cast<float*>(row_address(p.rstd, p.rstd_upper, index)) = rstd;
+  if (p.mean.data != nullptr)
+    *reinterpret_cast<float*>(row_address(p.mean, p.mean_upper, index)) = mean;
 }
 
 }  // namespace fastnorm::cuda

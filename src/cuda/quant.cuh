@@ -89,8 +89,8 @@ struct QuantRow {
       : p(params), q(params.quant), number(row_number) {}
 
   // Worked out where it is used: kept, it would cost registers beside the row.
-  __device__ __forceinline__ char* address_in(const RowRef& tensor) const {
-    return row_address(tensor, row_index(p, number));
+  __device__ __forceinline__ char* address_in(const RowRef& tensor, const RowStrides& upper) const {
+    return row_address(tensor, upper, row_index(p, number, p.bits_again));
   }
 
   // The bits of a scale, in its type, and the factor that codes are made with.
@@ -129,10 +129,10 @@ struct QuantRow {
 
   __device__ __forceinline__ void put_scale(int64_t index, uint32_t bits) const {
     if (q.scale_type == ScaleType::kF32) {
-      ptx::st_global_u32(address_in(q.scale) + index * q.scale_step, bits);
+      ptx::st_global_u32(address_in(q.scale, q.scale_upper) + index * q.scale_step, bits);
     } else {
       ptx::st_global_u8(q.swizzled ? q.scale.data + swizzled(number, index)
-                                   : address_in(q.scale) + index * q.scale_step,
+                                   : address_in(q.scale, q.scale_upper) + index * q.scale_step,
                         bits);
     }
   }
@@ -150,7 +150,8 @@ struct QuantRow {
     uint32_t words[2];
     make_codes(q.code_type, w, words);
     const bool pairs = q.code_type == CodeType::kE2M1;
-    char* const address = address_in(q.codes) + vector * (pairs ? kPerVector / 2 : kPerVector);
+    char* const address =
+        address_in(q.codes, q.codes_upper) + vector * (pairs ? kPerVector / 2 : kPerVector);
     if (kWhole || (q.codes_aligned && count >= kPerVector)) {
       if constexpr (kPerVector == 8) {
         if (pairs) {

@@ -34,20 +34,23 @@ struct RowTile {
 // Which rows and vectors are this thread's.
 template <class Tile>
 struct Place {
-  // `block`: number of the thread block among the call's.
+  // `block_number`: of the thread block among the call's. What is the same for a block's threads is written so that the compiler sees it.
   __device__ __forceinline__ explicit Place(uint32_t block_number) {
-    lane = threadIdx.x % Tile::kLanes;
-    warp = Tile::kThreads > 32 ? static_cast<int>(threadIdx.x) / 32 : 0;
+    lane = static_cast<int>(threadIdx.x % Tile::kLanes);
+    warp = Tile::kThreads > 32 ? static_cast<int>(threadIdx.x / 32) : 0;
     block = Tile::kBlocks > 1 ? static_cast<int>(ptx::cluster_block_rank()) : 0;
-    first = (warp * Tile::kBlocks + block) * Tile::kLanes + lane;
-    row = block_number / Tile::kBlocks * Tile::kRows + threadIdx.x / Tile::kThreads;
+    first = Tile::kBlocks > 1
+                ? (warp * Tile::kBlocks + block) * Tile::kLanes + lane
+                : static_cast<int>(Tile::kRows > 1 ? threadIdx.x % Tile::kThreads : threadIdx.x);
+    row = block_number / Tile::kBlocks * Tile::kRows;
+    if constexpr (Tile::kRows > 1) row += threadIdx.x / Tile::kThreads;
   }
   // Number of the row's vector that register v holds.
   __device__ __forceinline__ int vector(int v) const { return first + v * Tile::kStride; }
   __device__ __forceinline__ bool leads_row() const { return first == 0; }
 
-  // The row once more, read anew: keeping its number and digits across a reduction would cost registers. (Grids of several calls
-  // have tiles of several rows.)
+  // The row once more, read anew: keeping its number and digits across a reduction would cost registers. In grids of one call, and
+  // for tiles of one row.
   __device__ __forceinline__ uint32_t row_again() const {
     if constexpr (Tile::kRows > 1) return row;
     return ptx::block_index() / Tile::kBlocks;
@@ -223,30 +226,27 @@ struct RowIndex {
 };
 
 __device__ __forceinline__ uint32_t quotient(uint32_t row, const Divisor& d) {
-  return __umulhi(row, d.multiplier) >> d.shift;
+  const uint32_t t = __umulhi(row, d.multiplier);
+  return (t + ((row - t) >> 1)) >> d.shift;
 }
 
-__device__ __forceinline__ RowIndex row_index(const NormParams& p, uint32_t row) {
-  RowIndex index = {p.outer_rank == 1, {row, 0, 0}};
+// kMost: indices that there may be. Where there are two at most, the products of the third are gone.
+template <int kMost = 3>
+__device__ __forceinline__ RowIndex row_index(const NormParams& p, uint32_t row, uint32_t bits) {
+  RowIndex index = {(bits & kSingleIndex) != 0, {row, 0, 0}};
   if (index.single) return index;
-  uint32_t upper, top = 0;
-  if (p.wide_rows) {
-    upper = row / p.outer[0].value;
-    if (p.outer_rank == 3) top = upper / p.outer[1].value;
-  } else {
-    upper = quotient(row, p.outer[0]);
-    if (p.outer_rank == 3) top = quotient(upper, p.outer[1]);
-  }
+  const uint32_t upper = quotient(row, p.outer[0]);
+  const uint32_t top = kMost > 2 && (bits & kThreeIndices) != 0 ? quotient(upper, p.outer[1]) : 0;
   index.digit[0] = row - upper * p.outer[0].value;
   index.digit[1] = upper - top * p.outer[1].value;
   index.digit[2] = top;
   return index;
 }
 
-__device__ __forceinline__ char* row_address(const RowRef& tensor, const RowIndex& index) {
-  char* address = tensor.data + index.digit[0] * tensor.stride[0];
-  if (!index.single)
-    address += index.digit[1] * tensor.stride[1] + index.digit[2] * tensor.stride[2];
+__device__ __forceinline__ char* row_address(const RowRef& tensor, const RowStrides& upper,
+                                             const RowIndex& index) {
+  char* address = tensor.data + index.digit[0] * tensor.stride;
+  if (!index.single) address += index.digit[1] * upper.stride[0] + index.digit[2] * upper.stride[1];
   return address;
 }
 

@@ -41,9 +41,9 @@ class SimtDevice final : public Device {
     static const std::span<const NormKernel> kernels[] = {norm_kernels<kSimt, Dtype::kF32>(),
                                                           norm_kernels<kSimt, Dtype::kF16>(),
                                                           norm_kernels<kSimt, Dtype::kBF16>()};
-    static const std::span<const NormManyKernel> many_kernels[] = {
-        norm_many_kernels<kSimt, Dtype::kF32>(), norm_many_kernels<kSimt, Dtype::kF16>(),
-        norm_many_kernels<kSimt, Dtype::kBF16>()};
+    static const std::span<const NormPairKernel> pair_kernels[] = {
+        norm_pair_kernels<kSimt, Dtype::kF32>(), norm_pair_kernels<kSimt, Dtype::kF16>(),
+        norm_pair_kernels<kSimt, Dtype::kBF16>()};
     const NormPlan& plan = *calls.front().plan;
     const auto start = [&](uint64_t blocks, auto kernel, const auto& params) {
       if (kernel == nullptr) fault("an entry without a kernel");
@@ -55,10 +55,8 @@ class SimtDevice final : public Device {
       start(plan.blocks, kernel_at(kernels, plan.index), make_params(*calls[0].desc, plan));
       return;
     }
-    NormManyParams params;
-    uint64_t blocks;
-    make_many_params(calls, &params, &blocks);
-    start(blocks, kernel_at(many_kernels, plan.index), params);
+    start(plan.blocks + calls[1].plan->blocks, kernel_at(pair_kernels, plan.index),
+          make_pair_params(calls[0], calls[1]));
   }
 
   const Order order_;

@@ -480,13 +480,17 @@ TEST(CpuPlan, RangesAndStores) {
 TEST(Divisor, EqualsDivision) {
   Random random(5);
   for (int trial = 0; trial < 200000; ++trial) {
-    const auto value = static_cast<uint32_t>(2 + random.below(trial % 3 == 0 ? 0x7ffffffd : 5000));
+    const uint32_t power = uint32_t{1} << (1 + random.below(31));
+    const auto value = trial % 3 == 0 ? static_cast<uint32_t>(2 + random.below(0xfffffffe))
+                       : trial % 3 == 1
+                           ? static_cast<uint32_t>(2 + random.below(5000))
+                           : std::max(2u, power + static_cast<uint32_t>(random.below(3)) - 1);
     const cuda::Divisor d = cuda::make_divisor(value);
-    const auto near = static_cast<uint32_t>(random.below(0x7fffffff / value + 1)) * value;
-    for (const uint32_t row : {uint32_t{0}, near, near == 0 ? 0 : near - 1, uint32_t{0x7fffffff},
-                               static_cast<uint32_t>(random.below(0x80000000))}) {
-      const auto quotient = static_cast<uint32_t>(uint64_t{row} * d.multiplier >> 32) >> d.shift;
-      ASSERT_EQ(quotient, row / value) << row << " / " << value;
+    const auto near = static_cast<uint32_t>(random.below(0xffffffff / value + 1)) * value;
+    for (const uint32_t row : {uint32_t{0}, near, near == 0 ? 0 : near - 1, uint32_t{0xffffffff},
+                               static_cast<uint32_t>(random.below(uint64_t{1} << 32))}) {
+      const auto t = static_cast<uint32_t>(uint64_t{row} * d.multiplier >> 32);
+      ASSERT_EQ((t + ((row - t) >> 1)) >> d.shift, row / value) << row << " / " << value;
     }
   }
 }

@@ -23,6 +23,41 @@ __device__ __forceinline__ uint4 ld_global_cs_v4(const void* address) {
   return v;
 }
 
+// The address, known only when all volatile accesses before have been issued: loads from it that are not volatile stay behind them.
+__device__ __forceinline__ const char* after_volatile(const char* address) {
+  asm volatile("" : "+l"(address));
+  return address;
+}
+
+// The same into v where `wanted`, without a branch; else v stays.
+__device__ __forceinline__ void ld_global_v4_if(uint4& v, const void* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %5, 0;\n"
+      "@wanted ld.global.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+      "}"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
+__device__ __forceinline__ void ld_global_cs_v4_if(uint4& v, const void* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %5, 0;\n"
+      "@wanted ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+      "}"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
+// A parameter in a register: it is not read again, in part or whole, where it is used.
+__device__ __forceinline__ uint32_t in_register(uint32_t parameter) {
+  asm volatile("" : "+r"(parameter));
+  return parameter;
+}
+
 // What no one writes while the kernel runs. Not volatile: the compiler may move these among other accesses, to hide their latency.
 __device__ __forceinline__ uint4 ld_global_constant_v4(const void* address) {
   uint4 v;

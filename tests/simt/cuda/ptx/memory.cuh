@@ -24,6 +24,14 @@ inline void store(void* address, Word word) {
 
 inline uint4 ld_global_v4(const void* address) { return load<uint4>(address); }
 inline uint4 ld_global_cs_v4(const void* address) { return load<uint4>(address); }
+inline void ld_global_v4_if(uint4& v, const void* address, bool wanted) {
+  if (wanted) v = load<uint4>(address);
+}
+inline void ld_global_cs_v4_if(uint4& v, const void* address, bool wanted) {
+  ld_global_v4_if(v, address, wanted);
+}
+inline const char* after_volatile(const char* address) { return address; }
+inline uint32_t in_register(uint32_t parameter) { return parameter; }
 inline uint4 ld_global_constant_v4(const void* address) { return load<uint4>(address); }
 inline uint2 ld_global_constant_v2(const void* address) { return load<uint2>(address); }
 inline uint2 ld_global_v2(const void* address) { return load<uint2>(address); }
