@@ -124,6 +124,12 @@ def check_text(cases, files, texts):
     cases.check("files were looked at", len(files) > 20)
 
 
+def check_tables(cases):
+    """What a page says was measured is what bench/results holds."""
+    result = subprocess.run([sys.executable, ROOT / "bench" / "tables.py", "--check"], capture_output=True, text=True)
+    cases.check("tables of measurements", result.returncode == 0, result.stdout + result.stderr)
+
+
 def main():
     cases = Cases()
     files = project_files()
@@ -132,6 +138,7 @@ def main():
     check_scripts(cases, files, texts)
     check_arrows(cases, files, texts)
     check_text(cases, files, texts)
+    check_tables(cases)
     cases.finish()
 
 

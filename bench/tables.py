@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""The README's tables of GPU measurements, from bench/results: what stands between
+"<!-- bench/tables.py NAME -->" and "<!-- end -->" is written anew, or with --check compared."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+
+
+def load(name):
+    """Results of bf16 by (op, rows, n)."""
+    results = json.loads((RESULTS / f"h200_{name}.json").read_text())["results"]
+    return {(r["op"], r["rows"], r["n"]): r for r in results if r["dtype"] == "bf16" and "us" in r}
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def ratio(r):
+    return f"{r['us']:.1f} us, {r['ratio']:.3f}"
+
+
+def large():
+    found = load("large")
+    columns = sorted(n for op, rows, n in found if op == "rms" and rows == 4096)
+    return table(["n", "RMSNorm", "fused add + RMSNorm", "LayerNorm"],
+                 [[str(n)] + [ratio(found[op, 4096, n]) for op in ("rms", "add", "layer")] for n in columns])
+
+
+def decode():
+    # Both columns of one file: the same run, the same buffers.
+    found = load("pdl")
+
+    def cell(r):
+        return f"{r['us']:.2f} us, {r['us'] - r['ceiling_us']:+.2f}; {r['pdl_us']:.2f}"
+
+    shapes = [(1, 4096), (1, 16384), (16, 4096), (64, 7168), (128, 8192), (128, 16384)]
+    return table(["rows x n", "RMSNorm", "fused add + RMSNorm", "LayerNorm"],
+                 [[f"{m} x {n}"] + [cell(found[op, m, n]) for op in ("rms", "add", "layer")] for m, n in shapes])
+
+
+def codes():
+    found = load("codes")
+    names = {"rms_fp8": "RMSNorm, e4m3 by a given scale", "add_fp8": "fused add, the same",
+             "layer_fp8": "LayerNorm, the same", "rms_row_fp8": "RMSNorm, a scale a row",
+             "add_row_fp8": "fused add, a scale a row", "rms_block_fp8": "RMSNorm, a scale for 128 columns",
+             "rms_mxfp8": "RMSNorm, MXFP8", "rms_nvfp4": "RMSNorm, NVFP4"}
+    columns = [1024, 4096, 8192, 16384, 32768]
+    return table(["codes", *map(str, columns)],
+                 [[name] + [ratio(found[op, 4096, n]) for n in columns] for op, name in names.items()])
+
+
+def heads():
+    found = load("heads")
+    shapes = sorted((rows, n) for _, rows, n in found)
+    return table(["tokens x head", "query and key heads"],
+                 [[f"{rows} x {n}", ratio(found["qk", rows, n])] for rows, n in shapes])
+
+
+def short():
+    found = load("other")
+    ops = ("rms", "add", "layer")
+    shapes = sorted((n, rows) for op, rows, n in found if op == "rms" and n <= 512)
+    return table(["rows x n", "RMSNorm", "fused add + RMSNorm", "LayerNorm"],
+                 [[f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ops] for n, rows in shapes])
+
+
+TABLES = {f.__name__: f for f in (large, decode, codes, heads, short)}
+
+
+def renewed(text):
+    for name, make in TABLES.items():
+        begin = f"<!-- bench/tables.py {name} -->\n"
+        if begin not in text:
+            continue
+        head, rest = text.split(begin, 1)
+        tail = rest[rest.index("<!-- end -->"):]
+        text = head + begin + "\n".join(make()) + "\n" + tail
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 where a file would change")
+    options = parser.parse_args()
+    stale = []
+    for path in (ROOT / "README.md", ROOT / "bench" / "README.md"):
+        old = path.read_text()
+        new = renewed(old)
+        if new != old:
+            stale.append(path.relative_to(ROOT))
+            if not options.check:
+                path.write_text(new)
+    for path in stale:
+        print(f"{path}: {'tables are not those of bench/results' if options.check else 'written'}")
+    sys.exit(1 if stale and options.check else 0)
+
+
+if __name__ == "__main__":
+    main()
