@@ -19,6 +19,7 @@ constexpr char kHelp[] =
     "  --isa NAME               only this CPU instruction set\n"
     "  --filter SUBSTRING       only kernels whose name contains it; ^TEXT: begins with TEXT\n"
     "  --reduced                fewer sizes and rows, for sanitizers and emulators\n"
+    "  --every N                only every N-th case of each kernel, the first always\n"
     "  --threads N              threads that compute what is expected (default: all processors)\n";
 
 [[noreturn]] void stop(const char* message, const char* value) {
@@ -48,19 +49,18 @@ void set_device(const char* text, Options* options) {
 }  // namespace
 
 Options parse_options(int argc, char** argv) {
-  static const option kOptions[] = {{"device", required_argument, nullptr, 'd'},
-                                    {"isa", required_argument, nullptr, 'i'},
-                                    {"filter", required_argument, nullptr, 'f'},
-                                    {"reduced", no_argument, nullptr, 'r'},
-                                    {"threads", required_argument, nullptr, 't'},
-                                    {"help", no_argument, nullptr, 'h'},
-                                    {nullptr, 0, nullptr, 0}};
+  static const option kOptions[] = {
+      {"device", required_argument, nullptr, 'd'}, {"isa", required_argument, nullptr, 'i'},
+      {"filter", required_argument, nullptr, 'f'}, {"reduced", no_argument, nullptr, 'r'},
+      {"every", required_argument, nullptr, 'e'},  {"threads", required_argument, nullptr, 't'},
+      {"help", no_argument, nullptr, 'h'},         {nullptr, 0, nullptr, 0}};
   Options options;
   for (int c; (c = getopt_long(argc, argv, "h", kOptions, nullptr)) != -1;) {
     if (c == 'd') set_device(optarg, &options);
     if (c == 'i') options.isa = optarg;
     if (c == 'f') options.filter = optarg;
     if (c == 'r') options.reduced = true;
+    if (c == 'e') options.every = number(optarg, 1, "every must be at least 1, not ");
     if (c == 't') options.threads = number(optarg, 1, "threads must be at least 1, not ");
     if (c == '?') stop("see the options", "");
     if (c == 'h') {

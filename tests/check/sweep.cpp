@@ -27,11 +27,12 @@ class KernelSweep {
   // Number of cases that ran.
   int64_t run() {
     std::vector<PlacedCase> batch;
+    int number = 0;  // of cases that the kernel serves
     for (const Case& what :
          make_cases(entry_, target_.cuda, options_.reduced, ref::hash(7, index_))) {
       const int64_t begin = batch.empty() ? 0 : batch.back().end;
       PlacedCase placed = place(what, begin);
-      if (!serves(placed)) continue;
+      if (!serves(placed) || number++ % options_.every != 0) continue;
       if (begin > 0 && placed.end > kBatchBytes) {
         run_batch(std::move(batch));
         batch.clear();
