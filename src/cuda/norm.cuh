@@ -594,10 +594,16 @@ __global__ void __launch_bounds__(Tile::kBlockThreads,
   }
 }
 
+// Registers of a pair's kernel beyond those of its calls alone.
+template <class Slots, class Tile>
+inline constexpr int kPairRegisters = Tile::kVectors >= 3                                  ? 16
+                                      : Slots::kStat == Stat::kLayer&& Tile::kVectors == 1 ? 8
+                                                                                           : 0;
+
 template <class Arch, class Slots, class Tile>
 __global__ void __launch_bounds__(
     Tile::kBlockThreads,
-    blocks_per_multiprocessor<Arch, Slots, Tile, Tile::kVectors >= 3 ? 16 : 0>())
+    blocks_per_multiprocessor<Arch, Slots, Tile, kPairRegisters<Slots, Tile>>())
     norm_pair_kernel(const __grid_constant__ NormPairParams pair) {
   // Both at addresses that are known: reading parameters at one that is not costs each of them.
   const uint32_t block = blockIdx.x;

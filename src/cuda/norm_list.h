@@ -71,7 +71,7 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{128, 2, 4}, kAll},
     {{128, 2, 8}, kAll},
     {{256, 2, 4}, kRms},
-    {{256, 3, 2}, kAdd},
+    {{256, 3, 2}, kAdd | kLayer},
     {{256, 4, 2}, kAdd | kLayer},
     {{256, 2, 8}, kAll},
     // .. and long ones.
