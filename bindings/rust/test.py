@@ -3,7 +3,7 @@
 faults that a preloaded stub brings about, libraries that must be refused, and the README's example as a user
 would build it.
 
-Needs cargo; clippy and rustfmt where they are there. Everything that is built goes below --work. The last
+Needs cargo; clippy, rustfmt and a nightly Miri where they are there. Everything that is built goes below --work. The last
 line is the count.
 """
 
@@ -130,6 +130,16 @@ def count_tests(s, name, code, text):
 def run_tests(s):
     code, text = s.run(["cargo", "test", "--locked", "--workspace", "--no-fail-fast"])
     count_tests(s, "cargo test", code, text)
+
+
+def check_miri(s):
+    """What the crates do before and after they call the library, under Miri: it calls no foreign functions."""
+    if version_of(["cargo", "+nightly", "miri", "--version"]) is None:
+        s.cases.skip("miri", "not installed; `rustup component add --toolchain nightly miri rust-src` brings it to a nightly toolchain")
+        return
+    code, text = s.run(["cargo", "+nightly", "miri", "test", "--locked", "--workspace", "--lib"],
+                       CARGO_TARGET_DIR=str(s.work / "miri"))
+    count_tests(s, "miri", code, text)
 
 
 def artifacts(s):
@@ -287,6 +297,7 @@ def main():
     check_format(s)
     if s.check("the crates' dependencies", ["cargo", "fetch", "--locked"]) is not None:
         run_tests(s)
+        check_miri(s)
         library, programs = artifacts(s)
         if s.cases.check("the crate and its tests are built", library and {"preload", "device"} <= set(programs)):
             check_compile_fail(s, library)

@@ -160,12 +160,11 @@ small_floats! {
 impl F8E4M3 {
     /// The same number in single precision.
     pub fn to_f32(self) -> f32 {
-        let (exponent, mantissa) = (i32::from(self.0 >> 3 & 15), f32::from(self.0 & 7));
-        let magnitude = match (exponent, self.0 & 7) {
+        let (exponent, mantissa) = (u32::from(self.0 >> 3 & 15), u32::from(self.0 & 7));
+        let magnitude = match (exponent, mantissa) {
             (15, 7) => f32::NAN,
-            (0, _) => mantissa / 8.0 * f32::exp2(-6.0),
-            #[allow(clippy::cast_precision_loss)] // -6 to 8
-            _ => (1.0 + mantissa / 8.0) * f32::exp2((exponent - 7) as f32),
+            (0, _) => f32::from(self.0 & 7) * f32::from_bits((127 - 9) << 23), // multiples of 2^-9
+            _ => f32::from_bits((exponent + 127 - 7) << 23 | mantissa << 20),
         };
         if self.0 & 0x80 == 0 {
             magnitude
@@ -213,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[allow(clippy::float_cmp)]
+    #[allow(clippy::float_cmp, clippy::cast_precision_loss)]
     fn small_floats_by_their_definition() {
         let e4m3 = |bits| F8E4M3::from_bits(bits).to_f32();
         assert_eq!(
@@ -225,6 +224,10 @@ mod tests {
             [1.0, 1.125, 448.0, -448.0]
         );
         assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan());
+        for bits in 0..0x7eu8 {
+            let step = 1.0 / 512.0 * (1u32 << (bits >> 3).saturating_sub(1)) as f32;
+            assert_eq!(e4m3(bits + 1) - e4m3(bits), step, "after {bits:#x}");
+        }
         let e5m2 = |bits| F8E5M2::from_bits(bits).to_f32();
         assert_eq!(
             [e5m2(0x3c), e5m2(0x7b), e5m2(0xfc)],
@@ -232,8 +235,13 @@ mod tests {
         );
         let e8m0 = |bits| F8E8M0::from_bits(bits).to_f32();
         assert_eq!(
-            [e8m0(0), e8m0(1), e8m0(127), e8m0(254)].map(f32::log2),
-            [-127.0, -126.0, 0.0, 127.0]
+            [e8m0(0), e8m0(1), e8m0(127), e8m0(254)],
+            [
+                f32::MIN_POSITIVE / 2.0,
+                f32::MIN_POSITIVE,
+                1.0,
+                (1u128 << 127) as f32
+            ]
         );
         assert!(e8m0(255).is_nan());
         assert_eq!(F4x2E2M1::from_bits(0xf1).to_f32(), [0.5, -6.0]);

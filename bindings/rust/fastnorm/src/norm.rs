@@ -767,4 +767,47 @@ mod tests {
         ];
         assert_eq!(layouts.map(ScaleLayout::raw), [0, 1, 2]);
     }
+
+    /// What the library would read through the addresses that it gets: each part's own tensors and shapes, few parts
+    /// and many.
+    #[test]
+    #[allow(clippy::float_cmp, clippy::cast_precision_loss)]
+    fn parts_as_the_library_reads_them() {
+        for count in [0, 1, PARTS, PARTS + 3] {
+            let inputs: Vec<Vec<f32>> = (1..=count).map(|n| vec![0.0; 4 * n]).collect();
+            let mut outputs = inputs.clone();
+            let mut norms: Vec<Norm<'_>> = inputs
+                .iter()
+                .zip(&mut outputs)
+                .map(|(x, y)| {
+                    let shape = [4, x.len() / 4];
+                    Norm::rms(1e-6)
+                        .x(Tensor::new(x, &shape).unwrap())
+                        .y(TensorMut::new(y, &shape).unwrap())
+                })
+                .collect();
+            // Twice: linking once more is no other thing.
+            for _ in 0..2 {
+                with_parts(&mut norms, |parts, length| {
+                    assert_eq!(usize::try_from(length).unwrap(), count);
+                    for (i, input) in inputs.iter().enumerate() {
+                        // SAFETY: `length` parts were linked for this call; the tensors they name are alive.
+                        let (x, y, extent) = unsafe {
+                            let args = &**parts.add(i);
+                            ((*args.x).data, (*args.y).data, *(*args.x).shape.add(1))
+                        };
+                        assert_eq!(x.cast_const().cast::<f32>(), input.as_ptr());
+                        assert_eq!(extent, i64::try_from(i + 1).unwrap());
+                        // SAFETY: the output of this part, borrowed by it alone.
+                        unsafe { y.cast::<f32>().write((i + 1) as f32) };
+                    }
+                });
+            }
+            drop(norms);
+            assert!(outputs
+                .iter()
+                .enumerate()
+                .all(|(i, y)| y[0] == (i + 1) as f32));
+        }
+    }
 }
