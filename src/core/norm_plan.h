@@ -19,6 +19,11 @@ struct ArchSpec {
       max_cluster_blocks;  // blocks of a cluster that every such GPU can schedule; 1 = no clusters
   int32_t
       decode_rows;  // up to this many rows, latency rules and a row may be spread over a cluster
+  int32_t
+      latency_rows;  // up to this many, the ladder of few rows rules: the blocks of all are resident at once
+  int32_t
+      latency_rows_short;  // the same where no more than the next number of bytes is moved; but not for RMS alone
+  int64_t latency_bytes_moved;
   int64_t
       wide_row_bytes_moved;  // from this many bytes moved, rows of 65 to 128 vectors take 64 threads
   int64_t

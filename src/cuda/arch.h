@@ -11,12 +11,17 @@ inline constexpr int kRegistersPerMultiprocessor = 65536;
 // Loads that bypass L1 win for RMS up to 17 MB moved (34 MB with a residual, up to 3.5 %) and lose 3 to 7 % from 64 MB; LAYER never
 // gains. Rows of 65 to 128 vectors are faster with 64 threads from 64 MB. Prefetching into L2 gains 3 to 8 % of long rows and costs
 // the next reader of y a little (1.5 us at 67 MB): it pays from about 100 MB written, for LAYER, which gains 9 % at 67 MB, from 40.
-// 3 MB ahead is best: from 8 MB on lines are evicted before they are used.
+// 3 MB ahead is best: from 8 MB on lines are evicted before they are used. The ladder of few rows wins up to 512 rows (add 512 x 5120:
+// 6.6 us for 7.6, LAYER 512 x 4096: 4.3 for 4.6), and up to 1024 where little is moved (LAYER 1024 x 2048, 8 MB: 3.95 for 4.42;
+// 1024 x 4096, 17 MB: 7.3 for 6.6).
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks) {
   return {.name = name,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
           .decode_rows = 128,
+          .latency_rows = 512,
+          .latency_rows_short = 1024,
+          .latency_bytes_moved = 12 << 20,
           .wide_row_bytes_moved = 60 << 20,
           .stream_bytes_plain = 18 << 20,
           .stream_bytes_add = 36 << 20,
