@@ -20,8 +20,8 @@ enum class Affine : uint8_t {
 // magnitude, and y where it is wanted.
 enum class Sink : uint8_t { kStore, kStatic, kQuant };
 // How rows are reached. kVector: every row of every tensor begins on a 16-byte boundary and is whole 16-byte vectors, and the
-// residual has x's dtype. kAny: anything else.
-enum class Access : uint8_t { kVector, kAny };
+// residual has x's dtype. kUneven: rows of any length that begin anywhere, of tensors that all have x's dtype. kAny: anything else.
+enum class Access : uint8_t { kVector, kUneven, kAny };
 
 struct NormKey {
   Dtype dtype = Dtype::kF32;
@@ -76,7 +76,9 @@ constexpr const char* name_of(Affine a) { return a == Affine::kOnce ? "once" : "
 constexpr const char* name_of(Sink s) {
   return s == Sink::kStore ? "store" : s == Sink::kStatic ? "static" : "quant";
 }
-constexpr const char* name_of(Access a) { return a == Access::kVector ? "vector" : "any"; }
+constexpr const char* name_of(Access a) {
+  return a == Access::kVector ? "vector" : a == Access::kUneven ? "uneven" : "any";
+}
 
 // The entry of a key and a tile, with its name.
 constexpr NormEntry make_entry(NormKey key, Tile tile) {

@@ -103,6 +103,24 @@ Tile stream_tile(int32_t max_blocks) {
   return {256, 0, static_cast<int8_t>(max_blocks < kLongRowBlocks ? 1 : kLongRowBlocks)};
 }
 
+// Rows that are no whole vectors, on the kernels that look at a row's address once. They predicate every vector, so a tile serves
+// all rows up to its size. LAYER has no registers for {512, 8}.
+constexpr struct {
+  int32_t vectors;
+  Tile tile;
+} kUnevenTiles[] = {{8, {4, 2, 1}},      {16, {16, 1, 1}},   {32, {32, 1, 1}},
+                    {128, {32, 4, 1}},   {512, {128, 4, 1}}, {1024, {256, 4, 1}},
+                    {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
+
+int64_t most_uneven_vectors(Stat stat) { return stat == Stat::kRms ? 4096 : 2048; }
+
+Tile uneven_tile(int64_t vectors) {
+  for (const auto& t : kUnevenTiles) {
+    if (vectors <= t.vectors) return t.tile;
+  }
+  return {};
+}
+
 // The general kernels predicate every vector, so a tile serves all rows up to its size and a handful is enough.
 Tile any_access_tile(int64_t vectors, NormKey key, int32_t max_blocks) {
   constexpr struct {
@@ -235,7 +253,10 @@ bool codes_aligned(const NormDesc& d) {
 namespace {
 
 // True if a kernel of this key computes what `desc` asks for: the same, or a more general one.
-bool serves(NormKey have, NormKey need) {
+bool serves(NormKey have, const NormDesc& desc, const DeviceFacts& facts) {
+  const NormKey need = norm_key(desc, facts);
+  // Among the kernels that store y, those for whole vectors alone take any column beside the most general.
+  if (have.access == Access::kUneven && !plain_columns(desc)) return false;
   return have.dtype == need.dtype && have.source == need.source && have.stat == need.stat &&
          (have.sink == need.sink || (have.sink == Sink::kQuant && need.sink == Sink::kStatic)) &&
          have.affine >= need.affine && have.access >= need.access;
@@ -258,7 +279,11 @@ NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
   const bool general_sink =
       d.quant.any() && (facts.device_type == FASTNORM_DEVICE_CPU || !codes_aligned(d) ||
                         !plain_columns(d) || row_vectors(d) > 4096);
-  if (general_sink || !once || !same_dtypes || too_long || widest_access(bits, 16) < 16) {
+  const bool uneven = widest_access(bits, 16) < 16;
+  if (uneven && facts.device_type == FASTNORM_DEVICE_CUDA && !d.quant.any() && once &&
+      same_dtypes && plain_columns(d) && row_vectors(d) <= most_uneven_vectors(key.stat)) {
+    key.access = Access::kUneven;
+  } else if (general_sink || !once || !same_dtypes || too_long || uneven) {
     key.affine = Affine::kAny;
     key.access = Access::kAny;
   } else if (d.quant.scheme == FASTNORM_QUANT_PER_TENSOR && !d.y && d.quant.amax == nullptr) {
@@ -282,6 +307,7 @@ Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_
   const int32_t max_blocks = std::min(arch.max_cluster_blocks, facts.max_cluster_blocks);
   const int64_t vectors = row_vectors(d);
   if (key.access == Access::kAny) return any_access_tile(vectors, key, max_blocks);
+  if (key.access == Access::kUneven) return uneven_tile(vectors);
   if (vectors > 4096)
     return tile_of(vectors, 512,
                    kLongRowBlocks);  // norm_key() asks for kAny where this does not hold
@@ -337,8 +363,7 @@ fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& fac
   const NormEntry& entry = table[static_cast<size_t>(index)];
   const Tile tile = entry.tile;
   const int64_t vectors = row_vectors(desc);
-  FASTNORM_REQUIRE(desc.rows > 0 && serves(entry.key, norm_key(desc, facts)),
-                   FASTNORM_ERROR_UNSUPPORTED,
+  FASTNORM_REQUIRE(desc.rows > 0 && serves(entry.key, desc, facts), FASTNORM_ERROR_UNSUPPORTED,
                    "kernel \"%s\" does not serve this call; nearest: \"%s\"", entry.name,
                    make_entry(norm_key(desc, facts), tile).name);
   plan_common(desc, facts, alignment_bits(desc), plan);

@@ -2,7 +2,7 @@
 //
 // Vector j of a row is elements j * kPerVector and on, wherever the row begins, so sums do not depend on alignment. Where rows are
 // whole aligned vectors a vector is one access; otherwise it is words or elements, whatever the addresses allow, and nothing past
-// the row's end is touched.
+// the row's end is touched. The general kernels look at each vector's address, the uneven ones once at each row's.
 #pragma once
 
 #include "core/norm_key.h"
@@ -148,6 +148,153 @@ __device__ __forceinline__ void store_any_values(const float (&f)[T::kPerVector]
   store_any<T::kBytes>(row + vector * kVectorBytes, T::pack(f), count, least);
 }
 
+// ---- Rows at any address, a thread's share at once: Access::kUneven.
+//
+// What an address allows is looked at once for all vectors that a thread has of a row, by a branch that is the same for the row's
+// threads. Loads leave what they bring as it comes, so that nothing waits inside the branch; it is put together when every load of
+// the row was issued. A row has one vector that may be short, its last: it is reached by elements in one place, by whoever has it.
+
+// A vector as it was loaded.
+struct RawVector {
+  uint4 words;
+  uint32_t
+      last;  // loaded by 2 bytes: the last element; `words` are then the first one, and the three words between
+};
+
+// By words: of structs, the compiler would make an array in memory.
+__device__ __forceinline__ uint4 selected(bool first, const uint4& a, const uint4& b) {
+  return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
+}
+
+__device__ __forceinline__ bool by_halves(const char* row) {
+  return reinterpret_cast<uintptr_t>(row) % 4 != 0;
+}
+
+__device__ __forceinline__ uint4 joined(const RawVector& raw) {
+  const uint4& w = raw.words;
+  return make_uint4(w.x | w.y << 16, w.y >> 16 | w.z << 16, w.z >> 16 | w.w << 16,
+                    w.w >> 16 | raw.last << 16);
+}
+
+template <int kBytes>
+struct AccessBytes {
+  static constexpr int kValue = kBytes;
+};
+
+// Calls fn with the widest access at a row's address, of 16, 8, 4 and 2 bytes, but not less than an element.
+template <int kElementBytes, typename Fn>
+__device__ __forceinline__ void with_access(const char* row, Fn fn) {
+  const uint32_t low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row)) % kVectorBytes;
+  if (low == 0) {
+    fn(AccessBytes<16>{});
+  } else if (low == 8) {
+    fn(AccessBytes<8>{});
+  } else if (kElementBytes == 4 || low % 4 == 0) {
+    fn(AccessBytes<4>{});
+  } else {
+    fn(AccessBytes<2>{});
+  }
+}
+
+template <int kBytes>
+__device__ __forceinline__ void load_raw_if(RawVector& raw, const char* address, bool wanted) {
+  uint4& w = raw.words;
+  if constexpr (kBytes == 16) {
+    ptx::ld_global_v4_if(w, address, wanted);
+  } else if constexpr (kBytes == 8) {
+    ptx::ld_global_v2_if(w.x, w.y, address, wanted);
+    ptx::ld_global_v2_if(w.z, w.w, address + 8, wanted);
+  } else if constexpr (kBytes == 4) {
+    ptx::ld_global_u32_if(w.x, address, wanted);
+    ptx::ld_global_u32_if(w.y, address + 4, wanted);
+    ptx::ld_global_u32_if(w.z, address + 8, wanted);
+    ptx::ld_global_u32_if(w.w, address + 12, wanted);
+  } else {
+    ptx::ld_global_u16_if(w.x, address, wanted);
+    ptx::ld_global_u32_if(w.y, address + 2, wanted);
+    ptx::ld_global_u32_if(w.z, address + 6, wanted);
+    ptx::ld_global_u32_if(w.w, address + 10, wanted);
+    ptx::ld_global_u16_if(raw.last, address + 14, wanted);
+  }
+}
+
+// The whole ones of kCount vectors of a row, from the thread's vector `first` on, which is at `address`; the others are zero.
+template <class T, class Tile, int kCount, class Reach>
+__device__ __forceinline__ void load_uneven(RawVector* raw, const char* address, int first,
+                                            const Reach& reach) {
+#pragma unroll
+  for (int v = 0; v < kCount; ++v) raw[v] = {make_uint4(0, 0, 0, 0), 0};
+  with_access<T::kBytes>(address, [&](auto bytes) {
+#pragma unroll
+    for (int v = 0; v < kCount; ++v) {
+      load_raw_if<decltype(bytes)::kValue>(raw[v], address + v * (Tile::kStride * kVectorBytes),
+                                           reach.whole(first + v));
+    }
+  });
+}
+
+// Where a row came by 2 bytes, puts its vectors together. The first use of what was loaded, there.
+template <class T, int kCount>
+__device__ __forceinline__ void join_uneven(RawVector* raw, const char* address) {
+  if (T::kBytes == 2 && by_halves(address)) {
+#pragma unroll
+    for (int v = 0; v < kCount; ++v) raw[v].words = joined(raw[v]);
+  }
+}
+
+// `count` elements, less than a vector, as load_raw_if() would have left them.
+template <int kBytes>
+__device__ __forceinline__ RawVector load_tail(const char* address, int count) {
+  constexpr int kElements = kVectorBytes / kBytes;
+  uint32_t e[kElements];
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    e[i] = 0;
+    if (i == kElements - 1) break;
+    if constexpr (kBytes == 4) {
+      ptx::ld_global_u32_if(e[i], address + i * kBytes, i < count);
+    } else {
+      ptx::ld_global_u16_if(e[i], address + i * kBytes, i < count);
+    }
+  }
+  if constexpr (kBytes == 4) {
+    return {make_uint4(e[0], e[1], e[2], e[3]), 0};
+  } else {
+    if (by_halves(address))
+      return {make_uint4(e[0], e[1] | e[2] << 16, e[3] | e[4] << 16, e[5] | e[6] << 16), 0};
+    return {make_uint4(e[0] | e[1] << 16, e[2] | e[3] << 16, e[4] | e[5] << 16, e[6]), 0};
+  }
+}
+
+// What is whole of a thread's vectors of a row, the first of them at `address`, and the elements of a short one.
+template <class T, class Tile, class Reach>
+__device__ __forceinline__ void store_uneven(char* address, const uint4 (&words)[Tile::kVectors],
+                                             const Reach& reach) {
+  constexpr int kStep = Tile::kStride * kVectorBytes;
+  with_access<T::kBytes>(address, [&](auto bytes) {
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      if (reach.whole(v)) store_whole(address + v * kStep, words[v], decltype(bytes)::kValue);
+    }
+  });
+  if (reach.has_tail()) {
+    uint4 tail = words[0];
+#pragma unroll
+    for (int v = 1; v < Tile::kVectors; ++v) {
+      tail = selected(v == reach.tail_register(), words[v], tail);
+    }
+    char* const at = address + reach.tail_register() * kStep;
+    const int count = reach.tail_count();
+#pragma unroll
+    for (int i = 0; i < T::kPerVector - 1; ++i) {
+      if (i < count) {
+        store_element<T::kBytes>(at + i * T::kBytes,
+                                 word_of(tail, i / T::kPerWord) >> i % T::kPerWord * 16);
+      }
+    }
+  }
+}
+
 // Which vectors of the row a thread has, and how many of their elements count.
 template <Access kAccess, class T, class Tile>
 struct Reach;
@@ -156,6 +303,7 @@ struct Reach;
 // do not exist read row 0 along with everybody and store nothing.
 template <class T, class Tile>
 struct Reach<Access::kVector, T, Tile> {
+  static constexpr Access kAccess = Access::kVector;
   __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
       : live(Tile::kRows == 1 || place.row < p.rows),
         last(place.vector(Tile::kVectors - 1) < p.vectors) {}
@@ -168,7 +316,36 @@ struct Reach<Access::kVector, T, Tile> {
 };
 
 template <class T, class Tile>
+struct Reach<Access::kUneven, T, Tile> {
+  static constexpr Access kAccess = Access::kUneven;
+  static constexpr int kStep = Tile::kStride * T::kPerVector;  // a power of two
+
+  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
+      : live(Tile::kRows == 1 || place.row < p.rows),
+        left(live ? static_cast<int>(p.n) - place.first * T::kPerVector : 0) {}
+  __device__ __forceinline__ int count(int v) const { return left - v * kStep; }
+  __device__ __forceinline__ bool has(int v) const { return count(v) > 0; }
+  __device__ __forceinline__ bool stores(int v) const { return has(v); }
+  __device__ __forceinline__ bool whole(int v) const { return count(v) >= T::kPerVector; }
+
+  // The row's last vector, where it is short, is one of this thread's: which, and how many elements it has.
+  __device__ __forceinline__ bool has_tail() const {
+    return left > 0 && static_cast<uint32_t>(left) % kStep - 1 < T::kPerVector - 1;
+  }
+  __device__ __forceinline__ int tail_register() const {
+    return static_cast<int>(static_cast<uint32_t>(left) / kStep);
+  }
+  __device__ __forceinline__ int tail_count() const {
+    return static_cast<int>(static_cast<uint32_t>(left) % T::kPerVector);
+  }
+
+  const bool live;
+  const int left;  // elements from this thread's first one to the row's end
+};
+
+template <class T, class Tile>
 struct Reach<Access::kAny, T, Tile> {
+  static constexpr Access kAccess = Access::kAny;
   __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
       : live(Tile::kRows == 1 || place.row < p.rows),
         left(live ? static_cast<int>(p.n) - place.first * T::kPerVector : 0) {}

@@ -114,7 +114,7 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
     p.rstd_upper = upper_strides(d.rstd);
   }
   if (plan.entry->key.sink != Sink::kStore) p.quant = quant_params(d);
-  if (plan.entry->key.access == Access::kVector) return p;
+  if (plan.entry->key.access != Access::kAny) return p;
   p.rounding = static_cast<uint8_t>(d.rounding);
   p.residual_rounding = static_cast<uint8_t>(d.residual_rounding);
   p.residual_f32 = d.residual && d.residual.dtype != d.dtype;

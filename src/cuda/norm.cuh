@@ -23,13 +23,14 @@ namespace fastnorm::cuda {
 // 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21).
 template <class Slots, class Tile>
 constexpr bool packed_row() {
-  if (Slots::kAccess != Access::kVector || Slots::kSource != Source::kPlain ||
+  if (Slots::kAccess == Access::kAny || Slots::kSource != Source::kPlain ||
       Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2 || Tile::kBlocks > 1) {
     return false;
   }
   if (Slots::kStat == Stat::kLayer) {
     return (Tile::kThreads <= 128 && (Tile::kVectors == 4 || Tile::kVectors == 5)) ||
-           (Tile::kThreads == 512 && Tile::kVectors > 4);
+           (Tile::kThreads == 512 && Tile::kVectors > 4) ||
+           (Slots::kAccess == Access::kUneven && Tile::kVectors == 4);
   }
   return Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
 }
@@ -46,6 +47,13 @@ constexpr int registers_per_thread() {
   // 128 rows of clusters of 4 are resident at once with 5 blocks a multiprocessor; with 4, some clusters find no room (5.2 us for 4.5).
   if (Tile::kThreads == 256 && Tile::kVectors == 2 && Tile::kBlocks == 4) return 48;
   if (Slots::kAccess == Access::kAny || Tile::kBlocks > 1) return 128;
+  if (Slots::kAccess == Access::kUneven) {
+    if (Tile::kVectors == 1) return 48;
+    if (Tile::kVectors == 2) return 64;
+    if (Tile::kVectors > 4) return 128;
+    if (Slots::kSource == Source::kAdd) return Slots::kStat == Stat::kRms ? 96 : 120;
+    return Slots::kStat == Stat::kRms || Tile::kThreads == 512 ? 64 : 72;
+  }
   // Short rows need all the threads that a multiprocessor holds: heads of 128, 4096 tokens, take 46.6 us with 48 registers, 43.8 with 40
   // and 40.4 with 32.
   if (Tile::kThreads <= 32 && Tile::kVectors <= 2 && Slots::kSink != Sink::kQuant) {
@@ -101,9 +109,12 @@ constexpr bool late_weights() {
   return Tile::kVectors > 5;
 }
 
-// Vectors of late weights loaded together.
-template <class Tile>
-inline constexpr int kLateGroup = Tile::kThreads >= 512 ? 1 : 2;
+// Vectors of late weights loaded together: of uneven rows several, for one branch.
+template <class Slots, class Tile>
+inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
+                                      ? (Slots::kStat == Stat::kRms ? 4 : 2)
+                                  : Tile::kThreads >= 512 ? 1
+                                                          : 2;
 
 // The values of a row in registers.
 template <class Slots, class Tile, bool kPacked = packed_row<Slots, Tile>()>
@@ -141,7 +152,7 @@ struct HeldRow<Slots, Tile, true> {
   static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
 
   __device__ __forceinline__ void set(const RowSource<Slots, Tile>& source, int v) {
-    values[v] = source.x[v];
+    values[v] = source.words(v);
   }
   __device__ __forceinline__ void round(int, const Rounding<Slots::kAffine, T>&) {}
   __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
@@ -165,13 +176,14 @@ template <class Slots, class Tile>
 struct RowState {
   using T = typename Slots::T;
   static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
-  static constexpr bool kWhole = Slots::kAccess == Access::kVector;
   // RMS seldom has a bias: it gets no registers ahead.
-  static constexpr bool kEarlyWeight = kWhole && !late_weights<Slots, Tile>();
+  static constexpr bool kEarlyWeight =
+      Slots::kAccess != Access::kAny && !late_weights<Slots, Tile>();
   static constexpr bool kEarlyBias = kEarlyWeight && Slots::kStat == Stat::kLayer;
 
   HeldRow<Slots, Tile> held;
   uint4 weight[kEarlyWeight ? kVectors : 1], bias[kEarlyBias ? kVectors : 1];
+  uint4 result[Slots::kAccess == Access::kUneven ? kVectors : 1];
   float mean = 0.0f, rstd = 0.0f;
   float tensor_scale;  // Sink::kStatic
 };
@@ -199,6 +211,8 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
   if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
     put_static<typename Slots::T>(p.quant, z, row.tensor_scale, sink, place.vector(v),
                                   reach.stores(v));
+  } else if constexpr (Slots::kAccess == Access::kUneven) {
+    row.result[v] = Slots::T::pack(z);
   } else {
     sink.put(z, static_cast<uint32_t>(place.vector(v)), kWhole ? reach.stores(v) : reach.count(v));
   }
@@ -211,14 +225,15 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
   }
 }
 
-// Second half, whole vectors, weight and bias of x's dtype or absent (RMS: no bias).
+// Second half, whole or uneven vectors, weight and bias of x's dtype or absent (RMS: no bias).
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slots, Tile>& row,
                                                const RowIndex& out, const Place<Tile>& place,
                                                const Reach& reach) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
-  constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector, kGroup = kLateGroup<Tile>;
+  constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector,
+                kGroup = kLateGroup<Slots, Tile>;
   constexpr bool kBias = Slots::kStat == Stat::kLayer;
   const Rounding<Slots::kAffine, T> rounding(p);
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
@@ -232,6 +247,16 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
     if constexpr (kBias && !State::kEarlyBias) {
       load_columns<T, Tile, kGroup>(bias, bias_type(p.bits_again), p.bias, out, first, place, reach,
                                     T::kMinusZeroWord);
+    }
+    if constexpr (Slots::kAccess == Access::kUneven && !State::kEarlyWeight) {
+      if (reach.has_tail()) {
+        load_column_tail<T, Tile, kGroup>(weight, weight_type(p.bits_again), p.weight, out, first,
+                                          place, reach);
+        if constexpr (kBias) {
+          load_column_tail<T, Tile, kGroup>(bias, bias_type(p.bits_again), p.bias, out, first,
+                                            place, reach);
+        }
+      }
     }
 #pragma unroll
     for (int v = first; v < first + kGroup && v < kVectors; ++v) {
@@ -267,6 +292,8 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
       deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
     }
   }
+  if constexpr (Slots::kAccess == Access::kUneven)
+    store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, reach);
 }
 
 // Second half, whole vectors, weight and bias of any type. What was loaded ahead is dropped: with f32 columns in registers beside it
@@ -329,13 +356,24 @@ __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, 
 // asks for it only where rows have a single index.
 template <class Slots, class Tile>
 __device__ __forceinline__ void prefetch_row(const NormParams& p, const Place<Tile>& place) {
-  if constexpr (Slots::kAccess == Access::kVector && Tile::kThreads >= 128 && Tile::kBlocks == 1) {
+  if constexpr (Slots::kAccess != Access::kAny && Tile::kThreads >= 128 && Tile::kBlocks == 1) {
     const uint32_t row = place.row + p.prefetch_rows;
     if (p.prefetch_rows != 0 && threadIdx.x == 0 && row < p.rows) {
-      const uint32_t bytes = static_cast<uint32_t>(p.vectors) * kVectorBytes;
-      ptx::prefetch_l2(p.x.data + row * p.x.stride, bytes);
-      if constexpr (Slots::kSource == Source::kAdd)
-        ptx::prefetch_l2(p.residual.data + row * p.residual.stride, bytes);
+      const auto fetch = [&](const RowRef& tensor) {
+        const char* begin = tensor.data + row * tensor.stride;
+        uint32_t bytes = static_cast<uint32_t>(p.vectors) * kVectorBytes;
+        if constexpr (Slots::kAccess == Access::kUneven) {  // what is whole and aligned of it
+          const auto ahead =
+              static_cast<uint32_t>(-reinterpret_cast<intptr_t>(begin)) % kVectorBytes;
+          const auto length = static_cast<uint32_t>(p.n) * Slots::T::kBytes;
+          if (length < ahead) return;
+          begin += ahead;
+          bytes = (length - ahead) / kVectorBytes * kVectorBytes;
+        }
+        ptx::prefetch_l2(begin, bytes);
+      };
+      fetch(p.x);
+      if constexpr (Slots::kSource == Source::kAdd) fetch(p.residual);
     }
   }
 }
@@ -355,6 +393,28 @@ __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, 
     load_columns<T, Tile, Tile::kVectors>(row.bias, bias_type(bits), p.bias, index, 0, place, reach,
                                           T::kMinusZeroWord);
   }
+}
+
+// What uneven rows need between their loads and the first use of them.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void complete_uneven(const NormParams& p, RowSource<Slots, Tile>& source,
+                                                RowState<Slots, Tile>& row, const RowIndex& index,
+                                                const Place<Tile>& place, const Reach& reach,
+                                                uint32_t bits) {
+  using T = typename Slots::T;
+  using State = RowState<Slots, Tile>;
+  if (reach.has_tail()) {
+    source.load_tails(reach);
+    if constexpr (State::kEarlyWeight) {
+      load_column_tail<T, Tile, Tile::kVectors>(row.weight, weight_type(bits), p.weight, index, 0,
+                                                place, reach);
+    }
+    if constexpr (State::kEarlyBias) {
+      load_column_tail<T, Tile, Tile::kVectors>(row.bias, bias_type(bits), p.bias, index, 0, place,
+                                                reach);
+    }
+  }
+  source.join();
 }
 
 template <class Slots, class Tile, int kMostIndices = 3>
@@ -382,7 +442,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     load_ahead(p, row, index, place, reach, bits);
     if (!kWaitsOnce && (bits & kWaitAfterColumns) != 0) ptx::grid_wait();
   }
-  const RowSource<Slots, Tile> source(p, index, place, reach, bits);
+  RowSource<Slots, Tile> source(p, index, place, reach, bits);
   if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
   // After the wait: an earlier kernel may write it.
   if constexpr (Slots::kSink == Sink::kStatic)
@@ -390,6 +450,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   prefetch_row<Slots, Tile>(p, place);
   if ((p.bits_again & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
+  if constexpr (Slots::kAccess == Access::kUneven)
+    complete_uneven(p, source, row, index, place, reach, bits);
 
   float q[kVectors], s[kPerVector];
 #pragma unroll
@@ -413,6 +475,15 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     row.held.get(s, v);
     q[v] = squares<Slots>(s, row.mean, reach.count(v), rounding);
   }
+  if constexpr (Slots::kAccess == Access::kUneven && Slots::kStat == Stat::kLayer) {
+    if (reach.has_tail()) {
+      const float tail = tail_squares<Slots, Tile>(row.held, row.mean, reach);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (v == reach.tail_register()) q[v] = tail;
+      }
+    }
+  }
   row.rstd =
       rstd_of(sum_row(fold_registers(q), scratch.fold[Slots::kSums - 1], place), p, rounding);
   row.held.renew(p, row.rstd);
@@ -426,7 +497,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   } else {
     const uint32_t mixed = kWeightF32 | kBiasF32 | (Slots::kStat == Stat::kRms ? kBiasElement : 0);
     const bool plain = (p.bits_again & mixed) == 0;
-    if constexpr (Slots::kSink != Sink::kStore) {  // norm_key() has seen to plain columns
+    // norm_key() has seen to plain columns.
+    if constexpr (Slots::kSink != Sink::kStore || Slots::kAccess == Access::kUneven) {
       finish_vectors<Slots, Tile>(p, row, out, place, reach);
     } else if (plain) {
       finish_vectors<Slots, Tile>(p, row, out, place, reach);

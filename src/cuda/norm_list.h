@@ -104,6 +104,12 @@ inline constexpr ListedTile kAnyTiles[] = {
     {{256, 0, 8}, kAll},
 };
 
+// Tiles of the kernels for rows of any length and address: few, as each serves all rows that it holds.
+inline constexpr ListedTile kUnevenTiles[] = {
+    {{4, 2}, kAll},   {{16, 1}, kAll},  {{32, 1}, kAll},  {{32, 4}, kAll},
+    {{128, 4}, kAll}, {{256, 4}, kAll}, {{512, 4}, kAll}, {{512, 8}, kRms | kAddRms},
+};
+
 constexpr int user_of(Source source, Stat stat) {
   if (source == Source::kPlain) return stat == Stat::kRms ? kRms : kLayer;
   return stat == Stat::kRms ? kAddRms : kAddLayer;
@@ -122,6 +128,7 @@ constexpr void for_each_norm_kernel(bool clusters, Fn fn) {
           fn(NormKey{dtype, source, stat, affine, sink, access}, t.tile);
         };
         for (const ListedTile& t : kVectorTiles) use(Sink::kStore, Access::kVector, t);
+        for (const ListedTile& t : kUnevenTiles) use(Sink::kStore, Access::kUneven, t);
         for (const ListedTile& t : kAnyTiles) use(Sink::kStore, Access::kAny, t);
         for (const Tile& tile : kQuantTiles) {
           use(Sink::kStatic, Access::kVector, {tile, kAll});

@@ -96,7 +96,7 @@ struct NormParams {
 
   RowStrides y_upper, residual_upper, residual_out_upper, mean_upper, rstd_upper;
   RowRef mean, rstd;  // [rows]
-  // For any access only.
+  // For Access::kAny only.
   uint8_t rounding, residual_rounding;     // as in the public header
   uint8_t residual_f32, residual_out_f32;  // dtype f32 and not x's
   uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,

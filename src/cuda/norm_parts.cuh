@@ -131,6 +131,8 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
                          stream);
   }
 
+  __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
+
   // Register v of the row, in f32.
   __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
     T::unpack(x[v], s);
@@ -159,6 +161,78 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
 
   uint4 x[Tile::kVectors];
   uint4 residual[kAdd ? Tile::kVectors : 1];
+};
+
+// Rows at any address, of tensors of x's dtype. complete() is due when every load of the row was issued.
+template <class Slots, class Tile>
+requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile> {
+  using T = typename Slots::T;
+  using Reach = cuda::Reach<Access::kUneven, T, Tile>;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+  static constexpr int kVectors = Tile::kVectors, kStep = Tile::kStride * kVectorBytes;
+
+  __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
+                                       const Place<Tile>& place, const Reach& reach, uint32_t)
+      : x_at(row_address(p.x, p.x_upper, index) + place.first * kVectorBytes),
+        residual_at(kAdd ? row_address(p.residual, p.residual_upper, index) +
+                               place.first * kVectorBytes
+                         : nullptr) {
+    load_uneven<T, Tile, kVectors>(x, x_at, 0, reach);
+    if constexpr (kAdd) load_uneven<T, Tile, kVectors>(residual, residual_at, 0, reach);
+  }
+
+  // By the thread that has the row's short vector.
+  __device__ __forceinline__ void load_tails(const Reach& reach) {
+    const int v = reach.tail_register();
+    const RawVector of_x = load_tail<T::kBytes>(x_at + v * kStep, reach.tail_count());
+    if constexpr (kAdd) {
+      const RawVector of_residual =
+          load_tail<T::kBytes>(residual_at + v * kStep, reach.tail_count());
+      put(residual, of_residual, v);
+    }
+    put(x, of_x, v);
+  }
+  __device__ __forceinline__ void join() {
+    join_uneven<T, kVectors>(x, x_at);
+    if constexpr (kAdd) join_uneven<T, kVectors>(residual, residual_at);
+  }
+
+  __device__ __forceinline__ uint4 words(int v) const { return x[v].words; }
+  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
+    T::unpack(x[v].words, s);
+    if constexpr (kAdd) {
+      float r[T::kPerVector];
+      T::unpack(residual[v].words, r);
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+    }
+  }
+
+  __device__ __forceinline__ void store_sum(const NormParams& p, const RowIndex& index,
+                                            const Place<Tile>& place, const Reach& reach,
+                                            const float (&s)[kVectors][T::kPerVector]) const {
+    if constexpr (kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      uint4 packed[kVectors];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) packed[v] = T::pack(s[v]);
+      store_uneven<T, Tile>(
+          row_address(p.residual_out, p.residual_out_upper, index) + place.first * kVectorBytes,
+          packed, reach);
+    }
+  }
+
+  static __device__ __forceinline__ void put(RawVector (&raw)[kVectors], const RawVector& tail,
+                                             int at) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      raw[v].words = selected(v == at, tail.words, raw[v].words);
+    }
+  }
+
+  const char* const x_at;  // the thread's first vector
+  const char* const residual_at;
+  RawVector x[kVectors], residual[kAdd ? kVectors : 1];
 };
 
 // One vector of x, with the residual added, from any access.
@@ -242,6 +316,26 @@ __device__ __forceinline__ float squares(
   return Slots::kStat == Stat::kLayer && count <= 0 ? 0.0f : q;
 }
 
+// The same of the row's short vector, by the thread that has it: the only one whose positions need to be looked at.
+template <class Slots, class Tile, class Held, class Reach>
+__device__ __forceinline__ float tail_squares(const Held& held, float mean, const Reach& reach) {
+  constexpr int kPerVector = Slots::T::kPerVector;
+  float d[kPerVector];
+  held.get(d, 0);
+#pragma unroll
+  for (int v = 1; v < Tile::kVectors; ++v) {
+    float s[kPerVector];
+    held.get(s, v);
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) {
+      if (v == reach.tail_register()) d[i] = s[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerVector; ++i) d[i] = i < reach.tail_count() ? __fsub_rn(d[i], mean) : 0.0f;
+  return vector_sum_of_squares(d);
+}
+
 template <class R>
 __device__ __forceinline__ float mean_of(float sum, const NormParams& p, const R& rounding) {
   return rounding.step(__fmul_rn(sum, p.inv_n));
@@ -289,17 +383,42 @@ __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const 
   if (type == ColumnType::kElement) {
     const char* address =
         column_address(tensor, index) + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
+    if constexpr (Reach::kAccess == Access::kUneven) {
+      RawVector loaded[kVectors];
+      load_uneven<T, Tile, kVectors>(loaded, address, v, reach);
+      join_uneven<T, kVectors>(loaded, address);  // which waits, but columns are seldom odd
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const char* at = address + i * (Tile::kStride * kVectorBytes);
-      if (v + i < Tile::kVectors - 1) {
-        raw[i] = ptx::ld_global_v4(at);
-      } else if (v + i == Tile::kVectors - 1 && Tile::kThreads <= 128 && Tile::kVectors > 2) {
-        raw[i] = ptx::ld_global_v4(reach.last ? at : column_address(tensor, index));
-      } else if (v + i == Tile::kVectors - 1) {
-        ptx::ld_global_v4_if(raw[i], at, reach.last);
+      for (int i = 0; i < kVectors; ++i) raw[i] = loaded[i].words;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        const char* at = address + i * (Tile::kStride * kVectorBytes);
+        if (v + i < Tile::kVectors - 1) {
+          raw[i] = ptx::ld_global_v4(at);
+        } else if (v + i == Tile::kVectors - 1 && Tile::kThreads <= 128 && Tile::kVectors > 2) {
+          raw[i] = ptx::ld_global_v4(reach.last ? at : column_address(tensor, index));
+        } else if (v + i == Tile::kVectors - 1) {
+          ptx::ld_global_v4_if(raw[i], at, reach.last);
+        }
       }
     }
+  }
+}
+
+// The short vector of a row's weight or bias to its place among those that load_columns() has loaded, by the thread that has it.
+template <class T, class Tile, int kVectors, class Reach>
+__device__ __forceinline__ void load_column_tail(uint4* raw, ColumnType type,
+                                                 const ColumnRef& tensor, const RowIndex& index,
+                                                 int v, const Place<Tile>& place,
+                                                 const Reach& reach) {
+  if (type != ColumnType::kElement) return;
+  const int at = reach.tail_register();
+  const char* address = column_address(tensor, index) + place.vector(at) * kVectorBytes;
+  const RawVector loaded = load_tail<T::kBytes>(address, reach.tail_count());
+  const uint4 tail = T::kBytes == 2 && by_halves(address) ? joined(loaded) : loaded.words;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    raw[i] = selected(v + i == at, tail, raw[i]);
   }
 }
 
@@ -360,6 +479,14 @@ struct RowSink<Sink::kStore, Access::kAny, T> {
   }
   char* const y;
   const int least;
+};
+
+// All of a thread's vectors at once: see store_uneven().
+template <class T>
+struct RowSink<Sink::kStore, Access::kUneven, T> {
+  __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
+      : y(row_address(p.y, p.y_upper, index)) {}
+  char* const y;
 };
 
 // Codes by one scale for the tensor, and nothing else: quant.cuh makes them.

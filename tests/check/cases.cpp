@@ -42,6 +42,7 @@ class CaseMaker {
         reduced_(reduced),
         quick_(reduced && cuda),
         vector_only_(entry.key.access == Access::kVector),
+        plain_columns_(entry.key.access == Access::kUneven),
         grain_(vector_only_ ? ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
 
@@ -51,6 +52,7 @@ class CaseMaker {
     for (const int64_t n : sizes) every_size(n);
     const int64_t some[] = {sizes.front(), sizes[sizes.size() / 2], sizes.back()};
     for (const int64_t n : some) many_rows(n);
+    for (const int64_t n : some) accesses(n);
     for (const int64_t n : {some[0], some[1]}) {
       patterns(n);
       outputs(n);
@@ -139,7 +141,15 @@ class CaseMaker {
     c.options.eps = random.of({0.0f, 1e-5f, 1e-12f, 1.0f});
     if (c.weight) c.options.weight_offset = random.of({0.0f, 1.0f, -0.0f, 0.375f});
     c.seed = random.next();
+    if (plain_columns_) make_columns_plain(&c);
     return c;
+  }
+
+  // Weight and bias of x's dtype or absent, and no bias for RMS.
+  void make_columns_plain(Content* c) const {
+    if (c->weight) c->weight = dtype_;
+    if (c->bias) c->bias = dtype_;
+    if (key_.stat == Stat::kRms) c->bias.reset(), c->bias_heads = false;
   }
 
   // Contents for the kernels that do everything.
@@ -363,6 +373,26 @@ class CaseMaker {
     }
   }
 
+  // Every tensor with another widest access: the same for all of its rows, and one that changes from row to row.
+  void accesses(int64_t n) {
+    if (vector_only_) return;
+    const Content c = plain_content(n);
+    constexpr int64_t kShifts[] = {0, 4, 2, 1, 3};  // of 16 bits: 16, 8, 4, 2 and 2 bytes
+    for (int first = 0; first < 5; ++first) {
+      for (const int64_t odd : {0, 1}) {
+        Layout l = compact_layout(c, fitting_rows(n, 9, kElements), 0);
+        int next = first;
+        for (TensorLayout* t : {&l.x, &l.y, &l.residual, &l.residual_out}) {
+          t->stride[0] = (n + 7) / 8 * 8 + odd;
+          t->shift = kShifts[next++ % 5];
+        }
+        l.weight_shift = kShifts[next++ % 5];
+        l.bias_shift = kShifts[next % 5];
+        put(c, l);
+      }
+    }
+  }
+
   // Weight and bias of each head, in x of every rank that has heads.
   void heads(int64_t n) {
     for (int rank = 1; rank <= kMaxOuter; rank += quick_ ? 2 : 1) {
@@ -372,6 +402,7 @@ class CaseMaker {
         c.bias = (which & 2) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
         c.weight_heads = (which & 1) != 0;
         c.bias_heads = (which & 2) != 0;
+        if (plain_columns_) make_columns_plain(&c);
         Layout l = any_layout(c, fitting_rows(n, 24, kElements));
         give_rows(l, rank, fitting_rows(n, 24, kElements));
         refresh(c, l);
@@ -500,6 +531,7 @@ class CaseMaker {
   const bool cuda_, reduced_;
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
+  const bool plain_columns_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;
   std::vector<Case> cases_;

@@ -85,11 +85,11 @@ std::vector<int64_t> lengths(const NormEntry& entry, bool cuda) {
   }
   const int64_t v = ref::per_vector(static_cast<ref::Type>(entry.key.dtype));
   const int64_t threads = entry.tile.threads_per_row();
-  if (entry.key.access == Access::kAny) found = {1, v - 1, v + 1, 5 * v - 1};
+  if (entry.key.access != Access::kVector) found = {1, v - 1, v + 1, 5 * v - 1};
   const int64_t vectors = entry.tile.vectors == 0 ? 2 : entry.tile.vectors;
   for (const int64_t n : {threads * (vectors - 1) * v + v, threads * vectors * v}) {
     found.push_back(n);
-    if (entry.key.access == Access::kAny) found.push_back(n - 1);
+    if (entry.key.access != Access::kVector) found.insert(found.end(), {n - 1, n - 2, n - v / 2});
   }
   return found;
 }
@@ -124,6 +124,8 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   p.rstd = rows(5, ref::Type::kF32, 1);
   p.weight = column(6);
   p.bias = column(7);
+  // The kernels for uneven rows, too, take plain columns.
+  if (entry.key.access == Access::kUneven && entry.key.stat == Stat::kRms) p.bias.present = false;
   if (entry.key.sink != Sink::kStore) {
     PlacedQuant& q = p.quant;
     q.present = true;

@@ -82,12 +82,22 @@ TEST(NormKey, GeneralWhereItMust) {
        {&Request::x, &Request::y, &Request::residual, &Request::residual_out, &Request::weight}) {
     r = lean;
     (r.*tensor)->address += 2;
-    EXPECT_EQ(access(r), Access::kAny) << "misaligned";
+    EXPECT_EQ(access(r), Access::kUneven) << "misaligned";
+    EXPECT_EQ(norm_key(describe(r), cpu()).access, Access::kAny) << "a CPU has two ways";
+    r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
+    EXPECT_EQ(access(r), Access::kAny) << "misaligned and rounding";
   }
   r = lean;
   r.x->strides = {65, 1};
-  EXPECT_EQ(access(r), Access::kAny) << "odd stride";
-  EXPECT_EQ(access(simple_request({8, 63}, FASTNORM_DTYPE_BF16)), Access::kAny) << "short vector";
+  EXPECT_EQ(access(r), Access::kUneven) << "odd stride";
+  const Request odd = simple_request({8, 63}, FASTNORM_DTYPE_BF16);
+  EXPECT_EQ(access(odd), Access::kUneven) << "short vector";
+  r = odd;
+  r.weight->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(access(r), Access::kAny) << "short vector and f32 weight";
+  r = odd;
+  add_quant(&r, FASTNORM_QUANT_PER_ROW);
+  EXPECT_EQ(access(r), Access::kAny) << "short vector, quantised";
   r = lean;
   r.weight->dtype = FASTNORM_DTYPE_F32;
   EXPECT_EQ(access(r), Access::kVector) << "f32 weight is a fast path";
@@ -103,6 +113,35 @@ TEST(NormKey, RowsLongerThanRegistersAreStreamed) {
   EXPECT_EQ(norm_key(cluster_row, gpu()).access, Access::kVector);
   EXPECT_EQ(norm_key(cluster_row, gpu(cuda::kSm80, 1)).access, Access::kAny) << "no clusters";
   EXPECT_EQ(norm_key(cluster_row, gpu(cuda::kSm90, 4)).access, Access::kAny) << "a slice of a GPU";
+}
+
+// Uneven rows stay in registers up to what one block holds of them.
+TEST(NormKey, LongUnevenRowsAreStreamed) {
+  const auto access = [](int64_t n, fastnorm_norm_kind kind) {
+    return norm_key(describe(simple_request({2, n}, FASTNORM_DTYPE_BF16, true, kind)), gpu())
+        .access;
+  };
+  EXPECT_EQ(access(32767, FASTNORM_NORM_RMS), Access::kUneven);
+  EXPECT_EQ(access(32769, FASTNORM_NORM_RMS), Access::kAny);
+  EXPECT_EQ(access(16383, FASTNORM_NORM_LAYER), Access::kUneven);
+  EXPECT_EQ(access(16385, FASTNORM_NORM_LAYER), Access::kAny);
+}
+
+// Kernels for uneven rows serve whole vectors, too, but not what only those for whole vectors and the general ones have.
+TEST(NormKey, UnevenKernelsServePlainColumnsOnly) {
+  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
+  NormKey key;
+  key.dtype = Dtype::kBF16;
+  key.access = Access::kUneven;
+  const int32_t index = find_entry(table, key, {32, 4, 1});
+  ASSERT_GE(index, 0);
+  Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16);
+  NormPlan plan;
+  Error error;
+  EXPECT_EQ(make_plan_for_entry(describe(r), gpu(), table, index, &plan, error), FASTNORM_OK);
+  r.weight->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(make_plan_for_entry(describe(r), gpu(), table, index, &plan, error),
+            FASTNORM_ERROR_UNSUPPORTED);
 }
 
 TEST(VectorBytes, WidestThatDividesEverything) {

@@ -52,6 +52,40 @@ __device__ __forceinline__ void ld_global_cs_v4_if(uint4& v, const void* address
       : "l"(address), "r"(static_cast<uint32_t>(wanted)));
 }
 
+__device__ __forceinline__ void ld_global_v2_if(uint32_t& x, uint32_t& y, const void* address,
+                                                bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %3, 0;\n"
+      "@wanted ld.global.v2.u32 {%0,%1}, [%2];\n"
+      "}"
+      : "+r"(x), "+r"(y)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
+__device__ __forceinline__ void ld_global_u32_if(uint32_t& v, const void* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted ld.global.u32 %0, [%1];\n"
+      "}"
+      : "+r"(v)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
+__device__ __forceinline__ void ld_global_u16_if(uint32_t& v, const void* address, bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted ld.global.u16 %0, [%1];\n"
+      "}"
+      : "+r"(v)
+      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
 // A parameter in a register: it is not read again, in part or whole, where it is used.
 __device__ __forceinline__ uint32_t in_register(uint32_t parameter) {
   asm volatile("" : "+r"(parameter));

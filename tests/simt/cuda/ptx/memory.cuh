@@ -30,6 +30,17 @@ inline void ld_global_v4_if(uint4& v, const void* address, bool wanted) {
 inline void ld_global_cs_v4_if(uint4& v, const void* address, bool wanted) {
   ld_global_v4_if(v, address, wanted);
 }
+inline void ld_global_v2_if(uint32_t& x, uint32_t& y, const void* address, bool wanted) {
+  if (!wanted) return;
+  const auto v = load<uint2>(address);
+  x = v.x, y = v.y;
+}
+inline void ld_global_u32_if(uint32_t& v, const void* address, bool wanted) {
+  if (wanted) v = load<uint32_t>(address);
+}
+inline void ld_global_u16_if(uint32_t& v, const void* address, bool wanted) {
+  if (wanted) v = load<uint16_t>(address);
+}
 inline const char* after_volatile(const char* address) { return address; }
 inline uint32_t in_register(uint32_t parameter) { return parameter; }
 inline uint4 ld_global_constant_v4(const void* address) { return load<uint4>(address); }
