@@ -104,7 +104,7 @@ Tile stream_tile(int32_t max_blocks) {
 }
 
 // Rows that are no whole vectors, on the kernels that look at a row's address once. They predicate every vector, so a tile serves
-// all rows up to its size. LAYER has no registers for {512, 8}.
+// all rows up to its size. Only RMS alone has the registers for {512, 8}.
 constexpr struct {
   int32_t vectors;
   Tile tile;
@@ -112,7 +112,9 @@ constexpr struct {
                     {128, {32, 4, 1}},   {512, {128, 4, 1}}, {1024, {256, 4, 1}},
                     {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
 
-int64_t most_uneven_vectors(Stat stat) { return stat == Stat::kRms ? 4096 : 2048; }
+int64_t most_uneven_vectors(NormKey key) {
+  return key.stat == Stat::kRms && key.source == Source::kPlain ? 4096 : 2048;
+}
 
 Tile uneven_tile(int64_t vectors) {
   for (const auto& t : kUnevenTiles) {
@@ -281,7 +283,7 @@ NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
                         !plain_columns(d) || row_vectors(d) > 4096);
   const bool uneven = widest_access(bits, 16) < 16;
   if (uneven && facts.device_type == FASTNORM_DEVICE_CUDA && !d.quant.any() && once &&
-      same_dtypes && plain_columns(d) && row_vectors(d) <= most_uneven_vectors(key.stat)) {
+      same_dtypes && plain_columns(d) && row_vectors(d) <= most_uneven_vectors(key)) {
     key.access = Access::kUneven;
   } else if (general_sink || !once || !same_dtypes || too_long || uneven) {
     key.affine = Affine::kAny;

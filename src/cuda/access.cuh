@@ -152,28 +152,47 @@ __device__ __forceinline__ void store_any_values(const float (&f)[T::kPerVector]
 //
 // What an address allows is looked at once for all vectors that a thread has of a row, by a branch that is the same for the row's
 // threads. Loads leave what they bring as it comes, so that nothing waits inside the branch; it is put together when every load of
-// the row was issued. A row has one vector that may be short, its last: it is reached by elements in one place, by whoever has it.
+// the row was issued. Of a row only the last vector may be short: it is reached by elements, in one place, by whoever has it.
+//
+// Where a row of 16-bit elements begins in the middle of a word, a thread reaches a window that begins one element behind its vector's
+// start, and so at a word: the last element in it is the right neighbour's first, and its own first comes from the left neighbour. In
+// each warp the first lane has no left neighbour and the last lane no right one: they reach what is missing by itself. The row's last
+// vector, behind which there is nothing to read, is then reached by elements even where it is whole.
 
 // A vector as it was loaded.
 struct RawVector {
-  uint4 words;
+  uint4 words;  // of the vector, or of its window
   uint32_t
-      last;  // loaded by 2 bytes: the last element; `words` are then the first one, and the three words between
+      first;  // in a window's row: the vector's first element, where there is no left neighbour
 };
+
+// Where a thread is among those of its row that are in a warp.
+struct RowLanes {
+  bool first, last;
+};
+
+template <class Tile>
+__device__ __forceinline__ RowLanes row_lanes(const Place<Tile>& place) {
+  return {place.lane == 0, place.lane == Tile::kLanes - 1};
+}
 
 // By words: of structs, the compiler would make an array in memory.
 __device__ __forceinline__ uint4 selected(bool first, const uint4& a, const uint4& b) {
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
 
-__device__ __forceinline__ bool by_halves(const char* row) {
-  return reinterpret_cast<uintptr_t>(row) % 4 != 0;
+template <class T>
+__device__ __forceinline__ bool in_mid_word(const char* row) {
+  return T::kBytes == 2 && (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row)) & 2) != 0;
 }
 
-__device__ __forceinline__ uint4 joined(const RawVector& raw) {
-  const uint4& w = raw.words;
-  return make_uint4(w.x | w.y << 16, w.y >> 16 | w.z << 16, w.z >> 16 | w.w << 16,
-                    w.w >> 16 | raw.last << 16);
+// The word that ends with the first half of `b` and begins with the second of `a`.
+__device__ __forceinline__ uint32_t across(uint32_t a, uint32_t b) { return a >> 16 | b << 16; }
+
+// A vector, of its window and its first element.
+__device__ __forceinline__ uint4 joined(const uint4& window, uint32_t first) {
+  return make_uint4(first | window.x << 16, across(window.x, window.y), across(window.y, window.z),
+                    across(window.z, window.w));
 }
 
 template <int kBytes>
@@ -181,118 +200,172 @@ struct AccessBytes {
   static constexpr int kValue = kBytes;
 };
 
-// Calls fn with the widest access at a row's address, of 16, 8, 4 and 2 bytes, but not less than an element.
-template <int kElementBytes, typename Fn>
-__device__ __forceinline__ void with_access(const char* row, Fn fn) {
-  const uint32_t low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row)) % kVectorBytes;
+// Calls fn with the widest access at a multiple of 4, of 16, 8 and 4 bytes.
+template <typename Fn>
+__device__ __forceinline__ void with_access(const char* address, Fn fn) {
+  const uint32_t low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) % kVectorBytes;
   if (low == 0) {
     fn(AccessBytes<16>{});
   } else if (low == 8) {
     fn(AccessBytes<8>{});
-  } else if (kElementBytes == 4 || low % 4 == 0) {
-    fn(AccessBytes<4>{});
   } else {
-    fn(AccessBytes<2>{});
+    fn(AccessBytes<4>{});
   }
 }
 
 template <int kBytes>
-__device__ __forceinline__ void load_raw_if(RawVector& raw, const char* address, bool wanted) {
-  uint4& w = raw.words;
+__device__ __forceinline__ void load_words_if(uint4& w, const char* address, bool wanted) {
   if constexpr (kBytes == 16) {
     ptx::ld_global_v4_if(w, address, wanted);
   } else if constexpr (kBytes == 8) {
     ptx::ld_global_v2_if(w.x, w.y, address, wanted);
     ptx::ld_global_v2_if(w.z, w.w, address + 8, wanted);
-  } else if constexpr (kBytes == 4) {
+  } else {  // two in the middle at once would need other registers, and moves that wait
     ptx::ld_global_u32_if(w.x, address, wanted);
     ptx::ld_global_u32_if(w.y, address + 4, wanted);
     ptx::ld_global_u32_if(w.z, address + 8, wanted);
     ptx::ld_global_u32_if(w.w, address + 12, wanted);
-  } else {
-    ptx::ld_global_u16_if(w.x, address, wanted);
-    ptx::ld_global_u32_if(w.y, address + 2, wanted);
-    ptx::ld_global_u32_if(w.z, address + 6, wanted);
-    ptx::ld_global_u32_if(w.w, address + 10, wanted);
-    ptx::ld_global_u16_if(raw.last, address + 14, wanted);
   }
 }
 
-// The whole ones of kCount vectors of a row, from the thread's vector `first` on, which is at `address`; the others are zero.
+// kCount vectors of a row, from the thread's vector v on, which is at `address`, but for those that are reached by elements; what is
+// not loaded is zero.
 template <class T, class Tile, int kCount, class Reach>
-__device__ __forceinline__ void load_uneven(RawVector* raw, const char* address, int first,
-                                            const Reach& reach) {
+__device__ __forceinline__ void load_uneven(RawVector* raw, const char* address, int v,
+                                            const RowLanes& lanes, const Reach& reach) {
+  constexpr int kStep = Tile::kStride * kVectorBytes;
+  const bool windows = in_mid_word<T>(address);
+  const char* const from = address + (windows ? 2 : 0);
 #pragma unroll
-  for (int v = 0; v < kCount; ++v) raw[v] = {make_uint4(0, 0, 0, 0), 0};
-  with_access<T::kBytes>(address, [&](auto bytes) {
+  for (int i = 0; i < kCount; ++i) raw[i].words = make_uint4(0, 0, 0, 0);
+  with_access(from, [&](auto bytes) {
 #pragma unroll
-    for (int v = 0; v < kCount; ++v) {
-      load_raw_if<decltype(bytes)::kValue>(raw[v], address + v * (Tile::kStride * kVectorBytes),
-                                           reach.whole(first + v));
+    for (int i = 0; i < kCount; ++i) {
+      load_words_if<decltype(bytes)::kValue>(raw[i].words, from + i * kStep,
+                                             reach.at_once(v + i, windows));
     }
   });
-}
-
-// Where a row came by 2 bytes, puts its vectors together. The first use of what was loaded, there.
-template <class T, int kCount>
-__device__ __forceinline__ void join_uneven(RawVector* raw, const char* address) {
-  if (T::kBytes == 2 && by_halves(address)) {
+  if (windows) {
 #pragma unroll
-    for (int v = 0; v < kCount; ++v) raw[v].words = joined(raw[v]);
-  }
-}
-
-// `count` elements, less than a vector, as load_raw_if() would have left them.
-template <int kBytes>
-__device__ __forceinline__ RawVector load_tail(const char* address, int count) {
-  constexpr int kElements = kVectorBytes / kBytes;
-  uint32_t e[kElements];
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    e[i] = 0;
-    if (i == kElements - 1) break;
-    if constexpr (kBytes == 4) {
-      ptx::ld_global_u32_if(e[i], address + i * kBytes, i < count);
-    } else {
-      ptx::ld_global_u16_if(e[i], address + i * kBytes, i < count);
+    for (int i = 0; i < kCount; ++i) {
+      raw[i].first = 0;
+      ptx::ld_global_u16_if(raw[i].first, address + i * kStep,
+                            lanes.first && reach.at_once(v + i, windows));
     }
   }
-  if constexpr (kBytes == 4) {
+}
+
+// `count` elements of a row's last vector, as load_uneven() would have left them.
+template <class T>
+__device__ __forceinline__ RawVector load_elements(const char* address, int count) {
+  uint32_t e[T::kPerVector];
+#pragma unroll
+  for (int i = 0; i < T::kPerVector; ++i) {
+    e[i] = 0;
+    if constexpr (T::kBytes == 4) {
+      ptx::ld_global_u32_if(e[i], address + i * T::kBytes, i < count);
+    } else {
+      ptx::ld_global_u16_if(e[i], address + i * T::kBytes, i < count);
+    }
+  }
+  if constexpr (T::kBytes == 4) {
     return {make_uint4(e[0], e[1], e[2], e[3]), 0};
   } else {
-    if (by_halves(address))
-      return {make_uint4(e[0], e[1] | e[2] << 16, e[3] | e[4] << 16, e[5] | e[6] << 16), 0};
-    return {make_uint4(e[0] | e[1] << 16, e[2] | e[3] << 16, e[4] | e[5] << 16, e[6]), 0};
+    if (in_mid_word<T>(address))
+      return {make_uint4(e[1] | e[2] << 16, e[3] | e[4] << 16, e[5] | e[6] << 16, e[7]), e[0]};
+    return {make_uint4(e[0] | e[1] << 16, e[2] | e[3] << 16, e[4] | e[5] << 16, e[6] | e[7] << 16),
+            0};
   }
 }
 
-// What is whole of a thread's vectors of a row, the first of them at `address`, and the elements of a short one.
-template <class T, class Tile, class Reach>
-__device__ __forceinline__ void store_uneven(char* address, const uint4 (&words)[Tile::kVectors],
-                                             const Reach& reach) {
-  constexpr int kStep = Tile::kStride * kVectorBytes;
-  with_access<T::kBytes>(address, [&](auto bytes) {
+// Makes vectors of windows: the first use of what was loaded. All lanes of a warp get here; where they have one row, whether they
+// exchange anything is the same for all of them.
+template <class T, class Tile, int kCount>
+__device__ __forceinline__ void join_uneven(RawVector* raw, const char* address,
+                                            const RowLanes& lanes) {
+  if constexpr (T::kBytes == 2) {
+    constexpr bool kOneRow = Tile::kThreads >= 32;
+    uint32_t before[kCount];
+    const auto exchange = [&](int i) { before[i] = __shfl_up_sync(~0u, raw[i].words.w, 1); };
 #pragma unroll
-    for (int v = 0; v < Tile::kVectors; ++v) {
-      if (reach.whole(v)) store_whole(address + v * kStep, words[v], decltype(bytes)::kValue);
-    }
-  });
-  if (reach.has_tail()) {
-    uint4 tail = words[0];
+    for (int i = 0; !kOneRow && i < kCount; ++i) exchange(i);
+    if (in_mid_word<T>(address)) {
 #pragma unroll
-    for (int v = 1; v < Tile::kVectors; ++v) {
-      tail = selected(v == reach.tail_register(), words[v], tail);
-    }
-    char* const at = address + reach.tail_register() * kStep;
-    const int count = reach.tail_count();
-#pragma unroll
-    for (int i = 0; i < T::kPerVector - 1; ++i) {
-      if (i < count) {
-        store_element<T::kBytes>(at + i * T::kBytes,
-                                 word_of(tail, i / T::kPerWord) >> i % T::kPerWord * 16);
+      for (int i = 0; i < kCount; ++i) {
+        if constexpr (kOneRow) exchange(i);
+        raw[i].words = joined(raw[i].words, lanes.first ? raw[i].first : before[i] >> 16);
       }
     }
   }
+}
+
+template <int kBytes>
+__device__ __forceinline__ void store_words(char* address, const uint4& w) {
+  if constexpr (kBytes == 16) {
+    ptx::st_global_v4(address, w);
+  } else if constexpr (kBytes == 8) {
+    ptx::st_global_v2(address, make_uint2(w.x, w.y));
+    ptx::st_global_v2(address + 8, make_uint2(w.z, w.w));
+  } else {  // the middle is at a multiple of 8
+    ptx::st_global_u32(address, w.x);
+    ptx::st_global_v2(address + 4, make_uint2(w.y, w.z));
+    ptx::st_global_u32(address + 12, w.w);
+  }
+}
+
+// A thread's vectors of a row, the first of them at `address`. They are replaced by their windows where the row is stored so.
+template <class T, class Tile, class Reach>
+__device__ __forceinline__ void store_uneven(char* address, uint4 (&words)[Tile::kVectors],
+                                             const RowLanes& lanes, const Reach& reach) {
+  constexpr int kVectors = Tile::kVectors, kStep = Tile::kStride * kVectorBytes;
+  const bool windows = in_mid_word<T>(address);
+  if (reach.has_elements(windows)) {
+    const int v = reach.last_register(), count = reach.last_count();
+    uint4 last = words[0];
+#pragma unroll
+    for (int i = 1; i < kVectors; ++i) last = selected(i == v, words[i], last);
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) {
+      if (i < count) {
+        store_element<T::kBytes>(address + v * kStep + i * T::kBytes,
+                                 word_of(last, i / T::kPerWord) >> i % T::kPerWord * 16);
+      }
+    }
+  }
+  if constexpr (T::kBytes == 2) {
+    constexpr bool kOneRow = Tile::kThreads >= 32;
+    uint32_t behind[kVectors];
+    const auto exchange = [&](int v) { behind[v] = __shfl_down_sync(~0u, words[v].x, 1); };
+#pragma unroll
+    for (int v = 0; !kOneRow && v < kVectors; ++v) exchange(v);
+    if (windows) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if constexpr (kOneRow) exchange(v);
+        char* const at = address + v * kStep;
+        uint4& w = words[v];
+        const bool stores = reach.at_once(v, windows);
+        if (stores && lanes.first) ptx::st_global_u16(at, w.x);
+        w = make_uint4(across(w.x, w.y), across(w.y, w.z), across(w.z, w.w),
+                       across(w.w, behind[v]));
+        if (stores && lanes.last) {
+          ptx::st_global_u32(at + 2, w.x);
+          ptx::st_global_u32(at + 6, w.y);
+          ptx::st_global_u32(at + 10, w.z);
+          ptx::st_global_u16(at + 14, w.w);
+        }
+      }
+    }
+  }
+  char* const to = address + (windows ? 2 : 0);
+  const bool all = !(windows && lanes.last);
+  with_access(to, [&](auto bytes) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (reach.at_once(v, windows) && all)
+        store_words<decltype(bytes)::kValue>(to + v * kStep, words[v]);
+    }
+  });
 }
 
 // Which vectors of the row a thread has, and how many of their elements count.
@@ -326,17 +399,27 @@ struct Reach<Access::kUneven, T, Tile> {
   __device__ __forceinline__ int count(int v) const { return left - v * kStep; }
   __device__ __forceinline__ bool has(int v) const { return count(v) > 0; }
   __device__ __forceinline__ bool stores(int v) const { return has(v); }
-  __device__ __forceinline__ bool whole(int v) const { return count(v) >= T::kPerVector; }
+  // A window reaches one element further than its vector.
+  __device__ __forceinline__ bool at_once(int v, bool windows) const {
+    return left - (T::kPerVector + (windows ? 1 : 0)) >= v * kStep;
+  }
 
-  // The row's last vector, where it is short, is one of this thread's: which, and how many elements it has.
-  __device__ __forceinline__ bool has_tail() const {
-    return left > 0 && static_cast<uint32_t>(left) % kStep - 1 < T::kPerVector - 1;
+  // The row's last vector, where it is one of this thread's.
+  __device__ __forceinline__ bool has_last() const {
+    return left > 0 && static_cast<uint32_t>(left - 1) % kStep < T::kPerVector;
   }
-  __device__ __forceinline__ int tail_register() const {
-    return static_cast<int>(static_cast<uint32_t>(left) / kStep);
+  __device__ __forceinline__ int last_register() const {
+    return static_cast<int>(static_cast<uint32_t>(left - 1) / kStep);
   }
-  __device__ __forceinline__ int tail_count() const {
-    return static_cast<int>(static_cast<uint32_t>(left) % T::kPerVector);
+  __device__ __forceinline__ int last_count() const {
+    return static_cast<int>(static_cast<uint32_t>(left - 1) % T::kPerVector) + 1;
+  }
+  __device__ __forceinline__ bool has_short() const {
+    return has_last() && last_count() < T::kPerVector;
+  }
+  // It is reached by elements.
+  __device__ __forceinline__ bool has_elements(bool windows) const {
+    return has_last() && (windows || last_count() < T::kPerVector);
   }
 
   const bool live;

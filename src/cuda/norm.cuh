@@ -27,10 +27,11 @@ constexpr bool packed_row() {
       Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2 || Tile::kBlocks > 1) {
     return false;
   }
+  if (Slots::kAccess == Access::kUneven)
+    return Tile::kVectors == 4 && (Slots::kStat == Stat::kLayer || Tile::kThreads == 512);
   if (Slots::kStat == Stat::kLayer) {
     return (Tile::kThreads <= 128 && (Tile::kVectors == 4 || Tile::kVectors == 5)) ||
-           (Tile::kThreads == 512 && Tile::kVectors > 4) ||
-           (Slots::kAccess == Access::kUneven && Tile::kVectors == 4);
+           (Tile::kThreads == 512 && Tile::kVectors > 4);
   }
   return Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
 }
@@ -49,10 +50,10 @@ constexpr int registers_per_thread() {
   if (Slots::kAccess == Access::kAny || Tile::kBlocks > 1) return 128;
   if (Slots::kAccess == Access::kUneven) {
     if (Tile::kVectors == 1) return 48;
-    if (Tile::kVectors == 2) return 64;
+    if (Tile::kVectors == 2) return 72;
     if (Tile::kVectors > 4) return 128;
     if (Slots::kSource == Source::kAdd) return Slots::kStat == Stat::kRms ? 96 : 120;
-    return Slots::kStat == Stat::kRms || Tile::kThreads == 512 ? 64 : 72;
+    return Slots::kStat == Stat::kRms || Tile::kThreads == 512 ? 64 : 80;
   }
   // Short rows need all the threads that a multiprocessor holds: heads of 128, 4096 tokens, take 46.6 us with 48 registers, 43.8 with 40
   // and 40.4 with 32.
@@ -249,12 +250,12 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
                                     T::kMinusZeroWord);
     }
     if constexpr (Slots::kAccess == Access::kUneven && !State::kEarlyWeight) {
-      if (reach.has_tail()) {
-        load_column_tail<T, Tile, kGroup>(weight, weight_type(p.bits_again), p.weight, out, first,
-                                          place, reach);
+      if (reach.has_last()) {
+        load_column_elements<T, Tile, kGroup>(weight, weight_type(p.bits_again), p.weight, out,
+                                              first, place, reach);
         if constexpr (kBias) {
-          load_column_tail<T, Tile, kGroup>(bias, bias_type(p.bits_again), p.bias, out, first,
-                                            place, reach);
+          load_column_elements<T, Tile, kGroup>(bias, bias_type(p.bits_again), p.bias, out, first,
+                                                place, reach);
         }
       }
     }
@@ -293,7 +294,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
     }
   }
   if constexpr (Slots::kAccess == Access::kUneven)
-    store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, reach);
+    store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, row_lanes(place), reach);
 }
 
 // Second half, whole vectors, weight and bias of any type. What was loaded ahead is dropped: with f32 columns in registers beside it
@@ -403,15 +404,15 @@ __device__ __forceinline__ void complete_uneven(const NormParams& p, RowSource<S
                                                 uint32_t bits) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
-  if (reach.has_tail()) {
-    source.load_tails(reach);
+  if (reach.has_last()) {
+    source.load_elements(reach);
     if constexpr (State::kEarlyWeight) {
-      load_column_tail<T, Tile, Tile::kVectors>(row.weight, weight_type(bits), p.weight, index, 0,
-                                                place, reach);
+      load_column_elements<T, Tile, Tile::kVectors>(row.weight, weight_type(bits), p.weight, index,
+                                                    0, place, reach);
     }
     if constexpr (State::kEarlyBias) {
-      load_column_tail<T, Tile, Tile::kVectors>(row.bias, bias_type(bits), p.bias, index, 0, place,
-                                                reach);
+      load_column_elements<T, Tile, Tile::kVectors>(row.bias, bias_type(bits), p.bias, index, 0,
+                                                    place, reach);
     }
   }
   source.join();
@@ -476,11 +477,11 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     q[v] = squares<Slots>(s, row.mean, reach.count(v), rounding);
   }
   if constexpr (Slots::kAccess == Access::kUneven && Slots::kStat == Stat::kLayer) {
-    if (reach.has_tail()) {
-      const float tail = tail_squares<Slots, Tile>(row.held, row.mean, reach);
+    if (reach.has_short()) {
+      const float last = short_squares<Slots, Tile>(row.held, row.mean, reach);
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (v == reach.tail_register()) q[v] = tail;
+        if (v == reach.last_register()) q[v] = last;
       }
     }
   }

@@ -107,7 +107,7 @@ inline constexpr ListedTile kAnyTiles[] = {
 // Tiles of the kernels for rows of any length and address: few, as each serves all rows that it holds.
 inline constexpr ListedTile kUnevenTiles[] = {
     {{4, 2}, kAll},   {{16, 1}, kAll},  {{32, 1}, kAll},  {{32, 4}, kAll},
-    {{128, 4}, kAll}, {{256, 4}, kAll}, {{512, 4}, kAll}, {{512, 8}, kRms | kAddRms},
+    {{128, 4}, kAll}, {{256, 4}, kAll}, {{512, 4}, kAll}, {{512, 8}, kRms},
 };
 
 constexpr int user_of(Source source, Stat stat) {

@@ -163,7 +163,7 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   uint4 residual[kAdd ? Tile::kVectors : 1];
 };
 
-// Rows at any address, of tensors of x's dtype. complete() is due when every load of the row was issued.
+// Rows at any address, of tensors of x's dtype. load_elements() and join() are due when every load of the row was issued.
 template <class Slots, class Tile>
 requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile> {
   using T = typename Slots::T;
@@ -176,25 +176,29 @@ requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile> {
       : x_at(row_address(p.x, p.x_upper, index) + place.first * kVectorBytes),
         residual_at(kAdd ? row_address(p.residual, p.residual_upper, index) +
                                place.first * kVectorBytes
-                         : nullptr) {
-    load_uneven<T, Tile, kVectors>(x, x_at, 0, reach);
-    if constexpr (kAdd) load_uneven<T, Tile, kVectors>(residual, residual_at, 0, reach);
+                         : nullptr),
+        lanes(row_lanes(place)) {
+    load_uneven<T, Tile, kVectors>(x, x_at, 0, lanes, reach);
+    if constexpr (kAdd) load_uneven<T, Tile, kVectors>(residual, residual_at, 0, lanes, reach);
   }
 
-  // By the thread that has the row's short vector.
-  __device__ __forceinline__ void load_tails(const Reach& reach) {
-    const int v = reach.tail_register();
-    const RawVector of_x = load_tail<T::kBytes>(x_at + v * kStep, reach.tail_count());
+  // By the thread that has the row's last vector.
+  __device__ __forceinline__ void load_elements(const Reach& reach) {
+    const int last = reach.last_register();
+    const bool of_x = reach.has_elements(in_mid_word<T>(x_at));
+    const RawVector last_x =
+        cuda::load_elements<T>(x_at + last * kStep, of_x ? reach.last_count() : 0);
     if constexpr (kAdd) {
-      const RawVector of_residual =
-          load_tail<T::kBytes>(residual_at + v * kStep, reach.tail_count());
-      put(residual, of_residual, v);
+      const bool of_residual = reach.has_elements(in_mid_word<T>(residual_at));
+      const RawVector last_residual =
+          cuda::load_elements<T>(residual_at + last * kStep, of_residual ? reach.last_count() : 0);
+      put(residual, last_residual, of_residual, last);
     }
-    put(x, of_x, v);
+    put(x, last_x, of_x, last);
   }
   __device__ __forceinline__ void join() {
-    join_uneven<T, kVectors>(x, x_at);
-    if constexpr (kAdd) join_uneven<T, kVectors>(residual, residual_at);
+    join_uneven<T, Tile, kVectors>(x, x_at, lanes);
+    if constexpr (kAdd) join_uneven<T, Tile, kVectors>(residual, residual_at, lanes);
   }
 
   __device__ __forceinline__ uint4 words(int v) const { return x[v].words; }
@@ -218,20 +222,23 @@ requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile> {
       for (int v = 0; v < kVectors; ++v) packed[v] = T::pack(s[v]);
       store_uneven<T, Tile>(
           row_address(p.residual_out, p.residual_out_upper, index) + place.first * kVectorBytes,
-          packed, reach);
+          packed, lanes, reach);
     }
   }
 
-  static __device__ __forceinline__ void put(RawVector (&raw)[kVectors], const RawVector& tail,
-                                             int at) {
+  static __device__ __forceinline__ void put(RawVector (&raw)[kVectors], const RawVector& last,
+                                             bool wanted, int at) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      raw[v].words = selected(v == at, tail.words, raw[v].words);
+      const bool here = wanted && v == at;
+      raw[v].words = selected(here, last.words, raw[v].words);
+      raw[v].first = here ? last.first : raw[v].first;
     }
   }
 
   const char* const x_at;  // the thread's first vector
   const char* const residual_at;
+  const RowLanes lanes;
   RawVector x[kVectors], residual[kAdd ? kVectors : 1];
 };
 
@@ -318,7 +325,7 @@ __device__ __forceinline__ float squares(
 
 // The same of the row's short vector, by the thread that has it: the only one whose positions need to be looked at.
 template <class Slots, class Tile, class Held, class Reach>
-__device__ __forceinline__ float tail_squares(const Held& held, float mean, const Reach& reach) {
+__device__ __forceinline__ float short_squares(const Held& held, float mean, const Reach& reach) {
   constexpr int kPerVector = Slots::T::kPerVector;
   float d[kPerVector];
   held.get(d, 0);
@@ -328,11 +335,11 @@ __device__ __forceinline__ float tail_squares(const Held& held, float mean, cons
     held.get(s, v);
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) {
-      if (v == reach.tail_register()) d[i] = s[i];
+      if (v == reach.last_register()) d[i] = s[i];
     }
   }
 #pragma unroll
-  for (int i = 0; i < kPerVector; ++i) d[i] = i < reach.tail_count() ? __fsub_rn(d[i], mean) : 0.0f;
+  for (int i = 0; i < kPerVector; ++i) d[i] = i < reach.last_count() ? __fsub_rn(d[i], mean) : 0.0f;
   return vector_sum_of_squares(d);
 }
 
@@ -385,8 +392,10 @@ __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const 
         column_address(tensor, index) + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
     if constexpr (Reach::kAccess == Access::kUneven) {
       RawVector loaded[kVectors];
-      load_uneven<T, Tile, kVectors>(loaded, address, v, reach);
-      join_uneven<T, kVectors>(loaded, address);  // which waits, but columns are seldom odd
+      const RowLanes lanes = row_lanes(place);
+      load_uneven<T, Tile, kVectors>(loaded, address, v, lanes, reach);
+      // Which waits; but columns seldom begin in the middle of a word.
+      join_uneven<T, Tile, kVectors>(loaded, address, lanes);
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) raw[i] = loaded[i].words;
     } else {
@@ -405,21 +414,22 @@ __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const 
   }
 }
 
-// The short vector of a row's weight or bias to its place among those that load_columns() has loaded, by the thread that has it.
+// What of a weight or bias is reached by elements, to its place among those that load_columns() has loaded, by the thread that has the
+// row's last vector.
 template <class T, class Tile, int kVectors, class Reach>
-__device__ __forceinline__ void load_column_tail(uint4* raw, ColumnType type,
-                                                 const ColumnRef& tensor, const RowIndex& index,
-                                                 int v, const Place<Tile>& place,
-                                                 const Reach& reach) {
+__device__ __forceinline__ void load_column_elements(uint4* raw, ColumnType type,
+                                                     const ColumnRef& tensor, const RowIndex& index,
+                                                     int v, const Place<Tile>& place,
+                                                     const Reach& reach) {
   if (type != ColumnType::kElement) return;
-  const int at = reach.tail_register();
-  const char* address = column_address(tensor, index) + place.vector(at) * kVectorBytes;
-  const RawVector loaded = load_tail<T::kBytes>(address, reach.tail_count());
-  const uint4 tail = T::kBytes == 2 && by_halves(address) ? joined(loaded) : loaded.words;
+  const int last = reach.last_register();
+  const char* address = column_address(tensor, index) + place.vector(last) * kVectorBytes;
+  const bool windows = in_mid_word<T>(address);
+  if (!reach.has_elements(windows)) return;
+  const RawVector loaded = load_elements<T>(address, reach.last_count());
+  const uint4 whole = selected(windows, joined(loaded.words, loaded.first), loaded.words);
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    raw[i] = selected(v + i == at, tail, raw[i]);
-  }
+  for (int i = 0; i < kVectors; ++i) raw[i] = selected(v + i == last, whole, raw[i]);
 }
 
 // Four columns of a weight or bias of whatever type, from `column` on. Read when they are used, so that they take few registers.

@@ -56,7 +56,16 @@ inline uint32_t __brev(uint32_t v) {
   return r;
 }
 inline float __shfl_xor_sync(uint32_t, float value, int mask) {
-  return simt::shuffle_xor(value, static_cast<unsigned>(mask));
+  const unsigned from = simt::current->lane ^ static_cast<unsigned>(mask);
+  return std::bit_cast<float>(simt::shuffle(std::bit_cast<uint32_t>(value), from));
+}
+inline uint32_t __shfl_up_sync(uint32_t, uint32_t value, unsigned by) {
+  const unsigned lane = simt::current->lane;
+  return simt::shuffle(value, lane < by ? lane : lane - by);
+}
+inline uint32_t __shfl_down_sync(uint32_t, uint32_t value, unsigned by) {
+  const unsigned lane = simt::current->lane;
+  return simt::shuffle(value, lane + by > 31 ? lane : lane + by);
 }
 inline void __syncthreads() { simt::sync_block(); }
 inline void __syncwarp() { simt::sync_warp(); }

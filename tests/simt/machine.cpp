@@ -18,7 +18,7 @@ Thread* current = nullptr;
 
 struct Warp {
   unsigned threads = 0, arrived = 0, phase = 0;
-  float slots[2][32] = {};
+  uint32_t slots[2][32] = {};
 };
 
 struct Block {
@@ -221,14 +221,14 @@ void sync_block() { sync(own_block(), "a thread never reaches a block's barrier"
 
 void sync_warp() { sync(*current->of_warp, "a lane never reaches a warp's barrier"); }
 
-float shuffle_xor(float value, unsigned mask) {
+uint32_t shuffle(uint32_t value, unsigned from_lane) {
   Warp& warp = *current->of_warp;
   if (warp.threads != 32) fault("a shuffle of all lanes in a warp that has fewer");
   // Two sets of slots: a lane may be one shuffle ahead of another that has yet to read.
-  float(&slots)[32] = warp.slots[warp.phase & 1];
+  uint32_t(&slots)[32] = warp.slots[warp.phase & 1];
   slots[current->lane] = value;
   sync(warp, "a lane never reaches a shuffle");
-  return slots[current->lane ^ mask];
+  return slots[from_lane];
 }
 
 void* block_object(const void* key, size_t size, size_t alignment) {

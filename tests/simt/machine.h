@@ -42,7 +42,7 @@ void launch(uint64_t blocks, unsigned threads, unsigned cluster, Order order,
 
 void sync_block();
 void sync_warp();
-float shuffle_xor(float value, unsigned mask);
+uint32_t shuffle(uint32_t value, unsigned from_lane);  // by all 32 lanes
 
 // The block's object of a type, named by `key`: the same place in each block of a cluster.
 void* block_object(const void* key, size_t size, size_t alignment);

@@ -117,14 +117,16 @@ TEST(NormKey, RowsLongerThanRegistersAreStreamed) {
 
 // Uneven rows stay in registers up to what one block holds of them.
 TEST(NormKey, LongUnevenRowsAreStreamed) {
-  const auto access = [](int64_t n, fastnorm_norm_kind kind) {
-    return norm_key(describe(simple_request({2, n}, FASTNORM_DTYPE_BF16, true, kind)), gpu())
-        .access;
+  const auto access = [](int64_t n, bool add, fastnorm_norm_kind kind) {
+    return norm_key(describe(simple_request({2, n}, FASTNORM_DTYPE_BF16, add, kind)), gpu()).access;
   };
-  EXPECT_EQ(access(32767, FASTNORM_NORM_RMS), Access::kUneven);
-  EXPECT_EQ(access(32769, FASTNORM_NORM_RMS), Access::kAny);
-  EXPECT_EQ(access(16383, FASTNORM_NORM_LAYER), Access::kUneven);
-  EXPECT_EQ(access(16385, FASTNORM_NORM_LAYER), Access::kAny);
+  EXPECT_EQ(access(32767, false, FASTNORM_NORM_RMS), Access::kUneven);
+  EXPECT_EQ(access(32769, false, FASTNORM_NORM_RMS), Access::kAny);
+  for (const auto kind : {FASTNORM_NORM_RMS, FASTNORM_NORM_LAYER}) {
+    EXPECT_EQ(access(16383, true, kind), Access::kUneven);
+    EXPECT_EQ(access(16385, true, kind), Access::kAny);
+  }
+  EXPECT_EQ(access(16385, false, FASTNORM_NORM_LAYER), Access::kAny);
 }
 
 // Kernels for uneven rows serve whole vectors, too, but not what only those for whole vectors and the general ones have.
