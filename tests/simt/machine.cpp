@@ -221,14 +221,16 @@ void sync_block() { sync(own_block(), "a thread never reaches a block's barrier"
 
 void sync_warp() { sync(*current->of_warp, "a lane never reaches a warp's barrier"); }
 
-float shuffle_xor(float value, unsigned mask) {
+float shuffle_xor(float value, unsigned mask) { return shuffle(value, current->lane ^ mask); }
+
+float shuffle(float value, unsigned lane) {
   Warp& warp = *current->of_warp;
   if (warp.threads != 32) fault("a shuffle of all lanes in a warp that has fewer");
   // Two sets of slots: a lane may be one shuffle ahead of another that has yet to read.
   float(&slots)[32] = warp.slots[warp.phase & 1];
   slots[current->lane] = value;
   sync(warp, "a lane never reaches a shuffle");
-  return slots[current->lane ^ mask];
+  return slots[lane];
 }
 
 void* block_object(const void* key, size_t size, size_t alignment) {

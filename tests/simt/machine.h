@@ -43,6 +43,7 @@ void launch(uint64_t blocks, unsigned threads, unsigned cluster, Order order,
 void sync_block();
 void sync_warp();
 float shuffle_xor(float value, unsigned mask);
+float shuffle(float value, unsigned lane);
 
 // The block's object of a type, named by `key`: the same place in each block of a cluster.
 void* block_object(const void* key, size_t size, size_t alignment);
