@@ -49,6 +49,13 @@ uint8_t column_align(const ColumnTensor& c) {
                       static_cast<uint64_t>(c.head_stride_bytes));
 }
 
+ScaleRule scale_rule(const QuantDesc& q) {
+  if (q.scheme == FASTNORM_QUANT_NONE) return ScaleRule::kNoCodes;
+  if (q.tensor_scale != nullptr) return ScaleRule::kGiven;
+  if (q.scheme == FASTNORM_QUANT_NVFP4) return ScaleRule::kNvfp4;
+  return q.pow2 ? ScaleRule::kPow2 : ScaleRule::kQuotient;
+}
+
 QuantParams quant_params(const NormDesc& d) {
   const QuantDesc& q = d.quant;
   QuantParams p = {};
@@ -57,8 +64,8 @@ QuantParams quant_params(const NormDesc& d) {
   p.codes_upper = upper_strides(q.codes);
   p.scale_upper = upper_strides(q.scale);
   p.scale_step = q.scale_step(d.n);
-  p.tensor_scale = reinterpret_cast<const float*>(q.tensor_scale);
-  p.global_scale = reinterpret_cast<const float*>(q.global_scale);
+  p.given_scale =
+      reinterpret_cast<const float*>(q.tensor_scale != nullptr ? q.tensor_scale : q.global_scale);
   p.amax = reinterpret_cast<float*>(q.amax);
   p.block = q.block;
   p.block_shift = std::bit_width(static_cast<uint32_t>(q.block)) - 1;
@@ -66,12 +73,16 @@ QuantParams quant_params(const NormDesc& d) {
   p.amax_floor = q.amax_floor;
   p.code_type = q.code_type();
   p.scale_type = q.scale_type();
-  p.codes_wanted = q.scheme != FASTNORM_QUANT_NONE;
+  p.rule = scale_rule(q);
+  p.greatest = p.code_type == CodeType::kE4M3   ? 448.0f
+               : p.code_type == CodeType::kE5M2 ? 57344.0f
+                                                : 127.0f;
+  p.inverse_greatest = 1.0f / p.greatest;
+  p.greatest_exponent = p.code_type == CodeType::kE4M3 ? 8 : 15;
   p.codes_aligned = codes_aligned(d);
   p.from_rounded = q.sees_rounded();
-  p.pow2 = q.pow2;
   p.swizzled = q.swizzled;
-  p.nvfp4 = q.scheme == FASTNORM_QUANT_NVFP4;
+  p.beside = d.y || p.from_rounded || p.clamp != 0.0f || p.amax != nullptr;
   return p;
 }
 

@@ -63,9 +63,10 @@ constexpr int registers_per_thread() {
   }
   if (packed_row<Slots, Tile>()) return Tile::kVectors == 5 && Tile::kThreads < 512 ? 80 : 64;
   if (Slots::kSink == Sink::kQuant) {
-    if (Tile::kThreads == 512 && v <= 4)  // two blocks, where 64 are enough
-      return v == 4 && Slots::kStat == Stat::kLayer ? 128 : 64;
-    return v <= 2 ? 64 : v == 3 ? 80 : v == 4 ? 96 : 128;
+    if (v == 3 && Tile::kThreads == 32 && Slots::kStat == Stat::kLayer) return 72;
+    if (v <= 3) return 64;
+    if (v == 4) return Slots::kStat == Stat::kRms && Slots::kSource == Source::kPlain ? 64 : 96;
+    return 128;
   }
   if (Slots::kSource == Source::kAdd) {
     if (v <= 2 || (Tile::kThreads == 512 && v <= 3 && Slots::kStat == Stat::kRms)) return 64;
@@ -116,6 +117,13 @@ inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
                                       ? (Slots::kStat == Stat::kRms ? 4 : 2)
                                   : Tile::kThreads >= 512 ? 1
                                                           : 2;
+
+// True where the quantising sink works out the row's place in memory anew: kept while the weights are applied it would spill.
+template <class Slots, class Tile>
+constexpr bool place_anew() {
+  return Tile::kThreads == 512 &&
+         (Tile::kVectors == 4 || (Tile::kVectors == 8 && Slots::kSource == Source::kAdd));
+}
 
 // The values of a row in registers.
 template <class Slots, class Tile, bool kPacked = packed_row<Slots, Tile>()>
@@ -186,7 +194,7 @@ struct RowState {
   uint4 weight[kEarlyWeight ? kVectors : 1], bias[kEarlyBias ? kVectors : 1];
   uint4 result[Slots::kAccess == Access::kUneven ? kVectors : 1];
   float mean = 0.0f, rstd = 0.0f;
-  float tensor_scale;  // Sink::kStatic
+  float given_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
 };
 
 // t = (s - mean) * rstd for one vector.
@@ -203,31 +211,27 @@ __device__ __forceinline__ void normalize_vector(
 }
 
 // One vector's results to the sink, which keeps what is to be quantised in the row's place.
-template <class Slots, class Tile, class Sink, class Reach>
+template <class Slots, class Tile, class Codes = AnyCodes, class Sink, class Reach>
 __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         RowState<Slots, Tile>& row,
                                         float (&z)[Slots::T::kPerVector], int v,
                                         const Place<Tile>& place, const Reach& reach) {
   constexpr bool kWhole = Slots::kAccess == Access::kVector;
   if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
-    put_static<typename Slots::T>(p.quant, z, row.tensor_scale, sink, place.vector(v),
-                                  reach.stores(v));
+    put_static<typename Slots::T, Codes>(p.quant, z, row.given_scale, sink, place.vector(v),
+                                         reach.stores(v));
+  } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
+    if (!kWhole) clear_from(z, reach.count(v));
+    row.held.keep(z, v);
   } else if constexpr (Slots::kAccess == Access::kUneven) {
     row.result[v] = Slots::T::pack(z);
   } else {
     sink.put(z, static_cast<uint32_t>(place.vector(v)), kWhole ? reach.stores(v) : reach.count(v));
   }
-  if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
-    // Rows that do not exist repeat row 0, whose residual may have been replaced by its sum already: amax must not see them.
-    prepare<typename Slots::T>(p.quant, z);
-    if (!kWhole || Tile::kRows > 1 || v == Tile::kVectors - 1)
-      clear_from(z, reach.stores(v) ? reach.count(v) : 0);
-    row.held.keep(z, v);
-  }
 }
 
 // Second half, whole or uneven vectors, weight and bias of x's dtype or absent (RMS: no bias).
-template <class Slots, class Tile, class Reach>
+template <class Slots, class Tile, class Codes = AnyCodes, class Reach>
 __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slots, Tile>& row,
                                                const RowIndex& out, const Place<Tile>& place,
                                                const Reach& reach) {
@@ -290,7 +294,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
 #pragma unroll
         for (int i = 0; i < kWords * kPerWord; ++i) z[k * kPerWord + i] = y[i];
       }
-      deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
+      deliver<Slots, Tile, Codes>(p, sink, row, z, v, place, reach);
     }
   }
   if constexpr (Slots::kAccess == Access::kUneven)
@@ -447,7 +451,10 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
   // After the wait: an earlier kernel may write it.
   if constexpr (Slots::kSink == Sink::kStatic)
-    row.tensor_scale = ptx::ld_global_f32(p.quant.tensor_scale);
+    row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
+  if constexpr (Slots::kSink == Sink::kQuant) {
+    if (p.quant.given_scale != nullptr) row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
+  }
   prefetch_row<Slots, Tile>(p, place);
   if ((p.bits_again & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
@@ -490,7 +497,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   row.held.renew(p, row.rstd);
 
   const RowIndex out = Tile::kRows > 1 ? index : row_index(p, place.row_again(), p.bits_again);
-  if constexpr (Slots::kSink == Sink::kStatic) row.tensor_scale = __frcp_rn(row.tensor_scale);
+  if constexpr (Slots::kSink == Sink::kStatic) row.given_scale = __frcp_rn(row.given_scale);
   if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row() && reach.live)
     store_statistics(p, out, row.mean, row.rstd);
   if constexpr (Slots::kAccess == Access::kAny) {
@@ -498,8 +505,17 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   } else {
     const uint32_t mixed = kWeightF32 | kBiasF32 | (Slots::kStat == Stat::kRms ? kBiasElement : 0);
     const bool plain = (p.bits_again & mixed) == 0;
-    // norm_key() has seen to plain columns.
-    if constexpr (Slots::kSink != Sink::kStore || Slots::kAccess == Access::kUneven) {
+    if constexpr (Slots::kSink == Sink::kStatic) {  // norm_key() has seen to plain columns
+      const QuantParams& q = p.quant;
+      if (q.code_type == CodeType::kE4M3 && !q.beside) {
+        finish_vectors<Slots, Tile, PlainCodes<CodeType::kE4M3>>(p, row, out, place, reach);
+      } else if (q.code_type == CodeType::kI8 && !q.beside) {
+        finish_vectors<Slots, Tile, PlainCodes<CodeType::kI8>>(p, row, out, place, reach);
+      } else {
+        finish_vectors<Slots, Tile>(p, row, out, place, reach);
+      }
+    } else if constexpr (Slots::kSink == Sink::kQuant ||
+                         Slots::kAccess == Access::kUneven) {  // the same
       finish_vectors<Slots, Tile>(p, row, out, place, reach);
     } else if (plain) {
       finish_vectors<Slots, Tile>(p, row, out, place, reach);
@@ -508,8 +524,10 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     }
   }
   if constexpr (Slots::kSink == Sink::kQuant) {
-    quantize_in_registers<Slots, Tile>(p, row.held.values, place, reach,
-                                       scratch.fold[Slots::kSums]);
+    quantize_in_registers<Slots, Tile>(
+        p, row.held.values, row.given_scale,
+        place_anew<Slots, Tile>() ? row_index(p, place.row_again(), p.bits_again) : out, place,
+        reach, scratch.fold[Slots::kSums]);
   }
 }
 

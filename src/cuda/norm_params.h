@@ -53,22 +53,28 @@ enum NormBits : uint32_t {
   kNeverSet = 1u << 31,        // which the compiler cannot know
 };
 
+// What makes the scales of codes.
+enum class ScaleRule : uint8_t { kNoCodes, kGiven, kQuotient, kPow2, kNvfp4 };
+
 // What is quantised, and how.
 struct QuantParams {
   RowRef codes;  // [rows, n] bytes; e2m1: [rows, n / 2]
   RowRef scale;  // [rows, scales of a row]
   RowStrides codes_upper, scale_upper;
-  int64_t scale_step;         // bytes from a row's scale to its next; swizzled: tiles across a row
-  const float* tensor_scale;  // nullptr = scales are made here
-  const float* global_scale;  // nullptr = 1
-  float* amax;                // nullptr = not wanted
-  int32_t block;              // columns that share a scale; 0 = the row
-  int32_t block_shift;        // log2 of block
-  float clamp;                // 0 = off
+  int64_t scale_step;        // bytes from a row's scale to its next; swizzled: tiles across a row
+  const float* given_scale;  // the tensor's scale, or the global scale of NVFP4; nullptr = 1
+  float* amax;               // nullptr = not wanted
+  int32_t block;             // columns that share a scale; 0 = the row
+  int32_t block_shift;       // log2 of block
+  float clamp;               // 0 = off
   float amax_floor;
+  float greatest, inverse_greatest;  // of the codes; rounded to nearest
+  int32_t greatest_exponent;
   CodeType code_type;
   ScaleType scale_type;
-  bool codes_wanted, codes_aligned, from_rounded, pow2, swizzled, nvfp4;
+  ScaleRule rule;
+  bool beside;  // more is wanted than codes and scales of unrounded, unclamped values
+  bool codes_aligned, from_rounded, swizzled;
 };
 
 // In the order of use, by lines of 64 bytes of the constant bank (parameters begin 16 bytes into one): a line that a block has not read

@@ -183,6 +183,23 @@ __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
   return q;
 }
 
+// The greatest bits of a row, in every thread of it, from each thread's: any order will do, so warps fold themselves first.
+template <class Tile>
+__device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<Tile>& scratch,
+                                                    const Place<Tile>& place) {
+  if constexpr (Tile::kBlocks > 1 || Tile::kThreads < 32) {
+    return __float_as_uint(fold_row<Greatest>(__uint_as_float(most), scratch, place));
+  } else {
+    most = ptx::warp_greatest(most);
+    if constexpr (Tile::kThreads > 32) {
+      if (place.lane == 0) scratch.values[place.warp] = __uint_as_float(most);
+      __syncthreads();
+      most = ptx::warp_greatest(__float_as_uint(scratch.values[place.lane % Tile::kWarps]));
+    }
+    return most;
+  }
+}
+
 // The sum of a row; a zero sum is +0.
 template <class Tile>
 __device__ __forceinline__ float sum_row(float q, FoldScratch<Tile>& scratch,

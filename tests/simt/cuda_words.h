@@ -49,6 +49,9 @@ inline int32_t __float2int_rn(float f) {
 inline uint32_t __umulhi(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>(uint64_t{a} * b >> 32);
 }
+inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t shift) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) << (shift & 31) >> 32);
+}
 inline int __clzll(int64_t v) { return std::countl_zero(static_cast<uint64_t>(v)); }
 inline uint32_t __brev(uint32_t v) {
   uint32_t r = 0;
@@ -66,6 +69,11 @@ inline uint32_t __shfl_up_sync(uint32_t, uint32_t value, unsigned by) {
 inline uint32_t __shfl_down_sync(uint32_t, uint32_t value, unsigned by) {
   const unsigned lane = simt::current->lane;
   return simt::shuffle(value, lane + by > 31 ? lane : lane + by);
+}
+inline float __shfl_sync(uint32_t, float value, int lane, int width) {
+  const auto own = static_cast<int>(simt::current->lane);
+  const auto from = static_cast<unsigned>((own & -width) | (lane & (width - 1)));
+  return std::bit_cast<float>(simt::shuffle(std::bit_cast<uint32_t>(value), from));
 }
 inline void __syncthreads() { simt::sync_block(); }
 inline void __syncwarp() { simt::sync_warp(); }

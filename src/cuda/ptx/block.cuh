@@ -1,4 +1,4 @@
-// What a thread block has of its own: its number and its shared memory.
+// What a thread block has of its own: its number, its shared memory and its warps.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +18,8 @@ __device__ __forceinline__ T& block_shared() {
   __shared__ T object;
   return object;
 }
+
+// The greatest of a warp's 32 lanes, in all of them.
+__device__ __forceinline__ uint32_t warp_greatest(uint32_t v) { return __reduce_max_sync(~0u, v); }
 
 }  // namespace fastnorm::ptx

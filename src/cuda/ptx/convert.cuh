@@ -71,12 +71,53 @@ __device__ __forceinline__ uint32_t cvt_e2m1x2(float low, float high) {
 #endif
 }
 
-__device__ __forceinline__ uint32_t cvt_s8x2(float low, float high) {
-  const int32_t a = __float2int_rn(low),
-                b = __float2int_rn(high);  // NaN gives 0, the rest saturates
-  const int32_t kept_a = a < -128 ? -128 : a > 127 ? 127 : a;
-  const int32_t kept_b = b < -128 ? -128 : b > 127 ? 127 : b;
-  return (static_cast<uint32_t>(kept_a) & 0xff) | (static_cast<uint32_t>(kept_b) & 0xff) << 8;
+// The codes of e2m1 of |v[i]| * factor with the signs of v, from the lowest bits on. No product may be NaN, nor 7 or more.
+//
+// A code counts up by 2 a unit to a magnitude of 2, by 1 to 4 and by 1/2 from there: it is the least of 2 |v|, |v| + 2 and |v| / 2 + 4,
+// each rounded to an integer, which an addition to 2^23 does.
+template <int kCount>
+__device__ __forceinline__ uint32_t to_e2m1_below_7(const float (&v)[kCount], float factor) {
+  constexpr float kInteger = 0x1p23f;
+  uint32_t codes = 0, signs = 0;
+#pragma unroll
+  for (int i = kCount - 1; i >= 0; --i) {
+    const float a = __fmul_rn(fabsf(v[i]), factor);
+    const float low = __fmaf_rn(a, 2.0f, kInteger), middle = __fadd_rn(a, kInteger + 2.0f),
+                high = __fmaf_rn(a, 0.5f, kInteger + 4.0f);
+    // Positive: in the order of their bits, of three of which the least may be one instruction.
+    const uint32_t i_low = __float_as_uint(low), i_middle = __float_as_uint(middle),
+                   i_high = __float_as_uint(high);
+    const uint32_t least = i_low < i_middle ? i_low : i_middle;
+    codes = codes * 16 + (least < i_high ? least : i_high);
+    signs = __funnelshift_l(__float_as_uint(v[i]), signs, 4);
+  }
+  constexpr uint32_t kSurplus = 0x4b000000u * 0x11u;  // the bits of 2^23 in two of the summands
+  return (codes - kSurplus) | (signs & 0x88888888u);
+}
+
+// Whether e2m1 has an instruction.
+#if __CUDA_ARCH__ >= 1000 && defined(__CUDA_ARCH_FAMILY_SPECIFIC__)
+inline constexpr bool kConvertsE2m1 = true;
+#else
+inline constexpr bool kConvertsE2m1 = false;
+#endif
+
+// To i8, as bytes in order.
+__device__ __forceinline__ uint32_t cvt_s8x4(float a, float b, float c, float d) {
+  // NaN gives 0, the rest saturates.
+  const int32_t i = __float2int_rn(a), j = __float2int_rn(b), k = __float2int_rn(c),
+                l = __float2int_rn(d);
+#if __CUDA_ARCH__ >= 800
+  uint32_t high, r;
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(high) : "r"(l), "r"(k));
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(j), "r"(i), "r"(high));
+  return r;
+#else
+  const auto byte = [](int32_t v) {
+    return static_cast<uint32_t>(v < -128 ? -128 : v > 127 ? 127 : v) & 0xff;
+  };
+  return byte(i) | byte(j) << 8 | byte(k) << 16 | byte(l) << 24;
+#endif
 }
 
 }  // namespace fastnorm::ptx

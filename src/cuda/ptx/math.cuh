@@ -17,6 +17,19 @@ __device__ __forceinline__ float rcp_approx(float v) {
   return r;
 }
 
+// The greater and the lesser one; NaN where one is.
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+__device__ __forceinline__ float min_nan(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
 // Two f32 to a pair of 16-bit numbers, nearest even, subnormals kept; `low` in the low half.
 __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
   uint32_t r;

@@ -92,6 +92,10 @@ __device__ __forceinline__ uint32_t in_register(uint32_t parameter) {
   return parameter;
 }
 
+// A side of a branch that does nothing but is there. Where the other side changes many values, the compiler would copy them all ahead of
+// the branch.
+__device__ __forceinline__ void keep_branch() { asm volatile(""); }
+
 // What no one writes while the kernel runs. Not volatile: the compiler may move these among other accesses, to hide their latency.
 __device__ __forceinline__ uint4 ld_global_constant_v4(const void* address) {
   uint4 v;

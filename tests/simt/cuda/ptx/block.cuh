@@ -1,6 +1,8 @@
 // cuda/ptx/block.cuh for simt/machine.h.
 #pragma once
 
+#include <bit>
+
 #include "simt/machine.h"
 
 namespace fastnorm::ptx {
@@ -11,6 +13,14 @@ template <class T>
 inline T& block_shared() {
   static char key;
   return *static_cast<T*>(simt::block_object(&key, sizeof(T), alignof(T)));
+}
+
+inline uint32_t warp_greatest(uint32_t v) {
+  for (unsigned half = 16; half >= 1; half /= 2) {
+    const auto other = std::bit_cast<uint32_t>(simt::shuffle_xor(std::bit_cast<float>(v), half));
+    v = v > other ? v : other;
+  }
+  return v;
 }
 
 }  // namespace fastnorm::ptx

@@ -19,6 +19,14 @@ inline float rcp_approx(float v) {
   return flushed(static_cast<float>(1.0 / static_cast<double>(flushed(v))));
 }
 
+inline float max_nan(float a, float b) {
+  return a != a || b != b ? std::bit_cast<float>(0x7fffffff) : a > b ? a : b;
+}
+
+inline float min_nan(float a, float b) {
+  return a != a || b != b ? std::bit_cast<float>(0x7fffffff) : a < b ? a : b;
+}
+
 inline uint32_t cvt_f16(float v) {
   const uint32_t bits = std::bit_cast<uint32_t>(v), magnitude = bits & 0x7fffffff;
   const uint32_t sign = bits >> 16 & 0x8000;

@@ -43,6 +43,7 @@ inline void ld_global_u16_if(uint32_t& v, const void* address, bool wanted) {
 }
 inline const char* after_volatile(const char* address) { return address; }
 inline uint32_t in_register(uint32_t parameter) { return parameter; }
+inline void keep_branch() {}
 inline uint4 ld_global_constant_v4(const void* address) { return load<uint4>(address); }
 inline uint2 ld_global_constant_v2(const void* address) { return load<uint2>(address); }
 inline uint2 ld_global_v2(const void* address) { return load<uint2>(address); }
