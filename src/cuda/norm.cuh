@@ -63,9 +63,16 @@ constexpr int registers_per_thread() {
   }
   if (packed_row<Slots, Tile>()) return Tile::kVectors == 5 && Tile::kThreads < 512 ? 80 : 64;
   if (Slots::kSink == Sink::kQuant) {
-    if (v == 3 && Tile::kThreads == 32 && Slots::kStat == Stat::kLayer) return 72;
+    const bool f16 = Slots::kDtype == Dtype::kF16;
+    if (v == 3 && Tile::kThreads < 512 &&
+        (f16 || (Tile::kThreads == 32 && Slots::kStat == Stat::kLayer))) {
+      return 72;
+    }
     if (v <= 3) return 64;
-    if (v == 4) return Slots::kStat == Stat::kRms && Slots::kSource == Source::kPlain ? 64 : 96;
+    if (v == 4) {
+      if (Slots::kStat == Stat::kLayer || Slots::kSource == Source::kAdd) return 96;
+      return !f16 || Tile::kThreads == 512 ? 64 : Tile::kThreads == 32 ? 96 : 80;
+    }
     return 128;
   }
   if (Slots::kSource == Source::kAdd) {
