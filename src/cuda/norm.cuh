@@ -64,6 +64,7 @@ constexpr int registers_per_thread() {
   if (packed_row<Slots, Tile>()) return Tile::kVectors == 5 && Tile::kThreads < 512 ? 80 : 64;
   if (Slots::kSink == Sink::kQuant) {
     const bool f16 = Slots::kDtype == Dtype::kF16;
+    if (v == 3 && Tile::kThreads < 512 && !wide && Slots::kStat == Stat::kLayer) return 80;
     if (v == 3 && Tile::kThreads < 512 &&
         (f16 || (Tile::kThreads == 32 && Slots::kStat == Stat::kLayer))) {
       return 72;

@@ -3,6 +3,8 @@
 //
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "cuda/quant.cuh"
 
 namespace {
@@ -55,6 +57,66 @@ TEST(QuantArithmetic, E2m1RoundsToNearestEven) {
   EXPECT_EQ(fastnorm::ptx::to_e2m1(1e30f), 7u);
   EXPECT_EQ(fastnorm::ptx::to_e2m1(INFINITY), 7u);
   EXPECT_EQ(fastnorm::ptx::to_e2m1(1e-30f), 0u);
+}
+
+// A vector at a time, at and around the ties, with both signs and in every position.
+TEST(QuantArithmetic, E2m1OfVectorsIsTheSame) {
+  std::vector<float> values = {0, 1e-40f, 1e-30f, 6.5f, std::nextafter(7.0f, 0.0f)};
+  for (int quarters = 1; quarters <= 24; ++quarters) {
+    const float v = static_cast<float>(quarters) / 4;
+    values.insert(values.end(), {std::nextafter(v, 0.0f), v, std::nextafter(v, 8.0f)});
+  }
+  for (size_t first = 0; first < values.size(); ++first) {
+    for (const float scale : {1.0f, 0x1p-20f, 0x1p60f}) {
+      float v[8], four[4];
+      uint32_t expected = 0;
+      for (size_t i = 0; i < 8; ++i) {
+        const float magnitude = values[(first + i) % values.size()];
+        v[i] = (first + i) % 3 == 0 ? -magnitude : magnitude;
+        expected |= fastnorm::ptx::to_e2m1(v[i]) << 4 * i;
+        v[i] *= scale;
+        if (i < 4) four[i] = v[i];
+      }
+      if (scale < 1.0f && (first > values.size() - 8 || first < 3))
+        EXPECT_EQ(fastnorm::ptx::to_e2m1_below_7(v, 1.0f / scale), expected) << first;
+      EXPECT_EQ(fastnorm::ptx::to_e2m1_below_7(four, 1.0f / scale), expected & 0xffff) << first;
+    }
+  }
+}
+
+// All codes of e4m3, by the definition of the format.
+TEST(QuantArithmetic, E4m3Values) {
+  for (uint32_t code = 0; code < 0x7f; ++code) {
+    const int exponent = static_cast<int>(code >> 3), fraction = static_cast<int>(code & 7);
+    const float value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
+                                      : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
+    EXPECT_EQ(fastnorm::cuda::from_e4m3(code), value) << code;
+  }
+  EXPECT_TRUE(std::isnan(fastnorm::cuda::from_e4m3(0x7f)));
+}
+
+// The least power of two that holds a magnitude, at and around its bounds.
+TEST(QuantArithmetic, ScalesOfPowersOfTwo) {
+  fastnorm::cuda::QuantParams q = {};
+  q.scale_type = fastnorm::ScaleType::kE8M0;
+  for (const int k : {8, 15}) {
+    q.greatest_exponent = k;
+    for (int e = -120; e <= 127 - k; ++e) {
+      const float bound = std::ldexp(1.75f, k + e);
+      const auto byte = [&](float magnitude) {
+        return fastnorm::cuda::pow2_scale(q, std::bit_cast<uint32_t>(magnitude)).bits;
+      };
+      EXPECT_EQ(byte(bound), static_cast<uint32_t>(e + 127));
+      EXPECT_EQ(byte(std::nextafter(bound, INFINITY)), static_cast<uint32_t>(e + 128));
+    }
+    const auto inf = fastnorm::cuda::pow2_scale(q, 0x7f800000);
+    EXPECT_EQ(inf.bits, 254u);
+    EXPECT_EQ(inf.inverse, 0x1p-127f);
+    const auto zero = fastnorm::cuda::pow2_scale(q, 0);
+    EXPECT_EQ(zero.bits, 0u);
+    EXPECT_EQ(zero.inverse, 0x1p127f);
+    EXPECT_EQ(fastnorm::cuda::pow2_scale(q, 0x7fc00000).bits, 255u);
+  }
 }
 
 }  // namespace
