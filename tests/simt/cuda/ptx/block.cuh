@@ -17,7 +17,7 @@ inline T& block_shared() {
 
 inline uint32_t warp_greatest(uint32_t v) {
   for (unsigned half = 16; half >= 1; half /= 2) {
-    const auto other = std::bit_cast<uint32_t>(simt::shuffle_xor(std::bit_cast<float>(v), half));
+    const uint32_t other = simt::shuffle(v, simt::current->lane ^ half);
     v = v > other ? v : other;
   }
   return v;
