@@ -266,7 +266,7 @@ func (c *Context) NormPrepare(n Norm) error {
 
 // NormMany runs up to 8 normalisations, with the results of one Norm each, in order: such as the query heads
 // and the key heads of one fused QKV tensor. All are checked, against each other too, before anything runs. None
-// may read what another one writes. On a GPU neighbours that share a kernel of short rows are one launch.
+// may read what another one writes. On a GPU two neighbours that share a kernel of short rows are one launch.
 func (c *Context) NormMany(list []Norm, options ...CallOption) error {
 	q := encodeNorms(list)
 	q.apply(options)

@@ -257,8 +257,9 @@ FASTNORM_API fastnorm_status fastnorm_norm_many_prepare(fastnorm_context* contex
 /** Run several normalisations, with the results of one fastnorm_norm each, in order: such as the
  *  query heads and the key heads of one fused QKV tensor, which have different weights. All are
  *  checked, against each other too, before anything is launched. No call may read what another of
- *  the same fastnorm_norm_many writes. CUDA: neighbours in the list that share a kernel of short rows
- *  and have the same flags are one launch; fastnorm_info.launches counts them.
+ *  the same fastnorm_norm_many writes. CUDA: two neighbours in the list that share a kernel of short
+ *  rows, have the same flags and at most two leading dimensions are one launch; fastnorm_info.launches
+ *  counts them.
  *  @param args  [count] pointers
  *  @param count 0 to 8
  *  @return as fastnorm_norm; the text names the part, as args[i]

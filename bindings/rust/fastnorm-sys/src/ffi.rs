@@ -796,9 +796,9 @@ extern "C" {
     /// Run several normalisations, with the results of one fastnorm_norm each, in order: such as
     /// the query heads and the key heads of one fused QKV tensor, which have different weights. All
     /// are checked, against each other too, before anything is launched. No call may read what
-    /// another of the same fastnorm_norm_many writes. CUDA: neighbours in the list that share a
-    /// kernel of short rows and have the same flags are one launch; fastnorm_info.launches counts
-    /// them.
+    /// another of the same fastnorm_norm_many writes. CUDA: two neighbours in the list that share a
+    /// kernel of short rows, have the same flags and at most two leading dimensions are one launch;
+    /// fastnorm_info.launches counts them.
     ///
     /// - `args`: \[count\] pointers
     /// - `count`: 0 to 8

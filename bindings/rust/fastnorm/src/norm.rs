@@ -532,7 +532,7 @@ fn with_parts<R>(
 
 /// Runs up to 8 normalisations as one call, with the results of one [`Norm::run`] each, in order: such as
 /// the query heads and the key heads of one buffer. All are checked, against each other too, before anything
-/// runs. None may read what another writes. On a GPU neighbours that share a kernel of short rows are one launch.
+/// runs. None may read what another writes. On a GPU two neighbours that share a kernel of short rows are one launch.
 ///
 /// ```
 /// # use fastnorm::*;

@@ -49,7 +49,7 @@ public final class Norm extends Call {
     /**
      * Several normalisations in one call, with the results of one run of each, in order: such as the
      * query heads and the key heads of one fused QKV tensor. All are checked, against each other too,
-     * before anything is launched. None may read what another one writes. On a GPU neighbours that share
+     * before anything is launched. None may read what another one writes. On a GPU two neighbours that share
      * a kernel of short rows are one launch.
      *
      * @param parts up to 8; error texts name them as {@code args[i]}
