@@ -79,7 +79,7 @@ constexpr std::array<NormEntry, kEntries> make_table() {
       key.source = static_cast<Source>(bits & 1);
       key.stat = static_cast<Stat>(bits >> 1 & 1);
       key.affine = static_cast<Affine>(bits >> 2 & 1);
-      key.access = static_cast<Access>(bits >> 3 & 1);
+      key.access = (bits >> 3 & 1) != 0 ? Access::kAny : Access::kVector;
       table[i++] = make_entry(key, Tile{});
     }
   }
