@@ -27,7 +27,7 @@ class KernelSweep {
   // Number of cases that ran.
   int64_t run() {
     std::vector<PlacedCase> batch;
-    int number = 0;  // of cases that the kernel serves
+    int number = index_;  // of cases that are served; another one is the first for each kernel
     for (const Case& what :
          make_cases(entry_, target_.cuda, options_.reduced, ref::hash(7, index_))) {
       const int64_t begin = batch.empty() ? 0 : batch.back().end;
