@@ -437,7 +437,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
-  const uint32_t bits = ptx::in_register(p.bits);  // one read for all tests before the reduction
+  const uint32_t bits = ptx::in_register(p.bits);  // for all tests before the reduction
   const Place<Tile> place(block);
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
   const RowIndex index = row_index<kMostIndices>(p, reach.live ? place.row : 0, bits);

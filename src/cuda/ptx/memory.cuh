@@ -86,7 +86,8 @@ __device__ __forceinline__ void ld_global_u16_if(uint32_t& v, const void* addres
       : "l"(address), "r"(static_cast<uint32_t>(wanted)));
 }
 
-// A parameter in a register: it is not read again, in part or whole, where it is used.
+// A parameter as a value of its own, so that each test of it does not become a narrower read by itself. (The assembler may still read
+// the parameter again rather than keep a register.)
 __device__ __forceinline__ uint32_t in_register(uint32_t parameter) {
   asm volatile("" : "+r"(parameter));
   return parameter;
