@@ -12,10 +12,9 @@ inline constexpr int32_t kMaxCalls = 8;  // of one fastnorm_norm_many
 
 enum class Source : uint8_t { kPlain, kAdd };  // which bytes become the f32 row: x, or x + residual
 enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
-enum class Affine : uint8_t {
-  kOnce,
-  kAny
-};  // t * g + bias rounded once, or any of the rounding axes
+// t * g + bias, rounded once, with columns of x's dtype; the same with f32 columns beside 16-bit rows; or with any columns, rounded as
+// any of the axes says. RMS has a bias in the last alone. (CPU kernels take any columns, and have no kF32.)
+enum class Affine : uint8_t { kOnce, kF32, kAny };
 // What leaves: y; codes of 8 bits by one scale for the tensor and nothing else; or codes by any scheme with their scales, the largest
 // magnitude, and y where it is wanted.
 enum class Sink : uint8_t { kStore, kStatic, kQuant };
@@ -72,7 +71,9 @@ struct NormEntry {
 
 constexpr const char* name_of(Source s) { return s == Source::kPlain ? "plain" : "add"; }
 constexpr const char* name_of(Stat s) { return s == Stat::kRms ? "rms" : "layer"; }
-constexpr const char* name_of(Affine a) { return a == Affine::kOnce ? "once" : "any"; }
+constexpr const char* name_of(Affine a) {
+  return a == Affine::kOnce ? "once" : a == Affine::kF32 ? "f32" : "any";
+}
 constexpr const char* name_of(Sink s) {
   return s == Sink::kStore ? "store" : s == Sink::kStatic ? "static" : "quant";
 }

@@ -12,13 +12,6 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t row_vectors(const NormDesc& d) { return divide_up(d.n * dtype_bytes(d.dtype), 16); }
 
-// The longest row of whole vectors that a tile holds: 4096 in one block, 32768 in a cluster of 8, one vector a thread less where a
-// residual takes registers.
-int64_t most_vectors_in_registers(const NormDesc& d, const DeviceFacts& facts) {
-  if (std::min(facts.arch->max_cluster_blocks, facts.max_cluster_blocks) < 8) return 4096;
-  return d.residual ? 28672 : 32768;
-}
-
 struct Rung {
   int32_t vectors;  // longest row in 16-byte vectors
   int32_t threads;  // of one block for such a row
@@ -46,16 +39,18 @@ constexpr Rung kLayer[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
                            {640, 128}, {2048, 256}, {4096, 512}};
 constexpr Rung kAdd[] = {{8, 4},      {16, 16},    {64, 32},    {128, 16},   {256, 128},
                          {1024, 256}, {1536, 512}, {1792, 256}, {4096, 1024}};
-// Quantised: fewer tiles, as each is a kernel more.
-constexpr Rung kQuant[] = {{8, 4}, {16, 16}, {128, 32}, {512, 128}, {1024, 256}, {4096, 512}};
+// Quantised, or with f32 columns: fewer tiles, as each is a kernel more.
+constexpr Rung kRare[] = {{8, 4}, {16, 16}, {128, 32}, {512, 128}, {1024, 256}, {4096, 512}};
 // Few rows: more threads a row, since latency and not throughput is what counts.
 constexpr Rung kFewRows[] = {{8, 4},      {16, 16},    {64, 32},    {640, 128},
                              {1024, 256}, {2048, 512}, {4096, 1024}};
 
+bool is_rare(NormKey key) { return key.sink != Sink::kStore || key.affine == Affine::kF32; }
+
 // Threads of the one block that takes a row. LAYER has no registers for 1024 threads, nor for two blocks of 512 with a residual: half
 // of them hold twice the vectors each.
 int32_t block_threads(int64_t vectors, NormKey key, bool few_rows) {
-  if (key.sink != Sink::kStore) return climb(kQuant, vectors);
+  if (is_rare(key)) return climb(kRare, vectors);
   int32_t threads = few_rows                     ? climb(kFewRows, vectors)
                     : key.source == Source::kAdd ? climb(kAdd, vectors)
                     : key.stat == Stat::kRms     ? climb(kRms, vectors)
@@ -74,7 +69,7 @@ int32_t block_threads(int64_t vectors, NormKey key, bool few_rows) {
 // Rows spread over a cluster so that each block reads little: a cluster size and threads, or 0 where one block is better.
 Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_blocks) {
   int32_t threads = 0, blocks = 0;
-  if (key.sink != Sink::kStore && rows > 64) return {};  // no such tiles
+  if (is_rare(key) && rows > 64) return {};  // no such tiles
   if (vectors > 2048 && vectors <= 4096) {
     if (rows <= 16) threads = 256, blocks = 8;
   } else if (vectors > 1024 && vectors <= 2048) {
@@ -96,11 +91,55 @@ Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_bl
   return tile_of(vectors, threads, blocks);
 }
 
-constexpr int32_t kLongRowBlocks = 8;
+// A residual's rows, as many as are all resident at once with 8 vectors a thread and 128 registers, where 4 vectors and 96 are not enough:
+// their loads are all on their way together (512 x 8192: 9.7 us, in two waves 10.8; 1024 x 4096: 9.6 and 10.4). Rows too long for that are
+// spread over clusters so that each block is small (512 x 16384: 18.9 us for 19.7).
+Tile one_wave_tile(int64_t rows, int64_t vectors, const ArchSpec& arch, int32_t max_blocks) {
+  if (vectors <= 128 || vectors > 2048) return {};
+  int32_t threads = 32, blocks = 1;
+  while (vectors > int64_t{8} * threads * blocks) {
+    if (threads < 128) {
+      threads *= 2;
+    } else {
+      blocks *= 2;
+    }
+  }
+  const int64_t wave = rows * threads * blocks;
+  if (wave > arch.wave_threads / 2 && wave <= arch.wave_threads && blocks <= max_blocks)
+    return tile_of(vectors, threads, blocks);
+  if (vectors > 1024 && wave > arch.wave_threads && rows <= arch.latency_rows_short &&
+      max_blocks >= 4)
+    return tile_of(vectors, 128, 4);
+  return {};
+}
 
-// Rows of any access that no tile holds are streamed, by a cluster where there are clusters.
+// Rows of whole vectors that one block does not hold are spread over a cluster. Two blocks of 512 threads run beside each other on a
+// multiprocessor up to 4 vectors a thread, so that one loads while the other stores; a residual's sum is held in f32 and leaves room for
+// one. No tile where the row is longer than a cluster's registers.
+constexpr int64_t kOneBlockVectors = 4096;
+
+Tile long_row_tile(int64_t rows, int64_t vectors, bool add, const DeviceFacts& facts) {
+  constexpr struct {
+    int32_t vectors, threads, blocks;
+  } kPlain[] = {{8192, 512, 4}, {16384, 512, 8}, {65536, 512, 16}, {131072, 1024, 16}},
+    kSum[] = {{28672, 512, 8}, {57344, 512, 16}};
+  const int32_t max_blocks = std::min(facts.arch->max_cluster_blocks, facts.max_cluster_blocks);
+  const auto find = [&](const auto& ladder) -> Tile {
+    for (const auto& rung : ladder) {
+      if (vectors <= rung.vectors && rung.blocks <= max_blocks)
+        return tile_of(vectors, rung.threads, rung.blocks);
+    }
+    return {};
+  };
+  if (!add && rows <= facts.arch->decode_rows && vectors <= 8192 && max_blocks >= 8)
+    return tile_of(vectors, 512, 8);
+  return add ? find(kSum) : find(kPlain);
+}
+
+// Rows of any access that no tile holds are streamed, by a cluster of the largest size where that can run.
 Tile stream_tile(int32_t max_blocks) {
-  return {256, 0, static_cast<int8_t>(max_blocks < kLongRowBlocks ? 1 : kLongRowBlocks)};
+  constexpr int8_t kBlocks = 16;
+  return {256, 0, max_blocks < kBlocks ? int8_t{1} : kBlocks};
 }
 
 // Rows that are no whole vectors, on the kernels that look at a row's address once. They predicate every vector, so a tile serves
@@ -108,9 +147,10 @@ Tile stream_tile(int32_t max_blocks) {
 constexpr struct {
   int32_t vectors;
   Tile tile;
-} kUnevenTiles[] = {{8, {4, 2, 1}},      {16, {16, 1, 1}},   {32, {32, 1, 1}},
-                    {128, {32, 4, 1}},   {512, {128, 4, 1}}, {1024, {256, 4, 1}},
-                    {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
+} kUnevenTiles[] = {{8, {4, 2, 1}},      {16, {16, 1, 1}},    {32, {32, 1, 1}},
+                    {128, {32, 4, 1}},   {384, {128, 3, 1}},  {512, {128, 4, 1}},
+                    {640, {128, 5, 1}},  {768, {256, 3, 1}},  {1024, {256, 4, 1}},
+                    {1536, {512, 3, 1}}, {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
 
 int64_t most_uneven_vectors(NormKey key) {
   return key.stat == Stat::kRms && key.source == Source::kPlain ? 4096 : 2048;
@@ -243,6 +283,12 @@ bool plain_columns(const NormDesc& d) {
   return !d.bias || (d.kind == FASTNORM_NORM_LAYER && d.bias.dtype == d.dtype);
 }
 
+bool f32_columns(const NormDesc& d) {
+  const auto fits = [](const ColumnTensor& c) { return !c || c.dtype == Dtype::kF32; };
+  return d.dtype != Dtype::kF32 && fits(d.weight) && fits(d.bias) &&
+         (!d.bias || d.kind == FASTNORM_NORM_LAYER);
+}
+
 bool codes_aligned(const NormDesc& d) {
   const QuantDesc& q = d.quant;
   // What one 16-byte vector of a row becomes: n bytes are as many times that as the row is vectors.
@@ -257,11 +303,14 @@ namespace {
 // True if a kernel of this key computes what `desc` asks for: the same, or a more general one.
 bool serves(NormKey have, const NormDesc& desc, const DeviceFacts& facts) {
   const NormKey need = norm_key(desc, facts);
-  // Among the kernels that store y, those for whole vectors alone take any column beside the most general.
-  if (have.access == Access::kUneven && !plain_columns(desc)) return false;
+  if (facts.device_type == FASTNORM_DEVICE_CUDA) {
+    if (have.affine == Affine::kOnce && !plain_columns(desc)) return false;
+    if (have.affine == Affine::kF32 && !f32_columns(desc)) return false;
+  }
   return have.dtype == need.dtype && have.source == need.source && have.stat == need.stat &&
          (have.sink == need.sink || (have.sink == Sink::kQuant && need.sink == Sink::kStatic)) &&
-         have.affine >= need.affine && have.access >= need.access;
+         have.affine >= (need.affine == Affine::kAny ? Affine::kAny : Affine::kOnce) &&
+         have.access >= need.access;
 }
 
 // norm_key() where the alignment is known.
@@ -274,21 +323,28 @@ NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
       d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
   const bool same_dtypes = (!d.residual || d.residual.dtype == d.dtype) &&
                            (!d.residual_out || d.residual_out.dtype == d.dtype);
-  const bool too_long = facts.device_type == FASTNORM_DEVICE_CUDA &&
-                        row_vectors(d) > most_vectors_in_registers(d, facts);
+  const bool too_long =
+      facts.device_type == FASTNORM_DEVICE_CUDA && row_vectors(d) > kOneBlockVectors &&
+      long_row_tile(d.rows, row_vectors(d), key.source == Source::kAdd, facts).threads == 0;
   // Kernels exist for the plain corner of both axes and for everything: two, so that the table stays small.
   if (d.quant.any()) key.sink = Sink::kQuant;
   const bool general_sink =
       d.quant.any() && (facts.device_type == FASTNORM_DEVICE_CPU || !codes_aligned(d) ||
-                        !plain_columns(d) || row_vectors(d) > 4096);
+                        !plain_columns(d) || row_vectors(d) > kOneBlockVectors);
   const bool uneven = widest_access(bits, 16) < 16;
-  if (uneven && facts.device_type == FASTNORM_DEVICE_CUDA && !d.quant.any() && once &&
-      same_dtypes && plain_columns(d) && row_vectors(d) <= most_uneven_vectors(key)) {
+  const bool cuda = facts.device_type == FASTNORM_DEVICE_CUDA;
+  if (uneven && cuda && !d.quant.any() && once && same_dtypes && plain_columns(d) &&
+      row_vectors(d) <= most_uneven_vectors(key)) {
     key.access = Access::kUneven;
-  } else if (general_sink || !once || !same_dtypes || too_long || uneven) {
+  } else if (!uneven && cuda && !d.quant.any() && once && same_dtypes && !plain_columns(d) &&
+             f32_columns(d) && row_vectors(d) <= kOneBlockVectors) {
+    key.affine = Affine::kF32;
+  } else if (general_sink || !once || !same_dtypes || too_long || uneven ||
+             (cuda && !plain_columns(d))) {
     key.affine = Affine::kAny;
     key.access = Access::kAny;
-  } else if (d.quant.scheme == FASTNORM_QUANT_PER_TENSOR && !d.y && d.quant.amax == nullptr) {
+  } else if (d.quant.scheme == FASTNORM_QUANT_PER_TENSOR && !d.y && d.quant.amax == nullptr &&
+             d.dtype != Dtype::kF32) {
     key.sink = Sink::kStatic;
   }
   return key;
@@ -310,18 +366,26 @@ Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_
   const int64_t vectors = row_vectors(d);
   if (key.access == Access::kAny) return any_access_tile(vectors, key, max_blocks);
   if (key.access == Access::kUneven) return uneven_tile(vectors);
-  if (vectors > 4096)
-    return tile_of(vectors, 512,
-                   kLongRowBlocks);  // norm_key() asks for kAny where this does not hold
+  if (vectors > kOneBlockVectors)  // norm_key() asks for kAny where there is none
+    return long_row_tile(d.rows, vectors, key.source == Source::kAdd, facts);
   const bool few_rows = d.rows <= arch.decode_rows;
   const bool add = key.source == Source::kAdd;
+  if (add && key.stat == Stat::kRms && !is_rare(key) && !few_rows) {
+    const Tile tile = one_wave_tile(d.rows, vectors, arch, max_blocks);
+    if (tile.threads != 0) return tile;
+  }
   // A sum of long rows gains from a cluster for longer (512 x 16384: 19.6 us for 20.3).
-  if (few_rows || (add && d.rows <= arch.latency_rows && vectors > 1536 && vectors <= 2048 &&
-                   key.sink == Sink::kStore)) {
+  if (few_rows ||
+      (add && d.rows <= arch.latency_rows && vectors > 1536 && vectors <= 2048 && !is_rare(key))) {
     const Tile tile = few_rows_cluster(d.rows, vectors, key, max_blocks);
     if (tile.threads != 0) return tile;
   }
-  if (!few_rows && key.sink == Sink::kStore && vectors > 64 && vectors <= 128 &&
+  // Many short rows are bound by instructions: two vectors a thread share those of a row. Query and key heads have their tokens in
+  // common, and need a tile in common for one launch.
+  const int64_t tokens = d.rows / (d.outer_rank > 1 ? d.outer[0] : 64);
+  if (!add && !is_rare(key) && vectors > 8 && vectors <= 32 && tokens >= arch.many_tokens)
+    return tile_of(vectors, vectors <= 16 ? 8 : 16);
+  if (!few_rows && !is_rare(key) && vectors > 64 && vectors <= 128 &&
       bytes_moved >= static_cast<uint64_t>(arch.wide_row_bytes_moved)) {
     return tile_of(vectors, 64);
   }

@@ -25,6 +25,10 @@ struct ArchSpec {
       latency_rows_short;  // the same where no more than the next number of bytes is moved; but not for RMS alone
   int64_t latency_bytes_moved;
   int64_t
+      wave_threads;  // of 128 registers that are resident at once: rows with a residual that fit have 5 to 8 vectors a thread
+  int64_t
+      many_tokens;  // from this many tokens, or 64 times as many rows, short rows have two vectors a thread
+  int64_t
       wide_row_bytes_moved;  // from this many bytes moved, rows of 65 to 128 vectors take 64 threads
   int64_t
       stream_bytes_plain;  // up to this many bytes moved, loads that do not stay in L1 pay: x alone,
@@ -74,12 +78,15 @@ bool codes_aligned(const NormDesc& desc);
 // True if weight and bias are of x's dtype or absent, and only LAYER has a bias.
 bool plain_columns(const NormDesc& desc);
 
+// True if they are f32 beside 16-bit rows, or absent, and RMS has no bias.
+bool f32_columns(const NormDesc& desc);
+
 // Rows that one thread block works on, for a tile. Blocks of 64 threads pay where a row takes many registers (LAYER 4096 x 1024:
 // 6.12 us for 6.18), of 256 nowhere (6.6).
 constexpr int rows_per_block(Tile tile) {
   if (tile.threads == 4) return tile.vectors == 1 ? 64 : 32;
   if (tile.threads == 32) return tile.vectors >= 3 ? 2 : 4;
-  return tile.threads == 16 ? 8 : 1;
+  return tile.threads == 8 ? 16 : tile.threads == 16 ? 8 : 1;
 }
 
 // The tile for a key on an architecture: a function of shape, dtype and device alone, never of values or addresses beyond the

@@ -22,6 +22,8 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .latency_rows = 512,
           .latency_rows_short = 1024,
           .latency_bytes_moved = 12 << 20,
+          .wave_threads = 132 * 512,
+          .many_tokens = 1024,
           .wide_row_bytes_moved = 60 << 20,
           .stream_bytes_plain = 18 << 20,
           .stream_bytes_add = 36 << 20,
@@ -32,8 +34,8 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
 }
 
 inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);
-inline constexpr ArchSpec kSm90 = make_arch("sm_90", 90, 8);
-inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 8);
+inline constexpr ArchSpec kSm90 = make_arch("sm_90", 90, 16);
+inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 16);
 inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8);
 
 inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120};

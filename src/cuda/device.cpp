@@ -137,22 +137,32 @@ fastnorm_status find_driver_function(const char* name, Function* function, Error
 int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
   const std::span<const NormEntry> table = norm_table(arch);
   for (int32_t blocks = arch.max_cluster_blocks; blocks > 1; blocks /= 2) {
-    for (size_t i = 0; i < table.size(); ++i) {
-      if (table[i].tile.blocks != blocks) continue;
+    const NormEntry* largest = nullptr;
+    for (const NormEntry& entry : table) {
+      if (entry.tile.blocks == blocks &&
+          (largest == nullptr || entry.tile.threads > largest->tile.threads))
+        largest = &entry;
+    }
+    if (largest != nullptr) {
+      const auto kernel =
+          reinterpret_cast<const void*>(kernels.at(static_cast<int32_t>(largest - table.data())));
+      if (blocks > 8 && cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed,
+                                             1) != cudaSuccess) {
+        cudaGetLastError();
+        continue;
+      }
       cudaLaunchAttribute attribute = {};
       attribute.id = cudaLaunchAttributeClusterDimension;
       attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
       cudaLaunchConfig_t config = {};
       config.gridDim = dim3(static_cast<unsigned>(blocks));
-      config.blockDim = dim3(static_cast<unsigned>(table[i].tile.threads));
+      config.blockDim = dim3(static_cast<unsigned>(largest->tile.threads));
       config.attrs = &attribute;
       config.numAttrs = 1;
       int clusters = 0;
-      const auto kernel = reinterpret_cast<const void*>(kernels.at(static_cast<int32_t>(i)));
       if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess && clusters > 0)
         return blocks;
       cudaGetLastError();
-      break;
     }
   }
   return 1;

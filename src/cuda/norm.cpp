@@ -17,6 +17,10 @@ fastnorm_status launch(const void* kernel, const NormCall& call, uint64_t blocks
   config.blockDim = dim3(static_cast<unsigned>(tile.threads * call.plan->rows_per_block));
   config.stream = stream;
   config.attrs = attributes;
+  if (tile.blocks > 8) {  // more than every GPU with clusters can run
+    FASTNORM_CUDA_TRY(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
   if (tile.blocks > 1) {
     cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;

@@ -24,11 +24,13 @@ namespace fastnorm::cuda {
 template <class Slots, class Tile>
 constexpr bool packed_row() {
   if (Slots::kAccess == Access::kAny || Slots::kSource != Source::kPlain ||
-      Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2 || Tile::kBlocks > 1) {
+      Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2) {
     return false;
   }
+  if (Tile::kBlocks > 1) return Tile::kThreads >= 512 && Tile::kVectors > 4;
   if (Slots::kAccess == Access::kUneven)
-    return Tile::kVectors == 4 && (Slots::kStat == Stat::kLayer || Tile::kThreads == 512);
+    return (Tile::kVectors == 4 && Slots::kStat == Stat::kLayer) ||
+           (Tile::kThreads == 512 && (Tile::kVectors == 3 || Tile::kVectors == 4));
   if (Slots::kStat == Stat::kLayer) {
     return (Tile::kThreads <= 128 && (Tile::kVectors == 4 || Tile::kVectors == 5)) ||
            (Tile::kThreads == 512 && Tile::kVectors > 4);
@@ -47,7 +49,9 @@ constexpr int registers_per_thread() {
   const int v = wide ? Tile::kVectors : Tile::kVectors - Tile::kVectors / 4;
   // 128 rows of clusters of 4 are resident at once with 5 blocks a multiprocessor; with 4, some clusters find no room (5.2 us for 4.5).
   if (Tile::kThreads == 256 && Tile::kVectors == 2 && Tile::kBlocks == 4) return 48;
-  if (Slots::kAccess == Access::kAny || Tile::kBlocks > 1) return 128;
+  if (Slots::kAccess == Access::kAny) return 128;
+  if (Tile::kBlocks > 1)
+    return Tile::kThreads == 512 && Slots::kSource == Source::kPlain ? 64 : 128;
   if (Slots::kAccess == Access::kUneven) {
     if (Tile::kVectors == 1) return 48;
     if (Tile::kVectors == 2) return 72;
@@ -57,9 +61,18 @@ constexpr int registers_per_thread() {
   }
   // Short rows need all the threads that a multiprocessor holds: heads of 128, 4096 tokens, take 46.6 us with 48 registers, 43.8 with 40
   // and 40.4 with 32.
-  if (Tile::kThreads <= 32 && Tile::kVectors <= 2 && Slots::kSink != Sink::kQuant) {
+  if (Tile::kThreads <= 32 && Tile::kVectors <= 2 && Slots::kSink != Sink::kQuant &&
+      Slots::kAffine != Affine::kF32) {
     const bool many_columns = Slots::kSource == Source::kAdd && Slots::kStat == Stat::kLayer;
     return Tile::kVectors == 2 ? (many_columns ? 56 : 48) : many_columns ? 40 : 32;
+  }
+  if (Slots::kAffine == Affine::kF32 && Tile::kThreads <= 32)
+    return v == 1 ? 48 : v == 2 ? 72 : v == 3 ? 80 : 96;
+  if (Slots::kAffine == Affine::kF32 && packed_row<Slots, Tile>() && Tile::kThreads == 128)
+    return 72;
+  if (Slots::kSink == Sink::kStatic && Tile::kThreads == 32 && Tile::kVectors == 4 &&
+      Slots::kSource == Source::kPlain && Slots::kStat == Stat::kLayer) {
+    return 72;
   }
   if (packed_row<Slots, Tile>()) return Tile::kVectors == 5 && Tile::kThreads < 512 ? 80 : 64;
   if (Slots::kSink == Sink::kQuant) {
@@ -112,6 +125,7 @@ constexpr int blocks_per_multiprocessor() {
 template <class Slots, class Tile>
 constexpr bool late_weights() {
   if (Tile::kThreads == 1024) return true;
+  if (Tile::kThreads == 512 && Tile::kVectors > 4 && Tile::kBlocks > 1) return true;
   if (Tile::kThreads == 512 && Tile::kVectors > 2 &&
       (Slots::kStat == Stat::kLayer || Slots::kSink == Sink::kQuant)) {
     return true;
@@ -130,7 +144,19 @@ inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
 template <class Slots, class Tile>
 constexpr bool place_anew() {
   return Tile::kThreads == 512 &&
-         (Tile::kVectors == 4 || (Tile::kVectors == 8 && Slots::kSource == Source::kAdd));
+         (Tile::kVectors == 4 || (Tile::kVectors == 8 && (Slots::kSource == Source::kAdd ||
+                                                          Slots::kStat == Stat::kLayer)));
+}
+
+// True where the row's number is kept across the reduction. Working it out anew saves registers and costs 0.04 us of a row's latency; but
+// with a residual keeping it costs 0.07 (add 128 x 8192).
+template <class Slots, class Tile>
+constexpr bool keeps_row() {
+  if (Tile::kRows > 1) return true;
+  if (Slots::kSource == Source::kAdd || Slots::kSink == Sink::kQuant) return false;
+  return Tile::kVectors <= 2 ||
+         (Tile::kThreads < 512 &&
+          (Tile::kBlocks > 1 || (Slots::kStat == Stat::kRms && Tile::kVectors <= 4)));
 }
 
 // The values of a row in registers.
@@ -309,32 +335,49 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
     store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, row_lanes(place), reach);
 }
 
-// Second half, whole vectors, weight and bias of any type. What was loaded ahead is dropped: with f32 columns in registers beside it
-// the kernel would spill.
+// Second half, f32 columns beside 16-bit rows, by fours: each is applied while later ones are on their way.
 template <class Slots, class Tile, class Reach>
-__device__ __forceinline__ void finish_vectors_mixed(const NormParams& p,
-                                                     RowState<Slots, Tile>& row,
-                                                     const RowIndex& out, const Place<Tile>& place,
-                                                     const Reach& reach) {
+__device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Slots, Tile>& row,
+                                                const RowIndex& out, const Place<Tile>& place,
+                                                const Reach& reach) {
   using T = typename Slots::T;
-  constexpr int kPerVector = T::kPerVector;
+  using State = RowState<Slots, Tile>;
+  constexpr int kPerVector = T::kPerVector, kAll = Tile::kVectors * kFours<T>,
+                kAhead = State::kEarlyWeight ? Tile::kVectors : 2;
+  constexpr bool kBias = Slots::kStat == Stat::kLayer;
   const Rounding<Slots::kAffine, T> rounding(p);
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
+  uint4 weight[kAhead], bias[kBias ? kAhead : 1];
+  const auto load = [&](int four) {
+    weight[four % kAhead] =
+        load_four<T, Tile>(weight_type(p.bits_again), p.weight, out, four, place, reach, 1.0f);
+    if constexpr (kBias)
+      bias[four % kAhead] =
+          load_four<T, Tile>(bias_type(p.bits_again), p.bias, out, four, place, reach, -0.0f);
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if constexpr (State::kEarlyWeight) {
+      weight[i] = row.weight[i];
+      if constexpr (kBias) bias[i] = row.bias[i];
+    } else {
+      load(i);
+    }
+  }
 #pragma unroll
   for (int v = 0; v < Tile::kVectors; ++v) {
-    const char* const weight_row = ptx::after_volatile(column_address(p.weight, out));
-    const char* const bias_row = ptx::after_volatile(column_address(p.bias, out));
-    float s[kPerVector], t[kPerVector], z[kPerVector];
-    row.held.get(s, v);
-    normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
-    const uint32_t column = reach.has(v) ? place.vector(v) * kPerVector : 0;
+    float z[kPerVector];
 #pragma unroll
     for (int i = 0; i < kPerVector; i += 4) {
-      float w[4], b[4], y[4];
-      take_four_columns<T>(w, weight_type(p.bits_again), weight_row, column + i, 1.0f);
-      take_four_columns<T>(b, bias_type(p.bits_again), bias_row, column + i, -0.0f);
-      const float four[4] = {t[i], t[i + 1], t[i + 2], t[i + 3]};
-      apply(y, four, w, b, p.weight_offset, rounding);
+      const int four = (v * kPerVector + i) / 4;
+      float s[4], t[4], w[4], b[4] = {-0.0f, -0.0f, -0.0f, -0.0f}, y[4];
+#pragma unroll
+      for (int k = 0; k < 4; k += T::kPerWord) row.held.get_word(s + k, v, (i + k) / T::kPerWord);
+      Element<Dtype::kF32>::unpack(weight[four % kAhead], w);
+      if constexpr (kBias) Element<Dtype::kF32>::unpack(bias[four % kAhead], b);
+      normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
+      apply(y, t, w, b, p.weight_offset, rounding);
+      if (four + kAhead < kAll) load(four + kAhead);
 #pragma unroll
       for (int k = 0; k < 4; ++k) z[i + k] = y[k];
     }
@@ -371,7 +414,9 @@ template <class Slots, class Tile>
 __device__ __forceinline__ void prefetch_row(const NormParams& p, const Place<Tile>& place) {
   if constexpr (Slots::kAccess != Access::kAny && Tile::kThreads >= 128 && Tile::kBlocks == 1) {
     const uint32_t row = place.row + p.prefetch_rows;
-    if (p.prefetch_rows != 0 && threadIdx.x == 0 && row < p.rows) {
+    if (p.prefetch_rows == 0) return;
+    ptx::keep_branch();  // else every thread works out addresses
+    if (threadIdx.x == 0 && row < p.rows) {
       const auto fetch = [&](const RowRef& tensor) {
         const char* begin = tensor.data + row * tensor.stride;
         uint32_t bytes = static_cast<uint32_t>(p.vectors) * kVectorBytes;
@@ -398,13 +443,22 @@ __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, 
                                            const Reach& reach, uint32_t bits) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
-  if constexpr (State::kEarlyWeight) {
-    load_columns<T, Tile, Tile::kVectors>(row.weight, weight_type(bits), p.weight, index, 0, place,
-                                          reach, T::kOneWord);
-  }
-  if constexpr (State::kEarlyBias) {
-    load_columns<T, Tile, Tile::kVectors>(row.bias, bias_type(bits), p.bias, index, 0, place, reach,
-                                          T::kMinusZeroWord);
+  if constexpr (State::kEarlyWeight && Slots::kAffine == Affine::kF32) {
+    // As many registers as columns of x's dtype take: those of half the row.
+#pragma unroll
+    for (int i = 0; i < Tile::kVectors; ++i) {
+      row.weight[i] = load_four<T, Tile>(weight_type(bits), p.weight, index, i, place, reach, 1.0f);
+      if constexpr (State::kEarlyBias) {
+        row.bias[i] = load_four<T, Tile>(bias_type(bits), p.bias, index, i, place, reach, -0.0f);
+      }
+    }
+  } else if constexpr (State::kEarlyWeight) {
+    load_columns<T, Tile, Tile::kVectors, true>(row.weight, weight_type(bits), p.weight, index, 0,
+                                                place, reach, T::kOneWord);
+    if constexpr (State::kEarlyBias) {
+      load_columns<T, Tile, Tile::kVectors, true>(row.bias, bias_type(bits), p.bias, index, 0,
+                                                  place, reach, T::kMinusZeroWord);
+    }
   }
 }
 
@@ -440,7 +494,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   const uint32_t bits = ptx::in_register(p.bits);  // for all tests before the reduction
   const Place<Tile> place(block);
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
-  const RowIndex index = row_index<kMostIndices>(p, reach.live ? place.row : 0, bits);
+  const RowIndex index =
+      row_index<kMostIndices, Tile::kRows == 1>(p, reach.live ? place.row : 0, bits);
   const Rounding<Slots::kAffine, T> rounding(p);
   State row;
 
@@ -450,10 +505,10 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   // 2.60 against 2.67 us, 1 x 16384: 2.12 and 2.19; a choice at run time costs more than it gains: 2.84 and 2.33).
   constexpr bool kRowFirst = Tile::kBlocks > 1;
   constexpr bool kWaitsOnce = kRowFirst || Tile::kRows > 1;  // short rows: fewer instructions
-  if ((bits & (kWaitsOnce ? kWaitFirst | kWaitAfterColumns : kWaitFirst)) != 0) ptx::grid_wait();
+  ptx::grid_wait_if((bits & (kWaitsOnce ? kWaitFirst | kWaitAfterColumns : kWaitFirst)) != 0);
   if constexpr (!kRowFirst) {
     load_ahead(p, row, index, place, reach, bits);
-    if (!kWaitsOnce && (bits & kWaitAfterColumns) != 0) ptx::grid_wait();
+    if constexpr (!kWaitsOnce) ptx::grid_wait_if((bits & kWaitAfterColumns) != 0);
   }
   RowSource<Slots, Tile> source(p, index, place, reach, bits);
   if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
@@ -504,16 +559,23 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       rstd_of(sum_row(fold_registers(q), scratch.fold[Slots::kSums - 1], place), p, rounding);
   row.held.renew(p, row.rstd);
 
-  const RowIndex out = Tile::kRows > 1 ? index : row_index(p, place.row_again(), p.bits_again);
+  const RowIndex out =
+      keeps_row<Slots, Tile>() ? index : row_index(p, place.row_again(), p.bits_again);
   if constexpr (Slots::kSink == Sink::kStatic) row.given_scale = __frcp_rn(row.given_scale);
-  if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row() && reach.live)
-    store_statistics(p, out, row.mean, row.rstd);
+  // Seldom wanted: last, where there are registers for it, so that nothing waits for the question.
+  constexpr bool kStatisticsLast =
+      Tile::kRows == 1 && Tile::kThreads < 512 && Slots::kSink == Sink::kStore;
+  const auto put_statistics = [&] {
+    if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row() && reach.live)
+      store_statistics(p, out, row.mean, row.rstd);
+  };
+  if constexpr (!kStatisticsLast) put_statistics();
   if constexpr (Slots::kAccess == Access::kAny) {
     finish_any<Slots, Tile>(p, row, out, place, reach);
+  } else if constexpr (Slots::kAffine == Affine::kF32) {
+    finish_by_fours<Slots, Tile>(p, row, out, place, reach);
   } else {
-    const uint32_t mixed = kWeightF32 | kBiasF32 | (Slots::kStat == Stat::kRms ? kBiasElement : 0);
-    const bool plain = (p.bits_again & mixed) == 0;
-    if constexpr (Slots::kSink == Sink::kStatic) {  // norm_key() has seen to plain columns
+    if constexpr (Slots::kSink == Sink::kStatic) {
       const QuantParams& q = p.quant;
       if (q.code_type == CodeType::kE4M3 && !q.beside) {
         finish_vectors<Slots, Tile, PlainCodes<CodeType::kE4M3>>(p, row, out, place, reach);
@@ -522,13 +584,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       } else {
         finish_vectors<Slots, Tile>(p, row, out, place, reach);
       }
-    } else if constexpr (Slots::kSink == Sink::kQuant ||
-                         Slots::kAccess == Access::kUneven) {  // the same
-      finish_vectors<Slots, Tile>(p, row, out, place, reach);
-    } else if (plain) {
-      finish_vectors<Slots, Tile>(p, row, out, place, reach);
     } else {
-      finish_vectors_mixed<Slots, Tile>(p, row, out, place, reach);
+      finish_vectors<Slots, Tile>(p, row, out, place, reach);
     }
   }
   if constexpr (Slots::kSink == Sink::kQuant) {
@@ -537,6 +594,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
         place_anew<Slots, Tile>() ? row_index(p, place.row_again(), p.bits_again) : out, place,
         reach, scratch.fold[Slots::kSums]);
   }
+  if constexpr (kStatisticsLast) put_statistics();
 }
 
 // ---- Rows that are streamed.
@@ -564,98 +622,200 @@ struct StreamFold {
       total;  // after the last group: its number is all ones, so everything has been folded into it
 };
 
-// Calls vector_sum_of(vector) for each of the thread's vectors of the row (vectors past the end return 0) and gives their fold.
+// Folds what sums_of(numbers, sums) gives for each of the thread's registers, four at a time; for those past the row's end that is 0.
 template <class Tile, typename Fn>
-__device__ __forceinline__ float fold_stream(int64_t registers, Fn sum_of) {
+__device__ __forceinline__ float fold_stream(int64_t registers, Fn sums_of) {
   // Digits of the register number: at least two, for the group.
   const int digits = registers <= 4 ? 2 : 64 - __clzll(registers - 1);
   const uint32_t groups = 1u << (digits - 2);
   StreamFold fold;
   for (uint32_t g = 0; g < groups; ++g) {
     const uint32_t low = digits == 2 ? 0 : __brev(g) >> (32 - (digits - 2));
+    int64_t number[StreamFold::kGroup];
     float q[StreamFold::kGroup];
     // In bit-reversed order the two lowest digits of the position are the two highest of the register.
 #pragma unroll
-    for (int i = 0; i < StreamFold::kGroup; ++i) {
-      q[i] = sum_of(static_cast<int64_t>(low) + (static_cast<int64_t>(i) << (digits - 2)));
-    }
+    for (int i = 0; i < StreamFold::kGroup; ++i)
+      number[i] = static_cast<int64_t>(low) + (static_cast<int64_t>(i) << (digits - 2));
+    sums_of(number, q);
     fold.add(fold_registers(q), g);
   }
   return fold.total;
 }
 
+// One thread's view of a row that is streamed, four vectors at a time: whole vectors at 16-byte addresses are all asked for before the
+// first is used, which is what keeps the memory busy.
+template <class Slots, class Tile>
+struct StreamRow {
+  using T = typename Slots::T;
+  static constexpr int kPerVector = T::kPerVector, kGroup = StreamFold::kGroup;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+
+  __device__ __forceinline__ StreamRow(const NormParams& params, const Place<Tile>& at,
+                                       const RowIndex& index)
+      : p(params),
+        place(at),
+        x(row_address(params.x, params.x_upper, index)),
+        residual(kAdd ? row_address(params.residual, params.residual_upper, index) : nullptr),
+        weight(column_address(params.weight, index)),
+        bias(column_address(params.bias, index)),
+        vectors(params.vectors),
+        whole(params.n / kPerVector),
+        wide_row(params.x_align == kVectorBytes &&
+                 (!kAdd || (params.residual_align == kVectorBytes && !params.residual_f32))),
+        wide_columns(wide(weight_type(params.bits), params.weight_align) &&
+                     wide(bias_type(params.bits), params.bias_align)) {}
+
+  __device__ __forceinline__ int64_t registers() const {
+    return (vectors + Tile::kStride - 1) / Tile::kStride;
+  }
+  __device__ __forceinline__ int64_t vector(int64_t number) const {
+    return place.first + number * Tile::kStride;
+  }
+  // Of the row, not above kPerVector; 0 or less past its end.
+  __device__ __forceinline__ int count(int64_t vector) const {
+    const int64_t left = p.n - vector * kPerVector;
+    return left >= kPerVector ? kPerVector : left < 0 ? 0 : static_cast<int>(left);
+  }
+
+  // The row's values; zero past its end.
+  __device__ __forceinline__ void take(float (&s)[kGroup][kPerVector],
+                                       const int64_t (&number)[kGroup]) const {
+    uint4 raw[kGroup], other[kGroup];
+    if (wide_row) {
+      load(raw, x, number);
+      if constexpr (kAdd) load(other, residual, number);
+    }
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      const int64_t v = vector(number[i]);
+      if (!wide_row || (v == whole && v < vectors)) {
+        take_any<Slots>(s[i], p, x, residual, v, count(v));
+      } else {
+        T::unpack(raw[i], s[i]);
+        if constexpr (kAdd) {
+          float r[kPerVector];
+          T::unpack(other[i], r);
+#pragma unroll
+          for (int k = 0; k < kPerVector; ++k) s[i][k] = __fadd_rn(s[i][k], r[k]);
+        }
+      }
+    }
+  }
+
+  // Calls use(s, z, vector, count) with the row's values and its results, in every thread of the row as often.
+  template <typename Fn>
+  __device__ __forceinline__ void results(float mean, float rstd,
+                                          const Rounding<Slots::kAffine, T>& rounding,
+                                          Fn use) const {
+    for (int64_t first = 0; first < registers(); first += kGroup) {
+      int64_t number[kGroup];
+      uint4 weights[kGroup], biases[kGroup];
+      float s[kGroup][kPerVector];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) number[i] = first + i;
+      if (wide_columns) {
+        load_column(weights, weight, weight_type(p.bits), number, T::kOneWord);
+        load_column(biases, bias, bias_type(p.bits), number, T::kMinusZeroWord);
+      }
+      take(s, number);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        if (number[i] >= registers()) break;
+        const int64_t v = vector(number[i]);
+        float summed[kPerVector], t[kPerVector], w[kPerVector], b[kPerVector], z[kPerVector];
+        if (!wide_columns || (v == whole && v < vectors)) {
+          take_column<T>(w, weight, weight_type(p.bits), v, count(v), p.weight_align, 1.0f);
+          take_column<T>(b, bias, bias_type(p.bits), v, count(v), p.bias_align, -0.0f);
+        } else {
+          T::unpack(weights[i], w);
+          T::unpack(biases[i], b);
+        }
+#pragma unroll
+        for (int k = 0; k < kPerVector; ++k) summed[k] = rounding.summed(s[i][k]);
+        normalize_vector<Slots>(t, summed, mean, rstd, rounding);
+        apply(z, t, w, b, p.weight_offset, rounding);
+        use(s[i], z, v, count(v));
+      }
+    }
+  }
+
+  static __device__ __forceinline__ bool wide(ColumnType type, int align) {
+    return type == ColumnType::kAbsent || (type == ColumnType::kElement && align == kVectorBytes);
+  }
+  // Whole vectors; the others read as zero.
+  __device__ __forceinline__ void load(uint4 (&raw)[kGroup], const char* row,
+                                       const int64_t (&number)[kGroup]) const {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      const int64_t v = vector(number[i]);
+      raw[i] = make_uint4(0, 0, 0, 0);
+      ptx::ld_global_v4_if(raw[i], row + v * kVectorBytes, v < whole);
+    }
+  }
+  __device__ __forceinline__ void load_column(uint4 (&raw)[kGroup], const char* column,
+                                              ColumnType type, const int64_t (&number)[kGroup],
+                                              uint32_t absent) const {
+    if (type == ColumnType::kElement) {
+      load(raw, column, number);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) raw[i] = make_uint4(absent, absent, absent, absent);
+    }
+  }
+
+  const NormParams& p;
+  const Place<Tile>& place;
+  const char *const x, *const residual, *const weight, *const bias;
+  const int64_t vectors, whole;  // of the row; all of a vector's elements are there
+  const bool wide_row, wide_columns;
+};
+
 template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   using T = typename Slots::T;
-  constexpr int kPerVector = T::kPerVector;
+  constexpr int kPerVector = T::kPerVector, kGroup = StreamFold::kGroup;
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
   const Place<Tile> place(blockIdx.x);
   const RowIndex index = row_index(p, place.row, p.bits);
   const Rounding<Slots::kAffine, T> rounding(p);
-  const char* const x = row_address(p.x, p.x_upper, index);
-  const char* const residual =
-      Slots::kSource == Source::kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr;
-  const int64_t vectors = p.vectors;
-  const int64_t registers = (vectors + Tile::kStride - 1) / Tile::kStride;
+  const StreamRow<Slots, Tile> row(p, place, index);
   if ((p.bits & (kWaitFirst | kWaitAfterColumns)) != 0) ptx::grid_wait();
   if ((p.bits & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
 
-  const auto count_at = [&](int64_t vector) {
-    const int64_t left = p.n - vector * kPerVector;
-    return left >= kPerVector ? kPerVector : static_cast<int>(left);
+  const auto fold = [&](auto sum_of) {
+    return fold_stream<Tile>(row.registers(),
+                             [&](const int64_t(&number)[kGroup], float(&q)[kGroup]) {
+                               float s[kGroup][kPerVector];
+                               row.take(s, number);
+#pragma unroll
+                               for (int i = 0; i < kGroup; ++i) {
+#pragma unroll
+                                 for (int k = 0; k < kPerVector; ++k)
+                                   s[i][k] = rounding.summed(s[i][k]);
+                                 q[i] = sum_of(s[i], row.count(row.vector(number[i])));
+                               }
+                             });
   };
-  const auto take = [&](float(&s)[kPerVector], int64_t vector) {
-    take_any<Slots>(s, p, x, residual, vector, count_at(vector));
-  };
-
   float mean = 0.0f;
   if constexpr (Slots::kStat == Stat::kLayer) {
-    const float sum = fold_stream<Tile>(registers, [&](int64_t r) {
-      const int64_t vector = place.first + r * Tile::kStride;
-      if (vector >= vectors) return 0.0f;
-      float s[kPerVector];
-      take(s, vector);
-#pragma unroll
-      for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
-      return vector_sum(s);
-    });
+    const float sum = fold([](const float(&s)[kPerVector], int) { return vector_sum(s); });
     mean = mean_of(sum_row(sum, scratch.fold[0], place), p, rounding);
   }
-  const float sum = fold_stream<Tile>(registers, [&](int64_t r) {
-    const int64_t vector = place.first + r * Tile::kStride;
-    if (vector >= vectors) return 0.0f;
-    float s[kPerVector];
-    take(s, vector);
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) s[i] = rounding.summed(s[i]);
-    return squares<Slots>(s, mean, count_at(vector), rounding);
+  const float sum = fold([&](const float(&s)[kPerVector], int count) {
+    return squares<Slots>(s, mean, count, rounding);
   });
   const float rstd = rstd_of(sum_row(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
   if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
 
-  const char* const weight_row = column_address(p.weight, index);
-  const char* const bias_row = column_address(p.bias, index);
-  // The row's values, and its results.
-  const auto result = [&](float(&s)[kPerVector], float(&z)[kPerVector], int64_t vector) {
-    const int count = count_at(vector);
-    float summed[kPerVector], t[kPerVector], w[kPerVector], b[kPerVector];
-    take(s, vector);
-    take_column<T>(w, weight_row, weight_type(p.bits), vector, count, p.weight_align, 1.0f);
-    take_column<T>(b, bias_row, bias_type(p.bits), vector, count, p.bias_align, -0.0f);
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) summed[i] = rounding.summed(s[i]);
-    normalize_vector<Slots>(t, summed, mean, rstd, rounding);
-    apply(z, t, w, b, p.weight_offset, rounding);
-  };
   StreamQuantizer<Slots, Tile> quantizer(p, place);
   if (quantizer.wants_row()) {
-    for (int64_t vector = place.first; vector < vectors; vector += Tile::kStride) {
-      float s[kPerVector], z[kPerVector];
-      result(s, z, vector);
-      quantizer.see(z, count_at(vector));
-    }
+    row.results(mean, rstd, rounding,
+                [&](float(&)[kPerVector], float(&z)[kPerVector], int64_t, int count) {
+                  if (count > 0) quantizer.see(z, count);
+                });
     quantizer.make_row_scale(scratch.fold[Slots::kFolds - 1], place);
   }
 
@@ -664,20 +824,17 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   char* const sum_row_out = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr
                                 ? row_address(p.residual_out, p.residual_out_upper, index)
                                 : nullptr;
-  for (int64_t r = 0; r < registers; ++r) {  // all threads as often: the quantiser exchanges lanes
-    const int64_t vector = place.first + r * Tile::kStride;
-    const int count = count_at(vector);
-    float s[kPerVector], z[kPerVector];
-    result(s, z, vector);
-    if constexpr (Slots::kSource == Source::kAdd) {
-      if (sum_row_out != nullptr) {
-        store_any_values<T>(s, sum_row_out, vector, count, p.residual_out_align,
-                            p.residual_out_f32);
-      }
-    }
-    sink.put(z, vector, count);
-    quantizer.put(z, vector, count);
-  }
+  row.results(mean, rstd, rounding,
+              [&](float(&s)[kPerVector], float(&z)[kPerVector], int64_t vector, int count) {
+                if constexpr (Slots::kSource == Source::kAdd) {
+                  if (sum_row_out != nullptr) {
+                    store_any_values<T>(s, sum_row_out, vector, count, p.residual_out_align,
+                                        p.residual_out_f32);
+                  }
+                }
+                sink.put(z, vector, count);
+                quantizer.put(z, vector, count);
+              });
   quantizer.end(place);
 }
 

@@ -1,5 +1,5 @@
-// The forward kernels of one architecture and one dtype: compiled once for each pair, with FASTNORM_ARCH (90), FASTNORM_CLUSTERS (0
-// or 1) and FASTNORM_DTYPE (kF32, kF16, kBF16) defined.
+// The forward kernels of one architecture and one dtype: compiled once for each pair, with FASTNORM_ARCH (90), FASTNORM_CLUSTER_BLOCKS
+// (its ArchSpec's) and FASTNORM_DTYPE (kF32, kF16, kBF16) defined.
 #include <utility>
 
 #include "cuda/norm.cuh"
@@ -14,7 +14,7 @@ struct Arch {
   static constexpr int kCapability = FASTNORM_ARCH;
 };
 
-constexpr auto& kTable = kNormTable<FASTNORM_CLUSTERS != 0>;
+constexpr auto& kTable = kNormTable<FASTNORM_CLUSTER_BLOCKS>;
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 
 constexpr size_t first_of(Dtype dtype) {

@@ -32,7 +32,9 @@ inline constexpr ListedTile kVectorTiles[] = {
     // Short rows: several to a block.
     {{4, 1}, kAll},
     {{4, 2}, kAll},
+    {{8, 2}, kPlain},
     {{16, 1}, kAll},
+    {{16, 2}, kPlain},
     {{16, 5}, kAdd},
     {{16, 6}, kAdd},
     {{16, 7}, kAdd},
@@ -41,15 +43,26 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{32, 2}, kAll},
     {{32, 3}, kPlain},
     {{32, 4}, kPlain},
+    {{32, 5}, kAddRms},
+    {{32, 6}, kAddRms},
+    {{32, 7}, kAddRms},
+    {{32, 8}, kAddRms},
     {{64, 2}, kAll},
     {{64, 3}, kLayer},
     {{64, 4}, kLayer},
+    {{64, 5}, kAddRms},
+    {{64, 6}, kAddRms},
+    {{64, 7}, kAddRms},
+    {{64, 8}, kAddRms},
     // A block a row.
     {{128, 1}, kAll},
     {{128, 2}, kAll},
     {{128, 3}, kAll},
     {{128, 4}, kAll},
     {{128, 5}, kAll},
+    {{128, 6}, kAddRms},
+    {{128, 7}, kAddRms},
+    {{128, 8}, kAddRms},
     {{256, 2}, kAdd | kLayer},
     {{256, 3}, kAll},
     {{256, 4}, kAll},
@@ -74,18 +87,35 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{256, 3, 2}, kAdd | kLayer},
     {{256, 4, 2}, kAdd | kLayer},
     {{256, 2, 8}, kAll},
+    {{128, 3, 4}, kAddRms},
+    {{128, 4, 4}, kAddRms},
+    {{128, 5, 2}, kAddRms},
+    {{128, 6, 2}, kAddRms},
+    {{128, 7, 2}, kAddRms},
+    {{128, 8, 2}, kAddRms},
     // .. and long ones.
     {{512, 2, 8}, kAll},
+    {{512, 3, 4}, kPlain},
+    {{512, 4, 4}, kPlain},
     {{512, 3, 8}, kAll},
     {{512, 4, 8}, kAll},
-    {{512, 5, 8}, kAll},
-    {{512, 6, 8}, kAll},
-    {{512, 7, 8}, kAll},
-    {{512, 8, 8}, kPlain},
+    {{512, 5, 8}, kAdd},
+    {{512, 6, 8}, kAdd},
+    {{512, 7, 8}, kAdd},
+    {{512, 3, 16}, kPlain},
+    {{512, 4, 16}, kAll},
+    {{512, 5, 16}, kAll},
+    {{512, 6, 16}, kAll},
+    {{512, 7, 16}, kAll},
+    {{512, 8, 16}, kPlain},
+    {{1024, 5, 16}, kPlain},
+    {{1024, 6, 16}, kPlain},
+    {{1024, 7, 16}, kPlain},
+    {{1024, 8, 16}, kPlain},
 };
 
-// Tiles of the kernels that quantise whole vectors.
-inline constexpr Tile kQuantTiles[] = {
+// Tiles of the kernels that quantise whole vectors or have f32 columns.
+inline constexpr Tile kRareTiles[] = {
     {4, 1},   {4, 2},   {16, 1},    {32, 1},     {32, 2},     {32, 3},     {32, 4},  {128, 2},
     {128, 3}, {128, 4}, {256, 3},   {256, 4},    {512, 3},    {512, 4},    {512, 5}, {512, 6},
     {512, 7}, {512, 8}, {64, 2, 8}, {128, 2, 4}, {128, 2, 8}, {256, 2, 8},
@@ -101,13 +131,14 @@ inline constexpr ListedTile kAnyTiles[] = {
     {{512, 4}, kAll},
     {{512, 8}, kRms | kAddRms},
     {{256, 0}, kAll},
-    {{256, 0, 8}, kAll},
+    {{256, 0, 16}, kAll},
 };
 
 // Tiles of the kernels for rows of any length and address: few, as each serves all rows that it holds.
 inline constexpr ListedTile kUnevenTiles[] = {
     {{4, 2}, kAll},   {{16, 1}, kAll},  {{32, 1}, kAll},  {{32, 4}, kAll},
-    {{128, 4}, kAll}, {{256, 4}, kAll}, {{512, 4}, kAll}, {{512, 8}, kRms},
+    {{128, 3}, kAll}, {{128, 4}, kAll}, {{128, 5}, kAll}, {{256, 3}, kAll},
+    {{256, 4}, kAll}, {{512, 3}, kAll}, {{512, 4}, kAll}, {{512, 8}, kRms},
 };
 
 constexpr int user_of(Source source, Stat stat) {
@@ -115,23 +146,28 @@ constexpr int user_of(Source source, Stat stat) {
   return stat == Stat::kRms ? kAddRms : kAddLayer;
 }
 
-// Calls fn(key, tile) for each kernel of an architecture with or without clusters.
+// Calls fn(key, tile) for each kernel of an architecture whose clusters have at most so many blocks.
 template <typename Fn>
-constexpr void for_each_norm_kernel(bool clusters, Fn fn) {
+constexpr void for_each_norm_kernel(int cluster_blocks, Fn fn) {
   for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
     for (Source source : {Source::kPlain, Source::kAdd}) {
       for (Stat stat : {Stat::kRms, Stat::kLayer}) {
         const int user = user_of(source, stat);
-        const auto use = [&](Sink sink, Access access, const ListedTile& t) {
-          if ((t.use & user) == 0 || (t.tile.blocks > 1 && !clusters)) return;
-          const Affine affine = access == Access::kAny ? Affine::kAny : Affine::kOnce;
+        const auto use_with = [&](Affine affine, Sink sink, Access access, const ListedTile& t) {
+          if ((t.use & user) == 0 || t.tile.blocks > cluster_blocks) return;
           fn(NormKey{dtype, source, stat, affine, sink, access}, t.tile);
+        };
+        const auto use = [&](Sink sink, Access access, const ListedTile& t) {
+          use_with(access == Access::kAny ? Affine::kAny : Affine::kOnce, sink, access, t);
         };
         for (const ListedTile& t : kVectorTiles) use(Sink::kStore, Access::kVector, t);
         for (const ListedTile& t : kUnevenTiles) use(Sink::kStore, Access::kUneven, t);
         for (const ListedTile& t : kAnyTiles) use(Sink::kStore, Access::kAny, t);
-        for (const Tile& tile : kQuantTiles) {
-          use(Sink::kStatic, Access::kVector, {tile, kAll});
+        for (const Tile& tile : kRareTiles) {
+          if (dtype != Dtype::kF32) {
+            use_with(Affine::kF32, Sink::kStore, Access::kVector, {tile, kAll});
+            use(Sink::kStatic, Access::kVector, {tile, kAll});
+          }
           use(Sink::kQuant, Access::kVector, {tile, kAll});
         }
         for (const ListedTile& t : kAnyTiles) {
@@ -142,17 +178,17 @@ constexpr void for_each_norm_kernel(bool clusters, Fn fn) {
   }
 }
 
-constexpr size_t count_norm_kernels(bool clusters) {
+constexpr size_t count_norm_kernels(int cluster_blocks) {
   size_t count = 0;
-  for_each_norm_kernel(clusters, [&](NormKey, Tile) { ++count; });
+  for_each_norm_kernel(cluster_blocks, [&](NormKey, Tile) { ++count; });
   return count;
 }
 
-template <bool kClusters>
+template <int kClusterBlocks>
 constexpr auto make_norm_table() {
-  std::array<NormEntry, count_norm_kernels(kClusters)> table;
+  std::array<NormEntry, count_norm_kernels(kClusterBlocks)> table;
   size_t count = 0;
-  for_each_norm_kernel(kClusters,
+  for_each_norm_kernel(kClusterBlocks,
                        [&](NormKey key, Tile tile) { table[count++] = make_entry(key, tile); });
   std::sort(table.begin(), table.end(),
             [](const NormEntry& a, const NormEntry& b) { return a.packed() < b.packed(); });
@@ -160,8 +196,8 @@ constexpr auto make_norm_table() {
 }
 
 // Sorted by packed(), so the dtypes follow each other as in kRowDtypes order.
-template <bool kClusters>
-inline constexpr auto kNormTable = make_norm_table<kClusters>();
+template <int kClusterBlocks>
+inline constexpr auto kNormTable = make_norm_table<kClusterBlocks>();
 
 template <size_t kCount>
 constexpr bool all_different(const std::array<NormEntry, kCount>& table) {
@@ -170,6 +206,7 @@ constexpr bool all_different(const std::array<NormEntry, kCount>& table) {
   }
   return true;
 }
-static_assert(all_different(kNormTable<true>) && all_different(kNormTable<false>));
+static_assert(all_different(kNormTable<16>) && all_different(kNormTable<8>) &&
+              all_different(kNormTable<1>));
 
 }  // namespace fastnorm::cuda

@@ -29,8 +29,14 @@ class DryDevice final : public Device {
 }  // namespace
 
 std::span<const NormEntry> norm_table(const ArchSpec& arch) {
-  if (arch.max_cluster_blocks > 1) return kNormTable<true>;
-  return kNormTable<false>;
+  switch (arch.max_cluster_blocks) {
+    case 16:
+      return kNormTable<16>;
+    case 8:
+      return kNormTable<8>;
+    default:
+      return kNormTable<1>;
+  }
 }
 
 DeviceFacts make_facts(const ArchSpec& arch, int32_t device_id, int32_t multiprocessors,

@@ -238,7 +238,7 @@ __device__ __forceinline__ void cluster_ready(RowScratch<Tile, kFolds>& scratch)
 // Where a row lies in memory: its number as digits in the base of the leading dimensions. Nearly always there is one digit, and
 // then addresses take one product; the branch is the same for all threads.
 struct RowIndex {
-  bool single;
+  bool single;  // the upper digits count for nothing
   uint32_t digit[3];
 };
 
@@ -247,16 +247,21 @@ __device__ __forceinline__ uint32_t quotient(uint32_t row, const Divisor& d) {
   return (t + ((row - t) >> 1)) >> d.shift;
 }
 
-// kMost: indices that there may be. Where there are two at most, the products of the third are gone.
-template <int kMost = 3>
+// kMost: indices that there may be. Where there are two at most, the products of the third are gone. kUniform: the row is the same for
+// all threads of a block, and whether it has several digits is told by them (RMS 1 x 4096: 1.73 us for 1.80); else by `bits`, at once
+// (LAYER 4096 x 1024: 6.1 us for 6.5).
+template <int kMost = 3, bool kUniform = true>
 __device__ __forceinline__ RowIndex row_index(const NormParams& p, uint32_t row, uint32_t bits) {
   RowIndex index = {(bits & kSingleIndex) != 0, {row, 0, 0}};
-  if (index.single) return index;
-  const uint32_t upper = quotient(row, p.outer[0]);
-  const uint32_t top = kMost > 2 && (bits & kThreeIndices) != 0 ? quotient(upper, p.outer[1]) : 0;
-  index.digit[0] = row - upper * p.outer[0].value;
-  index.digit[1] = upper - top * p.outer[1].value;
-  index.digit[2] = top;
+  if (!kUniform && index.single) return index;
+  if (!index.single) {
+    const uint32_t upper = quotient(row, p.outer[0]);
+    const uint32_t top = kMost > 2 && (bits & kThreeIndices) != 0 ? quotient(upper, p.outer[1]) : 0;
+    index.digit[0] = row - upper * p.outer[0].value;
+    index.digit[1] = upper - top * p.outer[1].value;
+    index.digit[2] = top;
+  }
+  if constexpr (kUniform) index.single = (index.digit[1] | index.digit[2]) == 0;
   return index;
 }
 

@@ -42,7 +42,8 @@ class CaseMaker {
         reduced_(reduced),
         quick_(reduced && cuda),
         vector_only_(entry.key.access == Access::kVector),
-        plain_columns_(entry.key.access == Access::kUneven),
+        any_columns_(!cuda || entry.key.affine == Affine::kAny),
+        column_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
         grain_(vector_only_ ? ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
 
@@ -125,8 +126,8 @@ class CaseMaker {
     c.options.dtype = c.options.sum_dtype = c.residual_dtype = dtype_;
     c.options.kind = key_.stat == Stat::kLayer ? ref::Kind::kLayer : ref::Kind::kRms;
     c.options.eps = 1e-6f;
-    c.weight = dtype_;
-    if (key_.stat == Stat::kLayer) c.bias = dtype_;
+    c.weight = column_;
+    if (key_.stat == Stat::kLayer) c.bias = column_;
     c.seed = ref::hash(static_cast<uint64_t>(dtype_), key_.source, key_.stat, n);
     return c;
   }
@@ -141,14 +142,15 @@ class CaseMaker {
     c.options.eps = random.of({0.0f, 1e-5f, 1e-12f, 1.0f});
     if (c.weight) c.options.weight_offset = random.of({0.0f, 1.0f, -0.0f, 0.375f});
     c.seed = random.next();
-    if (plain_columns_) make_columns_plain(&c);
+    keep_to_columns(&c);
     return c;
   }
 
-  // Weight and bias of x's dtype or absent, and no bias for RMS.
-  void make_columns_plain(Content* c) const {
-    if (c->weight) c->weight = dtype_;
-    if (c->bias) c->bias = dtype_;
+  // Weight and bias of the kernel's dtype or absent, and no bias for RMS: all that most kernels of a GPU take.
+  void keep_to_columns(Content* c) const {
+    if (any_columns_) return;
+    if (c->weight) c->weight = column_;
+    if (c->bias) c->bias = column_;
     if (key_.stat == Stat::kRms) c->bias.reset(), c->bias_heads = false;
   }
 
@@ -402,7 +404,7 @@ class CaseMaker {
         c.bias = (which & 2) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
         c.weight_heads = (which & 1) != 0;
         c.bias_heads = (which & 2) != 0;
-        if (plain_columns_) make_columns_plain(&c);
+        keep_to_columns(&c);
         Layout l = any_layout(c, fitting_rows(n, 24, kElements));
         give_rows(l, rank, fitting_rows(n, 24, kElements));
         refresh(c, l);
@@ -531,7 +533,8 @@ class CaseMaker {
   const bool cuda_, reduced_;
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
-  const bool plain_columns_;
+  const bool any_columns_;
+  const Type column_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;
   std::vector<Case> cases_;

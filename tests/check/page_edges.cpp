@@ -18,7 +18,8 @@ namespace fastnorm::check {
 namespace {
 
 constexpr int kTensors = 10;
-constexpr int64_t kWindowBytes = 512 << 10;  // of each tensor, between pages that nobody may touch
+// Of each tensor, between pages that nobody may touch: the longest row of a cluster.
+constexpr int64_t kWindowBytes = 2 << 20;
 
 char message[256];  // what runs now, for the handler
 
@@ -95,7 +96,8 @@ std::vector<int64_t> lengths(const NormEntry& entry, bool cuda) {
 }
 
 // One row with every tensor, each at an edge of its own window.
-PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& windows, bool at_end) {
+PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& windows, bool at_end,
+                          bool cuda) {
   const auto type = static_cast<ref::Type>(entry.key.dtype);
   PlacedCase p;
   Content& c = p.what.content;
@@ -104,7 +106,8 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   c.options.kind = entry.key.stat == Stat::kLayer ? ref::Kind::kLayer : ref::Kind::kRms;
   c.options.eps = 1e-5f;
   c.add = entry.key.source == Source::kAdd;
-  c.weight = c.bias = type;
+  const ref::Type column_type = entry.key.affine == Affine::kF32 ? ref::Type::kF32 : type;
+  c.weight = c.bias = column_type;
   p.what.layout.rank = 0;
   const auto rows = [&](int i, ref::Type dtype, int64_t elements) {
     PlacedTensor t{true, dtype, elements, 0, {}};
@@ -112,7 +115,8 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
     return t;
   };
   const auto column = [&](int i) {
-    return PlacedColumn{true, type, windows.at(i, n * ref::bytes_of(type), at_end), 1, n};
+    return PlacedColumn{true, column_type, windows.at(i, n * ref::bytes_of(column_type), at_end), 1,
+                        n};
   };
   p.x = rows(0, type, n);
   p.y = rows(1, type, n);
@@ -124,8 +128,9 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   p.rstd = rows(5, ref::Type::kF32, 1);
   p.weight = column(6);
   p.bias = column(7);
-  // The kernels for uneven rows, too, take plain columns.
-  if (entry.key.access == Access::kUneven && entry.key.stat == Stat::kRms) p.bias.present = false;
+  // On a GPU only the most general kernels take a bias in RMS.
+  if (cuda && entry.key.affine != Affine::kAny && entry.key.stat == Stat::kRms)
+    p.bias.present = false;
   if (entry.key.sink != Sink::kStore) {
     PlacedQuant& q = p.quant;
     q.present = true;
@@ -142,8 +147,6 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
       q.scale_step = q.scale_size;
       q.scale = windows.at(9, q.scales * q.scale_size, at_end);
     }
-    // The kernels for whole vectors take plain columns.
-    if (entry.key.access == Access::kVector && entry.key.stat == Stat::kRms) p.bias.present = false;
   }
   return p;
 }
@@ -175,7 +178,7 @@ class EdgeCheck {
 
   // 1 if the kernel runs such a row.
   int run_one(const NormEntry& entry, int64_t n, bool at_end) {
-    const PlacedCase placed = place_at_edges(entry, n, windows_, at_end);
+    const PlacedCase placed = place_at_edges(entry, n, windows_, at_end, target_.cuda);
     Device& device = *target_.devices[0];
     NormDesc desc;
     NormPlan plan;
@@ -207,15 +210,15 @@ class EdgeCheck {
 
   void fill(const PlacedCase& p) {
     const ref::Type type = p.x.dtype;
-    const auto put = [&](std::vector<float>& values, int64_t at, uint64_t seed) {
+    const auto put = [&](std::vector<float>& values, ref::Type in, int64_t at, uint64_t seed) {
       values.resize(static_cast<size_t>(p.x.row_elements));
-      ref::fill_row(ref::Pattern::kNormal, type, seed, values.data(), p.x.row_elements);
-      ref::encode_row(type, values.data(), windows_.block() + at, p.x.row_elements);
+      ref::fill_row(ref::Pattern::kNormal, in, seed, values.data(), p.x.row_elements);
+      ref::encode_row(in, values.data(), windows_.block() + at, p.x.row_elements);
     };
-    put(x_, p.x.base, 1);
-    put(weight_, p.weight.base, 2);
-    put(bias_, p.bias.base, 3);
-    if (p.residual.present) put(residual_, p.residual.base, 4);
+    put(x_, type, p.x.base, 1);
+    put(weight_, p.weight.dtype, p.weight.base, 2);
+    put(bias_, p.bias.dtype, p.bias.base, 3);
+    if (p.residual.present) put(residual_, type, p.residual.base, 4);
     if (p.quant.tensor_scale >= 0) {
       constexpr float kScale = 0.25f;
       std::memcpy(windows_.block() + p.quant.tensor_scale, &kScale, sizeof kScale);

@@ -25,7 +25,7 @@ NormDesc describe(const Request& r) {
   return desc;
 }
 
-DeviceFacts gpu(const ArchSpec& arch = cuda::kSm90, int32_t clusters = 8) {
+DeviceFacts gpu(const ArchSpec& arch = cuda::kSm90, int32_t clusters = 16) {
   return cuda::make_facts(arch, 0, 132, clusters);
 }
 
@@ -99,17 +99,57 @@ TEST(NormKey, GeneralWhereItMust) {
   add_quant(&r, FASTNORM_QUANT_PER_ROW);
   EXPECT_EQ(access(r), Access::kAny) << "short vector, quantised";
   r = lean;
-  r.weight->dtype = FASTNORM_DTYPE_F32;
-  EXPECT_EQ(access(r), Access::kVector) << "f32 weight is a fast path";
   r.rstd = RequestTensor{{8}, {}, FASTNORM_DTYPE_F32, address_of(9) + 4};
   EXPECT_EQ(access(r), Access::kVector) << "statistics are single values";
 }
 
+// A GPU has kernels for columns of x's dtype, and for f32 beside 16-bit rows.
+TEST(NormKey, ColumnsChooseTheKernel) {
+  const auto key = [](fastnorm_norm_kind kind, auto change) {
+    Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16, true, kind);
+    change(r);
+    return norm_key(describe(r), gpu());
+  };
+  constexpr fastnorm_norm_kind kRms = FASTNORM_NORM_RMS, kLayer = FASTNORM_NORM_LAYER;
+  const auto f32_weight = [](Request& r) { r.weight->dtype = FASTNORM_DTYPE_F32; };
+  const auto f32_both = [](Request& r) { r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32; };
+  const auto f32_bias_alone = [](Request& r) {
+    r.weight.reset();
+    r.bias->dtype = FASTNORM_DTYPE_F32;
+  };
+  const auto none = [](Request& r) { r.weight.reset(), r.bias.reset(); };
+  EXPECT_EQ(key(kRms, f32_weight).affine, Affine::kF32);
+  EXPECT_EQ(key(kRms, f32_weight).access, Access::kVector);
+  EXPECT_EQ(key(kLayer, f32_both).affine, Affine::kF32);
+  EXPECT_EQ(key(kLayer, f32_bias_alone).affine, Affine::kF32);
+  EXPECT_EQ(key(kLayer, none).affine, Affine::kOnce);
+  EXPECT_EQ(key(kLayer, f32_weight).affine, Affine::kAny) << "of two dtypes";
+  EXPECT_EQ(key(kRms, [](Request& r) { r.bias = r.weight; }).affine, Affine::kAny) << "RMS, bias";
+  EXPECT_EQ(norm_key(describe(simple_request({8, 64}, FASTNORM_DTYPE_F32)), gpu()).affine,
+            Affine::kOnce)
+      << "f32 rows";
+  Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16);
+  f32_weight(r);
+  EXPECT_EQ(norm_key(describe(r), cpu()).affine, Affine::kOnce) << "a CPU reads any";
+  r = simple_request({8, 4097 * 8}, FASTNORM_DTYPE_BF16);
+  f32_weight(r);
+  EXPECT_EQ(norm_key(describe(r), gpu()).affine, Affine::kAny) << "more than a block holds";
+}
+
 TEST(NormKey, RowsLongerThanRegistersAreStreamed) {
-  const NormDesc long_row = describe(simple_request({2, 32769 * 8}, FASTNORM_DTYPE_BF16));
-  EXPECT_EQ(norm_key(long_row, gpu()).access, Access::kAny);
+  const auto access = [](int64_t vectors, bool add, const DeviceFacts& facts) {
+    return norm_key(describe(simple_request({2, vectors * 8}, FASTNORM_DTYPE_BF16, add)), facts)
+        .access;
+  };
+  EXPECT_EQ(access(131072, false, gpu()), Access::kVector);
+  EXPECT_EQ(access(131073, false, gpu()), Access::kAny);
+  EXPECT_EQ(access(57344, true, gpu()), Access::kVector);
+  EXPECT_EQ(access(57345, true, gpu()), Access::kAny);
+  EXPECT_EQ(access(16384, false, gpu(cuda::kSm120, 8)), Access::kVector) << "clusters of 8";
+  EXPECT_EQ(access(16385, false, gpu(cuda::kSm120, 8)), Access::kAny);
+  const NormDesc long_row = describe(simple_request({2, 131073 * 8}, FASTNORM_DTYPE_BF16));
   EXPECT_EQ(norm_key(long_row, cpu()).access, Access::kVector) << "a CPU has no such limit";
-  const NormDesc cluster_row = describe(simple_request({2, 32768 * 8}, FASTNORM_DTYPE_BF16));
+  const NormDesc cluster_row = describe(simple_request({2, 8193 * 8}, FASTNORM_DTYPE_BF16));
   EXPECT_EQ(norm_key(cluster_row, gpu()).access, Access::kVector);
   EXPECT_EQ(norm_key(cluster_row, gpu(cuda::kSm80, 1)).access, Access::kAny) << "no clusters";
   EXPECT_EQ(norm_key(cluster_row, gpu(cuda::kSm90, 4)).access, Access::kAny) << "a slice of a GPU";
@@ -129,21 +169,47 @@ TEST(NormKey, LongUnevenRowsAreStreamed) {
   EXPECT_EQ(access(16385, false, FASTNORM_NORM_LAYER), Access::kAny);
 }
 
-// Kernels for uneven rows serve whole vectors, too, but not what only those for whole vectors and the general ones have.
-TEST(NormKey, UnevenKernelsServePlainColumnsOnly) {
+// Query and key heads of a model get the same tile, which one launch for both needs, whatever their number.
+TEST(NormTile, HeadsOfOneTensorAgree) {
+  for (const int64_t d : {64, 80, 96, 112, 128, 256, 512}) {
+    for (const int64_t tokens : {1, 64, 1023, 1024, 4096, 100000}) {
+      const auto tile = [&](int64_t heads) {
+        Request r = simple_request({tokens, heads, d}, FASTNORM_DTYPE_BF16);
+        r.x->strides = {80 * d, d, 1};
+        r.y = r.x;
+        return plan_of(describe(r), gpu()).entry->tile;
+      };
+      EXPECT_EQ(tile(64), tile(8)) << tokens << " x " << d;
+      EXPECT_EQ(tile(64), tile(2)) << tokens << " x " << d;
+    }
+  }
+}
+
+// A kernel serves what it has columns for.
+TEST(PlanForEntry, KernelsServeTheirColumns) {
   const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
-  NormKey key;
-  key.dtype = Dtype::kBF16;
-  key.access = Access::kUneven;
-  const int32_t index = find_entry(table, key, {32, 4, 1});
-  ASSERT_GE(index, 0);
-  Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16);
-  NormPlan plan;
-  Error error;
-  EXPECT_EQ(make_plan_for_entry(describe(r), gpu(), table, index, &plan, error), FASTNORM_OK);
-  r.weight->dtype = FASTNORM_DTYPE_F32;
-  EXPECT_EQ(make_plan_for_entry(describe(r), gpu(), table, index, &plan, error),
-            FASTNORM_ERROR_UNSUPPORTED);
+  const auto serves = [&](Affine affine, Access access, Tile tile, fastnorm_dtype_id weight) {
+    NormKey key;
+    key.dtype = Dtype::kBF16;
+    key.affine = affine;
+    key.access = access;
+    const int32_t index = find_entry(table, key, tile);
+    EXPECT_GE(index, 0);
+    Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16);
+    r.weight->dtype = weight;
+    NormPlan plan;
+    Error error;
+    return make_plan_for_entry(describe(r), gpu(), table, index, &plan, error);
+  };
+  constexpr fastnorm_dtype_id kOwn = FASTNORM_DTYPE_BF16, kF32 = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(serves(Affine::kOnce, Access::kUneven, {32, 4, 1}, kOwn), FASTNORM_OK);
+  EXPECT_EQ(serves(Affine::kOnce, Access::kUneven, {32, 4, 1}, kF32), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(serves(Affine::kOnce, Access::kVector, {4, 2, 1}, kOwn), FASTNORM_OK);
+  EXPECT_EQ(serves(Affine::kOnce, Access::kVector, {4, 2, 1}, kF32), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(serves(Affine::kF32, Access::kVector, {4, 2, 1}, kF32), FASTNORM_OK);
+  EXPECT_EQ(serves(Affine::kF32, Access::kVector, {4, 2, 1}, kOwn), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(serves(Affine::kAny, Access::kAny, {32, 1, 1}, kOwn), FASTNORM_OK);
+  EXPECT_EQ(serves(Affine::kAny, Access::kAny, {32, 1, 1}, kF32), FASTNORM_OK);
 }
 
 TEST(VectorBytes, WidestThatDividesEverything) {
@@ -263,7 +329,7 @@ TEST(Plan, EveryDescriptionHasAKernelThatHoldsIt) {
   for (int trial = 0; trial < 20000; ++trial) {
     const NormDesc d = describe(random_request(random));
     for (const ArchSpec* arch : cuda::kArchs) {
-      for (const int32_t clusters : {1, 2, 4, 8}) {
+      for (const int32_t clusters : {1, 2, 4, 8, 16}) {
         const DeviceFacts facts = gpu(*arch, std::min(clusters, arch->max_cluster_blocks));
         ASSERT_NO_FATAL_FAILURE(expect_sound(d, facts, plan_of(d, facts)));
       }
@@ -274,13 +340,13 @@ TEST(Plan, EveryDescriptionHasAKernelThatHoldsIt) {
 TEST(Plan, EveryRowLengthHasATile) {
   for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_BF16}) {
     const int64_t v = dtype == FASTNORM_DTYPE_F32 ? 4 : 8;
-    for (int64_t vectors = 1; vectors <= 40000; vectors += vectors < 5000 ? 1 : 97) {
-      for (const int64_t rows : {1, 17, 65, 129, 100000}) {
+    for (int64_t vectors = 1; vectors <= 140000; vectors += vectors < 5000 ? 1 : 197) {
+      for (const int64_t rows : {1, 17, 65, 129, 512, 1024, 100000}) {
         for (int kind = 0; kind < 4; ++kind) {
           const NormDesc d =
               describe(simple_request({rows, vectors * v}, dtype, (kind & 1) != 0,
                                       (kind & 2) != 0 ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS));
-          for (const int32_t clusters : {1, 8}) {
+          for (const int32_t clusters : {1, 8, 16}) {
             const DeviceFacts facts = gpu(clusters == 1 ? cuda::kSm80 : cuda::kSm90, clusters);
             ASSERT_NO_FATAL_FAILURE(expect_sound(d, facts, plan_of(d, facts)));
           }
@@ -490,7 +556,7 @@ TEST(PlanForEntry, RefusesWhatAKernelCannotDo) {
   EXPECT_EQ(status(row(63), vector, two), FASTNORM_ERROR_UNSUPPORTED) << "no whole vectors";
   EXPECT_EQ(status(row(63), any, {32, 4, 1}), FASTNORM_OK);
   EXPECT_EQ(status(row(129 * 4), any, {32, 4, 1}), FASTNORM_ERROR_UNSUPPORTED);
-  EXPECT_EQ(status(row(1 << 20), any, {256, 0, 8}), FASTNORM_OK);
+  EXPECT_EQ(status(row(1 << 20), any, {256, 0, 16}), FASTNORM_OK);
   EXPECT_EQ(status(row(1), any, {256, 0, 1}), FASTNORM_OK);
   EXPECT_EQ(status(simple_request({3, 256}, FASTNORM_DTYPE_BF16), vector, two),
             FASTNORM_ERROR_UNSUPPORTED)

@@ -11,6 +11,19 @@ __device__ __forceinline__ void grid_wait() {
 #endif
 }
 
+// The same where `wanted`, without a branch.
+__device__ __forceinline__ void grid_wait_if(bool wanted) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %0, 0;\n"
+      "@wanted griddepcontrol.wait;\n"
+      "}" ::"r"(static_cast<unsigned>(wanted))
+      : "memory");
+#endif
+}
+
 // The next kernel may start as soon as every block has said so or ended.
 __device__ __forceinline__ void grid_trigger() {
 #if __CUDA_ARCH__ >= 900

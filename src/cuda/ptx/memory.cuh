@@ -23,13 +23,7 @@ __device__ __forceinline__ uint4 ld_global_cs_v4(const void* address) {
   return v;
 }
 
-// The address, known only when all volatile accesses before have been issued: loads from it that are not volatile stay behind them.
-__device__ __forceinline__ const char* after_volatile(const char* address) {
-  asm volatile("" : "+l"(address));
-  return address;
-}
-
-// The same into v where `wanted`, without a branch; else v stays.
+// The same as ld_global_v4() into v where `wanted`, without a branch; else v stays.
 __device__ __forceinline__ void ld_global_v4_if(uint4& v, const void* address, bool wanted) {
   asm volatile(
       "{\n"
@@ -96,21 +90,6 @@ __device__ __forceinline__ uint32_t in_register(uint32_t parameter) {
 // A side of a branch that does nothing but is there. Where the other side changes many values, the compiler would copy them all ahead of
 // the branch.
 __device__ __forceinline__ void keep_branch() { asm volatile(""); }
-
-// What no one writes while the kernel runs. Not volatile: the compiler may move these among other accesses, to hide their latency.
-__device__ __forceinline__ uint4 ld_global_constant_v4(const void* address) {
-  uint4 v;
-  asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-      : "l"(address));
-  return v;
-}
-
-__device__ __forceinline__ uint2 ld_global_constant_v2(const void* address) {
-  uint2 v;
-  asm("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(address));
-  return v;
-}
 
 __device__ __forceinline__ uint2 ld_global_v2(const void* address) {
   uint2 v;

@@ -4,6 +4,7 @@
 namespace fastnorm::ptx {
 
 inline void grid_wait() {}
+inline void grid_wait_if(bool) {}
 inline void grid_trigger() {}
 
 }  // namespace fastnorm::ptx

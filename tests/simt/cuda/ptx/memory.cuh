@@ -41,11 +41,8 @@ inline void ld_global_u32_if(uint32_t& v, const void* address, bool wanted) {
 inline void ld_global_u16_if(uint32_t& v, const void* address, bool wanted) {
   if (wanted) v = load<uint16_t>(address);
 }
-inline const char* after_volatile(const char* address) { return address; }
 inline uint32_t in_register(uint32_t parameter) { return parameter; }
 inline void keep_branch() {}
-inline uint4 ld_global_constant_v4(const void* address) { return load<uint4>(address); }
-inline uint2 ld_global_constant_v2(const void* address) { return load<uint2>(address); }
 inline uint2 ld_global_v2(const void* address) { return load<uint2>(address); }
 inline float ld_global_f32(const void* address) { return load<float>(address); }
 inline uint32_t ld_global_u32(const void* address) { return load<uint32_t>(address); }
