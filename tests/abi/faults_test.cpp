@@ -78,7 +78,7 @@ constexpr std::array<NormEntry, kEntries> make_table() {
       key.dtype = static_cast<Dtype>(dtype);
       key.source = static_cast<Source>(bits & 1);
       key.stat = static_cast<Stat>(bits >> 1 & 1);
-      key.affine = static_cast<Affine>(bits >> 2 & 1);
+      key.affine = (bits >> 2 & 1) != 0 ? Affine::kAny : Affine::kOnce;
       key.access = (bits >> 3 & 1) != 0 ? Access::kAny : Access::kVector;
       table[i++] = make_entry(key, Tile{});
     }
