@@ -64,6 +64,8 @@ struct QuantDesc {
   int64_t scale_step(int64_t n) const { return swizzled ? scale_tiles(n) : scale_step_bytes; }
   // Without codes the amax is that of y.
   bool sees_rounded() const { return from_rounded || scheme == FASTNORM_QUANT_NONE; }
+  // True if more is wanted than codes and scales of the results as they are.
+  bool has_extras() const { return sees_rounded() || clamp != 0.0f || amax != nullptr; }
   int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
   // Bytes of a row of codes.
   int64_t code_bytes(int64_t n) const { return dtype == Dtype::kF4E2M1 ? n / 2 : n; }

@@ -15,7 +15,7 @@ enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
 // t * g + bias, rounded once, with columns of x's dtype; the same with f32 columns beside 16-bit rows; or with any columns, rounded as
 // any of the axes says. RMS has a bias in the last alone. (CPU kernels take any columns, and have no kF32.)
 enum class Affine : uint8_t { kOnce, kF32, kAny };
-// What leaves: y; codes of 8 bits by one scale for the tensor and nothing else; or codes by any scheme with their scales, the largest
+// What leaves: y; codes of e4m3 or i8 by one scale for the tensor and nothing else; or codes by any scheme with their scales, the largest
 // magnitude, and y where it is wanted.
 enum class Sink : uint8_t { kStore, kStatic, kQuant };
 // How rows are reached. kVector: every row of every tensor begins on a 16-byte boundary and is whole 16-byte vectors, and the

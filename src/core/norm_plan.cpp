@@ -136,10 +136,10 @@ Tile long_row_tile(int64_t rows, int64_t vectors, bool add, const DeviceFacts& f
   return add ? find(kSum) : find(kPlain);
 }
 
-// Rows of any access that no tile holds are streamed, by a cluster of the largest size where that can run.
-Tile stream_tile(int32_t max_blocks) {
-  constexpr int8_t kBlocks = 16;
-  return {256, 0, max_blocks < kBlocks ? int8_t{1} : kBlocks};
+// Rows of any access that no tile holds are streamed, by a cluster of the architecture's largest size where the device can schedule it.
+Tile stream_tile(const DeviceFacts& facts) {
+  const int32_t blocks = facts.arch->max_cluster_blocks;
+  return {256, 0, static_cast<int8_t>(facts.max_cluster_blocks < blocks ? 1 : blocks)};
 }
 
 // Rows that are no whole vectors, on the kernels that look at a row's address once. They predicate every vector, so a tile serves
@@ -164,7 +164,7 @@ Tile uneven_tile(int64_t vectors) {
 }
 
 // The general kernels predicate every vector, so a tile serves all rows up to its size and a handful is enough.
-Tile any_access_tile(int64_t vectors, NormKey key, int32_t max_blocks) {
+Tile any_access_tile(int64_t vectors, NormKey key, const DeviceFacts& facts) {
   constexpr struct {
     int32_t vectors;
     Tile tile;
@@ -174,7 +174,7 @@ Tile any_access_tile(int64_t vectors, NormKey key, int32_t max_blocks) {
     const bool fits = t.tile.vectors <= 4 || (key.stat == Stat::kRms && key.sink == Sink::kStore);
     if (vectors <= t.vectors && fits) return t.tile;
   }
-  return stream_tile(max_blocks);
+  return stream_tile(facts);
 }
 
 // Every number (address, stride, length in bytes) that limits how wide rows can be accessed, or'ed together.
@@ -343,8 +343,8 @@ NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
              (cuda && !plain_columns(d))) {
     key.affine = Affine::kAny;
     key.access = Access::kAny;
-  } else if (d.quant.scheme == FASTNORM_QUANT_PER_TENSOR && !d.y && d.quant.amax == nullptr &&
-             d.dtype != Dtype::kF32) {
+  } else if (d.quant.scheme == FASTNORM_QUANT_PER_TENSOR && !d.y && !d.quant.has_extras() &&
+             d.quant.code_type() != CodeType::kE5M2 && d.dtype != Dtype::kF32) {
     key.sink = Sink::kStatic;
   }
   return key;
@@ -364,7 +364,7 @@ Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_
   const ArchSpec& arch = *facts.arch;
   const int32_t max_blocks = std::min(arch.max_cluster_blocks, facts.max_cluster_blocks);
   const int64_t vectors = row_vectors(d);
-  if (key.access == Access::kAny) return any_access_tile(vectors, key, max_blocks);
+  if (key.access == Access::kAny) return any_access_tile(vectors, key, facts);
   if (key.access == Access::kUneven) return uneven_tile(vectors);
   if (vectors > kOneBlockVectors)  // norm_key() asks for kAny where there is none
     return long_row_tile(d.rows, vectors, key.source == Source::kAdd, facts);

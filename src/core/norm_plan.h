@@ -16,7 +16,7 @@ struct ArchSpec {
   const char* name;    // "sm_90"
   int32_t capability;  // least compute capability it runs on, major * 10 + minor
   int32_t
-      max_cluster_blocks;  // blocks of a cluster that every such GPU can schedule; 1 = no clusters
+      max_cluster_blocks;  // of the clusters that its kernels have, 1 = none; what a device can schedule is in DeviceFacts
   int32_t
       decode_rows;  // up to this many rows, latency rules and a row may be spread over a cluster
   int32_t

@@ -12,13 +12,6 @@
 
 namespace fastnorm::cuda {
 
-// Bits of one element as the low end of a word, from memory.
-template <int kBytes>
-__device__ __forceinline__ uint32_t load_element(const char* address) {
-  if constexpr (kBytes == 4) return ptx::ld_global_u32(address);
-  return ptx::ld_global_u16(address);
-}
-
 template <int kBytes>
 __device__ __forceinline__ void store_element(char* address, uint32_t bits) {
   if constexpr (kBytes == 4) {
@@ -71,81 +64,121 @@ __device__ __forceinline__ void store_whole(char* address, uint4 v, int bytes) {
   }
 }
 
-// `count` elements from an address that allows accesses of `least` bytes; the rest is zero. `least` is the same for all rows, so that
-// the branch on it costs little; where it is 2, most rows of 16-bit elements allow more.
-template <int kBytes>
-__device__ __forceinline__ uint4 load_any(const char* address, int count, int least) {
-  constexpr int kElements = kVectorBytes / kBytes;
-  if (count >= kElements) {
-    if (kBytes == 4 || least > 2) return load_whole(address, least);
-    return load_whole(address, access_bytes(address));
+// A row of f32 or of T's dtype, at any address: Access::kAny. Byte is char or const char.
+template <class T, class Byte>
+struct AnyRow {
+  static constexpr int kPerVector = T::kPerVector;
+
+  // `least`: bytes that all rows of the tensor allow at once; where that is 2, most rows allow more.
+  __device__ __forceinline__ AnyRow(Byte* address, int least, bool is_f32)
+      : data(address),
+        bytes(least > 2 ? least : access_bytes(address)),
+        f32(T::kBytes == 2 && is_f32) {}
+
+  __device__ __forceinline__ Byte* at(int64_t vector) const {
+    return data + vector * (f32 ? kPerVector * 4 : kVectorBytes);
   }
+
+  Byte* const data;
+  const int bytes;  // of the widest access
+  const bool f32;
+};
+
+// A whole vector as f32.
+template <class T, class Byte>
+__device__ __forceinline__ void load_values(float (&f)[T::kPerVector], const AnyRow<T, Byte>& row,
+                                            int64_t vector) {
+  const char* const address = row.at(vector);
+  const uint4 low = load_whole(address, row.bytes);
+  if constexpr (T::kBytes == 2) {
+    if (row.f32) {
+      const uint4 high = load_whole(address + kVectorBytes, row.bytes);
+      f[0] = __uint_as_float(low.x), f[1] = __uint_as_float(low.y);
+      f[2] = __uint_as_float(low.z), f[3] = __uint_as_float(low.w);
+      f[4] = __uint_as_float(high.x), f[5] = __uint_as_float(high.y);
+      f[6] = __uint_as_float(high.z), f[7] = __uint_as_float(high.w);
+      return;
+    }
+  }
+  T::unpack(low, f);
+}
+
+// The first `count` of a vector's values, one by one; the others are zero.
+template <class T, class Byte>
+__device__ __forceinline__ void load_short_values(float (&f)[T::kPerVector],
+                                                  const AnyRow<T, Byte>& row, int64_t vector,
+                                                  int count) {
+  const char* const address = row.at(vector);
   uint32_t words[4] = {0, 0, 0, 0};
 #pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    if (i < count)
-      words[i * kBytes / 4] |= load_element<kBytes>(address + i * kBytes) << (i * kBytes % 4 * 8);
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
-}
-
-template <int kBytes>
-__device__ __forceinline__ void store_any(char* address, uint4 v, int count, int least) {
-  constexpr int kElements = kVectorBytes / kBytes;
-  if (count >= kElements) {
-    if (kBytes == 4 || least > 2) {
-      store_whole(address, v, least);
+  for (int i = 0; i < T::kPerVector; ++i) {
+    f[i] = 0.0f;
+    if (i >= count) continue;
+    if (T::kBytes == 4 || row.f32) {
+      f[i] = ptx::ld_global_f32(address + i * 4);
     } else {
-      store_whole(address, v, access_bytes(address));
-    }
-    return;
-  }
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    if (i < count)
-      store_element<kBytes>(address + i * kBytes, words[i * kBytes / 4] >> (i * kBytes % 4 * 8));
-  }
-}
-
-// kCount values of f32 or of T's dtype, at vector `vector` of a row, as f32; zero past `count`.
-template <class T>
-__device__ __forceinline__ void load_any_values(float (&f)[T::kPerVector], const char* row,
-                                                int64_t vector, int count, int least, bool f32) {
-  constexpr int kPerVector = T::kPerVector;
-  if constexpr (T::kBytes == 2) {
-    if (f32) {
-      const char* address = row + vector * (kPerVector * 4);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint4 v = load_any<4>(address + half * 16, count - half * 4, least);
-        f[half * 4] = __uint_as_float(v.x), f[half * 4 + 1] = __uint_as_float(v.y);
-        f[half * 4 + 2] = __uint_as_float(v.z), f[half * 4 + 3] = __uint_as_float(v.w);
-      }
-      return;
+      words[i / T::kPerWord] |= ptx::ld_global_u16(address + i * 2) << (i % T::kPerWord * 16);
     }
   }
-  T::unpack(load_any<T::kBytes>(row + vector * kVectorBytes, count, least), f);
+  if (T::kBytes == 2 && !row.f32) T::unpack(make_uint4(words[0], words[1], words[2], words[3]), f);
 }
 
 template <class T>
-__device__ __forceinline__ void store_any_values(const float (&f)[T::kPerVector], char* row,
-                                                 int64_t vector, int count, int least, bool f32) {
-  constexpr int kPerVector = T::kPerVector;
+__device__ __forceinline__ void store_values(const float (&f)[T::kPerVector],
+                                             const AnyRow<T, char>& row, int64_t vector) {
+  char* const address = row.at(vector);
+  uint4 low = T::pack(f);
   if constexpr (T::kBytes == 2) {
-    if (f32) {
-      char* address = row + vector * (kPerVector * 4);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint4 v =
-            make_uint4(__float_as_uint(f[half * 4]), __float_as_uint(f[half * 4 + 1]),
-                       __float_as_uint(f[half * 4 + 2]), __float_as_uint(f[half * 4 + 3]));
-        store_any<4>(address + half * 16, v, count - half * 4, least);
-      }
-      return;
+    if (row.f32) {
+      const auto bits = [&](int i) {
+        return make_uint4(__float_as_uint(f[i]), __float_as_uint(f[i + 1]),
+                          __float_as_uint(f[i + 2]), __float_as_uint(f[i + 3]));
+      };
+      low = bits(0);
+      store_whole(address + kVectorBytes, bits(4), row.bytes);
     }
   }
-  store_any<T::kBytes>(row + vector * kVectorBytes, T::pack(f), count, least);
+  store_whole(address, low, row.bytes);
+}
+
+template <class T>
+__device__ __forceinline__ void store_short_values(const float (&f)[T::kPerVector],
+                                                   const AnyRow<T, char>& row, int64_t vector,
+                                                   int count) {
+  char* const address = row.at(vector);
+  const uint4 packed = T::pack(f);
+#pragma unroll
+  for (int i = 0; i < T::kPerVector; ++i) {
+    if (i >= count) break;
+    if (T::kBytes == 4 || row.f32) {
+      ptx::st_global_u32(address + i * 4, __float_as_uint(f[i]));
+    } else {
+      ptx::st_global_u16(address + i * 2, word_of(packed, i / T::kPerWord) >> i % T::kPerWord * 16);
+    }
+  }
+}
+
+// What is known of a vector where the code is made: all of it is in the row, some (or nothing), or that is told by its count.
+enum class Part { kWhole, kShort, kCounted };
+
+template <Part kPart, class T, class Byte>
+__device__ __forceinline__ void load_part(float (&f)[T::kPerVector], const AnyRow<T, Byte>& row,
+                                          int64_t vector, int count) {
+  if (kPart == Part::kWhole || (kPart == Part::kCounted && count >= T::kPerVector)) {
+    load_values<T>(f, row, vector);
+  } else {
+    load_short_values<T>(f, row, vector, count);
+  }
+}
+
+template <Part kPart, class T>
+__device__ __forceinline__ void store_part(const float (&f)[T::kPerVector],
+                                           const AnyRow<T, char>& row, int64_t vector, int count) {
+  if (kPart == Part::kWhole || (kPart == Part::kCounted && count >= T::kPerVector)) {
+    store_values<T>(f, row, vector);
+  } else {
+    store_short_values<T>(f, row, vector, count);
+  }
 }
 
 // ---- Rows at any address, a thread's share at once: Access::kUneven.
@@ -388,9 +421,10 @@ struct Reach<Access::kVector, T, Tile> {
   const bool last;  // the thread's last vector is in the row
 };
 
-template <class T, class Tile>
-struct Reach<Access::kUneven, T, Tile> {
-  static constexpr Access kAccess = Access::kUneven;
+// Rows of any length: a vector is there, in part there, or not.
+template <Access kAccess_, class T, class Tile>
+requires(kAccess_ != Access::kVector) struct Reach<kAccess_, T, Tile> {
+  static constexpr Access kAccess = kAccess_;
   static constexpr int kStep = Tile::kStride * T::kPerVector;  // a power of two
 
   __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
@@ -399,6 +433,7 @@ struct Reach<Access::kUneven, T, Tile> {
   __device__ __forceinline__ int count(int v) const { return left - v * kStep; }
   __device__ __forceinline__ bool has(int v) const { return count(v) > 0; }
   __device__ __forceinline__ bool stores(int v) const { return has(v); }
+  __device__ __forceinline__ bool whole(int v) const { return count(v) >= T::kPerVector; }
   // A window reaches one element further than its vector.
   __device__ __forceinline__ bool at_once(int v, bool windows) const {
     return left - (T::kPerVector + (windows ? 1 : 0)) >= v * kStep;
@@ -426,20 +461,43 @@ struct Reach<Access::kUneven, T, Tile> {
   const int left;  // elements from this thread's first one to the row's end
 };
 
-template <class T, class Tile>
-struct Reach<Access::kAny, T, Tile> {
-  static constexpr Access kAccess = Access::kAny;
-  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
-      : live(Tile::kRows == 1 || place.row < p.rows),
-        left(live ? static_cast<int>(p.n) - place.first * T::kPerVector : 0) {}
-  __device__ __forceinline__ bool has(int v) const { return count(v) > 0; }
-  __device__ __forceinline__ bool stores(int v) const { return has(v); }
-  __device__ __forceinline__ int count(int v) const {
-    return left - v * (Tile::kStride * T::kPerVector);
+// One of a thread's vectors, by its number.
+template <int kVectors, int kPerVector>
+__device__ __forceinline__ void pick_vector(float (&f)[kPerVector],
+                                            const float (&values)[kVectors][kPerVector],
+                                            int number) {
+#pragma unroll
+  for (int i = 0; i < kPerVector; ++i) {
+    f[i] = values[0][i];
+#pragma unroll
+    for (int v = 1; v < kVectors; ++v) f[i] = v == number ? values[v][i] : f[i];
   }
+}
 
-  const bool live;
-  const int left;  // elements from this thread's first one to the row's end
-};
+template <int kVectors, int kPerVector>
+__device__ __forceinline__ void put_vector(float (&values)[kVectors][kPerVector], int number,
+                                           const float (&f)[kPerVector]) {
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) values[v][i] = v == number ? f[i] : values[v][i];
+  }
+}
+
+// A thread's share of a row, to any address.
+template <class T, class Tile, class Reach>
+__device__ __forceinline__ void store_row(const float (&values)[Tile::kVectors][T::kPerVector],
+                                          const AnyRow<T, char>& row, const Place<Tile>& place,
+                                          const Reach& reach) {
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) {
+    if (reach.whole(v)) store_values<T>(values[v], row, place.vector(v));
+  }
+  if (reach.has_short()) {
+    float last[T::kPerVector];
+    pick_vector(last, values, reach.last_register());
+    store_short_values<T>(last, row, place.vector(reach.last_register()), reach.last_count());
+  }
+}
 
 }  // namespace fastnorm::cuda

@@ -13,7 +13,9 @@ inline constexpr int kRegistersPerMultiprocessor = 65536;
 // the next reader of y a little (1.5 us at 67 MB): it pays from about 100 MB written, for LAYER, which gains 9 % at 67 MB, from 40.
 // 3 MB ahead is best: from 8 MB on lines are evicted before they are used. The ladder of few rows wins up to 512 rows (add 512 x 5120:
 // 6.6 us for 7.6, LAYER 512 x 4096: 4.3 for 4.6), and up to 1024 where little is moved (LAYER 1024 x 2048, 8 MB: 3.95 for 4.42;
-// 1024 x 4096, 17 MB: 7.3 for 6.6).
+// 1024 x 4096, 17 MB: 7.3 for 6.6). 512 threads of 128 registers fill a multiprocessor: sums of as many rows as fit at once on all have
+// their loads on the way together (see one_wave_tile()). From 1024 tokens on, short rows are bound by instructions, of which two vectors a
+// thread take fewer (heads of 128, 4096 tokens: 38.6 us for 40.2).
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks) {
   return {.name = name,
           .capability = capability,

@@ -82,7 +82,7 @@ QuantParams quant_params(const NormDesc& d) {
   p.codes_aligned = codes_aligned(d);
   p.from_rounded = q.sees_rounded();
   p.swizzled = q.swizzled;
-  p.beside = d.y || p.from_rounded || p.clamp != 0.0f || p.amax != nullptr;
+  p.beside = d.y || q.has_extras();
   return p;
 }
 

@@ -244,28 +244,40 @@ __device__ __forceinline__ void normalize_vector(
   }
 }
 
+// One vector's results, with columns at any address.
+template <Part kPart, class Slots, class T = typename Slots::T>
+__device__ __forceinline__ void any_results(float (&z)[T::kPerVector],
+                                            const float (&s)[T::kPerVector], const NormParams& p,
+                                            float mean, float rstd, const AnyColumns<T>& columns,
+                                            int64_t vector, int count,
+                                            const Rounding<Slots::kAffine, T>& rounding) {
+  float w[T::kPerVector], b[T::kPerVector], t[T::kPerVector];
+  columns.weight.template take<kPart>(w, vector, count);
+  columns.bias.template take<kPart>(b, vector, count);
+  normalize_vector<Slots>(t, s, mean, rstd, rounding);
+  apply(z, t, w, b, p.weight_offset, rounding);
+}
+
 // One vector's results to the sink, which keeps what is to be quantised in the row's place.
-template <class Slots, class Tile, class Codes = AnyCodes, class Sink, class Reach>
+template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Sink, class Reach>
 __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         RowState<Slots, Tile>& row,
                                         float (&z)[Slots::T::kPerVector], int v,
                                         const Place<Tile>& place, const Reach& reach) {
-  constexpr bool kWhole = Slots::kAccess == Access::kVector;
   if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
-    put_static<typename Slots::T, Codes>(p.quant, z, row.given_scale, sink, place.vector(v),
-                                         reach.stores(v));
+    put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, place.vector(v),
+                                          reach.stores(v));
   } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
-    if (!kWhole) clear_from(z, reach.count(v));
     row.held.keep(z, v);
   } else if constexpr (Slots::kAccess == Access::kUneven) {
     row.result[v] = Slots::T::pack(z);
   } else {
-    sink.put(z, static_cast<uint32_t>(place.vector(v)), kWhole ? reach.stores(v) : reach.count(v));
+    sink.put(z, static_cast<uint32_t>(place.vector(v)), reach.stores(v));
   }
 }
 
 // Second half, whole or uneven vectors, weight and bias of x's dtype or absent (RMS: no bias).
-template <class Slots, class Tile, class Codes = AnyCodes, class Reach>
+template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Reach>
 __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slots, Tile>& row,
                                                const RowIndex& out, const Place<Tile>& place,
                                                const Reach& reach) {
@@ -328,7 +340,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
 #pragma unroll
         for (int i = 0; i < kWords * kPerWord; ++i) z[k * kPerWord + i] = y[i];
       }
-      deliver<Slots, Tile, Codes>(p, sink, row, z, v, place, reach);
+      deliver<Slots, Tile, kCodes>(p, sink, row, z, v, place, reach);
     }
   }
   if constexpr (Slots::kAccess == Access::kUneven)
@@ -385,26 +397,40 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   }
 }
 
-// Second half, any access.
+// Second half, any access: the whole vectors, and then the short one.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, Tile>& row,
                                            const RowIndex& out, const Place<Tile>& place,
                                            const Reach& reach) {
   using T = typename Slots::T;
+  constexpr int kPerVector = T::kPerVector;
   const Rounding<Slots::kAffine, T> rounding(p);
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
+  const AnyColumns<T> columns(p, out, p.bits_again);
 #pragma unroll
   for (int v = 0; v < Tile::kVectors; ++v) {
-    float w[T::kPerVector], b[T::kPerVector], t[T::kPerVector], z[T::kPerVector];
-    take_column<T>(w, column_address(p.weight, out), weight_type(p.bits_again), place.vector(v),
-                   reach.count(v), p.weight_align, 1.0f);
-    take_column<T>(b, column_address(p.bias, out), bias_type(p.bits_again), place.vector(v),
-                   reach.count(v), p.bias_align, -0.0f);
-    float s[T::kPerVector];
+    if (!reach.whole(v)) continue;
+    float s[kPerVector], z[kPerVector];
     row.held.get(s, v);
-    normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
-    apply(z, t, w, b, p.weight_offset, rounding);
-    deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
+    any_results<Part::kWhole, Slots>(z, s, p, row.mean, row.rstd, columns, place.vector(v),
+                                     kPerVector, rounding);
+    if constexpr (Slots::kSink == Sink::kQuant) {
+      row.held.keep(z, v);
+    } else {
+      store_part<Part::kWhole, T>(z, sink.y, place.vector(v), kPerVector);
+    }
+  }
+  if (!reach.has_short()) return;
+  const int last = reach.last_register(), count = reach.last_count();
+  float s[kPerVector], z[kPerVector];
+  pick_vector(s, row.held.values, last);
+  any_results<Part::kShort, Slots>(z, s, p, row.mean, row.rstd, columns, place.vector(last), count,
+                                   rounding);
+  if constexpr (Slots::kSink == Sink::kQuant) {
+    clear_from(z, count);
+    put_vector(row.held.values, last, z);
+  } else {
+    store_part<Part::kShort, T>(z, sink.y, place.vector(last), count);
   }
 }
 
@@ -527,6 +553,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   float q[kVectors], s[kPerVector];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
+  if constexpr (Slots::kAccess == Access::kAny) source.take_short(row.held.values);
   if constexpr (Slots::kSource == Source::kAdd)
     source.store_sum(p, index, place, reach, row.held.values);
 #pragma unroll
@@ -576,13 +603,10 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     finish_by_fours<Slots, Tile>(p, row, out, place, reach);
   } else {
     if constexpr (Slots::kSink == Sink::kStatic) {
-      const QuantParams& q = p.quant;
-      if (q.code_type == CodeType::kE4M3 && !q.beside) {
-        finish_vectors<Slots, Tile, PlainCodes<CodeType::kE4M3>>(p, row, out, place, reach);
-      } else if (q.code_type == CodeType::kI8 && !q.beside) {
-        finish_vectors<Slots, Tile, PlainCodes<CodeType::kI8>>(p, row, out, place, reach);
+      if (p.quant.code_type == CodeType::kE4M3) {
+        finish_vectors<Slots, Tile, CodeType::kE4M3>(p, row, out, place, reach);
       } else {
-        finish_vectors<Slots, Tile>(p, row, out, place, reach);
+        finish_vectors<Slots, Tile, CodeType::kI8>(p, row, out, place, reach);
       }
     } else {
       finish_vectors<Slots, Tile>(p, row, out, place, reach);
@@ -622,7 +646,8 @@ struct StreamFold {
       total;  // after the last group: its number is all ones, so everything has been folded into it
 };
 
-// Folds what sums_of(numbers, sums) gives for each of the thread's registers, four at a time; for those past the row's end that is 0.
+// Folds what sums_of(first, step, sums) gives for each of the thread's registers, the four of first, first + step and so on at a time;
+// for those past the row's end that is 0.
 template <class Tile, typename Fn>
 __device__ __forceinline__ float fold_stream(int64_t registers, Fn sums_of) {
   // Digits of the register number: at least two, for the group.
@@ -630,21 +655,18 @@ __device__ __forceinline__ float fold_stream(int64_t registers, Fn sums_of) {
   const uint32_t groups = 1u << (digits - 2);
   StreamFold fold;
   for (uint32_t g = 0; g < groups; ++g) {
-    const uint32_t low = digits == 2 ? 0 : __brev(g) >> (32 - (digits - 2));
-    int64_t number[StreamFold::kGroup];
-    float q[StreamFold::kGroup];
     // In bit-reversed order the two lowest digits of the position are the two highest of the register.
-#pragma unroll
-    for (int i = 0; i < StreamFold::kGroup; ++i)
-      number[i] = static_cast<int64_t>(low) + (static_cast<int64_t>(i) << (digits - 2));
-    sums_of(number, q);
+    const uint32_t low = digits == 2 ? 0 : __brev(g) >> (32 - (digits - 2));
+    float q[StreamFold::kGroup];
+    sums_of(low, int64_t{1} << (digits - 2), q);
     fold.add(fold_registers(q), g);
   }
   return fold.total;
 }
 
-// One thread's view of a row that is streamed, four vectors at a time: whole vectors at 16-byte addresses are all asked for before the
-// first is used, which is what keeps the memory busy.
+// One thread's view of a row that is streamed, four vectors at a time. Where all rows and columns are at 16-byte addresses, whole vectors
+// are all asked for before the first is used, which is what keeps the memory busy; else, and where the row's short vector is among the
+// four, they come one by one.
 template <class Slots, class Tile>
 struct StreamRow {
   using T = typename Slots::T;
@@ -655,16 +677,12 @@ struct StreamRow {
                                        const RowIndex& index)
       : p(params),
         place(at),
-        x(row_address(params.x, params.x_upper, index)),
-        residual(kAdd ? row_address(params.residual, params.residual_upper, index) : nullptr),
-        weight(column_address(params.weight, index)),
-        bias(column_address(params.bias, index)),
+        input(params, index),
+        columns(params, index, params.bits),
         vectors(params.vectors),
-        whole(params.n / kPerVector),
-        wide_row(params.x_align == kVectorBytes &&
-                 (!kAdd || (params.residual_align == kVectorBytes && !params.residual_f32))),
-        wide_columns(wide(weight_type(params.bits), params.weight_align) &&
-                     wide(bias_type(params.bits), params.bias_align)) {}
+        short_register(params.n % kPerVector == 0 ? -1 : (params.vectors - 1) / Tile::kStride),
+        wide_row(wide(input.x) && (!kAdd || wide(input.residual))),
+        wide_columns(wide(columns.weight) && wide(columns.bias)) {}
 
   __device__ __forceinline__ int64_t registers() const {
     return (vectors + Tile::kStride - 1) / Tile::kStride;
@@ -677,28 +695,37 @@ struct StreamRow {
     const int64_t left = p.n - vector * kPerVector;
     return left >= kPerVector ? kPerVector : left < 0 ? 0 : static_cast<int>(left);
   }
+  // The same for all threads of the row.
+  __device__ __forceinline__ bool has_short(int64_t first, int64_t step) const {
+    bool has = false;
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) has |= first + i * step == short_register;
+    return has;
+  }
 
-  // The row's values; zero past its end.
-  __device__ __forceinline__ void take(float (&s)[kGroup][kPerVector],
-                                       const int64_t (&number)[kGroup]) const {
-    uint4 raw[kGroup], other[kGroup];
-    if (wide_row) {
-      load(raw, x, number);
-      if constexpr (kAdd) load(other, residual, number);
-    }
+  // q[i] = sum_of(s, count) of the values of register first + i * step.
+  template <typename Fn>
+  __device__ __forceinline__ void sums(int64_t first, int64_t step, float (&q)[kGroup],
+                                       Fn sum_of) const {
+    if (wide_row && !has_short(first, step)) {
+      uint4 x[kGroup], residual[kGroup];
+      load(x, input.x.data, first, step);
+      if constexpr (kAdd) load(residual, input.residual.data, first, step);
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const int64_t v = vector(number[i]);
-      if (!wide_row || (v == whole && v < vectors)) {
-        take_any<Slots>(s[i], p, x, residual, v, count(v));
-      } else {
-        T::unpack(raw[i], s[i]);
-        if constexpr (kAdd) {
-          float r[kPerVector];
-          T::unpack(other[i], r);
+      for (int i = 0; i < kGroup; ++i) {
+        float s[kPerVector];
+        unpack(s, x[i], residual[i]);
+        q[i] = sum_of(s, count(vector(first + i * step)));
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kGroup; ++i) {
+        const int64_t v = vector(first + i * step);
+        float s[kPerVector];
+        input.template take<Part::kCounted>(s, v, count(v));
+        const float sum = sum_of(s, count(v));
 #pragma unroll
-          for (int k = 0; k < kPerVector; ++k) s[i][k] = __fadd_rn(s[i][k], r[k]);
-        }
+        for (int k = 0; k < kGroup; ++k) q[k] = k == i ? sum : q[k];
       }
     }
   }
@@ -709,72 +736,90 @@ struct StreamRow {
                                           const Rounding<Slots::kAffine, T>& rounding,
                                           Fn use) const {
     for (int64_t first = 0; first < registers(); first += kGroup) {
-      int64_t number[kGroup];
-      uint4 weights[kGroup], biases[kGroup];
-      float s[kGroup][kPerVector];
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) number[i] = first + i;
-      if (wide_columns) {
-        load_column(weights, weight, weight_type(p.bits), number, T::kOneWord);
-        load_column(biases, bias, bias_type(p.bits), number, T::kMinusZeroWord);
+      const bool wide = wide_row && wide_columns && !has_short(first, 1);
+      uint4 x[kGroup], residual[kGroup], weight[kGroup], bias[kGroup];
+      if (wide) {
+        load_column(weight, columns.weight, T::kOneWord, first);
+        load_column(bias, columns.bias, T::kMinusZeroWord, first);
+        load(x, input.x.data, first, 1);
+        if constexpr (kAdd) load(residual, input.residual.data, first, 1);
       }
-      take(s, number);
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        if (number[i] >= registers()) break;
-        const int64_t v = vector(number[i]);
-        float summed[kPerVector], t[kPerVector], w[kPerVector], b[kPerVector], z[kPerVector];
-        if (!wide_columns || (v == whole && v < vectors)) {
-          take_column<T>(w, weight, weight_type(p.bits), v, count(v), p.weight_align, 1.0f);
-          take_column<T>(b, bias, bias_type(p.bits), v, count(v), p.bias_align, -0.0f);
+#pragma unroll 1
+      for (int i = 0; i < kGroup && first + i < registers(); ++i) {
+        const int64_t v = vector(first + i);
+        float s[kPerVector], summed[kPerVector], t[kPerVector], z[kPerVector];
+        float w[kPerVector], b[kPerVector];
+        if (wide) {
+          unpack(s, picked(x, i), picked(residual, i));
+          T::unpack(picked(weight, i), w);
+          T::unpack(picked(bias, i), b);
         } else {
-          T::unpack(weights[i], w);
-          T::unpack(biases[i], b);
+          input.template take<Part::kCounted>(s, v, count(v));
+          columns.weight.template take<Part::kCounted>(w, v, count(v));
+          columns.bias.template take<Part::kCounted>(b, v, count(v));
         }
 #pragma unroll
-        for (int k = 0; k < kPerVector; ++k) summed[k] = rounding.summed(s[i][k]);
+        for (int k = 0; k < kPerVector; ++k) summed[k] = rounding.summed(s[k]);
         normalize_vector<Slots>(t, summed, mean, rstd, rounding);
         apply(z, t, w, b, p.weight_offset, rounding);
-        use(s[i], z, v, count(v));
+        use(s, z, v, count(v));
       }
     }
   }
 
-  static __device__ __forceinline__ bool wide(ColumnType type, int align) {
-    return type == ColumnType::kAbsent || (type == ColumnType::kElement && align == kVectorBytes);
+  static __device__ __forceinline__ bool wide(const AnyRow<T, const char>& row) {
+    return row.bytes == kVectorBytes && !row.f32;
   }
-  // Whole vectors; the others read as zero.
-  __device__ __forceinline__ void load(uint4 (&raw)[kGroup], const char* row,
-                                       const int64_t (&number)[kGroup]) const {
+  static __device__ __forceinline__ bool wide(const AnyColumn<T>& column) {
+    return column.type == ColumnType::kAbsent || wide(column.row);
+  }
+  // The row's vectors; past its end they read as zero.
+  __device__ __forceinline__ void load(uint4 (&raw)[kGroup], const char* row, int64_t first,
+                                       int64_t step) const {
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
-      const int64_t v = vector(number[i]);
+      const int64_t v = vector(first + i * step);
       raw[i] = make_uint4(0, 0, 0, 0);
-      ptx::ld_global_v4_if(raw[i], row + v * kVectorBytes, v < whole);
+      ptx::ld_global_v4_if(raw[i], row + v * kVectorBytes, v < vectors);
     }
   }
-  __device__ __forceinline__ void load_column(uint4 (&raw)[kGroup], const char* column,
-                                              ColumnType type, const int64_t (&number)[kGroup],
-                                              uint32_t absent) const {
-    if (type == ColumnType::kElement) {
-      load(raw, column, number);
+  __device__ __forceinline__ void load_column(uint4 (&raw)[kGroup], const AnyColumn<T>& column,
+                                              uint32_t absent, int64_t first) const {
+    if (column.type == ColumnType::kElement) {
+      load(raw, column.row.data, first, 1);
     } else {
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) raw[i] = make_uint4(absent, absent, absent, absent);
+      for (uint4& v : raw) v = make_uint4(absent, absent, absent, absent);
+    }
+  }
+  static __device__ __forceinline__ uint4 picked(const uint4 (&raw)[kGroup], int number) {
+    uint4 v = raw[0];
+#pragma unroll
+    for (int i = 1; i < kGroup; ++i) v = selected(i == number, raw[i], v);
+    return v;
+  }
+  static __device__ __forceinline__ void unpack(float (&s)[kPerVector], uint4 x, uint4 residual) {
+    T::unpack(x, s);
+    if constexpr (kAdd) {
+      float r[kPerVector];
+      T::unpack(residual, r);
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
     }
   }
 
   const NormParams& p;
   const Place<Tile>& place;
-  const char *const x, *const residual, *const weight, *const bias;
-  const int64_t vectors, whole;  // of the row; all of a vector's elements are there
+  const AnyInput<Slots> input;
+  const AnyColumns<T> columns;
+  const int64_t vectors, short_register;  // of the row; that of its short vector, or -1
   const bool wide_row, wide_columns;
 };
 
 template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   using T = typename Slots::T;
-  constexpr int kPerVector = T::kPerVector, kGroup = StreamFold::kGroup;
+  constexpr int kPerVector = T::kPerVector;
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
   const Place<Tile> place(blockIdx.x);
@@ -787,16 +832,12 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
 
   const auto fold = [&](auto sum_of) {
     return fold_stream<Tile>(row.registers(),
-                             [&](const int64_t(&number)[kGroup], float(&q)[kGroup]) {
-                               float s[kGroup][kPerVector];
-                               row.take(s, number);
+                             [&](int64_t first, int64_t step, float(&q)[StreamFold::kGroup]) {
+                               row.sums(first, step, q, [&](float(&s)[kPerVector], int count) {
 #pragma unroll
-                               for (int i = 0; i < kGroup; ++i) {
-#pragma unroll
-                                 for (int k = 0; k < kPerVector; ++k)
-                                   s[i][k] = rounding.summed(s[i][k]);
-                                 q[i] = sum_of(s[i], row.count(row.vector(number[i])));
-                               }
+                                 for (float& value : s) value = rounding.summed(value);
+                                 return sum_of(s, count);
+                               });
                              });
   };
   float mean = 0.0f;
@@ -821,29 +862,32 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
 
   // Nothing was written of the row's inputs so far: it may be normalised in place, and its residual updated in place.
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
-  char* const sum_row_out = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr
-                                ? row_address(p.residual_out, p.residual_out_upper, index)
-                                : nullptr;
+  const bool stores_sum = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr;
+  const AnyRow<T, char> sum_out(row_address(p.residual_out, p.residual_out_upper, index),
+                                p.residual_out_align, p.residual_out_f32);
   row.results(mean, rstd, rounding,
               [&](float(&s)[kPerVector], float(&z)[kPerVector], int64_t vector, int count) {
-                if constexpr (Slots::kSource == Source::kAdd) {
-                  if (sum_row_out != nullptr) {
-                    store_any_values<T>(s, sum_row_out, vector, count, p.residual_out_align,
-                                        p.residual_out_f32);
-                  }
-                }
+                if (stores_sum) store_part<Part::kCounted, T>(s, sum_out, vector, count);
                 sink.put(z, vector, count);
                 quantizer.put(z, vector, count);
               });
   quantizer.end(place);
 }
 
+// nvcc goes through this file for the host, too, which needs the kernels' names alone: their bodies would take it a minute more.
+#if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
+inline constexpr bool kHasBodies = false;
+#else
+inline constexpr bool kHasBodies = true;
+#endif
+
 // Arch is part of the name, so that objects of several architectures never share a host stub.
 template <class Arch, class Slots, class Tile>
 __global__ void __launch_bounds__(Tile::kBlockThreads,
                                   blocks_per_multiprocessor<Arch, Slots, Tile>())
     norm_kernel(const __grid_constant__ NormParams p) {
-  if constexpr (Tile::kVectors == 0) {
+  if constexpr (!kHasBodies) {
+  } else if constexpr (Tile::kVectors == 0) {
     normalize_streaming<Slots, Tile>(p);
   } else {
     normalize_in_registers<Slots, Tile>(p, blockIdx.x);
@@ -862,11 +906,13 @@ __global__ void __launch_bounds__(
     blocks_per_multiprocessor<Arch, Slots, Tile, kPairRegisters<Slots, Tile>>())
     norm_pair_kernel(const __grid_constant__ NormPairParams pair) {
   // Both at addresses that are known: reading parameters at one that is not costs each of them.
-  const uint32_t block = blockIdx.x;
-  if (block < pair.second_block) {
-    normalize_in_registers<Slots, Tile, 2>(pair.call[0], block);
-  } else {
-    normalize_in_registers<Slots, Tile, 2>(pair.call[1], block - pair.second_block);
+  if constexpr (kHasBodies) {
+    const uint32_t block = blockIdx.x;
+    if (block < pair.second_block) {
+      normalize_in_registers<Slots, Tile, 2>(pair.call[0], block);
+    } else {
+      normalize_in_registers<Slots, Tile, 2>(pair.call[1], block - pair.second_block);
+    }
   }
 }
 

@@ -131,7 +131,6 @@ inline constexpr ListedTile kAnyTiles[] = {
     {{512, 4}, kAll},
     {{512, 8}, kRms | kAddRms},
     {{256, 0}, kAll},
-    {{256, 0, 16}, kAll},
 };
 
 // Tiles of the kernels for rows of any length and address: few, as each serves all rows that it holds.
@@ -162,7 +161,11 @@ constexpr void for_each_norm_kernel(int cluster_blocks, Fn fn) {
         };
         for (const ListedTile& t : kVectorTiles) use(Sink::kStore, Access::kVector, t);
         for (const ListedTile& t : kUnevenTiles) use(Sink::kStore, Access::kUneven, t);
+        // Streamed rows: by the largest clusters, too.
+        const ListedTile streamed = {{256, 0, static_cast<int8_t>(cluster_blocks)},
+                                     cluster_blocks > 1 ? kAll : 0};
         for (const ListedTile& t : kAnyTiles) use(Sink::kStore, Access::kAny, t);
+        use(Sink::kStore, Access::kAny, streamed);
         for (const Tile& tile : kRareTiles) {
           if (dtype != Dtype::kF32) {
             use_with(Affine::kF32, Sink::kStore, Access::kVector, {tile, kAll});
@@ -173,6 +176,7 @@ constexpr void for_each_norm_kernel(int cluster_blocks, Fn fn) {
         for (const ListedTile& t : kAnyTiles) {
           if (t.tile.vectors <= 4) use(Sink::kQuant, Access::kAny, t);
         }
+        use(Sink::kQuant, Access::kAny, streamed);
       }
     }
   }

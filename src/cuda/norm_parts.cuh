@@ -127,13 +127,10 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
                                        uint32_t bits) {
     const bool stream = kStreams && (bits & kStreamLoads) != 0;
     const char* const x_row = row_address(p.x, p.x_upper, index);
-    if constexpr (kAdd) {
-      const char* const residual_row = row_address(p.residual, p.residual_upper, index);
-      load_vectors<Tile>(x, x_row, place, reach, stream);
-      load_vectors<Tile>(residual, residual_row, place, reach, stream);
-    } else {
-      load_vectors<Tile>(x, x_row, place, reach, stream);
-    }
+    const char* const residual_row =
+        kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr;
+    load_vectors<Tile>(x, x_row, place, reach, stream);
+    if constexpr (kAdd) load_vectors<Tile>(residual, residual_row, place, reach, stream);
   }
 
   __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
@@ -247,59 +244,74 @@ requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile> {
   RawVector x[kVectors], residual[kAdd ? kVectors : 1];
 };
 
-// One vector of x, with the residual added, from any access.
+// x, with the residual added, at any address.
 template <class Slots>
-__device__ __forceinline__ void take_any(float (&s)[Slots::T::kPerVector], const NormParams& p,
-                                         const char* x, const char* residual, int64_t vector,
-                                         int count) {
+struct AnyInput {
   using T = typename Slots::T;
-  load_any_values<T>(s, x, vector, count, p.x_align, false);
-  if constexpr (Slots::kSource == Source::kAdd) {
-    float r[T::kPerVector];
-    load_any_values<T>(r, residual, vector, count, p.residual_align, p.residual_f32);
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+
+  __device__ __forceinline__ AnyInput(const NormParams& p, const RowIndex& index)
+      : x(row_address(p.x, p.x_upper, index), p.x_align, false),
+        residual(kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr,
+                 p.residual_align, p.residual_f32) {}
+
+  // The first `count` values of a vector; the others are zero.
+  template <Part kPart>
+  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int64_t vector, int count) const {
+    load_part<kPart, T>(s, x, vector, count);
+    if constexpr (kAdd) {
+      float r[T::kPerVector];
+      load_part<kPart, T>(r, residual, vector, count);
 #pragma unroll
-    for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+      for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+    }
   }
-}
+
+  const AnyRow<T, const char> x, residual;
+};
 
 template <class Slots, class Tile>
 requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
   using T = typename Slots::T;
   using Reach = cuda::Reach<Access::kAny, T, Tile>;
 
-  __device__ __forceinline__ RowSource(const NormParams& params, const RowIndex& index,
-                                       const Place<Tile>& place, const Reach& row_reach, uint32_t)
-      : p(params),
-        reach(row_reach),
-        x(row_address(params.x, params.x_upper, index)),
-        residual(Slots::kSource == Source::kAdd
-                     ? row_address(params.residual, params.residual_upper, index)
-                     : nullptr),
-        first(place.first) {}
+  __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
+                                       const Place<Tile>& row_place, const Reach& row_reach,
+                                       uint32_t)
+      : input(p, index), place(row_place), reach(row_reach) {}
 
+  // The whole vectors; what is not there is zero. The short one is due when these were taken.
   __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
-    take_any<Slots>(s, p, x, residual, first + v * Tile::kStride, reach.count(v));
+    if (reach.whole(v)) {
+      input.template take<Part::kWhole>(s, place.vector(v), T::kPerVector);
+    } else {
+#pragma unroll
+      for (float& value : s) value = 0.0f;
+    }
+  }
+  __device__ __forceinline__ void take_short(float (&values)[Tile::kVectors][T::kPerVector]) const {
+    if (!reach.has_short()) return;
+    float last[T::kPerVector];
+    const int v = reach.last_register();
+    input.template take<Part::kShort>(last, place.vector(v), reach.last_count());
+    put_vector(values, v, last);
   }
 
-  __device__ __forceinline__ void store_sum(const NormParams&, const RowIndex& index,
+  __device__ __forceinline__ void store_sum(const NormParams& p, const RowIndex& index,
                                             const Place<Tile>&, const Reach&,
                                             const float (&s)[Tile::kVectors][T::kPerVector]) const {
     if constexpr (Slots::kSource == Source::kAdd) {
       if (p.residual_out.data == nullptr) return;
-      char* row = row_address(p.residual_out, p.residual_out_upper, index);
-#pragma unroll
-      for (int v = 0; v < Tile::kVectors; ++v) {
-        store_any_values<T>(s[v], row, first + v * Tile::kStride, reach.count(v),
-                            p.residual_out_align, p.residual_out_f32);
-      }
+      store_row<T>(s,
+                   AnyRow<T, char>(row_address(p.residual_out, p.residual_out_upper, index),
+                                   p.residual_out_align, p.residual_out_f32),
+                   place, reach);
     }
   }
 
-  const NormParams& p;
+  const AnyInput<Slots> input;
+  const Place<Tile>& place;
   const Reach& reach;
-  const char* const x;
-  const char* const residual;
-  const int first;
 };
 
 // ---- Stat: what is reduced.
@@ -406,7 +418,7 @@ __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const 
     }
   } else {
     // Ahead of the row by predicates: where a branch ends, and where a register is filled later, loads before are waited for (LAYER
-    // 1 x 8192: 2.43 us, without 2.22). Later, predicates would take registers.
+    // 1 x 8192: 2.43 us, without 2.18). Later, predicates would take registers.
     if (!kAhead && !present) return;
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
@@ -456,18 +468,38 @@ __device__ __forceinline__ uint4 load_four(ColumnType type, const ColumnRef& ten
   return raw;
 }
 
-// Weight or bias at any access.
+// Weight or bias at any address.
 template <class T>
-__device__ __forceinline__ void take_column(float (&f)[T::kPerVector], const char* row,
-                                            ColumnType type, int64_t vector, int count, int least,
-                                            float absent) {
-  if (type == ColumnType::kAbsent) {
+struct AnyColumn {
+  __device__ __forceinline__ AnyColumn(const ColumnRef& tensor, const RowIndex& index,
+                                       ColumnType column_type, int least, float value)
+      : row(column_address(tensor, index), least, column_type == ColumnType::kF32),
+        type(column_type),
+        absent(value) {}
+
+  template <Part kPart>
+  __device__ __forceinline__ void take(float (&f)[T::kPerVector], int64_t vector, int count) const {
+    if (type == ColumnType::kAbsent) {
 #pragma unroll
-    for (int i = 0; i < T::kPerVector; ++i) f[i] = absent;
-  } else {
-    load_any_values<T>(f, row, vector, count, least, type == ColumnType::kF32);
+      for (float& value : f) value = absent;
+    } else {
+      load_part<kPart, T>(f, row, vector, count);
+    }
   }
-}
+
+  const AnyRow<T, const char> row;
+  const ColumnType type;
+  const float absent;
+};
+
+template <class T>
+struct AnyColumns {
+  __device__ __forceinline__ AnyColumns(const NormParams& p, const RowIndex& index, uint32_t bits)
+      : weight(p.weight, index, weight_type(bits), p.weight_align, 1.0f),
+        bias(p.bias, index, bias_type(bits), p.bias_align, -0.0f) {}
+
+  const AnyColumn<T> weight, bias;
+};
 
 // ---- Sink: what leaves.
 
@@ -488,13 +520,12 @@ struct RowSink<Sink::kStore, Access::kVector, T> {
 template <class T>
 struct RowSink<Sink::kStore, Access::kAny, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
-      : y(row_address(p.y, p.y_upper, index)), least(p.y_align) {}
+      : y(row_address(p.y, p.y_upper, index), p.y_align, false) {}
   __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
                                       int count) const {
-    store_any_values<T>(z, y, vector, count, least, false);
+    store_part<Part::kCounted, T>(z, y, vector, count);
   }
-  char* const y;
-  const int least;
+  const AnyRow<T, char> y;
 };
 
 // All of a thread's vectors at once: see store_uneven().
@@ -517,11 +548,13 @@ struct RowSink<Sink::kStatic, Access::kVector, T> {
 template <Access kAccess, class T>
 struct RowSink<Sink::kQuant, kAccess, T> : RowSink<Sink::kStore, kAccess, T> {
   using Store = RowSink<Sink::kStore, kAccess, T>;
-  using Store::Store;
+  __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
+      : Store(p, index), present(p.y.data != nullptr) {}
   __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
                                       int count) const {
-    if (this->y != nullptr) Store::put(z, vector, count);
+    if (present) Store::put(z, vector, count);
   }
+  const bool present;
 };
 
 // The statistics, by the row's first thread.

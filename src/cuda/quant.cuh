@@ -254,28 +254,14 @@ __device__ __forceinline__ void clear_from(float (&z)[kCount], int count) {
   for (int i = 0; i < kCount; ++i) z[i] = i < count ? z[i] : 0.0f;
 }
 
-// ---- Codes of 8 bits by one scale, of whole vectors, and nothing else.
+// ---- Codes of one type of 8 bits by one scale, of whole vectors, and nothing else: what most calls ask for has no branches.
 
-// Of any type, of values that may have to be prepared.
-struct AnyCodes {
-  static constexpr bool kPrepares = true;
-  static __device__ __forceinline__ CodeType type(const QuantParams& q) { return q.code_type; }
-};
-// Of one type: what most calls ask for has no branches.
-template <CodeType kType>
-struct PlainCodes {
-  static constexpr bool kPrepares = false;
-  static __device__ __forceinline__ CodeType type(const QuantParams&) { return kType; }
-};
-
-template <class T, class Codes, class Sink>
-__device__ __forceinline__ void put_static(const QuantParams& q, float (&z)[T::kPerVector],
-                                           float inverse, const Sink& sink, int vector,
-                                           bool stores) {
+template <class T, CodeType kType, class Sink>
+__device__ __forceinline__ void put_static(float (&z)[T::kPerVector], float inverse,
+                                           const Sink& sink, int vector, bool stores) {
   uint32_t words[2];
-  if constexpr (Codes::kPrepares) prepare<T>(q, z);
   scale_values(z, inverse);
-  make_codes(Codes::type(q) == CodeType::kE2M1 ? CodeType::kI8 : Codes::type(q), z, words);
+  make_codes(kType, z, words);
   if (stores)
     store_codes<T::kPerVector>(sink.codes + static_cast<uint32_t>(vector) * T::kPerVector, words,
                                false);
@@ -299,13 +285,14 @@ __device__ __forceinline__ void put_beside(const NormParams& p,
                                            const RowIndex& index, const Place<Tile>& place,
                                            const Reach& reach) {
   using T = typename Slots::T;
-  constexpr bool kWhole = Slots::kAccess == Access::kVector;
   if (p.y.data != nullptr) {
     const RowSink<Sink::kStore, Slots::kAccess, T> sink(p, index);
+    if constexpr (Slots::kAccess == Access::kVector) {
 #pragma unroll
-    for (int v = 0; v < Tile::kVectors; ++v) {
-      sink.put(z[v], static_cast<uint32_t>(place.vector(v)),
-               kWhole ? reach.stores(v) : reach.count(v));
+      for (int v = 0; v < Tile::kVectors; ++v)
+        sink.put(z[v], static_cast<uint32_t>(place.vector(v)), reach.stores(v));
+    } else {
+      store_row<T>(z, sink.y, place, reach);
     }
   }
   prepare<T>(p.quant, z);

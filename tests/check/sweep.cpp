@@ -27,17 +27,12 @@ class KernelSweep {
   // Number of cases that ran.
   int64_t run() {
     std::vector<PlacedCase> batch;
-    // Rows of thousands of threads, in software, take as long as hundreds of others.
-    constexpr int kLongRowThreads = 4096;
-    const bool slow =
-        options_.reduced && target_.cuda && entry_.tile.threads_per_row() >= kLongRowThreads;
-    const int every = options_.every * (slow ? 3 : 1);
     int number = index_;  // of cases that are served; another one is the first for each kernel
     for (const Case& what :
          make_cases(entry_, target_.cuda, options_.reduced, ref::hash(7, index_))) {
       const int64_t begin = batch.empty() ? 0 : batch.back().end;
       PlacedCase placed = place(what, begin);
-      if (!serves(placed) || number++ % every != 0) continue;
+      if (!serves(placed) || number++ % options_.every != 0) continue;
       if (begin > 0 && placed.end > kBatchBytes) {
         run_batch(std::move(batch));
         batch.clear();

@@ -19,6 +19,7 @@ Thread* current = nullptr;
 struct Warp {
   unsigned threads = 0, arrived = 0, phase = 0;
   uint32_t slots[2][32] = {};
+  Fiber* linked = nullptr;  // the last lane of its ring so far
 };
 
 struct Block {
@@ -37,8 +38,9 @@ struct Block {
 
 struct Fiber {
   Thread thread = {};
-  Fiber* next = nullptr;  // of those that are still running, a ring
-  Fiber* previous = nullptr;
+  // Of those that are still running, a ring of the cluster's and one of the warp's.
+  Fiber *next = nullptr, *previous = nullptr;
+  Fiber *next_lane = nullptr, *previous_lane = nullptr;
   bool started = false;
   jmp_buf state;
   ucontext_t start;
@@ -69,16 +71,18 @@ jmp_buf launcher;
   fault("setcontext failed");
 }
 
-__attribute__((noinline)) void hand_over() {
+__attribute__((noinline)) void hand_over(Fiber* to) {
   Fiber* const self = current->fiber;
-  if (self->next == self) return;
-  if (_setjmp(self->state) == 0) resume(self->next);
+  if (to == self) return;
+  if (_setjmp(self->state) == 0) resume(to);
 }
 
 __attribute__((noinline)) void finish() {
   Fiber* const self = current->fiber;
   self->previous->next = self->next;
   self->next->previous = self->previous;
+  self->previous_lane->next_lane = self->next_lane;
+  self->next_lane->previous_lane = self->previous_lane;
   if (_setjmp(self->state) != 0) return;
   if (self->next == self) _longjmp(launcher, 1);
   resume(self->next);
@@ -107,24 +111,28 @@ void add_fiber() {
 }
 
 template <typename Done>
-void wait_until(const char* what, Done done) {
+void wait_until(const char* what, Done done, Fiber* Fiber::*next = &Fiber::next) {
   for (unsigned i = 0; !done(); ++i) {
     if (i == kMostWaits) fault(what);
-    hand_over();
+    hand_over(current->fiber->*next);
   }
 }
 
 // One more of `group` is there; the last one opens the barrier.
 template <class Group>
-void sync(Group& group, const char* what) {
+void sync(Group& group, const char* what, Fiber* Fiber::*next = &Fiber::next) {
   const unsigned phase = group.phase;
   if (++group.arrived == group.threads) {
     group.arrived = 0;
     ++group.phase;
   } else {
-    wait_until(what, [&] { return group.phase != phase; });
+    wait_until(
+        what, [&] { return group.phase != phase; }, next);
   }
 }
+
+// Who waits for lanes of the warp hands over to them: their stacks are at hand in the caches, those of a whole cluster are not.
+void sync_lanes(Warp& warp, const char* what) { sync(warp, what, &Fiber::next_lane); }
 
 void start_block(Block& block, unsigned threads) {
   // What the last block left must not help this one.
@@ -135,6 +143,18 @@ void start_block(Block& block, unsigned threads) {
   block.arrived = block.phase = 0;
   block.warps.assign((threads + 31) / 32, Warp());
   for (unsigned t = 0; t < threads; ++t) ++block.warps[t / 32].threads;
+}
+
+// The rings of warps, their lanes in the order of `ring`.
+void link_lanes(const std::vector<Fiber*>& ring) {
+  for (Fiber* fiber : ring) {
+    Fiber*& linked = fiber->thread.of_warp->linked;
+    Fiber* const before = linked != nullptr ? linked : fiber;
+    Fiber* const after = linked != nullptr ? linked->next_lane : fiber;
+    before->next_lane = after->previous_lane = fiber;
+    fiber->previous_lane = before, fiber->next_lane = after;
+    linked = fiber;
+  }
 }
 
 // Runs what is in the ring until the last has finished.
@@ -212,6 +232,7 @@ void launch(uint64_t blocks, unsigned threads, unsigned cluster, Order order,
       ring[i]->next = ring[(i + 1) % together];
       ring[(i + 1) % together]->previous = ring[i];
     }
+    link_lanes(ring);
     run_ring(ring[0]);
     current = nullptr;
   }
@@ -219,7 +240,7 @@ void launch(uint64_t blocks, unsigned threads, unsigned cluster, Order order,
 
 void sync_block() { sync(own_block(), "a thread never reaches a block's barrier"); }
 
-void sync_warp() { sync(*current->of_warp, "a lane never reaches a warp's barrier"); }
+void sync_warp() { sync_lanes(*current->of_warp, "a lane never reaches a warp's barrier"); }
 
 uint32_t shuffle(uint32_t value, unsigned from_lane) {
   Warp& warp = *current->of_warp;
@@ -227,7 +248,7 @@ uint32_t shuffle(uint32_t value, unsigned from_lane) {
   // Two sets of slots: a lane may be one shuffle ahead of another that has yet to read.
   uint32_t(&slots)[32] = warp.slots[warp.phase & 1];
   slots[current->lane] = value;
-  sync(warp, "a lane never reaches a shuffle");
+  sync_lanes(warp, "a lane never reaches a shuffle");
   return slots[from_lane];
 }
 
