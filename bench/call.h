@@ -88,6 +88,7 @@ class Call {
       args_.residual = &residual_;
       args_.residual_out = &residual_out_;
     }
+    if (c.rounds()) args_.rounding = FASTNORM_ROUND_NORMALIZED;
     if (c.codes() != Codes::kNone) quantise(c);
     if (heads_) split_heads(c);
     set(b);

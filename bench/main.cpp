@@ -18,10 +18,12 @@ int main(int argc, char** argv) {
                  "ROWSxN, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--ops", ops,
-                 "rms, layer, add (RMS of a residual sum), add_layer; with _fp8, _row_fp8, "
-                 "_block_fp8, _mxfp8 or _nvfp4 where codes leave in place of y; qk (query and key "
-                 "heads of a fused tensor, in place; a shape is TOKENSxHEAD)")
+  app.add_option(
+         "--ops", ops,
+         "rms, layer, add (RMS of a residual sum), add_layer; with _fp8, _row_fp8, "
+         "_block_fp8, _mxfp8 or _nvfp4 where codes leave in place of y, with _rounded where "
+         "what is normalised is rounded before the weight; qk (query and key heads of a "
+         "fused tensor, in place; a shape is TOKENSxHEAD)")
       ->delimiter(',')
       ->check(CLI::IsMember(bench::operations()))
       ->capture_default_str();

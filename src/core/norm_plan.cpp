@@ -34,48 +34,83 @@ Tile tile_of(int64_t vectors, int32_t threads, int32_t blocks = 1) {
 
 // One block a row. Measured on an H200 at 4096 rows of bf16, 2026-11-21; other dtypes go by the number of vectors.
 constexpr Rung kRms[] = {{8, 4},     {16, 16},    {128, 32},   {256, 128},
-                         {640, 128}, {1024, 256}, {2048, 512}, {4096, 1024}};
+                         {640, 128}, {1280, 256}, {3584, 512}, {4096, 1024}};
 constexpr Rung kLayer[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
                            {640, 128}, {2048, 256}, {4096, 512}};
 constexpr Rung kAdd[] = {{8, 4},      {16, 16},    {64, 32},    {128, 16},   {256, 128},
                          {1024, 256}, {1536, 512}, {1792, 256}, {4096, 1024}};
-// Quantised, or with f32 columns: fewer tiles, as each is a kernel more.
-constexpr Rung kRare[] = {{8, 4}, {16, 16}, {128, 32}, {512, 128}, {1024, 256}, {4096, 512}};
 // Few rows: more threads a row, since latency and not throughput is what counts.
-constexpr Rung kFewRows[] = {{8, 4},      {16, 16},    {64, 32},    {640, 128},
+constexpr Rung kFewRows[] = {{8, 4},      {16, 16},    {64, 32},    {384, 128},
                              {1024, 256}, {2048, 512}, {4096, 1024}};
+constexpr Rung kFewSums[] = {{8, 4},      {16, 16},    {64, 32},    {640, 128},
+                             {1024, 256}, {2048, 512}, {4096, 1024}};
+// With f32 columns, or quantised: fewer tiles, as each is a kernel more.
+constexpr Rung kColumns[] = {{8, 4},     {16, 16},    {64, 32},   {256, 64},
+                             {512, 128}, {2048, 256}, {4096, 512}};
+constexpr Rung kWideCodes[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
+                               {512, 128}, {2048, 256}, {4096, 512}};
+constexpr Rung kCodes[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
+                           {512, 128}, {1024, 256}, {4096, 512}};
+constexpr Rung kRareSums[] = {{8, 4}, {16, 16}, {128, 32}, {512, 128}, {1024, 256}, {4096, 512}};
 
 bool is_rare(NormKey key) { return key.sink != Sink::kStore || key.affine == Affine::kF32; }
 
+int32_t rare_threads(int64_t vectors, NormKey key, bool few_rows) {
+  if (key.source == Source::kAdd) return climb(kRareSums, vectors);
+  if (few_rows && vectors > 128 && vectors <= 256) return 128;
+  if (key.affine == Affine::kF32)
+    return few_rows && vectors > 384 && vectors <= 512 ? 256 : climb(kColumns, vectors);
+  // Where there is a second reduction: a sum of LAYER or a scale. For both there are no registers (f16).
+  const bool wide = (key.stat == Stat::kLayer) != (key.sink == Sink::kQuant);
+  return wide && !few_rows ? climb(kWideCodes, vectors) : climb(kCodes, vectors);
+}
+
 // Threads of the one block that takes a row. LAYER has no registers for 1024 threads, nor for two blocks of 512 with a residual: half
 // of them hold twice the vectors each.
-int32_t block_threads(int64_t vectors, NormKey key, bool few_rows) {
-  if (is_rare(key)) return climb(kRare, vectors);
-  int32_t threads = few_rows                     ? climb(kFewRows, vectors)
-                    : key.source == Source::kAdd ? climb(kAdd, vectors)
-                    : key.stat == Stat::kRms     ? climb(kRms, vectors)
-                                                 : climb(kLayer, vectors);
-  if (key.stat == Stat::kLayer && threads == 1024) threads = 512;
-  // 128x4 keeps its row packed, which costs latency (LAYER 1 x 4096: 2.32 us, 2.07 unpacked).
-  if (few_rows && key.stat == Stat::kLayer && key.source == Source::kPlain && vectors > 384 &&
-      vectors <= 512)
+int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool few_rows,
+                      const ArchSpec& arch) {
+  if (is_rare(key)) return rare_threads(vectors, key, few_rows);
+  const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
+             decode = rows <= arch.decode_rows;
+  int32_t threads =
+      few_rows ? add && !layer && !decode ? climb(kFewSums, vectors) : climb(kFewRows, vectors)
+      : add ? climb(kAdd, vectors)
+      : layer  ? climb(kLayer, vectors)
+               : climb(kRms, vectors);
+  // RMS 1024 x 32768: 38.1 us for 40.8, 256 x 32768: 11.4 for 12.9; but 4096 x 32768: 132.5 for 131.1.
+  if (threads == 1024 && (layer || (!add && rows * vectors * 16 < arch.prefetch_bytes_read)))
+    threads = 512;
+  // As many rows as are all resident at once, with 64 registers, if each has 256 threads only: RMS 512 x 12288 8.0 us for 8.9.
+  const int64_t resident = 2 * arch.wave_threads;
+  if (!add && !decode && threads == 512 && vectors <= 2048 && rows * 512 > resident &&
+      rows * 256 <= resident) {
     threads = 256;
-  if (key.stat == Stat::kLayer && key.source == Source::kAdd && !few_rows && threads == 512 &&
-      vectors <= 1536)
-    threads = 256;
+  }
+  if (layer && add && !few_rows && threads == 512 && vectors <= 1536) threads = 256;
   return threads;
 }
 
 // Rows spread over a cluster so that each block reads little: a cluster size and threads, or 0 where one block is better.
 Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_blocks) {
   int32_t threads = 0, blocks = 0;
-  if (is_rare(key) && rows > 64) return {};  // no such tiles
+  const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
+             columns = key.affine == Affine::kF32 && !add;
+  if (is_rare(key) && rows > 64 && !columns) return {};  // no such tiles
   if (vectors > 2048 && vectors <= 4096) {
-    if (rows <= 16) threads = 256, blocks = 8;
+    // While all rows are resident at once: RMS 64 x 32768 4.4 us for 5.5, LAYER 32 x 32768 3.9 for 6.6, scales from the values 3.9 for
+    // 5.0; sums gain beyond that, too (20 x 32768 3.6 for 5.8, 128 x 32768 10.7 for 11.1). Others in two blocks: RMS 128 x 32768 6.6 for
+    // 7.7, LAYER 7.6 for 9.1.
+    const bool many_registers = key.sink == Sink::kQuant || (columns && layer);
+    const int64_t in_eights = add ? rows : many_registers ? 32 : layer || columns ? 48 : 64;
+    if (rows <= in_eights) {
+      threads = 256, blocks = 8;
+    } else if (!add && key.sink == Sink::kStore) {
+      threads = 512, blocks = 2;
+    }
   } else if (vectors > 1024 && vectors <= 2048) {
     if (rows <= 64) {
       threads = 128, blocks = 8;
-    } else if (key.source == Source::kAdd || key.stat == Stat::kLayer) {
+    } else if (add || layer || columns) {
       threads = 256, blocks = 2;
     } else {
       threads = 256, blocks = 4;
@@ -86,6 +121,8 @@ Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_bl
     } else {
       threads = 128, blocks = 4;
     }
+  } else if (vectors > 256 && vectors <= 512 && columns && layer && rows <= 64) {
+    threads = 64, blocks = 4;  // LAYER 1 x 4096: 2.08 us, in a block 2.15
   }
   if (blocks == 0 || blocks > max_blocks) return {};
   return tile_of(vectors, threads, blocks);
@@ -118,7 +155,12 @@ Tile one_wave_tile(int64_t rows, int64_t vectors, const ArchSpec& arch, int32_t 
 // one. No tile where the row is longer than a cluster's registers.
 constexpr int64_t kOneBlockVectors = 4096;
 
-Tile long_row_tile(int64_t rows, int64_t vectors, bool add, const DeviceFacts& facts) {
+// With f32 columns a sum has none, and longer rows have none.
+constexpr int64_t kLongColumnsVectors = 32768;
+
+Tile long_row_tile(int64_t rows, int64_t vectors, bool add, bool columns,
+                   const DeviceFacts& facts) {
+  if (columns && (add || vectors > kLongColumnsVectors)) return {};
   constexpr struct {
     int32_t vectors, threads, blocks;
   } kPlain[] = {{8192, 512, 4}, {16384, 512, 8}, {65536, 512, 16}, {131072, 1024, 16}},
@@ -147,32 +189,43 @@ Tile stream_tile(const DeviceFacts& facts) {
 constexpr struct {
   int32_t vectors;
   Tile tile;
-} kUnevenTiles[] = {{8, {4, 2, 1}},      {16, {16, 1, 1}},    {32, {32, 1, 1}},
-                    {128, {32, 4, 1}},   {384, {128, 3, 1}},  {512, {128, 4, 1}},
-                    {640, {128, 5, 1}},  {768, {256, 3, 1}},  {1024, {256, 4, 1}},
-                    {1536, {512, 3, 1}}, {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
+} kUnevenTiles[] = {
+    {8, {4, 2, 1}},      {16, {8, 2, 1}},     {32, {16, 2, 1}},    {64, {16, 4, 1}},
+    {96, {32, 3, 1}},    {128, {32, 4, 1}},   {192, {64, 3, 1}},   {256, {64, 4, 1}},
+    {384, {128, 3, 1}},  {512, {128, 4, 1}},  {640, {128, 5, 1}},  {768, {256, 3, 1}},
+    {1024, {256, 4, 1}}, {1536, {512, 3, 1}}, {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
 
 int64_t most_uneven_vectors(NormKey key) {
   return key.stat == Stat::kRms && key.source == Source::kPlain ? 4096 : 2048;
 }
 
-Tile uneven_tile(int64_t vectors) {
+Tile uneven_tile(int64_t vectors, NormKey key) {
+  // A sum of two vectors a thread loses: 65536 x 111 30.6 us, 27.2.
+  if (key.source == Source::kAdd && vectors > 8 && vectors <= 16) return {16, 1, 1};
   for (const auto& t : kUnevenTiles) {
     if (vectors <= t.vectors) return t.tile;
   }
   return {};
 }
 
-// The general kernels predicate every vector, so a tile serves all rows up to its size and a handful is enough.
-Tile any_access_tile(int64_t vectors, NormKey key, const DeviceFacts& facts) {
+// The general kernels predicate every vector, so a tile serves all rows up to its size and a handful is enough. They are bound by
+// instructions, most of which are a thread's and not a vector's: four vectors a thread (LAYER with f32 columns, 65536 x 111: 33 us, one
+// vector 70), but for few rows, which are bound by latency (1 x 111: 3.0 us for 4.6).
+Tile any_access_tile(int64_t rows, int64_t vectors, NormKey key, const DeviceFacts& facts) {
   constexpr struct {
     int32_t vectors;
     Tile tile;
-  } kTiles[] = {{8, {4, 2, 1}},      {32, {32, 1, 1}},    {128, {32, 4, 1}},  {512, {128, 4, 1}},
+  } kTiles[] = {{16, {4, 4, 1}},     {32, {32, 1, 1}},    {64, {16, 4, 1}},
+                {128, {32, 4, 1}},   {256, {64, 4, 1}},   {512, {128, 4, 1}},
                 {1024, {256, 4, 1}}, {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
+  const bool few_rows = rows <= facts.arch->decode_rows;
   for (const auto& t : kTiles) {
-    const bool fits = t.tile.vectors <= 4 || (key.stat == Stat::kRms && key.sink == Sink::kStore);
-    if (vectors <= t.vectors && fits) return t.tile;
+    // Codes have fewer tiles.
+    const bool fits = key.sink == Sink::kStore
+                          ? t.tile.vectors <= 4 || key.stat == Stat::kRms
+                          : t.tile.vectors <= 4 && t.tile.threads != 16 && t.tile.threads != 64;
+    const bool slow = few_rows && t.tile.vectors == 4 && t.tile.threads < 32;
+    if (vectors <= t.vectors && fits && !slow) return t.tile;
   }
   return stream_tile(facts);
 }
@@ -250,9 +303,9 @@ fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts, Tile tile
   const bool layer = d.kind == FASTNORM_NORM_LAYER;
   plan->stream_loads = !layer && d.rows > arch.decode_rows &&
                        moved <= (d.residual ? arch.stream_bytes_add : arch.stream_bytes_plain);
-  const int64_t written = static_cast<int64_t>(plan->bytes_written);
+  const int64_t read = static_cast<int64_t>(plan->bytes_read);
   if (d.outer_rank == 1 &&
-      written >= (layer ? arch.prefetch_bytes_written_layer : arch.prefetch_bytes_written)) {
+      read >= (layer ? arch.prefetch_bytes_read_layer : arch.prefetch_bytes_read)) {
     const int64_t row_bytes = d.n * dtype_bytes(d.dtype) * (d.residual ? 2 : 1);
     plan->prefetch_rows = static_cast<uint32_t>(divide_up(arch.prefetch_bytes_ahead, row_bytes));
   }
@@ -325,7 +378,8 @@ NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
                            (!d.residual_out || d.residual_out.dtype == d.dtype);
   const bool too_long =
       facts.device_type == FASTNORM_DEVICE_CUDA && row_vectors(d) > kOneBlockVectors &&
-      long_row_tile(d.rows, row_vectors(d), key.source == Source::kAdd, facts).threads == 0;
+      long_row_tile(d.rows, row_vectors(d), key.source == Source::kAdd, !plain_columns(d), facts)
+              .threads == 0;
   // Kernels exist for the plain corner of both axes and for everything: two, so that the table stays small.
   if (d.quant.any()) key.sink = Sink::kQuant;
   const bool general_sink =
@@ -337,7 +391,7 @@ NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
       row_vectors(d) <= most_uneven_vectors(key)) {
     key.access = Access::kUneven;
   } else if (!uneven && cuda && !d.quant.any() && once && same_dtypes && !plain_columns(d) &&
-             f32_columns(d) && row_vectors(d) <= kOneBlockVectors) {
+             f32_columns(d) && !too_long) {
     key.affine = Affine::kF32;
   } else if (general_sink || !once || !same_dtypes || too_long || uneven ||
              (cuda && !plain_columns(d))) {
@@ -364,10 +418,11 @@ Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_
   const ArchSpec& arch = *facts.arch;
   const int32_t max_blocks = std::min(arch.max_cluster_blocks, facts.max_cluster_blocks);
   const int64_t vectors = row_vectors(d);
-  if (key.access == Access::kAny) return any_access_tile(vectors, key, facts);
-  if (key.access == Access::kUneven) return uneven_tile(vectors);
+  if (key.access == Access::kAny) return any_access_tile(d.rows, vectors, key, facts);
+  if (key.access == Access::kUneven) return uneven_tile(vectors, key);
   if (vectors > kOneBlockVectors)  // norm_key() asks for kAny where there is none
-    return long_row_tile(d.rows, vectors, key.source == Source::kAdd, facts);
+    return long_row_tile(d.rows, vectors, key.source == Source::kAdd, key.affine == Affine::kF32,
+                         facts);
   const bool few_rows = d.rows <= arch.decode_rows;
   const bool add = key.source == Source::kAdd;
   if (add && key.stat == Stat::kRms && !is_rare(key) && !few_rows) {
@@ -392,7 +447,7 @@ Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_
   const bool latency = d.rows <= arch.latency_rows ||
                        (d.rows <= arch.latency_rows_short && (add || key.stat == Stat::kLayer) &&
                         bytes_moved <= static_cast<uint64_t>(arch.latency_bytes_moved));
-  return tile_of(vectors, block_threads(vectors, key, latency));
+  return tile_of(vectors, block_threads(d.rows, vectors, key, latency, arch));
 }
 
 int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile) {

@@ -25,18 +25,18 @@ struct ArchSpec {
       latency_rows_short;  // the same where no more than the next number of bytes is moved; but not for RMS alone
   int64_t latency_bytes_moved;
   int64_t
-      wave_threads;  // of 128 registers that are resident at once: rows with a residual that fit have 5 to 8 vectors a thread
+      wave_threads;  // of 128 registers that are resident at once, of 64 twice as many: rows that fit so are not cut smaller
   int64_t
       many_tokens;  // from this many tokens, or 64 times as many rows, short rows have two vectors a thread
   int64_t
       wide_row_bytes_moved;  // from this many bytes moved, rows of 65 to 128 vectors take 64 threads
   int64_t
       stream_bytes_plain;  // up to this many bytes moved, loads that do not stay in L1 pay: x alone,
-  int64_t stream_bytes_add;        //   and with a residual
-  int64_t prefetch_bytes_written;  // from this many bytes written, later rows are brought into L2:
-  int64_t prefetch_bytes_written_layer;  //   RMS, and LAYER
-  int64_t prefetch_bytes_ahead;          // how far ahead, in bytes of input; 0 = never
-  uint64_t max_blocks;                   // of a grid
+  int64_t stream_bytes_add;           //   and with a residual
+  int64_t prefetch_bytes_read;        // from this many bytes read, later rows are brought into L2:
+  int64_t prefetch_bytes_read_layer;  //   RMS, and LAYER
+  int64_t prefetch_bytes_ahead;       // how far ahead, in bytes of input; 0 = never
+  uint64_t max_blocks;                // of a grid
 };
 
 // What was read of a device once.

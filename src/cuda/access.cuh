@@ -27,21 +27,58 @@ __device__ __forceinline__ int access_bytes(const void* address) {
   return static_cast<int>(bits & (~bits + 1));
 }
 
-// A whole vector by accesses of `bytes`; of 2, its first and last element are read by themselves.
-__device__ __forceinline__ uint4 load_whole(const char* address, int bytes) {
-  if (bytes == 16) return ptx::ld_global_v4(address);
-  if (bytes == 8) {
-    const uint2 low = ptx::ld_global_v2(address), high = ptx::ld_global_v2(address + 8);
-    return make_uint4(low.x, low.y, high.x, high.y);
+template <int kBytes>
+struct AccessBytes {
+  static constexpr int kValue = kBytes;
+};
+
+template <int kBytes>
+__device__ __forceinline__ void load_words_if(uint4& w, const char* address, bool wanted) {
+  if constexpr (kBytes == 16) {
+    ptx::ld_global_v4_if(w, address, wanted);
+  } else if constexpr (kBytes == 8) {
+    ptx::ld_global_v2_if(w.x, w.y, address, wanted);
+    ptx::ld_global_v2_if(w.z, w.w, address + 8, wanted);
+  } else {  // two in the middle at once would need other registers, and moves that wait
+    ptx::ld_global_u32_if(w.x, address, wanted);
+    ptx::ld_global_u32_if(w.y, address + 4, wanted);
+    ptx::ld_global_u32_if(w.z, address + 8, wanted);
+    ptx::ld_global_u32_if(w.w, address + 12, wanted);
   }
-  if (bytes == 4) {
-    return make_uint4(ptx::ld_global_u32(address), ptx::ld_global_u32(address + 4),
-                      ptx::ld_global_u32(address + 8), ptx::ld_global_u32(address + 12));
-  }
+}
+
+// A whole vector by accesses of 2 and 4 bytes: its first and last element are read by themselves.
+__device__ __forceinline__ uint4 load_halves(const char* address) {
   const uint32_t first = ptx::ld_global_u16(address), a = ptx::ld_global_u32(address + 2),
                  b = ptx::ld_global_u32(address + 6), c = ptx::ld_global_u32(address + 10),
                  last = ptx::ld_global_u16(address + 14);
   return make_uint4(first | a << 16, a >> 16 | b << 16, b >> 16 | c << 16, c >> 16 | last << 16);
+}
+
+// Vectors at `address` and every `step` bytes on by accesses of `bytes`, those for which has(i); the others are zero. But for accesses of 2
+// bytes nothing is waited for.
+template <int kCount, typename Has>
+__device__ __forceinline__ void load_words(uint4 (&raw)[kCount], const char* address, int64_t step,
+                                           int bytes, Has has) {
+#pragma unroll
+  for (uint4& v : raw) v = make_uint4(0, 0, 0, 0);
+  const auto load = [&](auto width) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      load_words_if<decltype(width)::kValue>(raw[i], address + i * step, has(i));
+  };
+  if (bytes == 16) {
+    load(AccessBytes<16>{});
+  } else if (bytes == 8) {
+    load(AccessBytes<8>{});
+  } else if (bytes == 4) {
+    load(AccessBytes<4>{});
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (has(i)) raw[i] = load_halves(address + i * step);
+    }
+  }
 }
 
 __device__ __forceinline__ void store_whole(char* address, uint4 v, int bytes) {
@@ -84,23 +121,44 @@ struct AnyRow {
   const bool f32;
 };
 
+// Vectors of such a row as they were loaded.
+template <class T, int kCount>
+struct AnyVectors {
+  // Vector `first` and every `stride`-th on, those for which has(i).
+  template <class Byte, typename Has>
+  __device__ __forceinline__ void load(const AnyRow<T, Byte>& row, int64_t first, int64_t stride,
+                                       Has has) {
+    const char* const address = row.at(first);
+    const int64_t step = row.at(stride) - row.data;
+    load_words(low, address, step, row.bytes, has);
+    if constexpr (T::kBytes == 2)
+      load_words(high, address + kVectorBytes, step, row.bytes,
+                 [&](int i) { return row.f32 && has(i); });
+  }
+
+  __device__ __forceinline__ void take(float (&f)[T::kPerVector], int i, bool f32) const {
+    if constexpr (T::kBytes == 2) {
+      if (f32) {
+        f[0] = __uint_as_float(low[i].x), f[1] = __uint_as_float(low[i].y);
+        f[2] = __uint_as_float(low[i].z), f[3] = __uint_as_float(low[i].w);
+        f[4] = __uint_as_float(high[i].x), f[5] = __uint_as_float(high[i].y);
+        f[6] = __uint_as_float(high[i].z), f[7] = __uint_as_float(high[i].w);
+        return;
+      }
+    }
+    T::unpack(low[i], f);
+  }
+
+  uint4 low[kCount], high[T::kBytes == 2 ? kCount : 1];
+};
+
 // A whole vector as f32.
 template <class T, class Byte>
 __device__ __forceinline__ void load_values(float (&f)[T::kPerVector], const AnyRow<T, Byte>& row,
                                             int64_t vector) {
-  const char* const address = row.at(vector);
-  const uint4 low = load_whole(address, row.bytes);
-  if constexpr (T::kBytes == 2) {
-    if (row.f32) {
-      const uint4 high = load_whole(address + kVectorBytes, row.bytes);
-      f[0] = __uint_as_float(low.x), f[1] = __uint_as_float(low.y);
-      f[2] = __uint_as_float(low.z), f[3] = __uint_as_float(low.w);
-      f[4] = __uint_as_float(high.x), f[5] = __uint_as_float(high.y);
-      f[6] = __uint_as_float(high.z), f[7] = __uint_as_float(high.w);
-      return;
-    }
-  }
-  T::unpack(low, f);
+  AnyVectors<T, 1> loaded;
+  loaded.load(row, vector, 0, [](int) { return true; });
+  loaded.take(f, 0, row.f32);
 }
 
 // The first `count` of a vector's values, one by one; the others are zero.
@@ -228,11 +286,6 @@ __device__ __forceinline__ uint4 joined(const uint4& window, uint32_t first) {
                     across(window.z, window.w));
 }
 
-template <int kBytes>
-struct AccessBytes {
-  static constexpr int kValue = kBytes;
-};
-
 // Calls fn with the widest access at a multiple of 4, of 16, 8 and 4 bytes.
 template <typename Fn>
 __device__ __forceinline__ void with_access(const char* address, Fn fn) {
@@ -243,21 +296,6 @@ __device__ __forceinline__ void with_access(const char* address, Fn fn) {
     fn(AccessBytes<8>{});
   } else {
     fn(AccessBytes<4>{});
-  }
-}
-
-template <int kBytes>
-__device__ __forceinline__ void load_words_if(uint4& w, const char* address, bool wanted) {
-  if constexpr (kBytes == 16) {
-    ptx::ld_global_v4_if(w, address, wanted);
-  } else if constexpr (kBytes == 8) {
-    ptx::ld_global_v2_if(w.x, w.y, address, wanted);
-    ptx::ld_global_v2_if(w.z, w.w, address + 8, wanted);
-  } else {  // two in the middle at once would need other registers, and moves that wait
-    ptx::ld_global_u32_if(w.x, address, wanted);
-    ptx::ld_global_u32_if(w.y, address + 4, wanted);
-    ptx::ld_global_u32_if(w.z, address + 8, wanted);
-    ptx::ld_global_u32_if(w.w, address + 12, wanted);
   }
 }
 

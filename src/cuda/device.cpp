@@ -33,28 +33,19 @@ constexpr bool is_built(const ArchSpec& arch) {
   }
 }
 
-template <int kArch>
-KernelTable kernels_of(const ArchSpec& arch) {
-  return {&arch,
-          {norm_kernels<kArch, Dtype::kF32>(), norm_kernels<kArch, Dtype::kF16>(),
-           norm_kernels<kArch, Dtype::kBF16>()},
-          {norm_pair_kernels<kArch, Dtype::kF32>(), norm_pair_kernels<kArch, Dtype::kF16>(),
-           norm_pair_kernels<kArch, Dtype::kBF16>()}};
-}
-
 std::span<const KernelTable> kernel_tables() {
   static const KernelTable tables[] = {
 #ifdef FASTNORM_HAS_SM80
-      kernels_of<80>(kSm80),
+      {&kSm80, kernel_parts<80>()},
 #endif
 #ifdef FASTNORM_HAS_SM90
-      kernels_of<90>(kSm90),
+      {&kSm90, kernel_parts<90>()},
 #endif
 #ifdef FASTNORM_HAS_SM100
-      kernels_of<100>(kSm100),
+      {&kSm100, kernel_parts<100>()},
 #endif
 #ifdef FASTNORM_HAS_SM120
-      kernels_of<120>(kSm120),
+      {&kSm120, kernel_parts<120>()},
 #endif
   };
   return tables;
@@ -255,9 +246,11 @@ bool is_sticky(cudaError_t code) {
 
 }  // namespace
 
-NormKernel KernelTable::at(int32_t index) const { return kernel_at(kernels, index); }
+NormKernel KernelTable::at(int32_t index) const { return kernel_at(parts.kernels, index); }
 
-NormPairKernel KernelTable::pair_at(int32_t index) const { return kernel_at(pair_kernels, index); }
+NormPairKernel KernelTable::pair_at(int32_t index) const {
+  return kernel_at(parts.pair_kernels, index);
+}
 
 const KernelTable* kernel_table(const ArchSpec& arch) {
   for (const KernelTable& table : kernel_tables()) {

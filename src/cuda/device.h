@@ -21,11 +21,10 @@ namespace fastnorm::cuda {
 // Sets the text and the code of a failed CUDA call, and clears what is not sticky.
 fastnorm_status device_error(const char* expression, cudaError_t code, Error& error);
 
-// The kernels of one architecture in this build, by dtype.
+// The kernels of one architecture in this build.
 struct KernelTable {
   const ArchSpec* arch;
-  std::span<const NormKernel> kernels[kRowDtypes];
-  std::span<const NormPairKernel> pair_kernels[kRowDtypes];
+  KernelParts parts;
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
   NormPairKernel pair_at(int32_t index) const;

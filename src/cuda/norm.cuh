@@ -20,7 +20,10 @@ namespace fastnorm::cuda {
 
 // True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
 // another block run, or keep the weights beside the row (LAYER 4096 x 4096 bf16: 18.7 us with 64 registers, 19.1 unpacked with 80;
-// 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21).
+// 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21). LAYER's rows in 256 threads, of which 512 are then
+// resident at once: 512 x 16384 11.8 us for 12.7, 512 x 7168 6.3 for 6.7, 2048 x 8192 19.3 for 20.0; but 4096 x 7168 31.2 for 30.9, and
+// codes by a given scale, bound by instructions, 4096 x 8192 31.9 for 30.0. RMS with more than 4 vectors a thread: 4096 x 20480 82.0 us,
+// in 1024 threads 88.3; 512 x 12288 8.0, in 512 threads 8.9; codes 4096 x 32768 102.9, unpacked 112.5 (2026-11-22).
 template <class Slots, class Tile>
 constexpr bool packed_row() {
   if (Slots::kAccess == Access::kAny || Slots::kSource != Source::kPlain ||
@@ -29,13 +32,15 @@ constexpr bool packed_row() {
   }
   if (Tile::kBlocks > 1) return Tile::kThreads >= 512 && Tile::kVectors > 4;
   if (Slots::kAccess == Access::kUneven)
-    return (Tile::kVectors == 4 && Slots::kStat == Stat::kLayer) ||
-           (Tile::kThreads == 512 && (Tile::kVectors == 3 || Tile::kVectors == 4));
+    return Tile::kVectors > 2 && (Slots::kStat == Stat::kLayer || Tile::kThreads == 512) &&
+           Tile::kVectors <= 5;
   if (Slots::kStat == Stat::kLayer) {
-    return (Tile::kThreads <= 128 && (Tile::kVectors == 4 || Tile::kVectors == 5)) ||
-           (Tile::kThreads == 512 && Tile::kVectors > 4);
+    if (Tile::kThreads == 256) return Tile::kVectors >= (Slots::kSink == Sink::kStatic ? 5 : 4);
+    return Tile::kThreads == 512 ? Tile::kVectors > 4 : Tile::kVectors == 4 || Tile::kVectors == 5;
   }
-  return Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
+  return Tile::kVectors > 4
+             ? Tile::kThreads >= 256
+             : Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
 }
 
 // Registers a thread may use, which sets how many blocks a multiprocessor holds. Fewer than the row and its weights need spill;
@@ -53,11 +58,14 @@ constexpr int registers_per_thread() {
   if (Tile::kBlocks > 1)
     return Tile::kThreads == 512 && Slots::kSource == Source::kPlain ? 64 : 128;
   if (Slots::kAccess == Access::kUneven) {
-    if (Tile::kVectors == 1) return 48;
-    if (Tile::kVectors == 2) return 72;
-    if (Tile::kVectors > 4) return 128;
-    if (Slots::kSource == Source::kAdd) return Slots::kStat == Stat::kRms ? 96 : 120;
-    return Slots::kStat == Stat::kRms || Tile::kThreads == 512 ? 64 : 80;
+    const bool rms = Slots::kStat == Stat::kRms;
+    if (Slots::kSource == Source::kAdd)
+      return Tile::kVectors == 2 ? 72 : Tile::kVectors > 4 ? 128 : rms ? 96 : 120;
+    // Rows of 5 vectors: RMS 4096 x 4100 24.7 us with 128, 20.9 with 72; of 3: 4096 x 6140 30.7 with 64, 28.8 with 48.
+    if (Tile::kVectors == 2) return rms ? 48 : 56;
+    if (Tile::kVectors == 3) return !rms ? 64 : Tile::kThreads < 128 ? 56 : 48;
+    if (Tile::kVectors == 4) return rms || Tile::kThreads == 512 ? 64 : 80;
+    return Tile::kVectors > 5 ? 128 : rms ? 72 : 88;
   }
   // Short rows need all the threads that a multiprocessor holds: heads of 128, 4096 tokens, take 46.6 us with 48 registers, 43.8 with 40
   // and 40.4 with 32.
@@ -68,13 +76,15 @@ constexpr int registers_per_thread() {
   }
   if (Slots::kAffine == Affine::kF32 && Tile::kThreads <= 32)
     return v == 1 ? 48 : v == 2 ? 72 : v == 3 ? 80 : 96;
-  if (Slots::kAffine == Affine::kF32 && packed_row<Slots, Tile>() && Tile::kThreads == 128)
-    return 72;
+  if (Slots::kAffine == Affine::kF32 && packed_row<Slots, Tile>() && Tile::kThreads <= 256)
+    return Tile::kThreads == 256 ? 64 : 72;
   if (Slots::kSink == Sink::kStatic && Tile::kThreads == 32 && Tile::kVectors == 4 &&
       Slots::kSource == Source::kPlain && Slots::kStat == Stat::kLayer) {
     return 72;
   }
-  if (packed_row<Slots, Tile>()) return Tile::kVectors == 5 && Tile::kThreads < 512 ? 80 : 64;
+  if (packed_row<Slots, Tile>())
+    return Tile::kVectors == 5 && Tile::kThreads < (Slots::kStat == Stat::kRms ? 256 : 512) ? 80
+                                                                                            : 64;
   if (Slots::kSink == Sink::kQuant) {
     const bool f16 = Slots::kDtype == Dtype::kF16;
     if (v == 3 && Tile::kThreads < 512 && !wide && Slots::kStat == Stat::kLayer) return 80;
@@ -100,6 +110,8 @@ constexpr int registers_per_thread() {
     return 72;
   }
   if (v <= 3) return 64;
+  if (!wide && (Tile::kThreads == 512 || (Tile::kThreads == 256 && Slots::kStat == Stat::kRms)))
+    return 64;
   if (Slots::kStat == Stat::kRms) return v <= 4 ? 64 : v <= 6 ? 80 : 128;
   if (v <= 4) return Tile::kThreads == 512 ? 64 : 80;
   return v == 6 ? 80 : 96;
@@ -126,6 +138,8 @@ template <class Slots, class Tile>
 constexpr bool late_weights() {
   if (Tile::kThreads == 1024) return true;
   if (Tile::kThreads == 512 && Tile::kVectors > 4 && Tile::kBlocks > 1) return true;
+  if (Tile::kThreads == 256 && Slots::kAffine == Affine::kF32 && packed_row<Slots, Tile>())
+    return true;
   if (Tile::kThreads == 512 && Tile::kVectors > 2 &&
       (Slots::kStat == Stat::kLayer || Slots::kSink == Sink::kQuant)) {
     return true;
@@ -244,20 +258,6 @@ __device__ __forceinline__ void normalize_vector(
   }
 }
 
-// One vector's results, with columns at any address.
-template <Part kPart, class Slots, class T = typename Slots::T>
-__device__ __forceinline__ void any_results(float (&z)[T::kPerVector],
-                                            const float (&s)[T::kPerVector], const NormParams& p,
-                                            float mean, float rstd, const AnyColumns<T>& columns,
-                                            int64_t vector, int count,
-                                            const Rounding<Slots::kAffine, T>& rounding) {
-  float w[T::kPerVector], b[T::kPerVector], t[T::kPerVector];
-  columns.weight.template take<kPart>(w, vector, count);
-  columns.bias.template take<kPart>(b, vector, count);
-  normalize_vector<Slots>(t, s, mean, rstd, rounding);
-  apply(z, t, w, b, p.weight_offset, rounding);
-}
-
 // One vector's results to the sink, which keeps what is to be quantised in the row's place.
 template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Sink, class Reach>
 __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
@@ -347,6 +347,14 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
     store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, row_lanes(place), reach);
 }
 
+// Fours of late f32 columns on their way at once: as many as there are registers for.
+template <class Slots, class Tile>
+inline constexpr int kFoursAhead =
+    !late_weights<Slots, Tile>()                                                    ? Tile::kVectors
+    : Tile::kThreads == 256 && (Tile::kVectors > 5 || Slots::kDtype == Dtype::kF16) ? 1
+    : Tile::kBlocks > 1 && Tile::kVectors == 4                                      ? 1
+                                                                                    : 2;
+
 // Second half, f32 columns beside 16-bit rows, by fours: each is applied while later ones are on their way.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Slots, Tile>& row,
@@ -355,7 +363,7 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
   constexpr int kPerVector = T::kPerVector, kAll = Tile::kVectors * kFours<T>,
-                kAhead = State::kEarlyWeight ? Tile::kVectors : 2;
+                kAhead = kFoursAhead<Slots, Tile>;
   constexpr bool kBias = Slots::kStat == Stat::kLayer;
   const Rounding<Slots::kAffine, T> rounding(p);
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
@@ -397,35 +405,50 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   }
 }
 
-// Second half, any access: the whole vectors, and then the short one.
+// Second half, any access: the whole vectors, two at a time where there are registers for it, and then the short one.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, Tile>& row,
                                            const RowIndex& out, const Place<Tile>& place,
                                            const Reach& reach) {
   using T = typename Slots::T;
-  constexpr int kPerVector = T::kPerVector;
+  constexpr bool kTwo =
+      Slots::kStat == Stat::kRms && Tile::kVectors % 2 == 0 && Tile::kVectors <= 4;
+  constexpr int kPerVector = T::kPerVector, kGroup = kTwo ? 2 : 1;
   const Rounding<Slots::kAffine, T> rounding(p);
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
   const AnyColumns<T> columns(p, out, p.bits_again);
+  float s[kPerVector], w[kPerVector], b[kPerVector], t[kPerVector], z[kPerVector];
+  const auto finish = [&] {
+    normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
+    apply(z, t, w, b, p.weight_offset, rounding);
+  };
 #pragma unroll
-  for (int v = 0; v < Tile::kVectors; ++v) {
-    if (!reach.whole(v)) continue;
-    float s[kPerVector], z[kPerVector];
-    row.held.get(s, v);
-    any_results<Part::kWhole, Slots>(z, s, p, row.mean, row.rstd, columns, place.vector(v),
-                                     kPerVector, rounding);
-    if constexpr (Slots::kSink == Sink::kQuant) {
-      row.held.keep(z, v);
-    } else {
-      store_part<Part::kWhole, T>(z, sink.y, place.vector(v), kPerVector);
+  for (int first = 0; first < Tile::kVectors; first += kGroup) {
+    const auto whole = [&](int i) { return reach.whole(first + i); };
+    AnyVectors<T, kGroup> weight, bias;
+    columns.weight.load(weight, place.vector(first), Tile::kStride, whole);
+    columns.bias.load(bias, place.vector(first), Tile::kStride, whole);
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      const int v = first + i;
+      if (!reach.whole(v)) continue;
+      row.held.get(s, v);
+      columns.weight.take(w, weight, i);
+      columns.bias.take(b, bias, i);
+      finish();
+      if constexpr (Slots::kSink == Sink::kQuant) {
+        row.held.keep(z, v);
+      } else {
+        store_part<Part::kWhole, T>(z, sink.y, place.vector(v), kPerVector);
+      }
     }
   }
   if (!reach.has_short()) return;
   const int last = reach.last_register(), count = reach.last_count();
-  float s[kPerVector], z[kPerVector];
   pick_vector(s, row.held.values, last);
-  any_results<Part::kShort, Slots>(z, s, p, row.mean, row.rstd, columns, place.vector(last), count,
-                                   rounding);
+  columns.weight.template take<Part::kShort>(w, place.vector(last), count);
+  columns.bias.template take<Part::kShort>(b, place.vector(last), count);
+  finish();
   if constexpr (Slots::kSink == Sink::kQuant) {
     clear_from(z, count);
     put_vector(row.held.values, last, z);
@@ -551,9 +574,13 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     complete_uneven(p, source, row, index, place, reach, bits);
 
   float q[kVectors], s[kPerVector];
+  if constexpr (Slots::kAccess == Access::kAny) {
+    source.take_whole(row.held.values);
+    source.take_short(row.held.values);
+  } else {
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
-  if constexpr (Slots::kAccess == Access::kAny) source.take_short(row.held.values);
+    for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
+  }
   if constexpr (Slots::kSource == Source::kAdd)
     source.store_sum(p, index, place, reach, row.held.values);
 #pragma unroll

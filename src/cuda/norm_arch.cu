@@ -1,5 +1,6 @@
-// The forward kernels of one architecture and one dtype: compiled once for each pair, with FASTNORM_ARCH (90), FASTNORM_CLUSTER_BLOCKS
-// (its ArchSpec's) and FASTNORM_DTYPE (kF32, kF16, kBF16) defined.
+// The forward kernels of one architecture, dtype and source: compiled once for each, with FASTNORM_ARCH (90), FASTNORM_CLUSTER_BLOCKS
+// (its ArchSpec's), FASTNORM_DTYPE (kF32, kF16, kBF16) and FASTNORM_SOURCE (kPlain, kAdd) defined. All of a dtype at once would take the
+// compiler 11 GB.
 #include <utility>
 
 #include "cuda/norm.cuh"
@@ -14,22 +15,15 @@ struct Arch {
   static constexpr int kCapability = FASTNORM_ARCH;
 };
 
-constexpr auto& kTable = kNormTable<FASTNORM_CLUSTER_BLOCKS>;
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
-
-constexpr size_t first_of(Dtype dtype) {
-  size_t i = 0;
-  while (i < kTable.size() && kTable[i].key.dtype < dtype) ++i;
-  return i;
-}
-
-constexpr size_t kFirst = first_of(kDtype);
-constexpr size_t kCount = first_of(static_cast<Dtype>(static_cast<int>(kDtype) + 1)) - kFirst;
+constexpr Source kSource = Source::FASTNORM_SOURCE;
+constexpr auto& kPart = kNormPart<FASTNORM_CLUSTER_BLOCKS, kDtype, kSource>;
+constexpr size_t kCount = kPart.size();
 
 template <size_t kIndex>
 constexpr NormKernel kernel_at() {
-  constexpr NormKey key = kTable[kIndex].key;
-  constexpr Tile tile = kTable[kIndex].tile;
+  constexpr NormKey key = kPart[kIndex].key;
+  constexpr Tile tile = kPart[kIndex].tile;
   return &norm_kernel<Arch,
                       Slots<key.dtype, key.source, key.stat, key.affine, key.sink, key.access>,
                       RowTile<tile.threads, tile.vectors, tile.blocks>>;
@@ -37,7 +31,7 @@ constexpr NormKernel kernel_at() {
 
 template <size_t... kIndex>
 constexpr std::array<NormKernel, kCount> make_kernels(std::index_sequence<kIndex...>) {
-  return {kernel_at<kFirst + kIndex>()...};
+  return {kernel_at<kIndex>()...};
 }
 
 constexpr std::array<NormKernel, kCount> kKernels =
@@ -45,9 +39,9 @@ constexpr std::array<NormKernel, kCount> kKernels =
 
 template <size_t kIndex>
 constexpr NormPairKernel pair_kernel_at() {
-  constexpr NormKey key = kTable[kIndex].key;
-  constexpr Tile tile = kTable[kIndex].tile;
-  if constexpr (runs_pairs(kTable[kIndex])) {
+  constexpr NormKey key = kPart[kIndex].key;
+  constexpr Tile tile = kPart[kIndex].tile;
+  if constexpr (runs_pairs(kPart[kIndex])) {
     return &norm_pair_kernel<
         Arch, Slots<key.dtype, key.source, key.stat, key.affine, key.sink, key.access>,
         RowTile<tile.threads, tile.vectors, tile.blocks>>;
@@ -57,7 +51,7 @@ constexpr NormPairKernel pair_kernel_at() {
 
 template <size_t... kIndex>
 constexpr std::array<NormPairKernel, kCount> make_pair_kernels(std::index_sequence<kIndex...>) {
-  return {pair_kernel_at<kFirst + kIndex>()...};
+  return {pair_kernel_at<kIndex>()...};
 }
 
 constexpr std::array<NormPairKernel, kCount> kPairKernels =
@@ -66,12 +60,12 @@ constexpr std::array<NormPairKernel, kCount> kPairKernels =
 }  // namespace
 
 template <>
-std::span<const NormKernel> norm_kernels<FASTNORM_ARCH, kDtype>() {
+std::span<const NormKernel> norm_kernels<FASTNORM_ARCH, kDtype, kSource>() {
   return kKernels;
 }
 
 template <>
-std::span<const NormPairKernel> norm_pair_kernels<FASTNORM_ARCH, kDtype>() {
+std::span<const NormPairKernel> norm_pair_kernels<FASTNORM_ARCH, kDtype, kSource>() {
   return kPairKernels;
 }
 

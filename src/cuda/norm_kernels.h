@@ -17,9 +17,12 @@ constexpr bool runs_pairs(const NormEntry& entry) {
          entry.key.access == Access::kVector && entry.tile.threads <= 32;
 }
 
-// Kernel `index` of a table whose dtypes follow each other.
-template <class Kernel, size_t kParts>
-constexpr Kernel kernel_at(const std::span<const Kernel> (&parts)[kParts], int32_t index) {
+// Parts of an architecture's table that are compiled by themselves: the kernels of a dtype and a source follow each other.
+inline constexpr size_t kTableParts = 6;
+
+// Kernel `index` of the table.
+template <class Kernel>
+constexpr Kernel kernel_at(const std::span<const Kernel> (&parts)[kTableParts], int32_t index) {
   auto i = static_cast<size_t>(index);
   for (const std::span<const Kernel>& part : parts) {
     if (i < part.size()) return part[i];
@@ -28,12 +31,30 @@ constexpr Kernel kernel_at(const std::span<const Kernel> (&parts)[kParts], int32
   return nullptr;
 }
 
-// The kernels of one dtype, for an architecture that this build has: defined by norm_arch.cu.
-template <int kArch, Dtype kDtype>
+// The kernels of one part, for an architecture that this build has: defined by norm_arch.cu.
+template <int kArch, Dtype kDtype, Source kSource>
 std::span<const NormKernel> norm_kernels();
 
 // In the same order, nullptr where there is none: see runs_pairs().
-template <int kArch, Dtype kDtype>
+template <int kArch, Dtype kDtype, Source kSource>
 std::span<const NormPairKernel> norm_pair_kernels();
+
+// The kernels of an architecture, in the order of its table.
+struct KernelParts {
+  std::span<const NormKernel> kernels[kTableParts];
+  std::span<const NormPairKernel> pair_kernels[kTableParts];
+};
+
+template <int kArch>
+KernelParts kernel_parts() {
+  constexpr Dtype kF32 = Dtype::kF32, kF16 = Dtype::kF16, kBF16 = Dtype::kBF16;
+  constexpr Source kPlain = Source::kPlain, kAdd = Source::kAdd;
+  return {{norm_kernels<kArch, kF32, kPlain>(), norm_kernels<kArch, kF32, kAdd>(),
+           norm_kernels<kArch, kF16, kPlain>(), norm_kernels<kArch, kF16, kAdd>(),
+           norm_kernels<kArch, kBF16, kPlain>(), norm_kernels<kArch, kBF16, kAdd>()},
+          {norm_pair_kernels<kArch, kF32, kPlain>(), norm_pair_kernels<kArch, kF32, kAdd>(),
+           norm_pair_kernels<kArch, kF16, kPlain>(), norm_pair_kernels<kArch, kF16, kAdd>(),
+           norm_pair_kernels<kArch, kBF16, kPlain>(), norm_pair_kernels<kArch, kBF16, kAdd>()}};
+}
 
 }  // namespace fastnorm::cuda

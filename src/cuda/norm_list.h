@@ -20,6 +20,7 @@ enum TileUse : int {
   kPlain = kRms | kLayer,
   kAdd = kAddRms | kAddLayer,
   kAll = kPlain | kAdd,
+  kNoCodes = 16,  // beside the others: not for codes
 };
 
 struct ListedTile {
@@ -63,21 +64,21 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{128, 6}, kAddRms},
     {{128, 7}, kAddRms},
     {{128, 8}, kAddRms},
-    {{256, 2}, kAdd | kLayer},
+    {{256, 2}, kAll},
     {{256, 3}, kAll},
     {{256, 4}, kAll},
-    {{256, 5}, kLayer | kAdd},
-    {{256, 6}, kLayer | kAdd},
-    {{256, 7}, kLayer | kAdd},
-    {{256, 8}, kLayer},
+    {{256, 5}, kAll},
+    {{256, 6}, kAll},
+    {{256, 7}, kAll},
+    {{256, 8}, kPlain},
     {{512, 3}, kAll},
     {{512, 4}, kAll},
-    {{512, 5}, kLayer | kAddLayer},
-    {{512, 6}, kLayer | kAddLayer},
-    {{512, 7}, kLayer | kAddLayer},
-    {{512, 8}, kLayer | kAddLayer},
+    {{512, 5}, kPlain | kAddLayer},
+    {{512, 6}, kPlain | kAddLayer},
+    {{512, 7}, kPlain | kAddLayer},
+    {{512, 8}, kPlain | kAddLayer},
     {{1024, 2}, kAddRms},
-    {{1024, 3}, kRms | kAddRms},
+    {{1024, 3}, kAddRms},
     {{1024, 4}, kRms | kAddRms},
     // A cluster a row: few rows ..
     {{64, 2, 8}, kAll},
@@ -87,6 +88,8 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{256, 3, 2}, kAdd | kLayer},
     {{256, 4, 2}, kAdd | kLayer},
     {{256, 2, 8}, kAll},
+    {{512, 3, 2}, kPlain},
+    {{512, 4, 2}, kPlain},
     {{128, 3, 4}, kAddRms},
     {{128, 4, 4}, kAddRms},
     {{128, 5, 2}, kAddRms},
@@ -114,30 +117,76 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{1024, 8, 16}, kPlain},
 };
 
-// Tiles of the kernels that quantise whole vectors or have f32 columns.
-inline constexpr Tile kRareTiles[] = {
-    {4, 1},   {4, 2},   {16, 1},    {32, 1},     {32, 2},     {32, 3},     {32, 4},  {128, 2},
-    {128, 3}, {128, 4}, {256, 3},   {256, 4},    {512, 3},    {512, 4},    {512, 5}, {512, 6},
-    {512, 7}, {512, 8}, {64, 2, 8}, {128, 2, 4}, {128, 2, 8}, {256, 2, 8},
+// Who needs a tile of the kernels that have f32 columns or quantise whole vectors.
+enum RareUse : int {
+  kColumns = 1,       // f32 columns
+  kLayerColumns = 2,  // of LAYER
+  kSumColumns = 4,    // with a residual
+  kCodes = 8,         // codes
+  kWideCodes = 16,    // of LAYER by a given scale, of RMS by scales from the values
+  kSumCodes = 32,     // with a residual
+  kRare = kColumns | kSumColumns | kCodes | kSumCodes,
+};
+
+inline constexpr ListedTile kRareTiles[] = {
+    {{4, 1}, kRare},
+    {{4, 2}, kRare},
+    {{16, 1}, kRare},
+    {{32, 1}, kRare},
+    {{32, 2}, kRare},
+    {{32, 3}, kSumColumns | kCodes | kSumCodes},
+    {{32, 4}, kSumColumns | kCodes | kSumCodes},
+    {{64, 2}, kColumns},
+    {{64, 3}, kColumns | kCodes},
+    {{64, 4}, kColumns | kCodes},
+    {{128, 2}, kRare},
+    {{128, 3}, kRare},
+    {{128, 4}, kRare},
+    {{256, 2}, kColumns},
+    {{256, 3}, kRare},
+    {{256, 4}, kRare},
+    {{256, 5}, kColumns | kWideCodes},
+    {{256, 6}, kColumns | kWideCodes},
+    {{256, 7}, kColumns | kWideCodes},
+    {{256, 8}, kColumns | kWideCodes},
+    {{512, 3}, kSumColumns | kCodes | kSumCodes},
+    {{512, 4}, kSumColumns | kCodes | kSumCodes},
+    {{512, 5}, kRare},
+    {{512, 6}, kRare},
+    {{512, 7}, kRare},
+    {{512, 8}, kRare},
+    {{64, 2, 4}, kLayerColumns},
+    {{64, 2, 8}, kRare},
+    {{128, 2, 4}, kRare},
+    {{128, 2, 8}, kRare},
+    {{256, 2, 8}, kRare},
+    {{256, 3, 2}, kColumns},
+    {{256, 4, 2}, kColumns},
+    {{512, 3, 2}, kColumns},
+    {{512, 4, 2}, kColumns},
+    {{512, 2, 8}, kColumns},
+    {{512, 3, 4}, kColumns},
+    {{512, 4, 4}, kColumns},
+    {{512, 3, 8}, kColumns},
+    {{512, 4, 8}, kColumns},
+    {{512, 3, 16}, kColumns},
+    {{512, 4, 16}, kColumns},
 };
 
 // Tiles of the kernels for any access, which also stream what no tile holds. LAYER has no registers for {512, 8}.
 inline constexpr ListedTile kAnyTiles[] = {
-    {{4, 2}, kAll},
-    {{32, 1}, kAll},
-    {{32, 4}, kAll},
-    {{128, 4}, kAll},
-    {{256, 4}, kAll},
-    {{512, 4}, kAll},
-    {{512, 8}, kRms | kAddRms},
+    {{4, 4}, kAll},   {{16, 4}, kAll},  {{32, 1}, kAll},
+    {{32, 4}, kAll},  {{64, 4}, kAll},  {{128, 4}, kAll},
+    {{256, 4}, kAll}, {{512, 4}, kAll}, {{512, 8}, kRms | kAddRms},
     {{256, 0}, kAll},
 };
 
 // Tiles of the kernels for rows of any length and address: few, as each serves all rows that it holds.
 inline constexpr ListedTile kUnevenTiles[] = {
-    {{4, 2}, kAll},   {{16, 1}, kAll},  {{32, 1}, kAll},  {{32, 4}, kAll},
-    {{128, 3}, kAll}, {{128, 4}, kAll}, {{128, 5}, kAll}, {{256, 3}, kAll},
-    {{256, 4}, kAll}, {{512, 3}, kAll}, {{512, 4}, kAll}, {{512, 8}, kRms},
+    {{4, 2}, kAll},   {{8, 2}, kPlain}, {{16, 1}, kAdd},  {{16, 2}, kAll},  {{16, 4}, kAll},
+    {{32, 3}, kAll},  {{32, 4}, kAll},  {{64, 3}, kAll},  {{64, 4}, kAll},  {{128, 3}, kAll},
+    {{128, 4}, kAll}, {{128, 5}, kAll}, {{256, 3}, kAll}, {{256, 4}, kAll}, {{512, 3}, kAll},
+    {{512, 4}, kAll}, {{512, 8}, kRms},
 };
 
 constexpr int user_of(Source source, Stat stat) {
@@ -145,72 +194,92 @@ constexpr int user_of(Source source, Stat stat) {
   return stat == Stat::kRms ? kAddRms : kAddLayer;
 }
 
-// Calls fn(key, tile) for each kernel of an architecture whose clusters have at most so many blocks.
+constexpr int columns_user_of(Source source, Stat stat) {
+  if (source == Source::kAdd) return kSumColumns;
+  return stat == Stat::kLayer ? kColumns | kLayerColumns : kColumns;
+}
+
+constexpr int codes_user_of(Source source, Stat stat, Sink sink) {
+  if (source == Source::kAdd) return kSumCodes;
+  return (stat == Stat::kLayer) != (sink == Sink::kQuant) ? kCodes | kWideCodes : kCodes;
+}
+
+// Calls fn(key, tile) for each kernel of a dtype and source, of an architecture whose clusters have at most so many blocks.
 template <typename Fn>
-constexpr void for_each_norm_kernel(int cluster_blocks, Fn fn) {
-  for (Dtype dtype : {Dtype::kF32, Dtype::kF16, Dtype::kBF16}) {
-    for (Source source : {Source::kPlain, Source::kAdd}) {
-      for (Stat stat : {Stat::kRms, Stat::kLayer}) {
-        const int user = user_of(source, stat);
-        const auto use_with = [&](Affine affine, Sink sink, Access access, const ListedTile& t) {
-          if ((t.use & user) == 0 || t.tile.blocks > cluster_blocks) return;
-          fn(NormKey{dtype, source, stat, affine, sink, access}, t.tile);
-        };
-        const auto use = [&](Sink sink, Access access, const ListedTile& t) {
-          use_with(access == Access::kAny ? Affine::kAny : Affine::kOnce, sink, access, t);
-        };
-        for (const ListedTile& t : kVectorTiles) use(Sink::kStore, Access::kVector, t);
-        for (const ListedTile& t : kUnevenTiles) use(Sink::kStore, Access::kUneven, t);
-        // Streamed rows: by the largest clusters, too.
-        const ListedTile streamed = {{256, 0, static_cast<int8_t>(cluster_blocks)},
-                                     cluster_blocks > 1 ? kAll : 0};
-        for (const ListedTile& t : kAnyTiles) use(Sink::kStore, Access::kAny, t);
-        use(Sink::kStore, Access::kAny, streamed);
-        for (const Tile& tile : kRareTiles) {
-          if (dtype != Dtype::kF32) {
-            use_with(Affine::kF32, Sink::kStore, Access::kVector, {tile, kAll});
-            use(Sink::kStatic, Access::kVector, {tile, kAll});
-          }
-          use(Sink::kQuant, Access::kVector, {tile, kAll});
-        }
-        for (const ListedTile& t : kAnyTiles) {
-          if (t.tile.vectors <= 4) use(Sink::kQuant, Access::kAny, t);
-        }
-        use(Sink::kQuant, Access::kAny, streamed);
+constexpr void for_each_norm_kernel(Dtype dtype, Source source, int cluster_blocks, Fn fn) {
+  for (Stat stat : {Stat::kRms, Stat::kLayer}) {
+    const int user = user_of(source, stat);
+    const auto use_with = [&](Affine affine, Sink sink, Access access, const ListedTile& t) {
+      if ((t.use & user) == 0 || t.tile.blocks > cluster_blocks) return;
+      fn(NormKey{dtype, source, stat, affine, sink, access}, t.tile);
+    };
+    const auto use = [&](Sink sink, Access access, const ListedTile& t) {
+      use_with(access == Access::kAny ? Affine::kAny : Affine::kOnce, sink, access, t);
+    };
+    for (const ListedTile& t : kVectorTiles) use(Sink::kStore, Access::kVector, t);
+    for (const ListedTile& t : kUnevenTiles) use(Sink::kStore, Access::kUneven, t);
+    // Streamed rows: by the largest clusters, too.
+    const ListedTile streamed = {{256, 0, static_cast<int8_t>(cluster_blocks)},
+                                 cluster_blocks > 1 ? kAll : 0};
+    for (const ListedTile& t : kAnyTiles) use(Sink::kStore, Access::kAny, t);
+    use(Sink::kStore, Access::kAny, streamed);
+    for (const ListedTile& t : kRareTiles) {
+      const auto use_by = [&](int who, Affine affine, Sink sink) {
+        if ((t.use & who) != 0) use_with(affine, sink, Access::kVector, {t.tile, kAll});
+      };
+      if (dtype != Dtype::kF32) {
+        use_by(columns_user_of(source, stat), Affine::kF32, Sink::kStore);
+        use_by(codes_user_of(source, stat, Sink::kStatic), Affine::kOnce, Sink::kStatic);
       }
+      use_by(codes_user_of(source, stat, Sink::kQuant), Affine::kOnce, Sink::kQuant);
     }
+    for (const ListedTile& t : kAnyTiles) {
+      if (t.tile.vectors <= 4 && (t.use & kNoCodes) == 0) use(Sink::kQuant, Access::kAny, t);
+    }
+    use(Sink::kQuant, Access::kAny, streamed);
   }
 }
 
-constexpr size_t count_norm_kernels(int cluster_blocks) {
+constexpr size_t count_norm_kernels(Dtype dtype, Source source, int cluster_blocks) {
   size_t count = 0;
-  for_each_norm_kernel(cluster_blocks, [&](NormKey, Tile) { ++count; });
+  for_each_norm_kernel(dtype, source, cluster_blocks, [&](NormKey, Tile) { ++count; });
   return count;
 }
 
-template <int kClusterBlocks>
-constexpr auto make_norm_table() {
-  std::array<NormEntry, count_norm_kernels(kClusterBlocks)> table;
+// Sorted by packed(). An object with kernels makes its own part alone: its compiler has to go through it several times.
+template <int kClusterBlocks, Dtype kDtype, Source kSource>
+constexpr auto make_norm_part() {
+  std::array<NormEntry, count_norm_kernels(kDtype, kSource, kClusterBlocks)> part;
   size_t count = 0;
-  for_each_norm_kernel(kClusterBlocks,
-                       [&](NormKey key, Tile tile) { table[count++] = make_entry(key, tile); });
-  std::sort(table.begin(), table.end(),
+  for_each_norm_kernel(kDtype, kSource, kClusterBlocks,
+                       [&](NormKey key, Tile tile) { part[count++] = make_entry(key, tile); });
+  std::sort(part.begin(), part.end(),
             [](const NormEntry& a, const NormEntry& b) { return a.packed() < b.packed(); });
+  return part;
+}
+
+template <int kClusterBlocks, Dtype kDtype, Source kSource>
+inline constexpr auto kNormPart = make_norm_part<kClusterBlocks, kDtype, kSource>();
+
+template <size_t... kCount>
+constexpr auto joined_parts(const std::array<NormEntry, kCount>&... parts) {
+  std::array<NormEntry, (kCount + ...)> table;
+  size_t count = 0;
+  const auto append = [&](const auto& part) {
+    for (const NormEntry& entry : part) table[count++] = entry;
+  };
+  (append(parts), ...);
   return table;
 }
 
-// Sorted by packed(), so the dtypes follow each other as in kRowDtypes order.
-template <int kClusterBlocks>
-inline constexpr auto kNormTable = make_norm_table<kClusterBlocks>();
-
-template <size_t kCount>
-constexpr bool all_different(const std::array<NormEntry, kCount>& table) {
-  for (size_t i = 1; i < kCount; ++i) {
-    if (table[i - 1].packed() == table[i].packed()) return false;
-  }
-  return true;
+// All parts in the order of packed(), which is that of norm_kernels.h.
+template <int kBlocks>
+constexpr auto make_norm_table() {
+  constexpr Dtype kF32 = Dtype::kF32, kF16 = Dtype::kF16, kBF16 = Dtype::kBF16;
+  constexpr Source kPlain = Source::kPlain, kAdd = Source::kAdd;
+  return joined_parts(kNormPart<kBlocks, kF32, kPlain>, kNormPart<kBlocks, kF32, kAdd>,
+                      kNormPart<kBlocks, kF16, kPlain>, kNormPart<kBlocks, kF16, kAdd>,
+                      kNormPart<kBlocks, kBF16, kPlain>, kNormPart<kBlocks, kBF16, kAdd>);
 }
-static_assert(all_different(kNormTable<16>) && all_different(kNormTable<8>) &&
-              all_different(kNormTable<1>));
 
 }  // namespace fastnorm::cuda

@@ -280,13 +280,29 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
                                        uint32_t)
       : input(p, index), place(row_place), reach(row_reach) {}
 
-  // The whole vectors; what is not there is zero. The short one is due when these were taken.
-  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
-    if (reach.whole(v)) {
-      input.template take<Part::kWhole>(s, place.vector(v), T::kPerVector);
-    } else {
+  // The whole vectors, several at a time; what is not there is zero. The short one is due when these were taken.
+  __device__ __forceinline__ void take_whole(float (&values)[Tile::kVectors][T::kPerVector]) const {
+    constexpr int kGroup = Tile::kVectors <= 2                           ? Tile::kVectors
+                           : AnyInput<Slots>::kAdd || Tile::kVectors > 4 ? 2
+                                                                         : 4;
 #pragma unroll
-      for (float& value : s) value = 0.0f;
+    for (int first = 0; first < Tile::kVectors; first += kGroup) {
+      const auto whole = [&](int i) { return reach.whole(first + i); };
+      AnyVectors<T, kGroup> x, residual;
+      x.load(input.x, place.vector(first), Tile::kStride, whole);
+      if constexpr (AnyInput<Slots>::kAdd)
+        residual.load(input.residual, place.vector(first), Tile::kStride, whole);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        float(&s)[T::kPerVector] = values[first + i];
+        x.take(s, i, false);
+        if constexpr (AnyInput<Slots>::kAdd) {
+          float r[T::kPerVector];
+          residual.take(r, i, input.residual.f32);
+#pragma unroll
+          for (int k = 0; k < T::kPerVector; ++k) s[k] = __fadd_rn(s[k], r[k]);
+        }
+      }
     }
   }
   __device__ __forceinline__ void take_short(float (&values)[Tile::kVectors][T::kPerVector]) const {
@@ -480,11 +496,28 @@ struct AnyColumn {
   template <Part kPart>
   __device__ __forceinline__ void take(float (&f)[T::kPerVector], int64_t vector, int count) const {
     if (type == ColumnType::kAbsent) {
-#pragma unroll
-      for (float& value : f) value = absent;
+      clear(f);
     } else {
       load_part<kPart, T>(f, row, vector, count);
     }
+  }
+
+  // Vectors to be loaded at once, and one of them.
+  template <int kCount, typename Has>
+  __device__ __forceinline__ void load(AnyVectors<T, kCount>& loaded, int64_t first, int64_t stride,
+                                       Has has) const {
+    loaded.load(row, first, stride, [&](int i) { return type != ColumnType::kAbsent && has(i); });
+  }
+  template <int kCount>
+  __device__ __forceinline__ void take(float (&f)[T::kPerVector],
+                                       const AnyVectors<T, kCount>& loaded, int i) const {
+    loaded.take(f, i, row.f32);
+    if (type == ColumnType::kAbsent) clear(f);
+  }
+
+  __device__ __forceinline__ void clear(float (&f)[T::kPerVector]) const {
+#pragma unroll
+    for (float& value : f) value = absent;
   }
 
   const AnyRow<T, const char> row;

@@ -7,6 +7,20 @@
 namespace fastnorm::cuda {
 namespace {
 
+template <int kClusterBlocks>
+constexpr auto kNormTable = make_norm_table<kClusterBlocks>();
+
+// Each entry once, and in the order that find_entry() needs.
+template <int kClusterBlocks>
+constexpr bool ascends() {
+  const auto& table = kNormTable<kClusterBlocks>;
+  for (size_t i = 1; i < table.size(); ++i) {
+    if (table[i - 1].packed() >= table[i].packed()) return false;
+  }
+  return true;
+}
+static_assert(ascends<16>() && ascends<8>() && ascends<1>());
+
 class DryDevice final : public Device {
  public:
   using Device::Device;

@@ -38,12 +38,7 @@ class SimtDevice final : public Device {
  private:
   void run_together(std::span<const NormCall> calls) {
     using namespace fastnorm::cuda;
-    static const std::span<const NormKernel> kernels[] = {norm_kernels<kSimt, Dtype::kF32>(),
-                                                          norm_kernels<kSimt, Dtype::kF16>(),
-                                                          norm_kernels<kSimt, Dtype::kBF16>()};
-    static const std::span<const NormPairKernel> pair_kernels[] = {
-        norm_pair_kernels<kSimt, Dtype::kF32>(), norm_pair_kernels<kSimt, Dtype::kF16>(),
-        norm_pair_kernels<kSimt, Dtype::kBF16>()};
+    static const KernelParts parts = kernel_parts<kSimt>();
     const NormPlan& plan = *calls.front().plan;
     const auto start = [&](uint64_t blocks, auto kernel, const auto& params) {
       if (kernel == nullptr) fault("an entry without a kernel");
@@ -52,10 +47,10 @@ class SimtDevice final : public Device {
              static_cast<unsigned>(tile.blocks), order_, [&] { kernel(params); });
     };
     if (calls.size() == 1) {
-      start(plan.blocks, kernel_at(kernels, plan.index), make_params(*calls[0].desc, plan));
+      start(plan.blocks, kernel_at(parts.kernels, plan.index), make_params(*calls[0].desc, plan));
       return;
     }
-    start(plan.blocks + calls[1].plan->blocks, kernel_at(pair_kernels, plan.index),
+    start(plan.blocks + calls[1].plan->blocks, kernel_at(parts.pair_kernels, plan.index),
           make_pair_params(calls[0], calls[1]));
   }
 

@@ -1,4 +1,4 @@
-// The forward kernels of one dtype, for simt/machine.h.
+// The forward kernels of one dtype and source, for simt/machine.h.
 #include "simt/cuda_words.h"
 //
 #include "cuda/norm_arch.cu"

@@ -131,9 +131,12 @@ TEST(NormKey, ColumnsChooseTheKernel) {
   Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16);
   f32_weight(r);
   EXPECT_EQ(norm_key(describe(r), cpu()).affine, Affine::kOnce) << "a CPU reads any";
-  r = simple_request({8, 4097 * 8}, FASTNORM_DTYPE_BF16);
+  r = simple_request({8, 32768 * 8}, FASTNORM_DTYPE_BF16);
   f32_weight(r);
-  EXPECT_EQ(norm_key(describe(r), gpu()).affine, Affine::kAny) << "more than a block holds";
+  EXPECT_EQ(norm_key(describe(r), gpu()).affine, Affine::kF32) << "as much as a cluster holds";
+  r = simple_request({8, 32769 * 8}, FASTNORM_DTYPE_BF16);
+  f32_weight(r);
+  EXPECT_EQ(norm_key(describe(r), gpu()).affine, Affine::kAny) << "more";
 }
 
 TEST(NormKey, RowsLongerThanRegistersAreStreamed) {
