@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "abi"))
 from cases import Cases  # noqa: E402
 
 NORMS = ("rms", "layer", "add", "add_layer")
-CODES = ["", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded"]
+CODES = ("", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded")
 OPS = [norm + codes for norm in NORMS for codes in CODES] + ["qk"]
 
 

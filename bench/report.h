@@ -89,8 +89,8 @@ int time_all(const std::vector<Case>& cases, bool pdl,
 // Adds date, library version and build to `document`, and writes it; returns false with a message on stderr if it can't.
 bool write_json(const std::string& path, nlohmann::json document);
 
-// All operations: a norm ("rms", "layer", "add" = RMS with a residual, "add_layer") alone or with what leaves in place of y ("_fp8" by a
-// given scale, "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4"); and "qk", the query and key heads of a fused tensor.
+// All operations: a norm ("rms", "layer", "add" = RMS with a residual, "add_layer") alone, with what leaves in place of y ("_fp8" by a
+// given scale, "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4") or "_rounded"; and "qk", the query and key heads of a fused tensor.
 std::vector<std::string> operations();
 
 // The cases of named lists ("large", "decode", ..) or shapes, crossed with operations and dtypes.

@@ -32,7 +32,7 @@ Tile tile_of(int64_t vectors, int32_t threads, int32_t blocks = 1) {
           static_cast<int8_t>(blocks)};
 }
 
-// One block a row. Measured on an H200 at 4096 rows of bf16, 2026-11-21; other dtypes go by the number of vectors.
+// One block a row. Measured on an H200 at 4096 rows of bf16, 2026-11-21 and 22; other dtypes go by the number of vectors.
 constexpr Rung kRms[] = {{8, 4},     {16, 16},    {128, 32},   {256, 128},
                          {640, 128}, {1280, 256}, {3584, 512}, {4096, 1024}};
 constexpr Rung kLayer[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
@@ -55,29 +55,30 @@ constexpr Rung kRareSums[] = {{8, 4}, {16, 16}, {128, 32}, {512, 128}, {1024, 25
 
 bool is_rare(NormKey key) { return key.sink != Sink::kStore || key.affine == Affine::kF32; }
 
-int32_t rare_threads(int64_t vectors, NormKey key, bool few_rows) {
+int32_t rare_threads(int64_t vectors, NormKey key, bool latency) {
   if (key.source == Source::kAdd) return climb(kRareSums, vectors);
-  if (few_rows && vectors > 128 && vectors <= 256) return 128;
+  if (latency && vectors > 128 && vectors <= 256) return 128;
   if (key.affine == Affine::kF32)
-    return few_rows && vectors > 384 && vectors <= 512 ? 256 : climb(kColumns, vectors);
+    return latency && vectors > 384 && vectors <= 512 ? 256 : climb(kColumns, vectors);
   // Where there is a second reduction: a sum of LAYER or a scale. For both there are no registers (f16).
   const bool wide = (key.stat == Stat::kLayer) != (key.sink == Sink::kQuant);
-  return wide && !few_rows ? climb(kWideCodes, vectors) : climb(kCodes, vectors);
+  return wide && !latency ? climb(kWideCodes, vectors) : climb(kCodes, vectors);
 }
 
 // Threads of the one block that takes a row. LAYER has no registers for 1024 threads, nor for two blocks of 512 with a residual: half
 // of them hold twice the vectors each.
-int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool few_rows,
+int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool latency,
                       const ArchSpec& arch) {
-  if (is_rare(key)) return rare_threads(vectors, key, few_rows);
+  if (is_rare(key)) return rare_threads(vectors, key, latency);
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
              decode = rows <= arch.decode_rows;
   int32_t threads =
-      few_rows ? add && !layer && !decode ? climb(kFewSums, vectors) : climb(kFewRows, vectors)
+      latency ? add && !layer && !decode ? climb(kFewSums, vectors) : climb(kFewRows, vectors)
       : add ? climb(kAdd, vectors)
-      : layer  ? climb(kLayer, vectors)
-               : climb(kRms, vectors);
-  // RMS 1024 x 32768: 38.1 us for 40.8, 256 x 32768: 11.4 for 12.9; but 4096 x 32768: 132.5 for 131.1.
+      : layer ? climb(kLayer, vectors)
+              : climb(kRms, vectors);
+  // RMS 1024 x 32768: 38.1 us for 40.8, 256 x 32768: 11.4 for 12.9; but 2048 x 32768 70.2 for 69.3, 4096 x 32768 132.5 for 131.1. About
+  // where prefetching begins.
   if (threads == 1024 && (layer || (!add && rows * vectors * 16 < arch.prefetch_bytes_read)))
     threads = 512;
   // As many rows as are all resident at once, with 64 registers, if each has 256 threads only: RMS 512 x 12288 8.0 us for 8.9.
@@ -86,7 +87,7 @@ int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool few_rows,
       rows * 256 <= resident) {
     threads = 256;
   }
-  if (layer && add && !few_rows && threads == 512 && vectors <= 1536) threads = 256;
+  if (layer && add && !latency && threads == 512 && vectors <= 1536) threads = 256;
   return threads;
 }
 
@@ -98,7 +99,7 @@ Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_bl
   if (is_rare(key) && rows > 64 && !columns) return {};  // no such tiles
   if (vectors > 2048 && vectors <= 4096) {
     // While all rows are resident at once: RMS 64 x 32768 4.4 us for 5.5, LAYER 32 x 32768 3.9 for 6.6, scales from the values 3.9 for
-    // 5.0; sums gain beyond that, too (20 x 32768 3.6 for 5.8, 128 x 32768 10.7 for 11.1). Others in two blocks: RMS 128 x 32768 6.6 for
+    // 5.0; sums gain beyond that, too (20 x 32768 3.6 for 5.8, 128 x 32768 10.7 for 11.1). Other rows without a residual or codes in two blocks: RMS 128 x 32768 6.6 for
     // 7.7, LAYER 7.6 for 9.1.
     const bool many_registers = key.sink == Sink::kQuant || (columns && layer);
     const int64_t in_eights = add ? rows : many_registers ? 32 : layer || columns ? 48 : 64;
@@ -223,7 +224,7 @@ Tile any_access_tile(int64_t rows, int64_t vectors, NormKey key, const DeviceFac
     // Codes have fewer tiles.
     const bool fits = key.sink == Sink::kStore
                           ? t.tile.vectors <= 4 || key.stat == Stat::kRms
-                          : t.tile.vectors <= 4 && t.tile.threads != 16 && t.tile.threads != 64;
+                          : t.tile.vectors == 4 && t.tile.threads != 16 && t.tile.threads != 64;
     const bool slow = few_rows && t.tile.vectors == 4 && t.tile.threads < 32;
     if (vectors <= t.vectors && fits && !slow) return t.tile;
   }

@@ -19,13 +19,12 @@ struct ArchSpec {
       max_cluster_blocks;  // of the clusters that its kernels have, 1 = none; what a device can schedule is in DeviceFacts
   int32_t
       decode_rows;  // up to this many rows, latency rules and a row may be spread over a cluster
-  int32_t
-      latency_rows;  // up to this many, the ladder of few rows rules: the blocks of all are resident at once
+  int32_t latency_rows;  // up to this many, the ladder of few rows rules
   int32_t
       latency_rows_short;  // the same where no more than the next number of bytes is moved; but not for RMS alone
   int64_t latency_bytes_moved;
   int64_t
-      wave_threads;  // of 128 registers that are resident at once, of 64 twice as many: rows that fit so are not cut smaller
+      wave_threads;  // that are resident at once with 128 registers, twice as many with 64: where all rows are, fewer threads a row win
   int64_t
       many_tokens;  // from this many tokens, or 64 times as many rows, short rows have two vectors a thread
   int64_t

@@ -7,7 +7,7 @@ namespace fastnorm::cuda {
 
 inline constexpr int kRegistersPerMultiprocessor = 65536;
 
-// Thresholds were measured on an H200 (132 SMs, 60 MB L2, CUDA 13.0) on 2026-11-21 and are taken over where nothing was measured.
+// Thresholds were measured on an H200 (132 SMs, 60 MB L2, CUDA 13.0) on 2026-11-21 and 22 and are taken over where nothing was measured.
 // Loads that bypass L1 win for RMS up to 17 MB moved (34 MB with a residual, up to 3.5 %) and lose 3 to 7 % from 64 MB; LAYER never
 // gains. Rows of 65 to 128 vectors are faster with 64 threads from 64 MB. Prefetching into L2 gains 3 to 8 % of long rows and costs
 // the next reader of y a little (1.5 us at 67 MB): it pays from about 100 MB read, for LAYER, which gains 9 % at 67 MB, from 40; codes

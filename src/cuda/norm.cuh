@@ -21,7 +21,7 @@ namespace fastnorm::cuda {
 // True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
 // another block run, or keep the weights beside the row (LAYER 4096 x 4096 bf16: 18.7 us with 64 registers, 19.1 unpacked with 80;
 // 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21). LAYER's rows in 256 threads, of which 512 are then
-// resident at once: 512 x 16384 11.8 us for 12.7, 512 x 7168 6.3 for 6.7, 2048 x 8192 19.3 for 20.0; but 4096 x 7168 31.2 for 30.9, and
+// resident at once: 512 x 16384 11.8 us for 12.7, 512 x 7168 6.3 for 6.7, 2048 x 8192 19.3 for 20.0; but 4096 x 7168 31.2 for 30.9, 256 x 8192 4.8 for 4.6, and
 // codes by a given scale, bound by instructions, 4096 x 8192 31.9 for 30.0. RMS with more than 4 vectors a thread: 4096 x 20480 82.0 us,
 // in 1024 threads 88.3; 512 x 12288 8.0, in 512 threads 8.9; codes 4096 x 32768 102.9, unpacked 112.5 (2026-11-22).
 template <class Slots, class Tile>
@@ -112,7 +112,7 @@ constexpr int registers_per_thread() {
   if (v <= 3) return 64;
   if (!wide && (Tile::kThreads == 512 || (Tile::kThreads == 256 && Slots::kStat == Stat::kRms)))
     return 64;
-  if (Slots::kStat == Stat::kRms) return v <= 4 ? 64 : v <= 6 ? 80 : 128;
+  if (Slots::kStat == Stat::kRms) return v <= 4 ? 64 : 80;
   if (v <= 4) return Tile::kThreads == 512 ? 64 : 80;
   return v == 6 ? 80 : 96;
 }

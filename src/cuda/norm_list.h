@@ -1,5 +1,5 @@
-// THE list of the forward kernels that exist. It expands to one constexpr table an architecture, which planning searches, tests
-// iterate and norm_arch.cu turns into kernel addresses. CUDA-free.
+// THE list of the forward kernels that exist. It expands to one constexpr table an architecture, which planning searches and tests
+// iterate, in parts that norm_arch.cu turns into kernel addresses. CUDA-free.
 //
 // Budget: about 0.3 s of compile time and 25 kB of code a kernel and architecture.
 #pragma once
@@ -59,16 +59,16 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{128, 1}, kAll},
     {{128, 2}, kAll},
     {{128, 3}, kAll},
-    {{128, 4}, kAll},
-    {{128, 5}, kAll},
+    {{128, 4}, kPlain | kAddRms},
+    {{128, 5}, kPlain | kAddRms},
     {{128, 6}, kAddRms},
     {{128, 7}, kAddRms},
     {{128, 8}, kAddRms},
     {{256, 2}, kAll},
     {{256, 3}, kAll},
     {{256, 4}, kAll},
-    {{256, 5}, kAll},
-    {{256, 6}, kAll},
+    {{256, 5}, kPlain | kAddLayer},
+    {{256, 6}, kPlain | kAddLayer},
     {{256, 7}, kAll},
     {{256, 8}, kPlain},
     {{512, 3}, kAll},
@@ -175,9 +175,9 @@ inline constexpr ListedTile kRareTiles[] = {
 
 // Tiles of the kernels for any access, which also stream what no tile holds. LAYER has no registers for {512, 8}.
 inline constexpr ListedTile kAnyTiles[] = {
-    {{4, 4}, kAll},   {{16, 4}, kAll},  {{32, 1}, kAll},
-    {{32, 4}, kAll},  {{64, 4}, kAll},  {{128, 4}, kAll},
-    {{256, 4}, kAll}, {{512, 4}, kAll}, {{512, 8}, kRms | kAddRms},
+    {{4, 4}, kAll},   {{16, 4}, kAll | kNoCodes}, {{32, 1}, kAll | kNoCodes},
+    {{32, 4}, kAll},  {{64, 4}, kAll | kNoCodes}, {{128, 4}, kAll},
+    {{256, 4}, kAll}, {{512, 4}, kAll},           {{512, 8}, kRms | kAddRms},
     {{256, 0}, kAll},
 };
 
@@ -273,13 +273,14 @@ constexpr auto joined_parts(const std::array<NormEntry, kCount>&... parts) {
 }
 
 // All parts in the order of packed(), which is that of norm_kernels.h.
-template <int kBlocks>
+template <int kClusterBlocks>
 constexpr auto make_norm_table() {
-  constexpr Dtype kF32 = Dtype::kF32, kF16 = Dtype::kF16, kBF16 = Dtype::kBF16;
-  constexpr Source kPlain = Source::kPlain, kAdd = Source::kAdd;
-  return joined_parts(kNormPart<kBlocks, kF32, kPlain>, kNormPart<kBlocks, kF32, kAdd>,
-                      kNormPart<kBlocks, kF16, kPlain>, kNormPart<kBlocks, kF16, kAdd>,
-                      kNormPart<kBlocks, kBF16, kPlain>, kNormPart<kBlocks, kBF16, kAdd>);
+  return joined_parts(kNormPart<kClusterBlocks, Dtype::kF32, Source::kPlain>,
+                      kNormPart<kClusterBlocks, Dtype::kF32, Source::kAdd>,
+                      kNormPart<kClusterBlocks, Dtype::kF16, Source::kPlain>,
+                      kNormPart<kClusterBlocks, Dtype::kF16, Source::kAdd>,
+                      kNormPart<kClusterBlocks, Dtype::kBF16, Source::kPlain>,
+                      kNormPart<kClusterBlocks, Dtype::kBF16, Source::kAdd>);
 }
 
 }  // namespace fastnorm::cuda

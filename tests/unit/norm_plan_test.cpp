@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <string>
+#include <vector>
 
 #include "core/backend.h"
 #include "cuda/arch.h"
@@ -383,6 +384,60 @@ TEST(Plan, EveryQuantisedRowHasATile) {
         }
       }
     }
+  }
+}
+
+// A kernel that no call reaches would be compiled and tested for nothing.
+TEST(Plan, EveryKernelIsChosenBySomeCall) {
+  const auto lengths = [] {
+    std::vector<int64_t> all;
+    for (int64_t v = 1; v <= 139; ++v) all.push_back(v);
+    for (int64_t v = 192; v <= 4096; v += 64) all.insert(all.end(), {v, v + 1});
+    for (int64_t v = 6144; v <= 140000; v += 2048) all.insert(all.end(), {v, v + 1});
+    return all;
+  }();
+  const ArchSpec* const archs[] = {&cuda::kSm80, &cuda::kSm90, &cuda::kSm120};
+  std::vector<bool> chosen[std::size(archs)];
+  for (size_t a = 0; a < std::size(archs); ++a)
+    chosen[a].resize(cuda::norm_table(*archs[a]).size());
+  constexpr int kVariants = 7;
+  for (const fastnorm_dtype_id dtype :
+       {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
+    for (const int64_t vectors : lengths) {
+      for (const int64_t rows : {1, 17, 65, 129, 200, 300, 512, 1024, 2000, 4096, 100000}) {
+        for (int i = 0; i < 4 * kVariants; ++i) {
+          const bool layer = (i & 2) != 0;
+          const int variant = i / 4;
+          const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
+          Request r = simple_request({rows, variant == 4 || variant == 6 ? n - 1 : n}, dtype,
+                                     (i & 1) != 0, layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
+          if (variant == 1) {
+            r.weight->dtype = FASTNORM_DTYPE_F32;
+            if (layer) r.bias->dtype = FASTNORM_DTYPE_F32;
+          }
+          if (variant == 2) {
+            add_quant(&r, FASTNORM_QUANT_PER_TENSOR);
+            r.amax.reset(), r.y.reset();
+          }
+          if (variant == 3 || variant == 6) add_quant(&r, FASTNORM_QUANT_PER_ROW);
+          if (variant == 5) r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
+          const NormDesc d = describe(r);
+          for (size_t a = 0; a < std::size(archs); ++a) {
+            // Of the clusters that the kernels have, a slice of a GPU may schedule small ones only.
+            for (int32_t clusters = archs[a]->max_cluster_blocks; clusters > 0; clusters /= 4) {
+              const NormPlan plan = plan_of(d, gpu(*archs[a], clusters));
+              ASSERT_NE(plan.entry, nullptr);
+              chosen[a][static_cast<size_t>(plan.index)] = true;
+            }
+          }
+        }
+      }
+    }
+  }
+  for (size_t a = 0; a < std::size(archs); ++a) {
+    const std::span<const NormEntry> table = cuda::norm_table(*archs[a]);
+    for (size_t i = 0; i < table.size(); ++i)
+      EXPECT_TRUE(chosen[a][i]) << archs[a]->name << " " << std::string(table[i].name);
   }
 }
 
