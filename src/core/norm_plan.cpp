@@ -77,8 +77,8 @@ int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool latency,
       : add ? climb(kAdd, vectors)
       : layer ? climb(kLayer, vectors)
               : climb(kRms, vectors);
-  // RMS 1024 x 32768: 38.1 us for 40.8, 256 x 32768: 11.4 for 12.9; but 2048 x 32768 70.2 for 69.3, 4096 x 32768 132.5 for 131.1. About
-  // where prefetching begins.
+  // RMS 1024 x 32768: 38.1 us for 40.8, 256 x 32768: 11.4 for 12.9; but 2048 x 32768 70.2 for 69.3, 4096 x 32768 132.5 for 131.1.
+  // The threshold lies about where prefetching begins, and is that one.
   if (threads == 1024 && (layer || (!add && rows * vectors * 16 < arch.prefetch_bytes_read)))
     threads = 512;
   // As many rows as are all resident at once, with 64 registers, if each has 256 threads only: RMS 512 x 12288 8.0 us for 8.9.
@@ -99,8 +99,8 @@ Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_bl
   if (is_rare(key) && rows > 64 && !columns) return {};  // no such tiles
   if (vectors > 2048 && vectors <= 4096) {
     // While all rows are resident at once: RMS 64 x 32768 4.4 us for 5.5, LAYER 32 x 32768 3.9 for 6.6, scales from the values 3.9 for
-    // 5.0; sums gain beyond that, too (20 x 32768 3.6 for 5.8, 128 x 32768 10.7 for 11.1). Other rows without a residual or codes in two blocks: RMS 128 x 32768 6.6 for
-    // 7.7, LAYER 7.6 for 9.1.
+    // 5.0; sums gain beyond that, too (20 x 32768 3.6 for 5.8, 128 x 32768 10.7 for 11.1). Other rows without a residual or
+    // codes in two blocks: RMS 128 x 32768 6.6 for 7.7, LAYER 7.6 for 9.1.
     const bool many_registers = key.sink == Sink::kQuant || (columns && layer);
     const int64_t in_eights = add ? rows : many_registers ? 32 : layer || columns ? 48 : 64;
     if (rows <= in_eights) {
@@ -216,15 +216,14 @@ Tile any_access_tile(int64_t rows, int64_t vectors, NormKey key, const DeviceFac
   constexpr struct {
     int32_t vectors;
     Tile tile;
-  } kTiles[] = {{16, {4, 4, 1}},     {32, {32, 1, 1}},    {64, {16, 4, 1}},
-                {128, {32, 4, 1}},   {256, {64, 4, 1}},   {512, {128, 4, 1}},
-                {1024, {256, 4, 1}}, {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
+    bool codes;  // they have fewer tiles
+  } kTiles[] = {{16, {4, 4, 1}, true},     {32, {32, 1, 1}, false},   {64, {16, 4, 1}, false},
+                {128, {32, 4, 1}, true},   {256, {64, 4, 1}, false},  {512, {128, 4, 1}, true},
+                {1024, {256, 4, 1}, true}, {2048, {512, 4, 1}, true}, {4096, {512, 8, 1}, false}};
   const bool few_rows = rows <= facts.arch->decode_rows;
   for (const auto& t : kTiles) {
-    // Codes have fewer tiles.
-    const bool fits = key.sink == Sink::kStore
-                          ? t.tile.vectors <= 4 || key.stat == Stat::kRms
-                          : t.tile.vectors == 4 && t.tile.threads != 16 && t.tile.threads != 64;
+    const bool fits =
+        key.sink == Sink::kStore ? t.tile.vectors <= 4 || key.stat == Stat::kRms : t.codes;
     const bool slow = few_rows && t.tile.vectors == 4 && t.tile.threads < 32;
     if (vectors <= t.vectors && fits && !slow) return t.tile;
   }
