@@ -88,7 +88,10 @@ class Call {
       args_.residual = &residual_;
       args_.residual_out = &residual_out_;
     }
-    if (c.rounds()) args_.rounding = FASTNORM_ROUND_NORMALIZED;
+    if (c.rounds()) {
+      args_.rounding = FASTNORM_ROUND_NORMALIZED;
+      args_.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+    }
     if (c.codes() != Codes::kNone) quantise(c);
     if (heads_) split_heads(c);
     set(b);

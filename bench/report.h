@@ -25,7 +25,7 @@ struct Case {
   bool adds() const { return op.starts_with("add"); }
   bool layer() const { return op.find("layer") != std::string::npos; }
   bool heads() const { return op == "qk"; }
-  bool rounds() const { return op.ends_with("_rounded"); }  // FASTNORM_ROUND_NORMALIZED
+  bool rounds() const { return op.ends_with("_rounded"); }  // as a chain of 16-bit operations
   Codes codes() const {
     return op.ends_with("_nvfp4")       ? Codes::kNvfp4
            : op.ends_with("_mxfp8")     ? Codes::kMx

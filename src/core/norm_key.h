@@ -13,7 +13,8 @@ inline constexpr int32_t kMaxCalls = 8;  // of one fastnorm_norm_many
 enum class Source : uint8_t { kPlain, kAdd };  // which bytes become the f32 row: x, or x + residual
 enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
 // t * g + bias, rounded once, with columns of x's dtype; the same with f32 columns beside 16-bit rows; or with any columns, rounded as
-// any of the axes says. RMS has a bias in the last alone. (CPU kernels take any columns, and have no kF32.)
+// any of the axes says. RMS has a bias in the last alone. All GPU kernels round t, and the sum before its statistics, where that is asked
+// for. (CPU kernels take any columns, have no kF32, and round in between in the last alone.)
 enum class Affine : uint8_t { kOnce, kF32, kAny };
 // What leaves: y; codes of e4m3 or i8 by one scale for the tensor and nothing else; or codes by any scheme with their scales, the largest
 // magnitude, and y where it is wanted.

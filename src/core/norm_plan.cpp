@@ -372,21 +372,23 @@ NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
   key.dtype = d.dtype;
   key.source = d.residual ? Source::kAdd : Source::kPlain;
   key.stat = d.kind == FASTNORM_NORM_RMS ? Stat::kRms : Stat::kLayer;
+  const bool cuda = facts.device_type == FASTNORM_DEVICE_CUDA;
+  // GPU kernels round the sum and the normalised row at run time, every one of them.
   const bool once =
-      d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
+      cuda ? d.rounding != FASTNORM_ROUND_EVERY_STEP &&
+                 d.residual_rounding != FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY
+           : d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
   const bool same_dtypes = (!d.residual || d.residual.dtype == d.dtype) &&
                            (!d.residual_out || d.residual_out.dtype == d.dtype);
   const bool too_long =
-      facts.device_type == FASTNORM_DEVICE_CUDA && row_vectors(d) > kOneBlockVectors &&
+      cuda && row_vectors(d) > kOneBlockVectors &&
       long_row_tile(d.rows, row_vectors(d), key.source == Source::kAdd, !plain_columns(d), facts)
               .threads == 0;
   // Kernels exist for the plain corner of both axes and for everything: two, so that the table stays small.
   if (d.quant.any()) key.sink = Sink::kQuant;
-  const bool general_sink =
-      d.quant.any() && (facts.device_type == FASTNORM_DEVICE_CPU || !codes_aligned(d) ||
-                        !plain_columns(d) || row_vectors(d) > kOneBlockVectors);
+  const bool general_sink = d.quant.any() && (!cuda || !codes_aligned(d) || !plain_columns(d) ||
+                                              row_vectors(d) > kOneBlockVectors);
   const bool uneven = widest_access(bits, 16) < 16;
-  const bool cuda = facts.device_type == FASTNORM_DEVICE_CUDA;
   if (uneven && cuda && !d.quant.any() && once && same_dtypes && plain_columns(d) &&
       row_vectors(d) <= most_uneven_vectors(key)) {
     key.access = Access::kUneven;

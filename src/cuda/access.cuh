@@ -216,13 +216,13 @@ __device__ __forceinline__ void store_short_values(const float (&f)[T::kPerVecto
   }
 }
 
-// What is known of a vector where the code is made: all of it is in the row, some (or nothing), or that is told by its count.
-enum class Part { kWhole, kShort, kCounted };
+// What is known of a vector where the code is made: that a part of it is in the row, or nothing but its count.
+enum class Part { kShort, kCounted };
 
 template <Part kPart, class T, class Byte>
 __device__ __forceinline__ void load_part(float (&f)[T::kPerVector], const AnyRow<T, Byte>& row,
                                           int64_t vector, int count) {
-  if (kPart == Part::kWhole || (kPart == Part::kCounted && count >= T::kPerVector)) {
+  if (kPart == Part::kCounted && count >= T::kPerVector) {
     load_values<T>(f, row, vector);
   } else {
     load_short_values<T>(f, row, vector, count);
@@ -232,7 +232,7 @@ __device__ __forceinline__ void load_part(float (&f)[T::kPerVector], const AnyRo
 template <Part kPart, class T>
 __device__ __forceinline__ void store_part(const float (&f)[T::kPerVector],
                                            const AnyRow<T, char>& row, int64_t vector, int count) {
-  if (kPart == Part::kWhole || (kPart == Part::kCounted && count >= T::kPerVector)) {
+  if (kPart == Part::kCounted && count >= T::kPerVector) {
     store_values<T>(f, row, vector);
   } else {
     store_short_values<T>(f, row, vector, count);
@@ -522,19 +522,16 @@ __device__ __forceinline__ void put_vector(float (&values)[kVectors][kPerVector]
   }
 }
 
-// A thread's share of a row, to any address.
+// A thread's share of a row, to any address: in turn, as the code of a vector is long.
 template <class T, class Tile, class Reach>
 __device__ __forceinline__ void store_row(const float (&values)[Tile::kVectors][T::kPerVector],
                                           const AnyRow<T, char>& row, const Place<Tile>& place,
                                           const Reach& reach) {
-#pragma unroll
-  for (int v = 0; v < Tile::kVectors; ++v) {
-    if (reach.whole(v)) store_values<T>(values[v], row, place.vector(v));
-  }
-  if (reach.has_short()) {
-    float last[T::kPerVector];
-    pick_vector(last, values, reach.last_register());
-    store_short_values<T>(last, row, place.vector(reach.last_register()), reach.last_count());
+#pragma unroll 1
+  for (int v = 0; v < Tile::kVectors && reach.has(v); ++v) {
+    float f[T::kPerVector];
+    pick_vector(f, values, v);
+    store_part<Part::kCounted, T>(f, row, place.vector(v), reach.count(v));
   }
 }
 

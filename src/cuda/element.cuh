@@ -59,8 +59,15 @@ struct Element<Dtype::kF16> {
     f[0] = ptx::cvt_from_f16(word & 0xffff), f[1] = ptx::cvt_from_f16(word >> 16);
   }
   static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
-    return make_uint4(ptx::cvt_f16x2(f[0], f[1]), ptx::cvt_f16x2(f[2], f[3]),
-                      ptx::cvt_f16x2(f[4], f[5]), ptx::cvt_f16x2(f[6], f[7]));
+    return make_uint4(pack_word(f[0], f[1]), pack_word(f[2], f[3]), pack_word(f[4], f[5]),
+                      pack_word(f[6], f[7]));
+  }
+  static __device__ __forceinline__ uint32_t pack_word(float low, float high) {
+    return ptx::cvt_f16x2(low, high);
+  }
+  template <uint32_t kBit>
+  static __device__ __forceinline__ void round_if(float& a, float& b, uint32_t bits) {
+    ptx::round_f16_if<kBit>(a, b, bits);
   }
   static __device__ __forceinline__ float round(float f) {
     return ptx::cvt_from_f16(ptx::cvt_f16x2(f, 0.0f) & 0xffff);
@@ -87,8 +94,15 @@ struct Element<Dtype::kBF16> {
     f[0] = __uint_as_float(word << 16), f[1] = __uint_as_float(word & 0xffff0000u);
   }
   static __device__ __forceinline__ uint4 pack(const float (&f)[kPerVector]) {
-    return make_uint4(ptx::cvt_bf16x2(f[0], f[1]), ptx::cvt_bf16x2(f[2], f[3]),
-                      ptx::cvt_bf16x2(f[4], f[5]), ptx::cvt_bf16x2(f[6], f[7]));
+    return make_uint4(pack_word(f[0], f[1]), pack_word(f[2], f[3]), pack_word(f[4], f[5]),
+                      pack_word(f[6], f[7]));
+  }
+  static __device__ __forceinline__ uint32_t pack_word(float low, float high) {
+    return ptx::cvt_bf16x2(low, high);
+  }
+  template <uint32_t kBit>
+  static __device__ __forceinline__ void round_if(float& a, float& b, uint32_t bits) {
+    ptx::round_bf16_if<kBit>(a, b, bits);
   }
   static __device__ __forceinline__ float round(float f) {
     return __uint_as_float(ptx::cvt_bf16x2(f, 0.0f) << 16);

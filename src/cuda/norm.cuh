@@ -43,6 +43,15 @@ constexpr bool packed_row() {
              : Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
 }
 
+// True where the row is normalised in place ahead of the weights, and rounded by one branch there. What is packed has no place, and a
+// branch amid the end of a short path costs latency (add 1 x 4096: 1.95 us for 1.89).
+template <class Slots, class Tile>
+constexpr bool in_place() {
+  const bool short_path = Slots::kAffine == Affine::kOnce && Slots::kSink == Sink::kStore &&
+                          Slots::kAccess == Access::kVector && Tile::kVectors <= 2;
+  return Slots::kAccess != Access::kAny && !packed_row<Slots, Tile>() && !short_path;
+}
+
 // Registers a thread may use, which sets how many blocks a multiprocessor holds. Fewer than the row and its weights need spill;
 // more cost occupancy, of which 16 to 32 KB of loads in flight a multiprocessor is enough (H200). Blocks of 512 threads keep to 64
 // up to 4 vectors, so that two of them overlap one's loads with the other's reduction.
@@ -54,7 +63,15 @@ constexpr int registers_per_thread() {
   const int v = wide ? Tile::kVectors : Tile::kVectors - Tile::kVectors / 4;
   // 128 rows of clusters of 4 are resident at once with 5 blocks a multiprocessor; with 4, some clusters find no room (5.2 us for 4.5).
   if (Tile::kThreads == 256 && Tile::kVectors == 2 && Tile::kBlocks == 4) return 48;
-  if (Slots::kAccess == Access::kAny) return 128;
+  if (Slots::kAccess == Access::kAny) {
+    const bool add = Slots::kSource == Source::kAdd, layer = Slots::kStat == Stat::kLayer;
+    if (Tile::kVectors > 4) return 128;
+    if (Slots::kSink == Sink::kQuant)
+      return Tile::kThreads <= 32 ? (add ? 128 : 96) : add ? 112 : layer ? 80 : 64;
+    if (Tile::kThreads <= 32) return 96;
+    if (Tile::kThreads == 512) return add || (layer && Slots::kDtype == Dtype::kF16) ? 128 : 64;
+    return (add ? 72 : 64) + (layer ? 8 : 0);
+  }
   if (Tile::kBlocks > 1)
     return Tile::kThreads == 512 && Slots::kSource == Source::kPlain ? 64 : 128;
   if (Slots::kAccess == Access::kUneven) {
@@ -63,7 +80,10 @@ constexpr int registers_per_thread() {
       return Tile::kVectors == 2 ? 72 : Tile::kVectors > 4 ? 128 : rms ? 96 : 120;
     // Rows of 5 vectors: RMS 4096 x 4100 24.7 us with 128, 20.9 with 72; of 3: 4096 x 6140 30.7 with 64, 28.8 with 48.
     if (Tile::kVectors == 2) return rms ? 48 : 56;
-    if (Tile::kVectors == 3) return !rms ? 64 : Tile::kThreads < 128 ? 56 : 48;
+    if (Tile::kVectors == 3) {
+      if (!rms) return Tile::kThreads == 32 && Slots::kDtype == Dtype::kF16 ? 72 : 64;
+      return Tile::kThreads < 128 ? 56 : 48;
+    }
     if (Tile::kVectors == 4) return rms || Tile::kThreads == 512 ? 64 : 80;
     return Tile::kVectors > 5 ? 128 : rms ? 72 : 88;
   }
@@ -75,9 +95,9 @@ constexpr int registers_per_thread() {
     return Tile::kVectors == 2 ? (many_columns ? 56 : 48) : many_columns ? 40 : 32;
   }
   if (Slots::kAffine == Affine::kF32 && Tile::kThreads <= 32)
-    return v == 1 ? 48 : v == 2 ? 72 : v == 3 ? 80 : 96;
+    return v == 1 ? 48 : v == 2 ? 72 : v > 3 || Slots::kSource == Source::kAdd ? 96 : 80;
   if (Slots::kAffine == Affine::kF32 && packed_row<Slots, Tile>() && Tile::kThreads <= 256)
-    return Tile::kThreads == 256 ? 64 : 72;
+    return Tile::kThreads == 256 ? 64 : Tile::kThreads == 64 && Tile::kVectors == 4 ? 80 : 72;
   if (Slots::kSink == Sink::kStatic && Tile::kThreads == 32 && Tile::kVectors == 4 &&
       Slots::kSource == Source::kPlain && Slots::kStat == Stat::kLayer) {
     return 72;
@@ -120,9 +140,12 @@ constexpr int registers_per_thread() {
 // What other architectures' compilers need beyond that, so that none of their kernels spills: the numbers above are sm_90's.
 template <class Arch, class Slots, class Tile>
 constexpr int spare_registers() {
-  const bool tight = Slots::kAccess == Access::kVector && Slots::kSource == Source::kPlain &&
-                     Tile::kVectors >= 3 && Tile::kVectors <= 5;
-  return Arch::kCapability != 90 && tight ? 8 : 0;
+  if (Arch::kCapability == 90 || Slots::kSource != Source::kPlain || Tile::kVectors == 0) return 0;
+  if (Slots::kAccess == Access::kAny) return Slots::kSink == Sink::kStore ? 8 : 0;
+  if (Slots::kAccess == Access::kUneven)
+    return Tile::kVectors <= 2 || Tile::kVectors == 5 || Tile::kThreads <= 64 ? 16 : 8;
+  if (Tile::kVectors <= 2) return Tile::kThreads <= 32 && Slots::kStat == Stat::kLayer ? 8 : 0;
+  return Tile::kVectors > 5 ? 0 : Slots::kSink == Sink::kStatic ? 16 : 8;
 }
 
 template <class Arch, class Slots, class Tile, int kMore = 0>
@@ -151,8 +174,10 @@ constexpr bool late_weights() {
 template <class Slots, class Tile>
 inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
                                       ? (Slots::kStat == Stat::kRms ? 4 : 2)
-                                  : Tile::kThreads >= 512 ? 1
-                                                          : 2;
+                                  : Tile::kThreads >= 512 ||
+                                          (Slots::kSink == Sink::kStatic && Tile::kVectors == 8)
+                                      ? 1
+                                      : 2;
 
 // True where the quantising sink works out the row's place in memory anew: kept while the weights are applied it would spill.
 template <class Slots, class Tile>
@@ -173,6 +198,21 @@ constexpr bool keeps_row() {
           (Tile::kBlocks > 1 || (Slots::kStat == Stat::kRms && Tile::kVectors <= 4)));
 }
 
+// t = (s - mean) * rstd for one vector; t may be s.
+template <class Slots, int kCount, class R>
+__device__ __forceinline__ void normalize_vector(float (&t)[kCount], const float (&s)[kCount],
+                                                 float mean, float rstd, const R& rounding) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) t[i] = s[i];
+  if constexpr (Slots::kSource == Source::kAdd) rounding.applied(t);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (Slots::kStat == Stat::kLayer) t[i] = rounding.step(__fsub_rn(t[i], mean));
+    t[i] = __fmul_rn(t[i], rstd);
+  }
+  rounding.normalized(t);
+}
+
 // The values of a row in registers.
 template <class Slots, class Tile, bool kPacked = packed_row<Slots, Tile>()>
 struct HeldRow {
@@ -182,9 +222,16 @@ struct HeldRow {
   __device__ __forceinline__ void set(const RowSource<Slots, Tile>& source, int v) {
     source.take(values[v], v);
   }
-  __device__ __forceinline__ void round(int v, const Rounding<Slots::kAffine, T>& rounding) {
+  __device__ __forceinline__ void round_sum(const Rounding<Slots::kAffine, T>& rounding) {
+    if constexpr (Slots::kSource == Source::kAdd) round_row<T>(values, rounding.round_sum);
+  }
+  // In place, as normalize_vector().
+  __device__ __forceinline__ void normalize(float mean, float rstd,
+                                            const Rounding<Slots::kAffine, T>& rounding) {
 #pragma unroll
-    for (int i = 0; i < kPerVector; ++i) values[v][i] = rounding.summed(values[v][i]);
+    for (auto& vector : values)
+      normalize_vector<Slots>(vector, vector, mean, rstd, KnownRounding<T, false>());
+    round_row<T>(values, rounding.round_normalized());
   }
   __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
 #pragma unroll
@@ -211,7 +258,7 @@ struct HeldRow<Slots, Tile, true> {
   __device__ __forceinline__ void set(const RowSource<Slots, Tile>& source, int v) {
     values[v] = source.words(v);
   }
-  __device__ __forceinline__ void round(int, const Rounding<Slots::kAffine, T>&) {}
+  __device__ __forceinline__ void round_sum(const Rounding<Slots::kAffine, T>&) {}
   __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
     T::unpack(values[v], s);
   }
@@ -245,19 +292,6 @@ struct RowState {
   float given_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
 };
 
-// t = (s - mean) * rstd for one vector.
-template <class Slots, int kCount>
-__device__ __forceinline__ void normalize_vector(
-    float (&t)[kCount], const float (&s)[kCount], float mean, float rstd,
-    const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    t[i] = rounding.applied(s[i]);
-    if constexpr (Slots::kStat == Stat::kLayer) t[i] = rounding.step(__fsub_rn(t[i], mean));
-    t[i] = rounding.normalized(__fmul_rn(t[i], rstd));
-  }
-}
-
 // One vector's results to the sink, which keeps what is to be quantised in the row's place.
 template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Sink, class Reach>
 __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
@@ -277,16 +311,15 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
 }
 
 // Second half, whole or uneven vectors, weight and bias of x's dtype or absent (RMS: no bias).
-template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Reach>
+template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Reach, class R>
 __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slots, Tile>& row,
                                                const RowIndex& out, const Place<Tile>& place,
-                                               const Reach& reach) {
+                                               const Reach& reach, const R& rounding) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
   constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector,
                 kGroup = kLateGroup<Slots, Tile>;
-  constexpr bool kBias = Slots::kStat == Stat::kLayer;
-  const Rounding<Slots::kAffine, T> rounding(p);
+  constexpr bool kBias = Slots::kStat == Stat::kLayer, kPacked = packed_row<Slots, Tile>();
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
 #pragma unroll
   for (int first = 0; first < kVectors; first += kGroup) {
@@ -318,15 +351,15 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
                                                : make_uint4(0, 0, 0, 0);
       float z[kPerVector];
       // A packed row by words, so that few unpacked values are alive beside it.
-      constexpr int kWords = packed_row<Slots, Tile>() ? 1 : 4, kPerWord = T::kPerWord;
+      constexpr int kWords = kPacked ? 1 : 4, kPerWord = T::kPerWord;
 #pragma unroll
       for (int k = 0; k < 4; k += kWords) {
-        float s[kWords * kPerWord], w[kWords * kPerWord], b[kWords * kPerWord],
-            t[kWords * kPerWord], y[kWords * kPerWord];
+        float t[kWords * kPerWord], w[kWords * kPerWord], b[kWords * kPerWord],
+            y[kWords * kPerWord];
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
           T::unpack_word(word_of(raw_weight, k + i), w + i * kPerWord);
-          row.held.get_word(s + i * kPerWord, v, k + i);
+          row.held.get_word(t + i * kPerWord, v, k + i);
         }
 #pragma unroll
         for (int i = 0; i < kWords * kPerWord; ++i) b[i] = -0.0f;
@@ -335,7 +368,8 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
           for (int i = 0; i < kWords; ++i)
             T::unpack_word(word_of(raw_bias, k + i), b + i * kPerWord);
         }
-        normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
+        if constexpr (!in_place<Slots, Tile>())
+          normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
         apply(y, t, w, b, p.weight_offset, rounding);
 #pragma unroll
         for (int i = 0; i < kWords * kPerWord; ++i) z[k * kPerWord + i] = y[i];
@@ -352,7 +386,7 @@ template <class Slots, class Tile>
 inline constexpr int kFoursAhead =
     !late_weights<Slots, Tile>()                                                    ? Tile::kVectors
     : Tile::kThreads == 256 && (Tile::kVectors > 5 || Slots::kDtype == Dtype::kF16) ? 1
-    : Tile::kBlocks > 1 && Tile::kVectors == 4                                      ? 1
+    : (Tile::kBlocks > 1 && Tile::kVectors == 4) || Tile::kVectors == 8             ? 1
                                                                                     : 2;
 
 // Second half, f32 columns beside 16-bit rows, by fours: each is applied while later ones are on their way.
@@ -390,12 +424,13 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
 #pragma unroll
     for (int i = 0; i < kPerVector; i += 4) {
       const int four = (v * kPerVector + i) / 4;
-      float s[4], t[4], w[4], b[4] = {-0.0f, -0.0f, -0.0f, -0.0f}, y[4];
+      float t[4], w[4], b[4] = {-0.0f, -0.0f, -0.0f, -0.0f}, y[4];
 #pragma unroll
-      for (int k = 0; k < 4; k += T::kPerWord) row.held.get_word(s + k, v, (i + k) / T::kPerWord);
+      for (int k = 0; k < 4; k += T::kPerWord) row.held.get_word(t + k, v, (i + k) / T::kPerWord);
       Element<Dtype::kF32>::unpack(weight[four % kAhead], w);
       if constexpr (kBias) Element<Dtype::kF32>::unpack(bias[four % kAhead], b);
-      normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
+      if constexpr (!in_place<Slots, Tile>())
+        normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
       apply(y, t, w, b, p.weight_offset, rounding);
       if (four + kAhead < kAll) load(four + kAhead);
 #pragma unroll
@@ -405,55 +440,51 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   }
 }
 
-// Second half, any access: the whole vectors, two at a time where there are registers for it, and then the short one.
+// Second half of one vector, any access.
+template <class Slots, class Tile, class Sink, class Reach>
+__device__ __forceinline__ void finish_any_vector(
+    const NormParams& p, RowState<Slots, Tile>& row, const Sink& sink,
+    const AnyColumns<typename Slots::T>& columns,
+    const Rounding<Slots::kAffine, typename Slots::T>& rounding, int v, const Place<Tile>& place,
+    const Reach& reach) {
+  using T = typename Slots::T;
+  const int count = reach.count(v);
+  float s[T::kPerVector], w[T::kPerVector], b[T::kPerVector], z[T::kPerVector];
+  pick_vector(s, row.held.values, v);
+  columns.weight.template take<Part::kCounted>(w, place.vector(v), count);
+  columns.bias.template take<Part::kCounted>(b, place.vector(v), count);
+  normalize_vector<Slots>(s, s, row.mean, row.rstd, rounding);
+  apply(z, s, w, b, p.weight_offset, rounding);
+  if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
+    clear_from(z, count);
+    put_vector(row.held.values, v, z);
+  } else {
+    store_part<Part::kCounted, T>(z, sink.y, place.vector(v), count);
+  }
+}
+
+// Second half, any access: one vector after another, as the code of one is long enough to fill a good part of an instruction cache
+// (LAYER with f32 columns 4096 x 4100: 52.2 us, unrolled and with twice the registers 75.7).
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, Tile>& row,
                                            const RowIndex& out, const Place<Tile>& place,
                                            const Reach& reach) {
   using T = typename Slots::T;
-  constexpr bool kTwo =
-      Slots::kStat == Stat::kRms && Tile::kVectors % 2 == 0 && Tile::kVectors <= 4;
-  constexpr int kPerVector = T::kPerVector, kGroup = kTwo ? 2 : 1;
+  using Sink = RowSink<Slots::kSink, Slots::kAccess, T>;
   const Rounding<Slots::kAffine, T> rounding(p);
-  const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
-  const AnyColumns<T> columns(p, out, p.bits_again);
-  float s[kPerVector], w[kPerVector], b[kPerVector], t[kPerVector], z[kPerVector];
-  const auto finish = [&] {
-    normalize_vector<Slots>(t, s, row.mean, row.rstd, rounding);
-    apply(z, t, w, b, p.weight_offset, rounding);
-  };
-#pragma unroll
-  for (int first = 0; first < Tile::kVectors; first += kGroup) {
-    const auto whole = [&](int i) { return reach.whole(first + i); };
-    AnyVectors<T, kGroup> weight, bias;
-    columns.weight.load(weight, place.vector(first), Tile::kStride, whole);
-    columns.bias.load(bias, place.vector(first), Tile::kStride, whole);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const int v = first + i;
-      if (!reach.whole(v)) continue;
-      row.held.get(s, v);
-      columns.weight.take(w, weight, i);
-      columns.bias.take(b, bias, i);
-      finish();
-      if constexpr (Slots::kSink == Sink::kQuant) {
-        row.held.keep(z, v);
-      } else {
-        store_part<Part::kWhole, T>(z, sink.y, place.vector(v), kPerVector);
-      }
+  if constexpr (Tile::kVectors > 4) {  // which leave no registers for addresses
+#pragma unroll 1
+    for (int v = 0; v < Tile::kVectors && reach.has(v); ++v) {
+      const RowIndex index = row_index(p, place.row_again(), p.bits_again);
+      finish_any_vector(p, row, Sink(p, index), AnyColumns<T>(p, index, p.bits_again), rounding, v,
+                        place, reach);
     }
-  }
-  if (!reach.has_short()) return;
-  const int last = reach.last_register(), count = reach.last_count();
-  pick_vector(s, row.held.values, last);
-  columns.weight.template take<Part::kShort>(w, place.vector(last), count);
-  columns.bias.template take<Part::kShort>(b, place.vector(last), count);
-  finish();
-  if constexpr (Slots::kSink == Sink::kQuant) {
-    clear_from(z, count);
-    put_vector(row.held.values, last, z);
   } else {
-    store_part<Part::kShort, T>(z, sink.y, place.vector(last), count);
+    const Sink sink(p, out);
+    const AnyColumns<T> columns(p, out, p.bits_again);
+#pragma unroll 1
+    for (int v = 0; v < Tile::kVectors && reach.has(v); ++v)
+      finish_any_vector(p, row, sink, columns, rounding, v, place, reach);
   }
 }
 
@@ -545,7 +576,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
   const RowIndex index =
       row_index<kMostIndices, Tile::kRows == 1>(p, reach.live ? place.row : 0, bits);
-  const Rounding<Slots::kAffine, T> rounding(p);
+  const Rounding<Slots::kAffine, T> rounding(p, bits);
   State row;
 
   // Weights first: the first use of the row then comes after every load, also in the compiler's order, which would otherwise put it
@@ -583,15 +614,13 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   }
   if constexpr (Slots::kSource == Source::kAdd)
     source.store_sum(p, index, place, reach, row.held.values);
+  row.held.round_sum(rounding);
+  if constexpr (Slots::kStat == Stat::kLayer) {
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    row.held.round(v, rounding);
-    if constexpr (Slots::kStat == Stat::kLayer) {
+    for (int v = 0; v < kVectors; ++v) {
       row.held.get(s, v);
       q[v] = vector_sum(s);
     }
-  }
-  if constexpr (Slots::kStat == Stat::kLayer) {
     row.mean = mean_of(sum_row(fold_registers(q), scratch.fold[0], place), p, rounding);
     row.held.renew(p, row.mean);
   }
@@ -624,20 +653,25 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       store_statistics(p, out, row.mean, row.rstd);
   };
   if constexpr (!kStatisticsLast) put_statistics();
+  if constexpr (in_place<Slots, Tile>()) row.held.normalize(row.mean, row.rstd, rounding);
   if constexpr (Slots::kAccess == Access::kAny) {
     finish_any<Slots, Tile>(p, row, out, place, reach);
   } else if constexpr (Slots::kAffine == Affine::kF32) {
     finish_by_fours<Slots, Tile>(p, row, out, place, reach);
-  } else {
-    if constexpr (Slots::kSink == Sink::kStatic) {
-      if (p.quant.code_type == CodeType::kE4M3) {
-        finish_vectors<Slots, Tile, CodeType::kE4M3>(p, row, out, place, reach);
-      } else {
-        finish_vectors<Slots, Tile, CodeType::kI8>(p, row, out, place, reach);
-      }
+  } else if constexpr (Slots::kSink == Sink::kStatic) {
+    if (p.quant.code_type == CodeType::kE4M3) {
+      finish_vectors<Slots, Tile, CodeType::kE4M3>(p, row, out, place, reach, rounding);
     } else {
-      finish_vectors<Slots, Tile>(p, row, out, place, reach);
+      finish_vectors<Slots, Tile, CodeType::kI8>(p, row, out, place, reach, rounding);
     }
+  } else if constexpr (!in_place<Slots, Tile>()) {
+    if (rounding.round_normalized()) {
+      finish_vectors<Slots, Tile>(p, row, out, place, reach, KnownRounding<T, true>());
+    } else {
+      finish_vectors<Slots, Tile>(p, row, out, place, reach, KnownRounding<T, false>());
+    }
+  } else {
+    finish_vectors<Slots, Tile>(p, row, out, place, reach, rounding);
   }
   if constexpr (Slots::kSink == Sink::kQuant) {
     quantize_in_registers<Slots, Tile>(
@@ -786,7 +820,8 @@ struct StreamRow {
           columns.bias.template take<Part::kCounted>(b, v, count(v));
         }
 #pragma unroll
-        for (int k = 0; k < kPerVector; ++k) summed[k] = rounding.summed(s[k]);
+        for (int k = 0; k < kPerVector; ++k) summed[k] = s[k];
+        if constexpr (kAdd) rounding.summed(summed);
         normalize_vector<Slots>(t, summed, mean, rstd, rounding);
         apply(z, t, w, b, p.weight_offset, rounding);
         use(s, z, v, count(v));
@@ -861,8 +896,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     return fold_stream<Tile>(row.registers(),
                              [&](int64_t first, int64_t step, float(&q)[StreamFold::kGroup]) {
                                row.sums(first, step, q, [&](float(&s)[kPerVector], int count) {
-#pragma unroll
-                                 for (float& value : s) value = rounding.summed(value);
+                                 if constexpr (Slots::kSource == Source::kAdd) rounding.summed(s);
                                  return sum_of(s, count);
                                });
                              });
@@ -879,25 +913,27 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
 
   StreamQuantizer<Slots, Tile> quantizer(p, place);
-  if (quantizer.wants_row()) {
-    row.results(mean, rstd, rounding,
-                [&](float(&)[kPerVector], float(&z)[kPerVector], int64_t, int count) {
-                  if (count > 0) quantizer.see(z, count);
-                });
-    quantizer.make_row_scale(scratch.fold[Slots::kFolds - 1], place);
-  }
-
   // Nothing was written of the row's inputs so far: it may be normalised in place, and its residual updated in place.
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
   const bool stores_sum = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr;
   const AnyRow<T, char> sum_out(row_address(p.residual_out, p.residual_out_upper, index),
                                 p.residual_out_align, p.residual_out_f32);
-  row.results(mean, rstd, rounding,
-              [&](float(&s)[kPerVector], float(&z)[kPerVector], int64_t vector, int count) {
-                if (stores_sum) store_part<Part::kCounted, T>(s, sum_out, vector, count);
-                sink.put(z, vector, count);
-                quantizer.put(z, vector, count);
-              });
+  // A row's scale takes a pass before that of the codes.
+#pragma unroll 1
+  for (bool last = !quantizer.wants_row();; last = true) {
+    row.results(mean, rstd, rounding,
+                [&](float(&s)[kPerVector], float(&z)[kPerVector], int64_t vector, int count) {
+                  if (!last) {
+                    if (count > 0) quantizer.see(z, count);
+                    return;
+                  }
+                  if (stores_sum) store_part<Part::kCounted, T>(s, sum_out, vector, count);
+                  sink.put(z, vector, count);
+                  quantizer.put(z, vector, count);
+                });
+    if (last) break;
+    quantizer.make_row_scale(scratch.fold[Slots::kFolds - 1], place);
+  }
   quantizer.end(place);
 }
 

@@ -50,6 +50,8 @@ enum NormBits : uint32_t {
   kWaitFirst = 1 << 8,
   kWaitAfterColumns = 1 << 9,  // may wait first, too
   kTrigger = 1 << 10,          // the stream's next kernel may start early
+  kRoundNormalized = 1 << 11,  // to x's dtype before the weight
+  kRoundSum = 1 << 12,         // x + residual to x's dtype before the statistics
   kNeverSet = 1u << 31,        // which the compiler cannot know
 };
 

@@ -27,34 +27,89 @@ struct Slots {
   static constexpr int kFolds = kSums + (kSink == Sink::kQuant ? 1 : 0);
 };
 
-// ---- Rounding axes: run-time, and gone where the kernel rounds once.
+// ---- Rounding axes, at run time: two of them in every kernel, the others in those for any rounding.
+
+template <class T, int kCount>
+__device__ __forceinline__ void round_to(float (&f)[kCount]) {
+  if constexpr (T::kBytes == 2) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) T::unpack_word(T::pack_word(f[i], f[i + 1]), f + i);
+  }
+}
+
+// A row, by one branch for all of it.
+template <class T, int kVectors>
+__device__ __forceinline__ void round_row(float (&row)[kVectors][T::kPerVector], bool wanted) {
+  if constexpr (T::kBytes == 2) {
+    if (wanted) {
+#pragma unroll
+      for (auto& vector : row) round_to<T>(vector);
+    } else {
+      ptx::keep_branch();
+    }
+  }
+}
 
 template <Affine kAffine, class T>
-struct Rounding {  // once
-  __device__ __forceinline__ explicit Rounding(const NormParams&) {}
+struct Rounding {
+  // `known`: p.bits where they are in a register before the reduction; what is tested after it is read anew.
+  __device__ __forceinline__ explicit Rounding(const NormParams& p, uint32_t known = 0)
+      : bits(p.bits), round_sum((known & kRoundSum) != 0) {}
+  __device__ __forceinline__ bool round_normalized() const {
+    return (bits & kRoundNormalized) != 0;
+  }
   __device__ __forceinline__ float step(float f) const { return f; }
-  __device__ __forceinline__ float normalized(float f) const { return f; }
-  __device__ __forceinline__ float summed(float f) const { return f; }
-  __device__ __forceinline__ float applied(float f) const { return f; }
+  // Without branches: one for each few values would take more registers than there are.
+  template <int kCount>
+  __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
+    if constexpr (T::kBytes == 2) {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 2)
+        T::template round_if<kRoundNormalized>(t[i], t[i + 1], bits);
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void applied(float (&)[kCount]) const {}
+  static constexpr bool every_step = false;
+
+  const uint32_t bits;
+  const bool round_sum;
+};
+
+// Where whether the normalised row is rounded is known.
+template <class T, bool kNormalized>
+struct KnownRounding {
+  __device__ __forceinline__ float step(float f) const { return f; }
+  template <int kCount>
+  __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
+    if constexpr (kNormalized) round_to<T>(t);
+  }
+  template <int kCount>
+  __device__ __forceinline__ void applied(float (&)[kCount]) const {}
   static constexpr bool every_step = false;
 };
 
 template <class T>
 struct Rounding<Affine::kAny, T> {
-  __device__ __forceinline__ explicit Rounding(const NormParams& p)
+  __device__ __forceinline__ explicit Rounding(const NormParams& p, uint32_t = 0)
       : every_step(p.rounding == FASTNORM_ROUND_EVERY_STEP),
-        round_normalized(p.rounding != FASTNORM_ROUND_ONCE),
-        round_sum(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS),
+        round_normalized((p.bits_again & kRoundNormalized) != 0),
+        round_sum((p.bits_again & kRoundSum) != 0),
         round_applied(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY) {}
   // An intermediate value of a chain in T.
   __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
-  __device__ __forceinline__ float normalized(float f) const {
-    return round_normalized ? T::round(f) : f;
+  template <int kCount>
+  __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
+    if (round_normalized) round_to<T>(t);
   }
   // x + residual: as the statistics see it, and as it is applied.
-  __device__ __forceinline__ float summed(float f) const { return round_sum ? T::round(f) : f; }
-  __device__ __forceinline__ float applied(float f) const {
-    return round_applied ? T::round(f) : f;
+  template <int kCount>
+  __device__ __forceinline__ void summed(float (&s)[kCount]) const {
+    if (round_sum) round_to<T>(s);
+  }
+  template <int kCount>
+  __device__ __forceinline__ void applied(float (&s)[kCount]) const {
+    if (round_applied) round_to<T>(s);
   }
 
   const bool every_step, round_normalized, round_sum, round_applied;
@@ -282,9 +337,10 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
 
   // The whole vectors, several at a time; what is not there is zero. The short one is due when these were taken.
   __device__ __forceinline__ void take_whole(float (&values)[Tile::kVectors][T::kPerVector]) const {
-    constexpr int kGroup = Tile::kVectors <= 2                           ? Tile::kVectors
-                           : AnyInput<Slots>::kAdd || Tile::kVectors > 4 ? 2
-                                                                         : 4;
+    constexpr bool kAdd = AnyInput<Slots>::kAdd;
+    constexpr int kGroup = Tile::kVectors == 1   ? 1
+                           : Tile::kVectors <= 4 ? (kAdd ? 2 : Tile::kVectors)
+                                                 : (kAdd ? 1 : 2);
 #pragma unroll
     for (int first = 0; first < Tile::kVectors; first += kGroup) {
       const auto whole = [&](int i) { return reach.whole(first + i); };
@@ -333,10 +389,9 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
 // ---- Stat: what is reduced.
 
 // One vector's share of the sum of squares, of s - mean for LAYER. Positions from `count` on are padding and add nothing.
-template <class Slots>
-__device__ __forceinline__ float squares(
-    const float (&s)[Slots::T::kPerVector], float mean, int count,
-    const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
+template <class Slots, class R>
+__device__ __forceinline__ float squares(const float (&s)[Slots::T::kPerVector], float mean,
+                                         int count, const R& rounding) {
   constexpr int kPerVector = Slots::T::kPerVector;
   float d[kPerVector];
 #pragma unroll
@@ -500,19 +555,6 @@ struct AnyColumn {
     } else {
       load_part<kPart, T>(f, row, vector, count);
     }
-  }
-
-  // Vectors to be loaded at once, and one of them.
-  template <int kCount, typename Has>
-  __device__ __forceinline__ void load(AnyVectors<T, kCount>& loaded, int64_t first, int64_t stride,
-                                       Has has) const {
-    loaded.load(row, first, stride, [&](int i) { return type != ColumnType::kAbsent && has(i); });
-  }
-  template <int kCount>
-  __device__ __forceinline__ void take(float (&f)[T::kPerVector],
-                                       const AnyVectors<T, kCount>& loaded, int i) const {
-    loaded.take(f, i, row.f32);
-    if (type == ColumnType::kAbsent) clear(f);
   }
 
   __device__ __forceinline__ void clear(float (&f)[T::kPerVector]) const {

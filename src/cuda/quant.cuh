@@ -507,10 +507,14 @@ __device__ __forceinline__ void quantize_in_registers(
   }
   char* const codes = row_address(q.codes, q.codes_upper, index);
   if constexpr (Slots::kAccess == Access::kAny) {
+#pragma unroll 1
+    for (int v = 0; v < kVectors && reach.stores(v); ++v) {
+      float w[Slots::T::kPerVector], factor = inverse[0];
+      pick_vector(w, z, v);
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      scale_values(z[v], inverse[v]);
-      if (reach.stores(v)) put_any_codes(q, codes, z[v], place.vector(v), reach.count(v));
+      for (int i = 1; i < kVectors; ++i) factor = i == v ? inverse[i] : factor;
+      scale_values(w, factor);
+      put_any_codes(q, codes, w, place.vector(v), reach.count(v));
     }
   } else if (q.code_type == CodeType::kE4M3) {
     put_codes<CodeType::kE4M3, Slots>(codes, z, most, inverse, place, reach);

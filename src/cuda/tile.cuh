@@ -192,9 +192,11 @@ __device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<T
   } else {
     most = ptx::warp_greatest(most);
     if constexpr (Tile::kThreads > 32) {
-      if (place.lane == 0) scratch.values[place.warp] = __uint_as_float(most);
+      // Anew: addresses kept since the sums would cost registers.
+      const uint32_t thread = ptx::thread_index();
+      if (thread % 32 == 0) scratch.values[thread / 32] = __uint_as_float(most);
       __syncthreads();
-      most = ptx::warp_greatest(__float_as_uint(scratch.values[place.lane % Tile::kWarps]));
+      most = ptx::warp_greatest(__float_as_uint(scratch.values[thread % Tile::kWarps]));
     }
     return most;
   }

@@ -131,7 +131,7 @@ Batch::Batch(std::vector<PlacedCase> cases, ref::Order order, int threads)
   for (size_t item = 0; item < cases_.size(); ++item) {
     const Layout& layout = cases_[item].what.layout;
     for (int64_t r = 0; r < layout.rows(); ++r) {
-      rows_.push_back({item, r, index_of(layout, r), false, {}, 0, ""});
+      rows_.push_back({item, r, index_of(layout, r), false, {}, 0, "", ""});
     }
   }
   bytes_ = static_cast<size_t>(cases_.back().end);
@@ -391,9 +391,8 @@ std::string Batch::check_tail(const Row& row, Scratch& scratch) const {
 
 void Batch::examine(Row& row, Scratch& scratch) {
   if (row.has_nan) accept_nans(row);
-  if (row.finding.empty() && pass_ == 0 && row.number < kTailRows) {
-    row.finding = check_tail(row, scratch);
-  }
+  row.tail_finding.clear();
+  if (pass_ == 0 && row.number < kTailRows) row.tail_finding = check_tail(row, scratch);
   for_each_output(cases_[row.item], [&](const PlacedTensor& t, int i) {
     row.digest[i] = digest_of(t.dtype, &actual_[static_cast<size_t>(t.at(row.index))],
                               t.row_elements, row.has_nan);
@@ -513,7 +512,7 @@ std::vector<std::string> Batch::compare(SameBits* same_bits) {
   }
   for (const Row& row : rows_) {
     std::string& finding = findings[row.item];
-    if (finding.empty()) finding = row.finding;
+    if (finding.empty()) finding = row.finding.empty() ? row.tail_finding : row.finding;
     const std::string other = repeat(row, same_bits);
     if (finding.empty()) finding = other;
   }

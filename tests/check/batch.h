@@ -24,10 +24,10 @@ class Batch {
   // Memory before run number `pass`. What lies between tensors, and outputs, holds NaN in the first run, noise in later ones.
   const std::byte* fill(int pass);
 
-  // Memory after the run, for the device to write to.
+  // Memory after the run, for the device to write to. Several devices may run one after another from what fill() gave.
   std::byte* after() { return actual_.data(); }
 
-  // Compares all of the memory. What is wrong with each case, "" = nothing. Equal rows must have equal bits in `same_bits` too.
+  // Compares all of the memory after a run. What is wrong with each case, "" = nothing. Equal rows must have equal bits in `same_bits` too.
   std::vector<std::string> compare(SameBits* same_bits);
 
  private:
@@ -39,7 +39,8 @@ class Batch {
     uint64_t digest[5] =
         {};          // of y, residual_out, mean, rstd, codes with scales, as the library gave them
     float amax = 0;  // as expected
-    std::string finding;
+    std::string finding;       // about the model
+    std::string tail_finding;  // about the last run
   };
   struct Scratch {
     std::vector<float> x, residual, weight, bias, z;

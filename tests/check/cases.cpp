@@ -57,7 +57,7 @@ class CaseMaker {
     for (const int64_t n : {some[0], some[1]}) {
       patterns(n);
       outputs(n);
-      if (key_.access == Access::kAny) roundings(n);
+      roundings(n);
       if (reduced_) break;
     }
     shifts(some[1]);
@@ -141,6 +141,9 @@ class CaseMaker {
     c.bias = any_column(random, dtype_);
     c.options.eps = random.of({0.0f, 1e-5f, 1e-12f, 1.0f});
     if (c.weight) c.options.weight_offset = random.of({0.0f, 1.0f, -0.0f, 0.375f});
+    if (cuda_ && random.one_in(2)) c.options.rounding = ref::Rounding::kNormalized;
+    if (cuda_ && c.add && random.one_in(2))
+      c.options.residual_rounding = ref::ResidualRounding::kBeforeStatistics;
     c.seed = random.next();
     keep_to_columns(&c);
     return c;
@@ -339,17 +342,25 @@ class CaseMaker {
     }
   }
 
-  // All rounding axes with all kinds of columns.
+  // All rounding axes that the kernel knows with all kinds of columns.
   void roundings(int64_t n) {
+    const bool any = key_.access == Access::kAny;
     const std::optional<Type> columns[] = {std::nullopt, dtype_, Type::kF32};
     for (int axes = 0; axes < (key_.source == Source::kAdd ? 9 : 3); ++axes) {
+      const auto rounding = static_cast<ref::Rounding>(axes % 3);
+      const auto of_sum = static_cast<ref::ResidualRounding>(axes / 3);
+      if (!any && (!cuda_ || rounding == ref::Rounding::kEveryStep ||
+                   of_sum == ref::ResidualRounding::kBeforeApply)) {
+        continue;
+      }
       for (int pair = 0; pair < 9; ++pair) {
         if (reduced_ && pair != axes) continue;
-        Content c = general_content(n, axes);
-        c.options.rounding = static_cast<ref::Rounding>(axes % 3);
-        c.options.residual_rounding = static_cast<ref::ResidualRounding>(axes / 3);
+        Content c = any ? general_content(n, axes) : plain_content(n);
+        c.options.rounding = rounding;
+        c.options.residual_rounding = of_sum;
         c.weight = columns[pair % 3];
         c.bias = columns[pair / 3];
+        keep_to_columns(&c);
         c.options.weight_offset = c.weight && pair % 2 == 0 ? 1.0f : 0.0f;
         put(c, any_layout(c, fitting_rows(n, 5, kElements)), axes == pair);
       }

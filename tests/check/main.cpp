@@ -2,6 +2,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "check/sweep.h"
 
@@ -17,14 +20,18 @@ void skip(const std::string& what, const std::string& why, Counts* counts) {
   std::printf("SKIP %s: %s\n", what.c_str(), why.c_str());
 }
 
-void run(Target& target, const Options& options, SameBits* same_bits, Counts* counts) {
+void run(std::span<Target> targets, const Options& options, SameBits* same_bits, Counts* counts) {
+  const char* what = targets[0].name.c_str();
   try {
-    sweep(target, options, same_bits, counts);
-    if (options.filter.empty()) check_sensitivity(target, options, counts);
-    if (target.host_memory) check_page_edges(target, options, counts);
+    sweep(targets, options, same_bits, counts);
+    for (Target& target : targets) {
+      what = target.name.c_str();
+      if (options.filter.empty()) check_sensitivity(target, options, counts);
+      if (target.host_memory) check_page_edges(target, options, counts);
+    }
   } catch (const std::exception& e) {  // a fault of the device ends its sweep
     ++counts->failed;
-    std::printf("FAIL %s: %s\n", target.name.c_str(), e.what());
+    std::printf("FAIL %s: %s\n", what, e.what());
   }
 }
 
@@ -39,7 +46,7 @@ void report_same_bits(const char* backend, const SameBits& same_bits, Counts* co
 
 void check_cpu(const Options& options, Counts* counts) {
   SameBits same_bits;
-  bool any = false;
+  std::vector<Target> targets;
   for (const KernelSet& set : cpu_backend().kernel_sets()) {
     if (!options.isa.empty() && options.isa != set.arch) continue;
     std::string why;
@@ -48,12 +55,12 @@ void check_cpu(const Options& options, Counts* counts) {
       skip(target.name, why, counts);
       continue;
     }
-    any = true;
-    run(target, options, &same_bits, counts);
+    targets.push_back(std::move(target));
   }
   unsetenv("FASTNORM_CPU_ISA");
+  if (!targets.empty()) run(targets, options, &same_bits, counts);
   report_same_bits("cpu", same_bits, counts);
-  if (!any) {
+  if (targets.empty()) {
     ++counts->failed;
     std::printf("FAIL cpu: no instruction set%s%s can be tested here\n",
                 options.isa.empty() ? "" : " ", options.isa.c_str());
@@ -74,7 +81,7 @@ void check_cuda(const Options& options, Counts* counts) {
       std::printf("FAIL %s: %s\n", target.name.c_str(), why.c_str());
     } else {
       tested = target.devices[0]->facts.arch->name;
-      run(target, options, &same_bits, counts);
+      run({&target, 1}, options, &same_bits, counts);
       report_same_bits("cuda", same_bits, counts);
     }
     why = "no GPU of this architecture";
@@ -92,7 +99,7 @@ void check_simt(const Options& options, Counts* counts) {
   std::string why;
   Target target = make_simt_target(&why);
   if (target.devices.empty()) return skip(target.name, why, counts);
-  run(target, options, &same_bits, counts);
+  run({&target, 1}, options, &same_bits, counts);
   report_same_bits("simt", same_bits, counts);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <span>
 
 #include "check/options.h"
 #include "check/same_bits.h"
@@ -14,8 +15,9 @@ struct Counts {
   int64_t passed = 0, failed = 0, skipped = 0;
 };
 
-// Runs and compares; prints what is wrong, and how many of the kernels were run. `same_bits` spans all targets of a backend.
-void sweep(Target& target, const Options& options, SameBits* same_bits, Counts* counts);
+// Runs and compares; prints what is wrong, and how many of the kernels were run. The targets have the same table, and what a case must
+// give is worked out once for all of them.
+void sweep(std::span<Target> targets, const Options& options, SameBits* same_bits, Counts* counts);
 
 // The comparison must be able to fail: a model that folds in another order differs from the kernels in a good part of rows.
 void check_sensitivity(Target& target, const Options& options, Counts* counts);

@@ -63,15 +63,28 @@ TEST(NormKey, LeanWhereNothingAsksForMore) {
       Stat::kLayer);
 }
 
+TEST(NormKey, RoundingInBetweenIsNoReasonForAnotherGpuKernel) {
+  for (const int64_t n : {64, 63}) {
+    const Request exact = simple_request({8, n}, FASTNORM_DTYPE_BF16, true);
+    Request rounded = exact;
+    rounded.args.rounding = FASTNORM_ROUND_NORMALIZED;
+    rounded.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+    EXPECT_EQ(norm_key(describe(rounded), gpu()), norm_key(describe(exact), gpu())) << n;
+    add_quant(&rounded, FASTNORM_QUANT_PER_TENSOR);
+    EXPECT_EQ(norm_key(describe(rounded), gpu()).sink, n == 64 ? Sink::kStatic : Sink::kQuant);
+    EXPECT_EQ(norm_key(describe(rounded), cpu()).affine, Affine::kAny) << n;
+  }
+}
+
 TEST(NormKey, GeneralWhereItMust) {
   const Request lean = simple_request({8, 64}, FASTNORM_DTYPE_BF16, true);
   const auto access = [](const Request& r) { return norm_key(describe(r), gpu()).access; };
   ASSERT_EQ(access(lean), Access::kVector);
   Request r = lean;
-  r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
   EXPECT_EQ(access(r), Access::kAny) << "rounding";
   r = lean;
-  r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+  r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
   EXPECT_EQ(access(r), Access::kAny) << "residual rounding";
   r = lean;
   r.residual->dtype = FASTNORM_DTYPE_F32;

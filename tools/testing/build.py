@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,13 +91,28 @@ class Build:
 
     def run_program(self, report, name, command, env=None, timeout=900):
         """Runs one test program outside Meson's list."""
-        start, late = time.monotonic(), False
+        self._add_program(report, name, *self._timed(command, env, timeout))
+
+    def run_programs(self, report, programs, timeout=900):
+        """Runs several, as many at a time as there are processors: {name: command}, reported in this order."""
+        with ThreadPoolExecutor(JOBS) as pool:
+            running = {name: pool.submit(self._timed, command, None, timeout) for name, command in programs.items()}
+            for name, result in running.items():
+                self._add_program(report, name, *result.result())
+
+    def _timed(self, command, env, timeout):
+        """Exit code, output, whether it ran out of time, and seconds."""
+        start = time.monotonic()
         try:
             code, text = run(command, env={**self.env, **(env or {})}, timeout=timeout, cwd=self.folder)
+            late = False
         except subprocess.TimeoutExpired as stop:
             code, text, late = -1, (stop.stdout or b"").decode(errors="replace"), True
+        return code, text, late, time.monotonic() - start
+
+    def _add_program(self, report, name, code, text, late, seconds):
         ok = report.add_program(name, code, text, late)
-        print(f"  {'OK' if ok else 'FAIL':8} {time.monotonic() - start:6.1f} s  {name}", flush=True)
+        print(f"  {'OK' if ok else 'FAIL':8} {seconds:6.1f} s  {name}", flush=True)
 
     def run_check(self, report, name, *options, env=None, wrapper=()):
         """Runs the program that tests every kernel of every table, on the CPU and on its reduced sweep."""

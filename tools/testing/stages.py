@@ -82,11 +82,13 @@ def consumers(report, _):
     ):
         native.run_program(report, f"consumers, {name}",
                            [sys.executable, script, *options, "--work", native.folder / f"consumers-{name}"])
-    for language in ("go", "rust"):
-        native.run_program(report, f"consumers, installed, {language}",
-                           [sys.executable, ROOT / "bindings" / language / "test.py", "--consumer",
-                            "--pkgconfig", prefix / "lib" / "pkgconfig", "--library-dir", prefix / "lib",
-                            "--work", native.folder / f"consumers-{language}"])
+    native.run_programs(report, {
+        f"consumers, installed, {language}":
+            [sys.executable, ROOT / "bindings" / language / "test.py", "--consumer",
+             "--pkgconfig", prefix / "lib" / "pkgconfig", "--library-dir", prefix / "lib",
+             "--work", native.folder / f"consumers-{language}"]
+        for language in ("go", "rust")
+    })
 
 
 def bindings(report, _):
@@ -98,12 +100,13 @@ def bindings(report, _):
         ("parse tree", [swig / "tree_test.py"]),
     ):
         native.run_program(report, name, [sys.executable, *command])
-    for language in ("go", "java", "rust"):
-        native.run_program(report, language,
-                           [sys.executable, ROOT / "bindings" / language / "test.py",
-                            "--pkgconfig", native.folder / "meson-uninstalled",
-                            "--library-dir", native.folder / "src",
-                            "--work", ROOT / "build-test" / f"bindings-{language}"])
+    native.run_programs(report, {
+        language: [sys.executable, ROOT / "bindings" / language / "test.py",
+                   "--pkgconfig", native.folder / "meson-uninstalled",
+                   "--library-dir", native.folder / "src",
+                   "--work", ROOT / "build-test" / f"bindings-{language}"]
+        for language in ("go", "java", "rust")
+    })
     native.run_program(report, "bundle", [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
                                           "--build", native.folder, "--work", ROOT / "build-test" / "bundle"],
                        env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})

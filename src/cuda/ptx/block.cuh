@@ -5,10 +5,15 @@
 
 namespace fastnorm::ptx {
 
-// The block's number, read anew: for a value that should not stay in a register.
+// The numbers of the block and of the thread in it, read anew: for values that should not stay in a register.
 __device__ __forceinline__ uint32_t block_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+  return index;
+}
+__device__ __forceinline__ uint32_t thread_index() {
+  uint32_t index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
 

@@ -49,4 +49,38 @@ __device__ __forceinline__ float cvt_from_f16(uint32_t bits) {
   return f;
 }
 
+// Both rounded to a 16-bit number where a bit of `bits` is set, without a branch. The bit is tested here, so that no register holds
+// what came of that.
+template <uint32_t kBit>
+__device__ __forceinline__ void round_f16_if(float& a, float& b, uint32_t bits) {
+  asm("{\n"
+      ".reg .pred wanted;\n"
+      ".reg .b32 bit, pair;\n"
+      ".reg .b16 low, high;\n"
+      "and.b32 bit, %2, %3;\n"
+      "setp.ne.u32 wanted, bit, 0;\n"
+      "cvt.rn.f16x2.f32 pair, %1, %0;\n"
+      "mov.b32 {low, high}, pair;\n"
+      "@wanted cvt.f32.f16 %0, low;\n"
+      "@wanted cvt.f32.f16 %1, high;\n"
+      "}"
+      : "+f"(a), "+f"(b)
+      : "r"(bits), "n"(kBit));
+}
+
+template <uint32_t kBit>
+__device__ __forceinline__ void round_bf16_if(float& a, float& b, uint32_t bits) {
+  asm("{\n"
+      ".reg .pred wanted;\n"
+      ".reg .b32 bit, pair;\n"
+      "and.b32 bit, %2, %3;\n"
+      "setp.ne.u32 wanted, bit, 0;\n"
+      "cvt.rn.bf16x2.f32 pair, %1, %0;\n"
+      "@wanted shl.b32 %0, pair, 16;\n"
+      "@wanted and.b32 %1, pair, 0xffff0000;\n"
+      "}"
+      : "+f"(a), "+f"(b)
+      : "r"(bits), "n"(kBit));
+}
+
 }  // namespace fastnorm::ptx

@@ -8,6 +8,7 @@
 namespace fastnorm::ptx {
 
 inline uint32_t block_index() { return simt::current->block.x; }
+inline uint32_t thread_index() { return simt::current->thread.x; }
 
 template <class T>
 inline T& block_shared() {

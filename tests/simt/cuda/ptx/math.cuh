@@ -55,4 +55,15 @@ inline float cvt_from_f16(uint32_t bits) {
                               sign);
 }
 
+template <uint32_t kBit>
+inline void round_f16_if(float& a, float& b, uint32_t bits) {
+  if ((bits & kBit) != 0) a = cvt_from_f16(cvt_f16(a)), b = cvt_from_f16(cvt_f16(b));
+}
+template <uint32_t kBit>
+inline void round_bf16_if(float& a, float& b, uint32_t bits) {
+  if ((bits & kBit) == 0) return;
+  a = std::bit_cast<float>(cvt_bf16(a) << 16);
+  b = std::bit_cast<float>(cvt_bf16(b) << 16);
+}
+
 }  // namespace fastnorm::ptx
