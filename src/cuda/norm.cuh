@@ -43,13 +43,31 @@ constexpr bool packed_row() {
              : Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
 }
 
-// True where the row is normalised in place ahead of the weights, and rounded by one branch there. What is packed has no place, and a
-// branch amid the end of a short path costs latency (add 1 x 4096: 1.95 us for 1.89).
+// How the normalised row is rounded where that is asked for. Each is the best where it stands, or what has the registers there.
+enum class RoundedRow {
+  kTwice,        // the end of the kernel is there twice, rounded and not
+  kInPlace,      // the row is normalised in place ahead of the weights, one branch for all of it
+  kByPredicate,  // as it comes, without a branch: loads after the reduction do not wait for one (LAYER with f32 columns 1 x 4096 would
+                 // take 2.3 us for 2.1)
+};
+
 template <class Slots, class Tile>
-constexpr bool in_place() {
-  const bool short_path = Slots::kAffine == Affine::kOnce && Slots::kSink == Sink::kStore &&
-                          Slots::kAccess == Access::kVector && Tile::kVectors <= 2;
-  return Slots::kAccess != Access::kAny && !packed_row<Slots, Tile>() && !short_path;
+constexpr RoundedRow rounded_row() {
+  constexpr bool kPacked = packed_row<Slots, Tile>(), kLayer = Slots::kStat == Stat::kLayer;
+  const int v = Tile::kVectors, threads = Tile::kThreads;
+  if (Slots::kAffine == Affine::kF32) {
+    const bool few_registers =
+        (kLayer && ((threads == 64 && v == 4) || (threads == 512 && v == 8))) ||
+        (Slots::kSource == Source::kAdd && threads == 32 && v == 3);
+    return few_registers ? RoundedRow::kTwice : RoundedRow::kByPredicate;
+  }
+  if (kPacked || Slots::kSink == Sink::kStatic) return RoundedRow::kTwice;
+  if (Slots::kSink == Sink::kQuant) {
+    const bool twice = !kLayer && Slots::kSource == Source::kPlain && v > 4;
+    return twice ? RoundedRow::kTwice : RoundedRow::kInPlace;
+  }
+  // A short path waits for a branch amid its end (add 1 x 4096: 1.95 us for 1.89).
+  return Slots::kAccess == Access::kVector && v <= 2 ? RoundedRow::kTwice : RoundedRow::kInPlace;
 }
 
 // Registers a thread may use, which sets how many blocks a multiprocessor holds. Fewer than the row and its weights need spill;
@@ -95,9 +113,9 @@ constexpr int registers_per_thread() {
     return Tile::kVectors == 2 ? (many_columns ? 56 : 48) : many_columns ? 40 : 32;
   }
   if (Slots::kAffine == Affine::kF32 && Tile::kThreads <= 32)
-    return v == 1 ? 48 : v == 2 ? 72 : v > 3 || Slots::kSource == Source::kAdd ? 96 : 80;
+    return v == 1 ? 48 : v == 2 ? 72 : v == 3 ? 80 : 96;
   if (Slots::kAffine == Affine::kF32 && packed_row<Slots, Tile>() && Tile::kThreads <= 256)
-    return Tile::kThreads == 256 ? 64 : Tile::kThreads == 64 && Tile::kVectors == 4 ? 80 : 72;
+    return Tile::kThreads == 256 ? 64 : 72;
   if (Slots::kSink == Sink::kStatic && Tile::kThreads == 32 && Tile::kVectors == 4 &&
       Slots::kSource == Source::kPlain && Slots::kStat == Stat::kLayer) {
     return 72;
@@ -174,10 +192,8 @@ constexpr bool late_weights() {
 template <class Slots, class Tile>
 inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
                                       ? (Slots::kStat == Stat::kRms ? 4 : 2)
-                                  : Tile::kThreads >= 512 ||
-                                          (Slots::kSink == Sink::kStatic && Tile::kVectors == 8)
-                                      ? 1
-                                      : 2;
+                                  : Tile::kThreads >= 512 ? 1
+                                                          : 2;
 
 // True where the quantising sink works out the row's place in memory anew: kept while the weights are applied it would spill.
 template <class Slots, class Tile>
@@ -368,7 +384,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
           for (int i = 0; i < kWords; ++i)
             T::unpack_word(word_of(raw_bias, k + i), b + i * kPerWord);
         }
-        if constexpr (!in_place<Slots, Tile>())
+        if constexpr (rounded_row<Slots, Tile>() != RoundedRow::kInPlace)
           normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
         apply(y, t, w, b, p.weight_offset, rounding);
 #pragma unroll
@@ -390,16 +406,15 @@ inline constexpr int kFoursAhead =
                                                                                     : 2;
 
 // Second half, f32 columns beside 16-bit rows, by fours: each is applied while later ones are on their way.
-template <class Slots, class Tile, class Reach>
+template <class Slots, class Tile, class Reach, class R>
 __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Slots, Tile>& row,
                                                 const RowIndex& out, const Place<Tile>& place,
-                                                const Reach& reach) {
+                                                const Reach& reach, const R& rounding) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
   constexpr int kPerVector = T::kPerVector, kAll = Tile::kVectors * kFours<T>,
                 kAhead = kFoursAhead<Slots, Tile>;
   constexpr bool kBias = Slots::kStat == Stat::kLayer;
-  const Rounding<Slots::kAffine, T> rounding(p);
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
   uint4 weight[kAhead], bias[kBias ? kAhead : 1];
   const auto load = [&](int four) {
@@ -429,8 +444,7 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
       for (int k = 0; k < 4; k += T::kPerWord) row.held.get_word(t + k, v, (i + k) / T::kPerWord);
       Element<Dtype::kF32>::unpack(weight[four % kAhead], w);
       if constexpr (kBias) Element<Dtype::kF32>::unpack(bias[four % kAhead], b);
-      if constexpr (!in_place<Slots, Tile>())
-        normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
+      normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
       apply(y, t, w, b, p.weight_offset, rounding);
       if (four + kAhead < kAll) load(four + kAhead);
 #pragma unroll
@@ -653,25 +667,31 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       store_statistics(p, out, row.mean, row.rstd);
   };
   if constexpr (!kStatisticsLast) put_statistics();
-  if constexpr (in_place<Slots, Tile>()) row.held.normalize(row.mean, row.rstd, rounding);
+  const auto finish = [&](const auto& how) {
+    if constexpr (Slots::kAffine == Affine::kF32) {
+      finish_by_fours<Slots, Tile>(p, row, out, place, reach, how);
+    } else if constexpr (Slots::kSink == Sink::kStatic) {
+      if (p.quant.code_type == CodeType::kE4M3) {
+        finish_vectors<Slots, Tile, CodeType::kE4M3>(p, row, out, place, reach, how);
+      } else {
+        finish_vectors<Slots, Tile, CodeType::kI8>(p, row, out, place, reach, how);
+      }
+    } else {
+      finish_vectors<Slots, Tile>(p, row, out, place, reach, how);
+    }
+  };
+  constexpr RoundedRow kRounded = rounded_row<Slots, Tile>();
   if constexpr (Slots::kAccess == Access::kAny) {
     finish_any<Slots, Tile>(p, row, out, place, reach);
-  } else if constexpr (Slots::kAffine == Affine::kF32) {
-    finish_by_fours<Slots, Tile>(p, row, out, place, reach);
-  } else if constexpr (Slots::kSink == Sink::kStatic) {
-    if (p.quant.code_type == CodeType::kE4M3) {
-      finish_vectors<Slots, Tile, CodeType::kE4M3>(p, row, out, place, reach, rounding);
-    } else {
-      finish_vectors<Slots, Tile, CodeType::kI8>(p, row, out, place, reach, rounding);
-    }
-  } else if constexpr (!in_place<Slots, Tile>()) {
-    if (rounding.round_normalized()) {
-      finish_vectors<Slots, Tile>(p, row, out, place, reach, KnownRounding<T, true>());
-    } else {
-      finish_vectors<Slots, Tile>(p, row, out, place, reach, KnownRounding<T, false>());
-    }
+  } else if constexpr (kRounded == RoundedRow::kByPredicate) {
+    finish(rounding);
+  } else if constexpr (kRounded == RoundedRow::kInPlace) {
+    row.held.normalize(row.mean, row.rstd, rounding);
+    finish(KnownRounding<T, false>());
+  } else if (T::kBytes == 2 && __builtin_expect(rounding.round_normalized(), 0)) {
+    finish(KnownRounding<T, true>());
   } else {
-    finish_vectors<Slots, Tile>(p, row, out, place, reach, rounding);
+    finish(KnownRounding<T, false>());
   }
   if constexpr (Slots::kSink == Sink::kQuant) {
     quantize_in_registers<Slots, Tile>(

@@ -41,7 +41,7 @@ __device__ __forceinline__ void round_to(float (&f)[kCount]) {
 template <class T, int kVectors>
 __device__ __forceinline__ void round_row(float (&row)[kVectors][T::kPerVector], bool wanted) {
   if constexpr (T::kBytes == 2) {
-    if (wanted) {
+    if (__builtin_expect(wanted, 0)) {
 #pragma unroll
       for (auto& vector : row) round_to<T>(vector);
     } else {
@@ -59,7 +59,7 @@ struct Rounding {
     return (bits & kRoundNormalized) != 0;
   }
   __device__ __forceinline__ float step(float f) const { return f; }
-  // Without branches: one for each few values would take more registers than there are.
+  // Without a branch.
   template <int kCount>
   __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
     if constexpr (T::kBytes == 2) {
