@@ -175,7 +175,7 @@ void sweep(std::span<Target> targets, const Options& options, SameBits* same_bit
   std::string names = first.name;
   for (const Target& target : targets.subspan(1)) names += ", " + target.name;
   const std::span<const NormEntry> table = first.devices[0]->norm_table();
-  int64_t wanted = 0, covered = 0, cases = 0;
+  int64_t wanted = 0, covered = 0, absent = 0, cases = 0;
   for (size_t i = 0; i < table.size(); ++i) {
     const NormEntry& entry = table[i];
     if (!options.wants(entry.name)) continue;
@@ -183,6 +183,10 @@ void sweep(std::span<Target> targets, const Options& options, SameBits* same_bit
       ++counts->skipped;
       std::printf("SKIP %s \"%s\": this device cannot schedule clusters of %d blocks\n",
                   names.c_str(), entry.name, entry.tile.blocks);
+      continue;
+    }
+    if (first.has_kernel != nullptr && !first.has_kernel(static_cast<int32_t>(i))) {
+      ++absent;
       continue;
     }
     ++wanted;
@@ -198,6 +202,12 @@ void sweep(std::span<Target> targets, const Options& options, SameBits* same_bit
   }
   std::printf("coverage: %lld of %lld entries on %s, %lld cases\n", static_cast<long long>(covered),
               static_cast<long long>(wanted), names.c_str(), static_cast<long long>(cases));
+  if (absent > 0) {
+    ++counts->skipped;
+    std::printf(
+        "SKIP %s: %lld kernels that were left out of the build, as others of their key are there\n",
+        names.c_str(), static_cast<long long>(absent));
+  }
   if (wanted == 0) {
     ++counts->failed;
     std::printf("FAIL %s: no kernel's name contains \"%s\"\n", names.c_str(),

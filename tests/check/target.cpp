@@ -88,6 +88,7 @@ Target make_simt_target([[maybe_unused]] std::string* why) {
   for (simt::Order order : {simt::Order::kForward, simt::Order::kBackward, simt::Order::kShuffled})
     target.devices.push_back(simt::make_device(order));
   target.memory = make_cpu_memory();
+  target.has_kernel = simt::has_kernel;
 #else
   *why = "not in this build (-Dsimt=true, no sanitizers: they do not follow fibers)";
 #endif

@@ -19,6 +19,7 @@ struct Target {
   // The same device under different conditions, one for each run: on CPUs alone, with threads, with the caller's loop.
   std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<Memory> memory;
+  bool (*has_kernel)(int32_t index) = nullptr;  // of the table; null: all are there
 };
 
 // The CPU with an instruction set; no devices and `why` where the machine lacks it.

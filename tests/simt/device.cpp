@@ -12,6 +12,11 @@ using namespace fastnorm;
 // The architecture number that kernels.cpp is compiled with: no GPU's.
 constexpr int kSimt = 0;
 
+const fastnorm::cuda::KernelParts& simt_kernels() {
+  static const fastnorm::cuda::KernelParts parts = fastnorm::cuda::kernel_parts<kSimt>();
+  return parts;
+}
+
 class SimtDevice final : public Device {
  public:
   SimtDevice(const DeviceFacts& facts, Order order) : Device(facts), order_(order) {}
@@ -38,7 +43,7 @@ class SimtDevice final : public Device {
  private:
   void run_together(std::span<const NormCall> calls) {
     using namespace fastnorm::cuda;
-    static const KernelParts parts = kernel_parts<kSimt>();
+    const KernelParts& parts = simt_kernels();
     const NormPlan& plan = *calls.front().plan;
     const auto start = [&](uint64_t blocks, auto kernel, const auto& params) {
       if (kernel == nullptr) fault("an entry without a kernel");
@@ -63,6 +68,10 @@ std::unique_ptr<Device> make_device(Order order) {
   const ArchSpec& arch = cuda::kSm90;
   return std::make_unique<SimtDevice>(cuda::make_facts(arch, 0, 132, arch.max_cluster_blocks),
                                       order);
+}
+
+bool has_kernel(int32_t index) {
+  return fastnorm::cuda::kernel_at(simt_kernels().kernels, index) != nullptr;
 }
 
 }  // namespace simt

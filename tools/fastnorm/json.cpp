@@ -8,15 +8,15 @@
 namespace fastnorm::tool {
 
 // A device's name is whatever its maker wrote: bytes that are not UTF-8 are replaced, not refused.
-static std::string text_of(const Json& document) {
+static std::string dumped(const Json& document) {
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-void print_json(const Json& document) { std::fputs(text_of(document).c_str(), stdout); }
+void print_json(const Json& document) { std::fputs(dumped(document).c_str(), stdout); }
 
 void write_json(const std::string& path, const Json& document) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text_of(document) << std::flush;
+  file << dumped(document) << std::flush;
   if (!file) throw CommandError(path + ": cannot be written");
 }
 

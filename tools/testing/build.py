@@ -37,8 +37,8 @@ class Build:
         if compiler:
             self.env["CC"], self.env["CXX"] = compiler
 
-    def make(self):
-        """Configures, anew where what is there cannot be reconfigured, and compiles everything."""
+    def make(self, *targets):
+        """Configures, anew where what is there cannot be reconfigured, and compiles these targets, or everything."""
         code, text = 1, ""
         if (self.folder / "build.ninja").exists():
             code, text = self._run("meson", "setup", "--reconfigure", self.folder, *self.options)
@@ -48,7 +48,7 @@ class Build:
         if code != 0:
             raise BuildFailed(f"meson setup {self.folder.name}\n{text[-4000:]}")
         self.configured = text
-        code, text = self._run("ninja", "-C", self.folder, "-j", JOBS)
+        code, text = self._run("ninja", "-C", self.folder, "-j", JOBS, *targets)
         if code != 0:
             raise BuildFailed(f"ninja -C {self.folder.name}\n{text[-8000:]}")
 
@@ -93,10 +93,10 @@ class Build:
         """Runs one test program outside Meson's list."""
         self._add_program(report, name, *self._timed(command, env, timeout))
 
-    def run_programs(self, report, programs, timeout=900):
+    def run_programs(self, report, programs, env=None, timeout=900):
         """Runs several, as many at a time as there are processors: {name: command}, reported in this order."""
         with ThreadPoolExecutor(JOBS) as pool:
-            running = {name: pool.submit(self._timed, command, None, timeout) for name, command in programs.items()}
+            running = {name: pool.submit(self._timed, command, env, timeout) for name, command in programs.items()}
             for name, result in running.items():
                 self._add_program(report, name, *result.result())
 

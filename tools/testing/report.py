@@ -1,5 +1,6 @@
 """Counting: every test of every kind ends up here, and the closing line is its sum."""
 
+import os
 import re
 import time
 
@@ -53,8 +54,8 @@ class Report:
 
     def print_summary(self, seconds):
         print("\n--- times")
-        for name, taken in self.times:
-            print(f"{taken:7.1f} s  {name}")
+        for name, taken, computed in self.times:
+            print(f"{taken:7.1f} s  {name}, {computed:.1f} s of processors")
         print(f"{seconds:7.1f} s  in all")
         _print_list("skipped", self.skips)
         _print_list("failed", self.failures)
@@ -70,7 +71,7 @@ class Stage:
     def __enter__(self):
         print(f"\n=== {self.name}", flush=True)
         self.report.stage_name = self.name
-        self.start = time.monotonic()
+        self.start, self.computed = time.monotonic(), _processor_seconds()
         self.counts = (self.report.passed, self.report.failed, self.report.skipped)
         return self
 
@@ -81,11 +82,17 @@ class Stage:
             first, _, rest = str(error).partition("\n")
             self.report.add_failed(f"{kind.__name__}: {first}", rest)
         taken = time.monotonic() - self.start
-        self.report.times.append((self.name, taken))
+        self.report.times.append((self.name, taken, _processor_seconds() - self.computed))
         now = (self.report.passed, self.report.failed, self.report.skipped)
         p, f, s = (b - a for a, b in zip(self.counts, now))
         print(f"{self.name}: {p} passed, {f} failed, {s} skipped, {taken:.1f} s", flush=True)
         return True
+
+
+def _processor_seconds():
+    """Of all programs that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _closing_line(output):

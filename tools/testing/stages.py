@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from build import BUILDS, CHECK, ROOT, VENV, Build, run
 
@@ -92,24 +93,18 @@ def consumers(report, _):
 
 
 def bindings(report, _):
-    """Go, Java and Rust against the build folder and in a bundle; what is generated is generated anew and compared."""
-    native = native_build()
-    swig = ROOT / "bindings" / "swig"
-    for name, command in (
-        ("generated files", [swig / "generate.py", "--check"]),
-        ("parse tree", [swig / "tree_test.py"]),
-    ):
-        native.run_program(report, name, [sys.executable, *command])
-    native.run_programs(report, {
+    """Go, Java and Rust against the build folder; what is generated is generated anew and compared."""
+    native, swig = native_build(), ROOT / "bindings" / "swig"
+    programs = {
         language: [sys.executable, ROOT / "bindings" / language / "test.py",
                    "--pkgconfig", native.folder / "meson-uninstalled",
                    "--library-dir", native.folder / "src",
                    "--work", ROOT / "build-test" / f"bindings-{language}"]
         for language in ("go", "java", "rust")
-    })
-    native.run_program(report, "bundle", [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
-                                          "--build", native.folder, "--work", ROOT / "build-test" / "bundle"],
-                       env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})
+    }
+    programs["generated files"] = [sys.executable, swig / "generate.py", "--check"]
+    programs["parse tree"] = [sys.executable, swig / "tree_test.py"]
+    native.run_programs(report, programs)
 
 
 def install_jax():
@@ -136,17 +131,22 @@ def torch_python():
 
 
 def integrations(report, _):
-    """The functions for JAX and the operators for PyTorch, on the CPU; JAX is installed for it, PyTorch is not."""
+    """JAX's functions and PyTorch's operators, on the CPU, and the bindings in a bundle; installs JAX, not PyTorch."""
     native, examples = native_build(), ROOT / "examples"
+    programs = {}
     library = ["--library", native.folder / "src" / "libfastnorm.so.0"]
     failure = install_jax()
     if failure:
         report.add_failed("examples/jax/requirements.txt could not be installed", failure)
     else:
         native.make()  # once more, with JAX's headers
-        native.run_program(report, "jax", [JAX_PYTHON, examples / "jax" / "test.py", *library,
-                                           "--plugin", native.folder / "examples" / "jax" / "libfastnorm_xla.so"])
-    native.run_program(report, "torch", [torch_python(), examples / "torch" / "test.py", *library])
+        programs["jax"] = [JAX_PYTHON, examples / "jax" / "test.py", *library,
+                           "--plugin", native.folder / "examples" / "jax" / "libfastnorm_xla.so"]
+    programs["bundle"] = [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
+                          "--build", native.folder, "--work", ROOT / "build-test" / "bundle"]
+    programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
+    native.run_programs(report, programs,
+                        env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})
 
 
 def isa_levels(report, _):
@@ -160,12 +160,6 @@ def isa_levels(report, _):
         native.run_tests(report, suite_is("api", "cli"), env={"FASTNORM_CPU_ISA": isa})
     native.run_check(report, "check on an emulated Haswell", "--isa", "avx2", "--filter", "plain rms",
                      env={"FASTNORM_EMULATED_AVX": "1"}, wrapper=["qemu-x86_64", "-cpu", "Haswell"])
-
-
-def sanitized(report, build_folder, env, wrapper=()):
-    """All tests of a sanitizer's build; the check program on its reduced sweep."""
-    build_folder.run_tests(report, not_once, env=env, wrapper=list(wrapper), slower=15)
-    build_folder.run_check(report, "check, reduced", env=env, wrapper=wrapper)
 
 
 def asan_build():
@@ -183,33 +177,39 @@ ASAN_ENV = {
 
 
 def asan(report, _):
-    """Address and undefined-behaviour sanitizers, host code, on the CPU."""
+    """Address and undefined-behaviour sanitizers, host code, on the CPU: all tests but the check program."""
     folder = asan_build()
     folder.make()
-    sanitized(report, folder, ASAN_ENV)
+    folder.run_tests(report, not_once, env=ASAN_ENV, slower=15)
 
 
 def tsan(report, _):
-    """Thread sanitizer, host code, on the CPU."""
+    """Thread sanitizer, host code, on the CPU: what has threads."""
     folder = Build("tsan", "-Dcuda=disabled", "-Db_sanitize=thread", "-Db_lundef=false", *LEAN,
                    compiler=("clang", "clang++"))
-    folder.make()
+    folder.make("tests/unit/cpu/unit_cpu", "tests/api/api_test", CHECK)
     # TSan wants its own address layout; older runtimes stop where the kernel randomises more than they know.
     setarch = ["setarch", platform.machine(), "-R"]
     wrapper = setarch if run([*setarch, "true"])[0] == 0 else []
-    sanitized(report, folder, {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99"}, wrapper)
+    env = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99"}
+    folder.run_tests(report, lambda test: test["name"] in ("unit_cpu", "api"), env=env, wrapper=wrapper, slower=15)
+    folder.run_check(report, "check, reduced", env=env, wrapper=wrapper)
 
 
 def fuzz(report, options):
-    """libFuzzer over check and plan: the corpus, then new inputs for a minute."""
+    """libFuzzer over check and plan: the corpus, then a minute of new inputs; beside it the check program with ASan."""
     folder = asan_build()
     folder.make()
     found = folder.folder / "fuzz-found"
     shutil.rmtree(found, ignore_errors=True)
     found.mkdir()
-    code, text = run([folder.folder / "tests" / "fuzz" / "norm_fuzz", found, ROOT / "tests" / "fuzz" / "corpus",
-                      f"-max_total_time={options.fuzz_seconds}", "-max_len=768", "-timeout=10",
-                      f"-artifact_prefix={found}/", "-print_final_stats=1"], env={**os.environ, **ASAN_ENV})
+    command = [folder.folder / "tests" / "fuzz" / "norm_fuzz", found, ROOT / "tests" / "fuzz" / "corpus",
+               f"-max_total_time={options.fuzz_seconds}", "-max_len=768", "-timeout=10",
+               f"-artifact_prefix={found}/", "-print_final_stats=1"]
+    with ThreadPoolExecutor(1) as pool:
+        fuzzing = pool.submit(run, command, env={**os.environ, **ASAN_ENV})
+        folder.run_check(report, "check, reduced", env=ASAN_ENV)
+        code, text = fuzzing.result()
     executed = [line for line in text.splitlines() if "number_of_executed_units" in line]
     print("\n".join(executed))
     if code == 0 and executed:
@@ -219,15 +219,12 @@ def fuzz(report, options):
 
 
 def cpu_only(report, _):
-    """Builds without CUDA: gcc as a release with a static C++ runtime, and clang."""
-    for name, options, compiler in (
-        ("cpu-gcc", ["--buildtype=release", "-Dstatic_cpp_runtime=true"], ("gcc", "g++")),
-        ("cpu-clang", [], ("clang", "clang++")),
-    ):
-        folder = Build(name, "-Dcuda=disabled", *LEAN, *options, compiler=compiler)
-        folder.make()
-        folder.run_tests(report, not_once)
-        folder.run_check(report, f"check, reduced, {name}")
+    """A release without CUDA, with a static C++ runtime; clang's builds are those of the sanitizers."""
+    folder = Build("cpu-gcc", "-Dcuda=disabled", "--buildtype=release", "-Dstatic_cpp_runtime=true", *LEAN,
+                   compiler=("gcc", "g++"))
+    folder.make()
+    folder.run_tests(report, not_once)
+    folder.run_check(report, "check, reduced")
 
 
 def neon(report, _):
@@ -238,7 +235,7 @@ def neon(report, _):
     folder = Build("neon", "-Dcuda=disabled", *LEAN, cross_file=ROOT / "tools" / "testing" / "aarch64.ini")
     folder.make()
     folder.run_tests(report, not_once, slower=20)
-    folder.run_check(report, "check, reduced", wrapper=QEMU_AARCH64)
+    folder.run_check(report, "check, reduced", "--every", "3", wrapper=QEMU_AARCH64)
 
 
 # (function, stages it builds on)
