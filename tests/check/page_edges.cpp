@@ -160,7 +160,7 @@ class EdgeCheck {
     const FaultMessage faults;
     const std::span<const NormEntry> table = target_.devices[0]->norm_table();
     for (size_t i = 0; i < table.size(); ++i) {
-      if (!options.wants(table[i].name)) continue;
+      if (!options.wants(table[i].name) || !target_.has(i)) continue;
       entry_ = static_cast<int32_t>(i);
       int ran = 0;
       for (const int64_t n : lengths(table[i], target_.cuda)) {

@@ -20,6 +20,15 @@ struct Target {
   std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<Memory> memory;
   bool (*has_kernel)(int32_t index) = nullptr;  // of the table; null: all are there
+
+  bool has(size_t index) const {
+    return has_kernel == nullptr || has_kernel(static_cast<int32_t>(index));
+  }
+  bool has_all() const {
+    bool all = true;
+    for (size_t i = 0; i < devices[0]->norm_table().size(); ++i) all = all && has(i);
+    return all;
+  }
 };
 
 // The CPU with an instruction set; no devices and `why` where the machine lacks it.

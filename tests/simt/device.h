@@ -10,7 +10,7 @@ namespace simt {
 
 std::unique_ptr<fastnorm::Device> make_device(Order order);
 
-// Whether kernel `index` of the table was compiled: of f16 a sample, see meson.build.
+// Whether kernel `index` of the table was compiled: see -Dsimt_sample.
 bool has_kernel(int32_t index);
 
 }  // namespace simt
