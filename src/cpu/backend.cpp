@@ -47,10 +47,10 @@ void run_counted_range(void* task, int64_t begin, int64_t end) {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const IsaKernels& isa, const NormKernels& norm, const fastnorm_context_options& options)
+  CpuDevice(const IsaKernels& isa, bool avx512_bf16, const fastnorm_context_options& options)
       : Device(facts_of(isa, options)),
         isa_(isa),
-        norm_(norm),
+        avx512_bf16_(avx512_bf16),
         parallel_for_(options.parallel_for),
         parallel_user_(options.parallel_user),
         dry_run_((options.flags & FASTNORM_CONTEXT_DRY_RUN) != 0) {
@@ -85,8 +85,8 @@ class CpuDevice final : public Device {
 
   NormTask make_task(const NormCall& call) const {
     const FpMode mode;
-    return {norm_.at[call.plan->index], make_params(*call.desc, *call.plan, isa_, facts.l2_bytes),
-            call.desc->rows};
+    return {isa_.norm_kernel(call.plan->index, avx512_bf16_),
+            make_params(*call.desc, *call.plan, isa_, facts.l2_bytes), call.desc->rows};
   }
 
   fastnorm_status run_on_callers_loop(const NormTask& norm, int64_t grain, Error& error) const {
@@ -101,7 +101,7 @@ class CpuDevice final : public Device {
   }
 
   const IsaKernels& isa_;
-  const NormKernels& norm_;
+  const bool avx512_bf16_;
   const fastnorm_parallel_for_fn parallel_for_;
   void* const parallel_user_;
   const bool dry_run_;
@@ -145,7 +145,7 @@ fastnorm_status create(int32_t device_id, const fastnorm_context_options& option
   const IsaKernels* isa = nullptr;
   FASTNORM_TRY(choose_isa(features, &isa, error));
   const bool bf16 = features.avx512_bf16 && isa->norm_bf16 != nullptr;
-  *device = std::make_unique<CpuDevice>(*isa, bf16 ? *isa->norm_bf16 : *isa->norm, options);
+  *device = std::make_unique<CpuDevice>(*isa, bf16, options);
   log_choice(options, *isa, bf16, (*device)->facts);
   return FASTNORM_OK;
 }

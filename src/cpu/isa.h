@@ -36,8 +36,16 @@ struct IsaKernels {
   const char* name;
   int32_t vector_bytes;
   const NormKernels* norm;
-  const NormKernels* norm_bf16;  // to be taken where there is AVX512_BF16; nullptr = norm
+  const NormKernels* norm_bf16;  // of bf16 alone, where there is AVX512_BF16; nullptr = norm
   bool prefetch_in_cache;        // prefetching the next row pays in the cache, too
+
+  // The address of a table entry's kernel, on a machine with or without AVX512_BF16.
+  NormKernel norm_kernel(int32_t index, bool avx512_bf16) const {
+    if (avx512_bf16 && norm_bf16 != nullptr && norm_bf16->at[index] != nullptr) {
+      return norm_bf16->at[index];
+    }
+    return norm->at[index];
+  }
 };
 
 // Those of this build, in increasing order of preference.

@@ -50,6 +50,7 @@ FASTNORM_INLINE void apply_pairs(const NormParams& p, const Row& row, int64_t i,
   }
 }
 
+// The elements [begin, end).
 template <class Slots, class Affine, class Stores>
 FASTNORM_INLINE void apply_row(const NormParams& p, const Row& row, int64_t begin, int64_t end,
                                const RowSource<Slots>& source, const Affine& affine,
@@ -67,8 +68,8 @@ FASTNORM_INLINE void apply_row(const NormParams& p, const Row& row, int64_t begi
 // Elements before the first aligned vector of y.
 template <class T>
 FASTNORM_INLINE int64_t unaligned_head(const Row& row) {
-  const auto misaligned = reinterpret_cast<uintptr_t>(row.y) % kVectorBytes;
-  return static_cast<int64_t>((kVectorBytes - misaligned) % kVectorBytes / T::kBytes);
+  const auto misaligned = reinterpret_cast<uintptr_t>(row.y) % kStreamBytes;
+  return static_cast<int64_t>((kStreamBytes - misaligned) % kStreamBytes / T::kBytes);
 }
 
 // Whether residual_out is aligned where y is.
@@ -77,7 +78,7 @@ FASTNORM_INLINE bool aligned_at(const NormParams& p, const Row& row, int64_t i) 
   const int64_t bytes =
       Slots::kAffine == Affine::kAny && p.residual_out_f32 ? F32::kBytes : Slots::T::kBytes;
   const auto address = reinterpret_cast<uintptr_t>(row.residual_out);  // 0 where there is none
-  return (address + static_cast<uintptr_t>(i * bytes)) % kVectorBytes == 0;
+  return (address + static_cast<uintptr_t>(i * bytes)) % kStreamBytes == 0;
 }
 
 template <class Slots, class Columns>
@@ -85,10 +86,14 @@ FASTNORM_INLINE void apply_row(const NormParams& p, const Row& row, const RowSou
                                Statistics statistics,
                                const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
   const RowAffine<Slots, Columns> affine(p, row, statistics, rounding);
+  // In the caches a branch at each store shows: RMS 1 x 4096 bf16 0.81 us for 0.76 (Sapphire Rapids).
+  if (Columns::kFixed && kStreamBytes > 1 && !p.stream)
+    return apply_row(p, row, 0, p.n, source, affine, Cached{});
   const int64_t head = p.stream ? smaller(unaligned_head<typename Slots::T>(row), p.n) : p.n;
-  if (head > 0) apply_row(p, row, 0, head, source, affine, Cached{});
-  if (head < p.n) {
-    apply_row(p, row, head, p.n, source, affine, Streamed{aligned_at<Slots>(p, row, head)});
+  for (int64_t begin = 0, end = head; begin < p.n; begin = end, end = p.n) {
+    const bool streamed = begin == head;
+    apply_row(p, row, begin, end, source, affine,
+              Streamed{streamed, streamed && aligned_at<Slots>(p, row, begin)});
   }
 }
 
@@ -192,12 +197,12 @@ FASTNORM_INLINE void normalise_rows(const NormParams& p, int64_t begin, int64_t 
 
 // ---- Sink::kQuant: the row in chunks of f32 values, which then become codes.
 
-// Applies to the elements [i, i + count), which kStore also stores; what is to be quantised of them, in order, zero behind them.
+// Applies to the elements [i, i + count), which kStore also stores; what is to be quantised of them, in order, and zeros behind them. How
+// many both are.
 template <bool kStore, class Slots, class Sink>
-FASTNORM_INLINE void take_values(const NormParams& p, const Row& row,
-                                 const RowSource<Slots>& source,
-                                 const RowAffine<Slots, AnyColumns>& affine, const Sink& sink,
-                                 int64_t i, int count, float (&values)[kQuantChunk]) {
+FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSource<Slots>& source,
+                                const RowAffine<Slots, AnyColumns>& affine, const Sink& sink,
+                                int64_t i, int count, float (&values)[kQuantChunk]) {
   using T = typename Slots::T;
   int j = 0;
   for (; j < count; j += kPairElements) {
@@ -211,8 +216,10 @@ FASTNORM_INLINE void take_values(const NormParams& p, const Row& row,
     if (p.quant.from_rounded) z = round_pair(T{}, z);
     store(F32{}, reinterpret_cast<char*>(values + j), from_layout(T{}, some.first(T{}, z)));
   }
-  for (; j < kQuantChunk; ++j) values[j] = 0.0f;
-  clamp_values(values, p.quant.clamp);
+  const int padded = (count + kPadded - 1) / kPadded * kPadded;
+  for (; j < padded; ++j) values[j] = 0.0f;
+  clamp_values(values, padded, p.quant.clamp);
+  return padded;
 }
 
 template <class Slots>
@@ -234,18 +241,18 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
     uint32_t most = 0;
     for (int64_t i = 0; i < p.n; i += kQuantChunk) {
       const int count = static_cast<int>(smaller(p.n - i, kQuantChunk));
-      take_values<false>(p, row, source, affine, sink, i, count, values);
-      most = greater(most, magnitude_bits(values, kQuantChunk));
+      const int padded = take_values<false>(p, row, source, affine, sink, i, count, values);
+      most = greater(most, magnitude_bits(values, padded));
     }
     inverse = out.put_scale(q, 0, most);
   }
   for (int64_t i = 0; i < p.n; i += kQuantChunk) {
     const int count = static_cast<int>(smaller(p.n - i, kQuantChunk));
-    take_values<true>(p, row, source, affine, sink, i, count, values);
-    if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, kQuantChunk));
+    const int padded = take_values<true>(p, row, source, affine, sink, i, count, values);
+    if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
     if (!q.codes_wanted) continue;
     if (q.block == 0) {
-      scale_values(values, kQuantChunk, inverse);
+      scale_values(values, padded, inverse);
     } else {
       for (int b = 0; b < count; b += q.block) {
         const uint32_t most = magnitude_bits(values + b, q.block);
@@ -285,13 +292,22 @@ void kernel(const NormParams& p, int64_t begin, int64_t end) {
   normalise_rows<Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kOnce>>(p, begin, end);
 }
 
-template <size_t... kIndex>
-constexpr NormKernels all_kernels(std::index_sequence<kIndex...>) {
-  return {{kernel<kIndex>...}};
+template <size_t kIndex, Dtype... kDtypes>
+constexpr NormKernel kernel_of_dtypes() {
+  if constexpr (((kNormTable[kIndex].key.dtype == kDtypes) || ...)) return kernel<kIndex>;
+  return nullptr;
 }
-constexpr NormKernels all_kernels() {
-  return all_kernels(std::make_index_sequence<kNormKernels>{});
+template <Dtype... kDtypes, size_t... kIndex>
+constexpr NormKernels kernels_of_dtypes(std::index_sequence<kIndex...>) {
+  return {{kernel_of_dtypes<kIndex, kDtypes...>()...}};
 }
+
+// The kernels of these dtypes, nullptr in the place of the others.
+template <Dtype... kDtypes>
+constexpr NormKernels kernels_of() {
+  return kernels_of_dtypes<kDtypes...>(std::make_index_sequence<kNormKernels>{});
+}
+constexpr NormKernels all_kernels() { return kernels_of<Dtype::kF32, Dtype::kF16, Dtype::kBF16>(); }
 
 }  // namespace
 }  // namespace fastnorm::cpu

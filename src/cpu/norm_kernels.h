@@ -14,7 +14,7 @@ struct NormKernels {
 extern const NormKernels kNormScalar;
 extern const NormKernels kNormAvx2;
 extern const NormKernels kNormAvx512;
-extern const NormKernels kNormAvx512Bf16;  // the same level where AVX512_BF16 is there too
+extern const NormKernels kNormAvx512Bf16;  // those of bf16, where AVX512_BF16 is there too
 extern const NormKernels kNormNeon;
 
 }  // namespace fastnorm::cpu

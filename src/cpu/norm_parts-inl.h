@@ -55,7 +55,7 @@ struct Whole {
   }
   template <class T>
   FASTNORM_INLINE void store(T type, char* p, Pair v, bool streamed) const {
-    if (streamed) {
+    if (kStreamBytes > 1 && streamed) {
       cpu::stream(type, p, v);
     } else {
       cpu::store(type, p, v);
@@ -284,9 +284,11 @@ FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots
 template <ColumnType kWeight, ColumnType kBias>
 struct FixedColumns {
   FASTNORM_INLINE explicit FixedColumns(const NormParams&) {}
+  static constexpr bool kFixed = true;
   static constexpr ColumnType weight = kWeight, bias = kBias;
 };
 struct AnyColumns {
+  static constexpr bool kFixed = false;
   FASTNORM_INLINE explicit AnyColumns(const NormParams& p)
       : weight(p.weight_type), bias(p.bias_type) {}
   const ColumnType weight, bias;
@@ -345,21 +347,20 @@ struct RowAffine {
 
 // ---- Sink: what leaves. Everything is stored in the last pass, after the last look at x and residual, which it may overwrite.
 
-// Whether stores go past the caches.
+// Which stores go past the caches: none, or those to what is aligned there.
 struct Cached {
   static constexpr bool y = false, residual_out = false;
 };
-struct Streamed {  // y from an aligned address on
-  static constexpr bool y = true;
-  const bool residual_out;
+struct Streamed {
+  bool y, residual_out;
 };
 
 template <class Slots, class Stores>
 struct RowSink {
   using T = typename Slots::T;
 
-  FASTNORM_INLINE RowSink(const NormParams& p, const Row& r, Stores row_stores)
-      : stores(row_stores),
+  FASTNORM_INLINE RowSink(const NormParams& p, const Row& r, Stores stores)
+      : streamed(stores),
         y(r.y),
         residual_out(r.residual_out),
         residual_out_f32(p.residual_out_f32) {}
@@ -371,20 +372,20 @@ struct RowSink {
       if constexpr (Slots::kAffine == Affine::kAny) {
         if (residual_out_f32) {
           extent.store(F32{}, residual_out + i * F32::kBytes, from_layout(T{}, s),
-                       stores.residual_out);
+                       streamed.residual_out);
           return;
         }
       }
-      extent.store(T{}, residual_out + i * T::kBytes, s, stores.residual_out);
+      extent.store(T{}, residual_out + i * T::kBytes, s, streamed.residual_out);
     }
   }
 
   template <class Extent>
   FASTNORM_INLINE void store(Pair z, int64_t i, Extent extent) const {
-    extent.store(T{}, y + i * T::kBytes, z, stores.y);
+    extent.store(T{}, y + i * T::kBytes, z, streamed.y);
   }
 
-  const Stores stores;
+  const Stores streamed;
   char* const y;
   char* const residual_out;
   const bool residual_out_f32;

@@ -8,7 +8,11 @@
 namespace fastnorm::cpu {
 namespace {
 
-inline constexpr int kQuantChunk = 128;  // a multiple of every block
+// Values are worked on so many at a time, in loops of fixed lengths within; behind the last value there are zeros up to a multiple of
+// kPadded, which all of them divide, blocks too.
+inline constexpr int kQuantChunk = 256, kPadded = 128, kCodeStep = 64, kValueStep = 16;
+static_assert(kQuantChunk % kPadded == 0 && kPadded % kCodeStep == 0 &&
+              kCodeStep % kValueStep == 0);
 inline constexpr uint32_t kInfBits = 0x7f800000, kMagnitude = 0x7fffffff;
 
 FASTNORM_INLINE uint32_t greater(uint32_t a, uint32_t b) { return a > b ? a : b; }
@@ -20,10 +24,12 @@ FASTNORM_INLINE float load_f32(const char* p) {
 }
 
 // The greatest magnitude, as bits: they are in the order of the magnitudes, and NaN is above all.
-FASTNORM_INLINE uint32_t magnitude_bits(const float* values, int count) {
-  uint32_t most[8] = {};
-  for (int i = 0; i < count; i += 8) {
-    for (int j = 0; j < 8; ++j) most[j] = greater(most[j], bits_of(values[i + j]) & kMagnitude);
+inline uint32_t magnitude_bits(const float* values, int count) {
+  uint32_t most[kValueStep] = {};
+  for (int i = 0; i < count; i += kValueStep) {
+    for (int j = 0; j < kValueStep; ++j) {
+      most[j] = greater(most[j], bits_of(values[i + j]) & kMagnitude);
+    }
   }
   uint32_t result = 0;
   for (const uint32_t m : most) result = greater(result, m);
@@ -31,16 +37,20 @@ FASTNORM_INLINE uint32_t magnitude_bits(const float* values, int count) {
 }
 
 // NaN stays, as the comparisons are false for it.
-FASTNORM_INLINE void clamp_values(float (&values)[kQuantChunk], float clamp) {
+inline void clamp_values(float* values, int count, float clamp) {
   if (clamp == 0.0f) return;
-  for (float& v : values) {
-    v = v < -clamp ? -clamp : v;
-    v = v > clamp ? clamp : v;
+  for (int i = 0; i < count; i += kValueStep) {
+    for (int j = 0; j < kValueStep; ++j) {
+      const float v = values[i + j], low = v < -clamp ? -clamp : v;
+      values[i + j] = low > clamp ? clamp : low;
+    }
   }
 }
 
-FASTNORM_INLINE void scale_values(float* values, int count, float inverse) {
-  for (int i = 0; i < count; ++i) values[i] = values[i] * inverse;
+inline void scale_values(float* values, int count, float inverse) {
+  for (int i = 0; i < count; i += kValueStep) {
+    for (int j = 0; j < kValueStep; ++j) values[i + j] = values[i + j] * inverse;
+  }
 }
 
 // To a float format of at most 8 bits: bits of its fraction, bias of its exponent, f32 bits of its greatest value, code of NaN, place of
@@ -94,7 +104,7 @@ FASTNORM_INLINE float power_of_two(int e) {
 }
 
 // Raises an f32 in memory to a magnitude; in any order of calls the greatest bits win, and what has its sign set is below all.
-FASTNORM_INLINE void raise_amax(char* address, uint32_t bits) {
+inline void raise_amax(char* address, uint32_t bits) {
   auto* const word = reinterpret_cast<int32_t*>(address);
   const auto ours = static_cast<int32_t>(bits);
   int32_t there = __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -110,7 +120,7 @@ struct QuantRow {
   char* scale;
 
   // Makes and stores a scale from the greatest magnitude of what it scales; the factor that codes are made with.
-  FASTNORM_INLINE float put_scale(const QuantParams& q, int64_t index, uint32_t magnitude) const {
+  float put_scale(const QuantParams& q, int64_t index, uint32_t magnitude) const {
     if (q.nvfp4) return put_nvfp4_scale(q, index, magnitude);
     const uint32_t amax = greater(magnitude, bits_of(q.amax_floor));
     if (!q.pow2) {
@@ -133,8 +143,7 @@ struct QuantRow {
     return nan ? from_bits(amax) : power_of_two(-e);
   }
 
-  FASTNORM_INLINE float put_nvfp4_scale(const QuantParams& q, int64_t index,
-                                        uint32_t magnitude) const {
+  float put_nvfp4_scale(const QuantParams& q, int64_t index, uint32_t magnitude) const {
     const float global = q.global_scale != nullptr ? load_f32(q.global_scale) : 1.0f;
     const float factor = (1.0f / global) * (1.0f / 6.0f);
     const uint8_t code = to_e4m3(from_bits(magnitude) * factor);
@@ -145,37 +154,43 @@ struct QuantRow {
     return inverse > 0x1.fffffep127f ? 0x1.fffffep127f : inverse;
   }
 
-  FASTNORM_INLINE void put(const QuantParams& q, int64_t index, const void* value,
-                           size_t bytes) const {
+  void put(const QuantParams& q, int64_t index, const void* value, size_t bytes) const {
     char* const at =
         q.swizzled ? q.scale.data + swizzled(q, number, index) : scale + index * q.scale_step_bytes;
     __builtin_memcpy(at, value, bytes);
   }
 
   // Tiles of 128 rows x 4 scales: 32 lines of 16 bytes, each with 4 rows that are 32 apart.
-  static FASTNORM_INLINE int64_t swizzled(const QuantParams& q, int64_t row, int64_t index) {
+  static int64_t swizzled(const QuantParams& q, int64_t row, int64_t index) {
     const int64_t tile = row / 128 * q.scale_step_bytes + index / 4;
     return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + index % 4;
   }
 
   // `count` values, already scaled, of the elements from i on.
-  FASTNORM_INLINE void put_codes(const QuantParams& q, int64_t i, int count,
-                                 const float (&values)[kQuantChunk]) const {
+  void put_codes(const QuantParams& q, int64_t i, int count,
+                 const float (&values)[kQuantChunk]) const {
     uint8_t code[kQuantChunk];
+    const auto make = [&](auto to_code) __attribute__((always_inline)) {
+      for (int k = 0; k < count; k += kCodeStep) {
+        for (int j = 0; j < kCodeStep; ++j) code[k + j] = to_code(values[k + j]);
+      }
+    };
     switch (q.code_type) {
       case CodeType::kE4M3:
-        for (int k = 0; k < kQuantChunk; ++k) code[k] = to_e4m3(values[k]);
+        make([](float v) { return to_e4m3(v); });
         break;
       case CodeType::kE5M2:
-        for (int k = 0; k < kQuantChunk; ++k) code[k] = to_e5m2(values[k]);
+        make([](float v) { return to_e5m2(v); });
         break;
       case CodeType::kI8:
-        for (int k = 0; k < kQuantChunk; ++k) code[k] = to_i8(values[k]);
+        make([](float v) { return to_i8(v); });
         break;
       case CodeType::kE2M1:
-        for (int k = 0; k < kQuantChunk; ++k) code[k] = to_e2m1(values[k]);
-        for (int k = 0; k < kQuantChunk / 2; ++k)
-          code[k] = static_cast<uint8_t>(code[2 * k] | code[2 * k + 1] << 4);
+        make([](float v) { return to_e2m1(v); });
+        for (int k = 0; k < count; k += kCodeStep) {
+          for (int j = 0; j < kCodeStep / 2; ++j)
+            code[k / 2 + j] = static_cast<uint8_t>(code[k + 2 * j] | code[k + 2 * j + 1] << 4);
+        }
         __builtin_memcpy(codes + i / 2, code, static_cast<size_t>(count / 2));
         return;
     }
@@ -183,7 +198,7 @@ struct QuantRow {
   }
 
   // Zeroes the padding of swizzled scales: behind the row's own, and after the last row.
-  FASTNORM_INLINE void end(const QuantParams& q, int64_t n) const {
+  void end(const QuantParams& q, int64_t n) const {
     if (!q.swizzled) return;
     const int64_t scales = (n + q.block - 1) / q.block, padded = q.scale_step_bytes * 4;
     for (int64_t k = scales; k < padded; ++k) q.scale.data[swizzled(q, number, k)] = 0;

@@ -8,7 +8,7 @@ namespace {
 
 using Vec = __m256;
 inline constexpr int kLanes = 8;
-inline constexpr int kVectorBytes = 32;
+inline constexpr int kStreamBytes = 32;
 inline constexpr int kUnroll = 16;
 inline constexpr int kApplyPairs = 2;
 inline constexpr bool kPrefetchInCache = false;

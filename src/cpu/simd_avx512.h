@@ -8,7 +8,7 @@ namespace {
 
 using Vec = __m512;
 inline constexpr int kLanes = 16;
-inline constexpr int kVectorBytes = 64;
+inline constexpr int kStreamBytes = 64;
 inline constexpr int kUnroll = 16;
 inline constexpr int kApplyPairs = 2;
 inline constexpr bool kPrefetchInCache = true;

@@ -8,7 +8,7 @@ namespace {
 
 using Vec = float32x4_t;
 inline constexpr int kLanes = 4;
-inline constexpr int kVectorBytes = 1;  // no streaming stores, so no alignment to reach
+inline constexpr int kStreamBytes = 1;  // no streaming stores
 inline constexpr int kUnroll = 16;
 inline constexpr int kApplyPairs = 4;
 inline constexpr bool kPrefetchInCache = false;

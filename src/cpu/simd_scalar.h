@@ -6,7 +6,7 @@ namespace {
 
 using Vec = float;
 inline constexpr int kLanes = 1;
-inline constexpr int kVectorBytes = 1;  // no streaming stores, so no alignment to reach
+inline constexpr int kStreamBytes = 1;  // no streaming stores
 inline constexpr int kUnroll = 1;
 inline constexpr int kApplyPairs = 1;
 inline constexpr bool kPrefetchInCache = false;
@@ -27,7 +27,7 @@ FASTNORM_INLINE float square_root(float f) { return __builtin_sqrtf(f); }
 
 FASTNORM_INLINE float decode(F32, uint32_t u) { return from_bits(u); }
 FASTNORM_INLINE float decode(BF16, uint32_t u) { return from_bits(u << 16); }
-FASTNORM_INLINE float decode(F16, uint32_t u) {
+__attribute__((noinline)) inline float decode(F16, uint32_t u) {
   const uint32_t sign = (u & 0x8000) << 16, magnitude = u & 0x7fff;
   if (magnitude >= 0x7c00) {  // Inf, NaN: the latter quiet
     const uint32_t quiet = magnitude > 0x7c00 ? 0x400000 : 0;
@@ -43,7 +43,7 @@ FASTNORM_INLINE uint32_t encode(BF16, float f) {
   if ((u & 0x7fffffff) > 0x7f800000) return u >> 16 | 0x40;  // NaN stays NaN
   return (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
-FASTNORM_INLINE uint32_t encode(F16, float f) {
+__attribute__((noinline)) inline uint32_t encode(F16, float f) {
   const uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7e00;
   if (magnitude >= 0x47800000) return sign | 0x7c00;  // 65536 and more

@@ -47,8 +47,8 @@ void add_row(const Level& level, Dtype dtype, void* x, Dtype residual_dtype, voi
   NormPlan plan;
   plan.index = general_add_kernel(dtype);
   ASSERT_GE(plan.index, 0);
-  cpu::NormTask task{level.norm->at[plan.index], cpu::make_params(desc, plan, *level.isa, 1 << 20),
-                     1};
+  cpu::NormTask task{level.isa->norm_kernel(plan.index, level.avx512_bf16),
+                     cpu::make_params(desc, plan, *level.isa, 1 << 20), 1};
   cpu::run_norm_range(&task, 0, 1);
 }
 
