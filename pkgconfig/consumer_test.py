@@ -55,15 +55,15 @@ def check_libs(cases, consumer):
     cases.equal("Cflags", others, [])
 
 
-def check_installed(cases, prefix):
-    """What is installed: the headers that are public, the library's three names, the program, fastnorm.pc."""
+def check_installed(cases, prefix, also):
+    """What is installed: the headers that are public, the library's three names and what is built with it, the program, fastnorm.pc."""
     headers = {p.name for p in (prefix / "include" / "fastnorm").iterdir()}
     cases.equal("installed headers", sorted(headers), sorted(HEADERS))
     library = prefix / "lib"
     names = sorted(p.name for p in library.iterdir() if p.name.startswith("lib"))
     version = subprocess.run(["pkg-config", "--modversion", "fastnorm"], capture_output=True, text=True,
                              env={**os.environ, "PKG_CONFIG_LIBDIR": str(library / "pkgconfig")}).stdout.strip()
-    cases.equal("installed library", names, ["libfastnorm.so", "libfastnorm.so.0", f"libfastnorm.so.{version}"])
+    cases.equal("installed library", names, sorted(["libfastnorm.so", "libfastnorm.so.0", f"libfastnorm.so.{version}", *also]))
     program = prefix / "bin" / "fastnorm"
     result = subprocess.run([program, "--version"], capture_output=True, text=True,
                             env={**os.environ, "LD_LIBRARY_PATH": str(library)})
@@ -89,13 +89,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument("--prefix", type=Path, help="installation to look at")
+    parser.add_argument("--also", nargs="*", default=[], metavar="NAME", help="libraries that are installed beside it")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     options = parser.parse_args()
     cases = Cases()
     consumer = Consumer(cases, options.pkgconfig, options.work)
     check_libs(cases, consumer)
     if options.prefix:
-        check_installed(cases, options.prefix)
+        check_installed(cases, options.prefix, options.also)
     source = ROOT / "pkgconfig" / "consumer"
     consumer.build_and_run("consumer_c", source.with_suffix(".c"), ["cc", "-std=c99", "-pedantic-errors"])
     for standard in ("11", "14", "17", "20"):

@@ -1,8 +1,12 @@
 """Runs the stages and prints the sum. Called by tools/test, which sets the machine up before."""
 
 import argparse
+import subprocess
 import sys
+import tempfile
 import time
+from contextlib import contextmanager
+from pathlib import Path
 
 from report import Report
 from stages import STAGES
@@ -14,6 +18,7 @@ def parse_arguments():
     parser.add_argument("--stage", nargs="+", choices=STAGES, default=list(STAGES), metavar="NAME",
                         help="run these stages, and those they need")
     parser.add_argument("--fuzz-seconds", type=int, default=60, help="time for new fuzz inputs (default 60)")
+    parser.add_argument("--counts", type=Path, help=argparse.SUPPRESS)  # of the stages beside: where they go
     return parser.parse_args()
 
 
@@ -24,14 +29,30 @@ def selected(names):
     return [name for name in STAGES if name in wanted]
 
 
-def main():
-    options = parse_arguments()
-    if options.list:
-        for name, (function, _) in STAGES.items():
-            print(f"{name:10} {(function.__doc__ or '').splitlines()[0] if function.__doc__ else ''}")
-        return 0
-    report, start, broken = Report(), time.monotonic(), set()
-    for name in selected(options.stage):
+@contextmanager
+def beside(names, options, report):
+    """These stages in a process of their own while the caller runs others: what a single test of one leaves idle, the
+    others use. What it printed comes when both have ended."""
+    if not names:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        counts, log = Path(folder) / "counts.json", Path(folder) / "log"
+        command = [sys.executable, Path(__file__).parent, "--fuzz-seconds", options.fuzz_seconds, "--counts", counts, "--stage", *names]
+        with open(log, "w") as out:
+            process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT)
+        try:
+            yield
+            process.wait()
+        finally:
+            process.kill()
+        print(log.read_text(errors="replace"), end="", flush=True)
+        report.stage_name = names[0]
+        report.add_counts(counts, process.returncode)
+
+
+def run_stages(names, options, report, broken):
+    for name in names:
         function, needs = STAGES[name]
         with report.stage(name):
             missing = [n for n in needs if n in broken]
@@ -43,7 +64,27 @@ def main():
             function(report, options)
             if report.failed == before or name != "build":
                 broken.discard(name)
-    report.print_summary(time.monotonic() - start)
+
+
+def main():
+    options = parse_arguments()
+    if options.list:
+        for name, (function, _) in STAGES.items():
+            print(f"{name:10} {(function.__doc__ or '').splitlines()[0] if function.__doc__ else ''}")
+        return 0
+    report, start, broken = Report(), time.monotonic(), set()
+    names = selected(options.stage)
+    # The build leaves no processor idle. After it, what works in its folder, and beside that what has folders of its own.
+    first = names[:names.index("build") + 1] if "build" in names else []
+    rest = names[len(first):]
+    own = [n for n in rest if first and not STAGES[n][1]]
+    run_stages(first, options, report, broken)
+    with beside(own, options, report):
+        run_stages([n for n in rest if n not in own], options, report, broken)
+    if options.counts:
+        report.write_counts(options.counts)
+    else:
+        report.print_summary(time.monotonic() - start)
     return 1 if report.failed or report.passed == 0 else 0
 
 

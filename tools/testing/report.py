@@ -1,5 +1,6 @@
 """Counting: every test of every kind ends up here, and the closing line is its sum."""
 
+import json
 import os
 import re
 import time
@@ -51,6 +52,19 @@ class Report:
             shown = reasons or ["no reason given"]
             self.skips += [f"{self.stage_name}: {name}: {reason}" for reason in shown]
         return failed == 0
+
+    def write_counts(self, path):
+        """For add_counts() of another process."""
+        path.write_text(json.dumps(vars(self)))
+
+    def add_counts(self, path, code):
+        """What a process that ended with this code wrote of its stages."""
+        counts = json.loads(path.read_text()) if path.exists() else None
+        if counts is None or code not in (0, 1):
+            self.add_failed(f"the stages beside ended with exit code {code}")
+        for name in ("passed", "failed", "skipped", "failures", "skips", "times"):
+            if counts is not None:
+                setattr(self, name, getattr(self, name) + counts[name])
 
     def print_summary(self, seconds):
         print("\n--- times")
