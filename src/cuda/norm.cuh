@@ -18,12 +18,6 @@
 
 namespace fastnorm::cuda {
 
-// True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
-// another block run, or keep the weights beside the row (LAYER 4096 x 4096 bf16: 18.7 us with 64 registers, 19.1 unpacked with 80;
-// 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21). LAYER's rows in 256 threads, of which 512 are then
-// resident at once: 512 x 16384 11.8 us for 12.7, 512 x 7168 6.3 for 6.7, 2048 x 8192 19.3 for 20.0; but 4096 x 7168 31.2 for 30.9, 256 x 8192 4.8 for 4.6, and
-// codes by a given scale, bound by instructions, 4096 x 8192 31.9 for 30.0. RMS with more than 4 vectors a thread: 4096 x 20480 82.0 us,
-// in 1024 threads 88.3; 512 x 12288 8.0, in 512 threads 8.9; codes 4096 x 32768 102.9, unpacked 112.5 (2026-11-22).
 // LAYER's rows of a warp, of which all are resident at once as a rule: a row that is unpacked once, for which the weights are loaded after
 // the reduction, takes a third fewer instructions (4096 x 1024 bf16 5.88 us for 6.25, f16 5.84 for 5.97; 2048 x 1024 4.09 for 4.31; H200,
 // 2026-11-22). Rows of more warps, where blocks come one after another, wait for such weights: 4096 x 2048 11.3 us for 10.1.
@@ -35,6 +29,12 @@ constexpr bool unpacked_warp_row() {
          Slots::T::kBytes == 2;
 }
 
+// True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
+// another block run, or keep the weights beside the row (LAYER 4096 x 4096 bf16: 18.7 us with 64 registers, 19.1 unpacked with 80;
+// 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21). LAYER's rows in 256 threads, of which 512 are then
+// resident at once: 512 x 16384 11.8 us for 12.7, 512 x 7168 6.3 for 6.7, 2048 x 8192 19.3 for 20.0; but 4096 x 7168 31.2 for 30.9, 256 x 8192 4.8 for 4.6, and
+// codes by a given scale, bound by instructions, 4096 x 8192 31.9 for 30.0. RMS with more than 4 vectors a thread: 4096 x 20480 82.0 us,
+// in 1024 threads 88.3; 512 x 12288 8.0, in 512 threads 8.9; codes 4096 x 32768 102.9, unpacked 112.5 (2026-11-22).
 template <class Slots, class Tile>
 constexpr bool packed_row() {
   if (Slots::kAccess == Access::kAny || Slots::kSource != Source::kPlain ||
