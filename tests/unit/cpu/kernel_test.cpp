@@ -231,10 +231,10 @@ TEST(Kernels, SameBitsOnEveryLevel) {
 TEST(Kernels, EveryUnitHasWhatItIsFor) {
   for (const cpu::IsaKernels& isa : cpu::built_isas()) {
     for (size_t i = 0; i < cpu::kNormKernels; ++i) {
-      EXPECT_NE(isa.norm->at[i], nullptr) << isa.name << ": " << cpu::kNormTable[i].name;
+      const NormEntry entry = cpu::kNormTable[i];
+      EXPECT_NE(isa.norm->at[i], nullptr) << isa.name << ": " << entry.name;
       if (isa.norm_bf16 == nullptr) continue;
-      const bool bf16 = cpu::kNormTable[i].key.dtype == Dtype::kBF16;
-      EXPECT_EQ(isa.norm_bf16->at[i] != nullptr, bf16) << cpu::kNormTable[i].name;
+      EXPECT_EQ(isa.norm_bf16->at[i] != nullptr, entry.key.dtype == Dtype::kBF16) << entry.name;
     }
   }
 }
