@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/reciprocal.h"
 #include "core/row_map.h"
 
 namespace fastnorm {
@@ -707,7 +708,7 @@ void NormCheck::canonical() {
   d_.kind = args_.kind;
   d_.eps = args_.eps;
   d_.weight_offset = args_.weight_offset;
-  d_.inv_n = 1.0f / static_cast<float>(d_.n);
+  d_.inv_n = reciprocal_of(d_.n);
   d_.sum_dtype = d_.residual_out ? d_.residual_out.dtype
                  : d_.residual   ? d_.residual.dtype
                                  : Dtype::kF32;

@@ -70,6 +70,12 @@ struct NormEntry {
   constexpr uint64_t packed() const { return order; }
 };
 
+// True if a GPU kernel is there for two calls in one grid, too: query and key heads of a fused QKV buffer, rows of a warp or less.
+constexpr bool runs_pairs(const NormEntry& entry) {
+  return entry.key.source == Source::kPlain && entry.key.sink == Sink::kStore &&
+         entry.key.access == Access::kVector && entry.tile.threads <= 32;
+}
+
 constexpr const char* name_of(Source s) { return s == Source::kPlain ? "plain" : "add"; }
 constexpr const char* name_of(Stat s) { return s == Stat::kRms ? "rms" : "layer"; }
 constexpr const char* name_of(Affine a) {

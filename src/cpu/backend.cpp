@@ -32,17 +32,21 @@ DeviceFacts facts_of(const IsaKernels& isa, const fastnorm_context_options& opti
   return facts;
 }
 
-// Counts the rows that a caller's loop asked for, so that one that drops or repeats some is found out.
+// Counts the rows that a caller's loop asked for and adds up their odd numbers 2 row + 1, so that a loop that drops some or repeats
+// some, or does both as often, is found out.
 struct CountedTask {
   NormTask norm;
   std::atomic<int64_t> rows_done{0};
+  std::atomic<uint64_t> odd_numbers{0};
 };
 
 void run_counted_range(void* task, int64_t begin, int64_t end) {
   auto& t = *static_cast<CountedTask*>(task);
   if (begin < 0 || begin >= end || end > t.norm.rows) return;
   run_norm_range(&t.norm, begin, end);
+  const auto first = static_cast<uint64_t>(begin), last = static_cast<uint64_t>(end);
   t.rows_done.fetch_add(end - begin, std::memory_order_relaxed);
+  t.odd_numbers.fetch_add(last * last - first * first, std::memory_order_relaxed);
 }
 
 class CpuDevice final : public Device {
@@ -93,10 +97,11 @@ class CpuDevice final : public Device {
     CountedTask task{norm};
     parallel_for_(parallel_user_, norm.rows, grain, run_counted_range, &task);
     const int64_t done = task.rows_done.load();
-    FASTNORM_REQUIRE(done == norm.rows, FASTNORM_ERROR_ARGUMENT,
-                     "options.parallel_for ran %" PRId64 " of %" PRId64
-                     " rows; required: [0, n) exactly once",
-                     done, norm.rows);
+    const auto rows = static_cast<uint64_t>(norm.rows);
+    FASTNORM_REQUIRE(
+        done == norm.rows && task.odd_numbers.load() == rows * rows, FASTNORM_ERROR_ARGUMENT,
+        "options.parallel_for ran %" PRId64 " of %" PRId64 " rows%s; required: [0, n) exactly once",
+        done, norm.rows, done == norm.rows ? ", some of them twice and others not" : "");
     return FASTNORM_OK;
   }
 

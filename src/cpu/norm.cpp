@@ -80,7 +80,7 @@ bool row_leaves_room(const NormDesc& d, int64_t l2_bytes) {
   p.bias = column_ref(d.bias);
   p.n = d.n;
   for (int i = 0; i < kRowDims; ++i) p.outer[i] = d.outer[i];
-  p.inv_n = 1.0f / static_cast<float>(d.n);  // desc.inv_n may come from another rounding mode
+  p.inv_n = d.inv_n;
   p.eps = d.eps;
   p.weight_offset = d.weight_offset;
   p.weight_type = column_type(d.weight, d.dtype);

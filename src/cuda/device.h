@@ -3,6 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+#include <memory>
+
 #include "core/backend.h"
 #include "cuda/launch_params.h"
 #include "cuda/norm_kernels.h"
@@ -44,7 +47,12 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(const DeviceFacts& facts, const KernelTable& kernels, const Driver& driver,
              void* primary)
-      : Device(facts), kernels_(kernels), driver_(driver), primary_(primary) {}
+      : Device(facts),
+        kernels_(kernels),
+        driver_(driver),
+        primary_(primary),
+        large_clusters_(
+            std::make_unique<std::atomic<bool>[]>(cuda::norm_table(*facts.arch).size())) {}
 
   std::span<const NormEntry> norm_table() const override { return cuda::norm_table(*facts.arch); }
   fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) override;
@@ -56,12 +64,15 @@ class CudaDevice final : public Device {
   // Runs body() with this device current, and makes current again what was.
   template <typename Body>
   fastnorm_status with_device(Error& error, Body body);
+  // Lets the kernel run in clusters of more blocks than are portable, where it does. Once: the runtime remembers it.
+  fastnorm_status allow_cluster(const NormPlan& plan, const void* kernel, Error& error);
   // One launch, on the current device.
   fastnorm_status run_together(std::span<const NormCall> calls, cudaStream_t stream, Error& error);
 
   const KernelTable& kernels_;
   const Driver driver_;
-  void* const primary_;  // the device's primary CUDA context
+  void* const primary_;                                        // the device's primary CUDA context
+  const std::unique_ptr<std::atomic<bool>[]> large_clusters_;  // by kernel: allowed already
 };
 
 }  // namespace fastnorm::cuda

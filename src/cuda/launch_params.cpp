@@ -76,10 +76,13 @@ QuantParams quant_params(const NormDesc& d) {
   p.code_type = q.code_type();
   p.scale_type = q.scale_type();
   p.rule = scale_rule(q);
+  // The quotients are the compiler's: the thread may have another rounding mode.
   p.greatest = p.code_type == CodeType::kE4M3   ? 448.0f
                : p.code_type == CodeType::kE5M2 ? 57344.0f
                                                 : 127.0f;
-  p.inverse_greatest = 1.0f / p.greatest;
+  p.inverse_greatest = p.code_type == CodeType::kE4M3   ? 1.0f / 448.0f
+                       : p.code_type == CodeType::kE5M2 ? 1.0f / 57344.0f
+                                                        : 1.0f / 127.0f;
   p.greatest_exponent = p.code_type == CodeType::kE4M3 ? 8 : 15;
   p.codes_aligned = codes_aligned(d);
   p.from_rounded = q.sees_rounded();

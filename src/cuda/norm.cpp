@@ -6,9 +6,11 @@
 namespace fastnorm::cuda {
 namespace {
 
+constexpr int8_t kPortableClusterBlocks = 8;  // what every GPU with clusters can run
+
 // Starts a kernel for calls that share a plan's tile, whose parameters are `params`.
-fastnorm_status launch(const void* kernel, const NormCall& call, uint64_t blocks, void* params,
-                       cudaStream_t stream, Error& error) {
+fastnorm_status launch(const ArchSpec& arch, const void* kernel, const NormCall& call,
+                       uint64_t blocks, void* params, cudaStream_t stream, Error& error) {
   void* arguments[] = {params};
   const Tile tile = call.plan->entry->tile;
   cudaLaunchAttribute attributes[2] = {};
@@ -17,16 +19,12 @@ fastnorm_status launch(const void* kernel, const NormCall& call, uint64_t blocks
   config.blockDim = dim3(static_cast<unsigned>(tile.threads * call.plan->rows_per_block));
   config.stream = stream;
   config.attrs = attributes;
-  if (tile.blocks > 8) {  // more than every GPU with clusters can run
-    FASTNORM_CUDA_TRY(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-  }
   if (tile.blocks > 1) {
     cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(tile.blocks), 1, 1};
   }
-  if ((call.desc->flags & FASTNORM_NORM_PDL_WAIT) != 0) {
+  if ((call.desc->flags & FASTNORM_NORM_PDL_WAIT) != 0 && arch.capability >= 90) {
     cudaLaunchAttribute& early = attributes[config.numAttrs++];
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -64,8 +62,9 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
   return with_device(error, [&] {
     cudaFuncAttributes attributes;  // asking for them loads the kernel
     for (const NormCall& call : calls) {
-      FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
-          &attributes, reinterpret_cast<const void*>(kernels_.at(call.plan->index))));
+      const auto* const kernel = reinterpret_cast<const void*>(kernels_.at(call.plan->index));
+      FASTNORM_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel));
+      FASTNORM_TRY(allow_cluster(*call.plan, kernel, error));
     }
     for (std::span<const NormCall> left = calls; !left.empty();) {
       const size_t together = calls_together(left);
@@ -80,17 +79,28 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
   });
 }
 
+fastnorm_status CudaDevice::allow_cluster(const NormPlan& plan, const void* kernel, Error& error) {
+  if (plan.entry->tile.blocks <= kPortableClusterBlocks) return FASTNORM_OK;
+  std::atomic<bool>& allowed = large_clusters_[static_cast<size_t>(plan.index)];
+  if (allowed.load(std::memory_order_relaxed)) return FASTNORM_OK;
+  FASTNORM_CUDA_TRY(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  allowed.store(true, std::memory_order_relaxed);
+  return FASTNORM_OK;
+}
+
 fastnorm_status CudaDevice::run_together(std::span<const NormCall> calls, cudaStream_t stream,
                                          Error& error) {
   const NormCall& first = calls.front();
   if (calls.size() == 1) {
+    const auto* const kernel = reinterpret_cast<const void*>(kernels_.at(first.plan->index));
+    FASTNORM_TRY(allow_cluster(*first.plan, kernel, error));
     NormParams params = make_params(*first.desc, *first.plan);
-    return launch(reinterpret_cast<const void*>(kernels_.at(first.plan->index)), first,
-                  first.plan->blocks, &params, stream, error);
+    return launch(*facts.arch, kernel, first, first.plan->blocks, &params, stream, error);
   }
   NormPairParams params = make_pair_params(first, calls[1]);
-  return launch(reinterpret_cast<const void*>(kernels_.pair_at(first.plan->index)), first,
-                first.plan->blocks + calls[1].plan->blocks, &params, stream, error);
+  return launch(*facts.arch, reinterpret_cast<const void*>(kernels_.pair_at(first.plan->index)),
+                first, first.plan->blocks + calls[1].plan->blocks, &params, stream, error);
 }
 
 fastnorm_status CudaDevice::run_norm(std::span<const NormCall> calls, void*, void* stream,

@@ -11,12 +11,6 @@ namespace fastnorm::cuda {
 using NormKernel = void (*)(NormParams);
 using NormPairKernel = void (*)(NormPairParams);
 
-// True if there is a kernel of this entry for two calls in one grid: query and key heads of a fused QKV buffer, rows of a warp or less.
-constexpr bool runs_pairs(const NormEntry& entry) {
-  return entry.key.source == Source::kPlain && entry.key.sink == Sink::kStore &&
-         entry.key.access == Access::kVector && entry.tile.threads <= 32;
-}
-
 // Parts of an architecture's table that are compiled by themselves: the kernels of a dtype and a source follow each other.
 inline constexpr size_t kTableParts = 6;
 
@@ -35,7 +29,7 @@ constexpr Kernel kernel_at(const std::span<const Kernel> (&parts)[kTableParts], 
 template <int kArch, Dtype kDtype, Source kSource>
 std::span<const NormKernel> norm_kernels();
 
-// In the same order, nullptr where there is none: see runs_pairs().
+// In the same order, nullptr where there is none: see runs_pairs() in norm_key.h.
 template <int kArch, Dtype kDtype, Source kSource>
 std::span<const NormPairKernel> norm_pair_kernels();
 

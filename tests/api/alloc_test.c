@@ -58,56 +58,148 @@ static void expect(int ok, const char* what) {
   if (!ok) printf("FAIL %s (%ld calls; last error: %s)\n", what, calls, fastnorm_last_error());
 }
 
-enum { kRows = 64, kN = 4096 };
-static float x[kRows * kN], y[kRows * kN], y2[kRows * kN];
+enum { kRows = 64, kN = 4096, kHeads = 4, kSize = kN / kHeads };
+static float x[kRows * kN], y[kRows * kN], y2[kRows * kN], residual[kRows * kN];
+static float columns[kN], statistics[kRows], one = 1;
+static unsigned char codes[kRows * kN], scales[kRows * kN / 16], swizzled[128 * kN / 16];
 
-static const fastnorm_tensor* rows(tensor_of* t, void* data, int32_t device_type) {
+/* One view after another, of the arguments of one call. */
+typedef struct views {
+  tensor_of of[12];
+  int count;
+  int32_t device_type;
+} views;
+
+static const fastnorm_tensor* view(views* v, void* data, fastnorm_dtype_id dtype, int32_t ndim,
+                                   int64_t rows, int64_t n) {
+  tensor_of* t = &v->of[v->count++];
   memset(t, 0, sizeof *t);
-  t->shape[0] = kRows;
-  t->shape[1] = kN;
+  t->shape[0] = ndim == 1 ? n : rows;
+  t->shape[1] = n;
   t->tensor.data = data;
-  t->tensor.device_type = device_type;
-  t->tensor.ndim = 2;
-  t->tensor.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+  t->tensor.device_type = v->device_type;
+  t->tensor.ndim = ndim;
+  t->tensor.dtype = fastnorm_dtype_of(dtype);
   t->tensor.shape = t->shape;
   return &t->tensor;
 }
 
+/* Heads of x and y as [rows, heads, size], from head `first` on. */
+static const fastnorm_tensor* heads(views* v, float* data, int64_t first, int64_t count) {
+  tensor_of* t = &v->of[v->count++];
+  memset(t, 0, sizeof *t);
+  t->shape[0] = kRows, t->shape[1] = count, t->shape[2] = kSize;
+  t->strides[0] = kN, t->strides[1] = kSize, t->strides[2] = 1;
+  t->tensor.data = data + first * kSize;
+  t->tensor.device_type = v->device_type;
+  t->tensor.ndim = 3;
+  t->tensor.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+  t->tensor.shape = t->shape;
+  t->tensor.strides = t->strides;
+  return &t->tensor;
+}
+
+static fastnorm_norm_args rows_of(views* v, int32_t device_type, float* to) {
+  fastnorm_norm_args args;
+  memset(&args, 0, sizeof args);
+  v->count = 0;
+  v->device_type = device_type;
+  args.struct_size = sizeof args;
+  args.x = view(v, x, FASTNORM_DTYPE_F32, 2, kRows, kN);
+  args.y = view(v, to, FASTNORM_DTYPE_F32, 2, kRows, kN);
+  return args;
+}
+
+/* What a call may be. */
+static void plain(views* v, fastnorm_norm_args* args) {
+  (void)v;
+  (void)args;
+}
+static void everything(views* v, fastnorm_norm_args* args) {
+  args->kind = FASTNORM_NORM_LAYER;
+  args->rounding = FASTNORM_ROUND_EVERY_STEP;
+  args->weight = view(v, columns, FASTNORM_DTYPE_F32, 1, 1, kN);
+  args->bias = args->weight;
+  args->residual = view(v, residual, FASTNORM_DTYPE_F32, 2, kRows, kN);
+  args->residual_out = args->residual;
+  args->rstd = view(v, statistics, FASTNORM_DTYPE_F32, 1, 1, kRows);
+}
+static void dependent(views* v, fastnorm_norm_args* args) {
+  (void)v;
+  args->flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
+}
+static void given_scale(views* v, fastnorm_norm_args* args) {
+  args->quant_scheme = FASTNORM_QUANT_PER_TENSOR;
+  args->y = NULL;
+  args->quantized = view(v, codes, FASTNORM_DTYPE_F8_E4M3FN, 2, kRows, kN);
+  args->scale = view(v, &one, FASTNORM_DTYPE_F32, 1, 1, 1);
+}
+static void blocks(views* v, fastnorm_norm_args* args) {
+  args->quant_scheme = FASTNORM_QUANT_PER_BLOCK;
+  args->quant_block_size = 128;
+  args->quantized = view(v, codes, FASTNORM_DTYPE_F8_E5M2, 2, kRows, kN);
+  args->scale = view(v, scales, FASTNORM_DTYPE_F32, 2, kRows, kN / 128);
+}
+static void nvfp4(views* v, fastnorm_norm_args* args) {
+  args->quant_scheme = FASTNORM_QUANT_NVFP4;
+  args->scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+  args->global_scale = view(v, &one, FASTNORM_DTYPE_F32, 1, 1, 1);
+  args->quantized = view(v, codes, FASTNORM_DTYPE_U8, 2, kRows, kN / 2);
+  args->scale = view(v, swizzled, FASTNORM_DTYPE_F8_E4M3FN, 1, 1, sizeof swizzled);
+}
+static void query_heads(views* v, fastnorm_norm_args* args) {
+  args->x = heads(v, x, 0, kHeads - 1);
+  args->y = heads(v, y, 0, kHeads - 1);
+}
+
+static const struct {
+  const char* name;
+  void (*change)(views*, fastnorm_norm_args*);
+} kCalls[] = {{"plain", plain},         {"everything", everything},
+              {"dependent", dependent}, {"given scale", given_scale},
+              {"blocks", blocks},       {"nvfp4", nvfp4},
+              {"heads", query_heads}};
+
 /* Calls on `context`: to prepare them may allocate, the calls must not. A pool's threads are started by its first call. */
 static void hot_path(fastnorm_context* context, int32_t device_type, int pool, const char* what) {
-  tensor_of tx, ty, ty2;
-  fastnorm_norm_args args, second;
-  const fastnorm_norm_args* list[2];
-  fastnorm_info info;
-  fastnorm_status status = FASTNORM_OK, bad;
-  int i;
-  memset(&args, 0, sizeof args);
-  args.struct_size = sizeof args;
-  args.x = rows(&tx, x, device_type);
-  args.y = rows(&ty, y, device_type);
-  second = args;
-  second.y = rows(&ty2, y2, device_type);
-  list[0] = &args;
-  list[1] = &second;
-  memset(&info, 0, sizeof info);
-  info.struct_size = sizeof info;
-  status = fastnorm_norm_prepare(context, &args);
-  if (status == FASTNORM_OK) status = fastnorm_norm_many_prepare(context, list, 2);
-  if (status == FASTNORM_OK && pool) status = fastnorm_norm(context, &args, NULL, 0, NULL);
-  calls = 0;
-  watched = 1;
-  for (i = 0; i < 20 && status == FASTNORM_OK; ++i) {
-    status = fastnorm_norm(context, &args, NULL, 0, NULL);
-    if (status == FASTNORM_OK) status = fastnorm_norm_many(context, list, 2, NULL, 0, NULL);
-    if (status == FASTNORM_OK) status = fastnorm_norm_query(context, &args, &info);
-    if (status == FASTNORM_OK) status = fastnorm_norm_prepare(context, &args);
+  size_t k;
+  for (k = 0; k < sizeof kCalls / sizeof *kCalls; ++k) {
+    char name[128];
+    views first, second;
+    fastnorm_norm_args args = rows_of(&first, device_type, y), other;
+    const fastnorm_norm_args* list[2];
+    fastnorm_info info;
+    fastnorm_status status, bad;
+    int i;
+    snprintf(name, sizeof name, "%s: %s", what, kCalls[k].name);
+    kCalls[k].change(&first, &args);
+    other = rows_of(&second, device_type, y2);
+    if (kCalls[k].change == query_heads) { /* with their key heads in one launch */
+      other.x = heads(&second, x, kHeads - 1, 1);
+      other.y = heads(&second, y, kHeads - 1, 1);
+    }
+    list[0] = &args;
+    list[1] = &other;
+    memset(&info, 0, sizeof info);
+    info.struct_size = sizeof info;
+    status = fastnorm_norm_prepare(context, &args);
+    if (status == FASTNORM_OK) status = fastnorm_norm_many_prepare(context, list, 2);
+    if (status == FASTNORM_OK && pool) status = fastnorm_norm(context, &args, NULL, 0, NULL);
+    calls = 0;
+    watched = 1;
+    for (i = 0; i < 20 && status == FASTNORM_OK; ++i) {
+      status = fastnorm_norm(context, &args, NULL, 0, NULL);
+      if (status == FASTNORM_OK) status = fastnorm_norm_many(context, list, 2, NULL, 0, NULL);
+      if (status == FASTNORM_OK) status = fastnorm_norm_query(context, &args, &info);
+      if (status == FASTNORM_OK) status = fastnorm_norm_prepare(context, &args);
+    }
+    args.eps = -1;
+    bad = fastnorm_norm(context, &args, NULL, 0, NULL);
+    watched = 0;
+    expect(status == FASTNORM_OK, name);
+    expect(bad == FASTNORM_ERROR_ARGUMENT, name);
+    expect(calls == 0, name);
   }
-  args.eps = -1;
-  bad = fastnorm_norm(context, &args, NULL, 0, NULL);
-  watched = 0;
-  expect(status == FASTNORM_OK, what);
-  expect(bad == FASTNORM_ERROR_ARGUMENT, what);
-  expect(calls == 0, what);
 }
 
 static void hot_paths(void) {

@@ -1,6 +1,7 @@
-// The small parts of core: dtypes, error texts, kernel names.
+// The small parts of core: dtypes, error texts, kernel names, 1 / n.
 #include <gtest/gtest.h>
 
+#include <cfenv>
 #include <cstring>
 #include <set>
 #include <string>
@@ -8,6 +9,11 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/norm_key.h"
+#include "core/reciprocal.h"
+#include "cuda/arch.h"
+#include "cuda/launch_params.h"
+#include "cuda/table.h"
+#include "unit/norm_request.h"
 
 namespace fastnorm::test {
 namespace {
@@ -30,6 +36,49 @@ TEST(Dtypes, WhatIsNotInTheTable) {
   for (const fastnorm_dtype dtype : {fastnorm_dtype{2, 64, 1}, fastnorm_dtype{2, 32, 2},
                                      fastnorm_dtype{2, 32, 0}, fastnorm_dtype{255, 255, 65535}}) {
     EXPECT_EQ(dtype_from(dtype), Dtype::kUnknown);
+  }
+}
+
+// As the processor divides, which rounds to nearest even here.
+TEST(Reciprocal, IsTheQuotient) {
+  const auto expect_quotient = [](int64_t n) {
+    const volatile float divisor = static_cast<float>(n);
+    ASSERT_EQ(reciprocal_of(n), 1.0f / divisor) << n;
+  };
+  for (int64_t n = 1; n <= 1 << 20; ++n) expect_quotient(n);
+  for (int shift = 20; shift < 62; ++shift) {
+    for (int64_t near = -70; near <= 70; ++near) {
+      expect_quotient((int64_t{1} << shift) + near);
+      // About the middle between two neighbours of f32, which ties decide.
+      expect_quotient((int64_t{1} << shift) +
+                      (int64_t{1} << (shift - 24 > 0 ? shift - 24 : 0)) * near);
+    }
+  }
+}
+
+// What a GPU is given does not depend on the calling thread's rounding mode.
+TEST(Reciprocal, ParametersInAnyRoundingMode) {
+  Request r = simple_request({4, 4099}, FASTNORM_DTYPE_BF16);
+  r.args.quant_scheme = FASTNORM_QUANT_PER_ROW;
+  r.quantized = RequestTensor{{4, 4099}, {}, FASTNORM_DTYPE_F8_E4M3FN, address_of(12)};
+  r.scale = RequestTensor{{4}, {}, FASTNORM_DTYPE_F32, address_of(13)};
+  const auto numbers = [&] {
+    NormDesc desc;
+    NormPlan plan;
+    Error error;
+    EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+    EXPECT_EQ(make_plan(desc, cuda::make_facts(cuda::kSm90, 0, 132, 16),
+                        cuda::norm_table(cuda::kSm90), &plan, error),
+              FASTNORM_OK);
+    const cuda::NormParams p = cuda::make_params(desc, plan);
+    return std::pair(p.inv_n, p.quant.inverse_greatest);
+  };
+  const auto wanted = numbers();
+  for (const int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+    std::fesetround(mode);
+    const auto found = numbers();
+    std::fesetround(FE_TONEAREST);
+    EXPECT_EQ(found, wanted) << mode;
   }
 }
 

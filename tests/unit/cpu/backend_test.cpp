@@ -261,6 +261,19 @@ TEST(CallersLoop, ALoopThatDropsOrRepeatsRowsIsAnError) {
   }
 }
 
+TEST(CallersLoop, ALoopThatRepeatsAsManyRowsAsItDropsIsAnError) {
+  Data data;
+  LoopDevice host([](int64_t n, int64_t, auto& run) {
+    run(0, n / 2);
+    run(n - n / 2 - n % 2, n - n / 2);  // an odd row in the middle
+    run(0, n / 2);
+  });
+  Error error;
+  EXPECT_EQ(data.run(*host.device, error), FASTNORM_ERROR_ARGUMENT);
+  EXPECT_NE(std::string(error.text).find("some of them twice and others not"), std::string::npos)
+      << error.text;
+}
+
 TEST(CallersLoop, RangesOutsideAreNotRun) {
   Data data;
   LoopDevice host([](int64_t n, int64_t, auto& run) {
