@@ -41,7 +41,8 @@ typedef void (*fastnorm_range_fn)(void* task, int64_t begin, int64_t end);
 /** The caller's parallel loop: runs fn(task, begin, end) so that the ranges cover [0, n) exactly
  *  once, in any split, in any order, on any threads, and returns when all have returned. Ranges of
  *  about `grain` or more pay. Results do not depend on the split. TBB, rayon, OpenMP, ForkJoin and
- *  thread pools all fit. */
+ *  thread pools all fit. A loop that covers [0, n) otherwise is found out when it has returned, and
+ *  the call is FASTNORM_ERROR_ARGUMENT: the rows of the ranges that it ran are written by then. */
 typedef void (*fastnorm_parallel_for_fn)(void* user, int64_t n, int64_t grain, fastnorm_range_fn fn,
                                          void* task);
 
@@ -70,11 +71,16 @@ typedef struct fastnorm_context_options {
   int32_t dry_run_capability; /**< Compute capability of a dry run as major * 10 + minor, such as
                                  90; else 0. */
   int32_t reserved;           /**< Must be 0. */
+  const char* tuning_file;    /**< CUDA: path of a file that `fastnorm tune` wrote for this model of
+                              GPU and this version of the library: calls of the shapes in it run on
+                              the kernels that were fastest there, with the same results to the bit.
+                              Read once, by fastnorm_context_create. NULL = none; required for the
+                              CPU. */
 } fastnorm_context_options;
 
-/** Number of devices of a type that a context can be created for. The CPU is one device. Where
- *  there is no CUDA driver, or this build has no CUDA backend, the number of CUDA devices is 0 and
- *  the call succeeds.
+/** Number of devices of a type. The CPU is one device. CUDA devices count whether or not this build
+ *  has kernels for them (fastnorm_device_info.kernel_arch says that). Where there is no CUDA driver,
+ *  or this build has no CUDA backend, their number is 0 and the call succeeds.
  *  @param device_type FASTNORM_DEVICE_CPU or FASTNORM_DEVICE_CUDA
  *  @param count       receives the number
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for another type or a null count
@@ -93,7 +99,8 @@ typedef struct fastnorm_device_info {
   int32_t
       driver_version; /**< CUDA: the driver's CUDA version, major * 1000 + minor * 10; CPU: 0. */
   int32_t runtime_version; /**< CUDA: the CUDA runtime linked into this library; CPU: 0. */
-  const char* kernel_arch; /**< The kernels that run there, such as "sm_90" or "avx512". Static. */
+  const char* kernel_arch; /**< The kernels that run there, such as "sm_90" or "avx512"; "none"
+                              where this build has none. Static. */
 } fastnorm_device_info;
 
 /** Describe a device without creating a context.
@@ -105,16 +112,19 @@ FASTNORM_API fastnorm_status fastnorm_device_describe(fastnorm_device device,
 
 /** Create a context for one device.
  *
- *  A CUDA context uses the device's primary CUDA context, which it retains until it is destroyed,
- *  and leaves the calling thread's current device as it was.
+ *  A CUDA context uses the device's primary CUDA context, which this call initialises where nothing
+ *  has, as cudaSetDevice does, and no call ends: it lives until cudaDeviceReset, after which calls
+ *  on the context are not allowed, or until the process ends. The calling thread's current device
+ *  stays as it was.
  *  @param device  {FASTNORM_DEVICE_CPU, 0} or {FASTNORM_DEVICE_CUDA, ordinal}
  *  @param options NULL = defaults
  *  @param context receives the context, or NULL on failure; the caller owns it and ends it with
  *  fastnorm_context_destroy
- *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments;
- *  FASTNORM_ERROR_DEVICE if the device or a usable driver is missing (the text says which driver was
- *  found and which is needed); FASTNORM_ERROR_UNSUPPORTED if this build has no kernels for the
- *  device; FASTNORM_ERROR_OUT_OF_MEMORY
+ *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments, and for a tuning
+ *  file that cannot be read, has a wrong line (the text says which), or was written for another
+ *  version or architecture; FASTNORM_ERROR_DEVICE if the device or a usable driver is missing (the
+ *  text says which driver was found and which is needed); FASTNORM_ERROR_UNSUPPORTED if this build
+ *  has no kernels for the device; FASTNORM_ERROR_OUT_OF_MEMORY
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_context_create(fastnorm_device device,
                                                      const fastnorm_context_options* options,
@@ -153,7 +163,7 @@ typedef struct fastnorm_kernel_info {
   const char* name;   /**< Unique within family and arch. */
 } fastnorm_kernel_info;
 
-/** Number of kernels in this build, for all devices.
+/** Number of kernels in this build, for all devices; 0 if host memory ran out.
  *  @since 0.1 */
 FASTNORM_API int32_t fastnorm_kernel_count(void);
 

@@ -145,9 +145,9 @@ typedef enum fastnorm_norm_flags {
 /** One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
  *  eps 0.
  *
- *  Shapes: x is [..., n], rank 1 to 4, n >= 1. T is x's dtype: f32, f16 or bf16. All tensors are on
- *  the context's device. Leading strides are free, 0 too for inputs; only the last dimension must be
- *  contiguous. Any alignment that the dtype allows.
+ *  Shapes: x is [..., n], rank 1 to 4, n from 1 to 2^32. T is x's dtype: f32, f16 or bf16. All
+ *  tensors are on the context's device. Leading strides are free, 0 too for inputs; only the last
+ *  dimension must be contiguous. Any alignment that the dtype allows.
  *
  *  Aliasing: y may be x, and residual_out may be residual, as the same view (same address, shape
  *  and strides). Two tensors of which one is written may also be interleaved views of one buffer
@@ -226,16 +226,19 @@ FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
  *  @param stream          CUDA: the cudaStream_t; NULL = the legacy default stream, and the
  *  runtime's special handles pass. CPU: NULL
  *  @return FASTNORM_OK
- *          FASTNORM_ERROR_ARGUMENT: null context, args or x, no output; a struct_size that is too
- *          small; an enum, eps, offset or other scalar out of range; too small a workspace; a stream
- *          on the CPU
- *          FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n < 1
+ *          FASTNORM_ERROR_ARGUMENT: null context, args or x, no output; a tensor whose shape is null,
+ *          or its data though it has elements; a struct_size that is too small; an enum, eps, offset
+ *          or other scalar out of range; too small a workspace; a stream on the CPU; a parallel_for
+ *          that did not cover the rows exactly once, when some may have been written
+ *          FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n < 1 or n > 2^32
  *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
  *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
  *          FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
  *          more rows than a grid holds
- *          FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's error, also a sticky
- *          one of earlier work
+ *          FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA context of the device
+ *          that is not its primary one; the CUDA runtime's error, also a sticky one of earlier work
+ *          FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel
+ *          FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_norm(fastnorm_context* context,
                                            const fastnorm_norm_args* args, void* workspace,
@@ -262,7 +265,8 @@ FASTNORM_API fastnorm_status fastnorm_norm_many_prepare(fastnorm_context* contex
  *  counts them.
  *  @param args  [count] pointers
  *  @param count 0 to 8
- *  @return as fastnorm_norm; the text names the part, as args[i]
+ *  @return as fastnorm_norm; the text names the part, as args[i]. CUDA: where the runtime refuses a
+ *  launch, those of the parts before it are queued
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_norm_many(fastnorm_context* context,
                                                 const fastnorm_norm_args* const* args,

@@ -6,10 +6,12 @@
 
 #include "core/backend.h"
 #include "core/check.h"
+#include "core/norm_tuning.h"
 #include "fastnorm/context.h"
 
 struct fastnorm_context {
   std::unique_ptr<fastnorm::Device> device;
+  std::unique_ptr<const fastnorm::NormTuning> norm_tuning;  // null: none
 };
 
 namespace fastnorm {

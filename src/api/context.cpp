@@ -1,8 +1,12 @@
 #include "fastnorm/context.h"
 
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <string>
 
 #include "api/api.h"
+#include "fastnorm/version.h"
 
 namespace fastnorm {
 namespace {
@@ -35,6 +39,51 @@ fastnorm_status check_options(const fastnorm_context_options& options, int32_t d
       dry_cuda || options.dry_run_capability == 0, FASTNORM_ERROR_ARGUMENT,
       "options.dry_run_capability is %d; required: 0 but for a dry run of a CUDA device",
       options.dry_run_capability);
+  FASTNORM_REQUIRE(options.tuning_file == nullptr || device_type == FASTNORM_DEVICE_CUDA,
+                   FASTNORM_ERROR_ARGUMENT,
+                   "options.tuning_file is \"%.200s\" and the device a CPU; required: NULL",
+                   options.tuning_file);
+  return FASTNORM_OK;
+}
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+fastnorm_status read_tuning_file(const char* path, std::string* text, Error& error) {
+  constexpr size_t kMostBytes = size_t{1} << 20;  // far beyond what `fastnorm tune` writes
+  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path, "rbe"));
+  text->resize(kMostBytes + 1);
+  size_t bytes = 0;
+  if (file != nullptr) bytes = std::fread(text->data(), 1, text->size(), file.get());
+  FASTNORM_REQUIRE(file != nullptr && std::ferror(file.get()) == 0, FASTNORM_ERROR_ARGUMENT,
+                   "options.tuning_file is \"%.200s\", which cannot be read (%s); required: a file "
+                   "that \"fastnorm tune\" wrote",
+                   path, std::strerror(errno));
+  FASTNORM_REQUIRE(bytes <= kMostBytes, FASTNORM_ERROR_ARGUMENT,
+                   "options.tuning_file is \"%.200s\", which is longer than %zu bytes; required: a "
+                   "file that \"fastnorm tune\" wrote",
+                   path, kMostBytes);
+  text->resize(bytes);
+  return FASTNORM_OK;
+}
+
+fastnorm_status load_tuning(const fastnorm_context_options& options, fastnorm_context* context,
+                            Error& error) {
+  if (options.tuning_file == nullptr) return FASTNORM_OK;
+  std::string text;
+  FASTNORM_TRY(read_tuning_file(options.tuning_file, &text, error));
+  auto tuning = std::make_unique<NormTuning>();
+  const Device& device = *context->device;
+  FASTNORM_TRY(NormTuning::read(text, fastnorm_version_string(), device.norm_table(), device.facts,
+                                tuning.get(), error));
+  if (options.log != nullptr) {
+    char line[320];
+    std::snprintf(line, sizeof line, "tuning: %zu rules of %.200s", tuning->size(),
+                  options.tuning_file);
+    options.log(options.log_user, FASTNORM_LOG_INFO, line);
+  }
+  context->norm_tuning = std::move(tuning);
   return FASTNORM_OK;
 }
 
@@ -55,6 +104,7 @@ fastnorm_status create(fastnorm_device device, const fastnorm_context_options* o
   FASTNORM_TRY(check_options(*ours, device.device_type, error));
   auto made = std::make_unique<fastnorm_context>();
   FASTNORM_TRY(backend->create(device.device_id, *ours, &made->device, error));
+  FASTNORM_TRY(load_tuning(*ours, made.get(), error));
   *context = made.release();
   return FASTNORM_OK;
 }
@@ -115,11 +165,14 @@ void fastnorm_context_destroy(fastnorm_context* context) { delete context; }
 
 int32_t fastnorm_kernel_count(void) {
   int32_t count = 0;
-  fastnorm::for_each_kernel([&](const fastnorm::KernelSet&, const fastnorm::NormEntry&) {
-    ++count;
-    return false;
+  const fastnorm_status status = fastnorm::guarded([&](fastnorm::Error&) {
+    fastnorm::for_each_kernel([&](const fastnorm::KernelSet&, const fastnorm::NormEntry&) {
+      ++count;
+      return false;
+    });
+    return FASTNORM_OK;
   });
-  return count;
+  return status == FASTNORM_OK ? count : 0;
 }
 
 fastnorm_status fastnorm_kernel_describe(int32_t index, fastnorm_kernel_info* info) {

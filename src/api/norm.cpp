@@ -37,7 +37,8 @@ fastnorm_status add(const fastnorm_context& context, const fastnorm_norm_args* a
   NormDesc& desc = batch->desc.at[batch->count];
   NormPlan& plan = batch->plan.at[batch->count];
   FASTNORM_TRY(check_norm(args, {device.facts.device_type, device.facts.device_id}, &desc, error));
-  FASTNORM_TRY(make_plan(desc, device.facts, device.norm_table(), &plan, error));
+  FASTNORM_TRY(
+      make_plan(desc, device.facts, device.norm_table(), &plan, error, context.norm_tuning.get()));
   ++batch->count;
   if (plan.entry != nullptr) batch->call[batch->calls++] = {&desc, &plan};
   if (plan.workspace_bytes > batch->workspace_bytes) batch->workspace_bytes = plan.workspace_bytes;
@@ -49,6 +50,18 @@ fastnorm_status plan_one(const fastnorm_context* context, const fastnorm_norm_ar
   FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
                    "context is NULL; required: a context");
   return add(*context, args, batch, error);
+}
+
+// Query and key heads differ in rows, which must not keep them from one launch.
+void plan_neighbours(const Device& device, Batch<kMaxCalls>* batch) {
+  for (int32_t first = 0, second = 1; second < batch->count; ++second) {
+    NormPlan &a = batch->plan.at[first], &b = batch->plan.at[second];
+    if (b.entry == nullptr) continue;  // no rows
+    const bool together =
+        a.entry != nullptr && plan_together(batch->desc.at[first], batch->desc.at[second],
+                                            device.facts, device.norm_table(), &a, &b);
+    first = together ? ++second : second;
+  }
 }
 
 fastnorm_status plan_many(const fastnorm_context* context, const fastnorm_norm_args* const* args,
@@ -64,7 +77,9 @@ fastnorm_status plan_many(const fastnorm_context* context, const fastnorm_norm_a
     FASTNORM_TRY(add(*context, args[i], batch, error));
   }
   error.prefix = "";
-  return check_norm_many({batch->desc.at, static_cast<size_t>(count)}, error);
+  FASTNORM_TRY(check_norm_many({batch->desc.at, static_cast<size_t>(count)}, error));
+  plan_neighbours(*context->device, batch);
+  return FASTNORM_OK;
 }
 
 template <int32_t kCalls>

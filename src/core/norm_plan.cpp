@@ -4,6 +4,7 @@
 #include <cinttypes>
 
 #include "core/check.h"
+#include "core/norm_tuning.h"
 
 namespace fastnorm {
 namespace {
@@ -461,22 +462,63 @@ int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile) {
   return static_cast<int32_t>(found - table.begin());
 }
 
+VectorRange vectors_held(const NormEntry& entry) {
+  const int64_t threads = entry.tile.threads_per_row(), vectors = entry.tile.vectors;
+  if (vectors == 0) return {1, INT64_MAX};
+  // The kernels for whole vectors predicate only the last vector of a thread, so a row must reach into it.
+  return {entry.key.access == Access::kVector ? threads * (vectors - 1) + 1 : 1, threads * vectors};
+}
+
 fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
-                          std::span<const NormEntry> table, NormPlan* plan, Error& error) {
+                          std::span<const NormEntry> table, NormPlan* plan, Error& error,
+                          const NormTuning* tuning) {
   *plan = NormPlan{};
   if (desc.rows == 0) return FASTNORM_OK;
   const uint64_t bits = alignment_bits(desc);
   plan_common(desc, facts, bits, plan);
   const NormKey key = key_of(desc, facts, bits);
   const bool cpu = facts.device_type == FASTNORM_DEVICE_CPU;
-  const Tile tile =
-      cpu ? Tile{} : norm_tile(desc, key, facts, plan->bytes_read + plan->bytes_written);
+  if (tuning != nullptr) plan->index = tuning->find(desc, key);
+  Tile tile;
+  if (plan->index >= 0) {
+    tile = table[static_cast<size_t>(plan->index)].tile;
+  } else {
+    if (!cpu) tile = norm_tile(desc, key, facts, plan->bytes_read + plan->bytes_written);
+    plan->index = find_entry(table, key, tile);
+  }
   FASTNORM_TRY(cpu ? plan_cpu(desc, facts, plan) : plan_cuda(desc, facts, tile, plan, error));
-  plan->index = find_entry(table, key, tile);
   FASTNORM_REQUIRE(plan->index >= 0, FASTNORM_ERROR_INTERNAL, "no kernel \"%s\" in the table",
                    make_entry(key, tile).name);
   plan->entry = &table[static_cast<size_t>(plan->index)];
   return FASTNORM_OK;
+}
+
+bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,
+                   std::span<const NormEntry> table, NormPlan* first_plan, NormPlan* second_plan) {
+  // Grids of two calls know two indices of a row: [tokens, heads, d].
+  if (first.flags != second.flags || first.outer_rank > 2 || second.outer_rank > 2) return false;
+  const NormEntry &a = *first_plan->entry, &b = *second_plan->entry;
+  if (a.key != b.key) return false;
+  if (a.order == b.order && runs_pairs(a)) return true;
+  const int64_t vectors = std::max(row_vectors(first), row_vectors(second));
+  if (vectors > 128) return false;  // more than a warp holds
+  const Tile warp = tile_of(vectors, 32);
+  const bool first_has_more = first.rows >= second.rows;
+  for (const Tile tile :
+       {first_has_more ? a.tile : b.tile, first_has_more ? b.tile : a.tile, warp}) {
+    const int32_t index = find_entry(table, a.key, tile);
+    if (index < 0 || !runs_pairs(table[static_cast<size_t>(index)])) continue;
+    NormPlan plans[2];
+    Error not_held;
+    if (make_plan_for_entry(first, facts, table, index, &plans[0], not_held) != FASTNORM_OK ||
+        make_plan_for_entry(second, facts, table, index, &plans[1], not_held) != FASTNORM_OK) {
+      continue;
+    }
+    *first_plan = plans[0];
+    *second_plan = plans[1];
+    return true;
+  }
+  return false;
 }
 
 fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& facts,
@@ -493,14 +535,11 @@ fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& fac
   plan->index = index;
   plan->entry = &entry;
   if (facts.device_type == FASTNORM_DEVICE_CPU) return plan_cpu(desc, facts, plan);
-  const int64_t threads = tile.threads_per_row();
-  // The kernels for whole vectors predicate only the last vector of a thread, so a row must reach into it.
-  const int64_t least = entry.key.access == Access::kVector ? threads * (tile.vectors - 1) + 1 : 1;
-  FASTNORM_REQUIRE(tile.vectors == 0 || (vectors >= least && vectors <= threads * tile.vectors),
-                   FASTNORM_ERROR_UNSUPPORTED,
+  const VectorRange held = vectors_held(entry);
+  FASTNORM_REQUIRE(vectors >= held.least && vectors <= held.most, FASTNORM_ERROR_UNSUPPORTED,
                    "a row of %" PRId64 " vectors does not fit kernel \"%s\"; nearest: %" PRId64
                    " to %" PRId64 " vectors",
-                   vectors, entry.name, least, threads * tile.vectors);
+                   vectors, entry.name, held.least, held.most);
   return plan_cuda(desc, facts, tile, plan, error);
 }
 

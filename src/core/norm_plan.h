@@ -95,12 +95,26 @@ Tile norm_tile(const NormDesc& desc, NormKey key, const DeviceFacts& facts, uint
 // Index in `table` (sorted by packed()) of the entry with this key and tile, or -1.
 int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile);
 
-// Plans one call. FASTNORM_ERROR_UNSUPPORTED if the grid would be too large, FASTNORM_ERROR_INTERNAL if the table has no kernel
-// for what the ladder chose (tests show that this cannot be).
-fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
-                          std::span<const NormEntry> table, NormPlan* plan, Error& error);
+// Rows that a GPU kernel works on, in 16-byte vectors.
+struct VectorRange {
+  int64_t least, most;
+};
+VectorRange vectors_held(const NormEntry& entry);
 
-// Plans one call on a given kernel instead of the ladder's choice, for tests and tuning. FASTNORM_ERROR_UNSUPPORTED if that kernel
+class NormTuning;
+
+// Plans one call, on the kernel that `tuning` has for it (nullptr: none) or the ladder's choice. FASTNORM_ERROR_UNSUPPORTED if the grid
+// would be too large, FASTNORM_ERROR_INTERNAL if the table has no kernel for what the ladder chose (tests show that this cannot be).
+fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
+                          std::span<const NormEntry> table, NormPlan* plan, Error& error,
+                          const NormTuning* tuning = nullptr);
+
+// For two calls with rows that follow each other in a fastnorm_norm_many: if a kernel of their key that runs two calls in one grid holds
+// the rows of both, both get it, where their plans have others or different ones by their numbers of rows. Returns whether there is one.
+bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,
+                   std::span<const NormEntry> table, NormPlan* first_plan, NormPlan* second_plan);
+
+// Plans one call on a given kernel instead of the ladder's choice, for tests. FASTNORM_ERROR_UNSUPPORTED if that kernel
 // cannot serve the call.
 fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& facts,
                                     std::span<const NormEntry> table, int32_t index, NormPlan* plan,

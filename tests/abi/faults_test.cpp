@@ -1,5 +1,7 @@
 // Exceptions stop at the C ABI: the library's core and API over a backend that throws, at every place
 // where a backend is called, and over an allocator that fails at every single allocation.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "cuda/arch.h"
 #include "fastnorm/fastnorm.h"
 
 namespace {
@@ -54,7 +57,7 @@ namespace {
 
 // --- a backend that throws ---
 
-enum class Where { kNowhere, kCount, kDescribe, kCreate, kTable, kPrepare, kRun };
+enum class Where { kNowhere, kCount, kDescribe, kCreate, kSets, kTable, kPrepare, kRun };
 enum class What { kRuntimeError, kBadAlloc, kInt };
 
 Where fault_where = Where::kNowhere;
@@ -117,14 +120,17 @@ fastnorm_status describe(int32_t, fastnorm_device_info*, Error&) {
   return FASTNORM_OK;
 }
 
-fastnorm_status create(int32_t, const fastnorm_context_options&, std::unique_ptr<Device>* device,
-                       Error&) {
+fastnorm_status create(int32_t, const fastnorm_context_options& options,
+                       std::unique_ptr<Device>* device, Error&) {
   fault(Where::kCreate);
-  *device = std::make_unique<FaultyDevice>(DeviceFacts{});
+  DeviceFacts facts;
+  if (options.tuning_file != nullptr) facts.arch = &cuda::kSm90;
+  *device = std::make_unique<FaultyDevice>(facts);
   return FASTNORM_OK;
 }
 
 std::span<const KernelSet> kernel_sets() {
+  fault(Where::kSets);
   static constexpr KernelSet kSets[] = {{"faulty", kTable}};
   return kSets;
 }
@@ -207,6 +213,12 @@ const Site kSites[] = {
        return fastnorm_device_describe(kCpu, &info);
      }},
     {"context_create", Where::kCreate, call_create},
+    {"kernel_describe", Where::kSets,
+     [](fastnorm_context*, Call&) {
+       fastnorm_kernel_info info{};
+       info.struct_size = sizeof info;
+       return fastnorm_kernel_describe(0, &info);
+     }},
     {"norm_query, table", Where::kTable,
      [](fastnorm_context* c, Call& call) {
        return fastnorm_norm_query(c, &call.args, &call.info);
@@ -263,8 +275,24 @@ void test_throwing_backend() {
   fastnorm_context_destroy(context);
 }
 
+// It has no status to give.
+void test_kernel_count() {
+  check("kernel_count", fastnorm_kernel_count() == 2 * fastnorm::kEntries);
+  fault_where = Where::kSets;
+  int32_t count = -1;
+  bool escaped = false;
+  try {
+    count = fastnorm_kernel_count();
+  } catch (...) {
+    escaped = true;
+  }
+  fault_where = Where::kNowhere;
+  check("kernel_count: no exception crosses", !escaped);
+  check("kernel_count: 0", count == 0);
+}
+
 // Fails the first allocation, then the second, .. until creating a context succeeds.
-void test_allocation_failures() {
+void test_allocation_failures(fastnorm_device device, const fastnorm_context_options* options) {
   constexpr int kMost = 1000;
   int n = 0;
   for (; n < kMost; ++n) {
@@ -274,7 +302,7 @@ void test_allocation_failures() {
     counting = true;
     allocations_left = n;
     try {
-      status = fastnorm_context_create(kCpu, nullptr, &context);
+      status = fastnorm_context_create(device, options, &context);
     } catch (...) {
       escaped = true;
     }
@@ -290,6 +318,23 @@ void test_allocation_failures() {
     check(name + ": no context", context == nullptr);
   }
   check("creating a context allocates, and comes to an end", n > 0 && n < kMost);
+}
+
+// The same for one with a tuning file, which has rules to keep.
+void test_tuned_context() {
+  char path[] = "/tmp/fastnorm_tuning_XXXXXX";
+  std::FILE* file = fdopen(mkstemp(path), "w");
+  check("a file", file != nullptr);
+  std::fprintf(file, "fastnorm tuning 1\nlibrary %s\narch sm_90\n", fastnorm_version_string());
+  for (int rows = 1; rows < 10; ++rows) {
+    std::fprintf(file, "norm %d 64 %s\n", rows, fastnorm::kTable[0].name);
+  }
+  std::fclose(file);
+  fastnorm_context_options options = {};
+  options.struct_size = sizeof options;
+  options.tuning_file = path;
+  test_allocation_failures({FASTNORM_DEVICE_CUDA, 0}, &options);
+  unlink(path);
 }
 
 void test_calls_without_allocating() {
@@ -311,7 +356,9 @@ void test_calls_without_allocating() {
 
 int main() {
   test_throwing_backend();
-  test_allocation_failures();
+  test_kernel_count();
+  test_allocation_failures(kCpu, nullptr);
+  test_tuned_context();
   test_calls_without_allocating();
   std::printf("%d passed, %d failed, 0 skipped\n", passed, failed);
   return failed != 0;

@@ -50,6 +50,10 @@ fastnorm_context_options empty_options(void);
 /* A CPU context; ends the program if there is none. */
 fastnorm_context* cpu_context(const fastnorm_context_options* options);
 
+/* A context with a tuning file of these rules. dry_run_capability: 0 = no dry run. */
+fastnorm_status create_tuned(fastnorm_device device, int32_t dry_run_capability, const char* arch,
+                             const char* rules, fastnorm_context** context);
+
 /* Pseudo-random f32 in about [-2, 2). */
 void fill_random(float* values, size_t count, uint32_t seed);
 
@@ -63,6 +67,7 @@ void test_threads(void);
 void test_large(void);
 void test_quant(void);
 void test_dry_run(void);
+void test_tuning(void);
 void test_cuda(void);
 
 /* A caller's loop that throws a C++ exception. */

@@ -8,6 +8,7 @@
 
 enum { kRows = 200, kN = 1000, kCount = kRows * kN };
 
+static const fastnorm_device context_device = {FASTNORM_DEVICE_CUDA, 0};
 static devmem* gpu;
 static fastnorm_context* context;
 static float *host_x, *host_y, *cpu_y;
@@ -49,7 +50,6 @@ static void expect_result(void) {
 }
 
 static int set_up(void) {
-  const fastnorm_device device = {FASTNORM_DEVICE_CUDA, 0};
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
   fastnorm_context* cpu = cpu_context(NULL);
   tensor_of tx, ty;
@@ -68,8 +68,8 @@ static int set_up(void) {
   *(void**)&get_current = dlsym(driver, "cuCtxGetCurrent");
   *(void**)&set_current = dlsym(driver, "cuCtxSetCurrent");
   if (!CHECK(get_current != NULL && set_current != NULL)) return 0;
-  return CHECK_OK(fastnorm_context_create(device, NULL, &context)) && done(devmem_open(0, &gpu)) &&
-         done(devmem_alloc(gpu, kCount * sizeof(float), &device_x)) &&
+  return CHECK_OK(fastnorm_context_create(context_device, NULL, &context)) &&
+         done(devmem_open(0, &gpu)) && done(devmem_alloc(gpu, kCount * sizeof(float), &device_x)) &&
          done(devmem_alloc(gpu, kCount * sizeof(float), &device_y)) &&
          done(devmem_upload(gpu, device_x, host_x, kCount * sizeof(float)));
 }
@@ -110,16 +110,55 @@ static void graph(void) {
 static void current_context(void) {
   tensor_of tx, ty;
   const fastnorm_norm_args args = simple_args(&tx, &ty);
-  const fastnorm_device device = {FASTNORM_DEVICE_CUDA, 0};
   fastnorm_context* other = NULL;
   void *before = NULL, *now = &before;
   CHECK(set_current(NULL) == 0);
-  CHECK_OK(fastnorm_context_create(device, NULL, &other));
+  CHECK_OK(fastnorm_context_create(context_device, NULL, &other));
   CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
   CHECK(get_current(&now) == 0 && now == NULL);
   fastnorm_context_destroy(other);
   CHECK(get_current(&now) == 0 && now == NULL);
   expect_result();
+}
+
+/* Every kernel that a tuning file may name for a call gives the bits of the one that is planned without. */
+static void tuned(void) {
+  tensor_of tx, ty;
+  const fastnorm_norm_args args = simple_args(&tx, &ty);
+  fastnorm_device_info device;
+  fastnorm_kernel_info kernel;
+  fastnorm_info info = empty_info();
+  float* expected = (float*)malloc(kCount * sizeof(float));
+  size_t prefix;
+  int32_t i, kernels = 0;
+  memset(&device, 0, sizeof device);
+  device.struct_size = sizeof device;
+  memset(&kernel, 0, sizeof kernel);
+  kernel.struct_size = sizeof kernel;
+  CHECK_OK(fastnorm_device_describe(context_device, &device));
+  CHECK_OK(fastnorm_norm_query(context, &args, &info));
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  done(devmem_download(gpu, expected, device_y, kCount * sizeof(float)));
+  prefix = (size_t)(strrchr(info.kernel, ' ') - info.kernel) + 1;
+  for (i = 0; i < fastnorm_kernel_count(); ++i) {
+    fastnorm_context* other = NULL;
+    char rule[128];
+    CHECK_OK(fastnorm_kernel_describe(i, &kernel));
+    if (strcmp(kernel.arch, device.kernel_arch) != 0) continue;
+    if (strncmp(kernel.name, info.kernel, prefix) != 0) continue;
+    snprintf(rule, sizeof rule, "norm %d %d %s\n", kRows, kN, kernel.name);
+    if (create_tuned(context_device, 0, device.kernel_arch, rule, &other) != FASTNORM_OK) continue;
+    done(devmem_fill(gpu, device_y, 0xff, kCount * sizeof(float), NULL));
+    CHECK_OK(fastnorm_norm_query(other, &args, &info));
+    CHECK(strcmp(info.kernel, kernel.name) == 0);
+    CHECK_OK(fastnorm_norm(other, &args, NULL, 0, NULL));
+    done(devmem_download(gpu, host_y, device_y, kCount * sizeof(float)));
+    CHECK(memcmp(host_y, expected, kCount * sizeof(float)) == 0);
+    fastnorm_context_destroy(other);
+    ++kernels;
+  }
+  CHECK(kernels >= 2); /* tiles of 64 and 128 threads hold such rows */
+  free(expected);
 }
 
 /* With a second GPU: calls go to the context's device while another one is current. */
@@ -325,6 +364,7 @@ void test_cuda(void) {
   current_context();
   two_devices();
   refused();
+  tuned();
   many();
   heads_in_one_launch();
   dependent_launches();

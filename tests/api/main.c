@@ -114,6 +114,7 @@ int main(void) {
   test_large();
   test_quant();
   test_dry_run();
+  test_tuning();
   test_cuda();
   printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed != 0;

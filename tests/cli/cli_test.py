@@ -9,7 +9,7 @@ import subprocess
 
 from program import FAILURE, SUCCESS, USAGE, main
 
-SUBCOMMANDS = ("info", "run", "bench", "explain", "selftest")
+SUBCOMMANDS = ("info", "run", "bench", "explain", "selftest", "tune")
 
 
 def test_usage(program):
@@ -106,7 +106,7 @@ def test_explain(program):
 
 def test_no_gpu(program):
     """Commands for a GPU that is not there end with the library's words."""
-    for arguments in (("selftest",), ("bench", "--shape", "1x64"), ("explain", "--shape", "1,64")):
+    for arguments in (("selftest",), ("bench", "--shape", "1x64"), ("explain", "--shape", "1,64"), ("tune", "--output", "tuned")):
         program.expect(f"{arguments[0]} without a GPU", FAILURE, *arguments, "--device", "cuda:0",
                        says="FASTNORM_ERROR_DEVICE")
 
@@ -129,6 +129,39 @@ def test_bench(program):
         cases.check(f"{name}: figures agree with each other", consistent, r)
     program.expect("bench: JSON that cannot be written", FAILURE, "bench", "--shape", "1x64", "--op", "rms", "--json", "no/file",
                    says="cannot be written")
+
+
+def test_bench_codes(program):
+    path = program.work / "codes.json"
+    program.expect("bench codes", SUCCESS, "bench", "--shape", "64x1024", "--op", "rms_fp8,add_fp8,layer_fp8", "--repeats", "1", "--json", path)
+    moved = {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]}
+    values = 64 * 1024
+    program.cases.equal("bench codes: bytes", moved, {"rms_fp8": 3 * values, "add_fp8": 7 * values, "layer_fp8": 3 * values})
+
+
+def test_tuning(program):
+    """What can be seen of tuning without a GPU: the file, and who takes it."""
+    path = program.work / "tuning"
+    version = program.expect("--version", SUCCESS, "--version").split()[-1]
+    kernel = "bf16 plain rms once store vector 128x4"
+    path.write_text(f"fastnorm tuning 1\nlibrary {version}\narch sm_90\nnorm 4-7 4096 {kernel}\n")
+
+    def explained(rows, *options):
+        return program.json(f"explain {rows} rows {' '.join(map(str, options))}", "explain", "--shape", f"{rows},4096",
+                            "--device", "sm_90", *options)["kernel"]
+
+    program.cases.check("explain: another kernel without the file", explained(4) != kernel)
+    program.cases.equal("explain: the file's kernel", explained(4, "--tuning", path), kernel)
+    program.cases.equal("explain: other rows keep theirs", explained(8, "--tuning", path), explained(8))
+    program.expect("explain: another architecture's file", FAILURE, "explain", "--shape", "4,64", "--device", "sm_80",
+                   "--tuning", path, says=("options.tuning_file, line 3", "arch sm_80"))
+    for command in (("explain", "--shape", "4,64"), ("bench", "--shape", "1x64")):
+        program.expect(f"{command[0]}: a tuning file for the CPU", FAILURE, *command, "--tuning", path,
+                       says="options.tuning_file is")
+    program.expect("tune without a file to write", USAGE, "tune", says="--output is required")
+    program.expect("tune a CPU", USAGE, "tune", "--device", "cpu", "--output", "tuned", says="not cuda:N")
+    program.expect("tune no rows", USAGE, "tune", "--rows", "0", "--output", "tuned", says="--rows")
+    program.cases.check("tune: nothing was written", not (program.work / "tuned").exists())
 
 
 def test_progress(program):
@@ -160,6 +193,8 @@ def test(program):
         program.cases.skip("without a GPU", "there is one")
     test_explain(program)
     test_bench(program)
+    test_bench_codes(program)
+    test_tuning(program)
     test_progress(program)
     test_selftest(program)
 

@@ -11,5 +11,6 @@ void add_run(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_explain(CLI::App& program);
 void add_selftest(CLI::App& program);
+void add_tune(CLI::App& program);
 
 }  // namespace fastnorm::tool

@@ -13,7 +13,7 @@ namespace {
 
 struct ExplainOptions {
   std::vector<int64_t> shape;
-  std::string dtype = "bf16", device = "cpu", parameter_dtype, residual_dtype;
+  std::string dtype = "bf16", device = "cpu", tuning, parameter_dtype, residual_dtype;
   bool residual = false, residual_out = false, no_weight = false, bias = false;
   bool statistics = false, head_weights = false, in_place = false, json = false;
   int64_t row_stride_elems = 0, offset_elems = 0;
@@ -155,7 +155,7 @@ void print_text(const fastnorm_info& info, bool cuda) {
 
 void run_explain(const ExplainOptions& options) {
   const Target target = parse_target(options.device);
-  const ContextPtr context = make_context(target, options.threads);
+  const ContextPtr context = make_context(target, options.threads, options.tuning);
   Question question(options, target);
   const fastnorm_norm_args args = question.args();
   fastnorm_info info = {};
@@ -212,6 +212,7 @@ void add_explain(CLI::App& program) {
       ->add_option("--offset", options->offset_elems,
                    "elements between a 4096-byte boundary and the first row")
       ->check(CLI::Range(0, 4096));
+  add_tuning_option(*command, &options->tuning);
   command->add_option("--threads", options->threads, "CPU threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -56,7 +56,8 @@ Target parse_target(const std::string& text) {
   return target;
 }
 
-ContextPtr make_context(const Target& target, int32_t threads) {
+fastnorm_context_options context_options(const Target& target, int32_t threads,
+                                         const std::string& tuning_file) {
   fastnorm_context_options options = {};
   options.struct_size = sizeof options;
   options.num_threads = threads;
@@ -64,6 +65,12 @@ ContextPtr make_context(const Target& target, int32_t threads) {
     options.flags = FASTNORM_CONTEXT_DRY_RUN;
     options.dry_run_capability = target.dry_run_capability;
   }
+  if (!tuning_file.empty()) options.tuning_file = tuning_file.c_str();
+  return options;
+}
+
+ContextPtr make_context(const Target& target, int32_t threads, const std::string& tuning_file) {
+  const fastnorm_context_options options = context_options(target, threads, tuning_file);
   fastnorm_context* context = nullptr;
   check(fastnorm_context_create(target.device(), &options, &context));
   return ContextPtr(context);

@@ -20,9 +20,10 @@ Block::Block(size_t host_bytes) {
   if (host_ == nullptr) throw std::bad_alloc();
 }
 
-Machine::Machine(const Target& target, int32_t threads) : target_(target) {
+Machine::Machine(const Target& target, int32_t threads, const std::string& tuning_file)
+    : target_(target) {
   // The context first: where there is no GPU, the library's text says more than the driver's.
-  context_ = make_context(target, threads);
+  context_ = make_context(target, threads, tuning_file);
   if (!target.is_cuda()) return;
   device_ = support::open_devmem(target.device_id);
   stream_ = std::make_unique<support::DeviceStream>(device_);

@@ -30,7 +30,7 @@ class Block {
 
 class Machine {
  public:
-  Machine(const Target& target, int32_t threads);
+  Machine(const Target& target, int32_t threads, const std::string& tuning_file = "");
 
   const Target& target() const { return target_; }
   fastnorm_context* context() const { return context_.get(); }

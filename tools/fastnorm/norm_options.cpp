@@ -55,6 +55,10 @@ auto value_of(const Choices& choices, const std::string& name) {
 
 }  // namespace
 
+void add_tuning_option(CLI::App& command, std::string* path) {
+  command.add_option("--tuning", *path, "a GPU: file of \"fastnorm tune\"");
+}
+
 void NormOptions::add_to(CLI::App& command) {
   const auto add = [&](const char* name, auto& value, const char* text) {
     command.add_option(name, value, text)->capture_default_str()->group("Arithmetic");

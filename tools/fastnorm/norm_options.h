@@ -16,6 +16,9 @@ struct QuantTensors {
   std::vector<int64_t> codes_shape, scale_shape;
 };
 
+// --tuning FILE
+void add_tuning_option(CLI::App& command, std::string* path);
+
 class NormOptions {
  public:
   void add_to(CLI::App& command);

@@ -33,6 +33,7 @@ int run_program(int argc, char** argv) {
   add_bench(program);
   add_explain(program);
   add_selftest(program);
+  add_tune(program);
   try {
     program.parse(argc, argv);  // runs the subcommand
   } catch (const CLI::ParseError& e) {

@@ -17,7 +17,7 @@ struct Names {
 };
 
 struct RunOptions {
-  std::string input, output, device = "cpu";
+  std::string input, output, device = "cpu", tuning;
   Names names;
   std::string residual_out_dtype, quantized_dtype, scale_dtype;  // empty = by the scheme
   std::vector<int64_t> scale_shape;
@@ -48,7 +48,7 @@ class Run {
       : options_(options),
         names_(options.names),
         file_(options.input),
-        machine_(parse_target(options.device), options.threads) {}
+        machine_(parse_target(options.device), options.threads, options.tuning) {}
 
   void operator()() {
     load_inputs();
@@ -250,6 +250,7 @@ void add_run(CLI::App& program) {
   command->add_option("--device", options->device, "cpu or cuda:N")
       ->check(CLI::Validator(check_device, "DEVICE"))
       ->capture_default_str();
+  add_tuning_option(*command, &options->tuning);
   command->add_option("--threads", options->threads, "CPU threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

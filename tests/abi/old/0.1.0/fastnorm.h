@@ -181,6 +181,7 @@ typedef struct fastnorm_context_options {
   uint32_t flags;
   int32_t dry_run_capability;
   int32_t reserved;
+  const char* tuning_file;
 } fastnorm_context_options;
 
 FASTNORM_API fastnorm_status fastnorm_device_count(int32_t device_type, int32_t* count);

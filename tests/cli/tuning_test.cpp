@@ -1,0 +1,140 @@
+// fastnorm tune without a GPU: which kernels it would measure, what it makes of times, and that contexts take its file.
+#include "fastnorm/tuning.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace fastnorm::tool {
+namespace {
+
+fastnorm_device_info sm_90() {
+  fastnorm_device_info device = {};
+  device.capability = 90;
+  device.kernel_arch = "sm_90";
+  return device;
+}
+
+const Planner& planner() {
+  static const Planner planner(sm_90());
+  return planner;
+}
+
+std::string tile_of(const std::string& kernel) { return kernel.substr(kernel.rfind(' ') + 1); }
+
+std::set<std::string> tiles(const BenchCase& c) {
+  std::set<std::string> found;
+  for (const std::string& kernel : planner().kernels(c)) found.insert(tile_of(kernel));
+  return found;
+}
+
+// What a context with these rules runs a case on.
+std::string kernel_with(const std::string& rules, const BenchCase& c) {
+  const TemporaryFile file(tuning_head("sm_90") + rules);
+  Target target;
+  target.device_type = FASTNORM_DEVICE_CUDA;
+  target.dry_run_capability = 90;
+  const ContextPtr context = make_context(target, 0, file.path());
+  return kernel_of(context.get(), target, c);
+}
+
+TEST(Tuning, AsksTheLibraryWhatHoldsARow) {
+  const BenchCase c = {"rms", "bf16", 4096, 4096};
+  EXPECT_EQ(tiles(c), (std::set<std::string>{"128x4", "256x2"}));
+  EXPECT_EQ(planner().kernels(c)[0], "bf16 plain rms once store vector 128x4");
+  EXPECT_EQ(planner().kernels(c)[0], planner().choice(c));
+  EXPECT_EQ(tiles({"add", "bf16", 1, 4096}), (std::set<std::string>{"64x8", "128x4", "256x2"}));
+  EXPECT_TRUE(tiles({"rms", "bf16", 64, 8192}).contains("64x2x8"));  // clusters
+  // Uneven rows and codes have kernels of their own.
+  EXPECT_EQ(planner().choice({"rms", "bf16", 4096, 4099}),
+            "bf16 plain rms once store uneven 256x3");
+  EXPECT_GE(tiles({"rms", "bf16", 4096, 4099}).size(), 3u);
+  EXPECT_EQ(
+      planner().choice({"layer_fp8", "f16", 4096, 4096}).find("f16 plain layer once static vector"),
+      0u);
+  EXPECT_GE(planner().kernels({"rms_fp8", "bf16", 4096, 1024}).size(), 2u);
+}
+
+TEST(Tuning, TakesTheFastestIfItIsFasterTwice) {
+  const BenchCase c = {"rms", "bf16", 64, 8192};
+  const std::string choice = planner().choice(c);
+  const std::vector<std::string> kernels = planner().kernels(c);
+  ASSERT_GE(kernels.size(), 3u);
+  std::map<std::string, std::vector<double>> times;  // one after another; the last stays
+  std::map<std::string, size_t> calls;
+  const Measure measure = [&](const std::string& kernel) -> std::optional<double> {
+    const std::vector<double>& of = times.at(kernel);
+    const double us = of[std::min(calls[kernel]++, of.size() - 1)];
+    return us > 0 ? std::optional(us) : std::nullopt;
+  };
+  const auto best = [&](double gain, std::vector<double> first, std::vector<double> second,
+                        std::vector<double> third) {
+    times.clear();
+    calls.clear();
+    for (const std::string& kernel : kernels) times[kernel] = {99};
+    times[kernels[0]] = std::move(first);
+    times[kernels[1]] = std::move(second);
+    times[kernels[2]] = std::move(third);
+    return find_best(planner(), c, gain, measure);
+  };
+  Finding f = best(0.02, {10}, {9}, {8});
+  EXPECT_EQ(f.best, kernels[2]);
+  EXPECT_EQ(f.choice, choice);
+  EXPECT_EQ(f.choice_us, 10);
+  EXPECT_EQ(f.best_us, 8);
+  EXPECT_EQ(calls[kernels[0]], 2u);
+  EXPECT_EQ(calls[kernels[1]], 1u);
+  EXPECT_EQ(best(0.02, {10}, {9.9}, {11}).best, choice);  // not by enough
+  EXPECT_EQ(calls[kernels[0]], 1u);
+  EXPECT_EQ(best(0, {10}, {9.9}, {11}).best, kernels[1]);
+  EXPECT_EQ(best(0.02, {10}, {8, 10}, {11}).best, choice);  // by luck
+  EXPECT_EQ(best(0.02, {10, 8}, {9}, {11}).best, choice);
+  EXPECT_EQ(best(0.02, {10}, {0}, {9}).best, kernels[2]);  // one that cannot run
+  f = best(0.02, {10}, {0}, {0});
+  EXPECT_EQ(f.best, choice);
+  EXPECT_EQ(f.best_us, 10);
+}
+
+TEST(Tuning, WritesRulesThatContextsTake) {
+  const std::string few = "bf16 plain rms once store vector 128x4",
+                    many = "bf16 plain rms once store vector 256x2";
+  const auto found = [](int64_t rows, int64_t n, const std::string& choice,
+                        const std::string& best) {
+    return Finding{{"rms", "bf16", rows, n}, choice, best, 2, 1};
+  };
+  // Nothing faster, nothing to say.
+  EXPECT_EQ(tuning_rules({}), "");
+  EXPECT_EQ(tuning_rules({found(1, 4096, many, many)}), "");
+  const std::string rules = tuning_rules(
+      {found(1, 4096, many, few), found(16, 4096, many, few), found(128, 4096, many, many),
+       found(512, 4096, many, few), found(4096, 4096, few, many), found(16, 4104, few, many)});
+  EXPECT_EQ(rules, "norm 1-16 4096 " + few + "\nnorm 129-512 4096 " + few + "\nnorm 513- 4096 " +
+                       many + "\nnorm 1- 4104 " + many + "\n");
+  const auto kernel = [&](int64_t rows) { return kernel_with(rules, {"rms", "bf16", rows, 4096}); };
+  for (const int64_t rows : {1, 2, 16, 129, 512}) EXPECT_EQ(kernel(rows), few) << rows;
+  for (const int64_t rows : {17, 128, 513, 4096, 100000}) EXPECT_EQ(kernel(rows), many) << rows;
+  EXPECT_EQ(kernel_with(rules, {"rms", "bf16", 3, 4104}), many);
+}
+
+// For every shape that is measured unless another is asked for: the rules of the last of each one's kernels make a file, and every case
+// gets its kernel by it.
+TEST(Tuning, EveryKernelThatIsMeasuredCanBeHad) {
+  std::vector<Finding> findings;
+  for (const std::string& op : bench_ops()) {
+    for (const int64_t n : {64, 500, 1024, 4096, 5001, 14336, 16384, 65536}) {
+      for (const int64_t rows : {1, 128, 1024, 4096}) {
+        const BenchCase c = {op, "bf16", rows, n};
+        const std::vector<std::string> kernels = planner().kernels(c);
+        EXPECT_EQ(std::set<std::string>(kernels.begin(), kernels.end()).size(), kernels.size());
+        findings.push_back({c, kernels.front(), kernels.back(), 2, 1});
+      }
+    }
+  }
+  const std::string rules = tuning_rules(findings);
+  for (const Finding& f : findings) EXPECT_EQ(kernel_with(rules, f.c), f.best);
+}
+
+}  // namespace
+}  // namespace fastnorm::tool

@@ -1,0 +1,111 @@
+// Query and key heads in one launch, whatever their numbers, sizes and layouts.
+#include <gtest/gtest.h>
+
+#include "cuda/arch.h"
+#include "cuda/launch_params.h"
+#include "cuda/table.h"
+#include "unit/norm_request.h"
+
+namespace fastnorm::test {
+namespace {
+
+struct Planned {
+  NormDesc desc;
+  NormPlan plan;
+};
+
+Planned planned(const Request& r, const DeviceFacts& facts) {
+  Planned p;
+  Error error;
+  EXPECT_EQ(r.check(&p.desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(make_plan(p.desc, facts, cuda::norm_table(*facts.arch), &p.plan, error), FASTNORM_OK)
+      << error.text;
+  return p;
+}
+
+// Grids that two calls take, planned as a fastnorm_norm_many plans them.
+int32_t grids(Planned a, Planned b, const DeviceFacts& facts) {
+  const bool together =
+      plan_together(a.desc, b.desc, facts, cuda::norm_table(*facts.arch), &a.plan, &b.plan);
+  const NormCall calls[] = {{&a.desc, &a.plan}, {&b.desc, &b.plan}};
+  const int32_t count = cuda::count_grids(calls);
+  EXPECT_EQ(together, count == 1);
+  // What each is to do stays the same.
+  for (const NormCall& call : calls) {
+    EXPECT_EQ(call.plan->blocks * static_cast<uint64_t>(call.plan->rows_per_block) >=
+                  static_cast<uint64_t>(call.desc->rows),
+              true);
+    EXPECT_EQ(call.plan->entry->key, norm_key(*call.desc, facts));
+  }
+  return count;
+}
+
+// Heads of a fused buffer of `all` heads, or of a buffer of their own.
+Request heads(int64_t tokens, int64_t count, int64_t d, fastnorm_dtype_id dtype, int64_t all,
+              uintptr_t address) {
+  Request r = simple_request({tokens, count, d}, dtype);
+  r.x->address = address;
+  if (all > 0) r.x->strides = {all * d, d, 1};
+  return r;
+}
+
+TEST(NormTogether, QueryAndKeyHeadsAreOneGrid) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const DeviceFacts facts = cuda::make_facts(*arch, 0, 132, 16);
+    for (const auto dtype : {FASTNORM_DTYPE_BF16, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_F32}) {
+      for (const int64_t d : {32, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576}) {
+        if (dtype == FASTNORM_DTYPE_F32 && d > 512) continue;  // more than a warp holds
+        for (const int64_t tokens : {1, 9, 64, 512, 1000, 1024, 4096, 9010}) {
+          for (const int64_t keys : {1, 2, 8}) {
+            for (const bool fused : {true, false}) {
+              const int64_t all = fused ? 64 + 2 * keys : 0;
+              const Planned q = planned(heads(tokens, 64, d, dtype, all, address_of(0)), facts),
+                            k = planned(heads(tokens, keys, d, dtype, all, address_of(3)), facts);
+              EXPECT_EQ(grids(q, k, facts), 1)
+                  << arch->name << " " << tokens << " x " << keys << " x " << d << fused;
+              EXPECT_EQ(grids(k, q, facts), 1);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(NormTogether, OthersKeepTheirKernels) {
+  const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 16);
+  const auto dtype = FASTNORM_DTYPE_BF16;
+  // Rows of more than a warp.
+  EXPECT_EQ(grids(planned(heads(64, 64, 2048, dtype, 0, address_of(0)), facts),
+                  planned(heads(64, 1, 2048, dtype, 0, address_of(3)), facts), facts),
+            2);
+  // Another dtype, another kind, other flags, a third index.
+  const Planned q = planned(heads(1024, 64, 128, dtype, 72, address_of(0)), facts);
+  EXPECT_EQ(
+      grids(q, planned(heads(1024, 8, 128, FASTNORM_DTYPE_F16, 72, address_of(3)), facts), facts),
+      2);
+  Request other = heads(1024, 8, 128, dtype, 72, address_of(3));
+  other.args.kind = FASTNORM_NORM_LAYER;
+  EXPECT_EQ(grids(q, planned(other, facts), facts), 2);
+  other = heads(1024, 8, 128, dtype, 72, address_of(3));
+  other.args.flags = FASTNORM_NORM_PDL_WAIT;
+  EXPECT_EQ(grids(q, planned(other, facts), facts), 2);
+  other = simple_request({4, 100, 8, 128}, dtype);
+  other.x->address = address_of(3);
+  other.x->strides = {200 * 72 * 128, 72 * 128, 128, 1};
+  EXPECT_EQ(grids(q, planned(other, facts), facts), 2);
+}
+
+// Rows of other lengths have the same kernel where it holds both.
+TEST(NormTogether, LengthsThatOneKernelHolds) {
+  const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 16);
+  const auto grids_of = [&](int64_t d, int64_t other) {
+    return grids(planned(heads(9, 64, d, FASTNORM_DTYPE_BF16, 0, address_of(0)), facts),
+                 planned(heads(9, 8, other, FASTNORM_DTYPE_BF16, 0, address_of(3)), facts), facts);
+  };
+  EXPECT_EQ(grids_of(128, 120), 1);
+  EXPECT_EQ(grids_of(128, 512), 2);
+}
+
+}  // namespace
+}  // namespace fastnorm::test

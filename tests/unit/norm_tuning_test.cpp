@@ -1,0 +1,176 @@
+// Tuning files: what they may say, and what planning makes of it.
+#include "core/norm_tuning.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cuda/arch.h"
+#include "cuda/launch_params.h"
+#include "cuda/table.h"
+#include "unit/norm_request.h"
+
+namespace fastnorm::test {
+namespace {
+
+const std::string kHead = "fastnorm tuning 1\nlibrary 1.2.3\narch sm_90\n";
+
+DeviceFacts gpu(int32_t clusters = 16) { return cuda::make_facts(cuda::kSm90, 0, 132, clusters); }
+
+std::span<const NormEntry> table() { return cuda::norm_table(cuda::kSm90); }
+
+fastnorm_status read(const std::string& text, NormTuning* tuning, Error& error,
+                     const DeviceFacts& facts = gpu()) {
+  return NormTuning::read(text, "1.2.3", table(), facts, tuning, error);
+}
+
+NormTuning tuning_of(const std::string& rules, const DeviceFacts& facts = gpu()) {
+  NormTuning tuning;
+  Error error;
+  EXPECT_EQ(read(kHead + rules, &tuning, error, facts), FASTNORM_OK) << error.text;
+  return tuning;
+}
+
+// The kernel that a call of bf16 RMSNorm is planned on.
+std::string kernel_for(std::vector<int64_t> shape, const NormTuning* tuning,
+                       fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16) {
+  NormDesc desc;
+  NormPlan plan;
+  Error error;
+  EXPECT_EQ(simple_request(std::move(shape), dtype).check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(make_plan(desc, gpu(), table(), &plan, error, tuning), FASTNORM_OK) << error.text;
+  return plan.entry->name;
+}
+
+void expect_refused(const std::string& text, const std::string& wanted) {
+  NormTuning tuning;
+  Error error;
+  EXPECT_EQ(read(text, &tuning, error), FASTNORM_ERROR_ARGUMENT) << text;
+  EXPECT_NE(std::string(error.text).find(wanted), std::string::npos)
+      << text << "\nsays: " << error.text << "\nnot: " << wanted;
+  EXPECT_EQ(tuning.size(), 0u);
+}
+
+TEST(NormTuning, SaysWhatIsWrongAndWhere) {
+  expect_refused("", "ends after 0 of the 3 lines");
+  expect_refused("# only this\n\n", "ends after 0 of the 3 lines");
+  expect_refused("fastnorm tuning 1\nlibrary 1.2.3", "ends after 2 of the 3 lines");
+  expect_refused("fastnorm tuning 2\n",
+                 "line 1 is \"fastnorm tuning 2\"; required: \"fastnorm tuning 1\"");
+  expect_refused("fastnorm tuning 1\n# x\nlibrary 1.2.4\n",
+                 "line 3 is \"library 1.2.4\"; required: \"library 1.2.3\"");
+  expect_refused("fastnorm tuning 1\nlibrary 1.2.3\narch sm_80\n",
+                 "line 3 is \"arch sm_80\"; required: \"arch sm_90\"");
+  for (const char* line :
+       {"norm", "norm 1", "norm 1 4096", "norm 0 4096 bf16 plain rms once store vector 256x2",
+        "norm 2-1 4096 bf16 plain rms once store vector 256x2", "norm 1-0 4096 k", "norm - 4096 k",
+        "norm -1 4096 k", "norm 1-2-3 4096 k", "norm 1 4096x k", "norm 1 -4096 k",
+        "norm 9223372036854775808 1 k", "rows 1 4096 bf16 plain rms once store vector 256x2"}) {
+    expect_refused(kHead + line,
+                   std::string("line 4 is \"") + line + "\"; required: norm ROWS N KERNEL");
+  }
+  expect_refused(kHead + "norm 1 4096 bf16 plain rms once store vector 256x99\n",
+                 "line 4 names kernel \"bf16 plain rms once store vector 256x99\"");
+  // 256x2 holds 257 to 512 vectors of 8.
+  for (const char* n : {"2048", "4097", "9223372036854775807"}) {
+    expect_refused(kHead + "norm 1 " + n + " bf16 plain rms once store vector 256x2\n",
+                   std::string("rows of ") + n +
+                       " elements for kernel \"bf16 plain rms once store "
+                       "vector 256x2\"; required: 2049 to 4096");
+  }
+  expect_refused(kHead +
+                     "norm 1-8 4096 bf16 plain rms once store vector 256x2\n"
+                     "norm 8-9 4096 bf16 plain rms once store vector 128x4\n",
+                 "for 8 rows of 4096 elements; required: one");
+  expect_refused(kHead + std::string(5000, 'x'), std::string(80, 'x') + "\"; required: norm");
+}
+
+TEST(NormTuning, HasItsKernelsForItsShapes) {
+  const std::string few = "bf16 plain rms once store vector 128x4",
+                    many = "bf16 plain rms once store vector 256x2";
+  ASSERT_EQ(kernel_for({4, 4096}, nullptr), many);  // the ladder's, the other way round
+  ASSERT_EQ(kernel_for({2000, 4096}, nullptr), few);
+  const NormTuning tuning =
+      tuning_of("# a comment\r\n\r\n  norm\t2-8  4096 " + few + " \r\nnorm 5000- 4096 " + many +
+                "\nnorm 2000 4096 " + many + "\nnorm 1-100 2048 " +
+                "bf16 plain rms once store vector 128x2\n");
+  EXPECT_EQ(tuning.size(), 4u);
+  for (const int64_t rows : {2, 4, 8}) EXPECT_EQ(kernel_for({rows, 4096}, &tuning), few) << rows;
+  for (const int64_t rows : {2000, 5000, 1 << 20})
+    EXPECT_EQ(kernel_for({rows, 4096}, &tuning), many) << rows;
+  for (const int64_t rows : {1, 9, 1999, 2001, 4999})
+    EXPECT_EQ(kernel_for({rows, 4096}, &tuning), kernel_for({rows, 4096}, nullptr)) << rows;
+  EXPECT_EQ(kernel_for({2, 2, 4096}, &tuning), few);  // four rows, however they are counted
+  EXPECT_EQ(kernel_for({100, 2048}, &tuning), "bf16 plain rms once store vector 128x2");
+  // Another n, another dtype, another key.
+  EXPECT_EQ(kernel_for({4, 4088}, &tuning), kernel_for({4, 4088}, nullptr));
+  EXPECT_EQ(kernel_for({4, 4096}, &tuning, FASTNORM_DTYPE_F16),
+            kernel_for({4, 4096}, nullptr, FASTNORM_DTYPE_F16));
+  EXPECT_EQ(kernel_for({4, 4095}, &tuning), kernel_for({4, 4095}, nullptr));
+}
+
+TEST(NormTuning, PlansTheGridOfItsKernel) {
+  const NormTuning tuning = tuning_of("norm 64 8192 bf16 plain rms once store vector 128x2x4\n");
+  NormDesc desc;
+  NormPlan plan, chosen;
+  Error error;
+  ASSERT_EQ(simple_request({64, 8192}, FASTNORM_DTYPE_BF16).check(&desc, error), FASTNORM_OK);
+  ASSERT_EQ(make_plan(desc, gpu(), table(), &plan, error, &tuning), FASTNORM_OK) << error.text;
+  ASSERT_EQ(make_plan_for_entry(desc, gpu(), table(), plan.index, &chosen, error), FASTNORM_OK);
+  EXPECT_STREQ(plan.entry->name, "bf16 plain rms once store vector 128x2x4");
+  EXPECT_EQ(plan.blocks, 256u);
+  EXPECT_EQ(plan.blocks, chosen.blocks);
+  EXPECT_EQ(plan.stream_loads, chosen.stream_loads);
+  EXPECT_EQ(plan.bytes_read, chosen.bytes_read);
+}
+
+TEST(NormTuning, LeavesHeadsToTheLadder) {
+  const std::string tuned = "bf16 plain rms once store vector 16x1";
+  const NormTuning tuning = tuning_of("norm 1-100000 128 " + tuned + "\n");
+  Request r = simple_request({64, 8, 128}, FASTNORM_DTYPE_BF16);
+  r.x->strides = r.y->strides = {10 * 128, 128, 1};
+  NormDesc desc;
+  NormPlan plan, ladder;
+  Error error;
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  ASSERT_EQ(desc.outer_rank, 2);
+  ASSERT_EQ(make_plan(desc, gpu(), table(), &plan, error, &tuning), FASTNORM_OK);
+  ASSERT_EQ(make_plan(desc, gpu(), table(), &ladder, error), FASTNORM_OK);
+  EXPECT_EQ(plan.index, ladder.index);
+}
+
+TEST(NormTuning, ClustersThatADeviceCannotScheduleDoNotCount) {
+  const std::string rules =
+      "norm 1 8192 bf16 plain rms once store vector 64x2x8\n"
+      "norm 2 8192 bf16 plain rms once store vector 256x4\n";
+  EXPECT_EQ(tuning_of(rules).size(), 2u);
+  EXPECT_EQ(tuning_of(rules, gpu(1)).size(), 1u);
+}
+
+// Each kernel of an architecture can be named, for the longest and the shortest row that it holds.
+TEST(NormTuning, AcceptsEveryKernel) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const DeviceFacts facts = cuda::make_facts(*arch, 0, 132, 16);
+    std::string text = "fastnorm tuning 1\nlibrary 1.2.3\narch " + std::string(arch->name) + "\n";
+    size_t rules = 0;
+    int64_t row = 0;
+    for (const NormEntry& entry : cuda::norm_table(*arch)) {
+      const VectorRange range = vectors_held(entry);
+      const int64_t per_vector = 16 / dtype_bytes(entry.key.dtype);
+      for (const int64_t vectors : {range.least, std::min<int64_t>(range.most, 1 << 20)}) {
+        text += "norm " + std::to_string(++row) + " " + std::to_string(vectors * per_vector) + " " +
+                entry.name + "\n";
+        ++rules;
+      }
+    }
+    NormTuning tuning;
+    Error error;
+    ASSERT_EQ(NormTuning::read(text, "1.2.3", cuda::norm_table(*arch), facts, &tuning, error),
+              FASTNORM_OK)
+        << arch->name << ": " << error.text;
+    EXPECT_EQ(tuning.size(), rules);
+  }
+}
+
+}  // namespace
+}  // namespace fastnorm::test

@@ -1,0 +1,135 @@
+#include "bench_case.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+#include "dtype.h"
+
+namespace fastnorm::tool {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+std::vector<std::string> bench_ops() {
+  return {"rms", "add", "layer", "rms_fp8", "add_fp8", "layer_fp8"};
+}
+
+size_t BenchCase::tensor_bytes() const {
+  return static_cast<size_t>(rows * n) * element_bytes(find_dtype(dtype)->dtype);
+}
+
+size_t BenchCase::bytes_moved() const {
+  const auto codes = static_cast<size_t>(rows * n);
+  return tensor_bytes() * (adds() ? 3 : 1) + (quantises() ? codes : tensor_bytes());
+}
+
+CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
+                   std::byte* parameters, size_t parameter_stride)
+    : layer_(c.is_layer()), quantises_(c.quantises()) {
+  const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
+  const auto next = [&](fastnorm_dtype of) {
+    const TensorView view(target, data, of, {c.rows, c.n});
+    data += tensor_stride;
+    return view;
+  };
+  x_ = next(dtype);
+  if (c.adds()) residual_ = next(dtype);
+  y_ = next(quantises_ ? fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN) : dtype);
+  if (c.adds()) residual_out_ = next(dtype);
+  weight_ = TensorView(target, parameters, dtype, {c.n});
+  if (layer_) bias_ = TensorView(target, parameters + parameter_stride, dtype, {c.n});
+  if (quantises_) {
+    scale_ = TensorView(target, parameters + 2 * parameter_stride,
+                        fastnorm_dtype_of(FASTNORM_DTYPE_F32), {1});
+  }
+}
+
+fastnorm_norm_args CaseCall::args() {
+  fastnorm_norm_args args = {};
+  args.struct_size = sizeof args;
+  args.kind = layer_ ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+  args.eps = 1e-6f;
+  args.x = x_.get();
+  args.residual = residual_.get();
+  args.weight = weight_.get();
+  args.bias = bias_.get();
+  (quantises_ ? args.quantized : args.y) = y_.get();
+  if (quantises_) args.quant_scheme = FASTNORM_QUANT_PER_TENSOR;
+  args.scale = scale_.get();
+  args.residual_out = residual_out_.get();
+  return args;
+}
+
+CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) : machine_(machine) {
+  const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
+  const size_t tensor_stride = aligned(c.tensor_bytes()),
+               parameter_stride = aligned(static_cast<size_t>(c.n) * element_bytes(dtype)),
+               set_bytes = tensor_stride * (c.adds() ? 4 : 2);
+  choose_sets(set_bytes);
+  const size_t parameters = 2 * parameter_stride + kAlignment;
+  const size_t bytes = parameters + sets_ * set_bytes;
+  memory_ = machine.allocate(bytes);
+  fill(dtype, bytes);
+  workload_.copy_bytes = aligned(c.bytes_moved() / 2);
+  calls_.reserve(sets_);
+  for (size_t i = 0; i < sets_; ++i) {
+    std::byte* const data = memory_.get() + parameters + i * set_bytes;
+    calls_.emplace_back(machine.target(), c, data, tensor_stride, memory_.get(), parameter_stride);
+    workload_.calls.push_back(calls_.back().args());
+    workload_.sets.push_back({data, data + set_bytes / 2});
+  }
+}
+
+void CaseMemory::choose_sets(size_t set_bytes) {
+  constexpr size_t kGpuColdBytes = size_t{600} << 20, kGpuMaxSets = 256;
+  constexpr size_t kCpuColdBytes = size_t{512} << 20, kCacheBytes = size_t{1} << 20;
+  if (machine_.target().is_cuda()) {
+    sets_ = std::clamp<size_t>(kGpuColdBytes / set_bytes, 2, kGpuMaxSets);
+    workload_.cold = true;
+  } else {
+    workload_.cold = set_bytes > kCacheBytes;
+    sets_ = workload_.cold ? std::max<size_t>(2, kCpuColdBytes / set_bytes) : 1;
+  }
+}
+
+// Values near 1 of both signs: speed may depend on how many bits flip.
+void CaseMemory::fill(fastnorm_dtype dtype, size_t bytes) {
+  const size_t size = element_bytes(dtype), period = std::min<size_t>(bytes, size_t{1} << 20);
+  std::vector<std::byte> pattern(period);
+  uint64_t state = 1;
+  for (size_t i = 0; i + size <= period; i += size) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const auto h = static_cast<double>(static_cast<int32_t>(state >> 32));
+    encode(dtype, h * 0x1p-30, &pattern[i]);
+  }
+  for (size_t at = 0; at < bytes; at += period) {
+    machine_.upload(memory_.get() + at, pattern.data(), std::min(period, bytes - at));
+  }
+}
+
+void show_progress(size_t done, size_t all, const BenchCase* next) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "\r\033[K");
+  if (next != nullptr) {
+    std::fprintf(stderr, "%zu/%zu %s %s %lldx%lld", done + 1, all, next->op.c_str(),
+                 next->dtype.c_str(), static_cast<long long>(next->rows),
+                 static_cast<long long>(next->n));
+  }
+  std::fflush(stderr);
+}
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+}  // namespace fastnorm::tool

@@ -1,0 +1,67 @@
+// What bench and tune time: an operation on matrices of a shape, in memory of its own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "machine.h"
+#include "stopwatch.h"
+
+namespace fastnorm::tool {
+
+struct BenchCase {
+  std::string op, dtype;  // of bench_ops()
+  int64_t rows, n;
+
+  bool adds() const { return op.starts_with("add"); }
+  bool is_layer() const { return op.starts_with("layer"); }
+  bool quantises() const { return op.ends_with("_fp8"); }
+  size_t tensor_bytes() const;  // of x
+  // x and what becomes of it; with a residual two tensors more.
+  size_t bytes_moved() const;
+};
+
+// "rms", "add" (RMS of x + residual, which is stored) and "layer", and the same to f8 e4m3 by one scale that is given.
+std::vector<std::string> bench_ops();
+
+// The tensors of one call of a case, somewhere in memory.
+class CaseCall {
+ public:
+  // The tensors are from `data` on, inputs first, `tensor_stride` bytes apart; weight, bias and scale from `parameters` on.
+  CaseCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
+           std::byte* parameters, size_t parameter_stride);
+
+  // Valid until this ends or is moved.
+  fastnorm_norm_args args();
+
+ private:
+  bool layer_, quantises_;
+  TensorView x_, residual_, y_, residual_out_, weight_, bias_, scale_;
+};
+
+// Buffers and calls of one case. Cases larger than the caches, and all on a GPU, rotate over many
+// sets so that nothing is found in a cache.
+class CaseMemory {
+ public:
+  CaseMemory(const Machine& machine, const BenchCase& c);
+
+  const Workload& workload() const { return workload_; }
+
+ private:
+  void choose_sets(size_t set_bytes);
+  void fill(fastnorm_dtype dtype, size_t bytes);
+
+  const Machine& machine_;
+  size_t sets_ = 1;
+  Block memory_;
+  std::vector<CaseCall> calls_;
+  Workload workload_ = {};
+};
+
+// A line on a terminal that tells how far it is, gone with `next` NULL; nothing where stderr goes to a file.
+void show_progress(size_t done, size_t all, const BenchCase* next);
+
+// The time in UTC.
+std::string now_text();
+
+}  // namespace fastnorm::tool

@@ -1,0 +1,144 @@
+// fastnorm tune: measures the kernels for shapes on this GPU, and writes those that are faster than the library's choice.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+
+#include "commands.h"
+#include "dtype.h"
+#include "tuning.h"
+
+namespace fastnorm::tool {
+namespace {
+
+struct TuneOptions {
+  std::vector<int64_t> rows = {1, 16, 128, 512, 1024, 2048, 4096, 16384};
+  std::vector<int64_t> n = {1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 14336, 16384};
+  std::vector<std::string> ops = {"rms", "add", "layer"};
+  std::vector<std::string> dtypes = {"bf16"};
+  std::string device = "cuda:0", output;
+  int32_t repeats = 9;
+  double gain = 0.02;
+};
+
+// The rows of each series in order, which the rules need.
+std::vector<BenchCase> make_cases(TuneOptions options) {
+  std::sort(options.rows.begin(), options.rows.end());
+  options.rows.erase(std::unique(options.rows.begin(), options.rows.end()), options.rows.end());
+  std::vector<BenchCase> cases;
+  for (const std::string& dtype : options.dtypes) {
+    for (const std::string& op : options.ops) {
+      for (const int64_t n : options.n) {
+        for (const int64_t rows : options.rows) cases.push_back({op, dtype, rows, n});
+      }
+    }
+  }
+  return cases;
+}
+
+void print_finding(const Finding& f) {
+  const auto tile = [](const std::string& kernel) { return kernel.substr(kernel.rfind(' ') + 1); };
+  std::printf("%-9s %-5s %10lld %8lld  %-10s %9.2f  %-10s %9.2f %6.1f%%\n", f.c.op.c_str(),
+              f.c.dtype.c_str(), static_cast<long long>(f.c.rows), static_cast<long long>(f.c.n),
+              tile(f.choice).c_str(), f.choice_us, tile(f.best).c_str(), f.best_us,
+              100 * (f.choice_us / f.best_us - 1));
+}
+
+Finding measure_case(const TuneOptions& options, const Machine& machine, const Planner& planner,
+                     const BenchCase& c) {
+  const CaseMemory memory(machine, c);
+  return find_best(
+      planner, c, options.gain, [&](const std::string& kernel) -> std::optional<double> {
+        const TemporaryFile file(tuning_head(planner.arch()) +
+                                 tuning_rule(std::to_string(c.rows), c.n, kernel));
+        const Machine tuned(machine.target(), 0, file.path());
+        fastnorm_info info = {};
+        info.struct_size = sizeof info;
+        check(fastnorm_norm_query(tuned.context(), &memory.workload().calls[0], &info));
+        if (info.kernel != kernel) return {};  // clusters that this device has no room for
+        return time_workload(tuned, memory.workload(), options.repeats, 1).us;
+      });
+}
+
+void run_tune(const TuneOptions& options) {
+  const Machine machine(parse_target(options.device), 0);
+  const fastnorm_device_info device = describe_device(machine.target());
+  const Planner planner(device);
+  // Now, and not after minutes of measuring.
+  std::ofstream file(options.output, std::ios::binary | std::ios::app);
+  if (!file) throw CommandError(options.output + ": cannot be written");
+  file.close();
+  std::printf("%s, kernels %s\n%-9s %-5s %10s %8s  %-10s %9s  %-10s %9s %7s\n", device.name,
+              device.kernel_arch, "op", "dtype", "rows", "n", "choice", "us", "fastest", "us",
+              "gain");
+  const std::vector<BenchCase> cases = make_cases(options);
+  std::vector<Finding> findings;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    show_progress(i, cases.size(), &cases[i]);
+    findings.push_back(measure_case(options, machine, planner, cases[i]));
+    show_progress(i, cases.size(), nullptr);
+    print_finding(findings.back());
+    std::fflush(stdout);
+  }
+  const std::string rules = tuning_rules(findings);
+  file.open(options.output, std::ios::binary | std::ios::trunc);
+  file << tuning_head(planner.arch()) << "# " << device.name << ", " << now_text() << ", driver "
+       << device.driver_version << "\n"
+       << rules << std::flush;
+  if (!file) throw CommandError(options.output + ": cannot be written");
+  std::printf("%s: %td rules\n", options.output.c_str(),
+              std::count(rules.begin(), rules.end(), '\n'));
+}
+
+std::string check_gpu(const std::string& text) {
+  return check_device(text).empty() && text != "cpu" ? "" : "'" + text + "' is not cuda:N";
+}
+
+}  // namespace
+
+void add_tune(CLI::App& program) {
+  auto options = std::make_shared<TuneOptions>();
+  CLI::App* command = program.add_subcommand(
+      "tune", "Measure which kernels are fastest on this GPU, and write a file for contexts");
+  command->footer(
+      "Each shape is timed on every kernel that holds its rows, as bench does. A context with the "
+      "file\n"
+      "(options.tuning_file; --tuning of run, bench and explain) runs calls of these shapes on "
+      "the\n"
+      "kernels in it. Results do not change by a bit. The file is for this model of GPU and this\n"
+      "version of the library.");
+  command->add_option("--output", options->output, "the file to write")->required();
+  command->add_option("--device", options->device, "cuda:N")
+      ->check(CLI::Validator(check_gpu, "DEVICE"))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--rows", options->rows,
+          "numbers of rows; each stands for those down to the next smaller one, the largest for "
+          "all above, too")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
+      ->capture_default_str();
+  command->add_option("--n", options->n, "row lengths")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
+  command->add_option("--op", options->ops, "as in bench")
+      ->delimiter(',')
+      ->check(CLI::IsMember(bench_ops()))
+      ->capture_default_str();
+  command->add_option("--dtype", options->dtypes, "of x, weight, bias and residual")
+      ->delimiter(',')
+      ->check(CLI::IsMember(row_dtype_names()))
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "samples of each kernel; medians count")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command
+      ->add_option("--gain", options->gain, "part of the time that a kernel must save to be taken")
+      ->check(CLI::Range(0.0, 0.5))
+      ->capture_default_str();
+  command->callback([options] { run_tune(*options); });
+}
+
+}  // namespace fastnorm::tool

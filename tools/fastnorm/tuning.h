@@ -1,0 +1,72 @@
+// Which kernels are faster on a GPU than the library's choice. The library is asked what exists and what holds a shape; a
+// measurement, given by the caller, says what is fast.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench_case.h"
+
+namespace fastnorm::tool {
+
+// A tuning file for as long as a context is made from it.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text);
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The lines that a tuning file of this library begins with.
+std::string tuning_head(const std::string& arch);
+// A line of it: calls of `rows` ("512", "129-512", "513-") rows of n elements run on a kernel.
+std::string tuning_rule(const std::string& rows, int64_t n, const std::string& kernel);
+
+// The kernel that a case would run on, in a context of `target`.
+std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c);
+
+// What the library would do on GPUs of a capability, without one.
+class Planner {
+ public:
+  // Of `device`, its capability and the architecture of its kernels count.
+  explicit Planner(const fastnorm_device_info& device);
+
+  const std::string& arch() const { return arch_; }
+  // The kernel that a case runs on.
+  std::string choice(const BenchCase& c) const;
+  // Those of the choice's kind that hold the case's rows, the choice first.
+  std::vector<std::string> kernels(const BenchCase& c) const;
+
+ private:
+  Target target_;
+  std::string arch_;
+  ContextPtr context_;
+};
+
+// What was found for a case.
+struct Finding {
+  BenchCase c;
+  std::string choice, best;  // kernels; the same where none is faster by enough
+  double choice_us, best_us;
+};
+
+// Median microseconds of a case on a kernel; none where the device cannot run it.
+using Measure = std::function<std::optional<double>(const std::string& kernel)>;
+
+// Measures the kernels for a case. One is taken for faster than the choice if it takes less than 1 - `gain` of its time, and does so
+// again when both are measured once more.
+Finding find_best(const Planner& planner, const BenchCase& c, double gain, const Measure& measure);
+
+// The rules that follow, one line each: what was measured with a number of rows stands for all from the next smaller number that was
+// measured on, and with the largest for all above. `findings` of one op, dtype and n are in the order of their rows.
+std::string tuning_rules(const std::vector<Finding>& findings);
+
+}  // namespace fastnorm::tool
