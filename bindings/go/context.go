@@ -1,9 +1,11 @@
 package fastnorm
 
 import (
+	"fmt"
 	"math"
 	"runtime"
 	"runtime/cgo"
+	"strings"
 	"sync/atomic"
 
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
@@ -30,6 +32,11 @@ type Options struct {
 	// needs no GPU, only DryRunCapability: the compute capability as major * 10 + minor, such as 90.
 	DryRun           bool
 	DryRunCapability int
+
+	// TuningFile is the path of a file that `fastnorm tune` wrote for this model of GPU and this version of the
+	// library: calls of the shapes in it run on the kernels that were fastest there, with the same results to
+	// the bit. It is read once, by [OpenWith]. CUDA only; "" = none.
+	TuningFile string
 }
 
 // LogLevel is the severity of a message.
@@ -51,6 +58,12 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	if err := checkVersion(raw.Fastnorm_version()); err != nil {
 		return nil, err
 	}
+	if strings.Contains(options.TuningFile, "\x00") { // where C would take it to end
+		return nil, &Error{
+			Status:  StatusArgument,
+			Message: fmt.Sprintf("options.tuning_file is %q; required: a path without a zero byte", options.TuningFile),
+		}
+	}
 	h := &handle{device: device}
 	var log uintptr
 	if options.Log != nil {
@@ -65,7 +78,7 @@ func OpenWith(device Device, options Options) (*Context, error) {
 	var context uintptr // by itself: C may not get a pointer into memory that has pointers
 	err := checked(func() int32 {
 		return raw.Fnb_context_create(int32(device.Type()), int32(device.ID()), clip(options.Threads), flags,
-			clip(options.DryRunCapability), log, &context)
+			clip(options.DryRunCapability), options.TuningFile, log, &context)
 	})
 	h.raw = context
 	if err != nil {

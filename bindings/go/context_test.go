@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -197,6 +198,29 @@ func TestDryRun(t *testing.T) {
 	dry := open(t, fastnorm.CPU, fastnorm.Options{DryRun: true})
 	check(t, dry.Norm(fastnorm.Norm{X: v, Y: v}))
 	equals(t, "x", x, 1, 2)
+}
+
+func TestTuningFile(t *testing.T) {
+	const tuned = "bf16 plain rms once store vector 128x4"
+	path := filepath.Join(t.TempDir(), "größe") // UTF-8, as all paths of Go
+	text := fmt.Sprintf("fastnorm tuning 1\nlibrary %s\narch sm_90\nnorm 4-7 4096 %s\n", fastnorm.VersionString(), tuned)
+	check(t, os.WriteFile(path, []byte(text), 0o600))
+	c := open(t, fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: path})
+	check(t, os.Remove(path)) // it is read once
+	kernel := func(c *fastnorm.Context, rows int) string {
+		at := func(p uintptr) fastnorm.Tensor { return fastnorm.At(c.Device(), p, fastnorm.BF16, rows, 4096) }
+		info, err := c.NormQuery(fastnorm.Norm{X: at(0x100000000000), Y: at(0x200000000000)})
+		check(t, err)
+		return info.Kernel
+	}
+	untuned := dryGPU(t)
+	equal(t, "the kernel of 4 rows", kernel(c, 4), tuned)
+	equal(t, "the kernel of 8 rows", kernel(c, 8), kernel(untuned, 8))
+	for _, rows := range []int{4, 8} {
+		if kernel(untuned, rows) == tuned {
+			t.Errorf("%d rows run on %s without a file", rows, tuned)
+		}
+	}
 }
 
 // --- no leak, no allocation ---

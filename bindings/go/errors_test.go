@@ -261,6 +261,9 @@ func TestOpenErrors(t *testing.T) {
 		{fastnorm.CPU, fastnorm.Options{DryRun: true, DryRunCapability: 90}, fastnorm.ErrArgument, "options.dry_run_capability is 90"},
 		{fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 70}, fastnorm.ErrUnsupported, "dry_run_capability is 70"},
 		{fastnorm.CUDA(1 << 20), fastnorm.Options{}, fastnorm.ErrDevice, ""},
+		{fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: "/nowhere/at/all"}, fastnorm.ErrArgument, `options.tuning_file is "/nowhere/at/all", which cannot be read (`},
+		{fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: "/dev/null\x00"}, fastnorm.ErrArgument, `options.tuning_file is "/dev/null\x00"; required: a path without a zero byte`},
+		{fastnorm.CPU, fastnorm.Options{TuningFile: "/nowhere/at/all"}, fastnorm.ErrArgument, `options.tuning_file is "/nowhere/at/all" and the device a CPU; required: NULL`},
 	} {
 		c, err := fastnorm.OpenWith(one.device, one.options)
 		wantError(t, err, one.kind, one.text)

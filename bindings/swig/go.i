@@ -78,13 +78,15 @@ static void fnb_log(void* user, int32_t level, const char* text) {
 %inline %{
 static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id, int32_t num_threads,
                                           uint32_t flags, int32_t dry_run_capability,
-                                          uintptr_t log_handle, fastnorm_context** context) {
+                                          const char* tuning_file, uintptr_t log_handle,
+                                          fastnorm_context** context) {
   fastnorm_device device = {device_type, device_id};
   fastnorm_context_options options = {0};
   options.struct_size = sizeof options;
   options.num_threads = num_threads;
   options.flags = flags;
   options.dry_run_capability = dry_run_capability;
+  if (tuning_file[0] != '\0') options.tuning_file = tuning_file;
   if (log_handle != 0) {
     options.log = fnb_log;
     options.log_user = (void*)log_handle;

@@ -202,7 +202,8 @@ static void fnj_sink_destroy(JNIEnv *jenv, void *address) {
 }
 
 static fastnorm_context *fnj_context_create(JNIEnv *jenv, int32_t device_type, int32_t device_id, int32_t num_threads,
-                                            uint32_t flags, int32_t dry_run_capability, void *address_of_sink) {
+                                            uint32_t flags, int32_t dry_run_capability, const char *tuning_file,
+                                            void *address_of_sink) {
   const fastnorm_device device = {device_type, device_id};
   fastnorm_context_options options = {0};
   fastnorm_context *context = NULL;
@@ -211,6 +212,7 @@ static fastnorm_context *fnj_context_create(JNIEnv *jenv, int32_t device_type, i
   options.num_threads = num_threads;
   options.flags = flags;
   options.dry_run_capability = dry_run_capability;
+  options.tuning_file = tuning_file;
   options.log = address_of_sink == NULL ? NULL : fnj_log;
   options.log_user = address_of_sink;
   status = fastnorm_context_create(device, &options, &context);

@@ -253,13 +253,15 @@ static void fnb_log(void* user, int32_t level, const char* text) {
 
 static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id, int32_t num_threads,
                                           uint32_t flags, int32_t dry_run_capability,
-                                          uintptr_t log_handle, fastnorm_context** context) {
+                                          const char* tuning_file, uintptr_t log_handle,
+                                          fastnorm_context** context) {
   fastnorm_device device = {device_type, device_id};
   fastnorm_context_options options = {0};
   options.struct_size = sizeof options;
   options.num_threads = num_threads;
   options.flags = flags;
   options.dry_run_capability = dry_run_capability;
+  if (tuning_file[0] != '\0') options.tuning_file = tuning_file;
   if (log_handle != 0) {
     options.log = fnb_log;
     options.log_user = (void*)log_handle;
@@ -277,7 +279,7 @@ static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_i
 extern "C" {
 #endif
 
-void _wrap_Swig_free_raw_42c97d72ebddbea5(void *_swig_go_0) {
+void _wrap_Swig_free_raw_32246ce1c5d90190(void *_swig_go_0) {
   void *arg1 = 0 ;
 
   arg1 = *(void **)&_swig_go_0;
@@ -287,7 +289,7 @@ void _wrap_Swig_free_raw_42c97d72ebddbea5(void *_swig_go_0) {
 }
 
 
-void *_wrap_Swig_malloc_raw_42c97d72ebddbea5(intgo _swig_go_0) {
+void *_wrap_Swig_malloc_raw_32246ce1c5d90190(intgo _swig_go_0) {
   int arg1 ;
   void *result = 0 ;
   void *_swig_go_result;
@@ -300,7 +302,7 @@ void *_wrap_Swig_malloc_raw_42c97d72ebddbea5(intgo _swig_go_0) {
 }
 
 
-int _wrap_fastnorm_version_raw_42c97d72ebddbea5() {
+int _wrap_fastnorm_version_raw_32246ce1c5d90190() {
   int32_t result;
   int _swig_go_result;
 
@@ -311,7 +313,7 @@ int _wrap_fastnorm_version_raw_42c97d72ebddbea5() {
 }
 
 
-_gostring_ _wrap_fastnorm_version_string_raw_42c97d72ebddbea5() {
+_gostring_ _wrap_fastnorm_version_string_raw_32246ce1c5d90190() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -322,7 +324,7 @@ _gostring_ _wrap_fastnorm_version_string_raw_42c97d72ebddbea5() {
 }
 
 
-_gostring_ _wrap_fastnorm_build_info_raw_42c97d72ebddbea5() {
+_gostring_ _wrap_fastnorm_build_info_raw_32246ce1c5d90190() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -333,7 +335,7 @@ _gostring_ _wrap_fastnorm_build_info_raw_42c97d72ebddbea5() {
 }
 
 
-int _wrap_fastnorm_numeric_version_raw_42c97d72ebddbea5() {
+int _wrap_fastnorm_numeric_version_raw_32246ce1c5d90190() {
   int32_t result;
   int _swig_go_result;
 
@@ -344,7 +346,7 @@ int _wrap_fastnorm_numeric_version_raw_42c97d72ebddbea5() {
 }
 
 
-_gostring_ _wrap_fastnorm_status_name_raw_42c97d72ebddbea5(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_status_name_raw_32246ce1c5d90190(intgo _swig_go_0) {
   fastnorm_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -357,7 +359,7 @@ _gostring_ _wrap_fastnorm_status_name_raw_42c97d72ebddbea5(intgo _swig_go_0) {
 }
 
 
-_gostring_ _wrap_fastnorm_last_error_raw_42c97d72ebddbea5() {
+_gostring_ _wrap_fastnorm_last_error_raw_32246ce1c5d90190() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -368,7 +370,7 @@ _gostring_ _wrap_fastnorm_last_error_raw_42c97d72ebddbea5() {
 }
 
 
-int _wrap_fastnorm_last_device_error_raw_42c97d72ebddbea5() {
+int _wrap_fastnorm_last_device_error_raw_32246ce1c5d90190() {
   int32_t result;
   int _swig_go_result;
 
@@ -379,7 +381,7 @@ int _wrap_fastnorm_last_device_error_raw_42c97d72ebddbea5() {
 }
 
 
-intgo _wrap_fastnorm_device_count_raw_42c97d72ebddbea5(int _swig_go_0, int *_swig_go_1) {
+intgo _wrap_fastnorm_device_count_raw_32246ce1c5d90190(int _swig_go_0, int *_swig_go_1) {
   int32_t arg1 ;
   int32_t *arg2 = 0 ;
   fastnorm_status result;
@@ -394,7 +396,7 @@ intgo _wrap_fastnorm_device_count_raw_42c97d72ebddbea5(int _swig_go_0, int *_swi
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_name_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_name_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -407,7 +409,7 @@ _gostring_ _wrap_fastnorm_device_info_name_get_raw_42c97d72ebddbea5(struct fastn
 }
 
 
-int _wrap_fastnorm_device_info_capability_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_capability_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -420,7 +422,7 @@ int _wrap_fastnorm_device_info_capability_get_raw_42c97d72ebddbea5(struct fastno
 }
 
 
-int _wrap_fastnorm_device_info_multiprocessors_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_multiprocessors_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -433,7 +435,7 @@ int _wrap_fastnorm_device_info_multiprocessors_get_raw_42c97d72ebddbea5(struct f
 }
 
 
-long long _wrap_fastnorm_device_info_l2_bytes_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_l2_bytes_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -446,7 +448,7 @@ long long _wrap_fastnorm_device_info_l2_bytes_get_raw_42c97d72ebddbea5(struct fa
 }
 
 
-long long _wrap_fastnorm_device_info_memory_bytes_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_memory_bytes_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -459,7 +461,7 @@ long long _wrap_fastnorm_device_info_memory_bytes_get_raw_42c97d72ebddbea5(struc
 }
 
 
-int _wrap_fastnorm_device_info_driver_version_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_driver_version_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -472,7 +474,7 @@ int _wrap_fastnorm_device_info_driver_version_get_raw_42c97d72ebddbea5(struct fa
 }
 
 
-int _wrap_fastnorm_device_info_runtime_version_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_runtime_version_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -485,7 +487,7 @@ int _wrap_fastnorm_device_info_runtime_version_get_raw_42c97d72ebddbea5(struct f
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -498,7 +500,7 @@ _gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_42c97d72ebddbea5(struc
 }
 
 
-struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_42c97d72ebddbea5() {
+struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_32246ce1c5d90190() {
   struct fastnorm_device_info *result = 0 ;
   struct fastnorm_device_info *_swig_go_result;
 
@@ -509,7 +511,7 @@ struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_42c97d72ebddbea5
 }
 
 
-void _wrap_delete_fastnorm_device_info_raw_42c97d72ebddbea5(struct fastnorm_device_info *_swig_go_0) {
+void _wrap_delete_fastnorm_device_info_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_device_info **)&_swig_go_0;
@@ -519,7 +521,7 @@ void _wrap_delete_fastnorm_device_info_raw_42c97d72ebddbea5(struct fastnorm_devi
 }
 
 
-void _wrap_fastnorm_context_destroy_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0) {
+void _wrap_fastnorm_context_destroy_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0) {
   fastnorm_context *arg1 = 0 ;
 
   arg1 = (fastnorm_context *)_swig_go_0;
@@ -529,7 +531,7 @@ void _wrap_fastnorm_context_destroy_raw_42c97d72ebddbea5(fastnorm_context *_swig
 }
 
 
-long long _wrap_fastnorm_info_workspace_bytes_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_workspace_bytes_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -542,7 +544,7 @@ long long _wrap_fastnorm_info_workspace_bytes_get_raw_42c97d72ebddbea5(struct fa
 }
 
 
-long long _wrap_fastnorm_info_bytes_read_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_read_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -555,7 +557,7 @@ long long _wrap_fastnorm_info_bytes_read_get_raw_42c97d72ebddbea5(struct fastnor
 }
 
 
-long long _wrap_fastnorm_info_bytes_written_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_written_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -568,7 +570,7 @@ long long _wrap_fastnorm_info_bytes_written_get_raw_42c97d72ebddbea5(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kernel_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kernel_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -581,7 +583,7 @@ _gostring_ _wrap_fastnorm_info_kernel_get_raw_42c97d72ebddbea5(struct fastnorm_i
 }
 
 
-int _wrap_fastnorm_info_launches_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_launches_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -594,7 +596,7 @@ int _wrap_fastnorm_info_launches_get_raw_42c97d72ebddbea5(struct fastnorm_info *
 }
 
 
-int _wrap_fastnorm_info_threads_per_row_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_threads_per_row_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -607,7 +609,7 @@ int _wrap_fastnorm_info_threads_per_row_get_raw_42c97d72ebddbea5(struct fastnorm
 }
 
 
-int _wrap_fastnorm_info_vectors_per_thread_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vectors_per_thread_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -620,7 +622,7 @@ int _wrap_fastnorm_info_vectors_per_thread_get_raw_42c97d72ebddbea5(struct fastn
 }
 
 
-int _wrap_fastnorm_info_rows_per_block_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_rows_per_block_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -633,7 +635,7 @@ int _wrap_fastnorm_info_rows_per_block_get_raw_42c97d72ebddbea5(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_blocks_per_row_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_blocks_per_row_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -646,7 +648,7 @@ int _wrap_fastnorm_info_blocks_per_row_get_raw_42c97d72ebddbea5(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_vector_bytes_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vector_bytes_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -659,7 +661,7 @@ int _wrap_fastnorm_info_vector_bytes_get_raw_42c97d72ebddbea5(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_blocks_get_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_blocks_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -672,7 +674,7 @@ long long _wrap_fastnorm_info_blocks_get_raw_42c97d72ebddbea5(struct fastnorm_in
 }
 
 
-struct fastnorm_info *_wrap_new_fastnorm_info_raw_42c97d72ebddbea5() {
+struct fastnorm_info *_wrap_new_fastnorm_info_raw_32246ce1c5d90190() {
   struct fastnorm_info *result = 0 ;
   struct fastnorm_info *_swig_go_result;
 
@@ -683,7 +685,7 @@ struct fastnorm_info *_wrap_new_fastnorm_info_raw_42c97d72ebddbea5() {
 }
 
 
-void _wrap_delete_fastnorm_info_raw_42c97d72ebddbea5(struct fastnorm_info *_swig_go_0) {
+void _wrap_delete_fastnorm_info_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_info **)&_swig_go_0;
@@ -693,7 +695,7 @@ void _wrap_delete_fastnorm_info_raw_42c97d72ebddbea5(struct fastnorm_info *_swig
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_42c97d72ebddbea5(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_32246ce1c5d90190(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -706,7 +708,7 @@ _gostring_ _wrap_fastnorm_kernel_info_family_get_raw_42c97d72ebddbea5(struct fas
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_42c97d72ebddbea5(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_32246ce1c5d90190(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -719,7 +721,7 @@ _gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_42c97d72ebddbea5(struct fastn
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_42c97d72ebddbea5(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_32246ce1c5d90190(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -732,7 +734,7 @@ _gostring_ _wrap_fastnorm_kernel_info_name_get_raw_42c97d72ebddbea5(struct fastn
 }
 
 
-struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_42c97d72ebddbea5() {
+struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_32246ce1c5d90190() {
   struct fastnorm_kernel_info *result = 0 ;
   struct fastnorm_kernel_info *_swig_go_result;
 
@@ -743,7 +745,7 @@ struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_42c97d72ebddbea5
 }
 
 
-void _wrap_delete_fastnorm_kernel_info_raw_42c97d72ebddbea5(struct fastnorm_kernel_info *_swig_go_0) {
+void _wrap_delete_fastnorm_kernel_info_raw_32246ce1c5d90190(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_kernel_info **)&_swig_go_0;
@@ -753,7 +755,7 @@ void _wrap_delete_fastnorm_kernel_info_raw_42c97d72ebddbea5(struct fastnorm_kern
 }
 
 
-int _wrap_fastnorm_kernel_count_raw_42c97d72ebddbea5() {
+int _wrap_fastnorm_kernel_count_raw_32246ce1c5d90190() {
   int32_t result;
   int _swig_go_result;
 
@@ -764,7 +766,7 @@ int _wrap_fastnorm_kernel_count_raw_42c97d72ebddbea5() {
 }
 
 
-intgo _wrap_fastnorm_kernel_describe_raw_42c97d72ebddbea5(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
+intgo _wrap_fastnorm_kernel_describe_raw_32246ce1c5d90190(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
   int32_t arg1 ;
   fastnorm_kernel_info *arg2 = 0 ;
   fastnorm_status result;
@@ -779,7 +781,7 @@ intgo _wrap_fastnorm_kernel_describe_raw_42c97d72ebddbea5(int _swig_go_0, struct
 }
 
 
-intgo _wrap_fnb_norm_query_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+intgo _wrap_fnb_norm_query_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -798,7 +800,7 @@ intgo _wrap_fnb_norm_query_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_prepare_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_prepare_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -815,7 +817,7 @@ intgo _wrap_fnb_norm_prepare_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, 
 }
 
 
-intgo _wrap_fnb_norm_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -838,7 +840,7 @@ intgo _wrap_fnb_norm_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t
 }
 
 
-intgo _wrap_fnb_norm_many_query_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_many_query_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -859,7 +861,7 @@ intgo _wrap_fnb_norm_many_query_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_
 }
 
 
-intgo _wrap_fnb_norm_many_prepare_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_many_prepare_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -878,7 +880,7 @@ intgo _wrap_fnb_norm_many_prepare_raw_42c97d72ebddbea5(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_norm_many_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_many_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -903,14 +905,16 @@ intgo _wrap_fnb_norm_many_raw_42c97d72ebddbea5(fastnorm_context *_swig_go_0, uin
 }
 
 
-intgo _wrap_fnb_context_create_raw_42c97d72ebddbea5(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, uintptr_t _swig_go_5, fastnorm_context **_swig_go_6) {
+intgo _wrap_fnb_context_create_raw_32246ce1c5d90190(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
   int32_t arg1 ;
   int32_t arg2 ;
   int32_t arg3 ;
   uint32_t arg4 ;
   int32_t arg5 ;
-  uintptr_t arg6 ;
-  fastnorm_context **arg7 = 0 ;
+  char *arg6 = 0 ;
+  uintptr_t arg7 ;
+  fastnorm_context **arg8 = 0 ;
+  char *temp6 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
@@ -919,16 +923,23 @@ intgo _wrap_fnb_context_create_raw_42c97d72ebddbea5(int _swig_go_0, int _swig_go
   arg3 = (int32_t)_swig_go_2;
   arg4 = (uint32_t)_swig_go_3;
   arg5 = (int32_t)_swig_go_4;
-  arg6 = (uintptr_t)_swig_go_5;
-  arg7 = *(fastnorm_context ***)&_swig_go_6;
 
-  result = (fastnorm_status)fnb_context_create(arg1,arg2,arg3,arg4,arg5,arg6,arg7);
+  temp6 = (char *)malloc(_swig_go_5.n + 1);
+  memcpy(temp6, _swig_go_5.p, _swig_go_5.n);
+  temp6[_swig_go_5.n] = '\0';
+  arg6 = (char *)temp6;
+
+  arg7 = (uintptr_t)_swig_go_6;
+  arg8 = *(fastnorm_context ***)&_swig_go_7;
+
+  result = (fastnorm_status)fnb_context_create(arg1,arg2,arg3,arg4,arg5,(char const *)arg6,arg7,arg8);
   _swig_go_result = (int32_t)result;
+  free((char *)arg6);
   return _swig_go_result;
 }
 
 
-intgo _wrap_fnb_device_describe_raw_42c97d72ebddbea5(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
+intgo _wrap_fnb_device_describe_raw_32246ce1c5d90190(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
   int32_t arg1 ;
   int32_t arg2 ;
   fastnorm_device_info *arg3 = 0 ;

@@ -247,7 +247,8 @@ pub type fastnorm_range_fn = Option<unsafe extern "C" fn(task: *mut c_void, begi
 /// The caller's parallel loop: runs fn(task, begin, end) so that the ranges cover \[0, n) exactly
 /// once, in any split, in any order, on any threads, and returns when all have returned. Ranges of
 /// about `grain` or more pay. Results do not depend on the split. TBB, rayon, OpenMP, ForkJoin and
-/// thread pools all fit.
+/// thread pools all fit. A loop that covers \[0, n) otherwise is found out when it has returned,
+/// and the call is FASTNORM_ERROR_ARGUMENT: the rows of the ranges that it ran are written by then.
 pub type fastnorm_parallel_for_fn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,
@@ -291,6 +292,11 @@ pub struct fastnorm_context_options {
     pub dry_run_capability: i32,
     /// Must be 0.
     pub reserved: i32,
+    /// CUDA: path of a file that `fastnorm tune` wrote for this model of GPU and this version of
+    /// the library: calls of the shapes in it run on the kernels that were fastest there, with the
+    /// same results to the bit. Read once, by fastnorm_context_create. NULL = none; required for
+    /// the CPU.
+    pub tuning_file: *const c_char,
 }
 
 impl fastnorm_context_options {
@@ -306,6 +312,7 @@ impl fastnorm_context_options {
             flags: 0,
             dry_run_capability: 0,
             reserved: 0,
+            tuning_file: core::ptr::null(),
         }
     }
 }
@@ -317,9 +324,9 @@ impl Default for fastnorm_context_options {
 }
 
 extern "C" {
-    /// Number of devices of a type that a context can be created for. The CPU is one device. Where
-    /// there is no CUDA driver, or this build has no CUDA backend, the number of CUDA devices is 0
-    /// and the call succeeds.
+    /// Number of devices of a type. The CPU is one device. CUDA devices count whether or not this
+    /// build has kernels for them (fastnorm_device_info.kernel_arch says that). Where there is no
+    /// CUDA driver, or this build has no CUDA backend, their number is 0 and the call succeeds.
     ///
     /// - `device_type`: FASTNORM_DEVICE_CPU or FASTNORM_DEVICE_CUDA
     /// - `count`: receives the number
@@ -350,7 +357,8 @@ pub struct fastnorm_device_info {
     pub driver_version: i32,
     /// CUDA: the CUDA runtime linked into this library; CPU: 0.
     pub runtime_version: i32,
-    /// The kernels that run there, such as "sm_90" or "avx512". Static.
+    /// The kernels that run there, such as "sm_90" or "avx512"; "none" where this build has none.
+    /// Static.
     pub kernel_arch: *const c_char,
 }
 
@@ -391,18 +399,22 @@ extern "C" {
 
     /// Create a context for one device.
     ///
-    /// A CUDA context uses the device's primary CUDA context, which it retains until it is
-    /// destroyed, and leaves the calling thread's current device as it was.
+    /// A CUDA context uses the device's primary CUDA context, which this call initialises where
+    /// nothing has, as cudaSetDevice does, and no call ends: it lives until cudaDeviceReset, after
+    /// which calls on the context are not allowed, or until the process ends. The calling thread's
+    /// current device stays as it was.
     ///
     /// - `device`: {FASTNORM_DEVICE_CPU, 0} or {FASTNORM_DEVICE_CUDA, ordinal}
     /// - `options`: NULL = defaults
     /// - `context`: receives the context, or NULL on failure; the caller owns it and ends it with
     ///   fastnorm_context_destroy
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments;
-    /// FASTNORM_ERROR_DEVICE if the device or a usable driver is missing (the text says which
-    /// driver was found and which is needed); FASTNORM_ERROR_UNSUPPORTED if this build has no
-    /// kernels for the device; FASTNORM_ERROR_OUT_OF_MEMORY
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments, and for a
+    /// tuning file that cannot be read, has a wrong line (the text says which), or was written for
+    /// another version or architecture; FASTNORM_ERROR_DEVICE if the device or a usable driver is
+    /// missing (the text says which driver was found and which is needed);
+    /// FASTNORM_ERROR_UNSUPPORTED if this build has no kernels for the device;
+    /// FASTNORM_ERROR_OUT_OF_MEMORY
     ///
     /// Since 0.1.
     pub fn fastnorm_context_create(
@@ -506,7 +518,7 @@ impl Default for fastnorm_kernel_info {
 }
 
 extern "C" {
-    /// Number of kernels in this build, for all devices.
+    /// Number of kernels in this build, for all devices; 0 if host memory ran out.
     ///
     /// Since 0.1.
     pub fn fastnorm_kernel_count() -> i32;
@@ -604,9 +616,9 @@ pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 /// One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
 /// eps 0.
 ///
-/// Shapes: x is \[..., n\], rank 1 to 4, n \>= 1. T is x's dtype: f32, f16 or bf16. All tensors are
-/// on the context's device. Leading strides are free, 0 too for inputs; only the last dimension
-/// must be contiguous. Any alignment that the dtype allows.
+/// Shapes: x is \[..., n\], rank 1 to 4, n from 1 to 2^32. T is x's dtype: f32, f16 or bf16. All
+/// tensors are on the context's device. Leading strides are free, 0 too for inputs; only the last
+/// dimension must be contiguous. Any alignment that the dtype allows.
 ///
 /// Aliasing: y may be x, and residual_out may be residual, as the same view (same address, shape
 /// and strides). Two tensors of which one is written may also be interleaved views of one buffer
@@ -755,14 +767,18 @@ extern "C" {
     /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream, and the runtime's
     ///   special handles pass. CPU: NULL
     ///
-    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args or x, no output; a
-    /// struct_size that is too small; an enum, eps, offset or other scalar out of range; too small
-    /// a workspace; a stream on the CPU FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n
-    /// \< 1 FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
-    /// FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
-    /// FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
-    /// more rows than a grid holds FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA
-    /// runtime's error, also a sticky one of earlier work
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args or x, no output; a tensor
+    /// whose shape is null, or its data though it has elements; a struct_size that is too small; an
+    /// enum, eps, offset or other scalar out of range; too small a workspace; a stream on the CPU;
+    /// a parallel_for that did not cover the rows exactly once, when some may have been written
+    /// FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n \< 1 or n \> 2^32
+    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
+    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: a
+    /// field of a later version, an unknown tail that is not zero, more rows than a grid holds
+    /// FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA context of the device that
+    /// is not its primary one; the CUDA runtime's error, also a sticky one of earlier work
+    /// FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel
+    /// FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
     ///
     /// Since 0.1.
     pub fn fastnorm_norm(
@@ -803,7 +819,8 @@ extern "C" {
     /// - `args`: \[count\] pointers
     /// - `count`: 0 to 8
     ///
-    /// Returns as fastnorm_norm; the text names the part, as args\[i\]
+    /// Returns as fastnorm_norm; the text names the part, as args\[i\]. CUDA: where the runtime
+    /// refuses a launch, those of the parts before it are queued
     ///
     /// Since 0.1.
     pub fn fastnorm_norm_many(
@@ -834,7 +851,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_tensor, shape) == 24);
     assert!(offset_of!(fastnorm_tensor, strides) == 32);
     assert!(offset_of!(fastnorm_tensor, byte_offset) == 40);
-    assert!(size_of::<fastnorm_context_options>() == 56);
+    assert!(size_of::<fastnorm_context_options>() == 64);
     assert!(offset_of!(fastnorm_context_options, struct_size) == 0);
     assert!(offset_of!(fastnorm_context_options, log) == 8);
     assert!(offset_of!(fastnorm_context_options, log_user) == 16);
@@ -844,6 +861,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_context_options, flags) == 44);
     assert!(offset_of!(fastnorm_context_options, dry_run_capability) == 48);
     assert!(offset_of!(fastnorm_context_options, reserved) == 52);
+    assert!(offset_of!(fastnorm_context_options, tuning_file) == 56);
     assert!(size_of::<fastnorm_device_info>() == 176);
     assert!(offset_of!(fastnorm_device_info, struct_size) == 0);
     assert!(offset_of!(fastnorm_device_info, name) == 8);

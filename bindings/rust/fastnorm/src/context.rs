@@ -1,7 +1,9 @@
 //! Contexts: a device, and what was read about it once.
 
-use std::ffi::c_void;
+use std::ffi::{c_void, CStr, CString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
 use crate::parallel::{self, Callbacks, Work};
@@ -135,6 +137,7 @@ pub struct ContextOptions {
     device: Device,
     raw: sys::fastnorm_context_options,
     callbacks: Callbacks,
+    tuning_file: Option<PathBuf>,
 }
 
 impl ContextOptions {
@@ -144,6 +147,7 @@ impl ContextOptions {
             device,
             raw: sys::fastnorm_context_options::new(),
             callbacks: Callbacks::default(),
+            tuning_file: None,
         }
     }
 
@@ -202,19 +206,31 @@ impl ContextOptions {
         self
     }
 
+    /// CUDA: a file that `fastnorm tune` wrote for this model of GPU and this version of the library. Calls
+    /// of the shapes in it run on the kernels that were fastest there, with the same results to the bit. It
+    /// is read once, by [`create`](Self::create).
+    pub fn tuning_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.tuning_file = Some(path.as_ref().to_owned());
+        self
+    }
+
     /// Makes the context.
     ///
     /// # Errors
-    /// [`Status::ARGUMENT`] for an option out of range; [`Status::DEVICE`] if the device or a usable driver
-    /// is missing; [`Status::UNSUPPORTED`] if the library has no kernels for the device or is older than
-    /// this crate; [`Status::OUT_OF_MEMORY`].
+    /// [`Status::ARGUMENT`] for an option out of range, and for a tuning file that cannot be read, has a
+    /// wrong line, or is of another version or architecture; [`Status::DEVICE`] if the device or a usable
+    /// driver is missing; [`Status::UNSUPPORTED`] if the library has no kernels for the device or is older
+    /// than this crate; [`Status::OUT_OF_MEMORY`].
     pub fn create(self) -> Result<Context> {
         check_library()?;
         let Self {
             device,
             mut raw,
             callbacks,
+            tuning_file,
         } = self;
+        let tuning_file = tuning_file.as_deref().map(c_path).transpose()?;
+        raw.tuning_file = tuning_file.as_deref().map_or(ptr::null(), CStr::as_ptr);
         raw.log = callbacks.log.is_some().then_some(parallel::log as _);
         raw.parallel_for = callbacks
             .parallel
@@ -228,7 +244,8 @@ impl ContextOptions {
         raw.log_user = callbacks.cast();
         raw.parallel_user = callbacks.cast();
         let mut context = ptr::null_mut();
-        // SAFETY: the options know their size, and their callbacks live until the context is dropped.
+        // SAFETY: the options know their size, their callbacks live until the context is dropped, and the path
+        // until the call returns.
         let created =
             check(unsafe { sys::fastnorm_context_create(device.raw(), &raw, &mut context) });
         let Some(raw) = NonNull::new(context) else {
@@ -260,8 +277,22 @@ impl fmt::Debug for ContextOptions {
             .field("log", &self.callbacks.log.is_some())
             .field("parallel_for", &self.callbacks.parallel.is_some())
             .field("dry_run", &(self.raw.flags != 0))
+            .field("tuning_file", &self.tuning_file)
             .finish_non_exhaustive()
     }
+}
+
+/// The path as C has it, with a zero at its end only.
+fn c_path(path: &Path) -> Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| {
+        Error::new(
+            Status::ARGUMENT,
+            format!(
+                "options.tuning_file is {:?}; required: a path without a zero byte",
+                path.to_string_lossy()
+            ),
+        )
+    })
 }
 
 /// A CUDA stream: a `cudaStream_t`, or a `CUstream`, which is the same.

@@ -3,7 +3,7 @@
 //! # Where things are
 //!
 //! - [`Context`]: one device, made once and shared between threads; [`ContextOptions`] for threads, a
-//!   log, a parallel loop of your own, dry runs.
+//!   log, a parallel loop of your own, dry runs, a tuning file.
 //! - [`Tensor`], [`TensorMut`]: views of your memory. [`Element`] says which Rust types they may have,
 //!   [`DType`] names all of them.
 //! - [`Norm`]: what to compute; [`Quant`] for quantised outputs; [`norm_many`] for several at once.

@@ -270,6 +270,43 @@ fn dry_runs() -> Result<()> {
     Ok(())
 }
 
+fn kernel(gpu: &Context, rows: usize) -> Result<&'static str> {
+    let (x, y) = (0x1000_0000 as *const _, 0x2000_0000 as *mut _);
+    let shape = [rows, 4096];
+    // SAFETY: a dry run touches no memory.
+    let norm = unsafe {
+        Norm::rms(0.0)
+            .x(Tensor::from_device(gpu.device(), x, DType::BF16, &shape)?)
+            .y(TensorMut::from_device(
+                gpu.device(),
+                y,
+                DType::BF16,
+                &shape,
+            )?)
+    };
+    Ok(norm.query(gpu)?.kernel)
+}
+
+#[test]
+fn tuning_files() -> Result<()> {
+    const TUNED: &str = "bf16 plain rms once store vector 128x4";
+    let path = std::env::temp_dir().join(format!("fastnorm-{}.tuning", std::process::id()));
+    let text = format!(
+        "fastnorm tuning 1\nlibrary {}\narch sm_90\nnorm 4-7 4096 {TUNED}\n",
+        version_string()
+    );
+    std::fs::write(&path, text).expect("a file");
+    let dry = || ContextOptions::new(Device::cuda(0)).dry_run(90);
+    let tuned = dry().tuning_file(&path).create();
+    std::fs::remove_file(&path).expect("it is read once");
+    let (tuned, untuned) = (tuned?, dry().create()?);
+    assert_eq!(kernel(&tuned, 4)?, TUNED);
+    assert_eq!(kernel(&tuned, 8)?, kernel(&untuned, 8)?);
+    assert_ne!(kernel(&untuned, 4)?, TUNED);
+    assert_ne!(kernel(&untuned, 8)?, TUNED);
+    Ok(())
+}
+
 #[test]
 fn debug_forms() -> Result<()> {
     assert_eq!(
@@ -282,9 +319,12 @@ fn debug_forms() -> Result<()> {
     );
     let options = ContextOptions::new(Device::cuda(1))
         .log(|_, _| ())
-        .dry_run(90);
+        .dry_run(90)
+        .tuning_file("gpu.tuning");
     assert!(
-        format!("{options:?}").contains("log: true, parallel_for: false, dry_run: true"),
+        format!("{options:?}").contains(
+            "log: true, parallel_for: false, dry_run: true, tuning_file: Some(\"gpu.tuning\")"
+        ),
         "{options:?}"
     );
     assert_eq!(

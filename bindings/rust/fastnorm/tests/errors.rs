@@ -264,6 +264,22 @@ fn contexts_and_devices() {
         Status::UNSUPPORTED,
         "dry_run_capability is 70",
     );
+    let gpu = || ContextOptions::new(Device::cuda(0)).dry_run(90);
+    fails(
+        gpu().tuning_file("/nowhere/at/all").create(),
+        Status::ARGUMENT,
+        "options.tuning_file is \"/nowhere/at/all\", which cannot be read (",
+    );
+    fails(
+        gpu().tuning_file("/dev/null\0").create(),
+        Status::ARGUMENT,
+        "options.tuning_file is \"/dev/null\\0\"; required: a path without a zero byte",
+    );
+    fails(
+        cpu().tuning_file("/nowhere/at/all").create(),
+        Status::ARGUMENT,
+        "options.tuning_file is \"/nowhere/at/all\" and the device a CPU; required: NULL",
+    );
     let far = Context::cuda(9999).expect_err("there are fewer");
     assert_eq!(far.status().kind(), Status::DEVICE);
     assert!(far.message().contains("required"), "{far}");

@@ -348,7 +348,8 @@ static void fnj_sink_destroy(JNIEnv* jenv, void* address) {
 
 static fastnorm_context* fnj_context_create(JNIEnv* jenv, int32_t device_type, int32_t device_id,
                                             int32_t num_threads, uint32_t flags,
-                                            int32_t dry_run_capability, void* address_of_sink) {
+                                            int32_t dry_run_capability, const char* tuning_file,
+                                            void* address_of_sink) {
   const fastnorm_device device = {device_type, device_id};
   fastnorm_context_options options = {0};
   fastnorm_context* context = NULL;
@@ -357,6 +358,7 @@ static fastnorm_context* fnj_context_create(JNIEnv* jenv, int32_t device_type, i
   options.num_threads = num_threads;
   options.flags = flags;
   options.dry_run_capability = dry_run_capability;
+  options.tuning_file = tuning_file;
   options.log = address_of_sink == NULL ? NULL : fnj_log;
   options.log_user = address_of_sink;
   status = fastnorm_context_create(device, &options, &context);
@@ -446,7 +448,8 @@ SWIGEXPORT void JNICALL Java_dev_fastnorm_RawJNI_fnj_1sink_1destroy(JNIEnv* jenv
 SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fnj_1context_1create(JNIEnv* jenv, jclass jcls,
                                                                        jint jarg2, jint jarg3,
                                                                        jint jarg4, jint jarg5,
-                                                                       jint jarg6, jlong jarg7) {
+                                                                       jint jarg6, jbyteArray jarg7,
+                                                                       jlong jarg8) {
   jlong jresult = 0;
   JNIEnv* arg1 = 0;
   int32_t arg2;
@@ -454,7 +457,8 @@ SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fnj_1context_1create(JNIEnv* j
   int32_t arg4;
   uint32_t arg5;
   int32_t arg6;
-  void* arg7 = 0;
+  char* arg7 = 0;
+  void* arg8 = 0;
   fastnorm_context* result = 0;
 
   (void)jenv;
@@ -465,9 +469,15 @@ SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fnj_1context_1create(JNIEnv* j
   arg4 = (int32_t)jarg4;
   arg5 = (uint32_t)jarg5;
   arg6 = (int32_t)jarg6;
-  arg7 = (void*)(uintptr_t)jarg7;
-  result = (fastnorm_context*)fnj_context_create(arg1, arg2, arg3, arg4, arg5, arg6, arg7);
+
+  arg7 = jarg7 == NULL ? NULL : (char*)(*jenv)->GetByteArrayElements(jenv, jarg7, NULL);
+  if (arg7 == NULL && jarg7 != NULL) return 0;
+  arg8 = (void*)(uintptr_t)jarg8;
+  result = (fastnorm_context*)fnj_context_create(arg1, arg2, arg3, arg4, arg5, arg6,
+                                                 (char const*)arg7, arg8);
   jresult = (jlong)(uintptr_t)result;
+
+  if (arg7 != NULL) (*jenv)->ReleaseByteArrayElements(jenv, jarg7, (jbyte*)arg7, JNI_ABORT);
   return jresult;
 }
 

@@ -17,7 +17,7 @@ final class Raw implements RawConstants {
     RawJNI.fnj_sink_destroy(address);
   }
 
-  public static long fnj_context_create(int device_type, int device_id, int num_threads, int flags, int dry_run_capability, long address_of_sink) { return RawJNI.fnj_context_create(device_type, device_id, num_threads, flags, dry_run_capability, address_of_sink); }
+  public static long fnj_context_create(int device_type, int device_id, int num_threads, int flags, int dry_run_capability, String tuning_file, long address_of_sink) { return RawJNI.fnj_context_create(device_type, device_id, num_threads, flags, dry_run_capability, Text.bytes(tuning_file), address_of_sink); }
 
   public static int fnj_device_count(int device_type) {
     return RawJNI.fnj_device_count(device_type);

@@ -12,7 +12,7 @@ final class RawJNI {
   public final static native long fnj_buffer_address(java.nio.Buffer jarg2);
   public final static native long fnj_sink_create(LogSink jarg2);
   public final static native void fnj_sink_destroy(long jarg2);
-  public final static native long fnj_context_create(int jarg2, int jarg3, int jarg4, int jarg5, int jarg6, long jarg7);
+  public final static native long fnj_context_create(int jarg2, int jarg3, int jarg4, int jarg5, int jarg6, byte[] jarg7, long jarg8);
   public final static native int fnj_device_count(int jarg2);
   public final static native int fnj_device_describe(int jarg1, int jarg2, long jarg3, fastnorm_device_info jarg3_);
   public final static native int fnb_norm_query(long jarg1, long[] jarg2, long jarg4, fastnorm_info jarg4_);

@@ -1,6 +1,8 @@
 package dev.fastnorm;
 
 import java.lang.ref.Cleaner;
+import java.nio.file.FileSystems;
+import java.nio.file.Path;
 import java.util.Objects;
 import java.util.concurrent.atomic.AtomicLong;
 
@@ -66,6 +68,7 @@ public final class Context implements AutoCloseable {
         private LogSink log;
         private int flags;
         private int dryRunCapability;
+        private String tuningFile;
 
         private Builder(Device device) {
             this.device = Objects.requireNonNull(device, "device");
@@ -119,10 +122,29 @@ public final class Context implements AutoCloseable {
         }
 
         /**
+         * CUDA: a file that {@code fastnorm tune} wrote for this model of GPU and this version of the library.
+         * Calls of the shapes in it run on the kernels that were fastest there, with the same results to the
+         * bit. It is read once, by {@link #open}.
+         *
+         * @param file a path of the default file system, or null for none, which is the default
+         * @return this
+         * @throws IllegalArgumentException if the path is of another file system
+         */
+        public Builder tuningFile(Path file) {
+            if (file != null && file.getFileSystem() != FileSystems.getDefault()) {
+                throw new IllegalArgumentException(
+                        "tuningFile is " + file.toUri() + "; required: a path of the default file system");
+            }
+            tuningFile = file == null ? null : file.toString();
+            return this;
+        }
+
+        /**
          * Opens the context.
          *
          * @return the context
-         * @throws FastnormException {@link Status#ERROR_ARGUMENT} for an option out of range,
+         * @throws FastnormException {@link Status#ERROR_ARGUMENT} for an option out of range and for a tuning
+         *     file that cannot be read, has a wrong line, or is of another version or architecture,
          *     {@link Status#ERROR_DEVICE} if the device or a usable driver is missing,
          *     {@link Status#ERROR_UNSUPPORTED} if the library has no kernels for the device
          * @throws UnsatisfiedLinkError if the library cannot be loaded
@@ -132,7 +154,8 @@ public final class Context implements AutoCloseable {
             long sink = log == null ? 0 : Raw.fnj_sink_create(log);
             long address = 0;
             try {
-                address = Raw.fnj_context_create(device.type().id, device.id(), threads, flags, dryRunCapability, sink);
+                address = Raw.fnj_context_create(device.type().id, device.id(), threads, flags, dryRunCapability,
+                        tuningFile, sink);
                 return new Context(device, new Handle(address, sink));
             } catch (Throwable e) {
                 Handle.free(address, sink);

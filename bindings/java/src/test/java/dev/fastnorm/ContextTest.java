@@ -3,13 +3,16 @@ package dev.fastnorm;
 import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.lang.ref.WeakReference;
+import java.net.URI;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -22,6 +25,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 /** Contexts: options, closing, logging; devices, kernels and versions. */
 class ContextTest {
@@ -150,6 +154,46 @@ class ContextTest {
         FastnormException thrown = assertThrows(FastnormException.class, builder.log((l, t) -> {})::open);
         assertEquals(Status.ERROR_ARGUMENT, thrown.status());
         assertEquals(text, thrown.getMessage());
+    }
+
+    private static Context.Builder dryGpu() {
+        return Context.builder(Device.cuda(0)).dryRun(90);
+    }
+
+    private static String kernel(Context gpu, int rows) {
+        Tensor x = Tensor.at(gpu, 0x100000000000L, DType.BF16, rows, 4096);
+        return Norm.rms(0).x(x).y(Tensor.at(gpu, 0x200000000000L, DType.BF16, rows, 4096)).query(gpu).kernel();
+    }
+
+    @Test
+    void tuningFile(@TempDir Path folder) throws Exception {
+        String tuned = "bf16 plain rms once store vector 128x4";
+        Path file = Files.writeString(folder.resolve("gpu.tuning"), "fastnorm tuning 1\nlibrary "
+                + Fastnorm.versionString() + "\narch sm_90\nnorm 4-7 4096 " + tuned + "\n");
+        try (Context context = dryGpu().tuningFile(file).open();
+                Context untuned = dryGpu().tuningFile(file).tuningFile(null).open()) {
+            Files.delete(file); // it is read once
+            assertEquals(tuned, kernel(context, 4));
+            assertEquals(kernel(untuned, 8), kernel(context, 8));
+            assertNotEquals(tuned, kernel(untuned, 4));
+            assertNotEquals(tuned, kernel(untuned, 8));
+        }
+    }
+
+    @Test
+    void refusedTuningFiles() {
+        Path nowhere = Path.of("/nowhere/at/all");
+        refused("options.tuning_file is \"/nowhere/at/all\" and the device a CPU; required: NULL",
+                Context.builder(Device.cpu()).tuningFile(nowhere));
+        FastnormException thrown = assertThrows(FastnormException.class, dryGpu().tuningFile(nowhere)::open);
+        assertEquals(Status.ERROR_ARGUMENT, thrown.status());
+        String text = "options.tuning_file is \"/nowhere/at/all\", which cannot be read (";
+        assertTrue(thrown.getMessage().startsWith(text), thrown.getMessage());
+        // C would take a path to end at a zero; Path has none.
+        assertThrows(InvalidPathException.class, () -> Path.of("/dev/null\0"));
+        Path elsewhere = Path.of(URI.create("jrt:/java.base"));
+        assertEquals("tuningFile is jrt:/java.base; required: a path of the default file system",
+                assertThrows(IllegalArgumentException.class, () -> dryGpu().tuningFile(elsewhere)).getMessage());
     }
 
     @Test
