@@ -16,7 +16,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
-from fastnorm_ctypes import CUDA, FastnormError, Library  # noqa: E402
+from fastnorm_ctypes import FastnormError, Library  # noqa: E402
 from measure import Meter  # noqa: E402
 from model import Model, generate  # noqa: E402
 from norms import CpuCompute, CudaCompute, DoubleNorms, LibraryNorms  # noqa: E402
@@ -34,7 +34,7 @@ def parse_arguments():
     parser.add_argument("--prompt", default="What is the capital of France?", help="what to ask")
     parser.add_argument("--tokens", type=int, default=24, metavar="N", help="at most N tokens of answer")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
-                        help="where the norms run; auto: a GPU if there is one")
+                        help="where the norms run; auto: a GPU if there is one with kernels here")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of the norms")
     parser.add_argument("--rows", type=int, default=2048, metavar="N",
                         help="rows of the timed calls (default 2048: a prompt of so many tokens)")
@@ -57,12 +57,14 @@ def load(arguments):
 
 
 def choose_compute(arguments, library, weights, eps):
-    count = library.device_count(CUDA)
-    if arguments.device == "cuda" or (arguments.device == "auto" and count > 0):
+    if arguments.device != "cpu":
         devmem = arguments.build / "tests" / "support" / "libfastnorm_devmem.so"
-        return CudaCompute(library, weights, eps, devmem)
-    if arguments.device == "auto":
-        print("no GPU: the norms run on the CPU")
+        try:
+            return CudaCompute(library, weights, eps, devmem)
+        except FastnormError as error:
+            if arguments.device == "cuda":
+                raise
+            print(f"the norms run on the CPU: {error}")
     return CpuCompute(library, weights, eps, arguments.threads)
 
 
@@ -127,5 +129,5 @@ def main():
 
 try:
     main()
-except FastnormError as error:
+except (FastnormError, OSError) as error:  # OSError: a library that is not there
     sys.exit(f"smollm2: {error}")

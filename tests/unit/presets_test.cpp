@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "ref/data.h"
@@ -121,6 +125,38 @@ TEST(Presets, TheTableIsWellFormed) {
         << p.peer << ": not exact, and no reason";
   }
   EXPECT_GE(presets().size(), 20u);
+}
+
+// The table of presets as users read it.
+std::string markdown() {
+  constexpr const char* kRounding[] = {"ONCE", "NORMALIZED", "EVERY_STEP"};
+  constexpr const char* kResidual[] = {"EXACT", "ROUND_BEFORE_APPLY", "ROUND_BEFORE_STATISTICS"};
+  std::string text =
+      "| implementation | `rounding` | `residual_rounding` | `weight_offset` | same y | what else "
+      "differs |\n|---|---|---|---|---|---|\n";
+  for (const Preset& p : presets()) {
+    const bool tested = std::any_of(std::begin(kPeers), std::end(kPeers), [&](const auto& peer) {
+      return std::strcmp(peer.name, p.peer) == 0;
+    });
+    for (const char* cell : {p.peer, kRounding[static_cast<int>(p.rounding)],
+                             kResidual[static_cast<int>(p.residual_rounding)], p.weight_offset,
+                             !p.tail_exact ? "no"
+                             : tested      ? "tested"
+                                           : "as read",
+                             p.differs}) {
+      text += std::string("| ") + cell + (*cell != 0 ? " " : "");
+    }
+    text += "|\n";
+  }
+  return text;
+}
+
+TEST(Presets, TheReadmeHasTheTable) {
+  std::ifstream file(UNIT_TEST_DATA "/../../README.md");
+  const std::string readme((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE(readme.find("\n" + markdown() + "\n"), std::string::npos)
+      << "required in README.md, between empty lines:\n"
+      << markdown();
 }
 
 }  // namespace

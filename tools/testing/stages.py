@@ -134,7 +134,7 @@ def torch_python():
 
 
 def integrations(report, _):
-    """JAX's functions and PyTorch's operators, on the CPU, and the bindings in a bundle; installs JAX, not PyTorch."""
+    """JAX, PyTorch and the language model on the CPU, and the bindings in a bundle; installs JAX, not PyTorch."""
     native, examples = native_build(), ROOT / "examples"
     programs = {}
     library = ["--library", native.folder / "src" / "libfastnorm.so.0"]
@@ -148,6 +148,7 @@ def integrations(report, _):
     programs["bundle"] = [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
                           "--build", native.folder, "--work", ROOT / "build-test" / "bundle"]
     programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
+    programs["smollm2"] = [sys.executable, examples / "smollm2" / "test.py", "--build", native.folder]
     native.run_programs(report, programs,
                         env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})
 
