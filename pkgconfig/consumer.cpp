@@ -35,6 +35,30 @@ void test_result(const fastnorm::context& cpu) {
   check(residual == x, "residual_out");
 }
 
+// Two descriptions in one call, by views that were copied.
+void test_many(const fastnorm::context& cpu) {
+  const float x[] = {3, 4, 9, 9, 0, 5, 9, 9};
+  float y[4] = {}, z[4] = {};
+  std::vector<fastnorm::tensor> views;  // moved as it grows
+  views.push_back(fastnorm::tensor(x, FASTNORM_DTYPE_F32, {2, 2}, {4, 1}, fastnorm::cpu()));
+  views.push_back(fastnorm::tensor(y, {2, 2}));
+  views.push_back(fastnorm::tensor(z, {2, 2}));
+  fastnorm::tensor other = views[1];
+  other = views[0];
+  check(other.get()->shape != views[0].get()->shape && other.get()->strides[0] == 4,
+        "a copy has a shape and strides of its own");
+  fastnorm::norm_args first, second;
+  first.x = views[0].get();
+  first.y = views[1].get();
+  second.x = other.get();
+  second.y = views[2].get();
+  check(fastnorm::norm_many_query(cpu, {&first, &second}).bytes_written == 32, "bytes of two");
+  fastnorm::norm_many_prepare(cpu, {&first, &second});
+  fastnorm::norm_many(cpu, {&first, &second});
+  check(std::fabs(y[1] - 1.1313709f) < 1e-6f && y[3] > 1.4f, "y of many");
+  check(std::memcmp(y, z, sizeof y) == 0, "the same twice");
+}
+
 void test_error(const fastnorm::context& cpu) {
   fastnorm::norm_args args;
   try {
@@ -54,7 +78,9 @@ int main() {
   fastnorm::context cpu(std::move(first));
   check(!first && cpu, "a context moves");
   check(fastnorm::device_count(FASTNORM_DEVICE_CPU) == 1, "one CPU");
+  check(fastnorm::device_describe(fastnorm::cpu()).name[0] != 0, "with a name");
   test_result(cpu);
+  test_many(cpu);
   test_error(cpu);
   if (failed == 0) std::printf("libfastnorm %s\n", fastnorm_version_string());
   return failed != 0;

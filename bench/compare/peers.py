@@ -334,7 +334,8 @@ class SglKernel(Peer):
         return lambda i: self.kernels.fused_add_rmsnorm(b.y[i], b.residual_out[i], b.weight, EPS)
 
 
-PEERS = (TorchNative, FlashInferCute, Quack, FlashInferCuda, Liger, TransformerEngine, Vllm, SglKernel,
+# FlashInfer's CUDA kernels first: what stands in for its package below would hide why they are not there.
+PEERS = (TorchNative, FlashInferCuda, FlashInferCute, Quack, Liger, TransformerEngine, Vllm, SglKernel,
          FlashInferCutePdl, TorchCompile)
 
 # Packages whose versions a result depends on.

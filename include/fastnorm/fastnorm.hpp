@@ -55,6 +55,14 @@ inline std::int32_t device_count(std::int32_t device_type) {
   return count;
 }
 
+/** What is known of a device. */
+inline fastnorm_device_info device_describe(fastnorm_device device) {
+  fastnorm_device_info info = fastnorm_device_info();
+  info.struct_size = sizeof info;
+  check(fastnorm_device_describe(device, &info));
+  return info;
+}
+
 /** Options with their struct_size set; fill in what differs from the default. */
 struct context_options : fastnorm_context_options {
   context_options() noexcept : fastnorm_context_options() {
@@ -119,25 +127,32 @@ class tensor {
     for (std::int64_t extent : shape) shape_[i++] = extent;
     i = 0;
     for (std::int64_t stride : strides) strides_[i++] = stride;
-    has_strides_ = strides.size() != 0;
+    view_.shape = shape_;
+    if (strides.size() != 0) view_.strides = strides_;
+  }
+  tensor(const tensor& other) noexcept : view_(), shape_(), strides_() { *this = other; }
+  tensor& operator=(const tensor& other) noexcept {
+    view_ = other.view_;
+    for (std::int32_t i = 0; i < max_rank; ++i) {
+      shape_[i] = other.shape_[i];
+      strides_[i] = other.strides_[i];
+    }
+    view_.shape = shape_;
+    if (view_.strides != nullptr) view_.strides = strides_;
+    return *this;
   }
 
   /** Compact f32 in ordinary memory. */
   tensor(const float* data, std::initializer_list<std::int64_t> shape)
       : tensor(data, FASTNORM_DTYPE_F32, shape) {}
 
-  /** The C view; valid as long as this object, and not after it was assigned to. */
-  const fastnorm_tensor* get() const noexcept {
-    view_.shape = shape_;
-    view_.strides = has_strides_ ? strides_ : nullptr;
-    return &view_;
-  }
+  /** The C view; valid as long as this object. */
+  const fastnorm_tensor* get() const noexcept { return &view_; }
 
  private:
-  mutable fastnorm_tensor view_;  // its pointers follow the object when it is copied
+  fastnorm_tensor view_;  // points at the arrays below
   std::int64_t shape_[max_rank];
   std::int64_t strides_[max_rank];
-  bool has_strides_ = false;
 };
 
 /** Arguments with their struct_size set; the defaults are those of fastnorm_norm_args. */
@@ -161,6 +176,31 @@ inline fastnorm_info norm_query(const context& context, const fastnorm_norm_args
   fastnorm_info info = fastnorm_info();
   info.struct_size = sizeof info;
   check(fastnorm_norm_query(context.get(), &args, &info));
+  return info;
+}
+
+/** fastnorm_norm_many of up to 8 descriptions, in one launch where they share a kernel; throws fastnorm::error. */
+inline void norm_many(const context& context, std::initializer_list<const fastnorm_norm_args*> args,
+                      void* stream = nullptr, void* workspace = nullptr,
+                      std::size_t workspace_bytes = 0) {
+  check(fastnorm_norm_many(context.get(), args.begin(), static_cast<std::int32_t>(args.size()),
+                           workspace, workspace_bytes, stream));
+}
+
+/** fastnorm_norm_many_prepare; throws fastnorm::error. */
+inline void norm_many_prepare(const context& context,
+                              std::initializer_list<const fastnorm_norm_args*> args) {
+  check(fastnorm_norm_many_prepare(context.get(), args.begin(),
+                                   static_cast<std::int32_t>(args.size())));
+}
+
+/** fastnorm_norm_many_query; throws fastnorm::error. */
+inline fastnorm_info norm_many_query(const context& context,
+                                     std::initializer_list<const fastnorm_norm_args*> args) {
+  fastnorm_info info = fastnorm_info();
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_many_query(context.get(), args.begin(),
+                                 static_cast<std::int32_t>(args.size()), &info));
   return info;
 }
 
