@@ -91,6 +91,20 @@ def test_cpu(program):
         program.cases.check("cold cases", all(r["cold"] for r in document["results"]))
 
 
+def test_strided(program):
+    """Gaps and shifts: another access of the kernel, the same bytes moved."""
+    document = program.results("strided", "--device", "cpu", "--replays", "1", "--ops", "rms,add_fp8", "--shapes",
+                               "64x1024,64x1024+4,64x1024@1,64x1024+8@2")
+    if not document:
+        return
+    rows = document["results"]
+    program.cases.equal("strided: gaps and shifts", [(r["op"], r.get("gap", 0), r.get("shift", 0)) for r in rows],
+                        [(op, *at) for at in ((0, 0), (4, 0), (0, 1), (8, 2)) for op in ("rms", "add_fp8")])
+    for r in rows:
+        program.cases.equal(f"strided {r}: bytes", r["bytes"], expected_bytes(r["op"], 2, 64, 1024)[0])
+        program.cases.check(f"strided {r}: kernel", ("any" in r["kernel"]) == ("gap" in r or "shift" in r or "fp8" in r["op"]) and r["us"] > 0)
+
+
 def test_failing_case(program):
     """An odd row has no pairs of 4-bit codes: its row has the library's error, and the others are timed."""
     file = program.work / "failed.json"
@@ -106,7 +120,9 @@ def test_refusals(program):
     program.refuses("operation", "rms_fp9", "--ops", "rms_fp9")
     program.refuses("dtype", "f64", "--dtypes", "f64")
     program.refuses("list of shapes", "no list of shapes is called wide", "--shapes", "wide")
-    program.refuses("shape", "ROWSxN", "--shapes", "4096x")
+    for shape in ("4096x", "4096x64+", "4096x64@", "4096x64@1+1", "4096x64+-1", "0x64", "4096x64+1x"):
+        program.refuses(f"shape {shape}", "ROWSxN", "--shapes", shape)
+    program.refuses("gaps between heads", "TOKENSxHEAD", "--ops", "qk", "--shapes", "64x128+8")
     program.refuses("device", "cpu or cuda:N", "--device", "gpu")
     program.refuses("dependent launch on a CPU", "--pdl needs", "--device", "cpu", "--pdl")
     program.refuses("unwritable file", "cannot write", "--replays", "1", "--ops", "rms", "--shapes", "1x64", "--json",
@@ -153,6 +169,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         program = Program(cases, options.program, Path(work))
         test_cpu(program)
+        test_strided(program)
         test_failing_case(program)
         test_refusals(program)
         test_host_cost(program)

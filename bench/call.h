@@ -31,7 +31,7 @@ class Layout {
     };
     columns_ = round_up(c.n * 4);
     tensor_ = round_up(c.buffer_bytes());
-    y_ = heads_ ? 0 : round_up(c.tensor_bytes() / c.shrink());
+    y_ = heads_ ? 0 : round_up(c.buffer_bytes() / c.shrink());
     scales_ = round_up(c.scale_bytes());
   }
 
@@ -75,6 +75,11 @@ class Call {
     x_ = weight_ = bias_ = nothing;
     x_.ndim = 2;
     x_.shape = shape_;
+    if (c.gap != 0) {
+      row_strides_[0] = c.n + c.gap;
+      x_.strides = row_strides_;
+    }
+    x_.byte_offset = static_cast<uint64_t>(c.shift * c.element_bytes());
     residual_ = y_ = residual_out_ = x_;
     weight_.shape = bias_.shape = shape_ + 1;
     args_.struct_size = sizeof args_;
@@ -148,8 +153,11 @@ class Call {
     const Scheme& s = kSchemes[static_cast<size_t>(c.codes())];
     y_.dtype = fastnorm_dtype_of(c.codes() == Codes::kNvfp4 ? FASTNORM_DTYPE_F4_E2M1FN
                                                             : FASTNORM_DTYPE_F8_E4M3FN);
+    y_.byte_offset = static_cast<uint64_t>(c.shift * c.element_bytes() / c.shrink());
     scale_is_given_ = c.codes() == Codes::kTensor;
     scale_ = x_;
+    scale_.strides = nullptr;
+    scale_.byte_offset = 0;
     scale_.dtype = fastnorm_dtype_of(s.scale);
     scale_.shape = scale_shape_;
     scale_.ndim = s.columns == 0 ? 1 : 2;
@@ -187,7 +195,7 @@ class Call {
 
   bool heads_, scale_is_given_ = false;
   int64_t shape_[2], scale_shape_[2] = {}, query_shape_[3] = {}, key_shape_[3] = {},
-                     head_strides_[3] = {};
+                     head_strides_[3] = {}, row_strides_[2] = {0, 1};
   fastnorm_tensor x_, residual_, y_, residual_out_, weight_, bias_, scale_ = {}, keys_ = {};
   fastnorm_norm_args args_ = {}, key_args_ = {};
   const fastnorm_norm_args* both_[2] = {&args_, &key_args_};

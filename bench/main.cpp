@@ -13,9 +13,12 @@ int main(int argc, char** argv) {
   bench::Options options;
   int host_cost = 0;
   app.add_option("--device", device, "cpu or cuda:N")->capture_default_str();
-  app.add_option("--shapes", lists,
-                 "lists (large, decode, middle, small, long, odd, quantised, heads, cpu) or "
-                 "ROWSxN, separated by commas")
+  app.add_option(
+         "--shapes", lists,
+         "lists (large, decode, middle, small, long, odd, strided, quantised, heads, cpu) or "
+         "ROWSxN[+GAP][@SHIFT], separated by commas: GAP elements between rows, the first row "
+         "SHIFT "
+         "elements behind an aligned address")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option(

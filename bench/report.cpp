@@ -13,7 +13,7 @@ namespace bench {
 namespace {
 
 struct Shape {
-  int64_t rows, n;
+  int64_t rows, n, gap = 0, shift = 0;
 };
 
 std::vector<Shape> shapes_of(const std::string& list) {
@@ -37,6 +37,11 @@ std::vector<Shape> shapes_of(const std::string& list) {
               {256, 65536}, {256, 262144}, {128, 1048576}};
   } else if (list == "odd") {
     shapes = {{4096, 4097}, {4096, 4098}, {4096, 4100}, {4096, 5000}, {65536, 111}};
+  } else if (list == "strided") {
+    for (int64_t n : {1024, 4096, 8192}) {
+      for (int64_t gap : {0, 8, 4, 2, 1}) shapes.push_back({4096, n, gap});
+      for (int64_t shift : {4, 1}) shapes.push_back({4096, n, 0, shift});
+    }
   } else if (list == "quantised") {
     for (int64_t n : {1024, 2048, 3072, 4096, 8192, 16384, 32768}) shapes.push_back({4096, n});
   } else if (list == "heads") {
@@ -62,6 +67,11 @@ double median(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   const size_t n = samples.size();
   return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
+}
+
+std::string Case::row_text() const {
+  return std::to_string(n) + (gap != 0 ? "+" + std::to_string(gap) : "") +
+         (shift != 0 ? "@" + std::to_string(shift) : "");
 }
 
 int64_t Case::scale_bytes() const {
@@ -90,9 +100,9 @@ void print_header(bool pdl) {
 }
 
 void print_row(const Result& r) {
-  std::printf("%-13s %-4s %7lld %8lld %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%", r.c.op.c_str(),
-              r.c.dtype.c_str(), static_cast<long long>(r.c.rows), static_cast<long long>(r.c.n),
-              r.us, r.gb_per_s(), r.ceiling_us, r.ratio(), r.us - r.ceiling_us, r.spread * 100);
+  std::printf("%-13s %-4s %7lld %8s %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%", r.c.op.c_str(),
+              r.c.dtype.c_str(), static_cast<long long>(r.c.rows), r.c.row_text().c_str(), r.us,
+              r.gb_per_s(), r.ceiling_us, r.ratio(), r.us - r.ceiling_us, r.spread * 100);
   if (r.pdl_us != 0) std::printf(" %10.3f %8.3f", r.pdl_us, r.pdl_us - r.ceiling_us);
   std::printf("  %s\n", r.kernel.c_str());
   std::fflush(stdout);
@@ -104,6 +114,8 @@ nlohmann::json to_json(const Result& r) {
       {"n", r.c.n},           {"bytes", r.c.bytes_moved()}, {"us", r.us},
       {"spread", r.spread},   {"gb_per_s", r.gb_per_s()},   {"ceiling_us", r.ceiling_us},
       {"ceiling", r.ceiling}, {"ratio", r.ratio()},         {"kernel", r.kernel}};
+  if (r.c.gap != 0) j["gap"] = r.c.gap;
+  if (r.c.shift != 0) j["shift"] = r.c.shift;
   if (r.c.scale_bytes() != 0) j["scale_bytes"] = r.c.scale_bytes();
   if (r.pdl_us != 0) {
     j["pdl_us"] = r.pdl_us;
@@ -164,12 +176,20 @@ std::vector<Case> make_cases(const std::vector<std::string>& lists,
   std::vector<Case> cases;
   for (const std::string& list : lists) {
     const bool literal = list.find('x') != std::string::npos;
-    const std::vector<Shape> shapes =
-        literal ? std::vector<Shape>{{parse_shape(list).rows, parse_shape(list).n}}
-                : shapes_of(list);
+    std::vector<Shape> shapes;
+    if (literal) {
+      const Case c = parse_shape(list);
+      shapes = {{c.rows, c.n, c.gap, c.shift}};
+    } else {
+      shapes = shapes_of(list);
+    }
     for (const std::string& op : ops) {
       for (const std::string& dtype : dtypes) {
-        for (const Shape& s : shapes) cases.push_back({op, dtype, s.rows, s.n});
+        for (const Shape& s : shapes) {
+          cases.push_back({op, dtype, s.rows, s.n, s.gap, s.shift});
+          if (cases.back().heads() && (s.gap != 0 || s.shift != 0))
+            throw std::invalid_argument("qk has a stride of its own: a shape is TOKENSxHEAD");
+        }
       }
     }
   }
@@ -177,12 +197,21 @@ std::vector<Case> make_cases(const std::vector<std::string>& lists,
 }
 
 Case parse_shape(const std::string& text) {
-  long long rows = 0, n = 0;
-  char end = 0;
-  if (std::sscanf(text.c_str(), "%lldx%lld%c", &rows, &n, &end) != 2 || rows < 1 || n < 1) {
-    throw std::invalid_argument("a shape is ROWSxN, such as 4096x8192, not " + text);
-  }
-  return {"", "", rows, n};
+  long long rows = 0, n = 0, gap = 0, shift = 0;
+  int end = 0;
+  const char* rest = text.c_str();
+  const auto take = [&](const char* format, long long* value) {
+    end = 0;
+    const bool found = std::sscanf(rest, format, value, &end) == 1 && end > 0;
+    rest += end;
+    return found;
+  };
+  const bool shape = take("%lldx%n", &rows) && take("%lld%n", &n);
+  const bool gaps = *rest != '+' || take("+%lld%n", &gap);
+  const bool shifts = *rest != '@' || take("@%lld%n", &shift);
+  if (!shape || !gaps || !shifts || *rest != '\0' || rows < 1 || n < 1 || gap < 0 || shift < 0)
+    throw std::invalid_argument("a shape is ROWSxN[+GAP][@SHIFT], such as 4096x8192, not " + text);
+  return {"", "", rows, n, gap, shift};
 }
 
 }  // namespace bench

@@ -21,6 +21,8 @@ struct Case {
   std::string dtype;  // "bf16", "f16", "f32"
   int64_t rows;       // of "qk": tokens
   int64_t n;          // of "qk": the size of a head
+  // Elements between one row and the next, and from an aligned address to the first row, of every tensor of rows. Not of "qk".
+  int64_t gap = 0, shift = 0;
 
   bool adds() const { return op.starts_with("add"); }
   bool layer() const { return op.find("layer") != std::string::npos; }
@@ -48,8 +50,10 @@ struct Case {
   }
   // Of the memory that holds it.
   int64_t buffer_bytes() const {
-    return heads() ? rows * n * element_bytes() * kAllHeads : tensor_bytes();
+    return heads() ? rows * n * element_bytes() * kAllHeads
+                   : (rows * (n + gap) + shift) * element_bytes();
   }
+  std::string row_text() const;  // "8192", "8192+4@1"
   int64_t scale_bytes() const;
   // Each input read once, each output written once; weights are not counted.
   int64_t bytes_moved() const {
@@ -98,7 +102,7 @@ std::vector<Case> make_cases(const std::vector<std::string>& lists,
                              const std::vector<std::string>& ops,
                              const std::vector<std::string>& dtypes);
 
-// A case from "4096x8192".
+// A case from "4096x8192", or with a gap and a shift "4096x8192+4@1".
 Case parse_shape(const std::string& text);
 
 }  // namespace bench
