@@ -49,8 +49,8 @@ Finding measure_case(const TuneOptions& options, const Machine& machine, const P
   const CaseMemory memory(machine, c);
   return find_best(
       planner, c, options.gain, [&](const std::string& kernel) -> std::optional<double> {
-        const TemporaryFile file(tuning_head(planner.arch()) +
-                                 tuning_rule(std::to_string(c.rows), c.n, kernel));
+        const MemoryFile file(tuning_head(planner.arch()) +
+                              tuning_rule(std::to_string(c.rows), c.n, kernel));
         const Machine tuned(machine.target(), 0, file.path());
         fastnorm_info info = {};
         info.struct_size = sizeof info;

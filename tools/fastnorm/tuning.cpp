@@ -1,11 +1,8 @@
 #include "tuning.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 
 namespace fastnorm::tool {
@@ -20,22 +17,17 @@ bool same_series(const BenchCase& a, const BenchCase& b) {
 
 }  // namespace
 
-TemporaryFile::TemporaryFile(const std::string& text)
-    : path_(std::filesystem::temp_directory_path() / "fastnorm_tuning_XXXXXX") {
-  const int descriptor = mkstemp(path_.data());
-  if (descriptor < 0) throw CommandError(path_ + ": cannot be made");
-  close(descriptor);
-  std::ofstream file(path_, std::ios::binary);
-  file << text << std::flush;
-  if (file) return;
-  std::filesystem::remove(path_);
-  throw CommandError(path_ + ": cannot be written");
+MemoryFile::MemoryFile(const std::string& text)
+    : descriptor_(memfd_create("fastnorm tuning", MFD_CLOEXEC)) {
+  if (descriptor_ >= 0 &&
+      write(descriptor_, text.data(), text.size()) == static_cast<ssize_t>(text.size())) {
+    return;
+  }
+  if (descriptor_ >= 0) close(descriptor_);
+  throw CommandError("a tuning file cannot be made in memory");
 }
 
-TemporaryFile::~TemporaryFile() {
-  std::error_code nobody_asks;
-  std::filesystem::remove(path_, nobody_asks);
-}
+MemoryFile::~MemoryFile() { close(descriptor_); }
 
 std::string tuning_head(const std::string& arch) {
   return "fastnorm tuning 1\nlibrary " + std::string(fastnorm_version_string()) + "\narch " + arch +
@@ -75,9 +67,10 @@ std::vector<std::string> Planner::kernels(const BenchCase& c) const {
     check(fastnorm_kernel_describe(i, &kernel));
     if (kernel.arch != arch_ || kind_of(kernel.name) != kind || kernel.name == found[0]) continue;
     // The library knows which rows a kernel holds: a file that names it for others is refused.
-    const TemporaryFile file(tuning_head(arch_) +
-                             tuning_rule(std::to_string(c.rows), c.n, kernel.name));
-    const fastnorm_context_options options = context_options(target_, 0, file.path());
+    const MemoryFile file(tuning_head(arch_) +
+                          tuning_rule(std::to_string(c.rows), c.n, kernel.name));
+    const std::string path = file.path();
+    const fastnorm_context_options options = context_options(target_, 0, path);
     fastnorm_context* context = nullptr;
     if (fastnorm_context_create(target_.device(), &options, &context) != FASTNORM_OK) continue;
     const ContextPtr owned(context);
