@@ -13,7 +13,14 @@
 
 #include "fastnorm/fastnorm.h"
 
-enum { kThreads = 8, kRounds = 50, kColumns = 64 };
+enum {
+  kThreads = 8,
+  kRounds = 50,
+  kColumns = 64,
+  kPoolRounds = 10,
+  kPoolRows = 300,
+  kPoolColumns = 1024
+};
 
 static const char* library_path;
 static FILE* report; /* the real stdout; fd 1 and 2 are a file while the library runs */
@@ -143,6 +150,44 @@ static void test_many_loads(void) {
   check("8 threads x 50 dlopen and dlclose", bad == 0, "a load failed");
 }
 
+/* A pool's threads are gone when its context is: the code that they ran may be unloaded. */
+static void test_loads_with_threads(void) {
+  static float x[kPoolRows * kPoolColumns], y[kPoolRows * kPoolColumns];
+  const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0};
+  const int64_t shape[2] = {kPoolRows, kPoolColumns};
+  fastnorm_tensor tx, ty;
+  fastnorm_norm_args args;
+  fastnorm_context_options options;
+  int round, bad = 0;
+  memset(&tx, 0, sizeof tx);
+  tx.device_type = FASTNORM_DEVICE_CPU;
+  tx.ndim = 2;
+  tx.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+  tx.shape = shape;
+  ty = tx;
+  tx.data = x;
+  ty.data = y;
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.x = &tx;
+  args.y = &ty;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.num_threads = 4;
+  for (round = 0; round < kPoolRounds; ++round) {
+    void* library = dlopen(library_path, RTLD_NOW | RTLD_LOCAL);
+    fastnorm_context* context = NULL;
+    struct api api;
+    if (!check("loaded again", library != NULL, dlerror())) return;
+    load_api(library, &api);
+    bad += api.context_create(cpu, &options, &context) != FASTNORM_OK;
+    bad += api.norm(context, &args, NULL, 0, NULL) != FASTNORM_OK;
+    api.context_destroy(context);
+    bad += dlclose(library) != 0;
+  }
+  check("10 times dlopen, work on a pool, dlclose", bad == 0, "a round failed");
+}
+
 int main(int argc, char** argv) {
   char captured[] = "/tmp/fastnorm_load_test_XXXXXX";
   struct api api;
@@ -169,6 +214,7 @@ int main(int argc, char** argv) {
       check("CPU norm", cpu_norm_works(&api), api.last_error());
       dlclose(library);
       check("CPU norm after dlclose", cpu_norm_works(&api), api.last_error());
+      test_loads_with_threads();
     }
   }
 

@@ -154,7 +154,7 @@ def integrations(report, _):
 
 
 def isa_levels(report, _):
-    """The C API and the command line on every lower instruction set; AVX2 on an emulated older CPU."""
+    """The C API and the command line on every lower instruction set; AVX2 and none of it on emulated older CPUs."""
     if not X86_64:
         report.add_skipped("lower instruction sets", "x86-64 only")
         return
@@ -162,6 +162,8 @@ def isa_levels(report, _):
     for isa in ("scalar", "avx2"):
         print(f"FASTNORM_CPU_ISA={isa}")
         native.run_tests(report, suite_is("api", "cli"), env={"FASTNORM_CPU_ISA": isa})
+    # Code without -m flags runs on processors without AVX.
+    native.run_check(report, "check on an emulated Nehalem", "--isa", "scalar", "--filter", "plain rms", wrapper=["qemu-x86_64", "-cpu", "Nehalem"])
     native.run_check(report, "check on an emulated Haswell", "--isa", "avx2", "--filter", "plain rms",
                      env={"FASTNORM_EMULATED_AVX": "1"}, wrapper=["qemu-x86_64", "-cpu", "Haswell"])
 
