@@ -40,8 +40,9 @@ void run_selftest(const SelftestOptions& options) {
   std::printf("libfastnorm %s on %s, kernels %s\n", fastnorm_version_string(), device.name,
               device.kernel_arch);
   Tally sum;
-  run_part("same bits: batch, position, strides, alignment, in place, threads", &sum,
-           [&](Tally* tally) { test_invariance(machine, tally); });
+  run_part(
+      "same bits: batch, position, strides, alignment, in place, order of scales, calls, threads",
+      &sum, [&](Tally* tally) { test_invariance(machine, tally); });
   run_part("same bits as on other machines: hashes", &sum,
            [&](Tally* tally) { test_golden(machine, tally); });
   run_part("error against double precision", &sum,

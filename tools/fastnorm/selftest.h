@@ -1,6 +1,7 @@
 // Parts of the self-test. Each counts what it checked and prints what is wrong.
 #pragma once
 
+#include <array>
 #include <cstdio>
 #include <string>
 
@@ -24,6 +25,18 @@ struct Tally {
   }
 };
 
+// The codes of a case and their scales.
+struct CaseQuant {
+  const char* name = "";
+  fastnorm_quant_scheme scheme = FASTNORM_QUANT_NONE;
+  fastnorm_dtype_id codes = FASTNORM_DTYPE_F8_E4M3FN, scale = FASTNORM_DTYPE_F32;
+  int32_t block = 0;  // columns that share a scale; 0 = the row, or all rows
+  float given = 0;    // a power of two: PER_TENSOR's scale, or NVFP4's global one
+
+  bool any() const { return scheme != FASTNORM_QUANT_NONE; }
+  bool scale_is_given() const { return scheme == FASTNORM_QUANT_PER_TENSOR; }
+};
+
 // One call of the sweep: rows of hashed integers, so that every machine has the same input.
 struct SelftestCase {
   fastnorm_dtype dtype;
@@ -32,8 +45,24 @@ struct SelftestCase {
   int64_t rows, n;
   fastnorm_rounding rounding = FASTNORM_ROUND_ONCE;
   fastnorm_residual_rounding residual_rounding = FASTNORM_RESIDUAL_EXACT;
+  bool f32_columns = false;  // weight and bias beside 16-bit rows
+  CaseQuant quant = {};
+  bool quant_rounded = false;  // codes of y, which is stored, too; else of the unrounded result
+  bool special = false;        // some columns of the weight make results infinite, NaN or 0
+  // Not 0: the rows are these heads of tokens. Queries share a weight and keys another, or each
+  // head has its own.
+  int64_t query_heads = 0, key_heads = 0;
+  bool weight_per_head = false;
 
   std::string name() const;
+  int64_t heads() const { return query_heads + key_heads; }
+  int64_t weight_rows() const { return heads() == 0 ? 1 : weight_per_head ? heads() : 2; }
+  int64_t weight_row(int64_t row) const;
+  fastnorm_dtype column_dtype() const;
+  bool stores_y() const { return !quant.any() || quant_rounded; }
+  int64_t scales() const { return quant.block == 0 ? 1 : (n + quant.block - 1) / quant.block; }
+  // A power of two makes ties of rounded results; from the others, the reciprocal is to be rounded.
+  float given_scale() const { return quant_rounded ? quant.given : quant.given * 1.3f; }
 };
 
 // Every case; the same list on every machine.
@@ -43,31 +72,44 @@ std::vector<SelftestCase> selftest_cases();
 struct CaseInputs {
   std::vector<std::byte> x, residual, weight, bias;
 };
-struct CaseOutputs {
-  std::vector<std::byte> y, residual_out, mean, rstd;
-  bool operator==(const CaseOutputs&) const = default;
-};
+enum Output { kY, kResidualOut, kMean, kRstd, kCodes, kScale, kOutputs };
+// Empty: not an output of the case.
+using CaseOutputs = std::array<std::vector<std::byte>, kOutputs>;
 
 constexpr float kSelftestEps = 1e-5f;
 constexpr float kSelftestWeightOffset = 0.5f;
 
 CaseInputs make_inputs(const SelftestCase& c);
 
-// How the rows of a case lie in memory. None of it may change a bit.
+// Queries and keys by a call each, by one call (with a weight per head), or by one
+// fastnorm_norm_many.
+enum class HeadCalls { kEach, kOne, kMany };
+
+// How the rows of a case lie in memory, and how the library is asked for them. None of it may
+// change a bit.
 struct CaseLayout {
+  const char* name = "compact rows";
   int64_t copies = 1;        // the rows of the case, so many times over
   int64_t only_row = -1;     // >= 0: this row alone
   int64_t gap_elems = 0;     // between rows
   int64_t offset_elems = 0;  // between an aligned address and the first row
   bool in_place = false;     // y over x, residual_out over residual
   uint8_t poison = 0xa5;     // what outputs hold before
-  const char* name = "";
+  fastnorm_scale_layout scales = FASTNORM_SCALE_ROW_MAJOR;
+  HeadCalls calls = HeadCalls::kEach;
 };
 
+// Compact rows, and the same with scales in their other orders and heads in other calls.
+std::vector<CaseLayout> call_forms(const SelftestCase& c);
+
 // Runs a case and returns the outputs of its rows (of one copy, of all copies one after the other;
-// of `only_row`). Adds to `tally` whether the bytes between and around the rows are unchanged.
+// of `only_row`). Adds to `tally` whether all other bytes, the inputs' too, are unchanged.
 CaseOutputs run_case(const Machine& machine, const SelftestCase& c, const CaseInputs& inputs,
                      const CaseLayout& layout, Tally* tally);
+
+// Part `index` of `count` equal parts of the outputs is `wanted`.
+bool part_equals(const CaseOutputs& outputs, int64_t count, int64_t index,
+                 const CaseOutputs& wanted);
 
 // The same bits for the same row, whatever the layout, batch and thread count.
 void test_invariance(const Machine& machine, Tally* tally);

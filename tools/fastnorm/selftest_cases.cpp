@@ -1,12 +1,110 @@
 // The sweep of the self-test: its cases, their input, and running one of them in some layout.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <map>
 
 #include "dtype.h"
-#include "selftest.h"
+#include "selftest_image.h"
 
 namespace fastnorm::tool {
 namespace {
+
+constexpr CaseQuant kQuants[] = {
+    {"tensor e4m3", FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F32, 0,
+     0x1p-2f},
+    {"tensor e5m2", FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E5M2, FASTNORM_DTYPE_F32, 0,
+     0x1p-9f},
+    {"tensor i8", FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_I8, FASTNORM_DTYPE_F32, 0, 0x1p-2f},
+    {"row e4m3", FASTNORM_QUANT_PER_ROW},
+    {"row i8", FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_I8},
+    {"block128 e4m3", FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F32, 128},
+    {"block64 e4m3 pow2", FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN,
+     FASTNORM_DTYPE_F8_E8M0FNU, 64},
+    {"mxfp8 e4m3", FASTNORM_QUANT_MXFP8, FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E8M0FNU, 32},
+    {"mxfp8 e5m2", FASTNORM_QUANT_MXFP8, FASTNORM_DTYPE_F8_E5M2, FASTNORM_DTYPE_F8_E8M0FNU, 32},
+    {"nvfp4", FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_F8_E4M3FN, 16,
+     0x1p-6f},
+};
+
+constexpr int64_t kRows = 6;
+
+fastnorm_dtype f32() { return fastnorm_dtype_of(FASTNORM_DTYPE_F32); }
+
+void add_plain_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind, bool residual,
+                     std::vector<SelftestCase>* cases) {
+  // Below, at and above powers of two, short tails, and a row longer than a GPU's registers.
+  for (const int64_t n : {1, 7, 64, 129, 1000, 4096, 8192, 20000, 70001}) {
+    cases->push_back({dtype, kind, residual, kRows, n});
+  }
+  for (const auto rounding : {FASTNORM_ROUND_NORMALIZED, FASTNORM_ROUND_EVERY_STEP}) {
+    cases->push_back({dtype, kind, residual, kRows, 768, rounding});
+  }
+  if (!residual) return;
+  for (const auto rounding :
+       {FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY, FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS}) {
+    cases->push_back({dtype, kind, residual, kRows, 768, FASTNORM_ROUND_ONCE, rounding});
+  }
+}
+
+// Every conversion after either statistic, of x and of a sum; after half of these also where a GPU
+// has other kernels: uneven rows, codes without y, rows that no thread block holds.
+void add_quantised_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind, bool residual,
+                         std::vector<SelftestCase>* cases) {
+  for (const CaseQuant& quant : kQuants) {
+    SelftestCase c{dtype, kind, residual, kRows, 1024};
+    c.quant = quant;
+    c.quant_rounded = true;
+    cases->push_back(c);
+    if (residual != (kind == FASTNORM_NORM_LAYER)) continue;
+    c.quant_rounded = false;
+    for (const int64_t n : {130, 4096, 20002}) {
+      c.n = n;
+      if (n < 20000 || residual) cases->push_back(c);
+    }
+  }
+}
+
+// Codes of results that are not finite. An f32 scale would be NaN, whose payload nobody promises.
+void add_special_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind,
+                       std::vector<SelftestCase>* cases) {
+  for (const CaseQuant& quant : kQuants) {
+    if (quant.scale == FASTNORM_DTYPE_F32 && !quant.scale_is_given()) continue;
+    SelftestCase c{dtype, kind, false, kRows, kind == FASTNORM_NORM_RMS ? 1024 : 130};
+    c.quant = quant;
+    c.special = true;
+    cases->push_back(c);
+  }
+}
+
+void add_f32_column_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind, bool residual,
+                          std::vector<SelftestCase>* cases) {
+  SelftestCase c{dtype, kind, residual, kRows, 0};
+  c.f32_columns = true;
+  for (const int64_t n : {129, 1000, 4096, 20000}) {
+    c.n = n;
+    cases->push_back(c);
+  }
+  c.n = 1024;
+  for (const CaseQuant& quant : kQuants) {
+    c.quant = quant;
+    if (quant.codes == FASTNORM_DTYPE_F8_E4M3FN) cases->push_back(c);
+  }
+}
+
+void add_head_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind,
+                    std::vector<SelftestCase>* cases) {
+  constexpr int64_t kTokens = 3, kQueries = 4, kKeys = 2;
+  for (const int64_t n : {111, 128}) {
+    for (const bool weight_per_head : {false, true}) {
+      SelftestCase c{dtype, kind, false, kTokens * (kQueries + kKeys), n};
+      c.query_heads = kQueries;
+      c.key_heads = kKeys;
+      c.weight_per_head = weight_per_head;
+      cases->push_back(c);
+    }
+  }
+}
 
 // One 64-bit hash of an index: splitmix64's finaliser.
 uint64_t hash(uint64_t index) {
@@ -24,72 +122,23 @@ double value_at(uint64_t stream, uint64_t index) {
   return (h >> 32) % 64 == 0 ? uniform * 16 + 0.375 : uniform + 0.375;
 }
 
+// A stream's tensors begin alike, so the longest so far is kept: rounding all for each case anew
+// would take longer than to run it.
 std::vector<std::byte> make_tensor(fastnorm_dtype dtype, int64_t count, uint64_t stream) {
-  const size_t size = element_bytes(dtype);
-  std::vector<std::byte> bytes(static_cast<size_t>(count) * size);
-  for (int64_t i = 0; i < count; ++i) {
-    encode(dtype, value_at(stream, static_cast<uint64_t>(i)),
-           &bytes[static_cast<size_t>(i) * size]);
+  static std::map<std::pair<std::string_view, uint64_t>, std::vector<std::byte>> longest;
+  const size_t size = element_bytes(dtype), bytes = static_cast<size_t>(count) * size;
+  std::vector<std::byte>& known = longest[{find_dtype(dtype)->name, stream}];
+  for (size_t at = known.size(); at < bytes; at += size) {
+    known.resize(at + size);
+    encode(dtype, value_at(stream, at / size), &known[at]);
   }
-  return bytes;
+  return {known.begin(), known.begin() + static_cast<std::ptrdiff_t>(bytes)};
 }
 
-// A tensor of rows in memory, with a guard before, between and after the rows.
-class Rows {
- public:
-  Rows(const Machine& machine, fastnorm_dtype dtype, int64_t rows, int64_t n,
-       const CaseLayout& layout)
-      : machine_(machine), rows_(rows), layout_(layout) {
-    size_ = element_bytes(dtype);
-    row_bytes_ = static_cast<size_t>(n) * size_;
-    stride_bytes_ = static_cast<size_t>(n + layout.gap_elems) * size_;
-    first_ = kGuardBytes + static_cast<size_t>(layout.offset_elems) * size_;
-    image_.assign(first_ + static_cast<size_t>(rows) * stride_bytes_ + kGuardBytes,
-                  std::byte{layout.poison});
-    memory_ = machine.allocate(image_.size());
-    view_ = TensorView(machine.target(), memory_.get() + first_, dtype, {rows, n},
-                       {n + layout.gap_elems, 1});
-  }
-
-  // Sets the rows to those of `compact`, over and over.
-  void fill(const std::vector<std::byte>& compact) {
-    for (int64_t r = 0; r < rows_; ++r) {
-      const size_t from = static_cast<size_t>(r) * row_bytes_ % compact.size();
-      std::memcpy(at(r), compact.data() + from, row_bytes_);
-    }
-  }
-  void upload() { machine_.upload(memory_.get(), image_.data(), image_.size()); }
-
-  // Reads the memory back and returns the rows; *intact tells if all the rest is as it was.
-  std::vector<std::byte> read(bool* intact) {
-    std::vector<std::byte> now(image_.size());
-    machine_.download(now.data(), memory_.get(), now.size());
-    std::vector<std::byte> compact(static_cast<size_t>(rows_) * row_bytes_);
-    for (int64_t r = 0; r < rows_; ++r) {
-      const size_t place = static_cast<size_t>(at(r) - image_.data());
-      std::memcpy(&compact[static_cast<size_t>(r) * row_bytes_], &now[place], row_bytes_);
-      std::memcpy(&now[place], &image_[place], row_bytes_);
-    }
-    *intact = now == image_;
-    return compact;
-  }
-
-  const fastnorm_tensor* view() { return view_.get(); }
-
- private:
-  static constexpr size_t kGuardBytes = 256;
-
-  std::byte* at(int64_t row) {
-    return image_.data() + first_ + static_cast<size_t>(row) * stride_bytes_;
-  }
-
-  const Machine& machine_;
-  int64_t rows_;
-  CaseLayout layout_;
-  size_t size_ = 0, row_bytes_ = 0, stride_bytes_ = 0, first_ = 0;
-  std::vector<std::byte> image_;
-  Block memory_;
-  TensorView view_;
+// The tensors of a case in an image.
+struct CaseTensors {
+  Rows x, residual, weight, bias, given;
+  std::array<Rows, kOutputs> out;
 };
 
 std::vector<std::byte> row_of(const std::vector<std::byte>& rows, int64_t count, int64_t row) {
@@ -99,7 +148,134 @@ std::vector<std::byte> row_of(const std::vector<std::byte>& rows, int64_t count,
   return {begin, begin + static_cast<std::ptrdiff_t>(bytes)};
 }
 
+CaseTensors add_tensors(const SelftestCase& c, const CaseInputs& inputs, const CaseLayout& layout,
+                        int64_t rows, Image* image) {
+  const bool layer = c.kind == FASTNORM_NORM_LAYER, alone = layout.only_row >= 0;
+  const int64_t weight_rows = alone ? 1 : c.weight_rows();
+  CaseTensors t;
+  const auto add_input = [&](const std::vector<std::byte>& content) {
+    if (content.empty()) return Rows();
+    const Rows added = image->add_rows(c.dtype, c.n);
+    image->fill(added, alone ? row_of(content, c.rows, layout.only_row) : content);
+    return added;
+  };
+  const auto add_columns = [&](const std::vector<std::byte>& content) {
+    if (content.empty()) return Rows();
+    const Rows added = image->add_compact(c.column_dtype(), weight_rows, c.n);
+    image->fill(added,
+                alone ? row_of(content, c.weight_rows(), c.weight_row(layout.only_row)) : content);
+    return added;
+  };
+  t.x = add_input(inputs.x);
+  t.residual = add_input(inputs.residual);
+  t.weight = add_columns(inputs.weight);
+  t.bias = add_columns(inputs.bias);
+  if (c.stores_y()) t.out[kY] = layout.in_place ? t.x : image->add_rows(c.dtype, c.n);
+  if (c.residual)
+    t.out[kResidualOut] = layout.in_place ? t.residual : image->add_rows(c.dtype, c.n);
+  if (layer) t.out[kMean] = image->add_rows(f32(), 1);
+  t.out[kRstd] = image->add_rows(f32(), 1);
+  if (!c.quant.any()) return t;
+
+  const fastnorm_dtype codes = fastnorm_dtype_of(c.quant.codes);
+  t.out[kCodes] = image->add_rows(codes, c.n / codes.lanes);
+  if (c.quant.given != 0) {
+    t.given = image->add_compact(f32(), 1, 1);
+    image->fill(t.given, c.given_scale());
+  }
+  if (c.quant.scale_is_given()) return t;
+  const fastnorm_dtype scale = fastnorm_dtype_of(c.quant.scale);
+  t.out[kScale] = layout.scales == FASTNORM_SCALE_ROW_MAJOR
+                      ? image->add_rows(scale, c.scales())
+                      : image->add_compact(scale, rows, c.scales(), layout.scales);
+  return t;
+}
+
+// One call, on all rows of a matrix or on some heads of every token.
+class Call {
+ public:
+  Call(const Target& target, const SelftestCase& c, const CaseLayout& layout, const Image& image,
+       const CaseTensors& t, int64_t head = 0, int64_t heads = 1) {
+    const auto rows = [&](const Rows& of) {
+      return views_.emplace_back(image.view(target, of, head, heads)).get();
+    };
+    const auto columns = [&](const Rows& of) {
+      const bool each = c.weight_per_head && of.rows > 1;
+      const int64_t first = of.rows == 1 ? 0 : each ? head : c.weight_row(head);
+      return views_.emplace_back(image.columns(target, of, first, each ? heads : 1)).get();
+    };
+    views_.reserve(5 + kOutputs);
+    args_.struct_size = sizeof args_;
+    args_.kind = c.kind;
+    args_.eps = kSelftestEps;
+    args_.weight_offset = kSelftestWeightOffset;
+    args_.rounding = c.rounding;
+    args_.residual_rounding = c.residual_rounding;
+    args_.x = rows(t.x);
+    args_.residual = rows(t.residual);
+    args_.weight = columns(t.weight);
+    args_.bias = columns(t.bias);
+    args_.y = t.out[kY].first == t.x.first ? args_.x : rows(t.out[kY]);
+    args_.residual_out =
+        t.out[kResidualOut].first == t.residual.first ? args_.residual : rows(t.out[kResidualOut]);
+    args_.mean = rows(t.out[kMean]);
+    args_.rstd = rows(t.out[kRstd]);
+    if (!c.quant.any()) return;
+    const CaseQuant& q = c.quant;
+    const bool rule_by_scheme =
+        q.scheme == FASTNORM_QUANT_MXFP8 || q.scheme == FASTNORM_QUANT_NVFP4;
+    args_.quant_scheme = q.scheme;
+    args_.quant_block_size = rule_by_scheme ? 0 : q.block;
+    args_.scale_pow2 = !rule_by_scheme && q.scale == FASTNORM_DTYPE_F8_E8M0FNU;
+    args_.quant_source = c.quant_rounded ? FASTNORM_QUANT_FROM_ROUNDED : FASTNORM_QUANT_FROM_F32;
+    args_.scale_layout = layout.scales;
+    args_.quantized = rows(t.out[kCodes]);
+    (q.scale_is_given() ? args_.scale : args_.global_scale) = columns(t.given);
+    if (!q.scale_is_given()) args_.scale = rows(t.out[kScale]);
+  }
+  Call(const Call&) = delete;
+
+  const fastnorm_norm_args& args() const { return args_; }
+
+ private:
+  std::vector<TensorView> views_;
+  fastnorm_norm_args args_ = {};
+};
+
+void run_together(const Machine& machine, const Call& first, const Call& second) {
+  const fastnorm_norm_args* const args[] = {&first.args(), &second.args()};
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_many_query(machine.context(), args, 2, &info));
+  const Block workspace =
+      info.workspace_bytes != 0 ? machine.allocate(info.workspace_bytes) : Block();
+  check(fastnorm_norm_many(machine.context(), args, 2, workspace.get(), info.workspace_bytes,
+                           machine.stream()));
+  machine.synchronize();
+}
+
+void run_calls(const Machine& machine, const SelftestCase& c, const CaseLayout& layout,
+               const Image& image, const CaseTensors& t) {
+  const auto call = [&](int64_t head, int64_t heads) {
+    return Call(machine.target(), c, layout, image, t, head, heads);
+  };
+  if (t.x.heads == 1) return machine.run(call(0, 1).args());
+  if (layout.calls == HeadCalls::kOne) return machine.run(call(0, c.heads()).args());
+  const Call queries = call(0, c.query_heads), keys = call(c.query_heads, c.key_heads);
+  if (layout.calls == HeadCalls::kMany) return run_together(machine, queries, keys);
+  machine.run(queries.args());
+  machine.run(keys.args());
+}
+
 }  // namespace
+
+int64_t SelftestCase::weight_row(int64_t row) const {
+  if (heads() == 0) return 0;
+  const int64_t head = row % heads();
+  return weight_per_head ? head : head >= query_heads;
+}
+
+fastnorm_dtype SelftestCase::column_dtype() const { return f32_columns ? f32() : dtype; }
 
 std::string SelftestCase::name() const {
   static constexpr const char* kRoundings[] = {"once", "normalized", "every-step"};
@@ -111,100 +287,89 @@ std::string SelftestCase::name() const {
   if (residual_rounding != FASTNORM_RESIDUAL_EXACT) {
     text += std::string(" ") + kResiduals[residual_rounding];
   }
+  if (f32_columns) text += " f32-columns";
+  if (heads() != 0) {
+    text += " heads=" + std::to_string(query_heads) + "+" + std::to_string(key_heads);
+    if (weight_per_head) text += " weight-per-head";
+  }
+  if (quant.any()) text += std::string(" ") + quant.name + (quant_rounded ? " rounded" : "");
+  if (special) text += " special";
   return text;
 }
 
 std::vector<SelftestCase> selftest_cases() {
-  constexpr int64_t kRows = 6;
   std::vector<SelftestCase> cases;
   for (const std::string& name : row_dtype_names()) {
     const fastnorm_dtype dtype = find_dtype(name)->dtype;
     for (const auto kind : {FASTNORM_NORM_RMS, FASTNORM_NORM_LAYER}) {
       for (const bool residual : {false, true}) {
-        // Below, at and above powers of two, short tails, and a row longer than a GPU's registers.
-        for (const int64_t n : {1, 7, 64, 129, 1000, 4096, 8192, 20000, 70001}) {
-          cases.push_back({dtype, kind, residual, kRows, n});
-        }
-        for (const auto rounding : {FASTNORM_ROUND_NORMALIZED, FASTNORM_ROUND_EVERY_STEP}) {
-          cases.push_back({dtype, kind, residual, kRows, 768, rounding});
-        }
-        if (!residual) continue;
-        for (const auto rounding :
-             {FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY, FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS}) {
-          cases.push_back({dtype, kind, residual, kRows, 768, FASTNORM_ROUND_ONCE, rounding});
-        }
+        add_plain_cases(dtype, kind, residual, &cases);
+        add_quantised_cases(dtype, kind, residual, &cases);
+        if (dtype.bits == 16) add_f32_column_cases(dtype, kind, residual, &cases);
       }
+      add_special_cases(dtype, kind, &cases);
+      add_head_cases(dtype, kind, &cases);
     }
   }
   return cases;
 }
 
 CaseInputs make_inputs(const SelftestCase& c) {
-  const int64_t count = c.rows * c.n;
-  CaseInputs inputs = {make_tensor(c.dtype, count, 1), {}, make_tensor(c.dtype, c.n, 3), {}};
+  const int64_t count = c.rows * c.n, columns = c.weight_rows() * c.n;
+  CaseInputs inputs = {
+      make_tensor(c.dtype, count, 1), {}, make_tensor(c.column_dtype(), columns, 3), {}};
+  if (c.special) {
+    // The infinities share a block of any scheme, the others have one each.
+    constexpr std::pair<size_t, double> kSpecial[] = {
+        {3, -kSelftestWeightOffset}, {66, INFINITY}, {67, -INFINITY}, {129, NAN}};
+    for (const auto& [column, value] : kSpecial) {
+      encode(c.dtype, value, &inputs.weight[column * element_bytes(c.dtype)]);
+    }
+  }
   if (c.residual) inputs.residual = make_tensor(c.dtype, count, 2);
-  if (c.kind == FASTNORM_NORM_LAYER) inputs.bias = make_tensor(c.dtype, c.n, 4);
+  if (c.kind == FASTNORM_NORM_LAYER) inputs.bias = make_tensor(c.column_dtype(), columns, 4);
   return inputs;
+}
+
+std::vector<CaseLayout> call_forms(const SelftestCase& c) {
+  std::vector<CaseLayout> forms(1);
+  const auto add = [&](const char* name) -> CaseLayout& {
+    forms.push_back({name});
+    return forms.back();
+  };
+  if (c.quant.block != 0) add("scales by column").scales = FASTNORM_SCALE_COLUMN_MAJOR;
+  if (c.quant.block != 0 && c.quant.scale != FASTNORM_DTYPE_F32) {
+    add("swizzled scales").scales = FASTNORM_SCALE_SWIZZLED_128X4;
+  }
+  if (c.weight_per_head) add("queries and keys by one call").calls = HeadCalls::kOne;
+  if (c.heads() != 0) add("queries and keys by fastnorm_norm_many").calls = HeadCalls::kMany;
+  return forms;
 }
 
 CaseOutputs run_case(const Machine& machine, const SelftestCase& c, const CaseInputs& inputs,
                      const CaseLayout& layout, Tally* tally) {
-  const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
   const bool alone = layout.only_row >= 0;
   const int64_t rows = alone ? 1 : c.rows * layout.copies;
-  const auto chosen = [&](const std::vector<std::byte>& all) {
-    return alone ? row_of(all, c.rows, layout.only_row) : all;
-  };
-  const CaseLayout parameters;
-  Rows x(machine, c.dtype, rows, c.n, layout), residual(machine, c.dtype, rows, c.n, layout);
-  Rows y(machine, c.dtype, rows, c.n, layout), sum(machine, c.dtype, rows, c.n, layout);
-  Rows mean(machine, f32, rows, 1, layout), rstd(machine, f32, rows, 1, layout);
-  Rows weight(machine, c.dtype, 1, c.n, parameters), bias(machine, c.dtype, 1, c.n, parameters);
-  x.fill(chosen(inputs.x));
-  weight.fill(inputs.weight);
-  if (c.residual) residual.fill(chosen(inputs.residual));
-  if (!inputs.bias.empty()) bias.fill(inputs.bias);
-  for (Rows* t : {&x, &residual, &y, &sum, &mean, &rstd, &weight, &bias}) t->upload();
-
-  fastnorm_tensor weight_row = *weight.view(), bias_row = *bias.view();
-  for (fastnorm_tensor* t : {&weight_row, &bias_row}) {
-    t->ndim = 1;
-    t->shape += 1;
-    t->strides = nullptr;
-  }
-  const bool layer = c.kind == FASTNORM_NORM_LAYER;
-  Rows& y_at = layout.in_place ? x : y;
-  Rows& sum_at = layout.in_place ? residual : sum;
-  fastnorm_norm_args args = {};
-  args.struct_size = sizeof args;
-  args.kind = c.kind;
-  args.eps = kSelftestEps;
-  args.weight_offset = kSelftestWeightOffset;
-  args.rounding = c.rounding;
-  args.residual_rounding = c.residual_rounding;
-  args.x = x.view();
-  args.residual = c.residual ? residual.view() : nullptr;
-  args.weight = &weight_row;
-  args.bias = layer ? &bias_row : nullptr;
-  args.y = y_at.view();
-  args.residual_out = c.residual ? sum_at.view() : nullptr;
-  args.mean = layer ? mean.view() : nullptr;
-  args.rstd = rstd.view();
-  machine.run(args);
-
+  Image image(rows, alone || c.heads() == 0 ? 1 : c.heads(), layout);
+  const CaseTensors tensors = add_tensors(c, inputs, layout, rows, &image);
+  image.upload(machine);
+  run_calls(machine, c, layout, image, tensors);
+  image.download(machine);
   CaseOutputs outputs;
-  const auto read = [&](Rows& from, bool wanted, const char* what) {
-    if (!wanted) return std::vector<std::byte>();
-    bool intact = false;
-    std::vector<std::byte> found = from.read(&intact);
-    tally->expect(intact, c.name() + ", " + layout.name + ": bytes around " + what + " changed");
-    return found;
-  };
-  outputs.y = read(y_at, true, "y");
-  outputs.residual_out = read(sum_at, c.residual, "residual_out");
-  outputs.mean = read(mean, layer, "mean");
-  outputs.rstd = read(rstd, true, "rstd");
+  for (size_t i = 0; i < kOutputs; ++i) outputs[i] = image.take(tensors.out[i]);
+  tally->expect(image.intact(), c.name() + ", " + layout.name + ": bytes around the rows changed");
   return outputs;
+}
+
+bool part_equals(const CaseOutputs& outputs, int64_t count, int64_t index,
+                 const CaseOutputs& wanted) {
+  for (size_t i = 0; i < kOutputs; ++i) {
+    const size_t bytes = wanted[i].size();
+    if (outputs[i].size() != bytes * static_cast<size_t>(count)) return false;
+    const std::byte* part = outputs[i].data() + bytes * static_cast<size_t>(index);
+    if (bytes != 0 && std::memcmp(part, wanted[i].data(), bytes) != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace fastnorm::tool
