@@ -502,6 +502,12 @@ class CaseMaker {
     if (q.scheme == Scheme::kNvfp4 && !random_.one_in(3))
       c.global_scale = random_.of({1.0f, 0.0037f, 17.0f});
     Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));
+    if (l.rank > 0 && random_.one_in(4)) {
+      c.weight_heads = c.weight.has_value();
+      c.bias_heads = c.bias.has_value();
+      l.weight_pad = grain_ * random_.below(3);
+      l.bias_pad = grain_ * random_.below(3);
+    }
     l.store_y = !codes_only && random_.one_in(2);
     l.packed_u8 = random_.one_in(2);
     if (!codes_only && random_.one_in(3)) l.amax = random_.of({0.0f, 0.75f, 1e6f});

@@ -1,5 +1,6 @@
 #include "simt/device.h"
 
+#include "core/row_map.h"
 #include "cuda/launch_params.h"
 #include "cuda/norm_kernels.h"
 #include "cuda/table.h"
@@ -17,6 +18,31 @@ const fastnorm::cuda::KernelParts& simt_kernels() {
   return parts;
 }
 
+// Columns first: the range of rows that lie apart may have others in it.
+void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
+  const auto add = [&](const char* name, const std::byte* data, const int64_t* strides,
+                       int64_t bytes, bool constant) {
+    AddressRange range;
+    if (data != nullptr && address_range({data, strides, bytes, 1, 0}, d.outer, &range))
+      inputs->push_back({name, range.begin, range.end, constant});
+  };
+  const auto rows = [&](const char* name, const RowTensor& t) {
+    add(name, t.data, t.stride_bytes, d.n * dtype_bytes(t.dtype), false);
+  };
+  const auto column = [&](const char* name, const ColumnTensor& c) {
+    const int64_t strides[kMaxOuter] = {c.head_stride_bytes};
+    add(name, c.data, strides, d.n * dtype_bytes(c.dtype),
+        (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0);
+  };
+  const auto scalar = [&](const char* name, const std::byte* data) {
+    constexpr int64_t kOne[kMaxOuter] = {};
+    add(name, data, kOne, sizeof(float), false);
+  };
+  column("weight", d.weight), column("bias", d.bias);
+  scalar("scale", d.quant.tensor_scale), scalar("global_scale", d.quant.global_scale);
+  rows("x", d.x), rows("residual", d.residual);
+}
+
 class SimtDevice final : public Device {
  public:
   SimtDevice(const DeviceFacts& facts, Order order) : Device(facts), order_(order) {}
@@ -27,11 +53,12 @@ class SimtDevice final : public Device {
 
   fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override { return FASTNORM_OK; }
 
-  fastnorm_status run_norm(std::span<const NormCall> calls, void*, void*, Error&) override {
+  fastnorm_status run_norm(std::span<const NormCall> calls, void*, void*, Error& error) override {
     for (std::span<const NormCall> left = calls; !left.empty();) {
       const std::span<const NormCall> now = left.first(fastnorm::cuda::calls_together(left));
       left = left.subspan(now.size());
-      run_together(now);
+      const std::string complaint = run_together(now);
+      if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
     }
     return FASTNORM_OK;
   }
@@ -41,22 +68,28 @@ class SimtDevice final : public Device {
   }
 
  private:
-  void run_together(std::span<const NormCall> calls) {
+  std::string run_together(std::span<const NormCall> calls) {
     using namespace fastnorm::cuda;
     const KernelParts& parts = simt_kernels();
     const NormPlan& plan = *calls.front().plan;
     const auto start = [&](uint64_t blocks, auto kernel, const auto& params) {
       if (kernel == nullptr) fault("an entry without a kernel");
       const Tile tile = plan.entry->tile;
-      launch(blocks, static_cast<unsigned>(tile.threads * plan.rows_per_block),
-             static_cast<unsigned>(tile.blocks), order_, [&] { kernel(params); });
+      Grid grid = {blocks,
+                   static_cast<unsigned>(tile.threads * plan.rows_per_block),
+                   static_cast<unsigned>(tile.blocks),
+                   order_,
+                   (calls.front().desc->flags & FASTNORM_NORM_PDL_WAIT) != 0,
+                   {}};
+      for (const NormCall& call : calls) add_inputs(*call.desc, &grid.inputs);
+      return launch(grid, [&] { kernel(params); });
     };
     if (calls.size() == 1) {
-      start(plan.blocks, kernel_at(parts.kernels, plan.index), make_params(*calls[0].desc, plan));
-      return;
+      return start(plan.blocks, kernel_at(parts.kernels, plan.index),
+                   make_params(*calls[0].desc, plan));
     }
-    start(plan.blocks + calls[1].plan->blocks, kernel_at(parts.pair_kernels, plan.index),
-          make_pair_params(calls[0], calls[1]));
+    return start(plan.blocks + calls[1].plan->blocks, kernel_at(parts.pair_kernels, plan.index),
+                 make_pair_params(calls[0], calls[1]));
   }
 
   const Order order_;

@@ -60,7 +60,31 @@ struct Cluster {
 std::vector<std::unique_ptr<Fiber>> fibers;
 Cluster cluster_state;
 const std::function<void()>* body = nullptr;
+const Grid* grid = nullptr;
+std::string complaint;  // the launch's first
 jmp_buf launcher;
+
+const Input* input_at(const void* address, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  for (const Input& input : grid->inputs) {
+    if (begin >= input.begin && begin + bytes <= input.end) return &input;
+  }
+  return nullptr;
+}
+
+void complain(const std::string& what) {
+  if (!complaint.empty()) return;
+  complaint = what + " (block " + std::to_string(current->block.x) + ", thread " +
+              std::to_string(current->thread.x) + ")";
+}
+
+void complain(const char* what, const void* address, size_t bytes) {
+  const Input* const input = input_at(address, bytes);
+  char text[128];
+  std::snprintf(text, sizeof text, "%s: %zu bytes at %p, %s", what, bytes, address,
+                input != nullptr ? input->name : "in no input");
+  complain(text);
+}
 
 // Continues with `to` where it last handed over.
 [[noreturn]] void resume(Fiber* to) {
@@ -91,6 +115,8 @@ __attribute__((noinline)) void finish() {
 void fiber_main() {
   for (;;) {
     (*body)();
+    // The kernel that waits for this one counts on those before it, too.
+    if (!current->waited) complain("a thread ends that has not waited for the previous kernel");
     finish();
   }
 }
@@ -200,17 +226,18 @@ void fault(const char* what) {
   std::abort();
 }
 
-void launch(uint64_t blocks, unsigned threads, unsigned cluster, Order order,
-            const std::function<void()>& kernel) {
+std::string launch(const Grid& started, const std::function<void()>& kernel) {
   body = &kernel;
-  const unsigned together = threads * cluster;
+  grid = &started;
+  complaint.clear();
+  const unsigned threads = grid->threads, cluster = grid->cluster, together = threads * cluster;
   while (fibers.size() < together) add_fiber();
   if (cluster_state.blocks.size() < cluster) cluster_state.blocks.resize(cluster);
   std::vector<Fiber*> ring(together);
   for (unsigned i = 0; i < together; ++i) ring[i] = fibers[i].get();
-  if (order == Order::kBackward) std::reverse(ring.begin(), ring.end());
+  if (grid->order == Order::kBackward) std::reverse(ring.begin(), ring.end());
   std::minstd_rand random(together);
-  for (uint64_t first = 0; first < blocks; first += cluster) {
+  for (uint64_t first = 0; first < grid->blocks; first += cluster) {
     cluster_state.threads = together;
     cluster_state.arrived = cluster_state.phase = 0;
     for (unsigned rank = 0; rank < cluster; ++rank) {
@@ -225,9 +252,10 @@ void launch(uint64_t blocks, unsigned threads, unsigned cluster, Order order,
         thread.of_block = &block;
         thread.of_warp = &block.warps[t / 32];
         thread.cluster_phase = 0;
+        thread.waited = !grid->waits;
       }
     }
-    if (order == Order::kShuffled) std::shuffle(ring.begin(), ring.end(), random);
+    if (grid->order == Order::kShuffled) std::shuffle(ring.begin(), ring.end(), random);
     for (unsigned i = 0; i < together; ++i) {
       ring[i]->next = ring[(i + 1) % together];
       ring[(i + 1) % together]->previous = ring[i];
@@ -236,6 +264,24 @@ void launch(uint64_t blocks, unsigned threads, unsigned cluster, Order order,
     run_ring(ring[0]);
     current = nullptr;
   }
+  return complaint;
+}
+
+void early_load(const void* address, size_t bytes) {
+  const Input* const input = input_at(address, bytes);
+  if (input == nullptr || !input->constant)
+    complain("a load ahead of the wait for the previous kernel", address, bytes);
+}
+
+void early_store(const void* address, size_t bytes) {
+  complain("a store ahead of the wait for the previous kernel", address, bytes);
+}
+
+void prefetch(const void* address, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0 || bytes % 16 != 0 || bytes == 0)
+    complain("a misaligned or empty prefetch", address, bytes);
+  if (input_at(address, bytes) == nullptr)
+    complain("a prefetch of what is not in an input", address, bytes);
 }
 
 void sync_block() { sync(own_block(), "a thread never reaches a block's barrier"); }

@@ -2,12 +2,15 @@
 //
 // A thread runs until it waits for others (barrier, shuffle, mbarrier) and then hands over to the next one. The order in which threads
 // come is chosen for each launch: a result that depends on it is a race. What hardware would fault on (misaligned access, barrier used
-// before it is set up) or hang on (a barrier that some thread never reaches) ends the program with a message.
+// before it is set up) or hang on (a barrier that some thread never reaches) ends the program with a message. What hardware lets pass and
+// is wrong all the same (memory touched before the stream's previous kernel has ended, prefetches past a tensor) launch() returns.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace simt {
 
@@ -28,17 +31,40 @@ struct Thread {
   Warp* of_warp;
   Fiber* fiber;
   unsigned cluster_phase;  // of the cluster barrier that it arrived at
+  bool waited;             // for the stream's previous kernel, or never has to
 };
 
 extern Thread* current;
 
 enum class Order { kForward, kBackward, kShuffled };
 
-// Runs `body` in each of `blocks` blocks of `threads` threads; `cluster` consecutive blocks run together.
-void launch(uint64_t blocks, unsigned threads, unsigned cluster, Order order,
-            const std::function<void()>& body);
+// A tensor that a launch reads.
+struct Input {
+  const char* name;
+  uintptr_t begin, end;
+  bool constant;  // no kernel before writes it: it may be read ahead of the wait
+};
+
+struct Grid {
+  uint64_t blocks;
+  unsigned threads;  // of a block
+  unsigned cluster;  // consecutive blocks that run together
+  Order order;
+  bool waits;  // may start before the stream's previous kernel has ended, and is to wait for it
+  std::vector<Input> inputs;
+};
+
+// Runs `body` in each of the grid's threads. The first thing that was wrong with their accesses to global memory, "" = nothing.
+std::string launch(const Grid& grid, const std::function<void()>& body);
 
 [[noreturn]] void fault(const char* what);
+
+// By threads that have not waited.
+void early_load(const void* address, size_t bytes);
+void early_store(const void* address, size_t bytes);
+
+// Ahead of the wait, too: the kernel before writes to L2, so what was brought there is not stale.
+void prefetch(const void* address, size_t bytes);
 
 void sync_block();
 void sync_warp();

@@ -673,5 +673,38 @@ TEST(Divisor, EqualsDivision) {
   }
 }
 
+// --- what is fetched ahead ---
+
+// For rows of 8192 bytes; the weight, and LAYER's bias, are read as well.
+uint32_t prefetched(int64_t rows, bool add, fastnorm_norm_kind kind,
+                    const ArchSpec& arch = cuda::kSm90) {
+  return plan_of(describe(simple_request({rows, 4096}, FASTNORM_DTYPE_BF16, add, kind)), gpu(arch))
+      .prefetch_rows;
+}
+
+TEST(Prefetch, RmsFromItsThresholdOn) {
+  const int64_t rows = cuda::kSm90.prefetch_bytes_read / 8192 - 1;
+  EXPECT_EQ(prefetched(rows - 1, false, FASTNORM_NORM_RMS), 0u);
+  EXPECT_EQ(prefetched(rows, false, FASTNORM_NORM_RMS), (3u << 20) / 8192);
+  EXPECT_EQ(prefetched(rows / 2, true, FASTNORM_NORM_RMS), 0u);
+  EXPECT_EQ(prefetched(rows / 2 + 1, true, FASTNORM_NORM_RMS), (3u << 20) / 16384)
+      << "as many bytes ahead, of x and residual";
+}
+
+TEST(Prefetch, LayerFromItsThresholdOn) {
+  const int64_t rows = cuda::kSm90.prefetch_bytes_read_layer / 8192 - 2;
+  EXPECT_EQ(prefetched(rows - 1, false, FASTNORM_NORM_LAYER), 0u);
+  EXPECT_EQ(prefetched(rows, false, FASTNORM_NORM_LAYER), (3u << 20) / 8192);
+  EXPECT_EQ(prefetched(rows, false, FASTNORM_NORM_RMS), 0u) << "RMS has another";
+}
+
+TEST(Prefetch, OnlyWhereItCanBe) {
+  EXPECT_EQ(prefetched(1 << 20, false, FASTNORM_NORM_LAYER, cuda::kSm80), 0u) << "no instruction";
+  Request r = simple_request({4096, 8, 4096}, FASTNORM_DTYPE_BF16);
+  EXPECT_GT(plan_of(describe(r), gpu()).prefetch_rows, 0u);
+  r.x->strides = {9 * 4096, 4096, 1};
+  EXPECT_EQ(plan_of(describe(r), gpu()).prefetch_rows, 0u) << "rows have two indices";
+}
+
 }  // namespace
 }  // namespace fastnorm::test

@@ -17,17 +17,25 @@ constexpr int64_t kColumns[] = {7,     64,    128,   576,    1024,   2048,  3072
                                 4096,  5120,  7168,  8192,   12288,  14336, 16384,
                                 24576, 32768, 65536, 262144, 1048576};
 
-// "vector 256x4 4096": access, tile and blocks of the grid.
+// The plans that have ladders of their own (f32 columns, codes), and f16's, on fewer shapes: with few rows and many, below and above where
+// later rows are prefetched, and of no whole vectors.
+constexpr int64_t kShapes[][2] = {{1, 4096},    {1, 16384},   {64, 8192},    {64, 32768},
+                                  {512, 4096},  {4096, 128},  {4096, 1024},  {4096, 4096},
+                                  {4096, 4100}, {4096, 8192}, {4096, 12288}, {4096, 32768}};
+
+// "vector 256x4 grid 4096": access, tile and blocks of the grid; codes have their sink before it.
 std::string plan_text(const NormDesc& d, const ArchSpec& arch) {
   NormPlan plan;
   Error error;
   const DeviceFacts facts = cuda::make_facts(arch, 0, 132, arch.max_cluster_blocks);
   if (make_plan(d, facts, cuda::norm_table(arch), &plan, error) != FASTNORM_OK) return error.text;
-  const NormEntry tile = make_entry(plan.entry->key, plan.entry->tile);
-  const std::string name = tile.name;
+  const NormKey key = plan.entry->key;
+  const std::string name = make_entry(key, plan.entry->tile).name;
   std::ostringstream text;
-  text << name.substr(name.rfind("store ") + 6) << " grid " << plan.blocks;
+  if (key.sink != Sink::kStore) text << name_of(key.sink) << " ";
+  text << name.substr(name.rfind(name_of(key.access))) << " grid " << plan.blocks;
   if (plan.stream_loads) text << " stream";
+  if (plan.prefetch_rows > 0) text << " prefetch " << plan.prefetch_rows;
   return text.str();
 }
 
@@ -48,27 +56,63 @@ std::string line_of(const NormDesc& d) {
   return line;
 }
 
+// Codes and their scales, and nothing else.
+template <fastnorm_quant_scheme kScheme>
+void to_codes(Request* r) {
+  add_quant(r, kScheme);
+  r->y.reset();
+  r->amax.reset();
+  if (kScheme != FASTNORM_QUANT_PER_BLOCK) return;
+  r->args.quant_block_size = 128;
+  r->scale->shape.back() = (r->x->shape.back() + 127) / 128;
+}
+
+struct What {
+  fastnorm_dtype_id dtype;
+  const char* name;
+  bool every_shape;
+  void (*change)(Request*);  // of a call of that dtype
+};
+
+constexpr What kWhats[] = {
+    {FASTNORM_DTYPE_BF16, "bf16", true, [](Request*) {}},
+    {FASTNORM_DTYPE_F32, "f32", true, [](Request*) {}},
+    {FASTNORM_DTYPE_F16, "f16", false, [](Request*) {}},
+    {FASTNORM_DTYPE_BF16, "bf16, f32 columns", false,
+     [](Request* r) {
+       r->weight->dtype = FASTNORM_DTYPE_F32;
+       if (r->bias) r->bias->dtype = FASTNORM_DTYPE_F32;
+     }},
+    {FASTNORM_DTYPE_BF16, "bf16 to e4m3", false, to_codes<FASTNORM_QUANT_PER_TENSOR>},
+    {FASTNORM_DTYPE_BF16, "bf16 to e4m3 per row", false, to_codes<FASTNORM_QUANT_PER_ROW>},
+    {FASTNORM_DTYPE_BF16, "bf16 to e4m3 per 128", false, to_codes<FASTNORM_QUANT_PER_BLOCK>},
+    {FASTNORM_DTYPE_BF16, "bf16 to mxfp8", false, to_codes<FASTNORM_QUANT_MXFP8>},
+    {FASTNORM_DTYPE_BF16, "bf16 to nvfp4", false, to_codes<FASTNORM_QUANT_NVFP4>},
+};
+
 std::string all_plans() {
   std::ostringstream out;
-  out << "# dtype source statistic rows x n: plan on each architecture. Written by unit_test "
+  out << "# what source statistic rows x n: plan on each architecture. Written by unit_test "
          "--update.\n";
-  const struct {
-    fastnorm_dtype_id id;
-    const char* name;
-  } dtypes[] = {{FASTNORM_DTYPE_BF16, "bf16"}, {FASTNORM_DTYPE_F32, "f32"}};
-  for (const auto& dtype : dtypes) {
+  for (const What& what : kWhats) {
     for (int kind = 0; kind < 4; ++kind) {
       const bool add = (kind & 1) != 0, layer = (kind & 2) != 0;
-      for (const int64_t n : kColumns) {
-        for (const int64_t rows : kRows) {
-          const Request r = simple_request({rows, n}, dtype.id, add,
-                                           layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
-          NormDesc d;
-          Error error;
-          EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
-          out << dtype.name << (add ? " add" : " plain") << (layer ? " layer " : " rms ") << rows
-              << "x" << n << " " << line_of(d) << "\n";
+      const auto put = [&](int64_t rows, int64_t n) {
+        Request r = simple_request({rows, n}, what.dtype, add,
+                                   layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
+        what.change(&r);
+        NormDesc d;
+        Error error;
+        EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+        out << what.name << (add ? " add" : " plain") << (layer ? " layer " : " rms ") << rows
+            << "x" << n << " " << line_of(d) << "\n";
+      };
+      if (what.every_shape) {
+        for (const int64_t n : kColumns) {
+          for (const int64_t rows : kRows) put(rows, n);
         }
+      } else {
+        for (const auto& [rows, n] : kShapes) put(rows, n);
       }
     }
   }

@@ -1,10 +1,14 @@
-// cuda/ptx/grid.cuh for simt/machine.h, which runs one kernel at a time.
+// cuda/ptx/grid.cuh for simt/machine.h, which runs one kernel at a time: a wait is only noted.
 #pragma once
+
+#include "simt/machine.h"
 
 namespace fastnorm::ptx {
 
-inline void grid_wait() {}
-inline void grid_wait_if(bool) {}
+inline void grid_wait() { simt::current->waited = true; }
+inline void grid_wait_if(bool wanted) {
+  if (wanted) grid_wait();
+}
 inline void grid_trigger() {}
 
 }  // namespace fastnorm::ptx

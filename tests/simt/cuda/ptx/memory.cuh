@@ -1,4 +1,5 @@
-// cuda/ptx/memory.cuh for simt/machine.h: the same accesses, and their alignment checked.
+// cuda/ptx/memory.cuh for simt/machine.h: the same accesses, checked for alignment and that none comes ahead of the grid's wait. Those
+// that kernels make without these functions are not seen: statistics, and the given scale of a streamed row.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@ namespace fastnorm::ptx {
 template <class Word>
 inline Word load(const void* address) {
   if (reinterpret_cast<uintptr_t>(address) % sizeof(Word) != 0) simt::fault("a misaligned load");
+  if (!simt::current->waited) simt::early_load(address, sizeof(Word));
   Word word;
   std::memcpy(&word, address, sizeof word);
   return word;
@@ -19,6 +21,7 @@ inline Word load(const void* address) {
 template <class Word>
 inline void store(void* address, Word word) {
   if (reinterpret_cast<uintptr_t>(address) % sizeof(Word) != 0) simt::fault("a misaligned store");
+  if (!simt::current->waited) simt::early_store(address, sizeof word);
   std::memcpy(address, &word, sizeof word);
 }
 
@@ -48,13 +51,7 @@ inline float ld_global_f32(const void* address) { return load<float>(address); }
 inline uint32_t ld_global_u32(const void* address) { return load<uint32_t>(address); }
 inline uint32_t ld_global_u16(const void* address) { return load<uint16_t>(address); }
 
-inline void prefetch_l2(const void* address, uint32_t bytes) {
-  if (reinterpret_cast<uintptr_t>(address) % 16 != 0 || bytes % 16 != 0)
-    simt::fault("a misaligned prefetch");
-  // The whole range must be memory that may be read.
-  const auto* byte = static_cast<const volatile char*>(address);
-  if (bytes > 0) (void)byte[0], (void)byte[bytes - 1];
-}
+inline void prefetch_l2(const void* address, uint32_t bytes) { simt::prefetch(address, bytes); }
 
 inline void st_global_v4(void* address, uint4 v) { store(address, v); }
 inline void st_global_v2(void* address, uint2 v) { store(address, v); }
