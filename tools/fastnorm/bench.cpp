@@ -5,7 +5,6 @@
 
 #include "bench_case.h"
 #include "commands.h"
-#include "dtype.h"
 #include "json.h"
 #include "norm_options.h"
 
@@ -14,10 +13,9 @@ namespace {
 
 struct BenchOptions {
   std::vector<std::string> shapes = {"1x4096", "128x8192", "4096x4096"};
-  std::vector<std::string> ops = {"rms", "add", "layer"};
-  std::vector<std::string> dtypes = {"bf16"};
+  TimedOptions timed;
   std::string device = "cpu", tuning, json;
-  int32_t threads = 1, repeats = 9;
+  int32_t threads = 1;
 };
 
 // "4096x8192" to rows and columns; false if it is not of that form.
@@ -32,8 +30,8 @@ bool parse_shape(const std::string& text, int64_t* rows, int64_t* n) {
 
 std::vector<BenchCase> make_cases(const BenchOptions& options) {
   std::vector<BenchCase> cases;
-  for (const std::string& dtype : options.dtypes) {
-    for (const std::string& op : options.ops) {
+  for (const std::string& dtype : options.timed.dtypes) {
+    for (const std::string& op : options.timed.ops) {
       for (const std::string& shape : options.shapes) {
         BenchCase c{op, dtype, 0, 0};
         parse_shape(shape, &c.rows, &c.n);
@@ -82,14 +80,14 @@ void run_bench(const BenchOptions& options) {
               "median us", "GB/s", "x copy", "spread", "data in");
   Json document = {{"date", now_text()},         {"library", fastnorm_version_string()},
                    {"device", device.name},      {"kernels", device.kernel_arch},
-                   {"threads", options.threads}, {"repeats", options.repeats},
+                   {"threads", options.threads}, {"repeats", options.timed.repeats},
                    {"results", Json::array()}};
   const std::vector<BenchCase> cases = make_cases(options);
   for (size_t i = 0; i < cases.size(); ++i) {
     show_progress(i, cases.size(), &cases[i]);
     const CaseMemory memory(machine, cases[i]);
     const Timing timing =
-        time_workload(machine, memory.workload(), options.repeats, options.threads);
+        time_workload(machine, memory.workload(), options.timed.repeats, options.threads);
     const Result result{cases[i], timing, memory.workload().cold};
     show_progress(i, cases.size(), nullptr);
     print_result(result);
@@ -121,27 +119,13 @@ void add_bench(CLI::App& program) {
       ->delimiter(',')
       ->check(CLI::Validator(check_shape, "ROWSxN"))
       ->capture_default_str();
-  command
-      ->add_option("--op", options->ops,
-                   "rms, add (RMSNorm of x + residual, which is stored), layer; rms_fp8, add_fp8, "
-                   "layer_fp8: to "
-                   "f8 e4m3 by a given scale")
-      ->delimiter(',')
-      ->check(CLI::IsMember(bench_ops()))
-      ->capture_default_str();
-  command->add_option("--dtype", options->dtypes, "of x, weight, bias and residual")
-      ->delimiter(',')
-      ->check(CLI::IsMember(row_dtype_names()))
-      ->capture_default_str();
+  options->timed.add_to(*command);
   command->add_option("--device", options->device, "cpu or cuda:N")
       ->check(CLI::Validator(check_device, "DEVICE"))
       ->capture_default_str();
   add_tuning_option(*command, &options->tuning);
   command->add_option("--threads", options->threads, "CPU threads")
       ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--repeats", options->repeats, "samples of each case; medians are printed")
-      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("--json", options->json, "also write the results to this file");
   command->callback([options] { run_bench(*options); });

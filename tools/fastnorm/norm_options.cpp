@@ -4,6 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "bench_case.h"
+#include "dtype.h"
+
 namespace fastnorm::tool {
 namespace {
 
@@ -54,6 +57,23 @@ auto value_of(const Choices& choices, const std::string& name) {
 }
 
 }  // namespace
+
+void TimedOptions::add_to(CLI::App& command) {
+  command
+      .add_option("--op", ops,
+                  "rms, add (RMSNorm of x + residual, which is stored), layer; rms_fp8, add_fp8, "
+                  "layer_fp8: to f8 e4m3 by a given scale")
+      ->delimiter(',')
+      ->check(CLI::IsMember(bench_ops()))
+      ->capture_default_str();
+  command.add_option("--dtype", dtypes, "of x, weight, bias and residual")
+      ->delimiter(',')
+      ->check(CLI::IsMember(row_dtype_names()))
+      ->capture_default_str();
+  command.add_option("--repeats", repeats, "samples of each case; medians count")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+}
 
 void add_tuning_option(CLI::App& command, std::string* path) {
   command.add_option("--tuning", *path, "a GPU: file of \"fastnorm tune\"");

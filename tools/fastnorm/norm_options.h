@@ -16,6 +16,14 @@ struct QuantTensors {
   std::vector<int64_t> codes_shape, scale_shape;
 };
 
+// What bench and tune time: --op, --dtype, --repeats.
+struct TimedOptions {
+  std::vector<std::string> ops = {"rms", "add", "layer"}, dtypes = {"bf16"};
+  int32_t repeats = 9;
+
+  void add_to(CLI::App& command);
+};
+
 // --tuning FILE
 void add_tuning_option(CLI::App& command, std::string* path);
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "commands.h"
-#include "dtype.h"
+#include "norm_options.h"
 #include "tuning.h"
 
 namespace fastnorm::tool {
@@ -14,10 +14,8 @@ namespace {
 struct TuneOptions {
   std::vector<int64_t> rows = {1, 16, 128, 512, 1024, 2048, 4096, 16384};
   std::vector<int64_t> n = {1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 14336, 16384};
-  std::vector<std::string> ops = {"rms", "add", "layer"};
-  std::vector<std::string> dtypes = {"bf16"};
+  TimedOptions timed;
   std::string device = "cuda:0", output;
-  int32_t repeats = 9;
   double gain = 0.02;
 };
 
@@ -26,8 +24,8 @@ std::vector<BenchCase> make_cases(TuneOptions options) {
   std::sort(options.rows.begin(), options.rows.end());
   options.rows.erase(std::unique(options.rows.begin(), options.rows.end()), options.rows.end());
   std::vector<BenchCase> cases;
-  for (const std::string& dtype : options.dtypes) {
-    for (const std::string& op : options.ops) {
+  for (const std::string& dtype : options.timed.dtypes) {
+    for (const std::string& op : options.timed.ops) {
       for (const int64_t n : options.n) {
         for (const int64_t rows : options.rows) cases.push_back({op, dtype, rows, n});
       }
@@ -56,7 +54,7 @@ Finding measure_case(const TuneOptions& options, const Machine& machine, const P
         info.struct_size = sizeof info;
         check(fastnorm_norm_query(tuned.context(), &memory.workload().calls[0], &info));
         if (info.kernel != kernel) return {};  // clusters that this device has no room for
-        return time_workload(tuned, memory.workload(), options.repeats, 1).us;
+        return time_workload(tuned, memory.workload(), options.timed.repeats, 1).us;
       });
 }
 
@@ -123,17 +121,7 @@ void add_tune(CLI::App& program) {
       ->delimiter(',')
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  command->add_option("--op", options->ops, "as in bench")
-      ->delimiter(',')
-      ->check(CLI::IsMember(bench_ops()))
-      ->capture_default_str();
-  command->add_option("--dtype", options->dtypes, "of x, weight, bias and residual")
-      ->delimiter(',')
-      ->check(CLI::IsMember(row_dtype_names()))
-      ->capture_default_str();
-  command->add_option("--repeats", options->repeats, "samples of each kernel; medians count")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
+  options->timed.add_to(*command);
   command
       ->add_option("--gain", options->gain, "part of the time that a kernel must save to be taken")
       ->check(CLI::Range(0.0, 0.5))
