@@ -10,15 +10,8 @@
 namespace fastnorm::tool {
 namespace {
 
-fastnorm_device_info sm_90() {
-  fastnorm_device_info device = {};
-  device.capability = 90;
-  device.kernel_arch = "sm_90";
-  return device;
-}
-
 const Planner& planner() {
-  static const Planner planner(sm_90());
+  static const Planner planner("sm_90");
   return planner;
 }
 

@@ -58,34 +58,49 @@ Finding measure_case(const TuneOptions& options, const Machine& machine, const P
       });
 }
 
+// Whole after every shape: what was measured is not lost with what comes after.
+std::ptrdiff_t write_rules(const std::string& path, const std::string& head,
+                           const std::vector<Finding>& findings) {
+  const std::string rules = tuning_rules(findings);
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << head << rules << std::flush;
+  if (!file) throw CommandError(path + ": cannot be written");
+  return std::count(rules.begin(), rules.end(), '\n');
+}
+
 void run_tune(const TuneOptions& options) {
   const Machine machine(parse_target(options.device), 0);
   const fastnorm_device_info device = describe_device(machine.target());
-  const Planner planner(device);
-  // Now, and not after minutes of measuring.
-  std::ofstream file(options.output, std::ios::binary | std::ios::app);
-  if (!file) throw CommandError(options.output + ": cannot be written");
-  file.close();
+  const Planner planner(device.kernel_arch);
+  const std::string head = tuning_head(planner.arch()) + "# " + device.name + ", " + now_text() +
+                           ", driver " + std::to_string(device.driver_version) + "\n";
+  const std::vector<BenchCase> cases = make_cases(options);
+  std::vector<Finding> findings;
+  std::ptrdiff_t rules = write_rules(options.output, head, findings);
   std::printf("%s, kernels %s\n%-9s %-5s %10s %8s  %-10s %9s  %-10s %9s %7s\n", device.name,
               device.kernel_arch, "op", "dtype", "rows", "n", "choice", "us", "fastest", "us",
               "gain");
-  const std::vector<BenchCase> cases = make_cases(options);
-  std::vector<Finding> findings;
   for (size_t i = 0; i < cases.size(); ++i) {
     show_progress(i, cases.size(), &cases[i]);
-    findings.push_back(measure_case(options, machine, planner, cases[i]));
+    try {
+      findings.push_back(measure_case(options, machine, planner, cases[i]));
+    } catch (const support::DevmemError& e) {  // a shape that the memory does not hold
+      show_progress(i, cases.size(), nullptr);
+      std::printf("%-9s %-5s %10lld %8lld  not measured: %s\n", cases[i].op.c_str(),
+                  cases[i].dtype.c_str(), static_cast<long long>(cases[i].rows),
+                  static_cast<long long>(cases[i].n), e.what());
+      continue;
+    }
     show_progress(i, cases.size(), nullptr);
     print_finding(findings.back());
     std::fflush(stdout);
+    rules = write_rules(options.output, head, findings);
   }
-  const std::string rules = tuning_rules(findings);
-  file.open(options.output, std::ios::binary | std::ios::trunc);
-  file << tuning_head(planner.arch()) << "# " << device.name << ", " << now_text() << ", driver "
-       << device.driver_version << "\n"
-       << rules << std::flush;
-  if (!file) throw CommandError(options.output + ": cannot be written");
-  std::printf("%s: %td rules\n", options.output.c_str(),
-              std::count(rules.begin(), rules.end(), '\n'));
+  std::printf("%s: %td rules\n", options.output.c_str(), rules);
+  if (findings.size() != cases.size()) {
+    throw CommandError(std::to_string(cases.size() - findings.size()) + " of " +
+                       std::to_string(cases.size()) + " shapes could not be measured");
+  }
 }
 
 std::string check_gpu(const std::string& text) {

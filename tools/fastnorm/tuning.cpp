@@ -38,10 +38,8 @@ std::string tuning_rule(const std::string& rows, int64_t n, const std::string& k
   return "norm " + rows + " " + std::to_string(n) + " " + kernel + "\n";
 }
 
-Planner::Planner(const fastnorm_device_info& device)
-    : target_{FASTNORM_DEVICE_CUDA, 0, device.capability},
-      arch_(device.kernel_arch),
-      context_(make_context(target_, 0)) {}
+Planner::Planner(const std::string& kernel_arch)
+    : target_(parse_target(kernel_arch)), arch_(kernel_arch), context_(make_context(target_, 0)) {}
 
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c) {
   // Far apart, and never looked at.

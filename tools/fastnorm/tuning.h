@@ -33,11 +33,11 @@ std::string tuning_rule(const std::string& rows, int64_t n, const std::string& k
 // The kernel that a case would run on, in a context of `target`.
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c);
 
-// What the library would do on GPUs of a capability, without one.
+// What the library would do on a GPU, without one.
 class Planner {
  public:
-  // Of `device`, its capability and the architecture of its kernels count.
-  explicit Planner(const fastnorm_device_info& device);
+  // By the kernels that run there, "sm_90": a later GPU's capability may plan for others, which this build need not have.
+  explicit Planner(const std::string& kernel_arch);
 
   const std::string& arch() const { return arch_; }
   // The kernel that a case runs on.
