@@ -15,11 +15,13 @@ from stages import STAGES
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="tools/test", description="Builds and tests everything.")
     parser.add_argument("--list", action="store_true", help="print the names of the stages")
-    parser.add_argument("--stage", nargs="+", choices=STAGES, default=list(STAGES), metavar="NAME",
-                        help="run these stages, and those they need")
+    parser.add_argument("--stage", nargs="+", action="extend", choices=STAGES, metavar="NAME",
+                        help="run these stages, and those they need; may be given several times")
     parser.add_argument("--fuzz-seconds", type=int, default=60, help="time for new fuzz inputs (default 60)")
     parser.add_argument("--counts", type=Path, help=argparse.SUPPRESS)  # of the stages beside: where they go
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.stage = options.stage or list(STAGES)
+    return options
 
 
 def selected(names):
