@@ -65,6 +65,18 @@ bool row_leaves_room(const NormDesc& d, int64_t l2_bytes) {
   return row_bytes <= l2_bytes / 4;
 }
 
+// Short rows of 16 bits, of which two and the weight are in the first cache. On one thread of an EPYC (Zen 5), times the copy, 4096 x 4096:
+// RMS bf16 1.42 -> 1.22, f16 1.37 -> 1.09 to 1.17; with a residual 1.58 -> 1.23, 1.37 -> 1.16; LAYER 1.79 -> 1.33, 1.95 -> 1.77; 512 x 8192: RMS
+// 1.38 -> 1.23, 1.36 -> 1.10. Rows of f32 lose (1.2 -> 1.45), and LAYER's beyond 8 KB (f16 512 x 8192 1.67 -> 2.1).
+bool reads_ahead(const NormDesc& d, const NormPlan& plan) {
+  constexpr uint64_t kLine = 64;
+  const int64_t most_row_bytes = d.kind == FASTNORM_NORM_LAYER ? 8192 : 16384;
+  uint64_t bits = reinterpret_cast<uintptr_t>(d.y.data);
+  for (int i = 0; i < d.outer_rank; ++i) bits |= static_cast<uint64_t>(d.y.stride_bytes[i]);
+  return plan.non_temporal && d.y && bits % kLine == 0 && dtype_bytes(d.dtype) == 2 &&
+         d.n * dtype_bytes(d.dtype) <= most_row_bytes;
+}
+
 }  // namespace
 
 [[gnu::noinline]] NormParams make_params(const NormDesc& d, const NormPlan& plan,
@@ -87,6 +99,7 @@ bool row_leaves_room(const NormDesc& d, int64_t l2_bytes) {
   p.bias_type = column_type(d.bias, d.dtype);
   p.stream = plan.non_temporal;
   p.prefetch = (plan.non_temporal || isa.prefetch_in_cache) && row_leaves_room(d, l2_bytes);
+  p.read_ahead = p.prefetch && reads_ahead(d, plan);
   set_rounding(d, &p);
   if (d.quant.any()) p.quant = quant_params(d);
   return p;

@@ -51,8 +51,10 @@ struct NormParams {
   float eps;
   float weight_offset;
   ColumnType weight_type, bias_type;
-  bool stream;        // store past the caches
-  bool prefetch;      // the next row while this one is written
+  bool stream;    // store past the caches
+  bool prefetch;  // the next row while this one is written
+  bool
+      read_ahead;  // and sum it: y begins on 64-byte boundaries then, and is stored past the caches
   QuantParams quant;  // for Sink::kQuant only
   // For Affine::kAny only.
   bool plain;                         // none of what follows is set: a kernel for kOnce will do

@@ -194,9 +194,15 @@ FASTNORM_INLINE float fold(BF16, Sums& s) {
   return sum_lanes(s.value[0]);
 }
 
-// Sum over the row of what `term` makes of each pair.
-template <class T, class Term>
-FASTNORM_INLINE float reduce_row(int64_t n, const Term& term) {
+// What is done beside a sum, for each of its pairs: nothing.
+struct Nothing {
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t, Extent) const {}
+};
+
+// Sum over the row of what `term` makes of each pair, with `beside` called for each.
+template <class T, class Term, class Beside>
+FASTNORM_INLINE float reduce_row(int64_t n, const Term& term, const Beside& beside) {
   float total = 0.0f;
   for (int64_t chunk = 0; chunk < n; chunk += kChunkElements) {
     const int64_t end = smaller(chunk + kChunkElements, n);
@@ -208,6 +214,7 @@ FASTNORM_INLINE float reduce_row(int64_t n, const Term& term) {
 #pragma GCC unroll kUnroll
       for (int j = 0; j < kBlockPairs; ++j) {
         term(i + j * kPairElements, Whole{}, sums.value[2 * j], sums.value[2 * j + 1]);
+        beside(i + j * kPairElements, Whole{});
       }
     }
 #pragma GCC unroll kUnroll
@@ -216,6 +223,7 @@ FASTNORM_INLINE float reduce_row(int64_t n, const Term& term) {
       if (left <= 0) break;
       const Some some = {static_cast<int>(smaller(left, kPairElements))};
       term(i + j * kPairElements, some, sums.value[2 * j], sums.value[2 * j + 1]);
+      beside(i + j * kPairElements, some);
     }
     total = total + fold(T{}, sums);
   }
@@ -264,16 +272,23 @@ struct Statistics {
   float mean, rstd;
 };
 
-template <class Slots>
+// `beside` is called along the first pass.
+template <class Slots, class Beside>
 FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots>& source,
-                                      const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
+                                      const Rounding<Slots::kAffine, typename Slots::T>& rounding,
+                                      const Beside& beside) {
   using T = typename Slots::T;
   Statistics result = {0.0f, 0.0f};
+  float squared = 0.0f;
   if constexpr (Slots::kStat == Stat::kLayer) {
-    result.mean = rounding.step(reduce_row<T>(p.n, SumTerm<Slots>{source, rounding}) * p.inv_n);
+    const SumTerm<Slots> sum = {source, rounding};
+    result.mean = rounding.step(reduce_row<T>(p.n, sum, beside) * p.inv_n);
+    const SquareTerm<Slots> squares = {source, rounding, broadcast(result.mean)};
+    squared = reduce_row<T>(p.n, squares, Nothing{});
+  } else {
+    squared = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding, zero()}, beside);
   }
-  const SquareTerm<Slots> squares = {source, rounding, broadcast(result.mean)};
-  const float variance = rounding.step(reduce_row<T>(p.n, squares) * p.inv_n);
+  const float variance = rounding.step(squared * p.inv_n);
   result.rstd = rounding.step(1.0f / square_root(rounding.step(variance + p.eps)));
   return result;
 }

@@ -12,6 +12,7 @@ inline constexpr int kStreamBytes = 32;
 inline constexpr int kUnroll = 16;
 inline constexpr int kApplyPairs = 2;
 inline constexpr bool kPrefetchInCache = false;
+inline constexpr bool kReadAhead = false;
 
 struct Pair {
   Vec a, b;

@@ -12,6 +12,7 @@ inline constexpr int kStreamBytes = 64;
 inline constexpr int kUnroll = 16;
 inline constexpr int kApplyPairs = 2;
 inline constexpr bool kPrefetchInCache = true;
+inline constexpr bool kReadAhead = true;
 
 struct Pair {
   Vec a, b;

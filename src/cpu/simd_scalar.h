@@ -10,6 +10,7 @@ inline constexpr int kStreamBytes = 1;  // no streaming stores
 inline constexpr int kUnroll = 1;
 inline constexpr int kApplyPairs = 1;
 inline constexpr bool kPrefetchInCache = false;
+inline constexpr bool kReadAhead = false;
 
 struct Pair {
   Vec a, b;
