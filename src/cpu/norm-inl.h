@@ -119,8 +119,8 @@ FASTNORM_INLINE Statistics apply_and_read_next(
     const NormParams& p, const Row& row, const RowSource<Slots>& source, Statistics of_row,
     const Row& next, const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
   using T = typename Slots::T;
-  constexpr int64_t kBytesAhead =
-      16384;  // as long as a row takes, about: past its end, into the row after
+  // So far that memory has answered; behind the end of a row it is the row after.
+  constexpr int64_t kBytesAhead = 16384;
   const RowAffine<Slots, Columns> affine(p, row, of_row, rounding);
   const ApplyPair<Slots, RowAffine<Slots, Columns>, Streamed> apply{
       source, affine,

@@ -5,6 +5,7 @@
 //   zero, broadcast, lowest, add, sub, mul, fused (a * b + c, rounded once), sum_lanes, square_root
 //   load, load_some, store, store_some, stream   a Pair of one dtype; `some` touches `count` elements and no byte more
 //   kStreamBytes                the alignment that stream needs; 1: it only stores
+//   kReadAhead                  the first pass over a row may go along with the writing of the one before
 //   round                       to a dtype and back
 //   to_layout, from_layout      between the layout of f32 pairs and that of a dtype
 //   first                       the elements below `count`, zero in the place of the others

@@ -239,6 +239,96 @@ TEST(Kernels, EveryUnitHasWhatItIsFor) {
   }
 }
 
+// Rows of 16 bits past the caches, y on 64-byte boundaries.
+struct AheadTrial {
+  NormDesc desc;
+  NormPlan plan;
+  Buffer x, residual, weight, y, sums;
+
+  AheadTrial(Random& random, Dtype dtype, bool adds, fastnorm_norm_kind kind, int64_t n) {
+    const int64_t stride = (n + 31) / 32 * 32 * (dtype_bytes(dtype) == 2 ? 1 : 2);
+    const auto rows = [&](Buffer* b) {
+      *b = random.buffer(dtype, stride * kRows + 64, false);
+      const auto misaligned = reinterpret_cast<uintptr_t>(b->at(kGuard)) % 64;
+      return rows_of(*b, (64 - misaligned) % 64, stride, dtype);
+    };
+    NormKey key;
+    key.dtype = desc.dtype = dtype;
+    key.source = adds ? Source::kAdd : Source::kPlain;
+    key.stat = kind == FASTNORM_NORM_RMS ? Stat::kRms : Stat::kLayer;
+    desc.rows = desc.outer[0] = kRows;
+    desc.n = n;
+    desc.inv_n = 1.0f / static_cast<float>(n);
+    desc.kind = kind;
+    desc.x = rows(&x);
+    desc.y = rows(&y);
+    if (adds) desc.residual = rows(&residual), desc.residual_out = rows(&sums);
+    weight = random.buffer(dtype, n + 16, false);
+    desc.weight = {weight.at(kGuard), 0, dtype};
+    if (kind == FASTNORM_NORM_LAYER) desc.bias = desc.weight;
+    plan.index = find_entry(cpu::kNormTable, key, Tile{});
+    plan.non_temporal = true;
+  }
+
+  cpu::NormTask task(const Level& level) const {
+    return {level.isa->norm_kernel(plan.index, level.avx512_bf16),
+            cpu::make_params(desc, plan, *level.isa, 1 << 20), kRows};
+  }
+};
+
+TEST(Kernels, ReadingAheadChangesNoBit) {
+  Random random{std::mt19937_64(11)};
+  for (const Level& level : runnable_levels()) {
+    for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+      for (const bool adds : {false, true}) {
+        for (const auto kind : {FASTNORM_NORM_RMS, FASTNORM_NORM_LAYER}) {
+          for (const int64_t n : {1, 31, 32, 63, 64, 65, 100, 1024, 4095, 4096}) {
+            AheadTrial trial(random, dtype, adds, kind, n);
+            cpu::NormTask task = trial.task(level);
+            ASSERT_TRUE(task.params.read_ahead);
+            cpu::run_norm_range(&task, 0, kRows);
+            const Buffer y = trial.y, sums = trial.sums;
+            trial.y.bytes.assign(y.bytes.size(), std::byte{0x5a});
+            task.params.read_ahead = false;
+            for (int64_t row = 0; row < kRows; ++row) cpu::run_norm_range(&task, row, row + 1);
+            for (int64_t row = 0; row < kRows; ++row) {
+              const std::byte* const again = trial.desc.y.data + row * trial.desc.y.stride_bytes[0];
+              const auto at = static_cast<size_t>(again - trial.y.bytes.data());
+              ASSERT_EQ(std::memcmp(y.bytes.data() + at, again, static_cast<size_t>(n * 2)), 0)
+                  << level.name << " " << dtype_name(dtype) << " " << adds << " " << kind << " n "
+                  << n;
+            }
+            ASSERT_EQ(std::memcmp(sums.bytes.data(), trial.sums.bytes.data(), sums.bytes.size()),
+                      0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Kernels, RowsAreReadAheadWhereThatPays) {
+  Random random{std::mt19937_64(12)};
+  const Level level = runnable_levels()[0];
+  const auto reads = [&](Dtype dtype, fastnorm_norm_kind kind, int64_t n, auto change) {
+    AheadTrial trial(random, dtype, false, kind, n);
+    change(&trial);
+    return trial.task(level).params.read_ahead;
+  };
+  const auto nothing = [](AheadTrial*) {};
+  EXPECT_TRUE(reads(Dtype::kBF16, FASTNORM_NORM_RMS, 8192, nothing));
+  EXPECT_FALSE(reads(Dtype::kBF16, FASTNORM_NORM_RMS, 8193, nothing));
+  EXPECT_TRUE(reads(Dtype::kF16, FASTNORM_NORM_LAYER, 4096, nothing));
+  EXPECT_FALSE(reads(Dtype::kF16, FASTNORM_NORM_LAYER, 4097, nothing));
+  EXPECT_FALSE(reads(Dtype::kF32, FASTNORM_NORM_RMS, 1024, nothing));
+  EXPECT_FALSE(reads(Dtype::kBF16, FASTNORM_NORM_RMS, 64,
+                     [](AheadTrial* t) { t->plan.non_temporal = false; }));
+  EXPECT_FALSE(
+      reads(Dtype::kBF16, FASTNORM_NORM_RMS, 64, [](AheadTrial* t) { t->desc.y.data += 32; }));
+  EXPECT_FALSE(reads(Dtype::kBF16, FASTNORM_NORM_RMS, 64,
+                     [](AheadTrial* t) { t->desc.y.stride_bytes[0] += 32; }));
+}
+
 // A row's result is the same in whatever range of rows it is.
 TEST(Kernels, SameBitsInAnyRange) {
   Random random{std::mt19937_64(7)};
