@@ -114,7 +114,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
 bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,
                    std::span<const NormEntry> table, NormPlan* first_plan, NormPlan* second_plan);
 
-// Plans one call on a given kernel instead of the ladder's choice, for tests. FASTNORM_ERROR_UNSUPPORTED if that kernel
+// Plans one call on a given kernel instead of the ladder's choice, for plan_together() and tests. FASTNORM_ERROR_UNSUPPORTED if that kernel
 // cannot serve the call.
 fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& facts,
                                     std::span<const NormEntry> table, int32_t index, NormPlan* plan,

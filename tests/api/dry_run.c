@@ -81,6 +81,41 @@ static void launches(int32_t capability) {
   fastnorm_context_destroy(context);
 }
 
+/* Query heads and a single key head, whose dimension is no index of a row: their tiles differ alone, and are one in one call. */
+static void one_key_head(int32_t capability) {
+  const int64_t kTokens = 2048, kSize = 128, kHeads[2] = {64, 1};
+  fastnorm_context* context = NULL;
+  tensor_of tensors[2];
+  fastnorm_norm_args args[2];
+  const fastnorm_norm_args* list[2];
+  fastnorm_info alone[2], info = empty_info();
+  int i;
+  if (!CHECK_OK(create(FASTNORM_DEVICE_CUDA, capability, &context))) return;
+  for (i = 0; i < 2; ++i) {
+    const int64_t shape[3] = {kTokens, kHeads[i], kSize};
+    make_tensor(&tensors[i], (void*)(uintptr_t)(0x100000000000u + (uintptr_t)i * 64 * 256),
+                FASTNORM_DTYPE_BF16, 3, shape);
+    tensors[i].strides[0] = 66 * kSize;
+    tensors[i].tensor.device_type = FASTNORM_DEVICE_CUDA;
+    args[i] = empty_args();
+    args[i].x = args[i].y = &tensors[i].tensor;
+    list[i] = &args[i];
+    alone[i] = empty_info();
+    CHECK_OK(fastnorm_norm_query(context, &args[i], &alone[i]));
+  }
+  CHECK(strcmp(alone[0].kernel, alone[1].kernel) != 0);
+  CHECK_OK(fastnorm_norm_many_query(context, list, 2, &info));
+  CHECK(info.launches == 1);
+  CHECK(strcmp(info.kernel, alone[0].kernel) == 0); /* that of the more rows */
+  CHECK_OK(fastnorm_norm_many(context, list, 2, NULL, 0, NULL));
+  tensors[1].shape[0] = 0; /* beside a part without rows */
+  list[0] = &args[1];
+  list[1] = &args[0];
+  CHECK_OK(fastnorm_norm_many_query(context, list, 2, &info));
+  CHECK(info.launches == 1);
+  fastnorm_context_destroy(context);
+}
+
 static void refusals(void) {
   fastnorm_context* context = NULL;
   CHECK_STATUS(create(FASTNORM_DEVICE_CUDA, 70, &context), FASTNORM_ERROR_UNSUPPORTED);
@@ -131,6 +166,7 @@ void test_dry_run(void) {
   for (i = 0; i < sizeof kCapabilities / sizeof *kCapabilities; ++i) {
     plans(kCapabilities[i]);
     launches(kCapabilities[i]);
+    one_key_head(kCapabilities[i]);
   }
   refusals();
   checks();
