@@ -298,8 +298,7 @@ TEST(Kernels, ReadingAheadChangesNoBit) {
                   << level.name << " " << dtype_name(dtype) << " " << adds << " " << kind << " n "
                   << n;
             }
-            ASSERT_EQ(std::memcmp(sums.bytes.data(), trial.sums.bytes.data(), sums.bytes.size()),
-                      0);
+            ASSERT_TRUE(sums.bytes == trial.sums.bytes);
           }
         }
       }
