@@ -1,7 +1,9 @@
 // The element types: one row of a table each.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <iterator>
 
 #include "fastnorm/tensor.h"
 
@@ -63,8 +65,14 @@ constexpr const char* dtype_name(Dtype dtype) {
   return dtype == Dtype::kUnknown ? "unknown" : kDtypes[static_cast<int>(dtype)].name;
 }
 
-constexpr int64_t dtype_bytes(Dtype dtype) {
-  return static_cast<uint32_t>(kDtypes[static_cast<int>(dtype)].bits) / 8;
-}
+// In an array of their own, since a call asks for them many times; 0 for kUnknown.
+inline constexpr auto kDtypeBytes = [] {
+  std::array<uint8_t, std::size(kDtypes) + 1> bytes = {};
+  for (size_t i = 0; i < std::size(kDtypes); ++i)
+    bytes[i] = static_cast<uint8_t>(kDtypes[i].bits / 8);
+  return bytes;
+}();
+
+constexpr int64_t dtype_bytes(Dtype dtype) { return kDtypeBytes[static_cast<size_t>(dtype)]; }
 
 }  // namespace fastnorm
