@@ -19,6 +19,7 @@ union Room {
 template <int32_t kCalls>
 struct Batch {
   Room<NormDesc, kCalls> desc;
+  Room<Touched, kCalls> touched;
   Room<NormPlan, kCalls> plan;
   NormCall call[kCalls];  // those that have rows
   int32_t count = 0;      // of desc and plan
@@ -36,7 +37,8 @@ fastnorm_status add(const fastnorm_context& context, const fastnorm_norm_args* a
   const Device& device = *context.device;
   NormDesc& desc = batch->desc.at[batch->count];
   NormPlan& plan = batch->plan.at[batch->count];
-  FASTNORM_TRY(check_norm(args, {device.facts.device_type, device.facts.device_id}, &desc, error));
+  FASTNORM_TRY(check_norm(args, {device.facts.device_type, device.facts.device_id}, &desc,
+                          &batch->touched.at[batch->count], error));
   FASTNORM_TRY(
       make_plan(desc, device.facts, device.norm_table(), &plan, error, context.norm_tuning.get()));
   ++batch->count;
@@ -77,7 +79,8 @@ fastnorm_status plan_many(const fastnorm_context* context, const fastnorm_norm_a
     FASTNORM_TRY(add(*context, args[i], batch, error));
   }
   error.prefix = "";
-  FASTNORM_TRY(check_norm_many({batch->desc.at, static_cast<size_t>(count)}, error));
+  FASTNORM_TRY(check_norm_many({batch->desc.at, static_cast<size_t>(count)},
+                               {batch->touched.at, static_cast<size_t>(count)}, error));
   plan_neighbours(*context->device, batch);
   return FASTNORM_OK;
 }

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "core/reciprocal.h"
-#include "core/row_map.h"
 
 namespace fastnorm {
 namespace {
@@ -82,6 +81,36 @@ int32_t number(const Enum& field) {
   return value;
 }
 
+// NormDesc's defaults, but for what every call sets. In pieces: a struct this large would be cleared by a string instruction, which takes
+// tens of cycles to start.
+FASTNORM_HOT void clear(NormDesc* desc) {
+  desc->rows = desc->n = 0;
+  desc->outer_rank = 1;
+  for (int64_t& extent : desc->outer) extent = 1;
+  for (RowTensor* t : {&desc->x, &desc->residual, &desc->y, &desc->residual_out, &desc->mean,
+                       &desc->rstd, &desc->quant.codes, &desc->quant.scale}) {
+    *t = RowTensor{};
+  }
+  for (ColumnTensor* c : {&desc->weight, &desc->bias}) *c = ColumnTensor{};
+  QuantDesc& q = desc->quant;
+  q.scheme = FASTNORM_QUANT_NONE;
+  q.dtype = Dtype::kUnknown;
+  q.block = 0;
+  q.from_rounded = q.pow2 = q.swizzled = false;
+  q.clamp = q.amax_floor = 0;
+  q.scale_step_bytes = 0;
+  q.tensor_scale = q.global_scale = nullptr;
+  q.amax = nullptr;
+}
+
+// Whether two arrays of `count` are the same, or both are absent.
+FASTNORM_HOT bool same_numbers(const int64_t* a, const int64_t* b, int32_t count) {
+  if (a == b) return true;
+  bool same = a != nullptr && b != nullptr;
+  for (int32_t i = 0; same && i < count; ++i) same = a[i] == b[i];
+  return same;
+}
+
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
 struct View;
@@ -89,27 +118,30 @@ struct View;
 // One call's checks; members are what most of them need.
 class NormCheck {
  public:
-  NormCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Error& error)
-      : args_(args), device_(device), d_(*desc), error(error) {}
+  NormCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Touched* touched,
+            Error& error)
+      : args_(args), device_(device), d_(*desc), touched_(*touched), error(error) {}
 
   fastnorm_status run() {
     FASTNORM_TRY(scalars());
     FASTNORM_TRY(outputs());
     FASTNORM_TRY(quant_scalars());
     FASTNORM_TRY(x());
-    FASTNORM_TRY(row_tensor("residual", args_.residual, false, true, &d_.residual));
-    FASTNORM_TRY(row_tensor("y", args_.y, true, false, &d_.y));
-    FASTNORM_TRY(row_tensor("residual_out", args_.residual_out, true, true, &d_.residual_out));
-    FASTNORM_TRY(column("weight", args_.weight, &d_.weight));
-    FASTNORM_TRY(column("bias", args_.bias, &d_.bias));
-    FASTNORM_TRY(statistic("mean", args_.mean, &d_.mean));
-    FASTNORM_TRY(statistic("rstd", args_.rstd, &d_.rstd));
-    FASTNORM_TRY(quant_codes());
-    FASTNORM_TRY(quant_scale());
-    FASTNORM_TRY(scalar("global_scale", args_.global_scale, &d_.quant.global_scale));
-    const std::byte* amax = nullptr;
-    FASTNORM_TRY(scalar("amax", args_.amax, &amax));
-    d_.quant.amax = const_cast<std::byte*>(amax);
+    if (args_.residual != nullptr)
+      FASTNORM_TRY(row_tensor("residual", *args_.residual, false, true, &d_.residual));
+    if (args_.y != nullptr) FASTNORM_TRY(row_tensor("y", *args_.y, true, false, &d_.y));
+    if (args_.residual_out != nullptr)
+      FASTNORM_TRY(row_tensor("residual_out", *args_.residual_out, true, true, &d_.residual_out));
+    if (args_.weight != nullptr) FASTNORM_TRY(column("weight", *args_.weight, &d_.weight));
+    if (args_.bias != nullptr) FASTNORM_TRY(column("bias", *args_.bias, &d_.bias));
+    if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
+    if (args_.rstd != nullptr) FASTNORM_TRY(statistic("rstd", *args_.rstd, &d_.rstd));
+    if (d_.quant.scheme != FASTNORM_QUANT_NONE) FASTNORM_TRY(quantised());
+    if (args_.amax != nullptr) {
+      const std::byte* amax = nullptr;
+      FASTNORM_TRY(scalar("amax", *args_.amax, &amax));
+      d_.quant.amax = const_cast<std::byte*>(amax);
+    }
     if (d_.rows == 0) return FASTNORM_OK;
     FASTNORM_TRY(aliasing());
     canonical();
@@ -260,20 +292,26 @@ class NormCheck {
   }
 
   // A single f32.
-  fastnorm_status scalar(const char* name, const fastnorm_tensor* t, const std::byte** address) {
-    if (t == nullptr) return FASTNORM_OK;
-    FASTNORM_REQUIRE(dtype_from(t->dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: f32", name, dtype_text(t->dtype).c);
-    FASTNORM_TRY(common(name, *t, Dtype::kF32, 1, false));
-    FASTNORM_REQUIRE(t->shape[0] == 1, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [1]", name,
-                     shape_text(t->shape, 1).c);
-    *address = address_of(*t);
+  fastnorm_status scalar(const char* name, const fastnorm_tensor& t, const std::byte** address) {
+    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
+    FASTNORM_TRY(common(name, t, Dtype::kF32, 1, false));
+    FASTNORM_REQUIRE(t.shape[0] == 1, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [1]", name,
+                     shape_text(t.shape, 1).c);
+    *address = address_of(t);
     return FASTNORM_OK;
+  }
+
+  // The tensors of a scheme.
+  fastnorm_status quantised() {
+    FASTNORM_TRY(quant_codes());
+    FASTNORM_TRY(quant_scale());
+    if (args_.global_scale == nullptr) return FASTNORM_OK;
+    return scalar("global_scale", *args_.global_scale, &d_.quant.global_scale);
   }
 
   fastnorm_status quant_codes() {
     QuantDesc& q = d_.quant;
-    if (q.scheme == FASTNORM_QUANT_NONE) return FASTNORM_OK;
     const fastnorm_tensor& t = *args_.quantized;
     const Dtype dtype = dtype_from(t.dtype);
     const bool fp4 = q.scheme == FASTNORM_QUANT_NVFP4;
@@ -317,8 +355,8 @@ class NormCheck {
 
   fastnorm_status quant_scale() {
     QuantDesc& q = d_.quant;
-    if (q.scheme == FASTNORM_QUANT_NONE) return FASTNORM_OK;
-    if (q.scheme == FASTNORM_QUANT_PER_TENSOR) return scalar("scale", args_.scale, &q.tensor_scale);
+    if (q.scheme == FASTNORM_QUANT_PER_TENSOR)
+      return scalar("scale", *args_.scale, &q.tensor_scale);
     const fastnorm_tensor& t = *args_.scale;
     const Dtype dtype = dtype_from(t.dtype);
     const bool fp4 = q.scheme == FASTNORM_QUANT_NVFP4;
@@ -441,7 +479,7 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  fastnorm_status x() {
+  FASTNORM_HOT fastnorm_status x() {
     const fastnorm_tensor& t = *args_.x;
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_REQUIRE(is_row_dtype(dtype), FASTNORM_ERROR_DTYPE,
@@ -478,26 +516,61 @@ class NormCheck {
     }
   }
 
-  fastnorm_status row_tensor(const char* name, const fastnorm_tensor* t, bool output,
-                             bool may_be_f32, RowTensor* row) {
-    if (t == nullptr) return FASTNORM_OK;
-    const Dtype dtype = dtype_from(t->dtype);
+  // True if `t` is on x's device, at an address that suits elements of `bytes`: common() has nothing to say to that. If it is false,
+  // common() decides.
+  FASTNORM_HOT bool placed(const fastnorm_tensor& t, int64_t bytes) const {
+    uintptr_t address = 0;
+    return t.device_type == args_.x->device_type && t.device_id == args_.x->device_id &&
+           !__builtin_add_overflow(reinterpret_cast<uintptr_t>(t.data), t.byte_offset, &address) &&
+           t.data != nullptr && (address & static_cast<uintptr_t>(bytes - 1)) == 0;
+  }
+
+  // True if `t` is as x is but for its address, as most are: what common() and fill() found of x holds for it, too.
+  FASTNORM_HOT bool like_x(const fastnorm_tensor& t) const {
+    const fastnorm_tensor& x = *args_.x;
+    return t.ndim == x.ndim && dtype_id(t.dtype) == dtype_id(x.dtype) &&
+           same_numbers(t.shape, x.shape, x.ndim) && same_numbers(t.strides, x.strides, x.ndim) &&
+           placed(t, dtype_bytes(d_.dtype));
+  }
+
+  FASTNORM_HOT fastnorm_status row_tensor(const char* name, const fastnorm_tensor& t, bool output,
+                                          bool may_be_f32, RowTensor* row) {
+    if (like_x(t)) {
+      row->data = address_of(t);
+      row->dtype = d_.dtype;
+      // One by one: read in pairs they would have to wait until x's, just written, are in the cache.
+      for (int32_t i = 0; i < d_.outer_rank; ++i) row->stride_bytes[i] = d_.x.stride_bytes[i];
+    } else {
+      FASTNORM_TRY(unlike_x(name, t, may_be_f32, row));
+    }
+    return output ? output_rows(name, *row, d_.n * dtype_bytes(row->dtype)) : FASTNORM_OK;
+  }
+
+  fastnorm_status unlike_x(const char* name, const fastnorm_tensor& t, bool may_be_f32,
+                           RowTensor* row) {
+    const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_REQUIRE(dtype == d_.dtype || (may_be_f32 && dtype == Dtype::kF32),
                      FASTNORM_ERROR_DTYPE, "%s.dtype is %s; required: x's, %s%s", name,
-                     dtype_text(t->dtype).c, dtype_name(d_.dtype),
+                     dtype_text(t.dtype).c, dtype_name(d_.dtype),
                      may_be_f32 && d_.dtype != Dtype::kF32 ? ", or f32" : "");
-    FASTNORM_TRY(common(name, *t, dtype, kMaxOuter + 1, true));
-    bool same = t->ndim == args_.x->ndim;
-    for (int32_t i = 0; same && i < t->ndim; ++i) same = t->shape[i] == args_.x->shape[i];
+    FASTNORM_TRY(common(name, t, dtype, kMaxOuter + 1, true));
+    bool same = t.ndim == args_.x->ndim;
+    for (int32_t i = 0; same && i < t.ndim; ++i) same = t.shape[i] == args_.x->shape[i];
     FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: x's, %s", name,
-                     shape_text(t->shape, t->ndim).c, shape_text(args_.x->shape, args_.x->ndim).c);
-    fill(*t, dtype, 1, row);
-    return output ? output_rows(name, *row, d_.n * dtype_bytes(dtype)) : FASTNORM_OK;
+                     shape_text(t.shape, t.ndim).c, shape_text(args_.x->shape, args_.x->ndim).c);
+    fill(t, dtype, 1, row);
+    return FASTNORM_OK;
   }
 
   // An output's rows must not share bytes among themselves.
-  fastnorm_status output_rows(const char* name, const RowTensor& row, int64_t row_bytes) {
-    if (d_.rows <= 1) return FASTNORM_OK;
+  FASTNORM_HOT fastnorm_status output_rows(const char* name, const RowTensor& row,
+                                           int64_t row_bytes) {
+    if (d_.rows <= 1 || rows_follow(row, d_.outer, d_.outer_rank, row_bytes)) return FASTNORM_OK;
+    return scattered_rows(name, row, row_bytes);
+  }
+
+  // Rows that may share bytes.
+  fastnorm_status scattered_rows(const char* name, const RowTensor& row, int64_t row_bytes) {
     Footprint f;
     FASTNORM_REQUIRE(footprint(row, d_.outer, row_bytes, &f) && rows_disjoint(f),
                      FASTNORM_ERROR_LAYOUT,
@@ -508,55 +581,70 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  fastnorm_status column(const char* name, const fastnorm_tensor* t, ColumnTensor* column) {
-    if (t == nullptr) return FASTNORM_OK;
-    const Dtype dtype = dtype_from(t->dtype);
+  FASTNORM_HOT fastnorm_status column(const char* name, const fastnorm_tensor& t,
+                                      ColumnTensor* column) {
+    const bool is_f32 = dtype_id(t.dtype) == FASTNORM_DTYPE_F32;
+    const Dtype dtype = is_f32 ? Dtype::kF32 : d_.dtype;
+    // As most are; common() has nothing to say to it.
+    if ((is_f32 || dtype_id(t.dtype) == dtype_id(args_.x->dtype)) && t.ndim == 1 &&
+        t.shape != nullptr && t.shape[0] == d_.n && (t.strides == nullptr || t.strides[0] == 1) &&
+        placed(t, dtype_bytes(dtype))) {
+      column->data = address_of(t);
+      column->dtype = dtype;
+      return FASTNORM_OK;
+    }
+    return any_column(name, t, column);
+  }
+
+  fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column) {
+    const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: x's, %s%s", name, dtype_text(t->dtype).c,
+                     "%s.dtype is %s; required: x's, %s%s", name, dtype_text(t.dtype).c,
                      dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "");
-    FASTNORM_TRY(common(name, *t, dtype, 2, true));
+    FASTNORM_TRY(common(name, t, dtype, 2, true));
     const int32_t rank = args_.x->ndim;
     const int64_t heads = rank >= 2 ? args_.x->shape[rank - 2] : 1;
-    const bool per_head = t->ndim == 2;
+    const bool per_head = t.ndim == 2;
     FASTNORM_REQUIRE(
-        t->shape[t->ndim - 1] == d_.n && (!per_head || (rank >= 2 && t->shape[0] == heads)),
+        t.shape[t.ndim - 1] == d_.n && (!per_head || (rank >= 2 && t.shape[0] == heads)),
         FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [%" PRId64 "]%s for x of shape %s", name,
-        shape_text(t->shape, t->ndim).c, d_.n, rank >= 2 ? " or [x.shape[-2], n]" : "",
+        shape_text(t.shape, t.ndim).c, d_.n, rank >= 2 ? " or [x.shape[-2], n]" : "",
         shape_text(args_.x->shape, rank).c);
-    column->data = address_of(*t);
+    column->data = address_of(t);
     column->dtype = dtype;
     if (per_head && heads > 1) {
-      column->head_stride_bytes =
-          (t->strides != nullptr ? t->strides[0] : d_.n) * dtype_bytes(dtype);
+      column->head_stride_bytes = (t.strides != nullptr ? t.strides[0] : d_.n) * dtype_bytes(dtype);
     }
     return FASTNORM_OK;
   }
 
-  fastnorm_status statistic(const char* name, const fastnorm_tensor* t, RowTensor* row) {
-    if (t == nullptr) return FASTNORM_OK;
-    FASTNORM_REQUIRE(dtype_from(t->dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: f32", name, dtype_text(t->dtype).c);
+  fastnorm_status statistic(const char* name, const fastnorm_tensor& t, RowTensor* row) {
+    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
     const fastnorm_tensor& x = *args_.x;
     // A row vector has no leading dimension: its statistic is [1], which is also the "last 1" form of [].
-    const bool with_last = t->ndim == x.ndim;
-    FASTNORM_TRY(common(name, *t, Dtype::kF32, kMaxOuter + 1, false));
-    bool same = with_last ? t->shape[t->ndim - 1] == 1 : t->ndim == x.ndim - 1;
-    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t->shape[i] == x.shape[i];
+    const bool with_last = t.ndim == x.ndim;
+    FASTNORM_TRY(common(name, t, Dtype::kF32, kMaxOuter + 1, false));
+    bool same = with_last ? t.shape[t.ndim - 1] == 1 : t.ndim == x.ndim - 1;
+    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
     FASTNORM_REQUIRE(
         same, FASTNORM_ERROR_SHAPE,
         "%s.shape is %s; required: x.shape[:-1] or that with a last 1, for x of shape %s", name,
-        shape_text(t->shape, t->ndim).c, shape_text(x.shape, x.ndim).c);
-    fill(*t, Dtype::kF32, with_last ? 1 : 0, row);
+        shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c);
+    fill(t, Dtype::kF32, with_last ? 1 : 0, row);
     return output_rows(name, *row, 4);
   }
 
   fastnorm_status aliasing();
+  fastnorm_status aliasing_by_name();
   fastnorm_status overlap(const View& out, const View& other);
+  void fold();
   void canonical();
 
   const fastnorm_norm_args& args_;
   const CheckedDevice device_;
   NormDesc& d_;
+  Touched& touched_;
   Error& error;
 };
 
@@ -573,6 +661,21 @@ struct View {
   RowBytes bytes;
   AddressRange range;
 };
+
+constexpr int64_t kSameForAllRows[kMaxOuter] = {};
+
+// One row, or one a head.
+RowBytes column_bytes_of(const NormDesc& d, const ColumnTensor& c) {
+  return {c.data, kSameForAllRows, d.n * dtype_bytes(c.dtype),
+          c.head_stride_bytes != 0 ? d.outer[0] : 1, c.head_stride_bytes};
+}
+
+RowBytes scale_bytes_of(const NormDesc& d) {
+  const QuantDesc& q = d.quant;
+  const RowTensor& s = q.scale;
+  if (q.swizzled) return {s.data, kSameForAllRows, q.swizzled_bytes(d.rows, d.n), 1, 0};
+  return {s.data, s.stride_bytes, dtype_bytes(s.dtype), q.scales(d.n), q.scale_step_bytes};
+}
 
 // The tensors of a call that are there. Functions that add one give false if its bytes do not fit in the address space.
 class Views {
@@ -602,69 +705,61 @@ class Views {
   }
 
   bool rows(const char* name, Role role, const RowTensor& t, int64_t columns) {
-    if (!t) return true;
-    return add(name, role, t.dtype, t.data, t.stride_bytes, columns * dtype_bytes(t.dtype));
+    const int64_t row_bytes = columns * dtype_bytes(t.dtype);
+    return !t || add(name, role, t.dtype, {t.data, t.stride_bytes, row_bytes, 1, 0});
   }
 
-  // One row, or one a head.
   bool column(const char* name, const ColumnTensor& c) {
-    if (!c) return true;
-    return add(name, Role::kColumn, c.dtype, c.data, kSameForAllRows, d_.n * dtype_bytes(c.dtype),
-               c.head_stride_bytes != 0 ? d_.outer[0] : 1, c.head_stride_bytes);
+    return !c || add(name, Role::kColumn, c.dtype, column_bytes_of(d_, c));
   }
 
   bool scalar(const char* name, Role role, const std::byte* data) {
-    if (data == nullptr) return true;
-    return add(name, role, Dtype::kF32, data, kSameForAllRows, 4);
+    return data == nullptr || add(name, role, Dtype::kF32, {data, kSameForAllRows, 4, 1, 0});
   }
 
   bool scale() {
-    const QuantDesc& q = d_.quant;
-    const RowTensor& s = q.scale;
-    if (!s) return true;
-    if (q.swizzled) {
-      return add("scale", Role::kQuant, s.dtype, s.data, kSameForAllRows,
-                 q.swizzled_bytes(d_.rows, d_.n));
-    }
-    return add("scale", Role::kQuant, s.dtype, s.data, s.stride_bytes, dtype_bytes(s.dtype),
-               q.scales(d_.n), q.scale_step_bytes);
+    const RowTensor& s = d_.quant.scale;
+    return !s || add("scale", Role::kQuant, s.dtype, scale_bytes_of(d_));
   }
 
-  bool add(const char* name, Role role, Dtype dtype, const std::byte* data, const int64_t* strides,
-           int64_t piece_bytes, int64_t pieces = 1, int64_t step = 0) {
+  bool add(const char* name, Role role, Dtype dtype, const RowBytes& bytes) {
     View& v = view_[count_++];
     v.name = name;
     v.role = role;
     v.dtype = dtype;
-    v.bytes = {data, strides, piece_bytes, pieces, step};
-    return address_range(v.bytes, d_.outer, &v.range);
+    v.bytes = bytes;
+    return address_range(v.bytes, d_.outer, &v.range, d_.outer_rank);
   }
-
-  static constexpr int64_t kSameForAllRows[kMaxOuter] = {};
 
   const NormDesc& d_;
   size_t count_ = 0;
-  View view_[13];  // the first `count_` are set
+  View view_[Touched::kMost];  // the first `count_` are set
 };
 
-// Whether two views share no byte, where their address ranges do not say so already.
-bool interleaved(const View& a, const int64_t (&outer_a)[kMaxOuter], const View& b,
-                 const int64_t (&outer_b)[kMaxOuter]) {
+// Whether two tensors share no byte, where their address ranges do not say so already.
+bool interleaved(const RowBytes& a, const AddressRange& range_a, const NormDesc& of_a,
+                 const RowBytes& b, const AddressRange& range_b, const NormDesc& of_b) {
   Footprint fa, fb;
-  footprint(a.bytes, outer_a, a.range, &fa);
-  footprint(b.bytes, outer_b, b.range, &fb);
+  footprint(a, of_a.outer, range_a, &fa);
+  footprint(b, of_b.outer, range_b, &fb);
   return disjoint(fa, fb);
 }
 
-bool same_view(const View& a, const View& b, const int64_t (&outer)[kMaxOuter]) {
-  if (a.bytes.data != b.bytes.data || a.dtype != b.dtype) return false;
-  for (int i = 0; i < kMaxOuter; ++i) {
-    if (outer[i] != 1 && a.bytes.strides[i] != b.bytes.strides[i]) return false;
+FASTNORM_HOT bool same_view(const RowTensor& a, const RowTensor& b, const NormDesc& d) {
+  if (a.data != b.data || a.dtype != b.dtype) return false;
+  for (int i = 0; i < d.outer_rank; ++i) {
+    if (d.outer[i] != 1 && a.stride_bytes[i] != b.stride_bytes[i]) return false;
   }
   return true;
 }
 
 fastnorm_status NormCheck::aliasing() {
+  const bool fit = touched_.collect(d_);
+  return fit && touched_.apart() ? FASTNORM_OK : aliasing_by_name();
+}
+
+// The same at length: for calls to refuse, and for views that are interleaved.
+fastnorm_status NormCheck::aliasing_by_name() {
   Views views(d_);
   FASTNORM_REQUIRE(views.collect(), FASTNORM_ERROR_LAYOUT,
                    "%s's strides reach past the ends of the address space; required: strides in "
@@ -685,8 +780,11 @@ fastnorm_status NormCheck::overlap(const View& out, const View& other) {
   // Only these may be one view: whoever writes an element is who read it.
   const bool pair = (out.role == Role::kY && other.role == Role::kX) ||
                     (out.role == Role::kResidualOut && other.role == Role::kResidual);
-  const bool in_place = pair && same_view(out, other, d_.outer);
-  FASTNORM_REQUIRE(in_place || interleaved(out, d_.outer, other, d_.outer), FASTNORM_ERROR_LAYOUT,
+  const bool in_place =
+      pair && (out.role == Role::kY ? same_view(d_.y, d_.x, d_)
+                                    : same_view(d_.residual_out, d_.residual, d_));
+  FASTNORM_REQUIRE(in_place || interleaved(out.bytes, out.range, d_, other.bytes, other.range, d_),
+                   FASTNORM_ERROR_LAYOUT,
                    "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR ", 0x%" PRIxPTR
                    "); required: %s, separate memory, or interleaved views that share no element",
                    out.name, out.range.begin, out.range.end, other.name, other.range.begin,
@@ -695,8 +793,7 @@ fastnorm_status NormCheck::overlap(const View& out, const View& other) {
   return FASTNORM_OK;
 }
 
-// Fewest rows dimensions, and the least general settings that mean the same.
-void NormCheck::canonical() {
+void NormCheck::fold() {
   RowTensor* present[8];
   size_t count = 0;
   for (RowTensor* t : {&d_.x, &d_.residual, &d_.y, &d_.residual_out, &d_.mean, &d_.rstd,
@@ -705,6 +802,21 @@ void NormCheck::canonical() {
   }
   fold_rows(d_.outer, &d_.outer_rank, {present, count},
             d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0);
+}
+
+// Fewest rows dimensions, and the least general settings that mean the same.
+void NormCheck::canonical() {
+  if (d_.outer_rank > 1) {
+    if (may_fold(d_.outer, d_.outer_rank, d_.x)) fold();
+  } else {
+    d_.outer_rank = 1;
+    if (d_.rows == 1) {  // as fold_rows() leaves it
+      d_.x.stride_bytes[0] = d_.residual.stride_bytes[0] = 0;
+      d_.y.stride_bytes[0] = d_.residual_out.stride_bytes[0] = 0;
+      d_.mean.stride_bytes[0] = d_.rstd.stride_bytes[0] = 0;
+      d_.quant.codes.stride_bytes[0] = d_.quant.scale.stride_bytes[0] = 0;
+    }
+  }
   d_.kind = args_.kind;
   d_.eps = args_.eps;
   d_.weight_offset = args_.weight_offset;
@@ -741,13 +853,80 @@ fastnorm_status check_struct(const void* data, size_t size, size_t least, size_t
   return FASTNORM_OK;
 }
 
+bool Touched::collect(const NormDesc& d) {
+  size_t count = 0;
+  // Inline: the parts of `bytes` stay in registers, else they would be read back in pairs right after they are written.
+  const auto add = [&](const RowBytes& bytes) __attribute__((always_inline)) {
+    bytes_[count] = bytes;
+    return address_range(bytes, d.outer, &range_[count++], d.outer_rank);
+  };
+  const auto rows = [&](const RowTensor& t, int64_t columns) {
+    return !t || add({t.data, t.stride_bytes, columns * dtype_bytes(t.dtype), 1, 0});
+  };
+  const auto columns = [&](const ColumnTensor& c) { return !c || add(column_bytes_of(d, c)); };
+  const auto scalar = [&](const std::byte* data) {
+    return data == nullptr || add({data, kSameForAllRows, 4, 1, 0});
+  };
+  const QuantDesc& q = d.quant;
+  const bool quant = q.any();
+  bool fit = same_view(d.x, d.y, d) || rows(d.x, d.n);
+  if (d.residual) fit = fit && (same_view(d.residual, d.residual_out, d) || rows(d.residual, d.n));
+  fit = fit && columns(d.weight) && columns(d.bias);
+  if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale);
+  inputs_ = count;
+  fit = fit && rows(d.y, d.n) && rows(d.residual_out, d.n) && rows(d.mean, 1) && rows(d.rstd, 1);
+  if (quant) {
+    fit = fit && rows(q.codes, q.code_bytes(d.n)) && (!q.scale || add(scale_bytes_of(d))) &&
+          scalar(q.amax);
+  }
+  count_ = count;
+  return fit;
+}
+
+bool Touched::apart() const {
+  for (size_t out = inputs_; out < count_; ++out) {
+    for (size_t other = 0; other < out; ++other) {
+      if (!separate(range_[out], range_[other])) return false;
+    }
+  }
+  return true;
+}
+
+bool Touched::apart(const NormDesc& mine, const Touched& t, const NormDesc& theirs) const {
+  for (size_t i = 0; i < count_; ++i) {
+    for (size_t j = i < inputs_ ? t.inputs_ : 0; j < t.count_; ++j) {
+      if (!separate(range_[i], t.range_[j]) &&
+          !interleaved(bytes_[i], range_[i], mine, t.bytes_[j], t.range_[j], theirs)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
-                           Error& error) {
+                           Touched* touched, Error& error) {
   fastnorm_norm_args local;
   const fastnorm_norm_args* ours = nullptr;
   FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
-  *desc = NormDesc{};
-  return NormCheck(*ours, device, desc, error).run();
+  clear(desc);
+  return NormCheck(*ours, device, desc, touched, error).run();
+}
+
+fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
+                           Error& error) {
+  Touched touched;
+  return check_norm(args, device, desc, &touched, error);
+}
+
+fastnorm_status check_norm_many(std::span<const NormDesc> descs, std::span<const Touched> touched,
+                                Error& error) {
+  bool apart = true;
+  for (size_t i = 1; i < descs.size(); ++i) {
+    for (size_t j = 0; j < i && descs[i].rows != 0; ++j)
+      apart = apart && (descs[j].rows == 0 || touched[j].apart(descs[j], touched[i], descs[i]));
+  }
+  return apart ? FASTNORM_OK : check_norm_many(descs, error);
 }
 
 fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error) {
@@ -765,7 +944,8 @@ fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error) {
         for (const View& vb : views_b.all()) {
           if (!va.output() && !vb.output()) continue;
           FASTNORM_REQUIRE(
-              separate(va.range, vb.range) || interleaved(va, a.outer, vb, b.outer),
+              separate(va.range, vb.range) ||
+                  interleaved(va.bytes, va.range, a, vb.bytes, vb.range, b),
               FASTNORM_ERROR_LAYOUT,
               "args[%zu].%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps args[%zu].%s [0x%" PRIxPTR
               ", 0x%" PRIxPTR "); required: no part touches what another one writes",

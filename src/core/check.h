@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/norm_desc.h"
+#include "core/row_map.h"
 #include "fastnorm/context.h"
 #include "fastnorm/norm.h"
 
@@ -24,6 +25,9 @@
       return try_status;                                                              \
     }                                                                                 \
   } while (0)
+
+// For what every call of the library passes through. Compilers leave functions alone that are called from several places.
+#define FASTNORM_HOT [[gnu::always_inline]] inline
 
 namespace fastnorm {
 
@@ -75,11 +79,40 @@ struct CheckedDevice {
   int32_t device_id;
 };
 
+// The bytes of a call's tensors, for the question whether some are shared that may not be, where yes or no is enough: no names, inputs
+// before outputs, and of a tensor that is changed in place the output alone. Not initialised: collect() sets what counts.
+class Touched {
+ public:
+  static constexpr size_t kMost = 13;  // tensors of a call
+
+  // False if some bytes do not fit in the address space. Points into `desc`.
+  bool collect(const NormDesc& desc);
+
+  // True if no output's address range meets that of another tensor.
+  bool apart() const;
+
+  // True if neither of two calls, of which this is the one that `mine` describes, touches what the other one writes.
+  bool apart(const NormDesc& mine, const Touched& t, const NormDesc& theirs) const;
+
+ private:
+  size_t count_, inputs_;
+  RowBytes bytes_[kMost];
+  AddressRange range_[kMost];
+};
+
 // Checks one normalisation and describes it. Zero rows leave desc->rows at 0 and the rest unspecified.
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
                            Error& error);
 
+// The same, and if the call has rows, `touched` for check_norm_many().
+fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
+                           Touched* touched, Error& error);
+
 // Checks that no part of a fastnorm_norm_many touches what another one writes.
 fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error);
+
+// The same with what check_norm() found of each.
+fastnorm_status check_norm_many(std::span<const NormDesc> descs, std::span<const Touched> touched,
+                                Error& error);
 
 }  // namespace fastnorm

@@ -32,15 +32,6 @@ void clear_unused(const int64_t (&outer)[kMaxOuter], std::span<RowTensor* const>
   }
 }
 
-// Takes the bytes that a dimension reaches before and behind the first piece into account; false on overflow.
-bool reach(int64_t extent, int64_t stride, int64_t* before, int64_t* behind) {
-  if (extent == 1 || stride == 0) return true;
-  int64_t last = 0;
-  if (stride == INT64_MIN || __builtin_mul_overflow(stride, extent - 1, &last)) return false;
-  return last < 0 ? !__builtin_add_overflow(*before, last, before)
-                  : !__builtin_add_overflow(*behind, last, behind);
-}
-
 // Puts a dimension where its stride belongs among those that are there: at most four.
 void add_dimension(int64_t extent, int64_t stride, Footprint* f) {
   if (extent == 1) return;
@@ -74,20 +65,6 @@ void fold_rows(int64_t (&outer)[kMaxOuter], int32_t* rank, std::span<RowTensor* 
   }
   if (*rank < 1) *rank = 1;
   clear_unused(outer, tensors);
-}
-
-bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], AddressRange* result) {
-  int64_t before = 0;  // bytes before the first row's start, negated
-  int64_t behind = bytes.piece_bytes;
-  for (int d = 0; d < kMaxOuter; ++d) {
-    if (!reach(outer[d], bytes.strides[d], &before, &behind)) return false;
-  }
-  if (!reach(bytes.pieces, bytes.step, &before, &behind)) return false;
-  const uintptr_t base = reinterpret_cast<uintptr_t>(bytes.data);
-  const uintptr_t down = uintptr_t{0} - static_cast<uintptr_t>(before);
-  if (down > base) return false;
-  result->begin = base - down;
-  return !__builtin_add_overflow(base, static_cast<uintptr_t>(behind), &result->end);
 }
 
 bool footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], Footprint* result) {

@@ -14,6 +14,17 @@ namespace fastnorm {
 void fold_rows(int64_t (&outer)[kMaxOuter], int32_t* rank, std::span<RowTensor* const> tensors,
                bool keep_innermost);
 
+// False if fold_rows() would find nothing to do: no dimension has one index, nor do two of this tensor join.
+inline bool may_fold(const int64_t (&outer)[kMaxOuter], int32_t rank, const RowTensor& tensor) {
+  if (outer[0] == 1) return true;
+  for (int d = 1; d < rank; ++d) {
+    const uint64_t step =
+        static_cast<uint64_t>(tensor.stride_bytes[d - 1]) * static_cast<uint64_t>(outer[d - 1]);
+    if (outer[d] == 1 || static_cast<uint64_t>(tensor.stride_bytes[d]) == step) return true;
+  }
+  return false;
+}
+
 // Where the bytes of a tensor are: rows, and in each row pieces at even steps. Offsets are those of RowTensor.
 struct RowBytes {
   const std::byte* data;
@@ -37,8 +48,31 @@ struct Footprint : AddressRange {
   int64_t extent[kMaxOuter + 1];
 };
 
-// False if the range does not fit in the address space.
-bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], AddressRange* result);
+// Takes the bytes that a dimension reaches before and behind the first piece into account; false on overflow.
+inline bool reach(int64_t extent, int64_t stride, int64_t* before, int64_t* behind) {
+  int64_t last = 0;
+  if (__builtin_mul_overflow(stride, extent - 1, &last)) return false;
+  if (last >= 0) return !__builtin_add_overflow(*behind, last, behind);
+  return stride != INT64_MIN && !__builtin_add_overflow(*before, last, before);
+}
+
+// False if the range does not fit in the address space. Of `outer` the first `rank` count, the others are 1. Inline: a call asks for
+// every tensor.
+inline bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter],
+                          AddressRange* result, int32_t rank = kMaxOuter) {
+  int64_t before = 0;  // bytes before the first row's start, negated
+  int64_t behind = bytes.piece_bytes;
+  for (int d = 0; d < rank; ++d) {
+    if (!reach(outer[d], bytes.strides[d], &before, &behind)) return false;
+  }
+  if (!reach(bytes.pieces, bytes.step, &before, &behind)) return false;
+  const uintptr_t base = reinterpret_cast<uintptr_t>(bytes.data);
+  const uintptr_t down = uintptr_t{0} - static_cast<uintptr_t>(before);
+  if (down > base) return false;
+  result->begin = base - down;
+  return !__builtin_add_overflow(base, static_cast<uintptr_t>(behind), &result->end);
+}
+
 bool footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], Footprint* result);
 
 // Where the range is known already.
@@ -48,6 +82,25 @@ void footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], const A
 // Where a row is one piece.
 bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t row_bytes,
                Footprint* result);
+
+// True if each dimension's stride is as long as all inside it and the end is an address: rows of which footprint() and rows_disjoint()
+// say, at greater length, that they share no byte.
+inline bool rows_follow(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int32_t rank,
+                        int64_t row_bytes) {
+  int64_t span = row_bytes;
+  for (int d = 0; d < rank; ++d) {
+    if (outer[d] == 1) continue;
+    int64_t last = 0;
+    if (tensor.stride_bytes[d] < span ||
+        __builtin_mul_overflow(tensor.stride_bytes[d], outer[d] - 1, &last) ||
+        __builtin_add_overflow(span, last, &span)) {
+      return false;
+    }
+  }
+  uintptr_t end = 0;
+  return !__builtin_add_overflow(reinterpret_cast<uintptr_t>(tensor.data),
+                                 static_cast<uintptr_t>(span), &end);
+}
 
 // True if no two rows share a byte, by the sufficient test that each stride spans everything inside it.
 bool rows_disjoint(const Footprint& f);
