@@ -1,6 +1,7 @@
 #include "core/norm_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 
 #include "core/check.h"
@@ -11,7 +12,14 @@ namespace {
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t row_vectors(const NormDesc& d) { return divide_up(d.n * dtype_bytes(d.dtype), 16); }
+// By a power of two, without a division: a call has several.
+int64_t divide_up_pow2(int64_t a, int64_t b) {
+  return (a + b - 1) >> std::countr_zero(static_cast<uint64_t>(b));
+}
+
+FASTNORM_HOT int64_t row_vectors(const NormDesc& d) {
+  return divide_up_pow2(d.n * dtype_bytes(d.dtype), 16);
+}
 
 struct Rung {
   int32_t vectors;  // longest row in 16-byte vectors
@@ -27,9 +35,9 @@ int32_t climb(const Rung (&ladder)[kRungs], int64_t vectors) {
   return 0;
 }
 
-Tile tile_of(int64_t vectors, int32_t threads, int32_t blocks = 1) {
+FASTNORM_HOT Tile tile_of(int64_t vectors, int32_t threads, int32_t blocks = 1) {
   return {static_cast<int16_t>(threads),
-          static_cast<int8_t>(divide_up(vectors, int64_t{threads} * blocks)),
+          static_cast<int8_t>(divide_up_pow2(vectors, int64_t{threads} * blocks)),
           static_cast<int8_t>(blocks)};
 }
 
@@ -54,9 +62,11 @@ constexpr Rung kCodes[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
                            {512, 128}, {1024, 256}, {4096, 512}};
 constexpr Rung kRareSums[] = {{8, 4}, {16, 16}, {128, 32}, {512, 128}, {1024, 256}, {4096, 512}};
 
-bool is_rare(NormKey key) { return key.sink != Sink::kStore || key.affine == Affine::kF32; }
+FASTNORM_HOT bool is_rare(NormKey key) {
+  return key.sink != Sink::kStore || key.affine == Affine::kF32;
+}
 
-int32_t rare_threads(int64_t vectors, NormKey key, bool latency) {
+FASTNORM_HOT int32_t rare_threads(int64_t vectors, NormKey key, bool latency) {
   if (key.source == Source::kAdd) return climb(kRareSums, vectors);
   if (latency && vectors > 128 && vectors <= 256) return 128;
   if (key.affine == Affine::kF32)
@@ -68,8 +78,8 @@ int32_t rare_threads(int64_t vectors, NormKey key, bool latency) {
 
 // Threads of the one block that takes a row. LAYER has no registers for 1024 threads, nor for two blocks of 512 with a residual: half
 // of them hold twice the vectors each.
-int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool latency,
-                      const ArchSpec& arch) {
+FASTNORM_HOT int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool latency,
+                                   const ArchSpec& arch) {
   if (is_rare(key)) return rare_threads(vectors, key, latency);
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
              decode = rows <= arch.decode_rows;
@@ -93,7 +103,7 @@ int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool latency,
 }
 
 // Rows spread over a cluster so that each block reads little: a cluster size and threads, or 0 where one block is better.
-Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_blocks) {
+FASTNORM_HOT Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_blocks) {
   int32_t threads = 0, blocks = 0;
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
              columns = key.affine == Affine::kF32 && !add;
@@ -133,7 +143,8 @@ Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, int32_t max_bl
 // A residual's rows, as many as are all resident at once with 8 vectors a thread and 128 registers, where 4 vectors and 96 are not enough:
 // their loads are all on their way together (512 x 8192: 9.7 us, in two waves 10.8; 1024 x 4096: 9.6 and 10.4). Rows too long for that are
 // spread over clusters so that each block is small (512 x 16384: 18.9 us for 19.7).
-Tile one_wave_tile(int64_t rows, int64_t vectors, const ArchSpec& arch, int32_t max_blocks) {
+FASTNORM_HOT Tile one_wave_tile(int64_t rows, int64_t vectors, const ArchSpec& arch,
+                                int32_t max_blocks) {
   if (vectors <= 128 || vectors > 2048) return {};
   int32_t threads = 32, blocks = 1;
   while (vectors > int64_t{8} * threads * blocks) {
@@ -232,7 +243,7 @@ Tile any_access_tile(int64_t rows, int64_t vectors, NormKey key, const DeviceFac
 }
 
 // Every number (address, stride, length in bytes) that limits how wide rows can be accessed, or'ed together.
-uint64_t alignment_bits(const NormDesc& d) {
+FASTNORM_HOT uint64_t alignment_bits(const NormDesc& d) {
   uint64_t bits = 0;
   const auto rows = [&](const RowTensor& t) {
     if (!t) return;
@@ -254,7 +265,7 @@ int32_t widest_access(uint64_t bits, int32_t limit) {
 }
 
 // Distinct bytes of one row tensor: dimensions that are broadcast are read once.
-uint64_t tensor_bytes(const RowTensor& t, const NormDesc& d, int64_t columns) {
+FASTNORM_HOT uint64_t tensor_bytes(const RowTensor& t, const NormDesc& d, int64_t columns) {
   if (!t) return 0;
   uint64_t bytes = static_cast<uint64_t>(columns) * static_cast<uint64_t>(dtype_bytes(t.dtype));
   for (int i = 0; i < d.outer_rank; ++i) {
@@ -284,11 +295,11 @@ fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* 
 }
 
 // The part of a CUDA plan that follows from the tile.
-fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts, Tile tile, NormPlan* plan,
-                          Error& error) {
+FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts, Tile tile,
+                                       NormPlan* plan, Error& error) {
   const ArchSpec& arch = *facts.arch;
   plan->rows_per_block = rows_per_block(tile);
-  plan->blocks = static_cast<uint64_t>(divide_up(d.rows, plan->rows_per_block)) *
+  plan->blocks = static_cast<uint64_t>(divide_up_pow2(d.rows, plan->rows_per_block)) *
                  static_cast<uint64_t>(tile.blocks);
   constexpr int64_t kMaxRows = int64_t{0xffffff00};  // row numbers are 32 bits wide on the device
   FASTNORM_REQUIRE(d.rows <= kMaxRows, FASTNORM_ERROR_UNSUPPORTED,
@@ -321,7 +332,8 @@ uint64_t scale_bytes(const NormDesc& d) {
 }
 
 // What does not depend on the tile. `bits` are alignment_bits().
-void plan_common(const NormDesc& d, const DeviceFacts& facts, uint64_t bits, NormPlan* plan) {
+FASTNORM_HOT void plan_common(const NormDesc& d, const DeviceFacts& facts, uint64_t bits,
+                              NormPlan* plan) {
   plan->vector_bytes = widest_access(bits, facts.vector_bytes);
   plan->bytes_read = tensor_bytes(d.x, d, d.n) + tensor_bytes(d.residual, d, d.n) +
                      column_bytes(d.weight, d) + column_bytes(d.bias, d);
@@ -346,10 +358,10 @@ bool f32_columns(const NormDesc& d) {
 bool codes_aligned(const NormDesc& d) {
   const QuantDesc& q = d.quant;
   // What one 16-byte vector of a row becomes: n bytes are as many times that as the row is vectors.
-  const auto bytes = static_cast<uint64_t>(q.code_bytes(16 / dtype_bytes(d.dtype)));
+  const auto bytes = static_cast<uint64_t>(q.code_bytes(d.dtype == Dtype::kF32 ? 4 : 8));
   uint64_t bits = reinterpret_cast<uintptr_t>(q.codes.data);
   for (int i = 0; i < d.outer_rank; ++i) bits |= static_cast<uint64_t>(q.codes.stride_bytes[i]);
-  return bits % bytes == 0;
+  return (bits & (bytes - 1)) == 0;
 }
 
 namespace {
@@ -368,7 +380,7 @@ bool serves(NormKey have, const NormDesc& desc, const DeviceFacts& facts) {
 }
 
 // norm_key() where the alignment is known.
-NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
+FASTNORM_HOT NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
   NormKey key;
   key.dtype = d.dtype;
   key.source = d.residual ? Source::kAdd : Source::kPlain;
@@ -381,23 +393,25 @@ NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
            : d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
   const bool same_dtypes = (!d.residual || d.residual.dtype == d.dtype) &&
                            (!d.residual_out || d.residual_out.dtype == d.dtype);
+  const int64_t vectors = row_vectors(d);
+  const bool plain = plain_columns(d), quant = d.quant.any(), uneven = widest_access(bits, 16) < 16;
+  if (quant) key.sink = Sink::kQuant;
+  // Most calls.
+  if (!uneven && once && same_dtypes && vectors <= kOneBlockVectors && !quant && (plain || !cuda))
+    return key;
   const bool too_long =
-      cuda && row_vectors(d) > kOneBlockVectors &&
-      long_row_tile(d.rows, row_vectors(d), key.source == Source::kAdd, !plain_columns(d), facts)
-              .threads == 0;
+      cuda && vectors > kOneBlockVectors &&
+      long_row_tile(d.rows, vectors, key.source == Source::kAdd, !plain, facts).threads == 0;
   // Kernels exist for the plain corner of both axes and for everything: two, so that the table stays small.
-  if (d.quant.any()) key.sink = Sink::kQuant;
-  const bool general_sink = d.quant.any() && (!cuda || !codes_aligned(d) || !plain_columns(d) ||
-                                              row_vectors(d) > kOneBlockVectors);
-  const bool uneven = widest_access(bits, 16) < 16;
-  if (uneven && cuda && !d.quant.any() && once && same_dtypes && plain_columns(d) &&
-      row_vectors(d) <= most_uneven_vectors(key)) {
+  const bool general_sink =
+      quant && (!cuda || !codes_aligned(d) || !plain || vectors > kOneBlockVectors);
+  if (uneven && cuda && !quant && once && same_dtypes && plain &&
+      vectors <= most_uneven_vectors(key)) {
     key.access = Access::kUneven;
-  } else if (!uneven && cuda && !d.quant.any() && once && same_dtypes && !plain_columns(d) &&
-             f32_columns(d) && !too_long) {
+  } else if (!uneven && cuda && !quant && once && same_dtypes && !plain && f32_columns(d) &&
+             !too_long) {
     key.affine = Affine::kF32;
-  } else if (general_sink || !once || !same_dtypes || too_long || uneven ||
-             (cuda && !plain_columns(d))) {
+  } else if (general_sink || !once || !same_dtypes || too_long || uneven || (cuda && !plain)) {
     key.affine = Affine::kAny;
     key.access = Access::kAny;
   } else if (d.quant.scheme == FASTNORM_QUANT_PER_TENSOR && !d.y && !d.quant.has_extras() &&
@@ -407,17 +421,9 @@ NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_t bits) {
   return key;
 }
 
-}  // namespace
-
-int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit) {
-  return widest_access(alignment_bits(desc), limit);
-}
-
-NormKey norm_key(const NormDesc& d, const DeviceFacts& facts) {
-  return key_of(d, facts, alignment_bits(d));
-}
-
-Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_t bytes_moved) {
+// norm_tile(), to be inlined.
+FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& facts,
+                           uint64_t bytes_moved) {
   const ArchSpec& arch = *facts.arch;
   const int32_t max_blocks = std::min(arch.max_cluster_blocks, facts.max_cluster_blocks);
   const int64_t vectors = row_vectors(d);
@@ -440,9 +446,12 @@ Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_
   }
   // Many short rows are bound by instructions: two vectors a thread share those of a row. Query and key heads have their tokens in
   // common, and need a tile in common for one launch.
-  const int64_t tokens = d.rows / (d.outer_rank > 1 ? d.outer[0] : 64);
-  if (!add && !is_rare(key) && vectors > 8 && vectors <= 32 && tokens >= arch.many_tokens)
-    return tile_of(vectors, vectors <= 16 ? 8 : 16);
+  if (!add && !is_rare(key) && vectors > 8 && vectors <= 32) {
+    const int64_t heads = d.outer_rank > 1 ? d.outer[0] : 64;
+    int64_t least_rows = 0;
+    if (!__builtin_mul_overflow(heads, arch.many_tokens, &least_rows) && d.rows >= least_rows)
+      return tile_of(vectors, vectors <= 16 ? 8 : 16);
+  }
   if (!few_rows && !is_rare(key) && vectors > 64 && vectors <= 128 &&
       bytes_moved >= static_cast<uint64_t>(arch.wide_row_bytes_moved)) {
     return tile_of(vectors, 64);
@@ -451,6 +460,20 @@ Tile norm_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts, uint64_
                        (d.rows <= arch.latency_rows_short && (add || key.stat == Stat::kLayer) &&
                         bytes_moved <= static_cast<uint64_t>(arch.latency_bytes_moved));
   return tile_of(vectors, block_threads(d.rows, vectors, key, latency, arch));
+}
+
+}  // namespace
+
+int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit) {
+  return widest_access(alignment_bits(desc), limit);
+}
+
+NormKey norm_key(const NormDesc& d, const DeviceFacts& facts) {
+  return key_of(d, facts, alignment_bits(d));
+}
+
+Tile norm_tile(const NormDesc& desc, NormKey key, const DeviceFacts& facts, uint64_t bytes_moved) {
+  return tile_for(desc, key, facts, bytes_moved);
 }
 
 int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile) {
@@ -483,7 +506,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
   if (plan->index >= 0) {
     tile = table[static_cast<size_t>(plan->index)].tile;
   } else {
-    if (!cpu) tile = norm_tile(desc, key, facts, plan->bytes_read + plan->bytes_written);
+    if (!cpu) tile = tile_for(desc, key, facts, plan->bytes_read + plan->bytes_written);
     plan->index = find_entry(table, key, tile);
   }
   FASTNORM_TRY(cpu ? plan_cpu(desc, facts, plan) : plan_cuda(desc, facts, tile, plan, error));
