@@ -6,12 +6,14 @@
 
 #include "core/backend.h"
 #include "core/check.h"
+#include "core/norm_index.h"
 #include "core/norm_tuning.h"
 #include "fastnorm/context.h"
 
 struct fastnorm_context {
   std::unique_ptr<fastnorm::Device> device;
   std::unique_ptr<const fastnorm::NormTuning> norm_tuning;  // null: none
+  std::unique_ptr<const fastnorm::NormIndex> norm_index;    // of the device's table
 };
 
 namespace fastnorm {

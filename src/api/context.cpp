@@ -104,6 +104,7 @@ fastnorm_status create(fastnorm_device device, const fastnorm_context_options* o
   FASTNORM_TRY(check_options(*ours, device.device_type, error));
   auto made = std::make_unique<fastnorm_context>();
   FASTNORM_TRY(backend->create(device.device_id, *ours, &made->device, error));
+  made->norm_index = std::make_unique<const NormIndex>(made->device->norm_table());
   FASTNORM_TRY(load_tuning(*ours, made.get(), error));
   *context = made.release();
   return FASTNORM_OK;

@@ -39,8 +39,8 @@ fastnorm_status add(const fastnorm_context& context, const fastnorm_norm_args* a
   NormPlan& plan = batch->plan.at[batch->count];
   FASTNORM_TRY(check_norm(args, {device.facts.device_type, device.facts.device_id}, &desc,
                           &batch->touched.at[batch->count], error));
-  FASTNORM_TRY(
-      make_plan(desc, device.facts, device.norm_table(), &plan, error, context.norm_tuning.get()));
+  FASTNORM_TRY(make_plan(desc, device.facts, device.norm_table(), &plan, error,
+                         context.norm_tuning.get(), context.norm_index.get()));
   ++batch->count;
   if (plan.entry != nullptr) batch->call[batch->calls++] = {&desc, &plan};
   if (plan.workspace_bytes > batch->workspace_bytes) batch->workspace_bytes = plan.workspace_bytes;

@@ -5,6 +5,7 @@
 #include <cinttypes>
 
 #include "core/check.h"
+#include "core/norm_index.h"
 #include "core/norm_tuning.h"
 
 namespace fastnorm {
@@ -494,7 +495,7 @@ VectorRange vectors_held(const NormEntry& entry) {
 
 fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
                           std::span<const NormEntry> table, NormPlan* plan, Error& error,
-                          const NormTuning* tuning) {
+                          const NormTuning* tuning, const NormIndex* index) {
   *plan = NormPlan{};
   if (desc.rows == 0) return FASTNORM_OK;
   const uint64_t bits = alignment_bits(desc);
@@ -507,7 +508,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     tile = table[static_cast<size_t>(plan->index)].tile;
   } else {
     if (!cpu) tile = tile_for(desc, key, facts, plan->bytes_read + plan->bytes_written);
-    plan->index = find_entry(table, key, tile);
+    plan->index = index != nullptr ? index->find(key, tile) : find_entry(table, key, tile);
   }
   FASTNORM_TRY(cpu ? plan_cpu(desc, facts, plan) : plan_cuda(desc, facts, tile, plan, error));
   FASTNORM_REQUIRE(plan->index >= 0, FASTNORM_ERROR_INTERNAL, "no kernel \"%s\" in the table",

@@ -101,13 +101,15 @@ struct VectorRange {
 };
 VectorRange vectors_held(const NormEntry& entry);
 
+class NormIndex;
 class NormTuning;
 
-// Plans one call, on the kernel that `tuning` has for it (nullptr: none) or the ladder's choice. FASTNORM_ERROR_UNSUPPORTED if the grid
+// Plans one call, on the kernel that `tuning` has for it (nullptr: none) or the ladder's choice. `index` is the table's; nullptr: it is
+// searched. FASTNORM_ERROR_UNSUPPORTED if the grid
 // would be too large, FASTNORM_ERROR_INTERNAL if the table has no kernel for what the ladder chose (tests show that this cannot be).
 fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
                           std::span<const NormEntry> table, NormPlan* plan, Error& error,
-                          const NormTuning* tuning = nullptr);
+                          const NormTuning* tuning = nullptr, const NormIndex* index = nullptr);
 
 // For two calls with rows that follow each other in a fastnorm_norm_many: if a kernel of their key that runs two calls in one grid holds
 // the rows of both, both get it, where their plans have others or different ones by their numbers of rows. Returns whether there is one.

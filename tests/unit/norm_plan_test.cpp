@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/norm_index.h"
 #include "cuda/arch.h"
 #include "cuda/launch_params.h"
 #include "cuda/table.h"
@@ -281,6 +282,7 @@ TEST(Tables, SortedAndUnique) {
   for (const ArchSpec* arch : cuda::kArchs) {
     const std::span<const NormEntry> table = cuda::norm_table(*arch);
     ASSERT_GT(table.size(), 100u);
+    const NormIndex index(table);
     for (size_t i = 1; i < table.size(); ++i) {
       EXPECT_LT(table[i - 1].packed(), table[i].packed());
       EXPECT_STRNE(table[i - 1].name, table[i].name);
@@ -288,11 +290,14 @@ TEST(Tables, SortedAndUnique) {
     for (size_t i = 0; i < table.size(); ++i) {
       EXPECT_EQ(table[i].packed(), packed(table[i].key, table[i].tile));
       EXPECT_EQ(find_entry(table, table[i].key, table[i].tile), static_cast<int32_t>(i));
+      EXPECT_EQ(index.find(table[i].key, table[i].tile), static_cast<int32_t>(i));
       EXPECT_LE(table[i].tile.blocks, arch->max_cluster_blocks) << arch->name;
     }
     EXPECT_EQ(find_entry(table, {}, {7, 7, 7}), -1);
+    EXPECT_EQ(index.find({}, {7, 7, 7}), -1);
   }
   EXPECT_EQ(find_entry({}, {}, {}), -1);
+  EXPECT_EQ(NormIndex({}).find({}, {}), -1);
 }
 
 // --- plans ---

@@ -1,0 +1,36 @@
+// Where a table has the entry of a key and a tile: find_entry() without its search. Made with a context.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/norm_key.h"
+
+namespace fastnorm {
+
+class NormIndex {
+ public:
+  explicit NormIndex(std::span<const NormEntry> table);
+
+  // What find_entry() gives for the table.
+  int32_t find(NormKey key, Tile tile) const {
+    const uint64_t wanted = packed(key, tile);
+    for (size_t slot = first_slot(wanted);; slot = (slot + 1) & (slots_.size() - 1)) {
+      const int32_t at = slots_[slot];
+      if (at < 0 || table_[static_cast<size_t>(at)].packed() == wanted) return at;
+    }
+  }
+
+ private:
+  size_t first_slot(uint64_t order) const {
+    return static_cast<size_t>(order * 0x9e3779b97f4a7c15u >> shift_);
+  }
+
+  std::span<const NormEntry> table_;
+  int shift_;
+  std::vector<int32_t> slots_;  // 2^(64 - shift_), at most half of them taken; -1: none
+};
+
+}  // namespace fastnorm
