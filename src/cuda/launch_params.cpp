@@ -58,9 +58,9 @@ ScaleRule scale_rule(const QuantDesc& q) {
   return q.pow2 ? ScaleRule::kPow2 : ScaleRule::kQuotient;
 }
 
-QuantParams quant_params(const NormDesc& d) {
+void fill_quant(const NormDesc& d, QuantParams* params) {
   const QuantDesc& q = d.quant;
-  QuantParams p = {};
+  QuantParams& p = *params;
   p.codes = row_ref(q.codes);
   p.scale = row_ref(q.scale);
   p.codes_upper = upper_strides(q.codes);
@@ -88,7 +88,6 @@ QuantParams quant_params(const NormDesc& d) {
   p.from_rounded = q.sees_rounded();
   p.swizzled = q.swizzled;
   p.beside = d.y || q.has_extras();
-  return p;
 }
 
 }  // namespace
@@ -129,7 +128,7 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
     p.mean_upper = upper_strides(d.mean);
     p.rstd_upper = upper_strides(d.rstd);
   }
-  if (plan.entry->key.sink != Sink::kStore) p.quant = quant_params(d);
+  if (plan.entry->key.sink != Sink::kStore) fill_quant(d, &p.quant);
   if (plan.entry->key.access != Access::kAny) return p;
   p.rounding = static_cast<uint8_t>(d.rounding);
   p.residual_rounding = static_cast<uint8_t>(d.residual_rounding);
