@@ -56,7 +56,7 @@ constexpr Rung kFewSums[] = {{8, 4},      {16, 16},    {64, 32},    {640, 128},
                              {1024, 256}, {2048, 512}, {4096, 1024}};
 // With f32 columns, or quantised: fewer tiles, as each is a kernel more.
 constexpr Rung kColumns[] = {{8, 4},     {16, 16},    {64, 32},   {256, 64},
-                             {512, 128}, {2048, 256}, {4096, 512}};
+                             {640, 128}, {2048, 256}, {4096, 512}};
 constexpr Rung kWideCodes[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
                                {512, 128}, {2048, 256}, {4096, 512}};
 constexpr Rung kCodes[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
@@ -71,7 +71,7 @@ FASTNORM_HOT int32_t rare_threads(int64_t vectors, NormKey key, bool latency) {
   if (key.source == Source::kAdd) return climb(kRareSums, vectors);
   if (latency && vectors > 128 && vectors <= 256) return 128;
   if (key.affine == Affine::kF32)
-    return latency && vectors > 384 && vectors <= 512 ? 256 : climb(kColumns, vectors);
+    return latency && vectors > 384 && vectors <= 640 ? 256 : climb(kColumns, vectors);
   // Where there is a second reduction: a sum of LAYER or a scale. For both there are no registers (f16).
   const bool wide = (key.stat == Stat::kLayer) != (key.sink == Sink::kQuant);
   return wide && !latency ? climb(kWideCodes, vectors) : climb(kCodes, vectors);

@@ -18,15 +18,21 @@
 
 namespace fastnorm::cuda {
 
-// LAYER's rows of a warp, of which all are resident at once as a rule: a row that is unpacked once, for which the weights are loaded after
-// the reduction, takes a third fewer instructions (4096 x 1024 bf16 5.88 us for 6.25, f16 5.84 for 5.97; 2048 x 1024 4.09 for 4.31; H200,
-// 2026-11-22). Rows of more warps, where blocks come one after another, wait for such weights: 4096 x 2048 11.3 us for 10.1.
+// LAYER's rows that are unpacked once, and for which the weights are loaded after the reduction: a third fewer instructions. Rows of a
+// warp, of which all are resident at once as a rule (4096 x 1024 bf16 5.88 us for 6.25, f16 5.84 for 5.97; 2048 x 1024 4.09 for 4.31;
+// H200, 2026-11-22); rows of more warps, where blocks come one after another, wait for such weights: 4096 x 2048 11.3 us for 10.1. But
+// codes by a given scale are bound by instructions: 4096 x 4096 16.1 us for 16.9, 4096 x 8192 29.9 for 30.5 (and 4096 x 2048 in 64
+// threads 9.6 for 9.3; 2026-11-23).
 template <class Slots, class Tile>
-constexpr bool unpacked_warp_row() {
-  return Slots::kStat == Stat::kLayer && Slots::kSource == Source::kPlain &&
-         Slots::kAccess == Access::kVector && Slots::kAffine == Affine::kOnce &&
-         Slots::kSink != Sink::kQuant && Tile::kThreads == 32 && Tile::kVectors == 4 &&
-         Slots::T::kBytes == 2;
+constexpr bool unpacked_late_row() {
+  if (Slots::kStat != Stat::kLayer || Slots::kSource != Source::kPlain ||
+      Slots::kAccess != Access::kVector || Slots::kAffine != Affine::kOnce ||
+      Slots::T::kBytes != 2 || Tile::kVectors != 4 || Tile::kBlocks > 1) {
+    return false;
+  }
+  if (Slots::kSink == Sink::kStatic)
+    return Tile::kThreads == 32 || Tile::kThreads == 128 || Tile::kThreads == 256;
+  return Slots::kSink == Sink::kStore && Tile::kThreads == 32;
 }
 
 // True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
@@ -38,7 +44,7 @@ constexpr bool unpacked_warp_row() {
 template <class Slots, class Tile>
 constexpr bool packed_row() {
   if (Slots::kAccess == Access::kAny || Slots::kSource != Source::kPlain ||
-      Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2 || unpacked_warp_row<Slots, Tile>()) {
+      Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2 || unpacked_late_row<Slots, Tile>()) {
     return false;
   }
   if (Tile::kBlocks > 1) return Tile::kThreads >= 512 && Tile::kVectors > 4;
@@ -67,10 +73,9 @@ constexpr RoundedRow rounded_row() {
   constexpr bool kPacked = packed_row<Slots, Tile>(), kLayer = Slots::kStat == Stat::kLayer;
   const int v = Tile::kVectors, threads = Tile::kThreads;
   if (Slots::kAffine == Affine::kF32) {
-    const bool few_registers =
-        (kLayer && ((threads == 64 && v == 4) || (threads == 512 && v == 8))) ||
-        (Slots::kSource == Source::kAdd && threads == 32 && v == 3);
-    return few_registers ? RoundedRow::kTwice : RoundedRow::kByPredicate;
+    // By predicate LAYER takes 48 instructions of 700 more for it.
+    const bool twice = Tile::kBlocks == 1 ? v > 2 : threads == 512 && v == 4;
+    return twice ? RoundedRow::kTwice : RoundedRow::kByPredicate;
   }
   if (kPacked) return RoundedRow::kTwice;
   if (Slots::kSink == Sink::kQuant) {
@@ -127,7 +132,10 @@ constexpr int registers_per_thread() {
     return v == 1 ? 48 : v == 2 ? 72 : v == 3 ? 80 : 96;
   if (Slots::kAffine == Affine::kF32 && packed_row<Slots, Tile>() && Tile::kThreads <= 256)
     return Tile::kThreads == 256 ? 64 : 72;
-  if (unpacked_warp_row<Slots, Tile>()) return 64;
+  if (Slots::kAffine == Affine::kF32 && Slots::kDtype == Dtype::kF16 &&
+      Slots::kStat == Stat::kLayer && v == 3 && Tile::kThreads == 64)
+    return 72;
+  if (unpacked_late_row<Slots, Tile>()) return Tile::kThreads == 32 ? 64 : 72;
   if (packed_row<Slots, Tile>())
     return Tile::kVectors == 5 && Tile::kThreads < (Slots::kStat == Stat::kRms ? 256 : 512) ? 80
                                                                                             : 64;
@@ -185,10 +193,12 @@ constexpr int blocks_per_multiprocessor() {
 // True where the weights are loaded after the reduction: the row leaves no registers to keep them in.
 template <class Slots, class Tile>
 constexpr bool late_weights() {
-  if (Tile::kThreads == 1024 || unpacked_warp_row<Slots, Tile>()) return true;
+  if (Tile::kThreads == 1024 || unpacked_late_row<Slots, Tile>()) return true;
   if (Tile::kThreads == 512 && Tile::kVectors > 4 && Tile::kBlocks > 1) return true;
-  if (Tile::kThreads == 256 && Slots::kAffine == Affine::kF32 && packed_row<Slots, Tile>())
+  if ((Tile::kThreads == 256 || Tile::kVectors == 5) && Slots::kAffine == Affine::kF32 &&
+      packed_row<Slots, Tile>()) {
     return true;
+  }
   if (Tile::kThreads == 512 && Tile::kVectors > 2 &&
       (Slots::kStat == Stat::kLayer || Slots::kSink == Sink::kQuant)) {
     return true;
@@ -200,8 +210,10 @@ constexpr bool late_weights() {
 template <class Slots, class Tile>
 inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
                                       ? (Slots::kStat == Stat::kRms ? 4 : 2)
-                                  : Tile::kThreads >= 512 ? 1
-                                                          : 2;
+                                  : Tile::kThreads >= 512 || (Slots::kDtype == Dtype::kF16 &&
+                                                              unpacked_late_row<Slots, Tile>())
+                                      ? 1
+                                      : 2;
 
 // True where the quantising sink works out the row's place in memory anew: kept while the weights are applied it would spill.
 template <class Slots, class Tile>
@@ -265,6 +277,14 @@ struct HeldRow {
 #pragma unroll
     for (int i = 0; i < T::kPerWord; ++i) s[i] = values[v][word * T::kPerWord + i];
   }
+  // Of a vector whose halves are taken in the other order where `crossed`.
+  __device__ __forceinline__ void get_crossed_word(float* s, int v, int word, bool crossed) const {
+#pragma unroll
+    for (int i = 0; i < T::kPerWord; ++i) {
+      s[i] = values[v][word * T::kPerWord + i];
+      if (crossed) s[i] = values[v][(word ^ 2) * T::kPerWord + i];
+    }
+  }
   __device__ __forceinline__ void renew(const NormParams&, float) {}
   __device__ __forceinline__ void keep(const float (&z)[kPerVector], int v) {
 #pragma unroll
@@ -289,6 +309,9 @@ struct HeldRow<Slots, Tile, true> {
   __device__ __forceinline__ void get_word(float* s, int v, int word) const {
     T::unpack_word(word_of(values[v], word), s);
   }
+  __device__ __forceinline__ void get_crossed_word(float* s, int v, int word, bool crossed) const {
+    T::unpack_word(crossed ? word_of(values[v], word ^ 2) : word_of(values[v], word), s);
+  }
   // Ties the row to a value that comes later, so that the compiler cannot keep what it unpacked before.
   __device__ __forceinline__ void renew(const NormParams& p, float later) {
     const uint32_t none = (p.bits_again & kNeverSet) != 0 ? __float_as_uint(later) : 0;
@@ -299,6 +322,23 @@ struct HeldRow<Slots, Tile, true> {
   uint4 values[kVectors];
 };
 
+// True where threads take the two fours of a vector crosswise: LAYER reads twice as many columns and is held up by L1 otherwise (4096 x
+// 8192: 36.8 us for 39.7, 4096 x 6144: 28.0 for 30.4, 512 x 8192: 6.9 for 7.8); RMS loses by the instructions (4096 x 4096: 19.0 for 18.7,
+// 4096 x 7168: 31.7 for 30.7; H200, 2026-11-23).
+template <class Slots, class Tile>
+inline constexpr bool kCrossFours =
+    Slots::kStat == Stat::kLayer&& Tile::kVectors > 2 && Tile::kBlocks == 1;
+
+// Fours of f32 columns on their way at once: as many as there are registers for. Of short shares all: few rows have them.
+template <class Slots, class Tile>
+inline constexpr int kFoursAhead =
+    Tile::kVectors <= 2 ? 2 * Tile::kVectors
+    : !late_weights<Slots, Tile>()
+        ? (Tile::kBlocks > 1 && Tile::kThreads == 512 ? 3 : Tile::kVectors)
+    : Tile::kThreads == 256 && (Tile::kVectors > 5 || Slots::kDtype == Dtype::kF16) ? 1
+    : (Tile::kBlocks > 1 && Tile::kVectors == 4) || Tile::kVectors == 8             ? 1
+                                                                                    : 2;
+
 // A row in registers between its two halves.
 template <class Slots, class Tile>
 struct RowState {
@@ -308,13 +348,43 @@ struct RowState {
   static constexpr bool kEarlyWeight =
       Slots::kAccess != Access::kAny && !late_weights<Slots, Tile>();
   static constexpr bool kEarlyBias = kEarlyWeight && Slots::kStat == Stat::kLayer;
+  static constexpr bool kHasFours = Slots::kAffine == Affine::kF32;
+  static constexpr int kColumns = kHasFours      ? kFoursAhead<Slots, Tile>
+                                  : kEarlyWeight ? kVectors
+                                                 : 1;
+  // Of those, the fours loaded before the reduction: RMS waits 0.05 us less for half of a short share's (1 x 4096).
+  static constexpr int kEarlyFours = !kEarlyWeight                                       ? 0
+                                     : Slots::kStat == Stat::kRms && kColumns > kVectors ? kVectors
+                                                                                         : kColumns;
 
   HeldRow<Slots, Tile> held;
-  uint4 weight[kEarlyWeight ? kVectors : 1], bias[kEarlyBias ? kVectors : 1];
+  uint4 weight[kColumns],
+      bias[kEarlyBias || (kHasFours && Slots::kStat == Stat::kLayer) ? kColumns : 1];
   uint4 result[Slots::kAccess == Access::kUneven ? kVectors : 1];
   float mean = 0.0f, rstd = 0.0f;
   float given_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
 };
+
+// What weight and bias read as where they are absent, ahead of their loads. By a branch, which takes no instructions where they are
+// there; but clusters have no registers for it.
+template <class Tile, int kCount>
+__device__ __forceinline__ void fill_column(uint4 (&raw)[kCount], uint32_t word, bool present) {
+  if constexpr (Tile::kBlocks == 1) {
+    ptx::fill_unless(raw, word, present);
+  } else {
+#pragma unroll
+    for (uint4& v : raw) v = make_uint4(word, word, word, word);
+  }
+}
+
+template <class Slots, class Tile>
+__device__ __forceinline__ void fill_columns(RowState<Slots, Tile>& row, bool has_weight,
+                                             bool has_bias) {
+  using Columns = Element<Slots::kAffine == Affine::kF32 ? Dtype::kF32 : Slots::kDtype>;
+  fill_column<Tile>(row.weight, Columns::kOneWord, has_weight);
+  if constexpr (Slots::kStat == Stat::kLayer)
+    fill_column<Tile>(row.bias, Columns::kMinusZeroWord, has_bias);
+}
 
 // One vector's results to the sink, which keeps what is to be quantised in the row's place.
 template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Sink, class Reach>
@@ -323,14 +393,13 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         float (&z)[Slots::T::kPerVector], int v,
                                         const Place<Tile>& place, const Reach& reach) {
   if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
-    put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, place.vector(v),
-                                          reach.stores(v));
+    put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v));
   } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
     row.held.keep(z, v);
   } else if constexpr (Slots::kAccess == Access::kUneven) {
     row.result[v] = Slots::T::pack(z);
-  } else {
-    sink.put(z, static_cast<uint32_t>(place.vector(v)), reach.stores(v));
+  } else if (reach.stores(v)) {
+    ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v), Slots::T::pack(z));
   }
 }
 
@@ -405,14 +474,6 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
     store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, row_lanes(place), reach);
 }
 
-// Fours of late f32 columns on their way at once: as many as there are registers for.
-template <class Slots, class Tile>
-inline constexpr int kFoursAhead =
-    !late_weights<Slots, Tile>()                                                    ? Tile::kVectors
-    : Tile::kThreads == 256 && (Tile::kVectors > 5 || Slots::kDtype == Dtype::kF16) ? 1
-    : (Tile::kBlocks > 1 && Tile::kVectors == 4) || Tile::kVectors == 8             ? 1
-                                                                                    : 2;
-
 // Second half, f32 columns beside 16-bit rows, by fours: each is applied while later ones are on their way.
 template <class Slots, class Tile, class Reach, class R>
 __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Slots, Tile>& row,
@@ -422,25 +483,22 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   using State = RowState<Slots, Tile>;
   constexpr int kPerVector = T::kPerVector, kAll = Tile::kVectors * kFours<T>,
                 kAhead = kFoursAhead<Slots, Tile>;
-  constexpr bool kBias = Slots::kStat == Stat::kLayer;
+  constexpr bool kBias = Slots::kStat == Stat::kLayer, kCross = kCrossFours<Slots, Tile>;
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
-  uint4 weight[kAhead], bias[kBias ? kAhead : 1];
+  using Columns = FourColumns<T, Tile, kCross>;
+  const Columns weights(p.weight, out, weight_type(p.bits_again), place),
+      biases(p.bias, out, bias_type(p.bits_again), place);
+  const bool second_first = second_four_first<kCross>(place);
+  auto& weight = row.weight;
+  auto& bias = row.bias;
   const auto load = [&](int four) {
-    weight[four % kAhead] =
-        load_four<T, Tile>(weight_type(p.bits_again), p.weight, out, four, place, reach, 1.0f);
-    if constexpr (kBias)
-      bias[four % kAhead] =
-          load_four<T, Tile>(bias_type(p.bits_again), p.bias, out, four, place, reach, -0.0f);
+    weights.load(weight[four % kAhead], four, reach);
+    if constexpr (kBias) biases.load(bias[four % kAhead], four, reach);
   };
+  if constexpr (!State::kEarlyWeight)
+    fill_columns<Slots, Tile>(row, weights.present, biases.present);
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    if constexpr (State::kEarlyWeight) {
-      weight[i] = row.weight[i];
-      if constexpr (kBias) bias[i] = row.bias[i];
-    } else {
-      load(i);
-    }
-  }
+  for (int i = State::kEarlyFours; i < kAhead; ++i) load(i);
 #pragma unroll
   for (int v = 0; v < Tile::kVectors; ++v) {
     float z[kPerVector];
@@ -449,7 +507,8 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
       const int four = (v * kPerVector + i) / 4;
       float t[4], w[4], b[4] = {-0.0f, -0.0f, -0.0f, -0.0f}, y[4];
 #pragma unroll
-      for (int k = 0; k < 4; k += T::kPerWord) row.held.get_word(t + k, v, (i + k) / T::kPerWord);
+      for (int k = 0; k < 4; k += T::kPerWord)
+        row.held.get_crossed_word(t + k, v, (i + k) / T::kPerWord, second_first);
       Element<Dtype::kF32>::unpack(weight[four % kAhead], w);
       if constexpr (kBias) Element<Dtype::kF32>::unpack(bias[four % kAhead], b);
       normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
@@ -458,7 +517,11 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
 #pragma unroll
       for (int k = 0; k < 4; ++k) z[i + k] = y[k];
     }
-    deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
+    if (reach.stores(v)) {
+      const uint4 y = T::pack(z);
+      ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v),
+                        selected(second_first, make_uint4(y.z, y.w, y.x, y.y), y));
+    }
   }
 }
 
@@ -545,14 +608,18 @@ __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, 
                                            const Reach& reach, uint32_t bits) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
-  if constexpr (State::kEarlyWeight && Slots::kAffine == Affine::kF32) {
-    // As many registers as columns of x's dtype take: those of half the row.
+  if constexpr (State::kEarlyWeight && Slots::kAccess == Access::kVector) {
+    constexpr ColumnType kType = State::kHasFours ? ColumnType::kF32 : ColumnType::kElement;
+    fill_columns<Slots, Tile>(row, weight_type(bits) == kType, bias_type(bits) == kType);
+  }
+  if constexpr (State::kEarlyWeight && State::kHasFours) {
+    using Columns = FourColumns<T, Tile, kCrossFours<Slots, Tile>>;
+    const Columns weights(p.weight, index, weight_type(bits), place),
+        biases(p.bias, index, bias_type(bits), place);
 #pragma unroll
-    for (int i = 0; i < Tile::kVectors; ++i) {
-      row.weight[i] = load_four<T, Tile>(weight_type(bits), p.weight, index, i, place, reach, 1.0f);
-      if constexpr (State::kEarlyBias) {
-        row.bias[i] = load_four<T, Tile>(bias_type(bits), p.bias, index, i, place, reach, -0.0f);
-      }
+    for (int i = 0; i < State::kEarlyFours; ++i) {
+      weights.load(row.weight[i], i, reach);
+      if constexpr (State::kEarlyBias) biases.load(row.bias[i], i, reach);
     }
   } else if constexpr (State::kEarlyWeight) {
     load_columns<T, Tile, Tile::kVectors, true>(row.weight, weight_type(bits), p.weight, index, 0,

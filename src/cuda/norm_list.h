@@ -142,6 +142,7 @@ inline constexpr ListedTile kRareTiles[] = {
     {{128, 2}, kRare},
     {{128, 3}, kRare},
     {{128, 4}, kRare},
+    {{128, 5}, kColumns},
     {{256, 2}, kColumns},
     {{256, 3}, kRare},
     {{256, 4}, kRare},

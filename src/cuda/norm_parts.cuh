@@ -467,13 +467,16 @@ __device__ __forceinline__ ColumnType bias_type(uint32_t bits) {
   return static_cast<ColumnType>(bits / kBiasElement & 3);
 }
 
-// kVectors vectors of a weight or bias, from vector v on, as raw words: what is not there reads as `filler`.
+// kVectors vectors of a weight or bias, from vector v on, as raw words. What is not there reads as `filler`; but of whole vectors that are
+// loaded ahead of the row it stays what it was.
 template <class T, class Tile, int kVectors, bool kAhead = false, class Reach>
 __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const ColumnRef& tensor,
                                              const RowIndex& index, int v, const Place<Tile>& place,
                                              const Reach& reach, uint32_t filler) {
+  if constexpr (!kAhead || Reach::kAccess == Access::kUneven) {
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
+    for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
+  }
   const bool present = type == ColumnType::kElement;
   const char* const address =
       column_address(tensor, index) + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
@@ -522,22 +525,39 @@ __device__ __forceinline__ void load_column_elements(uint4* raw, ColumnType type
 template <class T>
 inline constexpr int kFours = T::kPerVector / 4;
 
-// Number `four` of this thread's columns; where the tensor is absent, `absent`. Past the row's end they are not used.
-template <class T, class Tile, class Reach>
-__device__ __forceinline__ uint4 load_four(ColumnType type, const ColumnRef& tensor,
-                                           const RowIndex& index, int four,
-                                           const Place<Tile>& place, const Reach& reach,
-                                           float absent) {
-  const uint32_t word = __float_as_uint(absent);
-  uint4 raw = make_uint4(word, word, word, word);
-  const char* const first =
-      column_address(tensor, index) + static_cast<uint32_t>(place.first * (T::kPerVector * 4));
-  ptx::ld_global_v4_if(raw,
-                       first + four / kFours<T> * (Tile::kStride * T::kPerVector * 4) +
-                           four % kFours<T> * kVectorBytes,
-                       type == ColumnType::kF32 && reach.has(four / kFours<T>));
-  return raw;
+// A thread's two fours of a vector are neighbours in memory, so if all threads read the first and then the second, eight of them reach
+// half of L1's banks at a time. Where kCross is set, threads 4 to 7 of each eight read the second first, and all banks are busy.
+template <bool kCross, class Tile>
+__device__ __forceinline__ bool second_four_first(const Place<Tile>& place) {
+  return kCross && (place.first & 4) != 0;
 }
+
+// This thread's fours of a weight or bias.
+template <class T, class Tile, bool kCross>
+struct FourColumns {
+  __device__ __forceinline__ FourColumns(const ColumnRef& tensor, const RowIndex& index,
+                                         ColumnType type, const Place<Tile>& place)
+      : present(type == ColumnType::kF32) {
+    const char* const row = column_address(tensor, index) +
+                            static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
+    const int ahead = second_four_first<kCross>(place) ? kVectorBytes : 0;
+    // In registers: the compiler would work out each four's address by itself.
+    first[0] = ptx::in_register(row + ahead);
+    first[1] = kCross ? ptx::in_register(row + (kVectorBytes - ahead)) : first[0] + kVectorBytes;
+  }
+
+  // Number `four` into raw; where there is none, raw stays.
+  template <class Reach>
+  __device__ __forceinline__ void load(uint4& raw, int four, const Reach& reach) const {
+    const int v = four / kFours<T>;
+    ptx::ld_global_v4_if(raw,
+                         first[four % kFours<T>] + v * (Tile::kStride * kFours<T> * kVectorBytes),
+                         present && reach.has(v));
+  }
+
+  const bool present;
+  const char* first[kFours<T>];  // of the first vector, in the order of reading
+};
 
 // Weight or bias at any address.
 template <class T>

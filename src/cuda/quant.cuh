@@ -256,15 +256,15 @@ __device__ __forceinline__ void clear_from(float (&z)[kCount], int count) {
 
 // ---- Codes of one type of 8 bits by one scale, of whole vectors, and nothing else: what most calls ask for has no branches.
 
-template <class T, CodeType kType, class Sink>
+template <class T, CodeType kType, class Sink, class Tile>
 __device__ __forceinline__ void put_static(float (&z)[T::kPerVector], float inverse,
-                                           const Sink& sink, int vector, bool stores) {
+                                           const Sink& sink, int v, const Place<Tile>& place,
+                                           bool stores) {
   uint32_t words[2];
   scale_values(z, inverse);
   make_codes(kType, z, words);
   if (stores)
-    store_codes<T::kPerVector>(sink.codes + static_cast<uint32_t>(vector) * T::kPerVector, words,
-                               false);
+    store_codes<T::kPerVector>(place.template address<T::kPerVector>(sink.codes, v), words, false);
 }
 
 // ---- Codes and scales of a row in registers.

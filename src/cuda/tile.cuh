@@ -45,6 +45,14 @@ struct Place {
     row = block_number / Tile::kBlocks * Tile::kRows;
     if constexpr (Tile::kRows > 1) row += threadIdx.x / Tile::kThreads;
   }
+  // Where the vector that register v holds begins, in a row of kBytes a vector: one address and offsets that the compiler knows. In
+  // clusters, which have no registers to keep it, each by itself.
+  template <int kBytes, class Byte>
+  __device__ __forceinline__ Byte* address(Byte* row, int v) const {
+    if constexpr (Tile::kBlocks > 1)
+      return row + int64_t{static_cast<uint32_t>(vector(v))} * kBytes;
+    return row + static_cast<uint32_t>(first) * kBytes + v * (Tile::kStride * kBytes);
+  }
   // Number of the row's vector that register v holds.
   __device__ __forceinline__ int vector(int v) const { return first + v * Tile::kStride; }
   __device__ __forceinline__ bool leads_row() const { return first == 0; }

@@ -87,6 +87,26 @@ __device__ __forceinline__ uint32_t in_register(uint32_t parameter) {
   return parameter;
 }
 
+__device__ __forceinline__ const char* in_register(const char* address) {
+  asm volatile("" : "+l"(address));
+  return address;
+}
+
+// Fills kCount vectors with a word, by a branch, unless they will be loaded: then what they hold until that is not known.
+template <int kCount>
+__device__ __forceinline__ void fill_unless(uint4 (&v)[kCount], uint32_t word, bool loaded) {
+#pragma unroll
+  for (uint4& a : v) asm volatile("" : "=r"(a.x), "=r"(a.y), "=r"(a.z), "=r"(a.w));
+  if (!loaded) {
+#pragma unroll
+    for (uint4& a : v) {
+      asm volatile("mov.b32 %0, %4;\n mov.b32 %1, %4;\n mov.b32 %2, %4;\n mov.b32 %3, %4;"
+                   : "=r"(a.x), "=r"(a.y), "=r"(a.z), "=r"(a.w)
+                   : "r"(word));
+    }
+  }
+}
+
 // A side of a branch that does nothing but is there. Where the other side changes many values, the compiler would copy them all ahead of
 // the branch.
 __device__ __forceinline__ void keep_branch() { asm volatile(""); }

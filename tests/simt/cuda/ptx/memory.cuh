@@ -45,6 +45,13 @@ inline void ld_global_u16_if(uint32_t& v, const void* address, bool wanted) {
   if (wanted) v = load<uint16_t>(address);
 }
 inline uint32_t in_register(uint32_t parameter) { return parameter; }
+inline const char* in_register(const char* address) { return address; }
+template <int kCount>
+void fill_unless(uint4 (&v)[kCount], uint32_t word, bool loaded) {
+  constexpr uint32_t kUnknown = 0xffc1ffc1;  // NaN in every dtype
+  if (loaded) word = kUnknown;
+  for (uint4& a : v) a = {word, word, word, word};
+}
 inline void keep_branch() {}
 inline uint2 ld_global_v2(const void* address) { return load<uint2>(address); }
 inline float ld_global_f32(const void* address) { return load<float>(address); }
