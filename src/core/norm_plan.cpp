@@ -72,6 +72,10 @@ FASTNORM_HOT int32_t rare_threads(int64_t vectors, NormKey key, bool latency) {
   if (latency && vectors > 128 && vectors <= 256) return 128;
   if (key.affine == Affine::kF32)
     return latency && vectors > 384 && vectors <= 640 ? 256 : climb(kColumns, vectors);
+  if (key.sink == Sink::kStatic && key.stat == Stat::kRms && !latency && vectors > 512 &&
+      vectors <= 640) {
+    return 128;
+  }
   // Where there is a second reduction: a sum of LAYER or a scale. For both there are no registers (f16).
   const bool wide = (key.stat == Stat::kLayer) != (key.sink == Sink::kQuant);
   return wide && !latency ? climb(kWideCodes, vectors) : climb(kCodes, vectors);

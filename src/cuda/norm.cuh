@@ -35,6 +35,19 @@ constexpr bool unpacked_late_row() {
   return Slots::kSink == Sink::kStore && Tile::kThreads == 32;
 }
 
+// Codes of RMS by a given scale: they write half as many bytes and need the more rows in flight, a quarter to a half more blocks for fewer
+// registers: 4096 x 3072 11.6 us -> 10.9, x 6144 22.0 -> 20.0, x 8192 26.9 -> 25.7, x 12288 40.7 -> 39.1; but 512 x 8192 5.4 -> 5.6
+// (2026-11-23). 128 x 4 and 512 x 4 have nothing of it (4096 x 4096 13.9 and 14.0).
+template <class Slots, class Tile>
+constexpr bool packed_codes_row() {
+  if (Slots::kSink != Sink::kStatic || Slots::kStat != Stat::kRms || Tile::kThreads < 128 ||
+      Tile::kBlocks > 1) {
+    return false;
+  }
+  return Tile::kVectors == 3 || (Tile::kVectors == 4 && Tile::kThreads == 256) ||
+         (Tile::kVectors == 5 && Tile::kThreads == 128);
+}
+
 // True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
 // another block run, or keep the weights beside the row (LAYER 4096 x 4096 bf16: 18.7 us with 64 registers, 19.1 unpacked with 80;
 // 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21). LAYER's rows in 256 threads, of which 512 are then
@@ -55,6 +68,7 @@ constexpr bool packed_row() {
     if (Tile::kThreads == 256) return Tile::kVectors >= (Slots::kSink == Sink::kStatic ? 5 : 4);
     return Tile::kThreads == 512 ? Tile::kVectors > 4 : Tile::kVectors == 4 || Tile::kVectors == 5;
   }
+  if (packed_codes_row<Slots, Tile>()) return true;
   return Tile::kVectors > 4
              ? Tile::kThreads >= 256
              : Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
@@ -136,6 +150,8 @@ constexpr int registers_per_thread() {
       Slots::kStat == Stat::kLayer && v == 3 && Tile::kThreads == 64)
     return 72;
   if (unpacked_late_row<Slots, Tile>()) return Tile::kThreads == 32 ? 64 : 72;
+  if (packed_row<Slots, Tile>() && packed_codes_row<Slots, Tile>())
+    return Tile::kVectors == 3 ? 40 : Tile::kVectors == 4 ? 48 : 64;
   if (packed_row<Slots, Tile>())
     return Tile::kVectors == 5 && Tile::kThreads < (Slots::kStat == Stat::kRms ? 256 : 512) ? 80
                                                                                             : 64;

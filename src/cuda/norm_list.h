@@ -125,6 +125,7 @@ enum RareUse : int {
   kCodes = 8,         // codes
   kWideCodes = 16,    // of LAYER by a given scale, of RMS by scales from the values
   kSumCodes = 32,     // with a residual
+  kRmsCodes = 64,     // of RMS by a given scale
   kRare = kColumns | kSumColumns | kCodes | kSumCodes,
 };
 
@@ -142,7 +143,7 @@ inline constexpr ListedTile kRareTiles[] = {
     {{128, 2}, kRare},
     {{128, 3}, kRare},
     {{128, 4}, kRare},
-    {{128, 5}, kColumns},
+    {{128, 5}, kColumns | kRmsCodes},
     {{256, 2}, kColumns},
     {{256, 3}, kRare},
     {{256, 4}, kRare},
@@ -202,6 +203,7 @@ constexpr int columns_user_of(Source source, Stat stat) {
 
 constexpr int codes_user_of(Source source, Stat stat, Sink sink) {
   if (source == Source::kAdd) return kSumCodes;
+  if (stat == Stat::kRms && sink == Sink::kStatic) return kCodes | kRmsCodes;
   return (stat == Stat::kLayer) != (sink == Sink::kQuant) ? kCodes | kWideCodes : kCodes;
 }
 
