@@ -350,7 +350,10 @@ template <class Slots, class Tile>
 inline constexpr int kFoursAhead =
     Tile::kVectors <= 2 ? 2 * Tile::kVectors
     : !late_weights<Slots, Tile>()
-        ? (Tile::kBlocks > 1 && Tile::kThreads == 512 ? 3 : Tile::kVectors)
+        ? (Tile::kBlocks > 1 && Tile::kThreads == 512 ? 3
+           : kCrossFours<Slots, Tile> && Tile::kVectors == 3 && Tile::kThreads >= 128
+               ? 1
+               : Tile::kVectors)
     : Tile::kThreads == 256 && (Tile::kVectors > 5 || Slots::kDtype == Dtype::kF16) ? 1
     : (Tile::kBlocks > 1 && Tile::kVectors == 4) || Tile::kVectors == 8             ? 1
                                                                                     : 2;
