@@ -19,9 +19,10 @@ constexpr int64_t kColumns[] = {7,     64,    128,   576,    1024,   2048,  3072
 
 // The plans that have ladders of their own (f32 columns, codes), and f16's, on fewer shapes: with few rows and many, below and above where
 // later rows are prefetched, and of no whole vectors.
-constexpr int64_t kShapes[][2] = {{1, 4096},    {1, 16384},   {64, 8192},    {64, 32768},
-                                  {512, 4096},  {4096, 128},  {4096, 1024},  {4096, 4096},
-                                  {4096, 4100}, {4096, 8192}, {4096, 12288}, {4096, 32768}};
+constexpr int64_t kShapes[][2] = {{1, 4096},    {1, 16384},    {64, 8192},   {64, 32768},
+                                  {128, 8192},  {512, 4096},   {512, 5120},  {4096, 128},
+                                  {4096, 1024}, {4096, 4096},  {4096, 4100}, {4096, 5120},
+                                  {4096, 8192}, {4096, 12288}, {4096, 32768}};
 
 // "vector 256x4 grid 4096": access, tile and blocks of the grid; codes have their sink before it.
 std::string plan_text(const NormDesc& d, const ArchSpec& arch) {
