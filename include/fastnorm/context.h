@@ -151,7 +151,7 @@ typedef struct fastnorm_info {
       rows_per_block; /**< CUDA: rows a thread block works on; CPU: rows a range holds at least. */
   int32_t blocks_per_row; /**< CUDA: thread blocks (one cluster) that share a row; CPU: 1. */
   int32_t vector_bytes;   /**< Widest access that every tensor's address and strides allow, 1 to 16
-                             (CPU: 1 to 64). */
+                             (sm_100f: 32; CPU: 64). */
   uint64_t blocks;        /**< CUDA: thread blocks in the grid; CPU: ranges at the most. */
 } fastnorm_info;
 

@@ -20,8 +20,9 @@ enum class Affine : uint8_t { kOnce, kF32, kAny };
 // magnitude, and y where it is wanted.
 enum class Sink : uint8_t { kStore, kStatic, kQuant };
 // How rows are reached. kVector: every row of every tensor begins on a 16-byte boundary and is whole 16-byte vectors, and the
-// residual has x's dtype. kUneven: rows of any length that begin anywhere, of tensors that all have x's dtype. kAny: anything else.
-enum class Access : uint8_t { kVector, kUneven, kAny };
+// residual has x's dtype. kWide: the same with 32 bytes, on architectures that have such accesses. kUneven: rows of any length that begin
+// anywhere, of tensors that all have x's dtype. kAny: anything else.
+enum class Access : uint8_t { kWide, kVector, kUneven, kAny };
 
 struct NormKey {
   Dtype dtype = Dtype::kF32;
@@ -73,8 +74,11 @@ struct NormEntry {
 // True if a GPU kernel is there for two calls in one grid, too: query and key heads of a fused QKV buffer, rows of a warp or less.
 constexpr bool runs_pairs(const NormEntry& entry) {
   return entry.key.source == Source::kPlain && entry.key.sink == Sink::kStore &&
-         entry.key.access == Access::kVector && entry.tile.threads <= 32;
+         entry.key.access <= Access::kVector && entry.tile.threads <= 32;
 }
+
+// 16-byte vectors of a row that lie side by side in a thread, for one access.
+constexpr int vectors_side_by_side(Access access) { return access == Access::kWide ? 2 : 1; }
 
 constexpr const char* name_of(Source s) { return s == Source::kPlain ? "plain" : "add"; }
 constexpr const char* name_of(Stat s) { return s == Stat::kRms ? "rms" : "layer"; }
@@ -85,7 +89,10 @@ constexpr const char* name_of(Sink s) {
   return s == Sink::kStore ? "store" : s == Sink::kStatic ? "static" : "quant";
 }
 constexpr const char* name_of(Access a) {
-  return a == Access::kVector ? "vector" : a == Access::kUneven ? "uneven" : "any";
+  return a == Access::kWide     ? "wide"
+         : a == Access::kVector ? "vector"
+         : a == Access::kUneven ? "uneven"
+                                : "any";
 }
 
 // The entry of a key and a tile, with its name.

@@ -363,10 +363,11 @@ bool f32_columns(const NormDesc& d) {
          (!d.bias || d.kind == FASTNORM_NORM_LAYER);
 }
 
-bool codes_aligned(const NormDesc& d) {
+bool codes_aligned(const NormDesc& d, int vectors) {
   const QuantDesc& q = d.quant;
   // What one 16-byte vector of a row becomes: n bytes are as many times that as the row is vectors.
-  const auto bytes = static_cast<uint64_t>(q.code_bytes(d.dtype == Dtype::kF32 ? 4 : 8));
+  const auto bytes =
+      static_cast<uint64_t>(q.code_bytes(vectors * (d.dtype == Dtype::kF32 ? 4 : 8)));
   uint64_t bits = reinterpret_cast<uintptr_t>(q.codes.data);
   for (int i = 0; i < d.outer_rank; ++i) bits |= static_cast<uint64_t>(q.codes.stride_bytes[i]);
   return (bits & (bytes - 1)) == 0;
@@ -374,12 +375,30 @@ bool codes_aligned(const NormDesc& d) {
 
 namespace {
 
+// True if a call that a kernel of `key` computes may have one of Access::kWide, for a tile that has one.
+FASTNORM_HOT bool may_be_wide(const NormDesc& d, NormKey key, const DeviceFacts& facts,
+                              uint64_t bits) {
+  if (facts.device_type != FASTNORM_DEVICE_CUDA || facts.arch->access_bytes != 32 ||
+      widest_access(bits, 32) != 32 || key.access != Access::kVector) {
+    return false;
+  }
+  if (key.sink == Sink::kStatic) return codes_aligned(d, 2);
+  return key.sink == Sink::kStore && key.affine == Affine::kOnce;
+}
+
+NormKey wide_key(NormKey key) {
+  key.access = Access::kWide;
+  return key;
+}
+
 // True if a kernel of this key computes what `desc` asks for: the same, or a more general one.
 bool serves(NormKey have, const NormDesc& desc, const DeviceFacts& facts) {
   const NormKey need = norm_key(desc, facts);
   if (facts.device_type == FASTNORM_DEVICE_CUDA) {
     if (have.affine == Affine::kOnce && !plain_columns(desc)) return false;
     if (have.affine == Affine::kF32 && !f32_columns(desc)) return false;
+    if (have.access == Access::kWide)
+      return may_be_wide(desc, need, facts, alignment_bits(desc)) && have == wide_key(need);
   }
   return have.dtype == need.dtype && have.source == need.source && have.stat == need.stat &&
          (have.sink == need.sink || (have.sink == Sink::kQuant && need.sink == Sink::kStatic)) &&
@@ -496,8 +515,10 @@ int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile) {
 VectorRange vectors_held(const NormEntry& entry) {
   const int64_t threads = entry.tile.threads_per_row(), vectors = entry.tile.vectors;
   if (vectors == 0) return {1, INT64_MAX};
-  // The kernels for whole vectors predicate only the last vector of a thread, so a row must reach into it.
-  return {entry.key.access == Access::kVector ? threads * (vectors - 1) + 1 : 1, threads * vectors};
+  if (entry.key.access > Access::kVector) return {1, threads * vectors};
+  // The kernels for whole vectors predicate only what a thread loads last, so a row must reach into that.
+  const int64_t run = vectors_side_by_side(entry.key.access);
+  return {threads * (vectors - run) + run, threads * vectors};
 }
 
 fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
@@ -507,14 +528,17 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
   if (desc.rows == 0) return FASTNORM_OK;
   const uint64_t bits = alignment_bits(desc);
   plan_common(desc, facts, bits, plan);
-  const NormKey key = key_of(desc, facts, bits);
+  NormKey key = key_of(desc, facts, bits);
   const bool cpu = facts.device_type == FASTNORM_DEVICE_CPU;
-  if (tuning != nullptr) plan->index = tuning->find(desc, key);
+  const bool wide = may_be_wide(desc, key, facts, bits);
+  if (tuning != nullptr && wide) plan->index = tuning->find(desc, wide_key(key));
+  if (tuning != nullptr && plan->index < 0) plan->index = tuning->find(desc, key);
   Tile tile;
   if (plan->index >= 0) {
     tile = table[static_cast<size_t>(plan->index)].tile;
   } else {
     if (!cpu) tile = tile_for(desc, key, facts, plan->bytes_read + plan->bytes_written);
+    if (wide && holds_wide_rows(tile)) key = wide_key(key);
     plan->index = index != nullptr ? index->find(key, tile) : find_entry(table, key, tile);
   }
   FASTNORM_TRY(cpu ? plan_cpu(desc, facts, plan) : plan_cuda(desc, facts, tile, plan, error));
@@ -529,7 +553,10 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
   // Grids of two calls know two indices of a row: [tokens, heads, d].
   if (first.flags != second.flags || first.outer_rank > 2 || second.outer_rank > 2) return false;
   const NormEntry &a = *first_plan->entry, &b = *second_plan->entry;
-  if (a.key != b.key) return false;
+  // Of both, if one call has wide rows and the other none.
+  NormKey key = a.key, other = b.key;
+  key.access = other.access = std::max(a.key.access, b.key.access);
+  if (key != other || key.access > Access::kVector) return false;
   if (a.order == b.order && runs_pairs(a)) return true;
   const int64_t vectors = std::max(row_vectors(first), row_vectors(second));
   if (vectors > 128) return false;  // more than a warp holds
@@ -537,7 +564,10 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
   const bool first_has_more = first.rows >= second.rows;
   for (const Tile tile :
        {first_has_more ? a.tile : b.tile, first_has_more ? b.tile : a.tile, warp}) {
-    const int32_t index = find_entry(table, a.key, tile);
+    int32_t index = find_entry(table, key, tile);
+    key.access = Access::kVector;
+    if (index < 0) index = find_entry(table, key, tile);
+    key.access = other.access;
     if (index < 0 || !runs_pairs(table[static_cast<size_t>(index)])) continue;
     NormPlan plans[2];
     Error not_held;

@@ -18,6 +18,8 @@ struct ArchSpec {
   int32_t
       max_cluster_blocks;  // of the clusters that its kernels have, 1 = none; what a device can schedule is in DeviceFacts
   int32_t
+      access_bytes;  // widest access to memory: 16, or 32 where there are kernels of Access::kWide
+  int32_t
       decode_rows;  // up to this many rows, latency rules and a row may be spread over a cluster
   int32_t latency_rows;  // up to this many, the ladder of few rows rules
   int32_t
@@ -64,15 +66,15 @@ struct NormPlan {
   uint64_t bytes_written = 0;
 };
 
-// The key of the least general kernel that computes `desc` on a device.
+// The key of the least general kernel that computes `desc` on a device; but for Access::kWide, which depends on the tile.
 NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
 
 // Widest power of two of bytes, up to `limit`, that divides every address, stride and row length of the row tensors and the
 // columns.
 int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit);
 
-// True if each 16-byte vector of a row becomes codes that can be stored by one access.
-bool codes_aligned(const NormDesc& desc);
+// True if each 16-byte vector of a row, or so many of them, becomes codes that can be stored by one access.
+bool codes_aligned(const NormDesc& desc, int vectors = 1);
 
 // True if weight and bias are of x's dtype or absent, and only LAYER has a bias.
 bool plain_columns(const NormDesc& desc);
@@ -86,6 +88,12 @@ constexpr int rows_per_block(Tile tile) {
   if (tile.threads == 4) return tile.vectors == 1 ? 64 : 32;
   if (tile.threads == 32) return tile.vectors >= 3 ? 2 : 4;
   return tile.threads == 8 ? 16 : tile.threads == 16 ? 8 : 1;
+}
+
+// True for tiles of which there is a kernel for Access::kWide, too: with an even number of vectors a thread, and without clusters, whose
+// few rows wait for latency and not for instructions.
+constexpr bool holds_wide_rows(Tile tile) {
+  return tile.vectors > 0 && tile.vectors % 2 == 0 && tile.blocks == 1;
 }
 
 // The tile for a key on an architecture: a function of shape, dtype and device alone, never of values or addresses beyond the

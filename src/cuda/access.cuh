@@ -21,6 +21,45 @@ __device__ __forceinline__ void store_element(char* address, uint32_t bits) {
   }
 }
 
+// kRun vectors that lie side by side, by one access; kStream: not to stay in L1.
+template <int kRun, bool kStream = false>
+__device__ __forceinline__ void load_run(uint4* raw, const char* address) {
+  if constexpr (kRun == 2) {
+    if constexpr (kStream) {
+      ptx::ld_global_cs_v8(raw[0], raw[1], address);
+    } else {
+      ptx::ld_global_v8(raw[0], raw[1], address);
+    }
+  } else {
+    raw[0] = kStream ? ptx::ld_global_cs_v4(address) : ptx::ld_global_v4(address);
+  }
+}
+
+// Where `wanted`, without a branch; else raw stays.
+template <int kRun, bool kStream = false>
+__device__ __forceinline__ void load_run_if(uint4* raw, const char* address, bool wanted) {
+  if constexpr (kRun == 2) {
+    if constexpr (kStream) {
+      ptx::ld_global_cs_v8_if(raw[0], raw[1], address, wanted);
+    } else {
+      ptx::ld_global_v8_if(raw[0], raw[1], address, wanted);
+    }
+  } else if constexpr (kStream) {
+    ptx::ld_global_cs_v4_if(raw[0], address, wanted);
+  } else {
+    ptx::ld_global_v4_if(raw[0], address, wanted);
+  }
+}
+
+template <int kRun>
+__device__ __forceinline__ void store_run(char* address, const uint4* words) {
+  if constexpr (kRun == 2) {
+    ptx::st_global_v8(address, words[0], words[1]);
+  } else {
+    ptx::st_global_v4(address, words[0]);
+  }
+}
+
 // Of 16, 8, 4 and 2 bytes, the widest access at an address.
 __device__ __forceinline__ int access_bytes(const void* address) {
   const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) | kVectorBytes;
@@ -443,20 +482,22 @@ __device__ __forceinline__ void store_uneven(char* address, uint4 (&words)[Tile:
 template <Access kAccess, class T, class Tile>
 struct Reach;
 
-// Whole vectors: the host picks the least tile that holds a row, so only a thread's last vector can be missing. Threads of rows that
-// do not exist read row 0 along with everybody and store nothing.
+// Whole vectors: the host picks the least tile that holds a row, so only what a thread loads last can be missing, a vector or a run of
+// them. Threads of rows that do not exist read row 0 along with everybody and store nothing.
 template <class T, class Tile>
 struct Reach<Access::kVector, T, Tile> {
   static constexpr Access kAccess = Access::kVector;
   __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
       : live(Tile::kRows == 1 || place.row < p.rows),
         last(place.vector(Tile::kVectors - 1) < p.vectors) {}
-  __device__ __forceinline__ bool has(int v) const { return v < Tile::kVectors - 1 || last; }
+  __device__ __forceinline__ bool has(int v) const {
+    return v < Tile::kVectors - Tile::kRun || last;
+  }
   __device__ __forceinline__ bool stores(int v) const { return live && has(v); }
   __device__ __forceinline__ int count(int v) const { return has(v) ? T::kPerVector : 0; }
 
   const bool live;  // the row exists
-  const bool last;  // the thread's last vector is in the row
+  const bool last;  // what the thread loads last is in the row
 };
 
 // Rows of any length: a vector is there, in part there, or not.

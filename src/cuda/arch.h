@@ -17,10 +17,14 @@ inline constexpr int kRegistersPerMultiprocessor = 65536;
 // 1024 x 4096, 17 MB: 7.3 for 6.6). 512 threads of 128 registers fill a multiprocessor: sums of as many rows as fit at once on all have
 // their loads on the way together (see one_wave_tile()). From 1024 tokens on, short rows are bound by instructions, of which two vectors a
 // thread take fewer (heads of 128, 4096 tokens: 38.6 us for 40.2).
-constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks) {
+// Accesses of 32 bytes, which take half as many instructions, are there from sm_100 on; kernels with them are, where memory is fast enough
+// to want them. None of these was measured.
+constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
+                             int32_t access_bytes = 16) {
   return {.name = name,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
+          .access_bytes = access_bytes,
           .decode_rows = 128,
           .latency_rows = 512,
           .latency_rows_short = 1024,
@@ -38,7 +42,7 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
 
 inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);
 inline constexpr ArchSpec kSm90 = make_arch("sm_90", 90, 16);
-inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 16);
+inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 16, 32);
 inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8);
 
 inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120};

@@ -191,6 +191,9 @@ constexpr int registers_per_thread() {
 template <class Arch, class Slots, class Tile>
 constexpr int spare_registers() {
   if (Arch::kCapability == 90 || Slots::kSource != Source::kPlain || Tile::kVectors == 0) return 0;
+  // Two blocks of 512 threads run beside each other with 64 registers and no more; these would spill.
+  const bool spills = Slots::kAccess == Access::kAny || (Tile::kBlocks > 1 && Tile::kVectors == 4);
+  if (Tile::kThreads >= 512 && !spills) return 0;
   if (Slots::kAccess == Access::kAny) return Slots::kSink == Sink::kStore ? 8 : 0;
   if (Slots::kAccess == Access::kUneven)
     return Tile::kVectors <= 2 || Tile::kVectors == 5 || Tile::kThreads <= 64 ? 16 : 8;
@@ -228,7 +231,7 @@ inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
                                       ? (Slots::kStat == Stat::kRms ? 4 : 2)
                                   : Tile::kThreads >= 512 || (Slots::kDtype == Dtype::kF16 &&
                                                               unpacked_late_row<Slots, Tile>())
-                                      ? 1
+                                      ? Tile::kRun
                                       : 2;
 
 // True where the quantising sink works out the row's place in memory anew: kept while the weights are applied it would spill.
@@ -379,7 +382,7 @@ struct RowState {
   HeldRow<Slots, Tile> held;
   uint4 weight[kColumns],
       bias[kEarlyBias || (kHasFours && Slots::kStat == Stat::kLayer) ? kColumns : 1];
-  uint4 result[Slots::kAccess == Access::kUneven ? kVectors : 1];
+  uint4 result[Slots::kAccess == Access::kUneven ? kVectors : Tile::kRun];  // to be stored together
   float mean = 0.0f, rstd = 0.0f;
   float given_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
 };
@@ -411,12 +414,21 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         RowState<Slots, Tile>& row,
                                         float (&z)[Slots::T::kPerVector], int v,
                                         const Place<Tile>& place, const Reach& reach) {
-  if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
+  if constexpr (Slots::kSink == fastnorm::Sink::kStatic && Tile::kRun > 1) {
+    put_static_wide<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v),
+                                               row.result[0]);
+  } else if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
     put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v));
   } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
     row.held.keep(z, v);
   } else if constexpr (Slots::kAccess == Access::kUneven) {
     row.result[v] = Slots::T::pack(z);
+  } else if constexpr (Tile::kRun > 1) {
+    row.result[v % Tile::kRun] = Slots::T::pack(z);
+    if (v % Tile::kRun == Tile::kRun - 1 && reach.stores(v)) {
+      store_run<Tile::kRun>(place.template address<kVectorBytes>(sink.y, v - v % Tile::kRun),
+                            row.result);
+    }
   } else if (reach.stores(v)) {
     ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v), Slots::T::pack(z));
   }
@@ -729,7 +741,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       row.held.get(s, v);
       q[v] = vector_sum(s);
     }
-    row.mean = mean_of(sum_row(fold_registers(q), scratch.fold[0], place), p, rounding);
+    row.mean = mean_of(sum_row(q, scratch.fold[0], place), p, rounding);
     row.held.renew(p, row.mean);
   }
 #pragma unroll
@@ -746,8 +758,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       }
     }
   }
-  row.rstd =
-      rstd_of(sum_row(fold_registers(q), scratch.fold[Slots::kSums - 1], place), p, rounding);
+  row.rstd = rstd_of(sum_row(q, scratch.fold[Slots::kSums - 1], place), p, rounding);
   row.held.renew(p, row.rstd);
 
   const RowIndex out =

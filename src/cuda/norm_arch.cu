@@ -1,8 +1,9 @@
-// The forward kernels of one architecture, dtype and source: compiled once for each, with FASTNORM_ARCH (90), FASTNORM_CLUSTER_BLOCKS
-// (its ArchSpec's), FASTNORM_DTYPE (kF32, kF16, kBF16) and FASTNORM_SOURCE (kPlain, kAdd) defined. All of a dtype at once would take the
+// The forward kernels of one architecture, dtype and source: compiled once for each, with FASTNORM_ARCH (90), FASTNORM_SPEC (kSm90, of
+// arch.h), FASTNORM_DTYPE (kF32, kF16, kBF16) and FASTNORM_SOURCE (kPlain, kAdd) defined. All of a dtype at once would take the
 // compiler 11 GB.
 #include <utility>
 
+#include "cuda/arch.h"
 #include "cuda/norm.cuh"
 #include "cuda/norm_kernels.h"
 #include "cuda/norm_list.h"
@@ -17,7 +18,7 @@ struct Arch {
 
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 constexpr Source kSource = Source::FASTNORM_SOURCE;
-constexpr auto& kPart = kNormPart<FASTNORM_CLUSTER_BLOCKS, kDtype, kSource>;
+constexpr auto& kPart = kNormPart<table_shape(FASTNORM_SPEC), kDtype, kSource>;
 constexpr size_t kCount = kPart.size();
 
 // Tests may compile a sample: the first kernel of each key, and one in so many. The others are nullptr there.
@@ -30,14 +31,21 @@ constexpr bool compiles(size_t index) {
 constexpr bool compiles(size_t) { return true; }
 #endif
 
+// To the slots wide rows are vectors like others: how many of them lie side by side is the tile's.
+template <NormKey kKey>
+using SlotsOf = Slots<kKey.dtype, kKey.source, kKey.stat, kKey.affine, kKey.sink,
+                      kKey.access == Access::kWide ? Access::kVector : kKey.access>;
+
+template <NormKey kKey, Tile kTile>
+using TileOf =
+    RowTile<kTile.threads, kTile.vectors, kTile.blocks, vectors_side_by_side(kKey.access)>;
+
 template <size_t kIndex>
 constexpr NormKernel kernel_at() {
   constexpr NormKey key = kPart[kIndex].key;
   constexpr Tile tile = kPart[kIndex].tile;
   if constexpr (compiles(kIndex)) {
-    return &norm_kernel<Arch,
-                        Slots<key.dtype, key.source, key.stat, key.affine, key.sink, key.access>,
-                        RowTile<tile.threads, tile.vectors, tile.blocks>>;
+    return &norm_kernel<Arch, SlotsOf<key>, TileOf<key, tile>>;
   }
   return nullptr;
 }
@@ -55,9 +63,7 @@ constexpr NormPairKernel pair_kernel_at() {
   constexpr NormKey key = kPart[kIndex].key;
   constexpr Tile tile = kPart[kIndex].tile;
   if constexpr (runs_pairs(kPart[kIndex]) && compiles(kIndex)) {
-    return &norm_pair_kernel<
-        Arch, Slots<key.dtype, key.source, key.stat, key.affine, key.sink, key.access>,
-        RowTile<tile.threads, tile.vectors, tile.blocks>>;
+    return &norm_pair_kernel<Arch, SlotsOf<key>, TileOf<key, tile>>;
   }
   return nullptr;
 }

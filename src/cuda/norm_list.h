@@ -8,6 +8,7 @@
 #include <array>
 
 #include "core/norm_key.h"
+#include "core/norm_plan.h"
 
 namespace fastnorm::cuda {
 
@@ -207,28 +208,45 @@ constexpr int codes_user_of(Source source, Stat stat, Sink sink) {
   return (stat == Stat::kLayer) != (sink == Sink::kQuant) ? kCodes | kWideCodes : kCodes;
 }
 
-// Calls fn(key, tile) for each kernel of a dtype and source, of an architecture whose clusters have at most so many blocks.
+// What of an architecture its list depends on.
+struct TableShape {
+  int cluster_blocks;  // at most
+  bool wide;           // Access::kWide
+  constexpr bool operator==(const TableShape&) const = default;
+};
+
+constexpr TableShape table_shape(const ArchSpec& arch) {
+  return {arch.max_cluster_blocks, arch.access_bytes == 32};
+}
+
+// Calls fn(key, tile) for each kernel of a dtype and source.
 template <typename Fn>
-constexpr void for_each_norm_kernel(Dtype dtype, Source source, int cluster_blocks, Fn fn) {
+constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape, Fn fn) {
   for (Stat stat : {Stat::kRms, Stat::kLayer}) {
     const int user = user_of(source, stat);
     const auto use_with = [&](Affine affine, Sink sink, Access access, const ListedTile& t) {
-      if ((t.use & user) == 0 || t.tile.blocks > cluster_blocks) return;
+      if ((t.use & user) == 0 || t.tile.blocks > shape.cluster_blocks) return;
       fn(NormKey{dtype, source, stat, affine, sink, access}, t.tile);
     };
     const auto use = [&](Sink sink, Access access, const ListedTile& t) {
       use_with(access == Access::kAny ? Affine::kAny : Affine::kOnce, sink, access, t);
     };
-    for (const ListedTile& t : kVectorTiles) use(Sink::kStore, Access::kVector, t);
+    for (const ListedTile& t : kVectorTiles) {
+      use(Sink::kStore, Access::kVector, t);
+      if (shape.wide && holds_wide_rows(t.tile)) use(Sink::kStore, Access::kWide, t);
+    }
     for (const ListedTile& t : kUnevenTiles) use(Sink::kStore, Access::kUneven, t);
     // Streamed rows: by the largest clusters, too.
-    const ListedTile streamed = {{256, 0, static_cast<int8_t>(cluster_blocks)},
-                                 cluster_blocks > 1 ? kAll : 0};
+    const ListedTile streamed = {{256, 0, static_cast<int8_t>(shape.cluster_blocks)},
+                                 shape.cluster_blocks > 1 ? kAll : 0};
     for (const ListedTile& t : kAnyTiles) use(Sink::kStore, Access::kAny, t);
     use(Sink::kStore, Access::kAny, streamed);
     for (const ListedTile& t : kRareTiles) {
       const auto use_by = [&](int who, Affine affine, Sink sink) {
-        if ((t.use & who) != 0) use_with(affine, sink, Access::kVector, {t.tile, kAll});
+        if ((t.use & who) == 0) return;
+        use_with(affine, sink, Access::kVector, {t.tile, kAll});
+        if (sink == Sink::kStatic && shape.wide && holds_wide_rows(t.tile))
+          use_with(affine, sink, Access::kWide, {t.tile, kAll});
       };
       if (dtype != Dtype::kF32) {
         use_by(columns_user_of(source, stat), Affine::kF32, Sink::kStore);
@@ -243,26 +261,26 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, int cluster_bloc
   }
 }
 
-constexpr size_t count_norm_kernels(Dtype dtype, Source source, int cluster_blocks) {
+constexpr size_t count_norm_kernels(Dtype dtype, Source source, TableShape shape) {
   size_t count = 0;
-  for_each_norm_kernel(dtype, source, cluster_blocks, [&](NormKey, Tile) { ++count; });
+  for_each_norm_kernel(dtype, source, shape, [&](NormKey, Tile) { ++count; });
   return count;
 }
 
 // Sorted by packed(). An object with kernels makes its own part alone: its compiler has to go through it several times.
-template <int kClusterBlocks, Dtype kDtype, Source kSource>
+template <TableShape kShape, Dtype kDtype, Source kSource>
 constexpr auto make_norm_part() {
-  std::array<NormEntry, count_norm_kernels(kDtype, kSource, kClusterBlocks)> part;
+  std::array<NormEntry, count_norm_kernels(kDtype, kSource, kShape)> part;
   size_t count = 0;
-  for_each_norm_kernel(kDtype, kSource, kClusterBlocks,
+  for_each_norm_kernel(kDtype, kSource, kShape,
                        [&](NormKey key, Tile tile) { part[count++] = make_entry(key, tile); });
   std::sort(part.begin(), part.end(),
             [](const NormEntry& a, const NormEntry& b) { return a.packed() < b.packed(); });
   return part;
 }
 
-template <int kClusterBlocks, Dtype kDtype, Source kSource>
-inline constexpr auto kNormPart = make_norm_part<kClusterBlocks, kDtype, kSource>();
+template <TableShape kShape, Dtype kDtype, Source kSource>
+inline constexpr auto kNormPart = make_norm_part<kShape, kDtype, kSource>();
 
 template <size_t... kCount>
 constexpr auto joined_parts(const std::array<NormEntry, kCount>&... parts) {
@@ -276,14 +294,13 @@ constexpr auto joined_parts(const std::array<NormEntry, kCount>&... parts) {
 }
 
 // All parts in the order of packed(), which is that of norm_kernels.h.
-template <int kClusterBlocks>
+template <TableShape kShape>
 constexpr auto make_norm_table() {
-  return joined_parts(kNormPart<kClusterBlocks, Dtype::kF32, Source::kPlain>,
-                      kNormPart<kClusterBlocks, Dtype::kF32, Source::kAdd>,
-                      kNormPart<kClusterBlocks, Dtype::kF16, Source::kPlain>,
-                      kNormPart<kClusterBlocks, Dtype::kF16, Source::kAdd>,
-                      kNormPart<kClusterBlocks, Dtype::kBF16, Source::kPlain>,
-                      kNormPart<kClusterBlocks, Dtype::kBF16, Source::kAdd>);
+  return joined_parts(
+      kNormPart<kShape, Dtype::kF32, Source::kPlain>, kNormPart<kShape, Dtype::kF32, Source::kAdd>,
+      kNormPart<kShape, Dtype::kF16, Source::kPlain>, kNormPart<kShape, Dtype::kF16, Source::kAdd>,
+      kNormPart<kShape, Dtype::kBF16, Source::kPlain>,
+      kNormPart<kShape, Dtype::kBF16, Source::kAdd>);
 }
 
 }  // namespace fastnorm::cuda

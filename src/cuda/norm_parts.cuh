@@ -146,23 +146,24 @@ template <class Tile, class Reach>
 __device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const char* row,
                                              const Place<Tile>& place, const Reach& reach,
                                              bool stream) {
-  constexpr int kLast = Tile::kVectors - 1;
+  constexpr int kRun = Tile::kRun, kLast = Tile::kVectors - kRun;
   const char* address = row + static_cast<uint32_t>(place.first * kVectorBytes);
-  const auto at = [&](int v) { return address + v * (Tile::kStride * kVectorBytes); };
-  raw[kLast] = make_uint4(0, 0, 0, 0);
+  const auto at = [&](int v) { return address + Tile::offset(v) * kVectorBytes; };
+#pragma unroll
+  for (int v = kLast; v < Tile::kVectors; ++v) raw[v] = make_uint4(0, 0, 0, 0);
   // In clusters and long rows never worth a second set of loads.
   constexpr bool kMayStream = Tile::kThreads < 512 && Tile::kBlocks == 1;
-  if constexpr (Tile::kVectors == 1 && kMayStream) {
-    ptx::ld_global_cs_v4_if(raw[0], at(0), reach.last && stream);
-    ptx::ld_global_v4_if(raw[0], at(0), reach.last && !stream);
+  if constexpr (kLast == 0 && kMayStream) {
+    load_run_if<kRun, true>(raw, at(0), reach.last && stream);
+    load_run_if<kRun>(raw, at(0), reach.last && !stream);
   } else if (kMayStream && stream) {
 #pragma unroll
-    for (int v = 0; v < kLast; ++v) raw[v] = ptx::ld_global_cs_v4(at(v));
-    ptx::ld_global_cs_v4_if(raw[kLast], at(kLast), reach.last);
+    for (int v = 0; v < kLast; v += kRun) load_run<kRun, true>(raw + v, at(v));
+    load_run_if<kRun, true>(raw + kLast, at(kLast), reach.last);
   } else {
 #pragma unroll
-    for (int v = 0; v < kLast; ++v) raw[v] = ptx::ld_global_v4(at(v));
-    ptx::ld_global_v4_if(raw[kLast], at(kLast), reach.last);
+    for (int v = 0; v < kLast; v += kRun) load_run<kRun>(raw + v, at(v));
+    load_run_if<kRun>(raw + kLast, at(kLast), reach.last);
   }
 }
 
@@ -209,9 +210,13 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
       char* row = row_address(p.residual_out, p.residual_out_upper, index) +
                   static_cast<int64_t>(place.first) * kVectorBytes;
 #pragma unroll
-      for (int v = 0; v < Tile::kVectors; ++v) {
-        if (reach.stores(v))
-          ptx::st_global_v4(row + v * (Tile::kStride * kVectorBytes), T::pack(s[v]));
+      for (int v = 0; v < Tile::kVectors; v += Tile::kRun) {
+        if (reach.stores(v)) {
+          uint4 sum[Tile::kRun];
+#pragma unroll
+          for (int i = 0; i < Tile::kRun; ++i) sum[i] = T::pack(s[v + i]);
+          store_run<Tile::kRun>(row + Tile::offset(v) * kVectorBytes, sum);
+        }
       }
     }
   }
@@ -495,10 +500,10 @@ __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const 
     // 1 x 8192: 2.43 us, without 2.18). Later, predicates would take registers.
     if (!kAhead && !present) return;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
+    for (int i = 0; i < kVectors; i += Tile::kRun) {  // v is the first of a run
       if (v + i >= Tile::kVectors) break;
-      ptx::ld_global_v4_if(raw[i], address + i * (Tile::kStride * kVectorBytes),
-                           (!kAhead || present) && reach.has(v + i));
+      load_run_if<Tile::kRun>(raw + i, address + Tile::offset(i) * kVectorBytes,
+                              (!kAhead || present) && reach.has(v + i));
     }
   }
 }

@@ -267,6 +267,23 @@ __device__ __forceinline__ void put_static(float (&z)[T::kPerVector], float inve
     store_codes<T::kPerVector>(place.template address<T::kPerVector>(sink.codes, v), words, false);
 }
 
+// The same of two vectors that lie side by side, in `both`: stored with the second.
+template <class T, CodeType kType, class Sink, class Tile>
+__device__ __forceinline__ void put_static_wide(float (&z)[T::kPerVector], float inverse,
+                                                const Sink& sink, int v, const Place<Tile>& place,
+                                                bool stores, uint4& both) {
+  static_assert(T::kPerVector == 8);
+  uint32_t words[2];
+  scale_values(z, inverse);
+  make_codes(kType, z, words);
+  if (v % 2 == 0) {
+    both.x = words[0], both.y = words[1];
+  } else {
+    both.z = words[0], both.w = words[1];
+    if (stores) ptx::st_global_v4(place.template address<T::kPerVector>(sink.codes, v - 1), both);
+  }
+}
+
 // ---- Codes and scales of a row in registers.
 
 // Raises the f32 in memory; in any order of rows the greatest bits win, and what has its sign set is below all. All lanes of a warp.

@@ -7,19 +7,26 @@
 namespace fastnorm::cuda {
 namespace {
 
-template <int kClusterBlocks>
-constexpr auto kNormTable = make_norm_table<kClusterBlocks>();
+template <TableShape kShape>
+constexpr auto kNormTable = make_norm_table<kShape>();
 
 // Each entry once, and in the order that find_entry() needs.
-template <int kClusterBlocks>
+template <TableShape kShape>
 constexpr bool ascends() {
-  const auto& table = kNormTable<kClusterBlocks>;
+  const auto& table = kNormTable<kShape>;
   for (size_t i = 1; i < table.size(); ++i) {
     if (table[i - 1].packed() >= table[i].packed()) return false;
   }
   return true;
 }
-static_assert(ascends<16>() && ascends<8>() && ascends<1>());
+
+template <const ArchSpec&... kArch>
+constexpr std::span<const NormEntry> table_of(const ArchSpec& arch) {
+  static_assert((ascends<table_shape(kArch)>() && ...));
+  std::span<const NormEntry> table;
+  ((table_shape(arch) == table_shape(kArch) ? table = kNormTable<table_shape(kArch)> : table), ...);
+  return table;
+}
 
 class DryDevice final : public Device {
  public:
@@ -50,14 +57,7 @@ class DryDevice final : public Device {
 }  // namespace
 
 std::span<const NormEntry> norm_table(const ArchSpec& arch) {
-  switch (arch.max_cluster_blocks) {
-    case 16:
-      return kNormTable<16>;
-    case 8:
-      return kNormTable<8>;
-    default:
-      return kNormTable<1>;
-  }
+  return table_of<kSm80, kSm90, kSm100, kSm120>(arch);
 }
 
 DeviceFacts make_facts(const ArchSpec& arch, int32_t device_id, int32_t multiprocessors,
@@ -68,7 +68,7 @@ DeviceFacts make_facts(const ArchSpec& arch, int32_t device_id, int32_t multipro
   facts.arch = &arch;
   facts.multiprocessors = multiprocessors;
   facts.max_cluster_blocks = max_cluster_blocks;
-  facts.vector_bytes = 16;
+  facts.vector_bytes = arch.access_bytes;
   return facts;
 }
 

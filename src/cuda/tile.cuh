@@ -16,19 +16,23 @@
 
 namespace fastnorm::cuda {
 
-template <int kThreads_, int kVectors_, int kBlocks_>
+template <int kThreads_, int kVectors_, int kBlocks_, int kRun_ = 1>
 struct RowTile {
   static constexpr int kThreads = kThreads_;  // of one block, for one row
   static constexpr int kVectors =
       kVectors_;                            // a thread's share of the row; 0 = the row is streamed
   static constexpr int kBlocks = kBlocks_;  // of a cluster, for one row
+  static constexpr int kRun =
+      kRun_;  // vectors of a thread that lie side by side, for one access: 1 or 2
   static constexpr int kRows = rows_per_block(Tile{kThreads_, kVectors_, kBlocks_});
   static constexpr int kBlockThreads = kThreads * kRows;
   static constexpr int kWarps = kThreads > 32 ? kThreads / 32 : 1;  // of one row
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
-  static constexpr int kStride =
-      kThreads * kBlocks;  // vectors from one register of a thread to its next
+  static constexpr int kStride = kThreads * kBlocks;  // runs from one of a thread to its next
+  // Vectors from a thread's first one to the one that register v holds.
+  static constexpr int offset(int v) { return v / kRun * (kStride * kRun) + v % kRun; }
   static_assert(kThreads <= 32 || kRows == 1, "rows of several warps have a block of their own");
+  static_assert(kRun == 1 || (kRun == 2 && kVectors % 2 == 0 && kBlocks == 1));
 };
 
 // Which rows and vectors are this thread's.
@@ -41,7 +45,8 @@ struct Place {
     block = Tile::kBlocks > 1 ? static_cast<int>(ptx::cluster_block_rank()) : 0;
     first = Tile::kBlocks > 1
                 ? (warp * Tile::kBlocks + block) * Tile::kLanes + lane
-                : static_cast<int>(Tile::kRows > 1 ? threadIdx.x % Tile::kThreads : threadIdx.x);
+                : static_cast<int>(Tile::kRows > 1 ? threadIdx.x % Tile::kThreads : threadIdx.x) *
+                      Tile::kRun;
     row = block_number / Tile::kBlocks * Tile::kRows;
     if constexpr (Tile::kRows > 1) row += threadIdx.x / Tile::kThreads;
   }
@@ -51,10 +56,10 @@ struct Place {
   __device__ __forceinline__ Byte* address(Byte* row, int v) const {
     if constexpr (Tile::kBlocks > 1)
       return row + int64_t{static_cast<uint32_t>(vector(v))} * kBytes;
-    return row + static_cast<uint32_t>(first) * kBytes + v * (Tile::kStride * kBytes);
+    return row + static_cast<uint32_t>(first) * kBytes + Tile::offset(v) * kBytes;
   }
   // Number of the row's vector that register v holds.
-  __device__ __forceinline__ int vector(int v) const { return first + v * Tile::kStride; }
+  __device__ __forceinline__ int vector(int v) const { return first + Tile::offset(v); }
   __device__ __forceinline__ bool leads_row() const { return first == 0; }
 
   // The row once more, read anew: keeping its number and digits across a reduction would cost registers. In grids of one call, and
@@ -81,15 +86,15 @@ struct Greatest {
   }
 };
 
-// Folds by the canonical tree over registers: q[j] += q[j + P/2] .. for the power of two P that holds kCount.
-template <class Fold, int kCount, int kHalf>
+// Folds by the canonical tree over registers: q[j] += q[j + P/2] .. for the power of two P that holds kCount, down to kLeast of them.
+template <class Fold, int kLeast, int kCount, int kHalf>
 __device__ __forceinline__ void fold_step(float (&q)[kCount]) {
-  if constexpr (kHalf >= 1) {
+  if constexpr (kHalf >= kLeast) {
 #pragma unroll
     for (int j = 0; j < kHalf; ++j) {
       if (j + kHalf < kCount) q[j] = Fold::of(q[j], q[j + kHalf]);
     }
-    fold_step<Fold, kCount, kHalf / 2>(q);
+    fold_step<Fold, kLeast, kCount, kHalf / 2>(q);
   }
 }
 
@@ -99,9 +104,9 @@ constexpr int power_of_two_up(int v) {
   return p;
 }
 
-template <class Fold = Sum, int kCount>
+template <class Fold = Sum, int kLeast = 1, int kCount>
 __device__ __forceinline__ float fold_registers(float (&q)[kCount]) {
-  fold_step<Fold, kCount, power_of_two_up(kCount) / 2>(q);
+  fold_step<Fold, kLeast, kCount, power_of_two_up(kCount) / 2>(q);
   return q[0];
 }
 
@@ -112,11 +117,23 @@ __device__ __forceinline__ float fold_lanes(float q) {
   return q;
 }
 
+// The same of two values a lane, whose lowest digit is which of the two: one half of the lanes goes on with the first, the other with the
+// second, and they meet last.
+template <int kLanes>
+__device__ __forceinline__ float sum_lanes_of_two(float a, float b) {
+  constexpr int kHalf = kLanes / 2;
+  const bool second = (threadIdx.x & kHalf) != 0;
+  float q = __fadd_rn(second ? b : a, __shfl_xor_sync(~0u, second ? a : b, kHalf));
+#pragma unroll
+  for (int half = kHalf / 2; half >= 1; half /= 2) q = __fadd_rn(q, __shfl_xor_sync(~0u, q, half));
+  return __fadd_rn(q, __shfl_xor_sync(~0u, q, kHalf));
+}
+
 // Shared memory of one fold over a row. Each fold of a row has its own, so that no barrier is needed between them.
 template <class Tile>
 struct FoldScratch {
-  float values[Tile::kThreads > 32 ? Tile::kThreads : 1];  // [warp][lane]
-  float total;                                             // where one warp folds for all
+  alignas(8) float values[Tile::kThreads > 32 ? Tile::kThreads* Tile::kRun : 1];  // [warp][lane]
+  float total;  // where one warp folds for all
   float exchange[Tile::kBlocks > 1 ? Tile::kBlocks * 32
                                    : 1];  // [block][lane], pushed by the blocks of the cluster
   alignas(8) uint64_t barrier;            // counts the bytes of exchange
@@ -191,6 +208,38 @@ __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
   return q;
 }
 
+// The sum of a row of which each thread has two sums, of its first and of its second vectors of two that lie side by side.
+template <class Tile>
+__device__ __forceinline__ float sum_row_of_two(float a, float b, FoldScratch<Tile>& scratch,
+                                                const Place<Tile>& place) {
+  if constexpr (Tile::kThreads <= 32) {
+    return sum_lanes_of_two<Tile::kLanes>(a, b);
+  } else {
+    auto* const values = reinterpret_cast<float2*>(scratch.values);
+    const auto fold = [&] {
+      float first[Tile::kWarps], second[Tile::kWarps];
+#pragma unroll
+      for (int w = 0; w < Tile::kWarps; ++w) {
+        const float2 q = values[w * 32 + place.lane];
+        first[w] = q.x, second[w] = q.y;
+      }
+      return sum_lanes_of_two<32>(fold_registers(first), fold_registers(second));
+    };
+    values[threadIdx.x] = make_float2(a, b);
+    __syncthreads();
+    if constexpr (kOneWarpFolds<Tile>) {
+      if (place.warp == 0) {
+        const float sum = fold();
+        if (place.lane == 0) scratch.total = sum;
+      }
+      __syncthreads();
+      return scratch.total;
+    } else {
+      return fold();
+    }
+  }
+}
+
 // The greatest bits of a row, in every thread of it, from each thread's: any order will do, so warps fold themselves first.
 template <class Tile>
 __device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<Tile>& scratch,
@@ -215,6 +264,18 @@ template <class Tile>
 __device__ __forceinline__ float sum_row(float q, FoldScratch<Tile>& scratch,
                                          const Place<Tile>& place) {
   return __fadd_rn(fold_row<Sum>(q, scratch, place), 0.0f);
+}
+
+// The same from the sums of a thread's vectors.
+template <class Tile>
+__device__ __forceinline__ float sum_row(float (&q)[Tile::kVectors], FoldScratch<Tile>& scratch,
+                                         const Place<Tile>& place) {
+  const float first = fold_registers<Sum, Tile::kRun>(q);
+  if constexpr (Tile::kRun == 1) {
+    return sum_row(first, scratch, place);
+  } else {
+    return __fadd_rn(sum_row_of_two(first, q[1], scratch, place), 0.0f);
+  }
 }
 
 // Sets up the barriers of a cluster's folds; after cluster_ready() other blocks may push into them. What is expected is said while the

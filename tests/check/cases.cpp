@@ -41,10 +41,11 @@ class CaseMaker {
         cuda_(cuda),
         reduced_(reduced),
         quick_(reduced && cuda),
-        vector_only_(entry.key.access == Access::kVector),
+        vector_only_(entry.key.access <= Access::kVector),
+        run_(vectors_side_by_side(entry.key.access)),
         any_columns_(!cuda || entry.key.affine == Affine::kAny),
         column_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
-        grain_(vector_only_ ? ref::per_vector(dtype_) : 1),
+        grain_(vector_only_ ? run_ * ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
 
   std::vector<Case> make() {
@@ -70,7 +71,7 @@ class CaseMaker {
 
   int64_t least_vectors() const {
     if (!cuda_ || !vector_only_) return 1;
-    return int64_t{tile_.threads_per_row()} * (tile_.vectors - 1) + 1;
+    return int64_t{tile_.threads_per_row()} * (tile_.vectors - run_) + run_;
   }
   int64_t most_vectors() const {
     if (!cuda_ || tile_.vectors == 0) return int64_t{1} << 40;
@@ -94,7 +95,7 @@ class CaseMaker {
     if (!cuda_ || tile_.vectors == 0) {
       for (const int64_t n : {16383, 16385, 49153}) add(n);  // the ends of a CPU's chunks
     } else {
-      for (const int64_t vectors : {least_vectors(), least_vectors() + 1, most_vectors() - 1,
+      for (const int64_t vectors : {least_vectors(), least_vectors() + run_, most_vectors() - run_,
                                     most_vectors(), (least_vectors() + most_vectors()) / 2}) {
         for (const int64_t n : {vectors * v, vectors * v - 1, vectors * v - v + 1}) add(n);
       }
@@ -371,7 +372,7 @@ class CaseMaker {
   void shifts(int64_t n) {
     const Content c = plain_content(n);
     for (int which = 0; which < 7; ++which) {
-      for (int64_t shift = grain_; shift < 16; shift += grain_) {
+      for (int64_t shift = grain_; shift < std::max<int64_t>(16, 2 * grain_); shift += grain_) {
         if (reduced_ && shift % 7 != which) continue;
         Layout l = compact_layout(c, fitting_rows(n, 2, kElements), 0);
         const bool all = which == 6;
@@ -552,6 +553,7 @@ class CaseMaker {
   const bool cuda_, reduced_;
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
+  const int64_t run_;  // vectors of an access
   const bool any_columns_;
   const Type column_;
   const int64_t grain_;  // elements that addresses and strides are multiples of

@@ -17,6 +17,10 @@ const Planner& planner() {
 
 std::string tile_of(const std::string& kernel) { return kernel.substr(kernel.rfind(' ') + 1); }
 
+std::set<std::string> set_of(const std::vector<std::string>& kernels) {
+  return {kernels.begin(), kernels.end()};
+}
+
 std::set<std::string> tiles(const BenchCase& c) {
   std::set<std::string> found;
   for (const std::string& kernel : planner().kernels(c)) found.insert(tile_of(kernel));
@@ -48,6 +52,18 @@ TEST(Tuning, AsksTheLibraryWhatHoldsARow) {
       planner().choice({"layer_fp8", "f16", 4096, 4096}).find("f16 plain layer once static vector"),
       0u);
   EXPECT_GE(planner().kernels({"rms_fp8", "bf16", 4096, 8192}).size(), 2u);
+}
+
+// Wide rows are measured on kernels for either access.
+TEST(Tuning, WideRowsHaveTheKernelsForVectorsToo) {
+  const Planner wide("sm_100f");
+  const std::string key = "bf16 plain rms once store ";
+  EXPECT_EQ(wide.kernels({"rms", "bf16", 4096, 4096})[0], key + "wide 128x4");
+  EXPECT_EQ(set_of(wide.kernels({"rms", "bf16", 4096, 4096})),
+            (std::set<std::string>{key + "wide 128x4", key + "wide 256x2", key + "vector 128x4",
+                                   key + "vector 256x2"}));
+  EXPECT_EQ(set_of(wide.kernels({"rms", "bf16", 4096, 4104})),
+            (std::set<std::string>{key + "vector 128x5", key + "vector 256x3"}));
 }
 
 TEST(Tuning, TakesTheFastestIfItIsFasterTwice) {

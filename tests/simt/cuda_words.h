@@ -15,12 +15,16 @@
 #define threadIdx (simt::current->thread)
 #define blockIdx (simt::current->block)
 
+struct float2 {
+  float x, y;
+};
 struct uint2 {
   uint32_t x, y;
 };
 struct uint4 {
   uint32_t x, y, z, w;
 };
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 

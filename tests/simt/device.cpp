@@ -98,7 +98,7 @@ class SimtDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> make_device(Order order) {
-  const ArchSpec& arch = cuda::kSm90;
+  const ArchSpec& arch = cuda::kSm100;
   return std::make_unique<SimtDevice>(cuda::make_facts(arch, 0, 132, arch.max_cluster_blocks),
                                       order);
 }

@@ -405,16 +405,90 @@ TEST(Plan, EveryQuantisedRowHasATile) {
   }
 }
 
+// Accesses of 32 bytes: where the architecture has them, everything lies at multiples of them, and a thread has an even number of vectors.
+TEST(Plan, WideRows) {
+  const auto kernel = [](const Request& r, const ArchSpec& arch = cuda::kSm100) {
+    return std::string(plan_of(describe(r), gpu(arch)).entry->name);
+  };
+  const Request lean = simple_request({4096, 4096}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
+  const std::string wide = "bf16 add layer once store wide 256x2",
+                    vector = "bf16 add layer once store vector 256x2";
+  ASSERT_EQ(kernel(lean), wide);
+  EXPECT_EQ(plan_of(describe(lean), gpu(cuda::kSm100)).vector_bytes, 32);
+  EXPECT_EQ(plan_of(describe(lean), gpu()).vector_bytes, 16);
+  for (const ArchSpec* arch : {&cuda::kSm80, &cuda::kSm90, &cuda::kSm120})
+    EXPECT_EQ(kernel(lean, *arch), vector) << arch->name;
+  for (auto tensor : {&Request::x, &Request::y, &Request::residual, &Request::residual_out,
+                      &Request::weight, &Request::bias}) {
+    Request r = lean;
+    (r.*tensor)->address += 16;
+    EXPECT_EQ(kernel(r), vector) << "misaligned";
+    (r.*tensor)->address += 16;
+    EXPECT_EQ(kernel(r), wide);
+    if ((r.*tensor)->shape.size() < 2) continue;
+    (r.*tensor)->strides = {4096 + 8, 1};
+    EXPECT_EQ(kernel(r), vector) << "stride";
+    (r.*tensor)->strides = {4096 + 16, 1};
+    EXPECT_EQ(kernel(r), wide);
+  }
+  Request r = simple_request({4096, 4088}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
+  EXPECT_EQ(kernel(r), vector) << "an odd number of vectors in a row";
+  r = simple_request({4096, 3072}, FASTNORM_DTYPE_BF16);
+  EXPECT_EQ(kernel(r), "bf16 plain rms once store vector 128x3") << "and in a thread";
+  r = simple_request({1, 8192}, FASTNORM_DTYPE_BF16);
+  EXPECT_EQ(kernel(r), "bf16 plain rms once store vector 64x2x8") << "clusters";
+  r = lean;
+  r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_NE(kernel(r).find("vector"), std::string::npos) << "f32 columns";
+  r = lean;
+  add_quant(&r, FASTNORM_QUANT_PER_ROW);
+  EXPECT_NE(kernel(r).find("vector"), std::string::npos) << "codes";
+  r = simple_request({4096, 4096}, FASTNORM_DTYPE_BF16);
+  add_quant(&r, FASTNORM_QUANT_PER_TENSOR);
+  r.amax.reset(), r.y.reset();
+  EXPECT_EQ(kernel(r), "bf16 plain rms once static wide 128x4");
+  r.quantized->address += 8;
+  EXPECT_EQ(kernel(r), "bf16 plain rms once static vector 128x4") << "codes by 16 bytes";
+  r.quantized->address += 8;
+  r.quantized->strides = {4096 + 8, 1};
+  EXPECT_EQ(kernel(r), "bf16 plain rms once static vector 128x4") << "their stride";
+  // Wide rows may be asked for on a kernel for vectors; others not on a wide one.
+  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm100);
+  const auto forced = [&](const Request& request, const std::string& name) {
+    const auto entry = std::find_if(table.begin(), table.end(),
+                                    [&](const NormEntry& e) { return name == e.name; });
+    NormPlan plan;
+    Error error;
+    return make_plan_for_entry(describe(request), gpu(cuda::kSm100), table,
+                               static_cast<int32_t>(entry - table.begin()), &plan, error);
+  };
+  EXPECT_EQ(forced(lean, wide), FASTNORM_OK);
+  EXPECT_EQ(forced(lean, vector), FASTNORM_OK);
+  r = lean;
+  r.y->address += 16;
+  EXPECT_EQ(forced(r, vector), FASTNORM_OK);
+  EXPECT_EQ(forced(r, wide), FASTNORM_ERROR_UNSUPPORTED);
+  r = lean;
+  r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
+  EXPECT_EQ(forced(r, wide), FASTNORM_ERROR_UNSUPPORTED);
+  // 128 to 256 pairs: the last access of a thread is predicated, not the one before.
+  for (const auto& [n, fits] :
+       {std::pair<int64_t, bool>{2048, false}, {2064, true}, {4096, true}}) {
+    r = simple_request({4096, n}, FASTNORM_DTYPE_BF16);
+    EXPECT_EQ(forced(r, "bf16 plain rms once store wide 128x4") == FASTNORM_OK, fits) << n;
+  }
+}
+
 // A kernel that no call reaches would be compiled and tested for nothing.
 TEST(Plan, EveryKernelIsChosenBySomeCall) {
   const auto lengths = [] {
     std::vector<int64_t> all;
     for (int64_t v = 1; v <= 139; ++v) all.push_back(v);
-    for (int64_t v = 192; v <= 4096; v += 64) all.insert(all.end(), {v, v + 1});
+    for (int64_t v = 192; v <= 4096; v += 64) all.insert(all.end(), {v - 1, v, v + 1});
     for (int64_t v = 6144; v <= 140000; v += 2048) all.insert(all.end(), {v, v + 1});
     return all;
   }();
-  const ArchSpec* const archs[] = {&cuda::kSm80, &cuda::kSm90, &cuda::kSm120};
+  const ArchSpec* const archs[] = {&cuda::kSm80, &cuda::kSm90, &cuda::kSm100, &cuda::kSm120};
   std::vector<bool> chosen[std::size(archs)];
   for (size_t a = 0; a < std::size(archs); ++a)
     chosen[a].resize(cuda::norm_table(*archs[a]).size());

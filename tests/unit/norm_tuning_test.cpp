@@ -109,6 +109,39 @@ TEST(NormTuning, HasItsKernelsForItsShapes) {
   EXPECT_EQ(kernel_for({4, 4095}, &tuning), kernel_for({4, 4095}, nullptr));
 }
 
+// A rule of a kernel for wide rows is for calls that have them; of one for vectors, for both, unless there is the other, too.
+TEST(NormTuning, WideRowsHaveRulesOfTheirOwn) {
+  const DeviceFacts facts = cuda::make_facts(cuda::kSm100, 0, 132, 16);
+  const std::span<const NormEntry> wide_table = cuda::norm_table(cuda::kSm100);
+  const std::string key = "bf16 plain rms once store ";
+  const auto kernels = [&](const std::string& rules) {  // of a call with wide rows, and of another
+    NormTuning tuning;
+    Error error;
+    EXPECT_EQ(NormTuning::read("fastnorm tuning 1\nlibrary 1.2.3\narch sm_100f\n" + rules, "1.2.3",
+                               wide_table, facts, &tuning, error),
+              FASTNORM_OK)
+        << error.text;
+    std::vector<std::string> names;
+    for (const uintptr_t shift : {0, 16}) {
+      Request r = simple_request({2000, 4096}, FASTNORM_DTYPE_BF16);
+      r.y->address += shift;
+      NormDesc desc;
+      NormPlan plan;
+      EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+      EXPECT_EQ(make_plan(desc, facts, wide_table, &plan, error, &tuning), FASTNORM_OK);
+      names.push_back(plan.entry->name);
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(kernels(""), (Names{key + "wide 128x4", key + "vector 128x4"}));
+  const std::string wide = "norm 1- 4096 " + key + "wide 256x2\n",
+                    vector = "norm 1- 4096 " + key + "vector 256x2\n";
+  EXPECT_EQ(kernels(wide), (Names{key + "wide 256x2", key + "vector 128x4"}));
+  EXPECT_EQ(kernels(vector), (Names{key + "vector 256x2", key + "vector 256x2"}));
+  EXPECT_EQ(kernels(vector + wide), (Names{key + "wide 256x2", key + "vector 256x2"}));
+}
+
 TEST(NormTuning, PlansTheGridOfItsKernel) {
   const NormTuning tuning = tuning_of("norm 64 8192 bf16 plain rms once store vector 128x2x4\n");
   NormDesc desc;

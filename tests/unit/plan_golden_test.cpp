@@ -1,6 +1,7 @@
 // Recorded plans: what is launched for many shapes on every architecture. A change of a ladder shows here as a diff.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -45,8 +46,10 @@ std::string line_of(const NormDesc& d) {
   std::vector<std::pair<std::string, std::string>> plans;  // plan, architectures
   for (const ArchSpec* arch : cuda::kArchs) {
     const std::string text = plan_text(d, *arch);
-    if (!plans.empty() && plans.back().first == text) {
-      plans.back().second += std::string(" ") + arch->name;
+    const auto same = std::find_if(plans.begin(), plans.end(),
+                                   [&](const auto& plan) { return plan.first == text; });
+    if (same != plans.end()) {
+      same->second += std::string(" ") + arch->name;
     } else {
       plans.emplace_back(text, arch->name);
     }

@@ -35,7 +35,10 @@ std::vector<BenchCase> make_cases(TuneOptions options) {
 }
 
 void print_finding(const Finding& f) {
-  const auto tile = [](const std::string& kernel) { return kernel.substr(kernel.rfind(' ') + 1); };
+  const auto tile = [](const std::string& kernel) {
+    return kernel.substr(kernel.rfind(' ') + 1) +
+           (kernel.find(" wide ") != std::string::npos ? " wide" : "");
+  };
   std::printf("%-9s %-5s %10lld %8lld  %-10s %9.2f  %-10s %9.2f %6.1f%%\n", f.c.op.c_str(),
               f.c.dtype.c_str(), static_cast<long long>(f.c.rows), static_cast<long long>(f.c.n),
               tile(f.choice).c_str(), f.choice_us, tile(f.best).c_str(), f.best_us,

@@ -8,8 +8,12 @@
 namespace fastnorm::tool {
 namespace {
 
-// A kernel's name without its tile.
-std::string kind_of(const std::string& kernel) { return kernel.substr(0, kernel.rfind(' ') + 1); }
+// A kernel's name without its tile. Wide rows also have the kernels for vectors.
+std::string kind_of(const std::string& kernel) {
+  std::string kind = kernel.substr(0, kernel.rfind(' ') + 1);
+  const size_t wide = kind.find(" wide ");
+  return wide == std::string::npos ? kind : kind.replace(wide, 6, " vector ");
+}
 
 bool same_series(const BenchCase& a, const BenchCase& b) {
   return a.op == b.op && a.dtype == b.dtype && a.n == b.n;

@@ -453,7 +453,7 @@ pub struct fastnorm_info {
     pub rows_per_block: i32,
     /// CUDA: thread blocks (one cluster) that share a row; CPU: 1.
     pub blocks_per_row: i32,
-    /// Widest access that every tensor's address and strides allow, 1 to 16 (CPU: 1 to 64).
+    /// Widest access that every tensor's address and strides allow, 1 to 16 (sm_100f: 32; CPU: 64).
     pub vector_bytes: i32,
     /// CUDA: thread blocks in the grid; CPU: ranges at the most.
     pub blocks: u64,
