@@ -2,10 +2,12 @@
 """Registers, shared memory and stack of every GPU kernel in a built library.
 
 Reads the finished binary, so what is reported is what ships. Local memory (a stack frame, and every
-register spill lives in one) is a failure: each kernel is meant to keep its row in registers.
+register spill lives in one) is a failure: each kernel is meant to keep its row in registers. So is a kernel
+for wide rows that reads or writes them by anything else than 32 bytes; its codes have half as many.
 """
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -38,6 +40,38 @@ def read_kernels(cuobjdump, library):
     return kernels
 
 
+def read_accesses(cuobjdump, library):
+    """{mangled name: {(LDG or STG, bytes): number}} of every kernel, from its instructions."""
+    # It calls nvdisasm, which lies beside it where neither is on PATH.
+    path = os.pathsep.join([os.path.dirname(cuobjdump), os.environ["PATH"]])
+    text = subprocess.run([cuobjdump, "-sass", str(library)], capture_output=True, text=True, check=True,
+                          env={**os.environ, "PATH": path}).stdout
+    accesses, of = {}, None
+    for line in text.splitlines():
+        if match := re.match(r"\s*Function : (\S+)", line):
+            of = accesses.setdefault(match[1], {})
+        elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+ )?(LDG|STG)\.(\S+)", line):
+            bits = re.search(r"\.(8|16|64|128|256)\b", match[2].replace(".U8", ".8").replace(".U16", ".16"))
+            use = (match[1], int(bits[1]) // 8 if bits else 4)
+            of[use] = of.get(use, 0) + 1
+    return accesses
+
+
+def complaint_about(name, accesses):
+    """Of a kernel for wide rows: what is not as it should be, or None."""
+    codes = 16 if "(Sink)1" in name else 32
+    wide = {("LDG", 32), ("STG", codes)}
+    single = {("LDG", 4), ("STG", 4)}  # a scale, and the statistics
+    if missing := wide - accesses.keys():
+        return f"has no {missing}"
+    if others := accesses.keys() - wide - single:
+        # A residual's sum is a row beside its codes.
+        others -= {("STG", 32)} if "(Source)1" in name else set()
+        if others:
+            return f"has {others}"
+    return None
+
+
 def demangle(names):
     result = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
     return [re.sub(r"fastnorm::|cuda::|\(anonymous namespace\)::", "", name) for name in result.stdout.splitlines()]
@@ -56,12 +90,22 @@ def main():
     kernels = read_kernels(cuobjdump, options.library)
     failed = 0
     rows = []
-    for (arch, _, use), name in zip(kernels, demangle([k[1] for k in kernels])):
+    names = demangle([k[1] for k in kernels])
+    for (arch, _, use), name in zip(kernels, names):
         bad = use["STACK"] > 0 or use["LOCAL"] > 0
         failed += bad
         rows.append((arch, use["REG"], use["SHARED"], use["STACK"], use["LOCAL"], name))
         if bad:
             print(f"FAIL {arch} {name}: stack {use['STACK']} bytes, local {use['LOCAL']} bytes")
+    # The last of a tile's numbers: vectors of an access.
+    wide = {k[1]: name for k, name in zip(kernels, names) if re.search(r"RowTile<\d+, \d+, \d+, 2>", name)}
+    accesses = read_accesses(cuobjdump, options.library) if wide else {}
+    for mangled, name in wide.items():
+        if complaint := complaint_about(name, accesses[mangled]):
+            failed += 1
+            print(f"FAIL {name}: {complaint}")
+    if wide:
+        print(f"{len(wide)} kernels for wide rows: accesses of 32 bytes")
     rows.sort(key=lambda r: (r[0], -r[1], r[5]))
     table = ["arch     registers  shared  stack  local  kernel"]
     table += [f"{a:8} {r:9} {sh:7} {st:6} {lo:6}  {n}" for a, r, sh, st, lo, n in rows]

@@ -56,15 +56,25 @@ def native_tests(report, _):
 
 
 def kernels(report, _):
-    """Registers and spills of every GPU kernel of the build."""
+    """Registers and spills of every GPU kernel of the build, and of a sample of sm_100f; there also accesses."""
     if not X86_64:
         report.add_skipped("kernel report", "CUDA is built on x86-64 only")
         return
-    folder = native_build().folder
-    code, text = run([sys.executable, ROOT / "tools" / "kernel_report.py", folder / "src" / "libfastnorm.so",
-                      "--output", folder / "kernel_report.txt", "--native-file", VENV / "native.ini"])
+    report_kernels(report, "kernel report", native_build().folder, "src/libfastnorm.so")
+    # Of the kernels of a GPU that has wider accesses a sample, of one dtype.
+    sample = Build("sm_100f", "-Dcuda=enabled", "-Dgpu_archs=100f", "-Dgpu_sample=16", "-Dtests=false", *LEAN)
+    for part in ["bf16_plain", "bf16_add"]:
+        objects = f"src/cuda/libnorm_sm100f_{part}.a"
+        sample.make(objects)
+        report_kernels(report, f"kernel report, sm_100f, {part}", sample.folder, objects)
+
+
+def report_kernels(report, name, folder, binary):
+    table = folder / (name.replace(",", "").replace(" ", "_") + ".txt")
+    code, text = run([sys.executable, ROOT / "tools" / "kernel_report.py", folder / binary,
+                      "--output", table, "--native-file", VENV / "native.ini"])
     print(text)
-    report.add_program("kernel report", code, text)
+    report.add_program(name, code, text)
 
 
 def consumers(report, _):
