@@ -63,6 +63,11 @@ constexpr Rung kCodes[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
                            {512, 128}, {1024, 256}, {4096, 512}};
 constexpr Rung kRareSums[] = {{8, 4}, {16, 16}, {128, 32}, {512, 128}, {1024, 256}, {4096, 512}};
 
+// Threads of all multiprocessors: see ArchSpec.
+FASTNORM_HOT int64_t wave_threads(const DeviceFacts& facts) {
+  return facts.multiprocessors * facts.arch->wave_threads;
+}
+
 FASTNORM_HOT bool is_rare(NormKey key) {
   return key.sink != Sink::kStore || key.affine == Affine::kF32;
 }
@@ -84,10 +89,10 @@ FASTNORM_HOT int32_t rare_threads(int64_t vectors, NormKey key, bool latency) {
 // Threads of the one block that takes a row. LAYER has no registers for 1024 threads, nor for two blocks of 512 with a residual: half
 // of them hold twice the vectors each.
 FASTNORM_HOT int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool latency,
-                                   const ArchSpec& arch) {
+                                   const DeviceFacts& facts) {
   if (is_rare(key)) return rare_threads(vectors, key, latency);
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
-             decode = rows <= arch.decode_rows;
+             decode = rows <= facts.arch->decode_rows;
   int32_t threads =
       latency ? add && !layer && !decode ? climb(kFewSums, vectors) : climb(kFewRows, vectors)
       : add ? climb(kAdd, vectors)
@@ -95,10 +100,10 @@ FASTNORM_HOT int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, b
               : climb(kRms, vectors);
   // RMS 1024 x 32768: 38.1 us for 40.8, 256 x 32768: 11.4 for 12.9; but 2048 x 32768 70.2 for 69.3, 4096 x 32768 132.5 for 131.1.
   // The threshold lies about where prefetching begins, and is that one.
-  if (threads == 1024 && (layer || (!add && rows * vectors * 16 < arch.prefetch_bytes_read)))
+  if (threads == 1024 && (layer || (!add && rows * vectors * 16 < facts.arch->prefetch_bytes_read)))
     threads = 512;
   // As many rows as are all resident at once, with 64 registers, if each has 256 threads only: RMS 512 x 12288 8.0 us for 8.9.
-  const int64_t resident = 2 * arch.wave_threads;
+  const int64_t resident = 2 * wave_threads(facts);
   if (!add && !decode && threads == 512 && vectors <= 2048 && rows * 512 > resident &&
       rows * 256 <= resident) {
     threads = 256;
@@ -151,7 +156,7 @@ FASTNORM_HOT Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, i
 // A residual's rows, as many as are all resident at once with 8 vectors a thread and 128 registers, where 4 vectors and 96 are not enough:
 // their loads are all on their way together (512 x 8192: 9.7 us, in two waves 10.8; 1024 x 4096: 9.6 and 10.4). Rows too long for that are
 // spread over clusters so that each block is small (512 x 16384: 18.9 us for 19.7).
-FASTNORM_HOT Tile one_wave_tile(int64_t rows, int64_t vectors, const ArchSpec& arch,
+FASTNORM_HOT Tile one_wave_tile(int64_t rows, int64_t vectors, const DeviceFacts& facts,
                                 int32_t max_blocks) {
   if (vectors <= 128 || vectors > 2048) return {};
   int32_t threads = 32, blocks = 1;
@@ -162,10 +167,10 @@ FASTNORM_HOT Tile one_wave_tile(int64_t rows, int64_t vectors, const ArchSpec& a
       blocks *= 2;
     }
   }
-  const int64_t wave = rows * threads * blocks;
-  if (wave > arch.wave_threads / 2 && wave <= arch.wave_threads && blocks <= max_blocks)
+  const int64_t wave = rows * threads * blocks, all = wave_threads(facts);
+  if (wave > all / 2 && wave <= all && blocks <= max_blocks)
     return tile_of(vectors, threads, blocks);
-  if (vectors > 1024 && wave > arch.wave_threads && rows <= arch.latency_rows_short &&
+  if (vectors > 1024 && wave > all && rows <= facts.arch->latency_rows_short &&
       max_blocks >= 4)
     return tile_of(vectors, 128, 4);
   return {};
@@ -462,7 +467,7 @@ FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& fa
   const bool few_rows = d.rows <= arch.decode_rows;
   const bool add = key.source == Source::kAdd;
   if (add && key.stat == Stat::kRms && !is_rare(key) && !few_rows) {
-    const Tile tile = one_wave_tile(d.rows, vectors, arch, max_blocks);
+    const Tile tile = one_wave_tile(d.rows, vectors, facts, max_blocks);
     if (tile.threads != 0) return tile;
   }
   // A sum of long rows gains from a cluster for longer (512 x 16384: 19.6 us for 20.3).
@@ -486,7 +491,7 @@ FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& fa
   const bool latency = d.rows <= arch.latency_rows ||
                        (d.rows <= arch.latency_rows_short && (add || key.stat == Stat::kLayer) &&
                         bytes_moved <= static_cast<uint64_t>(arch.latency_bytes_moved));
-  return tile_of(vectors, block_threads(d.rows, vectors, key, latency, arch));
+  return tile_of(vectors, block_threads(d.rows, vectors, key, latency, facts));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .latency_rows = 512,
           .latency_rows_short = 1024,
           .latency_bytes_moved = 12 << 20,
-          .wave_threads = 132 * 512,
+          .wave_threads = 512,
           .many_tokens = 1024,
           .wide_row_bytes_moved = 60 << 20,
           .stream_bytes_plain = 18 << 20,

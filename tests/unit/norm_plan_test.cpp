@@ -27,8 +27,9 @@ NormDesc describe(const Request& r) {
   return desc;
 }
 
-DeviceFacts gpu(const ArchSpec& arch = cuda::kSm90, int32_t clusters = 16) {
-  return cuda::make_facts(arch, 0, 132, clusters);
+DeviceFacts gpu(const ArchSpec& arch = cuda::kSm90, int32_t clusters = 16,
+                int32_t multiprocessors = 132) {
+  return cuda::make_facts(arch, 0, multiprocessors, clusters);
 }
 
 DeviceFacts cpu(int32_t threads = 1) {
@@ -355,6 +356,10 @@ TEST(Plan, EveryDescriptionHasAKernelThatHoldsIt) {
         const DeviceFacts facts = gpu(*arch, std::min(clusters, arch->max_cluster_blocks));
         ASSERT_NO_FATAL_FAILURE(expect_sound(d, facts, plan_of(d, facts)));
       }
+      // Slices of a GPU, and larger ones.
+      const DeviceFacts other = gpu(*arch, arch->max_cluster_blocks,
+                                    random.of({1, 14, 46, 66, 108, 114, 148, 192, 1000}));
+      ASSERT_NO_FATAL_FAILURE(expect_sound(d, other, plan_of(d, other)));
     }
   }
 }
@@ -403,6 +408,23 @@ TEST(Plan, EveryQuantisedRowHasATile) {
       }
     }
   }
+}
+
+// Fewer threads a row where that lets all rows be resident at once, which depends on the multiprocessors that there are.
+TEST(Plan, OneWaveOfTheMultiprocessorsThatThereAre) {
+  const auto tile = [](int64_t rows, int64_t n, bool add, int32_t multiprocessors) {
+    const NormDesc d = describe(simple_request({rows, n}, FASTNORM_DTYPE_BF16, add));
+    return plan_of(d, gpu(cuda::kSm90, 16, multiprocessors)).entry->tile;
+  };
+  const Tile eight = {128, 8, 1}, four = {256, 4, 1};
+  EXPECT_EQ(tile(512, 8192, true, 132), eight);
+  EXPECT_EQ(tile(512, 8192, true, 114), four) << "512 x 128 threads are more than 114 x 512";
+  EXPECT_EQ(tile(592, 8192, true, 132), four);
+  EXPECT_EQ(tile(592, 8192, true, 148), eight);
+  const Tile half = {256, 6, 1}, whole = {512, 3, 1};
+  EXPECT_EQ(tile(512, 12288, false, 132), half);
+  EXPECT_EQ(tile(592, 12288, false, 132), whole);
+  EXPECT_EQ(tile(592, 12288, false, 148), half);
 }
 
 // Accesses of 32 bytes: where the architecture has them, everything lies at multiples of them, and a thread has an even number of vectors.
