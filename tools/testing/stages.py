@@ -200,15 +200,15 @@ def asan(report, _):
 
 
 def tsan(report, _):
-    """Thread sanitizer, host code, on the CPU: what has threads."""
+    """Thread sanitizer, host code, on the CPU and with a pretended GPU: what has threads."""
     folder = Build("tsan", "-Dcuda=disabled", "-Db_sanitize=thread", "-Db_lundef=false", *LEAN,
                    compiler=("clang", "clang++"))
-    folder.make("tests/unit/cpu/unit_cpu", "tests/api/api_test", CHECK)
+    folder.make("tests/unit/cpu/unit_cpu", "tests/unit/cuda_host_test", "tests/api/api_test", CHECK)
     # TSan wants its own address layout; older runtimes stop where the kernel randomises more than they know.
     setarch = ["setarch", platform.machine(), "-R"]
     wrapper = setarch if run([*setarch, "true"])[0] == 0 else []
     env = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99"}
-    folder.run_tests(report, lambda test: test["name"] in ("unit_cpu", "api"), env=env, wrapper=wrapper, slower=15)
+    folder.run_tests(report, lambda test: test["name"] in ("unit_cpu", "cuda_host", "api"), env=env, wrapper=wrapper, slower=15)
     folder.run_check(report, "check, reduced", env=env, wrapper=wrapper)
 
 

@@ -1,0 +1,469 @@
+// The library's host code for GPUs, from the C ABI down to what it tells the CUDA runtime, with a runtime that only takes notes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "cuda/table.h"
+#include "fastnorm/fastnorm.h"
+#include "ref/data.h"
+#include "unit/cuda/pretend_runtime.h"
+
+namespace {
+
+thread_local int64_t allocations;
+
+}  // namespace
+
+// Counts what a thread allocates; the arrays' forms end up here. Not inlined: compilers would see malloc() and free() and miss new.
+__attribute__((noinline)) void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
+__attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
+
+namespace fastnorm::test {
+namespace {
+
+constexpr uintptr_t kMemory = uintptr_t{1} << 40;  // nothing is there
+void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
+
+// A call on GPU tensors, which its tensors must outlive.
+struct Call {
+  explicit Call(std::vector<int64_t> extents, fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16,
+                int number = 0, int device = 0)
+      : shape(std::move(extents)) {
+    tensor.data = reinterpret_cast<void*>(kMemory << number);
+    tensor.device_type = FASTNORM_DEVICE_CUDA;
+    tensor.device_id = device;
+    tensor.ndim = static_cast<int32_t>(shape.size());
+    tensor.dtype = fastnorm_dtype_of(dtype);
+    tensor.shape = shape.data();
+    args.struct_size = sizeof args;
+    args.x = args.y = &tensor;
+    args.eps = 1e-6f;
+  }
+  Call(const Call&) = delete;
+
+  fastnorm_info info(fastnorm_context* context) const {
+    fastnorm_info found = {};
+    found.struct_size = sizeof found;
+    EXPECT_EQ(fastnorm_norm_query(context, &args, &found), FASTNORM_OK) << fastnorm_last_error();
+    return found;
+  }
+
+  std::vector<int64_t> shape;
+  fastnorm_tensor tensor = {};
+  fastnorm_norm_args args = {};
+};
+
+struct Recorded {
+  Launch launch;
+  cuda::NormParams params;
+  cuda::NormPairParams pair;
+};
+thread_local std::vector<Recorded> recorded;
+
+void record(const Launch& launch) {
+  Recorded r = {};
+  r.launch = launch;
+  if (launch.params != nullptr) r.params = *launch.params;
+  if (launch.pair_params != nullptr) r.pair = *launch.pair_params;
+  recorded.push_back(r);
+}
+
+fastnorm_status create(fastnorm_context** context, int device = 0) {
+  return fastnorm_context_create({FASTNORM_DEVICE_CUDA, device}, nullptr, context);
+}
+
+// Each test begins on a machine with one H200 and a thread that has nothing current.
+class CudaHost : public testing::Test {
+ protected:
+  void SetUp() override {
+    machine = {};
+    notes = {};
+    notes.on_launch = record;
+    recorded.clear();
+  }
+  void TearDown() override { fastnorm_context_destroy(context); }
+
+  void make(int device = 0) {
+    ASSERT_EQ(create(&context, device), FASTNORM_OK) << fastnorm_last_error();
+    notes.loaded.clear();
+    notes.permitted.clear();
+  }
+  // Runs a call that is to be one launch.
+  const Recorded& run(const Call& call) {
+    recorded.clear();
+    EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_OK)
+        << fastnorm_last_error();
+    EXPECT_EQ(recorded.size(), 1u);
+    return recorded.at(0);
+  }
+
+  static std::string refusal() { return fastnorm_last_error(); }
+
+  fastnorm_context* context = nullptr;
+};
+
+int32_t index_of(const std::string& kernel) {
+  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (kernel == table[i].name) return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
+// --- contexts ---
+
+TEST_F(CudaHost, ContextsLeaveCurrentWhatWas) {
+  for (void* const before : {static_cast<void*>(nullptr), primary_context(0), other_context(0)}) {
+    notes.context = before;
+    fastnorm_context* made = nullptr;
+    ASSERT_EQ(create(&made), FASTNORM_OK) << fastnorm_last_error();
+    EXPECT_EQ(notes.context, before);
+    fastnorm_context_destroy(made);
+    EXPECT_EQ(notes.context, before);
+  }
+}
+
+TEST_F(CudaHost, DevicesThatAreNotThereSayWhatWasFound) {
+  EXPECT_EQ(create(&context, 1), FASTNORM_ERROR_DEVICE);
+  EXPECT_NE(refusal().find("device.device_id is 1 and there are 1 CUDA devices: the driver found "
+                           "supports CUDA 13.0"),
+            std::string::npos)
+      << refusal();
+  EXPECT_EQ(create(&context, -1), FASTNORM_ERROR_DEVICE);
+  machine.driver = 0;
+  machine.failures["cudaGetDeviceCount"] = cudaErrorInsufficientDriver;
+  EXPECT_EQ(create(&context), FASTNORM_ERROR_DEVICE);
+  EXPECT_NE(refusal().find("no CUDA driver was found"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("the runtime's words"), std::string::npos) << refusal();
+  EXPECT_EQ(fastnorm_last_device_error(), cudaErrorInsufficientDriver);
+  EXPECT_EQ(notes.last_error, cudaSuccess) << "the caller's next cudaGetLastError() is clean";
+  int32_t count = -1;
+  EXPECT_EQ(fastnorm_device_count(FASTNORM_DEVICE_CUDA, &count), FASTNORM_OK);
+  EXPECT_EQ(count, 0);
+}
+
+TEST_F(CudaHost, DriversThatAreTooOld) {
+  for (const char* function : {"cuCtxGetCurrent", "cuCtxSetCurrent", "cuCtxGetDevice"}) {
+    machine.missing_function = function;
+    EXPECT_EQ(create(&context), FASTNORM_ERROR_DEVICE);
+    EXPECT_NE(refusal().find(function), std::string::npos) << refusal();
+    EXPECT_NE(refusal().find("12.0 or later"), std::string::npos) << refusal();
+  }
+}
+
+TEST_F(CudaHost, GpusWithoutKernels) {
+  machine.capability = 75;
+  EXPECT_EQ(create(&context), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(refusal().find("compute capability 7.5"), std::string::npos) << refusal();
+  fastnorm_device_info info = {};
+  info.struct_size = sizeof info;
+  EXPECT_EQ(fastnorm_device_describe({FASTNORM_DEVICE_CUDA, 0}, &info), FASTNORM_OK);
+  EXPECT_STREQ(info.kernel_arch, "none");
+  // Later GPUs run sm_90's PTX.
+  machine.capability = 103;
+  EXPECT_EQ(fastnorm_device_describe({FASTNORM_DEVICE_CUDA, 0}, &info), FASTNORM_OK);
+  EXPECT_STREQ(info.kernel_arch, "sm_90");
+  EXPECT_EQ(info.capability, 103);
+  EXPECT_EQ(info.multiprocessors, 132);
+}
+
+// Whatever fails while a context is made, nothing is left behind.
+TEST_F(CudaHost, FailuresOfTheRuntimeWhileAContextIsMade) {
+  notes.context = other_context(0);
+  for (const char* function :
+       {"cudaGetDeviceProperties", "cudaSetDevice", "cudaGetDriverEntryPointByVersion"}) {
+    machine.failures = {{function, cudaErrorMemoryAllocation}};
+    EXPECT_EQ(create(&context), FASTNORM_ERROR_OUT_OF_MEMORY) << function;
+    EXPECT_EQ(context, nullptr);
+    EXPECT_EQ(fastnorm_last_device_error(), cudaErrorMemoryAllocation);
+    EXPECT_EQ(notes.context, other_context(0)) << function;
+    EXPECT_EQ(notes.last_error, cudaSuccess) << function;
+  }
+}
+
+TEST_F(CudaHost, ClustersThatASliceOfAGpuCanSchedule) {
+  for (const int largest : {16, 8, 4, 1}) {
+    machine.largest_cluster = static_cast<unsigned>(largest);
+    fastnorm_context* made = nullptr;
+    ASSERT_EQ(create(&made), FASTNORM_OK);
+    EXPECT_EQ(notes.last_error, cudaSuccess);
+    for (const int64_t n : {8192, 16384, 262144, 1048576}) {
+      const fastnorm_info info = Call({1, n}).info(made);
+      EXPECT_LE(info.blocks_per_row, largest) << n;
+      if (n == 1048576 && largest >= 16) {
+        EXPECT_EQ(info.blocks_per_row, 16);
+      }
+    }
+    fastnorm_context_destroy(made);
+  }
+  // Where asking is refused, clusters of the size that every GPU has.
+  machine.largest_cluster = 16;
+  machine.failures["cudaFuncSetAttribute"] = cudaErrorInvalidValue;
+  fastnorm_context* made = nullptr;
+  ASSERT_EQ(create(&made), FASTNORM_OK);
+  EXPECT_EQ(Call({1, 1048576}).info(made).blocks_per_row, 1) << "streamed, by one block";
+  EXPECT_EQ(Call({1, 8192}).info(made).blocks_per_row, 8);
+  fastnorm_context_destroy(made);
+}
+
+// --- launches ---
+
+TEST_F(CudaHost, LaunchesWhatWasPlanned) {
+  make();
+  ref::Random random(11);
+  constexpr fastnorm_dtype_id kDtypes[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16,
+                                           FASTNORM_DTYPE_BF16};
+  std::set<unsigned> clusters;
+  for (int i = 0; i < 2000; ++i) {
+    const int64_t rows = 1 + random.below(int64_t{1} << random.below(14));
+    const int64_t n = 1 + random.below(int64_t{1} << random.below(21));
+    Call call({rows, n}, random.of(kDtypes));
+    if (random.one_in(2)) call.args.kind = FASTNORM_NORM_LAYER;
+    if (random.one_in(2)) call.args.flags = FASTNORM_NORM_PDL_WAIT;
+    const fastnorm_info info = call.info(context);
+    const Recorded& r = run(call);
+    const std::string what =
+        std::string(info.kernel) + " of " + std::to_string(rows) + " x " + std::to_string(n);
+    const int32_t index = index_of(info.kernel);
+    ASSERT_GE(index, 0) << what;
+    EXPECT_EQ(r.launch.kernel, kernel_address(index)) << what;
+    EXPECT_EQ(r.launch.grid.x, info.blocks) << what;
+    EXPECT_EQ(r.launch.grid.y * r.launch.grid.z, 1u) << what;
+    EXPECT_EQ(r.launch.block.x, static_cast<unsigned>(info.threads_per_row / info.blocks_per_row *
+                                                      info.rows_per_block))
+        << what;
+    EXPECT_EQ(r.launch.cluster,
+              info.blocks_per_row > 1 ? static_cast<unsigned>(info.blocks_per_row) : 0u)
+        << what;
+    EXPECT_EQ(r.launch.early, call.args.flags != 0 ? 1 : -1) << what;
+    EXPECT_EQ(r.launch.stream, kStream) << what;
+    EXPECT_EQ(r.launch.context, primary_context(0)) << what;
+    EXPECT_EQ(r.params.rows, static_cast<uint32_t>(rows)) << what;
+    EXPECT_EQ(r.params.n, n) << what;
+    EXPECT_EQ(r.params.x.data, call.tensor.data) << what;
+    EXPECT_EQ(r.params.y.data, call.tensor.data) << what;
+    clusters.insert(r.launch.cluster);
+  }
+  EXPECT_GE(clusters.size(), 4u) << "all kinds came up";
+}
+
+TEST_F(CudaHost, NoRowsAreNoLaunch) {
+  make();
+  const Call call({0, 4096});
+  EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_OK);
+  EXPECT_EQ(fastnorm_norm_prepare(context, &call.args), FASTNORM_OK);
+  EXPECT_EQ(notes.launches, 0);
+  EXPECT_TRUE(notes.loaded.empty());
+}
+
+// Heads of queries and keys are one grid, the keys' blocks after the queries'; what stands between others is launched in order.
+TEST_F(CudaHost, CallsOfAList) {
+  make();
+  const Call q({4096, 64, 128}), k({4096, 8, 128}, FASTNORM_DTYPE_BF16, 1),
+      other({16, 4096}, FASTNORM_DTYPE_F16, 2);
+  const fastnorm_norm_args* const list[] = {&q.args, &k.args, &other.args};
+  ASSERT_EQ(fastnorm_norm_many(context, list, 3, nullptr, 0, kStream), FASTNORM_OK)
+      << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 2u);
+  const Recorded& pair = recorded[0];
+  const fastnorm_info info = q.info(context);
+  EXPECT_EQ(pair.launch.kernel, pair_kernel_address(index_of(info.kernel)));
+  EXPECT_EQ(pair.pair.second_block, info.blocks);
+  // The keys on the queries' kernel.
+  EXPECT_EQ(pair.launch.grid.x,
+            info.blocks + 4096u * 8 / static_cast<unsigned>(info.rows_per_block));
+  EXPECT_EQ(pair.pair.call[0].x.data, q.tensor.data);
+  EXPECT_EQ(pair.pair.call[1].x.data, k.tensor.data);
+  EXPECT_EQ(pair.pair.call[1].rows, 4096u * 8);
+  EXPECT_EQ(recorded[1].launch.kernel, kernel_address(index_of(other.info(context).kernel)));
+  // Loading them ahead of time loads what will run.
+  ASSERT_EQ(fastnorm_norm_many_prepare(context, list, 3), FASTNORM_OK);
+  for (const Recorded& r : recorded) {
+    EXPECT_NE(std::find(notes.loaded.begin(), notes.loaded.end(), r.launch.kernel),
+              notes.loaded.end());
+  }
+}
+
+TEST_F(CudaHost, LargeClustersArePermittedOnce) {
+  make();
+  const Call call({1, 262144});
+  ASSERT_EQ(call.info(context).blocks_per_row, 16);
+  const void* const kernel = kernel_address(index_of(call.info(context).kernel));
+  // A refusal is told, and is not the last word.
+  machine.failures["cudaFuncSetAttribute"] = cudaErrorInvalidValue;
+  EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_ERROR_DEVICE);
+  EXPECT_NE(refusal().find("cudaFuncSetAttribute"), std::string::npos) << refusal();
+  EXPECT_EQ(notes.launches, 0);
+  machine.failures.clear();
+  for (int i = 0; i < 3; ++i) run(call);
+  EXPECT_EQ(notes.permitted, (std::vector<const void*>{kernel}));
+  run(Call({1, 8192}));  // a cluster of 8
+  EXPECT_EQ(notes.permitted.size(), 1u);
+}
+
+// --- current contexts ---
+
+TEST_F(CudaHost, CallsRunOnTheirDeviceAndLeaveCurrentWhatWas) {
+  machine.gpus = 2;
+  make(1);
+  const Call call({64, 4096}, FASTNORM_DTYPE_BF16, 0, 1);
+  for (void* const before :
+       {static_cast<void*>(nullptr), primary_context(0), primary_context(1), other_context(0)}) {
+    notes.context = before;
+    EXPECT_EQ(run(call).launch.context, primary_context(1));
+    EXPECT_EQ(notes.context, before);
+    EXPECT_EQ(fastnorm_norm_prepare(context, &call.args), FASTNORM_OK);
+    EXPECT_EQ(notes.context, before);
+  }
+  // Also where the launch fails.
+  notes.context = primary_context(0);
+  machine.failures["cudaLaunchKernelExC"] = cudaErrorInvalidValue;
+  EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_ERROR_DEVICE);
+  EXPECT_EQ(notes.context, primary_context(0));
+}
+
+TEST_F(CudaHost, AnotherContextOfTheSameDeviceIsRefused) {
+  make();
+  const Call call({64, 4096});
+  notes.context = other_context(0);
+  EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_ERROR_DEVICE);
+  EXPECT_NE(refusal().find("not the primary context of device 0"), std::string::npos) << refusal();
+  EXPECT_EQ(fastnorm_norm_prepare(context, &call.args), FASTNORM_ERROR_DEVICE);
+  EXPECT_EQ(notes.launches, 0);
+  EXPECT_EQ(notes.context, other_context(0));
+}
+
+TEST_F(CudaHost, ADeviceThatWasReset) {
+  make();
+  const Call call({64, 4096});
+  machine.failures["cuCtxSetCurrent"] = cudaErrorInvalidValue;
+  EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_ERROR_DEVICE);
+  EXPECT_NE(refusal().find("cannot be made current"), std::string::npos) << refusal();
+  EXPECT_EQ(notes.launches, 0);
+}
+
+// --- failures ---
+
+TEST_F(CudaHost, FailedLaunchesAreToldAndLost) {
+  make();
+  const Call call({64, 4096});
+  machine.failures["cudaLaunchKernelExC"] = cudaErrorInvalidValue;
+  EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_ERROR_DEVICE);
+  EXPECT_EQ(refusal(), "cudaLaunchKernelExC(&config, kernel, arguments): the runtime's words (1)");
+  EXPECT_EQ(fastnorm_last_device_error(), cudaErrorInvalidValue);
+  EXPECT_EQ(notes.last_error, cudaSuccess) << "the caller's next cudaGetLastError() is clean";
+  machine.failures["cudaLaunchKernelExC"] = cudaErrorMemoryAllocation;
+  EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_ERROR_OUT_OF_MEMORY);
+  machine.failures.clear();
+  run(call);
+}
+
+// Work before has made a fault, which the runtime tells to whoever comes next.
+TEST_F(CudaHost, FaultsOfEarlierWorkAreToldAsSuch) {
+  make();
+  const Call call({64, 4096});
+  for (const cudaError_t fault :
+       {cudaErrorIllegalAddress, cudaErrorMisalignedAddress, cudaErrorIllegalInstruction,
+        cudaErrorInvalidAddressSpace, cudaErrorInvalidPc, cudaErrorHardwareStackError,
+        cudaErrorLaunchFailure, cudaErrorLaunchTimeout, cudaErrorAssert, cudaErrorECCUncorrectable,
+        cudaErrorNvlinkUncorrectable}) {
+    machine.failures = {{"cudaLaunchKernelExC", fault}, {"cudaFuncGetAttributes", fault}};
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(i == 0 ? fastnorm_norm(context, &call.args, nullptr, 0, kStream)
+                       : fastnorm_norm_prepare(context, &call.args),
+                FASTNORM_ERROR_DEVICE);
+      EXPECT_EQ(refusal().find("a fault of earlier work on this device, found by "), 0u)
+          << refusal();
+      EXPECT_EQ(fastnorm_last_device_error(), fault);
+    }
+  }
+}
+
+// Of a list, what comes before the launch that fails has been launched, and nothing after it.
+TEST_F(CudaHost, AListEndsAtTheLaunchThatFails) {
+  make();
+  const Call a({1, 4096}), b({1, 4096}, FASTNORM_DTYPE_F16, 1),
+      c({1, 262144}, FASTNORM_DTYPE_F32, 2);
+  const fastnorm_norm_args* const list[] = {&a.args, &b.args, &c.args};
+  notes.on_launch = [](const Launch& launch) {
+    record(launch);
+    if (recorded.size() == 2) machine.failures["cudaLaunchKernelExC"] = cudaErrorInvalidValue;
+  };
+  EXPECT_EQ(fastnorm_norm_many(context, list, 3, nullptr, 0, kStream), FASTNORM_ERROR_DEVICE);
+  EXPECT_EQ(notes.launches, 2);
+}
+
+// --- what calls cost ---
+
+TEST_F(CudaHost, CallsAllocateNothing) {
+  make();
+  const Call few({1, 262144}), many({4096, 4096}), q({64, 64, 128}),
+      k({64, 8, 128}, FASTNORM_DTYPE_BF16, 1);
+  const fastnorm_norm_args* const list[] = {&q.args, &k.args};
+  notes.on_launch = nullptr;
+  notes.permitted.reserve(8);
+  notes.context = primary_context(0);
+  const int64_t before = allocations;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(fastnorm_norm(context, &few.args, nullptr, 0, kStream), FASTNORM_OK);
+    EXPECT_EQ(fastnorm_norm(context, &many.args, nullptr, 0, kStream), FASTNORM_OK);
+    EXPECT_EQ(fastnorm_norm_many(context, list, 2, nullptr, 0, kStream), FASTNORM_OK);
+  }
+  EXPECT_EQ(allocations, before);
+  EXPECT_EQ(notes.launches, 30);
+}
+
+// One context from many threads, each with streams and a current context of its own.
+TEST_F(CudaHost, ThreadsShareAContext) {
+  machine.gpus = 2;
+  make();
+  constexpr int kThreads = 8, kCalls = 500;
+  std::atomic<int> wrong = 0, permitted = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      notes = {};
+      notes.context = t % 3 == 0 ? nullptr : primary_context(t % 3 - 1);
+      void* const before = notes.context;
+      void* const stream = reinterpret_cast<void*>(static_cast<uintptr_t>(64 + t));
+      static thread_local void* wanted;
+      wanted = stream;
+      static thread_local int bad;
+      bad = 0;
+      notes.on_launch = [](const Launch& launch) {
+        bad += launch.stream != wanted || launch.context != primary_context(0);
+      };
+      const Call long_row({1, 262144 + 1024 * (t % 4)}), rows({100 + t, 4096});
+      const Call misplaced({4, 64}, FASTNORM_DTYPE_BF16, 0, 1);
+      for (int i = 0; i < kCalls; ++i) {
+        wrong += fastnorm_norm(context, &long_row.args, nullptr, 0, stream) != FASTNORM_OK;
+        wrong += fastnorm_norm(context, &rows.args, nullptr, 0, stream) != FASTNORM_OK;
+        // Errors are a thread's own.
+        wrong +=
+            fastnorm_norm(context, &misplaced.args, nullptr, 0, stream) != FASTNORM_ERROR_DEVICE;
+        wrong += std::string(fastnorm_last_error()).find("CUDA:1") == std::string::npos;
+        wrong += notes.context != before;
+      }
+      wrong += bad + static_cast<int>(notes.launches != 2 * kCalls);
+      permitted += static_cast<int>(notes.permitted.size());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GE(permitted, 1);
+  EXPECT_LE(permitted, kThreads) << "at most once a thread";
+}
+
+}  // namespace
+}  // namespace fastnorm::test

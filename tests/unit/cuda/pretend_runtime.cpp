@@ -1,0 +1,223 @@
+#include "unit/cuda/pretend_runtime.h"
+
+#include <cstring>
+#include <string_view>
+
+#include "cuda/arch.h"
+#include "cuda/norm_kernels.h"
+#include "cuda/norm_list.h"
+
+namespace fastnorm::test {
+
+Machine machine;
+thread_local ThreadNotes notes;
+
+namespace {
+
+char contexts[2][kMostGpus];  // only their addresses are used, as of all kernels
+
+// What the library asks for next finds nothing, or an error.
+cudaError_t result_of(const char* function) {
+  const auto found = machine.failures.find(std::string_view(function));
+  if (found == machine.failures.end()) return cudaSuccess;
+  notes.last_error = found->second;
+  return found->second;
+}
+
+int get_current(void** context) {
+  *context = notes.context;
+  return 0;
+}
+
+int set_current(void* context) {
+  if (const auto found = machine.failures.find("cuCtxSetCurrent"); found != machine.failures.end())
+    return found->second;
+  notes.context = context;
+  return 0;
+}
+
+int get_device(int* device) {
+  for (auto& kind : contexts) {
+    if (notes.context >= kind && notes.context < kind + kMostGpus) {
+      *device = static_cast<int>(static_cast<char*>(notes.context) - kind);
+      return 0;
+    }
+  }
+  return 201;  // no context
+}
+
+// The kernels of a part of the table: addresses of bytes.
+template <Dtype kDtype, Source kSource>
+struct Part {
+  static constexpr size_t kCount =
+      count_norm_kernels(kDtype, kSource, cuda::table_shape(cuda::kSm90));
+  static inline char single_bytes[kCount], pair_bytes[kCount];
+  Part() {
+    const auto& entries = cuda::kNormPart<cuda::table_shape(cuda::kSm90), kDtype, kSource>;
+    for (size_t i = 0; i < kCount; ++i) {
+      single[i] = reinterpret_cast<cuda::NormKernel>(&single_bytes[i]);
+      pair[i] =
+          runs_pairs(entries[i]) ? reinterpret_cast<cuda::NormPairKernel>(&pair_bytes[i]) : nullptr;
+    }
+  }
+  static bool has_pair(const void* kernel) {
+    return kernel >= pair_bytes && kernel < pair_bytes + kCount;
+  }
+  cuda::NormKernel single[kCount];
+  cuda::NormPairKernel pair[kCount];
+};
+
+template <Dtype kDtype, Source kSource>
+const Part<kDtype, kSource>& part() {
+  static const Part<kDtype, kSource> kernels;
+  return kernels;
+}
+
+bool is_pair(const void* kernel) {
+  return Part<Dtype::kF32, Source::kPlain>::has_pair(kernel) ||
+         Part<Dtype::kF16, Source::kPlain>::has_pair(kernel) ||
+         Part<Dtype::kBF16, Source::kPlain>::has_pair(kernel);
+}
+
+}  // namespace
+
+void* primary_context(int gpu) { return &contexts[0][gpu]; }
+void* other_context(int gpu) { return &contexts[1][gpu]; }
+
+const void* kernel_address(int32_t index) {
+  return reinterpret_cast<const void*>(cuda::kernel_at(cuda::kernel_parts<90>().kernels, index));
+}
+const void* pair_kernel_address(int32_t index) {
+  return reinterpret_cast<const void*>(
+      cuda::kernel_at(cuda::kernel_parts<90>().pair_kernels, index));
+}
+
+}  // namespace fastnorm::test
+
+namespace fastnorm::cuda {
+
+#define FASTNORM_PRETEND_PART(dtype, source)                                              \
+  template <>                                                                             \
+  std::span<const NormKernel> norm_kernels<90, Dtype::dtype, Source::source>() {          \
+    return test::part<Dtype::dtype, Source::source>().single;                             \
+  }                                                                                       \
+  template <>                                                                             \
+  std::span<const NormPairKernel> norm_pair_kernels<90, Dtype::dtype, Source::source>() { \
+    return test::part<Dtype::dtype, Source::source>().pair;                               \
+  }
+FASTNORM_PRETEND_PART(kF32, kPlain)
+FASTNORM_PRETEND_PART(kF32, kAdd)
+FASTNORM_PRETEND_PART(kF16, kPlain)
+FASTNORM_PRETEND_PART(kF16, kAdd)
+FASTNORM_PRETEND_PART(kBF16, kPlain)
+FASTNORM_PRETEND_PART(kBF16, kAdd)
+#undef FASTNORM_PRETEND_PART
+
+}  // namespace fastnorm::cuda
+
+using namespace fastnorm::test;
+
+extern "C" {
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = machine.driver;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  if (const cudaError_t error = result_of("cudaGetDeviceCount"); error != cudaSuccess) return error;
+  *count = machine.gpus;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "pretended GPU");
+  properties->major = machine.capability / 10;
+  properties->minor = machine.capability % 10;
+  properties->multiProcessorCount = machine.multiprocessors;
+  properties->l2CacheSize = 50 << 20;
+  properties->totalGlobalMem = size_t{80} << 30;
+  return result_of("cudaGetDeviceProperties");
+}
+
+cudaError_t cudaSetDevice(int device) {
+  if (const cudaError_t error = result_of("cudaSetDevice"); error != cudaSuccess) return error;
+  notes.context = primary_context(device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = notes.last_error;
+  notes.last_error = cudaSuccess;
+  return error;
+}
+
+const char* cudaGetErrorString(cudaError_t) { return "the runtime's words"; }
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  const struct {
+    const char* name;
+    void* function;
+  } all[] = {{"cuCtxGetCurrent", reinterpret_cast<void*>(get_current)},
+             {"cuCtxSetCurrent", reinterpret_cast<void*>(set_current)},
+             {"cuCtxGetDevice", reinterpret_cast<void*>(get_device)}};
+  *function = nullptr;
+  *result = cudaDriverEntryPointSymbolNotFound;
+  for (const auto& f : all) {
+    if (std::strcmp(name, f.name) != 0 || machine.missing_function == name) continue;
+    *function = f.function;
+    *result = cudaDriverEntryPointSuccess;
+  }
+  return result_of("cudaGetDriverEntryPointByVersion");
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+  if (const cudaError_t error = result_of("cudaFuncGetAttributes"); error != cudaSuccess)
+    return error;
+  notes.loaded.push_back(kernel);
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int) {
+  if (const cudaError_t error = result_of("cudaFuncSetAttribute"); error != cudaSuccess)
+    return error;
+  notes.permitted.push_back(kernel);
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
+                                           const cudaLaunchConfig_t* config) {
+  *clusters = config->attrs[0].val.clusterDim.x <= machine.largest_cluster ? 1 : 0;
+  return result_of("cudaOccupancyMaxActiveClusters");
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
+                                void** arguments) {
+  if (const cudaError_t error = result_of("cudaLaunchKernelExC"); error != cudaSuccess)
+    return error;
+  ++notes.launches;
+  Launch launch = {kernel,         config->gridDim, config->blockDim, 0,      -1,
+                   config->stream, notes.context,   nullptr,          nullptr};
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& a = config->attrs[i];
+    if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = a.val.clusterDim.x;
+    if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      launch.early = a.val.programmaticStreamSerializationAllowed;
+  }
+  if (is_pair(kernel)) {
+    launch.pair_params = static_cast<const fastnorm::cuda::NormPairParams*>(arguments[0]);
+  } else {
+    launch.params = static_cast<const fastnorm::cuda::NormParams*>(arguments[0]);
+  }
+  if (notes.on_launch != nullptr) notes.on_launch(launch);
+  return cudaSuccess;
+}
+}

@@ -1,0 +1,62 @@
+// A CUDA runtime and driver that only take notes, with GPUs as a test wants them, so that the library's host code runs without either.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cuda/norm_params.h"
+
+namespace fastnorm::test {
+
+inline constexpr int kMostGpus = 2;
+
+// The GPUs and their driver, the same for all threads. Set before the threads begin.
+struct Machine {
+  int gpus = 1;
+  int capability = 90;
+  int multiprocessors = 132;
+  unsigned largest_cluster = 16;  // that can be scheduled
+  int driver = 13000;             // 0: none
+  std::string missing_function;   // of the driver
+  // What a function of the runtime fails with, by its name.
+  std::map<std::string, cudaError_t, std::less<>> failures;
+};
+extern Machine machine;
+
+// What one launch was told.
+struct Launch {
+  const void* kernel;
+  dim3 grid, block;
+  unsigned cluster;  // 0: the attribute is not there
+  int early;         // of programmatic stream serialization; -1: the attribute is not there
+  cudaStream_t stream;
+  void* context;                   // current at the time
+  const cuda::NormParams* params;  // of a kernel for one call, else null; valid in on_launch()
+  const cuda::NormPairParams* pair_params;  // of one for two
+};
+
+// What a thread did, and what it has current: the runtime's state is a thread's, too.
+struct ThreadNotes {
+  void* context = nullptr;
+  cudaError_t last_error = cudaSuccess;  // until it is asked for
+  int64_t launches = 0;
+  std::vector<const void*> loaded;     // by cudaFuncGetAttributes()
+  std::vector<const void*> permitted;  // clusters of more than 8 blocks
+  void (*on_launch)(const Launch& launch) = nullptr;
+};
+extern thread_local ThreadNotes notes;
+
+// The primary context of a GPU, and another one on it.
+void* primary_context(int gpu);
+void* other_context(int gpu);
+
+// The address of an entry's kernel in sm_90's table.
+const void* kernel_address(int32_t index);
+const void* pair_kernel_address(int32_t index);
+
+}  // namespace fastnorm::test
