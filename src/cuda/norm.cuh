@@ -192,12 +192,16 @@ template <class Arch, class Slots, class Tile>
 constexpr int spare_registers() {
   if (Arch::kCapability == 90 || Slots::kSource != Source::kPlain || Tile::kVectors == 0) return 0;
   // Two blocks of 512 threads run beside each other with 64 registers and no more; these would spill.
-  const bool spills = Slots::kAccess == Access::kAny || (Tile::kBlocks > 1 && Tile::kVectors == 4);
+  const bool spills =
+      Slots::kAccess == Access::kAny || (Tile::kBlocks > 1 && Tile::kVectors == 4) ||
+      (Arch::kCapability == 80 && Slots::kSink == Sink::kStatic && Tile::kVectors == 4);
   if (Tile::kThreads >= 512 && !spills) return 0;
   if (Slots::kAccess == Access::kAny) return Slots::kSink == Sink::kStore ? 8 : 0;
   if (Slots::kAccess == Access::kUneven)
     return Tile::kVectors <= 2 || Tile::kVectors == 5 || Tile::kThreads <= 64 ? 16 : 8;
   if (Tile::kVectors <= 2) return Tile::kThreads <= 32 && Slots::kStat == Stat::kLayer ? 8 : 0;
+  if (Arch::kCapability == 80 && Slots::kSink == Sink::kStatic && Tile::kVectors == 8) return 8;
+  if (Arch::kCapability == 80 && Slots::kAffine == Affine::kF32 && Tile::kVectors == 4) return 16;
   return Tile::kVectors > 5 ? 0 : Slots::kSink == Sink::kStatic ? 16 : 8;
 }
 
