@@ -170,8 +170,7 @@ FASTNORM_HOT Tile one_wave_tile(int64_t rows, int64_t vectors, const DeviceFacts
   const int64_t wave = rows * threads * blocks, all = wave_threads(facts);
   if (wave > all / 2 && wave <= all && blocks <= max_blocks)
     return tile_of(vectors, threads, blocks);
-  if (vectors > 1024 && wave > all && rows <= facts.arch->latency_rows_short &&
-      max_blocks >= 4)
+  if (vectors > 1024 && wave > all && rows <= facts.arch->latency_rows_short && max_blocks >= 4)
     return tile_of(vectors, 128, 4);
   return {};
 }
