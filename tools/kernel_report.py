@@ -2,8 +2,9 @@
 """Registers, shared memory and stack of every GPU kernel in a built library.
 
 Reads the finished binary, so what is reported is what ships. Local memory (a stack frame, and every
-register spill lives in one) is a failure: each kernel is meant to keep its row in registers. So is a kernel
-for wide rows that reads or writes them by anything else than 32 bytes; its codes have half as many.
+register spill lives in one) is a failure: each kernel is meant to keep its row in registers. With --wide so is
+a kernel for wide rows with accesses of other than 32 bytes, but for codes (16), a scale and statistics (4), and a
+library without such kernels.
 """
 
 import argparse
@@ -41,35 +42,34 @@ def read_kernels(cuobjdump, library):
 
 
 def read_accesses(cuobjdump, library):
-    """{mangled name: {(LDG or STG, bytes): number}} of every kernel, from its instructions."""
+    """{mangled name: {(load or store, bytes)}} of every kernel, from its instructions on global memory."""
     # It calls nvdisasm, which lies beside it where neither is on PATH.
     path = os.pathsep.join([os.path.dirname(cuobjdump), os.environ["PATH"]])
-    text = subprocess.run([cuobjdump, "-sass", str(library)], capture_output=True, text=True, check=True,
-                          env={**os.environ, "PATH": path}).stdout
     accesses, of = {}, None
-    for line in text.splitlines():
-        if match := re.match(r"\s*Function : (\S+)", line):
-            of = accesses.setdefault(match[1], {})
-        elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+ )?(LDG|STG)\.(\S+)", line):
-            bits = re.search(r"\.(8|16|64|128|256)\b", match[2].replace(".U8", ".8").replace(".U16", ".16"))
-            use = (match[1], int(bits[1]) // 8 if bits else 4)
-            of[use] = of.get(use, 0) + 1
+    with subprocess.Popen([cuobjdump, "-sass", str(library)], stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, "PATH": path}) as listing:
+        for line in listing.stdout:  # gigabytes, for a library
+            if match := re.match(r"\s*Function : (\S+)", line):
+                of = accesses.setdefault(match[1], set())
+            elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+ )?(LD|ST)G?(\.\S+)", line):
+                bits = re.search(r"\.[US]?(8|16|64|128|256)\b", match[2])
+                of.add(("load" if match[1] == "LD" else "store", int(bits[1]) // 8 if bits else 4))
+    if listing.returncode != 0:
+        sys.exit(f"{cuobjdump} -sass {library}: exit code {listing.returncode}")
     return accesses
 
 
 def complaint_about(name, accesses):
-    """Of a kernel for wide rows: what is not as it should be, or None."""
-    codes = 16 if "(Sink)1" in name else 32
-    wide = {("LDG", 32), ("STG", codes)}
-    single = {("LDG", 4), ("STG", 4)}  # a scale, and the statistics
-    if missing := wide - accesses.keys():
-        return f"has no {missing}"
-    if others := accesses.keys() - wide - single:
-        # A residual's sum is a row beside its codes.
-        others -= {("STG", 32)} if "(Source)1" in name else set()
-        if others:
-            return f"has {others}"
-    return None
+    """Of a kernel for wide rows: what its accesses are and should not be, or the other way round; or None."""
+    codes = "(Sink)1" in name
+    needed = {("load", 32), ("store", 16 if codes else 32)}
+    allowed = needed | {("store", 4)}  # the statistics
+    if codes:
+        allowed |= {("load", 4)}  # the scale
+        if "(Source)1" in name:
+            allowed |= {("store", 32)}  # the residual's sum
+    wrong = sorted(accesses - allowed), sorted(needed - accesses)
+    return f"has {wrong[0]}, lacks {wrong[1]}" if any(wrong) else None
 
 
 def demangle(names):
@@ -81,6 +81,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library", type=Path)
     parser.add_argument("--output", type=Path, required=True, help="file for the table")
+    parser.add_argument("--wide", action="store_true", help="look at the accesses of kernels for wide rows, too; needs nvdisasm")
     parser.add_argument("--native-file", type=Path, help="Meson native file that names nvcc")
     options = parser.parse_args()
     cuobjdump = find_cuobjdump(options.native_file)
@@ -88,24 +89,24 @@ def main():
         sys.exit("no cuobjdump: it comes with a CUDA toolkit, and with tools/setup where there is none")
 
     kernels = read_kernels(cuobjdump, options.library)
-    failed = 0
+    bad_names = set()
     rows = []
     names = demangle([k[1] for k in kernels])
-    for (arch, _, use), name in zip(kernels, names):
+    for (arch, mangled, use), name in zip(kernels, names):
         bad = use["STACK"] > 0 or use["LOCAL"] > 0
-        failed += bad
+        if bad:
+            bad_names.add(mangled)
         rows.append((arch, use["REG"], use["SHARED"], use["STACK"], use["LOCAL"], name))
         if bad:
             print(f"FAIL {arch} {name}: stack {use['STACK']} bytes, local {use['LOCAL']} bytes")
     # The last of a tile's numbers: vectors of an access.
     wide = {k[1]: name for k, name in zip(kernels, names) if re.search(r"RowTile<\d+, \d+, \d+, 2>", name)}
-    accesses = read_accesses(cuobjdump, options.library) if wide else {}
-    for mangled, name in wide.items():
-        if complaint := complaint_about(name, accesses[mangled]):
-            failed += 1
-            print(f"FAIL {name}: {complaint}")
-    if wide:
-        print(f"{len(wide)} kernels for wide rows: accesses of 32 bytes")
+    if options.wide:
+        accesses = read_accesses(cuobjdump, options.library)
+        for mangled, name in wide.items():
+            if complaint := complaint_about(name, accesses.get(mangled, set())):
+                bad_names.add(mangled)
+                print(f"FAIL {name}: {complaint}")
     rows.sort(key=lambda r: (r[0], -r[1], r[5]))
     table = ["arch     registers  shared  stack  local  kernel"]
     table += [f"{a:8} {r:9} {sh:7} {st:6} {lo:6}  {n}" for a, r, sh, st, lo, n in rows]
@@ -114,9 +115,12 @@ def main():
     for arch in sorted({r[0] for r in rows}):
         registers = [r[1] for r in rows if r[0] == arch]
         print(f"{arch}: {len(registers)} kernels, {min(registers)} to {max(registers)} registers")
-    if not rows:
-        print("FAIL no kernel found in the library")
-        failed = 1
+    failed = len(bad_names)
+    if not rows or (options.wide and not wide):
+        print(f"FAIL no kernel {'for wide rows ' if rows else ''}found in the library")
+        failed += 1
+    elif options.wide:
+        print(f"{len(wide)} kernels for wide rows")
     print(f"{max(len(rows) - failed, 0)} passed, {failed} failed, 0 skipped")
     return failed != 0
 

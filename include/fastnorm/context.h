@@ -69,7 +69,7 @@ typedef struct fastnorm_context_options {
                           one thread. */
   uint32_t flags;      /**< fastnorm_context_flags. */
   int32_t dry_run_capability; /**< Compute capability of a dry run as major * 10 + minor, such as
-                                 90; else 0. */
+                                 90, planned for with 132 multiprocessors; else 0. */
   int32_t reserved;           /**< Must be 0. */
   const char* tuning_file;    /**< CUDA: path of a file that `fastnorm tune` wrote for this model of
                               GPU and this version of the library: calls of the shapes in it run on

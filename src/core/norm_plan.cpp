@@ -557,21 +557,22 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
   // Grids of two calls know two indices of a row: [tokens, heads, d].
   if (first.flags != second.flags || first.outer_rank > 2 || second.outer_rank > 2) return false;
   const NormEntry &a = *first_plan->entry, &b = *second_plan->entry;
-  // Of both, if one call has wide rows and the other none.
   NormKey key = a.key, other = b.key;
-  key.access = other.access = std::max(a.key.access, b.key.access);
-  if (key != other || key.access > Access::kVector) return false;
+  for (NormKey* k : {&key, &other}) {
+    if (k->access == Access::kWide) k->access = Access::kVector;
+  }
+  if (key != other) return false;
   if (a.order == b.order && runs_pairs(a)) return true;
+  const auto may = [&](const NormDesc& d) { return may_be_wide(d, key, facts, alignment_bits(d)); };
+  const bool wide = facts.arch->access_bytes == 32 && may(first) && may(second);
   const int64_t vectors = std::max(row_vectors(first), row_vectors(second));
   if (vectors > 128) return false;  // more than a warp holds
   const Tile warp = tile_of(vectors, 32);
   const bool first_has_more = first.rows >= second.rows;
   for (const Tile tile :
        {first_has_more ? a.tile : b.tile, first_has_more ? b.tile : a.tile, warp}) {
-    int32_t index = find_entry(table, key, tile);
-    key.access = Access::kVector;
-    if (index < 0) index = find_entry(table, key, tile);
-    key.access = other.access;
+    const int32_t index =
+        find_entry(table, wide && holds_wide_rows(tile) ? wide_key(key) : key, tile);
     if (index < 0 || !runs_pairs(table[static_cast<size_t>(index)])) continue;
     NormPlan plans[2];
     Error not_held;

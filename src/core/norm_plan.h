@@ -26,7 +26,7 @@ struct ArchSpec {
       latency_rows_short;  // the same where no more than the next number of bytes is moved; but not for RMS alone
   int64_t latency_bytes_moved;
   int64_t
-      wave_threads;  // of a multiprocessor, resident at once with 128 registers, twice as many with 64: where all rows are, fewer threads a row win
+      wave_threads;  // of a multiprocessor, resident at once with 128 registers, twice as many with 64: where all rows are, fewer a row win
   int64_t
       many_tokens;  // from this many tokens, or 64 times as many rows, short rows have two vectors a thread
   int64_t

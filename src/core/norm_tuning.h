@@ -6,7 +6,8 @@
 //   library 0.1.0                       the version that has these kernels
 //   arch sm_90
 //   norm ROWS N KERNEL                  calls of ROWS rows (a number, LEAST-MOST, or LEAST-) of N elements run on KERNEL, a name
-//                                       of fastnorm_kernel_describe(), where it is of the same key as the ladder's choice
+//                                       of fastnorm_kernel_describe(), where it is of the same key as the ladder's choice; a
+//                                       kernel for vectors also where that is a wide one, if no rule names a wide one
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 //
 // Bytes: each input once, each output once (a streamed row is read twice, LAYER three times).
 // Registers: the row in f32 (V vectors of 4 or 8), the raw weights where they are loaded ahead, about 20 for addresses.
-// Shared memory: one float a thread and sum; a cluster adds 128 bytes a block.
+// Shared memory: one float a thread and sum, of wide rows two; a cluster adds 128 bytes a block.
 // Schedule of the register body:
 //   1. all loads of the row, then the weights: they arrive while the row is summed
 //   2. f32 row; the residual sum is stored at once, so that the store overlaps the reduction

@@ -2,8 +2,8 @@
 //
 // The order of every sum is a function of n and dtype alone: vector j of a row has the binary digits of j, and the tree always
 // combines the highest digit first. A tile only says where digits live: the highest in the register number, the next in the warp,
-// then the block of a cluster, the lowest in the lane. So registers fold first, then warps, blocks and lanes, and every tile gives
-// the same bits.
+// then the block of a cluster, the lowest in the lane; where two vectors lie side by side in a thread, below all of these which of the
+// two. So registers fold first, then warps, blocks and lanes, and the two of a thread last, and every tile gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -132,7 +132,8 @@ __device__ __forceinline__ float sum_lanes_of_two(float a, float b) {
 // Shared memory of one fold over a row. Each fold of a row has its own, so that no barrier is needed between them.
 template <class Tile>
 struct FoldScratch {
-  alignas(8) float values[Tile::kThreads > 32 ? Tile::kThreads* Tile::kRun : 1];  // [warp][lane]
+  // [warp][lane][of the run]
+  alignas(8) float values[Tile::kThreads > 32 ? Tile::kThreads* Tile::kRun : 1];
   float total;  // where one warp folds for all
   float exchange[Tile::kBlocks > 1 ? Tile::kBlocks * 32
                                    : 1];  // [block][lane], pushed by the blocks of the cluster

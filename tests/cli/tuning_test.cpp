@@ -58,12 +58,36 @@ TEST(Tuning, AsksTheLibraryWhatHoldsARow) {
 TEST(Tuning, WideRowsHaveTheKernelsForVectorsToo) {
   const Planner wide("sm_100f");
   const std::string key = "bf16 plain rms once store ";
-  EXPECT_EQ(wide.kernels({"rms", "bf16", 4096, 4096})[0], key + "wide 128x4");
+  EXPECT_EQ(kind_of(key + "wide 128x4"), kind_of(key + "vector 256x2"));
+  EXPECT_NE(kind_of(key + "wide 128x4"), kind_of(key + "uneven 128x4"));
+  EXPECT_NE(kind_of(key + "wide 128x4"), kind_of("bf16 plain layer once store wide 128x4"));
+  EXPECT_EQ(wide.choice({"rms", "bf16", 4096, 4096}), key + "wide 128x4");
+  // Kernels that this build has not got cannot be named.
+  if (std::string(fastnorm_build_info()).find("sm_100f") == std::string::npos) {
+    EXPECT_EQ(wide.kernels({"rms", "bf16", 4096, 4096}), std::vector{key + "wide 128x4"});
+    return;
+  }
   EXPECT_EQ(set_of(wide.kernels({"rms", "bf16", 4096, 4096})),
             (std::set<std::string>{key + "wide 128x4", key + "wide 256x2", key + "vector 128x4",
                                    key + "vector 256x2"}));
   EXPECT_EQ(set_of(wide.kernels({"rms", "bf16", 4096, 4104})),
             (std::set<std::string>{key + "vector 128x5", key + "vector 256x3"}));
+}
+
+// On a GPU the choice is its context's, whatever the planner would do by itself.
+TEST(Tuning, TheChoiceIsTheContexts) {
+  const BenchCase c = {"rms", "bf16", 4096, 4096};
+  const std::string other = "bf16 plain rms once store vector 256x2";
+  ASSERT_NE(planner().choice(c), other);
+  const MemoryFile file(tuning_head("sm_90") + tuning_rule("4096", 4096, other));
+  Target target;
+  target.device_type = FASTNORM_DEVICE_CUDA;
+  target.dry_run_capability = 90;
+  const ContextPtr context = make_context(target, 0, file.path());
+  const Planner on_gpu("sm_90", context.get(), target);
+  EXPECT_EQ(on_gpu.choice(c), other);
+  EXPECT_EQ(on_gpu.kernels(c)[0], other);
+  EXPECT_EQ(set_of(on_gpu.kernels(c)), set_of(planner().kernels(c)));
 }
 
 TEST(Tuning, TakesTheFastestIfItIsFasterTwice) {

@@ -82,9 +82,18 @@ TEST(NormTogether, HeadsOfTwoAlignments) {
     for (const int64_t d : {128, 256, 512}) {
       const Request q = heads(tokens, 64, d, dtype, 0, address_of(0));
       Request k = heads(tokens, 8, d, dtype, 0, address_of(3));
-      EXPECT_EQ(grids(planned(q, facts), planned(k, facts), facts), 1) << tokens << " " << d;
-      k.x->address += 16;
       Planned first = planned(q, facts), second = planned(k, facts);
+      EXPECT_EQ(grids(first, second, facts), 1) << tokens << " " << d;
+      ASSERT_TRUE(plan_together(first.desc, second.desc, facts, cuda::norm_table(cuda::kSm100),
+                                &first.plan, &second.plan));
+      EXPECT_EQ(first.plan.entry->key.access,
+                first.plan.entry->tile.vectors % 2 == 0 ? Access::kWide : Access::kVector);
+      EXPECT_EQ(second.plan.entry, first.plan.entry);
+      if (tokens == 4096) {
+        EXPECT_EQ(first.plan.entry->key.access, Access::kWide) << d;
+      }
+      k.x->address += 16;
+      first = planned(q, facts), second = planned(k, facts);
       EXPECT_EQ(grids(first, second, facts), 1) << tokens << " " << d;
       EXPECT_EQ(grids(second, first, facts), 1) << tokens << " " << d;
       ASSERT_TRUE(plan_together(first.desc, second.desc, facts, cuda::norm_table(cuda::kSm100),

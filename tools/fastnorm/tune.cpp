@@ -74,7 +74,7 @@ std::ptrdiff_t write_rules(const std::string& path, const std::string& head,
 void run_tune(const TuneOptions& options) {
   const Machine machine(parse_target(options.device), 0);
   const fastnorm_device_info device = describe_device(machine.target());
-  const Planner planner(device.kernel_arch);
+  const Planner planner(device.kernel_arch, machine.context(), machine.target());
   const std::string head = tuning_head(planner.arch()) + "# " + device.name + ", " + now_text() +
                            ", driver " + std::to_string(device.driver_version) + "\n";
   const std::vector<BenchCase> cases = make_cases(options);

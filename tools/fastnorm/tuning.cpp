@@ -6,14 +6,14 @@
 #include <limits>
 
 namespace fastnorm::tool {
-namespace {
 
-// A kernel's name without its tile. Wide rows also have the kernels for vectors.
 std::string kind_of(const std::string& kernel) {
   std::string kind = kernel.substr(0, kernel.rfind(' ') + 1);
   const size_t wide = kind.find(" wide ");
   return wide == std::string::npos ? kind : kind.replace(wide, 6, " vector ");
 }
+
+namespace {
 
 bool same_series(const BenchCase& a, const BenchCase& b) {
   return a.op == b.op && a.dtype == b.dtype && a.n == b.n;
@@ -43,7 +43,17 @@ std::string tuning_rule(const std::string& rows, int64_t n, const std::string& k
 }
 
 Planner::Planner(const std::string& kernel_arch)
-    : target_(parse_target(kernel_arch)), arch_(kernel_arch), context_(make_context(target_, 0)) {}
+    : target_(parse_target(kernel_arch)),
+      arch_(kernel_arch),
+      own_context_(make_context(target_, 0)),
+      context_(own_context_.get()),
+      context_target_(target_) {}
+
+Planner::Planner(const std::string& kernel_arch, fastnorm_context* context, const Target& target)
+    : target_(parse_target(kernel_arch)),
+      arch_(kernel_arch),
+      context_(context),
+      context_target_(target) {}
 
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c) {
   // Far apart, and never looked at.
@@ -57,7 +67,7 @@ std::string kernel_of(fastnorm_context* context, const Target& target, const Ben
 }
 
 std::string Planner::choice(const BenchCase& c) const {
-  return kernel_of(context_.get(), target_, c);
+  return kernel_of(context_, context_target_, c);
 }
 
 std::vector<std::string> Planner::kernels(const BenchCase& c) const {

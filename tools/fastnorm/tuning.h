@@ -33,11 +33,17 @@ std::string tuning_rule(const std::string& rows, int64_t n, const std::string& k
 // The kernel that a case would run on, in a context of `target`.
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c);
 
+// What kernels that may be measured for the same call have in common: a kernel's name without its tile, and without whether it is for
+// wide rows, which have those for vectors, too.
+std::string kind_of(const std::string& kernel);
+
 // What the library would do on a GPU, without one.
 class Planner {
  public:
   // By the kernels that run there, "sm_90": a later GPU's capability may plan for others, which this build need not have.
   explicit Planner(const std::string& kernel_arch);
+  // The same where there is one: the choice is that of `context`, which knows how many multiprocessors the GPU has.
+  Planner(const std::string& kernel_arch, fastnorm_context* context, const Target& target);
 
   const std::string& arch() const { return arch_; }
   // The kernel that a case runs on.
@@ -48,7 +54,9 @@ class Planner {
  private:
   Target target_;
   std::string arch_;
-  ContextPtr context_;
+  ContextPtr own_context_;
+  fastnorm_context* const context_;  // that chooses, for tensors of context_target_
+  const Target context_target_;
 };
 
 // What was found for a case.

@@ -66,13 +66,13 @@ def kernels(report, _):
     for part in ["bf16_plain", "bf16_add"]:
         objects = f"src/cuda/libnorm_sm100f_{part}.a"
         sample.make(objects)
-        report_kernels(report, f"kernel report, sm_100f, {part}", sample.folder, objects)
+        report_kernels(report, f"kernel report, sm_100f, {part}", sample.folder, objects, "--wide")
 
 
-def report_kernels(report, name, folder, binary):
+def report_kernels(report, name, folder, binary, *options):
     table = folder / (name.replace(",", "").replace(" ", "_") + ".txt")
     code, text = run([sys.executable, ROOT / "tools" / "kernel_report.py", folder / binary,
-                      "--output", table, "--native-file", VENV / "native.ini"])
+                      "--output", table, "--native-file", VENV / "native.ini", *options])
     print(text)
     report.add_program(name, code, text)
 
@@ -193,7 +193,7 @@ ASAN_ENV = {
 
 
 def asan(report, _):
-    """Address and undefined-behaviour sanitizers, host code, on the CPU: all tests but the check program."""
+    """Address and undefined-behaviour sanitizers, host code, with a pretended GPU: all tests but the check program."""
     folder = asan_build()
     folder.make()
     folder.run_tests(report, not_once, env=ASAN_ENV, slower=15)
@@ -208,7 +208,8 @@ def tsan(report, _):
     setarch = ["setarch", platform.machine(), "-R"]
     wrapper = setarch if run([*setarch, "true"])[0] == 0 else []
     env = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99"}
-    folder.run_tests(report, lambda test: test["name"] in ("unit_cpu", "cuda_host", "api"), env=env, wrapper=wrapper, slower=15)
+    folder.run_tests(report, lambda test: test["name"] in ("unit_cpu", "cuda_host", "api"), env=env, wrapper=wrapper,
+                     slower=15)
     folder.run_check(report, "check, reduced", env=env, wrapper=wrapper)
 
 

@@ -64,7 +64,7 @@ struct cudaFuncAttributes {
   int numRegs;
 };
 
-enum cudaFuncAttribute { cudaFuncAttributeNonPortableClusterSizeAllowed = 10 };
+enum cudaFuncAttribute { cudaFuncAttributeNonPortableClusterSizeAllowed = 14 };
 
 enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess = 0,

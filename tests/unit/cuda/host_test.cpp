@@ -217,6 +217,21 @@ TEST_F(CudaHost, ClustersThatASliceOfAGpuCanSchedule) {
   fastnorm_context_destroy(made);
 }
 
+// What is resident at once depends on the multiprocessors.
+TEST_F(CudaHost, PlansForTheMultiprocessorsThatThereAre) {
+  for (const auto& [multiprocessors, threads] : {std::pair(132, 128), {114, 256}, {148, 128}}) {
+    machine.multiprocessors = multiprocessors;
+    fastnorm_context* made = nullptr;
+    ASSERT_EQ(create(&made), FASTNORM_OK);
+    Call call({512, 8192});
+    fastnorm_tensor residual = call.tensor;
+    residual.data = reinterpret_cast<void*>(kMemory << 1);
+    call.args.residual = call.args.residual_out = &residual;
+    EXPECT_EQ(call.info(made).threads_per_row, threads) << multiprocessors;
+    fastnorm_context_destroy(made);
+  }
+}
+
 // --- launches ---
 
 TEST_F(CudaHost, LaunchesWhatWasPlanned) {

@@ -1,5 +1,6 @@
 #include "unit/cuda/pretend_runtime.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -160,7 +161,7 @@ cudaError_t cudaGetLastError() {
 
 const char* cudaGetErrorString(cudaError_t) { return "the runtime's words"; }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   const struct {
@@ -172,7 +173,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   *function = nullptr;
   *result = cudaDriverEntryPointSymbolNotFound;
   for (const auto& f : all) {
-    if (std::strcmp(name, f.name) != 0 || machine.missing_function == name) continue;
+    if (std::strcmp(name, f.name) != 0 || machine.missing_function == name || version != 12000)
+      continue;
     *function = f.function;
     *result = cudaDriverEntryPointSuccess;
   }
@@ -186,16 +188,25 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
   return cudaSuccess;
 }
 
-cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute, int) {
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (const cudaError_t error = result_of("cudaFuncSetAttribute"); error != cudaSuccess)
     return error;
+  if (attribute != cudaFuncAttributeNonPortableClusterSizeAllowed || value != 1)
+    return notes.last_error = cudaErrorInvalidValue;
   notes.permitted.push_back(kernel);
   return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* kernel,
                                            const cudaLaunchConfig_t* config) {
-  *clusters = config->attrs[0].val.clusterDim.x <= machine.largest_cluster ? 1 : 0;
+  const bool asked = config->numAttrs == 1 &&
+                     config->attrs[0].id == cudaLaunchAttributeClusterDimension &&
+                     config->gridDim.x == config->attrs[0].val.clusterDim.x;
+  const unsigned blocks = config->attrs[0].val.clusterDim.x;
+  const bool permitted = blocks <= 8 || std::find(notes.permitted.begin(), notes.permitted.end(),
+                                                  kernel) != notes.permitted.end();
+  if (!asked || !permitted) return notes.last_error = cudaErrorInvalidValue;
+  *clusters = blocks <= machine.largest_cluster ? 1 : 0;
   return result_of("cudaOccupancyMaxActiveClusters");
 }
 

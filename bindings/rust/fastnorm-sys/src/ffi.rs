@@ -172,8 +172,8 @@ pub const FASTNORM_DTYPE_MAX_ENUM: fastnorm_dtype_id = 0x7fffffff;
 ///
 /// - The last dimension must be contiguous: its stride is 1, or its extent at most 1.
 /// - Leading strides are free: any sign, not multiples of anything, and 0 (broadcast) for inputs.
-/// - The address must be a multiple of the element's size; no other alignment is required. 16-byte
-///   rows are fastest.
+/// - The address must be a multiple of the element's size; no other alignment is required. Rows
+///   whose addresses and lengths are multiples of 16 bytes (sm_100f: 32) are fastest.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_tensor {
@@ -288,7 +288,8 @@ pub struct fastnorm_context_options {
     pub num_threads: i32,
     /// fastnorm_context_flags.
     pub flags: u32,
-    /// Compute capability of a dry run as major \* 10 + minor, such as 90; else 0.
+    /// Compute capability of a dry run as major \* 10 + minor, such as 90, planned for with 132
+    /// multiprocessors; else 0.
     pub dry_run_capability: i32,
     /// Must be 0.
     pub reserved: i32,
