@@ -554,6 +554,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
 
 bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,
                    std::span<const NormEntry> table, NormPlan* first_plan, NormPlan* second_plan) {
+  if (facts.device_type != FASTNORM_DEVICE_CUDA) return false;
   // Grids of two calls know two indices of a row: [tokens, heads, d].
   if (first.flags != second.flags || first.outer_rank > 2 || second.outer_rank > 2) return false;
   const NormEntry &a = *first_plan->entry, &b = *second_plan->entry;
@@ -564,7 +565,7 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
   if (key != other) return false;
   if (a.order == b.order && runs_pairs(a)) return true;
   const auto may = [&](const NormDesc& d) { return may_be_wide(d, key, facts, alignment_bits(d)); };
-  const bool wide = facts.arch->access_bytes == 32 && may(first) && may(second);
+  const bool wide = may(first) && may(second);
   const int64_t vectors = std::max(row_vectors(first), row_vectors(second));
   if (vectors > 128) return false;  // more than a warp holds
   const Tile warp = tile_of(vectors, 32);

@@ -1,6 +1,7 @@
 // Query and key heads in one launch, whatever their numbers, sizes and layouts.
 #include <gtest/gtest.h>
 
+#include "core/backend.h"
 #include "cuda/arch.h"
 #include "cuda/launch_params.h"
 #include "cuda/table.h"
@@ -100,6 +101,23 @@ TEST(NormTogether, HeadsOfTwoAlignments) {
                                 &first.plan, &second.plan));
       EXPECT_EQ(first.plan.entry->key.access, Access::kVector);
     }
+  }
+}
+
+// A CPU has no grids.
+TEST(NormTogether, NoneOnACpu) {
+  const std::span<const NormEntry> table = cpu_backend().kernel_sets()[0].norm;
+  for (const bool codes : {false, true}) {
+    DeviceFacts facts;
+    NormDesc desc;
+    NormPlan plans[2];
+    Error error;
+    Request r = heads(4, 8, 64, FASTNORM_DTYPE_F32, 0, address_of(0));
+    if (codes) add_quant(&r, FASTNORM_QUANT_PER_ROW);
+    ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+    for (NormPlan& plan : plans)
+      ASSERT_EQ(make_plan(desc, facts, table, &plan, error), FASTNORM_OK) << error.text;
+    EXPECT_FALSE(plan_together(desc, desc, facts, table, &plans[0], &plans[1]));
   }
 }
 
