@@ -418,11 +418,9 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         RowState<Slots, Tile>& row,
                                         float (&z)[Slots::T::kPerVector], int v,
                                         const Place<Tile>& place, const Reach& reach) {
-  if constexpr (Slots::kSink == fastnorm::Sink::kStatic && Tile::kRun > 1) {
-    put_static_wide<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v),
-                                               row.result[0]);
-  } else if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
-    put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v));
+  if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
+    put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v),
+                                          row.result[0]);
   } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
     row.held.keep(z, v);
   } else if constexpr (Slots::kAccess == Access::kUneven) {

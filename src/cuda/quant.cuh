@@ -256,31 +256,23 @@ __device__ __forceinline__ void clear_from(float (&z)[kCount], int count) {
 
 // ---- Codes of one type of 8 bits by one scale, of whole vectors, and nothing else: what most calls ask for has no branches.
 
+// `run`: the codes of vectors that lie side by side, which the last of them stores together.
 template <class T, CodeType kType, class Sink, class Tile>
 __device__ __forceinline__ void put_static(float (&z)[T::kPerVector], float inverse,
                                            const Sink& sink, int v, const Place<Tile>& place,
-                                           bool stores) {
+                                           bool stores, uint4& run) {
   uint32_t words[2];
   scale_values(z, inverse);
   make_codes(kType, z, words);
-  if (stores)
-    store_codes<T::kPerVector>(place.template address<T::kPerVector>(sink.codes, v), words, false);
-}
-
-// The same of two vectors that lie side by side, in `both`: stored with the second.
-template <class T, CodeType kType, class Sink, class Tile>
-__device__ __forceinline__ void put_static_wide(float (&z)[T::kPerVector], float inverse,
-                                                const Sink& sink, int v, const Place<Tile>& place,
-                                                bool stores, uint4& both) {
-  static_assert(T::kPerVector == 8);
-  uint32_t words[2];
-  scale_values(z, inverse);
-  make_codes(kType, z, words);
-  if (v % 2 == 0) {
-    both.x = words[0], both.y = words[1];
+  if constexpr (Tile::kRun == 1) {
+    if (stores)
+      store_codes<T::kPerVector>(place.template address<T::kPerVector>(sink.codes, v), words,
+                                 false);
+  } else if (v % 2 == 0) {
+    run.x = words[0], run.y = words[1];
   } else {
-    both.z = words[0], both.w = words[1];
-    if (stores) ptx::st_global_v4(place.template address<T::kPerVector>(sink.codes, v - 1), both);
+    run.z = words[0], run.w = words[1];
+    if (stores) ptx::st_global_v4(place.template address<T::kPerVector>(sink.codes, v - 1), run);
   }
 }
 

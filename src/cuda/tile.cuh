@@ -209,7 +209,8 @@ __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
   return q;
 }
 
-// The sum of a row of which each thread has two sums, of its first and of its second vectors of two that lie side by side.
+// The sum of a row of which each thread has two sums, of its first and of its second vectors of two that lie side by side. The steps are
+// those of fold_row(), which is by itself: with what they share in one place the compiler writes 68 of 675 measured kernels otherwise.
 template <class Tile>
 __device__ __forceinline__ float sum_row_of_two(float a, float b, FoldScratch<Tile>& scratch,
                                                 const Place<Tile>& place) {
