@@ -100,7 +100,7 @@ def main():
         if bad:
             print(f"FAIL {arch} {name}: stack {use['STACK']} bytes, local {use['LOCAL']} bytes")
     # The last of a tile's numbers: vectors of an access.
-    wide = {k[1]: name for k, name in zip(kernels, names) if re.search(r"RowTile<\d+, \d+, \d+, 2>", name)}
+    wide = {k[1]: name for k, name in zip(kernels, names) if re.search(r"RowTile<\d+, \d+, \d+, 2, \w+>", name)}
     if options.wide:
         accesses = read_accesses(cuobjdump, options.library)
         for mangled, name in wide.items():

@@ -148,11 +148,12 @@ typedef struct fastnorm_info {
   int32_t vectors_per_thread; /**< CUDA: 16-byte vectors of a row that a thread holds; 0 = the row
                                  is streamed. CPU: 0. */
   int32_t
-      rows_per_block; /**< CUDA: rows a thread block works on; CPU: rows a range holds at least. */
+      rows_per_block; /**< CUDA: rows a thread block works on at once; CPU: rows a range holds at least. */
   int32_t blocks_per_row; /**< CUDA: thread blocks (one cluster) that share a row; CPU: 1. */
   int32_t vector_bytes;   /**< Widest access that every tensor's address and strides allow, 1 to 16
                              (sm_100f: 32; CPU: 64). */
-  uint64_t blocks;        /**< CUDA: thread blocks in the grid; CPU: ranges at the most. */
+  uint64_t blocks;        /**< CUDA: thread blocks in the grid; where rows are more than they work
+                             on at once, they take them in turn. CPU: ranges at the most. */
 } fastnorm_info;
 
 /** One kernel of this build. Strings are static. */

@@ -12,10 +12,11 @@ inline constexpr int32_t kMaxCalls = 8;  // of one fastnorm_norm_many
 
 enum class Source : uint8_t { kPlain, kAdd };  // which bytes become the f32 row: x, or x + residual
 enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
-// t * g + bias, rounded once, with columns of x's dtype; the same with f32 columns beside 16-bit rows; or with any columns, rounded as
-// any of the axes says. RMS has a bias in the last alone. All GPU kernels round t, and the sum before its statistics, where that is asked
-// for. (CPU kernels take any columns, have no kF32, and round in between in the last alone.)
-enum class Affine : uint8_t { kOnce, kF32, kAny };
+// t * g + bias, rounded once, with columns of x's dtype; the same with f32 columns beside 16-bit rows; the same with columns of either
+// that are no head's, kept in f32 for the rows that a block takes in turn; or with any columns, rounded as any of the axes says. RMS has a
+// bias in the last alone. All GPU kernels round t, and the sum before its statistics, where that is asked for. (CPU kernels take any
+// columns, have kOnce and kAny alone, and round in between in the last alone.)
+enum class Affine : uint8_t { kOnce, kF32, kKept, kAny };
 // What leaves: y; codes of e4m3 or i8 by one scale for the tensor and nothing else; or codes by any scheme with their scales, the largest
 // magnitude, and y where it is wanted.
 enum class Sink : uint8_t { kStore, kStatic, kQuant };
@@ -74,7 +75,8 @@ struct NormEntry {
 // True if a GPU kernel is there for two calls in one grid, too: query and key heads of a fused QKV buffer, rows of a warp or less.
 constexpr bool runs_pairs(const NormEntry& entry) {
   return entry.key.source == Source::kPlain && entry.key.sink == Sink::kStore &&
-         entry.key.access <= Access::kVector && entry.tile.threads <= 32;
+         entry.key.affine != Affine::kKept && entry.key.access <= Access::kVector &&
+         entry.tile.threads <= 32;
 }
 
 // 16-byte vectors of a row that lie side by side in a thread, for one access.
@@ -83,7 +85,10 @@ constexpr int vectors_side_by_side(Access access) { return access == Access::kWi
 constexpr const char* name_of(Source s) { return s == Source::kPlain ? "plain" : "add"; }
 constexpr const char* name_of(Stat s) { return s == Stat::kRms ? "rms" : "layer"; }
 constexpr const char* name_of(Affine a) {
-  return a == Affine::kOnce ? "once" : a == Affine::kF32 ? "f32" : "any";
+  return a == Affine::kOnce   ? "once"
+         : a == Affine::kF32  ? "f32"
+         : a == Affine::kKept ? "kept"
+                              : "any";
 }
 constexpr const char* name_of(Sink s) {
   return s == Sink::kStore ? "store" : s == Sink::kStatic ? "static" : "quant";

@@ -63,6 +63,10 @@ constexpr Rung kCodes[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
                            {512, 128}, {1024, 256}, {4096, 512}};
 constexpr Rung kRareSums[] = {{8, 4}, {16, 16}, {128, 32}, {512, 128}, {1024, 256}, {4096, 512}};
 
+// Rows of 16 bits whose columns are kept in registers, for the rows that a block takes in turn.
+constexpr Rung kKept[] = {{128, 32}, {256, 64}, {640, 128}, {1024, 256}};
+constexpr int64_t kLeastKeptVectors = 65;
+
 // Threads of all multiprocessors: see ArchSpec.
 FASTNORM_HOT int64_t wave_threads(const DeviceFacts& facts) {
   return facts.multiprocessors * facts.arch->wave_threads;
@@ -306,13 +310,25 @@ fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* 
   return FASTNORM_OK;
 }
 
+// Blocks of a grid whose blocks take `all` shares in turn: as many as are resident at once, or up to 1/32 fewer where each then has as many
+// shares (LAYER 4096 x 8192: 36.3 us with 256 blocks, 36.9 with 264; with fewer, 128 and so on, it is slower).
+uint64_t blocks_in_turn(uint64_t all, Tile tile, const DeviceFacts& facts) {
+  const auto resident = static_cast<uint64_t>(facts.multiprocessors) *
+                        static_cast<uint64_t>(std::max(kept_blocks(tile), 1));
+  if (all <= resident) return all;
+  const uint64_t turns = (all + resident - 1) / resident, even = (all + turns - 1) / turns;
+  return even >= resident - resident / 32 ? even : resident;
+}
+
 // The part of a CUDA plan that follows from the tile.
 FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts, Tile tile,
-                                       NormPlan* plan, Error& error) {
+                                       NormKey key, NormPlan* plan, Error& error) {
   const ArchSpec& arch = *facts.arch;
-  plan->rows_per_block = rows_per_block(tile);
+  const bool kept = key.affine == Affine::kKept;
+  plan->rows_per_block = kept ? 1 : rows_per_block(tile);
   plan->blocks = static_cast<uint64_t>(divide_up_pow2(d.rows, plan->rows_per_block)) *
                  static_cast<uint64_t>(tile.blocks);
+  if (kept) plan->blocks = blocks_in_turn(plan->blocks, tile, facts);
   constexpr int64_t kMaxRows = int64_t{0xffffff00};  // row numbers are 32 bits wide on the device
   FASTNORM_REQUIRE(d.rows <= kMaxRows, FASTNORM_ERROR_UNSUPPORTED,
                    "x has %" PRId64 " rows; a call takes %" PRId64
@@ -328,10 +344,15 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   plan->stream_loads = !layer && d.rows > arch.decode_rows &&
                        moved <= (d.residual ? arch.stream_bytes_add : arch.stream_bytes_plain);
   const int64_t read = static_cast<int64_t>(plan->bytes_read);
-  if (d.outer_rank == 1 &&
+  if (d.outer_rank == 1 && arch.prefetch_bytes_ahead > 0 &&
       read >= (layer ? arch.prefetch_bytes_read_layer : arch.prefetch_bytes_read)) {
     const int64_t row_bytes = d.n * dtype_bytes(d.dtype) * (d.residual ? 2 : 1);
-    plan->prefetch_rows = static_cast<uint32_t>(divide_up(arch.prefetch_bytes_ahead, row_bytes));
+    if (!kept) {
+      plan->prefetch_rows = static_cast<uint32_t>(divide_up(arch.prefetch_bytes_ahead, row_bytes));
+    } else if (kept_prefetches(key.sink, tile)) {
+      // The row after the next, which is on its way already.
+      plan->prefetch_rows = static_cast<uint32_t>(2 * plan->blocks);
+    }
   }
   return FASTNORM_OK;
 }
@@ -395,12 +416,69 @@ NormKey wide_key(NormKey key) {
   return key;
 }
 
+// True if a call that a kernel of `key` computes may have one of Affine::kKept, for a tile that has one. Such rows are of 16 bits, and all
+// have the same columns.
+FASTNORM_HOT bool may_be_kept(const NormDesc& d, NormKey key, const DeviceFacts& facts) {
+  if (facts.device_type != FASTNORM_DEVICE_CUDA || key.access != Access::kVector ||
+      key.source != Source::kPlain || key.sink == Sink::kQuant || d.dtype == Dtype::kF32) {
+    return false;
+  }
+  if (key.sink == Sink::kStore && key.stat == Stat::kRms) return false;
+  return d.weight.head_stride_bytes == 0 && d.bias.head_stride_bytes == 0;
+}
+
+NormKey kept_key(NormKey key) {
+  key.affine = Affine::kKept;
+  return key;
+}
+
+// The tile with which it pays, or none. Columns of 16 bits are loaded and unpacked for every row else, f32 ones loaded, which is half of
+// LAYER's instructions; but blocks that take rows in turn have equal shares, which the hardware's balance beats by some percent where
+// memory is what counts. So they pay where instructions hold a kernel up, and in between: more rows than are resident at once, and not so
+// many that the balance tells. Measured on an H200 with bf16 and f16, 2026-11-23; times are with kept columns and without.
+FASTNORM_HOT Tile kept_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts,
+                            uint64_t bytes_moved) {
+  const ArchSpec& arch = *facts.arch;
+  const int64_t vectors = row_vectors(d);
+  // Of 768 vectors 128 x 6 has no registers, and 256 x 3 too few blocks beside each other (f32 columns, 4096 x 6144: 28.9 us and 27.9).
+  if (d.rows <= arch.decode_rows || vectors < kLeastKeptVectors || vectors > 1024 ||
+      (vectors > 640 && vectors <= 768)) {
+    return {};
+  }
+  const Tile tile = tile_of(vectors, climb(kKept, vectors));
+  const int64_t resident = int64_t{facts.multiprocessors} * kept_blocks(tile);
+  const bool more = d.rows > resident, thrice = d.rows > 2 * resident;
+  bool pays = false;
+  if (key.stat == Stat::kRms) {
+    // Codes. 512 x 8192: 5.1 us and 5.5; 1024 x 8192 10.1 and 10.0, and shorter rows lose.
+    pays = tile.threads == 256 && more && d.rows <= arch.latency_rows;
+  } else if (key.affine == Affine::kF32) {
+    // 4096 x 1024: 6.0 us and 6.7, x 4096 18.9 and 19.9, 1024 x 8192 10.7 and 12.8; but 8192 x 4096 36.3 and 34.9.
+    pays = 2 * d.rows > resident && (d.rows <= arch.kept_rows || vectors <= 256);
+  } else if (key.sink == Sink::kStatic) {
+    // 4096 x 2048: 8.9 us and 9.4, x 5120 18.0 and 21.4, x 8192 27.8 and 29.9; 3 vectors a thread only of many rows.
+    pays = tile.vectors > 3
+               ? more
+               : tile.threads > 32 && thrice && (d.rows <= arch.kept_rows || tile.threads == 64);
+  } else if (tile.threads == 32) {
+    // 8192 x 1024: 10.5 us and 11.5.
+    pays = tile.vectors == 4 && thrice &&
+           bytes_moved < static_cast<uint64_t>(arch.wide_row_bytes_moved);
+  } else {
+    // 2048 x 2048: 5.9 us and 6.5, 1024 x 4096 6.1 and 6.5, x 8192 10.7 and 11.2; 2048 x 3072 and x 5120 are no faster.
+    pays = tile.vectors == 4 && more && d.rows <= arch.kept_rows / 2;
+  }
+  return pays ? tile : Tile{};
+}
+
 // True if a kernel of this key computes what `desc` asks for: the same, or a more general one.
 bool serves(NormKey have, const NormDesc& desc, const DeviceFacts& facts) {
   const NormKey need = norm_key(desc, facts);
   if (facts.device_type == FASTNORM_DEVICE_CUDA) {
     if (have.affine == Affine::kOnce && !plain_columns(desc)) return false;
     if (have.affine == Affine::kF32 && !f32_columns(desc)) return false;
+    if (have.affine == Affine::kKept)
+      return may_be_kept(desc, need, facts) && have == kept_key(need);
     if (have.access == Access::kWide)
       return may_be_wide(desc, need, facts, alignment_bits(desc)) && have == wide_key(need);
   }
@@ -534,18 +612,26 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
   plan_common(desc, facts, bits, plan);
   NormKey key = key_of(desc, facts, bits);
   const bool cpu = facts.device_type == FASTNORM_DEVICE_CPU;
-  const bool wide = may_be_wide(desc, key, facts, bits);
-  if (tuning != nullptr && wide) plan->index = tuning->find(desc, wide_key(key));
+  const bool wide = may_be_wide(desc, key, facts, bits), kept = may_be_kept(desc, key, facts);
+  if (tuning != nullptr && kept) plan->index = tuning->find(desc, kept_key(key));
+  if (tuning != nullptr && wide && plan->index < 0) plan->index = tuning->find(desc, wide_key(key));
   if (tuning != nullptr && plan->index < 0) plan->index = tuning->find(desc, key);
   Tile tile;
   if (plan->index >= 0) {
     tile = table[static_cast<size_t>(plan->index)].tile;
+    key = table[static_cast<size_t>(plan->index)].key;
   } else {
-    if (!cpu) tile = tile_for(desc, key, facts, plan->bytes_read + plan->bytes_written);
-    if (wide && holds_wide_rows(tile)) key = wide_key(key);
+    const uint64_t moved = plan->bytes_read + plan->bytes_written;
+    if (kept) tile = kept_tile(desc, key, facts, moved);
+    if (tile.threads != 0) {
+      key = kept_key(key);
+    } else if (!cpu) {
+      tile = tile_for(desc, key, facts, moved);
+      if (wide && holds_wide_rows(tile)) key = wide_key(key);
+    }
     plan->index = index != nullptr ? index->find(key, tile) : find_entry(table, key, tile);
   }
-  FASTNORM_TRY(cpu ? plan_cpu(desc, facts, plan) : plan_cuda(desc, facts, tile, plan, error));
+  FASTNORM_TRY(cpu ? plan_cpu(desc, facts, plan) : plan_cuda(desc, facts, tile, key, plan, error));
   FASTNORM_REQUIRE(plan->index >= 0, FASTNORM_ERROR_INTERNAL, "no kernel \"%s\" in the table",
                    make_entry(key, tile).name);
   plan->entry = &table[static_cast<size_t>(plan->index)];
@@ -558,10 +644,11 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
   // Grids of two calls know two indices of a row: [tokens, heads, d].
   if (first.flags != second.flags || first.outer_rank > 2 || second.outer_rank > 2) return false;
   const NormEntry &a = *first_plan->entry, &b = *second_plan->entry;
-  NormKey key = a.key, other = b.key;
-  for (NormKey* k : {&key, &other}) {
-    if (k->access == Access::kWide) k->access = Access::kVector;
-  }
+  const auto key_before_tile = [&](const NormEntry& entry, const NormDesc& d) {
+    const bool by_tile = entry.key.access == Access::kWide || entry.key.affine == Affine::kKept;
+    return by_tile ? norm_key(d, facts) : entry.key;
+  };
+  const NormKey key = key_before_tile(a, first), other = key_before_tile(b, second);
   if (key != other) return false;
   if (a.order == b.order && runs_pairs(a)) return true;
   const auto may = [&](const NormDesc& d) { return may_be_wide(d, key, facts, alignment_bits(d)); };
@@ -607,7 +694,7 @@ fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& fac
                    "a row of %" PRId64 " vectors does not fit kernel \"%s\"; nearest: %" PRId64
                    " to %" PRId64 " vectors",
                    vectors, entry.name, held.least, held.most);
-  return plan_cuda(desc, facts, tile, plan, error);
+  return plan_cuda(desc, facts, tile, entry.key, plan, error);
 }
 
 }  // namespace fastnorm

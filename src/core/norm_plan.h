@@ -28,6 +28,8 @@ struct ArchSpec {
   int64_t
       wave_threads;  // of a multiprocessor, resident at once with 128 registers, twice as many with 64: where all rows are, fewer a row win
   int64_t
+      kept_rows;  // up to this many rows of more than 256 vectors, f32 columns are kept; up to half as many, those of 16 bits
+  int64_t
       many_tokens;  // from this many tokens, or 64 times as many rows, short rows have two vectors a thread
   int64_t
       wide_row_bytes_moved;  // from this many bytes moved, rows of 65 to 128 vectors take 64 threads
@@ -66,7 +68,7 @@ struct NormPlan {
   uint64_t bytes_written = 0;
 };
 
-// The key of the least general kernel that computes `desc` on a device; but for Access::kWide, which depends on the tile.
+// The key of the least general kernel that computes `desc` on a device; but for Access::kWide and Affine::kKept, which depend on the tile.
 NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
 
 // Widest power of two of bytes, up to `limit`, that divides every address, stride and row length of the row tensors and the
@@ -94,6 +96,27 @@ constexpr int rows_per_block(Tile tile) {
 // few rows wait for latency and not for instructions.
 constexpr bool holds_wide_rows(Tile tile) {
   return tile.vectors > 0 && tile.vectors % 2 == 0 && tile.blocks == 1;
+}
+
+// What every GPU has so far.
+inline constexpr int kRegistersPerMultiprocessor = 65536;
+
+// Registers of a thread that keeps its columns (Affine::kKept): a row in f32, the next as it is in memory, weight and bias.
+constexpr int kept_registers(Tile tile) {
+  return tile.vectors <= 3 ? 96 : tile.vectors == 4 ? 128 : 168;
+}
+
+// Thread blocks of such a kernel that a multiprocessor holds: its grids have no more for each. A block takes one row at a time.
+constexpr int kept_blocks(Tile tile) {
+  constexpr int kSchedulers = 4,
+                kWarp = 32;  // each scheduler has registers for so many whole warps
+  const int warps = kRegistersPerMultiprocessor / kSchedulers / (kept_registers(tile) * kWarp);
+  return warps * kSchedulers * kWarp / tile.threads;
+}
+
+// True if such a kernel may bring later rows into L2: codes of long rows (LAYER to e4m3 8192 x 8192: 52.3 us for 54.6). y gains nothing.
+constexpr bool kept_prefetches(Sink sink, Tile tile) {
+  return sink == Sink::kStatic && tile.threads * tile.vectors >= 512;
 }
 
 // The tile for a key on an architecture: a function of shape, dtype and device alone, never of values or addresses beyond the

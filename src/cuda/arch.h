@@ -5,8 +5,6 @@
 
 namespace fastnorm::cuda {
 
-inline constexpr int kRegistersPerMultiprocessor = 65536;
-
 // Thresholds were measured on an H200 (132 SMs, 60 MB L2, CUDA 13.0) on 2026-11-21 and 22 and are taken over where nothing was measured.
 // Loads that bypass L1 win for RMS up to 17 MB moved (34 MB with a residual, up to 3.5 %) and lose 3 to 7 % from 64 MB; LAYER never
 // gains. Rows of 65 to 128 vectors are faster with 64 threads from 64 MB. Prefetching into L2 gains 3 to 8 % of long rows and costs
@@ -30,6 +28,7 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .latency_rows_short = 1024,
           .latency_bytes_moved = 12 << 20,
           .wave_threads = 512,
+          .kept_rows = 4096,
           .many_tokens = 1024,
           .wide_row_bytes_moved = 60 << 20,
           .stream_bytes_plain = 18 << 20,

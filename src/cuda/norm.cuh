@@ -9,7 +9,9 @@
 //   2. f32 row; the residual sum is stored at once, so that the store overlaps the reduction
 //   3. canonical sum (LAYER: two), one barrier up to 256 threads, two from 512 on, a push over distributed shared memory in clusters
 //   4. exact 1/sqrt, apply, store
-// Blocks are not persistent: with one row a block the hardware balances the load, which fixed shares lose up to 3 % on (H200).
+// Blocks are not persistent: with one row a block the hardware balances the load, which fixed shares lose up to 3 % on (H200). But where
+// instructions hold a kernel up, a third body keeps weight and bias in f32 in registers and takes rows in turn, each loaded while the one
+// before it is reduced.
 #pragma once
 
 #include "cuda/norm_parts.cuh"
@@ -57,7 +59,8 @@ constexpr bool packed_codes_row() {
 template <class Slots, class Tile>
 constexpr bool packed_row() {
   if (Slots::kAccess == Access::kAny || Slots::kSource != Source::kPlain ||
-      Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2 || unpacked_late_row<Slots, Tile>()) {
+      Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2 || Slots::kAffine == Affine::kKept ||
+      unpacked_late_row<Slots, Tile>()) {
     return false;
   }
   if (Tile::kBlocks > 1) return Tile::kThreads >= 512 && Tile::kVectors > 4;
@@ -84,6 +87,7 @@ enum class RoundedRow {
 
 template <class Slots, class Tile>
 constexpr RoundedRow rounded_row() {
+  if (Slots::kAffine == Affine::kKept) return RoundedRow::kTwice;
   constexpr bool kPacked = packed_row<Slots, Tile>(), kLayer = Slots::kStat == Stat::kLayer;
   const int v = Tile::kVectors, threads = Tile::kThreads;
   if (Slots::kAffine == Affine::kF32) {
@@ -149,6 +153,11 @@ constexpr int registers_per_thread() {
   if (Slots::kAffine == Affine::kF32 && Slots::kDtype == Dtype::kF16 &&
       Slots::kStat == Stat::kLayer && v == 3 && Tile::kThreads == 64)
     return 72;
+  // Few rows: for many, columns are kept.
+  if (Slots::kAffine == Affine::kF32 && Slots::kStat == Stat::kLayer && v == 3 &&
+      Tile::kThreads == 128 && Tile::kBlocks == 1) {
+    return 80;
+  }
   if (unpacked_late_row<Slots, Tile>()) return Tile::kThreads == 32 ? 64 : 72;
   if (packed_row<Slots, Tile>() && packed_codes_row<Slots, Tile>())
     return Tile::kVectors == 3 ? 40 : Tile::kVectors == 4 ? 48 : 64;
@@ -207,6 +216,8 @@ constexpr int spare_registers() {
 
 template <class Arch, class Slots, class Tile, int kMore = 0>
 constexpr int blocks_per_multiprocessor() {
+  if (Slots::kAffine == Affine::kKept)
+    return kept_blocks(fastnorm::Tile{Tile::kThreads, Tile::kVectors, Tile::kBlocks});
   const int registers =
       registers_per_thread<Slots, Tile>() + spare_registers<Arch, Slots, Tile>() + kMore;
   const int blocks = kRegistersPerMultiprocessor / (registers * Tile::kBlockThreads);
@@ -284,6 +295,22 @@ struct HeldRow {
   __device__ __forceinline__ void round_sum(const Rounding<Slots::kAffine, T>& rounding) {
     if constexpr (Slots::kSource == Source::kAdd) round_row<T>(values, rounding.round_sum);
   }
+  // Unpacked from here on: left to the compiler, what was loaded would be copied to make room for later loads.
+  __device__ __forceinline__ void hold() {
+#pragma unroll
+    for (auto& vector : values) {
+#pragma unroll
+      for (float& s : vector) s = ptx::in_register(s);
+    }
+  }
+  // d = s - mean in the row's place.
+  __device__ __forceinline__ void centre(float mean) {
+#pragma unroll
+    for (auto& vector : values) {
+#pragma unroll
+      for (float& s : vector) s = __fsub_rn(s, mean);
+    }
+  }
   // In place, as normalize_vector().
   __device__ __forceinline__ void normalize(float mean, float rstd,
                                             const Rounding<Slots::kAffine, T>& rounding) {
@@ -358,7 +385,7 @@ inline constexpr int kFoursAhead =
     Tile::kVectors <= 2 ? 2 * Tile::kVectors
     : !late_weights<Slots, Tile>()
         ? (Tile::kBlocks > 1 && Tile::kThreads == 512 ? 3
-           : kCrossFours<Slots, Tile> && Tile::kVectors == 3 && Tile::kThreads >= 128
+           : kCrossFours<Slots, Tile> && Tile::kVectors == 3 && Tile::kThreads >= 256
                ? 1
                : Tile::kVectors)
     : Tile::kThreads == 256 && (Tile::kVectors > 5 || Slots::kDtype == Dtype::kF16) ? 1
@@ -505,6 +532,25 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
   }
   if constexpr (Slots::kAccess == Access::kUneven)
     store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, row_lanes(place), reach);
+}
+
+// Second half, kept columns: the row is centred.
+template <class Slots, class Tile, CodeType kCodes, class R>
+__device__ __forceinline__ void finish_kept(
+    const NormParams& p, RowState<Slots, Tile>& row, const KeptColumns<Slots, Tile>& columns,
+    const RowIndex& out, const Place<Tile>& place,
+    const Reach<Slots::kAccess, typename Slots::T, Tile>& reach, const R& rounding) {
+  constexpr int kPerVector = Slots::T::kPerVector;
+  const RowSink<Slots::kSink, Slots::kAccess, typename Slots::T> sink(p, out);
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) {
+    float t[kPerVector];
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) t[i] = __fmul_rn(row.held.values[v][i], row.rstd);
+    rounding.normalized(t);
+    columns.apply(t, v);
+    deliver<Slots, Tile, kCodes>(p, sink, row, t, v, place, reach);
+  }
 }
 
 // Second half, f32 columns beside 16-bit rows, by fours: each is applied while later ones are on their way.
@@ -809,6 +855,83 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (kStatisticsLast) put_statistics();
 }
 
+// ---- Rows that a block takes in turn.
+
+template <class Slots, class Tile>
+__device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
+  using T = typename Slots::T;
+  constexpr int kVectors = Tile::kVectors;
+  constexpr bool kLayer = Slots::kStat == Stat::kLayer;
+  static_assert(Tile::kRows == 1 && Tile::kBlocks == 1);
+  // Two folds, so that a barrier lies between a fold's reading and its next writing: LAYER's two, or those of a row and the next.
+  auto& scratch = ptx::block_shared<RowScratch<Tile, 2>>();
+  const uint32_t bits = ptx::in_register(p.bits);
+  Place<Tile> place(blockIdx.x);
+  const Reach<Slots::kAccess, T, Tile> reach(p, place);
+  const Rounding<Slots::kAffine, T> rounding(p, bits);
+  const auto index_of = [&](uint32_t number) { return row_index(p, number, p.bits_again); };
+  // The row first, which comes from farther away (LAYER 2048 x 1024 with f32 columns: 1.13 times the stream, columns first 1.21); but with 3
+  // vectors a thread that would spill.
+  constexpr bool kRowFirst = kVectors > 3;
+  ptx::grid_wait_if((bits & (kRowFirst ? kWaitFirst | kWaitAfterColumns : kWaitFirst)) != 0);
+  KeptColumns<Slots, Tile> columns;
+  if constexpr (!kRowFirst) {
+    columns.load(p, place, reach, bits);
+    ptx::grid_wait_if((bits & kWaitAfterColumns) != 0);
+  }
+  RowSource<Slots, Tile> source(p, index_of(place.row), place, reach, bits);
+  if constexpr (kRowFirst) columns.load(p, place, reach, bits);
+  RowState<Slots, Tile> row;
+  if constexpr (Slots::kSink == Sink::kStatic)
+    row.given_scale = __frcp_rn(ptx::ld_global_f32(p.quant.given_scale));
+  columns.unpack(p.weight_offset, bits);
+
+  const uint32_t step = gridDim.x;
+  for (uint32_t turn = 0;; turn ^= 1) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
+    row.held.hold();
+    const bool last = p.rows - place.row <= step;
+    if (!last) {
+      source = RowSource<Slots, Tile>(p, index_of(place.row + step), place, reach, bits);
+      if constexpr (kept_prefetches(Slots::kSink, fastnorm::Tile{Tile::kThreads, kVectors, 1}))
+        prefetch_row<Slots, Tile>(p, place);
+    } else if ((p.bits_again & kTrigger) != 0) {
+      ptx::grid_trigger();
+    }
+    float q[kVectors];
+    if constexpr (kLayer) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) q[v] = vector_sum(row.held.values[v]);
+      row.mean = mean_of(sum_row(q, scratch.fold[0], place), p, rounding);
+      row.held.centre(row.mean);
+    }
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      q[v] = vector_sum_of_squares(row.held.values[v]);
+      if (kLayer && !reach.has(v)) q[v] = 0.0f;
+    }
+    row.rstd = rstd_of(sum_row(q, scratch.fold[kLayer ? 1 : turn], place), p, rounding);
+    const RowIndex out = index_of(place.row);
+    if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row())
+      store_statistics(p, out, row.mean, row.rstd);
+    const auto finish = [&](const auto& how) {
+      if (Slots::kSink == Sink::kStatic && p.quant.code_type == CodeType::kI8) {
+        finish_kept<Slots, Tile, CodeType::kI8>(p, row, columns, out, place, reach, how);
+      } else {
+        finish_kept<Slots, Tile, CodeType::kE4M3>(p, row, columns, out, place, reach, how);
+      }
+    };
+    if (__builtin_expect(rounding.round_normalized(), 0)) {
+      finish(KnownRounding<T, true>());
+    } else {
+      finish(KnownRounding<T, false>());
+    }
+    if (last) break;
+    place.row += step;
+  }
+}
+
 // ---- Rows that are streamed.
 
 // The canonical fold of a thread's vectors as they come: register r of the tree in bit-reversed order of r, so that the pairs of the
@@ -1079,6 +1202,8 @@ __global__ void __launch_bounds__(Tile::kBlockThreads,
   if constexpr (!kHasBodies) {
   } else if constexpr (Tile::kVectors == 0) {
     normalize_streaming<Slots, Tile>(p);
+  } else if constexpr (Slots::kAffine == Affine::kKept) {
+    normalize_in_turn<Slots, Tile>(p);
   } else {
     normalize_in_registers<Slots, Tile>(p, blockIdx.x);
   }

@@ -37,8 +37,8 @@ using SlotsOf = Slots<kKey.dtype, kKey.source, kKey.stat, kKey.affine, kKey.sink
                       kKey.access == Access::kWide ? Access::kVector : kKey.access>;
 
 template <NormKey kKey, Tile kTile>
-using TileOf =
-    RowTile<kTile.threads, kTile.vectors, kTile.blocks, vectors_side_by_side(kKey.access)>;
+using TileOf = RowTile<kTile.threads, kTile.vectors, kTile.blocks,
+                       vectors_side_by_side(kKey.access), kKey.affine == Affine::kKept>;
 
 template <size_t kIndex>
 constexpr NormKernel kernel_at() {

@@ -176,6 +176,12 @@ inline constexpr ListedTile kRareTiles[] = {
     {{512, 4, 16}, kColumns},
 };
 
+// Tiles of the kernels that keep their columns: see kept_tile() in core/norm_plan.cpp.
+inline constexpr ListedTile kKeptTiles[] = {
+    {{32, 3}, kLayer | kNoCodes}, {{32, 4}, kLayer},  {{64, 3}, kLayer},  {{64, 4}, kLayer},
+    {{128, 3}, kLayer},           {{128, 4}, kLayer}, {{128, 5}, kLayer}, {{256, 4}, kPlain},
+};
+
 // Tiles of the kernels for any access, which also stream what no tile holds. LAYER has no registers for {512, 8}.
 inline constexpr ListedTile kAnyTiles[] = {
     {{4, 4}, kAll},   {{16, 4}, kAll | kNoCodes}, {{32, 1}, kAll | kNoCodes},
@@ -236,6 +242,11 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
       if (shape.wide && holds_wide_rows(t.tile)) use(Sink::kStore, Access::kWide, t);
     }
     for (const ListedTile& t : kUnevenTiles) use(Sink::kStore, Access::kUneven, t);
+    for (const ListedTile& t : kKeptTiles) {
+      if (dtype == Dtype::kF32) break;
+      if (stat == Stat::kLayer) use_with(Affine::kKept, Sink::kStore, Access::kVector, t);
+      if ((t.use & kNoCodes) == 0) use_with(Affine::kKept, Sink::kStatic, Access::kVector, t);
+    }
     // Streamed rows: by the largest clusters, too.
     const ListedTile streamed = {{256, 0, static_cast<int8_t>(shape.cluster_blocks)},
                                  shape.cluster_blocks > 1 ? kAll : 0};

@@ -564,6 +564,76 @@ struct FourColumns {
   const char* first[kFours<T>];  // of the first vector, in the order of reading
 };
 
+// Weight and bias for all rows that a thread takes, in f32, the weight with its offset. Each is of x's dtype, f32 or absent.
+template <class Slots, class Tile>
+struct KeptColumns {
+  using T = typename Slots::T;
+  static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+  static constexpr bool kBias = Slots::kStat == Stat::kLayer;
+
+  // On their way until unpack().
+  template <class Reach>
+  __device__ __forceinline__ void load(const NormParams& p, const Place<Tile>& place,
+                                       const Reach& reach, uint32_t bits) {
+    load(weight, weight_type(bits), p.weight, T::kOneWord, place, reach);
+    if constexpr (kBias) load(bias, bias_type(bits), p.bias, T::kMinusZeroWord, place, reach);
+  }
+
+  __device__ __forceinline__ void unpack(float weight_offset, uint32_t bits) {
+    unpack(weight, weight_type(bits));
+#pragma unroll
+    for (auto& vector : weight) {
+#pragma unroll
+      for (float& w : vector) w = __fadd_rn(w, weight_offset);
+    }
+    if constexpr (kBias) unpack(bias, bias_type(bits));
+  }
+
+  // t * weight + bias, with those of vector v.
+  __device__ __forceinline__ void apply(float (&t)[kPerVector], int v) const {
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i)
+      t[i] = kBias ? __fmaf_rn(t[i], weight[v][i], bias[kBias ? v : 0][i])
+                   : __fmul_rn(t[i], weight[v][i]);
+  }
+
+ private:
+  // 16 bytes of x's dtype go to the first half of a vector's registers.
+  template <class Reach>
+  static __device__ __forceinline__ void load(float (&column)[kVectors][kPerVector],
+                                              ColumnType type, const ColumnRef& tensor,
+                                              uint32_t absent, const Place<Tile>& place,
+                                              const Reach& reach) {
+    const bool f32 = type == ColumnType::kF32, present = type != ColumnType::kAbsent;
+    const int bytes = f32 ? 2 * kVectorBytes : kVectorBytes;  // of a vector's columns
+    const char* address = tensor.data + static_cast<uint32_t>(place.first * bytes);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      uint4 first = make_uint4(absent, absent, absent, absent), second = make_uint4(0, 0, 0, 0);
+      ptx::ld_global_v4_if(first, address, present && reach.has(v));
+      ptx::ld_global_v4_if(second, address + kVectorBytes, f32 && reach.has(v));
+      address += Tile::kStride * bytes;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        column[v][i] = __uint_as_float(word_of(first, i));
+        column[v][i + 4] = __uint_as_float(word_of(second, i));
+      }
+    }
+  }
+  static __device__ __forceinline__ void unpack(float (&column)[kVectors][kPerVector],
+                                                ColumnType type) {
+    if (type == ColumnType::kF32) return;
+#pragma unroll
+    for (auto& values : column) {
+      const uint4 raw = make_uint4(__float_as_uint(values[0]), __float_as_uint(values[1]),
+                                   __float_as_uint(values[2]), __float_as_uint(values[3]));
+      T::unpack(raw, values);
+    }
+  }
+
+  float weight[kVectors][kPerVector], bias[kBias ? kVectors : 1][kPerVector];
+};
+
 // Weight or bias at any address.
 template <class T>
 struct AnyColumn {

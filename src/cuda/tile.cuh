@@ -16,7 +16,7 @@
 
 namespace fastnorm::cuda {
 
-template <int kThreads_, int kVectors_, int kBlocks_, int kRun_ = 1>
+template <int kThreads_, int kVectors_, int kBlocks_, int kRun_, bool kInTurn_>
 struct RowTile {
   static constexpr int kThreads = kThreads_;  // of one block, for one row
   static constexpr int kVectors =
@@ -24,7 +24,9 @@ struct RowTile {
   static constexpr int kBlocks = kBlocks_;  // of a cluster, for one row
   static constexpr int kRun =
       kRun_;  // vectors of a thread that lie side by side, for one access: 1 or 2
-  static constexpr int kRows = rows_per_block(Tile{kThreads_, kVectors_, kBlocks_});
+  static constexpr bool kInTurn = kInTurn_;  // a block takes one row after another
+  static constexpr int kRows =
+      kInTurn ? 1 : rows_per_block(Tile{kThreads_, kVectors_, kBlocks_});  // at once
   static constexpr int kBlockThreads = kThreads * kRows;
   static constexpr int kWarps = kThreads > 32 ? kThreads / 32 : 1;  // of one row
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
@@ -65,7 +67,7 @@ struct Place {
   // The row once more, read anew: keeping its number and digits across a reduction would cost registers. In grids of one call, and
   // for tiles of one row.
   __device__ __forceinline__ uint32_t row_again() const {
-    if constexpr (Tile::kRows > 1) return row;
+    if constexpr (Tile::kRows > 1 || Tile::kInTurn) return row;
     return ptx::block_index() / Tile::kBlocks;
   }
 

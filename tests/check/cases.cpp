@@ -44,6 +44,7 @@ class CaseMaker {
         vector_only_(entry.key.access <= Access::kVector),
         run_(vectors_side_by_side(entry.key.access)),
         any_columns_(!cuda || entry.key.affine == Affine::kAny),
+        kept_(cuda && entry.key.affine == Affine::kKept),
         column_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
         grain_(vector_only_ ? run_ * ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
@@ -150,11 +151,14 @@ class CaseMaker {
     return c;
   }
 
-  // Weight and bias of the kernel's dtype or absent, and no bias for RMS: all that most kernels of a GPU take.
+  // Weight and bias of the kernel's dtype or absent, and no bias for RMS: all that most kernels of a GPU take. Columns that are kept are
+  // no head's, and for y of either dtype, but both of the same.
   void keep_to_columns(Content* c) const {
     if (any_columns_) return;
-    if (c->weight) c->weight = column_;
-    if (c->bias) c->bias = column_;
+    const Type column = kept_ ? c->weight.value_or(c->bias.value_or(dtype_)) : column_;
+    if (c->weight) c->weight = column;
+    if (c->bias) c->bias = column;
+    if (kept_) c->weight_heads = c->bias_heads = false;
     if (key_.stat == Stat::kRms) c->bias.reset(), c->bias_heads = false;
   }
 
@@ -504,8 +508,8 @@ class CaseMaker {
       c.global_scale = random_.of({1.0f, 0.0037f, 17.0f});
     Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));
     if (l.rank > 0 && random_.one_in(4)) {
-      c.weight_heads = c.weight.has_value();
-      c.bias_heads = c.bias.has_value();
+      c.weight_heads = c.weight.has_value() && !kept_;
+      c.bias_heads = c.bias.has_value() && !kept_;
       l.weight_pad = grain_ * random_.below(3);
       l.bias_pad = grain_ * random_.below(3);
     }
@@ -554,7 +558,7 @@ class CaseMaker {
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
   const int64_t run_;  // vectors of an access
-  const bool any_columns_;
+  const bool any_columns_, kept_;
   const Type column_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;

@@ -49,9 +49,23 @@ TEST(Tuning, AsksTheLibraryWhatHoldsARow) {
             "bf16 plain rms once store uneven 128x5");
   EXPECT_GE(tiles({"rms", "bf16", 4096, 4099}).size(), 3u);
   EXPECT_EQ(
-      planner().choice({"layer_fp8", "f16", 4096, 4096}).find("f16 plain layer once static vector"),
+      planner().choice({"rms_fp8", "f16", 4096, 4096}).find("f16 plain rms once static vector"),
       0u);
   EXPECT_GE(planner().kernels({"rms_fp8", "bf16", 4096, 8192}).size(), 2u);
+}
+
+// Calls whose columns may be kept are measured with those and without, whichever the library would choose.
+TEST(Tuning, KeptColumnsAreMeasuredBesideOthers) {
+  const std::string key = "bf16 plain layer ", rest = " store vector 128x4";
+  for (const int64_t rows : {1024, 4096}) {
+    const BenchCase c = {"layer", "bf16", rows, 4096};
+    EXPECT_EQ(planner().choice(c), key + (rows == 1024 ? "kept" : "once") + rest);
+    EXPECT_EQ(set_of(planner().kernels(c)),
+              (std::set<std::string>{key + "kept" + rest, key + "once" + rest,
+                                     key + "once store vector 256x2"}));
+  }
+  EXPECT_EQ(kind_of(key + "kept" + rest), kind_of(key + "f32 store vector 64x2"));
+  EXPECT_NE(kind_of(key + "kept" + rest), kind_of(key + "any store any 64x4"));
 }
 
 // Wide rows are measured on kernels for either access.

@@ -337,7 +337,16 @@ void expect_sound(const NormDesc& d, const DeviceFacts& facts, const NormPlan& p
   const uint64_t row_blocks =
       (static_cast<uint64_t>(d.rows) + static_cast<uint64_t>(plan.rows_per_block) - 1) /
       static_cast<uint64_t>(plan.rows_per_block);
-  EXPECT_EQ(plan.blocks, row_blocks * static_cast<uint64_t>(tile.blocks)) << what;
+  if (plan.entry->key.affine == Affine::kKept) {
+    // No more than are resident at once; and with fewer none takes more rows.
+    const uint64_t resident = static_cast<uint64_t>(facts.multiprocessors * kept_blocks(tile)),
+                   turns = (row_blocks + resident - 1) / resident;
+    EXPECT_EQ(plan.rows_per_block, 1) << what;
+    EXPECT_LE(plan.blocks, std::min(row_blocks, resident)) << what;
+    EXPECT_GE(plan.blocks * turns, row_blocks) << what;
+  } else {
+    EXPECT_EQ(plan.blocks, row_blocks * static_cast<uint64_t>(tile.blocks)) << what;
+  }
   // The kernel must hold the row: the same plan, asked for by name, is accepted.
   NormPlan forced;
   Error error;
@@ -501,6 +510,74 @@ TEST(Plan, WideRows) {
   }
 }
 
+// Columns that are kept for the rows that a block takes in turn: of 16 bits, where all rows have the same ones and there are enough.
+TEST(Plan, KeptColumns) {
+  const auto plan = [](const Request& r, int32_t multiprocessors = 132) {
+    return plan_of(describe(r), gpu(cuda::kSm90, 16, multiprocessors));
+  };
+  const auto kernel = [&](const Request& r) { return std::string(plan(r).entry->name); };
+  const auto layer = [](int64_t rows, int64_t n, bool f32 = false) {
+    Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
+    if (f32) r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
+    return r;
+  };
+  const auto codes = [](Request r) {
+    add_quant(&r, FASTNORM_QUANT_PER_TENSOR);
+    r.amax.reset(), r.y.reset();
+    return r;
+  };
+  const std::string kept = "bf16 plain layer kept store vector ";
+  EXPECT_EQ(kernel(layer(4096, 4096, true)), kept + "128x4");
+  EXPECT_EQ(kernel(layer(4097, 4096, true)), "bf16 plain layer f32 store vector 128x4");
+  EXPECT_EQ(kernel(layer(4097, 2048, true)), kept + "64x4") << "short rows, however many";
+  EXPECT_EQ(kernel(layer(4096, 5120, true)), kept + "128x5");
+  EXPECT_EQ(kernel(layer(4096, 6144, true)), "bf16 plain layer f32 store vector 256x3");
+  EXPECT_EQ(kernel(layer(4096, 7168, true)), kept + "256x4");
+  EXPECT_EQ(kernel(layer(4096, 8200, true)), "bf16 plain layer f32 store vector 256x5");
+  EXPECT_EQ(kernel(layer(4096, 512, true)), "bf16 plain layer f32 store vector 32x2");
+  EXPECT_EQ(kernel(layer(264, 4096, true)), "bf16 plain layer f32 store vector 256x2") << "few";
+  EXPECT_EQ(kernel(layer(265, 4096, true)), kept + "128x4");
+  EXPECT_EQ(kernel(layer(8192, 1024)), kept + "32x4");
+  EXPECT_EQ(kernel(layer(4096, 1024)), "bf16 plain layer once store vector 32x4");
+  EXPECT_EQ(kernel(layer(2048, 2048)), kept + "64x4");
+  EXPECT_EQ(kernel(layer(1024, 4096)), kept + "128x4");
+  EXPECT_EQ(kernel(layer(528, 4096)), "bf16 plain layer once store vector 256x2");
+  EXPECT_EQ(kernel(layer(2048, 3072)), "bf16 plain layer once store vector 128x3");
+  EXPECT_EQ(kernel(layer(2048, 8192)), kept + "256x4");
+  EXPECT_EQ(kernel(layer(2049, 8192)), "bf16 plain layer once store vector 256x4");
+  EXPECT_EQ(kernel(codes(layer(4096, 8192))), "bf16 plain layer kept static vector 256x4");
+  EXPECT_EQ(kernel(codes(layer(264, 8192))), "bf16 plain layer once static vector 256x4");
+  EXPECT_EQ(kernel(codes(layer(2048, 3072))), "bf16 plain layer kept static vector 128x3");
+  EXPECT_EQ(kernel(codes(layer(1024, 3072))), "bf16 plain layer once static vector 128x3");
+  const auto rms = [](int64_t rows, int64_t n) {
+    return simple_request({rows, n}, FASTNORM_DTYPE_BF16);
+  };
+  EXPECT_EQ(kernel(rms(512, 8192)), "bf16 plain rms once store vector 256x4");
+  EXPECT_EQ(kernel(codes(rms(512, 8192))), "bf16 plain rms kept static vector 256x4");
+  EXPECT_EQ(kernel(codes(rms(513, 8192))), "bf16 plain rms once static vector 256x4");
+  EXPECT_EQ(kernel(codes(rms(4096, 1024))), "bf16 plain rms once static vector 32x4");
+  // Not for these, whatever the shape.
+  Request r = simple_request({4096, 4096}, FASTNORM_DTYPE_F32, false, FASTNORM_NORM_LAYER);
+  EXPECT_EQ(kernel(r), "f32 plain layer once store vector 256x4") << "rows of 32 bits";
+  r = simple_request({1024, 4096}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
+  EXPECT_EQ(plan(r).entry->key.affine, Affine::kOnce) << "a residual";
+  r = layer(1024, 4096);
+  r.x->address += 8;
+  EXPECT_EQ(plan(r).entry->key.affine, Affine::kOnce) << "uneven rows";
+  r = simple_request({1024, 2, 4096}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
+  EXPECT_EQ(plan(r).entry->key.affine, Affine::kKept) << "two indices";
+  r.weight->shape = {2, 4096};
+  EXPECT_EQ(plan(r).entry->key.affine, Affine::kOnce) << "columns of each head";
+  // As many blocks as a GPU holds at once, or a few less if all then take as many rows.
+  EXPECT_EQ(plan(layer(4096, 8192, true)).blocks, 256u) << "of 264, 16 rows each";
+  EXPECT_EQ(plan(layer(4096, 3072, true)).blocks, 660u) << "6 or 7 rows each";
+  EXPECT_EQ(plan(layer(4096, 8192, true), 114).blocks, 228u);
+  EXPECT_EQ(plan(layer(200, 8192, true)).blocks, 200u);
+  EXPECT_EQ(plan(layer(4096, 8192, true)).prefetch_rows, 0u);
+  EXPECT_EQ(plan(codes(layer(4096, 8192))).prefetch_rows, 512u) << "the row after the next";
+  EXPECT_EQ(plan(codes(layer(2048, 8192))).prefetch_rows, 0u) << "little to read";
+}
+
 // A kernel that no call reaches would be compiled and tested for nothing.
 TEST(Plan, EveryKernelIsChosenBySomeCall) {
   const auto lengths = [] {
@@ -514,7 +591,7 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   std::vector<bool> chosen[std::size(archs)];
   for (size_t a = 0; a < std::size(archs); ++a)
     chosen[a].resize(cuda::norm_table(*archs[a]).size());
-  constexpr int kVariants = 7;
+  constexpr int kVariants = 9;
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
@@ -523,13 +600,17 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
           const bool layer = (i & 2) != 0;
           const int variant = i / 4;
           const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
-          Request r = simple_request({rows, variant == 4 || variant == 6 ? n - 1 : n}, dtype,
-                                     (i & 1) != 0, layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
-          if (variant == 1) {
+          std::vector<int64_t> shape = {rows, variant == 4 || variant == 6 ? n - 1 : n};
+          const bool heads = variant >= 7;  // each with columns of its own
+          if (heads) shape.insert(shape.begin() + 1, 2);
+          Request r = simple_request(shape, dtype, (i & 1) != 0,
+                                     layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
+          if (heads) r.weight->shape = {2, n};
+          if (variant == 1 || variant == 7) {
             r.weight->dtype = FASTNORM_DTYPE_F32;
             if (layer) r.bias->dtype = FASTNORM_DTYPE_F32;
           }
-          if (variant == 2) {
+          if (variant == 2 || variant == 8) {
             add_quant(&r, FASTNORM_QUANT_PER_TENSOR);
             r.amax.reset(), r.y.reset();
           }

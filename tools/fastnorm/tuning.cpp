@@ -3,14 +3,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <limits>
+#include <utility>
 
 namespace fastnorm::tool {
 
 std::string kind_of(const std::string& kernel) {
   std::string kind = kernel.substr(0, kernel.rfind(' ') + 1);
-  const size_t wide = kind.find(" wide ");
-  return wide == std::string::npos ? kind : kind.replace(wide, 6, " vector ");
+  for (const auto& [word, usual] : {std::pair(" wide ", " vector "), std::pair(" f32 ", " once "),
+                                    std::pair(" kept ", " once ")}) {
+    const size_t at = kind.find(word);
+    if (at != std::string::npos) kind.replace(at, std::strlen(word), usual);
+  }
+  return kind;
 }
 
 namespace {

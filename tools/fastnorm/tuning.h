@@ -33,8 +33,8 @@ std::string tuning_rule(const std::string& rows, int64_t n, const std::string& k
 // The kernel that a case would run on, in a context of `target`.
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c);
 
-// What kernels that may be measured for the same call have in common: a kernel's name without its tile, and without whether it is for
-// wide rows, which have those for vectors, too.
+// What kernels that may be measured for the same call have in common: a kernel's name without its tile, without whether it is for wide
+// rows, which have those for vectors, too, and without how columns are loaded: the library knows which of these a call may have.
 std::string kind_of(const std::string& kernel);
 
 // What the library would do on a GPU, without one.

@@ -126,6 +126,11 @@ __device__ __forceinline__ uint32_t in_register(uint32_t parameter) {
   return parameter;
 }
 
+__device__ __forceinline__ float in_register(float value) {
+  asm volatile("" : "+f"(value));
+  return value;
+}
+
 __device__ __forceinline__ const char* in_register(const char* address) {
   asm volatile("" : "+l"(address));
   return address;

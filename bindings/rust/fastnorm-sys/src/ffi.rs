@@ -450,13 +450,14 @@ pub struct fastnorm_info {
     pub threads_per_row: i32,
     /// CUDA: 16-byte vectors of a row that a thread holds; 0 = the row is streamed. CPU: 0.
     pub vectors_per_thread: i32,
-    /// CUDA: rows a thread block works on; CPU: rows a range holds at least.
+    /// CUDA: rows a thread block works on at once; CPU: rows a range holds at least.
     pub rows_per_block: i32,
     /// CUDA: thread blocks (one cluster) that share a row; CPU: 1.
     pub blocks_per_row: i32,
     /// Widest access that every tensor's address and strides allow, 1 to 16 (sm_100f: 32; CPU: 64).
     pub vector_bytes: i32,
-    /// CUDA: thread blocks in the grid; CPU: ranges at the most.
+    /// CUDA: thread blocks in the grid; where rows are more than they work on at once, they take
+    /// them in turn. CPU: ranges at the most.
     pub blocks: u64,
 }
 
