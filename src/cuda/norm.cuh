@@ -478,20 +478,20 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
   for (int first = 0; first < kVectors; first += kGroup) {
     uint4 weight[kGroup], bias[kGroup];
     if constexpr (!State::kEarlyWeight) {
-      load_columns<T, Tile, kGroup>(weight, weight_type(p.bits_again), p.weight, out, first, place,
-                                    reach, T::kOneWord);
+      load_columns<T, Tile, kGroup>(weight, weight_type(bits_of<Slots>(p.bits_again)), p.weight,
+                                    out, first, place, reach, T::kOneWord);
     }
     if constexpr (kBias && !State::kEarlyBias) {
-      load_columns<T, Tile, kGroup>(bias, bias_type(p.bits_again), p.bias, out, first, place, reach,
-                                    T::kMinusZeroWord);
+      load_columns<T, Tile, kGroup>(bias, bias_type(bits_of<Slots>(p.bits_again)), p.bias, out,
+                                    first, place, reach, T::kMinusZeroWord);
     }
     if constexpr (Slots::kAccess == Access::kUneven && !State::kEarlyWeight) {
       if (reach.has_last()) {
-        load_column_elements<T, Tile, kGroup>(weight, weight_type(p.bits_again), p.weight, out,
-                                              first, place, reach);
+        load_column_elements<T, Tile, kGroup>(weight, weight_type(bits_of<Slots>(p.bits_again)),
+                                              p.weight, out, first, place, reach);
         if constexpr (kBias) {
-          load_column_elements<T, Tile, kGroup>(bias, bias_type(p.bits_again), p.bias, out, first,
-                                                place, reach);
+          load_column_elements<T, Tile, kGroup>(bias, bias_type(bits_of<Slots>(p.bits_again)),
+                                                p.bias, out, first, place, reach);
         }
       }
     }
@@ -565,8 +565,8 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   constexpr bool kBias = Slots::kStat == Stat::kLayer, kCross = kCrossFours<Slots, Tile>;
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
   using Columns = FourColumns<T, Tile, kCross>;
-  const Columns weights(p.weight, out, weight_type(p.bits_again), place),
-      biases(p.bias, out, bias_type(p.bits_again), place);
+  const Columns weights(p.weight, out, weight_type(bits_of<Slots>(p.bits_again)), place),
+      biases(p.bias, out, bias_type(bits_of<Slots>(p.bits_again)), place);
   const bool second_first = second_four_first<kCross>(place);
   auto& weight = row.weight;
   auto& bias = row.bias;
@@ -635,7 +635,7 @@ __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, 
                                            const Reach& reach) {
   using T = typename Slots::T;
   using Sink = RowSink<Slots::kSink, Slots::kAccess, T>;
-  const Rounding<Slots::kAffine, T> rounding(p);
+  const auto rounding = rounding_of<Slots>(p);
   if constexpr (Tile::kVectors > 4) {  // which leave no registers for addresses
 #pragma unroll 1
     for (int v = 0; v < Tile::kVectors && reach.has(v); ++v) {
@@ -739,12 +739,13 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
-  const uint32_t bits = ptx::in_register(p.bits);  // for all tests before the reduction
+  const uint32_t bits =
+      bits_of<Slots>(ptx::in_register(p.bits));  // for all tests before the reduction
   const Place<Tile> place(block);
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
   const RowIndex index =
       row_index<kMostIndices, Tile::kRows == 1>(p, reach.live ? place.row : 0, bits);
-  const Rounding<Slots::kAffine, T> rounding(p, bits);
+  const auto rounding = rounding_of<Slots>(p, bits);
   State row;
 
   // Weights first: the first use of the row then comes after every load, also in the compiler's order, which would otherwise put it
@@ -767,7 +768,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     if (p.quant.given_scale != nullptr) row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
   }
   prefetch_row<Slots, Tile>(p, place);
-  if ((p.bits_again & kTrigger) != 0) ptx::grid_trigger();
+  if ((bits_of<Slots>(p.bits_again) & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
   if constexpr (Slots::kAccess == Access::kUneven)
     complete_uneven(p, source, row, index, place, reach, bits);
@@ -809,14 +810,15 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   row.rstd = rstd_of(sum_row(q, scratch.fold[Slots::kSums - 1], place), p, rounding);
   row.held.renew(p, row.rstd);
 
-  const RowIndex out =
-      keeps_row<Slots, Tile>() ? index : row_index(p, place.row_again(), p.bits_again);
+  const RowIndex out = keeps_row<Slots, Tile>()
+                           ? index
+                           : row_index(p, place.row_again(), bits_of<Slots>(p.bits_again));
   if constexpr (Slots::kSink == Sink::kStatic) row.given_scale = __frcp_rn(row.given_scale);
   // Seldom wanted: last, where there are registers for it, so that nothing waits for the question.
   constexpr bool kStatisticsLast =
       Tile::kRows == 1 && Tile::kThreads < 512 && Slots::kSink == Sink::kStore;
   const auto put_statistics = [&] {
-    if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row() && reach.live)
+    if ((bits_of<Slots>(p.bits_again) & kStoreStatistics) != 0 && place.leads_row() && reach.live)
       store_statistics(p, out, row.mean, row.rstd);
   };
   if constexpr (!kStatisticsLast) put_statistics();
@@ -849,8 +851,9 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (Slots::kSink == Sink::kQuant) {
     quantize_in_registers<Slots, Tile>(
         p, row.held.values, row.given_scale,
-        place_anew<Slots, Tile>() ? row_index(p, place.row_again(), p.bits_again) : out, place,
-        reach, scratch.fold[Slots::kSums]);
+        place_anew<Slots, Tile>() ? row_index(p, place.row_again(), bits_of<Slots>(p.bits_again))
+                                  : out,
+        place, reach, scratch.fold[Slots::kSums]);
   }
   if constexpr (kStatisticsLast) put_statistics();
 }
@@ -868,7 +871,7 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
   const uint32_t bits = ptx::in_register(p.bits);
   Place<Tile> place(blockIdx.x);
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
-  const Rounding<Slots::kAffine, T> rounding(p, bits);
+  const auto rounding = rounding_of<Slots>(p, bits);
   const auto index_of = [&](uint32_t number) { return row_index(p, number, p.bits_again); };
   // The row first, which comes from farther away (LAYER 2048 x 1024 with f32 columns: 1.13 times the stream, columns first 1.21); but with 3
   // vectors a thread that would spill.
@@ -1136,7 +1139,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   cluster_begin(scratch);
   const Place<Tile> place(blockIdx.x);
   const RowIndex index = row_index(p, place.row, p.bits);
-  const Rounding<Slots::kAffine, T> rounding(p);
+  const auto rounding = rounding_of<Slots>(p);
   const StreamRow<Slots, Tile> row(p, place, index);
   if ((p.bits & (kWaitFirst | kWaitAfterColumns)) != 0) ptx::grid_wait();
   if ((p.bits & kTrigger) != 0) ptx::grid_trigger();

@@ -34,7 +34,7 @@ constexpr bool compiles(size_t) { return true; }
 // To the slots wide rows are vectors like others: how many of them lie side by side is the tile's.
 template <NormKey kKey>
 using SlotsOf = Slots<kKey.dtype, kKey.source, kKey.stat, kKey.affine, kKey.sink,
-                      kKey.access == Access::kWide ? Access::kVector : kKey.access>;
+                      kKey.access == Access::kWide ? Access::kVector : kKey.access, kKey.beside>;
 
 template <NormKey kKey, Tile kTile>
 using TileOf = RowTile<kTile.threads, kTile.vectors, kTile.blocks,

@@ -118,6 +118,23 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{1024, 8, 16}, kPlain},
 };
 
+// True for kernels of which there is a bare one, too: for few rows of 512 to 16384 elements of 16 bits, and for many of some of these.
+constexpr bool has_bare(NormKey key, Tile tile) {
+  if (key.dtype == Dtype::kF32 || key.access != Access::kVector || tile.vectors > 4) return false;
+  if (tile.blocks > 1 ? tile.threads > 256 || tile.threads * tile.blocks > 1024
+                      : tile.threads != 128 && tile.threads != 256) {
+    return false;
+  }
+  if (key.source == Source::kAdd &&
+      (key.stat == Stat::kLayer || tile == Tile{128, 4, 1})) {  // that of rows read past L1
+    return false;
+  }
+  if (key.affine == Affine::kF32) return key.stat == Stat::kLayer;
+  if (key.affine != Affine::kOnce) return false;
+  return key.sink == Sink::kStore ||
+         (key.sink == Sink::kStatic && key.stat == Stat::kRms && key.source == Source::kPlain);
+}
+
 // Who needs a tile of the kernels that have f32 columns or quantise whole vectors.
 enum RareUse : int {
   kColumns = 1,       // f32 columns
@@ -232,7 +249,9 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
     const int user = user_of(source, stat);
     const auto use_with = [&](Affine affine, Sink sink, Access access, const ListedTile& t) {
       if ((t.use & user) == 0 || t.tile.blocks > shape.cluster_blocks) return;
-      fn(NormKey{dtype, source, stat, affine, sink, access}, t.tile);
+      const NormKey key = {dtype, source, stat, affine, sink, access};
+      fn(key, t.tile);
+      if (has_bare(key, t.tile)) fn(bare_key(key), t.tile);
     };
     const auto use = [&](Sink sink, Access access, const ListedTile& t) {
       use_with(access == Access::kAny ? Affine::kAny : Affine::kOnce, sink, access, t);

@@ -14,7 +14,7 @@ namespace fastnorm::cuda {
 
 // The compile-time choices of one kernel.
 template <Dtype kDtype_, Source kSource_, Stat kStat_, Affine kAffine_, Sink kSink_,
-          Access kAccess_>
+          Access kAccess_, Beside kBeside_>
 struct Slots {
   using T = Element<kDtype_>;
   static constexpr Dtype kDtype = kDtype_;
@@ -23,9 +23,26 @@ struct Slots {
   static constexpr Affine kAffine = kAffine_;
   static constexpr Sink kSink = kSink_;
   static constexpr Access kAccess = kAccess_;
+  static constexpr Beside kBeside = kBeside_;
   static constexpr int kSums = kStat == Stat::kLayer ? 2 : 1;  // over a row
   static constexpr int kFolds = kSums + (kSink == Sink::kQuant ? 1 : 0);
 };
+
+// A call's bits, those that the kernel knows as constants.
+template <class Slots>
+__device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
+  if constexpr (Slots::kBeside == Beside::kAny) {
+    return bits;
+  } else {
+    constexpr bool kF32 = Slots::kAffine == Affine::kF32;
+    constexpr uint32_t kOpen = kWaitFirst | kWaitAfterColumns | kTrigger | kNeverSet,
+                       kWeight = kF32 ? kWeightF32 : kWeightElement,
+                       kBias = Slots::kStat == Stat::kRms ? 0
+                               : kF32                     ? kBiasF32
+                                                          : kBiasElement;
+    return (bits & kOpen) | kSingleIndex | kWeight | kBias;
+  }
+}
 
 // ---- Rounding axes, at run time: two of them in every kernel, the others in those for any rounding.
 
@@ -52,9 +69,9 @@ __device__ __forceinline__ void round_row(float (&row)[kVectors][T::kPerVector],
 
 template <Affine kAffine, class T>
 struct Rounding {
-  // `known`: p.bits where they are in a register before the reduction; what is tested after it is read anew.
-  __device__ __forceinline__ explicit Rounding(const NormParams& p, uint32_t known = 0)
-      : bits(p.bits), round_sum((known & kRoundSum) != 0) {}
+  // `known`: the call's bits where they are in a register before the reduction; what is tested after it is read anew.
+  __device__ __forceinline__ explicit Rounding(uint32_t anew, uint32_t known = 0)
+      : bits(anew), round_sum((known & kRoundSum) != 0) {}
   __device__ __forceinline__ bool round_normalized() const {
     return (bits & kRoundNormalized) != 0;
   }
@@ -91,7 +108,7 @@ struct KnownRounding {
 
 template <class T>
 struct Rounding<Affine::kAny, T> {
-  __device__ __forceinline__ explicit Rounding(const NormParams& p, uint32_t = 0)
+  __device__ __forceinline__ explicit Rounding(const NormParams& p)
       : every_step(p.rounding == FASTNORM_ROUND_EVERY_STEP),
         round_normalized((p.bits_again & kRoundNormalized) != 0),
         round_sum((p.bits_again & kRoundSum) != 0),
@@ -114,6 +131,16 @@ struct Rounding<Affine::kAny, T> {
 
   const bool every_step, round_normalized, round_sum, round_applied;
 };
+
+template <class Slots>
+__device__ __forceinline__ auto rounding_of(const NormParams& p, uint32_t known = 0) {
+  using R = Rounding<Slots::kAffine, typename Slots::T>;
+  if constexpr (Slots::kAffine == Affine::kAny) {
+    return R(p);
+  } else {
+    return R(bits_of<Slots>(p.bits), known);
+  }
+}
 
 // ---- Sums inside a vector: even and odd positions form one chain each, in increasing position.
 

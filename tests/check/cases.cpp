@@ -45,6 +45,7 @@ class CaseMaker {
         run_(vectors_side_by_side(entry.key.access)),
         any_columns_(!cuda || entry.key.affine == Affine::kAny),
         kept_(cuda && entry.key.affine == Affine::kKept),
+        bare_(entry.key.beside == Beside::kNothing),
         column_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
         grain_(vector_only_ ? run_ * ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
@@ -278,6 +279,27 @@ class CaseMaker {
 
   void put(const Content& c, const Layout& l, bool bounds = false) {
     cases_.push_back({c, l, bounds});
+    if (bare_) make_bare(cases_.back());
+  }
+
+  // The same with all columns, rows of one index, no statistics and nothing rounded in between.
+  void make_bare(Case& what) const {
+    Content& c = what.content;
+    Layout& l = what.layout;
+    c.weight = column_;
+    if (key_.stat == Stat::kLayer) c.bias = column_;
+    c.weight_heads = c.bias_heads = false;
+    c.options.rounding = ref::Rounding::kOnce;
+    c.options.residual_rounding = ref::ResidualRounding::kExact;
+    if (l.rank != 1) {
+      const int64_t rows = l.outer[0] * l.outer[1] * l.outer[2];
+      const Layout compact = compact_layout(c, rows, l.first_row);
+      l.rank = 1;
+      std::copy(std::begin(compact.outer), std::end(compact.outer), std::begin(l.outer));
+      l.x = l.y = l.residual = l.residual_out = compact.x;
+      l.codes = compact.x;
+    }
+    l.store_mean = l.store_rstd = false;
   }
 
   // --- groups of cases ---
@@ -558,7 +580,7 @@ class CaseMaker {
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
   const int64_t run_;  // vectors of an access
-  const bool any_columns_, kept_;
+  const bool any_columns_, kept_, bare_;
   const Type column_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;

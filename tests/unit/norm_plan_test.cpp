@@ -465,9 +465,9 @@ TEST(Plan, WideRows) {
   Request r = simple_request({4096, 4088}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
   EXPECT_EQ(kernel(r), vector) << "an odd number of vectors in a row";
   r = simple_request({4096, 3072}, FASTNORM_DTYPE_BF16);
-  EXPECT_EQ(kernel(r), "bf16 plain rms once store vector 128x3") << "and in a thread";
+  EXPECT_EQ(kernel(r), "bf16 plain rms once store vector bare 128x3") << "and in a thread";
   r = simple_request({1, 8192}, FASTNORM_DTYPE_BF16);
-  EXPECT_EQ(kernel(r), "bf16 plain rms once store vector 64x2x8") << "clusters";
+  EXPECT_EQ(kernel(r), "bf16 plain rms once store vector bare 64x2x8") << "clusters";
   r = lean;
   r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
   EXPECT_NE(kernel(r).find("vector"), std::string::npos) << "f32 columns";
@@ -479,10 +479,10 @@ TEST(Plan, WideRows) {
   r.amax.reset(), r.y.reset();
   EXPECT_EQ(kernel(r), "bf16 plain rms once static wide 128x4");
   r.quantized->address += 8;
-  EXPECT_EQ(kernel(r), "bf16 plain rms once static vector 128x4") << "codes by 16 bytes";
+  EXPECT_EQ(kernel(r), "bf16 plain rms once static vector bare 128x4") << "codes by 16 bytes";
   r.quantized->address += 8;
   r.quantized->strides = {4096 + 8, 1};
-  EXPECT_EQ(kernel(r), "bf16 plain rms once static vector 128x4") << "their stride";
+  EXPECT_EQ(kernel(r), "bf16 plain rms once static vector bare 128x4") << "their stride";
   // Wide rows may be asked for on a kernel for vectors; others not on a wide one.
   const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm100);
   const auto forced = [&](const Request& request, const std::string& name) {
@@ -528,23 +528,24 @@ TEST(Plan, KeptColumns) {
   };
   const std::string kept = "bf16 plain layer kept store vector ";
   EXPECT_EQ(kernel(layer(4096, 4096, true)), kept + "128x4");
-  EXPECT_EQ(kernel(layer(4097, 4096, true)), "bf16 plain layer f32 store vector 128x4");
+  EXPECT_EQ(kernel(layer(4097, 4096, true)), "bf16 plain layer f32 store vector bare 128x4");
   EXPECT_EQ(kernel(layer(4097, 2048, true)), kept + "64x4") << "short rows, however many";
   EXPECT_EQ(kernel(layer(4096, 5120, true)), kept + "128x5");
-  EXPECT_EQ(kernel(layer(4096, 6144, true)), "bf16 plain layer f32 store vector 256x3");
+  EXPECT_EQ(kernel(layer(4096, 6144, true)), "bf16 plain layer f32 store vector bare 256x3");
   EXPECT_EQ(kernel(layer(4096, 7168, true)), kept + "256x4");
   EXPECT_EQ(kernel(layer(4096, 8200, true)), "bf16 plain layer f32 store vector 256x5");
   EXPECT_EQ(kernel(layer(4096, 512, true)), "bf16 plain layer f32 store vector 32x2");
-  EXPECT_EQ(kernel(layer(264, 4096, true)), "bf16 plain layer f32 store vector 256x2") << "few";
+  EXPECT_EQ(kernel(layer(264, 4096, true)), "bf16 plain layer f32 store vector bare 256x2")
+      << "few";
   EXPECT_EQ(kernel(layer(265, 4096, true)), kept + "128x4");
   EXPECT_EQ(kernel(layer(8192, 1024)), kept + "32x4");
   EXPECT_EQ(kernel(layer(4096, 1024)), "bf16 plain layer once store vector 32x4");
   EXPECT_EQ(kernel(layer(2048, 2048)), kept + "64x4");
   EXPECT_EQ(kernel(layer(1024, 4096)), kept + "128x4");
-  EXPECT_EQ(kernel(layer(528, 4096)), "bf16 plain layer once store vector 256x2");
-  EXPECT_EQ(kernel(layer(2048, 3072)), "bf16 plain layer once store vector 128x3");
+  EXPECT_EQ(kernel(layer(528, 4096)), "bf16 plain layer once store vector bare 256x2");
+  EXPECT_EQ(kernel(layer(2048, 3072)), "bf16 plain layer once store vector bare 128x3");
   EXPECT_EQ(kernel(layer(2048, 8192)), kept + "256x4");
-  EXPECT_EQ(kernel(layer(2049, 8192)), "bf16 plain layer once store vector 256x4");
+  EXPECT_EQ(kernel(layer(2049, 8192)), "bf16 plain layer once store vector bare 256x4");
   EXPECT_EQ(kernel(codes(layer(4096, 8192))), "bf16 plain layer kept static vector 256x4");
   EXPECT_EQ(kernel(codes(layer(264, 8192))), "bf16 plain layer once static vector 256x4");
   EXPECT_EQ(kernel(codes(layer(2048, 3072))), "bf16 plain layer kept static vector 128x3");
@@ -578,6 +579,64 @@ TEST(Plan, KeptColumns) {
   EXPECT_EQ(plan(codes(layer(2048, 8192))).prefetch_rows, 0u) << "little to read";
 }
 
+// Kernels for what most calls ask for, and those beside them for calls that ask for more.
+TEST(Plan, BareKernels) {
+  const auto kernel = [](const Request& r) {
+    return std::string(plan_of(describe(r), gpu()).entry->name);
+  };
+  const auto request = [](int64_t rows, bool add = false,
+                          fastnorm_norm_kind kind = FASTNORM_NORM_RMS) {
+    return simple_request({rows, 4096}, FASTNORM_DTYPE_BF16, add, kind);
+  };
+  const Request rms = request(1), layer = request(1, false, FASTNORM_NORM_LAYER);
+  const std::string bare = "bf16 plain rms once store vector bare 256x2",
+                    any = "bf16 plain rms once store vector 256x2";
+  EXPECT_EQ(kernel(rms), bare);
+  EXPECT_EQ(kernel(request(1, true)), "bf16 add rms once store vector bare 256x2");
+  EXPECT_EQ(kernel(layer), "bf16 plain layer once store vector bare 256x2");
+  EXPECT_EQ(kernel(request(4096)), "bf16 plain rms once store vector bare 128x4");
+  EXPECT_EQ(kernel(request(1024)), "bf16 plain rms once store vector 128x4") << "read past L1";
+  EXPECT_EQ(kernel(request(1, true, FASTNORM_NORM_LAYER)),
+            "bf16 add layer once store vector 256x2");
+  Request r = rms;
+  r.args.flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
+  EXPECT_EQ(kernel(r), bare) << "dependent launches";
+  r.args.weight_offset = 1;
+  EXPECT_EQ(kernel(r), bare) << "Gemma's form";
+  r = rms;
+  r.rstd = RequestTensor{{1}, {}, FASTNORM_DTYPE_F32, address_of(9)};
+  EXPECT_EQ(kernel(r), any) << "statistics";
+  r = rms;
+  r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  EXPECT_EQ(kernel(r), any) << "rounded in between";
+  r = rms;
+  r.weight.reset();
+  EXPECT_EQ(kernel(r), any) << "no weight";
+  r = layer;
+  r.bias.reset();
+  EXPECT_EQ(kernel(r), "bf16 plain layer once store vector 256x2") << "no bias";
+  r = request(1, true);
+  r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+  EXPECT_EQ(kernel(r), "bf16 add rms once store vector 256x2") << "a rounded sum";
+  r = simple_request({2, 3, 4096}, FASTNORM_DTYPE_BF16);
+  r.x->strides = {5 * 4096, 4096, 1};
+  EXPECT_EQ(kernel(r), any) << "two indices";
+  // Either may be asked for where both fit.
+  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
+  const auto forced = [&](const Request& request, const std::string& name) {
+    const auto entry = std::find_if(table.begin(), table.end(),
+                                    [&](const NormEntry& e) { return name == e.name; });
+    NormPlan plan;
+    Error error;
+    return make_plan_for_entry(describe(request), gpu(), table,
+                               static_cast<int32_t>(entry - table.begin()), &plan, error);
+  };
+  EXPECT_EQ(forced(rms, bare), FASTNORM_OK);
+  EXPECT_EQ(forced(rms, any), FASTNORM_OK);
+  EXPECT_EQ(forced(r, any), FASTNORM_OK);
+  EXPECT_EQ(forced(r, bare), FASTNORM_ERROR_UNSUPPORTED);
+}
+
 // A kernel that no call reaches would be compiled and tested for nothing.
 TEST(Plan, EveryKernelIsChosenBySomeCall) {
   const auto lengths = [] {
@@ -591,14 +650,15 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   std::vector<bool> chosen[std::size(archs)];
   for (size_t a = 0; a < std::size(archs); ++a)
     chosen[a].resize(cuda::norm_table(*archs[a]).size());
-  constexpr int kVariants = 9;
+  constexpr int kVariants = 12;
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
       for (const int64_t rows : {1, 17, 65, 129, 200, 300, 512, 1024, 2000, 4096, 100000}) {
         for (int i = 0; i < 4 * kVariants; ++i) {
           const bool layer = (i & 2) != 0;
-          const int variant = i / 4;
+          const bool statistics = i / 4 >= 9;  // beside y
+          const int variant = i / 4 - (statistics ? 9 : 0);
           const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
           std::vector<int64_t> shape = {rows, variant == 4 || variant == 6 ? n - 1 : n};
           const bool heads = variant >= 7;  // each with columns of its own
@@ -616,6 +676,7 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
           }
           if (variant == 3 || variant == 6) add_quant(&r, FASTNORM_QUANT_PER_ROW);
           if (variant == 5) r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
+          if (statistics) r.rstd = RequestTensor{{rows}, {}, FASTNORM_DTYPE_F32, address_of(9)};
           const NormDesc d = describe(r);
           for (size_t a = 0; a < std::size(archs); ++a) {
             // Of the clusters that the kernels have, a slice of a GPU may schedule small ones only.

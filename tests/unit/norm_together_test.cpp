@@ -40,6 +40,7 @@ int32_t grids(Planned a, Planned b, const DeviceFacts& facts) {
     const NormKey needed = norm_key(*call.desc, facts);
     if (key.access == Access::kWide) key.access = Access::kVector;  // as norm_key() has it
     if (key.affine == Affine::kKept) key.affine = needed.affine;
+    key.beside = Beside::kAny;
     EXPECT_EQ(key, needed);
   }
   return count;

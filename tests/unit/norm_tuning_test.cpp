@@ -86,8 +86,8 @@ TEST(NormTuning, SaysWhatIsWrongAndWhere) {
 }
 
 TEST(NormTuning, HasItsKernelsForItsShapes) {
-  const std::string few = "bf16 plain rms once store vector 128x4",
-                    many = "bf16 plain rms once store vector 256x2";
+  const std::string few = "bf16 plain rms once store vector bare 128x4",
+                    many = "bf16 plain rms once store vector bare 256x2";
   ASSERT_EQ(kernel_for({4, 4096}, nullptr), many);  // the ladder's, the other way round
   ASSERT_EQ(kernel_for({2000, 4096}, nullptr), few);
   const NormTuning tuning =
@@ -134,10 +134,10 @@ TEST(NormTuning, WideRowsHaveRulesOfTheirOwn) {
     return names;
   };
   using Names = std::vector<std::string>;
-  EXPECT_EQ(kernels(""), (Names{key + "wide 128x4", key + "vector 128x4"}));
+  EXPECT_EQ(kernels(""), (Names{key + "wide 128x4", key + "vector bare 128x4"}));
   const std::string wide = "norm 1- 4096 " + key + "wide 256x2\n",
                     vector = "norm 1- 4096 " + key + "vector 256x2\n";
-  EXPECT_EQ(kernels(wide), (Names{key + "wide 256x2", key + "vector 128x4"}));
+  EXPECT_EQ(kernels(wide), (Names{key + "wide 256x2", key + "vector bare 128x4"}));
   EXPECT_EQ(kernels(vector), (Names{key + "vector 256x2", key + "vector 256x2"}));
   EXPECT_EQ(kernels(vector + wide), (Names{key + "wide 256x2", key + "vector 256x2"}));
 }

@@ -34,7 +34,8 @@ std::string tuning_rule(const std::string& rows, int64_t n, const std::string& k
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c);
 
 // What kernels that may be measured for the same call have in common: a kernel's name without its tile, without whether it is for wide
-// rows, which have those for vectors, too, and without how columns are loaded: the library knows which of these a call may have.
+// rows, which have those for vectors, too, without how columns are loaded, and without whether it is bare: the library knows which of these a
+// call may have.
 std::string kind_of(const std::string& kernel);
 
 // What the library would do on a GPU, without one.
