@@ -6,8 +6,9 @@
 //   library 0.1.0                       the version that has these kernels
 //   arch sm_90
 //   norm ROWS N KERNEL                  calls of ROWS rows (a number, LEAST-MOST, or LEAST-) of N elements run on KERNEL, a name
-//                                       of fastnorm_kernel_describe(), where it is of the same key as the ladder's choice; a
-//                                       kernel for vectors also where that is a wide one, if no rule names a wide one
+//                                       of fastnorm_kernel_describe(), where it is of the same key as the ladder's choice, but for
+//                                       whether it is bare, keeps its columns or is for wide rows: of rules for the same calls one
+//                                       with a bare kernel counts before one with kept columns, a wide one and the others
 #pragma once
 
 #include <cstdint>

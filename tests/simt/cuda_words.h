@@ -14,6 +14,7 @@
 #define __grid_constant__
 #define threadIdx (simt::current->thread)
 #define blockIdx (simt::current->block)
+#define gridDim (simt::current->blocks)
 
 struct float2 {
   float x, y;

@@ -247,6 +247,7 @@ std::string launch(const Grid& started, const std::function<void()>& kernel) {
         Thread& thread = fibers[rank * threads + t]->thread;
         thread.thread.x = t;
         thread.block.x = static_cast<unsigned>(first + rank);
+        thread.blocks.x = static_cast<unsigned>(grid->blocks);
         thread.cluster_rank = rank;
         thread.lane = t % 32;
         thread.of_block = &block;

@@ -25,6 +25,7 @@ struct Fiber;
 // What a running thread knows of itself.
 struct Thread {
   Index thread, block;
+  Index blocks;  // of the grid
   unsigned cluster_rank;
   unsigned lane;
   Block* of_block;
