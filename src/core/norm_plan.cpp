@@ -460,22 +460,22 @@ FASTNORM_HOT Tile kept_tile(const NormDesc& d, NormKey key, const DeviceFacts& f
   const bool more = d.rows > resident, thrice = d.rows > 2 * resident;
   bool pays = false;
   if (key.stat == Stat::kRms) {
-    // Codes. 512 x 8192: 5.1 us and 5.5; 1024 x 8192 10.1 and 10.0, and shorter rows lose.
+    // Codes. 512 x 8192: 5.3 us and 5.6; 1024 x 8192 8.6 and 8.4, and shorter rows lose.
     pays = tile.threads == 256 && more && d.rows <= arch.latency_rows;
   } else if (key.affine == Affine::kF32) {
-    // 4096 x 1024: 6.0 us and 6.7, x 4096 18.9 and 19.9, 1024 x 8192 10.7 and 12.8; but 8192 x 4096 36.3 and 34.9.
+    // 4096 x 1024: 6.1 us and 6.7, x 4096 19.0 and 19.8, 1024 x 8192 10.7 and 12.6; but 8192 x 4096 36.9 and 35.2.
     pays = 2 * d.rows > resident && (d.rows <= arch.kept_rows || vectors <= 256);
   } else if (key.sink == Sink::kStatic) {
-    // 4096 x 2048: 8.9 us and 9.4, x 5120 18.0 and 21.4, x 8192 27.8 and 29.9; 3 vectors a thread only of many rows.
+    // 4096 x 2048: 8.9 us and 9.4, x 5120 18.5 and 21.5, x 8192 27.8 and 29.9; 3 vectors a thread only of many rows.
     pays = tile.vectors > 3
                ? more
                : tile.threads > 32 && thrice && (d.rows <= arch.kept_rows || tile.threads == 64);
   } else if (tile.threads == 32) {
-    // 8192 x 1024: 10.5 us and 11.5.
+    // 8192 x 1024: 10.4 us and 11.3.
     pays = tile.vectors == 4 && thrice &&
            bytes_moved < static_cast<uint64_t>(arch.wide_row_bytes_moved);
   } else {
-    // 2048 x 2048: 5.9 us and 6.5, 1024 x 4096 6.1 and 6.5, x 8192 10.7 and 11.2; 2048 x 3072 and x 5120 are no faster.
+    // 2048 x 2048: 6.0 us and 6.5, 1024 x 4096 6.1 and 6.5, x 8192 10.7 and 11.2; 2048 x 3072 and x 5120 are no faster.
     pays = tile.vectors == 4 && more && d.rows <= arch.kept_rows / 2;
   }
   return pays ? tile : Tile{};

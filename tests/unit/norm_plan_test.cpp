@@ -49,6 +49,18 @@ NormPlan plan_of(const NormDesc& desc, const DeviceFacts& facts) {
   return plan;
 }
 
+// Whether a call may be planned on the kernel of this name.
+fastnorm_status plan_on(const std::string& name, const Request& request, const ArchSpec& arch) {
+  const std::span<const NormEntry> table = cuda::norm_table(arch);
+  const auto entry =
+      std::find_if(table.begin(), table.end(), [&](const NormEntry& e) { return name == e.name; });
+  EXPECT_NE(entry, table.end()) << name;
+  NormPlan plan;
+  Error error;
+  return make_plan_for_entry(describe(request), gpu(arch), table,
+                             static_cast<int32_t>(entry - table.begin()), &plan, error);
+}
+
 // --- keys ---
 
 TEST(NormKey, LeanWhereNothingAsksForMore) {
@@ -484,14 +496,8 @@ TEST(Plan, WideRows) {
   r.quantized->strides = {4096 + 8, 1};
   EXPECT_EQ(kernel(r), "bf16 plain rms once static vector bare 128x4") << "their stride";
   // Wide rows may be asked for on a kernel for vectors; others not on a wide one.
-  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm100);
-  const auto forced = [&](const Request& request, const std::string& name) {
-    const auto entry = std::find_if(table.begin(), table.end(),
-                                    [&](const NormEntry& e) { return name == e.name; });
-    NormPlan plan;
-    Error error;
-    return make_plan_for_entry(describe(request), gpu(cuda::kSm100), table,
-                               static_cast<int32_t>(entry - table.begin()), &plan, error);
+  const auto forced = [](const Request& request, const std::string& name) {
+    return plan_on(name, request, cuda::kSm100);
   };
   EXPECT_EQ(forced(lean, wide), FASTNORM_OK);
   EXPECT_EQ(forced(lean, vector), FASTNORM_OK);
@@ -622,14 +628,8 @@ TEST(Plan, BareKernels) {
   r.x->strides = {5 * 4096, 4096, 1};
   EXPECT_EQ(kernel(r), any) << "two indices";
   // Either may be asked for where both fit.
-  const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
-  const auto forced = [&](const Request& request, const std::string& name) {
-    const auto entry = std::find_if(table.begin(), table.end(),
-                                    [&](const NormEntry& e) { return name == e.name; });
-    NormPlan plan;
-    Error error;
-    return make_plan_for_entry(describe(request), gpu(), table,
-                               static_cast<int32_t>(entry - table.begin()), &plan, error);
+  const auto forced = [](const Request& request, const std::string& name) {
+    return plan_on(name, request, cuda::kSm90);
   };
   EXPECT_EQ(forced(rms, bare), FASTNORM_OK);
   EXPECT_EQ(forced(rms, any), FASTNORM_OK);
