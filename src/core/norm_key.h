@@ -25,10 +25,12 @@ enum class Sink : uint8_t { kStore, kStatic, kQuant };
 // anywhere, of tensors that all have x's dtype. kAny: anything else.
 enum class Access : uint8_t { kWide, kVector, kUneven, kAny };
 
-// What a GPU kernel can do beside. kNothing ("bare" in names): from a weight (LAYER: and a bias) and rows of one index to y or codes, no
-// statistics, nothing rounded in between, no loads past L1. That is what most calls ask for, and the questions that other kernels ask are half
-// of their instructions: 0.05 to 0.1 us of 1 to 128 rows, with f32 columns 0.2 (H200, 2026-11-23).
-enum class Beside : uint8_t { kAny, kNothing };
+// What a GPU kernel can do beside. kNothing ("bare" in names): from a weight (LAYER: and a bias) to y or codes, no statistics, nothing
+// rounded in between; rows of one index and no loads past L1, but where a block has several rows up to two indices (heads) and any loads.
+// That is what most calls ask for, and the questions that other kernels ask are half of their instructions: 0.05 to 0.1 us of 1 to 128
+// rows, with f32 columns 0.2 (H200, 2026-11-23).
+// kNothingCs ("bare-cs"): the same of rows of one index, with all loads past L1 (.cs in PTX).
+enum class Beside : uint8_t { kAny, kNothing, kNothingCs };
 
 struct NormKey {
   Dtype dtype = Dtype::kF32;
@@ -44,13 +46,13 @@ struct NormKey {
   constexpr uint32_t packed() const {
     return static_cast<uint32_t>(dtype) << 20 | static_cast<uint32_t>(source) << 16 |
            static_cast<uint32_t>(stat) << 12 | static_cast<uint32_t>(affine) << 8 |
-           static_cast<uint32_t>(sink) << 4 | static_cast<uint32_t>(beside) << 3 |
+           static_cast<uint32_t>(sink) << 6 | static_cast<uint32_t>(beside) << 4 |
            static_cast<uint32_t>(access);
   }
 };
 
-constexpr NormKey bare_key(NormKey key) {
-  key.beside = Beside::kNothing;
+constexpr NormKey bare_key(NormKey key, bool past_l1 = false) {
+  key.beside = past_l1 ? Beside::kNothingCs : Beside::kNothing;
   return key;
 }
 
@@ -87,8 +89,8 @@ struct NormEntry {
 // True if a GPU kernel is there for two calls in one grid, too: query and key heads of a fused QKV buffer, rows of a warp or less.
 constexpr bool runs_pairs(const NormEntry& entry) {
   return entry.key.source == Source::kPlain && entry.key.sink == Sink::kStore &&
-         entry.key.affine != Affine::kKept && entry.key.beside == Beside::kAny &&
-         entry.key.access <= Access::kVector && entry.tile.threads <= 32;
+         entry.key.affine != Affine::kKept && entry.key.access <= Access::kVector &&
+         entry.tile.threads <= 32;
 }
 
 // 16-byte vectors of a row that lie side by side in a thread, for one access.
@@ -136,6 +138,7 @@ constexpr NormEntry make_entry(NormKey key, Tile tile) {
   text(name_of(key.sink)), put(' ');
   text(name_of(key.access));
   if (key.beside == Beside::kNothing) text(" bare");
+  if (key.beside == Beside::kNothingCs) text(" bare-cs");
   if (tile.threads > 0) {
     put(' '), number(tile.threads), put('x');
     if (tile.vectors > 0) {

@@ -54,6 +54,9 @@ constexpr Rung kFewRows[] = {{8, 4},      {16, 16},    {64, 32},    {384, 128},
                              {1024, 256}, {2048, 512}, {4096, 1024}};
 constexpr Rung kFewSums[] = {{8, 4},      {16, 16},    {64, 32},    {640, 128},
                              {1024, 256}, {2048, 512}, {4096, 1024}};
+// By scales from the values: 6 vectors a thread are best.
+constexpr Rung kScales[] = {{8, 4},     {16, 16},    {128, 32},  {384, 64},
+                            {896, 128}, {2048, 256}, {4096, 512}};
 // With f32 columns, or quantised: fewer tiles, as each is a kernel more.
 constexpr Rung kColumns[] = {{8, 4},     {16, 16},    {64, 32},   {256, 64},
                              {640, 128}, {2048, 256}, {4096, 512}};
@@ -76,7 +79,8 @@ FASTNORM_HOT bool is_rare(NormKey key) {
   return key.sink != Sink::kStore || key.affine == Affine::kF32;
 }
 
-FASTNORM_HOT int32_t rare_threads(int64_t vectors, NormKey key, bool latency) {
+FASTNORM_HOT int32_t rare_threads(int64_t rows, int64_t vectors, NormKey key, bool latency,
+                                  const DeviceFacts& facts) {
   if (key.source == Source::kAdd) return climb(kRareSums, vectors);
   if (latency && vectors > 128 && vectors <= 256) return 128;
   if (key.affine == Affine::kF32)
@@ -85,16 +89,23 @@ FASTNORM_HOT int32_t rare_threads(int64_t vectors, NormKey key, bool latency) {
       vectors <= 640) {
     return 128;
   }
-  // Where there is a second reduction: a sum of LAYER or a scale. For both there are no registers (f16).
-  const bool wide = (key.stat == Stat::kLayer) != (key.sink == Sink::kQuant);
-  return wide && !latency ? climb(kWideCodes, vectors) : climb(kCodes, vectors);
+  if (latency) return climb(kCodes, vectors);
+  if (key.sink == Sink::kQuant) {
+    // While few blocks come one after another: 1536 x 3072 6.5 us for 6.8.
+    if (vectors > 256 && vectors <= 384 && rows * 128 <= 3 * wave_threads(facts)) return 128;
+    // RMS 4096 x 8192 27.4 us for 28.5.
+    if (vectors > 896 && vectors <= 1024 && key.stat == Stat::kRms && key.dtype != Dtype::kF32)
+      return 128;
+    return climb(kScales, vectors);
+  }
+  return key.stat == Stat::kLayer ? climb(kWideCodes, vectors) : climb(kCodes, vectors);
 }
 
 // Threads of the one block that takes a row. LAYER has no registers for 1024 threads, nor for two blocks of 512 with a residual: half
 // of them hold twice the vectors each.
 FASTNORM_HOT int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, bool latency,
                                    const DeviceFacts& facts) {
-  if (is_rare(key)) return rare_threads(vectors, key, latency);
+  if (is_rare(key)) return rare_threads(rows, vectors, key, latency, facts);
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
              decode = rows <= facts.arch->decode_rows;
   int32_t threads =
@@ -481,20 +492,24 @@ FASTNORM_HOT Tile kept_tile(const NormDesc& d, NormKey key, const DeviceFacts& f
   return pays ? tile : Tile{};
 }
 
-// True if a bare kernel does all that `desc` asks for beside what its key says.
-FASTNORM_HOT bool asks_nothing_beside(const NormDesc& d) {
-  return d.outer_rank == 1 && d.weight && (d.bias || d.kind == FASTNORM_NORM_RMS) && !d.mean &&
-         !d.rstd && d.rounding == FASTNORM_ROUND_ONCE &&
+// True if a bare kernel does all that `desc` asks for beside what its key says. That of a tile with several rows a block knows two indices.
+FASTNORM_HOT bool asks_nothing_beside(const NormDesc& d, Tile tile) {
+  return d.outer_rank <= (rows_per_block(tile) > 1 ? 2 : 1) && d.weight &&
+         (d.bias || d.kind == FASTNORM_NORM_RMS) && !d.mean && !d.rstd &&
+         (!d.quant.any() || (!d.y && !d.quant.has_extras())) && d.rounding == FASTNORM_ROUND_ONCE &&
          d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
 }
 
-// True if a kernel of this key computes what `desc` asks for: the same, or a more general one.
-bool serves(NormKey have, const NormDesc& desc, const DeviceFacts& facts) {
-  const NormKey need = norm_key(desc, facts);
+// True if a kernel computes what `desc` asks for, where it holds its rows: one of the same key, or a more general one.
+bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& facts) {
+  const NormKey have = entry.key, need = norm_key(desc, facts);
   if (facts.device_type == FASTNORM_DEVICE_CUDA) {
     if (have.affine == Affine::kOnce && !plain_columns(desc)) return false;
     if (have.affine == Affine::kF32 && !f32_columns(desc)) return false;
-    if (have.beside == Beside::kNothing) return asks_nothing_beside(desc) && have == bare_key(need);
+    if (have.beside != Beside::kAny) {
+      return asks_nothing_beside(desc, entry.tile) &&
+             have == bare_key(need, have.beside == Beside::kNothingCs);
+    }
     if (have.affine == Affine::kKept)
       return may_be_kept(desc, need, facts) && have == kept_key(need);
     if (have.access == Access::kWide)
@@ -630,12 +645,18 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
   plan_common(desc, facts, bits, plan);
   NormKey key = key_of(desc, facts, bits);
   const bool cpu = facts.device_type == FASTNORM_DEVICE_CPU;
-  const bool wide = may_be_wide(desc, key, facts, bits), kept = may_be_kept(desc, key, facts),
-             bare = !cpu && asks_nothing_beside(desc) && !streams_loads(desc, *facts.arch, *plan);
-  if (tuning != nullptr && bare) plan->index = tuning->find(desc, bare_key(key));
-  if (tuning != nullptr && kept && plan->index < 0) plan->index = tuning->find(desc, kept_key(key));
-  if (tuning != nullptr && wide && plan->index < 0) plan->index = tuning->find(desc, wide_key(key));
-  if (tuning != nullptr && plan->index < 0) plan->index = tuning->find(desc, key);
+  const bool wide = may_be_wide(desc, key, facts, bits), kept = may_be_kept(desc, key, facts);
+  if (tuning != nullptr) {
+    const auto look = [&](bool may, NormKey wanted) {
+      if (may && plan->index < 0) plan->index = tuning->find(desc, wanted);
+    };
+    const bool nothing = !cpu && asks_nothing_beside(desc, Tile{});
+    look(nothing, bare_key(key));
+    look(nothing, bare_key(key, true));
+    look(kept, kept_key(key));
+    look(wide, wide_key(key));
+    look(true, key);
+  }
   Tile tile;
   if (plan->index >= 0) {
     tile = table[static_cast<size_t>(plan->index)].tile;
@@ -652,9 +673,10 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     const auto find = [&](NormKey wanted) {
       return index != nullptr ? index->find(wanted, tile) : find_entry(table, wanted, tile);
     };
-    if (bare) {
-      plan->index = find(bare_key(key));
-      if (plan->index >= 0) key = bare_key(key);
+    if (!cpu && asks_nothing_beside(desc, tile)) {
+      const bool past_l1 = rows_per_block(tile) == 1 && streams_loads(desc, *facts.arch, *plan);
+      plan->index = find(bare_key(key, past_l1));
+      if (plan->index >= 0) key = bare_key(key, past_l1);
     }
     if (plan->index < 0) plan->index = find(key);
   }
@@ -671,14 +693,14 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
   // Grids of two calls know two indices of a row: [tokens, heads, d].
   if (first.flags != second.flags || first.outer_rank > 2 || second.outer_rank > 2) return false;
   const NormEntry &a = *first_plan->entry, &b = *second_plan->entry;
+  if (a.order == b.order && runs_pairs(a)) return true;
   const auto key_before_tile = [&](const NormEntry& entry, const NormDesc& d) {
     const bool by_tile = entry.key.access == Access::kWide || entry.key.affine == Affine::kKept ||
-                         entry.key.beside == Beside::kNothing;
+                         entry.key.beside != Beside::kAny;
     return by_tile ? norm_key(d, facts) : entry.key;
   };
   const NormKey key = key_before_tile(a, first), other = key_before_tile(b, second);
   if (key != other) return false;
-  if (a.order == b.order && runs_pairs(a)) return true;
   const auto may = [&](const NormDesc& d) { return may_be_wide(d, key, facts, alignment_bits(d)); };
   const bool wide = may(first) && may(second);
   const int64_t vectors = std::max(row_vectors(first), row_vectors(second));
@@ -687,18 +709,21 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
   const bool first_has_more = first.rows >= second.rows;
   for (const Tile tile :
        {first_has_more ? a.tile : b.tile, first_has_more ? b.tile : a.tile, warp}) {
-    const int32_t index =
-        find_entry(table, wide && holds_wide_rows(tile) ? wide_key(key) : key, tile);
-    if (index < 0 || !runs_pairs(table[static_cast<size_t>(index)])) continue;
-    NormPlan plans[2];
-    Error not_held;
-    if (make_plan_for_entry(first, facts, table, index, &plans[0], not_held) != FASTNORM_OK ||
-        make_plan_for_entry(second, facts, table, index, &plans[1], not_held) != FASTNORM_OK) {
-      continue;
-    }
-    *first_plan = plans[0];
-    *second_plan = plans[1];
-    return true;
+    const auto both = [&](NormKey wanted) {
+      const int32_t index = find_entry(table, wanted, tile);
+      if (index < 0 || !runs_pairs(table[static_cast<size_t>(index)])) return false;
+      NormPlan plans[2];
+      Error not_held;
+      if (make_plan_for_entry(first, facts, table, index, &plans[0], not_held) != FASTNORM_OK ||
+          make_plan_for_entry(second, facts, table, index, &plans[1], not_held) != FASTNORM_OK) {
+        return false;
+      }
+      *first_plan = plans[0];
+      *second_plan = plans[1];
+      return true;
+    };
+    if (wide && holds_wide_rows(tile) && both(wide_key(key))) return true;
+    if (both(bare_key(key)) || both(key)) return true;
   }
   return false;
 }
@@ -710,7 +735,7 @@ fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& fac
   const NormEntry& entry = table[static_cast<size_t>(index)];
   const Tile tile = entry.tile;
   const int64_t vectors = row_vectors(desc);
-  FASTNORM_REQUIRE(desc.rows > 0 && serves(entry.key, desc, facts), FASTNORM_ERROR_UNSUPPORTED,
+  FASTNORM_REQUIRE(desc.rows > 0 && serves(entry, desc, facts), FASTNORM_ERROR_UNSUPPORTED,
                    "kernel \"%s\" does not serve this call; nearest: \"%s\"", entry.name,
                    make_entry(norm_key(desc, facts), tile).name);
   plan_common(desc, facts, alignment_bits(desc), plan);

@@ -50,6 +50,18 @@ constexpr bool packed_codes_row() {
          (Tile::kVectors == 5 && Tile::kThreads == 128);
 }
 
+// Codes by scales from the values, which are bound by instructions and latency: with weight and bias beside the row as it was loaded, a
+// thread has more vectors or a multiprocessor more blocks. RMS 4096 x 5120 with scales of 128 columns 24.7 us (256 x 3 unpacked) -> 19.0, x 6144 25.8 ->
+// 22.2, x 12288 47.0 -> 41.5; with 3 or 4 vectors nothing or a loss (4096 x 4096 15.2 -> 15.4). LAYER 4096 x 4096 21.0 -> 19.5, x 5120 34.3 ->
+// 23.9 (2026-11-23).
+template <class Slots, class Tile>
+constexpr bool packed_scales_row() {
+  constexpr bool kLayer = Slots::kStat == Stat::kLayer;
+  constexpr int kLeast = kLayer ? 3 : 5, kMost = !kLayer && Tile::kThreads == 128 ? 8 : 7;
+  return Slots::kSink == Sink::kQuant && Tile::kVectors >= kLeast && Tile::kVectors <= kMost &&
+         Tile::kThreads >= 32 && Tile::kThreads <= 256 && Tile::kBlocks == 1;
+}
+
 // True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
 // another block run, or keep the weights beside the row (LAYER 4096 x 4096 bf16: 18.7 us with 64 registers, 19.1 unpacked with 80;
 // 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21). LAYER's rows in 256 threads, of which 512 are then
@@ -58,11 +70,11 @@ constexpr bool packed_codes_row() {
 // in 1024 threads 88.3; 512 x 12288 8.0, in 512 threads 8.9; codes 4096 x 32768 102.9, unpacked 112.5 (2026-11-22).
 template <class Slots, class Tile>
 constexpr bool packed_row() {
-  if (Slots::kAccess == Access::kAny || Slots::kSource != Source::kPlain ||
-      Slots::kSink == Sink::kQuant || Slots::T::kBytes != 2 || Slots::kAffine == Affine::kKept ||
-      unpacked_late_row<Slots, Tile>()) {
+  if (Slots::kAccess == Access::kAny || Slots::kSource != Source::kPlain || Slots::T::kBytes != 2 ||
+      Slots::kAffine == Affine::kKept || unpacked_late_row<Slots, Tile>()) {
     return false;
   }
+  if (Slots::kSink == Sink::kQuant) return packed_scales_row<Slots, Tile>();
   if (Tile::kBlocks > 1) return Tile::kThreads >= 512 && Tile::kVectors > 4;
   if (Slots::kAccess == Access::kUneven)
     return Tile::kVectors > 2 && (Slots::kStat == Stat::kLayer || Tile::kThreads == 512) &&
@@ -159,6 +171,17 @@ constexpr int registers_per_thread() {
     return 80;
   }
   if (unpacked_late_row<Slots, Tile>()) return Tile::kThreads == 32 ? 64 : 72;
+  if (packed_row<Slots, Tile>() && packed_scales_row<Slots, Tile>()) {
+    const bool f16 = Slots::kDtype == Dtype::kF16;
+    if (Slots::kStat == Stat::kRms) {
+      if (Tile::kVectors == 6) return 80;
+      return Tile::kVectors == 5 ? (f16 ? 80 : 72) : f16 ? 128 : 96;
+    }
+    const bool fewer = f16 || Slots::kBeside != Beside::kAny;
+    if (Tile::kVectors <= 4) return Tile::kVectors == 3 ? 56 : fewer ? 64 : 72;
+    if (Tile::kVectors == 5) return fewer ? 80 : 96;
+    return Tile::kVectors == 6 && fewer ? 96 : 128;
+  }
   if (packed_row<Slots, Tile>() && packed_codes_row<Slots, Tile>())
     return Tile::kVectors == 3 ? 40 : Tile::kVectors == 4 ? 48 : 64;
   if (packed_row<Slots, Tile>())
@@ -201,6 +224,7 @@ template <class Arch, class Slots, class Tile>
 constexpr int spare_registers() {
   if (Arch::kCapability == 90 || Slots::kSource != Source::kPlain || Tile::kVectors == 0) return 0;
   // Two blocks of 512 threads run beside each other with 64 registers and no more; these would spill.
+  if (packed_scales_row<Slots, Tile>() && Tile::kVectors == 8) return 16;
   const bool spills =
       Slots::kAccess == Access::kAny || (Tile::kBlocks > 1 && Tile::kVectors == 4) ||
       (Arch::kCapability == 80 && Slots::kSink == Sink::kStatic && Tile::kVectors == 4);
@@ -227,6 +251,11 @@ constexpr int blocks_per_multiprocessor() {
 // True where the weights are loaded after the reduction: the row leaves no registers to keep them in.
 template <class Slots, class Tile>
 constexpr bool late_weights() {
+  if (packed_scales_row<Slots, Tile>() &&
+      (packed_row<Slots, Tile>() ||
+       (Slots::T::kBytes == 4 && Slots::kStat == Stat::kRms && Slots::kSource == Source::kPlain))) {
+    return false;
+  }
   if (Tile::kThreads == 1024 || unpacked_late_row<Slots, Tile>()) return true;
   if (Tile::kThreads == 512 && Tile::kVectors > 4 && Tile::kBlocks > 1) return true;
   if ((Tile::kThreads == 256 || Tile::kVectors == 5) && Slots::kAffine == Affine::kF32 &&
@@ -252,6 +281,7 @@ inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
 // True where the quantising sink works out the row's place in memory anew: kept while the weights are applied it would spill.
 template <class Slots, class Tile>
 constexpr bool place_anew() {
+  if (packed_row<Slots, Tile>()) return true;
   return Tile::kThreads == 512 &&
          (Tile::kVectors == 4 || (Tile::kVectors == 8 && (Slots::kSource == Source::kAdd ||
                                                           Slots::kStat == Stat::kLayer)));
@@ -336,10 +366,8 @@ struct HeldRow {
     }
   }
   __device__ __forceinline__ void renew(const NormParams&, float) {}
-  __device__ __forceinline__ void keep(const float (&z)[kPerVector], int v) {
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) values[v][i] = z[i];
-  }
+  // What is to be quantised takes the row's place.
+  __device__ __forceinline__ auto& results() { return values; }
 
   float values[kVectors][kPerVector];
 };
@@ -368,8 +396,10 @@ struct HeldRow<Slots, Tile, true> {
 #pragma unroll
     for (uint4& v : values) v.x |= none, v.y |= none, v.z |= none, v.w |= none;
   }
+  __device__ __forceinline__ auto& results() { return quantized; }
 
   uint4 values[kVectors];
+  float quantized[Slots::kSink == Sink::kQuant ? kVectors : 1][kPerVector];
 };
 
 // True where threads take the two fours of a vector crosswise: LAYER reads twice as many columns and is held up by L1 otherwise (4096 x
@@ -449,7 +479,8 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
     put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v),
                                           row.result[0]);
   } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
-    row.held.keep(z, v);
+#pragma unroll
+    for (int i = 0; i < Slots::T::kPerVector; ++i) row.held.results()[v][i] = z[i];
   } else if constexpr (Slots::kAccess == Access::kUneven) {
     row.result[v] = Slots::T::pack(z);
   } else if constexpr (Tile::kRun > 1) {
@@ -478,19 +509,20 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
   for (int first = 0; first < kVectors; first += kGroup) {
     uint4 weight[kGroup], bias[kGroup];
     if constexpr (!State::kEarlyWeight) {
-      load_columns<T, Tile, kGroup>(weight, weight_type(bits_of<Slots>(p.bits_again)), p.weight,
-                                    out, first, place, reach, T::kOneWord);
+      load_columns<T, Tile, kGroup>(weight, weight_type(bits_of<Slots, Tile>(p.bits_again)),
+                                    p.weight, out, first, place, reach, T::kOneWord);
     }
     if constexpr (kBias && !State::kEarlyBias) {
-      load_columns<T, Tile, kGroup>(bias, bias_type(bits_of<Slots>(p.bits_again)), p.bias, out,
-                                    first, place, reach, T::kMinusZeroWord);
+      load_columns<T, Tile, kGroup>(bias, bias_type(bits_of<Slots, Tile>(p.bits_again)), p.bias,
+                                    out, first, place, reach, T::kMinusZeroWord);
     }
     if constexpr (Slots::kAccess == Access::kUneven && !State::kEarlyWeight) {
       if (reach.has_last()) {
-        load_column_elements<T, Tile, kGroup>(weight, weight_type(bits_of<Slots>(p.bits_again)),
+        load_column_elements<T, Tile, kGroup>(weight,
+                                              weight_type(bits_of<Slots, Tile>(p.bits_again)),
                                               p.weight, out, first, place, reach);
         if constexpr (kBias) {
-          load_column_elements<T, Tile, kGroup>(bias, bias_type(bits_of<Slots>(p.bits_again)),
+          load_column_elements<T, Tile, kGroup>(bias, bias_type(bits_of<Slots, Tile>(p.bits_again)),
                                                 p.bias, out, first, place, reach);
         }
       }
@@ -565,8 +597,8 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   constexpr bool kBias = Slots::kStat == Stat::kLayer, kCross = kCrossFours<Slots, Tile>;
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
   using Columns = FourColumns<T, Tile, kCross>;
-  const Columns weights(p.weight, out, weight_type(bits_of<Slots>(p.bits_again)), place),
-      biases(p.bias, out, bias_type(bits_of<Slots>(p.bits_again)), place);
+  const Columns weights(p.weight, out, weight_type(bits_of<Slots, Tile>(p.bits_again)), place),
+      biases(p.bias, out, bias_type(bits_of<Slots, Tile>(p.bits_again)), place);
   const bool second_first = second_four_first<kCross>(place);
   auto& weight = row.weight;
   auto& bias = row.bias;
@@ -635,7 +667,7 @@ __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, 
                                            const Reach& reach) {
   using T = typename Slots::T;
   using Sink = RowSink<Slots::kSink, Slots::kAccess, T>;
-  const auto rounding = rounding_of<Slots>(p);
+  const auto rounding = rounding_of<Slots, Tile>(p);
   if constexpr (Tile::kVectors > 4) {  // which leave no registers for addresses
 #pragma unroll 1
     for (int v = 0; v < Tile::kVectors && reach.has(v); ++v) {
@@ -740,12 +772,12 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
   const uint32_t bits =
-      bits_of<Slots>(ptx::in_register(p.bits));  // for all tests before the reduction
+      bits_of<Slots, Tile>(ptx::in_register(p.bits));  // for all tests before the reduction
   const Place<Tile> place(block);
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
   const RowIndex index =
       row_index<kMostIndices, Tile::kRows == 1>(p, reach.live ? place.row : 0, bits);
-  const auto rounding = rounding_of<Slots>(p, bits);
+  const auto rounding = rounding_of<Slots, Tile>(p, bits);
   State row;
 
   // Weights first: the first use of the row then comes after every load, also in the compiler's order, which would otherwise put it
@@ -768,7 +800,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     if (p.quant.given_scale != nullptr) row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
   }
   prefetch_row<Slots, Tile>(p, place);
-  if ((bits_of<Slots>(p.bits_again) & kTrigger) != 0) ptx::grid_trigger();
+  if ((bits_of<Slots, Tile>(p.bits_again) & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
   if constexpr (Slots::kAccess == Access::kUneven)
     complete_uneven(p, source, row, index, place, reach, bits);
@@ -812,13 +844,14 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
 
   const RowIndex out = keeps_row<Slots, Tile>()
                            ? index
-                           : row_index(p, place.row_again(), bits_of<Slots>(p.bits_again));
+                           : row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again));
   if constexpr (Slots::kSink == Sink::kStatic) row.given_scale = __frcp_rn(row.given_scale);
   // Seldom wanted: last, where there are registers for it, so that nothing waits for the question.
   constexpr bool kStatisticsLast =
       Tile::kRows == 1 && Tile::kThreads < 512 && Slots::kSink == Sink::kStore;
   const auto put_statistics = [&] {
-    if ((bits_of<Slots>(p.bits_again) & kStoreStatistics) != 0 && place.leads_row() && reach.live)
+    if ((bits_of<Slots, Tile>(p.bits_again) & kStoreStatistics) != 0 && place.leads_row() &&
+        reach.live)
       store_statistics(p, out, row.mean, row.rstd);
   };
   if constexpr (!kStatisticsLast) put_statistics();
@@ -850,9 +883,10 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   }
   if constexpr (Slots::kSink == Sink::kQuant) {
     quantize_in_registers<Slots, Tile>(
-        p, row.held.values, row.given_scale,
-        place_anew<Slots, Tile>() ? row_index(p, place.row_again(), bits_of<Slots>(p.bits_again))
-                                  : out,
+        p, row.held.results(), row.given_scale,
+        place_anew<Slots, Tile>()
+            ? row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again))
+            : out,
         place, reach, scratch.fold[Slots::kSums]);
   }
   if constexpr (kStatisticsLast) put_statistics();
@@ -871,7 +905,7 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
   const uint32_t bits = ptx::in_register(p.bits);
   Place<Tile> place(blockIdx.x);
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
-  const auto rounding = rounding_of<Slots>(p, bits);
+  const auto rounding = rounding_of<Slots, Tile>(p, bits);
   const auto index_of = [&](uint32_t number) { return row_index(p, number, p.bits_again); };
   // The row first, which comes from farther away (LAYER 2048 x 1024 with f32 columns: 1.13 times the stream, columns first 1.21); but with 3
   // vectors a thread that would spill.
@@ -1139,7 +1173,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   cluster_begin(scratch);
   const Place<Tile> place(blockIdx.x);
   const RowIndex index = row_index(p, place.row, p.bits);
-  const auto rounding = rounding_of<Slots>(p);
+  const auto rounding = rounding_of<Slots, Tile>(p);
   const StreamRow<Slots, Tile> row(p, place, index);
   if ((p.bits & (kWaitFirst | kWaitAfterColumns)) != 0) ptx::grid_wait();
   if ((p.bits & kTrigger) != 0) ptx::grid_trigger();

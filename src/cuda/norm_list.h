@@ -118,21 +118,35 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{1024, 8, 16}, kPlain},
 };
 
-// True for kernels of which there is a bare one, too: for few rows of 512 to 16384 elements of 16 bits, and for many of some of these.
-constexpr bool has_bare(NormKey key, Tile tile) {
-  if (key.dtype == Dtype::kF32 || key.access != Access::kVector || tile.vectors > 4) return false;
+// True for kernels of which there may be a bare one, too: for few rows of 512 to 16384 elements of 16 bits, and for many of some of these;
+// and for heads.
+constexpr bool may_have_bare(NormKey key, Tile tile) {
+  if (key.dtype == Dtype::kF32 || key.access != Access::kVector) return false;
+  const bool plain = key.source == Source::kPlain && key.affine == Affine::kOnce;
+  if (key.sink == Sink::kQuant || (key.sink == Sink::kStatic && tile.threads <= 64)) {
+    return plain && tile.blocks == 1 && tile.threads >= 32 && tile.threads <= 256 &&
+           tile.vectors >= 3 && (key.stat == Stat::kRms || key.sink == Sink::kQuant);
+  }
+  if (tile.threads <= 32) return plain && tile.vectors == 1 && key.sink == Sink::kStore;
+  if (tile.vectors > 4) return false;
   if (tile.blocks > 1 ? tile.threads > 256 || tile.threads * tile.blocks > 1024
                       : tile.threads != 128 && tile.threads != 256) {
     return false;
   }
-  if (key.source == Source::kAdd &&
-      (key.stat == Stat::kLayer || tile == Tile{128, 4, 1})) {  // that of rows read past L1
-    return false;
-  }
+  if (key.source == Source::kAdd && key.stat == Stat::kLayer) return false;
   if (key.affine == Affine::kF32) return key.stat == Stat::kLayer;
   if (key.affine != Affine::kOnce) return false;
   return key.sink == Sink::kStore ||
          (key.sink == Sink::kStatic && key.stat == Stat::kRms && key.source == Source::kPlain);
+}
+
+// Those with it, but for a tile of rows that are all read past L1; and those with one for such rows: RMSNorm of a few hundred.
+constexpr bool has_bare(NormKey key, Tile tile) {
+  return may_have_bare(key, tile) && !(key.source == Source::kAdd && tile == Tile{128, 4, 1});
+}
+constexpr bool has_bare_cs(NormKey key, Tile tile) {
+  return may_have_bare(key, tile) && key.stat == Stat::kRms && tile.threads > 64 &&
+         tile.blocks == 1 && key.sink != Sink::kQuant;
 }
 
 // Who needs a tile of the kernels that have f32 columns or quantise whole vectors.
@@ -141,9 +155,11 @@ enum RareUse : int {
   kLayerColumns = 2,  // of LAYER
   kSumColumns = 4,    // with a residual
   kCodes = 8,         // codes
-  kWideCodes = 16,    // of LAYER by a given scale, of RMS by scales from the values
+  kWideCodes = 16,    // of LAYER by a given scale, or by scales from the values
   kSumCodes = 32,     // with a residual
   kRmsCodes = 64,     // of RMS by a given scale
+  kScales = 128,      // by scales from the values
+  kRmsScales = 256,   // of RMS of 16 bits
   kRare = kColumns | kSumColumns | kCodes | kSumCodes,
 };
 
@@ -158,10 +174,15 @@ inline constexpr ListedTile kRareTiles[] = {
     {{64, 2}, kColumns},
     {{64, 3}, kColumns | kCodes},
     {{64, 4}, kColumns | kCodes},
+    {{64, 5}, kScales},
+    {{64, 6}, kScales},
     {{128, 2}, kRare},
     {{128, 3}, kRare},
     {{128, 4}, kRare},
-    {{128, 5}, kColumns | kRmsCodes},
+    {{128, 5}, kColumns | kRmsCodes | kScales},
+    {{128, 6}, kScales},
+    {{128, 7}, kScales},
+    {{128, 8}, kRmsScales},
     {{256, 2}, kColumns},
     {{256, 3}, kRare},
     {{256, 4}, kRare},
@@ -225,10 +246,11 @@ constexpr int columns_user_of(Source source, Stat stat) {
   return stat == Stat::kLayer ? kColumns | kLayerColumns : kColumns;
 }
 
-constexpr int codes_user_of(Source source, Stat stat, Sink sink) {
+constexpr int codes_user_of(Dtype dtype, Source source, Stat stat, Sink sink) {
   if (source == Source::kAdd) return kSumCodes;
   if (stat == Stat::kRms && sink == Sink::kStatic) return kCodes | kRmsCodes;
-  return (stat == Stat::kLayer) != (sink == Sink::kQuant) ? kCodes | kWideCodes : kCodes;
+  if (stat == Stat::kRms && dtype != Dtype::kF32) return kCodes | kWideCodes | kScales | kRmsScales;
+  return sink == Sink::kQuant ? kCodes | kWideCodes | kScales : kCodes | kWideCodes;
 }
 
 // What of an architecture its list depends on.
@@ -252,6 +274,7 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
       const NormKey key = {dtype, source, stat, affine, sink, access};
       fn(key, t.tile);
       if (has_bare(key, t.tile)) fn(bare_key(key), t.tile);
+      if (has_bare_cs(key, t.tile)) fn(bare_key(key, true), t.tile);
     };
     const auto use = [&](Sink sink, Access access, const ListedTile& t) {
       use_with(access == Access::kAny ? Affine::kAny : Affine::kOnce, sink, access, t);
@@ -280,9 +303,9 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
       };
       if (dtype != Dtype::kF32) {
         use_by(columns_user_of(source, stat), Affine::kF32, Sink::kStore);
-        use_by(codes_user_of(source, stat, Sink::kStatic), Affine::kOnce, Sink::kStatic);
+        use_by(codes_user_of(dtype, source, stat, Sink::kStatic), Affine::kOnce, Sink::kStatic);
       }
-      use_by(codes_user_of(source, stat, Sink::kQuant), Affine::kOnce, Sink::kQuant);
+      use_by(codes_user_of(dtype, source, stat, Sink::kQuant), Affine::kOnce, Sink::kQuant);
     }
     for (const ListedTile& t : kAnyTiles) {
       if (t.tile.vectors <= 4 && (t.use & kNoCodes) == 0) use(Sink::kQuant, Access::kAny, t);

@@ -29,18 +29,22 @@ struct Slots {
 };
 
 // A call's bits, those that the kernel knows as constants.
-template <class Slots>
+template <class Slots, class Tile>
 __device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
   if constexpr (Slots::kBeside == Beside::kAny) {
     return bits;
   } else {
     constexpr bool kF32 = Slots::kAffine == Affine::kF32;
-    constexpr uint32_t kOpen = kWaitFirst | kWaitAfterColumns | kTrigger | kNeverSet,
+    constexpr bool kOneRow = Tile::kRows == 1,  // of a block: see Beside
+        kCs = Slots::kBeside == Beside::kNothingCs;
+    constexpr uint32_t kOpen = kWaitFirst | kWaitAfterColumns | kTrigger | kNeverSet |
+                               (kOneRow ? 0 : kSingleIndex | kStreamLoads),
                        kWeight = kF32 ? kWeightF32 : kWeightElement,
                        kBias = Slots::kStat == Stat::kRms ? 0
                                : kF32                     ? kBiasF32
                                                           : kBiasElement;
-    return (bits & kOpen) | kSingleIndex | kWeight | kBias;
+    return (bits & kOpen) | (kOneRow ? kSingleIndex : 0) | (kCs ? kStreamLoads : 0) | kWeight |
+           kBias;
   }
 }
 
@@ -132,13 +136,13 @@ struct Rounding<Affine::kAny, T> {
   const bool every_step, round_normalized, round_sum, round_applied;
 };
 
-template <class Slots>
+template <class Slots, class Tile>
 __device__ __forceinline__ auto rounding_of(const NormParams& p, uint32_t known = 0) {
   using R = Rounding<Slots::kAffine, typename Slots::T>;
   if constexpr (Slots::kAffine == Affine::kAny) {
     return R(p);
   } else {
-    return R(bits_of<Slots>(p.bits), known);
+    return R(bits_of<Slots, Tile>(p.bits), known);
   }
 }
 

@@ -492,7 +492,7 @@ __device__ __forceinline__ void quantize_in_registers(
     FoldScratch<Tile>& scratch) {
   constexpr int kVectors = Tile::kVectors;
   const QuantParams& q = p.quant;
-  if (q.beside) {
+  if (Slots::kBeside == Beside::kAny && q.beside) {
     put_beside<Slots>(p, z, index, place, reach);
   } else {
     ptx::keep_branch();

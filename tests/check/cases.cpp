@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "core/norm_plan.h"
+
 namespace fastnorm::check {
 namespace {
 
@@ -45,7 +47,7 @@ class CaseMaker {
         run_(vectors_side_by_side(entry.key.access)),
         any_columns_(!cuda || entry.key.affine == Affine::kAny),
         kept_(cuda && entry.key.affine == Affine::kKept),
-        bare_(entry.key.beside == Beside::kNothing),
+        bare_(entry.key.beside != Beside::kAny),
         column_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
         grain_(vector_only_ ? run_ * ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
@@ -282,15 +284,17 @@ class CaseMaker {
     if (bare_) make_bare(cases_.back());
   }
 
-  // The same with all columns, rows of one index, no statistics and nothing rounded in between.
+  // The same with all columns, rows of one index (where a block has several rows, of two), no statistics and nothing rounded in between.
   void make_bare(Case& what) const {
     Content& c = what.content;
     Layout& l = what.layout;
     c.weight = column_;
     if (key_.stat == Stat::kLayer) c.bias = column_;
-    c.weight_heads = c.bias_heads = false;
     c.options.rounding = ref::Rounding::kOnce;
     c.options.residual_rounding = ref::ResidualRounding::kExact;
+    l.store_mean = l.store_rstd = false;
+    if (l.rank == 2 && rows_per_block(tile_) > 1) return;
+    c.weight_heads = c.bias_heads = false;
     if (l.rank != 1) {
       const int64_t rows = l.outer[0] * l.outer[1] * l.outer[2];
       const Layout compact = compact_layout(c, rows, l.first_row);
@@ -299,7 +303,6 @@ class CaseMaker {
       l.x = l.y = l.residual = l.residual_out = compact.x;
       l.codes = compact.x;
     }
-    l.store_mean = l.store_rstd = false;
   }
 
   // --- groups of cases ---
@@ -473,7 +476,7 @@ class CaseMaker {
         cases_.back().content.pattern = pattern;
       }
     }
-    if (key_.sink == Sink::kQuant) amax_alone(n);
+    if (key_.sink == Sink::kQuant && !bare_) amax_alone(n);
     return std::move(cases_);
   }
 
@@ -517,7 +520,7 @@ class CaseMaker {
     using ref::Scheme;
     if (q.scheme == Scheme::kNvfp4 && n % 2 != 0) return;
     Content c = quantised_content(n, random_.below(64));
-    const bool codes_only = key_.sink == Sink::kStatic;
+    const bool codes_only = key_.sink == Sink::kStatic || bare_;
     q.source =
         !codes_only && random_.one_in(2) ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
     q.clamp = !codes_only && random_.one_in(4) ? 1.5f : 0.0f;

@@ -127,7 +127,7 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   }
   if (c.options.kind == ref::Kind::kLayer) p.mean = rows(4, ref::Type::kF32, 1);
   p.rstd = rows(5, ref::Type::kF32, 1);
-  if (entry.key.beside == Beside::kNothing) p.mean.present = p.rstd.present = false;
+  if (entry.key.beside != Beside::kAny) p.mean.present = p.rstd.present = false;
   p.weight = column(6);
   p.bias = column(7);
   // On a GPU only the most general kernels take a bias in RMS.

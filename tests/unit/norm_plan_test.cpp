@@ -559,10 +559,10 @@ TEST(Plan, KeptColumns) {
   const auto rms = [](int64_t rows, int64_t n) {
     return simple_request({rows, n}, FASTNORM_DTYPE_BF16);
   };
-  EXPECT_EQ(kernel(rms(512, 8192)), "bf16 plain rms once store vector 256x4");
+  EXPECT_EQ(kernel(rms(512, 8192)), "bf16 plain rms once store vector bare-cs 256x4");
   EXPECT_EQ(kernel(codes(rms(512, 8192))), "bf16 plain rms kept static vector 256x4");
-  EXPECT_EQ(kernel(codes(rms(513, 8192))), "bf16 plain rms once static vector 256x4");
-  EXPECT_EQ(kernel(codes(rms(4096, 1024))), "bf16 plain rms once static vector 32x4");
+  EXPECT_EQ(kernel(codes(rms(513, 8192))), "bf16 plain rms once static vector bare-cs 256x4");
+  EXPECT_EQ(kernel(codes(rms(4096, 1024))), "bf16 plain rms once static vector bare 32x4");
   // Not for these, whatever the shape.
   Request r = simple_request({4096, 4096}, FASTNORM_DTYPE_F32, false, FASTNORM_NORM_LAYER);
   EXPECT_EQ(kernel(r), "f32 plain layer once store vector 256x4") << "rows of 32 bits";
@@ -601,7 +601,8 @@ TEST(Plan, BareKernels) {
   EXPECT_EQ(kernel(request(1, true)), "bf16 add rms once store vector bare 256x2");
   EXPECT_EQ(kernel(layer), "bf16 plain layer once store vector bare 256x2");
   EXPECT_EQ(kernel(request(4096)), "bf16 plain rms once store vector bare 128x4");
-  EXPECT_EQ(kernel(request(1024)), "bf16 plain rms once store vector 128x4") << "read past L1";
+  EXPECT_EQ(kernel(request(1024)), "bf16 plain rms once store vector bare-cs 128x4")
+      << "read past L1";
   EXPECT_EQ(kernel(request(1, true, FASTNORM_NORM_LAYER)),
             "bf16 add layer once store vector 256x2");
   Request r = rms;
@@ -627,6 +628,24 @@ TEST(Plan, BareKernels) {
   r = simple_request({2, 3, 4096}, FASTNORM_DTYPE_BF16);
   r.x->strides = {5 * 4096, 4096, 1};
   EXPECT_EQ(kernel(r), any) << "two indices";
+  // Where a block has several rows: two indices, but not three.
+  Request heads = simple_request({64, 8, 128}, FASTNORM_DTYPE_BF16);
+  heads.x->strides = {10 * 128, 128, 1};
+  const std::string bare_heads = "bf16 plain rms once store vector bare 16x1";
+  EXPECT_EQ(kernel(heads), bare_heads);
+  Request three = simple_request({4, 64, 8, 128}, FASTNORM_DTYPE_BF16);
+  three.x->strides = {100 * 1280, 1280, 128, 1};
+  EXPECT_EQ(kernel(three), "bf16 plain rms once store vector 16x1");
+  // Codes with scales, and nothing beside them.
+  Request codes = request(4096);
+  add_quant(&codes, FASTNORM_QUANT_PER_ROW);
+  EXPECT_EQ(kernel(codes), "bf16 plain rms once quant vector 128x4") << "y and amax, too";
+  codes.amax.reset();
+  EXPECT_EQ(kernel(codes), "bf16 plain rms once quant vector 128x4") << "y, too";
+  codes.y.reset();
+  EXPECT_EQ(kernel(codes), "bf16 plain rms once quant vector bare 128x4");
+  codes.args.clamp = 2;
+  EXPECT_EQ(kernel(codes), "bf16 plain rms once quant vector 128x4") << "clamped";
   // Either may be asked for where both fit.
   const auto forced = [](const Request& request, const std::string& name) {
     return plan_on(name, request, cuda::kSm90);
@@ -635,6 +654,36 @@ TEST(Plan, BareKernels) {
   EXPECT_EQ(forced(rms, any), FASTNORM_OK);
   EXPECT_EQ(forced(r, any), FASTNORM_OK);
   EXPECT_EQ(forced(r, bare), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(forced(heads, bare_heads), FASTNORM_OK);
+  EXPECT_EQ(forced(three, bare_heads), FASTNORM_ERROR_UNSUPPORTED);
+  const std::string bare_codes = "bf16 plain rms once quant vector bare 128x4";
+  EXPECT_EQ(forced(codes, bare_codes), FASTNORM_ERROR_UNSUPPORTED);
+  codes.args.clamp = 0;
+  EXPECT_EQ(forced(codes, bare_codes), FASTNORM_OK);
+}
+
+// Threads of a row that becomes codes and scales.
+TEST(Plan, TilesOfScaledCodes) {
+  const auto tile = [](int64_t rows, int64_t n, fastnorm_norm_kind kind = FASTNORM_NORM_RMS,
+                       fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16) {
+    Request r = simple_request({rows, n}, dtype, false, kind);
+    add_quant(&r, FASTNORM_QUANT_PER_ROW);
+    return plan_of(describe(r), gpu()).entry->tile;
+  };
+  EXPECT_EQ(tile(4096, 1024), (Tile{32, 4}));
+  EXPECT_EQ(tile(4096, 2048), (Tile{64, 4}));
+  EXPECT_EQ(tile(4096, 3072), (Tile{64, 6}));
+  EXPECT_EQ(tile(1584, 3072), (Tile{128, 3})) << "rows of few waves";
+  EXPECT_EQ(tile(1585, 3072), (Tile{64, 6}));
+  EXPECT_EQ(tile(4096, 4096), (Tile{128, 4}));
+  EXPECT_EQ(tile(4096, 5120), (Tile{128, 5}));
+  EXPECT_EQ(tile(4096, 7168), (Tile{128, 7}));
+  EXPECT_EQ(tile(4096, 8192), (Tile{128, 8}));
+  EXPECT_EQ(tile(4096, 8192, FASTNORM_NORM_LAYER), (Tile{256, 4})) << "no registers";
+  EXPECT_EQ(tile(4096, 4096, FASTNORM_NORM_RMS, FASTNORM_DTYPE_F32), (Tile{256, 4}));
+  EXPECT_EQ(tile(4096, 12288), (Tile{256, 6}));
+  EXPECT_EQ(tile(4096, 12288, FASTNORM_NORM_LAYER), (Tile{256, 6}));
+  EXPECT_EQ(tile(4096, 32768), (Tile{512, 8}));
 }
 
 // A kernel that no call reaches would be compiled and tested for nothing.
@@ -650,15 +699,16 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   std::vector<bool> chosen[std::size(archs)];
   for (size_t a = 0; a < std::size(archs); ++a)
     chosen[a].resize(cuda::norm_table(*archs[a]).size());
-  constexpr int kVariants = 12;
+  constexpr int kVariants = 13;
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
       for (const int64_t rows : {1, 17, 65, 129, 200, 300, 512, 1024, 2000, 4096, 100000}) {
         for (int i = 0; i < 4 * kVariants; ++i) {
           const bool layer = (i & 2) != 0;
-          const bool statistics = i / 4 >= 9;  // beside y
-          const int variant = i / 4 - (statistics ? 9 : 0);
+          const bool codes_alone = i / 4 == 12,
+                     statistics = i / 4 >= 9 && !codes_alone;  // beside y
+          const int variant = codes_alone ? 3 : i / 4 - (statistics ? 9 : 0);
           const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
           std::vector<int64_t> shape = {rows, variant == 4 || variant == 6 ? n - 1 : n};
           const bool heads = variant >= 7;  // each with columns of its own
@@ -675,6 +725,7 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
             r.amax.reset(), r.y.reset();
           }
           if (variant == 3 || variant == 6) add_quant(&r, FASTNORM_QUANT_PER_ROW);
+          if (codes_alone) r.amax.reset(), r.y.reset();
           if (variant == 5) r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
           if (statistics) r.rstd = RequestTensor{{rows}, {}, FASTNORM_DTYPE_F32, address_of(9)};
           const NormDesc d = describe(r);

@@ -107,6 +107,24 @@ TEST(NormTogether, HeadsOfTwoAlignments) {
   }
 }
 
+// Heads that both ask for nothing beside have a bare kernel, and one grid with others, too.
+TEST(NormTogether, BareHeads) {
+  const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 16);
+  const auto together = [&](const Request& q, const Request& k) {
+    Planned first = planned(q, facts), second = planned(k, facts);
+    EXPECT_TRUE(plan_together(first.desc, second.desc, facts, cuda::norm_table(cuda::kSm90),
+                              &first.plan, &second.plan));
+    EXPECT_EQ(first.plan.entry, second.plan.entry);
+    return std::string(first.plan.entry->name);
+  };
+  const Request q = heads(64, 64, 128, FASTNORM_DTYPE_BF16, 80, address_of(0));
+  Request k = heads(64, 8, 128, FASTNORM_DTYPE_BF16, 80, address_of(3));
+  EXPECT_EQ(together(q, k), "bf16 plain rms once store vector bare 16x1");
+  k.weight.reset();
+  EXPECT_EQ(together(q, k), "bf16 plain rms once store vector 16x1") << "k without a weight";
+  EXPECT_EQ(together(k, q), "bf16 plain rms once store vector 16x1");
+}
+
 // A CPU has no grids.
 TEST(NormTogether, NoneOnACpu) {
   const std::span<const NormEntry> table = cpu_backend().kernel_sets()[0].norm;
