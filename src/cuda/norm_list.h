@@ -123,7 +123,8 @@ inline constexpr ListedTile kVectorTiles[] = {
 constexpr bool may_have_bare(NormKey key, Tile tile) {
   if (key.dtype == Dtype::kF32 || key.access != Access::kVector) return false;
   const bool plain = key.source == Source::kPlain && key.affine == Affine::kOnce;
-  if (key.sink == Sink::kQuant || (key.sink == Sink::kStatic && tile.threads <= 64)) {
+  if (key.sink == Sink::kQuant ||
+      (key.sink == Sink::kStatic && (tile.threads <= 64 || tile.vectors > 4))) {
     return plain && tile.blocks == 1 && tile.threads >= 32 && tile.threads <= 256 &&
            tile.vectors >= 3 && (key.stat == Stat::kRms || key.sink == Sink::kQuant);
   }
@@ -146,7 +147,7 @@ constexpr bool has_bare(NormKey key, Tile tile) {
 }
 constexpr bool has_bare_cs(NormKey key, Tile tile) {
   return may_have_bare(key, tile) && key.stat == Stat::kRms && tile.threads > 64 &&
-         tile.blocks == 1 && key.sink != Sink::kQuant;
+         tile.vectors <= 4 && tile.blocks == 1 && key.sink != Sink::kQuant;
 }
 
 // Who needs a tile of the kernels that have f32 columns or quantise whole vectors.
@@ -186,7 +187,7 @@ inline constexpr ListedTile kRareTiles[] = {
     {{256, 2}, kColumns},
     {{256, 3}, kRare},
     {{256, 4}, kRare},
-    {{256, 5}, kColumns | kWideCodes},
+    {{256, 5}, kColumns | kWideCodes | kRmsCodes},
     {{256, 6}, kColumns | kWideCodes},
     {{256, 7}, kColumns | kWideCodes},
     {{256, 8}, kColumns | kWideCodes},

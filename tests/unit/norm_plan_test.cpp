@@ -686,6 +686,22 @@ TEST(Plan, TilesOfScaledCodes) {
   EXPECT_EQ(tile(4096, 32768), (Tile{512, 8}));
 }
 
+// Threads of a row of RMSNorm that becomes codes by a given scale.
+TEST(Plan, TilesOfCodesByAGivenScale) {
+  const auto tile = [](int64_t rows, int64_t n) {
+    Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16);
+    add_quant(&r, FASTNORM_QUANT_PER_TENSOR);
+    r.amax.reset(), r.y.reset();
+    return plan_of(describe(r), gpu()).entry->tile;
+  };
+  EXPECT_EQ(tile(4096, 2048), (Tile{64, 4}));
+  EXPECT_EQ(tile(4096, 5120), (Tile{128, 5}));
+  EXPECT_EQ(tile(4096, 6144), (Tile{256, 3}));
+  EXPECT_EQ(tile(4096, 10240), (Tile{256, 5}));
+  EXPECT_EQ(tile(4096, 12288), (Tile{512, 3}));
+  EXPECT_EQ(tile(512, 10240), (Tile{512, 3})) << "few rows";
+}
+
 // A kernel that no call reaches would be compiled and tested for nothing.
 TEST(Plan, EveryKernelIsChosenBySomeCall) {
   const auto lengths = [] {
