@@ -52,7 +52,7 @@ constexpr bool packed_codes_row() {
 
 // Codes by scales from the values, which are bound by instructions and latency: with weight and bias beside the row as it was loaded, a
 // thread has more vectors or a multiprocessor more blocks. RMS 4096 x 5120 with scales of 128 columns 24.7 us (256 x 3 unpacked) -> 19.0, x 6144 25.8 ->
-// 22.2, x 12288 47.0 -> 41.5; with 3 or 4 vectors nothing or a loss (4096 x 4096 15.2 -> 15.4). LAYER 4096 x 4096 21.0 -> 19.5, x 5120 34.3 ->
+// 22.2, x 12288 47.0 -> 41.5; with 3 or 4 vectors nothing or a loss (4096 x 4096 15.2 -> 15.4). LAYER 4096 x 4096 21.2 -> 19.5, x 5120 26.5 ->
 // 23.9 (2026-11-23).
 template <class Slots, class Tile>
 constexpr bool packed_scales_row() {

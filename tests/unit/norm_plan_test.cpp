@@ -684,6 +684,11 @@ TEST(Plan, TilesOfScaledCodes) {
   EXPECT_EQ(tile(4096, 12288), (Tile{256, 6}));
   EXPECT_EQ(tile(4096, 12288, FASTNORM_NORM_LAYER), (Tile{256, 6}));
   EXPECT_EQ(tile(4096, 32768), (Tile{512, 8}));
+  // Few rows have more threads each, but for long ones.
+  EXPECT_EQ(tile(512, 7168), (Tile{256, 4}));
+  EXPECT_EQ(tile(512, 7168, FASTNORM_NORM_LAYER), (Tile{128, 7}));
+  EXPECT_EQ(tile(512, 12288), (Tile{256, 6}));
+  EXPECT_EQ(tile(128, 12288), (Tile{512, 3}));
 }
 
 // Threads of a row of RMSNorm that becomes codes by a given scale.
