@@ -134,6 +134,7 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   if (cuda && entry.key.affine != Affine::kAny && entry.key.stat == Stat::kRms)
     p.bias.present = false;
   if (entry.key.sink != Sink::kStore) {
+    if (entry.key.beside != Beside::kAny) p.y.present = false;
     PlacedQuant& q = p.quant;
     q.present = true;
     q.code_bytes = n;
