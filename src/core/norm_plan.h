@@ -68,7 +68,7 @@ struct NormPlan {
   uint64_t bytes_written = 0;
 };
 
-// The key of the least general kernel that computes `desc` on a device; but for Access::kWide, Affine::kKept and Beside::kNothing, which depend on the tile.
+// The key of the least general kernel that computes `desc` on a device; but for Access::kWide, Affine::kKept and Beside, which depend on the tile.
 NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
 
 // Widest power of two of bytes, up to `limit`, that divides every address, stride and row length of the row tensors and the

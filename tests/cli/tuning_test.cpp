@@ -70,6 +70,17 @@ TEST(Tuning, KeptColumnsAreMeasuredBesideOthers) {
   EXPECT_NE(kind_of(key + "kept" + rest), kind_of(key + "any store any 64x4"));
 }
 
+// Rows that the library reads past L1 are measured on kernels that do and on those that may not.
+TEST(Tuning, RowsReadPastL1AreMeasuredOnOtherKernelsToo) {
+  const std::string key = "bf16 plain rms once store vector ";
+  const BenchCase c = {"rms", "bf16", 1024, 4096};
+  EXPECT_EQ(planner().choice(c), key + "bare-cs 128x4");
+  EXPECT_EQ(
+      set_of(planner().kernels(c)),
+      (std::set<std::string>{key + "128x4", key + "256x2", key + "bare 128x4", key + "bare 256x2",
+                             key + "bare-cs 128x4", key + "bare-cs 256x2"}));
+}
+
 // Wide rows are measured on kernels for either access.
 TEST(Tuning, WideRowsHaveTheKernelsForVectorsToo) {
   const Planner wide("sm_100f");
@@ -85,9 +96,12 @@ TEST(Tuning, WideRowsHaveTheKernelsForVectorsToo) {
   }
   EXPECT_EQ(set_of(wide.kernels({"rms", "bf16", 4096, 4096})),
             (std::set<std::string>{key + "wide 128x4", key + "wide 256x2", key + "vector 128x4",
-                                   key + "vector 256x2"}));
+                                   key + "vector 256x2", key + "vector bare 128x4",
+                                   key + "vector bare 256x2", key + "vector bare-cs 128x4",
+                                   key + "vector bare-cs 256x2"}));
   EXPECT_EQ(set_of(wide.kernels({"rms", "bf16", 4096, 4104})),
-            (std::set<std::string>{key + "vector 128x5", key + "vector 256x3"}));
+            (std::set<std::string>{key + "vector 128x5", key + "vector 256x3",
+                                   key + "vector bare 256x3", key + "vector bare-cs 256x3"}));
 }
 
 // On a GPU the choice is its context's, whatever the planner would do by itself.
