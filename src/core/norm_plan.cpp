@@ -439,6 +439,11 @@ NormKey wide_key(NormKey key) {
   return key;
 }
 
+// True if all rows have the same weight and bias.
+FASTNORM_HOT bool shares_columns(const NormDesc& d) {
+  return (d.weight.head_stride_bytes | d.bias.head_stride_bytes) == 0;
+}
+
 // True if a call that a kernel of `key` computes may have one of Affine::kKept, for a tile that has one. Such rows are of 16 bits, and all
 // have the same columns.
 FASTNORM_HOT bool may_be_kept(const NormDesc& d, NormKey key, const DeviceFacts& facts) {
@@ -447,7 +452,7 @@ FASTNORM_HOT bool may_be_kept(const NormDesc& d, NormKey key, const DeviceFacts&
       key.source != Source::kPlain || key.sink == Sink::kQuant || d.dtype == Dtype::kF32) {
     return false;
   }
-  return d.weight.head_stride_bytes == 0 && d.bias.head_stride_bytes == 0;
+  return shares_columns(d);
 }
 
 NormKey kept_key(NormKey key) {
@@ -497,7 +502,7 @@ FASTNORM_HOT Tile kept_tile(const NormDesc& d, NormKey key, const DeviceFacts& f
 // True if a bare kernel does all that `desc` asks for beside what its key says. That of a tile with several rows a block knows two indices.
 FASTNORM_HOT bool asks_nothing_beside(const NormDesc& d, Tile tile) {
   return d.outer_rank <= (rows_per_block(tile) > 1 ? 2 : 1) && d.weight &&
-         (d.bias || d.kind == FASTNORM_NORM_RMS) && !d.mean && !d.rstd &&
+         (d.bias || d.kind == FASTNORM_NORM_RMS) && shares_columns(d) && !d.mean && !d.rstd &&
          (!d.quant.any() || (!d.y && !d.quant.has_extras())) && d.rounding == FASTNORM_ROUND_ONCE &&
          d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
 }

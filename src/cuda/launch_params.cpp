@@ -11,10 +11,6 @@ RowRef row_ref(const RowTensor& t) { return {reinterpret_cast<char*>(t.data), t.
 
 RowStrides upper_strides(const RowTensor& t) { return {{t.stride_bytes[1], t.stride_bytes[2]}}; }
 
-ColumnRef column_ref(const ColumnTensor& c) {
-  return {reinterpret_cast<const char*>(c.data), c.head_stride_bytes};
-}
-
 uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
   const auto column = [&](const ColumnTensor& c, uint32_t element, uint32_t f32) {
     return !c ? 0 : c.dtype == d.dtype ? element : f32;
@@ -25,6 +21,7 @@ uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
   if (d.outer_rank == 3) bits |= kThreeIndices;
   if (plan.stream_loads) bits |= kStreamLoads;
   if (d.mean || d.rstd) bits |= kStoreStatistics;
+  if ((d.weight.head_stride_bytes | d.bias.head_stride_bytes) != 0) bits |= kHeadColumns;
   if ((d.flags & FASTNORM_NORM_PDL_WAIT) != 0) {
     bits |= (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0 ? kWaitAfterColumns : kWaitFirst;
   }
@@ -107,15 +104,17 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
   p.vectors = static_cast<int32_t>((d.n * dtype_bytes(d.dtype) + 15) / 16);
   p.prefetch_rows = plan.prefetch_rows;
   p.x = row_ref(d.x);
-  p.weight = column_ref(d.weight);
+  p.weight = reinterpret_cast<const char*>(d.weight.data);
+  p.bias = reinterpret_cast<const char*>(d.bias.data);
   p.inv_n = d.inv_n;
   p.eps = d.eps;
   p.weight_offset = d.weight_offset;
   p.y = row_ref(d.y);
-  p.bias = column_ref(d.bias);
   p.residual = row_ref(d.residual);
   p.residual_out = row_ref(d.residual_out);
   p.n = d.n;
+  p.weight_head_stride = d.weight.head_stride_bytes;
+  p.bias_head_stride = d.bias.head_stride_bytes;
   p.mean = row_ref(d.mean);
   p.rstd = row_ref(d.rstd);
   if (d.outer_rank > 1) {
@@ -161,8 +160,10 @@ int32_t count_grids(std::span<const NormCall> calls) {
 }
 
 NormPairParams make_pair_params(const NormCall& first, const NormCall& second) {
-  return {static_cast<uint32_t>(first.plan->blocks),
-          {make_params(*first.desc, *first.plan), make_params(*second.desc, *second.plan)}};
+  NormPairParams pair = {
+      {make_params(*first.desc, *first.plan), make_params(*second.desc, *second.plan)}};
+  pair.call[0].second_block = static_cast<uint32_t>(first.plan->blocks);
+  return pair;
 }
 
 }  // namespace fastnorm::cuda

@@ -509,21 +509,23 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
   for (int first = 0; first < kVectors; first += kGroup) {
     uint4 weight[kGroup], bias[kGroup];
     if constexpr (!State::kEarlyWeight) {
-      load_columns<T, Tile, kGroup>(weight, weight_type(bits_of<Slots, Tile>(p.bits_again)),
-                                    p.weight, out, first, place, reach, T::kOneWord);
+      const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
+      load_columns<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits), first,
+                                    place, reach, T::kOneWord);
     }
     if constexpr (kBias && !State::kEarlyBias) {
-      load_columns<T, Tile, kGroup>(bias, bias_type(bits_of<Slots, Tile>(p.bits_again)), p.bias,
-                                    out, first, place, reach, T::kMinusZeroWord);
+      const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
+      load_columns<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first, place,
+                                    reach, T::kMinusZeroWord);
     }
     if constexpr (Slots::kAccess == Access::kUneven && !State::kEarlyWeight) {
       if (reach.has_last()) {
-        load_column_elements<T, Tile, kGroup>(weight,
-                                              weight_type(bits_of<Slots, Tile>(p.bits_again)),
-                                              p.weight, out, first, place, reach);
+        const uint32_t bits = p.bits_again;
+        load_column_elements<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits),
+                                              first, place, reach);
         if constexpr (kBias) {
-          load_column_elements<T, Tile, kGroup>(bias, bias_type(bits_of<Slots, Tile>(p.bits_again)),
-                                                p.bias, out, first, place, reach);
+          load_column_elements<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits),
+                                                first, place, reach);
         }
       }
     }
@@ -597,8 +599,9 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   constexpr bool kBias = Slots::kStat == Stat::kLayer, kCross = kCrossFours<Slots, Tile>;
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
   using Columns = FourColumns<T, Tile, kCross>;
-  const Columns weights(p.weight, out, weight_type(bits_of<Slots, Tile>(p.bits_again)), place),
-      biases(p.bias, out, bias_type(bits_of<Slots, Tile>(p.bits_again)), place);
+  const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
+  const Columns weights(weight_row(p, out, bits), weight_type(bits), place),
+      biases(bias_row(p, out, bits), bias_type(bits), place);
   const bool second_first = second_four_first<kCross>(place);
   auto& weight = row.weight;
   auto& bias = row.bias;
@@ -725,19 +728,19 @@ __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, 
   }
   if constexpr (State::kEarlyWeight && State::kHasFours) {
     using Columns = FourColumns<T, Tile, kCrossFours<Slots, Tile>>;
-    const Columns weights(p.weight, index, weight_type(bits), place),
-        biases(p.bias, index, bias_type(bits), place);
+    const Columns weights(weight_row(p, index, bits), weight_type(bits), place),
+        biases(bias_row(p, index, bits), bias_type(bits), place);
 #pragma unroll
     for (int i = 0; i < State::kEarlyFours; ++i) {
       weights.load(row.weight[i], i, reach);
       if constexpr (State::kEarlyBias) biases.load(row.bias[i], i, reach);
     }
   } else if constexpr (State::kEarlyWeight) {
-    load_columns<T, Tile, Tile::kVectors, true>(row.weight, weight_type(bits), p.weight, index, 0,
-                                                place, reach, T::kOneWord);
+    load_columns<T, Tile, Tile::kVectors, true>(
+        row.weight, weight_type(bits), weight_row(p, index, bits), 0, place, reach, T::kOneWord);
     if constexpr (State::kEarlyBias) {
-      load_columns<T, Tile, Tile::kVectors, true>(row.bias, bias_type(bits), p.bias, index, 0,
-                                                  place, reach, T::kMinusZeroWord);
+      load_columns<T, Tile, Tile::kVectors, true>(
+          row.bias, bias_type(bits), bias_row(p, index, bits), 0, place, reach, T::kMinusZeroWord);
     }
   }
 }
@@ -753,12 +756,12 @@ __device__ __forceinline__ void complete_uneven(const NormParams& p, RowSource<S
   if (reach.has_last()) {
     source.load_elements(reach);
     if constexpr (State::kEarlyWeight) {
-      load_column_elements<T, Tile, Tile::kVectors>(row.weight, weight_type(bits), p.weight, index,
-                                                    0, place, reach);
+      load_column_elements<T, Tile, Tile::kVectors>(row.weight, weight_type(bits),
+                                                    weight_row(p, index, bits), 0, place, reach);
     }
     if constexpr (State::kEarlyBias) {
-      load_column_elements<T, Tile, Tile::kVectors>(row.bias, bias_type(bits), p.bias, index, 0,
-                                                    place, reach);
+      load_column_elements<T, Tile, Tile::kVectors>(row.bias, bias_type(bits),
+                                                    bias_row(p, index, bits), 0, place, reach);
     }
   }
   source.join();
@@ -1259,11 +1262,11 @@ __global__ void __launch_bounds__(
     norm_pair_kernel(const __grid_constant__ NormPairParams pair) {
   // Both at addresses that are known: reading parameters at one that is not costs each of them.
   if constexpr (kHasBodies) {
-    const uint32_t block = blockIdx.x;
-    if (block < pair.second_block) {
+    const uint32_t block = blockIdx.x, second_block = pair.call[0].second_block;
+    if (block < second_block) {
       normalize_in_registers<Slots, Tile, 2>(pair.call[0], block);
     } else {
-      normalize_in_registers<Slots, Tile, 2>(pair.call[1], block - pair.second_block);
+      normalize_in_registers<Slots, Tile, 2>(pair.call[1], block - second_block);
     }
   }
 }

@@ -20,12 +20,6 @@ struct RowStrides {
   int64_t stride[2];
 };
 
-// A tensor with one value for each column.
-struct ColumnRef {
-  const char* data;     // [n] or [heads, n]
-  int64_t head_stride;  // bytes; 0 = shared by all rows
-};
-
 // Quotient of any 32-bit row number by `value`, without a division: t = high word of row * multiplier, then
 // (t + (row - t >> 1)) >> shift. For a value of 1, whose quotient this cannot give, row_index() is not asked.
 struct Divisor {
@@ -52,70 +46,84 @@ enum NormBits : uint32_t {
   kTrigger = 1 << 10,          // the stream's next kernel may start early
   kRoundNormalized = 1 << 11,  // to x's dtype before the weight
   kRoundSum = 1 << 12,         // x + residual to x's dtype before the statistics
+  kHeadColumns = 1 << 13,      // weight or bias has a row for each first index
   kNeverSet = 1u << 31,        // which the compiler cannot know
 };
 
 // What makes the scales of codes.
 enum class ScaleRule : uint8_t { kNoCodes, kGiven, kQuotient, kPow2, kNvfp4 };
 
-// What is quantised, and how.
+// What is quantised, and how. Codes by a given scale read the first line of NormParams' lines, and no more of it.
 struct QuantParams {
-  RowRef codes;  // [rows, n] bytes; e2m1: [rows, n / 2]
-  RowRef scale;  // [rows, scales of a row]
-  RowStrides codes_upper, scale_upper;
-  int64_t scale_step;        // bytes from a row's scale to its next; swizzled: tiles across a row
+  RowRef codes;              // [rows, n] bytes; e2m1: [rows, n / 2]
+  RowRef scale;              // [rows, scales of a row]
   const float* given_scale;  // the tensor's scale, or the global scale of NVFP4; nullptr = 1
-  float* amax;               // nullptr = not wanted
+  int64_t scale_step;        // bytes from a row's scale to its next; swizzled: tiles across a row
   int32_t block;             // columns that share a scale; 0 = the row
   int32_t block_shift;       // log2 of block
-  float clamp;               // 0 = off
-  float amax_floor;
-  float greatest, inverse_greatest;  // of the codes; rounded to nearest
-  int32_t greatest_exponent;
   CodeType code_type;
   ScaleType scale_type;
   ScaleRule rule;
   bool beside;  // more is wanted than codes and scales of unrounded, unclamped values
   bool codes_aligned, from_rounded, swizzled;
+
+  RowStrides codes_upper, scale_upper;
+  float* amax;  // nullptr = not wanted
+  float clamp;  // 0 = off
+  float amax_floor;
+  float greatest, inverse_greatest;  // of the codes; rounded to nearest
+  int32_t greatest_exponent;
 };
 
 // In the order of use, by lines of 64 bytes of the constant bank (parameters begin 16 bytes into one): a line that a block has not read
-// yet costs it a fetch, so that most calls are to read two, and with a residual three.
+// yet costs it a fetch, 0.03 us of a short call (H200, 2026-11-23), so that most calls are to read two, and heads three. The size is
+// one of whole lines, so that those of a second call begin alike.
 struct NormParams {
   uint32_t bits;  // NormBits
   uint32_t rows;
-  int32_t vectors;         // 16-byte vectors of x's dtype in a row, the last may be short
-  uint32_t prefetch_rows;  // the row this many rows ahead is brought into L2; 0 = none
-  RowRef x;                // [rows, n]
-  ColumnRef weight;
+  int32_t vectors;  // 16-byte vectors of x's dtype in a row, the last may be short
+  union {
+    uint32_t prefetch_rows;  // the row this many rows ahead is brought into L2; 0 = none
+    uint32_t second_block;   // of a pair's first call: where the second's blocks begin
+  };
+  RowRef x;            // [rows, n]
+  const char* weight;  // [n] or [heads, n]
+  const char* bias;
 
   float inv_n;
   float eps;
   float weight_offset;
   uint32_t bits_again;  // bits once more, so that a block need not keep them across its reduction
   RowRef y;             // [rows, n]
-  ColumnRef bias;
-  RowRef residual;  // [rows, n]
-
+  RowRef residual;      // [rows, n]
   RowRef residual_out;  // [rows, n]
-  Divisor outer[2];     // extents of the first and second index, where there are more than one
-  int64_t n;
-  RowStrides x_upper;
 
-  RowStrides y_upper, residual_upper, residual_out_upper, mean_upper, rstd_upper;
-  RowRef mean, rstd;  // [rows]
+  Divisor outer[2];  // extents of the first and second index, where there are more than one
+  RowStrides x_upper, y_upper;
+  int64_t n;
+
+  int64_t weight_head_stride, bias_head_stride;  // bytes; 0 = shared by all rows
+  RowStrides residual_upper, residual_out_upper;
   // For Access::kAny only.
   uint8_t rounding, residual_rounding;     // as in the public header
   uint8_t residual_f32, residual_out_f32;  // dtype f32 and not x's
   uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
-      bias_align;     // bytes that all rows allow: 16, 8, 4 or 2
+      bias_align;  // bytes that all rows allow: 16, 8, 4 or 2
+
+  RowStrides mean_upper, rstd_upper;
+  RowRef mean, rstd;  // [rows]
+
   QuantParams quant;  // for Sink::kQuant and kStatic only
+
+  char end_of_line[16];
 };
-static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, residual_out) == 112);
+static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) == 112 &&
+              offsetof(NormParams, weight_head_stride) == 176 &&
+              offsetof(NormParams, mean_upper) == 240 && offsetof(NormParams, quant) == 304 &&
+              offsetof(QuantParams, codes_upper) == 64 && sizeof(NormParams) == 448);
 
 // Two calls of one kernel in one grid: the second's blocks after the first's.
 struct NormPairParams {
-  uint32_t second_block;
   NormParams call[2];
 };
 

@@ -503,19 +503,29 @@ __device__ __forceinline__ ColumnType bias_type(uint32_t bits) {
   return static_cast<ColumnType>(bits / kBiasElement & 3);
 }
 
-// kVectors vectors of a weight or bias, from vector v on, as raw words. What is not there reads as `filler`; but of whole vectors that are
+// The columns of a row. Nearly always all rows have the same.
+__device__ __forceinline__ const char* weight_row(const NormParams& p, const RowIndex& index,
+                                                  uint32_t bits) {
+  return (bits & kHeadColumns) != 0 ? p.weight + index.digit[0] * p.weight_head_stride : p.weight;
+}
+
+__device__ __forceinline__ const char* bias_row(const NormParams& p, const RowIndex& index,
+                                                uint32_t bits) {
+  return (bits & kHeadColumns) != 0 ? p.bias + index.digit[0] * p.bias_head_stride : p.bias;
+}
+
+// kVectors vectors of the row of a weight or bias, from vector v on, as raw words. What is not there reads as `filler`; but of whole vectors that are
 // loaded ahead of the row it stays what it was.
 template <class T, class Tile, int kVectors, bool kAhead = false, class Reach>
-__device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const ColumnRef& tensor,
-                                             const RowIndex& index, int v, const Place<Tile>& place,
-                                             const Reach& reach, uint32_t filler) {
+__device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const char* row, int v,
+                                             const Place<Tile>& place, const Reach& reach,
+                                             uint32_t filler) {
   if constexpr (!kAhead || Reach::kAccess == Access::kUneven) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
   }
   const bool present = type == ColumnType::kElement;
-  const char* const address =
-      column_address(tensor, index) + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
+  const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
   if constexpr (Reach::kAccess == Access::kUneven) {
     if (present) {
       RawVector loaded[kVectors];
@@ -542,13 +552,12 @@ __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const 
 // What of a weight or bias is reached by elements, to its place among those that load_columns() has loaded, by the thread that has the
 // row's last vector.
 template <class T, class Tile, int kVectors, class Reach>
-__device__ __forceinline__ void load_column_elements(uint4* raw, ColumnType type,
-                                                     const ColumnRef& tensor, const RowIndex& index,
+__device__ __forceinline__ void load_column_elements(uint4* raw, ColumnType type, const char* row,
                                                      int v, const Place<Tile>& place,
                                                      const Reach& reach) {
   if (type != ColumnType::kElement) return;
   const int last = reach.last_register();
-  const char* address = column_address(tensor, index) + place.vector(last) * kVectorBytes;
+  const char* address = row + place.vector(last) * kVectorBytes;
   const bool windows = in_mid_word<T>(address);
   if (!reach.has_elements(windows)) return;
   const RawVector loaded = load_elements<T>(address, reach.last_count());
@@ -571,11 +580,11 @@ __device__ __forceinline__ bool second_four_first(const Place<Tile>& place) {
 // This thread's fours of a weight or bias.
 template <class T, class Tile, bool kCross>
 struct FourColumns {
-  __device__ __forceinline__ FourColumns(const ColumnRef& tensor, const RowIndex& index,
-                                         ColumnType type, const Place<Tile>& place)
+  __device__ __forceinline__ FourColumns(const char* columns, ColumnType type,
+                                         const Place<Tile>& place)
       : present(type == ColumnType::kF32) {
-    const char* const row = column_address(tensor, index) +
-                            static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
+    const char* const row =
+        columns + static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
     const int ahead = second_four_first<kCross>(place) ? kVectorBytes : 0;
     // In registers: the compiler would work out each four's address by itself.
     first[0] = ptx::in_register(row + ahead);
@@ -632,12 +641,11 @@ struct KeptColumns {
   // 16 bytes of x's dtype go to the first half of a vector's registers.
   template <class Reach>
   static __device__ __forceinline__ void load(float (&column)[kVectors][kPerVector],
-                                              ColumnType type, const ColumnRef& tensor,
-                                              uint32_t absent, const Place<Tile>& place,
-                                              const Reach& reach) {
+                                              ColumnType type, const char* tensor, uint32_t absent,
+                                              const Place<Tile>& place, const Reach& reach) {
     const bool f32 = type == ColumnType::kF32, present = type != ColumnType::kAbsent;
     const int bytes = f32 ? 2 * kVectorBytes : kVectorBytes;  // of a vector's columns
-    const char* address = tensor.data + static_cast<uint32_t>(place.first * bytes);
+    const char* address = tensor + static_cast<uint32_t>(place.first * bytes);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       uint4 first = make_uint4(absent, absent, absent, absent), second = make_uint4(0, 0, 0, 0);
@@ -668,11 +676,9 @@ struct KeptColumns {
 // Weight or bias at any address.
 template <class T>
 struct AnyColumn {
-  __device__ __forceinline__ AnyColumn(const ColumnRef& tensor, const RowIndex& index,
-                                       ColumnType column_type, int least, float value)
-      : row(column_address(tensor, index), least, column_type == ColumnType::kF32),
-        type(column_type),
-        absent(value) {}
+  __device__ __forceinline__ AnyColumn(const char* columns, ColumnType column_type, int least,
+                                       float value)
+      : row(columns, least, column_type == ColumnType::kF32), type(column_type), absent(value) {}
 
   template <Part kPart>
   __device__ __forceinline__ void take(float (&f)[T::kPerVector], int64_t vector, int count) const {
@@ -696,8 +702,8 @@ struct AnyColumn {
 template <class T>
 struct AnyColumns {
   __device__ __forceinline__ AnyColumns(const NormParams& p, const RowIndex& index, uint32_t bits)
-      : weight(p.weight, index, weight_type(bits), p.weight_align, 1.0f),
-        bias(p.bias, index, bias_type(bits), p.bias_align, -0.0f) {}
+      : weight(weight_row(p, index, bits), weight_type(bits), p.weight_align, 1.0f),
+        bias(bias_row(p, index, bits), bias_type(bits), p.bias_align, -0.0f) {}
 
   const AnyColumn<T> weight, bias;
 };

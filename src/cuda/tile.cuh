@@ -347,9 +347,4 @@ __device__ __forceinline__ char* row_address(const RowRef& tensor, const RowStri
   return address;
 }
 
-__device__ __forceinline__ const char* column_address(const ColumnRef& tensor,
-                                                      const RowIndex& index) {
-  return tensor.data + index.digit[0] * tensor.head_stride;
-}
-
 }  // namespace fastnorm::cuda

@@ -284,7 +284,7 @@ class CaseMaker {
     if (bare_) make_bare(cases_.back());
   }
 
-  // The same with all columns, rows of one index (where a block has several rows, of two), no statistics and nothing rounded in between.
+  // The same with all columns, shared by all rows, rows of one index (where a block has several rows, of two), no statistics and nothing rounded in between.
   void make_bare(Case& what) const {
     Content& c = what.content;
     Layout& l = what.layout;
@@ -293,8 +293,8 @@ class CaseMaker {
     c.options.rounding = ref::Rounding::kOnce;
     c.options.residual_rounding = ref::ResidualRounding::kExact;
     l.store_mean = l.store_rstd = false;
-    if (l.rank == 2 && rows_per_block(tile_) > 1) return;
     c.weight_heads = c.bias_heads = false;
+    if (l.rank == 2 && rows_per_block(tile_) > 1) return;
     if (l.rank != 1) {
       const int64_t rows = l.outer[0] * l.outer[1] * l.outer[2];
       const Layout compact = compact_layout(c, rows, l.first_row);

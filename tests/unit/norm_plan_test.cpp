@@ -633,6 +633,9 @@ TEST(Plan, BareKernels) {
   heads.x->strides = {10 * 128, 128, 1};
   const std::string bare_heads = "bf16 plain rms once store vector bare 16x1";
   EXPECT_EQ(kernel(heads), bare_heads);
+  Request own = heads;
+  own.weight->shape = {8, 128};
+  EXPECT_EQ(kernel(own), "bf16 plain rms once store vector 16x1") << "a weight for each head";
   Request three = simple_request({4, 64, 8, 128}, FASTNORM_DTYPE_BF16);
   three.x->strides = {100 * 1280, 1280, 128, 1};
   EXPECT_EQ(kernel(three), "bf16 plain rms once store vector 16x1");
@@ -656,6 +659,7 @@ TEST(Plan, BareKernels) {
   EXPECT_EQ(forced(r, bare), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(forced(heads, bare_heads), FASTNORM_OK);
   EXPECT_EQ(forced(three, bare_heads), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(forced(own, bare_heads), FASTNORM_ERROR_UNSUPPORTED);
   const std::string bare_codes = "bf16 plain rms once quant vector bare 128x4";
   EXPECT_EQ(forced(codes, bare_codes), FASTNORM_ERROR_UNSUPPORTED);
   codes.args.clamp = 0;
