@@ -54,9 +54,10 @@ constexpr Rung kFewRows[] = {{8, 4},      {16, 16},    {64, 32},    {384, 128},
                              {1024, 256}, {2048, 512}, {4096, 1024}};
 constexpr Rung kFewSums[] = {{8, 4},      {16, 16},    {64, 32},    {640, 128},
                              {1024, 256}, {2048, 512}, {4096, 1024}};
-// RMS by a given scale: 4096 x 5120 and x 10240 with 5 vectors a thread (x 10240 31.7 us for 35.9; but x 12288 40.0 for 39.0 with 6).
-constexpr Rung kRmsCodes[] = {{8, 4},     {16, 16},    {128, 32},  {256, 64},
-                              {640, 128}, {1280, 256}, {4096, 512}};
+// RMS by a given scale: 4096 x 5120 and x 10240 with 5 vectors a thread (x 10240 31.7 us for 35.9; but x 12288 40.0 for 39.0 with 6), 768 x
+// 14336 with 7 (11.9 us for 12.6).
+constexpr Rung kRmsCodes[] = {{8, 4},      {16, 16},    {128, 32},   {256, 64},  {640, 128},
+                              {1280, 256}, {1536, 512}, {1792, 256}, {4096, 512}};
 // By scales from the values: 6 vectors a thread are best.
 constexpr Rung kScales[] = {{8, 4},     {16, 16},    {128, 32},  {384, 64},
                             {896, 128}, {2048, 256}, {4096, 512}};
@@ -78,6 +79,12 @@ FASTNORM_HOT int64_t wave_threads(const DeviceFacts& facts) {
   return facts.multiprocessors * facts.arch->wave_threads;
 }
 
+// True if all rows are resident at once, with 64 registers, where each has 256 threads, but not with 512.
+FASTNORM_HOT bool resident_by_256(int64_t rows, const DeviceFacts& facts) {
+  const int64_t resident = 2 * wave_threads(facts);
+  return rows > facts.arch->decode_rows && rows * 512 > resident && rows * 256 <= resident;
+}
+
 FASTNORM_HOT bool is_rare(NormKey key) {
   return key.sink != Sink::kStore || key.affine == Affine::kF32;
 }
@@ -91,6 +98,11 @@ FASTNORM_HOT int32_t rare_threads(int64_t rows, int64_t vectors, NormKey key, bo
   // Scales, 129 to 512 rows: RMS 512 x 12288 7.9 us for 9.4, LAYER 512 x 5120 5.4 for 5.9, x 16384 12.7 for 17.6; but RMS 512 x 7168 5.9 for 5.7.
   const bool many_vectors = key.sink == Sink::kQuant && rows > facts.arch->decode_rows &&
                             vectors > (key.stat == Stat::kLayer ? 512 : 1024);
+  // By a given scale: LAYER 512 x 10240 7.6 us for 9.2, 300 x 14336 7.9 for 8.6, RMS 512 x 14336 7.8 for 9.4, x 16384 8.9 for 9.9.
+  if (key.sink == Sink::kStatic && vectors > (key.stat == Stat::kLayer ? 1024 : 1536) &&
+      vectors <= 2048 && resident_by_256(rows, facts)) {
+    return 256;
+  }
   if (latency && !many_vectors) return climb(kCodes, vectors);
   if (key.sink == Sink::kQuant) {
     // While few blocks come one after another: 1536 x 3072 6.5 us for 6.8.
@@ -119,13 +131,14 @@ FASTNORM_HOT int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, b
   // The threshold lies about where prefetching begins, and is that one.
   if (threads == 1024 && (layer || (!add && rows * vectors * 16 < facts.arch->prefetch_bytes_read)))
     threads = 512;
-  // As many rows as are all resident at once, with 64 registers, if each has 256 threads only: RMS 512 x 12288 8.0 us for 8.9.
-  const int64_t resident = 2 * wave_threads(facts);
-  if (!add && !decode && threads == 512 && vectors <= 2048 && rows * 512 > resident &&
-      rows * 256 <= resident) {
-    threads = 256;
-  }
+  // RMS 512 x 12288 8.0 us for 8.9.
+  if (!add && threads == 512 && vectors <= 2048 && resident_by_256(rows, facts)) threads = 256;
   if (layer && add && !latency && threads == 512 && vectors <= 1536) threads = 256;
+  // Of a few waves: RMS 1024 x 14336 17.7 us for 18.1, 2048 x 14336 31.4 for 32.8 (2026-11-23), LAYER 1024 x 16384 21.7 for 22.7.
+  if (!add && !latency && rows <= facts.arch->kept_rows / 2 && key.dtype != Dtype::kF32) {
+    if (!layer && vectors > 1536 && vectors <= 1792) threads = 256;
+    if (layer && vectors > 1792 && vectors <= 2048) threads = 512;
+  }
   return threads;
 }
 
@@ -200,7 +213,12 @@ FASTNORM_HOT Tile one_wave_tile(int64_t rows, int64_t vectors, const DeviceFacts
 // Rows of whole vectors that one block does not hold are spread over a cluster. Two blocks of 512 threads run beside each other on a
 // multiprocessor up to 4 vectors a thread, so that one loads while the other stores; a residual's sum is held in f32 and leaves room for
 // one. No tile where the row is longer than a cluster's registers.
+//
+// Many rows without a residual: four blocks of 256 threads beside each other, which hold rows of 16 bits as they were loaded, twice as much
+// as unpacked in 512 threads. 4096 x 65536 RMS 263.7 us for 306.8, LAYER 289 for 352, with f32 columns 318 for 392; 4096 x 262144 1123 for 1389, 1263 for 1724, 1600 for 2194;
+// 32 x 65536 5.8 for 6.2; but 8 x 65536 4.5 for 3.0 (2026-11-23).
 constexpr int64_t kOneBlockVectors = 4096;
+constexpr int64_t kFewLongRows = 16;
 
 // With f32 columns a sum has none, and longer rows have none.
 constexpr int64_t kLongColumnsVectors = 32768;
@@ -208,21 +226,26 @@ constexpr int64_t kLongColumnsVectors = 32768;
 Tile long_row_tile(int64_t rows, int64_t vectors, bool add, bool columns,
                    const DeviceFacts& facts) {
   if (columns && (add || vectors > kLongColumnsVectors)) return {};
-  constexpr struct {
+  struct LongRung {
     int32_t vectors, threads, blocks;
-  } kPlain[] = {{8192, 512, 4}, {16384, 512, 8}, {65536, 512, 16}, {131072, 1024, 16}},
-    kSum[] = {{28672, 512, 8}, {57344, 512, 16}};
+  };
+  constexpr LongRung kFew[] = {{16384, 512, 8}, {65536, 512, 16}, {131072, 1024, 16}},
+                     kMany[] = {{8192, 256, 4},
+                                {16384, 256, 8},
+                                {32768, 256, 16},
+                                {65536, 512, 16},
+                                {131072, 1024, 16}},
+                     kSum[] = {{28672, 512, 8}, {57344, 512, 16}};
   const int32_t max_blocks = std::min(facts.arch->max_cluster_blocks, facts.max_cluster_blocks);
-  const auto find = [&](const auto& ladder) -> Tile {
-    for (const auto& rung : ladder) {
+  const auto find = [&](std::span<const LongRung> ladder) -> Tile {
+    for (const LongRung& rung : ladder) {
       if (vectors <= rung.vectors && rung.blocks <= max_blocks)
         return tile_of(vectors, rung.threads, rung.blocks);
     }
     return {};
   };
-  if (!add && rows <= facts.arch->decode_rows && vectors <= 8192 && max_blocks >= 8)
-    return tile_of(vectors, 512, 8);
-  return add ? find(kSum) : find(kPlain);
+  if (add) return find(kSum);
+  return rows <= kFewLongRows && max_blocks >= 8 ? find(kFew) : find(kMany);
 }
 
 // Rows of any access that no tile holds are streamed, by a cluster of the architecture's largest size where the device can schedule it.

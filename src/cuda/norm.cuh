@@ -62,6 +62,21 @@ constexpr bool packed_scales_row() {
          Tile::kThreads >= 32 && Tile::kThreads <= 256 && Tile::kBlocks == 1;
 }
 
+// Long rows in clusters, which hold twice as much in the registers of 4 vectors (f32 rows are as long unpacked): see long_row_tile() in
+// core/norm_plan.cpp.
+template <class Slots, class Tile>
+constexpr bool packed_cluster() {
+  return Slots::kSource == Source::kPlain && Tile::kBlocks > 1 && Tile::kVectors > 4;
+}
+
+// Of bare kernels with 512 threads three blocks are resident, with 40 registers: RMS 1024 x 12288 14.3 us for 16.0, 2048 x 12288 26.2 for
+// 29.0, 256 x 10240 4.66 for 4.84; LAYER 256 x 12288 5.9 for 6.1, 1024 x 16384 21.7 for 22.7 in 256 threads. RMS of 4 vectors has nothing of
+// it (1024 x 16384 19.5 for 19.3), nor has it in 256 threads with 48 (1024 x 8192 9.86 for 9.76; 2026-11-23).
+template <class Slots, class Tile>
+constexpr bool three_blocks() {
+  return Slots::kBeside != Beside::kAny && Tile::kThreads == 512;
+}
+
 // True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
 // another block run, or keep the weights beside the row (LAYER 4096 x 4096 bf16: 18.7 us with 64 registers, 19.1 unpacked with 80;
 // 4096 x 32768: 136 and 141; f16 RMS 4096 x 7168: 30.5 and 31.3; H200, 2026-11-21). LAYER's rows in 256 threads, of which 512 are then
@@ -75,7 +90,8 @@ constexpr bool packed_row() {
     return false;
   }
   if (Slots::kSink == Sink::kQuant) return packed_scales_row<Slots, Tile>();
-  if (Tile::kBlocks > 1) return Tile::kThreads >= 512 && Tile::kVectors > 4;
+  if (three_blocks<Slots, Tile>()) return true;
+  if (Tile::kBlocks > 1) return packed_cluster<Slots, Tile>();
   if (Slots::kAccess == Access::kUneven)
     return Tile::kVectors > 2 && (Slots::kStat == Stat::kLayer || Tile::kThreads == 512) &&
            Tile::kVectors <= 5;
@@ -136,8 +152,10 @@ constexpr int registers_per_thread() {
     if (Tile::kThreads == 512) return add || (layer && Slots::kDtype == Dtype::kF16) ? 128 : 64;
     return (add ? 72 : 64) + (layer ? 8 : 0);
   }
-  if (Tile::kBlocks > 1)
-    return Tile::kThreads == 512 && Slots::kSource == Source::kPlain ? 64 : 128;
+  if (Tile::kBlocks > 1) {
+    const bool two_or_four_blocks = Tile::kThreads == 512 && Slots::kSource == Source::kPlain;
+    return two_or_four_blocks || packed_cluster<Slots, Tile>() ? 64 : 128;
+  }
   if (Slots::kAccess == Access::kUneven) {
     const bool rms = Slots::kStat == Stat::kRms;
     if (Slots::kSource == Source::kAdd)
@@ -182,6 +200,7 @@ constexpr int registers_per_thread() {
     if (Tile::kVectors == 5) return fewer ? 80 : 96;
     return Tile::kVectors == 6 && fewer ? 96 : 128;
   }
+  if (three_blocks<Slots, Tile>()) return 40;
   if (packed_row<Slots, Tile>() && packed_codes_row<Slots, Tile>())
     return Tile::kVectors == 3 ? 40 : Tile::kVectors == 4 ? 48 : 64;
   if (packed_row<Slots, Tile>())
@@ -257,7 +276,10 @@ constexpr bool late_weights() {
     return false;
   }
   if (Tile::kThreads == 1024 || unpacked_late_row<Slots, Tile>()) return true;
-  if (Tile::kThreads == 512 && Tile::kVectors > 4 && Tile::kBlocks > 1) return true;
+  if (packed_cluster<Slots, Tile>() ||
+      (Tile::kThreads == 512 && Tile::kVectors > 4 && Tile::kBlocks > 1))
+    return true;
+  if (three_blocks<Slots, Tile>() && Slots::kStat == Stat::kLayer) return true;
   if ((Tile::kThreads == 256 || Tile::kVectors == 5) && Slots::kAffine == Affine::kF32 &&
       packed_row<Slots, Tile>()) {
     return true;
@@ -273,8 +295,9 @@ constexpr bool late_weights() {
 template <class Slots, class Tile>
 inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
                                       ? (Slots::kStat == Stat::kRms ? 4 : 2)
-                                  : Tile::kThreads >= 512 || (Slots::kDtype == Dtype::kF16 &&
-                                                              unpacked_late_row<Slots, Tile>())
+                                  : Tile::kThreads >= 512 || packed_cluster<Slots, Tile>() ||
+                                          (Slots::kDtype == Dtype::kF16 &&
+                                           unpacked_late_row<Slots, Tile>())
                                       ? Tile::kRun
                                       : 2;
 
@@ -294,8 +317,8 @@ constexpr bool keeps_row() {
   if (Tile::kRows > 1) return true;
   if (Slots::kSource == Source::kAdd || Slots::kSink == Sink::kQuant) return false;
   return Tile::kVectors <= 2 ||
-         (Tile::kThreads < 512 &&
-          (Tile::kBlocks > 1 || (Slots::kStat == Stat::kRms && Tile::kVectors <= 4)));
+         (Tile::kThreads < 512 && ((Tile::kBlocks > 1 && !packed_cluster<Slots, Tile>()) ||
+                                   (Slots::kStat == Stat::kRms && Tile::kVectors <= 4)));
 }
 
 // t = (s - mean) * rstd for one vector; t may be s.

@@ -97,10 +97,20 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{128, 6, 2}, kAddRms},
     {{128, 7, 2}, kAddRms},
     {{128, 8, 2}, kAddRms},
-    // .. and long ones.
+    // .. and long ones, of which many are held as they were loaded: see long_row_tile().
+    {{256, 5, 4}, kPlain},
+    {{256, 6, 4}, kPlain},
+    {{256, 7, 4}, kPlain},
+    {{256, 8, 4}, kPlain},
+    {{256, 5, 8}, kPlain},
+    {{256, 6, 8}, kPlain},
+    {{256, 7, 8}, kPlain},
+    {{256, 8, 8}, kPlain},
+    {{256, 5, 16}, kPlain},
+    {{256, 6, 16}, kPlain},
+    {{256, 7, 16}, kPlain},
+    {{256, 8, 16}, kPlain},
     {{512, 2, 8}, kAll},
-    {{512, 3, 4}, kPlain},
-    {{512, 4, 4}, kPlain},
     {{512, 3, 8}, kAll},
     {{512, 4, 8}, kAll},
     {{512, 5, 8}, kAdd},
@@ -130,6 +140,11 @@ constexpr bool may_have_bare(NormKey key, Tile tile) {
   }
   if (tile.threads <= 32) return plain && tile.vectors == 1 && key.sink == Sink::kStore;
   if (tile.vectors > 4) return false;
+  // Three blocks of 512 threads: see three_blocks() in norm.cuh.
+  if (tile.threads == 512 && tile.blocks == 1) {
+    return plain && key.sink == Sink::kStore && tile.vectors >= 3 &&
+           (tile.vectors == 3 || key.stat == Stat::kLayer);
+  }
   if (tile.blocks > 1 ? tile.threads > 256 || tile.threads * tile.blocks > 1024
                       : tile.threads != 128 && tile.threads != 256) {
     return false;
@@ -189,8 +204,8 @@ inline constexpr ListedTile kRareTiles[] = {
     {{256, 4}, kRare},
     {{256, 5}, kColumns | kWideCodes | kRmsCodes},
     {{256, 6}, kColumns | kWideCodes},
-    {{256, 7}, kColumns | kWideCodes},
-    {{256, 8}, kColumns | kWideCodes},
+    {{256, 7}, kColumns | kWideCodes | kRmsCodes},
+    {{256, 8}, kColumns | kWideCodes | kRmsCodes},
     {{512, 3}, kSumColumns | kCodes | kSumCodes},
     {{512, 4}, kSumColumns | kCodes | kSumCodes},
     {{512, 5}, kRare},
@@ -204,11 +219,21 @@ inline constexpr ListedTile kRareTiles[] = {
     {{256, 2, 8}, kRare},
     {{256, 3, 2}, kColumns},
     {{256, 4, 2}, kColumns},
+    {{256, 5, 4}, kColumns},
+    {{256, 6, 4}, kColumns},
+    {{256, 7, 4}, kColumns},
+    {{256, 8, 4}, kColumns},
+    {{256, 5, 8}, kColumns},
+    {{256, 6, 8}, kColumns},
+    {{256, 7, 8}, kColumns},
+    {{256, 8, 8}, kColumns},
+    {{256, 5, 16}, kColumns},
+    {{256, 6, 16}, kColumns},
+    {{256, 7, 16}, kColumns},
+    {{256, 8, 16}, kColumns},
     {{512, 3, 2}, kColumns},
     {{512, 4, 2}, kColumns},
     {{512, 2, 8}, kColumns},
-    {{512, 3, 4}, kColumns},
-    {{512, 4, 4}, kColumns},
     {{512, 3, 8}, kColumns},
     {{512, 4, 8}, kColumns},
     {{512, 3, 16}, kColumns},

@@ -585,6 +585,47 @@ TEST(Plan, KeptColumns) {
   EXPECT_EQ(plan(codes(layer(2048, 8192))).prefetch_rows, 0u) << "little to read";
 }
 
+// Rows that one block does not hold: many of them four blocks of 256 threads to a multiprocessor, few of them more threads a row.
+TEST(Plan, LongRows) {
+  const auto tile = [](int64_t rows, int64_t n, bool add = false, int32_t clusters = 16) {
+    const Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16, add);
+    return plan_of(describe(r), gpu(cuda::kSm90, clusters)).entry->tile;
+  };
+  EXPECT_EQ(tile(4096, 65536), (Tile{256, 8, 4}));
+  EXPECT_EQ(tile(17, 40960), (Tile{256, 5, 4}));
+  EXPECT_EQ(tile(16, 65536), (Tile{512, 2, 8}));
+  EXPECT_EQ(tile(4096, 131072), (Tile{256, 8, 8}));
+  EXPECT_EQ(tile(16, 131072), (Tile{512, 4, 8}));
+  EXPECT_EQ(tile(4096, 262144), (Tile{256, 8, 16}));
+  EXPECT_EQ(tile(4096, 524288), (Tile{512, 8, 16}));
+  EXPECT_EQ(tile(4096, 65536, true), (Tile{512, 2, 8}));
+  EXPECT_EQ(tile(1, 65536, false, 4), (Tile{256, 8, 4})) << "a slice that has no clusters of 8";
+  EXPECT_EQ(tile(4096, 131072, false, 4).vectors, 0) << "streamed";
+}
+
+// Of a few waves, rows take the threads that let most of them be resident.
+TEST(Plan, FewWaves) {
+  const auto kernel = [](int64_t rows, int64_t n, fastnorm_norm_kind kind, bool codes = false) {
+    Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16, false, kind);
+    if (codes) add_quant(&r, FASTNORM_QUANT_PER_TENSOR), r.amax.reset(), r.y.reset();
+    return std::string(plan_of(describe(r), gpu()).entry->name);
+  };
+  EXPECT_EQ(kernel(264, 14336, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 512x4");
+  EXPECT_EQ(kernel(265, 14336, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 256x7");
+  EXPECT_EQ(kernel(528, 16384, FASTNORM_NORM_RMS, true),
+            "bf16 plain rms once static vector bare 256x8");
+  EXPECT_EQ(kernel(529, 16384, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 512x4");
+  EXPECT_EQ(kernel(512, 10240, FASTNORM_NORM_LAYER, true),
+            "bf16 plain layer once static vector 256x5");
+  EXPECT_EQ(kernel(1024, 12288, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 512x3");
+  EXPECT_EQ(kernel(300, 12288, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 256x6");
+  EXPECT_EQ(kernel(2048, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 256x7");
+  EXPECT_EQ(kernel(2049, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 512x4");
+  EXPECT_EQ(kernel(2048, 16384, FASTNORM_NORM_LAYER),
+            "bf16 plain layer once store vector bare 512x4");
+  EXPECT_EQ(kernel(2049, 16384, FASTNORM_NORM_LAYER), "bf16 plain layer once store vector 256x8");
+}
+
 // Kernels for what most calls ask for, and those beside them for calls that ask for more.
 TEST(Plan, BareKernels) {
   const auto kernel = [](const Request& r) {
