@@ -305,7 +305,7 @@ TEST_F(CudaHost, CallsOfAList) {
   const Recorded& pair = recorded[0];
   const fastnorm_info info = q.info(context);
   EXPECT_EQ(pair.launch.kernel, pair_kernel_address(index_of(info.kernel)));
-  EXPECT_EQ(pair.pair.second_block, info.blocks);
+  EXPECT_EQ(pair.pair.call[0].second_block, info.blocks);
   // The keys on the queries' kernel.
   EXPECT_EQ(pair.launch.grid.x,
             info.blocks + 4096u * 8 / static_cast<unsigned>(info.rows_per_block));
