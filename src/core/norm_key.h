@@ -76,6 +76,19 @@ constexpr uint64_t packed(NormKey key, Tile tile) {
   return uint64_t{key.packed()} << 32 | tile.packed();
 }
 
+// What packed() was made of.
+constexpr NormKey key_of_packed(uint64_t order) {
+  const auto bits = static_cast<uint32_t>(order >> 32);
+  return {static_cast<Dtype>(bits >> 20),     static_cast<Source>(bits >> 16 & 15),
+          static_cast<Stat>(bits >> 12 & 15), static_cast<Affine>(bits >> 8 & 15),
+          static_cast<Sink>(bits >> 6 & 3),   static_cast<Access>(bits & 15),
+          static_cast<Beside>(bits >> 4 & 3)};
+}
+constexpr Tile tile_of_packed(uint64_t order) {
+  return {static_cast<int16_t>(order >> 16), static_cast<int8_t>(order >> 8),
+          static_cast<int8_t>(order)};
+}
+
 // One kernel of a backend's table, by make_entry().
 struct NormEntry {
   NormKey key;
@@ -87,11 +100,11 @@ struct NormEntry {
 };
 
 // True if a GPU kernel is there for two calls in one grid, too: query and key heads of a fused QKV buffer, rows of a warp or less.
-constexpr bool runs_pairs(const NormEntry& entry) {
-  return entry.key.source == Source::kPlain && entry.key.sink == Sink::kStore &&
-         entry.key.affine != Affine::kKept && entry.key.access <= Access::kVector &&
-         entry.tile.threads <= 32;
+constexpr bool runs_pairs(NormKey key, Tile tile) {
+  return key.source == Source::kPlain && key.sink == Sink::kStore && key.affine != Affine::kKept &&
+         key.access <= Access::kVector && tile.threads <= 32;
 }
+constexpr bool runs_pairs(const NormEntry& entry) { return runs_pairs(entry.key, entry.tile); }
 
 // 16-byte vectors of a row that lie side by side in a thread, for one access.
 constexpr int vectors_side_by_side(Access access) { return access == Access::kWide ? 2 : 1; }

@@ -18,14 +18,14 @@ struct Arch {
 
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 constexpr Source kSource = Source::FASTNORM_SOURCE;
-constexpr auto& kPart = kNormPart<table_shape(FASTNORM_SPEC), kDtype, kSource>;
+constexpr auto& kPart = kNormOrders<table_shape(FASTNORM_SPEC), kDtype, kSource>;
 constexpr size_t kCount = kPart.size();
 
 // Tests may compile a sample: the first kernel of each key, and one in so many. The others are nullptr there.
 #ifdef FASTNORM_SAMPLE
 constexpr bool compiles(size_t index) {
   return (index + FASTNORM_SAMPLE_FROM) % FASTNORM_SAMPLE == 0 || index == 0 ||
-         kPart[index].key != kPart[index - 1].key;
+         key_of_packed(kPart[index]) != key_of_packed(kPart[index - 1]);
 }
 #else
 constexpr bool compiles(size_t) { return true; }
@@ -42,8 +42,8 @@ using TileOf = RowTile<kTile.threads, kTile.vectors, kTile.blocks,
 
 template <size_t kIndex>
 constexpr NormKernel kernel_at() {
-  constexpr NormKey key = kPart[kIndex].key;
-  constexpr Tile tile = kPart[kIndex].tile;
+  constexpr NormKey key = key_of_packed(kPart[kIndex]);
+  constexpr Tile tile = tile_of_packed(kPart[kIndex]);
   if constexpr (compiles(kIndex)) {
     return &norm_kernel<Arch, SlotsOf<key>, TileOf<key, tile>>;
   }
@@ -60,9 +60,9 @@ constexpr std::array<NormKernel, kCount> kKernels =
 
 template <size_t kIndex>
 constexpr NormPairKernel pair_kernel_at() {
-  constexpr NormKey key = kPart[kIndex].key;
-  constexpr Tile tile = kPart[kIndex].tile;
-  if constexpr (runs_pairs(kPart[kIndex]) && compiles(kIndex)) {
+  constexpr NormKey key = key_of_packed(kPart[kIndex]);
+  constexpr Tile tile = tile_of_packed(kPart[kIndex]);
+  if constexpr (runs_pairs(key, tile) && compiles(kIndex)) {
     return &norm_pair_kernel<Arch, SlotsOf<key>, TileOf<key, tile>>;
   }
   return nullptr;

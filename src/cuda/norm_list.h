@@ -346,15 +346,26 @@ constexpr size_t count_norm_kernels(Dtype dtype, Source source, TableShape shape
   return count;
 }
 
-// Sorted by packed(). An object with kernels makes its own part alone: its compiler has to go through it several times.
+// packed() of each, sorted. An object with kernels makes its own part alone, without names: its compiler goes through it several times.
 template <TableShape kShape, Dtype kDtype, Source kSource>
-constexpr auto make_norm_part() {
-  std::array<NormEntry, count_norm_kernels(kDtype, kSource, kShape)> part;
+constexpr auto make_norm_orders() {
+  std::array<uint64_t, count_norm_kernels(kDtype, kSource, kShape)> orders = {};
   size_t count = 0;
   for_each_norm_kernel(kDtype, kSource, kShape,
-                       [&](NormKey key, Tile tile) { part[count++] = make_entry(key, tile); });
-  std::sort(part.begin(), part.end(),
-            [](const NormEntry& a, const NormEntry& b) { return a.packed() < b.packed(); });
+                       [&](NormKey key, Tile tile) { orders[count++] = packed(key, tile); });
+  std::sort(orders.begin(), orders.end());
+  return orders;
+}
+
+template <TableShape kShape, Dtype kDtype, Source kSource>
+inline constexpr auto kNormOrders = make_norm_orders<kShape, kDtype, kSource>();
+
+template <TableShape kShape, Dtype kDtype, Source kSource>
+constexpr auto make_norm_part() {
+  constexpr auto& orders = kNormOrders<kShape, kDtype, kSource>;
+  std::array<NormEntry, orders.size()> part;
+  for (size_t i = 0; i < part.size(); ++i)
+    part[i] = make_entry(key_of_packed(orders[i]), tile_of_packed(orders[i]));
   return part;
 }
 
