@@ -53,7 +53,7 @@ enum NormBits : uint32_t {
 // What makes the scales of codes.
 enum class ScaleRule : uint8_t { kNoCodes, kGiven, kQuotient, kPow2, kNvfp4 };
 
-// What is quantised, and how. Codes by a given scale read the first line of NormParams' lines, and no more of it.
+// What is quantised, and how. Its first line in NormParams is all that codes by a given scale read, where rows have a single index.
 struct QuantParams {
   RowRef codes;              // [rows, n] bytes; e2m1: [rows, n / 2]
   RowRef scale;              // [rows, scales of a row]
