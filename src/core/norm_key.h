@@ -30,7 +30,16 @@ enum class Access : uint8_t { kWide, kVector, kUneven, kAny };
 // That is what most calls ask for, and the questions that other kernels ask are half of their instructions: 0.05 to 0.1 us of 1 to 128
 // rows, with f32 columns 0.2 (H200, 2026-11-23).
 // kNothingCs ("bare-cs"): the same of rows of one index, with all loads past L1 (.cs in PTX).
-enum class Beside : uint8_t { kAny, kNothing, kNothingCs };
+// kRounded, kRoundedCs ("rounded", "rounded-cs"): likewise, but the sum and what is normalised are rounded to x's dtype (Llama's form), and the
+// weight has no offset. What is rounded is then added and multiplied in that dtype, two numbers an instruction.
+enum class Beside : uint8_t { kAny, kNothing, kNothingCs, kRounded, kRoundedCs };
+
+// The same with all loads past L1.
+constexpr Beside past_l1(Beside beside) {
+  return beside == Beside::kNothing   ? Beside::kNothingCs
+         : beside == Beside::kRounded ? Beside::kRoundedCs
+                                      : beside;
+}
 
 struct NormKey {
   Dtype dtype = Dtype::kF32;
@@ -46,13 +55,13 @@ struct NormKey {
   constexpr uint32_t packed() const {
     return static_cast<uint32_t>(dtype) << 20 | static_cast<uint32_t>(source) << 16 |
            static_cast<uint32_t>(stat) << 12 | static_cast<uint32_t>(affine) << 8 |
-           static_cast<uint32_t>(sink) << 6 | static_cast<uint32_t>(beside) << 4 |
+           static_cast<uint32_t>(sink) << 6 | static_cast<uint32_t>(beside) << 3 |
            static_cast<uint32_t>(access);
   }
 };
 
-constexpr NormKey bare_key(NormKey key, bool past_l1 = false) {
-  key.beside = past_l1 ? Beside::kNothingCs : Beside::kNothing;
+constexpr NormKey bare_key(NormKey key, Beside beside = Beside::kNothing) {
+  key.beside = beside;
   return key;
 }
 
@@ -81,8 +90,8 @@ constexpr NormKey key_of_packed(uint64_t order) {
   const auto bits = static_cast<uint32_t>(order >> 32);
   return {static_cast<Dtype>(bits >> 20),     static_cast<Source>(bits >> 16 & 15),
           static_cast<Stat>(bits >> 12 & 15), static_cast<Affine>(bits >> 8 & 15),
-          static_cast<Sink>(bits >> 6 & 3),   static_cast<Access>(bits & 15),
-          static_cast<Beside>(bits >> 4 & 3)};
+          static_cast<Sink>(bits >> 6 & 3),   static_cast<Access>(bits & 7),
+          static_cast<Beside>(bits >> 3 & 7)};
 }
 constexpr Tile tile_of_packed(uint64_t order) {
   return {static_cast<int16_t>(order >> 16), static_cast<int8_t>(order >> 8),
@@ -94,7 +103,7 @@ struct NormEntry {
   NormKey key;
   Tile tile;
   uint64_t order = 0;  // packed(key, tile), kept since a search looks at it alone
-  char name[48] = "";  // "bf16 add rms store 256x4", unique in its table
+  char name[56] = "";  // "bf16 add rms store 256x4", unique in its table
 
   constexpr uint64_t packed() const { return order; }
 };
@@ -126,6 +135,13 @@ constexpr const char* name_of(Access a) {
          : a == Access::kUneven ? "uneven"
                                 : "any";
 }
+constexpr const char* name_of(Beside b) {
+  return b == Beside::kNothing     ? "bare"
+         : b == Beside::kNothingCs ? "bare-cs"
+         : b == Beside::kRounded   ? "rounded"
+         : b == Beside::kRoundedCs ? "rounded-cs"
+                                   : "";
+}
 
 // The entry of a key and a tile, with its name.
 constexpr NormEntry make_entry(NormKey key, Tile tile) {
@@ -150,8 +166,7 @@ constexpr NormEntry make_entry(NormKey key, Tile tile) {
   text(name_of(key.affine)), put(' ');
   text(name_of(key.sink)), put(' ');
   text(name_of(key.access));
-  if (key.beside == Beside::kNothing) text(" bare");
-  if (key.beside == Beside::kNothingCs) text(" bare-cs");
+  if (key.beside != Beside::kAny) put(' '), text(name_of(key.beside));
   if (tile.threads > 0) {
     put(' '), number(tile.threads), put('x');
     if (tile.vectors > 0) {

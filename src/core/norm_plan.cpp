@@ -522,12 +522,22 @@ FASTNORM_HOT Tile kept_tile(const NormDesc& d, NormKey key, const DeviceFacts& f
   return pays ? tile : Tile{};
 }
 
-// True if a bare kernel does all that `desc` asks for beside what its key says. That of a tile with several rows a block knows two indices.
-FASTNORM_HOT bool asks_nothing_beside(const NormDesc& d, Tile tile) {
-  return d.outer_rank <= (rows_per_block(tile) > 1 ? 2 : 1) && d.weight &&
-         (d.bias || d.kind == FASTNORM_NORM_RMS) && shares_columns(d) && !d.mean && !d.rstd &&
-         (!d.quant.any() || (!d.y && !d.quant.has_extras())) && d.rounding == FASTNORM_ROUND_ONCE &&
-         d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
+// Of the kernels that can do little beside what a key says, those that do all that `desc` asks for, or kAny: kNothing or kRounded. Those of a
+// tile with several rows a block know two indices.
+FASTNORM_HOT Beside beside_of(const NormDesc& d, Tile tile) {
+  if (d.outer_rank > (rows_per_block(tile) > 1 ? 2 : 1) || !d.weight ||
+      (!d.bias && d.kind != FASTNORM_NORM_RMS) || !shares_columns(d) || d.mean || d.rstd ||
+      (d.quant.any() && (d.y || d.quant.has_extras()))) {
+    return Beside::kAny;
+  }
+  if (d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT)
+    return Beside::kNothing;
+  const bool sum_rounded =
+      !d.residual || d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+  // An offset of -0 leaves a weight of -0 as it is, 0 does not.
+  const bool offset = std::bit_cast<uint32_t>(d.weight_offset) != 0;
+  return d.rounding == FASTNORM_ROUND_NORMALIZED && sum_rounded && !offset ? Beside::kRounded
+                                                                           : Beside::kAny;
 }
 
 // True if a kernel computes what `desc` asks for, where it holds its rows: one of the same key, or a more general one.
@@ -537,8 +547,9 @@ bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& fac
     if (have.affine == Affine::kOnce && !plain_columns(desc)) return false;
     if (have.affine == Affine::kF32 && !f32_columns(desc)) return false;
     if (have.beside != Beside::kAny) {
-      return asks_nothing_beside(desc, entry.tile) &&
-             have == bare_key(need, have.beside == Beside::kNothingCs);
+      const Beside asked = beside_of(desc, entry.tile);
+      return (have.beside == asked || have.beside == past_l1(asked)) &&
+             have == bare_key(need, have.beside);
     }
     if (have.affine == Affine::kKept)
       return may_be_kept(desc, need, facts) && have == kept_key(need);
@@ -680,9 +691,9 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     const auto look = [&](bool may, NormKey wanted) {
       if (may && plan->index < 0) plan->index = tuning->find(desc, wanted);
     };
-    const bool nothing = !cpu && asks_nothing_beside(desc, Tile{});
-    look(nothing, bare_key(key));
-    look(nothing, bare_key(key, true));
+    const Beside beside = cpu ? Beside::kAny : beside_of(desc, Tile{});
+    look(beside != Beside::kAny, bare_key(key, beside));
+    look(beside != Beside::kAny, bare_key(key, past_l1(beside)));
     look(kept, kept_key(key));
     look(wide, wide_key(key));
     look(true, key);
@@ -703,10 +714,12 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     const auto find = [&](NormKey wanted) {
       return index != nullptr ? index->find(wanted, tile) : find_entry(table, wanted, tile);
     };
-    if (!cpu && asks_nothing_beside(desc, tile)) {
-      const bool past_l1 = rows_per_block(tile) == 1 && streams_loads(desc, *facts.arch, *plan);
-      plan->index = find(bare_key(key, past_l1));
-      if (plan->index >= 0) key = bare_key(key, past_l1);
+    Beside beside = cpu ? Beside::kAny : beside_of(desc, tile);
+    if (beside != Beside::kAny) {
+      const bool may_stream = rows_per_block(tile) == 1 && tile.threads < 512 && tile.blocks == 1;
+      if (may_stream && streams_loads(desc, *facts.arch, *plan)) beside = past_l1(beside);
+      plan->index = find(bare_key(key, beside));
+      if (plan->index >= 0) key.beside = beside;
     }
     if (plan->index < 0) plan->index = find(key);
   }
@@ -753,7 +766,7 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
       return true;
     };
     if (wide && holds_wide_rows(tile) && both(wide_key(key))) return true;
-    if (both(bare_key(key)) || both(key)) return true;
+    if (both(bare_key(key)) || both(bare_key(key, Beside::kRounded)) || both(key)) return true;
   }
   return false;
 }

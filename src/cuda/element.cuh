@@ -69,6 +69,9 @@ struct Element<Dtype::kF16> {
   static __device__ __forceinline__ void round_if(float& a, float& b, uint32_t bits) {
     ptx::round_f16_if<kBit>(a, b, bits);
   }
+  static __device__ __forceinline__ uint32_t fma_word(uint32_t a, uint32_t b, uint32_t c) {
+    return ptx::fma_f16x2(a, b, c);
+  }
   static __device__ __forceinline__ float round(float f) {
     return ptx::cvt_from_f16(ptx::cvt_f16x2(f, 0.0f) & 0xffff);
   }
@@ -104,9 +107,28 @@ struct Element<Dtype::kBF16> {
   static __device__ __forceinline__ void round_if(float& a, float& b, uint32_t bits) {
     ptx::round_bf16_if<kBit>(a, b, bits);
   }
+  static __device__ __forceinline__ uint32_t fma_word(uint32_t a, uint32_t b, uint32_t c) {
+    return ptx::fma_bf16x2(a, b, c);
+  }
   static __device__ __forceinline__ float round(float f) {
     return __uint_as_float(ptx::cvt_bf16x2(f, 0.0f) << 16);
   }
 };
+
+// Of words of 16-bit elements, rounded once: sums, and products with a + 0, which is +0 for -0.
+template <class T>
+__device__ __forceinline__ uint32_t add_words(uint32_t a, uint32_t b) {
+  return T::fma_word(a, T::kOneWord, b);
+}
+template <class T>
+__device__ __forceinline__ uint32_t multiply_words(uint32_t a, uint32_t b) {
+  return T::fma_word(a, b, T::kMinusZeroWord);
+}
+
+template <class T>
+__device__ __forceinline__ uint4 add_vectors(uint4 a, uint4 b) {
+  return make_uint4(add_words<T>(a.x, b.x), add_words<T>(a.y, b.y), add_words<T>(a.z, b.z),
+                    add_words<T>(a.w, b.w));
+}
 
 }  // namespace fastnorm::cuda

@@ -74,7 +74,8 @@ constexpr bool packed_cluster() {
 // it (1024 x 16384 19.5 for 19.3), nor has it in 256 threads with 48 (1024 x 8192 9.86 for 9.76; 2026-11-23).
 template <class Slots, class Tile>
 constexpr bool three_blocks() {
-  return Slots::kBeside != Beside::kAny && Tile::kThreads == 512;
+  return Slots::kBeside != Beside::kAny && Tile::kThreads == 512 &&
+         (Tile::kVectors == 3 || Slots::kStat == Stat::kLayer);
 }
 
 // True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
@@ -115,7 +116,7 @@ enum class RoundedRow {
 
 template <class Slots, class Tile>
 constexpr RoundedRow rounded_row() {
-  if (Slots::kAffine == Affine::kKept) return RoundedRow::kTwice;
+  if (Slots::kAffine == Affine::kKept || Slots::kRounds) return RoundedRow::kTwice;
   constexpr bool kPacked = packed_row<Slots, Tile>(), kLayer = Slots::kStat == Stat::kLayer;
   const int v = Tile::kVectors, threads = Tile::kThreads;
   if (Slots::kAffine == Affine::kF32) {
@@ -559,6 +560,21 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
       const uint4 raw_bias = State::kEarlyBias ? row.bias[State::kEarlyBias ? v : 0]
                              : kBias           ? bias[v - first]
                                                : make_uint4(0, 0, 0, 0);
+      if constexpr (Slots::kRounds) {
+        const auto word = [&](int k) {
+          float t[T::kPerWord];
+          row.held.get_word(t, v, k);
+          normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
+          // As the offset of 0 does it, so that a weight of -0 counts as 0.
+          const uint32_t w = add_words<T>(word_of(raw_weight, k), 0);
+          return multiply_words<T>(T::pack_word(t[0], t[1]), w);
+        };
+        if (reach.stores(v)) {
+          ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v),
+                            make_uint4(word(0), word(1), word(2), word(3)));
+        }
+        continue;
+      }
       float z[kPerVector];
       // A packed row by words, so that few unpacked values are alive beside it.
       constexpr int kWords = kPacked ? 1 : 4, kPerWord = T::kPerWord;
@@ -830,6 +846,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   cluster_ready(scratch);
   if constexpr (Slots::kAccess == Access::kUneven)
     complete_uneven(p, source, row, index, place, reach, bits);
+
+  if constexpr (Slots::kRounds) source.add_words();
 
   float q[kVectors], s[kPerVector];
   if constexpr (Slots::kAccess == Access::kAny) {

@@ -24,6 +24,10 @@ struct Slots {
   static constexpr Sink kSink = kSink_;
   static constexpr Access kAccess = kAccess_;
   static constexpr Beside kBeside = kBeside_;
+  static constexpr bool kPastL1 = kBeside == past_l1(kBeside) && kBeside != Beside::kAny;
+  // Sums and products by two numbers of x's dtype. In f32 and then rounded they would be the same: a product of two is exact there, and f32
+  // has more than twice the digits that a sum needs to be rounded twice without harm.
+  static constexpr bool kRounds = kBeside == Beside::kRounded || kBeside == Beside::kRoundedCs;
   static constexpr int kSums = kStat == Stat::kLayer ? 2 : 1;  // over a row
   static constexpr int kFolds = kSums + (kSink == Sink::kQuant ? 1 : 0);
 };
@@ -35,16 +39,15 @@ __device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
     return bits;
   } else {
     constexpr bool kF32 = Slots::kAffine == Affine::kF32;
-    constexpr bool kOneRow = Tile::kRows == 1,  // of a block: see Beside
-        kCs = Slots::kBeside == Beside::kNothingCs;
+    constexpr bool kOneRow = Tile::kRows == 1;  // of a block: see Beside
     constexpr uint32_t kOpen = kWaitFirst | kWaitAfterColumns | kTrigger | kNeverSet |
                                (kOneRow ? 0 : kSingleIndex | kStreamLoads),
                        kWeight = kF32 ? kWeightF32 : kWeightElement,
                        kBias = Slots::kStat == Stat::kRms ? 0
                                : kF32                     ? kBiasF32
                                                           : kBiasElement;
-    return (bits & kOpen) | (kOneRow ? kSingleIndex : 0) | (kCs ? kStreamLoads : 0) | kWeight |
-           kBias;
+    return (bits & kOpen) | (kOneRow ? kSingleIndex : 0) | (Slots::kPastL1 ? kStreamLoads : 0) |
+           kWeight | kBias;
   }
 }
 
@@ -182,7 +185,7 @@ __device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const
   const auto at = [&](int v) { return address + Tile::offset(v) * kVectorBytes; };
 #pragma unroll
   for (int v = kLast; v < Tile::kVectors; ++v) raw[v] = make_uint4(0, 0, 0, 0);
-  // In clusters and long rows never worth a second set of loads.
+  // In clusters and long rows never worth a second set of loads (make_plan() knows).
   constexpr bool kMayStream = Tile::kThreads < 512 && Tile::kBlocks == 1;
   if constexpr (kLast == 0 && kMayStream) {
     load_run_if<kRun, true>(raw, at(0), reach.last && stream);
@@ -208,6 +211,7 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   using Reach = cuda::Reach<Access::kVector, T, Tile>;
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
   static constexpr bool kStreams = Slots::kStat == Stat::kRms;  // LAYER never gains
+  static constexpr bool kAddsWords = kAdd && Slots::kRounds;
 
   __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
                                        const Place<Tile>& place, const Reach& reach,
@@ -222,10 +226,18 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
 
   __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
 
+  // Rounded sums take the place of x.
+  __device__ __forceinline__ void add_words() {
+    if constexpr (kAddsWords) {
+#pragma unroll
+      for (int v = 0; v < Tile::kVectors; ++v) x[v] = add_vectors<T>(x[v], residual[v]);
+    }
+  }
+
   // Register v of the row, in f32.
   __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
     T::unpack(x[v], s);
-    if constexpr (kAdd) {
+    if constexpr (kAdd && !kAddsWords) {
       float r[T::kPerVector];
       T::unpack(residual[v], r);
 #pragma unroll
@@ -245,7 +257,7 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
         if (reach.stores(v)) {
           uint4 sum[Tile::kRun];
 #pragma unroll
-          for (int i = 0; i < Tile::kRun; ++i) sum[i] = T::pack(s[v + i]);
+          for (int i = 0; i < Tile::kRun; ++i) sum[i] = kAddsWords ? x[v + i] : T::pack(s[v + i]);
           store_run<Tile::kRun>(row + Tile::offset(v) * kVectorBytes, sum);
         }
       }

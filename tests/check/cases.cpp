@@ -48,6 +48,7 @@ class CaseMaker {
         any_columns_(!cuda || entry.key.affine == Affine::kAny),
         kept_(cuda && entry.key.affine == Affine::kKept),
         bare_(entry.key.beside != Beside::kAny),
+        rounded_(past_l1(entry.key.beside) == Beside::kRoundedCs),
         column_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
         grain_(vector_only_ ? run_ * ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
@@ -284,14 +285,17 @@ class CaseMaker {
     if (bare_) make_bare(cases_.back());
   }
 
-  // The same with all columns, shared by all rows, rows of one index (where a block has several rows, of two), no statistics and nothing rounded in between.
+  // The same with all columns, shared by all rows, rows of one index (where a block has several rows, of two), no statistics and nothing rounded in between, or all
+  // of Llama's form.
   void make_bare(Case& what) const {
     Content& c = what.content;
     Layout& l = what.layout;
     c.weight = column_;
     if (key_.stat == Stat::kLayer) c.bias = column_;
-    c.options.rounding = ref::Rounding::kOnce;
-    c.options.residual_rounding = ref::ResidualRounding::kExact;
+    c.options.rounding = rounded_ ? ref::Rounding::kNormalized : ref::Rounding::kOnce;
+    c.options.residual_rounding = rounded_ && c.add ? ref::ResidualRounding::kBeforeStatistics
+                                                    : ref::ResidualRounding::kExact;
+    if (rounded_) c.options.weight_offset = 0.0f;
     l.store_mean = l.store_rstd = false;
     c.weight_heads = c.bias_heads = false;
     if (l.rank == 2 && rows_per_block(tile_) > 1) return;
@@ -583,7 +587,7 @@ class CaseMaker {
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
   const int64_t run_;  // vectors of an access
-  const bool any_columns_, kept_, bare_;
+  const bool any_columns_, kept_, bare_, rounded_;
   const Type column_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;

@@ -107,6 +107,10 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   c.options.kind = entry.key.stat == Stat::kLayer ? ref::Kind::kLayer : ref::Kind::kRms;
   c.options.eps = 1e-5f;
   c.add = entry.key.source == Source::kAdd;
+  if (past_l1(entry.key.beside) == Beside::kRoundedCs) {
+    c.options.rounding = ref::Rounding::kNormalized;
+    if (c.add) c.options.residual_rounding = ref::ResidualRounding::kBeforeStatistics;
+  }
   const ref::Type column_type = entry.key.affine == Affine::kF32 ? ref::Type::kF32 : type;
   c.weight = c.bias = column_type;
   p.what.layout.rank = 0;

@@ -656,7 +656,17 @@ TEST(Plan, BareKernels) {
   EXPECT_EQ(kernel(r), any) << "statistics";
   r = rms;
   r.args.rounding = FASTNORM_ROUND_NORMALIZED;
-  EXPECT_EQ(kernel(r), any) << "rounded in between";
+  EXPECT_EQ(kernel(r), "bf16 plain rms once store vector rounded 256x2") << "Llama's form";
+  r.args.weight_offset = 1;
+  EXPECT_EQ(kernel(r), any) << "with an offset";
+  r.args.weight_offset = -0.0f;
+  EXPECT_EQ(kernel(r), any) << "which leaves -0 as it is";
+  r = request(1024);
+  r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  EXPECT_EQ(kernel(r), "bf16 plain rms once store vector rounded-cs 128x4") << "read past L1";
+  r = layer;
+  r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  EXPECT_EQ(kernel(r), "bf16 plain layer once store vector 256x2") << "LayerNorm";
   r = rms;
   r.weight.reset();
   EXPECT_EQ(kernel(r), any) << "no weight";
@@ -665,7 +675,11 @@ TEST(Plan, BareKernels) {
   EXPECT_EQ(kernel(r), "bf16 plain layer once store vector 256x2") << "no bias";
   r = request(1, true);
   r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
-  EXPECT_EQ(kernel(r), "bf16 add rms once store vector 256x2") << "a rounded sum";
+  EXPECT_EQ(kernel(r), "bf16 add rms once store vector 256x2") << "a rounded sum alone";
+  r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  EXPECT_EQ(kernel(r), "bf16 add rms once store vector rounded 256x2");
+  r.args.residual_rounding = FASTNORM_RESIDUAL_EXACT;
+  EXPECT_EQ(kernel(r), "bf16 add rms once store vector 256x2") << "an exact sum";
   r = simple_request({2, 3, 4096}, FASTNORM_DTYPE_BF16);
   r.x->strides = {5 * 4096, 4096, 1};
   EXPECT_EQ(kernel(r), any) << "two indices";
@@ -690,6 +704,9 @@ TEST(Plan, BareKernels) {
   EXPECT_EQ(kernel(codes), "bf16 plain rms once quant vector bare 128x4");
   codes.args.clamp = 2;
   EXPECT_EQ(kernel(codes), "bf16 plain rms once quant vector 128x4") << "clamped";
+  const std::string rounded = "bf16 plain rms once store vector rounded 256x2";
+  Request llama = rms;
+  llama.args.rounding = FASTNORM_ROUND_NORMALIZED;
   // Either may be asked for where both fit.
   const auto forced = [](const Request& request, const std::string& name) {
     return plan_on(name, request, cuda::kSm90);
@@ -698,6 +715,10 @@ TEST(Plan, BareKernels) {
   EXPECT_EQ(forced(rms, any), FASTNORM_OK);
   EXPECT_EQ(forced(r, any), FASTNORM_OK);
   EXPECT_EQ(forced(r, bare), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(forced(llama, rounded), FASTNORM_OK);
+  EXPECT_EQ(forced(llama, any), FASTNORM_OK);
+  EXPECT_EQ(forced(llama, bare), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(forced(rms, rounded), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(forced(heads, bare_heads), FASTNORM_OK);
   EXPECT_EQ(forced(three, bare_heads), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(forced(own, bare_heads), FASTNORM_ERROR_UNSUPPORTED);
@@ -765,16 +786,16 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   std::vector<bool> chosen[std::size(archs)];
   for (size_t a = 0; a < std::size(archs); ++a)
     chosen[a].resize(cuda::norm_table(*archs[a]).size());
-  constexpr int kVariants = 13;
+  constexpr int kVariants = 14;
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
       for (const int64_t rows : {1, 17, 65, 129, 200, 300, 512, 1024, 2000, 4096, 100000}) {
         for (int i = 0; i < 4 * kVariants; ++i) {
           const bool layer = (i & 2) != 0;
-          const bool codes_alone = i / 4 == 12,
-                     statistics = i / 4 >= 9 && !codes_alone;  // beside y
-          const int variant = codes_alone ? 3 : i / 4 - (statistics ? 9 : 0);
+          const bool codes_alone = i / 4 == 12, llama = i / 4 == 13,
+                     statistics = i / 4 >= 9 && i / 4 < 12;  // beside y
+          const int variant = codes_alone ? 3 : llama ? 0 : i / 4 - (statistics ? 9 : 0);
           const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
           std::vector<int64_t> shape = {rows, variant == 4 || variant == 6 ? n - 1 : n};
           const bool heads = variant >= 7;  // each with columns of its own
@@ -793,6 +814,10 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
           if (variant == 3 || variant == 6) add_quant(&r, FASTNORM_QUANT_PER_ROW);
           if (codes_alone) r.amax.reset(), r.y.reset();
           if (variant == 5) r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
+          if (llama) {
+            r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+            if ((i & 1) != 0) r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+          }
           if (statistics) r.rstd = RequestTensor{{rows}, {}, FASTNORM_DTYPE_F32, address_of(9)};
           const NormDesc d = describe(r);
           for (size_t a = 0; a < std::size(archs); ++a) {

@@ -120,6 +120,11 @@ TEST(NormTogether, BareHeads) {
   const Request q = heads(64, 64, 128, FASTNORM_DTYPE_BF16, 80, address_of(0));
   Request k = heads(64, 8, 128, FASTNORM_DTYPE_BF16, 80, address_of(3));
   EXPECT_EQ(together(q, k), "bf16 plain rms once store vector bare 16x1");
+  Request rounded_q = q, rounded_k = k;
+  rounded_q.args.rounding = rounded_k.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  EXPECT_EQ(together(rounded_q, rounded_k), "bf16 plain rms once store vector rounded 16x1");
+  EXPECT_EQ(together(rounded_q, k), "bf16 plain rms once store vector 16x1")
+      << "Llama's form of one";
   k.weight.reset();
   EXPECT_EQ(together(q, k), "bf16 plain rms once store vector 16x1") << "k without a weight";
   EXPECT_EQ(together(k, q), "bf16 plain rms once store vector 16x1");

@@ -55,6 +55,31 @@ inline float cvt_from_f16(uint32_t bits) {
                               sign);
 }
 
+// A double to f32 with the last bit set where it is not exact: rounded once more, to 16 bits, it is what the double rounds to.
+inline float to_odd(double v) {
+  const auto nearest = static_cast<float>(v);
+  if (v != v || static_cast<double>(nearest) == v) return nearest;
+  const auto bits = std::bit_cast<uint32_t>(nearest);
+  return std::bit_cast<float>(
+      (std::fabs(static_cast<double>(nearest)) > std::fabs(v) ? bits - 1 : bits) | 1);
+}
+
+// Rounded once where c is 0 or b is 1, as it always is: a double has more than twice the digits.
+inline uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
+  const auto fma = [&](int shift) {
+    const auto half = [&](uint32_t v) { return double{cvt_from_f16(v >> shift & 0xffff)}; };
+    return cvt_f16(to_odd(std::fma(half(a), half(b), half(c)))) << shift;
+  };
+  return fma(0) | fma(16);
+}
+inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
+  const auto fma = [&](int shift) {
+    const auto half = [&](uint32_t v) { return double{std::bit_cast<float>(v >> shift << 16)}; };
+    return cvt_bf16(to_odd(std::fma(half(a), half(b), half(c)))) << shift;
+  };
+  return fma(0) | fma(16);
+}
+
 template <uint32_t kBit>
 inline void round_f16_if(float& a, float& b, uint32_t bits) {
   if ((bits & kBit) != 0) a = cvt_from_f16(cvt_f16(a)), b = cvt_from_f16(cvt_f16(b));
