@@ -16,12 +16,12 @@ from cases import Cases  # noqa: E402
 
 NORMS = ("rms", "layer", "add", "add_layer")
 CODES = ("", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded")
-OPS = [norm + codes for norm in NORMS for codes in CODES] + ["qk"]
+OPS = [norm + codes for norm in NORMS for codes in CODES] + ["qk", "qk_rounded"]
 
 
 def expected_bytes(op, size, rows, n):
     """(all bytes of a call, those of scales), by hand; elements have `size` bytes."""
-    if op == "qk":
+    if op.startswith("qk"):
         return 2 * size * rows * 72 * n, 0
     scales = 0
     if op.endswith("_row_fp8"):
@@ -147,17 +147,17 @@ def test_pretended_gpu(program):
     check_rows(program.cases, document, OPS, shapes, dtypes)
     for r in document["results"]:
         key = (r["op"], r["dtype"], r["rows"], r["n"])
-        footprint = r["bytes"] // (2 if r["op"] == "qk" else 1)
+        footprint = r["bytes"] // (2 if r["op"].startswith("qk") else 1)
         program.cases.check(f"{key}: with dependent launch", r["pdl_us"] > 0, r)
         # Short heads share a grid; long ones need not.
-        program.cases.check(f"{key}: launches", r["launches"] == 1 or key[0] == "qk" and r["n"] > 256, r["launches"])
+        program.cases.check(f"{key}: launches", r["launches"] == 1 or key[0].startswith("qk") and r["n"] > 256, r["launches"])
         program.cases.equal(f"{key}: flushed", r["flushed"], r["calls_per_graph"] * footprint < 600 << 20)
         shrink = (4 if r["dtype"] == "f32" else 2) * (2 if "nvfp4" in r["op"] else 1)
         written = 1 / shrink if r["op"].endswith(("fp8", "nvfp4")) else 1
         adds = r["op"].startswith("add")
         kind = f"R{1 + adds}W{adds + written:g} "
         program.cases.check(f"{key}: ceiling", r["ceiling"].startswith(kind)
-                            and r["ceiling"].endswith(" strided") == (r["op"] == "qk"), r["ceiling"])
+                            and r["ceiling"].endswith(" strided") == (r["op"].startswith("qk")), r["ceiling"])
 
 
 def main():

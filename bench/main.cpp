@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
          "rms, layer, add (RMS of a residual sum), add_layer; with _fp8, _row_fp8, "
          "_block_fp8, _mxfp8 or _nvfp4 where codes leave in place of y, with _rounded where "
          "the sum and what is normalised are rounded before they are used; qk (query and key "
-         "heads of a fused tensor, in place; a shape is TOKENSxHEAD)")
+         "heads of a fused tensor, in place; a shape is TOKENSxHEAD), qk_rounded")
       ->delimiter(',')
       ->check(CLI::IsMember(bench::operations()))
       ->capture_default_str();

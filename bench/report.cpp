@@ -162,7 +162,7 @@ bool write_json(const std::string& path, nlohmann::json document) {
 }
 
 std::vector<std::string> operations() {
-  std::vector<std::string> all = {"qk"};
+  std::vector<std::string> all = {"qk", "qk_rounded"};
   for (const std::string norm : {"rms", "layer", "add", "add_layer"}) {
     for (const char* codes : {"", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded"})
       all.push_back(norm + codes);

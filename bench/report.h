@@ -26,7 +26,7 @@ struct Case {
 
   bool adds() const { return op.starts_with("add"); }
   bool layer() const { return op.find("layer") != std::string::npos; }
-  bool heads() const { return op == "qk"; }
+  bool heads() const { return op.starts_with("qk"); }
   bool rounds() const { return op.ends_with("_rounded"); }  // as a chain of 16-bit operations
   Codes codes() const {
     return op.ends_with("_nvfp4")       ? Codes::kNvfp4
@@ -94,7 +94,7 @@ int time_all(const std::vector<Case>& cases, bool pdl,
 bool write_json(const std::string& path, nlohmann::json document);
 
 // All operations: a norm ("rms", "layer", "add" = RMS with a residual, "add_layer") alone, with what leaves in place of y ("_fp8" by a
-// given scale, "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4") or "_rounded"; and "qk", the query and key heads of a fused tensor.
+// given scale, "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4") or "_rounded"; and "qk", the query and key heads of a fused tensor, also with "_rounded".
 std::vector<std::string> operations();
 
 // The cases of named lists ("large", "decode", ..) or shapes, crossed with operations and dtypes.

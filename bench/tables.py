@@ -58,9 +58,9 @@ def codes():
 
 def heads():
     found = load("heads")
-    shapes = sorted((rows, n) for _, rows, n in found)
-    return table(["tokens x head", "query and key heads"],
-                 [[f"{rows} x {n}", ratio(found["qk", rows, n])] for rows, n in shapes])
+    shapes = sorted((rows, n) for op, rows, n in found if op == "qk")
+    return table(["tokens x head", "query and key heads", "in Llama's form"],
+                 [[f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ("qk", "qk_rounded")] for rows, n in shapes])
 
 
 def short():
