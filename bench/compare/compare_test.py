@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
 from compare import ops, results, runner, tables, timing  # noqa: E402
-from compare.library import F32, PDL_CONSTANT_COLUMNS, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl, Library  # noqa: E402
+from compare.library import F32, PDL_CONSTANT_COLUMNS, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl, FastnormRounded, Library  # noqa: E402
 from compare.ops import Case  # noqa: E402
 from compare.reference import EPS, WrongResult  # noqa: E402
 from compare.streams import Streams  # noqa: E402
@@ -94,6 +94,15 @@ def test_figures(cases):
     cases.equal("no peer", (tables.best_peer(lonely), tables.against_best(lonely)), (None, None))
     pdl = {"fastnorm": 10.5, "flashinfer-cute-pdl": 9.0, "fastnorm-pdl": 8.0, "quack": 11.0}
     cases.equal("PDL is no rival", tables.best_peer(result(**pdl)), ("quack", 11.0))
+    rounded = {"fastnorm": 10.5, "fastnorm-rounded": 9.5, "liger": 10.0, "quack": 10.4}
+    r = result(**rounded)
+    cases.equal("who rounds is beside who rounds", (tables.best_peer(r), round(tables.against_best(r), 6)),
+                (("quack", 10.4), round(10.5 / 10.4, 6)))
+    r = result(**{**rounded, "quack": 12.0})
+    cases.equal("and may still be the best", (tables.best_peer(r), tables.against_best(r)), (("liger", 10.0), 0.95))
+    cases.check("beyond the spread of these two", tables.beyond_spread(result(**{**rounded, "liger": 9.2, "quack": 12.0})))
+    del rounded["fastnorm-rounded"]
+    cases.equal("not timed: beside the library as it is", tables.against_best(result(**rounded)), 1.05)
 
 
 def test_tables(cases):
@@ -417,6 +426,19 @@ def test_library(cases, path):
     contender.body(case, b)(0)
     plain = b.y[0].array.copy()
     b.y[0].array[:] = 0
+    rounded = FastnormRounded(library, machine)
+    rounded.body(case, b)(0)
+    t = (exact(case, b) / b.weight.array).astype(np.float16)
+    wanted = (t.astype(np.float64) * b.weight.array).astype(np.float16)
+    same = np.mean(b.y[0].array == wanted)
+    cases.check("Llama's form: rounded before the weight", same > 0.9 and not np.array_equal(b.y[0].array, plain), same)
+    summed = rounded._parts(Case("add", "f16", 5, 200), HostBuffers(Case("add", "f16", 5, 200), random), 0)[0]
+    cases.equal("Llama's form: the sum too", (summed.rounding, summed.residual_rounding), (1, 2))
+    try:
+        rounded.body(Case("layer", "f16", 5, 200), b)
+        cases.check("Llama's form is RMSNorm's", False)
+    except timing.Unsupported as why:
+        cases.equal("Llama's form is RMSNorm's", str(why), tables.NO_SUCH_OPERATION)
     contender.pdl = True
     flagged = contender._parts(case, b, 0)
     cases.equal("PDL: the flags", flagged[0].flags, PDL_WAIT | PDL_TRIGGER | PDL_CONSTANT_COLUMNS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compare.ops import HEADS, QUERY_HEADS
 from compare.reference import EPS
+from compare.tables import NO_SUCH_OPERATION
 from compare.timing import Unsupported
 
 
@@ -27,6 +28,7 @@ Dtype, FastnormError, Info = ctypes_api.Dtype, ctypes_api.FastnormError, ctypes_
 NormArgs, Tensor = ctypes_api.NormArgs, ctypes_api.Tensor
 
 PER_TENSOR = 1
+ROUND_NORMALIZED, RESIDUAL_ROUND_BEFORE_STATISTICS = 1, 2
 PDL_WAIT, PDL_TRIGGER, PDL_CONSTANT_COLUMNS = 1, 2, 4
 F32 = Dtype(2, 32, 1)
 DTYPES = {"torch.float32": F32, "torch.float16": Dtype(2, 16, 1), "torch.bfloat16": Dtype(4, 16, 1),
@@ -153,6 +155,26 @@ class Fastnorm:
         args = NormArgs(struct_size=sizeof(NormArgs), kind=kind, eps=EPS, flags=flags)
         for name, tensor in tensors.items():
             setattr(args, name, self._tensor(tensor))
+        return args
+
+
+class FastnormRounded(Fastnorm):
+    """The same with the sum and the normalised row rounded to the rows' dtype before they are used, as models of Llama's form are
+    published."""
+
+    name, label = "fastnorm-rounded", "fastnorm, Llama's form"
+    OPS = ("rms", "add")
+
+    def body(self, case, buffers):
+        if case.op_name not in self.OPS:
+            raise Unsupported(NO_SUCH_OPERATION)
+        return super().body(case, buffers)
+
+    def _args(self, kind, flags, **tensors):
+        args = super()._args(kind, flags, **tensors)
+        args.rounding = ROUND_NORMALIZED
+        if "residual" in tensors:
+            args.residual_rounding = RESIDUAL_ROUND_BEFORE_STATISTICS
         return args
 
 

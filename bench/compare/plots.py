@@ -18,7 +18,7 @@ DECODE_OPS = ("rms", "add")
 OWN_STYLE = {"color": "#c02020", "linewidth": 2.2, "zorder": 5}
 # A contender has the same colour in all plots; none is close to the library's.
 PEER_COLORS = ["#7f7f7f", "#1f77b4", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#8c564b", "#bcbd22", "#e377c2", "#393b79",
-               "#637939"]
+               "#637939", "#e7969c"]
 CEILING = {"color": "black", "linestyle": "--", "linewidth": 1.2, "label": "ceiling"}
 
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from compare import ops, peers, tables
-from compare.library import Fastnorm, FastnormPdl, Library
+from compare.library import Fastnorm, FastnormPdl, FastnormRounded, Library
 from compare.machine import DoesNotFit, Gpu, Host
 from compare.results import Document, Mismatch
 from compare.streams import Streams
@@ -20,6 +20,7 @@ from compare.timing import Ceilings, MachineLost, Patience, time_case
 
 EXIT_LOST, EXIT_UNUSABLE = 3, 2
 RESTARTS = 6
+KNOWN = (Fastnorm, FastnormPdl, *peers.PEERS, FastnormRounded)  # in the order of the tables
 FEW_ROWS = 1024  # a decode step has no more
 STALLED_SECONDS = 75  # without a sign of life: longer than a contender may take for one case
 
@@ -74,7 +75,7 @@ def describe_machine(torch, device):
 def make_contenders(torch, library, machine, document, options, progress):
     """All contenders that can be made, in order, and why the others can't."""
     made, unavailable = [], {}
-    known = (Fastnorm,) if options.kind == "grid" else (Fastnorm, FastnormPdl, *peers.PEERS)
+    known = (Fastnorm,) if options.kind == "grid" else KNOWN
     crashed = document.content.get("crashed", {})
     for kind in known:
         if options.contenders and kind.name not in options.contenders:
@@ -159,7 +160,7 @@ def run_child(options):
         say(f"{type(why).__name__}: {why}")
         return EXIT_UNUSABLE
     say(f"{document.content['device']}, libfastnorm {library.version()}, PyTorch {torch.__version__}")
-    document.content["contenders"] = [[c.name, c.label] for c in (Fastnorm, FastnormPdl, *peers.PEERS)]
+    document.content["contenders"] = [[c.name, c.label] for c in KNOWN]
     contenders, document.content["unavailable"] = make_contenders(torch, library, machine, document, options, progress)
     document.write()
     cases = (ops.grid_cases(options.dtypes, options.ops or ["rms", "add", "layer"], options.n)
