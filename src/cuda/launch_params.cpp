@@ -162,7 +162,7 @@ int32_t count_grids(std::span<const NormCall> calls) {
 NormPairParams make_pair_params(const NormCall& first, const NormCall& second) {
   NormPairParams pair = {
       {make_params(*first.desc, *first.plan), make_params(*second.desc, *second.plan)}};
-  pair.call[0].second_block = static_cast<uint32_t>(first.plan->blocks);
+  pair.call[0].second_share = second_share(first.plan->blocks, second.plan->blocks);
   return pair;
 }
 

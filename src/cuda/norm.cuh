@@ -1303,11 +1303,11 @@ __global__ void __launch_bounds__(
     norm_pair_kernel(const __grid_constant__ NormPairParams pair) {
   // Both at addresses that are known: reading parameters at one that is not costs each of them.
   if constexpr (kHasBodies) {
-    const uint32_t block = blockIdx.x, second_block = pair.call[0].second_block;
-    if (block < second_block) {
-      normalize_in_registers<Slots, Tile, 2>(pair.call[0], block);
+    const PairBlock mine = pair_block(blockIdx.x, pair.call[0].second_share);
+    if (mine.second) {
+      normalize_in_registers<Slots, Tile, 2>(pair.call[1], mine.block);
     } else {
-      normalize_in_registers<Slots, Tile, 2>(pair.call[1], block - second_block);
+      normalize_in_registers<Slots, Tile, 2>(pair.call[0], mine.block);
     }
   }
 }

@@ -84,7 +84,7 @@ struct NormParams {
   int32_t vectors;  // 16-byte vectors of x's dtype in a row, the last may be short
   union {
     uint32_t prefetch_rows;  // the row this many rows ahead is brought into L2; 0 = none
-    uint32_t second_block;   // of a pair's first call: where the second's blocks begin
+    uint32_t second_share;  // of a pair's first call: the second's blocks among both's, in 1 / 2^32
   };
   RowRef x;            // [rows, n]
   const char* weight;  // [n] or [heads, n]
@@ -122,9 +122,26 @@ static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) =
               offsetof(NormParams, mean_upper) == 240 && offsetof(NormParams, quant) == 304 &&
               offsetof(QuantParams, codes_upper) == 64 && sizeof(NormParams) == 448);
 
-// Two calls of one kernel in one grid: the second's blocks after the first's.
+// Two calls of one kernel in one grid, the second's blocks evenly among the first's: queries and keys of a token lie side by side.
 struct NormPairParams {
   NormParams call[2];
 };
+
+// Of block b of such a grid: b * share is, in its high word, how many of the second's blocks come before it, and the next block has one more
+// before it if the low word overflows when share is added. All of the second's come up, as share is rounded up.
+struct PairBlock {
+  uint32_t block;  // of its call
+  bool second;
+};
+constexpr PairBlock pair_block(uint32_t block, uint32_t second_share) {
+  const uint64_t product = uint64_t{block} * second_share;
+  const auto before = static_cast<uint32_t>(product >> 32);
+  const bool second = static_cast<uint32_t>(product) >= 0u - second_share;
+  return {second ? before : block - before, second};
+}
+constexpr uint32_t second_share(uint64_t first_blocks, uint64_t second_blocks) {
+  const uint64_t all = first_blocks + second_blocks;
+  return static_cast<uint32_t>(((second_blocks << 32) + all - 1) / all);
+}
 
 }  // namespace fastnorm::cuda

@@ -183,4 +183,36 @@ TEST(NormTogether, LengthsThatOneKernelHolds) {
 }
 
 }  // namespace
+
+// Every block of both calls comes up once, and the second's are spread evenly.
+TEST(NormTogether, BlocksOfAPair) {
+  for (const auto& [first, second] : {std::pair<uint32_t, uint32_t>{1, 1},
+                                      {8, 1},
+                                      {1, 8},
+                                      {4096, 512},
+                                      {4095, 511},
+                                      {7, 5},
+                                      {1000003, 1},
+                                      {3, 1000003},
+                                      {65536, 65536}}) {
+    const uint32_t all = first + second, share = cuda::second_share(first, second);
+    uint32_t next[2] = {0, 0};
+    for (uint32_t block = 0; block < all; ++block) {
+      const cuda::PairBlock mine = cuda::pair_block(block, share);
+      ASSERT_EQ(mine.block, next[mine.second]++) << first << " and " << second << ", " << block;
+      const double behind = static_cast<double>(next[1]) - double{second} / all * (block + 1.0);
+      ASSERT_LT(std::abs(behind), 1.001) << first << " and " << second << ", " << block;
+    }
+    EXPECT_EQ(next[0], first);
+    EXPECT_EQ(next[1], second);
+  }
+  // The largest grids.
+  constexpr uint32_t kMost = (1u << 31) - 1;
+  for (const uint32_t second : {1u, 2u, kMost / 9, kMost / 2, kMost - 1}) {
+    const cuda::PairBlock last =
+        cuda::pair_block(kMost - 1, cuda::second_share(kMost - second, second));
+    EXPECT_EQ(last.block, (last.second ? second : kMost - second) - 1) << second;
+  }
+}
+
 }  // namespace fastnorm::test

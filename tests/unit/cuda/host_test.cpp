@@ -293,7 +293,7 @@ TEST_F(CudaHost, NoRowsAreNoLaunch) {
   EXPECT_TRUE(notes.loaded.empty());
 }
 
-// Heads of queries and keys are one grid, the keys' blocks after the queries'; what stands between others is launched in order.
+// Heads of queries and keys are one grid, the keys' blocks among the queries'; what stands between others is launched in order.
 TEST_F(CudaHost, CallsOfAList) {
   make();
   const Call q({4096, 64, 128}), k({4096, 8, 128}, FASTNORM_DTYPE_BF16, 1),
@@ -305,7 +305,7 @@ TEST_F(CudaHost, CallsOfAList) {
   const Recorded& pair = recorded[0];
   const fastnorm_info info = q.info(context);
   EXPECT_EQ(pair.launch.kernel, pair_kernel_address(index_of(info.kernel)));
-  EXPECT_EQ(pair.pair.call[0].second_block, info.blocks);
+  EXPECT_EQ(pair.pair.call[0].second_share, (1ull << 32) / 9 + 1) << "8 of queries, 1 of keys";
   // The keys on the queries' kernel.
   EXPECT_EQ(pair.launch.grid.x,
             info.blocks + 4096u * 8 / static_cast<unsigned>(info.rows_per_block));
