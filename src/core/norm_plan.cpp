@@ -368,6 +368,16 @@ FASTNORM_HOT bool streams_loads(const NormDesc& d, const ArchSpec& arch, const N
          moved <= (d.residual ? arch.stream_bytes_add : arch.stream_bytes_plain);
 }
 
+// Rows that are brought into L2 ahead gain nothing where codes by a given scale leave and blocks hold rows as they were loaded: RMS to e4m3 8192 x 10240
+// 62.4 us with it, 60.6 without, 8192 x 14336 87.7 and 85.6, 4096 x 32768 101.1 and 99.4, LAYER 8192 x 16384 102.2 and 100.3; but unpacked RMS 8192 x
+// 16384 99.3 and 103.9, LAYER 8192 x 10240 71.4 and 73.8 (H200, 2026-11-24).
+bool prefetches(NormKey key, Tile tile) {
+  if (key.sink != Sink::kStatic || key.source != Source::kPlain || key.dtype == Dtype::kF32)
+    return true;
+  if (key.stat == Stat::kLayer) return tile.threads > 256 || tile.vectors < 7;
+  return tile.vectors < 5 || tile == Tile{512, 5};
+}
+
 // The part of a CUDA plan that follows from the tile.
 FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts, Tile tile,
                                        NormKey key, NormPlan* plan, Error& error) {
@@ -393,9 +403,9 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   if (d.outer_rank == 1 && arch.prefetch_bytes_ahead > 0 &&
       read >= (layer ? arch.prefetch_bytes_read_layer : arch.prefetch_bytes_read)) {
     const int64_t row_bytes = d.n * dtype_bytes(d.dtype) * (d.residual ? 2 : 1);
-    if (!kept) {
+    if (!kept && prefetches(key, tile)) {
       plan->prefetch_rows = static_cast<uint32_t>(divide_up(arch.prefetch_bytes_ahead, row_bytes));
-    } else if (kept_prefetches(key.sink, tile)) {
+    } else if (kept && kept_prefetches(key.sink, tile)) {
       // The row after the next, which is on its way already.
       plan->prefetch_rows = static_cast<uint32_t>(2 * plan->blocks);
     }

@@ -74,8 +74,9 @@ constexpr bool packed_cluster() {
 // it (1024 x 16384 19.5 for 19.3), nor has it in 256 threads with 48 (1024 x 8192 9.86 for 9.76; 2026-11-23).
 template <class Slots, class Tile>
 constexpr bool three_blocks() {
-  return Slots::kBeside != Beside::kAny && Tile::kThreads == 512 &&
-         (Tile::kVectors == 3 || Slots::kStat == Stat::kLayer);
+  return Slots::kBeside != Beside::kAny && Slots::kSource == Source::kPlain &&
+         Slots::kSink == Sink::kStore && Slots::kAffine == Affine::kOnce && Tile::kThreads == 512 &&
+         (Tile::kVectors == 3 || (Tile::kVectors == 4 && Slots::kStat == Stat::kLayer));
 }
 
 // True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let

@@ -128,54 +128,53 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{1024, 8, 16}, kPlain},
 };
 
-// True for kernels of which there may be a bare one, too: for few rows of 512 to 16384 elements of 16 bits, and for many of some of these;
-// and for heads.
+// True for kernels of which there may be a bare one, too: all of 16-bit rows in whole vectors, but for long rows in clusters, f32 columns of RMS and of
+// sums, a residual's LayerNorm to codes, short rows to codes with scales, and what is slower so (sums 4096 x 1024 9.75 us for 9.60,
+// x 24576 195.1 for 193.6). H200, bf16, 2026-11-24, in us, without and with: RMSNorm 1 x 512 1.53 and 1.45, 4096 x 1536 8.10 and 7.89, 4096 x 32768 132.2
+// and 130.5, to e4m3 by a given scale 64 x 2880 2.24 and 2.11; sums 1 x 1024 1.65 and 1.50, to e4m3 4096 x 1024 9.51 and 9.35; LayerNorm
+// 65536 x 512 34.6 and 33.8, to e4m3 4096 x 32768 119.0 and 109.5.
 constexpr bool may_have_bare(NormKey key, Tile tile) {
-  if (key.dtype == Dtype::kF32 || key.access != Access::kVector) return false;
-  const bool plain = key.source == Source::kPlain && key.affine == Affine::kOnce;
-  if (key.sink == Sink::kQuant ||
-      (key.sink == Sink::kStatic && (tile.threads <= 64 || tile.vectors > 4))) {
-    return plain && tile.blocks == 1 && tile.threads >= 32 && tile.threads <= 256 &&
-           tile.vectors >= 3 && (key.stat == Stat::kRms || key.sink == Sink::kQuant);
-  }
-  if (tile.threads <= 32) return plain && tile.vectors == 1 && key.sink == Sink::kStore;
-  if (tile.vectors > 4) return false;
-  // Three blocks of 512 threads: see three_blocks() in norm.cuh.
-  if (tile.threads == 512 && tile.blocks == 1) {
-    return plain && key.sink == Sink::kStore && tile.vectors >= 3 &&
-           (tile.vectors == 3 || key.stat == Stat::kLayer);
-  }
-  if (tile.blocks > 1 ? tile.threads > 256 || tile.threads * tile.blocks > 1024
-                      : tile.threads != 128 && tile.threads != 256) {
+  const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
+             store = key.sink == Sink::kStore;
+  if (key.dtype == Dtype::kF32 || key.access != Access::kVector || (add && layer && !store) ||
+      (tile.blocks > 1 && (tile.threads > 256 || tile.vectors > 4))) {
     return false;
   }
-  if (key.source == Source::kAdd && key.stat == Stat::kLayer) return false;
-  if (key.affine == Affine::kF32) return key.stat == Stat::kLayer;
+  // Kept columns take their place.
+  if (layer && !store && tile == Tile{64, 4}) return key.sink == Sink::kQuant;
+  if (key.affine == Affine::kF32)
+    return layer && !add && tile != Tile{64, 3} && tile != Tile{64, 4};
   if (key.affine != Affine::kOnce) return false;
-  return key.sink == Sink::kStore ||
-         (key.sink == Sink::kStatic && key.stat == Stat::kRms && key.source == Source::kPlain);
+  if (key.sink == Sink::kQuant)
+    return tile.threads >= 32 && (!layer || (tile.blocks == 1 && tile.vectors >= 3));
+  return !add || !store || (tile != Tile{16, 8} && tile != Tile{1024, 3});
 }
 
-// Those with it, but for a tile of rows that are all read past L1; and those with one for such rows: RMSNorm of a few hundred.
+// Those with it, but for tiles of rows that are all read past L1; and those with one for such rows: RMSNorm of a few hundred.
 constexpr bool has_bare(NormKey key, Tile tile) {
-  return may_have_bare(key, tile) && !(key.source == Source::kAdd && tile == Tile{128, 4, 1});
+  const bool all_past_l1 =
+      key.source == Source::kAdd && key.stat == Stat::kRms && key.sink == Sink::kStore &&
+      tile.blocks == 1 &&
+      ((tile.threads == 128 && tile.vectors >= 4) || (tile.threads == 64 && tile.vectors >= 5));
+  return may_have_bare(key, tile) && !all_past_l1;
 }
 constexpr bool has_bare_cs(NormKey key, Tile tile) {
-  return may_have_bare(key, tile) && key.stat == Stat::kRms && tile.threads > 64 &&
-         tile.threads < 512 && tile.vectors <= 4 && tile.blocks == 1 && key.sink != Sink::kQuant;
+  // Rows that are never read past L1.
+  if (tile == Tile{64, 2} || (tile == Tile{256, 5} && key.sink == Sink::kStatic) ||
+      (tile == Tile{256, 7} && key.source == Source::kAdd)) {
+    return false;
+  }
+  return may_have_bare(key, tile) && key.stat == Stat::kRms && tile.threads >= 64 &&
+         tile.threads < 512 && tile.blocks == 1 && key.sink != Sink::kQuant;
 }
-// Those for Llama's form: RMSNorm to y, with the tiles of bare kernels and some for many rows. H200, bf16, 4096 rows, with and without them:
-// RMSNorm x 1024 5.48 and 5.59 us, x 16384 65.6 and 66.3, x 32768 130.6 and 135.7; sums x 1024 9.56 and 9.79; queries and keys of 1024 tokens x 128
-// 11.07 and 11.22, of 4096 x 112 33.9 and 34.9.
+// Those for Llama's form: RMSNorm to y, with the tiles of bare kernels and one that is slower only there. H200, bf16, 4096 rows, with and without
+// them: RMSNorm x 1024 5.48 and 5.59 us, x 16384 65.6 and 66.3, x 32768 130.6 and 135.7; sums x 1024 9.56 and 9.79.
 constexpr bool has_rounded(NormKey key, Tile tile) {
   if (key.dtype == Dtype::kF32 || key.access != Access::kVector || key.stat != Stat::kRms ||
       key.affine != Affine::kOnce || key.sink != Sink::kStore) {
     return false;
   }
-  if (key.source == Source::kAdd && tile == Tile{16, 8}) return true;
-  return has_bare(key, tile) ||
-         (key.source == Source::kPlain && (tile == Tile{8, 2} || tile == Tile{32, 4} ||
-                                           tile == Tile{512, 4} || tile == Tile{1024, 4}));
+  return has_bare(key, tile) || (key.source == Source::kAdd && tile == Tile{16, 8});
 }
 constexpr bool has_rounded_cs(NormKey key, Tile tile) {
   return key.sink == Sink::kStore && has_bare_cs(key, tile);

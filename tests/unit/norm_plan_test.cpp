@@ -455,27 +455,28 @@ TEST(Plan, WideRows) {
   };
   const Request lean = simple_request({4096, 4096}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
   const std::string wide = "bf16 add layer once store wide 256x2",
-                    vector = "bf16 add layer once store vector 256x2";
+                    vector = "bf16 add layer once store vector 256x2",
+                    bare = "bf16 add layer once store vector bare 256x2";
   ASSERT_EQ(kernel(lean), wide);
   EXPECT_EQ(plan_of(describe(lean), gpu(cuda::kSm100)).vector_bytes, 32);
   EXPECT_EQ(plan_of(describe(lean), gpu()).vector_bytes, 16);
   for (const ArchSpec* arch : {&cuda::kSm80, &cuda::kSm90, &cuda::kSm120})
-    EXPECT_EQ(kernel(lean, *arch), vector) << arch->name;
+    EXPECT_EQ(kernel(lean, *arch), bare) << arch->name;
   for (auto tensor : {&Request::x, &Request::y, &Request::residual, &Request::residual_out,
                       &Request::weight, &Request::bias}) {
     Request r = lean;
     (r.*tensor)->address += 16;
-    EXPECT_EQ(kernel(r), vector) << "misaligned";
+    EXPECT_EQ(kernel(r), bare) << "misaligned";
     (r.*tensor)->address += 16;
     EXPECT_EQ(kernel(r), wide);
     if ((r.*tensor)->shape.size() < 2) continue;
     (r.*tensor)->strides = {4096 + 8, 1};
-    EXPECT_EQ(kernel(r), vector) << "stride";
+    EXPECT_EQ(kernel(r), bare) << "stride";
     (r.*tensor)->strides = {4096 + 16, 1};
     EXPECT_EQ(kernel(r), wide);
   }
   Request r = simple_request({4096, 4088}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
-  EXPECT_EQ(kernel(r), vector) << "an odd number of vectors in a row";
+  EXPECT_EQ(kernel(r), bare) << "an odd number of vectors in a row";
   r = simple_request({4096, 3072}, FASTNORM_DTYPE_BF16);
   EXPECT_EQ(kernel(r), "bf16 plain rms once store vector bare 128x3") << "and in a thread";
   r = simple_request({1, 8192}, FASTNORM_DTYPE_BF16);
@@ -501,6 +502,7 @@ TEST(Plan, WideRows) {
   };
   EXPECT_EQ(forced(lean, wide), FASTNORM_OK);
   EXPECT_EQ(forced(lean, vector), FASTNORM_OK);
+  EXPECT_EQ(forced(lean, bare), FASTNORM_OK);
   r = lean;
   r.y->address += 16;
   EXPECT_EQ(forced(r, vector), FASTNORM_OK);
@@ -539,13 +541,13 @@ TEST(Plan, KeptColumns) {
   EXPECT_EQ(kernel(layer(4096, 5120, true)), kept + "128x5");
   EXPECT_EQ(kernel(layer(4096, 6144, true)), "bf16 plain layer f32 store vector bare 256x3");
   EXPECT_EQ(kernel(layer(4096, 7168, true)), kept + "256x4");
-  EXPECT_EQ(kernel(layer(4096, 8200, true)), "bf16 plain layer f32 store vector 256x5");
-  EXPECT_EQ(kernel(layer(4096, 512, true)), "bf16 plain layer f32 store vector 32x2");
+  EXPECT_EQ(kernel(layer(4096, 8200, true)), "bf16 plain layer f32 store vector bare 256x5");
+  EXPECT_EQ(kernel(layer(4096, 512, true)), "bf16 plain layer f32 store vector bare 32x2");
   EXPECT_EQ(kernel(layer(264, 4096, true)), "bf16 plain layer f32 store vector bare 256x2")
       << "few";
   EXPECT_EQ(kernel(layer(265, 4096, true)), kept + "128x4");
   EXPECT_EQ(kernel(layer(8192, 1024)), kept + "32x4");
-  EXPECT_EQ(kernel(layer(4096, 1024)), "bf16 plain layer once store vector 32x4");
+  EXPECT_EQ(kernel(layer(4096, 1024)), "bf16 plain layer once store vector bare 32x4");
   EXPECT_EQ(kernel(layer(2048, 2048)), kept + "64x4");
   EXPECT_EQ(kernel(layer(1024, 4096)), kept + "128x4");
   EXPECT_EQ(kernel(layer(528, 4096)), "bf16 plain layer once store vector bare 256x2");
@@ -553,9 +555,9 @@ TEST(Plan, KeptColumns) {
   EXPECT_EQ(kernel(layer(2048, 8192)), kept + "256x4");
   EXPECT_EQ(kernel(layer(2049, 8192)), "bf16 plain layer once store vector bare 256x4");
   EXPECT_EQ(kernel(codes(layer(4096, 8192))), "bf16 plain layer kept static vector 256x4");
-  EXPECT_EQ(kernel(codes(layer(264, 8192))), "bf16 plain layer once static vector 256x4");
+  EXPECT_EQ(kernel(codes(layer(264, 8192))), "bf16 plain layer once static vector bare 256x4");
   EXPECT_EQ(kernel(codes(layer(2048, 3072))), "bf16 plain layer kept static vector 128x3");
-  EXPECT_EQ(kernel(codes(layer(1024, 3072))), "bf16 plain layer once static vector 128x3");
+  EXPECT_EQ(kernel(codes(layer(1024, 3072))), "bf16 plain layer once static vector bare 128x3");
   const auto rms = [](int64_t rows, int64_t n) {
     return simple_request({rows, n}, FASTNORM_DTYPE_BF16);
   };
@@ -610,20 +612,25 @@ TEST(Plan, FewWaves) {
     if (codes) add_quant(&r, FASTNORM_QUANT_PER_TENSOR), r.amax.reset(), r.y.reset();
     return std::string(plan_of(describe(r), gpu()).entry->name);
   };
-  EXPECT_EQ(kernel(264, 14336, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 512x4");
-  EXPECT_EQ(kernel(265, 14336, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 256x7");
+  EXPECT_EQ(kernel(264, 14336, FASTNORM_NORM_RMS, true),
+            "bf16 plain rms once static vector bare 512x4");
+  EXPECT_EQ(kernel(265, 14336, FASTNORM_NORM_RMS, true),
+            "bf16 plain rms once static vector bare-cs 256x7");
   EXPECT_EQ(kernel(528, 16384, FASTNORM_NORM_RMS, true),
             "bf16 plain rms once static vector bare 256x8");
-  EXPECT_EQ(kernel(529, 16384, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 512x4");
+  EXPECT_EQ(kernel(529, 16384, FASTNORM_NORM_RMS, true),
+            "bf16 plain rms once static vector bare 512x4");
   EXPECT_EQ(kernel(512, 10240, FASTNORM_NORM_LAYER, true),
-            "bf16 plain layer once static vector 256x5");
+            "bf16 plain layer once static vector bare 256x5");
   EXPECT_EQ(kernel(1024, 12288, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 512x3");
-  EXPECT_EQ(kernel(300, 12288, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 256x6");
-  EXPECT_EQ(kernel(2048, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 256x7");
-  EXPECT_EQ(kernel(2049, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 512x4");
+  EXPECT_EQ(kernel(300, 12288, FASTNORM_NORM_RMS),
+            "bf16 plain rms once store vector bare-cs 256x6");
+  EXPECT_EQ(kernel(2048, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 256x7");
+  EXPECT_EQ(kernel(2049, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 512x4");
   EXPECT_EQ(kernel(2048, 16384, FASTNORM_NORM_LAYER),
             "bf16 plain layer once store vector bare 512x4");
-  EXPECT_EQ(kernel(2049, 16384, FASTNORM_NORM_LAYER), "bf16 plain layer once store vector 256x8");
+  EXPECT_EQ(kernel(2049, 16384, FASTNORM_NORM_LAYER),
+            "bf16 plain layer once store vector bare 256x8");
 }
 
 // Kernels for what most calls ask for, and those beside them for calls that ask for more.
@@ -645,7 +652,7 @@ TEST(Plan, BareKernels) {
   EXPECT_EQ(kernel(request(1024)), "bf16 plain rms once store vector bare-cs 128x4")
       << "read past L1";
   EXPECT_EQ(kernel(request(1, true, FASTNORM_NORM_LAYER)),
-            "bf16 add layer once store vector 256x2");
+            "bf16 add layer once store vector bare 256x2");
   Request r = rms;
   r.args.flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
   EXPECT_EQ(kernel(r), bare) << "dependent launches";
@@ -1081,6 +1088,19 @@ TEST(Prefetch, LayerFromItsThresholdOn) {
   EXPECT_EQ(prefetched(rows - 1, false, FASTNORM_NORM_LAYER), 0u);
   EXPECT_EQ(prefetched(rows, false, FASTNORM_NORM_LAYER), (3u << 20) / 8192);
   EXPECT_EQ(prefetched(rows, false, FASTNORM_NORM_RMS), 0u) << "RMS has another";
+}
+
+TEST(Prefetch, NotForCodesOfPackedRows) {
+  const auto codes = [](int64_t n, fastnorm_norm_kind kind, bool add = false) {
+    Request r = simple_request({8192, n}, FASTNORM_DTYPE_BF16, add, kind);
+    add_quant(&r, FASTNORM_QUANT_PER_TENSOR), r.amax.reset(), r.y.reset();
+    return plan_of(describe(r), gpu()).prefetch_rows;
+  };
+  for (const int64_t n : {8192, 12288, 16384, 20480}) EXPECT_GT(codes(n, FASTNORM_NORM_RMS), 0u);
+  for (const int64_t n : {10240, 14336, 24576, 32768}) EXPECT_EQ(codes(n, FASTNORM_NORM_RMS), 0u);
+  for (const int64_t n : {10240, 12288, 20480, 32768}) EXPECT_GT(codes(n, FASTNORM_NORM_LAYER), 0u);
+  for (const int64_t n : {14336, 16384}) EXPECT_EQ(codes(n, FASTNORM_NORM_LAYER), 0u);
+  EXPECT_GT(codes(32768, FASTNORM_NORM_RMS, true), 0u) << "a residual";
 }
 
 TEST(Prefetch, OnlyWhereItCanBe) {
