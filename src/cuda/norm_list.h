@@ -130,7 +130,7 @@ inline constexpr ListedTile kVectorTiles[] = {
 
 // True for kernels of which there may be a bare one, too: all of 16-bit rows in whole vectors, but for long rows in clusters, f32 columns of RMS and of
 // sums, a residual's LayerNorm to codes, short rows to codes with scales, and what is slower so (sums 4096 x 1024 9.75 us for 9.60,
-// x 24576 195.1 for 193.6). H200, bf16, 2026-11-24, in us, without and with: RMSNorm 1 x 512 1.53 and 1.45, 4096 x 1536 8.10 and 7.89, 4096 x 32768 132.2
+// x 24576 195.1 for 193.6, LayerNorm of sums 4096 x 32768 288.5 for 284.7) or gains less than 1 % (sums of many rows to codes with scales). H200, bf16, 2026-11-24, in us, without and with: RMSNorm 1 x 512 1.53 and 1.45, 4096 x 1536 8.10 and 7.89, 4096 x 32768 132.2
 // and 130.5, to e4m3 by a given scale 64 x 2880 2.24 and 2.11; sums 1 x 1024 1.65 and 1.50, to e4m3 4096 x 1024 9.51 and 9.35; LayerNorm
 // 65536 x 512 34.6 and 33.8, to e4m3 4096 x 32768 119.0 and 109.5.
 constexpr bool may_have_bare(NormKey key, Tile tile) {
@@ -145,9 +145,14 @@ constexpr bool may_have_bare(NormKey key, Tile tile) {
   if (key.affine == Affine::kF32)
     return layer && !add && tile != Tile{64, 3} && tile != Tile{64, 4};
   if (key.affine != Affine::kOnce) return false;
-  if (key.sink == Sink::kQuant)
-    return tile.threads >= 32 && (!layer || (tile.blocks == 1 && tile.vectors >= 3));
-  return !add || !store || (tile != Tile{16, 8} && tile != Tile{1024, 3});
+  if (key.sink == Sink::kQuant) {
+    if (tile.blocks > 1) return !layer;
+    if (add) return (tile.threads == 128 || tile.threads == 256) && tile.vectors <= 4;
+    if (tile == Tile{128, 2}) return !layer;
+    return tile.vectors >= (tile.threads == 512 ? 5 : 3);
+  }
+  if (!add || !store) return true;
+  return tile != Tile{16, 8} && tile != Tile{1024, 3} && !(layer && tile == Tile{512, 8});
 }
 
 // Those with it, but for tiles of rows that are all read past L1; and those with one for such rows: RMSNorm of a few hundred.
@@ -167,17 +172,23 @@ constexpr bool has_bare_cs(NormKey key, Tile tile) {
   return may_have_bare(key, tile) && key.stat == Stat::kRms && tile.threads >= 64 &&
          tile.threads < 512 && tile.blocks == 1 && key.sink != Sink::kQuant;
 }
-// Those for Llama's form: RMSNorm to y, with the tiles of bare kernels and one that is slower only there. H200, bf16, 4096 rows, with and without
+// Those for Llama's form: RMSNorm to y, with most tiles of bare kernels and one that is slower only there; with others it is within 1 % of the general ones. H200, bf16, 4096 rows, with and without
 // them: RMSNorm x 1024 5.48 and 5.59 us, x 16384 65.6 and 66.3, x 32768 130.6 and 135.7; sums x 1024 9.56 and 9.79.
 constexpr bool has_rounded(NormKey key, Tile tile) {
   if (key.dtype == Dtype::kF32 || key.access != Access::kVector || key.stat != Stat::kRms ||
       key.affine != Affine::kOnce || key.sink != Sink::kStore) {
     return false;
   }
-  return has_bare(key, tile) || (key.source == Source::kAdd && tile == Tile{16, 8});
+  if (key.source == Source::kAdd && tile == Tile{16, 8}) return true;
+  const bool few = tile.threads == 128 || tile.threads == 256,
+             many = key.source == Source::kPlain &&
+                    (tile == Tile{512, 3} || tile == Tile{512, 4} || tile == Tile{1024, 4});
+  return has_bare(key, tile) &&
+         (tile.threads <= 32 || tile.blocks > 1 || many || (few && tile.vectors <= 4));
 }
 constexpr bool has_rounded_cs(NormKey key, Tile tile) {
-  return key.sink == Sink::kStore && has_bare_cs(key, tile);
+  return key.sink == Sink::kStore && has_bare_cs(key, tile) &&
+         (tile.vectors <= 4 || key.source == Source::kAdd);
 }
 
 // Who needs a tile of the kernels that have f32 columns or quantise whole vectors.
