@@ -1304,6 +1304,7 @@ __global__ void __launch_bounds__(
     norm_pair_kernel(const __grid_constant__ NormPairParams pair) {
   // Both at addresses that are known: reading parameters at one that is not costs each of them.
   if constexpr (kHasBodies) {
+    ptx::in_register(threadIdx.x);  // on its way before the branch
     const PairBlock mine = pair_block(blockIdx.x, pair.call[0].second_share);
     if (mine.second) {
       normalize_in_registers<Slots, Tile, 2>(pair.call[1], mine.block);

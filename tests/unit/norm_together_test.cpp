@@ -200,7 +200,7 @@ TEST(NormTogether, BlocksOfAPair) {
     for (uint32_t block = 0; block < all; ++block) {
       const cuda::PairBlock mine = cuda::pair_block(block, share);
       ASSERT_EQ(mine.block, next[mine.second]++) << first << " and " << second << ", " << block;
-      const double behind = static_cast<double>(next[1]) - double{second} / all * (block + 1.0);
+      const double behind = static_cast<double>(next[1]) - 1.0 * second / all * (block + 1.0);
       ASSERT_LT(std::abs(behind), 1.001) << first << " and " << second << ", " << block;
     }
     EXPECT_EQ(next[0], first);
