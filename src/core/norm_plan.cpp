@@ -368,9 +368,9 @@ FASTNORM_HOT bool streams_loads(const NormDesc& d, const ArchSpec& arch, const N
          moved <= (d.residual ? arch.stream_bytes_add : arch.stream_bytes_plain);
 }
 
-// Rows that are brought into L2 ahead gain nothing where codes by a given scale leave and blocks hold rows as they were loaded: RMS to e4m3 8192 x 10240
-// 62.4 us with it, 60.6 without, 8192 x 14336 87.7 and 85.6, 4096 x 32768 101.1 and 99.4, LAYER 8192 x 16384 102.2 and 100.3; but unpacked RMS 8192 x
-// 16384 99.3 and 103.9, LAYER 8192 x 10240 71.4 and 73.8 (H200, 2026-11-24).
+// Rows that are brought into L2 ahead gain nothing where codes by a given scale leave and blocks hold rows as they were loaded: RMS to e4m3
+// 8192 x 10240 62.4 us with it, 60.6 without, 8192 x 14336 87.7 and 85.6, 4096 x 32768 101.1 and 99.4, LAYER 8192 x 16384 102.2 and 100.3;
+// but unpacked RMS 8192 x 16384 99.3 and 103.9, LAYER 8192 x 10240 71.4 and 73.8 (H200, 2026-11-24).
 bool prefetches(NormKey key, Tile tile) {
   if (key.sink != Sink::kStatic || key.source != Source::kPlain || key.dtype == Dtype::kF32)
     return true;

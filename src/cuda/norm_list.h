@@ -128,10 +128,11 @@ inline constexpr ListedTile kVectorTiles[] = {
     {{1024, 8, 16}, kPlain},
 };
 
-// True for kernels of which there may be a bare one, too: all of 16-bit rows in whole vectors, but for long rows in clusters, f32 columns of RMS and of
-// sums, a residual's LayerNorm to codes, short rows to codes with scales, and what is slower so (sums 4096 x 1024 9.75 us for 9.60,
-// x 24576 195.1 for 193.6, LayerNorm of sums 4096 x 32768 288.5 for 284.7) or gains less than 1 % (sums of many rows to codes with scales). H200, bf16, 2026-11-24, in us, without and with: RMSNorm 1 x 512 1.53 and 1.45, 4096 x 1536 8.10 and 7.89, 4096 x 32768 132.2
-// and 130.5, to e4m3 by a given scale 64 x 2880 2.24 and 2.11; sums 1 x 1024 1.65 and 1.50, to e4m3 4096 x 1024 9.51 and 9.35; LayerNorm
+// True for kernels of which there may be a bare one, too: all of 16-bit rows in whole vectors, but for long rows in clusters, f32 columns
+// of RMS and of sums, a residual's LayerNorm to codes, short rows to codes with scales, and what is slower so (sums 4096 x 1024 9.75 us for
+// 9.60, x 24576 195.1 for 193.6, LayerNorm of sums 4096 x 32768 288.5 for 284.7) or gains less than 1 % (sums of many rows to codes with
+// scales). H200, bf16, 2026-11-24, in us, without and with: RMSNorm 1 x 512 1.53 and 1.45, 4096 x 1536 8.10 and 7.89, 4096 x 32768 132.2 and
+// 130.5, to e4m3 by a given scale 64 x 2880 2.24 and 2.11; sums 1 x 1024 1.65 and 1.50, to e4m3 4096 x 1024 9.51 and 9.35; LayerNorm
 // 65536 x 512 34.6 and 33.8, to e4m3 4096 x 32768 119.0 and 109.5.
 constexpr bool may_have_bare(NormKey key, Tile tile) {
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
@@ -172,8 +173,9 @@ constexpr bool has_bare_cs(NormKey key, Tile tile) {
   return may_have_bare(key, tile) && key.stat == Stat::kRms && tile.threads >= 64 &&
          tile.threads < 512 && tile.blocks == 1 && key.sink != Sink::kQuant;
 }
-// Those for Llama's form: RMSNorm to y, with most tiles of bare kernels and one that is slower only there; with others it is within 1 % of the general ones. H200, bf16, 4096 rows, with and without
-// them: RMSNorm x 1024 5.48 and 5.59 us, x 16384 65.6 and 66.3, x 32768 130.6 and 135.7; sums x 1024 9.56 and 9.79.
+// Those for Llama's form: RMSNorm to y, with most tiles of bare kernels (with the others it is within 1 % of the general ones) and one that
+// is slower bare. H200, bf16, 4096 rows, with and without them: RMSNorm x 1024 5.48 and 5.59 us, x 16384 65.6 and 66.3, x 32768 130.6 and
+// 135.7; sums x 1024 9.56 and 9.79.
 constexpr bool has_rounded(NormKey key, Tile tile) {
   if (key.dtype == Dtype::kF32 || key.access != Access::kVector || key.stat != Stat::kRms ||
       key.affine != Affine::kOnce || key.sink != Sink::kStore) {
