@@ -101,6 +101,7 @@ def test_figures(cases):
     r = result(**{**rounded, "quack": 12.0})
     cases.equal("and may still be the best", (tables.best_peer(r), tables.against_best(r)), (("liger", 10.0), 0.95))
     cases.check("beyond the spread of these two", tables.beyond_spread(result(**{**rounded, "liger": 9.2, "quack": 12.0})))
+    cases.check("within it", not tables.beyond_spread(result(**{**rounded, "liger": 9.4, "quack": 12.0})))
     del rounded["fastnorm-rounded"]
     cases.equal("not timed: beside the library as it is", tables.against_best(result(**rounded)), 1.05)
 
