@@ -92,7 +92,16 @@ FASTNORM_HOT bool is_rare(NormKey key) {
 FASTNORM_HOT int32_t rare_threads(int64_t rows, int64_t vectors, NormKey key, bool latency,
                                   const DeviceFacts& facts) {
   if (key.source == Source::kAdd) return climb(kRareSums, vectors);
-  if (latency && vectors > 128 && vectors <= 256) return 128;
+  if (vectors > 128 && vectors <= 256) {
+    // Codes by a given scale: LAYER 1024 x 1536 3.31 us for 3.52; RMS 2048 x 2048 5.18 for 5.36, and LAYER, of which other
+    // rows keep their columns, 16384 x 2048 28.2 for 29.0.
+    const bool given = key.sink == Sink::kStatic;
+    if (given && key.stat == Stat::kLayer && vectors <= 192 && rows > 2 * facts.arch->decode_rows)
+      return 64;
+    const bool wider =
+        given && (key.stat == Stat::kLayer || rows <= facts.arch->kept_rows / 2) && vectors > 192;
+    if (latency || wider) return 128;
+  }
   if (key.affine == Affine::kF32)
     return latency && vectors > 384 && vectors <= 640 ? 256 : climb(kColumns, vectors);
   // Scales, 129 to 512 rows: RMS 512 x 12288 7.9 us for 9.4, LAYER 512 x 5120 5.4 for 5.9, x 16384 12.7 for 17.6; but RMS 512 x 7168 5.9 for 5.7.
@@ -104,6 +113,11 @@ FASTNORM_HOT int32_t rare_threads(int64_t rows, int64_t vectors, NormKey key, bo
     return 256;
   }
   if (latency && !many_vectors) return climb(kCodes, vectors);
+  // Of a few waves: LAYER 1024 x 16384 18.9 us for 19.5.
+  if (key.sink == Sink::kStatic && key.stat == Stat::kLayer && vectors > 1792 && vectors <= 2048 &&
+      rows <= facts.arch->latency_rows_short) {
+    return 512;
+  }
   if (key.sink == Sink::kQuant) {
     // While few blocks come one after another: 1536 x 3072 6.5 us for 6.8.
     if (vectors > 256 && vectors <= 384 && rows * 128 <= 3 * wave_threads(facts)) return 128;
@@ -134,10 +148,13 @@ FASTNORM_HOT int32_t block_threads(int64_t rows, int64_t vectors, NormKey key, b
   // RMS 512 x 12288 8.0 us for 8.9.
   if (!add && threads == 512 && vectors <= 2048 && resident_by_256(rows, facts)) threads = 256;
   if (layer && add && !latency && threads == 512 && vectors <= 1536) threads = 256;
-  // Of a few waves: RMS 1024 x 14336 17.7 us for 18.1, 2048 x 14336 31.4 for 32.8 (2026-11-23), LAYER 1024 x 16384 21.7 for 22.7.
-  if (!add && !latency && rows <= facts.arch->kept_rows / 2 && key.dtype != Dtype::kF32) {
-    if (!layer && vectors > 1536 && vectors <= 1792) threads = 256;
-    if (layer && vectors > 1792 && vectors <= 2048) threads = 512;
+  // Of a few waves: RMS 2048 x 14336 31.4 us for 32.8 (but 1024 x 14336 17.9 for 17.0), LAYER 1024 x 16384 21.7 for 22.7; sums 2048 x 14336
+  // 59.3 for 60.5.
+  if (!latency && rows <= facts.arch->kept_rows / 2 && key.dtype != Dtype::kF32) {
+    const bool longer = vectors > 1536 && vectors <= 1792;
+    if (!add && !layer && longer && rows > facts.arch->latency_rows_short) threads = 256;
+    if (add && !layer && longer) threads = 512;
+    if (!add && layer && vectors > 1792 && vectors <= 2048) threads = 512;
   }
   return threads;
 }
@@ -147,9 +164,8 @@ FASTNORM_HOT Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, i
   int32_t threads = 0, blocks = 0;
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
              columns = key.affine == Affine::kF32 && !add;
-  // Of the tiles for more than 64 rows codes have those of up to 1024 vectors. RMS by a given scale has them by inference, not measured
-  // beyond 64 rows: 64 x 8192 takes 0.84 us more than the stream there, 128 x 8192 in one block 1.04, and without codes both take 0.69.
-  const bool given = key.sink == Sink::kStatic && !add && !layer && vectors <= 1024;
+  // Of the tiles for more than 64 rows codes have those of up to 1024 vectors: LAYER by a given scale 128 x 8192 3.63 us for 3.81.
+  const bool given = key.sink == Sink::kStatic && !add && vectors <= 1024;
   if (is_rare(key) && rows > 64 && !columns && !given) return {};
   if (vectors > 2048 && vectors <= 4096) {
     // While all rows are resident at once: RMS 64 x 32768 4.4 us for 5.5, LAYER 32 x 32768 3.9 for 6.6, scales from the values 3.9 for
@@ -171,14 +187,19 @@ FASTNORM_HOT Tile few_rows_cluster(int64_t rows, int64_t vectors, NormKey key, i
       threads = 256, blocks = 4;
     }
   } else if (vectors > 512 && vectors <= 1024) {
-    // From 65 rows on one block is better for RMS (128 x 8192: 0.60 us more than the stream for 0.69, sums 0.58 for 0.72), and of up to 768
-    // vectors for all (128 x 5120: LAYER 8 %, 64 x 5120: RMS and sums 4 and 3 %, LAYER 5 %, 32 x 5120: 1 to 2 %).
-    const bool measured =
-        key.sink == Sink::kStore && !columns && key.dtype != Dtype::kF32 && !(add && layer);
-    const bool block = measured && (vectors <= 768 || (!layer && rows > 64));
-    if (rows <= 16) {
+    // One block is better of up to 768 vectors (128 x 5120: LAYER 8 %, 64 x 5120: RMS and sums 4 and 3 %, LAYER 5 %, 1 to 16 x 5120: RMS 3 %,
+    // LAYER 3 to 4 %; by a given scale 64 x 6144: sums 6 %, LAYER 5 %), but for 16 sums; and of more from 65 rows on for RMS (128 x 8192: 0.60
+    // us more than the stream for 0.69), from 49 on for sums (64 x 8192 3.28 us for 3.38, x 7168 3.13 for 3.24, to e4m3 3.12 for 3.22).
+    const bool given_scale = key.sink == Sink::kStatic,
+               measured = (key.sink == Sink::kStore || given_scale) && !columns &&
+                          key.dtype != Dtype::kF32 && !(add && layer),
+               short_row = vectors <= 768 && (rows > 16 || !add || given_scale),
+               many = !layer && rows > 48 && (add || !given_scale);
+    const bool block = measured && (short_row || many);
+    if (block) {
+    } else if (rows <= 16) {
       threads = 64, blocks = 8;
-    } else if (!block) {
+    } else {
       threads = 128, blocks = 4;
     }
   } else if (vectors > 256 && vectors <= 512 && columns && layer && rows <= 64) {
@@ -361,11 +382,20 @@ uint64_t blocks_in_turn(uint64_t all, Tile tile, const DeviceFacts& facts) {
   return even >= resident - resident / 32 ? even : resident;
 }
 
-// True if rows are read past L1: never LAYER's.
+// True if rows are read past L1: never LAYER's. Of more than 32, 1 to 3 % less (128 x 7168 3.19 us and 3.11, sums 64 x 5120 2.85 and 2.80), of
+// up to 512 long rows 1 to 4 % (512 x 16384 10.60 and 10.14); but sums to codes by a given scale 512 x 7168 9.08 us, not so 8.88,
+// and without a residual codes and 2048 rows lose from 9 MB on (512 x 8192 5.33 and 5.21, 2048 x 1536 to y 4.88 and 4.78; H200, bf16,
+// 2026-11-24).
 FASTNORM_HOT bool streams_loads(const NormDesc& d, const ArchSpec& arch, const NormPlan& plan) {
-  const auto moved = static_cast<int64_t>(plan.bytes_read + plan.bytes_written);
-  return d.kind == FASTNORM_NORM_RMS && d.rows > arch.decode_rows &&
-         moved <= (d.residual ? arch.stream_bytes_add : arch.stream_bytes_plain);
+  if (d.kind != FASTNORM_NORM_RMS || d.rows <= arch.stream_rows) return false;
+  const bool codes = d.quant.any();
+  int64_t most = arch.stream_bytes;
+  if (!codes && (d.residual || d.rows <= arch.latency_rows)) {
+    most = arch.stream_bytes_long;
+  } else if (!d.residual && (codes || d.rows > arch.latency_rows_short)) {
+    most /= 2;
+  }
+  return static_cast<int64_t>(plan.bytes_read + plan.bytes_written) <= most;
 }
 
 // Rows that are brought into L2 ahead gain nothing where codes by a given scale leave and blocks hold rows as they were loaded: RMS to e4m3
@@ -480,9 +510,9 @@ FASTNORM_HOT bool shares_columns(const NormDesc& d) {
 // True if a call that a kernel of `key` computes may have one of Affine::kKept, for a tile that has one. Such rows are of 16 bits, and all
 // have the same columns.
 FASTNORM_HOT bool may_be_kept(const NormDesc& d, NormKey key, const DeviceFacts& facts) {
-  if (key.sink == Sink::kStore && key.stat == Stat::kRms) return false;
-  if (facts.device_type != FASTNORM_DEVICE_CUDA || key.access != Access::kVector ||
-      key.source != Source::kPlain || key.sink == Sink::kQuant || d.dtype == Dtype::kF32) {
+  if (key.stat == Stat::kRms || facts.device_type != FASTNORM_DEVICE_CUDA ||
+      key.access != Access::kVector || key.source != Source::kPlain || key.sink == Sink::kQuant ||
+      d.dtype == Dtype::kF32) {
     return false;
   }
   return shares_columns(d);
@@ -510,24 +540,23 @@ FASTNORM_HOT Tile kept_tile(const NormDesc& d, NormKey key, const DeviceFacts& f
   const int64_t resident = int64_t{facts.multiprocessors} * kept_blocks(tile);
   const bool more = d.rows > resident, thrice = d.rows > 2 * resident;
   bool pays = false;
-  if (key.stat == Stat::kRms) {
-    // Codes. 512 x 8192: 5.3 us and 5.6; 1024 x 8192 8.6 and 8.4, and shorter rows lose.
-    pays = tile.threads == 256 && more && d.rows <= arch.latency_rows;
-  } else if (key.affine == Affine::kF32) {
+  if (key.affine == Affine::kF32) {
     // 4096 x 1024: 6.1 us and 6.7, x 4096 19.0 and 19.8, 1024 x 8192 10.7 and 12.6; but 8192 x 4096 36.9 and 35.2.
     pays = 2 * d.rows > resident && (d.rows <= arch.kept_rows || vectors <= 256);
   } else if (key.sink == Sink::kStatic) {
-    // 4096 x 2048: 8.9 us and 9.4, x 5120 18.5 and 21.5, x 8192 27.8 and 29.9; 3 vectors a thread only of many rows.
-    pays = tile.vectors > 3
-               ? more
-               : tile.threads > 32 && thrice && (d.rows <= arch.kept_rows || tile.threads == 64);
+    // 4096 x 2048: 8.9 us and 9.4, x 5120 18.5 and 21.5, x 8192 27.8 and 29.9; but 3 vectors a thread lose (4096 x 1536 7.7 and 7.3), 16384 x
+    // 2048 (29.0 and 28.2) and x 4096 (53.7 and 52.7), and 1536 x 2048 (5.3 and 4.9).
+    const bool some = tile.vectors > 4 || tile.threads > 128 || d.rows <= arch.kept_rows;
+    pays = tile.vectors > 3 && some && (tile.threads > 64 ? more : 2 * d.rows > 3 * resident);
   } else if (tile.threads == 32) {
     // 8192 x 1024: 10.4 us and 11.3.
     pays = tile.vectors == 4 && thrice &&
            bytes_moved < static_cast<uint64_t>(arch.wide_row_bytes_moved);
   } else {
-    // 2048 x 2048: 6.0 us and 6.5, 1024 x 4096 6.1 and 6.5, x 8192 10.7 and 11.2; 2048 x 3072 and x 5120 are no faster.
-    pays = tile.vectors == 4 && more && d.rows <= arch.kept_rows / 2;
+    // 2048 x 2048: 6.0 us and 6.5, 1024 x 4096 6.1 and 6.5, x 8192 10.7 and 11.2; 2048 x 3072 and x 5120 are no faster, nor is 2048 x 4096 (10.6
+    // and 10.3) or x 8192 (19.4 and 19.1).
+    pays = tile.vectors == 4 && more &&
+           d.rows <= (tile.threads == 64 ? arch.kept_rows / 2 : arch.latency_rows_short);
   }
   return pays ? tile : Tile{};
 }
@@ -631,6 +660,18 @@ FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& fa
     const Tile tile = one_wave_tile(d.rows, vectors, facts, max_blocks);
     if (tile.threads != 0) return tile;
   }
+  // Sums of some hundred rows: 1024 x 8192 18.8 us for 19.2, 2048 x 8192 35.1 for 35.6; to codes by a given scale 256 x 16384 9.9 for 10.9, 1024 x
+  // 16384 31.4 for 32.7.
+  if (add && key.stat == Stat::kRms && !few_rows && max_blocks >= 8 && key.dtype != Dtype::kF32) {
+    if (!is_rare(key) && vectors > 768 && vectors <= 1024 && d.rows > arch.latency_rows &&
+        d.rows <= arch.kept_rows / 2) {
+      return tile_of(vectors, 128, 4);
+    }
+    if (key.sink == Sink::kStatic && vectors > 1792 && vectors <= 2048 &&
+        d.rows <= arch.latency_rows_short) {
+      return tile_of(vectors, 128, 8);
+    }
+  }
   // A sum of long rows gains from a cluster for longer (512 x 16384: 19.6 us for 20.3).
   if (few_rows ||
       (add && d.rows <= arch.latency_rows && vectors > 1536 && vectors <= 2048 && !is_rare(key))) {
@@ -648,6 +689,14 @@ FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& fa
   if (!few_rows && !is_rare(key) && vectors > 64 && vectors <= 128 &&
       bytes_moved >= static_cast<uint64_t>(arch.wide_row_bytes_moved)) {
     return tile_of(vectors, 64);
+  }
+  // Up to 2048 rows of about 1024 elements: RMS 2048 x 1024 3.94 us for 4.09, LAYER 4.03 for 4.29 with 64 threads, sums 5.94 for 6.70, 1536 x 768 4.3 for
+  // 5.1.
+  if (!is_rare(key) && vectors > (key.stat == Stat::kLayer ? 96 : 64) && vectors <= 128 &&
+      key.dtype != Dtype::kF32 &&
+      d.rows > (add || key.stat == Stat::kLayer ? arch.latency_rows_short : arch.latency_rows) &&
+      d.rows <= arch.kept_rows / 2 && !(add && key.stat == Stat::kLayer)) {
+    return tile_of(vectors, key.stat == Stat::kLayer ? 64 : 128);
   }
   const bool latency = d.rows <= arch.latency_rows ||
                        (d.rows <= arch.latency_rows_short && (add || key.stat == Stat::kLayer) &&
@@ -726,7 +775,8 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     };
     Beside beside = cpu ? Beside::kAny : beside_of(desc, tile);
     if (beside != Beside::kAny) {
-      const bool may_stream = rows_per_block(tile) == 1 && tile.threads < 512 && tile.blocks == 1;
+      const bool may_stream = rows_per_block(tile) == 1 && tile.threads < 512 && tile.blocks == 1 &&
+                              key.sink != Sink::kQuant;
       if (may_stream && streams_loads(desc, *facts.arch, *plan)) beside = past_l1(beside);
       plan->index = find(bare_key(key, beside));
       if (plan->index >= 0) key.beside = beside;

@@ -28,14 +28,14 @@ struct ArchSpec {
   int64_t
       wave_threads;  // of a multiprocessor, resident at once with 128 registers, twice as many with 64: where all rows are, fewer a row win
   int64_t
-      kept_rows;  // up to this many rows of more than 256 vectors, f32 columns are kept; up to half as many, those of 16 bits
+      kept_rows;  // up to this many rows of more than 256 vectors, f32 columns are kept; some of those of 16 bits up to a quarter
   int64_t
       many_tokens;  // from this many tokens, or 64 times as many rows, short rows have two vectors a thread
   int64_t
       wide_row_bytes_moved;  // from this many bytes moved, rows of 65 to 128 vectors take 64 threads
-  int64_t
-      stream_bytes_plain;  // up to this many bytes moved, loads that do not stay in L1 pay: x alone,
-  int64_t stream_bytes_add;           //   and with a residual
+  // For more rows than the first and up to so many bytes moved, the latter for sums to y and few long rows, loads that do not stay in L1 pay.
+  int32_t stream_rows;
+  int64_t stream_bytes, stream_bytes_long;
   int64_t prefetch_bytes_read;        // from this many bytes read, later rows are brought into L2:
   int64_t prefetch_bytes_read_layer;  //   RMS, and LAYER
   int64_t prefetch_bytes_ahead;       // how far ahead, in bytes of input; 0 = never

@@ -6,7 +6,7 @@
 namespace fastnorm::cuda {
 
 // Thresholds were measured on an H200 (132 SMs, 60 MB L2, CUDA 13.0) on 2026-11-21 and 22 and are taken over where nothing was measured.
-// Loads that bypass L1 win for RMS up to 17 MB moved (34 MB with a residual, up to 3.5 %) and lose 3 to 7 % from 64 MB; LAYER never
+// Loads that bypass L1 win for RMS up to 17 MB moved (34 MB with a residual or up to 512 rows, up to 4 %) and lose 3 to 7 % from 64 MB; LAYER never
 // gains. Rows of 65 to 128 vectors are faster with 64 threads from 64 MB. Prefetching into L2 gains 3 to 8 % of long rows and costs
 // the next reader of y a little (1.5 us at 67 MB): it pays from about 100 MB read, for LAYER, which gains 9 % at 67 MB, from 40; codes
 // likewise (a scale a row, 4096 x 16384: 57.8 us for 61.9; LAYER to e4m3, 4096 x 8192: 30.0 for 32.7).
@@ -31,8 +31,9 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .kept_rows = 4096,
           .many_tokens = 1024,
           .wide_row_bytes_moved = 60 << 20,
-          .stream_bytes_plain = 18 << 20,
-          .stream_bytes_add = 36 << 20,
+          .stream_rows = 32,
+          .stream_bytes = 18 << 20,
+          .stream_bytes_long = 36 << 20,
           .prefetch_bytes_read = 95 << 20,
           .prefetch_bytes_read_layer = 40 << 20,
           .prefetch_bytes_ahead = capability >= 90 ? 3 << 20 : 0,

@@ -102,9 +102,9 @@ constexpr bool packed_row() {
     return Tile::kThreads == 512 ? Tile::kVectors > 4 : Tile::kVectors == 4 || Tile::kVectors == 5;
   }
   if (packed_codes_row<Slots, Tile>()) return true;
-  return Tile::kVectors > 4
-             ? Tile::kThreads >= 256
-             : Slots::kDtype == Dtype::kF16 && Tile::kThreads == 256 && Tile::kVectors == 4;
+  return Tile::kVectors > 4 ? Tile::kThreads >= 256
+                            : Slots::kDtype == Dtype::kF16 && Slots::kBeside == Beside::kAny &&
+                                  Tile::kThreads == 256 && Tile::kVectors == 4;
 }
 
 // How the normalised row is rounded where that is asked for. Each is the best where it stands, or what has the registers there.
@@ -943,9 +943,8 @@ template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
   using T = typename Slots::T;
   constexpr int kVectors = Tile::kVectors;
-  constexpr bool kLayer = Slots::kStat == Stat::kLayer;
-  static_assert(Tile::kRows == 1 && Tile::kBlocks == 1);
-  // Two folds, so that a barrier lies between a fold's reading and its next writing: LAYER's two, or those of a row and the next.
+  static_assert(Slots::kStat == Stat::kLayer && Tile::kRows == 1 && Tile::kBlocks == 1);
+  // Two folds, so that a barrier lies between a fold's reading and its next writing.
   auto& scratch = ptx::block_shared<RowScratch<Tile, 2>>();
   const uint32_t bits = ptx::in_register(p.bits);
   Place<Tile> place(blockIdx.x);
@@ -969,7 +968,7 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
   columns.unpack(p.weight_offset, bits);
 
   const uint32_t step = gridDim.x;
-  for (uint32_t turn = 0;; turn ^= 1) {
+  for (;;) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
     row.held.hold();
@@ -982,18 +981,14 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
       ptx::grid_trigger();
     }
     float q[kVectors];
-    if constexpr (kLayer) {
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) q[v] = vector_sum(row.held.values[v]);
-      row.mean = mean_of(sum_row(q, scratch.fold[0], place), p, rounding);
-      row.held.centre(row.mean);
-    }
+    for (int v = 0; v < kVectors; ++v) q[v] = vector_sum(row.held.values[v]);
+    row.mean = mean_of(sum_row(q, scratch.fold[0], place), p, rounding);
+    row.held.centre(row.mean);
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      q[v] = vector_sum_of_squares(row.held.values[v]);
-      if (kLayer && !reach.has(v)) q[v] = 0.0f;
-    }
-    row.rstd = rstd_of(sum_row(q, scratch.fold[kLayer ? 1 : turn], place), p, rounding);
+    for (int v = 0; v < kVectors; ++v)
+      q[v] = reach.has(v) ? vector_sum_of_squares(row.held.values[v]) : 0.0f;
+    row.rstd = rstd_of(sum_row(q, scratch.fold[1], place), p, rounding);
     const RowIndex out = index_of(place.row);
     if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row())
       store_statistics(p, out, row.mean, row.rstd);

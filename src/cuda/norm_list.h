@@ -141,10 +141,9 @@ constexpr bool may_have_bare(NormKey key, Tile tile) {
       (tile.blocks > 1 && (tile.threads > 256 || tile.vectors > 4))) {
     return false;
   }
-  // Kept columns take their place.
-  if (layer && !store && tile == Tile{64, 4}) return key.sink == Sink::kQuant;
   if (key.affine == Affine::kF32)
-    return layer && !add && tile != Tile{64, 3} && tile != Tile{64, 4};
+    return layer && !add && tile != Tile{64, 3} && tile != Tile{64, 4} &&
+           !(tile.threads == 512 && tile.vectors >= 7);
   if (key.affine != Affine::kOnce) return false;
   if (key.sink == Sink::kQuant) {
     if (tile.blocks > 1) return !layer;
@@ -159,17 +158,19 @@ constexpr bool may_have_bare(NormKey key, Tile tile) {
 // Those with it, but for tiles of rows that are all read past L1; and those with one for such rows: RMSNorm of a few hundred.
 constexpr bool has_bare(NormKey key, Tile tile) {
   const bool all_past_l1 =
-      key.source == Source::kAdd && key.stat == Stat::kRms && key.sink == Sink::kStore &&
-      tile.blocks == 1 &&
-      ((tile.threads == 128 && tile.vectors >= 4) || (tile.threads == 64 && tile.vectors >= 5));
-  return may_have_bare(key, tile) && !all_past_l1;
+      key.source == Source::kAdd
+          ? (tile.threads == 128 && tile.vectors >= 4) || (tile.threads == 64 && tile.vectors >= 5)
+          : tile.threads == 256 && (tile.vectors == 6 || tile.vectors == 8);
+  const bool y = key.stat == Stat::kRms && key.sink == Sink::kStore && tile.blocks == 1;
+  return may_have_bare(key, tile) && !(y && all_past_l1);
 }
 constexpr bool has_bare_cs(NormKey key, Tile tile) {
   // Rows that are never read past L1.
-  if (tile == Tile{64, 2} || (tile == Tile{256, 5} && key.sink == Sink::kStatic) ||
-      (tile == Tile{256, 7} && key.source == Source::kAdd)) {
+  const bool long_codes =
+      key.sink == Sink::kStatic &&
+      (tile == Tile{64, 4} || tile == Tile{128, 5} || (tile.threads == 256 && tile.vectors >= 5));
+  if (tile == Tile{64, 2} || long_codes || (tile == Tile{256, 7} && key.source == Source::kAdd))
     return false;
-  }
   return may_have_bare(key, tile) && key.stat == Stat::kRms && tile.threads >= 64 &&
          tile.threads < 512 && tile.blocks == 1 && key.sink != Sink::kQuant;
 }
@@ -217,7 +218,7 @@ inline constexpr ListedTile kRareTiles[] = {
     {{32, 4}, kSumColumns | kCodes | kSumCodes},
     {{64, 2}, kColumns},
     {{64, 3}, kColumns | kCodes},
-    {{64, 4}, kColumns | kCodes},
+    {{64, 4}, kColumns | kRmsCodes | kScales},
     {{64, 5}, kScales},
     {{64, 6}, kScales},
     {{128, 2}, kRare},
@@ -270,8 +271,14 @@ inline constexpr ListedTile kRareTiles[] = {
 
 // Tiles of the kernels that keep their columns: see kept_tile() in core/norm_plan.cpp.
 inline constexpr ListedTile kKeptTiles[] = {
-    {{32, 3}, kLayer | kNoCodes}, {{32, 4}, kLayer},  {{64, 3}, kLayer},  {{64, 4}, kLayer},
-    {{128, 3}, kLayer},           {{128, 4}, kLayer}, {{128, 5}, kLayer}, {{256, 4}, kPlain},
+    {{32, 3}, kLayer | kNoCodes},
+    {{32, 4}, kLayer},
+    {{64, 3}, kLayer | kNoCodes},
+    {{64, 4}, kLayer},
+    {{128, 3}, kLayer | kNoCodes},
+    {{128, 4}, kLayer},
+    {{128, 5}, kLayer},
+    {{256, 4}, kLayer},
 };
 
 // Tiles of the kernels for any access, which also stream what no tile holds. LAYER has no registers for {512, 8}.
@@ -342,7 +349,7 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
     for (const ListedTile& t : kUnevenTiles) use(Sink::kStore, Access::kUneven, t);
     for (const ListedTile& t : kKeptTiles) {
       if (dtype == Dtype::kF32) break;
-      if (stat == Stat::kLayer) use_with(Affine::kKept, Sink::kStore, Access::kVector, t);
+      use_with(Affine::kKept, Sink::kStore, Access::kVector, t);
       if ((t.use & kNoCodes) == 0) use_with(Affine::kKept, Sink::kStatic, Access::kVector, t);
     }
     // Streamed rows: by the largest clusters, too.

@@ -621,14 +621,13 @@ template <class Slots, class Tile>
 struct KeptColumns {
   using T = typename Slots::T;
   static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
-  static constexpr bool kBias = Slots::kStat == Stat::kLayer;
 
   // On their way until unpack().
   template <class Reach>
   __device__ __forceinline__ void load(const NormParams& p, const Place<Tile>& place,
                                        const Reach& reach, uint32_t bits) {
     load(weight, weight_type(bits), p.weight, T::kOneWord, place, reach);
-    if constexpr (kBias) load(bias, bias_type(bits), p.bias, T::kMinusZeroWord, place, reach);
+    load(bias, bias_type(bits), p.bias, T::kMinusZeroWord, place, reach);
   }
 
   __device__ __forceinline__ void unpack(float weight_offset, uint32_t bits) {
@@ -638,15 +637,13 @@ struct KeptColumns {
 #pragma unroll
       for (float& w : vector) w = __fadd_rn(w, weight_offset);
     }
-    if constexpr (kBias) unpack(bias, bias_type(bits));
+    unpack(bias, bias_type(bits));
   }
 
   // t * weight + bias, with those of vector v.
   __device__ __forceinline__ void apply(float (&t)[kPerVector], int v) const {
 #pragma unroll
-    for (int i = 0; i < kPerVector; ++i)
-      t[i] = kBias ? __fmaf_rn(t[i], weight[v][i], bias[kBias ? v : 0][i])
-                   : __fmul_rn(t[i], weight[v][i]);
+    for (int i = 0; i < kPerVector; ++i) t[i] = __fmaf_rn(t[i], weight[v][i], bias[v][i]);
   }
 
  private:
@@ -682,7 +679,7 @@ struct KeptColumns {
     }
   }
 
-  float weight[kVectors][kPerVector], bias[kBias ? kVectors : 1][kPerVector];
+  float weight[kVectors][kPerVector], bias[kVectors][kPerVector];
 };
 
 // Weight or bias at any address.

@@ -440,7 +440,8 @@ TEST(Plan, OneWaveOfTheMultiprocessorsThatThereAre) {
   const Tile eight = {128, 8, 1}, four = {256, 4, 1};
   EXPECT_EQ(tile(512, 8192, true, 132), eight);
   EXPECT_EQ(tile(512, 8192, true, 114), four) << "512 x 128 threads are more than 114 x 512";
-  EXPECT_EQ(tile(592, 8192, true, 132), four);
+  const Tile cluster = {128, 2, 4};
+  EXPECT_EQ(tile(592, 8192, true, 132), cluster);
   EXPECT_EQ(tile(592, 8192, true, 148), eight);
   const Tile half = {256, 6, 1}, whole = {512, 3, 1};
   EXPECT_EQ(tile(512, 12288, false, 132), half);
@@ -552,18 +553,21 @@ TEST(Plan, KeptColumns) {
   EXPECT_EQ(kernel(layer(1024, 4096)), kept + "128x4");
   EXPECT_EQ(kernel(layer(528, 4096)), "bf16 plain layer once store vector bare 256x2");
   EXPECT_EQ(kernel(layer(2048, 3072)), "bf16 plain layer once store vector bare 128x3");
-  EXPECT_EQ(kernel(layer(2048, 8192)), kept + "256x4");
-  EXPECT_EQ(kernel(layer(2049, 8192)), "bf16 plain layer once store vector bare 256x4");
+  EXPECT_EQ(kernel(layer(1024, 8192)), kept + "256x4");
+  EXPECT_EQ(kernel(layer(1025, 8192)), "bf16 plain layer once store vector bare 256x4");
   EXPECT_EQ(kernel(codes(layer(4096, 8192))), "bf16 plain layer kept static vector 256x4");
   EXPECT_EQ(kernel(codes(layer(264, 8192))), "bf16 plain layer once static vector bare 256x4");
-  EXPECT_EQ(kernel(codes(layer(2048, 3072))), "bf16 plain layer kept static vector 128x3");
+  EXPECT_EQ(kernel(codes(layer(4096, 4096))), "bf16 plain layer kept static vector 128x4");
+  EXPECT_EQ(kernel(codes(layer(4097, 4096))), "bf16 plain layer once static vector bare 128x4");
+  EXPECT_EQ(kernel(codes(layer(1584, 2048))), "bf16 plain layer once static vector bare 128x2");
+  EXPECT_EQ(kernel(codes(layer(1585, 2048))), "bf16 plain layer kept static vector 64x4");
+  EXPECT_EQ(kernel(codes(layer(2048, 3072))), "bf16 plain layer once static vector bare 128x3");
   EXPECT_EQ(kernel(codes(layer(1024, 3072))), "bf16 plain layer once static vector bare 128x3");
   const auto rms = [](int64_t rows, int64_t n) {
     return simple_request({rows, n}, FASTNORM_DTYPE_BF16);
   };
   EXPECT_EQ(kernel(rms(512, 8192)), "bf16 plain rms once store vector bare-cs 256x4");
-  EXPECT_EQ(kernel(codes(rms(512, 8192))), "bf16 plain rms kept static vector 256x4");
-  EXPECT_EQ(kernel(codes(rms(513, 8192))), "bf16 plain rms once static vector bare-cs 256x4");
+  EXPECT_EQ(kernel(codes(rms(512, 8192))), "bf16 plain rms once static vector bare 256x4");
   EXPECT_EQ(kernel(codes(rms(4096, 1024))), "bf16 plain rms once static vector bare 32x4");
   // Not for these, whatever the shape.
   Request r = simple_request({4096, 4096}, FASTNORM_DTYPE_F32, false, FASTNORM_NORM_LAYER);
@@ -573,7 +577,7 @@ TEST(Plan, KeptColumns) {
   r = layer(1024, 4096);
   r.x->address += 8;
   EXPECT_EQ(plan(r).entry->key.affine, Affine::kOnce) << "uneven rows";
-  r = simple_request({1024, 2, 4096}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
+  r = simple_request({512, 2, 4096}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
   EXPECT_EQ(plan(r).entry->key.affine, Affine::kKept) << "two indices";
   r.weight->shape = {2, 4096};
   EXPECT_EQ(plan(r).entry->key.affine, Affine::kOnce) << "columns of each head";
@@ -615,7 +619,7 @@ TEST(Plan, FewWaves) {
   EXPECT_EQ(kernel(264, 14336, FASTNORM_NORM_RMS, true),
             "bf16 plain rms once static vector bare 512x4");
   EXPECT_EQ(kernel(265, 14336, FASTNORM_NORM_RMS, true),
-            "bf16 plain rms once static vector bare-cs 256x7");
+            "bf16 plain rms once static vector bare 256x7");
   EXPECT_EQ(kernel(528, 16384, FASTNORM_NORM_RMS, true),
             "bf16 plain rms once static vector bare 256x8");
   EXPECT_EQ(kernel(529, 16384, FASTNORM_NORM_RMS, true),
@@ -625,12 +629,68 @@ TEST(Plan, FewWaves) {
   EXPECT_EQ(kernel(1024, 12288, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 512x3");
   EXPECT_EQ(kernel(300, 12288, FASTNORM_NORM_RMS),
             "bf16 plain rms once store vector bare-cs 256x6");
+  EXPECT_EQ(kernel(1024, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 512x4");
   EXPECT_EQ(kernel(2048, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 256x7");
   EXPECT_EQ(kernel(2049, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 512x4");
   EXPECT_EQ(kernel(2048, 16384, FASTNORM_NORM_LAYER),
             "bf16 plain layer once store vector bare 512x4");
   EXPECT_EQ(kernel(2049, 16384, FASTNORM_NORM_LAYER),
             "bf16 plain layer once store vector bare 256x8");
+}
+
+// Some dozen to some thousand rows: one block or a cluster a row, more threads or fewer.
+TEST(Plan, SomeRows) {
+  const auto tile = [](int64_t rows, int64_t n, bool add, fastnorm_norm_kind kind,
+                       bool codes = false) {
+    Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16, add, kind);
+    if (codes) add_quant(&r, FASTNORM_QUANT_PER_TENSOR), r.amax.reset(), r.y.reset();
+    return plan_of(describe(r), gpu()).entry->tile;
+  };
+  const fastnorm_norm_kind rms = FASTNORM_NORM_RMS, layer = FASTNORM_NORM_LAYER;
+  EXPECT_EQ(tile(1, 6144, false, rms), (Tile{256, 3, 1}));
+  EXPECT_EQ(tile(16, 6144, true, rms), (Tile{64, 2, 8})) << "sums";
+  EXPECT_EQ(tile(16, 6144, true, rms, true), (Tile{256, 3, 1})) << "sums to codes";
+  EXPECT_EQ(tile(17, 6144, true, rms), (Tile{256, 3, 1}));
+  for (const bool add : {false, true}) {
+    EXPECT_EQ(tile(48, 8192, add, rms), (Tile{128, 2, 4}));
+    EXPECT_EQ(tile(49, 8192, add, rms), (Tile{256, 4, 1}));
+  }
+  EXPECT_EQ(tile(128, 8192, false, layer, true), (Tile{128, 2, 4}));
+  EXPECT_EQ(tile(128, 6144, false, layer, true), (Tile{256, 3, 1}));
+  EXPECT_EQ(tile(2048, 8192, true, rms), (Tile{128, 2, 4}));
+  EXPECT_EQ(tile(2049, 8192, true, rms), (Tile{256, 4, 1}));
+  EXPECT_EQ(tile(1024, 16384, true, rms, true), (Tile{128, 2, 8}));
+  EXPECT_EQ(tile(1025, 16384, true, rms, true), (Tile{512, 4, 1}));
+  EXPECT_EQ(tile(2048, 1024, false, rms), (Tile{128, 1, 1}));
+  EXPECT_EQ(tile(2048, 1024, true, rms), (Tile{128, 1, 1}));
+  EXPECT_EQ(tile(2048, 1024, false, layer), (Tile{64, 2, 1}));
+  EXPECT_EQ(tile(2049, 1024, false, rms), (Tile{32, 4, 1}));
+  EXPECT_EQ(tile(2048, 14336, true, rms), (Tile{512, 4, 1}));
+  EXPECT_EQ(tile(1024, 16384, false, layer, true), (Tile{512, 4, 1}));
+  EXPECT_EQ(tile(1025, 16384, false, layer, true), (Tile{256, 8, 1}));
+  EXPECT_EQ(tile(2048, 2048, false, rms, true), (Tile{128, 2, 1}));
+  EXPECT_EQ(tile(2049, 2048, false, rms, true), (Tile{64, 4, 1}));
+}
+
+// Rows that are read past L1.
+TEST(Plan, StreamedLoads) {
+  const auto streams = [](int64_t rows, int64_t n, bool add, bool codes = false) {
+    Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16, add);
+    if (codes) add_quant(&r, FASTNORM_QUANT_PER_TENSOR), r.amax.reset(), r.y.reset();
+    return plan_of(describe(r), gpu()).stream_loads;
+  };
+  EXPECT_FALSE(streams(32, 4096, false));
+  EXPECT_TRUE(streams(33, 4096, false));
+  EXPECT_TRUE(streams(512, 16384, false));
+  EXPECT_FALSE(streams(513, 16384, false));
+  EXPECT_TRUE(streams(1024, 4096, false));
+  EXPECT_FALSE(streams(2048, 2048, false));
+  EXPECT_TRUE(streams(1024, 4096, true));
+  EXPECT_FALSE(streams(1024, 8192, true));
+  EXPECT_TRUE(streams(256, 8192, true, true));
+  EXPECT_FALSE(streams(512, 7168, true, true));
+  EXPECT_TRUE(streams(512, 5120, false, true));
+  EXPECT_FALSE(streams(512, 7168, false, true));
 }
 
 // Kernels for what most calls ask for, and those beside them for calls that ask for more.
