@@ -986,8 +986,11 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
     row.mean = mean_of(sum_row(q, scratch.fold[0], place), p, rounding);
     row.held.centre(row.mean);
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      q[v] = reach.has(v) ? vector_sum_of_squares(row.held.values[v]) : 0.0f;
+    for (int v = 0; v < kVectors; ++v) {
+      // Not in one conditional expression: 512 x 5120 would take 5.2 us for 4.8.
+      q[v] = vector_sum_of_squares(row.held.values[v]);
+      if (!reach.has(v)) q[v] = 0.0f;
+    }
     row.rstd = rstd_of(sum_row(q, scratch.fold[1], place), p, rounding);
     const RowIndex out = index_of(place.row);
     if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row())
