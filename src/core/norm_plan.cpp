@@ -276,7 +276,9 @@ Tile stream_tile(const DeviceFacts& facts) {
 }
 
 // Rows that are no whole vectors, on the kernels that look at a row's address once. They predicate every vector, so a tile serves
-// all rows up to its size. Only RMS alone has the registers for {512, 8}.
+// all rows up to its size. Only RMS alone has the registers for {512, 8}. With f32 columns, us, H200, 2026-11-24, and by the general kernels,
+// which had them before: LAYER 4096 x 4100 28.0 and 52.0, 65536 x 111 18.7 and 30.2, 1 x 4100 3.1 and 4.8; RMS 23.1 and 33.2, 15.9 and 28.6,
+// 2.5 and 3.7.
 constexpr struct {
   int32_t vectors;
   Tile tile;
@@ -286,8 +288,10 @@ constexpr struct {
     {384, {128, 3, 1}},  {512, {128, 4, 1}},  {640, {128, 5, 1}},  {768, {256, 3, 1}},
     {1024, {256, 4, 1}}, {1536, {512, 3, 1}}, {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
 
-int64_t most_uneven_vectors(NormKey key) {
-  return key.stat == Stat::kRms && key.source == Source::kPlain ? 4096 : 2048;
+// Beside f32 columns LAYER has none for {512, 4}: with 128, 4096 x 16380 122.5 us, by the general kernel 130.3, but x 12290 as long as that.
+int64_t most_uneven_vectors(NormKey key, bool f32) {
+  if (key.stat == Stat::kRms) return key.source == Source::kPlain ? 4096 : 2048;
+  return f32 ? 1536 : 2048;
 }
 
 Tile uneven_tile(int64_t vectors, NormKey key) {
@@ -306,14 +310,15 @@ Tile any_access_tile(int64_t rows, int64_t vectors, NormKey key, const DeviceFac
   constexpr struct {
     int32_t vectors;
     Tile tile;
-    bool codes;  // they have fewer tiles
-  } kTiles[] = {{16, {4, 4, 1}, true},     {32, {32, 1, 1}, false},   {64, {16, 4, 1}, false},
-                {128, {32, 4, 1}, true},   {256, {64, 4, 1}, false},  {512, {128, 4, 1}, true},
-                {1024, {256, 4, 1}, true}, {2048, {512, 4, 1}, true}, {4096, {512, 8, 1}, false}};
+    bool sums;  // is theirs, to y alone: what is summed may be f32, which is more than seldom
+  } kTiles[] = {{16, {4, 4, 1}, false},     {32, {32, 1, 1}, false},   {128, {32, 4, 1}, false},
+                {256, {64, 4, 1}, true},    {512, {128, 4, 1}, false}, {1024, {256, 4, 1}, false},
+                {2048, {512, 4, 1}, false}, {4096, {512, 8, 1}, false}};
   const bool few_rows = rows <= facts.arch->decode_rows;
   for (const auto& t : kTiles) {
-    const bool fits =
-        key.sink == Sink::kStore ? t.tile.vectors <= 4 || key.stat == Stat::kRms : t.codes;
+    const bool fits = key.sink == Sink::kStore ? (t.tile.vectors <= 4 || key.stat == Stat::kRms) &&
+                                                     (!t.sums || key.source == Source::kAdd)
+                                               : t.tile.vectors == 4 && !t.sums;
     const bool slow = few_rows && t.tile.vectors == 4 && t.tile.threads < 32;
     if (vectors <= t.vectors && fits && !slow) return t.tile;
   }
@@ -340,6 +345,14 @@ FASTNORM_HOT uint64_t alignment_bits(const NormDesc& d) {
 int32_t widest_access(uint64_t bits, int32_t limit) {
   bits |= static_cast<uint64_t>(limit);
   return static_cast<int32_t>(bits & (~bits + 1));
+}
+
+// True if columns can be read by 16 bytes, whatever the rows allow.
+bool columns_aligned(const NormDesc& d) {
+  uint64_t bits = 0;
+  for (const ColumnTensor& c : {d.weight, d.bias})
+    bits |= reinterpret_cast<uintptr_t>(c.data) | static_cast<uint64_t>(c.head_stride_bytes);
+  return widest_access(bits, 16) == 16;
 }
 
 // Distinct bytes of one row tensor: dimensions that are broadcast are read once.
@@ -627,9 +640,11 @@ FASTNORM_HOT NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_
   // Kernels exist for the plain corner of both axes and for everything: two, so that the table stays small.
   const bool general_sink =
       quant && (!cuda || !codes_aligned(d) || !plain || vectors > kOneBlockVectors);
-  if (uneven && cuda && !quant && once && same_dtypes && plain &&
-      vectors <= most_uneven_vectors(key)) {
+  const bool fours = !plain && key.source == Source::kPlain && f32_columns(d) && columns_aligned(d);
+  if (uneven && cuda && !quant && once && same_dtypes && (plain || fours) &&
+      vectors <= most_uneven_vectors(key, fours)) {
     key.access = Access::kUneven;
+    if (fours) key.affine = Affine::kF32;
   } else if (!uneven && cuda && !quant && once && same_dtypes && !plain && f32_columns(d) &&
              !too_long) {
     key.affine = Affine::kF32;

@@ -19,6 +19,8 @@ struct ArchSpec {
       max_cluster_blocks;  // of the clusters that its kernels have, 1 = none; what a device can schedule is in DeviceFacts
   int32_t
       access_bytes;  // widest access to memory: 16, or 32 where there are kernels of Access::kWide
+  bool
+      every_bare;  // has bare kernels (see Beside) for all that gains by them, else for the plain corner alone
   int32_t
       decode_rows;  // up to this many rows, latency rules and a row may be spread over a cluster
   int32_t latency_rows;  // up to this many, the ladder of few rows rules

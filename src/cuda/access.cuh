@@ -493,6 +493,7 @@ struct Reach<Access::kVector, T, Tile> {
   __device__ __forceinline__ bool has(int v) const {
     return v < Tile::kVectors - Tile::kRun || last;
   }
+  __device__ __forceinline__ bool has_four(int v, int) const { return has(v); }
   __device__ __forceinline__ bool stores(int v) const { return live && has(v); }
   __device__ __forceinline__ int count(int v) const { return has(v) ? T::kPerVector : 0; }
 
@@ -511,6 +512,10 @@ requires(kAccess_ != Access::kVector) struct Reach<kAccess_, T, Tile> {
         left(live ? static_cast<int>(p.n) - place.first * T::kPerVector : 0) {}
   __device__ __forceinline__ int count(int v) const { return left - v * kStep; }
   __device__ __forceinline__ bool has(int v) const { return count(v) > 0; }
+  // All of a vector's first or second four elements.
+  __device__ __forceinline__ bool has_four(int v, int four) const {
+    return left >= v * kStep + 4 * (four + 1);
+  }
   __device__ __forceinline__ bool stores(int v) const { return has(v); }
   __device__ __forceinline__ bool whole(int v) const { return count(v) >= T::kPerVector; }
   // A window reaches one element further than its vector.

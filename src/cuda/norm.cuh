@@ -122,7 +122,8 @@ constexpr RoundedRow rounded_row() {
   const int v = Tile::kVectors, threads = Tile::kThreads;
   if (Slots::kAffine == Affine::kF32) {
     // By predicate LAYER takes 48 instructions of 700 more for it.
-    const bool twice = Tile::kBlocks == 1 ? v > 2 : threads == 512 && v == 4;
+    const bool twice = Slots::kAccess == Access::kVector &&
+                       (Tile::kBlocks == 1 ? v > 2 : threads == 512 && v == 4);
     return twice ? RoundedRow::kTwice : RoundedRow::kByPredicate;
   }
   if (kPacked) return RoundedRow::kTwice;
@@ -162,6 +163,12 @@ constexpr int registers_per_thread() {
     const bool rms = Slots::kStat == Stat::kRms;
     if (Slots::kSource == Source::kAdd)
       return Tile::kVectors == 2 ? 72 : Tile::kVectors > 4 ? 128 : rms ? 96 : 120;
+    if (Slots::kAffine == Affine::kF32) {
+      if (Tile::kThreads == 512) return Tile::kVectors > 5 ? 128 : 64;
+      if (Tile::kVectors == 2) return rms ? 48 : 64;
+      if (Tile::kVectors == 3) return rms ? 64 : 72;
+      return Tile::kVectors == 4 ? 80 : rms ? 88 : 96;
+    }
     // Rows of 5 vectors: RMS 4096 x 4100 24.7 us with 128, 20.9 with 72; of 3: 4096 x 6140 30.7 with 64, 28.8 with 48.
     if (Tile::kVectors == 2) return rms ? 48 : 56;
     if (Tile::kVectors == 3) {
@@ -378,6 +385,17 @@ struct HeldRow {
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) s[i] = values[v][i];
   }
+  // A vector by a number that is not known ahead.
+  __device__ __forceinline__ void pick(float (&s)[kPerVector], int number) const {
+    get(s, 0);
+#pragma unroll
+    for (int v = 1; v < kVectors; ++v) {
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) {
+        if (v == number) s[i] = values[v][i];
+      }
+    }
+  }
   __device__ __forceinline__ void get_word(float* s, int v, int word) const {
 #pragma unroll
     for (int i = 0; i < T::kPerWord; ++i) s[i] = values[v][word * T::kPerWord + i];
@@ -409,6 +427,12 @@ struct HeldRow<Slots, Tile, true> {
   __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
     T::unpack(values[v], s);
   }
+  __device__ __forceinline__ void pick(float (&s)[kPerVector], int number) const {
+    uint4 words = values[0];
+#pragma unroll
+    for (int v = 1; v < kVectors; ++v) words = selected(v == number, values[v], words);
+    T::unpack(words, s);
+  }
   __device__ __forceinline__ void get_word(float* s, int v, int word) const {
     T::unpack_word(word_of(values[v], word), s);
   }
@@ -432,12 +456,15 @@ struct HeldRow<Slots, Tile, true> {
 // 4096 x 7168: 31.7 for 30.7; H200, 2026-11-23).
 template <class Slots, class Tile>
 inline constexpr bool kCrossFours =
-    Slots::kStat == Stat::kLayer&& Tile::kVectors > 2 && Tile::kBlocks == 1;
+    Slots::kStat == Stat::kLayer&& Slots::kAccess == Access::kVector&& Tile::kVectors > 2 &&
+    Tile::kBlocks == 1;
 
 // Fours of f32 columns on their way at once: as many as there are registers for. Of short shares all: few rows have them.
 template <class Slots, class Tile>
 inline constexpr int kFoursAhead =
-    Tile::kVectors <= 2 ? 2 * Tile::kVectors
+    Slots::kAccess == Access::kUneven
+        ? (Slots::kStat == Stat::kRms ? (Tile::kVectors + 1) / 2 : Tile::kVectors)
+    : Tile::kVectors <= 2 ? 2 * Tile::kVectors
     : !late_weights<Slots, Tile>()
         ? (Tile::kBlocks > 1 && Tile::kThreads == 512 ? 3
            : kCrossFours<Slots, Tile> && Tile::kVectors == 3 && Tile::kThreads >= 256
@@ -627,6 +654,33 @@ __device__ __forceinline__ void finish_kept(
   }
 }
 
+// The row's last vector where it is short, beside f32 columns: its columns by elements.
+template <class Slots, class Tile, class Reach, class R>
+__device__ __forceinline__ void finish_short(const NormParams& p, RowState<Slots, Tile>& row,
+                                             const RowIndex& out, const Place<Tile>& place,
+                                             const Reach& reach, const R& rounding) {
+  using T = typename Slots::T;
+  constexpr int kPerVector = T::kPerVector;
+  const int last = reach.last_register(), count = reach.last_count();
+  const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
+  const int from = place.vector(last) * (kFours<T> * kVectorBytes);
+  float s[kPerVector], w[kPerVector], b[kPerVector], z[kPerVector];
+  load_short_column(w, weight_type(bits), weight_row(p, out, bits) + from, count, 1.0f);
+  if constexpr (Slots::kStat == Stat::kLayer) {
+    load_short_column(b, bias_type(bits), bias_row(p, out, bits) + from, count, -0.0f);
+  } else {
+#pragma unroll
+    for (float& value : b) value = -0.0f;
+  }
+  row.held.pick(s, last);
+  normalize_vector<Slots>(s, s, row.mean, row.rstd, rounding);
+  apply(z, s, w, b, p.weight_offset, rounding);
+  const uint4 packed = T::pack(z);
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v)
+    row.result[v] = selected(v == last, packed, row.result[v]);
+}
+
 // Second half, f32 columns beside 16-bit rows, by fours: each is applied while later ones are on their way.
 template <class Slots, class Tile, class Reach, class R>
 __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Slots, Tile>& row,
@@ -671,11 +725,17 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
 #pragma unroll
       for (int k = 0; k < 4; ++k) z[i + k] = y[k];
     }
-    if (reach.stores(v)) {
+    if constexpr (Slots::kAccess == Access::kUneven) {
+      row.result[v] = T::pack(z);
+    } else if (reach.stores(v)) {
       const uint4 y = T::pack(z);
       ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v),
                         selected(second_first, make_uint4(y.z, y.w, y.x, y.y), y));
     }
+  }
+  if constexpr (Slots::kAccess == Access::kUneven) {
+    if (reach.has_short()) finish_short<Slots, Tile>(p, row, out, place, reach, rounding);
+    store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, row_lanes(place), reach);
   }
 }
 
@@ -762,7 +822,7 @@ __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, 
                                            const Reach& reach, uint32_t bits) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
-  if constexpr (State::kEarlyWeight && Slots::kAccess == Access::kVector) {
+  if constexpr (State::kEarlyWeight && (State::kHasFours || Slots::kAccess == Access::kVector)) {
     constexpr ColumnType kType = State::kHasFours ? ColumnType::kF32 : ColumnType::kElement;
     fill_columns<Slots, Tile>(row, weight_type(bits) == kType, bias_type(bits) == kType);
   }
@@ -795,11 +855,11 @@ __device__ __forceinline__ void complete_uneven(const NormParams& p, RowSource<S
   using State = RowState<Slots, Tile>;
   if (reach.has_last()) {
     source.load_elements(reach);
-    if constexpr (State::kEarlyWeight) {
+    if constexpr (State::kEarlyWeight && !State::kHasFours) {
       load_column_elements<T, Tile, Tile::kVectors>(row.weight, weight_type(bits),
                                                     weight_row(p, index, bits), 0, place, reach);
     }
-    if constexpr (State::kEarlyBias) {
+    if constexpr (State::kEarlyBias && !State::kHasFours) {
       load_column_elements<T, Tile, Tile::kVectors>(row.bias, bias_type(bits),
                                                     bias_row(p, index, bits), 0, place, reach);
     }

@@ -281,11 +281,11 @@ inline constexpr ListedTile kKeptTiles[] = {
     {{256, 4}, kLayer},
 };
 
-// Tiles of the kernels for any access, which also stream what no tile holds. LAYER has no registers for {512, 8}.
+// Tiles of the kernels for any access, which also stream what no tile holds: few, as each costs as much as several others. LAYER has no
+// registers for {512, 8}.
 inline constexpr ListedTile kAnyTiles[] = {
-    {{4, 4}, kAll},   {{16, 4}, kAll | kNoCodes}, {{32, 1}, kAll | kNoCodes},
-    {{32, 4}, kAll},  {{64, 4}, kAll | kNoCodes}, {{128, 4}, kAll},
-    {{256, 4}, kAll}, {{512, 4}, kAll},           {{512, 8}, kRms | kAddRms},
+    {{4, 4}, kAll},   {{32, 1}, kAll | kNoCodes}, {{32, 4}, kAll},  {{64, 4}, kAdd | kNoCodes},
+    {{128, 4}, kAll}, {{256, 4}, kAll},           {{512, 4}, kAll}, {{512, 8}, kRms | kAddRms},
     {{256, 0}, kAll},
 };
 
@@ -318,11 +318,12 @@ constexpr int codes_user_of(Dtype dtype, Source source, Stat stat, Sink sink) {
 struct TableShape {
   int cluster_blocks;  // at most
   bool wide;           // Access::kWide
+  bool every_bare;
   constexpr bool operator==(const TableShape&) const = default;
 };
 
 constexpr TableShape table_shape(const ArchSpec& arch) {
-  return {arch.max_cluster_blocks, arch.access_bytes == 32};
+  return {arch.max_cluster_blocks, arch.access_bytes == 32, arch.every_bare};
 }
 
 // Calls fn(key, tile) for each kernel of a dtype and source.
@@ -334,7 +335,9 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
       if ((t.use & user) == 0 || t.tile.blocks > shape.cluster_blocks) return;
       const NormKey key = {dtype, source, stat, affine, sink, access};
       fn(key, t.tile);
-      if (has_bare(key, t.tile)) fn(bare_key(key), t.tile);
+      const bool corner = affine == Affine::kOnce && sink == Sink::kStore;
+      if (has_bare(key, t.tile) && (shape.every_bare || corner)) fn(bare_key(key), t.tile);
+      if (!shape.every_bare) return;
       if (has_bare_cs(key, t.tile)) fn(bare_key(key, Beside::kNothingCs), t.tile);
       if (has_rounded(key, t.tile)) fn(bare_key(key, Beside::kRounded), t.tile);
       if (has_rounded_cs(key, t.tile)) fn(bare_key(key, Beside::kRoundedCs), t.tile);
@@ -346,7 +349,13 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
       use(Sink::kStore, Access::kVector, t);
       if (shape.wide && holds_wide_rows(t.tile)) use(Sink::kStore, Access::kWide, t);
     }
-    for (const ListedTile& t : kUnevenTiles) use(Sink::kStore, Access::kUneven, t);
+    for (const ListedTile& t : kUnevenTiles) {
+      use(Sink::kStore, Access::kUneven, t);
+      // LAYER has no registers for {512, 4}.
+      const bool too_long = stat == Stat::kLayer && t.tile == Tile{512, 4};
+      if (dtype != Dtype::kF32 && source == Source::kPlain && !too_long)
+        use_with(Affine::kF32, Sink::kStore, Access::kUneven, t);
+    }
     for (const ListedTile& t : kKeptTiles) {
       if (dtype == Dtype::kF32) break;
       use_with(Affine::kKept, Sink::kStore, Access::kVector, t);

@@ -464,16 +464,7 @@ template <class Slots, class Tile, class Held, class Reach>
 __device__ __forceinline__ float short_squares(const Held& held, float mean, const Reach& reach) {
   constexpr int kPerVector = Slots::T::kPerVector;
   float d[kPerVector];
-  held.get(d, 0);
-#pragma unroll
-  for (int v = 1; v < Tile::kVectors; ++v) {
-    float s[kPerVector];
-    held.get(s, v);
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) {
-      if (v == reach.last_register()) d[i] = s[i];
-    }
-  }
+  held.pick(d, reach.last_register());
 #pragma unroll
   for (int i = 0; i < kPerVector; ++i) d[i] = i < reach.last_count() ? __fsub_rn(d[i], mean) : 0.0f;
   return vector_sum_of_squares(d);
@@ -603,18 +594,30 @@ struct FourColumns {
     first[1] = kCross ? ptx::in_register(row + (kVectorBytes - ahead)) : first[0] + kVectorBytes;
   }
 
-  // Number `four` into raw; where there is none, raw stays.
+  // Number `four` into raw; where there is none, or not all of it, raw stays.
   template <class Reach>
   __device__ __forceinline__ void load(uint4& raw, int four, const Reach& reach) const {
     const int v = four / kFours<T>;
     ptx::ld_global_v4_if(raw,
                          first[four % kFours<T>] + v * (Tile::kStride * kFours<T> * kVectorBytes),
-                         present && reach.has(v));
+                         present && reach.has_four(v, four % kFours<T>));
   }
 
   const bool present;
   const char* first[kFours<T>];  // of the first vector, in the order of reading
 };
+
+// The first `count` of a vector's f32 columns, at `address`; the others, and all of an absent tensor, read as `absent`.
+template <int kCount>
+__device__ __forceinline__ void load_short_column(float (&f)[kCount], ColumnType type,
+                                                  const char* address, int count, float absent) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    uint32_t bits = __float_as_uint(absent);
+    ptx::ld_global_u32_if(bits, address + i * 4, type == ColumnType::kF32 && i < count);
+    f[i] = __uint_as_float(bits);
+  }
+}
 
 // Weight and bias for all rows that a thread takes, in f32, the weight with its offset. Each is of x's dtype, f32 or absent.
 template <class Slots, class Tile>

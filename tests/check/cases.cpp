@@ -283,6 +283,8 @@ class CaseMaker {
   void put(const Content& c, const Layout& l, bool bounds = false) {
     cases_.push_back({c, l, bounds});
     if (bare_) make_bare(cases_.back());
+    if (key_.affine == Affine::kF32 && key_.access == Access::kUneven)
+      align_columns(c.n, &cases_.back().layout);
   }
 
   // The same with all columns, shared by all rows, rows of one index (where a block has several rows, of two), no statistics and nothing rounded in between, or all
@@ -307,6 +309,12 @@ class CaseMaker {
       l.x = l.y = l.residual = l.residual_out = compact.x;
       l.codes = compact.x;
     }
+  }
+
+  // f32 columns beside rows of any length begin at multiples of 16 bytes, those of every head.
+  static void align_columns(int64_t n, Layout* l) {
+    for (int64_t* shift : {&l->weight_shift, &l->bias_shift}) *shift = (*shift + 3) / 4 * 4;
+    for (int64_t* pad : {&l->weight_pad, &l->bias_pad}) *pad = (n + *pad + 3) / 4 * 4 - n;
   }
 
   // --- groups of cases ---

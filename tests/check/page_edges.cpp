@@ -119,9 +119,12 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
     t.base = windows.at(i, t.row_bytes(), at_end);
     return t;
   };
+  // Beside rows of any length f32 columns begin at multiples of 16 bytes.
+  const int64_t column_bytes = n * ref::bytes_of(column_type),
+                column_window =
+                    entry.key.affine == Affine::kF32 ? (column_bytes + 15) / 16 * 16 : column_bytes;
   const auto column = [&](int i) {
-    return PlacedColumn{true, column_type, windows.at(i, n * ref::bytes_of(column_type), at_end), 1,
-                        n};
+    return PlacedColumn{true, column_type, windows.at(i, column_window, at_end), 1, n};
   };
   p.x = rows(0, type, n);
   p.y = rows(1, type, n);

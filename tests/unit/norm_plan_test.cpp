@@ -122,7 +122,21 @@ TEST(NormKey, GeneralWhereItMust) {
   EXPECT_EQ(access(odd), Access::kUneven) << "short vector";
   r = odd;
   r.weight->dtype = FASTNORM_DTYPE_F32;
-  EXPECT_EQ(access(r), Access::kAny) << "short vector and f32 weight";
+  EXPECT_EQ(access(r), Access::kUneven) << "short vector and f32 weight";
+  EXPECT_EQ(norm_key(describe(r), gpu()).affine, Affine::kF32);
+  r.weight->address += 4;
+  EXPECT_EQ(access(r), Access::kAny) << "f32 weight that is no vectors";
+  r = simple_request({8, 63}, FASTNORM_DTYPE_BF16, true);
+  r.weight->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(access(r), Access::kAny) << "short vector, f32 weight and a residual";
+  r = simple_request({4, 2, 62}, FASTNORM_DTYPE_BF16);
+  r.weight->dtype = FASTNORM_DTYPE_F32;
+  r.weight->shape = {2, 62};
+  EXPECT_EQ(access(r), Access::kAny) << "a head's f32 weight that is no vectors";
+  r = lean;
+  r.weight->dtype = FASTNORM_DTYPE_F32;
+  r.weight->address += 8;
+  EXPECT_EQ(access(r), Access::kAny) << "the same beside aligned rows";
   r = odd;
   add_quant(&r, FASTNORM_QUANT_PER_ROW);
   EXPECT_EQ(access(r), Access::kAny) << "short vector, quantised";
@@ -238,6 +252,8 @@ TEST(PlanForEntry, KernelsServeTheirColumns) {
   EXPECT_EQ(serves(Affine::kOnce, Access::kVector, {4, 2, 1}, kOwn), FASTNORM_OK);
   EXPECT_EQ(serves(Affine::kOnce, Access::kVector, {4, 2, 1}, kF32), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(serves(Affine::kF32, Access::kVector, {4, 2, 1}, kF32), FASTNORM_OK);
+  EXPECT_EQ(serves(Affine::kF32, Access::kUneven, {32, 4, 1}, kF32), FASTNORM_OK);
+  EXPECT_EQ(serves(Affine::kF32, Access::kUneven, {32, 4, 1}, kOwn), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(serves(Affine::kF32, Access::kVector, {4, 2, 1}, kOwn), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(serves(Affine::kAny, Access::kAny, {32, 1, 1}, kOwn), FASTNORM_OK);
   EXPECT_EQ(serves(Affine::kAny, Access::kAny, {32, 1, 1}, kF32), FASTNORM_OK);
@@ -853,18 +869,22 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   std::vector<bool> chosen[std::size(archs)];
   for (size_t a = 0; a < std::size(archs); ++a)
     chosen[a].resize(cuda::norm_table(*archs[a]).size());
-  constexpr int kVariants = 14;
+  constexpr int kVariants = 15;
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
       for (const int64_t rows : {1, 17, 65, 129, 200, 300, 512, 1024, 2000, 4096, 100000}) {
         for (int i = 0; i < 4 * kVariants; ++i) {
           const bool layer = (i & 2) != 0;
-          const bool codes_alone = i / 4 == 12, llama = i / 4 == 13,
+          const bool codes_alone = i / 4 == 12, llama = i / 4 == 13, uneven_f32 = i / 4 == 14,
                      statistics = i / 4 >= 9 && i / 4 < 12;  // beside y
-          const int variant = codes_alone ? 3 : llama ? 0 : i / 4 - (statistics ? 9 : 0);
+          const int variant = codes_alone  ? 3
+                              : llama      ? 0
+                              : uneven_f32 ? 1
+                                           : i / 4 - (statistics ? 9 : 0);
           const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
-          std::vector<int64_t> shape = {rows, variant == 4 || variant == 6 ? n - 1 : n};
+          std::vector<int64_t> shape = {rows,
+                                        variant == 4 || variant == 6 || uneven_f32 ? n - 1 : n};
           const bool heads = variant >= 7;  // each with columns of its own
           if (heads) shape.insert(shape.begin() + 1, 2);
           Request r = simple_request(shape, dtype, (i & 1) != 0,
