@@ -22,7 +22,8 @@ enum class Affine : uint8_t { kOnce, kF32, kKept, kAny };
 enum class Sink : uint8_t { kStore, kStatic, kQuant };
 // How rows are reached. kVector: every row of every tensor begins on a 16-byte boundary and is whole 16-byte vectors, and the
 // residual has x's dtype. kWide: the same with 32 bytes, on architectures that have such accesses. kUneven: rows of any length that begin
-// anywhere, of tensors that all have x's dtype; with Affine::kF32 the columns begin at multiples of 16 bytes. kAny: anything else.
+// anywhere, of tensors that all have x's dtype, and codes likewise; beside codes, with Affine::kF32 and in bare kernels columns begin at multiples
+// of 16 bytes. kAny: anything else.
 enum class Access : uint8_t { kWide, kVector, kUneven, kAny };
 
 // What a GPU kernel can do beside. kNothing ("bare" in names): from a weight (LAYER: and a bias) to y or codes, no statistics, nothing

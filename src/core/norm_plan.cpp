@@ -275,32 +275,69 @@ Tile stream_tile(const DeviceFacts& facts) {
   return {256, 0, static_cast<int8_t>(facts.max_cluster_blocks < blocks ? 1 : blocks)};
 }
 
-// Rows that are no whole vectors, on the kernels that look at a row's address once. They predicate every vector, so a tile serves
-// all rows up to its size. Only RMS alone has the registers for {512, 8}. With f32 columns, us, H200, 2026-11-24, and by the general kernels,
-// which had them before: LAYER 4096 x 4100 28.0 and 52.0, 65536 x 111 18.7 and 30.2, 1 x 4100 3.1 and 4.8; RMS 23.1 and 33.2, 15.9 and 28.6,
-// 2.5 and 3.7.
+// Rows that are no whole vectors, or not at multiples of 16 bytes.
 constexpr struct {
   int32_t vectors;
   Tile tile;
-} kUnevenTiles[] = {
-    {8, {4, 2, 1}},      {16, {8, 2, 1}},     {32, {16, 2, 1}},    {64, {16, 4, 1}},
-    {96, {32, 3, 1}},    {128, {32, 4, 1}},   {192, {64, 3, 1}},   {256, {64, 4, 1}},
-    {384, {128, 3, 1}},  {512, {128, 4, 1}},  {640, {128, 5, 1}},  {768, {256, 3, 1}},
-    {1024, {256, 4, 1}}, {1536, {512, 3, 1}}, {2048, {512, 4, 1}}, {4096, {512, 8, 1}}};
+} kUnevenTiles[] = {{4, {4, 1, 1}},      {8, {4, 2, 1}},      {16, {8, 2, 1}},
+                    {32, {16, 2, 1}},    {48, {16, 3, 1}},    {64, {16, 4, 1}},
+                    {96, {32, 3, 1}},    {128, {32, 4, 1}},   {192, {64, 3, 1}},
+                    {256, {64, 4, 1}},   {384, {128, 3, 1}},  {512, {128, 4, 1}},
+                    {640, {128, 5, 1}},  {768, {256, 3, 1}},  {1024, {256, 4, 1}},
+                    {1536, {512, 3, 1}}, {2048, {512, 4, 1}}, {2560, {512, 5, 1}},
+                    {3072, {512, 6, 1}}, {3584, {512, 7, 1}}, {4096, {512, 8, 1}}};
 
-// Beside f32 columns LAYER has none for {512, 4}: with 128, 4096 x 16380 122.5 us, by the general kernel 130.3, but x 12290 as long as that.
-int64_t most_uneven_vectors(NormKey key, bool f32) {
-  if (key.stat == Stat::kRms) return key.source == Source::kPlain ? 4096 : 2048;
-  return f32 ? 1536 : 2048;
+// Few rows: more threads a row, of bare kernels, which have these tiles, too.
+constexpr struct {
+  int32_t vectors;
+  Tile tile;
+} kFewUnevenTiles[] = {{8, {}},
+                       {16, {16, 1, 1}},
+                       {32, {32, 1, 1}},
+                       {64, {32, 2, 1}},
+                       {128, {128, 1, 1}},
+                       {256, {128, 2, 1}},
+                       {384, {128, 3, 1}},
+                       {512, {256, 2, 1}},
+                       {768, {256, 3, 1}}};
+
+// Codes of uneven rows, or with f32 columns, by any scheme.
+constexpr struct {
+  int32_t vectors;
+  Tile tile;
+} kUnevenCodesTiles[] = {{8, {}},
+                         {16, {16, 1, 1}},
+                         {32, {16, 2, 1}},
+                         {64, {32, 2, 1}},
+                         {96, {32, 3, 1}},
+                         {128, {32, 4, 1}},
+                         {256, {128, 2, 1}},
+                         {384, {128, 3, 1}},
+                         {512, {128, 4, 1}},
+                         {640, {128, 5, 1}},
+                         {768, {256, 3, 1}},
+                         {1024, {256, 4, 1}},
+                         {1536, {512, 3, 1}},
+                         {2048, {512, 4, 1}}};
+
+// A sum's rows lie in shared memory three times, of which sm_120 has 99 KB for a block; LAYER's sums take more of it, too.
+int64_t most_uneven_vectors(NormKey key) {
+  return key.source == Source::kPlain ? 4096 : key.stat == Stat::kRms ? 2048 : 1536;
 }
 
-Tile uneven_tile(int64_t vectors, NormKey key) {
-  // A sum of two vectors a thread loses: 65536 x 111 30.6 us, 27.2.
-  if (key.source == Source::kAdd && vectors > 8 && vectors <= 16) return {16, 1, 1};
-  for (const auto& t : kUnevenTiles) {
+template <typename Ladder>
+Tile first_of(const Ladder& ladder, int64_t vectors) {
+  for (const auto& t : ladder) {
     if (vectors <= t.vectors) return t.tile;
   }
   return {};
+}
+
+Tile uneven_tile(int64_t vectors, NormKey key) {
+  if (key.sink == Sink::kQuant) return first_of(kUnevenCodesTiles, vectors);
+  // A sum of two vectors a thread loses: 65536 x 111 30.6 us, 27.2.
+  if (key.source == Source::kAdd && vectors > 8 && vectors <= 16) return {16, 1, 1};
+  return first_of(kUnevenTiles, vectors);
 }
 
 // The general kernels predicate every vector, so a tile serves all rows up to its size and a handful is enough. They are bound by
@@ -310,15 +347,17 @@ Tile any_access_tile(int64_t rows, int64_t vectors, NormKey key, const DeviceFac
   constexpr struct {
     int32_t vectors;
     Tile tile;
-    bool sums;  // is theirs, to y alone: what is summed may be f32, which is more than seldom
-  } kTiles[] = {{16, {4, 4, 1}, false},     {32, {32, 1, 1}, false},   {128, {32, 4, 1}, false},
-                {256, {64, 4, 1}, true},    {512, {128, 4, 1}, false}, {1024, {256, 4, 1}, false},
-                {2048, {512, 4, 1}, false}, {4096, {512, 8, 1}, false}};
+    bool codes,
+        sums;  // has those; is the latter's, to y alone: what is summed may be f32, which is more than seldom
+  } kTiles[] = {{16, {4, 4, 1}, false, false},    {32, {32, 1, 1}, false, false},
+                {128, {32, 4, 1}, true, false},   {256, {64, 4, 1}, false, true},
+                {512, {128, 4, 1}, false, false}, {1024, {256, 4, 1}, false, false},
+                {2048, {512, 4, 1}, true, false}, {4096, {512, 8, 1}, false, false}};
   const bool few_rows = rows <= facts.arch->decode_rows;
   for (const auto& t : kTiles) {
     const bool fits = key.sink == Sink::kStore ? (t.tile.vectors <= 4 || key.stat == Stat::kRms) &&
                                                      (!t.sums || key.source == Source::kAdd)
-                                               : t.tile.vectors == 4 && !t.sums;
+                                               : t.codes;
     const bool slow = few_rows && t.tile.vectors == 4 && t.tile.threads < 32;
     if (vectors <= t.vectors && fits && !slow) return t.tile;
   }
@@ -441,7 +480,7 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
                    "; nearest: a call for each part of the rows",
                    d.rows, plan->blocks, arch.max_blocks);
   const bool layer = d.kind == FASTNORM_NORM_LAYER;
-  plan->stream_loads = streams_loads(d, arch, *plan);
+  plan->stream_loads = key.access != Access::kUneven && streams_loads(d, arch, *plan);
   const int64_t read = static_cast<int64_t>(plan->bytes_read);
   if (d.outer_rank == 1 && arch.prefetch_bytes_ahead > 0 &&
       read >= (layer ? arch.prefetch_bytes_read_layer : arch.prefetch_bytes_read)) {
@@ -592,6 +631,12 @@ FASTNORM_HOT Beside beside_of(const NormDesc& d, Tile tile) {
                                                                            : Beside::kAny;
 }
 
+// The same for calls of a key: beside uneven rows they read columns by 16 bytes.
+FASTNORM_HOT Beside beside_of(const NormDesc& d, NormKey key, Tile tile) {
+  if (key.access == Access::kUneven && !columns_aligned(d)) return Beside::kAny;
+  return beside_of(d, tile);
+}
+
 // True if a kernel computes what `desc` asks for, where it holds its rows: one of the same key, or a more general one.
 bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& facts) {
   const NormKey have = entry.key, need = norm_key(desc, facts);
@@ -599,7 +644,7 @@ bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& fac
     if (have.affine == Affine::kOnce && !plain_columns(desc)) return false;
     if (have.affine == Affine::kF32 && !f32_columns(desc)) return false;
     if (have.beside != Beside::kAny) {
-      const Beside asked = beside_of(desc, entry.tile);
+      const Beside asked = beside_of(desc, need, entry.tile);
       return (have.beside == asked || have.beside == past_l1(asked)) &&
              have == bare_key(need, have.beside);
     }
@@ -640,9 +685,18 @@ FASTNORM_HOT NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_
   // Kernels exist for the plain corner of both axes and for everything: two, so that the table stays small.
   const bool general_sink =
       quant && (!cuda || !codes_aligned(d) || !plain || vectors > kOneBlockVectors);
-  const bool fours = !plain && key.source == Source::kPlain && f32_columns(d) && columns_aligned(d);
-  if (uneven && cuda && !quant && once && same_dtypes && (plain || fours) &&
-      vectors <= most_uneven_vectors(key, fours)) {
+  const bool aligned = columns_aligned(d),
+             fours = !plain && key.source == Source::kPlain && f32_columns(d) && aligned;
+  // Kernels for uneven rows write codes to any address and have f32 columns beside them.
+  const bool uneven_codes = quant && cuda && once && same_dtypes && (plain || fours) && aligned &&
+                            d.dtype != Dtype::kF32 && !(d.residual && key.stat == Stat::kLayer) &&
+                            (uneven || !plain || !codes_aligned(d)) &&
+                            uneven_tile(vectors, key).threads != 0;
+  if (uneven_codes) {
+    key.access = Access::kUneven;
+    if (!plain) key.affine = Affine::kF32;
+  } else if (uneven && cuda && !quant && once && same_dtypes && (plain || fours) &&
+             vectors <= most_uneven_vectors(key)) {
     key.access = Access::kUneven;
     if (fours) key.affine = Affine::kF32;
   } else if (!uneven && cuda && !quant && once && same_dtypes && !plain && f32_columns(d) &&
@@ -745,8 +799,8 @@ int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile) {
 VectorRange vectors_held(const NormEntry& entry) {
   const int64_t threads = entry.tile.threads_per_row(), vectors = entry.tile.vectors;
   if (vectors == 0) return {1, INT64_MAX};
-  if (entry.key.access > Access::kVector) return {1, threads * vectors};
-  // The kernels for whole vectors predicate only what a thread loads last, so a row must reach into that.
+  if (entry.key.access == Access::kAny) return {1, threads * vectors};
+  // Kernels predicate only what a thread loads last, so a row must reach into that.
   const int64_t run = vectors_side_by_side(entry.key.access);
   return {threads * (vectors - run) + run, threads * vectors};
 }
@@ -765,7 +819,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     const auto look = [&](bool may, NormKey wanted) {
       if (may && plan->index < 0) plan->index = tuning->find(desc, wanted);
     };
-    const Beside beside = cpu ? Beside::kAny : beside_of(desc, Tile{});
+    const Beside beside = cpu ? Beside::kAny : beside_of(desc, key, Tile{});
     look(beside != Beside::kAny, bare_key(key, beside));
     look(beside != Beside::kAny, bare_key(key, past_l1(beside)));
     look(kept, kept_key(key));
@@ -788,12 +842,18 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     const auto find = [&](NormKey wanted) {
       return index != nullptr ? index->find(wanted, tile) : find_entry(table, wanted, tile);
     };
-    Beside beside = cpu ? Beside::kAny : beside_of(desc, tile);
+    Beside beside = cpu ? Beside::kAny : beside_of(desc, key, tile);
     if (beside != Beside::kAny) {
       const bool may_stream = rows_per_block(tile) == 1 && tile.threads < 512 && tile.blocks == 1 &&
-                              key.sink != Sink::kQuant;
+                              key.sink != Sink::kQuant && key.access != Access::kUneven;
       if (may_stream && streams_loads(desc, *facts.arch, *plan)) beside = past_l1(beside);
-      plan->index = find(bare_key(key, beside));
+      if (key.access == Access::kUneven && desc.rows <= facts.arch->decode_rows) {
+        const Tile most = tile;
+        tile = first_of(kFewUnevenTiles, row_vectors(desc));
+        plan->index = find(bare_key(key, beside));
+        if (plan->index < 0) tile = most;
+      }
+      if (plan->index < 0) plan->index = find(bare_key(key, beside));
       if (plan->index >= 0) key.beside = beside;
     }
     if (plan->index < 0) plan->index = find(key);

@@ -2,7 +2,7 @@
 //
 // Vector j of a row is elements j * kPerVector and on, wherever the row begins, so sums do not depend on alignment. Where rows are
 // whole aligned vectors a vector is one access; otherwise it is words or elements, whatever the addresses allow, and nothing past
-// the row's end is touched. The general kernels look at each vector's address, the uneven ones once at each row's.
+// the row's end is touched: the general kernels look at each row's address. (Uneven rows go through shared memory: staged.cuh.)
 #pragma once
 
 #include "core/norm_key.h"
@@ -16,8 +16,10 @@ template <int kBytes>
 __device__ __forceinline__ void store_element(char* address, uint32_t bits) {
   if constexpr (kBytes == 4) {
     ptx::st_global_u32(address, bits);
-  } else {
+  } else if constexpr (kBytes == 2) {
     ptx::st_global_u16(address, bits);
+  } else {
+    ptx::st_global_u8(address, bits);
   }
 }
 
@@ -278,204 +280,9 @@ __device__ __forceinline__ void store_part(const float (&f)[T::kPerVector],
   }
 }
 
-// ---- Rows at any address, a thread's share at once: Access::kUneven.
-//
-// What an address allows is looked at once for all vectors that a thread has of a row, by a branch that is the same for the row's
-// threads. Loads leave what they bring as it comes, so that nothing waits inside the branch; it is put together when every load of
-// the row was issued. Of a row only the last vector may be short: it is reached by elements, in one place, by whoever has it.
-//
-// Where a row of 16-bit elements begins in the middle of a word, a thread reaches a window that begins one element behind its vector's
-// start, and so at a word: the last element in it is the right neighbour's first, and its own first comes from the left neighbour. In
-// each warp the first lane has no left neighbour and the last lane no right one: they reach what is missing by itself. The row's last
-// vector, behind which there is nothing to read, is then reached by elements even where it is whole.
-
-// A vector as it was loaded.
-struct RawVector {
-  uint4 words;  // of the vector, or of its window
-  uint32_t
-      first;  // in a window's row: the vector's first element, where there is no left neighbour
-};
-
-// Where a thread is among those of its row that are in a warp.
-struct RowLanes {
-  bool first, last;
-};
-
-template <class Tile>
-__device__ __forceinline__ RowLanes row_lanes(const Place<Tile>& place) {
-  return {place.lane == 0, place.lane == Tile::kLanes - 1};
-}
-
 // By words: of structs, the compiler would make an array in memory.
 __device__ __forceinline__ uint4 selected(bool first, const uint4& a, const uint4& b) {
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
-}
-
-template <class T>
-__device__ __forceinline__ bool in_mid_word(const char* row) {
-  return T::kBytes == 2 && (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row)) & 2) != 0;
-}
-
-// The word that ends with the first half of `b` and begins with the second of `a`.
-__device__ __forceinline__ uint32_t across(uint32_t a, uint32_t b) { return a >> 16 | b << 16; }
-
-// A vector, of its window and its first element.
-__device__ __forceinline__ uint4 joined(const uint4& window, uint32_t first) {
-  return make_uint4(first | window.x << 16, across(window.x, window.y), across(window.y, window.z),
-                    across(window.z, window.w));
-}
-
-// Calls fn with the widest access at a multiple of 4, of 16, 8 and 4 bytes.
-template <typename Fn>
-__device__ __forceinline__ void with_access(const char* address, Fn fn) {
-  const uint32_t low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) % kVectorBytes;
-  if (low == 0) {
-    fn(AccessBytes<16>{});
-  } else if (low == 8) {
-    fn(AccessBytes<8>{});
-  } else {
-    fn(AccessBytes<4>{});
-  }
-}
-
-// kCount vectors of a row, from the thread's vector v on, which is at `address`, but for those that are reached by elements; what is
-// not loaded is zero.
-template <class T, class Tile, int kCount, class Reach>
-__device__ __forceinline__ void load_uneven(RawVector* raw, const char* address, int v,
-                                            const RowLanes& lanes, const Reach& reach) {
-  constexpr int kStep = Tile::kStride * kVectorBytes;
-  const bool windows = in_mid_word<T>(address);
-  const char* const from = address + (windows ? 2 : 0);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) raw[i].words = make_uint4(0, 0, 0, 0);
-  with_access(from, [&](auto bytes) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      load_words_if<decltype(bytes)::kValue>(raw[i].words, from + i * kStep,
-                                             reach.at_once(v + i, windows));
-    }
-  });
-  if (windows) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      raw[i].first = 0;
-      ptx::ld_global_u16_if(raw[i].first, address + i * kStep,
-                            lanes.first && reach.at_once(v + i, windows));
-    }
-  }
-}
-
-// `count` elements of a row's last vector, as load_uneven() would have left them.
-template <class T>
-__device__ __forceinline__ RawVector load_elements(const char* address, int count) {
-  uint32_t e[T::kPerVector];
-#pragma unroll
-  for (int i = 0; i < T::kPerVector; ++i) {
-    e[i] = 0;
-    if constexpr (T::kBytes == 4) {
-      ptx::ld_global_u32_if(e[i], address + i * T::kBytes, i < count);
-    } else {
-      ptx::ld_global_u16_if(e[i], address + i * T::kBytes, i < count);
-    }
-  }
-  if constexpr (T::kBytes == 4) {
-    return {make_uint4(e[0], e[1], e[2], e[3]), 0};
-  } else {
-    if (in_mid_word<T>(address))
-      return {make_uint4(e[1] | e[2] << 16, e[3] | e[4] << 16, e[5] | e[6] << 16, e[7]), e[0]};
-    return {make_uint4(e[0] | e[1] << 16, e[2] | e[3] << 16, e[4] | e[5] << 16, e[6] | e[7] << 16),
-            0};
-  }
-}
-
-// Makes vectors of windows: the first use of what was loaded. All lanes of a warp get here; where they have one row, whether they
-// exchange anything is the same for all of them.
-template <class T, class Tile, int kCount>
-__device__ __forceinline__ void join_uneven(RawVector* raw, const char* address,
-                                            const RowLanes& lanes) {
-  if constexpr (T::kBytes == 2) {
-    constexpr bool kOneRow = Tile::kThreads >= 32;
-    uint32_t before[kCount];
-    const auto exchange = [&](int i) { before[i] = __shfl_up_sync(~0u, raw[i].words.w, 1); };
-#pragma unroll
-    for (int i = 0; !kOneRow && i < kCount; ++i) exchange(i);
-    if (in_mid_word<T>(address)) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        if constexpr (kOneRow) exchange(i);
-        raw[i].words = joined(raw[i].words, lanes.first ? raw[i].first : before[i] >> 16);
-      }
-    }
-  }
-}
-
-template <int kBytes>
-__device__ __forceinline__ void store_words(char* address, const uint4& w) {
-  if constexpr (kBytes == 16) {
-    ptx::st_global_v4(address, w);
-  } else if constexpr (kBytes == 8) {
-    ptx::st_global_v2(address, make_uint2(w.x, w.y));
-    ptx::st_global_v2(address + 8, make_uint2(w.z, w.w));
-  } else {  // the middle is at a multiple of 8
-    ptx::st_global_u32(address, w.x);
-    ptx::st_global_v2(address + 4, make_uint2(w.y, w.z));
-    ptx::st_global_u32(address + 12, w.w);
-  }
-}
-
-// A thread's vectors of a row, the first of them at `address`. They are replaced by their windows where the row is stored so.
-template <class T, class Tile, class Reach>
-__device__ __forceinline__ void store_uneven(char* address, uint4 (&words)[Tile::kVectors],
-                                             const RowLanes& lanes, const Reach& reach) {
-  constexpr int kVectors = Tile::kVectors, kStep = Tile::kStride * kVectorBytes;
-  const bool windows = in_mid_word<T>(address);
-  if (reach.has_elements(windows)) {
-    const int v = reach.last_register(), count = reach.last_count();
-    uint4 last = words[0];
-#pragma unroll
-    for (int i = 1; i < kVectors; ++i) last = selected(i == v, words[i], last);
-#pragma unroll
-    for (int i = 0; i < T::kPerVector; ++i) {
-      if (i < count) {
-        store_element<T::kBytes>(address + v * kStep + i * T::kBytes,
-                                 word_of(last, i / T::kPerWord) >> i % T::kPerWord * 16);
-      }
-    }
-  }
-  if constexpr (T::kBytes == 2) {
-    constexpr bool kOneRow = Tile::kThreads >= 32;
-    uint32_t behind[kVectors];
-    const auto exchange = [&](int v) { behind[v] = __shfl_down_sync(~0u, words[v].x, 1); };
-#pragma unroll
-    for (int v = 0; !kOneRow && v < kVectors; ++v) exchange(v);
-    if (windows) {
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if constexpr (kOneRow) exchange(v);
-        char* const at = address + v * kStep;
-        uint4& w = words[v];
-        const bool stores = reach.at_once(v, windows);
-        if (stores && lanes.first) ptx::st_global_u16(at, w.x);
-        w = make_uint4(across(w.x, w.y), across(w.y, w.z), across(w.z, w.w),
-                       across(w.w, behind[v]));
-        if (stores && lanes.last) {
-          ptx::st_global_u32(at + 2, w.x);
-          ptx::st_global_u32(at + 6, w.y);
-          ptx::st_global_u32(at + 10, w.z);
-          ptx::st_global_u16(at + 14, w.w);
-        }
-      }
-    }
-  }
-  char* const to = address + (windows ? 2 : 0);
-  const bool all = !(windows && lanes.last);
-  with_access(to, [&](auto bytes) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      if (reach.at_once(v, windows) && all)
-        store_words<decltype(bytes)::kValue>(to + v * kStep, words[v]);
-    }
-  });
 }
 
 // Which vectors of the row a thread has, and how many of their elements count.
@@ -493,7 +300,7 @@ struct Reach<Access::kVector, T, Tile> {
   __device__ __forceinline__ bool has(int v) const {
     return v < Tile::kVectors - Tile::kRun || last;
   }
-  __device__ __forceinline__ bool has_four(int v, int) const { return has(v); }
+  __device__ __forceinline__ bool whole(int v) const { return has(v); }
   __device__ __forceinline__ bool stores(int v) const { return live && has(v); }
   __device__ __forceinline__ int count(int v) const { return has(v) ? T::kPerVector : 0; }
 
@@ -501,10 +308,10 @@ struct Reach<Access::kVector, T, Tile> {
   const bool last;  // what the thread loads last is in the row
 };
 
-// Rows of any length: a vector is there, in part there, or not.
-template <Access kAccess_, class T, class Tile>
-requires(kAccess_ != Access::kVector) struct Reach<kAccess_, T, Tile> {
-  static constexpr Access kAccess = kAccess_;
+// Any access: a vector is there, in part there, or not.
+template <class T, class Tile>
+struct Reach<Access::kAny, T, Tile> {
+  static constexpr Access kAccess = Access::kAny;
   static constexpr int kStep = Tile::kStride * T::kPerVector;  // a power of two
 
   __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
@@ -512,33 +319,19 @@ requires(kAccess_ != Access::kVector) struct Reach<kAccess_, T, Tile> {
         left(live ? static_cast<int>(p.n) - place.first * T::kPerVector : 0) {}
   __device__ __forceinline__ int count(int v) const { return left - v * kStep; }
   __device__ __forceinline__ bool has(int v) const { return count(v) > 0; }
-  // All of a vector's first or second four elements.
-  __device__ __forceinline__ bool has_four(int v, int four) const {
-    return left >= v * kStep + 4 * (four + 1);
-  }
   __device__ __forceinline__ bool stores(int v) const { return has(v); }
   __device__ __forceinline__ bool whole(int v) const { return count(v) >= T::kPerVector; }
-  // A window reaches one element further than its vector.
-  __device__ __forceinline__ bool at_once(int v, bool windows) const {
-    return left - (T::kPerVector + (windows ? 1 : 0)) >= v * kStep;
-  }
 
-  // The row's last vector, where it is one of this thread's.
-  __device__ __forceinline__ bool has_last() const {
-    return left > 0 && static_cast<uint32_t>(left - 1) % kStep < T::kPerVector;
+  // The row's last vector, where it is one of this thread's and not whole.
+  __device__ __forceinline__ bool has_short() const {
+    return left > 0 && static_cast<uint32_t>(left - 1) % kStep < T::kPerVector &&
+           last_count() < T::kPerVector;
   }
   __device__ __forceinline__ int last_register() const {
     return static_cast<int>(static_cast<uint32_t>(left - 1) / kStep);
   }
   __device__ __forceinline__ int last_count() const {
     return static_cast<int>(static_cast<uint32_t>(left - 1) % T::kPerVector) + 1;
-  }
-  __device__ __forceinline__ bool has_short() const {
-    return has_last() && last_count() < T::kPerVector;
-  }
-  // It is reached by elements.
-  __device__ __forceinline__ bool has_elements(bool windows) const {
-    return has_last() && (windows || last_count() < T::kPerVector);
   }
 
   const bool live;

@@ -51,7 +51,7 @@ class CudaDevice final : public Device {
         kernels_(kernels),
         driver_(driver),
         primary_(primary),
-        large_clusters_(
+        allowed_large_(
             std::make_unique<std::atomic<bool>[]>(cuda::norm_table(*facts.arch).size())) {}
 
   std::span<const NormEntry> norm_table() const override { return cuda::norm_table(*facts.arch); }
@@ -64,15 +64,15 @@ class CudaDevice final : public Device {
   // Runs body() with this device current, and makes current again what was.
   template <typename Body>
   fastnorm_status with_device(Error& error, Body body);
-  // Lets the kernel run in clusters of more blocks than are portable, where it does. Once: the runtime remembers it.
-  fastnorm_status allow_cluster(const NormPlan& plan, const void* kernel, Error& error);
+  // Lets the kernel have clusters of more blocks or more shared memory than are portable, where it does. Once: the runtime remembers it.
+  fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
   // One launch, on the current device.
   fastnorm_status run_together(std::span<const NormCall> calls, cudaStream_t stream, Error& error);
 
   const KernelTable& kernels_;
   const Driver driver_;
-  void* const primary_;                                        // the device's primary CUDA context
-  const std::unique_ptr<std::atomic<bool>[]> large_clusters_;  // by kernel: allowed already
+  void* const primary_;                                       // the device's primary CUDA context
+  const std::unique_ptr<std::atomic<bool>[]> allowed_large_;  // by kernel: allowed already
 };
 
 }  // namespace fastnorm::cuda

@@ -101,7 +101,12 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
   NormParams p;  // not cleared, a good part of a call's cost: what the call's kernel reads is set
   p.bits = p.bits_again = norm_bits(d, plan);
   p.rows = static_cast<uint32_t>(d.rows);
-  p.vectors = static_cast<int32_t>((d.n * dtype_bytes(d.dtype) + 15) / 16);
+  const int64_t row_bytes = d.n * dtype_bytes(d.dtype);
+  p.vectors = static_cast<int32_t>((row_bytes + 15) / 16);
+  if (plan.entry->key.access == Access::kUneven) {
+    const auto missing = static_cast<uint32_t>(-row_bytes & 15) / dtype_bytes(d.dtype);
+    p.bits = p.bits_again = p.bits | missing * kMissingElement;
+  }
   p.prefetch_rows = plan.prefetch_rows;
   p.x = row_ref(d.x);
   p.weight = reinterpret_cast<const char*>(d.weight.data);

@@ -7,6 +7,12 @@ namespace fastnorm::cuda {
 namespace {
 
 constexpr int8_t kPortableClusterBlocks = 8;  // what every GPU with clusters can run
+constexpr int kPortableSharedBytes =
+    40 << 10;  // of the 48 KB of a block a kernel's own is less than 8
+
+int shared_bytes(const NormPlan& plan) {
+  return launch_shared_bytes(plan.entry->key, plan.entry->tile);
+}
 
 // Starts a kernel for calls that share a plan's tile, whose parameters are `params`.
 fastnorm_status launch(const ArchSpec& arch, const void* kernel, const NormCall& call,
@@ -17,6 +23,7 @@ fastnorm_status launch(const ArchSpec& arch, const void* kernel, const NormCall&
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(tile.threads * call.plan->rows_per_block));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(*call.plan));
   config.stream = stream;
   config.attrs = attributes;
   if (tile.blocks > 1) {
@@ -64,7 +71,7 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
     for (const NormCall& call : calls) {
       const auto* const kernel = reinterpret_cast<const void*>(kernels_.at(call.plan->index));
       FASTNORM_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel));
-      FASTNORM_TRY(allow_cluster(*call.plan, kernel, error));
+      FASTNORM_TRY(allow_large(*call.plan, kernel, error));
     }
     for (std::span<const NormCall> left = calls; !left.empty();) {
       const size_t together = calls_together(left);
@@ -79,12 +86,20 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
   });
 }
 
-fastnorm_status CudaDevice::allow_cluster(const NormPlan& plan, const void* kernel, Error& error) {
-  if (plan.entry->tile.blocks <= kPortableClusterBlocks) return FASTNORM_OK;
-  std::atomic<bool>& allowed = large_clusters_[static_cast<size_t>(plan.index)];
+fastnorm_status CudaDevice::allow_large(const NormPlan& plan, const void* kernel, Error& error) {
+  const bool cluster = plan.entry->tile.blocks > kPortableClusterBlocks,
+             shared = shared_bytes(plan) > kPortableSharedBytes;
+  if (!cluster && !shared) return FASTNORM_OK;
+  std::atomic<bool>& allowed = allowed_large_[static_cast<size_t>(plan.index)];
   if (allowed.load(std::memory_order_relaxed)) return FASTNORM_OK;
-  FASTNORM_CUDA_TRY(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  if (cluster) {
+    FASTNORM_CUDA_TRY(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
+  if (shared) {
+    FASTNORM_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           shared_bytes(plan)));
+  }
   allowed.store(true, std::memory_order_relaxed);
   return FASTNORM_OK;
 }
@@ -94,7 +109,7 @@ fastnorm_status CudaDevice::run_together(std::span<const NormCall> calls, cudaSt
   const NormCall& first = calls.front();
   if (calls.size() == 1) {
     const auto* const kernel = reinterpret_cast<const void*>(kernels_.at(first.plan->index));
-    FASTNORM_TRY(allow_cluster(*first.plan, kernel, error));
+    FASTNORM_TRY(allow_large(*first.plan, kernel, error));
     NormParams params = make_params(*first.desc, *first.plan);
     return launch(*facts.arch, kernel, first, first.plan->blocks, &params, stream, error);
   }

@@ -3,7 +3,7 @@
 //
 // Bytes: each input once, each output once (a streamed row is read twice, LAYER three times).
 // Registers: the row in f32 (V vectors of 4 or 8), the raw weights where they are loaded ahead, about 20 for addresses.
-// Shared memory: one float a thread and sum, of wide rows two; a cluster adds 128 bytes a block.
+// Shared memory: one float a thread and sum, of wide rows two; a cluster adds 128 bytes a block. Uneven rows lie there whole (staged.cuh).
 // Schedule of the register body:
 //   1. all loads of the row, then the weights: they arrive while the row is summed
 //   2. f32 row; the residual sum is stored at once, so that the store overlaps the reduction
@@ -76,6 +76,7 @@ template <class Slots, class Tile>
 constexpr bool three_blocks() {
   return Slots::kBeside != Beside::kAny && Slots::kSource == Source::kPlain &&
          Slots::kSink == Sink::kStore && Slots::kAffine == Affine::kOnce && Tile::kThreads == 512 &&
+         !(Slots::kAccess == Access::kUneven && Slots::kStat == Stat::kLayer) &&
          (Tile::kVectors == 3 || (Tile::kVectors == 4 && Slots::kStat == Stat::kLayer));
 }
 
@@ -94,9 +95,6 @@ constexpr bool packed_row() {
   if (Slots::kSink == Sink::kQuant) return packed_scales_row<Slots, Tile>();
   if (three_blocks<Slots, Tile>()) return true;
   if (Tile::kBlocks > 1) return packed_cluster<Slots, Tile>();
-  if (Slots::kAccess == Access::kUneven)
-    return Tile::kVectors > 2 && (Slots::kStat == Stat::kLayer || Tile::kThreads == 512) &&
-           Tile::kVectors <= 5;
   if (Slots::kStat == Stat::kLayer) {
     if (Tile::kThreads == 256) return Tile::kVectors >= (Slots::kSink == Sink::kStatic ? 5 : 4);
     return Tile::kThreads == 512 ? Tile::kVectors > 4 : Tile::kVectors == 4 || Tile::kVectors == 5;
@@ -139,7 +137,7 @@ constexpr RoundedRow rounded_row() {
 // more cost occupancy, of which 16 to 32 KB of loads in flight a multiprocessor is enough (H200). Blocks of 512 threads keep to 64
 // up to 4 vectors, so that two of them overlap one's loads with the other's reduction.
 template <class Slots, class Tile>
-constexpr int registers_per_thread() {
+constexpr int row_registers() {
   if (Tile::kThreads == 1024) return 64;
   if (Tile::kVectors == 0) return 255;
   const bool wide = Slots::T::kBytes == 2;  // 8 values a vector
@@ -158,26 +156,6 @@ constexpr int registers_per_thread() {
   if (Tile::kBlocks > 1) {
     const bool two_or_four_blocks = Tile::kThreads == 512 && Slots::kSource == Source::kPlain;
     return two_or_four_blocks || packed_cluster<Slots, Tile>() ? 64 : 128;
-  }
-  if (Slots::kAccess == Access::kUneven) {
-    const bool rms = Slots::kStat == Stat::kRms;
-    if (Slots::kSource == Source::kAdd)
-      return Tile::kVectors == 2 ? 72 : Tile::kVectors > 4 ? 128 : rms ? 96 : 120;
-    if (Slots::kAffine == Affine::kF32) {
-      if (Tile::kThreads == 512) return Tile::kVectors > 5 ? 128 : 64;
-      if (Tile::kVectors == 2) return rms ? 48 : 64;
-      if (Tile::kVectors == 3) return rms ? 64 : 72;
-      if (Tile::kVectors == 4) return 80;
-      return rms && Slots::kDtype == Dtype::kF16 ? 104 : 96;  // 96 spill there
-    }
-    // Rows of 5 vectors: RMS 4096 x 4100 24.7 us with 128, 20.9 with 72; of 3: 4096 x 6140 30.7 with 64, 28.8 with 48.
-    if (Tile::kVectors == 2) return rms ? 48 : 56;
-    if (Tile::kVectors == 3) {
-      if (!rms) return Tile::kThreads == 32 && Slots::kDtype == Dtype::kF16 ? 72 : 64;
-      return Tile::kThreads < 128 ? 56 : 48;
-    }
-    if (Tile::kVectors == 4) return rms || Tile::kThreads == 512 ? 64 : 80;
-    return Tile::kVectors > 5 ? 128 : rms ? 72 : 88;
   }
   // Short rows need all the threads that a multiprocessor holds: heads of 128, 4096 tokens, take 46.6 us with 48 registers, 43.8 with 40
   // and 40.4 with 32.
@@ -248,10 +226,43 @@ constexpr int registers_per_thread() {
   return v == 6 ? 80 : 96;
 }
 
+// Uneven rows need more, where the same of whole vectors has just enough.
+template <class Slots, class Tile>
+constexpr int registers_per_thread() {
+  constexpr int kWhole = row_registers<Slots, Tile>();
+  if (Slots::kAccess != Access::kUneven) return kWhole;
+  constexpr bool kAdd = Slots::kSource == Source::kAdd, kLayer = Slots::kStat == Stat::kLayer,
+                 kF16 = Slots::kDtype == Dtype::kF16, kF32 = Slots::kDtype == Dtype::kF32;
+  const int v = Tile::kVectors;
+  if (Tile::kThreads == 512) {
+    const bool one_block =
+        v > 5 || (v == 5 && kLayer) || (v == 4 && (Slots::kSink == Sink::kQuant || (kF32 && kAdd)));
+    return one_block ? 128 : kWhole;
+  }
+  if (Slots::kSink == Sink::kQuant) return v >= 3 ? kWhole + 16 : kWhole;
+  if (kF32) return v >= 4 ? kWhole + (kAdd ? (kLayer ? 24 : 16) : 8) : kWhole;
+  if (kAdd) return Tile::kThreads == 4 && v == 1 ? kWhole + 16 : kWhole;
+  if (!kLayer || v != 4) return kWhole;
+  return Slots::kAffine == Affine::kF32 ? (kF16 ? 96 : kWhole) : kF16 ? 80 : 72;
+}
+
 // What other architectures' compilers need beyond that, so that none of their kernels spills: the numbers above are sm_90's.
 template <class Arch, class Slots, class Tile>
 constexpr int spare_registers() {
-  if (Arch::kCapability == 90 || Slots::kSource != Source::kPlain || Tile::kVectors == 0) return 0;
+  if (Arch::kCapability == 90) return 0;
+  if (Slots::kAccess == Access::kUneven) {
+    constexpr bool k100 = Arch::kCapability == 100, k120 = Arch::kCapability == 120;
+    const int v = Tile::kVectors;
+    const bool rms = Slots::kStat == Stat::kRms;
+    if (Tile::kThreads == 512) {
+      const bool one_block = (k100 && v == 4 && (rms || Slots::kAffine == Affine::kF32)) ||
+                             (k120 && rms && (v == 4 || v == 5));
+      return one_block ? 64 : 0;
+    }
+    if (Slots::kSource == Source::kAdd) return k120 ? 16 : 0;
+    return v <= 2 || v == 5 || Tile::kThreads <= 64 || k120 ? 16 : 8;
+  }
+  if (Slots::kSource != Source::kPlain || Tile::kVectors == 0) return 0;
   // Two blocks of 512 threads run beside each other with 64 registers and no more; these would spill.
   if (packed_scales_row<Slots, Tile>() && Tile::kVectors == 8) return 16;
   const bool spills =
@@ -259,8 +270,6 @@ constexpr int spare_registers() {
       (Arch::kCapability == 80 && Slots::kSink == Sink::kStatic && Tile::kVectors == 4);
   if (Tile::kThreads >= 512 && !spills) return 0;
   if (Slots::kAccess == Access::kAny) return Slots::kSink == Sink::kStore ? 8 : 0;
-  if (Slots::kAccess == Access::kUneven)
-    return Tile::kVectors <= 2 || Tile::kVectors == 5 || Tile::kThreads <= 64 ? 16 : 8;
   if (Tile::kVectors <= 2) return Tile::kThreads <= 32 && Slots::kStat == Stat::kLayer ? 8 : 0;
   if (Arch::kCapability == 80 && Slots::kSink == Sink::kStatic && Tile::kVectors == 8) return 8;
   if (Arch::kCapability == 80 && Slots::kAffine == Affine::kF32 && Tile::kVectors == 4) return 16;
@@ -301,11 +310,9 @@ constexpr bool late_weights() {
   return Tile::kVectors > 5;
 }
 
-// Vectors of late weights loaded together: of uneven rows several, for one branch.
+// Vectors of late weights loaded together.
 template <class Slots, class Tile>
-inline constexpr int kLateGroup = Slots::kAccess == Access::kUneven
-                                      ? (Slots::kStat == Stat::kRms ? 4 : 2)
-                                  : Tile::kThreads >= 512 || packed_cluster<Slots, Tile>() ||
+inline constexpr int kLateGroup = Tile::kThreads >= 512 || packed_cluster<Slots, Tile>() ||
                                           (Slots::kDtype == Dtype::kF16 &&
                                            unpacked_late_row<Slots, Tile>())
                                       ? Tile::kRun
@@ -463,9 +470,7 @@ inline constexpr bool kCrossFours =
 // Fours of f32 columns on their way at once: as many as there are registers for. Of short shares all: few rows have them.
 template <class Slots, class Tile>
 inline constexpr int kFoursAhead =
-    Slots::kAccess == Access::kUneven
-        ? (Slots::kStat == Stat::kRms ? (Tile::kVectors + 1) / 2 : Tile::kVectors)
-    : Tile::kVectors <= 2 ? 2 * Tile::kVectors
+    Tile::kVectors <= 2 ? 2 * Tile::kVectors
     : !late_weights<Slots, Tile>()
         ? (Tile::kBlocks > 1 && Tile::kThreads == 512 ? 3
            : kCrossFours<Slots, Tile> && Tile::kVectors == 3 && Tile::kThreads >= 256
@@ -496,7 +501,7 @@ struct RowState {
   HeldRow<Slots, Tile> held;
   uint4 weight[kColumns],
       bias[kEarlyBias || (kHasFours && Slots::kStat == Stat::kLayer) ? kColumns : 1];
-  uint4 result[Slots::kAccess == Access::kUneven ? kVectors : Tile::kRun];  // to be stored together
+  uint4 result[Tile::kRun];  // to be stored together
   float mean = 0.0f, rstd = 0.0f;
   float given_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
 };
@@ -535,7 +540,7 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
 #pragma unroll
     for (int i = 0; i < Slots::T::kPerVector; ++i) row.held.results()[v][i] = z[i];
   } else if constexpr (Slots::kAccess == Access::kUneven) {
-    row.result[v] = Slots::T::pack(z);
+    put_staged<Slots, Tile>(Slots::T::pack(z), v, place);
   } else if constexpr (Tile::kRun > 1) {
     row.result[v % Tile::kRun] = Slots::T::pack(z);
     if (v % Tile::kRun == Tile::kRun - 1 && reach.stores(v)) {
@@ -544,6 +549,48 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
     }
   } else if (reach.stores(v)) {
     ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v), Slots::T::pack(z));
+  }
+}
+
+// The columns of a short vector from shared memory: of registers that hold number `number` of a thread's, where it belongs to that vector.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void take_tails(uint4& weight, uint4& bias, int number,
+                                           const Reach& reach) {
+  if constexpr (Slots::kAccess == Access::kUneven) {
+    constexpr int kParts = Slots::kAffine == Affine::kF32 ? kFours<typename Slots::T> : 1;
+    if (number / kParts != Tile::kVectors - 1 || !reach.has_short()) return;
+    const StagedRow<Slots, Tile> staged;
+    weight = tail_vector(staged.weight_tail(), number % kParts);
+    if constexpr (Slots::kStat == Stat::kLayer)
+      bias = tail_vector(staged.bias_tail(), number % kParts);
+  }
+}
+
+// Columns that are loaded after the reduction, of kGroup vectors.
+template <class Slots, class Tile, int kGroup, class Reach>
+__device__ __forceinline__ void load_late_columns(const NormParams& p, uint4 (&weight)[kGroup],
+                                                  uint4 (&bias)[kGroup], int first,
+                                                  const RowIndex& out, const Place<Tile>& place,
+                                                  const Reach& reach) {
+  using T = typename Slots::T;
+  constexpr bool kBias = Slots::kStat == Stat::kLayer;
+  const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
+  if constexpr (Slots::kAccess == Access::kUneven) {
+    load_uneven_columns<Slots, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits),
+                                             first, place, reach, T::kOneWord);
+    if constexpr (kBias) {
+      load_uneven_columns<Slots, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first,
+                                               place, reach, T::kMinusZeroWord);
+    }
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) take_tails<Slots, Tile>(weight[i], bias[i], first + i, reach);
+  } else {
+    load_columns<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits), first, place,
+                                  reach, T::kOneWord);
+    if constexpr (kBias) {
+      load_columns<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first, place,
+                                    reach, T::kMinusZeroWord);
+    }
   }
 }
 
@@ -562,25 +609,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
   for (int first = 0; first < kVectors; first += kGroup) {
     uint4 weight[kGroup], bias[kGroup];
     if constexpr (!State::kEarlyWeight) {
-      const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
-      load_columns<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits), first,
-                                    place, reach, T::kOneWord);
-    }
-    if constexpr (kBias && !State::kEarlyBias) {
-      const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
-      load_columns<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first, place,
-                                    reach, T::kMinusZeroWord);
-    }
-    if constexpr (Slots::kAccess == Access::kUneven && !State::kEarlyWeight) {
-      if (reach.has_last()) {
-        const uint32_t bits = p.bits_again;
-        load_column_elements<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits),
-                                              first, place, reach);
-        if constexpr (kBias) {
-          load_column_elements<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits),
-                                                first, place, reach);
-        }
-      }
+      load_late_columns<Slots, Tile, kGroup>(p, weight, bias, first, out, place, reach);
     }
 #pragma unroll
     for (int v = first; v < first + kGroup && v < kVectors; ++v) {
@@ -632,8 +661,6 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
       deliver<Slots, Tile, kCodes>(p, sink, row, z, v, place, reach);
     }
   }
-  if constexpr (Slots::kAccess == Access::kUneven)
-    store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, row_lanes(place), reach);
 }
 
 // Second half, kept columns: the row is centred.
@@ -655,33 +682,6 @@ __device__ __forceinline__ void finish_kept(
   }
 }
 
-// The row's last vector where it is short, beside f32 columns: its columns by elements.
-template <class Slots, class Tile, class Reach, class R>
-__device__ __forceinline__ void finish_short(const NormParams& p, RowState<Slots, Tile>& row,
-                                             const RowIndex& out, const Place<Tile>& place,
-                                             const Reach& reach, const R& rounding) {
-  using T = typename Slots::T;
-  constexpr int kPerVector = T::kPerVector;
-  const int last = reach.last_register(), count = reach.last_count();
-  const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
-  const int from = place.vector(last) * (kFours<T> * kVectorBytes);
-  float s[kPerVector], w[kPerVector], b[kPerVector], z[kPerVector];
-  load_short_column(w, weight_type(bits), weight_row(p, out, bits) + from, count, 1.0f);
-  if constexpr (Slots::kStat == Stat::kLayer) {
-    load_short_column(b, bias_type(bits), bias_row(p, out, bits) + from, count, -0.0f);
-  } else {
-#pragma unroll
-    for (float& value : b) value = -0.0f;
-  }
-  row.held.pick(s, last);
-  normalize_vector<Slots>(s, s, row.mean, row.rstd, rounding);
-  apply(z, s, w, b, p.weight_offset, rounding);
-  const uint4 packed = T::pack(z);
-#pragma unroll
-  for (int v = 0; v < Tile::kVectors; ++v)
-    row.result[v] = selected(v == last, packed, row.result[v]);
-}
-
 // Second half, f32 columns beside 16-bit rows, by fours: each is applied while later ones are on their way.
 template <class Slots, class Tile, class Reach, class R>
 __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Slots, Tile>& row,
@@ -692,7 +692,7 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   constexpr int kPerVector = T::kPerVector, kAll = Tile::kVectors * kFours<T>,
                 kAhead = kFoursAhead<Slots, Tile>;
   constexpr bool kBias = Slots::kStat == Stat::kLayer, kCross = kCrossFours<Slots, Tile>;
-  const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
+  [[maybe_unused]] const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
   using Columns = FourColumns<T, Tile, kCross>;
   const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
   const Columns weights(weight_row(p, out, bits), weight_type(bits), place),
@@ -703,6 +703,7 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   const auto load = [&](int four) {
     weights.load(weight[four % kAhead], four, reach);
     if constexpr (kBias) biases.load(bias[four % kAhead], four, reach);
+    take_tails<Slots, Tile>(weight[four % kAhead], bias[kBias ? four % kAhead : 0], four, reach);
   };
   if constexpr (!State::kEarlyWeight)
     fill_columns<Slots, Tile>(row, weights.present, biases.present);
@@ -727,16 +728,12 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
       for (int k = 0; k < 4; ++k) z[i + k] = y[k];
     }
     if constexpr (Slots::kAccess == Access::kUneven) {
-      row.result[v] = T::pack(z);
+      deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
     } else if (reach.stores(v)) {
       const uint4 y = T::pack(z);
       ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v),
                         selected(second_first, make_uint4(y.z, y.w, y.x, y.y), y));
     }
-  }
-  if constexpr (Slots::kAccess == Access::kUneven) {
-    if (reach.has_short()) finish_short<Slots, Tile>(p, row, out, place, reach, rounding);
-    store_uneven<T, Tile>(sink.y + place.first * kVectorBytes, row.result, row_lanes(place), reach);
   }
 }
 
@@ -836,6 +833,13 @@ __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, 
       weights.load(row.weight[i], i, reach);
       if constexpr (State::kEarlyBias) biases.load(row.bias[i], i, reach);
     }
+  } else if constexpr (State::kEarlyWeight && Slots::kAccess == Access::kUneven) {
+    load_uneven_columns<Slots, Tile, Tile::kVectors>(
+        row.weight, weight_type(bits), weight_row(p, index, bits), 0, place, reach, T::kOneWord);
+    if constexpr (State::kEarlyBias) {
+      load_uneven_columns<Slots, Tile, Tile::kVectors>(
+          row.bias, bias_type(bits), bias_row(p, index, bits), 0, place, reach, T::kMinusZeroWord);
+    }
   } else if constexpr (State::kEarlyWeight) {
     load_columns<T, Tile, Tile::kVectors, true>(
         row.weight, weight_type(bits), weight_row(p, index, bits), 0, place, reach, T::kOneWord);
@@ -848,24 +852,24 @@ __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, 
 
 // What uneven rows need between their loads and the first use of them.
 template <class Slots, class Tile, class Reach>
-__device__ __forceinline__ void complete_uneven(const NormParams& p, RowSource<Slots, Tile>& source,
-                                                RowState<Slots, Tile>& row, const RowIndex& index,
-                                                const Place<Tile>& place, const Reach& reach,
-                                                uint32_t bits) {
-  using T = typename Slots::T;
+__device__ __forceinline__ void complete_uneven(RowSource<Slots, Tile>& source,
+                                                const ColumnTails<Slots, Tile>& tails,
+                                                RowState<Slots, Tile>& row,
+                                                const Place<Tile>& place, const Reach& reach) {
   using State = RowState<Slots, Tile>;
-  if (reach.has_last()) {
-    source.load_elements(reach);
-    if constexpr (State::kEarlyWeight && !State::kHasFours) {
-      load_column_elements<T, Tile, Tile::kVectors>(row.weight, weight_type(bits),
-                                                    weight_row(p, index, bits), 0, place, reach);
-    }
-    if constexpr (State::kEarlyBias && !State::kHasFours) {
-      load_column_elements<T, Tile, Tile::kVectors>(row.bias, bias_type(bits),
-                                                    bias_row(p, index, bits), 0, place, reach);
-    }
+  source.complete(place);
+  if (reach.last_count() != 0) tails.complete(place);
+  ptx::copy_async_wait();
+  sync_row<Tile>();
+  source.take_all(place, reach);
+  constexpr int kEarly = State::kHasFours      ? State::kEarlyFours
+                         : State::kEarlyWeight ? Tile::kVectors
+                                               : 0;
+#pragma unroll
+  for (int i = 0; i < kEarly; ++i) {
+    take_tails<Slots, Tile>(row.weight[i], row.bias[Slots::kStat == Stat::kLayer ? i : 0], i,
+                            reach);
   }
-  source.join();
 }
 
 template <class Slots, class Tile, int kMostIndices = 3>
@@ -897,6 +901,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   }
   RowSource<Slots, Tile> source(p, index, place, reach, bits);
   if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
+  ColumnTails<Slots, Tile> tails;
+  tails.load(p, index, place, bits);
   // After the wait: an earlier kernel may write it.
   if constexpr (Slots::kSink == Sink::kStatic)
     row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
@@ -907,7 +913,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if ((bits_of<Slots, Tile>(p.bits_again) & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
   if constexpr (Slots::kAccess == Access::kUneven)
-    complete_uneven(p, source, row, index, place, reach, bits);
+    complete_uneven(source, tails, row, place, reach);
 
   if constexpr (Slots::kRounds) source.add_words();
 
@@ -947,6 +953,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   }
   row.rstd = rstd_of(sum_row(q, scratch.fold[Slots::kSums - 1], place), p, rounding);
   row.held.renew(p, row.rstd);
+  // Results take the row's place in shared memory: all of its threads have taken theirs. (Rows of several warps had a barrier in the sum.)
+  if constexpr (Slots::kAccess == Access::kUneven && Tile::kThreads <= 32) sync_row<Tile>();
 
   const RowIndex out = keeps_row<Slots, Tile>()
                            ? index
@@ -986,6 +994,10 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     finish(KnownRounding<T, true>());
   } else {
     finish(KnownRounding<T, false>());
+  }
+  if constexpr (Slots::kAccess == Access::kUneven) {
+    RowSource<Slots, Tile>::finish_sum(p, out, place, reach.live);
+    if constexpr (Slots::kSink == Sink::kStore) store_results<Slots, Tile>(p, out, place, reach);
   }
   if constexpr (Slots::kSink == Sink::kQuant) {
     quantize_in_registers<Slots, Tile>(

@@ -135,6 +135,11 @@ inline constexpr ListedTile kVectorTiles[] = {
 // 130.5, to e4m3 by a given scale 64 x 2880 2.24 and 2.11; sums 1 x 1024 1.65 and 1.50, to e4m3 4096 x 1024 9.51 and 9.35; LayerNorm
 // 65536 x 512 34.6 and 33.8, to e4m3 4096 x 32768 119.0 and 109.5.
 constexpr bool may_have_bare(NormKey key, Tile tile) {
+  if (key.access == Access::kUneven) {
+    const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer;
+    return key.dtype != Dtype::kF32 && key.sink == Sink::kStore && !(add && layer) &&
+           (key.affine == Affine::kOnce || layer);
+  }
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
              store = key.sink == Sink::kStore;
   if (key.dtype == Dtype::kF32 || key.access != Access::kVector || (add && layer && !store) ||
@@ -161,7 +166,8 @@ constexpr bool has_bare(NormKey key, Tile tile) {
       key.source == Source::kAdd
           ? (tile.threads == 128 && tile.vectors >= 4) || (tile.threads == 64 && tile.vectors >= 5)
           : tile.threads == 256 && (tile.vectors == 6 || tile.vectors == 8);
-  const bool y = key.stat == Stat::kRms && key.sink == Sink::kStore && tile.blocks == 1;
+  const bool y = key.stat == Stat::kRms && key.sink == Sink::kStore && tile.blocks == 1 &&
+                 key.access == Access::kVector;
   return may_have_bare(key, tile) && !(y && all_past_l1);
 }
 constexpr bool has_bare_cs(NormKey key, Tile tile) {
@@ -171,8 +177,8 @@ constexpr bool has_bare_cs(NormKey key, Tile tile) {
       (tile == Tile{64, 4} || tile == Tile{128, 5} || (tile.threads == 256 && tile.vectors >= 5));
   if (tile == Tile{64, 2} || long_codes || (tile == Tile{256, 7} && key.source == Source::kAdd))
     return false;
-  return may_have_bare(key, tile) && key.stat == Stat::kRms && tile.threads >= 64 &&
-         tile.threads < 512 && tile.blocks == 1 && key.sink != Sink::kQuant;
+  return may_have_bare(key, tile) && key.access == Access::kVector && key.stat == Stat::kRms &&
+         tile.threads >= 64 && tile.threads < 512 && tile.blocks == 1 && key.sink != Sink::kQuant;
 }
 // Those for Llama's form: RMSNorm to y, with most tiles of bare kernels (with the others it is within 1 % of the general ones) and one that
 // is slower bare. H200, bf16, 4096 rows, with and without them: RMSNorm x 1024 5.48 and 5.59 us, x 16384 65.6 and 66.3, x 32768 130.6 and
@@ -284,17 +290,34 @@ inline constexpr ListedTile kKeptTiles[] = {
 // Tiles of the kernels for any access, which also stream what no tile holds: few, as each costs as much as several others. LAYER has no
 // registers for {512, 8}.
 inline constexpr ListedTile kAnyTiles[] = {
-    {{4, 4}, kAll},   {{32, 1}, kAll | kNoCodes}, {{32, 4}, kAll},  {{64, 4}, kAdd | kNoCodes},
-    {{128, 4}, kAll}, {{256, 4}, kAll},           {{512, 4}, kAll}, {{512, 8}, kRms | kAddRms},
-    {{256, 0}, kAll},
+    {{4, 4}, kAll | kNoCodes},  {{32, 1}, kAll | kNoCodes},  {{32, 4}, kAll},
+    {{64, 4}, kAdd | kNoCodes}, {{128, 4}, kAll | kNoCodes}, {{256, 4}, kAll | kNoCodes},
+    {{512, 4}, kAll},           {{512, 8}, kRms | kAddRms},  {{256, 0}, kAll},
 };
 
-// Tiles of the kernels for rows of any length and address: few, as each serves all rows that it holds.
+// Tiles of the kernels for rows of any length and address.
 inline constexpr ListedTile kUnevenTiles[] = {
-    {{4, 2}, kAll},   {{8, 2}, kPlain}, {{16, 1}, kAdd},  {{16, 2}, kAll},  {{16, 4}, kAll},
-    {{32, 3}, kAll},  {{32, 4}, kAll},  {{64, 3}, kAll},  {{64, 4}, kAll},  {{128, 3}, kAll},
-    {{128, 4}, kAll}, {{128, 5}, kAll}, {{256, 3}, kAll}, {{256, 4}, kAll}, {{512, 3}, kAll},
-    {{512, 4}, kAll}, {{512, 8}, kRms},
+    {{4, 1}, kAll},     {{4, 2}, kAll},     {{8, 2}, kPlain},
+    {{16, 1}, kAdd},    {{16, 2}, kAll},    {{16, 3}, kAll},
+    {{16, 4}, kAll},    {{32, 3}, kAll},    {{32, 4}, kAll},
+    {{64, 3}, kAll},    {{64, 4}, kAll},    {{128, 3}, kAll},
+    {{128, 4}, kAll},   {{128, 5}, kAll},   {{256, 3}, kAll},
+    {{256, 4}, kAll},   {{512, 3}, kAll},   {{512, 4}, kPlain | kAddRms},
+    {{512, 5}, kPlain}, {{512, 6}, kPlain}, {{512, 7}, kPlain},
+    {{512, 8}, kPlain},
+};
+
+// Of bare ones for few rows: see kFewUnevenTiles in core/norm_plan.cpp.
+inline constexpr ListedTile kFewUnevenTiles[] = {
+    {{16, 1}, kPlain}, {{32, 1}, kAll},  {{32, 2}, kAll},
+    {{128, 1}, kAll},  {{128, 2}, kAll}, {{256, 2}, kAll},
+};
+
+// Of those with codes, with columns of x's dtype and with f32 ones.
+inline constexpr ListedTile kUnevenCodesTiles[] = {
+    {{16, 1}, kAll},  {{16, 2}, kAll},  {{32, 2}, kAll},  {{32, 3}, kAll},  {{32, 4}, kAll},
+    {{128, 2}, kAll}, {{128, 3}, kAll}, {{128, 4}, kAll}, {{128, 5}, kAll}, {{256, 3}, kAll},
+    {{256, 4}, kAll}, {{512, 3}, kAll}, {{512, 4}, kAll},
 };
 
 constexpr int user_of(Source source, Stat stat) {
@@ -335,7 +358,8 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
       if ((t.use & user) == 0 || t.tile.blocks > shape.cluster_blocks) return;
       const NormKey key = {dtype, source, stat, affine, sink, access};
       fn(key, t.tile);
-      const bool corner = affine == Affine::kOnce && sink == Sink::kStore;
+      const bool corner =
+          affine == Affine::kOnce && sink == Sink::kStore && access == Access::kVector;
       if (has_bare(key, t.tile) && (shape.every_bare || corner)) fn(bare_key(key), t.tile);
       if (!shape.every_bare) return;
       if (has_bare_cs(key, t.tile)) fn(bare_key(key, Beside::kNothingCs), t.tile);
@@ -351,10 +375,22 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
     }
     for (const ListedTile& t : kUnevenTiles) {
       use(Sink::kStore, Access::kUneven, t);
-      // LAYER has no registers for {512, 4}.
-      const bool too_long = stat == Stat::kLayer && t.tile == Tile{512, 4};
-      if (dtype != Dtype::kF32 && source == Source::kPlain && !too_long)
+      if (dtype != Dtype::kF32 && source == Source::kPlain)
         use_with(Affine::kF32, Sink::kStore, Access::kUneven, t);
+    }
+    for (const ListedTile& t : kFewUnevenTiles) {
+      for (const Affine affine : {Affine::kOnce, Affine::kF32}) {
+        const NormKey key = {dtype, source, stat, affine, Sink::kStore, Access::kUneven};
+        if ((t.use & user) != 0 && has_bare(key, t.tile) && shape.every_bare &&
+            !(affine == Affine::kF32 && source == Source::kAdd)) {
+          fn(bare_key(key), t.tile);
+        }
+      }
+    }
+    for (const ListedTile& t : kUnevenCodesTiles) {
+      if (dtype == Dtype::kF32 || (source == Source::kAdd && stat == Stat::kLayer)) break;
+      use_with(Affine::kOnce, Sink::kQuant, Access::kUneven, t);
+      if (source == Source::kPlain) use_with(Affine::kF32, Sink::kQuant, Access::kUneven, t);
     }
     for (const ListedTile& t : kKeptTiles) {
       if (dtype == Dtype::kF32) break;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/norm_key.h"
+#include "core/norm_plan.h"
 #include "core/quant_types.h"
 
 namespace fastnorm::cuda {
@@ -47,6 +48,7 @@ enum NormBits : uint32_t {
   kRoundNormalized = 1 << 11,  // to x's dtype before the weight
   kRoundSum = 1 << 12,         // x + residual to x's dtype before the statistics
   kHeadColumns = 1 << 13,      // weight or bias has a row for each first index
+  kMissingElement = 1 << 16,   // three bits: elements that a row is shorter than its vectors
   kNeverSet = 1u << 31,        // which the compiler cannot know
 };
 
@@ -121,6 +123,19 @@ static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) =
               offsetof(NormParams, weight_head_stride) == 176 &&
               offsetof(NormParams, mean_upper) == 240 && offsetof(NormParams, quant) == 304 &&
               offsetof(QuantParams, codes_upper) == 64 && sizeof(NormParams) == 448);
+
+// Shared memory of a row that is staged there (Access::kUneven): a tensor's row, up to 15 bytes behind a multiple of 16; x's image, with a
+// residual its own and the sum's; and at the end the weight and bias of a short vector, which may be f32.
+inline constexpr int kStagedTailBytes = 32;
+constexpr int staged_image_bytes(Tile tile) { return (tile.threads * tile.vectors + 1) * 16; }
+constexpr int staged_row_bytes(Source source, Tile tile) {
+  return (source == Source::kAdd ? 3 : 1) * staged_image_bytes(tile) + 2 * kStagedTailBytes;
+}
+// What a launch of a kernel asks for beside what the kernel itself has.
+constexpr int launch_shared_bytes(NormKey key, Tile tile) {
+  return key.access == Access::kUneven ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
+                                       : 0;
+}
 
 // Two calls of one kernel in one grid, the second's blocks evenly among the first's: queries and keys of a token lie side by side.
 struct NormPairParams {

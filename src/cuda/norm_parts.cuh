@@ -7,6 +7,7 @@
 #include "cuda/access.cuh"
 #include "cuda/element.cuh"
 #include "cuda/root.cuh"
+#include "cuda/staged.cuh"
 #include "cuda/tile.cuh"
 #include "fastnorm/norm.h"
 
@@ -268,83 +269,74 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   uint4 residual[kAdd ? Tile::kVectors : 1];
 };
 
-// Rows at any address, of tensors of x's dtype. load_elements() and join() are due when every load of the row was issued.
+// Codes by all their schemes are long enough.
+template <class Slots>
+inline constexpr bool kStagedShort = Slots::kSink == Sink::kQuant;
+
+// Rows at any address, of tensors of x's dtype. complete() is due when every load of the row was issued.
 template <class Slots, class Tile>
 requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile> {
   using T = typename Slots::T;
   using Reach = cuda::Reach<Access::kUneven, T, Tile>;
+  using Staged = StagedRow<Slots, Tile>;
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
-  static constexpr int kVectors = Tile::kVectors, kStep = Tile::kStride * kVectorBytes;
+  static constexpr int kVectors = Tile::kVectors;
 
   __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
-                                       const Place<Tile>& place, const Reach& reach, uint32_t)
-      : x_at(row_address(p.x, p.x_upper, index) + place.first * kVectorBytes),
-        residual_at(kAdd ? row_address(p.residual, p.residual_upper, index) +
-                               place.first * kVectorBytes
-                         : nullptr),
-        lanes(row_lanes(place)) {
-    load_uneven<T, Tile, kVectors>(x, x_at, 0, lanes, reach);
-    if constexpr (kAdd) load_uneven<T, Tile, kVectors>(residual, residual_at, 0, lanes, reach);
+                                       const Place<Tile>& place, const Reach&, uint32_t)
+      : x_input(row_address(p.x, p.x_upper, index), p, Staged().x(), place),
+        residual_input(row_address(residual_of(p), kAdd ? p.residual_upper : p.x_upper, index), p,
+                       Staged().residual(), place) {}
+
+  __device__ __forceinline__ void complete(const Place<Tile>& place) const {
+    x_input.complete(Staged().x(), place);
+    if constexpr (kAdd) residual_input.complete(Staged().residual(), place);
+  }
+  __device__ __forceinline__ void take_all(const Place<Tile>& place, const Reach& reach) {
+    x_input.take(x, Staged().x(), place, reach);
+    if constexpr (kAdd) residual_input.take(residual, Staged().residual(), place, reach);
   }
 
-  // By the thread that has the row's last vector.
-  __device__ __forceinline__ void load_elements(const Reach& reach) {
-    const int last = reach.last_register();
-    const bool of_x = reach.has_elements(in_mid_word<T>(x_at));
-    const RawVector last_x =
-        cuda::load_elements<T>(x_at + last * kStep, of_x ? reach.last_count() : 0);
-    if constexpr (kAdd) {
-      const bool of_residual = reach.has_elements(in_mid_word<T>(residual_at));
-      const RawVector last_residual =
-          cuda::load_elements<T>(residual_at + last * kStep, of_residual ? reach.last_count() : 0);
-      put(residual, last_residual, of_residual, last);
-    }
-    put(x, last_x, of_x, last);
-  }
-  __device__ __forceinline__ void join() {
-    join_uneven<T, Tile, kVectors>(x, x_at, lanes);
-    if constexpr (kAdd) join_uneven<T, Tile, kVectors>(residual, residual_at, lanes);
-  }
-
-  __device__ __forceinline__ uint4 words(int v) const { return x[v].words; }
+  __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
   __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
-    T::unpack(x[v].words, s);
+    T::unpack(x[v], s);
     if constexpr (kAdd) {
       float r[T::kPerVector];
-      T::unpack(residual[v].words, r);
+      T::unpack(residual[v], r);
 #pragma unroll
       for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
     }
   }
 
-  __device__ __forceinline__ void store_sum(const NormParams& p, const RowIndex& index,
-                                            const Place<Tile>& place, const Reach& reach,
+  // To shared memory; finish_sum() stores it behind the next barrier.
+  __device__ __forceinline__ void store_sum(const NormParams& p, const RowIndex&,
+                                            const Place<Tile>& place, const Reach&,
                                             const float (&s)[kVectors][T::kPerVector]) const {
     if constexpr (kAdd) {
       if (p.residual_out.data == nullptr) return;
-      uint4 packed[kVectors];
+      auto* const sum = reinterpret_cast<uint4*>(Staged().sum());
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) packed[v] = T::pack(s[v]);
-      store_uneven<T, Tile>(
-          row_address(p.residual_out, p.residual_out_upper, index) + place.first * kVectorBytes,
-          packed, lanes, reach);
+      for (int v = 0; v < kVectors; ++v) sum[place.vector(v)] = T::pack(s[v]);
+    }
+  }
+  static __device__ __forceinline__ void finish_sum(const NormParams& p, const RowIndex& index,
+                                                    const Place<Tile>& place, bool live) {
+    if constexpr (kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      store_staged<T::kBytes, kVectors, kStagedShort<Slots>>(
+          row_address(p.residual_out, p.residual_out_upper, index), row_elements<T>(p) * T::kBytes,
+          Staged().sum(), place, live);
     }
   }
 
-  static __device__ __forceinline__ void put(RawVector (&raw)[kVectors], const RawVector& last,
-                                             bool wanted, int at) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const bool here = wanted && v == at;
-      raw[v].words = selected(here, last.words, raw[v].words);
-      raw[v].first = here ? last.first : raw[v].first;
-    }
-  }
+  StagedInput<T, Tile, kStagedShort<Slots>> x_input;
+  std::conditional_t<kAdd, StagedInput<T, Tile, kStagedShort<Slots>>, NotStaged> residual_input;
+  uint4 x[kVectors], residual[kAdd ? kVectors : 1];
 
-  const char* const x_at;  // the thread's first vector
-  const char* const residual_at;
-  const RowLanes lanes;
-  RawVector x[kVectors], residual[kAdd ? kVectors : 1];
+ private:
+  static __device__ __forceinline__ const RowRef& residual_of(const NormParams& p) {
+    return kAdd ? p.residual : p.x;
+  }
 };
 
 // x, with the residual added, at any address.
@@ -517,57 +509,88 @@ __device__ __forceinline__ const char* bias_row(const NormParams& p, const RowIn
   return (bits & kHeadColumns) != 0 ? p.bias + index.digit[0] * p.bias_head_stride : p.bias;
 }
 
-// kVectors vectors of the row of a weight or bias, from vector v on, as raw words. What is not there reads as `filler`; but of whole vectors that are
+// kVectors vectors of the row of a weight or bias, from vector v on, as raw words. What is not there reads as `filler`; but of those that are
 // loaded ahead of the row it stays what it was.
 template <class T, class Tile, int kVectors, bool kAhead = false, class Reach>
 __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const char* row, int v,
                                              const Place<Tile>& place, const Reach& reach,
                                              uint32_t filler) {
-  if constexpr (!kAhead || Reach::kAccess == Access::kUneven) {
+  if constexpr (!kAhead) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
   }
   const bool present = type == ColumnType::kElement;
   const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
-  if constexpr (Reach::kAccess == Access::kUneven) {
-    if (present) {
-      RawVector loaded[kVectors];
-      const RowLanes lanes = row_lanes(place);
-      load_uneven<T, Tile, kVectors>(loaded, address, v, lanes, reach);
-      // Which waits; but columns seldom begin in the middle of a word.
-      join_uneven<T, Tile, kVectors>(loaded, address, lanes);
+  // Ahead of the row by predicates: where a branch ends, and where a register is filled later, loads before are waited for (LAYER
+  // 1 x 8192: 2.43 us, without 2.18). Later, predicates would take registers.
+  if (!kAhead && !present) return;
 #pragma unroll
-      for (int i = 0; i < kVectors; ++i) raw[i] = loaded[i].words;
-    }
+  for (int i = 0; i < kVectors; i += Tile::kRun) {  // v is the first of a run
+    if (v + i >= Tile::kVectors) break;
+    load_run_if<Tile::kRun>(raw + i, address + Tile::offset(i) * kVectorBytes,
+                            (!kAhead || present) && reach.whole(v + i));
+  }
+}
+
+// The same beside uneven rows: of columns that may begin anywhere, but for bare kernels and codes.
+template <class Slots, class Tile, int kVectors, class Reach>
+__device__ __forceinline__ void load_uneven_columns(uint4* raw, ColumnType type, const char* row,
+                                                    int v, const Place<Tile>& place,
+                                                    const Reach& reach, uint32_t filler) {
+  if constexpr (Slots::kBeside != Beside::kAny || Slots::kSink == Sink::kQuant) {
+    load_columns<typename Slots::T, Tile, kVectors>(raw, type, row, v, place, reach, filler);
   } else {
-    // Ahead of the row by predicates: where a branch ends, and where a register is filled later, loads before are waited for (LAYER
-    // 1 x 8192: 2.43 us, without 2.18). Later, predicates would take registers.
-    if (!kAhead && !present) return;
+    const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
+    const int bytes = access_bytes(row);
 #pragma unroll
-    for (int i = 0; i < kVectors; i += Tile::kRun) {  // v is the first of a run
-      if (v + i >= Tile::kVectors) break;
-      load_run_if<Tile::kRun>(raw + i, address + Tile::offset(i) * kVectorBytes,
-                              (!kAhead || present) && reach.has(v + i));
+    for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
+    if (type != ColumnType::kElement) return;
+    const auto wanted = [&](int i) { return v + i < Tile::kVectors && reach.whole(v + i); };
+    if (bytes == kVectorBytes) {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i)
+        ptx::ld_global_v4_if(raw[i], address + Tile::offset(i) * kVectorBytes, wanted(i));
+    } else {
+      uint4 words[kVectors];
+      load_words(words, address, Tile::kStride * kVectorBytes, bytes, wanted);
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) raw[i] = selected(wanted(i), words[i], raw[i]);
     }
   }
 }
 
-// What of a weight or bias is reached by elements, to its place among those that load_columns() has loaded, by the thread that has the
-// row's last vector.
-template <class T, class Tile, int kVectors, class Reach>
-__device__ __forceinline__ void load_column_elements(uint4* raw, ColumnType type, const char* row,
-                                                     int v, const Place<Tile>& place,
-                                                     const Reach& reach) {
-  if (type != ColumnType::kElement) return;
-  const int last = reach.last_register();
-  const char* address = row + place.vector(last) * kVectorBytes;
-  const bool windows = in_mid_word<T>(address);
-  if (!reach.has_elements(windows)) return;
-  const RawVector loaded = load_elements<T>(address, reach.last_count());
-  const uint4 whole = selected(windows, joined(loaded.words, loaded.first), loaded.words);
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) raw[i] = selected(v + i == last, whole, raw[i]);
-}
+// The columns of a row's short vector, of which there are none but beside uneven rows.
+template <class Slots, class Tile, bool kUneven = Slots::kAccess == Access::kUneven>
+struct ColumnTails {
+  __device__ __forceinline__ void load(const NormParams&, const RowIndex&, const Place<Tile>&,
+                                       uint32_t) {}
+};
+
+template <class Slots, class Tile>
+struct ColumnTails<Slots, Tile, true> {
+  using T = typename Slots::T;
+  using Staged = StagedRow<Slots, Tile>;
+  static constexpr bool kF32 = Slots::kAffine == Affine::kF32, kBias = Slots::kStat == Stat::kLayer;
+  static constexpr ColumnType kType = kF32 ? ColumnType::kF32 : ColumnType::kElement;
+  using Columns = Element<kF32 ? Dtype::kF32 : Slots::kDtype>;
+  using Tail = ColumnTail<T, Tile, Columns::kBytes>;
+
+  __device__ __forceinline__ void load(const NormParams& p, const RowIndex& index,
+                                       const Place<Tile>& place, uint32_t bits) {
+    weight.load(weight_row(p, index, bits), p, Columns::kOneWord, weight_type(bits) == kType,
+                place);
+    if constexpr (kBias) {
+      bias.load(bias_row(p, index, bits), p, Columns::kMinusZeroWord, bias_type(bits) == kType,
+                place);
+    }
+  }
+  __device__ __forceinline__ void complete(const Place<Tile>& place) const {
+    weight.complete(Staged().weight_tail(), place);
+    if constexpr (kBias) bias.complete(Staged().bias_tail(), place);
+  }
+
+  Tail weight, bias;
+};
 
 // f32 columns beside 16-bit rows go by fours, 16 bytes each: a vector of x is two of them.
 template <class T>
@@ -600,24 +623,12 @@ struct FourColumns {
     const int v = four / kFours<T>;
     ptx::ld_global_v4_if(raw,
                          first[four % kFours<T>] + v * (Tile::kStride * kFours<T> * kVectorBytes),
-                         present && reach.has_four(v, four % kFours<T>));
+                         present && reach.whole(v));
   }
 
   const bool present;
   const char* first[kFours<T>];  // of the first vector, in the order of reading
 };
-
-// The first `count` of a vector's f32 columns, at `address`; the others, and all of an absent tensor, read as `absent`.
-template <int kCount>
-__device__ __forceinline__ void load_short_column(float (&f)[kCount], ColumnType type,
-                                                  const char* address, int count, float absent) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    uint32_t bits = __float_as_uint(absent);
-    ptx::ld_global_u32_if(bits, address + i * 4, type == ColumnType::kF32 && i < count);
-    f[i] = __uint_as_float(bits);
-  }
-}
 
 // Weight and bias for all rows that a thread takes, in f32, the weight with its offset. Each is of x's dtype, f32 or absent.
 template <class Slots, class Tile>
@@ -747,12 +758,10 @@ struct RowSink<Sink::kStore, Access::kAny, T> {
   const AnyRow<T, char> y;
 };
 
-// All of a thread's vectors at once: see store_uneven().
+// To shared memory, vector by vector: store_results() brings them from there.
 template <class T>
 struct RowSink<Sink::kStore, Access::kUneven, T> {
-  __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
-      : y(row_address(p.y, p.y_upper, index)) {}
-  char* const y;
+  __device__ __forceinline__ RowSink(const NormParams&, const RowIndex&) {}
 };
 
 // Codes by one scale for the tensor, and nothing else: quant.cuh makes them.
@@ -775,6 +784,22 @@ struct RowSink<Sink::kQuant, kAccess, T> : RowSink<Sink::kStore, kAccess, T> {
   }
   const bool present;
 };
+
+// y of uneven rows by vectors into shared memory, and from there to memory.
+template <class Slots, class Tile>
+__device__ __forceinline__ void put_staged(const uint4& y, int v, const Place<Tile>& place) {
+  reinterpret_cast<uint4*>(StagedRow<Slots, Tile>().results())[place.vector(v)] = y;
+}
+
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void store_results(const NormParams& p, const RowIndex& index,
+                                              const Place<Tile>& place, const Reach& reach) {
+  using T = typename Slots::T;
+  sync_row<Tile>();
+  store_staged<T::kBytes, Tile::kVectors, kStagedShort<Slots>>(
+      row_address(p.y, p.y_upper, index), row_elements<T>(p) * T::kBytes,
+      StagedRow<Slots, Tile>().results(), place, reach.live);
+}
 
 // The statistics, by the row's first thread.
 __device__ __forceinline__ void store_statistics(const NormParams& p, const RowIndex& index,

@@ -75,7 +75,7 @@ class CaseMaker {
   // --- sizes ---
 
   int64_t least_vectors() const {
-    if (!cuda_ || !vector_only_) return 1;
+    if (!cuda_ || key_.access == Access::kAny) return 1;
     return int64_t{tile_.threads_per_row()} * (tile_.vectors - run_) + run_;
   }
   int64_t most_vectors() const {
@@ -179,14 +179,14 @@ class CaseMaker {
     return c;
   }
 
-  // Contents that the kernel can compute beside quantising: those for whole vectors take plain columns only.
+  // Contents that the kernel can compute beside quantising: most take columns of their type only.
   Content quantised_content(int64_t n, int number) const {
-    if (!vector_only_) return general_content(n, number);
+    if (key_.access == Access::kAny) return general_content(n, number);
     Content c = lean_content(n, number + 100);
     Random random(ref::hash(c.seed, 3));
-    if (c.weight) c.weight = dtype_;
+    if (c.weight) c.weight = column_;
     c.bias.reset();
-    if (key_.stat == Stat::kLayer && !random.one_in(3)) c.bias = dtype_;
+    if (key_.stat == Stat::kLayer && !random.one_in(3)) c.bias = column_;
     return c;
   }
 
@@ -283,8 +283,10 @@ class CaseMaker {
   void put(const Content& c, const Layout& l, bool bounds = false) {
     cases_.push_back({c, l, bounds});
     if (bare_) make_bare(cases_.back());
-    if (key_.affine == Affine::kF32 && key_.access == Access::kUneven)
+    if (key_.access == Access::kUneven &&
+        (key_.affine == Affine::kF32 || bare_ || key_.sink == Sink::kQuant)) {
       align_columns(c.n, &cases_.back().layout);
+    }
   }
 
   // The same with all columns, shared by all rows, rows of one index (where a block has several rows, of two), no statistics and nothing rounded in between, or all
@@ -311,10 +313,11 @@ class CaseMaker {
     }
   }
 
-  // f32 columns beside rows of any length begin at multiples of 16 bytes, those of every head.
-  static void align_columns(int64_t n, Layout* l) {
-    for (int64_t* shift : {&l->weight_shift, &l->bias_shift}) *shift = (*shift + 3) / 4 * 4;
-    for (int64_t* pad : {&l->weight_pad, &l->bias_pad}) *pad = (n + *pad + 3) / 4 * 4 - n;
+  // f32 columns beside rows of any length, those of bare kernels and beside codes begin at multiples of 16 bytes, those of every head.
+  void align_columns(int64_t n, Layout* l) const {
+    const int64_t v = ref::per_vector(column_);
+    for (int64_t* shift : {&l->weight_shift, &l->bias_shift}) *shift = (*shift + v - 1) / v * v;
+    for (int64_t* pad : {&l->weight_pad, &l->bias_pad}) *pad = (n + *pad + v - 1) / v * v - n;
   }
 
   // --- groups of cases ---

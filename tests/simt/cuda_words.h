@@ -57,6 +57,9 @@ inline uint32_t __umulhi(uint32_t a, uint32_t b) {
 inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t shift) {
   return static_cast<uint32_t>((uint64_t{high} << 32 | low) << (shift & 31) >> 32);
 }
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (shift & 31));
+}
 inline int __clzll(int64_t v) { return std::countl_zero(static_cast<uint64_t>(v)); }
 inline uint32_t __brev(uint32_t v) {
   uint32_t r = 0;
@@ -66,14 +69,6 @@ inline uint32_t __brev(uint32_t v) {
 inline float __shfl_xor_sync(uint32_t, float value, int mask) {
   const unsigned from = simt::current->lane ^ static_cast<unsigned>(mask);
   return std::bit_cast<float>(simt::shuffle(std::bit_cast<uint32_t>(value), from));
-}
-inline uint32_t __shfl_up_sync(uint32_t, uint32_t value, unsigned by) {
-  const unsigned lane = simt::current->lane;
-  return simt::shuffle(value, lane < by ? lane : lane - by);
-}
-inline uint32_t __shfl_down_sync(uint32_t, uint32_t value, unsigned by) {
-  const unsigned lane = simt::current->lane;
-  return simt::shuffle(value, lane + by > 31 ? lane : lane + by);
 }
 inline float __shfl_sync(uint32_t, float value, int lane, int width) {
   const auto own = static_cast<int>(simt::current->lane);

@@ -78,6 +78,7 @@ class SimtDevice final : public Device {
       Grid grid = {blocks,
                    static_cast<unsigned>(tile.threads * plan.rows_per_block),
                    static_cast<unsigned>(tile.blocks),
+                   static_cast<unsigned>(launch_shared_bytes(plan.entry->key, tile)),
                    order_,
                    (calls.front().desc->flags & FASTNORM_NORM_PDL_WAIT) != 0,
                    {}};

@@ -23,14 +23,14 @@ struct Warp {
 };
 
 struct Block {
-  static constexpr size_t kSharedBytes = 64 << 10;
+  static constexpr size_t kSharedBytes = 104 << 10;
   struct Object {
     const void* key;
     size_t offset;
   };
 
   std::unique_ptr<std::byte[]> shared{new (std::align_val_t(256)) std::byte[kSharedBytes]};
-  size_t used = 0;
+  size_t used = kSharedBytes;  // by the last block that ran here
   std::vector<Object> objects;
   std::vector<Warp> warps;
   unsigned threads = 0, arrived = 0, phase = 0;
@@ -41,6 +41,12 @@ struct Fiber {
   // Of those that are still running, a ring of the cluster's and one of the warp's.
   Fiber *next = nullptr, *previous = nullptr;
   Fiber *next_lane = nullptr, *previous_lane = nullptr;
+  // Copies into shared memory that the thread has not waited for.
+  struct Copy {
+    void* to;
+    const void* from;
+  };
+  std::vector<Copy> copies;
   bool started = false;
   jmp_buf state;
   ucontext_t start;
@@ -117,6 +123,7 @@ void fiber_main() {
     (*body)();
     // The kernel that waits for this one counts on those before it, too.
     if (!current->waited) complain("a thread ends that has not waited for the previous kernel");
+    if (!current->fiber->copies.empty()) fault("a thread ends that has not waited for its copies");
     finish();
   }
 }
@@ -162,7 +169,7 @@ void sync_lanes(Warp& warp, const char* what) { sync(warp, what, &Fiber::next_la
 
 void start_block(Block& block, unsigned threads) {
   // What the last block left must not help this one.
-  std::memset(block.shared.get(), 0xa5, Block::kSharedBytes);
+  std::memset(block.shared.get(), 0xa5, block.used);
   block.used = 0;
   block.objects.clear();
   block.threads = threads;
@@ -283,6 +290,21 @@ void prefetch(const void* address, size_t bytes) {
     complain("a misaligned or empty prefetch", address, bytes);
   if (input_at(address, bytes) == nullptr)
     complain("a prefetch of what is not in an input", address, bytes);
+}
+
+void* launch_shared() {
+  static char key;
+  return block_object(&key, grid->shared_bytes, 16);
+}
+
+void copy_async(void* to, const void* from) {
+  shared_address(to);  // a fault where it is none
+  current->fiber->copies.push_back({to, from});
+}
+
+void copy_async_wait() {
+  for (const Fiber::Copy& copy : current->fiber->copies) std::memcpy(copy.to, copy.from, 16);
+  current->fiber->copies.clear();
 }
 
 void sync_block() { sync(own_block(), "a thread never reaches a block's barrier"); }

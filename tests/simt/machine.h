@@ -48,8 +48,9 @@ struct Input {
 
 struct Grid {
   uint64_t blocks;
-  unsigned threads;  // of a block
-  unsigned cluster;  // consecutive blocks that run together
+  unsigned threads;       // of a block
+  unsigned cluster;       // consecutive blocks that run together
+  unsigned shared_bytes;  // of launch_shared()
   Order order;
   bool waits;  // may start before the stream's previous kernel has ended, and is to wait for it
   std::vector<Input> inputs;
@@ -73,6 +74,13 @@ uint32_t shuffle(uint32_t value, unsigned from_lane);  // by all 32 lanes
 
 // The block's object of a type, named by `key`: the same place in each block of a cluster.
 void* block_object(const void* key, size_t size, size_t alignment);
+
+// What the launch gives each block.
+void* launch_shared();
+
+// Copies of 16 bytes into the block's shared memory, which are there when their thread has waited for them.
+void copy_async(void* to, const void* from);
+void copy_async_wait();
 
 // Addresses in the shared memory of the cluster's blocks: 0 to 2^24 is the thread's own block.
 uint32_t shared_address(const void* pointer);

@@ -205,13 +205,70 @@ TEST(NormKey, LongUnevenRowsAreStreamed) {
   const auto access = [](int64_t n, bool add, fastnorm_norm_kind kind) {
     return norm_key(describe(simple_request({2, n}, FASTNORM_DTYPE_BF16, add, kind)), gpu()).access;
   };
-  EXPECT_EQ(access(32767, false, FASTNORM_NORM_RMS), Access::kUneven);
-  EXPECT_EQ(access(32769, false, FASTNORM_NORM_RMS), Access::kAny);
   for (const auto kind : {FASTNORM_NORM_RMS, FASTNORM_NORM_LAYER}) {
-    EXPECT_EQ(access(16383, true, kind), Access::kUneven);
-    EXPECT_EQ(access(16385, true, kind), Access::kAny);
+    EXPECT_EQ(access(32767, false, kind), Access::kUneven);
+    EXPECT_EQ(access(32769, false, kind), Access::kAny);
+    const int64_t most = kind == FASTNORM_NORM_RMS ? 16384 : 12288;
+    EXPECT_EQ(access(most - 1, true, kind), Access::kUneven);
+    EXPECT_EQ(access(most + 1, true, kind), Access::kAny);
   }
-  EXPECT_EQ(access(16385, false, FASTNORM_NORM_LAYER), Access::kAny);
+}
+
+// Few of them get more threads a row, where there is a bare kernel.
+TEST(NormTile, FewUnevenRowsHaveMoreThreads) {
+  const auto name = [](int64_t rows, int64_t n, bool statistics) {
+    Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16);
+    if (!statistics) r.rstd.reset(), r.mean.reset();
+    return std::string(plan_of(describe(r), gpu()).entry->name);
+  };
+  EXPECT_EQ(name(4096, 500, false), "bf16 plain rms once store uneven bare 16x4");
+  EXPECT_EQ(name(128, 500, false), "bf16 plain rms once store uneven bare 32x2");
+  EXPECT_EQ(name(128, 4100, false), "bf16 plain rms once store uneven bare 256x3");
+  EXPECT_EQ(name(129, 4100, false), "bf16 plain rms once store uneven bare 128x5");
+  EXPECT_EQ(name(1, 16381, false), "bf16 plain rms once store uneven bare 512x4");
+}
+
+// Bare kernels read columns by 16 bytes, others at any address.
+TEST(NormKey, UnevenRowsBesideMisalignedColumns) {
+  const auto name = [](const Request& r) {
+    return std::string(plan_of(describe(r), gpu()).entry->name);
+  };
+  Request r = simple_request({4096, 4100}, FASTNORM_DTYPE_BF16);
+  r.rstd.reset(), r.mean.reset();
+  EXPECT_EQ(name(r), "bf16 plain rms once store uneven bare 128x5");
+  r.weight->address += 2;
+  EXPECT_EQ(name(r), "bf16 plain rms once store uneven 128x5");
+}
+
+// Codes at any address, and beside f32 columns, are those kernels', too.
+TEST(NormKey, CodesOfUnevenRows) {
+  const auto key = [](const Request& r) { return norm_key(describe(r), gpu()); };
+  const auto expect_uneven = [&](const Request& r, Affine affine, const char* what) {
+    const NormKey k = key(r);
+    EXPECT_EQ(k.access, Access::kUneven) << what;
+    EXPECT_EQ(k.affine, affine) << what;
+    EXPECT_EQ(k.sink, Sink::kQuant) << what;
+  };
+  Request even = simple_request({64, 512}, FASTNORM_DTYPE_BF16);
+  add_quant(&even, FASTNORM_QUANT_PER_TENSOR);
+  even.amax.reset();
+  EXPECT_EQ(key(even).access, Access::kVector);
+  Request r = even;
+  r.x->address += 2;
+  expect_uneven(r, Affine::kOnce, "misaligned x");
+  r = even;
+  r.quantized->address += 1;
+  expect_uneven(r, Affine::kOnce, "misaligned codes");
+  r = even;
+  r.weight->dtype = FASTNORM_DTYPE_F32;
+  expect_uneven(r, Affine::kF32, "f32 weight");
+  r.weight->address += 4;
+  EXPECT_EQ(key(r).access, Access::kAny) << "f32 weight that is no vectors";
+  r = simple_request({64, 511}, FASTNORM_DTYPE_BF16, true);
+  add_quant(&r, FASTNORM_QUANT_PER_ROW);
+  expect_uneven(r, Affine::kOnce, "a sum's short vector");
+  r.weight->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(key(r).access, Access::kAny) << "a sum's f32 weight";
 }
 
 // Query and key heads of a model get the same tile, which one launch for both needs, whatever their number.
@@ -247,13 +304,13 @@ TEST(PlanForEntry, KernelsServeTheirColumns) {
     return make_plan_for_entry(describe(r), gpu(), table, index, &plan, error);
   };
   constexpr fastnorm_dtype_id kOwn = FASTNORM_DTYPE_BF16, kF32 = FASTNORM_DTYPE_F32;
-  EXPECT_EQ(serves(Affine::kOnce, Access::kUneven, {32, 4, 1}, kOwn), FASTNORM_OK);
-  EXPECT_EQ(serves(Affine::kOnce, Access::kUneven, {32, 4, 1}, kF32), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(serves(Affine::kOnce, Access::kUneven, {4, 2, 1}, kOwn), FASTNORM_OK);
+  EXPECT_EQ(serves(Affine::kOnce, Access::kUneven, {4, 2, 1}, kF32), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(serves(Affine::kOnce, Access::kVector, {4, 2, 1}, kOwn), FASTNORM_OK);
   EXPECT_EQ(serves(Affine::kOnce, Access::kVector, {4, 2, 1}, kF32), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(serves(Affine::kF32, Access::kVector, {4, 2, 1}, kF32), FASTNORM_OK);
-  EXPECT_EQ(serves(Affine::kF32, Access::kUneven, {32, 4, 1}, kF32), FASTNORM_OK);
-  EXPECT_EQ(serves(Affine::kF32, Access::kUneven, {32, 4, 1}, kOwn), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(serves(Affine::kF32, Access::kUneven, {4, 2, 1}, kF32), FASTNORM_OK);
+  EXPECT_EQ(serves(Affine::kF32, Access::kUneven, {4, 2, 1}, kOwn), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(serves(Affine::kF32, Access::kVector, {4, 2, 1}, kOwn), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(serves(Affine::kAny, Access::kAny, {32, 1, 1}, kOwn), FASTNORM_OK);
   EXPECT_EQ(serves(Affine::kAny, Access::kAny, {32, 1, 1}, kF32), FASTNORM_OK);
@@ -440,7 +497,11 @@ TEST(Plan, EveryQuantisedRowHasATile) {
           const NormPlan plan = plan_of(d, facts);
           ASSERT_NO_FATAL_FAILURE(expect_sound(d, facts, plan));
           EXPECT_NE(plan.entry->key.sink, Sink::kStore);
-          EXPECT_EQ(plan.entry->key.access, odd || vectors > 4096 ? Access::kAny : Access::kVector);
+          const bool uneven = odd && dtype == FASTNORM_DTYPE_BF16 && vectors <= 2048 &&
+                              !(d.residual && d.kind == FASTNORM_NORM_LAYER);
+          EXPECT_EQ(plan.entry->key.access, uneven                  ? Access::kUneven
+                                            : odd || vectors > 4096 ? Access::kAny
+                                                                    : Access::kVector);
         }
       }
     }
@@ -869,19 +930,19 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   std::vector<bool> chosen[std::size(archs)];
   for (size_t a = 0; a < std::size(archs); ++a)
     chosen[a].resize(cuda::norm_table(*archs[a]).size());
-  constexpr int kVariants = 15;
+  constexpr int kVariants = 19;
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
       for (const int64_t rows : {1, 17, 65, 129, 200, 300, 512, 1024, 2000, 4096, 100000}) {
         for (int i = 0; i < 4 * kVariants; ++i) {
           const bool layer = (i & 2) != 0;
-          const bool codes_alone = i / 4 == 12, llama = i / 4 == 13, uneven_f32 = i / 4 == 14,
-                     statistics = i / 4 >= 9 && i / 4 < 12;  // beside y
-          const int variant = codes_alone  ? 3
-                              : llama      ? 0
-                              : uneven_f32 ? 1
-                                           : i / 4 - (statistics ? 9 : 0);
+          const bool codes_alone = i / 4 == 12, llama = i / 4 == 13,
+                     uneven_f32 = i / 4 == 14 || i / 4 == 16, any_codes = i / 4 == 18,
+                     statistics =
+                         (i / 4 >= 9 && i / 4 < 12) || i / 4 == 15 || i / 4 == 16;  // beside y
+          constexpr int kLike[] = {3, 0, 1, 4, 1, 1, 6};  // from the 12th on
+          const int variant = i / 4 >= 12 ? kLike[i / 4 - 12] : i / 4 - (statistics ? 9 : 0);
           const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
           std::vector<int64_t> shape = {rows,
                                         variant == 4 || variant == 6 || uneven_f32 ? n - 1 : n};
@@ -898,9 +959,9 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
             add_quant(&r, FASTNORM_QUANT_PER_TENSOR);
             r.amax.reset(), r.y.reset();
           }
-          if (variant == 3 || variant == 6) add_quant(&r, FASTNORM_QUANT_PER_ROW);
+          if (variant == 3 || variant == 6 || i / 4 == 17) add_quant(&r, FASTNORM_QUANT_PER_ROW);
           if (codes_alone) r.amax.reset(), r.y.reset();
-          if (variant == 5) r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
+          if (variant == 5 || any_codes) r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
           if (llama) {
             r.args.rounding = FASTNORM_ROUND_NORMALIZED;
             if ((i & 1) != 0) r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;

@@ -64,7 +64,10 @@ struct cudaFuncAttributes {
   int numRegs;
 };
 
-enum cudaFuncAttribute { cudaFuncAttributeNonPortableClusterSizeAllowed = 14 };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributeNonPortableClusterSizeAllowed = 14,
+};
 
 enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess = 0,

@@ -338,6 +338,41 @@ TEST_F(CudaHost, LargeClustersArePermittedOnce) {
   EXPECT_EQ(notes.permitted.size(), 1u);
 }
 
+// Uneven rows lie in shared memory: a launch asks for as much as its tile holds, and is allowed more than 48 KB once.
+TEST_F(CudaHost, UnevenRowsAskForSharedMemory) {
+  make();
+  const auto wanted = [&](const Call& call) {
+    const NormEntry& entry =
+        cuda::norm_table(cuda::kSm90)[static_cast<size_t>(index_of(call.info(context).kernel))];
+    EXPECT_EQ(entry.key.access, Access::kUneven) << entry.name;
+    return static_cast<size_t>(cuda::launch_shared_bytes(entry.key, entry.tile));
+  };
+  EXPECT_EQ(run(Call({1, 8192})).launch.shared_bytes, 0u);
+  const Call some({4, 2001}), most({4, 32761});
+  EXPECT_EQ(run(some).launch.shared_bytes, wanted(some));
+  EXPECT_TRUE(notes.shared_bytes.empty());
+  const void* const kernel = kernel_address(index_of(most.info(context).kernel));
+  EXPECT_GT(wanted(most), size_t{48} << 10);
+  machine.failures["cudaFuncSetAttribute"] = cudaErrorInvalidValue;
+  EXPECT_EQ(fastnorm_norm(context, &most.args, nullptr, 0, kStream), FASTNORM_ERROR_DEVICE);
+  EXPECT_NE(refusal().find("cudaFuncSetAttribute"), std::string::npos) << refusal();
+  machine.failures.clear();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(run(most).launch.shared_bytes, wanted(most));
+    EXPECT_EQ(notes.shared_bytes.size(), 1u);
+    EXPECT_EQ(static_cast<size_t>(notes.shared_bytes.at(kernel)), wanted(most));
+    machine.failures["cudaFuncSetAttribute"] = cudaErrorInvalidValue;  // not asked again
+  }
+}
+
+// No block asks for more than every GPU that the library has kernels for can give: sm_120's 99 KB, of which a kernel's own is up to 2.
+TEST(LaunchShared, FitsEveryArchitecture) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    for (const NormEntry& entry : cuda::norm_table(*arch))
+      EXPECT_LE(cuda::launch_shared_bytes(entry.key, entry.tile), 97 << 10) << entry.name;
+  }
+}
+
 // --- current contexts ---
 
 TEST_F(CudaHost, CallsRunOnTheirDeviceAndLeaveCurrentWhatWas) {

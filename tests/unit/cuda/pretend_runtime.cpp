@@ -191,6 +191,11 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (const cudaError_t error = result_of("cudaFuncSetAttribute"); error != cudaSuccess)
     return error;
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    if (value > 99 << 10) return notes.last_error = cudaErrorInvalidValue;  // an sm_120's
+    notes.shared_bytes[kernel] = value;
+    return cudaSuccess;
+  }
   if (attribute != cudaFuncAttributeNonPortableClusterSizeAllowed || value != 1)
     return notes.last_error = cudaErrorInvalidValue;
   notes.permitted.push_back(kernel);
@@ -214,9 +219,14 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
                                 void** arguments) {
   if (const cudaError_t error = result_of("cudaLaunchKernelExC"); error != cudaSuccess)
     return error;
+  const auto permitted = notes.shared_bytes.find(kernel);
+  const size_t most = permitted != notes.shared_bytes.end() ? static_cast<size_t>(permitted->second)
+                                                            : size_t{48} << 10;
+  if (config->dynamicSmemBytes > most) return notes.last_error = cudaErrorInvalidValue;
   ++notes.launches;
-  Launch launch = {kernel,         config->gridDim, config->blockDim, 0,      -1,
-                   config->stream, notes.context,   nullptr,          nullptr};
+  Launch launch = {kernel,  config->gridDim,         config->blockDim, 0,
+                   -1,      config->stream,          notes.context,    nullptr,
+                   nullptr, config->dynamicSmemBytes};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& a = config->attrs[i];
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = a.val.clusterDim.x;

@@ -38,6 +38,7 @@ struct Launch {
   void* context;                   // current at the time
   const cuda::NormParams* params;  // of a kernel for one call, else null; valid in on_launch()
   const cuda::NormPairParams* pair_params;  // of one for two
+  size_t shared_bytes;
 };
 
 // What a thread did, and what it has current: the runtime's state is a thread's, too.
@@ -45,8 +46,9 @@ struct ThreadNotes {
   void* context = nullptr;
   cudaError_t last_error = cudaSuccess;  // until it is asked for
   int64_t launches = 0;
-  std::vector<const void*> loaded;     // by cudaFuncGetAttributes()
-  std::vector<const void*> permitted;  // clusters of more than 8 blocks
+  std::vector<const void*> loaded;          // by cudaFuncGetAttributes()
+  std::vector<const void*> permitted;       // clusters of more than 8 blocks
+  std::map<const void*, int> shared_bytes;  // permitted, where it is more than 48 KB
   void (*on_launch)(const Launch& launch) = nullptr;
 };
 extern thread_local ThreadNotes notes;
