@@ -139,7 +139,7 @@ TEST(NormKey, GeneralWhereItMust) {
   EXPECT_EQ(access(r), Access::kAny) << "the same beside aligned rows";
   r = odd;
   add_quant(&r, FASTNORM_QUANT_PER_ROW);
-  EXPECT_EQ(access(r), Access::kAny) << "short vector, quantised";
+  EXPECT_EQ(access(r), Access::kUneven) << "short vector, quantised";
   r = lean;
   r.rstd = RequestTensor{{8}, {}, FASTNORM_DTYPE_F32, address_of(9) + 4};
   EXPECT_EQ(access(r), Access::kVector) << "statistics are single values";
@@ -1087,7 +1087,7 @@ TEST(NormKey, QuantisedRowsHaveAKernelOfTheirOwn) {
   EXPECT_EQ(norm_key(describe(r), cpu()).sink, Sink::kQuant) << "amax alone";
 }
 
-// What a GPU's kernels for whole vectors cannot quantise goes to those for anything.
+// What a GPU's kernels for whole vectors cannot quantise goes to those for uneven rows, or for anything.
 TEST(NormKey, QuantisedRowsOnAGpu) {
   const auto access = [](fastnorm_quant_scheme scheme, auto change) {
     Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
@@ -1101,11 +1101,11 @@ TEST(NormKey, QuantisedRowsOnAGpu) {
   for (const auto scheme : {FASTNORM_QUANT_PER_TENSOR, FASTNORM_QUANT_MXFP8, FASTNORM_QUANT_NVFP4})
     EXPECT_EQ(access(scheme, as_it_is), Access::kVector);
   const auto moved = [](Request& r) { r.quantized->byte_offset += 4; };
-  EXPECT_EQ(access(FASTNORM_QUANT_MXFP8, moved), Access::kAny) << "8 codes to a vector";
+  EXPECT_EQ(access(FASTNORM_QUANT_MXFP8, moved), Access::kUneven) << "8 codes to a vector";
   EXPECT_EQ(access(FASTNORM_QUANT_NVFP4, moved), Access::kVector) << "4 bytes to a vector";
   EXPECT_EQ(access(FASTNORM_QUANT_PER_ROW,
                    [](Request& r) { r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32; }),
-            Access::kAny);
+            Access::kUneven);
   EXPECT_EQ(access(FASTNORM_QUANT_PER_ROW, [](Request& r) { r.args.kind = FASTNORM_NORM_RMS; }),
             Access::kAny)
       << "RMS with a bias";
