@@ -5,8 +5,8 @@
 // threads take their vectors from there; results lie there vector by vector, and threads take pieces from there. Either way 16 bytes at any place
 // are taken by two aligned accesses and a shift, which is the same for a row.
 //
-// (Accesses of 2, 4 and 8 bytes for each vector, with what straddles words exchanged among lanes, took 1.3 to 2.1 times the stream where this takes
-// 1.0 to 1.3: see bench/README.md.)
+// (Accesses of 2, 4 and 8 bytes for each vector, with what straddles words exchanged among lanes, took 1.1 to 2.1 times the stream where this takes
+// 1.03 to 1.5 (H200, bf16): see bench/README.md.)
 #pragma once
 
 #include <type_traits>
