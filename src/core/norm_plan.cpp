@@ -275,53 +275,50 @@ Tile stream_tile(const DeviceFacts& facts) {
   return {256, 0, static_cast<int8_t>(facts.max_cluster_blocks < blocks ? 1 : blocks)};
 }
 
-// Rows that are no whole vectors, or not at multiples of 16 bytes.
-constexpr struct {
+// The tile for rows of up to so many vectors.
+struct TileRung {
   int32_t vectors;
   Tile tile;
-} kUnevenTiles[] = {{4, {4, 1, 1}},      {8, {4, 2, 1}},      {16, {8, 2, 1}},
-                    {32, {16, 2, 1}},    {48, {16, 3, 1}},    {64, {16, 4, 1}},
-                    {96, {32, 3, 1}},    {128, {32, 4, 1}},   {192, {64, 3, 1}},
-                    {256, {64, 4, 1}},   {384, {128, 3, 1}},  {512, {128, 4, 1}},
-                    {640, {128, 5, 1}},  {768, {256, 3, 1}},  {1024, {256, 4, 1}},
-                    {1536, {512, 3, 1}}, {2048, {512, 4, 1}}, {2560, {512, 5, 1}},
-                    {3072, {512, 6, 1}}, {3584, {512, 7, 1}}, {4096, {512, 8, 1}}};
+};
+
+template <size_t kRungs>
+Tile first_of(const TileRung (&ladder)[kRungs], int64_t vectors) {
+  for (const TileRung& rung : ladder) {
+    if (vectors <= rung.vectors) return rung.tile;
+  }
+  return {};
+}
+
+// Rows that are no whole vectors, or not at multiples of 16 bytes.
+constexpr TileRung kUnevenTiles[] = {{4, {4, 1, 1}},      {8, {4, 2, 1}},      {16, {8, 2, 1}},
+                                     {32, {16, 2, 1}},    {48, {16, 3, 1}},    {64, {16, 4, 1}},
+                                     {96, {32, 3, 1}},    {128, {32, 4, 1}},   {192, {64, 3, 1}},
+                                     {256, {64, 4, 1}},   {384, {128, 3, 1}},  {512, {128, 4, 1}},
+                                     {640, {128, 5, 1}},  {768, {256, 3, 1}},  {1024, {256, 4, 1}},
+                                     {1536, {512, 3, 1}}, {2048, {512, 4, 1}}, {2560, {512, 5, 1}},
+                                     {3072, {512, 6, 1}}, {3584, {512, 7, 1}}, {4096, {512, 8, 1}}};
 
 // Few rows: more threads a row, of bare kernels, which have these tiles, too.
-constexpr struct {
-  int32_t vectors;
-  Tile tile;
-} kFewUnevenTiles[] = {{8, {}},
-                       {16, {16, 1, 1}},
-                       {32, {32, 1, 1}},
-                       {64, {32, 2, 1}},
-                       {128, {128, 1, 1}},
-                       {256, {128, 2, 1}},
-                       {384, {128, 3, 1}},
-                       {512, {256, 2, 1}},
-                       {768, {256, 3, 1}}};
+constexpr TileRung kFewUnevenTiles[] = {{8, {}},
+                                        {16, {16, 1, 1}},
+                                        {32, {32, 1, 1}},
+                                        {64, {32, 2, 1}},
+                                        {128, {128, 1, 1}},
+                                        {256, {128, 2, 1}},
+                                        {384, {128, 3, 1}},
+                                        {512, {256, 2, 1}},
+                                        {768, {256, 3, 1}}};
 
 // Codes of uneven rows, or with f32 columns, by any scheme.
-constexpr struct {
-  int32_t vectors;
-  Tile tile;
-} kUnevenCodesTiles[] = {{16, {16, 1, 1}},   {32, {16, 2, 1}},    {64, {32, 2, 1}},
-                         {96, {32, 3, 1}},   {128, {32, 4, 1}},   {256, {128, 2, 1}},
-                         {384, {128, 3, 1}}, {512, {128, 4, 1}},  {640, {128, 5, 1}},
-                         {768, {256, 3, 1}}, {1024, {256, 4, 1}}, {1536, {512, 3, 1}},
-                         {2048, {512, 4, 1}}};
+constexpr TileRung kUnevenCodesTiles[] = {
+    {16, {16, 1, 1}},   {32, {16, 2, 1}},   {64, {32, 2, 1}},    {96, {32, 3, 1}},
+    {128, {32, 4, 1}},  {256, {128, 2, 1}}, {384, {128, 3, 1}},  {512, {128, 4, 1}},
+    {640, {128, 5, 1}}, {768, {256, 3, 1}}, {1024, {256, 4, 1}}, {1536, {512, 3, 1}},
+    {2048, {512, 4, 1}}};
 
 // A sum's rows lie in shared memory three times, of which sm_120 has 99 KB for a block; LAYER's sums take more of it, too.
 int64_t most_uneven_vectors(NormKey key) {
   return key.source == Source::kPlain ? 4096 : key.stat == Stat::kRms ? 2048 : 1536;
-}
-
-template <typename Ladder>
-Tile first_of(const Ladder& ladder, int64_t vectors) {
-  for (const auto& t : ladder) {
-    if (vectors <= t.vectors) return t.tile;
-  }
-  return {};
 }
 
 Tile uneven_tile(int64_t vectors, NormKey key) {
@@ -338,8 +335,8 @@ Tile any_access_tile(int64_t rows, int64_t vectors, NormKey key, const DeviceFac
   constexpr struct {
     int32_t vectors;
     Tile tile;
-    bool codes,
-        sums;  // has those; is the latter's, to y alone: what is summed may be f32, which is more than seldom
+    bool codes;  // has those, too
+    bool sums;   // is theirs, to y alone: what is summed may be f32, which is more than seldom
   } kTiles[] = {{16, {4, 4, 1}, false, false},    {32, {32, 1, 1}, false, false},
                 {128, {32, 4, 1}, true, false},   {256, {64, 4, 1}, false, true},
                 {512, {128, 4, 1}, false, false}, {1024, {256, 4, 1}, false, false},
