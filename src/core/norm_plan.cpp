@@ -316,15 +316,24 @@ constexpr TileRung kUnevenCodesTiles[] = {
     {640, {128, 5, 1}}, {768, {256, 3, 1}}, {1024, {256, 4, 1}}, {1536, {512, 3, 1}},
     {2048, {512, 4, 1}}};
 
-// A sum's rows lie in shared memory three times, of which sm_120 has 99 KB for a block; LAYER's sums take more of it, too.
-int64_t most_uneven_vectors(NormKey key) {
-  return key.source == Source::kPlain ? 4096 : key.stat == Stat::kRms ? 2048 : 1536;
-}
+// Of longer ones, clusters.
+constexpr TileRung kLongUnevenTiles[] = {
+    {2048, {256, 1, 8}},  {4096, {256, 2, 8}},  {6144, {256, 3, 8}},   {8192, {256, 4, 8}},
+    {12288, {512, 3, 8}}, {16384, {512, 4, 8}}, {24576, {512, 3, 16}}, {32768, {512, 4, 16}}};
 
-Tile uneven_tile(int64_t vectors, NormKey key) {
+Tile uneven_tile(int64_t vectors, NormKey key, const DeviceFacts& facts) {
   if (key.sink == Sink::kQuant) return first_of(kUnevenCodesTiles, vectors);
+  // A sum's rows lie in shared memory three times, of which sm_120 has 99 KB for a block; LAYER's sums take more of it, too.
+  const bool add = key.source == Source::kAdd;
+  const int64_t most = !add ? 4096 : key.stat == Stat::kRms ? 2048 : 1536;
+  if (vectors > most) {
+    const Tile tile = first_of(kLongUnevenTiles, vectors);
+    const bool runs =
+        tile.blocks <= std::min(facts.arch->max_cluster_blocks, facts.max_cluster_blocks);
+    return runs ? tile : Tile{};
+  }
   // A sum of two vectors a thread loses: 65536 x 111 30.6 us, 27.2.
-  if (key.source == Source::kAdd && vectors > 8 && vectors <= 16) return {16, 1, 1};
+  if (add && vectors > 8 && vectors <= 16) return {16, 1, 1};
   return first_of(kUnevenTiles, vectors);
 }
 
@@ -679,12 +688,12 @@ FASTNORM_HOT NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_
   const bool uneven_codes = quant && cuda && once && same_dtypes && (plain || fours) && aligned &&
                             d.dtype != Dtype::kF32 && !(d.residual && key.stat == Stat::kLayer) &&
                             (uneven || !plain || !codes_aligned(d)) &&
-                            uneven_tile(vectors, key).threads != 0;
+                            uneven_tile(vectors, key, facts).threads != 0;
   if (uneven_codes) {
     key.access = Access::kUneven;
     if (!plain) key.affine = Affine::kF32;
   } else if (uneven && cuda && !quant && once && same_dtypes && (plain || fours) &&
-             vectors <= most_uneven_vectors(key)) {
+             uneven_tile(vectors, key, facts).threads != 0) {
     key.access = Access::kUneven;
     if (fours) key.affine = Affine::kF32;
   } else if (!uneven && cuda && !quant && once && same_dtypes && !plain && f32_columns(d) &&
@@ -707,7 +716,7 @@ FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& fa
   const int32_t max_blocks = std::min(arch.max_cluster_blocks, facts.max_cluster_blocks);
   const int64_t vectors = row_vectors(d);
   if (key.access == Access::kAny) return any_access_tile(d.rows, vectors, key, facts);
-  if (key.access == Access::kUneven) return uneven_tile(vectors, key);
+  if (key.access == Access::kUneven) return uneven_tile(vectors, key, facts);
   if (vectors > kOneBlockVectors)  // norm_key() asks for kAny where there is none
     return long_row_tile(d.rows, vectors, key.source == Source::kAdd, key.affine == Affine::kF32,
                          facts);

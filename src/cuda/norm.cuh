@@ -154,7 +154,8 @@ constexpr int row_registers() {
     return (add ? 72 : 64) + (layer ? 8 : 0);
   }
   if (Tile::kBlocks > 1) {
-    const bool two_or_four_blocks = Tile::kThreads == 512 && Slots::kSource == Source::kPlain;
+    const bool two_or_four_blocks = (Tile::kThreads == 512 || Slots::kAccess == Access::kUneven) &&
+                                    Slots::kSource == Source::kPlain;
     return two_or_four_blocks || packed_cluster<Slots, Tile>() ? 64 : 128;
   }
   // Short rows need all the threads that a multiprocessor holds: heads of 128, 4096 tokens, take 46.6 us with 48 registers, 43.8 with 40
@@ -234,6 +235,7 @@ constexpr int registers_per_thread() {
   constexpr bool kAdd = Slots::kSource == Source::kAdd, kLayer = Slots::kStat == Stat::kLayer,
                  kF16 = Slots::kDtype == Dtype::kF16, kF32 = Slots::kDtype == Dtype::kF32;
   const int v = Tile::kVectors;
+  if (Tile::kBlocks > 1) return kLayer && !kAdd && Tile::kThreads == 256 ? kWhole + 16 : kWhole;
   if (Tile::kThreads == 512) {
     const bool one_block =
         v > 5 || (v == 5 && kLayer) || (v == 4 && (Slots::kSink == Sink::kQuant || (kF32 && kAdd)));
@@ -539,6 +541,8 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
   } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
 #pragma unroll
     for (int i = 0; i < Slots::T::kPerVector; ++i) row.held.results()[v][i] = z[i];
+  } else if constexpr (Slots::kAccess == Access::kUneven && Tile::kBlocks > 1) {
+    store_window<typename Slots::T>(sink.y, Slots::T::pack(z), place.vector(v), p);
   } else if constexpr (Slots::kAccess == Access::kUneven) {
     put_staged<Slots, Tile>(Slots::T::pack(z), v, place);
   } else if constexpr (Tile::kRun > 1) {
@@ -995,7 +999,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   } else {
     finish(KnownRounding<T, false>());
   }
-  if constexpr (Slots::kAccess == Access::kUneven) {
+  if constexpr (Slots::kAccess == Access::kUneven && Tile::kBlocks == 1) {
     RowSource<Slots, Tile>::finish_sum(p, out, place, reach.live);
     if constexpr (Slots::kSink == Sink::kStore) store_results<Slots, Tile>(p, out, place, reach);
   }

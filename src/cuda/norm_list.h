@@ -137,8 +137,8 @@ inline constexpr ListedTile kVectorTiles[] = {
 constexpr bool may_have_bare(NormKey key, Tile tile) {
   if (key.access == Access::kUneven) {
     const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer;
-    return key.dtype != Dtype::kF32 && key.sink == Sink::kStore && !(add && layer) &&
-           (key.affine == Affine::kOnce || layer);
+    return key.dtype != Dtype::kF32 && key.sink == Sink::kStore && tile.blocks == 1 &&
+           !(add && layer) && (key.affine == Affine::kOnce || layer);
   }
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
              store = key.sink == Sink::kStore;
@@ -297,14 +297,37 @@ inline constexpr ListedTile kAnyTiles[] = {
 
 // Tiles of the kernels for rows of any length and address.
 inline constexpr ListedTile kUnevenTiles[] = {
-    {{4, 1}, kAll},     {{4, 2}, kAll},     {{8, 2}, kPlain},
-    {{16, 1}, kAdd},    {{16, 2}, kAll},    {{16, 3}, kAll},
-    {{16, 4}, kAll},    {{32, 3}, kAll},    {{32, 4}, kAll},
-    {{64, 3}, kAll},    {{64, 4}, kAll},    {{128, 3}, kAll},
-    {{128, 4}, kAll},   {{128, 5}, kAll},   {{256, 3}, kAll},
-    {{256, 4}, kAll},   {{512, 3}, kAll},   {{512, 4}, kPlain | kAddRms},
-    {{512, 5}, kPlain}, {{512, 6}, kPlain}, {{512, 7}, kPlain},
+    {{4, 1}, kAll},
+    {{4, 2}, kAll},
+    {{8, 2}, kPlain},
+    {{16, 1}, kAdd},
+    {{16, 2}, kAll},
+    {{16, 3}, kAll},
+    {{16, 4}, kAll},
+    {{32, 3}, kAll},
+    {{32, 4}, kAll},
+    {{64, 3}, kAll},
+    {{64, 4}, kAll},
+    {{128, 3}, kAll},
+    {{128, 4}, kAll},
+    {{128, 5}, kAll},
+    {{256, 3}, kAll},
+    {{256, 4}, kAll},
+    {{512, 3}, kAll},
+    {{512, 4}, kPlain | kAddRms},
+    {{512, 5}, kPlain},
+    {{512, 6}, kPlain},
+    {{512, 7}, kPlain},
     {{512, 8}, kPlain},
+    // A cluster a row.
+    {{256, 1, 8}, kAddLayer},
+    {{256, 2, 8}, kAdd},
+    {{256, 3, 8}, kAll},
+    {{256, 4, 8}, kAll},
+    {{512, 3, 8}, kAll},
+    {{512, 4, 8}, kAll},
+    {{512, 3, 16}, kAll},
+    {{512, 4, 16}, kAll},
 };
 
 // Of bare ones for few rows: see kFewUnevenTiles in core/norm_plan.cpp.

@@ -125,11 +125,15 @@ static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) =
               offsetof(QuantParams, codes_upper) == 64 && sizeof(NormParams) == 448);
 
 // Shared memory of a row that is staged there (Access::kUneven): a tensor's row, up to 15 bytes behind a multiple of 16; x's image, with a
-// residual its own and the sum's; and at the end the weight and bias of a short vector, which may be f32.
-inline constexpr int kStagedTailBytes = 32;
-constexpr int staged_image_bytes(Tile tile) { return (tile.threads * tile.vectors + 1) * 16; }
+// residual its own and the sum's; and at the end the weight and bias of a short vector, which may be f32. Of a cluster's row, x's and the
+// residual's vectors at its ends take the images' place.
+inline constexpr int kStagedTailBytes = 32, kStagedEdges = 3;
+constexpr int staged_image_bytes(Tile tile) {
+  return tile.blocks > 1 ? kStagedEdges * 16 : (tile.threads * tile.vectors + 1) * 16;
+}
 constexpr int staged_row_bytes(Source source, Tile tile) {
-  return (source == Source::kAdd ? 3 : 1) * staged_image_bytes(tile) + 2 * kStagedTailBytes;
+  const int images = source == Source::kPlain ? 1 : tile.blocks > 1 ? 2 : 3;
+  return images * staged_image_bytes(tile) + 2 * kStagedTailBytes;
 }
 // What a launch of a kernel asks for beside what the kernel itself has.
 constexpr int launch_shared_bytes(NormKey key, Tile tile) {

@@ -9,6 +9,7 @@
 #include "cuda/root.cuh"
 #include "cuda/staged.cuh"
 #include "cuda/tile.cuh"
+#include "cuda/windows.cuh"
 #include "fastnorm/norm.h"
 
 namespace fastnorm::cuda {
@@ -273,9 +274,31 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
 template <class Slots>
 inline constexpr bool kStagedShort = Slots::kSink == Sink::kQuant;
 
+// Vectors of x and the residual as they were loaded.
+template <class Slots, class Tile>
+struct LoadedVectors {
+  using T = typename Slots::T;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+
+  __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
+  // Register v of the row, in f32.
+  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
+    T::unpack(x[v], s);
+    if constexpr (kAdd) {
+      float r[T::kPerVector];
+      T::unpack(residual[v], r);
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+    }
+  }
+
+  uint4 x[Tile::kVectors], residual[kAdd ? Tile::kVectors : 1];
+};
+
 // Rows at any address, of tensors of x's dtype. complete() is due when every load of the row was issued.
 template <class Slots, class Tile>
-requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile> {
+requires(Slots::kAccess == Access::kUneven && Tile::kBlocks == 1) struct RowSource<Slots, Tile>
+    : LoadedVectors<Slots, Tile> {
   using T = typename Slots::T;
   using Reach = cuda::Reach<Access::kUneven, T, Tile>;
   using Staged = StagedRow<Slots, Tile>;
@@ -293,19 +316,8 @@ requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile> {
     if constexpr (kAdd) residual_input.complete(Staged().residual(), place);
   }
   __device__ __forceinline__ void take_all(const Place<Tile>& place, const Reach& reach) {
-    x_input.take(x, Staged().x(), place, reach);
-    if constexpr (kAdd) residual_input.take(residual, Staged().residual(), place, reach);
-  }
-
-  __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
-  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
-    T::unpack(x[v], s);
-    if constexpr (kAdd) {
-      float r[T::kPerVector];
-      T::unpack(residual[v], r);
-#pragma unroll
-      for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
-    }
+    x_input.take(this->x, Staged().x(), place, reach);
+    if constexpr (kAdd) residual_input.take(this->residual, Staged().residual(), place, reach);
   }
 
   // To shared memory; finish_sum() stores it behind the next barrier.
@@ -331,12 +343,53 @@ requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile> {
 
   StagedInput<T, Tile, kStagedShort<Slots>> x_input;
   std::conditional_t<kAdd, StagedInput<T, Tile, kStagedShort<Slots>>, NotStaged> residual_input;
-  uint4 x[kVectors], residual[kAdd ? kVectors : 1];
 
  private:
   static __device__ __forceinline__ const RowRef& residual_of(const NormParams& p) {
     return kAdd ? p.residual : p.x;
   }
+};
+
+// The same of rows that a cluster holds.
+template <class Slots, class Tile>
+requires(Slots::kAccess == Access::kUneven && Tile::kBlocks > 1) struct RowSource<Slots, Tile>
+    : LoadedVectors<Slots, Tile> {
+  using T = typename Slots::T;
+  using Reach = cuda::Reach<Access::kUneven, T, Tile>;
+  using Staged = StagedRow<Slots, Tile>;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+  static constexpr int kVectors = Tile::kVectors;
+
+  __device__ __forceinline__ RowSource(const NormParams& params, const RowIndex& index,
+                                       const Place<Tile>& place, const Reach&, uint32_t)
+      : p(params),
+        x_input(row_address(p.x, p.x_upper, index), p, place),
+        residual_input(kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr, p,
+                       place) {}
+
+  __device__ __forceinline__ void complete(const Place<Tile>&) const {
+    x_input.complete(Staged().x());
+    if constexpr (kAdd) residual_input.complete(Staged().residual());
+  }
+  __device__ __forceinline__ void take_all(const Place<Tile>& place, const Reach&) {
+    x_input.take(this->x, Staged().x(), place, p.vectors);
+    if constexpr (kAdd) residual_input.take(this->residual, Staged().residual(), place, p.vectors);
+  }
+
+  __device__ __forceinline__ void store_sum(const NormParams&, const RowIndex& index,
+                                            const Place<Tile>& place, const Reach&,
+                                            const float (&s)[kVectors][T::kPerVector]) const {
+    if constexpr (kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      char* const row = row_address(p.residual_out, p.residual_out_upper, index);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) store_window<T>(row, T::pack(s[v]), place.vector(v), p);
+    }
+  }
+
+  const NormParams& p;
+  WindowInput<T, Tile> x_input;
+  std::conditional_t<kAdd, WindowInput<T, Tile>, NotStaged> residual_input;
 };
 
 // x, with the residual added, at any address.
@@ -758,10 +811,12 @@ struct RowSink<Sink::kStore, Access::kAny, T> {
   const AnyRow<T, char> y;
 };
 
-// To shared memory, vector by vector: store_results() brings them from there.
+// To shared memory, vector by vector: store_results() brings them from there. Of a cluster's row to y.
 template <class T>
 struct RowSink<Sink::kStore, Access::kUneven, T> {
-  __device__ __forceinline__ RowSink(const NormParams&, const RowIndex&) {}
+  __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
+      : y(row_address(p.y, p.y_upper, index)) {}
+  char* const y;
 };
 
 // Codes by one scale for the tensor, and nothing else: quant.cuh makes them.

@@ -29,7 +29,7 @@ __device__ __forceinline__ void sync_row() {
 // A row's own part of the block's shared memory.
 template <class Slots, class Tile>
 struct StagedRow {
-  static constexpr fastnorm::Tile kTile = {Tile::kThreads, Tile::kVectors, 1};
+  static constexpr fastnorm::Tile kTile = {Tile::kThreads, Tile::kVectors, Tile::kBlocks};
   static constexpr int kImageBytes = staged_image_bytes(kTile),
                        kBytes = staged_row_bytes(Slots::kSource, kTile);
 
@@ -54,6 +54,12 @@ struct StagedRow {
 template <class Tile>
 constexpr int shared_out(int count) {
   return (count + Tile::kThreads - 1) / Tile::kThreads;
+}
+
+// A thread's number among those of a row in its block.
+template <class Tile>
+__device__ __forceinline__ int block_thread(const Place<Tile>& place) {
+  return Tile::kBlocks > 1 ? static_cast<int>(threadIdx.x) : place.first;
 }
 
 template <int kBytes>
@@ -138,6 +144,22 @@ __device__ __forceinline__ uint4 shifted_words(uint32_t bits, Word word) {
   return make_uint4(at(0), at(1), at(2), at(3));
 }
 
+// Calls fn(word) with a word's number, 0 to 3, as a constant.
+template <typename Fn>
+__device__ __forceinline__ void by_word(uint32_t word, Fn fn) {
+  if ((word & 2) == 0) {
+    if ((word & 1) == 0) {
+      fn(std::integral_constant<int, 0>());
+    } else {
+      fn(std::integral_constant<int, 1>());
+    }
+  } else if ((word & 1) == 0) {
+    fn(std::integral_constant<int, 2>());
+  } else {
+    fn(std::integral_constant<int, 3>());
+  }
+}
+
 // kCount times 16 bytes from shared memory, `shift` bytes (whole elements of kBytes) behind `address`, a multiple of 16, and every stride of
 // the tile. Where a warp has one row, by a branch on the words of the shift; else, and where the code is to be short, half of it by address and
 // half by selection.
@@ -168,17 +190,7 @@ __device__ __forceinline__ void take_shifted(uint4 (&raw)[kCount], const char* a
             bits, [&](int k) { return k < 4 ? word_of(low, k) : word_of(high, k - 4); });
       }
     };
-    if ((shift & 8) == 0) {
-      if ((shift & 4) == 0) {
-        take(std::integral_constant<int, 0>());
-      } else {
-        take(std::integral_constant<int, 1>());
-      }
-    } else if ((shift & 4) == 0) {
-      take(std::integral_constant<int, 2>());
-    } else {
-      take(std::integral_constant<int, 3>());
-    }
+    by_word(shift / 4, take);
   }
 }
 
@@ -271,7 +283,7 @@ struct ColumnTail {
     const char* const from = column + (n - count) * kBytes;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const auto number = static_cast<uint32_t>(place.first + i * Tile::kThreads);
+      const auto number = static_cast<uint32_t>(block_thread(place) + i * Tile::kThreads);
       element[i] = absent;
       load_element_if<kBytes>(element[i], from + number * kBytes, present && number < count);
     }
@@ -279,7 +291,7 @@ struct ColumnTail {
   __device__ __forceinline__ void complete(char* tail, const Place<Tile>& place) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int number = place.first + i * Tile::kThreads;
+      const int number = block_thread(place) + i * Tile::kThreads;
       if (number < kPerVector) put_shared<kBytes>(tail + number * kBytes, element[i]);
     }
   }

@@ -70,6 +70,11 @@ inline float __shfl_xor_sync(uint32_t, float value, int mask) {
   const unsigned from = simt::current->lane ^ static_cast<unsigned>(mask);
   return std::bit_cast<float>(simt::shuffle(std::bit_cast<uint32_t>(value), from));
 }
+// The lowest lanes keep their own.
+inline float __shfl_up_sync(uint32_t, float value, unsigned delta) {
+  const unsigned own = simt::current->lane, from = own < delta ? own : own - delta;
+  return std::bit_cast<float>(simt::shuffle(std::bit_cast<uint32_t>(value), from));
+}
 inline float __shfl_sync(uint32_t, float value, int lane, int width) {
   const auto own = static_cast<int>(simt::current->lane);
   const auto from = static_cast<unsigned>((own & -width) | (lane & (width - 1)));

@@ -201,16 +201,32 @@ TEST(NormKey, RowsLongerThanRegistersAreStreamed) {
 }
 
 // Uneven rows stay in registers up to what one block holds of them.
-TEST(NormKey, LongUnevenRowsAreStreamed) {
-  const auto access = [](int64_t n, bool add, fastnorm_norm_kind kind) {
-    return norm_key(describe(simple_request({2, n}, FASTNORM_DTYPE_BF16, add, kind)), gpu()).access;
+TEST(NormKey, LongUnevenRows) {
+  const auto tile = [](int64_t n, bool add, fastnorm_norm_kind kind, const DeviceFacts& facts) {
+    const NormEntry& entry =
+        *plan_of(describe(simple_request({2, n}, FASTNORM_DTYPE_BF16, add, kind)), facts).entry;
+    EXPECT_EQ(entry.key.access, entry.tile.vectors == 0 ? Access::kAny : Access::kUneven);
+    return entry.tile;
   };
+  const Tile streamed = {256, 0, 16};
   for (const auto kind : {FASTNORM_NORM_RMS, FASTNORM_NORM_LAYER}) {
-    EXPECT_EQ(access(32767, false, kind), Access::kUneven);
-    EXPECT_EQ(access(32769, false, kind), Access::kAny);
+    EXPECT_EQ(tile(32767, false, kind, gpu()), (Tile{512, 8, 1})) << "all that a block holds";
     const int64_t most = kind == FASTNORM_NORM_RMS ? 16384 : 12288;
-    EXPECT_EQ(access(most - 1, true, kind), Access::kUneven);
-    EXPECT_EQ(access(most + 1, true, kind), Access::kAny);
+    EXPECT_EQ(tile(most - 1, true, kind, gpu()).blocks, 1);
+    EXPECT_EQ(tile(most + 1, true, kind, gpu()).blocks, 8);
+    EXPECT_EQ(tile(16385, true, kind, gpu()), (Tile{256, 2, 8}));
+    for (const bool add : {false, true}) {
+      EXPECT_EQ(tile(32769, add, kind, gpu()), (Tile{256, 3, 8}));
+      EXPECT_EQ(tile(65535, add, kind, gpu()), (Tile{256, 4, 8}));
+      EXPECT_EQ(tile(65537, add, kind, gpu()), (Tile{512, 3, 8}));
+      EXPECT_EQ(tile(131071, add, kind, gpu()), (Tile{512, 4, 8}));
+      EXPECT_EQ(tile(131073, add, kind, gpu()), (Tile{512, 3, 16}));
+      EXPECT_EQ(tile(262143, add, kind, gpu()), (Tile{512, 4, 16}));
+      EXPECT_EQ(tile(262145, add, kind, gpu()), streamed);
+      EXPECT_EQ(tile(131071, add, kind, gpu(cuda::kSm90, 8)), (Tile{512, 4, 8})) << "a slice";
+      EXPECT_EQ(tile(131073, add, kind, gpu(cuda::kSm90, 8)), (Tile{256, 0, 1}));
+      EXPECT_EQ(tile(32769, add, kind, gpu(cuda::kSm80, 1)), (Tile{256, 0, 1})) << "no clusters";
+    }
   }
 }
 
