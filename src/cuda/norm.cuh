@@ -3,7 +3,8 @@
 //
 // Bytes: each input once, each output once (a streamed row is read twice, LAYER three times).
 // Registers: the row in f32 (V vectors of 4 or 8), the raw weights where they are loaded ahead, about 20 for addresses.
-// Shared memory: one float a thread and sum, of wide rows two; a cluster adds 128 bytes a block. Uneven rows lie there whole (staged.cuh).
+// Shared memory: one float a thread and sum, of wide rows two; a cluster adds 128 bytes a block. Uneven rows lie there whole
+// (staged.cuh), of a cluster's the ends (windows.cuh).
 // Schedule of the register body:
 //   1. all loads of the row, then the weights: they arrive while the row is summed
 //   2. f32 row; the residual sum is stored at once, so that the store overlaps the reduction
@@ -235,6 +236,7 @@ constexpr int registers_per_thread() {
   constexpr bool kAdd = Slots::kSource == Source::kAdd, kLayer = Slots::kStat == Stat::kLayer,
                  kF16 = Slots::kDtype == Dtype::kF16, kF32 = Slots::kDtype == Dtype::kF32;
   const int v = Tile::kVectors;
+  // 64 would spill up to 160 bytes.
   if (Tile::kBlocks > 1) return kLayer && !kAdd && Tile::kThreads == 256 ? kWhole + 16 : kWhole;
   if (Tile::kThreads == 512) {
     const bool one_block =

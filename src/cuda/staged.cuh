@@ -1,4 +1,4 @@
-// Rows at any address, through shared memory: Access::kUneven.
+// Rows at any address that one block holds, through shared memory: Access::kUneven.
 //
 // Memory is read and written by pieces: the 16 bytes at a multiple of 16, whatever the row's address. What the row has of a piece that
 // is not all its own goes by elements, one a thread. The row lies in shared memory as far behind a multiple of 16 as in memory, and
