@@ -685,10 +685,10 @@ FASTNORM_HOT NormKey key_of(const NormDesc& d, const DeviceFacts& facts, uint64_
   const bool aligned = columns_aligned(d),
              fours = !plain && key.source == Source::kPlain && f32_columns(d) && aligned;
   // Kernels for uneven rows write codes to any address and have f32 columns beside them.
-  const bool uneven_codes = quant && cuda && once && same_dtypes && (plain || fours) && aligned &&
-                            d.dtype != Dtype::kF32 && !(d.residual && key.stat == Stat::kLayer) &&
-                            (uneven || !plain || !codes_aligned(d)) &&
-                            uneven_tile(vectors, key, facts).threads != 0;
+  const bool uneven_codes =
+      quant && cuda && once && same_dtypes && (plain || (fours && facts.arch->full_list)) &&
+      aligned && d.dtype != Dtype::kF32 && !(d.residual && key.stat == Stat::kLayer) &&
+      (uneven || !plain || !codes_aligned(d)) && uneven_tile(vectors, key, facts).threads != 0;
   if (uneven_codes) {
     key.access = Access::kUneven;
     if (!plain) key.affine = Affine::kF32;

@@ -20,7 +20,7 @@ struct ArchSpec {
   int32_t
       access_bytes;  // widest access to memory: 16, or 32 where there are kernels of Access::kWide
   bool
-      every_bare;  // has bare kernels (see Beside) for all that gains by them, else for the plain corner alone
+      full_list;  // has bare kernels (see Beside) for all that gains by them, else for the plain corner alone; and codes beside f32 columns by others than the general kernels
   int32_t
       decode_rows;  // up to this many rows, latency rules and a row may be spread over a cluster
   int32_t latency_rows;  // up to this many, the ladder of few rows rules

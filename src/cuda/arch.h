@@ -17,14 +17,14 @@ namespace fastnorm::cuda {
 // thread take fewer (heads of 128, 4096 tokens: 38.6 us for 40.2).
 // Accesses of 32 bytes, which take half as many instructions, are there from sm_100 on; kernels with them are, where memory is fast enough
 // to want them. None of these was measured. Bare kernels are worth their compile time where they were measured and on its successor; the others
-// have those to y from columns of x's dtype, rounded once.
+// have those to y from columns of x's dtype, rounded once, and codes beside f32 columns by the general kernels.
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
                              int32_t access_bytes = 16) {
   return {.name = name,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
           .access_bytes = access_bytes,
-          .every_bare = capability == 90 || capability == 100,
+          .full_list = capability == 90 || capability == 100,
           .decode_rows = 128,
           .latency_rows = 512,
           .latency_rows_short = 1024,

@@ -364,12 +364,12 @@ constexpr int codes_user_of(Dtype dtype, Source source, Stat stat, Sink sink) {
 struct TableShape {
   int cluster_blocks;  // at most
   bool wide;           // Access::kWide
-  bool every_bare;
+  bool full_list;      // see ArchSpec
   constexpr bool operator==(const TableShape&) const = default;
 };
 
 constexpr TableShape table_shape(const ArchSpec& arch) {
-  return {arch.max_cluster_blocks, arch.access_bytes == 32, arch.every_bare};
+  return {arch.max_cluster_blocks, arch.access_bytes == 32, arch.full_list};
 }
 
 // Calls fn(key, tile) for each kernel of a dtype and source.
@@ -383,8 +383,8 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
       fn(key, t.tile);
       const bool corner =
           affine == Affine::kOnce && sink == Sink::kStore && access == Access::kVector;
-      if (has_bare(key, t.tile) && (shape.every_bare || corner)) fn(bare_key(key), t.tile);
-      if (!shape.every_bare) return;
+      if (has_bare(key, t.tile) && (shape.full_list || corner)) fn(bare_key(key), t.tile);
+      if (!shape.full_list) return;
       if (has_bare_cs(key, t.tile)) fn(bare_key(key, Beside::kNothingCs), t.tile);
       if (has_rounded(key, t.tile)) fn(bare_key(key, Beside::kRounded), t.tile);
       if (has_rounded_cs(key, t.tile)) fn(bare_key(key, Beside::kRoundedCs), t.tile);
@@ -404,7 +404,7 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
     for (const ListedTile& t : kFewUnevenTiles) {
       for (const Affine affine : {Affine::kOnce, Affine::kF32}) {
         const NormKey key = {dtype, source, stat, affine, Sink::kStore, Access::kUneven};
-        if ((t.use & user) != 0 && has_bare(key, t.tile) && shape.every_bare &&
+        if ((t.use & user) != 0 && has_bare(key, t.tile) && shape.full_list &&
             !(affine == Affine::kF32 && source == Source::kAdd)) {
           fn(bare_key(key), t.tile);
         }
@@ -413,7 +413,8 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
     for (const ListedTile& t : kUnevenCodesTiles) {
       if (dtype == Dtype::kF32 || (source == Source::kAdd && stat == Stat::kLayer)) break;
       use_with(Affine::kOnce, Sink::kQuant, Access::kUneven, t);
-      if (source == Source::kPlain) use_with(Affine::kF32, Sink::kQuant, Access::kUneven, t);
+      if (source == Source::kPlain && shape.full_list)
+        use_with(Affine::kF32, Sink::kQuant, Access::kUneven, t);
     }
     for (const ListedTile& t : kKeptTiles) {
       if (dtype == Dtype::kF32) break;

@@ -278,6 +278,7 @@ TEST(NormKey, CodesOfUnevenRows) {
   r = even;
   r.weight->dtype = FASTNORM_DTYPE_F32;
   expect_uneven(r, Affine::kF32, "f32 weight");
+  EXPECT_EQ(norm_key(describe(r), gpu(cuda::kSm80, 1)).access, Access::kAny) << "not on sm_80";
   r.weight->address += 4;
   EXPECT_EQ(key(r).access, Access::kAny) << "f32 weight that is no vectors";
   r = simple_request({64, 511}, FASTNORM_DTYPE_BF16, true);
