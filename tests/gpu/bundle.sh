@@ -153,7 +153,7 @@ fi
 if [ -d "$here/java" ]; then
   # Child processes of the tests find their classes in the folder that fastnorm.test.build names.
   mkdir "$scratch/java" && ln -s "$here/java/classes" "$here/java/test-classes" "$scratch/java/"
-  tar xzf "$here/java/runtime.tar.gz" -C "$scratch"
+  tar xJf "$here/java/runtime.tar.xz" -C "$scratch"
   java=("$scratch/runtime/bin/java" "-Djava.io.tmpdir=$scratch" "-Dfastnorm.library=$here/lib" "-Dfastnorm.test.library=$here/lib"
     "-Dfastnorm.test.build=$scratch/java" "-Dfastnorm.test.gpu=$here/java/libgpu.so")
   classpath=$here/java/classes:$here/java/test-classes
