@@ -8,7 +8,9 @@
 //   norm ROWS N KERNEL                  calls of ROWS rows (a number, LEAST-MOST, or LEAST-) of N elements run on KERNEL, a name
 //                                       of fastnorm_kernel_describe(), where it is of the same key as the ladder's choice, but for
 //                                       whether it is bare, keeps its columns or is for wide rows: of rules for the same calls one
-//                                       with a bare kernel counts before one with kept columns, a wide one and the others
+//                                       with a bare kernel counts before one with kept columns, a wide one and the others. A kernel
+//                                       that keeps its columns takes those of x's dtype by this rule, and
+//   norm-f32 ROWS N KERNEL              f32 columns by this
 #pragma once
 
 #include <cstdint>
@@ -37,7 +39,7 @@ class NormTuning {
 
  private:
   struct Rule {
-    uint32_t key;  // packed
+    uint32_t key;  // packed, and which columns a kernel takes that takes both
     int64_t n;
     int64_t least_rows, most_rows;
     int32_t index;

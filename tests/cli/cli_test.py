@@ -133,10 +133,18 @@ def test_bench(program):
 
 def test_bench_codes(program):
     path = program.work / "codes.json"
-    program.expect("bench codes", SUCCESS, "bench", "--shape", "64x1024", "--op", "rms_fp8,add_fp8,layer_fp8", "--repeats", "1", "--json", path)
+    program.expect("bench codes", SUCCESS, "bench", "--shape", "64x1024", "--op", "rms_fp8,add_fp8,layer_fp8,rms_row_fp8,add_row_fp8", "--repeats", "1", "--json", path)
     moved = {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]}
     values = 64 * 1024
-    program.cases.equal("bench codes: bytes", moved, {"rms_fp8": 3 * values, "add_fp8": 7 * values, "layer_fp8": 3 * values})
+    program.cases.equal("bench codes: bytes", moved, {"rms_fp8": 3 * values, "add_fp8": 7 * values, "layer_fp8": 3 * values,
+                                                       "rms_row_fp8": 3 * values + 4 * 64, "add_row_fp8": 7 * values + 4 * 64})
+
+
+def test_bench_f32_columns(program):
+    path = program.work / "columns.json"
+    program.expect("bench f32 columns", SUCCESS, "bench", "--shape", "64x1024", "--op", "rms_f32,layer_f32", "--repeats", "1", "--json", path)
+    moved = {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]}
+    program.cases.equal("bench f32 columns: bytes", moved, {"rms_f32": 4 * 64 * 1024, "layer_f32": 4 * 64 * 1024})
 
 
 def test_tuning(program):
@@ -194,6 +202,7 @@ def test(program):
     test_explain(program)
     test_bench(program)
     test_bench_codes(program)
+    test_bench_f32_columns(program)
     test_tuning(program)
     test_progress(program)
     test_selftest(program)

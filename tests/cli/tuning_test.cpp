@@ -70,6 +70,19 @@ TEST(Tuning, KeptColumnsAreMeasuredBesideOthers) {
   EXPECT_NE(kind_of(key + "kept" + rest), kind_of(key + "any store any 64x4"));
 }
 
+TEST(Tuning, F32ColumnsHaveKernelsOfTheirOwn) {
+  const std::string f32 = "bf16 plain layer f32 store vector ";
+  EXPECT_EQ(planner().choice({"layer_f32", "bf16", 128, 4096}), f32 + "bare 256x2");
+  EXPECT_EQ(planner().choice({"layer", "bf16", 128, 4096}),
+            "bf16 plain layer once store vector bare 256x2");
+  EXPECT_EQ(set_of(planner().kernels({"layer_f32", "bf16", 4096, 4096})),
+            (std::set<std::string>{"bf16 plain layer kept store vector 128x4", f32 + "128x4",
+                                   f32 + "256x2", f32 + "64x2x4", f32 + "bare 128x4",
+                                   f32 + "bare 256x2", f32 + "bare 64x2x4"}));
+  EXPECT_EQ(planner().choice({"rms_f32", "f32", 128, 4096}),
+            planner().choice({"rms", "f32", 128, 4096}));
+}
+
 // Rows that the library reads past L1 are measured on kernels that do and on those that may not.
 TEST(Tuning, RowsReadPastL1AreMeasuredOnOtherKernelsToo) {
   const std::string key = "bf16 plain rms once store vector ";
@@ -109,7 +122,7 @@ TEST(Tuning, TheChoiceIsTheContexts) {
   const BenchCase c = {"rms", "bf16", 4096, 4096};
   const std::string other = "bf16 plain rms once store vector 256x2";
   ASSERT_NE(planner().choice(c), other);
-  const MemoryFile file(tuning_head("sm_90") + tuning_rule("4096", 4096, other));
+  const MemoryFile file(tuning_head("sm_90") + tuning_rule("4096", c, other));
   Target target;
   target.device_type = FASTNORM_DEVICE_CUDA;
   target.dry_run_capability = 90;

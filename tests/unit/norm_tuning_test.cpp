@@ -142,6 +142,39 @@ TEST(NormTuning, WideRowsHaveRulesOfTheirOwn) {
   EXPECT_EQ(kernels(vector + wide), (Names{key + "wide 256x2", key + "vector 256x2"}));
 }
 
+// Kernels that keep their columns are the same for those of x's dtype and of f32, and have rules for each.
+TEST(NormTuning, KeptColumnsOfEitherDtypeHaveRulesOfTheirOwn) {
+  const std::string kept = "bf16 plain layer kept store vector 128x4",
+                    f32 = "bf16 plain layer f32 store vector 256x2",
+                    once = "bf16 plain layer once store vector 256x2";
+  const auto kernels = [&](const std::string& rules) {  // with columns of x's dtype, and with f32
+    const NormTuning tuning = tuning_of(rules);
+    std::vector<std::string> names;
+    for (const fastnorm_dtype_id columns : {FASTNORM_DTYPE_BF16, FASTNORM_DTYPE_F32}) {
+      Request r = simple_request({2000, 4096}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
+      r.weight->dtype = r.bias->dtype = columns;
+      NormDesc desc;
+      NormPlan plan;
+      Error error;
+      EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+      EXPECT_EQ(make_plan(desc, gpu(), table(), &plan, error, &tuning), FASTNORM_OK) << error.text;
+      names.push_back(plan.entry->name);
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  const Names chosen = kernels("");
+  const std::string rows = " 1- 4096 ";
+  EXPECT_EQ(kernels("norm" + rows + f32 + "\nnorm" + rows + once + "\n"), (Names{once, f32}));
+  EXPECT_EQ(kernels("norm" + rows + kept + "\nnorm" + rows + f32 + "\n"), (Names{kept, f32}));
+  EXPECT_EQ(kernels("norm-f32" + rows + kept + "\nnorm" + rows + once + "\n"), (Names{once, kept}));
+  EXPECT_EQ(kernels("norm-f32" + rows + kept + "\nnorm" + rows + kept + "\n"), (Names{kept, kept}));
+  EXPECT_EQ(kernels("norm-f32" + rows + kept + "\n"), (Names{chosen[0], kept}));
+  EXPECT_EQ(kernels("norm" + rows + kept + "\n"), (Names{kept, chosen[1]}));
+  expect_refused(kHead + "norm-f32 1 4096 " + f32 + "\n",
+                 "line 4 names kernel \"" + f32 + "\" after norm-f32; required: one that keeps");
+}
+
 TEST(NormTuning, PlansTheGridOfItsKernel) {
   const NormTuning tuning = tuning_of("norm 64 8192 bf16 plain rms once store vector 128x2x4\n");
   NormDesc desc;

@@ -15,10 +15,15 @@ constexpr size_t kAlignment = 256;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+fastnorm_dtype columns_dtype(const BenchCase& c) {
+  return c.has_f32_columns() ? fastnorm_dtype_of(FASTNORM_DTYPE_F32) : find_dtype(c.dtype)->dtype;
+}
+
 }  // namespace
 
 std::vector<std::string> bench_ops() {
-  return {"rms", "add", "layer", "rms_fp8", "add_fp8", "layer_fp8"};
+  return {"rms",         "add",         "layer",         "rms_fp8", "add_fp8",  "layer_fp8",
+          "rms_row_fp8", "add_row_fp8", "layer_row_fp8", "rms_f32", "layer_f32"};
 }
 
 size_t BenchCase::tensor_bytes() const {
@@ -27,12 +32,13 @@ size_t BenchCase::tensor_bytes() const {
 
 size_t BenchCase::bytes_moved() const {
   const auto codes = static_cast<size_t>(rows * n);
-  return tensor_bytes() * (adds() ? 3 : 1) + (quantises() ? codes : tensor_bytes());
+  const size_t scales = has_row_scales() ? static_cast<size_t>(rows) * sizeof(float) : 0;
+  return tensor_bytes() * (adds() ? 3 : 1) + (quantises() ? codes + scales : tensor_bytes());
 }
 
 CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
                    std::byte* parameters, size_t parameter_stride)
-    : layer_(c.is_layer()), quantises_(c.quantises()) {
+    : layer_(c.is_layer()), quantises_(c.quantises()), row_scales_(c.has_row_scales()) {
   const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
   const auto next = [&](fastnorm_dtype of) {
     const TensorView view(target, data, of, {c.rows, c.n});
@@ -43,11 +49,14 @@ CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, si
   if (c.adds()) residual_ = next(dtype);
   y_ = next(quantises_ ? fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN) : dtype);
   if (c.adds()) residual_out_ = next(dtype);
-  weight_ = TensorView(target, parameters, dtype, {c.n});
-  if (layer_) bias_ = TensorView(target, parameters + parameter_stride, dtype, {c.n});
-  if (quantises_) {
-    scale_ = TensorView(target, parameters + 2 * parameter_stride,
-                        fastnorm_dtype_of(FASTNORM_DTYPE_F32), {1});
+  const fastnorm_dtype columns = columns_dtype(c);
+  weight_ = TensorView(target, parameters, columns, {c.n});
+  if (layer_) bias_ = TensorView(target, parameters + parameter_stride, columns, {c.n});
+  const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+  if (row_scales_) {
+    scale_ = TensorView(target, data, f32, {c.rows});  // behind the other tensors
+  } else if (quantises_) {
+    scale_ = TensorView(target, parameters + 2 * parameter_stride, f32, {1});
   }
 }
 
@@ -61,7 +70,8 @@ fastnorm_norm_args CaseCall::args() {
   args.weight = weight_.get();
   args.bias = bias_.get();
   (quantises_ ? args.quantized : args.y) = y_.get();
-  if (quantises_) args.quant_scheme = FASTNORM_QUANT_PER_TENSOR;
+  if (quantises_)
+    args.quant_scheme = row_scales_ ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
   args.scale = scale_.get();
   args.residual_out = residual_out_.get();
   return args;
@@ -70,8 +80,11 @@ fastnorm_norm_args CaseCall::args() {
 CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) : machine_(machine) {
   const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
   const size_t tensor_stride = aligned(c.tensor_bytes()),
-               parameter_stride = aligned(static_cast<size_t>(c.n) * element_bytes(dtype)),
-               set_bytes = tensor_stride * (c.adds() ? 4 : 2);
+               parameter_stride =
+                   aligned(static_cast<size_t>(c.n) * element_bytes(columns_dtype(c))),
+               set_bytes =
+                   tensor_stride * (c.adds() ? 4 : 2) +
+                   aligned(c.has_row_scales() ? static_cast<size_t>(c.rows) * sizeof(float) : 0);
   choose_sets(set_bytes);
   const size_t parameters = 2 * parameter_stride + kAlignment;
   const size_t bytes = parameters + sets_ * set_bytes;

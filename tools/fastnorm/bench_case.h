@@ -16,12 +16,15 @@ struct BenchCase {
   bool adds() const { return op.starts_with("add"); }
   bool is_layer() const { return op.starts_with("layer"); }
   bool quantises() const { return op.ends_with("_fp8"); }
+  bool has_row_scales() const { return op.ends_with("_row_fp8"); }
+  bool has_f32_columns() const { return op.ends_with("_f32"); }
   size_t tensor_bytes() const;  // of x
   // x and what becomes of it; with a residual two tensors more.
   size_t bytes_moved() const;
 };
 
-// "rms", "add" (RMS of x + residual, which is stored) and "layer", and the same to f8 e4m3 by one scale that is given.
+// "rms", "add" (RMS of x + residual, which is stored) and "layer"; the same to f8 e4m3 by one scale that is given ("_fp8") or by a scale a
+// row ("_row_fp8"); and those without a residual with weight and bias in f32 ("_f32").
 std::vector<std::string> bench_ops();
 
 // The tensors of one call of a case, somewhere in memory.
@@ -35,7 +38,7 @@ class CaseCall {
   fastnorm_norm_args args();
 
  private:
-  bool layer_, quantises_;
+  bool layer_, quantises_, row_scales_;
   TensorView x_, residual_, y_, residual_out_, weight_, bias_, scale_;
 };
 

@@ -60,9 +60,11 @@ auto value_of(const Choices& choices, const std::string& name) {
 
 void TimedOptions::add_to(CLI::App& command) {
   command
-      .add_option("--op", ops,
-                  "rms, add (RMSNorm of x + residual, which is stored), layer; rms_fp8, add_fp8, "
-                  "layer_fp8: to f8 e4m3 by a given scale")
+      .add_option(
+          "--op", ops,
+          "rms, add (RMSNorm of x + residual, which is stored), layer; rms_fp8, add_fp8, "
+          "layer_fp8: to f8 e4m3 by a given scale; rms_row_fp8, add_row_fp8, layer_row_fp8: by a "
+          "scale a row; rms_f32, layer_f32: weight and bias in f32")
       ->delimiter(',')
       ->check(CLI::IsMember(bench_ops()))
       ->capture_default_str();

@@ -51,7 +51,7 @@ Finding measure_case(const TuneOptions& options, const Machine& machine, const P
   return find_best(
       planner, c, options.gain, [&](const std::string& kernel) -> std::optional<double> {
         const MemoryFile file(tuning_head(planner.arch()) +
-                              tuning_rule(std::to_string(c.rows), c.n, kernel));
+                              tuning_rule(std::to_string(c.rows), c, kernel));
         const Machine tuned(machine.target(), 0, file.path());
         fastnorm_info info = {};
         info.struct_size = sizeof info;

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace fastnorm::tool {
@@ -46,8 +47,10 @@ std::string tuning_head(const std::string& arch) {
          "\n";
 }
 
-std::string tuning_rule(const std::string& rows, int64_t n, const std::string& kernel) {
-  return "norm " + rows + " " + std::to_string(n) + " " + kernel + "\n";
+std::string tuning_rule(const std::string& rows, const BenchCase& c, const std::string& kernel) {
+  // Kernels that keep their columns are the same for those of either dtype.
+  const bool f32 = c.has_f32_columns() && kernel.find(" kept ") != std::string::npos;
+  return (f32 ? "norm-f32 " : "norm ") + rows + " " + std::to_string(c.n) + " " + kernel + "\n";
 }
 
 Planner::Planner(const std::string& kernel_arch)
@@ -87,8 +90,7 @@ std::vector<std::string> Planner::kernels(const BenchCase& c) const {
     check(fastnorm_kernel_describe(i, &kernel));
     if (kernel.arch != arch_ || kind_of(kernel.name) != kind || kernel.name == found[0]) continue;
     // The library knows which rows a kernel holds: a file that names it for others is refused.
-    const MemoryFile file(tuning_head(arch_) +
-                          tuning_rule(std::to_string(c.rows), c.n, kernel.name));
+    const MemoryFile file(tuning_head(arch_) + tuning_rule(std::to_string(c.rows), c, kernel.name));
     const std::string path = file.path();
     const fastnorm_context_options options = context_options(target_, 0, path);
     fastnorm_context* context = nullptr;
@@ -122,6 +124,7 @@ Finding find_best(const Planner& planner, const BenchCase& c, double gain, const
 
 std::string tuning_rules(const std::vector<Finding>& findings) {
   std::string text;
+  std::map<std::string, std::string> owners;  // operations by the rows and kernels of their rules
   for (size_t i = 0; i < findings.size();) {
     const bool first = i == 0 || !same_series(findings[i - 1].c, findings[i].c);
     const int64_t least = first ? 1 : findings[i - 1].c.rows + 1;
@@ -134,8 +137,13 @@ std::string tuning_rules(const std::vector<Finding>& findings) {
     }
     const bool ends = last + 1 == findings.size() || !same_series(finding.c, findings[last + 1].c);
     const std::string most = ends ? "" : std::to_string(findings[last].c.rows);
-    if (finding.best != finding.choice)
-      text += tuning_rule(std::to_string(least) + "-" + most, finding.c.n, finding.best);
+    if (finding.best != finding.choice) {
+      const std::string rule =
+          tuning_rule(std::to_string(least) + "-" + most, finding.c, finding.best);
+      const std::string kernels = tuning_rule("", finding.c, finding.best);
+      const auto owner = owners.emplace(kernels.substr(0, kernels.rfind(' ')), finding.c.op).first;
+      if (owner->second == finding.c.op) text += rule;
+    }
     i = last + 1;
   }
   return text;
