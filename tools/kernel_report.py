@@ -59,14 +59,24 @@ def read_accesses(cuobjdump, library):
     return accesses
 
 
-def complaint_about(name, accesses):
+# The numbers in a kernel's name: see KernelTypes in src/cuda/norm.cuh.
+NUMBERS = ("arch", "dtype", "source", "stat", "affine", "sink", "access", "beside", "threads", "vectors", "blocks")
+
+
+def numbers_of(name):
+    """{what: number} of a demangled kernel, empty for others."""
+    match = re.search(r"norm_(?:pair_)?kernel<([\d, ]+)>", name)
+    return dict(zip(NUMBERS, map(int, match[1].split(", ")))) if match else {}
+
+
+def complaint_about(numbers, accesses):
     """Of a kernel for wide rows: what its accesses are and should not be, or the other way round; or None."""
-    codes = "(Sink)1" in name
+    codes = numbers["sink"] == 1
     needed = {("load", 32), ("store", 16 if codes else 32)}
     allowed = needed | {("store", 4)}  # the statistics
     if codes:
         allowed |= {("load", 4)}  # the scale
-        if "(Source)1" in name:
+        if numbers["source"] == 1:
             allowed |= {("store", 32)}  # the residual's sum
     wrong = sorted(accesses - allowed), sorted(needed - accesses)
     return f"has {wrong[0]}, lacks {wrong[1]}" if any(wrong) else None
@@ -99,16 +109,15 @@ def main():
         rows.append((arch, use["REG"], use["SHARED"], use["STACK"], use["LOCAL"], name))
         if bad:
             print(f"FAIL {arch} {name}: stack {use['STACK']} bytes, local {use['LOCAL']} bytes")
-    # The last of a tile's numbers: vectors of an access.
-    wide = {k[1]: name for k, name in zip(kernels, names) if re.search(r"RowTile<\d+, \d+, \d+, 2, \w+>", name)}
+    wide = {k[1]: name for k, name in zip(kernels, names) if numbers_of(name).get("access") == 0}
     if options.wide:
         accesses = read_accesses(cuobjdump, options.library)
         for mangled, name in wide.items():
-            if complaint := complaint_about(name, accesses.get(mangled, set())):
+            if complaint := complaint_about(numbers_of(name), accesses.get(mangled, set())):
                 bad_names.add(mangled)
                 print(f"FAIL {name}: {complaint}")
     rows.sort(key=lambda r: (r[0], -r[1], r[5]))
-    table = ["arch     registers  shared  stack  local  kernel"]
+    table = ["A kernel's numbers: " + ", ".join(NUMBERS), "arch     registers  shared  stack  local  kernel"]
     table += [f"{a:8} {r:9} {sh:7} {st:6} {lo:6}  {n}" for a, r, sh, st, lo, n in rows]
     options.output.write_text("\n".join(table) + "\n")
 

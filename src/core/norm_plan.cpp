@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/norm_index.h"
+#include "core/norm_measured.h"
 #include "core/norm_tuning.h"
 
 namespace fastnorm {
@@ -770,6 +771,23 @@ FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& fa
   return tile_of(vectors, block_threads(d.rows, vectors, key, latency, facts));
 }
 
+// The tile of a bare kernel that was measured to be faster than what tile_for() says, or none.
+FASTNORM_HOT Tile measured_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts) {
+  const int64_t vectors = row_vectors(d);
+  if (!facts.arch->measured || vectors <= 256 || vectors > kOneBlockVectors || d.rows <= 8)
+    return {};
+  for (const MeasuredRung& rung : measured_rungs(call_kind(key))) {
+    if (vectors > rung.above && vectors <= rung.most && d.rows >= rung.least_rows &&
+        (d.rows <= rung.most_rows || rung.most_rows == kAllRows) &&
+        !(rung.row_scales && d.quant.block != 0)) {
+      return rung.blocks <= std::min(facts.arch->max_cluster_blocks, facts.max_cluster_blocks)
+                 ? tile_of(vectors, rung.threads, rung.blocks)
+                 : Tile{};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit) {
@@ -829,31 +847,40 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     key = table[static_cast<size_t>(plan->index)].key;
   } else {
     const uint64_t moved = plan->bytes_read + plan->bytes_written;
-    if (kept) tile = kept_tile(desc, key, facts, moved);
-    if (tile.threads != 0) {
-      key = kept_key(key);
-    } else if (!cpu) {
-      tile = tile_for(desc, key, facts, moved);
-      if (wide && holds_wide_rows(tile)) key = wide_key(key);
-    }
     const auto find = [&](NormKey wanted) {
       return index != nullptr ? index->find(wanted, tile) : find_entry(table, wanted, tile);
     };
-    Beside beside = cpu ? Beside::kAny : beside_of(desc, key, tile);
-    if (beside != Beside::kAny) {
-      const bool may_stream = rows_per_block(tile) == 1 && tile.threads < 512 && tile.blocks == 1 &&
-                              key.sink != Sink::kQuant && key.access != Access::kUneven;
-      if (may_stream && streams_loads(desc, *facts.arch, *plan)) beside = past_l1(beside);
-      if (key.access == Access::kUneven && desc.rows <= facts.arch->decode_rows) {
-        const Tile most = tile;
-        tile = first_of(kFewUnevenTiles, row_vectors(desc));
-        plan->index = find(bare_key(key, beside));
-        if (plan->index < 0) tile = most;
-      }
-      if (plan->index < 0) plan->index = find(bare_key(key, beside));
-      if (plan->index >= 0) key.beside = beside;
+    if (!cpu && beside_of(desc, key, Tile{}) == Beside::kNothing) {
+      tile = measured_tile(desc, key, facts);
+      if (tile.threads != 0) plan->index = find(bare_key(key));
     }
-    if (plan->index < 0) plan->index = find(key);
+    if (plan->index >= 0) {
+      key = bare_key(key);
+    } else {
+      tile = kept ? kept_tile(desc, key, facts, moved) : Tile{};
+      if (tile.threads != 0) {
+        key = kept_key(key);
+      } else if (!cpu) {
+        tile = tile_for(desc, key, facts, moved);
+        if (wide && holds_wide_rows(tile)) key = wide_key(key);
+      }
+      Beside beside = cpu ? Beside::kAny : beside_of(desc, key, tile);
+      if (beside != Beside::kAny) {
+        const bool may_stream = rows_per_block(tile) == 1 && tile.threads < 512 &&
+                                tile.blocks == 1 && key.sink != Sink::kQuant &&
+                                key.access != Access::kUneven;
+        if (may_stream && streams_loads(desc, *facts.arch, *plan)) beside = past_l1(beside);
+        if (key.access == Access::kUneven && desc.rows <= facts.arch->decode_rows) {
+          const Tile most = tile;
+          tile = first_of(kFewUnevenTiles, row_vectors(desc));
+          plan->index = find(bare_key(key, beside));
+          if (plan->index < 0) tile = most;
+        }
+        if (plan->index < 0) plan->index = find(bare_key(key, beside));
+        if (plan->index >= 0) key.beside = beside;
+      }
+      if (plan->index < 0) plan->index = find(key);
+    }
   }
   FASTNORM_TRY(cpu ? plan_cpu(desc, facts, plan) : plan_cuda(desc, facts, tile, key, plan, error));
   FASTNORM_REQUIRE(plan->index >= 0, FASTNORM_ERROR_INTERNAL, "no kernel \"%s\" in the table",

@@ -21,6 +21,7 @@ struct ArchSpec {
       access_bytes;  // widest access to memory: 16, or 32 where there are kernels of Access::kWide
   bool
       full_list;  // has bare kernels (see Beside) for all that gains by them, else for the plain corner alone; and codes beside f32 columns by others than the general kernels
+  bool measured;  // has the tiles of norm_measured.h and goes by it
   int32_t
       decode_rows;  // up to this many rows, latency rules and a row may be spread over a cluster
   int32_t latency_rows;  // up to this many, the ladder of few rows rules

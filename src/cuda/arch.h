@@ -25,6 +25,7 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .max_cluster_blocks = max_cluster_blocks,
           .access_bytes = access_bytes,
           .full_list = capability == 90 || capability == 100,
+          .measured = capability == 90,
           .decode_rows = 128,
           .latency_rows = 512,
           .latency_rows_short = 1024,

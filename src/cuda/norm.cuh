@@ -93,7 +93,12 @@ constexpr bool packed_row() {
       Slots::kAffine == Affine::kKept || unpacked_late_row<Slots, Tile>()) {
     return false;
   }
-  if (Slots::kSink == Sink::kQuant) return packed_scales_row<Slots, Tile>();
+  if (Slots::kSink == Sink::kQuant) {
+    // 64 registers would spill two words.
+    const bool cluster = Slots::kStat == Stat::kLayer && Tile::kThreads == 512 &&
+                         Tile::kVectors == 4 && Tile::kBlocks == 2;
+    return packed_scales_row<Slots, Tile>() || cluster;
+  }
   if (three_blocks<Slots, Tile>()) return true;
   if (Tile::kBlocks > 1) return packed_cluster<Slots, Tile>();
   if (Slots::kStat == Stat::kLayer) {
@@ -157,6 +162,8 @@ constexpr int row_registers() {
   if (Tile::kBlocks > 1) {
     const bool two_or_four_blocks = (Tile::kThreads == 512 || Slots::kAccess == Access::kUneven) &&
                                     Slots::kSource == Source::kPlain;
+    if (Slots::kSink == Sink::kQuant && Tile::kVectors > 4)
+      return Tile::kVectors == 6 && Slots::kStat == Stat::kLayer ? 96 : 80;
     return two_or_four_blocks || packed_cluster<Slots, Tile>() ? 64 : 128;
   }
   // Short rows need all the threads that a multiprocessor holds: heads of 128, 4096 tokens, take 46.6 us with 48 registers, 43.8 with 40
@@ -1353,11 +1360,39 @@ inline constexpr bool kHasBodies = false;
 inline constexpr bool kHasBodies = true;
 #endif
 
-// Arch is part of the name, so that objects of several architectures never share a host stub.
-template <class Arch, class Slots, class Tile>
-__global__ void __launch_bounds__(Tile::kBlockThreads,
-                                  blocks_per_multiprocessor<Arch, Slots, Tile>())
+template <int kCapability_>
+struct Arch {
+  static constexpr int kCapability = kCapability_;
+};
+
+// What a kernel's numbers stand for. To the slots wide rows are vectors like others: how many of them lie side by side is the tile's.
+template <int kCapability, int kDtype, int kSource, int kStat, int kAffine, int kSink, int kAccess,
+          int kBeside, int kThreads, int kVectors, int kBlocks>
+struct KernelTypes {
+  static constexpr auto access = static_cast<Access>(kAccess);
+  using Arch = cuda::Arch<kCapability>;
+  using Slots =
+      cuda::Slots<static_cast<Dtype>(kDtype), static_cast<Source>(kSource),
+                  static_cast<Stat>(kStat), static_cast<Affine>(kAffine), static_cast<Sink>(kSink),
+                  access == Access::kWide ? Access::kVector : access, static_cast<Beside>(kBeside)>;
+  using Tile = RowTile<kThreads, kVectors, kBlocks, vectors_side_by_side(access),
+                       Slots::kAffine == Affine::kKept>;
+};
+
+template <class Types, int kMore = 0>
+constexpr int kernel_blocks() {
+  return blocks_per_multiprocessor<typename Types::Arch, typename Types::Slots,
+                                   typename Types::Tile, kMore>();
+}
+
+// Kernels are named by numbers, since a library holds each name several times: the architecture, so that objects of several never share a
+// host stub, a NormKey's fields in their order, and the tile's. With types they were 2 MB of a library of four architectures.
+template <int... kNumbers>
+__global__ void __launch_bounds__(KernelTypes<kNumbers...>::Tile::kBlockThreads,
+                                  kernel_blocks<KernelTypes<kNumbers...>>())
     norm_kernel(const __grid_constant__ NormParams p) {
+  using Slots = typename KernelTypes<kNumbers...>::Slots;
+  using Tile = typename KernelTypes<kNumbers...>::Tile;
   if constexpr (!kHasBodies) {
   } else if constexpr (Tile::kVectors == 0) {
     normalize_streaming<Slots, Tile>(p);
@@ -1374,11 +1409,15 @@ inline constexpr int kPairRegisters = Tile::kVectors >= 3                       
                                       : Slots::kStat == Stat::kLayer&& Tile::kVectors == 1 ? 8
                                                                                            : 0;
 
-template <class Arch, class Slots, class Tile>
+template <int... kNumbers>
 __global__ void __launch_bounds__(
-    Tile::kBlockThreads,
-    blocks_per_multiprocessor<Arch, Slots, Tile, kPairRegisters<Slots, Tile>>())
+    KernelTypes<kNumbers...>::Tile::kBlockThreads,
+    kernel_blocks<KernelTypes<kNumbers...>,
+                  kPairRegisters<typename KernelTypes<kNumbers...>::Slots,
+                                 typename KernelTypes<kNumbers...>::Tile>>())
     norm_pair_kernel(const __grid_constant__ NormPairParams pair) {
+  using Slots = typename KernelTypes<kNumbers...>::Slots;
+  using Tile = typename KernelTypes<kNumbers...>::Tile;
   // Both at addresses that are known: reading parameters at one that is not costs each of them.
   if constexpr (kHasBodies) {
     ptx::in_register(threadIdx.x);  // on its way before the branch

@@ -11,11 +11,6 @@
 namespace fastnorm::cuda {
 namespace {
 
-// Local to this object, so each has kernels of its own.
-struct Arch {
-  static constexpr int kCapability = FASTNORM_ARCH;
-};
-
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 constexpr Source kSource = Source::FASTNORM_SOURCE;
 constexpr auto& kPart = kNormOrders<table_shape(FASTNORM_SPEC), kDtype, kSource>;
@@ -31,21 +26,27 @@ constexpr bool compiles(size_t index) {
 constexpr bool compiles(size_t) { return true; }
 #endif
 
-// To the slots wide rows are vectors like others: how many of them lie side by side is the tile's.
-template <NormKey kKey>
-using SlotsOf = Slots<kKey.dtype, kKey.source, kKey.stat, kKey.affine, kKey.sink,
-                      kKey.access == Access::kWide ? Access::kVector : kKey.access, kKey.beside>;
-
-template <NormKey kKey, Tile kTile>
-using TileOf = RowTile<kTile.threads, kTile.vectors, kTile.blocks,
-                       vectors_side_by_side(kKey.access), kKey.affine == Affine::kKept>;
+// Of KernelTypes, behind the architecture.
+constexpr std::array<int, 10> numbers(NormKey key, Tile tile) {
+  return {static_cast<int>(key.dtype),
+          static_cast<int>(key.source),
+          static_cast<int>(key.stat),
+          static_cast<int>(key.affine),
+          static_cast<int>(key.sink),
+          static_cast<int>(key.access),
+          static_cast<int>(key.beside),
+          tile.threads,
+          tile.vectors,
+          tile.blocks};
+}
 
 template <size_t kIndex>
 constexpr NormKernel kernel_at() {
   constexpr NormKey key = key_of_packed(kPart[kIndex]);
   constexpr Tile tile = tile_of_packed(kPart[kIndex]);
   if constexpr (compiles(kIndex)) {
-    return &norm_kernel<Arch, SlotsOf<key>, TileOf<key, tile>>;
+    constexpr auto n = numbers(key, tile);
+    return &norm_kernel<FASTNORM_ARCH, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9]>;
   }
   return nullptr;
 }
@@ -63,7 +64,9 @@ constexpr NormPairKernel pair_kernel_at() {
   constexpr NormKey key = key_of_packed(kPart[kIndex]);
   constexpr Tile tile = tile_of_packed(kPart[kIndex]);
   if constexpr (runs_pairs(key, tile) && compiles(kIndex)) {
-    return &norm_pair_kernel<Arch, SlotsOf<key>, TileOf<key, tile>>;
+    constexpr auto n = numbers(key, tile);
+    return &norm_pair_kernel<FASTNORM_ARCH, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8],
+                             n[9]>;
   }
   return nullptr;
 }

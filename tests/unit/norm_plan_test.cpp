@@ -9,6 +9,7 @@
 
 #include "core/backend.h"
 #include "core/norm_index.h"
+#include "core/norm_measured.h"
 #include "cuda/arch.h"
 #include "cuda/launch_params.h"
 #include "cuda/table.h"
@@ -638,9 +639,9 @@ TEST(Plan, KeptColumns) {
   EXPECT_EQ(kernel(layer(4096, 7168, true)), kept + "256x4");
   EXPECT_EQ(kernel(layer(4096, 8200, true)), "bf16 plain layer f32 store vector bare 256x5");
   EXPECT_EQ(kernel(layer(4096, 512, true)), "bf16 plain layer f32 store vector bare 32x2");
-  EXPECT_EQ(kernel(layer(264, 4096, true)), "bf16 plain layer f32 store vector bare 256x2")
+  EXPECT_EQ(kernel(layer(512, 4096, true)), "bf16 plain layer f32 store vector bare 256x2")
       << "few";
-  EXPECT_EQ(kernel(layer(265, 4096, true)), kept + "128x4");
+  EXPECT_EQ(kernel(layer(513, 4096, true)), kept + "128x4");
   EXPECT_EQ(kernel(layer(8192, 1024)), kept + "32x4");
   EXPECT_EQ(kernel(layer(4096, 1024)), "bf16 plain layer once store vector bare 32x4");
   EXPECT_EQ(kernel(layer(2048, 2048)), kept + "64x4");
@@ -753,7 +754,7 @@ TEST(Plan, SomeRows) {
   EXPECT_EQ(tile(128, 6144, false, layer, true), (Tile{256, 3, 1}));
   EXPECT_EQ(tile(2048, 8192, true, rms), (Tile{128, 2, 4}));
   EXPECT_EQ(tile(2049, 8192, true, rms), (Tile{256, 4, 1}));
-  EXPECT_EQ(tile(1024, 16384, true, rms, true), (Tile{128, 2, 8}));
+  EXPECT_EQ(tile(1024, 16384, true, rms, true), (Tile{256, 2, 4}));
   EXPECT_EQ(tile(1025, 16384, true, rms, true), (Tile{512, 4, 1}));
   EXPECT_EQ(tile(2048, 1024, false, rms), (Tile{128, 1, 1}));
   EXPECT_EQ(tile(2048, 1024, true, rms), (Tile{128, 1, 1}));
@@ -764,6 +765,63 @@ TEST(Plan, SomeRows) {
   EXPECT_EQ(tile(1025, 16384, false, layer, true), (Tile{256, 8, 1}));
   EXPECT_EQ(tile(2048, 2048, false, rms, true), (Tile{128, 2, 1}));
   EXPECT_EQ(tile(2049, 2048, false, rms, true), (Tile{64, 4, 1}));
+}
+
+// What norm_measured.h says rules bare calls on the architecture that was measured: every tile of it, with its number of rows and no other.
+TEST(Plan, MeasuredTiles) {
+  const auto request = [](CallKind kind, int64_t rows, int64_t n, fastnorm_dtype_id dtype) {
+    const bool add = kind == CallKind::kSum || kind == CallKind::kSumGiven ||
+                     kind == CallKind::kSumScales,
+               layer = kind == CallKind::kLayer || kind == CallKind::kLayerF32 ||
+                       kind == CallKind::kLayerGiven || kind == CallKind::kLayerScales;
+    Request r =
+        simple_request({rows, n}, dtype, add, layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
+    if (kind == CallKind::kLayerF32) r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
+    const bool given = kind == CallKind::kRmsGiven || kind == CallKind::kLayerGiven ||
+                       kind == CallKind::kSumGiven,
+               scales = kind == CallKind::kRmsScales || kind == CallKind::kLayerScales ||
+                        kind == CallKind::kSumScales;
+    if (given || scales) {
+      add_quant(&r, given ? FASTNORM_QUANT_PER_TENSOR : FASTNORM_QUANT_PER_ROW);
+      r.amax.reset(), r.y.reset();
+    }
+    return r;
+  };
+  size_t rungs = 0;
+  for (int k = 0; k < static_cast<int>(CallKind::kOther); ++k) {
+    const auto kind = static_cast<CallKind>(k);
+    int32_t above = 0, rows_above = 0;
+    for (const MeasuredRung& rung : measured_rungs(kind)) {
+      ++rungs;
+      // In order, and apart.
+      EXPECT_TRUE(rung.above >= above && (rung.above > above || rung.least_rows > rows_above))
+          << k << " " << rung.above << " " << rung.least_rows;
+      above = rung.above, rows_above = rung.most_rows;
+      EXPECT_LT(rung.above, rung.most);
+      EXPECT_LE(rung.least_rows, rung.most_rows);
+      for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
+        for (const int64_t rows : {rung.least_rows, rung.most_rows}) {
+          for (const int64_t vectors : {rung.above + 1, rung.above + 64, rung.most + 0}) {
+            const NormDesc d = describe(request(kind, rows, vectors * 8, dtype));
+            const NormPlan plan = plan_of(d, gpu());
+            EXPECT_EQ(plan.entry->tile.threads, rung.threads) << plan.entry->name << " " << rows;
+            EXPECT_EQ(plan.entry->tile.blocks, rung.blocks) << plan.entry->name << " " << rows;
+            EXPECT_EQ(plan.entry->key.beside, Beside::kNothing) << plan.entry->name << " " << rows;
+            EXPECT_EQ(call_kind(norm_key(d, gpu())), kind);
+            if (rung.blocks > 1) {
+              const NormPlan without = plan_of(d, gpu(cuda::kSm90, 1));
+              EXPECT_EQ(without.entry->tile.blocks, 1) << without.entry->name;
+            }
+          }
+        }
+      }
+      // Calls that ask for more keep to the ladders.
+      Request r = request(kind, rung.least_rows, rung.most * 8, FASTNORM_DTYPE_BF16);
+      r.rstd = RequestTensor{{rung.least_rows}, {}, FASTNORM_DTYPE_F32, address_of(9)};
+      EXPECT_EQ(plan_of(describe(r), gpu()).entry->key.beside, Beside::kAny);
+    }
+  }
+  EXPECT_GE(rungs, 50u);
 }
 
 // Rows that are read past L1.
@@ -951,7 +1009,8 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
-      for (const int64_t rows : {1, 17, 65, 129, 200, 300, 512, 1024, 2000, 4096, 100000}) {
+      for (const int64_t rows :
+           {1, 17, 48, 60, 65, 128, 129, 200, 300, 400, 512, 1024, 2000, 4096, 100000}) {
         for (int i = 0; i < 4 * kVariants; ++i) {
           const bool layer = (i & 2) != 0;
           const bool codes_alone = i / 4 == 12, llama = i / 4 == 13,
@@ -976,7 +1035,8 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
             add_quant(&r, FASTNORM_QUANT_PER_TENSOR);
             r.amax.reset(), r.y.reset();
           }
-          if (variant == 3 || variant == 6 || i / 4 == 17) add_quant(&r, FASTNORM_QUANT_PER_ROW);
+          if (variant == 3 || variant == 6 || i / 4 == 17)
+            add_quant(&r, rows == 60 ? FASTNORM_QUANT_PER_BLOCK : FASTNORM_QUANT_PER_ROW);
           if (codes_alone) r.amax.reset(), r.y.reset();
           if (variant == 5 || any_codes) r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
           if (llama) {
