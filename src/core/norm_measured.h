@@ -1,6 +1,6 @@
 // Tiles of bare kernels that were measured to be faster than those of the ladders in norm_plan.cpp, for some lengths and numbers of rows of
 // 16 bits: every tile of 64 to 512 threads, 1 to 8 vectors a thread and 1 to 8 blocks a cluster was timed with 16 to 2048 rows of 4096 to
-// 32768 elements (H200, bf16, 2026-11-25; a laboratory of all those kernels and `fastnorm tune`). Where one wins depends on how many
+// 32768 elements, and those of up to 4 vectors with 1 to 8 rows (H200, bf16, 2026-11-25; a laboratory of all those kernels and `fastnorm tune`). Where one wins depends on how many
 // blocks a multiprocessor holds beside each other: the rows that are all resident at once end together, and one more row begins a second
 // wave. Codes of 96 rows of 32768 elements, say, take 24 % less time in clusters of 8 x 128 threads than in blocks of 512.
 #pragma once
@@ -74,7 +74,8 @@ inline constexpr MeasuredRung kLayerRungs[] = {
     {3072, 4096, 129, 448, 256, 2},  // 192 x 32768: 11.1 -> 9.8
 };
 inline constexpr MeasuredRung kLayerF32Rungs[] = {
-    {256, 512, 17, 128, 256, 1},           // 64 x 3072: 2.78 -> 2.55, 64 x 4096: 2.84 -> 2.66
+    {256, 512, 1, 128, 256,
+     1},  // in place of clusters: 1 x 3072 2.32 -> 2.12, 1 x 4096 2.37 -> 2.23
     {384, 512, 129, 512, 256, 1},          // 512 x 4096: 4.54 -> 4.44
     {1024, 1536, 65, 192, 128, 4},         // 192 x 12288: 6.15 -> 5.38
     {1024, 1536, 193, kTwoEach, 512, 1},   // 256 x 12288: 6.86 -> 6.27
@@ -102,7 +103,7 @@ inline constexpr MeasuredRung kRmsGivenRungs[] = {
     {3072, 4096, 321, 768, 128, 8},      // 384 x 32768: 16.0 -> 13.3
 };
 inline constexpr MeasuredRung kLayerGivenRungs[] = {
-    {384, 512, 17, 448, 256, 1},     // 64 x 4096: 3.02 -> 2.67
+    {384, 512, 1, 448, 256, 1},      // 1 x 4096: 2.58 -> 2.25
     {768, 1024, 265, 448, 256, 1},   // in place of kept columns: 384 x 8192 6.02 -> 5.51
     {1024, 1536, 17, 192, 128, 4},   // 96 x 10240: 4.15 -> 3.65
     {1536, 2048, 33, 128, 128, 4},   // 96 x 16384: 4.99 -> 4.27
@@ -119,9 +120,9 @@ inline constexpr MeasuredRung kSumGivenRungs[] = {
     {2048, 4096, 17, 2048, 128, 8},   // 192 x 32768: 17.6 -> 13.6
 };
 inline constexpr MeasuredRung kRmsScalesRungs[] = {
-    {384, 512, 17, 128, 256, 1},       // 64 x 4096: 2.74 -> 2.69
-    {512, 768, 9, 64, 256, 1, true},   // in place of clusters: 64 x 5120 3.04 -> 2.80
-    {768, 1024, 9, 64, 256, 1, true},  // 64 x 8192: 3.18 -> 3.10
+    {384, 512, 1, 128, 256, 1},        // 64 x 4096: 2.74 -> 2.69
+    {512, 768, 1, 64, 256, 1, true},   // in place of clusters: 1 x 5120 2.58 -> 2.33
+    {768, 1024, 1, 64, 256, 1, true},  // 64 x 8192: 3.18 -> 3.10
     {1024, 1536, 17, 64, 128, 4},      // 64 x 12288: 3.73 -> 3.49
     {2048, 2560, 9, 64, 128, 8},       // 32 x 20480: 3.77 -> 3.50
     {2048, 3072, 129, 2048, 256, 2},   // 1024 x 20480: 29.3 -> 23.3
@@ -130,8 +131,8 @@ inline constexpr MeasuredRung kRmsScalesRungs[] = {
     {3072, 4096, 129, 1024, 512, 2},   // 192 x 28672: 10.2 -> 9.5
 };
 inline constexpr MeasuredRung kLayerScalesRungs[] = {
-    {384, 512, 17, 512, 256, 1},      // 64 x 4096: 3.25 -> 3.09
-    {512, 768, 9, 64, 256, 1, true},  // in place of clusters: 64 x 5120 3.39 -> 3.20
+    {384, 512, 1, 512, 256, 1},       // 64 x 4096: 3.25 -> 3.09
+    {512, 768, 1, 64, 256, 1, true},  // in place of clusters: 64 x 5120 3.39 -> 3.20
     {1024, 1536, 17, 64, 128, 4},     // 64 x 10240: 4.16 -> 3.75
     {1536, 2048, 33, 96, 128, 4},     // 64 x 14336: 4.34 -> 4.10
     {2048, 3072, 9, 64, 128, 8},      // 32 x 20480: 4.34 -> 3.96
@@ -142,7 +143,7 @@ inline constexpr MeasuredRung kLayerScalesRungs[] = {
     {3072, 4096, 129, 448, 512, 2},   // 192 x 32768: 12.8 -> 11.6
 };
 inline constexpr MeasuredRung kSumScalesRungs[] = {
-    {512, 1024, 9, 64, 256, 1, true},    // in place of clusters
+    {512, 1024, 1, 64, 256, 1, true},    // in place of clusters
     {896, 1024, 321, 512, 128, 1},       // all resident at once with 8 vectors a thread
     {1024, 1536, 33, 64, 256, 1, true},  // 64 x 12288: 4.57 -> 4.30
     {1024, 1536, 65, kTwoEach, 256, 1},  // 256 x 12288: 8.32 -> 8.13

@@ -774,8 +774,7 @@ FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& fa
 // The tile of a bare kernel that was measured to be faster than what tile_for() says, or none.
 FASTNORM_HOT Tile measured_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts) {
   const int64_t vectors = row_vectors(d);
-  if (!facts.arch->measured || vectors <= 256 || vectors > kOneBlockVectors || d.rows <= 8)
-    return {};
+  if (!facts.arch->measured || vectors <= 256 || vectors > kOneBlockVectors) return {};
   for (const MeasuredRung& rung : measured_rungs(call_kind(key))) {
     if (vectors > rung.above && vectors <= rung.most && d.rows >= rung.least_rows &&
         (d.rows <= rung.most_rows || rung.most_rows == kAllRows) &&
@@ -850,10 +849,9 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     const auto find = [&](NormKey wanted) {
       return index != nullptr ? index->find(wanted, tile) : find_entry(table, wanted, tile);
     };
-    if (!cpu && beside_of(desc, key, Tile{}) == Beside::kNothing) {
-      tile = measured_tile(desc, key, facts);
-      if (tile.threads != 0) plan->index = find(bare_key(key));
-    }
+    if (!cpu) tile = measured_tile(desc, key, facts);
+    if (tile.threads != 0 && beside_of(desc, key, tile) == Beside::kNothing)
+      plan->index = find(bare_key(key));
     if (plan->index >= 0) {
       key = bare_key(key);
     } else {

@@ -1010,7 +1010,7 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
       for (const int64_t rows :
-           {1, 17, 48, 60, 65, 128, 129, 200, 300, 400, 512, 1024, 2000, 4096, 100000}) {
+           {1, 12, 17, 48, 60, 65, 128, 129, 200, 300, 400, 512, 1024, 2000, 4096, 100000}) {
         for (int i = 0; i < 4 * kVariants; ++i) {
           const bool layer = (i & 2) != 0;
           const bool codes_alone = i / 4 == 12, llama = i / 4 == 13,
@@ -1036,7 +1036,8 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
             r.amax.reset(), r.y.reset();
           }
           if (variant == 3 || variant == 6 || i / 4 == 17)
-            add_quant(&r, rows == 60 ? FASTNORM_QUANT_PER_BLOCK : FASTNORM_QUANT_PER_ROW);
+            add_quant(&r,
+                      rows == 12 || rows == 60 ? FASTNORM_QUANT_PER_BLOCK : FASTNORM_QUANT_PER_ROW);
           if (codes_alone) r.amax.reset(), r.y.reset();
           if (variant == 5 || any_codes) r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
           if (llama) {
