@@ -239,22 +239,26 @@ FASTNORM_INLINE void normalise_rows(const NormParams& p, int64_t begin, int64_t 
 
 // Applies to the elements [i, i + count), which kStore also stores; what is to be quantised of them, in order, and zeros behind them. How
 // many both are.
-template <bool kStore, class Slots, class Sink>
+template <bool kStore, class Slots, class Columns, class Sink>
 FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSource<Slots>& source,
-                                const RowAffine<Slots, AnyColumns>& affine, const Sink& sink,
+                                const RowAffine<Slots, Columns>& affine, const Sink& sink,
                                 int64_t i, int count, float (&values)[kQuantChunk]) {
   using T = typename Slots::T;
-  int j = 0;
-  for (; j < count; j += kPairElements) {
-    const Some some = {static_cast<int>(smaller(count - j, kPairElements))};
-    const Pair s = source.take(i + j, some);
-    Pair z = affine.apply(s, i + j, some);
+  const auto take = [&](int j, auto extent) __attribute__((always_inline)) {
+    const Pair s = source.take(i + j, extent);
+    Pair z = affine.apply(s, i + j, extent);
     if constexpr (kStore) {
-      sink.store_sum(s, i + j, some);
-      if (row.y != nullptr) sink.store(z, i + j, some);
+      sink.store_sum(s, i + j, extent);
+      if (row.y != nullptr) sink.store(z, i + j, extent);
     }
     if (p.quant.from_rounded) z = round_pair(T{}, z);
-    store(F32{}, reinterpret_cast<char*>(values + j), from_layout(T{}, some.first(T{}, z)));
+    store(F32{}, reinterpret_cast<char*>(values + j), from_layout(T{}, extent.first(T{}, z)));
+  };
+  int j = 0;
+  for (; j + kPairElements <= count; j += kPairElements) take(j, Whole{});
+  if (j < count) {
+    take(j, Some{count - j});
+    j += kPairElements;
   }
   const int padded = (count + kPadded - 1) / kPadded * kPadded;
   for (; j < padded; ++j) values[j] = 0.0f;
@@ -262,7 +266,7 @@ FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSo
   return padded;
 }
 
-template <class Slots>
+template <class Slots, class Columns>
 FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const QuantRow& out,
                                   uint32_t* amax) {
   const QuantParams& q = p.quant;
@@ -271,7 +275,7 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
   const Statistics s = statistics<Slots>(p, source, rounding, Nothing{});
   store_statistic(row.mean, s.mean);
   store_statistic(row.rstd, s.rstd);
-  const RowAffine<Slots, AnyColumns> affine(p, row, s, rounding);
+  const RowAffine<Slots, Columns> affine(p, row, s, rounding);
   const RowSink<Slots, Cached> sink(p, row, Cached{});
   float values[kQuantChunk];
   float inverse = 0.0f;
@@ -304,13 +308,13 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
   out.end(q, p.n);
 }
 
-template <class Slots>
+template <class Slots, class Columns>
 void quantise_rows(const NormParams& p, int64_t begin, int64_t end) {
   Cursor cursor(p, begin);
   uint32_t amax = 0;
   for (int64_t r = begin; r < end; ++r) {
     const QuantRow out = {r, cursor.at(p.quant.codes), cursor.at(p.quant.scale)};
-    quantise_row<Slots>(p, cursor.row, out, &amax);
+    quantise_row<Slots, Columns>(p, cursor.row, out, &amax);
     cursor.next();
   }
   if (p.quant.amax != nullptr) raise_amax(p.quant.amax, amax);
@@ -321,7 +325,15 @@ template <size_t kIndex>
 void kernel(const NormParams& p, int64_t begin, int64_t end) {
   constexpr NormKey kKey = kNormTable[kIndex].key;
   if constexpr (kKey.sink == Sink::kQuant) {
-    return quantise_rows<Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kAny>>(p, begin, end);
+    // With columns of x's dtype and nothing rounded in between, or anything else.
+    constexpr ColumnType kElement = ColumnType::kElement,
+                         kBias = kKey.stat == Stat::kLayer ? kElement : ColumnType::kAbsent;
+    if (p.plain && p.weight_type == kElement && p.bias_type == kBias) {
+      return quantise_rows<Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kOnce>,
+                           FixedColumns<kElement, kBias>>(p, begin, end);
+    }
+    return quantise_rows<Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kAny>, AnyColumns>(
+        p, begin, end);
   }
   if constexpr (kKey.affine == Affine::kAny) {
     if (!p.plain) {

@@ -54,19 +54,18 @@ inline void scale_values(float* values, int count, float inverse) {
 }
 
 // To a float format of at most 8 bits: bits of its fraction, bias of its exponent, f32 bits of its greatest value, code of NaN, place of
-// its sign.
+// its sign. With E the exponent of |v|, that of the least normal number at least, the sum with 2^(E + 23 - kFraction) rounds |v| to the
+// format's fraction and holds how many units of it that is; each E before it has taken 2^kFraction codes.
 template <int kFraction, int kBias, uint32_t kGreatest, uint32_t kNan, int kSign>
 FASTNORM_INLINE uint8_t to_small_float(float v) {
   constexpr int kDrop = 23 - kFraction;
+  constexpr uint32_t kLeastNormal = static_cast<uint32_t>(127 + 1 - kBias) << 23;
   const uint32_t bits = bits_of(v), magnitude = bits & kMagnitude;
   const uint32_t kept = magnitude > kGreatest ? kGreatest : magnitude;
-  const uint32_t rounded = kept + ((1u << (kDrop - 1)) - 1) + (kept >> kDrop & 1);
-  const uint32_t normal = (rounded >> kDrop) - (static_cast<uint32_t>(127 - kBias) << kFraction);
-  // Below the least normal number: the last bit of this sum is worth a unit of the subnormals.
-  constexpr uint32_t kUnits = static_cast<uint32_t>(127 + 23 + 1 - kBias - kFraction) << 23;
-  const uint32_t subnormal = bits_of(from_bits(kept) + from_bits(kUnits)) - kUnits;
-  constexpr uint32_t kLeastNormal = static_cast<uint32_t>(127 + 1 - kBias) << 23;
-  const uint32_t code = (kept < kLeastNormal ? subnormal : normal) | (bits >> 31) << kSign;
+  const uint32_t binade = greater(kept & kInfBits, kLeastNormal);
+  const uint32_t unit = binade + (static_cast<uint32_t>(kDrop) << 23);
+  const uint32_t units = bits_of(from_bits(kept) + from_bits(unit)) - unit;
+  const uint32_t code = (units + ((binade - kLeastNormal) >> kDrop)) | (bits >> 31) << kSign;
   return static_cast<uint8_t>(magnitude > kInfBits ? kNan : code);
 }
 
@@ -175,6 +174,14 @@ struct QuantRow {
         for (int j = 0; j < kCodeStep; ++j) code[k + j] = to_code(values[k + j]);
       }
     };
+    // Of a constant length where it is that of most.
+    const auto copy = [&](char* to, int bytes) __attribute__((always_inline)) {
+      if (bytes == kQuantChunk) {
+        __builtin_memcpy(to, code, kQuantChunk);
+      } else {
+        __builtin_memcpy(to, code, static_cast<size_t>(bytes));
+      }
+    };
     switch (q.code_type) {
       case CodeType::kE4M3:
         make([](float v) { return to_e4m3(v); });
@@ -191,10 +198,9 @@ struct QuantRow {
           for (int j = 0; j < kCodeStep / 2; ++j)
             code[k / 2 + j] = static_cast<uint8_t>(code[k + 2 * j] | code[k + 2 * j + 1] << 4);
         }
-        __builtin_memcpy(codes + i / 2, code, static_cast<size_t>(count / 2));
-        return;
+        return copy(codes + i / 2, count / 2);
     }
-    __builtin_memcpy(codes + i, code, static_cast<size_t>(count));
+    copy(codes + i, count);
   }
 
   // Zeroes the padding of swizzled scales: behind the row's own, and after the last row.
