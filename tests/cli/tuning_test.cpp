@@ -78,7 +78,7 @@ TEST(Tuning, F32ColumnsHaveKernelsOfTheirOwn) {
   EXPECT_EQ(set_of(planner().kernels({"layer_f32", "bf16", 4096, 4096})),
             (std::set<std::string>{"bf16 plain layer kept store vector 128x4", f32 + "128x4",
                                    f32 + "256x2", f32 + "64x2x4", f32 + "bare 128x4",
-                                   f32 + "bare 256x2", f32 + "bare 64x2x4"}));
+                                   f32 + "bare 256x2"}));
   EXPECT_EQ(planner().choice({"rms_f32", "f32", 128, 4096}),
             planner().choice({"rms", "f32", 128, 4096}));
 }
