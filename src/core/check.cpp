@@ -762,8 +762,8 @@ fastnorm_status NormCheck::aliasing() {
 fastnorm_status NormCheck::aliasing_by_name() {
   Views views(d_);
   FASTNORM_REQUIRE(views.collect(), FASTNORM_ERROR_LAYOUT,
-                   "%s's strides reach past the ends of the address space; required: strides in "
-                   "elements of memory that exists",
+                   "%s's strides reach past the ends of the address space, or over more than 2^62 "
+                   "bytes; required: strides in elements of memory that exists",
                    views.all().back().name);
   for (const View& out : views.all()) {
     if (!out.output()) continue;

@@ -105,7 +105,7 @@ bool disjoint(const Footprint& a, const Footprint& b) {
   int ia = a.rank - 1, ib = b.rank - 1;
   auto span_a = static_cast<int64_t>(a.end - a.begin),
        span_b = static_cast<int64_t>(b.end - b.begin);
-  const auto delta = static_cast<int64_t>(b.begin) - static_cast<int64_t>(a.begin);
+  const auto delta = static_cast<int64_t>(b.begin - a.begin);  // the ranges meet: less than a span
   while (ia >= 0 && ib >= 0 && a.stride[ia] == b.stride[ib]) {
     const int64_t stride = a.stride[ia];
     span_a -= stride * (a.extent[ia] - 1);

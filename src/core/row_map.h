@@ -56,8 +56,11 @@ inline bool reach(int64_t extent, int64_t stride, int64_t* before, int64_t* behi
   return stride != INT64_MIN && !__builtin_add_overflow(*before, last, before);
 }
 
-// False if the range does not fit in the address space. Of `outer` the first `rank` count, the others are 1. Inline: a call asks for
-// every tensor.
+// What a tensor may span: no machine has more, and sums of two spans fit in 64 bits with their sign.
+inline constexpr uint64_t kMostSpan = uint64_t{1} << 62;
+
+// False if the range does not fit in the address space, or is longer than kMostSpan. Of `outer` the first `rank` count, the others are 1.
+// Inline: a call asks for every tensor.
 inline bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter],
                           AddressRange* result, int32_t rank = kMaxOuter) {
   int64_t before = 0;  // bytes before the first row's start, negated
@@ -68,7 +71,7 @@ inline bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOute
   if (!reach(bytes.pieces, bytes.step, &before, &behind)) return false;
   const uintptr_t base = reinterpret_cast<uintptr_t>(bytes.data);
   const uintptr_t down = uintptr_t{0} - static_cast<uintptr_t>(before);
-  if (down > base) return false;
+  if (down > base || down + static_cast<uintptr_t>(behind) > kMostSpan) return false;
   result->begin = base - down;
   return !__builtin_add_overflow(base, static_cast<uintptr_t>(behind), &result->end);
 }
@@ -110,7 +113,8 @@ inline bool separate(const AddressRange& a, const AddressRange& b) {
   return a.end <= b.begin || b.end <= a.begin;
 }
 
-// True if a and b share no byte: separate ranges, or interleaved views (at some level equal strides and disjoint inner spans).
+// True if a and b, whose ranges address_range() gave, share no byte: separate ranges, or interleaved views (at some level equal strides and
+// disjoint inner spans).
 bool disjoint(const Footprint& a, const Footprint& b);
 
 }  // namespace fastnorm

@@ -110,6 +110,7 @@ const BadCall kBadCalls[] = {
     {"stride past 2^63 bytes", FASTNORM_ERROR_LAYOUT, {"x.strides[0]", "4611686018427387904"}, [](Request& r) { r.x->strides = {int64_t{1} << 62, 16, 1}; }},
     {"past the address space", FASTNORM_ERROR_LAYOUT, {"residual", "address space"}, [](Request& r) { r.residual->strides = {int64_t{1} << 61, int64_t{1} << 61, 1}; }},
     {"below the address space", FASTNORM_ERROR_LAYOUT, {"x", "address space"}, [](Request& r) { r.x->strides = {-(int64_t{1} << 60), 16, 1}; }},
+    {"above and below by 2^62 bytes", FASTNORM_ERROR_LAYOUT, {"x", "2^62 bytes"}, [](Request& r) { r.x->address = uintptr_t{1} << 62; r.x->strides = {int64_t{1} << 60, -(int64_t{1} << 60), 1}; }},
     {"address wraps", FASTNORM_ERROR_LAYOUT, {"x"}, [](Request& r) { r.x->address = UINTPTR_MAX - 15; r.x->byte_offset = 16; }},
 
     // aliasing

@@ -160,6 +160,45 @@ TEST(Footprint, DisjointMeansThatNoByteIsShared) {
   EXPECT_LT(refused, 8000) << "too many harmless pairs are refused";
 }
 
+// Lengths and distances of tensors of up to 2^62 bytes fit in 64 bits with their sign; longer ones have no range.
+TEST(Footprint, SpansOfUpTo2To62Bytes) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  const int64_t two[kMaxOuter] = {2, 2, 1};
+  const auto range_of = [&](int64_t above, int64_t below, AddressRange* range) {
+    const int64_t strides[kMaxOuter] = {above, below, 0};
+    return address_range({at(uintptr_t{1} << 62), strides, 16, 1, 0}, two, range);
+  };
+  AddressRange range;
+  ASSERT_TRUE(range_of(kMost / 2 - 16, -kMost / 2, &range));
+  EXPECT_EQ(range.begin, uintptr_t{1} << 61);
+  EXPECT_EQ(range.end - range.begin, kMostSpan);
+  EXPECT_FALSE(range_of(kMost / 2 - 15, -kMost / 2, &range));
+  EXPECT_FALSE(range_of(kMost / 2, -kMost, &range));
+  EXPECT_FALSE(range_of(INT64_MAX - 16, 0, &range));
+  EXPECT_FALSE(range_of(INT64_MAX - 16, INT64_MIN + 1, &range));
+}
+
+// Views at both sides of the address whose sign changes, and of the longest spans.
+TEST(Footprint, DisjointAtAnyAddress) {
+  constexpr int64_t kFar = (int64_t{1} << 62) - 64;
+  const int64_t two[kMaxOuter] = {2, 1, 1};
+  for (const uintptr_t base : {(uintptr_t{1} << 63) - 32, uintptr_t{1} << 62, uintptr_t{64}}) {
+    for (const int64_t stride : {int64_t{64}, kFar}) {
+      const RowTensor a{at(base), {stride, 0, 0}, Dtype::kF32};
+      const auto apart = [&](int64_t distance, int64_t row_bytes) {
+        const RowTensor b{at(base + static_cast<uintptr_t>(distance)), {stride, 0, 0}, Dtype::kF32};
+        Footprint fa, fb;
+        EXPECT_TRUE(footprint(a, two, 32, &fa) && footprint(b, two, row_bytes, &fb));
+        EXPECT_EQ(disjoint(fa, fb), disjoint(fb, fa));
+        return disjoint(fa, fb);
+      };
+      EXPECT_TRUE(apart(32, 32) && apart(32, 16) && apart(-16, 16)) << base << ", " << stride;
+      EXPECT_FALSE(apart(16, 32) || apart(31, 1) || apart(-16, 32)) << base << ", " << stride;
+      EXPECT_FALSE(apart(stride, 32)) << base << ", " << stride;
+    }
+  }
+}
+
 // Rows of several pieces, as scales in columns have them.
 TEST(Footprint, PiecesOfRows) {
   Random random(3);
