@@ -24,15 +24,19 @@ FASTNORM_INLINE void prefetch(const char* p, int64_t bytes) {
 }
 
 template <class Slots>
-FASTNORM_INLINE void prefetch_pairs(const NormParams& p, const Row& row, int64_t i, int pairs) {
+FASTNORM_INLINE void prefetch_next(const NormParams& p, const Row& row, int64_t i, int pairs) {
   using T = typename Slots::T;
-  if (row.next_x == nullptr) return;
   prefetch(row.next_x + i * T::kBytes, int64_t{pairs} * kPairElements * T::kBytes);
   if constexpr (Slots::kSource == Source::kAdd) {
     const int64_t bytes =
         Slots::kAffine == Affine::kAny && p.residual_f32 ? F32::kBytes : T::kBytes;
     prefetch(row.next_residual + i * bytes, pairs * kPairElements * bytes);
   }
+}
+
+template <class Slots>
+FASTNORM_INLINE void prefetch_pairs(const NormParams& p, const Row& row, int64_t i, int pairs) {
+  if (row.next_x != nullptr) prefetch_next<Slots>(p, row, i, pairs);
 }
 
 // The elements [i, end) of a row.
@@ -245,6 +249,7 @@ FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSo
                                 int64_t i, int count, float (&values)[kQuantChunk]) {
   using T = typename Slots::T;
   const auto take = [&](int j, auto extent) __attribute__((always_inline)) {
+    if constexpr (kStore) prefetch_next<Slots>(p, row, i + j, 1);
     const Pair s = source.take(i + j, extent);
     Pair z = affine.apply(s, i + j, extent);
     if constexpr (kStore) {
@@ -276,7 +281,9 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
   store_statistic(row.mean, s.mean);
   store_statistic(row.rstd, s.rstd);
   const RowAffine<Slots, Columns> affine(p, row, s, rounding);
-  const RowSink<Slots, Cached> sink(p, row, Cached{});
+  const bool y_aligned = reinterpret_cast<uintptr_t>(row.y) % kStreamBytes == 0;
+  const RowSink<Slots, Streamed> sink(
+      p, row, Streamed{p.stream && y_aligned, p.stream && aligned_at<Slots>(p, row, 0)});
   float values[kQuantChunk];
   float inverse = 0.0f;
   if (q.tensor_scale != nullptr) {
@@ -288,7 +295,7 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
       const int padded = take_values<false>(p, row, source, affine, sink, i, count, values);
       most = greater(most, magnitude_bits(values, padded));
     }
-    inverse = out.put_scale(q, 0, most);
+    inverse = out.put_row_scale(q, most);
   }
   for (int64_t i = 0; i < p.n; i += kQuantChunk) {
     const int count = static_cast<int>(smaller(p.n - i, kQuantChunk));
@@ -296,14 +303,11 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
     if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
     if (!q.codes_wanted) continue;
     if (q.block == 0) {
-      scale_values(values, padded, inverse);
+      out.put_codes<true>(q, i, count, values, inverse, p.stream);
     } else {
-      for (int b = 0; b < count; b += q.block) {
-        const uint32_t most = magnitude_bits(values + b, q.block);
-        scale_values(values + b, q.block, out.put_scale(q, (i + b) / q.block, most));
-      }
+      out.scale_by_block(q, i, count, padded, values);
+      out.put_codes<false>(q, i, count, values, 1.0f, p.stream);
     }
-    out.put_codes(q, i, count, values);
   }
   out.end(q, p.n);
 }
@@ -314,9 +318,15 @@ void quantise_rows(const NormParams& p, int64_t begin, int64_t end) {
   uint32_t amax = 0;
   for (int64_t r = begin; r < end; ++r) {
     const QuantRow out = {r, cursor.at(p.quant.codes), cursor.at(p.quant.scale)};
-    quantise_row<Slots, Columns>(p, cursor.row, out, &amax);
+    Row row = cursor.row;
     cursor.next();
+    // Without a next one the row itself: of a loop with the question in it compilers make two, which may differ in the sign of a NaN.
+    const Row& next = p.prefetch && r + 1 != end ? cursor.row : row;
+    row.next_x = next.x;
+    row.next_residual = next.residual;
+    quantise_row<Slots, Columns>(p, row, out, &amax);
   }
+  if (p.stream) end_stream();
   if (p.quant.amax != nullptr) raise_amax(p.quant.amax, amax);
 }
 

@@ -10,9 +10,10 @@ namespace {
 
 // Values are worked on so many at a time, in loops of fixed lengths within; behind the last value there are zeros up to a multiple of
 // kPadded, which all of them divide, blocks too.
-inline constexpr int kQuantChunk = 256, kPadded = 128, kCodeStep = 64, kValueStep = 16;
+inline constexpr int kQuantChunk = 1024, kPadded = 128, kCodeStep = 64, kValueStep = 16;
 static_assert(kQuantChunk % kPadded == 0 && kPadded % kCodeStep == 0 &&
               kCodeStep % kValueStep == 0);
+inline constexpr bool kLittleEndian = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
 inline constexpr uint32_t kInfBits = 0x7f800000, kMagnitude = 0x7fffffff;
 
 FASTNORM_INLINE uint32_t greater(uint32_t a, uint32_t b) { return a > b ? a : b; }
@@ -47,26 +48,24 @@ inline void clamp_values(float* values, int count, float clamp) {
   }
 }
 
-inline void scale_values(float* values, int count, float inverse) {
-  for (int i = 0; i < count; i += kValueStep) {
-    for (int j = 0; j < kValueStep; ++j) values[i + j] = values[i + j] * inverse;
-  }
-}
-
 // To a float format of at most 8 bits: bits of its fraction, bias of its exponent, f32 bits of its greatest value, code of NaN, place of
 // its sign. With E the exponent of |v|, that of the least normal number at least, the sum with 2^(E + 23 - kFraction) rounds |v| to the
-// format's fraction and holds how many units of it that is; each E before it has taken 2^kFraction codes.
+// format's fraction and holds how many units of it that is; each E before it has taken 2^kFraction codes. Of all this the last byte
+// counts: to it the exponents of the sum add nothing, and a number of codes too many is taken off as units of the other summand, an even
+// number, so that halves go to even as they would.
 template <int kFraction, int kBias, uint32_t kGreatest, uint32_t kNan, int kSign>
 FASTNORM_INLINE uint8_t to_small_float(float v) {
   constexpr int kDrop = 23 - kFraction;
-  constexpr uint32_t kLeastNormal = static_cast<uint32_t>(127 + 1 - kBias) << 23;
+  constexpr uint32_t kLeastNormal = static_cast<uint32_t>(127 + 1 - kBias) << 23,
+                     kBefore = (kLeastNormal >> kDrop) % 256, kUnits = (256 - kBefore) % 256;
+  static_assert(kDrop >= 8 && kUnits % 2 == 0);
   const uint32_t bits = bits_of(v), magnitude = bits & kMagnitude;
   const uint32_t kept = magnitude > kGreatest ? kGreatest : magnitude;
   const uint32_t binade = greater(kept & kInfBits, kLeastNormal);
-  const uint32_t unit = binade + (static_cast<uint32_t>(kDrop) << 23);
-  const uint32_t units = bits_of(from_bits(kept) + from_bits(unit)) - unit;
-  const uint32_t code = (units + ((binade - kLeastNormal) >> kDrop)) | (bits >> 31) << kSign;
-  return static_cast<uint8_t>(magnitude > kInfBits ? kNan : code);
+  const float unit = from_bits(binade + (static_cast<uint32_t>(kDrop) << 23 | kUnits));
+  const uint32_t code = bits_of(from_bits(kept) + unit) + (binade >> kDrop);
+  const uint32_t with_sign = code | (bits >> (31 - kSign) & 1u << kSign);
+  return static_cast<uint8_t>(magnitude > kInfBits ? kNan : with_sign);
 }
 
 FASTNORM_INLINE uint8_t to_e4m3(float v) { return to_small_float<3, 7, 0x43e00000, 0x7f, 7>(v); }
@@ -82,11 +81,12 @@ FASTNORM_INLINE uint8_t to_i8(float v) {
 }
 
 // The value of an e4m3 code without sign.
-FASTNORM_INLINE float from_e4m3(uint8_t code) {
-  if (code == 0x7f) return from_bits(0x7fc00000);
+FASTNORM_INLINE float from_e4m3(uint32_t code) {
   const uint32_t exponent = code >> 3, fraction = code & 7;
-  if (exponent == 0) return static_cast<float>(fraction) * 0x1p-9f;
-  return from_bits((exponent + 120) << 23 | fraction << 20);
+  const float subnormal = static_cast<float>(static_cast<int32_t>(fraction)) * 0x1p-9f;
+  const float normal =
+      from_bits(code == 0x7f ? 0x7fc00000 : (exponent + 120) << 23 | fraction << 20);
+  return exponent == 0 ? subnormal : normal;
 }
 
 // The least E with magnitude <= 1.75 * 2^(k + E), within [-127, 127]; 1.75 * 2^k is the greatest code.
@@ -112,45 +112,185 @@ inline void raise_amax(char* address, uint32_t bits) {
   }
 }
 
+// Scales from the greatest magnitudes of what they scale, and the factors that codes are made with: of a row, or of the blocks of a chunk,
+// so many together.
+inline constexpr int kMostBlocks = kQuantChunk / 16, kBlockStep = 16;
+
+struct Scales {
+  uint32_t magnitude[kMostBlocks];
+  uint32_t scale[kMostBlocks];  // as it is stored: f32, or a byte
+  float inverse[kMostBlocks];
+};
+
+template <int kStep>
+inline void make_f32_scales(float greatest, float amax_floor, int first, Scales& s) {
+  for (int b = first; b < first + kStep; ++b) {
+    const float scale = from_bits(greater(s.magnitude[b], bits_of(amax_floor))) / greatest;
+    s.scale[b] = bits_of(scale);
+    s.inverse[b] = 1.0f / scale;
+  }
+}
+
+// 1.75 * 2^k is the greatest code.
+template <int kStep>
+inline void make_pow2_scales(int k, float amax_floor, bool bytes, int first, Scales& s) {
+  for (int b = first; b < first + kStep; ++b) {
+    const uint32_t amax = greater(s.magnitude[b], bits_of(amax_floor));
+    const bool nan = amax > kInfBits;
+    const int e = scale_exponent(amax, k);
+    const uint32_t byte = nan ? 0xff : static_cast<uint32_t>(e + 127);
+    const uint32_t value = nan ? amax : bits_of(power_of_two(e));
+    s.scale[b] = bytes ? byte : value;
+    s.inverse[b] = from_bits(nan ? amax : bits_of(power_of_two(-e)));
+  }
+}
+
+// Of a tensor whose scale is `global`. A scale of 0 makes codes of 0.
+template <int kStep>
+inline void make_nvfp4_scales(float global, int first, Scales& s) {
+  const float factor = (1.0f / global) * (1.0f / 6.0f);
+  constexpr float kMost = 0x1.fffffep127f;
+  for (int b = first; b < first + kStep; ++b) {
+    const uint32_t code = to_e4m3(from_bits(s.magnitude[b]) * factor);
+    const float value = from_e4m3(code & 0x7f);
+    const float inverse = 1.0f / ((value == 0.0f ? 1.0f : value) * global);
+    const float kept = inverse > kMost ? kMost : inverse;
+    s.scale[b] = code;
+    s.inverse[b] = value == 0.0f ? 0.0f : kept;
+  }
+}
+
+template <int kStep>
+inline void make_scales_by(const QuantParams& q, int count, Scales& s) {
+  for (int b = 0; b < count; b += kStep) {
+    if (q.nvfp4) {
+      make_nvfp4_scales<kStep>(q.global_scale != nullptr ? load_f32(q.global_scale) : 1.0f, b, s);
+    } else if (q.pow2) {
+      make_pow2_scales<kStep>(q.code_type == CodeType::kE4M3 ? 8 : 15, q.amax_floor,
+                              q.scale_type == ScaleType::kE8M0, b, s);
+    } else {
+      const float greatest = q.code_type == CodeType::kE4M3   ? 448.0f
+                             : q.code_type == CodeType::kE5M2 ? 57344.0f
+                                                              : 127.0f;
+      make_f32_scales<kStep>(greatest, q.amax_floor, b, s);
+    }
+  }
+}
+
+// A few one by one: a vector of what was just written in pieces is waited for.
+inline void make_scales(const QuantParams& q, int count, Scales& s) {
+  if (count <= kBlockStep / 4) return make_scales_by<1>(q, count, s);
+  make_scales_by<kBlockStep>(q, count, s);
+}
+
+// The greater one of each two neighbours. By itself: among other loops compilers take it apart.
+template <int kCount>
+__attribute__((noinline)) void greater_of_two(const uint32_t* from, uint32_t* to) {
+  for (int j = 0; j < kCount; ++j) to[j] = greater(from[2 * j], from[2 * j + 1]);
+}
+
+// The greatest magnitude of each block of kBlock values; `count` is a multiple of kPadded.
+template <int kBlock>
+inline void block_magnitudes(const float* values, int count, Scales& s) {
+  // Of longer blocks first every so many, then neighbours two by two until one is left of each block.
+  constexpr int kLanes = kValueStep, kBlocks = kPadded / kBlock, kHeld = kBlocks * kLanes;
+  for (int i = 0; i < count; i += kPadded) {
+    uint32_t most[kHeld], eight[kHeld / 2], four[kHeld / 4], two[kHeld / 8];
+    for (int b = 0; b < kBlocks; ++b) {
+      uint32_t lanes[kLanes] = {};
+      for (int k = 0; k < kBlock; k += kLanes) {
+        for (int j = 0; j < kLanes; ++j)
+          lanes[j] = greater(lanes[j], bits_of(values[i + b * kBlock + k + j]) & kMagnitude);
+      }
+      for (int j = 0; j < kLanes; ++j) most[b * kLanes + j] = lanes[j];
+    }
+    greater_of_two<kHeld / 2>(most, eight);
+    greater_of_two<kHeld / 4>(eight, four);
+    greater_of_two<kHeld / 8>(four, two);
+    greater_of_two<kBlocks>(two, s.magnitude + i / kBlock);
+  }
+  for (int b = count / kBlock; b % kBlockStep != 0; ++b) s.magnitude[b] = 0;
+}
+
+template <int kBlock>
+inline void scale_blocks(float* values, int count, const Scales& s) {
+  for (int i = 0; i < count; i += kBlock) {
+    const float inverse = s.inverse[i / kBlock];
+    for (int j = 0; j < kBlock; ++j) values[i + j] = values[i + j] * inverse;
+  }
+}
+
 // Where the codes and scales of a row go.
 struct QuantRow {
   int64_t number;
   char* codes;
   char* scale;
 
-  // Makes and stores a scale from the greatest magnitude of what it scales; the factor that codes are made with.
-  float put_scale(const QuantParams& q, int64_t index, uint32_t magnitude) const {
-    if (q.nvfp4) return put_nvfp4_scale(q, index, magnitude);
-    const uint32_t amax = greater(magnitude, bits_of(q.amax_floor));
-    if (!q.pow2) {
-      const float greatest = q.code_type == CodeType::kE4M3   ? 448.0f
-                             : q.code_type == CodeType::kE5M2 ? 57344.0f
-                                                              : 127.0f;
-      const float value = from_bits(amax) / greatest;
-      put(q, index, &value, sizeof value);
-      return 1.0f / value;
-    }
-    const bool nan = amax > kInfBits;
-    const int e = scale_exponent(amax, q.code_type == CodeType::kE4M3 ? 8 : 15);
-    if (q.scale_type == ScaleType::kE8M0) {
-      const auto byte = static_cast<uint8_t>(nan ? 0xff : e + 127);
-      put(q, index, &byte, sizeof byte);
-    } else {
-      const float value = nan ? from_bits(amax) : power_of_two(e);
-      put(q, index, &value, sizeof value);
-    }
-    return nan ? from_bits(amax) : power_of_two(-e);
+  // The factor for a row's codes, whose scale is stored.
+  float put_row_scale(const QuantParams& q, uint32_t magnitude) const {
+    Scales s;
+    s.magnitude[0] = magnitude;
+    make_scales(q, 1, s);
+    put_scales(q, 0, 1, s);
+    return s.inverse[0];
   }
 
-  float put_nvfp4_scale(const QuantParams& q, int64_t index, uint32_t magnitude) const {
-    const float global = q.global_scale != nullptr ? load_f32(q.global_scale) : 1.0f;
-    const float factor = (1.0f / global) * (1.0f / 6.0f);
-    const uint8_t code = to_e4m3(from_bits(magnitude) * factor);
-    put(q, index, &code, sizeof code);
-    const float value = from_e4m3(code & 0x7f);
-    if (value == 0.0f) return 0.0f;
-    const float inverse = 1.0f / (value * global);
-    return inverse > 0x1.fffffep127f ? 0x1.fffffep127f : inverse;
+  // Scales the values of the blocks from number `index` on, and stores their scales. `count` values, then zeros up to `padded`.
+  template <int kBlock>
+  void scale_by_block(const QuantParams& q, int64_t index, int count, int padded,
+                      float* values) const {
+    Scales s;
+    const int blocks = (count + kBlock - 1) / kBlock;
+    block_magnitudes<kBlock>(values, padded, s);
+    make_scales(q, blocks, s);
+    put_scales(q, index, blocks, s);
+    scale_blocks<kBlock>(values, padded, s);
+  }
+  void scale_by_block(const QuantParams& q, int64_t i, int count, int padded, float* values) const {
+    switch (q.block) {
+      case 16:
+        return scale_by_block<16>(q, i / 16, count, padded, values);
+      case 32:
+        return scale_by_block<32>(q, i / 32, count, padded, values);
+      case 64:
+        return scale_by_block<64>(q, i / 64, count, padded, values);
+      default:
+        return scale_by_block<128>(q, i / 128, count, padded, values);
+    }
+  }
+
+  void put_scales(const QuantParams& q, int64_t index, int count, const Scales& s) const {
+    const bool f32 = q.scale_type == ScaleType::kF32;
+    uint8_t bytes[kMostBlocks];
+    for (int b = 0; b < count; ++b) bytes[b] = static_cast<uint8_t>(s.scale[b]);
+    if (!q.swizzled && q.scale_step_bytes == (f32 ? 4 : 1)) {
+      char* const to = scale + index * q.scale_step_bytes;
+      if (f32) return copy(to, s.scale, count * 4);
+      return copy(to, bytes, count);
+    }
+    for (int b = 0; b < count; ++b) {
+      if (f32) {
+        put(q, index + b, &s.scale[b], 4);
+      } else {
+        put(q, index + b, &bytes[b], 1);
+      }
+    }
+  }
+
+  // By vectors: a long copy by the compiler is a call or a string instruction. Past the caches where that is wanted and `to` is aligned.
+  static FASTNORM_INLINE void copy(char* to, const void* from, int bytes,
+                                   bool past_caches = false) {
+    constexpr int kStep = 2 * kLanes * F32::kBytes;
+    const char* const begin = static_cast<const char*>(from);
+    const bool streamed =
+        kStreamBytes > 1 && past_caches && reinterpret_cast<uintptr_t>(to) % kStreamBytes == 0;
+    int i = 0;
+    if (streamed) {
+      for (; i + kStep <= bytes; i += kStep) stream(F32{}, to + i, load(F32{}, begin + i));
+    } else {
+      for (; i + kStep <= bytes; i += kStep) store(F32{}, to + i, load(F32{}, begin + i));
+    }
+    if (i < bytes) __builtin_memcpy(to + i, begin + i, static_cast<size_t>(bytes - i));
   }
 
   void put(const QuantParams& q, int64_t index, const void* value, size_t bytes) const {
@@ -165,21 +305,15 @@ struct QuantRow {
     return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + index % 4;
   }
 
-  // `count` values, already scaled, of the elements from i on.
-  void put_codes(const QuantParams& q, int64_t i, int count,
-                 const float (&values)[kQuantChunk]) const {
-    uint8_t code[kQuantChunk];
+  // `count` values of the elements from i on, times `inverse` if kScaled.
+  template <bool kScaled>
+  void put_codes(const QuantParams& q, int64_t i, int count, const float (&values)[kQuantChunk],
+                 float inverse, bool past_caches) const {
+    uint8_t code[kQuantChunk], pairs[kQuantChunk / 2];
     const auto make = [&](auto to_code) __attribute__((always_inline)) {
       for (int k = 0; k < count; k += kCodeStep) {
-        for (int j = 0; j < kCodeStep; ++j) code[k + j] = to_code(values[k + j]);
-      }
-    };
-    // Of a constant length where it is that of most.
-    const auto copy = [&](char* to, int bytes) __attribute__((always_inline)) {
-      if (bytes == kQuantChunk) {
-        __builtin_memcpy(to, code, kQuantChunk);
-      } else {
-        __builtin_memcpy(to, code, static_cast<size_t>(bytes));
+        for (int j = 0; j < kCodeStep; ++j)
+          code[k + j] = to_code(kScaled ? values[k + j] * inverse : values[k + j]);
       }
     };
     switch (q.code_type) {
@@ -194,13 +328,17 @@ struct QuantRow {
         break;
       case CodeType::kE2M1:
         make([](float v) { return to_e2m1(v); });
-        for (int k = 0; k < count; k += kCodeStep) {
-          for (int j = 0; j < kCodeStep / 2; ++j)
-            code[k / 2 + j] = static_cast<uint8_t>(code[k + 2 * j] | code[k + 2 * j + 1] << 4);
+        for (int k = 0; k < count / 2; k += kCodeStep / 2) {
+          uint16_t two[kCodeStep / 2];
+          __builtin_memcpy(two, code + 2 * k, sizeof two);
+          for (int j = 0; j < kCodeStep / 2; ++j) {
+            const uint32_t t = two[j];
+            pairs[k + j] = static_cast<uint8_t>(kLittleEndian ? t | t >> 4 : t >> 8 | t << 4);
+          }
         }
-        return copy(codes + i / 2, count / 2);
+        return copy(codes + i / 2, pairs, count / 2, past_caches);
     }
-    copy(codes + i, count);
+    copy(codes + i, code, count, past_caches);
   }
 
   // Zeroes the padding of swizzled scales: behind the row's own, and after the last row.
