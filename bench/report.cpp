@@ -49,7 +49,9 @@ std::vector<Shape> shapes_of(const std::string& list) {
   } else if (list == "cpu") {
     shapes = {{4096, 4096}, {512, 8192}, {32, 4096}, {1, 4096}};
   } else {
-    throw std::invalid_argument("no list of shapes is called " + list);
+    throw std::invalid_argument("no list of shapes is called " + list +
+                                "; required: large, decode, middle, small, long, odd, strided, "
+                                "quantised, heads, cpu or ROWSxN");
   }
   return shapes;
 }

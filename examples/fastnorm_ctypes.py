@@ -1,7 +1,8 @@
 """libfastnorm from Python by ctypes alone: the norms on NumPy arrays and on GPU memory.
 
-The structs are those of include/fastnorm/*.h, written out by hand; Library.__init__ compares their
-sizes with the library's before anything is called.
+The structs are those of include/fastnorm/*.h, written out by hand as far as every library of this ABI has
+them: fields that came later, such as a context's tuning_file, are at their ends and left out, which
+struct_size says. Library.__init__ compares their sizes with the least that the library takes before anything is called.
 """
 
 import ctypes

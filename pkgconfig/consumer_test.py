@@ -46,6 +46,16 @@ class Consumer:
         return self.run(f"{name} runs", [program], env)
 
 
+def check_archive(cases, consumer):
+    """Linked whole into a C program, with what pkg-config says of the archive and nothing else."""
+    libs = consumer.pkg_config("--static", "--libs")
+    program = consumer.work / "consumer_static"
+    built = consumer.run("consumer_static compiles", ["cc", "-std=c99", "-static", *consumer.pkg_config("--cflags"),
+                                                      ROOT / "pkgconfig" / "consumer.c", "-o", program, *libs])
+    if built is not None:
+        cases.check("consumer_static runs", consumer.run("consumer_static", [program]))
+
+
 def check_libs(cases, consumer):
     """Nothing private leaks: a user links -lfastnorm and includes one folder."""
     cases.equal("Libs", [w for w in consumer.pkg_config("--libs") if not w.startswith("-L")], ["-lfastnorm"])
@@ -90,10 +100,15 @@ def main():
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument("--prefix", type=Path, help="installation to look at")
     parser.add_argument("--also", nargs="*", default=[], metavar="NAME", help="libraries that are installed beside it")
+    parser.add_argument("--static", action="store_true", help="the archive alone")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     options = parser.parse_args()
     cases = Cases()
     consumer = Consumer(cases, options.pkgconfig, options.work)
+    if options.static:
+        check_archive(cases, consumer)
+        cases.finish()
+        return
     check_libs(cases, consumer)
     if options.prefix:
         check_installed(cases, options.prefix, options.also)

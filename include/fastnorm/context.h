@@ -141,9 +141,10 @@ typedef struct fastnorm_info {
                                are added. */
   uint64_t bytes_read;      /**< Bytes of the tensors that must be read, each once. */
   uint64_t bytes_written;   /**< Bytes of the tensors that must be written, each once. */
-  const char* kernel; /**< Name of the kernel, as fastnorm_kernel_describe lists it; "" if nothing
-                         is launched. */
-  int32_t launches;   /**< Kernel launches (CPU: 1, or 0 if there are no rows). */
+  /** Name of the kernel, as fastnorm_kernel_describe lists it, but for a dry run of a GPU that this
+      build has no kernels for; "" if nothing is launched. */
+  const char* kernel;
+  int32_t launches;        /**< Kernel launches (CPU: 1, or 0 if there are no rows). */
   int32_t threads_per_row; /**< CUDA: threads that share a row, in all its thread blocks; CPU: 1. */
   int32_t vectors_per_thread; /**< CUDA: 16-byte vectors of a row that a thread holds; 0 = the row
                                  is streamed. CPU: 0. */

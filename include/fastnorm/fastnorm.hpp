@@ -179,7 +179,7 @@ inline fastnorm_info norm_query(const context& context, const fastnorm_norm_args
   return info;
 }
 
-/** fastnorm_norm_many of up to 8 descriptions, in one launch where they share a kernel; throws fastnorm::error. */
+/** fastnorm_norm_many of up to 8 descriptions, two neighbours in one launch where they share a kernel; throws fastnorm::error. */
 inline void norm_many(const context& context, std::initializer_list<const fastnorm_norm_args*> args,
                       void* stream = nullptr, void* workspace = nullptr,
                       std::size_t workspace_bytes = 0) {

@@ -77,7 +77,7 @@ static inline fastnorm_dtype fastnorm_dtype_of(fastnorm_dtype_id id) {
 typedef struct fastnorm_tensor {
   void* data; /**< Address on the device; may be NULL only if the tensor has no elements. */
   int32_t device_type; /**< A fastnorm_device_type. */
-  int32_t device_id;   /**< Device ordinal. */
+  int32_t device_id;   /**< Device ordinal; not looked at for memory of the CPU. */
   int32_t ndim;        /**< Number of dimensions, 1 to 8 where a function does not say otherwise. */
   fastnorm_dtype dtype;   /**< Element type. */
   const int64_t* shape;   /**< [ndim] extents. */

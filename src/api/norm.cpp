@@ -75,6 +75,9 @@ fastnorm_status plan_many(const fastnorm_context* context, const fastnorm_norm_a
   FASTNORM_REQUIRE(args != nullptr || count == 0, FASTNORM_ERROR_ARGUMENT,
                    "args is NULL; required: %d pointers", count);
   for (int32_t i = 0; i < count; ++i) {
+    error.prefix = "";
+    FASTNORM_REQUIRE(args[i] != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "args[%d] is NULL; required: a pointer", i);
     error.prefix = kPrefix[i];
     FASTNORM_TRY(add(*context, args[i], batch, error));
   }

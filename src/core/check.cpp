@@ -365,10 +365,11 @@ class NormCheck {
     const bool must_be_byte = fp4 || q.scheme == FASTNORM_QUANT_MXFP8 || q.swizzled;
     FASTNORM_REQUIRE(byte || (!must_be_byte && dtype == Dtype::kF32), FASTNORM_ERROR_DTYPE,
                      "scale.dtype is %s; required: %s", dtype_text(t.dtype).c,
-                     fp4            ? "f8_e4m3fn or u8"
-                     : must_be_byte ? "f8_e8m0fnu or u8, and scale_pow2 1"
-                     : q.pow2       ? "f32, f8_e8m0fnu or u8"
-                                    : "f32");
+                     fp4                                ? "f8_e4m3fn or u8"
+                     : q.scheme == FASTNORM_QUANT_MXFP8 ? "f8_e8m0fnu or u8"
+                     : must_be_byte                     ? "f8_e8m0fnu or u8, and scale_pow2 1"
+                     : q.pow2                           ? "f32, f8_e8m0fnu or u8"
+                                                        : "f32");
     q.scale.data = address_of(t);
     q.scale.dtype = dtype;
     if (q.swizzled) return swizzled_scale(t);
@@ -378,11 +379,13 @@ class NormCheck {
     const bool with_last = t.ndim == x.ndim;
     bool same = with_last ? t.shape[t.ndim - 1] == scales : q.block == 0 && t.ndim == x.ndim - 1;
     for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
-    FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE,
-                     "scale.shape is %s; required: x.shape[:-1] and %" PRId64
-                     "%s, for x of shape %s",
-                     shape_text(t.shape, t.ndim).c, scales,
-                     q.block == 0 ? " or nothing" : " scales a row", shape_text(x.shape, x.ndim).c);
+    int64_t wanted[kMaxOuter + 1] = {};
+    for (int32_t i = 0; i < x.ndim; ++i) wanted[i] = i + 1 < x.ndim ? x.shape[i] : scales;
+    FASTNORM_REQUIRE(
+        same, FASTNORM_ERROR_SHAPE,
+        "scale.shape is %s; required: %s (x.shape[:-1] and %" PRId64 "%s), for x of shape %s",
+        shape_text(t.shape, t.ndim).c, shape_text(wanted, x.ndim).c, scales,
+        q.block == 0 ? ", or without it" : " scales a row", shape_text(x.shape, x.ndim).c);
     const int64_t bytes = dtype_bytes(dtype);
     // Without strides column-major has all rows of a column after each other.
     const bool columns = number(args_.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
@@ -435,8 +438,10 @@ class NormCheck {
         "%s is on device %s:%d (device_type %d); required: the context's device, %s:%d", name,
         device_name(t.device_type), t.device_id, t.device_type, device_name(device_.device_type),
         device_.device_id);
-    FASTNORM_REQUIRE(t.ndim >= 1 && t.ndim <= max_rank, FASTNORM_ERROR_SHAPE,
-                     "%s.ndim is %d; required: 1 to %d", name, t.ndim, max_rank);
+    FASTNORM_REQUIRE(
+        t.ndim >= 1 && t.ndim <= max_rank, FASTNORM_ERROR_SHAPE,
+        max_rank == 1 ? "%s.ndim is %d; required: %d" : "%s.ndim is %d; required: 1 to %d", name,
+        t.ndim, max_rank);
     FASTNORM_REQUIRE(t.shape != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "%s.shape is NULL; required: an array of %d extents", name, t.ndim);
     int64_t elements = 1, signs = 0;
@@ -550,9 +555,9 @@ class NormCheck {
                            RowTensor* row) {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_REQUIRE(dtype == d_.dtype || (may_be_f32 && dtype == Dtype::kF32),
-                     FASTNORM_ERROR_DTYPE, "%s.dtype is %s; required: x's, %s%s", name,
+                     FASTNORM_ERROR_DTYPE, "%s.dtype is %s; required: %s%s, as x is %s", name,
                      dtype_text(t.dtype).c, dtype_name(d_.dtype),
-                     may_be_f32 && d_.dtype != Dtype::kF32 ? ", or f32" : "");
+                     may_be_f32 && d_.dtype != Dtype::kF32 ? ", or f32" : "", dtype_name(d_.dtype));
     FASTNORM_TRY(common(name, t, dtype, kMaxOuter + 1, true));
     bool same = t.ndim == args_.x->ndim;
     for (int32_t i = 0; same && i < t.ndim; ++i) same = t.shape[i] == args_.x->shape[i];
@@ -599,8 +604,9 @@ class NormCheck {
   fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column) {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: x's, %s%s", name, dtype_text(t.dtype).c,
-                     dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "");
+                     "%s.dtype is %s; required: %s%s, as x is %s", name, dtype_text(t.dtype).c,
+                     dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
+                     dtype_name(d_.dtype));
     FASTNORM_TRY(common(name, t, dtype, 2, true));
     const int32_t rank = args_.x->ndim;
     const int64_t heads = rank >= 2 ? args_.x->shape[rank - 2] : 1;

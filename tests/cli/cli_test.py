@@ -14,7 +14,7 @@ SUBCOMMANDS = ("info", "run", "bench", "explain", "selftest", "tune")
 
 def test_usage(program):
     program.expect("no command", USAGE)
-    program.expect("unknown command", USAGE, "fly")
+    program.expect("unknown command", USAGE, "fly", says=("no command fly", *SUBCOMMANDS))
     program.expect("unknown option", USAGE, "info", "--fly")
     program.expect("run without files", USAGE, "run", "--x", "x")
     program.expect("run without --x", USAGE, "run", "a", "b", says="--x is required")
@@ -25,7 +25,8 @@ def test_usage(program):
         program.expect(f"device '{device}'", USAGE, "explain", "--shape", "1,8", "--device", device, says="--device")
     program.expect("planning device for work", USAGE, "bench", "--device", "sm_90", says="not cpu or cuda:N")
     program.expect("no shape", USAGE, "explain", says="--shape is required")
-    program.expect("negative shape", USAGE, "explain", "--shape", "4,-1")
+    for shape in ("4,-1", "-1,8", "8x8", "8,", ",8", "8,,8", "a", "99999999999999999999,8"):
+        program.expect(f"shape '{shape}'", USAGE, "explain", f"--shape={shape}", says=(f"--shape is {shape}", "such as 4096,8192"))
     program.expect("bench shape", USAGE, "bench", "--shape", "4096", says="ROWSxN")
     program.expect("no threads", USAGE, "selftest", "--threads", "0", says="--threads")
     program.expect("--version", SUCCESS, "--version", says="0.")

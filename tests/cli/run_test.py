@@ -2,6 +2,7 @@
 """fastnorm run: what it computes, compared with NumPy in double precision, and what it refuses."""
 
 import itertools
+import os
 
 import numpy as np
 import tensor_file
@@ -186,7 +187,31 @@ def test_refused(program, rng):
     program.expect("no rows", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "empty")
     program.cases.equal("no rows: output", tensor_file.read(work / "out.safetensors")["y"], ("F16", (0, 64), b""))
     program.expect("output folder that does not exist", FAILURE, "run", "in.safetensors", "no/out", "--x", "x",
-                   says="cannot be created")
+                   says=("no/out: cannot be written", "No such file"))
+    tensor_file.write(work / "scalar.safetensors", {"x": ("F32", (), bytes(4))})
+    program.expect("a tensor without dimensions", FAILURE, "run", "scalar.safetensors", "out.safetensors", "--x", "x",
+                   says="x.ndim is 0; required: 1 to 4")
+
+
+def test_output_file(program, rng):
+    """A file in the output's place is replaced, with its mode, behind a link too; what is no file stays what it is."""
+    work, cases = program.work, program.cases
+    tensor_file.write(work / "in.safetensors", make_tensors(rng, "F32", (2, 8), "F32", (8,)))
+    run = ("run", "in.safetensors")
+    target, link, fifo = work / "target", work / "link", work / "fifo"
+    target.write_bytes(b"old")
+    target.chmod(0o640)
+    link.symlink_to("target")
+    program.expect("output through a link", SUCCESS, *run, "link", "--x", "x")
+    cases.check("output through a link: the link is still one", link.is_symlink())
+    cases.equal("output through a link: the file", list(tensor_file.read(target)), ["y"])
+    cases.equal("output through a link: the file's mode", target.stat().st_mode & 0o777, 0o640)
+    os.mkfifo(fifo)
+    for name, path in (("a pipe", fifo), ("a folder", work)):
+        kind = path.stat().st_mode
+        program.expect(f"output to {name}", FAILURE, *run, path, "--x", "x", says=(str(path), "is not a regular file"))
+        cases.equal(f"output to {name}: it is what it was", path.stat().st_mode, kind)
+    program.expect("input from a pipe", FAILURE, "run", "fifo", "out", "--x", "x", says="fifo: is not a regular file")
 
 
 def entry(dtype="F32", shape=(2, 2), offsets=(0, 16), **others):
@@ -232,7 +257,7 @@ def test_bad_files(program):
     (work / "names").write_bytes(raw({"x\n\u001b[31m": entry()}, data))
     program.expect("file: a name of control characters", FAILURE, "run", "names", "out", "--x", "x", says="it has: x??[31m")
     (work / "strange").write_bytes(raw({"x": entry(dtype="Q7")}, data))
-    program.expect("file: unknown dtype", FAILURE, "run", "strange", "out", "--x", "x", says="dtype Q7")
+    program.expect("file: unknown dtype", FAILURE, "run", "strange", "out", "--x", "x", says=("strange: tensor 'x' has dtype Q7", "required: ", "BF16"))
     program.expect("file: missing", FAILURE, "run", "nowhere", "out", "--x", "x", says=("nowhere", "cannot be opened"))
     program.expect("file: a folder", FAILURE, "run", ".", "out", "--x", "x", says="not a regular file")
     program.cases.check("no output was written", not (work / "out").exists())
@@ -244,6 +269,7 @@ def test(program):
     test_axes(program, rng)
     test_quantised(program, rng)
     test_refused(program, rng)
+    test_output_file(program, rng)
     test_bad_files(program)
 
 

@@ -72,6 +72,7 @@ Json to_json(const Result& r) {
 }
 
 void run_bench(const BenchOptions& options) {
+  if (!options.json.empty()) require_writable(options.json);
   const Machine machine(parse_target(options.device), options.threads, options.tuning);
   const fastnorm_device_info device = describe_device(machine.target());
   std::printf("%s, kernels %s", device.name, device.kernel_arch);

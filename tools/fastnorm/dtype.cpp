@@ -79,6 +79,14 @@ const DtypeName* find_safetensors_dtype(std::string_view name) {
   return nullptr;
 }
 
+std::string safetensors_dtype_names() {
+  std::string names;
+  for (const DtypeName& d : kDtypes) {
+    if (!d.safetensors.empty()) names += (names.empty() ? "" : ", ") + std::string(d.safetensors);
+  }
+  return names;
+}
+
 const DtypeName* find_dtype(fastnorm_dtype dtype) {
   for (const DtypeName& d : kDtypes) {
     if (same(d.dtype, dtype)) return &d;

@@ -19,6 +19,7 @@ struct DtypeName {
 
 const DtypeName* find_dtype(std::string_view name);
 const DtypeName* find_safetensors_dtype(std::string_view name);
+std::string safetensors_dtype_names();  // of all that are known, with commas
 const DtypeName* find_dtype(fastnorm_dtype dtype);
 
 // "f32", "f16", "bf16": what x, weight and so on may have.

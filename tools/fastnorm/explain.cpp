@@ -1,4 +1,5 @@
 // fastnorm explain: what a call would do, without memory and without a GPU.
+#include <charconv>
 #include <cstdio>
 #include <memory>
 
@@ -12,7 +13,8 @@ namespace fastnorm::tool {
 namespace {
 
 struct ExplainOptions {
-  std::vector<int64_t> shape;
+  std::string shape_text;
+  std::vector<int64_t> shape;  // read from it
   std::string dtype = "bf16", device = "cpu", tuning, parameter_dtype, residual_dtype;
   bool residual = false, residual_out = false, no_weight = false, bias = false;
   bool statistics = false, head_weights = false, in_place = false, json = false;
@@ -25,7 +27,8 @@ struct ExplainOptions {
 // Each tensor has a region of its own, far more than any tensor has bytes.
 class Regions {
  public:
-  std::byte* next() { return reinterpret_cast<std::byte*>(uintptr_t{++used_} << 52); }
+  std::byte* next() { return reinterpret_cast<std::byte*>(uintptr_t{++used_} << kSpacing); }
+  static constexpr int kSpacing = 58;
 
  private:
   uintptr_t used_ = 0;
@@ -87,7 +90,8 @@ class Question {
   }
 
   TensorView rows(std::byte* address, fastnorm_dtype dtype) {
-    const bool placed = reinterpret_cast<uintptr_t>(address) % (uintptr_t{1} << 52) != 0;
+    const bool placed =
+        reinterpret_cast<uintptr_t>(address) % (uintptr_t{1} << Regions::kSpacing) != 0;
     if (!placed) address += static_cast<size_t>(options_.offset_elems) * element_bytes(dtype);
     std::vector<int64_t> strides;
     if (options_.row_stride_elems != 0 && options_.shape.size() > 1) {
@@ -168,6 +172,24 @@ void run_explain(const ExplainOptions& options) {
   }
 }
 
+// Extents with commas between them.
+std::vector<int64_t> parse_shape(const std::string& text) {
+  std::vector<int64_t> shape;
+  const char *at = text.data(), *const end = at + text.size();
+  while (true) {
+    int64_t extent = -1;
+    const auto [stop, error] = std::from_chars(at, end, extent);
+    if (error != std::errc() || extent < 0 || (stop != end && *stop != ',')) {
+      throw CLI::ValidationError(
+          "--shape is " + text +
+          "; required: extents from 0 on with commas between them, such as 4096,8192");
+    }
+    shape.push_back(extent);
+    if (stop == end) return shape;
+    at = stop + 1;
+  }
+}
+
 void check_combination(const ExplainOptions& options) {
   if (options.residual_out && options.in_place && !options.residual) {
     throw CLI::ValidationError("--residual-out --in-place needs --residual");
@@ -181,10 +203,7 @@ void add_explain(CLI::App& program) {
   CLI::App* command = program.add_subcommand(
       "explain", "What a call would do: kernel, tile, workspace, bytes. Nothing runs");
   const CLI::IsMember row_dtypes(row_dtype_names());
-  command->add_option("--shape", options->shape, "shape of x, such as 4096,8192")
-      ->delimiter(',')
-      ->required()
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("--shape", options->shape_text, "shape of x, such as 4096,8192")->required();
   command->add_option("--dtype", options->dtype, "dtype of x and y")
       ->check(row_dtypes)
       ->capture_default_str();
@@ -219,6 +238,7 @@ void add_explain(CLI::App& program) {
   command->add_flag("--json", options->json, "print JSON");
   options->norm.add_to(*command);
   command->callback([options] {
+    options->shape = parse_shape(options->shape_text);
     check_combination(*options);
     run_explain(*options);
   });

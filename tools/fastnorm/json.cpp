@@ -1,6 +1,8 @@
 #include "json.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 
 #include "library.h"
@@ -14,10 +16,15 @@ static std::string dumped(const Json& document) {
 
 void print_json(const Json& document) { std::fputs(dumped(document).c_str(), stdout); }
 
+void require_writable(const std::string& path) {
+  if (!std::ofstream(path, std::ios::binary | std::ios::app))
+    throw CommandError(path + ": cannot be written: " + std::strerror(errno));
+}
+
 void write_json(const std::string& path, const Json& document) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << dumped(document) << std::flush;
-  if (!file) throw CommandError(path + ": cannot be written");
+  if (!file) throw CommandError(path + ": cannot be written: " + std::strerror(errno));
 }
 
 }  // namespace fastnorm::tool

@@ -118,6 +118,7 @@ QuantTensors NormOptions::quant_tensors(const std::vector<int64_t>& shape) const
                               : mx || swizzled ? FASTNORM_DTYPE_F8_E8M0FNU
                                                : FASTNORM_DTYPE_F32);
   t.codes_shape = shape;
+  if (shape.empty()) return t;  // which the library refuses
   if (fp4) t.codes_shape.back() /= 2;
   t.scale_shape.assign(shape.begin(), shape.end() - 1);
   const int64_t block = fp4 ? 16 : mx ? 32 : quant_block_size_ > 0 ? quant_block_size_ : 128;

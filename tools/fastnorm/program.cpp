@@ -34,6 +34,19 @@ int run_program(int argc, char** argv) {
   add_explain(program);
   add_selftest(program);
   add_tune(program);
+  // By itself CLI11 says of a command that there is not that one is missing.
+  if (argc > 1 && argv[1][0] != '-') {
+    std::string names;
+    bool known = false;
+    for (const CLI::App* command : program.get_subcommands({})) {
+      names += (names.empty() ? "" : ", ") + command->get_name();
+      known = known || command->get_name() == argv[1];
+    }
+    if (!known) {
+      failure(std::string("there is no command ") + argv[1] + "; required: one of " + names);
+      return kUsage;
+    }
+  }
   try {
     program.parse(argc, argv);  // runs the subcommand
   } catch (const CLI::ParseError& e) {

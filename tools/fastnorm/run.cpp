@@ -72,8 +72,8 @@ class Run {
     const StoredTensor& stored = file_.at(name);
     const DtypeName* dtype = find_safetensors_dtype(stored.dtype);
     if (dtype == nullptr) {
-      throw CommandError("tensor '" + name + "' has dtype " + stored.dtype +
-                         ", which this program does not know");
+      throw CommandError(file_.path() + ": tensor '" + name + "' has dtype " + stored.dtype +
+                         "; required: " + safetensors_dtype_names());
     }
     operand->name = name;
     place(operand, machine_.allocate(stored.content.size()), dtype->dtype, stored.shape);

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -210,7 +212,7 @@ SafetensorsFile::~SafetensorsFile() {
 }
 
 void SafetensorsFile::map_file() {
-  const Descriptor file{open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
+  const Descriptor file{open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) fail(path_, "cannot be opened: " + system_error());
   struct stat status = {};
   if (fstat(file.fd, &status) != 0) fail(path_, "cannot be read: " + system_error());
@@ -250,13 +252,31 @@ const StoredTensor& SafetensorsFile::at(const std::string& name) const {
   fail(path_, "has no tensor '" + name + "'; it has: " + (names.empty() ? "none" : names));
 }
 
+namespace {
+
+// The file that `path` is, behind symbolic links, or will be.
+std::string resolved(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr),
+                                                         std::free);
+  return real != nullptr ? real.get() : path;
+}
+
+}  // namespace
+
 void write_safetensors(const std::string& path, const std::vector<NewTensor>& tensors) {
-  const std::string temporary = path + ".tmp" + std::to_string(getpid());
+  constexpr mode_t kNew = 0666;
+  struct stat there = {};
+  const bool exists = stat(path.c_str(), &there) == 0;
+  if (exists && !S_ISREG(there.st_mode))
+    fail(path, "is not a regular file; required: one, or a name that does not exist");
+  const std::string target = resolved(path), temporary = target + ".tmp" + std::to_string(getpid());
   try {
-    const Descriptor file{open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
-    if (file.fd < 0) fail(temporary, "cannot be created: " + system_error());
-    write_tensors(temporary, file.fd, tensors);
-    if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const Descriptor file{open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kNew)};
+    if (file.fd < 0) fail(path, "cannot be written: " + system_error());
+    if (exists && fchmod(file.fd, there.st_mode & 07777) != 0)
+      fail(path, "cannot be written with its mode: " + system_error());
+    write_tensors(path, file.fd, tensors);
+    if (std::rename(temporary.c_str(), target.c_str()) != 0) {
       fail(path, "cannot be replaced: " + system_error());
     }
   } catch (...) {

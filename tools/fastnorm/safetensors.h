@@ -32,6 +32,7 @@ class SafetensorsFile {
   // Throws CommandError, naming the tensors that are there.
   const StoredTensor& at(const std::string& name) const;
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  const std::string& path() const { return path_; }
 
  private:
   void map_file();

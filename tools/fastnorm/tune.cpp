@@ -1,6 +1,8 @@
 // fastnorm tune: measures the kernels for shapes on this GPU, and writes those that are faster than the library's choice.
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <memory>
 
@@ -67,7 +69,7 @@ std::ptrdiff_t write_rules(const std::string& path, const std::string& head,
   const std::string rules = tuning_rules(findings);
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << head << rules << std::flush;
-  if (!file) throw CommandError(path + ": cannot be written");
+  if (!file) throw CommandError(path + ": cannot be written: " + std::strerror(errno));
   return std::count(rules.begin(), rules.end(), '\n');
 }
 

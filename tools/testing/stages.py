@@ -238,11 +238,14 @@ def fuzz(report, options):
 
 
 def cpu_only(report, _):
-    """A release without CUDA, with a static C++ runtime: the C API, its symbols and the check program."""
-    folder = Build("cpu-gcc", "-Dcuda=disabled", "--buildtype=release", "-Dstatic_cpp_runtime=true", *LEAN,
-                   compiler=("gcc", "g++"))
-    folder.make("tests/api/api_test", "tests/api/alloc_test", "tests/abi/load_test", CHECK)
+    """A release without CUDA, with a static C++ runtime and an archive: the C API, its symbols and the check program."""
+    folder = Build("cpu-gcc", "-Dcuda=disabled", "--buildtype=release", "-Dstatic_cpp_runtime=true",
+                   "-Ddefault_library=both", *LEAN, compiler=("gcc", "g++"))
+    folder.make("src/libfastnorm.a", "tests/api/api_test", "tests/api/alloc_test", "tests/abi/load_test", CHECK)
     folder.run_tests(report, lambda test: test["name"] in ("api", "alloc", "load", "symbols"))
+    folder.run_program(report, "consumers, static",
+                       [sys.executable, ROOT / "pkgconfig" / "consumer_test.py", "--static", "--pkgconfig",
+                        folder.folder / "meson-uninstalled", "--work", folder.folder / "consumers-static"])
     folder.run_check(report, "check, reduced")
 
 

@@ -181,7 +181,7 @@ pub struct fastnorm_tensor {
     pub data: *mut c_void,
     /// A fastnorm_device_type.
     pub device_type: i32,
-    /// Device ordinal.
+    /// Device ordinal; not looked at for memory of the CPU.
     pub device_id: i32,
     /// Number of dimensions, 1 to 8 where a function does not say otherwise.
     pub ndim: i32,
@@ -442,7 +442,8 @@ pub struct fastnorm_info {
     pub bytes_read: u64,
     /// Bytes of the tensors that must be written, each once.
     pub bytes_written: u64,
-    /// Name of the kernel, as fastnorm_kernel_describe lists it; "" if nothing is launched.
+    /// Name of the kernel, as fastnorm_kernel_describe lists it, but for a dry run of a GPU that
+    /// this build has no kernels for; "" if nothing is launched.
     pub kernel: *const c_char,
     /// Kernel launches (CPU: 1, or 0 if there are no rows).
     pub launches: i32,

@@ -108,7 +108,7 @@ class ErrorTest {
         FastnormException thrown = assertThrows(FastnormException.class,
                 () -> valid().y(Tensor.allocate(DType.BF16, 1, 4)).run(context));
         assertEquals(Status.ERROR_DTYPE, thrown.status());
-        assertTrue(thrown.getMessage().startsWith("y.dtype is bf16; required: x's, f32"), thrown.getMessage());
+        assertTrue(thrown.getMessage().startsWith("y.dtype is bf16; required: f32, as x is f32"), thrown.getMessage());
     }
 
     @Test
