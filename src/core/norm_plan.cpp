@@ -404,8 +404,10 @@ FASTNORM_HOT uint64_t tensor_bytes(const RowTensor& t, const NormDesc& d, int64_
 
 uint64_t column_bytes(const ColumnTensor& c, const NormDesc& d) {
   if (!c) return 0;
+  // Unsigned, as tensor_bytes(): heads may overlap each other.
   const int64_t heads = c.head_stride_bytes != 0 ? d.outer[0] : 1;
-  return static_cast<uint64_t>(d.n * heads * dtype_bytes(c.dtype));
+  return static_cast<uint64_t>(d.n) * static_cast<uint64_t>(heads) *
+         static_cast<uint64_t>(dtype_bytes(c.dtype));
 }
 
 fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {

@@ -105,6 +105,16 @@ def test_explain(program):
                    says="FASTNORM_ERROR_")
 
 
+def test_explain_without_kernels(program):
+    """A GPU can be planned for in any build; whether the build could run there is said."""
+    counts = program.json("info --json", "info")["kernels_per_arch"]
+    for arch in ("sm_80", "sm_90", "sm_100f", "sm_120f"):
+        call = ("explain", "--shape", "16,4096", "--device", arch)
+        text, built = program.expect(f"explain {arch}", SUCCESS, *call), counts.get(arch, 0) > 0
+        program.cases.equal(f"explain {arch}: whether there are kernels", program.json(f"explain {arch} --json", *call)["kernel_built"], built)
+        program.cases.equal(f"explain {arch}: says so", f"this build has no kernels for {arch}" in text, not built)
+
+
 def test_no_gpu(program):
     """Commands for a GPU that is not there end with the library's words."""
     for arguments in (("selftest",), ("bench", "--shape", "1x64"), ("explain", "--shape", "1,64"), ("tune", "--output", "tuned")):
@@ -201,6 +211,7 @@ def test(program):
     else:
         program.cases.skip("without a GPU", "there is one")
     test_explain(program)
+    test_explain_without_kernels(program)
     test_bench(program)
     test_bench_codes(program)
     test_bench_f32_columns(program)

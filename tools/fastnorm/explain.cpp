@@ -1,6 +1,8 @@
 // fastnorm explain: what a call would do, without memory and without a GPU.
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "commands.h"
@@ -157,6 +159,22 @@ void print_text(const fastnorm_info& info, bool cuda) {
   line("writes", number(info.bytes_written) + " bytes");
 }
 
+// Of "sm_90", "sm_100f" and so on: 9, 10.
+int major_of(const std::string& arch) { return std::atoi(arch.c_str() + std::strlen("sm_")) / 10; }
+
+// False for a GPU that is planned for without kernels of its generation in this build.
+bool has_kernels(const std::string& device) {
+  if (device.rfind("sm_", 0) != 0) return true;
+  fastnorm_kernel_info kernel = {};
+  kernel.struct_size = sizeof kernel;
+  for (int32_t i = 0; i < fastnorm_kernel_count(); ++i) {
+    check(fastnorm_kernel_describe(i, &kernel));
+    const std::string arch = kernel.arch;
+    if (arch.rfind("sm_", 0) == 0 && major_of(arch) == major_of(device)) return true;
+  }
+  return false;
+}
+
 void run_explain(const ExplainOptions& options) {
   const Target target = parse_target(options.device);
   const ContextPtr context = make_context(target, options.threads, options.tuning);
@@ -165,10 +183,15 @@ void run_explain(const ExplainOptions& options) {
   fastnorm_info info = {};
   info.struct_size = sizeof info;
   check(fastnorm_norm_query(context.get(), &args, &info));
+  const bool built = has_kernels(options.device);
   if (options.json) {
-    print_json(to_json(info, target.is_cuda()));
+    Json json = to_json(info, target.is_cuda());
+    json["kernel_built"] = built;
+    print_json(json);
   } else {
     print_text(info, target.is_cuda());
+    if (!built)
+      std::printf("not here           this build has no kernels for %s\n", options.device.c_str());
   }
 }
 
