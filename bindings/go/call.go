@@ -301,8 +301,8 @@ type Info struct {
 	Launches         int    // kernel launches (CPU: 1, or 0 if there are no rows)
 	ThreadsPerRow    int    // CUDA: threads that share a row, in all its thread blocks; CPU: 1
 	VectorsPerThread int    // CUDA: 16-byte vectors of a row that a thread holds; 0 = streamed. CPU: 0
-	RowsPerBlock     int    // CUDA: rows of a thread block; CPU: rows of a range, at least
+	RowsPerBlock     int    // CUDA: rows of a thread block; CPU: rows that are worth another thread
 	BlocksPerRow     int    // CUDA: thread blocks (one cluster) that share a row; CPU: 1
 	VectorBytes      int    // widest access that every address and stride allows
-	Blocks           uint64 // CUDA: thread blocks in the grid; CPU: ranges at the most
+	Blocks           uint64 // CUDA: thread blocks in the grid; CPU: threads at the most
 }

@@ -65,8 +65,8 @@ typedef struct fastnorm_context_options {
   void* parallel_user;                   /**< Passed to parallel_for. */
   int32_t num_threads; /**< CPU: threads of an own pool, the caller included; 0 and 1 = the calling
                           thread alone, at most 1024. Ignored where parallel_for is given. Started
-                          at first use, joined in fastnorm_context_destroy; a forked child runs on
-                          one thread. */
+                          at first use, joined in fastnorm_context_destroy; a child forked after
+                          that runs on one thread. */
   uint32_t flags;      /**< fastnorm_context_flags. */
   int32_t dry_run_capability; /**< Compute capability of a dry run as major * 10 + minor, such as
                                  90, planned for with 132 multiprocessors; else 0. */
@@ -139,8 +139,10 @@ typedef struct fastnorm_info {
   size_t struct_size;       /**< In: sizeof(fastnorm_info). */
   uint64_t workspace_bytes; /**< Bytes of workspace the call needs; 0 = none. Never falls as rows
                                are added. */
-  uint64_t bytes_read;      /**< Bytes of the tensors that must be read, each once. */
-  uint64_t bytes_written;   /**< Bytes of the tensors that must be written, each once. */
+  /** Bytes of rows, weight and bias that must be read, once for each tensor; a dimension of stride 0
+      counts once, rows that overlap otherwise each by itself. */
+  uint64_t bytes_read;
+  uint64_t bytes_written; /**< Bytes of rows, statistics, codes and their scales, each once. */
   /** Name of the kernel, as fastnorm_kernel_describe lists it, but for a dry run of a GPU that this
       build has no kernels for; "" if nothing is launched. */
   const char* kernel;
@@ -148,13 +150,13 @@ typedef struct fastnorm_info {
   int32_t threads_per_row; /**< CUDA: threads that share a row, in all its thread blocks; CPU: 1. */
   int32_t vectors_per_thread; /**< CUDA: 16-byte vectors of a row that a thread holds; 0 = the row
                                  is streamed. CPU: 0. */
-  int32_t
-      rows_per_block; /**< CUDA: rows a thread block works on at once; CPU: rows a range holds at least. */
+  int32_t rows_per_block; /**< CUDA: rows a thread block works on at once; CPU: rows that are worth
+                             another thread. */
   int32_t blocks_per_row; /**< CUDA: thread blocks (one cluster) that share a row; CPU: 1. */
-  int32_t vector_bytes;   /**< Widest access that every tensor's address and strides allow, 1 to 16
-                             (sm_100f: 32; CPU: 64). */
+  int32_t vector_bytes;   /**< Widest access that the addresses and strides of x, residual, y,
+                             residual_out, weight and bias allow, 1 to 16 (sm_100f: 32; CPU: 64). */
   uint64_t blocks;        /**< CUDA: thread blocks in the grid; where rows are more than they work
-                             on at once, they take them in turn. CPU: ranges at the most. */
+                             on at once, they take them in turn. CPU: threads at the most. */
 } fastnorm_info;
 
 /** One kernel of this build. Strings are static. */

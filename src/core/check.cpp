@@ -445,14 +445,16 @@ class NormCheck {
     FASTNORM_REQUIRE(t.shape != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "%s.shape is NULL; required: an array of %d extents", name, t.ndim);
     int64_t elements = 1, signs = 0;
-    bool overflows = false;
+    bool overflows = false, empty = false;
     for (int32_t i = 0; i < t.ndim; ++i) {
       signs |= t.shape[i];
+      empty |= t.shape[i] == 0;
       overflows |= __builtin_mul_overflow(elements, t.shape[i], &elements);
     }
+    if (empty) elements = 0;
     FASTNORM_REQUIRE(signs >= 0, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: extents >= 0",
                      name, shape_text(t.shape, t.ndim).c);
-    FASTNORM_REQUIRE(!overflows, FASTNORM_ERROR_SHAPE,
+    FASTNORM_REQUIRE(!overflows || empty, FASTNORM_ERROR_SHAPE,
                      "%s.shape is %s; required: fewer than 2^63 elements", name,
                      shape_text(t.shape, t.ndim).c);
     const int64_t bytes = std::max<int64_t>(dtype_bytes(dtype), 1);  // pairs of fp4 share one

@@ -105,7 +105,7 @@ bool disjoint(const Footprint& a, const Footprint& b) {
   int ia = a.rank - 1, ib = b.rank - 1;
   auto span_a = static_cast<int64_t>(a.end - a.begin),
        span_b = static_cast<int64_t>(b.end - b.begin);
-  const auto delta = static_cast<int64_t>(b.begin - a.begin);  // the ranges meet: less than a span
+  auto delta = static_cast<int64_t>(b.begin - a.begin);  // the ranges meet: less than a span
   while (ia >= 0 && ib >= 0 && a.stride[ia] == b.stride[ib]) {
     const int64_t stride = a.stride[ia];
     span_a -= stride * (a.extent[ia] - 1);
@@ -115,10 +115,14 @@ bool disjoint(const Footprint& a, const Footprint& b) {
     const int64_t remainder = delta % stride,
                   phase = remainder < 0 ? remainder + stride : remainder;
     if (phase >= span_a && phase + span_b <= stride) return true;
-    // Otherwise rows of different index are apart if one period holds both; then look further inside.
-    const int64_t low = delta < 0 ? delta : 0;
-    const int64_t high = delta + span_b > span_a ? delta + span_b : span_a;
-    if (high - low > stride) return false;
+    // Otherwise only those of one period can meet, or b's with a's of the next: then look further inside.
+    if (phase + span_b <= stride) {
+      delta = phase;
+    } else if (phase >= span_a) {
+      delta = phase - stride;
+    } else {
+      return false;
+    }
     --ia, --ib;
   }
   const int64_t low_b = delta, high_b = delta + span_b;

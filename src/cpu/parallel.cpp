@@ -124,11 +124,12 @@ void Pool::leave_job() {
 }
 
 void Pool::run_ranges() {
-  const int64_t count = job_.count, ranges = ranges_;
+  const int64_t ranges = ranges_, least = job_.count / ranges, longer = job_.count % ranges;
+  const auto begin = [&](int64_t range) { return least * range + std::min(range, longer); };
   while (true) {
     const int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
     if (i >= ranges) return;
-    job_.run(job_.task, count * i / ranges, count * (i + 1) / ranges);
+    job_.run(job_.task, begin(i), begin(i + 1));
   }
 }
 

@@ -159,8 +159,10 @@ int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
   return 1;
 }
 
-fastnorm_status create_on_current(int32_t device_id, const Driver& driver,
-                                  std::unique_ptr<Device>* device, Error& error) {
+// On the device that it makes current.
+fastnorm_status create_on(int32_t device_id, const Driver& driver, std::unique_ptr<Device>* device,
+                          Error& error) {
+  FASTNORM_CUDA_TRY(cudaSetDevice(device_id));  // also initialises the primary context
   fastnorm_device_info info = {};
   FASTNORM_TRY(describe(device_id, &info, error));
   const ArchSpec* arch = arch_for(info.capability, is_built);
@@ -191,8 +193,7 @@ fastnorm_status create(int32_t device_id, const fastnorm_context_options& option
   FASTNORM_TRY(find_driver_function("cuCtxGetDevice", &driver.get_device, error));
   void* before = nullptr;
   driver.get_current(&before);
-  FASTNORM_CUDA_TRY(cudaSetDevice(device_id));  // also initialises the primary context
-  const fastnorm_status status = create_on_current(device_id, driver, device, error);
+  const fastnorm_status status = create_on(device_id, driver, device, error);
   driver.set_current(before);
   if (status == FASTNORM_OK && options.log != nullptr) {
     char text[160];

@@ -68,12 +68,12 @@ const char* tensor_fault(const fastnorm_tensor& t, int32_t device_type) {
   if (!on_device(t, device_type)) return "a tensor on another device";
   if (t.ndim < 1 || t.ndim > 4) return "a rank that no tensor may have";
   if (t.shape == nullptr) return "a tensor without a shape";
-  int64_t product = 1;
   for (int32_t i = 0; i < t.ndim; ++i) {
     if (t.shape[i] < 0) return "a negative extent";
-    if (__builtin_mul_overflow(product, t.shape[i], &product)) return "too many elements";
   }
-  if (product == 0) return nullptr;
+  const int64_t elements = elements_of(t);
+  if (elements < 0) return "too many elements";
+  if (elements == 0) return nullptr;
   if (t.data == nullptr) return "no memory for elements";
   const uintptr_t address = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
   const auto bytes = static_cast<uintptr_t>(std::max<int64_t>(bits_of(t.dtype) / 8, 1));

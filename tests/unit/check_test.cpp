@@ -233,6 +233,13 @@ const GoodCall kGoodCalls[] = {
     {"no rows behind huge extents", [](Request& r) {
        for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out}) { (*t)->shape = {0, int64_t{1} << 40, kN}; (*t)->address = 0; }
        r.mean->shape = r.rstd->shape = {0, int64_t{1} << 40}; r.mean->address = r.rstd->address = 0; }},
+    {"no rows after huge extents", [](Request& r) {
+       for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out}) { (*t)->shape = {int64_t{1} << 62, 4, 0, kN}; (*t)->address = 0; }
+       r.mean->shape = r.rstd->shape = {int64_t{1} << 62, 4, 0}; r.mean->address = r.rstd->address = 0; }},
+    {"queries and keys of other batches", [](Request& r) {
+       for (auto* t : {&r.residual, &r.residual_out, &r.mean, &r.rstd}) t->reset();
+       for (auto* t : {&r.x, &r.y}) { (*t)->shape = {3, 8, 8, kN}; (*t)->strides = {8 * 24 * kN, 24 * kN, kN, 1}; }
+       r.y->address = r.x->address + 2 * (8 * 24 + 8) * kN; }},
 };
 // clang-format on
 

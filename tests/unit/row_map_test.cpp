@@ -249,6 +249,22 @@ Footprint footprint_of(uintptr_t data, std::array<int64_t, 3> strides, Shape s, 
   return f;
 }
 
+// Views of one buffer that lie some strides apart, with rows at 0 and 100 behind each multiple of 1000.
+TEST(Footprint, ViewsAWholeStrideApart) {
+  const Shape s{{2, 3, 1}, 2};
+  const Footprint a = footprint_of(0x10000, {100, 1000, 0}, s, 50);
+  for (const int distance : {50, 1050, 1250, 2050, -950, -1050, -150}) {
+    const Footprint b =
+        footprint_of(0x10000 + static_cast<uintptr_t>(distance), {100, 1000, 0}, s, 50);
+    EXPECT_TRUE(disjoint(a, b) && disjoint(b, a)) << distance;
+  }
+  for (const int distance : {0, 49, 100, 1000, 1049, 2100, -1000, -1049, -2100}) {
+    const Footprint b =
+        footprint_of(0x10000 + static_cast<uintptr_t>(distance), {100, 1000, 0}, s, 50);
+    EXPECT_FALSE(disjoint(a, b) || disjoint(b, a)) << distance;
+  }
+}
+
 TEST(Footprint, HeadsOfOneFusedBuffer) {
   const Shape tokens_of_heads{{4, 100, 1}, 2};
   const Footprint query = footprint_of(0x1000, {64, 1024, 0}, tokens_of_heads, 64);

@@ -150,8 +150,8 @@ void print_text(const fastnorm_info& info, bool cuda) {
     line("blocks per row", number(info.blocks_per_row));
     line("grid", number(info.blocks) + " blocks");
   } else {
-    line("least range", number(info.rows_per_block) + " rows");
-    line("ranges", number(info.blocks) + " at the most");
+    line("threads", number(info.blocks) + " at the most");
+    line("another thread for", number(info.rows_per_block) + " rows");
   }
   line("widest access", number(info.vector_bytes) + " bytes");
   line("workspace", number(info.workspace_bytes) + " bytes");

@@ -274,6 +274,20 @@ TEST(CallersLoop, ALoopThatRepeatsAsManyRowsAsItDropsIsAnError) {
       << error.text;
 }
 
+// The same, where the sum of the row numbers comes out right, and that of their squares' differences.
+TEST(CallersLoop, ALoopThatRunsTheMiddleTwiceIsAnError) {
+  Data data;
+  LoopDevice host([](int64_t n, int64_t, auto& run) {
+    run(n / 4, n / 4 + n / 2);
+    run(n / 4, n / 4 + n / 2);
+    for (int64_t i = 0; i < n % 2; ++i) run(n / 2, n / 2 + 1);
+  });
+  Error error;
+  EXPECT_EQ(data.run(*host.device, error), FASTNORM_ERROR_ARGUMENT);
+  EXPECT_NE(std::string(error.text).find("some of them twice and others not"), std::string::npos)
+      << error.text;
+}
+
 TEST(CallersLoop, RangesOutsideAreNotRun) {
   Data data;
   LoopDevice host([](int64_t n, int64_t, auto& run) {

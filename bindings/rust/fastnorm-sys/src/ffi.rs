@@ -284,7 +284,7 @@ pub struct fastnorm_context_options {
     pub parallel_user: *mut c_void,
     /// CPU: threads of an own pool, the caller included; 0 and 1 = the calling thread alone, at
     /// most 1024. Ignored where parallel_for is given. Started at first use, joined in
-    /// fastnorm_context_destroy; a forked child runs on one thread.
+    /// fastnorm_context_destroy; a child forked after that runs on one thread.
     pub num_threads: i32,
     /// fastnorm_context_flags.
     pub flags: u32,
@@ -438,9 +438,10 @@ pub struct fastnorm_info {
     pub struct_size: usize,
     /// Bytes of workspace the call needs; 0 = none. Never falls as rows are added.
     pub workspace_bytes: u64,
-    /// Bytes of the tensors that must be read, each once.
+    /// Bytes of rows, weight and bias that must be read, once for each tensor; a dimension of
+    /// stride 0 counts once, rows that overlap otherwise each by itself.
     pub bytes_read: u64,
-    /// Bytes of the tensors that must be written, each once.
+    /// Bytes of rows, statistics, codes and their scales, each once.
     pub bytes_written: u64,
     /// Name of the kernel, as fastnorm_kernel_describe lists it, but for a dry run of a GPU that
     /// this build has no kernels for; "" if nothing is launched.
@@ -451,14 +452,15 @@ pub struct fastnorm_info {
     pub threads_per_row: i32,
     /// CUDA: 16-byte vectors of a row that a thread holds; 0 = the row is streamed. CPU: 0.
     pub vectors_per_thread: i32,
-    /// CUDA: rows a thread block works on at once; CPU: rows a range holds at least.
+    /// CUDA: rows a thread block works on at once; CPU: rows that are worth another thread.
     pub rows_per_block: i32,
     /// CUDA: thread blocks (one cluster) that share a row; CPU: 1.
     pub blocks_per_row: i32,
-    /// Widest access that every tensor's address and strides allow, 1 to 16 (sm_100f: 32; CPU: 64).
+    /// Widest access that the addresses and strides of x, residual, y, residual_out, weight and
+    /// bias allow, 1 to 16 (sm_100f: 32; CPU: 64).
     pub vector_bytes: i32,
     /// CUDA: thread blocks in the grid; where rows are more than they work on at once, they take
-    /// them in turn. CPU: ranges at the most.
+    /// them in turn. CPU: threads at the most.
     pub blocks: u64,
 }
 

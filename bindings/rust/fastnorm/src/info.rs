@@ -20,13 +20,13 @@ pub struct Info {
     pub threads_per_row: i32,
     /// CUDA: 16-byte vectors of a row that a thread holds, 0 if the row is streamed; CPU: 0.
     pub vectors_per_thread: i32,
-    /// CUDA: rows that a thread block works on; CPU: rows that a range holds at least.
+    /// CUDA: rows that a thread block works on; CPU: rows that are worth another thread.
     pub rows_per_block: i32,
     /// CUDA: thread blocks (one cluster) that share a row; CPU: 1.
     pub blocks_per_row: i32,
     /// Widest access in bytes that every tensor's address and strides allow.
     pub vector_bytes: i32,
-    /// CUDA: thread blocks in the grid; CPU: ranges at the most.
+    /// CUDA: thread blocks in the grid; CPU: threads at the most.
     pub blocks: u64,
 }
 

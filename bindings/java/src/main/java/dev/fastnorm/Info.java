@@ -92,7 +92,7 @@ public final class Info {
     }
 
     /**
-     * CUDA: rows a thread block works on. CPU: rows a range of the parallel loop holds at least.
+     * CUDA: rows a thread block works on. CPU: rows that are worth another thread.
      *
      * @return the number
      */
@@ -110,7 +110,7 @@ public final class Info {
     }
 
     /**
-     * Widest access that every tensor's address and strides allow.
+     * Widest access that the addresses and strides of rows, weight and bias allow.
      *
      * @return the width in bytes
      */
@@ -119,7 +119,7 @@ public final class Info {
     }
 
     /**
-     * CUDA: thread blocks in the grid. CPU: ranges of the parallel loop at the most.
+     * CUDA: thread blocks in the grid. CPU: threads at the most.
      *
      * @return the number
      */
