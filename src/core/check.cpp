@@ -379,12 +379,15 @@ class NormCheck {
     const bool with_last = t.ndim == x.ndim;
     bool same = with_last ? t.shape[t.ndim - 1] == scales : q.block == 0 && t.ndim == x.ndim - 1;
     for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
-    int64_t wanted[kMaxOuter + 1] = {};
-    for (int32_t i = 0; i < x.ndim; ++i) wanted[i] = i + 1 < x.ndim ? x.shape[i] : scales;
+    const auto wanted = [&] {
+      int64_t shape[kMaxOuter + 1] = {};
+      for (int32_t i = 0; i < x.ndim; ++i) shape[i] = i + 1 < x.ndim ? x.shape[i] : scales;
+      return shape_text(shape, x.ndim);
+    };
     FASTNORM_REQUIRE(
         same, FASTNORM_ERROR_SHAPE,
         "scale.shape is %s; required: %s (x.shape[:-1] and %" PRId64 "%s), for x of shape %s",
-        shape_text(t.shape, t.ndim).c, shape_text(wanted, x.ndim).c, scales,
+        shape_text(t.shape, t.ndim).c, wanted().c, scales,
         q.block == 0 ? ", or without it" : " scales a row", shape_text(x.shape, x.ndim).c);
     const int64_t bytes = dtype_bytes(dtype);
     // Without strides column-major has all rows of a column after each other.

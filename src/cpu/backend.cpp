@@ -42,7 +42,7 @@ constexpr uint64_t hash(int64_t row) {
 }
 
 // Counts the rows that a caller's loop asked for, and adds up the ends of its ranges by their hashes less the beginnings by theirs: where
-// ranges follow each other all but the first and the last cancel, and nothing else adds up to the same, so that a loop that drops some
+// ranges follow each other all but the first and the last cancel, and other ranges add up to the same by chance alone, so that a loop that drops some
 // rows or repeats some, or does both as often, is found out.
 struct CountedTask {
   NormTask norm;

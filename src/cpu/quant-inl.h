@@ -13,7 +13,7 @@ namespace {
 inline constexpr int kQuantChunk = 1024, kPadded = 128, kCodeStep = 64, kValueStep = 16;
 static_assert(kQuantChunk % kPadded == 0 && kPadded % kCodeStep == 0 &&
               kCodeStep % kValueStep == 0);
-inline constexpr bool kLittleEndian = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "pairs of e2m1 are packed as words");
 inline constexpr uint32_t kInfBits = 0x7f800000, kMagnitude = 0x7fffffff;
 
 FASTNORM_INLINE uint32_t greater(uint32_t a, uint32_t b) { return a > b ? a : b; }
@@ -332,8 +332,7 @@ struct QuantRow {
           uint16_t two[kCodeStep / 2];
           __builtin_memcpy(two, code + 2 * k, sizeof two);
           for (int j = 0; j < kCodeStep / 2; ++j) {
-            const uint32_t t = two[j];
-            pairs[k + j] = static_cast<uint8_t>(kLittleEndian ? t | t >> 4 : t >> 8 | t << 4);
+            pairs[k + j] = static_cast<uint8_t>(two[j] | two[j] >> 4);
           }
         }
         return copy(codes + i / 2, pairs, count / 2, past_caches);

@@ -207,6 +207,10 @@ def test_output_file(program, rng):
     cases.equal("output through a link: the file", list(tensor_file.read(target)), ["y"])
     cases.equal("output through a link: the file's mode", target.stat().st_mode & 0o777, 0o640)
     os.mkfifo(fifo)
+    dangling = work / "dangling"
+    dangling.symlink_to("nowhere")
+    program.expect("output through a link to nothing", FAILURE, *run, dangling, "--x", "x", says=(str(dangling), "is not a regular file"))
+    cases.check("output through a link to nothing: it is what it was", dangling.is_symlink() and not dangling.exists())
     for name, path in (("a pipe", fifo), ("a folder", work)):
         kind = path.stat().st_mode
         program.expect(f"output to {name}", FAILURE, *run, path, "--x", "x", says=(str(path), "is not a regular file"))

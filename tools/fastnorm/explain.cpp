@@ -159,8 +159,11 @@ void print_text(const fastnorm_info& info, bool cuda) {
   line("writes", number(info.bytes_written) + " bytes");
 }
 
-// Of "sm_90", "sm_100f" and so on: 9, 10.
-int major_of(const std::string& arch) { return std::atoi(arch.c_str() + std::strlen("sm_")) / 10; }
+// The generation of "sm_90", "sm_86" and so on, 9 and 8; that of sm_90 for later ones that have no kernels of their own anywhere.
+int generation_of(const std::string& arch) {
+  const int generation = std::atoi(arch.c_str() + std::strlen("sm_")) / 10;
+  return generation <= 10 || generation == 12 ? generation : 9;
+}
 
 // False for a GPU that is planned for without kernels of its generation in this build.
 bool has_kernels(const std::string& device) {
@@ -170,7 +173,7 @@ bool has_kernels(const std::string& device) {
   for (int32_t i = 0; i < fastnorm_kernel_count(); ++i) {
     check(fastnorm_kernel_describe(i, &kernel));
     const std::string arch = kernel.arch;
-    if (arch.rfind("sm_", 0) == 0 && major_of(arch) == major_of(device)) return true;
+    if (arch.rfind("sm_", 0) == 0 && generation_of(arch) == generation_of(device)) return true;
   }
   return false;
 }

@@ -7,9 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -252,24 +251,15 @@ const StoredTensor& SafetensorsFile::at(const std::string& name) const {
   fail(path_, "has no tensor '" + name + "'; it has: " + (names.empty() ? "none" : names));
 }
 
-namespace {
-
-// The file that `path` is, behind symbolic links, or will be.
-std::string resolved(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr),
-                                                         std::free);
-  return real != nullptr ? real.get() : path;
-}
-
-}  // namespace
-
 void write_safetensors(const std::string& path, const std::vector<NewTensor>& tensors) {
   constexpr mode_t kNew = 0666;
   struct stat there = {};
   const bool exists = stat(path.c_str(), &there) == 0;
-  if (exists && !S_ISREG(there.st_mode))
+  if (exists ? !S_ISREG(there.st_mode) : std::filesystem::is_symlink(path))
     fail(path, "is not a regular file; required: one, or a name that does not exist");
-  const std::string target = resolved(path), temporary = target + ".tmp" + std::to_string(getpid());
+  // Behind links.
+  const std::string target = exists ? std::filesystem::canonical(path).string() : path,
+                    temporary = target + ".tmp" + std::to_string(getpid());
   try {
     const Descriptor file{open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kNew)};
     if (file.fd < 0) fail(path, "cannot be written: " + system_error());
