@@ -33,7 +33,9 @@ enum class Access : uint8_t { kWide, kVector, kUneven, kAny };
 // kNothingCs ("bare-cs"): the same of rows of one index, with all loads past L1 (.cs in PTX).
 // kRounded, kRoundedCs ("rounded", "rounded-cs"): likewise, but the sum and what is normalised are rounded to x's dtype (Llama's form), and the
 // weight has no offset. What is rounded is then added and multiplied in that dtype, two numbers an instruction.
-enum class Beside : uint8_t { kAny, kNothing, kNothingCs, kRounded, kRoundedCs };
+// kShared ("bare-sm"): as kNothing, of one row a block or cluster, but weight and bias wait in shared memory while the row is reduced, and
+// RMS may read past L1. They take no registers there, and nothing waits for them afterwards.
+enum class Beside : uint8_t { kAny, kNothing, kNothingCs, kRounded, kRoundedCs, kShared };
 
 // The same with all loads past L1.
 constexpr Beside past_l1(Beside beside) {
@@ -141,6 +143,7 @@ constexpr const char* name_of(Beside b) {
          : b == Beside::kNothingCs ? "bare-cs"
          : b == Beside::kRounded   ? "rounded"
          : b == Beside::kRoundedCs ? "rounded-cs"
+         : b == Beside::kShared    ? "bare-sm"
                                    : "";
 }
 

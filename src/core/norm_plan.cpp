@@ -454,6 +454,7 @@ FASTNORM_HOT bool streams_loads(const NormDesc& d, const ArchSpec& arch, const N
 // 8192 x 10240 62.4 us with it, 60.6 without, 8192 x 14336 87.7 and 85.6, 4096 x 32768 101.1 and 99.4, LAYER 8192 x 16384 102.2 and 100.3;
 // but unpacked RMS 8192 x 16384 99.3 and 103.9, LAYER 8192 x 10240 71.4 and 73.8 (H200, 2026-11-24).
 bool prefetches(NormKey key, Tile tile) {
+  if (tile.blocks > 1 || tile.threads < 128) return false;  // no kernel does
   if (key.sink != Sink::kStatic || key.source != Source::kPlain || key.dtype == Dtype::kF32)
     return true;
   if (key.stat == Stat::kLayer) return tile.threads > 256 || tile.vectors < 7;
@@ -645,8 +646,9 @@ bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& fac
     if (have.affine == Affine::kF32 && !f32_columns(desc)) return false;
     if (have.beside != Beside::kAny) {
       const Beside asked = beside_of(desc, need, entry.tile);
-      return (have.beside == asked || have.beside == past_l1(asked)) &&
-             have == bare_key(need, have.beside);
+      const bool does = have.beside == asked || have.beside == past_l1(asked) ||
+                        (have.beside == Beside::kShared && asked == Beside::kNothing);
+      return does && have == bare_key(need, have.beside);
     }
     if (have.affine == Affine::kKept)
       return may_be_kept(desc, need, facts) && have == kept_key(need);
@@ -773,20 +775,22 @@ FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& fa
   return tile_of(vectors, block_threads(d.rows, vectors, key, latency, facts));
 }
 
-// The tile of a bare kernel that was measured to be faster than what tile_for() says, or none.
-FASTNORM_HOT Tile measured_tile(const NormDesc& d, NormKey key, const DeviceFacts& facts) {
+// The bare kernel that was measured to be faster than what tile_for() says, or nullptr.
+FASTNORM_HOT const MeasuredRung* measured_rung(const NormDesc& d, NormKey key,
+                                               const DeviceFacts& facts) {
   const int64_t vectors = row_vectors(d);
-  if (!facts.arch->measured || vectors <= 256 || vectors > kOneBlockVectors) return {};
+  if (!facts.arch->measured || vectors <= kLeastMeasuredVectors) return nullptr;
   for (const MeasuredRung& rung : measured_rungs(call_kind(key))) {
-    if (vectors > rung.above && vectors <= rung.most && d.rows >= rung.least_rows &&
+    if (vectors <= rung.above) break;  // they ascend
+    if (vectors <= rung.most && d.rows >= rung.least_rows &&
         (d.rows <= rung.most_rows || rung.most_rows == kAllRows) &&
         !(rung.row_scales && d.quant.block != 0)) {
       return rung.blocks <= std::min(facts.arch->max_cluster_blocks, facts.max_cluster_blocks)
-                 ? tile_of(vectors, rung.threads, rung.blocks)
-                 : Tile{};
+                 ? &rung
+                 : nullptr;
     }
   }
-  return {};
+  return nullptr;
 }
 
 }  // namespace
@@ -838,6 +842,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     const Beside beside = cpu ? Beside::kAny : beside_of(desc, key, Tile{});
     look(beside != Beside::kAny, bare_key(key, beside));
     look(beside != Beside::kAny, bare_key(key, past_l1(beside)));
+    look(beside == Beside::kNothing, bare_key(key, Beside::kShared));
     look(kept, kept_key(key));
     look(wide, wide_key(key));
     look(true, key);
@@ -851,11 +856,14 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     const auto find = [&](NormKey wanted) {
       return index != nullptr ? index->find(wanted, tile) : find_entry(table, wanted, tile);
     };
-    if (!cpu) tile = measured_tile(desc, key, facts);
-    if (tile.threads != 0 && beside_of(desc, key, tile) == Beside::kNothing)
-      plan->index = find(bare_key(key));
+    const MeasuredRung* const rung = cpu ? nullptr : measured_rung(desc, key, facts);
+    if (rung != nullptr) {
+      tile = tile_of(row_vectors(desc), rung->threads, rung->blocks);
+      if (beside_of(desc, key, tile) == Beside::kNothing)
+        plan->index = find(bare_key(key, rung->beside));
+    }
     if (plan->index >= 0) {
-      key = bare_key(key);
+      key = bare_key(key, rung->beside);
     } else {
       tile = kept ? kept_tile(desc, key, facts, moved) : Tile{};
       if (tile.threads != 0) {

@@ -4,7 +4,7 @@
 // Bytes: each input once, each output once (a streamed row is read twice, LAYER three times).
 // Registers: the row in f32 (V vectors of 4 or 8), the raw weights where they are loaded ahead, about 20 for addresses.
 // Shared memory: one float a thread and sum, of wide rows two; a cluster adds 128 bytes a block. Uneven rows lie there whole
-// (staged.cuh), of a cluster's the ends (windows.cuh).
+// (staged.cuh), of a cluster's the ends (windows.cuh). Where that leaves the row more registers, weight and bias wait there (Beside::kShared).
 // Schedule of the register body:
 //   1. all loads of the row, then the weights: they arrive while the row is summed
 //   2. f32 row; the residual sum is stored at once, so that the store overlaps the reduction
@@ -30,7 +30,7 @@ template <class Slots, class Tile>
 constexpr bool unpacked_late_row() {
   if (Slots::kStat != Stat::kLayer || Slots::kSource != Source::kPlain ||
       Slots::kAccess != Access::kVector || Slots::kAffine != Affine::kOnce ||
-      Slots::T::kBytes != 2 || Tile::kVectors != 4 || Tile::kBlocks > 1) {
+      Slots::T::kBytes != 2 || Tile::kVectors != 4 || Tile::kBlocks > 1 || Slots::kShares) {
     return false;
   }
   if (Slots::kSink == Sink::kStatic)
@@ -44,7 +44,7 @@ constexpr bool unpacked_late_row() {
 template <class Slots, class Tile>
 constexpr bool packed_codes_row() {
   if (Slots::kSink != Sink::kStatic || Slots::kStat != Stat::kRms || Tile::kThreads < 128 ||
-      Tile::kBlocks > 1) {
+      Tile::kBlocks > 1 || Slots::kShares) {
     return false;
   }
   return Tile::kVectors == 3 || (Tile::kVectors == 4 && Tile::kThreads == 256) ||
@@ -60,14 +60,15 @@ constexpr bool packed_scales_row() {
   constexpr bool kLayer = Slots::kStat == Stat::kLayer;
   constexpr int kLeast = kLayer ? 3 : 5, kMost = !kLayer && Tile::kThreads == 128 ? 8 : 7;
   return Slots::kSink == Sink::kQuant && Tile::kVectors >= kLeast && Tile::kVectors <= kMost &&
-         Tile::kThreads >= 32 && Tile::kThreads <= 256 && Tile::kBlocks == 1;
+         Tile::kThreads >= 32 && Tile::kThreads <= 256 && Tile::kBlocks == 1 && !Slots::kShares;
 }
 
 // Long rows in clusters, which hold twice as much in the registers of 4 vectors (f32 rows are as long unpacked): see long_row_tile() in
 // core/norm_plan.cpp.
 template <class Slots, class Tile>
 constexpr bool packed_cluster() {
-  return Slots::kSource == Source::kPlain && Tile::kBlocks > 1 && Tile::kVectors > 4;
+  return Slots::kSource == Source::kPlain && Tile::kBlocks > 1 && Tile::kVectors > 4 &&
+         !Slots::kShares;
 }
 
 // Of bare kernels with 512 threads three blocks are resident, with 40 registers: RMS 1024 x 12288 14.3 us for 16.0, 2048 x 12288 26.2 for
@@ -75,10 +76,25 @@ constexpr bool packed_cluster() {
 // it (1024 x 16384 19.5 for 19.3), nor has it in 256 threads with 48 (1024 x 8192 9.86 for 9.76; 2026-11-23).
 template <class Slots, class Tile>
 constexpr bool three_blocks() {
-  return Slots::kBeside != Beside::kAny && Slots::kSource == Source::kPlain &&
+  return Slots::kBeside != Beside::kAny && !Slots::kShares && Slots::kSource == Source::kPlain &&
          Slots::kSink == Sink::kStore && Slots::kAffine == Affine::kOnce && Tile::kThreads == 512 &&
          !(Slots::kAccess == Access::kUneven && Slots::kStat == Stat::kLayer) &&
          (Tile::kVectors == 3 || (Tile::kVectors == 4 && Slots::kStat == Stat::kLayer));
+}
+
+// With columns in shared memory, rows of RMS that are held as they were loaded: where they let another block run. Against unpacked, H200,
+// bf16, 2026-11-25: to y 384 x 28672 12.6 us for 13.1, to e4m3 by a given scale 1024 x 28672 24.6 for 25.6, 1024 x 32768 in 512 threads 27.8
+// for 33.4, by a scale a row 384 x 32768 15.3 for 17.2; but with few vectors a thread or in two blocks unpacked is faster (by a given scale 768 x 16384
+// 11.9 for 12.7), and so is LAYER everywhere.
+template <class Slots, class Tile>
+constexpr bool packed_shared_row() {
+  if (!Slots::kShares || Slots::kStat == Stat::kLayer || Slots::kSource == Source::kAdd)
+    return false;
+  const int v = Tile::kVectors;
+  if (Slots::kSink == Sink::kStore) return v >= 6;
+  if (Slots::kSink == Sink::kStatic)
+    return Tile::kThreads == 512 || (Tile::kBlocks == 4 && (v == 6 || v == 7));
+  return Tile::kThreads == 256 && v == 4 && Tile::kBlocks == 4;
 }
 
 // True where the row is held as it was loaded, in half the registers, and unpacked anew for each use: where the registers saved let
@@ -89,6 +105,7 @@ constexpr bool three_blocks() {
 // in 1024 threads 88.3; 512 x 12288 8.0, in 512 threads 8.9; codes 4096 x 32768 102.9, unpacked 112.5 (2026-11-22).
 template <class Slots, class Tile>
 constexpr bool packed_row() {
+  if (Slots::kShares) return packed_shared_row<Slots, Tile>();
   if (Slots::kAccess == Access::kAny || Slots::kSource != Source::kPlain || Slots::T::kBytes != 2 ||
       Slots::kAffine == Affine::kKept || unpacked_late_row<Slots, Tile>()) {
     return false;
@@ -139,11 +156,29 @@ constexpr RoundedRow rounded_row() {
   return Slots::kAccess == Access::kVector && v <= 2 ? RoundedRow::kTwice : RoundedRow::kInPlace;
 }
 
+// The same beside columns in shared memory: a row and some 24 to 40 registers.
+template <class Slots, class Tile>
+constexpr int shared_row_registers() {
+  const int v = Tile::kVectors;
+  const bool quant = Slots::kSink == Sink::kQuant;
+  int registers = 0;
+  if (Slots::kSource == Source::kAdd) {
+    registers = v == 3 ? 80 : v == 4 ? 96 : 128;
+  } else if (packed_shared_row<Slots, Tile>()) {
+    registers = quant ? 64 : v == 4 ? 48 : v == 6 ? 56 : 64;
+  } else {
+    registers = (v >= 7 ? 96 : 32 + 8 * v) + (quant ? 8 : 0);
+  }
+  if (Tile::kThreads < 512) return registers;
+  return registers <= 40 ? 40 : registers <= 64 ? 64 : 128;
+}
+
 // Registers a thread may use, which sets how many blocks a multiprocessor holds. Fewer than the row and its weights need spill;
 // more cost occupancy, of which 16 to 32 KB of loads in flight a multiprocessor is enough (H200). Blocks of 512 threads keep to 64
 // up to 4 vectors, so that two of them overlap one's loads with the other's reduction.
 template <class Slots, class Tile>
 constexpr int row_registers() {
+  if (Slots::kShares) return shared_row_registers<Slots, Tile>();
   if (Tile::kThreads == 1024) return 64;
   if (Tile::kVectors == 0) return 255;
   const bool wide = Slots::T::kBytes == 2;  // 8 values a vector
@@ -300,6 +335,7 @@ constexpr int blocks_per_multiprocessor() {
 // True where the weights are loaded after the reduction: the row leaves no registers to keep them in.
 template <class Slots, class Tile>
 constexpr bool late_weights() {
+  if (Slots::kShares) return true;
   if (packed_scales_row<Slots, Tile>() &&
       (packed_row<Slots, Tile>() ||
        (Slots::T::kBytes == 4 && Slots::kStat == Stat::kRms && Slots::kSource == Source::kPlain))) {
@@ -588,7 +624,14 @@ __device__ __forceinline__ void load_late_columns(const NormParams& p, uint4 (&w
   using T = typename Slots::T;
   constexpr bool kBias = Slots::kStat == Stat::kLayer;
   const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
-  if constexpr (Slots::kAccess == Access::kUneven) {
+  if constexpr (Slots::kShares) {
+    const SharedColumns<Slots, Tile> shared;
+#pragma unroll
+    for (int i = 0; i < kGroup && first + i < Tile::kVectors; ++i) {
+      weight[i] = shared.weight(first + i);
+      if constexpr (kBias) bias[i] = shared.bias(first + i);
+    }
+  } else if constexpr (Slots::kAccess == Access::kUneven) {
     load_uneven_columns<Slots, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits),
                                              first, place, reach, T::kOneWord);
     if constexpr (kBias) {
@@ -833,6 +876,7 @@ __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, 
                                            const Reach& reach, uint32_t bits) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
+  if constexpr (Slots::kShares) SharedColumns<Slots, Tile>().load(p, place, reach);
   if constexpr (State::kEarlyWeight && (State::kHasFours || Slots::kAccess == Access::kVector)) {
     constexpr ColumnType kType = State::kHasFours ? ColumnType::kF32 : ColumnType::kElement;
     fill_columns<Slots, Tile>(row, weight_type(bits) == kType, bias_type(bits) == kType);
@@ -969,6 +1013,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   // Results take the row's place in shared memory: all of its threads have taken theirs. (Rows of several warps had a barrier in the sum.)
   if constexpr (Slots::kAccess == Access::kUneven && Tile::kThreads <= 32) sync_row<Tile>();
 
+  if constexpr (Slots::kShares) SharedColumns<Slots, Tile>::wait();
   const RowIndex out = keeps_row<Slots, Tile>()
                            ? index
                            : row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again));

@@ -382,13 +382,24 @@ inline constexpr BareTile kBareTiles[] = {
     {{128, 4, 8},
      kLayerF32Y | kRmsGiven | kLayerGiven | kSumGiven | kScalesOfRms | kScalesOfLayer |
          kScalesOfSum},
-    {{256, 3, 2}, kRmsY},
-    {{256, 5, 2}, kRmsY | kLayerY | kRmsGiven | kLayerGiven | kScalesOfRms | kScalesOfLayer},
-    {{256, 6, 2}, kRmsY | kLayerY | kRmsGiven | kLayerGiven | kScalesOfRms | kScalesOfLayer},
-    {{256, 7, 2}, kRmsY | kLayerY | kLayerF32Y | kLayerGiven},
-    {{256, 8, 2}, kRmsY | kLayerY | kLayerF32Y | kLayerGiven},
-    {{512, 3, 2}, kRmsY | kLayerY | kLayerF32Y | kRmsGiven | kLayerGiven},
-    {{512, 4, 2}, kRmsY | kLayerY | kLayerF32Y | kLayerGiven | kScalesOfRms | kScalesOfLayer},
+    {{256, 5, 2}, kScalesOfLayer},
+    {{256, 6, 2}, kLayerY},
+    {{256, 7, 2}, kLayerY | kLayerF32Y},
+    {{256, 8, 2}, kLayerY | kLayerF32Y | kLayerGiven},
+    {{512, 3, 2}, kRmsY | kLayerY | kLayerF32Y},
+    {{512, 4, 2}, kLayerF32Y | kScalesOfRms | kScalesOfLayer},
+};
+
+// Bare kernels of others' tiles that no call runs on where norm_measured.h rules.
+inline constexpr BareTile kSupersededTiles[] = {
+    {{64, 5}, kScalesOfLayer},
+    {{64, 6}, kScalesOfLayer},
+    {{128, 5}, kLayerY | kScalesOfRms | kScalesOfLayer},
+    {{128, 6}, kScalesOfLayer},
+    {{256, 5}, kLayerGiven | kScalesOfLayer},
+    {{256, 7}, kRmsGiven},
+    {{64, 2, 4}, kLayerF32Y},
+    {{256, 3, 2}, kLayerY | kLayerF32Y},
 };
 
 // Of those with codes, with columns of x's dtype and with f32 ones.
@@ -428,10 +439,31 @@ constexpr TableShape table_shape(const ArchSpec& arch) {
   return {arch.max_cluster_blocks, arch.access_bytes == 32, arch.full_list, arch.measured};
 }
 
-// Bare kernels that no call runs on where norm_measured.h rules.
 constexpr bool is_superseded(NormKey key, Tile tile) {
-  return (tile == Tile{256, 3, 2} || (tile == Tile{64, 2, 4} && key.affine == Affine::kF32)) &&
-         key.stat == Stat::kLayer && key.sink == Sink::kStore && key.source == Source::kPlain;
+  const CallKind kind = call_kind(key);
+  for (const BareTile& t : kSupersededTiles) {
+    if (t.tile == tile && kind != CallKind::kOther && (t.kinds & kind_bit(kind)) != 0) return true;
+  }
+  return false;
+}
+
+// Calls fn(tile) for each tile of the kernels with columns in shared memory that calls of a kind run on.
+template <typename Fn>
+constexpr void for_each_shared_tile(std::span<const MeasuredRung> rungs, Fn fn) {
+  const auto has = [](const MeasuredRung& rung, Tile tile) {
+    const int threads = tile.threads_per_row();
+    return rung.beside == Beside::kShared && rung.threads == tile.threads &&
+           rung.blocks == tile.blocks && threads * tile.vectors > rung.above &&
+           threads * (tile.vectors - 1) < rung.most;
+  };
+  for (size_t i = 0; i < rungs.size(); ++i) {
+    for (int8_t vectors = 1; vectors <= 8; ++vectors) {
+      const Tile tile = {rungs[i].threads, vectors, rungs[i].blocks};
+      bool first = has(rungs[i], tile);
+      for (size_t before = 0; before < i; ++before) first = first && !has(rungs[before], tile);
+      if (first) fn(tile);
+    }
+  }
 }
 
 // Calls fn(key, tile) for each kernel of a dtype and source.
@@ -513,6 +545,12 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
             fn(bare_key(key), t.tile);
         }
       }
+    }
+    for (const Sink sink : {Sink::kStore, Sink::kStatic, Sink::kQuant}) {
+      const NormKey key = {dtype, source, stat, Affine::kOnce, sink, Access::kVector};
+      if (shape.measured)
+        for_each_shared_tile(measured_rungs(call_kind(key)),
+                             [&](Tile tile) { fn(bare_key(key, Beside::kShared), tile); });
     }
     for (const ListedTile& t : kAnyTiles) {
       if (t.tile.vectors <= 4 && (t.use & kNoCodes) == 0) use(Sink::kQuant, Access::kAny, t);

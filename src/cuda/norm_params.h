@@ -135,8 +135,13 @@ constexpr int staged_row_bytes(Source source, Tile tile) {
   const int images = source == Source::kPlain ? 1 : tile.blocks > 1 ? 2 : 3;
   return images * staged_image_bytes(tile) + 2 * kStagedTailBytes;
 }
+// Of columns that wait there (Beside::kShared): 16 bytes for each vector of a thread.
+constexpr int shared_columns_bytes(Stat stat, Tile tile) {
+  return tile.threads * tile.vectors * 16 * (stat == Stat::kLayer ? 2 : 1);
+}
 // What a launch of a kernel asks for beside what the kernel itself has.
 constexpr int launch_shared_bytes(NormKey key, Tile tile) {
+  if (key.beside == Beside::kShared) return shared_columns_bytes(key.stat, tile);
   return key.access == Access::kUneven ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
                                        : 0;
 }

@@ -26,7 +26,8 @@ struct Slots {
   static constexpr Sink kSink = kSink_;
   static constexpr Access kAccess = kAccess_;
   static constexpr Beside kBeside = kBeside_;
-  static constexpr bool kPastL1 = kBeside == past_l1(kBeside) && kBeside != Beside::kAny;
+  static constexpr bool kPastL1 = kBeside == Beside::kNothingCs || kBeside == Beside::kRoundedCs;
+  static constexpr bool kShares = kBeside == Beside::kShared;  // columns in shared memory
   // Sums and products by two numbers of x's dtype. In f32 and then rounded they would be the same: a product of two is exact there, and f32
   // has more than twice the digits that a sum needs to be rounded twice without harm.
   static constexpr bool kRounds = kBeside == Beside::kRounded || kBeside == Beside::kRoundedCs;
@@ -42,8 +43,10 @@ __device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
   } else {
     constexpr bool kF32 = Slots::kAffine == Affine::kF32;
     constexpr bool kOneRow = Tile::kRows == 1;  // of a block: see Beside
+    constexpr bool kMayStream = Slots::kShares && Slots::kStat == Stat::kRms;
     constexpr uint32_t kOpen = kWaitFirst | kWaitAfterColumns | kTrigger | kNeverSet |
-                               (kOneRow ? 0 : kSingleIndex | kStreamLoads),
+                               (kOneRow ? 0 : kSingleIndex | kStreamLoads) |
+                               (kMayStream ? kStreamLoads : 0),
                        kWeight = kF32 ? kWeightF32 : kWeightElement,
                        kBias = Slots::kStat == Stat::kRms ? 0
                                : kF32                     ? kBiasF32
@@ -611,6 +614,46 @@ __device__ __forceinline__ void load_uneven_columns(uint4* raw, ColumnType type,
     }
   }
 }
+
+// Weight and bias in shared memory until the row is reduced. A thread copies those of its own vectors, so that nobody else's are waited for.
+template <class Slots, class Tile>
+struct SharedColumns {
+  static constexpr int kStep = Tile::kThreads * kVectorBytes,  // from a thread's vector to its next
+      kColumnBytes = Tile::kVectors * kStep;
+  static constexpr bool kBias = Slots::kStat == Stat::kLayer;
+  static_assert(Tile::kRows == 1 && Tile::kRun == 1);
+
+  __device__ __forceinline__ SharedColumns()
+      : mine(ptx::launch_shared() + threadIdx.x * kVectorBytes) {}
+
+  // On their way until wait().
+  template <class Reach>
+  __device__ __forceinline__ void load(const NormParams& p, const Place<Tile>& place,
+                                       const Reach& reach) const {
+    copy(mine, p.weight, place, reach);
+    if constexpr (kBias) copy(mine + kColumnBytes, p.bias, place, reach);
+  }
+  static __device__ __forceinline__ void wait() { ptx::copy_async_wait(); }
+  __device__ __forceinline__ uint4 weight(int v) const {
+    return ptx::ld_shared_v4(mine + v * kStep);
+  }
+  __device__ __forceinline__ uint4 bias(int v) const {
+    return ptx::ld_shared_v4(mine + kColumnBytes + v * kStep);
+  }
+
+ private:
+  template <class Reach>
+  static __device__ __forceinline__ void copy(char* shared, const char* column,
+                                              const Place<Tile>& place, const Reach& reach) {
+    const char* const address = column + static_cast<uint32_t>(place.first) * kVectorBytes;
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v)
+      ptx::copy_async_if(shared + v * kStep, address + Tile::offset(v) * kVectorBytes,
+                         reach.whole(v));
+  }
+
+  char* const mine;
+};
 
 // The columns of a row's short vector, of which there are none but beside uneven rows.
 template <class Slots, class Tile, bool kUneven = Slots::kAccess == Access::kUneven>

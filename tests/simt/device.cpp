@@ -3,7 +3,9 @@
 #include "core/row_map.h"
 #include "cuda/launch_params.h"
 #include "cuda/norm_kernels.h"
+#include "cuda/norm_list.h"
 #include "cuda/table.h"
+#include "simt/spec.h"
 
 namespace simt {
 namespace {
@@ -48,7 +50,9 @@ class SimtDevice final : public Device {
   SimtDevice(const DeviceFacts& facts, Order order) : Device(facts), order_(order) {}
 
   std::span<const NormEntry> norm_table() const override {
-    return fastnorm::cuda::norm_table(*facts.arch);
+    static constexpr auto kTable =
+        fastnorm::cuda::make_norm_table<fastnorm::cuda::table_shape(fastnorm::cuda::kSimt)>();
+    return kTable;
   }
 
   fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override { return FASTNORM_OK; }
@@ -99,7 +103,7 @@ class SimtDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> make_device(Order order) {
-  const ArchSpec& arch = cuda::kSm100;
+  const ArchSpec& arch = cuda::kSimt;
   return std::make_unique<SimtDevice>(cuda::make_facts(arch, 0, 132, arch.max_cluster_blocks),
                                       order);
 }

@@ -1,4 +1,6 @@
 // The forward kernels of one dtype and source, for simt/machine.h.
 #include "simt/cuda_words.h"
 //
+#include "simt/spec.h"
+//
 #include "cuda/norm_arch.cu"

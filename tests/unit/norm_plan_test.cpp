@@ -529,8 +529,8 @@ TEST(Plan, EveryQuantisedRowHasATile) {
 // Fewer threads a row where that lets all rows be resident at once, which depends on the multiprocessors that there are.
 TEST(Plan, OneWaveOfTheMultiprocessorsThatThereAre) {
   const auto tile = [](int64_t rows, int64_t n, bool add, int32_t multiprocessors) {
-    const NormDesc d = describe(simple_request({rows, n}, FASTNORM_DTYPE_BF16, add));
-    return plan_of(d, gpu(cuda::kSm90, 16, multiprocessors)).entry->tile;
+    const Request r = with_statistics(simple_request({rows, n}, FASTNORM_DTYPE_BF16, add));
+    return plan_of(describe(r), gpu(cuda::kSm90, 16, multiprocessors)).entry->tile;
   };
   const Tile eight = {128, 8, 1}, four = {256, 4, 1};
   EXPECT_EQ(tile(512, 8192, true, 132), eight);
@@ -644,16 +644,20 @@ TEST(Plan, KeptColumns) {
   EXPECT_EQ(kernel(layer(513, 4096, true)), kept + "128x4");
   EXPECT_EQ(kernel(layer(8192, 1024)), kept + "32x4");
   EXPECT_EQ(kernel(layer(4096, 1024)), "bf16 plain layer once store vector bare 32x4");
-  EXPECT_EQ(kernel(layer(2048, 2048)), kept + "64x4");
+  EXPECT_EQ(kernel(layer(2048, 2048)), "bf16 plain layer once store vector bare-sm 64x4");
+  EXPECT_EQ(kernel(with_statistics(layer(2048, 2048))), kept + "64x4");
   EXPECT_EQ(kernel(layer(1024, 4096)), kept + "128x4");
   EXPECT_EQ(kernel(layer(528, 4096)), "bf16 plain layer once store vector bare 256x2");
   EXPECT_EQ(kernel(layer(2048, 3072)), "bf16 plain layer once store vector bare 128x3");
-  EXPECT_EQ(kernel(layer(1024, 8192)), kept + "256x4");
-  EXPECT_EQ(kernel(layer(1025, 8192)), "bf16 plain layer once store vector bare 256x4");
+  EXPECT_EQ(kernel(with_statistics(layer(1024, 8192))), kept + "256x4");
+  EXPECT_EQ(kernel(with_statistics(layer(1025, 8192))), "bf16 plain layer once store vector 256x4");
   EXPECT_EQ(kernel(codes(layer(4096, 8192))), "bf16 plain layer kept static vector 256x4");
-  EXPECT_EQ(kernel(codes(layer(264, 8192))), "bf16 plain layer once static vector bare 256x4");
-  EXPECT_EQ(kernel(codes(layer(4096, 4096))), "bf16 plain layer kept static vector 128x4");
-  EXPECT_EQ(kernel(codes(layer(4097, 4096))), "bf16 plain layer once static vector bare 128x4");
+  EXPECT_EQ(kernel(codes(with_statistics(layer(264, 8192)))),
+            "bf16 plain layer once static vector 256x4");
+  EXPECT_EQ(kernel(codes(with_statistics(layer(4096, 4096)))),
+            "bf16 plain layer kept static vector 128x4");
+  EXPECT_EQ(kernel(codes(with_statistics(layer(4097, 4096)))),
+            "bf16 plain layer once static vector 128x4");
   EXPECT_EQ(kernel(codes(layer(1584, 2048))), "bf16 plain layer once static vector bare 128x2");
   EXPECT_EQ(kernel(codes(layer(1585, 2048))), "bf16 plain layer kept static vector 64x4");
   EXPECT_EQ(kernel(codes(layer(2048, 3072))), "bf16 plain layer once static vector bare 128x3");
@@ -662,7 +666,7 @@ TEST(Plan, KeptColumns) {
     return simple_request({rows, n}, FASTNORM_DTYPE_BF16);
   };
   EXPECT_EQ(kernel(rms(512, 8192)), "bf16 plain rms once store vector bare-cs 256x4");
-  EXPECT_EQ(kernel(codes(rms(512, 8192))), "bf16 plain rms once static vector bare 256x4");
+  EXPECT_EQ(kernel(codes(rms(512, 8192))), "bf16 plain rms once static vector bare-sm 256x4");
   EXPECT_EQ(kernel(codes(rms(4096, 1024))), "bf16 plain rms once static vector bare 32x4");
   // Not for these, whatever the shape.
   Request r = simple_request({4096, 4096}, FASTNORM_DTYPE_F32, false, FASTNORM_NORM_LAYER);
@@ -689,7 +693,7 @@ TEST(Plan, KeptColumns) {
 // Rows that one block does not hold: many of them four blocks of 256 threads to a multiprocessor, few of them more threads a row.
 TEST(Plan, LongRows) {
   const auto tile = [](int64_t rows, int64_t n, bool add = false, int32_t clusters = 16) {
-    const Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16, add);
+    const Request r = with_statistics(simple_request({rows, n}, FASTNORM_DTYPE_BF16, add));
     return plan_of(describe(r), gpu(cuda::kSm90, clusters)).entry->tile;
   };
   EXPECT_EQ(tile(4096, 65536), (Tile{256, 8, 4}));
@@ -709,28 +713,21 @@ TEST(Plan, FewWaves) {
   const auto kernel = [](int64_t rows, int64_t n, fastnorm_norm_kind kind, bool codes = false) {
     Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16, false, kind);
     if (codes) add_quant(&r, FASTNORM_QUANT_PER_TENSOR), r.amax.reset(), r.y.reset();
-    return std::string(plan_of(describe(r), gpu()).entry->name);
+    return std::string(plan_of(describe(with_statistics(r)), gpu()).entry->name);
   };
-  EXPECT_EQ(kernel(264, 14336, FASTNORM_NORM_RMS, true),
-            "bf16 plain rms once static vector bare 512x4");
-  EXPECT_EQ(kernel(265, 14336, FASTNORM_NORM_RMS, true),
-            "bf16 plain rms once static vector bare 256x7");
-  EXPECT_EQ(kernel(528, 16384, FASTNORM_NORM_RMS, true),
-            "bf16 plain rms once static vector bare 256x8");
-  EXPECT_EQ(kernel(529, 16384, FASTNORM_NORM_RMS, true),
-            "bf16 plain rms once static vector bare 512x4");
+  EXPECT_EQ(kernel(264, 14336, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 512x4");
+  EXPECT_EQ(kernel(265, 14336, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 256x7");
+  EXPECT_EQ(kernel(528, 16384, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 256x8");
+  EXPECT_EQ(kernel(529, 16384, FASTNORM_NORM_RMS, true), "bf16 plain rms once static vector 512x4");
   EXPECT_EQ(kernel(512, 10240, FASTNORM_NORM_LAYER, true),
-            "bf16 plain layer once static vector bare 256x5");
-  EXPECT_EQ(kernel(1024, 12288, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 512x3");
-  EXPECT_EQ(kernel(300, 12288, FASTNORM_NORM_RMS),
-            "bf16 plain rms once store vector bare-cs 256x6");
-  EXPECT_EQ(kernel(1024, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 512x4");
-  EXPECT_EQ(kernel(2048, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 256x7");
-  EXPECT_EQ(kernel(2049, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector bare 512x4");
-  EXPECT_EQ(kernel(2048, 16384, FASTNORM_NORM_LAYER),
-            "bf16 plain layer once store vector bare 512x4");
-  EXPECT_EQ(kernel(2049, 16384, FASTNORM_NORM_LAYER),
-            "bf16 plain layer once store vector bare 256x8");
+            "bf16 plain layer once static vector 256x5");
+  EXPECT_EQ(kernel(1024, 12288, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 512x3");
+  EXPECT_EQ(kernel(300, 12288, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 256x6");
+  EXPECT_EQ(kernel(1024, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 512x4");
+  EXPECT_EQ(kernel(2048, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 256x7");
+  EXPECT_EQ(kernel(2049, 14336, FASTNORM_NORM_RMS), "bf16 plain rms once store vector 512x4");
+  EXPECT_EQ(kernel(2048, 16384, FASTNORM_NORM_LAYER), "bf16 plain layer once store vector 512x4");
+  EXPECT_EQ(kernel(2049, 16384, FASTNORM_NORM_LAYER), "bf16 plain layer once store vector 256x8");
 }
 
 // Some dozen to some thousand rows: one block or a cluster a row, more threads or fewer.
@@ -739,7 +736,7 @@ TEST(Plan, SomeRows) {
                        bool codes = false) {
     Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16, add, kind);
     if (codes) add_quant(&r, FASTNORM_QUANT_PER_TENSOR), r.amax.reset(), r.y.reset();
-    return plan_of(describe(r), gpu()).entry->tile;
+    return plan_of(describe(with_statistics(r)), gpu()).entry->tile;
   };
   const fastnorm_norm_kind rms = FASTNORM_NORM_RMS, layer = FASTNORM_NORM_LAYER;
   EXPECT_EQ(tile(1, 6144, false, rms), (Tile{256, 3, 1}));
@@ -754,7 +751,7 @@ TEST(Plan, SomeRows) {
   EXPECT_EQ(tile(128, 6144, false, layer, true), (Tile{256, 3, 1}));
   EXPECT_EQ(tile(2048, 8192, true, rms), (Tile{128, 2, 4}));
   EXPECT_EQ(tile(2049, 8192, true, rms), (Tile{256, 4, 1}));
-  EXPECT_EQ(tile(1024, 16384, true, rms, true), (Tile{256, 2, 4}));
+  EXPECT_EQ(tile(1024, 16384, true, rms, true), (Tile{128, 2, 8}));
   EXPECT_EQ(tile(1025, 16384, true, rms, true), (Tile{512, 4, 1}));
   EXPECT_EQ(tile(2048, 1024, false, rms), (Tile{128, 1, 1}));
   EXPECT_EQ(tile(2048, 1024, true, rms), (Tile{128, 1, 1}));
@@ -806,7 +803,7 @@ TEST(Plan, MeasuredTiles) {
             const NormPlan plan = plan_of(d, gpu());
             EXPECT_EQ(plan.entry->tile.threads, rung.threads) << plan.entry->name << " " << rows;
             EXPECT_EQ(plan.entry->tile.blocks, rung.blocks) << plan.entry->name << " " << rows;
-            EXPECT_EQ(plan.entry->key.beside, Beside::kNothing) << plan.entry->name << " " << rows;
+            EXPECT_EQ(plan.entry->key.beside, rung.beside) << plan.entry->name << " " << rows;
             EXPECT_EQ(call_kind(norm_key(d, gpu())), kind);
             if (rung.blocks > 1) {
               const NormPlan without = plan_of(d, gpu(cuda::kSm90, 1));
@@ -822,6 +819,41 @@ TEST(Plan, MeasuredTiles) {
     }
   }
   EXPECT_GE(rungs, 50u);
+}
+
+// Columns that wait in shared memory: only where norm_measured.h says so, with room for them on the GPU that was measured.
+TEST(Plan, SharedColumns) {
+  const auto request = [](int64_t rows, int64_t n, fastnorm_norm_kind kind) {
+    return simple_request({rows, n}, FASTNORM_DTYPE_BF16, false, kind);
+  };
+  const auto kernel = [](const Request& r, const ArchSpec& arch = cuda::kSm90) {
+    return std::string(plan_of(describe(r), gpu(arch)).entry->name);
+  };
+  const Request rms = request(512, 28672, FASTNORM_NORM_RMS),
+                layer = request(512, 28672, FASTNORM_NORM_LAYER);
+  EXPECT_EQ(kernel(rms), "bf16 plain rms once store vector bare-sm 128x7x4");
+  EXPECT_EQ(kernel(layer), "bf16 plain layer once store vector bare-sm 128x7x4");
+  EXPECT_EQ(kernel(rms, cuda::kSm80), "bf16 plain rms once store vector bare 512x7");
+  Request r = rms;
+  r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  EXPECT_EQ(kernel(r).find("bare-sm"), std::string::npos) << "Llama's form";
+  r = rms;
+  r.weight.reset();
+  EXPECT_EQ(kernel(r).find("bare-sm"), std::string::npos) << "no weight";
+  r = layer;
+  r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(kernel(r).find("bare-sm"), std::string::npos) << "f32 columns";
+  EXPECT_EQ(cuda::launch_shared_bytes(plan_of(describe(rms), gpu()).entry->key, {128, 7, 4}),
+            128 * 7 * 16);
+  EXPECT_EQ(cuda::launch_shared_bytes(plan_of(describe(layer), gpu()).entry->key, {128, 7, 4}),
+            2 * 128 * 7 * 16);
+  constexpr int kMultiprocessorBytes = 227 << 10, kOwn = 9 << 10;  // a kernel's folds, at most
+  for (const NormEntry& entry : cuda::norm_table(cuda::kSm90)) {
+    if (entry.key.beside != Beside::kShared) continue;
+    EXPECT_LE(cuda::launch_shared_bytes(entry.key, entry.tile) + kOwn, kMultiprocessorBytes / 2)
+        << entry.name << ": two blocks beside each other";
+    EXPECT_EQ(rows_per_block(entry.tile), 1) << entry.name;
+  }
 }
 
 // Rows that are read past L1.
@@ -982,7 +1014,7 @@ TEST(Plan, TilesOfCodesByAGivenScale) {
     Request r = simple_request({rows, n}, FASTNORM_DTYPE_BF16);
     add_quant(&r, FASTNORM_QUANT_PER_TENSOR);
     r.amax.reset(), r.y.reset();
-    return plan_of(describe(r), gpu()).entry->tile;
+    return plan_of(describe(with_statistics(r)), gpu()).entry->tile;
   };
   EXPECT_EQ(tile(4096, 2048), (Tile{64, 4}));
   EXPECT_EQ(tile(4096, 5120), (Tile{128, 5}));
@@ -1009,8 +1041,8 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
-      for (const int64_t rows :
-           {1, 12, 17, 48, 60, 65, 128, 129, 200, 300, 400, 512, 1024, 2000, 4096, 100000}) {
+      for (const int64_t rows : {1,   12,  17,  48,  60,  65,   96,   128,  129,  200,
+                                 257, 300, 400, 512, 700, 1024, 1500, 2000, 4096, 100000}) {
         for (int i = 0; i < 4 * kVariants; ++i) {
           const bool layer = (i & 2) != 0;
           const bool codes_alone = i / 4 == 12, llama = i / 4 == 13,
@@ -1313,7 +1345,7 @@ TEST(Prefetch, NotForCodesOfPackedRows) {
   const auto codes = [](int64_t n, fastnorm_norm_kind kind, bool add = false) {
     Request r = simple_request({8192, n}, FASTNORM_DTYPE_BF16, add, kind);
     add_quant(&r, FASTNORM_QUANT_PER_TENSOR), r.amax.reset(), r.y.reset();
-    return plan_of(describe(r), gpu()).prefetch_rows;
+    return plan_of(describe(with_statistics(r)), gpu()).prefetch_rows;
   };
   for (const int64_t n : {8192, 12288, 16384, 20480}) EXPECT_GT(codes(n, FASTNORM_NORM_RMS), 0u);
   for (const int64_t n : {10240, 14336, 24576, 32768}) EXPECT_EQ(codes(n, FASTNORM_NORM_RMS), 0u);

@@ -90,6 +90,14 @@ inline Request simple_request(std::vector<int64_t> shape, fastnorm_dtype_id dtyp
   return r;
 }
 
+// The same with rstd stored, which bare kernels do not: such calls go by the ladders, not by what was measured of bare ones.
+inline Request with_statistics(Request r) {
+  std::vector<int64_t> rows = r.x->shape;
+  rows.pop_back();
+  r.rstd = RequestTensor{rows, {}, FASTNORM_DTYPE_F32, address_of(9)};
+  return r;
+}
+
 // Gives the call quantised outputs of a scheme, from x's shape: PER_BLOCK in blocks of 64, NVFP4 as f4 codes with a global scale,
 // all others as e4m3; and an amax.
 inline void add_quant(Request* r, fastnorm_quant_scheme scheme) {
