@@ -60,6 +60,14 @@ const char* device_name(int32_t device_type) {
   }
 }
 
+// A scheme that was checked.
+const char* scheme_text(int32_t scheme) {
+  constexpr const char* kTexts[] = {"FASTNORM_QUANT_NONE (0)",    "FASTNORM_QUANT_PER_TENSOR (1)",
+                                    "FASTNORM_QUANT_PER_ROW (2)", "FASTNORM_QUANT_PER_BLOCK (3)",
+                                    "FASTNORM_QUANT_MXFP8 (4)",   "FASTNORM_QUANT_NVFP4 (5)"};
+  return kTexts[scheme];
+}
+
 // Memory kinds count as the device that reaches them without a copy.
 int32_t effective_device(int32_t device_type) {
   if (device_type == FASTNORM_DEVICE_CUDA_HOST) return FASTNORM_DEVICE_CPU;
@@ -215,8 +223,8 @@ class NormCheck {
   template <class Field>
   fastnorm_status zero_unless(bool used, const char* name, Field value, const char* user) {
     FASTNORM_REQUIRE(value == 0 || used, FASTNORM_ERROR_ARGUMENT,
-                     "%s is %g and quant_scheme is %d; required: 0 but for %s", name,
-                     static_cast<double>(value), number(args_.quant_scheme), user);
+                     "%s is %g and quant_scheme is %s; required: 0 but for %s", name,
+                     static_cast<double>(value), scheme_text(number(args_.quant_scheme)), user);
     return FASTNORM_OK;
   }
 
@@ -277,7 +285,8 @@ class NormCheck {
     for (const auto& [name, tensor] :
          {std::pair{"quantized", args_.quantized}, std::pair{"scale", args_.scale}}) {
       FASTNORM_REQUIRE(none || tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is NULL and quant_scheme is %d; required: a tensor", name, scheme);
+                       "%s is NULL and quant_scheme is %s; required: a tensor", name,
+                       scheme_text(scheme));
       FASTNORM_REQUIRE(!none || tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
                        "%s is given and quant_scheme is FASTNORM_QUANT_NONE (0); required: a "
                        "scheme, or %s NULL",
@@ -285,9 +294,9 @@ class NormCheck {
     }
     FASTNORM_REQUIRE(args_.global_scale == nullptr || scheme == FASTNORM_QUANT_NVFP4,
                      FASTNORM_ERROR_ARGUMENT,
-                     "global_scale is given and quant_scheme is %d; required: FASTNORM_QUANT_NVFP4 "
+                     "global_scale is given and quant_scheme is %s; required: FASTNORM_QUANT_NVFP4 "
                      "(5), or global_scale NULL",
-                     scheme);
+                     scheme_text(scheme));
     return FASTNORM_OK;
   }
 
