@@ -59,14 +59,25 @@ def read_accesses(cuobjdump, library):
     return accesses
 
 
-# The numbers in a kernel's name: see KernelTypes in src/cuda/norm.cuh.
+# What a kernel's name stands for: an architecture, and packed() of a key and a tile (src/core/norm_key.h), here with the shift and the
+# bits of each number.
 NUMBERS = ("arch", "dtype", "source", "stat", "affine", "sink", "access", "beside", "threads", "vectors", "blocks")
+FIELDS = {"dtype": (52, 4), "source": (48, 4), "stat": (44, 4), "affine": (40, 4), "sink": (38, 2), "beside": (35, 3),
+          "access": (32, 3), "threads": (16, 16), "vectors": (8, 8), "blocks": (0, 8)}
 
 
 def numbers_of(name):
     """{what: number} of a demangled kernel, empty for others."""
-    match = re.search(r"norm_(?:pair_)?kernel<([\d, ]+)>", name)
-    return dict(zip(NUMBERS, map(int, match[1].split(", ")))) if match else {}
+    match = re.search(r"norm_(?:pair_)?kernel<(\d+), (\d+)ul>", name)
+    if not match:
+        return {}
+    order = int(match[2])
+    return {"arch": int(match[1])} | {what: order >> shift & (1 << bits) - 1 for what, (shift, bits) in FIELDS.items()}
+
+
+def shown(name):
+    numbers = numbers_of(name)
+    return re.sub("<.*", f"<{', '.join(map(str, numbers.values()))}>", name) if numbers else name
 
 
 def complaint_about(numbers, accesses):
@@ -108,17 +119,17 @@ def main():
             bad_names.add(mangled)
         rows.append((arch, use["REG"], use["SHARED"], use["STACK"], use["LOCAL"], name))
         if bad:
-            print(f"FAIL {arch} {name}: stack {use['STACK']} bytes, local {use['LOCAL']} bytes")
+            print(f"FAIL {arch} {shown(name)}: stack {use['STACK']} bytes, local {use['LOCAL']} bytes")
     wide = {k[1]: name for k, name in zip(kernels, names) if numbers_of(name).get("access") == 0}
     if options.wide:
         accesses = read_accesses(cuobjdump, options.library)
         for mangled, name in wide.items():
             if complaint := complaint_about(numbers_of(name), accesses.get(mangled, set())):
                 bad_names.add(mangled)
-                print(f"FAIL {name}: {complaint}")
+                print(f"FAIL {shown(name)}: {complaint}")
     rows.sort(key=lambda r: (r[0], -r[1], r[5]))
     table = ["A kernel's numbers: " + ", ".join(NUMBERS), "arch     registers  shared  stack  local  kernel"]
-    table += [f"{a:8} {r:9} {sh:7} {st:6} {lo:6}  {n}" for a, r, sh, st, lo, n in rows]
+    table += [f"{a:8} {r:9} {sh:7} {st:6} {lo:6}  {shown(n)}" for a, r, sh, st, lo, n in rows]
     options.output.write_text("\n".join(table) + "\n")
 
     for arch in sorted({r[0] for r in rows}):

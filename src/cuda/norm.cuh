@@ -1410,17 +1410,16 @@ struct Arch {
   static constexpr int kCapability = kCapability_;
 };
 
-// What a kernel's numbers stand for. To the slots wide rows are vectors like others: how many of them lie side by side is the tile's.
-template <int kCapability, int kDtype, int kSource, int kStat, int kAffine, int kSink, int kAccess,
-          int kBeside, int kThreads, int kVectors, int kBlocks>
+// What a kernel's two numbers stand for: an architecture, and packed() of a key and a tile. To the slots wide rows are vectors like others:
+// how many of them lie side by side is the tile's.
+template <int kCapability, uint64_t kOrder>
 struct KernelTypes {
-  static constexpr auto access = static_cast<Access>(kAccess);
+  static constexpr NormKey key = key_of_packed(kOrder);
+  static constexpr auto tile = tile_of_packed(kOrder);
   using Arch = cuda::Arch<kCapability>;
-  using Slots =
-      cuda::Slots<static_cast<Dtype>(kDtype), static_cast<Source>(kSource),
-                  static_cast<Stat>(kStat), static_cast<Affine>(kAffine), static_cast<Sink>(kSink),
-                  access == Access::kWide ? Access::kVector : access, static_cast<Beside>(kBeside)>;
-  using Tile = RowTile<kThreads, kVectors, kBlocks, vectors_side_by_side(access),
+  using Slots = cuda::Slots<key.dtype, key.source, key.stat, key.affine, key.sink,
+                            key.access == Access::kWide ? Access::kVector : key.access, key.beside>;
+  using Tile = RowTile<tile.threads, tile.vectors, tile.blocks, vectors_side_by_side(key.access),
                        Slots::kAffine == Affine::kKept>;
 };
 
@@ -1430,14 +1429,14 @@ constexpr int kernel_blocks() {
                                    typename Types::Tile, kMore>();
 }
 
-// Kernels are named by numbers, since a library holds each name several times: the architecture, so that objects of several never share a
-// host stub, a NormKey's fields in their order, and the tile's. With types they were 2 MB of a library of four architectures.
-template <int... kNumbers>
-__global__ void __launch_bounds__(KernelTypes<kNumbers...>::Tile::kBlockThreads,
-                                  kernel_blocks<KernelTypes<kNumbers...>>())
+// Kernels are named by two numbers, since a library holds each name several times; of them the architecture, so that objects of several
+// never share a host stub. With types the names were 2 MB of a library of four architectures.
+template <int kCapability, uint64_t kOrder>
+__global__ void __launch_bounds__(KernelTypes<kCapability, kOrder>::Tile::kBlockThreads,
+                                  kernel_blocks<KernelTypes<kCapability, kOrder>>())
     norm_kernel(const __grid_constant__ NormParams p) {
-  using Slots = typename KernelTypes<kNumbers...>::Slots;
-  using Tile = typename KernelTypes<kNumbers...>::Tile;
+  using Slots = typename KernelTypes<kCapability, kOrder>::Slots;
+  using Tile = typename KernelTypes<kCapability, kOrder>::Tile;
   if constexpr (!kHasBodies) {
   } else if constexpr (Tile::kVectors == 0) {
     normalize_streaming<Slots, Tile>(p);
@@ -1454,15 +1453,15 @@ inline constexpr int kPairRegisters = Tile::kVectors >= 3                       
                                       : Slots::kStat == Stat::kLayer&& Tile::kVectors == 1 ? 8
                                                                                            : 0;
 
-template <int... kNumbers>
+template <int kCapability, uint64_t kOrder>
 __global__ void __launch_bounds__(
-    KernelTypes<kNumbers...>::Tile::kBlockThreads,
-    kernel_blocks<KernelTypes<kNumbers...>,
-                  kPairRegisters<typename KernelTypes<kNumbers...>::Slots,
-                                 typename KernelTypes<kNumbers...>::Tile>>())
+    KernelTypes<kCapability, kOrder>::Tile::kBlockThreads,
+    kernel_blocks<KernelTypes<kCapability, kOrder>,
+                  kPairRegisters<typename KernelTypes<kCapability, kOrder>::Slots,
+                                 typename KernelTypes<kCapability, kOrder>::Tile>>())
     norm_pair_kernel(const __grid_constant__ NormPairParams pair) {
-  using Slots = typename KernelTypes<kNumbers...>::Slots;
-  using Tile = typename KernelTypes<kNumbers...>::Tile;
+  using Slots = typename KernelTypes<kCapability, kOrder>::Slots;
+  using Tile = typename KernelTypes<kCapability, kOrder>::Tile;
   // Both at addresses that are known: reading parameters at one that is not costs each of them.
   if constexpr (kHasBodies) {
     ptx::in_register(threadIdx.x);  // on its way before the branch

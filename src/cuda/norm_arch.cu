@@ -26,28 +26,9 @@ constexpr bool compiles(size_t index) {
 constexpr bool compiles(size_t) { return true; }
 #endif
 
-// Of KernelTypes, behind the architecture.
-constexpr std::array<int, 10> numbers(NormKey key, Tile tile) {
-  return {static_cast<int>(key.dtype),
-          static_cast<int>(key.source),
-          static_cast<int>(key.stat),
-          static_cast<int>(key.affine),
-          static_cast<int>(key.sink),
-          static_cast<int>(key.access),
-          static_cast<int>(key.beside),
-          tile.threads,
-          tile.vectors,
-          tile.blocks};
-}
-
 template <size_t kIndex>
 constexpr NormKernel kernel_at() {
-  constexpr NormKey key = key_of_packed(kPart[kIndex]);
-  constexpr Tile tile = tile_of_packed(kPart[kIndex]);
-  if constexpr (compiles(kIndex)) {
-    constexpr auto n = numbers(key, tile);
-    return &norm_kernel<FASTNORM_ARCH, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9]>;
-  }
+  if constexpr (compiles(kIndex)) return &norm_kernel<FASTNORM_ARCH, kPart[kIndex]>;
   return nullptr;
 }
 
@@ -64,9 +45,7 @@ constexpr NormPairKernel pair_kernel_at() {
   constexpr NormKey key = key_of_packed(kPart[kIndex]);
   constexpr Tile tile = tile_of_packed(kPart[kIndex]);
   if constexpr (runs_pairs(key, tile) && compiles(kIndex)) {
-    constexpr auto n = numbers(key, tile);
-    return &norm_pair_kernel<FASTNORM_ARCH, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8],
-                             n[9]>;
+    return &norm_pair_kernel<FASTNORM_ARCH, kPart[kIndex]>;
   }
   return nullptr;
 }
