@@ -61,9 +61,9 @@ def read_accesses(cuobjdump, library):
 
 # What a kernel's name stands for: an architecture, and packed() of a key and a tile (src/core/norm_key.h), here with the shift and the
 # bits of each number.
-NUMBERS = ("arch", "dtype", "source", "stat", "affine", "sink", "access", "beside", "threads", "vectors", "blocks")
-FIELDS = {"dtype": (52, 4), "source": (48, 4), "stat": (44, 4), "affine": (40, 4), "sink": (38, 2), "beside": (35, 3),
-          "access": (32, 3), "threads": (16, 16), "vectors": (8, 8), "blocks": (0, 8)}
+FIELDS = {"dtype": (52, 4), "source": (48, 4), "stat": (44, 4), "affine": (40, 4), "sink": (38, 2), "access": (32, 3),
+          "beside": (35, 3), "threads": (16, 16), "vectors": (8, 8), "blocks": (0, 8)}
+NUMBERS = ("arch", *FIELDS)
 
 
 def numbers_of(name):
