@@ -5,8 +5,8 @@
 // wave. Codes of 96 rows of 32768 elements, say, take 24 % less time in clusters of 8 x 128 threads than in blocks of 512.
 //
 // Columns in shared memory (Beside::kShared) give registers to the row: more vectors a thread, or more blocks beside each other. Such kernels
-// of 64 to 512 threads, 2 to 8 vectors (by scales from the values to 6) and 1 to 16 blocks were timed likewise, with 1 to 8192 rows of 2048 to
-// 262144 elements; which, and beside what, is in bench/README.md.
+// of 64 to 512 threads, 2 to 8 vectors and 1 to 16 blocks were timed likewise, with 1 to 8192 rows of 2048 to 262144 elements; which, and beside
+// what, is in bench/README.md.
 #pragma once
 
 #include <cstdint>
@@ -142,7 +142,10 @@ inline constexpr MeasuredRung kSumRungs[] = {
     {2048, 3072, 65, 96, 128, 8},                  // 96 x 20480: 6.78 -> 6.16
     {2048, 4096, 97, 132, 256, 2, kShared},        // 128 x 24576: 8.65 -> 8.30
     {2048, 3072, 133, 1024, 128, 8},
-    {3072, 4096, 133, 1024, 256, 8},  // 192 x 32768: 17.0 -> 14.9
+    {3072, 4096, 133, 1024, 256, 8},                // 192 x 32768: 17.0 -> 14.9
+    {4096, 8192, 1, kAllRows, 128, 8, kShared},     // 128 x 40960: 17.8 -> 13.0
+    {8192, 16384, 1, kAllRows, 128, 16, kShared},   // 4096 x 98304: 1003 -> 767
+    {16384, 32768, 1, kAllRows, 256, 16, kShared},  // 1024 x 262144: 662 -> 524
 };
 inline constexpr MeasuredRung kRmsGivenRungs[] = {
     {512, 640, 97, 3071, 128, 1, kShared},      // 192 x 5120: 3.16 -> 3.03
@@ -210,22 +213,22 @@ inline constexpr MeasuredRung kRmsScalesRungs[] = {
     {512, 640, 1, 64, 256, 1, kBare, true},      // in place of clusters: 1 x 5120 2.58 -> 2.33
     {512, 640, 129, kAllRows, 128, 1, kShared},  // 192 x 5120: 3.43 -> 3.29
     {640, 768, 1, 64, 256, 1, kBare, true},
-    {768, 1024, 1, 64, 256, 1, kBare, true},   // 64 x 8192: 3.18 -> 3.10
-    {768, 1024, 97, 224, 256, 1, kShared},     // 128 x 7168: 3.44 -> 3.32
-    {1024, 1536, 17, 64, 128, 4},              // 64 x 12288: 3.73 -> 3.49
-    {1024, 1280, 81, 448, 256, 1, kShared},    // 96 x 10240: 3.74 -> 3.47
-    {1024, 1280, 449, 6144, 128, 2, kShared},  // 4096 x 10240: 36.7 -> 35.7
-    {1536, 2048, 129, 224, 128, 4, kShared},   // 192 x 14336: 5.57 -> 5.28
-    {1792, 2048, 321, 1535, 512, 1, kShared},  // 512 x 16384 by scales of 128 columns: 11.4 -> 10.5
-    {1792, 2048, 3073, kAllRows, 512, 1, kShared},  // 4096 x 16384: 57.3 -> 56.0
-    {2048, 2560, 9, 80, 128, 8},                    // 32 x 20480: 3.77 -> 3.50
-    {2048, 2560, 81, kAllRows, 128, 4, kShared},    // 4096 x 20480: 83.3 -> 72.8
-    {2560, 3072, 9, 96, 128, 8},                    // 48 x 24576: 4.54 -> 4.08
-    {2560, 3072, 97, kAllRows, 256, 2, kShared},    // 4096 x 24576: 96.4 -> 85.2
-    {3072, 4096, 9, 64, 128, 8},                    // 48 x 32768: 5.27 -> 4.55
-    {3072, 4096, 65, 112, 128, 8, kShared},         // 96 x 32768: 6.40 -> 5.85
-    {3072, 3584, 129, 1024, 512, 2},                // 192 x 28672: 10.2 -> 9.5
-    {3584, 4096, 129, 1279, 256, 4, kShared},       // 384 x 32768: 16.5 -> 15.3
+    {768, 1024, 1, 64, 256, 1, kBare, true},       // 64 x 8192: 3.18 -> 3.10
+    {768, 1024, 97, 224, 256, 1, kShared},         // 128 x 7168: 3.44 -> 3.32
+    {1024, 1536, 17, 64, 128, 4},                  // 64 x 12288: 3.73 -> 3.49
+    {1024, 1280, 81, 448, 256, 1, kShared},        // 96 x 10240: 3.74 -> 3.47
+    {1024, 1280, 449, 6144, 128, 2, kShared},      // 4096 x 10240: 36.7 -> 35.7
+    {1536, 2048, 129, 224, 128, 4, kShared},       // 192 x 14336: 5.57 -> 5.28
+    {1536, 1792, 225, 3072, 128, 2, kShared},      // 1024 x 14336: 16.5 -> 15.2
+    {1792, 2048, 225, 6144, 128, 2, kShared},      // 768 x 16384: 14.7 -> 13.0
+    {2048, 2560, 9, 80, 128, 8},                   // 32 x 20480: 3.77 -> 3.50
+    {2048, 2560, 81, kAllRows, 128, 4, kShared},   // 4096 x 20480: 83.3 -> 72.8
+    {2560, 3072, 9, 96, 128, 8},                   // 48 x 24576: 4.54 -> 4.08
+    {2560, 3072, 97, kAllRows, 256, 2, kShared},   // 4096 x 24576: 96.4 -> 85.2
+    {3072, 4096, 9, 64, 128, 8},                   // 48 x 32768: 5.27 -> 4.55
+    {3072, 4096, 65, 112, 128, 8, kShared},        // 96 x 32768: 6.40 -> 5.85
+    {3072, 3584, 113, 2048, 128, 4, kShared},      // 1024 x 28672: 34.9 -> 29.6
+    {3584, 4096, 113, kAllRows, 128, 4, kShared},  // 1024 x 32768: 36.6 -> 31.7
 };
 inline constexpr MeasuredRung kLayerScalesRungs[] = {
     {256, 384, 97, 1279, 128, 1, kShared},       // 768 x 3072: 5.14 -> 4.86
@@ -250,7 +253,8 @@ inline constexpr MeasuredRung kLayerScalesRungs[] = {
     {2560, 3072, 65, 1279, 128, 4, kShared},  // 192 x 24576: 10.2 -> 9.4
     {3072, 4096, 9, 48, 128, 8},              // 48 x 32768: 6.10 -> 5.06
     {3072, 4096, 49, 112, 128, 8, kShared},   // 64 x 32768: 6.18 -> 5.63
-    {3072, 4096, 129, 448, 512, 2},           // 192 x 32768: 12.8 -> 11.6
+    {3072, 3584, 129, 640, 256, 2, kShared},  // 384 x 28672: 18.0 -> 17.4
+    {3584, 4096, 129, 448, 512, 2},           // 192 x 32768: 12.8 -> 11.9
 };
 inline constexpr MeasuredRung kSumScalesRungs[] = {
     {512, 1024, 1, 64, 256, 1, kBare, true},      // in place of clusters

@@ -43,6 +43,8 @@ struct ArchSpec {
   int64_t prefetch_bytes_read_layer;  //   RMS, and LAYER
   int64_t prefetch_bytes_ahead;       // how far ahead, in bytes of input; 0 = never
   uint64_t max_blocks;                // of a grid
+
+  constexpr bool operator==(const ArchSpec&) const = default;
 };
 
 // What was read of a device once.

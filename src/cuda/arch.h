@@ -18,14 +18,16 @@ namespace fastnorm::cuda {
 // Accesses of 32 bytes, which take half as many instructions, are there from sm_100 on; kernels with them are, where memory is fast enough
 // to want them. None of these was measured. Bare kernels are worth their compile time where they were measured and on its successor; the others
 // have those to y from columns of x's dtype, rounded once, and codes beside f32 columns by the general kernels.
+enum class KernelList { kShort, kFull, kMeasured };
+
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
-                             int32_t access_bytes = 16) {
+                             KernelList list, int32_t access_bytes = 16) {
   return {.name = name,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
           .access_bytes = access_bytes,
-          .full_list = capability == 90 || capability == 100,
-          .measured = capability == 90,
+          .full_list = list != KernelList::kShort,
+          .measured = list == KernelList::kMeasured,
           .decode_rows = 128,
           .latency_rows = 512,
           .latency_rows_short = 1024,
@@ -43,22 +45,24 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .max_blocks = 0x7fffffff};
 }
 
-inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);
-inline constexpr ArchSpec kSm90 = make_arch("sm_90", 90, 16);
-inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 16, 32);
-inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8);
+inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1, KernelList::kShort);
+inline constexpr ArchSpec kSm90 = make_arch("sm_90", 90, 16, KernelList::kMeasured);
+inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 16, KernelList::kFull, 32);
+inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8, KernelList::kShort);
+// PTX for capability 9.0 and later, which a GPU's driver compiles when a kernel is first wanted. Compressed, it is twice as long as the code made
+// of it, and compiling takes a while: so it has the kernels of the short list.
+inline constexpr ArchSpec kPtx = make_arch("ptx_90", 90, 8, KernelList::kShort);
 
-inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120};
+inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120, &kPtx};
 
 // The architecture whose kernels run on a device of `capability` (major * 10 + minor), among those that `built` has; nullptr if
-// none does. Binary code runs on later minor versions of its major one (an `f` target on its family: 10.0 and 10.3, 12.0 and 12.1);
-// sm_90 also carries PTX, which the driver compiles for every later GPU.
+// none does. Binary code runs on later minor versions of its major one (an `f` target on its family: 10.0 and 10.3, 12.0 and 12.1).
 constexpr const ArchSpec* arch_for(int32_t capability, bool (*built)(const ArchSpec&)) {
   for (const ArchSpec* arch : kArchs) {
     if (capability / 10 == arch->capability / 10 && capability >= arch->capability && built(*arch))
       return arch;
   }
-  return capability >= kSm90.capability && built(kSm90) ? &kSm90 : nullptr;
+  return capability >= kPtx.capability && built(kPtx) ? &kPtx : nullptr;
 }
 
 }  // namespace fastnorm::cuda

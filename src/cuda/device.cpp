@@ -10,29 +10,6 @@ namespace fastnorm::cuda {
 namespace {
 
 // The architectures of this build; the macros come from the option gpu_archs.
-constexpr bool is_built(const ArchSpec& arch) {
-  switch (arch.capability) {
-#ifdef FASTNORM_HAS_SM80
-    case 80:
-      return true;
-#endif
-#ifdef FASTNORM_HAS_SM90
-    case 90:
-      return true;
-#endif
-#ifdef FASTNORM_HAS_SM100
-    case 100:
-      return true;
-#endif
-#ifdef FASTNORM_HAS_SM120
-    case 120:
-      return true;
-#endif
-    default:
-      return false;
-  }
-}
-
 std::span<const KernelTable> kernel_tables() {
   static const KernelTable tables[] = {
 #ifdef FASTNORM_HAS_SM80
@@ -47,9 +24,14 @@ std::span<const KernelTable> kernel_tables() {
 #ifdef FASTNORM_HAS_SM120
       {&kSm120, kernel_parts<120>()},
 #endif
+#ifdef FASTNORM_HAS_PTX
+      {&kPtx, kernel_parts<kPtxNumber>()},
+#endif
   };
   return tables;
 }
+
+bool is_built(const ArchSpec& arch) { return kernel_table(arch) != nullptr; }
 
 // Version as CUDA counts it, 13000 for 13.0, in words.
 std::string version_text(int version) {

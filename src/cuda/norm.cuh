@@ -85,12 +85,14 @@ constexpr bool three_blocks() {
 // With columns in shared memory, rows of RMS that are held as they were loaded: where they let another block run. Against unpacked, H200,
 // bf16, 2026-11-25: to y 384 x 28672 12.6 us for 13.1, to e4m3 by a given scale 1024 x 28672 24.6 for 25.6, 1024 x 32768 in 512 threads 27.8
 // for 33.4, by a scale a row 384 x 32768 15.3 for 17.2; but with few vectors a thread or in two blocks unpacked is faster (by a given scale 768 x 16384
-// 11.9 for 12.7), and so is LAYER everywhere.
+// 11.9 for 12.7), and so is LAYER everywhere. Codes by scales from the values have their results in registers of their own then, so that 7 and 8 vectors
+// a thread fit.
 template <class Slots, class Tile>
 constexpr bool packed_shared_row() {
-  if (!Slots::kShares || Slots::kStat == Stat::kLayer || Slots::kSource == Source::kAdd)
-    return false;
+  if (!Slots::kShares || Slots::kSource == Source::kAdd) return false;
   const int v = Tile::kVectors;
+  if (Slots::kSink == Sink::kQuant && v >= 7) return true;
+  if (Slots::kStat == Stat::kLayer) return false;
   if (Slots::kSink == Sink::kStore) return v >= 6;
   if (Slots::kSink == Sink::kStatic)
     return Tile::kThreads == 512 || (Tile::kBlocks == 4 && (v == 6 || v == 7));
@@ -163,11 +165,12 @@ constexpr int shared_row_registers() {
   const bool quant = Slots::kSink == Sink::kQuant;
   int registers = 0;
   if (Slots::kSource == Source::kAdd) {
-    registers = v == 3 ? 80 : v == 4 ? 96 : 128;
+    registers = v == 3 ? 80 : v == 4 ? (quant ? 72 : 96) : 128;
   } else if (packed_shared_row<Slots, Tile>()) {
-    registers = quant ? 64 : v == 4 ? 48 : v == 6 ? 56 : 64;
+    registers = quant ? (v >= 7 ? 32 + 8 * v : 64) : v == 4 ? 48 : v == 6 ? 56 : 64;
   } else {
-    registers = (v >= 7 ? 96 : 32 + 8 * v) + (quant ? 8 : 0);
+    // Codes of RMS by scales from the values need all that lets as many blocks run: 2048 x 24576 44.0 us, with 8 more 54.6.
+    registers = (v >= 7 ? 96 : 32 + 8 * v) + (quant && Slots::kStat == Stat::kLayer ? 8 : 0);
   }
   if (Tile::kThreads < 512) return registers;
   return registers <= 40 ? 40 : registers <= 64 ? 64 : 128;

@@ -25,6 +25,9 @@ constexpr Kernel kernel_at(const std::span<const Kernel> (&parts)[kTableParts], 
   return nullptr;
 }
 
+// Architectures are numbered by their capability here, PTX by 1: names of kernels differ by that.
+inline constexpr int kPtxNumber = 1;
+
 // The kernels of one part, for an architecture that this build has: defined by norm_arch.cu.
 template <int kArch, Dtype kDtype, Source kSource>
 std::span<const NormKernel> norm_kernels();

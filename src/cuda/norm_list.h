@@ -387,7 +387,7 @@ inline constexpr BareTile kBareTiles[] = {
     {{256, 7, 2}, kLayerY | kLayerF32Y},
     {{256, 8, 2}, kLayerY | kLayerF32Y | kLayerGiven},
     {{512, 3, 2}, kRmsY | kLayerY | kLayerF32Y},
-    {{512, 4, 2}, kLayerF32Y | kScalesOfRms | kScalesOfLayer},
+    {{512, 4, 2}, kLayerF32Y | kScalesOfLayer},
 };
 
 // Bare kernels of others' tiles that no call runs on where norm_measured.h rules.

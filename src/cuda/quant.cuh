@@ -31,22 +31,21 @@ __device__ __forceinline__ float divide_by_greatest(float amax, float greatest, 
   return (__float_as_uint(amax) & kMagnitude) >= kInfBits ? amax : exact;
 }
 
-// 1 / scale, correctly rounded, for a scale in [2^-126, 2^126], Inf or NaN.
-__device__ __forceinline__ float inverse_of_scale(float scale) {
+// 1 / scale, correctly rounded, for a scale of magnitude in [2^-126, 2^126] or NaN.
+__device__ __forceinline__ float inverse_in_range(float scale) {
   const float q = ptx::rcp_approx(scale);
-  const float exact = __fmaf_rn(q, __fmaf_rn(-q, scale, 1.0f), q);
-  return (__float_as_uint(scale) & kMagnitude) >= kInfBits ? q : exact;
+  return __fmaf_rn(q, __fmaf_rn(-q, scale, 1.0f), q);
+}
+
+// The same for Inf, too.
+__device__ __forceinline__ float inverse_of_scale(float scale) {
+  const float exact = inverse_in_range(scale);
+  return (__float_as_uint(scale) & kMagnitude) >= kInfBits ? ptx::rcp_approx(scale) : exact;
 }
 
 // 2^(byte - 127), the value of an e8m0 that is not NaN.
 __device__ __forceinline__ float from_e8m0(uint32_t byte) {
   return __uint_as_float(byte == 0 ? 0x00400000 : byte << 23);
-}
-
-// The value of an e4m3 code without sign: as the high bits of an f32 it is 2^-120 of it, subnormals too.
-__device__ __forceinline__ float from_e4m3(uint32_t code) {
-  return code == 0x7f ? __uint_as_float(0x7fffffff)
-                      : __fmul_rn(__uint_as_float(code << 20), 0x1p120f);
 }
 
 // The codes of one vector of scaled values, as bytes in order. Where the type is a constant, so is the branch.
@@ -112,17 +111,26 @@ struct Nvfp4Scales {
   __device__ __forceinline__ explicit Nvfp4Scales(float global_scale) {
     global = global_scale;
     factor = __fmul_rn(__frcp_rn(global), 1.0f / 6.0f);
+    // Then so is its product with any scale but 0, [2^-9, 448], in [2^-126, 2^126].
+    usual = fabsf(global) > 0x1p-100f && fabsf(global) < 0x1p100f;
   }
 
   __device__ __forceinline__ Scale make(uint32_t magnitude) const {
     const uint32_t code =
         ptx::cvt_e4m3x2(__fmul_rn(__uint_as_float(magnitude), factor), 0.0f) & 0xff;
-    const float value = from_e4m3(code & 0x7f);
-    const float inverse = __frcp_rn(__fmul_rn(value, global));
-    return {code, value == 0.0f ? 0.0f : inverse > 0x1.fffffep127f ? 0x1.fffffep127f : inverse};
+    const float value = ptx::from_e4m3(code & 0x7f), whole = __fmul_rn(value, global);
+    float inverse;
+    if (usual) {
+      inverse = inverse_in_range(whole);
+    } else {
+      inverse = __frcp_rn(whole);
+      inverse = inverse > 0x1.fffffep127f ? 0x1.fffffep127f : inverse;
+    }
+    return {code, value == 0.0f ? 0.0f : inverse};
   }
 
   float global, factor;
+  bool usual;
 };
 
 // By a rule that takes no scale.
@@ -143,8 +151,10 @@ struct ScaleRow {
         scales(row_address(p.quant.scale, p.quant.scale_upper, index)),
         number(row_number) {}
 
-  __device__ __forceinline__ void put(int64_t index, uint32_t bits) const {
-    if (q.scale_type == ScaleType::kF32) {
+  // kByte: of a type that is known to be one.
+  template <bool kByte = false>
+  __device__ __forceinline__ void put(uint32_t index, uint32_t bits) const {
+    if (!kByte && q.scale_type == ScaleType::kF32) {
       ptx::st_global_u32(scales + index * q.scale_step, bits);
     } else {
       ptx::st_global_u8(
@@ -154,7 +164,7 @@ struct ScaleRow {
   }
 
   // Tiles of 128 rows x 4 scales: 32 lines of 16 bytes, each with 4 rows that are 32 apart.
-  __device__ __forceinline__ int64_t swizzled(uint32_t row, int64_t index) const {
+  __device__ __forceinline__ int64_t swizzled(uint32_t row, uint32_t index) const {
     const int64_t tile = row / 128 * q.scale_step + index / 4;
     return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + index % 4;
   }
@@ -374,7 +384,7 @@ __device__ __forceinline__ void share_out(const uint32_t (&most)[kVectors],
 }
 
 // The scales of blocks of `lanes` vectors, at least kLeastLanes: stored, and the factors of each vector's codes.
-template <class Tile, int kLeastLanes, class Make>
+template <class Tile, int kLeastLanes, bool kByte, class Make>
 __device__ __forceinline__ void scale_blocks(const NormParams& p,
                                              const uint32_t (&most)[Tile::kVectors],
                                              float (&inverse)[Tile::kVectors], int shift,
@@ -404,7 +414,7 @@ __device__ __forceinline__ void scale_blocks(const NormParams& p,
     const Scale scale = make(own[i]);
     const int v = i * kSplit + mine, vector = place.vector(v);
     if (stores && v < kVectors && (vector & -lanes) < p.vectors)
-      scales.put(vector >> shift, scale.bits);
+      scales.put<kByte>(vector >> shift, scale.bits);
     factor[i] = scale.inverse;
   }
 #pragma unroll
@@ -445,11 +455,11 @@ __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most
     }
   } else if (q.rule == ScaleRule::kNvfp4) {
     const Nvfp4Scales nvfp4(given);
-    scale_blocks<Tile, 16 / kPerVector>(p, most, inverse, 4 - kVectorShift, scales, place,
-                                        reach.live,
-                                        [&](uint32_t magnitude) { return nvfp4.make(magnitude); });
+    scale_blocks<Tile, 16 / kPerVector, Slots::kBeside != Beside::kAny>(
+        p, most, inverse, 4 - kVectorShift, scales, place, reach.live,
+        [&](uint32_t magnitude) { return nvfp4.make(magnitude); });
   } else {
-    scale_blocks<Tile, 32 / kPerVector>(
+    scale_blocks<Tile, 32 / kPerVector, false>(
         p, most, inverse, shift, scales, place, reach.live,
         [&](uint32_t magnitude) { return free_scale(q, magnitude); });
   }
@@ -474,24 +484,42 @@ __device__ __forceinline__ void put_codes(char* codes,
                                           const Place<Tile>& place, const Reach& reach) {
   constexpr bool kPairs = kType == CodeType::kE2M1;
   constexpr int kPerVector = Slots::T::kPerVector, kBytes = kPairs ? kPerVector / 2 : kPerVector;
+  constexpr bool kSoftware = kPairs && !ptx::kConvertsE2m1;
   char* const address = codes + static_cast<uint32_t>(place.first * kBytes);
+  float factor[Tile::kVectors];
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) factor[v] = inverse[v];
+  // As a rule no value reaches 7. Where one does or NaN is about, values are made that do not.
+  const auto is_below_7 = [&](int v) {
+    return __fmul_rn(__uint_as_float(most[v]), factor[v]) < 7.0f;
+  };
+  const auto clamp = [&](int v) {
+#pragma unroll
+    for (float& value : z[v]) {
+      const float w = __fmul_rn(value, factor[v]);
+      value = w < -6.0f ? -6.0f : w < 6.0f ? w : 6.0f;
+    }
+    factor[v] = 1.0f;
+  };
+  // Looked at once a thread where there are the registers for it: NVFP4 4096 x 4096 15.7 us, once a vector 16.3 (H200, 2026-11-25).
+  constexpr bool kTogether = Slots::kBeside != Beside::kAny && Tile::kVectors <= 6;
+  if constexpr (kSoftware && kTogether) {
+    bool below_7 = true;
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) below_7 = below_7 && is_below_7(v);
+    if (!below_7) {
+#pragma unroll
+      for (int v = 0; v < Tile::kVectors; ++v) clamp(v);
+    }
+  }
 #pragma unroll
   for (int v = 0; v < Tile::kVectors; ++v) {
     uint32_t words[2];
-    float factor = inverse[v];
-    if constexpr (kPairs && !ptx::kConvertsE2m1) {
-      // As a rule no value reaches 7. Where one does or NaN is about, values are made that do not.
-      if (!(__fmul_rn(__uint_as_float(most[v]), factor) < 7.0f)) {
-#pragma unroll
-        for (float& value : z[v]) {
-          const float w = __fmul_rn(value, factor);
-          value = w < -6.0f ? -6.0f : w < 6.0f ? w : 6.0f;
-        }
-        factor = 1.0f;
-      }
-      words[0] = ptx::to_e2m1_below_7(z[v], factor), words[1] = 0;
+    if constexpr (kSoftware) {
+      if (!kTogether && !is_below_7(v)) clamp(v);
+      words[0] = ptx::to_e2m1_below_7(z[v], factor[v]), words[1] = 0;
     } else {
-      scale_values(z[v], factor);
+      scale_values(z[v], factor[v]);
       make_codes(kType, z[v], words);
     }
     if constexpr (Slots::kAccess == Access::kUneven) {

@@ -90,9 +90,9 @@ TEST(QuantArithmetic, E4m3Values) {
     const int exponent = static_cast<int>(code >> 3), fraction = static_cast<int>(code & 7);
     const float value = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
                                       : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
-    EXPECT_EQ(fastnorm::cuda::from_e4m3(code), value) << code;
+    EXPECT_EQ(fastnorm::ptx::from_e4m3(code), value) << code;
   }
-  EXPECT_TRUE(std::isnan(fastnorm::cuda::from_e4m3(0x7f)));
+  EXPECT_TRUE(std::isnan(fastnorm::ptx::from_e4m3(0x7f)));
 }
 
 // The least power of two that holds a magnitude, at and around its bounds.

@@ -359,27 +359,36 @@ const char* arch_name(int32_t capability, bool (*built)(const ArchSpec&)) {
 
 TEST(Arch, OfEachCapability) {
   const auto all = [](const ArchSpec&) { return true; };
-  const auto hopper = [](const ArchSpec& a) { return a.capability == 90; };
+  const auto hopper = [](const ArchSpec& a) { return &a == &cuda::kSm90; };
+  const auto usual = [](const ArchSpec& a) { return a.capability == 90; };
   const auto ampere = [](const ArchSpec& a) { return a.capability == 80; };
   const auto nothing = [](const ArchSpec&) { return false; };
   const struct {
     int32_t capability;
-    const char *with_all, *with_hopper, *with_ampere;
+    const char *with_all, *with_usual, *with_hopper, *with_ampere;
   } kExpected[] = {
-      {61, "none", "none", "none"},      {70, "none", "none", "none"},
-      {75, "none", "none", "none"},      {80, "sm_80", "none", "sm_80"},
-      {86, "sm_80", "none", "sm_80"},    {87, "sm_80", "none", "sm_80"},
-      {89, "sm_80", "none", "sm_80"},    {90, "sm_90", "sm_90", "none"},
-      {100, "sm_100f", "sm_90", "none"}, {103, "sm_100f", "sm_90", "none"},
-      {110, "sm_90", "sm_90", "none"},   {120, "sm_120f", "sm_90", "none"},
-      {121, "sm_120f", "sm_90", "none"}, {130, "sm_90", "sm_90", "none"},
+      {61, "none", "none", "none", "none"},       {70, "none", "none", "none", "none"},
+      {75, "none", "none", "none", "none"},       {80, "sm_80", "none", "none", "sm_80"},
+      {86, "sm_80", "none", "none", "sm_80"},     {87, "sm_80", "none", "none", "sm_80"},
+      {89, "sm_80", "none", "none", "sm_80"},     {90, "sm_90", "sm_90", "sm_90", "none"},
+      {100, "sm_100f", "ptx_90", "none", "none"}, {103, "sm_100f", "ptx_90", "none", "none"},
+      {110, "ptx_90", "ptx_90", "none", "none"},  {120, "sm_120f", "ptx_90", "none", "none"},
+      {121, "sm_120f", "ptx_90", "none", "none"}, {130, "ptx_90", "ptx_90", "none", "none"},
   };
   for (const auto& e : kExpected) {
     EXPECT_STREQ(arch_name(e.capability, all), e.with_all) << e.capability;
+    EXPECT_STREQ(arch_name(e.capability, usual), e.with_usual) << e.capability;
     EXPECT_STREQ(arch_name(e.capability, hopper), e.with_hopper) << e.capability;
     EXPECT_STREQ(arch_name(e.capability, ampere), e.with_ampere) << e.capability;
     EXPECT_STREQ(arch_name(e.capability, nothing), "none") << e.capability;
   }
+}
+
+TEST(Arch, PtxIsPlannedAsTheShortList) {
+  ArchSpec ptx = cuda::kSm120;
+  ptx.name = cuda::kPtx.name;
+  ptx.capability = cuda::kPtx.capability;
+  EXPECT_TRUE(ptx == cuda::kPtx);
 }
 
 TEST(Tables, SortedAndUnique) {

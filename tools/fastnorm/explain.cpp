@@ -159,10 +159,11 @@ void print_text(const fastnorm_info& info, bool cuda) {
   line("writes", number(info.bytes_written) + " bytes");
 }
 
-// The generation of "sm_90", "sm_86" and so on, 9 and 8; that of sm_90 for later ones that have no kernels of their own anywhere.
+// The generation of "sm_90", "sm_86" and so on, 9 and 8; 0 for PTX and for later ones, which have no kernels but those of PTX anywhere.
 int generation_of(const std::string& arch) {
+  if (arch.rfind("sm_", 0) != 0) return 0;
   const int generation = std::atoi(arch.c_str() + std::strlen("sm_")) / 10;
-  return generation <= 10 || generation == 12 ? generation : 9;
+  return generation <= 10 || generation == 12 ? generation : 0;
 }
 
 // False for a GPU that is planned for without kernels of its generation in this build.
@@ -173,7 +174,8 @@ bool has_kernels(const std::string& device) {
   for (int32_t i = 0; i < fastnorm_kernel_count(); ++i) {
     check(fastnorm_kernel_describe(i, &kernel));
     const std::string arch = kernel.arch;
-    if (arch.rfind("sm_", 0) == 0 && generation_of(arch) == generation_of(device)) return true;
+    const bool gpu = arch.rfind("sm_", 0) == 0 || arch.rfind("ptx_", 0) == 0;
+    if (gpu && generation_of(arch) == generation_of(device)) return true;
   }
   return false;
 }

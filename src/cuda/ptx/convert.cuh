@@ -46,6 +46,22 @@ __device__ __forceinline__ uint32_t cvt_e5m2x2(float low, float high) {
 #endif
 }
 
+// The value of an e4m3 code without sign.
+__device__ __forceinline__ float from_e4m3(uint32_t code) {
+#if __CUDA_ARCH__ >= 890
+  float value;
+  asm("{\n.reg .b32 pair;\n.reg .b16 low, high;\n"
+      "cvt.rn.f16x2.e4m3x2 pair, %1;\nmov.b32 {low, high}, pair;\ncvt.f32.f16 %0, low;\n}"
+      : "=f"(value)
+      : "h"(static_cast<uint16_t>(code)));
+  return value;
+#else
+  // As the high bits of an f32 it is 2^-120 of it, subnormals too.
+  return code == 0x7f ? __uint_as_float(0x7fffffff)
+                      : __fmul_rn(__uint_as_float(code << 20), 0x1p120f);
+#endif
+}
+
 // To e2m1: with E the exponent of |v|, 0 at least, the sum with 2^(E + 22) rounds |v| to its first fraction bit and holds how many units
 // of 2^(E - 1) that is, and each E before it has taken two codes.
 __device__ __forceinline__ uint32_t to_e2m1(float v) {
@@ -73,26 +89,24 @@ __device__ __forceinline__ uint32_t cvt_e2m1x2(float low, float high) {
 
 // The codes of e2m1 of |v[i]| * factor with the signs of v, from the lowest bits on. No product may be NaN, nor 7 or more.
 //
-// A code counts up by 2 a unit to a magnitude of 2, by 1 to 4 and by 1/2 from there: it is the least of 2 |v|, |v| + 2 and |v| / 2 + 4,
-// each rounded to an integer, which an addition to 2^23 does.
+// A code counts up by 2 a unit to a magnitude of 2, by 1 to 4 and by 1/2 from there, as the last bits of an f32 do that lies from 2^22, from
+// 2^23 or from 2^24 on: so the magnitude is added to such a number, and rounded by that. The number is base, base + 2 step or base + 4 step:
+// of the magnitude only two bits of its exponent are kept, which leaves 2, 4 or, below 2, a number that is lost in base. The last four bits
+// of the sum are then 8 + the code: those of the numbers are 8, 10 and 12, and the counts that come to them 0 .. 4, 2 .. 4 and 2 .. 3.
 template <int kCount>
 __device__ __forceinline__ uint32_t to_e2m1_below_7(const float (&v)[kCount], float factor) {
-  constexpr float kInteger = 0x1p23f;
+  constexpr float kBase = 0x1p22f + 28, kStep = 0x1.8p21f + 7;
+  static_assert(kBase + 2 * kStep >= 0x1p23f && kBase + 4 * kStep >= 0x1p24f);
   uint32_t codes = 0, signs = 0;
 #pragma unroll
-  for (int i = kCount - 1; i >= 0; --i) {
+  for (int i = 0; i < kCount; ++i) {
     const float a = __fmul_rn(fabsf(v[i]), factor);
-    const float low = __fmaf_rn(a, 2.0f, kInteger), middle = __fadd_rn(a, kInteger + 2.0f),
-                high = __fmaf_rn(a, 0.5f, kInteger + 4.0f);
-    // Positive: in the order of their bits, of three of which the least may be one instruction.
-    const uint32_t i_low = __float_as_uint(low), i_middle = __float_as_uint(middle),
-                   i_high = __float_as_uint(high);
-    const uint32_t least = i_low < i_middle ? i_low : i_middle;
-    codes = codes * 16 + (least < i_high ? least : i_high);
-    signs = __funnelshift_l(__float_as_uint(v[i]), signs, 4);
+    const float binade = __uint_as_float(__float_as_uint(a) & 0x40800000u);
+    const float sum = __fadd_rn(a, __fmaf_rn(binade, kStep, kBase));
+    codes = __funnelshift_r(codes, __float_as_uint(sum), 4);
+    signs = __funnelshift_l(__float_as_uint(v[kCount - 1 - i]), signs, 4);
   }
-  constexpr uint32_t kSurplus = 0x4b000000u * 0x11u;  // the bits of 2^23 in two of the summands
-  return (codes - kSurplus) | (signs & 0x88888888u);
+  return (codes >> (32 - 4 * kCount) & 0x77777777u) | (signs & 0x88888888u);
 }
 
 // Whether e2m1 has an instruction.

@@ -181,10 +181,10 @@ TEST_F(CudaHost, GpusWithoutKernels) {
   info.struct_size = sizeof info;
   EXPECT_EQ(fastnorm_device_describe({FASTNORM_DEVICE_CUDA, 0}, &info), FASTNORM_OK);
   EXPECT_STREQ(info.kernel_arch, "none");
-  // Later GPUs run sm_90's PTX.
+  // Later GPUs run PTX.
   machine.capability = 103;
   EXPECT_EQ(fastnorm_device_describe({FASTNORM_DEVICE_CUDA, 0}, &info), FASTNORM_OK);
-  EXPECT_STREQ(info.kernel_arch, "sm_90");
+  EXPECT_STREQ(info.kernel_arch, "ptx_90");
   EXPECT_EQ(info.capability, 103);
   EXPECT_EQ(info.multiprocessors, 132);
 }
