@@ -501,7 +501,7 @@ __device__ __forceinline__ void put_codes(char* codes,
     }
     factor[v] = 1.0f;
   };
-  // Looked at once a thread where there are the registers for it: NVFP4 4096 x 4096 15.7 us, once a vector 16.3 (H200, 2026-11-25).
+  // Looked at once a thread where there are the registers for it: NVFP4 4096 x 4096 15.9 us, once a vector 16.2 (H200, 2026-11-25).
   constexpr bool kTogether = Slots::kBeside != Beside::kAny && Tile::kVectors <= 6;
   if constexpr (kSoftware && kTogether) {
     bool below_7 = true;
