@@ -45,7 +45,7 @@ def style(report, _):
 
 
 def build(report, _):
-    """The library with CUDA kernels for sm_90, and all tests and programs. PTX, which takes three minutes more, is sampled by kernels()."""
+    """The library with CUDA kernels for sm_90, and all tests and programs. PTX, which takes minutes more, is sampled by kernels()."""
     native_build().make()
     report.add_passed()
 
