@@ -27,8 +27,8 @@ enum class Sink : uint8_t { kStore, kStatic, kQuant };
 enum class Access : uint8_t { kWide, kVector, kUneven, kAny };
 
 // What a GPU kernel can do beside. kNothing ("bare" in names): from a weight (LAYER: and a bias) to y or codes, no statistics, nothing
-// rounded in between; rows of one index and no loads past L1, but where a block has several rows up to two indices (heads) and any loads.
-// That is what most calls ask for, and the questions that other kernels ask are half of their instructions: 0.05 to 0.1 us of 1 to 128
+// rounded in between; rows of one index and no loads past L1, but where a block has several rows up to two indices (heads; of sums one) and, of sums and codes, any
+// loads. That is what most calls ask for, and the questions that other kernels ask are half of their instructions: 0.05 to 0.1 us of 1 to 128
 // rows, with f32 columns 0.2 (H200, 2026-11-23).
 // kNothingCs ("bare-cs"): the same of rows of one index, with all loads past L1 (.cs in PTX).
 // kRounded, kRoundedCs ("rounded", "rounded-cs"): likewise, but the sum and what is normalised are rounded to x's dtype (Llama's form), and the
@@ -114,9 +114,15 @@ struct NormEntry {
 // True if a GPU kernel is there for two calls in one grid, too: query and key heads of a fused QKV buffer, rows of a warp or less.
 constexpr bool runs_pairs(NormKey key, Tile tile) {
   return key.source == Source::kPlain && key.sink == Sink::kStore && key.affine != Affine::kKept &&
-         key.access <= Access::kVector && tile.threads <= 32;
+         key.access <= Access::kVector && tile.threads <= 32 && key.beside != Beside::kNothingCs;
 }
 constexpr bool runs_pairs(const NormEntry& entry) { return runs_pairs(entry.key, entry.tile); }
+
+// True if a kernel that runs pairs knows how many indices rows have: bare ones. For pairs they take two (a single one is the first of one), for
+// one call a single one; a call of rows with two runs as a pair without a second.
+constexpr bool knows_indices(NormKey key, Tile tile) {
+  return key.beside != Beside::kAny && runs_pairs(key, tile);
+}
 
 // 16-byte vectors of a row that lie side by side in a thread, for one access.
 constexpr int vectors_side_by_side(Access access) { return access == Access::kWide ? 2 : 1; }

@@ -450,6 +450,14 @@ FASTNORM_HOT bool streams_loads(const NormDesc& d, const ArchSpec& arch, const N
   return static_cast<int64_t>(plan.bytes_read + plan.bytes_written) <= most;
 }
 
+// The same for bare kernels of several rows a block: those of RMS to y are there both ways.
+FASTNORM_HOT bool streams_short_loads(const NormDesc& d, NormKey key, Tile tile,
+                                      const ArchSpec& arch, const NormPlan& plan) {
+  return rows_per_block(tile) > 1 && d.outer_rank == 1 && key.stat == Stat::kRms &&
+         key.source == Source::kPlain && key.sink == Sink::kStore &&
+         static_cast<int64_t>(plan.bytes_read + plan.bytes_written) <= arch.stream_bytes_short;
+}
+
 // Rows that are brought into L2 ahead gain nothing where codes by a given scale leave and blocks hold rows as they were loaded: RMS to e4m3
 // 8192 x 10240 62.4 us with it, 60.6 without, 8192 x 14336 87.7 and 85.6, 4096 x 32768 101.1 and 99.4, LAYER 8192 x 16384 102.2 and 100.3;
 // but unpacked RMS 8192 x 16384 99.3 and 103.9, LAYER 8192 x 10240 71.4 and 73.8 (H200, 2026-11-24).
@@ -481,7 +489,12 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
                    "; nearest: a call for each part of the rows",
                    d.rows, plan->blocks, arch.max_blocks);
   const bool layer = d.kind == FASTNORM_NORM_LAYER;
-  plan->stream_loads = key.access != Access::kUneven && streams_loads(d, arch, *plan);
+  // Bare kernels of several rows a block to y are either the one or the other.
+  const bool known = rows_per_block(tile) > 1 && key.source == Source::kPlain &&
+                     key.sink == Sink::kStore &&
+                     (key.beside == Beside::kNothing || key.beside == Beside::kNothingCs);
+  plan->stream_loads = known ? key.beside == Beside::kNothingCs
+                             : key.access != Access::kUneven && streams_loads(d, arch, *plan);
   const int64_t read = static_cast<int64_t>(plan->bytes_read);
   if (d.outer_rank == 1 && arch.prefetch_bytes_ahead > 0 &&
       read >= (layer ? arch.prefetch_bytes_read_layer : arch.prefetch_bytes_read)) {
@@ -615,9 +628,9 @@ FASTNORM_HOT Tile kept_tile(const NormDesc& d, NormKey key, const DeviceFacts& f
 }
 
 // Of the kernels that can do little beside what a key says, those that do all that `desc` asks for, or kAny: kNothing or kRounded. Those of a
-// tile with several rows a block know two indices.
+// tile with several rows a block know two indices, but of sums one.
 FASTNORM_HOT Beside beside_of(const NormDesc& d, Tile tile) {
-  if (d.outer_rank > (rows_per_block(tile) > 1 ? 2 : 1) || !d.weight ||
+  if (d.outer_rank > (rows_per_block(tile) > 1 && !d.residual ? 2 : 1) || !d.weight ||
       (!d.bias && d.kind != FASTNORM_NORM_RMS) || !shares_columns(d) || d.mean || d.rstd ||
       (d.quant.any() && (d.y || d.quant.has_extras()))) {
     return Beside::kAny;
@@ -646,7 +659,8 @@ bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& fac
     if (have.affine == Affine::kF32 && !f32_columns(desc)) return false;
     if (have.beside != Beside::kAny) {
       const Beside asked = beside_of(desc, need, entry.tile);
-      const bool does = have.beside == asked || have.beside == past_l1(asked) ||
+      const bool does = have.beside == asked ||
+                        (have.beside == past_l1(asked) && desc.outer_rank == 1) ||
                         (have.beside == Beside::kShared && asked == Beside::kNothing);
       return does && have == bare_key(need, have.beside);
     }
@@ -878,6 +892,11 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
                                 tile.blocks == 1 && key.sink != Sink::kQuant &&
                                 key.access != Access::kUneven;
         if (may_stream && streams_loads(desc, *facts.arch, *plan)) beside = past_l1(beside);
+        if (beside == Beside::kNothing && key.access == Access::kVector &&
+            streams_short_loads(desc, key, tile, *facts.arch, *plan)) {
+          plan->index = find(bare_key(key, Beside::kNothingCs));
+          if (plan->index >= 0) beside = Beside::kNothingCs;
+        }
         if (key.access == Access::kUneven && desc.rows <= facts.arch->decode_rows) {
           const Tile most = tile;
           tile = first_of(kFewUnevenTiles, row_vectors(desc));

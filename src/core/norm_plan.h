@@ -39,6 +39,8 @@ struct ArchSpec {
   // For more rows than the first and up to so many bytes moved, the latter for sums to y and few long rows, loads that do not stay in L1 pay.
   int32_t stream_rows;
   int64_t stream_bytes, stream_bytes_long;
+  int64_t
+      stream_bytes_short;  // the same for rows of a warp or less, of RMS to y, however few they are
   int64_t prefetch_bytes_read;        // from this many bytes read, later rows are brought into L2:
   int64_t prefetch_bytes_read_layer;  //   RMS, and LAYER
   int64_t prefetch_bytes_ahead;       // how far ahead, in bytes of input; 0 = never

@@ -7,7 +7,8 @@ namespace fastnorm::cuda {
 
 // Thresholds were measured on an H200 (132 SMs, 60 MB L2, CUDA 13.0) on 2026-11-21 and 22 and are taken over where nothing was measured.
 // Loads that bypass L1 win for RMS up to 17 MB moved (34 MB with a residual or up to 512 rows, up to 4 %) and lose 3 to 7 % from 64 MB; LAYER never
-// gains. Rows of 65 to 128 vectors are faster with 64 threads from 64 MB. Prefetching into L2 gains 3 to 8 % of long rows and costs
+// gains. Rows of a warp and less win up to 6 MB, however few they are (4096 x 128 1.94 us and 1.99, 8192 x 256 3.59 and 3.56; N 64 up to 11 %;
+// 2026-11-26). Rows of 65 to 128 vectors are faster with 64 threads from 64 MB. Prefetching into L2 gains 3 to 8 % of long rows and costs
 // the next reader of y a little (1.5 us at 67 MB): it pays from about 100 MB read, for LAYER, which gains 9 % at 67 MB, from 40; codes
 // likewise (a scale a row, 4096 x 16384: 57.8 us for 61.9; LAYER to e4m3, 4096 x 8192: 30.0 for 32.7).
 // 3 MB ahead is best: from 8 MB on lines are evicted before they are used. The ladder of few rows wins up to 512 rows (add 512 x 5120:
@@ -39,6 +40,7 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .stream_rows = 32,
           .stream_bytes = 18 << 20,
           .stream_bytes_long = 36 << 20,
+          .stream_bytes_short = 6 << 20,
           .prefetch_bytes_read = 95 << 20,
           .prefetch_bytes_read_layer = 40 << 20,
           .prefetch_bytes_ahead = capability >= 90 ? 3 << 20 : 0,

@@ -89,6 +89,9 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
 
 }  // namespace
 
+// Its quotients are 0, and what is left is the dividend.
+constexpr Divisor kNoDivisor = {0, 0, 31};
+
 // The multiplier is 2^32 + m, with m what is stored: 2^(32 + k) / value rounded up, for the least k with 2^k >= value. Its error, less
 // than value <= 2^k, stays below one unit in the quotient of any 32-bit dividend.
 Divisor make_divisor(uint32_t value) {
@@ -164,11 +167,27 @@ int32_t count_grids(std::span<const NormCall> calls) {
   return grids;
 }
 
-NormPairParams make_pair_params(const NormCall& first, const NormCall& second) {
-  NormPairParams pair = {
-      {make_params(*first.desc, *first.plan), make_params(*second.desc, *second.plan)}};
-  pair.call[0].second_share = second_share(first.plan->blocks, second.plan->blocks);
+bool runs_as_pair(std::span<const NormCall> calls) {
+  const NormEntry& entry = *calls[0].plan->entry;
+  return calls.size() > 1 ||
+         (calls[0].desc->outer_rank > 1 && knows_indices(entry.key, entry.tile));
+}
+
+NormPairParams make_pair_params(std::span<const NormCall> calls) {
+  NormPairParams pair;  // as make_params(); a second call that is not there stays unset
+  for (size_t i = 0; i < calls.size(); ++i) {
+    pair.call[i] = make_params(*calls[i].desc, *calls[i].plan);
+    if (calls[i].desc->outer_rank == 1) pair.call[i].outer[0] = kNoDivisor;
+  }
+  pair.call[0].second_share =
+      calls.size() > 1 ? second_share(calls[0].plan->blocks, calls[1].plan->blocks) : 0;
   return pair;
+}
+
+uint64_t grid_blocks(std::span<const NormCall> calls) {
+  uint64_t blocks = 0;
+  for (const NormCall& call : calls) blocks += call.plan->blocks;
+  return blocks;
 }
 
 }  // namespace fastnorm::cuda

@@ -19,7 +19,11 @@ size_t calls_together(std::span<const NormCall> calls);
 // Grids that all of them take.
 int32_t count_grids(std::span<const NormCall> calls);
 
-// What the grid of two calls gets; its blocks are those of both.
-NormPairParams make_pair_params(const NormCall& first, const NormCall& second);
+// True if the one or two calls of a grid run on their kernel's form for pairs.
+bool runs_as_pair(std::span<const NormCall> calls);
+
+// What such a grid gets; its blocks are those of all its calls.
+NormPairParams make_pair_params(std::span<const NormCall> calls);
+uint64_t grid_blocks(std::span<const NormCall> calls);
 
 }  // namespace fastnorm::cuda

@@ -75,7 +75,7 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
     }
     for (std::span<const NormCall> left = calls; !left.empty();) {
       const size_t together = calls_together(left);
-      if (together > 1) {
+      if (runs_as_pair(left.first(together))) {
         FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
             &attributes,
             reinterpret_cast<const void*>(kernels_.pair_at(left.front().plan->index))));
@@ -107,15 +107,15 @@ fastnorm_status CudaDevice::allow_large(const NormPlan& plan, const void* kernel
 fastnorm_status CudaDevice::run_together(std::span<const NormCall> calls, cudaStream_t stream,
                                          Error& error) {
   const NormCall& first = calls.front();
-  if (calls.size() == 1) {
+  if (!runs_as_pair(calls)) {
     const auto* const kernel = reinterpret_cast<const void*>(kernels_.at(first.plan->index));
     FASTNORM_TRY(allow_large(*first.plan, kernel, error));
     NormParams params = make_params(*first.desc, *first.plan);
     return launch(*facts.arch, kernel, first, first.plan->blocks, &params, stream, error);
   }
-  NormPairParams params = make_pair_params(first, calls[1]);
+  NormPairParams params = make_pair_params(calls);
   return launch(*facts.arch, reinterpret_cast<const void*>(kernels_.pair_at(first.plan->index)),
-                first, first.plan->blocks + calls[1].plan->blocks, &params, stream, error);
+                first, grid_blocks(calls), &params, stream, error);
 }
 
 fastnorm_status CudaDevice::run_norm(std::span<const NormCall> calls, void*, void* stream,

@@ -259,7 +259,11 @@ constexpr int row_registers() {
     if (v <= 2 || (Tile::kThreads == 512 && v <= 3 && Slots::kStat == Stat::kRms)) return 64;
     return v <= 4 ? 96 : 128;
   }
-  // 64 would spill one register.
+  // 64 would spill a few registers.
+  if (Slots::kDtype == Dtype::kF16 && Slots::kBeside == Beside::kNothing && Tile::kThreads == 32 &&
+      Tile::kVectors == 3 && Slots::kStat == Stat::kLayer) {
+    return 72;
+  }
   if (Tile::kVectors == 4 &&
       (wide ? Slots::kDtype == Dtype::kF16 && Tile::kThreads == 128 && Slots::kStat == Stat::kRms
             : Tile::kThreads == 32)) {
@@ -932,6 +936,42 @@ __device__ __forceinline__ void complete_uneven(RowSource<Slots, Tile>& source,
   }
 }
 
+// The bits of a call with what a bare kernel of several rows a block knows beside: those of sums and those that run pairs take rows of one
+// index, pairs two (see knows_indices()); loads past L1 are no gain to these, which are heads. 1 x 64 RMS 1.33 us for 1.40, 4096 x 128 2.00 for
+// 2.03, 65536 x 64 5.55 for 5.61, 64 tokens of 72 heads of 128 2.27 for 2.31 (H200, 2026-11-26).
+template <class Slots, class Tile, int kMostIndices>
+__device__ __forceinline__ uint32_t with_known_indices(uint32_t bits) {
+  if constexpr (Slots::kBeside == Beside::kAny || Slots::kAccess != Access::kVector ||
+                Tile::kRows == 1) {
+    return bits;
+  } else if constexpr (kMostIndices == 2) {
+    return bits & ~(kSingleIndex | kStreamLoads);
+  } else {
+    constexpr bool kOne = Slots::kSource == Source::kAdd || Slots::kSink == Sink::kStore;
+    return kOne ? bits | kSingleIndex : bits;
+  }
+}
+
+// True where the last wait for the kernel before is not asked for: where this one did not start early it returns at once, and a branch takes
+// longer (RMS 65536 x 64 5.52 us for 5.55, 1 x 4096 1.64 for 1.65, uneven 4096 x 4100 20.8 for 21.5; LAYER 512 x 8192 6.08 for 6.29). Others lose by what
+// the compiler makes of it: sums of 64 to 512 rows 0.5 to 3 %, codes 1 to 4, general kernels up to 4 (LAYER 4096 x 1024; H200, 2026-11-26).
+template <class Slots>
+constexpr bool waits_unasked() {
+  return Slots::kSource == Source::kPlain && Slots::kSink == Sink::kStore &&
+         Slots::kAffine == Affine::kOnce &&
+         (Slots::kBeside == Beside::kNothing || Slots::kBeside == Beside::kNothingCs ||
+          Slots::kBeside == Beside::kShared);
+}
+
+template <bool kUnasked>
+__device__ __forceinline__ void wait_if(bool wanted) {
+  if constexpr (kUnasked) {
+    ptx::grid_wait();
+  } else {
+    ptx::grid_wait_if(wanted);
+  }
+}
+
 template <class Slots, class Tile, int kMostIndices = 3>
 __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
   using T = typename Slots::T;
@@ -939,8 +979,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
-  const uint32_t bits =
-      bits_of<Slots, Tile>(ptx::in_register(p.bits));  // for all tests before the reduction
+  const uint32_t bits = with_known_indices<Slots, Tile, kMostIndices>(
+      bits_of<Slots, Tile>(ptx::in_register(p.bits)));  // for all tests before the reduction
   const Place<Tile> place(block);
   const Reach<Slots::kAccess, T, Tile> reach(p, place);
   const RowIndex index =
@@ -954,10 +994,11 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   // 2.60 against 2.67 us, 1 x 16384: 2.12 and 2.19; a choice at run time costs more than it gains: 2.84 and 2.33).
   constexpr bool kRowFirst = Tile::kBlocks > 1;
   constexpr bool kWaitsOnce = kRowFirst || Tile::kRows > 1;  // short rows: fewer instructions
-  ptx::grid_wait_if((bits & (kWaitsOnce ? kWaitFirst | kWaitAfterColumns : kWaitFirst)) != 0);
+  wait_if<kWaitsOnce && waits_unasked<Slots>()>(
+      (bits & (kWaitsOnce ? kWaitFirst | kWaitAfterColumns : kWaitFirst)) != 0);
   if constexpr (!kRowFirst) {
     load_ahead(p, row, index, place, reach, bits);
-    if constexpr (!kWaitsOnce) ptx::grid_wait_if((bits & kWaitAfterColumns) != 0);
+    if constexpr (!kWaitsOnce) wait_if<waits_unasked<Slots>()>((bits & kWaitAfterColumns) != 0);
   }
   RowSource<Slots, Tile> source(p, index, place, reach, bits);
   if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);

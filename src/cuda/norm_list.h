@@ -172,6 +172,12 @@ constexpr bool has_bare(NormKey key, Tile tile) {
   return may_have_bare(key, tile) && !(y && all_past_l1);
 }
 constexpr bool has_bare_cs(NormKey key, Tile tile) {
+  // Several rows a block: others ask, or have rows of more than 6 MB, which never are.
+  if (rows_per_block(tile) > 1) {
+    if (tile.vectors > 2 || tile == Tile{8, 2} || tile == Tile{16, 2}) return false;
+    return may_have_bare(key, tile) && key.access == Access::kVector && key.stat == Stat::kRms &&
+           key.source == Source::kPlain && key.sink == Sink::kStore && key.affine == Affine::kOnce;
+  }
   // Rows that are never read past L1.
   const bool long_codes =
       key.sink == Sink::kStatic &&
@@ -197,7 +203,7 @@ constexpr bool has_rounded(NormKey key, Tile tile) {
          (tile.threads <= 32 || tile.blocks > 1 || many || (few && tile.vectors <= 4));
 }
 constexpr bool has_rounded_cs(NormKey key, Tile tile) {
-  return key.sink == Sink::kStore && has_bare_cs(key, tile) &&
+  return key.sink == Sink::kStore && has_bare_cs(key, tile) && rows_per_block(tile) == 1 &&
          (tile.vectors <= 4 || key.source == Source::kAdd);
 }
 

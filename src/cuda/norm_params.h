@@ -152,7 +152,7 @@ struct NormPairParams {
 };
 
 // Of block b of such a grid: b * share is, in its high word, how many of the second's blocks come before it, and the next block has one more
-// before it if the low word overflows when share is added. All of the second's come up, as share is rounded up.
+// before it if the low word overflows when share is added. All of the second's come up, as share is rounded up; a share of 0 is none.
 struct PairBlock {
   uint32_t block;  // of its call
   bool second;
@@ -160,7 +160,8 @@ struct PairBlock {
 constexpr PairBlock pair_block(uint32_t block, uint32_t second_share) {
   const uint64_t product = uint64_t{block} * second_share;
   const auto before = static_cast<uint32_t>(product >> 32);
-  const bool second = static_cast<uint32_t>(product) >= 0u - second_share;
+  const auto low = static_cast<uint32_t>(product);
+  const bool second = low + second_share < low;
   return {second ? before : block - before, second};
 }
 constexpr uint32_t second_share(uint64_t first_blocks, uint64_t second_blocks) {

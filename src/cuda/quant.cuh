@@ -486,40 +486,42 @@ __device__ __forceinline__ void put_codes(char* codes,
   constexpr int kPerVector = Slots::T::kPerVector, kBytes = kPairs ? kPerVector / 2 : kPerVector;
   constexpr bool kSoftware = kPairs && !ptx::kConvertsE2m1;
   char* const address = codes + static_cast<uint32_t>(place.first * kBytes);
-  float factor[Tile::kVectors];
-#pragma unroll
-  for (int v = 0; v < Tile::kVectors; ++v) factor[v] = inverse[v];
   // As a rule no value reaches 7. Where one does or NaN is about, values are made that do not.
   const auto is_below_7 = [&](int v) {
-    return __fmul_rn(__uint_as_float(most[v]), factor[v]) < 7.0f;
+    return __fmul_rn(__uint_as_float(most[v]), inverse[v]) < 7.0f;
   };
   const auto clamp = [&](int v) {
 #pragma unroll
     for (float& value : z[v]) {
-      const float w = __fmul_rn(value, factor[v]);
+      const float w = __fmul_rn(value, inverse[v]);
       value = w < -6.0f ? -6.0f : w < 6.0f ? w : 6.0f;
     }
-    factor[v] = 1.0f;
+    return 1.0f;
   };
   // Looked at once a thread where there are the registers for it: NVFP4 4096 x 4096 15.9 us, once a vector 16.2 (H200, 2026-11-25).
-  constexpr bool kTogether = Slots::kBeside != Beside::kAny && Tile::kVectors <= 6;
-  if constexpr (kSoftware && kTogether) {
+  constexpr bool kTogether = kSoftware && Slots::kBeside != Beside::kAny && Tile::kVectors <= 6;
+  float together[kTogether ? Tile::kVectors : 1];
+  if constexpr (kTogether) {
     bool below_7 = true;
 #pragma unroll
-    for (int v = 0; v < Tile::kVectors; ++v) below_7 = below_7 && is_below_7(v);
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      together[v] = inverse[v];
+      below_7 = below_7 && is_below_7(v);
+    }
     if (!below_7) {
 #pragma unroll
-      for (int v = 0; v < Tile::kVectors; ++v) clamp(v);
+      for (int v = 0; v < Tile::kVectors; ++v) together[v] = clamp(v);
     }
   }
 #pragma unroll
   for (int v = 0; v < Tile::kVectors; ++v) {
     uint32_t words[2];
+    float factor = kTogether ? together[kTogether ? v : 0] : inverse[v];
     if constexpr (kSoftware) {
-      if (!kTogether && !is_below_7(v)) clamp(v);
-      words[0] = ptx::to_e2m1_below_7(z[v], factor[v]), words[1] = 0;
+      if (!kTogether && !is_below_7(v)) factor = clamp(v);
+      words[0] = ptx::to_e2m1_below_7(z[v], factor), words[1] = 0;
     } else {
-      scale_values(z[v], factor[v]);
+      scale_values(z[v], factor);
       make_codes(kType, z[v], words);
     }
     if constexpr (Slots::kAccess == Access::kUneven) {

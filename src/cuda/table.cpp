@@ -40,8 +40,8 @@ class DryDevice final : public Device {
     // The work counts, not its result.
     for (size_t count = 0; !calls.empty(); calls = calls.subspan(count)) {
       count = calls_together(calls);
-      if (count > 1) {
-        const NormPairParams params = make_pair_params(calls[0], calls[1]);
+      if (runs_as_pair(calls.first(count))) {
+        const NormPairParams params = make_pair_params(calls.first(count));
         asm volatile("" ::"m"(params));
       } else {
         const NormParams params = make_params(*calls[0].desc, *calls[0].plan);

@@ -89,12 +89,12 @@ class SimtDevice final : public Device {
       for (const NormCall& call : calls) add_inputs(*call.desc, &grid.inputs);
       return launch(grid, [&] { kernel(params); });
     };
-    if (calls.size() == 1) {
+    if (!runs_as_pair(calls)) {
       return start(plan.blocks, kernel_at(parts.kernels, plan.index),
                    make_params(*calls[0].desc, plan));
     }
-    return start(plan.blocks + calls[1].plan->blocks, kernel_at(parts.pair_kernels, plan.index),
-                 make_pair_params(calls[0], calls[1]));
+    return start(grid_blocks(calls), kernel_at(parts.pair_kernels, plan.index),
+                 make_pair_params(calls));
   }
 
   const Order order_;

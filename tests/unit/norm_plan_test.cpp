@@ -1050,8 +1050,8 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
-      for (const int64_t rows : {1,   12,  17,  48,  60,  65,   96,   128,  129,  200,
-                                 257, 300, 400, 512, 700, 1024, 1500, 2000, 4096, 100000}) {
+      for (const int64_t rows : {1,   12,  17,  48,  60,   65,   96,   128,  129,   200,   257,
+                                 300, 400, 512, 700, 1024, 1500, 2000, 4096, 20000, 100000}) {
         for (int i = 0; i < 4 * kVariants; ++i) {
           const bool layer = (i & 2) != 0;
           const bool codes_alone = i / 4 == 12, llama = i / 4 == 13,

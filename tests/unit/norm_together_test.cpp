@@ -206,6 +206,11 @@ TEST(NormTogether, BlocksOfAPair) {
     EXPECT_EQ(next[0], first);
     EXPECT_EQ(next[1], second);
   }
+  // No second.
+  for (const uint32_t block : {0u, 1u, 12345u, (1u << 31) - 1}) {
+    EXPECT_EQ(cuda::pair_block(block, 0).block, block);
+    EXPECT_FALSE(cuda::pair_block(block, 0).second);
+  }
   // The largest grids.
   constexpr uint32_t kMost = (1u << 31) - 1;
   for (const uint32_t second : {1u, 2u, kMost / 9, kMost / 2, kMost - 1}) {

@@ -19,6 +19,7 @@ struct TuneOptions {
   TimedOptions timed;
   std::string device = "cuda:0", output;
   double gain = 0.02;
+  bool all = false;
 };
 
 // The rows of each series in order, which the rules need.
@@ -47,6 +48,12 @@ void print_finding(const Finding& f) {
               100 * (f.choice_us / f.best_us - 1));
 }
 
+void print_time(const BenchCase& c, const std::string& kernel, double us) {
+  show_progress(0, 0, nullptr);
+  std::printf("%-9s %-5s %10lld %8lld  %9.2f  %s\n", c.op.c_str(), c.dtype.c_str(),
+              static_cast<long long>(c.rows), static_cast<long long>(c.n), us, kernel.c_str());
+}
+
 Finding measure_case(const TuneOptions& options, const Machine& machine, const Planner& planner,
                      const BenchCase& c) {
   const CaseMemory memory(machine, c);
@@ -59,7 +66,9 @@ Finding measure_case(const TuneOptions& options, const Machine& machine, const P
         info.struct_size = sizeof info;
         check(fastnorm_norm_query(tuned.context(), &memory.workload().calls[0], &info));
         if (info.kernel != kernel) return {};  // clusters that this device has no room for
-        return time_workload(tuned, memory.workload(), options.timed.repeats, 1).us;
+        const double us = time_workload(tuned, memory.workload(), options.timed.repeats, 1).us;
+        if (options.all) print_time(c, kernel, us);
+        return us;
       });
 }
 
@@ -146,6 +155,7 @@ void add_tune(CLI::App& program) {
       ->add_option("--gain", options->gain, "part of the time that a kernel must save to be taken")
       ->check(CLI::Range(0.0, 0.5))
       ->capture_default_str();
+  command->add_flag("--all", options->all, "print the time of every kernel, too");
   command->callback([options] { run_tune(*options); });
 }
 

@@ -321,6 +321,51 @@ TEST_F(CudaHost, CallsOfAList) {
   }
 }
 
+// Bare kernels of short rows know whether those have one index or two: heads by themselves are a pair without a second.
+TEST_F(CudaHost, HeadsByThemselvesRunAsAPair) {
+  make();
+  const int64_t columns = 128, strides[3] = {80 * 128, 128, 1};
+  fastnorm_tensor weight = {};
+  weight.data = reinterpret_cast<void*>(kMemory << 4);
+  weight.device_type = FASTNORM_DEVICE_CUDA;
+  weight.ndim = 1;
+  weight.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
+  weight.shape = &columns;
+  Call heads({64, 72, 128}), rows({64 * 72, 128}), two_rows({64 * 72, 128}, FASTNORM_DTYPE_BF16, 1);
+  for (Call* call : {&heads, &rows, &two_rows}) call->args.weight = &weight;
+  heads.tensor.strides = strides;
+
+  const fastnorm_info info = heads.info(context);
+  EXPECT_STREQ(info.kernel, "bf16 plain rms once store vector bare 16x1");
+  EXPECT_EQ(info.launches, 1);
+  const Recorded lone = run(heads);
+  EXPECT_EQ(lone.launch.kernel, pair_kernel_address(index_of(info.kernel)));
+  EXPECT_EQ(lone.launch.grid.x, info.blocks);
+  EXPECT_EQ(lone.pair.call[0].second_share, 0u) << "no second";
+  EXPECT_EQ(lone.pair.call[0].rows, 64u * 72);
+  EXPECT_EQ(lone.pair.call[0].outer[0].value, 72u);
+  notes.loaded.clear();
+  ASSERT_EQ(fastnorm_norm_prepare(context, &heads.args), FASTNORM_OK);
+  EXPECT_NE(std::find(notes.loaded.begin(), notes.loaded.end(), lone.launch.kernel),
+            notes.loaded.end());
+
+  const fastnorm_info rows_info = rows.info(context);
+  EXPECT_STREQ(rows_info.kernel, "bf16 plain rms once store vector bare-cs 16x1");
+  EXPECT_EQ(run(rows).launch.kernel, kernel_address(index_of(rows_info.kernel)));
+
+  // Two of one index in one grid are rows of which the second index is 0.
+  recorded.clear();
+  const fastnorm_norm_args* const list[] = {&rows.args, &two_rows.args};
+  ASSERT_EQ(fastnorm_norm_many(context, list, 2, nullptr, 0, kStream), FASTNORM_OK)
+      << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  EXPECT_EQ(recorded[0].launch.kernel, pair_kernel_address(index_of(info.kernel)));
+  for (const cuda::NormParams& p : recorded[0].pair.call) {
+    EXPECT_EQ(p.outer[0].value | p.outer[0].multiplier, 0u);
+    EXPECT_EQ(p.outer[0].shift, 31u);
+  }
+}
+
 TEST_F(CudaHost, LargeClustersArePermittedOnce) {
   make();
   const Call call({1, 262144});
