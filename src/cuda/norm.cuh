@@ -953,8 +953,9 @@ __device__ __forceinline__ uint32_t with_known_indices(uint32_t bits) {
 }
 
 // True where the last wait for the kernel before is not asked for: where this one did not start early it returns at once, and a branch takes
-// longer (RMS 65536 x 64 5.52 us for 5.55, 1 x 4096 1.64 for 1.65, uneven 4096 x 4100 20.8 for 21.5; LAYER 512 x 8192 6.08 for 6.29). Others lose by what
-// the compiler makes of it: sums of 64 to 512 rows 0.5 to 3 %, codes 1 to 4, general kernels up to 4 (LAYER 4096 x 1024; H200, 2026-11-26).
+// longer (RMS 65536 x 64 5.52 us for 5.55, 1 x 4096 1.64 for 1.65; on another machine, where streams take 1 % less, uneven 4096 x 4100 20.8 for 21.5 and LAYER
+// 512 x 8192 6.08 for 6.29). Others lose by what the compiler makes of it: sums of 64 to 512 rows 0.5 to 3 %; codes 1 to 4 and general kernels up to 4
+// (LAYER 4096 x 1024), between machines (H200, 2026-11-26).
 template <class Slots>
 constexpr bool waits_unasked() {
   return Slots::kSource == Source::kPlain && Slots::kSink == Sink::kStore &&
