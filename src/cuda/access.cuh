@@ -290,13 +290,12 @@ template <Access kAccess, class T, class Tile>
 struct Reach;
 
 // Whole vectors: the host picks the least tile that holds a row, so only what a thread loads last can be missing, a vector or a run of
-// them. Threads of rows that do not exist read row 0 along with everybody and store nothing.
+// them. Threads of rows that do not exist read another row along with everybody and store nothing.
 template <class T, class Tile>
 struct Reach<Access::kVector, T, Tile> {
   static constexpr Access kAccess = Access::kVector;
-  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
-      : live(Tile::kRows == 1 || place.row < p.rows),
-        last(place.vector(Tile::kVectors - 1) < p.vectors) {}
+  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place, bool is_live)
+      : live(is_live), last(place.vector(Tile::kVectors - 1) < p.vectors) {}
   __device__ __forceinline__ bool has(int v) const {
     return v < Tile::kVectors - Tile::kRun || last;
   }
@@ -314,9 +313,8 @@ struct Reach<Access::kAny, T, Tile> {
   static constexpr Access kAccess = Access::kAny;
   static constexpr int kStep = Tile::kStride * T::kPerVector;  // a power of two
 
-  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
-      : live(Tile::kRows == 1 || place.row < p.rows),
-        left(live ? static_cast<int>(p.n) - place.first * T::kPerVector : 0) {}
+  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place, bool is_live)
+      : live(is_live), left(live ? static_cast<int>(p.n) - place.first * T::kPerVector : 0) {}
   __device__ __forceinline__ int count(int v) const { return left - v * kStep; }
   __device__ __forceinline__ bool has(int v) const { return count(v) > 0; }
   __device__ __forceinline__ bool stores(int v) const { return has(v); }

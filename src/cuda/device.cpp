@@ -231,8 +231,9 @@ bool is_sticky(cudaError_t code) {
 
 NormKernel KernelTable::at(int32_t index) const { return kernel_at(parts.kernels, index); }
 
-NormPairKernel KernelTable::pair_at(int32_t index) const {
-  return kernel_at(parts.pair_kernels, index);
+NormPairKernel KernelTable::pair_at(int32_t index, GridForm form) const {
+  const PairKernels kernels = kernel_at(parts.pair_kernels, index);
+  return form == GridForm::kHeads ? kernels.heads : kernels.pair;
 }
 
 const KernelTable* kernel_table(const ArchSpec& arch) {

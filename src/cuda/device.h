@@ -30,7 +30,7 @@ struct KernelTable {
   KernelParts parts;
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
-  NormPairKernel pair_at(int32_t index) const;
+  NormPairKernel pair_at(int32_t index, GridForm form) const;
 };
 
 // nullptr if this build has no kernels of the architecture.

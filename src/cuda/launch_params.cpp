@@ -100,7 +100,10 @@ Divisor make_divisor(uint32_t value) {
   return {value, static_cast<uint32_t>(over / value + 1), k - 1};
 }
 
-NormParams make_params(const NormDesc& d, const NormPlan& plan) {
+namespace {
+
+// All but what says how rows become indices.
+NormParams params_without_indices(const NormDesc& d, const NormPlan& plan) {
   NormParams p;  // not cleared, a good part of a call's cost: what the call's kernel reads is set
   p.bits = p.bits_again = norm_bits(d, plan);
   p.rows = static_cast<uint32_t>(d.rows);
@@ -126,8 +129,6 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
   p.mean = row_ref(d.mean);
   p.rstd = row_ref(d.rstd);
   if (d.outer_rank > 1) {
-    for (int i = 0; i + 1 < d.outer_rank; ++i)
-      p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
     p.x_upper = upper_strides(d.x);
     p.y_upper = upper_strides(d.y);
     p.residual_upper = upper_strides(d.residual);
@@ -150,6 +151,25 @@ NormParams make_params(const NormDesc& d, const NormPlan& plan) {
   return p;
 }
 
+}  // namespace
+
+NormParams make_params(const NormDesc& d, const NormPlan& plan) {
+  NormParams p = params_without_indices(d, plan);
+  for (int i = 0; i + 1 < d.outer_rank; ++i)
+    p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
+  return p;
+}
+
+namespace {
+
+// Of a call whose rows follow each other; they are of a warp or less.
+uint64_t pair_blocks(const NormCall& call) {
+  const auto rows = static_cast<uint64_t>(call.plan->rows_per_block);
+  return (static_cast<uint64_t>(call.desc->rows) + rows - 1) / rows;
+}
+
+}  // namespace
+
 size_t calls_together(std::span<const NormCall> calls) {
   constexpr uint64_t kMostBlocks = 0x7fffffff;
   if (calls.size() < 2 || !runs_pairs(*calls[0].plan->entry)) return 1;
@@ -157,7 +177,7 @@ size_t calls_together(std::span<const NormCall> calls) {
   const bool alike = calls[0].desc->outer_rank <= 2 && calls[1].desc->outer_rank <= 2 &&
                      calls[0].plan->entry == calls[1].plan->entry &&
                      calls[0].desc->flags == calls[1].desc->flags &&
-                     calls[0].plan->blocks + calls[1].plan->blocks <= kMostBlocks;
+                     pair_blocks(calls[0]) + pair_blocks(calls[1]) <= kMostBlocks;
   return alike ? 2 : 1;
 }
 
@@ -167,27 +187,42 @@ int32_t count_grids(std::span<const NormCall> calls) {
   return grids;
 }
 
-bool runs_as_pair(std::span<const NormCall> calls) {
-  const NormEntry& entry = *calls[0].plan->entry;
-  return calls.size() > 1 ||
-         (calls[0].desc->outer_rank > 1 && knows_indices(entry.key, entry.tile));
-}
-
-NormPairParams make_pair_params(std::span<const NormCall> calls) {
-  NormPairParams pair;  // as make_params(); a second call that is not there stays unset
-  for (size_t i = 0; i < calls.size(); ++i) {
-    pair.call[i] = make_params(*calls[i].desc, *calls[i].plan);
-    if (calls[i].desc->outer_rank == 1) pair.call[i].outer[0] = kNoDivisor;
+Grid grid_of(std::span<const NormCall> calls) {
+  const NormPlan& plan = *calls[0].plan;
+  const NormKey key = plan.entry->key;
+  const Tile tile = plan.entry->tile;
+  const bool two = calls.size() > 1;
+  if (runs_heads(key, tile)) {
+    const HeadsGrid heads =
+        heads_grid(*calls[0].desc, two ? calls[1].desc : nullptr, plan.rows_per_block);
+    if (heads.y != 0) return {GridForm::kHeads, heads.x, heads.y, heads.first_blocks};
   }
-  pair.call[0].second_share =
-      calls.size() > 1 ? second_share(calls[0].plan->blocks, calls[1].plan->blocks) : 0;
-  return pair;
+  if (!two && (calls[0].desc->outer_rank == 1 || !knows_indices(key, tile)))
+    return {GridForm::kRows, static_cast<uint32_t>(plan.blocks), 1, 0};
+  const uint64_t blocks = pair_blocks(calls[0]) + (two ? pair_blocks(calls[1]) : 0);
+  return {GridForm::kPair, static_cast<uint32_t>(blocks), 1, 0};
 }
 
-uint64_t grid_blocks(std::span<const NormCall> calls) {
-  uint64_t blocks = 0;
-  for (const NormCall& call : calls) blocks += call.plan->blocks;
-  return blocks;
+NormPairParams make_pair_params(std::span<const NormCall> calls, const Grid& grid) {
+  NormPairParams pair;  // as params_without_indices(); a second call that is not there stays unset
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const NormDesc& d = *calls[i].desc;
+    NormParams& p = pair.call[i];
+    p = params_without_indices(d, *calls[i].plan);
+    if (grid.form == GridForm::kHeads) {
+      p.rows = static_cast<uint32_t>(d.outer[0]);
+    } else {
+      p.outer[0] = d.outer_rank == 1 ? kNoDivisor : make_divisor(static_cast<uint32_t>(d.outer[0]));
+    }
+  }
+  NormParams& first = pair.call[0];
+  if (grid.form == GridForm::kHeads) {
+    first.first_blocks = grid.first_blocks;
+  } else {
+    first.second_share =
+        calls.size() > 1 ? second_share(pair_blocks(calls[0]), pair_blocks(calls[1])) : 0;
+  }
+  return pair;
 }
 
 }  // namespace fastnorm::cuda

@@ -19,11 +19,15 @@ size_t calls_together(std::span<const NormCall> calls);
 // Grids that all of them take.
 int32_t count_grids(std::span<const NormCall> calls);
 
-// True if the one or two calls of a grid run on their kernel's form for pairs.
-bool runs_as_pair(std::span<const NormCall> calls);
+// The grid of one or two calls.
+struct Grid {
+  GridForm form;
+  uint32_t x, y;
+  uint32_t first_blocks;  // kHeads: of x, the first call's
+};
+Grid grid_of(std::span<const NormCall> calls);
 
-// What such a grid gets; its blocks are those of all its calls.
-NormPairParams make_pair_params(std::span<const NormCall> calls);
-uint64_t grid_blocks(std::span<const NormCall> calls);
+// What a grid of the other forms than kRows gets.
+NormPairParams make_pair_params(std::span<const NormCall> calls, const Grid& grid);
 
 }  // namespace fastnorm::cuda

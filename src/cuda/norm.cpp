@@ -16,12 +16,12 @@ int shared_bytes(const NormPlan& plan) {
 
 // Starts a kernel for calls that share a plan's tile, whose parameters are `params`.
 fastnorm_status launch(const ArchSpec& arch, const void* kernel, const NormCall& call,
-                       uint64_t blocks, void* params, cudaStream_t stream, Error& error) {
+                       const Grid& grid, void* params, cudaStream_t stream, Error& error) {
   void* arguments[] = {params};
   const Tile tile = call.plan->entry->tile;
   cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.gridDim = dim3(grid.x, grid.y);
   config.blockDim = dim3(static_cast<unsigned>(tile.threads * call.plan->rows_per_block));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(*call.plan));
   config.stream = stream;
@@ -75,10 +75,11 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
     }
     for (std::span<const NormCall> left = calls; !left.empty();) {
       const size_t together = calls_together(left);
-      if (runs_as_pair(left.first(together))) {
+      const GridForm form = grid_of(left.first(together)).form;
+      if (form != GridForm::kRows) {
         FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
             &attributes,
-            reinterpret_cast<const void*>(kernels_.pair_at(left.front().plan->index))));
+            reinterpret_cast<const void*>(kernels_.pair_at(left.front().plan->index, form))));
       }
       left = left.subspan(together);
     }
@@ -107,15 +108,17 @@ fastnorm_status CudaDevice::allow_large(const NormPlan& plan, const void* kernel
 fastnorm_status CudaDevice::run_together(std::span<const NormCall> calls, cudaStream_t stream,
                                          Error& error) {
   const NormCall& first = calls.front();
-  if (!runs_as_pair(calls)) {
+  const Grid grid = grid_of(calls);
+  if (grid.form == GridForm::kRows) {
     const auto* const kernel = reinterpret_cast<const void*>(kernels_.at(first.plan->index));
     FASTNORM_TRY(allow_large(*first.plan, kernel, error));
     NormParams params = make_params(*first.desc, *first.plan);
-    return launch(*facts.arch, kernel, first, first.plan->blocks, &params, stream, error);
+    return launch(*facts.arch, kernel, first, grid, &params, stream, error);
   }
-  NormPairParams params = make_pair_params(calls);
-  return launch(*facts.arch, reinterpret_cast<const void*>(kernels_.pair_at(first.plan->index)),
-                first, grid_blocks(calls), &params, stream, error);
+  NormPairParams params = make_pair_params(calls, grid);
+  return launch(*facts.arch,
+                reinterpret_cast<const void*>(kernels_.pair_at(first.plan->index, grid.form)),
+                first, grid, &params, stream, error);
 }
 
 fastnorm_status CudaDevice::run_norm(std::span<const NormCall> calls, void*, void* stream,

@@ -295,6 +295,13 @@ constexpr int registers_per_thread() {
   if (Slots::kSink == Sink::kQuant) return v >= 3 ? kWhole + 16 : kWhole;
   if (kF32) return v >= 4 ? kWhole + (kAdd ? (kLayer ? 24 : 16) : 8) : kWhole;
   if (kAdd) return Tile::kThreads == 4 && v == 1 ? kWhole + 16 : kWhole;
+  // Of general kernels two would spill a word.
+  if (Slots::kBeside == Beside::kAny && Slots::kSink == Sink::kStore &&
+      Slots::kAffine == Affine::kOnce &&
+      (kLayer ? kF16 && Tile::kThreads == 128 && v == 5
+              : !kF16 && Tile::kThreads == 32 && v == 4)) {
+    return kWhole + 8;
+  }
   if (!kLayer || v != 4) return kWhole;
   return Slots::kAffine == Affine::kF32 ? (kF16 ? 96 : kWhole) : kF16 ? 80 : 72;
 }
@@ -534,6 +541,23 @@ inline constexpr int kFoursAhead =
     : (Tile::kBlocks > 1 && Tile::kVectors == 4) || Tile::kVectors == 8             ? 1
                                                                                     : 2;
 
+// True where weight and bias are unpacked, and the offset is added, before the row is summed, of a cluster's row before it is exchanged:
+// few rows wait for what comes after their sum. RMS 1 x 2048 1.41 us for 1.43, 1 x 16384 1.85 for 1.90, 16 x 4096 1.85 for 1.87, LAYER 16 x
+// 4096 2.08 for 2.11, sums 128 x 4096 2.69 for 2.72, RMS to e4m3 64 x 16384 3.01 for 3.06; many rows as before. LAYER in clusters and other
+// codes have nothing of it or lose (sums to e4m3 1 x 8192 2.09 for 2.05; H200, bf16, 2026-11-26).
+template <class Slots, class Tile>
+constexpr bool ready_columns() {
+  constexpr bool kRms = Slots::kStat == Stat::kRms;
+  const bool gains = Slots::kSink == Sink::kStore
+                         ? Tile::kBlocks == 1 || kRms
+                         : Slots::kSink == Sink::kStatic && Slots::kSource == Source::kPlain &&
+                               kRms && Tile::kBlocks > 1;
+  return gains && Slots::kBeside != Beside::kAny && !Slots::kShares && !Slots::kRounds &&
+         Slots::kAffine == Affine::kOnce && Slots::kAccess == Access::kVector &&
+         Slots::T::kBytes == 2 && Tile::kThreads >= 64 && Tile::kVectors <= 2 &&
+         !late_weights<Slots, Tile>();
+}
+
 // A row in registers between its two halves.
 template <class Slots, class Tile>
 struct RowState {
@@ -555,10 +579,33 @@ struct RowState {
   HeldRow<Slots, Tile> held;
   uint4 weight[kColumns],
       bias[kEarlyBias || (kHasFours && Slots::kStat == Stat::kLayer) ? kColumns : 1];
+  // t * factor + addend is what leaves, where that is made ready before the sum.
+  static constexpr int kReady = ready_columns<Slots, Tile>() ? kVectors : 1;
+  float factor[kReady][kPerVector], addend[kReady][kPerVector];
   uint4 result[Tile::kRun];  // to be stored together
   float mean = 0.0f, rstd = 0.0f;
   float given_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
 };
+
+template <class Slots, class Tile>
+__device__ __forceinline__ void make_columns_ready(const NormParams& p,
+                                                   RowState<Slots, Tile>& row) {
+  using T = typename Slots::T;
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) {
+    T::unpack(row.weight[v], row.factor[v]);
+    if constexpr (Slots::kStat == Stat::kLayer) T::unpack(row.bias[v], row.addend[v]);
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) {
+      row.factor[v][i] = ptx::in_register(__fadd_rn(row.factor[v][i], p.weight_offset));
+      if constexpr (Slots::kStat == Stat::kLayer) {
+        row.addend[v][i] = ptx::in_register(row.addend[v][i]);
+      } else {
+        row.addend[v][i] = -0.0f;
+      }
+    }
+  }
+}
 
 // What weight and bias read as where they are absent, ahead of their loads. By a branch, which takes no instructions where they are
 // there; but clusters have no registers for it.
@@ -697,6 +744,16 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
         continue;
       }
       float z[kPerVector];
+      if constexpr (ready_columns<Slots, Tile>()) {
+        row.held.get(z, v);
+        if constexpr (rounded_row<Slots, Tile>() != RoundedRow::kInPlace)
+          normalize_vector<Slots>(z, z, row.mean, row.rstd, rounding);
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i)
+          z[i] = __fmaf_rn(z[i], row.factor[v][i], row.addend[v][i]);
+        deliver<Slots, Tile, kCodes>(p, sink, row, z, v, place, reach);
+        continue;
+      }
       // A packed row by words, so that few unpacked values are alive beside it.
       constexpr int kWords = kPacked ? 1 : 4, kPerWord = T::kPerWord;
 #pragma unroll
@@ -937,14 +994,14 @@ __device__ __forceinline__ void complete_uneven(RowSource<Slots, Tile>& source,
 }
 
 // The bits of a call with what a bare kernel of several rows a block knows beside: those of sums and those that run pairs take rows of one
-// index, pairs two (see knows_indices()); loads past L1 are no gain to these, which are heads. 1 x 64 RMS 1.33 us for 1.40, 4096 x 128 2.00 for
+// index alone (see knows_indices()); loads past L1 are no gain to pairs, which are heads. 1 x 64 RMS 1.33 us for 1.40, 4096 x 128 2.00 for
 // 2.03, 65536 x 64 5.55 for 5.61, 64 tokens of 72 heads of 128 2.27 for 2.31 (H200, 2026-11-26).
-template <class Slots, class Tile, int kMostIndices>
+template <class Slots, class Tile, bool kPair>
 __device__ __forceinline__ uint32_t with_known_indices(uint32_t bits) {
   if constexpr (Slots::kBeside == Beside::kAny || Slots::kAccess != Access::kVector ||
                 Tile::kRows == 1) {
     return bits;
-  } else if constexpr (kMostIndices == 2) {
+  } else if constexpr (kPair) {
     return bits & ~(kSingleIndex | kStreamLoads);
   } else {
     constexpr bool kOne = Slots::kSource == Source::kAdd || Slots::kSink == Sink::kStore;
@@ -973,19 +1030,38 @@ __device__ __forceinline__ void wait_if(bool wanted) {
   }
 }
 
-template <class Slots, class Tile, int kMostIndices = 3>
+// Which row is a thread's: its indices, and whether it exists; for one that does not, those of another.
+template <class Tile, GridForm kForm>
+struct RowPlace {
+  __device__ __forceinline__ RowPlace(const NormParams& p, const Place<Tile>& place,
+                                      uint32_t bits) {
+    live = Tile::kRows == 1 || place.row < p.rows;
+    const uint32_t row = live ? place.row : 0;
+    if constexpr (kForm == GridForm::kHeads) {
+      index = {false, {row, blockIdx.y, 0}};
+    } else {
+      constexpr int kMost = kForm == GridForm::kPair ? 2 : 3;
+      index = row_index<kMost, Tile::kRows == 1>(p, row, bits);
+    }
+  }
+
+  RowIndex index;
+  bool live;
+};
+
+template <class Slots, class Tile, GridForm kForm = GridForm::kRows>
 __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
   constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
   cluster_begin(scratch);
-  const uint32_t bits = with_known_indices<Slots, Tile, kMostIndices>(
+  const uint32_t bits = with_known_indices<Slots, Tile, kForm != GridForm::kRows>(
       bits_of<Slots, Tile>(ptx::in_register(p.bits)));  // for all tests before the reduction
   const Place<Tile> place(block);
-  const Reach<Slots::kAccess, T, Tile> reach(p, place);
-  const RowIndex index =
-      row_index<kMostIndices, Tile::kRows == 1>(p, reach.live ? place.row : 0, bits);
+  const RowPlace<Tile, kForm> row_place(p, place, bits);
+  const RowIndex& index = row_place.index;
+  const Reach<Slots::kAccess, T, Tile> reach(p, place, row_place.live);
   const auto rounding = rounding_of<Slots, Tile>(p, bits);
   State row;
 
@@ -1018,6 +1094,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     complete_uneven(source, tails, row, place, reach);
 
   if constexpr (Slots::kRounds) source.add_words();
+  if constexpr (ready_columns<Slots, Tile>() && Tile::kBlocks == 1) make_columns_ready(p, row);
 
   float q[kVectors], s[kPerVector];
   if constexpr (Slots::kAccess == Access::kAny) {
@@ -1036,7 +1113,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       row.held.get(s, v);
       q[v] = vector_sum(s);
     }
-    row.mean = mean_of(sum_row(q, scratch.fold[0], place), p, rounding);
+    row.mean = mean_of(positive_zero(sum_row(q, scratch.fold[0], place)), p, rounding);
     row.held.renew(p, row.mean);
   }
 #pragma unroll
@@ -1053,6 +1130,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
       }
     }
   }
+  if constexpr (ready_columns<Slots, Tile>() && Tile::kBlocks > 1) make_columns_ready(p, row);
   row.rstd = rstd_of(sum_row(q, scratch.fold[Slots::kSums - 1], place), p, rounding);
   row.held.renew(p, row.rstd);
   // Results take the row's place in shared memory: all of its threads have taken theirs. (Rows of several warps had a barrier in the sum.)
@@ -1124,7 +1202,7 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
   auto& scratch = ptx::block_shared<RowScratch<Tile, 2>>();
   const uint32_t bits = ptx::in_register(p.bits);
   Place<Tile> place(blockIdx.x);
-  const Reach<Slots::kAccess, T, Tile> reach(p, place);
+  const Reach<Slots::kAccess, T, Tile> reach(p, place, true);
   const auto rounding = rounding_of<Slots, Tile>(p, bits);
   const auto index_of = [&](uint32_t number) { return row_index(p, number, p.bits_again); };
   // The row first, which comes from farther away (LAYER 2048 x 1024 with f32 columns: 1.13 times the stream, columns first 1.21); but with 3
@@ -1159,7 +1237,7 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
     float q[kVectors];
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) q[v] = vector_sum(row.held.values[v]);
-    row.mean = mean_of(sum_row(q, scratch.fold[0], place), p, rounding);
+    row.mean = mean_of(positive_zero(sum_row(q, scratch.fold[0], place)), p, rounding);
     row.held.centre(row.mean);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -1410,12 +1488,13 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   float mean = 0.0f;
   if constexpr (Slots::kStat == Stat::kLayer) {
     const float sum = fold([](const float(&s)[kPerVector], int) { return vector_sum(s); });
-    mean = mean_of(sum_row(sum, scratch.fold[0], place), p, rounding);
+    mean = mean_of(positive_zero(fold_row<Sum>(sum, scratch.fold[0], place)), p, rounding);
   }
   const float sum = fold([&](const float(&s)[kPerVector], int count) {
     return squares<Slots>(s, mean, count, rounding);
   });
-  const float rstd = rstd_of(sum_row(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
+  const float rstd =
+      rstd_of(fold_row<Sum>(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
   if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
 
   StreamQuantizer<Slots, Tile> quantizer(p, place);
@@ -1498,7 +1577,9 @@ inline constexpr int kPairRegisters = Tile::kVectors >= 3                       
                                       : Slots::kStat == Stat::kLayer&& Tile::kVectors == 1 ? 8
                                                                                            : 0;
 
-template <int kCapability, uint64_t kOrder>
+// A grid of one call or two. As heads of tokens, without dividing rows by heads and blocks among calls, 64 tokens of 64 and 8 heads of 128
+// take 2.22 us for 2.29, 1024 tokens 10.96 for 11.06 (H200, 2026-11-26).
+template <int kCapability, uint64_t kOrder, GridForm kForm>
 __global__ void __launch_bounds__(
     KernelTypes<kCapability, kOrder>::Tile::kBlockThreads,
     kernel_blocks<KernelTypes<kCapability, kOrder>,
@@ -1510,11 +1591,19 @@ __global__ void __launch_bounds__(
   // Both at addresses that are known: reading parameters at one that is not costs each of them.
   if constexpr (kHasBodies) {
     ptx::in_register(threadIdx.x);  // on its way before the branch
-    const PairBlock mine = pair_block(blockIdx.x, pair.call[0].second_share);
-    if (mine.second) {
-      normalize_in_registers<Slots, Tile, 2>(pair.call[1], mine.block);
+    PairBlock mine;
+    if constexpr (kForm == GridForm::kHeads) {
+      const uint32_t first_blocks = pair.call[0].first_blocks;
+      mine.second = blockIdx.x >= first_blocks;
+      mine.block = mine.second ? blockIdx.x - first_blocks : blockIdx.x;
     } else {
-      normalize_in_registers<Slots, Tile, 2>(pair.call[0], mine.block);
+      mine = pair_block(blockIdx.x, pair.call[0].second_share);
+    }
+    // The compiler puts the last of these first: the one that most blocks run, as fetching code from far away costs 0.05 us.
+    if (mine.second) {
+      normalize_in_registers<Slots, Tile, kForm>(pair.call[1], mine.block);
+    } else {
+      normalize_in_registers<Slots, Tile, kForm>(pair.call[0], mine.block);
     }
   }
 }

@@ -41,21 +41,23 @@ constexpr std::array<NormKernel, kCount> kKernels =
     make_kernels(std::make_index_sequence<kCount>());
 
 template <size_t kIndex>
-constexpr NormPairKernel pair_kernel_at() {
+constexpr PairKernels pair_kernels_at() {
   constexpr NormKey key = key_of_packed(kPart[kIndex]);
   constexpr Tile tile = tile_of_packed(kPart[kIndex]);
-  if constexpr (runs_pairs(key, tile) && compiles(kIndex)) {
-    return &norm_pair_kernel<FASTNORM_ARCH, kPart[kIndex]>;
-  }
-  return nullptr;
+  PairKernels kernels = {};
+  if constexpr (runs_pairs(key, tile) && compiles(kIndex))
+    kernels.pair = &norm_pair_kernel<FASTNORM_ARCH, kPart[kIndex], GridForm::kPair>;
+  if constexpr (runs_heads(key, tile) && compiles(kIndex))
+    kernels.heads = &norm_pair_kernel<FASTNORM_ARCH, kPart[kIndex], GridForm::kHeads>;
+  return kernels;
 }
 
 template <size_t... kIndex>
-constexpr std::array<NormPairKernel, kCount> make_pair_kernels(std::index_sequence<kIndex...>) {
-  return {pair_kernel_at<kIndex>()...};
+constexpr std::array<PairKernels, kCount> make_pair_kernels(std::index_sequence<kIndex...>) {
+  return {pair_kernels_at<kIndex>()...};
 }
 
-constexpr std::array<NormPairKernel, kCount> kPairKernels =
+constexpr std::array<PairKernels, kCount> kPairKernels =
     make_pair_kernels(std::make_index_sequence<kCount>());
 
 }  // namespace
@@ -66,7 +68,7 @@ std::span<const NormKernel> norm_kernels<FASTNORM_ARCH, kDtype, kSource>() {
 }
 
 template <>
-std::span<const NormPairKernel> norm_pair_kernels<FASTNORM_ARCH, kDtype, kSource>() {
+std::span<const PairKernels> norm_pair_kernels<FASTNORM_ARCH, kDtype, kSource>() {
   return kPairKernels;
 }
 

@@ -11,6 +11,11 @@ namespace fastnorm::cuda {
 using NormKernel = void (*)(NormParams);
 using NormPairKernel = void (*)(NormPairParams);
 
+// Of one entry, nullptr where there is none: see runs_pairs() and runs_heads() in norm_key.h.
+struct PairKernels {
+  NormPairKernel pair, heads;  // GridForm::kPair, kHeads
+};
+
 // Parts of an architecture's table that are compiled by themselves: the kernels of a dtype and a source follow each other.
 inline constexpr size_t kTableParts = 6;
 
@@ -22,7 +27,7 @@ constexpr Kernel kernel_at(const std::span<const Kernel> (&parts)[kTableParts], 
     if (i < part.size()) return part[i];
     i -= part.size();
   }
-  return nullptr;
+  return {};
 }
 
 // Architectures are numbered by their capability here, PTX by 1: names of kernels differ by that.
@@ -32,14 +37,14 @@ inline constexpr int kPtxNumber = 1;
 template <int kArch, Dtype kDtype, Source kSource>
 std::span<const NormKernel> norm_kernels();
 
-// In the same order, nullptr where there is none: see runs_pairs() in norm_key.h.
+// In the same order.
 template <int kArch, Dtype kDtype, Source kSource>
-std::span<const NormPairKernel> norm_pair_kernels();
+std::span<const PairKernels> norm_pair_kernels();
 
 // The kernels of an architecture, in the order of its table.
 struct KernelParts {
   std::span<const NormKernel> kernels[kTableParts];
-  std::span<const NormPairKernel> pair_kernels[kTableParts];
+  std::span<const PairKernels> pair_kernels[kTableParts];
 };
 
 template <int kArch>

@@ -363,6 +363,7 @@ inline constexpr int kRmsY = kind_bit(CallKind::kRms), kLayerY = kind_bit(CallKi
                      kScalesOfSum = kind_bit(CallKind::kSumScales);
 
 inline constexpr BareTile kBareTiles[] = {
+    {{64, 2}, kRmsGiven},
     {{128, 8}, kScalesOfSum},
     {{256, 2}, kLayerGiven | kScalesOfRms | kScalesOfLayer},
     {{256, 5}, kScalesOfSum},

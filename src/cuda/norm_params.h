@@ -10,6 +10,13 @@
 
 namespace fastnorm::cuda {
 
+// How the rows of a grid are numbered, and so which form of a kernel runs.
+enum class GridForm {
+  kRows,   // of one call, one after another
+  kPair,   // of one call or two, the second's blocks evenly among the first's: see pair_block()
+  kHeads,  // of one call or two, heads of tokens: see HeadsGrid in core/norm_plan.h
+};
+
 // A tensor with one row (or value) for each row of x.
 struct RowRef {
   char* data;      // may be nullptr where the tensor is optional
@@ -81,12 +88,13 @@ struct QuantParams {
 // yet costs it a fetch, 0.03 us of a short call (H200, 2026-11-23), so that most calls are to read two, and heads three. The size is
 // one of whole lines, so that those of a second call begin alike.
 struct NormParams {
-  uint32_t bits;  // NormBits
-  uint32_t rows;
+  uint32_t bits;    // NormBits
+  uint32_t rows;    // of a grid of heads: of a token
   int32_t vectors;  // 16-byte vectors of x's dtype in a row, the last may be short
   union {
     uint32_t prefetch_rows;  // the row this many rows ahead is brought into L2; 0 = none
     uint32_t second_share;  // of a pair's first call: the second's blocks among both's, in 1 / 2^32
+    uint32_t first_blocks;  // of the first call of a grid of heads: its blocks along x
   };
   RowRef x;            // [rows, n]
   const char* weight;  // [n] or [heads, n]
@@ -146,12 +154,12 @@ constexpr int launch_shared_bytes(NormKey key, Tile tile) {
                                        : 0;
 }
 
-// Two calls of one kernel in one grid, the second's blocks evenly among the first's: queries and keys of a token lie side by side.
+// Two calls of one kernel in one grid, blocks of both beside each other: queries and keys of a token lie side by side. Or one call.
 struct NormPairParams {
   NormParams call[2];
 };
 
-// Of block b of such a grid: b * share is, in its high word, how many of the second's blocks come before it, and the next block has one more
+// Of block b of a grid of GridForm::kPair: b * share is, in its high word, how many of the second's blocks come before it, and the next block has one more
 // before it if the low word overflows when share is added. All of the second's come up, as share is rounded up; a share of 0 is none.
 struct PairBlock {
   uint32_t block;  // of its call

@@ -1,9 +1,11 @@
 // 1 / sqrt(v) as two correctly rounded operations, without the library functions' calls and spills.
 //
-// The approximations of the root and of the reciprocal are each refined by one Newton step on the exact residual. In
-// (2^-90, 2^90) the result equals __fdiv_rn(1, __fsqrt_rn(v)); outside, v is scaled by an even power of two first, which is exact.
-// Equal on all 2^31 bit patterns (selftest proves it again on the GPU at hand). The reciprocal needs its own approximation: seeded
-// by the root's, 509 patterns round wrongly.
+// r, the hardware's approximation of 1 / sqrt(v), gives the root by one Newton step on the exact residual; and refined by one beside that,
+// off the root's chain, it is near enough to the root's reciprocal for q * (1 + e + e^2), with e = 1 - q * root, to round to it. Two things
+// are needed for that: e^2 (with e alone 3 to 6 of the 2^24 significands of two octaves round wrongly, which of them depends on r), and
+// that the refinement rounds up, as the greatest root's reciprocal lies just above the middle between two numbers and is not reached from
+// below. For every r within 4 units of the nearest one the reciprocal is right wherever the root is (tests/simt/root_test.cpp). In (2^-90, 2^90) the result equals __fdiv_rn(1, __fsqrt_rn(v)); outside, v is scaled by an even power of two
+// first, which is exact. Equal on all 2^31 bit patterns (selftest proves it again on the GPU at hand).
 #pragma once
 
 #include "cuda/ptx/math.cuh"
@@ -15,8 +17,9 @@ __device__ __forceinline__ float reciprocal_root_in_range(float v) {
   const float g = __fmul_rn(v, r);
   const float h = __fmul_rn(r, 0.5f);
   const float root = __fmaf_rn(__fmaf_rn(-g, g, v), h, g);
-  const float q = ptx::rcp_approx(root);
-  return __fmaf_rn(q, __fmaf_rn(-q, root, 1.0f), q);
+  const float q = __fmaf_ru(h, __fmaf_rn(-g, r, 1.0f), r);
+  const float e = __fmaf_rn(-q, root, 1.0f);
+  return __fmaf_rn(q, __fmaf_rn(e, e, e), q);
 }
 
 __device__ __forceinline__ float reciprocal_root(float v) {

@@ -309,8 +309,8 @@ struct Reach<Access::kUneven, T, Tile> {
   static constexpr Access kAccess = Access::kUneven;
   static constexpr int kPerVector = T::kPerVector, kLast = Tile::kVectors - 1;
 
-  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place)
-      : live(Tile::kRows == 1 || place.row < p.rows),
+  __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place, bool is_live)
+      : live(is_live),
         last(place.vector(kLast) < p.vectors),
         last_whole(static_cast<uint32_t>(place.vector(kLast)) < row_elements<T>(p) / kPerVector),
         last_elements(static_cast<int>(row_elements<T>(p) % kPerVector)) {}

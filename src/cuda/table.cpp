@@ -40,8 +40,9 @@ class DryDevice final : public Device {
     // The work counts, not its result.
     for (size_t count = 0; !calls.empty(); calls = calls.subspan(count)) {
       count = calls_together(calls);
-      if (runs_as_pair(calls.first(count))) {
-        const NormPairParams params = make_pair_params(calls.first(count));
+      const Grid grid = grid_of(calls.first(count));
+      if (grid.form != GridForm::kRows) {
+        const NormPairParams params = make_pair_params(calls.first(count), grid);
         asm volatile("" ::"m"(params));
       } else {
         const NormParams params = make_params(*calls[0].desc, *calls[0].plan);

@@ -263,24 +263,20 @@ __device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<T
   }
 }
 
-// The sum of a row; a zero sum is +0.
-template <class Tile>
-__device__ __forceinline__ float sum_row(float q, FoldScratch<Tile>& scratch,
-                                         const Place<Tile>& place) {
-  return __fadd_rn(fold_row<Sum>(q, scratch, place), 0.0f);
-}
-
-// The same from the sums of a thread's vectors.
+// The sum of a row from the sums of a thread's vectors.
 template <class Tile>
 __device__ __forceinline__ float sum_row(float (&q)[Tile::kVectors], FoldScratch<Tile>& scratch,
                                          const Place<Tile>& place) {
   const float first = fold_registers<Sum, Tile::kRun>(q);
   if constexpr (Tile::kRun == 1) {
-    return sum_row(first, scratch, place);
+    return fold_row<Sum>(first, scratch, place);
   } else {
-    return __fadd_rn(sum_row_of_two(first, q[1], scratch, place), 0.0f);
+    return sum_row_of_two(first, q[1], scratch, place);
   }
 }
+
+// Of sums that may be -0, which squares' never are.
+__device__ __forceinline__ float positive_zero(float sum) { return __fadd_rn(sum, 0.0f); }
 
 // Sets up the barriers of a cluster's folds; after cluster_ready() other blocks may push into them. What is expected is said while the
 // row's loads are on their way.

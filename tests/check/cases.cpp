@@ -68,6 +68,12 @@ class CaseMaker {
     }
     shifts(some[1]);
     heads(some[1]);
+    if (cuda_ && runs_heads(key_, tile_)) {
+      for (const int64_t n : some) {
+        grids_of_heads(n);
+        if (reduced_) break;
+      }
+    }
     return std::move(cases_);
   }
 
@@ -466,6 +472,23 @@ class CaseMaker {
         refresh(c, l);
         l.weight_pad = grain_ * random_.below(3);
         l.bias_pad = grain_ * random_.below(3);
+        put(c, l);
+      }
+    }
+  }
+
+  // Heads of as many tokens each, so that they run as grids of heads, by themselves or two in one: blocks full, and some of their threads idle.
+  void grids_of_heads(int64_t n) {
+    const int64_t block = rows_per_block(tile_);
+    const Content c = plain_content(n);
+    for (const int64_t tokens : {1, 3, 5}) {
+      // Of three in a row two are run together, wherever the first of a list is.
+      for (const int64_t heads : {block, 2 * block, 3 * block - 1, block + 1, 9 * block}) {
+        Layout l = any_layout(c, 1);
+        l.rank = 2;
+        l.outer[0] = heads;
+        l.outer[1] = tokens;
+        refresh(c, l);
         put(c, l);
       }
     }

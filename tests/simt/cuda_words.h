@@ -39,6 +39,12 @@ inline float __fmul_rn(float a, float b) {
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+// Rounded up: the nearest one, or the next if that lies below. Of products and sums whose exponents are near each other.
+inline float __fmaf_ru(float a, float b, float c) {
+  const float nearest = std::fma(a, b, c);
+  const double missing = static_cast<double>(a) * b - (static_cast<double>(nearest) - c);
+  return missing > 0 ? std::nextafter(nearest, INFINITY) : nearest;
+}
 inline float fminf(float a, float b) { return std::fmin(a, b); }
 inline float fabsf(float a) { return std::fabs(a); }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }

@@ -76,25 +76,26 @@ class SimtDevice final : public Device {
     using namespace fastnorm::cuda;
     const KernelParts& parts = simt_kernels();
     const NormPlan& plan = *calls.front().plan;
-    const auto start = [&](uint64_t blocks, auto kernel, const auto& params) {
+    const cuda::Grid blocks = grid_of(calls);
+    const auto start = [&](auto kernel, const auto& params) {
       if (kernel == nullptr) fault("an entry without a kernel");
       const Tile tile = plan.entry->tile;
-      Grid grid = {blocks,
-                   static_cast<unsigned>(tile.threads * plan.rows_per_block),
-                   static_cast<unsigned>(tile.blocks),
-                   static_cast<unsigned>(launch_shared_bytes(plan.entry->key, tile)),
-                   order_,
-                   (calls.front().desc->flags & FASTNORM_NORM_PDL_WAIT) != 0,
-                   {}};
+      simt::Grid grid = {blocks.x,
+                         blocks.y,
+                         static_cast<unsigned>(tile.threads * plan.rows_per_block),
+                         static_cast<unsigned>(tile.blocks),
+                         static_cast<unsigned>(launch_shared_bytes(plan.entry->key, tile)),
+                         order_,
+                         (calls.front().desc->flags & FASTNORM_NORM_PDL_WAIT) != 0,
+                         {}};
       for (const NormCall& call : calls) add_inputs(*call.desc, &grid.inputs);
       return launch(grid, [&] { kernel(params); });
     };
-    if (!runs_as_pair(calls)) {
-      return start(plan.blocks, kernel_at(parts.kernels, plan.index),
-                   make_params(*calls[0].desc, plan));
-    }
-    return start(grid_blocks(calls), kernel_at(parts.pair_kernels, plan.index),
-                 make_pair_params(calls));
+    if (blocks.form == GridForm::kRows)
+      return start(kernel_at(parts.kernels, plan.index), make_params(*calls[0].desc, plan));
+    const PairKernels kernels = kernel_at(parts.pair_kernels, plan.index);
+    return start(blocks.form == GridForm::kHeads ? kernels.heads : kernels.pair,
+                 make_pair_params(calls, blocks));
   }
 
   const Order order_;

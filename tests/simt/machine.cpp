@@ -244,7 +244,8 @@ std::string launch(const Grid& started, const std::function<void()>& kernel) {
   for (unsigned i = 0; i < together; ++i) ring[i] = fibers[i].get();
   if (grid->order == Order::kBackward) std::reverse(ring.begin(), ring.end());
   std::minstd_rand random(together);
-  for (uint64_t first = 0; first < grid->blocks; first += cluster) {
+  const uint64_t blocks = uint64_t{grid->x} * grid->y;
+  for (uint64_t first = 0; first < blocks; first += cluster) {
     cluster_state.threads = together;
     cluster_state.arrived = cluster_state.phase = 0;
     for (unsigned rank = 0; rank < cluster; ++rank) {
@@ -253,8 +254,9 @@ std::string launch(const Grid& started, const std::function<void()>& kernel) {
       for (unsigned t = 0; t < threads; ++t) {
         Thread& thread = fibers[rank * threads + t]->thread;
         thread.thread.x = t;
-        thread.block.x = static_cast<unsigned>(first + rank);
-        thread.blocks.x = static_cast<unsigned>(grid->blocks);
+        thread.block = {static_cast<unsigned>((first + rank) % grid->x),
+                        static_cast<unsigned>((first + rank) / grid->x)};
+        thread.blocks = {grid->x, grid->y};
         thread.cluster_rank = rank;
         thread.lane = t % 32;
         thread.of_block = &block;

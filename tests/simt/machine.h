@@ -15,7 +15,7 @@
 namespace simt {
 
 struct Index {
-  unsigned x;
+  unsigned x, y;
 };
 
 struct Block;
@@ -47,7 +47,7 @@ struct Input {
 };
 
 struct Grid {
-  uint64_t blocks;
+  unsigned x, y;          // blocks
   unsigned threads;       // of a block
   unsigned cluster;       // consecutive blocks that run together
   unsigned shared_bytes;  // of launch_shared()

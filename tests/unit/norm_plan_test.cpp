@@ -676,7 +676,7 @@ TEST(Plan, KeptColumns) {
   };
   EXPECT_EQ(kernel(rms(512, 8192)), "bf16 plain rms once store vector bare-cs 256x4");
   EXPECT_EQ(kernel(codes(rms(512, 8192))), "bf16 plain rms once static vector bare-sm 256x4");
-  EXPECT_EQ(kernel(codes(rms(4096, 1024))), "bf16 plain rms once static vector bare 32x4");
+  EXPECT_EQ(kernel(codes(rms(4096, 1024))), "bf16 plain rms once static vector bare 64x2");
   // Not for these, whatever the shape.
   Request r = simple_request({4096, 4096}, FASTNORM_DTYPE_F32, false, FASTNORM_NORM_LAYER);
   EXPECT_EQ(kernel(r), "f32 plain layer once store vector 256x4") << "rows of 32 bits";

@@ -171,6 +171,47 @@ TEST(NormTogether, OthersKeepTheirKernels) {
   EXPECT_EQ(grids(q, planned(other, facts), facts), 2);
 }
 
+// A grid of heads covers each head of each token once, and few that do not exist.
+TEST(NormTogether, GridsOfHeads) {
+  NormDesc q, k;
+  q.outer_rank = k.outer_rank = 2;
+  const auto grid_of = [&](int64_t tokens, int64_t queries, int64_t keys, int rows_per_block) {
+    q.outer[0] = queries, k.outer[0] = keys;
+    q.outer[1] = k.outer[1] = tokens;
+    q.rows = tokens * queries, k.rows = tokens * keys;
+    return heads_grid(q, keys > 0 ? &k : nullptr, rows_per_block);
+  };
+  int grids = 0;
+  for (const int rows_per_block : {2, 4, 8, 16, 32, 64}) {
+    for (int64_t queries = 1; queries <= 130; ++queries) {
+      for (int64_t keys = 0; keys <= 17; ++keys) {
+        const HeadsGrid grid = grid_of(5, queries, keys, rows_per_block);
+        const int64_t q_blocks = (queries + rows_per_block - 1) / rows_per_block,
+                      k_blocks = (keys + rows_per_block - 1) / rows_per_block,
+                      rows = (q_blocks + k_blocks) * rows_per_block;
+        const bool few_idle = 2 * rows <= 3 * (queries + keys);
+        ASSERT_EQ(grid.y, few_idle ? 5u : 0u) << queries << " and " << keys;
+        if (!few_idle) continue;
+        ++grids;
+        ASSERT_EQ(grid.first_blocks, q_blocks);
+        ASSERT_EQ(grid.x, q_blocks + k_blocks);
+      }
+    }
+  }
+  EXPECT_GT(grids, 8000);
+  // What y does not hold, and calls that do not lie beside each other.
+  EXPECT_EQ(grid_of(65535, 8, 8, 8).y, 65535u);
+  EXPECT_EQ(grid_of(65536, 8, 8, 8).y, 0u);
+  EXPECT_EQ(grid_of(65535, 1 << 20, 0, 8).y, 0u) << "more blocks than a grid has";
+  EXPECT_EQ(grid_of(5, 8, 8, 8).y, 5u);
+  k.outer[1] = 6;
+  EXPECT_EQ(heads_grid(q, &k, 8).y, 0u);
+  k.outer[1] = 5, k.outer_rank = 3;
+  EXPECT_EQ(heads_grid(q, &k, 8).y, 0u);
+  k.outer_rank = 1;
+  EXPECT_EQ(heads_grid(q, &k, 8).y, 0u);
+}
+
 // Rows of other lengths have the same kernel where it holds both.
 TEST(NormTogether, LengthsThatOneKernelHolds) {
   const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 16);

@@ -293,7 +293,7 @@ TEST_F(CudaHost, NoRowsAreNoLaunch) {
   EXPECT_TRUE(notes.loaded.empty());
 }
 
-// Heads of queries and keys are one grid, the keys' blocks among the queries'; what stands between others is launched in order.
+// Heads of queries and keys are one grid, the keys' blocks behind the queries' of a token; what stands between others is launched in order.
 TEST_F(CudaHost, CallsOfAList) {
   make();
   const Call q({4096, 64, 128}), k({4096, 8, 128}, FASTNORM_DTYPE_BF16, 1),
@@ -304,11 +304,13 @@ TEST_F(CudaHost, CallsOfAList) {
   ASSERT_EQ(recorded.size(), 2u);
   const Recorded& pair = recorded[0];
   const fastnorm_info info = q.info(context);
-  EXPECT_EQ(pair.launch.kernel, pair_kernel_address(index_of(info.kernel)));
+  // Without a weight they run on a general kernel, blocks evenly among each other.
+  EXPECT_EQ(pair.launch.kernel, pair_kernel_address(index_of(info.kernel), cuda::GridForm::kPair));
   EXPECT_EQ(pair.pair.call[0].second_share, (1ull << 32) / 9 + 1) << "8 of queries, 1 of keys";
   // The keys on the queries' kernel.
   EXPECT_EQ(pair.launch.grid.x,
             info.blocks + 4096u * 8 / static_cast<unsigned>(info.rows_per_block));
+  EXPECT_EQ(pair.launch.grid.y, 1u);
   EXPECT_EQ(pair.pair.call[0].x.data, q.tensor.data);
   EXPECT_EQ(pair.pair.call[1].x.data, k.tensor.data);
   EXPECT_EQ(pair.pair.call[1].rows, 4096u * 8);
@@ -321,8 +323,9 @@ TEST_F(CudaHost, CallsOfAList) {
   }
 }
 
-// Bare kernels of short rows know whether those have one index or two: heads by themselves are a pair without a second.
-TEST_F(CudaHost, HeadsByThemselvesRunAsAPair) {
+// Bare kernels of short rows know whether those have one index or two: heads have a grid of tokens by blocks of heads, one call's as two
+// calls'.
+TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
   make();
   const int64_t columns = 128, strides[3] = {80 * 128, 128, 1};
   fastnorm_tensor weight = {};
@@ -331,23 +334,48 @@ TEST_F(CudaHost, HeadsByThemselvesRunAsAPair) {
   weight.ndim = 1;
   weight.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
   weight.shape = &columns;
-  Call heads({64, 72, 128}), rows({64 * 72, 128}), two_rows({64 * 72, 128}, FASTNORM_DTYPE_BF16, 1);
-  for (Call* call : {&heads, &rows, &two_rows}) call->args.weight = &weight;
-  heads.tensor.strides = strides;
+  Call heads({64, 72, 128}), keys({64, 8, 128}, FASTNORM_DTYPE_BF16, 2), few({64, 4, 128}),
+      rows({64 * 72, 128}), two_rows({64 * 72, 128}, FASTNORM_DTYPE_BF16, 1);
+  for (Call* call : {&heads, &keys, &few, &rows, &two_rows}) call->args.weight = &weight;
+  heads.tensor.strides = keys.tensor.strides = few.tensor.strides = strides;
 
   const fastnorm_info info = heads.info(context);
   EXPECT_STREQ(info.kernel, "bf16 plain rms once store vector bare 16x1");
   EXPECT_EQ(info.launches, 1);
   const Recorded lone = run(heads);
-  EXPECT_EQ(lone.launch.kernel, pair_kernel_address(index_of(info.kernel)));
-  EXPECT_EQ(lone.launch.grid.x, info.blocks);
-  EXPECT_EQ(lone.pair.call[0].second_share, 0u) << "no second";
-  EXPECT_EQ(lone.pair.call[0].rows, 64u * 72);
-  EXPECT_EQ(lone.pair.call[0].outer[0].value, 72u);
+  EXPECT_EQ(lone.launch.kernel, pair_kernel_address(index_of(info.kernel), cuda::GridForm::kHeads));
+  EXPECT_EQ(lone.launch.grid.x, 9u);
+  EXPECT_EQ(lone.launch.grid.y, 64u);
+  EXPECT_EQ(lone.launch.block.x, 128u);
+  EXPECT_EQ(info.blocks, 9u * 64);
+  EXPECT_EQ(lone.pair.call[0].first_blocks, 9u) << "no second";
+  EXPECT_EQ(lone.pair.call[0].rows, 72u);
+  EXPECT_EQ(lone.pair.call[0].x_upper.stride[0], 80 * 128 * 2);
   notes.loaded.clear();
   ASSERT_EQ(fastnorm_norm_prepare(context, &heads.args), FASTNORM_OK);
   EXPECT_NE(std::find(notes.loaded.begin(), notes.loaded.end(), lone.launch.kernel),
             notes.loaded.end());
+
+  recorded.clear();
+  const fastnorm_norm_args* const both[] = {&heads.args, &keys.args};
+  ASSERT_EQ(fastnorm_norm_many(context, both, 2, nullptr, 0, kStream), FASTNORM_OK)
+      << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  EXPECT_EQ(recorded[0].launch.kernel, lone.launch.kernel);
+  EXPECT_EQ(recorded[0].launch.grid.x, 10u);
+  EXPECT_EQ(recorded[0].launch.grid.y, 64u);
+  EXPECT_EQ(recorded[0].pair.call[0].first_blocks, 9u);
+  EXPECT_EQ(recorded[0].pair.call[1].rows, 8u);
+  EXPECT_EQ(recorded[0].pair.call[1].x.data, keys.tensor.data);
+  // Half of each block would be idle.
+  const Recorded rest = run(few);
+  EXPECT_EQ(rest.launch.kernel,
+            pair_kernel_address(index_of(few.info(context).kernel), cuda::GridForm::kPair));
+  EXPECT_EQ(rest.launch.grid.x, 32u);
+  EXPECT_EQ(few.info(context).blocks, 32u);
+  EXPECT_EQ(rest.pair.call[0].second_share, 0u) << "no second";
+  EXPECT_EQ(rest.pair.call[0].rows, 64u * 4);
+  EXPECT_EQ(rest.pair.call[0].outer[0].value, 4u);
 
   const fastnorm_info rows_info = rows.info(context);
   EXPECT_STREQ(rows_info.kernel, "bf16 plain rms once store vector bare-cs 16x1");
@@ -359,7 +387,8 @@ TEST_F(CudaHost, HeadsByThemselvesRunAsAPair) {
   ASSERT_EQ(fastnorm_norm_many(context, list, 2, nullptr, 0, kStream), FASTNORM_OK)
       << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
-  EXPECT_EQ(recorded[0].launch.kernel, pair_kernel_address(index_of(info.kernel)));
+  EXPECT_EQ(recorded[0].launch.kernel,
+            pair_kernel_address(index_of(info.kernel), cuda::GridForm::kPair));
   for (const cuda::NormParams& p : recorded[0].pair.call) {
     EXPECT_EQ(p.outer[0].value | p.outer[0].multiplier, 0u);
     EXPECT_EQ(p.outer[0].shift, 31u);

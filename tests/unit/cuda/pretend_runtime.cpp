@@ -52,20 +52,23 @@ template <Dtype kDtype, Source kSource>
 struct Part {
   static constexpr size_t kCount =
       count_norm_kernels(kDtype, kSource, cuda::table_shape(cuda::kSm90));
-  static inline char single_bytes[kCount], pair_bytes[kCount];
+  static inline char single_bytes[kCount], pair_bytes[2 * kCount];
   Part() {
     const auto& entries = cuda::kNormPart<cuda::table_shape(cuda::kSm90), kDtype, kSource>;
     for (size_t i = 0; i < kCount; ++i) {
       single[i] = reinterpret_cast<cuda::NormKernel>(&single_bytes[i]);
-      pair[i] =
-          runs_pairs(entries[i]) ? reinterpret_cast<cuda::NormPairKernel>(&pair_bytes[i]) : nullptr;
+      const auto kernel = [&](size_t form) {
+        return reinterpret_cast<cuda::NormPairKernel>(&pair_bytes[2 * i + form]);
+      };
+      pair[i] = {runs_pairs(entries[i]) ? kernel(0) : nullptr,
+                 runs_heads(entries[i].key, entries[i].tile) ? kernel(1) : nullptr};
     }
   }
   static bool has_pair(const void* kernel) {
-    return kernel >= pair_bytes && kernel < pair_bytes + kCount;
+    return kernel >= pair_bytes && kernel < pair_bytes + 2 * kCount;
   }
   cuda::NormKernel single[kCount];
-  cuda::NormPairKernel pair[kCount];
+  cuda::PairKernels pair[kCount];
 };
 
 template <Dtype kDtype, Source kSource>
@@ -88,9 +91,10 @@ void* other_context(int gpu) { return &contexts[1][gpu]; }
 const void* kernel_address(int32_t index) {
   return reinterpret_cast<const void*>(cuda::kernel_at(cuda::kernel_parts<90>().kernels, index));
 }
-const void* pair_kernel_address(int32_t index) {
-  return reinterpret_cast<const void*>(
-      cuda::kernel_at(cuda::kernel_parts<90>().pair_kernels, index));
+const void* pair_kernel_address(int32_t index, cuda::GridForm form) {
+  const cuda::PairKernels kernels = cuda::kernel_at(cuda::kernel_parts<90>().pair_kernels, index);
+  return reinterpret_cast<const void*>(form == cuda::GridForm::kHeads ? kernels.heads
+                                                                      : kernels.pair);
 }
 
 }  // namespace fastnorm::test
@@ -98,22 +102,22 @@ const void* pair_kernel_address(int32_t index) {
 namespace fastnorm::cuda {
 
 // PTX has kernels that nothing launches.
-#define FASTNORM_PRETEND_PART(dtype, source)                                                      \
-  template <>                                                                                     \
-  std::span<const NormKernel> norm_kernels<90, Dtype::dtype, Source::source>() {                  \
-    return test::part<Dtype::dtype, Source::source>().single;                                     \
-  }                                                                                               \
-  template <>                                                                                     \
-  std::span<const NormPairKernel> norm_pair_kernels<90, Dtype::dtype, Source::source>() {         \
-    return test::part<Dtype::dtype, Source::source>().pair;                                       \
-  }                                                                                               \
-  template <>                                                                                     \
-  std::span<const NormKernel> norm_kernels<kPtxNumber, Dtype::dtype, Source::source>() {          \
-    return {};                                                                                    \
-  }                                                                                               \
-  template <>                                                                                     \
-  std::span<const NormPairKernel> norm_pair_kernels<kPtxNumber, Dtype::dtype, Source::source>() { \
-    return {};                                                                                    \
+#define FASTNORM_PRETEND_PART(dtype, source)                                                   \
+  template <>                                                                                  \
+  std::span<const NormKernel> norm_kernels<90, Dtype::dtype, Source::source>() {               \
+    return test::part<Dtype::dtype, Source::source>().single;                                  \
+  }                                                                                            \
+  template <>                                                                                  \
+  std::span<const PairKernels> norm_pair_kernels<90, Dtype::dtype, Source::source>() {         \
+    return test::part<Dtype::dtype, Source::source>().pair;                                    \
+  }                                                                                            \
+  template <>                                                                                  \
+  std::span<const NormKernel> norm_kernels<kPtxNumber, Dtype::dtype, Source::source>() {       \
+    return {};                                                                                 \
+  }                                                                                            \
+  template <>                                                                                  \
+  std::span<const PairKernels> norm_pair_kernels<kPtxNumber, Dtype::dtype, Source::source>() { \
+    return {};                                                                                 \
   }
 FASTNORM_PRETEND_PART(kF32, kPlain)
 FASTNORM_PRETEND_PART(kF32, kAdd)

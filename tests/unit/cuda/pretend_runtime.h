@@ -59,6 +59,6 @@ void* other_context(int gpu);
 
 // The address of an entry's kernel in sm_90's table.
 const void* kernel_address(int32_t index);
-const void* pair_kernel_address(int32_t index);
+const void* pair_kernel_address(int32_t index, cuda::GridForm form);
 
 }  // namespace fastnorm::test

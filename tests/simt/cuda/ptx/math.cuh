@@ -11,8 +11,12 @@ namespace fastnorm::ptx {
 // Subnormal operands and results are zero of the same sign.
 inline float flushed(float v) { return std::fpclassify(v) == FP_SUBNORMAL ? v * 0.0f : v; }
 
+// Added to the significand of what is nearest.
+inline int rsqrt_units = 0;
+
 inline float rsqrt_approx(float v) {
-  return flushed(static_cast<float>(1.0 / std::sqrt(static_cast<double>(flushed(v)))));
+  const float r = flushed(static_cast<float>(1.0 / std::sqrt(static_cast<double>(flushed(v)))));
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(r) + static_cast<uint32_t>(rsqrt_units));
 }
 
 inline float rcp_approx(float v) {
