@@ -124,12 +124,13 @@ fastnorm_status describe(const fastnorm_context& context, const Batch<kCalls>& b
   result.kernel = "";
   result.workspace_bytes = batch.workspace_bytes;
   const bool cuda = context.device->facts.device_type == FASTNORM_DEVICE_CUDA;
-  result.launches = context.device->launches({batch.call, static_cast<size_t>(batch.calls)});
+  const GridCount grids = context.device->grids({batch.call, static_cast<size_t>(batch.calls)});
+  result.launches = grids.launches;
+  result.blocks = grids.blocks;
   for (int32_t i = 0; i < batch.calls; ++i) {
     const NormPlan& plan = *batch.call[i].plan;
     result.bytes_read += plan.bytes_read;
     result.bytes_written += plan.bytes_written;
-    result.blocks += plan.blocks;
     if (i > 0) continue;
     result.kernel = plan.entry->name;
     result.threads_per_row = cuda ? plan.entry->tile.threads_per_row() : 1;

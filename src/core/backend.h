@@ -18,6 +18,12 @@ struct NormCall {
   const NormPlan* plan;
 };
 
+// Of all calls together.
+struct GridCount {
+  int32_t launches;  // of kernels
+  uint64_t blocks;   // of their grids; CPU: threads at the most
+};
+
 // One device of a backend, owned by a context. Functions are thread-safe.
 class Device {
  public:
@@ -31,9 +37,11 @@ class Device {
   virtual fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) = 0;
   virtual fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
                                    Error& error) = 0;
-  // Kernels that run_norm() starts.
-  virtual int32_t launches(std::span<const NormCall> calls) const {
-    return static_cast<int32_t>(calls.size());
+  // What run_norm() starts.
+  virtual GridCount grids(std::span<const NormCall> calls) const {
+    GridCount count = {static_cast<int32_t>(calls.size()), 0};
+    for (const NormCall& call : calls) count.blocks += call.plan->blocks;
+    return count;
   }
 
   const DeviceFacts facts;

@@ -484,7 +484,7 @@ HeadsGrid heads_grid(const NormDesc& first, const NormDesc* second, int rows_per
   // A third of the threads idle still gains (64 and 8 heads of 64, 32 a block: 4096 tokens 19.76 us for 19.92), a half of them loses (28 and
   // 4: 10.46 for 9.85; H200, bf16, 2026-11-26).
   const bool mostly_idle = 2 * all * rows_per_block > 3 * (heads[0] + heads[1]);
-  if (mostly_idle || all > kMostBlocks / first.outer[1]) return {};
+  if (mostly_idle || all * first.outer[1] > kMostBlocks) return {};
   return {static_cast<uint32_t>(all), static_cast<uint32_t>(first.outer[1]),
           static_cast<uint32_t>(blocks[0])};
 }
@@ -500,10 +500,6 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   plan->blocks = static_cast<uint64_t>(divide_up_pow2(d.rows, plan->rows_per_block)) *
                  static_cast<uint64_t>(tile.blocks);
   if (kept) plan->blocks = blocks_in_turn(plan->blocks, tile, facts);
-  if (d.outer_rank == 2 && runs_heads(key, tile)) {
-    const HeadsGrid heads = heads_grid(d, nullptr, plan->rows_per_block);
-    if (heads.y != 0) plan->blocks = heads.blocks();
-  }
   constexpr int64_t kMaxRows = int64_t{0xffffff00};  // row numbers are 32 bits wide on the device
   FASTNORM_REQUIRE(d.rows <= kMaxRows, FASTNORM_ERROR_UNSUPPORTED,
                    "x has %" PRId64 " rows; a call takes %" PRId64

@@ -104,8 +104,6 @@ constexpr int rows_per_block(Tile tile) {
 struct HeadsGrid {
   uint32_t x = 0, y = 0;      // 0: the calls are not for such a grid
   uint32_t first_blocks = 0;  // of x, the first call's
-
-  constexpr uint64_t blocks() const { return uint64_t{x} * y; }
 };
 
 // `second`: nullptr = there is none.

@@ -58,7 +58,7 @@ class CudaDevice final : public Device {
   fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) override;
   fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
                            Error& error) override;
-  int32_t launches(std::span<const NormCall> calls) const override { return count_grids(calls); }
+  GridCount grids(std::span<const NormCall> calls) const override { return count_grids(calls); }
 
  private:
   // Runs body() with this device current, and makes current again what was.

@@ -102,9 +102,10 @@ Divisor make_divisor(uint32_t value) {
 
 namespace {
 
-// All but what says how rows become indices.
-NormParams params_without_indices(const NormDesc& d, const NormPlan& plan) {
-  NormParams p;  // not cleared, a good part of a call's cost: what the call's kernel reads is set
+// All but what says how rows become indices. The rest is not cleared, a good part of a call's cost: what the call's kernel reads is set.
+[[gnu::always_inline]] inline void fill_params(const NormDesc& d, const NormPlan& plan,
+                                               NormParams* params) {
+  NormParams& p = *params;
   p.bits = p.bits_again = norm_bits(d, plan);
   p.rows = static_cast<uint32_t>(d.rows);
   const int64_t row_bytes = d.n * dtype_bytes(d.dtype);
@@ -137,7 +138,7 @@ NormParams params_without_indices(const NormDesc& d, const NormPlan& plan) {
     p.rstd_upper = upper_strides(d.rstd);
   }
   if (plan.entry->key.sink != Sink::kStore) fill_quant(d, &p.quant);
-  if (plan.entry->key.access != Access::kAny) return p;
+  if (plan.entry->key.access != Access::kAny) return;
   p.rounding = static_cast<uint8_t>(d.rounding);
   p.residual_rounding = static_cast<uint8_t>(d.residual_rounding);
   p.residual_f32 = d.residual && d.residual.dtype != d.dtype;
@@ -148,27 +149,17 @@ NormParams params_without_indices(const NormDesc& d, const NormPlan& plan) {
   p.residual_out_align = row_align(d.residual_out, d.outer_rank);
   p.weight_align = column_align(d.weight);
   p.bias_align = column_align(d.bias);
-  return p;
 }
 
 }  // namespace
 
 NormParams make_params(const NormDesc& d, const NormPlan& plan) {
-  NormParams p = params_without_indices(d, plan);
+  NormParams p;
+  fill_params(d, plan, &p);
   for (int i = 0; i + 1 < d.outer_rank; ++i)
     p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
   return p;
 }
-
-namespace {
-
-// Of a call whose rows follow each other; they are of a warp or less.
-uint64_t pair_blocks(const NormCall& call) {
-  const auto rows = static_cast<uint64_t>(call.plan->rows_per_block);
-  return (static_cast<uint64_t>(call.desc->rows) + rows - 1) / rows;
-}
-
-}  // namespace
 
 size_t calls_together(std::span<const NormCall> calls) {
   constexpr uint64_t kMostBlocks = 0x7fffffff;
@@ -177,14 +168,19 @@ size_t calls_together(std::span<const NormCall> calls) {
   const bool alike = calls[0].desc->outer_rank <= 2 && calls[1].desc->outer_rank <= 2 &&
                      calls[0].plan->entry == calls[1].plan->entry &&
                      calls[0].desc->flags == calls[1].desc->flags &&
-                     pair_blocks(calls[0]) + pair_blocks(calls[1]) <= kMostBlocks;
+                     calls[0].plan->blocks + calls[1].plan->blocks <= kMostBlocks;
   return alike ? 2 : 1;
 }
 
-int32_t count_grids(std::span<const NormCall> calls) {
-  int32_t grids = 0;
-  for (; !calls.empty(); calls = calls.subspan(calls_together(calls))) ++grids;
-  return grids;
+GridCount count_grids(std::span<const NormCall> calls) {
+  GridCount count = {};
+  for (; !calls.empty(); ++count.launches) {
+    const size_t together = calls_together(calls);
+    const Grid grid = grid_of(calls.first(together));
+    count.blocks += uint64_t{grid.x} * grid.y;
+    calls = calls.subspan(together);
+  }
+  return count;
 }
 
 Grid grid_of(std::span<const NormCall> calls) {
@@ -197,18 +193,18 @@ Grid grid_of(std::span<const NormCall> calls) {
         heads_grid(*calls[0].desc, two ? calls[1].desc : nullptr, plan.rows_per_block);
     if (heads.y != 0) return {GridForm::kHeads, heads.x, heads.y, heads.first_blocks};
   }
+  const auto blocks = static_cast<uint32_t>(plan.blocks + (two ? calls[1].plan->blocks : 0));
   if (!two && (calls[0].desc->outer_rank == 1 || !knows_indices(key, tile)))
-    return {GridForm::kRows, static_cast<uint32_t>(plan.blocks), 1, 0};
-  const uint64_t blocks = pair_blocks(calls[0]) + (two ? pair_blocks(calls[1]) : 0);
-  return {GridForm::kPair, static_cast<uint32_t>(blocks), 1, 0};
+    return {GridForm::kRows, blocks, 1, 0};
+  return {GridForm::kPair, blocks, 1, 0};
 }
 
 NormPairParams make_pair_params(std::span<const NormCall> calls, const Grid& grid) {
-  NormPairParams pair;  // as params_without_indices(); a second call that is not there stays unset
+  NormPairParams pair;  // a second call that is not there stays unset
   for (size_t i = 0; i < calls.size(); ++i) {
     const NormDesc& d = *calls[i].desc;
     NormParams& p = pair.call[i];
-    p = params_without_indices(d, *calls[i].plan);
+    fill_params(d, *calls[i].plan, &p);
     if (grid.form == GridForm::kHeads) {
       p.rows = static_cast<uint32_t>(d.outer[0]);
     } else {
@@ -220,7 +216,7 @@ NormPairParams make_pair_params(std::span<const NormCall> calls, const Grid& gri
     first.first_blocks = grid.first_blocks;
   } else {
     first.second_share =
-        calls.size() > 1 ? second_share(pair_blocks(calls[0]), pair_blocks(calls[1])) : 0;
+        calls.size() > 1 ? second_share(calls[0].plan->blocks, calls[1].plan->blocks) : 0;
   }
   return pair;
 }

@@ -16,8 +16,8 @@ NormParams make_params(const NormDesc& desc, const NormPlan& plan);
 // Of how many of `calls`, from the first on, one grid takes care: 1 or 2.
 size_t calls_together(std::span<const NormCall> calls);
 
-// Grids that all of them take.
-int32_t count_grids(std::span<const NormCall> calls);
+// The grids that all of them take.
+GridCount count_grids(std::span<const NormCall> calls);
 
 // The grid of one or two calls.
 struct Grid {

@@ -52,7 +52,7 @@ class DryDevice final : public Device {
     return FASTNORM_OK;
   }
 
-  int32_t launches(std::span<const NormCall> calls) const override { return count_grids(calls); }
+  GridCount grids(std::span<const NormCall> calls) const override { return count_grids(calls); }
 };
 
 }  // namespace

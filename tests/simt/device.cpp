@@ -67,7 +67,7 @@ class SimtDevice final : public Device {
     return FASTNORM_OK;
   }
 
-  int32_t launches(std::span<const NormCall> calls) const override {
+  GridCount grids(std::span<const NormCall> calls) const override {
     return fastnorm::cuda::count_grids(calls);
   }
 

@@ -29,7 +29,7 @@ int32_t grids(Planned a, Planned b, const DeviceFacts& facts) {
   const bool together =
       plan_together(a.desc, b.desc, facts, cuda::norm_table(*facts.arch), &a.plan, &b.plan);
   const NormCall calls[] = {{&a.desc, &a.plan}, {&b.desc, &b.plan}};
-  const int32_t count = cuda::count_grids(calls);
+  const int32_t count = cuda::count_grids(calls).launches;
   EXPECT_EQ(together, count == 1);
   // What each is to do stays the same.
   for (const NormCall& call : calls) {
