@@ -37,7 +37,7 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .kept_rows = 4096,
           .many_tokens = 1024,
           .wide_row_bytes_moved = 60 << 20,
-          .stream_rows = 32,
+          .stream_rows = 24,
           .stream_bytes = 18 << 20,
           .stream_bytes_long = 36 << 20,
           .stream_bytes_short = 6 << 20,

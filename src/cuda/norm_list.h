@@ -406,7 +406,9 @@ inline constexpr BareTile kSupersededTiles[] = {
     {{256, 5}, kLayerGiven | kScalesOfLayer},
     {{256, 7}, kRmsGiven},
     {{64, 2, 4}, kLayerF32Y},
+    {{64, 2, 8}, kRmsY | kLayerY | kRmsGiven | kLayerGiven},
     {{256, 3, 2}, kLayerY | kLayerF32Y},
+    {{256, 4, 2}, kLayerY},
 };
 
 // Of those with codes, with columns of x's dtype and with f32 ones.
