@@ -124,8 +124,10 @@ constexpr bool knows_indices(NormKey key, Tile tile) {
   return key.beside != Beside::kAny && runs_pairs(key, tile);
 }
 
-// True if such a kernel is there for grids of heads, too: see HeadsGrid in core/norm_plan.h.
-constexpr bool runs_heads(NormKey key, Tile tile) { return knows_indices(key, tile); }
+// True if such a kernel is there for grids of heads, too (see HeadsGrid in core/norm_plan.h): but with f32 columns.
+constexpr bool runs_heads(NormKey key, Tile tile) {
+  return knows_indices(key, tile) && key.affine == Affine::kOnce;
+}
 
 // 16-byte vectors of a row that lie side by side in a thread, for one access.
 constexpr int vectors_side_by_side(Access access) { return access == Access::kWide ? 2 : 1; }
