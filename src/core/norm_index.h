@@ -14,9 +14,8 @@ class NormIndex {
  public:
   explicit NormIndex(std::span<const NormEntry> table);
 
-  // What find_entry() gives for the table.
-  int32_t find(NormKey key, Tile tile) const {
-    const uint64_t wanted = packed(key, tile);
+  // What find_entry() gives for the table and the key and tile that `wanted` is packed() of.
+  int32_t find(uint64_t wanted) const {
     for (size_t slot = first_slot(wanted);; slot = (slot + 1) & (slots_.size() - 1)) {
       const int32_t at = slots_[slot];
       if (at < 0 || table_[static_cast<size_t>(at)].packed() == wanted) return at;

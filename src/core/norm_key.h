@@ -124,7 +124,7 @@ constexpr bool knows_indices(NormKey key, Tile tile) {
   return key.beside != Beside::kAny && runs_pairs(key, tile);
 }
 
-// True if such a kernel is there for grids of heads, too (see HeadsGrid in core/norm_plan.h): but with f32 columns.
+// True if such a kernel is there for grids of heads, too (GridForm::kHeads): but with f32 columns.
 constexpr bool runs_heads(NormKey key, Tile tile) {
   return knows_indices(key, tile) && key.affine == Affine::kOnce;
 }

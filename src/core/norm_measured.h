@@ -7,7 +7,8 @@
 // Columns in shared memory (Beside::kShared) give registers to the row: more vectors a thread, or more blocks beside each other. Such kernels
 // of 64 to 512 threads, 2 to 8 vectors and 1 to 16 blocks were timed likewise, with 1 to 8192 rows of 2048 to 262144 elements; which, and beside
 // what, is in bench/README.md. On 2026-11-26 the library's choice was timed beside all its other kernels (`fastnorm tune`, 1 to 4096 rows of 1024 to
-// 16384 elements): what gained 1.5 % or more is here, too.
+// 16384 elements): what gained 1.5 % or more is here, too, but for codes by a scale a row
+// where those by scales of columns have another rung.
 #pragma once
 
 #include <cstdint>
@@ -289,20 +290,27 @@ inline constexpr MeasuredRung kRmsScalesRungs[] = {
     {3584, 4096, 113, kAllRows, 128, 4, kShared},  // 1024 x 32768: 36.6 -> 31.7
 };
 inline constexpr MeasuredRung kLayerScalesRungs[] = {
+    {256, 384, 2, 64, 256, 1, kBare, true},      // 16 x 3072: 2.69 -> 2.64
     {256, 384, 97, 1279, 128, 1, kShared},       // 768 x 3072: 5.14 -> 4.86
     {256, 384, 1280, kAllRows, 64, 1, kShared},  // 4096 x 3072: 14.3 -> 13.3
     {384, 512, 1, 512, 256, 1},                  // 64 x 4096: 3.25 -> 3.09
-    {512, 640, 1, 64, 256, 1, kBare, true},      // in place of clusters: 64 x 5120 3.39 -> 3.20
+    {512, 640, 1, 64, 128, 1, kShared, true},    // in place of clusters: 64 x 5120 3.39 -> 3.07
     {512, 640, 65, kAllRows, 128, 1, kShared},   // 2048 x 5120: 12.4 -> 11.6
     {640, 768, 1, 64, 256, 1, kBare, true},
-    {640, 768, 97, kAllRows, 128, 1, kShared},      // 192 x 6144: 4.20 -> 3.99
-    {768, 1024, 65, 448, 256, 1, kShared},          // 192 x 8192: 4.81 -> 4.55
+    {640, 768, 97, kAllRows, 128, 1, kShared},  // 192 x 6144: 4.20 -> 3.99
+    {768, 896, 1, 64, 256, 1, kShared, true},   // 64 x 7168: 3.47 -> 3.31
+    {768, 896, 65, 448, 256, 1, kShared},
+    {896, 1024, 33, 64, 256, 1, kShared, true},     // 64 x 8192: 3.52 -> 3.42
+    {896, 1024, 65, 448, 256, 1, kShared},          // 192 x 8192: 4.81 -> 4.55
+    {1024, 1536, 9, 16, 128, 4, kBare, true},       // 16 x 10240: 3.36 -> 3.30
     {1024, 1536, 17, 64, 128, 4},                   // 64 x 10240: 4.16 -> 3.75
     {1024, 1280, 65, kAllRows, 256, 1, kShared},    // 192 x 10240: 5.37 -> 5.07
     {1280, 1536, 65, 160, 256, 1, kShared},         // 96 x 12288: 4.37 -> 4.25
     {1280, 1536, 161, 1791, 128, 2, kShared},       // 192 x 12288: 5.94 -> 5.37
     {1280, 1536, 1792, kAllRows, 256, 1, kShared},  // 4096 x 12288: 54.2 -> 50.6
+    {1536, 2048, 25, 32, 128, 4, kBare, true},      // 32 x 14336: 3.75 -> 3.61
     {1536, 2048, 33, 96, 128, 4},                   // 64 x 14336: 4.34 -> 4.10
+    {1792, 2048, 113, 160, 256, 1, kBare, true},    // 128 x 16384: 5.45 -> 5.32
     {2048, 2560, 9, 48, 128, 8},                    // 32 x 20480: 4.34 -> 3.96
     {2048, 2560, 49, 224, 256, 2, kShared},         // 128 x 20480: 6.08 -> 5.86
     {2048, 2560, 225, 2048, 256, 2},                // 512 x 20480: 18.6 -> 14.4
@@ -315,11 +323,15 @@ inline constexpr MeasuredRung kLayerScalesRungs[] = {
     {3584, 4096, 129, 448, 512, 2},           // 192 x 32768: 12.8 -> 11.9
 };
 inline constexpr MeasuredRung kSumScalesRungs[] = {
-    {512, 1024, 1, 64, 256, 1, kBare, true},      // in place of clusters
-    {896, 1024, 321, 512, 128, 1},                // all resident at once with 8 vectors a thread
-    {1024, 1536, 33, 64, 256, 1, kBare, true},    // 64 x 12288: 4.57 -> 4.30
-    {1024, 1536, 65, kTwoEach, 256, 1},           // 256 x 12288: 8.32 -> 8.13
-    {1024, 1536, 321, 2048, 128, 4},              // 384 x 12288: 12.3 -> 11.2
+    {512, 1024, 1, 64, 256, 1, kBare, true},    // in place of clusters
+    {896, 1024, 321, 512, 128, 1},              // all resident at once with 8 vectors a thread
+    {1024, 1280, 25, 64, 256, 1, kBare, true},  // 32 x 10240: 3.57 -> 3.43
+    {1024, 1280, 65, kTwoEach, 256, 1},
+    {1024, 1280, 321, 2048, 128, 4},
+    {1280, 1536, 25, 64, 128, 4, kBare, true},    // 48 x 12288: 4.11 -> 3.96
+    {1280, 1536, 65, kTwoEach, 256, 1},           // 256 x 12288: 8.32 -> 8.13
+    {1280, 1536, 321, 2048, 128, 4},              // 384 x 12288: 12.3 -> 11.2
+    {1536, 2048, 41, 48, 128, 4, kBare, true},    // 48 x 14336: 4.35 -> 4.20
     {1536, 2048, 49, kTwoEach, 256, 1},           // 256 x 16384: 11.7 -> 9.9
     {1536, 2048, 321, 1536, 128, 4},              // 512 x 16384: 20.1 -> 17.7
     {2048, 2560, 9, 96, 128, 8},                  // 64 x 20480: 7.04 -> 5.46

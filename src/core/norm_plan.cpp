@@ -469,28 +469,6 @@ bool prefetches(NormKey key, Tile tile) {
   return tile.vectors < 5 || tile == Tile{512, 5};
 }
 
-}  // namespace
-
-HeadsGrid heads_grid(const NormDesc& first, const NormDesc* second, int rows_per_block) {
-  constexpr int64_t kMostAlongY = 65535, kMostBlocks = 0x7fffffff;
-  const bool same =
-      first.outer_rank == 2 &&
-      (second == nullptr || (second->outer_rank == 2 && second->outer[1] == first.outer[1]));
-  if (!same || first.outer[1] > kMostAlongY) return {};
-  const int64_t heads[2] = {first.outer[0], second != nullptr ? second->outer[0] : 0};
-  const int64_t blocks[2] = {divide_up_pow2(heads[0], rows_per_block),
-                             divide_up_pow2(heads[1], rows_per_block)};
-  const int64_t all = blocks[0] + blocks[1];
-  // A third of the threads idle still gains (64 and 8 heads of 64, 32 a block: 4096 tokens 19.76 us for 19.92), a half of them loses (28 and
-  // 4: 10.46 for 9.85; H200, bf16, 2026-11-26).
-  const bool mostly_idle = 2 * all * rows_per_block > 3 * (heads[0] + heads[1]);
-  if (mostly_idle || all * first.outer[1] > kMostBlocks) return {};
-  return {static_cast<uint32_t>(all), static_cast<uint32_t>(first.outer[1]),
-          static_cast<uint32_t>(blocks[0])};
-}
-
-namespace {
-
 // The part of a CUDA plan that follows from the tile.
 FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts, Tile tile,
                                        NormKey key, NormPlan* plan, Error& error) {
@@ -889,8 +867,13 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     key = table[static_cast<size_t>(plan->index)].key;
   } else {
     const uint64_t moved = plan->bytes_read + plan->bytes_written;
-    const auto find = [&](NormKey wanted) {
-      return index != nullptr ? index->find(wanted, tile) : find_entry(table, wanted, tile);
+    // A key itself would wait in registers for its bytes to be put together, some ns of a call.
+    const auto find_packed = [&](uint32_t wanted) {
+      const uint64_t order = uint64_t{wanted} << 32 | tile.packed();
+      return index != nullptr ? index->find(order) : find_entry(table, key_of_packed(order), tile);
+    };
+    const auto find = [&](NormKey wanted) __attribute__((always_inline)) {
+      return find_packed(wanted.packed());
     };
     const MeasuredRung* const rung = cpu ? nullptr : measured_rung(desc, key, facts);
     if (rung != nullptr) {

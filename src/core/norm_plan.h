@@ -99,16 +99,6 @@ constexpr int rows_per_block(Tile tile) {
   return tile.threads == 8 ? 16 : tile.threads == 16 ? 8 : 1;
 }
 
-// A grid of heads, [tokens, heads, d], of one call or of two: along y the tokens, along x blocks of a token's heads, the second call's behind
-// the first's. So no thread divides its row's number by that of heads, but of a token's last block some threads may be idle.
-struct HeadsGrid {
-  uint32_t x = 0, y = 0;      // 0: the calls are not for such a grid
-  uint32_t first_blocks = 0;  // of x, the first call's
-};
-
-// `second`: nullptr = there is none.
-HeadsGrid heads_grid(const NormDesc& first, const NormDesc* second, int rows_per_block);
-
 // True for tiles of which there is a kernel for Access::kWide, too: with an even number of vectors a thread, and without clusters, whose
 // few rows wait for latency and not for instructions.
 constexpr bool holds_wide_rows(Tile tile) {

@@ -19,13 +19,17 @@ size_t calls_together(std::span<const NormCall> calls);
 // The grids that all of them take.
 GridCount count_grids(std::span<const NormCall> calls);
 
-// The grid of one or two calls.
+// The grid of one or two calls. Given by address: in registers its parts would have to be put together and taken apart.
 struct Grid {
   GridForm form;
   uint32_t x, y;
   uint32_t first_blocks;  // kHeads: of x, the first call's
 };
-Grid grid_of(std::span<const NormCall> calls);
+void find_grid(std::span<const NormCall> calls, Grid* grid);
+
+// One of GridForm::kHeads, where heads, [tokens, heads, d], are for it: of as many tokens in both calls, and few threads idle. `second`:
+// nullptr = there is none.
+bool find_heads_grid(const NormDesc& first, const NormDesc* second, int rows_per_block, Grid* grid);
 
 // What a grid of the other forms than kRows gets.
 NormPairParams make_pair_params(std::span<const NormCall> calls, const Grid& grid);

@@ -75,11 +75,12 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
     }
     for (std::span<const NormCall> left = calls; !left.empty();) {
       const size_t together = calls_together(left);
-      const GridForm form = grid_of(left.first(together)).form;
-      if (form != GridForm::kRows) {
+      Grid grid;
+      find_grid(left.first(together), &grid);
+      if (grid.form != GridForm::kRows) {
         FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
             &attributes,
-            reinterpret_cast<const void*>(kernels_.pair_at(left.front().plan->index, form))));
+            reinterpret_cast<const void*>(kernels_.pair_at(left.front().plan->index, grid.form))));
       }
       left = left.subspan(together);
     }
@@ -108,7 +109,8 @@ fastnorm_status CudaDevice::allow_large(const NormPlan& plan, const void* kernel
 fastnorm_status CudaDevice::run_together(std::span<const NormCall> calls, cudaStream_t stream,
                                          Error& error) {
   const NormCall& first = calls.front();
-  const Grid grid = grid_of(calls);
+  Grid grid;
+  find_grid(calls, &grid);
   if (grid.form == GridForm::kRows) {
     const auto* const kernel = reinterpret_cast<const void*>(kernels_.at(first.plan->index));
     FASTNORM_TRY(allow_large(*first.plan, kernel, error));

@@ -12,9 +12,11 @@ namespace fastnorm::cuda {
 
 // How the rows of a grid are numbered, and so which form of a kernel runs.
 enum class GridForm {
-  kRows,   // of one call, one after another
-  kPair,   // of one call or two, the second's blocks evenly among the first's: see pair_block()
-  kHeads,  // of one call or two, heads of tokens: see HeadsGrid in core/norm_plan.h
+  kRows,  // of one call, one after another
+  kPair,  // of one call or two, the second's blocks evenly among the first's: see pair_block()
+  // Of one call or two, heads: along y the tokens, along x blocks of a token's heads, the second call's behind the first's. No thread divides
+  // its row's number by that of heads, but of a token's last block some may be idle.
+  kHeads,
 };
 
 // A tensor with one row (or value) for each row of x.

@@ -40,7 +40,8 @@ class DryDevice final : public Device {
     // The work counts, not its result.
     for (size_t count = 0; !calls.empty(); calls = calls.subspan(count)) {
       count = calls_together(calls);
-      const Grid grid = grid_of(calls.first(count));
+      Grid grid;
+      find_grid(calls.first(count), &grid);
       if (grid.form != GridForm::kRows) {
         const NormPairParams params = make_pair_params(calls.first(count), grid);
         asm volatile("" ::"m"(params));

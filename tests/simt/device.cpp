@@ -76,7 +76,8 @@ class SimtDevice final : public Device {
     using namespace fastnorm::cuda;
     const KernelParts& parts = simt_kernels();
     const NormPlan& plan = *calls.front().plan;
-    const cuda::Grid blocks = grid_of(calls);
+    cuda::Grid blocks;
+    find_grid(calls, &blocks);
     const auto start = [&](auto kernel, const auto& params) {
       if (kernel == nullptr) fault("an entry without a kernel");
       const Tile tile = plan.entry->tile;

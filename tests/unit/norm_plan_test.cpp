@@ -403,14 +403,14 @@ TEST(Tables, SortedAndUnique) {
     for (size_t i = 0; i < table.size(); ++i) {
       EXPECT_EQ(table[i].packed(), packed(table[i].key, table[i].tile));
       EXPECT_EQ(find_entry(table, table[i].key, table[i].tile), static_cast<int32_t>(i));
-      EXPECT_EQ(index.find(table[i].key, table[i].tile), static_cast<int32_t>(i));
+      EXPECT_EQ(index.find(table[i].packed()), static_cast<int32_t>(i));
       EXPECT_LE(table[i].tile.blocks, arch->max_cluster_blocks) << arch->name;
     }
     EXPECT_EQ(find_entry(table, {}, {7, 7, 7}), -1);
-    EXPECT_EQ(index.find({}, {7, 7, 7}), -1);
+    EXPECT_EQ(index.find(packed({}, {7, 7, 7})), -1);
   }
   EXPECT_EQ(find_entry({}, {}, {}), -1);
-  EXPECT_EQ(NormIndex({}).find({}, {}), -1);
+  EXPECT_EQ(NormIndex({}).find(packed({}, {})), -1);
 }
 
 // --- plans ---

@@ -176,16 +176,18 @@ TEST(NormTogether, GridsOfHeads) {
   NormDesc q, k;
   q.outer_rank = k.outer_rank = 2;
   const auto grid_of = [&](int64_t tokens, int64_t queries, int64_t keys, int rows_per_block) {
+    cuda::Grid grid = {};
     q.outer[0] = queries, k.outer[0] = keys;
     q.outer[1] = k.outer[1] = tokens;
     q.rows = tokens * queries, k.rows = tokens * keys;
-    return heads_grid(q, keys > 0 ? &k : nullptr, rows_per_block);
+    cuda::find_heads_grid(q, keys > 0 ? &k : nullptr, rows_per_block, &grid);
+    return grid;
   };
   int grids = 0;
   for (const int rows_per_block : {2, 4, 8, 16, 32, 64}) {
     for (int64_t queries = 1; queries <= 130; ++queries) {
       for (int64_t keys = 0; keys <= 17; ++keys) {
-        const HeadsGrid grid = grid_of(5, queries, keys, rows_per_block);
+        const cuda::Grid grid = grid_of(5, queries, keys, rows_per_block);
         const int64_t q_blocks = (queries + rows_per_block - 1) / rows_per_block,
                       k_blocks = (keys + rows_per_block - 1) / rows_per_block,
                       rows = (q_blocks + k_blocks) * rows_per_block;
@@ -203,13 +205,14 @@ TEST(NormTogether, GridsOfHeads) {
   EXPECT_EQ(grid_of(65535, 8, 8, 8).y, 65535u);
   EXPECT_EQ(grid_of(65536, 8, 8, 8).y, 0u);
   EXPECT_EQ(grid_of(65535, 1 << 20, 0, 8).y, 0u) << "more blocks than a grid has";
-  EXPECT_EQ(grid_of(5, 8, 8, 8).y, 5u);
+  cuda::Grid grid = grid_of(5, 8, 8, 8);
+  EXPECT_EQ(grid.y, 5u);
   k.outer[1] = 6;
-  EXPECT_EQ(heads_grid(q, &k, 8).y, 0u);
+  EXPECT_FALSE(cuda::find_heads_grid(q, &k, 8, &grid));
   k.outer[1] = 5, k.outer_rank = 3;
-  EXPECT_EQ(heads_grid(q, &k, 8).y, 0u);
+  EXPECT_FALSE(cuda::find_heads_grid(q, &k, 8, &grid));
   k.outer_rank = 1;
-  EXPECT_EQ(heads_grid(q, &k, 8).y, 0u);
+  EXPECT_FALSE(cuda::find_heads_grid(q, &k, 8, &grid));
 }
 
 // Rows of other lengths have the same kernel where it holds both.
