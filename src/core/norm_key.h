@@ -35,7 +35,9 @@ enum class Access : uint8_t { kWide, kVector, kUneven, kAny };
 // weight has no offset. What is rounded is then added and multiplied in that dtype, two numbers an instruction.
 // kShared ("bare-sm"): as kNothing, of one row a block or cluster, but weight and bias wait in shared memory while the row is reduced, and
 // RMS may read past L1. They take no registers there, and nothing waits for them afterwards.
-enum class Beside : uint8_t { kAny, kNothing, kNothingCs, kRounded, kRoundedCs, kShared };
+// kHalves ("bare-8"): as kNothing, of uneven rows that all begin at multiples of 8 bytes and are whole halves of vectors. They are read and
+// written by 8 bytes, straight to registers and from there, as rows of whole vectors are.
+enum class Beside : uint8_t { kAny, kNothing, kNothingCs, kRounded, kRoundedCs, kShared, kHalves };
 
 // The same with all loads past L1.
 constexpr Beside past_l1(Beside beside) {
@@ -155,6 +157,7 @@ constexpr const char* name_of(Beside b) {
          : b == Beside::kRounded   ? "rounded"
          : b == Beside::kRoundedCs ? "rounded-cs"
          : b == Beside::kShared    ? "bare-sm"
+         : b == Beside::kHalves    ? "bare-8"
                                    : "";
 }
 

@@ -31,13 +31,22 @@ enum class CallKind : uint8_t {
   kRmsScales,
   kLayerScales,
   kSumScales,
+  // Uneven rows to y; and those of them that are whole halves of vectors at multiples of 8 bytes.
+  kUnevenRms,
+  kUnevenLayer,
+  kUnevenSum,
+  kHalfRms,
+  kHalfLayer,
+  kHalfSum,
   kOther,
 };
 
 constexpr CallKind call_kind(NormKey key) {
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer;
-  if (key.dtype == Dtype::kF32 || key.access != Access::kVector || (add && layer))
-    return CallKind::kOther;
+  if (key.dtype == Dtype::kF32 || (add && layer)) return CallKind::kOther;
+  if (key.access == Access::kUneven && key.affine == Affine::kOnce && key.sink == Sink::kStore)
+    return add ? CallKind::kUnevenSum : layer ? CallKind::kUnevenLayer : CallKind::kUnevenRms;
+  if (key.access != Access::kVector) return CallKind::kOther;
   if (key.affine == Affine::kF32)
     return layer && key.sink == Sink::kStore ? CallKind::kLayerF32 : CallKind::kOther;
   if (key.affine != Affine::kOnce) return CallKind::kOther;
@@ -49,6 +58,14 @@ constexpr CallKind call_kind(NormKey key) {
     default:
       return add ? CallKind::kSumScales : layer ? CallKind::kLayerScales : CallKind::kRmsScales;
   }
+}
+
+// Of those uneven rows that bare kernels may reach by 8 bytes (Beside::kHalves).
+constexpr CallKind half_kind(CallKind uneven) {
+  return uneven == CallKind::kUnevenRms     ? CallKind::kHalfRms
+         : uneven == CallKind::kUnevenLayer ? CallKind::kHalfLayer
+         : uneven == CallKind::kUnevenSum   ? CallKind::kHalfSum
+                                            : CallKind::kOther;
 }
 
 // Rows of more than `above` and at most `most` vectors.
@@ -66,9 +83,9 @@ struct MeasuredRung {
 // As many as 132 multiprocessors have two rows of each.
 inline constexpr int16_t kTwoEach = 264;
 inline constexpr int16_t kAllRows = INT16_MAX;
-inline constexpr int64_t kLeastMeasuredVectors = 64;  // that a row has more than
+inline constexpr int64_t kLeastMeasuredVectors = 64;  // that a row of whole vectors has more than
 inline constexpr Beside kBare = Beside::kNothing, kBareCs = Beside::kNothingCs,
-                        kShared = Beside::kShared;
+                        kShared = Beside::kShared, kHalves = Beside::kHalves;
 
 inline constexpr MeasuredRung kRmsRungs[] = {
     {640, 768, 1, 32, 128, 4},                     // 1 x 6144: 2.10 us -> 2.02
@@ -344,6 +361,90 @@ inline constexpr MeasuredRung kSumScalesRungs[] = {
     {3072, 4096, 65, 3071, 128, 8, kShared},  // 1024 x 28672: 58.1 -> 53.5
 };
 
+// Uneven rows beyond what the ladders in norm_plan.cpp have: H200, bf16, 2026-11-26, rows of 1001 to 16380 elements.
+inline constexpr MeasuredRung kUnevenRmsRungs[] = {
+    {16, 32, 8193, kAllRows, 8, 1},     // 65536 x 250: 20.2 us -> 19.0
+    {1024, 1280, 1, kAllRows, 256, 1},  // 4096 x 10001: 52.4 -> 44.6
+    {1280, 1536, 1, kAllRows, 256, 1},
+    {1536, 1792, 1, kAllRows, 256, 1},  // 4096 x 12290: 63.0 -> 56.6
+};
+inline constexpr MeasuredRung kUnevenLayerRungs[] = {
+    {16, 32, 8193, kAllRows, 8, 1},      // 65536 x 250: 22.8 -> 21.7
+    {768, 1024, 257, kAllRows, 128, 1},  // 4096 x 8190: 46.6 -> 41.1, 16384: 175 -> 143
+    {1024, 1280, 1, kAllRows, 256, 1},   // 4096 x 10001: 63.7 -> 54.7
+    {1280, 1536, 1, kAllRows, 256, 1},
+    {1536, 1792, 257, kAllRows, 256, 1},  // 4096 x 12290: 75.2 -> 65.7
+    {1792, 2048, 257, kAllRows, 256, 1},  // 1024 x 14337: 25.8 -> 24.2
+};
+// By 8 bytes, beside the same rows through shared memory. RMSNorm and sums of 64 MB and more lose up to 8 % by it, the most where no row begins at a multiple
+// of 16 bytes (4096 x 8192, 4 elements behind: 39.7 us, 37.2): what is written by 8 bytes leaves L1 in twice as many pieces. So does LAYER of
+// 4096 x 1024 (7.04, 6.73).
+inline constexpr MeasuredRung kHalfRmsRungs[] = {
+    {0, 4, 1, kAllRows, 4, 1, kHalves},     // 65536 x 20: 4.92 -> 3.28
+    {4, 8, 1, kAllRows, 4, 1, kHalves},     // 65536 x 60: 7.35 -> 6.54
+    {8, 16, 1, kAllRows, 16, 1, kHalves},   // 65536 x 100: 10.4 -> 9.2
+    {16, 32, 1, kAllRows, 32, 1, kHalves},  // 1 x 252: 1.85 -> 1.66
+    {32, 48, 1, 8192, 32, 1, kHalves},
+    {32, 48, 8193, kAllRows, 16, 1, kHalves},  // 65536 x 380: 28.6 -> 27.3
+    {48, 64, 1, kAllRows, 32, 1, kHalves},     // 1 x 500: 1.97 -> 1.75, 4096: 4.40 -> 4.05
+    {64, 96, 1, 16, 128, 1, kHalves},
+    {64, 96, 17, kAllRows, 32, 1, kHalves},    // 4096 x 748: 5.10 -> 4.98
+    {96, 128, 1, 512, 128, 1, kHalves},        // 512 x 1020: 2.84 -> 2.59
+    {96, 128, 513, kAllRows, 32, 1, kHalves},  // 4096 x 1020: 6.14 -> 5.98
+    {128, 256, 1, 128, 128, 1, kHalves},
+    {128, 256, 129, kAllRows, 64, 1, kHalves},  // 4096 x 1500: 8.72 -> 8.15
+    {256, 384, 1, 8192, 128, 1, kHalves},       // 1 x 2052: 2.15 -> 1.95, 4096 x 3068: 15.7 -> 15.0
+    {384, 512, 1, 512, 256, 1, kHalves},        // 1 x 4092: 2.38 -> 2.12
+    {384, 512, 513, 2048, 128, 1, kHalves},
+    {512, 640, 1, kAllRows, 128, 1, kHalves},  // 1 x 4100: 2.54 -> 2.07, 4096: 21.1 -> 18.7
+    {640, 768, 1, 128, 256, 1, kHalves},
+    {640, 768, 129, kAllRows, 128, 1, kHalves},  // 4096 x 6140: 30.9 -> 28.0
+    {768, 1024, 1, 2048, 256, 1, kHalves},       // 1 x 8188: 2.88 -> 2.49
+    {1024, 1280, 1, 1024, 256, 1, kHalves},
+    {1280, 2048, 1, kAllRows, 256, 1, kHalves},  // 4096 x 12292: 62.8 -> 53.2
+};
+inline constexpr MeasuredRung kHalfLayerRungs[] = {
+    {0, 4, 1, kAllRows, 4, 1, kHalves},     // 65536 x 20: 5.53 -> 3.45
+    {4, 8, 1, kAllRows, 4, 1, kHalves},     // 65536 x 60: 7.99 -> 6.74
+    {8, 16, 1, kAllRows, 16, 1, kHalves},   // 65536 x 100: 12.2 -> 9.9
+    {16, 32, 1, kAllRows, 32, 1, kHalves},  // 65536 x 252: 23.0 -> 19.4
+    {32, 48, 1, 8192, 32, 1, kHalves},
+    {32, 48, 8193, kAllRows, 16, 1, kHalves},  // 65536 x 380: 30.6 -> 27.6
+    {48, 64, 1, kAllRows, 32, 1, kHalves},     // 4096 x 500: 5.01 -> 4.06
+    {64, 96, 1, 16, 128, 1, kHalves},
+    {64, 96, 17, kAllRows, 32, 1, kHalves},  // 16384 x 748: 15.5 -> 14.4
+    {96, 128, 1, 1024, 128, 1, kHalves},     // 1024 x 1020: 3.72 -> 3.37
+    {128, 256, 1, 128, 128, 1, kHalves},
+    {128, 256, 129, kAllRows, 64, 1, kHalves},  // 4096 x 2044: 12.2 -> 10.9
+    {256, 384, 1, kAllRows, 128, 1, kHalves},   // 1 x 2052: 2.40 -> 2.06, 4096 x 3068: 17.2 -> 15.4
+    {384, 512, 1, 512, 256, 1, kHalves},        // 512 x 4092: 5.53 -> 4.75
+    {384, 512, 513, kAllRows, 128, 1, kHalves},  // 4096 x 4092: 22.5 -> 19.3
+    {512, 640, 1, 256, 256, 1, kHalves},         // 1 x 4100: 2.80 -> 2.37
+    {512, 640, 257, kAllRows, 128, 1, kHalves},  // 4096 x 4100: 24.9 -> 20.5
+    {640, 768, 1, 128, 256, 1, kHalves},
+    {640, 768, 129, kAllRows, 128, 1, kHalves},  // 4096 x 6140: 32.0 -> 29.0
+    {768, 1024, 1, kAllRows, 256, 1, kHalves},   // 4096 x 8188: 46.5 -> 38.2
+    {1024, 1536, 1, kAllRows, 512, 1, kHalves},  // 4096 x 10004: 63.7 -> 46.7
+    {1536, 1792, 1, kAllRows, 256, 1, kHalves},  // 4096 x 12292: 74.7 -> 56.1
+    {1792, 2048, 1, kAllRows, 512, 1, kHalves},  // 4096 x 16380: 86.9 -> 72.3
+};
+inline constexpr MeasuredRung kHalfSumRungs[] = {
+    {0, 4, 1, kAllRows, 4, 1, kHalves},     // 65536 x 20: 7.21 -> 4.66
+    {4, 16, 1, kAllRows, 16, 1, kHalves},   // 65536 x 100: 20.2 -> 16.1
+    {16, 32, 1, kAllRows, 32, 1, kHalves},  // 1024 x 252: 2.92 -> 2.55
+    {32, 64, 1, kAllRows, 32, 1, kHalves},  // 1 x 500: 2.27 -> 1.98, 4096: 6.60 -> 6.07
+    {64, 96, 1, 128, 128, 1, kHalves},      // 64 x 748: 2.76 -> 2.38
+    {64, 96, 129, 8192, 32, 1, kHalves},    // 4096 x 748: 8.53 -> 8.13
+    {96, 128, 1, 8192, 128, 1, kHalves},    // 1024 x 1020: 4.71 -> 4.21
+    {128, 256, 1, 3072, 128, 1, kHalves},
+    {256, 384, 1, 2047, 128, 1, kHalves},  // 1 x 2052: 2.55 -> 2.08, 1024: 6.98 -> 6.28
+    {384, 512, 1, 768, 256, 1, kHalves},   // 1 x 4092: 2.79 -> 2.33
+    {512, 640, 1, 8192, 256, 1, kHalves},  // 1 x 4100: 3.09 -> 2.38, 64: 3.63 -> 2.90
+    {640, 768, 1, 2047, 256, 1, kHalves},
+    {768, 1024, 1, 256, 256, 1, kHalves},   // 64 x 8188: 4.55 -> 3.66
+    {1024, 2048, 1, 256, 512, 1, kHalves},  // 1 x 10004: 4.18 -> 2.76, 256 x 12292: 13.1 -> 10.1
+};
+
 constexpr std::span<const MeasuredRung> measured_rungs(CallKind kind) {
   switch (kind) {
     case CallKind::kRms:
@@ -366,6 +467,17 @@ constexpr std::span<const MeasuredRung> measured_rungs(CallKind kind) {
       return kLayerScalesRungs;
     case CallKind::kSumScales:
       return kSumScalesRungs;
+    case CallKind::kUnevenRms:
+      return kUnevenRmsRungs;
+    case CallKind::kUnevenLayer:
+      return kUnevenLayerRungs;
+    case CallKind::kHalfRms:
+      return kHalfRmsRungs;
+    case CallKind::kHalfLayer:
+      return kHalfLayerRungs;
+    case CallKind::kHalfSum:
+      return kHalfSumRungs;
+    case CallKind::kUnevenSum:
     case CallKind::kOther:
       return {};
   }

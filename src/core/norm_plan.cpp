@@ -647,8 +647,15 @@ FASTNORM_HOT Beside beside_of(const NormDesc& d, Tile tile) {
 
 // The same for calls of a key: beside uneven rows they read columns by 16 bytes.
 FASTNORM_HOT Beside beside_of(const NormDesc& d, NormKey key, Tile tile) {
-  if (key.access == Access::kUneven && !columns_aligned(d)) return Beside::kAny;
+  if (key.access == Access::kUneven && (!columns_aligned(d) || d.outer_rank > 1))
+    return Beside::kAny;
   return beside_of(d, tile);
+}
+
+// True if a call that bare kernels of `key` compute may run on one that reaches rows by 8 bytes.
+FASTNORM_HOT bool may_be_halves(const NormDesc& d, NormKey key, Beside beside) {
+  return beside == Beside::kNothing && key.access == Access::kUneven && key.sink == Sink::kStore &&
+         key.affine == Affine::kOnce && widest_access(alignment_bits(d), 8) == 8;
 }
 
 // True if a kernel computes what `desc` asks for, where it holds its rows: one of the same key, or a more general one.
@@ -661,7 +668,8 @@ bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& fac
       const Beside asked = beside_of(desc, need, entry.tile);
       const bool does = have.beside == asked ||
                         (have.beside == past_l1(asked) && desc.outer_rank == 1) ||
-                        (have.beside == Beside::kShared && asked == Beside::kNothing);
+                        (have.beside == Beside::kShared && asked == Beside::kNothing) ||
+                        (have.beside == Beside::kHalves && may_be_halves(desc, need, asked));
       return does && have == bare_key(need, have.beside);
     }
     if (have.affine == Affine::kKept)
@@ -789,12 +797,11 @@ FASTNORM_HOT Tile tile_for(const NormDesc& d, NormKey key, const DeviceFacts& fa
   return tile_of(vectors, block_threads(d.rows, vectors, key, latency, facts));
 }
 
-// The bare kernel that was measured to be faster than what tile_for() says, or nullptr.
-FASTNORM_HOT const MeasuredRung* measured_rung(const NormDesc& d, NormKey key,
-                                               const DeviceFacts& facts) {
+// The rung of a kind that a call is on, or nullptr.
+FASTNORM_HOT const MeasuredRung* rung_of(const NormDesc& d, CallKind kind,
+                                         const DeviceFacts& facts) {
   const int64_t vectors = row_vectors(d);
-  if (!facts.arch->measured || vectors <= kLeastMeasuredVectors) return nullptr;
-  for (const MeasuredRung& rung : measured_rungs(call_kind(key))) {
+  for (const MeasuredRung& rung : measured_rungs(kind)) {
     if (vectors <= rung.above) break;  // they ascend
     if (vectors <= rung.most && d.rows >= rung.least_rows &&
         (d.rows <= rung.most_rows || rung.most_rows == kAllRows) &&
@@ -805,6 +812,19 @@ FASTNORM_HOT const MeasuredRung* measured_rung(const NormDesc& d, NormKey key,
     }
   }
   return nullptr;
+}
+
+// The bare kernel that was measured to be faster than what tile_for() says, or nullptr.
+FASTNORM_HOT const MeasuredRung* measured_rung(const NormDesc& d, NormKey key,
+                                               const DeviceFacts& facts) {
+  const bool uneven = key.access == Access::kUneven;
+  if (!facts.arch->measured || (!uneven && row_vectors(d) <= kLeastMeasuredVectors)) return nullptr;
+  const CallKind kind = call_kind(key);
+  if (uneven && may_be_halves(d, key, Beside::kNothing)) {
+    const MeasuredRung* const rung = rung_of(d, half_kind(kind), facts);
+    if (rung != nullptr) return rung;
+  }
+  return rung_of(d, kind, facts);
 }
 
 }  // namespace
@@ -857,6 +877,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     look(beside != Beside::kAny, bare_key(key, beside));
     look(beside != Beside::kAny, bare_key(key, past_l1(beside)));
     look(beside == Beside::kNothing, bare_key(key, Beside::kShared));
+    look(may_be_halves(desc, key, beside), bare_key(key, Beside::kHalves));
     look(kept, kept_key(key));
     look(wide, wide_key(key));
     look(true, key);

@@ -285,6 +285,13 @@ __device__ __forceinline__ uint4 selected(bool first, const uint4& a, const uint
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
 
+// Where registers are counted for the compiler of sm_90, as they are after changes that others have no registers for.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+inline constexpr bool kOnSm90 = false;
+#else
+inline constexpr bool kOnSm90 = true;
+#endif
+
 // Which vectors of the row a thread has, and how many of their elements count.
 template <Access kAccess, class T, class Tile>
 struct Reach;
@@ -305,6 +312,26 @@ struct Reach<Access::kVector, T, Tile> {
 
   const bool live;  // the row exists
   const bool last;  // what the thread loads last is in the row
+};
+
+// Rows of whole halves of vectors: likewise, but the row's last vector may be a half.
+template <class T, class Tile>
+struct HalfReach : Reach<Access::kVector, T, Tile> {
+  using Whole = Reach<Access::kVector, T, Tile>;
+  static constexpr int kLast = Tile::kVectors - 1;
+
+  __device__ __forceinline__ HalfReach(const NormParams& p, const Place<Tile>& place, bool is_live)
+      : Whole(p, place, is_live),
+        half(p.bits_again / kMissingElement % T::kPerVector != 0 &&
+             place.vector(kLast) + 1 == p.vectors) {}
+  __device__ __forceinline__ bool cut(int v) const { return v == kLast && half; }
+  __device__ __forceinline__ bool whole(int v) const { return Whole::has(v) && !cut(v); }
+  // Of the row's last vector, where it is this thread's and a half.
+  __device__ __forceinline__ bool has_short() const { return half; }
+  __device__ __forceinline__ int last_register() const { return kLast; }
+  __device__ __forceinline__ int last_count() const { return T::kPerVector / 2; }
+
+  const bool half;  // what the thread loads last is
 };
 
 // Any access: a vector is there, in part there, or not.

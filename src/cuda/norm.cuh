@@ -277,11 +277,38 @@ constexpr int row_registers() {
   return v == 6 ? 80 : 96;
 }
 
+// Uneven rows by bare kernels of more vectors a thread than general ones have (see kUnevenRmsRungs).
+template <class Slots, class Tile>
+constexpr bool has_many_uneven() {
+  const int v = Tile::kVectors;
+  return Slots::kAccess == Access::kUneven && Slots::kBeside == Beside::kNothing &&
+         Slots::kSource == Source::kPlain && Slots::kSink == Sink::kStore &&
+         Slots::kAffine == Affine::kOnce && Tile::kBlocks == 1 && Tile::kThreads <= 256 &&
+         (v > 5 || (v == 5 && Tile::kThreads == 256));
+}
+
+template <class Slots, class Tile>
+constexpr int many_uneven_registers() {
+  const int v = Tile::kVectors;
+  if (Slots::kStat == Stat::kRms) return v <= 6 ? 64 : 80;
+  if (v == 5) return 80;
+  if (Tile::kThreads == 256) return Slots::kDtype == Dtype::kF16 && v < 8 ? 80 : 64;
+  return v == 7 ? 80 : 96;
+}
+
 // Uneven rows need more, where the same of whole vectors has just enough.
 template <class Slots, class Tile>
 constexpr int registers_per_thread() {
   constexpr int kWhole = row_registers<Slots, Tile>();
+  if (Slots::kHalves && Tile::kThreads <= 32) {  // others would spill up to 20 bytes
+    constexpr bool kLayerRow = Slots::kStat == Stat::kLayer;
+    const bool more = Slots::kDtype == Dtype::kF16
+                          ? (kLayerRow ? Tile::kVectors >= 2 : Tile::kVectors == 4)
+                          : kLayerRow && Tile::kVectors == 4;
+    return kWhole + (more ? 8 : 0);
+  }
   if (Slots::kAccess != Access::kUneven) return kWhole;
+  if (has_many_uneven<Slots, Tile>()) return many_uneven_registers<Slots, Tile>();
   constexpr bool kAdd = Slots::kSource == Source::kAdd, kLayer = Slots::kStat == Stat::kLayer,
                  kF16 = Slots::kDtype == Dtype::kF16, kF32 = Slots::kDtype == Dtype::kF32;
   const int v = Tile::kVectors;
@@ -320,6 +347,7 @@ constexpr int spare_registers() {
       return one_block ? 64 : 0;
     }
     if (Slots::kSource == Source::kAdd) return k120 ? 16 : 0;
+    if (k120 && Slots::kAffine == Affine::kF32 && Tile::kThreads == 64 && v == 4) return 24;
     return v <= 2 || v == 5 || Tile::kThreads <= 64 || k120 ? 16 : 8;
   }
   if (Slots::kSource != Source::kPlain || Tile::kVectors == 0) return 0;
@@ -484,38 +512,59 @@ struct HeldRow {
   float values[kVectors][kPerVector];
 };
 
+// bf16 is unpacked by a factor and a mask, and these are what is tied: two instructions a tie for four a vector, of LAYER 4096 x 4096 564 for 592
+// (512 x 4095 5.57 us -> 5.17, 4096 x 4095 22.8 -> 22.5; H200, 2026-11-26). RMS by scales from the values has no two registers for them, nor have other
+// architectures' compilers.
 template <class Slots, class Tile>
 struct HeldRow<Slots, Tile, true> {
   using T = typename Slots::T;
   static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+  static constexpr bool kByFactors = Slots::kDtype == Dtype::kBF16 && kOnSm90 &&
+                                     !(Slots::kStat == Stat::kRms && Slots::kSink == Sink::kQuant);
 
   __device__ __forceinline__ void set(const RowSource<Slots, Tile>& source, int v) {
     values[v] = source.words(v);
   }
   __device__ __forceinline__ void round_sum(const Rounding<Slots::kAffine, T>&) {}
-  __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
-    T::unpack(values[v], s);
-  }
+  __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const { unpack(values[v], s); }
   __device__ __forceinline__ void pick(float (&s)[kPerVector], int number) const {
     uint4 words = values[0];
 #pragma unroll
     for (int v = 1; v < kVectors; ++v) words = selected(v == number, values[v], words);
-    T::unpack(words, s);
+    unpack(words, s);
   }
   __device__ __forceinline__ void get_word(float* s, int v, int word) const {
-    T::unpack_word(word_of(values[v], word), s);
+    unpack_word(word_of(values[v], word), s);
   }
   __device__ __forceinline__ void get_crossed_word(float* s, int v, int word, bool crossed) const {
-    T::unpack_word(crossed ? word_of(values[v], word ^ 2) : word_of(values[v], word), s);
+    unpack_word(crossed ? word_of(values[v], word ^ 2) : word_of(values[v], word), s);
   }
-  // Ties the row to a value that comes later, so that the compiler cannot keep what it unpacked before.
+  // Ties the row, or what unpacks it, to a value that comes later, so that the compiler cannot keep what it unpacked before.
   __device__ __forceinline__ void renew(const NormParams& p, float later) {
     const uint32_t none = (p.bits_again & kNeverSet) != 0 ? __float_as_uint(later) : 0;
+    if constexpr (kByFactors) {
+      high |= none;
+      up |= none;
+    } else {
 #pragma unroll
-    for (uint4& v : values) v.x |= none, v.y |= none, v.z |= none, v.w |= none;
+      for (uint4& v : values) v.x |= none, v.y |= none, v.z |= none, v.w |= none;
+    }
   }
   __device__ __forceinline__ auto& results() { return quantized; }
 
+  __device__ __forceinline__ void unpack_word(uint32_t word, float* s) const {
+    if constexpr (kByFactors) {
+      s[0] = __uint_as_float(word * up), s[1] = __uint_as_float(word & high);
+    } else {
+      T::unpack_word(word, s);
+    }
+  }
+  __device__ __forceinline__ void unpack(const uint4& words, float (&s)[kPerVector]) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) unpack_word(word_of(words, k), s + k * T::kPerWord);
+  }
+
+  uint32_t high = 0xffff0000u, up = 0x10000u;  // what a word's halves are unpacked by
   uint4 values[kVectors];
   float quantized[Slots::kSink == Sink::kQuant ? kVectors : 1][kPerVector];
 };
@@ -649,6 +698,11 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
     if (v % Tile::kRun == Tile::kRun - 1 && reach.stores(v)) {
       store_run<Tile::kRun>(place.template address<kVectorBytes>(sink.y, v - v % Tile::kRun),
                             row.result);
+    }
+  } else if constexpr (Slots::kHalves) {
+    if (reach.stores(v)) {
+      store_halves(place.template address<kVectorBytes>(sink.y, v), Slots::T::pack(z), reach.cut(v),
+                   is_aligned(sink.y));
     }
   } else if (reach.stores(v)) {
     ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v), Slots::T::pack(z));
@@ -917,7 +971,8 @@ __device__ __forceinline__ void prefetch_row(const NormParams& p, const Place<Ti
       const auto fetch = [&](const RowRef& tensor) {
         const char* begin = tensor.data + row * tensor.stride;
         uint32_t bytes = static_cast<uint32_t>(p.vectors) * kVectorBytes;
-        if constexpr (Slots::kAccess == Access::kUneven) {  // what is whole and aligned of it
+        if constexpr (Slots::kAccess == Access::kUneven ||
+                      Slots::kHalves) {  // what is whole and aligned of it
           const auto ahead =
               static_cast<uint32_t>(-reinterpret_cast<intptr_t>(begin)) % kVectorBytes;
           const auto length = static_cast<uint32_t>(p.n) * Slots::T::kBytes;
@@ -998,9 +1053,11 @@ __device__ __forceinline__ void complete_uneven(RowSource<Slots, Tile>& source,
 // 2.03, 65536 x 64 5.55 for 5.61, 64 tokens of 72 heads of 128 2.27 for 2.31 (H200, 2026-11-26).
 template <class Slots, class Tile, bool kPair>
 __device__ __forceinline__ uint32_t with_known_indices(uint32_t bits) {
-  if constexpr (Slots::kBeside == Beside::kAny || Slots::kAccess != Access::kVector ||
-                Tile::kRows == 1) {
+  if constexpr (Slots::kBeside == Beside::kAny || Tile::kRows == 1) {
     return bits;
+  } else if constexpr (Slots::kAccess == Access::kUneven) {
+    // Beside f32 columns the question costs nothing (LAYER 65536 x 111 14.7 us for 15.8).
+    return Slots::kAffine == Affine::kOnce ? bits | kSingleIndex : bits;
   } else if constexpr (kPair) {
     return bits & ~(kSingleIndex | kStreamLoads);
   } else {
@@ -1018,7 +1075,7 @@ constexpr bool waits_unasked() {
   return Slots::kSource == Source::kPlain && Slots::kSink == Sink::kStore &&
          Slots::kAffine == Affine::kOnce &&
          (Slots::kBeside == Beside::kNothing || Slots::kBeside == Beside::kNothingCs ||
-          Slots::kBeside == Beside::kShared);
+          Slots::kShares || Slots::kHalves);
 }
 
 template <bool kUnasked>
@@ -1061,7 +1118,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   const Place<Tile> place(block);
   const RowPlace<Tile, kForm> row_place(p, place, bits);
   const RowIndex& index = row_place.index;
-  const Reach<Slots::kAccess, T, Tile> reach(p, place, row_place.live);
+  const RowReach<Slots, Tile> reach(p, place, row_place.live);
   const auto rounding = rounding_of<Slots, Tile>(p, bits);
   State row;
 
@@ -1121,7 +1178,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     row.held.get(s, v);
     q[v] = squares<Slots>(s, row.mean, reach.count(v), rounding);
   }
-  if constexpr (Slots::kAccess == Access::kUneven && Slots::kStat == Stat::kLayer) {
+  if constexpr ((Slots::kAccess == Access::kUneven || Slots::kHalves) &&
+                Slots::kStat == Stat::kLayer) {
     if (reach.has_short()) {
       const float last = short_squares<Slots, Tile>(row.held, row.mean, reach);
 #pragma unroll
@@ -1541,8 +1599,11 @@ struct KernelTypes {
   static constexpr NormKey key = key_of_packed(kOrder);
   static constexpr auto tile = tile_of_packed(kOrder);
   using Arch = cuda::Arch<kCapability>;
-  using Slots = cuda::Slots<key.dtype, key.source, key.stat, key.affine, key.sink,
-                            key.access == Access::kWide ? Access::kVector : key.access, key.beside>;
+  using Slots =
+      cuda::Slots<key.dtype, key.source, key.stat, key.affine, key.sink,
+                  key.access == Access::kWide || key.beside == Beside::kHalves ? Access::kVector
+                                                                               : key.access,
+                  key.beside>;
   using Tile = RowTile<tile.threads, tile.vectors, tile.blocks, vectors_side_by_side(key.access),
                        Slots::kAffine == Affine::kKept>;
 };

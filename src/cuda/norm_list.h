@@ -360,7 +360,9 @@ inline constexpr int kRmsY = kind_bit(CallKind::kRms), kLayerY = kind_bit(CallKi
                      kSumGiven = kind_bit(CallKind::kSumGiven),
                      kScalesOfRms = kind_bit(CallKind::kRmsScales),
                      kScalesOfLayer = kind_bit(CallKind::kLayerScales),
-                     kScalesOfSum = kind_bit(CallKind::kSumScales);
+                     kScalesOfSum = kind_bit(CallKind::kSumScales),
+                     kUnevenRmsY = kind_bit(CallKind::kUnevenRms),
+                     kUnevenLayerY = kind_bit(CallKind::kUnevenLayer);
 
 inline constexpr BareTile kBareTiles[] = {
     {{64, 2}, kRmsGiven},
@@ -409,6 +411,7 @@ inline constexpr BareTile kSupersededTiles[] = {
     {{64, 2, 8}, kRmsY | kLayerY | kRmsGiven | kLayerGiven},
     {{256, 3, 2}, kLayerY | kLayerF32Y},
     {{256, 4, 2}, kLayerY},
+    {{512, 3}, kUnevenRmsY | kUnevenLayerY},
 };
 
 // Of those with codes, with columns of x's dtype and with f32 ones.
@@ -456,14 +459,13 @@ constexpr bool is_superseded(NormKey key, Tile tile) {
   return false;
 }
 
-// Calls fn(tile) for each tile of the kernels with columns in shared memory that calls of a kind run on.
+// Calls fn(tile) for each tile of one sort of bare kernels that calls of a kind run on.
 template <typename Fn>
-constexpr void for_each_shared_tile(std::span<const MeasuredRung> rungs, Fn fn) {
-  const auto has = [](const MeasuredRung& rung, Tile tile) {
+constexpr void for_each_rung_tile(std::span<const MeasuredRung> rungs, Beside beside, Fn fn) {
+  const auto has = [beside](const MeasuredRung& rung, Tile tile) {
     const int threads = tile.threads_per_row();
-    return rung.beside == Beside::kShared && rung.threads == tile.threads &&
-           rung.blocks == tile.blocks && threads * tile.vectors > rung.above &&
-           threads * (tile.vectors - 1) < rung.most;
+    return rung.beside == beside && rung.threads == tile.threads && rung.blocks == tile.blocks &&
+           threads * tile.vectors > rung.above && threads * (tile.vectors - 1) < rung.most;
   };
   for (size_t i = 0; i < rungs.size(); ++i) {
     for (int8_t vectors = 1; vectors <= 8; ++vectors) {
@@ -473,6 +475,17 @@ constexpr void for_each_shared_tile(std::span<const MeasuredRung> rungs, Fn fn) 
       if (first) fn(tile);
     }
   }
+}
+
+// True if there are general kernels of a tile for uneven rows.
+constexpr bool has_uneven_tile(Tile tile) {
+  for (const ListedTile& t : kUnevenTiles) {
+    if (t.tile == tile) return true;
+  }
+  for (const ListedTile& t : kFewUnevenTiles) {
+    if (t.tile == tile) return true;
+  }
+  return false;
 }
 
 // Calls fn(key, tile) for each kernel of a dtype and source.
@@ -558,8 +571,17 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
     for (const Sink sink : {Sink::kStore, Sink::kStatic, Sink::kQuant}) {
       const NormKey key = {dtype, source, stat, Affine::kOnce, sink, Access::kVector};
       if (shape.measured)
-        for_each_shared_tile(measured_rungs(call_kind(key)),
-                             [&](Tile tile) { fn(bare_key(key, Beside::kShared), tile); });
+        for_each_rung_tile(measured_rungs(call_kind(key)), Beside::kShared,
+                           [&](Tile tile) { fn(bare_key(key, Beside::kShared), tile); });
+    }
+    if (shape.measured) {
+      const NormKey key = {dtype, source, stat, Affine::kOnce, Sink::kStore, Access::kUneven};
+      const CallKind kind = call_kind(key);
+      for_each_rung_tile(measured_rungs(kind), Beside::kNothing, [&](Tile tile) {
+        if (!has_uneven_tile(tile)) fn(bare_key(key), tile);
+      });
+      for_each_rung_tile(measured_rungs(half_kind(kind)), Beside::kHalves,
+                         [&](Tile tile) { fn(bare_key(key, Beside::kHalves), tile); });
     }
     for (const ListedTile& t : kAnyTiles) {
       if (t.tile.vectors <= 4 && (t.use & kNoCodes) == 0) use(Sink::kQuant, Access::kAny, t);

@@ -152,8 +152,9 @@ constexpr int shared_columns_bytes(Stat stat, Tile tile) {
 // What a launch of a kernel asks for beside what the kernel itself has.
 constexpr int launch_shared_bytes(NormKey key, Tile tile) {
   if (key.beside == Beside::kShared) return shared_columns_bytes(key.stat, tile);
-  return key.access == Access::kUneven ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
-                                       : 0;
+  return key.access == Access::kUneven && key.beside != Beside::kHalves
+             ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
+             : 0;
 }
 
 // Two calls of one kernel in one grid, blocks of both beside each other: queries and keys of a token lie side by side. Or one call.

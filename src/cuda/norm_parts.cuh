@@ -28,12 +28,17 @@ struct Slots {
   static constexpr Beside kBeside = kBeside_;
   static constexpr bool kPastL1 = kBeside == Beside::kNothingCs || kBeside == Beside::kRoundedCs;
   static constexpr bool kShares = kBeside == Beside::kShared;  // columns in shared memory
+  static constexpr bool kHalves = kBeside == Beside::kHalves;  // rows by 8 bytes
   // Sums and products by two numbers of x's dtype. In f32 and then rounded they would be the same: a product of two is exact there, and f32
   // has more than twice the digits that a sum needs to be rounded twice without harm.
   static constexpr bool kRounds = kBeside == Beside::kRounded || kBeside == Beside::kRoundedCs;
   static constexpr int kSums = kStat == Stat::kLayer ? 2 : 1;  // over a row
   static constexpr int kFolds = kSums + (kSink == Sink::kQuant ? 1 : 0);
 };
+
+template <class Slots, class Tile>
+using RowReach = std::conditional_t<Slots::kHalves, HalfReach<typename Slots::T, Tile>,
+                                    Reach<Slots::kAccess, typename Slots::T, Tile>>;
 
 // A call's bits, those that the kernel knows as constants.
 template <class Slots, class Tile>
@@ -213,6 +218,41 @@ __device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const
   }
 }
 
+// The same by 8 bytes.
+template <class T, class Tile>
+__device__ __forceinline__ void load_halves(uint4 (&raw)[Tile::kVectors], const char* row,
+                                            const Place<Tile>& place,
+                                            const HalfReach<T, Tile>& reach) {
+  constexpr int kLast = Tile::kVectors - 1;
+  const char* const address = row + static_cast<uint32_t>(place.first * kVectorBytes);
+#pragma unroll
+  for (int v = 0; v < kLast; ++v) {
+    const char* const at = address + Tile::offset(v) * kVectorBytes;
+    const uint2 low = ptx::ld_global_v2(at), high = ptx::ld_global_v2(at + kVectorBytes / 2);
+    raw[v] = make_uint4(low.x, low.y, high.x, high.y);
+  }
+  uint4& last = raw[kLast];
+  last = make_uint4(0, 0, 0, 0);
+  const char* const at = address + Tile::offset(kLast) * kVectorBytes;
+  ptx::ld_global_v2_if(last.x, last.y, at, reach.has(kLast));
+  ptx::ld_global_v2_if(last.z, last.w, at + kVectorBytes / 2, reach.whole(kLast));
+}
+
+// A vector by 8 bytes, where its row does not begin at a multiple of 16 by those.
+__device__ __forceinline__ void store_halves(char* address, const uint4& words, bool half,
+                                             bool aligned) {
+  if (aligned && !half) {
+    ptx::st_global_v4(address, words);
+  } else {
+    ptx::st_global_v2(address, make_uint2(words.x, words.y));
+    if (!half) ptx::st_global_v2(address + kVectorBytes / 2, make_uint2(words.z, words.w));
+  }
+}
+
+__device__ __forceinline__ bool is_aligned(const char* row) {
+  return reinterpret_cast<uintptr_t>(row) % kVectorBytes == 0;
+}
+
 template <class Slots, class Tile>
 struct RowSource;
 
@@ -220,7 +260,7 @@ struct RowSource;
 template <class Slots, class Tile>
 requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   using T = typename Slots::T;
-  using Reach = cuda::Reach<Access::kVector, T, Tile>;
+  using Reach = RowReach<Slots, Tile>;
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
   static constexpr bool kStreams = Slots::kStat == Stat::kRms;  // LAYER never gains
   static constexpr bool kAddsWords = kAdd && Slots::kRounds;
@@ -232,8 +272,13 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
     const char* const x_row = row_address(p.x, p.x_upper, index);
     const char* const residual_row =
         kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr;
-    load_vectors<Tile>(x, x_row, place, reach, stream);
-    if constexpr (kAdd) load_vectors<Tile>(residual, residual_row, place, reach, stream);
+    if constexpr (Slots::kHalves) {
+      load_halves<T, Tile>(x, x_row, place, reach);
+      if constexpr (kAdd) load_halves<T, Tile>(residual, residual_row, place, reach);
+    } else {
+      load_vectors<Tile>(x, x_row, place, reach, stream);
+      if constexpr (kAdd) load_vectors<Tile>(residual, residual_row, place, reach, stream);
+    }
   }
 
   __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
@@ -266,7 +311,12 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
                   static_cast<int64_t>(place.first) * kVectorBytes;
 #pragma unroll
       for (int v = 0; v < Tile::kVectors; v += Tile::kRun) {
-        if (reach.stores(v)) {
+        if constexpr (Slots::kHalves) {
+          if (reach.stores(v)) {
+            store_halves(row + Tile::offset(v) * kVectorBytes, T::pack(s[v]), reach.cut(v),
+                         is_aligned(row));
+          }
+        } else if (reach.stores(v)) {
           uint4 sum[Tile::kRun];
 #pragma unroll
           for (int i = 0; i < Tile::kRun; ++i) sum[i] = kAddsWords ? x[v + i] : T::pack(s[v + i]);
@@ -592,6 +642,10 @@ __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const 
     if (v + i >= Tile::kVectors) break;
     load_run_if<Tile::kRun>(raw + i, address + Tile::offset(i) * kVectorBytes,
                             (!kAhead || present) && reach.whole(v + i));
+    if constexpr (requires { reach.cut(0); }) {
+      ptx::ld_global_v2_if(raw[i].x, raw[i].y, address + Tile::offset(i) * kVectorBytes,
+                           (!kAhead || present) && reach.cut(v + i));
+    }
   }
 }
 

@@ -258,7 +258,9 @@ __device__ __forceinline__ void store_staged(char* row, uint32_t bytes, const ch
   uint4 raw[kCount];
   take_shifted<kBytes, kShort, Tile>(raw, results + place.first * kVectorBytes,
                                      (kVectorBytes - pieces.shift) % kVectorBytes);
-  char* const to = pieces.at(place);
+  char* to = pieces.at(place);
+  // Else each access has the sum made anew. Codes have no registers for it.
+  if constexpr (kOnSm90 && !kShort) to = ptx::in_register(to);
 #pragma unroll
   for (int v = 0; v < kCount; ++v) {
     if (live && pieces.piece(place, v) < pieces.end)

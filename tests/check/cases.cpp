@@ -50,7 +50,9 @@ class CaseMaker {
         bare_(entry.key.beside != Beside::kAny),
         rounded_(past_l1(entry.key.beside) == Beside::kRoundedCs),
         column_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
-        grain_(vector_only_ ? run_ * ref::per_vector(dtype_) : 1),
+        grain_(vector_only_                          ? run_ * ref::per_vector(dtype_)
+               : entry.key.beside == Beside::kHalves ? ref::per_vector(dtype_) / 2
+                                                     : 1),
         random_(ref::hash(own, entry.packed())) {}
 
   std::vector<Case> make() {
@@ -108,7 +110,9 @@ class CaseMaker {
     } else {
       for (const int64_t vectors : {least_vectors(), least_vectors() + run_, most_vectors() - run_,
                                     most_vectors(), (least_vectors() + most_vectors()) / 2}) {
-        for (const int64_t n : {vectors * v, vectors * v - 1, vectors * v - v + 1}) add(n);
+        for (const int64_t n :
+             {vectors * v, vectors * v - 1, vectors * v - v / 2, vectors * v - v + 1})
+          add(n);
       }
     }
     if (reduced_) thin(sizes, cuda_ ? 6 : 12);

@@ -94,6 +94,19 @@ TEST(Tuning, RowsReadPastL1AreMeasuredOnOtherKernelsToo) {
                              key + "bare-cs 128x4", key + "bare-cs 256x2"}));
 }
 
+// Uneven rows that are whole halves of vectors are measured on kernels that reach them by 8 bytes, too; others are not.
+TEST(Tuning, HalvesOfVectorsAreMeasuredBothWays) {
+  const std::string key = "bf16 plain rms once store uneven ";
+  const std::set<std::string> any = {key + "128x5", key + "256x3", key + "bare 128x5",
+                                     key + "bare 256x3"};
+  std::set<std::string> halves = any;
+  halves.insert({key + "bare-8 128x5", key + "bare-8 256x3"});
+  EXPECT_EQ(planner().choice({"rms", "bf16", 1024, 4100}), key + "bare-8 128x5");
+  EXPECT_EQ(set_of(planner().kernels({"rms", "bf16", 1024, 4100})), halves);
+  EXPECT_EQ(planner().choice({"rms", "bf16", 1024, 4102}), key + "bare 128x5");
+  EXPECT_EQ(set_of(planner().kernels({"rms", "bf16", 1024, 4102})), any);
+}
+
 // Wide rows are measured on kernels for either access.
 TEST(Tuning, WideRowsHaveTheKernelsForVectorsToo) {
   const Planner wide("sm_100f");

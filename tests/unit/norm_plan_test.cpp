@@ -238,10 +238,10 @@ TEST(NormTile, FewUnevenRowsHaveMoreThreads) {
     if (!statistics) r.rstd.reset(), r.mean.reset();
     return std::string(plan_of(describe(r), gpu()).entry->name);
   };
-  EXPECT_EQ(name(4096, 500, false), "bf16 plain rms once store uneven bare 16x4");
-  EXPECT_EQ(name(128, 500, false), "bf16 plain rms once store uneven bare 32x2");
-  EXPECT_EQ(name(128, 4100, false), "bf16 plain rms once store uneven bare 256x3");
-  EXPECT_EQ(name(129, 4100, false), "bf16 plain rms once store uneven bare 128x5");
+  EXPECT_EQ(name(4096, 501, false), "bf16 plain rms once store uneven bare 16x4");
+  EXPECT_EQ(name(128, 501, false), "bf16 plain rms once store uneven bare 32x2");
+  EXPECT_EQ(name(128, 4101, false), "bf16 plain rms once store uneven bare 256x3");
+  EXPECT_EQ(name(129, 4101, false), "bf16 plain rms once store uneven bare 128x5");
   EXPECT_EQ(name(1, 16381, false), "bf16 plain rms once store uneven bare 512x4");
 }
 
@@ -250,7 +250,7 @@ TEST(NormKey, UnevenRowsBesideMisalignedColumns) {
   const auto name = [](const Request& r) {
     return std::string(plan_of(describe(r), gpu()).entry->name);
   };
-  Request r = simple_request({4096, 4100}, FASTNORM_DTYPE_BF16);
+  Request r = simple_request({4096, 4101}, FASTNORM_DTYPE_BF16);
   r.rstd.reset(), r.mean.reset();
   EXPECT_EQ(name(r), "bf16 plain rms once store uneven bare 128x5");
   r.weight->address += 2;
@@ -777,9 +777,10 @@ TEST(Plan, SomeRows) {
 TEST(Plan, MeasuredTiles) {
   const auto request = [](CallKind kind, int64_t rows, int64_t n, fastnorm_dtype_id dtype) {
     const bool add = kind == CallKind::kSum || kind == CallKind::kSumGiven ||
-                     kind == CallKind::kSumScales,
+                     kind == CallKind::kSumScales || kind == CallKind::kHalfSum,
                layer = kind == CallKind::kLayer || kind == CallKind::kLayerF32 ||
-                       kind == CallKind::kLayerGiven || kind == CallKind::kLayerScales;
+                       kind == CallKind::kLayerGiven || kind == CallKind::kLayerScales ||
+                       kind == CallKind::kUnevenLayer || kind == CallKind::kHalfLayer;
     Request r =
         simple_request({rows, n}, dtype, add, layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
     if (kind == CallKind::kLayerF32) r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
@@ -809,12 +810,19 @@ TEST(Plan, MeasuredTiles) {
         for (const int64_t rows : {rung.least_rows, rung.most_rows}) {
           for (const int64_t vectors :
                {rung.above + 1, std::min(rung.above + 64, rung.most), rung.most + 0}) {
-            const NormDesc d = describe(request(kind, rows, vectors * 8, dtype));
+            const bool half = kind >= CallKind::kHalfRms && kind <= CallKind::kHalfSum,
+                       uneven = kind == CallKind::kUnevenRms || kind == CallKind::kUnevenLayer;
+            const NormDesc d = describe(request(kind, rows,
+                                                vectors * 8 - (half     ? 4
+                                                               : uneven ? 1
+                                                                        : 0),
+                                                dtype));
             const NormPlan plan = plan_of(d, gpu());
             EXPECT_EQ(plan.entry->tile.threads, rung.threads) << plan.entry->name << " " << rows;
             EXPECT_EQ(plan.entry->tile.blocks, rung.blocks) << plan.entry->name << " " << rows;
             EXPECT_EQ(plan.entry->key.beside, rung.beside) << plan.entry->name << " " << rows;
-            EXPECT_EQ(call_kind(norm_key(d, gpu())), kind);
+            const CallKind found = call_kind(norm_key(d, gpu()));
+            EXPECT_EQ(half ? half_kind(found) : found, kind);
             if (rung.blocks > 1) {
               const NormPlan without = plan_of(d, gpu(cuda::kSm90, 1));
               EXPECT_EQ(without.entry->tile.blocks, 1) << without.entry->name;
@@ -863,6 +871,71 @@ TEST(Plan, SharedColumns) {
     EXPECT_LE(cuda::launch_shared_bytes(entry.key, entry.tile) + kOwn, kMultiprocessorBytes / 2)
         << entry.name << ": two blocks beside each other";
     EXPECT_EQ(rows_per_block(entry.tile), 1) << entry.name;
+  }
+}
+
+// Uneven rows by 8 bytes: where every row of every tensor begins at a multiple of those and has whole halves of vectors, and a bare kernel serves.
+TEST(Plan, HalvesOfVectors) {
+  const auto kernel = [](const Request& r, const ArchSpec& arch = cuda::kSm90) {
+    return std::string(plan_of(describe(r), gpu(arch)).entry->name);
+  };
+  const auto by_halves = [&](const Request& r, const ArchSpec& arch = cuda::kSm90) {
+    return kernel(r, arch).find(" uneven bare-8 ") != std::string::npos;
+  };
+  const Request rms = simple_request({64, 4100}, FASTNORM_DTYPE_BF16),
+                layer = simple_request({64, 4100}, FASTNORM_DTYPE_F16, false, FASTNORM_NORM_LAYER),
+                sum = simple_request({64, 4100}, FASTNORM_DTYPE_BF16, true);
+  EXPECT_EQ(kernel(rms), "bf16 plain rms once store uneven bare-8 128x5");
+  EXPECT_EQ(kernel(layer), "f16 plain layer once store uneven bare-8 256x3");
+  EXPECT_EQ(kernel(sum), "bf16 add rms once store uneven bare-8 256x3");
+  for (const ArchSpec* arch : {&cuda::kSm80, &cuda::kSm100, &cuda::kSm120})
+    EXPECT_FALSE(by_halves(rms, *arch)) << "not measured";
+  Request r = simple_request({64, 4096}, FASTNORM_DTYPE_BF16);
+  EXPECT_FALSE(by_halves(r)) << "whole vectors";
+  r.x->byte_offset = 8;
+  EXPECT_TRUE(by_halves(r)) << "4 elements behind";
+  r.x->byte_offset = 4;
+  EXPECT_FALSE(by_halves(r)) << "2 elements behind";
+  for (const int64_t n : {4098, 4101})
+    EXPECT_FALSE(by_halves(simple_request({64, n}, FASTNORM_DTYPE_BF16))) << n;
+  for (auto tensor : {&Request::x, &Request::y}) {
+    r = rms;
+    (r.*tensor)->strides = {4108, 1};
+    EXPECT_TRUE(by_halves(r));
+    (r.*tensor)->strides = {4110, 1};
+    EXPECT_FALSE(by_halves(r));
+  }
+  for (auto tensor : {&Request::residual, &Request::residual_out}) {
+    r = sum;
+    (r.*tensor)->byte_offset = 2;
+    EXPECT_FALSE(by_halves(r));
+  }
+  r = rms;
+  r.weight->byte_offset = 8;
+  EXPECT_FALSE(by_halves(r)) << "weights by 16 bytes";
+  r = rms;
+  r.weight.reset();
+  EXPECT_FALSE(by_halves(r)) << "no weight";
+  r = rms;
+  r.args.rounding = FASTNORM_ROUND_NORMALIZED;
+  EXPECT_FALSE(by_halves(r)) << "Llama's form";
+  EXPECT_FALSE(by_halves(with_statistics(rms)));
+  r = layer;
+  r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_FALSE(by_halves(r)) << "f32 columns";
+  EXPECT_FALSE(
+      by_halves(simple_request({64, 4100}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER)))
+      << "LayerNorm of a sum";
+  r = simple_request({16, 4, 500}, FASTNORM_DTYPE_BF16);
+  EXPECT_TRUE(by_halves(r)) << "rows of one index";
+  r.x->strides = {2400, 500, 1};
+  EXPECT_FALSE(by_halves(r)) << "of two";
+  r = simple_request({64, 2050}, FASTNORM_DTYPE_F32);
+  EXPECT_FALSE(by_halves(r)) << "f32";
+  // Nothing of theirs lies in shared memory but what the kernel has itself.
+  for (const NormEntry& entry : cuda::norm_table(cuda::kSm90)) {
+    if (entry.key.beside != Beside::kHalves) continue;
+    EXPECT_EQ(cuda::launch_shared_bytes(entry.key, entry.tile), 0) << entry.name;
   }
 }
 
@@ -1047,7 +1120,7 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   std::vector<bool> chosen[std::size(archs)];
   for (size_t a = 0; a < std::size(archs); ++a)
     chosen[a].resize(cuda::norm_table(*archs[a]).size());
-  constexpr int kVariants = 19;
+  constexpr int kVariants = 20;
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
@@ -1059,11 +1132,14 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
                      uneven_f32 = i / 4 == 14 || i / 4 == 16, any_codes = i / 4 == 18,
                      statistics =
                          (i / 4 >= 9 && i / 4 < 12) || i / 4 == 15 || i / 4 == 16;  // beside y
-          constexpr int kLike[] = {3, 0, 1, 4, 1, 1, 6};  // from the 12th on
+          const bool halves = i / 4 == 19;
+          constexpr int kLike[] = {3, 0, 1, 4, 1, 1, 6, 4};  // from the 12th on
           const int variant = i / 4 >= 12 ? kLike[i / 4 - 12] : i / 4 - (statistics ? 9 : 0);
           const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
-          std::vector<int64_t> shape = {rows,
-                                        variant == 4 || variant == 6 || uneven_f32 ? n - 1 : n};
+          const int64_t missing = halves                                       ? n / vectors / 2
+                                  : variant == 4 || variant == 6 || uneven_f32 ? 1
+                                                                               : 0;
+          std::vector<int64_t> shape = {rows, n - missing};
           const bool heads = variant >= 7;  // each with columns of its own
           if (heads) shape.insert(shape.begin() + 1, 2);
           Request r = simple_request(shape, dtype, (i & 1) != 0,

@@ -15,7 +15,8 @@ std::string kind_of(const std::string& kernel) {
   for (const auto& [word, usual] :
        {std::pair(" wide ", " vector "), std::pair(" f32 ", " once "),
         std::pair(" kept ", " once "), std::pair(" bare ", " "), std::pair(" bare-cs ", " "),
-        std::pair(" bare-sm ", " "), std::pair(" rounded ", " "), std::pair(" rounded-cs ", " ")}) {
+        std::pair(" bare-sm ", " "), std::pair(" bare-8 ", " "), std::pair(" rounded ", " "),
+        std::pair(" rounded-cs ", " ")}) {
     const size_t at = kind.find(word);
     if (at != std::string::npos) kind.replace(at, std::strlen(word), usual);
   }

@@ -131,7 +131,8 @@ __device__ __forceinline__ float in_register(float value) {
   return value;
 }
 
-__device__ __forceinline__ const char* in_register(const char* address) {
+template <class Byte>
+__device__ __forceinline__ Byte* in_register(Byte* address) {
   asm volatile("" : "+l"(address));
   return address;
 }

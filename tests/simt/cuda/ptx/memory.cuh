@@ -62,7 +62,10 @@ inline void ld_global_u16_if(uint32_t& v, const void* address, bool wanted) {
 }
 inline uint32_t in_register(uint32_t parameter) { return parameter; }
 inline float in_register(float value) { return value; }
-inline const char* in_register(const char* address) { return address; }
+template <class Byte>
+inline Byte* in_register(Byte* address) {
+  return address;
+}
 template <int kCount>
 void fill_unless(uint4 (&v)[kCount], uint32_t word, bool loaded) {
   constexpr uint32_t kUnknown = 0xffc1ffc1;  // NaN in every dtype
