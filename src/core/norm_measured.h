@@ -34,9 +34,11 @@ enum class CallKind : uint8_t {
   // Uneven rows to y; and those of them that are whole halves of vectors at multiples of 8 bytes.
   kUnevenRms,
   kUnevenLayer,
+  kUnevenLayerF32,
   kUnevenSum,
   kHalfRms,
   kHalfLayer,
+  kHalfLayerF32,
   kHalfSum,
   kOther,
 };
@@ -44,8 +46,10 @@ enum class CallKind : uint8_t {
 constexpr CallKind call_kind(NormKey key) {
   const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer;
   if (key.dtype == Dtype::kF32 || (add && layer)) return CallKind::kOther;
-  if (key.access == Access::kUneven && key.affine == Affine::kOnce && key.sink == Sink::kStore)
+  if (key.access == Access::kUneven && key.sink == Sink::kStore) {
+    if (key.affine == Affine::kF32) return layer ? CallKind::kUnevenLayerF32 : CallKind::kOther;
     return add ? CallKind::kUnevenSum : layer ? CallKind::kUnevenLayer : CallKind::kUnevenRms;
+  }
   if (key.access != Access::kVector) return CallKind::kOther;
   if (key.affine == Affine::kF32)
     return layer && key.sink == Sink::kStore ? CallKind::kLayerF32 : CallKind::kOther;
@@ -62,10 +66,11 @@ constexpr CallKind call_kind(NormKey key) {
 
 // Of those uneven rows that bare kernels may reach by 8 bytes (Beside::kHalves).
 constexpr CallKind half_kind(CallKind uneven) {
-  return uneven == CallKind::kUnevenRms     ? CallKind::kHalfRms
-         : uneven == CallKind::kUnevenLayer ? CallKind::kHalfLayer
-         : uneven == CallKind::kUnevenSum   ? CallKind::kHalfSum
-                                            : CallKind::kOther;
+  return uneven == CallKind::kUnevenRms        ? CallKind::kHalfRms
+         : uneven == CallKind::kUnevenLayer    ? CallKind::kHalfLayer
+         : uneven == CallKind::kUnevenLayerF32 ? CallKind::kHalfLayerF32
+         : uneven == CallKind::kUnevenSum      ? CallKind::kHalfSum
+                                               : CallKind::kOther;
 }
 
 // Rows of more than `above` and at most `most` vectors.
@@ -428,6 +433,26 @@ inline constexpr MeasuredRung kHalfLayerRungs[] = {
     {1536, 1792, 1, kAllRows, 256, 1, kHalves},  // 4096 x 12292: 74.7 -> 56.1
     {1792, 2048, 1, kAllRows, 512, 1, kHalves},  // 4096 x 16380: 86.9 -> 72.3
 };
+inline constexpr MeasuredRung kHalfLayerF32Rungs[] = {
+    {0, 4, 1, kAllRows, 4, 1, kHalves},     // 65536 x 20: 5.68 -> 3.92
+    {4, 8, 1, kAllRows, 4, 1, kHalves},     // 65536 x 60: 8.76 -> 6.59
+    {8, 16, 1, kAllRows, 16, 1, kHalves},   // 65536 x 100: 13.4 -> 11.2
+    {16, 32, 1, kAllRows, 32, 1, kHalves},  // 65536 x 252: 29.4 -> 22.4
+    {32, 64, 1, kAllRows, 32, 1, kHalves},  // 65536 x 500: 48.2 -> 40.1
+    {64, 96, 1, 16, 128, 1, kHalves},
+    {64, 96, 17, kAllRows, 32, 1, kHalves},      // 4096 x 748: 6.88 -> 5.67
+    {96, 128, 1, 1024, 128, 1, kHalves},         // 1024 x 1020: 3.79 -> 3.25
+    {96, 128, 1025, kAllRows, 32, 1, kHalves},   // 4096 x 1020: 8.50 -> 7.29
+    {128, 256, 1, 128, 128, 1, kHalves},         // 1 x 1500: 2.21 -> 1.93
+    {128, 256, 129, kAllRows, 64, 1, kHalves},   // 4096 x 2044: 13.9 -> 11.3
+    {256, 384, 1, kAllRows, 128, 1, kHalves},    // 16384 x 3068: 71.6 -> 54.0
+    {384, 512, 1, 512, 256, 1, kHalves},         // 512 x 4092: 5.57 -> 4.59
+    {384, 512, 513, kAllRows, 128, 1, kHalves},  // 4096 x 4092: 25.3 -> 19.8
+    {512, 640, 1, 256, 256, 1, kHalves},         // 1 x 4100: 2.86 -> 2.61
+    {512, 640, 257, kAllRows, 128, 1, kHalves},  // 4096 x 4100: 27.9 -> 21.6
+    {640, 1024, 1, kAllRows, 256, 1, kHalves},   // 4096 x 8188: 51.3 -> 38.5
+    {1024, 2048, 1, kAllRows, 512, 1, kHalves},  // 4096 x 16380: 104 -> 77
+};
 inline constexpr MeasuredRung kHalfSumRungs[] = {
     {0, 4, 1, kAllRows, 4, 1, kHalves},     // 65536 x 20: 7.21 -> 4.66
     {4, 16, 1, kAllRows, 16, 1, kHalves},   // 65536 x 100: 20.2 -> 16.1
@@ -477,6 +502,9 @@ constexpr std::span<const MeasuredRung> measured_rungs(CallKind kind) {
       return kHalfLayerRungs;
     case CallKind::kHalfSum:
       return kHalfSumRungs;
+    case CallKind::kHalfLayerF32:
+      return kHalfLayerF32Rungs;
+    case CallKind::kUnevenLayerF32:
     case CallKind::kUnevenSum:
     case CallKind::kOther:
       return {};

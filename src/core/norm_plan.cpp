@@ -655,7 +655,9 @@ FASTNORM_HOT Beside beside_of(const NormDesc& d, NormKey key, Tile tile) {
 // True if a call that bare kernels of `key` compute may run on one that reaches rows by 8 bytes.
 FASTNORM_HOT bool may_be_halves(const NormDesc& d, NormKey key, Beside beside) {
   return beside == Beside::kNothing && key.access == Access::kUneven && key.sink == Sink::kStore &&
-         key.affine == Affine::kOnce && widest_access(alignment_bits(d), 8) == 8;
+         (key.affine == Affine::kOnce ||
+          (key.affine == Affine::kF32 && key.stat == Stat::kLayer)) &&
+         widest_access(alignment_bits(d), 8) == 8;
 }
 
 // True if a kernel computes what `desc` asks for, where it holds its rows: one of the same key, or a more general one.

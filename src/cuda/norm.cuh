@@ -904,9 +904,13 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
     if constexpr (Slots::kAccess == Access::kUneven) {
       deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
     } else if (reach.stores(v)) {
-      const uint4 y = T::pack(z);
-      ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v),
-                        selected(second_first, make_uint4(y.z, y.w, y.x, y.y), y));
+      const uint4 y = T::pack(z), words = selected(second_first, make_uint4(y.z, y.w, y.x, y.y), y);
+      char* const address = place.template address<kVectorBytes>(sink.y, v);
+      if constexpr (Slots::kHalves) {
+        store_halves(address, words, reach.cut(v), is_aligned(sink.y));
+      } else {
+        ptx::st_global_v4(address, words);
+      }
     }
   }
 }

@@ -574,9 +574,10 @@ constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape
         for_each_rung_tile(measured_rungs(call_kind(key)), Beside::kShared,
                            [&](Tile tile) { fn(bare_key(key, Beside::kShared), tile); });
     }
-    if (shape.measured) {
-      const NormKey key = {dtype, source, stat, Affine::kOnce, Sink::kStore, Access::kUneven};
+    for (const Affine affine : {Affine::kOnce, Affine::kF32}) {
+      const NormKey key = {dtype, source, stat, affine, Sink::kStore, Access::kUneven};
       const CallKind kind = call_kind(key);
+      if (!shape.measured || (affine == Affine::kF32 && source == Source::kAdd)) break;
       for_each_rung_tile(measured_rungs(kind), Beside::kNothing, [&](Tile tile) {
         if (!has_uneven_tile(tile)) fn(bare_key(key), tile);
       });

@@ -765,10 +765,10 @@ template <class T, class Tile, bool kCross>
 struct FourColumns {
   __device__ __forceinline__ FourColumns(const char* columns, ColumnType type,
                                          const Place<Tile>& place)
-      : present(type == ColumnType::kF32) {
+      : present(type == ColumnType::kF32), crossed(second_four_first<kCross>(place)) {
     const char* const row =
         columns + static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
-    const int ahead = second_four_first<kCross>(place) ? kVectorBytes : 0;
+    const int ahead = crossed ? kVectorBytes : 0;
     // In registers: the compiler would work out each four's address by itself.
     first[0] = ptx::in_register(row + ahead);
     first[1] = kCross ? ptx::in_register(row + (kVectorBytes - ahead)) : first[0] + kVectorBytes;
@@ -778,12 +778,16 @@ struct FourColumns {
   template <class Reach>
   __device__ __forceinline__ void load(uint4& raw, int four, const Reach& reach) const {
     const int v = four / kFours<T>;
+    bool there = reach.whole(v);
+    if constexpr (requires { reach.cut(0); }) {  // of a half, what lies first in memory
+      there = there || (reach.cut(v) && (four % kFours<T> != 0) == crossed);
+    }
     ptx::ld_global_v4_if(raw,
                          first[four % kFours<T>] + v * (Tile::kStride * kFours<T> * kVectorBytes),
-                         present && reach.whole(v));
+                         present && there);
   }
 
-  const bool present;
+  const bool present, crossed;
   const char* first[kFours<T>];  // of the first vector, in the order of reading
 };
 

@@ -780,10 +780,12 @@ TEST(Plan, MeasuredTiles) {
                      kind == CallKind::kSumScales || kind == CallKind::kHalfSum,
                layer = kind == CallKind::kLayer || kind == CallKind::kLayerF32 ||
                        kind == CallKind::kLayerGiven || kind == CallKind::kLayerScales ||
-                       kind == CallKind::kUnevenLayer || kind == CallKind::kHalfLayer;
+                       kind == CallKind::kUnevenLayer || kind == CallKind::kHalfLayer ||
+                       kind == CallKind::kHalfLayerF32;
     Request r =
         simple_request({rows, n}, dtype, add, layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
-    if (kind == CallKind::kLayerF32) r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
+    if (kind == CallKind::kLayerF32 || kind == CallKind::kHalfLayerF32)
+      r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
     const bool given = kind == CallKind::kRmsGiven || kind == CallKind::kLayerGiven ||
                        kind == CallKind::kSumGiven,
                scales = kind == CallKind::kRmsScales || kind == CallKind::kLayerScales ||
@@ -922,7 +924,10 @@ TEST(Plan, HalvesOfVectors) {
   EXPECT_FALSE(by_halves(with_statistics(rms)));
   r = layer;
   r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
-  EXPECT_FALSE(by_halves(r)) << "f32 columns";
+  EXPECT_EQ(kernel(r), "f16 plain layer f32 store uneven bare-8 256x3");
+  r = rms;
+  r.weight->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_FALSE(by_halves(r)) << "f32 columns of RMSNorm";
   EXPECT_FALSE(
       by_halves(simple_request({64, 4100}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER)))
       << "LayerNorm of a sum";
@@ -1120,7 +1125,7 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
   std::vector<bool> chosen[std::size(archs)];
   for (size_t a = 0; a < std::size(archs); ++a)
     chosen[a].resize(cuda::norm_table(*archs[a]).size());
-  constexpr int kVariants = 20;
+  constexpr int kVariants = 21;
   for (const fastnorm_dtype_id dtype :
        {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
     for (const int64_t vectors : lengths) {
@@ -1132,8 +1137,8 @@ TEST(Plan, EveryKernelIsChosenBySomeCall) {
                      uneven_f32 = i / 4 == 14 || i / 4 == 16, any_codes = i / 4 == 18,
                      statistics =
                          (i / 4 >= 9 && i / 4 < 12) || i / 4 == 15 || i / 4 == 16;  // beside y
-          const bool halves = i / 4 == 19;
-          constexpr int kLike[] = {3, 0, 1, 4, 1, 1, 6, 4};  // from the 12th on
+          const bool halves = i / 4 >= 19;
+          constexpr int kLike[] = {3, 0, 1, 4, 1, 1, 6, 4, 1};  // from the 12th on
           const int variant = i / 4 >= 12 ? kLike[i / 4 - 12] : i / 4 - (statistics ? 9 : 0);
           const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
           const int64_t missing = halves                                       ? n / vectors / 2
