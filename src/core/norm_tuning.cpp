@@ -11,8 +11,24 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
 
-// Beside a packed key.
-constexpr uint32_t kF32Columns = 1u << 31;
+// Beside a packed key: what a call of it asks for where kernels serve both and other ones may be the fastest.
+constexpr uint32_t kF32Columns = 1u << 31, kBlockScales = 1u << 30;
+
+// Rules of a kind that only some kernels have.
+struct RuleKind {
+  std::string_view name;
+  uint32_t bit;
+  bool (*fits)(NormKey key);
+  const char* required;
+};
+
+constexpr RuleKind kKinds[] = {
+    {"norm", 0, [](NormKey) { return true; }, ""},
+    {"norm-f32", kF32Columns, [](NormKey key) { return key.affine == Affine::kKept; },
+     "one that keeps its columns"},
+    {"norm-blocks", kBlockScales, [](NormKey key) { return key.sink == Sink::kQuant; },
+     "one that makes scales from the values (\"quant\")"},
+};
 
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(kBlanks);
@@ -101,15 +117,16 @@ class NormTuning::Reader {
     Error& error = error_;
     std::string_view rest = line;
     Rule rule = {};
-    const std::string_view kind = take_word(&rest);
-    const bool f32 = kind == "norm-f32";
-    const bool whole = (f32 || kind == "norm") &&
+    const std::string_view word = take_word(&rest);
+    const auto* const kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                          [&](const RuleKind& k) { return k.name == word; });
+    const bool whole = kind != std::end(kKinds) &&
                        parse_range(take_word(&rest), &rule.least_rows, &rule.most_rows) &&
                        parse_number(take_word(&rest), &rule.n) && !rest.empty();
     FASTNORM_REQUIRE(whole, FASTNORM_ERROR_ARGUMENT,
-                     "options.tuning_file, line %d is \"%.*s\"; required: norm ROWS N KERNEL or "
-                     "norm-f32 ROWS N KERNEL, with ROWS a number, LEAST-MOST or LEAST-, and N a "
-                     "number, all from 1 on",
+                     "options.tuning_file, line %d is \"%.*s\"; required: norm ROWS N KERNEL, "
+                     "norm-f32 or norm-blocks in place of norm, with ROWS a number, LEAST-MOST or "
+                     "LEAST-, and N a number, all from 1 on",
                      number_, shown(line), line.data());
     const auto found = std::find_if(table_.begin(), table_.end(),
                                     [&](const NormEntry& entry) { return rest == entry.name; });
@@ -117,10 +134,10 @@ class NormTuning::Reader {
                      "options.tuning_file, line %d names kernel \"%.*s\"; required: one of those "
                      "for %s, which \"fastnorm info --kernels\" lists",
                      number_, shown(rest), rest.data(), facts_.arch->name);
-    FASTNORM_REQUIRE(!f32 || found->key.affine == Affine::kKept, FASTNORM_ERROR_ARGUMENT,
-                     "options.tuning_file, line %d names kernel \"%s\" after norm-f32; required: "
-                     "one that keeps its columns, or norm",
-                     number_, found->name);
+    FASTNORM_REQUIRE(kind->fits(found->key), FASTNORM_ERROR_ARGUMENT,
+                     "options.tuning_file, line %d names kernel \"%s\" after %s; required: "
+                     "%s, or norm",
+                     number_, found->name, kind->name.data(), kind->required);
     const VectorRange range = vectors_held(*found);
     const int64_t per_vector = 16 / dtype_bytes(found->key.dtype);
     const int64_t vectors = rule.n / per_vector + (rule.n % per_vector != 0);
@@ -129,7 +146,7 @@ class NormTuning::Reader {
                      " elements for kernel \"%s\"; required: %" PRId64 " to %" PRId64,
                      number_, rule.n, found->name, (range.least - 1) * per_vector + 1,
                      range.most > INT64_MAX / per_vector ? INT64_MAX : range.most * per_vector);
-    rule.key = found->key.packed() | (f32 ? kF32Columns : 0);
+    rule.key = found->key.packed() | kind->bit;
     rule.index = static_cast<int32_t>(found - table_.begin());
     if (found->tile.blocks <= facts_.max_cluster_blocks) rules_.push_back(rule);
     return FASTNORM_OK;
@@ -167,8 +184,10 @@ fastnorm_status NormTuning::read(std::string_view text, const char* library,
 
 int32_t NormTuning::find(const NormDesc& desc, NormKey key) const {
   if (desc.outer_rank != 1) return -1;
-  const bool f32 = key.affine == Affine::kKept && f32_columns(desc);
-  const Rule wanted = {key.packed() | (f32 ? kF32Columns : 0), desc.n, desc.rows, desc.rows, 0};
+  const bool f32 = key.affine == Affine::kKept && f32_columns(desc),
+             blocks = key.sink == Sink::kQuant && desc.quant.block != 0;
+  const uint32_t packed = key.packed() | (f32 ? kF32Columns : 0) | (blocks ? kBlockScales : 0);
+  const Rule wanted = {packed, desc.n, desc.rows, desc.rows, 0};
   // The last rule that begins at these rows or before them.
   const auto after = std::upper_bound(rules_.begin(), rules_.end(), wanted);
   if (after == rules_.begin()) return -1;

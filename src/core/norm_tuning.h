@@ -10,7 +10,9 @@
 //                                       whether it is bare, keeps its columns or is for wide rows: of rules for the same calls one
 //                                       with a bare kernel counts before one with kept columns, a wide one and the others. A kernel
 //                                       that keeps its columns takes those of x's dtype by this rule, and
-//   norm-f32 ROWS N KERNEL              f32 columns by this
+//   norm-f32 ROWS N KERNEL              f32 columns by this; and one that makes scales from the values makes one a row by a rule of
+//                                       the first kind, and
+//   norm-blocks ROWS N KERNEL           scales of blocks of columns by this
 #pragma once
 
 #include <cstdint>
@@ -39,7 +41,7 @@ class NormTuning {
 
  private:
   struct Rule {
-    uint32_t key;  // packed, and which columns a kernel takes that takes both
+    uint32_t key;  // packed, and which calls a kernel takes that takes both kinds
     int64_t n;
     int64_t least_rows, most_rows;
     int32_t index;

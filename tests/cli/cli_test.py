@@ -144,11 +144,15 @@ def test_bench(program):
 
 def test_bench_codes(program):
     path = program.work / "codes.json"
-    program.expect("bench codes", SUCCESS, "bench", "--shape", "64x1024", "--op", "rms_fp8,add_fp8,layer_fp8,rms_row_fp8,add_row_fp8", "--repeats", "1", "--json", path)
+    program.expect("bench codes", SUCCESS, "bench", "--shape", "64x1024", "--op", "rms_fp8,add_fp8,layer_fp8,rms_row_fp8,add_row_fp8,rms_block_fp8,add_block_fp8,layer_block_fp8,rms_mxfp8,rms_nvfp4",
+                   "--repeats", "1", "--json", path)
     moved = {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]}
     values = 64 * 1024
     program.cases.equal("bench codes: bytes", moved, {"rms_fp8": 3 * values, "add_fp8": 7 * values, "layer_fp8": 3 * values,
-                                                       "rms_row_fp8": 3 * values + 4 * 64, "add_row_fp8": 7 * values + 4 * 64})
+                                                       "rms_row_fp8": 3 * values + 4 * 64, "add_row_fp8": 7 * values + 4 * 64,
+                                                       "rms_block_fp8": 3 * values + 4 * 64 * 8, "add_block_fp8": 7 * values + 4 * 64 * 8,
+                                                       "layer_block_fp8": 3 * values + 4 * 64 * 8, "rms_mxfp8": 3 * values + 64 * 32,
+                                                       "rms_nvfp4": 2 * values + values // 2 + 64 * 64})
 
 
 def test_bench_f32_columns(program):

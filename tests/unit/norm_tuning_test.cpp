@@ -175,6 +175,42 @@ TEST(NormTuning, KeptColumnsOfEitherDtypeHaveRulesOfTheirOwn) {
                  "line 4 names kernel \"" + f32 + "\" after norm-f32; required: one that keeps");
 }
 
+// Kernels that make scales from the values make them for rows and for blocks of columns, and have rules for each.
+TEST(NormTuning, ScalesOfRowsAndOfBlocksHaveRulesOfTheirOwn) {
+  const std::string key = "bf16 plain rms once quant vector ";
+  const auto kernels = [&](const std::string& rules) {
+    const NormTuning tuning = tuning_of(rules);
+    std::vector<std::string> names;
+    for (const fastnorm_quant_scheme scheme : {FASTNORM_QUANT_PER_ROW, FASTNORM_QUANT_PER_BLOCK,
+                                               FASTNORM_QUANT_MXFP8, FASTNORM_QUANT_NVFP4}) {
+      Request r = simple_request({2000, 4096}, FASTNORM_DTYPE_BF16);
+      add_quant(&r, scheme);
+      r.y.reset();
+      r.amax.reset();
+      NormDesc desc;
+      NormPlan plan;
+      Error error;
+      EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+      EXPECT_EQ(make_plan(desc, gpu(), table(), &plan, error, &tuning), FASTNORM_OK) << error.text;
+      names.push_back(plan.entry->name);
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  const std::string chosen = key + "bare 128x4", general = key + "128x4",
+                    other = key + "bare 256x2", rows = " 1- 4096 ";
+  EXPECT_EQ(kernels(""), (Names{chosen, chosen, chosen, chosen}));
+  EXPECT_EQ(kernels("norm" + rows + other + "\n"), (Names{other, chosen, chosen, chosen}));
+  EXPECT_EQ(kernels("norm-blocks" + rows + other + "\n"), (Names{chosen, other, other, other}));
+  EXPECT_EQ(kernels("norm" + rows + other + "\nnorm-blocks" + rows + general + "\n"),
+            (Names{other, general, general, general}));
+  const std::string plain = "bf16 plain rms once store vector 256x2";
+  expect_refused(kHead + "norm-blocks 1 4096 " + plain + "\n",
+                 "line 4 names kernel \"" + plain +
+                     "\" after norm-blocks; required: one that makes scales from the values "
+                     "(\"quant\"), or norm");
+}
+
 TEST(NormTuning, PlansTheGridOfItsKernel) {
   const NormTuning tuning = tuning_of("norm 64 8192 bf16 plain rms once store vector 128x2x4\n");
   NormDesc desc;

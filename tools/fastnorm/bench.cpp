@@ -51,7 +51,7 @@ struct Result {
 };
 
 void print_result(const Result& r) {
-  std::printf("%-9s %-5s %10lld %8lld %11.2f %7.1f %8.3f %5.0f%%  %s\n", r.c.op.c_str(),
+  std::printf("%-15s %-5s %10lld %8lld %11.2f %7.1f %8.3f %5.0f%%  %s\n", r.c.op.c_str(),
               r.c.dtype.c_str(), static_cast<long long>(r.c.rows), static_cast<long long>(r.c.n),
               r.timing.us, r.gb_per_s(), r.ratio(), 100 * r.timing.spread,
               r.cold ? "memory" : "cache");
@@ -77,7 +77,7 @@ void run_bench(const BenchOptions& options) {
   const fastnorm_device_info device = describe_device(machine.target());
   std::printf("%s, kernels %s", device.name, device.kernel_arch);
   if (!machine.target().is_cuda()) std::printf(", %d thread(s)", options.threads);
-  std::printf("\n%-9s %-5s %10s %8s %11s %7s %8s %6s  %s\n", "op", "dtype", "rows", "n",
+  std::printf("\n%-15s %-5s %10s %8s %11s %7s %8s %6s  %s\n", "op", "dtype", "rows", "n",
               "median us", "GB/s", "x copy", "spread", "data in");
   Json document = {{"date", now_text()},         {"library", fastnorm_version_string()},
                    {"device", device.name},      {"kernels", device.kernel_arch},

@@ -19,26 +19,66 @@ fastnorm_dtype columns_dtype(const BenchCase& c) {
   return c.has_f32_columns() ? fastnorm_dtype_of(FASTNORM_DTYPE_F32) : find_dtype(c.dtype)->dtype;
 }
 
+fastnorm_dtype scale_dtype(fastnorm_quant_scheme scheme) {
+  return fastnorm_dtype_of(scheme == FASTNORM_QUANT_MXFP8   ? FASTNORM_DTYPE_F8_E8M0FNU
+                           : scheme == FASTNORM_QUANT_NVFP4 ? FASTNORM_DTYPE_F8_E4M3FN
+                                                            : FASTNORM_DTYPE_F32);
+}
+
 }  // namespace
 
 std::vector<std::string> bench_ops() {
-  return {"rms",         "add",         "layer",         "rms_fp8", "add_fp8",  "layer_fp8",
-          "rms_row_fp8", "add_row_fp8", "layer_row_fp8", "rms_f32", "layer_f32"};
+  return {"rms",           "add",           "layer",         "rms_fp8",
+          "add_fp8",       "layer_fp8",     "rms_row_fp8",   "add_row_fp8",
+          "layer_row_fp8", "rms_block_fp8", "add_block_fp8", "layer_block_fp8",
+          "rms_mxfp8",     "rms_nvfp4",     "rms_f32",       "layer_f32"};
+}
+
+fastnorm_quant_scheme BenchCase::scheme() const {
+  return op.ends_with("_row_fp8")     ? FASTNORM_QUANT_PER_ROW
+         : op.ends_with("_block_fp8") ? FASTNORM_QUANT_PER_BLOCK
+         : op.ends_with("_mxfp8")     ? FASTNORM_QUANT_MXFP8
+         : op.ends_with("_nvfp4")     ? FASTNORM_QUANT_NVFP4
+         : op.ends_with("_fp8")       ? FASTNORM_QUANT_PER_TENSOR
+                                      : FASTNORM_QUANT_NONE;
+}
+
+int64_t BenchCase::scale_columns() const {
+  switch (scheme()) {
+    case FASTNORM_QUANT_PER_BLOCK:
+      return 128;
+    case FASTNORM_QUANT_MXFP8:
+      return 32;
+    case FASTNORM_QUANT_NVFP4:
+      return 16;
+    default:
+      return 0;
+  }
 }
 
 size_t BenchCase::tensor_bytes() const {
   return static_cast<size_t>(rows * n) * element_bytes(find_dtype(dtype)->dtype);
 }
 
+size_t BenchCase::code_bytes() const {
+  return static_cast<size_t>(scheme() == FASTNORM_QUANT_NVFP4 ? rows * n / 2 : rows * n);
+}
+
+size_t BenchCase::scale_bytes() const {
+  if (scheme() == FASTNORM_QUANT_NONE || scheme() == FASTNORM_QUANT_PER_TENSOR) return 0;
+  const int64_t columns = scale_columns(),
+                scales = columns == 0 ? rows : rows * ((n + columns - 1) / columns);
+  return static_cast<size_t>(scales) * element_bytes(scale_dtype(scheme()));
+}
+
 size_t BenchCase::bytes_moved() const {
-  const auto codes = static_cast<size_t>(rows * n);
-  const size_t scales = has_row_scales() ? static_cast<size_t>(rows) * sizeof(float) : 0;
-  return tensor_bytes() * (adds() ? 3 : 1) + (quantises() ? codes + scales : tensor_bytes());
+  return tensor_bytes() * (adds() ? 3 : 1) +
+         (quantises() ? code_bytes() + scale_bytes() : tensor_bytes());
 }
 
 CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
                    std::byte* parameters, size_t parameter_stride)
-    : layer_(c.is_layer()), quantises_(c.quantises()), row_scales_(c.has_row_scales()) {
+    : layer_(c.is_layer()), scheme_(c.scheme()) {
   const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
   const auto next = [&](fastnorm_dtype of) {
     const TensorView view(target, data, of, {c.rows, c.n});
@@ -47,16 +87,22 @@ CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, si
   };
   x_ = next(dtype);
   if (c.adds()) residual_ = next(dtype);
-  y_ = next(quantises_ ? fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN) : dtype);
+  y_ = next(!c.quantises()
+                ? dtype
+                : fastnorm_dtype_of(scheme_ == FASTNORM_QUANT_NVFP4 ? FASTNORM_DTYPE_F4_E2M1FN
+                                                                    : FASTNORM_DTYPE_F8_E4M3FN));
   if (c.adds()) residual_out_ = next(dtype);
   const fastnorm_dtype columns = columns_dtype(c);
   weight_ = TensorView(target, parameters, columns, {c.n});
   if (layer_) bias_ = TensorView(target, parameters + parameter_stride, columns, {c.n});
-  const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-  if (row_scales_) {
-    scale_ = TensorView(target, data, f32, {c.rows});  // behind the other tensors
-  } else if (quantises_) {
-    scale_ = TensorView(target, parameters + 2 * parameter_stride, f32, {1});
+  const fastnorm_dtype of_scales = scale_dtype(scheme_);
+  if (scheme_ == FASTNORM_QUANT_PER_TENSOR) {
+    scale_ = TensorView(target, parameters + 2 * parameter_stride, of_scales, {1});
+  } else if (scheme_ == FASTNORM_QUANT_PER_ROW) {
+    scale_ = TensorView(target, data, of_scales, {c.rows});  // behind the other tensors
+  } else if (c.quantises()) {
+    const int64_t columns = c.scale_columns();
+    scale_ = TensorView(target, data, of_scales, {c.rows, (c.n + columns - 1) / columns});
   }
 }
 
@@ -69,9 +115,9 @@ fastnorm_norm_args CaseCall::args() {
   args.residual = residual_.get();
   args.weight = weight_.get();
   args.bias = bias_.get();
-  (quantises_ ? args.quantized : args.y) = y_.get();
-  if (quantises_)
-    args.quant_scheme = row_scales_ ? FASTNORM_QUANT_PER_ROW : FASTNORM_QUANT_PER_TENSOR;
+  (scheme_ == FASTNORM_QUANT_NONE ? args.y : args.quantized) = y_.get();
+  args.quant_scheme = scheme_;
+  args.quant_block_size = scheme_ == FASTNORM_QUANT_PER_BLOCK ? 128 : 0;
   args.scale = scale_.get();
   args.residual_out = residual_out_.get();
   return args;
@@ -82,9 +128,7 @@ CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) : machine_(ma
   const size_t tensor_stride = aligned(c.tensor_bytes()),
                parameter_stride =
                    aligned(static_cast<size_t>(c.n) * element_bytes(columns_dtype(c))),
-               set_bytes =
-                   tensor_stride * (c.adds() ? 4 : 2) +
-                   aligned(c.has_row_scales() ? static_cast<size_t>(c.rows) * sizeof(float) : 0);
+               set_bytes = tensor_stride * (c.adds() ? 4 : 2) + aligned(c.scale_bytes());
   choose_sets(set_bytes);
   const size_t parameters = 2 * parameter_stride + kAlignment;
   const size_t bytes = parameters + sets_ * set_bytes;

@@ -15,16 +15,20 @@ struct BenchCase {
 
   bool adds() const { return op.starts_with("add"); }
   bool is_layer() const { return op.starts_with("layer"); }
-  bool quantises() const { return op.ends_with("_fp8"); }
-  bool has_row_scales() const { return op.ends_with("_row_fp8"); }
+  bool quantises() const { return scheme() != FASTNORM_QUANT_NONE; }
+  fastnorm_quant_scheme scheme() const;
+  int64_t scale_columns() const;  // that share one of a row's scales; 0: the row or the tensor
   bool has_f32_columns() const { return op.ends_with("_f32"); }
   size_t tensor_bytes() const;  // of x
+  size_t code_bytes() const;
+  size_t scale_bytes() const;  // of scales that leave
   // x and what becomes of it; with a residual two tensors more.
   size_t bytes_moved() const;
 };
 
-// "rms", "add" (RMS of x + residual, which is stored) and "layer"; the same to f8 e4m3 by one scale that is given ("_fp8") or by a scale a
-// row ("_row_fp8"); and those without a residual with weight and bias in f32 ("_f32").
+// "rms", "add" (RMS of x + residual, which is stored) and "layer"; the same to f8 e4m3 by one scale that is given ("_fp8"), by a scale a
+// row ("_row_fp8") or for each 128 columns ("_block_fp8"); RMS to MXFP8 and NVFP4; and those without a residual with weight and bias in
+// f32 ("_f32").
 std::vector<std::string> bench_ops();
 
 // The tensors of one call of a case, somewhere in memory.
@@ -38,7 +42,8 @@ class CaseCall {
   fastnorm_norm_args args();
 
  private:
-  bool layer_, quantises_, row_scales_;
+  bool layer_;
+  fastnorm_quant_scheme scheme_;
   TensorView x_, residual_, y_, residual_out_, weight_, bias_, scale_;
 };
 

@@ -64,7 +64,8 @@ void TimedOptions::add_to(CLI::App& command) {
           "--op", ops,
           "rms, add (RMSNorm of x + residual, which is stored), layer; rms_fp8, add_fp8, "
           "layer_fp8: to f8 e4m3 by a given scale; rms_row_fp8, add_row_fp8, layer_row_fp8: by a "
-          "scale a row; rms_f32, layer_f32: weight and bias in f32")
+          "scale a row; rms_block_fp8, add_block_fp8, layer_block_fp8: by one for each 128 "
+          "columns; rms_mxfp8, rms_nvfp4; rms_f32, layer_f32: weight and bias in f32")
       ->delimiter(',')
       ->check(CLI::IsMember(bench_ops()))
       ->capture_default_str();

@@ -42,7 +42,7 @@ void print_finding(const Finding& f) {
     return kernel.substr(kernel.rfind(' ') + 1) +
            (kernel.find(" wide ") != std::string::npos ? " wide" : "");
   };
-  std::printf("%-9s %-5s %10lld %8lld  %-10s %9.2f  %-10s %9.2f %6.1f%%\n", f.c.op.c_str(),
+  std::printf("%-15s %-5s %10lld %8lld  %-10s %9.2f  %-10s %9.2f %6.1f%%\n", f.c.op.c_str(),
               f.c.dtype.c_str(), static_cast<long long>(f.c.rows), static_cast<long long>(f.c.n),
               tile(f.choice).c_str(), f.choice_us, tile(f.best).c_str(), f.best_us,
               100 * (f.choice_us / f.best_us - 1));
@@ -50,7 +50,7 @@ void print_finding(const Finding& f) {
 
 void print_time(const BenchCase& c, const std::string& kernel, double us) {
   show_progress(0, 0, nullptr);
-  std::printf("%-9s %-5s %10lld %8lld  %9.2f  %s\n", c.op.c_str(), c.dtype.c_str(),
+  std::printf("%-15s %-5s %10lld %8lld  %9.2f  %s\n", c.op.c_str(), c.dtype.c_str(),
               static_cast<long long>(c.rows), static_cast<long long>(c.n), us, kernel.c_str());
 }
 
@@ -91,7 +91,7 @@ void run_tune(const TuneOptions& options) {
   const std::vector<BenchCase> cases = make_cases(options);
   std::vector<Finding> findings;
   std::ptrdiff_t rules = write_rules(options.output, head, findings);
-  std::printf("%s, kernels %s\n%-9s %-5s %10s %8s  %-10s %9s  %-10s %9s %7s\n", device.name,
+  std::printf("%s, kernels %s\n%-15s %-5s %10s %8s  %-10s %9s  %-10s %9s %7s\n", device.name,
               device.kernel_arch, "op", "dtype", "rows", "n", "choice", "us", "fastest", "us",
               "gain");
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -100,7 +100,7 @@ void run_tune(const TuneOptions& options) {
       findings.push_back(measure_case(options, machine, planner, cases[i]));
     } catch (const support::DevmemError& e) {  // a shape that the memory does not hold
       show_progress(i, cases.size(), nullptr);
-      std::printf("%-9s %-5s %10lld %8lld  not measured: %s\n", cases[i].op.c_str(),
+      std::printf("%-15s %-5s %10lld %8lld  not measured: %s\n", cases[i].op.c_str(),
                   cases[i].dtype.c_str(), static_cast<long long>(cases[i].rows),
                   static_cast<long long>(cases[i].n), e.what());
       continue;
