@@ -8,7 +8,9 @@
 // of 64 to 512 threads, 2 to 8 vectors and 1 to 16 blocks were timed likewise, with 1 to 8192 rows of 2048 to 262144 elements; which, and beside
 // what, is in bench/README.md. On 2026-11-26 the library's choice was timed beside all its other kernels (`fastnorm tune`, 1 to 4096 rows of 1024 to
 // 16384 elements): what gained 1.5 % or more is here, too, but for codes by a scale a row
-// where those by scales of columns have another rung.
+// where those by scales of columns have another rung. Rungs of kOfBlocks are what it found for scales of 128 columns and MXFP8 (1 to 4096 rows of 1024
+// to 32768 elements) to gain 3 % or more on an H100: of few rows, whose time is latency and not memory's, in which the
+// two differ.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +75,10 @@ constexpr CallKind half_kind(CallKind uneven) {
                                                : CallKind::kOther;
 }
 
+// Of codes by scales from the values: where a row has one scale, the blocks of a cluster find it together, and with scales of blocks of columns they
+// need not (RMSNorm 48 x 8192 by scales of 128 columns would take 2.83 us for 2.74 in the one block that is faster with a scale a row).
+enum class RungScales : uint8_t { kAny, kOfRows, kOfBlocks };
+
 // Rows of more than `above` and at most `most` vectors.
 struct MeasuredRung {
   int32_t above, most;
@@ -80,9 +86,7 @@ struct MeasuredRung {
   int16_t threads;
   int8_t blocks;
   Beside beside = Beside::kNothing;  // or kNothingCs, kShared
-  // Only where a row has one scale, which the blocks of a cluster find together: RMSNorm 48 x 8192 by scales of 128 columns would take
-  // 2.83 us for 2.74.
-  bool row_scales = false;
+  RungScales scales = RungScales::kAny;
 };
 
 // As many as 132 multiprocessors have two rows of each.
@@ -91,6 +95,7 @@ inline constexpr int16_t kAllRows = INT16_MAX;
 inline constexpr int64_t kLeastMeasuredVectors = 64;  // that a row of whole vectors has more than
 inline constexpr Beside kBare = Beside::kNothing, kBareCs = Beside::kNothingCs,
                         kShared = Beside::kShared, kHalves = Beside::kHalves;
+inline constexpr RungScales kOfRows = RungScales::kOfRows, kOfBlocks = RungScales::kOfBlocks;
 
 inline constexpr MeasuredRung kRmsRungs[] = {
     {640, 768, 1, 32, 128, 4},                     // 1 x 6144: 2.10 us -> 2.02
@@ -282,80 +287,94 @@ inline constexpr MeasuredRung kSumGivenRungs[] = {
     {2560, 4096, 2049, kAllRows, 256, 4, kShared},  // 4096 x 32768: 233 -> 222
 };
 inline constexpr MeasuredRung kRmsScalesRungs[] = {
-    {384, 512, 1, 128, 256, 1},                   // 64 x 4096: 2.74 -> 2.69
-    {384, 512, 129, 288, 128, 1, kShared},        // 256 x 4096: 3.37 -> 3.27
-    {384, 512, 321, 447, 128, 1, kShared, true},  // 384 x 4096: 3.82 -> 3.75
-    {512, 640, 1, 64, 256, 1, kBare, true},       // in place of clusters: 1 x 5120 2.58 -> 2.33
-    {512, 640, 113, 128, 128, 1, kShared, true},  // 128 x 5120: 3.05 -> 3.00
-    {512, 640, 129, kAllRows, 128, 1, kShared},   // 192 x 5120: 3.43 -> 3.29
-    {640, 768, 1, 64, 256, 1, kBare, true},
-    {768, 1024, 1, 40, 256, 1, kBare, true},
-    {768, 1024, 41, 96, 256, 1, kShared, true},    // 64 x 8192: 3.12 -> 3.04
-    {768, 1024, 97, 224, 256, 1, kShared},         // 128 x 7168: 3.44 -> 3.32
-    {768, 1024, 225, 320, 256, 1, kShared, true},  // 256 x 8192: 4.50 -> 4.40
-    {768, 896, 321, 640, 128, 1, kBare, true},     // 512 x 7168: 5.65 -> 5.49
-    {896, 1024, 449, 640, 256, 1, kShared, true},  // 512 x 8192: 5.98 -> 5.88
-    {1024, 1536, 17, 64, 128, 4},                  // 64 x 12288: 3.73 -> 3.49
-    {1024, 1280, 81, 448, 256, 1, kShared},        // 96 x 10240: 3.74 -> 3.47
-    {1024, 1280, 449, 6144, 128, 2, kShared},      // 4096 x 10240: 36.7 -> 35.7
-    {1280, 1536, 161, 224, 128, 4, kBare, true},   // 192 x 12288: 4.97 -> 4.85
-    {1536, 2048, 41, 128, 128, 4, kShared, true},  // 64 x 14336: 3.83 -> 3.72
-    {1536, 2048, 129, 224, 128, 4, kShared},       // 192 x 14336: 5.57 -> 5.28
-    {1536, 1792, 225, 3072, 128, 2, kShared},      // 1024 x 14336: 16.5 -> 15.2
-    {1792, 2048, 225, 6144, 128, 2, kShared},      // 768 x 16384: 14.7 -> 13.0
-    {2048, 2560, 9, 80, 128, 8},                   // 32 x 20480: 3.77 -> 3.50
-    {2048, 2560, 81, kAllRows, 128, 4, kShared},   // 4096 x 20480: 83.3 -> 72.8
-    {2560, 3072, 9, 96, 128, 8},                   // 48 x 24576: 4.54 -> 4.08
-    {2560, 3072, 97, kAllRows, 256, 2, kShared},   // 4096 x 24576: 96.4 -> 85.2
-    {3072, 4096, 9, 64, 128, 8},                   // 48 x 32768: 5.27 -> 4.55
-    {3072, 4096, 65, 112, 128, 8, kShared},        // 96 x 32768: 6.40 -> 5.85
-    {3072, 3584, 113, 2048, 128, 4, kShared},      // 1024 x 28672: 34.9 -> 29.6
-    {3584, 4096, 113, kAllRows, 128, 4, kShared},  // 1024 x 32768: 36.6 -> 31.7
+    {384, 512, 1, 128, 256, 1},                      // 64 x 4096: 2.74 -> 2.69
+    {384, 512, 129, 288, 128, 1, kShared},           // 256 x 4096: 3.37 -> 3.27
+    {384, 512, 321, 447, 128, 1, kShared, kOfRows},  // 384 x 4096: 3.82 -> 3.75
+    // In place of clusters: 1 x 5120 2.58 -> 2.33; by scales of 128 columns 64 x 5120 3.07 -> 2.93 (H100).
+    {512, 640, 1, 64, 256, 1},
+    {512, 640, 113, 128, 128, 1, kShared, kOfRows},  // 128 x 5120: 3.05 -> 3.00
+    {512, 640, 129, kAllRows, 128, 1, kShared},      // 192 x 5120: 3.43 -> 3.29
+    {640, 768, 1, 64, 256, 1},  // by scales of 128 columns 64 x 6144 3.13 -> 3.01 (H100)
+    {768, 1024, 1, 40, 256, 1, kBare, kOfRows},
+    {768, 1024, 41, 96, 256, 1, kShared, kOfRows},      // 64 x 8192: 3.12 -> 3.04
+    {768, 1024, 97, 224, 256, 1, kShared},              // 128 x 7168: 3.44 -> 3.32
+    {768, 1024, 225, 320, 256, 1, kShared, kOfRows},    // 256 x 8192: 4.50 -> 4.40
+    {768, 896, 321, 640, 128, 1, kBare, kOfRows},       // 512 x 7168: 5.65 -> 5.49
+    {896, 1024, 449, 640, 256, 1, kShared, kOfRows},    // 512 x 8192: 5.98 -> 5.88
+    {1024, 1536, 17, 64, 128, 4},                       // 64 x 12288: 3.73 -> 3.49
+    {1024, 1280, 81, 448, 256, 1, kShared},             // 96 x 10240: 3.74 -> 3.47
+    {1024, 1280, 449, 6144, 128, 2, kShared},           // 4096 x 10240: 36.7 -> 35.7
+    {1280, 1536, 161, 224, 128, 4, kBare, kOfRows},     // 192 x 12288: 4.97 -> 4.85
+    {1536, 2048, 41, 128, 128, 4, kShared, kOfRows},    // 64 x 14336: 3.83 -> 3.72
+    {1536, 2048, 65, 128, 128, 4, kShared, kOfBlocks},  // 128 x 16384: 5.43 -> 5.18
+    {1536, 2048, 129, 224, 128, 4, kShared},            // 192 x 14336: 5.57 -> 5.28
+    {1536, 1792, 225, 3072, 128, 2, kShared},           // 1024 x 14336: 16.5 -> 15.2
+    {1792, 2048, 225, 6144, 128, 2, kShared},           // 768 x 16384: 14.7 -> 13.0
+    {2048, 2560, 9, 80, 128, 8},                        // 32 x 20480: 3.77 -> 3.50
+    {2048, 2560, 81, kAllRows, 128, 4, kShared},        // 4096 x 20480: 83.3 -> 72.8
+    {2560, 3072, 9, 96, 128, 8},                        // 48 x 24576: 4.54 -> 4.08
+    {2560, 3072, 97, kAllRows, 256, 2, kShared},        // 4096 x 24576: 96.4 -> 85.2
+    {3072, 4096, 9, 64, 128, 8},                        // 48 x 32768: 5.27 -> 4.55
+    {3072, 4096, 65, 112, 128, 8, kShared},             // 96 x 32768: 6.40 -> 5.85
+    {3072, 3584, 113, 2048, 128, 4, kShared},           // 1024 x 28672: 34.9 -> 29.6
+    {3584, 4096, 113, 160, 128, 8, kShared,
+     kOfBlocks},  // 128 x 32768: 7.97 -> 7.45, NVFP4 9.10 -> 7.96
+    {3584, 4096, 113, 160, 128, 4, kShared, kOfRows},
+    {3584, 4096, 161, kAllRows, 128, 4, kShared},  // 1024 x 32768: 36.6 -> 31.7
 };
 inline constexpr MeasuredRung kLayerScalesRungs[] = {
-    {256, 384, 2, 64, 256, 1, kBare, true},      // 16 x 3072: 2.69 -> 2.64
-    {256, 384, 97, 1279, 128, 1, kShared},       // 768 x 3072: 5.14 -> 4.86
-    {256, 384, 1280, kAllRows, 64, 1, kShared},  // 4096 x 3072: 14.3 -> 13.3
-    {384, 512, 1, 512, 256, 1},                  // 64 x 4096: 3.25 -> 3.09
-    {512, 640, 1, 64, 128, 1, kShared, true},    // in place of clusters: 64 x 5120 3.39 -> 3.07
-    {512, 640, 65, kAllRows, 128, 1, kShared},   // 2048 x 5120: 12.4 -> 11.6
-    {640, 768, 1, 64, 256, 1, kBare, true},
-    {640, 768, 97, kAllRows, 128, 1, kShared},  // 192 x 6144: 4.20 -> 3.99
-    {768, 896, 1, 64, 256, 1, kShared, true},   // 64 x 7168: 3.47 -> 3.31
+    {256, 384, 2, 64, 256, 1, kBare, kOfRows},       // 16 x 3072: 2.69 -> 2.64
+    {256, 384, 97, 1279, 128, 1, kShared},           // 768 x 3072: 5.14 -> 4.86
+    {256, 384, 1280, kAllRows, 64, 1, kShared},      // 4096 x 3072: 14.3 -> 13.3
+    {384, 512, 1, 512, 256, 1},                      // 64 x 4096: 3.25 -> 3.09
+    {512, 640, 1, 64, 128, 1, kShared, kOfRows},     // in place of clusters: 64 x 5120 3.39 -> 3.07
+    {512, 640, 33, 64, 128, 1, kShared, kOfBlocks},  // 64 x 5120: 3.41 -> 3.31
+    {512, 640, 65, kAllRows, 128, 1, kShared},       // 2048 x 5120: 12.4 -> 11.6
+    {640, 768, 1, 64, 256, 1, kBare, kOfRows},
+    {640, 768, 97, kAllRows, 128, 1, kShared},    // 192 x 6144: 4.20 -> 3.99
+    {768, 896, 1, 64, 256, 1, kShared, kOfRows},  // 64 x 7168: 3.47 -> 3.31
     {768, 896, 65, 448, 256, 1, kShared},
-    {896, 1024, 33, 64, 256, 1, kShared, true},     // 64 x 8192: 3.52 -> 3.42
-    {896, 1024, 65, 448, 256, 1, kShared},          // 192 x 8192: 4.81 -> 4.55
-    {1024, 1536, 9, 16, 128, 4, kBare, true},       // 16 x 10240: 3.36 -> 3.30
-    {1024, 1536, 17, 64, 128, 4},                   // 64 x 10240: 4.16 -> 3.75
-    {1024, 1280, 65, kAllRows, 256, 1, kShared},    // 192 x 10240: 5.37 -> 5.07
-    {1280, 1536, 65, 160, 256, 1, kShared},         // 96 x 12288: 4.37 -> 4.25
-    {1280, 1536, 161, 1791, 128, 2, kShared},       // 192 x 12288: 5.94 -> 5.37
-    {1280, 1536, 1792, kAllRows, 256, 1, kShared},  // 4096 x 12288: 54.2 -> 50.6
-    {1536, 2048, 25, 32, 128, 4, kBare, true},      // 32 x 14336: 3.75 -> 3.61
-    {1536, 2048, 33, 96, 128, 4},                   // 64 x 14336: 4.34 -> 4.10
-    {1792, 2048, 113, 160, 256, 1, kBare, true},    // 128 x 16384: 5.45 -> 5.32
-    {2048, 2560, 9, 48, 128, 8},                    // 32 x 20480: 4.34 -> 3.96
-    {2048, 2560, 49, 224, 256, 2, kShared},         // 128 x 20480: 6.08 -> 5.86
-    {2048, 2560, 225, 2048, 256, 2},                // 512 x 20480: 18.6 -> 14.4
-    {2048, 2560, 2049, kAllRows, 256, 2, kShared},  // 4096 x 20480: 101 -> 94
+    {896, 1024, 33, 64, 256, 1, kShared, kOfRows},   // 64 x 8192: 3.52 -> 3.42
+    {896, 1024, 65, 448, 256, 1, kShared},           // 192 x 8192: 4.81 -> 4.55
+    {1024, 1536, 9, 16, 128, 4, kBare, kOfRows},     // 16 x 10240: 3.36 -> 3.30
+    {1024, 1536, 17, 64, 128, 4},                    // 64 x 10240: 4.16 -> 3.75
+    {1024, 1280, 65, kAllRows, 256, 1, kShared},     // 192 x 10240: 5.37 -> 5.07
+    {1280, 1536, 65, 160, 256, 1, kShared},          // 96 x 12288: 4.37 -> 4.25
+    {1280, 1536, 161, 1791, 128, 2, kShared},        // 192 x 12288: 5.94 -> 5.37
+    {1280, 1536, 1792, kAllRows, 256, 1, kShared},   // 4096 x 12288: 54.2 -> 50.6
+    {1536, 2048, 25, 32, 128, 4, kBare, kOfRows},    // 32 x 14336: 3.75 -> 3.61
+    {1536, 2048, 33, 96, 128, 4},                    // 64 x 14336: 4.34 -> 4.10
+    {1792, 2048, 113, 160, 256, 1, kBare, kOfRows},  // 128 x 16384: 5.45 -> 5.32
+    {2048, 2560, 9, 48, 128, 8},                     // 32 x 20480: 4.34 -> 3.96
+    {2048, 2560, 49, 224, 256, 2, kShared},          // 128 x 20480: 6.08 -> 5.86
+    {2048, 2560, 225, 2048, 256, 2},                 // 512 x 20480: 18.6 -> 14.4
+    {2048, 2560, 2049, kAllRows, 256, 2, kShared},   // 4096 x 20480: 101 -> 94
+    {2560, 3072, 1, 8, 128, 8, kBare, kOfBlocks},    // 1 x 24576: 3.20 -> 3.08
     {2560, 3072, 9, 64, 128, 8},
     {2560, 3072, 65, 1279, 128, 4, kShared},  // 192 x 24576: 10.2 -> 9.4
     {3072, 4096, 9, 48, 128, 8},              // 48 x 32768: 6.10 -> 5.06
     {3072, 4096, 49, 112, 128, 8, kShared},   // 64 x 32768: 6.18 -> 5.63
     {3072, 3584, 129, 640, 256, 2, kShared},  // 384 x 28672: 18.0 -> 17.4
-    {3584, 4096, 129, 448, 512, 2},           // 192 x 32768: 12.8 -> 11.9
+    {3584, 4096, 113, 640, 128, 8, kShared,
+     kOfBlocks},                                     // 128 x 32768: 9.53 -> 8.88, 512: 28.7 -> 25.1
+    {3584, 4096, 129, 448, 512, 2, kBare, kOfRows},  // 192 x 32768: 12.8 -> 11.9
 };
 inline constexpr MeasuredRung kSumScalesRungs[] = {
-    {512, 1024, 1, 64, 256, 1, kBare, true},    // in place of clusters
-    {896, 1024, 321, 512, 128, 1},              // all resident at once with 8 vectors a thread
-    {1024, 1280, 25, 64, 256, 1, kBare, true},  // 32 x 10240: 3.57 -> 3.43
+    {512, 1024, 1, 64, 256, 1, kBare, kOfRows},    // in place of clusters
+    {512, 768, 17, 64, 256, 1, kBare, kOfBlocks},  // 64 x 6144: 3.69 -> 3.54
+    {896, 1024, 321, 512, 128, 1},                 // all resident at once with 8 vectors a thread
+    {1024, 1280, 25, 64, 256, 1, kBare, kOfRows},  // 32 x 10240: 3.57 -> 3.43
     {1024, 1280, 65, kTwoEach, 256, 1},
     {1024, 1280, 321, 2048, 128, 4},
-    {1280, 1536, 25, 64, 128, 4, kBare, true},    // 48 x 12288: 4.11 -> 3.96
-    {1280, 1536, 65, kTwoEach, 256, 1},           // 256 x 12288: 8.32 -> 8.13
-    {1280, 1536, 321, 2048, 128, 4},              // 384 x 12288: 12.3 -> 11.2
-    {1536, 2048, 41, 48, 128, 4, kBare, true},    // 48 x 14336: 4.35 -> 4.20
-    {1536, 2048, 49, kTwoEach, 256, 1},           // 256 x 16384: 11.7 -> 9.9
+    {1280, 1536, 25, 64, 128, 4, kBare, kOfRows},     // 48 x 12288: 4.11 -> 3.96
+    {1280, 1536, 49, 128, 128, 4, kBare, kOfBlocks},  // 64 x 12288: 4.86 -> 4.71, 128: 6.74 -> 6.52
+    {1280, 1536, 65, 128, 256, 1, kBare, kOfRows},
+    {1280, 1536, 129, kTwoEach, 256, 1},             // 256 x 12288: 8.32 -> 8.13
+    {1280, 1536, 321, 2048, 128, 4},                 // 384 x 12288: 12.3 -> 11.2
+    {1536, 2048, 41, 48, 128, 4, kBare, kOfRows},    // 48 x 14336: 4.35 -> 4.20
+    {1536, 2048, 49, 96, 128, 4, kBare, kOfBlocks},  // 64 x 16384: 5.82 -> 5.35
+    {1536, 2048, 49, 96, 256, 1, kBare, kOfRows},
+    {1536, 2048, 97, kTwoEach, 256, 1},           // 256 x 16384: 11.7 -> 9.9
     {1536, 2048, 321, 1536, 128, 4},              // 512 x 16384: 20.1 -> 17.7
     {2048, 2560, 9, 96, 128, 8},                  // 64 x 20480: 7.04 -> 5.46
     {2048, 2560, 97, kAllRows, 128, 4, kShared},  // 1024 x 20480: 42.4 -> 39.4

@@ -807,7 +807,7 @@ FASTNORM_HOT const MeasuredRung* rung_of(const NormDesc& d, CallKind kind,
     if (vectors <= rung.above) break;  // they ascend
     if (vectors <= rung.most && d.rows >= rung.least_rows &&
         (d.rows <= rung.most_rows || rung.most_rows == kAllRows) &&
-        !(rung.row_scales && d.quant.block != 0)) {
+        rung.scales != (d.quant.block != 0 ? kOfRows : kOfBlocks)) {
       return rung.blocks <= std::min(facts.arch->max_cluster_blocks, facts.max_cluster_blocks)
                  ? &rung
                  : nullptr;

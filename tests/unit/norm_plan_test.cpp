@@ -775,7 +775,8 @@ TEST(Plan, SomeRows) {
 
 // What norm_measured.h says rules bare calls on the architecture that was measured: every tile of it, with its number of rows and no other.
 TEST(Plan, MeasuredTiles) {
-  const auto request = [](CallKind kind, int64_t rows, int64_t n, fastnorm_dtype_id dtype) {
+  const auto request = [](CallKind kind, RungScales of, int64_t rows, int64_t n,
+                          fastnorm_dtype_id dtype) {
     const bool add = kind == CallKind::kSum || kind == CallKind::kSumGiven ||
                      kind == CallKind::kSumScales || kind == CallKind::kHalfSum,
                layer = kind == CallKind::kLayer || kind == CallKind::kLayerF32 ||
@@ -791,30 +792,50 @@ TEST(Plan, MeasuredTiles) {
                scales = kind == CallKind::kRmsScales || kind == CallKind::kLayerScales ||
                         kind == CallKind::kSumScales;
     if (given || scales) {
-      add_quant(&r, given ? FASTNORM_QUANT_PER_TENSOR : FASTNORM_QUANT_PER_ROW);
+      add_quant(&r, given                         ? FASTNORM_QUANT_PER_TENSOR
+                    : of == RungScales::kOfBlocks ? FASTNORM_QUANT_PER_BLOCK
+                                                  : FASTNORM_QUANT_PER_ROW);
       r.amax.reset(), r.y.reset();
     }
     return r;
   };
+  const auto is_for = [](const MeasuredRung& rung, RungScales of) {
+    return rung.scales == RungScales::kAny || rung.scales == of;
+  };
   size_t rungs = 0;
   for (int k = 0; k < static_cast<int>(CallKind::kOther); ++k) {
     const auto kind = static_cast<CallKind>(k);
-    int32_t above = 0, rows_above = 0;
+    const bool scales = kind == CallKind::kRmsScales || kind == CallKind::kLayerScales ||
+                        kind == CallKind::kSumScales;
+    for (const RungScales of : {RungScales::kOfRows, RungScales::kOfBlocks}) {
+      int32_t above = 0, rows_above = 0;
+      for (const MeasuredRung& rung : measured_rungs(kind)) {
+        if (!is_for(rung, of)) continue;
+        // In order, and apart.
+        EXPECT_TRUE(rung.above >= above && (rung.above > above || rung.least_rows > rows_above))
+            << k << " " << rung.above << " " << rung.least_rows;
+        above = rung.above, rows_above = rung.most_rows;
+      }
+    }
     for (const MeasuredRung& rung : measured_rungs(kind)) {
       ++rungs;
-      // In order, and apart.
-      EXPECT_TRUE(rung.above >= above && (rung.above > above || rung.least_rows > rows_above))
-          << k << " " << rung.above << " " << rung.least_rows;
-      above = rung.above, rows_above = rung.most_rows;
+      EXPECT_TRUE(scales || rung.scales == RungScales::kAny) << k << " " << rung.above;
       EXPECT_LT(rung.above, rung.most);
       EXPECT_LE(rung.least_rows, rung.most_rows);
+      std::vector<std::pair<fastnorm_dtype_id, RungScales>> calls;
       for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
+        for (const RungScales of : {RungScales::kOfRows, RungScales::kOfBlocks}) {
+          if (is_for(rung, of) && (scales || of == RungScales::kOfRows))
+            calls.emplace_back(dtype, of);
+        }
+      }
+      for (const auto& [dtype, of] : calls) {
         for (const int64_t rows : {rung.least_rows, rung.most_rows}) {
           for (const int64_t vectors :
                {rung.above + 1, std::min(rung.above + 64, rung.most), rung.most + 0}) {
             const bool half = kind >= CallKind::kHalfRms && kind <= CallKind::kHalfSum,
                        uneven = kind == CallKind::kUnevenRms || kind == CallKind::kUnevenLayer;
-            const NormDesc d = describe(request(kind, rows,
+            const NormDesc d = describe(request(kind, of, rows,
                                                 vectors * 8 - (half     ? 4
                                                                : uneven ? 1
                                                                         : 0),
@@ -833,7 +854,7 @@ TEST(Plan, MeasuredTiles) {
         }
       }
       // Calls that ask for more keep to the ladders.
-      Request r = request(kind, rung.least_rows, rung.most * 8, FASTNORM_DTYPE_BF16);
+      Request r = request(kind, rung.scales, rung.least_rows, rung.most * 8, FASTNORM_DTYPE_BF16);
       r.rstd = RequestTensor{{rung.least_rows}, {}, FASTNORM_DTYPE_F32, address_of(9)};
       EXPECT_EQ(plan_of(describe(r), gpu()).entry->key.beside, Beside::kAny);
     }
