@@ -31,15 +31,20 @@ NormTuning tuning_of(const std::string& rules, const DeviceFacts& facts = gpu())
   return tuning;
 }
 
-// The kernel that a call of bf16 RMSNorm is planned on.
-std::string kernel_for(std::vector<int64_t> shape, const NormTuning* tuning,
-                       fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16) {
+// The kernel that a call is planned on.
+std::string kernel_for(Request request, const NormTuning* tuning) {
   NormDesc desc;
   NormPlan plan;
   Error error;
-  EXPECT_EQ(simple_request(std::move(shape), dtype).check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(request.check(&desc, error), FASTNORM_OK) << error.text;
   EXPECT_EQ(make_plan(desc, gpu(), table(), &plan, error, tuning), FASTNORM_OK) << error.text;
   return plan.entry->name;
+}
+
+// The same of RMSNorm.
+std::string kernel_for(std::vector<int64_t> shape, const NormTuning* tuning,
+                       fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16) {
+  return kernel_for(simple_request(std::move(shape), dtype), tuning);
 }
 
 void expect_refused(const std::string& text, const std::string& wanted) {
@@ -153,12 +158,7 @@ TEST(NormTuning, KeptColumnsOfEitherDtypeHaveRulesOfTheirOwn) {
     for (const fastnorm_dtype_id columns : {FASTNORM_DTYPE_BF16, FASTNORM_DTYPE_F32}) {
       Request r = simple_request({2000, 4096}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
       r.weight->dtype = r.bias->dtype = columns;
-      NormDesc desc;
-      NormPlan plan;
-      Error error;
-      EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
-      EXPECT_EQ(make_plan(desc, gpu(), table(), &plan, error, &tuning), FASTNORM_OK) << error.text;
-      names.push_back(plan.entry->name);
+      names.push_back(kernel_for(r, &tuning));
     }
     return names;
   };
@@ -187,12 +187,7 @@ TEST(NormTuning, ScalesOfRowsAndOfBlocksHaveRulesOfTheirOwn) {
       add_quant(&r, scheme);
       r.y.reset();
       r.amax.reset();
-      NormDesc desc;
-      NormPlan plan;
-      Error error;
-      EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
-      EXPECT_EQ(make_plan(desc, gpu(), table(), &plan, error, &tuning), FASTNORM_OK) << error.text;
-      names.push_back(plan.entry->name);
+      names.push_back(kernel_for(r, &tuning));
     }
     return names;
   };
