@@ -19,7 +19,7 @@ constexpr char kHelp[] =
     "  --isa NAME               only this CPU instruction set\n"
     "  --filter SUBSTRING       only kernels whose name contains it; ^TEXT: begins with TEXT\n"
     "  --reduced                fewer sizes and rows, for sanitizers and emulators\n"
-    "  --every N                only every N-th case of each kernel\n"
+    "  --every N                only every N-th case of each kernel, one at the least\n"
     "  --threads N              threads that compute what is expected (default: all processors)\n";
 
 [[noreturn]] void stop(const char* message, const char* value) {

@@ -11,7 +11,7 @@ struct Options {
   std::string isa;       // only this CPU instruction set; empty = all
   std::string filter;    // only kernels whose name contains this, or begins with what follows a ^
   bool reduced = false;  // fewer sizes and rows: sanitizers, emulators
-  int every = 1;         // N: only every N-th case of a kernel
+  int every = 1;         // N: only every N-th case of a kernel, one at the least
   int threads = 0;       // that compute what is expected; 0 = all processors
 
   bool wants(const std::string& kernel) const {

@@ -1,6 +1,7 @@
 #include "check/sweep.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "check/batch.h"
@@ -27,12 +28,17 @@ class KernelSweep {
   // Number of cases that ran, on each target.
   int64_t run() {
     std::vector<PlacedCase> batch;
+    std::optional<Case> left_out;
     int number = index_;  // of cases that are served; another one is the first for each kernel
     for (const Case& what :
          make_cases(entry_, targets_[0].cuda, options_.reduced, ref::hash(7, index_))) {
       const int64_t begin = batch.empty() ? 0 : batch.back().end;
       PlacedCase placed = place(what, begin);
-      if (!serves(placed) || number++ % options_.every != 0) continue;
+      if (!serves(placed)) continue;
+      if (number++ % options_.every != 0) {
+        left_out = what;
+        continue;
+      }
       if (begin > 0 && placed.end > kBatchBytes) {
         run_batch(std::move(batch));
         batch.clear();
@@ -40,6 +46,8 @@ class KernelSweep {
       }
       batch.push_back(std::move(placed));
     }
+    // Every kernel runs, those with fewer cases than are passed over, too.
+    if (batch.empty() && left_out) batch.push_back(place(*left_out, 0));
     if (!batch.empty()) run_batch(std::move(batch));
     return ran_;
   }
