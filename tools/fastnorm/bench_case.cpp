@@ -19,10 +19,10 @@ fastnorm_dtype columns_dtype(const BenchCase& c) {
   return c.has_f32_columns() ? fastnorm_dtype_of(FASTNORM_DTYPE_F32) : find_dtype(c.dtype)->dtype;
 }
 
-fastnorm_dtype scale_dtype(fastnorm_quant_scheme scheme) {
-  return fastnorm_dtype_of(scheme == FASTNORM_QUANT_MXFP8   ? FASTNORM_DTYPE_F8_E8M0FNU
-                           : scheme == FASTNORM_QUANT_NVFP4 ? FASTNORM_DTYPE_F8_E4M3FN
-                                                            : FASTNORM_DTYPE_F32);
+size_t bytes_of(fastnorm_dtype dtype, const std::vector<int64_t>& shape) {
+  size_t bytes = element_bytes(dtype);
+  for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+  return bytes;
 }
 
 }  // namespace
@@ -43,66 +43,42 @@ fastnorm_quant_scheme BenchCase::scheme() const {
                                       : FASTNORM_QUANT_NONE;
 }
 
-int64_t BenchCase::scale_columns() const {
-  switch (scheme()) {
-    case FASTNORM_QUANT_PER_BLOCK:
-      return 128;
-    case FASTNORM_QUANT_MXFP8:
-      return 32;
-    case FASTNORM_QUANT_NVFP4:
-      return 16;
-    default:
-      return 0;
-  }
-}
-
-size_t BenchCase::tensor_bytes() const {
-  return static_cast<size_t>(rows * n) * element_bytes(find_dtype(dtype)->dtype);
-}
-
-size_t BenchCase::code_bytes() const {
-  return static_cast<size_t>(scheme() == FASTNORM_QUANT_NVFP4 ? rows * n / 2 : rows * n);
-}
+size_t BenchCase::tensor_bytes() const { return bytes_of(find_dtype(dtype)->dtype, {rows, n}); }
 
 size_t BenchCase::scale_bytes() const {
-  if (scheme() == FASTNORM_QUANT_NONE || scheme() == FASTNORM_QUANT_PER_TENSOR) return 0;
-  const int64_t columns = scale_columns(),
-                scales = columns == 0 ? rows : rows * ((n + columns - 1) / columns);
-  return static_cast<size_t>(scales) * element_bytes(scale_dtype(scheme()));
+  if (!quantises() || scheme() == FASTNORM_QUANT_PER_TENSOR) return 0;
+  const QuantTensors q = quant();
+  return bytes_of(q.scale, q.scale_shape);
 }
 
 size_t BenchCase::bytes_moved() const {
+  const QuantTensors q = quant();
   return tensor_bytes() * (adds() ? 3 : 1) +
-         (quantises() ? code_bytes() + scale_bytes() : tensor_bytes());
+         (quantises() ? bytes_of(q.codes, q.codes_shape) + scale_bytes() : tensor_bytes());
 }
 
 CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
                    std::byte* parameters, size_t parameter_stride)
     : layer_(c.is_layer()), scheme_(c.scheme()) {
   const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
-  const auto next = [&](fastnorm_dtype of) {
-    const TensorView view(target, data, of, {c.rows, c.n});
+  const QuantTensors quant = c.quant();
+  const std::vector<int64_t> shape = {c.rows, c.n};
+  const auto next = [&](fastnorm_dtype of, const std::vector<int64_t>& extents) {
+    const TensorView view(target, data, of, extents);
     data += tensor_stride;
     return view;
   };
-  x_ = next(dtype);
-  if (c.adds()) residual_ = next(dtype);
-  y_ = next(!c.quantises()
-                ? dtype
-                : fastnorm_dtype_of(scheme_ == FASTNORM_QUANT_NVFP4 ? FASTNORM_DTYPE_F4_E2M1FN
-                                                                    : FASTNORM_DTYPE_F8_E4M3FN));
-  if (c.adds()) residual_out_ = next(dtype);
+  x_ = next(dtype, shape);
+  if (c.adds()) residual_ = next(dtype, shape);
+  y_ = c.quantises() ? next(quant.codes, quant.codes_shape) : next(dtype, shape);
+  if (c.adds()) residual_out_ = next(dtype, shape);
   const fastnorm_dtype columns = columns_dtype(c);
   weight_ = TensorView(target, parameters, columns, {c.n});
   if (layer_) bias_ = TensorView(target, parameters + parameter_stride, columns, {c.n});
-  const fastnorm_dtype of_scales = scale_dtype(scheme_);
-  if (scheme_ == FASTNORM_QUANT_PER_TENSOR) {
-    scale_ = TensorView(target, parameters + 2 * parameter_stride, of_scales, {1});
-  } else if (scheme_ == FASTNORM_QUANT_PER_ROW) {
-    scale_ = TensorView(target, data, of_scales, {c.rows});  // behind the other tensors
-  } else if (c.quantises()) {
-    const int64_t columns = c.scale_columns();
-    scale_ = TensorView(target, data, of_scales, {c.rows, (c.n + columns - 1) / columns});
+  if (c.quantises()) {
+    const bool given = scheme_ == FASTNORM_QUANT_PER_TENSOR;  // others are behind the other tensors
+    scale_ = TensorView(target, given ? parameters + 2 * parameter_stride : data, quant.scale,
+                        quant.scale_shape);
   }
 }
 

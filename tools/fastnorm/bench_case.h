@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "machine.h"
+#include "quant_tensors.h"
 #include "stopwatch.h"
 
 namespace fastnorm::tool {
@@ -17,11 +18,11 @@ struct BenchCase {
   bool is_layer() const { return op.starts_with("layer"); }
   bool quantises() const { return scheme() != FASTNORM_QUANT_NONE; }
   fastnorm_quant_scheme scheme() const;
-  int64_t scale_columns() const;  // that share one of a row's scales; 0: the row or the tensor
+  bool has_block_scales() const { return scheme() >= FASTNORM_QUANT_PER_BLOCK; }
+  QuantTensors quant() const { return quant_tensors(scheme(), {rows, n}); }
   bool has_f32_columns() const { return op.ends_with("_f32"); }
   size_t tensor_bytes() const;  // of x
-  size_t code_bytes() const;
-  size_t scale_bytes() const;  // of scales that leave
+  size_t scale_bytes() const;   // of scales that leave
   // x and what becomes of it; with a residual two tensors more.
   size_t bytes_moved() const;
 };

@@ -110,31 +110,8 @@ void NormOptions::add_to(CLI::App& command) {
 }
 
 QuantTensors NormOptions::quant_tensors(const std::vector<int64_t>& shape) const {
-  const fastnorm_quant_scheme scheme = value_of(kQuantSchemes, quant_scheme_);
-  const bool fp4 = scheme == FASTNORM_QUANT_NVFP4, mx = scheme == FASTNORM_QUANT_MXFP8;
-  const bool swizzled = value_of(kScaleLayouts, scale_layout_) == FASTNORM_SCALE_SWIZZLED_128X4;
-  QuantTensors t;
-  t.codes = fastnorm_dtype_of(fp4 ? FASTNORM_DTYPE_U8 : FASTNORM_DTYPE_F8_E4M3FN);
-  t.scale = fastnorm_dtype_of(fp4              ? FASTNORM_DTYPE_F8_E4M3FN
-                              : mx || swizzled ? FASTNORM_DTYPE_F8_E8M0FNU
-                                               : FASTNORM_DTYPE_F32);
-  t.codes_shape = shape;
-  if (shape.empty()) return t;  // which the library refuses
-  if (fp4) t.codes_shape.back() /= 2;
-  t.scale_shape.assign(shape.begin(), shape.end() - 1);
-  const int64_t block = fp4 ? 16 : mx ? 32 : quant_block_size_ > 0 ? quant_block_size_ : 128;
-  const int64_t scales = (shape.back() + block - 1) / block;
-  int64_t rows = 1;
-  for (const int64_t extent : t.scale_shape) rows *= extent;
-  if (scheme == FASTNORM_QUANT_PER_TENSOR ||
-      (scheme == FASTNORM_QUANT_PER_ROW && t.scale_shape.empty())) {
-    t.scale_shape = {1};
-  } else if (swizzled) {
-    t.scale_shape = {(rows + 127) / 128 * 512 * ((scales + 3) / 4)};
-  } else if (scheme != FASTNORM_QUANT_PER_ROW) {
-    t.scale_shape.push_back(scales);
-  }
-  return t;
+  return tool::quant_tensors(value_of(kQuantSchemes, quant_scheme_), shape, quant_block_size_,
+                             value_of(kScaleLayouts, scale_layout_));
 }
 
 void NormOptions::apply(fastnorm_norm_args* args) const {

@@ -7,14 +7,9 @@
 #include <vector>
 
 #include "library.h"
+#include "quant_tensors.h"
 
 namespace fastnorm::tool {
-
-// What a scheme's outputs are like where nothing else is said.
-struct QuantTensors {
-  fastnorm_dtype codes = {}, scale = {};
-  std::vector<int64_t> codes_shape, scale_shape;
-};
 
 // What bench and tune time: --op, --dtype, --repeats.
 struct TimedOptions {
@@ -33,7 +28,7 @@ class NormOptions {
   // Sets the scalar fields of `args`, struct_size included.
   void apply(fastnorm_norm_args* args) const;
   bool quantises() const { return quant_scheme_ != "none"; }
-  // For rows of a shape; f4 as pairs in u8, which every file format has.
+  // For rows of a shape.
   QuantTensors quant_tensors(const std::vector<int64_t>& shape) const;
 
  private:

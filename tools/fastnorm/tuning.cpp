@@ -51,7 +51,7 @@ std::string tuning_head(const std::string& arch) {
 std::string tuning_rule(const std::string& rows, const BenchCase& c, const std::string& kernel) {
   // Kernels that keep their columns are the same for those of either dtype, those that make scales for rows and blocks.
   const bool f32 = c.has_f32_columns() && kernel.find(" kept ") != std::string::npos,
-             blocks = c.scale_columns() != 0;
+             blocks = c.has_block_scales();
   return (f32      ? "norm-f32 "
           : blocks ? "norm-blocks "
                    : "norm ") +
