@@ -31,16 +31,20 @@ struct Batch {
 constexpr const char* kPrefix[kMaxCalls] = {"args[0].", "args[1].", "args[2].", "args[3].",
                                             "args[4].", "args[5].", "args[6].", "args[7]."};
 
+// Checks and plans a call. `before` is the one of the batch that it may share a launch with, or -1.
 template <int32_t kCalls>
 fastnorm_status add(const fastnorm_context& context, const fastnorm_norm_args* args,
-                    Batch<kCalls>* batch, Error& error) {
+                    Batch<kCalls>* batch, Error& error, int32_t before = -1) {
   const Device& device = *context.device;
   NormDesc& desc = batch->desc.at[batch->count];
   NormPlan& plan = batch->plan.at[batch->count];
   FASTNORM_TRY(check_norm(args, {device.facts.device_type, device.facts.device_id}, &desc,
                           &batch->touched.at[batch->count], error));
-  FASTNORM_TRY(make_plan(desc, device.facts, device.norm_table(), &plan, error,
-                         context.norm_tuning.get(), context.norm_index.get()));
+  if (before < 0 || !plan_like(batch->desc.at[before], batch->plan.at[before], desc, device.facts,
+                               &plan, error)) {
+    FASTNORM_TRY(make_plan(desc, device.facts, device.norm_table(), &plan, error,
+                           context.norm_tuning.get(), context.norm_index.get()));
+  }
   ++batch->count;
   if (plan.entry != nullptr) batch->call[batch->calls++] = {&desc, &plan};
   if (plan.workspace_bytes > batch->workspace_bytes) batch->workspace_bytes = plan.workspace_bytes;
@@ -54,18 +58,6 @@ fastnorm_status plan_one(const fastnorm_context* context, const fastnorm_norm_ar
   return add(*context, args, batch, error);
 }
 
-// Query and key heads differ in rows, which must not keep them from one launch.
-void plan_neighbours(const Device& device, Batch<kMaxCalls>* batch) {
-  for (int32_t first = 0, second = 1; second < batch->count; ++second) {
-    NormPlan &a = batch->plan.at[first], &b = batch->plan.at[second];
-    if (b.entry == nullptr) continue;  // no rows
-    const bool together =
-        a.entry != nullptr && plan_together(batch->desc.at[first], batch->desc.at[second],
-                                            device.facts, device.norm_table(), &a, &b);
-    first = together ? ++second : second;
-  }
-}
-
 fastnorm_status plan_many(const fastnorm_context* context, const fastnorm_norm_args* const* args,
                           int32_t count, Batch<kMaxCalls>* batch, Error& error) {
   FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
@@ -74,17 +66,25 @@ fastnorm_status plan_many(const fastnorm_context* context, const fastnorm_norm_a
                    "count is %d; required: 0 to %d", count, kMaxCalls);
   FASTNORM_REQUIRE(args != nullptr || count == 0, FASTNORM_ERROR_ARGUMENT,
                    "args is NULL; required: %d pointers", count);
+  const Device& device = *context->device;
+  int32_t before = -1;  // the last that has rows, unless it shares a launch already
   for (int32_t i = 0; i < count; ++i) {
     error.prefix = "";
     FASTNORM_REQUIRE(args[i] != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "args[%d] is NULL; required: a pointer", i);
     error.prefix = kPrefix[i];
-    FASTNORM_TRY(add(*context, args[i], batch, error));
+    FASTNORM_TRY(add(*context, args[i], batch, error, before));
+    NormPlan& plan = batch->plan.at[i];
+    if (plan.entry == nullptr) continue;
+    // Query and key heads differ in rows, which must not keep them from one launch.
+    const bool together =
+        before >= 0 && plan_together(batch->desc.at[before], batch->desc.at[i], device.facts,
+                                     device.norm_table(), &batch->plan.at[before], &plan);
+    before = together ? -1 : i;
   }
   error.prefix = "";
   FASTNORM_TRY(check_norm_many({batch->desc.at, static_cast<size_t>(count)},
                                {batch->touched.at, static_cast<size_t>(count)}, error));
-  plan_neighbours(*context->device, batch);
   return FASTNORM_OK;
 }
 

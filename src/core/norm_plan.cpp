@@ -362,22 +362,6 @@ Tile any_access_tile(int64_t rows, int64_t vectors, NormKey key, const DeviceFac
   return stream_tile(facts);
 }
 
-// Every number (address, stride, length in bytes) that limits how wide rows can be accessed, or'ed together.
-FASTNORM_HOT uint64_t alignment_bits(const NormDesc& d) {
-  uint64_t bits = 0;
-  const auto rows = [&](const RowTensor& t) {
-    if (!t) return;
-    bits |= reinterpret_cast<uintptr_t>(t.data) | static_cast<uint64_t>(d.n * dtype_bytes(t.dtype));
-    for (int i = 0; i < d.outer_rank; ++i) bits |= static_cast<uint64_t>(t.stride_bytes[i]);
-  };
-  const auto columns = [&](const ColumnTensor& c) {
-    bits |= reinterpret_cast<uintptr_t>(c.data) | static_cast<uint64_t>(c.head_stride_bytes);
-  };
-  rows(d.x), rows(d.residual), rows(d.y), rows(d.residual_out);
-  columns(d.weight), columns(d.bias);
-  return bits;
-}
-
 // The greatest power of two up to `limit`, one itself, that divides what `bits` was made of.
 int32_t widest_access(uint64_t bits, int32_t limit) {
   bits |= static_cast<uint64_t>(limit);
@@ -392,23 +376,50 @@ bool columns_aligned(const NormDesc& d) {
   return widest_access(bits, 16) == 16;
 }
 
-// Distinct bytes of one row tensor: dimensions that are broadcast are read once.
-FASTNORM_HOT uint64_t tensor_bytes(const RowTensor& t, const NormDesc& d, int64_t columns) {
-  if (!t) return 0;
-  uint64_t bytes = static_cast<uint64_t>(columns) * static_cast<uint64_t>(dtype_bytes(t.dtype));
-  for (int i = 0; i < d.outer_rank; ++i) {
-    if (t.stride_bytes[i] != 0) bytes *= static_cast<uint64_t>(d.outer[i]);
+// What a call's tensors come to, all together.
+struct Totals {
+  // Every number that limits how wide rows and columns can be accessed (address, stride, length in bytes), or'ed.
+  uint64_t alignment = 0;
+  // Distinct bytes: dimensions that are broadcast are read once.
+  uint64_t bytes_read = 0, bytes_written = 0;
+};
+
+// Bytes unsigned: rows, and heads of columns, may overlap each other.
+FASTNORM_HOT Totals totals_of(const NormDesc& d) {
+  Totals sum;
+  const auto rows = [&](const RowTensor& t, int64_t columns, uint64_t* alignment)
+      __attribute__((always_inline)) {
+    if (!t) return uint64_t{0};
+    auto bytes = static_cast<uint64_t>(columns * dtype_bytes(t.dtype));
+    *alignment |= reinterpret_cast<uintptr_t>(t.data) | bytes;
+    for (int i = 0; i < d.outer_rank; ++i) {
+      *alignment |= static_cast<uint64_t>(t.stride_bytes[i]);
+      if (t.stride_bytes[i] != 0) bytes *= static_cast<uint64_t>(d.outer[i]);
+    }
+    return bytes;
+  };
+  const auto columns = [&](const ColumnTensor& c) __attribute__((always_inline)) {
+    if (!c) return uint64_t{0};
+    sum.alignment |=
+        reinterpret_cast<uintptr_t>(c.data) | static_cast<uint64_t>(c.head_stride_bytes);
+    const int64_t heads = c.head_stride_bytes != 0 ? d.outer[0] : 1;
+    return static_cast<uint64_t>(d.n * dtype_bytes(c.dtype)) * static_cast<uint64_t>(heads);
+  };
+  sum.bytes_read = rows(d.x, d.n, &sum.alignment) + rows(d.residual, d.n, &sum.alignment) +
+                   columns(d.weight) + columns(d.bias);
+  sum.bytes_written = rows(d.y, d.n, &sum.alignment) + rows(d.residual_out, d.n, &sum.alignment);
+  uint64_t any = 0;  // these are not accessed by vectors, or codes_aligned() says how
+  if (d.mean || d.rstd) sum.bytes_written += rows(d.mean, 1, &any) + rows(d.rstd, 1, &any);
+  const QuantDesc& q = d.quant;
+  if (q.scheme != FASTNORM_QUANT_NONE) {
+    sum.bytes_written += rows(q.codes, q.code_bytes(d.n), &any);
+    sum.bytes_written += q.swizzled ? static_cast<uint64_t>(q.swizzled_bytes(d.rows, d.n))
+                                    : rows(q.scale, q.scales(d.n), &any);
   }
-  return bytes;
+  return sum;
 }
 
-uint64_t column_bytes(const ColumnTensor& c, const NormDesc& d) {
-  if (!c) return 0;
-  // Unsigned, as tensor_bytes(): heads may overlap each other.
-  const int64_t heads = c.head_stride_bytes != 0 ? d.outer[0] : 1;
-  return static_cast<uint64_t>(d.n) * static_cast<uint64_t>(heads) *
-         static_cast<uint64_t>(dtype_bytes(c.dtype));
-}
+uint64_t alignment_bits(const NormDesc& d) { return totals_of(d).alignment; }
 
 fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {
   // A worker pays from about 64 Ki elements: waking it costs as much as 32 to 64 rows of 1024.
@@ -474,7 +485,8 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
                                        NormKey key, NormPlan* plan, Error& error) {
   const ArchSpec& arch = *facts.arch;
   const bool kept = key.affine == Affine::kKept;
-  plan->rows_per_block = kept ? 1 : rows_per_block(tile);
+  const int32_t per_block = rows_per_block(tile);
+  plan->rows_per_block = kept ? 1 : per_block;
   plan->blocks = static_cast<uint64_t>(divide_up_pow2(d.rows, plan->rows_per_block)) *
                  static_cast<uint64_t>(tile.blocks);
   if (kept) plan->blocks = blocks_in_turn(plan->blocks, tile, facts);
@@ -490,8 +502,7 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
                    d.rows, plan->blocks, arch.max_blocks);
   const bool layer = d.kind == FASTNORM_NORM_LAYER;
   // Bare kernels of several rows a block to y are either the one or the other.
-  const bool known = rows_per_block(tile) > 1 && key.source == Source::kPlain &&
-                     key.sink == Sink::kStore &&
+  const bool known = per_block > 1 && key.source == Source::kPlain && key.sink == Sink::kStore &&
                      (key.beside == Beside::kNothing || key.beside == Beside::kNothingCs);
   plan->stream_loads = known ? key.beside == Beside::kNothingCs
                              : key.access != Access::kUneven && streams_loads(d, arch, *plan);
@@ -509,22 +520,13 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   return FASTNORM_OK;
 }
 
-uint64_t scale_bytes(const NormDesc& d) {
-  const QuantDesc& q = d.quant;
-  if (!q.scale) return 0;
-  if (q.swizzled) return static_cast<uint64_t>(q.swizzled_bytes(d.rows, d.n));
-  return tensor_bytes(q.scale, d, q.scales(d.n));
-}
-
-// What does not depend on the tile. `bits` are alignment_bits().
-FASTNORM_HOT void plan_common(const NormDesc& d, const DeviceFacts& facts, uint64_t bits,
-                              NormPlan* plan) {
-  plan->vector_bytes = widest_access(bits, facts.vector_bytes);
-  plan->bytes_read = tensor_bytes(d.x, d, d.n) + tensor_bytes(d.residual, d, d.n) +
-                     column_bytes(d.weight, d) + column_bytes(d.bias, d);
-  plan->bytes_written = tensor_bytes(d.y, d, d.n) + tensor_bytes(d.residual_out, d, d.n) +
-                        tensor_bytes(d.mean, d, 1) + tensor_bytes(d.rstd, d, 1) +
-                        tensor_bytes(d.quant.codes, d, d.quant.code_bytes(d.n)) + scale_bytes(d);
+// What does not depend on the tile. Returns alignment_bits().
+FASTNORM_HOT uint64_t plan_common(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {
+  const Totals sum = totals_of(d);
+  plan->vector_bytes = widest_access(sum.alignment, facts.vector_bytes);
+  plan->bytes_read = sum.bytes_read;
+  plan->bytes_written = sum.bytes_written;
+  return sum.alignment;
 }
 
 }  // namespace
@@ -829,6 +831,19 @@ FASTNORM_HOT const MeasuredRung* measured_rung(const NormDesc& d, NormKey key,
   return rung_of(d, kind, facts);
 }
 
+// True if two calls without residual and codes are the same but for rows, addresses and strides.
+FASTNORM_HOT bool asks_the_same(const NormDesc& a, const NormDesc& b) {
+  const auto same_columns = [](const ColumnTensor& c, const ColumnTensor& other) {
+    return bool{c} == bool{other} && c.dtype == other.dtype;
+  };
+  return a.n == b.n && a.dtype == b.dtype && a.outer_rank == b.outer_rank && a.kind == b.kind &&
+         a.flags == b.flags && a.rounding == b.rounding &&
+         std::bit_cast<uint32_t>(a.weight_offset) == std::bit_cast<uint32_t>(b.weight_offset) &&
+         same_columns(a.weight, b.weight) && same_columns(a.bias, b.bias) &&
+         shares_columns(a) == shares_columns(b) && bool{a.mean} == bool{b.mean} &&
+         bool{a.rstd} == bool{b.rstd} && !b.residual && !b.quant.any();
+}
+
 }  // namespace
 
 int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit) {
@@ -866,8 +881,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
                           const NormTuning* tuning, const NormIndex* index) {
   *plan = NormPlan{};
   if (desc.rows == 0) return FASTNORM_OK;
-  const uint64_t bits = alignment_bits(desc);
-  plan_common(desc, facts, bits, plan);
+  const uint64_t bits = plan_common(desc, facts, plan);
   NormKey key = key_of(desc, facts, bits);
   const bool cpu = facts.device_type == FASTNORM_DEVICE_CPU;
   const bool wide = may_be_wide(desc, key, facts, bits), kept = may_be_kept(desc, key, facts);
@@ -944,6 +958,21 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
   return FASTNORM_OK;
 }
 
+bool plan_like(const NormDesc& first, const NormPlan& first_plan, const NormDesc& second,
+               const DeviceFacts& facts, NormPlan* plan, Error& error) {
+  const NormEntry& entry = *first_plan.entry;
+  if (facts.device_type != FASTNORM_DEVICE_CUDA || !runs_pairs(entry) || first.outer_rank > 2 ||
+      second.rows > first.rows || second.rows == 0 || !asks_the_same(first, second)) {
+    return false;
+  }
+  *plan = NormPlan{};
+  plan_common(second, facts, plan);
+  plan->index = first_plan.index;
+  plan->entry = &entry;
+  return plan->vector_bytes == first_plan.vector_bytes &&
+         plan_cuda(second, facts, entry.tile, entry.key, plan, error) == FASTNORM_OK;
+}
+
 bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,
                    std::span<const NormEntry> table, NormPlan* first_plan, NormPlan* second_plan) {
   if (facts.device_type != FASTNORM_DEVICE_CUDA) return false;
@@ -995,7 +1024,7 @@ fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& fac
   FASTNORM_REQUIRE(desc.rows > 0 && serves(entry, desc, facts), FASTNORM_ERROR_UNSUPPORTED,
                    "kernel \"%s\" does not serve this call; nearest: \"%s\"", entry.name,
                    make_entry(norm_key(desc, facts), tile).name);
-  plan_common(desc, facts, alignment_bits(desc), plan);
+  plan_common(desc, facts, plan);
   plan->index = index;
   plan->entry = &entry;
   if (facts.device_type == FASTNORM_DEVICE_CPU) return plan_cpu(desc, facts, plan);

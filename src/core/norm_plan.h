@@ -149,6 +149,12 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
                           std::span<const NormEntry> table, NormPlan* plan, Error& error,
                           const NormTuning* tuning = nullptr, const NormIndex* index = nullptr);
 
+// Plans the second of two calls with rows that follow each other in a fastnorm_norm_many on the kernel of the first, which `first_plan` is
+// of, where plan_together() would: a kernel that runs pairs, and calls that differ in addresses and strides alone, or the second in fewer
+// rows, as keys do from queries. Returns whether it does; else *plan is unspecified.
+bool plan_like(const NormDesc& first, const NormPlan& first_plan, const NormDesc& second,
+               const DeviceFacts& facts, NormPlan* plan, Error& error);
+
 // For two calls with rows that follow each other in a fastnorm_norm_many: if a kernel of their key that runs two calls in one grid holds
 // the rows of both, both get it, where their plans have others or different ones by their numbers of rows. Returns whether there is one.
 bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,

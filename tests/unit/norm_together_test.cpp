@@ -24,10 +24,34 @@ Planned planned(const Request& r, const DeviceFacts& facts) {
   return p;
 }
 
-// Grids that two calls take, planned as a fastnorm_norm_many plans them.
-int32_t grids(Planned a, Planned b, const DeviceFacts& facts) {
+void expect_same(const NormPlan& a, const NormPlan& b) {
+  EXPECT_EQ(a.entry, b.entry);
+  EXPECT_EQ(a.index, b.index);
+  EXPECT_EQ(a.rows_per_block, b.rows_per_block);
+  EXPECT_EQ(a.vector_bytes, b.vector_bytes);
+  EXPECT_EQ(a.stream_loads, b.stream_loads);
+  EXPECT_EQ(a.prefetch_rows, b.prefetch_rows);
+  EXPECT_EQ(a.non_temporal, b.non_temporal);
+  EXPECT_EQ(a.blocks, b.blocks);
+  EXPECT_EQ(a.workspace_bytes, b.workspace_bytes);
+  EXPECT_EQ(a.bytes_read, b.bytes_read);
+  EXPECT_EQ(a.bytes_written, b.bytes_written);
+}
+
+// Grids that two calls take, planned as a fastnorm_norm_many plans them. `like` is set to whether the second is planned like the first.
+int32_t grids(Planned a, Planned b, const DeviceFacts& facts, bool* like = nullptr) {
+  NormPlan plan;
+  Error error;
+  const NormEntry* const entry = a.plan.entry;
+  const bool is_like = plan_like(a.desc, a.plan, b.desc, facts, &plan, error);
+  if (like != nullptr) *like = is_like;
   const bool together =
       plan_together(a.desc, b.desc, facts, cuda::norm_table(*facts.arch), &a.plan, &b.plan);
+  if (is_like) {
+    EXPECT_TRUE(together);
+    EXPECT_EQ(a.plan.entry, entry);
+    expect_same(plan, b.plan);
+  }
   const NormCall calls[] = {{&a.desc, &a.plan}, {&b.desc, &b.plan}};
   const int32_t count = cuda::count_grids(calls).launches;
   EXPECT_EQ(together, count == 1);
@@ -67,9 +91,15 @@ TEST(NormTogether, QueryAndKeyHeadsAreOneGrid) {
               const int64_t all = fused ? 64 + 2 * keys : 0;
               const Planned q = planned(heads(tokens, 64, d, dtype, all, address_of(0)), facts),
                             k = planned(heads(tokens, keys, d, dtype, all, address_of(3)), facts);
-              EXPECT_EQ(grids(q, k, facts), 1)
+              bool like = false;
+              EXPECT_EQ(grids(q, k, facts, &like), 1)
                   << arch->name << " " << tokens << " x " << keys << " x " << d << fused;
-              EXPECT_EQ(grids(k, q, facts), 1);
+              // One token's heads have one index, as one key's; longer rows have tiles of more than a warp, alone.
+              if (fused && tokens > 1 && d <= 256) {
+                EXPECT_EQ(like, keys > 1) << arch->name << " " << tokens << " x " << d;
+              }
+              EXPECT_EQ(grids(k, q, facts, &like), 1);
+              EXPECT_FALSE(like) << "more rows";
             }
           }
         }
@@ -130,6 +160,48 @@ TEST(NormTogether, BareHeads) {
   EXPECT_EQ(together(k, q), "bf16 plain rms once store vector 16x1");
 }
 
+// The second call is planned like the first where a kernel cannot tell them apart but by rows.
+TEST(NormTogether, LikeTheFirst) {
+  const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 16);
+  const auto dtype = FASTNORM_DTYPE_BF16;
+  const Planned q = planned(heads(64, 64, 128, dtype, 80, address_of(0)), facts);
+  const auto like = [&](const Planned& first, const Request& second) {
+    bool is_like = false;
+    grids(first, planned(second, facts), facts, &is_like);
+    return is_like;
+  };
+  const Request k = heads(64, 8, 128, dtype, 80, address_of(3));
+  EXPECT_TRUE(like(q, k));
+  EXPECT_TRUE(like(q, heads(64, 64, 128, dtype, 72, address_of(3)))) << "other strides";
+  EXPECT_TRUE(like(q, heads(9, 64, 128, dtype, 80, address_of(3)))) << "fewer tokens";
+  EXPECT_FALSE(like(q, heads(64, 65, 128, dtype, 80, address_of(3)))) << "more heads";
+  EXPECT_FALSE(like(q, heads(64, 8, 120, dtype, 80, address_of(3)))) << "shorter rows";
+  EXPECT_FALSE(like(q, heads(64, 8, 128, FASTNORM_DTYPE_F16, 80, address_of(3))));
+  EXPECT_FALSE(like(q, heads(64, 8, 128, dtype, 80, address_of(3) + 2))) << "another alignment";
+  EXPECT_FALSE(like(q, heads(64, 1, 128, dtype, 80, address_of(3)))) << "rows of one index";
+  const auto changed = [&](auto change) {
+    Request r = k;
+    change(r);
+    return like(q, r);
+  };
+  EXPECT_TRUE(changed([](Request& r) { r.args.eps = 1e-3f; }));
+  EXPECT_FALSE(changed([](Request& r) { r.args.kind = FASTNORM_NORM_LAYER; }));
+  EXPECT_FALSE(changed([](Request& r) { r.args.flags = FASTNORM_NORM_PDL_TRIGGER; }));
+  EXPECT_FALSE(changed([](Request& r) { r.args.rounding = FASTNORM_ROUND_NORMALIZED; }));
+  EXPECT_FALSE(changed([](Request& r) { r.args.weight_offset = 1; }));
+  EXPECT_FALSE(changed([](Request& r) { r.weight.reset(); }));
+  EXPECT_FALSE(changed([](Request& r) { r.weight->dtype = FASTNORM_DTYPE_F32; }));
+  EXPECT_FALSE(changed([](Request& r) { r.weight->shape = {8, 128}; })) << "a weight a head";
+  EXPECT_FALSE(changed([](Request& r) { add_quant(&r, FASTNORM_QUANT_PER_ROW); }));
+  // What is alike in both is no obstacle.
+  Request layer_q = heads(64, 64, 128, dtype, 80, address_of(0)), layer_k = k;
+  layer_q.args.kind = layer_k.args.kind = FASTNORM_NORM_LAYER;
+  EXPECT_TRUE(like(planned(layer_q, facts), layer_k)) << "general kernels: no bias";
+  // Rows that no grid takes two calls of.
+  EXPECT_FALSE(like(planned(heads(64, 64, 2048, dtype, 0, address_of(0)), facts),
+                    heads(64, 8, 2048, dtype, 0, address_of(3))));
+}
+
 // A CPU has no grids.
 TEST(NormTogether, NoneOnACpu) {
   const std::span<const NormEntry> table = cpu_backend().kernel_sets()[0].norm;
@@ -144,6 +216,7 @@ TEST(NormTogether, NoneOnACpu) {
     for (NormPlan& plan : plans)
       ASSERT_EQ(make_plan(desc, facts, table, &plan, error), FASTNORM_OK) << error.text;
     EXPECT_FALSE(plan_together(desc, desc, facts, table, &plans[0], &plans[1]));
+    EXPECT_FALSE(plan_like(desc, plans[0], desc, facts, &plans[1], error));
   }
 }
 
