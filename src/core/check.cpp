@@ -916,6 +916,7 @@ bool Touched::apart(const NormDesc& mine, const Touched& t, const NormDesc& thei
   for (size_t i = 0; i < count_; ++i) {
     for (size_t j = i < inputs_ ? t.inputs_ : 0; j < t.count_; ++j) {
       if (!separate(range_[i], t.range_[j]) &&
+          !take_turns(bytes_[i], mine.outer, t.bytes_[j], theirs.outer) &&
           !interleaved(bytes_[i], range_[i], mine, t.bytes_[j], t.range_[j], theirs)) {
         return false;
       }

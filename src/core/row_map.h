@@ -113,6 +113,28 @@ inline bool separate(const AddressRange& a, const AddressRange& b) {
   return a.end <= b.begin || b.end <= a.begin;
 }
 
+// True if two tensors of rows with two indices repeat at the same distance, one's bytes in the gaps of the other, as query and key heads of
+// a fused tensor do: of such, whose ranges address_range() gave, disjoint() says at greater length that they share no byte.
+inline bool take_turns(const RowBytes& a, const int64_t (&outer_a)[kMaxOuter], const RowBytes& b,
+                       const int64_t (&outer_b)[kMaxOuter]) {
+  const int64_t period = a.strides[1];
+  if (b.strides[1] != period || period < 0 || a.strides[0] < 0 || b.strides[0] < 0 ||
+      outer_a[2] != 1 || outer_b[2] != 1 || a.pieces != 1 || b.pieces != 1) {
+    return false;
+  }
+  const auto span = [](const RowBytes& bytes, int64_t extent) {
+    return static_cast<uint64_t>(bytes.strides[0] * (extent - 1) + bytes.piece_bytes);
+  };
+  const auto in_gaps = [&](uintptr_t ahead, uint64_t span_first, uint64_t span_second) {
+    return ahead >= span_first && ahead + span_second <= static_cast<uint64_t>(period);
+  };
+  const auto begin_a = reinterpret_cast<uintptr_t>(a.data),
+             begin_b = reinterpret_cast<uintptr_t>(b.data);
+  const uint64_t span_a = span(a, outer_a[0]), span_b = span(b, outer_b[0]);
+  return begin_a <= begin_b ? in_gaps(begin_b - begin_a, span_a, span_b)
+                            : in_gaps(begin_a - begin_b, span_b, span_a);
+}
+
 // True if a and b, whose ranges address_range() gave, share no byte: separate ranges, or interleaved views (at some level equal strides and
 // disjoint inner spans).
 bool disjoint(const Footprint& a, const Footprint& b);

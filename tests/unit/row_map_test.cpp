@@ -122,7 +122,7 @@ RowTensor random_tensor(Random& random, const Shape& s, int64_t row_bytes) {
 // Saying "disjoint" of what overlaps would let a kernel destroy its input; the opposite only refuses a call.
 TEST(Footprint, DisjointMeansThatNoByteIsShared) {
   Random random(2);
-  int disjoint_found = 0, shared_found = 0, refused = 0;
+  int disjoint_found = 0, shared_found = 0, refused = 0, turns_found = 0;
   for (int trial = 0; trial < 30000; ++trial) {
     Shape s;
     s.rank = 1 + static_cast<int32_t>(random.below(3));
@@ -150,6 +150,12 @@ TEST(Footprint, DisjointMeansThatNoByteIsShared) {
       ASSERT_TRUE(said) << "trial " << trial;
     }
     ASSERT_EQ(said, disjoint(fb, fa)) << "trial " << trial;
+    const RowBytes of_a = {a.data, a.stride_bytes, bytes_a, 1, 0},
+                   of_b = {b.data, b.stride_bytes, bytes_b, 1, 0};
+    const bool turns = take_turns(of_a, s.outer, of_b, s.outer);
+    ASSERT_EQ(turns, take_turns(of_b, s.outer, of_a, s.outer)) << "trial " << trial;
+    ASSERT_TRUE(said || !turns) << "trial " << trial;
+    turns_found += turns && !separate(fa, fb);
     if (said) {
       ASSERT_FALSE(shared) << "trial " << trial;
     }
@@ -157,6 +163,7 @@ TEST(Footprint, DisjointMeansThatNoByteIsShared) {
   }
   EXPECT_GT(disjoint_found, 3000);
   EXPECT_GT(shared_found, 3000);
+  EXPECT_GT(turns_found, 100);
   EXPECT_LT(refused, 8000) << "too many harmless pairs are refused";
 }
 
@@ -274,6 +281,19 @@ TEST(Footprint, HeadsOfOneFusedBuffer) {
   EXPECT_FALSE(disjoint(query, near));
   EXPECT_FALSE(disjoint(query, query));
   EXPECT_TRUE(rows_disjoint(query));
+  const int64_t strides[kMaxOuter] = {64, 1024, 0}, other[kMaxOuter] = {64, 1025, 0},
+                three[kMaxOuter] = {4, 100, 2}, (&two)[kMaxOuter] = tokens_of_heads.outer;
+  const auto heads = [&](uintptr_t address, const int64_t* steps = nullptr, int64_t pieces = 1) {
+    return RowBytes{at(address), steps != nullptr ? steps : strides, 64, pieces, 4};
+  };
+  const RowBytes first = heads(0x1000);
+  for (uintptr_t ahead = 0; ahead <= 1024; ++ahead) {  // in the gaps of 256 and 1024 bytes
+    EXPECT_EQ(take_turns(first, two, heads(0x1000 + ahead), two), ahead >= 256 && ahead <= 768);
+    EXPECT_EQ(take_turns(heads(0x1000 + ahead), two, first, two), ahead >= 256 && ahead <= 768);
+  }
+  EXPECT_FALSE(take_turns(first, two, heads(0x1100, other), two)) << "another period";
+  EXPECT_FALSE(take_turns(first, two, heads(0x1100), three)) << "a third index";
+  EXPECT_FALSE(take_turns(first, two, heads(0x1100, nullptr, 2), two)) << "rows in pieces";
 }
 
 TEST(Footprint, HalvesOfRows) {
