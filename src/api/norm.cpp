@@ -31,23 +31,33 @@ struct Batch {
 constexpr const char* kPrefix[kMaxCalls] = {"args[0].", "args[1].", "args[2].", "args[3].",
                                             "args[4].", "args[5].", "args[6].", "args[7]."};
 
-// Checks and plans a call. `before` is the one of the batch that it may share a launch with, or -1.
+// Checks and plans a call. *before is the last of the batch that has rows, or -1 where that shares a launch already; this one may share its.
 template <int32_t kCalls>
 fastnorm_status add(const fastnorm_context& context, const fastnorm_norm_args* args,
-                    Batch<kCalls>* batch, Error& error, int32_t before = -1) {
-  const Device& device = *context.device;
-  NormDesc& desc = batch->desc.at[batch->count];
-  NormPlan& plan = batch->plan.at[batch->count];
-  FASTNORM_TRY(check_norm(args, {device.facts.device_type, device.facts.device_id}, &desc,
-                          &batch->touched.at[batch->count], error));
-  if (before < 0 || !plan_like(batch->desc.at[before], batch->plan.at[before], desc, device.facts,
-                               &plan, error)) {
-    FASTNORM_TRY(make_plan(desc, device.facts, device.norm_table(), &plan, error,
-                           context.norm_tuning.get(), context.norm_index.get()));
+                    Batch<kCalls>* batch, int32_t* before, Error& error) {
+  const DeviceFacts& facts = context.device->facts;
+  const NormIndex& index = *context.norm_index;
+  const int32_t at = batch->count;
+  NormDesc& desc = batch->desc.at[at];
+  NormPlan& plan = batch->plan.at[at];
+  FASTNORM_TRY(
+      check_norm(args, {facts.device_type, facts.device_id}, &desc, &batch->touched.at[at], error));
+  const bool second = *before >= 0;
+  const bool like = second && plan_like(batch->desc.at[*before], batch->plan.at[*before], desc,
+                                        facts, &plan, error);
+  if (!like) {
+    FASTNORM_TRY(
+        make_plan(desc, facts, index.table(), &plan, error, context.norm_tuning.get(), &index));
   }
   ++batch->count;
-  if (plan.entry != nullptr) batch->call[batch->calls++] = {&desc, &plan};
+  if (plan.entry == nullptr) return FASTNORM_OK;  // no rows
+  batch->call[batch->calls++] = {&desc, &plan};
   if (plan.workspace_bytes > batch->workspace_bytes) batch->workspace_bytes = plan.workspace_bytes;
+  // Query and key heads differ in rows, which must not keep them from one launch.
+  const bool together =
+      like || (second && plan_together(batch->desc.at[*before], desc, facts, index.table(),
+                                       &batch->plan.at[*before], &plan));
+  *before = together ? -1 : at;
   return FASTNORM_OK;
 }
 
@@ -55,7 +65,8 @@ fastnorm_status plan_one(const fastnorm_context* context, const fastnorm_norm_ar
                          Batch<1>* batch, Error& error) {
   FASTNORM_REQUIRE(context != nullptr, FASTNORM_ERROR_ARGUMENT,
                    "context is NULL; required: a context");
-  return add(*context, args, batch, error);
+  int32_t before = -1;
+  return add(*context, args, batch, &before, error);
 }
 
 fastnorm_status plan_many(const fastnorm_context* context, const fastnorm_norm_args* const* args,
@@ -66,21 +77,13 @@ fastnorm_status plan_many(const fastnorm_context* context, const fastnorm_norm_a
                    "count is %d; required: 0 to %d", count, kMaxCalls);
   FASTNORM_REQUIRE(args != nullptr || count == 0, FASTNORM_ERROR_ARGUMENT,
                    "args is NULL; required: %d pointers", count);
-  const Device& device = *context->device;
-  int32_t before = -1;  // the last that has rows, unless it shares a launch already
+  int32_t before = -1;
   for (int32_t i = 0; i < count; ++i) {
     error.prefix = "";
     FASTNORM_REQUIRE(args[i] != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "args[%d] is NULL; required: a pointer", i);
     error.prefix = kPrefix[i];
-    FASTNORM_TRY(add(*context, args[i], batch, error, before));
-    NormPlan& plan = batch->plan.at[i];
-    if (plan.entry == nullptr) continue;
-    // Query and key heads differ in rows, which must not keep them from one launch.
-    const bool together =
-        before >= 0 && plan_together(batch->desc.at[before], batch->desc.at[i], device.facts,
-                                     device.norm_table(), &batch->plan.at[before], &plan);
-    before = together ? -1 : i;
+    FASTNORM_TRY(add(*context, args[i], batch, &before, error));
   }
   error.prefix = "";
   FASTNORM_TRY(check_norm_many({batch->desc.at, static_cast<size_t>(count)},

@@ -883,10 +883,19 @@ bool Touched::collect(const NormDesc& d) {
   const auto rows = [&](const RowTensor& t, int64_t columns) {
     return !t || add({t.data, t.stride_bytes, columns * dtype_bytes(t.dtype), 1, 0});
   };
-  const auto columns = [&](const ColumnTensor& c) { return !c || add(column_bytes_of(d, c)); };
-  const auto scalar = [&](const std::byte* data) {
-    return data == nullptr || add({data, kSameForAllRows, 4, 1, 0});
+  // The same bytes for all rows: at most 2^34.
+  const auto piece = [&](const std::byte* data, int64_t bytes) __attribute__((always_inline)) {
+    bytes_[count] = {data, kSameForAllRows, bytes, 1, 0};
+    AddressRange& range = range_[count++];
+    range.begin = reinterpret_cast<uintptr_t>(data);
+    return !__builtin_add_overflow(range.begin, static_cast<uintptr_t>(bytes), &range.end);
   };
+  const auto columns = [&](const ColumnTensor& c) {
+    if (!c) return true;
+    return c.head_stride_bytes == 0 ? piece(c.data, d.n * dtype_bytes(c.dtype))
+                                    : add(column_bytes_of(d, c));
+  };
+  const auto scalar = [&](const std::byte* data) { return data == nullptr || piece(data, 4); };
   const QuantDesc& q = d.quant;
   const bool quant = q.any();
   bool fit = same_view(d.x, d.y, d) || rows(d.x, d.n);

@@ -22,6 +22,8 @@ class NormIndex {
     }
   }
 
+  std::span<const NormEntry> table() const { return table_; }
+
  private:
   size_t first_slot(uint64_t order) const {
     return static_cast<size_t>(order * 0x9e3779b97f4a7c15u >> shift_);
