@@ -151,7 +151,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
 
 // Plans the second of two calls with rows that follow each other in a fastnorm_norm_many on the kernel of the first, which `first_plan` is
 // of, where plan_together() would: a kernel that runs pairs, and calls that differ in addresses and strides alone, or the second in fewer
-// rows, as keys do from queries. Returns whether it does; else *plan is unspecified.
+// rows, as keys do from queries. Returns whether it does; else *plan is unspecified, and make_plan() to be asked.
 bool plan_like(const NormDesc& first, const NormPlan& first_plan, const NormDesc& second,
                const DeviceFacts& facts, NormPlan* plan, Error& error);
 

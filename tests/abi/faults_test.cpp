@@ -276,6 +276,21 @@ void test_throwing_backend() {
   fastnorm_context_destroy(context);
 }
 
+// Calls have the table from their context and ask no backend for it.
+void test_no_table_in_calls() {
+  fastnorm_context* context = nullptr;
+  check("context", fastnorm_context_create(kCpu, nullptr, &context) == FASTNORM_OK);
+  Call call;
+  fault_where = Where::kTable;
+  check("norm_query: no table",
+        fastnorm_norm_query(context, &call.args, &call.info) == FASTNORM_OK);
+  check("norm: no table", fastnorm_norm(context, &call.args, nullptr, 0, nullptr) == FASTNORM_OK);
+  check("norm_many: no table",
+        fastnorm_norm_many(context, call.list, 1, nullptr, 0, nullptr) == FASTNORM_OK);
+  fault_where = Where::kNowhere;
+  fastnorm_context_destroy(context);
+}
+
 // It has no status to give.
 void test_kernel_count() {
   check("kernel_count", fastnorm_kernel_count() == 2 * fastnorm::kEntries);
@@ -357,6 +372,7 @@ void test_calls_without_allocating() {
 
 int main() {
   test_throwing_backend();
+  test_no_table_in_calls();
   test_kernel_count();
   test_allocation_failures(kCpu, nullptr);
   test_tuned_context();
