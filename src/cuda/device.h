@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "core/backend.h"
-#include "cuda/launch_params.h"
-#include "cuda/norm_kernels.h"
-#include "cuda/table.h"
+#include "cuda/norm/kernels.h"
+#include "cuda/norm/launch_params.h"
+#include "cuda/norm/table.h"
 
 // Leaves the function with a device error if `expression` fails.
 #define FASTNORM_CUDA_TRY(expression)                                                              \

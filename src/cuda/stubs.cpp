@@ -1,6 +1,6 @@
 // The CUDA backend of a build without CUDA: the same symbols, no devices. Dry runs work, since planning needs no CUDA.
 #include "core/check.h"
-#include "cuda/table.h"
+#include "cuda/norm/table.h"
 
 namespace fastnorm {
 namespace {

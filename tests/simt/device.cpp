@@ -1,10 +1,10 @@
 #include "simt/device.h"
 
 #include "core/row_map.h"
-#include "cuda/launch_params.h"
-#include "cuda/norm_kernels.h"
-#include "cuda/norm_list.h"
-#include "cuda/table.h"
+#include "cuda/norm/kernels.h"
+#include "cuda/norm/launch_params.h"
+#include "cuda/norm/list.h"
+#include "cuda/norm/table.h"
 #include "simt/spec.h"
 
 namespace simt {

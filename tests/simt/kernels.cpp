@@ -3,4 +3,4 @@
 //
 #include "simt/spec.h"
 //
-#include "cuda/norm_arch.cu"
+#include "cuda/norm/instances.cu"

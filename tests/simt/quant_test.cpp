@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "cuda/quant.cuh"
+#include "cuda/norm/quant.cuh"
 
 namespace {
 

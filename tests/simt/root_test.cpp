@@ -3,7 +3,7 @@
 //
 #include <gtest/gtest.h>
 
-#include "cuda/root.cuh"
+#include "cuda/common/root.cuh"
 
 namespace {
 

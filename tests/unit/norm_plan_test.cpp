@@ -11,8 +11,8 @@
 #include "core/norm_index.h"
 #include "core/norm_measured.h"
 #include "cuda/arch.h"
-#include "cuda/launch_params.h"
-#include "cuda/table.h"
+#include "cuda/norm/launch_params.h"
+#include "cuda/norm/table.h"
 #include "ref/data.h"
 #include "unit/norm_request.h"
 

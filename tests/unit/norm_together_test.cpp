@@ -3,8 +3,8 @@
 
 #include "core/backend.h"
 #include "cuda/arch.h"
-#include "cuda/launch_params.h"
-#include "cuda/table.h"
+#include "cuda/norm/launch_params.h"
+#include "cuda/norm/table.h"
 #include "unit/norm_request.h"
 
 namespace fastnorm::test {

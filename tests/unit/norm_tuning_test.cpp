@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cuda/arch.h"
-#include "cuda/launch_params.h"
-#include "cuda/table.h"
+#include "cuda/norm/launch_params.h"
+#include "cuda/norm/table.h"
 #include "unit/norm_request.h"
 
 namespace fastnorm::test {

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "core/norm_plan.h"
-#include "cuda/table.h"
+#include "cuda/norm/table.h"
 #include "unit/norm_request.h"
 
 namespace fastnorm::test {

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "cuda/table.h"
+#include "cuda/norm/table.h"
 #include "fastnorm/fastnorm.h"
 #include "ref/data.h"
 #include "unit/cuda/pretend_runtime.h"

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "cuda/arch.h"
-#include "cuda/norm_kernels.h"
-#include "cuda/norm_list.h"
+#include "cuda/norm/kernels.h"
+#include "cuda/norm/list.h"
 
 namespace fastnorm::test {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/norm_params.h"
+#include "cuda/norm/params.h"
 
 namespace fastnorm::test {
 

@@ -1,4 +1,4 @@
-// cuda/ptx/cluster.cuh for simt/machine.h.
+// cuda/common/ptx/cluster.cuh for simt/machine.h.
 #pragma once
 
 #include <bit>

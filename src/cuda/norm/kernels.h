@@ -1,10 +1,10 @@
-// The addresses of the forward kernels, in the order of norm_list.h's table.
+// The addresses of the forward kernels, in the order of list.h's table.
 #pragma once
 
 #include <span>
 
 #include "core/norm_key.h"
-#include "cuda/norm_params.h"
+#include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
 
@@ -33,7 +33,7 @@ constexpr Kernel kernel_at(const std::span<const Kernel> (&parts)[kTableParts], 
 // Architectures are numbered by their capability here, PTX by 1: names of kernels differ by that.
 inline constexpr int kPtxNumber = 1;
 
-// The kernels of one part, for an architecture that this build has: defined by norm_arch.cu.
+// The kernels of one part, for an architecture that this build has: defined by instances.cu.
 template <int kArch, Dtype kDtype, Source kSource>
 std::span<const NormKernel> norm_kernels();
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "core/backend.h"
-#include "cuda/norm_params.h"
+#include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
 

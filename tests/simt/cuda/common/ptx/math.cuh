@@ -1,4 +1,4 @@
-// cuda/ptx/math.cuh for simt/machine.h. The approximations are better here than on a GPU: that their refinement is exact from a GPU's
+// cuda/common/ptx/math.cuh for simt/machine.h. The approximations are better here than on a GPU: that their refinement is exact from a GPU's
 // own is proved there, by the self-test.
 #pragma once
 

@@ -1,4 +1,4 @@
-// cuda/ptx/block.cuh for simt/machine.h.
+// cuda/common/ptx/block.cuh for simt/machine.h.
 #pragma once
 
 #include <bit>

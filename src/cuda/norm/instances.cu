@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "cuda/arch.h"
-#include "cuda/norm.cuh"
-#include "cuda/norm_kernels.h"
-#include "cuda/norm_list.h"
+#include "cuda/norm/kernel.cuh"
+#include "cuda/norm/kernels.h"
+#include "cuda/norm/list.h"
 
 namespace fastnorm::cuda {
 namespace {

@@ -6,9 +6,9 @@
 #pragma once
 
 #include "core/norm_key.h"
-#include "cuda/element.cuh"
-#include "cuda/ptx/memory.cuh"
-#include "cuda/tile.cuh"
+#include "cuda/common/element.cuh"
+#include "cuda/common/ptx/memory.cuh"
+#include "cuda/common/tile.cuh"
 
 namespace fastnorm::cuda {
 

@@ -1,5 +1,5 @@
 // THE list of the forward kernels that exist. It expands to one constexpr table an architecture, which planning searches and tests
-// iterate, in parts that norm_arch.cu turns into kernel addresses. CUDA-free.
+// iterate, in parts that instances.cu turns into kernel addresses. CUDA-free.
 //
 // Budget: about 0.3 s of compile time and 25 kB of code a kernel and architecture.
 #pragma once
@@ -634,7 +634,7 @@ constexpr auto joined_parts(const std::array<NormEntry, kCount>&... parts) {
   return table;
 }
 
-// All parts in the order of packed(), which is that of norm_kernels.h.
+// All parts in the order of packed(), which is that of kernels.h.
 template <TableShape kShape>
 constexpr auto make_norm_table() {
   return joined_parts(

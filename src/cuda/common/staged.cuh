@@ -11,8 +11,8 @@
 
 #include <type_traits>
 
-#include "cuda/access.cuh"
-#include "cuda/ptx/shared.cuh"
+#include "cuda/common/access.cuh"
+#include "cuda/common/ptx/shared.cuh"
 
 namespace fastnorm::cuda {
 

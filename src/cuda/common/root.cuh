@@ -9,7 +9,7 @@
 // all 2^31 bit patterns (selftest proves it again on the GPU at hand).
 #pragma once
 
-#include "cuda/ptx/math.cuh"
+#include "cuda/common/ptx/math.cuh"
 
 namespace fastnorm::cuda {
 

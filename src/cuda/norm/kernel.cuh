@@ -15,9 +15,9 @@
 // before it is reduced.
 #pragma once
 
-#include "cuda/norm_parts.cuh"
-#include "cuda/ptx/grid.cuh"
-#include "cuda/quant.cuh"
+#include "cuda/common/ptx/grid.cuh"
+#include "cuda/norm/parts.cuh"
+#include "cuda/norm/quant.cuh"
 
 namespace fastnorm::cuda {
 

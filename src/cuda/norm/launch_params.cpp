@@ -1,8 +1,8 @@
-#include "cuda/launch_params.h"
+#include "cuda/norm/launch_params.h"
 
 #include <bit>
 
-#include "cuda/norm_kernels.h"
+#include "cuda/norm/kernels.h"
 
 namespace fastnorm::cuda {
 namespace {

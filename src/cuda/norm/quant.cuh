@@ -6,8 +6,8 @@
 // threads shows in it.
 #pragma once
 
-#include "cuda/norm_parts.cuh"
-#include "cuda/ptx/convert.cuh"
+#include "cuda/common/ptx/convert.cuh"
+#include "cuda/norm/parts.cuh"
 
 namespace fastnorm::cuda {
 

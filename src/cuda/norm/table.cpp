@@ -1,8 +1,8 @@
-#include "cuda/table.h"
+#include "cuda/norm/table.h"
 
 #include "core/check.h"
-#include "cuda/launch_params.h"
-#include "cuda/norm_list.h"
+#include "cuda/norm/launch_params.h"
+#include "cuda/norm/list.h"
 
 namespace fastnorm::cuda {
 namespace {

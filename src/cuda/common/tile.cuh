@@ -10,9 +10,9 @@
 
 #include "core/norm_plan.h"
 #include "cuda/arch.h"
-#include "cuda/norm_params.h"
-#include "cuda/ptx/block.cuh"
-#include "cuda/ptx/cluster.cuh"
+#include "cuda/common/ptx/block.cuh"
+#include "cuda/common/ptx/cluster.cuh"
+#include "cuda/norm/params.h"
 
 namespace fastnorm::cuda {
 

@@ -1,10 +1,10 @@
-// cuda/ptx/shared.cuh for simt/machine.h.
+// cuda/common/ptx/shared.cuh for simt/machine.h.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#include "cuda/ptx/memory.cuh"
+#include "cuda/common/ptx/memory.cuh"
 #include "simt/machine.h"
 
 namespace fastnorm::ptx {

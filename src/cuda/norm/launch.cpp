@@ -1,7 +1,7 @@
 // The norm family on a CUDA device: one launch for each call, or for two that share a kernel.
 #include "core/check.h"
 #include "cuda/device.h"
-#include "cuda/launch_params.h"
+#include "cuda/norm/launch_params.h"
 
 namespace fastnorm::cuda {
 namespace {

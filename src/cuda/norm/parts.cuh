@@ -4,12 +4,12 @@
 // include/fastnorm/norm.h; every operation is written as the rounded intrinsic it is.
 #pragma once
 
-#include "cuda/access.cuh"
-#include "cuda/element.cuh"
-#include "cuda/root.cuh"
-#include "cuda/staged.cuh"
-#include "cuda/tile.cuh"
-#include "cuda/windows.cuh"
+#include "cuda/common/access.cuh"
+#include "cuda/common/element.cuh"
+#include "cuda/common/root.cuh"
+#include "cuda/common/staged.cuh"
+#include "cuda/common/tile.cuh"
+#include "cuda/norm/windows.cuh"
 #include "fastnorm/norm.h"
 
 namespace fastnorm::cuda {

@@ -5,7 +5,7 @@
 // are not all the row's go by elements: on the way in, the row's first vector and its last two at most.
 #pragma once
 
-#include "cuda/staged.cuh"
+#include "cuda/common/staged.cuh"
 
 namespace fastnorm::cuda {
 

@@ -9,7 +9,7 @@
 
 namespace fastnorm::cuda {
 
-// The kernels of an architecture, in the order of its addresses (norm_kernels.h).
+// The kernels of an architecture, in the order of its addresses (kernels.h).
 std::span<const NormEntry> norm_table(const ArchSpec& arch);
 
 // Facts of a device. `max_cluster_blocks` is what the device can schedule, 1 = no clusters.

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
-#include "cuda/ptx/math.cuh"
+#include "cuda/common/ptx/math.cuh"
 
 namespace fastnorm::cuda {
 

@@ -1,4 +1,4 @@
-// cuda/ptx/memory.cuh for simt/machine.h: the same accesses, checked for alignment and that none comes ahead of the grid's wait. Those
+// cuda/common/ptx/memory.cuh for simt/machine.h: the same accesses, checked for alignment and that none comes ahead of the grid's wait. Those
 // that kernels make without these functions are not seen: statistics, and the given scale of a streamed row.
 #pragma once
 
