@@ -6,45 +6,23 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/norm_choice.h"
 #include "core/norm_desc.h"
 #include "core/norm_key.h"
 
 namespace fastnorm {
 
-// Every number of a GPU architecture that planning depends on. The values are in cuda/arch.h.
+// What planning knows of a GPU architecture. The values are in cuda/arch.h.
 struct ArchSpec {
-  const char* name;    // "sm_90"
-  int32_t capability;  // least compute capability it runs on, major * 10 + minor
-  int32_t
-      max_cluster_blocks;  // of the clusters that its kernels have, 1 = none; what a device can schedule is in DeviceFacts
-  int32_t
-      access_bytes;  // widest access to memory: 16, or 32 where there are kernels of Access::kWide
-  bool
-      full_list;  // has bare kernels (see Beside) for all that gains by them, else for the plain corner alone; and codes beside f32 columns by others than the general kernels
-  bool measured;  // has the tiles of norm_measured.h and goes by it
-  int32_t
-      decode_rows;  // up to this many rows, latency rules and a row may be spread over a cluster
-  int32_t latency_rows;  // up to this many, the ladder of few rows rules
-  int32_t
-      latency_rows_short;  // the same where no more than the next number of bytes is moved; but not for RMS alone
-  int64_t latency_bytes_moved;
-  int64_t
-      wave_threads;  // of a multiprocessor, resident at once with 128 registers, twice as many with 64: where all rows are, fewer a row win
-  int64_t
-      kept_rows;  // up to this many rows of more than 256 vectors, f32 columns are kept; some of those of 16 bits up to a quarter
-  int64_t
-      many_tokens;  // from this many tokens, or 64 times as many rows, short rows have two vectors a thread
-  int64_t
-      wide_row_bytes_moved;  // from this many bytes moved, rows of 65 to 128 vectors take 64 threads
-  // For more rows than the first and up to so many bytes moved, the latter for sums to y and few long rows, loads that do not stay in L1 pay.
-  int32_t stream_rows;
-  int64_t stream_bytes, stream_bytes_long;
-  int64_t
-      stream_bytes_short;  // the same for rows of a warp or less, of RMS to y, however few they are
-  int64_t prefetch_bytes_read;        // from this many bytes read, later rows are brought into L2:
-  int64_t prefetch_bytes_read_layer;  //   RMS, and LAYER
-  int64_t prefetch_bytes_ahead;       // how far ahead, in bytes of input; 0 = never
-  uint64_t max_blocks;                // of a grid
+  const char* name;            // "sm_90"
+  int32_t capability;          // least compute capability it runs on, major * 10 + minor
+  int32_t max_cluster_blocks;  // of its kernels' clusters, 1 = none; a device may schedule fewer
+  int32_t access_bytes;        // widest access to memory: 16, or 32 (Access::kWide)
+  bool bulk_prefetch;          // has an instruction that brings many bytes into L2
+  uint64_t max_blocks;         // of a grid
+  const NormChoices* choices;  // which kernel a call of the forward family runs on
+  bool full_list;              // has lean kernels for all that gains by them
+  bool measured;               // has the kernels that were timed on it
 
   constexpr bool operator==(const ArchSpec&) const = default;
 };
@@ -73,6 +51,8 @@ struct NormPlan {
   uint64_t workspace_bytes = 0;
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
+  NormKind kind;  // CUDA: of the call, and the line that decided
+  const NormChoice* line = nullptr;
 };
 
 // The key of the least general kernel that computes `desc` on a device; but for Access::kWide, Affine::kKept and Beside, which depend on the tile.
@@ -125,10 +105,6 @@ constexpr int kept_blocks(Tile tile) {
 constexpr bool kept_prefetches(Sink sink, Tile tile) {
   return sink == Sink::kStatic && tile.threads * tile.vectors >= 512;
 }
-
-// The tile for a key on an architecture: a function of shape, dtype and device alone, never of values or addresses beyond the
-// key.
-Tile norm_tile(const NormDesc& desc, NormKey key, const DeviceFacts& facts, uint64_t bytes_moved);
 
 // Index in `table` (sorted by packed()) of the entry with this key and tile, or -1.
 int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile);

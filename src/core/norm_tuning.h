@@ -1,22 +1,20 @@
-// What was measured on one GPU: kernels that are faster there than the ladder's choice. A pure function of a file's text and of a
-// table; no file is read here. Whatever a tuning says, results have the same bits: every tile of a key gives the same.
+// What was measured on one GPU: choices that go before the library's. A pure function of a file's text and of a table;
+// no file is read here. Whatever a tuning says, results have the same bits: every tile of a key gives the same.
 //
 // The text, a line each; what begins with # and what is empty does not count:
-//   fastnorm tuning 1
+//   fastnorm tuning 2
 //   library 0.1.0                       the version that has these kernels
 //   arch sm_90
-//   norm ROWS N KERNEL                  calls of ROWS rows (a number, LEAST-MOST, or LEAST-) of N elements run on KERNEL, a name
-//                                       of fastnorm_kernel_describe(), where it is of the same key as the ladder's choice, but for
-//                                       whether it is bare, keeps its columns or is for wide rows: of rules for the same calls one
-//                                       with a bare kernel counts before one with kept columns, a wide one and the others. A kernel
-//                                       that keeps its columns takes those of x's dtype by this rule, and
-//   norm-f32 ROWS N KERNEL              f32 columns by this; and one that makes scales from the values makes one a row by a rule of
-//                                       the first kind, and
-//   norm-blocks ROWS N KERNEL           scales of blocks of columns by this
+//   KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)
+//   ROWS(4096, 4096, 129, 512, 256, kFit, 1, cached)
+// KIND and ROWS are those of the library's own lists: see norm_choice.h. Lists are for rows of one index: query and
+// key heads keep the library's choice, which is the same for both.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,35 +25,23 @@ namespace fastnorm {
 
 class NormTuning {
  public:
-  // Reads `text`, with errors that name its line. `table` is the one of `arch`; kernels whose clusters a device with these facts cannot
-  // schedule do not count there.
+  // Reads `text`, with errors that name its line. `table` is the one of `arch`; kernels whose clusters a device with
+  // these facts cannot schedule do not count there.
   static fastnorm_status read(std::string_view text, const char* library,
                               std::span<const NormEntry> table, const DeviceFacts& facts,
                               NormTuning* tuning, Error& error);
 
-  // Index in the table of the kernel for a call with this key, or -1. Calls of one index of a row alone: query and key heads keep the
-  // ladder's tile, which is the same for both.
-  int32_t find(const NormDesc& desc, NormKey key) const;
+  // The line for calls of a kind, or nullptr. It lives as long as this.
+  const NormChoice* find(NormKind kind, int64_t vectors, int64_t rows) const;
 
-  size_t size() const { return rules_.size(); }
+  size_t size() const { return lines_.size(); }
 
  private:
-  struct Rule {
-    uint32_t key;  // packed, and which calls a kernel takes that takes both kinds
-    int64_t n;
-    int64_t least_rows, most_rows;
-    int32_t index;
-
-    friend bool operator<(const Rule& a, const Rule& b) {
-      if (a.key != b.key) return a.key < b.key;
-      if (a.n != b.n) return a.n < b.n;
-      return a.least_rows < b.least_rows;
-    }
-  };
-
   class Reader;
 
-  std::vector<Rule> rules_;  // in order; none has rows of another of the same key and n
+  std::deque<std::string> texts_;
+  std::vector<int32_t> kinds_;     // of each line, ascending
+  std::vector<NormChoice> lines_;  // of one kind in the order of find_choice()
 };
 
 }  // namespace fastnorm

@@ -13,7 +13,7 @@ fastnorm_status create_tuned(fastnorm_device device, int32_t dry_run_capability,
   fastnorm_status status;
   *context = NULL;
   if (!CHECK(file != NULL)) return FASTNORM_ERROR_INTERNAL;
-  fprintf(file, "fastnorm tuning 1\nlibrary %s\narch %s\n%s", fastnorm_version_string(), arch,
+  fprintf(file, "fastnorm tuning 2\nlibrary %s\narch %s\n%s", fastnorm_version_string(), arch,
           rules);
   CHECK(fclose(file) == 0);
   if (dry_run_capability != 0) options.flags = FASTNORM_CONTEXT_DRY_RUN;
@@ -53,7 +53,16 @@ static void refusals(void) {
   CHECK_TEXT("line 3 is \"arch sm_90\"; required: \"arch sm_80\"");
   CHECK_STATUS(create_tuned(kGpu, 90, "sm_90", "\nnorm 1 4096 quick\n", &context),
                FASTNORM_ERROR_ARGUMENT);
-  CHECK_TEXT("line 5 names kernel \"quick\"");
+  CHECK_TEXT("line 5 is \"norm 1 4096 quick\"; required: KIND(");
+  CHECK_STATUS(create_tuned(kGpu, 90, "sm_90", "ROWS(64, 64, 1, 1, 4, kFit, 1, full)\n", &context),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("required: ROWS, after a KIND");
+  CHECK_STATUS(create_tuned(kGpu, 90, "sm_90",
+                            "KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)\n"
+                            "ROWS(4096, 4096, 1, 1, 96, kFit, 1, full)\n",
+                            &context),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("line 5 is \"ROWS(4096, 4096, 1, 1, 96, kFit, 1, full)\"; required: a kernel");
 }
 
 /* The kernel for RMSNorm of rows of bf16. */
@@ -73,8 +82,9 @@ static const char* kernel_for(fastnorm_context* context, int64_t rows, int64_t n
 static void kernels(void) {
   static const char kTuned[] = "bf16 plain rms once store vector 128x4";
   fastnorm_context *tuned = NULL, *untuned = NULL;
-  char rules[128];
-  snprintf(rules, sizeof rules, "# measured\nnorm 4-7 4096 %s\n", kTuned);
+  static const char rules[] =
+      "# measured\nKIND(b16, plain, rms, own_dtype, y, aligned, full, rows)\n"
+      "ROWS(4096, 4096, 4, 7, 128, kFit, 1, full)\n";
   if (!CHECK_OK(create_tuned(kGpu, 90, "sm_90", rules, &tuned))) return;
   if (!CHECK_OK(create_tuned(kGpu, 90, "sm_90", "", &untuned))) return;
   CHECK(strcmp(kernel_for(untuned, 4, 4096), kTuned) != 0);
@@ -96,7 +106,7 @@ static void logging(void) {
   fastnorm_context_options options = empty_options();
   fastnorm_context* context = NULL;
   int calls = 0;
-  fprintf(file, "fastnorm tuning 1\nlibrary %s\narch sm_90\n", fastnorm_version_string());
+  fprintf(file, "fastnorm tuning 2\nlibrary %s\narch sm_90\n", fastnorm_version_string());
   fclose(file);
   options.flags = FASTNORM_CONTEXT_DRY_RUN;
   options.dry_run_capability = 90;

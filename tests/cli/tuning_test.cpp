@@ -86,24 +86,29 @@ TEST(Tuning, F32ColumnsHaveKernelsOfTheirOwn) {
 // A kernel that makes scales from the values does so for rows and for blocks of columns: what is measured with one stands in no rule of the other.
 TEST(Tuning, ScalesOfBlocksHaveRulesOfTheirOwn) {
   const std::string tile = "bf16 plain rms once quant vector bare 256x2";
+  const std::string rows =
+                        "KIND(b16, plain, rms, own_dtype, per_row, aligned, lean, rows)\n"
+                        "ROWS(4096, 4096, 1, kAll, 256, kFit, 1, cached)\n",
+                    blocks =
+                        "KIND(b16, plain, rms, own_dtype, per_block, aligned, lean, rows)\n"
+                        "ROWS(4096, 4096, 1, kAll, 256, kFit, 1, cached)\n";
   for (const char* op : {"rms_block_fp8", "rms_mxfp8", "rms_nvfp4"}) {
     const BenchCase c = {op, "bf16", 4096, 4096};
     EXPECT_EQ(planner().choice(c), planner().choice({"rms_row_fp8", "bf16", 4096, 4096})) << op;
     EXPECT_GE(planner().kernels(c).size(), 3u);
-    EXPECT_EQ(tuning_rule("1-", c, tile), "norm-blocks 1- 4096 " + tile + "\n");
-    EXPECT_EQ(kernel_with(tuning_rule("1-", c, tile), c), tile);
+    EXPECT_EQ(tuning_rule(1, kAllRows, c, tile), blocks);
+    EXPECT_EQ(kernel_with(tuning_rule(1, kAllRows, c, tile), c), tile);
   }
   const BenchCase row = {"rms_row_fp8", "bf16", 4096, 4096},
                   block = {"rms_block_fp8", "bf16", 4096, 4096},
                   mx = {"rms_mxfp8", "bf16", 4096, 4096};
   const std::string choice = planner().choice(row),
                     rules = tuning_rules({{row, choice, tile, 2, 1}});
-  EXPECT_EQ(rules, "norm 1- 4096 " + tile + "\n");
+  EXPECT_EQ(rules, rows);
   EXPECT_EQ(kernel_with(rules, row), tile);
   EXPECT_EQ(kernel_with(rules, block), choice);
   // Blocks of any size and type of scale share theirs, which are those of the first.
-  EXPECT_EQ(tuning_rules({{block, choice, tile, 2, 1}, {mx, tile, choice, 2, 1}}),
-            "norm-blocks 1- 4096 " + tile + "\n");
+  EXPECT_EQ(tuning_rules({{block, choice, tile, 2, 1}, {mx, tile, choice, 2, 1}}), blocks);
   EXPECT_EQ(
       planner().choice({"layer_block_fp8", "bf16", 1, 4096}).find("bf16 plain layer once quant"),
       0u);
@@ -135,8 +140,8 @@ TEST(Tuning, HalvesOfVectorsAreMeasuredBothWays) {
   EXPECT_EQ(set_of(planner().kernels({"rms", "bf16", 1024, 4102})), any);
 }
 
-// Wide rows are measured on kernels for either access.
-TEST(Tuning, WideRowsHaveTheKernelsForVectorsToo) {
+// Wide rows run on wide kernels wherever there are such.
+TEST(Tuning, WideRowsHaveKernelsOfTheirOwn) {
   const Planner wide("sm_100f");
   const std::string key = "bf16 plain rms once store ";
   EXPECT_EQ(kind_of(key + "wide 128x4"), kind_of(key + "vector 256x2"));
@@ -149,10 +154,7 @@ TEST(Tuning, WideRowsHaveTheKernelsForVectorsToo) {
     return;
   }
   EXPECT_EQ(set_of(wide.kernels({"rms", "bf16", 4096, 4096})),
-            (std::set<std::string>{key + "wide 128x4", key + "wide 256x2", key + "vector 128x4",
-                                   key + "vector 256x2", key + "vector bare 128x4",
-                                   key + "vector bare 256x2", key + "vector bare-cs 128x4",
-                                   key + "vector bare-cs 256x2"}));
+            (std::set<std::string>{key + "wide 128x4", key + "wide 256x2"}));
   EXPECT_EQ(set_of(wide.kernels({"rms", "bf16", 4096, 4104})),
             (std::set<std::string>{key + "vector 128x5", key + "vector 256x3",
                                    key + "vector bare 256x3", key + "vector bare-cs 256x3"}));
@@ -163,7 +165,7 @@ TEST(Tuning, TheChoiceIsTheContexts) {
   const BenchCase c = {"rms", "bf16", 4096, 4096};
   const std::string other = "bf16 plain rms once store vector 256x2";
   ASSERT_NE(planner().choice(c), other);
-  const MemoryFile file(tuning_head("sm_90") + tuning_rule("4096", c, other));
+  const MemoryFile file(tuning_head("sm_90") + tuning_rule(4096, 4096, c, other));
   Target target;
   target.device_type = FASTNORM_DEVICE_CUDA;
   target.dry_run_capability = 90;
@@ -227,8 +229,11 @@ TEST(Tuning, WritesRulesThatContextsTake) {
   const std::string rules = tuning_rules(
       {found(1, 4096, many, few), found(16, 4096, many, few), found(128, 4096, many, many),
        found(512, 4096, many, few), found(4096, 4096, few, many), found(16, 4088, few, many)});
-  EXPECT_EQ(rules, "norm 1-16 4096 " + few + "\nnorm 129-512 4096 " + few + "\nnorm 513- 4096 " +
-                       many + "\nnorm 1- 4088 " + many + "\n");
+  const std::string kind = "KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)\n";
+  EXPECT_EQ(rules, kind + "ROWS(4096, 4096, 1, 16, 128, kFit, 1, full)\n" + kind +
+                       "ROWS(4096, 4096, 129, 512, 128, kFit, 1, full)\n" + kind +
+                       "ROWS(4096, 4096, 513, kAll, 256, kFit, 1, full)\n" + kind +
+                       "ROWS(4088, 4088, 1, kAll, 256, kFit, 1, full)\n");
   // Where no rule is, the library's own kernels are bare.
   const auto kernel = [&](int64_t rows) {
     std::string name = kernel_with(rules, {"rms", "bf16", rows, 4096});

@@ -59,8 +59,7 @@ Finding measure_case(const TuneOptions& options, const Machine& machine, const P
   const CaseMemory memory(machine, c);
   return find_best(
       planner, c, options.gain, [&](const std::string& kernel) -> std::optional<double> {
-        const MemoryFile file(tuning_head(planner.arch()) +
-                              tuning_rule(std::to_string(c.rows), c, kernel));
+        const MemoryFile file(tuning_head(planner.arch()) + tuning_rule(c.rows, c.rows, c, kernel));
         const Machine tuned(machine.target(), 0, file.path());
         fastnorm_info info = {};
         info.struct_size = sizeof info;
@@ -79,7 +78,7 @@ std::ptrdiff_t write_rules(const std::string& path, const std::string& head,
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << head << rules << std::flush;
   if (!file) throw CommandError(path + ": cannot be written: " + std::strerror(errno));
-  return std::count(rules.begin(), rules.end(), '\n');
+  return std::count(rules.begin(), rules.end(), '\n') / 2;
 }
 
 void run_tune(const TuneOptions& options) {

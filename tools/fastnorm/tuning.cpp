@@ -6,7 +6,10 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <sstream>
 #include <utility>
+
+#include "dtype.h"
 
 namespace fastnorm::tool {
 
@@ -44,18 +47,80 @@ MemoryFile::MemoryFile(const std::string& text)
 MemoryFile::~MemoryFile() { close(descriptor_); }
 
 std::string tuning_head(const std::string& arch) {
-  return "fastnorm tuning 1\nlibrary " + std::string(fastnorm_version_string()) + "\narch " + arch +
+  return "fastnorm tuning 2\nlibrary " + std::string(fastnorm_version_string()) + "\narch " + arch +
          "\n";
 }
 
-std::string tuning_rule(const std::string& rows, const BenchCase& c, const std::string& kernel) {
-  // Kernels that keep their columns are the same for those of either dtype, those that make scales for rows and blocks.
-  const bool f32 = c.has_f32_columns() && kernel.find(" kept ") != std::string::npos,
-             blocks = c.has_block_scales();
-  return (f32      ? "norm-f32 "
-          : blocks ? "norm-blocks "
-                   : "norm ") +
-         rows + " " + std::to_string(c.n) + " " + kernel + "\n";
+namespace {
+
+constexpr int64_t kVectorBytes = 16;
+
+int64_t row_bytes(const BenchCase& c) {
+  return c.n * static_cast<int64_t>(element_bytes(find_dtype(c.dtype)->dtype));
+}
+
+// A kernel's name in parts: "bf16 add rms once store vector bare 256x4x2".
+struct KernelName {
+  explicit KernelName(const std::string& name) {
+    std::istringstream words(name);
+    std::vector<std::string> all;
+    for (std::string word; words >> word;) all.push_back(word);
+    dtype = all[0], source = all[1], stat = all[2], columns = all[3], sink = all[4],
+    access = all[5];
+    if (all.size() > 7) beside = all[6];
+    std::istringstream tile(all.back());
+    std::getline(tile, threads, 'x');
+    std::getline(tile, vectors, 'x');
+    if (!std::getline(tile, blocks, 'x')) blocks = "1";
+  }
+
+  std::string dtype, source, stat, columns, sink, access, beside, threads, vectors, blocks;
+};
+
+// The library's notation for calls like a case that run on a kernel.
+std::string tuning_kind(const BenchCase& c, const KernelName& kernel) {
+  const bool any = kernel.access == "any", f32 = kernel.dtype == "f32",
+             quant = kernel.sink == "quant";
+  const std::string columns = any                           ? "any_columns"
+                              : c.has_f32_columns() && !f32 ? "f32_columns"
+                                                            : "own_dtype";
+  const std::string output = kernel.sink == "store"         ? "y"
+                             : !quant                       ? "per_tensor"
+                             : c.has_block_scales() && !any ? "per_block"
+                                                            : "per_row";
+  const bool halves = row_bytes(c) % (kVectorBytes / 2) == 0 && output == "y" &&
+                      (columns == "own_dtype" || c.is_layer());
+  const std::string reach = any                         ? "any_address"
+                            : kernel.access != "uneven" ? "aligned"
+                            : halves                    ? "halves"
+                                                        : "unaligned";
+  return std::string("KIND(") + (f32 ? "f32" : "b16") + ", " + kernel.source + ", " + kernel.stat +
+         ", " + columns + ", " + output + ", " + reach + ", " + (any ? "full" : "lean") + ", rows)";
+}
+
+std::string flavour_of(const KernelName& kernel) {
+  if (kernel.columns == "kept") return "kept";
+  for (const auto& [beside, flavour] :
+       {std::pair("bare", "cached"), std::pair("bare-cs", "streaming"),
+        std::pair("rounded", "cached"), std::pair("rounded-cs", "streaming"),
+        std::pair("bare-sm", "shared"), std::pair("bare-8", "halves")}) {
+    if (kernel.beside == beside) return flavour;
+  }
+  return "full";
+}
+
+}  // namespace
+
+std::string tuning_rule(int64_t least_rows, int64_t most_rows, const BenchCase& c,
+                        const std::string& kernel_name) {
+  const KernelName kernel(kernel_name);
+  const std::string n = std::to_string(c.n);
+  const std::string vectors = kernel.vectors == "stream" ? "kStreamed"
+                              : kernel.access == "any"   ? kernel.vectors
+                                                         : "kFit";
+  return tuning_kind(c, kernel) + "\nROWS(" + n + ", " + n + ", " + std::to_string(least_rows) +
+         ", " + (most_rows == kAllRows ? "kAll" : std::to_string(most_rows)) + ", " +
+         kernel.threads + ", " + vectors + ", " + kernel.blocks + ", " + flavour_of(kernel) + ")\n";
 }
 
 Planner::Planner(const std::string& kernel_arch)
@@ -95,7 +160,7 @@ std::vector<std::string> Planner::kernels(const BenchCase& c) const {
     check(fastnorm_kernel_describe(i, &kernel));
     if (kernel.arch != arch_ || kind_of(kernel.name) != kind || kernel.name == found[0]) continue;
     // The library knows which rows a kernel holds: a file that names it for others is refused.
-    const MemoryFile file(tuning_head(arch_) + tuning_rule(std::to_string(c.rows), c, kernel.name));
+    const MemoryFile file(tuning_head(arch_) + tuning_rule(c.rows, c.rows, c, kernel.name));
     const std::string path = file.path();
     const fastnorm_context_options options = context_options(target_, 0, path);
     fastnorm_context* context = nullptr;
@@ -129,7 +194,7 @@ Finding find_best(const Planner& planner, const BenchCase& c, double gain, const
 
 std::string tuning_rules(const std::vector<Finding>& findings) {
   std::string text;
-  std::map<std::string, std::string> owners;  // operations by the rows and kernels of their rules
+  std::map<std::string, std::string> owners;  // operations by the kind and length of their rules
   for (size_t i = 0; i < findings.size();) {
     const bool first = i == 0 || !same_series(findings[i - 1].c, findings[i].c);
     const int64_t least = first ? 1 : findings[i - 1].c.rows + 1;
@@ -141,13 +206,15 @@ std::string tuning_rules(const std::vector<Finding>& findings) {
       ++last;
     }
     const bool ends = last + 1 == findings.size() || !same_series(finding.c, findings[last + 1].c);
-    const std::string most = ends ? "" : std::to_string(findings[last].c.rows);
+    const int64_t most = ends ? kAllRows : findings[last].c.rows;
     if (finding.best != finding.choice) {
-      const std::string rule =
-          tuning_rule(std::to_string(least) + "-" + most, finding.c, finding.best);
-      const std::string kernels = tuning_rule("", finding.c, finding.best);
-      const auto owner = owners.emplace(kernels.substr(0, kernels.rfind(' ')), finding.c.op).first;
-      if (owner->second == finding.c.op) text += rule;
+      const std::string owned =
+          tuning_kind(finding.c, KernelName(finding.best)) + " " +
+          std::to_string((row_bytes(finding.c) + kVectorBytes - 1) / kVectorBytes);
+      const std::string op =
+          finding.c.op + " " + finding.c.dtype + " " + std::to_string(finding.c.n);
+      if (owners.emplace(owned, op).first->second == op)
+        text += tuning_rule(least, most, finding.c, finding.best);
     }
     i = last + 1;
   }

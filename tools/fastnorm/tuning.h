@@ -27,8 +27,10 @@ class MemoryFile {
 
 // The lines that a tuning file of this library begins with.
 std::string tuning_head(const std::string& arch);
-// A line of it: calls like `c` but of `rows` ("512", "129-512", "513-") rows run on a kernel.
-std::string tuning_rule(const std::string& rows, const BenchCase& c, const std::string& kernel);
+// Two lines of it: calls like `c` but of so many rows, up to kAllRows, run on a kernel.
+inline constexpr int64_t kAllRows = INT64_MAX;
+std::string tuning_rule(int64_t least_rows, int64_t most_rows, const BenchCase& c,
+                        const std::string& kernel);
 
 // The kernel that a case would run on, in a context of `target`.
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c);
@@ -74,9 +76,9 @@ using Measure = std::function<std::optional<double>(const std::string& kernel)>;
 // again when both are measured once more.
 Finding find_best(const Planner& planner, const BenchCase& c, double gain, const Measure& measure);
 
-// The rules that follow, one line each: what was measured with a number of rows stands for all from the next smaller number that was
-// measured on, and with the largest for all above. `findings` of one op, dtype and n are in the order of their rows. Operations that run on
-// the same kernels (codes of uneven rows, whatever their scales) have the rules of the first.
+// The rules that follow: what was measured with a number of rows stands for all from the next smaller number that was
+// measured on, and with the largest for all above. `findings` of one op, dtype and n are in the order of their rows. Operations of
+// one kind (MXFP8 and blocks of 128 columns), and bf16 and f16, have the rules of the first.
 std::string tuning_rules(const std::vector<Finding>& findings);
 
 }  // namespace fastnorm::tool

@@ -1,0 +1,240 @@
+#include "core/norm_choice.h"
+
+#include <iterator>
+
+namespace fastnorm {
+namespace {
+
+// A word of the lists, and its bit.
+struct Word {
+  std::string_view text;
+  uint8_t bit;
+};
+
+constexpr Word kWidths[] = {{"b16", NormKind::kB16}, {"f32", NormKind::kF32}};
+constexpr Word kSources[] = {{"plain", NormKind::kPlain}, {"add", NormKind::kAdd}};
+constexpr Word kStats[] = {{"rms", NormKind::kRms}, {"layer", NormKind::kLayer}};
+constexpr Word kColumns[] = {{"own_dtype", NormKind::kOwnDtype},
+                             {"f32_columns", NormKind::kF32Columns},
+                             {"any_columns", NormKind::kAnyColumns}};
+constexpr Word kOutputs[] = {{"y", NormKind::kY},
+                             {"per_tensor", NormKind::kPerTensor},
+                             {"per_row", NormKind::kPerRow},
+                             {"per_block", NormKind::kPerBlock}};
+constexpr Word kReaches[] = {{"aligned", NormKind::kAligned},
+                             {"halves", NormKind::kHalves},
+                             {"unaligned", NormKind::kUnaligned},
+                             {"any_address", NormKind::kAnyAddress}};
+constexpr Word kAsks[] = {{"lean", NormKind::kLean},
+                          {"llama", NormKind::kLlama},
+                          {"full", NormKind::kFull},
+                          {"head_weights", NormKind::kHeadWeights}};
+constexpr Word kIndices[] = {{"rows", NormKind::kRows}, {"heads", NormKind::kHeads}};
+constexpr Word kFlavours[] = {{"full", static_cast<uint8_t>(Flavour::kFull)},
+                              {"lean", static_cast<uint8_t>(Flavour::kLean)},
+                              {"cached", static_cast<uint8_t>(Flavour::kCached)},
+                              {"streaming", static_cast<uint8_t>(Flavour::kStreaming)},
+                              {"shared", static_cast<uint8_t>(Flavour::kShared)},
+                              {"halves", static_cast<uint8_t>(Flavour::kHalves)},
+                              {"kept", static_cast<uint8_t>(Flavour::kKept)}};
+
+constexpr std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// The text up to `separator`, trimmed; `rest` then begins behind it.
+constexpr std::string_view take(std::string_view* rest, char separator) {
+  const size_t end = rest->find(separator);
+  const std::string_view word = trimmed(rest->substr(0, end));
+  *rest = end == std::string_view::npos ? std::string_view{} : rest->substr(end + 1);
+  return word;
+}
+
+// One or several words: `bits` of all of them.
+constexpr bool take_words(std::string_view* rest, std::span<const Word> words, uint8_t* bits) {
+  std::string_view all = take(rest, ',');
+  *bits = 0;
+  do {
+    const std::string_view wanted = take(&all, '|');
+    bool known = false;
+    for (const Word& word : words) {
+      if (word.text == wanted) *bits |= word.bit, known = true;
+    }
+    if (!known) return false;
+  } while (!all.empty());
+  return true;
+}
+
+// A number from `least` on, or the name of one.
+constexpr bool take_number(std::string_view* rest, std::string_view name, int64_t named,
+                           int64_t least, int64_t* value) {
+  const std::string_view word = take(rest, ',');
+  if (word == name) {
+    *value = named;
+    return true;
+  }
+  *value = 0;
+  for (const char c : word) {
+    if (c < '0' || c > '9' || *value > INT32_MAX) return false;
+    *value = *value * 10 + (c - '0');
+  }
+  return !word.empty() && *value >= least && *value <= INT32_MAX;
+}
+
+constexpr bool parse_kind(std::string_view rest, NormKind* kinds) {
+  return take_words(&rest, kWidths, &kinds->width) && take_words(&rest, kSources, &kinds->from) &&
+         take_words(&rest, kStats, &kinds->of) && take_words(&rest, kColumns, &kinds->columns) &&
+         take_words(&rest, kOutputs, &kinds->output) &&
+         take_words(&rest, kReaches, &kinds->reach) && take_words(&rest, kAsks, &kinds->ask) &&
+         take_words(&rest, kIndices, &kinds->index) && rest.empty();
+}
+
+// Lengths are in elements, of which there are so many in 16 bytes.
+constexpr bool parse_line(std::string_view rest, int per_vector, NormChoice* line) {
+  int64_t least_n = 0, most_n = 0, least_rows = 0, most_rows = 0;
+  int64_t threads = 0, vectors = 0, blocks = 0;
+  std::string_view flavour;
+  if (!take_number(&rest, "", 0, 1, &least_n) ||
+      !take_number(&rest, "kAll", INT32_MAX, 1, &most_n) ||
+      !take_number(&rest, "", 0, 1, &least_rows) ||
+      !take_number(&rest, "kAll", kNoLimit, 1, &most_rows) ||
+      !take_number(&rest, "", 0, 1, &threads)) {
+    return false;
+  }
+  if (trimmed(rest.substr(0, rest.find(','))) == "kStreamed") {
+    take(&rest, ',');
+  } else if (!take_number(&rest, "kFit", NormPick::kFit, 1, &vectors)) {
+    return false;
+  }
+  if (!take_number(&rest, "", 0, 1, &blocks)) return false;
+  flavour = trimmed(rest);
+  for (const Word& word : kFlavours) {
+    if (word.text != flavour) continue;
+    const auto vectors_of = [=](int64_t n) {
+      return static_cast<int32_t>((n + per_vector - 1) / per_vector);
+    };
+    *line = {vectors_of(least_n),
+             most_n == INT32_MAX ? INT32_MAX : vectors_of(most_n),
+             static_cast<int32_t>(least_rows),
+             static_cast<int32_t>(most_rows),
+             {static_cast<int16_t>(threads), static_cast<int8_t>(vectors),
+              static_cast<int8_t>(blocks), static_cast<Flavour>(word.bit)},
+             ""};
+    return least_n <= most_n && least_rows <= most_rows && threads <= kMaxThreads &&
+           vectors <= kMaxVectors && blocks <= kMaxBlocks;
+  }
+  return false;
+}
+
+constexpr bool parse(std::string_view text, ParsedChoice* parsed) {
+  text = trimmed(text);
+  const size_t open = text.find('(');
+  if (open == std::string_view::npos || text.back() != ')') return false;
+  const std::string_view name = text.substr(0, open);
+  const std::string_view rest = text.substr(open + 1, text.size() - open - 2);
+  parsed->is_kind = name == "KIND";
+  if (parsed->is_kind) return parse_kind(rest, &parsed->kinds);
+  if (name != "ROWS" && name != "TOKENS") return false;
+  const int per_vector = parsed->kinds.width == NormKind::kF32 ? 4 : 8;
+  if (!parse_line(rest, per_vector, &parsed->choice)) return false;
+  parsed->choice.pick.tokens = name == "TOKENS";
+  return true;
+}
+
+// The lists of a file, from its text. A text that is wrong does not compile.
+template <size_t kTexts>
+struct Lists {
+  std::array<NormChoice, kTexts> lines = {};
+  std::array<uint16_t, kTexts + 2> first_lines = {};
+  std::array<uint8_t, NormKind::kCount> lists = {};
+  std::array<uint16_t, NormKind::kCount> kind_texts = {};  // index of its KIND line, plus 1
+  size_t count = 0;                                        // of lines
+
+  consteval explicit Lists(const char* const (&texts)[kTexts]) {
+    size_t list = 0;
+    bool begun = false;  // the list has a line
+    ParsedChoice parsed;
+    for (size_t i = 0; i < kTexts; ++i) {
+      const auto width = parsed.kinds.width;
+      if (!parse(texts[i], &parsed)) throw "neither KIND nor ROWS nor TOKENS";
+      if (!parsed.is_kind) {
+        append(parsed.choice, texts[i], begun);
+        begun = true;
+        continue;
+      }
+      if (begun || list == 0) first_lines[++list] = static_cast<uint16_t>(count);
+      if (!begun && list > 1 && width != parsed.kinds.width) throw "kinds of two widths";
+      begun = false;
+      for_each_kind(parsed.kinds, [&](const NormKind& kind) {
+        uint8_t& of_kind = lists[static_cast<size_t>(kind.number())];
+        if (of_kind != 0 && of_kind != list) throw "a kind has two lists";
+        of_kind = static_cast<uint8_t>(list);
+        kind_texts[static_cast<size_t>(kind.number())] = static_cast<uint16_t>(i + 1);
+      });
+    }
+    if (list > UINT8_MAX) throw "too many lists";
+    first_lines[list + 1] = static_cast<uint16_t>(count);
+  }
+
+ private:
+  // Lengths and rows of a list leave nothing out and do not overlap.
+  consteval void append(NormChoice line, const char* text, bool has_before) {
+    if (has_before) {
+      const NormChoice& before = lines[count - 1];
+      const bool same =
+          before.least_vectors == line.least_vectors && before.most_vectors == line.most_vectors;
+      if (same ? before.most_rows == kNoLimit || line.least_rows != before.most_rows + 1
+               : before.most_rows != kNoLimit || line.least_rows != 1 ||
+                     line.least_vectors != before.most_vectors + 1) {
+        throw "a list has a gap, or lines that overlap";
+      }
+    } else if (line.least_rows != 1) {
+      throw "a list does not begin with one row";
+    }
+    line.text = text;
+    lines[count++] = line;
+  }
+};
+
+#define KIND(...) "KIND(" #__VA_ARGS__ ")",
+#define ROWS(...) "ROWS(" #__VA_ARGS__ ")",
+#define TOKENS(...) "TOKENS(" #__VA_ARGS__ ")",
+constexpr const char* kTextsSm90[] = {
+#include "core/norm_choice_sm90.inc"
+};
+constexpr const char* kTextsSm100[] = {
+#include "core/norm_choice_sm100.inc"
+};
+constexpr const char* kTextsDefault[] = {
+#include "core/norm_choice_default.inc"
+};
+constexpr const char* kTextsOneBlock[] = {
+#include "core/norm_choice_one_block.inc"
+};
+#undef KIND
+#undef ROWS
+#undef TOKENS
+
+constexpr Lists<std::size(kTextsSm90)> kListsSm90(kTextsSm90);
+constexpr Lists<std::size(kTextsSm100)> kListsSm100(kTextsSm100);
+constexpr Lists<std::size(kTextsDefault)> kListsDefault(kTextsDefault);
+constexpr Lists<std::size(kTextsOneBlock)> kListsOneBlock(kTextsOneBlock);
+
+template <size_t kTexts>
+constexpr NormChoices choices_of(const Lists<kTexts>& lists, const char* const (&texts)[kTexts]) {
+  return {std::span(lists.lines).first(lists.count), lists.first_lines.data(), lists.lists.data(),
+          lists.kind_texts.data(), texts};
+}
+
+}  // namespace
+
+constinit const NormChoices kNormChoicesSm90 = choices_of(kListsSm90, kTextsSm90);
+constinit const NormChoices kNormChoicesSm100 = choices_of(kListsSm100, kTextsSm100);
+constinit const NormChoices kNormChoicesDefault = choices_of(kListsDefault, kTextsDefault);
+constinit const NormChoices kNormChoicesOneBlock = choices_of(kListsOneBlock, kTextsOneBlock);
+
+bool parse_choice(std::string_view text, ParsedChoice* parsed) { return parse(text, parsed); }
+
+}  // namespace fastnorm

@@ -1,0 +1,208 @@
+// Which forward kernel a call on a GPU runs on: kinds of calls, and the lists of choices of each architecture.
+//
+// The lists are norm_choice_*.inc. A list begins with the kinds of calls that it serves:
+//
+//   KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)
+//
+// A word is one of those below; a | b means both. Then follow its lines:
+//
+//   ROWS(5121, 6144, 1, 32, 128, kFit, 4, cached)
+//
+// Rows of 5121 to 6144 elements, 1 to 32 of them: 128 threads of each of 4 thread blocks share a row, each with as many
+// vectors as the row needs, and the kernel is the lean one that reads through L1. TOKENS counts rows of a [tokens,
+// heads, n] tensor in tokens. Lines of a list are disjoint; a length without a line is for the kernels of any address.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/choice.h"
+#include "core/norm_key.h"
+
+namespace fastnorm {
+
+// What of a call decides which list it goes by. Values of each word are bits, so that a list can name several.
+struct NormKind {
+  enum Width : uint8_t { kB16 = 1, kF32 = 2 };  // elements of x: bf16 and f16, or f32
+  enum From : uint8_t { kPlain = 1, kAdd = 2 };
+  enum Of : uint8_t { kRms = 1, kLayer = 2 };
+  enum Columns : uint8_t { kOwnDtype = 1, kF32Columns = 2, kAnyColumns = 4 };  // weight and bias
+  // y; quantised with a static scale; with dynamic scales, one for each row, or for each block of columns.
+  enum Output : uint8_t { kY = 1, kPerTensor = 2, kPerRow = 4, kPerBlock = 8 };
+  // Rows begin at multiples of 16 bytes and are as long; or of 8; or anywhere; or what only kernels of any address take.
+  enum Reach : uint8_t { kAligned = 1, kHalves = 2, kUnaligned = 4, kAnyAddress = 8 };
+  // What the call asks for beside that: nothing; the rounding of Llama's form; something else (statistics, no weight);
+  // a weight for each head.
+  enum Ask : uint8_t { kLean = 1, kLlama = 2, kFull = 4, kHeadWeights = 8 };
+  enum Index : uint8_t { kRows = 1, kHeads = 2 };  // rows have one index, or several
+
+  uint8_t width = kB16, from = kPlain, of = kRms, columns = kOwnDtype, output = kY;
+  uint8_t reach = kAligned, ask = kLean, index = kRows;
+
+  // A number for each kind.
+  constexpr int number() const {
+    int all = 0;
+    const auto digit = [&](int base, int bit) { all = all * base + place(bit); };
+    digit(2, width), digit(2, from), digit(2, of), digit(3, columns), digit(4, output);
+    digit(4, reach), digit(4, ask), digit(2, index);
+    return all;
+  }
+  static constexpr int kCount = 2 * 2 * 2 * 3 * 4 * 4 * 4 * 2;
+
+ private:
+  static constexpr int place(int bit) { return bit == 1 ? 0 : bit == 2 ? 1 : bit == 4 ? 2 : 3; }
+};
+
+// Calls fn(kind) for each kind that `named`, with several bits to a word, stands for.
+template <class Fn>
+constexpr void for_each_kind(const NormKind& named, Fn fn) {
+  uint8_t NormKind::*const words[] = {&NormKind::width,   &NormKind::from,   &NormKind::of,
+                                      &NormKind::columns, &NormKind::output, &NormKind::reach,
+                                      &NormKind::ask,     &NormKind::index};
+  const auto lowest = [](int bits) { return static_cast<uint8_t>(bits & -bits); };
+  NormKind kind;
+  for (uint8_t NormKind::*const word : words) kind.*word = lowest(named.*word);
+  for (;;) {
+    fn(kind);
+    // The next bit of the first word that has one; words before it begin anew.
+    bool more = false;
+    for (uint8_t NormKind::*const word : words) {
+      const uint8_t next = lowest(named.*word & ~(2 * kind.*word - 1));
+      kind.*word = next != 0 ? next : lowest(named.*word);
+      if (next != 0) {
+        more = true;
+        break;
+      }
+    }
+    if (!more) return;
+  }
+}
+
+// Which of the kernels with a tile.
+enum class Flavour : uint8_t {
+  kFull,  // all that a call may ask for
+  kLean,  // what the call asks for and no more, by cached or streaming loads as norm_loads.h says; else kFull
+  kCached,     // the same, always by cached loads
+  kStreaming,  // the same, always by streaming loads
+  kShared,     // lean; weight and bias wait in shared memory
+  kHalves,     // lean; by accesses of 8 bytes
+  kKept,       // persistent; weight and bias stay in registers
+};
+
+inline constexpr int kVectorBytes = 16;
+inline constexpr int kWarpThreads = 32;
+// What a line may name at the most.
+inline constexpr int kMaxThreads = 1024, kMaxVectors = 8, kMaxBlocks = 16;
+
+// How a row lies over threads, and which kernel of that tile.
+struct NormPick {
+  static constexpr int8_t kFit = -1;  // vectors: as many as the row needs
+
+  int16_t threads = 0;
+  int8_t vectors = kFit;  // 0: the row is streamed
+  int8_t blocks = 1;
+  Flavour flavour = Flavour::kFull;
+  bool tokens = false;  // the line's rows count tokens
+
+  constexpr Tile tile(int64_t row_vectors) const {
+    if (vectors != kFit) return {threads, vectors, blocks};
+    const int64_t all = int64_t{threads} * blocks;
+    return {threads, static_cast<int8_t>((row_vectors + all - 1) / all), blocks};
+  }
+};
+
+using NormChoice = Choice<NormPick>;
+
+// The key of the full kernels that calls of a kind run on. Of b16's dtypes this is bf16, which has what f16 has.
+constexpr NormKey key_of(NormKind kind) {
+  NormKey key;
+  key.dtype = kind.width == NormKind::kF32 ? Dtype::kF32 : Dtype::kBF16;
+  key.source = kind.from == NormKind::kAdd ? Source::kAdd : Source::kPlain;
+  key.stat = kind.of == NormKind::kLayer ? Stat::kLayer : Stat::kRms;
+  key.affine = kind.columns == NormKind::kAnyColumns   ? Affine::kAny
+               : kind.columns == NormKind::kF32Columns ? Affine::kF32
+                                                       : Affine::kOnce;
+  key.sink = kind.output == NormKind::kY           ? Sink::kStore
+             : kind.output == NormKind::kPerTensor ? Sink::kStatic
+                                                   : Sink::kQuant;
+  key.access = kind.reach == NormKind::kAligned      ? Access::kVector
+               : kind.reach == NormKind::kAnyAddress ? Access::kAny
+                                                     : Access::kUneven;
+  return key;
+}
+
+// Calls fn(key) for each key that a line's flavour may mean for a kind.
+template <class Fn>
+constexpr void for_each_key(NormKind kind, Flavour flavour, Fn fn) {
+  const NormKey key = key_of(kind);
+  const Beside lean = kind.ask == NormKind::kLlama ? Beside::kRounded : Beside::kNothing;
+  const auto with = [&](Beside beside) { fn(bare_key(key, beside)); };
+  switch (flavour) {
+    case Flavour::kFull:
+      return fn(key);
+    case Flavour::kLean:
+      return with(lean), with(past_l1(lean));
+    case Flavour::kCached:
+      return with(lean);
+    case Flavour::kStreaming:
+      return with(past_l1(lean));
+    case Flavour::kShared:
+      return with(Beside::kShared);
+    case Flavour::kHalves:
+      return with(Beside::kHalves);
+    case Flavour::kKept: {
+      NormKey kept = key;
+      kept.affine = Affine::kKept;
+      return fn(kept);
+    }
+  }
+}
+
+// The lists of one architecture.
+class NormChoices {
+ public:
+  constexpr NormChoices(std::span<const NormChoice> lines, const uint16_t* first_lines,
+                        const uint8_t* lists, const uint16_t* kind_texts, const char* const* texts)
+      : lines_(lines),
+        first_lines_(first_lines),
+        lists_(lists),
+        kind_texts_(kind_texts),
+        texts_(texts) {}
+
+  // The lines for calls of a kind; none where the architecture has no kernels for it.
+  std::span<const NormChoice> lines(NormKind kind) const {
+    const size_t list = lists_[kind.number()];
+    if (list == 0) return {};
+    return {lines_.data() + first_lines_[list], lines_.data() + first_lines_[list + 1]};
+  }
+  std::span<const NormChoice> all_lines() const { return lines_; }
+  // The KIND line that names a kind; "" if none does.
+  const char* text(NormKind kind) const {
+    const size_t text = kind_texts_[kind.number()];
+    return text == 0 ? "" : texts_[text - 1];
+  }
+
+ private:
+  std::span<const NormChoice> lines_;
+  const uint16_t* first_lines_;  // of each list from 1 on, and the end
+  const uint8_t* lists_;         // of each kind, 0: none
+  const uint16_t* kind_texts_;   // of each kind, one more than its place in texts_
+  const char* const* texts_;
+};
+
+extern const NormChoices kNormChoicesSm90, kNormChoicesSm100, kNormChoicesDefault;
+// For GPUs without clusters, and for devices that cannot schedule the one that a list asks for.
+extern const NormChoices kNormChoicesOneBlock;
+
+// What a line of text says, in the notation of norm_choice_*.inc, for tuning files.
+struct ParsedChoice {
+  NormKind kinds;  // a KIND line: bits of all that it names
+  NormChoice choice = {};
+  bool is_kind = false;
+};
+// False if the text is neither a KIND nor a ROWS nor a TOKENS line.
+bool parse_choice(std::string_view text, ParsedChoice* parsed);
+
+}  // namespace fastnorm
