@@ -68,7 +68,7 @@ NUMBERS = ("arch", *FIELDS)
 
 def numbers_of(name):
     """{what: number} of a demangled kernel, empty for others."""
-    match = re.search(r"norm_(?:pair_)?kernel<(\d+), (\d+)ul>", name)
+    match = re.search(r"norm_(?:pair_)?kernel<(\d+), (\d+)ul[,>]", name)
     if not match:
         return {}
     order = int(match[2])
@@ -145,4 +145,5 @@ def main():
     return failed != 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

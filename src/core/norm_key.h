@@ -84,6 +84,7 @@ struct Tile {
            static_cast<uint32_t>(blocks);
   }
   constexpr int threads_per_row() const { return threads * blocks; }
+  constexpr bool is_cluster() const { return blocks > 1; }
 };
 
 constexpr uint64_t packed(NormKey key, Tile tile) {

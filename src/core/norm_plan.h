@@ -71,39 +71,39 @@ bool plain_columns(const NormDesc& desc);
 // True if they are f32 beside 16-bit rows, or absent, and RMS has no bias.
 bool f32_columns(const NormDesc& desc);
 
-// Rows that one thread block works on, for a tile. Blocks of 64 threads pay where a row takes many registers (LAYER 4096 x 1024:
-// 6.12 us for 6.18), of 256 nowhere (6.6).
+// Rows that one thread block works on. Rows of several warps have a block of their own.
 constexpr int rows_per_block(Tile tile) {
   if (tile.threads == 4) return tile.vectors == 1 ? 64 : 32;
   if (tile.threads == 32) return tile.vectors >= 3 ? 2 : 4;
   return tile.threads == 8 ? 16 : tile.threads == 16 ? 8 : 1;
 }
 
-// True for tiles of which there is a kernel for Access::kWide, too: with an even number of vectors a thread, and without clusters, whose
-// few rows wait for latency and not for instructions.
+// True for tiles of which there is a kernel for Access::kWide, too: an even number of vectors a thread, no
+// cluster.
 constexpr bool holds_wide_rows(Tile tile) {
   return tile.vectors > 0 && tile.vectors % 2 == 0 && tile.blocks == 1;
 }
 
-// What every GPU has so far.
-inline constexpr int kRegistersPerMultiprocessor = 65536;
+// What planning needs of a persistent kernel (Affine::kKept), as the backend's list has it.
+struct KeptTile {
+  Tile tile;
+  int8_t blocks_per_sm;   // thread blocks that a multiprocessor holds: a grid has no more for each
+  bool prefetches_codes;  // to codes by a given scale, it can bring later rows into L2
+};
+inline constexpr KeptTile kKeptTiles[] = {
+    {{32, 3}, 20, false}, {{32, 4}, 16, false}, {{64, 3}, 10, false}, {{64, 4}, 8, false},
+    {{128, 3}, 5, false}, {{128, 4}, 4, true},  {{128, 5}, 3, true},  {{256, 4}, 2, true},
+};
 
-// Registers of a thread that keeps its columns (Affine::kKept): a row in f32, the next as it is in memory, weight and bias.
-constexpr int kept_registers(Tile tile) {
-  return tile.vectors <= 3 ? 96 : tile.vectors == 4 ? 128 : 168;
+constexpr KeptTile kept_tile_of(Tile tile) {
+  for (const KeptTile& kept : kKeptTiles) {
+    if (kept.tile == tile) return kept;
+  }
+  return {tile, 1, false};
 }
-
-// Thread blocks of such a kernel that a multiprocessor holds: its grids have no more for each. A block takes one row at a time.
-constexpr int kept_blocks(Tile tile) {
-  constexpr int kSchedulers = 4,
-                kWarp = 32;  // each scheduler has registers for so many whole warps
-  const int warps = kRegistersPerMultiprocessor / kSchedulers / (kept_registers(tile) * kWarp);
-  return warps * kSchedulers * kWarp / tile.threads;
-}
-
-// True if such a kernel may bring later rows into L2: codes of long rows (LAYER to e4m3 8192 x 8192: 52.0 us for 54.0). y gains nothing.
+constexpr int kept_blocks(Tile tile) { return kept_tile_of(tile).blocks_per_sm; }
 constexpr bool kept_prefetches(Sink sink, Tile tile) {
-  return sink == Sink::kStatic && tile.threads * tile.vectors >= 512;
+  return sink == Sink::kStatic && kept_tile_of(tile).prefetches_codes;
 }
 
 // Index in `table` (sorted by packed()) of the entry with this key and tile, or -1.

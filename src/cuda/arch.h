@@ -47,4 +47,10 @@ constexpr const ArchSpec* arch_for(int32_t capability, bool (*built)(const ArchS
   return capability >= kPtx.capability && built(kPtx) ? &kPtx : nullptr;
 }
 
+// True if a kernel may start before the stream's previous one has ended.
+constexpr bool launches_early(const ArchSpec& arch) { return arch.capability >= 90; }
+
+// Clusters that every GPU with clusters can run. A kernel asks for larger ones.
+constexpr bool is_portable_cluster(int blocks) { return blocks <= 8; }
+
 }  // namespace fastnorm::cuda

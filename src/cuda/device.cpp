@@ -109,7 +109,8 @@ fastnorm_status find_driver_function(const char* name, Function* function, Error
 // The largest cluster that this device (it may be a slice of one) can have active.
 int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
   const std::span<const NormEntry> table = norm_table(arch);
-  for (int32_t blocks = arch.max_cluster_blocks; blocks > 1; blocks /= 2) {
+  for (auto blocks = static_cast<int8_t>(arch.max_cluster_blocks);
+       Tile{.blocks = blocks}.is_cluster(); blocks = static_cast<int8_t>(blocks / 2)) {
     const NormEntry* largest = nullptr;
     for (const NormEntry& entry : table) {
       if (entry.tile.blocks == blocks &&
@@ -119,8 +120,9 @@ int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
     if (largest != nullptr) {
       const auto kernel =
           reinterpret_cast<const void*>(kernels.at(static_cast<int32_t>(largest - table.data())));
-      if (blocks > 8 && cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed,
-                                             1) != cudaSuccess) {
+      if (!is_portable_cluster(blocks) &&
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
+              cudaSuccess) {
         cudaGetLastError();
         continue;
       }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rules that hold for every file: format, scripts, which layer may include which, clean text."""
+"""Rules that hold for every file: format, scripts, which layer may include which, clean text, kernels without numbers."""
 
 import re
 import shutil
@@ -124,6 +124,88 @@ def check_text(cases, files, texts):
     cases.check("files were looked at", len(files) > 20)
 
 
+# Where a number of a tile, of registers or of a capability may be compared: data, and what defines them.
+NUMBERED = {"src/cuda/arch.h", "src/cuda/common/tile.cuh"}
+QUANTITY = (r"(?:\w+::)*k(?:Threads|Vectors|Blocks|BlockThreads|Registers\w*|Capability)\b"
+            r"|(?:\w+(?:\.|->))*(?:threads|vectors|blocks|capability|registers)\b|__CUDA_ARCH__")
+GRID = r"(?!plan(?:\.|->)blocks)"  # a plan's blocks are a grid's
+LITERAL = r"(?:0x[0-9a-f]+|\d+)u?l*\b"
+COMPARED = r"\s+(?:[=!<>]=|[<>])\s+"
+FUNCTION_LINES = 80  # of the kernels' mechanism
+
+
+def without_comments(text):
+    """C++ with comments blanked, as many lines as before."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.S)
+
+
+def named_numbers(texts):
+    """Constants that name one number."""
+    names = set()
+    for path, text in texts.items():
+        if path.suffix in SOURCES and str(path.relative_to(ROOT)).startswith("src/"):
+            names |= set(re.findall(r"\bconstexpr\s+[\w:]+\s+(k[A-Z]\w*)\s*=\s*-?" + LITERAL + r"\s*[;,]", text))
+    return names - {"kNone"}
+
+
+def numbers_compared(code, names):
+    """(line, text) of each comparison of a tile, a register count or a capability with one value."""
+    value = "(?:" + "|".join([LITERAL, *sorted(rf"(?:\w+::)*{n}\b" for n in names)]) + ")"
+    patterns = [rf"(?<![\w.>]){GRID}(?:{QUANTITY}){COMPARED}{value}",
+                rf"(?<![\w.])(?<![-+*/%] ){value}{COMPARED}{GRID}(?:{QUANTITY})",
+                r"[=!]=\s+(?:\w+::)*Tile\s*\{"]
+    return [(code.count("\n", 0, m.start()) + 1, m[0]) for pattern in patterns for m in re.finditer(pattern, code)]
+
+
+def long_functions(code):
+    """(line, lines) of each function of device code that is longer than FUNCTION_LINES."""
+    found = []
+    for match in re.finditer(r"__forceinline__|__global__", code):
+        depth, i = 0, match.end()
+        while code[i] not in "{;" or depth > 0:  # the body's brace, behind all parentheses
+            depth += {"(": 1, ")": -1}.get(code[i], 0)
+            i += 1
+        if code[i] == ";":
+            continue
+        end, depth = i, 0
+        while True:
+            depth += {"{": 1, "}": -1}.get(code[end], 0)
+            if depth == 0:
+                break
+            end += 1
+        lines = code.count("\n", match.start(), end) + 1
+        if lines > FUNCTION_LINES:
+            found.append((code.count("\n", 0, match.start()) + 1, lines))
+    return found
+
+
+def check_mechanism(cases, files, texts):
+    """Kernels ask policies, which are data (variants_*.inc); planning counts no registers."""
+    names = named_numbers(texts)
+    own = [("if (Tile::kThreads >= 512)", True), ("x = 4 < tile.vectors;", True), ("if (tile == Tile{64, 4})", True),
+           ("Arch::kCapability == 90", True), ("v < Tile::kVectors", False), ("std::array<float, kVectors> a", False),
+           ("Tile::kVectors - 1 == v", False), ("registers <= 64", True),
+           ("plan->blocks <= 4", False), ("v + 1 == p.vectors", False)]
+    for code, wanted in own:
+        cases.check(f"the rule sees {code}", bool(numbers_compared(code, names)) == wanted)
+    looked = 0
+    for path in files:
+        name = str(path.relative_to(ROOT))
+        if path.suffix not in SOURCES:
+            continue
+        code = without_comments(texts[path])
+        if name.startswith("src/cuda/") and name not in NUMBERED and "/ptx/" not in name:
+            looked += 1
+            for line, text in numbers_compared(code, names):
+                cases.check(f"{name}:{line} asks a policy, no number", False, text)
+        if name.startswith("src/cuda/norm/"):
+            for line, lines in long_functions(code):
+                cases.check(f"{name}:{line}: a function of at most {FUNCTION_LINES} lines", False, f"{lines} lines")
+        if name.startswith("src/core/"):
+            cases.check(f"{name} counts no registers", not re.search(r"\bk\w*Registers\w*|\w*registers\w*\s*\(", code))
+    cases.check("kernels were looked at", looked > 20)
+
+
 def check_tables(cases):
     """What a page says was measured is what bench/results holds."""
     result = subprocess.run([sys.executable, ROOT / "bench" / "tables.py", "--check"], capture_output=True, text=True)
@@ -138,6 +220,7 @@ def main():
     check_scripts(cases, files, texts)
     check_arrows(cases, files, texts)
     check_text(cases, files, texts)
+    check_mechanism(cases, files, texts)
     check_tables(cases)
     cases.finish()
 

@@ -1,8 +1,9 @@
 // Reading and writing the 16-byte vectors of a row, in place of their elements.
 //
-// Vector j of a row is elements j * kPerVector and on, wherever the row begins, so sums do not depend on alignment. Where rows are
-// whole aligned vectors a vector is one access; otherwise it is words or elements, whatever the addresses allow, and nothing past
-// the row's end is touched: the general kernels look at each row's address. (Uneven rows go through shared memory: staged.cuh.)
+// Vector j of a row is elements j * kPerVector and on, wherever the row begins, so sums do not
+// depend on alignment. Where rows are whole aligned vectors a vector is one access; otherwise it is
+// words or elements, whatever the addresses allow, and nothing past the row's end is touched: the
+// general kernels look at each row's address. (Uneven rows go through shared memory: staged.cuh.)
 #pragma once
 
 #include "core/norm_key.h"
@@ -96,8 +97,8 @@ __device__ __forceinline__ uint4 load_halves(const char* address) {
   return make_uint4(first | a << 16, a >> 16 | b << 16, b >> 16 | c << 16, c >> 16 | last << 16);
 }
 
-// Vectors at `address` and every `step` bytes on by accesses of `bytes`, those for which has(i); the others are zero. But for accesses of 2
-// bytes nothing is waited for.
+// Vectors at `address` and every `step` bytes on by accesses of `bytes`, those for which has(i);
+// the others are zero. But for accesses of 2 bytes nothing is waited for.
 template <int kCount, typename Has>
 __device__ __forceinline__ void load_words(uint4 (&raw)[kCount], const char* address, int64_t step,
                                            int bytes, Has has) {
@@ -147,7 +148,8 @@ template <class T, class Byte>
 struct AnyRow {
   static constexpr int kPerVector = T::kPerVector;
 
-  // `least`: bytes that all rows of the tensor allow at once; where that is 2, most rows allow more.
+  // `least`: bytes that all rows of the tensor allow at once; where that is 2, most rows allow
+  // more.
   __device__ __forceinline__ AnyRow(Byte* address, int least, bool is_f32)
       : data(address),
         bytes(least > 2 ? least : access_bytes(address)),
@@ -257,7 +259,8 @@ __device__ __forceinline__ void store_short_values(const float (&f)[T::kPerVecto
   }
 }
 
-// What is known of a vector where the code is made: that a part of it is in the row, or nothing but its count.
+// What is known of a vector where the code is made: that a part of it is in the row, or nothing but
+// its count.
 enum class Part { kShort, kCounted };
 
 template <Part kPart, class T, class Byte>
@@ -285,19 +288,13 @@ __device__ __forceinline__ uint4 selected(bool first, const uint4& a, const uint
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
 
-// Where registers are counted for the compiler of sm_90, as they are after changes that others have no registers for.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-inline constexpr bool kOnSm90 = false;
-#else
-inline constexpr bool kOnSm90 = true;
-#endif
-
 // Which vectors of the row a thread has, and how many of their elements count.
 template <Access kAccess, class T, class Tile>
 struct Reach;
 
-// Whole vectors: the host picks the least tile that holds a row, so only what a thread loads last can be missing, a vector or a run of
-// them. Threads of rows that do not exist read another row along with everybody and store nothing.
+// Whole vectors: the host picks the least tile that holds a row, so only what a thread loads last
+// can be missing, a vector or a run of them. Threads of rows that do not exist read another row
+// along with everybody and store nothing.
 template <class T, class Tile>
 struct Reach<Access::kVector, T, Tile> {
   static constexpr Access kAccess = Access::kVector;
@@ -384,6 +381,13 @@ __device__ __forceinline__ void put_vector(float (&values)[kVectors][kPerVector]
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) values[v][i] = v == number ? f[i] : values[v][i];
   }
+}
+
+// Zeroes what is past the row's end.
+template <int kCount>
+__device__ __forceinline__ void clear_from(float (&z)[kCount], int count) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) z[i] = i < count ? z[i] : 0.0f;
 }
 
 // A thread's share of a row, to any address: in turn, as the code of a vector is long.

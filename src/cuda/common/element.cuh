@@ -1,4 +1,5 @@
-// The element types of rows: how 16 bytes become f32 values and back, with one rounding to nearest even.
+// The element types of rows: how 16 bytes become f32 values and back, with one rounding to nearest
+// even.
 #pragma once
 
 #include <cstdint>

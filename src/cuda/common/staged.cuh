@@ -1,12 +1,10 @@
-// Rows at any address that one block holds, through shared memory: Access::kUneven.
+// Unaligned rows that one block holds (Access::kUneven), through shared memory.
 //
-// Memory is read and written by pieces: the 16 bytes at a multiple of 16, whatever the row's address. What the row has of a piece that
-// is not all its own goes by elements, one a thread. The row lies in shared memory as far behind a multiple of 16 as in memory, and
-// threads take their vectors from there; results lie there vector by vector, and threads take pieces from there. Either way 16 bytes at any place
-// are taken by two aligned accesses and a shift, which is the same for a row.
-//
-// (Accesses of 2, 4 and 8 bytes for each vector, with what straddles words exchanged among lanes, took 1.1 to 2.1 times the stream where this takes
-// 1.03 to 1.5 (H200, bf16): see bench/README.md.)
+// Memory is read and written by pieces: the 16 bytes at a multiple of 16. Where a piece is the row's
+// in part, its elements go one by one, one a thread. The row lies in shared memory as far behind a
+// multiple of 16 as in memory, and threads take their vectors from there. Results lie there vector
+// by vector, and threads take pieces from there. Either way 16 bytes at any place are taken by two
+// aligned accesses and a shift, which is the same for a row.
 #pragma once
 
 #include <type_traits>
@@ -19,10 +17,10 @@ namespace fastnorm::cuda {
 // Between what a row's threads write to shared memory and what they read there.
 template <class Tile>
 __device__ __forceinline__ void sync_row() {
-  if constexpr (Tile::kThreads > 32) {
-    __syncthreads();
-  } else {
+  if constexpr (Tile::kOneWarp) {
     __syncwarp();
+  } else {
+    __syncthreads();
   }
 }
 
@@ -59,7 +57,7 @@ constexpr int shared_out(int count) {
 // A thread's number among those of a row in its block.
 template <class Tile>
 __device__ __forceinline__ int block_thread(const Place<Tile>& place) {
-  return Tile::kBlocks > 1 ? static_cast<int>(threadIdx.x) : place.first;
+  return Tile::kCluster ? static_cast<int>(threadIdx.x) : place.first;
 }
 
 template <int kBytes>
@@ -90,7 +88,8 @@ __device__ __forceinline__ uint32_t row_elements(const NormParams& p) {
   return static_cast<uint32_t>(p.vectors) * T::kPerVector - missing_elements<T>(p);
 }
 
-// What of a row of elements of kBytes is whole pieces, and what are elements before and behind them.
+// What of a row of elements of kBytes is whole pieces, and what are elements before and behind
+// them.
 template <int kBytes, class Tile, class Byte>
 struct Pieces {
   static constexpr uint32_t kSlots = kVectorBytes / kBytes;    // on either side
@@ -116,7 +115,8 @@ struct Pieces {
     return row - shift + piece(place, 0) * kVectorBytes;
   }
 
-  // Calls fn(i, offset, wanted) for the elements before and behind the pieces that may be this thread's.
+  // Calls fn(i, offset, wanted) for the elements before and behind the pieces that may be this
+  // thread's.
   template <typename Fn>
   __device__ __forceinline__ void edges(const Place<Tile>& place, Fn fn) const {
 #pragma unroll
@@ -160,15 +160,16 @@ __device__ __forceinline__ void by_word(uint32_t word, Fn fn) {
   }
 }
 
-// kCount times 16 bytes from shared memory, `shift` bytes (whole elements of kBytes) behind `address`, a multiple of 16, and every stride of
-// the tile. Where a warp has one row, by a branch on the words of the shift; else, and where the code is to be short, half of it by address and
+// kCount times 16 bytes from shared memory, `shift` bytes (whole elements of kBytes) behind
+// `address`, a multiple of 16, and every stride of the tile. Where a warp has one row, by a branch
+// on the words of the shift; else, and where the code is to be short, half of it by address and
 // half by selection.
 template <int kBytes, bool kShort, class Tile, int kCount>
 __device__ __forceinline__ void take_shifted(uint4 (&raw)[kCount], const char* address,
                                              uint32_t shift) {
   constexpr int kStep = Tile::kStride * kVectorBytes;
   const uint32_t bits = shift % 4 * 8;
-  if constexpr (Tile::kThreads < 32 || kShort || kCount == 1) {
+  if constexpr (Tile::kRowsShareWarp || kShort || kCount == 1) {
     address += shift & 8;
     const bool odd = (shift & 4) != 0;
 #pragma unroll
@@ -250,8 +251,9 @@ struct NotStaged {
   __device__ __forceinline__ explicit NotStaged(const Arguments&...) {}
 };
 
-// A row of elements of kBytes that lies in shared memory from `results` on, a multiple of 16, to memory. A thread has at most kCount pieces of it.
-template <int kBytes, int kCount, bool kShort, class Tile>
+// A row of elements of kBytes that lies in shared memory from `results` on, a multiple of 16, to
+// memory. A thread has at most kCount pieces of it.
+template <int kBytes, int kCount, bool kShort, bool kPinned, class Tile>
 __device__ __forceinline__ void store_staged(char* row, uint32_t bytes, const char* results,
                                              const Place<Tile>& place, bool live) {
   const Pieces<kBytes, Tile, char> pieces(row, bytes);
@@ -259,8 +261,7 @@ __device__ __forceinline__ void store_staged(char* row, uint32_t bytes, const ch
   take_shifted<kBytes, kShort, Tile>(raw, results + place.first * kVectorBytes,
                                      (kVectorBytes - pieces.shift) % kVectorBytes);
   char* to = pieces.at(place);
-  // Else each access has the sum made anew. Codes have no registers for it.
-  if constexpr (kOnSm90 && !kShort) to = ptx::in_register(to);
+  if constexpr (kPinned) to = ptx::in_register(to);
 #pragma unroll
   for (int v = 0; v < kCount; ++v) {
     if (live && pieces.piece(place, v) < pieces.end)
@@ -274,7 +275,8 @@ __device__ __forceinline__ void store_staged(char* row, uint32_t bytes, const ch
   });
 }
 
-// The elements of a weight or bias that a row's short vector has, on their way into shared memory; kBytes is their size.
+// The elements of a weight or bias that a row's short vector has, on their way into shared memory;
+// kBytes is their size.
 template <class T, class Tile, int kBytes>
 struct ColumnTail {
   static constexpr int kPerVector = T::kPerVector, kCount = shared_out<Tile>(kPerVector);
@@ -305,7 +307,8 @@ __device__ __forceinline__ uint4 tail_vector(const char* tail, int number = 0) {
   return reinterpret_cast<const uint4*>(tail)[number];
 }
 
-// Rows of any length: what a thread has last may be missing or short, as the host picks the least tile that holds a row.
+// Rows of any length: what a thread has last may be missing or short, as the host picks the least
+// tile that holds a row.
 template <class T, class Tile>
 struct Reach<Access::kUneven, T, Tile> {
   static constexpr Access kAccess = Access::kUneven;

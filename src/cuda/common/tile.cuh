@@ -1,9 +1,10 @@
 // How a row lies over threads, and its canonical sum.
 //
-// The order of every sum is a function of n and dtype alone: vector j of a row has the binary digits of j, and the tree always
-// combines the highest digit first. A tile only says where digits live: the highest in the register number, the next in the warp,
-// then the block of a cluster, the lowest in the lane; where two vectors lie side by side in a thread, below all of these which of the
-// two. So registers fold first, then warps, blocks and lanes, and the two of a thread last, and every tile gives the same bits.
+// The order of every sum is a function of n and dtype alone: vector j of a row has the binary
+// digits of j, and the tree always combines the highest digit first. A tile only says where digits
+// live. From the highest down: in the register number, in the warp, in the block of a cluster, in
+// the lane, and in which of two vectors that lie side by side. So registers fold first, then warps,
+// blocks and lanes, the two of a thread last, and every tile gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,10 @@ struct RowTile {
   static constexpr int kRows =
       kInTurn ? 1 : rows_per_block(Tile{kThreads_, kVectors_, kBlocks_});  // at once
   static constexpr int kBlockThreads = kThreads * kRows;
+  static constexpr bool kStreams = kVectors == 0;  // no thread holds its share of the row
+  static constexpr bool kCluster = kBlocks > 1;
+  static constexpr bool kOneWarp = kThreads <= 32;                  // a row has no more
+  static constexpr bool kRowsShareWarp = kThreads < 32;             // a warp has several rows
   static constexpr int kWarps = kThreads > 32 ? kThreads / 32 : 1;  // of one row
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
   static constexpr int kStride = kThreads * kBlocks;  // runs from one of a thread to its next
@@ -40,7 +45,8 @@ struct RowTile {
 // Which rows and vectors are this thread's.
 template <class Tile>
 struct Place {
-  // `block_number`: of the thread block among the call's. What is the same for a block's threads is written so that the compiler sees it.
+  // `block_number`: of the thread block among the call's. What is the same for a block's threads is
+  // written so that the compiler sees it.
   __device__ __forceinline__ explicit Place(uint32_t block_number) {
     lane = static_cast<int>(threadIdx.x % Tile::kLanes);
     warp = Tile::kThreads > 32 ? static_cast<int>(threadIdx.x / 32) : 0;
@@ -52,8 +58,9 @@ struct Place {
     row = block_number / Tile::kBlocks * Tile::kRows;
     if constexpr (Tile::kRows > 1) row += threadIdx.x / Tile::kThreads;
   }
-  // Where the vector that register v holds begins, in a row of kBytes a vector: one address and offsets that the compiler knows. In
-  // clusters, which have no registers to keep it, each by itself.
+  // Where the vector that register v holds begins, in a row of kBytes a vector: one address and
+  // offsets that the compiler knows. In clusters, which have no registers to keep it, each by
+  // itself.
   template <int kBytes, class Byte>
   __device__ __forceinline__ Byte* address(Byte* row, int v) const {
     if constexpr (Tile::kBlocks > 1)
@@ -64,8 +71,8 @@ struct Place {
   __device__ __forceinline__ int vector(int v) const { return first + Tile::offset(v); }
   __device__ __forceinline__ bool leads_row() const { return first == 0; }
 
-  // The row once more, read anew: keeping its number and digits across a reduction would cost registers. In grids of one call, and
-  // for tiles of one row.
+  // The row once more, read anew: keeping its number and digits across a reduction would cost
+  // registers. In grids of one call, and for tiles of one row.
   __device__ __forceinline__ uint32_t row_again() const {
     if constexpr (Tile::kRows > 1 || Tile::kInTurn) return row;
     return ptx::block_index() / Tile::kBlocks;
@@ -88,7 +95,8 @@ struct Greatest {
   }
 };
 
-// Folds by the canonical tree over registers: q[j] += q[j + P/2] .. for the power of two P that holds kCount, down to kLeast of them.
+// Folds by the canonical tree over registers: q[j] += q[j + P/2] .. for the power of two P that
+// holds kCount, down to kLeast of them.
 template <class Fold, int kLeast, int kCount, int kHalf>
 __device__ __forceinline__ void fold_step(float (&q)[kCount]) {
   if constexpr (kHalf >= kLeast) {
@@ -119,8 +127,8 @@ __device__ __forceinline__ float fold_lanes(float q) {
   return q;
 }
 
-// The same of two values a lane, whose lowest digit is which of the two: one half of the lanes goes on with the first, the other with the
-// second, and they meet last.
+// The same of two values a lane, whose lowest digit is which of the two: one half of the lanes goes
+// on with the first, the other with the second, and they meet last.
 template <int kLanes>
 __device__ __forceinline__ float sum_lanes_of_two(float a, float b) {
   constexpr int kHalf = kLanes / 2;
@@ -131,7 +139,8 @@ __device__ __forceinline__ float sum_lanes_of_two(float a, float b) {
   return __fadd_rn(q, __shfl_xor_sync(~0u, q, kHalf));
 }
 
-// Shared memory of one fold over a row. Each fold of a row has its own, so that no barrier is needed between them.
+// Shared memory of one fold over a row. Each fold of a row has its own, so that no barrier is
+// needed between them.
 template <class Tile>
 struct FoldScratch {
   // [warp][lane][of the run]
@@ -148,8 +157,8 @@ struct RowScratch {
   FoldScratch<Tile> fold[kFolds];
 };
 
-// From 512 threads on, one warp folds and a second barrier hands the sum out: every warp reading every other's values costs more
-// (1 x 4096 with 1024 threads: 2.43 against 1.97 us, H200, 2026-11-21).
+// In wide blocks one warp folds, and a second barrier hands the sum out. In smaller ones every warp
+// reads every other's values.
 template <class Tile>
 inline constexpr bool kOneWarpFolds = Tile::kThreads >= 512;
 
@@ -161,7 +170,8 @@ __device__ __forceinline__ float fold_warps(const float* values, int lane) {
   return fold_registers<Fold>(q);
 }
 
-// Fold over the blocks of a cluster: the first kBlocks warps push this block's fold of its warps, for each lane, to one block each.
+// Fold over the blocks of a cluster: the first kBlocks warps push this block's fold of its warps,
+// for each lane, to one block each.
 template <class Fold, class Tile>
 __device__ __forceinline__ float fold_cluster(float q, FoldScratch<Tile>& scratch,
                                               const Place<Tile>& place) {
@@ -211,8 +221,9 @@ __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
   return q;
 }
 
-// The sum of a row of which each thread has two sums, of its first and of its second vectors of two that lie side by side. The steps are
-// those of fold_row(), which is by itself: with what they share in one place the compiler writes 68 of 675 measured kernels otherwise.
+// The sum of a row of which each thread has two sums, of its first and of its second vectors of two
+// that lie side by side. The steps are those of fold_row(), which is by itself: with what they
+// share in one place the compiler writes 68 of 675 measured kernels otherwise.
 template <class Tile>
 __device__ __forceinline__ float sum_row_of_two(float a, float b, FoldScratch<Tile>& scratch,
                                                 const Place<Tile>& place) {
@@ -244,7 +255,8 @@ __device__ __forceinline__ float sum_row_of_two(float a, float b, FoldScratch<Ti
   }
 }
 
-// The greatest bits of a row, in every thread of it, from each thread's: any order will do, so warps fold themselves first.
+// The greatest bits of a row, in every thread of it, from each thread's: any order will do, so
+// warps fold themselves first.
 template <class Tile>
 __device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<Tile>& scratch,
                                                     const Place<Tile>& place) {
@@ -278,8 +290,8 @@ __device__ __forceinline__ float sum_row(float (&q)[Tile::kVectors], FoldScratch
 // Of sums that may be -0, which squares' never are.
 __device__ __forceinline__ float positive_zero(float sum) { return __fadd_rn(sum, 0.0f); }
 
-// Sets up the barriers of a cluster's folds; after cluster_ready() other blocks may push into them. What is expected is said while the
-// row's loads are on their way.
+// Sets up the barriers of a cluster's folds; after cluster_ready() other blocks may push into them.
+// What is expected is said while the row's loads are on their way.
 template <class Tile, int kFolds>
 __device__ __forceinline__ void cluster_begin(RowScratch<Tile, kFolds>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
@@ -306,8 +318,9 @@ __device__ __forceinline__ void cluster_ready(RowScratch<Tile, kFolds>& scratch)
   }
 }
 
-// Where a row lies in memory: its number as digits in the base of the leading dimensions. Nearly always there is one digit, and
-// then addresses take one product; the branch is the same for all threads.
+// Where a row lies in memory: its number as digits in the base of the leading dimensions. Nearly
+// always there is one digit, and then addresses take one product; the branch is the same for all
+// threads.
 struct RowIndex {
   bool single;  // the upper digits count for nothing
   uint32_t digit[3];
@@ -318,9 +331,9 @@ __device__ __forceinline__ uint32_t quotient(uint32_t row, const Divisor& d) {
   return (t + ((row - t) >> 1)) >> d.shift;
 }
 
-// kMost: indices that there may be. Where there are two at most, the products of the third are gone. kUniform: the row is the same for
-// all threads of a block, and whether it has several digits is told by them (RMS 1 x 4096: 1.73 us for 1.80); else by `bits`, at once
-// (LAYER 4096 x 1024: 6.1 us for 6.5).
+// kMost: indices that a row may have; with two at most, the products of the third are gone.
+// kUniform: the row is the same for all threads of a block, and its digits tell whether it has
+// several. Else `bits` tells, without waiting for the digits.
 template <int kMost = 3, bool kUniform = true>
 __device__ __forceinline__ RowIndex row_index(const NormParams& p, uint32_t row, uint32_t bits) {
   RowIndex index = {(bits & kSingleIndex) != 0, {row, 0, 0}};

@@ -1,6 +1,6 @@
-// The forward kernels of one architecture, dtype and source: compiled once for each, with FASTNORM_ARCH (90), FASTNORM_SPEC (kSm90, of
-// arch.h), FASTNORM_DTYPE (kF32, kF16, kBF16) and FASTNORM_SOURCE (kPlain, kAdd) defined. All of a dtype at once would take the
-// compiler 11 GB.
+// The forward kernels of one architecture, dtype and source: compiled once for each, with
+// FASTNORM_ARCH (90), FASTNORM_SPEC (kSm90, of arch.h), FASTNORM_DTYPE (kF32, kF16, kBF16) and
+// FASTNORM_SOURCE (kPlain, kAdd) defined. All of a dtype at once would take the compiler 11 GB.
 #include <utility>
 
 #include "cuda/arch.h"
@@ -13,14 +13,15 @@ namespace {
 
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 constexpr Source kSource = Source::FASTNORM_SOURCE;
-constexpr auto& kPart = kNormOrders<table_shape(FASTNORM_SPEC), kDtype, kSource>;
+constexpr auto& kPart = kVariants<list_columns(FASTNORM_SPEC), kDtype, kSource>;
 constexpr size_t kCount = kPart.size();
 
-// Tests may compile a sample: the first kernel of each key, and one in so many. The others are nullptr there.
+// Tests may compile a sample: the first kernel of each key, and one in so many. The others are
+// nullptr there.
 #ifdef FASTNORM_SAMPLE
 constexpr bool compiles(size_t index) {
   return (index + FASTNORM_SAMPLE_FROM) % FASTNORM_SAMPLE == 0 || index == 0 ||
-         key_of_packed(kPart[index]) != key_of_packed(kPart[index - 1]);
+         key_of_packed(kPart[index].order) != key_of_packed(kPart[index - 1].order);
 }
 #else
 constexpr bool compiles(size_t) { return true; }
@@ -28,7 +29,8 @@ constexpr bool compiles(size_t) { return true; }
 
 template <size_t kIndex>
 constexpr NormKernel kernel_at() {
-  if constexpr (compiles(kIndex)) return &norm_kernel<FASTNORM_ARCH, kPart[kIndex]>;
+  constexpr VariantWords words = kPart[kIndex];
+  if constexpr (compiles(kIndex)) return &norm_kernel<FASTNORM_ARCH, words.order, words.policies>;
   return nullptr;
 }
 
@@ -42,13 +44,14 @@ constexpr std::array<NormKernel, kCount> kKernels =
 
 template <size_t kIndex>
 constexpr PairKernels pair_kernels_at() {
-  constexpr NormKey key = key_of_packed(kPart[kIndex]);
-  constexpr Tile tile = tile_of_packed(kPart[kIndex]);
+  constexpr VariantWords words = kPart[kIndex];
+  constexpr NormKey key = key_of_packed(words.order);
+  constexpr Tile tile = tile_of_packed(words.order);
   PairKernels kernels = {};
   if constexpr (runs_pairs(key, tile) && compiles(kIndex))
-    kernels.pair = &norm_pair_kernel<FASTNORM_ARCH, kPart[kIndex], GridForm::kPair>;
+    kernels.pair = &norm_pair_kernel<FASTNORM_ARCH, words.order, words.policies, GridForm::kPair>;
   if constexpr (runs_heads(key, tile) && compiles(kIndex))
-    kernels.heads = &norm_pair_kernel<FASTNORM_ARCH, kPart[kIndex], GridForm::kHeads>;
+    kernels.heads = &norm_pair_kernel<FASTNORM_ARCH, words.order, words.policies, GridForm::kHeads>;
   return kernels;
 }
 

@@ -16,7 +16,8 @@ struct PairKernels {
   NormPairKernel pair, heads;  // GridForm::kPair, kHeads
 };
 
-// Parts of an architecture's table that are compiled by themselves: the kernels of a dtype and a source follow each other.
+// Parts of an architecture's table that are compiled by themselves: the kernels of a dtype and a
+// source follow each other.
 inline constexpr size_t kTableParts = 6;
 
 // Kernel `index` of the table.

@@ -1,12 +1,12 @@
 // The norm family on a CUDA device: one launch for each call, or for two that share a kernel.
 #include "core/check.h"
+#include "cuda/arch.h"
 #include "cuda/device.h"
 #include "cuda/norm/launch_params.h"
 
 namespace fastnorm::cuda {
 namespace {
 
-constexpr int8_t kPortableClusterBlocks = 8;  // what every GPU with clusters can run
 constexpr int kPortableSharedBytes =
     40 << 10;  // of the 48 KB of a block a kernel's own is less than 8
 
@@ -26,12 +26,12 @@ fastnorm_status launch(const ArchSpec& arch, const void* kernel, const NormCall&
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes(*call.plan));
   config.stream = stream;
   config.attrs = attributes;
-  if (tile.blocks > 1) {
+  if (tile.is_cluster()) {
     cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(tile.blocks), 1, 1};
   }
-  if ((call.desc->flags & FASTNORM_NORM_PDL_WAIT) != 0 && arch.capability >= 90) {
+  if ((call.desc->flags & FASTNORM_NORM_PDL_WAIT) != 0 && launches_early(arch)) {
     cudaLaunchAttribute& early = attributes[config.numAttrs++];
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -89,7 +89,7 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
 }
 
 fastnorm_status CudaDevice::allow_large(const NormPlan& plan, const void* kernel, Error& error) {
-  const bool cluster = plan.entry->tile.blocks > kPortableClusterBlocks,
+  const bool cluster = !is_portable_cluster(plan.entry->tile.blocks),
              shared = shared_bytes(plan) > kPortableSharedBytes;
   if (!cluster && !shared) return FASTNORM_OK;
   std::atomic<bool>& allowed = allowed_large_[static_cast<size_t>(plan.index)];

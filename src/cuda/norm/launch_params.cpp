@@ -196,8 +196,7 @@ bool find_heads_grid(const NormDesc& first, const NormDesc* second, int rows_per
   };
   const int64_t more = second != nullptr ? second->outer[0] : 0,
                 first_blocks = blocks_of(first.outer[0]), blocks = first_blocks + blocks_of(more);
-  // A third of the threads idle still gains (64 and 8 heads of 64, 32 a block: 4096 tokens 19.76 us for 19.92), a half of them loses (28 and
-  // 4: 10.46 for 9.85; H200, bf16, 2026-11-26).
+  // A third of the threads may be idle; a half of them loses.
   const bool mostly_idle = 2 * blocks * rows_per_block > 3 * (first.outer[0] + more);
   if (mostly_idle || blocks * first.outer[1] > kMostBlocks) return false;
   *grid = {GridForm::kHeads, static_cast<uint32_t>(blocks), static_cast<uint32_t>(first.outer[1]),

@@ -19,7 +19,8 @@ size_t calls_together(std::span<const NormCall> calls);
 // The grids that all of them take.
 GridCount count_grids(std::span<const NormCall> calls);
 
-// The grid of one or two calls. Given by address: in registers its parts would have to be put together and taken apart.
+// The grid of one or two calls. Given by address: in registers its parts would have to be put
+// together and taken apart.
 struct Grid {
   GridForm form;
   uint32_t x, y;
@@ -27,8 +28,8 @@ struct Grid {
 };
 void find_grid(std::span<const NormCall> calls, Grid* grid);
 
-// One of GridForm::kHeads, where heads, [tokens, heads, d], are for it: of as many tokens in both calls, and few threads idle. `second`:
-// nullptr = there is none.
+// One of GridForm::kHeads, where heads, [tokens, heads, d], are for it: of as many tokens in both
+// calls, and few threads idle. `second`: nullptr = there is none.
 bool find_heads_grid(const NormDesc& first, const NormDesc* second, int rows_per_block, Grid* grid);
 
 // What a grid of the other forms than kRows gets.

@@ -1,627 +1,223 @@
-// THE list of the forward kernels that exist. It expands to one constexpr table an architecture, which planning searches and tests
-// iterate, in parts that instances.cu turns into kernel addresses. CUDA-free.
-//
-// Budget: about 0.3 s of compile time and 25 kB of code a kernel and architecture.
+// The forward kernels of each architecture, expanded from variants_*.inc into constexpr tables:
+// planning searches them, tests iterate them, and instances.cu turns them into kernels. CUDA-free.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <span>
+#include <string_view>
 
 #include "core/norm_key.h"
-#include "core/norm_measured.h"
 #include "core/norm_plan.h"
+#include "cuda/norm/variant.h"
 
 namespace fastnorm::cuda {
 
-// Who needs a tile: see the ladders in core/norm_plan.cpp.
-enum TileUse : int {
-  kRms = 1,
-  kLayer = 2,
-  kAddRms = 4,
-  kAddLayer = 8,
-  kPlain = kRms | kLayer,
-  kAdd = kAddRms | kAddLayer,
-  kAll = kPlain | kAdd,
-  kNoCodes = 16,  // beside the others: not for codes
+// The architectures, in the order of the list's columns.
+enum ListArch : int { kList80, kList90, kList100, kList120, kListPtx, kListArchs };
+
+struct Fours {
+  uint8_t ahead = 0, early = 0;
+};
+// Of each architecture; 0: it has no such kernel.
+struct BlocksPerSm {
+  uint8_t of[kListArchs] = {};
 };
 
-struct ListedTile {
+// One line of the list: kernels that differ in dtype, flavour and architecture alone.
+struct VariantLine {
+  Source source;
+  Stat stat;
+  Affine affine;
+  Sink sink;
+  Access access;
   Tile tile;
-  int use;
+  uint8_t dtypes;    // bits by Dtype
+  uint8_t flavours;  // bits by Beside
+  Row row;
+  Weights weights;
+  uint8_t group;
+  Loads loads;
+  RoundRow round;
+  BlocksPerSm blocks_per_sm;
+  uint16_t policies;
+  Fours fours = {};
+  BlocksPerSm pair_blocks_per_sm = {};
 };
 
-// Tiles of the kernels for whole vectors.
-inline constexpr ListedTile kVectorTiles[] = {
-    // Short rows: several to a block.
-    {{4, 1}, kAll},
-    {{4, 2}, kAll},
-    {{8, 2}, kPlain},
-    {{16, 1}, kAll},
-    {{16, 2}, kPlain},
-    {{16, 5}, kAdd},
-    {{16, 6}, kAdd},
-    {{16, 7}, kAdd},
-    {{16, 8}, kAdd},
-    {{32, 1}, kAll},
-    {{32, 2}, kAll},
-    {{32, 3}, kPlain},
-    {{32, 4}, kPlain},
-    {{32, 5}, kAddRms},
-    {{32, 6}, kAddRms},
-    {{32, 7}, kAddRms},
-    {{32, 8}, kAddRms},
-    {{64, 2}, kAll},
-    {{64, 3}, kLayer},
-    {{64, 4}, kLayer},
-    {{64, 5}, kAddRms},
-    {{64, 6}, kAddRms},
-    {{64, 7}, kAddRms},
-    {{64, 8}, kAddRms},
-    // A block a row.
-    {{128, 1}, kAll},
-    {{128, 2}, kAll},
-    {{128, 3}, kAll},
-    {{128, 4}, kPlain | kAddRms},
-    {{128, 5}, kPlain | kAddRms},
-    {{128, 6}, kAddRms},
-    {{128, 7}, kAddRms},
-    {{128, 8}, kAddRms},
-    {{256, 2}, kAll},
-    {{256, 3}, kAll},
-    {{256, 4}, kAll},
-    {{256, 5}, kPlain | kAddLayer},
-    {{256, 6}, kPlain | kAddLayer},
-    {{256, 7}, kAll},
-    {{256, 8}, kPlain},
-    {{512, 3}, kAll},
-    {{512, 4}, kAll},
-    {{512, 5}, kPlain | kAddLayer},
-    {{512, 6}, kPlain | kAddLayer},
-    {{512, 7}, kPlain | kAddLayer},
-    {{512, 8}, kPlain | kAddLayer},
-    {{1024, 2}, kAddRms},
-    {{1024, 3}, kAddRms},
-    {{1024, 4}, kRms | kAddRms},
-    // A cluster a row: few rows ..
-    {{64, 2, 8}, kAll},
-    {{128, 2, 4}, kAll},
-    {{128, 2, 8}, kAll},
-    {{256, 2, 4}, kRms},
-    {{256, 3, 2}, kAdd | kLayer},
-    {{256, 4, 2}, kAdd | kLayer},
-    {{256, 2, 8}, kAll},
-    {{512, 3, 2}, kPlain},
-    {{512, 4, 2}, kPlain},
-    {{128, 3, 4}, kAddRms},
-    {{128, 4, 4}, kAddRms},
-    {{128, 5, 2}, kAddRms},
-    {{128, 6, 2}, kAddRms},
-    {{128, 7, 2}, kAddRms},
-    {{128, 8, 2}, kAddRms},
-    // .. and long ones, of which many are held as they were loaded: see long_row_tile().
-    {{256, 5, 4}, kPlain},
-    {{256, 6, 4}, kPlain},
-    {{256, 7, 4}, kPlain},
-    {{256, 8, 4}, kPlain},
-    {{256, 5, 8}, kPlain},
-    {{256, 6, 8}, kPlain},
-    {{256, 7, 8}, kPlain},
-    {{256, 8, 8}, kPlain},
-    {{256, 5, 16}, kPlain},
-    {{256, 6, 16}, kPlain},
-    {{256, 7, 16}, kPlain},
-    {{256, 8, 16}, kPlain},
-    {{512, 2, 8}, kAll},
-    {{512, 3, 8}, kAll},
-    {{512, 4, 8}, kAll},
-    {{512, 5, 8}, kAdd},
-    {{512, 6, 8}, kAdd},
-    {{512, 7, 8}, kAdd},
-    {{512, 3, 16}, kPlain},
-    {{512, 4, 16}, kAll},
-    {{512, 5, 16}, kAll},
-    {{512, 6, 16}, kAll},
-    {{512, 7, 16}, kAll},
-    {{512, 8, 16}, kPlain},
-    {{1024, 5, 16}, kPlain},
-    {{1024, 6, 16}, kPlain},
-    {{1024, 7, 16}, kPlain},
-    {{1024, 8, 16}, kPlain},
+// The words of the list.
+namespace variant_words {
+
+inline constexpr auto source_plain = Source::kPlain, source_add = Source::kAdd;
+inline constexpr auto stat_rms = Stat::kRms, stat_layer = Stat::kLayer;
+inline constexpr auto affine_once = Affine::kOnce, affine_f32 = Affine::kF32,
+                      affine_kept = Affine::kKept, affine_any = Affine::kAny;
+inline constexpr auto sink_store = Sink::kStore, sink_static = Sink::kStatic,
+                      sink_quant = Sink::kQuant;
+inline constexpr auto access_wide = Access::kWide, access_vector = Access::kVector,
+                      access_uneven = Access::kUneven, access_any = Access::kAny;
+inline constexpr auto row_f32 = Row::kF32, row_packed = Row::kPacked;
+inline constexpr auto weights_early = Weights::kEarly, weights_late = Weights::kLate,
+                      weights_shared = Weights::kShared;
+inline constexpr auto loads_cached = Loads::kCached, loads_asked = Loads::kAsked,
+                      loads_stream = Loads::kStreaming;
+inline constexpr auto round_branch = RoundRow::kBranch, round_in_place = RoundRow::kInPlace,
+                      round_predicate = RoundRow::kPredicate;
+
+constexpr uint8_t dtype_bit(Dtype dtype) { return 1 << static_cast<int>(dtype); }
+inline constexpr uint8_t F32 = dtype_bit(Dtype::kF32), F16 = dtype_bit(Dtype::kF16),
+                         BF16 = dtype_bit(Dtype::kBF16), HALF = F16 | BF16, ALL = F32 | HALF;
+
+constexpr uint8_t flavour_bit(Beside beside) { return 1 << static_cast<int>(beside); }
+inline constexpr uint8_t general = flavour_bit(Beside::kAny), bare = flavour_bit(Beside::kNothing),
+                         bare_cs = flavour_bit(Beside::kNothingCs),
+                         rounded = flavour_bit(Beside::kRounded),
+                         rounded_cs = flavour_bit(Beside::kRoundedCs),
+                         bare_sm = flavour_bit(Beside::kShared),
+                         bare_8 = flavour_bit(Beside::kHalves);
+
+inline constexpr uint16_t keeps_row = Variant::kKeepsRow, place_anew = Variant::kPlaceAnew,
+                          row_first = Variant::kRowFirst, ready = Variant::kReadyColumns,
+                          cross = Variant::kCrossFours, factors = Variant::kByFactors,
+                          pins = Variant::kPinsAddress, prefetch = Variant::kPrefetches,
+                          stats_last = Variant::kStatisticsLast, unasked = Variant::kWaitsUnasked,
+                          clamps = Variant::kClampsTogether;
+
+constexpr Fours fours(uint8_t ahead, uint8_t early) { return {ahead, early}; }
+constexpr BlocksPerSm pair(uint8_t sm80, uint8_t sm90, uint8_t sm100, uint8_t sm120, uint8_t ptx) {
+  return {{sm80, sm90, sm100, sm120, ptx}};
+}
+
+#define V(source, stat, affine, sink, access, threads, vectors, blocks, dtypes, flavours, row, \
+          weights, group, loads, round, sm80, sm90, sm100, sm120, ptx, ...)                    \
+  {source_##source, stat_##stat,                                                               \
+   affine_##affine, sink_##sink,                                                               \
+   access_##access, {threads, vectors, blocks},                                                \
+   dtypes,          flavours,                                                                  \
+   row_##row,       weights_##weights,                                                         \
+   group,           loads_##loads,                                                             \
+   round_##round,   {{sm80, sm90, sm100, sm120, ptx}},                                         \
+   __VA_ARGS__},
+inline constexpr VariantLine kLines[] = {
+#include "cuda/norm/variants_codes.inc"
+#include "cuda/norm/variants_store.inc"
+#include "cuda/norm/variants_unaligned.inc"
+};
+#undef V
+
+}  // namespace variant_words
+
+inline constexpr std::span<const VariantLine> kVariantLines = variant_words::kLines;
+
+// Which columns of the list make an architecture's table.
+struct ListColumns {
+  ListArch rows;  // of all kernels but
+  ListArch wide;  // those of Access::kWide
+  constexpr bool operator==(const ListColumns&) const = default;
 };
 
-// True for kernels of which there may be a bare one, too: all of 16-bit rows in whole vectors, but for long rows in clusters, f32 columns
-// of RMS and of sums, a residual's LayerNorm to codes, short rows to codes with scales, and what is slower so (sums 4096 x 1024 9.75 us for
-// 9.60, x 24576 195.1 for 193.6, LayerNorm of sums 4096 x 32768 288.5 for 284.7) or gains less than 1 % (sums of many rows to codes with
-// scales). H200, bf16, 2026-11-24, in us, without and with: RMSNorm 1 x 512 1.53 and 1.45, 4096 x 1536 8.10 and 7.89, 4096 x 32768 132.2 and
-// 130.5, to e4m3 by a given scale 64 x 2880 2.24 and 2.11; sums 1 x 1024 1.65 and 1.50, to e4m3 4096 x 1024 9.51 and 9.35; LayerNorm
-// 65536 x 512 34.6 and 33.8, to e4m3 4096 x 32768 119.0 and 109.5.
-constexpr bool may_have_bare(NormKey key, Tile tile) {
-  if (key.access == Access::kUneven) {
-    const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer;
-    return key.dtype != Dtype::kF32 && key.sink == Sink::kStore && tile.blocks == 1 &&
-           !(add && layer) && (key.affine == Affine::kOnce || layer);
+constexpr ListColumns list_columns(const ArchSpec& arch) {
+  constexpr std::string_view kNames[kListArchs] = {"sm_80", "sm_90", "sm_100f", "sm_120f",
+                                                   "ptx_90"};
+  for (int i = 0; i < kListArchs; ++i) {
+    if (arch.name == kNames[i]) return {static_cast<ListArch>(i), static_cast<ListArch>(i)};
   }
-  const bool add = key.source == Source::kAdd, layer = key.stat == Stat::kLayer,
-             store = key.sink == Sink::kStore;
-  if (key.dtype == Dtype::kF32 || key.access != Access::kVector || (add && layer && !store) ||
-      (tile.blocks > 1 && (tile.threads > 256 || tile.vectors > 4))) {
-    return false;
+  return {};
+}
+
+constexpr ListArch column_of(const VariantLine& line, ListColumns columns) {
+  return line.access == Access::kWide ? columns.wide : columns.rows;
+}
+
+// The policies of a line's kernel: some concern a part of its kernels alone, as the list's head
+// says.
+constexpr uint16_t policies_of(const VariantLine& line, Dtype dtype, Beside beside, ListArch arch) {
+  const bool bare =
+      beside != Beside::kAny && beside != Beside::kRounded && beside != Beside::kRoundedCs;
+  const bool spare = arch == kList90 || arch == kListPtx;
+  int policies = line.policies;
+  if (!bare) policies &= ~(Variant::kWaitsUnasked | Variant::kClampsTogether);
+  if (!spare) policies &= ~(Variant::kByFactors | Variant::kPinsAddress);
+  if (dtype != Dtype::kBF16) policies &= ~Variant::kByFactors;
+  return static_cast<uint16_t>(policies);
+}
+
+constexpr Variant variant_of(const VariantLine& line, Dtype dtype, Beside beside,
+                             ListColumns columns) {
+  const ListArch arch = column_of(line, columns);
+  return {.key = {dtype, line.source, line.stat, line.affine, line.sink, line.access, beside},
+          .tile = line.tile,
+          .row = line.row,
+          .weights = line.weights,
+          .group = line.group,
+          .loads = beside == Beside::kNothingCs || beside == Beside::kRoundedCs ? Loads::kStreaming
+                                                                                : line.loads,
+          .round = line.round,
+          .fours_ahead = line.fours.ahead,
+          .fours_early = line.fours.early,
+          .blocks_per_sm = line.blocks_per_sm.of[arch],
+          .pair_blocks_per_sm = line.pair_blocks_per_sm.of[arch],
+          .policies = policies_of(line, dtype, beside, arch)};
+}
+
+constexpr bool is_listed(const VariantLine& line, Dtype dtype, Source source, ListColumns columns) {
+  return line.source == source && (line.dtypes & variant_words::dtype_bit(dtype)) != 0 &&
+         line.blocks_per_sm.of[column_of(line, columns)] != 0;
+}
+
+constexpr size_t count_variants(Dtype dtype, Source source, ListColumns columns) {
+  int count = 0;
+  for (const VariantLine& line : kVariantLines) {
+    if (is_listed(line, dtype, source, columns)) count += std::popcount(line.flavours);
   }
-  if (key.affine == Affine::kF32)
-    return layer && !add && tile != Tile{64, 3} && tile != Tile{64, 4} &&
-           !(tile.threads == 512 && tile.vectors >= 7);
-  if (key.affine != Affine::kOnce) return false;
-  if (key.sink == Sink::kQuant) {
-    if (tile.blocks > 1) return !layer;
-    if (add) return (tile.threads == 128 || tile.threads == 256) && tile.vectors <= 4;
-    if (tile == Tile{128, 2}) return !layer;
-    return tile.vectors >= (tile.threads == 512 ? 5 : 3);
-  }
-  if (!add || !store) return true;
-  return tile != Tile{16, 8} && tile != Tile{1024, 3} && !(layer && tile == Tile{512, 8});
+  return static_cast<size_t>(count);
 }
 
-// Those with it, but for tiles of rows that are all read past L1; and those with one for such rows: RMSNorm of a few hundred.
-constexpr bool has_bare(NormKey key, Tile tile) {
-  const bool all_past_l1 =
-      key.source == Source::kAdd
-          ? (tile.threads == 128 && tile.vectors >= 4) || (tile.threads == 64 && tile.vectors >= 5)
-          : tile.threads == 256 && (tile.vectors == 6 || tile.vectors == 8);
-  const bool y = key.stat == Stat::kRms && key.sink == Sink::kStore && tile.blocks == 1 &&
-                 key.access == Access::kVector;
-  return may_have_bare(key, tile) && !(y && all_past_l1);
-}
-constexpr bool has_bare_cs(NormKey key, Tile tile) {
-  // Several rows a block: others ask, or have rows of more than 6 MB, which never are.
-  if (rows_per_block(tile) > 1) {
-    if (tile.vectors > 2 || tile == Tile{8, 2} || tile == Tile{16, 2}) return false;
-    return may_have_bare(key, tile) && key.access == Access::kVector && key.stat == Stat::kRms &&
-           key.source == Source::kPlain && key.sink == Sink::kStore && key.affine == Affine::kOnce;
-  }
-  // Rows that are never read past L1.
-  const bool long_codes =
-      key.sink == Sink::kStatic &&
-      (tile == Tile{64, 4} || tile == Tile{128, 5} || (tile.threads == 256 && tile.vectors >= 5));
-  if (tile == Tile{64, 2} || long_codes || (tile == Tile{256, 7} && key.source == Source::kAdd))
-    return false;
-  return may_have_bare(key, tile) && key.access == Access::kVector && key.stat == Stat::kRms &&
-         tile.threads >= 64 && tile.threads < 512 && tile.blocks == 1 && key.sink != Sink::kQuant;
-}
-// Those for Llama's form: RMSNorm to y, with most tiles of bare kernels (with the others it is within 1 % of the general ones) and one that
-// is slower bare. H200, bf16, 4096 rows, with and without them: RMSNorm x 1024 5.48 and 5.59 us, x 16384 65.6 and 66.3, x 32768 130.6 and
-// 135.7; sums x 1024 9.56 and 9.79.
-constexpr bool has_rounded(NormKey key, Tile tile) {
-  if (key.dtype == Dtype::kF32 || key.access != Access::kVector || key.stat != Stat::kRms ||
-      key.affine != Affine::kOnce || key.sink != Sink::kStore) {
-    return false;
-  }
-  if (key.source == Source::kAdd && tile == Tile{16, 8}) return true;
-  const bool few = tile.threads == 128 || tile.threads == 256,
-             many = key.source == Source::kPlain &&
-                    (tile == Tile{512, 3} || tile == Tile{512, 4} || tile == Tile{1024, 4});
-  return has_bare(key, tile) &&
-         (tile.threads <= 32 || tile.blocks > 1 || many || (few && tile.vectors <= 4));
-}
-constexpr bool has_rounded_cs(NormKey key, Tile tile) {
-  return key.sink == Sink::kStore && has_bare_cs(key, tile) && rows_per_block(tile) == 1 &&
-         (tile.vectors <= 4 || key.source == Source::kAdd);
-}
-
-// Who needs a tile of the kernels that have f32 columns or quantise whole vectors.
-enum RareUse : int {
-  kColumns = 1,       // f32 columns
-  kLayerColumns = 2,  // of LAYER
-  kSumColumns = 4,    // with a residual
-  kCodes = 8,         // codes
-  kWideCodes = 16,    // of LAYER by a given scale, or by scales from the values
-  kSumCodes = 32,     // with a residual
-  kRmsCodes = 64,     // of RMS by a given scale
-  kScales = 128,      // by scales from the values
-  kRmsScales = 256,   // of RMS of 16 bits
-  kRare = kColumns | kSumColumns | kCodes | kSumCodes,
-};
-
-inline constexpr ListedTile kRareTiles[] = {
-    {{4, 1}, kRare},
-    {{4, 2}, kRare},
-    {{16, 1}, kRare},
-    {{32, 1}, kRare},
-    {{32, 2}, kRare},
-    {{32, 3}, kSumColumns | kCodes | kSumCodes},
-    {{32, 4}, kSumColumns | kCodes | kSumCodes},
-    {{64, 2}, kColumns},
-    {{64, 3}, kColumns | kCodes},
-    {{64, 4}, kColumns | kRmsCodes | kScales},
-    {{64, 5}, kScales},
-    {{64, 6}, kScales},
-    {{128, 2}, kRare},
-    {{128, 3}, kRare},
-    {{128, 4}, kRare},
-    {{128, 5}, kColumns | kRmsCodes | kScales},
-    {{128, 6}, kScales},
-    {{128, 7}, kScales},
-    {{128, 8}, kRmsScales},
-    {{256, 2}, kColumns},
-    {{256, 3}, kRare},
-    {{256, 4}, kRare},
-    {{256, 5}, kColumns | kWideCodes | kRmsCodes},
-    {{256, 6}, kColumns | kWideCodes},
-    {{256, 7}, kColumns | kWideCodes | kRmsCodes},
-    {{256, 8}, kColumns | kWideCodes | kRmsCodes},
-    {{512, 3}, kSumColumns | kCodes | kSumCodes},
-    {{512, 4}, kSumColumns | kCodes | kSumCodes},
-    {{512, 5}, kRare},
-    {{512, 6}, kRare},
-    {{512, 7}, kRare},
-    {{512, 8}, kRare},
-    {{64, 2, 4}, kLayerColumns},
-    {{64, 2, 8}, kRare},
-    {{128, 2, 4}, kRare},
-    {{128, 2, 8}, kRare},
-    {{256, 2, 8}, kRare},
-    {{256, 3, 2}, kColumns},
-    {{256, 4, 2}, kColumns},
-    {{256, 5, 4}, kColumns},
-    {{256, 6, 4}, kColumns},
-    {{256, 7, 4}, kColumns},
-    {{256, 8, 4}, kColumns},
-    {{256, 5, 8}, kColumns},
-    {{256, 6, 8}, kColumns},
-    {{256, 7, 8}, kColumns},
-    {{256, 8, 8}, kColumns},
-    {{256, 5, 16}, kColumns},
-    {{256, 6, 16}, kColumns},
-    {{256, 7, 16}, kColumns},
-    {{256, 8, 16}, kColumns},
-    {{512, 3, 2}, kColumns},
-    {{512, 4, 2}, kColumns},
-    {{512, 2, 8}, kColumns},
-    {{512, 3, 8}, kColumns},
-    {{512, 4, 8}, kColumns},
-    {{512, 3, 16}, kColumns},
-    {{512, 4, 16}, kColumns},
-};
-
-// Tiles of the kernels that keep their columns: see kept_tile() in core/norm_plan.cpp.
-inline constexpr ListedTile kKeptTiles[] = {
-    {{32, 3}, kLayer | kNoCodes},
-    {{32, 4}, kLayer},
-    {{64, 3}, kLayer | kNoCodes},
-    {{64, 4}, kLayer},
-    {{128, 3}, kLayer | kNoCodes},
-    {{128, 4}, kLayer},
-    {{128, 5}, kLayer},
-    {{256, 4}, kLayer},
-};
-
-// Tiles of the kernels for any access, which also stream what no tile holds: few, as each costs as much as several others. LAYER has no
-// registers for {512, 8}.
-inline constexpr ListedTile kAnyTiles[] = {
-    {{4, 4}, kAll | kNoCodes},  {{32, 1}, kAll | kNoCodes},  {{32, 4}, kAll},
-    {{64, 4}, kAdd | kNoCodes}, {{128, 4}, kAll | kNoCodes}, {{256, 4}, kAll | kNoCodes},
-    {{512, 4}, kAll},           {{512, 8}, kRms | kAddRms},  {{256, 0}, kAll},
-};
-
-// Tiles of the kernels for rows of any length and address.
-inline constexpr ListedTile kUnevenTiles[] = {
-    {{4, 1}, kAll},
-    {{4, 2}, kAll},
-    {{8, 2}, kPlain},
-    {{16, 1}, kAdd},
-    {{16, 2}, kAll},
-    {{16, 3}, kAll},
-    {{16, 4}, kAll},
-    {{32, 3}, kAll},
-    {{32, 4}, kAll},
-    {{64, 3}, kAll},
-    {{64, 4}, kAll},
-    {{128, 3}, kAll},
-    {{128, 4}, kAll},
-    {{128, 5}, kAll},
-    {{256, 3}, kAll},
-    {{256, 4}, kAll},
-    {{512, 3}, kAll},
-    {{512, 4}, kPlain | kAddRms},
-    {{512, 5}, kPlain},
-    {{512, 6}, kPlain},
-    {{512, 7}, kPlain},
-    {{512, 8}, kPlain},
-    // A cluster a row.
-    {{256, 1, 8}, kAddLayer},
-    {{256, 2, 8}, kAdd},
-    {{256, 3, 8}, kAll},
-    {{256, 4, 8}, kAll},
-    {{512, 3, 8}, kAll},
-    {{512, 4, 8}, kAll},
-    {{512, 3, 16}, kAll},
-    {{512, 4, 16}, kAll},
-};
-
-// Of bare ones for few rows: see kFewUnevenTiles in core/norm_plan.cpp.
-inline constexpr ListedTile kFewUnevenTiles[] = {
-    {{16, 1}, kPlain}, {{32, 1}, kAll},  {{32, 2}, kAll},
-    {{128, 1}, kAll},  {{128, 2}, kAll}, {{256, 2}, kAll},
-};
-
-// Tiles of bare kernels alone, for kinds of calls: those that norm_measured.h asks for beyond the others, and bare kernels of others' tiles
-// that gain 3 to 13 % by it (RMSNorm by a scale a row 64 x 12288 3.93 us -> 3.54, LayerNorm 128 x 16384 5.98 -> 5.39; H200, bf16,
-// 2026-11-25).
-struct BareTile {
-  Tile tile;
-  int kinds;  // kind_bit() of each
-};
-
-constexpr int kind_bit(CallKind kind) { return 1 << static_cast<int>(kind); }
-
-inline constexpr int kRmsY = kind_bit(CallKind::kRms), kLayerY = kind_bit(CallKind::kLayer),
-                     kLayerF32Y = kind_bit(CallKind::kLayerF32), kSumY = kind_bit(CallKind::kSum),
-                     kRmsGiven = kind_bit(CallKind::kRmsGiven),
-                     kLayerGiven = kind_bit(CallKind::kLayerGiven),
-                     kSumGiven = kind_bit(CallKind::kSumGiven),
-                     kScalesOfRms = kind_bit(CallKind::kRmsScales),
-                     kScalesOfLayer = kind_bit(CallKind::kLayerScales),
-                     kScalesOfSum = kind_bit(CallKind::kSumScales),
-                     kUnevenRmsY = kind_bit(CallKind::kUnevenRms),
-                     kUnevenLayerY = kind_bit(CallKind::kUnevenLayer);
-
-inline constexpr BareTile kBareTiles[] = {
-    {{64, 2}, kRmsGiven},
-    {{128, 8}, kScalesOfSum},
-    {{256, 2}, kLayerGiven | kScalesOfRms | kScalesOfLayer},
-    {{256, 5}, kScalesOfSum},
-    {{256, 6}, kScalesOfSum},
-    {{256, 7}, kScalesOfSum},
-    {{256, 8}, kScalesOfSum},
-    {{512, 2}, kRmsGiven},
-    {{512, 3}, kLayerF32Y | kScalesOfRms | kScalesOfLayer | kScalesOfSum},
-    {{512, 4}, kLayerF32Y | kScalesOfRms | kScalesOfLayer | kScalesOfSum},
-    {{64, 2, 8}, kScalesOfLayer},
-    {{128, 2, 4}, kScalesOfLayer},
-    {{128, 2, 8}, kScalesOfLayer},
-    {{256, 2, 8}, kScalesOfLayer},
-    {{256, 2, 4}, kSumGiven},
-    {{128, 3, 2}, kRmsGiven},
-    {{128, 3, 4},
-     kLayerY | kLayerF32Y | kRmsGiven | kLayerGiven | kSumGiven | kScalesOfRms | kScalesOfLayer |
-         kScalesOfSum},
-    {{128, 4, 4}, kRmsGiven | kLayerGiven | kScalesOfLayer | kScalesOfSum},
-    {{128, 3, 8},
-     kRmsY | kLayerY | kLayerF32Y | kSumY | kRmsGiven | kLayerGiven | kSumGiven | kScalesOfRms |
-         kScalesOfLayer | kScalesOfSum},
-    {{128, 4, 8},
-     kLayerF32Y | kRmsGiven | kLayerGiven | kSumGiven | kScalesOfRms | kScalesOfLayer |
-         kScalesOfSum},
-    {{256, 5, 2}, kScalesOfLayer},
-    {{256, 6, 2}, kLayerY},
-    {{256, 7, 2}, kLayerY | kLayerF32Y},
-    {{256, 8, 2}, kLayerY | kLayerF32Y | kLayerGiven},
-    {{512, 3, 2}, kRmsY | kLayerY | kLayerF32Y},
-    {{512, 4, 2}, kLayerF32Y | kScalesOfLayer},
-};
-
-// Bare kernels of others' tiles that no call runs on where norm_measured.h rules.
-inline constexpr BareTile kSupersededTiles[] = {
-    {{64, 5}, kScalesOfLayer},
-    {{64, 6}, kScalesOfLayer},
-    {{128, 5}, kLayerY | kScalesOfRms | kScalesOfLayer},
-    {{128, 6}, kScalesOfLayer},
-    {{256, 5}, kLayerGiven | kScalesOfLayer},
-    {{256, 7}, kRmsGiven},
-    {{64, 2, 4}, kLayerF32Y},
-    {{64, 2, 8}, kRmsY | kLayerY | kRmsGiven | kLayerGiven},
-    {{256, 3, 2}, kLayerY | kLayerF32Y},
-    {{256, 4, 2}, kLayerY},
-    {{512, 3}, kUnevenRmsY | kUnevenLayerY},
-};
-
-// Of those with codes, with columns of x's dtype and with f32 ones.
-inline constexpr ListedTile kUnevenCodesTiles[] = {
-    {{16, 1}, kAll},  {{16, 2}, kAll},  {{32, 2}, kAll},  {{32, 3}, kAll},  {{32, 4}, kAll},
-    {{128, 2}, kAll}, {{128, 3}, kAll}, {{128, 4}, kAll}, {{128, 5}, kAll}, {{256, 3}, kAll},
-    {{256, 4}, kAll}, {{512, 3}, kAll}, {{512, 4}, kAll},
-};
-
-constexpr int user_of(Source source, Stat stat) {
-  if (source == Source::kPlain) return stat == Stat::kRms ? kRms : kLayer;
-  return stat == Stat::kRms ? kAddRms : kAddLayer;
-}
-
-constexpr int columns_user_of(Source source, Stat stat) {
-  if (source == Source::kAdd) return kSumColumns;
-  return stat == Stat::kLayer ? kColumns | kLayerColumns : kColumns;
-}
-
-constexpr int codes_user_of(Dtype dtype, Source source, Stat stat, Sink sink) {
-  if (source == Source::kAdd) return kSumCodes;
-  if (stat == Stat::kRms && sink == Sink::kStatic) return kCodes | kRmsCodes;
-  if (stat == Stat::kRms && dtype != Dtype::kF32) return kCodes | kWideCodes | kScales | kRmsScales;
-  return sink == Sink::kQuant ? kCodes | kWideCodes | kScales : kCodes | kWideCodes;
-}
-
-// What of an architecture its list depends on.
-struct TableShape {
-  int cluster_blocks;  // at most
-  bool wide;           // Access::kWide
-  bool full_list;      // see ArchSpec
-  bool measured;       // likewise
-  constexpr bool operator==(const TableShape&) const = default;
-};
-
-constexpr TableShape table_shape(const ArchSpec& arch) {
-  return {arch.max_cluster_blocks, arch.access_bytes == 32, arch.full_list, arch.measured};
-}
-
-constexpr bool is_superseded(NormKey key, Tile tile) {
-  const CallKind kind = call_kind(key);
-  for (const BareTile& t : kSupersededTiles) {
-    if (t.tile == tile && kind != CallKind::kOther && (t.kinds & kind_bit(kind)) != 0) return true;
-  }
-  return false;
-}
-
-// Calls fn(tile) for each tile of one sort of bare kernels that calls of a kind run on.
+// Calls fn(variant) for each kernel of a dtype and source.
 template <typename Fn>
-constexpr void for_each_rung_tile(std::span<const MeasuredRung> rungs, Beside beside, Fn fn) {
-  const auto has = [beside](const MeasuredRung& rung, Tile tile) {
-    const int threads = tile.threads_per_row();
-    return rung.beside == beside && rung.threads == tile.threads && rung.blocks == tile.blocks &&
-           threads * tile.vectors > rung.above && threads * (tile.vectors - 1) < rung.most;
-  };
-  for (size_t i = 0; i < rungs.size(); ++i) {
-    for (int8_t vectors = 1; vectors <= 8; ++vectors) {
-      const Tile tile = {rungs[i].threads, vectors, rungs[i].blocks};
-      bool first = has(rungs[i], tile);
-      for (size_t before = 0; before < i; ++before) first = first && !has(rungs[before], tile);
-      if (first) fn(tile);
-    }
+constexpr void for_each_variant(Dtype dtype, Source source, ListColumns columns, Fn fn) {
+  for (const VariantLine& line : kVariantLines) {
+    if (!is_listed(line, dtype, source, columns)) continue;
+    for (unsigned left = line.flavours; left != 0; left &= left - 1)
+      fn(variant_of(line, dtype, static_cast<Beside>(std::countr_zero(left)), columns));
   }
 }
 
-// True if there are general kernels of a tile for uneven rows.
-constexpr bool has_uneven_tile(Tile tile) {
-  for (const ListedTile& t : kUnevenTiles) {
-    if (t.tile == tile) return true;
-  }
-  for (const ListedTile& t : kFewUnevenTiles) {
-    if (t.tile == tile) return true;
-  }
-  return false;
-}
+// The two words that name a kernel.
+struct VariantWords {
+  uint64_t order;     // packed(key, tile)
+  uint64_t policies;  // Variant::packed_policies()
+};
 
-// Calls fn(key, tile) for each kernel of a dtype and source.
-template <typename Fn>
-constexpr void for_each_norm_kernel(Dtype dtype, Source source, TableShape shape, Fn fn) {
-  for (Stat stat : {Stat::kRms, Stat::kLayer}) {
-    const int user = user_of(source, stat);
-    const auto use_with = [&](Affine affine, Sink sink, Access access, const ListedTile& t) {
-      if ((t.use & user) == 0 || t.tile.blocks > shape.cluster_blocks) return;
-      const NormKey key = {dtype, source, stat, affine, sink, access};
-      fn(key, t.tile);
-      const bool corner =
-          affine == Affine::kOnce && sink == Sink::kStore && access == Access::kVector;
-      if (has_bare(key, t.tile) && (shape.full_list || corner) &&
-          !(shape.measured && is_superseded(key, t.tile))) {
-        fn(bare_key(key), t.tile);
-      }
-      if (!shape.full_list) return;
-      if (has_bare_cs(key, t.tile)) fn(bare_key(key, Beside::kNothingCs), t.tile);
-      if (has_rounded(key, t.tile)) fn(bare_key(key, Beside::kRounded), t.tile);
-      if (has_rounded_cs(key, t.tile)) fn(bare_key(key, Beside::kRoundedCs), t.tile);
-    };
-    const auto use = [&](Sink sink, Access access, const ListedTile& t) {
-      use_with(access == Access::kAny ? Affine::kAny : Affine::kOnce, sink, access, t);
-    };
-    for (const ListedTile& t : kVectorTiles) {
-      use(Sink::kStore, Access::kVector, t);
-      if (shape.wide && holds_wide_rows(t.tile)) use(Sink::kStore, Access::kWide, t);
-    }
-    for (const ListedTile& t : kUnevenTiles) {
-      use(Sink::kStore, Access::kUneven, t);
-      if (dtype != Dtype::kF32 && source == Source::kPlain)
-        use_with(Affine::kF32, Sink::kStore, Access::kUneven, t);
-    }
-    for (const ListedTile& t : kFewUnevenTiles) {
-      for (const Affine affine : {Affine::kOnce, Affine::kF32}) {
-        const NormKey key = {dtype, source, stat, affine, Sink::kStore, Access::kUneven};
-        if ((t.use & user) != 0 && has_bare(key, t.tile) && shape.full_list &&
-            !(affine == Affine::kF32 && source == Source::kAdd)) {
-          fn(bare_key(key), t.tile);
-        }
-      }
-    }
-    for (const ListedTile& t : kUnevenCodesTiles) {
-      if (dtype == Dtype::kF32 || (source == Source::kAdd && stat == Stat::kLayer)) break;
-      use_with(Affine::kOnce, Sink::kQuant, Access::kUneven, t);
-      if (source == Source::kPlain && shape.full_list)
-        use_with(Affine::kF32, Sink::kQuant, Access::kUneven, t);
-    }
-    for (const ListedTile& t : kKeptTiles) {
-      if (dtype == Dtype::kF32) break;
-      use_with(Affine::kKept, Sink::kStore, Access::kVector, t);
-      if ((t.use & kNoCodes) == 0) use_with(Affine::kKept, Sink::kStatic, Access::kVector, t);
-    }
-    // Streamed rows: by the largest clusters, too.
-    const ListedTile streamed = {{256, 0, static_cast<int8_t>(shape.cluster_blocks)},
-                                 shape.cluster_blocks > 1 ? kAll : 0};
-    for (const ListedTile& t : kAnyTiles) use(Sink::kStore, Access::kAny, t);
-    use(Sink::kStore, Access::kAny, streamed);
-    for (const ListedTile& t : kRareTiles) {
-      const auto use_by = [&](int who, Affine affine, Sink sink) {
-        if ((t.use & who) == 0) return;
-        use_with(affine, sink, Access::kVector, {t.tile, kAll});
-        if (sink == Sink::kStatic && shape.wide && holds_wide_rows(t.tile))
-          use_with(affine, sink, Access::kWide, {t.tile, kAll});
-      };
-      if (dtype != Dtype::kF32) {
-        use_by(columns_user_of(source, stat), Affine::kF32, Sink::kStore);
-        use_by(codes_user_of(dtype, source, stat, Sink::kStatic), Affine::kOnce, Sink::kStatic);
-      }
-      use_by(codes_user_of(dtype, source, stat, Sink::kQuant), Affine::kOnce, Sink::kQuant);
-    }
-    for (const BareTile& t : kBareTiles) {
-      for (const Sink sink : {Sink::kStore, Sink::kStatic, Sink::kQuant}) {
-        for (const Affine affine : {Affine::kOnce, Affine::kF32}) {
-          const NormKey key = {dtype, source, stat, affine, sink, Access::kVector};
-          const CallKind kind = call_kind(key);
-          if (kind != CallKind::kOther && (t.kinds & kind_bit(kind)) != 0 && shape.measured)
-            fn(bare_key(key), t.tile);
-        }
-      }
-    }
-    for (const Sink sink : {Sink::kStore, Sink::kStatic, Sink::kQuant}) {
-      const NormKey key = {dtype, source, stat, Affine::kOnce, sink, Access::kVector};
-      if (shape.measured)
-        for_each_rung_tile(measured_rungs(call_kind(key)), Beside::kShared,
-                           [&](Tile tile) { fn(bare_key(key, Beside::kShared), tile); });
-    }
-    for (const Affine affine : {Affine::kOnce, Affine::kF32}) {
-      const NormKey key = {dtype, source, stat, affine, Sink::kStore, Access::kUneven};
-      const CallKind kind = call_kind(key);
-      if (!shape.measured || (affine == Affine::kF32 && source == Source::kAdd)) break;
-      for_each_rung_tile(measured_rungs(kind), Beside::kNothing, [&](Tile tile) {
-        if (!has_uneven_tile(tile)) fn(bare_key(key), tile);
-      });
-      for_each_rung_tile(measured_rungs(half_kind(kind)), Beside::kHalves,
-                         [&](Tile tile) { fn(bare_key(key, Beside::kHalves), tile); });
-    }
-    for (const ListedTile& t : kAnyTiles) {
-      if (t.tile.vectors <= 4 && (t.use & kNoCodes) == 0) use(Sink::kQuant, Access::kAny, t);
-    }
-    use(Sink::kQuant, Access::kAny, streamed);
-  }
-}
-
-constexpr size_t count_norm_kernels(Dtype dtype, Source source, TableShape shape) {
+// Those of a dtype and source, sorted by the first. An object with kernels makes its own part
+// alone, without names: its compiler goes through it several times.
+template <ListColumns kArch, Dtype kDtype, Source kSource>
+constexpr auto make_variants() {
+  std::array<VariantWords, count_variants(kDtype, kSource, kArch)> part = {};
   size_t count = 0;
-  for_each_norm_kernel(dtype, source, shape, [&](NormKey, Tile) { ++count; });
-  return count;
-}
-
-// packed() of each, sorted. An object with kernels makes its own part alone, without names: its compiler goes through it several times.
-template <TableShape kShape, Dtype kDtype, Source kSource>
-constexpr auto make_norm_orders() {
-  std::array<uint64_t, count_norm_kernels(kDtype, kSource, kShape)> orders = {};
-  size_t count = 0;
-  for_each_norm_kernel(kDtype, kSource, kShape,
-                       [&](NormKey key, Tile tile) { orders[count++] = packed(key, tile); });
-  std::sort(orders.begin(), orders.end());
-  return orders;
-}
-
-template <TableShape kShape, Dtype kDtype, Source kSource>
-inline constexpr auto kNormOrders = make_norm_orders<kShape, kDtype, kSource>();
-
-template <TableShape kShape, Dtype kDtype, Source kSource>
-constexpr auto make_norm_part() {
-  constexpr auto& orders = kNormOrders<kShape, kDtype, kSource>;
-  std::array<NormEntry, orders.size()> part;
-  for (size_t i = 0; i < part.size(); ++i)
-    part[i] = make_entry(key_of_packed(orders[i]), tile_of_packed(orders[i]));
+  for_each_variant(kDtype, kSource, kArch, [&](const Variant& v) {
+    part[count++] = {packed(v.key, v.tile), v.packed_policies()};
+  });
+  std::sort(part.begin(), part.end(),
+            [](const VariantWords& a, const VariantWords& b) { return a.order < b.order; });
   return part;
 }
 
-template <TableShape kShape, Dtype kDtype, Source kSource>
-inline constexpr auto kNormPart = make_norm_part<kShape, kDtype, kSource>();
+template <ListColumns kArch, Dtype kDtype, Source kSource>
+inline constexpr auto kVariants = make_variants<kArch, kDtype, kSource>();
+
+template <ListColumns kArch, Dtype kDtype, Source kSource>
+constexpr auto make_norm_part() {
+  constexpr auto& variants = kVariants<kArch, kDtype, kSource>;
+  std::array<NormEntry, variants.size()> part;
+  for (size_t i = 0; i < part.size(); ++i)
+    part[i] = make_entry(key_of_packed(variants[i].order), tile_of_packed(variants[i].order));
+  return part;
+}
+
+template <ListColumns kArch, Dtype kDtype, Source kSource>
+inline constexpr auto kNormPart = make_norm_part<kArch, kDtype, kSource>();
 
 template <size_t... kCount>
 constexpr auto joined_parts(const std::array<NormEntry, kCount>&... parts) {
@@ -635,13 +231,12 @@ constexpr auto joined_parts(const std::array<NormEntry, kCount>&... parts) {
 }
 
 // All parts in the order of packed(), which is that of kernels.h.
-template <TableShape kShape>
+template <ListColumns kArch>
 constexpr auto make_norm_table() {
   return joined_parts(
-      kNormPart<kShape, Dtype::kF32, Source::kPlain>, kNormPart<kShape, Dtype::kF32, Source::kAdd>,
-      kNormPart<kShape, Dtype::kF16, Source::kPlain>, kNormPart<kShape, Dtype::kF16, Source::kAdd>,
-      kNormPart<kShape, Dtype::kBF16, Source::kPlain>,
-      kNormPart<kShape, Dtype::kBF16, Source::kAdd>);
+      kNormPart<kArch, Dtype::kF32, Source::kPlain>, kNormPart<kArch, Dtype::kF32, Source::kAdd>,
+      kNormPart<kArch, Dtype::kF16, Source::kPlain>, kNormPart<kArch, Dtype::kF16, Source::kAdd>,
+      kNormPart<kArch, Dtype::kBF16, Source::kPlain>, kNormPart<kArch, Dtype::kBF16, Source::kAdd>);
 }
 
 }  // namespace fastnorm::cuda

@@ -14,8 +14,9 @@ namespace fastnorm::cuda {
 enum class GridForm {
   kRows,  // of one call, one after another
   kPair,  // of one call or two, the second's blocks evenly among the first's: see pair_block()
-  // Of one call or two, heads: along y the tokens, along x blocks of a token's heads, the second call's behind the first's. No thread divides
-  // its row's number by that of heads, but of a token's last block some may be idle.
+  // Of one call or two, heads: along y the tokens, along x blocks of a token's heads, the second
+  // call's behind the first's. No thread divides its row's number by that of heads, but of a
+  // token's last block some may be idle.
   kHeads,
 };
 
@@ -30,8 +31,9 @@ struct RowStrides {
   int64_t stride[2];
 };
 
-// Quotient of any 32-bit row number by `value`, without a division: t = high word of row * multiplier, then
-// (t + (row - t >> 1)) >> shift. For a value of 1, whose quotient this cannot give, row_index() is not asked.
+// Quotient of any 32-bit row number by `value`, without a division: t = high word of row *
+// multiplier, then (t + (row - t >> 1)) >> shift. For a value of 1, whose quotient this cannot
+// give, row_index() is not asked.
 struct Divisor {
   uint32_t value;
   uint32_t multiplier;
@@ -50,7 +52,8 @@ enum NormBits : uint32_t {
   kWeightF32 = 1 << 5,
   kBiasElement = 1 << 6,
   kBiasF32 = 1 << 7,
-  // Where a kernel that may have started early waits for the stream's previous one; neither: it does not.
+  // Where a kernel that may have started early waits for the stream's previous one; neither: it
+  // does not.
   kWaitFirst = 1 << 8,
   kWaitAfterColumns = 1 << 9,  // may wait first, too
   kTrigger = 1 << 10,          // the stream's next kernel may start early
@@ -64,7 +67,8 @@ enum NormBits : uint32_t {
 // What makes the scales of codes.
 enum class ScaleRule : uint8_t { kNoCodes, kGiven, kQuotient, kPow2, kNvfp4 };
 
-// What is quantised, and how. Its first line in NormParams is all that codes by a given scale read, where rows have a single index.
+// What is quantised, and how. Its first line in NormParams is all that codes by a given scale read,
+// where rows have a single index.
 struct QuantParams {
   RowRef codes;              // [rows, n] bytes; e2m1: [rows, n / 2]
   RowRef scale;              // [rows, scales of a row]
@@ -86,9 +90,9 @@ struct QuantParams {
   int32_t greatest_exponent;
 };
 
-// In the order of use, by lines of 64 bytes of the constant bank (parameters begin 16 bytes into one): a line that a block has not read
-// yet costs it a fetch, 0.03 us of a short call (H200, 2026-11-23), so that most calls are to read two, and heads three. The size is
-// one of whole lines, so that those of a second call begin alike.
+// In the order of use, by lines of 64 bytes of the constant bank (parameters begin 16 bytes into
+// one). A line that a block has not read yet costs it a fetch: most calls read two, heads three. The
+// size is a whole number of lines, so that a second call begins as the first.
 struct NormParams {
   uint32_t bits;    // NormBits
   uint32_t rows;    // of a grid of heads: of a token
@@ -134,15 +138,16 @@ static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) =
               offsetof(NormParams, mean_upper) == 240 && offsetof(NormParams, quant) == 304 &&
               offsetof(QuantParams, codes_upper) == 64 && sizeof(NormParams) == 448);
 
-// Shared memory of a row that is staged there (Access::kUneven): a tensor's row, up to 15 bytes behind a multiple of 16; x's image, with a
-// residual its own and the sum's; and at the end the weight and bias of a short vector, which may be f32. Of a cluster's row, x's and the
-// residual's vectors at its ends take the images' place.
+// Shared memory of a row that is staged there (Access::kUneven): a tensor's row, up to 15 bytes
+// behind a multiple of 16; x's image, with a residual its own and the sum's; and at the end the
+// weight and bias of a short vector, which may be f32. Of a cluster's row, x's and the residual's
+// vectors at its ends take the images' place.
 inline constexpr int kStagedTailBytes = 32, kStagedEdges = 3;
 constexpr int staged_image_bytes(Tile tile) {
-  return tile.blocks > 1 ? kStagedEdges * 16 : (tile.threads * tile.vectors + 1) * 16;
+  return tile.is_cluster() ? kStagedEdges * 16 : (tile.threads * tile.vectors + 1) * 16;
 }
 constexpr int staged_row_bytes(Source source, Tile tile) {
-  const int images = source == Source::kPlain ? 1 : tile.blocks > 1 ? 2 : 3;
+  const int images = source == Source::kPlain ? 1 : tile.is_cluster() ? 2 : 3;
   return images * staged_image_bytes(tile) + 2 * kStagedTailBytes;
 }
 // Of columns that wait there (Beside::kShared): 16 bytes for each vector of a thread.
@@ -157,13 +162,15 @@ constexpr int launch_shared_bytes(NormKey key, Tile tile) {
              : 0;
 }
 
-// Two calls of one kernel in one grid, blocks of both beside each other: queries and keys of a token lie side by side. Or one call.
+// Two calls of one kernel in one grid, blocks of both beside each other: queries and keys of a
+// token lie side by side. Or one call.
 struct NormPairParams {
   NormParams call[2];
 };
 
-// Of block b of a grid of GridForm::kPair: b * share is, in its high word, how many of the second's blocks come before it, and the next block has one more
-// before it if the low word overflows when share is added. All of the second's come up, as share is rounded up; a share of 0 is none.
+// Of block b of a grid of GridForm::kPair: b * share is, in its high word, how many of the second's
+// blocks come before it, and the next block has one more before it if the low word overflows when
+// share is added. All of the second's come up, as share is rounded up; a share of 0 is none.
 struct PairBlock {
   uint32_t block;  // of its call
   bool second;

@@ -1,137 +1,14 @@
-// The quantising sink: a row's results to codes and their scales. The formulas are those of include/fastnorm/norm.h.
+// Sink: codes by any scheme with their scales, the greatest magnitude, and y where it is wanted.
 //
-// A row in registers is quantised in passes over its vectors: the greatest magnitude of each, the scales, the codes. What the call asks
-// for is looked at once a pass, not once a vector. Of the lanes that share scales each makes and stores some, and hands them to the
-// others. The greatest magnitude is taken as the bits of |z|, whose order is that of the magnitudes with NaN above all, so no order of
-// threads shows in it.
+// A row in registers is quantised in passes over its vectors: the greatest magnitude of each, the
+// scales, the codes. A pass tests once what the call asks for. Lanes that share scales make some
+// each and exchange them.
 #pragma once
 
-#include "cuda/common/ptx/convert.cuh"
-#include "cuda/norm/parts.cuh"
+#include "cuda/norm/codes.cuh"
+#include "cuda/norm/store.cuh"
 
 namespace fastnorm::cuda {
-
-inline constexpr uint32_t kInfBits = 0x7f800000, kMagnitude = 0x7fffffff;
-
-__device__ __forceinline__ uint32_t greater(uint32_t a, uint32_t b) { return a > b ? a : b; }
-
-template <int kCount>
-__device__ __forceinline__ uint32_t magnitude_bits(const float (&z)[kCount]) {
-  float most = ptx::max_nan(fabsf(z[0]), fabsf(z[1]));
-#pragma unroll
-  for (int i = 2; i < kCount; ++i) most = ptx::max_nan(most, fabsf(z[i]));
-  return __float_as_uint(most);
-}
-
-// amax / greatest, correctly rounded, for amax of 2^-100 and more, Inf or NaN, and 1 / greatest rounded to nearest. One step on the exact
-// remainder (the check is exhaustive over all significands and the three divisors).
-__device__ __forceinline__ float divide_by_greatest(float amax, float greatest, float inverse) {
-  const float q = __fmul_rn(amax, inverse);
-  const float exact = __fmaf_rn(__fmaf_rn(-q, greatest, amax), inverse, q);
-  return (__float_as_uint(amax) & kMagnitude) >= kInfBits ? amax : exact;
-}
-
-// 1 / scale, correctly rounded, for a scale of magnitude in [2^-126, 2^126] or NaN.
-__device__ __forceinline__ float inverse_in_range(float scale) {
-  const float q = ptx::rcp_approx(scale);
-  return __fmaf_rn(q, __fmaf_rn(-q, scale, 1.0f), q);
-}
-
-// The same for Inf, too.
-__device__ __forceinline__ float inverse_of_scale(float scale) {
-  const float exact = inverse_in_range(scale);
-  return (__float_as_uint(scale) & kMagnitude) >= kInfBits ? ptx::rcp_approx(scale) : exact;
-}
-
-// 2^(byte - 127), the value of an e8m0 that is not NaN.
-__device__ __forceinline__ float from_e8m0(uint32_t byte) {
-  return __uint_as_float(byte == 0 ? 0x00400000 : byte << 23);
-}
-
-// The codes of one vector of scaled values, as bytes in order. Where the type is a constant, so is the branch.
-template <int kPerVector>
-__device__ __forceinline__ void make_codes(CodeType type, const float (&w)[kPerVector],
-                                           uint32_t (&words)[2]) {
-  words[0] = words[1] = 0;
-  if (type == CodeType::kE4M3) {
-#pragma unroll
-    for (int i = 0; i < kPerVector; i += 2)
-      words[i / 4] |= ptx::cvt_e4m3x2(w[i], w[i + 1]) << i % 4 * 8;
-  } else if (type == CodeType::kE5M2) {
-#pragma unroll
-    for (int i = 0; i < kPerVector; i += 2)
-      words[i / 4] |= ptx::cvt_e5m2x2(w[i], w[i + 1]) << i % 4 * 8;
-  } else if (type == CodeType::kI8) {
-#pragma unroll
-    for (int i = 0; i < kPerVector; i += 4)
-      words[i / 4] = ptx::cvt_s8x4(w[i], w[i + 1], w[i + 2], w[i + 3]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPerVector; i += 2) words[0] |= ptx::cvt_e2m1x2(w[i], w[i + 1]) << 4 * i;
-  }
-}
-
-template <int kCount>
-__device__ __forceinline__ void scale_values(float (&z)[kCount], float inverse) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) z[i] = __fmul_rn(z[i], inverse);
-}
-
-// A scale's bits, in its type, and the factor that codes are made with.
-struct Scale {
-  uint32_t bits;
-  float inverse;
-};
-
-// max(A, amax_floor) / QMAX.
-__device__ __forceinline__ Scale quotient_scale(const QuantParams& q, uint32_t magnitude) {
-  const uint32_t amax = greater(magnitude, __float_as_uint(q.amax_floor));
-  const float value = divide_by_greatest(__uint_as_float(amax), q.greatest, q.inverse_greatest);
-  return {__float_as_uint(value), inverse_of_scale(value)};
-}
-
-// The least 2^E with A <= 1.75 * 2^(k + E), for E in [-127, 127]; 1.75 * 2^k is the greatest code. The addition carries into the exponent
-// where the fraction is above 0.75.
-__device__ __forceinline__ Scale pow2_scale(const QuantParams& q, uint32_t magnitude) {
-  const uint32_t amax = greater(magnitude, __float_as_uint(q.amax_floor));
-  const int least = static_cast<int>((amax + 0x1fffff) >> 23) - q.greatest_exponent;
-  uint32_t byte = least < 0 ? 0 : least;  // E + 127
-  float inverse = __uint_as_float((254 - byte) << 23);
-  if (amax >= kInfBits) {
-    const bool nan = amax > kInfBits;
-    byte = nan ? 255 : 254;
-    inverse = __uint_as_float(nan ? amax : 0x00400000);
-  }
-  if (q.scale_type == ScaleType::kE8M0) return {byte, inverse};
-  return {amax > kInfBits ? amax : __float_as_uint(from_e8m0(byte)), inverse};
-}
-
-// A / (6 * global_scale), rounded to e4m3.
-struct Nvfp4Scales {
-  __device__ __forceinline__ explicit Nvfp4Scales(float global_scale) {
-    global = global_scale;
-    factor = __fmul_rn(__frcp_rn(global), 1.0f / 6.0f);
-    // Then so is its product with any scale but 0, [2^-9, 448], in [2^-126, 2^126].
-    usual = fabsf(global) > 0x1p-100f && fabsf(global) < 0x1p100f;
-  }
-
-  __device__ __forceinline__ Scale make(uint32_t magnitude) const {
-    const uint32_t code =
-        ptx::cvt_e4m3x2(__fmul_rn(__uint_as_float(magnitude), factor), 0.0f) & 0xff;
-    const float value = ptx::from_e4m3(code & 0x7f), whole = __fmul_rn(value, global);
-    float inverse;
-    if (usual) {
-      inverse = inverse_in_range(whole);
-    } else {
-      inverse = __frcp_rn(whole);
-      inverse = inverse > 0x1.fffffep127f ? 0x1.fffffep127f : inverse;
-    }
-    return {code, value == 0.0f ? 0.0f : inverse};
-  }
-
-  float global, factor;
-  bool usual;
-};
 
 // By a rule that takes no scale.
 __device__ __forceinline__ Scale free_scale(const QuantParams& q, uint32_t magnitude) {
@@ -169,7 +46,8 @@ struct ScaleRow {
     return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + index % 4;
   }
 
-  // Zeroes the padding of swizzled scales, behind the row's own and after the last row; `thread` of `threads` that share the row.
+  // Zeroes the padding of swizzled scales, behind the row's own and after the last row; `thread` of
+  // `threads` that share the row.
   __device__ __forceinline__ void pad(int64_t count, uint32_t rows, int thread, int threads) const {
     const int64_t padded = q.scale_step * 4;
     for (int64_t k = count + thread; k < padded; k += threads)
@@ -186,25 +64,8 @@ struct ScaleRow {
   const uint32_t number;
 };
 
-// Stores the codes of one vector, all at once: 8, 4 or 2 bytes.
-template <int kPerVector>
-__device__ __forceinline__ void store_codes(char* address, const uint32_t (&words)[2], bool pairs) {
-  if constexpr (kPerVector == 8) {
-    if (pairs) {
-      ptx::st_global_u32(address, words[0]);
-    } else {
-      ptx::st_global_v2(address, make_uint2(words[0], words[1]));
-    }
-  } else {
-    if (pairs) {
-      ptx::st_global_u16(address, words[0]);
-    } else {
-      ptx::st_global_u32(address, words[0]);
-    }
-  }
-}
-
-// Codes of a vector of scaled values at any access: all at once, or the first `count` of them one by one.
+// Codes of a vector of scaled values at any access: all at once, or the first `count` of them one
+// by one.
 template <int kPerVector>
 __device__ __forceinline__ void put_any_codes(const QuantParams& q, char* codes,
                                               const float (&w)[kPerVector], int64_t vector,
@@ -257,38 +118,8 @@ __device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[T::kPer
   for (int i = 0; i < T::kPerVector; ++i) z[i] = one[0][i];
 }
 
-// Zeroes what is past the row's end.
-template <int kCount>
-__device__ __forceinline__ void clear_from(float (&z)[kCount], int count) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) z[i] = i < count ? z[i] : 0.0f;
-}
-
-// ---- Codes of one type of 8 bits by one scale, of whole vectors, and nothing else: what most calls ask for has no branches.
-
-// `run`: the codes of vectors that lie side by side, which the last of them stores together.
-template <class T, CodeType kType, class Sink, class Tile>
-__device__ __forceinline__ void put_static(float (&z)[T::kPerVector], float inverse,
-                                           const Sink& sink, int v, const Place<Tile>& place,
-                                           bool stores, uint4& run) {
-  uint32_t words[2];
-  scale_values(z, inverse);
-  make_codes(kType, z, words);
-  if constexpr (Tile::kRun == 1) {
-    if (stores)
-      store_codes<T::kPerVector>(place.template address<T::kPerVector>(sink.codes, v), words,
-                                 false);
-  } else if (v % 2 == 0) {
-    run.x = words[0], run.y = words[1];
-  } else {
-    run.z = words[0], run.w = words[1];
-    if (stores) ptx::st_global_v4(place.template address<T::kPerVector>(sink.codes, v - 1), run);
-  }
-}
-
-// ---- Codes and scales of a row in registers.
-
-// Raises the f32 in memory; in any order of rows the greatest bits win, and what has its sign set is below all. All lanes of a warp.
+// Raises the f32 in memory; in any order of rows the greatest bits win, and what has its sign set
+// is below all. All lanes of a warp.
 __device__ __forceinline__ void raise_amax(const QuantParams& q, uint32_t most) {
   most = ptx::warp_greatest(most);
   if (threadIdx.x % 32 == 0 &&
@@ -297,7 +128,8 @@ __device__ __forceinline__ void raise_amax(const QuantParams& q, uint32_t most) 
   }
 }
 
-// What few calls ask for beside codes and scales: y, values that are rounded or clamped first, and the greatest magnitude of all.
+// What few calls ask for beside codes and scales: y, values that are rounded or clamped first, and
+// the greatest magnitude of all.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void put_beside(const NormParams& p,
                                            float (&z)[Tile::kVectors][Slots::T::kPerVector],
@@ -324,15 +156,16 @@ __device__ __forceinline__ void put_beside(const NormParams& p,
     uint32_t most = 0;
 #pragma unroll
     for (int v = 0; v < Tile::kVectors; ++v) {
-      // Rows that do not exist repeat row 0, whose residual may have been replaced by its sum already: amax must not see them.
+      // Rows that do not exist repeat row 0, whose residual may have been replaced by its sum
+      // already: amax must not see them.
       if (reach.stores(v)) most = greater(most, magnitude_bits(z[v]));
     }
     raise_amax(p.quant, most);
   }
 }
 
-// The greatest magnitude of each vector's block of `lanes` vectors (a power of two), where a block's vectors are neighbouring lanes and,
-// in tiles of fewer lanes, registers.
+// The greatest magnitude of each vector's block of `lanes` vectors (a power of two), where a
+// block's vectors are neighbouring lanes and, in tiles of fewer lanes, registers.
 template <class Tile, int kVectors>
 __device__ __forceinline__ void fold_blocks(uint32_t (&most)[kVectors], int lanes) {
 #pragma unroll
@@ -345,7 +178,7 @@ __device__ __forceinline__ void fold_blocks(uint32_t (&most)[kVectors], int lane
       }
     }
   }
-  if constexpr (Tile::kLanes < 32) {
+  if constexpr (Tile::kRowsShareWarp) {
 #pragma unroll
     for (int half = 1; half < kVectors; half *= 2) {
       if (lanes > half * Tile::kLanes) {
@@ -359,8 +192,9 @@ __device__ __forceinline__ void fold_blocks(uint32_t (&most)[kVectors], int lane
   }
 }
 
-// The lanes of each kSplit share out their vectors: lane l gets the greatest over those lanes of vectors l, l + kSplit and so on, the
-// half of them that its lowest digit says in the first step, with an exchange for each that it gives away.
+// The lanes of each kSplit share out their vectors: lane l gets the greatest over those lanes of
+// vectors l, l + kSplit and so on, the half of them that its lowest digit says in the first step,
+// with an exchange for each that it gives away.
 template <int kSplit, int kVectors>
 __device__ __forceinline__ void share_out(const uint32_t (&most)[kVectors],
                                           uint32_t (&own)[(kVectors + kSplit - 1) / kSplit]) {
@@ -383,7 +217,8 @@ __device__ __forceinline__ void share_out(const uint32_t (&most)[kVectors],
   for (int i = 0; i < (kVectors + kSplit - 1) / kSplit; ++i) own[i] = m[i];
 }
 
-// The scales of blocks of `lanes` vectors, at least kLeastLanes: stored, and the factors of each vector's codes.
+// The scales of blocks of `lanes` vectors, at least kLeastLanes: stored, and the factors of each
+// vector's codes.
 template <class Tile, int kLeastLanes, bool kByte, class Make>
 __device__ __forceinline__ void scale_blocks(const NormParams& p,
                                              const uint32_t (&most)[Tile::kVectors],
@@ -423,7 +258,8 @@ __device__ __forceinline__ void scale_blocks(const NormParams& p,
   }
 }
 
-// All scales of a row from its vectors' greatest magnitudes: stored, and the factors of each vector's codes.
+// All scales of a row from its vectors' greatest magnitudes: stored, and the factors of each
+// vector's codes.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most)[Tile::kVectors],
                                             float (&inverse)[Tile::kVectors], float given,
@@ -443,7 +279,7 @@ __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most
   }
   constexpr int kVectorShift = kPerVector == 8 ? 3 : 2;
   const int shift = q.block_shift - kVectorShift;
-  if constexpr (Tile::kLanes < 32) {
+  if constexpr (Tile::kRowsShareWarp) {
     fold_blocks<Tile>(most, 1 << shift);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -475,7 +311,8 @@ __device__ __forceinline__ void put_staged_codes(char* address, const uint32_t (
   }
 }
 
-// The codes of vectors; `most` is for pairs. Those of uneven rows go through shared memory, as y does.
+// The codes of vectors; `most` is for pairs. Those of uneven rows go through shared memory, as y
+// does.
 template <CodeType kType, class Slots, class Tile, class Reach>
 __device__ __forceinline__ void put_codes(char* codes,
                                           float (&z)[Tile::kVectors][Slots::T::kPerVector],
@@ -498,8 +335,8 @@ __device__ __forceinline__ void put_codes(char* codes,
     }
     return 1.0f;
   };
-  // Looked at once a thread where there are the registers for it: NVFP4 4096 x 4096 15.9 us, once a vector 16.2 (H200, 2026-11-25).
-  constexpr bool kTogether = kSoftware && Slots::kBeside != Beside::kAny && Tile::kVectors <= 6;
+  // One test a thread, where there are registers for it.
+  constexpr bool kTogether = kSoftware && Slots::kV.has(Variant::kClampsTogether);
   float together[kTogether ? Tile::kVectors : 1];
   if constexpr (kTogether) {
     bool below_7 = true;
@@ -591,8 +428,8 @@ __device__ __forceinline__ void quantize_in_registers(
     constexpr int kPerVector = Slots::T::kPerVector,
                   kPieces = (kVectors * kPerVector + kVectorBytes - 1) / kVectorBytes;
     const uint32_t n = row_elements<typename Slots::T>(p);
-    store_staged<1, kPieces, true>(codes, q.code_type == CodeType::kE2M1 ? n / 2 : n,
-                                   StagedRow<Slots, Tile>().results(), place, reach.live);
+    store_staged<1, kPieces, true, false>(codes, q.code_type == CodeType::kE2M1 ? n / 2 : n,
+                                          StagedRow<Slots, Tile>().results(), place, reach.live);
   }
   // When the row is no longer in registers.
   if (q.swizzled && reach.live) {
@@ -601,82 +438,5 @@ __device__ __forceinline__ void quantize_in_registers(
         .pad((p.n + q.block - 1) >> q.block_shift, p.rows, place.first, Tile::kStride);
   }
 }
-
-// The same for a row that is streamed, one vector a thread at a time. Nothing where nothing is quantised.
-template <class Slots, class Tile, bool kQuant = Slots::kSink == Sink::kQuant>
-struct StreamQuantizer {
-  using T = typename Slots::T;
-  __device__ __forceinline__ StreamQuantizer(const NormParams&, const Place<Tile>&) {}
-  __device__ __forceinline__ bool wants_row() const { return false; }
-  __device__ __forceinline__ void see(const float (&)[T::kPerVector], int) {}
-  __device__ __forceinline__ void make_row_scale(FoldScratch<Tile>&, const Place<Tile>&) {}
-  __device__ __forceinline__ void put(const float (&)[T::kPerVector], int64_t, int) {}
-  __device__ __forceinline__ void end(const Place<Tile>&) {}
-};
-
-template <class Slots, class Tile>
-struct StreamQuantizer<Slots, Tile, true> {
-  using T = typename Slots::T;
-  static constexpr int kPerVector = T::kPerVector;
-
-  __device__ __forceinline__ StreamQuantizer(const NormParams& params, const Place<Tile>& place)
-      : p(params),
-        q(params.quant),
-        index(row_index(params, place.row, params.bits_again)),
-        scales(params, place.row, index),
-        codes(row_address(params.quant.codes, params.quant.codes_upper, index)) {
-    given = q.given_scale != nullptr ? *q.given_scale : 1.0f;
-    if (q.rule == ScaleRule::kGiven) inverse = __frcp_rn(given);
-  }
-
-  // True if the row's greatest magnitude is needed before its codes.
-  __device__ __forceinline__ bool wants_row() const {
-    return q.rule >= ScaleRule::kQuotient && q.block == 0;
-  }
-  __device__ __forceinline__ void see(float (&z)[kPerVector], int count) {
-    prepare<T>(q, z);
-    clear_from(z, count);
-    most = greater(most, magnitude_bits(z));
-  }
-  __device__ __forceinline__ void make_row_scale(FoldScratch<Tile>& scratch,
-                                                 const Place<Tile>& place) {
-    const Scale scale = free_scale(q, greatest_of_row(most, scratch, place));
-    if (place.leads_row()) scales.put(0, scale.bits);
-    inverse = scale.inverse;
-  }
-
-  __device__ __forceinline__ void put(float (&z)[kPerVector], int64_t vector, int count) {
-    prepare<T>(q, z);
-    clear_from(z, count);
-    uint32_t magnitude[1] = {magnitude_bits(z)};
-    most = greater(most, magnitude[0]);
-    if (q.rule == ScaleRule::kNoCodes) return;
-    if (q.block != 0) {
-      constexpr int kVectorShift = kPerVector == 8 ? 3 : 2;
-      const int shift = q.block_shift - kVectorShift, lanes = 1 << shift;
-      fold_blocks<Tile>(magnitude, lanes);
-      const Scale scale = make_scale(q, magnitude[0], given);
-      if (count > 0 && (vector & (lanes - 1)) == 0) scales.put(vector >> shift, scale.bits);
-      inverse = scale.inverse;
-    }
-    scale_values(z, inverse);
-    if (count > 0) put_any_codes(q, codes, z, vector, count);
-  }
-
-  __device__ __forceinline__ void end(const Place<Tile>& place) const {
-    if (q.amax != nullptr) raise_amax(q, most);
-    if (q.swizzled) {
-      scales.pad((p.n + q.block - 1) >> q.block_shift, p.rows, place.first, Tile::kStride);
-    }
-  }
-
-  const NormParams& p;
-  const QuantParams& q;
-  const RowIndex index;
-  const ScaleRow scales;
-  char* const codes;
-  float given, inverse = 0.0f;
-  uint32_t most = 0;
-};
 
 }  // namespace fastnorm::cuda

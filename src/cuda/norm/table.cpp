@@ -7,24 +7,39 @@
 namespace fastnorm::cuda {
 namespace {
 
-template <TableShape kShape>
-constexpr auto kNormTable = make_norm_table<kShape>();
+template <ListColumns kArch>
+constexpr auto kNormTable = make_norm_table<kArch>();
 
 // Each entry once, and in the order that find_entry() needs.
-template <TableShape kShape>
+template <ListColumns kArch>
 constexpr bool ascends() {
-  const auto& table = kNormTable<kShape>;
+  const auto& table = kNormTable<kArch>;
   for (size_t i = 1; i < table.size(); ++i) {
     if (table[i - 1].packed() >= table[i].packed()) return false;
   }
   return true;
 }
 
+// PTX has the kernels of sm_120f, built otherwise: planning needs one table of both.
+constexpr ListColumns table_columns(const ArchSpec& arch) {
+  const ListColumns columns = list_columns(arch);
+  return columns == list_columns(kPtx) ? list_columns(kSm120) : columns;
+}
+constexpr bool ptx_has_sm120s_kernels() {
+  for (const VariantLine& line : kVariantLines) {
+    if ((line.blocks_per_sm.of[kListPtx] == 0) != (line.blocks_per_sm.of[kList120] == 0))
+      return false;
+  }
+  return true;
+}
+static_assert(ptx_has_sm120s_kernels());
+
 template <const ArchSpec&... kArch>
 constexpr std::span<const NormEntry> table_of(const ArchSpec& arch) {
-  static_assert((ascends<table_shape(kArch)>() && ...));
+  static_assert((ascends<list_columns(kArch)>() && ...));
   std::span<const NormEntry> table;
-  ((table_shape(arch) == table_shape(kArch) ? table = kNormTable<table_shape(kArch)> : table), ...);
+  ((table_columns(arch) == list_columns(kArch) ? table = kNormTable<list_columns(kArch)> : table),
+   ...);
   return table;
 }
 

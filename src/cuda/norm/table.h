@@ -1,4 +1,5 @@
-// What is known of CUDA devices without CUDA: facts for planning, kernel tables, and a device that runs nothing.
+// What is known of CUDA devices without CUDA: facts for planning, kernel tables, and a device that
+// runs nothing.
 #pragma once
 
 #include <memory>

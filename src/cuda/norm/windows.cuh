@@ -1,8 +1,10 @@
-// Vectors of a row at any address, straight from memory and to it: of rows that the shared memory of one block does not hold.
+// Vectors of a row at any address, straight from memory and to it: of rows that the shared memory
+// of one block does not hold.
 //
-// A vector is in two windows, as the 16 bytes at multiples of 16 are called here: both are read, the second again by the next lane, and
-// shifted. A window is written by the thread to whose vector its last bytes belong; the first ones come from the lane before it. Windows that
-// are not all the row's go by elements: on the way in, the row's first vector and its last two at most.
+// A vector is in two windows, as the 16 bytes at multiples of 16 are called here: both are read,
+// the second again by the next lane, and shifted. A window is written by the thread to whose vector
+// its last bytes belong; the first ones come from the lane before it. Windows that are not all the
+// row's go by elements: on the way in, the row's first vector and its last two at most.
 #pragma once
 
 #include "cuda/common/staged.cuh"
@@ -65,7 +67,8 @@ struct WindowInput {
             bits, [&](int k) { return k < 4 ? word_of(low, k) : word_of(high, k - 4); });
       }
     });
-    // A thread has the first vector in its first register, and the last two in its last or, the one before, in the register before.
+    // A thread has the first vector in its first register, and the last two in its last or, the one
+    // before, in the register before.
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (v != 0 && v < kVectors - 2) continue;

@@ -1,0 +1,400 @@
+// Affine: weight and bias, how they are loaded and applied.
+#pragma once
+
+#include "cuda/norm/held_row.cuh"
+
+namespace fastnorm::cuda {
+
+// t * (weight + offset) + bias. An absent weight is 1 and an absent bias -0: they change no bit.
+
+template <int kCount, class R>
+__device__ __forceinline__ void apply(float (&z)[kCount], const float (&t)[kCount],
+                                      const float (&weight)[kCount], const float (&bias)[kCount],
+                                      float weight_offset, const R& rounding) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float g = rounding.step(__fadd_rn(weight[i], weight_offset));
+    if (rounding.every_step) {
+      z[i] = __fadd_rn(rounding.step(__fmul_rn(t[i], g)), bias[i]);
+    } else {
+      z[i] = __fmaf_rn(t[i], g, bias[i]);
+    }
+  }
+}
+
+__device__ __forceinline__ ColumnType weight_type(uint32_t bits) {
+  return static_cast<ColumnType>(bits / kWeightElement & 3);
+}
+
+__device__ __forceinline__ ColumnType bias_type(uint32_t bits) {
+  return static_cast<ColumnType>(bits / kBiasElement & 3);
+}
+
+// Weight and bias of a row: one for all rows, or one for each head.
+__device__ __forceinline__ const char* weight_row(const NormParams& p, const RowIndex& index,
+                                                  uint32_t bits) {
+  return (bits & kHeadColumns) != 0 ? p.weight + index.digit[0] * p.weight_head_stride : p.weight;
+}
+
+__device__ __forceinline__ const char* bias_row(const NormParams& p, const RowIndex& index,
+                                                uint32_t bits) {
+  return (bits & kHeadColumns) != 0 ? p.bias + index.digit[0] * p.bias_head_stride : p.bias;
+}
+
+// kVectors vectors of a weight or bias from vector v on, as raw words. Missing ones read as
+// `filler`; with kAhead they keep what they held.
+template <class T, class Tile, int kVectors, bool kAhead = false, class Reach>
+__device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const char* row, int v,
+                                             const Place<Tile>& place, const Reach& reach,
+                                             uint32_t filler) {
+  if constexpr (!kAhead) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
+  }
+  const bool present = type == ColumnType::kElement;
+  const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
+  // Ahead of the row by predicates: the end of a branch would wait for earlier loads. Later by a
+  // branch: predicates would take registers.
+  if (!kAhead && !present) return;
+#pragma unroll
+  for (int i = 0; i < kVectors; i += Tile::kRun) {  // v is the first of a run
+    if (v + i >= Tile::kVectors) break;
+    load_run_if<Tile::kRun>(raw + i, address + Tile::offset(i) * kVectorBytes,
+                            (!kAhead || present) && reach.whole(v + i));
+    if constexpr (requires { reach.cut(0); }) {
+      ptx::ld_global_v2_if(raw[i].x, raw[i].y, address + Tile::offset(i) * kVectorBytes,
+                           (!kAhead || present) && reach.cut(v + i));
+    }
+  }
+}
+
+// The same beside unaligned rows. In general kernels to y, columns may begin anywhere, too.
+template <class Slots, class Tile, int kVectors, class Reach>
+__device__ __forceinline__ void load_uneven_columns(uint4* raw, ColumnType type, const char* row,
+                                                    int v, const Place<Tile>& place,
+                                                    const Reach& reach, uint32_t filler) {
+  if constexpr (Slots::kBeside != Beside::kAny || Slots::kSink == Sink::kQuant) {
+    load_columns<typename Slots::T, Tile, kVectors>(raw, type, row, v, place, reach, filler);
+  } else {
+    const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
+    const int bytes = access_bytes(row);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
+    if (type != ColumnType::kElement) return;
+    const auto wanted = [&](int i) { return v + i < Tile::kVectors && reach.whole(v + i); };
+    if (bytes == kVectorBytes) {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i)
+        ptx::ld_global_v4_if(raw[i], address + Tile::offset(i) * kVectorBytes, wanted(i));
+    } else {
+      uint4 words[kVectors];
+      load_words(words, address, Tile::kStride * kVectorBytes, bytes, wanted);
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) raw[i] = selected(wanted(i), words[i], raw[i]);
+    }
+  }
+}
+
+// Weight and bias in shared memory until the row is reduced. A thread copies and reads its own
+// vectors alone, so no barrier is needed.
+template <class Slots, class Tile>
+struct SharedColumns {
+  static constexpr int kStep = Tile::kThreads * kVectorBytes,  // from a thread's vector to its next
+      kColumnBytes = Tile::kVectors * kStep;
+  static constexpr bool kBias = Slots::kStat == Stat::kLayer;
+  static_assert(Tile::kRows == 1 && Tile::kRun == 1);
+
+  __device__ __forceinline__ SharedColumns()
+      : mine(ptx::launch_shared() + threadIdx.x * kVectorBytes) {}
+
+  // On their way until wait().
+  template <class Reach>
+  __device__ __forceinline__ void load(const NormParams& p, const Place<Tile>& place,
+                                       const Reach& reach) const {
+    copy(mine, p.weight, place, reach);
+    if constexpr (kBias) copy(mine + kColumnBytes, p.bias, place, reach);
+  }
+  static __device__ __forceinline__ void wait() { ptx::copy_async_wait(); }
+  __device__ __forceinline__ uint4 weight(int v) const {
+    return ptx::ld_shared_v4(mine + v * kStep);
+  }
+  __device__ __forceinline__ uint4 bias(int v) const {
+    return ptx::ld_shared_v4(mine + kColumnBytes + v * kStep);
+  }
+
+ private:
+  template <class Reach>
+  static __device__ __forceinline__ void copy(char* shared, const char* column,
+                                              const Place<Tile>& place, const Reach& reach) {
+    const char* const address = column + static_cast<uint32_t>(place.first) * kVectorBytes;
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v)
+      ptx::copy_async_if(shared + v * kStep, address + Tile::offset(v) * kVectorBytes,
+                         reach.whole(v));
+  }
+
+  char* const mine;
+};
+
+// Weight and bias of a row's short vector. Aligned rows have none.
+template <class Slots, class Tile, bool kUneven = Slots::kAccess == Access::kUneven>
+struct ColumnTails {
+  __device__ __forceinline__ void load(const NormParams&, const RowIndex&, const Place<Tile>&,
+                                       uint32_t) {}
+};
+
+template <class Slots, class Tile>
+struct ColumnTails<Slots, Tile, true> {
+  using T = typename Slots::T;
+  using Staged = StagedRow<Slots, Tile>;
+  static constexpr bool kF32 = Slots::kAffine == Affine::kF32, kBias = Slots::kStat == Stat::kLayer;
+  static constexpr ColumnType kType = kF32 ? ColumnType::kF32 : ColumnType::kElement;
+  using Columns = Element<kF32 ? Dtype::kF32 : Slots::kDtype>;
+  using Tail = ColumnTail<T, Tile, Columns::kBytes>;
+
+  __device__ __forceinline__ void load(const NormParams& p, const RowIndex& index,
+                                       const Place<Tile>& place, uint32_t bits) {
+    weight.load(weight_row(p, index, bits), p, Columns::kOneWord, weight_type(bits) == kType,
+                place);
+    if constexpr (kBias) {
+      bias.load(bias_row(p, index, bits), p, Columns::kMinusZeroWord, bias_type(bits) == kType,
+                place);
+    }
+  }
+  __device__ __forceinline__ void complete(const Place<Tile>& place) const {
+    weight.complete(Staged().weight_tail(), place);
+    if constexpr (kBias) bias.complete(Staged().bias_tail(), place);
+  }
+
+  Tail weight, bias;
+};
+
+// f32 columns beside 16-bit rows are loaded by fours of 16 bytes: two for a vector of x.
+template <class T>
+inline constexpr int kFours = T::kPerVector / 4;
+
+// A thread's two fours are neighbours in memory. If all threads read their first four, eight of
+// them use half of L1's banks. With kCross, threads 4 to 7 of each eight read their second four
+// first.
+template <bool kCross, class Tile>
+__device__ __forceinline__ bool second_four_first(const Place<Tile>& place) {
+  return kCross && (place.first & 4) != 0;
+}
+
+// This thread's fours of a weight or bias.
+template <class T, class Tile, bool kCross>
+struct FourColumns {
+  __device__ __forceinline__ FourColumns(const char* columns, ColumnType type,
+                                         const Place<Tile>& place)
+      : present(type == ColumnType::kF32), crossed(second_four_first<kCross>(place)) {
+    const char* const row =
+        columns + static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
+    const int ahead = crossed ? kVectorBytes : 0;
+    // In registers: the compiler would compute each four's address by itself.
+    first[0] = ptx::in_register(row + ahead);
+    first[1] = kCross ? ptx::in_register(row + (kVectorBytes - ahead)) : first[0] + kVectorBytes;
+  }
+
+  // Number `four` into raw; where there is none, or not all of it, raw stays.
+  template <class Reach>
+  __device__ __forceinline__ void load(uint4& raw, int four, const Reach& reach) const {
+    const int v = four / kFours<T>;
+    bool there = reach.whole(v);
+    if constexpr (requires { reach.cut(0); }) {  // of a half, what lies first in memory
+      there = there || (reach.cut(v) && (four % kFours<T> != 0) == crossed);
+    }
+    ptx::ld_global_v4_if(raw,
+                         first[four % kFours<T>] + v * (Tile::kStride * kFours<T> * kVectorBytes),
+                         present && there);
+  }
+
+  const bool present, crossed;
+  const char* first[kFours<T>];  // of the first vector, in the order of reading
+};
+
+// Weight or bias at any address.
+template <class T>
+struct AnyColumn {
+  __device__ __forceinline__ AnyColumn(const char* columns, ColumnType column_type, int least,
+                                       float value)
+      : row(columns, least, column_type == ColumnType::kF32), type(column_type), absent(value) {}
+
+  template <Part kPart>
+  __device__ __forceinline__ void take(float (&f)[T::kPerVector], int64_t vector, int count) const {
+    if (type == ColumnType::kAbsent) {
+      clear(f);
+    } else {
+      load_part<kPart, T>(f, row, vector, count);
+    }
+  }
+
+  __device__ __forceinline__ void clear(float (&f)[T::kPerVector]) const {
+#pragma unroll
+    for (float& value : f) value = absent;
+  }
+
+  const AnyRow<T, const char> row;
+  const ColumnType type;
+  const float absent;
+};
+
+template <class T>
+struct AnyColumns {
+  __device__ __forceinline__ AnyColumns(const NormParams& p, const RowIndex& index, uint32_t bits)
+      : weight(weight_row(p, index, bits), weight_type(bits), p.weight_align, 1.0f),
+        bias(bias_row(p, index, bits), bias_type(bits), p.bias_align, -0.0f) {}
+
+  const AnyColumn<T> weight, bias;
+};
+
+// What a thread keeps of a row between the halves of the kernel.
+template <class Slots, class Tile>
+struct RowState {
+  using T = typename Slots::T;
+  static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+  // RMS seldom has a bias: it gets no registers ahead.
+  static constexpr bool kEarlyWeight = Slots::kV.weights == Weights::kEarly;
+  static constexpr bool kEarlyBias = kEarlyWeight && Slots::kStat == Stat::kLayer;
+  static constexpr bool kHasFours = Slots::kAffine == Affine::kF32;
+  static constexpr int kColumns = kHasFours ? Slots::kV.fours_ahead : kEarlyWeight ? kVectors : 1;
+  HeldRow<Slots, Tile> held;
+  uint4 weight[kColumns],
+      bias[kEarlyBias || (kHasFours && Slots::kStat == Stat::kLayer) ? kColumns : 1];
+  // With kReadyColumns the result is t * factor + addend, which are made before the sum is known.
+  static constexpr int kReady = Slots::kV.has(Variant::kReadyColumns) ? kVectors : 1;
+  float factor[kReady][kPerVector], addend[kReady][kPerVector];
+  uint4 result[Tile::kRun];  // to be stored together
+  float mean = 0.0f, rstd = 0.0f;
+  float given_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
+};
+
+template <class Slots, class Tile>
+__device__ __forceinline__ void make_columns_ready(const NormParams& p,
+                                                   RowState<Slots, Tile>& row) {
+  using T = typename Slots::T;
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) {
+    T::unpack(row.weight[v], row.factor[v]);
+    if constexpr (Slots::kStat == Stat::kLayer) T::unpack(row.bias[v], row.addend[v]);
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) {
+      row.factor[v][i] = ptx::in_register(__fadd_rn(row.factor[v][i], p.weight_offset));
+      if constexpr (Slots::kStat == Stat::kLayer) {
+        row.addend[v][i] = ptx::in_register(row.addend[v][i]);
+      } else {
+        row.addend[v][i] = -0.0f;
+      }
+    }
+  }
+}
+
+// Fills weight or bias with what an absent one reads as, ahead of the loads. A branch skips that
+// where it is present; clusters have no registers for the branch.
+template <class Tile, int kCount>
+__device__ __forceinline__ void fill_column(uint4 (&raw)[kCount], uint32_t word, bool present) {
+  if constexpr (!Tile::kCluster) {
+    ptx::fill_unless(raw, word, present);
+  } else {
+#pragma unroll
+    for (uint4& v : raw) v = make_uint4(word, word, word, word);
+  }
+}
+
+template <class Slots, class Tile>
+__device__ __forceinline__ void fill_columns(RowState<Slots, Tile>& row, bool has_weight,
+                                             bool has_bias) {
+  using Columns = Element<Slots::kAffine == Affine::kF32 ? Dtype::kF32 : Slots::kDtype>;
+  fill_column<Tile>(row.weight, Columns::kOneWord, has_weight);
+  if constexpr (Slots::kStat == Stat::kLayer)
+    fill_column<Tile>(row.bias, Columns::kMinusZeroWord, has_bias);
+}
+
+// Replaces columns number `number` of a thread, where they belong to the row's short vector: from
+// shared memory.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void take_tails(uint4& weight, uint4& bias, int number,
+                                           const Reach& reach) {
+  if constexpr (Slots::kAccess == Access::kUneven) {
+    constexpr int kParts = Slots::kAffine == Affine::kF32 ? kFours<typename Slots::T> : 1;
+    if (number / kParts != Tile::kVectors - 1 || !reach.has_short()) return;
+    const StagedRow<Slots, Tile> staged;
+    weight = tail_vector(staged.weight_tail(), number % kParts);
+    if constexpr (Slots::kStat == Stat::kLayer)
+      bias = tail_vector(staged.bias_tail(), number % kParts);
+  }
+}
+
+// Columns that are loaded after the reduction, of kGroup vectors.
+template <class Slots, class Tile, int kGroup, class Reach>
+__device__ __forceinline__ void load_late_columns(const NormParams& p, uint4 (&weight)[kGroup],
+                                                  uint4 (&bias)[kGroup], int first,
+                                                  const RowIndex& out, const Place<Tile>& place,
+                                                  const Reach& reach) {
+  using T = typename Slots::T;
+  constexpr bool kBias = Slots::kStat == Stat::kLayer;
+  const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
+  if constexpr (Slots::kShares) {
+    const SharedColumns<Slots, Tile> shared;
+#pragma unroll
+    for (int i = 0; i < kGroup && first + i < Tile::kVectors; ++i) {
+      weight[i] = shared.weight(first + i);
+      if constexpr (kBias) bias[i] = shared.bias(first + i);
+    }
+  } else if constexpr (Slots::kAccess == Access::kUneven) {
+    load_uneven_columns<Slots, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits),
+                                             first, place, reach, T::kOneWord);
+    if constexpr (kBias) {
+      load_uneven_columns<Slots, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first,
+                                               place, reach, T::kMinusZeroWord);
+    }
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) take_tails<Slots, Tile>(weight[i], bias[i], first + i, reach);
+  } else {
+    load_columns<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits), first, place,
+                                  reach, T::kOneWord);
+    if constexpr (kBias) {
+      load_columns<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first, place,
+                                    reach, T::kMinusZeroWord);
+    }
+  }
+}
+
+// Issues the loads of weight and bias that come before the reduction.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, Tile>& row,
+                                           const RowIndex& index, const Place<Tile>& place,
+                                           const Reach& reach, uint32_t bits) {
+  using T = typename Slots::T;
+  using State = RowState<Slots, Tile>;
+  if constexpr (Slots::kShares) SharedColumns<Slots, Tile>().load(p, place, reach);
+  if constexpr (State::kEarlyWeight && (State::kHasFours || Slots::kAccess == Access::kVector)) {
+    constexpr ColumnType kType = State::kHasFours ? ColumnType::kF32 : ColumnType::kElement;
+    fill_columns<Slots, Tile>(row, weight_type(bits) == kType, bias_type(bits) == kType);
+  }
+  if constexpr (State::kEarlyWeight && State::kHasFours) {
+    using Columns = FourColumns<T, Tile, Slots::kV.has(Variant::kCrossFours)>;
+    const Columns weights(weight_row(p, index, bits), weight_type(bits), place),
+        biases(bias_row(p, index, bits), bias_type(bits), place);
+#pragma unroll
+    for (int i = 0; i < Slots::kV.fours_early; ++i) {
+      weights.load(row.weight[i], i, reach);
+      if constexpr (State::kEarlyBias) biases.load(row.bias[i], i, reach);
+    }
+  } else if constexpr (State::kEarlyWeight && Slots::kAccess == Access::kUneven) {
+    load_uneven_columns<Slots, Tile, Tile::kVectors>(
+        row.weight, weight_type(bits), weight_row(p, index, bits), 0, place, reach, T::kOneWord);
+    if constexpr (State::kEarlyBias) {
+      load_uneven_columns<Slots, Tile, Tile::kVectors>(
+          row.bias, bias_type(bits), bias_row(p, index, bits), 0, place, reach, T::kMinusZeroWord);
+    }
+  } else if constexpr (State::kEarlyWeight) {
+    load_columns<T, Tile, Tile::kVectors, true>(
+        row.weight, weight_type(bits), weight_row(p, index, bits), 0, place, reach, T::kOneWord);
+    if constexpr (State::kEarlyBias) {
+      load_columns<T, Tile, Tile::kVectors, true>(
+          row.bias, bias_type(bits), bias_row(p, index, bits), 0, place, reach, T::kMinusZeroWord);
+    }
+  }
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,135 @@
+// The row in registers between its load and its store: as f32, or as it was loaded (Row of
+// variant.h).
+#pragma once
+
+#include "cuda/norm/source.cuh"
+#include "cuda/norm/stat.cuh"
+
+namespace fastnorm::cuda {
+
+// The row as f32.
+template <class Slots, class Tile, Row kRow = Slots::kV.row>
+struct HeldRow {
+  using T = typename Slots::T;
+  static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+
+  __device__ __forceinline__ void set(const RowSource<Slots, Tile>& source, int v) {
+    source.take(values[v], v);
+  }
+  __device__ __forceinline__ void round_sum(const Rounding<Slots::kAffine, T>& rounding) {
+    if constexpr (Slots::kSource == Source::kAdd) round_row<T>(values, rounding.round_sum);
+  }
+  // Keeps the compiler from copying what was loaded to make room for later loads.
+  __device__ __forceinline__ void hold() {
+#pragma unroll
+    for (auto& vector : values) {
+#pragma unroll
+      for (float& s : vector) s = ptx::in_register(s);
+    }
+  }
+  // d = s - mean in the row's place.
+  __device__ __forceinline__ void centre(float mean) {
+#pragma unroll
+    for (auto& vector : values) {
+#pragma unroll
+      for (float& s : vector) s = __fsub_rn(s, mean);
+    }
+  }
+  // As normalize_vector(), in place.
+  __device__ __forceinline__ void normalize(float mean, float rstd,
+                                            const Rounding<Slots::kAffine, T>& rounding) {
+#pragma unroll
+    for (auto& vector : values)
+      normalize_vector<Slots>(vector, vector, mean, rstd, KnownRounding<T, false>());
+    round_row<T>(values, rounding.round_normalized());
+  }
+  __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const {
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) s[i] = values[v][i];
+  }
+  // A vector by a number known at run time.
+  __device__ __forceinline__ void pick(float (&s)[kPerVector], int number) const {
+    get(s, 0);
+#pragma unroll
+    for (int v = 1; v < kVectors; ++v) {
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) {
+        if (v == number) s[i] = values[v][i];
+      }
+    }
+  }
+  __device__ __forceinline__ void get_word(float* s, int v, int word) const {
+#pragma unroll
+    for (int i = 0; i < T::kPerWord; ++i) s[i] = values[v][word * T::kPerWord + i];
+  }
+  // `crossed`: of a vector whose halves are swapped.
+  __device__ __forceinline__ void get_crossed_word(float* s, int v, int word, bool crossed) const {
+#pragma unroll
+    for (int i = 0; i < T::kPerWord; ++i) {
+      s[i] = values[v][word * T::kPerWord + i];
+      if (crossed) s[i] = values[v][(word ^ 2) * T::kPerWord + i];
+    }
+  }
+  __device__ __forceinline__ void renew(const NormParams&, float) {}
+  // Results to quantise replace the row.
+  __device__ __forceinline__ auto& results() { return values; }
+
+  float values[kVectors][kPerVector];
+};
+
+// The row as it was loaded. renew() makes the compiler unpack it again after each reduction: it
+// ties the row to a later value. With kByFactors it ties the factor and the mask that unpack bf16
+// instead, which takes fewer instructions and two registers.
+template <class Slots, class Tile>
+struct HeldRow<Slots, Tile, Row::kPacked> {
+  using T = typename Slots::T;
+  static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
+  static constexpr bool kByFactors = Slots::kV.has(Variant::kByFactors);
+
+  __device__ __forceinline__ void set(const RowSource<Slots, Tile>& source, int v) {
+    values[v] = source.words(v);
+  }
+  __device__ __forceinline__ void round_sum(const Rounding<Slots::kAffine, T>&) {}
+  __device__ __forceinline__ void get(float (&s)[kPerVector], int v) const { unpack(values[v], s); }
+  __device__ __forceinline__ void pick(float (&s)[kPerVector], int number) const {
+    uint4 words = values[0];
+#pragma unroll
+    for (int v = 1; v < kVectors; ++v) words = selected(v == number, values[v], words);
+    unpack(words, s);
+  }
+  __device__ __forceinline__ void get_word(float* s, int v, int word) const {
+    unpack_word(word_of(values[v], word), s);
+  }
+  __device__ __forceinline__ void get_crossed_word(float* s, int v, int word, bool crossed) const {
+    unpack_word(crossed ? word_of(values[v], word ^ 2) : word_of(values[v], word), s);
+  }
+  __device__ __forceinline__ void renew(const NormParams& p, float later) {
+    const uint32_t none = (p.bits_again & kNeverSet) != 0 ? __float_as_uint(later) : 0;
+    if constexpr (kByFactors) {
+      high |= none;
+      up |= none;
+    } else {
+#pragma unroll
+      for (uint4& v : values) v.x |= none, v.y |= none, v.z |= none, v.w |= none;
+    }
+  }
+  __device__ __forceinline__ auto& results() { return quantized; }
+
+  __device__ __forceinline__ void unpack_word(uint32_t word, float* s) const {
+    if constexpr (kByFactors) {
+      s[0] = __uint_as_float(word * up), s[1] = __uint_as_float(word & high);
+    } else {
+      T::unpack_word(word, s);
+    }
+  }
+  __device__ __forceinline__ void unpack(const uint4& words, float (&s)[kPerVector]) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) unpack_word(word_of(words, k), s + k * T::kPerWord);
+  }
+
+  uint32_t high = 0xffff0000u, up = 0x10000u;  // what a word's halves are unpacked by
+  uint4 values[kVectors];
+  float quantized[Slots::kSink == Sink::kQuant ? kVectors : 1][kPerVector];
+};
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,108 @@
+// Roundings of intermediate values to x's dtype, as a call asks for them.
+#pragma once
+
+#include "cuda/norm/slots.cuh"
+#include "fastnorm/norm.h"
+
+namespace fastnorm::cuda {
+
+template <class T, int kCount>
+__device__ __forceinline__ void round_to(float (&f)[kCount]) {
+  if constexpr (T::kBytes == 2) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) T::unpack_word(T::pack_word(f[i], f[i + 1]), f + i);
+  }
+}
+
+// A row, behind one branch.
+template <class T, int kVectors>
+__device__ __forceinline__ void round_row(float (&row)[kVectors][T::kPerVector], bool wanted) {
+  if constexpr (T::kBytes == 2) {
+    if (__builtin_expect(wanted, 0)) {
+#pragma unroll
+      for (auto& vector : row) round_to<T>(vector);
+    } else {
+      ptx::keep_branch();
+    }
+  }
+}
+
+// The two roundings that every kernel can do: of the sum, and of the normalised row.
+template <Affine kAffine, class T>
+struct Rounding {
+  // `known`: the call's bits in a register, for tests before the reduction; tests after it read
+  // `anew`.
+  __device__ __forceinline__ explicit Rounding(uint32_t anew, uint32_t known = 0)
+      : bits(anew), round_sum((known & kRoundSum) != 0) {}
+  __device__ __forceinline__ bool round_normalized() const {
+    return (bits & kRoundNormalized) != 0;
+  }
+  __device__ __forceinline__ float step(float f) const { return f; }
+  // Without a branch.
+  template <int kCount>
+  __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
+    if constexpr (T::kBytes == 2) {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 2)
+        T::template round_if<kRoundNormalized>(t[i], t[i + 1], bits);
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void applied(float (&)[kCount]) const {}
+  static constexpr bool every_step = false;
+
+  const uint32_t bits;
+  const bool round_sum;
+};
+
+// In code that is there twice, rounded and not.
+template <class T, bool kNormalized>
+struct KnownRounding {
+  __device__ __forceinline__ float step(float f) const { return f; }
+  template <int kCount>
+  __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
+    if constexpr (kNormalized) round_to<T>(t);
+  }
+  template <int kCount>
+  __device__ __forceinline__ void applied(float (&)[kCount]) const {}
+  static constexpr bool every_step = false;
+};
+
+// All of them, in kernels for any weights.
+template <class T>
+struct Rounding<Affine::kAny, T> {
+  __device__ __forceinline__ explicit Rounding(const NormParams& p)
+      : every_step(p.rounding == FASTNORM_ROUND_EVERY_STEP),
+        round_normalized((p.bits_again & kRoundNormalized) != 0),
+        round_sum((p.bits_again & kRoundSum) != 0),
+        round_applied(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY) {}
+  // An intermediate value of a chain in T.
+  __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
+  template <int kCount>
+  __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
+    if (round_normalized) round_to<T>(t);
+  }
+  // x + residual: as the statistics see it, and as it is applied.
+  template <int kCount>
+  __device__ __forceinline__ void summed(float (&s)[kCount]) const {
+    if (round_sum) round_to<T>(s);
+  }
+  template <int kCount>
+  __device__ __forceinline__ void applied(float (&s)[kCount]) const {
+    if (round_applied) round_to<T>(s);
+  }
+
+  const bool every_step, round_normalized, round_sum, round_applied;
+};
+
+template <class Slots, class Tile>
+__device__ __forceinline__ auto rounding_of(const NormParams& p, uint32_t known = 0) {
+  using R = Rounding<Slots::kAffine, typename Slots::T>;
+  if constexpr (Slots::kAffine == Affine::kAny) {
+    return R(p);
+  } else {
+    return R(bits_of<Slots, Tile>(p.bits), known);
+  }
+}
+
+}  // namespace fastnorm::cuda

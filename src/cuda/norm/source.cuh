@@ -1,0 +1,358 @@
+// Source: which bytes become the f32 row, x or x + residual.
+//
+// A RowSource's constructor issues this thread's loads; take() gives register v of the row as f32;
+// store_sum() writes x + residual where the call wants it.
+#pragma once
+
+#include "cuda/common/staged.cuh"
+#include "cuda/norm/slots.cuh"
+#include "cuda/norm/windows.cuh"
+
+namespace fastnorm::cuda {
+
+// Aligned vectors of one tensor. All loads are issued before the first result is used. A missing
+// last vector reads as zero.
+template <Loads kLoads, class Tile, class Reach>
+__device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const char* row,
+                                             const Place<Tile>& place, const Reach& reach,
+                                             bool asked) {
+  constexpr int kRun = Tile::kRun, kLast = Tile::kVectors - kRun;
+  const char* address = row + static_cast<uint32_t>(place.first * kVectorBytes);
+  const auto at = [&](int v) { return address + Tile::offset(v) * kVectorBytes; };
+#pragma unroll
+  for (int v = kLast; v < Tile::kVectors; ++v) raw[v] = make_uint4(0, 0, 0, 0);
+  if constexpr (kLast == 0 && kLoads == Loads::kAsked) {
+    load_run_if<kRun, true>(raw, at(0), reach.last && asked);
+    load_run_if<kRun>(raw, at(0), reach.last && !asked);
+  } else if (kLoads == Loads::kStreaming || (kLoads == Loads::kAsked && asked)) {
+#pragma unroll
+    for (int v = 0; v < kLast; v += kRun) load_run<kRun, true>(raw + v, at(v));
+    load_run_if<kRun, true>(raw + kLast, at(kLast), reach.last);
+  } else {
+#pragma unroll
+    for (int v = 0; v < kLast; v += kRun) load_run<kRun>(raw + v, at(v));
+    load_run_if<kRun>(raw + kLast, at(kLast), reach.last);
+  }
+}
+
+// The same by accesses of 8 bytes.
+template <class T, class Tile>
+__device__ __forceinline__ void load_halves(uint4 (&raw)[Tile::kVectors], const char* row,
+                                            const Place<Tile>& place,
+                                            const HalfReach<T, Tile>& reach) {
+  constexpr int kLast = Tile::kVectors - 1;
+  const char* const address = row + static_cast<uint32_t>(place.first * kVectorBytes);
+#pragma unroll
+  for (int v = 0; v < kLast; ++v) {
+    const char* const at = address + Tile::offset(v) * kVectorBytes;
+    const uint2 low = ptx::ld_global_v2(at), high = ptx::ld_global_v2(at + kVectorBytes / 2);
+    raw[v] = make_uint4(low.x, low.y, high.x, high.y);
+  }
+  uint4& last = raw[kLast];
+  last = make_uint4(0, 0, 0, 0);
+  const char* const at = address + Tile::offset(kLast) * kVectorBytes;
+  ptx::ld_global_v2_if(last.x, last.y, at, reach.has(kLast));
+  ptx::ld_global_v2_if(last.z, last.w, at + kVectorBytes / 2, reach.whole(kLast));
+}
+
+// Stores a vector or its first half. Rows that do not begin at a multiple of 16 bytes take two
+// accesses.
+__device__ __forceinline__ void store_halves(char* address, const uint4& words, bool half,
+                                             bool aligned) {
+  if (aligned && !half) {
+    ptx::st_global_v4(address, words);
+  } else {
+    ptx::st_global_v2(address, make_uint2(words.x, words.y));
+    if (!half) ptx::st_global_v2(address + kVectorBytes / 2, make_uint2(words.z, words.w));
+  }
+}
+
+__device__ __forceinline__ bool is_aligned(const char* row) {
+  return reinterpret_cast<uintptr_t>(row) % kVectorBytes == 0;
+}
+
+template <class Slots, class Tile>
+struct RowSource;
+
+// Aligned vectors. The sum is stored before the reduction, so that the store overlaps it.
+template <class Slots, class Tile>
+requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
+  using T = typename Slots::T;
+  using Reach = RowReach<Slots, Tile>;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+  static constexpr bool kAddsWords = kAdd && Slots::kRounds;
+
+  __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
+                                       const Place<Tile>& place, const Reach& reach,
+                                       uint32_t bits) {
+    const bool asked = (bits & kStreamLoads) != 0;
+    const char* const x_row = row_address(p.x, p.x_upper, index);
+    const char* const residual_row =
+        kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr;
+    if constexpr (Slots::kHalves) {
+      load_halves<T, Tile>(x, x_row, place, reach);
+      if constexpr (kAdd) load_halves<T, Tile>(residual, residual_row, place, reach);
+    } else {
+      load_vectors<Slots::kV.loads, Tile>(x, x_row, place, reach, asked);
+      if constexpr (kAdd)
+        load_vectors<Slots::kV.loads, Tile>(residual, residual_row, place, reach, asked);
+    }
+  }
+
+  __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
+
+  // The rounded sum replaces x.
+  __device__ __forceinline__ void add_words() {
+    if constexpr (kAddsWords) {
+#pragma unroll
+      for (int v = 0; v < Tile::kVectors; ++v) x[v] = add_vectors<T>(x[v], residual[v]);
+    }
+  }
+
+  // Register v of the row, in f32.
+  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
+    T::unpack(x[v], s);
+    if constexpr (kAdd && !kAddsWords) {
+      float r[T::kPerVector];
+      T::unpack(residual[v], r);
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+    }
+  }
+
+  __device__ __forceinline__ void store_sum(const NormParams& p, const RowIndex& index,
+                                            const Place<Tile>& place, const Reach& reach,
+                                            const float (&s)[Tile::kVectors][T::kPerVector]) const {
+    if constexpr (kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      char* row = row_address(p.residual_out, p.residual_out_upper, index) +
+                  static_cast<int64_t>(place.first) * kVectorBytes;
+#pragma unroll
+      for (int v = 0; v < Tile::kVectors; v += Tile::kRun) {
+        if constexpr (Slots::kHalves) {
+          if (reach.stores(v)) {
+            store_halves(row + Tile::offset(v) * kVectorBytes, T::pack(s[v]), reach.cut(v),
+                         is_aligned(row));
+          }
+        } else if (reach.stores(v)) {
+          uint4 sum[Tile::kRun];
+#pragma unroll
+          for (int i = 0; i < Tile::kRun; ++i) sum[i] = kAddsWords ? x[v + i] : T::pack(s[v + i]);
+          store_run<Tile::kRun>(row + Tile::offset(v) * kVectorBytes, sum);
+        }
+      }
+    }
+  }
+
+  uint4 x[Tile::kVectors];
+  uint4 residual[kAdd ? Tile::kVectors : 1];
+};
+
+// take_shifted() in few instructions: kernels that quantise are long enough without.
+template <class Slots>
+inline constexpr bool kStagedShort = Slots::kSink == Sink::kQuant;
+
+// Vectors of x and the residual as they were loaded.
+template <class Slots, class Tile>
+struct LoadedVectors {
+  using T = typename Slots::T;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+
+  __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
+  // Register v of the row, in f32.
+  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
+    T::unpack(x[v], s);
+    if constexpr (kAdd) {
+      float r[T::kPerVector];
+      T::unpack(residual[v], r);
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+    }
+  }
+
+  uint4 x[Tile::kVectors], residual[kAdd ? Tile::kVectors : 1];
+};
+
+// Unaligned rows of one block, through shared memory. Call complete() after every load was issued.
+template <class Slots, class Tile>
+requires(Slots::kAccess == Access::kUneven && !Tile::kCluster) struct RowSource<Slots, Tile>
+    : LoadedVectors<Slots, Tile> {
+  using T = typename Slots::T;
+  using Reach = cuda::Reach<Access::kUneven, T, Tile>;
+  using Staged = StagedRow<Slots, Tile>;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+  static constexpr int kVectors = Tile::kVectors;
+
+  __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
+                                       const Place<Tile>& place, const Reach&, uint32_t)
+      : x_input(row_address(p.x, p.x_upper, index), p, Staged().x(), place),
+        residual_input(row_address(residual_of(p), kAdd ? p.residual_upper : p.x_upper, index), p,
+                       Staged().residual(), place) {}
+
+  __device__ __forceinline__ void complete(const Place<Tile>& place) const {
+    x_input.complete(Staged().x(), place);
+    if constexpr (kAdd) residual_input.complete(Staged().residual(), place);
+  }
+  __device__ __forceinline__ void take_all(const Place<Tile>& place, const Reach& reach) {
+    x_input.take(this->x, Staged().x(), place, reach);
+    if constexpr (kAdd) residual_input.take(this->residual, Staged().residual(), place, reach);
+  }
+
+  // To shared memory; finish_sum() stores it behind the next barrier.
+  __device__ __forceinline__ void store_sum(const NormParams& p, const RowIndex&,
+                                            const Place<Tile>& place, const Reach&,
+                                            const float (&s)[kVectors][T::kPerVector]) const {
+    if constexpr (kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      auto* const sum = reinterpret_cast<uint4*>(Staged().sum());
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) sum[place.vector(v)] = T::pack(s[v]);
+    }
+  }
+  static __device__ __forceinline__ void finish_sum(const NormParams& p, const RowIndex& index,
+                                                    const Place<Tile>& place, bool live) {
+    if constexpr (kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      store_staged<T::kBytes, kVectors, kStagedShort<Slots>, Slots::kV.has(Variant::kPinsAddress)>(
+          row_address(p.residual_out, p.residual_out_upper, index), row_elements<T>(p) * T::kBytes,
+          Staged().sum(), place, live);
+    }
+  }
+
+  StagedInput<T, Tile, kStagedShort<Slots>> x_input;
+  std::conditional_t<kAdd, StagedInput<T, Tile, kStagedShort<Slots>>, NotStaged> residual_input;
+
+ private:
+  static __device__ __forceinline__ const RowRef& residual_of(const NormParams& p) {
+    return kAdd ? p.residual : p.x;
+  }
+};
+
+// Unaligned rows of a cluster.
+template <class Slots, class Tile>
+requires(Slots::kAccess == Access::kUneven && Tile::kCluster) struct RowSource<Slots, Tile>
+    : LoadedVectors<Slots, Tile> {
+  using T = typename Slots::T;
+  using Reach = cuda::Reach<Access::kUneven, T, Tile>;
+  using Staged = StagedRow<Slots, Tile>;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+  static constexpr int kVectors = Tile::kVectors;
+
+  __device__ __forceinline__ RowSource(const NormParams& params, const RowIndex& index,
+                                       const Place<Tile>& place, const Reach&, uint32_t)
+      : p(params),
+        x_input(row_address(p.x, p.x_upper, index), p, place),
+        residual_input(kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr, p,
+                       place) {}
+
+  __device__ __forceinline__ void complete(const Place<Tile>&) const {
+    x_input.complete(Staged().x());
+    if constexpr (kAdd) residual_input.complete(Staged().residual());
+  }
+  __device__ __forceinline__ void take_all(const Place<Tile>& place, const Reach&) {
+    x_input.take(this->x, Staged().x(), place, p.vectors);
+    if constexpr (kAdd) residual_input.take(this->residual, Staged().residual(), place, p.vectors);
+  }
+
+  __device__ __forceinline__ void store_sum(const NormParams&, const RowIndex& index,
+                                            const Place<Tile>& place, const Reach&,
+                                            const float (&s)[kVectors][T::kPerVector]) const {
+    if constexpr (kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      char* const row = row_address(p.residual_out, p.residual_out_upper, index);
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) store_window<T>(row, T::pack(s[v]), place.vector(v), p);
+    }
+  }
+
+  const NormParams& p;
+  WindowInput<T, Tile> x_input;
+  std::conditional_t<kAdd, WindowInput<T, Tile>, NotStaged> residual_input;
+};
+
+// x, with the residual added, at any address.
+template <class Slots>
+struct AnyInput {
+  using T = typename Slots::T;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+
+  __device__ __forceinline__ AnyInput(const NormParams& p, const RowIndex& index)
+      : x(row_address(p.x, p.x_upper, index), p.x_align, false),
+        residual(kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr,
+                 p.residual_align, p.residual_f32) {}
+
+  // The first `count` values of a vector; the others are zero.
+  template <Part kPart>
+  __device__ __forceinline__ void take(float (&s)[T::kPerVector], int64_t vector, int count) const {
+    load_part<kPart, T>(s, x, vector, count);
+    if constexpr (kAdd) {
+      float r[T::kPerVector];
+      load_part<kPart, T>(r, residual, vector, count);
+#pragma unroll
+      for (int i = 0; i < T::kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+    }
+  }
+
+  const AnyRow<T, const char> x, residual;
+};
+
+template <class Slots, class Tile>
+requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
+  using T = typename Slots::T;
+  using Reach = cuda::Reach<Access::kAny, T, Tile>;
+
+  __device__ __forceinline__ RowSource(const NormParams& p, const RowIndex& index,
+                                       const Place<Tile>& row_place, const Reach& row_reach,
+                                       uint32_t)
+      : input(p, index), place(row_place), reach(row_reach) {}
+
+  // The whole vectors, kV.group at a time; missing ones are zero. take_short() takes the last one
+  // after.
+  __device__ __forceinline__ void take_whole(float (&values)[Tile::kVectors][T::kPerVector]) const {
+    constexpr int kGroup = Slots::kV.group;
+#pragma unroll
+    for (int first = 0; first < Tile::kVectors; first += kGroup) {
+      const auto whole = [&](int i) { return reach.whole(first + i); };
+      AnyVectors<T, kGroup> x, residual;
+      x.load(input.x, place.vector(first), Tile::kStride, whole);
+      if constexpr (AnyInput<Slots>::kAdd)
+        residual.load(input.residual, place.vector(first), Tile::kStride, whole);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        float(&s)[T::kPerVector] = values[first + i];
+        x.take(s, i, false);
+        if constexpr (AnyInput<Slots>::kAdd) {
+          float r[T::kPerVector];
+          residual.take(r, i, input.residual.f32);
+#pragma unroll
+          for (int k = 0; k < T::kPerVector; ++k) s[k] = __fadd_rn(s[k], r[k]);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void take_short(float (&values)[Tile::kVectors][T::kPerVector]) const {
+    if (!reach.has_short()) return;
+    float last[T::kPerVector];
+    const int v = reach.last_register();
+    input.template take<Part::kShort>(last, place.vector(v), reach.last_count());
+    put_vector(values, v, last);
+  }
+
+  __device__ __forceinline__ void store_sum(const NormParams& p, const RowIndex& index,
+                                            const Place<Tile>&, const Reach&,
+                                            const float (&s)[Tile::kVectors][T::kPerVector]) const {
+    if constexpr (Slots::kSource == Source::kAdd) {
+      if (p.residual_out.data == nullptr) return;
+      store_row<T>(s,
+                   AnyRow<T, char>(row_address(p.residual_out, p.residual_out_upper, index),
+                                   p.residual_out_align, p.residual_out_f32),
+                   place, reach);
+    }
+  }
+
+  const AnyInput<Slots> input;
+  const Place<Tile>& place;
+  const Reach& reach;
+};
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,37 @@
+// Sink: codes of one type of 8 bits by one scale for the tensor. Most quantising calls ask for just
+// that, so there are no branches.
+#pragma once
+
+#include "cuda/norm/codes.cuh"
+#include "cuda/norm/store.cuh"
+
+namespace fastnorm::cuda {
+
+template <class T>
+struct RowSink<Sink::kStatic, Access::kVector, T> {
+  __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
+      : codes(row_address(p.quant.codes, p.quant.codes_upper, index)) {}
+  char* const codes;
+};
+
+// `run`: the codes of vectors that lie side by side, which the last of them stores together.
+template <class T, CodeType kType, class Sink, class Tile>
+__device__ __forceinline__ void put_static(float (&z)[T::kPerVector], float inverse,
+                                           const Sink& sink, int v, const Place<Tile>& place,
+                                           bool stores, uint4& run) {
+  uint32_t words[2];
+  scale_values(z, inverse);
+  make_codes(kType, z, words);
+  if constexpr (Tile::kRun == 1) {
+    if (stores)
+      store_codes<T::kPerVector>(place.template address<T::kPerVector>(sink.codes, v), words,
+                                 false);
+  } else if (v % 2 == 0) {
+    run.x = words[0], run.y = words[1];
+  } else {
+    run.z = words[0], run.w = words[1];
+    if (stores) ptx::st_global_v4(place.template address<T::kPerVector>(sink.codes, v - 1), run);
+  }
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,347 @@
+// The kernel for rows longer than a cluster's registers: each pass reads the row again, RMS twice
+// and LAYER three times. Any access, any weights, any sink.
+#pragma once
+
+#include "cuda/common/ptx/grid.cuh"
+#include "cuda/norm/affine.cuh"
+#include "cuda/norm/quant.cuh"
+
+namespace fastnorm::cuda {
+
+// Quantises a streamed row, one vector a thread at a time. Does nothing where nothing is quantised.
+template <class Slots, class Tile, bool kQuant = Slots::kSink == Sink::kQuant>
+struct StreamQuantizer {
+  using T = typename Slots::T;
+  __device__ __forceinline__ StreamQuantizer(const NormParams&, const Place<Tile>&) {}
+  __device__ __forceinline__ bool wants_row() const { return false; }
+  __device__ __forceinline__ void see(const float (&)[T::kPerVector], int) {}
+  __device__ __forceinline__ void make_row_scale(FoldScratch<Tile>&, const Place<Tile>&) {}
+  __device__ __forceinline__ void put(const float (&)[T::kPerVector], int64_t, int) {}
+  __device__ __forceinline__ void end(const Place<Tile>&) {}
+};
+
+template <class Slots, class Tile>
+struct StreamQuantizer<Slots, Tile, true> {
+  using T = typename Slots::T;
+  static constexpr int kPerVector = T::kPerVector;
+
+  __device__ __forceinline__ StreamQuantizer(const NormParams& params, const Place<Tile>& place)
+      : p(params),
+        q(params.quant),
+        index(row_index(params, place.row, params.bits_again)),
+        scales(params, place.row, index),
+        codes(row_address(params.quant.codes, params.quant.codes_upper, index)) {
+    given = q.given_scale != nullptr ? *q.given_scale : 1.0f;
+    if (q.rule == ScaleRule::kGiven) inverse = __frcp_rn(given);
+  }
+
+  // True if the row's greatest magnitude is needed before its codes.
+  __device__ __forceinline__ bool wants_row() const {
+    return q.rule >= ScaleRule::kQuotient && q.block == 0;
+  }
+  __device__ __forceinline__ void see(float (&z)[kPerVector], int count) {
+    prepare<T>(q, z);
+    clear_from(z, count);
+    most = greater(most, magnitude_bits(z));
+  }
+  __device__ __forceinline__ void make_row_scale(FoldScratch<Tile>& scratch,
+                                                 const Place<Tile>& place) {
+    const Scale scale = free_scale(q, greatest_of_row(most, scratch, place));
+    if (place.leads_row()) scales.put(0, scale.bits);
+    inverse = scale.inverse;
+  }
+
+  __device__ __forceinline__ void put(float (&z)[kPerVector], int64_t vector, int count) {
+    prepare<T>(q, z);
+    clear_from(z, count);
+    uint32_t magnitude[1] = {magnitude_bits(z)};
+    most = greater(most, magnitude[0]);
+    if (q.rule == ScaleRule::kNoCodes) return;
+    if (q.block != 0) {
+      constexpr int kVectorShift = kPerVector == 8 ? 3 : 2;
+      const int shift = q.block_shift - kVectorShift, lanes = 1 << shift;
+      fold_blocks<Tile>(magnitude, lanes);
+      const Scale scale = make_scale(q, magnitude[0], given);
+      if (count > 0 && (vector & (lanes - 1)) == 0) scales.put(vector >> shift, scale.bits);
+      inverse = scale.inverse;
+    }
+    scale_values(z, inverse);
+    if (count > 0) put_any_codes(q, codes, z, vector, count);
+  }
+
+  __device__ __forceinline__ void end(const Place<Tile>& place) const {
+    if (q.amax != nullptr) raise_amax(q, most);
+    if (q.swizzled) {
+      scales.pad((p.n + q.block - 1) >> q.block_shift, p.rows, place.first, Tile::kStride);
+    }
+  }
+
+  const NormParams& p;
+  const QuantParams& q;
+  const RowIndex index;
+  const ScaleRow scales;
+  char* const codes;
+  float given, inverse = 0.0f;
+  uint32_t most = 0;
+};
+
+// The canonical fold of a thread's vectors as they come: register r of the tree in bit-reversed
+// order of r, so that the pairs of the highest digit are neighbours, with one pending partial for
+// each digit. Absent registers are +0 and change nothing.
+struct StreamFold {
+  static constexpr int kDigits = 20;  // 2^20 groups of 4 vectors a thread: rows of 2^32 elements
+  static constexpr int kGroup = 4;    // registers loaded together: a subtree of two digits
+
+  // Group numbers count up from 0; each carry of that count is one addition of the tree.
+  template <int kDigit = 0>
+  __device__ __forceinline__ void add(float q, uint32_t group) {
+    if constexpr (kDigit == kDigits) {
+      total = q;
+    } else if ((group >> kDigit & 1) == 0) {
+      pending[kDigit] = total = q;
+    } else {
+      add<kDigit + 1>(__fadd_rn(pending[kDigit], q), group);
+    }
+  }
+
+  float pending[kDigits];
+  float
+      total;  // after the last group: its number is all ones, so everything has been folded into it
+};
+
+// Folds what sums_of(first, step, sums) gives for each of a thread's `count` vectors: the four of
+// first, first + step and so on at a time. Past the row's end it gives 0.
+template <class Tile, typename Fn>
+__device__ __forceinline__ float fold_stream(int64_t count, Fn sums_of) {
+  // Digits of a vector's number: at least two, for the group.
+  const int digits = count <= StreamFold::kGroup ? 2 : 64 - __clzll(count - 1);
+  const uint32_t groups = 1u << (digits - 2);
+  StreamFold fold;
+  for (uint32_t g = 0; g < groups; ++g) {
+    // In bit-reversed order the two lowest digits of the position are the two highest of the
+    // register.
+    const uint32_t low = digits == 2 ? 0 : __brev(g) >> (32 - (digits - 2));
+    float q[StreamFold::kGroup];
+    sums_of(low, int64_t{1} << (digits - 2), q);
+    fold.add(fold_registers(q), g);
+  }
+  return fold.total;
+}
+
+// One thread's view of a row that is streamed, four vectors at a time. Where all rows and columns
+// are at 16-byte addresses, whole vectors are all asked for before the first is used, which is what
+// keeps the memory busy; else, and where the row's short vector is among the four, they come one by
+// one.
+template <class Slots, class Tile>
+struct StreamRow {
+  using T = typename Slots::T;
+  static constexpr int kPerVector = T::kPerVector, kGroup = StreamFold::kGroup;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+
+  __device__ __forceinline__ StreamRow(const NormParams& params, const Place<Tile>& at,
+                                       const RowIndex& index)
+      : p(params),
+        place(at),
+        input(params, index),
+        columns(params, index, params.bits),
+        vectors(params.vectors),
+        short_register(params.n % kPerVector == 0 ? -1 : (params.vectors - 1) / Tile::kStride),
+        wide_row(wide(input.x) && (!kAdd || wide(input.residual))),
+        wide_columns(wide(columns.weight) && wide(columns.bias)) {}
+
+  __device__ __forceinline__ int64_t registers() const {
+    return (vectors + Tile::kStride - 1) / Tile::kStride;
+  }
+  __device__ __forceinline__ int64_t vector(int64_t number) const {
+    return place.first + number * Tile::kStride;
+  }
+  // Of the row, not above kPerVector; 0 or less past its end.
+  __device__ __forceinline__ int count(int64_t vector) const {
+    const int64_t left = p.n - vector * kPerVector;
+    return left >= kPerVector ? kPerVector : left < 0 ? 0 : static_cast<int>(left);
+  }
+  // The same for all threads of the row.
+  __device__ __forceinline__ bool has_short(int64_t first, int64_t step) const {
+    bool has = false;
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) has |= first + i * step == short_register;
+    return has;
+  }
+
+  // q[i] = sum_of(s, count) of the values of register first + i * step.
+  template <typename Fn>
+  __device__ __forceinline__ void sums(int64_t first, int64_t step, float (&q)[kGroup],
+                                       Fn sum_of) const {
+    if (wide_row && !has_short(first, step)) {
+      uint4 x[kGroup], residual[kGroup];
+      load(x, input.x.data, first, step);
+      if constexpr (kAdd) load(residual, input.residual.data, first, step);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        float s[kPerVector];
+        unpack(s, x[i], residual[i]);
+        q[i] = sum_of(s, count(vector(first + i * step)));
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kGroup; ++i) {
+        const int64_t v = vector(first + i * step);
+        float s[kPerVector];
+        input.template take<Part::kCounted>(s, v, count(v));
+        const float sum = sum_of(s, count(v));
+#pragma unroll
+        for (int k = 0; k < kGroup; ++k) q[k] = k == i ? sum : q[k];
+      }
+    }
+  }
+
+  // Calls use(s, z, vector, count) with the row's values and its results, in every thread of the
+  // row as often.
+  template <typename Fn>
+  __device__ __forceinline__ void results(float mean, float rstd,
+                                          const Rounding<Slots::kAffine, T>& rounding,
+                                          Fn use) const {
+    for (int64_t first = 0; first < registers(); first += kGroup) {
+      const bool wide = wide_row && wide_columns && !has_short(first, 1);
+      uint4 x[kGroup], residual[kGroup], weight[kGroup], bias[kGroup];
+      if (wide) {
+        load_column(weight, columns.weight, T::kOneWord, first);
+        load_column(bias, columns.bias, T::kMinusZeroWord, first);
+        load(x, input.x.data, first, 1);
+        if constexpr (kAdd) load(residual, input.residual.data, first, 1);
+      }
+#pragma unroll 1
+      for (int i = 0; i < kGroup && first + i < registers(); ++i) {
+        const int64_t v = vector(first + i);
+        float s[kPerVector], summed[kPerVector], t[kPerVector], z[kPerVector];
+        float w[kPerVector], b[kPerVector];
+        if (wide) {
+          unpack(s, picked(x, i), picked(residual, i));
+          T::unpack(picked(weight, i), w);
+          T::unpack(picked(bias, i), b);
+        } else {
+          input.template take<Part::kCounted>(s, v, count(v));
+          columns.weight.template take<Part::kCounted>(w, v, count(v));
+          columns.bias.template take<Part::kCounted>(b, v, count(v));
+        }
+#pragma unroll
+        for (int k = 0; k < kPerVector; ++k) summed[k] = s[k];
+        if constexpr (kAdd) rounding.summed(summed);
+        normalize_vector<Slots>(t, summed, mean, rstd, rounding);
+        apply(z, t, w, b, p.weight_offset, rounding);
+        use(s, z, v, count(v));
+      }
+    }
+  }
+
+  static __device__ __forceinline__ bool wide(const AnyRow<T, const char>& row) {
+    return row.bytes == kVectorBytes && !row.f32;
+  }
+  static __device__ __forceinline__ bool wide(const AnyColumn<T>& column) {
+    return column.type == ColumnType::kAbsent || wide(column.row);
+  }
+  // The row's vectors; past its end they read as zero.
+  __device__ __forceinline__ void load(uint4 (&raw)[kGroup], const char* row, int64_t first,
+                                       int64_t step) const {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      const int64_t v = vector(first + i * step);
+      raw[i] = make_uint4(0, 0, 0, 0);
+      ptx::ld_global_v4_if(raw[i], row + v * kVectorBytes, v < vectors);
+    }
+  }
+  __device__ __forceinline__ void load_column(uint4 (&raw)[kGroup], const AnyColumn<T>& column,
+                                              uint32_t absent, int64_t first) const {
+    if (column.type == ColumnType::kElement) {
+      load(raw, column.row.data, first, 1);
+    } else {
+#pragma unroll
+      for (uint4& v : raw) v = make_uint4(absent, absent, absent, absent);
+    }
+  }
+  static __device__ __forceinline__ uint4 picked(const uint4 (&raw)[kGroup], int number) {
+    uint4 v = raw[0];
+#pragma unroll
+    for (int i = 1; i < kGroup; ++i) v = selected(i == number, raw[i], v);
+    return v;
+  }
+  static __device__ __forceinline__ void unpack(float (&s)[kPerVector], uint4 x, uint4 residual) {
+    T::unpack(x, s);
+    if constexpr (kAdd) {
+      float r[kPerVector];
+      T::unpack(residual, r);
+#pragma unroll
+      for (int i = 0; i < kPerVector; ++i) s[i] = __fadd_rn(s[i], r[i]);
+    }
+  }
+
+  const NormParams& p;
+  const Place<Tile>& place;
+  const AnyInput<Slots> input;
+  const AnyColumns<T> columns;
+  const int64_t vectors, short_register;  // of the row; that of its short vector, or -1
+  const bool wide_row, wide_columns;
+};
+
+template <class Slots, class Tile>
+__device__ __forceinline__ void normalize_streaming(const NormParams& p) {
+  using T = typename Slots::T;
+  constexpr int kPerVector = T::kPerVector;
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
+  cluster_begin(scratch);
+  const Place<Tile> place(blockIdx.x);
+  const RowIndex index = row_index(p, place.row, p.bits);
+  const auto rounding = rounding_of<Slots, Tile>(p);
+  const StreamRow<Slots, Tile> row(p, place, index);
+  if ((p.bits & (kWaitFirst | kWaitAfterColumns)) != 0) ptx::grid_wait();
+  if ((p.bits & kTrigger) != 0) ptx::grid_trigger();
+  cluster_ready(scratch);
+
+  const auto fold = [&](auto sum_of) {
+    return fold_stream<Tile>(row.registers(),
+                             [&](int64_t first, int64_t step, float(&q)[StreamFold::kGroup]) {
+                               row.sums(first, step, q, [&](float(&s)[kPerVector], int count) {
+                                 if constexpr (Slots::kSource == Source::kAdd) rounding.summed(s);
+                                 return sum_of(s, count);
+                               });
+                             });
+  };
+  float mean = 0.0f;
+  if constexpr (Slots::kStat == Stat::kLayer) {
+    const float sum = fold([](const float(&s)[kPerVector], int) { return vector_sum(s); });
+    mean = mean_of(positive_zero(fold_row<Sum>(sum, scratch.fold[0], place)), p, rounding);
+  }
+  const float sum = fold([&](const float(&s)[kPerVector], int count) {
+    return squares<Slots>(s, mean, count, rounding);
+  });
+  const float rstd =
+      rstd_of(fold_row<Sum>(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
+  if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
+
+  StreamQuantizer<Slots, Tile> quantizer(p, place);
+  // Nothing was written of the row's inputs so far: it may be normalised in place, and its residual
+  // updated in place.
+  const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
+  const bool stores_sum = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr;
+  const AnyRow<T, char> sum_out(row_address(p.residual_out, p.residual_out_upper, index),
+                                p.residual_out_align, p.residual_out_f32);
+  // A row's scale takes a pass before that of the codes.
+#pragma unroll 1
+  for (bool last = !quantizer.wants_row();; last = true) {
+    row.results(mean, rstd, rounding,
+                [&](float(&s)[kPerVector], float(&z)[kPerVector], int64_t vector, int count) {
+                  if (!last) {
+                    if (count > 0) quantizer.see(z, count);
+                    return;
+                  }
+                  if (stores_sum) store_part<Part::kCounted, T>(s, sum_out, vector, count);
+                  sink.put(z, vector, count);
+                  quantizer.put(z, vector, count);
+                });
+    if (last) break;
+    quantizer.make_row_scale(scratch.fold[Slots::kFolds - 1], place);
+  }
+  quantizer.end(place);
+}
+
+}  // namespace fastnorm::cuda

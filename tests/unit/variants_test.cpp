@@ -1,0 +1,161 @@
+// The list of kernels as data: every line makes kernels, no kernel is there twice, and policies fit each other.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "cuda/arch.h"
+#include "cuda/norm/list.h"
+#include "cuda/norm/table.h"
+
+namespace fastnorm {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreadsPerSm = 2048, kRegistersPerSm = 65536;
+constexpr int kFewestRegisters = 32;  // of a thread, with which the smallest kernels were built
+
+// The kernels of an architecture, in the order of its table.
+template <const ArchSpec& kArch>
+std::vector<Variant> variants_of() {
+  std::vector<Variant> all;
+  const auto append = [&](const auto& part) {
+    for (const VariantWords& words : part) all.push_back(variant_of(words.order, words.policies));
+  };
+  constexpr ListColumns kColumns = list_columns(kArch);
+  append(kVariants<kColumns, Dtype::kF32, Source::kPlain>);
+  append(kVariants<kColumns, Dtype::kF32, Source::kAdd>);
+  append(kVariants<kColumns, Dtype::kF16, Source::kPlain>);
+  append(kVariants<kColumns, Dtype::kF16, Source::kAdd>);
+  append(kVariants<kColumns, Dtype::kBF16, Source::kPlain>);
+  append(kVariants<kColumns, Dtype::kBF16, Source::kAdd>);
+  return all;
+}
+
+const std::vector<std::vector<Variant>>& all_variants() {
+  static const std::vector<std::vector<Variant>> kAll = {
+      variants_of<kSm80>(), variants_of<kSm90>(), variants_of<kSm100>(), variants_of<kSm120>(),
+      variants_of<kPtx>()};
+  return kAll;
+}
+
+template <typename Fn>
+void for_each(Fn fn) {
+  for (size_t i = 0; i < all_variants().size(); ++i) {
+    for (const Variant& v : all_variants()[i]) {
+      SCOPED_TRACE(std::string(kArchs[i]->name) + ": " + make_entry(v.key, v.tile).name);
+      fn(v);
+    }
+  }
+}
+
+TEST(Variants, ThereAreAsManyAsThereWere) {
+  const size_t counts[] = {1724, 3788, 3486, 2246, 2246};
+  ASSERT_EQ(all_variants().size(), std::size(counts));
+  for (size_t i = 0; i < std::size(counts); ++i)
+    EXPECT_EQ(all_variants()[i].size(), counts[i]) << kArchs[i]->name;
+}
+
+TEST(Variants, TablesOfPlanningHaveThemInOrderAndOnce) {
+  for (size_t i = 0; i < all_variants().size(); ++i) {
+    const std::span<const NormEntry> table = norm_table(*kArchs[i]);
+    const std::vector<Variant>& variants = all_variants()[i];
+    ASSERT_EQ(table.size(), variants.size()) << kArchs[i]->name;
+    for (size_t k = 0; k < table.size(); ++k) {
+      ASSERT_EQ(table[k].packed(), packed(variants[k].key, variants[k].tile)) << table[k].name;
+      if (k > 0) ASSERT_LT(table[k - 1].packed(), table[k].packed()) << table[k].name;
+    }
+  }
+}
+
+TEST(Variants, EveryLineMakesKernelsAndLinesAreSorted) {
+  const auto order = [](const VariantLine& l) {
+    return std::tuple(l.access >= Access::kUneven, l.sink == Sink::kStore, l.source, l.stat,
+                      l.affine, l.sink, l.access, l.tile.blocks, l.tile.threads, l.tile.vectors);
+  };
+  const auto file = [](const VariantLine& l) {
+    return l.access >= Access::kUneven ? 2 : l.sink == Sink::kStore ? 1 : 0;
+  };
+  const VariantLine* before = nullptr;
+  int number = 0;
+  for (const VariantLine& line : kVariantLines) {
+    SCOPED_TRACE("line " + std::to_string(++number) + " of the list");
+    EXPECT_NE(line.dtypes, 0);
+    EXPECT_NE(line.flavours, 0);
+    EXPECT_TRUE(std::ranges::any_of(line.blocks_per_sm.of, [](uint8_t b) { return b > 0; }));
+    if (before != nullptr && file(*before) == file(line) && file(line) < 2)
+      EXPECT_LE(order(*before), order(line));
+    if (before != nullptr) EXPECT_LE(file(*before), file(line));
+    before = &line;
+  }
+}
+
+TEST(Variants, WordsHoldAllOfAVariant) {
+  std::set<uint64_t> words;
+  for_each([&](const Variant& v) {
+    EXPECT_EQ(variant_of(packed(v.key, v.tile), v.packed_policies()), v);
+    words.insert(v.packed_policies());
+  });
+  EXPECT_GT(words.size(), 100u);
+  Variant most = {.key = {}, .tile = {1024, 8, 16}};
+  most.row = Row::kPacked, most.weights = Weights::kShared, most.loads = Loads::kStreaming;
+  most.round = RoundRow::kPredicate, most.group = 8, most.fours_ahead = 15, most.fours_early = 15;
+  most.blocks_per_sm = 32, most.pair_blocks_per_sm = 32, most.policies = 0x7ff;
+  EXPECT_EQ(variant_of(packed(most.key, most.tile), most.packed_policies()), most);
+}
+
+TEST(Variants, BlocksFitAMultiprocessor) {
+  for_each([](const Variant& v) {
+    const bool kept = v.key.affine == Affine::kKept;
+    const int threads = v.tile.threads * (kept ? 1 : rows_per_block(v.tile));
+    EXPECT_GE(v.blocks_per_sm, 1);
+    EXPECT_LE(v.blocks_per_sm * threads, kThreadsPerSm);
+    EXPECT_LE(v.blocks_per_sm * threads * kFewestRegisters, kRegistersPerSm);
+    EXPECT_LE(v.pair_blocks_per_sm, v.blocks_per_sm);
+    EXPECT_EQ(v.pair_blocks_per_sm > 0, runs_pairs(v.key, v.tile));
+  });
+}
+
+TEST(Variants, PoliciesFitTheSlots) {
+  for_each([](const Variant& v) {
+    const bool f32 = v.key.affine == Affine::kF32, early = v.weights == Weights::kEarly,
+               rms = v.key.stat == Stat::kRms, streamed = v.tile.vectors == 0;
+    EXPECT_EQ(v.weights == Weights::kShared, v.key.beside == Beside::kShared);
+    EXPECT_EQ(v.fours_ahead > 0, f32);
+    EXPECT_LE(v.fours_early, early ? v.fours_ahead : 0);
+    if (v.has(Variant::kCrossFours)) EXPECT_TRUE(f32);
+    if (v.has(Variant::kReadyColumns)) EXPECT_TRUE(early && !f32);
+    if (v.row == Row::kPacked) EXPECT_TRUE(v.key.source == Source::kPlain);
+    if (v.has(Variant::kByFactors)) EXPECT_TRUE(v.row == Row::kPacked);
+    if (v.has(Variant::kByFactors)) EXPECT_EQ(v.key.dtype, Dtype::kBF16);
+    if (v.has(Variant::kPinsAddress)) EXPECT_EQ(v.key.access, Access::kUneven);
+    if (v.has(Variant::kClampsTogether)) EXPECT_EQ(v.key.sink, Sink::kQuant);
+    if (v.tile.is_cluster() && !streamed) EXPECT_TRUE(v.has(Variant::kRowFirst));
+    if (v.loads != Loads::kCached) EXPECT_TRUE(rms && v.key.access <= Access::kVector);
+    if (past_l1(v.key.beside) == v.key.beside && v.key.beside != Beside::kAny &&
+        v.key.beside != Beside::kShared && v.key.beside != Beside::kHalves) {
+      EXPECT_EQ(v.loads, Loads::kStreaming);
+    }
+    if (!streamed && v.key.affine != Affine::kKept) EXPECT_GE(v.group, 1);
+    if (v.key.access == Access::kWide) EXPECT_TRUE(holds_wide_rows(v.tile));
+  });
+}
+
+// What planning knows of persistent kernels is what they are built with.
+TEST(Variants, PersistentKernelsAreAsPlanned) {
+  size_t seen = 0;
+  for_each([&](const Variant& v) {
+    if (v.key.affine != Affine::kKept) return;
+    ++seen;
+    EXPECT_EQ(v.blocks_per_sm, kept_blocks(v.tile));
+    EXPECT_EQ(v.has(Variant::kPrefetches), kept_prefetches(v.key.sink, v.tile));
+    EXPECT_TRUE(std::ranges::any_of(kKeptTiles, [&](KeptTile k) { return k.tile == v.tile; }));
+  });
+  EXPECT_EQ(seen, 26 * std::size(kArchs));
+}
+
+}  // namespace
+}  // namespace fastnorm
