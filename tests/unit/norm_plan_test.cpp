@@ -9,7 +9,7 @@
 
 #include "core/backend.h"
 #include "core/norm_index.h"
-#include "core/norm_measured.h"
+#include "core/norm_loads.h"
 #include "cuda/arch.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm/table.h"
@@ -535,24 +535,6 @@ TEST(Plan, EveryQuantisedRowHasATile) {
   }
 }
 
-// Fewer threads a row where that lets all rows be resident at once, which depends on the multiprocessors that there are.
-TEST(Plan, OneWaveOfTheMultiprocessorsThatThereAre) {
-  const auto tile = [](int64_t rows, int64_t n, bool add, int32_t multiprocessors) {
-    const Request r = with_statistics(simple_request({rows, n}, FASTNORM_DTYPE_BF16, add));
-    return plan_of(describe(r), gpu(cuda::kSm90, 16, multiprocessors)).entry->tile;
-  };
-  const Tile eight = {128, 8, 1}, four = {256, 4, 1};
-  EXPECT_EQ(tile(512, 8192, true, 132), eight);
-  EXPECT_EQ(tile(512, 8192, true, 114), four) << "512 x 128 threads are more than 114 x 512";
-  const Tile cluster = {128, 2, 4};
-  EXPECT_EQ(tile(592, 8192, true, 132), cluster);
-  EXPECT_EQ(tile(592, 8192, true, 148), eight);
-  const Tile half = {256, 6, 1}, whole = {512, 3, 1};
-  EXPECT_EQ(tile(512, 12288, false, 132), half);
-  EXPECT_EQ(tile(592, 12288, false, 132), whole);
-  EXPECT_EQ(tile(592, 12288, false, 148), half);
-}
-
 // Accesses of 32 bytes: where the architecture has them, everything lies at multiples of them, and a thread has an even number of vectors.
 TEST(Plan, WideRows) {
   const auto kernel = [](const Request& r, const ArchSpec& arch = cuda::kSm100) {
@@ -773,96 +755,7 @@ TEST(Plan, SomeRows) {
   EXPECT_EQ(tile(2049, 2048, false, rms, true), (Tile{64, 4, 1}));
 }
 
-// What norm_measured.h says rules bare calls on the architecture that was measured: every tile of it, with its number of rows and no other.
-TEST(Plan, MeasuredTiles) {
-  const auto request = [](CallKind kind, RungScales of, int64_t rows, int64_t n,
-                          fastnorm_dtype_id dtype) {
-    const bool add = kind == CallKind::kSum || kind == CallKind::kSumGiven ||
-                     kind == CallKind::kSumScales || kind == CallKind::kHalfSum,
-               layer = kind == CallKind::kLayer || kind == CallKind::kLayerF32 ||
-                       kind == CallKind::kLayerGiven || kind == CallKind::kLayerScales ||
-                       kind == CallKind::kUnevenLayer || kind == CallKind::kHalfLayer ||
-                       kind == CallKind::kHalfLayerF32;
-    Request r =
-        simple_request({rows, n}, dtype, add, layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
-    if (kind == CallKind::kLayerF32 || kind == CallKind::kHalfLayerF32)
-      r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32;
-    const bool given = kind == CallKind::kRmsGiven || kind == CallKind::kLayerGiven ||
-                       kind == CallKind::kSumGiven,
-               scales = kind == CallKind::kRmsScales || kind == CallKind::kLayerScales ||
-                        kind == CallKind::kSumScales;
-    if (given || scales) {
-      add_quant(&r, given                         ? FASTNORM_QUANT_PER_TENSOR
-                    : of == RungScales::kOfBlocks ? FASTNORM_QUANT_PER_BLOCK
-                                                  : FASTNORM_QUANT_PER_ROW);
-      r.amax.reset(), r.y.reset();
-    }
-    return r;
-  };
-  const auto is_for = [](const MeasuredRung& rung, RungScales of) {
-    return rung.scales == RungScales::kAny || rung.scales == of;
-  };
-  size_t rungs = 0;
-  for (int k = 0; k < static_cast<int>(CallKind::kOther); ++k) {
-    const auto kind = static_cast<CallKind>(k);
-    const bool scales = kind == CallKind::kRmsScales || kind == CallKind::kLayerScales ||
-                        kind == CallKind::kSumScales;
-    for (const RungScales of : {RungScales::kOfRows, RungScales::kOfBlocks}) {
-      int32_t above = 0, rows_above = 0;
-      for (const MeasuredRung& rung : measured_rungs(kind)) {
-        if (!is_for(rung, of)) continue;
-        // In order, and apart.
-        EXPECT_TRUE(rung.above >= above && (rung.above > above || rung.least_rows > rows_above))
-            << k << " " << rung.above << " " << rung.least_rows;
-        above = rung.above, rows_above = rung.most_rows;
-      }
-    }
-    for (const MeasuredRung& rung : measured_rungs(kind)) {
-      ++rungs;
-      EXPECT_TRUE(scales || rung.scales == RungScales::kAny) << k << " " << rung.above;
-      EXPECT_LT(rung.above, rung.most);
-      EXPECT_LE(rung.least_rows, rung.most_rows);
-      std::vector<std::pair<fastnorm_dtype_id, RungScales>> calls;
-      for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
-        for (const RungScales of : {RungScales::kOfRows, RungScales::kOfBlocks}) {
-          if (is_for(rung, of) && (scales || of == RungScales::kOfRows))
-            calls.emplace_back(dtype, of);
-        }
-      }
-      for (const auto& [dtype, of] : calls) {
-        for (const int64_t rows : {rung.least_rows, rung.most_rows}) {
-          for (const int64_t vectors :
-               {rung.above + 1, std::min(rung.above + 64, rung.most), rung.most + 0}) {
-            const bool half = kind >= CallKind::kHalfRms && kind <= CallKind::kHalfSum,
-                       uneven = kind == CallKind::kUnevenRms || kind == CallKind::kUnevenLayer;
-            const NormDesc d = describe(request(kind, of, rows,
-                                                vectors * 8 - (half     ? 4
-                                                               : uneven ? 1
-                                                                        : 0),
-                                                dtype));
-            const NormPlan plan = plan_of(d, gpu());
-            EXPECT_EQ(plan.entry->tile.threads, rung.threads) << plan.entry->name << " " << rows;
-            EXPECT_EQ(plan.entry->tile.blocks, rung.blocks) << plan.entry->name << " " << rows;
-            EXPECT_EQ(plan.entry->key.beside, rung.beside) << plan.entry->name << " " << rows;
-            const CallKind found = call_kind(norm_key(d, gpu()));
-            EXPECT_EQ(half ? half_kind(found) : found, kind);
-            if (rung.blocks > 1) {
-              const NormPlan without = plan_of(d, gpu(cuda::kSm90, 1));
-              EXPECT_EQ(without.entry->tile.blocks, 1) << without.entry->name;
-            }
-          }
-        }
-      }
-      // Calls that ask for more keep to the ladders.
-      Request r = request(kind, rung.scales, rung.least_rows, rung.most * 8, FASTNORM_DTYPE_BF16);
-      r.rstd = RequestTensor{{rung.least_rows}, {}, FASTNORM_DTYPE_F32, address_of(9)};
-      EXPECT_EQ(plan_of(describe(r), gpu()).entry->key.beside, Beside::kAny);
-    }
-  }
-  EXPECT_GE(rungs, 50u);
-}
-
-// Columns that wait in shared memory: only where norm_measured.h says so, with room for them on the GPU that was measured.
+// Weights that wait in shared memory: only where a list says so, with room for them on the GPU that was timed.
 TEST(Plan, SharedColumns) {
   const auto request = [](int64_t rows, int64_t n, fastnorm_norm_kind kind) {
     return simple_request({rows, n}, FASTNORM_DTYPE_BF16, false, kind);
@@ -1133,82 +1026,6 @@ TEST(Plan, TilesOfCodesByAGivenScale) {
   EXPECT_EQ(tile(512, 10240), (Tile{512, 3})) << "few rows";
 }
 
-// A kernel that no call reaches would be compiled and tested for nothing.
-TEST(Plan, EveryKernelIsChosenBySomeCall) {
-  const auto lengths = [] {
-    std::vector<int64_t> all;
-    for (int64_t v = 1; v <= 139; ++v) all.push_back(v);
-    for (int64_t v = 192; v <= 4096; v += 64) all.insert(all.end(), {v - 1, v, v + 1});
-    for (int64_t v = 6144; v <= 140000; v += 2048) all.insert(all.end(), {v, v + 1});
-    return all;
-  }();
-  const ArchSpec* const archs[] = {&cuda::kSm80, &cuda::kSm90, &cuda::kSm100, &cuda::kSm120};
-  std::vector<bool> chosen[std::size(archs)];
-  for (size_t a = 0; a < std::size(archs); ++a)
-    chosen[a].resize(cuda::norm_table(*archs[a]).size());
-  constexpr int kVariants = 21;
-  for (const fastnorm_dtype_id dtype :
-       {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16}) {
-    for (const int64_t vectors : lengths) {
-      for (const int64_t rows : {1,   12,  17,  48,  60,   65,   96,   128,  129,   200,    257,
-                                 300, 400, 512, 700, 1024, 1500, 2000, 4096, 20000, 100000, 3072}) {
-        for (int i = 0; i < 4 * kVariants; ++i) {
-          const bool layer = (i & 2) != 0;
-          const bool codes_alone = i / 4 == 12, llama = i / 4 == 13,
-                     uneven_f32 = i / 4 == 14 || i / 4 == 16, any_codes = i / 4 == 18,
-                     statistics =
-                         (i / 4 >= 9 && i / 4 < 12) || i / 4 == 15 || i / 4 == 16;  // beside y
-          const bool halves = i / 4 >= 19;
-          constexpr int kLike[] = {3, 0, 1, 4, 1, 1, 6, 4, 1};  // from the 12th on
-          const int variant = i / 4 >= 12 ? kLike[i / 4 - 12] : i / 4 - (statistics ? 9 : 0);
-          const int64_t n = vectors * (dtype == FASTNORM_DTYPE_F32 ? 4 : 8);
-          const int64_t missing = halves                                       ? n / vectors / 2
-                                  : variant == 4 || variant == 6 || uneven_f32 ? 1
-                                                                               : 0;
-          std::vector<int64_t> shape = {rows, n - missing};
-          const bool heads = variant >= 7;  // each with columns of its own
-          if (heads) shape.insert(shape.begin() + 1, 2);
-          Request r = simple_request(shape, dtype, (i & 1) != 0,
-                                     layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
-          if (heads) r.weight->shape = {2, n};
-          if (variant == 1 || variant == 7) {
-            r.weight->dtype = FASTNORM_DTYPE_F32;
-            if (layer) r.bias->dtype = FASTNORM_DTYPE_F32;
-          }
-          if (variant == 2 || variant == 8) {
-            add_quant(&r, FASTNORM_QUANT_PER_TENSOR);
-            r.amax.reset(), r.y.reset();
-          }
-          if (variant == 3 || variant == 6 || i / 4 == 17)
-            add_quant(&r,
-                      rows == 12 || rows == 60 ? FASTNORM_QUANT_PER_BLOCK : FASTNORM_QUANT_PER_ROW);
-          if (codes_alone) r.amax.reset(), r.y.reset();
-          if (variant == 5 || any_codes) r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
-          if (llama) {
-            r.args.rounding = FASTNORM_ROUND_NORMALIZED;
-            if ((i & 1) != 0) r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
-          }
-          if (statistics) r.rstd = RequestTensor{{rows}, {}, FASTNORM_DTYPE_F32, address_of(9)};
-          const NormDesc d = describe(r);
-          for (size_t a = 0; a < std::size(archs); ++a) {
-            // Of the clusters that the kernels have, a slice of a GPU may schedule small ones only.
-            for (int32_t clusters = archs[a]->max_cluster_blocks; clusters > 0; clusters /= 4) {
-              const NormPlan plan = plan_of(d, gpu(*archs[a], clusters));
-              ASSERT_NE(plan.entry, nullptr);
-              chosen[a][static_cast<size_t>(plan.index)] = true;
-            }
-          }
-        }
-      }
-    }
-  }
-  for (size_t a = 0; a < std::size(archs); ++a) {
-    const std::span<const NormEntry> table = cuda::norm_table(*archs[a]);
-    for (size_t i = 0; i < table.size(); ++i)
-      EXPECT_TRUE(chosen[a][i]) << archs[a]->name << " " << std::string(table[i].name);
-  }
-}
-
 TEST(Plan, WithoutClustersTheSameRowsGoElsewhere) {
   const NormDesc d = describe(simple_request({1, 16384}, FASTNORM_DTYPE_BF16));
   int32_t most = 1000;
@@ -1438,7 +1255,7 @@ uint32_t prefetched(int64_t rows, bool add, fastnorm_norm_kind kind,
 }
 
 TEST(Prefetch, RmsFromItsThresholdOn) {
-  const int64_t rows = cuda::kSm90.prefetch_bytes_read / 8192 - 1;
+  const int64_t rows = static_cast<int64_t>(kPrefetches[0].least_bytes_read) / 8192 - 1;
   EXPECT_EQ(prefetched(rows - 1, false, FASTNORM_NORM_RMS), 0u);
   EXPECT_EQ(prefetched(rows, false, FASTNORM_NORM_RMS), (3u << 20) / 8192);
   EXPECT_EQ(prefetched(rows / 2, true, FASTNORM_NORM_RMS), 0u);
@@ -1447,7 +1264,7 @@ TEST(Prefetch, RmsFromItsThresholdOn) {
 }
 
 TEST(Prefetch, LayerFromItsThresholdOn) {
-  const int64_t rows = cuda::kSm90.prefetch_bytes_read_layer / 8192 - 2;
+  const int64_t rows = static_cast<int64_t>(kPrefetches[1].least_bytes_read) / 8192 - 2;
   EXPECT_EQ(prefetched(rows - 1, false, FASTNORM_NORM_LAYER), 0u);
   EXPECT_EQ(prefetched(rows, false, FASTNORM_NORM_LAYER), (3u << 20) / 8192);
   EXPECT_EQ(prefetched(rows, false, FASTNORM_NORM_RMS), 0u) << "RMS has another";

@@ -13,7 +13,7 @@
 namespace fastnorm::test {
 namespace {
 
-const std::string kHead = "fastnorm tuning 1\nlibrary 1.2.3\narch sm_90\n";
+const std::string kHead = "fastnorm tuning 2\nlibrary 1.2.3\narch sm_90\n";
 
 DeviceFacts gpu(int32_t clusters = 16) { return cuda::make_facts(cuda::kSm90, 0, 132, clusters); }
 
@@ -56,217 +56,103 @@ void expect_refused(const std::string& text, const std::string& wanted) {
   EXPECT_EQ(tuning.size(), 0u);
 }
 
+const std::string kRms = "KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)\n";
+
+std::string name(const std::string& rest) { return "bf16 plain " + rest; }
+
 TEST(NormTuning, SaysWhatIsWrongAndWhere) {
   expect_refused("", "ends after 0 of the 3 lines");
-  expect_refused("# only this\n\n", "ends after 0 of the 3 lines");
-  expect_refused("fastnorm tuning 1\nlibrary 1.2.3", "ends after 2 of the 3 lines");
-  expect_refused("fastnorm tuning 2\n",
-                 "line 1 is \"fastnorm tuning 2\"; required: \"fastnorm tuning 1\"");
-  expect_refused("fastnorm tuning 1\n# x\nlibrary 1.2.4\n",
-                 "line 3 is \"library 1.2.4\"; required: \"library 1.2.3\"");
-  expect_refused("fastnorm tuning 1\nlibrary 1.2.3\narch sm_80\n",
-                 "line 3 is \"arch sm_80\"; required: \"arch sm_90\"");
-  for (const char* line :
-       {"norm", "norm 1", "norm 1 4096", "norm 0 4096 bf16 plain rms once store vector 256x2",
-        "norm 2-1 4096 bf16 plain rms once store vector 256x2", "norm 1-0 4096 k", "norm - 4096 k",
-        "norm -1 4096 k", "norm 1-2-3 4096 k", "norm 1 4096x k", "norm 1 -4096 k",
-        "norm 9223372036854775808 1 k", "rows 1 4096 bf16 plain rms once store vector 256x2"}) {
-    expect_refused(kHead + line,
-                   std::string("line 4 is \"") + line + "\"; required: norm ROWS N KERNEL");
-  }
-  expect_refused(kHead + "norm 1 4096 bf16 plain rms once store vector 256x99\n",
-                 "line 4 names kernel \"bf16 plain rms once store vector 256x99\"");
-  // 256x2 holds 257 to 512 vectors of 8.
-  for (const char* n : {"2048", "4097", "9223372036854775807"}) {
-    expect_refused(kHead + "norm 1 " + n + " bf16 plain rms once store vector 256x2\n",
-                   std::string("rows of ") + n +
-                       " elements for kernel \"bf16 plain rms once store "
-                       "vector 256x2\"; required: 2049 to 4096");
-  }
-  expect_refused(kHead +
-                     "norm 1-8 4096 bf16 plain rms once store vector 256x2\n"
-                     "norm 8-9 4096 bf16 plain rms once store vector 128x4\n",
-                 "for 8 rows of 4096 elements; required: one");
-  expect_refused(kHead + std::string(5000, 'x'), std::string(80, 'x') + "\"; required: norm");
+  expect_refused("fastnorm tuning 2\n", "ends after 1 of the 3 lines");
+  expect_refused("fastnorm tuning 1\n",
+                 "line 1 is \"fastnorm tuning 1\"; required: \"fastnorm tuning 2\"");
+  expect_refused("fastnorm tuning 2\nlibrary 9\n",
+                 "line 2 is \"library 9\"; required: \"library 1.2.3\"");
+  expect_refused("fastnorm tuning 2\nlibrary 1.2.3\narch sm_80\n", "line 3 is \"arch sm_80\"");
+  expect_refused(kHead + "\n# a comment\nnorm 1 4096 x\n",
+                 "line 6 is \"norm 1 4096 x\"; required: KIND(");
+  expect_refused(kHead + "ROWS(8, 8, 1, 1, 4, kFit, 1, full)\n",
+                 "line 4 is \"ROWS(8, 8, 1, 1, 4, kFit, 1, full)\"; required: ROWS, after a KIND");
+  expect_refused(kHead + kRms + "TOKENS(8, 8, 1, 1, 4, kFit, 1, full)\n", "line 5");
+  expect_refused(kHead + "KIND(b16, plain, rms, own_dtype, y, aligned, lean, heads)\n",
+                 "line 4 is for heads; required: rows");
+  expect_refused(kHead + kRms + "ROWS(4096, 4096, 1, 1, 96, kFit, 1, lean)\n", "line 5");
+  expect_refused(kHead + kRms + "ROWS(4096, 4096, 1, 1, 16, kFit, 1, lean)\n",
+                 "required: a kernel that sm_90 has for rows of 512 vectors");
+  // The first length has a kernel, a later one has none.
+  expect_refused(kHead + kRms + "ROWS(4096, 262144, 1, 1, 128, kFit, 1, cached)\n", "line 5");
 }
 
-TEST(NormTuning, HasItsKernelsForItsShapes) {
-  const std::string few = "bf16 plain rms once store vector bare 128x4",
-                    many = "bf16 plain rms once store vector bare 256x2";
-  ASSERT_EQ(kernel_for({4, 4096}, nullptr), many);  // the ladder's, the other way round
-  ASSERT_EQ(kernel_for({2000, 4096}, nullptr), few);
-  const NormTuning tuning =
-      tuning_of("# a comment\r\n\r\n  norm\t2-8  4096 " + few + " \r\nnorm 5000- 4096 " + many +
-                "\nnorm 2000 4096 " + many + "\nnorm 1-100 2048 " +
-                "bf16 plain rms once store vector 128x2\n");
+TEST(NormTuning, LinesForTheSameRowsAreRefused) {
+  const std::string line = "ROWS(4096, 4096, 1, 16, 256, kFit, 1, cached)\n";
+  expect_refused(kHead + kRms + line + line, "required: lengths that are equal or disjoint");
+  expect_refused(kHead + kRms + line + "ROWS(4096, 4096, 16, 20, 128, kFit, 1, cached)\n",
+                 "rows that are disjoint");
+  expect_refused(kHead + kRms + line + "ROWS(4000, 4200, 17, 20, 128, kFit, 1, cached)\n",
+                 "lengths that are equal or disjoint");
+  EXPECT_EQ(tuning_of(kRms + line + "ROWS(4096, 4096, 17, 20, 128, kFit, 1, cached)\n").size(), 2u);
+}
+
+TEST(NormTuning, CallsGoByItsLines) {
+  const NormTuning tuning = tuning_of(kRms +
+                                      "ROWS(4096, 4096, 1, 16, 256, kFit, 1, full)\n"
+                                      "ROWS(4096, 4096, 17, kAll, 128, kFit, 1, streaming)\n");
+  EXPECT_EQ(kernel_for({16, 4096}, &tuning), name("rms once store vector 256x2"));
+  EXPECT_EQ(kernel_for({17, 4096}, &tuning), name("rms once store vector bare-cs 128x4"));
+  EXPECT_EQ(kernel_for({1 << 20, 4096}, &tuning), name("rms once store vector bare-cs 128x4"));
+  EXPECT_EQ(kernel_for({16, 4096}, &tuning, FASTNORM_DTYPE_F16),
+            "f16 plain rms once store vector 256x2");
+  // Other lengths, dtypes and kinds keep the library's choice.
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{16, 4104}, {16, 2048}})
+    EXPECT_EQ(kernel_for(shape, &tuning), kernel_for(shape, nullptr));
+  EXPECT_EQ(kernel_for({16, 2048}, &tuning, FASTNORM_DTYPE_F32),
+            kernel_for({16, 2048}, nullptr, FASTNORM_DTYPE_F32));
+  const Request statistics = with_statistics(simple_request({16, 4096}, FASTNORM_DTYPE_BF16));
+  EXPECT_EQ(kernel_for(statistics, &tuning), kernel_for(statistics, nullptr));
+  const Request sum = simple_request({16, 4096}, FASTNORM_DTYPE_BF16, true);
+  EXPECT_EQ(kernel_for(sum, &tuning), kernel_for(sum, nullptr));
+}
+
+// Query and key heads keep the library's tile, which is the same for both.
+TEST(NormTuning, HeadsKeepTheLibrarysChoice) {
+  const NormTuning tuning = tuning_of(kRms + "ROWS(128, 128, 1, kAll, 4, kFit, 1, full)\n");
+  EXPECT_EQ(kernel_for({64, 128}, &tuning), kernel_for({64, 128}, &tuning));
+  Request heads = simple_request({64, 8, 128}, FASTNORM_DTYPE_BF16);
+  heads.x->strides = {16 * 128, 128, 1};
+  EXPECT_EQ(kernel_for(heads, &tuning), kernel_for(heads, nullptr));
+}
+
+// One KIND line may name several kinds, and each has the line.
+TEST(NormTuning, AKindLineNamesSeveral) {
+  const NormTuning tuning = tuning_of(
+      "KIND(b16, plain | add, rms, own_dtype, y, aligned, lean | full, rows)\n"
+      "ROWS(4096, 4096, 1, 16, 256, kFit, 1, full)\n");
   EXPECT_EQ(tuning.size(), 4u);
-  for (const int64_t rows : {2, 4, 8}) EXPECT_EQ(kernel_for({rows, 4096}, &tuning), few) << rows;
-  for (const int64_t rows : {2000, 5000, 1 << 20})
-    EXPECT_EQ(kernel_for({rows, 4096}, &tuning), many) << rows;
-  for (const int64_t rows : {1, 9, 1999, 2001, 4999})
-    EXPECT_EQ(kernel_for({rows, 4096}, &tuning), kernel_for({rows, 4096}, nullptr)) << rows;
-  EXPECT_EQ(kernel_for({2, 2, 4096}, &tuning), few);  // four rows, however they are counted
-  EXPECT_EQ(kernel_for({100, 2048}, &tuning), "bf16 plain rms once store vector 128x2");
-  // Another n, another dtype, another key.
-  EXPECT_EQ(kernel_for({4, 4088}, &tuning), kernel_for({4, 4088}, nullptr));
-  EXPECT_EQ(kernel_for({4, 4096}, &tuning, FASTNORM_DTYPE_F16),
-            kernel_for({4, 4096}, nullptr, FASTNORM_DTYPE_F16));
-  EXPECT_EQ(kernel_for({4, 4095}, &tuning), kernel_for({4, 4095}, nullptr));
+  EXPECT_EQ(kernel_for(simple_request({16, 4096}, FASTNORM_DTYPE_BF16, true), &tuning),
+            "bf16 add rms once store vector 256x2");
 }
 
-// A rule of a kernel for wide rows is for calls that have them; of one for vectors, for both, unless there is the other, too.
-TEST(NormTuning, WideRowsHaveRulesOfTheirOwn) {
-  const DeviceFacts facts = cuda::make_facts(cuda::kSm100, 0, 132, 16);
-  const std::span<const NormEntry> wide_table = cuda::norm_table(cuda::kSm100);
-  const std::string key = "bf16 plain rms once store ";
-  const auto kernels = [&](const std::string& rules) {  // of a call with wide rows, and of another
-    NormTuning tuning;
-    Error error;
-    EXPECT_EQ(NormTuning::read("fastnorm tuning 1\nlibrary 1.2.3\narch sm_100f\n" + rules, "1.2.3",
-                               wide_table, facts, &tuning, error),
-              FASTNORM_OK)
-        << error.text;
-    std::vector<std::string> names;
-    for (const uintptr_t shift : {0, 16}) {
-      Request r = simple_request({2000, 4096}, FASTNORM_DTYPE_BF16);
-      r.y->address += shift;
-      NormDesc desc;
-      NormPlan plan;
-      EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
-      EXPECT_EQ(make_plan(desc, facts, wide_table, &plan, error, &tuning), FASTNORM_OK);
-      names.push_back(plan.entry->name);
-    }
-    return names;
+// Scales of a row and of blocks of columns are kinds of their own.
+TEST(NormTuning, ScalesOfRowsAndOfBlocks) {
+  const NormTuning tuning = tuning_of(
+      "KIND(b16, plain, rms, own_dtype, per_block, aligned, lean, rows)\n"
+      "ROWS(4096, 4096, 1, kAll, 256, kFit, 1, full)\n");
+  const auto codes = [](fastnorm_quant_scheme scheme) {
+    Request r = simple_request({4096, 4096}, FASTNORM_DTYPE_BF16);
+    add_quant(&r, scheme);
+    r.y.reset(), r.amax.reset();
+    return r;
   };
-  using Names = std::vector<std::string>;
-  EXPECT_EQ(kernels(""), (Names{key + "wide 128x4", key + "vector bare 128x4"}));
-  const std::string wide = "norm 1- 4096 " + key + "wide 256x2\n",
-                    vector = "norm 1- 4096 " + key + "vector 256x2\n";
-  EXPECT_EQ(kernels(wide), (Names{key + "wide 256x2", key + "vector bare 128x4"}));
-  EXPECT_EQ(kernels(vector), (Names{key + "vector 256x2", key + "vector 256x2"}));
-  EXPECT_EQ(kernels(vector + wide), (Names{key + "wide 256x2", key + "vector 256x2"}));
+  EXPECT_EQ(kernel_for(codes(FASTNORM_QUANT_PER_BLOCK), &tuning),
+            name("rms once quant vector 256x2"));
+  EXPECT_EQ(kernel_for(codes(FASTNORM_QUANT_PER_ROW), &tuning),
+            kernel_for(codes(FASTNORM_QUANT_PER_ROW), nullptr));
 }
 
-// Kernels that keep their columns are the same for those of x's dtype and of f32, and have rules for each.
-TEST(NormTuning, KeptColumnsOfEitherDtypeHaveRulesOfTheirOwn) {
-  const std::string kept = "bf16 plain layer kept store vector 128x4",
-                    f32 = "bf16 plain layer f32 store vector 256x2",
-                    once = "bf16 plain layer once store vector 256x2";
-  const auto kernels = [&](const std::string& rules) {  // with columns of x's dtype, and with f32
-    const NormTuning tuning = tuning_of(rules);
-    std::vector<std::string> names;
-    for (const fastnorm_dtype_id columns : {FASTNORM_DTYPE_BF16, FASTNORM_DTYPE_F32}) {
-      Request r = simple_request({2000, 4096}, FASTNORM_DTYPE_BF16, false, FASTNORM_NORM_LAYER);
-      r.weight->dtype = r.bias->dtype = columns;
-      names.push_back(kernel_for(r, &tuning));
-    }
-    return names;
-  };
-  using Names = std::vector<std::string>;
-  const Names chosen = kernels("");
-  const std::string rows = " 1- 4096 ";
-  EXPECT_EQ(kernels("norm" + rows + f32 + "\nnorm" + rows + once + "\n"), (Names{once, f32}));
-  EXPECT_EQ(kernels("norm" + rows + kept + "\nnorm" + rows + f32 + "\n"), (Names{kept, f32}));
-  EXPECT_EQ(kernels("norm-f32" + rows + kept + "\nnorm" + rows + once + "\n"), (Names{once, kept}));
-  EXPECT_EQ(kernels("norm-f32" + rows + kept + "\nnorm" + rows + kept + "\n"), (Names{kept, kept}));
-  EXPECT_EQ(kernels("norm-f32" + rows + kept + "\n"), (Names{chosen[0], kept}));
-  EXPECT_EQ(kernels("norm" + rows + kept + "\n"), (Names{kept, chosen[1]}));
-  expect_refused(kHead + "norm-f32 1 4096 " + f32 + "\n",
-                 "line 4 names kernel \"" + f32 + "\" after norm-f32; required: one that keeps");
-}
-
-// Kernels that make scales from the values make them for rows and for blocks of columns, and have rules for each.
-TEST(NormTuning, ScalesOfRowsAndOfBlocksHaveRulesOfTheirOwn) {
-  const std::string key = "bf16 plain rms once quant vector ";
-  const auto kernels = [&](const std::string& rules) {
-    const NormTuning tuning = tuning_of(rules);
-    std::vector<std::string> names;
-    for (const fastnorm_quant_scheme scheme : {FASTNORM_QUANT_PER_ROW, FASTNORM_QUANT_PER_BLOCK,
-                                               FASTNORM_QUANT_MXFP8, FASTNORM_QUANT_NVFP4}) {
-      Request r = simple_request({2000, 4096}, FASTNORM_DTYPE_BF16);
-      add_quant(&r, scheme);
-      r.y.reset();
-      r.amax.reset();
-      names.push_back(kernel_for(r, &tuning));
-    }
-    return names;
-  };
-  using Names = std::vector<std::string>;
-  const std::string chosen = key + "bare 128x4", general = key + "128x4",
-                    other = key + "bare 256x2", rows = " 1- 4096 ";
-  EXPECT_EQ(kernels(""), (Names{chosen, chosen, chosen, chosen}));
-  EXPECT_EQ(kernels("norm" + rows + other + "\n"), (Names{other, chosen, chosen, chosen}));
-  EXPECT_EQ(kernels("norm-blocks" + rows + other + "\n"), (Names{chosen, other, other, other}));
-  EXPECT_EQ(kernels("norm" + rows + other + "\nnorm-blocks" + rows + general + "\n"),
-            (Names{other, general, general, general}));
-  const std::string plain = "bf16 plain rms once store vector 256x2";
-  expect_refused(kHead + "norm-blocks 1 4096 " + plain + "\n",
-                 "line 4 names kernel \"" + plain +
-                     "\" after norm-blocks; required: one that makes scales from the values "
-                     "(\"quant\"), or norm");
-}
-
-TEST(NormTuning, PlansTheGridOfItsKernel) {
-  const NormTuning tuning = tuning_of("norm 64 8192 bf16 plain rms once store vector 128x2x4\n");
-  NormDesc desc;
-  NormPlan plan, chosen;
-  Error error;
-  ASSERT_EQ(simple_request({64, 8192}, FASTNORM_DTYPE_BF16).check(&desc, error), FASTNORM_OK);
-  ASSERT_EQ(make_plan(desc, gpu(), table(), &plan, error, &tuning), FASTNORM_OK) << error.text;
-  ASSERT_EQ(make_plan_for_entry(desc, gpu(), table(), plan.index, &chosen, error), FASTNORM_OK);
-  EXPECT_STREQ(plan.entry->name, "bf16 plain rms once store vector 128x2x4");
-  EXPECT_EQ(plan.blocks, 256u);
-  EXPECT_EQ(plan.blocks, chosen.blocks);
-  EXPECT_EQ(plan.stream_loads, chosen.stream_loads);
-  EXPECT_EQ(plan.bytes_read, chosen.bytes_read);
-}
-
-TEST(NormTuning, LeavesHeadsToTheLadder) {
-  const std::string tuned = "bf16 plain rms once store vector 16x1";
-  const NormTuning tuning = tuning_of("norm 1-100000 128 " + tuned + "\n");
-  Request r = simple_request({64, 8, 128}, FASTNORM_DTYPE_BF16);
-  r.x->strides = r.y->strides = {10 * 128, 128, 1};
-  NormDesc desc;
-  NormPlan plan, ladder;
-  Error error;
-  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
-  ASSERT_EQ(desc.outer_rank, 2);
-  ASSERT_EQ(make_plan(desc, gpu(), table(), &plan, error, &tuning), FASTNORM_OK);
-  ASSERT_EQ(make_plan(desc, gpu(), table(), &ladder, error), FASTNORM_OK);
-  EXPECT_EQ(plan.index, ladder.index);
-}
-
-TEST(NormTuning, ClustersThatADeviceCannotScheduleDoNotCount) {
-  const std::string rules =
-      "norm 1 8192 bf16 plain rms once store vector 64x2x8\n"
-      "norm 2 8192 bf16 plain rms once store vector 256x4\n";
-  EXPECT_EQ(tuning_of(rules).size(), 2u);
-  EXPECT_EQ(tuning_of(rules, gpu(1)).size(), 1u);
-}
-
-// Each kernel of an architecture can be named, for the longest and the shortest row that it holds.
-TEST(NormTuning, AcceptsEveryKernel) {
-  for (const ArchSpec* arch : cuda::kArchs) {
-    const DeviceFacts facts = cuda::make_facts(*arch, 0, 132, 16);
-    std::string text = "fastnorm tuning 1\nlibrary 1.2.3\narch " + std::string(arch->name) + "\n";
-    size_t rules = 0;
-    int64_t row = 0;
-    for (const NormEntry& entry : cuda::norm_table(*arch)) {
-      const VectorRange range = vectors_held(entry);
-      const int64_t per_vector = 16 / dtype_bytes(entry.key.dtype);
-      for (const int64_t vectors : {range.least, std::min<int64_t>(range.most, 1 << 20)}) {
-        text += "norm " + std::to_string(++row) + " " + std::to_string(vectors * per_vector) + " " +
-                entry.name + "\n";
-        ++rules;
-      }
-    }
-    NormTuning tuning;
-    Error error;
-    ASSERT_EQ(NormTuning::read(text, "1.2.3", cuda::norm_table(*arch), facts, &tuning, error),
-              FASTNORM_OK)
-        << arch->name << ": " << error.text;
-    EXPECT_EQ(tuning.size(), rules);
-  }
+// A device that cannot schedule a line's cluster goes by the library's choice.
+TEST(NormTuning, ClustersThatTheDeviceCannotSchedule) {
+  const std::string line = kRms + "ROWS(8192, 8192, 1, kAll, 64, kFit, 8, full)\n";
+  EXPECT_EQ(tuning_of(line).size(), 1u);
+  EXPECT_EQ(tuning_of(line, gpu(4)).size(), 0u);
 }
 
 }  // namespace
