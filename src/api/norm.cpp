@@ -4,6 +4,7 @@
 #include <cinttypes>
 
 #include "api/api.h"
+#include "core/norm_check.h"
 
 namespace fastnorm {
 namespace {
