@@ -1,16 +1,13 @@
-// Checks of the caller's arguments, and their canonical form. Every requirement of the public headers that can be broken is one
-// condition here; the first one that fails sets the text.
+// Checks of the caller's arguments that all families share: structs, tensors, texts. Every requirement of the public headers that
+// can be broken is one condition; the first one that fails sets the text.
 #pragma once
 
 #include <cstddef>
 #include <cstring>
-#include <span>
 
+#include "core/dtype.h"
 #include "core/error.h"
-#include "core/norm_desc.h"
-#include "core/row_map.h"
 #include "fastnorm/context.h"
-#include "fastnorm/norm.h"
 
 // Leaves the function with `status` and a text made of the condition's own values, unless the condition holds.
 #define FASTNORM_REQUIRE(condition, status, ...)                                  \
@@ -32,8 +29,6 @@
 namespace fastnorm {
 
 // Sizes of the public structs in version 0.1, through the last field that they had then: a caller of any version has as much.
-inline constexpr size_t kFirstNormArgs =
-    offsetof(fastnorm_norm_args, amax) + sizeof(fastnorm_norm_args::amax);
 inline constexpr size_t kFirstOptions =
     offsetof(fastnorm_context_options, reserved) + sizeof(fastnorm_context_options::reserved);
 inline constexpr size_t kFirstInfo =
@@ -79,40 +74,57 @@ struct CheckedDevice {
   int32_t device_id;
 };
 
-// The bytes of a call's tensors, for the question whether some are shared that may not be, where yes or no is enough: no names, inputs
-// before outputs, and of a tensor that is changed in place the output alone. Not initialised: collect() sets what counts.
-class Touched {
- public:
-  static constexpr size_t kMost = 13;  // tensors of a call
-
-  // False if some bytes do not fit in the address space. Points into `desc`.
-  bool collect(const NormDesc& desc);
-
-  // True if no output's address range meets that of another tensor.
-  bool apart() const;
-
-  // True if neither of two calls, of which this is the one that `mine` describes, touches what the other one writes.
-  bool apart(const NormDesc& mine, const Touched& t, const NormDesc& theirs) const;
-
- private:
-  size_t count_, inputs_;
-  RowBytes bytes_[kMost];
-  AddressRange range_[kMost];
+// A piece of an error text.
+struct Text {
+  char c[96];
 };
 
-// Checks one normalisation and describes it. Zero rows leave desc->rows at 0 and the rest unspecified.
-fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
-                           Error& error);
+Text shape_text(const int64_t* shape, int32_t rank);
+Text dtype_text(fastnorm_dtype dtype);
 
-// The same, and if the call has rows, `touched` for check_norm_many().
-fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
-                           Touched* touched, Error& error);
+// The address of a tensor's first element. By integers: where there are no elements, data may be NULL.
+inline std::byte* address_of(const fastnorm_tensor& t) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(t.data) + t.byte_offset);
+}
 
-// Checks that no part of a fastnorm_norm_many touches what another one writes.
-fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error);
+// An enum field as the number it holds: a C caller may have stored any.
+template <class Enum>
+int32_t number(const Enum& field) {
+  int32_t value;
+  static_assert(sizeof field == sizeof value);
+  std::memcpy(&value, &field, sizeof value);
+  return value;
+}
 
-// The same with what check_norm() found of each.
-fastnorm_status check_norm_many(std::span<const NormDesc> descs, std::span<const Touched> touched,
-                                Error& error);
+// Whether two arrays of `count` are the same, or both are absent.
+FASTNORM_HOT bool same_numbers(const int64_t* a, const int64_t* b, int32_t count) {
+  if (a == b) return true;
+  bool same = a != nullptr && b != nullptr;
+  for (int32_t i = 0; same && i < count; ++i) same = a[i] == b[i];
+  return same;
+}
+
+// What a tensor must be.
+struct TensorRule {
+  Dtype dtype;  // its own, which is known
+  int32_t max_rank;
+  bool last_contiguous;
+};
+
+// What holds for every tensor: device, rank, extents, an address that suits its dtype, strides.
+fastnorm_status check_tensor(const char* name, const fastnorm_tensor& t, TensorRule rule,
+                             CheckedDevice device, Error& error);
+
+// True if `t` has an address on the device that suits elements of `bytes`: check_tensor() has no objection to that. False: it decides.
+FASTNORM_HOT bool is_placed(const fastnorm_tensor& t, CheckedDevice device, int64_t bytes) {
+  uintptr_t address = 0;
+  return t.device_type == device.device_type && t.device_id == device.device_id &&
+         !__builtin_add_overflow(reinterpret_cast<uintptr_t>(t.data), t.byte_offset, &address) &&
+         t.data != nullptr && (address & static_cast<uintptr_t>(bytes - 1)) == 0;
+}
+
+// A single f32, at *address.
+fastnorm_status check_scalar(const char* name, const fastnorm_tensor& t, CheckedDevice device,
+                             const std::byte** address, Error& error);
 
 }  // namespace fastnorm

@@ -1,7 +1,7 @@
 #include "check/placed_case.h"
 
-#include "core/check.h"
 #include "core/dtype.h"
+#include "core/norm_check.h"
 
 namespace fastnorm::check {
 namespace {

@@ -1,6 +1,4 @@
 // Every requirement of the public headers, broken once: status, and a text that names the argument, its value and what is required.
-#include "core/check.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/norm_check.h"
 #include "unit/norm_request.h"
 
 namespace fastnorm::test {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/check.h"
+#include "core/norm_check.h"
 #include "core/norm_desc.h"
 
 namespace fastnorm::test {

@@ -1,0 +1,259 @@
+#include "core/norm_aliasing.h"
+
+#include <cinttypes>
+
+namespace fastnorm {
+namespace {
+
+// Inputs first, then outputs.
+enum class Role { kX, kResidual, kColumn, kScalar, kY, kResidualOut, kStatistic, kQuant };
+
+// A tensor of a call as the aliasing rules see it.
+struct View {
+  bool output() const { return role >= Role::kY; }
+
+  const char* name;
+  Role role;
+  Dtype dtype;
+  RowBytes bytes;
+  AddressRange range;
+};
+
+constexpr int64_t kSameForAllRows[kMaxOuter] = {};
+
+// One row, or one a head.
+RowBytes column_bytes_of(const NormDesc& d, const ColumnTensor& c) {
+  return {c.data, kSameForAllRows, d.n * dtype_bytes(c.dtype),
+          c.head_stride_bytes != 0 ? d.outer[0] : 1, c.head_stride_bytes};
+}
+
+RowBytes scale_bytes_of(const NormDesc& d) {
+  const QuantDesc& q = d.quant;
+  const RowTensor& s = q.scale;
+  if (q.swizzled) return {s.data, kSameForAllRows, q.swizzled_bytes(d.rows, d.n), 1, 0};
+  return {s.data, s.stride_bytes, dtype_bytes(s.dtype), q.scales(d.n), q.scale_step_bytes};
+}
+
+// The tensors of a call that are there. Functions that add one give false if its bytes do not fit in the address space.
+class Views {
+ public:
+  explicit Views(const NormDesc& d) : d_(d) {}
+
+  // All tensors; where it gives false, the last view is the one to blame.
+  bool collect() {
+    const QuantDesc& q = d_.quant;
+    return rows("x", Role::kX, d_.x, d_.n) &&
+           rows("residual", Role::kResidual, d_.residual, d_.n) && column("weight", d_.weight) &&
+           column("bias", d_.bias) && rows("y", Role::kY, d_.y, d_.n) &&
+           rows("residual_out", Role::kResidualOut, d_.residual_out, d_.n) &&
+           rows("mean", Role::kStatistic, d_.mean, 1) &&
+           rows("rstd", Role::kStatistic, d_.rstd, 1) && (!q.any() || quantised());
+  }
+
+  std::span<const View> all() const { return {view_, count_}; }
+
+ private:
+  bool quantised() {
+    const QuantDesc& q = d_.quant;
+    return rows("quantized", Role::kQuant, q.codes, q.code_bytes(d_.n)) && scale() &&
+           scalar("scale", Role::kScalar, q.tensor_scale) &&
+           scalar("global_scale", Role::kScalar, q.global_scale) &&
+           scalar("amax", Role::kQuant, q.amax);
+  }
+
+  bool rows(const char* name, Role role, const RowTensor& t, int64_t columns) {
+    const int64_t row_bytes = columns * dtype_bytes(t.dtype);
+    return !t || add(name, role, t.dtype, {t.data, t.stride_bytes, row_bytes, 1, 0});
+  }
+
+  bool column(const char* name, const ColumnTensor& c) {
+    return !c || add(name, Role::kColumn, c.dtype, column_bytes_of(d_, c));
+  }
+
+  bool scalar(const char* name, Role role, const std::byte* data) {
+    return data == nullptr || add(name, role, Dtype::kF32, {data, kSameForAllRows, 4, 1, 0});
+  }
+
+  bool scale() {
+    const RowTensor& s = d_.quant.scale;
+    return !s || add("scale", Role::kQuant, s.dtype, scale_bytes_of(d_));
+  }
+
+  bool add(const char* name, Role role, Dtype dtype, const RowBytes& bytes) {
+    View& v = view_[count_++];
+    v.name = name;
+    v.role = role;
+    v.dtype = dtype;
+    v.bytes = bytes;
+    return address_range(v.bytes, d_.outer, &v.range, d_.outer_rank);
+  }
+
+  const NormDesc& d_;
+  size_t count_ = 0;
+  View view_[Touched::kMost];  // the first `count_` are set
+};
+
+// Whether two tensors share no byte, where their address ranges do not say so already.
+bool interleaved(const RowBytes& a, const AddressRange& range_a, const NormDesc& of_a,
+                 const RowBytes& b, const AddressRange& range_b, const NormDesc& of_b) {
+  Footprint fa, fb;
+  footprint(a, of_a.outer, range_a, &fa);
+  footprint(b, of_b.outer, range_b, &fb);
+  return disjoint(fa, fb);
+}
+
+FASTNORM_HOT bool same_view(const RowTensor& a, const RowTensor& b, const NormDesc& d) {
+  if (a.data != b.data || a.dtype != b.dtype) return false;
+  for (int i = 0; i < d.outer_rank; ++i) {
+    if (d.outer[i] != 1 && a.stride_bytes[i] != b.stride_bytes[i]) return false;
+  }
+  return true;
+}
+
+// An output and another tensor whose address ranges meet.
+fastnorm_status check_overlap(const View& out, const View& other, const NormDesc& d, Error& error) {
+  // Only these may be one view: whoever writes an element is who read it.
+  const bool pair = (out.role == Role::kY && other.role == Role::kX) ||
+                    (out.role == Role::kResidualOut && other.role == Role::kResidual);
+  const bool in_place = pair && (out.role == Role::kY ? same_view(d.y, d.x, d)
+                                                      : same_view(d.residual_out, d.residual, d));
+  FASTNORM_REQUIRE(in_place || interleaved(out.bytes, out.range, d, other.bytes, other.range, d),
+                   FASTNORM_ERROR_LAYOUT,
+                   "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR ", 0x%" PRIxPTR
+                   "); required: %s, separate memory, or interleaved views that share no element",
+                   out.name, out.range.begin, out.range.end, other.name, other.range.begin,
+                   other.range.end,
+                   !pair ? "two tensors" : "the same view (address, dtype, strides)");
+  return FASTNORM_OK;
+}
+
+}  // namespace
+
+bool Touched::collect(const NormDesc& d) {
+  size_t count = 0;
+  // Inline: the parts of `bytes` stay in registers, else they would be read back in pairs right after they are written.
+  const auto add = [&](const RowBytes& bytes) __attribute__((always_inline)) {
+    bytes_[count] = bytes;
+    return address_range(bytes, d.outer, &range_[count++], d.outer_rank);
+  };
+  const auto rows = [&](const RowTensor& t, int64_t columns) {
+    return !t || add({t.data, t.stride_bytes, columns * dtype_bytes(t.dtype), 1, 0});
+  };
+  // The same bytes for all rows: at most 2^34.
+  const auto piece = [&](const std::byte* data, int64_t bytes) __attribute__((always_inline)) {
+    bytes_[count] = {data, kSameForAllRows, bytes, 1, 0};
+    AddressRange& range = range_[count++];
+    range.begin = reinterpret_cast<uintptr_t>(data);
+    return !__builtin_add_overflow(range.begin, static_cast<uintptr_t>(bytes), &range.end);
+  };
+  const auto columns = [&](const ColumnTensor& c) {
+    if (!c) return true;
+    return c.head_stride_bytes == 0 ? piece(c.data, d.n * dtype_bytes(c.dtype))
+                                    : add(column_bytes_of(d, c));
+  };
+  const auto scalar = [&](const std::byte* data) { return data == nullptr || piece(data, 4); };
+  const QuantDesc& q = d.quant;
+  const bool quant = q.any();
+  bool fit = same_view(d.x, d.y, d) || rows(d.x, d.n);
+  if (d.residual) fit = fit && (same_view(d.residual, d.residual_out, d) || rows(d.residual, d.n));
+  fit = fit && columns(d.weight) && columns(d.bias);
+  if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale);
+  inputs_ = count;
+  fit = fit && rows(d.y, d.n) && rows(d.residual_out, d.n) && rows(d.mean, 1) && rows(d.rstd, 1);
+  if (quant) {
+    fit = fit && rows(q.codes, q.code_bytes(d.n)) && (!q.scale || add(scale_bytes_of(d))) &&
+          scalar(q.amax);
+  }
+  count_ = count;
+  return fit;
+}
+
+fastnorm_status check_aliasing(const NormDesc& desc, Error& error) {
+  Views views(desc);
+  FASTNORM_REQUIRE(views.collect(), FASTNORM_ERROR_LAYOUT,
+                   "%s's strides reach past the ends of the address space, or over more than 2^62 "
+                   "bytes; required: strides in elements of memory that exists",
+                   views.all().back().name);
+  for (const View& out : views.all()) {
+    if (!out.output()) continue;
+    for (const View& other : views.all()) {
+      if (other.output() && &other >= &out) continue;
+      if (!separate(out.range, other.range)) FASTNORM_TRY(check_overlap(out, other, desc, error));
+    }
+  }
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_scattered_rows(const char* name, const RowTensor& row, int64_t row_bytes,
+                                     const NormDesc& desc, Error& error) {
+  Footprint f;
+  FASTNORM_REQUIRE(footprint(row, desc.outer, row_bytes, &f) && rows_disjoint(f),
+                   FASTNORM_ERROR_LAYOUT,
+                   "%s overlaps itself: its strides are %s bytes for rows of %" PRId64
+                   " bytes, innermost first; required: "
+                   "rows of an output that share no byte",
+                   name, shape_text(row.stride_bytes, desc.outer_rank).c, row_bytes);
+  return FASTNORM_OK;
+}
+
+bool Touched::apart() const {
+  for (size_t out = inputs_; out < count_; ++out) {
+    for (size_t other = 0; other < out; ++other) {
+      if (!separate(range_[out], range_[other])) return false;
+    }
+  }
+  return true;
+}
+
+bool Touched::apart(const NormDesc& mine, const Touched& t, const NormDesc& theirs) const {
+  for (size_t i = 0; i < count_; ++i) {
+    for (size_t j = i < inputs_ ? t.inputs_ : 0; j < t.count_; ++j) {
+      if (!separate(range_[i], t.range_[j]) &&
+          !take_turns(bytes_[i], mine.outer, t.bytes_[j], theirs.outer) &&
+          !interleaved(bytes_[i], range_[i], mine, t.bytes_[j], t.range_[j], theirs)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+fastnorm_status check_norm_many(std::span<const NormDesc> descs, std::span<const Touched> touched,
+                                Error& error) {
+  bool apart = true;
+  for (size_t i = 1; i < descs.size(); ++i) {
+    for (size_t j = 0; j < i && descs[i].rows != 0; ++j)
+      apart = apart && (descs[j].rows == 0 || touched[j].apart(descs[j], touched[i], descs[i]));
+  }
+  return apart ? FASTNORM_OK : check_norm_many(descs, error);
+}
+
+fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error) {
+  for (size_t i = 0; i + 1 < descs.size(); ++i) {
+    const NormDesc& a = descs[i];
+    if (a.rows == 0) continue;
+    Views views_a(a);
+    views_a.collect();  // checked alone before, so its bytes exist
+    for (size_t j = i + 1; j < descs.size(); ++j) {
+      const NormDesc& b = descs[j];
+      if (b.rows == 0) continue;
+      Views views_b(b);
+      views_b.collect();
+      for (const View& va : views_a.all()) {
+        for (const View& vb : views_b.all()) {
+          if (!va.output() && !vb.output()) continue;
+          FASTNORM_REQUIRE(
+              separate(va.range, vb.range) ||
+                  interleaved(va.bytes, va.range, a, vb.bytes, vb.range, b),
+              FASTNORM_ERROR_LAYOUT,
+              "args[%zu].%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps args[%zu].%s [0x%" PRIxPTR
+              ", 0x%" PRIxPTR "); required: no part touches what another one writes",
+              i, va.name, va.range.begin, va.range.end, j, vb.name, vb.range.begin, vb.range.end);
+        }
+      }
+    }
+  }
+  return FASTNORM_OK;
+}
+
+}  // namespace fastnorm

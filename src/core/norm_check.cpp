@@ -1,0 +1,342 @@
+#include "core/norm_check.h"
+
+#include <cinttypes>
+#include <cmath>
+
+#include "core/norm_check_quant.h"
+#include "core/reciprocal.h"
+#include "core/row_map.h"
+
+namespace fastnorm {
+namespace {
+
+constexpr int64_t kMaxColumns = int64_t{1} << 32;
+
+// NormDesc's defaults, but for what every call sets. In pieces: a struct this large would be cleared by a string instruction, which takes
+// tens of cycles to start.
+FASTNORM_HOT void clear(NormDesc* desc) {
+  desc->rows = desc->n = 0;
+  desc->outer_rank = 1;
+  for (int64_t& extent : desc->outer) extent = 1;
+  for (RowTensor* t : {&desc->x, &desc->residual, &desc->y, &desc->residual_out, &desc->mean,
+                       &desc->rstd, &desc->quant.codes, &desc->quant.scale}) {
+    *t = RowTensor{};
+  }
+  for (ColumnTensor* c : {&desc->weight, &desc->bias}) *c = ColumnTensor{};
+  QuantDesc& q = desc->quant;
+  q.scheme = FASTNORM_QUANT_NONE;
+  q.dtype = Dtype::kUnknown;
+  q.block = 0;
+  q.from_rounded = q.pow2 = q.swizzled = false;
+  q.clamp = q.amax_floor = 0;
+  q.scale_step_bytes = 0;
+  q.tensor_scale = q.global_scale = nullptr;
+  q.amax = nullptr;
+}
+
+bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
+
+// One call's checks; members are what most of them need.
+class NormCheck {
+ public:
+  NormCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Touched* touched,
+            Error& error)
+      : args_(args), device_(device), d_(*desc), touched_(*touched), error(error) {}
+
+  fastnorm_status run() {
+    FASTNORM_TRY(scalars());
+    FASTNORM_TRY(outputs());
+    if (!nothing_quantised()) FASTNORM_TRY(check_quant_scalars(args_, &d_, error));
+    FASTNORM_TRY(x());
+    if (args_.residual != nullptr)
+      FASTNORM_TRY(row_tensor("residual", *args_.residual, false, true, &d_.residual));
+    if (args_.y != nullptr) FASTNORM_TRY(row_tensor("y", *args_.y, true, false, &d_.y));
+    if (args_.residual_out != nullptr)
+      FASTNORM_TRY(row_tensor("residual_out", *args_.residual_out, true, true, &d_.residual_out));
+    if (args_.weight != nullptr) FASTNORM_TRY(column("weight", *args_.weight, &d_.weight));
+    if (args_.bias != nullptr) FASTNORM_TRY(column("bias", *args_.bias, &d_.bias));
+    if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
+    if (args_.rstd != nullptr) FASTNORM_TRY(statistic("rstd", *args_.rstd, &d_.rstd));
+    if (d_.quant.scheme != FASTNORM_QUANT_NONE)
+      FASTNORM_TRY(check_quant_tensors(args_, device_, &d_, error));
+    if (args_.amax != nullptr) {
+      const std::byte* amax = nullptr;
+      FASTNORM_TRY(check_scalar("amax", *args_.amax, device_, &amax, error));
+      d_.quant.amax = const_cast<std::byte*>(amax);
+    }
+    if (d_.rows == 0) return FASTNORM_OK;
+    if (!touched_.collect(d_) || !touched_.apart()) FASTNORM_TRY(check_aliasing(d_, error));
+    canonical();
+    return FASTNORM_OK;
+  }
+
+ private:
+  fastnorm_status scalars() {
+    const int32_t kind = number(args_.kind), rounding = number(args_.rounding),
+                  residual_rounding = number(args_.residual_rounding);
+    FASTNORM_REQUIRE(
+        kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
+        "kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
+    FASTNORM_REQUIRE(std::isfinite(args_.eps) && args_.eps >= 0, FASTNORM_ERROR_ARGUMENT,
+                     "eps is %g; required: finite and >= 0", static_cast<double>(args_.eps));
+    FASTNORM_REQUIRE(std::isfinite(args_.weight_offset), FASTNORM_ERROR_ARGUMENT,
+                     "weight_offset is %g; required: finite",
+                     static_cast<double>(args_.weight_offset));
+    FASTNORM_REQUIRE(args_.weight != nullptr || args_.weight_offset == 0, FASTNORM_ERROR_ARGUMENT,
+                     "weight_offset is %g and weight is NULL; required: 0 without a weight",
+                     static_cast<double>(args_.weight_offset));
+    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_EVERY_STEP,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "rounding is %d; required: a fastnorm_rounding, 0 to 2", rounding);
+    FASTNORM_REQUIRE(residual_rounding >= FASTNORM_RESIDUAL_EXACT &&
+                         residual_rounding <= FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "residual_rounding is %d; required: a fastnorm_residual_rounding, 0 to 2",
+                     residual_rounding);
+    FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
+                     args_.reserved);
+    FASTNORM_REQUIRE(args_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "x is NULL; required: a tensor [..., n]");
+    FASTNORM_REQUIRE(
+        args_.residual_out == nullptr || args_.residual != nullptr, FASTNORM_ERROR_ARGUMENT,
+        "residual_out is given and residual is NULL; required: both, or no residual_out");
+    FASTNORM_REQUIRE(
+        args_.mean == nullptr || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
+        "mean is given and kind is FASTNORM_NORM_RMS; required: FASTNORM_NORM_LAYER, or no mean");
+    return FASTNORM_OK;
+  }
+
+  // Flags, and what is left to ask of outputs.
+  fastnorm_status outputs() {
+    constexpr uint32_t kFlags =
+        FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_COLUMNS;
+    d_.flags = static_cast<uint32_t>(args_.flags);
+    FASTNORM_REQUIRE((d_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
+                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
+                     d_.flags, kFlags, d_.flags & kFlags);
+    FASTNORM_REQUIRE((d_.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) == 0 ||
+                         (d_.flags & FASTNORM_NORM_PDL_WAIT) != 0,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "flags is 0x%x; required: FASTNORM_NORM_PDL_WAIT (1) with "
+                     "FASTNORM_NORM_PDL_CONSTANT_COLUMNS (4)",
+                     d_.flags);
+    FASTNORM_REQUIRE(args_.y != nullptr || args_.quantized != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "y is NULL and quantized is NULL; required: at least one, of x's shape");
+    return FASTNORM_OK;
+  }
+
+  // True if every field of quantisation but amax, which stands alone too, is what zeroed memory holds.
+  bool nothing_quantised() const {
+    return (number(args_.quant_scheme) | args_.quant_block_size | number(args_.quant_source) |
+            number(args_.scale_layout) | args_.scale_pow2) == 0 &&
+           args_.amax_floor == 0 && args_.clamp == 0 && args_.global_scale == nullptr &&
+           args_.quantized == nullptr && args_.scale == nullptr;
+  }
+
+  FASTNORM_HOT fastnorm_status x() {
+    const fastnorm_tensor& t = *args_.x;
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(is_row_dtype(dtype), FASTNORM_ERROR_DTYPE,
+                     "x.dtype is %s; required: f32, f16 or bf16", dtype_text(t.dtype).c);
+    FASTNORM_TRY(check_tensor("x", t, {dtype, kMaxOuter + 1, true}, device_, error));
+    d_.dtype = dtype;
+    d_.n = t.shape[t.ndim - 1];
+    FASTNORM_REQUIRE(d_.n >= 1 && d_.n <= kMaxColumns, FASTNORM_ERROR_SHAPE,
+                     "x.shape is %s, so n is %" PRId64 "; required: 1 to 2^32",
+                     shape_text(t.shape, t.ndim).c, d_.n);
+    d_.outer_rank = t.ndim - 1;
+    uint64_t rows = 1;  // unsigned: as in fill()
+    for (int32_t i = 0; i < t.ndim - 1; ++i) {
+      d_.outer[i] = t.shape[t.ndim - 2 - i];
+      rows *= static_cast<uint64_t>(d_.outer[i]);
+    }
+    d_.rows = static_cast<int64_t>(rows);
+    fill(t, dtype, 1, &d_.x);
+    return FASTNORM_OK;
+  }
+
+  // Address and byte strides; `skip` trailing dimensions are not rows.
+  void fill(const fastnorm_tensor& t, Dtype dtype, int32_t skip, RowTensor* row) const {
+    row->data = address_of(t);
+    row->dtype = dtype;
+    const int64_t bytes = dtype_bytes(dtype);
+    // Unsigned: where there are no rows, shapes whose product fits in no integer are fine.
+    auto compact = static_cast<uint64_t>(skip == 1 ? t.shape[t.ndim - 1] * bytes : bytes);
+    for (int32_t i = 0; i < d_.outer_rank; ++i) {
+      const int32_t dim = t.ndim - 1 - skip - i;
+      row->stride_bytes[i] =
+          t.strides != nullptr ? t.strides[dim] * bytes : static_cast<int64_t>(compact);
+      compact *= static_cast<uint64_t>(t.shape[dim]);
+    }
+  }
+
+  // True if `t` is on x's device, at an address that suits elements of `bytes`: check_tensor() has nothing to say to that. If it is
+  // false, check_tensor() decides.
+  FASTNORM_HOT bool placed(const fastnorm_tensor& t, int64_t bytes) const {
+    uintptr_t address = 0;
+    return t.device_type == args_.x->device_type && t.device_id == args_.x->device_id &&
+           !__builtin_add_overflow(reinterpret_cast<uintptr_t>(t.data), t.byte_offset, &address) &&
+           t.data != nullptr && (address & static_cast<uintptr_t>(bytes - 1)) == 0;
+  }
+
+  // True if `t` is as x is but for its address, as most are: what check_tensor() and fill() found of x holds for it, too.
+  FASTNORM_HOT bool like_x(const fastnorm_tensor& t) const {
+    const fastnorm_tensor& x = *args_.x;
+    return t.ndim == x.ndim && dtype_id(t.dtype) == dtype_id(x.dtype) &&
+           same_numbers(t.shape, x.shape, x.ndim) && same_numbers(t.strides, x.strides, x.ndim) &&
+           placed(t, dtype_bytes(d_.dtype));
+  }
+
+  FASTNORM_HOT fastnorm_status row_tensor(const char* name, const fastnorm_tensor& t, bool output,
+                                          bool may_be_f32, RowTensor* row) {
+    if (like_x(t)) {
+      row->data = address_of(t);
+      row->dtype = d_.dtype;
+      // One by one: read in pairs they would have to wait until x's, just written, are in the cache.
+      for (int32_t i = 0; i < d_.outer_rank; ++i) row->stride_bytes[i] = d_.x.stride_bytes[i];
+    } else {
+      FASTNORM_TRY(unlike_x(name, t, may_be_f32, row));
+    }
+    return output ? check_output_rows(name, *row, d_.n * dtype_bytes(row->dtype), d_, error)
+                  : FASTNORM_OK;
+  }
+
+  fastnorm_status unlike_x(const char* name, const fastnorm_tensor& t, bool may_be_f32,
+                           RowTensor* row) {
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(dtype == d_.dtype || (may_be_f32 && dtype == Dtype::kF32),
+                     FASTNORM_ERROR_DTYPE, "%s.dtype is %s; required: %s%s, as x is %s", name,
+                     dtype_text(t.dtype).c, dtype_name(d_.dtype),
+                     may_be_f32 && d_.dtype != Dtype::kF32 ? ", or f32" : "", dtype_name(d_.dtype));
+    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxOuter + 1, true}, device_, error));
+    bool same = t.ndim == args_.x->ndim;
+    for (int32_t i = 0; same && i < t.ndim; ++i) same = t.shape[i] == args_.x->shape[i];
+    FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: x's, %s", name,
+                     shape_text(t.shape, t.ndim).c, shape_text(args_.x->shape, args_.x->ndim).c);
+    fill(t, dtype, 1, row);
+    return FASTNORM_OK;
+  }
+
+  FASTNORM_HOT fastnorm_status column(const char* name, const fastnorm_tensor& t,
+                                      ColumnTensor* column) {
+    const bool is_f32 = dtype_id(t.dtype) == FASTNORM_DTYPE_F32;
+    const Dtype dtype = is_f32 ? Dtype::kF32 : d_.dtype;
+    // As most are; check_tensor() has nothing to say to it.
+    if ((is_f32 || dtype_id(t.dtype) == dtype_id(args_.x->dtype)) && t.ndim == 1 &&
+        t.shape != nullptr && t.shape[0] == d_.n && (t.strides == nullptr || t.strides[0] == 1) &&
+        placed(t, dtype_bytes(dtype))) {
+      column->data = address_of(t);
+      column->dtype = dtype;
+      return FASTNORM_OK;
+    }
+    return any_column(name, t, column);
+  }
+
+  fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column) {
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: %s%s, as x is %s", name, dtype_text(t.dtype).c,
+                     dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
+                     dtype_name(d_.dtype));
+    FASTNORM_TRY(check_tensor(name, t, {dtype, 2, true}, device_, error));
+    const int32_t rank = args_.x->ndim;
+    const int64_t heads = rank >= 2 ? args_.x->shape[rank - 2] : 1;
+    const bool per_head = t.ndim == 2;
+    FASTNORM_REQUIRE(
+        t.shape[t.ndim - 1] == d_.n && (!per_head || (rank >= 2 && t.shape[0] == heads)),
+        FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [%" PRId64 "]%s for x of shape %s", name,
+        shape_text(t.shape, t.ndim).c, d_.n, rank >= 2 ? " or [x.shape[-2], n]" : "",
+        shape_text(args_.x->shape, rank).c);
+    column->data = address_of(t);
+    column->dtype = dtype;
+    if (per_head && heads > 1) {
+      column->head_stride_bytes = (t.strides != nullptr ? t.strides[0] : d_.n) * dtype_bytes(dtype);
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status statistic(const char* name, const fastnorm_tensor& t, RowTensor* row) {
+    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
+    const fastnorm_tensor& x = *args_.x;
+    // A row vector has no leading dimension: its statistic is [1], which is also the "last 1" form of [].
+    const bool with_last = t.ndim == x.ndim;
+    FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxOuter + 1, false}, device_, error));
+    bool same = with_last ? t.shape[t.ndim - 1] == 1 : t.ndim == x.ndim - 1;
+    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
+    FASTNORM_REQUIRE(
+        same, FASTNORM_ERROR_SHAPE,
+        "%s.shape is %s; required: x.shape[:-1] or that with a last 1, for x of shape %s", name,
+        shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c);
+    fill(t, Dtype::kF32, with_last ? 1 : 0, row);
+    return check_output_rows(name, *row, 4, d_, error);
+  }
+
+  void fold();
+  void canonical();
+
+  const fastnorm_norm_args& args_;
+  const CheckedDevice device_;
+  NormDesc& d_;
+  Touched& touched_;
+  Error& error;
+};
+
+void NormCheck::fold() {
+  RowTensor* present[8];
+  size_t count = 0;
+  for (RowTensor* t : {&d_.x, &d_.residual, &d_.y, &d_.residual_out, &d_.mean, &d_.rstd,
+                       &d_.quant.codes, &d_.quant.scale}) {
+    if (*t) present[count++] = t;
+  }
+  fold_rows(d_.outer, &d_.outer_rank, {present, count},
+            d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0);
+}
+
+// Fewest rows dimensions, and the least general settings that mean the same.
+void NormCheck::canonical() {
+  if (d_.outer_rank > 1) {
+    if (may_fold(d_.outer, d_.outer_rank, d_.x)) fold();
+  } else {
+    d_.outer_rank = 1;
+    if (d_.rows == 1) {  // as fold_rows() leaves it
+      d_.x.stride_bytes[0] = d_.residual.stride_bytes[0] = 0;
+      d_.y.stride_bytes[0] = d_.residual_out.stride_bytes[0] = 0;
+      d_.mean.stride_bytes[0] = d_.rstd.stride_bytes[0] = 0;
+      d_.quant.codes.stride_bytes[0] = d_.quant.scale.stride_bytes[0] = 0;
+    }
+  }
+  d_.kind = args_.kind;
+  d_.eps = args_.eps;
+  d_.weight_offset = args_.weight_offset;
+  d_.inv_n = reciprocal_of(d_.n);
+  d_.sum_dtype = d_.residual_out ? d_.residual_out.dtype
+                 : d_.residual   ? d_.residual.dtype
+                                 : Dtype::kF32;
+  const bool sum_is_rounded = d_.residual && d_.sum_dtype != Dtype::kF32;
+  d_.residual_rounding = sum_is_rounded ? args_.residual_rounding : FASTNORM_RESIDUAL_EXACT;
+  d_.rounding = d_.dtype == Dtype::kF32 && args_.rounding == FASTNORM_ROUND_NORMALIZED
+                    ? FASTNORM_ROUND_ONCE
+                    : args_.rounding;
+  // A chain in T ends with a value of T.
+  d_.quant.from_rounded |= d_.rounding == FASTNORM_ROUND_EVERY_STEP;
+}
+
+}  // namespace
+
+fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
+                           Touched* touched, Error& error) {
+  fastnorm_norm_args local;
+  const fastnorm_norm_args* ours = nullptr;
+  FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
+  clear(desc);
+  return NormCheck(*ours, device, desc, touched, error).run();
+}
+
+fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
+                           Error& error) {
+  Touched touched;
+  return check_norm(args, device, desc, &touched, error);
+}
+
+}  // namespace fastnorm

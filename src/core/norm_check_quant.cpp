@@ -1,0 +1,264 @@
+#include "core/norm_check_quant.h"
+
+#include <cinttypes>
+#include <cmath>
+#include <utility>
+
+#include "core/norm_aliasing.h"
+
+namespace fastnorm {
+namespace {
+
+// A scheme that was checked.
+const char* scheme_text(int32_t scheme) {
+  constexpr const char* kTexts[] = {"FASTNORM_QUANT_NONE (0)",    "FASTNORM_QUANT_PER_TENSOR (1)",
+                                    "FASTNORM_QUANT_PER_ROW (2)", "FASTNORM_QUANT_PER_BLOCK (3)",
+                                    "FASTNORM_QUANT_MXFP8 (4)",   "FASTNORM_QUANT_NVFP4 (5)"};
+  return kTexts[scheme];
+}
+
+// One call's checks; members are what most of them need.
+class QuantCheck {
+ public:
+  QuantCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Error& error)
+      : args_(args), device_(device), d_(*desc), error(error) {}
+
+  // A field that only some schemes have a use for.
+  template <class Field>
+  fastnorm_status zero_unless(bool used, const char* name, Field value, const char* user) {
+    FASTNORM_REQUIRE(value == 0 || used, FASTNORM_ERROR_ARGUMENT,
+                     "%s is %g and quant_scheme is %s; required: 0 but for %s", name,
+                     static_cast<double>(value), scheme_text(number(args_.quant_scheme)), user);
+    return FASTNORM_OK;
+  }
+
+  // The scalars of quantised outputs: each is 0 where its scheme has no use for it.
+  fastnorm_status scalars() {
+    QuantDesc& q = d_.quant;
+    const int32_t scheme = number(args_.quant_scheme), source = number(args_.quant_source),
+                  layout = number(args_.scale_layout);
+    FASTNORM_REQUIRE(scheme >= FASTNORM_QUANT_NONE && scheme <= FASTNORM_QUANT_NVFP4,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "quant_scheme is %d; required: a fastnorm_quant_scheme, 0 to 5", scheme);
+    FASTNORM_REQUIRE(
+        source == FASTNORM_QUANT_FROM_F32 || source == FASTNORM_QUANT_FROM_ROUNDED,
+        FASTNORM_ERROR_ARGUMENT,
+        "quant_source is %d; required: FASTNORM_QUANT_FROM_F32 (0) or FASTNORM_QUANT_FROM_ROUNDED "
+        "(1)",
+        source);
+    FASTNORM_REQUIRE(layout >= FASTNORM_SCALE_ROW_MAJOR && layout <= FASTNORM_SCALE_SWIZZLED_128X4,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "scale_layout is %d; required: a fastnorm_scale_layout, 0 to 2", layout);
+    FASTNORM_REQUIRE(args_.scale_pow2 == 0 || args_.scale_pow2 == 1, FASTNORM_ERROR_ARGUMENT,
+                     "scale_pow2 is %d; required: 0 or 1", args_.scale_pow2);
+    FASTNORM_REQUIRE(std::isfinite(args_.clamp) && args_.clamp >= 0, FASTNORM_ERROR_ARGUMENT,
+                     "clamp is %g; required: finite and >= 0", static_cast<double>(args_.clamp));
+    const bool none = scheme == FASTNORM_QUANT_NONE;
+    const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
+    FASTNORM_TRY(zero_unless(scheme == FASTNORM_QUANT_PER_BLOCK, "quant_block_size",
+                             args_.quant_block_size, "FASTNORM_QUANT_PER_BLOCK"));
+    FASTNORM_TRY(zero_unless(!none, "quant_source", source, "a scheme"));
+    FASTNORM_TRY(zero_unless(scheme >= FASTNORM_QUANT_PER_BLOCK, "scale_layout", layout,
+                             "a scheme with scales of blocks"));
+    FASTNORM_TRY(zero_unless(dynamic, "scale_pow2", args_.scale_pow2,
+                             "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
+    FASTNORM_TRY(zero_unless(dynamic, "amax_floor", args_.amax_floor,
+                             "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
+    FASTNORM_TRY(zero_unless(!none, "clamp", args_.clamp, "a scheme"));
+    const int32_t block = args_.quant_block_size;
+    FASTNORM_REQUIRE(scheme != FASTNORM_QUANT_PER_BLOCK || block == 64 || block == 128,
+                     FASTNORM_ERROR_ARGUMENT, "quant_block_size is %d; required: 64 or 128", block);
+    FASTNORM_REQUIRE(
+        args_.amax_floor == 0 || (args_.amax_floor >= 0x1p-100f && args_.amax_floor <= 0x1p100f),
+        FASTNORM_ERROR_ARGUMENT, "amax_floor is %g; required: 0, or 2^-100 to 2^100",
+        static_cast<double>(args_.amax_floor));
+    q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
+    q.block = scheme == FASTNORM_QUANT_MXFP8 ? 32 : scheme == FASTNORM_QUANT_NVFP4 ? 16 : block;
+    q.from_rounded = source == FASTNORM_QUANT_FROM_ROUNDED;
+    q.pow2 = args_.scale_pow2 != 0 || scheme == FASTNORM_QUANT_MXFP8;
+    q.swizzled = layout == FASTNORM_SCALE_SWIZZLED_128X4;
+    q.clamp = args_.clamp;
+    q.amax_floor = !dynamic ? 0 : args_.amax_floor == 0 ? 1e-10f : args_.amax_floor;
+    return presence(scheme);
+  }
+
+  // Which tensors a scheme needs, and which it has no use for.
+  fastnorm_status presence(int32_t scheme) {
+    const bool none = scheme == FASTNORM_QUANT_NONE;
+    for (const auto& [name, tensor] :
+         {std::pair{"quantized", args_.quantized}, std::pair{"scale", args_.scale}}) {
+      FASTNORM_REQUIRE(none || tensor != nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is NULL and quant_scheme is %s; required: a tensor", name,
+                       scheme_text(scheme));
+      FASTNORM_REQUIRE(!none || tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and quant_scheme is FASTNORM_QUANT_NONE (0); required: a "
+                       "scheme, or %s NULL",
+                       name, name);
+    }
+    FASTNORM_REQUIRE(args_.global_scale == nullptr || scheme == FASTNORM_QUANT_NVFP4,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "global_scale is given and quant_scheme is %s; required: FASTNORM_QUANT_NVFP4 "
+                     "(5), or global_scale NULL",
+                     scheme_text(scheme));
+    return FASTNORM_OK;
+  }
+
+  // The tensors of a scheme.
+  fastnorm_status tensors() {
+    FASTNORM_TRY(codes());
+    FASTNORM_TRY(scale());
+    if (args_.global_scale == nullptr) return FASTNORM_OK;
+    return check_scalar("global_scale", *args_.global_scale, device_, &d_.quant.global_scale,
+                        error);
+  }
+
+  fastnorm_status codes() {
+    QuantDesc& q = d_.quant;
+    const fastnorm_tensor& t = *args_.quantized;
+    const Dtype dtype = dtype_from(t.dtype);
+    const bool fp4 = q.scheme == FASTNORM_QUANT_NVFP4;
+    const bool packed = dtype == Dtype::kF4E2M1x2 || dtype == Dtype::kU8;
+    const bool fp8 = dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
+    const bool fits =
+        fp4 ? dtype == Dtype::kF4E2M1 || packed : fp8 || (dtype == Dtype::kI8 && !q.pow2);
+    FASTNORM_REQUIRE(fits, FASTNORM_ERROR_DTYPE, "quantized.dtype is %s; required: %s",
+                     dtype_text(t.dtype).c,
+                     fp4      ? "f4_e2m1fn, f4_e2m1fn_x2 or u8"
+                     : q.pow2 ? "f8_e4m3fn or f8_e5m2"
+                              : "f8_e4m3fn, f8_e5m2 or i8");
+    FASTNORM_REQUIRE(!fp4 || d_.n % 2 == 0, FASTNORM_ERROR_SHAPE,
+                     "n is %" PRId64 "; required: even for FASTNORM_QUANT_NVFP4", d_.n);
+    const fastnorm_tensor& x = *args_.x;
+    // As most are; check_tensor() has no objection.
+    const bool plain = t.ndim == x.ndim && t.strides == nullptr &&
+                       same_numbers(t.shape, x.shape, x.ndim) && is_placed(t, device_, 1);
+    if (!plain || packed) FASTNORM_TRY(any_codes(t, dtype, fp4 && packed));
+    q.dtype = fp4 ? Dtype::kF4E2M1 : dtype;
+    q.codes.data = address_of(t);
+    q.codes.dtype = Dtype::kU8;
+    auto compact = static_cast<uint64_t>(q.code_bytes(d_.n));  // unsigned: as in fill()
+    for (int32_t i = 0; i < d_.outer_rank; ++i) {
+      const int32_t dim = t.ndim - 2 - i;
+      int64_t stride = t.strides != nullptr ? t.strides[dim] : static_cast<int64_t>(compact);
+      if (t.strides != nullptr && fp4 && !packed) {
+        FASTNORM_REQUIRE(stride % 2 == 0 || t.shape[dim] <= 1, FASTNORM_ERROR_LAYOUT,
+                         "quantized.strides[%d] is %" PRId64
+                         "; required: even, rows of f4_e2m1fn begin with a byte",
+                         dim, stride);
+        stride /= 2;
+      }
+      q.codes.stride_bytes[i] = stride;
+      compact *= static_cast<uint64_t>(t.shape[dim]);
+    }
+    return check_output_rows("quantized", q.codes, q.code_bytes(d_.n), d_, error);
+  }
+
+  // `pairs`: two codes to an element.
+  fastnorm_status any_codes(const fastnorm_tensor& t, Dtype dtype, bool pairs) {
+    FASTNORM_TRY(check_tensor("quantized", t, {dtype, kMaxOuter + 1, true}, device_, error));
+    const fastnorm_tensor& x = *args_.x;
+    bool same = t.ndim == x.ndim && t.shape[t.ndim - 1] == (pairs ? d_.n / 2 : d_.n);
+    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
+    FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE, "quantized.shape is %s; required: x's, %s%s",
+                     shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c,
+                     pairs ? " with half of n, for packed pairs" : "");
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status scale() {
+    QuantDesc& q = d_.quant;
+    if (q.scheme == FASTNORM_QUANT_PER_TENSOR)
+      return check_scalar("scale", *args_.scale, device_, &q.tensor_scale, error);
+    const fastnorm_tensor& t = *args_.scale;
+    const Dtype dtype = dtype_from(t.dtype);
+    const bool fp4 = q.scheme == FASTNORM_QUANT_NVFP4;
+    const bool byte = fp4 ? dtype == Dtype::kF8E4M3 || dtype == Dtype::kU8
+                          : q.pow2 && (dtype == Dtype::kF8E8M0 || dtype == Dtype::kU8);
+    const bool must_be_byte = fp4 || q.scheme == FASTNORM_QUANT_MXFP8 || q.swizzled;
+    FASTNORM_REQUIRE(byte || (!must_be_byte && dtype == Dtype::kF32), FASTNORM_ERROR_DTYPE,
+                     "scale.dtype is %s; required: %s", dtype_text(t.dtype).c,
+                     fp4                                ? "f8_e4m3fn or u8"
+                     : q.scheme == FASTNORM_QUANT_MXFP8 ? "f8_e8m0fnu or u8"
+                     : must_be_byte                     ? "f8_e8m0fnu or u8, and scale_pow2 1"
+                     : q.pow2                           ? "f32, f8_e8m0fnu or u8"
+                                                        : "f32");
+    q.scale.data = address_of(t);
+    q.scale.dtype = dtype;
+    if (q.swizzled) return swizzled_scale(t);
+    FASTNORM_TRY(check_tensor("scale", t, {dtype, kMaxOuter + 1, false}, device_, error));
+    const fastnorm_tensor& x = *args_.x;
+    const int64_t scales = q.scales(d_.n);
+    const bool with_last = t.ndim == x.ndim;
+    bool same = with_last ? t.shape[t.ndim - 1] == scales : q.block == 0 && t.ndim == x.ndim - 1;
+    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
+    const auto wanted = [&] {
+      int64_t shape[kMaxOuter + 1] = {};
+      for (int32_t i = 0; i < x.ndim; ++i) shape[i] = i + 1 < x.ndim ? x.shape[i] : scales;
+      return shape_text(shape, x.ndim);
+    };
+    FASTNORM_REQUIRE(
+        same, FASTNORM_ERROR_SHAPE,
+        "scale.shape is %s; required: %s (x.shape[:-1] and %" PRId64 "%s), for x of shape %s",
+        shape_text(t.shape, t.ndim).c, wanted().c, scales,
+        q.block == 0 ? ", or without it" : " scales a row", shape_text(x.shape, x.ndim).c);
+    const int64_t bytes = dtype_bytes(dtype);
+    // Without strides column-major has all rows of a column after each other.
+    const bool columns = number(args_.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
+    auto compact = static_cast<uint64_t>(columns ? bytes : scales * bytes);
+    for (int32_t i = 0; i < d_.outer_rank; ++i) {
+      const int32_t dim = t.ndim - (with_last ? 2 : 1) - i;
+      q.scale.stride_bytes[i] =
+          t.strides != nullptr ? t.strides[dim] * bytes : static_cast<int64_t>(compact);
+      compact *= static_cast<uint64_t>(t.shape[dim]);
+    }
+    q.scale_step_bytes = !with_last             ? bytes
+                         : t.strides != nullptr ? t.strides[t.ndim - 1] * bytes
+                         : columns              ? static_cast<int64_t>(compact)
+                                                : bytes;
+    if (d_.rows == 0) return FASTNORM_OK;
+    Footprint f;
+    FASTNORM_REQUIRE(
+        footprint({q.scale.data, q.scale.stride_bytes, bytes, scales, q.scale_step_bytes}, d_.outer,
+                  &f) &&
+            rows_disjoint(f),
+        FASTNORM_ERROR_LAYOUT,
+        "scale overlaps itself: its strides are %s bytes, innermost row first, and %" PRId64
+        " bytes between the %" PRId64 " scales of a row; required: scales that share no byte",
+        shape_text(q.scale.stride_bytes, d_.outer_rank).c, q.scale_step_bytes, scales);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status swizzled_scale(const fastnorm_tensor& t) {
+    FASTNORM_TRY(check_tensor("scale", t, {d_.quant.scale.dtype, 1, true}, device_, error));
+    // 512 bytes a tile of 128 rows x 4 scales.
+    const int64_t row_tiles = d_.rows / 128 + (d_.rows % 128 != 0 ? 1 : 0);
+    const int64_t row_bytes = d_.quant.scale_tiles(d_.n) * 512;
+    int64_t bytes = 0;
+    FASTNORM_REQUIRE(
+        !__builtin_mul_overflow(row_tiles, row_bytes, &bytes) && t.shape[0] == bytes,
+        FASTNORM_ERROR_SHAPE,
+        "scale.shape is %s; required: [512 * ceil(rows / 128) * ceil(scales of a row / "
+        "4)], for %" PRId64 " rows of %" PRId64 " scales",
+        shape_text(t.shape, 1).c, d_.rows, d_.quant.scales(d_.n));
+    return FASTNORM_OK;
+  }
+
+ private:
+  const fastnorm_norm_args& args_;
+  const CheckedDevice device_;
+  NormDesc& d_;
+  Error& error;
+};
+
+}  // namespace
+
+fastnorm_status check_quant_scalars(const fastnorm_norm_args& args, NormDesc* desc, Error& error) {
+  return QuantCheck(args, {}, desc, error).scalars();
+}
+
+fastnorm_status check_quant_tensors(const fastnorm_norm_args& args, CheckedDevice device,
+                                    NormDesc* desc, Error& error) {
+  return QuantCheck(args, device, desc, error).tensors();
+}
+
+}  // namespace fastnorm
