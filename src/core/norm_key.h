@@ -108,8 +108,9 @@ constexpr Tile tile_of_packed(uint64_t order) {
 struct NormEntry {
   NormKey key;
   Tile tile;
-  uint64_t order = 0;  // packed(key, tile), kept since a search looks at it alone
-  char name[56] = "";  // "bf16 add rms store 256x4", unique in its table
+  uint64_t order = 0;       // packed(key, tile), kept since a search looks at it alone
+  bool prefetches = false;  // CUDA: gains by bringing later rows into L2
+  char name[56] = "";       // "bf16 add rms store 256x4", unique in its table
 
   constexpr uint64_t packed() const { return order; }
 };

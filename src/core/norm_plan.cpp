@@ -120,20 +120,11 @@ FASTNORM_HOT bool streams_short_loads(const NormDesc& d, NormKey key, const Norm
                  plan.bytes_read + plan.bytes_written);
 }
 
-// Rows that are brought into L2 ahead gain nothing where codes by a given scale leave and blocks hold rows as they were loaded: RMS to e4m3
-// 8192 x 10240 62.4 us with it, 60.6 without, 8192 x 14336 87.7 and 85.6, 4096 x 32768 101.1 and 99.4, LAYER 8192 x 16384 102.2 and 100.3;
-// but unpacked RMS 8192 x 16384 99.3 and 103.9, LAYER 8192 x 10240 71.4 and 73.8 (H200, 2026-11-24).
-bool prefetches(NormKey key, Tile tile) {
-  if (tile.blocks > 1 || tile.threads < 128) return false;  // no kernel does
-  if (key.sink != Sink::kStatic || key.source != Source::kPlain || key.dtype == Dtype::kF32)
-    return true;
-  if (key.stat == Stat::kLayer) return tile.threads > 256 || tile.vectors < 7;
-  return tile.vectors < 5 || tile == Tile{512, 5};
-}
-
-// The part of a CUDA plan that follows from the tile.
-FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts, Tile tile,
-                                       NormKey key, NormPlan* plan, Error& error) {
+// The part of a CUDA plan that follows from the kernel.
+FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& facts,
+                                       const NormEntry& entry, NormPlan* plan, Error& error) {
+  const NormKey key = entry.key;
+  const Tile tile = entry.tile;
   const ArchSpec& arch = *facts.arch;
   const bool kept = key.affine == Affine::kKept;
   const int32_t per_block = rows_per_block(tile);
@@ -160,7 +151,7 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   const Prefetch& prefetch = kPrefetches[layer ? 1 : 0];
   if (d.outer_rank == 1 && arch.bulk_prefetch && plan->bytes_read >= prefetch.least_bytes_read) {
     const int64_t row_bytes = d.n * dtype_bytes(d.dtype) * (d.residual ? 2 : 1);
-    if (!kept && prefetches(key, tile)) {
+    if (!kept && entry.prefetches) {
       plan->prefetch_rows = static_cast<uint32_t>(divide_up(prefetch.bytes_ahead, row_bytes));
     } else if (kept && kept_prefetches(key.sink, tile)) {
       // The row after the next, which is on its way already.
@@ -546,8 +537,11 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     plan->kind = chosen.kind;
     plan->line = chosen.line;
     plan->index = entry_of(desc, chosen, may_be_wide(desc, key, facts, bits), *plan, tile, find);
-    if (plan->index >= 0) key = table[static_cast<size_t>(plan->index)].key;
-    FASTNORM_TRY(plan_cuda(desc, facts, tile, key, plan, error));
+    // Without a kernel the error below names the full one, and what does not fit a grid is refused first.
+    const NormEntry missing{key, tile};
+    FASTNORM_TRY(plan_cuda(desc, facts,
+                           plan->index >= 0 ? table[static_cast<size_t>(plan->index)] : missing,
+                           plan, error));
   }
   FASTNORM_REQUIRE(plan->index >= 0, FASTNORM_ERROR_INTERNAL, "no kernel \"%s\" in the table",
                    make_entry(key, tile).name);
@@ -567,7 +561,7 @@ bool plan_like(const NormDesc& first, const NormPlan& first_plan, const NormDesc
   plan->index = first_plan.index;
   plan->entry = &entry;
   return plan->vector_bytes == first_plan.vector_bytes &&
-         plan_cuda(second, facts, entry.tile, entry.key, plan, error) == FASTNORM_OK;
+         plan_cuda(second, facts, entry, plan, error) == FASTNORM_OK;
 }
 
 bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,
@@ -604,7 +598,7 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
       *second_plan = plans[1];
       return true;
     };
-    if (wide && holds_wide_rows(tile) && both(wide_key(key))) return true;
+    if (wide && both(wide_key(key))) return true;
     if (both(bare_key(key)) || both(bare_key(key, Beside::kRounded)) || both(key)) return true;
   }
   return false;
@@ -629,7 +623,7 @@ fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& fac
                    "a row of %" PRId64 " vectors does not fit kernel \"%s\"; nearest: %" PRId64
                    " to %" PRId64 " vectors",
                    vectors, entry.name, held.least, held.most);
-  return plan_cuda(desc, facts, tile, entry.key, plan, error);
+  return plan_cuda(desc, facts, entry, plan, error);
 }
 
 }  // namespace fastnorm

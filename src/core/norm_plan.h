@@ -2,6 +2,7 @@
 // tested, for every architecture on a machine without a GPU.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -21,8 +22,6 @@ struct ArchSpec {
   bool bulk_prefetch;          // has an instruction that brings many bytes into L2
   uint64_t max_blocks;         // of a grid
   const NormChoices* choices;  // which kernel a call of the forward family runs on
-  bool full_list;              // has lean kernels for all that gains by them
-  bool measured;               // has the kernels that were timed on it
 
   constexpr bool operator==(const ArchSpec&) const = default;
 };
@@ -71,17 +70,16 @@ bool plain_columns(const NormDesc& desc);
 // True if they are f32 beside 16-bit rows, or absent, and RMS has no bias.
 bool f32_columns(const NormDesc& desc);
 
-// Rows that one thread block works on. Rows of several warps have a block of their own.
+// Rows that one thread block works on, of tiles of 1, 2, 4 .. 32 threads with so many vectors each. Rows of several
+// warps have a block of their own.
+inline constexpr int8_t kRowsPerBlock[][kMaxVectors + 1] = {
+    {1, 1, 1, 1, 1, 1, 1, 1, 1},          {1, 1, 1, 1, 1, 1, 1, 1, 1},
+    {32, 64, 32, 32, 32, 32, 32, 32, 32}, {16, 16, 16, 16, 16, 16, 16, 16, 16},
+    {8, 8, 8, 8, 8, 8, 8, 8, 8},          {4, 4, 4, 2, 2, 2, 2, 2, 2},
+};
 constexpr int rows_per_block(Tile tile) {
-  if (tile.threads == 4) return tile.vectors == 1 ? 64 : 32;
-  if (tile.threads == 32) return tile.vectors >= 3 ? 2 : 4;
-  return tile.threads == 8 ? 16 : tile.threads == 16 ? 8 : 1;
-}
-
-// True for tiles of which there is a kernel for Access::kWide, too: an even number of vectors a thread, no
-// cluster.
-constexpr bool holds_wide_rows(Tile tile) {
-  return tile.vectors > 0 && tile.vectors % 2 == 0 && tile.blocks == 1;
+  if (tile.threads > kWarpThreads || tile.threads == 0) return 1;
+  return kRowsPerBlock[std::countr_zero(static_cast<unsigned>(tile.threads))][tile.vectors];
 }
 
 // What planning needs of a persistent kernel (Affine::kKept), as the backend's list has it.

@@ -5,35 +5,24 @@
 
 namespace fastnorm::cuda {
 
-// Kernels that an architecture has: for what it gains most by, for all, or those that were timed on it, too.
-enum class KernelList { kShort, kFull, kMeasured };
-
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
-                             KernelList list, const NormChoices& choices,
-                             int32_t access_bytes = 16) {
+                             const NormChoices& choices, int32_t access_bytes = 16) {
   return {.name = name,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
           .access_bytes = access_bytes,
           .bulk_prefetch = capability >= 90,
           .max_blocks = 0x7fffffff,
-          .choices = &choices,
-          .full_list = list != KernelList::kShort,
-          .measured = list == KernelList::kMeasured};
+          .choices = &choices};
 }
 
-inline constexpr ArchSpec kSm80 =
-    make_arch("sm_80", 80, 1, KernelList::kShort, kNormChoicesOneBlock);
-inline constexpr ArchSpec kSm90 =
-    make_arch("sm_90", 90, 16, KernelList::kMeasured, kNormChoicesSm90);
-inline constexpr ArchSpec kSm100 =
-    make_arch("sm_100f", 100, 16, KernelList::kFull, kNormChoicesSm100, 32);
-inline constexpr ArchSpec kSm120 =
-    make_arch("sm_120f", 120, 8, KernelList::kShort, kNormChoicesDefault);
+inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1, kNormChoicesOneBlock);
+inline constexpr ArchSpec kSm90 = make_arch("sm_90", 90, 16, kNormChoicesSm90);
+inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 16, kNormChoicesSm100, 32);
+inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8, kNormChoicesDefault);
 // PTX for capability 9.0 and later, which a GPU's driver compiles when a kernel is first wanted. Compressed, it is twice
 // as long as the code made of it, and compiling takes a while: so it has the kernels of the short list.
-inline constexpr ArchSpec kPtx =
-    make_arch("ptx_90", 90, 8, KernelList::kShort, kNormChoicesDefault);
+inline constexpr ArchSpec kPtx = make_arch("ptx_90", 90, 8, kNormChoicesDefault);
 
 inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120, &kPtx};
 

@@ -1,5 +1,4 @@
-// What planning knows of the machine: sm_100f's numbers, with the kernels that sm_90 alone has,
-// too.
+// What planning knows of the machine: sm_100f's facts, with the kernels and choices of sm_90.
 #pragma once
 
 #include "cuda/arch.h"
@@ -10,7 +9,7 @@ namespace fastnorm::cuda {
 struct SimtSpec : ArchSpec {};
 
 constexpr SimtSpec make_simt_spec(ArchSpec arch) {
-  arch.measured = true;
+  arch.choices = &kNormChoicesSm90;
   return {arch};
 }
 

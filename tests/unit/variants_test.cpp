@@ -140,7 +140,11 @@ TEST(Variants, PoliciesFitTheSlots) {
       EXPECT_EQ(v.loads, Loads::kStreaming);
     }
     if (!streamed && v.key.affine != Affine::kKept) EXPECT_GE(v.group, 1);
-    if (v.key.access == Access::kWide) EXPECT_TRUE(holds_wide_rows(v.tile));
+    if (v.key.access == Access::kWide) {
+      EXPECT_EQ(v.tile.vectors % vectors_side_by_side(Access::kWide), 0);
+      EXPECT_FALSE(v.tile.is_cluster() || streamed);
+    }
+    if (v.has(Variant::kIdlePrefetch)) EXPECT_TRUE(v.has(Variant::kPrefetches));
   });
 }
 

@@ -82,7 +82,7 @@ inline constexpr uint16_t keeps_row = Variant::kKeepsRow, place_anew = Variant::
                           cross = Variant::kCrossFours, factors = Variant::kByFactors,
                           pins = Variant::kPinsAddress, prefetch = Variant::kPrefetches,
                           stats_last = Variant::kStatisticsLast, unasked = Variant::kWaitsUnasked,
-                          clamps = Variant::kClampsTogether;
+                          clamps = Variant::kClampsTogether, idle = Variant::kIdlePrefetch;
 
 constexpr Fours fours(uint8_t ahead, uint8_t early) { return {ahead, early}; }
 constexpr BlocksPerSm pair(uint8_t sm80, uint8_t sm90, uint8_t sm100, uint8_t sm120, uint8_t ptx) {
@@ -211,8 +211,11 @@ template <ListColumns kArch, Dtype kDtype, Source kSource>
 constexpr auto make_norm_part() {
   constexpr auto& variants = kVariants<kArch, kDtype, kSource>;
   std::array<NormEntry, variants.size()> part;
-  for (size_t i = 0; i < part.size(); ++i)
-    part[i] = make_entry(key_of_packed(variants[i].order), tile_of_packed(variants[i].order));
+  for (size_t i = 0; i < part.size(); ++i) {
+    const Variant v = variant_of(variants[i].order, variants[i].policies);
+    part[i] = make_entry(v.key, v.tile);
+    part[i].prefetches = v.has(Variant::kPrefetches) && !v.has(Variant::kIdlePrefetch);
+  }
   return part;
 }
 

@@ -52,6 +52,7 @@ struct Variant {
     kStatisticsLast = 1 << 8,   // statistics are stored after the results
     kWaitsUnasked = 1 << 9,     // waits for the kernel before without a test whether it must
     kClampsTogether = 1 << 10,  // e2m1 codes: one test a thread whether values are out of range
+    kIdlePrefetch = 1 << 11,    // gains nothing by kPrefetches: planning does not ask for it
   };
 
   NormKey key;
