@@ -38,14 +38,14 @@ constexpr Word kFlavours[] = {{"full", static_cast<uint8_t>(Flavour::kFull)},
                               {"halves", static_cast<uint8_t>(Flavour::kHalves)},
                               {"kept", static_cast<uint8_t>(Flavour::kKept)}};
 
-constexpr std::string_view trimmed(std::string_view text) {
+std::string_view trimmed(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
   while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
   return text;
 }
 
 // The text up to `separator`, trimmed; `rest` then begins behind it.
-constexpr std::string_view take(std::string_view* rest, char separator) {
+std::string_view take(std::string_view* rest, char separator) {
   const size_t end = rest->find(separator);
   const std::string_view word = trimmed(rest->substr(0, end));
   *rest = end == std::string_view::npos ? std::string_view{} : rest->substr(end + 1);
@@ -53,7 +53,7 @@ constexpr std::string_view take(std::string_view* rest, char separator) {
 }
 
 // One or several words: `bits` of all of them.
-constexpr bool take_words(std::string_view* rest, std::span<const Word> words, uint8_t* bits) {
+bool take_words(std::string_view* rest, std::span<const Word> words, uint8_t* bits) {
   std::string_view all = take(rest, ',');
   *bits = 0;
   do {
@@ -68,8 +68,8 @@ constexpr bool take_words(std::string_view* rest, std::span<const Word> words, u
 }
 
 // A number from `least` on, or the name of one.
-constexpr bool take_number(std::string_view* rest, std::string_view name, int64_t named,
-                           int64_t least, int64_t* value) {
+bool take_number(std::string_view* rest, std::string_view name, int64_t named, int64_t least,
+                 int64_t* value) {
   const std::string_view word = take(rest, ',');
   if (word == name) {
     *value = named;
@@ -83,7 +83,7 @@ constexpr bool take_number(std::string_view* rest, std::string_view name, int64_
   return !word.empty() && *value >= least && *value <= INT32_MAX;
 }
 
-constexpr bool parse_kind(std::string_view rest, NormKind* kinds) {
+bool parse_kind(std::string_view rest, NormKind* kinds) {
   return take_words(&rest, kWidths, &kinds->width) && take_words(&rest, kSources, &kinds->from) &&
          take_words(&rest, kStats, &kinds->of) && take_words(&rest, kColumns, &kinds->columns) &&
          take_words(&rest, kOutputs, &kinds->output) &&
@@ -91,8 +91,13 @@ constexpr bool parse_kind(std::string_view rest, NormKind* kinds) {
          take_words(&rest, kIndices, &kinds->index) && rest.empty();
 }
 
-// Lengths are in elements, of which there are so many in 16 bytes.
-constexpr bool parse_line(std::string_view rest, int per_vector, NormChoice* line) {
+// A row's length in elements, in 16-byte vectors.
+constexpr int32_t vectors_of(int32_t n, uint8_t width) {
+  const int32_t per_vector = width == NormKind::kF32 ? 4 : 8;
+  return n == kNoLimit ? kNoLimit : n / per_vector + (n % per_vector != 0);
+}
+
+bool parse_line(std::string_view rest, uint8_t width, NormChoice* line) {
   int64_t least_n = 0, most_n = 0, least_rows = 0, most_rows = 0;
   int64_t threads = 0, vectors = 0, blocks = 0;
   std::string_view flavour;
@@ -112,11 +117,8 @@ constexpr bool parse_line(std::string_view rest, int per_vector, NormChoice* lin
   flavour = trimmed(rest);
   for (const Word& word : kFlavours) {
     if (word.text != flavour) continue;
-    const auto vectors_of = [=](int64_t n) {
-      return static_cast<int32_t>((n + per_vector - 1) / per_vector);
-    };
-    *line = {vectors_of(least_n),
-             most_n == INT32_MAX ? INT32_MAX : vectors_of(most_n),
+    *line = {vectors_of(static_cast<int32_t>(least_n), width),
+             vectors_of(static_cast<int32_t>(most_n), width),
              static_cast<int32_t>(least_rows),
              static_cast<int32_t>(most_rows),
              {static_cast<int16_t>(threads), static_cast<int8_t>(vectors),
@@ -128,59 +130,119 @@ constexpr bool parse_line(std::string_view rest, int per_vector, NormChoice* lin
   return false;
 }
 
-constexpr bool parse(std::string_view text, ParsedChoice* parsed) {
-  text = trimmed(text);
-  const size_t open = text.find('(');
-  if (open == std::string_view::npos || text.back() != ')') return false;
-  const std::string_view name = text.substr(0, open);
-  const std::string_view rest = text.substr(open + 1, text.size() - open - 2);
-  parsed->is_kind = name == "KIND";
-  if (parsed->is_kind) return parse_kind(rest, &parsed->kinds);
-  if (name != "ROWS" && name != "TOKENS") return false;
-  const int per_vector = parsed->kinds.width == NormKind::kF32 ? 4 : 8;
-  if (!parse_line(rest, per_vector, &parsed->choice)) return false;
-  parsed->choice.pick.tokens = name == "TOKENS";
-  return true;
-}
+// One line of a file: a KIND line, or one of the choices.
+struct Listed {
+  bool is_kind;
+  NormKind kinds;
+  int32_t least_n, most_n, least_rows, most_rows;
+  NormPick pick;
+  const char* text;
+};
 
-// The lists of a file, from its text. A text that is wrong does not compile.
-template <size_t kTexts>
+// The words of the lists, as the files use them.
+namespace words {
+
+inline constexpr int32_t kAll = kNoLimit;
+inline constexpr int8_t kFit = NormPick::kFit, kStreamed = 0;
+inline constexpr uint8_t b16 = NormKind::kB16, f32 = NormKind::kF32;
+inline constexpr uint8_t plain = NormKind::kPlain, add = NormKind::kAdd;
+inline constexpr uint8_t rms = NormKind::kRms, layer = NormKind::kLayer;
+inline constexpr uint8_t own_dtype = NormKind::kOwnDtype, f32_columns = NormKind::kF32Columns,
+                         any_columns = NormKind::kAnyColumns;
+inline constexpr uint8_t y = NormKind::kY, per_tensor = NormKind::kPerTensor,
+                         per_row = NormKind::kPerRow, per_block = NormKind::kPerBlock;
+inline constexpr uint8_t aligned = NormKind::kAligned, halves = NormKind::kHalves,
+                         unaligned = NormKind::kUnaligned, any_address = NormKind::kAnyAddress;
+inline constexpr uint8_t lean = NormKind::kLean, llama = NormKind::kLlama, full = NormKind::kFull,
+                         head_weights = NormKind::kHeadWeights;
+inline constexpr uint8_t rows = NormKind::kRows, heads = NormKind::kHeads;
+inline constexpr auto flavour_full = Flavour::kFull, flavour_lean = Flavour::kLean,
+                      flavour_cached = Flavour::kCached, flavour_streaming = Flavour::kStreaming,
+                      flavour_shared = Flavour::kShared, flavour_halves = Flavour::kHalves,
+                      flavour_kept = Flavour::kKept;
+
+#define KIND(...) {true, {__VA_ARGS__}, 0, 0, 0, 0, {}, "KIND(" #__VA_ARGS__ ")"},
+#define LINE(name, tokens, least_n, most_n, least_rows, most_rows, threads, vectors, blocks,   \
+             flavour)                                                                          \
+  {false,                                                                                      \
+   {},                                                                                         \
+   least_n,                                                                                    \
+   most_n,                                                                                     \
+   least_rows,                                                                                 \
+   most_rows,                                                                                  \
+   {threads, vectors, blocks, flavour_##flavour, tokens},                                      \
+   name "(" #least_n ", " #most_n ", " #least_rows ", " #most_rows ", " #threads ", " #vectors \
+        ", " #blocks ", " #flavour ")"},
+#define ROWS(...) LINE("ROWS", false, __VA_ARGS__)
+#define TOKENS(...) LINE("TOKENS", true, __VA_ARGS__)
+constexpr Listed kSm90[] = {
+#include "core/norm_choice_sm90.inc"
+};
+constexpr Listed kSm100[] = {
+#include "core/norm_choice_sm100.inc"
+};
+constexpr Listed kDefault[] = {
+#include "core/norm_choice_default.inc"
+};
+constexpr Listed kOneBlock[] = {
+#include "core/norm_choice_one_block.inc"
+};
+#undef KIND
+#undef LINE
+#undef ROWS
+#undef TOKENS
+
+}  // namespace words
+
+// A file's lines as tables. What is wrong does not compile.
+template <size_t kListed>
 struct Lists {
-  std::array<NormChoice, kTexts> lines = {};
-  std::array<uint16_t, kTexts + 2> first_lines = {};
+  std::array<NormChoice, kListed> lines = {};
+  std::array<const char*, kListed> texts = {};
+  std::array<uint16_t, kListed + 2> first_lines = {};
   std::array<uint8_t, NormKind::kCount> lists = {};
   std::array<uint16_t, NormKind::kCount> kind_texts = {};  // index of its KIND line, plus 1
   size_t count = 0;                                        // of lines
 
-  consteval explicit Lists(const char* const (&texts)[kTexts]) {
+  consteval explicit Lists(const Listed (&listed)[kListed]) {
     size_t list = 0;
+    uint8_t width = 0;
     bool begun = false;  // the list has a line
-    ParsedChoice parsed;
-    for (size_t i = 0; i < kTexts; ++i) {
-      const auto width = parsed.kinds.width;
-      if (!parse(texts[i], &parsed)) throw "neither KIND nor ROWS nor TOKENS";
-      if (!parsed.is_kind) {
-        append(parsed.choice, texts[i], begun);
+    for (size_t i = 0; i < kListed; ++i) {
+      texts[i] = listed[i].text;
+      if (!listed[i].is_kind) {
+        append(listed[i], width, begun);
         begun = true;
         continue;
       }
-      if (begun || list == 0) first_lines[++list] = static_cast<uint16_t>(count);
-      if (!begun && list > 1 && width != parsed.kinds.width) throw "kinds of two widths";
+      const NormKind& kinds = listed[i].kinds;
+      if (begun || list == 0) {
+        first_lines[++list] = static_cast<uint16_t>(count);
+      } else if (kinds.width != width) {
+        throw "kinds of two widths";
+      }
       begun = false;
-      for_each_kind(parsed.kinds, [&](const NormKind& kind) {
+      width = kinds.width;
+      for_each_kind(kinds, [&](const NormKind& kind) {
         uint8_t& of_kind = lists[static_cast<size_t>(kind.number())];
         if (of_kind != 0 && of_kind != list) throw "a kind has two lists";
         of_kind = static_cast<uint8_t>(list);
         kind_texts[static_cast<size_t>(kind.number())] = static_cast<uint16_t>(i + 1);
       });
     }
-    if (list > UINT8_MAX) throw "too many lists";
+    if (list > UINT8_MAX || kListed > UINT16_MAX) throw "too many lists";
     first_lines[list + 1] = static_cast<uint16_t>(count);
   }
 
  private:
   // Lengths and rows of a list leave nothing out and do not overlap.
-  consteval void append(NormChoice line, const char* text, bool has_before) {
+  consteval void append(const Listed& listed, uint8_t width, bool has_before) {
+    NormChoice line = {vectors_of(listed.least_n, width),
+                       vectors_of(listed.most_n, width),
+                       listed.least_rows,
+                       listed.most_rows,
+                       listed.pick,
+                       listed.text};
     if (has_before) {
       const NormChoice& before = lines[count - 1];
       const bool same =
@@ -193,48 +255,40 @@ struct Lists {
     } else if (line.least_rows != 1) {
       throw "a list does not begin with one row";
     }
-    line.text = text;
     lines[count++] = line;
   }
 };
 
-#define KIND(...) "KIND(" #__VA_ARGS__ ")",
-#define ROWS(...) "ROWS(" #__VA_ARGS__ ")",
-#define TOKENS(...) "TOKENS(" #__VA_ARGS__ ")",
-constexpr const char* kTextsSm90[] = {
-#include "core/norm_choice_sm90.inc"
-};
-constexpr const char* kTextsSm100[] = {
-#include "core/norm_choice_sm100.inc"
-};
-constexpr const char* kTextsDefault[] = {
-#include "core/norm_choice_default.inc"
-};
-constexpr const char* kTextsOneBlock[] = {
-#include "core/norm_choice_one_block.inc"
-};
-#undef KIND
-#undef ROWS
-#undef TOKENS
+constexpr Lists<std::size(words::kSm90)> kListsSm90(words::kSm90);
+constexpr Lists<std::size(words::kSm100)> kListsSm100(words::kSm100);
+constexpr Lists<std::size(words::kDefault)> kListsDefault(words::kDefault);
+constexpr Lists<std::size(words::kOneBlock)> kListsOneBlock(words::kOneBlock);
 
-constexpr Lists<std::size(kTextsSm90)> kListsSm90(kTextsSm90);
-constexpr Lists<std::size(kTextsSm100)> kListsSm100(kTextsSm100);
-constexpr Lists<std::size(kTextsDefault)> kListsDefault(kTextsDefault);
-constexpr Lists<std::size(kTextsOneBlock)> kListsOneBlock(kTextsOneBlock);
-
-template <size_t kTexts>
-constexpr NormChoices choices_of(const Lists<kTexts>& lists, const char* const (&texts)[kTexts]) {
+template <size_t kListed>
+constexpr NormChoices choices_of(const Lists<kListed>& lists) {
   return {std::span(lists.lines).first(lists.count), lists.first_lines.data(), lists.lists.data(),
-          lists.kind_texts.data(), texts};
+          lists.kind_texts.data(), lists.texts.data()};
 }
 
 }  // namespace
 
-constinit const NormChoices kNormChoicesSm90 = choices_of(kListsSm90, kTextsSm90);
-constinit const NormChoices kNormChoicesSm100 = choices_of(kListsSm100, kTextsSm100);
-constinit const NormChoices kNormChoicesDefault = choices_of(kListsDefault, kTextsDefault);
-constinit const NormChoices kNormChoicesOneBlock = choices_of(kListsOneBlock, kTextsOneBlock);
+constinit const NormChoices kNormChoicesSm90 = choices_of(kListsSm90);
+constinit const NormChoices kNormChoicesSm100 = choices_of(kListsSm100);
+constinit const NormChoices kNormChoicesDefault = choices_of(kListsDefault);
+constinit const NormChoices kNormChoicesOneBlock = choices_of(kListsOneBlock);
 
-bool parse_choice(std::string_view text, ParsedChoice* parsed) { return parse(text, parsed); }
+bool parse_choice(std::string_view text, ParsedChoice* parsed) {
+  text = trimmed(text);
+  const size_t open = text.find('(');
+  if (open == std::string_view::npos || text.back() != ')') return false;
+  const std::string_view name = text.substr(0, open);
+  const std::string_view rest = text.substr(open + 1, text.size() - open - 2);
+  parsed->is_kind = name == "KIND";
+  if (parsed->is_kind) return parse_kind(rest, &parsed->kinds);
+  if (name != "ROWS" && name != "TOKENS") return false;
+  if (!parse_line(rest, parsed->kinds.width, &parsed->choice)) return false;
+  parsed->choice.pick.tokens = name == "TOKENS";
+  return true;
+}
 
 }  // namespace fastnorm

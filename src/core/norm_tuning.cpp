@@ -97,7 +97,6 @@ class NormTuning::Reader {
   }
 
   fastnorm_status read_choice(std::string_view text) {
-    Error& error = error_;
     NormChoice line = parsed_.choice;
     fastnorm_status status = FASTNORM_OK;
     for_each_kind(parsed_.kinds, [&](const NormKind& kind) {
