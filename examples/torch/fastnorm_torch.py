@@ -41,11 +41,10 @@ _library = _c.Library(os.environ.get("FASTNORM_LIBRARY", "libfastnorm.so.0"))
 _norm = _library.c["fastnorm_norm"]
 _norm.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
-# Dtypes that no norm takes are here, too: the library says so.
+# Some dtypes that no norm takes are here, too: the library says so.
 _DTYPES = {
     torch.float32: _c.F32, torch.float16: _c.F16, torch.bfloat16: _c.BF16,
     torch.int8: _c.I8, torch.uint8: _c.U8, torch.int32: _c.Dtype(0, 32, 1), torch.int64: _c.Dtype(0, 64, 1),
-    torch.float64: _c.Dtype(2, 64, 1), torch.bool: _c.Dtype(6, 8, 1),
     torch.float8_e4m3fn: _c.F8_E4M3FN, torch.float8_e5m2: _c.F8_E5M2, torch.float8_e8m0fnu: _c.F8_E8M0FNU,
 }
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2}
@@ -277,8 +276,9 @@ class _Call:
     @staticmethod
     def _dtype(name, t):
         if t.dtype not in _DTYPES:
-            raise FastnormError(f"FASTNORM_ERROR_DTYPE: {name} has dtype {t.dtype}; required: one that libfastnorm "
-                                "has a word for, such as torch.float32")
+            words = _DTYPES if name in ("quantized", "scale") else (torch.float32, torch.float16, torch.bfloat16)
+            raise FastnormError(f"FASTNORM_ERROR_DTYPE: {name}.dtype is {t.dtype}; "
+                                f"required: one of {', '.join(map(str, words))}")
         return _DTYPES[t.dtype]
 
     def run(self):

@@ -267,11 +267,11 @@ def test_dlpack(suite):
 def test_errors(suite):
     x, weight = normal((4, 64), torch.float32, 23), normal((64,), torch.float32, 24)
     y = torch.empty_like(x)
-    double = weight.double()
+    whole = weight.long()
     for name, call, kind, fields in (
         ("another length of weight", lambda: ft.rms_norm(x, weight[:63]), "SHAPE", {"x": x, "weight": weight[:63], "y": y}),
-        ("a weight of f64", lambda: ft.rms_norm(x, double), "DTYPE", {"x": x, "weight": double, "y": y}),
-        ("float64", lambda: ft.rms_norm(x.double()), "DTYPE", {"x": x.double(), "y": y.double()}),
+        ("a weight of i64", lambda: ft.rms_norm(x, whole), "DTYPE", {"x": x, "weight": whole, "y": y}),
+        ("integers", lambda: ft.rms_norm(x.int()), "DTYPE", {"x": x.int(), "y": y.int()}),
         ("a negative eps", lambda: ft.rms_norm(x, weight, -1.0), "ARGUMENT", {"x": x, "weight": weight, "y": y, "eps": -1.0}),
         ("eps that is NaN", lambda: ft.rms_norm(x, weight, float("nan")), "ARGUMENT",
          {"x": x, "weight": weight, "y": y, "eps": float("nan")}),
@@ -291,7 +291,12 @@ def test_errors(suite):
                      lambda: ft.rms_norm_quant(x, scheme="per_block", block_size=size))
     suite.raises("a block_size for mxfp8", RuntimeError, "block_size is 32; required: 0",
                  lambda: ft.rms_norm_quant(x, scheme="mxfp8", block_size=32))
-    suite.raises("a complex dtype", RuntimeError, "complex64", lambda: ft.rms_norm(x.to(torch.complex64)))
+    for dtype in (torch.float64, torch.complex64, torch.bool, torch.int16):
+        for name, arguments in OPERATORS.items():
+            for argument in arguments:
+                suite.raises(f"{name}, {argument} of {name_of(dtype)}", ft.FastnormError,
+                             f"{argument}.dtype is {dtype}; required: one of torch.float32, torch.float16, torch.bfloat16",
+                             lambda: Operator(name).call(**{argument: Operator(name).tensors[argument].to(dtype)}))
     suite.raises("an unknown rounding", ValueError, "once, normalized, every_step", lambda: ft.rms_norm(x, rounding="up"))
     suite.raises("an unknown scheme", ValueError, "required: one of", lambda: ft.rms_norm_quant(x, scheme="fp2"))
     suite.raises("no tensor", RuntimeError, "", lambda: ft.rms_norm([1.0, 2.0]))
