@@ -80,7 +80,7 @@ def _mask(names, present):
 
 # --- checks, before anything is compiled or launched ---
 
-_PLATFORMS = ("cpu", "gpu")  # where the handlers are registered; of "gpu" the CUDA devices
+_PLATFORMS = ("cpu", "gpu", "cuda")  # JAX calls CUDA devices "gpu"
 _DTYPES = {"float32": _c.F32, "float16": _c.F16, "bfloat16": _c.BF16, "int8": _c.I8, "uint8": _c.U8,
            "int32": _c.Dtype(0, 32, 1), "int64": _c.Dtype(0, 64, 1), "float8_e4m3fn": _c.F8_E4M3FN, "float8_e5m2": _c.F8_E5M2,
            "float8_e8m0fnu": _c.F8_E8M0FNU}
@@ -117,7 +117,7 @@ def _check_devices(inputs):
         for device in devices:
             if device.platform not in _PLATFORMS:
                 raise FastnormError(f"FASTNORM_ERROR_DEVICE: {name} is on {device}, of platform {device.platform}; "
-                                    f"required: {' or '.join(_PLATFORMS)}")
+                                    "required: a CPU or CUDA device")
         if not a.committed:
             continue
         if bound is None:

@@ -298,7 +298,7 @@ class Function:
 
 
 def refused(suite, name, text, call, *arrays):
-    """Cases: a call is refused with this text at once and under jit and eval_shape, and XLA never calls the library."""
+    """Cases: a call is refused with this text, also under jit and eval_shape, and nothing is launched."""
     before = fj.handler_calls()
     for label, run in (("", call), (", jit", jax.jit(call)), (", eval_shape", lambda *a: jax.eval_shape(call, *a))):
         suite.raises(f"{name}{label}", fj.FastnormError, text, lambda: run(*arrays))
@@ -360,7 +360,7 @@ def test_errors(suite):
 
 
 def test_arguments(suite):
-    """Every argument of every function: wrong dtypes, things that are no arrays, arrays without memory."""
+    """Every argument of every function: wrong dtypes, what is no array, arrays without memory."""
     required = "required: one of float32, float16, bfloat16"
     for name, arguments in ARGUMENTS.items():
         function = Function(name)

@@ -111,7 +111,7 @@ def _check_places(names, tensors, devices):
         _check_kind(name, t)
     first, x = present[0]
     if x.device.type not in devices:
-        raise FastnormError(f"FASTNORM_ERROR_DEVICE: {first} is on {x.device}; required: {' or '.join(devices)}")
+        raise FastnormError(f"FASTNORM_ERROR_DEVICE: {first} is on {x.device}; required: a CPU or CUDA device")
     for name, t in present:
         if t.device != x.device:
             raise FastnormError(f"FASTNORM_ERROR_DEVICE: {name} is on {t.device}; "
@@ -353,11 +353,11 @@ def _check(options, names, tensors):
     # Stand-in addresses, 2^44 bytes apart; a tensor that is there twice has one.
     places = {}
     addresses = [places.setdefault(id(t), len(places) + 1) << 44 for t in tensors]
-    positions = _positions_to_copy(names, tensors)
-    if positions:
+    shapes = [None if t is None else _Shape(t.dtype, t.shape, t.stride()) for t in tensors]
+    while positions := _positions_to_copy(names, shapes):
         _check_copies(names, tensors, addresses)
-    shapes = [None if t is None else _Shape(t.dtype, t.shape, _compact(t.shape) if i in positions else t.stride())
-              for i, t in enumerate(tensors)]
+        for i in positions:
+            shapes[i] = _Shape(shapes[i].dtype, shapes[i].shape, _compact(shapes[i].shape))
     _Call(options, names, shapes, addresses)
 
 

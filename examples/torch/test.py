@@ -473,10 +473,10 @@ def test_meta(suite):
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors]))
     with FakeTensorMode():
         host = torch.empty(64)
-        for device in ("cuda:1", "meta"):
+        for device in ("cuda:0", "meta"):
             suite.raises(f"fake tensors on {device} and the CPU", RuntimeError, f"weight is on cpu; required: {device}",
                          lambda: ft.rms_norm(torch.empty(4, 64, device=device), host))
-        suite.raises("a fake tensor on a device of another kind", RuntimeError, "x is on xpu:0; required: cpu or cuda",
+        suite.raises("a fake tensor on a device of another kind", RuntimeError, "x is on xpu:0; required: a CPU or CUDA device",
                      lambda: ft.rms_norm(torch.empty(4, 64, device="xpu:0")))
 
 
@@ -513,6 +513,13 @@ def test_layouts(suite):
                 suite.check(f"{label}: its version", view._version == before + 1)
         everything = {k: layouts()[1][1](t.clone()) for k, t in operator.tensors.items()}
         suite.check(f"{name} {list(shape)}, all arguments: every other column", same_bits(operator.call(**everything), wanted))
+        if "residual" in everything and len(shape) > 4:
+            everything["residual"] = dict((n, f) for n, f, _ in layouts())["rows in another order"](operator.tensors["residual"])
+            suite.check(f"{name} {list(shape)}: x of every other column, the residual's rows in another order",
+                        same_bits(operator.call(**everything), wanted))
+            found = operator.call(**{k: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+                                     for k, t in everything.items()})
+            suite.check(f"{name} {list(shape)}: the same on meta", [t.shape for t in found] == [t.shape for t in wanted])
     for name in OPERATORS:
         operator = Operator(name)
         for argument in [a for a in OPERATORS[name] if a in ("weight", "bias")]:
