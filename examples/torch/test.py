@@ -12,6 +12,7 @@ import shutil
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -266,18 +267,15 @@ def test_dlpack(suite):
 def test_errors(suite):
     x, weight = normal((4, 64), torch.float32, 23), normal((64,), torch.float32, 24)
     y = torch.empty_like(x)
-    half = weight.half()
+    whole = weight.long()
     for name, call, kind, fields in (
         ("another length of weight", lambda: ft.rms_norm(x, weight[:63]), "SHAPE", {"x": x, "weight": weight[:63], "y": y}),
-        ("a weight of f16 with x of f32", lambda: ft.rms_norm(x, half), "DTYPE", {"x": x, "weight": half, "y": y}),
-        ("float64", lambda: ft.rms_norm(x.double()), "DTYPE", {"x": x.double(), "y": y.double()}),
-        ("columns that are not contiguous", lambda: ft.rms_norm(x.t()), "LAYOUT", {"x": x.t(), "y": torch.empty(64, 4).to(x)}),
+        ("a weight of i64", lambda: ft.rms_norm(x, whole), "DTYPE", {"x": x, "weight": whole, "y": y}),
+        ("integers", lambda: ft.rms_norm(x.int()), "DTYPE", {"x": x.int(), "y": y.int()}),
         ("a negative eps", lambda: ft.rms_norm(x, weight, -1.0), "ARGUMENT", {"x": x, "weight": weight, "y": y, "eps": -1.0}),
         ("eps that is NaN", lambda: ft.rms_norm(x, weight, float("nan")), "ARGUMENT",
          {"x": x, "weight": weight, "y": y, "eps": float("nan")}),
         ("no dimension", lambda: ft.rms_norm(x[0, 0]), "SHAPE", {"x": x[0, 0], "y": y[0, 0]}),
-        ("five dimensions", lambda: ft.rms_norm(x.view(1, 1, 1, 4, 64)), "SHAPE",
-         {"x": x.view(1, 1, 1, 4, 64), "y": y.view(1, 1, 1, 4, 64)}),
         ("rows of no elements", lambda: ft.rms_norm(x[:, :0]), "SHAPE", {"x": x[:, :0], "y": y[:, :0].contiguous()}),
         ("a residual that overlaps itself", lambda: ft.fused_add_rms_norm(x, weight.expand(4, 64)), "LAYOUT",
          {"x": x, "residual": weight.expand(4, 64), "residual_out": weight.expand(4, 64), "y": y}),
@@ -288,13 +286,22 @@ def test_errors(suite):
         text = direct.error(ft._c.RMS, **fields)
         suite.check(f"{name}: status", text.startswith(f"FASTNORM_ERROR_{kind}"), text)
         suite.raises(name, RuntimeError, text, call)
-    suite.raises("block_size 65", RuntimeError, "FASTNORM_ERROR_", lambda: ft.rms_norm_quant(x, scheme="per_block", block_size=65))
-    suite.raises("a complex dtype", RuntimeError, "complex64", lambda: ft.rms_norm(x.to(torch.complex64)))
+    for size in (0, -64, 65, 2 ** 32 + 64):
+        suite.raises(f"block_size {size}", RuntimeError, f"block_size is {size}; required: 64 or 128",
+                     lambda: ft.rms_norm_quant(x, scheme="per_block", block_size=size))
+    suite.raises("a block_size for mxfp8", RuntimeError, "block_size is 32; required: 0",
+                 lambda: ft.rms_norm_quant(x, scheme="mxfp8", block_size=32))
+    for dtype in (torch.float64, torch.complex64, torch.bool, torch.int16):
+        for name, arguments in OPERATORS.items():
+            for argument in arguments:
+                suite.raises(f"{name}, {argument} of {name_of(dtype)}", ft.FastnormError,
+                             f"{argument}.dtype is {dtype}; required: one of torch.float32, torch.float16, torch.bfloat16",
+                             lambda: Operator(name).call(**{argument: Operator(name).tensors[argument].to(dtype)}))
     suite.raises("an unknown rounding", ValueError, "once, normalized, every_step", lambda: ft.rms_norm(x, rounding="up"))
     suite.raises("an unknown scheme", ValueError, "required: one of", lambda: ft.rms_norm_quant(x, scheme="fp2"))
     suite.raises("no tensor", RuntimeError, "", lambda: ft.rms_norm([1.0, 2.0]))
     if not needs_cuda(suite, "a weight in host memory"):
-        suite.raises("a weight in host memory", RuntimeError, "FASTNORM_ERROR_DEVICE", lambda: ft.rms_norm(x, weight.cpu()))
+        suite.raises("a weight in host memory", RuntimeError, "weight is on cpu; required: cuda:0", lambda: ft.rms_norm(x, weight.cpu()))
     suite.check("after errors the next call is fine", Exact("rms", f64(x), f64(weight), eps=EPS).holds(
         f64(ft.rms_norm(x, weight, EPS))))
 
@@ -327,6 +334,471 @@ def test_no_backward(suite):
     with torch.no_grad():
         ft.fused_add_rms_norm(x, inner, weight)
     suite.raises("autograd sees that residual has changed", RuntimeError, "modified by an inplace operation", loss.backward)
+
+
+# --- every operator ---
+
+
+OPERATORS = {"rms_norm": ("x", "weight"), "layer_norm": ("x", "weight", "bias"), "add_rms_norm": ("x", "residual", "weight"),
+             "fused_add_rms_norm": ("x", "residual", "weight"), "rms_norm_quant": ("x", "weight"),
+             "fused_add_rms_norm_quant": ("x", "residual", "weight")}
+IN_PLACE = [name for name in OPERATORS if name.startswith("fused")]
+
+
+class Operator:
+    """One function with tensors for it."""
+
+    def __init__(self, name, shape=(4, 64), dtype=None, weight_shape=None):
+        dtype = dtype or torch.float32
+        self.name, self.function = name, getattr(ft, name)
+        self.options = {"scheme": "per_row"} if "quant" in name else {}
+        self.tensors = {}
+        for i, argument in enumerate(OPERATORS[name]):
+            own = shape if argument in ("x", "residual") else weight_shape or shape[-1:]
+            self.tensors[argument] = normal(own, dtype, 200 + i)
+
+    def call(self, **changed):
+        """All results as a list, with the residual that was replaced at its end."""
+        tensors = {**self.tensors, **changed}
+        if self.name in IN_PLACE and "residual" not in changed:
+            tensors["residual"] = tensors["residual"].clone()
+        found = self.function(*tensors.values(), **self.options)
+        found = list(found) if isinstance(found, tuple) else [found]
+        return found + [tensors["residual"]] if self.name in IN_PLACE else found
+
+
+def same_bits(found, wanted):
+    return len(found) == len(wanted) and all(
+        a.shape == b.shape and a.dtype == b.dtype and bits(a) == bits(b) for a, b in zip(found, wanted))
+
+
+def wrong_places(suite):
+    """Kinds of tensors that no operator takes: a name, what makes one of a plain tensor or gives None where there
+    is none, and what the error says of it."""
+    mkldnn = DEVICE.type == "cpu" and torch.backends.mkldnn.is_available()
+    kinds = [("on meta", lambda t: t.to("meta"), "is on meta"),
+             ("sparse", lambda t: t.to_sparse(), "has layout torch.sparse_coo"),
+             ("sparse rows", lambda t: t.to_sparse_csr() if t.dim() == 2 else None, "has layout torch.sparse_csr"),
+             ("sparse blocks", lambda t: t.to_sparse_bsr((2, 2)) if t.dim() == 2 else None, "has layout torch.sparse_bsr"),
+             ("nested", lambda t: torch.nested.nested_tensor([t, t]), "is a nested tensor"),
+             ("jagged", lambda t: torch.nested.nested_tensor([t, t], layout=torch.jagged), "has layout torch.jagged")]
+    if hasattr(torch, "quantize_per_tensor"):
+        kinds.append(("quantised", lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8), "is quantised (torch.qint8)"))
+    else:
+        suite.skip("quantised tensors", "this PyTorch has none")
+    if mkldnn:
+        kinds.append(("of mkldnn", lambda t: t.to_mkldnn(), "has layout torch._mkldnn"))
+    else:
+        suite.skip("tensors of mkldnn", "only PyTorch on the CPU with mkldnn has them")
+    if DEVICE.type == "cuda":
+        kinds.append(("in host memory", lambda t: t.cpu(), "is on cpu"))
+        if torch.cuda.device_count() > 1:
+            kinds.append(("on another GPU", lambda t: t.to("cuda:1"), "is on cuda:1"))
+        else:
+            suite.skip("tensors on another GPU", "there is one GPU")
+    else:
+        suite.skip("tensors on a GPU beside those on the CPU", "needs a CUDA device")
+    return kinds
+
+
+def test_wrong_places(suite):
+    kinds = wrong_places(suite)
+    for (name, arguments), (kind, make, said) in itertools.product(OPERATORS.items(), kinds):
+        for argument in arguments:
+            operator = Operator(name)
+            wrong = make(operator.tensors[argument])
+            if wrong is None:
+                continue
+            # Where x is on another device than all the others, the first of them is the one that is named.
+            text = f"{argument} {said}; required: "
+            if argument == "x" and " is on " in f" {said}":
+                text = f"{arguments[1]} is on {operator.tensors['x'].device}; required: {wrong.device}"
+            for mode in (torch.no_grad, torch.inference_mode):
+                tensors = {k: t.clone() for k, t in operator.tensors.items()}
+                tensors[argument] = wrong
+                with mode():
+                    suite.raises(f"{name}, {argument} {kind}, {mode.__name__}", ft.FastnormError, text,
+                                 lambda: operator.function(*tensors.values(), **operator.options))
+                if name in IN_PLACE and argument != "residual":
+                    suite.check(f"{name}, {argument} {kind}, {mode.__name__}: nothing is written",
+                                bits(tensors["residual"]) == bits(operator.tensors["residual"]))
+    for name, arguments in OPERATORS.items():
+        for argument in [a for a in arguments if a in ("x", "residual")]:
+            suite.raises(f"{name}, {argument} is None", ft.FastnormError, f"{argument} is None; required: a tensor",
+                         lambda: Operator(name).call(**{argument: None}))
+        suite.raises(f"{name}, nothing is a tensor", ft.FastnormError, "x is None; required: a tensor",
+                     lambda: getattr(ft, name)(*[None] * len(arguments), **Operator(name).options))
+        for argument in arguments:
+            operator = Operator(name)
+            freed = operator.tensors[argument].clone()
+            freed.untyped_storage().resize_(0)
+            suite.raises(f"{name}, {argument} without its storage", ft.FastnormError, f"{argument}.data is NULL",
+                         lambda: operator.call(**{argument: freed}))
+
+
+def test_meta(suite):
+    """Tensors on meta and fake ones: outputs as of those with memory, and the same errors."""
+    for name, dtype in itertools.product(OPERATORS, dtypes()):
+        operator = Operator(name, (2, 3, 64), dtype)
+        wanted = [(t.shape, t.dtype, t.stride()) for t in operator.call()]
+        found = operator.call(**{k: t.to("meta") for k, t in operator.tensors.items()})
+        suite.check(f"{name} of {name_of(dtype)} on meta", all(t.is_meta for t in found) and
+                    [(t.shape, t.dtype, t.stride()) for t in found] == wanted, found)
+        with FakeTensorMode() as mode:
+            found = operator.call(**{k: mode.from_tensor(t) for k, t in operator.tensors.items()})
+            suite.check(f"{name} of {name_of(dtype)}, fake", [(t.shape, t.dtype, t.stride()) for t in found] == wanted
+                        and all(isinstance(t, FakeTensor) and t.device == DEVICE for t in found), found)
+    x, weight = normal((4, 64), torch.float32, 210), normal((64,), torch.float32, 211)
+    for label, function, tensors in (
+        ("a short weight", ft.rms_norm, (x, weight[:63])),
+        ("a long bias", lambda a, b: ft.layer_norm(a, None, b), (x, normal((65,), torch.float32, 212))),
+        ("a weight of f64", ft.rms_norm, (x, weight.double())),
+        ("integers", ft.rms_norm, (x.int(),)),
+        ("complex numbers", ft.rms_norm, (x.to(torch.complex64),)),
+        ("no dimension", ft.rms_norm, (x[0, 0],)),
+        ("no columns", ft.rms_norm, (x[:, :0],)),
+        ("another residual", ft.add_rms_norm, (x, x[:3])),
+        ("a negative eps", lambda a: ft.rms_norm(a, eps=-1.0), (x,)),
+        ("codes of f32", lambda a: ft.rms_norm_quant(a, scheme="per_row", dtype=torch.float32), (x,)),
+        ("a residual of one row", ft.fused_add_rms_norm, (x, weight.expand(4, 64))),
+        ("a residual of one column", ft.fused_add_rms_norm, (x, weight[:4, None].expand(4, 64))),
+    ):
+        text = "no error"
+        try:
+            function(*tensors)
+        except ft.FastnormError as error:
+            text = str(error).partition(":")[0]  # texts may have addresses in them
+        suite.check(f"{label}: an error", text.startswith("FASTNORM_ERROR_"), text)
+        suite.raises(f"{label}, on meta", ft.FastnormError, text, lambda: function(*[
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors]))
+    with FakeTensorMode():
+        host = torch.empty(64)
+        for device in ("cuda:0", "meta"):
+            suite.raises(f"fake tensors on {device} and the CPU", RuntimeError, f"weight is on cpu; required: {device}",
+                         lambda: ft.rms_norm(torch.empty(4, 64, device=device), host))
+        suite.raises("a fake tensor on a device of another kind", RuntimeError, "x is on xpu:0; required: a CPU or CUDA device",
+                     lambda: ft.rms_norm(torch.empty(4, 64, device="xpu:0")))
+
+
+def layouts():
+    """Views with the values of a tensor: a name, a function, the least number of dimensions."""
+    def every_other(t):
+        return torch.stack([t, t + 1], -1).flatten(-2)[..., ::2]
+
+    def in_order(*order):
+        return lambda t: t.permute(order).contiguous().permute(sorted(range(t.dim()), key=order.__getitem__))
+
+    return (("Tensor.T", lambda t: t.transpose(-1, -2).contiguous().transpose(-1, -2), 2),
+            ("every other column", every_other, 1),
+            ("channels last", lambda t: t.movedim(-3, -1).contiguous().movedim(-1, -3), 3),
+            ("dimensions backwards", lambda t: t.permute(*reversed(range(t.dim()))).contiguous().permute(
+                *reversed(range(t.dim()))), 2),
+            ("rows in another order", lambda t: in_order(*reversed(range(t.dim() - 1)), t.dim() - 1)(t), 3),
+            ("rows with gaps", lambda t: torch.cat([t, t], -1)[..., :t.shape[-1]], 2))
+
+
+def test_layouts(suite):
+    shapes = [((4, 64), None), ((3, 4, 64), (4, 64)), ((2, 3, 2, 5, 2, 64), None), ((2, 3, 2, 5, 4, 64), (4, 64))]
+    for name, (shape, weight_shape) in itertools.product(OPERATORS, shapes):
+        operator = Operator(name, shape, torch.bfloat16, weight_shape)
+        wanted = operator.call()
+        for argument, (layout, make, least) in itertools.product(OPERATORS[name], layouts()):
+            if operator.tensors[argument].dim() < least:
+                continue
+            view = make(operator.tensors[argument].clone())
+            before = view._version
+            label = f"{name} {list(shape)}, {argument}: {layout}"
+            suite.check(label, same_bits(operator.call(**{argument: view}), wanted))
+            if argument == "residual" and name in IN_PLACE:
+                suite.check(f"{label}: its version", view._version == before + 1)
+        everything = {k: layouts()[1][1](t.clone()) for k, t in operator.tensors.items()}
+        suite.check(f"{name} {list(shape)}, all arguments: every other column", same_bits(operator.call(**everything), wanted))
+        if "residual" in everything and len(shape) > 4:
+            everything["residual"] = dict((n, f) for n, f, _ in layouts())["rows in another order"](operator.tensors["residual"])
+            suite.check(f"{name} {list(shape)}: x of every other column, the residual's rows in another order",
+                        same_bits(operator.call(**everything), wanted))
+            found = operator.call(**{k: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+                                     for k, t in everything.items()})
+            suite.check(f"{name} {list(shape)}: the same on meta", [t.shape for t in found] == [t.shape for t in wanted])
+    for name in OPERATORS:
+        operator = Operator(name)
+        for argument in [a for a in OPERATORS[name] if a in ("weight", "bias")]:
+            one = normal((1,), torch.float32, 213).expand(64)
+            suite.check(f"{name}, {argument} of one number, expanded", same_bits(
+                operator.call(**{argument: one}), operator.call(**{argument: one.contiguous()})))
+        x = operator.tensors["x"][:, :1].expand(4, 64)
+        suite.check(f"{name}, x of one column, expanded", same_bits(operator.call(x=x), operator.call(x=x.contiguous())))
+        heads = Operator(name, (3, 4, 64))
+        row = heads.tensors["weight"].expand(4, 64)
+        suite.check(f"{name}, weight of all heads, expanded", same_bits(heads.call(weight=row), heads.call(weight=row.contiguous())))
+    # What lies beside a residual of every other column stays.
+    buffer = normal((4, 128), torch.float32, 214)
+    kept, x = buffer.clone(), normal((4, 64), torch.float32, 215)
+    y, total = ft.add_rms_norm(x, buffer[:, ::2].contiguous())
+    in_place = ft.fused_add_rms_norm(x, buffer[:, ::2])
+    suite.check("a residual of every other column: what is beside it stays", torch.equal(buffer[:, 1::2], kept[:, 1::2])
+                and torch.equal(buffer[:, ::2], total) and torch.equal(in_place, y))
+
+
+def test_dimensions(suite):
+    for name, rank in itertools.product(OPERATORS, range(1, 9)):
+        shape = (2, 1, 3, 1, 2, 1, 2)[:rank - 1] + (64,)
+        operator = Operator(name, shape)
+        found = operator.call()
+        flat = Operator(name, shape)
+        flat.tensors = {k: t.reshape(-1, 64) if k in ("x", "residual") else t for k, t in operator.tensors.items()}
+        wanted = flat.call()
+        suite.check(f"{name} of {rank} dimensions", all(a.shape[:-1] == shape[:-1] for a in found) and
+                    all(bits(a) == bits(b) for a, b in zip(found, wanted)))
+    x = normal((2, 2, 3, 2, 5, 64), torch.float32, 216)
+    heads = normal((5, 64), torch.float32, 217)
+    suite.check("weights of heads of 6 dimensions", bits(ft.rms_norm(x, heads)) == bits(ft.rms_norm(x.view(-1, 5, 64), heads)))
+    suite.raises("weights of other heads of 6 dimensions", RuntimeError, "weight.shape is [4, 64]", lambda: ft.rms_norm(x, heads[:4]))
+    suite.raises("a residual of as many rows in another shape", RuntimeError, "residual.shape is [2, 2, 2, 3, 5, 64]",
+                 lambda: ft.add_rms_norm(x, x.reshape(2, 2, 2, 3, 5, 64)))
+    suite.raises("a residual of fewer dimensions", RuntimeError, "residual.shape is [120, 64]",
+                 lambda: ft.add_rms_norm(x, x.reshape(120, 64)))
+
+
+def test_empty(suite):
+    for name, shape in itertools.product(OPERATORS, ((0, 64), (2, 0, 3, 64), (2, 1, 0, 3, 1, 5, 64))):
+        operator = Operator(name, shape)
+        found = operator.call()
+        suite.check(f"{name} of {list(shape)}", all(t.shape[:-1] == shape[:-1] and t.numel() == 0 for t in found))
+        permuted = {k: t.transpose(0, 1) for k, t in operator.tensors.items() if k in ("x", "residual")}
+        suite.check(f"{name} of {list(shape)}, transposed", name and all(
+            t.numel() == 0 for t in operator.call(**permuted)) if len(shape) > 2 else True)
+        suite.raises(f"{name} of {list(shape)}: another length of weight", ft.FastnormError, "weight.shape is [63]",
+                     lambda: operator.call(weight=normal((63,), torch.float32, 218)))
+        suite.raises(f"{name} of {list(shape)}: weight on meta", ft.FastnormError, "weight is on meta",
+                     lambda: operator.call(weight=operator.tensors["weight"].to("meta")))
+    for name in OPERATORS:
+        columns = {k: t[..., :0] for k, t in Operator(name).tensors.items()}
+        suite.raises(f"{name} without columns", ft.FastnormError, "FASTNORM_ERROR_SHAPE: x", lambda: Operator(name).call(**columns))
+        number = {k: t.reshape(-1)[0] for k, t in Operator(name).tensors.items()}
+        suite.raises(f"{name} of a number", ft.FastnormError, "FASTNORM_ERROR_SHAPE: x", lambda: Operator(name).call(**number))
+        suite.raises(f"{name} with a weight that is a number", ft.FastnormError, "FASTNORM_ERROR_SHAPE: weight",
+                     lambda: Operator(name).call(weight=number["weight"]))
+
+
+def test_overlap(suite):
+    def fresh():
+        return normal((64, 64), torch.float32, 219)
+
+    weight = normal((64,), torch.float32, 220)
+    cases = {
+        "x one row further": lambda b: (b[1:], b[:-1], weight),
+        "x is the residual's T": lambda b: (b.T, b, weight),
+        "the residual is x's T": lambda b: (b, b.T, weight),
+        "both are T, a row apart": lambda b: (b[1:].T[:62, :], b[:-1].T[:62, :], None),
+        "weight is a row of the residual": lambda b: (b.clone(), b, b[3]),
+        "weight is a column of the residual": lambda b: (b.clone(), b, b[:, 3]),
+        "weight is a row of the residual's T": lambda b: (b.clone(), b.T, b[3]),
+        "a row for all rows": lambda b: (b.clone(), b[0].expand(64, 64), weight),
+        "a column for all columns": lambda b: (b.clone(), b[:, :1].expand(64, 64), weight),
+        "rows that overlap": lambda b: (b.clone()[:8], b.as_strided((8, 64), (32, 1)), weight),
+        "columns that overlap": lambda b: (b.clone()[:8], b.as_strided((8, 64), (2, 3)), weight),
+        "one number": lambda b: (b.clone(), b[:1, :1].expand(64, 64), weight),
+    }
+    for name, (label, make) in itertools.product(IN_PLACE, cases.items()):
+        buffer = fresh()
+        suite.raises(f"{name}: {label}", ft.FastnormError, "FASTNORM_ERROR_LAYOUT",
+                     lambda: Operator(name).function(*make(buffer), **Operator(name).options))
+        suite.check(f"{name}: {label}: nothing is written", torch.equal(buffer, fresh()))
+    for name in IN_PLACE:
+        buffer = fresh()
+        wanted = Operator(name).call(x=buffer[:32].clone(), residual=buffer[32:].clone(), weight=weight)
+        found = Operator(name).call(x=buffer[:32], residual=buffer[32:], weight=weight)
+        suite.check(f"{name}: two parts of one buffer", same_bits(found, wanted))
+        buffer = fresh()
+        found = Operator(name).call(x=buffer[:, :32], residual=buffer[:, 32:], weight=weight[:32])
+        wanted = Operator(name).call(x=fresh()[:, :32].clone(), residual=fresh()[:, 32:].clone(), weight=weight[:32])
+        suite.check(f"{name}: interleaved views", same_bits(found, wanted))
+
+
+# --- what users of torch.nn.functional expect ---
+
+
+def test_functional(suite):
+    functional = torch.nn.functional
+    for dtype, shape in itertools.product(dtypes(), ((64,), (4, 64), (2, 3, 64), (2, 1, 3, 2, 2, 64))):
+        x, weight, bias = normal(shape, dtype, 230), normal((64,), dtype, 231), normal((64,), dtype, 232)
+        relative = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+        for label, ours, theirs in (
+            ("rms_norm", ft.rms_norm(x, weight, EPS), functional.rms_norm(x, (64,), weight, EPS)),
+            ("rms_norm, eps None", ft.rms_norm(x * 1e-3, weight, None), functional.rms_norm(x * 1e-3, (64,), weight)),
+            ("rms_norm alone", ft.rms_norm(x, eps=None), functional.rms_norm(x, (64,))),
+            ("layer_norm", ft.layer_norm(x, weight, bias), functional.layer_norm(x, (64,), weight, bias)),
+            ("layer_norm alone", ft.layer_norm(x), functional.layer_norm(x, (64,))),
+            ("layer_norm, bias alone", ft.layer_norm(x, bias=bias), functional.layer_norm(x, (64,), None, bias)),
+        ):
+            suite.check(f"{label} of {name_of(dtype)} {list(shape)} as torch.nn.functional", ours.dtype == theirs.dtype
+                        and ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=relative, atol=relative))
+
+
+def test_eps_none(suite):
+    default = torch.finfo(torch.float32).eps
+    for name, dtype in itertools.product(OPERATORS, dtypes()):
+        operator = Operator(name, (4, 64), dtype)
+        # So small that eps decides.
+        small = {k: t * 1e-3 if k in ("x", "residual") else t for k, t in operator.tensors.items()}
+        results = []
+        for eps in (None, default, 2 * default):
+            operator.options["eps"] = eps
+            results.append([t.clone() for t in operator.call(**{k: t.clone() for k, t in small.items()})])
+        suite.check(f"{name} of {name_of(dtype)}, eps None", same_bits(results[0], results[1])
+                    and not same_bits(results[0], results[2]))
+    x = normal((4, 64), torch.float32, 233)
+    y = torch.ops.fastnorm.rms_norm(x, None, None, 0.0, "once")
+    suite.check("the operator itself, eps None", bits(y) == bits(ft.rms_norm(x, eps=default)))
+    suite.raises("eps that is a word", RuntimeError, "'eps'", lambda: ft.rms_norm(x, None, "small"))
+
+
+def test_autocast(suite):
+    """Autocast changes nothing: inputs are taken as they are, y has x's dtype."""
+    for name, dtype, low in itertools.product(OPERATORS, dtypes(), (torch.bfloat16, torch.float16)):
+        operator = Operator(name, (4, 64), dtype)
+        wanted = operator.call()
+        with torch.autocast(DEVICE.type, dtype=low):
+            found = operator.call()
+        suite.check(f"{name} of {name_of(dtype)} under autocast to {name_of(low)}", same_bits(found, wanted))
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+        x, master = torch.nn.functional.linear(normal((4, 64), torch.float32, 234), normal((64, 64), torch.float32, 235)), \
+            normal((64,), torch.float32, 236)
+        y = ft.rms_norm(x, master, EPS)
+    suite.check("autocast's bf16 with a weight of f32", y.dtype == torch.bfloat16 and
+                Exact("rms", f64(x), f64(master), eps=EPS, dtype="bfloat16").holds(f64(y)))
+
+
+def test_gradients(suite):
+    """No operator is differentiable, in any argument; it says so and writes nothing."""
+    for name, arguments in OPERATORS.items():
+        for argument in arguments:
+            operator = Operator(name)
+            tensors = {k: t.clone() for k, t in operator.tensors.items()}
+            kept = {k: t.clone() for k, t in tensors.items()}
+
+            def of(value, changed=argument, tensors=tensors, operator=operator):
+                return operator.function(*{**tensors, changed: value}.values(), **operator.options)
+
+            wanted = f"fastnorm::{name} has no backward yet"
+            for label, make in (("a leaf", lambda t: t.clone().requires_grad_()), ("a result", lambda t: t.clone().requires_grad_() * 1),
+                                ("a parameter", lambda t: torch.nn.Parameter(t.clone()))):
+                value = make(tensors[argument])
+                suite.raises(f"{name}, {argument} requires grad, {label}", RuntimeError, wanted, lambda: of(value))
+
+            def loss(value):
+                found = of(value)
+                return (found[0] if isinstance(found, tuple) else found).float().sum()
+
+            suite.raises(f"{name}, {argument}: torch.func.grad", RuntimeError, wanted, lambda: torch.func.grad(loss)(tensors[argument].clone()))
+            suite.raises(f"{name}, {argument}: torch.func.vjp", RuntimeError, wanted,
+                         lambda: torch.func.vjp(loss, tensors[argument].clone()))
+            suite.raises(f"{name}, {argument}: torch.func.jvp", RuntimeError, f"fastnorm::{name} has no forward derivative yet",
+                         lambda: torch.func.jvp(loss, (tensors[argument].clone(),), (tensors[argument].clone(),)))
+            suite.check(f"{name}, {argument}: nothing is written", all(torch.equal(tensors[k], kept[k]) for k in tensors))
+            with torch.no_grad():
+                value = tensors[argument].clone().requires_grad_()
+                found = of(value)
+            suite.check(f"{name}, {argument} requires grad under no_grad", not any(
+                t.requires_grad for t in (found if isinstance(found, tuple) else (found,))))
+
+
+def test_vmap(suite):
+    for name, arguments in OPERATORS.items():
+        operator = Operator(name, (3, 4, 64), None, (3, 64))
+        tensors = {k: t.clone() for k, t in operator.tensors.items()}
+        mapped = torch.func.vmap(lambda *a, operator=operator: operator.function(*a, **operator.options))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch says that it calls the operator once for each part
+            if name in IN_PLACE:
+                suite.raises(f"vmap of {name} is refused", RuntimeError, f"fastnorm::{name}", lambda: mapped(*tensors.values()))
+                suite.check(f"vmap of {name}: nothing is written", torch.equal(tensors["residual"], operator.tensors["residual"]))
+                continue
+            found = mapped(*tensors.values())
+        found = found if isinstance(found, tuple) else (found,)
+        parts = [operator.function(*[t[i] for t in tensors.values()], **operator.options) for i in range(3)]
+        parts = [p if isinstance(p, tuple) else (p,) for p in parts]
+        suite.check(f"vmap of {name}", all(same_bits(list(p), [f[i] for f in found]) for i, p in enumerate(parts)))
+
+
+def test_subclasses(suite):
+    class Plain(torch.Tensor):
+        pass
+
+    class Wrapped(torch.Tensor):
+        """A tensor that holds another."""
+
+        @staticmethod
+        def __new__(cls, inner):
+            made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+            made.inner = inner
+            return made
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+            unwrap = [a.inner if isinstance(a, cls) else a for a in arguments]
+            return function(*unwrap, **(options or {}))
+
+    for name in OPERATORS:
+        operator = Operator(name)
+        wanted = operator.call()
+        found = operator.call(x=operator.tensors["x"].as_subclass(Plain))
+        count = len(wanted) - (name in IN_PLACE)
+        suite.check(f"{name} of a subclass", same_bits(found, wanted) and all(type(t) is Plain for t in found[:count]))
+        found = operator.call(x=Wrapped(operator.tensors["x"]))
+        suite.check(f"{name} of a tensor around another", same_bits(found, wanted))
+        with torch.no_grad():
+            found = operator.call(weight=torch.nn.Parameter(operator.tensors["weight"]))
+        suite.check(f"{name} with a Parameter", same_bits(found, wanted))
+        zero = torch._efficientzerotensor((4, 64), device=DEVICE)
+        suite.check(f"{name} of PyTorch's tensor of zeros without memory", same_bits(
+            operator.call(x=zero), operator.call(x=torch.zeros_like(operator.tensors["x"]))))
+        negative = torch.complex(operator.tensors["x"], operator.tensors["x"]).conj().imag
+        suite.check(f"{name} of a negated view", negative.is_neg() and same_bits(
+            operator.call(x=negative), operator.call(x=negative.resolve_neg())))
+        if name in IN_PLACE:
+            suite.raises(f"{name} into a negated view", ft.FastnormError, "residual.is_neg() is True; required: False",
+                         lambda: operator.call(residual=negative))
+            suite.raises(f"{name} into a tensor of zeros without memory", RuntimeError, "ZeroTensors are immutable",
+                         lambda: operator.call(residual=zero))
+
+
+def test_dynamic_shapes(suite):
+    """One compilation for many shapes, and a program exported with a number of rows that is open."""
+    for name in OPERATORS:
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        first = Operator(name)
+        compiled = torch.compile(lambda *a, first=first: first.function(*a, **first.options), fullgraph=True, dynamic=True,
+                                 backend=counter)
+        compilations = []
+        for shape in ((4, 64), (7, 96), (9, 130), (33, 1000)):
+            operator = Operator(name, shape)
+            wanted = operator.call()
+            operator.function = compiled
+            options, operator.options = operator.options, {}
+            suite.check(f"{name} compiled, {list(shape)}", same_bits(operator.call(), wanted))
+            compilations.append(counter.frame_count)
+        suite.check(f"{name} compiled: once for all shapes", compilations[0] > 0 and len(set(compilations)) == 1, compilations)
+        operator = Operator(name, (4, 64))
+        operator.function, operator.options = compiled, {}
+        suite.raises(f"{name} compiled: a weight on meta", RuntimeError, "weight is on meta; required: ",
+                     lambda: operator.call(weight=operator.tensors["weight"].to("meta")))
+        views = {k: layouts()[1][1](t) for k, t in operator.tensors.items()}
+        suite.check(f"{name} compiled: every other column", same_bits(operator.call(**views), Operator(name).call()))
+    weight = normal((64,), torch.float32, 240)
+
+    class Model(torch.nn.Module):
+        def forward(self, x, residual):
+            return ft.add_rms_norm(x * 2, residual, weight, None)
+
+    rows = torch.export.Dim("rows", min=2, max=1000)
+    x, residual = normal((4, 64), torch.float32, 241), normal((4, 64), torch.float32, 242)
+    exported = torch.export.export(Model(), (x, residual), dynamic_shapes=({0: rows}, {0: rows})).module()
+    for count in (4, 9):
+        x, residual = normal((count, 64), torch.float32, 243), normal((count, 64), torch.float32, 244)
+        suite.check(f"exported, {count} rows", same_bits(list(exported(x, residual)), list(Model()(x, residual))))
 
 
 # --- torch.library and torch.compile ---
@@ -443,12 +915,18 @@ def test_memory(suite):
 class Shape:
     """What the module asks of a tensor on a CUDA device, with an address but no memory."""
 
+    layout, is_nested, is_quantized = None, False, False
+
     def __init__(self, shape, dtype=None, address=1 << 20, device=0):
-        self.shape, self.dtype, self.address, self.device = torch.Size(shape), dtype or torch.bfloat16, address, device
-        self.strides = torch.empty(self.shape, device="meta").stride()
+        self.shape, self.dtype, self.address, self.index = torch.Size(shape), dtype or torch.bfloat16, address, device
+        self.device = torch.device("cpu") if device < 0 else torch.device("cuda", device)
+        self.strides, self.layout = torch.empty(self.shape, device="meta").stride(), torch.strided
 
     def get_device(self):
-        return self.device
+        return self.index
+
+    def dim(self):
+        return len(self.shape)
 
     def data_ptr(self):
         return self.address
@@ -481,9 +959,9 @@ def test_dry_run(suite):
         moved = Shape((64, 4096), None, 8 << 20, device)
         ft._run(options, names, (moved, weight, y))
         suite.equal("dry run: the address of the next call", call.structs[0].data, moved.address)
-        suite.raises("dry run: a weight in host memory", RuntimeError, "FASTNORM_ERROR_DEVICE",
+        suite.raises("dry run: a weight in host memory", RuntimeError, "weight is on cpu; required: cuda:7",
                      lambda: ft._run(options, names, (x, Shape((4096,), device=-1), y)))
-        suite.raises("dry run: a weight on another GPU", RuntimeError, "FASTNORM_ERROR_DEVICE",
+        suite.raises("dry run: a weight on another GPU", RuntimeError, "weight is on cuda:6; required: cuda:7",
                      lambda: ft._run(options, names, (x, Shape((4096,), device=6), y)))
         suite.raises("dry run: overlap", RuntimeError, "FASTNORM_ERROR_LAYOUT",
                      lambda: ft._run(options, names, (x, weight, Shape((64, 4096), None, x.address + 4096, device))))
@@ -606,7 +1084,7 @@ def test_readme(suite):
 
 
 def main():
-    global torch, numpy, ft, DEVICE, direct
+    global torch, numpy, ft, DEVICE, direct, FakeTensor, FakeTensorMode, CompileCounterWithBackend
     options = arguments(__doc__.splitlines()[0]).parse_args()
     library = use_library(options)
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # test_dlpack's JAX leaves memory to PyTorch
@@ -615,6 +1093,8 @@ def main():
     if why is None:
         import numpy
         import torch
+        from torch._dynamo.testing import CompileCounterWithBackend
+        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
         suite.results["versions"] = {"torch": torch.__version__, "numpy": numpy.__version__, "cuda": torch.version.cuda}
         if options.device == "cuda" and not torch.cuda.is_available():
             why = "PyTorch has no CUDA device here"
@@ -631,6 +1111,8 @@ def main():
     print(f"{library}, libfastnorm {ft.version()}, torch {torch.__version__}, {suite.results['device']}", flush=True)
     suite.run([test_rms_norm, test_layer_norm, test_add, test_quantised, test_edges, test_strided_views,
                test_errors, test_threads, test_memory, test_dry_run, test_streams, test_capture, test_cost, test_no_backward, test_opcheck, test_compile,
+               test_wrong_places, test_meta, test_layouts, test_dimensions, test_empty, test_overlap, test_functional,
+               test_eps_none, test_autocast, test_gradients, test_vmap, test_subclasses, test_dynamic_shapes,
                test_readme, test_reduced_overhead, test_dlpack])
     suite.finish()
 
