@@ -157,6 +157,13 @@ typedef struct fastnorm_info {
                              residual_out, weight and bias allow, 1 to 16 (sm_100f: 32; CPU: 64). */
   uint64_t blocks;        /**< CUDA: thread blocks in the grid; where rows are more than they work
                              on at once, they take them in turn. CPU: threads at the most. */
+  /** CUDA: the lines of the library's lists that decided. `kind` names the kinds of call that share
+      a list, `choice` its line for this length and number of rows (or that of the tuning file), and
+      `variant` the kernel's line. "" where no list decides: on a CPU, without rows, for calls of a
+      batch that share another's kernel. `fastnorm explain` prints them. */
+  const char* kind;
+  const char* choice;
+  const char* variant;
 } fastnorm_info;
 
 /** One kernel of this build. Strings are static. */

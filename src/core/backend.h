@@ -34,6 +34,8 @@ class Device {
 
   // The kernels that run on this device, sorted by packed(); the same order for every device of an architecture.
   virtual std::span<const NormEntry> norm_table() const = 0;
+  // The line of data that an entry of the table is made of; "" where there is none.
+  virtual const char* variant_text(const NormEntry&) const { return ""; }
   virtual fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) = 0;
   virtual fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
                                    Error& error) = 0;

@@ -72,7 +72,7 @@ fastnorm_status plan_many(const NormPlanner& planner, const fastnorm_norm_args* 
 fastnorm_info batch_info(const Device& device, std::span<const NormCall> calls,
                          uint64_t workspace_bytes) {
   fastnorm_info info = {};
-  info.kernel = "";
+  info.kernel = info.kind = info.choice = info.variant = "";
   info.workspace_bytes = workspace_bytes;
   const GridCount grids = device.grids(calls);
   info.launches = grids.launches;
@@ -90,6 +90,11 @@ fastnorm_info batch_info(const Device& device, std::span<const NormCall> calls,
   info.rows_per_block = first.rows_per_block;
   info.blocks_per_row = first.entry->tile.blocks;
   info.vector_bytes = first.vector_bytes;
+  info.variant = device.variant_text(*first.entry);
+  if (first.line != nullptr) {
+    info.kind = device.facts.arch->choices->text(first.kind);
+    info.choice = first.line->text;
+  }
   return info;
 }
 

@@ -110,6 +110,7 @@ struct NormEntry {
   Tile tile;
   uint64_t order = 0;       // packed(key, tile), kept since a search looks at it alone
   bool prefetches = false;  // CUDA: gains by bringing later rows into L2
+  uint16_t line = 0;        // CUDA: of the list of kernels
   char name[56] = "";       // "bf16 add rms store 256x4", unique in its table
 
   constexpr uint64_t packed() const { return order; }

@@ -558,6 +558,8 @@ bool plan_like(const NormDesc& first, const NormPlan& first_plan, const NormDesc
   }
   *plan = NormPlan{};
   plan_common(second, facts, plan);
+  plan->kind = first_plan.kind;
+  plan->line = first_plan.line;
   plan->index = first_plan.index;
   plan->entry = &entry;
   return plan->vector_bytes == first_plan.vector_bytes &&

@@ -55,6 +55,9 @@ class CudaDevice final : public Device {
             std::make_unique<std::atomic<bool>[]>(cuda::norm_table(*facts.arch).size())) {}
 
   std::span<const NormEntry> norm_table() const override { return cuda::norm_table(*facts.arch); }
+  const char* variant_text(const NormEntry& entry) const override {
+    return cuda::variant_text(entry);
+  }
   fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) override;
   fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
                            Error& error) override;

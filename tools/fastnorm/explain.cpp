@@ -127,6 +127,9 @@ Json to_json(const fastnorm_info& info, bool cuda) {
     json["rows_per_block"] = info.rows_per_block;
     json["blocks_per_row"] = info.blocks_per_row;
     json["blocks"] = info.blocks;
+    json["kind"] = info.kind;
+    json["choice"] = info.choice;
+    json["variant"] = info.variant;
   } else {
     json["rows_per_range"] = info.rows_per_block;
     json["ranges"] = info.blocks;
@@ -157,6 +160,12 @@ void print_text(const fastnorm_info& info, bool cuda) {
   line("workspace", number(info.workspace_bytes) + " bytes");
   line("reads", number(info.bytes_read) + " bytes");
   line("writes", number(info.bytes_written) + " bytes");
+  // The lines of data that decided: kinds of call with one list, its line, the kernel's line.
+  if (*info.choice != '\0') {
+    line("kind of call", info.kind);
+    line("choice", info.choice);
+  }
+  if (*info.variant != '\0') line("kernel's line", info.variant);
 }
 
 // The generation of "sm_90", "sm_86" and so on, 9 and 8; 0 for PTX and for later ones, which have no kernels but those of PTX anywhere.

@@ -174,13 +174,14 @@ constexpr size_t count_variants(Dtype dtype, Source source, ListColumns columns)
   return static_cast<size_t>(count);
 }
 
-// Calls fn(variant) for each kernel of a dtype and source.
+// Calls fn(variant, line) for each kernel of a dtype and source.
 template <typename Fn>
 constexpr void for_each_variant(Dtype dtype, Source source, ListColumns columns, Fn fn) {
-  for (const VariantLine& line : kVariantLines) {
+  for (size_t i = 0; i < kVariantLines.size(); ++i) {
+    const VariantLine& line = kVariantLines[i];
     if (!is_listed(line, dtype, source, columns)) continue;
     for (unsigned left = line.flavours; left != 0; left &= left - 1)
-      fn(variant_of(line, dtype, static_cast<Beside>(std::countr_zero(left)), columns));
+      fn(variant_of(line, dtype, static_cast<Beside>(std::countr_zero(left)), columns), i);
   }
 }
 
@@ -188,6 +189,7 @@ constexpr void for_each_variant(Dtype dtype, Source source, ListColumns columns,
 struct VariantWords {
   uint64_t order;     // packed(key, tile)
   uint64_t policies;  // Variant::packed_policies()
+  uint16_t line;      // of kVariantLines
 };
 
 // Those of a dtype and source, sorted by the first. An object with kernels makes its own part
@@ -196,8 +198,8 @@ template <ListColumns kArch, Dtype kDtype, Source kSource>
 constexpr auto make_variants() {
   std::array<VariantWords, count_variants(kDtype, kSource, kArch)> part = {};
   size_t count = 0;
-  for_each_variant(kDtype, kSource, kArch, [&](const Variant& v) {
-    part[count++] = {packed(v.key, v.tile), v.packed_policies()};
+  for_each_variant(kDtype, kSource, kArch, [&](const Variant& v, size_t line) {
+    part[count++] = {packed(v.key, v.tile), v.packed_policies(), static_cast<uint16_t>(line)};
   });
   std::sort(part.begin(), part.end(),
             [](const VariantWords& a, const VariantWords& b) { return a.order < b.order; });
@@ -214,6 +216,7 @@ constexpr auto make_norm_part() {
   for (size_t i = 0; i < part.size(); ++i) {
     const Variant v = variant_of(variants[i].order, variants[i].policies);
     part[i] = make_entry(v.key, v.tile);
+    part[i].line = variants[i].line;
     part[i].prefetches = v.has(Variant::kPrefetches) && !v.has(Variant::kIdlePrefetch);
   }
   return part;

@@ -1,5 +1,7 @@
 #include "cuda/norm/table.h"
 
+#include <iterator>
+
 #include "core/check.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm/list.h"
@@ -43,11 +45,24 @@ constexpr std::span<const NormEntry> table_of(const ArchSpec& arch) {
   return table;
 }
 
+#define V(...) "V(" #__VA_ARGS__ ")",
+constexpr const char* kVariantTexts[] = {
+#include "cuda/norm/variants_codes.inc"
+#include "cuda/norm/variants_store.inc"
+#include "cuda/norm/variants_unaligned.inc"
+};
+#undef V
+static_assert(std::size(kVariantTexts) == kVariantLines.size());
+
 class DryDevice final : public Device {
  public:
   using Device::Device;
 
   std::span<const NormEntry> norm_table() const override { return cuda::norm_table(*facts.arch); }
+
+  const char* variant_text(const NormEntry& entry) const override {
+    return cuda::variant_text(entry);
+  }
 
   fastnorm_status prepare_norm(std::span<const NormCall>, Error&) override { return FASTNORM_OK; }
 
@@ -72,6 +87,8 @@ class DryDevice final : public Device {
 };
 
 }  // namespace
+
+const char* variant_text(const NormEntry& entry) { return kVariantTexts[entry.line]; }
 
 std::span<const NormEntry> norm_table(const ArchSpec& arch) {
   return table_of<kSm80, kSm90, kSm100, kSm120>(arch);

@@ -21,4 +21,7 @@ DeviceFacts make_facts(const ArchSpec& arch, int32_t device_id, int32_t multipro
 fastnorm_status create_dry_device(int32_t device_id, const fastnorm_context_options& options,
                                   std::unique_ptr<Device>* device, Error& error);
 
+// The line of variants_*.inc that an entry of a table is made of.
+const char* variant_text(const NormEntry& entry);
+
 }  // namespace fastnorm::cuda
