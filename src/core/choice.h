@@ -20,19 +20,19 @@ struct Choice {
 inline constexpr int32_t kNoLimit = INT32_MAX;
 
 // The line for rows of `vectors`, or nullptr. Lines ascend by length, and by rows where lengths are equal; lengths of
-// two lines are equal or disjoint. `rows_of(line)` is the number that the line's rows are compared with.
-template <class Pick, class RowsOf>
-const Choice<Pick>* find_choice(std::span<const Choice<Pick>> lines, int64_t vectors,
-                                RowsOf rows_of) {
-  const auto first =
-      std::partition_point(lines.begin(), lines.end(),
-                           [=](const Choice<Pick>& line) { return line.most_vectors < vectors; });
-  for (auto line = first; line != lines.end() && line->least_vectors <= vectors; ++line) {
-    const int64_t rows = rows_of(*line);
-    if (rows <= line->most_rows || line->most_rows == kNoLimit)
-      return rows >= line->least_rows ? &*line : nullptr;
-  }
-  return nullptr;
+// two lines are equal or disjoint. A line counts rows in units of `unit_of(line)` rows.
+template <class Pick, class UnitOf>
+[[gnu::always_inline]] inline const Choice<Pick>* find_choice(std::span<const Choice<Pick>> lines,
+                                                              int64_t vectors, int64_t rows,
+                                                              UnitOf unit_of) {
+  const auto is_before = [&](const Choice<Pick>& line) {
+    if (line.most_vectors < vectors) return true;
+    if (line.least_vectors > vectors || line.most_rows == kNoLimit) return false;
+    return rows >= (line.most_rows + int64_t{1}) * unit_of(line);
+  };
+  const auto line = std::partition_point(lines.begin(), lines.end(), is_before);
+  if (line == lines.end() || line->least_vectors > vectors) return nullptr;
+  return rows >= line->least_rows * unit_of(*line) ? &*line : nullptr;
 }
 
 }  // namespace fastnorm

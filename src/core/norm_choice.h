@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -43,16 +44,11 @@ struct NormKind {
 
   // A number for each kind.
   constexpr int number() const {
-    int all = 0;
-    const auto digit = [&](int base, int bit) { all = all * base + place(bit); };
-    digit(2, width), digit(2, from), digit(2, of), digit(3, columns), digit(4, output);
-    digit(4, reach), digit(4, ask), digit(2, index);
-    return all;
+    const auto place = [](unsigned bit) { return std::countr_zero(bit); };
+    return place(width) | place(from) << 1 | place(of) << 2 | place(index) << 3 |
+           place(columns) << 4 | place(output) << 6 | place(reach) << 8 | place(ask) << 10;
   }
-  static constexpr int kCount = 2 * 2 * 2 * 3 * 4 * 4 * 4 * 2;
-
- private:
-  static constexpr int place(int bit) { return bit == 1 ? 0 : bit == 2 ? 1 : bit == 4 ? 2 : 3; }
+  static constexpr int kCount = 1 << 12;
 };
 
 // Calls fn(kind) for each kind that `named`, with several bits to a word, stands for.
@@ -82,9 +78,9 @@ constexpr void for_each_kind(const NormKind& named, Fn fn) {
 
 // Which of the kernels with a tile.
 enum class Flavour : uint8_t {
-  kFull,  // all that a call may ask for
-  kLean,  // what the call asks for and no more, by cached or streaming loads as norm_loads.h says; else kFull
-  kCached,     // the same, always by cached loads
+  kFull,    // all that a call may ask for
+  kLean,    // what the call asks for and no more, by cached or streaming loads as norm_loads.h says
+  kCached,  // the same, always by cached loads
   kStreaming,  // the same, always by streaming loads
   kShared,     // lean; weight and bias wait in shared memory
   kHalves,     // lean; by accesses of 8 bytes
@@ -108,8 +104,10 @@ struct NormPick {
 
   constexpr Tile tile(int64_t row_vectors) const {
     if (vectors != kFit) return {threads, vectors, blocks};
+    // Powers of two: a call has no division.
     const int64_t all = int64_t{threads} * blocks;
-    return {threads, static_cast<int8_t>((row_vectors + all - 1) / all), blocks};
+    const int shift = std::countr_zero(static_cast<uint64_t>(all));
+    return {threads, static_cast<int8_t>((row_vectors + all - 1) >> shift), blocks};
   }
 };
 
@@ -133,10 +131,12 @@ constexpr NormKey key_of(NormKind kind) {
   return key;
 }
 
-// Calls fn(key) for each key that a line's flavour may mean for a kind.
+// Calls fn(key) for each key that a line's flavour may mean for a kind. Calls that ask for more take the full kernel.
 template <class Fn>
 constexpr void for_each_key(NormKind kind, Flavour flavour, Fn fn) {
   const NormKey key = key_of(kind);
+  const bool lean_call = kind.ask == NormKind::kLean || kind.ask == NormKind::kLlama;
+  if (!lean_call && flavour != Flavour::kKept) return fn(key);
   const Beside lean = kind.ask == NormKind::kLlama ? Beside::kRounded : Beside::kNothing;
   const auto with = [&](Beside beside) { fn(bare_key(key, beside)); };
   switch (flavour) {

@@ -398,8 +398,8 @@ FASTNORM_HOT NormKind kind_of(const NormDesc& d, NormKey key, uint64_t bits) {
 
 // The line of a list for a call.
 FASTNORM_HOT const NormChoice* find_line(std::span<const NormChoice> lines, const NormDesc& d) {
-  return find_choice(lines, row_vectors(d), [&](const NormChoice& line) {
-    return line.pick.tokens ? d.rows / d.outer[0] : d.rows;
+  return find_choice(lines, row_vectors(d), d.rows, [&](const NormChoice& line) {
+    return line.pick.tokens ? d.outer[0] : int64_t{1};
   });
 }
 
@@ -428,39 +428,47 @@ FASTNORM_HOT Chosen choose_any(const NormDesc& d, uint64_t bits, const DeviceFac
 }
 
 // The entry of the kernel that a line names for a call, and else of the full one of its tile; -1 if there is neither.
+// A line never gives a call a kernel that cannot do what it asks for.
 template <class Find>
 FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, bool wide,
                               const NormPlan& plan, Tile tile, Find find) {
   const NormKey key = chosen.key;
+  const NormKind::Ask ask = static_cast<NormKind::Ask>(chosen.kind.ask);
+  const bool several = rows_per_block(tile) > 1;
+  // Lean kernels with one row a block know one index of it.
+  const bool may_be_lean =
+      (ask == NormKind::kLean || ask == NormKind::kLlama) && (d.outer_rank == 1 || several);
   const Flavour flavour = chosen.line->pick.flavour;
+  const bool kept = flavour == Flavour::kKept && ask != NormKind::kHeadWeights;
   int32_t index = -1;
-  if (wide && flavour != Flavour::kKept) index = find(wide_key(key));
+  if (wide && !kept) index = find(wide_key(key));
   if (index >= 0) return index;
-  const Beside lean = chosen.kind.ask == NormKind::kLlama ? Beside::kRounded : Beside::kNothing;
-  switch (flavour) {
-    case Flavour::kLean: {
-      const bool streaming =
-          rows_per_block(tile) > 1 ? streams_short_loads(d, key, plan) : streams_loads(d, plan);
-      index = find(bare_key(key, streaming ? past_l1(lean) : lean));
-      break;
+  if (kept) {
+    index = find(kept_key(key));
+  } else if (may_be_lean) {
+    const Beside lean = ask == NormKind::kLlama ? Beside::kRounded : Beside::kNothing;
+    switch (flavour) {
+      case Flavour::kLean: {
+        const bool streaming = several ? streams_short_loads(d, key, plan) : streams_loads(d, plan);
+        index = find(bare_key(key, streaming ? past_l1(lean) : lean));
+        break;
+      }
+      case Flavour::kCached:
+        index = find(bare_key(key, lean));
+        break;
+      case Flavour::kStreaming:
+        index = find(bare_key(key, d.outer_rank == 1 ? past_l1(lean) : lean));
+        break;
+      case Flavour::kShared:
+        if (ask == NormKind::kLean) index = find(bare_key(key, Beside::kShared));
+        break;
+      case Flavour::kHalves:
+        if (chosen.kind.reach == NormKind::kHalves) index = find(bare_key(key, Beside::kHalves));
+        break;
+      case Flavour::kKept:
+      case Flavour::kFull:
+        break;
     }
-    case Flavour::kCached:
-      index = find(bare_key(key, lean));
-      break;
-    case Flavour::kStreaming:
-      index = find(bare_key(key, past_l1(lean)));
-      break;
-    case Flavour::kShared:
-      index = find(bare_key(key, Beside::kShared));
-      break;
-    case Flavour::kHalves:
-      index = find(bare_key(key, Beside::kHalves));
-      break;
-    case Flavour::kKept:
-      index = find(kept_key(key));
-      break;
-    case Flavour::kFull:
-      break;
   }
   return index >= 0 ? index : find(key);
 }
@@ -537,11 +545,8 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     plan->kind = chosen.kind;
     plan->line = chosen.line;
     plan->index = entry_of(desc, chosen, may_be_wide(desc, key, facts, bits), *plan, tile, find);
-    // Without a kernel the error below names the full one, and what does not fit a grid is refused first.
-    const NormEntry missing{key, tile};
-    FASTNORM_TRY(plan_cuda(desc, facts,
-                           plan->index >= 0 ? table[static_cast<size_t>(plan->index)] : missing,
-                           plan, error));
+    if (plan->index >= 0)
+      FASTNORM_TRY(plan_cuda(desc, facts, table[static_cast<size_t>(plan->index)], plan, error));
   }
   FASTNORM_REQUIRE(plan->index >= 0, FASTNORM_ERROR_INTERNAL, "no kernel \"%s\" in the table",
                    make_entry(key, tile).name);

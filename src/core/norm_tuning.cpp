@@ -176,7 +176,7 @@ const NormChoice* NormTuning::find(NormKind kind, int64_t vectors, int64_t rows)
   const auto [first, last] = std::equal_range(kinds_.begin(), kinds_.end(), kind.number());
   const std::span<const NormChoice> lines(lines_.data() + (first - kinds_.begin()),
                                           static_cast<size_t>(last - first));
-  return find_choice(lines, vectors, [=](const NormChoice&) { return rows; });
+  return find_choice(lines, vectors, rows, [](const NormChoice&) { return int64_t{1}; });
 }
 
 }  // namespace fastnorm

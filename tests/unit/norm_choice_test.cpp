@@ -142,7 +142,8 @@ TEST(NormChoices, TheSearchFindsWhatAScanFinds) {
             scanned = &line;
           }
         }
-        EXPECT_EQ(find_choice(lines, vectors, [=](const NormChoice&) { return rows; }), scanned);
+        EXPECT_EQ(find_choice(lines, vectors, rows, [](const NormChoice&) { return int64_t{1}; }),
+                  scanned);
       }
     }
   }

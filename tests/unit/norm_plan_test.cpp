@@ -695,7 +695,8 @@ TEST(Plan, LongRows) {
   EXPECT_EQ(tile(4096, 262144), (Tile{256, 8, 16}));
   EXPECT_EQ(tile(4096, 524288), (Tile{512, 8, 16}));
   EXPECT_EQ(tile(4096, 65536, true), (Tile{512, 2, 8}));
-  EXPECT_EQ(tile(1, 65536, false, 4), (Tile{256, 8, 4})) << "a slice that has no clusters of 8";
+  EXPECT_EQ(tile(1, 65536, false, 4).vectors, 0) << "a slice that has no clusters of 8 streams";
+  EXPECT_EQ(tile(4096, 65536, false, 4), (Tile{256, 8, 4}));
   EXPECT_EQ(tile(4096, 131072, false, 4).vectors, 0) << "streamed";
 }
 

@@ -114,8 +114,8 @@ TEST(NormTuning, CallsGoByItsLines) {
 
 // Query and key heads keep the library's tile, which is the same for both.
 TEST(NormTuning, HeadsKeepTheLibrarysChoice) {
-  const NormTuning tuning = tuning_of(kRms + "ROWS(128, 128, 1, kAll, 4, kFit, 1, full)\n");
-  EXPECT_EQ(kernel_for({64, 128}, &tuning), kernel_for({64, 128}, &tuning));
+  const NormTuning tuning = tuning_of(kRms + "ROWS(128, 128, 1, kAll, 8, kFit, 1, full)\n");
+  EXPECT_EQ(kernel_for({64, 128}, &tuning), name("rms once store vector 8x2"));
   Request heads = simple_request({64, 8, 128}, FASTNORM_DTYPE_BF16);
   heads.x->strides = {16 * 128, 128, 1};
   EXPECT_EQ(kernel_for(heads, &tuning), kernel_for(heads, nullptr));
@@ -135,7 +135,7 @@ TEST(NormTuning, AKindLineNamesSeveral) {
 TEST(NormTuning, ScalesOfRowsAndOfBlocks) {
   const NormTuning tuning = tuning_of(
       "KIND(b16, plain, rms, own_dtype, per_block, aligned, lean, rows)\n"
-      "ROWS(4096, 4096, 1, kAll, 256, kFit, 1, full)\n");
+      "ROWS(4096, 4096, 1, kAll, 256, kFit, 1, cached)\n");
   const auto codes = [](fastnorm_quant_scheme scheme) {
     Request r = simple_request({4096, 4096}, FASTNORM_DTYPE_BF16);
     add_quant(&r, scheme);
@@ -143,7 +143,7 @@ TEST(NormTuning, ScalesOfRowsAndOfBlocks) {
     return r;
   };
   EXPECT_EQ(kernel_for(codes(FASTNORM_QUANT_PER_BLOCK), &tuning),
-            name("rms once quant vector 256x2"));
+            name("rms once quant vector bare 256x2"));
   EXPECT_EQ(kernel_for(codes(FASTNORM_QUANT_PER_ROW), &tuning),
             kernel_for(codes(FASTNORM_QUANT_PER_ROW), nullptr));
 }

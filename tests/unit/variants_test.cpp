@@ -88,7 +88,9 @@ TEST(Variants, EveryLineMakesKernelsAndLinesAreSorted) {
     EXPECT_TRUE(std::ranges::any_of(line.blocks_per_sm.of, [](uint8_t b) { return b > 0; }));
     if (before != nullptr && file(*before) == file(line) && file(line) < 2)
       EXPECT_LE(order(*before), order(line));
-    if (before != nullptr) EXPECT_LE(file(*before), file(line));
+    if (before != nullptr) {
+      EXPECT_LE(file(*before), file(line));
+    }
     before = &line;
   }
 }
@@ -126,25 +128,47 @@ TEST(Variants, PoliciesFitTheSlots) {
     EXPECT_EQ(v.weights == Weights::kShared, v.key.beside == Beside::kShared);
     EXPECT_EQ(v.fours_ahead > 0, f32);
     EXPECT_LE(v.fours_early, early ? v.fours_ahead : 0);
-    if (v.has(Variant::kCrossFours)) EXPECT_TRUE(f32);
-    if (v.has(Variant::kReadyColumns)) EXPECT_TRUE(early && !f32);
-    if (v.row == Row::kPacked) EXPECT_TRUE(v.key.source == Source::kPlain);
-    if (v.has(Variant::kByFactors)) EXPECT_TRUE(v.row == Row::kPacked);
-    if (v.has(Variant::kByFactors)) EXPECT_EQ(v.key.dtype, Dtype::kBF16);
-    if (v.has(Variant::kPinsAddress)) EXPECT_EQ(v.key.access, Access::kUneven);
-    if (v.has(Variant::kClampsTogether)) EXPECT_EQ(v.key.sink, Sink::kQuant);
-    if (v.tile.is_cluster() && !streamed) EXPECT_TRUE(v.has(Variant::kRowFirst));
-    if (v.loads != Loads::kCached) EXPECT_TRUE(rms && v.key.access <= Access::kVector);
+    if (v.has(Variant::kCrossFours)) {
+      EXPECT_TRUE(f32);
+    }
+    if (v.has(Variant::kReadyColumns)) {
+      EXPECT_TRUE(early && !f32);
+    }
+    if (v.row == Row::kPacked) {
+      EXPECT_TRUE(v.key.source == Source::kPlain);
+    }
+    if (v.has(Variant::kByFactors)) {
+      EXPECT_TRUE(v.row == Row::kPacked);
+    }
+    if (v.has(Variant::kByFactors)) {
+      EXPECT_EQ(v.key.dtype, Dtype::kBF16);
+    }
+    if (v.has(Variant::kPinsAddress)) {
+      EXPECT_EQ(v.key.access, Access::kUneven);
+    }
+    if (v.has(Variant::kClampsTogether)) {
+      EXPECT_EQ(v.key.sink, Sink::kQuant);
+    }
+    if (v.tile.is_cluster() && !streamed) {
+      EXPECT_TRUE(v.has(Variant::kRowFirst));
+    }
+    if (v.loads != Loads::kCached) {
+      EXPECT_TRUE(rms && v.key.access <= Access::kVector);
+    }
     if (past_l1(v.key.beside) == v.key.beside && v.key.beside != Beside::kAny &&
         v.key.beside != Beside::kShared && v.key.beside != Beside::kHalves) {
       EXPECT_EQ(v.loads, Loads::kStreaming);
     }
-    if (!streamed && v.key.affine != Affine::kKept) EXPECT_GE(v.group, 1);
+    if (!streamed && v.key.affine != Affine::kKept) {
+      EXPECT_GE(v.group, 1);
+    }
     if (v.key.access == Access::kWide) {
       EXPECT_EQ(v.tile.vectors % vectors_side_by_side(Access::kWide), 0);
       EXPECT_FALSE(v.tile.is_cluster() || streamed);
     }
-    if (v.has(Variant::kIdlePrefetch)) EXPECT_TRUE(v.has(Variant::kPrefetches));
+    if (v.has(Variant::kIdlePrefetch)) {
+      EXPECT_TRUE(v.has(Variant::kPrefetches));
+    }
   });
 }
 
