@@ -157,6 +157,7 @@ typedef struct fastnorm_info {
                              residual_out, weight and bias allow, 1 to 16 (sm_100f: 32; CPU: 64). */
   uint64_t blocks;        /**< CUDA: thread blocks in the grid; where rows are more than they work
                              on at once, they take them in turn. CPU: threads at the most. */
+  uint64_t profile_bytes; /**< Bytes of the profile that the call writes; 0 = none. Since 0.2. */
 } fastnorm_info;
 
 /** One kernel of this build. Strings are static. */
