@@ -436,6 +436,7 @@ void test_profile_without_memory() {
   counting = true;
   allocations_left = 0;
   const fastnorm_status decoded = fastnorm_profile_decode(buffer, sizeof buffer, &event, 1, &count);
+  allocations_left = 0;
   const fastnorm_status written =
       fastnorm_profile_write_trace(buffer, sizeof buffer, "/dev/null", FASTNORM_TRACE_CHROME_JSON);
   counting = false;
