@@ -68,12 +68,11 @@ class Compute:
     def __init__(self, library, config, format_name, device, devmem_path=None, threads=1, scale_error=0.0):
         self.config, self.format = config, Format(format_name)
         self.scale = config.scale * (1 + scale_error)
-        self.devmem, stream = None, None
-        if device == CUDA:
-            self.devmem = Devmem(devmem_path, 0)
-            stream = self.devmem.stream
+        # The context first: where there is no GPU, the library's text says more than the driver's.
         self.context = Context(library, device, 0, 0 if device == CUDA else threads)
-        self.stream, self._weights, self._workspace = stream, {}, None
+        self.devmem = Devmem(devmem_path, 0) if device == CUDA else None
+        self.stream = self.devmem.stream if self.devmem else None
+        self._weights, self._workspace = {}, None
         info = library.describe(device)
         self.name = f"{'GPU' if device == CUDA else 'CPU'} ({info.name.decode()}, {info.kernel_arch.decode()} kernels)"
         self.norms = self.attentions = 0

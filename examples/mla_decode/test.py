@@ -63,7 +63,7 @@ def check_failures(cases, build):
              ["--dtype", "bf16", "--scale-error", "0.25", "--steps", "4", "--tokens", "1"]),
             ("a device that does not exist", 2, "--device: invalid choice: 'tpu'", ["--device", "tpu"]),
             ("no steps", 2, "--steps, --tokens, --page and --threads must be at least 1", ["--steps", "0"]),
-            ("no GPU", 1, "mla_decode: ", ["--device", "cuda"]),
+            ("no GPU", 1, "mla_decode: FASTNORM_ERROR_DEVICE: ", ["--device", "cuda"]),
             ("no library", 1, "mla_decode: .*libfastnorm.so: cannot open", ["--build", empty]),
         ):
             found, _, errors = example(build, *options)
