@@ -175,16 +175,60 @@ struct Place {
   int32_t request, tile;
 };
 
-// Where parts begin, and the end.
-std::vector<Place> automatic_cuts(const Line& line, int32_t parts) {
+// The length of even pieces, one for each part; 0 where they take too many parts or are too long.
+int32_t even_length(const Line& line, int32_t parts, int64_t step) {
+  if (static_cast<int64_t>(line.tiles.size()) > parts) return 0;
+  int64_t tiles = 0;
+  for (const int32_t n : line.tiles) tiles += n;
+  const int64_t least = std::max<int64_t>(kMlaLeastTiles, ceil_div(tiles, parts));
+  for (int64_t length = least; length < least + kMlaTriedLengths; ++length) {
+    int64_t pieces = 0;
+    for (const int32_t n : line.tiles) pieces += mla_fixed_pieces(n, static_cast<int32_t>(length));
+    if (pieces <= parts) return length <= step + kMlaMergeCost ? static_cast<int32_t>(length) : 0;
+  }
+  return 0;
+}
+
+// How many requests each part has where all are of one length; 0 where that is too uneven.
+int64_t whole_requests(const Line& line, int32_t parts, int64_t step) {
+  const auto requests = static_cast<int64_t>(line.tiles.size());
+  const auto [least, greatest] = std::minmax_element(line.tiles.begin(), line.tiles.end());
+  if (requests <= parts || *least != *greatest) return 0;
+  const int64_t count = ceil_div(requests, parts);
+  const int64_t load = count * (int64_t{*greatest} + kMlaRequestCost);
+  return load <= step + 2 * kMlaRequestCost + kMlaMergeCost ? count : 0;
+}
+
+// Where parts begin, and the end, as places on the line.
+std::vector<int64_t> automatic_places(const Line& line, int32_t parts) {
   const int64_t step = std::max<int64_t>(1, ceil_div(line.total(), parts));
-  std::vector<Place> cuts = {{line.at(0), 0}};
-  int64_t place = 0;
-  for (int32_t w = 0; w < parts; ++w) {
-    // The rest of a request that is cheaper than another piece goes along.
-    const int64_t snapped =
-        line.first[static_cast<size_t>(line.at(place + step + kMlaRequestCost))];
-    place = std::min(line.total(), std::max(place + step, snapped));
+  std::vector<int64_t> places;
+  if (const int32_t length = even_length(line, parts, step); length != 0) {
+    for (size_t b = 0; b < line.tiles.size(); ++b) {
+      const int32_t pieces = mla_fixed_pieces(line.tiles[b], length);
+      const int64_t size = ceil_div(line.tiles[b], pieces);
+      for (int32_t i = 0; i < pieces; ++i) places.push_back(line.first[b] + i * size);
+    }
+  } else if (const int64_t count = whole_requests(line, parts, step); count != 0) {
+    for (int64_t b = 0; b < static_cast<int64_t>(line.tiles.size()); b += count)
+      places.push_back(line.first[static_cast<size_t>(b)]);
+  } else {
+    int64_t place = 0;
+    for (int32_t w = 0; w < parts; ++w) {
+      places.push_back(place);
+      // The rest of a request that is cheaper than another piece goes along.
+      const int64_t snapped =
+          line.first[static_cast<size_t>(line.at(place + step + kMlaRequestCost))];
+      place = std::min(line.total(), std::max(place + step, snapped));
+    }
+  }
+  places.resize(static_cast<size_t>(parts) + 1, line.total());
+  return places;
+}
+
+std::vector<Place> automatic_cuts(const Line& line, int32_t parts) {
+  std::vector<Place> cuts;
+  for (const int64_t place : automatic_places(line, parts)) {
     const int32_t request = line.at(place);
     cuts.push_back(
         {request, static_cast<int32_t>(place - line.first[static_cast<size_t>(request)])});

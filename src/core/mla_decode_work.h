@@ -13,6 +13,12 @@ inline constexpr int32_t kMlaMaxParts = 256;  // parts of one plan: at most one 
 
 // The cost of a request (of a piece where split_tokens is given) beside its tiles, in tiles.
 inline constexpr int32_t kMlaRequestCost = 5;
+// What a merge costs beside that; and the tiles of the shortest piece worth one, where a request
+// has as many.
+inline constexpr int32_t kMlaMergeCost = 3;
+inline constexpr int32_t kMlaLeastTiles = 2;
+// Lengths of pieces that the planner tries.
+inline constexpr int32_t kMlaTriedLengths = 16;
 
 // The pieces that one thread block of each m-tile works on, in order: tiles of requests laid end to end, from (first_request,
 // first_tile) to before (last_request, last_tile). With split_tokens they are cut further at its multiples.

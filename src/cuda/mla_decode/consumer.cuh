@@ -306,26 +306,26 @@ __device__ __forceinline__ void stage_outputs(const Place& place, uint32_t stage
 
 // Staged outputs to rows that no box fits; a warp stores 512 bytes of a row at once.
 __device__ __forceinline__ void store_rows(const MlaDecodeParams& p, const Place& place,
-                                           const Item& item, uint32_t stage) {
+                                           const Tokens& tokens, uint32_t stage) {
   const uint32_t sub_tile = static_cast<uint32_t>(place.lane >> 3);
   const uint32_t chunk = static_cast<uint32_t>(place.lane & 7);
   for (int i = 0; i < 16; ++i) {
     const int in_tile = place.warp * 16 + i;
     const int row = static_cast<int>(blockIdx.x) * kMlaTileRows + in_tile;
-    if (row >= item.rows) break;
+    if (row >= tokens.count * p.heads) break;
     const uint4 v = ptx::load_shared_v4(stage + sub_tile * kSubBytes +
                                         swizzled(static_cast<uint32_t>(in_tile), chunk));
-    char* const out = p.o.data + (item.first_token + row / p.heads) * p.o.token_stride +
+    char* const out = p.o.data + (tokens.first + row / p.heads) * p.o.token_stride +
                       (row % p.heads) * p.o.head_stride + place.group * 512 + place.lane * 16;
     *reinterpret_cast<uint4*>(out) = v;
   }
 }
 
-__device__ __forceinline__ void store_lse(const MlaDecodeParams& p, const Item& item, int row,
+__device__ __forceinline__ void store_lse(const MlaDecodeParams& p, const Tokens& tokens, int row,
                                           float lse) {
-  if (row >= item.rows) return;
-  p.lse[(item.first_token + row / p.heads) * p.lse_token_stride +
-        (row % p.heads) * p.lse_head_stride] = lse * p.lse_scale;
+  if (row >= tokens.count * p.heads) return;
+  p.lse[(tokens.first + row / p.heads) * p.lse_token_stride + (row % p.heads) * p.lse_head_stride] =
+      lse * p.lse_scale;
 }
 
 template <Dtype kDtype>
@@ -333,32 +333,36 @@ __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const Ml
                                               const Place& place, const Item& item,
                                               const float (&o)[128], const RowState& state) {
   const Normalized rows = normalized(state, p.scale_log2);
+  const Tokens tokens = tokens_of(p, item.request);
+  const int row_count = tokens.count * p.heads;
   const int row = static_cast<int>(blockIdx.x) * kMlaTileRows + place.row;
   if (item.piece < 0) {
     const uint32_t stage = place.shared + kOdd + static_cast<uint32_t>(place.group) * 4 * kSubBytes;
     stage_outputs<kDtype>(place, stage, o, rows.factor0, rows.factor1);
     ptx::fence_async_proxy();
     ptx::named_barrier_sync(kOneGroup + place.group, kGroup);
-    const bool full = (static_cast<int>(blockIdx.x) + 1) * kMlaTileRows <= item.rows;
+    const bool full = (static_cast<int>(blockIdx.x) + 1) * kMlaTileRows <= row_count;
     if (p.o_access != RowAccess::kRows && (full || p.o_clips != 0)) {
       if (place.thread == 0) {
-        const RowBox box = row_box(p, p.o_access, item);
+        const RowBox box = row_box(p, p.o_access, item.request);
         ptx::tma_store_4d(&maps.o, stage, 0, box.x, box.y, place.group * 4);
         ptx::tma_store_commit();
         ptx::tma_store_wait_read();
       }
     } else {
-      store_rows(p, place, item, stage);
+      store_rows(p, place, tokens, stage);
     }
     if (place.group == 0 && p.lse != nullptr && (place.lane & 3) == 0) {
-      store_lse(p, item, row, rows.lse0);
-      store_lse(p, item, row + 8, rows.lse1);
+      store_lse(p, tokens, row, rows.lse0);
+      store_lse(p, tokens, row + 8, rows.lse1);
     }
     return;
   }
-  const int64_t at = static_cast<int64_t>(item.piece) * p.m_tiles * kMlaTileRows + row;
+  // As an unsigned number: the sign of `row` would take a register in all of the loop.
+  const int64_t at =
+      static_cast<int64_t>(item.piece) * p.m_tiles * kMlaTileRows + static_cast<uint32_t>(row);
   float* const out = p.partial_o + at * 512 + place.group * 256 + 2 * (place.lane & 3);
-  const bool first = row < item.rows, second = row + 8 < item.rows;
+  const bool first = row < row_count, second = row + 8 < row_count;
 #pragma unroll
   for (int k = 0; k < 32; ++k) {
     const float* v = o + 4 * k;
@@ -377,15 +381,31 @@ __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const Ml
   }
 }
 
+// Zeros for a request without cached tokens. Neither the producer nor shared memory has part in it.
+__device__ __forceinline__ void write_empty(const MlaDecodeParams& p, const Place& place,
+                                            const Item& item) {
+  const Tokens tokens = tokens_of(p, item.request);
+  for (int i = 0; i < 16; ++i) {
+    const int row = static_cast<int>(blockIdx.x) * kMlaTileRows + place.warp * 16 + i;
+    if (row >= tokens.count * p.heads) break;
+    char* const out = p.o.data + (tokens.first + row / p.heads) * p.o.token_stride +
+                      (row % p.heads) * p.o.head_stride + place.group * 512 + place.lane * 16;
+    *reinterpret_cast<uint4*>(out) = make_uint4(0, 0, 0, 0);
+    if (p.lse != nullptr && place.group == 0 && place.lane == 0) {
+      store_lse(p, tokens, row, -INFINITY);
+    }
+  }
+}
+
 // Adds the sums of a row's four lanes and of both consumers.
-__device__ __forceinline__ void join_sums(const Place& place, RowState& state, bool used_q) {
+__device__ __forceinline__ void join_sums(const Place& place, RowState& state) {
   state.sum0 += __shfl_xor_sync(~0u, state.sum0, 1);
   state.sum0 += __shfl_xor_sync(~0u, state.sum0, 2);
   state.sum1 += __shfl_xor_sync(~0u, state.sum1, 1);
   state.sum1 += __shfl_xor_sync(~0u, state.sum1, 2);
   store_row_pair(place, place.group == 0 ? kEvenSum : kOddSum, state.sum0, state.sum1);
   ptx::named_barrier_sync(kBothGroups, kConsumers);
-  if (place.group == 0 && place.thread == 0 && used_q) {
+  if (place.group == 0 && place.thread == 0) {
     ptx::mbarrier_arrive(place.shared + kFreeQ);
   }
   float even0, even1, odd0, odd1;
@@ -398,34 +418,34 @@ __device__ __forceinline__ void join_sums(const Place& place, RowState& state, b
 
 template <Dtype kDtype, bool kRecords>
 __device__ __forceinline__ void consume(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
-                                        const Place& place, const MlaDecodePart& part,
-                                        const Recorder<kRecords>& record) {
-  Walk walk(part);
+                                        const Place& place, const Recorder<kRecords>& record) {
+  Walk walk(p);
   Item item;
   int phase = 0, phase_q = 0;
   while (walk.next(p, item)) {
-    if (static_cast<int>(blockIdx.x) * kMlaTileRows >= item.rows) continue;
     record.begin(FASTNORM_PROFILE_WORK, item.request);
     record.count_piece(p, place);
+    if (item.first_tile >= item.end_tile) {
+      write_empty(p, place, item);
+      record.end(FASTNORM_PROFILE_WORK, item.request);
+      continue;
+    }
     float o[128];
 #pragma unroll
     for (int i = 0; i < 128; ++i) o[i] = 0;
     RowState state = {kFirstMaximum, kFirstMaximum, 0, 0};
-    const bool has_tiles = item.first_tile < item.end_tile;
-    if (has_tiles) {
-      record.begin(FASTNORM_PROFILE_WAIT_Q, item.request);
-      ptx::mbarrier_wait(place.shared + kFullQ, phase_q);
-      record.end(FASTNORM_PROFILE_WAIT_Q, item.request);
-      phase_q ^= 1;
-      const TileLoop loop = {p, place, item};
-      if (place.group == 0) {
-        even_tiles<kDtype>(loop, record, o, state, phase);
-      } else {
-        odd_tiles<kDtype>(loop, record, o, state, phase);
-      }
+    record.begin(FASTNORM_PROFILE_WAIT_Q, item.request);
+    ptx::mbarrier_wait(place.shared + kFullQ, phase_q);
+    record.end(FASTNORM_PROFILE_WAIT_Q, item.request);
+    phase_q ^= 1;
+    const TileLoop loop = {p, place, item};
+    if (place.group == 0) {
+      even_tiles<kDtype>(loop, record, o, state, phase);
+    } else {
+      odd_tiles<kDtype>(loop, record, o, state, phase);
     }
     record.begin(FASTNORM_PROFILE_WRITE_O, item.request);
-    join_sums(place, state, has_tiles);
+    join_sums(place, state);
     write_outputs<kDtype>(p, maps, place, item, o, state);
     __syncwarp();  // lane 0 of a storing warp has waited until its stage was read
     release(place, kFreeStage);

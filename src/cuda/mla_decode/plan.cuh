@@ -1,9 +1,12 @@
 // The planner: one thread block cuts the requests into parts. It runs on the device, so that
 // lengths need not be known on the host. core/mla_decode_plan.h has its host twin.
 //
-// Requests lie end to end on a line, each as long as its tiles and kMlaRequestCost behind them. A
-// part ends `step` further, or at a request's end that lies at most kMlaRequestCost behind that.
-// With split_tiles, pieces are given, and parts end where pieces do.
+// Requests lie end to end on a line, each as long as its tiles and kMlaRequestCost behind them.
+// With split_tiles, pieces are given, and parts end where pieces do. Else the first of these that
+// fits in the parts and is no longer than a walk would be:
+//   even    each request in equal pieces, one for each part
+//   whole   requests of one length: each part has the same number of them
+//   walk    a part ends `step` further, or at a request's end at most kMlaRequestCost behind that
 #pragma once
 
 #include <climits>
@@ -32,9 +35,12 @@ __device__ __forceinline__ int shuffled_up(int v, int distance) {
 
 struct PlanShared {
   PlanSums warp_sums[kPlanWarps];
-  int position[kMlaMaxParts + 1];  // of the parts' ends on the line
-  int request[kMlaMaxParts + 1];   // at them
-  int prefix[kPlanRequests + 1];   // positions of requests
+  int position[kMlaMaxParts + 1];    // of the parts' ends on the line
+  int request[kMlaMaxParts + 1];     // at them
+  int prefix[kPlanRequests + 1];     // positions of requests
+  int first_part[kMlaMaxParts + 1];  // even: of each request
+  int tried_parts[kMlaTriedLengths];
+  int greatest, least;  // tiles of a request
 };
 
 // In-block scan. Returns what lies before the thread; `all` gets the total.
@@ -83,16 +89,25 @@ __device__ __forceinline__ int given_pieces(int tiles, int split_tiles) {
 __device__ __forceinline__ PlanSums lay_out(const MlaDecodeParams& p, PlanShared& shared,
                                             int* prefix) {
   PlanSums carry = {0, 0, 0, 0};
+  if (threadIdx.x == 0) shared.greatest = 0, shared.least = INT_MAX;
+  __syncthreads();
   for (int base = 0; base < p.requests; base += kPlanThreads) {
     const int request = base + static_cast<int>(threadIdx.x);
     PlanSums own = {0, 0, 0, 0};
-    int pieces = 1;
+    int pieces = 1, greatest = 0, least = INT_MAX;
     if (request < p.requests) {
       const int count = tokens_of(p, request).count;
       const int tiles = count > 0 ? tiles_of(length_of(p, request)) : 0;
+      greatest = least = tiles;
       if (p.split_tiles != 0) pieces = given_pieces(tiles, p.split_tiles);
       own.cost = tiles + pieces * kMlaRequestCost;
       if (pieces > 1) own = {own.cost, pieces, 1, mla_combine_units(pieces, count * p.heads)};
+    }
+    greatest = __reduce_max_sync(~0u, greatest);
+    least = __reduce_min_sync(~0u, least);
+    if (threadIdx.x % 32 == 0) {
+      atomicMax(&shared.greatest, greatest);
+      atomicMin(&shared.least, least);
     }
     PlanSums all;
     const PlanSums before = carry + scan_before(shared, own, all);
@@ -107,48 +122,138 @@ __device__ __forceinline__ PlanSums lay_out(const MlaDecodeParams& p, PlanShared
   return carry;
 }
 
-// The first warp walks from part to part. Each lane holds four of 128 positions of requests.
+// Tiles of a request, from its positions.
+__device__ __forceinline__ int tiles_at(const int* prefix, int request) {
+  return prefix[request + 1] - prefix[request] - kMlaRequestCost;
+}
+
+// The length of even pieces, or 0: each warp counts the parts that one length takes.
+__device__ __forceinline__ int even_length(const MlaDecodeParams& p, PlanShared& shared,
+                                           const int* prefix, int total, int step) {
+  if (p.requests > p.parts_count) return 0;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int tiles = total - p.requests * kMlaRequestCost;
+  const int least = max(kMlaLeastTiles, (tiles + p.parts_count - 1) / p.parts_count);
+  static_assert(kMlaTriedLengths == kPlanWarps);
+  int parts = 0;
+  for (int request = lane; request < p.requests; request += 32) {
+    parts += given_pieces(tiles_at(prefix, request), least + warp);
+  }
+  parts = static_cast<int>(__reduce_add_sync(~0u, static_cast<unsigned>(parts)));
+  if (lane == 0) shared.tried_parts[warp] = parts;
+  __syncthreads();
+  for (int i = 0; i < kMlaTriedLengths; ++i) {
+    if (shared.tried_parts[i] > p.parts_count) continue;
+    return least + i <= step + kMlaMergeCost ? least + i : 0;
+  }
+  return 0;
+}
+
+__device__ __forceinline__ void cut_evenly(const MlaDecodeParams& p, PlanShared& shared,
+                                           const int* prefix, int length) {
+  const int request = static_cast<int>(threadIdx.x);
+  const bool has_request = request < p.requests;
+  const int tiles = has_request ? tiles_at(prefix, request) : 0;
+  const int pieces = has_request ? given_pieces(tiles, length) : 0;
+  PlanSums all;
+  const PlanSums before = scan_before(shared, {0, pieces, 0, 0}, all);
+  if (request <= p.requests) shared.first_part[request] = before.pieces;
+  __syncthreads();
+  const int part = static_cast<int>(threadIdx.x);
+  if (part > p.parts_count) return;
+  int at = prefix[p.requests];
+  if (part < all.pieces) {
+    const int of = last_at_most(shared.first_part, p.requests, part);
+    const int count = shared.first_part[of + 1] - shared.first_part[of];
+    const int size = (tiles_at(prefix, of) + count - 1) / count;
+    at = prefix[of] + (part - shared.first_part[of]) * size;
+  }
+  shared.position[part] = at;
+}
+
+// Requests of each part where all are of one length; or 0.
+__device__ __forceinline__ int whole_requests(const MlaDecodeParams& p, const PlanShared& shared,
+                                              int step) {
+  if (p.requests <= p.parts_count || shared.greatest != shared.least) return 0;
+  const int count = (p.requests + p.parts_count - 1) / p.parts_count;
+  const int64_t load = static_cast<int64_t>(count) * (shared.greatest + kMlaRequestCost);
+  return load <= static_cast<int64_t>(step) + 2 * kMlaRequestCost + kMlaMergeCost ? count : 0;
+}
+
+// The first warp walks from part to part, up to kAhead at once while no request's end is near.
+// Each lane holds four of 128 positions of requests.
 struct RequestWindow {
+  static constexpr int kHeld = 4, kSpan = 32 * kHeld;
   const int* prefix;
   int requests, base;
-  int held[4], last;
+  int held[kHeld], last;
 
   __device__ __forceinline__ void load(int lane) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kHeld; ++i) {
       const int at = base + lane + 32 * i;
       held[i] = at <= requests ? prefix[at] : INT_MAX;
     }
-    last = __shfl_sync(~0u, held[3], 31);
+    last = __shfl_sync(~0u, held[kHeld - 1], 31);
   }
-  // The greatest position that is at most `limit`, or `floor` if that is greater.
-  __device__ __forceinline__ int floor_of(int limit, int floor, int lane) {
-    for (;;) {
-      int best = floor;
+  // The greatest held position that is at most `limit`, or 0.
+  __device__ __forceinline__ int floor_of(int limit) const {
+    int best = 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) best = max(best, held[i] <= limit ? held[i] : 0);
-      floor = __reduce_max_sync(~0u, best);
-      if (last > limit) return floor;
-      base += 128;
-      load(lane);
-    }
+    for (int i = 0; i < kHeld; ++i) best = max(best, held[i] <= limit ? held[i] : 0);
+    return __reduce_max_sync(~0u, best);
   }
 };
 
-__device__ __forceinline__ void cut_by_cost(const MlaDecodeParams& p, PlanShared& shared,
-                                            const int* prefix, int total) {
+__device__ __forceinline__ void walk_parts(const MlaDecodeParams& p, PlanShared& shared,
+                                           const int* prefix, int total, int step) {
+  constexpr int kAhead = 4;
   if (threadIdx.x >= 32) return;
   const int lane = static_cast<int>(threadIdx.x);
-  const int step = max(1, (total + p.parts_count - 1) / p.parts_count);
   RequestWindow window = {prefix, p.requests, 1};
   window.load(lane);
-  int at = 0, floor = 0;
-  for (int part = 0; part < p.parts_count; ++part) {
-    if (lane == 0) shared.position[part] = at;
-    floor = window.floor_of(at + step + kMlaRequestCost, floor, lane);
-    at = min(total, max(at + step, floor));
+  int at = 0, floor = 0, part = 0;
+  while (part < p.parts_count) {
+    int found[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      found[i] = max(floor, window.floor_of(at + (i + 1) * step + kMlaRequestCost));
+    }
+    bool walking = true;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      // Behind the window, and where the walk was led elsewhere, the number found is not the one.
+      walking = walking && part < p.parts_count && window.last > at + step + kMlaRequestCost;
+      if (!walking) continue;
+      if (lane == 0) shared.position[part] = at;
+      ++part;
+      at += step;
+      walking = found[i] < at;
+      if (!walking) at = min(total, floor = found[i]);
+      at = min(total, at);
+    }
+    if (part < p.parts_count && window.last <= at + step + kMlaRequestCost) {
+      floor = window.last;
+      window.base += RequestWindow::kSpan;
+      window.load(lane);
+    }
   }
   if (lane == 0) shared.position[p.parts_count] = total;
+}
+
+__device__ __forceinline__ void cut_by_cost(const MlaDecodeParams& p, PlanShared& shared,
+                                            const int* prefix, int total) {
+  const int step = max(1, (total + p.parts_count - 1) / p.parts_count);
+  if (const int length = even_length(p, shared, prefix, total, step); length != 0) {
+    cut_evenly(p, shared, prefix, length);
+  } else if (const int count = whole_requests(p, shared, step); count != 0) {
+    const int part = static_cast<int>(threadIdx.x);
+    if (part <= p.parts_count) {
+      shared.position[part] = prefix[min(p.requests, part * count)];
+    }
+  } else {
+    walk_parts(p, shared, prefix, total, step);
+  }
 }
 
 // Each cut falls on the last piece that starts at or before its share of the whole.

@@ -1,4 +1,4 @@
-// The warpgroup that loads. With tensor-map boxes its first thread issues all of them. Rows without
+// The warpgroup that loads. Tensor-map boxes are issued by the first thread of a warp. Rows without
 // a box (pages of any size, queries of any strides) are copied 16 bytes a thread: queries by warps 1
 // to 3, the cache by all four warps.
 //
@@ -52,7 +52,8 @@ struct Copies {
   }
 };
 
-// Boxes of a pair of tiles: a lane has the page number of each.
+// Boxes of a pair of tiles: a lane has the page number of each. The first warp loads a tile of one
+// page; where there are more, each warp loads one.
 struct BoxedPair {
   const MlaDecodeParams& p;
   const MlaDecodeMaps& maps;
@@ -96,16 +97,16 @@ struct BoxedPair {
     const int left = (item.length - tile * kMlaTileTokens + p.page_size - 1) / p.page_size;
     const int used = min(pages, left);
     const uint32_t bytes = static_cast<uint32_t>(p.page_size) * 128;
-    if (place.lane == 0) {
+    if (place.lane == 0 && place.warp == 0) {
 #pragma unroll
       for (int c = kFrom; c < kTo; ++c)
         ptx::mbarrier_arrive_expect(full + c * 8, static_cast<int>(bytes) * used);
     }
-    for (int i = 0; i < used; ++i) {
-      const int page = __shfl_sync(~0u, page_of_lane, (odd ? pages : 0) + i);
-      if (place.lane != 0) continue;
+    const int page = __shfl_sync(~0u, page_of_lane, (odd ? pages : 0) + place.warp);
+    if (place.lane != 0 || place.warp >= used) return;
 #pragma unroll
-      for (int c = kFrom; c < kTo; ++c) load_box(memory + i * bytes, full, c, 0, page);
+    for (int c = kFrom; c < kTo; ++c) {
+      load_box(memory + static_cast<uint32_t>(place.warp) * bytes, full, c, 0, page);
     }
   }
 
@@ -118,8 +119,9 @@ struct BoxedPair {
   }
 };
 
-// Rows of a pair of tiles, copied by four warps. A warp has every fourth row of a tile: lane i has
-// the address of its row i of the even tile, lane 16 + i that of the odd tile.
+// Rows of a pair of tiles, copied by four warps. A warp has 16 rows of a tile: lane i has the
+// address of row i of the even tile, lane 16 + i that of the odd tile. An instruction copies 128
+// bytes of four rows.
 struct CopiedPair {
   const MlaDecodeParams& p;
   const int32_t* list;
@@ -127,7 +129,7 @@ struct CopiedPair {
   const char *latent, *rope;
 
   __device__ __forceinline__ int token_of(const Place& place, int tile) const {
-    return (tile + (place.lane >> 4)) * kMlaTileTokens + place.warp + kWarps * (place.lane & 15);
+    return (tile + (place.lane >> 4)) * kMlaTileTokens + place.warp * 16 + (place.lane & 15);
   }
   __device__ __forceinline__ int read_page(const Place& place, const Item& item, int tile) const {
     const int token = token_of(place, tile);
@@ -154,34 +156,24 @@ struct CopiedPair {
   template <int kFrom>
   __device__ __forceinline__ void load(const Place& place, const Item& item, int tile, bool odd,
                                        uint32_t memory) const {
-    const int rows = item.length - tile * kMlaTileTokens;
-    const int base = odd ? 16 : 0;
-    const uint32_t sub_tile = memory + (kFrom + (place.lane >> 3)) * kSubBytes;
-    const uint32_t chunk = static_cast<uint32_t>(place.lane & 7);
-#pragma unroll 4
-    for (int i = 0; i < 16; ++i) {
-      const char* const from = of_lane(latent, base + i);
-      const int row = place.warp + kWarps * i;
-      if (row < rows) {
-        ptx::copy_async_16(sub_tile + swizzled(static_cast<uint32_t>(row), chunk),
-                           from + kFrom * 128 + place.lane * 16);
-      }
-    }
-    if constexpr (kFrom != 0) load_rope(place, rows, base, memory + kRopeSubTile * kSubBytes);
-  }
-
-  __device__ __forceinline__ void load_rope(const Place& place, int rows, int base,
-                                            uint32_t sub_tile) const {
-    const uint32_t chunk = static_cast<uint32_t>(place.lane & 7);
+    const int rows = item.length - tile * kMlaTileTokens - place.warp * 16;
+    const int lane_row = place.lane >> 3, lane_bytes = (place.lane & 7) * 16;
+    // The swizzle repeats every 8 rows: that of rows 4 further is the same with one bit flipped.
+    uint32_t at = memory + static_cast<uint32_t>(place.warp) * 16 * 128 +
+                  swizzled(static_cast<uint32_t>(lane_row), static_cast<uint32_t>(place.lane & 7));
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int i = k * 4 + (place.lane >> 3);
-      const char* const from = of_lane(rope, base + i);
-      const int row = place.warp + kWarps * i;
-      if (row < rows) {
-        ptx::copy_async_16(sub_tile + swizzled(static_cast<uint32_t>(row), chunk),
-                           from + chunk * 16);
+    for (int i = 0; i < 4; ++i) {
+      const int row = i * 4 + lane_row;
+      const int of = (odd ? 16 : 0) + row;
+      const char* const from = of_lane(latent, of) + kFrom * 128 + lane_bytes;
+      const uint32_t to = (at + static_cast<uint32_t>(i) * 4 * 128) ^ ((i & 1) != 0 ? 64u : 0u);
+      const char* const from_rope = kFrom != 0 ? of_lane(rope, of) + lane_bytes : nullptr;
+      if (row >= rows) continue;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        ptx::copy_async_16(to + (kFrom + c) * kSubBytes, from + c * 128);
       }
+      if constexpr (kFrom != 0) ptx::copy_async_16(to + kRopeSubTile * kSubBytes, from_rope);
     }
   }
 };
@@ -190,7 +182,7 @@ __device__ __forceinline__ void load_q_boxes(const MlaDecodeParams& p, const Mla
                                              const Place& place, const Item& item) {
   if (place.lane != 0) return;
   const uint32_t q = place.shared + kQ, full = place.shared + kFullQ;
-  const RowBox box = row_box(p, p.q_access, item);
+  const RowBox box = row_box(p, p.q_access, item.request);
   ptx::mbarrier_arrive_expect(full, kTileBytes);
   ptx::tma_load_4d(q, &maps.q_nope, full, 0, box.x, box.y, 0, ptx::kEvictNormal);
   ptx::tma_load_4d(q + kRopeSubTile * kSubBytes, &maps.q_pe, full, 0, box.x, box.y, 0,
@@ -200,13 +192,14 @@ __device__ __forceinline__ void load_q_boxes(const MlaDecodeParams& p, const Mla
 // Rows behind the request's last stay as they are: they reach no output.
 __device__ __forceinline__ void copy_q_rows(const MlaDecodeParams& p, const Place& place,
                                             const Item& item) {
+  const Tokens tokens = tokens_of(p, item.request);
   const uint32_t q = place.shared + kQ;
   const uint32_t sub_tile = static_cast<uint32_t>(place.lane >> 3);
   const uint32_t chunk = static_cast<uint32_t>(place.lane & 7);
   for (int i = place.warp - 1; i < kMlaTileRows; i += kQueryWarps) {
     const int row = static_cast<int>(blockIdx.x) * kMlaTileRows + i;
-    if (row >= item.rows) return;
-    const int token = item.first_token + row / p.heads, head = row % p.heads;
+    if (row >= tokens.count * p.heads) return;
+    const int token = tokens.first + row / p.heads, head = row % p.heads;
     const char* const nope =
         p.q_nope.data + token * p.q_nope.token_stride + head * p.q_nope.head_stride;
     const uint32_t at = q + sub_tile * kSubBytes + swizzled(static_cast<uint32_t>(i), chunk);
@@ -222,16 +215,15 @@ __device__ __forceinline__ void copy_q_rows(const MlaDecodeParams& p, const Plac
 // Loads of one warp. Parities of the barriers for free memory start with 1: all is free at first.
 template <bool kBoxed, bool kRecords>
 __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
-                                        const Place& place, const MlaDecodePart& part,
-                                        const Recorder<kRecords>& record) {
+                                        const Place& place, const Recorder<kRecords>& record) {
   const uint32_t even = place.shared + kEven, odd = place.shared + kOdd;
   const uint32_t full_even = place.shared + kFullEven, full_odd = place.shared + kFullOdd;
-  const bool loads_cache = !kBoxed || place.warp == 0;
+  const bool loads_cache = !kBoxed || place.warp == 0 || p.page_size < kMlaTileTokens;
   BoxedPair boxes = {p, maps};
   CopiedPair rows = {p};
   Copies copies;
   int free_even = 1, free_odd = 1, free_q = 1, free_stage = 1;
-  Walk walk(part);
+  Walk walk(p);
   Item item;
 
   const auto wait_free = [&](uint32_t barrier, int parity) {
@@ -267,62 +259,61 @@ __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecod
   };
 
   while (walk.next(p, item)) {
-    if (static_cast<int>(blockIdx.x) * kMlaTileRows >= item.rows) continue;
-    int tile = item.first_tile;
-    bool stage_waited = !loads_cache;
-    if (tile < item.end_tile) {
-      if (loads_cache) {
-        if constexpr (kBoxed) {
-          boxes.start(item, place.lane);
-        } else {
-          rows.start(place, item);
-        }
-      }
-      if (p.q_access == RowAccess::kRows) {
-        if (place.warp != 0) {
-          copies.wait_free(place.shared + kFreeQ, free_q, place.lane);
-          copy_q_rows(p, place, item);
-          copies.follow(place.shared + kFullQ, 1, place.lane);
-          if (kBoxed) copies.report<0>(place.lane);
-        }
-      } else if (place.warp == 0) {
-        wait_free(kFreeQ, free_q);
-        record.begin(FASTNORM_PROFILE_LOAD_Q, item.request);
-        load_q_boxes(p, maps, place, item);
-        record.end(FASTNORM_PROFILE_LOAD_Q, item.request);
-      }
-      free_q ^= 1;
-      for (; loads_cache && tile < item.end_tile; tile += 2) {
-        const bool has_odd = tile + 1 < item.end_tile, first = tile == item.first_tile;
-        if constexpr (kBoxed) {
-          boxes.next(item, tile, place.lane);
-        } else {
-          rows.next(place, item, tile);
-        }
-        wait_free(kFreeEvenLeft, free_even);
-        load_left(tile, false);
-        if (first) {  // the consumers start with all of the even tile
-          wait_free(kFreeEvenRight, free_even);
-          load_right(tile, false);
-        }
-        if (has_odd) {
-          if (first) wait_free(kFreeStage, free_stage), stage_waited = true;
-          wait_free(kFreeOddRight, free_odd);
-          load_right(tile + 1, true);
-        }
-        if (!first) {
-          wait_free(kFreeEvenRight, free_even);
-          load_right(tile, false);
-        }
-        if (has_odd) {
-          wait_free(kFreeOddLeft, free_odd);
-          load_left(tile + 1, true);
-          free_odd ^= 1;
-        }
-        free_even ^= 1;
+    if (item.first_tile >= item.end_tile) continue;  // the consumers write zeros
+    if (loads_cache) {
+      if constexpr (kBoxed) {
+        boxes.start(item, place.lane);
+      } else {
+        rows.start(place, item);
       }
     }
-    if (!stage_waited) wait_free(kFreeStage, free_stage);
+    if (p.q_access == RowAccess::kRows) {
+      if (place.warp != 0) {
+        copies.wait_free(place.shared + kFreeQ, free_q, place.lane);
+        copy_q_rows(p, place, item);
+        copies.follow(place.shared + kFullQ, 1, place.lane);
+        if (kBoxed) copies.report<0>(place.lane);
+      }
+    } else if (place.warp == 0) {
+      wait_free(kFreeQ, free_q);
+      record.begin(FASTNORM_PROFILE_LOAD_Q, item.request);
+      load_q_boxes(p, maps, place, item);
+      record.end(FASTNORM_PROFILE_LOAD_Q, item.request);
+    }
+    free_q ^= 1;
+    if (!loads_cache) continue;
+    for (int tile = item.first_tile; tile < item.end_tile; tile += 2) {
+      const bool has_odd = tile + 1 < item.end_tile, first = tile == item.first_tile;
+      if constexpr (kBoxed) {
+        boxes.next(item, tile, place.lane);
+      } else {
+        rows.next(place, item, tile);
+      }
+      wait_free(kFreeEvenLeft, free_even);
+      load_left(tile, false);
+      if (first) {  // the consumers start with all of the even tile
+        // Once an item, and before all of its data: else the consumers could free the stage twice
+        // between two waits, and the parity of its phase would say nothing.
+        if (!has_odd) wait_free(kFreeStage, free_stage);
+        wait_free(kFreeEvenRight, free_even);
+        load_right(tile, false);
+      }
+      if (has_odd) {
+        if (first) wait_free(kFreeStage, free_stage);
+        wait_free(kFreeOddRight, free_odd);
+        load_right(tile + 1, true);
+      }
+      if (!first) {
+        wait_free(kFreeEvenRight, free_even);
+        load_right(tile, false);
+      }
+      if (has_odd) {
+        wait_free(kFreeOddLeft, free_odd);
+        load_left(tile + 1, true);
+        free_odd ^= 1;
+      }
+      free_even ^= 1;
+    }
     free_stage ^= 1;
   }
   copies.report<0>(place.lane);

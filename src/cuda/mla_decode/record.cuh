@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/mla_decode_plan.h"
+#include "core/mla_decode_profile.h"
 #include "cuda/mla_decode/tile.cuh"
 
 namespace fastnorm::cuda::mla {
@@ -18,28 +19,24 @@ struct Recorder {
   __device__ __forceinline__ void finish(const MlaDecodeParams&, const Place&) const {}
 };
 
-// State in shared memory: {events so far, clock at the start, address of the first event}.
+// What a thread that writes holds: the end of its events' memory, and how many there is room for;
+// below 0, how many had none. For other threads there is no room.
 template <>
 struct Recorder<true> {
-  uint32_t state;
-  uint32_t writes;  // whether this thread does
-  uint32_t capacity;
+  uint64_t end_of_events = 0;
+  mutable int left = 0;
 
   static __device__ __forceinline__ int writer(const Place& place) {
-    return static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x) * static_cast<int>(kMlaGroups) +
-           place.group;
+    return static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x) * kMlaGroups + place.group;
   }
   static __device__ __forceinline__ ProfileWriter* record_of(const MlaDecodeParams& p,
                                                              const Place& place) {
     return reinterpret_cast<ProfileWriter*>(p.profile + sizeof(ProfileHeader)) + writer(place);
   }
-
-  __device__ __forceinline__ Recorder(const MlaDecodeParams& p, const Place& place)
-      : state(place.shared + kProfile + static_cast<uint32_t>(place.group) * 16),
-        writes(place.thread == 0),
-        capacity(static_cast<uint32_t>(p.profile_capacity)) {
-    if (writes == 0) return;
+  __device__ __forceinline__ Recorder(const MlaDecodeParams& p, const Place& place) {
+    if (place.thread != 0) return;
     const uint32_t blocks = gridDim.x * gridDim.y;
+    const auto capacity = static_cast<uint32_t>(p.profile_capacity);
     if (writer(place) == 0) {
       *reinterpret_cast<ProfileHeader*>(p.profile) = {kProfileMagic, kProfileVersion, blocks,
                                                       kMlaGroups,    capacity,        {}};
@@ -49,36 +46,28 @@ struct Recorder<true> {
     record->pieces = 0;
     record->reserved[0] = record->reserved[1] = 0;
     record->start_ns = ptx::global_nanoseconds();
-    const uint64_t start = ptx::clock_cycles();
-    record->start_cycle = start;
-    const auto events = reinterpret_cast<uint64_t>(
+    record->start_cycle = ptx::clock_cycles();
+    end_of_events = reinterpret_cast<uint64_t>(
         p.profile + sizeof(ProfileHeader) + uint64_t{blocks} * kMlaGroups * sizeof(ProfileWriter) +
-        static_cast<uint64_t>(writer(place)) * capacity * sizeof(uint64_t));
-    ptx::store_shared_u32(state, 0);
-    ptx::store_shared_u32(state + 4, static_cast<uint32_t>(start));
-    ptx::store_shared_u32(state + 8, static_cast<uint32_t>(events));
-    ptx::store_shared_u32(state + 12, static_cast<uint32_t>(events >> 32));
+        static_cast<uint64_t>(writer(place) + 1) * capacity * sizeof(uint64_t));
+    left = p.profile_capacity;
   }
 
-  // The upper word of an event; the lower one is the time.
+  // The upper word of an event; the lower one is that of the clock.
   __device__ __forceinline__ void put(uint32_t what) const {
     asm volatile(
         "{\n"
-        ".reg .pred writes, fits;\n"
-        ".reg .u32 now, count, start, low, high;\n"
-        ".reg .u64 base, address;\n"
+        ".reg .pred fits;\n"
+        ".reg .u32 now;\n"
+        ".reg .s64 address;\n"
+        "setp.gt.s32 fits, %0, 0;\n"
         "mov.u32 now, %%clock;\n"
-        "setp.ne.u32 writes, %1, 0;\n"
-        "@writes ld.shared.v4.u32 {count, start, low, high}, [%0];\n"
-        "sub.u32 now, now, start;\n"
-        "mov.b64 base, {low, high};\n"
-        "mad.wide.u32 address, count, 8, base;\n"
-        "setp.lt.and.u32 fits, count, %2, writes;\n"
-        "@fits st.global.v2.u32 [address], {now, %3};\n"
-        "add.u32 count, count, 1;\n"
-        "@writes st.shared.u32 [%0], count;\n"
-        "}" ::"r"(state),
-        "r"(writes), "r"(capacity), "r"(what)
+        "mad.wide.s32 address, %0, -8, %1;\n"
+        "@fits st.global.v2.u32 [address], {now, %2};\n"
+        "add.s32 %0, %0, -1;\n"
+        "}"
+        : "+r"(left)
+        : "l"(end_of_events), "r"(what)
         : "memory");
   }
   static __device__ __forceinline__ uint32_t word(fastnorm_profile_kind kind,
@@ -93,15 +82,14 @@ struct Recorder<true> {
   }
 
   __device__ __forceinline__ void count_piece(const MlaDecodeParams& p, const Place& place) const {
-    if (writes != 0) ++record_of(p, place)->pieces;
+    if (place.thread == 0) ++record_of(p, place)->pieces;
   }
 
   __device__ __forceinline__ void finish(const MlaDecodeParams& p, const Place& place) const {
-    if (writes == 0) return;
+    if (place.thread != 0) return;
     ProfileWriter* const record = record_of(p, place);
-    const uint32_t count = ptx::load_shared_u32(state);
-    record->written = min(count, capacity);
-    record->dropped = count - min(count, capacity);
+    record->written = static_cast<uint32_t>(p.profile_capacity - max(left, 0));
+    record->dropped = static_cast<uint32_t>(max(-left, 0));
     record->end_cycle = ptx::clock_cycles();
     record->end_ns = ptx::global_nanoseconds();
   }

@@ -26,53 +26,58 @@ __device__ __forceinline__ int tiles_of(int length) {
   return static_cast<int>((static_cast<unsigned>(length) + kMlaTileTokens - 1) / kMlaTileTokens);
 }
 
-// Tiles [first_tile, end_tile) of a request.
+// Tiles [first_tile, end_tile) of a request. What else is known of the request is read again where
+// it is needed: a consumer has no registers to keep it.
 struct Item {
   int request;
   int first_tile, end_tile;
   int length;       // cached tokens of the request
   int piece;        // of a split request: its number; else -1
   int first_limit;  // tokens that the request's first new token may attend to
-  int first_token, rows;
 };
 
 struct Walk {
   int request, tile;
-  int last_request, last_tile;
   int piece;
   int length;  // of `request`
 
-  __device__ __forceinline__ explicit Walk(const MlaDecodePart& part)
-      : request(part.first_request),
-        tile(part.first_tile),
-        last_request(part.last_request),
-        last_tile(part.last_tile),
-        piece(part.first_piece),
-        length(part.first_length) {}
+  static __device__ __forceinline__ const MlaDecodePart& part_of(const MlaDecodeParams& p) {
+    return p.parts[blockIdx.y];
+  }
 
+  __device__ __forceinline__ explicit Walk(const MlaDecodeParams& p) {
+    const MlaDecodePart& part = part_of(p);
+    request = part.first_request;
+    tile = part.first_tile;
+    piece = part.first_piece;
+    length = part.first_length;
+  }
+
+  // The next item that has rows in this block's m-tile.
   __device__ __forceinline__ bool next(const MlaDecodeParams& p, Item& item) {
-    if (request > last_request || (request == last_request && tile >= last_tile)) return false;
-    const Tokens tokens = tokens_of(p, request);
-    const int tiles = tokens.count > 0 ? tiles_of(length) : 0;
-    int end = request == last_request ? last_tile : tiles;
-    if (p.split_tiles != 0 && end - tile > p.split_tiles) end = tile + p.split_tiles;
-    item.request = request;
-    item.first_tile = tile;
-    item.end_tile = end;
-    item.length = length;
-    item.piece = tile == 0 && end == tiles ? -1 : piece++;
-    item.first_limit = p.causal != 0 ? length - tokens.count + 1 : length;
-    item.first_token = tokens.first;
-    item.rows = tokens.count * p.heads;
-    tile = end;
-    if (end >= tiles) {
-      ++request;
-      tile = 0;
-      if (request < last_request || last_tile > 0) {
-        if (request <= last_request) length = length_of(p, request);
+    for (;;) {
+      const int last_request = part_of(p).last_request, last_tile = part_of(p).last_tile;
+      if (request > last_request || (request == last_request && tile >= last_tile)) return false;
+      const int tokens = tokens_of(p, request).count;
+      const int tiles = tokens > 0 ? tiles_of(length) : 0;
+      int end = request == last_request ? last_tile : tiles;
+      if (p.split_tiles != 0 && end - tile > p.split_tiles) end = tile + p.split_tiles;
+      item.request = request;
+      item.first_tile = tile;
+      item.end_tile = end;
+      item.length = length;
+      item.piece = tile == 0 && end == tiles ? -1 : piece++;
+      item.first_limit = p.causal != 0 ? length - tokens + 1 : length;
+      tile = end;
+      if (end >= tiles) {
+        ++request;
+        tile = 0;
+        if (request < last_request || (request == last_request && last_tile > 0)) {
+          length = length_of(p, request);
+        }
       }
+      if (static_cast<int>(blockIdx.x) * kMlaTileRows < tokens * p.heads) return true;
     }
-    return true;
   }
 };
 
@@ -85,11 +90,10 @@ __device__ __forceinline__ int limit_of(const MlaDecodeParams& p, const Item& it
 struct RowBox {
   int x, y;
 };
-__device__ __forceinline__ RowBox row_box(const MlaDecodeParams& p, RowAccess access,
-                                          const Item& item) {
+__device__ __forceinline__ RowBox row_box(const MlaDecodeParams& p, RowAccess access, int request) {
   const int row = static_cast<int>(blockIdx.x) * kMlaTileRows;
-  if (access == RowAccess::kRequestRows) return {row, item.request};
-  return {row % p.heads, item.first_token + row / p.heads};
+  if (access == RowAccess::kRequestRows) return {row, request};
+  return {row % p.heads, tokens_of(p, request).first + row / p.heads};
 }
 
 }  // namespace fastnorm::cuda::mla
