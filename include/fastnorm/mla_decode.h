@@ -18,8 +18,8 @@
  *
  *  **Arithmetic.** Scores, the maximum, exponentials and sums are single precision. The
  *  probabilities are rounded to the dtype of ckv before their product with the values (f32: not
- *  rounded); their sum uses the unrounded ones. Scores of magnitude 2^96 and more, and NaN or Inf
- *  in allowed rows, give unspecified results in the rows of their request only.
+ *  rounded); their sum uses the unrounded ones. Dot products of magnitude 2^96 and more, and NaN
+ *  or Inf in allowed rows, give unspecified results in the rows of their request only.
  *
  *  **The cache** is a list of pages of `page` tokens each. Token j of request b is row j % page of
  *  the page with the number page_list(b)[j / page]. Two forms of lists are known:
@@ -35,10 +35,10 @@
  *  of 576-wide rows. A fused query of [N, H, 576] is given the same way.
  *
  *  **Same bits.** Two calls with equal arguments give equal bits. On the CPU a row's bits depend on
- *  the row's own request only, not on the number of threads. On CUDA the other requests of the
- *  batch and the number of multiprocessors decide where a long request is cut, and so its last
- *  bits; with split_tokens > 0 each request is cut at multiples of split_tokens, and a row's bits
- *  depend on its own request, page size and split_tokens only. CPU and GPU differ in rounding.
+ *  the row's own request and the instruction set, not on the number of threads. On CUDA the other
+ *  requests of the batch and the number of multiprocessors decide where a long request is cut, and
+ *  so its last bits. With split_tokens > 0 each request is cut at multiples of split_tokens, and a
+ *  row's bits depend on its own request and split_tokens only. CPU and GPU differ in rounding.
  *
  *  **Devices.** CUDA: compute capability 9.0 (Hopper). Any other capability gives
  *  FASTNORM_ERROR_UNSUPPORTED. CPU: all; right first, without a goal in speed.
@@ -78,8 +78,8 @@ typedef enum fastnorm_lse_base {
  *  Ranges: N * H, B and the number of pages are below 2^31; s_q * H is at most 2^24. */
 typedef struct fastnorm_mla_decode_args {
   size_t struct_size; /**< sizeof(fastnorm_mla_decode_args). */
-  /** Factor of the scores, finite and not 0. There is no default: models differ. DeepSeek without
-      YaRN has 1 / sqrt(128 + 64). */
+  /** Factor of the scores: finite and not 0, on CUDA > 0, of a magnitude from 2^-100 to 2^60. There
+      is no default: models differ. DeepSeek without YaRN has 1 / sqrt(128 + 64). */
   double sm_scale;
   int32_t causal;             /**< 0 or 1. */
   fastnorm_lse_base lse_base; /**< Default: natural. */
@@ -93,7 +93,9 @@ typedef struct fastnorm_mla_decode_args {
   /** 0: the library chooses where long requests are cut. Else a multiple of 64 up to 2^30: each
       request is cut at multiples of it. CPU: without effect. */
   int32_t split_tokens;
-  int32_t profile_events; /**< With profile: events per warpgroup, 1 to 2^20. Else 0. */
+  /** With profile: events per warpgroup, 1 to 2^20. A query tells the room for them without a
+      profile, too. Else 0. */
+  int32_t profile_events;
   /** Sum of kv_len, or 0. Used for fastnorm_info.bytes_read only: a query does not read lengths. */
   int64_t total_kv_hint;
 
@@ -165,11 +167,12 @@ FASTNORM_API fastnorm_status fastnorm_mla_decode_prepare(fastnorm_context* conte
  *  @return FASTNORM_OK
  *          FASTNORM_ERROR_ARGUMENT: null context, args or required tensor; a tensor whose shape is
  *          null, or its data though it has elements; a struct_size that is too small; a scalar out
- *          of range; sm_scale 0; qo_indptr without max_s_q; too small a workspace; a stream on the CPU; CPU:
- *          a length, index or page number out of range; a parallel_for that did not cover the rows
- *          exactly once, when some may have been written
+ *          of range; sm_scale 0; qo_indptr without max_s_q; too small a workspace; a stream on the
+ *          CPU; profile_events without a profile; CPU: a length, index or page number out of
+ *          range; a parallel_for that did not cover the rows exactly once, when some may have been
+ *          written
  *          FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; N not a multiple of B without
- *          qo_indptr
+ *          qo_indptr; a profile that is too short
  *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
  *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address or stride,
  *          overlap

@@ -867,8 +867,8 @@ pub const FASTNORM_LSE_BASE_MAX_ENUM: fastnorm_lse_base = 0x7fffffff;
 pub struct fastnorm_mla_decode_args {
     /// sizeof(fastnorm_mla_decode_args).
     pub struct_size: usize,
-    /// Factor of the scores, finite and not 0. There is no default: models differ. DeepSeek without
-    /// YaRN has 1 / sqrt(128 + 64).
+    /// Factor of the scores: finite and not 0, on CUDA \> 0, of a magnitude from 2^-100 to 2^60.
+    /// There is no default: models differ. DeepSeek without YaRN has 1 / sqrt(128 + 64).
     pub sm_scale: f64,
     /// 0 or 1.
     pub causal: i32,
@@ -884,7 +884,8 @@ pub struct fastnorm_mla_decode_args {
     /// 0: the library chooses where long requests are cut. Else a multiple of 64 up to 2^30: each
     /// request is cut at multiples of it. CPU: without effect.
     pub split_tokens: i32,
-    /// With profile: events per warpgroup, 1 to 2^20. Else 0.
+    /// With profile: events per warpgroup, 1 to 2^20. A query tells the room for them without a
+    /// profile, too. Else 0.
     pub profile_events: i32,
     /// Sum of kv_len, or 0. Used for fastnorm_info.bytes_read only: a query does not read lengths.
     pub total_kv_hint: i64,
@@ -1008,15 +1009,16 @@ extern "C" {
     /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args or required tensor; a tensor
     /// whose shape is null, or its data though it has elements; a struct_size that is too small; a
     /// scalar out of range; sm_scale 0; qo_indptr without max_s_q; too small a workspace; a stream
-    /// on the CPU; CPU: a length, index or page number out of range; a parallel_for that did not
-    /// cover the rows exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or
-    /// extents that do not fit; N not a multiple of B without qo_indptr FASTNORM_ERROR_DTYPE: a
-    /// dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT: last dimension not
-    /// contiguous, misaligned address or stride, overlap FASTNORM_ERROR_UNSUPPORTED: see the top of
-    /// this header; a field of a later version, an unknown tail that is not zero
-    /// FASTNORM_ERROR_DEVICE: a tensor on another device; the CUDA runtime's error
-    /// FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel
-    /// FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
+    /// on the CPU; profile_events without a profile; CPU: a length, index or page number out of
+    /// range; a parallel_for that did not cover the rows exactly once, when some may have been
+    /// written FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; N not a multiple of B
+    /// without qo_indptr; a profile that is too short FASTNORM_ERROR_DTYPE: a dtype that the
+    /// tensor's role does not allow FASTNORM_ERROR_LAYOUT: last dimension not contiguous,
+    /// misaligned address or stride, overlap FASTNORM_ERROR_UNSUPPORTED: see the top of this
+    /// header; a field of a later version, an unknown tail that is not zero FASTNORM_ERROR_DEVICE:
+    /// a tensor on another device; the CUDA runtime's error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA
+    /// runtime had no memory, as for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this
+    /// library; an exception out of parallel_for
     ///
     /// Since 0.2.
     pub fn fastnorm_mla_decode(
