@@ -413,7 +413,6 @@ __device__ __forceinline__ void join_sums(const Place& place, RowState& state) {
   load_row_pair(place, kOddSum, odd0, odd1);
   state.sum0 = even0 + odd0;
   state.sum1 = even1 + odd1;
-  ptx::named_barrier_sync(kBothGroups, kConsumers);
 }
 
 template <Dtype kDtype, bool kRecords>

@@ -50,11 +50,18 @@ __device__ __forceinline__ void init_barriers(const MlaDecodeParams& p, uint32_t
   ptx::fence_async_proxy();
 }
 
+__device__ __forceinline__ void prefetch_maps(const MlaDecodeMaps& maps) {
+  for (const CUtensorMap* map : {&maps.q_nope, &maps.q_pe, &maps.ckv, &maps.kpe, &maps.o}) {
+    ptx::tma_prefetch_map(map);
+  }
+}
+
 template <Dtype kDtype, bool kRecords>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_decode_kernel(const __grid_constant__ MlaDecodeMaps maps,
                       const __grid_constant__ MlaDecodeParams p) {
   if (threadIdx.x == 0) init_barriers(p, shared_start());
+  if (threadIdx.x == kConsumers) prefetch_maps(maps);
   __syncthreads();
   const Recorder<kRecords> record(p, find_place());
   record.begin(FASTNORM_PROFILE_WAIT_PLAN);
@@ -65,12 +72,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (__shfl_sync(~0u, threadIdx.x / kGroup, 0) == 2) {
     ptx::lower_registers<24>();
     const Place place = find_place();
-    if (p.boxed_pages != 0) {
-      if (place.warp == 0 || p.q_access == RowAccess::kRows || p.page_size < kMlaTileTokens) {
-        produce<true>(p, maps, place, record);
-      }
-    } else {
+    if (p.boxed_pages == 0) {
       produce<false>(p, maps, place, record);
+    } else if (p.page_size < kMlaTileTokens || p.q_access == RowAccess::kRows) {
+      produce<true>(p, maps, place, record);
+    } else if (place.thread == 0) {
+      produce_pages(p, maps, place, record);
     }
   } else {
     ptx::raise_registers<240>();

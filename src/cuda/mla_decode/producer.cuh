@@ -2,6 +2,9 @@
 // a box (pages of any size, queries of any strides) are copied 16 bytes a thread: queries by warps 1
 // to 3, the cache by all four warps.
 //
+// One thread does it all where every tile is part of one page and queries have boxes, the common
+// case: its code is short, since a block that starts waits for its code to be fetched.
+//
 // A tile is loaded in halves, each into memory that its readers have freed: left is sub-tiles 0..3,
 // right 4..8. In a pair's order: even left, odd right, even right, odd left.
 #pragma once
@@ -317,6 +320,81 @@ __device__ __forceinline__ void produce(const MlaDecodeParams& p, const MlaDecod
     free_stage ^= 1;
   }
   copies.report<0>(place.lane);
+}
+
+// Sub-tiles [kFrom, kTo) of a tile in one page.
+template <int kFrom, int kTo>
+__device__ __forceinline__ void load_page_half(const MlaDecodeMaps& maps, uint32_t memory,
+                                               uint32_t full, int page, int row) {
+#pragma unroll
+  for (int c = kFrom; c < kTo; ++c) {
+    ptx::mbarrier_arrive_expect(full + c * 8, kSubBytes);
+    const bool rope = c == kRopeSubTile;
+    ptx::tma_load_4d(memory + c * kSubBytes, rope ? &maps.kpe : &maps.ckv, full + c * 8, 0, row,
+                     rope ? 0 : c, page, ptx::kEvictFirst);
+  }
+}
+
+// All loads by one thread: pages of 64 tokens or a multiple, boxes for queries.
+template <bool kRecords>
+__device__ __forceinline__ void produce_pages(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
+                                              const Place& place,
+                                              const Recorder<kRecords>& record) {
+  const uint32_t even = place.shared + kEven, odd = place.shared + kOdd;
+  const uint32_t full_even = place.shared + kFullEven, full_odd = place.shared + kFullOdd;
+  int free_even = 1, free_odd = 1, free_item = 1;
+  const auto wait_free = [&](uint32_t barrier, int parity) {
+    record.begin(FASTNORM_PROFILE_WAIT_FREE);
+    ptx::mbarrier_wait(place.shared + barrier, parity);
+    record.end(FASTNORM_PROFILE_WAIT_FREE);
+  };
+  Walk walk(p);
+  Item item;
+  while (walk.next(p, item)) {
+    int tile = item.first_tile;
+    const int end = item.end_tile;
+    if (tile >= end) continue;  // the consumers write zeros
+    const int32_t* const list = page_list(p, item.request);
+    const auto page_of = [&](int of) {
+      return of < end ? list[of * kMlaTileTokens / p.page_size] : 0;
+    };
+    int even_page = page_of(tile), odd_page = page_of(tile + 1);
+    wait_free(kFreeQ, free_item);
+    load_q_boxes(p, maps, place, item);
+    for (bool first = true; tile < end; tile += 2, first = false) {
+      const int next_even = page_of(tile + 2), next_odd = page_of(tile + 3);
+      const bool has_odd = tile + 1 < end;
+      const int row = tile * kMlaTileTokens % p.page_size;
+      const int odd_row = (tile + 1) * kMlaTileTokens % p.page_size;
+      wait_free(kFreeEvenLeft, free_even);
+      load_page_half<0, 4>(maps, even, full_even, even_page, row);
+      if (first) {  // the consumers start with all of the even tile
+        // Once an item, and before all of its data: else the consumers could free the stage twice
+        // between two waits, and the parity of its phase would say nothing.
+        if (!has_odd) wait_free(kFreeStage, free_item);
+        wait_free(kFreeEvenRight, free_even);
+        load_page_half<4, 9>(maps, even, full_even, even_page, row);
+        if (has_odd) wait_free(kFreeStage, free_item);
+      }
+      if (has_odd) {
+        wait_free(kFreeOddRight, free_odd);
+        load_page_half<4, 9>(maps, odd, full_odd, odd_page, odd_row);
+      }
+      if (!first) {
+        wait_free(kFreeEvenRight, free_even);
+        load_page_half<4, 9>(maps, even, full_even, even_page, row);
+      }
+      if (has_odd) {
+        wait_free(kFreeOddLeft, free_odd);
+        load_page_half<0, 4>(maps, odd, full_odd, odd_page, odd_row);
+        free_odd ^= 1;
+      }
+      free_even ^= 1;
+      even_page = next_even;
+      odd_page = next_odd;
+    }
+    free_item ^= 1;
+  }
 }
 
 }  // namespace fastnorm::cuda::mla
