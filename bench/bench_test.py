@@ -138,6 +138,61 @@ def test_host_cost(program):
     program.cases.check("host cost: times", all(0 < r["fastest_ns"] <= r["ns"] < 1e6 for r in rows), rows)
 
 
+def check_mla_rows(cases, name, document, shapes, dtypes):
+    """shapes: {text: (lengths, heads, new tokens, page, causal)}"""
+    rows = document["results"]
+    cases.equal(f"{name}: every case once", [(r["shape"], r["dtype"]) for r in rows], [(s, d) for d in dtypes for s in shapes])
+    ceilings = document["ceilings"]
+    cases.check(f"{name}: ceilings", ceilings["read_gb_per_s"] > 0 and ceilings["copy_gb_per_s"] > 0, ceilings)
+    for r in rows:
+        lengths, heads, new, page, causal = shapes[r["shape"]]
+        key, size, queries = f"{name} {r['shape']} {r['dtype']}", 4 if r["dtype"] == "f32" else 2, len(lengths) * new
+        if not cases.check(f"{key}: timed", r.get("us", 0) > 0, r):
+            continue
+        pairs = sum(max(0, length - new + i + 1) if causal else length for length in lengths for i in range(new))
+        cases.equal(f"{key}: bytes and flops", (r["bytes"], r["flops"]),
+                    ((sum(lengths) * 576 + queries * heads * (576 + 512)) * size, 2 * pairs * heads * (576 + 512)))
+        cases.equal(f"{key}: what it is", (r["requests"], r["cached_tokens"], r["heads"], r["new_tokens"], r["page"], r["causal"]),
+                    (len(lengths), sum(lengths), heads, new, page, causal))
+        wanted = {"gb_per_s": r["bytes"] / r["us"] / 1e3, "tflop_per_s": r["flops"] / r["us"] / 1e6,
+                  "share_of_read": r["bytes"] / r["us"] / 1e3 / ceilings["read_gb_per_s"],
+                  "share_of_copy": r["bytes"] / r["us"] / 1e3 / ceilings["copy_gb_per_s"]}
+        cases.check(f"{key}: figures agree with each other", all(abs(r[k] / v - 1) < 1e-6 for k, v in wanted.items()), (r, wanted))
+
+
+MLA_SHAPES = {"2x300:16": ([300] * 2, 16, 1, 64, False), "3+0+65:2:2cp5": ([3, 0, 65], 2, 2, 5, True)}
+
+
+def test_mla_decode(program):
+    document = program.results("MLA decode", "--device", "cpu", "--replays", "2", "--mla-decode", ",".join(MLA_SHAPES), "--dtypes",
+                               "bf16,f16,f32")
+    if document:
+        check_mla_rows(program.cases, "MLA decode", document, MLA_SHAPES, ["bf16", "f16", "f32"])
+        program.cases.check("MLA decode: no matmul on a CPU", all(r["share_of_matmul"] is None for r in document["results"]))
+    for shape in ("x", "2x300", "0x5:3", "2x300:16:0", "2x300:16cq", "0:2", "2x300:", "2x:3", "1++2:3", "2x300:16p0", "-1x5:3"):
+        program.refuses(f"MLA shape {shape}", "is no shape of MLA decode", f"--mla-decode={shape}")
+    program.refuses("MLA decode with dependent launch", "are of norms", "--mla-decode", "5:2", "--pdl")
+
+
+def test_pretended_mla_decode(program):
+    shapes = {**MLA_SHAPES, "64x1024:64p1": ([1024] * 64, 64, 1, 1, False)}
+    document = program.results("pretended MLA decode", "--device", "cuda:0", "--replays", "2", "--mla-decode", ",".join(shapes),
+                               "--dtypes", "bf16,f16")
+    if document:
+        check_mla_rows(program.cases, "pretended MLA decode", document, shapes, ["bf16", "f16"])
+        for r in document["results"]:
+            name = f"pretended MLA decode {r['shape']} {r['dtype']}"
+            program.cases.check(f"{name}: plan, workspace, launches", r.get("plan_us", -1) >= 0 and r["workspace_bytes"] > 0
+                                and 2 <= r["launches"] <= 3 and r["share_of_matmul"] > 0, r)
+            program.cases.check(f"{name}: flushed where the calls are small", r["flushed"] == ("x1024" not in r["shape"]), r)
+    lists = program.results("lists of MLA decode", "--device", "cuda:0", "--replays", "1", "--mla-decode", "page1,long,heads,small")
+    if lists:
+        program.cases.equal("lists of MLA decode: shapes", len({r["shape"] for r in lists["results"]}), 18 + 5 + 6 + 5)
+        program.cases.check("lists of MLA decode: all run", all("us" in r for r in lists["results"]), lists["results"])
+    program.cases.check("f32 on a GPU is refused", "FASTNORM_ERROR_UNSUPPORTED" in program.run(
+        "--device", "cuda:0", "--mla-decode", "5:2", "--dtypes", "f32").stdout)
+
+
 def test_pretended_gpu(program):
     shapes, dtypes = [(1, 64), (4096, 1024), (300, 208)], ["bf16", "f16", "f32"]
     document = program.results("pretended GPU", "--device", "cuda:0", "--replays", "2", "--pdl", "--ops", ",".join(OPS),
@@ -173,7 +228,9 @@ def main():
         test_failing_case(program)
         test_refusals(program)
         test_host_cost(program)
+        test_mla_decode(program)
         if options.pretend:
+            test_pretended_mla_decode(Program(cases, options.pretend, Path(work)))
             test_pretended_gpu(Program(cases, options.pretend, Path(work)))
         else:
             cases.skip("the GPU's part with a pretended runtime", "this build has no CUDA")

@@ -3,13 +3,14 @@
 #include <cstdio>
 
 #include "bench/devices.h"
+#include "bench/mla_decode.h"
 
 int main(int argc, char** argv) {
   CLI::App app{
       "Times libfastnorm against the best plain stream of the same bytes, measured in the same "
       "run."};
   std::string device = "cpu", json;
-  std::vector<std::string> lists = {"large"}, ops = {"rms", "add", "layer"}, dtypes = {"bf16"};
+  std::vector<std::string> lists = {"large"}, ops = {"rms", "add", "layer"}, dtypes = {"bf16"}, mla;
   bench::Options options;
   int host_cost = 0;
   app.add_option("--device", device, "cpu or cuda:N")->capture_default_str();
@@ -30,6 +31,10 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember(bench::operations()))
       ->capture_default_str();
+  app.add_option("--mla-decode", mla,
+                 "MLA decode in place of norms: lists (page1, long, heads, small) or "
+                 "LENGTHS:HEADS[:NEW][c][pPAGE], such as 128x4096:128:2cp64; c: causal")
+      ->delimiter(',');
   app.add_option("--dtypes", dtypes, "bf16, f16, f32")
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "f16", "f32"}))
@@ -58,12 +63,24 @@ int main(int argc, char** argv) {
     if (host_cost != 0) {
       options.save(bench::bench_host_cost(host_cost));
     } else {
-      const std::vector<bench::Case> cases = bench::make_cases(lists, ops, dtypes);
-      if (device == "cpu") {
+      const auto on_device = [&](auto on_cpu, auto on_cuda) {
+        if (device != "cpu") return on_cuda(std::stoi(device.substr(5)));
         if (options.pdl) throw std::invalid_argument("--pdl needs --device cuda:N");
-        failed = bench::bench_cpu(cases, options);
-      } else if (device.starts_with("cuda:")) {
-        failed = bench::bench_cuda(std::stoi(device.substr(5)), cases, options);
+        return on_cpu();
+      };
+      if (device == "cpu" || device.starts_with("cuda:")) {
+        if (!mla.empty()) {
+          if (options.pdl || options.f32_parameters)
+            throw std::invalid_argument("--pdl and --f32-parameters are of norms");
+          const auto cases = bench::make_mla_decode_cases(mla, dtypes);
+          failed =
+              on_device([&] { return bench::bench_mla_decode_cpu(cases, options); },
+                        [&](int id) { return bench::bench_mla_decode_cuda(id, cases, options); });
+        } else {
+          const auto cases = bench::make_cases(lists, ops, dtypes);
+          failed = on_device([&] { return bench::bench_cpu(cases, options); },
+                             [&](int id) { return bench::bench_cuda(id, cases, options); });
+        }
       } else {
         throw std::invalid_argument("--device is " + device + "; required: cpu or cuda:N");
       }

@@ -18,12 +18,16 @@ size_t allocated;
 std::vector<std::pair<const char*, const char*>> moved;  // by the streams of this graph
 unsigned ticks;
 
-void move(const char* at, int64_t bytes, int64_t stride_bytes = 0, int64_t row_bytes = 0) {
-  if (bytes == 0) return;
-  const int64_t span = row_bytes == 0 ? bytes : (bytes / row_bytes - 1) * stride_bytes + row_bytes;
+void require_inside(const char* at, int64_t span) {
   if (reinterpret_cast<uintptr_t>(at) % 16 != 0) throw std::logic_error("a misaligned stream");
   if (at < kMemory || at + span > kMemory + allocated)
     throw std::logic_error("a stream outside the memory");
+}
+
+void move(const char* at, int64_t bytes, int64_t stride_bytes = 0, int64_t row_bytes = 0) {
+  if (bytes == 0) return;
+  const int64_t span = row_bytes == 0 ? bytes : (bytes / row_bytes - 1) * stride_bytes + row_bytes;
+  require_inside(at, span);
   for (const auto& [begin, end] : moved) {
     if (at < end && begin < at + span) throw std::logic_error("streams that overlap");
   }
@@ -135,6 +139,21 @@ void launch(const Stream& s, const Traffic& t, cudaStream_t) {
     move(t.d, t.bytes);
   }
   move(t.extra, t.extra_bytes);
+}
+
+std::vector<Stream> read_streams() { return {{nullptr, 256, 2, "R1W0 256x2"}}; }
+
+void launch_read(const Stream&, const char* data, int64_t bytes, char* sink, cudaStream_t) {
+  if (bytes <= 0 || bytes % 16 != 0) throw std::logic_error("a size that a stream cannot read");
+  move(data, bytes);
+  move(sink, 16);
+}
+
+Matmul open_matmul(const char* a, const char* b, char* c, int n) {
+  return [=](cudaStream_t) {
+    for (const char* matrix : {a, b, static_cast<const char*>(c)})
+      require_inside(matrix, 2LL * n * n);
+  };
 }
 
 void wait_a_little(cudaStream_t) {}

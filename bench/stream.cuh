@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,16 @@ std::vector<Stream> streams(int reads, int shrink = 1);
 std::vector<Stream> strided_streams();
 
 void launch(const Stream& stream, const Traffic& traffic, cudaStream_t queue);
+
+// Kernels that read and write nothing (but where all they read adds up to a certain number): 256 to 1024 threads, 2 to 8 vectors.
+std::vector<Stream> read_streams();
+// Reads `bytes` bytes, a multiple of 16; `sink` is memory of 16 bytes.
+void launch_read(const Stream& stream, const char* data, int64_t bytes, char* sink,
+                 cudaStream_t queue);
+
+// Queues a product of bf16 matrices of n x n, where cuBLAS can be loaded; else it is empty.
+using Matmul = std::function<void(cudaStream_t queue)>;
+Matmul open_matmul(const char* a, const char* b, char* c, int n);
 
 // Occupies the queue for about 0.1 ms, so that what follows is queued before it starts.
 void wait_a_little(cudaStream_t queue);

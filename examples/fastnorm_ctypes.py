@@ -1,4 +1,4 @@
-"""libfastnorm from Python by ctypes alone: the norms on NumPy arrays and on GPU memory.
+"""libfastnorm from Python by ctypes alone: norms and MLA decode on NumPy arrays and on GPU memory.
 
 The structs are those of include/fastnorm/*.h, written out by hand as far as every library of this ABI has
 them: fields that came later, such as a context's tuning_file, are at their ends and left out, which
@@ -7,13 +7,14 @@ struct_size says. Library.__init__ compares their sizes with the least that the 
 
 import ctypes
 import re
-from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint8
-from ctypes import c_uint16, c_uint32, c_uint64, c_void_p, sizeof
+from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t
+from ctypes import c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, sizeof
 
 import numpy as np
 
 CPU, CUDA = 1, 2
 RMS, LAYER = 0, 1
+NATURAL, BASE_2 = 0, 1
 DRY_RUN = 1
 OK = 0
 
@@ -29,9 +30,9 @@ class Dtype(ctypes.Structure):
 F32, F16, BF16 = Dtype(2, 32, 1), Dtype(2, 16, 1), Dtype(4, 16, 1)
 F8_E4M3FN, F8_E5M2, F8_E8M0FNU = Dtype(10, 8, 1), Dtype(12, 8, 1), Dtype(14, 8, 1)
 F4_E2M1FN_X2 = Dtype(17, 4, 2)
-I8, U8 = Dtype(0, 8, 1), Dtype(1, 8, 1)
-DTYPES = {np.dtype(np.float32): F32, np.dtype(np.float16): F16,
-          np.dtype(np.int8): I8, np.dtype(np.uint8): U8}
+I8, U8, I32 = Dtype(0, 8, 1), Dtype(1, 8, 1), Dtype(0, 32, 1)
+DTYPES = {np.dtype(np.float32): F32, np.dtype(np.float16): F16, np.dtype(np.int8): I8,
+          np.dtype(np.uint8): U8, np.dtype(np.int32): I32}
 
 
 class Tensor(ctypes.Structure):
@@ -127,9 +128,41 @@ class NormArgs(ctypes.Structure):
     ]
 
 
-TENSORS = tuple(name for name, kind in NormArgs._fields_ if kind is TensorPointer)
-SCALARS = tuple(name for name, kind in NormArgs._fields_
-                if kind is not TensorPointer and name not in ("struct_size", "reserved"))
+class MlaDecodeArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("sm_scale", c_double),
+        ("causal", c_int32),
+        ("lse_base", c_int32),
+        ("max_s_q", c_int32),
+        ("reuse_plan", c_int32),
+        ("split_tokens", c_int32),
+        ("profile_events", c_int32),
+        ("total_kv_hint", c_int64),
+        ("q_nope", TensorPointer),
+        ("q_pe", TensorPointer),
+        ("ckv", TensorPointer),
+        ("kpe", TensorPointer),
+        ("kv_len", TensorPointer),
+        ("page_table", TensorPointer),
+        ("kv_indptr", TensorPointer),
+        ("qo_indptr", TensorPointer),
+        ("o", TensorPointer),
+        ("lse", TensorPointer),
+        ("profile", TensorPointer),
+    ]
+
+
+def tensor_names(struct):
+    return tuple(name for name, kind in struct._fields_ if kind is TensorPointer)
+
+
+def scalar_names(struct):
+    return tuple(name for name, kind in struct._fields_
+                 if kind is not TensorPointer and name not in ("struct_size", "reserved"))
+
+
+TENSORS, SCALARS = tensor_names(NormArgs), scalar_names(NormArgs)
 
 
 def tensor(address, device_type, device_id, dtype, shape, strides):
@@ -157,6 +190,9 @@ class Library:
         c.fastnorm_context_destroy.restype = None
         c.fastnorm_norm_query.argtypes = [c_void_p, POINTER(NormArgs), POINTER(Info)]
         c.fastnorm_norm.argtypes = [c_void_p, POINTER(NormArgs), c_void_p, c_size_t, c_void_p]
+        c.fastnorm_mla_decode_query.argtypes = [c_void_p, POINTER(MlaDecodeArgs), POINTER(Info)]
+        c.fastnorm_mla_decode_prepare.argtypes = [c_void_p, POINTER(MlaDecodeArgs)]
+        c.fastnorm_mla_decode.argtypes = [c_void_p, POINTER(MlaDecodeArgs), c_void_p, c_size_t, c_void_p]
         self._check_sizes()
 
     def version(self):
@@ -193,6 +229,7 @@ class Library:
             ContextOptions: lambda s: self.c.fastnorm_context_create(
                 device, byref(s), byref(c_void_p())),
             NormArgs: lambda s: self.c.fastnorm_norm_query(context, byref(s), None),
+            MlaDecodeArgs: lambda s: self.c.fastnorm_mla_decode_query(context, byref(s), None),
         }
         self.check(self.c.fastnorm_context_create(device, None, byref(context)))
         try:
@@ -222,22 +259,30 @@ class Context:
         self.handle = c_void_p()
 
     def call(self, kind=RMS, stream=None, **fields):
-        """A call that can be run again and again; fields as named in fastnorm_norm_args. A tensor
+        """A norm that can be run again and again; fields as named in fastnorm_norm_args. A tensor
         is a NumPy array, a DeviceArray, or what else has address, shape, dtype (a Dtype, too),
         strides in bytes and itemsize."""
         return NormCall(self, kind, stream, fields)
 
+    def mla_decode(self, stream=None, **fields):
+        """As call(), with the fields of fastnorm_mla_decode_args."""
+        return MlaDecodeCall(self, stream, fields)
 
-class NormCall:
-    def __init__(self, context, kind, stream, fields):
-        unknown = set(fields) - set(TENSORS) - set(SCALARS)
+
+class Call:
+    """One filled struct of arguments; run() and query() may be called again and again."""
+
+    def __init__(self, context, args, functions, stream, fields):
+        tensors, scalars = tensor_names(type(args)), scalar_names(type(args))
+        unknown = set(fields) - set(tensors) - set(scalars)
         if unknown:
             raise TypeError(f"no such fields: {sorted(unknown)}")
         self._context, self._stream = context, stream
+        self._run, self._query = functions
         self._kept = []  # what the struct points to
-        self.args = NormArgs(struct_size=sizeof(NormArgs), kind=kind)
+        self.args = args
         for name, value in fields.items():
-            if name in SCALARS:
+            if name in scalars:
                 setattr(self.args, name, value)
             elif value is not None:
                 setattr(self.args, name, ctypes.pointer(self._tensor(value)))
@@ -249,16 +294,30 @@ class NormCall:
         return tensor(address, self._context.device_type, self._context.device_id, dtype,
                       array.shape, [s // array.itemsize for s in array.strides])
 
-    def run(self):
-        # No workspace: the forward norms need none, and the library would say so if they did.
+    def run(self, workspace=None, workspace_bytes=0):
+        """The workspace is an address; norms need none, and the library says so where one is missing."""
         c = self._context
-        c.library.check(c.library.c.fastnorm_norm(c.handle, byref(self.args), None, 0, self._stream))
+        c.library.check(self._run(c.handle, byref(self.args), workspace, workspace_bytes, self._stream))
 
     def query(self):
         info = Info(struct_size=sizeof(Info))
         c = self._context
-        c.library.check(c.library.c.fastnorm_norm_query(c.handle, byref(self.args), byref(info)))
+        c.library.check(self._query(c.handle, byref(self.args), byref(info)))
         return info
+
+
+class NormCall(Call):
+    def __init__(self, context, kind, stream, fields):
+        c = context.library.c
+        super().__init__(context, NormArgs(struct_size=sizeof(NormArgs), kind=kind),
+                         (c.fastnorm_norm, c.fastnorm_norm_query), stream, fields)
+
+
+class MlaDecodeCall(Call):
+    def __init__(self, context, stream, fields):
+        c = context.library.c
+        super().__init__(context, MlaDecodeArgs(struct_size=sizeof(MlaDecodeArgs)),
+                         (c.fastnorm_mla_decode, c.fastnorm_mla_decode_query), stream, fields)
 
 
 class Devmem:

@@ -251,6 +251,7 @@ func (q *call) query(c *Context, f *family) (Info, error) {
 		BlocksPerRow:     int(info.GetBlocks_per_row()),
 		VectorBytes:      int(info.GetVector_bytes()),
 		Blocks:           info.GetBlocks(),
+		ProfileBytes:     info.GetProfile_bytes(),
 	}, nil
 }
 
@@ -305,4 +306,5 @@ type Info struct {
 	BlocksPerRow     int    // CUDA: thread blocks (one cluster) that share a row; CPU: 1
 	VectorBytes      int    // widest access that every address and stride allows
 	Blocks           uint64 // CUDA: thread blocks in the grid; CPU: threads at the most
+	ProfileBytes     uint64 // of the profile that the call writes; 0 = none
 }

@@ -205,16 +205,27 @@ func TestForgotten(t *testing.T) {
 
 // Constants that are not printed by the generator.
 func TestNumbers(t *testing.T) {
-	if len(normTensors) != raw.NormBitAmax+1 {
-		t.Error("normTensors does not name every tensor")
-	}
-	for bit, name := range normTensors {
-		if name == "" {
-			t.Errorf("tensor %d has no name", bit)
+	for _, it := range []struct {
+		tensors              []string
+		last, mask, maxWords int
+	}{
+		{normTensors, raw.NormBitAmax, raw.NormMask, raw.NormMaxWords},
+		{mlaDecodeTensors, raw.MlaDecodeBitProfile, raw.MlaDecodeMask, raw.MlaDecodeMaxWords},
+	} {
+		if len(it.tensors) != it.last+1 {
+			t.Errorf("%v does not name every tensor", it.tensors)
+		}
+		for bit, name := range it.tensors {
+			if name == "" {
+				t.Errorf("tensor %d has no name", bit)
+			}
+		}
+		if most := it.mask + 1 + len(it.tensors)*maxTensorWords; most != it.maxWords {
+			t.Errorf("%d words, required: %d", most, it.maxWords)
 		}
 	}
-	if most := raw.NormMask + 1 + len(normTensors)*maxTensorWords; most != raw.NormMaxWords {
-		t.Errorf("%d words, required: %d", most, raw.NormMaxWords)
+	if size := unsafe.Sizeof(ProfileEvent{}); size != 40 {
+		t.Errorf("a ProfileEvent has %d bytes, the library's 40", size)
 	}
 	if size := unsafe.Sizeof(Tensor{}); size > 72 {
 		t.Errorf("a Tensor has %d bytes: calls copy them", size)

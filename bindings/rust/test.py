@@ -222,10 +222,10 @@ def check_refused(s):
     """What build.rs says of libraries that do not fit, and where there is none."""
     for name, folder, feature, wanted in (
         ("an older library", fake_library(s, "older", "0.0.9", ["libfastnorm.so", "libfastnorm.so.0"]), [],
-         "needs libfastnorm 0.1.0 or later"),
+         "needs libfastnorm 0.2.0 or later"),
         ("a library of another ABI", fake_library(s, "other", "1.0.0", ["libfastnorm.so", "libfastnorm.so.1"]), [],
          "is for libfastnorm.so.0"),
-        ("no archive", fake_library(s, "shared", "0.1.0", ["libfastnorm.so", "libfastnorm.so.0"]),
+        ("no archive", fake_library(s, "shared", "0.2.0", ["libfastnorm.so", "libfastnorm.so.0"]),
          ["--features", "static"], "the feature `static` needs libfastnorm.a"),
         ("no library", s.work / "empty", [], "whose folder must be in PKG_CONFIG_PATH"),
     ):

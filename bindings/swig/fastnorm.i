@@ -11,3 +11,4 @@
 %include <fastnorm/tensor.h>
 %include <fastnorm/context.h>
 %include <fastnorm/norm.h>
+%include <fastnorm/mla_decode.h>

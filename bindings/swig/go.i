@@ -94,6 +94,13 @@ static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id
   return fastnorm_context_create(device, &options, context);
 }
 
+/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a size_t. */
+static fastnorm_status fnb_profile_decode(void* buffer, size_t bytes, void* events, size_t capacity,
+                                          void* count) {
+  return fastnorm_profile_decode(buffer, bytes, (fastnorm_profile_event*)events, capacity,
+                                 (size_t*)count);
+}
+
 static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_id,
                                            fastnorm_device_info* info) {
   fastnorm_device device = {device_type, device_id};

@@ -227,6 +227,15 @@ static int32_t fnj_device_count(JNIEnv *jenv, int32_t device_type) {
   return count;
 }
 
+/* Fills `events`, memory of `capacity` structs fastnorm_profile_event; how many there are. */
+static int64_t fnj_profile_decode(JNIEnv *jenv, void *buffer, int64_t bytes, void *events, int64_t capacity) {
+  size_t count = 0;
+  const fastnorm_status status = fastnorm_profile_decode(buffer, (size_t)bytes, (fastnorm_profile_event *)events,
+                                                         (size_t)capacity, &count);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return (int64_t)count;
+}
+
 static fastnorm_status fnj_device_describe(int32_t device_type, int32_t device_id, fastnorm_device_info *info) {
   const fastnorm_device device = {device_type, device_id};
   return fastnorm_device_describe(device, info);

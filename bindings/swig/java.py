@@ -11,7 +11,7 @@ PACKAGE = "dev.fastnorm"
 CLASSES = Path("java/src/main/generated/dev/fastnorm")
 NATIVE = Path("java/src/main/native")
 # Functions that java.i wraps by hand.
-BY_HAND = {"fastnorm_context_create", "fastnorm_device_count", "fastnorm_device_describe"}
+BY_HAND = {"fastnorm_context_create", "fastnorm_device_count", "fastnorm_device_describe", "fastnorm_profile_decode"}
 SCALARS = {"int32_t", "uint32_t", "int64_t", "uint64_t", "size_t", "float", "double"}
 
 

@@ -157,6 +157,7 @@ typedef struct fastnorm_info {
                              residual_out, weight and bias allow, 1 to 16 (sm_100f: 32; CPU: 64). */
   uint64_t blocks;        /**< CUDA: thread blocks in the grid; where rows are more than they work
                              on at once, they take them in turn. CPU: threads at the most. */
+  uint64_t profile_bytes; /**< Bytes of the profile that the call writes; 0 = none. Since 0.2. */
   /** CUDA: the lines of the library's lists that decided. `kind` names the kinds of call that share
       a list, `choice` its line for this length and number of rows (or that of the tuning file), and
       `variant` the kernel's line. "" where no list decides: on a CPU, without rows, for calls of a
@@ -169,7 +170,7 @@ typedef struct fastnorm_info {
 /** One kernel of this build. Strings are static. */
 typedef struct fastnorm_kernel_info {
   size_t struct_size; /**< In: sizeof(fastnorm_kernel_info). */
-  const char* family; /**< "norm". */
+  const char* family; /**< "norm", "mla_decode". */
   const char* arch;   /**< "sm_90", "avx512", .. */
   const char* name;   /**< Unique within family and arch. */
 } fastnorm_kernel_info;

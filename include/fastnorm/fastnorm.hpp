@@ -17,6 +17,7 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "fastnorm.h"
 
@@ -202,6 +203,49 @@ inline fastnorm_info norm_many_query(const context& context,
   check(fastnorm_norm_many_query(context.get(), args.begin(),
                                  static_cast<std::int32_t>(args.size()), &info));
   return info;
+}
+
+/** Arguments with their struct_size set; the defaults are those of fastnorm_mla_decode_args. sm_scale has none. */
+struct mla_decode_args : fastnorm_mla_decode_args {
+  mla_decode_args() noexcept : fastnorm_mla_decode_args() {
+    struct_size = sizeof(fastnorm_mla_decode_args);
+  }
+};
+
+/** fastnorm_mla_decode; throws fastnorm::error. */
+inline void mla_decode(const context& context, const fastnorm_mla_decode_args& args,
+                       void* stream = nullptr, void* workspace = nullptr,
+                       std::size_t workspace_bytes = 0) {
+  check(fastnorm_mla_decode(context.get(), &args, workspace, workspace_bytes, stream));
+}
+
+/** fastnorm_mla_decode_prepare; throws fastnorm::error. */
+inline void mla_decode_prepare(const context& context, const fastnorm_mla_decode_args& args) {
+  check(fastnorm_mla_decode_prepare(context.get(), &args));
+}
+
+/** fastnorm_mla_decode_query; throws fastnorm::error. */
+inline fastnorm_info mla_decode_query(const context& context,
+                                      const fastnorm_mla_decode_args& args) {
+  fastnorm_info info = fastnorm_info();
+  info.struct_size = sizeof info;
+  check(fastnorm_mla_decode_query(context.get(), &args, &info));
+  return info;
+}
+
+/** All events of a profile buffer on the host; throws fastnorm::error. */
+inline std::vector<fastnorm_profile_event> profile_decode(const void* buffer, std::size_t bytes) {
+  std::size_t count = 0;
+  check(fastnorm_profile_decode(buffer, bytes, nullptr, 0, &count));
+  std::vector<fastnorm_profile_event> events(count);
+  check(fastnorm_profile_decode(buffer, bytes, events.data(), events.size(), &count));
+  return events;
+}
+
+/** fastnorm_profile_write_trace; throws fastnorm::error. */
+inline void profile_write_trace(const void* buffer, std::size_t bytes, const std::string& path,
+                                fastnorm_trace_format format = FASTNORM_TRACE_CHROME_JSON) {
+  check(fastnorm_profile_write_trace(buffer, bytes, path.c_str(), format));
 }
 
 }  // namespace fastnorm

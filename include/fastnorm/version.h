@@ -13,7 +13,7 @@
 /** Version of these headers. The library that is loaded at run time says its own with
  *  fastnorm_version(). */
 #define FASTNORM_VERSION_MAJOR 0
-#define FASTNORM_VERSION_MINOR 1
+#define FASTNORM_VERSION_MINOR 2
 #define FASTNORM_VERSION_PATCH 0
 
 /** One comparable number: major * 10000 + minor * 100 + patch. */

@@ -124,13 +124,20 @@ fastnorm_status describe_device(fastnorm_device device, fastnorm_device_info* in
   return FASTNORM_OK;
 }
 
-// Calls fn(set, entry) for each kernel of the build until it returns true.
+// Calls fn(family, arch, name) for each kernel of the build until it returns true.
 template <typename Fn>
 void for_each_kernel(Fn fn) {
   for (const Backend* backend : {&cpu_backend(), &cuda_backend()}) {
     for (const KernelSet& set : backend->kernel_sets()) {
       for (const NormEntry& entry : set.norm) {
-        if (fn(set, entry)) return;
+        if (fn("norm", set.arch, entry.name)) return;
+      }
+    }
+  }
+  for (const Backend* backend : {&cpu_backend(), &cuda_backend()}) {
+    for (const KernelSet& set : backend->kernel_sets()) {
+      for (const char* name : set.mla_decode) {
+        if (fn("mla_decode", set.arch, name)) return;
       }
     }
   }
@@ -167,7 +174,7 @@ void fastnorm_context_destroy(fastnorm_context* context) { delete context; }
 int32_t fastnorm_kernel_count(void) {
   int32_t count = 0;
   const fastnorm_status status = fastnorm::guarded([&](fastnorm::Error&) {
-    fastnorm::for_each_kernel([&](const fastnorm::KernelSet&, const fastnorm::NormEntry&) {
+    fastnorm::for_each_kernel([&](const char*, const char*, const char*) {
       ++count;
       return false;
     });
@@ -186,14 +193,13 @@ fastnorm_status fastnorm_kernel_describe(int32_t index, fastnorm_kernel_info* in
     int64_t left = index;
     fastnorm_kernel_info described = {};
     bool found = false;
-    fastnorm::for_each_kernel(
-        [&](const fastnorm::KernelSet& set, const fastnorm::NormEntry& entry) {
-          if (left-- != 0) return false;
-          described.family = "norm";
-          described.arch = set.arch;
-          described.name = entry.name;
-          return found = true;
-        });
+    fastnorm::for_each_kernel([&](const char* family, const char* arch, const char* name) {
+      if (left-- != 0) return false;
+      described.family = family;
+      described.arch = arch;
+      described.name = name;
+      return found = true;
+    });
     FASTNORM_REQUIRE(found, FASTNORM_ERROR_ARGUMENT, "index is %d; required: 0 to %d", index,
                      fastnorm_kernel_count() - 1);
     fastnorm::give_struct(described, info);

@@ -6,6 +6,8 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/mla_decode_desc.h"
+#include "core/mla_decode_plan.h"
 #include "core/norm_desc.h"
 #include "core/norm_plan.h"
 #include "fastnorm/context.h"
@@ -46,13 +48,30 @@ class Device {
     return count;
   }
 
+  // MLA decode calls that are not empty and were planned for this device.
+  virtual fastnorm_status prepare_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&,
+                                             Error& error) {
+    return no_mla_decode(error);
+  }
+  virtual fastnorm_status run_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, void*, void*,
+                                         Error& error) {
+    return no_mla_decode(error);
+  }
+
   const DeviceFacts facts;
+
+ private:
+  static fastnorm_status no_mla_decode(Error& error) {
+    return error.set(FASTNORM_ERROR_UNSUPPORTED,
+                     "this build has no mla_decode for the device; nearest: the CPU");
+  }
 };
 
 // The kernels of one architecture or instruction set that this build contains.
 struct KernelSet {
   const char* arch;  // "sm_90", "avx512"
   std::span<const NormEntry> norm;
+  std::span<const char* const> mla_decode = {};  // names
 };
 
 struct Backend {

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/mla_decode_check.h"
 #include "cpu/fp_mode.h"
 #include "cpu/isa.h"
 #include "cpu/machine.h"
+#include "cpu/mla_decode.h"
 #include "cpu/norm.h"
 #include "cpu/parallel.h"
 
@@ -41,20 +43,22 @@ constexpr uint64_t hash(int64_t row) {
   return h ^ h >> 31;
 }
 
-// Counts the rows that a caller's loop asked for, and adds up the ends of its ranges by their hashes less the beginnings by theirs: where
-// ranges follow each other all but the first and the last cancel, and other ranges add up to the same by chance alone, so that a loop that drops some
-// rows or repeats some, or does both as often, is found out.
+// Work on [0, count), and what a caller's loop asked for of it. The ends of its ranges are added up by their hashes less the beginnings
+// by theirs: where ranges follow each other all but the first and the last cancel, and other ranges add up to the same by chance alone, so that a
+// loop that drops some rows or repeats some, or does both as often, is found out.
 struct CountedTask {
-  NormTask norm;
-  std::atomic<int64_t> rows_done{0};
+  fastnorm_range_fn run;
+  void* task;
+  int64_t count;
+  std::atomic<int64_t> done{0};
   std::atomic<uint64_t> ends{0};
 };
 
 void run_counted_range(void* task, int64_t begin, int64_t end) {
   auto& t = *static_cast<CountedTask*>(task);
-  if (begin < 0 || begin >= end || end > t.norm.rows) return;
-  run_norm_range(&t.norm, begin, end);
-  t.rows_done.fetch_add(end - begin, std::memory_order_relaxed);
+  if (begin < 0 || begin >= end || end > t.count) return;
+  t.run(t.task, begin, end);
+  t.done.fetch_add(end - begin, std::memory_order_relaxed);
   t.ends.fetch_add(hash(end) - hash(begin), std::memory_order_relaxed);
 }
 
@@ -79,6 +83,22 @@ class CpuDevice final : public Device {
     return FASTNORM_OK;
   }
 
+  fastnorm_status prepare_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, Error&) override {
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status run_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan&, void*, void*,
+                                 Error& error) override {
+    MlaDecodeTask task = make_mla_decode_task(desc, isa_);
+    if (dry_run_) {
+      asm volatile("" ::"m"(task));
+      return FASTNORM_OK;
+    }
+    FASTNORM_TRY(check_mla_decode_values(desc, error));
+    return spread({run_mla_decode_range, &task, mla_decode_groups(desc), mla_decode_grain(desc)},
+                  "groups of heads", error);
+  }
+
  private:
   fastnorm_status run_one(const NormCall& call, Error& error) {
     const int64_t rows = call.desc->rows;
@@ -86,12 +106,20 @@ class CpuDevice final : public Device {
     NormTask task = make_task(call);
     if (dry_run_) {
       asm volatile("" ::"m"(task));  // the work counts, not its result
-    } else if (rows > grain && parallel_for_ != nullptr) {
-      return run_on_callers_loop(task, grain, error);
-    } else if (rows > grain && pool_) {
-      pool_->run({run_norm_range, &task, rows, grain});
+      return FASTNORM_OK;
+    }
+    return spread({run_norm_range, &task, rows, grain}, "rows", error);
+  }
+
+  // Runs a job on the calling thread, the caller's loop or the pool. `units` is a word for an error text.
+  fastnorm_status spread(const Job& job, const char* units, Error& error) {
+    if (job.count > job.grain && parallel_for_ != nullptr) {
+      return run_on_callers_loop(job, units, error);
+    }
+    if (job.count > job.grain && pool_) {
+      pool_->run(job);
     } else {
-      run_norm_range(&task, 0, rows);
+      job.run(job.task, 0, job.count);
     }
     return FASTNORM_OK;
   }
@@ -102,14 +130,14 @@ class CpuDevice final : public Device {
             make_params(*call.desc, *call.plan, isa_, facts.l2_bytes), call.desc->rows};
   }
 
-  fastnorm_status run_on_callers_loop(const NormTask& norm, int64_t grain, Error& error) const {
-    CountedTask task{norm};
-    parallel_for_(parallel_user_, norm.rows, grain, run_counted_range, &task);
-    const int64_t done = task.rows_done.load();
+  fastnorm_status run_on_callers_loop(const Job& job, const char* units, Error& error) const {
+    CountedTask task{job.run, job.task, job.count};
+    parallel_for_(parallel_user_, job.count, job.grain, run_counted_range, &task);
+    const int64_t done = task.done.load();
     FASTNORM_REQUIRE(
-        done == norm.rows && task.ends.load() == hash(norm.rows) - hash(0), FASTNORM_ERROR_ARGUMENT,
-        "options.parallel_for ran %" PRId64 " of %" PRId64 " rows%s; required: [0, n) exactly once",
-        done, norm.rows, done == norm.rows ? ", some of them twice and others not" : "");
+        done == job.count && task.ends.load() == hash(job.count) - hash(0), FASTNORM_ERROR_ARGUMENT,
+        "options.parallel_for ran %" PRId64 " of %" PRId64 " %s%s; required: [0, n) exactly once",
+        done, job.count, units, done == job.count ? ", some of them twice and others not" : "");
     return FASTNORM_OK;
   }
 
@@ -166,7 +194,8 @@ fastnorm_status create(int32_t device_id, const fastnorm_context_options& option
 std::span<const KernelSet> kernel_sets() {
   static const std::vector<KernelSet> sets = [] {
     std::vector<KernelSet> list;
-    for (const IsaKernels& isa : built_isas()) list.push_back({isa.name, kNormTable});
+    for (const IsaKernels& isa : built_isas())
+      list.push_back({isa.name, kNormTable, kMlaDecodeNames});
     return list;
   }();
   return sets;

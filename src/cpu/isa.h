@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "cpu/mla_decode_params.h"
 #include "cpu/norm_kernels.h"
 
 namespace fastnorm::cpu {
@@ -37,7 +38,8 @@ struct IsaKernels {
   int32_t vector_bytes;
   const NormKernels* norm;
   const NormKernels* norm_bf16;  // of bf16 alone, where there is AVX512_BF16; nullptr = norm
-  bool prefetch_in_cache;        // prefetching the next row pays in the cache, too
+  const MlaDecodeKernels* mla_decode;
+  bool prefetch_in_cache;  // prefetching the next row pays in the cache, too
 
   // The address of a table entry's kernel, on a machine with or without AVX512_BF16.
   NormKernel norm_kernel(int32_t index, bool avx512_bf16) const {

@@ -175,6 +175,7 @@ fastnorm_status create(int32_t device_id, const fastnorm_context_options& option
   FASTNORM_TRY(find_driver_function("cuCtxGetCurrent", &driver.get_current, error));
   FASTNORM_TRY(find_driver_function("cuCtxSetCurrent", &driver.set_current, error));
   FASTNORM_TRY(find_driver_function("cuCtxGetDevice", &driver.get_device, error));
+  FASTNORM_TRY(find_driver_function("cuTensorMapEncodeTiled", &driver.encode_tiled, error));
   void* before = nullptr;
   driver.get_current(&before);
   const fastnorm_status status = create_on(device_id, driver, device, error);
@@ -188,11 +189,18 @@ fastnorm_status create(int32_t device_id, const fastnorm_context_options& option
   return status;
 }
 
+// Names of the MLA decode kernels of an architecture.
+std::span<const char* const> mla_decode_kernels(const ArchSpec& arch) {
+  static constexpr const char* kNames[] = {"bf16", "f16", "bf16_profile", "f16_profile"};
+  if (&arch == &kSm90) return kNames;
+  return {};
+}
+
 std::span<const KernelSet> kernel_sets() {
   static const struct Sets {
     Sets() {
       for (const KernelTable& table : kernel_tables())
-        set[count++] = {table.arch->name, norm_table(*table.arch)};
+        set[count++] = {table.arch->name, norm_table(*table.arch), mla_decode_kernels(*table.arch)};
     }
     KernelSet set[std::size(kArchs)];
     size_t count = 0;

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "core/backend.h"
+#include "core/check.h"
 #include "cuda/norm/kernels.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm/table.h"
@@ -41,6 +42,7 @@ struct Driver {
   int (*get_current)(void** context) = nullptr;
   int (*set_current)(void* context) = nullptr;
   int (*get_device)(int* device) = nullptr;
+  void* encode_tiled = nullptr;  // cuTensorMapEncodeTiled
 };
 
 class CudaDevice final : public Device {
@@ -62,6 +64,12 @@ class CudaDevice final : public Device {
   fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
                            Error& error) override;
   GridCount grids(std::span<const NormCall> calls) const override { return count_grids(calls); }
+#ifdef FASTNORM_HAS_SM90
+  fastnorm_status prepare_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
+                                     Error& error) override;
+  fastnorm_status run_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
+                                 void* workspace, void* stream, Error& error) override;
+#endif
 
  private:
   // Runs body() with this device current, and makes current again what was.
@@ -69,6 +77,7 @@ class CudaDevice final : public Device {
   fastnorm_status with_device(Error& error, Body body);
   // Lets the kernel have clusters of more blocks or more shared memory than are portable, where it does. Once: the runtime remembers it.
   fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
+  fastnorm_status load_mla_decode_once(const MlaDecodeDesc& desc, Error& error);
   // One launch, on the current device.
   fastnorm_status run_together(std::span<const NormCall> calls, cudaStream_t stream, Error& error);
 
@@ -76,6 +85,30 @@ class CudaDevice final : public Device {
   const Driver driver_;
   void* const primary_;                                       // the device's primary CUDA context
   const std::unique_ptr<std::atomic<bool>[]> allowed_large_;  // by kernel: allowed already
+  std::atomic<bool> mla_decode_loaded_[2][2] = {};            // by f16 and profile: its kernels are
 };
+
+template <typename Body>
+fastnorm_status CudaDevice::with_device(Error& error, Body body) {
+  void* before = nullptr;
+  driver_.get_current(&before);
+  if (__builtin_expect(before == primary_, 1)) return body();
+  if (before != nullptr) {
+    int id = -1;
+    // A context beside the primary one has streams of its own: work queued here would not be ordered with them.
+    FASTNORM_REQUIRE(driver_.get_device(&id) != 0 || id != facts.device_id, FASTNORM_ERROR_DEVICE,
+                     "the thread's current CUDA context is not the primary context of device %d; "
+                     "required: the primary one, or "
+                     "none",
+                     facts.device_id);
+  }
+  FASTNORM_REQUIRE(driver_.set_current(primary_) == 0, FASTNORM_ERROR_DEVICE,
+                   "the primary CUDA context of device %d cannot be made current; required: that "
+                   "it was not reset",
+                   facts.device_id);
+  const fastnorm_status status = body();
+  driver_.set_current(before);
+  return status;
+}
 
 }  // namespace fastnorm::cuda

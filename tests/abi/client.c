@@ -157,6 +157,51 @@ static void refusals(fastnorm_context* context) {
   CHECK(unwritten());
 }
 
+/* Families that came after the first version. */
+#ifndef CLIENT_FIRST
+static void mla_decodes(fastnorm_context* context) {
+  enum { kLatent = 512, kRope = 64 };
+  static float q[kLatent], q_pe[kRope], ckv[kLatent], kpe[kRope], o[kLatent];
+  static int32_t length = 1, page = 0;
+  const int64_t wide[3] = {1, 1, kLatent}, narrow[3] = {1, 1, kRope}, one[2] = {1, 1};
+  fastnorm_tensor t[7];
+  void* data[7];
+  HELD(fastnorm_mla_decode_args) mla;
+  HELD(fastnorm_info) info;
+  int i;
+  data[0] = q, data[1] = q_pe, data[2] = ckv, data[3] = kpe, data[4] = o;
+  data[5] = &length, data[6] = &page;
+  for (i = 0; i < 7; ++i) {
+    memset(&t[i], 0, sizeof t[i]);
+    t[i].data = data[i];
+    t[i].device_type = FASTNORM_DEVICE_CPU;
+    t[i].ndim = i < 5 ? 3 : i == 5 ? 1 : 2;
+    t[i].dtype = fastnorm_dtype_of(i < 5 ? FASTNORM_DTYPE_F32 : FASTNORM_DTYPE_I32);
+    t[i].shape = i == 1 || i == 3 ? narrow : i < 5 ? wide : one;
+  }
+  ckv[3] = 5;
+  o[3] = -1;
+  EMPTY(mla);
+  mla.part.sm_scale = 1;
+  mla.part.q_nope = &t[0], mla.part.q_pe = &t[1], mla.part.ckv = &t[2], mla.part.kpe = &t[3];
+  mla.part.o = &t[4], mla.part.kv_len = &t[5], mla.part.page_table = &t[6];
+  HOLD(info);
+  CHECK(fastnorm_mla_decode_query(context, &mla.part, &info.part) == FASTNORM_OK);
+  CHECK(info.part.launches == 1 && info.part.bytes_written == sizeof o);
+  CHECK_HELD(info);
+  CHECK(fastnorm_mla_decode_prepare(context, &mla.part) == FASTNORM_OK && o[3] == -1);
+  CHECK(fastnorm_mla_decode(context, &mla.part, NULL, 0, NULL) == FASTNORM_OK);
+  CHECK(o[3] == 5 && o[0] == 0);
+  CHECK(untouched(mla.guard, &mla + 1));
+#ifdef CLIENT_GROWN
+  mla.part.grown[1] = 1;
+  CHECK(fastnorm_mla_decode(context, &mla.part, NULL, 0, NULL) == FASTNORM_ERROR_UNSUPPORTED);
+#endif
+  mla.part.struct_size = sizeof(size_t);
+  CHECK(fastnorm_mla_decode(context, &mla.part, NULL, 0, NULL) == FASTNORM_ERROR_ARGUMENT);
+}
+#endif
+
 int main(void) {
   fastnorm_context* context;
   devices();
@@ -164,6 +209,9 @@ int main(void) {
   if (context != NULL) {
     norms(context);
     refusals(context);
+#ifndef CLIENT_FIRST
+    mla_decodes(context);
+#endif
     fastnorm_context_destroy(context);
   }
   CHECK(strcmp(fastnorm_status_name(FASTNORM_ERROR_SHAPE), "FASTNORM_ERROR_SHAPE") == 0);

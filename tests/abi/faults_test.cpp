@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/mla_decode_profile.h"
 #include "cuda/arch.h"
 #include "fastnorm/fastnorm.h"
 
@@ -57,7 +58,19 @@ namespace {
 
 // --- a backend that throws ---
 
-enum class Where { kNowhere, kCount, kDescribe, kCreate, kSets, kTable, kGrids, kPrepare, kRun };
+enum class Where {
+  kNowhere,
+  kCount,
+  kDescribe,
+  kCreate,
+  kSets,
+  kTable,
+  kGrids,
+  kPrepare,
+  kRun,
+  kMlaPrepare,
+  kMlaRun
+};
 enum class What { kRuntimeError, kBadAlloc, kInt };
 
 Where fault_where = Where::kNowhere;
@@ -106,6 +119,15 @@ class FaultyDevice final : public Device {
   }
   fastnorm_status run_norm(std::span<const NormCall>, void*, void*, Error&) override {
     fault(Where::kRun);
+    return FASTNORM_OK;
+  }
+  fastnorm_status prepare_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, Error&) override {
+    fault(Where::kMlaPrepare);
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, void*, void*,
+                                 Error&) override {
+    fault(Where::kMlaRun);
     return FASTNORM_OK;
   }
   GridCount grids(std::span<const NormCall> calls) const override {
@@ -173,6 +195,12 @@ struct Call {
   const fastnorm_norm_args* list[2] = {&args, &args};
   fastnorm_info info{};
 
+  float q[512] = {}, q_pe[64] = {}, ckv[512] = {}, kpe[64] = {}, o[512] = {};
+  int32_t length = 1, page = 0;
+  int64_t wide[3] = {1, 1, 512}, narrow[3] = {1, 1, 64}, one[2] = {1, 1};
+  fastnorm_tensor mla_tensor[7]{};
+  fastnorm_mla_decode_args mla{};
+
   Call() {
     in.data = x;
     in.device_type = FASTNORM_DEVICE_CPU;
@@ -185,6 +213,24 @@ struct Call {
     args.x = &in;
     args.y = &out;
     info.struct_size = sizeof info;
+    void* const data[] = {q, q_pe, ckv, kpe, o, &length, &page};
+    const int64_t* const shapes[] = {wide, narrow, wide, narrow, wide, one, one};
+    for (int i = 0; i < 7; ++i) {
+      mla_tensor[i].data = data[i];
+      mla_tensor[i].device_type = FASTNORM_DEVICE_CPU;
+      mla_tensor[i].ndim = i < 5 ? 3 : i - 4;
+      mla_tensor[i].dtype = fastnorm_dtype_of(i < 5 ? FASTNORM_DTYPE_F32 : FASTNORM_DTYPE_I32);
+      mla_tensor[i].shape = shapes[i];
+    }
+    mla.struct_size = sizeof mla;
+    mla.sm_scale = 1;
+    mla.q_nope = &mla_tensor[0];
+    mla.q_pe = &mla_tensor[1];
+    mla.ckv = &mla_tensor[2];
+    mla.kpe = &mla_tensor[3];
+    mla.o = &mla_tensor[4];
+    mla.kv_len = &mla_tensor[5];
+    mla.page_table = &mla_tensor[6];
   }
 };
 
@@ -243,6 +289,12 @@ const Site kSites[] = {
     {"norm_many", Where::kRun,
      [](fastnorm_context* c, Call& call) {
        return fastnorm_norm_many(c, call.list, 1, nullptr, 0, nullptr);
+     }},
+    {"mla_decode_prepare", Where::kMlaPrepare,
+     [](fastnorm_context* c, Call& call) { return fastnorm_mla_decode_prepare(c, &call.mla); }},
+    {"mla_decode", Where::kMlaRun,
+     [](fastnorm_context* c, Call& call) {
+       return fastnorm_mla_decode(c, &call.mla, nullptr, 0, nullptr);
      }},
 };
 
@@ -360,12 +412,38 @@ void test_calls_without_allocating() {
   counting = true;
   allocations_left = 0;
   const fastnorm_status ok = fastnorm_norm(context, &call.args, nullptr, 0, nullptr);
+  const fastnorm_status mla = fastnorm_mla_decode(context, &call.mla, nullptr, 0, nullptr);
   call.args.x = nullptr;
   const fastnorm_status bad = fastnorm_norm(context, &call.args, nullptr, 0, nullptr);
   counting = false;
+  check("nor does one of mla_decode", mla == FASTNORM_OK);
   check("a call needs no memory", ok == FASTNORM_OK);
   check("a failing call needs no memory either", bad == FASTNORM_ERROR_ARGUMENT);
   fastnorm_context_destroy(context);
+}
+
+// Decoding a profile and writing a trace allocate, and say so where they cannot.
+void test_profile_without_memory() {
+  using namespace fastnorm;
+  alignas(8) unsigned char buffer[sizeof(ProfileHeader) + sizeof(ProfileWriter) + 8] = {};
+  const ProfileHeader header = {kProfileMagic, kProfileVersion, 1, 1, 1, {}};
+  ProfileWriter writer = {};
+  writer.written = 1;
+  std::memcpy(buffer, &header, sizeof header);
+  std::memcpy(buffer + sizeof header, &writer, sizeof writer);
+  fastnorm_profile_event event = {};
+  size_t count = 0;
+  counting = true;
+  allocations_left = 0;
+  const fastnorm_status decoded = fastnorm_profile_decode(buffer, sizeof buffer, &event, 1, &count);
+  allocations_left = 0;
+  const fastnorm_status written =
+      fastnorm_profile_write_trace(buffer, sizeof buffer, "/dev/null", FASTNORM_TRACE_CHROME_JSON);
+  counting = false;
+  check("profile_decode without memory", decoded == FASTNORM_ERROR_OUT_OF_MEMORY);
+  check("profile_write_trace without memory", written == FASTNORM_ERROR_OUT_OF_MEMORY);
+  check("profile_decode",
+        fastnorm_profile_decode(buffer, sizeof buffer, &event, 1, &count) == FASTNORM_OK);
 }
 
 }  // namespace
@@ -377,6 +455,7 @@ int main() {
   test_allocation_failures(kCpu, nullptr);
   test_tuned_context();
   test_calls_without_allocating();
+  test_profile_without_memory();
   std::printf("%d passed, %d failed, 0 skipped\n", passed, failed);
   return failed != 0;
 }

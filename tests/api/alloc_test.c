@@ -202,6 +202,67 @@ static void hot_path(fastnorm_context* context, int32_t device_type, int pool, c
   }
 }
 
+/* MLA decode of two requests, lists and new tokens of any number. */
+static void mla_hot_path(fastnorm_context* context, int32_t device_type, int pool,
+                         const char* what) {
+  enum { kTokens = 3, kMlaHeads = 6, kPages = 4, kPage = 16 };
+  static float q[kTokens * kMlaHeads * 512], pe[kTokens * kMlaHeads * 64],
+      o[kTokens * kMlaHeads * 512];
+  static float ckv[kPages * kPage * 512], kpe[kPages * kPage * 64];
+  static int32_t kv_len[2] = {40, 9}, pages[4] = {3, 0, 2, 1}, kv_indptr[3] = {0, 3, 4};
+  static int32_t qo_indptr[3] = {0, 2, 3};
+  void* const workspace = (void*)(uintptr_t)0x100000;
+  const int gpu = device_type == FASTNORM_DEVICE_CUDA;
+  const fastnorm_dtype_id dtype = gpu ? FASTNORM_DTYPE_BF16 : FASTNORM_DTYPE_F32;
+  const int64_t wide[3] = {kTokens, kMlaHeads, 512}, narrow[3] = {kTokens, kMlaHeads, 64};
+  const int64_t cache[3] = {kPages, kPage, 512}, rope[3] = {kPages, kPage, 64};
+  void* const data[9] = {q, pe, ckv, kpe, o, kv_len, pages, kv_indptr, qo_indptr};
+  const int64_t* const shapes[5] = {wide, narrow, cache, rope, wide};
+  const int64_t lengths[4] = {2, 4, 3, 3};
+  fastnorm_tensor t[9];
+  fastnorm_mla_decode_args args;
+  fastnorm_info info;
+  fastnorm_status status, bad;
+  size_t bytes;
+  int i;
+  memset(t, 0, sizeof t);
+  for (i = 0; i < 9; ++i) {
+    t[i].data = data[i];
+    t[i].device_type = device_type;
+    t[i].ndim = i < 5 ? 3 : 1;
+    t[i].dtype = fastnorm_dtype_of(i < 5 ? dtype : FASTNORM_DTYPE_I32);
+    t[i].shape = i < 5 ? shapes[i] : &lengths[i - 5];
+    /* The arrays need not be aligned as a GPU wants it. */
+    if (gpu && i < 5) t[i].data = (void*)((uintptr_t)(i + 1) << 30);
+  }
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.sm_scale = 1;
+  args.max_s_q = 2;
+  args.q_nope = &t[0], args.q_pe = &t[1], args.ckv = &t[2], args.kpe = &t[3], args.o = &t[4];
+  args.kv_len = &t[5], args.page_table = &t[6], args.kv_indptr = &t[7], args.qo_indptr = &t[8];
+  memset(&info, 0, sizeof info);
+  info.struct_size = sizeof info;
+  status = fastnorm_mla_decode_query(context, &args, &info);
+  bytes = (size_t)info.workspace_bytes;
+  if (status == FASTNORM_OK && pool) {
+    status = fastnorm_mla_decode(context, &args, workspace, bytes, NULL);
+  }
+  calls = 0;
+  watched = 1;
+  for (i = 0; i < 20 && status == FASTNORM_OK; ++i) {
+    status = fastnorm_mla_decode(context, &args, workspace, bytes, NULL);
+    if (status == FASTNORM_OK) status = fastnorm_mla_decode_query(context, &args, &info);
+    if (status == FASTNORM_OK) status = fastnorm_mla_decode_prepare(context, &args);
+  }
+  args.sm_scale = 0;
+  bad = fastnorm_mla_decode(context, &args, workspace, bytes, NULL);
+  watched = 0;
+  expect(status == FASTNORM_OK, what);
+  expect(bad == FASTNORM_ERROR_ARGUMENT, what);
+  expect(calls == 0, what);
+}
+
 static void hot_paths(void) {
   const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0}, cuda = {FASTNORM_DEVICE_CUDA, 0};
   fastnorm_context_options options;
@@ -210,16 +271,20 @@ static void hot_paths(void) {
   options.struct_size = sizeof options;
   expect(fastnorm_context_create(cpu, NULL, &context) == FASTNORM_OK, "a context");
   hot_path(context, FASTNORM_DEVICE_CPU, 0, "one thread allocates nothing");
+  mla_hot_path(context, FASTNORM_DEVICE_CPU, 0, "one thread allocates nothing: mla_decode");
   fastnorm_context_destroy(context);
   options.num_threads = 3;
   expect(fastnorm_context_create(cpu, &options, &context) == FASTNORM_OK, "a context with threads");
   hot_path(context, FASTNORM_DEVICE_CPU, 1, "three threads allocate nothing");
+  mla_hot_path(context, FASTNORM_DEVICE_CPU, 1, "three threads allocate nothing: mla_decode");
   fastnorm_context_destroy(context);
   options.num_threads = 0;
   options.flags = FASTNORM_CONTEXT_DRY_RUN;
   options.dry_run_capability = 90;
   expect(fastnorm_context_create(cuda, &options, &context) == FASTNORM_OK, "a dry run");
   hot_path(context, FASTNORM_DEVICE_CUDA, 0, "planning for a GPU allocates nothing");
+  mla_hot_path(context, FASTNORM_DEVICE_CUDA, 0,
+               "planning for a GPU allocates nothing: mla_decode");
   fastnorm_context_destroy(context);
 }
 

@@ -115,6 +115,7 @@ int main(void) {
   test_quant();
   test_dry_run();
   test_tuning();
+  test_mla_decode();
   test_cuda();
   printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed != 0;

@@ -66,7 +66,12 @@ static void information(fastnorm_context* context) {
   CHECK(longer.info.struct_size == sizeof longer);
   CHECK(longer.info.launches == 1);
   CHECK(longer.tail[0] == 0xa5 && longer.tail[15] == 0xa5); /* not ours to write */
-  longer.info.struct_size = sizeof longer.info - 1;
+  /* One of version 0.1, which ended before profile_bytes; less is too little. */
+  longer.info.profile_bytes = 7;
+  longer.info.struct_size = offsetof(fastnorm_info, profile_bytes);
+  CHECK_OK(fastnorm_norm_query(context, &args, &longer.info));
+  CHECK(longer.info.profile_bytes == 7);
+  longer.info.struct_size = offsetof(fastnorm_info, profile_bytes) - 1;
   CHECK_STATUS(fastnorm_norm_query(context, &args, &longer.info), FASTNORM_ERROR_ARGUMENT);
 }
 

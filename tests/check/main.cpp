@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "check/mla_decode.h"
 #include "check/sweep.h"
+#include "cuda/arch.h"
 
 namespace {
 
@@ -20,16 +22,25 @@ void skip(const std::string& what, const std::string& why, Counts* counts) {
   std::printf("SKIP %s: %s\n", what.c_str(), why.c_str());
 }
 
+// Counted as skipped where the family has no kernels.
+bool has_mla_decode(const Target& target, const Options& options, Counts* counts) {
+  const DeviceFacts& facts = target.devices[0]->facts;
+  if (!target.cuda || (facts.arch == &cuda::kSm90 && target.has_kernel == nullptr)) return true;
+  if (options.wants("mla_decode")) skip(target.name + " mla_decode", "sm_90 alone has it", counts);
+  return false;
+}
+
 void run(std::span<Target> targets, const Options& options, SameBits* same_bits, Counts* counts) {
   const char* what = targets[0].name.c_str();
   try {
-    sweep(targets, options, same_bits, counts);
+    if (options.wants_norm()) sweep(targets, options, same_bits, counts);
     for (Target& target : targets) {
       what = target.name.c_str();
       // It plans rows of its own, of this dtype.
       if (options.wants("bf16 plain rms") && target.has_all())
         check_sensitivity(target, options, counts);
       if (target.host_memory) check_page_edges(target, options, counts);
+      if (has_mla_decode(target, options, counts)) check_mla_decode(target, options, counts);
     }
   } catch (const std::exception& e) {  // a fault of the device ends its sweep
     ++counts->failed;

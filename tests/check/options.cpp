@@ -17,7 +17,8 @@ constexpr char kHelp[] =
     "  --device cpu|cuda:N|simt|all  what to test (default: cpu and cuda; simt is the CUDA\n"
     "                           kernels on a SIMT machine in software)\n"
     "  --isa NAME               only this CPU instruction set\n"
-    "  --filter SUBSTRING       only kernels whose name contains it; ^TEXT: begins with TEXT\n"
+    "  --filter SUBSTRING       only kernels whose name contains it; ^TEXT: begins with TEXT;\n"
+    "                           mla_decode: that family alone\n"
     "  --reduced                fewer sizes and rows, for sanitizers and emulators\n"
     "  --every N                only every N-th case of each kernel, one at the least\n"
     "  --threads N              threads that compute what is expected (default: all processors)\n";

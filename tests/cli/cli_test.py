@@ -9,7 +9,7 @@ import subprocess
 
 from program import FAILURE, SUCCESS, USAGE, main
 
-SUBCOMMANDS = ("info", "run", "bench", "explain", "selftest", "tune")
+SUBCOMMANDS = ("info", "run", "bench", "explain", "mla_decode", "selftest", "tune")
 
 
 def test_usage(program):
@@ -54,7 +54,8 @@ def test_info(program):
     names = {(k["family"], k["arch"], k["name"]) for k in kernels}
     cases.equal("info: every kernel is listed once", (len(kernels), len(names)), (info["kernel_count"],) * 2)
     listed = program.expect("info --kernels", SUCCESS, "info", "--kernels").splitlines()
-    cases.equal("info --kernels: one line each", len([line for line in listed if line.startswith("norm ")]), len(kernels))
+    cases.equal("info --kernels: one line each", len([line for line in listed if line.startswith(("norm ", "mla_decode "))]), len(kernels))
+    cases.equal("info: families", {k["family"] for k in kernels}, {"norm", "mla_decode"})
     return has_gpu
 
 

@@ -1,6 +1,7 @@
 // Median times of a call and of a copy of the same bytes, on the CPU or a GPU.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "machine.h"
@@ -32,5 +33,17 @@ struct Timing {
 // before each. CPU: passes over all sets in turn; the copy is the faster of one with non-temporal
 // stores and, in caches, memcpy, on as many threads.
 Timing time_workload(const Machine& machine, const Workload& workload, int repeats, int threads);
+
+// As a Workload, for calls of any kind: run(i) queues the one of set i. Kernels are loaded before.
+struct TimedCalls {
+  std::function<void(size_t)> run;
+  std::vector<BufferSet> sets;
+  size_t copy_bytes;
+  bool cold;
+};
+Timing time_calls(const Machine& machine, const TimedCalls& calls, int repeats, int threads);
+
+// What reading costs: GB/s of threads that add up the words of `bytes` bytes of host memory, the median of some passes.
+double host_read_gb_per_s(const std::byte* data, size_t bytes, int repeats, int threads);
 
 }  // namespace fastnorm::tool

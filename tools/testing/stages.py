@@ -147,7 +147,7 @@ def torch_python():
 
 
 def integrations(report, _):
-    """JAX, PyTorch and the language model on the CPU, and the bindings in a bundle; installs JAX, not PyTorch."""
+    """JAX, PyTorch and the models on the CPU, and the bindings in a bundle; installs JAX, not PyTorch."""
     native, examples = native_build(), ROOT / "examples"
     programs = {}
     library = ["--library", native.folder / "src" / "libfastnorm.so.0"]
@@ -161,7 +161,9 @@ def integrations(report, _):
     programs["bundle"] = [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
                           "--build", native.folder, "--work", ROOT / "build-test" / "bundle"]
     programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
+    programs["torch mla_decode"] = [torch_python(), examples / "torch" / "test_mla_decode.py", *library]
     programs["smollm2"] = [sys.executable, examples / "smollm2" / "test.py", "--build", native.folder]
+    programs["mla_decode"] = [sys.executable, examples / "mla_decode" / "test.py", "--build", native.folder]
     native.run_programs(report, programs,
                         env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})
 
@@ -217,27 +219,34 @@ def tsan(report, _):
 
 
 def fuzz(report, options):
-    """libFuzzer over check and plan: the corpus, then a minute of new inputs; beside it the check program with ASan."""
+    """libFuzzer over check and plan of each family: the corpus, then a minute of new inputs; beside it the check program with ASan."""
     folder = asan_build()
     folder.make()
-    found = folder.folder / "fuzz-found"
-    shutil.rmtree(found, ignore_errors=True)
-    found.mkdir()
-    command = [folder.folder / "tests" / "fuzz" / "norm_fuzz", found, ROOT / "tests" / "fuzz" / "corpus",
-               f"-max_total_time={options.fuzz_seconds}", "-max_len=768", "-timeout=10",
-               f"-artifact_prefix={found}/", "-print_final_stats=1"]
+    corpora = {"norm_fuzz": "corpus", "mla_decode_fuzz": "mla_decode/corpus"}
+    seconds = max(1, options.fuzz_seconds // len(corpora))
+
+    def fuzz_one(name):
+        found = folder.folder / f"{name}-found"
+        shutil.rmtree(found, ignore_errors=True)
+        found.mkdir()
+        command = [folder.folder / "tests" / "fuzz" / name, found, ROOT / "tests" / "fuzz" / corpora[name],
+                   f"-max_total_time={seconds}", "-max_len=768", "-timeout=10",
+                   f"-artifact_prefix={found}/", "-print_final_stats=1"]
+        return (found, *run(command, env={**os.environ, **ASAN_ENV}))
+
     with ThreadPoolExecutor(1) as pool:
-        fuzzing = pool.submit(run, command, env={**os.environ, **ASAN_ENV})
+        fuzzing = [(name, pool.submit(fuzz_one, name)) for name in corpora]
         folder.run_check(report, "check, reduced", env=ASAN_ENV)
-        code, text = fuzzing.result()
-    executed = [line for line in text.splitlines() if "number_of_executed_units" in line]
-    print("\n".join(executed))
-    if code == 0 and executed:
-        report.add_passed()
-    else:
-        # Without its lines of progress, thousands: what it found, and the input in base64, stand among them.
-        text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-        report.add_failed(f"norm_fuzz, exit code {code}; the input is in {found.relative_to(ROOT)}", text)
+    for name, result in fuzzing:
+        found, code, text = result.result()
+        executed = [line for line in text.splitlines() if "number_of_executed_units" in line]
+        print("\n".join(f"{name} {line}" for line in executed))
+        if code == 0 and executed:
+            report.add_passed()
+        else:
+            # Without its lines of progress, thousands: what it found, and the input in base64, stand among them.
+            text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+            report.add_failed(f"{name}, exit code {code}; the input is in {found.relative_to(ROOT)}", text)
 
 
 def cpu_only(report, _):

@@ -42,29 +42,6 @@ fastnorm_status launch(const ArchSpec& arch, const void* kernel, const NormCall&
 
 }  // namespace
 
-template <typename Body>
-fastnorm_status CudaDevice::with_device(Error& error, Body body) {
-  void* before = nullptr;
-  driver_.get_current(&before);
-  if (__builtin_expect(before == primary_, 1)) return body();
-  if (before != nullptr) {
-    int id = -1;
-    // A context beside the primary one has streams of its own: work queued here would not be ordered with them.
-    FASTNORM_REQUIRE(driver_.get_device(&id) != 0 || id != facts.device_id, FASTNORM_ERROR_DEVICE,
-                     "the thread's current CUDA context is not the primary context of device %d; "
-                     "required: the primary one, or "
-                     "none",
-                     facts.device_id);
-  }
-  FASTNORM_REQUIRE(driver_.set_current(primary_) == 0, FASTNORM_ERROR_DEVICE,
-                   "the primary CUDA context of device %d cannot be made current; required: that "
-                   "it was not reset",
-                   facts.device_id);
-  const fastnorm_status status = body();
-  driver_.set_current(before);
-  return status;
-}
-
 fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error& error) {
   return with_device(error, [&] {
     cudaFuncAttributes attributes;  // asking for them loads the kernel

@@ -84,6 +84,14 @@ class DryDevice final : public Device {
   }
 
   GridCount grids(std::span<const NormCall> calls) const override { return count_grids(calls); }
+
+  fastnorm_status prepare_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, Error&) override {
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, void*, void*,
+                                 Error&) override {
+    return FASTNORM_OK;
+  }
 };
 
 }  // namespace

@@ -1,10 +1,13 @@
 #include "unit/cuda/pretend_runtime.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string_view>
 
 #include "cuda/arch.h"
+#include "cuda/mla_decode/kernels.h"
 #include "cuda/norm/kernels.h"
 #include "cuda/norm/list.h"
 
@@ -83,7 +86,32 @@ bool is_pair(const void* kernel) {
          Part<Dtype::kBF16, Source::kPlain>::has_pair(kernel);
 }
 
+// Kernels of MLA decode: attention by f16 and profile, the planner, two that merge.
+constexpr size_t kMlaPlan = 4, kMlaMerge = 5;
+char mla_bytes[7];
+
+bool is_mla(const void* kernel) { return kernel >= mla_bytes && kernel < std::end(mla_bytes); }
+
+// As the driver does, for tensor maps of four dimensions.
+bool valid_map(const void* address, const cuuint64_t* extents, const cuuint64_t* strides,
+               const cuuint32_t* box) {
+  bool valid = reinterpret_cast<uintptr_t>(address) % 16 == 0;
+  for (int i = 0; i < 4; ++i) {
+    valid =
+        valid && extents[i] >= 1 && extents[i] <= uint64_t{1} << 32 && box[i] >= 1 && box[i] <= 256;
+  }
+  for (int i = 0; i < 3; ++i)
+    valid = valid && strides[i] % 16 == 0 && strides[i] < uint64_t{1} << 40;
+  return valid;
+}
+
 }  // namespace
+
+MlaKernels mla_kernels() {
+  return {{{&mla_bytes[0], &mla_bytes[1]}, {&mla_bytes[2], &mla_bytes[3]}},
+          &mla_bytes[kMlaPlan],
+          {&mla_bytes[kMlaMerge], &mla_bytes[kMlaMerge + 1]}};
+}
 
 void* primary_context(int gpu) { return &contexts[0][gpu]; }
 void* other_context(int gpu) { return &contexts[1][gpu]; }
@@ -126,6 +154,23 @@ FASTNORM_PRETEND_PART(kF16, kAdd)
 FASTNORM_PRETEND_PART(kBF16, kPlain)
 FASTNORM_PRETEND_PART(kBF16, kAdd)
 #undef FASTNORM_PRETEND_PART
+
+template <>
+const void* mla_decode_kernel<Dtype::kBF16>(bool profiles) {
+  return test::mla_kernels().attention[0][profiles];
+}
+template <>
+const void* mla_decode_kernel<Dtype::kF16>(bool profiles) {
+  return test::mla_kernels().attention[1][profiles];
+}
+unsigned mla_decode_threads() { return 384; }
+size_t mla_decode_shared_bytes() { return 231000; }
+const void* mla_decode_plan_kernel() { return test::mla_kernels().plan; }
+unsigned mla_decode_plan_threads() { return 512; }
+const void* mla_decode_merge_kernel(Dtype dtype) {
+  return test::mla_kernels().merge[dtype == Dtype::kF16];
+}
+unsigned mla_decode_merge_threads() { return 256; }
 
 }  // namespace fastnorm::cuda
 
@@ -182,7 +227,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
     void* function;
   } all[] = {{"cuCtxGetCurrent", reinterpret_cast<void*>(get_current)},
              {"cuCtxSetCurrent", reinterpret_cast<void*>(set_current)},
-             {"cuCtxGetDevice", reinterpret_cast<void*>(get_device)}};
+             {"cuCtxGetDevice", reinterpret_cast<void*>(get_device)},
+             {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(cuTensorMapEncodeTiled)}};
   *function = nullptr;
   *result = cudaDriverEntryPointSymbolNotFound;
   for (const auto& f : all) {
@@ -205,7 +251,8 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   if (const cudaError_t error = result_of("cudaFuncSetAttribute"); error != cudaSuccess)
     return error;
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    if (value > 99 << 10) return notes.last_error = cudaErrorInvalidValue;  // an sm_120's
+    const int most = is_mla(kernel) ? 227 << 10 : 99 << 10;  // sm_90's and, of the norms, sm_120's
+    if (value > most) return notes.last_error = cudaErrorInvalidValue;
     notes.shared_bytes[kernel] = value;
     return cudaSuccess;
   }
@@ -237,21 +284,38 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
                                                             : size_t{48} << 10;
   if (config->dynamicSmemBytes > most) return notes.last_error = cudaErrorInvalidValue;
   ++notes.launches;
-  Launch launch = {kernel,  config->gridDim,         config->blockDim, 0,
-                   -1,      config->stream,          notes.context,    nullptr,
-                   nullptr, config->dynamicSmemBytes};
+  Launch launch = {kernel,  config->gridDim,          config->blockDim, 0,
+                   -1,      config->stream,           notes.context,    nullptr,
+                   nullptr, config->dynamicSmemBytes, nullptr};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& a = config->attrs[i];
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = a.val.clusterDim.x;
     if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization)
       launch.early = a.val.programmaticStreamSerializationAllowed;
   }
-  if (is_pair(kernel)) {
+  if (is_mla(kernel)) {
+    const bool has_maps = kernel < &mla_bytes[kMlaPlan];
+    launch.mla_params =
+        static_cast<const fastnorm::cuda::MlaDecodeParams*>(arguments[has_maps ? 1 : 0]);
+  } else if (is_pair(kernel)) {
     launch.pair_params = static_cast<const fastnorm::cuda::NormPairParams*>(arguments[0]);
   } else {
     launch.params = static_cast<const fastnorm::cuda::NormParams*>(arguments[0]);
   }
   if (notes.on_launch != nullptr) notes.on_launch(launch);
   return cudaSuccess;
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
+                                void* address, const cuuint64_t* extents, const cuuint64_t* strides,
+                                const cuuint32_t* box, const cuuint32_t* steps,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill) {
+  if (machine.failures.contains("cuTensorMapEncodeTiled")) return CUDA_ERROR_INVALID_VALUE;
+  if (rank != 4 || steps[0] != 1 || !valid_map(address, extents, strides, box))
+    return CUDA_ERROR_INVALID_VALUE;
+  ++notes.tensor_maps;
+  *map = {};
+  return CUDA_SUCCESS;
 }
 }

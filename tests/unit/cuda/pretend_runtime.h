@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/mla_decode/params.h"
 #include "cuda/norm/params.h"
 
 namespace fastnorm::test {
@@ -39,6 +40,7 @@ struct Launch {
   const cuda::NormParams* params;  // of a kernel for one call, else null; valid in on_launch()
   const cuda::NormPairParams* pair_params;  // of one for two
   size_t shared_bytes;
+  const cuda::MlaDecodeParams* mla_params;  // of a kernel of MLA decode
 };
 
 // What a thread did, and what it has current: the runtime's state is a thread's, too.
@@ -46,6 +48,7 @@ struct ThreadNotes {
   void* context = nullptr;
   cudaError_t last_error = cudaSuccess;  // until it is asked for
   int64_t launches = 0;
+  int64_t tensor_maps = 0;                  // encoded
   std::vector<const void*> loaded;          // by cudaFuncGetAttributes()
   std::vector<const void*> permitted;       // clusters of more than 8 blocks
   std::map<const void*, int> shared_bytes;  // permitted, where it is more than 48 KB
@@ -56,6 +59,12 @@ extern thread_local ThreadNotes notes;
 // The primary context of a GPU, and another one on it.
 void* primary_context(int gpu);
 void* other_context(int gpu);
+
+// The kernels of MLA decode.
+struct MlaKernels {
+  const void *attention[2][2], *plan, *merge[2];  // by f16, and profile
+};
+MlaKernels mla_kernels();
 
 // The address of an entry's kernel in sm_90's table.
 const void* kernel_address(int32_t index);

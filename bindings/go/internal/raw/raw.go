@@ -42,59 +42,69 @@ typedef long long swig_type_10;
 typedef long long swig_type_11;
 typedef _gostring_ swig_type_12;
 typedef long long swig_type_13;
-typedef _gostring_ swig_type_14;
+typedef long long swig_type_14;
 typedef _gostring_ swig_type_15;
 typedef _gostring_ swig_type_16;
 typedef _gostring_ swig_type_17;
-extern void _wrap_Swig_free_raw_32246ce1c5d90190(uintptr_t arg1);
-extern uintptr_t _wrap_Swig_malloc_raw_32246ce1c5d90190(swig_intgo arg1);
-extern int _wrap_fastnorm_version_raw_32246ce1c5d90190(void);
-extern swig_type_1 _wrap_fastnorm_version_string_raw_32246ce1c5d90190(void);
-extern swig_type_2 _wrap_fastnorm_build_info_raw_32246ce1c5d90190(void);
-extern int _wrap_fastnorm_numeric_version_raw_32246ce1c5d90190(void);
-extern swig_type_3 _wrap_fastnorm_status_name_raw_32246ce1c5d90190(swig_intgo arg1);
-extern swig_type_4 _wrap_fastnorm_last_error_raw_32246ce1c5d90190(void);
-extern int _wrap_fastnorm_last_device_error_raw_32246ce1c5d90190(void);
-extern swig_intgo _wrap_fastnorm_device_count_raw_32246ce1c5d90190(int arg1, swig_voidp arg2);
-extern swig_type_5 _wrap_fastnorm_device_info_name_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_capability_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_multiprocessors_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_6 _wrap_fastnorm_device_info_l2_bytes_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_7 _wrap_fastnorm_device_info_memory_bytes_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_driver_version_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_device_info_runtime_version_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_8 _wrap_fastnorm_device_info_kernel_arch_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_device_info_raw_32246ce1c5d90190(void);
-extern void _wrap_delete_fastnorm_device_info_raw_32246ce1c5d90190(uintptr_t arg1);
-extern void _wrap_fastnorm_context_destroy_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_9 _wrap_fastnorm_info_workspace_bytes_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_10 _wrap_fastnorm_info_bytes_read_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_11 _wrap_fastnorm_info_bytes_written_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_12 _wrap_fastnorm_info_kernel_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_info_launches_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_info_threads_per_row_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_info_vectors_per_thread_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_info_rows_per_block_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_info_blocks_per_row_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_info_vector_bytes_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_13 _wrap_fastnorm_info_blocks_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_info_raw_32246ce1c5d90190(void);
-extern void _wrap_delete_fastnorm_info_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_14 _wrap_fastnorm_kernel_info_family_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_15 _wrap_fastnorm_kernel_info_arch_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern swig_type_16 _wrap_fastnorm_kernel_info_name_get_raw_32246ce1c5d90190(uintptr_t arg1);
-extern uintptr_t _wrap_new_fastnorm_kernel_info_raw_32246ce1c5d90190(void);
-extern void _wrap_delete_fastnorm_kernel_info_raw_32246ce1c5d90190(uintptr_t arg1);
-extern int _wrap_fastnorm_kernel_count_raw_32246ce1c5d90190(void);
-extern swig_intgo _wrap_fastnorm_kernel_describe_raw_32246ce1c5d90190(int arg1, uintptr_t arg2);
-extern swig_intgo _wrap_fnb_norm_query_raw_32246ce1c5d90190(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
-extern swig_intgo _wrap_fnb_norm_prepare_raw_32246ce1c5d90190(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
-extern swig_intgo _wrap_fnb_norm_raw_32246ce1c5d90190(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_norm_many_query_raw_32246ce1c5d90190(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_many_prepare_raw_32246ce1c5d90190(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_many_raw_32246ce1c5d90190(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_context_create_raw_32246ce1c5d90190(int arg1, int arg2, int arg3, int arg4, int arg5, swig_type_17 arg6, uintptr_t arg7, swig_voidp arg8);
-extern swig_intgo _wrap_fnb_device_describe_raw_32246ce1c5d90190(int arg1, int arg2, uintptr_t arg3);
+typedef _gostring_ swig_type_18;
+typedef _gostring_ swig_type_19;
+typedef _gostring_ swig_type_20;
+extern void _wrap_Swig_free_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern uintptr_t _wrap_Swig_malloc_raw_7e0a10084f5feeb7(swig_intgo arg1);
+extern int _wrap_fastnorm_version_raw_7e0a10084f5feeb7(void);
+extern swig_type_1 _wrap_fastnorm_version_string_raw_7e0a10084f5feeb7(void);
+extern swig_type_2 _wrap_fastnorm_build_info_raw_7e0a10084f5feeb7(void);
+extern int _wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7(void);
+extern swig_type_3 _wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(swig_intgo arg1);
+extern swig_type_4 _wrap_fastnorm_last_error_raw_7e0a10084f5feeb7(void);
+extern int _wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7(void);
+extern swig_intgo _wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(int arg1, swig_voidp arg2);
+extern swig_type_5 _wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_6 _wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_7 _wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_8 _wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7(void);
+extern void _wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern void _wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_9 _wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_10 _wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_11 _wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_12 _wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_13 _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_14 _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_info_raw_7e0a10084f5feeb7(void);
+extern void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_15 _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_16 _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_17 _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern uintptr_t _wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7(void);
+extern void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7(void);
+extern swig_intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int arg1, uintptr_t arg2);
+extern swig_type_18 _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(swig_intgo arg1);
+extern swig_intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, swig_type_19 arg3, swig_intgo arg4);
+extern swig_intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int arg1, int arg2, int arg3, int arg4, int arg5, swig_type_20 arg6, uintptr_t arg7, swig_voidp arg8);
+extern swig_intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_device_describe_raw_7e0a10084f5feeb7(int arg1, int arg2, uintptr_t arg3);
 #undef intgo
 */
 import "C"
@@ -134,24 +144,24 @@ func swigCopyString(s string) string {
 
 func Swig_free(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_Swig_free_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	C._wrap_Swig_free_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 }
 
 func Swig_malloc(arg1 int) (_swig_ret uintptr) {
 	var swig_r uintptr
 	_swig_i_0 := arg1
-	swig_r = (uintptr)(C._wrap_Swig_malloc_raw_32246ce1c5d90190(C.swig_intgo(_swig_i_0)))
+	swig_r = (uintptr)(C._wrap_Swig_malloc_raw_7e0a10084f5feeb7(C.swig_intgo(_swig_i_0)))
 	return swig_r
 }
 
 func Fastnorm_version() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_version_raw_32246ce1c5d90190())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_version_raw_7e0a10084f5feeb7())
 	return swig_r
 }
 
 func Fastnorm_version_string() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_fastnorm_version_string_raw_32246ce1c5d90190()
+	swig_r_p := C._wrap_fastnorm_version_string_raw_7e0a10084f5feeb7()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -159,21 +169,21 @@ func Fastnorm_version_string() (_swig_ret string) {
 
 func Fastnorm_build_info() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_fastnorm_build_info_raw_32246ce1c5d90190()
+	swig_r_p := C._wrap_fastnorm_build_info_raw_7e0a10084f5feeb7()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func Fastnorm_numeric_version() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_numeric_version_raw_32246ce1c5d90190())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7())
 	return swig_r
 }
 
 func Fastnorm_status_name(arg1 int32) (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_status_name_raw_32246ce1c5d90190(C.swig_intgo(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(C.swig_intgo(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -181,14 +191,14 @@ func Fastnorm_status_name(arg1 int32) (_swig_ret string) {
 
 func Fastnorm_last_error() (_swig_ret string) {
 	var swig_r string
-	swig_r_p := C._wrap_fastnorm_last_error_raw_32246ce1c5d90190()
+	swig_r_p := C._wrap_fastnorm_last_error_raw_7e0a10084f5feeb7()
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func Fastnorm_last_device_error() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_last_device_error_raw_32246ce1c5d90190())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7())
 	return swig_r
 }
 
@@ -196,7 +206,7 @@ func Fastnorm_device_count(arg1 int32, arg2 *int32) (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
-	swig_r = (int32)(C._wrap_fastnorm_device_count_raw_32246ce1c5d90190(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
+	swig_r = (int32)(C._wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.swig_voidp(_swig_i_1)))
 	return swig_r
 }
 
@@ -212,7 +222,7 @@ func (p SwigcptrFastnorm_device_info) SwigIsFastnorm_device_info() {
 func (arg1 SwigcptrFastnorm_device_info) GetName() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_device_info_name_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -221,62 +231,62 @@ func (arg1 SwigcptrFastnorm_device_info) GetName() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_device_info) GetCapability() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_capability_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetMultiprocessors() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_multiprocessors_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetL2_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_device_info_l2_bytes_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetMemory_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_device_info_memory_bytes_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetDriver_version() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_driver_version_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetRuntime_version() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_device_info_runtime_version_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_device_info) GetKernel_arch() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_device_info_kernel_arch_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_device_info() (_swig_ret Fastnorm_device_info) {
-	var swig_r Fastnorm_device_info = (Fastnorm_device_info)(SwigcptrFastnorm_device_info(C._wrap_new_fastnorm_device_info_raw_32246ce1c5d90190()))
+	var swig_r Fastnorm_device_info = (Fastnorm_device_info)(SwigcptrFastnorm_device_info(C._wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7()))
 	return swig_r
 }
 
 func DeleteFastnorm_device_info(arg1 Fastnorm_device_info) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_device_info_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_device_info interface {
@@ -294,7 +304,7 @@ type Fastnorm_device_info interface {
 
 func Fastnorm_context_destroy(arg1 uintptr) {
 	_swig_i_0 := arg1
-	C._wrap_fastnorm_context_destroy_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	C._wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 }
 
 type SwigcptrFastnorm_info uintptr
@@ -309,28 +319,28 @@ func (p SwigcptrFastnorm_info) SwigIsFastnorm_info() {
 func (arg1 SwigcptrFastnorm_info) GetWorkspace_bytes() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_workspace_bytes_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBytes_read() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_read_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBytes_written() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_written_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetKernel() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_info_kernel_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -339,60 +349,67 @@ func (arg1 SwigcptrFastnorm_info) GetKernel() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_info) GetLaunches() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_launches_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetThreads_per_row() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_threads_per_row_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetVectors_per_thread() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_vectors_per_thread_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetRows_per_block() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_rows_per_block_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBlocks_per_row() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_blocks_per_row_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetVector_bytes() (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
-	swig_r = (int32)(C._wrap_fastnorm_info_vector_bytes_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (int32)(C._wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func (arg1 SwigcptrFastnorm_info) GetBlocks() (_swig_ret uint64) {
 	var swig_r uint64
 	_swig_i_0 := arg1
-	swig_r = (uint64)(C._wrap_fastnorm_info_blocks_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0)))
+	swig_r = (uint64)(C._wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	return swig_r
+}
+
+func (arg1 SwigcptrFastnorm_info) GetProfile_bytes() (_swig_ret uint64) {
+	var swig_r uint64
+	_swig_i_0 := arg1
+	swig_r = (uint64)(C._wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
 	return swig_r
 }
 
 func NewFastnorm_info() (_swig_ret Fastnorm_info) {
-	var swig_r Fastnorm_info = (Fastnorm_info)(SwigcptrFastnorm_info(C._wrap_new_fastnorm_info_raw_32246ce1c5d90190()))
+	var swig_r Fastnorm_info = (Fastnorm_info)(SwigcptrFastnorm_info(C._wrap_new_fastnorm_info_raw_7e0a10084f5feeb7()))
 	return swig_r
 }
 
 func DeleteFastnorm_info(arg1 Fastnorm_info) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_info_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_info interface {
@@ -409,6 +426,7 @@ type Fastnorm_info interface {
 	GetBlocks_per_row() (_swig_ret int32)
 	GetVector_bytes() (_swig_ret int32)
 	GetBlocks() (_swig_ret uint64)
+	GetProfile_bytes() (_swig_ret uint64)
 }
 
 type SwigcptrFastnorm_kernel_info uintptr
@@ -423,7 +441,7 @@ func (p SwigcptrFastnorm_kernel_info) SwigIsFastnorm_kernel_info() {
 func (arg1 SwigcptrFastnorm_kernel_info) GetFamily() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_kernel_info_family_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -432,7 +450,7 @@ func (arg1 SwigcptrFastnorm_kernel_info) GetFamily() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_kernel_info) GetArch() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_kernel_info_arch_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
@@ -441,20 +459,20 @@ func (arg1 SwigcptrFastnorm_kernel_info) GetArch() (_swig_ret string) {
 func (arg1 SwigcptrFastnorm_kernel_info) GetName() (_swig_ret string) {
 	var swig_r string
 	_swig_i_0 := arg1
-	swig_r_p := C._wrap_fastnorm_kernel_info_name_get_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	swig_r_p := C._wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
 	var swig_r_1 string = swigCopyString(swig_r)
 	return swig_r_1
 }
 
 func NewFastnorm_kernel_info() (_swig_ret Fastnorm_kernel_info) {
-	var swig_r Fastnorm_kernel_info = (Fastnorm_kernel_info)(SwigcptrFastnorm_kernel_info(C._wrap_new_fastnorm_kernel_info_raw_32246ce1c5d90190()))
+	var swig_r Fastnorm_kernel_info = (Fastnorm_kernel_info)(SwigcptrFastnorm_kernel_info(C._wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7()))
 	return swig_r
 }
 
 func DeleteFastnorm_kernel_info(arg1 Fastnorm_kernel_info) {
 	_swig_i_0 := getSwigcptr(arg1)
-	C._wrap_delete_fastnorm_kernel_info_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0))
+	C._wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
 }
 
 type Fastnorm_kernel_info interface {
@@ -466,7 +484,7 @@ type Fastnorm_kernel_info interface {
 }
 
 func Fastnorm_kernel_count() (_swig_ret int32) {
-	var swig_r int32 = (int32)(C._wrap_fastnorm_kernel_count_raw_32246ce1c5d90190())
+	var swig_r int32 = (int32)(C._wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7())
 	return swig_r
 }
 
@@ -474,7 +492,29 @@ func Fastnorm_kernel_describe(arg1 int32, arg2 Fastnorm_kernel_info) (_swig_ret 
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := getSwigcptr(arg2)
-	swig_r = (int32)(C._wrap_fastnorm_kernel_describe_raw_32246ce1c5d90190(C.int(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	swig_r = (int32)(C._wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.uintptr_t(_swig_i_1)))
+	return swig_r
+}
+
+func Fastnorm_profile_id_name(arg1 int32) (_swig_ret string) {
+	var swig_r string
+	_swig_i_0 := arg1
+	swig_r_p := C._wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(C.swig_intgo(_swig_i_0))
+	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
+	var swig_r_1 string = swigCopyString(swig_r)
+	return swig_r_1
+}
+
+func Fastnorm_profile_write_trace(arg1 uintptr, arg2 uintptr, arg3 string, arg4 int32) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (int32)(C._wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), *(*C.swig_type_19)(unsafe.Pointer(&_swig_i_2)), C.swig_intgo(_swig_i_3)))
+	if Swig_escape_always_false {
+		Swig_escape_val = arg3
+	}
 	return swig_r
 }
 
@@ -484,7 +524,7 @@ func Fnb_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := getSwigcptr(arg4)
-	swig_r = (int32)(C._wrap_fnb_norm_query_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
@@ -493,7 +533,7 @@ func Fnb_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret int32
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	swig_r = (int32)(C._wrap_fnb_norm_prepare_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
@@ -505,7 +545,7 @@ func Fnb_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintp
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	swig_r = (int32)(C._wrap_fnb_norm_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	swig_r = (int32)(C._wrap_fnb_norm_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -516,7 +556,7 @@ func Fnb_norm_many_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, a
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
 	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_many_query_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	swig_r = (int32)(C._wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -526,7 +566,7 @@ func Fnb_norm_many_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32)
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_many_prepare_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
 	return swig_r
 }
 
@@ -539,7 +579,38 @@ func Fnb_norm_many(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 ui
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_many_raw_32246ce1c5d90190(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_norm_many_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	return swig_r
+}
+
+func Fnb_mla_decode_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := getSwigcptr(arg4)
+	swig_r = (int32)(C._wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	return swig_r
+}
+
+func Fnb_mla_decode_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (int32)(C._wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	return swig_r
+}
+
+func Fnb_mla_decode(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintptr, arg6 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (int32)(C._wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -553,10 +624,21 @@ func Fnb_context_create(arg1 int32, arg2 int32, arg3 int32, arg4 uint32, arg5 in
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
 	_swig_i_7 := arg8
-	swig_r = (int32)(C._wrap_fnb_context_create_raw_32246ce1c5d90190(C.int(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), *(*C.swig_type_17)(unsafe.Pointer(&_swig_i_5)), C.uintptr_t(_swig_i_6), C.swig_voidp(_swig_i_7)))
+	swig_r = (int32)(C._wrap_fnb_context_create_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), *(*C.swig_type_20)(unsafe.Pointer(&_swig_i_5)), C.uintptr_t(_swig_i_6), C.swig_voidp(_swig_i_7)))
 	if Swig_escape_always_false {
 		Swig_escape_val = arg6
 	}
+	return swig_r
+}
+
+func Fnb_profile_decode(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	swig_r = (int32)(C._wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4)))
 	return swig_r
 }
 
@@ -565,6 +647,6 @@ func Fnb_device_describe(arg1 int32, arg2 int32, arg3 Fastnorm_device_info) (_sw
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := getSwigcptr(arg3)
-	swig_r = (int32)(C._wrap_fnb_device_describe_raw_32246ce1c5d90190(C.int(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	swig_r = (int32)(C._wrap_fnb_device_describe_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }

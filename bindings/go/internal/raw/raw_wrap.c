@@ -269,6 +269,13 @@ static fastnorm_status fnb_context_create(int32_t device_type, int32_t device_id
   return fastnorm_context_create(device, &options, context);
 }
 
+/* The events go to memory of `capacity` structs fastnorm_profile_event, their number to a size_t. */
+static fastnorm_status fnb_profile_decode(void* buffer, size_t bytes, void* events, size_t capacity,
+                                          void* count) {
+  return fastnorm_profile_decode(buffer, bytes, (fastnorm_profile_event*)events, capacity,
+                                 (size_t*)count);
+}
+
 static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_id,
                                            fastnorm_device_info* info) {
   fastnorm_device device = {device_type, device_id};
@@ -279,7 +286,7 @@ static fastnorm_status fnb_device_describe(int32_t device_type, int32_t device_i
 extern "C" {
 #endif
 
-void _wrap_Swig_free_raw_32246ce1c5d90190(void *_swig_go_0) {
+void _wrap_Swig_free_raw_7e0a10084f5feeb7(void *_swig_go_0) {
   void *arg1 = 0 ;
 
   arg1 = *(void **)&_swig_go_0;
@@ -289,7 +296,7 @@ void _wrap_Swig_free_raw_32246ce1c5d90190(void *_swig_go_0) {
 }
 
 
-void *_wrap_Swig_malloc_raw_32246ce1c5d90190(intgo _swig_go_0) {
+void *_wrap_Swig_malloc_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
   int arg1 ;
   void *result = 0 ;
   void *_swig_go_result;
@@ -302,7 +309,7 @@ void *_wrap_Swig_malloc_raw_32246ce1c5d90190(intgo _swig_go_0) {
 }
 
 
-int _wrap_fastnorm_version_raw_32246ce1c5d90190() {
+int _wrap_fastnorm_version_raw_7e0a10084f5feeb7() {
   int32_t result;
   int _swig_go_result;
 
@@ -313,7 +320,7 @@ int _wrap_fastnorm_version_raw_32246ce1c5d90190() {
 }
 
 
-_gostring_ _wrap_fastnorm_version_string_raw_32246ce1c5d90190() {
+_gostring_ _wrap_fastnorm_version_string_raw_7e0a10084f5feeb7() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -324,7 +331,7 @@ _gostring_ _wrap_fastnorm_version_string_raw_32246ce1c5d90190() {
 }
 
 
-_gostring_ _wrap_fastnorm_build_info_raw_32246ce1c5d90190() {
+_gostring_ _wrap_fastnorm_build_info_raw_7e0a10084f5feeb7() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -335,7 +342,7 @@ _gostring_ _wrap_fastnorm_build_info_raw_32246ce1c5d90190() {
 }
 
 
-int _wrap_fastnorm_numeric_version_raw_32246ce1c5d90190() {
+int _wrap_fastnorm_numeric_version_raw_7e0a10084f5feeb7() {
   int32_t result;
   int _swig_go_result;
 
@@ -346,7 +353,7 @@ int _wrap_fastnorm_numeric_version_raw_32246ce1c5d90190() {
 }
 
 
-_gostring_ _wrap_fastnorm_status_name_raw_32246ce1c5d90190(intgo _swig_go_0) {
+_gostring_ _wrap_fastnorm_status_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
   fastnorm_status arg1 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -359,7 +366,7 @@ _gostring_ _wrap_fastnorm_status_name_raw_32246ce1c5d90190(intgo _swig_go_0) {
 }
 
 
-_gostring_ _wrap_fastnorm_last_error_raw_32246ce1c5d90190() {
+_gostring_ _wrap_fastnorm_last_error_raw_7e0a10084f5feeb7() {
   char *result = 0 ;
   _gostring_ _swig_go_result;
 
@@ -370,7 +377,7 @@ _gostring_ _wrap_fastnorm_last_error_raw_32246ce1c5d90190() {
 }
 
 
-int _wrap_fastnorm_last_device_error_raw_32246ce1c5d90190() {
+int _wrap_fastnorm_last_device_error_raw_7e0a10084f5feeb7() {
   int32_t result;
   int _swig_go_result;
 
@@ -381,7 +388,7 @@ int _wrap_fastnorm_last_device_error_raw_32246ce1c5d90190() {
 }
 
 
-intgo _wrap_fastnorm_device_count_raw_32246ce1c5d90190(int _swig_go_0, int *_swig_go_1) {
+intgo _wrap_fastnorm_device_count_raw_7e0a10084f5feeb7(int _swig_go_0, int *_swig_go_1) {
   int32_t arg1 ;
   int32_t *arg2 = 0 ;
   fastnorm_status result;
@@ -396,7 +403,7 @@ intgo _wrap_fastnorm_device_count_raw_32246ce1c5d90190(int _swig_go_0, int *_swi
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_name_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_name_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -409,7 +416,7 @@ _gostring_ _wrap_fastnorm_device_info_name_get_raw_32246ce1c5d90190(struct fastn
 }
 
 
-int _wrap_fastnorm_device_info_capability_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_capability_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -422,7 +429,7 @@ int _wrap_fastnorm_device_info_capability_get_raw_32246ce1c5d90190(struct fastno
 }
 
 
-int _wrap_fastnorm_device_info_multiprocessors_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_multiprocessors_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -435,7 +442,7 @@ int _wrap_fastnorm_device_info_multiprocessors_get_raw_32246ce1c5d90190(struct f
 }
 
 
-long long _wrap_fastnorm_device_info_l2_bytes_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_l2_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -448,7 +455,7 @@ long long _wrap_fastnorm_device_info_l2_bytes_get_raw_32246ce1c5d90190(struct fa
 }
 
 
-long long _wrap_fastnorm_device_info_memory_bytes_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
+long long _wrap_fastnorm_device_info_memory_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -461,7 +468,7 @@ long long _wrap_fastnorm_device_info_memory_bytes_get_raw_32246ce1c5d90190(struc
 }
 
 
-int _wrap_fastnorm_device_info_driver_version_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_driver_version_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -474,7 +481,7 @@ int _wrap_fastnorm_device_info_driver_version_get_raw_32246ce1c5d90190(struct fa
 }
 
 
-int _wrap_fastnorm_device_info_runtime_version_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
+int _wrap_fastnorm_device_info_runtime_version_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -487,7 +494,7 @@ int _wrap_fastnorm_device_info_runtime_version_get_raw_32246ce1c5d90190(struct f
 }
 
 
-_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -500,7 +507,7 @@ _gostring_ _wrap_fastnorm_device_info_kernel_arch_get_raw_32246ce1c5d90190(struc
 }
 
 
-struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_32246ce1c5d90190() {
+struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_7e0a10084f5feeb7() {
   struct fastnorm_device_info *result = 0 ;
   struct fastnorm_device_info *_swig_go_result;
 
@@ -511,7 +518,7 @@ struct fastnorm_device_info *_wrap_new_fastnorm_device_info_raw_32246ce1c5d90190
 }
 
 
-void _wrap_delete_fastnorm_device_info_raw_32246ce1c5d90190(struct fastnorm_device_info *_swig_go_0) {
+void _wrap_delete_fastnorm_device_info_raw_7e0a10084f5feeb7(struct fastnorm_device_info *_swig_go_0) {
   struct fastnorm_device_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_device_info **)&_swig_go_0;
@@ -521,7 +528,7 @@ void _wrap_delete_fastnorm_device_info_raw_32246ce1c5d90190(struct fastnorm_devi
 }
 
 
-void _wrap_fastnorm_context_destroy_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0) {
+void _wrap_fastnorm_context_destroy_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0) {
   fastnorm_context *arg1 = 0 ;
 
   arg1 = (fastnorm_context *)_swig_go_0;
@@ -531,7 +538,7 @@ void _wrap_fastnorm_context_destroy_raw_32246ce1c5d90190(fastnorm_context *_swig
 }
 
 
-long long _wrap_fastnorm_info_workspace_bytes_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_workspace_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -544,7 +551,7 @@ long long _wrap_fastnorm_info_workspace_bytes_get_raw_32246ce1c5d90190(struct fa
 }
 
 
-long long _wrap_fastnorm_info_bytes_read_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_read_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -557,7 +564,7 @@ long long _wrap_fastnorm_info_bytes_read_get_raw_32246ce1c5d90190(struct fastnor
 }
 
 
-long long _wrap_fastnorm_info_bytes_written_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_bytes_written_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -570,7 +577,7 @@ long long _wrap_fastnorm_info_bytes_written_get_raw_32246ce1c5d90190(struct fast
 }
 
 
-_gostring_ _wrap_fastnorm_info_kernel_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_info_kernel_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -583,7 +590,7 @@ _gostring_ _wrap_fastnorm_info_kernel_get_raw_32246ce1c5d90190(struct fastnorm_i
 }
 
 
-int _wrap_fastnorm_info_launches_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_launches_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -596,7 +603,7 @@ int _wrap_fastnorm_info_launches_get_raw_32246ce1c5d90190(struct fastnorm_info *
 }
 
 
-int _wrap_fastnorm_info_threads_per_row_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_threads_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -609,7 +616,7 @@ int _wrap_fastnorm_info_threads_per_row_get_raw_32246ce1c5d90190(struct fastnorm
 }
 
 
-int _wrap_fastnorm_info_vectors_per_thread_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vectors_per_thread_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -622,7 +629,7 @@ int _wrap_fastnorm_info_vectors_per_thread_get_raw_32246ce1c5d90190(struct fastn
 }
 
 
-int _wrap_fastnorm_info_rows_per_block_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_rows_per_block_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -635,7 +642,7 @@ int _wrap_fastnorm_info_rows_per_block_get_raw_32246ce1c5d90190(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_blocks_per_row_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -648,7 +655,7 @@ int _wrap_fastnorm_info_blocks_per_row_get_raw_32246ce1c5d90190(struct fastnorm_
 }
 
 
-int _wrap_fastnorm_info_vector_bytes_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   int32_t result;
   int _swig_go_result;
@@ -661,7 +668,7 @@ int _wrap_fastnorm_info_vector_bytes_get_raw_32246ce1c5d90190(struct fastnorm_in
 }
 
 
-long long _wrap_fastnorm_info_blocks_get_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+long long _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
   uint64_t result;
   long long _swig_go_result;
@@ -674,7 +681,20 @@ long long _wrap_fastnorm_info_blocks_get_raw_32246ce1c5d90190(struct fastnorm_in
 }
 
 
-struct fastnorm_info *_wrap_new_fastnorm_info_raw_32246ce1c5d90190() {
+long long _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+  struct fastnorm_info *arg1 = 0 ;
+  uint64_t result;
+  long long _swig_go_result;
+
+  arg1 = *(struct fastnorm_info **)&_swig_go_0;
+
+  result =  ((arg1)->profile_bytes);
+  _swig_go_result = result;
+  return _swig_go_result;
+}
+
+
+struct fastnorm_info *_wrap_new_fastnorm_info_raw_7e0a10084f5feeb7() {
   struct fastnorm_info *result = 0 ;
   struct fastnorm_info *_swig_go_result;
 
@@ -685,7 +705,7 @@ struct fastnorm_info *_wrap_new_fastnorm_info_raw_32246ce1c5d90190() {
 }
 
 
-void _wrap_delete_fastnorm_info_raw_32246ce1c5d90190(struct fastnorm_info *_swig_go_0) {
+void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
   struct fastnorm_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_info **)&_swig_go_0;
@@ -695,7 +715,7 @@ void _wrap_delete_fastnorm_info_raw_32246ce1c5d90190(struct fastnorm_info *_swig
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_32246ce1c5d90190(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -708,7 +728,7 @@ _gostring_ _wrap_fastnorm_kernel_info_family_get_raw_32246ce1c5d90190(struct fas
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_32246ce1c5d90190(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -721,7 +741,7 @@ _gostring_ _wrap_fastnorm_kernel_info_arch_get_raw_32246ce1c5d90190(struct fastn
 }
 
 
-_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_32246ce1c5d90190(struct fastnorm_kernel_info *_swig_go_0) {
+_gostring_ _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
   char *result = 0 ;
   _gostring_ _swig_go_result;
@@ -734,7 +754,7 @@ _gostring_ _wrap_fastnorm_kernel_info_name_get_raw_32246ce1c5d90190(struct fastn
 }
 
 
-struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_32246ce1c5d90190() {
+struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7() {
   struct fastnorm_kernel_info *result = 0 ;
   struct fastnorm_kernel_info *_swig_go_result;
 
@@ -745,7 +765,7 @@ struct fastnorm_kernel_info *_wrap_new_fastnorm_kernel_info_raw_32246ce1c5d90190
 }
 
 
-void _wrap_delete_fastnorm_kernel_info_raw_32246ce1c5d90190(struct fastnorm_kernel_info *_swig_go_0) {
+void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(struct fastnorm_kernel_info *_swig_go_0) {
   struct fastnorm_kernel_info *arg1 = 0 ;
 
   arg1 = *(struct fastnorm_kernel_info **)&_swig_go_0;
@@ -755,7 +775,7 @@ void _wrap_delete_fastnorm_kernel_info_raw_32246ce1c5d90190(struct fastnorm_kern
 }
 
 
-int _wrap_fastnorm_kernel_count_raw_32246ce1c5d90190() {
+int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7() {
   int32_t result;
   int _swig_go_result;
 
@@ -766,7 +786,7 @@ int _wrap_fastnorm_kernel_count_raw_32246ce1c5d90190() {
 }
 
 
-intgo _wrap_fastnorm_kernel_describe_raw_32246ce1c5d90190(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
+intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int _swig_go_0, struct fastnorm_kernel_info *_swig_go_1) {
   int32_t arg1 ;
   fastnorm_kernel_info *arg2 = 0 ;
   fastnorm_status result;
@@ -781,7 +801,46 @@ intgo _wrap_fastnorm_kernel_describe_raw_32246ce1c5d90190(int _swig_go_0, struct
 }
 
 
-intgo _wrap_fnb_norm_query_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+_gostring_ _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(intgo _swig_go_0) {
+  fastnorm_profile_id arg1 ;
+  char *result = 0 ;
+  _gostring_ _swig_go_result;
+
+  arg1 = (fastnorm_profile_id)_swig_go_0;
+
+  result = (char *)fastnorm_profile_id_name(arg1);
+  _swig_go_result = Swig_AllocateString((char*)result, result ? strlen((char*)result) : 0);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _swig_go_1, _gostring_ _swig_go_2, intgo _swig_go_3) {
+  void *arg1 = 0 ;
+  size_t arg2 ;
+  char *arg3 = 0 ;
+  fastnorm_trace_format arg4 ;
+  char *temp3 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+
+  temp3 = (char *)malloc(_swig_go_2.n + 1);
+  memcpy(temp3, _swig_go_2.p, _swig_go_2.n);
+  temp3[_swig_go_2.n] = '\0';
+  arg3 = (char *)temp3;
+
+  arg4 = (fastnorm_trace_format)_swig_go_3;
+
+  result = (fastnorm_status)fastnorm_profile_write_trace((void const *)arg1,arg2,(char const *)arg3,arg4);
+  _swig_go_result = (int32_t)result;
+  free((char *)arg3);
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -800,7 +859,7 @@ intgo _wrap_fnb_norm_query_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_prepare_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -817,7 +876,7 @@ intgo _wrap_fnb_norm_prepare_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, 
 }
 
 
-intgo _wrap_fnb_norm_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -840,7 +899,7 @@ intgo _wrap_fnb_norm_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t
 }
 
 
-intgo _wrap_fnb_norm_many_query_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_norm_many_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -861,7 +920,7 @@ intgo _wrap_fnb_norm_many_query_raw_32246ce1c5d90190(fastnorm_context *_swig_go_
 }
 
 
-intgo _wrap_fnb_norm_many_prepare_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_norm_many_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -880,7 +939,7 @@ intgo _wrap_fnb_norm_many_prepare_raw_32246ce1c5d90190(fastnorm_context *_swig_g
 }
 
 
-intgo _wrap_fnb_norm_many_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
@@ -905,7 +964,66 @@ intgo _wrap_fnb_norm_many_raw_32246ce1c5d90190(fastnorm_context *_swig_go_0, uin
 }
 
 
-intgo _wrap_fnb_context_create_raw_32246ce1c5d90190(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
+intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+  fastnorm_context *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  fastnorm_info *arg4 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = *(fastnorm_info **)&_swig_go_3;
+
+  result = (fastnorm_status)fnb_mla_decode_query(arg1,(uint64_t const *)arg2,arg3,arg4);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+  fastnorm_context *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+
+  result = (fastnorm_status)fnb_mla_decode_prepare(arg1,(uint64_t const *)arg2,arg3);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+  fastnorm_context *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  void *arg4 = 0 ;
+  size_t arg5 ;
+  void *arg6 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (void *)_swig_go_5;
+
+  result = (fastnorm_status)fnb_mla_decode(arg1,(uint64_t const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go_1, int _swig_go_2, int _swig_go_3, int _swig_go_4, _gostring_ _swig_go_5, uintptr_t _swig_go_6, fastnorm_context **_swig_go_7) {
   int32_t arg1 ;
   int32_t arg2 ;
   int32_t arg3 ;
@@ -939,7 +1057,28 @@ intgo _wrap_fnb_context_create_raw_32246ce1c5d90190(int _swig_go_0, int _swig_go
 }
 
 
-intgo _wrap_fnb_device_describe_raw_32246ce1c5d90190(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
+intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(void *_swig_go_0, size_t _swig_go_1, void *_swig_go_2, size_t _swig_go_3, void *_swig_go_4) {
+  void *arg1 = 0 ;
+  size_t arg2 ;
+  void *arg3 = 0 ;
+  size_t arg4 ;
+  void *arg5 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (void *)_swig_go_0;
+  arg2 = (size_t)_swig_go_1;
+  arg3 = (void *)_swig_go_2;
+  arg4 = (size_t)_swig_go_3;
+  arg5 = (void *)_swig_go_4;
+
+  result = (fastnorm_status)fnb_profile_decode(arg1,arg2,arg3,arg4,arg5);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_device_describe_raw_7e0a10084f5feeb7(int _swig_go_0, int _swig_go_1, struct fastnorm_device_info *_swig_go_2) {
   int32_t arg1 ;
   int32_t arg2 ;
   fastnorm_device_info *arg3 = 0 ;

@@ -40,4 +40,26 @@ const (
 	NormBitScale         = 10
 	NormBitAmax          = 11
 	NormMaxWords         = 255
+
+	MlaDecodeSmScale       = 0
+	MlaDecodeCausal        = 1
+	MlaDecodeLseBase       = 2
+	MlaDecodeMaxSQ         = 3
+	MlaDecodeReusePlan     = 4
+	MlaDecodeSplitTokens   = 5
+	MlaDecodeProfileEvents = 6
+	MlaDecodeTotalKvHint   = 7
+	MlaDecodeMask          = 8
+	MlaDecodeBitQNope      = 0
+	MlaDecodeBitQPe        = 1
+	MlaDecodeBitCkv        = 2
+	MlaDecodeBitKpe        = 3
+	MlaDecodeBitKvLen      = 4
+	MlaDecodeBitPageTable  = 5
+	MlaDecodeBitKvIndptr   = 6
+	MlaDecodeBitQoIndptr   = 7
+	MlaDecodeBitO          = 8
+	MlaDecodeBitLse        = 9
+	MlaDecodeBitProfile    = 10
+	MlaDecodeMaxWords      = 229
 )

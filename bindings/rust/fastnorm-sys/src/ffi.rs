@@ -8,12 +8,12 @@ use core::mem::{offset_of, size_of};
 /// fastnorm_version().
 pub const FASTNORM_VERSION_MAJOR: i32 = 0;
 
-pub const FASTNORM_VERSION_MINOR: i32 = 1;
+pub const FASTNORM_VERSION_MINOR: i32 = 2;
 
 pub const FASTNORM_VERSION_PATCH: i32 = 0;
 
 /// One comparable number: major \* 10000 + minor \* 100 + patch.
-pub const FASTNORM_VERSION: i32 = 100;
+pub const FASTNORM_VERSION: i32 = 200;
 
 extern "C" {
     /// Version of the loaded library, as FASTNORM_VERSION counts it. Never fails; callable from any
@@ -462,6 +462,8 @@ pub struct fastnorm_info {
     /// CUDA: thread blocks in the grid; where rows are more than they work on at once, they take
     /// them in turn. CPU: threads at the most.
     pub blocks: u64,
+    /// Bytes of the profile that the call writes; 0 = none. Since 0.2.
+    pub profile_bytes: u64,
 }
 
 impl fastnorm_info {
@@ -480,6 +482,7 @@ impl fastnorm_info {
             blocks_per_row: 0,
             vector_bytes: 0,
             blocks: 0,
+            profile_bytes: 0,
         }
     }
 }
@@ -496,7 +499,7 @@ impl Default for fastnorm_info {
 pub struct fastnorm_kernel_info {
     /// In: sizeof(fastnorm_kernel_info).
     pub struct_size: usize,
-    /// "norm".
+    /// "norm", "mla_decode".
     pub family: *const c_char,
     /// "sm_90", "avx512", ..
     pub arch: *const c_char,
@@ -838,6 +841,343 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
+/// Base of the logarithm in `lse`.
+pub type fastnorm_lse_base = c_uint;
+/// log: PyTorch, FlashMLA.
+pub const FASTNORM_LSE_NATURAL: fastnorm_lse_base = 0;
+/// log2: FlashInfer. The value is the natural one times log2(e).
+pub const FASTNORM_LSE_BASE_2: fastnorm_lse_base = 1;
+pub const FASTNORM_LSE_BASE_MAX_ENUM: fastnorm_lse_base = 0x7fffffff;
+
+/// One attention call. T is bf16 or f16 (CPU: f32 too), the one dtype of q_nope, q_pe, ckv, kpe and
+/// o. All tensors are on the context's device.
+///
+/// Strides: the last dimension of every tensor is contiguous; all other strides are free. CUDA:
+/// those of q_nope, q_pe, ckv, kpe and o are positive multiples of 16 bytes below 2^40 where the
+/// extent is more than 1, and their addresses are multiples of 16 bytes. This is stricter than
+/// fastnorm_norm. CPU: addresses are multiples of the element's size, and inputs may have strides
+/// of 0.
+///
+/// Aliasing: o, lse and profile must not overlap each other or any input. Two interleaved views of
+/// one buffer that share no element are allowed.
+///
+/// Ranges: N \* H, B and the number of pages are below 2^31; s_q \* H is at most 2^24.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_mla_decode_args {
+    /// sizeof(fastnorm_mla_decode_args).
+    pub struct_size: usize,
+    /// Factor of the scores: finite and not 0, on CUDA \> 0, of a magnitude from 2^-100 to 2^60.
+    /// There is no default: models differ. DeepSeek without YaRN has 1 / sqrt(128 + 64).
+    pub sm_scale: f64,
+    /// 0 or 1.
+    pub causal: i32,
+    /// Default: natural.
+    pub lse_base: fastnorm_lse_base,
+    /// With qo_indptr: the largest s_q of any request, at least 1; it may be larger than needed.
+    /// Without qo_indptr: 0 or N / B.
+    pub max_s_q: i32,
+    /// 1: the workspace still holds the plan of an earlier call of the same context, such as the
+    /// previous layer's, and the plan is not made again. Shapes, causal, max_s_q, split_tokens, and
+    /// the values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect.
+    pub reuse_plan: i32,
+    /// 0: the library chooses where long requests are cut. Else a multiple of 64 up to 2^30: each
+    /// request is cut at multiples of it. CPU: without effect.
+    pub split_tokens: i32,
+    /// With profile: events per warpgroup, 1 to 2^20. A query tells the room for them without a
+    /// profile, too. Else 0.
+    pub profile_events: i32,
+    /// Sum of kv_len, or 0. Used for fastnorm_info.bytes_read only: a query does not read lengths.
+    pub total_kv_hint: i64,
+    /// \[N, H, 512\] T, the query times W_UK. Required.
+    pub q_nope: *const fastnorm_tensor,
+    /// \[N, H, 64\] T, after RoPE. Required.
+    pub q_pe: *const fastnorm_tensor,
+    /// \[pages, page, 512\] T, normalised latents. Required.
+    pub ckv: *const fastnorm_tensor,
+    /// \[pages, page, 64\] T, after RoPE. Required.
+    pub kpe: *const fastnorm_tensor,
+    /// \[B\] i32, cached tokens of each request. Required.
+    pub kv_len: *const fastnorm_tensor,
+    /// \[B, max_pages\] or, with kv_indptr, \[total\]; i32. Required.
+    pub page_table: *const fastnorm_tensor,
+    /// \[B + 1\] i32, start of each request's pages in page_table. NULL: page_table is a block
+    /// table.
+    pub kv_indptr: *const fastnorm_tensor,
+    /// \[B + 1\] i32, start of each request's new tokens in q. It starts with 0, does not fall and
+    /// ends with at most N. NULL: each request has N / B.
+    pub qo_indptr: *const fastnorm_tensor,
+    /// \[N, H, 512\] T. Output. Required.
+    pub o: *const fastnorm_tensor,
+    /// \[N, H\] f32. Output. NULL = not stored.
+    pub lse: *const fastnorm_tensor,
+    /// \[bytes\] u8, at least fastnorm_info.profile_bytes, 16-byte aligned. Output: what each
+    /// warpgroup did when; for fastnorm_profile_decode. Contents on entry do not matter. NULL = no
+    /// profile. CUDA only.
+    pub profile: *const fastnorm_tensor,
+}
+
+impl fastnorm_mla_decode_args {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            sm_scale: 0.0,
+            causal: 0,
+            lse_base: 0,
+            max_s_q: 0,
+            reuse_plan: 0,
+            split_tokens: 0,
+            profile_events: 0,
+            total_kv_hint: 0,
+            q_nope: core::ptr::null(),
+            q_pe: core::ptr::null(),
+            ckv: core::ptr::null(),
+            kpe: core::ptr::null(),
+            kv_len: core::ptr::null(),
+            page_table: core::ptr::null(),
+            kv_indptr: core::ptr::null(),
+            qo_indptr: core::ptr::null(),
+            o: core::ptr::null(),
+            lse: core::ptr::null(),
+            profile: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_mla_decode_args {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
+    /// touched.
+    ///
+    /// CUDA: `launches` counts the plan, the attention and the merge of the pieces. The workspace
+    /// holds the plan, a few bytes a request, and the unmerged pieces. Where split_tokens is 0 the
+    /// room for pieces depends on max_s_q \* H and on the number of multiprocessors only. With
+    /// split_tokens it is bounded from the page table's extents: max_pages, or the length of
+    /// page_table with kv_indptr. CPU: 0.
+    ///
+    /// Returns as fastnorm_mla_decode; FASTNORM_ERROR_ARGUMENT also if info is null or its
+    /// struct_size too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_mla_decode_query(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_mla_decode_args,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
+    /// synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
+    ///
+    /// Returns as fastnorm_mla_decode
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_mla_decode_prepare(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_mla_decode_args,
+    ) -> fastnorm_status;
+
+    /// Attend; the formula is at the top of this header.
+    ///
+    /// CUDA: up to three kernels are queued on `stream` and the call returns. It does not
+    /// synchronise, does not copy lengths to the host and leaves the current device as it was. It
+    /// may be captured in a CUDA graph: kv_len, page_table, kv_indptr, qo_indptr and all other data
+    /// may change between replays; addresses, shapes and scalars may not. The values in kv_len,
+    /// kv_indptr, qo_indptr and the needed entries of page_table must be valid: kv_len\[b\] from 0
+    /// to page \* (pages in b's list), page numbers below `pages`, at most max_s_q new tokens a
+    /// request. The device does not check them: a wrong value may read outside of the cache.
+    ///
+    /// CPU: the work is done when the call returns; requests, tokens and heads are spread over the
+    /// context's threads. These values are checked before anything is written.
+    ///
+    /// B = 0 or N = 0 is success and does nothing. Requests with s_q = 0 or kv_len = 0 may be among
+    /// others. Rows of q that belong to no request (behind qo_indptr\[B\]) are not written.
+    ///
+    /// - `context`: the device
+    /// - `args`: what to compute; read during the call only
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned; not used
+    ///   by anything else until the work has run, and until the last call with reuse_plan has; NULL
+    ///   where 0 bytes are needed. Contents do not matter without reuse_plan
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
+    ///
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args or required tensor; a tensor
+    /// whose shape is null, or its data though it has elements; a struct_size that is too small; a
+    /// scalar out of range; sm_scale 0; qo_indptr without max_s_q; too small a workspace; a stream
+    /// on the CPU; profile_events without a profile; CPU: a length, index or page number out of
+    /// range; a parallel_for that did not cover the rows exactly once, when some may have been
+    /// written FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; N not a multiple of B
+    /// without qo_indptr; a profile that is too short FASTNORM_ERROR_DTYPE: a dtype that the
+    /// tensor's role does not allow FASTNORM_ERROR_LAYOUT: last dimension not contiguous,
+    /// misaligned address or stride, overlap FASTNORM_ERROR_UNSUPPORTED: see the top of this
+    /// header; a field of a later version, an unknown tail that is not zero FASTNORM_ERROR_DEVICE:
+    /// a tensor on another device; the CUDA runtime's error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA
+    /// runtime had no memory, as for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this
+    /// library; an exception out of parallel_for
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_mla_decode(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_mla_decode_args,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+}
+
+/// What a profile records. A wait spans the time that a warpgroup stands at a barrier.
+pub type fastnorm_profile_id = c_uint;
+/// One piece of a request, from its plan entry to its output.
+pub const FASTNORM_PROFILE_WORK: fastnorm_profile_id = 0;
+/// Issue of the loads of the query tile.
+pub const FASTNORM_PROFILE_LOAD_Q: fastnorm_profile_id = 1;
+/// Issue of the loads of a half tile of the cache.
+pub const FASTNORM_PROFILE_LOAD_KV: fastnorm_profile_id = 2;
+/// Scores: from issue to the return of the wait.
+pub const FASTNORM_PROFILE_QK: fastnorm_profile_id = 3;
+/// Maximum, exponentials, sums.
+pub const FASTNORM_PROFILE_SOFTMAX: fastnorm_profile_id = 4;
+/// Outputs times the change of the maximum.
+pub const FASTNORM_PROFILE_RESCALE: fastnorm_profile_id = 5;
+/// Probabilities to shared memory.
+pub const FASTNORM_PROFILE_WRITE_P: fastnorm_profile_id = 6;
+/// Values: from issue to the return of the wait.
+pub const FASTNORM_PROFILE_PV: fastnorm_profile_id = 7;
+/// Outputs or partial outputs to global memory.
+pub const FASTNORM_PROFILE_WRITE_O: fastnorm_profile_id = 8;
+/// Merge of the pieces of a request.
+pub const FASTNORM_PROFILE_MERGE: fastnorm_profile_id = 9;
+/// For the query tile.
+pub const FASTNORM_PROFILE_WAIT_Q: fastnorm_profile_id = 10;
+/// For a part of a tile of the cache.
+pub const FASTNORM_PROFILE_WAIT_KV: fastnorm_profile_id = 11;
+/// The producer, for a free part of a buffer.
+pub const FASTNORM_PROFILE_WAIT_FREE: fastnorm_profile_id = 12;
+/// For the maximum of the even tile.
+pub const FASTNORM_PROFILE_WAIT_SCALE_0: fastnorm_profile_id = 13;
+/// For the maximum of the odd tile.
+pub const FASTNORM_PROFILE_WAIT_SCALE_1: fastnorm_profile_id = 14;
+/// For the probabilities of the even tile.
+pub const FASTNORM_PROFILE_WAIT_P_0: fastnorm_profile_id = 15;
+/// For the probabilities of the odd tile.
+pub const FASTNORM_PROFILE_WAIT_P_1: fastnorm_profile_id = 16;
+/// For the previous kernel of the stream.
+pub const FASTNORM_PROFILE_WAIT_PLAN: fastnorm_profile_id = 17;
+pub const FASTNORM_PROFILE_ID_MAX_ENUM: fastnorm_profile_id = 0x7fffffff;
+
+/// How an event stands in time.
+pub type fastnorm_profile_kind = c_uint;
+/// A span starts; an end of the same id and warpgroup follows.
+pub const FASTNORM_PROFILE_BEGIN: fastnorm_profile_kind = 0;
+/// The span ends.
+pub const FASTNORM_PROFILE_END: fastnorm_profile_kind = 1;
+/// A point in time.
+pub const FASTNORM_PROFILE_INSTANT: fastnorm_profile_kind = 2;
+pub const FASTNORM_PROFILE_KIND_MAX_ENUM: fastnorm_profile_kind = 0x7fffffff;
+
+/// One event of a profile.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_profile_event {
+    /// Since the earliest event of the buffer, aligned over multiprocessors.
+    pub time_ns: u64,
+    /// Clock cycles since the start of this warpgroup.
+    pub cycle: u64,
+    /// Thread block.
+    pub block: i32,
+    /// Where it ran.
+    pub multiprocessor: i32,
+    /// Warpgroup of the thread block; 0 and 1 compute, 2 loads.
+    pub group: i32,
+    /// What.
+    pub id: fastnorm_profile_id,
+    /// Begin, end or instant.
+    pub kind: fastnorm_profile_kind,
+    /// Number of the tile or piece that the event belongs to, 0 to 2^22 - 1.
+    pub value: i32,
+}
+
+impl fastnorm_profile_event {
+    /// Everything zero.
+    pub const fn new() -> Self {
+        Self {
+            time_ns: 0,
+            cycle: 0,
+            block: 0,
+            multiprocessor: 0,
+            group: 0,
+            id: 0,
+            kind: 0,
+            value: 0,
+        }
+    }
+}
+
+impl Default for fastnorm_profile_event {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Files that fastnorm_profile_write_trace writes.
+pub type fastnorm_trace_format = c_uint;
+/// Trace Event Format, which Perfetto and chrome://tracing open.
+pub const FASTNORM_TRACE_CHROME_JSON: fastnorm_trace_format = 0;
+pub const FASTNORM_TRACE_FORMAT_MAX_ENUM: fastnorm_trace_format = 0x7fffffff;
+
+extern "C" {
+    /// Name of an event, such as "softmax"; "unknown" for an id that this library does not have.
+    /// Static.
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_profile_id_name(id: fastnorm_profile_id) -> *const c_char;
+
+    /// Turn a profile buffer, copied to host memory, into a flat array. Events are in order of
+    /// thread block, then warpgroup, then time. A warpgroup that ran out of profile_events has
+    /// dropped its last ones; what it recorded is still in order.
+    ///
+    /// - `buffer`: the bytes of args.profile, on the host, 8-byte aligned
+    /// - `bytes`: their number
+    /// - `events`: receives the first `capacity` events; NULL if capacity is 0
+    /// - `capacity`: room in events
+    /// - `count`: receives the number of events in the buffer, which may be more than capacity
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null pointers, a buffer that is no profile,
+    /// is cut short or inconsistent, or comes from another version
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_profile_decode(
+        buffer: *const c_void,
+        bytes: usize,
+        events: *mut fastnorm_profile_event,
+        capacity: usize,
+        count: *mut usize,
+    ) -> fastnorm_status;
+
+    /// Write a profile buffer, copied to host memory, as a trace. A thread block is a process of
+    /// the trace, its warpgroups are threads. `otherData` holds, for the whole profile, the number
+    /// of dropped events, the share of time in which a tensor-core product was in flight, and the
+    /// share of each wait.
+    ///
+    /// - `path`: the file, which is replaced
+    ///
+    /// Returns as fastnorm_profile_decode; FASTNORM_ERROR_ARGUMENT also for a null path, an unknown
+    /// format, and a file that cannot be written (the text has the system's reason)
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_profile_write_trace(
+        buffer: *const c_void,
+        bytes: usize,
+        path: *const c_char,
+        format: fastnorm_trace_format,
+    ) -> fastnorm_status;
+}
+
 // The layout that a C compiler gives these types.
 const _: () = {
     assert!(size_of::<fastnorm_device>() == 8);
@@ -877,7 +1217,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_device_info, driver_version) == 160);
     assert!(offset_of!(fastnorm_device_info, runtime_version) == 164);
     assert!(offset_of!(fastnorm_device_info, kernel_arch) == 168);
-    assert!(size_of::<fastnorm_info>() == 72);
+    assert!(size_of::<fastnorm_info>() == 80);
     assert!(offset_of!(fastnorm_info, struct_size) == 0);
     assert!(offset_of!(fastnorm_info, workspace_bytes) == 8);
     assert!(offset_of!(fastnorm_info, bytes_read) == 16);
@@ -890,6 +1230,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_info, blocks_per_row) == 56);
     assert!(offset_of!(fastnorm_info, vector_bytes) == 60);
     assert!(offset_of!(fastnorm_info, blocks) == 64);
+    assert!(offset_of!(fastnorm_info, profile_bytes) == 72);
     assert!(size_of::<fastnorm_kernel_info>() == 32);
     assert!(offset_of!(fastnorm_kernel_info, struct_size) == 0);
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
@@ -923,6 +1264,36 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, quantized) == 136);
     assert!(offset_of!(fastnorm_norm_args, scale) == 144);
     assert!(offset_of!(fastnorm_norm_args, amax) == 152);
+    assert!(size_of::<fastnorm_mla_decode_args>() == 136);
+    assert!(offset_of!(fastnorm_mla_decode_args, struct_size) == 0);
+    assert!(offset_of!(fastnorm_mla_decode_args, sm_scale) == 8);
+    assert!(offset_of!(fastnorm_mla_decode_args, causal) == 16);
+    assert!(offset_of!(fastnorm_mla_decode_args, lse_base) == 20);
+    assert!(offset_of!(fastnorm_mla_decode_args, max_s_q) == 24);
+    assert!(offset_of!(fastnorm_mla_decode_args, reuse_plan) == 28);
+    assert!(offset_of!(fastnorm_mla_decode_args, split_tokens) == 32);
+    assert!(offset_of!(fastnorm_mla_decode_args, profile_events) == 36);
+    assert!(offset_of!(fastnorm_mla_decode_args, total_kv_hint) == 40);
+    assert!(offset_of!(fastnorm_mla_decode_args, q_nope) == 48);
+    assert!(offset_of!(fastnorm_mla_decode_args, q_pe) == 56);
+    assert!(offset_of!(fastnorm_mla_decode_args, ckv) == 64);
+    assert!(offset_of!(fastnorm_mla_decode_args, kpe) == 72);
+    assert!(offset_of!(fastnorm_mla_decode_args, kv_len) == 80);
+    assert!(offset_of!(fastnorm_mla_decode_args, page_table) == 88);
+    assert!(offset_of!(fastnorm_mla_decode_args, kv_indptr) == 96);
+    assert!(offset_of!(fastnorm_mla_decode_args, qo_indptr) == 104);
+    assert!(offset_of!(fastnorm_mla_decode_args, o) == 112);
+    assert!(offset_of!(fastnorm_mla_decode_args, lse) == 120);
+    assert!(offset_of!(fastnorm_mla_decode_args, profile) == 128);
+    assert!(size_of::<fastnorm_profile_event>() == 40);
+    assert!(offset_of!(fastnorm_profile_event, time_ns) == 0);
+    assert!(offset_of!(fastnorm_profile_event, cycle) == 8);
+    assert!(offset_of!(fastnorm_profile_event, block) == 16);
+    assert!(offset_of!(fastnorm_profile_event, multiprocessor) == 20);
+    assert!(offset_of!(fastnorm_profile_event, group) == 24);
+    assert!(offset_of!(fastnorm_profile_event, id) == 28);
+    assert!(offset_of!(fastnorm_profile_event, kind) == 32);
+    assert!(offset_of!(fastnorm_profile_event, value) == 36);
     assert!(size_of::<fastnorm_status>() == 4);
     assert!(size_of::<fastnorm_device_type>() == 4);
     assert!(size_of::<fastnorm_dtype_id>() == 4);
@@ -935,4 +1306,8 @@ const _: () = {
     assert!(size_of::<fastnorm_quant_source>() == 4);
     assert!(size_of::<fastnorm_scale_layout>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
+    assert!(size_of::<fastnorm_lse_base>() == 4);
+    assert!(size_of::<fastnorm_profile_id>() == 4);
+    assert!(size_of::<fastnorm_profile_kind>() == 4);
+    assert!(size_of::<fastnorm_trace_format>() == 4);
 };

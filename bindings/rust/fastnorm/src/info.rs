@@ -2,7 +2,8 @@
 
 use crate::{static_text, sys};
 
-/// What a call would do, as [`Norm::query`](crate::Norm::query) finds it.
+/// What a call would do, as [`Norm::query`](crate::Norm::query) and [`MlaDecode::query`](crate::MlaDecode::query)
+/// find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
@@ -28,6 +29,8 @@ pub struct Info {
     pub vector_bytes: i32,
     /// CUDA: thread blocks in the grid; CPU: threads at the most.
     pub blocks: u64,
+    /// Bytes of the profile that the call writes; 0 = none.
+    pub profile_bytes: u64,
 }
 
 impl Info {
@@ -46,6 +49,7 @@ impl Info {
             blocks_per_row,
             vector_bytes,
             blocks,
+            profile_bytes,
         } = *raw;
         Self {
             workspace_bytes,
@@ -59,6 +63,7 @@ impl Info {
             blocks_per_row,
             vector_bytes,
             blocks,
+            profile_bytes,
         }
     }
 }

@@ -7,6 +7,8 @@
 //! - [`Tensor`], [`TensorMut`]: views of your memory. [`Element`] says which Rust types they may have,
 //!   [`DType`] names all of them.
 //! - [`Norm`]: what to compute; [`Quant`] for quantised outputs; [`norm_many`] for several at once.
+//! - [`MlaDecode`]: attention over a paged cache of latents; [`decode_profile`] and [`write_trace`] read what
+//!   its kernels recorded.
 //! - [`Error`] and [`Status`]: what was wrong, in the library's words.
 //! - [`fastnorm_sys`](sys): the C ABI itself.
 
@@ -22,6 +24,7 @@ mod context;
 mod device;
 mod dtype;
 mod info;
+mod mla_decode;
 mod norm;
 mod parallel;
 mod quant;
@@ -33,6 +36,9 @@ pub use context::{Context, ContextOptions, LogLevel, Stream, Workspace};
 pub use device::{device_count, kernels, Device, DeviceInfo, DeviceType, KernelInfo};
 pub use dtype::{DType, Element, F4x2E2M1, F8E4M3, F8E5M2, F8E8M0};
 pub use info::Info;
+pub use mla_decode::{
+    decode_profile, write_trace, LseBase, MlaDecode, ProfileEvent, ProfileId, ProfileKind,
+};
 pub use norm::{
     norm_many, norm_many_prepare, norm_many_query, norm_many_with, Norm, ResidualRounding, Rounding,
 };

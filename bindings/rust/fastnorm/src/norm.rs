@@ -428,7 +428,7 @@ impl<'a> Norm<'a> {
 
 /// Makes a call, on the CPU with a workspace of its own if the call turns out to need one.
 #[inline]
-fn launch(
+pub(crate) fn launch(
     context: &Context,
     workspace: Workspace,
     query: impl FnOnce() -> Result<Info>,

@@ -169,6 +169,76 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   return 1;
 }
 
+/* fastnorm_mla_decode_args with the tensors that it points to. */
+typedef struct fnb_mla_decode_call {
+  fastnorm_mla_decode_args args;
+  fastnorm_tensor tensors[11];
+} fnb_mla_decode_call;
+
+static inline int fnb_read_mla_decode(fnb_reader* reader, fnb_mla_decode_call* call) {
+  fastnorm_mla_decode_args* const args = &call->args;
+  const uint64_t* words = fnb_take(reader, 9);
+  uint64_t mask;
+  if (words == NULL) return 0;
+  mask = words[8];
+  if (mask >> 11 != 0) return 0;
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  args->sm_scale = fnb_double(words[0]);
+  args->causal = (int32_t)words[1];
+  args->lse_base = (fastnorm_lse_base)fnb_low(words[2]);
+  args->max_s_q = (int32_t)words[3];
+  args->reuse_plan = (int32_t)words[4];
+  args->split_tokens = (int32_t)words[5];
+  args->profile_events = (int32_t)words[6];
+  args->total_kv_hint = (int64_t)words[7];
+  if (mask >> 0 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
+    args->q_nope = &call->tensors[0];
+  }
+  if (mask >> 1 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
+    args->q_pe = &call->tensors[1];
+  }
+  if (mask >> 2 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
+    args->ckv = &call->tensors[2];
+  }
+  if (mask >> 3 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
+    args->kpe = &call->tensors[3];
+  }
+  if (mask >> 4 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[4])) return 0;
+    args->kv_len = &call->tensors[4];
+  }
+  if (mask >> 5 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[5])) return 0;
+    args->page_table = &call->tensors[5];
+  }
+  if (mask >> 6 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[6])) return 0;
+    args->kv_indptr = &call->tensors[6];
+  }
+  if (mask >> 7 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[7])) return 0;
+    args->qo_indptr = &call->tensors[7];
+  }
+  if (mask >> 8 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[8])) return 0;
+    args->o = &call->tensors[8];
+  }
+  if (mask >> 9 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[9])) return 0;
+    args->lse = &call->tensors[9];
+  }
+  if (mask >> 10 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[10])) return 0;
+    args->profile = &call->tensors[10];
+  }
+  return 1;
+}
+
 #endif /* SWIG */
 
 static inline fastnorm_status fnb_norm_query(fastnorm_context* context, const uint64_t* words,
@@ -250,6 +320,31 @@ static inline fastnorm_status fnb_norm_many(fastnorm_context* context, const uin
   }
   if (reader.left != 0) return FNB_MALFORMED;
   return fastnorm_norm_many(context, list, count, workspace, workspace_bytes, stream);
+}
+
+static inline fastnorm_status fnb_mla_decode_query(fastnorm_context* context, const uint64_t* words,
+                                                   size_t word_count, fastnorm_info* info) {
+  fnb_reader reader = {words, word_count};
+  fnb_mla_decode_call call;
+  if (!fnb_read_mla_decode(&reader, &call) || reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_mla_decode_query(context, &call.args, info);
+}
+
+static inline fastnorm_status fnb_mla_decode_prepare(fastnorm_context* context,
+                                                     const uint64_t* words, size_t word_count) {
+  fnb_reader reader = {words, word_count};
+  fnb_mla_decode_call call;
+  if (!fnb_read_mla_decode(&reader, &call) || reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_mla_decode_prepare(context, &call.args);
+}
+
+static inline fastnorm_status fnb_mla_decode(fastnorm_context* context, const uint64_t* words,
+                                             size_t word_count, void* workspace,
+                                             size_t workspace_bytes, void* stream) {
+  fnb_reader reader = {words, word_count};
+  fnb_mla_decode_call call;
+  if (!fnb_read_mla_decode(&reader, &call) || reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_mla_decode(context, &call.args, workspace, workspace_bytes, stream);
 }
 
 #endif /* FASTNORM_BINDINGS_WORDS_H_ */

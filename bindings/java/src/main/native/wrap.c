@@ -373,6 +373,16 @@ static int32_t fnj_device_count(JNIEnv* jenv, int32_t device_type) {
   return count;
 }
 
+/* Fills `events`, memory of `capacity` structs fastnorm_profile_event; how many there are. */
+static int64_t fnj_profile_decode(JNIEnv* jenv, void* buffer, int64_t bytes, void* events,
+                                  int64_t capacity) {
+  size_t count = 0;
+  const fastnorm_status status = fastnorm_profile_decode(
+      buffer, (size_t)bytes, (fastnorm_profile_event*)events, (size_t)capacity, &count);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return (int64_t)count;
+}
+
 static fastnorm_status fnj_device_describe(int32_t device_type, int32_t device_id,
                                            fastnorm_device_info* info) {
   const fastnorm_device device = {device_type, device_id};
@@ -494,6 +504,29 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnj_1device_1count(JNIEnv* jenv
   arg2 = (int32_t)jarg2;
   result = fnj_device_count(arg1, arg2);
   jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fnj_1profile_1decode(JNIEnv* jenv, jclass jcls,
+                                                                       jlong jarg2, jlong jarg3,
+                                                                       jlong jarg4, jlong jarg5) {
+  jlong jresult = 0;
+  JNIEnv* arg1 = 0;
+  void* arg2 = 0;
+  int64_t arg3;
+  void* arg4 = 0;
+  int64_t arg5;
+  int64_t result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = jenv;
+  arg2 = (void*)(uintptr_t)jarg2;
+  arg3 = (int64_t)jarg3;
+  arg4 = (void*)(uintptr_t)jarg4;
+  arg5 = (int64_t)jarg5;
+  result = fnj_profile_decode(arg1, arg2, arg3, arg4, arg5);
+  jresult = (jlong)result;
   return jresult;
 }
 
@@ -722,6 +755,105 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1many(JNIEnv* jenv, j
   arg7 = (void*)(uintptr_t)jarg7;
   result =
       (fastnorm_status)fnb_norm_many(arg1, (uint64_t const*)arg2, arg3, arg4, arg5, arg6, arg7);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1mla_1decode_1query(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jlong jarg4, jobject jarg4_) {
+  jint jresult = 0;
+  fastnorm_context* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  fastnorm_info* arg4 = 0;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  (void)jarg4_;
+  arg1 = (fastnorm_context*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = *(fastnorm_info**)&jarg4;
+  result = (fastnorm_status)fnb_mla_decode_query(arg1, (uint64_t const*)arg2, arg3, arg4);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1mla_1decode_1prepare(JNIEnv* jenv,
+                                                                           jclass jcls, jlong jarg1,
+                                                                           jlongArray jarg2) {
+  jint jresult = 0;
+  fastnorm_context* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_context*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  result = (fastnorm_status)fnb_mla_decode_prepare(arg1, (uint64_t const*)arg2, arg3);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1mla_1decode(JNIEnv* jenv, jclass jcls,
+                                                                  jlong jarg1, jlongArray jarg2,
+                                                                  jlong jarg4, jlong jarg5,
+                                                                  jlong jarg6) {
+  jint jresult = 0;
+  fastnorm_context* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  void* arg4 = 0;
+  size_t arg5;
+  void* arg6 = 0;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_context*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = (void*)(uintptr_t)jarg4;
+  arg5 = (size_t)jarg5;
+  arg6 = (void*)(uintptr_t)jarg6;
+  result = (fastnorm_status)fnb_mla_decode(arg1, (uint64_t const*)arg2, arg3, arg4, arg5, arg6);
 
   if (result != FASTNORM_OK) fnj_throw(jenv, result);
   jresult = (jint)result;
@@ -1141,6 +1273,21 @@ SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1info_1blocks_1get(JN
   return jresult;
 }
 
+SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1info_1profile_1bytes_1get(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jobject jarg1_) {
+  jlong jresult = 0;
+  struct fastnorm_info* arg1 = 0;
+  uint64_t result;
+
+  (void)jenv;
+  (void)jcls;
+  (void)jarg1_;
+  arg1 = *(struct fastnorm_info**)&jarg1;
+  result = ((arg1)->profile_bytes);
+  jresult = (jlong)result;
+  return jresult;
+}
+
 SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_new_1fastnorm_1info(JNIEnv* jenv, jclass jcls) {
   jlong jresult = 0;
   struct fastnorm_info* result = 0;
@@ -1260,6 +1407,48 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1kernel_1describe(JNIE
 
   if (result != FASTNORM_OK) fnj_throw(jenv, result);
   jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jbyteArray JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1profile_1id_1name(JNIEnv* jenv,
+                                                                                   jclass jcls,
+                                                                                   jint jarg1) {
+  jbyteArray jresult = 0;
+  fastnorm_profile_id arg1;
+  char* result = 0;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_profile_id)jarg1;
+  result = (char*)fastnorm_profile_id_name(arg1);
+  jresult = fnj_bytes(jenv, result, result == NULL ? 0 : strlen(result));
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1profile_1write_1trace(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlong jarg2, jbyteArray jarg3, jint jarg4) {
+  jint jresult = 0;
+  void* arg1 = 0;
+  size_t arg2;
+  char* arg3 = 0;
+  fastnorm_trace_format arg4;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (void*)(uintptr_t)jarg1;
+  arg2 = (size_t)jarg2;
+
+  arg3 = jarg3 == NULL ? NULL : (char*)(*jenv)->GetByteArrayElements(jenv, jarg3, NULL);
+  if (arg3 == NULL && jarg3 != NULL) return 0;
+  arg4 = (fastnorm_trace_format)jarg4;
+  result = (fastnorm_status)fastnorm_profile_write_trace((void const*)arg1, arg2, (char const*)arg3,
+                                                         arg4);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+
+  if (arg3 != NULL) (*jenv)->ReleaseByteArrayElements(jenv, jarg3, (jbyte*)arg3, JNI_ABORT);
   return jresult;
 }
 

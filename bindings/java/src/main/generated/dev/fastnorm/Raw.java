@@ -23,6 +23,10 @@ final class Raw implements RawConstants {
     return RawJNI.fnj_device_count(device_type);
   }
 
+  public static long fnj_profile_decode(long buffer, long bytes, long events, long capacity) {
+    return RawJNI.fnj_profile_decode(buffer, bytes, events, capacity);
+  }
+
   public static int fnj_device_describe(int device_type, int device_id, fastnorm_device_info info) {
     return RawJNI.fnj_device_describe(device_type, device_id, fastnorm_device_info.getCPtr(info), info);
   }
@@ -49,6 +53,18 @@ final class Raw implements RawConstants {
 
   public static int fnb_norm_many(long context, long[] words, int count, long workspace, long workspace_bytes, long stream) {
     return RawJNI.fnb_norm_many(context, words, count, workspace, workspace_bytes, stream);
+  }
+
+  public static int fnb_mla_decode_query(long context, long[] words, fastnorm_info info) {
+    return RawJNI.fnb_mla_decode_query(context, words, fastnorm_info.getCPtr(info), info);
+  }
+
+  public static int fnb_mla_decode_prepare(long context, long[] words) {
+    return RawJNI.fnb_mla_decode_prepare(context, words);
+  }
+
+  public static int fnb_mla_decode(long context, long[] words, long workspace, long workspace_bytes, long stream) {
+    return RawJNI.fnb_mla_decode(context, words, workspace, workspace_bytes, stream);
   }
 
   public static int fastnorm_version() {
@@ -81,6 +97,12 @@ final class Raw implements RawConstants {
 
   public static int fastnorm_kernel_describe(int index, fastnorm_kernel_info info) {
     return RawJNI.fastnorm_kernel_describe(index, fastnorm_kernel_info.getCPtr(info), info);
+  }
+
+  public static String fastnorm_profile_id_name(int id) { return Text.of(RawJNI.fastnorm_profile_id_name(id)); }
+
+  public static int fastnorm_profile_write_trace(long buffer, long bytes, String path, int format) {
+    return RawJNI.fastnorm_profile_write_trace(buffer, bytes, Text.bytes(path), format);
   }
 
 }

@@ -10,7 +10,7 @@ package dev.fastnorm;
 
 interface RawConstants {
   public final static int FASTNORM_VERSION_MAJOR = 0;
-  public final static int FASTNORM_VERSION_MINOR = 1;
+  public final static int FASTNORM_VERSION_MINOR = 2;
   public final static int FASTNORM_VERSION_PATCH = 0;
-  public final static int FASTNORM_VERSION = (0*10000+1*100+0);
+  public final static int FASTNORM_VERSION = (0*10000+2*100+0);
 }

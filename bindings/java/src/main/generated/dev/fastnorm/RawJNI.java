@@ -14,6 +14,7 @@ final class RawJNI {
   public final static native void fnj_sink_destroy(long jarg2);
   public final static native long fnj_context_create(int jarg2, int jarg3, int jarg4, int jarg5, int jarg6, byte[] jarg7, long jarg8);
   public final static native int fnj_device_count(int jarg2);
+  public final static native long fnj_profile_decode(long jarg2, long jarg3, long jarg4, long jarg5);
   public final static native int fnj_device_describe(int jarg1, int jarg2, long jarg3, fastnorm_device_info jarg3_);
   public final static native int fnb_norm_query(long jarg1, long[] jarg2, long jarg4, fastnorm_info jarg4_);
   public final static native int fnb_norm_prepare(long jarg1, long[] jarg2);
@@ -21,6 +22,9 @@ final class RawJNI {
   public final static native int fnb_norm_many_query(long jarg1, long[] jarg2, int jarg4, long jarg5, fastnorm_info jarg5_);
   public final static native int fnb_norm_many_prepare(long jarg1, long[] jarg2, int jarg4);
   public final static native int fnb_norm_many(long jarg1, long[] jarg2, int jarg4, long jarg5, long jarg6, long jarg7);
+  public final static native int fnb_mla_decode_query(long jarg1, long[] jarg2, long jarg4, fastnorm_info jarg4_);
+  public final static native int fnb_mla_decode_prepare(long jarg1, long[] jarg2);
+  public final static native int fnb_mla_decode(long jarg1, long[] jarg2, long jarg4, long jarg5, long jarg6);
   public final static native int fastnorm_version();
   public final static native byte[] fastnorm_version_string();
   public final static native byte[] fastnorm_build_info();
@@ -50,6 +54,7 @@ final class RawJNI {
   public final static native int fastnorm_info_blocks_per_row_get(long jarg1, fastnorm_info jarg1_);
   public final static native int fastnorm_info_vector_bytes_get(long jarg1, fastnorm_info jarg1_);
   public final static native long fastnorm_info_blocks_get(long jarg1, fastnorm_info jarg1_);
+  public final static native long fastnorm_info_profile_bytes_get(long jarg1, fastnorm_info jarg1_);
   public final static native long new_fastnorm_info();
   public final static native void delete_fastnorm_info(long jarg1);
   public final static native byte[] fastnorm_kernel_info_family_get(long jarg1, fastnorm_kernel_info jarg1_);
@@ -59,4 +64,6 @@ final class RawJNI {
   public final static native void delete_fastnorm_kernel_info(long jarg1);
   public final static native int fastnorm_kernel_count();
   public final static native int fastnorm_kernel_describe(int jarg1, long jarg2, fastnorm_kernel_info jarg2_);
+  public final static native byte[] fastnorm_profile_id_name(int jarg1);
+  public final static native int fastnorm_profile_write_trace(long jarg1, long jarg2, byte[] jarg3, int jarg4);
 }

@@ -43,4 +43,26 @@ final class Words {
   static final int NORM_BIT_SCALE = 10;
   static final int NORM_BIT_AMAX = 11;
   static final int NORM_MAX_WORDS = 255;
+
+  static final int MLA_DECODE_SM_SCALE = 0;
+  static final int MLA_DECODE_CAUSAL = 1;
+  static final int MLA_DECODE_LSE_BASE = 2;
+  static final int MLA_DECODE_MAX_S_Q = 3;
+  static final int MLA_DECODE_REUSE_PLAN = 4;
+  static final int MLA_DECODE_SPLIT_TOKENS = 5;
+  static final int MLA_DECODE_PROFILE_EVENTS = 6;
+  static final int MLA_DECODE_TOTAL_KV_HINT = 7;
+  static final int MLA_DECODE_MASK = 8;
+  static final int MLA_DECODE_BIT_Q_NOPE = 0;
+  static final int MLA_DECODE_BIT_Q_PE = 1;
+  static final int MLA_DECODE_BIT_CKV = 2;
+  static final int MLA_DECODE_BIT_KPE = 3;
+  static final int MLA_DECODE_BIT_KV_LEN = 4;
+  static final int MLA_DECODE_BIT_PAGE_TABLE = 5;
+  static final int MLA_DECODE_BIT_KV_INDPTR = 6;
+  static final int MLA_DECODE_BIT_QO_INDPTR = 7;
+  static final int MLA_DECODE_BIT_O = 8;
+  static final int MLA_DECODE_BIT_LSE = 9;
+  static final int MLA_DECODE_BIT_PROFILE = 10;
+  static final int MLA_DECODE_MAX_WORDS = 229;
 }

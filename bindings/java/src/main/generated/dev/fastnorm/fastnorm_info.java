@@ -85,6 +85,10 @@ final class fastnorm_info {
     return RawJNI.fastnorm_info_blocks_get(swigCPtr, this);
   }
 
+  public long getProfile_bytes() {
+    return RawJNI.fastnorm_info_profile_bytes_get(swigCPtr, this);
+  }
+
   public fastnorm_info() {
     this(RawJNI.new_fastnorm_info(), true);
   }

@@ -13,6 +13,7 @@ public final class Info {
     private final int blocksPerRow;
     private final int vectorBytes;
     private final long blocks;
+    private final long profileBytes;
 
     Info(fastnorm_info raw) {
         workspaceBytes = raw.getWorkspace_bytes();
@@ -26,6 +27,7 @@ public final class Info {
         blocksPerRow = raw.getBlocks_per_row();
         vectorBytes = raw.getVector_bytes();
         blocks = raw.getBlocks();
+        profileBytes = raw.getProfile_bytes();
     }
 
     /**
@@ -127,11 +129,21 @@ public final class Info {
         return blocks;
     }
 
+    /**
+     * The profile that the call writes.
+     *
+     * @return the size in bytes; 0 for none
+     */
+    public long profileBytes() {
+        return profileBytes;
+    }
+
     @Override
     public String toString() {
         return "Info[kernel=" + kernel + ", launches=" + launches + ", bytesRead=" + bytesRead
                 + ", bytesWritten=" + bytesWritten + ", workspaceBytes=" + workspaceBytes + ", blocks=" + blocks
                 + ", threadsPerRow=" + threadsPerRow + ", vectorsPerThread=" + vectorsPerThread + ", rowsPerBlock="
-                + rowsPerBlock + ", blocksPerRow=" + blocksPerRow + ", vectorBytes=" + vectorBytes + "]";
+                + rowsPerBlock + ", blocksPerRow=" + blocksPerRow + ", vectorBytes=" + vectorBytes + ", profileBytes="
+                + profileBytes + "]";
     }
 }

@@ -25,16 +25,22 @@ class CompletenessTest {
             "fastnorm_dtype_id", DType.class,
             "fastnorm_device_type", DeviceType.class,
             "fastnorm_log_level", LogLevel.class,
+            "fastnorm_lse_base", LseBase.class,
+            "fastnorm_profile_kind", Profile.Kind.class,
             "fastnorm_rounding", Rounding.class,
             "fastnorm_residual_rounding", ResidualRounding.class,
             "fastnorm_quant_scheme", QuantScheme.class,
             "fastnorm_quant_source", QuantSource.class,
-            "fastnorm_scale_layout", ScaleLayout.class,
-            "fastnorm_status", Status.class);
+            "fastnorm_scale_layout", ScaleLayout.class);
 
-    /** Enums whose values are methods: rms and layer, dryRun, pdlWait and its siblings. */
+    /**
+     * Enums whose values are methods (rms and layer, dryRun, pdlWait and its siblings, writeTrace) or names that the
+     * library gives (the ids of a profile).
+     */
     private static final Set<String> METHODS = Set.of("fastnorm_norm_kind=0,1", "fastnorm_context_flags=1",
-            "fastnorm_norm_flags=1,2,4");
+            "fastnorm_norm_flags=1,2,4", "fastnorm_trace_format=0",
+            "fastnorm_profile_id=" + Stream.iterate(0, i -> i + 1).limit(18).map(String::valueOf)
+                    .collect(Collectors.joining(",")));
 
     private static Set<Integer> constants(Class<?> type) {
         return Stream.of(type.getDeclaredFields()).filter(f -> Modifier.isStatic(f.getModifiers()))
@@ -62,7 +68,7 @@ class CompletenessTest {
 
     private static void checkEnum(String name) throws Exception {
         Set<Integer> raw = constants(Class.forName("dev.fastnorm." + name));
-        Class<? extends Enum<?>> type = ENUMS.get(name);
+        Class<? extends Enum<?>> type = name.equals("fastnorm_status") ? Status.class : ENUMS.get(name);
         if (type == null) {
             String text = name + "=" + raw.stream().map(String::valueOf).collect(Collectors.joining(","));
             assertTrue(METHODS.contains(text), text);
@@ -132,6 +138,51 @@ class CompletenessTest {
         assertEquals(2 | 1L << 31 | (long) DType.BF16.id << 32, words[x + 2]);
         assertEquals(0, words[x + 3]);
         assertEquals("[3, 4, -9, 1]", java.util.Arrays.toString(java.util.Arrays.copyOfRange(words, x + 4, x + 8)));
+    }
+
+    /** Every scalar and every tensor of a description is set by a method of MlaDecode, at its own place. */
+    @Test
+    void fieldsOfAnMlaDecode() throws Exception {
+        Map<String, Long> scalars = Map.of(
+                "SM_SCALE", Double.doubleToRawLongBits(0.3),
+                "CAUSAL", 1L,
+                "LSE_BASE", (long) LseBase.BASE_2.id,
+                "MAX_S_Q", 5L,
+                "REUSE_PLAN", 1L,
+                "SPLIT_TOKENS", 128L,
+                "PROFILE_EVENTS", 77L,
+                "TOTAL_KV_HINT", 1L << 40);
+        Map<String, Tensor> tensors = new LinkedHashMap<>();
+        for (String name : new String[] {"Q_NOPE", "Q_PE", "CKV", "KPE", "KV_LEN", "PAGE_TABLE", "KV_INDPTR", "QO_INDPTR",
+            "O", "LSE", "PROFILE"}) {
+            tensors.put(name, Tensor.at(Device.cuda(7), 0x1000 + tensors.size(), DType.BF16, 3, 4).withStrides(-9, 1));
+        }
+        MlaDecode call = MlaDecode.of(0.3).causal(true).lseBase(LseBase.BASE_2).reusePlan(true).splitTokens(128)
+                .totalKvHint(1L << 40).qNope(tensors.get("Q_NOPE")).qPe(tensors.get("Q_PE")).ckv(tensors.get("CKV"))
+                .kpe(tensors.get("KPE")).kvLen(tensors.get("KV_LEN")).pageTable(tensors.get("PAGE_TABLE"))
+                .kvIndptr(tensors.get("KV_INDPTR")).qoIndptr(tensors.get("QO_INDPTR"), 5).o(tensors.get("O"))
+                .lse(tensors.get("LSE")).profile(tensors.get("PROFILE"), 77);
+        long[] words = call.encoded().words();
+        int bits = 0;
+        int numbers = 0;
+        for (Field field : Words.class.getDeclaredFields()) {
+            String name = field.getName();
+            if (name.startsWith("MLA_DECODE_BIT_")) {
+                Tensor tensor = tensors.get(name.substring("MLA_DECODE_BIT_".length()));
+                assertNotNull(tensor, name);
+                int at = Words.MLA_DECODE_MASK + 1 + valueOf(field) * (Words.TENSOR_WORDS + 4);
+                assertEquals(tensor.address(), words[at], name);
+                bits++;
+            } else if (name.startsWith("MLA_DECODE_") && !name.equals("MLA_DECODE_MASK")
+                    && !name.equals("MLA_DECODE_MAX_WORDS")) {
+                assertEquals(scalars.get(name.substring("MLA_DECODE_".length())), words[valueOf(field)], name);
+                numbers++;
+            }
+        }
+        assertEquals(scalars.size(), numbers);
+        assertEquals(tensors.size(), bits);
+        assertEquals((1L << bits) - 1, words[Words.MLA_DECODE_MASK]);
+        assertEquals(Words.MLA_DECODE_MASK + 1 + bits * (Words.TENSOR_WORDS + 4), words.length);
     }
 
     /** A defect of the encoder ends in an error of the binding, not in a wild read. */

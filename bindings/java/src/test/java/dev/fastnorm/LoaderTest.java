@@ -197,7 +197,7 @@ class LoaderTest {
     void anOlderVersion() throws Exception {
         int older = RawConstants.FASTNORM_VERSION - 1;
         assertEquals("refused: libfastnorm (" + folder.resolve("older").resolve(SONAME) + ") has version " + older / 10000
-                + "." + older / 100 % 100 + "." + older % 100 + "; required: 0.1.0 or newer",
+                + "." + older / 100 % 100 + "." + older % 100 + "; required: 0.2.0 or newer",
                 load(property(folder.resolve("older"))));
     }
 

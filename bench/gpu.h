@@ -1,0 +1,123 @@
+// A GPU of the benchmark: memory, a stream, graphs and the times of their replays.
+#pragma once
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/call.h"
+#include "bench/stream.cuh"
+
+namespace bench {
+
+inline constexpr int64_t kColdBytes = int64_t{600} << 20;
+inline constexpr int64_t kArenaBytes = int64_t{2}
+                                       << 30;  // allocated once for all but the largest cases
+inline constexpr int64_t kFlushBytes = int64_t{256} << 20;
+inline constexpr int kMostCalls = 64;
+
+inline void require(cudaError_t code, const char* what) {
+  if (code != cudaSuccess)
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(code));
+}
+#define BENCH_CUDA(expression) require((expression), #expression)
+
+class Gpu {
+ public:
+  explicit Gpu(int id) : id_(id) {
+    BENCH_CUDA(cudaSetDevice(id));
+    BENCH_CUDA(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking));
+    BENCH_CUDA(cudaEventCreate(&start_));
+    BENCH_CUDA(cudaEventCreate(&stop_));
+    BENCH_CUDA(cudaMalloc(reinterpret_cast<void**>(&flush_), kFlushBytes));
+    check(fastnorm_context_create({FASTNORM_DEVICE_CUDA, id}, nullptr, &context_));
+  }
+  ~Gpu() {
+    fastnorm_context_destroy(context_);
+    cudaFree(flush_);
+    cudaFree(arena_);
+    cudaEventDestroy(start_);
+    cudaEventDestroy(stop_);
+    cudaStreamDestroy(queue_);
+  }
+
+  // An arena of at least `bytes`, newly filled with values of `dtype`: codes and results of earlier cases are none.
+  char* arena(int64_t bytes, const std::string& dtype) {
+    if (bytes > arena_bytes_) {
+      const int64_t wanted = std::max(bytes, kArenaBytes);
+      cudaFree(arena_);
+      arena_ = nullptr;
+      arena_bytes_ = 0;
+      BENCH_CUDA(cudaMalloc(reinterpret_cast<void**>(&arena_), static_cast<size_t>(wanted)));
+      arena_bytes_ = wanted;
+    }
+    fill_random(arena_, bytes, dtype, 1, queue_);
+    return arena_;
+  }
+
+  template <typename Body>
+  cudaGraphExec_t capture(Body body) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    BENCH_CUDA(cudaStreamBeginCapture(queue_, cudaStreamCaptureModeThreadLocal));
+    try {
+      body();
+    } catch (...) {  // other cases go on
+      cudaStreamEndCapture(queue_, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      throw;
+    }
+    BENCH_CUDA(cudaStreamEndCapture(queue_, &graph));
+    BENCH_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    BENCH_CUDA(cudaGraphDestroy(graph));
+    BENCH_CUDA(cudaGraphUpload(exec, queue_));
+    return exec;
+  }
+
+  // Microseconds of one replay.
+  double replay(cudaGraphExec_t graph, bool flush) {
+    if (flush) BENCH_CUDA(cudaMemsetAsync(flush_, 0x5a, kFlushBytes, queue_));
+    wait_a_little(queue_);
+    BENCH_CUDA(cudaEventRecord(start_, queue_));
+    BENCH_CUDA(cudaGraphLaunch(graph, queue_));
+    BENCH_CUDA(cudaEventRecord(stop_, queue_));
+    BENCH_CUDA(cudaEventSynchronize(stop_));
+    float ms = 0;
+    BENCH_CUDA(cudaEventElapsedTime(&ms, start_, stop_));
+    return ms * 1e3;
+  }
+
+  int id() const { return id_; }
+  cudaStream_t queue() const { return queue_; }
+  fastnorm_context* context() const { return context_; }
+
+ private:
+  int id_;
+  cudaStream_t queue_ = nullptr;
+  cudaEvent_t start_ = nullptr, stop_ = nullptr;
+  char* flush_ = nullptr;
+  char* arena_ = nullptr;
+  int64_t arena_bytes_ = 0;
+  fastnorm_context* context_ = nullptr;
+};
+
+// A graph and the times of its replays. Not copyable: it owns the graph.
+struct Timed {
+  explicit Timed(cudaGraphExec_t captured) : graph(captured) {}
+  Timed(Timed&& other) noexcept
+      : graph(std::exchange(other.graph, nullptr)), us(std::move(other.us)) {}
+  Timed& operator=(Timed&&) = delete;
+  ~Timed() {
+    if (graph != nullptr) cudaGraphExecDestroy(graph);
+  }
+
+  double best() const { return *std::min_element(us.begin(), us.end()); }
+  double spread() const { return (*std::max_element(us.begin(), us.end()) - best()) / median(us); }
+
+  cudaGraphExec_t graph;
+  std::vector<double> us;
+};
+
+}  // namespace bench

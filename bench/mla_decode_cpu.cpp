@@ -1,0 +1,158 @@
+// Times MLA decode on the CPU beside a loop that reads memory, and a copy.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "bench/call.h"
+#include "bench/mla_decode.h"
+
+namespace bench {
+namespace {
+
+constexpr int64_t kCeilingBytes = int64_t{256} << 20;  // more than the caches have
+constexpr int64_t kCacheBytes = int64_t{1}
+                                << 20;  // a cache of latents larger than this is called cold
+
+struct Freer {
+  void operator()(char* p) const { std::free(p); }
+};
+using Memory = std::unique_ptr<char, Freer>;
+
+Memory allocate(int64_t bytes) {
+  const int64_t whole = (bytes + 4095) / 4096 * 4096;
+  Memory memory(static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(whole))));
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+template <typename Body>
+double time_us(Body body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// Runs fn(begin, end) on equal slices of [0, bytes).
+template <typename Fn>
+void on_threads(int threads, int64_t bytes, Fn fn) {
+  const int64_t slice = bytes / threads / 4096 * 4096;
+  std::vector<std::thread> others;
+  for (int t = 1; t < threads; ++t) {
+    others.emplace_back([=] { fn(t * slice, t + 1 == threads ? bytes : (t + 1) * slice); });
+  }
+  fn(0, threads == 1 ? bytes : slice);
+  for (std::thread& t : others) t.join();
+}
+
+using Words = uint64_t __attribute__((vector_size(64)));
+
+uint64_t read(const char* data, int64_t bytes) {
+  constexpr size_t kChains = 4;  // of additions, independent of each other
+  Words sums[kChains] = {};
+  for (int64_t i = 0; i + static_cast<int64_t>(sizeof sums) <= bytes;
+       i += static_cast<int64_t>(sizeof sums)) {
+    Words words[kChains];
+    std::memcpy(words, data + i, sizeof words);
+    for (size_t k = 0; k < kChains; ++k) sums[k] += words[k];
+  }
+  return (sums[0] + sums[1] + sums[2] + sums[3])[0];
+}
+
+MlaDecodeCeilings measure_ceilings(int threads, int replays) {
+  const Memory from = allocate(kCeilingBytes), to = allocate(kCeilingBytes);
+  std::memset(from.get(), 1, kCeilingBytes);
+  std::memset(to.get(), 2, kCeilingBytes);
+  std::vector<double> reads, copies;
+  volatile uint64_t sink = 0;
+  for (int pass = -1; pass < replays; ++pass) {  // the first pass warms up
+    const double read_us = time_us([&] {
+      on_threads(threads, kCeilingBytes,
+                 [&](int64_t begin, int64_t end) { sink = read(from.get() + begin, end - begin); });
+    });
+    const double copy_us = time_us([&] {
+      on_threads(threads, kCeilingBytes, [&](int64_t begin, int64_t end) {
+        std::memcpy(to.get() + begin, from.get() + begin, static_cast<size_t>(end - begin));
+      });
+    });
+    if (pass < 0) continue;
+    reads.push_back(read_us);
+    copies.push_back(copy_us);
+  }
+  constexpr double kGb = static_cast<double>(kCeilingBytes) / 1e3;
+  return {kGb / median(reads), 2 * kGb / median(copies), 0};
+}
+
+// Values near 1 of both signs, of any dtype.
+void fill(char* data, int64_t bytes, const std::string& dtype) {
+  uint64_t state = 1;
+  for (int64_t i = 0; i + 4 <= bytes; i += 4) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const auto h = static_cast<uint32_t>(state >> 32);
+    const uint32_t bits = dtype == "f32"   ? 0x3f000000u | (h & 0x80ffffffu)
+                          : dtype == "f16" ? 0x38003800u | (h & 0x87ff87ffu)
+                                           : 0x3f003f00u | (h & 0x80ff80ffu);
+    std::memcpy(data + i, &bits, sizeof bits);
+  }
+}
+
+MlaDecodeResult time_case(fastnorm_context* context, const MlaDecodeCase& c,
+                          const Options& options) {
+  const Memory query = allocate(c.query_bytes()), cache = allocate(c.cache_bytes()),
+               o = allocate(c.output_bytes()), lse = allocate(c.rows() * 4);
+  fill(query.get(), c.query_bytes(), c.dtype);
+  fill(cache.get(), c.cache_bytes(), c.dtype);
+  std::vector<int32_t> table = mla_decode_table(c), lengths(c.lengths.begin(), c.lengths.end());
+  const MlaDecodeCall call(
+      c, FASTNORM_DEVICE_CPU,
+      {query.get(), cache.get(), o.get(), lse.get(), lengths.data(), table.data()});
+  const fastnorm_info info = call.query(context);
+  const Memory workspace = allocate(static_cast<int64_t>(info.workspace_bytes));
+  std::vector<double> us;
+  for (int pass = -1; pass < options.replays; ++pass) {
+    const double taken = time_us([&] {
+      call.run(context, info.workspace_bytes == 0 ? nullptr : workspace.get(), info.workspace_bytes,
+               nullptr);
+    });
+    if (pass >= 0) us.push_back(taken);
+  }
+  MlaDecodeResult r;
+  r.us = median(us);
+  r.spread =
+      (*std::max_element(us.begin(), us.end()) - *std::min_element(us.begin(), us.end())) / r.us;
+  r.kernel = info.kernel;
+  r.workspace_bytes = info.workspace_bytes;
+  r.more["threads"] = options.threads;
+  r.more["cold"] = c.cache_bytes() > kCacheBytes;
+  return r;
+}
+
+}  // namespace
+
+int bench_mla_decode_cpu(const std::vector<MlaDecodeCase>& cases, const Options& options) {
+  fastnorm_context_options context_options = {};
+  context_options.struct_size = sizeof context_options;
+  context_options.num_threads = options.threads;
+  fastnorm_context* context = nullptr;
+  check(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, &context_options, &context));
+  fastnorm_device_info device = {};
+  device.struct_size = sizeof device;
+  check(fastnorm_device_describe({FASTNORM_DEVICE_CPU, 0}, &device));
+  std::printf("%s, kernels %s, %d threads\n", device.name, device.kernel_arch, options.threads);
+  nlohmann::json document = {{"device", device.name},
+                             {"isa", device.kernel_arch},
+                             {"threads", options.threads},
+                             {"replays", options.replays}};
+  const int failed = time_all_mla_decode(
+      cases, measure_ceilings(options.threads, options.replays),
+      [&](const MlaDecodeCase& c) { return time_case(context, c, options); }, options.save,
+      &document);
+  fastnorm_context_destroy(context);
+  return failed;
+}
+
+}  // namespace bench

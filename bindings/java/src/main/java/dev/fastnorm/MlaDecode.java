@@ -1,0 +1,255 @@
+package dev.fastnorm;
+
+/**
+ * Attention of new tokens over a paged cache of latents: multi-head latent attention (MLA) in its absorbed
+ * form. A description that is built step by step and then run, as often as wanted.
+ *
+ * <p>There are B requests. Request b has s new tokens and a cache of L = kv_len[b] tokens, the new ones among
+ * them. N is the number of new tokens of all requests, H the number of heads. For new token i of its request,
+ * head h and cached token j:
+ *
+ * <pre>
+ * score[j]  = sm_scale * (q_nope[i,h] . ckv[j] + q_pe[i,h] . kpe[j])
+ * allowed   = j &lt; L; causal: j &lt;= L - s + i
+ * lse[i,h]  = log of the sum of exp(score[j]) over allowed j
+ * o[i,h]    = sum of exp(score[j] - lse[i,h]) * ckv[j] over allowed j
+ * </pre>
+ *
+ * <p>Where no j is allowed, o is 0 and lse is minus infinity. Token j of request b is row {@code j % page} of
+ * the page with the number {@code list[j / page]}. The list is row b of the page table or, with
+ * {@link #kvIndptr}, begins there. What lies behind the end of a request may be anything.
+ *
+ * <p>T is the dtype of q_nope: {@link DType#BF16} or {@link DType#F16}, on the CPU {@link DType#F32} too. Last
+ * dimensions are contiguous. On a GPU, which must be of compute capability 9.0, addresses and strides of the
+ * tensors of T are multiples of 16 bytes, and lengths and page numbers must be valid.
+ *
+ * <p>A setter that is given null takes the tensor away again.
+ */
+public final class MlaDecode extends Call {
+    private final Description description = new Description(Words.MLA_DECODE_MASK, Words.MLA_DECODE_MAX_WORDS);
+
+    private MlaDecode(double smScale) {
+        NativeLibrary.load();
+        description.set(Words.MLA_DECODE_SM_SCALE, Double.doubleToRawLongBits(smScale));
+    }
+
+    /**
+     * Begins a description.
+     *
+     * @param smScale factor of the scores, finite and not 0; DeepSeek without YaRN has 1 / sqrt(128 + 64)
+     * @return the description
+     */
+    public static MlaDecode of(double smScale) {
+        return new MlaDecode(smScale);
+    }
+
+    /**
+     * Sets whether a new token sees no later one.
+     *
+     * @param causal whether; the default is false: it sees all
+     * @return this
+     */
+    public MlaDecode causal(boolean causal) {
+        description.set(Words.MLA_DECODE_CAUSAL, causal ? 1 : 0);
+        return this;
+    }
+
+    /**
+     * Sets the base of the logarithm in lse.
+     *
+     * @param base the base; the default is {@link LseBase#NATURAL}
+     * @return this
+     */
+    public MlaDecode lseBase(LseBase base) {
+        description.set(Words.MLA_DECODE_LSE_BASE, base.id);
+        return this;
+    }
+
+    /**
+     * Sets whether the workspace still holds the plan of an equal call, such as the previous layer's. No effect on
+     * the CPU.
+     *
+     * @param reuse whether; the default is false
+     * @return this
+     */
+    public MlaDecode reusePlan(boolean reuse) {
+        description.set(Words.MLA_DECODE_REUSE_PLAN, reuse ? 1 : 0);
+        return this;
+    }
+
+    /**
+     * Cuts requests every so many tokens, so that a row's bits do not depend on the rest of the batch. No effect
+     * on the CPU.
+     *
+     * @param tokens a multiple of 64; 0, the default, cuts as the library likes
+     * @return this
+     */
+    public MlaDecode splitTokens(int tokens) {
+        description.set(Words.MLA_DECODE_SPLIT_TOKENS, tokens);
+        return this;
+    }
+
+    /**
+     * Sets the sum of kv_len, for {@link Info#bytesRead()} only.
+     *
+     * @param tokens the sum; 0, the default, if unknown
+     * @return this
+     */
+    public MlaDecode totalKvHint(long tokens) {
+        description.set(Words.MLA_DECODE_TOTAL_KV_HINT, tokens);
+        return this;
+    }
+
+    // --- tensors ---
+
+    /**
+     * Sets the queries times the key's up-projection.
+     *
+     * @param qNope {@code [N, H, 512]}, T; required
+     * @return this
+     */
+    public MlaDecode qNope(Tensor qNope) {
+        description.input(Words.MLA_DECODE_BIT_Q_NOPE, qNope);
+        return this;
+    }
+
+    /**
+     * Sets the rotary parts of the queries.
+     *
+     * @param qPe {@code [N, H, 64]}, T; required
+     * @return this
+     */
+    public MlaDecode qPe(Tensor qPe) {
+        description.input(Words.MLA_DECODE_BIT_Q_PE, qPe);
+        return this;
+    }
+
+    /**
+     * Sets the latents after their norm.
+     *
+     * @param ckv {@code [pages, page, 512]}, T; required
+     * @return this
+     */
+    public MlaDecode ckv(Tensor ckv) {
+        description.input(Words.MLA_DECODE_BIT_CKV, ckv);
+        return this;
+    }
+
+    /**
+     * Sets the rotary parts of the keys.
+     *
+     * @param kpe {@code [pages, page, 64]}, T; required
+     * @return this
+     */
+    public MlaDecode kpe(Tensor kpe) {
+        description.input(Words.MLA_DECODE_BIT_KPE, kpe);
+        return this;
+    }
+
+    /**
+     * Sets the number of cached tokens of each request.
+     *
+     * @param kvLen {@code [B]}, I32; required
+     * @return this
+     */
+    public MlaDecode kvLen(Tensor kvLen) {
+        description.input(Words.MLA_DECODE_BIT_KV_LEN, kvLen);
+        return this;
+    }
+
+    /**
+     * Sets the numbers of the pages.
+     *
+     * @param pageTable {@code [B, most pages]} or, with {@link #kvIndptr}, {@code [total]}; I32; required
+     * @return this
+     */
+    public MlaDecode pageTable(Tensor pageTable) {
+        description.input(Words.MLA_DECODE_BIT_PAGE_TABLE, pageTable);
+        return this;
+    }
+
+    /**
+     * Sets where each request's pages begin in the page table. The default is a row of the table for each.
+     *
+     * @param kvIndptr {@code [B + 1]}, I32
+     * @return this
+     */
+    public MlaDecode kvIndptr(Tensor kvIndptr) {
+        description.input(Words.MLA_DECODE_BIT_KV_INDPTR, kvIndptr);
+        return this;
+    }
+
+    /**
+     * Sets where each request's new tokens begin. The default is that each has N / B.
+     *
+     * @param qoIndptr {@code [B + 1]}, I32
+     * @param maxNew the most new tokens of a request, or more; at least 1
+     * @return this
+     */
+    public MlaDecode qoIndptr(Tensor qoIndptr, int maxNew) {
+        description.set(Words.MLA_DECODE_MAX_S_Q, maxNew);
+        description.input(Words.MLA_DECODE_BIT_QO_INDPTR, qoIndptr);
+        return this;
+    }
+
+    /**
+     * Sets where the result goes.
+     *
+     * @param o {@code [N, H, 512]}, T; required
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public MlaDecode o(Tensor o) {
+        description.output(Words.MLA_DECODE_BIT_O, "o", o);
+        return this;
+    }
+
+    /**
+     * Sets where the logarithms of the sums go.
+     *
+     * @param lse {@code [N, H]}, F32
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public MlaDecode lse(Tensor lse) {
+        description.output(Words.MLA_DECODE_BIT_LSE, "lse", lse);
+        return this;
+    }
+
+    /**
+     * Sets where the kernels record what each warpgroup did when; {@link Profile} reads a copy of it. On a GPU only.
+     *
+     * @param profile {@link Info#profileBytes()} bytes, U8, at a multiple of 16
+     * @param events the most events that a warpgroup may record, 1 to 2^20
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public MlaDecode profile(Tensor profile, int events) {
+        description.set(Words.MLA_DECODE_PROFILE_EVENTS, events);
+        description.output(Words.MLA_DECODE_BIT_PROFILE, "profile", profile);
+        return this;
+    }
+
+    // --- inside ---
+
+    @Override
+    Description.Encoded encoded() {
+        Description.Encoded current = description.encoded();
+        return current != null ? current : description.encode(null);
+    }
+
+    @Override
+    void run(long context, long[] words, long workspace, long workspaceBytes, long stream) {
+        Raw.fnb_mla_decode(context, words, workspace, workspaceBytes, stream);
+    }
+
+    @Override
+    void query(long context, long[] words, fastnorm_info info) {
+        Raw.fnb_mla_decode_query(context, words, info);
+    }
+
+    @Override
+    void prepare(long context, long[] words) {
+        Raw.fnb_mla_decode_prepare(context, words);
+    }
+}

@@ -1,0 +1,282 @@
+//! Attention over paged latents against the formula in double precision; profiles.
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+
+mod common;
+
+use common::{whole_numbers, Float};
+use fastnorm::{
+    bf16, decode_profile, f16, write_trace, Context, LseBase, MlaDecode, ProfileEvent, ProfileKind,
+    Result, Status, Tensor, TensorMut,
+};
+
+const LATENT: usize = 512;
+const ROTARY: usize = 64;
+const WIDE: usize = LATENT + ROTARY;
+const PAGE: usize = 4;
+const HEADS: usize = 2;
+const SCALE: f64 = 0.0009765625;
+
+/// Requests with these lengths and new tokens; their pages lie backwards.
+struct Batch<T> {
+    lengths: Vec<i32>,
+    fresh: Vec<i32>,  // [B + 1], where new tokens begin
+    starts: Vec<i32>, // [B + 1], where pages begin
+    pages: Vec<i32>,
+    query: Vec<T>, // [N, HEADS, WIDE]
+    cache: Vec<T>, // [pages, PAGE, WIDE]
+}
+
+impl<T: Float> Batch<T> {
+    fn new(requests: &[(i32, i32)]) -> Self {
+        let (mut fresh, mut starts) = (vec![0], vec![0]);
+        for &(length, new) in requests {
+            fresh.push(fresh[fresh.len() - 1] + new);
+            starts
+                .push(starts[starts.len() - 1] + length.div_euclid(4) + i32::from(length % 4 != 0));
+        }
+        let pages = starts[starts.len() - 1];
+        let tokens = fresh[fresh.len() - 1] as usize;
+        let mut batch = Self {
+            lengths: requests.iter().map(|r| r.0).collect(),
+            fresh,
+            starts,
+            pages: (0..pages).rev().collect(),
+            query: whole_numbers(tokens * HEADS * WIDE, 5),
+            cache: vec![T::of(f64::NAN); pages as usize * PAGE * WIDE],
+        };
+        let values: Vec<T> = whole_numbers(batch.cache.len(), 6);
+        for (b, &(length, _)) in requests.iter().enumerate() {
+            for j in 0..length as usize {
+                let at = batch.row(b, j);
+                batch.cache[at..at + WIDE].copy_from_slice(&values[at..at + WIDE]);
+            }
+        }
+        batch
+    }
+
+    /// Where cached token j of request b begins.
+    fn row(&self, b: usize, j: usize) -> usize {
+        let page = self.pages[self.starts[b] as usize + j / PAGE] as usize;
+        (page * PAGE + j % PAGE) * WIDE
+    }
+
+    fn tokens(&self) -> usize {
+        self.fresh[self.fresh.len() - 1] as usize
+    }
+
+    fn call<'a>(
+        &'a self,
+        o: &'a mut [T],
+        lse: &'a mut [f32],
+        base: LseBase,
+    ) -> Result<MlaDecode<'a>> {
+        let (tokens, pages, requests) = (self.tokens(), self.pages.len(), self.lengths.len());
+        let view = |data: &'a [T], offset, rows, inner: usize, width| {
+            Tensor::strided(
+                data,
+                offset,
+                &[rows, inner, width],
+                &[(inner * WIDE) as isize, WIDE as isize, 1],
+            )
+        };
+        Ok(MlaDecode::new(SCALE)
+            .causal(true)
+            .q_nope(view(&self.query, 0, tokens, HEADS, LATENT)?)
+            .q_pe(view(&self.query, LATENT, tokens, HEADS, ROTARY)?)
+            .ckv(view(&self.cache, 0, pages, PAGE, LATENT)?)
+            .kpe(view(&self.cache, LATENT, pages, PAGE, ROTARY)?)
+            .kv_len(Tensor::new(&self.lengths, &[requests])?)
+            .page_table(Tensor::new(&self.pages, &[pages])?)
+            .kv_indptr(Tensor::new(&self.starts, &[requests + 1])?)
+            .qo_indptr(Tensor::new(&self.fresh, &[requests + 1])?, 8)
+            .o(TensorMut::new(o, &[tokens, HEADS, LATENT])?)
+            .lse(TensorMut::new(lse, &[tokens, HEADS])?, base))
+    }
+
+    /// The formula: o and the natural logarithm of each new token and head.
+    fn exact(&self) -> Vec<(Vec<f64>, f64)> {
+        let mut rows = Vec::new();
+        for b in 0..self.lengths.len() {
+            for token in self.fresh[b]..self.fresh[b + 1] {
+                let last = self.lengths[b] - (self.fresh[b + 1] - token) + 1;
+                for h in 0..HEADS {
+                    let q = &self.query[(token as usize * HEADS + h) * WIDE..][..WIDE];
+                    let keys: Vec<&[T]> = (0..last.max(0) as usize)
+                        .map(|j| &self.cache[self.row(b, j)..][..WIDE])
+                        .collect();
+                    let weights: Vec<f64> = keys
+                        .iter()
+                        .map(|k| {
+                            let dot: f64 =
+                                q.iter().zip(*k).map(|(a, b)| a.value() * b.value()).sum();
+                            (SCALE * dot).exp()
+                        })
+                        .collect();
+                    let sum: f64 = weights.iter().sum();
+                    let o = (0..LATENT)
+                        .map(|i| {
+                            let mixed = keys.iter().zip(&weights).map(|(k, w)| w * k[i].value());
+                            if sum > 0.0 {
+                                mixed.sum::<f64>() / sum
+                            } else {
+                                0.0
+                            }
+                        })
+                        .collect();
+                    rows.push((o, sum.ln()));
+                }
+            }
+        }
+        rows
+    }
+}
+
+fn against_the_formula<T: Float>(bound: f64) -> Result<()> {
+    let context = Context::cpu()?;
+    // The third has more new tokens than cached ones: its first row is empty.
+    let batch = Batch::<T>::new(&[(9, 1), (4, 0), (2, 3), (17, 2), (0, 0)]);
+    let exact = batch.exact();
+    for (base, factor) in [
+        (LseBase::Natural, 1.0),
+        (LseBase::Base2, std::f64::consts::LOG2_E),
+    ] {
+        let mut o = vec![T::of(f64::NAN); batch.tokens() * HEADS * LATENT];
+        let mut lse = vec![f32::NAN; batch.tokens() * HEADS];
+        let mut call = batch.call(&mut o, &mut lse, base)?;
+        call.prepare(&context)?;
+        assert_eq!(call.query(&context)?.profile_bytes, 0);
+        call.run(&context)?;
+        drop(call);
+        let mut empty = 0;
+        for (r, (values, log)) in exact.iter().enumerate() {
+            for (found, wanted) in o[r * LATENT..].iter().zip(values) {
+                assert!(
+                    (found.value() - wanted).abs() <= bound,
+                    "{found:?}, required: {wanted}"
+                );
+            }
+            let (found, wanted) = (f64::from(lse[r]), log * factor);
+            empty += usize::from(found == f64::NEG_INFINITY);
+            assert!(
+                found == wanted || (found - wanted).abs() <= 1e-5,
+                "{found}, required: {wanted}"
+            );
+        }
+        assert_eq!(empty, HEADS);
+    }
+    Ok(())
+}
+
+#[test]
+fn single_precision() -> Result<()> {
+    against_the_formula::<f32>(1e-5)
+}
+
+#[test]
+fn sixteen_bits() -> Result<()> {
+    against_the_formula::<bf16>(0.06)?;
+    against_the_formula::<f16>(0.008)
+}
+
+#[test]
+fn refusals_name_the_field_and_write_nothing() -> Result<()> {
+    let context = Context::cpu()?;
+    let batch = Batch::<f32>::new(&[(6, 1), (3, 2)]);
+    type Change = for<'a> fn(MlaDecode<'a>) -> MlaDecode<'a>;
+    let cases: [(&str, Status, Change); 6] = [
+        ("kv_len", Status::ARGUMENT, |c| {
+            c.kv_len(Tensor::new(&[7, 40], &[2]).unwrap())
+        }),
+        ("split_tokens", Status::ARGUMENT, |c| c.split_tokens(65)),
+        ("total_kv_hint", Status::ARGUMENT, |c| c.total_kv_hint(-1)),
+        ("max_s_q", Status::ARGUMENT, |c| {
+            c.qo_indptr(Tensor::new(&[0, 1, 3], &[3]).unwrap(), 0)
+        }),
+        ("q_pe", Status::UNSUPPORTED, |c| {
+            c.q_pe(Tensor::new(&[0f32; 3 * 2 * 32], &[3, 2, 32]).unwrap())
+        }),
+        ("kpe", Status::DTYPE, |c| {
+            c.kpe(Tensor::new(&[0i32; 3 * 4 * 64], &[3, 4, 64]).unwrap())
+        }),
+    ];
+    for (name, status, change) in cases {
+        let mut o = vec![f32::NAN; 3 * HEADS * LATENT];
+        let mut lse = vec![0f32; 3 * HEADS];
+        let mut call = change(batch.call(&mut o, &mut lse, LseBase::Natural)?);
+        let error = call.run(&context).unwrap_err();
+        assert_eq!(error.status(), status, "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+        drop(call);
+        assert!(o.iter().all(|v| v.is_nan()));
+    }
+    let error = MlaDecode::new(1.0).run(&context).unwrap_err();
+    assert!(error.to_string().contains("q_nope"), "{error}");
+    Ok(())
+}
+
+/// What one thread block with one warpgroup leaves: a span of scores within one of work.
+fn profile() -> Vec<u8> {
+    let event =
+        |cycle: u64, id: u64, kind: u64, value: u64| cycle | (id | kind << 8 | value << 10) << 32;
+    let pair = |low: u64, high: u64| low | high << 32;
+    let mut words = vec![u64::from_le_bytes(*b"NORMPROF"), pair(1, 1), pair(1, 4)];
+    words.extend([0; 5]);
+    words.extend([
+        pair(17, 1),
+        pair(4, 0),
+        1 << 32,
+        5000,
+        (1 << 32) + 2000,
+        6000,
+        0,
+        0,
+    ]);
+    words.extend([
+        event(0, 0, 0, 7),
+        event(500, 3, 0, 7),
+        event(1500, 3, 1, 7),
+        event(2000, 0, 1, 7),
+    ]);
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn profiles() {
+    let bytes = profile();
+    let events = decode_profile(&bytes).unwrap();
+    let seen = |e: &ProfileEvent| (e.time_ns, e.cycle, e.id.name(), e.kind, e.value);
+    assert_eq!(
+        events.iter().map(seen).collect::<Vec<_>>(),
+        [
+            (0, 0, "work", ProfileKind::Begin, 7),
+            (250, 500, "qk", ProfileKind::Begin, 7),
+            (750, 1500, "qk", ProfileKind::End, 7),
+            (1000, 2000, "work", ProfileKind::End, 7),
+        ]
+    );
+    assert!(events
+        .iter()
+        .all(|e| (e.block, e.multiprocessor, e.group) == (0, 17, 0)));
+
+    let path = std::env::temp_dir().join(format!("fastnorm-trace-{}.json", std::process::id()));
+    write_trace(&bytes, &path).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(text.contains("\"traceEvents\""), "{text}");
+
+    let error = write_trace(&bytes, "/no/such/folder/trace.json").unwrap_err();
+    assert_eq!(error.status(), Status::ARGUMENT, "{error}");
+    for bad in [
+        &bytes[..0],
+        &bytes[..7],
+        &bytes[..bytes.len() - 1],
+        &bytes[8..],
+    ] {
+        assert_eq!(decode_profile(bad).unwrap_err().status(), Status::ARGUMENT);
+        assert_eq!(
+            write_trace(bad, &path).unwrap_err().status(),
+            Status::ARGUMENT
+        );
+    }
+    assert!(!path.exists());
+}

@@ -1,0 +1,55 @@
+// One MLA decode call in canonical form: what check makes of the caller's tensors, and all that plan and kernels need. Strides are
+// in bytes, defaults are filled in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "fastnorm/mla_decode.h"
+
+namespace fastnorm {
+
+inline constexpr int32_t kMlaLatent = 512;  // columns of ckv, and of o
+inline constexpr int32_t kMlaRope = 64;     // columns of kpe
+
+// A tensor of contiguous rows with two leading dimensions: element (i, j, k) is at data + i * outer + j * inner + k elements.
+struct MlaDecodeTensor {
+  std::byte* data = nullptr;  // nullptr = absent, or empty
+  int64_t outer = 0;          // bytes from token to token, or from page to page
+  int64_t inner = 0;          // bytes from head to head, or from row to row of a page
+};
+
+struct MlaDecodeDesc {
+  int64_t tokens = 0;         // N, new tokens of all requests
+  int32_t heads = 1;          // H
+  int32_t batch = 0;          // B
+  int32_t max_s_q = 0;        // no request has more new tokens; at most N
+  int32_t pages = 0;          // of the cache
+  int32_t page_size = 1;      // tokens of a page
+  Dtype dtype = Dtype::kF32;  // of q_nope, q_pe, ckv, kpe and o
+  double sm_scale = 0;
+  bool causal = false;
+  bool lse_base_2 = false;
+  bool reuse_plan = false;
+  int32_t split_tokens = 0;    // 0 = automatic
+  int64_t total_kv_hint = 0;   // 0 = unknown
+  int32_t profile_events = 0;  // of a warpgroup; 0 = no profile
+
+  MlaDecodeTensor q_nope, q_pe, ckv, kpe, o;
+  MlaDecodeTensor lse;                  // f32, one value a row; data nullptr = not stored
+  const int32_t* kv_len = nullptr;      // [batch]
+  const int32_t* page_table = nullptr;  // [batch][table_columns], or with kv_indptr [table_columns]
+  int64_t table_stride = 0;             // elements from request to request; 0 with kv_indptr
+  int64_t table_columns = 0;            // pages that a request's list may have, or of all lists
+  const int32_t* kv_indptr = nullptr;   // [batch + 1], or nullptr
+  const int32_t* qo_indptr = nullptr;   // [batch + 1], or nullptr: each request has max_s_q tokens
+  std::byte* profile = nullptr;
+  uint64_t profile_bytes = 0;  // that the caller gives
+
+  bool empty() const { return tokens == 0 || batch == 0; }
+  // Packed query rows of a request: token * heads + head.
+  int64_t rows() const { return int64_t{max_s_q} * heads; }
+};
+
+}  // namespace fastnorm

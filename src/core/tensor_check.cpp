@@ -1,0 +1,118 @@
+#include "core/tensor_check.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+
+namespace fastnorm {
+namespace {
+
+const char* device_name(int32_t device_type) {
+  switch (device_type) {
+    case FASTNORM_DEVICE_CPU:
+      return "CPU";
+    case FASTNORM_DEVICE_CUDA:
+      return "CUDA";
+    case FASTNORM_DEVICE_CUDA_HOST:
+      return "CUDA_HOST";
+    case FASTNORM_DEVICE_CUDA_MANAGED:
+      return "CUDA_MANAGED";
+    default:
+      return "unknown";
+  }
+}
+
+// Memory kinds count as the device that reaches them without a copy.
+int32_t effective_device(int32_t device_type) {
+  if (device_type == FASTNORM_DEVICE_CUDA_HOST) return FASTNORM_DEVICE_CPU;
+  if (device_type == FASTNORM_DEVICE_CUDA_MANAGED) return FASTNORM_DEVICE_CUDA;
+  return device_type;
+}
+
+}  // namespace
+
+Text shape_text(const int64_t* shape, int32_t rank) {
+  Text text{};
+  size_t used = 0;
+  const auto put = [&](const char* format, auto value) {
+    if (used < sizeof text.c) {
+      used +=
+          static_cast<size_t>(std::snprintf(text.c + used, sizeof text.c - used, format, value));
+    }
+  };
+  put("%s", "[");
+  for (int32_t d = 0; d < rank; ++d) put(d == 0 ? "%" PRId64 : ", %" PRId64, shape[d]);
+  put("%s", "]");
+  return text;
+}
+
+Text dtype_text(fastnorm_dtype dtype) {
+  Text text{};
+  const Dtype known = dtype_from(dtype);
+  if (known != Dtype::kUnknown) {
+    std::snprintf(text.c, sizeof text.c, "%s", dtype_name(known));
+  } else {
+    std::snprintf(text.c, sizeof text.c, "{code %d, bits %d, lanes %d}", dtype.code, dtype.bits,
+                  dtype.lanes);
+  }
+  return text;
+}
+
+fastnorm_status check_tensor(const char* name, const fastnorm_tensor& t, TensorRule rule,
+                             CheckedDevice device, Error& error) {
+  FASTNORM_REQUIRE(
+      effective_device(t.device_type) == device.device_type &&
+          (t.device_id == device.device_id || device.device_type == FASTNORM_DEVICE_CPU),
+      FASTNORM_ERROR_DEVICE,
+      "%s is on device %s:%d (device_type %d); required: the context's device, %s:%d", name,
+      device_name(t.device_type), t.device_id, t.device_type, device_name(device.device_type),
+      device.device_id);
+  FASTNORM_REQUIRE(
+      t.ndim >= 1 && t.ndim <= rule.max_rank, FASTNORM_ERROR_SHAPE,
+      rule.max_rank == 1 ? "%s.ndim is %d; required: %d" : "%s.ndim is %d; required: 1 to %d", name,
+      t.ndim, rule.max_rank);
+  FASTNORM_REQUIRE(t.shape != nullptr, FASTNORM_ERROR_ARGUMENT,
+                   "%s.shape is NULL; required: an array of %d extents", name, t.ndim);
+  int64_t elements = 1, signs = 0;
+  bool overflows = false, empty = false;
+  for (int32_t i = 0; i < t.ndim; ++i) {
+    signs |= t.shape[i];
+    empty |= t.shape[i] == 0;
+    overflows |= __builtin_mul_overflow(elements, t.shape[i], &elements);
+  }
+  if (empty) elements = 0;
+  FASTNORM_REQUIRE(signs >= 0, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: extents >= 0", name,
+                   shape_text(t.shape, t.ndim).c);
+  FASTNORM_REQUIRE(!overflows || empty, FASTNORM_ERROR_SHAPE,
+                   "%s.shape is %s; required: fewer than 2^63 elements", name,
+                   shape_text(t.shape, t.ndim).c);
+  const int64_t bytes = std::max<int64_t>(dtype_bytes(rule.dtype), 1);
+  uintptr_t address = 0;
+  FASTNORM_REQUIRE(
+      !__builtin_add_overflow(reinterpret_cast<uintptr_t>(t.data), t.byte_offset, &address),
+      FASTNORM_ERROR_LAYOUT,
+      "%s.data is %p and its byte_offset %" PRIu64 "; required: a sum inside the address space",
+      name, t.data, t.byte_offset);
+  FASTNORM_REQUIRE(t.data != nullptr || elements == 0, FASTNORM_ERROR_ARGUMENT,
+                   "%s.data is NULL and its shape %s has elements; required: an address", name,
+                   shape_text(t.shape, t.ndim).c);
+  FASTNORM_REQUIRE(elements == 0 || (address & static_cast<uintptr_t>(bytes - 1)) == 0,
+                   FASTNORM_ERROR_LAYOUT,
+                   "%s's address is 0x%" PRIxPTR "; required: a multiple of %d, the bytes of %s",
+                   name, address, static_cast<int>(bytes), dtype_name(rule.dtype));
+  if (t.strides == nullptr) return FASTNORM_OK;
+  const int64_t last = t.strides[t.ndim - 1];
+  FASTNORM_REQUIRE(!rule.last_contiguous || last == 1 || t.shape[t.ndim - 1] <= 1,
+                   FASTNORM_ERROR_LAYOUT,
+                   "%s.strides[%d] is %" PRId64 "; required: 1, a contiguous last dimension", name,
+                   t.ndim - 1, last);
+  for (int32_t i = 0; i < t.ndim; ++i) {
+    int64_t step = 0;
+    FASTNORM_REQUIRE(!__builtin_mul_overflow(t.strides[i], bytes, &step), FASTNORM_ERROR_LAYOUT,
+                     "%s.strides[%d] is %" PRId64 "; required: fewer than 2^63 bytes", name, i,
+                     t.strides[i]);
+  }
+  return FASTNORM_OK;
+}
+
+}  // namespace fastnorm

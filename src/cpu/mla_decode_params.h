@@ -1,0 +1,45 @@
+// What a CPU kernel of MLA decode gets: plain data, so that units of any instruction set may include it.
+#pragma once
+
+#include <cstdint>
+
+namespace fastnorm::cpu {
+
+// Rows of contiguous elements; strides in bytes.
+struct MlaDecodeRows {
+  char* data;
+  int64_t outer, inner;
+};
+
+struct MlaDecodeParams {
+  MlaDecodeRows q_nope, q_pe, ckv, kpe, o;
+  MlaDecodeRows lse;  // data may be nullptr
+  const int32_t* kv_len;
+  const int32_t* page_table;
+  const int32_t* kv_indptr;  // may be nullptr
+  const int32_t* qo_indptr;  // may be nullptr
+  int64_t table_stride;      // elements
+  int64_t tokens;
+  int32_t batch, heads, s_q, page_size;
+  bool causal;
+  float scale_log2;  // sm_scale * log2(e)
+  double lse_scale;  // 1: base 2; ln(2): natural
+};
+
+// Heads that share a token's pass over its cache.
+inline constexpr int kMlaHeadGroup = 4;
+
+// The groups [begin, end): group g is of token g / (groups of a token).
+using MlaDecodeKernel = void (*)(const MlaDecodeParams& params, int64_t begin, int64_t end);
+
+// By Dtype: f32, f16, bf16.
+struct MlaDecodeKernels {
+  MlaDecodeKernel at[3];
+};
+
+extern const MlaDecodeKernels kMlaDecodeScalar;
+extern const MlaDecodeKernels kMlaDecodeAvx2;
+extern const MlaDecodeKernels kMlaDecodeAvx512;
+extern const MlaDecodeKernels kMlaDecodeNeon;
+
+}  // namespace fastnorm::cpu

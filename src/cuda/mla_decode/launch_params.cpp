@@ -1,0 +1,136 @@
+#include "cuda/mla_decode/launch_params.h"
+
+#include <algorithm>
+
+namespace fastnorm::cuda {
+namespace {
+
+constexpr int64_t kSubTileBytes = 128;  // of a row
+constexpr double kLog2E = 1.4426950408889634, kLn2 = 0.6931471805599453;
+
+TokenRows token_rows(const MlaDecodeTensor& tensor) {
+  return {reinterpret_cast<char*>(tensor.data), tensor.outer, tensor.inner};
+}
+
+PageRows page_rows(const MlaDecodeTensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.data), tensor.outer, tensor.inner};
+}
+
+// A dimension of extent 1 may have any stride; a tensor map wants a proper one.
+int64_t proper(int64_t stride, int64_t extent) { return extent > 1 ? stride : kSubTileBytes; }
+
+// Bytes from a request's row to its next, if all of them lie that far apart; else 0.
+int64_t row_stride(const MlaDecodeDesc& desc, const MlaDecodeTensor& tensor) {
+  if (desc.heads == 1) return tensor.outer;
+  if (desc.max_s_q == 1 || tensor.outer == desc.heads * tensor.inner) return tensor.inner;
+  return 0;
+}
+
+// How one box gets 64 rows of any m-tile.
+RowAccess row_access(const MlaDecodeDesc& desc, std::initializer_list<const MlaDecodeTensor*> all) {
+  if (desc.max_s_q == 1 || desc.heads % kMlaBoxRows == 0) return RowAccess::kTokenRows;
+  if (desc.qo_indptr == nullptr && std::all_of(all.begin(), all.end(), [&](auto* tensor) {
+        return row_stride(desc, *tensor) > 0;
+      })) {
+    return RowAccess::kRequestRows;
+  }
+  return kMlaBoxRows % desc.heads == 0 ? RowAccess::kTokenRows : RowAccess::kRows;
+}
+
+MlaDecodeBox rows_box(const MlaDecodeDesc& desc, const MlaDecodeTensor& tensor, RowAccess access,
+                      uint32_t sub_tiles, uint32_t box_sub_tiles) {
+  const auto heads = static_cast<uint64_t>(desc.heads);
+  MlaDecodeBox box = {reinterpret_cast<const char*>(tensor.data),
+                      {1, 1, sub_tiles},
+                      {kSubTileBytes, kSubTileBytes, kSubTileBytes},
+                      {kMlaBoxRows, 1, box_sub_tiles}};
+  if (access == RowAccess::kRequestRows) {
+    const int64_t stride = row_stride(desc, tensor);
+    box.extent[0] = static_cast<uint64_t>(desc.rows());
+    box.extent[1] = static_cast<uint64_t>(desc.batch);
+    box.stride[0] = proper(stride, desc.rows());
+    box.stride[1] = proper(stride * desc.rows(), desc.batch);
+  } else if (access == RowAccess::kTokenRows) {
+    box.extent[0] = heads;
+    box.extent[1] = static_cast<uint64_t>(desc.tokens);
+    box.stride[0] = proper(tensor.inner, desc.heads);
+    box.stride[1] = proper(tensor.outer, desc.tokens);
+    const bool several = desc.max_s_q > 1 && desc.heads < kMlaBoxRows;  // tokens of a box
+    if (several) box.box[0] = static_cast<uint32_t>(heads);
+    if (several) box.box[1] = kMlaBoxRows / static_cast<uint32_t>(heads);
+  }
+  return box;
+}
+
+MlaDecodeBox pages_box(const MlaDecodeDesc& desc, const MlaDecodeTensor& tensor, bool boxed,
+                       uint32_t sub_tiles) {
+  MlaDecodeBox box = {reinterpret_cast<const char*>(tensor.data),
+                      {1, sub_tiles, 1},
+                      {kSubTileBytes, kSubTileBytes, kSubTileBytes},
+                      {kMlaBoxRows, 1, 1}};
+  if (!boxed) return box;
+  box.extent[0] = static_cast<uint64_t>(desc.page_size);
+  box.extent[2] = static_cast<uint64_t>(std::max(desc.pages, 1));
+  box.stride[0] = proper(tensor.inner, desc.page_size);
+  box.stride[2] = proper(tensor.outer, desc.pages);
+  box.box[0] = static_cast<uint32_t>(std::min(desc.page_size, kMlaBoxRows));
+  return box;
+}
+
+bool has_boxes(int32_t page_size) {
+  return page_size == 16 || page_size == 32 || page_size % kMlaBoxRows == 0;
+}
+
+}  // namespace
+
+MlaDecodeParams make_mla_decode_params(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
+                                       void* workspace) {
+  char* const base = static_cast<char*>(workspace);
+  MlaDecodeParams p = {};
+  p.q_nope = token_rows(desc.q_nope);
+  p.q_pe = token_rows(desc.q_pe);
+  p.o = token_rows(desc.o);
+  p.ckv = page_rows(desc.ckv);
+  p.kpe = page_rows(desc.kpe);
+  p.kv_len = desc.kv_len;
+  p.page_table = desc.page_table;
+  p.kv_indptr = desc.kv_indptr;
+  p.qo_indptr = desc.qo_indptr;
+  p.lse = reinterpret_cast<float*>(desc.lse.data);
+  p.lse_token_stride = desc.lse.outer / static_cast<int64_t>(sizeof(float));
+  p.lse_head_stride = desc.lse.inner / static_cast<int64_t>(sizeof(float));
+  p.table_stride = desc.table_stride;
+  p.plan = reinterpret_cast<MlaDecodePlanHeader*>(base);
+  p.parts = reinterpret_cast<MlaDecodePart*>(base + plan.parts_offset);
+  p.splits = reinterpret_cast<MlaDecodeSplit*>(base + plan.splits_offset);
+  p.scan = reinterpret_cast<int32_t*>(base + plan.scan_offset);
+  p.partial_lse = reinterpret_cast<float*>(base + plan.partial_lse_offset);
+  p.partial_o = reinterpret_cast<float*>(base + plan.partial_o_offset);
+  p.profile = reinterpret_cast<unsigned char*>(desc.profile);
+  p.profile_capacity = desc.profile_events;
+  p.requests = desc.batch;
+  p.heads = desc.heads;
+  p.s_q = plan.s_q;
+  p.m_tiles = plan.m_tiles;
+  p.parts_count = plan.parts;
+  p.split_tiles = plan.split_tiles;
+  p.page_size = desc.page_size;
+  p.causal = desc.causal;
+  p.q_access = row_access(desc, {&desc.q_nope, &desc.q_pe});
+  p.o_access = row_access(desc, {&desc.o});
+  p.o_clips = p.o_access == RowAccess::kRequestRows || desc.max_s_q == 1;
+  p.boxed_pages = has_boxes(desc.page_size);
+  p.scale_log2 = static_cast<float>(desc.sm_scale * kLog2E);
+  p.lse_scale = desc.lse_base_2 ? 1.0f : static_cast<float>(kLn2);
+  p.never = -7;
+  return p;
+}
+
+MlaDecodeBoxes make_mla_decode_boxes(const MlaDecodeDesc& desc, const MlaDecodeParams& params) {
+  const bool boxed = params.boxed_pages != 0;
+  return {rows_box(desc, desc.q_nope, params.q_access, 8, 8),
+          rows_box(desc, desc.q_pe, params.q_access, 1, 1), pages_box(desc, desc.ckv, boxed, 8),
+          pages_box(desc, desc.kpe, boxed, 1), rows_box(desc, desc.o, params.o_access, 8, 4)};
+}
+
+}  // namespace fastnorm::cuda

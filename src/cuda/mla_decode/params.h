@@ -1,0 +1,67 @@
+// What the MLA decode kernels get: one struct by value. CUDA-free.
+#pragma once
+
+#include <cstdint>
+
+#include "core/mla_decode_profile.h"
+#include "core/mla_decode_work.h"
+
+namespace fastnorm::cuda {
+
+// How 64 query rows, or 64 rows of the cache, get to shared memory and outputs back.
+enum class RowAccess : int32_t {
+  kRows,         // each row by its own address
+  kRequestRows,  // one tensor-map box; the map's coordinates are (row of the request, request)
+  kTokenRows,    // one box; the map's coordinates are (head, token)
+};
+
+// A tensor of [tokens, heads, columns]; strides in bytes.
+struct TokenRows {
+  char* data;
+  int64_t token_stride, head_stride;
+};
+
+// A tensor of [pages, page_size, columns]; strides in bytes.
+struct PageRows {
+  const char* data;
+  int64_t page_stride, row_stride;
+};
+
+struct MlaDecodeParams {
+  TokenRows q_nope, q_pe, o;                  // [N, H, 512], [N, H, 64], [N, H, 512]
+  PageRows ckv, kpe;                          // [pages, page, 512], [pages, page, 64]
+  const int32_t* kv_len;                      // [B]
+  const int32_t* page_table;                  // [B, table_stride], or [total] with kv_indptr
+  const int32_t* kv_indptr;                   // [B + 1], may be nullptr
+  const int32_t* qo_indptr;                   // [B + 1], may be nullptr
+  float* lse;                                 // [N, H], may be nullptr
+  int64_t lse_token_stride, lse_head_stride;  // elements
+  int64_t table_stride;                       // elements
+
+  // In the workspace.
+  MlaDecodePlanHeader* plan;
+  MlaDecodePart* parts;    // [parts_count]
+  MlaDecodeSplit* splits;  // [parts_count], or [B] with split_tiles
+  int32_t* scan;     // [B + 1]: the planner's scratch, used where it does not fit in shared memory
+  float* partial_o;  // [pieces, m_tiles * 64, 512]
+  float* partial_lse;  // [pieces, m_tiles * 64], base 2
+
+  unsigned char* profile;  // may be nullptr
+  int32_t profile_capacity;
+
+  int32_t requests, heads;
+  int32_t s_q;          // new tokens of each request; with qo_indptr: at most
+  int32_t m_tiles;      // of heads * s_q rows
+  int32_t parts_count;  // grid: (m_tiles, parts_count)
+  int32_t split_tiles;  // 0: automatic
+  int32_t page_size;
+  int32_t causal;
+  RowAccess q_access, o_access;
+  int32_t o_clips;      // the boxes of outputs end where a request does
+  int32_t boxed_pages;  // rows of the cache come by tensor-map boxes
+  float scale_log2;     // sm_scale * log2(e)
+  float lse_scale;      // 1: base 2; ln(2): natural
+  int32_t never;        // a tile count that does not occur; the compiler cannot know it
+};
+
+}  // namespace fastnorm::cuda

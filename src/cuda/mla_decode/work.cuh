@@ -1,0 +1,99 @@
+// The pieces of requests that a thread block works on, one after another. Producer and consumers
+// walk the same list.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/mla_decode/params.h"
+
+namespace fastnorm::cuda::mla {
+
+// New tokens of a request.
+struct Tokens {
+  int first, count;
+};
+__device__ __forceinline__ Tokens tokens_of(const MlaDecodeParams& p, int request) {
+  if (p.qo_indptr == nullptr) return {request * p.s_q, p.s_q};
+  const int first = p.qo_indptr[request];
+  return {first, p.qo_indptr[request + 1] - first};
+}
+
+__device__ __forceinline__ int length_of(const MlaDecodeParams& p, int request) {
+  return max(p.kv_len[request], 0);
+}
+
+__device__ __forceinline__ int tiles_of(int length) {
+  return static_cast<int>((static_cast<unsigned>(length) + kMlaTileTokens - 1) / kMlaTileTokens);
+}
+
+// Tiles [first_tile, end_tile) of a request. What else is known of the request is read again where
+// it is needed: a consumer has no registers to keep it.
+struct Item {
+  int request;
+  int first_tile, end_tile;
+  int length;       // cached tokens of the request
+  int piece;        // of a split request: its number; else -1
+  int first_limit;  // tokens that the request's first new token may attend to
+};
+
+struct Walk {
+  int request, tile;
+  int piece;
+  int length;  // of `request`
+
+  static __device__ __forceinline__ const MlaDecodePart& part_of(const MlaDecodeParams& p) {
+    return p.parts[blockIdx.y];
+  }
+
+  __device__ __forceinline__ explicit Walk(const MlaDecodeParams& p) {
+    const MlaDecodePart& part = part_of(p);
+    request = part.first_request;
+    tile = part.first_tile;
+    piece = part.first_piece;
+    length = part.first_length;
+  }
+
+  // The next item that has rows in this block's m-tile.
+  __device__ __forceinline__ bool next(const MlaDecodeParams& p, Item& item) {
+    for (;;) {
+      const int last_request = part_of(p).last_request, last_tile = part_of(p).last_tile;
+      if (request > last_request || (request == last_request && tile >= last_tile)) return false;
+      const int tokens = tokens_of(p, request).count;
+      const int tiles = tokens > 0 ? tiles_of(length) : 0;
+      int end = request == last_request ? last_tile : tiles;
+      if (p.split_tiles != 0 && end - tile > p.split_tiles) end = tile + p.split_tiles;
+      item.request = request;
+      item.first_tile = tile;
+      item.end_tile = end;
+      item.length = length;
+      item.piece = tile == 0 && end == tiles ? -1 : piece++;
+      item.first_limit = p.causal != 0 ? length - tokens + 1 : length;
+      tile = end;
+      if (end >= tiles) {
+        ++request;
+        tile = 0;
+        if (request < last_request || (request == last_request && last_tile > 0)) {
+          length = length_of(p, request);
+        }
+      }
+      if (static_cast<int>(blockIdx.x) * kMlaTileRows < tokens * p.heads) return true;
+    }
+  }
+};
+
+// Tokens that a row of the request may attend to.
+__device__ __forceinline__ int limit_of(const MlaDecodeParams& p, const Item& item, int row) {
+  return p.causal != 0 ? min(item.length, item.first_limit + row / p.heads) : item.length;
+}
+
+// Coordinates of an m-tile in the maps of queries and outputs.
+struct RowBox {
+  int x, y;
+};
+__device__ __forceinline__ RowBox row_box(const MlaDecodeParams& p, RowAccess access, int request) {
+  const int row = static_cast<int>(blockIdx.x) * kMlaTileRows;
+  if (access == RowAccess::kRequestRows) return {row, request};
+  return {row % p.heads, tokens_of(p, request).first + row / p.heads};
+}
+
+}  // namespace fastnorm::cuda::mla

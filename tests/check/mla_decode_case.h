@@ -1,0 +1,51 @@
+// One MLA decode call to check: what is computed, and how it lies in memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "check/options.h"
+#include "fastnorm/mla_decode.h"
+#include "ref/dtype.h"
+
+namespace fastnorm::check {
+
+struct MlaRequest {
+  int32_t kv_len = 0;
+  int32_t s_q = 1;
+};
+
+struct MlaCase {
+  const char* group = "";
+  ref::Type dtype = ref::Type::kBF16;
+  std::vector<MlaRequest> requests;
+  int32_t heads = 16;
+  int32_t page = 64;
+  bool causal = false;
+  bool base_2 = false;
+  bool csr = false;         // page lists in one array
+  bool ragged = false;      // qo_indptr is given
+  bool fused_cache = true;  // one [pages, page, 576]
+  bool fused_query = false;
+  bool padded = false;  // strides longer than rows, in multiples of 16 bytes
+  bool odd = false;     // CPU: padded by one element, and addresses off by one
+  bool lse = true;
+  bool lse_by_head = false;  // strides of lse: heads outermost
+  int32_t spare_rows = 0;    // of q, behind those of all requests; with ragged
+  int32_t split_tokens = 0;
+  double sm_scale = 1.0 / 24;
+  double q_scale = 1;  // magnitude of the queries
+  uint64_t seed = 0;
+
+  // "mla_decode bf16 dense .."
+  std::string text() const;
+  int64_t tokens() const;  // of all requests
+  int64_t macs() const;    // products of all rows
+};
+
+// The matrix, in one order for all machines: the peers' own matrices and ours. CPU: with f32, and without what takes long.
+std::vector<MlaCase> make_mla_cases(bool cuda, const Options& options);
+
+}  // namespace fastnorm::check

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""docs/mla_decode.md: its C program compiles without warnings and prints what the page says; its files are there.
+docs_test.py --library FILE [--cc CC]"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "abi"))
+sys.dont_write_bytecode = True
+from cases import Cases  # noqa: E402
+
+PAGE = ROOT / "docs" / "mla_decode.md"
+
+
+def check_program(cases, text, library, compiler, work):
+    program = re.search(r"^```c\n(.*?)^```\n+```text\n(.*?)^```", text, re.M | re.S)
+    if not cases.check("the page has a program and what it prints", program):
+        return
+    source, binary = work / "example.c", work / "example"
+    source.write_text(program[1])
+    built = subprocess.run([*compiler.split(), "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", source, "-o",
+                            binary, library, "-lm", f"-Wl,-rpath,{library.parent}"], capture_output=True, text=True)
+    if not cases.equal("the program compiles", (built.returncode, built.stderr), (0, "")):
+        return
+    ran = subprocess.run([binary], capture_output=True, text=True)
+    cases.equal("what the program prints", (ran.returncode, ran.stdout, ran.stderr), (0, program[2], ""))
+
+
+def check_links(cases, text):
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
+    named = re.findall(r"`((?:include|tests|tools|docs)/[\w/.]+)", text)
+    cases.check("the page has links", len(links) >= 4 and named)
+    for path in [*(PAGE.parent / link for link in links), *(ROOT / name for name in named)]:
+        cases.check(f"there is a {path.relative_to(PAGE.parent) if path.is_relative_to(PAGE.parent) else path.name}", path.exists())
+    header = (ROOT / "include" / "fastnorm" / "mla_decode.h").read_text()
+    fields = re.search(r"typedef struct fastnorm_mla_decode_args \{(.*?)\}", header, re.S)[1]
+    for field in re.findall(r"(\w+);", fields):
+        cases.check(f"the page tells of {field}", field in text or field in ("struct_size", "total_kv_hint"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", type=Path, required=True)
+    parser.add_argument("--cc", default="cc")
+    options = parser.parse_args()
+    cases, text = Cases(), PAGE.read_text()
+    check_links(cases, text)
+    with tempfile.TemporaryDirectory() as work:
+        check_program(cases, text, options.library.resolve(), options.cc, Path(work))
+    cases.finish()
+
+
+main()

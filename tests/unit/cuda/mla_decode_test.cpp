@@ -1,0 +1,266 @@
+// MLA decode from the C ABI down to what it tells the CUDA runtime, with a runtime that only takes notes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_runtime.h"
+
+namespace fastnorm::test {
+namespace {
+
+constexpr uintptr_t kMemory = uintptr_t{1} << 40;  // nothing is there
+void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
+void* const kWorkspace = reinterpret_cast<void*>(uintptr_t{1} << 38);
+
+// Three requests with a block table of six pages each.
+struct MlaCall {
+  explicit MlaCall(int64_t s_q = 1, int64_t heads = 128, int64_t page = 64,
+                   fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16)
+      : q_shape{3 * s_q, heads, 512},
+        pe_shape{3 * s_q, heads, 64},
+        ckv_shape{20, page, 512},
+        kpe_shape{20, page, 64},
+        table_shape{3, 6} {
+    const struct {
+      fastnorm_tensor* tensor;
+      const int64_t* shape;
+      int32_t rank;
+      fastnorm_dtype_id dtype;
+    } all[] = {{&q_nope, q_shape, 3, dtype},
+               {&q_pe, pe_shape, 3, dtype},
+               {&ckv, ckv_shape, 3, dtype},
+               {&kpe, kpe_shape, 3, dtype},
+               {&o, q_shape, 3, dtype},
+               {&lse, q_shape, 2, FASTNORM_DTYPE_F32},
+               {&kv_len, table_shape, 1, FASTNORM_DTYPE_I32},
+               {&table, table_shape, 2, FASTNORM_DTYPE_I32},
+               {&profile, profile_shape, 1, FASTNORM_DTYPE_U8}};
+    int number = 0;
+    for (const auto& a : all) {
+      a.tensor->data = reinterpret_cast<void*>(kMemory + (static_cast<uintptr_t>(++number) << 36));
+      a.tensor->device_type = FASTNORM_DEVICE_CUDA;
+      a.tensor->ndim = a.rank;
+      a.tensor->dtype = fastnorm_dtype_of(a.dtype);
+      a.tensor->shape = a.shape;
+    }
+    args.struct_size = sizeof args;
+    args.sm_scale = 0.125;
+    args.q_nope = &q_nope;
+    args.q_pe = &q_pe;
+    args.ckv = &ckv;
+    args.kpe = &kpe;
+    args.o = &o;
+    args.lse = &lse;
+    args.kv_len = &kv_len;
+    args.page_table = &table;
+  }
+  MlaCall(const MlaCall&) = delete;
+
+  int64_t q_shape[3], pe_shape[3], ckv_shape[3], kpe_shape[3], table_shape[2];
+  int64_t profile_shape[1] = {1 << 26};
+  fastnorm_tensor q_nope = {}, q_pe = {}, ckv = {}, kpe = {}, o = {}, lse = {}, kv_len = {},
+                  table = {}, profile = {};
+  fastnorm_mla_decode_args args = {};
+};
+
+struct Recorded {
+  Launch launch;
+  cuda::MlaDecodeParams params;
+};
+thread_local std::vector<Recorded> recorded;
+
+void record(const Launch& launch) {
+  recorded.push_back(
+      {launch, launch.mla_params != nullptr ? *launch.mla_params : cuda::MlaDecodeParams{}});
+}
+
+class CudaMlaDecode : public testing::Test {
+ protected:
+  void SetUp() override {
+    machine = {};
+    notes = {};
+    notes.on_launch = record;
+    recorded.clear();
+    ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, nullptr, &context), FASTNORM_OK)
+        << fastnorm_last_error();
+    notes.loaded.clear();
+  }
+  void TearDown() override { fastnorm_context_destroy(context); }
+
+  size_t workspace_bytes(const MlaCall& call) {
+    fastnorm_info info = {};
+    info.struct_size = sizeof info;
+    EXPECT_EQ(fastnorm_mla_decode_query(context, &call.args, &info), FASTNORM_OK)
+        << fastnorm_last_error();
+    return static_cast<size_t>(info.workspace_bytes);
+  }
+  fastnorm_status try_run(const MlaCall& call) {
+    recorded.clear();
+    return fastnorm_mla_decode(context, &call.args, kWorkspace, workspace_bytes(call), kStream);
+  }
+  void run(const MlaCall& call) { ASSERT_EQ(try_run(call), FASTNORM_OK) << fastnorm_last_error(); }
+
+  fastnorm_context* context = nullptr;
+  const MlaKernels kernels = mla_kernels();
+};
+
+TEST_F(CudaMlaDecode, PlanAttentionAndMerge) {
+  const MlaCall call;
+  run(call);
+  ASSERT_EQ(recorded.size(), 3u);
+  EXPECT_EQ(recorded[0].launch.kernel, kernels.plan);
+  EXPECT_EQ(recorded[0].launch.grid.x, 1u);
+  EXPECT_EQ(recorded[1].launch.kernel, kernels.attention[0][0]);
+  EXPECT_EQ(recorded[1].launch.grid.x, 2u);
+  EXPECT_EQ(recorded[1].launch.grid.y, 66u);
+  EXPECT_EQ(recorded[1].launch.block.x, 384u);
+  EXPECT_EQ(recorded[1].launch.shared_bytes, 231000u);
+  EXPECT_EQ(recorded[1].launch.early, 1);
+  EXPECT_EQ(recorded[2].launch.kernel, kernels.merge[0]);
+  EXPECT_EQ(recorded[2].launch.early, 1);
+  EXPECT_EQ(notes.tensor_maps, 5);
+  for (const Recorded& r : recorded) {
+    EXPECT_EQ(r.launch.stream, kStream);
+    EXPECT_EQ(r.launch.context, primary_context(0));
+    EXPECT_EQ(r.params.requests, 3);
+    EXPECT_EQ(r.params.heads, 128);
+    EXPECT_EQ(r.params.s_q, 1);
+    EXPECT_EQ(r.params.m_tiles, 2);
+    EXPECT_EQ(r.params.parts_count, 66);
+    EXPECT_EQ(r.params.page_size, 64);
+    EXPECT_EQ(r.params.boxed_pages, 1);
+    EXPECT_EQ(r.params.table_stride, 6);
+    EXPECT_EQ(r.params.profile, nullptr);
+    EXPECT_NEAR(r.params.scale_log2, 0.125 * 1.4426950408889634, 1e-7);
+    EXPECT_NEAR(r.params.lse_scale, std::log(2.0), 1e-7);
+  }
+  EXPECT_EQ(notes.context, nullptr) << "current is what was";
+}
+
+TEST_F(CudaMlaDecode, TheWorkspaceHoldsWhatTheKernelsGet) {
+  const MlaCall call(2, 33);
+  run(call);
+  const cuda::MlaDecodeParams& p = recorded.at(0).params;
+  const auto at = [](const void* pointer) {
+    return static_cast<const char*>(pointer) - static_cast<const char*>(kWorkspace);
+  };
+  EXPECT_EQ(at(p.plan), 0);
+  EXPECT_GE(at(p.parts), 16);
+  EXPECT_GE(at(p.splits), at(p.parts) + 32 * p.parts_count);
+  EXPECT_GT(at(p.partial_lse), at(p.splits));
+  EXPECT_GT(at(p.partial_o), at(p.partial_lse));
+  const int64_t rows = int64_t{p.m_tiles} * 64 * 2 * p.parts_count;
+  EXPECT_EQ(at(p.partial_o) + rows * 2048, static_cast<int64_t>(workspace_bytes(call)));
+  EXPECT_EQ(p.lse_token_stride, 33);
+  EXPECT_EQ(p.lse_head_stride, 1);
+  EXPECT_EQ(p.o.token_stride, 33 * 1024);
+  EXPECT_EQ(p.o.head_stride, 1024);
+}
+
+TEST_F(CudaMlaDecode, WhatIsLaunchedDependsOnTheCall) {
+  MlaCall call(1, 128, 64, FASTNORM_DTYPE_F16);
+  call.args.reuse_plan = 1;
+  run(call);
+  ASSERT_EQ(recorded.size(), 2u) << "no plan";
+  EXPECT_EQ(recorded[0].launch.kernel, kernels.attention[1][0]);
+  EXPECT_EQ(recorded[1].launch.kernel, kernels.merge[1]);
+  call.args.reuse_plan = 0;
+  call.args.split_tokens = 384;  // a request's six pages
+  run(call);
+  ASSERT_EQ(recorded.size(), 2u) << "no merge";
+  EXPECT_EQ(recorded[1].params.split_tiles, 6);
+  call.args.split_tokens = 128;
+  run(call);
+  EXPECT_EQ(recorded.size(), 3u);
+  const MlaCall many_rows(140, 64);  // an m-tile for each multiprocessor and more
+  run(many_rows);
+  ASSERT_EQ(recorded.size(), 2u) << "nothing is split";
+  EXPECT_EQ(recorded[1].launch.grid.x, 140u);
+  EXPECT_EQ(recorded[1].launch.grid.y, 1u);
+}
+
+TEST_F(CudaMlaDecode, PagesByBoxesOrByRows) {
+  for (const int64_t page : {16, 32, 64, 128, 192}) {
+    run(MlaCall(1, 16, page));
+    EXPECT_EQ(recorded.at(1).params.boxed_pages, 1) << page;
+  }
+  for (const int64_t page : {1, 2, 8, 24, 48, 65, 96}) {
+    run(MlaCall(1, 16, page));
+    EXPECT_EQ(recorded.at(1).params.boxed_pages, 0) << page;
+  }
+}
+
+TEST_F(CudaMlaDecode, ProfilesHaveKernelsOfTheirOwn) {
+  MlaCall call;
+  call.args.profile = &call.profile;
+  call.args.profile_events = 100;
+  run(call);
+  EXPECT_EQ(recorded.at(1).launch.kernel, kernels.attention[0][1]);
+  EXPECT_EQ(static_cast<void*>(recorded[1].params.profile), call.profile.data);
+  EXPECT_EQ(recorded[1].params.profile_capacity, 100);
+  call.profile_shape[0] = 1000;
+  EXPECT_EQ(fastnorm_mla_decode_prepare(context, &call.args), FASTNORM_ERROR_SHAPE);
+}
+
+TEST_F(CudaMlaDecode, KernelsAreLoadedOnce) {
+  MlaCall call;
+  EXPECT_EQ(fastnorm_mla_decode_prepare(context, &call.args), FASTNORM_OK);
+  EXPECT_EQ(notes.loaded.size(), 3u);
+  EXPECT_EQ(notes.shared_bytes.at(kernels.attention[0][0]), 231000);
+  machine.failures = {{"cudaFuncGetAttributes", cudaErrorMemoryAllocation}};
+  run(call);  // not asked again
+  EXPECT_EQ(fastnorm_mla_decode_prepare(context, &call.args), FASTNORM_OK);
+  const MlaCall other(1, 128, 64, FASTNORM_DTYPE_F16);
+  EXPECT_EQ(fastnorm_mla_decode_prepare(context, &other.args), FASTNORM_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(try_run(other), FASTNORM_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(recorded.empty());
+  machine.failures.clear();
+  run(other);
+}
+
+TEST_F(CudaMlaDecode, Failures) {
+  const MlaCall call;
+  run(call);
+  machine.failures = {{"cuTensorMapEncodeTiled", cudaErrorInvalidValue}};
+  EXPECT_EQ(try_run(call), FASTNORM_ERROR_DEVICE);
+  EXPECT_NE(std::string(fastnorm_last_error()).find("cuTensorMapEncodeTiled of q_nope"),
+            std::string::npos)
+      << fastnorm_last_error();
+  EXPECT_TRUE(recorded.empty()) << "nothing is launched";
+  machine.failures = {{"cudaLaunchKernelExC", cudaErrorInvalidValue}};
+  EXPECT_EQ(try_run(call), FASTNORM_ERROR_DEVICE);
+  EXPECT_EQ(notes.last_error, cudaSuccess);
+  EXPECT_EQ(notes.context, nullptr);
+  machine.failures.clear();
+  notes.context = other_context(0);
+  EXPECT_EQ(try_run(call), FASTNORM_ERROR_DEVICE);
+  EXPECT_NE(std::string(fastnorm_last_error()).find("not the primary context"), std::string::npos);
+}
+
+TEST_F(CudaMlaDecode, GpusOfOtherArchitectures) {
+  fastnorm_context_destroy(context);
+  machine.capability = 100;  // the build has PTX for it
+  ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, nullptr, &context), FASTNORM_OK);
+  const MlaCall call;
+  EXPECT_EQ(fastnorm_mla_decode_prepare(context, &call.args), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(fastnorm_last_error()).find("ptx_90"), std::string::npos)
+      << fastnorm_last_error();
+  EXPECT_EQ(fastnorm_mla_decode(context, &call.args, kWorkspace, size_t{1} << 40, kStream),
+            FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_TRUE(recorded.empty());
+}
+
+TEST_F(CudaMlaDecode, NothingToDo) {
+  MlaCall call;
+  call.q_shape[0] = call.pe_shape[0] = 0;
+  run(call);
+  EXPECT_TRUE(recorded.empty());
+  EXPECT_EQ(fastnorm_mla_decode_prepare(context, &call.args), FASTNORM_OK);
+  EXPECT_TRUE(notes.loaded.empty());
+}
+
+}  // namespace
+}  // namespace fastnorm::test

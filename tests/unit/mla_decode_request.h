@@ -1,0 +1,87 @@
+// A fastnorm_mla_decode_args with the memory of its tensors' arrays, easy to change in one place.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <optional>
+
+#include "core/mla_decode_check.h"
+#include "unit/norm_request.h"
+
+namespace fastnorm::test {
+
+struct MlaRequest {
+  fastnorm_mla_decode_args args = {};
+  std::optional<RequestTensor> q_nope, q_pe, ckv, kpe, kv_len, page_table, kv_indptr, qo_indptr, o,
+      lse, profile;
+  CheckedDevice device = {FASTNORM_DEVICE_CPU, 0};
+
+  fastnorm_status check(MlaDecodeDesc* desc, Error& error) const {
+    const std::optional<RequestTensor>* const from[] = {
+        &q_nope,    &q_pe,      &ckv, &kpe, &kv_len, &page_table,
+        &kv_indptr, &qo_indptr, &o,   &lse, &profile};
+    fastnorm_mla_decode_args a = args;
+    const fastnorm_tensor** const to[] = {&a.q_nope, &a.q_pe,       &a.ckv,       &a.kpe,
+                                          &a.kv_len, &a.page_table, &a.kv_indptr, &a.qo_indptr,
+                                          &a.o,      &a.lse,        &a.profile};
+    fastnorm_tensor tensors[std::size(from)];
+    for (size_t i = 0; i < std::size(from); ++i) {
+      if (!*from[i]) continue;
+      tensors[i] = (*from[i])->abi();
+      *to[i] = &tensors[i];
+    }
+    return check_mla_decode(&a, device, desc, error);
+  }
+
+  void set_device(int32_t device_type, int32_t device_id) {
+    device = {device_type, device_id};
+    for (std::optional<RequestTensor>* t : {&q_nope, &q_pe, &ckv, &kpe, &kv_len, &page_table,
+                                            &kv_indptr, &qo_indptr, &o, &lse, &profile}) {
+      if (!*t) continue;
+      (*t)->device_type = device_type;
+      (*t)->device_id = device_id;
+    }
+  }
+};
+
+// A block table, each request with s_q new tokens; lse is stored.
+inline MlaRequest mla_request(int64_t batch, int64_t s_q, int64_t heads, int64_t pages,
+                              int64_t page, int64_t max_pages) {
+  MlaRequest r;
+  r.args.struct_size = sizeof r.args;
+  r.args.sm_scale = 0.125;
+  int number = 0;
+  const auto tensor = [&](std::vector<int64_t> shape, fastnorm_dtype_id dtype) {
+    RequestTensor t;
+    t.shape = std::move(shape);
+    t.dtype = dtype;
+    // 2^44 bytes for each, below 2^48.
+    t.address = uintptr_t{0x100000} + (static_cast<uintptr_t>(++number) << 44);
+    return t;
+  };
+  const int64_t tokens = batch * s_q;
+  r.q_nope = tensor({tokens, heads, 512}, FASTNORM_DTYPE_BF16);
+  r.q_pe = tensor({tokens, heads, 64}, FASTNORM_DTYPE_BF16);
+  r.ckv = tensor({pages, page, 512}, FASTNORM_DTYPE_BF16);
+  r.kpe = tensor({pages, page, 64}, FASTNORM_DTYPE_BF16);
+  r.kv_len = tensor({batch}, FASTNORM_DTYPE_I32);
+  r.page_table = tensor({batch, max_pages}, FASTNORM_DTYPE_I32);
+  r.o = tensor({tokens, heads, 512}, FASTNORM_DTYPE_BF16);
+  r.lse = tensor({tokens, heads}, FASTNORM_DTYPE_F32);
+  return r;
+}
+
+// Turns the block table into lists of `total` pages, and new tokens into a list of at most max_s_q a request.
+inline void make_lists(MlaRequest* r, int64_t total, int32_t max_s_q) {
+  const int64_t batch = r->kv_len->shape[0];
+  r->page_table->shape = {total};
+  RequestTensor indptr = *r->kv_len;
+  indptr.shape = {batch + 1};
+  indptr.address = uintptr_t{0x100000} + (uintptr_t{14} << 44);
+  r->kv_indptr = indptr;
+  indptr.address = uintptr_t{0x100000} + (uintptr_t{15} << 44);
+  r->qo_indptr = indptr;
+  r->args.max_s_q = max_s_q;
+}
+
+}  // namespace fastnorm::test

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Writes src/cuda/common/ptx/wgmma.cuh: a function for each form of wgmma that MLA decode uses."""
+
+import sys
+from pathlib import Path
+
+HEAD = """// Written by tools/make_wgmma.py. Products of a warpgroup on tensor cores, one instruction a
+// function. sm_90a.
+//
+// d is the f32 accumulator of a 64 x n tile. a and b have 16-bit elements and 16 of the inner
+// dimension. ss: a is a descriptor of shared memory; rs: a is in registers. t: b has its columns
+// contiguous. With accumulate 0 the product replaces d.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+// clang-format off
+namespace fastnorm::ptx {
+"""
+
+FORMS = ((64, False, False), (64, True, False), (256, False, True), (256, True, True))
+
+
+def wrapped(words, indent, width=96):
+    """The words with commas between, in lines."""
+    lines, line = [], indent
+    for i, word in enumerate(words):
+        piece = word + ("," if i + 1 < len(words) else "")
+        if len(line) + len(piece) > width:
+            lines.append(line)
+            line = indent
+        line += piece
+    return "\n".join([*lines, line])
+
+
+def statement(n, in_registers, transposed, dtype):
+    count = n // 2
+    a = "{" + ",".join(f"%{count + i}" for i in range(4)) + "}" if in_registers else f"%{count}"
+    b = count + (4 if in_registers else 1)
+    layout = f"{int(transposed)}" if in_registers else f"0, {int(transposed)}"
+    places = wrapped([f"%{i}" for i in range(count)], "").split("\n")
+    listed = "\n".join(f'        "{line}"' for line in places)
+    inputs = ['"r"(a[0])', '"r"(a[1])', '"r"(a[2])', '"r"(a[3])'] if in_registers else ['"l"(a)']
+    outputs = wrapped([f'"+f"(d[{i}])' for i in range(count)], " " * 10).lstrip()
+    return f"""    asm volatile(
+        "{{\\n.reg .pred accumulate;\\nsetp.ne.b32 accumulate, %{b + 1}, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} {{"
+{listed}
+        "}}, {a}, %{b}, accumulate, 1, 1, {layout};\\n}}"
+        : {outputs}
+        : {", ".join(inputs)}, "l"(b), "r"(accumulate));
+"""
+
+
+def function(n, in_registers, transposed):
+    name = f"wgmma_n{n}_{'rs' if in_registers else 'ss'}{'_t' if transposed else ''}"
+    a = "const uint32_t* a" if in_registers else "uint64_t a"
+    return f"""
+template <Dtype kDtype>
+__device__ __forceinline__ void {name}(float (&d)[{n // 2}], {a}, uint64_t b, int accumulate) {{
+  if constexpr (kDtype == Dtype::kBF16) {{
+{statement(n, in_registers, transposed, "bf16")}  }} else {{
+    static_assert(kDtype == Dtype::kF16);
+{statement(n, in_registers, transposed, "f16")}  }}
+}}
+"""
+
+
+def main():
+    text = HEAD + "".join(function(*form) for form in FORMS) + "\n}  // namespace fastnorm::ptx\n// clang-format on\n"
+    path = Path(__file__).resolve().parent.parent / "src/cuda/common/ptx/wgmma.cuh"
+    if sys.argv[1:] == ["--check"]:
+        return path.read_text() != text
+    path.write_text(text)
+    return 0
+
+
+sys.exit(main())
