@@ -92,8 +92,8 @@ const (
 // bits depend on its values, Weight, Bias, n, dtypes and options only.
 //
 // T below is the dtype of X: F32, F16 or BF16. All tensors are on the context's device. The last dimension must
-// be contiguous, leading strides are free. Y may be X, and ResidualOut may be Residual, as the same view; any
-// other overlap is an error. The zero value of every field but X and Y is its default.
+// be contiguous, leading strides are free. Y and ResidualOut may each be X or Residual, as the same view, but not
+// both the same; any other overlap is an error. The zero value of every field but X and Y is its default.
 type Norm struct {
 	Kind             NormKind         // RMS or Layer
 	Eps              float32          // finite, >= 0
@@ -102,13 +102,13 @@ type Norm struct {
 	ResidualRounding ResidualRounding // default: exact; no effect without Residual
 	Flags            NormFlags        // default: none
 
-	X        Tensor // [..., n] of rank 1 to 4, n >= 1; T. Required
+	X        Tensor // [..., n] of rank 1 to 8, n >= 1; T. Required
 	Residual Tensor // shape of X; T or F32. Not given: nothing is added
-	Weight   Tensor // [n] or [heads, n], heads = the last but one extent of X; T or F32. Not given: 1
+	Weight   Tensor // [..., n], broadcasts against X: [n], [heads, n], [batch, 1, n]; T or F32. Not given: 1
 	Bias     Tensor // as Weight. Not given: 0
 
-	Y           Tensor // output, shape of X; T. May be X
-	ResidualOut Tensor // output, shape of X; T or F32. May be Residual, which it needs
+	Y           Tensor // output, shape of X; T. May be X or Residual
+	ResidualOut Tensor // output, shape of X; T or F32. May be Residual or X; needs Residual
 	Mean        Tensor // output, shape of X without its last extent, or with 1 there; F32. Layer only
 	Rstd        Tensor // output, as Mean
 

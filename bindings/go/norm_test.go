@@ -378,10 +378,11 @@ func TestFields(t *testing.T) {
 	refused("y is NULL", func(n *fastnorm.Norm) { n.Y = fastnorm.Tensor{} })
 	refused("x.data is NULL", func(n *fastnorm.Norm) { n.X = fastnorm.Of([]float32(nil), 2, 4) })
 	refused("x.ndim is 0", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x) })
-	refused("x.ndim is 5", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, 1, 1, 1, 2, 4) })
-	refused("x.ndim is 8", func(n *fastnorm.Norm) {
+	refused("y.shape is [2, 4]; required: x's, [1, 1, 1, 2, 4]", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, 1, 1, 1, 2, 4) })
+	refused("y.shape is [2, 4]; required: x's, [1, 1, 1, 1, 1, 1, 2, 4]", func(n *fastnorm.Norm) {
 		n.X = fastnorm.Of(x, 1, 1, 1, 1, 1, 1, 2, 4).WithStrides(0, 0, 0, 0, 0, 0, 4, 1)
 	})
+	refused("x.ndim is 9; required: 1 to 8", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, 1, 1, 1, 1, 1, 1, 1, 2, 4) })
 	refused("x.ndim is 11", func(n *fastnorm.Norm) { n.X = fastnorm.Of(x, make([]int, 11)...).WithStrides(make([]int, 11)...) })
 	refused("x.strides[1] is -1", func(n *fastnorm.Norm) { n.X = n.X.WithStrides(4, -1) })
 	refused("x.strides[1] is 2", func(n *fastnorm.Norm) { n.X = n.X.WithStrides(4, 2) })

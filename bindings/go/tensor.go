@@ -9,7 +9,7 @@ import (
 	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
 )
 
-// inlineRank is the rank up to which a Tensor holds its shape in itself; functions take 1 to 4.
+// inlineRank is the rank up to which a Tensor holds its shape in itself; functions take 1 to 8.
 const inlineRank = 4
 
 // Tensor is a view of memory with a dtype, a shape and strides. It is a plain value that may be copied and

@@ -5,6 +5,14 @@
  *  the end. All functions may be called from any thread; calls on one context may run at the same
  *  time. Destroying a context must not race calls on it, but work that was already queued on a GPU
  *  goes on unharmed.
+ *
+ *  A context must not be used after it was destroyed: its memory is free, the library does not
+ *  check for this, and the behaviour is undefined. Destroying it twice is such a use.
+ *
+ *  The shared library is linked with NODELETE: dlclose() may be called but never unloads it, and a
+ *  later dlopen() finds it as it was. The reason: the driver keeps the kernels registered, and
+ *  threads keep their last error in the library's thread-local storage, until the process ends.
+ *  Destroy every context before; dlclose() does not.
  */
 #ifndef FASTNORM_CONTEXT_H_
 #define FASTNORM_CONTEXT_H_
@@ -130,7 +138,8 @@ FASTNORM_API fastnorm_status fastnorm_context_create(fastnorm_device device,
                                                      const fastnorm_context_options* options,
                                                      fastnorm_context** context);
 
-/** Destroy a context. NULL is fine. Must not race calls on the same context.
+/** Destroy a context. NULL is fine. Must not race calls on the same context, nor be used again: see
+ *  the top of this header.
  *  @since 0.1 */
 FASTNORM_API void fastnorm_context_destroy(fastnorm_context* context);
 

@@ -101,23 +101,23 @@ class context {
   fastnorm_context* handle_ = nullptr;
 };
 
-/** A view of memory with its shape and strides inside, up to rank 4. Owns no memory. Copies are views of their own. */
+/** A view of memory with its shape and strides inside, up to rank 8. Owns no memory. Copies are views of their own. */
 class tensor {
  public:
-  static constexpr std::int32_t max_rank = 4;
+  static constexpr std::int32_t max_rank = 8;
 
   /** Compact, row-major. */
   tensor(const void* data, fastnorm_dtype_id dtype, std::initializer_list<std::int64_t> shape,
          fastnorm_device device = cpu())
       : tensor(data, dtype, shape, {}, device) {}
 
-  /** With strides in elements; the last one must be 1. */
+  /** With strides in elements; the last one must be 1. That of an extent of 1 is not looked at. */
   tensor(const void* data, fastnorm_dtype_id dtype, std::initializer_list<std::int64_t> shape,
          std::initializer_list<std::int64_t> strides, fastnorm_device device)
       : view_(), shape_(), strides_() {
     if (shape.size() < 1 || shape.size() > max_rank ||
         (strides.size() != 0 && strides.size() != shape.size())) {
-      throw std::invalid_argument("fastnorm::tensor: 1 to 4 extents, and as many strides or none");
+      throw std::invalid_argument("fastnorm::tensor: 1 to 8 extents, and as many strides or none");
     }
     view_.data = const_cast<void*>(data);
     view_.device_type = device.device_type;

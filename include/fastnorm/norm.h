@@ -21,6 +21,16 @@
  *  kernel chosen, the GPU model, the CPU's instruction set, the number of threads, the stream or the
  *  run. CPU and GPU sum in different orders and may differ in the last place.
  *
+ *  **Range.** The statistic is a plain single-precision sum of squares; nothing is rescaled.
+ *
+ *  - A sum that overflows gives rstd = 0, so t is 0 and y is the bias (0 without one). Example: a
+ *    row of 512 values of 1e18 gives y = 0. The limit is |x| of about 1.8e19 / sqrt(n).
+ *  - A sum that underflows to 0 with eps 0 gives rstd = Inf. Then t is Inf, or NaN where x is 0.
+ *    Example: 512 values of 1e-23 give y = Inf. Any usual eps prevents this.
+ *
+ *  Scale such rows by a power of two beforehand. f16 rows reach neither limit, except with
+ *  FASTNORM_ROUND_EVERY_STEP, which rounds the squares to f16: they overflow from |x| = 256.
+ *
  *  **Quantised outputs** are made from z, the value that y is before its rounding, in this order:
  *
  *      z     = z rounded to x's dtype         (FASTNORM_QUANT_FROM_ROUNDED)
@@ -145,14 +155,25 @@ typedef enum fastnorm_norm_flags {
 /** One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
  *  eps 0.
  *
- *  Shapes: x is [..., n], rank 1 to 4, n from 1 to 2^32. T is x's dtype: f32, f16 or bf16. All
+ *  Shapes: x is [..., n], rank 1 to 8, n from 1 to 2^32. T is x's dtype: f32, f16 or bf16. All
  *  tensors are on the context's device. Leading strides are free, 0 too for inputs; only the last
  *  dimension must be contiguous. Any alignment that the dtype allows.
  *
- *  Aliasing: y may be x, and residual_out may be residual, as the same view (same address, shape
- *  and strides). Two tensors of which one is written may also be interleaved views of one buffer
- *  that share no element, such as the query and the key heads of one fused QKV tensor. Any other
- *  overlap is FASTNORM_ERROR_LAYOUT. */
+ *  Ranks 5 to 8: neighbouring leading dimensions are joined where every tensor steps evenly across
+ *  both, as compact tensors do. Dimensions of extent 1 do not count. At most 3 may be left; more
+ *  are FASTNORM_ERROR_UNSUPPORTED.
+ *
+ *  weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
+ *  1 or x's, counted from the right, and missing ones are 1. Examples: [n], [1, n], [heads, n],
+ *  [batch, 1, n]. On the CPU they may vary along any leading dimensions. On a GPU they vary along
+ *  one (after joining); with FASTNORM_SCALE_SWIZZLED_128X4 that is the innermost one. Anything else
+ *  there is FASTNORM_ERROR_UNSUPPORTED.
+ *
+ *  Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
+ *  shape and strides). So y = x, residual_out = residual is in place, and y = residual,
+ *  residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
+ *  may also be interleaved views of one buffer that share no element, such as the query and the
+ *  key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT. */
 typedef struct fastnorm_norm_args {
   size_t struct_size;      /**< sizeof(fastnorm_norm_args). */
   fastnorm_norm_kind kind; /**< RMS or LAYER. */
@@ -166,12 +187,12 @@ typedef struct fastnorm_norm_args {
 
   const fastnorm_tensor* x;        /**< [..., n] T. Required. */
   const fastnorm_tensor* residual; /**< x's shape, T or f32. NULL = nothing is added. */
-  const fastnorm_tensor* weight; /**< [n] or [heads, n], heads = x.shape[-2]; T or f32. NULL = 1. */
-  const fastnorm_tensor* bias;   /**< [n] or [heads, n]; T or f32. NULL = 0. */
-  const fastnorm_tensor*
-      y; /**< x's shape, T. Output; may be x. NULL = not stored, where there is `quantized`. */
-  const fastnorm_tensor* residual_out; /**< x's shape, T or f32. Output; may be residual, which it
-                                          then needs. NULL = not stored. */
+  const fastnorm_tensor* weight;   /**< [.., n], broadcasts against x; T or f32. NULL = 1. */
+  const fastnorm_tensor* bias;     /**< [.., n], broadcasts against x; T or f32. NULL = 0. */
+  const fastnorm_tensor* y; /**< x's shape, T. Output; may be x or residual. NULL = not stored; then
+                               `quantized` is required. */
+  const fastnorm_tensor* residual_out; /**< x's shape, T or f32. Output; may be residual or x. Needs
+                                          residual. NULL = not stored. */
   const fastnorm_tensor*
       mean; /**< x.shape[:-1], or that with a last 1; f32. Output, LAYER only. NULL = not stored. */
   const fastnorm_tensor* rstd; /**< As mean. Output. NULL = not stored. */
@@ -234,7 +255,8 @@ FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
  *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
  *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
  *          FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
- *          more rows than a grid holds
+ *          more rows than a grid holds; leading dimensions that do not fold, weight and bias that
+ *          vary along more of them than a GPU's kernels allow
  *          FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA context of the device
  *          that is not its primary one; the CUDA runtime's error, also a sticky one of earlier work
  *          FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel

@@ -71,6 +71,8 @@ static inline fastnorm_dtype fastnorm_dtype_of(fastnorm_dtype_id id) {
  *  i * strides[0] + j * strides[1] + ..
  *
  *  - The last dimension must be contiguous: its stride is 1, or its extent at most 1.
+ *  - The stride of a dimension of extent 1 is never looked at, nor is any stride of a tensor
+ *    without elements: they may be any number.
  *  - Leading strides are free: any sign, not multiples of anything, and 0 (broadcast) for inputs.
  *  - The address must be a multiple of the element's size; no other alignment is required. Rows
  *  whose addresses and lengths are multiples of 16 bytes (sm_100f: 32) are fastest. */

@@ -100,27 +100,30 @@ fastnorm_status check_tensor(const char* name, const fastnorm_tensor& t, TensorR
                    FASTNORM_ERROR_LAYOUT,
                    "%s's address is 0x%" PRIxPTR "; required: a multiple of %d, the bytes of %s",
                    name, address, static_cast<int>(bytes), dtype_name(rule.dtype));
-  if (t.strides == nullptr) return FASTNORM_OK;
-  const int64_t last = t.strides[t.ndim - 1];
-  FASTNORM_REQUIRE(!rule.last_contiguous || last == 1 || t.shape[t.ndim - 1] <= 1,
+  // Strides of a tensor without elements have no meaning, nor has that of a dimension with one index.
+  if (t.strides == nullptr || elements == 0) return FASTNORM_OK;
+  const int32_t last = t.ndim - 1;
+  FASTNORM_REQUIRE(!rule.last_contiguous || t.strides[last] == 1 || t.shape[last] == 1,
                    FASTNORM_ERROR_LAYOUT,
                    "%s.strides[%d] is %" PRId64 "; required: 1, a contiguous last dimension", name,
-                   t.ndim - 1, last);
+                   last, t.strides[last]);
   for (int32_t i = 0; i < t.ndim; ++i) {
     int64_t step = 0;
-    FASTNORM_REQUIRE(!__builtin_mul_overflow(t.strides[i], bytes, &step), FASTNORM_ERROR_LAYOUT,
+    FASTNORM_REQUIRE(!__builtin_mul_overflow(t.strides[i], bytes, &step) || t.shape[i] == 1,
+                     FASTNORM_ERROR_LAYOUT,
                      "%s.strides[%d] is %" PRId64 "; required: fewer than 2^63 bytes", name, i,
                      t.strides[i]);
   }
   return FASTNORM_OK;
 }
+
 fastnorm_status check_scalar(const char* name, const fastnorm_tensor& t, CheckedDevice device,
                              const std::byte** address, Error& error) {
   FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
                    "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
   // As most are; check_tensor() has no objection.
-  const bool plain = t.ndim == 1 && t.strides == nullptr && t.shape != nullptr && t.shape[0] == 1 &&
-                     is_placed(t, device, 4);
+  const bool plain =
+      t.ndim == 1 && t.shape != nullptr && t.shape[0] == 1 && is_placed(t, device, 4);
   if (!plain) {
     FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, 1, false}, device, error));
     FASTNORM_REQUIRE(t.shape[0] == 1, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [1]", name,

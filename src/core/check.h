@@ -104,6 +104,12 @@ FASTNORM_HOT bool same_numbers(const int64_t* a, const int64_t* b, int32_t count
   return same;
 }
 
+// Byte strides of dimension `dim`, from strides that are given. Unsigned: where the dimension has one index, or the tensor no elements,
+// the stride may be any number and nobody uses the product.
+inline int64_t stride_bytes_of(const fastnorm_tensor& t, int32_t dim, int64_t bytes) {
+  return static_cast<int64_t>(static_cast<uint64_t>(t.strides[dim]) * static_cast<uint64_t>(bytes));
+}
+
 // What a tensor must be.
 struct TensorRule {
   Dtype dtype;  // its own, which is known

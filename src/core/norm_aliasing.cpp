@@ -21,9 +21,9 @@ struct View {
 
 constexpr int64_t kSameForAllRows[kMaxOuter] = {};
 
-// One row, or one a head.
+// The rows of a weight or bias: one, or one for each index that it varies with.
 RowBytes column_bytes_of(const NormDesc& d, const ColumnTensor& c) {
-  return {c.data, kSameForAllRows, d.n * dtype_bytes(c.dtype),
+  return {c.data, c.outer_stride_bytes, d.n * dtype_bytes(c.dtype),
           c.head_stride_bytes != 0 ? d.outer[0] : 1, c.head_stride_bytes};
 }
 
@@ -112,11 +112,11 @@ FASTNORM_HOT bool same_view(const RowTensor& a, const RowTensor& b, const NormDe
 
 // An output and another tensor whose address ranges meet.
 fastnorm_status check_overlap(const View& out, const View& other, const NormDesc& d, Error& error) {
-  // Only these may be one view: whoever writes an element is who read it.
-  const bool pair = (out.role == Role::kY && other.role == Role::kX) ||
-                    (out.role == Role::kResidualOut && other.role == Role::kResidual);
-  const bool in_place = pair && (out.role == Role::kY ? same_view(d.y, d.x, d)
-                                                      : same_view(d.residual_out, d.residual, d));
+  // Only these may be one view. The thread that writes an element has read it from x and the residual before, on every backend.
+  const bool pair = (out.role == Role::kY || out.role == Role::kResidualOut) &&
+                    (other.role == Role::kX || other.role == Role::kResidual);
+  const bool in_place = pair && same_view(out.role == Role::kY ? d.y : d.residual_out,
+                                          other.role == Role::kX ? d.x : d.residual, d);
   FASTNORM_REQUIRE(in_place || interleaved(out.bytes, out.range, d, other.bytes, other.range, d),
                    FASTNORM_ERROR_LAYOUT,
                    "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR ", 0x%" PRIxPTR
@@ -148,14 +148,19 @@ bool Touched::collect(const NormDesc& d) {
   };
   const auto columns = [&](const ColumnTensor& c) {
     if (!c) return true;
-    return c.head_stride_bytes == 0 ? piece(c.data, d.n * dtype_bytes(c.dtype))
-                                    : add(column_bytes_of(d, c));
+    return (c.head_stride_bytes | c.outer_stride_bytes[1] | c.outer_stride_bytes[2]) == 0
+               ? piece(c.data, d.n * dtype_bytes(c.dtype))
+               : add(column_bytes_of(d, c));
   };
   const auto scalar = [&](const std::byte* data) { return data == nullptr || piece(data, 4); };
   const QuantDesc& q = d.quant;
   const bool quant = q.any();
-  bool fit = same_view(d.x, d.y, d) || rows(d.x, d.n);
-  if (d.residual) fit = fit && (same_view(d.residual, d.residual_out, d) || rows(d.residual, d.n));
+  // Of a tensor that an output overwrites in place the output alone counts.
+  const auto overwritten = [&](const RowTensor& t) {
+    return same_view(t, d.y, d) || same_view(t, d.residual_out, d);
+  };
+  bool fit = overwritten(d.x) || rows(d.x, d.n);
+  if (d.residual) fit = fit && (overwritten(d.residual) || rows(d.residual, d.n));
   fit = fit && columns(d.weight) && columns(d.bias);
   if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale);
   inputs_ = count;

@@ -1,16 +1,17 @@
 #include "core/norm_check.h"
 
-#include <cinttypes>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "core/norm_check_quant.h"
+#include "core/norm_shape.h"
+#include "core/norm_wide.h"
 #include "core/reciprocal.h"
 #include "core/row_map.h"
 
 namespace fastnorm {
 namespace {
-
-constexpr int64_t kMaxColumns = int64_t{1} << 32;
 
 // NormDesc's defaults, but for what every call sets. In pieces: a struct this large would be cleared by a string instruction, which takes
 // tens of cycles to start.
@@ -35,6 +36,13 @@ FASTNORM_HOT void clear(NormDesc* desc) {
 }
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
+
+constexpr int kRowTensors = 8;
+
+std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
+  return {&d.x,    &d.residual, &d.y,           &d.residual_out,
+          &d.mean, &d.rstd,     &d.quant.codes, &d.quant.scale};
+}
 
 // One call's checks; members are what most of them need.
 class NormCheck {
@@ -67,7 +75,7 @@ class NormCheck {
     if (d_.rows == 0) return FASTNORM_OK;
     if (!touched_.collect(d_) || !touched_.apart()) FASTNORM_TRY(check_aliasing(d_, error));
     canonical();
-    return FASTNORM_OK;
+    return columns_vary_outside_ ? arrange_columns() : FASTNORM_OK;
   }
 
  private:
@@ -138,12 +146,10 @@ class NormCheck {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_REQUIRE(is_row_dtype(dtype), FASTNORM_ERROR_DTYPE,
                      "x.dtype is %s; required: f32, f16 or bf16", dtype_text(t.dtype).c);
-    FASTNORM_TRY(check_tensor("x", t, {dtype, kMaxOuter + 1, true}, device_, error));
+    FASTNORM_TRY(check_tensor("x", t, {dtype, kMaxRank, true}, device_, error));
     d_.dtype = dtype;
     d_.n = t.shape[t.ndim - 1];
-    FASTNORM_REQUIRE(d_.n >= 1 && d_.n <= kMaxColumns, FASTNORM_ERROR_SHAPE,
-                     "x.shape is %s, so n is %" PRId64 "; required: 1 to 2^32",
-                     shape_text(t.shape, t.ndim).c, d_.n);
+    if (d_.n < 1 || d_.n > kMaxColumns) return check_x_shape(t, error);
     d_.outer_rank = t.ndim - 1;
     uint64_t rows = 1;  // unsigned: as in fill()
     for (int32_t i = 0; i < t.ndim - 1; ++i) {
@@ -165,7 +171,7 @@ class NormCheck {
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - 1 - skip - i;
       row->stride_bytes[i] =
-          t.strides != nullptr ? t.strides[dim] * bytes : static_cast<int64_t>(compact);
+          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
       compact *= static_cast<uint64_t>(t.shape[dim]);
     }
   }
@@ -208,11 +214,8 @@ class NormCheck {
                      FASTNORM_ERROR_DTYPE, "%s.dtype is %s; required: %s%s, as x is %s", name,
                      dtype_text(t.dtype).c, dtype_name(d_.dtype),
                      may_be_f32 && d_.dtype != Dtype::kF32 ? ", or f32" : "", dtype_name(d_.dtype));
-    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxOuter + 1, true}, device_, error));
-    bool same = t.ndim == args_.x->ndim;
-    for (int32_t i = 0; same && i < t.ndim; ++i) same = t.shape[i] == args_.x->shape[i];
-    FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: x's, %s", name,
-                     shape_text(t.shape, t.ndim).c, shape_text(args_.x->shape, args_.x->ndim).c);
+    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_TRY(check_row_shape(name, t, *args_.x, error));
     fill(t, dtype, 1, row);
     return FASTNORM_OK;
   }
@@ -229,7 +232,26 @@ class NormCheck {
       column->dtype = dtype;
       return FASTNORM_OK;
     }
+    if (t.ndim == 2 && one_a_head(t, dtype, column)) return FASTNORM_OK;
     return any_column(name, t, column);
+  }
+
+  // A row for each of x's heads in a plain layout, as most weights of heads are; else any_column() decides.
+  bool one_a_head(const fastnorm_tensor& t, Dtype dtype, ColumnTensor* column) const {
+    const fastnorm_tensor& x = *args_.x;
+    const int64_t bytes = dtype_bytes(dtype);
+    int64_t stride = d_.n * bytes;
+    if (d_.rows == 0 || x.ndim < 2 || dtype_from(t.dtype) != dtype || t.shape == nullptr ||
+        t.shape[0] != x.shape[x.ndim - 2] || t.shape[0] < 2 || t.shape[1] != d_.n ||
+        !placed(t, bytes) ||
+        (t.strides != nullptr &&
+         (t.strides[1] != 1 || __builtin_mul_overflow(t.strides[0], bytes, &stride)))) {
+      return false;
+    }
+    column->data = address_of(t);
+    column->dtype = dtype;
+    column->head_stride_bytes = stride;
+    return true;
   }
 
   fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column) {
@@ -238,19 +260,24 @@ class NormCheck {
                      "%s.dtype is %s; required: %s%s, as x is %s", name, dtype_text(t.dtype).c,
                      dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
                      dtype_name(d_.dtype));
-    FASTNORM_TRY(check_tensor(name, t, {dtype, 2, true}, device_, error));
-    const int32_t rank = args_.x->ndim;
-    const int64_t heads = rank >= 2 ? args_.x->shape[rank - 2] : 1;
-    const bool per_head = t.ndim == 2;
-    FASTNORM_REQUIRE(
-        t.shape[t.ndim - 1] == d_.n && (!per_head || (rank >= 2 && t.shape[0] == heads)),
-        FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: [%" PRId64 "]%s for x of shape %s", name,
-        shape_text(t.shape, t.ndim).c, d_.n, rank >= 2 ? " or [x.shape[-2], n]" : "",
-        shape_text(args_.x->shape, rank).c);
+    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_TRY(check_column_shape(name, t, *args_.x, error));
     column->data = address_of(t);
     column->dtype = dtype;
-    if (per_head && heads > 1) {
-      column->head_stride_bytes = (t.strides != nullptr ? t.strides[0] : d_.n) * dtype_bytes(dtype);
+    const int64_t bytes = dtype_bytes(dtype);
+    auto compact = static_cast<uint64_t>(d_.n * bytes);  // unsigned: as in fill()
+    for (int32_t i = 0; i + 1 < t.ndim; ++i) {
+      const int32_t dim = t.ndim - 2 - i;
+      const int64_t stride =
+          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
+      compact *= static_cast<uint64_t>(t.shape[dim]);
+      if (t.shape[dim] == 1 || stride == 0) continue;
+      if (i == 0) {
+        column->head_stride_bytes = stride;
+      } else {
+        column->outer_stride_bytes[i] = stride;
+        columns_vary_outside_ = true;
+      }
     }
     return FASTNORM_OK;
   }
@@ -261,36 +288,88 @@ class NormCheck {
     const fastnorm_tensor& x = *args_.x;
     // A row vector has no leading dimension: its statistic is [1], which is also the "last 1" form of [].
     const bool with_last = t.ndim == x.ndim;
-    FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxOuter + 1, false}, device_, error));
-    bool same = with_last ? t.shape[t.ndim - 1] == 1 : t.ndim == x.ndim - 1;
-    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
-    FASTNORM_REQUIRE(
-        same, FASTNORM_ERROR_SHAPE,
-        "%s.shape is %s; required: x.shape[:-1] or that with a last 1, for x of shape %s", name,
-        shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c);
+    FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
+    FASTNORM_TRY(check_statistic_shape(name, t, x, error));
     fill(t, Dtype::kF32, with_last ? 1 : 0, row);
     return check_output_rows(name, *row, 4, d_, error);
   }
 
   void fold();
+  void fold_with_columns(RowTensor** present, size_t count);
   void canonical();
+  fastnorm_status arrange_columns();
+  void swap_outer(int dim);
 
   const fastnorm_norm_args& args_;
   const CheckedDevice device_;
   NormDesc& d_;
   Touched& touched_;
   Error& error;
+  bool columns_vary_outside_ = false;  // weight or bias has a row for each index[1] or index[2]
 };
 
 void NormCheck::fold() {
-  RowTensor* present[8];
+  RowTensor* present[kRowTensors + 2];
   size_t count = 0;
-  for (RowTensor* t : {&d_.x, &d_.residual, &d_.y, &d_.residual_out, &d_.mean, &d_.rstd,
-                       &d_.quant.codes, &d_.quant.scale}) {
+  for (RowTensor* t : row_tensors(d_)) {
     if (*t) present[count++] = t;
   }
+  if (columns_vary_outside_) return fold_with_columns(present, count);
   fold_rows(d_.outer, &d_.outer_rank, {present, count},
             d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0);
+}
+
+// Where columns limit the folding as rows do. `present` has room for them.
+[[gnu::noinline]] void NormCheck::fold_with_columns(RowTensor** present, size_t count) {
+  RowTensor as_rows[2];
+  ColumnTensor* const columns[2] = {&d_.weight, &d_.bias};
+  for (int i = 0; i < 2; ++i) {
+    if (!*columns[i]) continue;
+    as_rows[i].data = const_cast<std::byte*>(columns[i]->data);
+    for (int d = 0; d < kMaxOuter; ++d) as_rows[i].stride_bytes[d] = columns[i]->stride_bytes(d);
+    present[count++] = &as_rows[i];
+  }
+  fold_rows(d_.outer, &d_.outer_rank, {present, count}, false);
+  for (int i = 0; i < 2; ++i) {
+    for (int d = 0; d < kMaxOuter; ++d) columns[i]->set_stride_bytes(d, as_rows[i].stride_bytes[d]);
+  }
+}
+
+// Dimension `dim` of rows becomes the innermost one, and that one takes its place.
+void NormCheck::swap_outer(int dim) {
+  std::swap(d_.outer[0], d_.outer[dim]);
+  for (RowTensor* t : row_tensors(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
+  for (ColumnTensor* c : {&d_.weight, &d_.bias}) {
+    const int64_t innermost = c->head_stride_bytes;
+    c->head_stride_bytes = c->stride_bytes(dim);
+    c->set_stride_bytes(dim, innermost);
+  }
+}
+
+// Weight and bias as the device's kernels take them. Those of the CPU step along all leading dimensions, those of a GPU along the
+// innermost alone. There, the order of rows is free, so any dimension can be the innermost; but swizzled scales count rows.
+[[gnu::noinline]] fastnorm_status NormCheck::arrange_columns() {
+  int varying = 0, dim = 0;
+  for (int d = 0; d < d_.outer_rank; ++d) {
+    if ((d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) == 0) continue;
+    ++varying;
+    dim = d;
+  }
+  if (device_.device_type == FASTNORM_DEVICE_CUDA) {
+    FASTNORM_REQUIRE(varying <= 1, FASTNORM_ERROR_UNSUPPORTED,
+                     "weight and bias have rows of their own along %d leading dimensions of x, of "
+                     "shape %s; kernels of a GPU have them along 1; nearest: a call for each index "
+                     "of the others",
+                     varying, shape_text(args_.x->shape, args_.x->ndim).c);
+    FASTNORM_REQUIRE(dim == 0 || !d_.quant.swizzled, FASTNORM_ERROR_UNSUPPORTED,
+                     "scale_layout is FASTNORM_SCALE_SWIZZLED_128X4 (2), and weight or bias has "
+                     "rows along another dimension than x.shape[-2], for x of shape %s; nearest: "
+                     "FASTNORM_SCALE_ROW_MAJOR (0)",
+                     shape_text(args_.x->shape, args_.x->ndim).c);
+    if (dim != 0) swap_outer(dim);
+  }
+  touched_.collect(d_);  // anew: dimensions have moved
+  return FASTNORM_OK;
 }
 
 // Fewest rows dimensions, and the least general settings that mean the same.
@@ -330,6 +409,11 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
   const fastnorm_norm_args* ours = nullptr;
   FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
   clear(desc);
+  FoldedArgs folded;  // not initialised: few calls need it
+  if (ours->x != nullptr && __builtin_expect(ours->x->ndim > kMaxOuter + 1, 0)) {
+    FASTNORM_TRY(fold_args(*ours, device, &folded, error));
+    ours = &folded.args;
+  }
   return NormCheck(*ours, device, desc, touched, error).run();
 }
 

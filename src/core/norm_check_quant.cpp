@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/norm_aliasing.h"
+#include "core/norm_shape.h"
 
 namespace fastnorm {
 namespace {
@@ -132,7 +133,12 @@ class QuantCheck {
     // As most are; check_tensor() has no objection.
     const bool plain = t.ndim == x.ndim && t.strides == nullptr &&
                        same_numbers(t.shape, x.shape, x.ndim) && is_placed(t, device_, 1);
-    if (!plain || packed) FASTNORM_TRY(any_codes(t, dtype, fp4 && packed));
+    if (!plain || packed) {
+      FASTNORM_TRY(check_tensor("quantized", t, {dtype, kMaxRank, true}, device_, error));
+      FASTNORM_TRY(check_code_shape(t, x, fp4 && packed, error));
+    }
+    const bool halves = fp4 && !packed;  // of a byte
+    if (halves) FASTNORM_TRY(check_code_strides(t, error));
     q.dtype = fp4 ? Dtype::kF4E2M1 : dtype;
     q.codes.data = address_of(t);
     q.codes.dtype = Dtype::kU8;
@@ -140,29 +146,11 @@ class QuantCheck {
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - 2 - i;
       int64_t stride = t.strides != nullptr ? t.strides[dim] : static_cast<int64_t>(compact);
-      if (t.strides != nullptr && fp4 && !packed) {
-        FASTNORM_REQUIRE(stride % 2 == 0 || t.shape[dim] <= 1, FASTNORM_ERROR_LAYOUT,
-                         "quantized.strides[%d] is %" PRId64
-                         "; required: even, rows of f4_e2m1fn begin with a byte",
-                         dim, stride);
-        stride /= 2;
-      }
+      if (t.strides != nullptr && halves) stride /= 2;
       q.codes.stride_bytes[i] = stride;
       compact *= static_cast<uint64_t>(t.shape[dim]);
     }
     return check_output_rows("quantized", q.codes, q.code_bytes(d_.n), d_, error);
-  }
-
-  // `pairs`: two codes to an element.
-  fastnorm_status any_codes(const fastnorm_tensor& t, Dtype dtype, bool pairs) {
-    FASTNORM_TRY(check_tensor("quantized", t, {dtype, kMaxOuter + 1, true}, device_, error));
-    const fastnorm_tensor& x = *args_.x;
-    bool same = t.ndim == x.ndim && t.shape[t.ndim - 1] == (pairs ? d_.n / 2 : d_.n);
-    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
-    FASTNORM_REQUIRE(same, FASTNORM_ERROR_SHAPE, "quantized.shape is %s; required: x's, %s%s",
-                     shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c,
-                     pairs ? " with half of n, for packed pairs" : "");
-    return FASTNORM_OK;
   }
 
   fastnorm_status scale() {
@@ -185,22 +173,11 @@ class QuantCheck {
     q.scale.data = address_of(t);
     q.scale.dtype = dtype;
     if (q.swizzled) return swizzled_scale(t);
-    FASTNORM_TRY(check_tensor("scale", t, {dtype, kMaxOuter + 1, false}, device_, error));
+    FASTNORM_TRY(check_tensor("scale", t, {dtype, kMaxRank, false}, device_, error));
     const fastnorm_tensor& x = *args_.x;
     const int64_t scales = q.scales(d_.n);
     const bool with_last = t.ndim == x.ndim;
-    bool same = with_last ? t.shape[t.ndim - 1] == scales : q.block == 0 && t.ndim == x.ndim - 1;
-    for (int32_t i = 0; same && i < x.ndim - 1; ++i) same = t.shape[i] == x.shape[i];
-    const auto wanted = [&] {
-      int64_t shape[kMaxOuter + 1] = {};
-      for (int32_t i = 0; i < x.ndim; ++i) shape[i] = i + 1 < x.ndim ? x.shape[i] : scales;
-      return shape_text(shape, x.ndim);
-    };
-    FASTNORM_REQUIRE(
-        same, FASTNORM_ERROR_SHAPE,
-        "scale.shape is %s; required: %s (x.shape[:-1] and %" PRId64 "%s), for x of shape %s",
-        shape_text(t.shape, t.ndim).c, wanted().c, scales,
-        q.block == 0 ? ", or without it" : " scales a row", shape_text(x.shape, x.ndim).c);
+    FASTNORM_TRY(check_scale_shape(t, x, scales, q.block == 0, error));
     const int64_t bytes = dtype_bytes(dtype);
     // Without strides column-major has all rows of a column after each other.
     const bool columns = number(args_.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
@@ -208,13 +185,13 @@ class QuantCheck {
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - (with_last ? 2 : 1) - i;
       q.scale.stride_bytes[i] =
-          t.strides != nullptr ? t.strides[dim] * bytes : static_cast<int64_t>(compact);
+          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
       compact *= static_cast<uint64_t>(t.shape[dim]);
     }
-    q.scale_step_bytes = !with_last             ? bytes
-                         : t.strides != nullptr ? t.strides[t.ndim - 1] * bytes
-                         : columns              ? static_cast<int64_t>(compact)
-                                                : bytes;
+    q.scale_step_bytes = !with_last || scales == 1 ? bytes
+                         : t.strides != nullptr    ? stride_bytes_of(t, t.ndim - 1, bytes)
+                         : columns                 ? static_cast<int64_t>(compact)
+                                                   : bytes;
     if (d_.rows == 0) return FASTNORM_OK;
     Footprint f;
     FASTNORM_REQUIRE(

@@ -23,12 +23,20 @@ struct RowTensor {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// A tensor with one value for each column, shared by all rows or one row of it a head.
+// A tensor with one value for each column: shared by all rows, or with a row for each index of some leading dimensions.
 struct ColumnTensor {
-  const std::byte* data = nullptr;  // [n] or [heads, n]; nullptr = absent
-  int64_t head_stride_bytes = 0;    // 0 = shared by all rows
+  const std::byte* data = nullptr;  // nullptr = absent
+  int64_t head_stride_bytes = 0;    // along index[0]; 0 = shared
+  int64_t outer_stride_bytes[kMaxOuter] =
+      {};  // along index[1] and index[2], which is CPU only; [0] is 0
   Dtype dtype = Dtype::kUnknown;
 
+  int64_t stride_bytes(int dim) const {
+    return dim == 0 ? head_stride_bytes : outer_stride_bytes[dim];
+  }
+  void set_stride_bytes(int dim, int64_t stride) {
+    (dim == 0 ? head_stride_bytes : outer_stride_bytes[dim]) = stride;
+  }
   explicit operator bool() const { return data != nullptr; }
 };
 
@@ -94,7 +102,7 @@ struct NormDesc {
   uint32_t flags = 0;                      // fastnorm_norm_flags
   RowTensor x, residual, y, residual_out;  // rows of n elements
   RowTensor mean, rstd;                    // f32, one value a row
-  ColumnTensor weight, bias;               // the head of row r is its index[0]
+  ColumnTensor weight, bias;               // rows of them by the index of row r
   QuantDesc quant;
 };
 

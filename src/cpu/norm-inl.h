@@ -154,8 +154,8 @@ struct Cursor {
     if (++digit[0] < p.outer[0]) {
       step(row.x, p.x), step(row.residual, p.residual), step(row.y, p.y);
       step(row.residual_out, p.residual_out), step(row.mean, p.mean), step(row.rstd, p.rstd);
-      row.weight += p.weight.head_stride_bytes;
-      row.bias += p.bias.head_stride_bytes;
+      row.weight += p.weight.stride_bytes[0];
+      row.bias += p.bias.stride_bytes[0];
       return;
     }
     digit[0] = 0;
@@ -171,11 +171,11 @@ struct Cursor {
     at += t.stride_bytes[0];  // 0 where the tensor is absent
   }
 
-  char* at(const RowRef& t) const {
-    return t.data + (digit[0] * t.stride_bytes[0] + digit[1] * t.stride_bytes[1] +
-                     digit[2] * t.stride_bytes[2]);
+  int64_t offset(const int64_t (&stride_bytes)[kRowDims]) const {
+    return digit[0] * stride_bytes[0] + digit[1] * stride_bytes[1] + digit[2] * stride_bytes[2];
   }
-  const char* at(const ColumnRef& c) const { return c.data + digit[0] * c.head_stride_bytes; }
+  char* at(const RowRef& t) const { return t.data + offset(t.stride_bytes); }
+  const char* at(const ColumnRef& c) const { return c.data + offset(c.stride_bytes); }
 
   void locate() {
     row = {at(p.x),    at(p.residual), at(p.y),      at(p.residual_out),

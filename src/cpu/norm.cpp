@@ -15,7 +15,8 @@ RowRef row_ref(const RowTensor& t) {
 
 ColumnRef column_ref(const ColumnTensor& c) {
   if (!c) return {};
-  return {reinterpret_cast<const char*>(c.data), c.head_stride_bytes};
+  return {reinterpret_cast<const char*>(c.data),
+          {c.stride_bytes(0), c.stride_bytes(1), c.stride_bytes(2)}};
 }
 
 ColumnType column_type(const ColumnTensor& c, Dtype dtype) {

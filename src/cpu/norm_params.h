@@ -18,8 +18,8 @@ struct RowRef {
 
 // A tensor with one value for each column.
 struct ColumnRef {
-  const char* data;           // [n] or [heads, n]
-  int64_t head_stride_bytes;  // 0 = shared by all rows; the head is the first digit of a row number
+  const char* data;
+  int64_t stride_bytes[kRowDims];  // for each digit of a row number; 0 = the same for all
 };
 
 enum class ColumnType : uint8_t { kAbsent, kElement, kF32 };  // kElement: x's dtype

@@ -27,11 +27,11 @@ int check_status(fastnorm_status found, fastnorm_status wanted, const char* expr
 /* Counts a skip, with its reason. */
 void skip(const char* what, const char* why);
 
-/* A tensor of rank 1 to 4 with its arrays. */
+/* A tensor of rank 1 to 8 with its arrays. */
 typedef struct tensor_of {
   fastnorm_tensor tensor;
-  int64_t shape[4];
-  int64_t strides[4];
+  int64_t shape[8];
+  int64_t strides[8];
 } tensor_of;
 
 /* Compact, row-major, on the CPU. `out` must not move afterwards. */
@@ -61,6 +61,7 @@ void test_status(void);
 void test_context(void);
 void test_structs(void);
 void test_norm(void);
+void test_shapes(void);
 void test_aliasing(void);
 void test_many(void);
 void test_threads(void);

@@ -108,6 +108,7 @@ int main(void) {
   test_context();
   test_structs();
   test_norm();
+  test_shapes();
   test_aliasing();
   test_many();
   test_threads();

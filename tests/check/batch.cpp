@@ -172,7 +172,7 @@ ref::NormRow Batch::decode(const PlacedCase& placed, const RowIndex& index,
     ref::decode_row(type, &before_[static_cast<size_t>(at)], values.data(), n);
     return values.data();
   };
-  const int64_t head = index.digit[0];
+  const int64_t head = index.digit[placed.what.layout.head_dim];
   row.x = take(placed.x.dtype, placed.x.at(index), scratch.x);
   if (placed.residual.present) {
     row.residual = take(placed.residual.dtype, placed.residual.at(index), scratch.residual);
@@ -482,7 +482,7 @@ std::string Batch::repeat(const Row& row, SameBits* same_bits) const {
   const PlacedCase& placed = cases_[row.item];
   const Content& c = placed.what.content;
   const Layout& l = placed.what.layout;
-  const int64_t head = row.index.digit[0];
+  const int64_t head = row.index.digit[cases_[row.item].what.layout.head_dim];
   const uint64_t key =
       ref::hash(c.hash(), row_number(l, placed.x.layout, row.index),
                 placed.residual.present ? row_number(l, placed.residual.layout, row.index) : 0,

@@ -45,18 +45,23 @@ std::string Case::text() const {
   text += std::string(" weight ") + column_text(content.weight) +
           (content.weight_heads ? " a head" : "") + " bias " + column_text(content.bias) +
           (content.bias_heads ? " a head" : "");
+  if (l.head_dim != 0) text += " of dimension " + std::to_string(l.head_dim);
   text += content.pattern == kMixed
               ? " mixed"
               : std::string(" ") + ref::name_of(static_cast<ref::Pattern>(content.pattern));
   text += " x" + strides_text(l.x, l.rank);
-  text += l.y_in_place ? " y=x" : " y" + strides_text(l.y, l.rank);
+  text += l.y_in_place        ? " y=x"
+          : l.y_over_residual ? " y=residual"
+                              : " y" + strides_text(l.y, l.rank);
   if (content.add) {
     text += std::string(" residual ") + ref::name_of(content.residual_dtype) +
             strides_text(l.residual, l.rank);
   }
   if (l.residual_out_dtype) {
     text += std::string(" residual_out ") + ref::name_of(*l.residual_out_dtype) +
-            (l.sum_in_place ? "=residual" : strides_text(l.residual_out, l.rank));
+            (l.sum_in_place ? "=residual"
+             : l.sum_over_x ? "=x"
+                            : strides_text(l.residual_out, l.rank));
   }
   const ref::QuantOptions& q = content.quant;
   if (q.scheme != ref::Scheme::kNone) {

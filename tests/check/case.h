@@ -51,8 +51,10 @@ struct Layout {
   TensorLayout x, residual, y, residual_out, mean, rstd;
   int64_t weight_shift = 0, bias_shift = 0;  // elements
   int64_t weight_pad = 0, bias_pad = 0;      // elements between heads
+  int head_dim = 0;                          // the leading dimension that counts heads
   bool y_in_place = false;
-  bool sum_in_place = false;  // residual_out is residual
+  bool sum_in_place = false;                         // residual_out is residual
+  bool y_over_residual = false, sum_over_x = false;  // y is residual, residual_out is x
   std::optional<ref::Type> residual_out_dtype;
   bool store_mean = false, store_rstd = false;
   bool last_one = false;     // shape of the statistics: with a last 1

@@ -255,6 +255,23 @@ class CaseMaker {
     l.sum_in_place = !must && l.residual_out_dtype && random_.one_in(3);
   }
 
+  // Outputs over the input that is not their own: needs inputs and outputs of one dtype.
+  void choose_crossing(const Content& c, Layout& l) {
+    const bool same = c.add && c.residual_dtype == dtype_ && c.options.sum_dtype == dtype_;
+    if (!same || !random_.one_in(3)) return;
+    const int64_t which = 1 + random_.below(3);
+    if (!l.sum_in_place && (which & 1) != 0) cross_y(l);
+    if (!l.y_in_place && (which & 2) != 0) cross_sum(l);
+  }
+  static void cross_y(Layout& l) {
+    l.y_over_residual = true;
+    l.y_in_place = false;
+  }
+  static void cross_sum(Layout& l) {
+    l.sum_over_x = l.residual_out_dtype.has_value();
+    l.sum_in_place = false;
+  }
+
   Layout any_layout(const Content& c, int64_t rows) {
     Layout l;
     give_rows(
@@ -263,16 +280,12 @@ class CaseMaker {
     l.first_row = random_.below(4);
     choose_sum(c, l);
     l.y_in_place = random_.one_in(4);
+    choose_crossing(c, l);
     l.store_rstd = !random_.one_in(4);
     l.store_mean = c.options.kind == ref::Kind::kLayer && !random_.one_in(4);
     l.last_one = random_.one_in(2);
     l.byte_offset = random_.one_in(4);
-    l.x = any_tensor(l, c.n, grain_, !l.y_in_place);
-    l.y = l.y_in_place ? l.x : any_tensor(l, c.n, grain_, false);
-    l.residual = any_tensor(l, c.n, grain_, !l.sum_in_place);
-    l.residual_out = l.sum_in_place ? l.residual : any_tensor(l, c.n, grain_, false);
-    l.mean = any_tensor(l, 1, 1, false);
-    l.rstd = any_tensor(l, 1, 1, false);
+    choose_tensors(c, l);
     l.weight_shift = random_.one_in(2) ? 0 : grain_ * random_.below(16);
     l.bias_shift = random_.one_in(2) ? 0 : grain_ * random_.below(16);
     return l;
@@ -395,6 +408,13 @@ class CaseMaker {
       if (l.sum_in_place && !l.residual_out_dtype) continue;
       put(c, l);
     }
+    // y over the residual, residual_out over x, and both: buffers as graph allocators reuse them.
+    for (int which = 1; c.add && which < 4; ++which) {
+      Layout l = compact_layout(c, 3, 0);
+      if ((which & 1) != 0) cross_y(l);
+      if ((which & 2) != 0) cross_sum(l);
+      put(c, l);
+    }
   }
 
   // All rounding axes that the kernel knows with all kinds of columns.
@@ -461,23 +481,27 @@ class CaseMaker {
     }
   }
 
-  // Weight and bias of each head, in x of every rank that has heads.
+  // Weight and bias of each index of one leading dimension, heads as a rule, in x of every rank that has such.
   void heads(int64_t n) {
     for (int rank = 1; rank <= kMaxOuter; rank += quick_ ? 2 : 1) {
-      for (int which = 1; which < 4; ++which) {
-        Content c = lean_content(n, which);
-        c.weight = (which & 1) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
-        c.bias = (which & 2) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
-        c.weight_heads = (which & 1) != 0;
-        c.bias_heads = (which & 2) != 0;
-        keep_to_columns(&c);
-        Layout l = any_layout(c, fitting_rows(n, 24, kElements));
-        give_rows(l, rank, fitting_rows(n, 24, kElements));
-        refresh(c, l);
-        l.weight_pad = grain_ * random_.below(3);
-        l.bias_pad = grain_ * random_.below(3);
-        put(c, l);
-      }
+      for (int dim = 0; dim < rank; ++dim) heads(n, rank, dim);
+    }
+  }
+  void heads(int64_t n, int rank, int dim) {
+    for (int which = 1; which < 4; ++which) {
+      Content c = lean_content(n, which);
+      c.weight = (which & 1) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
+      c.bias = (which & 2) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
+      c.weight_heads = (which & 1) != 0;
+      c.bias_heads = (which & 2) != 0;
+      keep_to_columns(&c);
+      Layout l = any_layout(c, fitting_rows(n, 24, kElements));
+      give_rows(l, rank, fitting_rows(n, 24, kElements));
+      choose_tensors(c, l);
+      l.head_dim = dim;
+      l.weight_pad = grain_ * random_.below(3);
+      l.bias_pad = grain_ * random_.below(3);
+      put(c, l);
     }
   }
 
@@ -492,7 +516,7 @@ class CaseMaker {
         l.rank = 2;
         l.outer[0] = heads;
         l.outer[1] = tokens;
-        refresh(c, l);
+        choose_tensors(c, l);
         put(c, l);
       }
     }
@@ -595,6 +619,11 @@ class CaseMaker {
     } else if (q.scheme == Scheme::kPerRow && random_.one_in(2)) {
       l.scales = ScalePlaces::kStrided;
     }
+    // A GPU takes rows in another order then, which swizzled scales do not allow.
+    const bool may_reorder = !cuda_ || l.scales != ScalePlaces::kSwizzled;
+    if ((c.weight_heads || c.bias_heads) && may_reorder) {
+      l.head_dim = static_cast<int>(random_.below(l.rank));
+    }
     put(c, l);
   }
 
@@ -608,12 +637,15 @@ class CaseMaker {
     }
   }
 
-  // Strides anew, for other extents.
-  void refresh(const Content& c, Layout& l) {
-    l.x = any_tensor(l, c.n, grain_, !l.y_in_place);
+  // Strides for the layout's extents. What an output overwrites is no broadcast tensor.
+  void choose_tensors(const Content& c, Layout& l) {
+    l.x = any_tensor(l, c.n, grain_, !l.y_in_place && !l.sum_over_x);
     l.y = l.y_in_place ? l.x : any_tensor(l, c.n, grain_, false);
-    l.residual = any_tensor(l, c.n, grain_, !l.sum_in_place);
-    l.residual_out = l.sum_in_place ? l.residual : any_tensor(l, c.n, grain_, false);
+    l.residual = any_tensor(l, c.n, grain_, !l.sum_in_place && !l.y_over_residual);
+    if (l.y_over_residual) l.y = l.residual;
+    l.residual_out = l.sum_in_place ? l.residual
+                     : l.sum_over_x ? l.x
+                                    : any_tensor(l, c.n, grain_, false);
     l.mean = any_tensor(l, 1, 1, false);
     l.rstd = any_tensor(l, 1, 1, false);
   }

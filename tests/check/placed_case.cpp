@@ -28,7 +28,8 @@ class Placer {
   }
 
   PlacedColumn column(ref::Type dtype, bool per_head, int64_t shift, int64_t pad) {
-    PlacedColumn c{true, dtype, 0, per_head ? what_.layout.outer[0] : 1, what_.content.n + pad};
+    PlacedColumn c{true, dtype, 0, per_head ? what_.layout.outer[what_.layout.head_dim] : 1,
+                   what_.content.n + pad};
     c.base = reserve(0, c.head_stride * c.heads, shift, ref::bytes_of(dtype));
     return c;
   }
@@ -157,6 +158,10 @@ class Describer {
     if (per_head) {
       abi->shape[dim] = c.heads;
       abi->strides[dim++] = c.head_stride;
+      for (int d = 0; d < placed_.what.layout.head_dim; ++d) {
+        abi->shape[dim] = 1;
+        abi->strides[dim++] = 5;  // of one index: says nothing
+      }
     }
     abi->shape[dim] = placed_.what.content.n;
     abi->strides[dim++] = 1;
@@ -248,11 +253,16 @@ PlacedCase place(const Case& what, int64_t begin) {
   p.begin = begin;
   Placer placer(what, begin);
   p.x = placer.rows(l.x, c.options.dtype, c.n);
-  if (l.store_y) p.y = l.y_in_place ? p.x : placer.rows(l.y, c.options.dtype, c.n);
   if (c.add) p.residual = placer.rows(l.residual, c.residual_dtype, c.n);
+  if (l.store_y) {
+    p.y = l.y_in_place        ? p.x
+          : l.y_over_residual ? p.residual
+                              : placer.rows(l.y, c.options.dtype, c.n);
+  }
   if (l.residual_out_dtype) {
-    p.residual_out =
-        l.sum_in_place ? p.residual : placer.rows(l.residual_out, *l.residual_out_dtype, c.n);
+    p.residual_out = l.sum_in_place ? p.residual
+                     : l.sum_over_x ? p.x
+                                    : placer.rows(l.residual_out, *l.residual_out_dtype, c.n);
   }
   if (l.store_mean) p.mean = placer.rows(l.mean, ref::Type::kF32, 1);
   if (l.store_rstd) p.rstd = placer.rows(l.rstd, ref::Type::kF32, 1);

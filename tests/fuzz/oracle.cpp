@@ -11,6 +11,7 @@ namespace fastnorm::fuzz {
 namespace {
 
 constexpr int64_t kMostSpans = 4096;
+constexpr int32_t kMostRank = 8;
 
 uint32_t id_of(fastnorm_dtype d) {
   return d.code | uint32_t{d.bits} << 8 | uint32_t{d.lanes} << 16;
@@ -66,7 +67,7 @@ bool on_device(const fastnorm_tensor& t, int32_t device_type) {
 
 const char* tensor_fault(const fastnorm_tensor& t, int32_t device_type) {
   if (!on_device(t, device_type)) return "a tensor on another device";
-  if (t.ndim < 1 || t.ndim > 4) return "a rank that no tensor may have";
+  if (t.ndim < 1 || t.ndim > kMostRank) return "a rank that no tensor may have";
   if (t.shape == nullptr) return "a tensor without a shape";
   for (int32_t i = 0; i < t.ndim; ++i) {
     if (t.shape[i] < 0) return "a negative extent";
@@ -94,8 +95,12 @@ const char* column_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int
   if (const char* fault = tensor_fault(t, device_type)) return fault;
   const uint32_t id = id_of(t.dtype);
   if (id != id_of(x.dtype) && id != FASTNORM_DTYPE_F32) return "a wrong dtype of columns";
-  if (t.ndim > 2 || t.shape[t.ndim - 1] != x.shape[x.ndim - 1]) return "columns that are not n";
-  if (t.ndim == 2 && (x.ndim < 2 || t.shape[0] != x.shape[x.ndim - 2])) return "heads unlike x's";
+  if (t.ndim > x.ndim) return "columns of more dimensions than x";
+  if (t.shape[t.ndim - 1] != x.shape[x.ndim - 1]) return "columns that are not n";
+  for (int32_t i = 2; i <= t.ndim; ++i) {
+    const int64_t extent = t.shape[t.ndim - i];
+    if (extent != 1 && extent != x.shape[x.ndim - i]) return "columns that do not broadcast";
+  }
   return nullptr;
 }
 
@@ -290,9 +295,8 @@ struct View {
   const fastnorm_tensor* tensor;
   int call;
   bool written;
-  char
-      role;  // tensors of one call and one role may be the same view: x and y, residual and its output
-  int64_t strides[4] = {};
+  char role;
+  int64_t strides[kMostRank] = {};
 };
 
 std::vector<View> views_of(const std::vector<fastnorm_norm_args>& calls) {
@@ -301,9 +305,9 @@ std::vector<View> views_of(const std::vector<fastnorm_norm_args>& calls) {
     const fastnorm_norm_args& a = calls[static_cast<size_t>(i)];
     const bool scale_is_output = number(a.quant_scheme) != FASTNORM_QUANT_PER_TENSOR;
     const View all[] = {{a.x, i, false, 'x'},
-                        {a.y, i, true, 'x'},
+                        {a.y, i, true, 'y'},
                         {a.residual, i, false, 'r'},
-                        {a.residual_out, i, true, 'r'},
+                        {a.residual_out, i, true, 'o'},
                         {a.weight, i, false, 'w'},
                         {a.bias, i, false, 'b'},
                         {a.mean, i, true, 'm'},
@@ -381,16 +385,21 @@ int64_t spans_of(const View& v) {
   return whole_rows(v) ? count / v.tensor->shape[v.tensor->ndim - 1] : count;
 }
 
+bool is_input_row(const View& v) { return v.role == 'x' || v.role == 'r'; }
+bool is_output_row(const View& v) { return v.role == 'y' || v.role == 'o'; }
+
 const char* layout_fault(const View& v) {
   if (v.role == 'q') return codes_layout_fault(*v.tensor);
-  const bool row = v.role == 'x' || v.role == 'r' || v.role == 'w' || v.role == 'b';
+  const bool row = is_input_row(v) || is_output_row(v) || v.role == 'w' || v.role == 'b';
   return row && !whole_rows(v) ? "a last dimension with gaps" : nullptr;
 }
 
 bool may_overlap(const View& a, const View& b) {
   if (!a.written && !b.written) return true;
-  return a.call == b.call && a.role == b.role && a.tensor != nullptr &&
-         same_view(*a.tensor, *b.tensor);
+  // An output of rows in place of an input of rows.
+  const bool in_place =
+      (is_input_row(a) && is_output_row(b)) || (is_output_row(a) && is_input_row(b));
+  return a.call == b.call && in_place && same_view(*a.tensor, *b.tensor);
 }
 
 const char* memory_fault(const std::vector<View>& views) {

@@ -116,6 +116,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
   const uint8_t present = bytes.byte();
   const uint8_t wide = bytes.byte();  // f32 where that is allowed
   const auto row_dtype = [&](int bit) { return wide >> bit & 1 ? FASTNORM_DTYPE_F32 : dtype_; };
+  if ((wide >> 2 & 3) == 3) add_dimensions(bytes, wide >> 4 & 7);
   args.kind = damaged(bytes, static_cast<fastnorm_norm_kind>(present >> 7));
   tensor_like_x(bytes, &tensors_[kX], dtype_);
   tensor_like_x(bytes, &tensors_[kY], dtype_);
@@ -135,6 +136,10 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
   if (bytes.rarely()) args.y = nullptr;
   if (bytes.byte() & 1) args.y = args.x;  // in place, as the same struct
   if (present & 64) args.residual_out = args.residual;
+  if (wide >> 7 != 0) {  // outputs over the other one's input
+    args.y = present & 1 ? args.residual : args.y;
+    args.residual_out = present & 1 ? args.x : args.residual_out;
+  }
 
   args.eps = random_float(bytes);
   args.weight_offset = present & 4 ? random_float(bytes) : 0;
@@ -283,10 +288,27 @@ void RandomCall::tensor_like_x(Bytes& bytes, RandomTensor* t, fastnorm_dtype_id 
   fill(bytes, t, shape, dtype);
 }
 
+// Up to `most` more leading dimensions, most of them of one index.
+void RandomCall::add_dimensions(Bytes& bytes, int most) {
+  for (int i = 0; i < most && shape_.size() < 9; ++i) {
+    const uint8_t b = bytes.byte();
+    const auto at = static_cast<std::ptrdiff_t>(b % shape_.size());
+    shape_.insert(shape_.begin() + at, b >> 6 == 0 ? extent(bytes) : 1);
+  }
+}
+
 void RandomCall::columns(Bytes& bytes, RandomTensor* t) {
   std::vector<int64_t> shape = {shape_.back()};
-  if (shape_.size() >= 2 && (bytes.byte() & 1))
+  const uint8_t choice = shape_.size() >= 2 ? bytes.byte() : 0;
+  if ((choice & 6) == 6) {  // broadcast in any way, of as many dimensions as x or fewer
+    shape = shape_;
+    for (size_t d = 0; d + 1 < shape.size(); ++d) {
+      if (choice >> (3 + d % 5) & 1) shape[d] = 1;
+    }
+    if (choice & 1) shape.erase(shape.begin());
+  } else if (choice & 1) {
     shape.insert(shape.begin(), shape_[shape_.size() - 2]);
+  }
   fill(bytes, t, shape, bytes.byte() & 1 ? FASTNORM_DTYPE_F32 : dtype_);
 }
 
@@ -426,7 +448,7 @@ void RandomCall::print() const {
     std::fprintf(stderr, "  %-12s %p + %" PRIu64 ", device %d:%d, dtype %d.%d.%d, shape [",
                  kNames[i], t->data, t->byte_offset, t->device_type, t->device_id, t->dtype.code,
                  t->dtype.bits, t->dtype.lanes);
-    const bool readable = t->ndim >= 1 && t->ndim <= 4;
+    const bool readable = t->ndim >= 1 && t->ndim <= 8;
     for (int d = 0; readable && t->shape != nullptr && d < t->ndim; ++d) {
       std::fprintf(stderr, " %" PRId64, t->shape[d]);
     }

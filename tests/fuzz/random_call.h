@@ -31,6 +31,7 @@ class RandomCall {
 
  private:
   void tensor_like_x(Bytes& bytes, RandomTensor* t, fastnorm_dtype_id dtype);
+  void add_dimensions(Bytes& bytes, int most);
   void columns(Bytes& bytes, RandomTensor* t);
   void statistic(Bytes& bytes, RandomTensor* t);
   void quantise(Bytes& bytes, fastnorm_norm_args* args);

@@ -74,8 +74,10 @@ const BadCall kBadCalls[] = {
     {"rstd f16", FASTNORM_ERROR_DTYPE, {"rstd.dtype", "f16", "f32"}, [](Request& r) { r.rstd->dtype = FASTNORM_DTYPE_F16; }},
 
     // shapes
-    {"x rank 0", FASTNORM_ERROR_SHAPE, {"x.ndim", "is 0", "1 to 4"}, [](Request& r) { r.x->ndim = 0; }},
-    {"x rank 5", FASTNORM_ERROR_SHAPE, {"x.ndim", "is 5", "1 to 4"}, [](Request& r) { r.x->shape = {1, 1, 1, 1, kN}; }},
+    {"x rank 0", FASTNORM_ERROR_SHAPE, {"x.ndim", "is 0", "1 to 8"}, [](Request& r) { r.x->ndim = 0; }},
+    {"x rank 5 alone", FASTNORM_ERROR_SHAPE, {"residual.shape", "[2, 3, 16]", "x's, [1, 1, 2, 3, 16]"}, [](Request& r) { r.x->shape = {1, 1, kRows, kHeads, kN}; }},
+    {"x rank 9", FASTNORM_ERROR_SHAPE, {"x.ndim", "is 9", "1 to 8"}, [](Request& r) { r.x->shape = {1, 1, 1, 1, 1, 1, 1, 1, kN}; }},
+    {"y rank 9", FASTNORM_ERROR_SHAPE, {"y.ndim", "is 9", "1 to 8"}, [](Request& r) { r.y->shape = {1, 1, 1, 1, 1, 1, 1, 1, kN}; }},
     {"x rank negative", FASTNORM_ERROR_SHAPE, {"x.ndim", "-1"}, [](Request& r) { r.x->ndim = -1; }},
     {"x without shape", FASTNORM_ERROR_ARGUMENT, {"x.shape is NULL"}, [](Request& r) { r.x->null_shape = true; }},
     {"n 0", FASTNORM_ERROR_SHAPE, {"x.shape", "n is 0", "1 to"}, [](Request& r) { r.x->shape.back() = 0; }},
@@ -87,8 +89,11 @@ const BadCall kBadCalls[] = {
     {"residual of another shape", FASTNORM_ERROR_SHAPE, {"residual.shape", "[2, 1, 16]"}, [](Request& r) { r.residual->shape[1] = 1; }},
     {"residual_out of another shape", FASTNORM_ERROR_SHAPE, {"residual_out.shape", "[1, 3, 16]"}, [](Request& r) { r.residual_out->shape[0] = 1; }},
     {"weight too short", FASTNORM_ERROR_SHAPE, {"weight.shape", "[15]", "[16]"}, [](Request& r) { r.weight->shape = {15}; }},
-    {"weight of other heads", FASTNORM_ERROR_SHAPE, {"weight.shape", "[2, 16]", "x.shape[-2]"}, [](Request& r) { r.weight->shape = {2, kN}; }},
-    {"weight rank 3", FASTNORM_ERROR_SHAPE, {"weight.ndim", "is 3"}, [](Request& r) { r.weight->shape = {1, kHeads, kN}; }},
+    {"weight of other heads", FASTNORM_ERROR_SHAPE, {"weight.shape", "[2, 16]", "1 or x's"}, [](Request& r) { r.weight->shape = {2, kN}; }},
+    {"weight of other batches", FASTNORM_ERROR_SHAPE, {"weight.shape", "[3, 1, 16]", "[2, 3, 16]"}, [](Request& r) { r.weight->shape = {3, 1, kN}; }},
+    {"weight of more dimensions", FASTNORM_ERROR_SHAPE, {"weight.shape", "[1, 1, 1, 16]", "from the right"}, [](Request& r) { r.weight->shape = {1, 1, 1, kN}; }},
+    {"bias left-aligned", FASTNORM_ERROR_SHAPE, {"bias.shape", "[2, 16]"}, [](Request& r) { r.bias->shape = {kRows, kN}; }},
+    {"bias broadcast along n", FASTNORM_ERROR_SHAPE, {"bias.shape", "[1]"}, [](Request& r) { r.bias->shape = {1}; }},
     {"bias too long", FASTNORM_ERROR_SHAPE, {"bias.shape", "[17]"}, [](Request& r) { r.bias->shape = {17}; }},
     {"mean of x's shape", FASTNORM_ERROR_SHAPE, {"mean.shape", "[2, 3, 16]", "last 1"}, [](Request& r) { r.mean->shape = {kRows, kHeads, kN}; }},
     {"rstd transposed", FASTNORM_ERROR_SHAPE, {"rstd.shape", "[3, 2]"}, [](Request& r) { r.rstd->shape = {kHeads, kRows}; }},
@@ -115,10 +120,17 @@ const BadCall kBadCalls[] = {
     // aliasing
     {"y over x, shifted", FASTNORM_ERROR_LAYOUT, {"y [", "overlaps x ["}, [](Request& r) { r.y->address = r.x->address + 2; }},
     {"y over x, other strides", FASTNORM_ERROR_LAYOUT, {"y", "overlaps x"}, [](Request& r) { r.y->address = r.x->address; r.y->strides = {64, 20, 1}; }},
-    {"y over residual", FASTNORM_ERROR_LAYOUT, {"y", "residual"}, [](Request& r) { r.y->address = r.residual->address; }},
+    {"y over residual, shifted", FASTNORM_ERROR_LAYOUT, {"y [", "overlaps residual ["}, [](Request& r) { r.y->address = r.residual->address + 2; }},
+    {"y over residual, other dtype", FASTNORM_ERROR_LAYOUT, {"y", "overlaps residual"}, [](Request& r) { r.residual->dtype = FASTNORM_DTYPE_F32; r.y->address = r.residual->address; }},
+    {"y over residual, other strides", FASTNORM_ERROR_LAYOUT, {"y", "overlaps residual", "same view"}, [](Request& r) { r.y->address = r.residual->address; r.y->strides = {64, 20, 1}; }},
+    {"y over a broadcast residual", FASTNORM_ERROR_LAYOUT, {"y", "overlaps residual"}, [](Request& r) { r.y->address = r.residual->address; r.residual->strides = {0, 16, 1}; }},
+    {"both over residual", FASTNORM_ERROR_LAYOUT, {"residual_out", "overlaps y"}, [](Request& r) { r.y->address = r.residual_out->address = r.residual->address; }},
+    {"both over x", FASTNORM_ERROR_LAYOUT, {"residual_out", "overlaps y"}, [](Request& r) { r.y->address = r.residual_out->address = r.x->address; }},
+    {"residual_out over x, shifted", FASTNORM_ERROR_LAYOUT, {"residual_out [", "overlaps x ["}, [](Request& r) { r.residual_out->address = r.x->address - 2; }},
     {"y over weight", FASTNORM_ERROR_LAYOUT, {"y", "weight"}, [](Request& r) { r.weight->address = r.y->address + 32; }},
     {"y over bias", FASTNORM_ERROR_LAYOUT, {"y", "bias"}, [](Request& r) { r.bias->address = r.y->address; }},
-    {"residual_out over x", FASTNORM_ERROR_LAYOUT, {"residual_out", "x"}, [](Request& r) { r.residual_out->address = r.x->address; }},
+    {"residual_out over x, other dtype", FASTNORM_ERROR_LAYOUT, {"residual_out", "overlaps x"}, [](Request& r) { r.residual_out->dtype = FASTNORM_DTYPE_F32; r.residual_out->address = r.x->address; }},
+    {"codes over residual", FASTNORM_ERROR_LAYOUT, {"quantized", "overlaps residual", "two tensors"}, [](Request& r) { add_quant(&r, FASTNORM_QUANT_PER_ROW); r.quantized->address = r.residual->address; }},
     {"residual_out over y", FASTNORM_ERROR_LAYOUT, {"residual_out", "y"}, [](Request& r) { r.residual_out->address = r.y->address; }},
     {"residual_out over residual, shifted", FASTNORM_ERROR_LAYOUT, {"residual_out", "residual"}, [](Request& r) { r.residual_out->address = r.residual->address + 2; }},
     {"residual_out over residual, other dtype", FASTNORM_ERROR_LAYOUT, {"residual_out", "residual"}, [](Request& r) { r.residual_out->address = r.residual->address; r.residual_out->dtype = FASTNORM_DTYPE_F32; }},
@@ -205,11 +217,23 @@ struct GoodCall {
 // clang-format off
 const GoodCall kGoodCalls[] = {
     {"in place", [](Request& r) { r.y->address = r.x->address; r.residual_out->address = r.residual->address; }},
+    {"y over residual", [](Request& r) { r.y->address = r.residual->address; }},
+    {"residual_out over x", [](Request& r) { r.residual_out->address = r.x->address; }},
+    {"y over residual, residual_out over x", [](Request& r) { r.y->address = r.residual->address; r.residual_out->address = r.x->address; }},
+    {"the same, strided", [](Request& r) {
+       r.y->address = r.residual->address; r.residual_out->address = r.x->address;
+       r.y->strides = r.residual->strides = {-100, 33, 1}; r.residual_out->strides = r.x->strides = {96, 32, 1}; }},
+    {"y over residual, which is x", [](Request& r) { r.y->address = r.residual->address = r.x->address; }},
+    {"y over x, which is residual; residual_out apart", [](Request& r) { r.residual->address = r.x->address; r.y->address = r.x->address; r.residual_out->address = address_of(9); }},
     {"in place, strides written out", [](Request& r) { r.y->address = r.x->address; r.y->strides = {48, 16, 1}; }},
     {"statistics with a last 1", [](Request& r) { r.mean->shape = {kRows, kHeads, 1}; r.rstd->shape = {kRows, kHeads, 1}; }},
     {"broadcast inputs", [](Request& r) { r.x->strides = {0, 16, 1}; r.residual->strides = {0, 0, 1}; }},
     {"negative strides", [](Request& r) { r.x->strides = {-48, -16, 1}; r.y->strides = {-48, 16, 1}; }},
     {"odd addresses and strides", [](Request& r) { r.x->address += 2; r.x->strides = {57, 19, 1}; }},
+    {"a weight of batches", [](Request& r) { r.weight->shape = {kRows, 1, kN}; }},
+    {"a weight of every row", [](Request& r) { r.weight->shape = {kRows, kHeads, kN}; }},
+    {"a weight of heads, a bias of batches", [](Request& r) { r.weight->shape = {1, kHeads, kN}; r.bias->shape = {kRows, 1, kN}; }},
+    {"leading 1", [](Request& r) { r.weight->shape = {1, kN}; r.bias->shape = {1, 1, kN}; r.bias->strides = {-5, 3, 1}; }},
     {"weights of heads", [](Request& r) { r.weight->shape = r.bias->shape = {kHeads, kN}; }},
     {"broadcast heads", [](Request& r) { r.weight->shape = {kHeads, kN}; r.weight->strides = {0, 1}; }},
     {"f32 parameters", [](Request& r) { r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32; }},
@@ -293,6 +317,291 @@ TEST(CheckNorm, RowsAreFolded) {
   EXPECT_EQ(desc.outer[0], kHeads);
   EXPECT_EQ(desc.weight.head_stride_bytes, kN * 2);
   EXPECT_EQ(desc.bias.head_stride_bytes, 0);
+}
+
+// --- strides without a meaning ---
+
+constexpr int64_t kAnyStride = std::numeric_limits<int64_t>::min();
+
+std::vector<RequestTensor*> tensors_of(Request& r) {
+  std::vector<RequestTensor*> all;
+  for (auto* t : {&r.x, &r.residual, &r.weight, &r.bias, &r.y, &r.residual_out, &r.mean, &r.rstd,
+                  &r.global_scale, &r.quantized, &r.scale, &r.amax}) {
+    if (*t) all.push_back(&**t);
+  }
+  return all;
+}
+
+// Writes strides out: `any` where a dimension has one index, compact ones elsewhere.
+void write_strides(RequestTensor* t, int64_t any) {
+  if (t->strides.empty()) {
+    t->strides.resize(t->shape.size());
+    int64_t step = 1;
+    for (size_t d = t->shape.size(); d-- > 0;) {
+      t->strides[d] = step;
+      step *= t->shape[d];
+    }
+  }
+  for (size_t d = 0; d < t->shape.size(); ++d) {
+    if (t->shape[d] == 1) t->strides[d] = any;
+  }
+}
+
+TEST(CheckNorm, StridesOfOneIndexSayNothing) {
+  constexpr int64_t kAny[] = {
+      kAnyStride, kAnyStride + 1, -1, 0, 3, int64_t{1} << 62, std::numeric_limits<int64_t>::max()};
+  const std::vector<int64_t> shapes[] = {{kRows, 1, kN},
+                                         {1, kHeads, kN},
+                                         {1, kN},
+                                         {kRows, kHeads, 1},
+                                         {1},
+                                         {1, 1, 1},
+                                         {1, kRows, 1, kN},
+                                         {kRows, 1, 1, kN},
+                                         {1, 1, kRows, 1, kN},
+                                         {1, kRows, 1, kHeads, 1, 1, 1, kN}};
+  for (const auto& shape : shapes) {
+    for (int scheme = FASTNORM_QUANT_NONE; scheme <= FASTNORM_QUANT_NVFP4; ++scheme) {
+      if (scheme == FASTNORM_QUANT_NVFP4 && shape.back() == 1) continue;
+      Request plain = simple_request(shape, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
+      std::vector<int64_t> rows = shape;
+      rows.back() = 1;
+      plain.mean = RequestTensor{rows, {}, FASTNORM_DTYPE_F32, address_of(6)};
+      plain.rstd = RequestTensor{rows, {}, FASTNORM_DTYPE_F32, address_of(7)};
+      std::vector<int64_t> column(shape.size(), 1);
+      column.back() = shape.back();
+      plain.bias->shape = column;
+      if (scheme != FASTNORM_QUANT_NONE)
+        add_quant(&plain, static_cast<fastnorm_quant_scheme>(scheme));
+      NormDesc desc, same;
+      Error error;
+      ASSERT_EQ(plain.check(&desc, error), FASTNORM_OK) << error.text;
+      for (const int64_t any : kAny) {
+        Request r = plain;
+        for (RequestTensor* t : tensors_of(r)) write_strides(t, any);
+        ASSERT_EQ(r.check(&same, error), FASTNORM_OK) << error.text;
+        EXPECT_EQ(same.outer_rank, desc.outer_rank);
+        for (int d = 0; d < kMaxOuter; ++d) {
+          EXPECT_EQ(same.outer[d], desc.outer[d]);
+          EXPECT_EQ(same.x.stride_bytes[d], desc.x.stride_bytes[d]);
+          EXPECT_EQ(same.residual_out.stride_bytes[d], desc.residual_out.stride_bytes[d]);
+          EXPECT_EQ(same.mean.stride_bytes[d], desc.mean.stride_bytes[d]);
+          EXPECT_EQ(same.quant.codes.stride_bytes[d], desc.quant.codes.stride_bytes[d]);
+          EXPECT_EQ(same.quant.scale.stride_bytes[d], desc.quant.scale.stride_bytes[d]);
+          EXPECT_EQ(same.bias.stride_bytes(d), 0);
+        }
+        EXPECT_EQ(same.quant.scale_step_bytes, desc.quant.scale_step_bytes);
+      }
+    }
+  }
+}
+
+TEST(CheckNorm, StridesOfNoElementsSayNothing) {
+  const std::vector<int64_t> shapes[] = {
+      {0, kN}, {kRows, 0, kN}, {0, kHeads, kN}, {kRows, 0, kHeads, kN}, {2, 0, 2, 2, 2, 2, 2, kN}};
+  for (const auto& shape : shapes) {
+    for (int scheme = FASTNORM_QUANT_NONE; scheme <= FASTNORM_QUANT_NVFP4; ++scheme) {
+      Request r = simple_request(shape, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
+      std::vector<int64_t> rows = shape;
+      rows.pop_back();
+      r.mean = RequestTensor{rows, {}, FASTNORM_DTYPE_F32, address_of(6)};
+      if (scheme != FASTNORM_QUANT_NONE) add_quant(&r, static_cast<fastnorm_quant_scheme>(scheme));
+      for (RequestTensor* t : tensors_of(r)) {
+        bool empty = false;
+        for (const int64_t extent : t->shape) empty |= extent == 0;
+        if (empty) t->strides.assign(t->shape.size(), kAnyStride + 1);
+      }
+      NormDesc desc;
+      Error error;
+      ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+      EXPECT_EQ(desc.rows, 0);
+    }
+  }
+}
+
+// --- columns that broadcast, and x of more dimensions than a description has ---
+
+struct ColumnCase {
+  std::vector<int64_t> shape;
+  std::vector<int64_t> outer, strides;  // innermost first, of the weight in bytes
+};
+
+std::vector<int64_t> outer_of(const NormDesc& d) { return {d.outer, d.outer + d.outer_rank}; }
+std::vector<int64_t> weight_strides_of(const NormDesc& d) {
+  std::vector<int64_t> strides;
+  for (int i = 0; i < d.outer_rank; ++i) strides.push_back(d.weight.stride_bytes(i));
+  return strides;
+}
+
+TEST(CheckNorm, ColumnsBroadcast) {
+  const ColumnCase cases[] = {
+      {{16}, {24}, {0}},
+      {{1, 16}, {24}, {0}},
+      {{1, 1, 1, 16}, {24}, {0}},
+      {{4, 16}, {4, 6}, {32, 0}},
+      {{1, 4, 16}, {4, 6}, {32, 0}},
+      {{3, 1, 16}, {4, 3, 2}, {0, 32, 0}},
+      {{3, 4, 16}, {12, 2}, {32, 0}},
+      {{2, 1, 1, 16}, {12, 2}, {0, 32}},
+      {{2, 1, 4, 16}, {4, 3, 2}, {32, 0, 128}},
+      {{2, 3, 1, 16}, {4, 6}, {0, 32}},
+      {{2, 3, 4, 16}, {24}, {32}},
+  };
+  for (const ColumnCase& c : cases) {
+    Request r = simple_request({2, 3, 4, 16}, FASTNORM_DTYPE_BF16);
+    r.weight->shape = c.shape;
+    NormDesc desc;
+    Error error;
+    ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+    EXPECT_EQ(outer_of(desc), c.outer);
+    EXPECT_EQ(weight_strides_of(desc), c.strides);
+    // The same behind dimensions of one index.
+    for (auto* t : {&r.x, &r.y}) (*t)->shape = {2, 1, 3, 1, 1, 4, 1, 16};
+    r.weight->shape.insert(r.weight->shape.end() - 1, 1);
+    if (c.shape.size() > 2) r.weight->shape.insert(r.weight->shape.end() - 3, 2, 1);
+    if (c.shape.size() > 3) r.weight->shape.insert(r.weight->shape.begin() + 1, 1);
+    ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+    EXPECT_EQ(outer_of(desc), c.outer);
+    EXPECT_EQ(weight_strides_of(desc), c.strides);
+  }
+}
+
+Request on_gpu(Request r) {
+  r.device = {FASTNORM_DEVICE_CUDA, 0};
+  for (RequestTensor* t : tensors_of(r)) t->device_type = FASTNORM_DEVICE_CUDA;
+  return r;
+}
+
+// A GPU's kernels know rows of columns along the innermost dimension alone: rows are taken in another order.
+TEST(CheckNorm, ColumnsOfAGpuVaryInnermost) {
+  NormDesc desc;
+  Error error;
+  Request r = on_gpu(simple_request({2, 3, 4, 16}, FASTNORM_DTYPE_BF16, true));
+  r.residual->strides = {1000, 200, 40, 1};
+  r.weight->shape = {2, 1, 1, 16};
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{2, 3, 4}));
+  EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{32, 0, 0}));
+  EXPECT_EQ(desc.x.stride_bytes[0], 12 * 32);
+  EXPECT_EQ(desc.x.stride_bytes[1], 4 * 32);
+  EXPECT_EQ(desc.x.stride_bytes[2], 32);
+  EXPECT_EQ(desc.residual.stride_bytes[0], 2000);
+  EXPECT_EQ(desc.residual.stride_bytes[2], 80);
+  r.residual->strides.clear();
+  r.weight->shape = {3, 1, 16};
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{3, 4, 2}));
+  EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{32, 0, 0}));
+
+  r.weight->shape = {2, 1, 4, 16};
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(error.text).find("along 2 leading dimensions"), std::string::npos)
+      << error.text;
+  EXPECT_NE(std::string(error.text).find("nearest"), std::string::npos) << error.text;
+}
+
+TEST(CheckNorm, SwizzledScalesKeepTheOrderOfRows) {
+  NormDesc desc;
+  Error error;
+  Request r = simple_request({2, 3, 64}, FASTNORM_DTYPE_BF16);
+  add_quant(&r, FASTNORM_QUANT_MXFP8);
+  r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
+  r.scale->shape = {512};
+  r.weight->shape = {2, 1, 64};
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{3, 2}));
+  r = on_gpu(r);
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(error.text).find("SWIZZLED"), std::string::npos) << error.text;
+  r.weight->shape = {3, 64};
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+}
+
+TEST(CheckNorm, AColumnOverAnOutputIsFound) {
+  Request r = simple_request({2, 3, 4, 16}, FASTNORM_DTYPE_BF16);
+  r.weight->shape = {2, 1, 1, 16};
+  r.weight->strides = {1000, 1, 1, 1};
+  r.y->address = r.weight->address + 2000;  // its second row
+  NormDesc desc;
+  Error error;
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_LAYOUT);
+  EXPECT_NE(std::string(error.text).find("overlaps weight"), std::string::npos) << error.text;
+  r.y->address = r.weight->address + 64;  // between its rows
+  r.y->strides = {1000, 64, 16, 1};
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+}
+
+TEST(CheckNorm, RanksToEightFold) {
+  NormDesc desc;
+  Error error;
+  const std::vector<int64_t> shape = {2, 1, 3, 2, 1, 2, 2, 16};
+  Request r = simple_request(shape, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
+  r.mean = RequestTensor{{2, 1, 3, 2, 1, 2, 2}, {}, FASTNORM_DTYPE_F32, address_of(6)};
+  r.rstd = RequestTensor{{2, 1, 3, 2, 1, 2, 2, 1}, {}, FASTNORM_DTYPE_F32, address_of(7)};
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(outer_of(desc), std::vector<int64_t>{48});
+  EXPECT_EQ(desc.rows, 48);
+  EXPECT_EQ(desc.rstd.stride_bytes[0], 4);
+  // A padded tensor keeps two dimensions from joining.
+  r.x->strides = {2000, 7, 500, 160, -9, 80, 40, 1};
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{8, 3, 2}));
+  EXPECT_EQ(desc.x.stride_bytes[0], 80);
+  EXPECT_EQ(desc.x.stride_bytes[1], 1000);
+  EXPECT_EQ(desc.x.stride_bytes[2], 4000);
+  EXPECT_EQ(desc.y.stride_bytes[1], 8 * 32);
+  r.x->strides = {2000, 7, 500, 160, -9, 80, 30, 1};
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_UNSUPPORTED);
+  const std::string text = error.text;
+  for (const char* part :
+       {"x.shape is [2, 1, 3, 2, 1, 2, 2, 16]", "4 leading", "[2, 3, 4, 2]", "nearest"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+  }
+  for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out}) (*t)->shape[1] = 0;
+  r.mean->shape[1] = r.rstd->shape[1] = 0;
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << "no rows: nothing to fold. " << error.text;
+  EXPECT_EQ(desc.rows, 0);
+}
+
+// Every requirement is one of x of many dimensions, too.
+TEST(CheckNorm, RankFiveIsCheckedAlike) {
+  const auto widen = [](Request& r) {
+    for (RequestTensor* t : tensors_of(r)) {
+      const auto is = [&](std::vector<int64_t> shape) { return t->shape == shape; };
+      if (!is({kRows, kHeads, kN}) && !is({kRows, kHeads}) && !is({kRows, kHeads, 1})) continue;
+      t->shape.insert(t->shape.begin(), {1, 1});
+      if (!t->strides.empty()) t->strides.insert(t->strides.begin(), {kAnyStride, 5});
+    }
+  };
+  for (const BadCall& bad : kBadCalls) {
+    Request r = full_request();
+    bad.spoil(r);
+    // Those whose only fault is a rank that fits x of rank 5.
+    const std::string name = bad.name;
+    if (name == "x rank 5 alone" || name == "weight of more dimensions" || !r.x) continue;
+    widen(r);
+    NormDesc desc;
+    Error error;
+    EXPECT_NE(r.check(&desc, error), FASTNORM_OK) << bad.name;
+    EXPECT_FALSE(std::string(error.text).empty());
+  }
+  for (const GoodCall& good : kGoodCalls) {
+    Request r = full_request();
+    good.change(r);
+    NormDesc three, five;
+    Error error;
+    ASSERT_EQ(r.check(&three, error), FASTNORM_OK) << error.text;
+    if (r.x->shape != std::vector<int64_t>{kRows, kHeads, kN}) continue;
+    widen(r);
+    ASSERT_EQ(r.check(&five, error), FASTNORM_OK) << good.name << ": " << error.text;
+    EXPECT_EQ(outer_of(five), outer_of(three)) << good.name;
+    EXPECT_EQ(weight_strides_of(five), weight_strides_of(three)) << good.name;
+    for (int d = 0; d < five.outer_rank; ++d) {
+      EXPECT_EQ(five.x.stride_bytes[d], three.x.stride_bytes[d]) << good.name;
+      EXPECT_EQ(five.residual_out.stride_bytes[d], three.residual_out.stride_bytes[d]);
+      EXPECT_EQ(five.mean.stride_bytes[d], three.mean.stride_bytes[d]);
+    }
+  }
 }
 
 // --- quantised outputs ---
@@ -440,7 +749,7 @@ const BadQuantCall kBadQuantCalls[] = {
     {kTensor, {"codes too long", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[2, 3, 273]", "[2, 3, 272]"}, [](Request& r) { r.quantized->shape[2] = 273; }}},
     {kTensor, {"codes of other rows", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[3, 3, 272]", "[2, 3, 272]"}, [](Request& r) { r.quantized->shape[0] = 3; }}},
     {kRow, {"codes of another rank", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[6, 272]", "[2, 3, 272]"}, [](Request& r) { r.quantized->shape = {6, kQuantN}; }}},
-    {kRow, {"codes of rank 5", FASTNORM_ERROR_SHAPE, {"quantized.ndim", "is 5", "1 to 4"}, [](Request& r) { r.quantized->shape = {1, 1, 2, 3, kQuantN}; }}},
+    {kRow, {"codes of rank 5", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[1, 1, 2, 3, 272]", "[2, 3, 272]"}, [](Request& r) { r.quantized->shape = {1, 1, 2, 3, kQuantN}; }}},
     {kFp4, {"f4 of half n", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[2, 3, 136]", "[2, 3, 272]"}, [](Request& r) { r.quantized->shape[2] = kQuantN / 2; }}},
     {kFp4, {"pairs of n", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[2, 3, 272]", "half of n"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; }}},
     {kFp4, {"u8 of n", FASTNORM_ERROR_SHAPE, {"quantized.shape", "[2, 3, 272]", "half of n"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_U8; }}},
@@ -877,9 +1186,13 @@ TEST(CheckQuant, DescriptionNvfp4) {
   EXPECT_EQ(checked(r).quant.global_scale, nullptr);
 }
 
-TEST(CheckQuant, RanksOneToFour) {
-  const std::vector<int64_t> shapes[] = {
-      {kQuantN}, {6, kQuantN}, {kRows, kHeads, kQuantN}, {1, kRows, kHeads, kQuantN}};
+TEST(CheckQuant, RanksOneToEight) {
+  const std::vector<int64_t> shapes[] = {{kQuantN},
+                                         {6, kQuantN},
+                                         {kRows, kHeads, kQuantN},
+                                         {1, kRows, kHeads, kQuantN},
+                                         {kRows, 1, kHeads, 1, kQuantN},
+                                         {1, kRows, 1, 1, kHeads, 1, 1, kQuantN}};
   for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
     for (const auto& shape : shapes) {
       Request r = quant_request(scheme);

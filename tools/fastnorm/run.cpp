@@ -204,7 +204,7 @@ void add_tensor_options(CLI::App& command, RunOptions& options) {
   Names& names = options.names;
   input("--x", names.x, "rows to normalise, [.., n] of f32, f16 or bf16")->required();
   input("--residual", names.residual, "added to x first, shaped as x, x's dtype or f32");
-  input("--weight", names.weight, "[n] or [heads, n], x's dtype or f32; default: 1");
+  input("--weight", names.weight, "[.., n], broadcasts against x; x's dtype or f32; default: 1");
   input("--bias", names.bias, "as the weight; default: 0");
   input("--scale", names.scale_in, "[1] f32, for --quant-scheme per-tensor");
   input("--global-scale", names.global_scale, "[1] f32, for --quant-scheme nvfp4");

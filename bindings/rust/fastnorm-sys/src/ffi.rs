@@ -171,6 +171,8 @@ pub const FASTNORM_DTYPE_MAX_ENUM: fastnorm_dtype_id = 0x7fffffff;
 /// strides\[0\] + j \* strides\[1\] + ..
 ///
 /// - The last dimension must be contiguous: its stride is 1, or its extent at most 1.
+/// - The stride of a dimension of extent 1 is never looked at, nor is any stride of a tensor
+///   without elements: they may be any number.
 /// - Leading strides are free: any sign, not multiples of anything, and 0 (broadcast) for inputs.
 /// - The address must be a multiple of the element's size; no other alignment is required. Rows
 ///   whose addresses and lengths are multiples of 16 bytes (sm_100f: 32) are fastest.
@@ -424,7 +426,8 @@ extern "C" {
         context: *mut *mut fastnorm_context,
     ) -> fastnorm_status;
 
-    /// Destroy a context. NULL is fine. Must not race calls on the same context.
+    /// Destroy a context. NULL is fine. Must not race calls on the same context, nor be used again:
+    /// see the top of this header.
     ///
     /// Since 0.1.
     pub fn fastnorm_context_destroy(context: *mut fastnorm_context);
@@ -624,14 +627,25 @@ pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 /// One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
 /// eps 0.
 ///
-/// Shapes: x is \[..., n\], rank 1 to 4, n from 1 to 2^32. T is x's dtype: f32, f16 or bf16. All
+/// Shapes: x is \[..., n\], rank 1 to 8, n from 1 to 2^32. T is x's dtype: f32, f16 or bf16. All
 /// tensors are on the context's device. Leading strides are free, 0 too for inputs; only the last
 /// dimension must be contiguous. Any alignment that the dtype allows.
 ///
-/// Aliasing: y may be x, and residual_out may be residual, as the same view (same address, shape
-/// and strides). Two tensors of which one is written may also be interleaved views of one buffer
-/// that share no element, such as the query and the key heads of one fused QKV tensor. Any other
-/// overlap is FASTNORM_ERROR_LAYOUT.
+/// Ranks 5 to 8: neighbouring leading dimensions are joined where every tensor steps evenly across
+/// both, as compact tensors do. Dimensions of extent 1 do not count. At most 3 may be left; more
+/// are FASTNORM_ERROR_UNSUPPORTED.
+///
+/// weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
+/// 1 or x's, counted from the right, and missing ones are 1. Examples: \[n\], \[1, n\], \[heads,
+/// n\], \[batch, 1, n\]. On the CPU they may vary along any leading dimensions. On a GPU they vary
+/// along one (after joining); with FASTNORM_SCALE_SWIZZLED_128X4 that is the innermost one.
+/// Anything else there is FASTNORM_ERROR_UNSUPPORTED.
+///
+/// Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
+/// shape and strides). So y = x, residual_out = residual is in place, and y = residual,
+/// residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
+/// may also be interleaved views of one buffer that share no element, such as the query and the key
+/// heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_args {
@@ -653,13 +667,13 @@ pub struct fastnorm_norm_args {
     pub x: *const fastnorm_tensor,
     /// x's shape, T or f32. NULL = nothing is added.
     pub residual: *const fastnorm_tensor,
-    /// \[n\] or \[heads, n\], heads = x.shape\[-2\]; T or f32. NULL = 1.
+    /// \[.., n\], broadcasts against x; T or f32. NULL = 1.
     pub weight: *const fastnorm_tensor,
-    /// \[n\] or \[heads, n\]; T or f32. NULL = 0.
+    /// \[.., n\], broadcasts against x; T or f32. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape, T. Output; may be x. NULL = not stored, where there is `quantized`.
+    /// x's shape, T. Output; may be x or residual. NULL = not stored; then `quantized` is required.
     pub y: *const fastnorm_tensor,
-    /// x's shape, T or f32. Output; may be residual, which it then needs. NULL = not stored.
+    /// x's shape, T or f32. Output; may be residual or x. Needs residual. NULL = not stored.
     pub residual_out: *const fastnorm_tensor,
     /// x.shape\[:-1\], or that with a last 1; f32. Output, LAYER only. NULL = not stored.
     pub mean: *const fastnorm_tensor,
@@ -782,11 +796,13 @@ extern "C" {
     /// FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n \< 1 or n \> 2^32
     /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
     /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: a
-    /// field of a later version, an unknown tail that is not zero, more rows than a grid holds
-    /// FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA context of the device that
-    /// is not its primary one; the CUDA runtime's error, also a sticky one of earlier work
-    /// FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel
-    /// FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
+    /// field of a later version, an unknown tail that is not zero, more rows than a grid holds;
+    /// leading dimensions that do not fold, weight and bias that vary along more of them than a
+    /// GPU's kernels allow FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA
+    /// context of the device that is not its primary one; the CUDA runtime's error, also a sticky
+    /// one of earlier work FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for
+    /// loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of
+    /// parallel_for
     ///
     /// Since 0.1.
     pub fn fastnorm_norm(

@@ -162,7 +162,7 @@ impl<'a> Norm<'a> {
         Self::new(sys::FASTNORM_NORM_LAYER, eps)
     }
 
-    /// `[.., n]` of T, rank 1 to 4. Required.
+    /// `[.., n]` of T, rank 1 to 8. Required.
     #[inline]
     pub fn x(mut self, x: Tensor<'a>) -> Self {
         self.put(Slot::X, x.view);
@@ -194,7 +194,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// `[n]` or `[heads, n]`, heads being x's last extent but one; T or f32. Default: 1.
+    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; T or f32. Default: 1.
     #[inline]
     pub fn weight(mut self, weight: Tensor<'a>) -> Self {
         self.put(Slot::Weight, weight.view);

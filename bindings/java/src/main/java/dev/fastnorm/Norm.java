@@ -9,10 +9,10 @@ package dev.fastnorm;
  * }
  * }</pre>
  *
- * <p>x is {@code [.., n]}, rank 1 to 4, of {@link DType#F32}, {@link DType#F16} or
- * {@link DType#BF16}, which is called T below. All tensors are on the context's device. y may be x, and
- * residual_out may be residual, as the same view; any other overlap with an output is refused. What the
- * setters are given is checked when the call is run, queried or prepared. The formula is that of
+ * <p>x is {@code [.., n]}, rank 1 to 8, of {@link DType#F32}, {@link DType#F16} or
+ * {@link DType#BF16}, which is called T below. All tensors are on the context's device. y and residual_out
+ * may each be x or residual, as the same view, but not both the same; any other overlap with an output is
+ * refused. What the setters are given is checked when the call is run, queried or prepared. The formula is that of
  * {@linkplain dev.fastnorm the package}.
  *
  * <p>A setter that is given null takes the tensor away again.
@@ -176,7 +176,8 @@ public final class Norm extends Call {
     /**
      * Sets the weight. The default is 1.
      *
-     * @param weight {@code [n]} or {@code [heads, n]}, heads being x's second last extent; T or F32
+     * @param weight {@code [.., n]}, which broadcasts against x: {@code [n]}, {@code [heads, n]},
+     *     {@code [batch, 1, n]}; T or F32
      * @return this
      */
     public Norm weight(Tensor weight) {
@@ -187,7 +188,7 @@ public final class Norm extends Call {
     /**
      * Sets the bias. The default is 0.
      *
-     * @param bias {@code [n]} or {@code [heads, n]}; T or F32
+     * @param bias as the weight
      * @return this
      */
     public Norm bias(Tensor bias) {

@@ -1,0 +1,40 @@
+// What the shapes of a norm call's tensors must be, given x's. check_tensor() has accepted each tensor before.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.h"
+#include "fastnorm/tensor.h"
+
+namespace fastnorm {
+
+inline constexpr int32_t kMaxRank = 8;
+inline constexpr int64_t kMaxColumns = int64_t{1} << 32;  // n
+
+// x itself: the length of a row.
+fastnorm_status check_x_shape(const fastnorm_tensor& x, Error& error);
+
+// residual, y, residual_out: x's shape.
+fastnorm_status check_row_shape(const char* name, const fastnorm_tensor& t,
+                                const fastnorm_tensor& x, Error& error);
+
+// weight, bias: [.., n] that broadcasts against x, right-aligned.
+fastnorm_status check_column_shape(const char* name, const fastnorm_tensor& t,
+                                   const fastnorm_tensor& x, Error& error);
+
+// mean, rstd: x.shape[:-1], or that with a last 1.
+fastnorm_status check_statistic_shape(const char* name, const fastnorm_tensor& t,
+                                      const fastnorm_tensor& x, Error& error);
+
+// quantized: x's shape. `pairs`: two codes to an element.
+fastnorm_status check_code_shape(const fastnorm_tensor& t, const fastnorm_tensor& x, bool pairs,
+                                 Error& error);
+
+// quantized of single f4 codes: rows begin with a byte.
+fastnorm_status check_code_strides(const fastnorm_tensor& t, Error& error);
+
+// scale: x.shape[:-1] + [scales]; one scale a row (`per_row`) may do without the last extent.
+fastnorm_status check_scale_shape(const fastnorm_tensor& t, const fastnorm_tensor& x,
+                                  int64_t scales, bool per_row, Error& error);
+
+}  // namespace fastnorm

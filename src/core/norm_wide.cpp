@@ -1,0 +1,249 @@
+#include "core/norm_wide.h"
+
+#include <cinttypes>
+
+#include "core/norm_shape.h"
+
+namespace fastnorm {
+namespace {
+
+constexpr int kMaxLeading = kMaxRank - 1;
+
+// What a tensor is, as far as its shape goes.
+enum class Kind { kRows, kColumns, kStatistic, kCodes, kScales };
+
+// A tensor with leading dimensions.
+struct Wide {
+  const fastnorm_tensor* given;
+  const fastnorm_tensor** field;  // of FoldedArgs::args
+  Kind kind;
+  bool has_last;        // the last dimension is not one of rows
+  int64_t last_stride;  // in elements
+  int64_t strides
+      [kMaxLeading];  // of the leading dimensions of x, outermost first; 0 where a column is broadcast
+};
+
+bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
+
+class Folder {
+ public:
+  Folder(const fastnorm_norm_args& args, CheckedDevice device, FoldedArgs* folded, Error& error)
+      : x_(*args.x), device_(device), out_(*folded), error(error) {
+    out_.args = args;
+  }
+
+  fastnorm_status run() {
+    if (!is_row_dtype(dtype_from(x_.dtype))) return FASTNORM_OK;  // check_norm() says so
+    FASTNORM_TRY(collect());
+    rank_ = x_.ndim - 1;
+    bool empty = false;
+    for (int32_t d = 0; d < rank_; ++d) {
+      outer_[d] = x_.shape[d];
+      empty |= outer_[d] == 0;
+    }
+    if (empty) {
+      rank_ = 1;
+      outer_[0] = 0;
+    } else {
+      fold();
+    }
+    FASTNORM_REQUIRE(rank_ <= kMaxOuter, FASTNORM_ERROR_UNSUPPORTED,
+                     "x.shape is %s: with the strides of all tensors, %d leading dimensions remain "
+                     "of which none joins its neighbour, %s; this version takes %d; nearest: "
+                     "tensors that are compact in more of them",
+                     shape_text(x_.shape, x_.ndim).c, rank_, shape_text(outer_, rank_).c,
+                     kMaxOuter);
+    for (int i = 0; i < count_; ++i) build(i);
+    return FASTNORM_OK;
+  }
+
+ private:
+  fastnorm_status collect() {
+    fastnorm_norm_args& a = out_.args;
+    FASTNORM_TRY(rows("x", &a.x));
+    FASTNORM_TRY(rows("residual", &a.residual));
+    FASTNORM_TRY(rows("y", &a.y));
+    FASTNORM_TRY(rows("residual_out", &a.residual_out));
+    FASTNORM_TRY(columns("weight", &a.weight));
+    FASTNORM_TRY(columns("bias", &a.bias));
+    FASTNORM_TRY(statistic("mean", &a.mean));
+    FASTNORM_TRY(statistic("rstd", &a.rstd));
+    FASTNORM_TRY(codes());
+    return scales();
+  }
+
+  fastnorm_status rows(const char* name, const fastnorm_tensor** field) {
+    if (*field == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = **field;
+    const Dtype dtype = dtype_from(t.dtype);
+    if (!is_row_dtype(dtype)) return FASTNORM_OK;
+    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_TRY(&t == &x_ ? check_x_shape(t, error) : check_row_shape(name, t, x_, error));
+    add(field, Kind::kRows);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status columns(const char* name, const fastnorm_tensor** field) {
+    if (*field == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = **field;
+    const Dtype dtype = dtype_from(t.dtype);
+    if (!is_row_dtype(dtype)) return FASTNORM_OK;
+    FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_TRY(check_column_shape(name, t, x_, error));
+    add(field, Kind::kColumns);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status statistic(const char* name, const fastnorm_tensor** field) {
+    if (*field == nullptr || dtype_from((*field)->dtype) != Dtype::kF32) return FASTNORM_OK;
+    const fastnorm_tensor& t = **field;
+    FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
+    FASTNORM_TRY(check_statistic_shape(name, t, x_, error));
+    add(field, Kind::kStatistic);
+    return FASTNORM_OK;
+  }
+
+  int32_t scheme() const { return number(out_.args.quant_scheme); }
+
+  fastnorm_status codes() {
+    const fastnorm_tensor** const field = &out_.args.quantized;
+    if (*field == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = **field;
+    const Dtype dtype = dtype_from(t.dtype);
+    const bool fp4 = scheme() == FASTNORM_QUANT_NVFP4;
+    if (dtype == Dtype::kUnknown || (fp4 && x_.shape[x_.ndim - 1] % 2 != 0)) return FASTNORM_OK;
+    const bool pairs = fp4 && (dtype == Dtype::kF4E2M1x2 || dtype == Dtype::kU8);
+    FASTNORM_TRY(check_tensor("quantized", t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_TRY(check_code_shape(t, x_, pairs, error));
+    if (fp4 && !pairs) FASTNORM_TRY(check_code_strides(t, error));
+    add(field, Kind::kCodes);
+    return FASTNORM_OK;
+  }
+
+  // Scales by rows; a single one and swizzled ones have no leading dimensions.
+  fastnorm_status scales() {
+    const fastnorm_norm_args& a = out_.args;
+    const fastnorm_tensor** const field = &out_.args.scale;
+    const int32_t block = scheme() == FASTNORM_QUANT_PER_ROW     ? 0
+                          : scheme() == FASTNORM_QUANT_PER_BLOCK ? a.quant_block_size
+                          : scheme() == FASTNORM_QUANT_MXFP8     ? 32
+                          : scheme() == FASTNORM_QUANT_NVFP4     ? 16
+                                                                 : -1;
+    const bool known = block == 0 || block == 16 || block == 32 || block == 64 || block == 128;
+    if (*field == nullptr || !known || number(a.scale_layout) == FASTNORM_SCALE_SWIZZLED_128X4) {
+      return FASTNORM_OK;
+    }
+    const fastnorm_tensor& t = **field;
+    const Dtype dtype = dtype_from(t.dtype);
+    if (dtype == Dtype::kUnknown) return FASTNORM_OK;
+    const int64_t n = x_.shape[x_.ndim - 1];
+    FASTNORM_TRY(check_tensor("scale", t, {dtype, kMaxRank, false}, device_, error));
+    FASTNORM_TRY(
+        check_scale_shape(t, x_, block == 0 ? 1 : (n + block - 1) / block, block == 0, error));
+    add(field, Kind::kScales);
+    return FASTNORM_OK;
+  }
+
+  // Takes a checked tensor in, with its strides along x's leading dimensions.
+  void add(const fastnorm_tensor** field, Kind kind) {
+    const fastnorm_tensor& t = **field;
+    Wide& w = wide_[count_++];
+    w.given = &t;
+    w.field = field;
+    w.kind = kind;
+    w.has_last = kind == Kind::kColumns || t.ndim == x_.ndim;
+    const int32_t leading = x_.ndim - 1, last = t.ndim - 1;
+    const int32_t absent = kind == Kind::kColumns ? x_.ndim - t.ndim : 0;
+    const bool by_columns = kind == Kind::kScales && t.strides == nullptr && w.has_last &&
+                            number(out_.args.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
+    // Unsigned: the products of a tensor without elements may fit in no integer.
+    uint64_t compact = w.has_last && !by_columns ? static_cast<uint64_t>(t.shape[last]) : 1;
+    for (int32_t d = leading - 1; d >= 0; --d) {
+      w.strides[d] = 0;
+      if (d < absent) continue;
+      const int64_t extent = t.shape[d - absent];
+      if (extent > 1) {
+        w.strides[d] = t.strides != nullptr ? t.strides[d - absent] : static_cast<int64_t>(compact);
+      }
+      compact *= static_cast<uint64_t>(extent);
+    }
+    w.last_stride = !w.has_last                                 ? 0
+                    : t.strides != nullptr && t.shape[last] > 1 ? t.strides[last]
+                    : by_columns                                ? static_cast<int64_t>(compact)
+                                                                : 1;
+  }
+
+  void fold() {
+    int32_t kept = 0;
+    for (int32_t d = 0; d < rank_; ++d) {
+      if (outer_[d] != 1) move(d, kept++);
+    }
+    rank_ = kept;
+    for (int32_t d = rank_ - 2; d >= 0; --d) {
+      if (!joins(d)) continue;
+      outer_[d] *= outer_[d + 1];
+      for (int i = 0; i < count_; ++i) wide_[i].strides[d] = wide_[i].strides[d + 1];
+      for (int32_t later = d + 2; later < rank_; ++later) move(later, later - 1);
+      --rank_;
+    }
+    if (rank_ > 0) return;
+    rank_ = 1;  // a description has one at the least
+    outer_[0] = 1;
+  }
+
+  // True if every tensor continues along dimension d where d + 1 ends.
+  bool joins(int32_t d) const {
+    for (int i = 0; i < count_; ++i) {
+      int64_t step = 0;
+      const int64_t* const strides = wide_[i].strides;
+      if (__builtin_mul_overflow(strides[d + 1], outer_[d + 1], &step) || strides[d] != step) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void move(int32_t from, int32_t to) {
+    outer_[to] = outer_[from];
+    for (int i = 0; i < count_; ++i) wide_[i].strides[to] = wide_[i].strides[from];
+  }
+
+  void build(int i) {
+    const Wide& w = wide_[i];
+    bool varies = w.kind != Kind::kColumns;
+    for (int32_t d = 0; d < rank_; ++d) varies |= w.strides[d] != 0 && outer_[d] > 1;
+    int32_t rank = 0;
+    for (int32_t d = 0; d < rank_ && varies; ++d, ++rank) {
+      out_.shape[i][rank] = outer_[d];
+      out_.strides[i][rank] = w.strides[d];
+    }
+    if (w.has_last) {
+      out_.shape[i][rank] = w.given->shape[w.given->ndim - 1];
+      out_.strides[i][rank++] = w.last_stride;
+    }
+    fastnorm_tensor& t = out_.tensor[i];
+    t = *w.given;
+    t.ndim = rank;
+    t.shape = out_.shape[i];
+    t.strides = out_.strides[i];
+    *w.field = &t;
+  }
+
+  const fastnorm_tensor& x_;
+  const CheckedDevice device_;
+  FoldedArgs& out_;
+  Error& error;
+  Wide wide_[FoldedArgs::kTensors];
+  int count_ = 0;
+  int32_t rank_ = 0;
+  int64_t outer_[kMaxLeading];  // outermost first
+};
+
+}  // namespace
+
+fastnorm_status fold_args(const fastnorm_norm_args& args, CheckedDevice device, FoldedArgs* folded,
+                          Error& error) {
+  return Folder(args, device, folded, error).run();
+}
+
+}  // namespace fastnorm

@@ -1,0 +1,215 @@
+/* Shapes that callers have: weight and bias that broadcast against x, x of up to 8 dimensions, strides that say nothing; and rows
+ * beyond what single precision can square. Each result is compared with that of a call for one row. */
+#include <math.h>
+
+#include "api/api_test.h"
+
+enum { kN = 24, kMostRows = 48 };
+
+/* Row `row` of x's leading dimensions (the last the fastest) in a tensor whose leading extents are those or 1. */
+static int64_t row_of(const fastnorm_tensor* x, const fastnorm_tensor* t, int64_t row) {
+  int64_t number = 0, step = 1;
+  int32_t d;
+  for (d = 2; d <= x->ndim; ++d) {
+    const int64_t extent = x->shape[x->ndim - d], index = row % extent;
+    const int64_t own = d <= t->ndim ? t->shape[t->ndim - d] : 1;
+    row /= extent;
+    if (own != 1) number += index * step;
+    step *= own;
+  }
+  return number;
+}
+
+/* Runs a LayerNorm of x's shape with these shapes of weight and bias; then each row by itself. */
+static void compare(fastnorm_context* context, int32_t rank, const int64_t* shape,
+                    int32_t weight_rank, const int64_t* weight_shape, int32_t bias_rank,
+                    const int64_t* bias_shape) {
+  static float x[kMostRows * kN], y[kMostRows * kN], weight[kMostRows * kN], bias[kMostRows * kN];
+  float one[kN];
+  tensor_of tx, ty, tw, tb, rx, ry, rw, rb;
+  fastnorm_norm_args args = empty_args();
+  int64_t rows = 1, row;
+  int32_t d;
+  fill_random(x, kMostRows * kN, 11);
+  fill_random(weight, kMostRows * kN, 12);
+  fill_random(bias, kMostRows * kN, 13);
+  memset(y, 0, sizeof y);
+  for (d = 0; d + 1 < rank; ++d) rows *= shape[d];
+  if (!CHECK(rows <= kMostRows)) return;
+  args.kind = FASTNORM_NORM_LAYER;
+  args.eps = 1e-5f;
+  args.x = make_tensor(&tx, x, FASTNORM_DTYPE_F32, rank, shape);
+  args.y = make_tensor(&ty, y, FASTNORM_DTYPE_F32, rank, shape);
+  args.weight = make_tensor(&tw, weight, FASTNORM_DTYPE_F32, weight_rank, weight_shape);
+  args.bias = make_tensor(&tb, bias, FASTNORM_DTYPE_F32, bias_rank, bias_shape);
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  for (row = 0; row < rows; ++row) {
+    fastnorm_norm_args alone = args;
+    alone.x = make_vector(&rx, x + row * kN, FASTNORM_DTYPE_F32, kN);
+    alone.y = make_vector(&ry, one, FASTNORM_DTYPE_F32, kN);
+    alone.weight =
+        make_vector(&rw, weight + row_of(&tx.tensor, &tw.tensor, row) * kN, FASTNORM_DTYPE_F32, kN);
+    alone.bias =
+        make_vector(&rb, bias + row_of(&tx.tensor, &tb.tensor, row) * kN, FASTNORM_DTYPE_F32, kN);
+    CHECK_OK(fastnorm_norm(context, &alone, NULL, 0, NULL));
+    CHECK(memcmp(one, y + row * kN, sizeof one) == 0);
+  }
+}
+
+/* Every way in which a weight and a bias can broadcast against x of rank 4, and of more. */
+static void broadcast(fastnorm_context* context) {
+  const int64_t four[4] = {2, 3, 4, kN}, eight[8] = {2, 1, 3, 2, 1, 2, 1, kN};
+  int32_t rank;
+  int bits;
+  for (rank = 1; rank <= 4; ++rank) {
+    for (bits = 0; bits < 1 << (rank - 1); ++bits) {
+      int64_t weight[4], bias[4];
+      int32_t d;
+      for (d = 0; d < rank; ++d) {
+        const int64_t extent = four[4 - rank + d];
+        const int last = d == rank - 1;
+        weight[d] = last || (bits >> d & 1) ? extent : 1;
+        bias[d] = last || !(bits >> d & 1) ? extent : 1;
+      }
+      compare(context, 4, four, rank, weight, rank, bias);
+    }
+  }
+  for (rank = 1; rank <= 8; ++rank) {
+    int64_t alternate[8];
+    int32_t d;
+    for (d = 0; d < rank; ++d) alternate[d] = d % 2 == 0 || d == rank - 1 ? eight[8 - rank + d] : 1;
+    compare(context, 8, eight, rank, eight + 8 - rank, 1, eight + 7);
+    compare(context, 8, eight, 1, eight + 7, rank, eight + 8 - rank);
+    compare(context, 8, eight, rank, alternate, 1, eight + 7);
+  }
+}
+
+/* Dimensions that do not join: three at the most. */
+static void folding(fastnorm_context* context) {
+  static float x[4096], y[48 * kN], flat[48 * kN];
+  const int64_t shape[6] = {2, 2, 2, 3, 2, kN};
+  const int64_t steps[3][5] = {
+      {960, 480, 240, 80, 40}, {2000, 960, 300, 80, 40}, {2000, 960, 300, 90, 40}};
+  int which;
+  fill_random(x, 4096, 21);
+  for (which = 0; which < 3; ++which) {
+    tensor_of tx, ty;
+    fastnorm_norm_args args = empty_args();
+    args.x = make_tensor(&tx, x, FASTNORM_DTYPE_F32, 6, shape);
+    memcpy(tx.strides, steps[which], sizeof steps[which]);
+    args.y = make_tensor(&ty, y, FASTNORM_DTYPE_F32, 6, shape);
+    if (which == 2) {
+      CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
+      CHECK_TEXT("x.shape is [2, 2, 2, 3, 2, 24]");
+      CHECK_TEXT("5 leading dimensions remain");
+      CHECK_TEXT("nearest");
+      continue;
+    }
+    if (which == 1) {
+      CHECK_STATUS(fastnorm_norm(context, &args, NULL, 0, NULL), FASTNORM_ERROR_UNSUPPORTED);
+      tx.strides[0] = 1800; /* the first three join, and the last two */
+      tx.strides[1] = 900;
+      tx.strides[2] = 450;
+    }
+    CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+    {
+      int64_t row;
+      for (row = 0; row < 48; ++row) {
+        tensor_of rx, ry;
+        fastnorm_norm_args alone = args;
+        const int64_t at = row / 24 * tx.strides[0] + row / 12 % 2 * tx.strides[1] +
+                           row / 6 % 2 * tx.strides[2] + row / 2 % 3 * tx.strides[3] +
+                           row % 2 * tx.strides[4];
+        alone.x = make_vector(&rx, x + at, FASTNORM_DTYPE_F32, kN);
+        alone.y = make_vector(&ry, flat + row * kN, FASTNORM_DTYPE_F32, kN);
+        CHECK_OK(fastnorm_norm(context, &alone, NULL, 0, NULL));
+      }
+    }
+    CHECK(memcmp(flat, y, sizeof y) == 0);
+  }
+}
+
+/* Per-row scales and statistics of rank 6, with and without a last 1. */
+static void quantised(fastnorm_context* context) {
+  static float x[12 * 64], rstd[12], scale[12], flat_rstd[12], flat_scale[12];
+  static signed char codes[12 * 64], flat_codes[12 * 64];
+  const int64_t shape[6] = {1, 2, 1, 3, 2, 64}, rows[5] = {1, 2, 1, 3, 2};
+  const int64_t ones[6] = {1, 2, 1, 3, 2, 1};
+  tensor_of tx, tq, tr, ts;
+  fastnorm_norm_args args = empty_args();
+  fill_random(x, 12 * 64, 31);
+  args.quant_scheme = FASTNORM_QUANT_PER_ROW;
+  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 12, 64);
+  args.quantized = make_rows(&tq, flat_codes, FASTNORM_DTYPE_I8, 12, 64);
+  args.rstd = make_vector(&tr, flat_rstd, FASTNORM_DTYPE_F32, 12);
+  args.scale = make_vector(&ts, flat_scale, FASTNORM_DTYPE_F32, 12);
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  args.x = make_tensor(&tx, x, FASTNORM_DTYPE_F32, 6, shape);
+  args.quantized = make_tensor(&tq, codes, FASTNORM_DTYPE_I8, 6, shape);
+  args.rstd = make_tensor(&tr, rstd, FASTNORM_DTYPE_F32, 5, rows);
+  args.scale = make_tensor(&ts, scale, FASTNORM_DTYPE_F32, 6, ones);
+  ts.strides[5] = INT64_MIN; /* of one scale: says nothing */
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK(memcmp(codes, flat_codes, sizeof codes) == 0);
+  CHECK(memcmp(rstd, flat_rstd, sizeof rstd) == 0 && memcmp(scale, flat_scale, sizeof scale) == 0);
+}
+
+/* The stride of a dimension with one index is never looked at. */
+static void one_index(fastnorm_context* context) {
+  float x[4 * 16], y[4 * 16], wanted[4 * 16];
+  const int64_t shape[3] = {4, 1, 16}, row[3] = {1, 1, 16};
+  tensor_of tx, ty, tw;
+  fastnorm_norm_args args = empty_args();
+  fill_random(x, 64, 41);
+  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 4, 16);
+  args.y = make_rows(&ty, wanted, FASTNORM_DTYPE_F32, 4, 16);
+  args.weight = make_vector(&tw, x, FASTNORM_DTYPE_F32, 16);
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  args.x = make_tensor(&tx, x, FASTNORM_DTYPE_F32, 3, shape);
+  args.y = make_tensor(&ty, y, FASTNORM_DTYPE_F32, 3, shape);
+  args.weight = make_tensor(&tw, x, FASTNORM_DTYPE_F32, 3, row);
+  tx.strides[1] = INT64_MIN;
+  ty.strides[1] = -1;
+  tw.strides[0] = tw.strides[1] = INT64_MIN;
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK(memcmp(y, wanted, sizeof y) == 0);
+}
+
+/* Squares beyond single precision: rstd is 0 or Inf, and nothing is rescaled. */
+static void beyond_range(fastnorm_context* context) {
+  float x[512], y[512], rstd[1];
+  tensor_of tx, ty, tr;
+  fastnorm_norm_args args = empty_args();
+  int i, zeros = 0, infinite = 0;
+  for (i = 0; i < 512; ++i) x[i] = i % 2 ? -1e18f : 1e18f;
+  args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 1, 512);
+  args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, 1, 512);
+  args.rstd = make_vector(&tr, rstd, FASTNORM_DTYPE_F32, 1);
+  args.eps = 1e-5f;
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  for (i = 0; i < 512; ++i) zeros += y[i] == 0;
+  CHECK(rstd[0] == 0 && zeros == 512);
+  args.kind = FASTNORM_NORM_LAYER; /* mean 0: the same */
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  for (zeros = i = 0; i < 512; ++i) zeros += y[i] == 0;
+  CHECK(rstd[0] == 0 && zeros == 512);
+  args.kind = FASTNORM_NORM_RMS;
+  for (i = 0; i < 512; ++i) x[i] = i % 2 ? -1e-23f : 1e-23f;
+  args.eps = 0;
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  for (i = 0; i < 512; ++i) infinite += isinf(y[i]) && (y[i] < 0) == (x[i] < 0);
+  CHECK(isinf(rstd[0]) && infinite == 512);
+  args.eps = 1e-30f; /* any eps > 0 that the root can hold makes it finite */
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK(isfinite(rstd[0]) && isfinite(y[0]) && y[0] > 0);
+}
+
+void test_shapes(void) {
+  fastnorm_context* context = cpu_context(NULL);
+  broadcast(context);
+  folding(context);
+  quantised(context);
+  one_index(context);
+  beyond_range(context);
+  fastnorm_context_destroy(context);
+}
