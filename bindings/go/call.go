@@ -252,6 +252,9 @@ func (q *call) query(c *Context, f *family) (Info, error) {
 		VectorBytes:      int(info.GetVector_bytes()),
 		Blocks:           info.GetBlocks(),
 		ProfileBytes:     info.GetProfile_bytes(),
+		Kind:             info.GetKind(),
+		Choice:           info.GetChoice(),
+		Variant:          info.GetVariant(),
 	}, nil
 }
 
@@ -307,4 +310,7 @@ type Info struct {
 	VectorBytes      int    // widest access that every address and stride allows
 	Blocks           uint64 // CUDA: thread blocks in the grid; CPU: threads at the most
 	ProfileBytes     uint64 // of the profile that the call writes; 0 = none
+	Kind             string // CUDA: kinds of call that share a list of choices; "" if none decides
+	Choice           string // CUDA: the line of that list that decides, or that a tuning file does
+	Variant          string // CUDA: the line that describes the kernel
 }

@@ -167,13 +167,11 @@ typedef struct fastnorm_info {
   uint64_t blocks;        /**< CUDA: thread blocks in the grid; where rows are more than they work
                              on at once, they take them in turn. CPU: threads at the most. */
   uint64_t profile_bytes; /**< Bytes of the profile that the call writes; 0 = none. Since 0.2. */
-  /** CUDA: the lines of the library's lists that decided. `kind` names the kinds of call that share
-      a list, `choice` its line for this length and number of rows (or that of the tuning file), and
-      `variant` the kernel's line. "" where no list decides: on a CPU, without rows, for calls of a
-      batch that share another's kernel. `fastnorm explain` prints them. */
-  const char* kind;
-  const char* choice;
-  const char* variant;
+  const char* kind; /**< CUDA: the kinds of call that share a list of choices; "" if no list decides
+                         (on a CPU, without rows, for another family). Since 0.2. */
+  const char* choice; /**< CUDA: the line of that list for this length and number of rows, or that a
+                         tuning file decides. `fastnorm explain` prints these lines. Since 0.2. */
+  const char* variant; /**< CUDA: the line that describes the kernel. Since 0.2. */
 } fastnorm_info;
 
 /** One kernel of this build. Strings are static. */

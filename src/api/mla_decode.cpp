@@ -39,6 +39,7 @@ fastnorm_status describe(const Call& call, const DeviceFacts& facts, fastnorm_in
   const MlaDecodePlan& plan = call.plan;
   const bool cuda = facts.device_type == FASTNORM_DEVICE_CUDA;
   fastnorm_info result = {};
+  result.kind = result.choice = result.variant = "";
   result.kernel = plan.kernel;
   result.workspace_bytes = plan.workspace_bytes;
   result.bytes_read = plan.bytes_read;

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/row_map.h"
-#include "core/tensor_check.h"
+#include "core/check.h"
 
 namespace fastnorm {
 namespace {

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "core/error.h"
@@ -70,16 +71,20 @@ bool plain_columns(const NormDesc& desc);
 // True if they are f32 beside 16-bit rows, or absent, and RMS has no bias.
 bool f32_columns(const NormDesc& desc);
 
-// Rows that one thread block works on, of tiles of 1, 2, 4 .. 32 threads with so many vectors each. Rows of several
+// Rows that one thread block works on, of tiles of 1, 2, 4 .. 1024 threads with 0 to 8 vectors each. Rows of several
 // warps have a block of their own.
 inline constexpr int8_t kRowsPerBlock[][kMaxVectors + 1] = {
     {1, 1, 1, 1, 1, 1, 1, 1, 1},          {1, 1, 1, 1, 1, 1, 1, 1, 1},
     {32, 64, 32, 32, 32, 32, 32, 32, 32}, {16, 16, 16, 16, 16, 16, 16, 16, 16},
     {8, 8, 8, 8, 8, 8, 8, 8, 8},          {4, 4, 4, 2, 2, 2, 2, 2, 2},
+    {1, 1, 1, 1, 1, 1, 1, 1, 1},          {1, 1, 1, 1, 1, 1, 1, 1, 1},
+    {1, 1, 1, 1, 1, 1, 1, 1, 1},          {1, 1, 1, 1, 1, 1, 1, 1, 1},
+    {1, 1, 1, 1, 1, 1, 1, 1, 1},
 };
 constexpr int rows_per_block(Tile tile) {
-  if (tile.threads > kWarpThreads || tile.threads == 0) return 1;
-  return kRowsPerBlock[std::countr_zero(static_cast<unsigned>(tile.threads))][tile.vectors];
+  // CPU kernels have no threads: 32 % 11, the last line.
+  const auto line = static_cast<size_t>(std::countr_zero(static_cast<uint32_t>(tile.threads)));
+  return kRowsPerBlock[line % std::size(kRowsPerBlock)][tile.vectors];
 }
 
 // What planning needs of a persistent kernel (Affine::kKept), as the backend's list has it.

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <numeric>
+#include <deque>
+#include <string>
 #include <tuple>
 
 #include "core/check.h"
@@ -46,10 +47,10 @@ class NormTuning::Reader {
         "required: \"fastnorm tuning 2\", \"library %s\" and \"arch %s\"",
         heads_, kHeads, library_, facts_.arch->name);
     FASTNORM_TRY(sort());
-    tuning->texts_.swap(texts_);
     for (const Rule& rule : rules_) {
       tuning->kinds_.push_back(rule.kind);
       tuning->lines_.push_back(rule.line);
+      tuning->lines_.back().text = "a line of the tuning file";
     }
     return FASTNORM_OK;
   }

@@ -12,9 +12,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -39,7 +37,6 @@ class NormTuning {
  private:
   class Reader;
 
-  std::deque<std::string> texts_;
   std::vector<int32_t> kinds_;     // of each line, ascending
   std::vector<NormChoice> lines_;  // of one kind in the order of find_choice()
 };

@@ -49,6 +49,9 @@ typedef _gostring_ swig_type_17;
 typedef _gostring_ swig_type_18;
 typedef _gostring_ swig_type_19;
 typedef _gostring_ swig_type_20;
+typedef _gostring_ swig_type_21;
+typedef _gostring_ swig_type_22;
+typedef _gostring_ swig_type_23;
 extern void _wrap_Swig_free_raw_7e0a10084f5feeb7(uintptr_t arg1);
 extern uintptr_t _wrap_Swig_malloc_raw_7e0a10084f5feeb7(swig_intgo arg1);
 extern int _wrap_fastnorm_version_raw_7e0a10084f5feeb7(void);
@@ -82,17 +85,20 @@ extern int _wrap_fastnorm_info_blocks_per_row_get_raw_7e0a10084f5feeb7(uintptr_t
 extern int _wrap_fastnorm_info_vector_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
 extern swig_type_13 _wrap_fastnorm_info_blocks_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
 extern swig_type_14 _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_15 _wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_16 _wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_17 _wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
 extern uintptr_t _wrap_new_fastnorm_info_raw_7e0a10084f5feeb7(void);
 extern void _wrap_delete_fastnorm_info_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_15 _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_16 _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
-extern swig_type_17 _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_18 _wrap_fastnorm_kernel_info_family_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_19 _wrap_fastnorm_kernel_info_arch_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern swig_type_20 _wrap_fastnorm_kernel_info_name_get_raw_7e0a10084f5feeb7(uintptr_t arg1);
 extern uintptr_t _wrap_new_fastnorm_kernel_info_raw_7e0a10084f5feeb7(void);
 extern void _wrap_delete_fastnorm_kernel_info_raw_7e0a10084f5feeb7(uintptr_t arg1);
 extern int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7(void);
 extern swig_intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int arg1, uintptr_t arg2);
-extern swig_type_18 _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(swig_intgo arg1);
-extern swig_intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, swig_type_19 arg3, swig_intgo arg4);
+extern swig_type_21 _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(swig_intgo arg1);
+extern swig_intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, swig_type_22 arg3, swig_intgo arg4);
 extern swig_intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
 extern swig_intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
 extern swig_intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
@@ -102,7 +108,7 @@ extern swig_intgo _wrap_fnb_norm_many_raw_7e0a10084f5feeb7(uintptr_t arg1, uintp
 extern swig_intgo _wrap_fnb_mla_decode_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
 extern swig_intgo _wrap_fnb_mla_decode_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
 extern swig_intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
-extern swig_intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int arg1, int arg2, int arg3, int arg4, int arg5, swig_type_20 arg6, uintptr_t arg7, swig_voidp arg8);
+extern swig_intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int arg1, int arg2, int arg3, int arg4, int arg5, swig_type_23 arg6, uintptr_t arg7, swig_voidp arg8);
 extern swig_intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5);
 extern swig_intgo _wrap_fnb_device_describe_raw_7e0a10084f5feeb7(int arg1, int arg2, uintptr_t arg3);
 #undef intgo
@@ -402,6 +408,33 @@ func (arg1 SwigcptrFastnorm_info) GetProfile_bytes() (_swig_ret uint64) {
 	return swig_r
 }
 
+func (arg1 SwigcptrFastnorm_info) GetKind() (_swig_ret string) {
+	var swig_r string
+	_swig_i_0 := arg1
+	swig_r_p := C._wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
+	var swig_r_1 string = swigCopyString(swig_r)
+	return swig_r_1
+}
+
+func (arg1 SwigcptrFastnorm_info) GetChoice() (_swig_ret string) {
+	var swig_r string
+	_swig_i_0 := arg1
+	swig_r_p := C._wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
+	var swig_r_1 string = swigCopyString(swig_r)
+	return swig_r_1
+}
+
+func (arg1 SwigcptrFastnorm_info) GetVariant() (_swig_ret string) {
+	var swig_r string
+	_swig_i_0 := arg1
+	swig_r_p := C._wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+	swig_r = *(*string)(unsafe.Pointer(&swig_r_p))
+	var swig_r_1 string = swigCopyString(swig_r)
+	return swig_r_1
+}
+
 func NewFastnorm_info() (_swig_ret Fastnorm_info) {
 	var swig_r Fastnorm_info = (Fastnorm_info)(SwigcptrFastnorm_info(C._wrap_new_fastnorm_info_raw_7e0a10084f5feeb7()))
 	return swig_r
@@ -427,6 +460,9 @@ type Fastnorm_info interface {
 	GetVector_bytes() (_swig_ret int32)
 	GetBlocks() (_swig_ret uint64)
 	GetProfile_bytes() (_swig_ret uint64)
+	GetKind() (_swig_ret string)
+	GetChoice() (_swig_ret string)
+	GetVariant() (_swig_ret string)
 }
 
 type SwigcptrFastnorm_kernel_info uintptr
@@ -511,7 +547,7 @@ func Fastnorm_profile_write_trace(arg1 uintptr, arg2 uintptr, arg3 string, arg4 
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
 	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), *(*C.swig_type_19)(unsafe.Pointer(&_swig_i_2)), C.swig_intgo(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), *(*C.swig_type_22)(unsafe.Pointer(&_swig_i_2)), C.swig_intgo(_swig_i_3)))
 	if Swig_escape_always_false {
 		Swig_escape_val = arg3
 	}
@@ -624,7 +660,7 @@ func Fnb_context_create(arg1 int32, arg2 int32, arg3 int32, arg4 uint32, arg5 in
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
 	_swig_i_7 := arg8
-	swig_r = (int32)(C._wrap_fnb_context_create_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), *(*C.swig_type_20)(unsafe.Pointer(&_swig_i_5)), C.uintptr_t(_swig_i_6), C.swig_voidp(_swig_i_7)))
+	swig_r = (int32)(C._wrap_fnb_context_create_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.int(_swig_i_1), C.int(_swig_i_2), C.int(_swig_i_3), C.int(_swig_i_4), *(*C.swig_type_23)(unsafe.Pointer(&_swig_i_5)), C.uintptr_t(_swig_i_6), C.swig_voidp(_swig_i_7)))
 	if Swig_escape_always_false {
 		Swig_escape_val = arg6
 	}

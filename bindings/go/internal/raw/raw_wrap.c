@@ -694,6 +694,45 @@ long long _wrap_fastnorm_info_profile_bytes_get_raw_7e0a10084f5feeb7(struct fast
 }
 
 
+_gostring_ _wrap_fastnorm_info_kind_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+  struct fastnorm_info *arg1 = 0 ;
+  char *result = 0 ;
+  _gostring_ _swig_go_result;
+
+  arg1 = *(struct fastnorm_info **)&_swig_go_0;
+
+  result = (char *) ((arg1)->kind);
+  _swig_go_result = Swig_AllocateString((char*)result, result ? strlen((char*)result) : 0);
+  return _swig_go_result;
+}
+
+
+_gostring_ _wrap_fastnorm_info_choice_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+  struct fastnorm_info *arg1 = 0 ;
+  char *result = 0 ;
+  _gostring_ _swig_go_result;
+
+  arg1 = *(struct fastnorm_info **)&_swig_go_0;
+
+  result = (char *) ((arg1)->choice);
+  _swig_go_result = Swig_AllocateString((char*)result, result ? strlen((char*)result) : 0);
+  return _swig_go_result;
+}
+
+
+_gostring_ _wrap_fastnorm_info_variant_get_raw_7e0a10084f5feeb7(struct fastnorm_info *_swig_go_0) {
+  struct fastnorm_info *arg1 = 0 ;
+  char *result = 0 ;
+  _gostring_ _swig_go_result;
+
+  arg1 = *(struct fastnorm_info **)&_swig_go_0;
+
+  result = (char *) ((arg1)->variant);
+  _swig_go_result = Swig_AllocateString((char*)result, result ? strlen((char*)result) : 0);
+  return _swig_go_result;
+}
+
+
 struct fastnorm_info *_wrap_new_fastnorm_info_raw_7e0a10084f5feeb7() {
   struct fastnorm_info *result = 0 ;
   struct fastnorm_info *_swig_go_result;

@@ -467,6 +467,14 @@ pub struct fastnorm_info {
     pub blocks: u64,
     /// Bytes of the profile that the call writes; 0 = none. Since 0.2.
     pub profile_bytes: u64,
+    /// CUDA: the kinds of call that share a list of choices; "" if no list decides (on a CPU,
+    /// without rows, for another family). Since 0.2.
+    pub kind: *const c_char,
+    /// CUDA: the line of that list for this length and number of rows, or that a tuning file
+    /// decides. `fastnorm explain` prints these lines. Since 0.2.
+    pub choice: *const c_char,
+    /// CUDA: the line that describes the kernel. Since 0.2.
+    pub variant: *const c_char,
 }
 
 impl fastnorm_info {
@@ -486,6 +494,9 @@ impl fastnorm_info {
             vector_bytes: 0,
             blocks: 0,
             profile_bytes: 0,
+            kind: core::ptr::null(),
+            choice: core::ptr::null(),
+            variant: core::ptr::null(),
         }
     }
 }
@@ -1233,7 +1244,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_device_info, driver_version) == 160);
     assert!(offset_of!(fastnorm_device_info, runtime_version) == 164);
     assert!(offset_of!(fastnorm_device_info, kernel_arch) == 168);
-    assert!(size_of::<fastnorm_info>() == 80);
+    assert!(size_of::<fastnorm_info>() == 104);
     assert!(offset_of!(fastnorm_info, struct_size) == 0);
     assert!(offset_of!(fastnorm_info, workspace_bytes) == 8);
     assert!(offset_of!(fastnorm_info, bytes_read) == 16);
@@ -1247,6 +1258,9 @@ const _: () = {
     assert!(offset_of!(fastnorm_info, vector_bytes) == 60);
     assert!(offset_of!(fastnorm_info, blocks) == 64);
     assert!(offset_of!(fastnorm_info, profile_bytes) == 72);
+    assert!(offset_of!(fastnorm_info, kind) == 80);
+    assert!(offset_of!(fastnorm_info, choice) == 88);
+    assert!(offset_of!(fastnorm_info, variant) == 96);
     assert!(size_of::<fastnorm_kernel_info>() == 32);
     assert!(offset_of!(fastnorm_kernel_info, struct_size) == 0);
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);

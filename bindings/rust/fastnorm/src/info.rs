@@ -31,6 +31,12 @@ pub struct Info {
     pub blocks: u64,
     /// Bytes of the profile that the call writes; 0 = none.
     pub profile_bytes: u64,
+    /// CUDA: kinds of call that share a list of choices; "" if none decides.
+    pub kind: &'static str,
+    /// CUDA: the line of that list that decides, or that a tuning file does.
+    pub choice: &'static str,
+    /// CUDA: the line that describes the kernel.
+    pub variant: &'static str,
 }
 
 impl Info {
@@ -50,6 +56,9 @@ impl Info {
             vector_bytes,
             blocks,
             profile_bytes,
+            kind,
+            choice,
+            variant,
         } = *raw;
         Self {
             workspace_bytes,
@@ -64,6 +73,9 @@ impl Info {
             vector_bytes,
             blocks,
             profile_bytes,
+            kind: static_text(kind),
+            choice: static_text(choice),
+            variant: static_text(variant),
         }
     }
 }

@@ -223,6 +223,9 @@ typedef struct fastnorm_info {
   int32_t vector_bytes;
   uint64_t blocks;
   uint64_t profile_bytes;
+  const char* kind;
+  const char* choice;
+  const char* variant;
 } fastnorm_info;
 
 typedef struct fastnorm_kernel_info {
@@ -267,6 +270,7 @@ typedef struct fastnorm_mla_decode_args {
   int32_t reuse_plan;
 
   int32_t split_tokens;
+
   int32_t profile_events;
 
   int64_t total_kv_hint;

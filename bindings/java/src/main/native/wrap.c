@@ -1288,6 +1288,55 @@ SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1info_1profile_1bytes
   return jresult;
 }
 
+SWIGEXPORT jbyteArray JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1info_1kind_1get(JNIEnv* jenv,
+                                                                                 jclass jcls,
+                                                                                 jlong jarg1,
+                                                                                 jobject jarg1_) {
+  jbyteArray jresult = 0;
+  struct fastnorm_info* arg1 = 0;
+  char* result = 0;
+
+  (void)jenv;
+  (void)jcls;
+  (void)jarg1_;
+  arg1 = *(struct fastnorm_info**)&jarg1;
+  result = (char*)((arg1)->kind);
+  jresult = fnj_bytes(jenv, result, result == NULL ? 0 : strlen(result));
+  return jresult;
+}
+
+SWIGEXPORT jbyteArray JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1info_1choice_1get(JNIEnv* jenv,
+                                                                                   jclass jcls,
+                                                                                   jlong jarg1,
+                                                                                   jobject jarg1_) {
+  jbyteArray jresult = 0;
+  struct fastnorm_info* arg1 = 0;
+  char* result = 0;
+
+  (void)jenv;
+  (void)jcls;
+  (void)jarg1_;
+  arg1 = *(struct fastnorm_info**)&jarg1;
+  result = (char*)((arg1)->choice);
+  jresult = fnj_bytes(jenv, result, result == NULL ? 0 : strlen(result));
+  return jresult;
+}
+
+SWIGEXPORT jbyteArray JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1info_1variant_1get(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jobject jarg1_) {
+  jbyteArray jresult = 0;
+  struct fastnorm_info* arg1 = 0;
+  char* result = 0;
+
+  (void)jenv;
+  (void)jcls;
+  (void)jarg1_;
+  arg1 = *(struct fastnorm_info**)&jarg1;
+  result = (char*)((arg1)->variant);
+  jresult = fnj_bytes(jenv, result, result == NULL ? 0 : strlen(result));
+  return jresult;
+}
+
 SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_new_1fastnorm_1info(JNIEnv* jenv, jclass jcls) {
   jlong jresult = 0;
   struct fastnorm_info* result = 0;

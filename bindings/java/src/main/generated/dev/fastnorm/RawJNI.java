@@ -55,6 +55,9 @@ final class RawJNI {
   public final static native int fastnorm_info_vector_bytes_get(long jarg1, fastnorm_info jarg1_);
   public final static native long fastnorm_info_blocks_get(long jarg1, fastnorm_info jarg1_);
   public final static native long fastnorm_info_profile_bytes_get(long jarg1, fastnorm_info jarg1_);
+  public final static native byte[] fastnorm_info_kind_get(long jarg1, fastnorm_info jarg1_);
+  public final static native byte[] fastnorm_info_choice_get(long jarg1, fastnorm_info jarg1_);
+  public final static native byte[] fastnorm_info_variant_get(long jarg1, fastnorm_info jarg1_);
   public final static native long new_fastnorm_info();
   public final static native void delete_fastnorm_info(long jarg1);
   public final static native byte[] fastnorm_kernel_info_family_get(long jarg1, fastnorm_kernel_info jarg1_);

@@ -89,6 +89,12 @@ final class fastnorm_info {
     return RawJNI.fastnorm_info_profile_bytes_get(swigCPtr, this);
   }
 
+  public String getKind() { return Text.of(RawJNI.fastnorm_info_kind_get(swigCPtr, this)); }
+
+  public String getChoice() { return Text.of(RawJNI.fastnorm_info_choice_get(swigCPtr, this)); }
+
+  public String getVariant() { return Text.of(RawJNI.fastnorm_info_variant_get(swigCPtr, this)); }
+
   public fastnorm_info() {
     this(RawJNI.new_fastnorm_info(), true);
   }

@@ -14,6 +14,9 @@ public final class Info {
     private final int vectorBytes;
     private final long blocks;
     private final long profileBytes;
+    private final String kind;
+    private final String choice;
+    private final String variant;
 
     Info(fastnorm_info raw) {
         workspaceBytes = raw.getWorkspace_bytes();
@@ -28,6 +31,9 @@ public final class Info {
         vectorBytes = raw.getVector_bytes();
         blocks = raw.getBlocks();
         profileBytes = raw.getProfile_bytes();
+        kind = raw.getKind();
+        choice = raw.getChoice();
+        variant = raw.getVariant();
     }
 
     /**
@@ -138,12 +144,39 @@ public final class Info {
         return profileBytes;
     }
 
+    /**
+     * The kinds of call that share a list of choices.
+     *
+     * @return the list's KIND line; empty if no list decides
+     */
+    public String kind() {
+        return kind;
+    }
+
+    /**
+     * The line of that list that decides which kernel runs, or that a tuning file does.
+     *
+     * @return the line; empty if no list decides
+     */
+    public String choice() {
+        return choice;
+    }
+
+    /**
+     * The line that describes the kernel.
+     *
+     * @return the line; empty on a CPU
+     */
+    public String variant() {
+        return variant;
+    }
+
     @Override
     public String toString() {
         return "Info[kernel=" + kernel + ", launches=" + launches + ", bytesRead=" + bytesRead
                 + ", bytesWritten=" + bytesWritten + ", workspaceBytes=" + workspaceBytes + ", blocks=" + blocks
                 + ", threadsPerRow=" + threadsPerRow + ", vectorsPerThread=" + vectorsPerThread + ", rowsPerBlock="
                 + rowsPerBlock + ", blocksPerRow=" + blocksPerRow + ", vectorBytes=" + vectorBytes + ", profileBytes="
-                + profileBytes + "]";
+                + profileBytes + ", kind=" + kind + ", choice=" + choice + ", variant=" + variant + "]";
     }
 }
