@@ -61,10 +61,14 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
   };
   const auto columns = [&](const ColumnTensor& c) __attribute__((always_inline)) {
     if (!c) return uint64_t{0};
-    sum.alignment |=
-        reinterpret_cast<uintptr_t>(c.data) | static_cast<uint64_t>(c.head_stride_bytes);
-    const int64_t heads = c.head_stride_bytes != 0 ? d.outer[0] : 1;
-    return static_cast<uint64_t>(d.n * dtype_bytes(c.dtype)) * static_cast<uint64_t>(heads);
+    auto bytes = static_cast<uint64_t>(d.n * dtype_bytes(c.dtype));
+    sum.alignment |= reinterpret_cast<uintptr_t>(c.data);
+    for (int i = 0; i < d.outer_rank; ++i) {
+      const int64_t stride = c.stride_bytes(i);
+      sum.alignment |= static_cast<uint64_t>(stride);
+      if (stride != 0) bytes *= static_cast<uint64_t>(d.outer[i]);
+    }
+    return bytes;
   };
   sum.bytes_read = rows(d.x, d.n, &sum.alignment) + rows(d.residual, d.n, &sum.alignment) +
                    columns(d.weight) + columns(d.bias);
