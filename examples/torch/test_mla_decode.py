@@ -5,15 +5,19 @@ Values are compared with double precision: each element of o within (|o| + sum o
 dtype. Run with a Python that has PyTorch and NumPy.
 """
 
+import json
 import math
+import os
 import shutil
+import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
+from norm_testing import ROOT, Suite, arguments, missing, use_library  # noqa: E402
 
 TOLERANCE = {"float32": 2.0 ** -16, "float16": 2.0 ** -10, "bfloat16": 2.0 ** -8}
 LATENT, WIDE = 512, 576
@@ -244,6 +248,22 @@ def test_graph(suite):
         check_values(suite, f"a CUDA graph, {name}", now, False, (o, lse))
 
 
+def test_compare(suite):
+    """bench/compare_mla_decode.py: this library and PyTorch are right and timed, whoever else is there."""
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "run.json"
+        program = [sys.executable, str(ROOT / "bench" / "compare_mla_decode.py"), "--device", DEVICE.type, "--library",
+                   os.environ["FASTNORM_LIBRARY"], "--repeats", "2", "--json", str(path)]
+        ran = subprocess.run([*program, "--shapes", "2x100:4", "3x65:2:3cp7"], capture_output=True, text=True)
+        if not suite.check("compare: runs", ran.returncode == 0, ran.stdout + ran.stderr):
+            return
+        for row in json.loads(path.read_text())["results"]:
+            if row["provider"] in ("fastnorm", "torch"):
+                suite.check(f"compare: {row['shape']} of {row['provider']}", row.get("us", 0) > 0 and row["time_over_fastnorm"] > 0, row)
+        ran = subprocess.run([*program, "--shapes", "2x100"], capture_output=True, text=True)
+        suite.check("compare: a wrong shape", ran.returncode == 2 and "is no shape" in ran.stderr, ran.stderr)
+
+
 if __name__ == "__main__":
     parser = arguments(__doc__.splitlines()[0])
     options = parser.parse_args()
@@ -254,11 +274,11 @@ if __name__ == "__main__":
         suite.finish()
     import torch
 
-    use_library(options)
+    os.environ["FASTNORM_LIBRARY"] = use_library(options)
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     import fastnorm_torch_mla_decode as fm
 
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     suite.results["versions"]["torch"] = torch.__version__
-    suite.run([test_values, test_workspace, test_errors, test_opcheck, test_compile, test_threads, test_graph])
+    suite.run([test_values, test_workspace, test_errors, test_opcheck, test_compile, test_threads, test_graph, test_compare])
     suite.finish()

@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""Times MLA decode of this library beside others, in one process, on the same caches, in turn.
+
+  compare_mla_decode.py --library build/src/libfastnorm.so.0 --shapes 128x4096:128 64x1024:64p1 --json run.json
+
+A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE], as fastnorm_bench takes it. Others are FlashInfer's wrapper
+(BatchMLAPagedAttentionWrapper) and FlashMLA (pages of 64), where they are installed, and PyTorch's own operators, request by
+request. Results are compared with double precision before they are timed; one that is wrong is not timed. Each provider's plan
+is made before and not timed; a merge is. On a GPU calls are in a CUDA graph over distinct caches, replayed in turn;
+figures are medians. It needs PyTorch.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import re
+import statistics
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LATENT, WIDE = 512, 576
+SCALE = 192 ** -0.5
+TOLERANCE = {"bf16": 2.0 ** -8, "f16": 2.0 ** -10, "f32": 2.0 ** -16}
+COLD_BYTES, FLUSH_BYTES, MOST_SETS = 600 << 20, 256 << 20, 64
+
+
+class Shape:
+    def __init__(self, text):
+        match = re.fullmatch(r"(\d+)x(\d+):(\d+)(?::(\d+))?(c?)(?:p(\d+))?", text)
+        if not match or not all(int(n) for n in match.groups()[:3]) or match[4] == "0" or match[6] == "0":
+            raise ValueError(f"'{text}' is no shape; required: BATCHxLENGTH:HEADS[:NEW][c][pPAGE], such as 128x4096:128:2cp64")
+        self.text, self.causal = text, bool(match[5])
+        self.batch, self.length, self.heads = (int(n) for n in match.groups()[:3])
+        self.new, self.page = int(match[4] or 1), int(match[6] or 64)
+        self.pages = -(-self.length // self.page)  # of a request
+
+    def rows(self):
+        return self.batch * self.new * self.heads
+
+    def bytes_moved(self, size):
+        return (self.batch * self.length * WIDE + self.rows() * (WIDE + LATENT)) * size
+
+    def flops(self):
+        pairs = sum(max(0, self.length - self.new + i + 1) if self.causal else self.length for i in range(self.new))
+        return 2 * self.batch * pairs * self.heads * (WIDE + LATENT)
+
+
+class Batch:
+    """`sets` caches with as many queries and outputs; all share lengths and the table of pages."""
+
+    def __init__(self, torch, shape, dtype, device, sets):
+        generator = torch.Generator(device=device).manual_seed(7)
+        s, self.torch, self.dtype, self.device, self.sets = shape, torch, dtype, device, sets
+        self.queries = [torch.randn(s.batch * s.new, s.heads, WIDE, generator=generator, device=device).to(dtype) for _ in range(sets)]
+        self.caches = [torch.randn(s.batch * s.pages, s.page, WIDE, generator=generator, device=device).to(dtype) for _ in range(sets)]
+        order = torch.randperm(s.batch * s.pages, generator=torch.Generator().manual_seed(8))
+        self.table = order.to(device=device, dtype=torch.int32).reshape(s.batch, s.pages)
+        self.lengths = torch.full((s.batch,), s.length, dtype=torch.int32, device=device)
+
+    def exact(self, shape, row):
+        """Head 0 .. of new token `row` of set 0 in double precision, and the sum of p|v|."""
+        torch, b = self.torch, row // shape.new
+        keys = self.caches[0][self.table[b].long()].double().reshape(-1, WIDE)[:shape.length]
+        if shape.causal:
+            keys = keys[:max(0, shape.length - shape.new + row % shape.new + 1)]
+        weights = torch.softmax(self.queries[0][row].double() @ keys.T * SCALE, -1)
+        return weights @ keys[:, :LATENT], weights @ keys[:, :LATENT].abs()
+
+
+class Ours:
+    name = "fastnorm"
+
+    def __init__(self, torch):
+        path = HERE.parent / "examples" / "torch" / "fastnorm_torch_mla_decode.py"
+        spec = importlib.util.spec_from_file_location("fastnorm_torch_mla_decode", path)
+        self.module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.module)
+
+    def calls(self, shape, b):
+        options = {"sm_scale": SCALE, "causal": shape.causal}
+        batches = [(q[..., :LATENT], q[..., LATENT:], c[..., :LATENT], c[..., LATENT:], b.lengths, b.table)
+                   for q, c in zip(b.queries, b.caches)]
+        workspace = self.module.workspace_for(*batches[0], **options)
+        self.module.mla_decode(*batches[0], workspace=workspace, **options)  # makes the plan
+        return lambda i: self.module.mla_decode(*batches[i], workspace=workspace, reuse_plan=True, **options)[0]
+
+
+class FlashInfer:
+    name = "flashinfer"
+
+    def __init__(self, torch):
+        import flashinfer
+
+        self.wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(
+            torch.empty(128 << 20, dtype=torch.uint8, device="cuda"), backend="fa3")
+
+    def calls(self, shape, b):
+        torch = b.torch
+        steps = torch.arange(shape.batch + 1, dtype=torch.int32, device=b.device)
+        self.wrapper.plan(qo_indptr=steps * shape.new, kv_indptr=steps * shape.pages, kv_indices=b.table.reshape(-1),
+                          kv_len_arr=b.lengths, num_heads=shape.heads, head_dim_ckv=LATENT, head_dim_kpe=WIDE - LATENT,
+                          page_size=shape.page, causal=shape.causal, sm_scale=SCALE, q_data_type=b.dtype, kv_data_type=b.dtype)
+        # It takes parts that are compact.
+        parts = [[t[..., part].contiguous() for t in (q, c) for part in (slice(LATENT), slice(LATENT, None))]
+                 for q, c in zip(b.queries, b.caches)]
+        return lambda i: self.wrapper.run(*parts[i])
+
+
+class FlashMla:
+    name = "flashmla"
+
+    def __init__(self, torch):
+        import flash_mla
+
+        self.module = flash_mla
+
+    def calls(self, shape, b):
+        if shape.page != 64:
+            raise ValueError("pages of 64 only")
+        plan = self.module.get_mla_metadata(b.lengths, shape.new * shape.heads, 1)
+        queries = [q.reshape(shape.batch, shape.new, shape.heads, WIDE) for q in b.queries]
+        caches = [c.unsqueeze(2) for c in b.caches]
+        return lambda i: self.module.flash_mla_with_kvcache(
+            queries[i], caches[i], b.table, b.lengths, LATENT, *plan, softmax_scale=SCALE,
+            causal=shape.causal)[0].reshape(-1, shape.heads, LATENT)
+
+
+class TorchNative:
+    """Pages gathered, then two products and a softmax of all requests at once."""
+
+    name = "torch"
+
+    def __init__(self, torch):
+        self.torch = torch
+
+    def calls(self, shape, b):
+        torch, index = self.torch, b.table.long().reshape(-1)
+        seen = torch.arange(shape.length, device=b.device) <= (
+            torch.arange(shape.new, device=b.device)[:, None] + shape.length - shape.new)
+        hidden = ~seen.repeat_interleave(shape.heads, 0)
+
+        def run(i):
+            keys = b.caches[i][index].reshape(shape.batch, -1, WIDE)[:, :shape.length]
+            query = b.queries[i].reshape(shape.batch, shape.new * shape.heads, WIDE)
+            scores = query.float() @ keys.mT.float() * SCALE  # in 16 bits they would be too coarse
+            if shape.causal:
+                scores = scores.masked_fill(hidden, -math.inf)
+            return (torch.softmax(scores, -1).to(b.dtype) @ keys[..., :LATENT]).reshape(-1, shape.heads, LATENT)
+
+        return run
+
+
+PROVIDERS = (Ours, FlashInfer, FlashMla, TorchNative)
+
+
+def wrong(shape, b, o, tolerance):
+    """'' if rows of o are within the tolerance, else how far one is off."""
+    tokens = shape.batch * shape.new
+    for row in sorted({0, tokens // 3, tokens - 1}):
+        exact, magnitude = b.exact(shape, row)
+        worst = ((o[row].double() - exact).abs() / (tolerance * (exact.abs() + magnitude)).clamp_min(1e-300)).max().item()
+        if not worst <= 1:
+            return f"wrong: {worst:.2f} of the error that is allowed, in token {row}"
+    return ""
+
+
+class Clock:
+    """Microseconds of a call, from passes over all sets."""
+
+    def __init__(self, torch, device, sets, flush):
+        self.torch, self.cuda, self.sets = torch, device.type == "cuda", sets
+        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device) if self.cuda and flush else None
+
+    def prepared(self, run):
+        """A pass: a graph on a GPU. Outputs of all calls are alive at once."""
+        if not self.cuda:
+            return lambda: [run(i) for i in range(self.sets)]
+        run(0)
+        self.torch.cuda.synchronize()
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph):
+            kept = [run(i) for i in range(self.sets)]
+        return lambda: (graph.replay(), kept)
+
+    def us(self, run_pass):
+        if not self.cuda:
+            start = time.perf_counter()
+            run_pass()
+            return (time.perf_counter() - start) * 1e6 / self.sets
+        if self.flush is not None:
+            self.flush.fill_(1)
+        start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.torch.cuda._sleep(200_000)  # so that the graph is queued before the clock starts
+        start.record()
+        run_pass()
+        stop.record()
+        stop.synchronize()
+        return start.elapsed_time(stop) * 1e3 / self.sets
+
+
+def compare(torch, shape, dtype_name, device, repeats, providers):
+    """One row a provider."""
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}[dtype_name]
+    one = shape.bytes_moved(dtype.itemsize)
+    sets = max(2, min(MOST_SETS, COLD_BYTES // one + 1)) if device.type == "cuda" else 1
+    b = Batch(torch, shape, dtype, device, sets)
+    clock = Clock(torch, device, sets, sets * one < COLD_BYTES)
+    rows, passes = [], {}
+    for name, provider in providers.items():
+        row = {"provider": name, "shape": shape.text, "dtype": dtype_name}
+        rows.append(row)
+        try:
+            if isinstance(provider, Exception):
+                raise provider
+            run = provider.calls(shape, b)
+            row["error"] = wrong(shape, b, run(0), TOLERANCE[dtype_name])
+            if not row["error"]:
+                del row["error"]
+                passes[name] = clock.prepared(run)
+                clock.us(passes[name])
+        except Exception as error:
+            row["error"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    samples = {name: [] for name in passes}
+    for _ in range(repeats):
+        for name, run_pass in passes.items():
+            samples[name].append(clock.us(run_pass))
+    for row in rows:
+        if row["provider"] in samples:
+            us = statistics.median(samples[row["provider"]])
+            row |= {"us": us, "spread": (max(samples[row["provider"]]) - min(samples[row["provider"]])) / us,
+                    "gb_per_s": one / us / 1e3, "tflop_per_s": shape.flops() / us / 1e6, "sets": sets}
+    ours = next((row.get("us") for row in rows if row["provider"] == Ours.name), None)
+    for row in rows:
+        if ours and "us" in row:
+            row["time_over_fastnorm"] = row["us"] / ours
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--shapes", nargs="+", default=["128x4096:128", "128x8192:64", "128x4096:16", "32x4096:128", "64x1024:64"])
+    parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="bf16")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    try:
+        shapes = [Shape(text) for text in options.shapes]
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        import torch
+    except ImportError as error:
+        sys.exit(f"compare_mla_decode.py: {error}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("compare_mla_decode.py: PyTorch has no CUDA device here; --device cpu does without")
+    os.environ["FASTNORM_LIBRARY"] = str(options.library.resolve())
+    device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
+    providers = {}
+    for made in PROVIDERS:
+        try:
+            providers[made.name] = made(torch)
+        except Exception as error:  # not installed, or not for this device
+            providers[made.name] = error
+    document = {"device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu", "torch": torch.__version__,
+                "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "repeats": options.repeats, "results": []}
+    print(f"{document['device']}\n{'shape':24} {'provider':12} {'us':>10} {'spread':>7} {'GB/s':>8} {'TFLOP/s':>8} {'x fastnorm':>10}")
+    for shape in shapes:
+        for row in compare(torch, shape, options.dtype, device, options.repeats, providers):
+            document["results"].append(row)
+            ratio = row.get("time_over_fastnorm")
+            print(f"{shape.text:24} {row['provider']:12} " + (
+                row["error"] if "error" in row else f"{row['us']:10.2f} {100 * row['spread']:6.1f}% {row['gb_per_s']:8.1f} "
+                f"{row['tflop_per_s']:8.2f} {f'{ratio:.2f}' if ratio else '-':>10}"), flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(document, indent=1) + "\n")
+    # What others lack is no failure; a wrong result of ours is.
+    return any("error" in row for row in document["results"] if row["provider"] == Ours.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
