@@ -83,7 +83,7 @@ void fault(Where here) {
   throw std::runtime_error("thrown by the test's backend");
 }
 
-constexpr int kEntries = kRowDtypes * 2 * 2 * 2 * 2;
+constexpr int kEntries = kRowDtypes * 2 * 2 * 2 * 2 + 1;
 
 constexpr std::array<NormEntry, kEntries> make_table() {
   std::array<NormEntry, kEntries> table{};
@@ -99,6 +99,8 @@ constexpr std::array<NormEntry, kEntries> make_table() {
       table[i++] = make_entry(key, Tile{});
     }
   }
+  // What the tuning file names.
+  table[i] = make_entry({.dtype = Dtype::kBF16}, Tile{4, 2, 1});
   std::sort(table.begin(), table.end(),
             [](const NormEntry& a, const NormEntry& b) { return a.packed() < b.packed(); });
   return table;
@@ -393,10 +395,12 @@ void test_tuned_context() {
   char path[] = "/tmp/fastnorm_tuning_XXXXXX";
   std::FILE* file = fdopen(mkstemp(path), "w");
   check("a file", file != nullptr);
-  std::fprintf(file, "fastnorm tuning 1\nlibrary %s\narch sm_90\n", fastnorm_version_string());
-  for (int rows = 1; rows < 10; ++rows) {
-    std::fprintf(file, "norm %d 64 %s\n", rows, fastnorm::kTable[0].name);
-  }
+  std::fprintf(file,
+               "fastnorm tuning 2\nlibrary %s\narch sm_90\n"
+               "KIND(b16, plain, rms, own_dtype, y, aligned, full, rows)\n",
+               fastnorm_version_string());
+  for (int rows = 1; rows < 10; ++rows)
+    std::fprintf(file, "ROWS(64, 64, %d, %d, 4, kFit, 1, full)\n", rows, rows);
   std::fclose(file);
   fastnorm_context_options options = {};
   options.struct_size = sizeof options;

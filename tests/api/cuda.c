@@ -129,6 +129,7 @@ static void tuned(void) {
   fastnorm_kernel_info kernel;
   fastnorm_info info = empty_info();
   float* expected = (float*)malloc(kCount * sizeof(float));
+  static const char kKind[] = "KIND(f32, plain, layer, own_dtype, y, aligned, full, rows)";
   size_t prefix;
   int32_t i, kernels = 0;
   memset(&device, 0, sizeof device);
@@ -142,15 +143,21 @@ static void tuned(void) {
   prefix = (size_t)(strrchr(info.kernel, ' ') - info.kernel) + 1;
   for (i = 0; i < fastnorm_kernel_count(); ++i) {
     fastnorm_context* other = NULL;
-    char rule[128];
+    char rule[256];
+    int threads = 0, vectors = 0, blocks = 1;
     CHECK_OK(fastnorm_kernel_describe(i, &kernel));
     if (strcmp(kernel.arch, device.kernel_arch) != 0) continue;
     if (strncmp(kernel.name, info.kernel, prefix) != 0) continue;
-    snprintf(rule, sizeof rule, "norm %d %d %s\n", kRows, kN, kernel.name);
+    CHECK(sscanf(kernel.name + prefix, "%dx%dx%d", &threads, &vectors, &blocks) >= 2);
+    snprintf(rule, sizeof rule, "%s\nROWS(%d, %d, %d, %d, %d, kFit, %d, full)\n", kKind, kN, kN,
+             kRows, kRows, threads, blocks);
     if (create_tuned(context_device, 0, device.kernel_arch, rule, &other) != FASTNORM_OK) continue;
     done(devmem_fill(gpu, device_y, 0xff, kCount * sizeof(float), NULL));
     CHECK_OK(fastnorm_norm_query(other, &args, &info));
-    CHECK(strcmp(info.kernel, kernel.name) == 0);
+    if (strcmp(info.kernel, kernel.name) != 0) { /* of as many threads, for longer rows */
+      fastnorm_context_destroy(other);
+      continue;
+    }
     CHECK_OK(fastnorm_norm(other, &args, NULL, 0, NULL));
     done(devmem_download(gpu, host_y, device_y, kCount * sizeof(float)));
     CHECK(memcmp(host_y, expected, kCount * sizeof(float)) == 0);

@@ -170,7 +170,9 @@ def test_tuning(program):
     path = program.work / "tuning"
     version = program.expect("--version", SUCCESS, "--version").split()[-1]
     kernel = "bf16 plain rms once store vector 128x4"
-    path.write_text(f"fastnorm tuning 1\nlibrary {version}\narch sm_90\nnorm 4-7 4096 {kernel}\n")
+    path.write_text(f"fastnorm tuning 2\nlibrary {version}\narch sm_90\n"
+                    "KIND(b16, plain, rms, own_dtype, y, aligned, lean | full, rows)\n"
+                    "ROWS(4096, 4096, 4, 7, 128, kFit, 1, full)\n")
 
     def explained(rows, *options):
         return program.json(f"explain {rows} rows {' '.join(map(str, options))}", "explain", "--shape", f"{rows},4096",
