@@ -37,7 +37,7 @@ const (
 // last dimensions are contiguous. On a GPU, which must be of compute capability 9.0, addresses and strides of the
 // tensors of T are multiples of 16 bytes. The zero value of every optional field is its default.
 type MLADecode struct {
-	Scale         float64 // of the scores: finite and not 0. Required, since models differ
+	Scale         float64 // of the scores: finite and not 0, on a GPU > 0. Required, since models differ
 	Causal        bool    // a new token sees no later one
 	LSEBase       LSEBase // default: natural
 	MaxNew        int     // with QOIndptr: at least the most new tokens of a request; else 0

@@ -240,7 +240,7 @@ std::string MlaRun::cosine(const std::vector<Expected>& expected) const {
   }
   if (xx == 0 && yy == 0) return "";
   const double difference = 1 - 2 * xy / (xx + yy);
-  if (difference <= 1e-5) return "";
+  if (difference <= 5e-6) return "";
   return "cosine difference is " + std::to_string(difference);
 }
 

@@ -113,7 +113,7 @@ void add_dense(std::vector<MlaCase>* cases) {
       for (const int32_t heads : {1, 16, 64, 128})
         for (const bool causal : {false, true}) {
           MlaCase c;
-          c.group = "dense zero";
+          c.group = "zero";
           for (int32_t b = 0; b < 128; ++b)
             c.requests.push_back({b % 2 == 0 ? 0 : spread_length(random, mean, s_q), s_q});
           c.heads = heads;
@@ -207,7 +207,7 @@ std::string MlaCase::text() const {
                std::to_string(requests[b].s_q);
   }
   if (requests.size() > 4) lengths += ",..";
-  std::string text = std::string("mla_decode ") + ref::name_of(dtype) + " " + group + " B " +
+  std::string text = std::string("mla_decode ") + group + " " + ref::name_of(dtype) + " B " +
                      std::to_string(requests.size()) + " (" + lengths + ") H " +
                      std::to_string(heads) + " page " + std::to_string(page);
   const auto flag = [&](bool on, const char* name) {

@@ -39,7 +39,7 @@ struct MlaCase {
   double q_scale = 1;  // magnitude of the queries
   uint64_t seed = 0;
 
-  // "mla_decode bf16 dense .."
+  // "mla_decode dense bf16 .."
   std::string text() const;
   int64_t tokens() const;  // of all requests
   int64_t macs() const;    // products of all rows

@@ -18,7 +18,7 @@ constexpr char kHelp[] =
     "                           kernels on a SIMT machine in software)\n"
     "  --isa NAME               only this CPU instruction set\n"
     "  --filter SUBSTRING       only kernels whose name contains it; ^TEXT: begins with TEXT;\n"
-    "                           mla_decode: that family alone\n"
+    "                           mla_decode: that family alone; mla_decode GROUP\n"
     "  --reduced                fewer sizes and rows, for sanitizers and emulators\n"
     "  --every N                only every N-th case of each kernel, one at the least\n"
     "  --threads N              threads that compute what is expected (default: all processors)\n";

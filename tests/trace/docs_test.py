@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +32,13 @@ def check_program(cases, text, library, compiler, work):
     cases.equal("what the program prints", (ran.returncode, ran.stdout, ran.stderr), (0, program[2], ""))
 
 
+def check_picture(cases, text):
+    for name in re.findall(r"!\[[^]]+\]\(([^)]+)\)", text):
+        root = ElementTree.parse(PAGE.parent / name).getroot()
+        spans = [r for r in root if r.get("class") == "span"]
+        cases.check(f"{name} is a picture of a trace", root.tag.endswith("}svg") and len(spans) > 20, len(spans))
+
+
 def check_links(cases, text):
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
     named = re.findall(r"`((?:include|tests|tools|docs)/[\w/.]+)", text)
@@ -50,6 +58,7 @@ def main():
     options = parser.parse_args()
     cases, text = Cases(), PAGE.read_text()
     check_links(cases, text)
+    check_picture(cases, text)
     with tempfile.TemporaryDirectory() as work:
         check_program(cases, text, options.library.resolve(), options.cc, Path(work))
     cases.finish()

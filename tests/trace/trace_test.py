@@ -74,7 +74,7 @@ def profile(blocks=2, dropped=False):
     for block in range(blocks):
         for group in range(GROUPS):
             events, left_out, end = warpgroup(group, dropped)
-            start, start_ns = (7 + block) << 32, 5 * 10**9 + 700 * block
+            start, start_ns = 10**12 + 977 * block, 5 * 10**9 + 700 * block
             writers += struct.pack("<IIIIQQQQ16x", 7 * block + 3, 1, len(events), left_out, start, start_ns, start + end,
                                    start_ns + end * 1000 // CYCLES_OF_A_MICROSECOND)
             words += struct.pack(f"<{CAPACITY}Q", *events, *[0xfeedface] * (CAPACITY - len(events)))

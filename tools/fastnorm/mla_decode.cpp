@@ -48,9 +48,9 @@ Json describe_machine(const CommandOptions& options, const fastnorm_device_info&
 
 // --- run ---
 
-// Bytes of the profile for a number of events; the query knows them once a profile is asked for.
+// Bytes of the profile for a number of events, which the query tells without a profile.
 uint64_t profile_bytes(MlaDecodeCall& call, int32_t events) {
-  call.add_profile(16, events);
+  call.args().profile_events = events;
   return call.query().profile_bytes;
 }
 

@@ -38,7 +38,7 @@ struct TileLoop {
 
 template <Dtype kDtype, bool kRecords>
 __device__ __forceinline__ void even_tiles(const TileLoop& loop, const Recorder<kRecords>& record,
-                                           float (&o)[128], RowState& state, int& phase) {
+                                           float (&o)[128], RowState& state, uint32_t& phases) {
   const Place& place = loop.place;
   const float scale = loop.p.scale_log2;
   const int end = loop.item.end_tile;
@@ -50,14 +50,14 @@ __device__ __forceinline__ void even_tiles(const TileLoop& loop, const Recorder<
   int tile = loop.item.first_tile;
   record.begin(FASTNORM_PROFILE_QK, tile);
   if (end != loop.p.never) {  // always; ptxas must not join this with the loop
-    add_scores<kDtype, 0, 9>(scores, q_rope, q, even, full, phase, true);
+    add_scores<kDtype, 0, 9>(scores, q_rope, q, even, full, phases & 1, true);
     ptx::wgmma_commit();
   }
   ptx::wgmma_wait<0>();
   ptx::pin(scores);
   record.end(FASTNORM_PROFILE_QK, tile);
   for (;;) {
-    phase ^= 1;
+    phases ^= 1;
     const bool has_odd = tile + 1 < end, has_next = tile + 2 < end;
 
     record.begin(FASTNORM_PROFILE_SOFTMAX, tile);
@@ -129,20 +129,20 @@ __device__ __forceinline__ void even_tiles(const TileLoop& loop, const Recorder<
     }
     // The odd tile's left half is free earlier if the product ends before the wait for the next
     // even tile. If that is there already, its scores come first: the tensor cores stay busy.
-    const bool ready = __all_sync(~0u, ptx::mbarrier_test(full + 3 * 8, phase));
+    const bool ready = __all_sync(~0u, ptx::mbarrier_test(full + 3 * 8, phases & 1));
     if (!ready) {
       ptx::wgmma_wait<0>();
       release(place, kFreeOddLeft);
     }
     record.begin(FASTNORM_PROFILE_QK, tile + 2);
-    add_scores<kDtype, 0, 4>(scores, q_rope, q, even, full, phase, true);
+    add_scores<kDtype, 0, 4>(scores, q_rope, q, even, full, phases & 1, true);
     ptx::wgmma_commit();
     if (ready) {
       ptx::wgmma_wait<1>();
       release(place, kFreeOddLeft);
     }
     record.end(FASTNORM_PROFILE_PV, tile + 1);
-    add_scores<kDtype, 4, 9>(scores, q_rope, q, even, full, phase, false);
+    add_scores<kDtype, 4, 9>(scores, q_rope, q, even, full, phases & 1, false);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o);
@@ -165,7 +165,7 @@ __device__ __forceinline__ void odd_scores(const Place& place, float (&scores)[3
 
 template <Dtype kDtype, bool kRecords>
 __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<kRecords>& record,
-                                          float (&o)[128], RowState& state, int& phase) {
+                                          float (&o)[128], RowState& state, uint32_t& phases) {
   const Place& place = loop.place;
   const float scale = loop.p.scale_log2;
   const int end = loop.item.end_tile;
@@ -176,7 +176,7 @@ __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<k
   load_q_rope(place, q_rope);
   int tile = loop.item.first_tile;
   record.begin(FASTNORM_PROFILE_QK, tile + 1);
-  if (tile + 1 < end && end != loop.p.never) odd_scores<kDtype>(place, scores, q_rope, phase);
+  if (tile + 1 < end && end != loop.p.never) odd_scores<kDtype>(place, scores, q_rope, phases & 1);
   ptx::wgmma_wait<0>();
   ptx::pin(scores);
   record.end(FASTNORM_PROFILE_QK, tile + 1);
@@ -208,7 +208,7 @@ __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<k
       break;
     }
 
-    phase ^= 1;
+    phases ^= 1;
     record.begin(FASTNORM_PROFILE_SOFTMAX, tile + 1);
     loop.mask(scores, tile + 1);
     float own0, own1;
@@ -265,7 +265,7 @@ __device__ __forceinline__ void odd_tiles(const TileLoop& loop, const Recorder<k
     if (!has_next) break;
     if (has_next_odd) {
       record.begin(FASTNORM_PROFILE_QK, tile + 3);
-      odd_scores<kDtype>(place, scores, q_rope, phase);
+      odd_scores<kDtype>(place, scores, q_rope, phases & 1);
       ptx::wgmma_wait<0>();
       ptx::pin(scores);
       record.end(FASTNORM_PROFILE_QK, tile + 3);
@@ -330,13 +330,13 @@ __device__ __forceinline__ void store_lse(const MlaDecodeParams& p, const Tokens
 
 template <Dtype kDtype>
 __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const MlaDecodeMaps& maps,
-                                              const Place& place, const Item& item,
+                                              const Place& place, int request, int piece,
                                               const float (&o)[128], const RowState& state) {
   const Normalized rows = normalized(state, p.scale_log2);
-  const Tokens tokens = tokens_of(p, item.request);
+  const Tokens tokens = tokens_of(p, request);
   const int row_count = tokens.count * p.heads;
   const int row = static_cast<int>(blockIdx.x) * kMlaTileRows + place.row;
-  if (item.piece < 0) {
+  if (piece < 0) {
     const uint32_t stage = place.shared + kOdd + static_cast<uint32_t>(place.group) * 4 * kSubBytes;
     stage_outputs<kDtype>(place, stage, o, rows.factor0, rows.factor1);
     ptx::fence_async_proxy();
@@ -344,7 +344,7 @@ __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const Ml
     const bool full = (static_cast<int>(blockIdx.x) + 1) * kMlaTileRows <= row_count;
     if (p.o_access != RowAccess::kRows && (full || p.o_clips != 0)) {
       if (place.thread == 0) {
-        const RowBox box = row_box(p, p.o_access, item.request);
+        const RowBox box = row_box(p, p.o_access, request);
         ptx::tma_store_4d(&maps.o, stage, 0, box.x, box.y, place.group * 4);
         ptx::tma_store_commit();
         ptx::tma_store_wait_read();
@@ -360,7 +360,7 @@ __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const Ml
   }
   // As an unsigned number: the sign of `row` would take a register in all of the loop.
   const int64_t at =
-      static_cast<int64_t>(item.piece) * p.m_tiles * kMlaTileRows + static_cast<uint32_t>(row);
+      static_cast<int64_t>(piece) * p.m_tiles * kMlaTileRows + static_cast<uint32_t>(row);
   float* const out = p.partial_o + at * 512 + place.group * 256 + 2 * (place.lane & 3);
   const bool first = row < row_count, second = row + 8 < row_count;
 #pragma unroll
@@ -383,8 +383,8 @@ __device__ __forceinline__ void write_outputs(const MlaDecodeParams& p, const Ml
 
 // Zeros for a request without cached tokens. Neither the producer nor shared memory has part in it.
 __device__ __forceinline__ void write_empty(const MlaDecodeParams& p, const Place& place,
-                                            const Item& item) {
-  const Tokens tokens = tokens_of(p, item.request);
+                                            int request) {
+  const Tokens tokens = tokens_of(p, request);
   for (int i = 0; i < 16; ++i) {
     const int row = static_cast<int>(blockIdx.x) * kMlaTileRows + place.warp * 16 + i;
     if (row >= tokens.count * p.heads) break;
@@ -420,36 +420,37 @@ __device__ __forceinline__ void consume(const MlaDecodeParams& p, const MlaDecod
                                         const Place& place, const Recorder<kRecords>& record) {
   Walk walk(p);
   Item item;
-  int phase = 0, phase_q = 0;
+  // Phase of the warpgroup's tile in bit 0, that of Q in bit 1.
+  uint32_t phases = 0;
   while (walk.next(p, item)) {
-    record.begin(FASTNORM_PROFILE_WORK, item.request);
+    record.begin(FASTNORM_PROFILE_WORK, walk.item_request());
     record.count_piece(p, place);
     if (item.first_tile >= item.end_tile) {
-      write_empty(p, place, item);
-      record.end(FASTNORM_PROFILE_WORK, item.request);
+      write_empty(p, place, walk.item_request());
+      record.end(FASTNORM_PROFILE_WORK, walk.item_request());
       continue;
     }
     float o[128];
 #pragma unroll
     for (int i = 0; i < 128; ++i) o[i] = 0;
     RowState state = {kFirstMaximum, kFirstMaximum, 0, 0};
-    record.begin(FASTNORM_PROFILE_WAIT_Q, item.request);
-    ptx::mbarrier_wait(place.shared + kFullQ, phase_q);
-    record.end(FASTNORM_PROFILE_WAIT_Q, item.request);
-    phase_q ^= 1;
+    record.begin(FASTNORM_PROFILE_WAIT_Q, walk.item_request());
+    ptx::mbarrier_wait(place.shared + kFullQ, phases >> 1);
+    record.end(FASTNORM_PROFILE_WAIT_Q, walk.item_request());
+    phases ^= 2;
     const TileLoop loop = {p, place, item};
     if (place.group == 0) {
-      even_tiles<kDtype>(loop, record, o, state, phase);
+      even_tiles<kDtype>(loop, record, o, state, phases);
     } else {
-      odd_tiles<kDtype>(loop, record, o, state, phase);
+      odd_tiles<kDtype>(loop, record, o, state, phases);
     }
-    record.begin(FASTNORM_PROFILE_WRITE_O, item.request);
+    record.begin(FASTNORM_PROFILE_WRITE_O, walk.item_request());
     join_sums(place, state);
-    write_outputs<kDtype>(p, maps, place, item, o, state);
+    write_outputs<kDtype>(p, maps, place, walk.item_request(), item.piece, o, state);
     __syncwarp();  // lane 0 of a storing warp has waited until its stage was read
     release(place, kFreeStage);
-    record.end(FASTNORM_PROFILE_WRITE_O, item.request);
-    record.end(FASTNORM_PROFILE_WORK, item.request);
+    record.end(FASTNORM_PROFILE_WRITE_O, walk.item_request());
+    record.end(FASTNORM_PROFILE_WORK, walk.item_request());
   }
 }
 

@@ -180,65 +180,30 @@ __device__ __forceinline__ int whole_requests(const MlaDecodeParams& p, const Pl
   return load <= static_cast<int64_t>(step) + 2 * kMlaRequestCost + kMlaMergeCost ? count : 0;
 }
 
-// The first warp walks from part to part, up to kAhead at once while no request's end is near.
-// Each lane holds four of 128 positions of requests.
-struct RequestWindow {
-  static constexpr int kHeld = 4, kSpan = 32 * kHeld;
-  const int* prefix;
-  int requests, base;
-  int held[kHeld], last;
-
-  __device__ __forceinline__ void load(int lane) {
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int at = base + lane + 32 * i;
-      held[i] = at <= requests ? prefix[at] : INT_MAX;
-    }
-    last = __shfl_sync(~0u, held[kHeld - 1], 31);
-  }
-  // The greatest held position that is at most `limit`, or 0.
-  __device__ __forceinline__ int floor_of(int limit) const {
-    int best = 0;
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) best = max(best, held[i] <= limit ? held[i] : 0);
-    return __reduce_max_sync(~0u, best);
-  }
-};
-
+// The first warp walks from part to part. A lane looks one step further than the one before it; all
+// steps up to the first that a request's end changes are taken at once.
 __device__ __forceinline__ void walk_parts(const MlaDecodeParams& p, PlanShared& shared,
                                            const int* prefix, int total, int step) {
-  constexpr int kAhead = 4;
   if (threadIdx.x >= 32) return;
   const int lane = static_cast<int>(threadIdx.x);
-  RequestWindow window = {prefix, p.requests, 1};
-  window.load(lane);
-  int at = 0, floor = 0, part = 0;
-  while (part < p.parts_count) {
-    int found[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      found[i] = max(floor, window.floor_of(at + (i + 1) * step + kMlaRequestCost));
+  int at = 0, part = 0;
+  while (part < p.parts_count && at < total) {
+    const int64_t plain = at + static_cast<int64_t>(lane + 1) * step;
+    const int limit = static_cast<int>(min(plain + kMlaRequestCost, static_cast<int64_t>(total)));
+    const int end = prefix[last_at_most(prefix, p.requests + 1, limit)];
+    const unsigned led = __ballot_sync(~0u, end >= plain || plain >= total);
+    const int last = led != 0 ? __ffs(static_cast<int>(led)) - 1 : 31;
+    if (lane <= last && part + lane < p.parts_count) {
+      shared.position[part + lane] = at + lane * step;
     }
-    bool walking = true;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      // Behind the window, and where the walk was led elsewhere, the number found is not the one.
-      walking = walking && part < p.parts_count && window.last > at + step + kMlaRequestCost;
-      if (!walking) continue;
-      if (lane == 0) shared.position[part] = at;
-      ++part;
-      at += step;
-      walking = found[i] < at;
-      if (!walking) at = min(total, floor = found[i]);
-      at = min(total, at);
-    }
-    if (part < p.parts_count && window.last <= at + step + kMlaRequestCost) {
-      floor = window.last;
-      window.base += RequestWindow::kSpan;
-      window.load(lane);
-    }
+    const int next =
+        static_cast<int>(max(min(plain, static_cast<int64_t>(total)), static_cast<int64_t>(end)));
+    at = __shfl_sync(~0u, next, last);
+    part += last + 1;
   }
-  if (lane == 0) shared.position[p.parts_count] = total;
+  for (int i = min(part, p.parts_count) + lane; i <= p.parts_count; i += 32) {
+    shared.position[i] = total;
+  }
 }
 
 __device__ __forceinline__ void cut_by_cost(const MlaDecodeParams& p, PlanShared& shared,

@@ -24,6 +24,7 @@ struct Recorder {
 template <>
 struct Recorder<true> {
   uint64_t end_of_events = 0;
+  uint32_t start = 0;  // of the clock
   mutable int left = 0;
 
   static __device__ __forceinline__ int writer(const Place& place) {
@@ -46,14 +47,16 @@ struct Recorder<true> {
     record->pieces = 0;
     record->reserved[0] = record->reserved[1] = 0;
     record->start_ns = ptx::global_nanoseconds();
-    record->start_cycle = ptx::clock_cycles();
+    const uint64_t cycle = ptx::clock_cycles();
+    record->start_cycle = cycle;
+    start = static_cast<uint32_t>(cycle);
     end_of_events = reinterpret_cast<uint64_t>(
         p.profile + sizeof(ProfileHeader) + uint64_t{blocks} * kMlaGroups * sizeof(ProfileWriter) +
         static_cast<uint64_t>(writer(place) + 1) * capacity * sizeof(uint64_t));
     left = p.profile_capacity;
   }
 
-  // The upper word of an event; the lower one is that of the clock.
+  // The upper word of an event; the lower one is the time since the start.
   __device__ __forceinline__ void put(uint32_t what) const {
     asm volatile(
         "{\n"
@@ -62,12 +65,13 @@ struct Recorder<true> {
         ".reg .s64 address;\n"
         "setp.gt.s32 fits, %0, 0;\n"
         "mov.u32 now, %%clock;\n"
+        "sub.u32 now, now, %3;\n"
         "mad.wide.s32 address, %0, -8, %1;\n"
         "@fits st.global.v2.u32 [address], {now, %2};\n"
         "add.s32 %0, %0, -1;\n"
         "}"
         : "+r"(left)
-        : "l"(end_of_events), "r"(what)
+        : "l"(end_of_events), "r"(what), "r"(start)
         : "memory");
   }
   static __device__ __forceinline__ uint32_t word(fastnorm_profile_kind kind,

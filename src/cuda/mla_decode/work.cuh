@@ -39,7 +39,6 @@ struct Item {
 struct Walk {
   int request, tile;
   int piece;
-  int length;  // of `request`
 
   static __device__ __forceinline__ const MlaDecodePart& part_of(const MlaDecodeParams& p) {
     return p.parts[blockIdx.y];
@@ -50,14 +49,18 @@ struct Walk {
     request = part.first_request;
     tile = part.first_tile;
     piece = part.first_piece;
-    length = part.first_length;
   }
+
+  // That of the item next() gave last.
+  __device__ __forceinline__ int item_request() const { return tile == 0 ? request - 1 : request; }
 
   // The next item that has rows in this block's m-tile.
   __device__ __forceinline__ bool next(const MlaDecodeParams& p, Item& item) {
     for (;;) {
       const int last_request = part_of(p).last_request, last_tile = part_of(p).last_tile;
       if (request > last_request || (request == last_request && tile >= last_tile)) return false;
+      const int length =
+          request == part_of(p).first_request ? part_of(p).first_length : length_of(p, request);
       const int tokens = tokens_of(p, request).count;
       const int tiles = tokens > 0 ? tiles_of(length) : 0;
       int end = request == last_request ? last_tile : tiles;
@@ -72,9 +75,6 @@ struct Walk {
       if (end >= tiles) {
         ++request;
         tile = 0;
-        if (request < last_request || (request == last_request && last_tile > 0)) {
-          length = length_of(p, request);
-        }
       }
       if (static_cast<int>(blockIdx.x) * kMlaTileRows < tokens * p.heads) return true;
     }

@@ -117,7 +117,8 @@ unsafe impl Send for MlaDecode<'_> {}
 unsafe impl Sync for MlaDecode<'_> {}
 
 impl<'a> MlaDecode<'a> {
-    /// Scores are multiplied with `sm_scale`, which is finite and not 0. There is no default, since models differ:
+    /// Scores are multiplied with `sm_scale`, which is finite and not 0, on a GPU positive. There is no default, since models
+    /// differ:
     /// DeepSeek without YaRN has 1 / sqrt(128 + 64).
     pub fn new(sm_scale: f64) -> Self {
         Self {

@@ -36,7 +36,8 @@ public final class MlaDecode extends Call {
     /**
      * Begins a description.
      *
-     * @param smScale factor of the scores, finite and not 0; DeepSeek without YaRN has 1 / sqrt(128 + 64)
+     * @param smScale factor of the scores, finite and not 0, on a GPU positive; DeepSeek without YaRN has
+     *     1 / sqrt(128 + 64)
      * @return the description
      */
     public static MlaDecode of(double smScale) {

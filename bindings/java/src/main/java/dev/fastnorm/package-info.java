@@ -17,6 +17,9 @@
  * binding refuses before it asks the library is an {@link java.lang.IllegalArgumentException} or an
  * {@link java.lang.IllegalStateException}.
  *
+ * <p>{@link dev.fastnorm.MlaDecode} describes attention of new tokens over a paged cache of latents, and is run in
+ * the same way.
+ *
  * <p>Contexts, tensors and devices may be used by any number of threads at a time. A {@code Norm} is
  * a builder: it may be run by several threads as long as none of them changes it.
  */
