@@ -68,19 +68,19 @@ def list_kernels(cuobjdump, paths):
     return sorted(lines)
 
 
-def compare(before, after):
-    """Prints what differs. Returns whether nothing does."""
+def compare(before, after, sample):
+    """Prints what differs, and counts. Returns whether nothing does; of a sample, nothing that both have."""
     old, new = ({line.split("|")[0]: line.split("|")[1:] for line in path.read_text().splitlines()} for path in (before, after))
-    same = 0
-    for name in sorted(old.keys() | new.keys()):
-        if name not in old or name not in new:
-            print(f"{'new' if name in new else 'missing'}: {name}")
-        elif old[name] != new[name]:
-            print(f"different: {name}: registers {old[name][0]} -> {new[name][0]}")
-        else:
-            same += 1
-    print(f"{same} kernels are equal, of {len(old)} before and {len(new)} after")
-    return same == len(old) == len(new) > 0
+    both = sorted(old.keys() & new.keys())
+    different = [name for name in both if old[name] != new[name]]
+    for name in different:
+        print(f"different: {name}: registers {old[name][0]} -> {new[name][0]}")
+    for what, names in (("before", old.keys() - new.keys()), ("after", new.keys() - old.keys())):
+        for name in [] if sample else sorted(names):
+            print(f"{what} alone: {name}")
+    print(f"{len(both) - len(different)} equal, {len(different)} different, {len(old) - len(both)} before alone, "
+          f"{len(new) - len(both)} after alone")
+    return bool(both) and not different and (sample or len(old) == len(new) == len(both))
 
 
 def main():
@@ -88,10 +88,11 @@ def main():
     parser.add_argument("objects", type=Path, nargs="*")
     parser.add_argument("--output", type=Path, help="file for the hashes")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
+    parser.add_argument("--sample", action="store_true", help="one of the two has a part of the kernels (FASTNORM_SAMPLE)")
     parser.add_argument("--native-file", type=Path, help="Meson native file that names nvcc")
     options = parser.parse_args()
     if options.compare:
-        return not compare(*options.compare)
+        return not compare(*options.compare, options.sample)
     if not options.objects or not options.output:
         parser.error("objects and --output, or --compare")
     cuobjdump = find_cuobjdump(options.native_file)

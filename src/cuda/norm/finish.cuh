@@ -56,49 +56,6 @@ __device__ __forceinline__ uint4 finish_rounded(const RowState<Slots, Tile>& row
   return make_uint4(word(0), word(1), word(2), word(3));
 }
 
-// z of one vector, from weight and bias that are unpacked already.
-template <class Slots, class Tile, class R>
-__device__ __forceinline__ void finish_ready(float (&z)[Slots::T::kPerVector],
-                                             const RowState<Slots, Tile>& row, int v,
-                                             const R& rounding) {
-  row.held.get(z, v);
-  if constexpr (Slots::kV.round != RoundRow::kInPlace)
-    normalize_vector<Slots>(z, z, row.mean, row.rstd, rounding);
-#pragma unroll
-  for (int i = 0; i < Slots::T::kPerVector; ++i)
-    z[i] = __fmaf_rn(z[i], row.factor[v][i], row.addend[v][i]);
-}
-
-// z of one vector. A packed row goes by words, so that few unpacked values are alive beside it.
-template <class Slots, class Tile, class R>
-__device__ __forceinline__ void finish_vector(float (&z)[Slots::T::kPerVector], const NormParams& p,
-                                              const RowState<Slots, Tile>& row,
-                                              const uint4& raw_weight, const uint4& raw_bias, int v,
-                                              const R& rounding) {
-  using T = typename Slots::T;
-  constexpr int kWords = Slots::kV.row == Row::kPacked ? 1 : 4, kPerWord = T::kPerWord;
-#pragma unroll
-  for (int k = 0; k < 4; k += kWords) {
-    float t[kWords * kPerWord], w[kWords * kPerWord], b[kWords * kPerWord], y[kWords * kPerWord];
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      T::unpack_word(word_of(raw_weight, k + i), w + i * kPerWord);
-      row.held.get_word(t + i * kPerWord, v, k + i);
-    }
-#pragma unroll
-    for (int i = 0; i < kWords * kPerWord; ++i) b[i] = -0.0f;
-    if constexpr (Slots::kStat == Stat::kLayer) {
-#pragma unroll
-      for (int i = 0; i < kWords; ++i) T::unpack_word(word_of(raw_bias, k + i), b + i * kPerWord);
-    }
-    if constexpr (Slots::kV.round != RoundRow::kInPlace)
-      normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
-    apply(y, t, w, b, p.weight_offset, rounding);
-#pragma unroll
-    for (int i = 0; i < kWords * kPerWord; ++i) z[k * kPerWord + i] = y[i];
-  }
-}
-
 // Second half, aligned or unaligned vectors, weight and bias of x's dtype or absent (RMS: no bias).
 template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Reach, class R>
 __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slots, Tile>& row,
@@ -106,8 +63,8 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
                                                const Reach& reach, const R& rounding) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
-  constexpr int kVectors = Tile::kVectors, kGroup = Slots::kV.group;
-  constexpr bool kBias = Slots::kStat == Stat::kLayer;
+  constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector, kGroup = Slots::kV.group;
+  constexpr bool kBias = Slots::kStat == Stat::kLayer, kPacked = Slots::kV.row == Row::kPacked;
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
 #pragma unroll
   for (int first = 0; first < kVectors; first += kGroup) {
@@ -129,11 +86,40 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
         }
         continue;
       }
-      float z[T::kPerVector];
+      float z[kPerVector];
       if constexpr (Slots::kV.has(Variant::kReadyColumns)) {
-        finish_ready<Slots, Tile>(z, row, v, rounding);
-      } else {
-        finish_vector<Slots, Tile>(z, p, row, raw_weight, raw_bias, v, rounding);
+        row.held.get(z, v);
+        if constexpr (Slots::kV.round != RoundRow::kInPlace)
+          normalize_vector<Slots>(z, z, row.mean, row.rstd, rounding);
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i)
+          z[i] = __fmaf_rn(z[i], row.factor[v][i], row.addend[v][i]);
+        deliver<Slots, Tile, kCodes>(p, sink, row, z, v, place, reach);
+        continue;
+      }
+      // A packed row by words, so that few unpacked values are alive beside it.
+      constexpr int kWords = kPacked ? 1 : 4, kPerWord = T::kPerWord;
+#pragma unroll
+      for (int k = 0; k < 4; k += kWords) {
+        float t[kWords * kPerWord], w[kWords * kPerWord], b[kWords * kPerWord],
+            y[kWords * kPerWord];
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+          T::unpack_word(word_of(raw_weight, k + i), w + i * kPerWord);
+          row.held.get_word(t + i * kPerWord, v, k + i);
+        }
+#pragma unroll
+        for (int i = 0; i < kWords * kPerWord; ++i) b[i] = -0.0f;
+        if constexpr (kBias) {
+#pragma unroll
+          for (int i = 0; i < kWords; ++i)
+            T::unpack_word(word_of(raw_bias, k + i), b + i * kPerWord);
+        }
+        if constexpr (Slots::kV.round != RoundRow::kInPlace)
+          normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
+        apply(y, t, w, b, p.weight_offset, rounding);
+#pragma unroll
+        for (int i = 0; i < kWords * kPerWord; ++i) z[k * kPerWord + i] = y[i];
       }
       deliver<Slots, Tile, kCodes>(p, sink, row, z, v, place, reach);
     }

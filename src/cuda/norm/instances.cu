@@ -13,7 +13,8 @@ namespace {
 
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 constexpr Source kSource = Source::FASTNORM_SOURCE;
-constexpr auto& kPart = kVariants<list_columns(FASTNORM_SPEC), kDtype, kSource>;
+// By value: no object needs it when it runs.
+constexpr auto kPart = make_variants<list_columns(FASTNORM_SPEC), kDtype, kSource>();
 constexpr size_t kCount = kPart.size();
 
 // Tests may compile a sample: the first kernel of each key, and one in so many. The others are

@@ -76,65 +76,6 @@ struct RowPlace {
   bool live;
 };
 
-// The row into registers as f32 or packed, and the sum to memory.
-template <class Slots, class Tile, class Reach>
-__device__ __forceinline__ void take_row(const NormParams& p, RowState<Slots, Tile>& row,
-                                         RowSource<Slots, Tile>& source, const RowIndex& index,
-                                         const Place<Tile>& place, const Reach& reach) {
-  if constexpr (Slots::kRounds) source.add_words();
-  if constexpr (Slots::kV.has(Variant::kReadyColumns) && !Tile::kCluster)
-    make_columns_ready(p, row);
-  if constexpr (Slots::kAccess == Access::kAny) {
-    source.take_whole(row.held.values);
-    source.take_short(row.held.values);
-  } else {
-#pragma unroll
-    for (int v = 0; v < Tile::kVectors; ++v) row.held.set(source, v);
-  }
-  if constexpr (Slots::kSource == Source::kAdd)
-    source.store_sum(p, index, place, reach, row.held.values);
-}
-
-// The canonical sums of the row: its mean (LAYER) and rstd.
-template <class Slots, class Tile, class Reach, class R>
-__device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, Tile>& row,
-                                           RowScratch<Tile, Slots::kFolds>& scratch,
-                                           const Place<Tile>& place, const Reach& reach,
-                                           const R& rounding) {
-  constexpr int kVectors = Tile::kVectors;
-  float q[kVectors], s[Slots::T::kPerVector];
-  if constexpr (Slots::kStat == Stat::kLayer) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      row.held.get(s, v);
-      q[v] = vector_sum(s);
-    }
-    row.mean = mean_of(positive_zero(sum_row(q, scratch.fold[0], place)), p, rounding);
-    row.held.renew(p, row.mean);
-  }
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    row.held.get(s, v);
-    q[v] = squares<Slots>(s, row.mean, reach.count(v), rounding);
-  }
-  if constexpr ((Slots::kAccess == Access::kUneven || Slots::kHalves) &&
-                Slots::kStat == Stat::kLayer) {
-    if (reach.has_short()) {
-      const float last = short_squares<Slots, Tile>(row.held, row.mean, reach);
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (v == reach.last_register()) q[v] = last;
-      }
-    }
-  }
-  if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster) make_columns_ready(p, row);
-  row.rstd = rstd_of(sum_row(q, scratch.fold[Slots::kSums - 1], place), p, rounding);
-  row.held.renew(p, row.rstd);
-  // Results take the row's place in shared memory once all threads have taken theirs. Rows of
-  // several warps had a barrier in the sum.
-  if constexpr (Slots::kAccess == Access::kUneven && Tile::kOneWarp) sync_row<Tile>();
-}
-
 // The second half in the form that the variant has, with the normalised row rounded or not.
 template <class Slots, class Tile, class Reach, class R>
 __device__ __forceinline__ void finish_row(const NormParams& p, RowState<Slots, Tile>& row,
@@ -173,12 +114,120 @@ __device__ __forceinline__ void finish_row(const NormParams& p, RowState<Slots, 
   }
 }
 
-// Everything after the reduction.
-template <class Slots, class Tile, class Reach, class R>
-__device__ __forceinline__ void store_row_results(const NormParams& p, RowState<Slots, Tile>& row,
-                                                  RowScratch<Tile, Slots::kFolds>& scratch,
-                                                  const RowIndex& index, const Place<Tile>& place,
-                                                  const Reach& reach, const R& rounding) {
+// LAYER: the squares of the row's short vector, by the thread that has it. RMS sums zeros there.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void take_short_squares(float (&q)[Tile::kVectors],
+                                                   const RowState<Slots, Tile>& row,
+                                                   const Reach& reach) {
+  if constexpr ((Slots::kAccess == Access::kUneven || Slots::kHalves) &&
+                Slots::kStat == Stat::kLayer) {
+    if (reach.has_short()) {
+      const float last = short_squares<Slots, Tile>(row.held, row.mean, reach);
+#pragma unroll
+      for (int v = 0; v < Tile::kVectors; ++v) {
+        if (v == reach.last_register()) q[v] = last;
+      }
+    }
+  }
+}
+
+// Not before the wait: an earlier kernel may write it.
+template <class Slots, class Tile>
+__device__ __forceinline__ void load_given_scale(const NormParams& p, RowState<Slots, Tile>& row) {
+  if constexpr (Slots::kSink == Sink::kStatic)
+    row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
+  if constexpr (Slots::kSink == Sink::kQuant) {
+    if (p.quant.given_scale != nullptr) row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
+  }
+}
+
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ void quantize_row(const NormParams& p, RowState<Slots, Tile>& row,
+                                             const RowIndex& out, const Place<Tile>& place,
+                                             const Reach& reach, FoldScratch<Tile>& scratch) {
+  quantize_in_registers<Slots, Tile>(
+      p, row.held.results(), row.given_scale,
+      Slots::kV.has(Variant::kPlaceAnew)
+          ? row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again))
+          : out,
+      place, reach, scratch);
+}
+
+// Results take the row's place in shared memory once all threads have taken theirs. Rows of several
+// warps had a barrier in the sum.
+template <class Slots, class Tile>
+__device__ __forceinline__ void free_staged_row() {
+  if constexpr (Slots::kAccess == Access::kUneven && Tile::kOneWarp) sync_row<Tile>();
+}
+
+// Weights are loaded first, as a rule: then the first use of the row comes after every load, in the
+// compiler's order, too. In clusters the row is first: all blocks wait for the same weights.
+template <class Slots, class Tile, GridForm kForm = GridForm::kRows>
+__device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
+  constexpr int kVectors = Tile::kVectors, kPerVector = Slots::T::kPerVector;
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
+  cluster_begin(scratch);
+  const uint32_t bits = with_known_indices<Slots, Tile, kForm != GridForm::kRows>(
+      bits_of<Slots, Tile>(ptx::in_register(p.bits)));  // for all tests before the reduction
+  const Place<Tile> place(block);
+  const RowPlace<Tile, kForm> row_place(p, place, bits);
+  const RowIndex& index = row_place.index;
+  const RowReach<Slots, Tile> reach(p, place, row_place.live);
+  const auto rounding = rounding_of<Slots, Tile>(p, bits);
+  RowState<Slots, Tile> row;
+  constexpr bool kRowFirst = Slots::kV.has(Variant::kRowFirst);
+  constexpr bool kWaitsOnce = kRowFirst || Tile::kRows > 1;  // short rows: fewer instructions
+  wait_if<kWaitsOnce && Slots::kV.has(Variant::kWaitsUnasked)>(
+      (bits & (kWaitsOnce ? kWaitFirst | kWaitAfterColumns : kWaitFirst)) != 0);
+  if constexpr (!kRowFirst) {
+    load_ahead(p, row, index, place, reach, bits);
+    if constexpr (!kWaitsOnce)
+      wait_if<Slots::kV.has(Variant::kWaitsUnasked)>((bits & kWaitAfterColumns) != 0);
+  }
+  RowSource<Slots, Tile> source(p, index, place, reach, bits);
+  if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
+  ColumnTails<Slots, Tile> tails;
+  tails.load(p, index, place, bits);
+  load_given_scale<Slots, Tile>(p, row);
+  prefetch_row<Slots, Tile>(p, place);
+  if ((bits_of<Slots, Tile>(p.bits_again) & kTrigger) != 0) ptx::grid_trigger();
+  cluster_ready(scratch);
+  if constexpr (Slots::kAccess == Access::kUneven)
+    complete_uneven(source, tails, row, place, reach);
+  if constexpr (Slots::kRounds) source.add_words();
+  if constexpr (Slots::kV.has(Variant::kReadyColumns) && !Tile::kCluster)
+    make_columns_ready(p, row);
+  float q[kVectors], s[kPerVector];
+  if constexpr (Slots::kAccess == Access::kAny) {
+    source.take_whole(row.held.values);
+    source.take_short(row.held.values);
+  } else {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
+  }
+  if constexpr (Slots::kSource == Source::kAdd)
+    source.store_sum(p, index, place, reach, row.held.values);
+  row.held.round_sum(rounding);
+  if constexpr (Slots::kStat == Stat::kLayer) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      row.held.get(s, v);
+      q[v] = vector_sum(s);
+    }
+    row.mean = mean_of(positive_zero(sum_row(q, scratch.fold[0], place)), p, rounding);
+    row.held.renew(p, row.mean);
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    row.held.get(s, v);
+    q[v] = squares<Slots>(s, row.mean, reach.count(v), rounding);
+  }
+  take_short_squares<Slots, Tile>(q, row, reach);
+  if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster) make_columns_ready(p, row);
+  row.rstd = rstd_of(sum_row(q, scratch.fold[Slots::kSums - 1], place), p, rounding);
+  row.held.renew(p, row.rstd);
+  free_staged_row<Slots, Tile>();
+  if constexpr (Slots::kShares) SharedColumns<Slots, Tile>::wait();
   const RowIndex out = Slots::kV.has(Variant::kKeepsRow)
                            ? index
                            : row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again));
@@ -190,63 +239,9 @@ __device__ __forceinline__ void store_row_results(const NormParams& p, RowState<
   };
   if constexpr (!Slots::kV.has(Variant::kStatisticsLast)) put_statistics();
   finish_row<Slots, Tile>(p, row, out, place, reach, rounding);
-  if constexpr (Slots::kSink == Sink::kQuant) {
-    quantize_in_registers<Slots, Tile>(
-        p, row.held.results(), row.given_scale,
-        Slots::kV.has(Variant::kPlaceAnew)
-            ? row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again))
-            : out,
-        place, reach, scratch.fold[Slots::kSums]);
-  }
+  if constexpr (Slots::kSink == Sink::kQuant)
+    quantize_row<Slots, Tile>(p, row, out, place, reach, scratch.fold[Slots::kSums]);
   if constexpr (Slots::kV.has(Variant::kStatisticsLast)) put_statistics();
-}
-
-template <class Slots, class Tile, GridForm kForm = GridForm::kRows>
-__device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
-  cluster_begin(scratch);
-  const uint32_t bits = with_known_indices<Slots, Tile, kForm != GridForm::kRows>(
-      bits_of<Slots, Tile>(ptx::in_register(p.bits)));  // for all tests before the reduction
-  const Place<Tile> place(block);
-  const RowPlace<Tile, kForm> row_place(p, place, bits);
-  const RowIndex& index = row_place.index;
-  const RowReach<Slots, Tile> reach(p, place, row_place.live);
-  const auto rounding = rounding_of<Slots, Tile>(p, bits);
-  RowState<Slots, Tile> row;
-
-  // Weights first, as a rule: the first use of the row then comes after every load, in the
-  // compiler's order, too. In clusters the row first: all of them read the same weights and wait
-  // for each other.
-  constexpr bool kRowFirst = Slots::kV.has(Variant::kRowFirst);
-  constexpr bool kWaitsOnce = kRowFirst || Tile::kRows > 1;  // short rows: fewer instructions
-  constexpr bool kUnasked = Slots::kV.has(Variant::kWaitsUnasked);
-  wait_if<kWaitsOnce && kUnasked>(
-      (bits & (kWaitsOnce ? kWaitFirst | kWaitAfterColumns : kWaitFirst)) != 0);
-  if constexpr (!kRowFirst) {
-    load_ahead(p, row, index, place, reach, bits);
-    if constexpr (!kWaitsOnce) wait_if<kUnasked>((bits & kWaitAfterColumns) != 0);
-  }
-  RowSource<Slots, Tile> source(p, index, place, reach, bits);
-  if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
-  ColumnTails<Slots, Tile> tails;
-  tails.load(p, index, place, bits);
-  // After the wait: an earlier kernel may write it.
-  if constexpr (Slots::kSink == Sink::kStatic)
-    row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
-  if constexpr (Slots::kSink == Sink::kQuant) {
-    if (p.quant.given_scale != nullptr) row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
-  }
-  prefetch_row<Slots, Tile>(p, place);
-  if ((bits_of<Slots, Tile>(p.bits_again) & kTrigger) != 0) ptx::grid_trigger();
-  cluster_ready(scratch);
-  if constexpr (Slots::kAccess == Access::kUneven)
-    complete_uneven(source, tails, row, place, reach);
-
-  take_row<Slots, Tile>(p, row, source, index, place, reach);
-  row.held.round_sum(rounding);
-  reduce_row<Slots, Tile>(p, row, scratch, place, reach, rounding);
-  if constexpr (Slots::kShares) SharedColumns<Slots, Tile>::wait();
-  store_row_results<Slots, Tile>(p, row, scratch, index, place, reach, rounding);
 }
 
 // nvcc compiles this file for the host, too, which needs the kernels' names alone.
