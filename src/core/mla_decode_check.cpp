@@ -4,8 +4,8 @@
 #include <cinttypes>
 #include <cmath>
 
-#include "core/row_map.h"
 #include "core/check.h"
+#include "core/row_map.h"
 
 namespace fastnorm {
 namespace {
