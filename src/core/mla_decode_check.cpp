@@ -151,8 +151,8 @@ class MlaDecodeCheck {
   static void fill(const fastnorm_tensor& t, int64_t bytes, MlaDecodeTensor* result) {
     result->data = address_of(t);
     if (t.strides != nullptr) {
-      result->outer = t.strides[0] * bytes;
-      result->inner = t.strides[1] * bytes;
+      result->outer = stride_bytes_of(t, 0, bytes);
+      result->inner = stride_bytes_of(t, 1, bytes);
     } else {
       // Unsigned: where there are no elements, extents whose product fits in no integer are fine.
       const uint64_t inner =
@@ -160,9 +160,10 @@ class MlaDecodeCheck {
       result->inner = static_cast<int64_t>(inner);
       result->outer = static_cast<int64_t>(inner * static_cast<uint64_t>(t.shape[1]));
     }
-    // One index has no stride.
-    if (t.shape[0] <= 1) result->outer = 0;
-    if (t.shape[1] <= 1) result->inner = 0;
+    // One index has no stride, nor has a tensor without elements.
+    const bool empty = t.shape[0] == 0 || t.shape[1] == 0;
+    if (empty || t.shape[0] == 1) result->outer = 0;
+    if (empty || t.shape[1] == 1) result->inner = 0;
   }
 
   // What tensor maps and 16-byte copies want.

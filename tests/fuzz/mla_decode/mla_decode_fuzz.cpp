@@ -314,10 +314,12 @@ class Rules {
     if (!empty && elements > INT64_MAX) return false;
     if (!empty && (t.data == nullptr || address(t) % static_cast<uintptr_t>(bytes) != 0))
       return false;
-    if (t.strides == nullptr) return true;
+    // Strides of a tensor without elements, and of a dimension with one index, may be any number.
+    if (t.strides == nullptr || empty) return true;
     if (last_contiguous && t.shape[t.ndim - 1] > 1 && t.strides[t.ndim - 1] != 1) return false;
     for (int32_t i = 0; i < t.ndim; ++i) {
       const Wide step = Wide{t.strides[i]} * bytes;
+      if (t.shape[i] == 1) continue;
       if (step > INT64_MAX || step < INT64_MIN) return false;
     }
     return true;

@@ -59,7 +59,7 @@ struct Data {
     desc.inv_n = 1.0f / static_cast<float>(kColumns);
     desc.x = rows(x);
     desc.y = rows(y);
-    desc.weight = {reinterpret_cast<const std::byte*>(weight.data()), 0, Dtype::kF32};
+    desc.weight = {reinterpret_cast<const std::byte*>(weight.data()), 0, {}, Dtype::kF32};
   }
 
   static RowTensor rows(std::vector<float>& v) {

@@ -121,7 +121,7 @@ Trial make_trial(Random& random, int32_t index, int64_t n) {
   const auto column = [&](Buffer* b) {
     const Dtype dtype = either(random, key.dtype);
     fill(b, dtype, n);
-    return ColumnTensor{b->at(kGuard + (any ? random.below(4) * 4 : 0)), 0, dtype};
+    return ColumnTensor{b->at(kGuard + (any ? random.below(4) * 4 : 0)), 0, {}, dtype};
   };
   if (random.below(4) != 0) {
     d.weight = column(&t.weight);
@@ -264,7 +264,7 @@ struct AheadTrial {
     desc.y = rows(&y);
     if (adds) desc.residual = rows(&residual), desc.residual_out = rows(&sums);
     weight = random.buffer(dtype, n + 16, false);
-    desc.weight = {weight.at(kGuard), 0, dtype};
+    desc.weight = {weight.at(kGuard), 0, {}, dtype};
     if (kind == FASTNORM_NORM_LAYER) desc.bias = desc.weight;
     plan.index = find_entry(cpu::kNormTable, key, Tile{});
     plan.non_temporal = true;
