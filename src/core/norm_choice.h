@@ -49,30 +49,45 @@ struct NormKind {
            place(columns) << 4 | place(output) << 6 | place(reach) << 8 | place(ask) << 10;
   }
   static constexpr int kCount = 1 << 12;
+
+  static constexpr int kWords = 8;
+  constexpr uint8_t& word(int i) {
+    switch (i) {
+      case 0:
+        return width;
+      case 1:
+        return from;
+      case 2:
+        return of;
+      case 3:
+        return columns;
+      case 4:
+        return output;
+      case 5:
+        return reach;
+      case 6:
+        return ask;
+      default:
+        return index;
+    }
+  }
 };
 
 // Calls fn(kind) for each kind that `named`, with several bits to a word, stands for.
 template <class Fn>
-constexpr void for_each_kind(const NormKind& named, Fn fn) {
-  uint8_t NormKind::*const words[] = {&NormKind::width,   &NormKind::from,   &NormKind::of,
-                                      &NormKind::columns, &NormKind::output, &NormKind::reach,
-                                      &NormKind::ask,     &NormKind::index};
+constexpr void for_each_kind(NormKind named, Fn fn) {
   const auto lowest = [](int bits) { return static_cast<uint8_t>(bits & -bits); };
   NormKind kind;
-  for (uint8_t NormKind::*const word : words) kind.*word = lowest(named.*word);
-  for (;;) {
-    fn(kind);
+  for (int i = 0; i < NormKind::kWords; ++i) kind.word(i) = lowest(named.word(i));
+  for (bool more = true; more;) {
+    fn(static_cast<const NormKind&>(kind));
     // The next bit of the first word that has one; words before it begin anew.
-    bool more = false;
-    for (uint8_t NormKind::*const word : words) {
-      const uint8_t next = lowest(named.*word & ~(2 * kind.*word - 1));
-      kind.*word = next != 0 ? next : lowest(named.*word);
-      if (next != 0) {
-        more = true;
-        break;
-      }
+    more = false;
+    for (int i = 0; i < NormKind::kWords && !more; ++i) {
+      const uint8_t next = lowest(named.word(i) & ~(2 * kind.word(i) - 1));
+      more = next != 0;
+      kind.word(i) = more ? next : lowest(named.word(i));
     }
-    if (!more) return;
   }
 }
 
