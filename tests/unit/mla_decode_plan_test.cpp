@@ -342,7 +342,9 @@ void check_invariants(const std::vector<MlaDecodeLength>& lengths, int32_t parts
       EXPECT_LE(cost[static_cast<size_t>(w)], step + split_tiles + kMlaRequestCost) << "part " << w;
     }
   }
-  if (split_tiles == 0) EXPECT_LE(number, parts > 1 ? 2 * parts : 0);
+  if (split_tiles == 0) {
+    EXPECT_LE(number, parts > 1 ? 2 * parts : 0);
+  }
 }
 
 TEST(MlaDecodeWork, InvariantsOfRandomBatches) {

@@ -66,7 +66,9 @@ TEST(Variants, TablesOfPlanningHaveThemInOrderAndOnce) {
     ASSERT_EQ(table.size(), variants.size()) << kArchs[i]->name;
     for (size_t k = 0; k < table.size(); ++k) {
       ASSERT_EQ(table[k].packed(), packed(variants[k].key, variants[k].tile)) << table[k].name;
-      if (k > 0) ASSERT_LT(table[k - 1].packed(), table[k].packed()) << table[k].name;
+      if (k > 0) {
+        ASSERT_LT(table[k - 1].packed(), table[k].packed()) << table[k].name;
+      }
     }
   }
 }
@@ -86,8 +88,9 @@ TEST(Variants, EveryLineMakesKernelsAndLinesAreSorted) {
     EXPECT_NE(line.dtypes, 0);
     EXPECT_NE(line.flavours, 0);
     EXPECT_TRUE(std::ranges::any_of(line.blocks_per_sm.of, [](uint8_t b) { return b > 0; }));
-    if (before != nullptr && file(*before) == file(line) && file(line) < 2)
+    if (before != nullptr && file(*before) == file(line) && file(line) < 2) {
       EXPECT_LE(order(*before), order(line));
+    }
     if (before != nullptr) {
       EXPECT_LE(file(*before), file(line));
     }
