@@ -208,7 +208,7 @@ uint32_t id_of(const fastnorm_tensor& t) {
   return t.dtype.code | uint32_t{t.dtype.bits} << 8 | uint32_t{t.dtype.lanes} << 16;
 }
 
-using Wide = __int128;
+__extension__ using Wide = __int128;
 
 // Bytes that a tensor touches, first and last; of no elements first > last.
 struct Span {
