@@ -5,7 +5,7 @@
  *
  *      s            = x + residual                                 (x where there is no residual)
  *      residual_out = s, rounded to its dtype
- *      mean         = sum(a) / n                                   (LAYER only)
+ *      mean         = sum(a) / n                                   (LAYER only; corrected, below)
  *      rstd         = 1 / sqrt(sum((a - mean)^2) / n + eps)        (RMS: mean is not subtracted)
  *      t            = (b - mean) * rstd                            (RMS: b * rstd)
  *      y            = t * (weight + weight_offset) + bias, rounded to x's dtype
@@ -16,6 +16,19 @@
  *  1/n. Two operations are fused, with one rounding: squares are added to their sum, and the product
  *  with weight + weight_offset is added to the bias (not with FASTNORM_ROUND_EVERY_STEP).
  *
+ *  **Mean and variance of LAYER**, with a0 the row's first a:
+ *
+ *      m0       = a0 + sum(a - a0) / n
+ *      d        = a - m0
+ *      delta    = sum(d) / n
+ *      mean     = m0 + delta
+ *      variance = max(sum(d^2) / n - delta^2, 0)                   (one fused operation; NaN stays)
+ *
+ *  So the mean's error is its own rounding and that of a sum of small numbers, however large the row's
+ *  values are. A row of equal values has exactly that value as its mean, rstd = 1 / sqrt(eps) and
+ *  y = bias (eps 0: rstd = Inf, and y is NaN).
+ *  FASTNORM_ROUND_EVERY_STEP has no correction: mean = sum(a) / n, variance = sum((a - mean)^2) / n.
+ *
  *  **Same bits.** A row's results depend on the row's values, weight, bias, n, dtypes and options
  *  only: not on the number or position of rows, strides, alignment, in-place use, other outputs, the
  *  kernel chosen, the GPU model, the CPU's instruction set, the number of threads, the stream or the
@@ -25,6 +38,7 @@
  *
  *  - A sum that overflows gives rstd = 0, so t is 0 and y is the bias (0 without one). Example: a
  *    row of 512 values of 1e18 gives y = 0. The limit is |x| of about 1.8e19 / sqrt(n).
+ *  - LAYER: where a - a0, or a sum of it or of d, overflows, mean and y are NaN.
  *  - A sum that underflows to 0 with eps 0 gives rstd = Inf. Then t is Inf, or NaN where x is 0.
  *    Example: 512 values of 1e-23 give y = Inf. Any usual eps prevents this.
  *

@@ -27,14 +27,6 @@ struct HeldRow {
       for (float& s : vector) s = ptx::in_register(s);
     }
   }
-  // d = s - mean in the row's place.
-  __device__ __forceinline__ void centre(float mean) {
-#pragma unroll
-    for (auto& vector : values) {
-#pragma unroll
-      for (float& s : vector) s = __fsub_rn(s, mean);
-    }
-  }
   // As normalize_vector(), in place.
   __device__ __forceinline__ void normalize(float mean, float rstd,
                                             const Rounding<Slots::kAffine, T>& rounding) {
@@ -131,5 +123,35 @@ struct HeldRow<Slots, Tile, Row::kPacked> {
   uint4 values[kVectors];
   float quantized[Slots::kSink == Sink::kQuant ? kVectors : 1][kPerVector];
 };
+
+// LAYER: each vector's share of the sum of s - from, and with kSquares of its squares. The row's
+// short vector goes by itself, in the thread that has it: no other thread tests positions.
+template <bool kSquares, class Slots, class Tile, class Reach, class R>
+__device__ __forceinline__ void vector_moments(float (&sum)[Tile::kVectors],
+                                               float (&squares)[Tile::kVectors],
+                                               const HeldRow<Slots, Tile>& held, float from,
+                                               const Reach& reach, const R& rounding) {
+  constexpr bool kPartial = Slots::kAccess == Access::kAny;
+  float s[Slots::T::kPerVector];
+#pragma unroll
+  for (int v = 0; v < Tile::kVectors; ++v) {
+    held.get(s, v);
+    const Moments m = moments<kPartial, kSquares>(s, from, reach.count(v), rounding);
+    sum[v] = m.sum;
+    if constexpr (kSquares) squares[v] = m.squares;
+  }
+  if constexpr (Slots::kAccess == Access::kUneven || Slots::kHalves) {
+    if (reach.has_short()) {
+      held.pick(s, reach.last_register());
+      const Moments last = moments<true, kSquares>(s, from, reach.last_count(), rounding);
+#pragma unroll
+      for (int v = 0; v < Tile::kVectors; ++v) {
+        if (v != reach.last_register()) continue;
+        sum[v] = last.sum;
+        if constexpr (kSquares) squares[v] = last.squares;
+      }
+    }
+  }
+}
 
 }  // namespace fastnorm::cuda

@@ -10,7 +10,7 @@
 // Weights::kShared: weight and bias. Schedule:
 //   1. all loads of weights and row
 //   2. the sum is stored at once, so that the store overlaps the reduction
-//   3. canonical sum (LAYER: two): tile.cuh
+//   3. canonical sum (LAYER: one, then two at once): tile.cuh
 //   4. exact 1/sqrt, apply, store
 // Blocks are not persistent: the hardware scheduler balances one-row blocks better than a fixed
 // partition does.
@@ -114,23 +114,6 @@ __device__ __forceinline__ void finish_row(const NormParams& p, RowState<Slots, 
   }
 }
 
-// LAYER: the squares of the row's short vector, by the thread that has it. RMS sums zeros there.
-template <class Slots, class Tile, class Reach>
-__device__ __forceinline__ void take_short_squares(float (&q)[Tile::kVectors],
-                                                   const RowState<Slots, Tile>& row,
-                                                   const Reach& reach) {
-  if constexpr ((Slots::kAccess == Access::kUneven || Slots::kHalves) &&
-                Slots::kStat == Stat::kLayer) {
-    if (reach.has_short()) {
-      const float last = short_squares<Slots, Tile>(row.held, row.mean, reach);
-#pragma unroll
-      for (int v = 0; v < Tile::kVectors; ++v) {
-        if (v == reach.last_register()) q[v] = last;
-      }
-    }
-  }
-}
-
 // Not before the wait: an earlier kernel may write it.
 template <class Slots, class Tile>
 __device__ __forceinline__ void load_given_scale(const NormParams& p, RowState<Slots, Tile>& row) {
@@ -165,7 +148,7 @@ __device__ __forceinline__ void free_staged_row() {
 template <class Slots, class Tile, GridForm kForm = GridForm::kRows>
 __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
   constexpr int kVectors = Tile::kVectors, kPerVector = Slots::T::kPerVector;
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kMoments>>();
   cluster_begin(scratch);
   const uint32_t bits = with_known_indices<Slots, Tile, kForm != GridForm::kRows>(
       bits_of<Slots, Tile>(ptx::in_register(p.bits)));  // for all tests before the reduction
@@ -188,6 +171,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
   ColumnTails<Slots, Tile> tails;
   tails.load(p, index, place, bits);
+  FirstElement<Slots, Tile> first;
+  first.load(p, index);
   load_given_scale<Slots, Tile>(p, row);
   prefetch_row<Slots, Tile>(p, place);
   if ((bits_of<Slots, Tile>(p.bits_again) & kTrigger) != 0) ptx::grid_trigger();
@@ -205,26 +190,39 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
   }
-  if constexpr (Slots::kSource == Source::kAdd)
+  // Where every thread reads the row's first element, the sum may take its place after the first
+  // fold alone.
+  constexpr bool kSumLater =
+      FirstElement<Slots, Tile>::kReads && (Slots::kAccess != Access::kUneven || Tile::kCluster);
+  if constexpr (Slots::kSource == Source::kAdd && !kSumLater)
     source.store_sum(p, index, place, reach, row.held.values);
   row.held.round_sum(rounding);
   if constexpr (Slots::kStat == Stat::kLayer) {
+    row.held.get(s, 0);
+    const float origin = sum_origin(first.value(s[0], rounding.round_sum), rounding);
+    float sum[kVectors];
+    vector_moments<false>(sum, q, row.held, origin, reach, rounding);
+    const float mean = first_mean(origin, sum_row(sum, scratch.fold[0], place), p, rounding);
+    // A sum that was rounded to its dtype rounds to itself.
+    if constexpr (Slots::kSource == Source::kAdd && kSumLater)
+      source.store_sum(p, index, place, reach, row.held.values);
+    row.held.renew(p, mean);
+    vector_moments<true>(sum, q, row.held, mean, reach, rounding);
+    if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster)
+      make_columns_ready(p, row);
+    const MeanRstd statistics =
+        finish_moments(mean, row_moments(sum, q, scratch.moments, place), p, rounding);
+    row.mean = statistics.mean, row.rstd = statistics.rstd;
+  } else {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       row.held.get(s, v);
-      q[v] = vector_sum(s);
+      q[v] = squares(s, rounding);
     }
-    row.mean = mean_of(positive_zero(sum_row(q, scratch.fold[0], place)), p, rounding);
-    row.held.renew(p, row.mean);
+    if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster)
+      make_columns_ready(p, row);
+    row.rstd = rstd_of(__fmul_rn(sum_row(q, scratch.fold[0], place), p.inv_n), p, rounding);
   }
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    row.held.get(s, v);
-    q[v] = squares<Slots>(s, row.mean, reach.count(v), rounding);
-  }
-  take_short_squares<Slots, Tile>(q, row, reach);
-  if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster) make_columns_ready(p, row);
-  row.rstd = rstd_of(sum_row(q, scratch.fold[Slots::kSums - 1], place), p, rounding);
   row.held.renew(p, row.rstd);
   free_staged_row<Slots, Tile>();
   if constexpr (Slots::kShares) SharedColumns<Slots, Tile>::wait();
@@ -240,7 +238,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (!Slots::kV.has(Variant::kStatisticsLast)) put_statistics();
   finish_row<Slots, Tile>(p, row, out, place, reach, rounding);
   if constexpr (Slots::kSink == Sink::kQuant)
-    quantize_row<Slots, Tile>(p, row, out, place, reach, scratch.fold[Slots::kSums]);
+    quantize_row<Slots, Tile>(p, row, out, place, reach, scratch.fold[Slots::kFolds - 1]);
   if constexpr (Slots::kV.has(Variant::kStatisticsLast)) put_statistics();
 }
 

@@ -30,50 +30,67 @@ __device__ __forceinline__ float vector_sum_of_squares(const float (&a)[kCount])
   return __fadd_rn(even, odd);
 }
 
-// One vector's share of the sum of squares, of s - mean for LAYER. Positions from `count` on are
-// padding and add nothing.
-template <class Slots, class R>
-__device__ __forceinline__ float squares(const float (&s)[Slots::T::kPerVector], float mean,
-                                         int count, const R& rounding) {
-  constexpr int kPerVector = Slots::T::kPerVector;
-  float d[kPerVector];
-#pragma unroll
-  for (int i = 0; i < kPerVector; ++i) {
-    d[i] = s[i];
-    if constexpr (Slots::kStat == Stat::kLayer) d[i] = rounding.step(__fsub_rn(s[i], mean));
-    if constexpr (Slots::kStat == Stat::kLayer && Slots::kAccess == Access::kAny) {
-      if (i >= count) d[i] = 0.0f;
-    }
-  }
+// One vector's share of the sum of squares, or of their rounded values.
+template <class R, int kCount>
+__device__ __forceinline__ float squares(float (&d)[kCount], const R& rounding) {
   if (rounding.every_step) {
 #pragma unroll
-    for (int i = 0; i < kPerVector; ++i) d[i] = rounding.step(__fmul_rn(d[i], d[i]));
+    for (float& f : d) f = rounding.step(__fmul_rn(f, f));
     return vector_sum(d);
   }
-  const float q = vector_sum_of_squares(d);
-  return Slots::kStat == Stat::kLayer && count <= 0 ? 0.0f : q;
-}
-
-// The same of the row's short vector, by the thread that has it: no other thread tests positions.
-template <class Slots, class Tile, class Held, class Reach>
-__device__ __forceinline__ float short_squares(const Held& held, float mean, const Reach& reach) {
-  constexpr int kPerVector = Slots::T::kPerVector;
-  float d[kPerVector];
-  held.pick(d, reach.last_register());
-#pragma unroll
-  for (int i = 0; i < kPerVector; ++i) d[i] = i < reach.last_count() ? __fsub_rn(d[i], mean) : 0.0f;
   return vector_sum_of_squares(d);
 }
 
+// LAYER: one vector's share of the sum of s - from, and with kSquares of its squares. Positions
+// from `count` on are padding and add nothing; `partial`: some of a vector may be.
+template <bool kPartial, bool kSquares, class R, int kCount>
+__device__ __forceinline__ Moments moments(const float (&s)[kCount], float from, int count,
+                                           const R& rounding) {
+  float d[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    d[i] = __fsub_rn(s[i], from);
+    if constexpr (kSquares) d[i] = rounding.step(d[i]);
+    if constexpr (kPartial) d[i] = i < count ? d[i] : 0.0f;
+  }
+  Moments m = {vector_sum(d), 0.0f};
+  if constexpr (kSquares) m.squares = squares(d, rounding);
+  if (!kPartial && count <= 0) m = {0.0f, 0.0f};
+  return m;
+}
+
+// What LAYER subtracts from a row before its first sum: the row's first element. A chain in T sums
+// the row itself, and x - -0 is x.
 template <class R>
-__device__ __forceinline__ float mean_of(float sum, const NormParams& p, const R& rounding) {
-  return rounding.step(__fmul_rn(sum, p.inv_n));
+__device__ __forceinline__ float sum_origin(float first, const R& rounding) {
+  return rounding.every_step ? -0.0f : first;
+}
+
+// The mean before its correction, from the first sum.
+template <class R>
+__device__ __forceinline__ float first_mean(float origin, float sum, const NormParams& p,
+                                            const R& rounding) {
+  return rounding.step(__fadd_rn(origin, __fmul_rn(positive_zero(sum), p.inv_n)));
 }
 
 template <class R>
-__device__ __forceinline__ float rstd_of(float sum, const NormParams& p, const R& rounding) {
-  const float variance = rounding.step(__fmul_rn(sum, p.inv_n));
+__device__ __forceinline__ float rstd_of(float mean_square, const NormParams& p,
+                                         const R& rounding) {
+  const float variance = rounding.step(mean_square);
   return rounding.step(reciprocal_root(rounding.step(__fadd_rn(variance, p.eps))));
+}
+
+// LAYER: the mean, corrected, and rstd, from the sums about the first mean.
+struct MeanRstd {
+  float mean, rstd;
+};
+template <class R>
+__device__ __forceinline__ MeanRstd finish_moments(float mean, Moments row, const NormParams& p,
+                                                   const R& rounding) {
+  // A chain in T corrects nothing: x + -0 is x.
+  const float delta = rounding.every_step ? -0.0f : __fmul_rn(positive_zero(row.sum), p.inv_n);
+  const float variance = __fmaf_rn(-delta, delta, __fmul_rn(row.squares, p.inv_n));
+  return {__fadd_rn(mean, delta), rstd_of(variance < 0.0f ? 0.0f : variance, p, rounding)};
 }
 
 // t = (s - mean) * rstd for one vector; t may be s.

@@ -109,23 +109,50 @@ struct StreamFold {
       total;  // after the last group: its number is all ones, so everything has been folded into it
 };
 
+// What a pass over the row folds: one sum, or two at once.
+struct StreamSum {
+  using Value = float;
+  __device__ __forceinline__ void add(float (&q)[StreamFold::kGroup], uint32_t group) {
+    fold.add(fold_registers(q), group);
+  }
+  __device__ __forceinline__ float total() const { return fold.total; }
+
+  StreamFold fold;
+};
+struct StreamMoments {
+  using Value = Moments;
+  __device__ __forceinline__ void add(const Moments (&q)[StreamFold::kGroup], uint32_t group) {
+    const Moments m = fold_moments(q);
+    sum.add(m.sum, group);
+    squares.add(m.squares, group);
+  }
+  __device__ __forceinline__ Moments total() const { return {sum.total, squares.total}; }
+
+  StreamFold sum, squares;
+};
+
+__device__ __forceinline__ float selected(bool first, float a, float b) { return first ? a : b; }
+__device__ __forceinline__ Moments selected(bool first, const Moments& a, const Moments& b) {
+  return {first ? a.sum : b.sum, first ? a.squares : b.squares};
+}
+
 // Folds what sums_of(first, step, sums) gives for each of a thread's `count` vectors: the four of
 // first, first + step and so on at a time. Past the row's end it gives 0.
-template <class Tile, typename Fn>
-__device__ __forceinline__ float fold_stream(int64_t count, Fn sums_of) {
+template <class Fold, class Tile, typename Fn>
+__device__ __forceinline__ typename Fold::Value fold_stream(int64_t count, Fn sums_of) {
   // Digits of a vector's number: at least two, for the group.
   const int digits = count <= StreamFold::kGroup ? 2 : 64 - __clzll(count - 1);
   const uint32_t groups = 1u << (digits - 2);
-  StreamFold fold;
+  Fold fold;
   for (uint32_t g = 0; g < groups; ++g) {
     // In bit-reversed order the two lowest digits of the position are the two highest of the
     // register.
     const uint32_t low = digits == 2 ? 0 : __brev(g) >> (32 - (digits - 2));
-    float q[StreamFold::kGroup];
+    typename Fold::Value q[StreamFold::kGroup];
     sums_of(low, int64_t{1} << (digits - 2), q);
-    fold.add(fold_registers(q), g);
+    fold.add(q, g);
   }
-  return fold.total;
+  return fold.total();
 }
 
 // One thread's view of a row that is streamed, four vectors at a time. Where all rows and columns
@@ -169,8 +196,8 @@ struct StreamRow {
   }
 
   // q[i] = sum_of(s, count) of the values of register first + i * step.
-  template <typename Fn>
-  __device__ __forceinline__ void sums(int64_t first, int64_t step, float (&q)[kGroup],
+  template <typename Value, typename Fn>
+  __device__ __forceinline__ void sums(int64_t first, int64_t step, Value (&q)[kGroup],
                                        Fn sum_of) const {
     if (wide_row && !has_short(first, step)) {
       uint4 x[kGroup], residual[kGroup];
@@ -188,9 +215,9 @@ struct StreamRow {
         const int64_t v = vector(first + i * step);
         float s[kPerVector];
         input.template take<Part::kCounted>(s, v, count(v));
-        const float sum = sum_of(s, count(v));
+        const Value sum = sum_of(s, count(v));
 #pragma unroll
-        for (int k = 0; k < kGroup; ++k) q[k] = k == i ? sum : q[k];
+        for (int k = 0; k < kGroup; ++k) q[k] = selected(k == i, sum, q[k]);
       }
     }
   }
@@ -287,7 +314,7 @@ template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   using T = typename Slots::T;
   constexpr int kPerVector = T::kPerVector;
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kMoments>>();
   cluster_begin(scratch);
   const Place<Tile> place(blockIdx.x);
   const RowIndex index = row_index(p, place.row, p.bits);
@@ -297,25 +324,37 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   if ((p.bits & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
 
-  const auto fold = [&](auto sum_of) {
-    return fold_stream<Tile>(row.registers(),
-                             [&](int64_t first, int64_t step, float(&q)[StreamFold::kGroup]) {
-                               row.sums(first, step, q, [&](float(&s)[kPerVector], int count) {
-                                 if constexpr (Slots::kSource == Source::kAdd) rounding.summed(s);
-                                 return sum_of(s, count);
-                               });
-                             });
+  const auto fold = [&]<class Fold>(Fold, auto sum_of) {
+    return fold_stream<Fold, Tile>(
+        row.registers(),
+        [&](int64_t first, int64_t step, typename Fold::Value(&q)[StreamFold::kGroup]) {
+          row.sums(first, step, q, [&](float(&s)[kPerVector], int count) {
+            if constexpr (Slots::kSource == Source::kAdd) rounding.summed(s);
+            return sum_of(s, count);
+          });
+        });
   };
-  float mean = 0.0f;
+  float mean = 0.0f, rstd;
   if constexpr (Slots::kStat == Stat::kLayer) {
-    const float sum = fold([](const float(&s)[kPerVector], int) { return vector_sum(s); });
-    mean = mean_of(positive_zero(fold_row<Sum>(sum, scratch.fold[0], place)), p, rounding);
+    FirstElement<Slots, Tile> first;
+    first.load(p, index);
+    const float origin = sum_origin(first.value(0.0f, rounding.round_sum), rounding);
+    const float sum = fold(StreamSum(), [&](const float(&s)[kPerVector], int count) {
+      return moments<true, false>(s, origin, count, rounding).sum;
+    });
+    mean = first_mean(origin, fold_row<Sum>(sum, scratch.fold[0], place), p, rounding);
+    const Moments of_thread[1] = {
+        fold(StreamMoments(), [&](const float(&s)[kPerVector], int count) {
+          return moments<true, true>(s, mean, count, rounding);
+        })};
+    const MeanRstd statistics = finish_moments(
+        mean, fold_row_moments<Tile>(of_thread, scratch.moments, place), p, rounding);
+    mean = statistics.mean, rstd = statistics.rstd;
+  } else {
+    const float sum =
+        fold(StreamSum(), [&](float(&s)[kPerVector], int) { return squares(s, rounding); });
+    rstd = rstd_of(__fmul_rn(fold_row<Sum>(sum, scratch.fold[0], place), p.inv_n), p, rounding);
   }
-  const float sum = fold([&](const float(&s)[kPerVector], int count) {
-    return squares<Slots>(s, mean, count, rounding);
-  });
-  const float rstd =
-      rstd_of(fold_row<Sum>(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
   if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
 
   StreamQuantizer<Slots, Tile> quantizer(p, place);
