@@ -64,13 +64,15 @@
  *  | PER_BLOCK  | 64 or 128          | f8, i8  | x.shape[:-1] + [ceil(n / block)] f32: the same     |
  *  | MXFP8      | 32                 | f8      | .. + [ceil(n / 32)] e8m0: 2^E with the least E for |
  *  |            |                    |         | which A <= QMAX * 2^E, from -127 to 127            |
- *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * global_scale),  |
+ *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * |global_scale|),|
  *  |            |                    |         | rounded; code = z / (scale * global_scale)         |
  *
  *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A, amax_floor),
  *  stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is accepted for one-byte
  *  scales, and for pairs of f4 codes. A row of f4 is n / 2 bytes, element 2i in the low half of byte
  *  i: [.., n] of f4_e2m1fn, whose row strides are even, or [.., n/2] of f4_e2m1fn_x2 or u8.
+ *
+ *  NVFP4's scales are never negative: with a negative global_scale the codes have the other sign.
  *
  *  Where all of a scale's z are 0 the codes are; where one is NaN the scale is NaN (e8m0 0xff) and all
  *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's, and
@@ -220,7 +222,8 @@ typedef struct fastnorm_norm_args {
                          2^100; 0 = 1e-10. */
   float clamp;      /**< > 0: results are clamped to [-clamp, clamp] before quantising; 0 = off. */
   int32_t reserved; /**< Must be 0. */
-  const fastnorm_tensor* global_scale; /**< [1] f32. NVFP4's second scale; NULL = 1. */
+  const fastnorm_tensor* global_scale; /**< [1] f32. NVFP4's second scale, of magnitude 2^-100 to
+                                           2^100 and either sign; NULL = 1. */
   const fastnorm_tensor* quantized;    /**< Codes, x's shape (pairs of f4: half of n). Output. */
   const fastnorm_tensor* scale;        /**< Scales: input for PER_TENSOR, else output. */
   const fastnorm_tensor*

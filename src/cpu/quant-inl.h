@@ -145,16 +145,16 @@ inline void make_pow2_scales(int k, float amax_floor, bool bytes, int first, Sca
   }
 }
 
-// Of a tensor whose scale is `global`. A scale of 0 makes codes of 0.
+// Of a tensor whose scale is `global`; of a negative one the codes take the sign. A scale of 0 makes codes of 0.
 template <int kStep>
 inline void make_nvfp4_scales(float global, int first, Scales& s) {
-  const float factor = (1.0f / global) * (1.0f / 6.0f);
+  const float factor = __builtin_fabsf((1.0f / global) * (1.0f / 6.0f));
   constexpr float kMost = 0x1.fffffep127f;
   for (int b = first; b < first + kStep; ++b) {
     const uint32_t code = to_e4m3(from_bits(s.magnitude[b]) * factor);
     const float value = from_e4m3(code & 0x7f);
     const float inverse = 1.0f / ((value == 0.0f ? 1.0f : value) * global);
-    const float kept = inverse > kMost ? kMost : inverse;
+    const float low = inverse < -kMost ? -kMost : inverse, kept = low > kMost ? kMost : low;
     s.scale[b] = code;
     s.inverse[b] = value == 0.0f ? 0.0f : kept;
   }

@@ -330,6 +330,7 @@ static void nvfp4(fastnorm_context* context) {
   static const uint8_t halved[7] = {0x30, 0x38, 0, 0x7f, 0x7e, 0, 0x7e};
   const fastnorm_dtype_id dtypes[3] = {FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F4_E2M1FN_X2,
                                        FASTNORM_DTYPE_U8};
+  uint8_t negative[7 * 8];
   float global = 2;
   quant_call c;
   int i;
@@ -353,6 +354,12 @@ static void nvfp4(fastnorm_context* context) {
   GIVES(context, &c, fp4); /* the scales halve, the products with them stay */
   CHECK(memcmp(scales.bytes, halved, sizeof halved) == 0);
   CHECK(global == 2);
+  /* Of a negative one the codes take the sign, but those of NaN and by a scale of 0. */
+  global = -2;
+  for (i = 0; i < 7 * 8; ++i)
+    negative[i] = fp4[i] ^ (i / 8 == 2 || i / 8 == 3 || i / 8 == 5 ? 0 : 0x88);
+  GIVES(context, &c, negative);
+  CHECK(memcmp(scales.bytes, halved, sizeof halved) == 0);
 }
 
 /* --- with other outputs --- */

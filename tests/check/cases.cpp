@@ -596,7 +596,7 @@ class CaseMaker {
     if (q.scheme == Scheme::kPerTensor)
       c.tensor_scale = random_.of({1.0f, 0.0078125f, 0.013f, -2.5f});
     if (q.scheme == Scheme::kNvfp4 && !random_.one_in(3))
-      c.global_scale = random_.of({1.0f, 0.0037f, 17.0f});
+      c.global_scale = random_.of({1.0f, 0.0037f, 17.0f, -1.0f, -0.25f, 0x1p-100f, -0x1p100f});
     Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));
     if (l.rank > 0 && random_.one_in(4)) {
       c.weight_heads = c.weight.has_value() && !kept_;

@@ -66,14 +66,14 @@ bool has_floor(const QuantOptions& o) {
 bool is_pow2(const QuantOptions& o) { return o.scheme == Scheme::kMxfp8 || o.pow2; }
 
 // NVFP4: what amax is multiplied by.
-float nvfp4_factor(float global_scale) { return 1.0f / global_scale * (1.0f / 6.0f); }
+float nvfp4_factor(float global_scale) { return std::fabs(1.0f / global_scale * (1.0f / 6.0f)); }
 
 // What z is multiplied by, for a scale as it is stored.
 float inverse_of(const QuantOptions& o, float scale, float global_scale) {
   if (o.scheme != Scheme::kNvfp4) return 1.0f / scale;
   if (scale == 0) return 0.0f;
   const float inverse = 1.0f / (scale * global_scale);
-  return inverse > FLT_MAX ? FLT_MAX : inverse;  // NaN stays
+  return std::fabs(inverse) > FLT_MAX ? std::copysign(FLT_MAX, inverse) : inverse;  // NaN stays
 }
 
 // What the quantiser sees; where there is none, y.

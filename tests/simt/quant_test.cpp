@@ -80,6 +80,7 @@ TEST(QuantArithmetic, E2m1OfVectorsIsTheSame) {
       if (scale < 1.0f && (first > values.size() - 8 || first < 3))
         EXPECT_EQ(fastnorm::ptx::to_e2m1_below_7(v, 1.0f / scale), expected) << first;
       EXPECT_EQ(fastnorm::ptx::to_e2m1_below_7(four, 1.0f / scale), expected & 0xffff) << first;
+      EXPECT_EQ(fastnorm::ptx::to_e2m1_below_7(v, -1.0f / scale), expected ^ 0x88888888) << first;
     }
   }
 }

@@ -109,11 +109,11 @@ __device__ __forceinline__ Scale pow2_scale(const QuantParams& q, uint32_t magni
   return {amax > kInfBits ? amax : __float_as_uint(from_e8m0(byte)), inverse};
 }
 
-// A / (6 * global_scale), rounded to e4m3.
+// A / (6 * |global_scale|), rounded to e4m3. Of a negative global scale the codes take the sign.
 struct Nvfp4Scales {
   __device__ __forceinline__ explicit Nvfp4Scales(float global_scale) {
     global = global_scale;
-    factor = __fmul_rn(__frcp_rn(global), 1.0f / 6.0f);
+    factor = fabsf(__fmul_rn(__frcp_rn(global), 1.0f / 6.0f));
     // Then so is its product with any scale but 0, [2^-9, 448], in [2^-126, 2^126].
     usual = fabsf(global) > 0x1p-100f && fabsf(global) < 0x1p100f;
   }
@@ -127,7 +127,7 @@ struct Nvfp4Scales {
       inverse = inverse_in_range(whole);
     } else {
       inverse = __frcp_rn(whole);
-      inverse = inverse > 0x1.fffffep127f ? 0x1.fffffep127f : inverse;
+      inverse = fabsf(inverse) > 0x1.fffffep127f ? copysignf(0x1.fffffep127f, inverse) : inverse;
     }
     return {code, value == 0.0f ? 0.0f : inverse};
   }

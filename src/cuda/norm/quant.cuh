@@ -325,7 +325,7 @@ __device__ __forceinline__ void put_codes(char* codes,
   char* const address = codes + static_cast<uint32_t>(place.first * kBytes);
   // As a rule no value reaches 7. Where one does or NaN is about, values are made that do not.
   const auto is_below_7 = [&](int v) {
-    return __fmul_rn(__uint_as_float(most[v]), inverse[v]) < 7.0f;
+    return fabsf(__fmul_rn(__uint_as_float(most[v]), inverse[v])) < 7.0f;
   };
   const auto clamp = [&](int v) {
 #pragma unroll
