@@ -153,8 +153,8 @@ struct FoldScratch {
   alignas(8) uint64_t barrier;  // counts the bytes of exchange
 };
 
-// The scratch of all folds over a row. kMoments: LAYER's second one, of two sums, is among them.
-template <class Tile, int kFolds, bool kMoments>
+// The scratch of all folds over a row: kFolds of one value a thread, and LAYER's two of two.
+template <class Tile, int kFolds, bool kLayer>
 struct RowScratch {
   template <typename Fn>
   __device__ __forceinline__ void for_each(Fn fn) {
@@ -163,16 +163,25 @@ struct RowScratch {
 
   FoldScratch<Tile> fold[kFolds];
 };
-template <class Tile, int kFolds>
-struct RowScratch<Tile, kFolds, true> {
+template <class Tile>
+struct RowScratch<Tile, 0, true> {
   template <typename Fn>
   __device__ __forceinline__ void for_each(Fn fn) {
-    for (FoldScratch<Tile>& s : fold) fn(s);
-    fn(moments);
+    for (FoldScratch<Tile, 2>& s : moments) fn(s);
   }
 
-  FoldScratch<Tile> fold[kFolds];
-  FoldScratch<Tile, 2> moments;
+  FoldScratch<Tile, 2> moments[2];
+};
+template <class Tile>
+struct RowScratch<Tile, 1, true> {
+  template <typename Fn>
+  __device__ __forceinline__ void for_each(Fn fn) {
+    for (FoldScratch<Tile, 2>& s : moments) fn(s);
+    fn(fold[0]);
+  }
+
+  FoldScratch<Tile, 2> moments[2];
+  FoldScratch<Tile> fold[1];
 };
 
 // In wide blocks one warp folds, and a second barrier hands the sum out. In smaller ones every warp
@@ -305,7 +314,7 @@ __device__ __forceinline__ float sum_row(float (&q)[Tile::kVectors], FoldScratch
   }
 }
 
-// LAYER's second fold: the sums of d and of d * d, or a part of each.
+// The sums of d and of d * d, or a part of each.
 struct Moments {
   float sum, squares;
 };
@@ -409,27 +418,13 @@ __device__ __forceinline__ Moments fold_row_moments(const Moments (&m)[Tile::kRu
   }
 }
 
-// The moments of a row from those of a thread's vectors.
-template <class Tile>
-__device__ __forceinline__ Moments row_moments(float (&sum)[Tile::kVectors],
-                                               float (&squares)[Tile::kVectors],
-                                               FoldScratch<Tile, 2>& scratch,
-                                               const Place<Tile>& place) {
-  fold_registers<Sum, Tile::kRun>(sum);
-  fold_registers<Sum, Tile::kRun>(squares);
-  Moments m[Tile::kRun];
-#pragma unroll
-  for (int r = 0; r < Tile::kRun; ++r) m[r] = {sum[r], squares[r]};
-  return fold_row_moments(m, scratch, place);
-}
-
 // Of sums that may be -0, which squares' never are.
 __device__ __forceinline__ float positive_zero(float sum) { return __fadd_rn(sum, 0.0f); }
 
 // Sets up the barriers of a cluster's folds; after cluster_ready() other blocks may push into them.
 // What is expected is said while the row's loads are on their way.
-template <class Tile, int kFolds, bool kMoments>
-__device__ __forceinline__ void cluster_begin(RowScratch<Tile, kFolds, kMoments>& scratch) {
+template <class Tile, int kFolds, bool kLayer>
+__device__ __forceinline__ void cluster_begin(RowScratch<Tile, kFolds, kLayer>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
     if (threadIdx.x == 0) {
       scratch.for_each([](auto& s) { ptx::mbarrier_init(ptx::shared_address(&s.barrier), 1); });
@@ -439,8 +434,8 @@ __device__ __forceinline__ void cluster_begin(RowScratch<Tile, kFolds, kMoments>
   }
 }
 
-template <class Tile, int kFolds, bool kMoments>
-__device__ __forceinline__ void cluster_ready(RowScratch<Tile, kFolds, kMoments>& scratch) {
+template <class Tile, int kFolds, bool kLayer>
+__device__ __forceinline__ void cluster_ready(RowScratch<Tile, kFolds, kLayer>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
     __syncwarp();
     if (threadIdx.x == 0) {

@@ -124,34 +124,44 @@ struct HeldRow<Slots, Tile, Row::kPacked> {
   float quantized[Slots::kSink == Sink::kQuant ? kVectors : 1][kPerVector];
 };
 
-// LAYER: each vector's share of the sum of s - from, and with kSquares of its squares. The row's
-// short vector goes by itself, in the thread that has it: no other thread tests positions.
-template <bool kSquares, class Slots, class Tile, class Reach, class R>
-__device__ __forceinline__ void vector_moments(float (&sum)[Tile::kVectors],
-                                               float (&squares)[Tile::kVectors],
-                                               const HeldRow<Slots, Tile>& held, float from,
-                                               const Reach& reach, const R& rounding) {
-  constexpr bool kPartial = Slots::kAccess == Access::kAny;
-  float s[Slots::T::kPerVector];
-#pragma unroll
-  for (int v = 0; v < Tile::kVectors; ++v) {
-    held.get(s, v);
-    const Moments m = moments<kPartial, kSquares>(s, from, reach.count(v), rounding);
-    sum[v] = m.sum;
-    if constexpr (kSquares) squares[v] = m.squares;
-  }
-  if constexpr (Slots::kAccess == Access::kUneven || Slots::kHalves) {
-    if (reach.has_short()) {
-      held.pick(s, reach.last_register());
-      const Moments last = moments<true, kSquares>(s, from, reach.last_count(), rounding);
-#pragma unroll
-      for (int v = 0; v < Tile::kVectors; ++v) {
-        if (v != reach.last_register()) continue;
-        sum[v] = last.sum;
-        if constexpr (kSquares) squares[v] = last.squares;
-      }
+// The canonical fold of a thread's vectors kFrom, kFrom + kStep and so on, one after another, so
+// that few are pending. moments_of is called with the number of a vector.
+template <int kFrom, int kStep, int kCount, typename Fn>
+__device__ __forceinline__ Moments fold_vectors(const Fn& moments_of) {
+  if constexpr (kStep >= power_of_two_up(kCount)) {
+    return moments_of(std::integral_constant<int, kFrom>());
+  } else {
+    Moments m = fold_vectors<kFrom, 2 * kStep, kCount>(moments_of);
+    if constexpr (kFrom + kStep < kCount) {
+      const Moments other = fold_vectors<kFrom + kStep, 2 * kStep, kCount>(moments_of);
+      m = {__fadd_rn(m.sum, other.sum), __fadd_rn(m.squares, other.squares)};
     }
+    return m;
   }
+}
+
+// LAYER: the sums of a row about `from`. In the row's last vector alone positions are tested, but
+// for Access::kAny.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ Moments row_moments(const HeldRow<Slots, Tile>& held, float from,
+                                               const Reach& reach, bool steps,
+                                               FoldScratch<Tile, 2>& scratch,
+                                               const Place<Tile>& place) {
+  using T = typename Slots::T;
+  constexpr int kRun = Tile::kRun, kVectors = Tile::kVectors;
+  const auto moments_of = [&](auto number) {
+    constexpr int v = decltype(number)::value;
+    constexpr bool kShort =
+        (Slots::kAccess == Access::kUneven || Slots::kHalves) && v == kVectors - 1;
+    float s[T::kPerVector];
+    held.get(s, v);
+    const int count = kShort && reach.has_short() ? reach.last_count() : reach.count(v);
+    return moments < T, kShort || Slots::kAccess == Access::kAny > (s, from, count, steps);
+  };
+  Moments m[kRun];
+  m[0] = fold_vectors<0, kRun, kVectors>(moments_of);
+  if constexpr (kRun == 2) m[1] = fold_vectors<1, kRun, kVectors>(moments_of);
+  return fold_row_moments<Tile>(m, scratch, place);
 }
 
 }  // namespace fastnorm::cuda

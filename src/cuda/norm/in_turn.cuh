@@ -99,7 +99,7 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
   constexpr int kVectors = Tile::kVectors;
   static_assert(Slots::kStat == Stat::kLayer && Tile::kRows == 1 && !Tile::kCluster);
   // Two folds, so that a barrier lies between a fold's reading and its next writing.
-  auto& scratch = ptx::block_shared<RowScratch<Tile, 1, true>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, 0, true>>();
   const uint32_t bits = ptx::in_register(p.bits);
   Place<Tile> place(blockIdx.x);
   const Reach<Slots::kAccess, T, Tile> reach(p, place, true);
@@ -126,7 +126,7 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
     row.held.hold();
-    const float origin = first.value(row.held.values[0][0], false);
+    LayerStatistics statistics(first.value(row.held.values[0][0], false), rounding);
     const bool last = p.rows - place.row <= step;
     if (!last) {
       source = RowSource<Slots, Tile>(p, index_of(place.row + step), place, reach, bits);
@@ -135,13 +135,14 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
     } else if ((p.bits_again & kTrigger) != 0) {
       ptx::grid_trigger();
     }
-    float sum[kVectors], q[kVectors];
-    vector_moments<false>(sum, q, row.held, origin, reach, rounding);
-    const float mean = first_mean(origin, sum_row(sum, scratch.fold[0], place), p, rounding);
-    vector_moments<true>(sum, q, row.held, mean, reach, rounding);
-    const MeanRstd statistics =
-        finish_moments(mean, row_moments(sum, q, scratch.moments, place), p, rounding);
-    row.mean = statistics.mean, row.rstd = statistics.rstd;
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      statistics.take(
+          row_moments(row.held, statistics.from, reach, false, scratch.moments[pass], place), pass,
+          p, rounding);
+    }
+    row.mean = statistics.mean();
+    row.rstd = statistics.rstd(p, rounding);
     const RowIndex out = index_of(place.row);
     if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row())
       store_statistics(p, out, row.mean, row.rstd);

@@ -10,7 +10,7 @@
 // Weights::kShared: weight and bias. Schedule:
 //   1. all loads of weights and row
 //   2. the sum is stored at once, so that the store overlaps the reduction
-//   3. canonical sum (LAYER: one, then two at once): tile.cuh
+//   3. canonical sum (LAYER: two at once, in two passes): tile.cuh
 //   4. exact 1/sqrt, apply, store
 // Blocks are not persistent: the hardware scheduler balances one-row blocks better than a fixed
 // partition does.
@@ -148,7 +148,7 @@ __device__ __forceinline__ void free_staged_row() {
 template <class Slots, class Tile, GridForm kForm = GridForm::kRows>
 __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
   constexpr int kVectors = Tile::kVectors, kPerVector = Slots::T::kPerVector;
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kMoments>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kLayer>>();
   cluster_begin(scratch);
   const uint32_t bits = with_known_indices<Slots, Tile, kForm != GridForm::kRows>(
       bits_of<Slots, Tile>(ptx::in_register(p.bits)));  // for all tests before the reduction
@@ -182,7 +182,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (Slots::kRounds) source.add_words();
   if constexpr (Slots::kV.has(Variant::kReadyColumns) && !Tile::kCluster)
     make_columns_ready(p, row);
-  float q[kVectors], s[kPerVector];
+  float s[kPerVector];
   if constexpr (Slots::kAccess == Access::kAny) {
     source.take_whole(row.held.values);
     source.take_short(row.held.values);
@@ -199,31 +199,32 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   row.held.round_sum(rounding);
   if constexpr (Slots::kStat == Stat::kLayer) {
     row.held.get(s, 0);
-    const float origin = sum_origin(first.value(s[0], rounding.round_sum), rounding);
-    float sum[kVectors];
-    vector_moments<false>(sum, q, row.held, origin, reach, rounding);
-    const float mean = first_mean(origin, sum_row(sum, scratch.fold[0], place), p, rounding);
-    // A sum that was rounded to its dtype rounds to itself.
-    if constexpr (Slots::kSource == Source::kAdd && kSumLater)
-      source.store_sum(p, index, place, reach, row.held.values);
-    row.held.renew(p, mean);
-    vector_moments<true>(sum, q, row.held, mean, reach, rounding);
-    if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster)
-      make_columns_ready(p, row);
-    const MeanRstd statistics =
-        finish_moments(mean, row_moments(sum, q, scratch.moments, place), p, rounding);
-    row.mean = statistics.mean, row.rstd = statistics.rstd;
+    LayerStatistics statistics(first.value(s[0], rounding.round_sum), rounding);
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      statistics.take(row_moments(row.held, statistics.from, reach,
+                                  statistics.steps(pass, rounding), scratch.moments[pass], place),
+                      pass, p, rounding);
+      // A sum that was rounded to its dtype rounds to itself.
+      if constexpr (Slots::kSource == Source::kAdd && kSumLater) {
+        if (pass == 0) source.store_sum(p, index, place, reach, row.held.values);
+      }
+      row.held.renew(p, statistics.from);
+    }
+    row.mean = statistics.mean();
+    row.rstd = statistics.rstd(p, rounding);
   } else {
+    float q[kVectors];
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       row.held.get(s, v);
-      q[v] = squares(s, rounding);
+      q[v] = squares<typename Slots::T>(s, rounding.every_step);
     }
     if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster)
       make_columns_ready(p, row);
     row.rstd = rstd_of(__fmul_rn(sum_row(q, scratch.fold[0], place), p.inv_n), p, rounding);
+    row.held.renew(p, row.rstd);
   }
-  row.held.renew(p, row.rstd);
   free_staged_row<Slots, Tile>();
   if constexpr (Slots::kShares) SharedColumns<Slots, Tile>::wait();
   const RowIndex out = Slots::kV.has(Variant::kKeepsRow)

@@ -30,47 +30,34 @@ __device__ __forceinline__ float vector_sum_of_squares(const float (&a)[kCount])
   return __fadd_rn(even, odd);
 }
 
-// One vector's share of the sum of squares, or of their rounded values.
-template <class R, int kCount>
-__device__ __forceinline__ float squares(float (&d)[kCount], const R& rounding) {
-  if (rounding.every_step) {
+// One vector's share of the sum of squares; `steps`: of squares that are rounded to T.
+template <class T, int kCount>
+__device__ __forceinline__ float squares(float (&d)[kCount], bool steps) {
+  if (steps) {
 #pragma unroll
-    for (float& f : d) f = rounding.step(__fmul_rn(f, f));
+    for (float& f : d) f = T::round(__fmul_rn(f, f));
     return vector_sum(d);
   }
   return vector_sum_of_squares(d);
 }
 
-// LAYER: one vector's share of the sum of s - from, and with kSquares of its squares. Positions
-// from `count` on are padding and add nothing; `partial`: some of a vector may be.
-template <bool kPartial, bool kSquares, class R, int kCount>
+// LAYER: one vector's share of the sums of s - from and of its squares. Positions from `count` on
+// are padding and add nothing; kPartial: some of a vector may be. `steps`: a chain in T rounds.
+template <class T, bool kPartial, int kCount>
 __device__ __forceinline__ Moments moments(const float (&s)[kCount], float from, int count,
-                                           const R& rounding) {
+                                           bool steps) {
   float d[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     d[i] = __fsub_rn(s[i], from);
-    if constexpr (kSquares) d[i] = rounding.step(d[i]);
+    if (steps) d[i] = T::round(d[i]);
     if constexpr (kPartial) d[i] = i < count ? d[i] : 0.0f;
   }
-  Moments m = {vector_sum(d), 0.0f};
-  if constexpr (kSquares) m.squares = squares(d, rounding);
+  Moments m;
+  m.sum = vector_sum(d);
+  m.squares = squares<T>(d, steps);
   if (!kPartial && count <= 0) m = {0.0f, 0.0f};
   return m;
-}
-
-// What LAYER subtracts from a row before its first sum: the row's first element. A chain in T sums
-// the row itself, and x - -0 is x.
-template <class R>
-__device__ __forceinline__ float sum_origin(float first, const R& rounding) {
-  return rounding.every_step ? -0.0f : first;
-}
-
-// The mean before its correction, from the first sum.
-template <class R>
-__device__ __forceinline__ float first_mean(float origin, float sum, const NormParams& p,
-                                            const R& rounding) {
-  return rounding.step(__fadd_rn(origin, __fmul_rn(positive_zero(sum), p.inv_n)));
 }
 
 template <class R>
@@ -80,18 +67,42 @@ __device__ __forceinline__ float rstd_of(float mean_square, const NormParams& p,
   return rounding.step(reciprocal_root(rounding.step(__fadd_rn(variance, p.eps))));
 }
 
-// LAYER: the mean, corrected, and rstd, from the sums about the first mean.
-struct MeanRstd {
-  float mean, rstd;
+// LAYER in two passes of one text: the sums about the row's first element give the mean, those
+// about that mean its correction and the variance.
+class LayerStatistics {
+ public:
+  // A chain in T sums the row itself, as x - -0 is x, ..
+  template <class R>
+  __device__ __forceinline__ LayerStatistics(float first, const R& rounding)
+      : from(rounding.every_step ? -0.0f : first) {}
+
+  // Whether a pass rounds its steps to T.
+  template <class R>
+  __device__ __forceinline__ static bool steps(int pass, const R& rounding) {
+    return rounding.every_step && pass > 0;
+  }
+
+  template <class R>
+  __device__ __forceinline__ void take(Moments row, int pass, const NormParams& p,
+                                       const R& rounding) {
+    // .. and corrects nothing.
+    const float delta =
+        rounding.every_step && pass > 0 ? -0.0f : __fmul_rn(positive_zero(row.sum), p.inv_n);
+    mean_square = __fmaf_rn(-delta, delta, __fmul_rn(row.squares, p.inv_n));
+    from = rounding.step(__fadd_rn(from, delta));
+  }
+
+  __device__ __forceinline__ float mean() const { return from; }
+  template <class R>
+  __device__ __forceinline__ float rstd(const NormParams& p, const R& rounding) const {
+    return rstd_of(mean_square < 0.0f ? 0.0f : mean_square, p, rounding);
+  }
+
+  float from;  // what the next pass subtracts
+
+ private:
+  float mean_square = 0.0f;
 };
-template <class R>
-__device__ __forceinline__ MeanRstd finish_moments(float mean, Moments row, const NormParams& p,
-                                                   const R& rounding) {
-  // A chain in T corrects nothing: x + -0 is x.
-  const float delta = rounding.every_step ? -0.0f : __fmul_rn(positive_zero(row.sum), p.inv_n);
-  const float variance = __fmaf_rn(-delta, delta, __fmul_rn(row.squares, p.inv_n));
-  return {__fadd_rn(mean, delta), rstd_of(variance < 0.0f ? 0.0f : variance, p, rounding)};
-}
 
 // t = (s - mean) * rstd for one vector; t may be s.
 template <class Slots, int kCount, class R>

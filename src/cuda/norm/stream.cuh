@@ -314,7 +314,7 @@ template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   using T = typename Slots::T;
   constexpr int kPerVector = T::kPerVector;
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kMoments>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kLayer>>();
   cluster_begin(scratch);
   const Place<Tile> place(blockIdx.x);
   const RowIndex index = row_index(p, place.row, p.bits);
@@ -338,21 +338,22 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   if constexpr (Slots::kStat == Stat::kLayer) {
     FirstElement<Slots, Tile> first;
     first.load(p, index);
-    const float origin = sum_origin(first.value(0.0f, rounding.round_sum), rounding);
-    const float sum = fold(StreamSum(), [&](const float(&s)[kPerVector], int count) {
-      return moments<true, false>(s, origin, count, rounding).sum;
-    });
-    mean = first_mean(origin, fold_row<Sum>(sum, scratch.fold[0], place), p, rounding);
-    const Moments of_thread[1] = {
-        fold(StreamMoments(), [&](const float(&s)[kPerVector], int count) {
-          return moments<true, true>(s, mean, count, rounding);
-        })};
-    const MeanRstd statistics = finish_moments(
-        mean, fold_row_moments<Tile>(of_thread, scratch.moments, place), p, rounding);
-    mean = statistics.mean, rstd = statistics.rstd;
+    LayerStatistics statistics(first.value(0.0f, rounding.round_sum), rounding);
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      const bool steps = statistics.steps(pass, rounding);
+      const Moments of_thread[1] = {
+          fold(StreamMoments(), [&](const float(&s)[kPerVector], int count) {
+            return moments<T, true>(s, statistics.from, count, steps);
+          })};
+      statistics.take(fold_row_moments<Tile>(of_thread, scratch.moments[pass], place), pass, p,
+                      rounding);
+    }
+    mean = statistics.mean(), rstd = statistics.rstd(p, rounding);
   } else {
-    const float sum =
-        fold(StreamSum(), [&](float(&s)[kPerVector], int) { return squares(s, rounding); });
+    const float sum = fold(StreamSum(), [&](float(&s)[kPerVector], int) {
+      return squares<T>(s, rounding.every_step);
+    });
     rstd = rstd_of(__fmul_rn(fold_row<Sum>(sum, scratch.fold[0], place), p.inv_n), p, rounding);
   }
   if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
