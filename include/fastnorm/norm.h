@@ -52,6 +52,7 @@
  *      A     = max |z| over what shares a scale; NaN if any z is
  *      scale = by scheme, below: a dequantisation scale, z is about code * scale (* global_scale)
  *      code  = z * (1 / scale), rounded to nearest even, saturating, Inf too
+ *              z / scale                  (FASTNORM_QUANT_DIVIDE)
  *
  *  QMAX is 448 for f8_e4m3fn, 57344 for f8_e5m2, 127 for i8, 6 for f4_e2m1fn. NaN gives code 0x7f
  *  (f8), 0 (i8), 0x7 (f4); i8 saturates to -128 and 127; -0 keeps its sign where the format has one.
@@ -141,6 +142,14 @@ typedef enum fastnorm_quant_source {
   FASTNORM_QUANT_SOURCE_MAX_ENUM = 0x7fffffff
 } fastnorm_quant_source;
 
+/** How a code is made of z and its scale, with PER_TENSOR, PER_ROW and PER_BLOCK. */
+typedef enum fastnorm_quant_division {
+  FASTNORM_QUANT_MULTIPLY_RECIPROCAL = 0, /**< code = z * (1 / scale): two roundings. */
+  FASTNORM_QUANT_DIVIDE = 1, /**< code = z / scale, one rounding: vLLM's dynamic fp8. Scales that
+                                are powers of two (scale_pow2) give the same codes either way. */
+  FASTNORM_QUANT_DIVISION_MAX_ENUM = 0x7fffffff
+} fastnorm_quant_division;
+
 /** Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
  *  first two; nothing outside its shape is written. */
 typedef enum fastnorm_scale_layout {
@@ -220,12 +229,13 @@ typedef struct fastnorm_norm_args {
   int32_t scale_pow2; /**< PER_ROW, PER_BLOCK with f8: 1 = scales are powers of two; else 0. */
   float amax_floor;   /**< PER_ROW, PER_BLOCK: least magnitude that a scale is made from, 2^-100 to
                          2^100; 0 = 1e-10. */
-  float clamp;      /**< > 0: results are clamped to [-clamp, clamp] before quantising; 0 = off. */
-  int32_t reserved; /**< Must be 0. */
-  const fastnorm_tensor* global_scale; /**< [1] f32. NVFP4's second scale, of magnitude 2^-100 to
+  float clamp; /**< > 0: results are clamped to [-clamp, clamp] before quantising; 0 = off. */
+  fastnorm_quant_division quant_division; /**< PER_TENSOR, PER_ROW, PER_BLOCK: default, times the
+                                             reciprocal; else 0. */
+  const fastnorm_tensor* global_scale;    /**< [1] f32. NVFP4's second scale, of magnitude 2^-100 to
                                            2^100 and either sign; NULL = 1. */
-  const fastnorm_tensor* quantized;    /**< Codes, x's shape (pairs of f4: half of n). Output. */
-  const fastnorm_tensor* scale;        /**< Scales: input for PER_TENSOR, else output. */
+  const fastnorm_tensor* quantized;       /**< Codes, x's shape (pairs of f4: half of n). Output. */
+  const fastnorm_tensor* scale;           /**< Scales: input for PER_TENSOR, else output. */
   const fastnorm_tensor*
       amax; /**< [1] f32. In and out: raised to the greatest magnitude of what is quantised, or of y
                where nothing is; NaN wins. The caller sets it to 0 first. NULL = not wanted. */

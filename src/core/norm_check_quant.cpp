@@ -50,6 +50,13 @@ class QuantCheck {
     FASTNORM_REQUIRE(layout >= FASTNORM_SCALE_ROW_MAJOR && layout <= FASTNORM_SCALE_SWIZZLED_128X4,
                      FASTNORM_ERROR_ARGUMENT,
                      "scale_layout is %d; required: a fastnorm_scale_layout, 0 to 2", layout);
+    const int32_t division = number(args_.quant_division);
+    FASTNORM_REQUIRE(
+        division == FASTNORM_QUANT_MULTIPLY_RECIPROCAL || division == FASTNORM_QUANT_DIVIDE,
+        FASTNORM_ERROR_ARGUMENT,
+        "quant_division is %d; required: FASTNORM_QUANT_MULTIPLY_RECIPROCAL (0) or "
+        "FASTNORM_QUANT_DIVIDE (1)",
+        division);
     FASTNORM_REQUIRE(args_.scale_pow2 == 0 || args_.scale_pow2 == 1, FASTNORM_ERROR_ARGUMENT,
                      "scale_pow2 is %d; required: 0 or 1", args_.scale_pow2);
     FASTNORM_REQUIRE(std::isfinite(args_.clamp) && args_.clamp >= 0, FASTNORM_ERROR_ARGUMENT,
@@ -66,6 +73,8 @@ class QuantCheck {
     FASTNORM_TRY(zero_unless(dynamic, "amax_floor", args_.amax_floor,
                              "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
     FASTNORM_TRY(zero_unless(!none, "clamp", args_.clamp, "a scheme"));
+    FASTNORM_TRY(zero_unless(dynamic || scheme == FASTNORM_QUANT_PER_TENSOR, "quant_division",
+                             division, "FASTNORM_QUANT_PER_TENSOR, PER_ROW or PER_BLOCK"));
     const int32_t block = args_.quant_block_size;
     FASTNORM_REQUIRE(scheme != FASTNORM_QUANT_PER_BLOCK || block == 64 || block == 128,
                      FASTNORM_ERROR_ARGUMENT, "quant_block_size is %d; required: 64 or 128", block);
@@ -77,6 +86,7 @@ class QuantCheck {
     q.block = scheme == FASTNORM_QUANT_MXFP8 ? 32 : scheme == FASTNORM_QUANT_NVFP4 ? 16 : block;
     q.from_rounded = source == FASTNORM_QUANT_FROM_ROUNDED;
     q.pow2 = args_.scale_pow2 != 0 || scheme == FASTNORM_QUANT_MXFP8;
+    q.divides = division == FASTNORM_QUANT_DIVIDE && !q.pow2;
     q.swizzled = layout == FASTNORM_SCALE_SWIZZLED_128X4;
     q.clamp = args_.clamp;
     q.amax_floor = !dynamic ? 0 : args_.amax_floor == 0 ? 1e-10f : args_.amax_floor;

@@ -112,8 +112,8 @@ inline void raise_amax(char* address, uint32_t bits) {
   }
 }
 
-// Scales from the greatest magnitudes of what they scale, and the factors that codes are made with: of a row, or of the blocks of a chunk,
-// so many together.
+// Scales from the greatest magnitudes of what they scale, and the factors that codes are made with (divisors where codes are quotients):
+// of a row, or of the blocks of a chunk, so many together.
 inline constexpr int kMostBlocks = kQuantChunk / 16, kBlockStep = 16;
 
 struct Scales {
@@ -123,11 +123,12 @@ struct Scales {
 };
 
 template <int kStep>
-inline void make_f32_scales(float greatest, float amax_floor, int first, Scales& s) {
+inline void make_f32_scales(float greatest, float amax_floor, bool divides, int first, Scales& s) {
   for (int b = first; b < first + kStep; ++b) {
     const float scale = from_bits(greater(s.magnitude[b], bits_of(amax_floor))) / greatest;
     s.scale[b] = bits_of(scale);
-    s.inverse[b] = 1.0f / scale;
+    const float inverse = 1.0f / scale;
+    s.inverse[b] = divides ? scale : inverse;
   }
 }
 
@@ -172,7 +173,7 @@ inline void make_scales_by(const QuantParams& q, int count, Scales& s) {
       const float greatest = q.code_type == CodeType::kE4M3   ? 448.0f
                              : q.code_type == CodeType::kE5M2 ? 57344.0f
                                                               : 127.0f;
-      make_f32_scales<kStep>(greatest, q.amax_floor, b, s);
+      make_f32_scales<kStep>(greatest, q.amax_floor, q.divides, b, s);
     }
   }
 }
@@ -220,6 +221,21 @@ inline void scale_blocks(float* values, int count, const Scales& s) {
   }
 }
 
+template <int kBlock>
+inline void divide_blocks(float* values, int count, const Scales& s) {
+  for (int i = 0; i < count; i += kBlock) {
+    const float scale = s.inverse[i / kBlock];
+    for (int j = 0; j < kBlock; ++j) values[i + j] = values[i + j] / scale;
+  }
+}
+
+// The first `count` of values that are padded.
+inline void divide_values(float* values, int count, float scale) {
+  for (int i = 0; i < count; i += kValueStep) {
+    for (int j = 0; j < kValueStep; ++j) values[i + j] = values[i + j] / scale;
+  }
+}
+
 // Where the codes and scales of a row go.
 struct QuantRow {
   int64_t number;
@@ -244,7 +260,11 @@ struct QuantRow {
     block_magnitudes<kBlock>(values, padded, s);
     make_scales(q, blocks, s);
     put_scales(q, index, blocks, s);
-    scale_blocks<kBlock>(values, padded, s);
+    if (q.divides) {
+      divide_blocks<kBlock>(values, padded, s);
+    } else {
+      scale_blocks<kBlock>(values, padded, s);
+    }
   }
   void scale_by_block(const QuantParams& q, int64_t i, int count, int padded, float* values) const {
     switch (q.block) {

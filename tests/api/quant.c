@@ -154,6 +154,60 @@ static void rows_e4m3(fastnorm_context* context) {
   CHECK(scales.f32[0] == 0x1p-7f && scales.f32[1] == 0x1p-7f);
 }
 
+/* The code of e4m3 that is nearest to v, even among two. */
+static uint8_t nearest_e4m3(float v) {
+  uint8_t best = 0;
+  int code;
+  for (code = 1; code < 0x7f; ++code) {
+    const float value =
+        code < 8 ? ldexpf((float)code, -9) : ldexpf((float)(8 + code % 8), code / 8 - 10);
+    const float last =
+        best < 8 ? ldexpf((float)best, -9) : ldexpf((float)(8 + best % 8), best / 8 - 10);
+    const float mine = fabsf(fabsf(v) - value), other = fabsf(fabsf(v) - last);
+    if (mine < other || (mine == other && code % 2 == 0)) best = (uint8_t)code;
+  }
+  return (uint8_t)(best | (signbit(v) ? 0x80 : 0));
+}
+
+/* Codes of z / scale; some of z * (1 / scale) are others. */
+static void divided(fastnorm_context* context) {
+  enum { kRows = 512, kN = 64 };
+  static float z[kRows * kN];
+  static uint8_t expected[kRows * kN];
+  quant_call c;
+  int i, j, products = 0;
+  fill_random(z, kRows * kN, 5);
+  for (i = 0; i < kRows; ++i) {
+    float most = 0, scale;
+    if (i % 100 == 7) z[i * kN] = -0.0f;
+    for (j = 0; j < kN; ++j) most = fmaxf(most, fabsf(z[i * kN + j]));
+    scale = most / 448;
+    for (j = 0; j < kN; ++j) {
+      expected[i * kN + j] = nearest_e4m3(z[i * kN + j] / scale);
+      products += expected[i * kN + j] != nearest_e4m3(z[i * kN + j] * (1 / scale));
+    }
+  }
+  CHECK(products > 0);
+  make_call(&c, z, kRows, kN);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  c.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  GIVES(context, &c, expected);
+  make_call(&c, z, kRows, kN);
+  with_scheme(&c, FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN);
+  c.args.quant_block_size = 64;
+  with_block_scales(&c, FASTNORM_DTYPE_F32, 1);
+  c.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  GIVES(context, &c, expected);
+  make_call(&c, z, kRows, kN);
+  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
+  scales.f32[0] = -0.0237f;
+  for (i = 0; i < kRows * kN; ++i) expected[i] = nearest_e4m3(z[i] / scales.f32[0]);
+  c.args.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_F32, 1);
+  c.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  GIVES(context, &c, expected);
+}
+
 static void rows_i8(fastnorm_context* context) {
   float z[8] = {127, -126, 0.5f, 1.5f, -254, 2, 3, 5};
   static const uint8_t i8[8] = {127, 0x82, 0, 2, 0x81, 1, 2, 2};
@@ -576,6 +630,7 @@ void test_quant(void) {
   tensor_e5m2(context);
   tensor_i8(context);
   rows_e4m3(context);
+  divided(context);
   rows_i8(context);
   rows_pow2(context);
   blocks(context);

@@ -592,6 +592,8 @@ class CaseMaker {
     q.clamp = !codes_only && random_.one_in(4) ? 1.5f : 0.0f;
     const bool dynamic = q.scheme == Scheme::kPerRow || q.scheme == Scheme::kPerBlock;
     if (dynamic) q.amax_floor = random_.of({0.0f, 0.0f, 0x1p-9f, 4.0f});
+    const bool divisible = dynamic || q.scheme == Scheme::kPerTensor;
+    q.divide = !codes_only && divisible && random_.one_in(3);
     c.quant = q;
     if (q.scheme == Scheme::kPerTensor)
       c.tensor_scale = random_.of({1.0f, 0.0078125f, 0.013f, -2.5f});

@@ -181,7 +181,7 @@ def test_refused(program, rng):
     refuse("no such tensor", "--x", "nix", says=("has no tensor 'nix'", "gain, residual, shift, short, x"))
     refuse("two outputs of one name", "--x", "x", "--rstd", "y", code=USAGE, says="two outputs are named 'y'")
     for options in (["--quant-scheme", "per-row", "--quantized", "q"], ["--clamp", "3"], ["--amax-floor", "1e-3"], ["--quant-block-size", "64"], ["--scale-pow2"],
-                    ["--quant-source", "rounded"], ["--scale-layout", "column-major"], ["--quantized", "q"],
+                    ["--quant-source", "rounded"], ["--quant-division", "divide"], ["--scale-layout", "column-major"], ["--quantized", "q"],
                     ["--pdl-constant-columns"], ["--global-scale", "gain"], ["--scale", "gain"]):
         refuse(f"quantisation or flag {options[0]}", "--x", "x", *options, says="FASTNORM_ERROR_")
     program.expect("no rows", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "empty")

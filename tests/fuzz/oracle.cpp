@@ -156,6 +156,9 @@ const char* quant_number_fault(const fastnorm_norm_args& a) {
   if (layout > (blocks || fp4 || scheme == FASTNORM_QUANT_MXFP8 ? 2u : 0u)) {
     return "a scale layout out of range";
   }
+  if (number(a.quant_division) > (floor || scheme == FASTNORM_QUANT_PER_TENSOR ? 1u : 0u)) {
+    return "quant_division out of range";
+  }
   if (a.scale_pow2 != 0 && (a.scale_pow2 != 1 || !floor)) return "scale_pow2 out of range";
   const float low = std::ldexp(1.0f, -100), high = std::ldexp(1.0f, 100);
   if (a.amax_floor != 0 && !(floor && a.amax_floor >= low && a.amax_floor <= high)) {
@@ -252,7 +255,7 @@ const char* scalar_fault(const fastnorm_norm_args& a) {
   if (number(a.residual_rounding) > 2) return "an unknown residual rounding";
   if (a.residual_out != nullptr && a.residual == nullptr) return "residual_out without residual";
   if (a.mean != nullptr && number(a.kind) == FASTNORM_NORM_RMS) return "a mean of RMS";
-  if (a.flags > 7 || a.reserved != 0) return "flags that mean nothing yet";
+  if (a.flags > 7) return "flags that mean nothing yet";
   if ((a.flags & 5) == 4) return "constant columns without a wait";
   return quant_number_fault(a);
 }

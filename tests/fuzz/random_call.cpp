@@ -154,7 +154,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
     args.scale_pow2 = static_cast<int32_t>(bytes.pick(3));
     args.amax_floor = random_float(bytes);
     args.clamp = random_float(bytes);
-    args.reserved = static_cast<int32_t>(bytes.pick(2));
+    args.quant_division = static_cast<fastnorm_quant_division>(bytes.pick(3));
   }
   if (quantised) quantise(bytes, &args);
   pack(bytes, args);
@@ -181,7 +181,8 @@ void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
   args->scale_pow2 = pow2 ? 1 : 0;
   args->amax_floor = dynamic && (choice & 32) ? random_float(bytes) : 0;
   args->clamp = !none && (choice & 64) ? random_float(bytes) : 0;
-  args->reserved = damaged(bytes, 0);
+  const bool divides = (dynamic || scheme == FASTNORM_QUANT_PER_TENSOR) && (choice & 128) != 0;
+  args->quant_division = static_cast<fastnorm_quant_division>(damaged(bytes, divides ? 1 : 0));
   if (!none) {
     codes(bytes, fp4, pow2 || mx);
     scales(bytes, *args, pow2 || mx);
@@ -211,6 +212,9 @@ void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
       break;
     case 57:
       args->clamp = static_cast<float>(wrong);
+      break;
+    case 56:
+      args->quant_division = static_cast<fastnorm_quant_division>(wrong);
       break;
     default:
       break;
@@ -434,14 +438,16 @@ void RandomCall::print() const {
                args.struct_size, static_cast<int>(args.kind), static_cast<int>(args.rounding),
                static_cast<int>(args.residual_rounding), static_cast<double>(args.eps),
                static_cast<double>(args.weight_offset));
-  int32_t enums[3];
+  int32_t enums[4];
   std::memcpy(&enums[0], &args.quant_scheme, sizeof enums[0]);
   std::memcpy(&enums[1], &args.quant_source, sizeof enums[1]);
   std::memcpy(&enums[2], &args.scale_layout, sizeof enums[2]);
+  std::memcpy(&enums[3], &args.quant_division, sizeof enums[3]);
   std::fprintf(stderr,
-               "  quant_scheme %d, block %d, source %d, layout %d, pow2 %d, floor %g, clamp %g\n",
+               "  quant_scheme %d, block %d, source %d, layout %d, pow2 %d, floor %g, clamp %g, "
+               "division %d\n",
                enums[0], args.quant_block_size, enums[1], enums[2], args.scale_pow2,
-               static_cast<double>(args.amax_floor), static_cast<double>(args.clamp));
+               static_cast<double>(args.amax_floor), static_cast<double>(args.clamp), enums[3]);
   for (int i = 0; i < kTensors; ++i) {
     const fastnorm_tensor* t = args.*kFields[i];
     if (t == nullptr) continue;

@@ -161,12 +161,14 @@ Range scale_range(const QuantOptions& o, Range amax, float global_scale) {
   return {a.low / qmax(o.format), a.high / qmax(o.format)};
 }
 
-CodeRange code_range(Format format, Range z, float inverse) {
+CodeRange code_range(const QuantOptions& o, Range z, float scale, float inverse) {
+  const Format format = o.format;
   // Where z is zero the reference does not tell its sign.
   if (z.low == 0) z.low = -0.0;
   if (z.high == 0) z.high = 0.0;
   const bool known = is_known(z);
   const auto product = [&](double v) {
+    if (o.divide) return known ? static_cast<double>(static_cast<float>(v) / scale) : v / scale;
     return known ? static_cast<double>(static_cast<float>(v) * inverse) : v * inverse;
   };
   Range w = {product(z.low), product(z.high)};
@@ -255,8 +257,11 @@ void quant_model(const QuantOptions& o, const float* z, int64_t n, Type dtype, f
     result->scale.push_back(scale.value);
     if (has_scale_bytes(o)) result->scale_bytes.push_back(scale.byte);
     const float inverse = inverse_of(o, scale.value, global_scale);
-    for (int64_t i = start; i < end; ++i)
-      result->codes[static_cast<size_t>(i)] = encode(o.format, seen(o, dtype, z[i]) * inverse);
+    for (int64_t i = start; i < end; ++i) {
+      const float value = seen(o, dtype, z[i]);
+      result->codes[static_cast<size_t>(i)] =
+          encode(o.format, o.divide ? value / scale.value : value * inverse);
+    }
   }
 }
 
@@ -299,7 +304,7 @@ void quant_bounds(const QuantOptions& o, const Range* z, int64_t n, Type dtype, 
     bounds->scale.push_back(given ? Range{scale[0], scale[0]} : scale_range(o, amax, global_scale));
     const float inverse = inverse_of(o, scale[scope], global_scale);
     for (int64_t i = start; i < end; ++i)
-      bounds->codes.push_back(code_range(o.format, seen_range(o, dtype, z[i]), inverse));
+      bounds->codes.push_back(code_range(o, seen_range(o, dtype, z[i]), scale[scope], inverse));
   }
   bounds->valid = true;
 }

@@ -50,7 +50,6 @@ const BadCall kBadCalls[] = {
     {"offset without weight", FASTNORM_ERROR_ARGUMENT, {"weight_offset", "is 1", "weight is NULL"}, [](Request& r) { r.args.weight_offset = 1; r.weight.reset(); }},
     {"rounding", FASTNORM_ERROR_ARGUMENT, {"rounding", "is 3", "0 to 2"}, [](Request& r) { const int v = 3; std::memcpy(&r.args.rounding, &v, sizeof v); }},
     {"residual_rounding", FASTNORM_ERROR_ARGUMENT, {"residual_rounding", "is 3", "0 to 2"}, [](Request& r) { const int v = 3; std::memcpy(&r.args.residual_rounding, &v, sizeof v); }},
-    {"reserved", FASTNORM_ERROR_ARGUMENT, {"reserved", "is 5", "required: 0"}, [](Request& r) { r.args.reserved = 5; }},
     {"x NULL", FASTNORM_ERROR_ARGUMENT, {"x is NULL"}, [](Request& r) { r.x.reset(); }},
     {"y NULL", FASTNORM_ERROR_ARGUMENT, {"y is NULL", "quantized is NULL", "at least one"}, [](Request& r) { r.y.reset(); }},
     {"residual_out alone", FASTNORM_ERROR_ARGUMENT, {"residual_out", "residual is NULL"}, [](Request& r) { r.residual.reset(); }},
@@ -685,6 +684,11 @@ const BadQuantCall kBadQuantCalls[] = {
     {kNone, {"block of none", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 64", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.quant_block_size = 64; }}},
     {kNone, {"source of none", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is 1", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED; }}},
     {kNone, {"layout of none", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 2", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4; }}},
+    {kRow, {"division 2", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 2", "FASTNORM_QUANT_DIVIDE (1)"}, [](Request& r) { r.args.quant_division = static_cast<fastnorm_quant_division>(2); }}},
+    {kRow, {"division -1", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is -1"}, [](Request& r) { const int v = -1; std::memcpy(&r.args.quant_division, &v, sizeof v); }}},
+    {kNone, {"division of none", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kMx, {"division of MXFP8", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "FASTNORM_QUANT_MXFP8 (4)", "PER_TENSOR, PER_ROW or PER_BLOCK"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kFp4, {"division of NVFP4", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "FASTNORM_QUANT_NVFP4 (5)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
     {kNone, {"pow2 of none", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
     {kNone, {"floor of none", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "0.5", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.amax_floor = 0.5f; }}},
     {kNone, {"floor NaN of none", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "nan", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.amax_floor = kNan; }}},
@@ -955,6 +959,10 @@ const GoodQuantCall kGoodQuantCalls[] = {
     {kRow, {"greatest floor", [](Request& r) { r.args.amax_floor = 0x1p100f; }}},
     {kRow, {"scale with a last 1", [](Request& r) { r.scale->shape = {kRows, kHeads, 1}; }}},
     {kRow, {"scale with a last 1 of any stride", [](Request& r) { r.scale->shape = {kRows, kHeads, 1}; r.scale->strides = {3, 1, 0}; }}},
+    {kRow, {"divided", [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kTensor, {"divided", [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kBlock, {"divided", [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kRow, {"pow2 divided", [](Request& r) { r.args.scale_pow2 = 1; r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
     {kRow, {"pow2 as f32", [](Request& r) { r.args.scale_pow2 = 1; }}},
     {kRow, {"pow2 as e8m0", [](Request& r) { r.args.scale_pow2 = 1; r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU; r.scale->address += 1; }}},
     {kRow, {"pow2 as u8", [](Request& r) { r.args.scale_pow2 = 1; r.scale->dtype = FASTNORM_DTYPE_U8; r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2; }}},
@@ -1060,7 +1068,7 @@ TEST(CheckQuant, DescriptionPerTensor) {
   EXPECT_EQ(q.block, 0);
   EXPECT_EQ(q.clamp, 2.5f);
   EXPECT_EQ(q.amax_floor, 0.0f) << "a given scale has no floor";
-  EXPECT_FALSE(q.from_rounded || q.pow2 || q.swizzled);
+  EXPECT_FALSE(q.from_rounded || q.pow2 || q.swizzled || q.divides);
   EXPECT_FALSE(q.scale) << "the scale is an input";
   EXPECT_EQ(reinterpret_cast<uintptr_t>(q.tensor_scale), address_of(11) + 16);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(q.amax), address_of(12) + 8);
@@ -1095,7 +1103,10 @@ TEST(CheckQuant, DescriptionPerRow) {
   EXPECT_EQ(strides_of(d.quant.codes, d), (Strides{kQuantN, 3 * kQuantN}));
   EXPECT_EQ(strides_of(d.x, d), (Strides{2 * kQuantN, 6 * kQuantN}));
   r = quant_request(kRow);
+  r.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  EXPECT_TRUE(checked(r).quant.divides);
   r.args.scale_pow2 = 1;
+  EXPECT_FALSE(checked(r).quant.divides) << "by a power of two both are the same";
   r.args.amax_floor = 0.25f;
   r.scale->dtype = FASTNORM_DTYPE_U8;
   r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2;

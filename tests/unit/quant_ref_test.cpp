@@ -706,7 +706,9 @@ Quantiser vary(Quantiser q, Random& random) {
   if (random.one_in(4)) q.options.clamp = 1.37f;
   if (random.one_in(4)) q.options.amax_floor = 1.4f;
   if (random.one_in(2)) q.scale_in = 0.013f;
-  if (random.one_in(2)) q.global_scale = 0.0071f;
+  if (random.one_in(2)) q.global_scale = random.one_in(2) ? 0.0071f : -0.0071f;
+  const bool divisible = q.options.scheme <= Scheme::kPerBlock;
+  q.options.divide = divisible && random.one_in(2);
   return q;
 }
 

@@ -84,6 +84,7 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
   p.codes_aligned = codes_aligned(d);
   p.from_rounded = q.sees_rounded();
   p.swizzled = q.swizzled;
+  p.divides = q.divides;
   p.beside = d.y || q.has_extras();
 }
 

@@ -81,6 +81,7 @@ struct QuantParams {
   ScaleRule rule;
   bool beside;  // more is wanted than codes and scales of unrounded, unclamped values
   bool codes_aligned, from_rounded, swizzled;
+  bool divides;  // codes are quotients by the scale
 
   RowStrides codes_upper, scale_upper;
   float* amax;  // nullptr = not wanted

@@ -390,7 +390,7 @@ __device__ __forceinline__ void quantize_in_registers(
   uint32_t most[kVectors];
   float inverse[kVectors];
   if (q.rule == ScaleRule::kGiven) {
-    const float factor = __frcp_rn(given);
+    const float factor = q.divides ? given : __frcp_rn(given);
 #pragma unroll
     for (float& f : inverse) f = factor;
   } else {
@@ -403,6 +403,17 @@ __device__ __forceinline__ void quantize_in_registers(
                        ScaleRow(p, reach.live ? place.row_again() : 0, index), place, reach,
                        scratch);
   }
+  if constexpr (Slots::kBeside == Beside::kAny && Slots::kAccess != Access::kAny) {
+    if (q.divides) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        divide_values(z[v], inverse[v]);
+        inverse[v] = 1.0f;
+      }
+    } else {
+      ptx::keep_branch();
+    }
+  }
   char* const codes = row_address(q.codes, q.codes_upper, index);
   if constexpr (Slots::kAccess == Access::kAny) {
 #pragma unroll 1
@@ -411,7 +422,11 @@ __device__ __forceinline__ void quantize_in_registers(
       pick_vector(w, z, v);
 #pragma unroll
       for (int i = 1; i < kVectors; ++i) factor = i == v ? inverse[i] : factor;
-      scale_values(w, factor);
+      if (q.divides) {
+        divide_values(w, factor);
+      } else {
+        scale_values(w, factor);
+      }
       put_any_codes(q, codes, w, place.vector(v), reach.count(v));
     }
   } else if (q.code_type == CodeType::kE4M3) {

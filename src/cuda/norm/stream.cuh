@@ -32,7 +32,7 @@ struct StreamQuantizer<Slots, Tile, true> {
         scales(params, place.row, index),
         codes(row_address(params.quant.codes, params.quant.codes_upper, index)) {
     given = q.given_scale != nullptr ? *q.given_scale : 1.0f;
-    if (q.rule == ScaleRule::kGiven) inverse = __frcp_rn(given);
+    if (q.rule == ScaleRule::kGiven) inverse = q.divides ? given : __frcp_rn(given);
   }
 
   // True if the row's greatest magnitude is needed before its codes.
@@ -65,7 +65,11 @@ struct StreamQuantizer<Slots, Tile, true> {
       if (count > 0 && (vector & (lanes - 1)) == 0) scales.put(vector >> shift, scale.bits);
       inverse = scale.inverse;
     }
-    scale_values(z, inverse);
+    if (q.divides) {
+      divide_values(z, inverse);
+    } else {
+      scale_values(z, inverse);
+    }
     if (count > 0) put_any_codes(q, codes, z, vector, count);
   }
 
