@@ -155,7 +155,8 @@ __device__ __forceinline__ Moments row_moments(const HeldRow<Slots, Tile>& held,
         (Slots::kAccess == Access::kUneven || Slots::kHalves) && v == kVectors - 1;
     float s[T::kPerVector];
     held.get(s, v);
-    const int count = kShort && reach.has_short() ? reach.last_count() : reach.count(v);
+    int count = reach.count(v);
+    if constexpr (kShort) count = reach.has_short() ? reach.last_count() : count;
     return moments < T, kShort || Slots::kAccess == Access::kAny > (s, from, count, steps);
   };
   Moments m[kRun];

@@ -15,7 +15,6 @@ struct StreamQuantizer {
   __device__ __forceinline__ StreamQuantizer(const NormParams&, const Place<Tile>&) {}
   __device__ __forceinline__ bool wants_row() const { return false; }
   __device__ __forceinline__ void see(const float (&)[T::kPerVector], int) {}
-  __device__ __forceinline__ void make_row_scale(FoldScratch<Tile>&, const Place<Tile>&) {}
   __device__ __forceinline__ void put(const float (&)[T::kPerVector], int64_t, int) {}
   __device__ __forceinline__ void end(const Place<Tile>&) {}
 };
@@ -383,7 +382,8 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
                   quantizer.put(z, vector, count);
                 });
     if (last) break;
-    quantizer.make_row_scale(scratch.fold[Slots::kFolds - 1], place);
+    if constexpr (Slots::kSink == Sink::kQuant)
+      quantizer.make_row_scale(scratch.fold[Slots::kFolds - 1], place);
   }
   quantizer.end(place);
 }
