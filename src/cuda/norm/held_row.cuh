@@ -155,9 +155,7 @@ __device__ __forceinline__ Moments row_moments(const HeldRow<Slots, Tile>& held,
         (Slots::kAccess == Access::kUneven || Slots::kHalves) && v == kVectors - 1;
     float s[T::kPerVector];
     held.get(s, v);
-    int count = reach.count(v);
-    if constexpr (kShort) count = reach.has_short() ? reach.last_count() : count;
-    return moments < T, kShort || Slots::kAccess == Access::kAny > (s, from, count, steps);
+    return moments<T, kShort || Slots::kAccess == Access::kAny>(s, from, reach.count(v), steps);
   };
   Moments m[kRun];
   m[0] = fold_vectors<0, kRun, kVectors>(moments_of);
