@@ -151,11 +151,12 @@ __device__ __forceinline__ Moments row_moments(const HeldRow<Slots, Tile>& held,
   constexpr int kRun = Tile::kRun, kVectors = Tile::kVectors;
   const auto moments_of = [&](auto number) {
     constexpr int v = decltype(number)::value;
-    constexpr bool kShort =
-        (Slots::kAccess == Access::kUneven || Slots::kHalves) && v == kVectors - 1;
+    constexpr bool kLast =
+        v == kVectors - 1 && (Slots::kAccess == Access::kUneven || Slots::kHalves);
+    constexpr bool kPartial = kLast || Slots::kAccess == Access::kAny;
     float s[T::kPerVector];
     held.get(s, v);
-    return moments<T, kShort || Slots::kAccess == Access::kAny>(s, from, reach.count(v), steps);
+    return moments<T, kPartial>(s, from, reach.count(v), steps);
   };
   Moments m[kRun];
   m[0] = fold_vectors<0, kRun, kVectors>(moments_of);
