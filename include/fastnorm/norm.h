@@ -67,6 +67,7 @@
  *  |            |                    |         | which A <= QMAX * 2^E, from -127 to 127            |
  *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * |global_scale|),|
  *  |            |                    |         | rounded; code = z / (scale * global_scale)         |
+ *  | MXFP4      | 32, n even         | f4      | as MXFP8, with QMAX 6                              |
  *
  *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A, amax_floor),
  *  stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is accepted for one-byte
@@ -80,7 +81,7 @@
  *  saturates with scales of powers of two and of e4m3.
  *
  *  Sources of the formats: OCP 8-bit Floating Point Specification 1.0 (f8), OCP Microscaling Formats
- *  Specification 1.0 (e8m0, MXFP8; scales here round up, so that nothing saturates), NVIDIA's NVFP4
+ *  Specification 1.0 (e8m0, MXFP8, MXFP4; scales here round up, so that nothing saturates), NVIDIA's NVFP4
  *  as in Transformer Engine.
  */
 #ifndef FASTNORM_NORM_H_
@@ -131,6 +132,7 @@ typedef enum fastnorm_quant_scheme {
   FASTNORM_QUANT_PER_BLOCK = 3,  /**< A scale for each block of 64 or 128 columns of a row. */
   FASTNORM_QUANT_MXFP8 = 4,      /**< fp8 with a power-of-two scale for 32 columns. */
   FASTNORM_QUANT_NVFP4 = 5,      /**< fp4 with an e4m3 scale for 16 columns and a global scale. */
+  FASTNORM_QUANT_MXFP4 = 6,      /**< fp4 with a power-of-two scale for 32 columns. */
   FASTNORM_QUANT_SCHEME_MAX_ENUM = 0x7fffffff
 } fastnorm_quant_scheme;
 

@@ -89,11 +89,22 @@ FASTNORM_INLINE float from_e4m3(uint32_t code) {
   return exponent == 0 ? subnormal : normal;
 }
 
-// The least E with magnitude <= 1.75 * 2^(k + E), within [-127, 127]; 1.75 * 2^k is the greatest code.
-FASTNORM_INLINE int scale_exponent(uint32_t magnitude, int k) {
+// The greatest code is m * 2^k.
+struct GreatestCode {
+  int k;
+  uint32_t fraction;  // bits of m's
+};
+inline GreatestCode greatest_code(CodeType type) {
+  return type == CodeType::kE4M3   ? GreatestCode{8, 0x600000}
+         : type == CodeType::kE5M2 ? GreatestCode{15, 0x600000}
+                                   : GreatestCode{2, 0x400000};
+}
+
+// The least E with magnitude <= m * 2^(k + E), within [-127, 127].
+FASTNORM_INLINE int scale_exponent(uint32_t magnitude, GreatestCode most) {
   if (magnitude >= kInfBits) return 127;
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
-  const int e = exponent - k + ((magnitude & 0x7fffff) > 0x600000 ? 1 : 0);
+  const int e = exponent - most.k + ((magnitude & 0x7fffff) > most.fraction ? 1 : 0);
   return e < -127 ? -127 : e;
 }
 
@@ -132,13 +143,13 @@ inline void make_f32_scales(float greatest, float amax_floor, bool divides, int 
   }
 }
 
-// 1.75 * 2^k is the greatest code.
 template <int kStep>
-inline void make_pow2_scales(int k, float amax_floor, bool bytes, int first, Scales& s) {
+inline void make_pow2_scales(GreatestCode most, float amax_floor, bool bytes, int first,
+                             Scales& s) {
   for (int b = first; b < first + kStep; ++b) {
     const uint32_t amax = greater(s.magnitude[b], bits_of(amax_floor));
     const bool nan = amax > kInfBits;
-    const int e = scale_exponent(amax, k);
+    const int e = scale_exponent(amax, most);
     const uint32_t byte = nan ? 0xff : static_cast<uint32_t>(e + 127);
     const uint32_t value = nan ? amax : bits_of(power_of_two(e));
     s.scale[b] = bytes ? byte : value;
@@ -167,7 +178,7 @@ inline void make_scales_by(const QuantParams& q, int count, Scales& s) {
     if (q.nvfp4) {
       make_nvfp4_scales<kStep>(q.global_scale != nullptr ? load_f32(q.global_scale) : 1.0f, b, s);
     } else if (q.pow2) {
-      make_pow2_scales<kStep>(q.code_type == CodeType::kE4M3 ? 8 : 15, q.amax_floor,
+      make_pow2_scales<kStep>(greatest_code(q.code_type), q.amax_floor,
                               q.scale_type == ScaleType::kE8M0, b, s);
     } else {
       const float greatest = q.code_type == CodeType::kE4M3   ? 448.0f

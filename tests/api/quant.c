@@ -339,6 +339,33 @@ static void mxfp8(fastnorm_context* context) {
   }
 }
 
+static void mxfp4(fastnorm_context* context) {
+  static const float first[8] = {6, 1, 0, 7, NAN, INFINITY, -6, 0x1p-149f};
+  static const uint8_t e8m0[8] = {127, 125, 0, 128, 0xff, 254, 127, 0};
+  static const uint8_t e2m1[8] = {7, 6, 0, 6, 7, 7, 15, 0}; /* 7 is 3.5 * 2, a tie */
+  const fastnorm_dtype_id dtypes[3] = {FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F4_E2M1FN_X2,
+                                       FASTNORM_DTYPE_U8};
+  uint8_t expected[8 * 16];
+  quant_call c;
+  int i, k;
+  for (i = 0; i < 8; ++i) {
+    for (k = 0; k < 16; ++k)
+      expected[i * 16 + k] = (uint8_t)(k == 3   ? e2m1[i] << 4 | (i == 4 ? 7 : 0)
+                                       : i == 4 ? 0x77
+                                                : 0);
+  }
+  for (k = 0; k < 3; ++k) {
+    for (i = 0; i < 8 * 32; ++i) z_values[i] = i % 32 == 7 ? first[i / 32] : 0.0f;
+    make_call(&c, z_values, 4, 64);
+    with_scheme(&c, FASTNORM_QUANT_MXFP4, dtypes[k]);
+    if (k > 0) c.args.quantized = make_rows(&c.quantized, codes, dtypes[k], 4, 32);
+    with_block_scales(&c, k > 0 ? FASTNORM_DTYPE_U8 : FASTNORM_DTYPE_F8_E8M0FNU, 2);
+    GIVES(context, &c, expected);
+    CHECK(memcmp(scales.bytes, e8m0, 8) == 0);
+    CHECK(scales.bytes[8] == kFill);
+  }
+}
+
 /* Tiles of 128 rows x 4 scales: the scale at each byte, and zeros where there is none. */
 static void swizzled(fastnorm_context* context) {
   enum { kRows = 130, kScales = 5, kBytes = 2 * 2 * 512 };
@@ -635,6 +662,7 @@ void test_quant(void) {
   rows_pow2(context);
   blocks(context);
   mxfp8(context);
+  mxfp4(context);
   swizzled(context);
   nvfp4(context);
   sources(context);

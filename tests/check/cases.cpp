@@ -577,14 +577,16 @@ class CaseMaker {
     if (key_.sink == Sink::kStatic) return all;
     ref::QuantOptions q;
     q.format = Format::kE2M1;
-    q.scheme = Scheme::kNvfp4;
-    all.push_back(q);
+    for (const Scheme scheme : {Scheme::kNvfp4, Scheme::kMxfp4}) {
+      q.scheme = scheme;
+      all.push_back(q);
+    }
     return all;
   }
 
   void quantise(int64_t n, ref::QuantOptions q) {
     using ref::Scheme;
-    if (q.scheme == Scheme::kNvfp4 && n % 2 != 0) return;
+    if (is_fp4(q.scheme) && n % 2 != 0) return;
     Content c = quantised_content(n, random_.below(64));
     const bool codes_only = key_.sink == Sink::kStatic || bare_;
     q.source =

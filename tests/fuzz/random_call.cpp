@@ -166,9 +166,11 @@ void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
   // Plain calls miss what these need often enough.
   if (args->residual == nullptr) args->residual_out = nullptr;
   if (args->mean != nullptr) args->kind = FASTNORM_NORM_LAYER;
-  const uint32_t scheme = bytes.pick(8) % 6;
-  const bool none = scheme == FASTNORM_QUANT_NONE, fp4 = scheme == FASTNORM_QUANT_NVFP4;
-  const bool mx = scheme == FASTNORM_QUANT_MXFP8, block = scheme == FASTNORM_QUANT_PER_BLOCK;
+  const uint32_t scheme = bytes.pick(8) % 7;
+  const bool mxfp4 = scheme == FASTNORM_QUANT_MXFP4;
+  const bool none = scheme == FASTNORM_QUANT_NONE, fp4 = scheme == FASTNORM_QUANT_NVFP4 || mxfp4;
+  const bool mx = scheme == FASTNORM_QUANT_MXFP8 || mxfp4,
+             block = scheme == FASTNORM_QUANT_PER_BLOCK;
   const bool dynamic = block || scheme == FASTNORM_QUANT_PER_ROW;
   const uint8_t choice = bytes.byte();
   const bool swizzled = (block || mx || fp4) && (choice & 3) == 2;
@@ -221,7 +223,7 @@ void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
   }
   const uint8_t present = bytes.byte();
   for (const int field : {int{kGlobalScale}, int{kAmax}}) {
-    if (field == kGlobalScale ? fp4 && (present & 1) : (present & 6) != 0 || none) {
+    if (field == kGlobalScale ? fp4 && !mxfp4 && (present & 1) : (present & 6) != 0 || none) {
       fill(bytes, &tensors_[field], {bytes.rarely() ? extent(bytes) : 1}, FASTNORM_DTYPE_F32);
       own_memory(bytes, field);
     }
@@ -253,15 +255,16 @@ void RandomCall::codes(Bytes& bytes, bool fp4, bool pow2) {
 
 void RandomCall::scales(Bytes& bytes, const fastnorm_norm_args& args, bool pow2) {
   const auto scheme = static_cast<uint32_t>(args.quant_scheme);
-  const bool fp4 = scheme == FASTNORM_QUANT_NVFP4, mx = scheme == FASTNORM_QUANT_MXFP8;
+  const bool nvfp4 = scheme == FASTNORM_QUANT_NVFP4;
+  const bool mx = scheme == FASTNORM_QUANT_MXFP8 || scheme == FASTNORM_QUANT_MXFP4;
   const bool swizzled = args.scale_layout == FASTNORM_SCALE_SWIZZLED_128X4;
   const uint8_t choice = bytes.byte();
   fastnorm_dtype_id dtype = FASTNORM_DTYPE_F32;
-  if (fp4) dtype = FASTNORM_DTYPE_F8_E4M3FN;
+  if (nvfp4) dtype = FASTNORM_DTYPE_F8_E4M3FN;
   if (mx || (pow2 && (swizzled || (choice & 1)))) dtype = FASTNORM_DTYPE_F8_E8M0FNU;
   if (dtype != FASTNORM_DTYPE_F32 && (choice & 2)) dtype = FASTNORM_DTYPE_U8;
   if (bytes.rarely()) dtype = kAllDtypes[bytes.pick(std::size(kAllDtypes))];
-  const int64_t n = shape_.back(), block = fp4 ? 16 : mx ? 32 : args.quant_block_size;
+  const int64_t n = shape_.back(), block = nvfp4 ? 16 : mx ? 32 : args.quant_block_size;
   const int64_t count = block <= 0 ? 1 : n / block + (n % block != 0);
   std::vector<int64_t> shape = shape_;
   shape.back() = count;

@@ -63,7 +63,7 @@ bool is_nan_code(Format format, int magnitude) {
 bool has_floor(const QuantOptions& o) {
   return o.scheme == Scheme::kPerRow || o.scheme == Scheme::kPerBlock;
 }
-bool is_pow2(const QuantOptions& o) { return o.scheme == Scheme::kMxfp8 || o.pow2; }
+bool is_pow2(const QuantOptions& o) { return is_mx(o.scheme) || o.pow2; }
 
 // NVFP4: what amax is multiplied by.
 float nvfp4_factor(float global_scale) { return std::fabs(1.0f / global_scale * (1.0f / 6.0f)); }
@@ -222,13 +222,14 @@ float decode_e8m0(uint8_t byte) {
 }
 
 int scale_exponent(Format format, double magnitude) {
-  assert(format == Format::kE4M3 || format == Format::kE5M2);
+  assert(format != Format::kI8);
   if (magnitude == 0) return -127;
   if (std::isinf(magnitude)) return 127;
-  const int qmax_exponent = format == Format::kE4M3 ? 8 : 15;  // QMAX = 1.75 * 2^this
+  const double qmax_significand = format == Format::kE2M1 ? 1.5 : 1.75;
+  const int qmax_exponent = std::ilogb(qmax(format));
   const int exponent = std::ilogb(magnitude);
   const double significand = std::ldexp(magnitude, -exponent);
-  return std::clamp(exponent - qmax_exponent + (significand > 1.75 ? 1 : 0), -127, 127);
+  return std::clamp(exponent - qmax_exponent + (significand > qmax_significand ? 1 : 0), -127, 127);
 }
 
 float max_magnitude(float a, float b) {

@@ -138,10 +138,11 @@ TEST(QuantArithmetic, E4m3Values) {
 TEST(QuantArithmetic, ScalesOfPowersOfTwo) {
   fastnorm::cuda::QuantParams q = {};
   q.scale_type = fastnorm::ScaleType::kE8M0;
-  for (const int k : {8, 15}) {
+  for (const int k : {8, 15, 2}) {
     q.greatest_exponent = k;
+    q.exponent_carry = k == 2 ? 0x3fffff : 0x1fffff;
     for (int e = -120; e <= 127 - k; ++e) {
-      const float bound = std::ldexp(1.75f, k + e);
+      const float bound = std::ldexp(k == 2 ? 1.5f : 1.75f, k + e);
       const auto byte = [&](float magnitude) {
         return fastnorm::cuda::pow2_scale(q, std::bit_cast<uint32_t>(magnitude)).bits;
       };

@@ -607,7 +607,8 @@ TEST(CheckNorm, RankFiveIsCheckedAlike) {
 
 constexpr fastnorm_quant_scheme kNone = FASTNORM_QUANT_NONE, kTensor = FASTNORM_QUANT_PER_TENSOR,
                                 kRow = FASTNORM_QUANT_PER_ROW, kBlock = FASTNORM_QUANT_PER_BLOCK,
-                                kMx = FASTNORM_QUANT_MXFP8, kFp4 = FASTNORM_QUANT_NVFP4;
+                                kMx = FASTNORM_QUANT_MXFP8, kFp4 = FASTNORM_QUANT_NVFP4,
+                                kMxFp4 = FASTNORM_QUANT_MXFP4;
 constexpr int64_t kQuantN =
     272;  // 5 blocks of 64, 9 of 32, 17 of 16; the last of 64 and of 32 short
 
@@ -633,7 +634,8 @@ void set_number(Enum* field, int value) {
 
 // Swizzled scales for rows of kQuantN: 5 scales of 64 columns, 9 of 32, 17 of 16.
 void swizzle(Request& r) {
-  const bool fp4 = r.args.quant_scheme == kFp4, mx = r.args.quant_scheme == kMx;
+  const bool fp4 = r.args.quant_scheme == kFp4;
+  const bool mx = r.args.quant_scheme == kMx || r.args.quant_scheme == kMxFp4;
   r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
   r.scale->shape = {512 * (fp4 ? 5 : mx ? 3 : 2)};
   if (r.args.quant_scheme == kBlock) {
@@ -659,8 +661,8 @@ struct BadQuantCall {
 // clang-format off
 const BadQuantCall kBadQuantCalls[] = {
     // numbers
-    {kRow, {"scheme 6", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is 6", "0 to 5"}, [](Request& r) { set_number(&r.args.quant_scheme, 6); }}},
-    {kRow, {"scheme -1", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is -1", "0 to 5"}, [](Request& r) { set_number(&r.args.quant_scheme, -1); }}},
+    {kRow, {"scheme 6", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is 6", "0 to 6"}, [](Request& r) { set_number(&r.args.quant_scheme, 6); }}},
+    {kRow, {"scheme -1", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is -1", "0 to 6"}, [](Request& r) { set_number(&r.args.quant_scheme, -1); }}},
     {kRow, {"source 2", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is 2", "FASTNORM_QUANT_FROM_ROUNDED (1)"}, [](Request& r) { set_number(&r.args.quant_source, 2); }}},
     {kNone, {"source -1", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is -1", "FASTNORM_QUANT_FROM_F32 (0)"}, [](Request& r) { set_number(&r.args.quant_source, -1); }}},
     {kBlock, {"layout 3", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 3", "0 to 2"}, [](Request& r) { set_number(&r.args.scale_layout, 3); }}},
@@ -695,6 +697,18 @@ const BadQuantCall kBadQuantCalls[] = {
     {kNone, {"clamp of none", FASTNORM_ERROR_ARGUMENT, {"clamp", "is 3", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.clamp = 3; }}},
     {kTensor, {"block of a tensor", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 64", "quant_scheme is FASTNORM_QUANT_PER_TENSOR (1)"}, [](Request& r) { r.args.quant_block_size = 64; }}},
     {kRow, {"block of a row", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 128", "FASTNORM_QUANT_PER_BLOCK"}, [](Request& r) { r.args.quant_block_size = 128; }}},
+    {kMxFp4, {"division of MXFP4", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kMxFp4, {"pow2 of MXFP4", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
+    {kMxFp4, {"floor of MXFP4", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is 1", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.amax_floor = 1; }}},
+    {kMxFp4, {"block of MXFP4", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 32", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.quant_block_size = 32; }}},
+    {kMxFp4, {"global_scale of MXFP4", FASTNORM_ERROR_ARGUMENT, {"global_scale is given", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.global_scale = r.amax; }}},
+    {kMxFp4, {"MXFP4 to e4m3", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "f8_e4m3fn", "f4_e2m1fn, f4_e2m1fn_x2 or u8"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F8_E4M3FN; }}},
+    {kMxFp4, {"MXFP4 scale e4m3", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f8_e4m3fn", "f8_e8m0fnu or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F8_E4M3FN; }}},
+    {kMxFp4, {"MXFP4 scale f32", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f32", "f8_e8m0fnu or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F32; }}},
+    {kMxFp4, {"MXFP4, odd n", FASTNORM_ERROR_SHAPE, {"n is 33", "even", "MXFP4"}, [](Request& r) { set_shape(r, {kRows, kHeads, 33}); }}},
+    {kMxFp4, {"MXFP4, pairs of n", FASTNORM_ERROR_SHAPE, {"quantized.shape", "half of n"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; }}},
+    {kMxFp4, {"MXFP4 scales of 16", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 3, 17]", "9 scales a row"}, [](Request& r) { r.scale->shape[2] = 17; }}},
+    {kMxFp4, {"odd stride of MXFP4", FASTNORM_ERROR_LAYOUT, {"quantized.strides[1]", "is 275", "even"}, [](Request& r) { r.quantized->strides = {1000, 275, 1}; }}},
     {kMx, {"block of MXFP8", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 32", "quant_scheme is FASTNORM_QUANT_MXFP8 (4)"}, [](Request& r) { r.args.quant_block_size = 32; }}},
     {kFp4, {"block of NVFP4", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 16", "quant_scheme is FASTNORM_QUANT_NVFP4 (5)"}, [](Request& r) { r.args.quant_block_size = 16; }}},
     {kTensor, {"layout of a tensor", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 1", "scales of blocks"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
@@ -849,7 +863,7 @@ TEST(CheckQuant, NoOverlap) {
                        {"global_scale", &Request::global_scale},
                        {"amax", &Request::amax}};
   int refused = 0;
-  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
+  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
     for (const bool swizzled : {false, true}) {
       Request good = quant_request(scheme);
       if (swizzled && scheme < kBlock) continue;
@@ -904,7 +918,8 @@ TEST(CheckQuant, EndsOfOutputs) {
         Case{kRow, false, false, kAll * 4}, Case{kBlock, false, false, kAll * 5 * 4},
         Case{kBlock, true, false, 1024}, Case{kMx, false, false, kAll * 9},
         Case{kMx, true, false, 1536}, Case{kFp4, false, false, kAll * 17},
-        Case{kFp4, true, false, 2560}}) {
+        Case{kFp4, true, false, 2560}, Case{kMxFp4, false, true, kAll * kQuantN / 2},
+        Case{kMxFp4, false, false, kAll * 9}, Case{kMxFp4, true, false, 1536}}) {
     Request r = quant_request(c.scheme);
     if (c.swizzled) swizzle(r);
     const uintptr_t end = (c.codes ? r.quantized : r.scale)->address + c.bytes;
@@ -918,7 +933,7 @@ TEST(CheckQuant, EndsOfOutputs) {
 }
 
 TEST(CheckQuant, OnEveryDevice) {
-  for (const fastnorm_quant_scheme scheme : {kNone, kTensor, kRow, kBlock, kMx, kFp4}) {
+  for (const fastnorm_quant_scheme scheme : {kNone, kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
     Request r = simple_request({kRows, kQuantN}, FASTNORM_DTYPE_BF16);
     r.device = {FASTNORM_DEVICE_CUDA, 0};
     for (auto* t : {&r.x, &r.y, &r.weight}) (*t)->device_type = FASTNORM_DEVICE_CUDA;
@@ -994,6 +1009,11 @@ const GoodQuantCall kGoodQuantCalls[] = {
     {kFp4, {"n 2", [](Request& r) { set_shape(r, {kRows, 2}); }}},
     {kFp4, {"swizzled", swizzle}},
     {kFp4, {"scales shared by two inputs", [](Request& r) { r.global_scale->address = r.weight->address; }}},
+    {kMxFp4, {"f4", [](Request&) {}}},
+    {kMxFp4, {"pairs, u8 scales", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; r.scale->dtype = FASTNORM_DTYPE_U8; r.quantized->shape[2] = kQuantN / 2; }}},
+    {kMxFp4, {"column-major", [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
+    {kMxFp4, {"swizzled", swizzle}},
+    {kMxFp4, {"n 2", [](Request& r) { set_shape(r, {kRows, 2}); }}},
     {kRow, {"no rows, no memory", [](Request& r) { set_shape(r, {0, kHeads, kQuantN}); for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out, &r.quantized, &r.scale}) (*t)->address = 0; }}},
     {kMx, {"no rows, swizzled", [](Request& r) { set_shape(r, {0, kQuantN}); swizzle(r); r.scale->shape = {0}; r.scale->address = 0; }}},
     {kRow, {"no rows behind huge extents", [](Request& r) { set_shape(r, {0, int64_t{1} << 40, int64_t{1} << 40, kQuantN}); }}},
@@ -1204,7 +1224,7 @@ TEST(CheckQuant, RanksOneToEight) {
                                          {1, kRows, kHeads, kQuantN},
                                          {kRows, 1, kHeads, 1, kQuantN},
                                          {1, kRows, 1, 1, kHeads, 1, 1, kQuantN}};
-  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
+  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
     for (const auto& shape : shapes) {
       Request r = quant_request(scheme);
       set_shape(r, shape);

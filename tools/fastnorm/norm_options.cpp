@@ -23,13 +23,14 @@ constexpr std::array<Choice<fastnorm_residual_rounding>, 3> kResidualRoundings =
     {{"exact", FASTNORM_RESIDUAL_EXACT},
      {"before-apply", FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY},
      {"before-statistics", FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS}}};
-constexpr std::array<Choice<fastnorm_quant_scheme>, 6> kQuantSchemes = {
+constexpr std::array<Choice<fastnorm_quant_scheme>, 7> kQuantSchemes = {
     {{"none", FASTNORM_QUANT_NONE},
      {"per-tensor", FASTNORM_QUANT_PER_TENSOR},
      {"per-row", FASTNORM_QUANT_PER_ROW},
      {"per-block", FASTNORM_QUANT_PER_BLOCK},
      {"mxfp8", FASTNORM_QUANT_MXFP8},
-     {"nvfp4", FASTNORM_QUANT_NVFP4}}};
+     {"nvfp4", FASTNORM_QUANT_NVFP4},
+     {"mxfp4", FASTNORM_QUANT_MXFP4}}};
 constexpr std::array<Choice<fastnorm_quant_source>, 2> kQuantSources = {
     {{"f32", FASTNORM_QUANT_FROM_F32}, {"rounded", FASTNORM_QUANT_FROM_ROUNDED}}};
 constexpr std::array<Choice<fastnorm_quant_division>, 2> kQuantDivisions = {

@@ -127,11 +127,11 @@ __device__ __forceinline__ Scale quotient_scale(const QuantParams& q, uint32_t m
   return {__float_as_uint(value), q.divides ? value : inverse_of_scale(value)};
 }
 
-// The least 2^E with A <= 1.75 * 2^(k + E), for E in [-127, 127]; 1.75 * 2^k is the greatest code.
-// The addition carries into the exponent where the fraction is above 0.75.
+// The least 2^E with A <= m * 2^(k + E), for E in [-127, 127]; m * 2^k is the greatest code. The
+// addition carries into the exponent where the fraction is above m - 1: 0.75, of e2m1 0.5.
 __device__ __forceinline__ Scale pow2_scale(const QuantParams& q, uint32_t magnitude) {
   const uint32_t amax = greater(magnitude, __float_as_uint(q.amax_floor));
-  const int least = static_cast<int>((amax + 0x1fffff) >> 23) - q.greatest_exponent;
+  const int least = static_cast<int>((amax + q.exponent_carry) >> 23) - q.greatest_exponent;
   uint32_t byte = least < 0 ? 0 : least;  // E + 127
   float inverse = __uint_as_float((254 - byte) << 23);
   if (amax >= kInfBits) {
