@@ -661,7 +661,7 @@ struct BadQuantCall {
 // clang-format off
 const BadQuantCall kBadQuantCalls[] = {
     // numbers
-    {kRow, {"scheme 6", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is 6", "0 to 6"}, [](Request& r) { set_number(&r.args.quant_scheme, 6); }}},
+    {kRow, {"scheme 7", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is 7", "0 to 6"}, [](Request& r) { set_number(&r.args.quant_scheme, 7); }}},
     {kRow, {"scheme -1", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is -1", "0 to 6"}, [](Request& r) { set_number(&r.args.quant_scheme, -1); }}},
     {kRow, {"source 2", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is 2", "FASTNORM_QUANT_FROM_ROUNDED (1)"}, [](Request& r) { set_number(&r.args.quant_source, 2); }}},
     {kNone, {"source -1", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is -1", "FASTNORM_QUANT_FROM_F32 (0)"}, [](Request& r) { set_number(&r.args.quant_source, -1); }}},

@@ -366,7 +366,8 @@ __device__ __forceinline__ Moments fold_moments_of_cluster(Moments m, FoldScratc
 }
 
 // The moments of a row from a thread's, of its first and of its second vectors of kRun that lie
-// side by side.
+// side by side. The thread's number is read anew: addresses kept across both passes would cost
+// registers.
 template <class Tile>
 __device__ __forceinline__ Moments fold_row_moments(const Moments (&m)[Tile::kRun],
                                                     FoldScratch<Tile, 2>& scratch,
@@ -387,9 +388,9 @@ __device__ __forceinline__ Moments fold_row_moments(const Moments (&m)[Tile::kRu
     return fold_moments_of_cluster(m[0], scratch, place);
   } else {
     auto* const values = reinterpret_cast<float2*>(scratch.values);
+    const uint32_t thread = ptx::thread_index(), lane = thread % 32;
 #pragma unroll
-    for (int r = 0; r < kRun; ++r)
-      values[threadIdx.x * kRun + r] = make_float2(m[r].sum, m[r].squares);
+    for (int r = 0; r < kRun; ++r) values[thread * kRun + r] = make_float2(m[r].sum, m[r].squares);
     __syncthreads();
     const auto fold = [&] {
       Moments of_run[kRun];
@@ -398,7 +399,7 @@ __device__ __forceinline__ Moments fold_row_moments(const Moments (&m)[Tile::kRu
         Moments w[Tile::kWarps];
 #pragma unroll
         for (int i = 0; i < Tile::kWarps; ++i) {
-          const float2 q = values[(i * 32 + place.lane) * kRun + r];
+          const float2 q = values[(i * 32 + lane) * kRun + r];
           w[i] = {q.x, q.y};
         }
         of_run[r] = fold_moments(w);
@@ -406,9 +407,9 @@ __device__ __forceinline__ Moments fold_row_moments(const Moments (&m)[Tile::kRu
       return fold_lanes_of(of_run);
     };
     if constexpr (kOneWarpFolds<Tile>) {
-      if (place.warp == 0) {
+      if (thread < 32) {
         const Moments row = fold();
-        if (place.lane == 0) scratch.total[0] = row.sum, scratch.total[1] = row.squares;
+        if (lane == 0) scratch.total[0] = row.sum, scratch.total[1] = row.squares;
       }
       __syncthreads();
       return {scratch.total[0], scratch.total[1]};

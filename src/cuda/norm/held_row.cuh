@@ -19,7 +19,8 @@ struct HeldRow {
   __device__ __forceinline__ void round_sum(const Rounding<Slots::kAffine, T>& rounding) {
     if constexpr (Slots::kSource == Source::kAdd) round_row<T>(values, rounding.round_sum);
   }
-  // Keeps the compiler from copying what was loaded to make room for later loads.
+  // Keeps the compiler from holding what was loaded, too: to unpack it again, or to make room for
+  // later loads.
   __device__ __forceinline__ void hold() {
 #pragma unroll
     for (auto& vector : values) {
@@ -95,6 +96,7 @@ struct HeldRow<Slots, Tile, Row::kPacked> {
   __device__ __forceinline__ void get_crossed_word(float* s, int v, int word, bool crossed) const {
     unpack_word(crossed ? word_of(values[v], word ^ 2) : word_of(values[v], word), s);
   }
+  __device__ __forceinline__ void hold() {}
   __device__ __forceinline__ void renew(const NormParams& p, float later) {
     const uint32_t none = (p.bits_again & kNeverSet) != 0 ? __float_as_uint(later) : 0;
     if constexpr (kByFactors) {

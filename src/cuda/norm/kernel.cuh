@@ -198,6 +198,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     source.store_sum(p, index, place, reach, row.held.values);
   row.held.round_sum(rounding);
   if constexpr (Slots::kStat == Stat::kLayer) {
+    row.held.hold();
     row.held.get(s, 0);
     LayerStatistics statistics(first.value(s[0], rounding.round_sum), rounding);
 #pragma unroll 1

@@ -46,16 +46,24 @@ __device__ __forceinline__ float squares(float (&d)[kCount], bool steps) {
 template <class T, bool kPartial, int kCount>
 __device__ __forceinline__ Moments moments(const float (&s)[kCount], float from, int count,
                                            bool steps) {
-  float d[kCount];
+  // The chains of both sums go together, so that few differences are alive.
+  float sum[2], square[2];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    d[i] = __fsub_rn(s[i], from);
-    if (steps) d[i] = T::round(d[i]);
-    if constexpr (kPartial) d[i] = i < count ? d[i] : 0.0f;
+    float d = __fsub_rn(s[i], from);
+    if (steps) d = T::round(d);
+    if constexpr (kPartial) d = i < count ? d : 0.0f;
+    float& chain = sum[i % 2];
+    float& power = square[i % 2];
+    chain = i < 2 ? d : __fadd_rn(chain, d);
+    if (steps) {
+      const float q = T::round(__fmul_rn(d, d));
+      power = i < 2 ? q : __fadd_rn(power, q);
+    } else {
+      power = i < 2 ? __fmul_rn(d, d) : __fmaf_rn(d, d, power);
+    }
   }
-  Moments m;
-  m.sum = vector_sum(d);
-  m.squares = squares<T>(d, steps);
+  Moments m = {__fadd_rn(sum[0], sum[1]), __fadd_rn(square[0], square[1])};
   if (!kPartial && count <= 0) m = {0.0f, 0.0f};
   return m;
 }
