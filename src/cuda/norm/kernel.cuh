@@ -143,11 +143,58 @@ __device__ __forceinline__ void free_staged_row() {
   if constexpr (Slots::kAccess == Access::kUneven && Tile::kOneWarp) sync_row<Tile>();
 }
 
+// Mean and rstd of a row that was loaded; x + residual is stored on the way.
+template <class Slots, class Tile, class Reach, class R, class Scratch>
+__device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, Tile>& row,
+                                           const RowSource<Slots, Tile>& source,
+                                           const FirstElement<Slots, Tile>& first,
+                                           const RowIndex& index, const Place<Tile>& place,
+                                           const Reach& reach, const R& rounding,
+                                           Scratch& scratch) {
+  // Where every thread reads the row's first element, the sum may take its place after the first
+  // fold alone.
+  constexpr bool kSumLater =
+      FirstElement<Slots, Tile>::kReads && (Slots::kAccess != Access::kUneven || Tile::kCluster);
+  if constexpr (Slots::kSource == Source::kAdd && !kSumLater)
+    source.store_sum(p, index, place, reach, row.held.values);
+  row.held.round_sum(rounding);
+  if constexpr (Slots::kStat == Stat::kLayer) {
+    row.held.hold();
+    float s[Slots::T::kPerVector];
+    row.held.get(s, 0);
+    LayerStatistics statistics(first.value(s[0], rounding.round_sum), rounding);
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      statistics.take(row_moments(row.held, statistics.from, reach,
+                                  statistics.steps(pass, rounding), scratch.moments[pass], place),
+                      pass, p, rounding);
+      // A sum that was rounded to its dtype rounds to itself.
+      if constexpr (Slots::kSource == Source::kAdd && kSumLater) {
+        if (pass == 0) source.store_sum(p, index, place, reach, row.held.values);
+      }
+      row.held.renew(p, statistics.from);
+    }
+    row.mean = statistics.mean();
+    row.rstd = statistics.rstd(p, rounding);
+  } else {
+    float q[Tile::kVectors];
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      float s[Slots::T::kPerVector];
+      row.held.get(s, v);
+      q[v] = squares<typename Slots::T>(s, rounding.every_step);
+    }
+    if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster)
+      make_columns_ready(p, row);
+    row.rstd = rstd_of(__fmul_rn(sum_row(q, scratch.fold[0], place), p.inv_n), p, rounding);
+    row.held.renew(p, row.rstd);
+  }
+}
+
 // Weights are loaded first, as a rule: then the first use of the row comes after every load, in the
 // compiler's order, too. In clusters the row is first: all blocks wait for the same weights.
 template <class Slots, class Tile, GridForm kForm = GridForm::kRows>
 __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
-  constexpr int kVectors = Tile::kVectors, kPerVector = Slots::T::kPerVector;
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kLayer>>();
   cluster_begin(scratch);
   const uint32_t bits = with_known_indices<Slots, Tile, kForm != GridForm::kRows>(
@@ -182,50 +229,14 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (Slots::kRounds) source.add_words();
   if constexpr (Slots::kV.has(Variant::kReadyColumns) && !Tile::kCluster)
     make_columns_ready(p, row);
-  float s[kPerVector];
   if constexpr (Slots::kAccess == Access::kAny) {
     source.take_whole(row.held.values);
     source.take_short(row.held.values);
   } else {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
+    for (int v = 0; v < Tile::kVectors; ++v) row.held.set(source, v);
   }
-  // Where every thread reads the row's first element, the sum may take its place after the first
-  // fold alone.
-  constexpr bool kSumLater =
-      FirstElement<Slots, Tile>::kReads && (Slots::kAccess != Access::kUneven || Tile::kCluster);
-  if constexpr (Slots::kSource == Source::kAdd && !kSumLater)
-    source.store_sum(p, index, place, reach, row.held.values);
-  row.held.round_sum(rounding);
-  if constexpr (Slots::kStat == Stat::kLayer) {
-    row.held.hold();
-    row.held.get(s, 0);
-    LayerStatistics statistics(first.value(s[0], rounding.round_sum), rounding);
-#pragma unroll 1
-    for (int pass = 0; pass < 2; ++pass) {
-      statistics.take(row_moments(row.held, statistics.from, reach,
-                                  statistics.steps(pass, rounding), scratch.moments[pass], place),
-                      pass, p, rounding);
-      // A sum that was rounded to its dtype rounds to itself.
-      if constexpr (Slots::kSource == Source::kAdd && kSumLater) {
-        if (pass == 0) source.store_sum(p, index, place, reach, row.held.values);
-      }
-      row.held.renew(p, statistics.from);
-    }
-    row.mean = statistics.mean();
-    row.rstd = statistics.rstd(p, rounding);
-  } else {
-    float q[kVectors];
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      row.held.get(s, v);
-      q[v] = squares<typename Slots::T>(s, rounding.every_step);
-    }
-    if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster)
-      make_columns_ready(p, row);
-    row.rstd = rstd_of(__fmul_rn(sum_row(q, scratch.fold[0], place), p.inv_n), p, rounding);
-    row.held.renew(p, row.rstd);
-  }
+  reduce_row(p, row, source, first, index, place, reach, rounding, scratch);
   free_staged_row<Slots, Tile>();
   if constexpr (Slots::kShares) SharedColumns<Slots, Tile>::wait();
   const RowIndex out = Slots::kV.has(Variant::kKeepsRow)
