@@ -180,6 +180,12 @@ static void divided(fastnorm_context* context) {
   for (i = 0; i < kRows; ++i) {
     float most = 0, scale;
     if (i % 100 == 7) z[i * kN] = -0.0f;
+    if (i % 2 == 0) { /* a scale of c / 1024, and quotients that lie between two codes */
+      const float c = (float)(17 + i % 32);
+      for (j = 0; j < kN / 2; ++j) z[i * kN + j] = c * (float)(17 + 2 * (j % 8)) / 4096;
+      for (; j < kN; ++j) z[i * kN + j] *= c / 1024;
+      z[i * kN + kN - 1] = -7 * c / 16;
+    }
     for (j = 0; j < kN; ++j) most = fmaxf(most, fabsf(z[i * kN + j]));
     scale = most / 448;
     for (j = 0; j < kN; ++j) {
