@@ -120,7 +120,7 @@ class NormArgs(ctypes.Structure):
         ("scale_pow2", c_int32),
         ("amax_floor", c_float),
         ("clamp", c_float),
-        ("reserved", c_int32),
+        ("quant_division", c_int32),
         ("global_scale", TensorPointer),
         ("quantized", TensorPointer),
         ("scale", TensorPointer),

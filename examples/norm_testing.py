@@ -107,7 +107,7 @@ class Exact:
         shape = (*self.z.shape[:-1], -1, block)
         amax = np.abs(np.pad(self.z, padding)).reshape(shape).max(-1)
         error = np.pad(self.high - self.low, padding).reshape(shape).max(-1) + 3 * UNIT * amax
-        if scheme == "mxfp8":
+        if scheme in ("mxfp8", "mxfp4"):
             fits = (amax - error <= greatest * scales) & (amax + error >= greatest * scales / 2)
             wrong = int(np.sum(~fits))
         else:

@@ -58,6 +58,7 @@ const (
 	QuantPerBlock  QuantScheme = raw.FASTNORM_QUANT_PER_BLOCK  // a scale for 64 or 128 columns of a row
 	QuantMXFP8     QuantScheme = raw.FASTNORM_QUANT_MXFP8      // fp8 with a power-of-two scale for 32 columns
 	QuantNVFP4     QuantScheme = raw.FASTNORM_QUANT_NVFP4      // fp4 with an e4m3 scale for 16 columns and a global scale
+	QuantMXFP4     QuantScheme = raw.FASTNORM_QUANT_MXFP4      // fp4 with a power-of-two scale for 32 columns
 )
 
 // QuantSource is what is quantised.
@@ -67,6 +68,15 @@ type QuantSource int32
 const (
 	QuantFromF32     QuantSource = raw.FASTNORM_QUANT_FROM_F32     // the unrounded result
 	QuantFromRounded QuantSource = raw.FASTNORM_QUANT_FROM_ROUNDED // the result rounded to the dtype of X, as an unfused chain would
+)
+
+// QuantDivision is how a code is made of a value and its scale.
+type QuantDivision int32
+
+// The divisions. With scales that are powers of two they are the same.
+const (
+	QuantMultiplyReciprocal QuantDivision = raw.FASTNORM_QUANT_MULTIPLY_RECIPROCAL // value * (1 / scale)
+	QuantDivide             QuantDivision = raw.FASTNORM_QUANT_DIVIDE              // value / scale, as vLLM's dynamic fp8
 )
 
 // ScaleLayout is the order of scales in memory.
@@ -119,12 +129,13 @@ type Norm struct {
 // code times its scale.
 type Quant struct {
 	Scheme      QuantScheme
-	BlockSize   int         // QuantPerBlock: 64 or 128 columns; else 0
-	Source      QuantSource // default: the unrounded result
-	ScaleLayout ScaleLayout // default: row-major
-	ScalePow2   bool        // round dynamic fp8 scales up to a power of two
-	AmaxFloor   float32     // least magnitude a dynamic scale is made from; 0 = 1e-10
-	Clamp       float32     // > 0: results are clamped to [-Clamp, Clamp] first
+	BlockSize   int           // QuantPerBlock: 64 or 128 columns; else 0
+	Source      QuantSource   // default: the unrounded result
+	ScaleLayout ScaleLayout   // default: row-major
+	ScalePow2   bool          // round dynamic fp8 scales up to a power of two
+	AmaxFloor   float32       // least magnitude a dynamic scale is made from; 0 = 1e-10
+	Clamp       float32       // > 0: results are clamped to [-Clamp, Clamp] first
+	Division    QuantDivision // QuantPerTensor, QuantPerRow, QuantPerBlock: default times the reciprocal
 
 	GlobalScale Tensor // [1] F32. The second scale of QuantNVFP4; not given: 1
 	Out         Tensor // output, shape of X, the quantised dtype
@@ -178,6 +189,7 @@ func (z *Quant) encode(q *call, w []uint64, part int) {
 	}
 	w[raw.NormAmaxFloor] = uint64(math.Float32bits(z.AmaxFloor))
 	w[raw.NormClamp] = uint64(math.Float32bits(z.Clamp))
+	w[raw.NormQuantDivision] = uint64(z.Division)
 	q.tensor(part, raw.NormBitGlobalScale, &z.GlobalScale)
 	q.tensor(part, raw.NormBitQuantized, &z.Out)
 	q.tensor(part, raw.NormBitScale, &z.Scale)

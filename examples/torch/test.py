@@ -154,24 +154,27 @@ def test_add(suite):
 def quant_cases():
     e4m3, e5m2 = torch.float8_e4m3fn, torch.float8_e5m2
     return (("per_row", 0, e4m3), ("per_row", 0, e5m2), ("per_row", 0, torch.int8), ("per_block", 64, e4m3),
-            ("per_block", 128, torch.int8), ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, torch.uint8))
+            ("per_block", 128, torch.int8), ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, torch.uint8),
+            ("mxfp4", 0, torch.uint8), *((scheme, 0, ft._FP4) for scheme in ("nvfp4", "mxfp4") if ft._FP4 is not None))
 
 
 def test_quantised(suite):
     for (scheme, block, dtype), source in itertools.product(quant_cases(), (torch.bfloat16, torch.float32)):
         name = f"rms_norm_quant {scheme} {block or ''} {name_of(dtype)} of {name_of(source)}"
         x, weight = normal((6, 320), source, 11), normal((320,), source, 12, 0.2, 1.0)
-        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4").index(scheme)
+        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4", "mxfp4").index(scheme)
         like = ft._quant_outputs(x, scheme, block, dtype)
         fields = {"x": x, "weight": weight, "eps": EPS, "quant_scheme": number, "quant_block_size": block,
                   "quantized": like[0], "scale": like[1]}
         direct.run(ft._c.RMS, **fields)
         codes, scale = ft.rms_norm_quant(x, weight, EPS, scheme=scheme, block_size=block, dtype=dtype)
         suite.check(f"{name}: bits of the C ABI", bits(codes) == bits(like[0]) and bits(scale) == bits(like[1]))
-        fp4 = scheme == "nvfp4"
-        numbers = unpack_e2m1(codes.cpu().numpy()) if fp4 else f64(codes)
+        fp4 = scheme in ("nvfp4", "mxfp4")
+        if fp4:
+            suite.equal(f"{name}: dtype of the codes", codes.dtype, dtype)
+        numbers = unpack_e2m1(codes.view(torch.uint8).cpu().numpy()) if fp4 else f64(codes)
         form = "float4_e2m1fn" if fp4 else name_of(dtype)
-        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16}[scheme]
+        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
         scales = f64(scale.float())
         exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=name_of(source))
         wrong = exact.holds_scales(scales, form, columns, scheme)

@@ -101,8 +101,6 @@ class NormCheck {
                      FASTNORM_ERROR_ARGUMENT,
                      "residual_rounding is %d; required: a fastnorm_residual_rounding, 0 to 2",
                      residual_rounding);
-    FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
-                     args_.reserved);
     FASTNORM_REQUIRE(args_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "x is NULL; required: a tensor [..., n]");
     FASTNORM_REQUIRE(

@@ -47,6 +47,7 @@ struct QuantDesc {
   int32_t block = 0;              // columns that share a scale; 0 = the row or the tensor
   bool from_rounded = false;      // the result rounded to x's dtype
   bool pow2 = false;              // scales are powers of two
+  bool divides = false;           // z / scale; else z * (1 / scale), which is the same with pow2
   bool swizzled = false;          // scales in tiles of 128 rows x 4, padding zeroed
   float clamp = 0;                // 0 = off
   float amax_floor = 0;
@@ -57,6 +58,8 @@ struct QuantDesc {
   const std::byte* global_scale = nullptr;  // f32, an input; nullptr = 1
   std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
 
+  bool is_mx() const { return scheme == FASTNORM_QUANT_MXFP8 || scheme == FASTNORM_QUANT_MXFP4; }
+  bool is_fp4() const { return scheme == FASTNORM_QUANT_NVFP4 || scheme == FASTNORM_QUANT_MXFP4; }
   CodeType code_type() const {
     return dtype == Dtype::kF8E4M3   ? CodeType::kE4M3
            : dtype == Dtype::kF8E5M2 ? CodeType::kE5M2
@@ -73,7 +76,7 @@ struct QuantDesc {
   // Without codes the amax is that of y.
   bool sees_rounded() const { return from_rounded || scheme == FASTNORM_QUANT_NONE; }
   // True if more is wanted than codes and scales of the results as they are.
-  bool has_extras() const { return sees_rounded() || clamp != 0.0f || amax != nullptr; }
+  bool has_extras() const { return sees_rounded() || clamp != 0.0f || amax != nullptr || divides; }
   int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
   // Bytes of a row of codes.
   int64_t code_bytes(int64_t n) const { return dtype == Dtype::kF4E2M1 ? n / 2 : n; }

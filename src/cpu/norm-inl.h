@@ -287,7 +287,8 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
   float values[kQuantChunk];
   float inverse = 0.0f;
   if (q.tensor_scale != nullptr) {
-    inverse = 1.0f / load_f32(q.tensor_scale);
+    const float scale = load_f32(q.tensor_scale);
+    inverse = q.divides ? scale : 1.0f / scale;
   } else if (q.codes_wanted && q.block == 0) {  // the row's scale, from a pass of its own
     uint32_t most = 0;
     for (int64_t i = 0; i < p.n; i += kQuantChunk) {
@@ -302,7 +303,10 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
     const int padded = take_values<true>(p, row, source, affine, sink, i, count, values);
     if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
     if (!q.codes_wanted) continue;
-    if (q.block == 0) {
+    if (q.block == 0 && q.divides) {
+      divide_values(values, padded, inverse);
+      out.put_codes<false>(q, i, count, values, 1.0f, p.stream);
+    } else if (q.block == 0) {
       out.put_codes<true>(q, i, count, values, inverse, p.stream);
     } else {
       out.scale_by_block(q, i, count, padded, values);

@@ -56,6 +56,7 @@ QuantParams quant_params(const NormDesc& d) {
   p.from_rounded = q.sees_rounded();
   p.pow2 = q.pow2;
   p.swizzled = q.swizzled;
+  p.divides = q.divides;
   return p;
 }
 

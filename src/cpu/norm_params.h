@@ -39,6 +39,7 @@ struct QuantParams {
   CodeType code_type;
   ScaleType scale_type;
   bool codes_wanted, from_rounded, pow2, swizzled, nvfp4;
+  bool divides;  // codes are quotients by the scale
 };
 
 struct NormParams {

@@ -200,71 +200,137 @@ struct Nothing {
   FASTNORM_INLINE void operator()(int64_t, Extent) const {}
 };
 
+// What the elements j of a chunk with j mod 64 in [kFrom, kTo) add to `sums`: `term` takes each
+// pair, and `beside` is called for it.
+template <int kFrom, int kTo, class Sums, class Term, class Beside>
+FASTNORM_INLINE void add_chunk(int64_t i, int64_t end, Sums& sums, const Term& term,
+                               const Beside& beside) {
+  for (; i + kAccumulators <= end; i += kAccumulators) {
+#pragma GCC unroll kUnroll
+    for (int j = kFrom; j < kTo; ++j) {
+      term(i + j * kPairElements, Whole{}, sums, j);
+      beside(i + j * kPairElements, Whole{});
+    }
+  }
+#pragma GCC unroll kUnroll
+  for (int j = kFrom; j < kTo; ++j) {
+    const int64_t left = end - i - j * kPairElements;
+    if (left <= 0) break;
+    const Some some = {static_cast<int>(smaller(left, kPairElements))};
+    term(i + j * kPairElements, some, sums, j);
+    beside(i + j * kPairElements, some);
+  }
+}
+
+FASTNORM_INLINE void clear(Sums& sums) {
+#pragma GCC unroll kUnroll
+  for (Vec& v : sums.value) v = zero();
+}
+
 // Sum over the row of what `term` makes of each pair, with `beside` called for each.
 template <class T, class Term, class Beside>
 FASTNORM_INLINE float reduce_row(int64_t n, const Term& term, const Beside& beside) {
   float total = 0.0f;
   for (int64_t chunk = 0; chunk < n; chunk += kChunkElements) {
-    const int64_t end = smaller(chunk + kChunkElements, n);
     Sums sums;
-#pragma GCC unroll kUnroll
-    for (Vec& v : sums.value) v = zero();
-    int64_t i = chunk;
-    for (; i + kAccumulators <= end; i += kAccumulators) {
-#pragma GCC unroll kUnroll
-      for (int j = 0; j < kBlockPairs; ++j) {
-        term(i + j * kPairElements, Whole{}, sums.value[2 * j], sums.value[2 * j + 1]);
-        beside(i + j * kPairElements, Whole{});
-      }
-    }
-#pragma GCC unroll kUnroll
-    for (int j = 0; j < kBlockPairs; ++j) {
-      const int64_t left = end - i - j * kPairElements;
-      if (left <= 0) break;
-      const Some some = {static_cast<int>(smaller(left, kPairElements))};
-      term(i + j * kPairElements, some, sums.value[2 * j], sums.value[2 * j + 1]);
-      beside(i + j * kPairElements, some);
-    }
+    clear(sums);
+    add_chunk<0, kBlockPairs>(chunk, smaller(chunk + kChunkElements, n), sums, term, beside);
     total = total + fold(T{}, sums);
   }
   return total + 0.0f;
 }
 
+// LAYER's second pass: sums of d and of d * d.
+struct Moments {
+  float sum, squares;
+};
+struct MomentSums {
+  Sums sum, squares;
+};
+
+template <int kFrom, int kPairs, class Term>
+FASTNORM_INLINE void add_parts(int64_t i, int64_t end, MomentSums& sums, const Term& term) {
+  if constexpr (kFrom < kBlockPairs) {
+    add_chunk<kFrom, kFrom + kPairs>(i, end, sums, term, Nothing{});
+    add_parts<kFrom + kPairs, kPairs>(i, end, sums, term);
+  }
+}
+
+// Both sums of a row at once. Where the registers do not hold both sums' accumulators, a chunk goes
+// in parts, each of which takes its own elements of every 64.
+template <class T, class Term>
+FASTNORM_INLINE Moments reduce_moments(int64_t n, const Term& term) {
+  constexpr int kPairs = kBlockPairs / kMomentParts;
+  Moments total = {0.0f, 0.0f};
+  for (int64_t chunk = 0; chunk < n; chunk += kChunkElements) {
+    const int64_t end = smaller(chunk + kChunkElements, n);
+    MomentSums sums;
+    clear(sums.sum);
+    clear(sums.squares);
+    add_parts<0, kPairs>(chunk, end, sums, term);
+    total.sum = total.sum + fold(T{}, sums.sum);
+    total.squares = total.squares + fold(T{}, sums.squares);
+  }
+  return {total.sum + 0.0f, total.squares + 0.0f};
+}
+
+// s - from, and nothing past the end.
 template <class Slots>
-struct SumTerm {
+struct DifferenceTerm {
   const RowSource<Slots>& source;
   const Rounding<Slots::kAffine, typename Slots::T>& rounding;
+  const Vec from;
 
   template <class Extent>
-  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
+  FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
     const Pair s = rounding.summed(source.take(i, extent));
-    a = add(a, s.a);
-    b = add(b, s.b);
+    return extent.first(typename Slots::T{}, Pair{sub(s.a, from), sub(s.b, from)});
+  }
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
+    const Pair d = take(i, extent);
+    Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
+    a = add(a, d.a);
+    b = add(b, d.b);
   }
 };
 
-// Squares, of s - mean for LAYER, where elements past the end would add mean^2.
+template <class R>
+FASTNORM_INLINE void add_squares(const R& rounding, Pair d, Sums& sums, int pair) {
+  Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
+  if (rounding.every_step) {
+    const Pair q = rounding.step({mul(d.a, d.a), mul(d.b, d.b)});
+    a = add(a, q.a);
+    b = add(b, q.b);
+  } else {
+    a = fused(d.a, d.a, a);
+    b = fused(d.b, d.b, b);
+  }
+}
+
 template <class Slots>
 struct SquareTerm {
   const RowSource<Slots>& source;
   const Rounding<Slots::kAffine, typename Slots::T>& rounding;
-  const Vec mean;
 
   template <class Extent>
-  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
-    Pair d = rounding.summed(source.take(i, extent));
-    if constexpr (Slots::kStat == Stat::kLayer) {
-      d = {sub(d.a, mean), sub(d.b, mean)};
-      d = rounding.step(extent.first(typename Slots::T{}, d));
-    }
-    if (rounding.every_step) {
-      const Pair q = rounding.step({mul(d.a, d.a), mul(d.b, d.b)});
-      a = add(a, q.a);
-      b = add(b, q.b);
-    } else {
-      a = fused(d.a, d.a, a);
-      b = fused(d.b, d.b, b);
-    }
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
+    add_squares(rounding, rounding.summed(source.take(i, extent)), sums, pair);
+  }
+};
+
+// d = s - mean, and d * d.
+template <class Slots>
+struct MomentTerm {
+  const DifferenceTerm<Slots> difference;
+
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, MomentSums& sums, int pair) const {
+    const Pair d = difference.rounding.step(difference.take(i, extent));
+    Vec &a = sums.sum.value[2 * pair], &b = sums.sum.value[2 * pair + 1];
+    a = add(a, d.a);
+    b = add(b, d.b);
+    add_squares(difference.rounding, d, sums.squares, pair);
   }
 };
 
@@ -279,16 +345,23 @@ FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots
                                       const Beside& beside) {
   using T = typename Slots::T;
   Statistics result = {0.0f, 0.0f};
-  float squared = 0.0f;
+  float variance = 0.0f;
   if constexpr (Slots::kStat == Stat::kLayer) {
-    const SumTerm<Slots> sum = {source, rounding};
-    result.mean = rounding.step(reduce_row<T>(p.n, sum, beside) * p.inv_n);
-    const SquareTerm<Slots> squares = {source, rounding, broadcast(result.mean)};
-    squared = reduce_row<T>(p.n, squares, Nothing{});
+    // A chain in T subtracts nothing ahead and corrects nothing: x + -0 and x - -0 are x.
+    const float origin =
+        rounding.every_step ? -0.0f : lowest(rounding.summed(source.take(0, Some{1})).a);
+    const DifferenceTerm<Slots> first = {source, rounding, broadcast(origin)};
+    const float mean = rounding.step(origin + reduce_row<T>(p.n, first, beside) * p.inv_n);
+    const Moments m =
+        reduce_moments<T>(p.n, MomentTerm<Slots>{{source, rounding, broadcast(mean)}});
+    const float delta = rounding.every_step ? -0.0f : m.sum * p.inv_n;
+    result.mean = mean + delta;
+    variance = __builtin_fmaf(-delta, delta, m.squares * p.inv_n);
+    variance = variance < 0.0f ? 0.0f : variance;
   } else {
-    squared = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding, zero()}, beside);
+    variance = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding}, beside) * p.inv_n;
   }
-  const float variance = rounding.step(squared * p.inv_n);
+  variance = rounding.step(variance);
   result.rstd = rounding.step(1.0f / square_root(rounding.step(variance + p.eps)));
   return result;
 }

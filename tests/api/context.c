@@ -164,7 +164,7 @@ static void versions(void) {
            FASTNORM_VERSION_PATCH);
   CHECK(fastnorm_version() == FASTNORM_VERSION);
   CHECK(strcmp(fastnorm_version_string(), text) == 0);
-  CHECK(fastnorm_numeric_version() == 1);
+  CHECK(fastnorm_numeric_version() == 2);
   CHECK(strstr(fastnorm_build_info(), text) != NULL);
   CHECK(strstr(fastnorm_build_info(), "scalar") != NULL);
 }

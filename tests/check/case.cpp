@@ -29,7 +29,7 @@ uint64_t Content::hash() const {
                    code(bias), weight_heads, bias_heads, pattern + 1, seed, quant.scheme,
                    quant.format, quant.block_size, quant.source, quant.pow2, quant.e8m0,
                    std::bit_cast<uint32_t>(quant.amax_floor), std::bit_cast<uint32_t>(quant.clamp),
-                   std::bit_cast<uint32_t>(tensor_scale),
+                   quant.divide, std::bit_cast<uint32_t>(tensor_scale),
                    std::bit_cast<uint32_t>(global_scale.value_or(1.0f)));
 }
 
@@ -68,11 +68,11 @@ std::string Case::text() const {
     text += std::string(" quant ") + ref::name_of(q.scheme) + " " + ref::name_of(q.format) +
             " block " + std::to_string(q.block_size) +
             (q.source == ref::QuantSource::kRounded ? " rounded" : "") + (q.pow2 ? " pow2" : "") +
-            (q.e8m0 ? " e8m0" : "") + " floor " + std::to_string(q.amax_floor) + " clamp " +
-            std::to_string(q.clamp) + " scale " + std::to_string(content.tensor_scale) +
-            " global " + (content.global_scale ? std::to_string(*content.global_scale) : "none") +
-            " codes" + strides_text(l.codes, l.rank) + " scales " +
-            std::to_string(static_cast<int>(l.scales));
+            (q.e8m0 ? " e8m0" : "") + (q.divide ? " divided" : "") + " floor " +
+            std::to_string(q.amax_floor) + " clamp " + std::to_string(q.clamp) + " scale " +
+            std::to_string(content.tensor_scale) + " global " +
+            (content.global_scale ? std::to_string(*content.global_scale) : "none") + " codes" +
+            strides_text(l.codes, l.rank) + " scales " + std::to_string(static_cast<int>(l.scales));
   }
   if (l.amax) text += " amax " + std::to_string(*l.amax);
   if (!l.store_y) text += " no y";

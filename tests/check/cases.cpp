@@ -577,14 +577,16 @@ class CaseMaker {
     if (key_.sink == Sink::kStatic) return all;
     ref::QuantOptions q;
     q.format = Format::kE2M1;
-    q.scheme = Scheme::kNvfp4;
-    all.push_back(q);
+    for (const Scheme scheme : {Scheme::kNvfp4, Scheme::kMxfp4}) {
+      q.scheme = scheme;
+      all.push_back(q);
+    }
     return all;
   }
 
   void quantise(int64_t n, ref::QuantOptions q) {
     using ref::Scheme;
-    if (q.scheme == Scheme::kNvfp4 && n % 2 != 0) return;
+    if (is_fp4(q.scheme) && n % 2 != 0) return;
     Content c = quantised_content(n, random_.below(64));
     const bool codes_only = key_.sink == Sink::kStatic || bare_;
     q.source =
@@ -592,11 +594,13 @@ class CaseMaker {
     q.clamp = !codes_only && random_.one_in(4) ? 1.5f : 0.0f;
     const bool dynamic = q.scheme == Scheme::kPerRow || q.scheme == Scheme::kPerBlock;
     if (dynamic) q.amax_floor = random_.of({0.0f, 0.0f, 0x1p-9f, 4.0f});
+    const bool divisible = dynamic || q.scheme == Scheme::kPerTensor;
+    q.divide = !codes_only && divisible && random_.one_in(3);
     c.quant = q;
     if (q.scheme == Scheme::kPerTensor)
       c.tensor_scale = random_.of({1.0f, 0.0078125f, 0.013f, -2.5f});
     if (q.scheme == Scheme::kNvfp4 && !random_.one_in(3))
-      c.global_scale = random_.of({1.0f, 0.0037f, 17.0f});
+      c.global_scale = random_.of({1.0f, 0.0037f, 17.0f, -1.0f, -0.25f, 0x1p-100f, -0x1p100f});
     Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));
     if (l.rank > 0 && random_.one_in(4)) {
       c.weight_heads = c.weight.has_value() && !kept_;

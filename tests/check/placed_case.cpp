@@ -307,6 +307,7 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
     args.scale_pow2 = q.pow2;
     args.amax_floor = q.amax_floor;
     args.clamp = q.clamp;
+    args.quant_division = q.divide ? FASTNORM_QUANT_DIVIDE : FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
     args.quantized = describer.codes(placed.quant, &codes);
     args.scale = describer.scale(placed.quant, &scale);
     args.global_scale = describer.scalar(placed.quant.global_scale, &global);

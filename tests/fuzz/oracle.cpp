@@ -125,12 +125,17 @@ bool is_one_of(uint32_t value, std::initializer_list<uint32_t> list) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
+bool is_mx(const fastnorm_norm_args& a) {
+  return is_one_of(number(a.quant_scheme), {FASTNORM_QUANT_MXFP8, FASTNORM_QUANT_MXFP4});
+}
+
 // Columns that share a scale; 0 = the row or all.
 int64_t block_of(const fastnorm_norm_args& a) {
   switch (number(a.quant_scheme)) {
     case FASTNORM_QUANT_PER_BLOCK:
       return a.quant_block_size;
     case FASTNORM_QUANT_MXFP8:
+    case FASTNORM_QUANT_MXFP4:
       return 32;
     case FASTNORM_QUANT_NVFP4:
       return 16;
@@ -142,19 +147,22 @@ int64_t block_of(const fastnorm_norm_args& a) {
 const char* quant_number_fault(const fastnorm_norm_args& a) {
   const uint32_t scheme = number(a.quant_scheme), layout = number(a.scale_layout),
                  source = number(a.quant_source);
-  if (scheme > FASTNORM_QUANT_NVFP4) return "an unknown scheme";
-  const bool none = scheme == FASTNORM_QUANT_NONE, fp4 = scheme == FASTNORM_QUANT_NVFP4;
+  if (scheme > FASTNORM_QUANT_MXFP4) return "an unknown scheme";
+  const bool none = scheme == FASTNORM_QUANT_NONE, nvfp4 = scheme == FASTNORM_QUANT_NVFP4;
   const bool blocks = scheme == FASTNORM_QUANT_PER_BLOCK;
   const bool floor = blocks || scheme == FASTNORM_QUANT_PER_ROW;
   if (none != (a.quantized == nullptr)) return "codes without a scheme, or none with";
   if (none != (a.scale == nullptr)) return "scales without a scheme, or none with";
-  if (a.global_scale != nullptr && !fp4) return "a global scale of another scheme";
+  if (a.global_scale != nullptr && !nvfp4) return "a global scale of another scheme";
   if (blocks ? a.quant_block_size != 64 && a.quant_block_size != 128 : a.quant_block_size != 0) {
     return "a block size that does not exist";
   }
   if (source > (none ? 0u : 1u)) return "a source out of range";
-  if (layout > (blocks || fp4 || scheme == FASTNORM_QUANT_MXFP8 ? 2u : 0u)) {
+  if (layout > (blocks || nvfp4 || is_mx(a) ? 2u : 0u)) {
     return "a scale layout out of range";
+  }
+  if (number(a.quant_division) > (floor || scheme == FASTNORM_QUANT_PER_TENSOR ? 1u : 0u)) {
+    return "quant_division out of range";
   }
   if (a.scale_pow2 != 0 && (a.scale_pow2 != 1 || !floor)) return "scale_pow2 out of range";
   const float low = std::ldexp(1.0f, -100), high = std::ldexp(1.0f, 100);
@@ -178,7 +186,7 @@ const char* codes_fault(const fastnorm_norm_args& a, int32_t device_type) {
   const uint32_t id = id_of(t.dtype), scheme = number(a.quant_scheme);
   const int64_t n = x.shape[x.ndim - 1];
   int64_t last = n;
-  if (scheme == FASTNORM_QUANT_NVFP4) {
+  if (scheme == FASTNORM_QUANT_NVFP4 || scheme == FASTNORM_QUANT_MXFP4) {
     if (n % 2 != 0) return "half a byte of codes";
     if (is_one_of(id, {FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_U8})) {
       last = n / 2;
@@ -211,9 +219,9 @@ const char* scale_fault(const fastnorm_norm_args& a, int32_t device_type) {
   const bool swizzled = number(a.scale_layout) == FASTNORM_SCALE_SWIZZLED_128X4;
   if (scheme == FASTNORM_QUANT_NVFP4) {
     if (!is_one_of(id, {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_U8})) return "a wrong fp4 scale";
-  } else if (scheme == FASTNORM_QUANT_MXFP8 || a.scale_pow2 != 0) {
+  } else if (is_mx(a) || a.scale_pow2 != 0) {
     const bool byte = is_one_of(id, {FASTNORM_DTYPE_F8_E8M0FNU, FASTNORM_DTYPE_U8});
-    const bool wide = scheme != FASTNORM_QUANT_MXFP8 && !swizzled && id == FASTNORM_DTYPE_F32;
+    const bool wide = !is_mx(a) && !swizzled && id == FASTNORM_DTYPE_F32;
     if (!byte && !wide) return "a wrong power-of-two scale";
   } else if (swizzled || id != FASTNORM_DTYPE_F32) {
     return "a scale that is not f32";
@@ -252,7 +260,7 @@ const char* scalar_fault(const fastnorm_norm_args& a) {
   if (number(a.residual_rounding) > 2) return "an unknown residual rounding";
   if (a.residual_out != nullptr && a.residual == nullptr) return "residual_out without residual";
   if (a.mean != nullptr && number(a.kind) == FASTNORM_NORM_RMS) return "a mean of RMS";
-  if (a.flags > 7 || a.reserved != 0) return "flags that mean nothing yet";
+  if (a.flags > 7) return "flags that mean nothing yet";
   if ((a.flags & 5) == 4) return "constant columns without a wait";
   return quant_number_fault(a);
 }

@@ -54,12 +54,21 @@ double average(const std::vector<double>& v) {
   return static_cast<double>(sum / static_cast<long double>(v.size()));
 }
 
+double mean_distance(const std::vector<double>& v, double from) {
+  long double sum = 0;
+  for (const double e : v) sum += std::fabs(e - from);
+  return static_cast<double>(sum / static_cast<long double>(v.size()));
+}
+
 Statistics statistics_of(const NormOptions& o, const Sums& sums, double path) {
   Statistics s;
   const bool layer = o.kind == Kind::kLayer;
   if (layer) {
     s.mean = average(sums.a);
-    s.mean_error = (path + 2) * kU * sums.mean_magnitude + kLeast;
+    s.mean_error =
+        o.rounding == Rounding::kEveryStep
+            ? (path + 2) * kU * sums.mean_magnitude + kLeast
+            : kU * std::fabs(s.mean) + (path + 2) * kU * mean_distance(sums.a, s.mean) + 2 * kLeast;
   }
   std::vector<double> squares;
   squares.reserve(sums.a.size());

@@ -50,7 +50,6 @@ const BadCall kBadCalls[] = {
     {"offset without weight", FASTNORM_ERROR_ARGUMENT, {"weight_offset", "is 1", "weight is NULL"}, [](Request& r) { r.args.weight_offset = 1; r.weight.reset(); }},
     {"rounding", FASTNORM_ERROR_ARGUMENT, {"rounding", "is 3", "0 to 2"}, [](Request& r) { const int v = 3; std::memcpy(&r.args.rounding, &v, sizeof v); }},
     {"residual_rounding", FASTNORM_ERROR_ARGUMENT, {"residual_rounding", "is 3", "0 to 2"}, [](Request& r) { const int v = 3; std::memcpy(&r.args.residual_rounding, &v, sizeof v); }},
-    {"reserved", FASTNORM_ERROR_ARGUMENT, {"reserved", "is 5", "required: 0"}, [](Request& r) { r.args.reserved = 5; }},
     {"x NULL", FASTNORM_ERROR_ARGUMENT, {"x is NULL"}, [](Request& r) { r.x.reset(); }},
     {"y NULL", FASTNORM_ERROR_ARGUMENT, {"y is NULL", "quantized is NULL", "at least one"}, [](Request& r) { r.y.reset(); }},
     {"residual_out alone", FASTNORM_ERROR_ARGUMENT, {"residual_out", "residual is NULL"}, [](Request& r) { r.residual.reset(); }},
@@ -623,7 +622,8 @@ TEST(CheckNorm, RankFiveIsCheckedAlike) {
 
 constexpr fastnorm_quant_scheme kNone = FASTNORM_QUANT_NONE, kTensor = FASTNORM_QUANT_PER_TENSOR,
                                 kRow = FASTNORM_QUANT_PER_ROW, kBlock = FASTNORM_QUANT_PER_BLOCK,
-                                kMx = FASTNORM_QUANT_MXFP8, kFp4 = FASTNORM_QUANT_NVFP4;
+                                kMx = FASTNORM_QUANT_MXFP8, kFp4 = FASTNORM_QUANT_NVFP4,
+                                kMxFp4 = FASTNORM_QUANT_MXFP4;
 constexpr int64_t kQuantN =
     272;  // 5 blocks of 64, 9 of 32, 17 of 16; the last of 64 and of 32 short
 
@@ -649,7 +649,8 @@ void set_number(Enum* field, int value) {
 
 // Swizzled scales for rows of kQuantN: 5 scales of 64 columns, 9 of 32, 17 of 16.
 void swizzle(Request& r) {
-  const bool fp4 = r.args.quant_scheme == kFp4, mx = r.args.quant_scheme == kMx;
+  const bool fp4 = r.args.quant_scheme == kFp4;
+  const bool mx = r.args.quant_scheme == kMx || r.args.quant_scheme == kMxFp4;
   r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
   r.scale->shape = {512 * (fp4 ? 5 : mx ? 3 : 2)};
   if (r.args.quant_scheme == kBlock) {
@@ -675,8 +676,8 @@ struct BadQuantCall {
 // clang-format off
 const BadQuantCall kBadQuantCalls[] = {
     // numbers
-    {kRow, {"scheme 6", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is 6", "0 to 5"}, [](Request& r) { set_number(&r.args.quant_scheme, 6); }}},
-    {kRow, {"scheme -1", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is -1", "0 to 5"}, [](Request& r) { set_number(&r.args.quant_scheme, -1); }}},
+    {kRow, {"scheme 7", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is 7", "0 to 6"}, [](Request& r) { set_number(&r.args.quant_scheme, 7); }}},
+    {kRow, {"scheme -1", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is -1", "0 to 6"}, [](Request& r) { set_number(&r.args.quant_scheme, -1); }}},
     {kRow, {"source 2", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is 2", "FASTNORM_QUANT_FROM_ROUNDED (1)"}, [](Request& r) { set_number(&r.args.quant_source, 2); }}},
     {kNone, {"source -1", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is -1", "FASTNORM_QUANT_FROM_F32 (0)"}, [](Request& r) { set_number(&r.args.quant_source, -1); }}},
     {kBlock, {"layout 3", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 3", "0 to 2"}, [](Request& r) { set_number(&r.args.scale_layout, 3); }}},
@@ -700,12 +701,29 @@ const BadQuantCall kBadQuantCalls[] = {
     {kNone, {"block of none", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 64", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.quant_block_size = 64; }}},
     {kNone, {"source of none", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is 1", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED; }}},
     {kNone, {"layout of none", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 2", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4; }}},
+    {kRow, {"division 2", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 2", "FASTNORM_QUANT_DIVIDE (1)"}, [](Request& r) { r.args.quant_division = static_cast<fastnorm_quant_division>(2); }}},
+    {kRow, {"division -1", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is -1"}, [](Request& r) { const int v = -1; std::memcpy(&r.args.quant_division, &v, sizeof v); }}},
+    {kNone, {"division of none", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kMx, {"division of MXFP8", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "FASTNORM_QUANT_MXFP8 (4)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kFp4, {"division of NVFP4", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "FASTNORM_QUANT_NVFP4 (5)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
     {kNone, {"pow2 of none", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
     {kNone, {"floor of none", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "0.5", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.amax_floor = 0.5f; }}},
     {kNone, {"floor NaN of none", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "nan", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.amax_floor = kNan; }}},
     {kNone, {"clamp of none", FASTNORM_ERROR_ARGUMENT, {"clamp", "is 3", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.clamp = 3; }}},
     {kTensor, {"block of a tensor", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 64", "quant_scheme is FASTNORM_QUANT_PER_TENSOR (1)"}, [](Request& r) { r.args.quant_block_size = 64; }}},
     {kRow, {"block of a row", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 128", "FASTNORM_QUANT_PER_BLOCK"}, [](Request& r) { r.args.quant_block_size = 128; }}},
+    {kMxFp4, {"division of MXFP4", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kMxFp4, {"pow2 of MXFP4", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
+    {kMxFp4, {"floor of MXFP4", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is 1", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.amax_floor = 1; }}},
+    {kMxFp4, {"block of MXFP4", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 32", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.quant_block_size = 32; }}},
+    {kMxFp4, {"global_scale of MXFP4", FASTNORM_ERROR_ARGUMENT, {"global_scale is given", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.global_scale = r.amax; }}},
+    {kMxFp4, {"MXFP4 to e4m3", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "f8_e4m3fn", "f4_e2m1fn, f4_e2m1fn_x2 or u8"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F8_E4M3FN; }}},
+    {kMxFp4, {"MXFP4 scale e4m3", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f8_e4m3fn", "f8_e8m0fnu or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F8_E4M3FN; }}},
+    {kMxFp4, {"MXFP4 scale f32", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f32", "f8_e8m0fnu or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F32; }}},
+    {kMxFp4, {"MXFP4, odd n", FASTNORM_ERROR_SHAPE, {"n is 33", "even", "MXFP4"}, [](Request& r) { set_shape(r, {kRows, kHeads, 33}); }}},
+    {kMxFp4, {"MXFP4, pairs of n", FASTNORM_ERROR_SHAPE, {"quantized.shape", "half of n"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; }}},
+    {kMxFp4, {"MXFP4 scales of 16", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 3, 17]", "9 scales a row"}, [](Request& r) { r.scale->shape[2] = 17; }}},
+    {kMxFp4, {"odd stride of MXFP4", FASTNORM_ERROR_LAYOUT, {"quantized.strides[1]", "is 275", "even"}, [](Request& r) { r.quantized->strides = {1000, 275, 1}; }}},
     {kMx, {"block of MXFP8", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 32", "quant_scheme is FASTNORM_QUANT_MXFP8 (4)"}, [](Request& r) { r.args.quant_block_size = 32; }}},
     {kFp4, {"block of NVFP4", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 16", "quant_scheme is FASTNORM_QUANT_NVFP4 (5)"}, [](Request& r) { r.args.quant_block_size = 16; }}},
     {kTensor, {"layout of a tensor", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 1", "scales of blocks"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
@@ -860,7 +878,7 @@ TEST(CheckQuant, NoOverlap) {
                        {"global_scale", &Request::global_scale},
                        {"amax", &Request::amax}};
   int refused = 0;
-  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
+  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
     for (const bool swizzled : {false, true}) {
       Request good = quant_request(scheme);
       if (swizzled && scheme < kBlock) continue;
@@ -915,7 +933,8 @@ TEST(CheckQuant, EndsOfOutputs) {
         Case{kRow, false, false, kAll * 4}, Case{kBlock, false, false, kAll * 5 * 4},
         Case{kBlock, true, false, 1024}, Case{kMx, false, false, kAll * 9},
         Case{kMx, true, false, 1536}, Case{kFp4, false, false, kAll * 17},
-        Case{kFp4, true, false, 2560}}) {
+        Case{kFp4, true, false, 2560}, Case{kMxFp4, false, true, kAll * kQuantN / 2},
+        Case{kMxFp4, false, false, kAll * 9}, Case{kMxFp4, true, false, 1536}}) {
     Request r = quant_request(c.scheme);
     if (c.swizzled) swizzle(r);
     const uintptr_t end = (c.codes ? r.quantized : r.scale)->address + c.bytes;
@@ -929,7 +948,7 @@ TEST(CheckQuant, EndsOfOutputs) {
 }
 
 TEST(CheckQuant, OnEveryDevice) {
-  for (const fastnorm_quant_scheme scheme : {kNone, kTensor, kRow, kBlock, kMx, kFp4}) {
+  for (const fastnorm_quant_scheme scheme : {kNone, kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
     Request r = simple_request({kRows, kQuantN}, FASTNORM_DTYPE_BF16);
     r.device = {FASTNORM_DEVICE_CUDA, 0};
     for (auto* t : {&r.x, &r.y, &r.weight}) (*t)->device_type = FASTNORM_DEVICE_CUDA;
@@ -970,6 +989,10 @@ const GoodQuantCall kGoodQuantCalls[] = {
     {kRow, {"greatest floor", [](Request& r) { r.args.amax_floor = 0x1p100f; }}},
     {kRow, {"scale with a last 1", [](Request& r) { r.scale->shape = {kRows, kHeads, 1}; }}},
     {kRow, {"scale with a last 1 of any stride", [](Request& r) { r.scale->shape = {kRows, kHeads, 1}; r.scale->strides = {3, 1, 0}; }}},
+    {kRow, {"divided", [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kTensor, {"divided", [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kBlock, {"divided", [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kRow, {"pow2 divided", [](Request& r) { r.args.scale_pow2 = 1; r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
     {kRow, {"pow2 as f32", [](Request& r) { r.args.scale_pow2 = 1; }}},
     {kRow, {"pow2 as e8m0", [](Request& r) { r.args.scale_pow2 = 1; r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU; r.scale->address += 1; }}},
     {kRow, {"pow2 as u8", [](Request& r) { r.args.scale_pow2 = 1; r.scale->dtype = FASTNORM_DTYPE_U8; r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2; }}},
@@ -1001,6 +1024,11 @@ const GoodQuantCall kGoodQuantCalls[] = {
     {kFp4, {"n 2", [](Request& r) { set_shape(r, {kRows, 2}); }}},
     {kFp4, {"swizzled", swizzle}},
     {kFp4, {"scales shared by two inputs", [](Request& r) { r.global_scale->address = r.weight->address; }}},
+    {kMxFp4, {"f4", [](Request&) {}}},
+    {kMxFp4, {"pairs, u8 scales", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; r.scale->dtype = FASTNORM_DTYPE_U8; r.quantized->shape[2] = kQuantN / 2; }}},
+    {kMxFp4, {"column-major", [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
+    {kMxFp4, {"swizzled", swizzle}},
+    {kMxFp4, {"n 2", [](Request& r) { set_shape(r, {kRows, 2}); }}},
     {kRow, {"no rows, no memory", [](Request& r) { set_shape(r, {0, kHeads, kQuantN}); for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out, &r.quantized, &r.scale}) (*t)->address = 0; }}},
     {kMx, {"no rows, swizzled", [](Request& r) { set_shape(r, {0, kQuantN}); swizzle(r); r.scale->shape = {0}; r.scale->address = 0; }}},
     {kRow, {"no rows behind huge extents", [](Request& r) { set_shape(r, {0, int64_t{1} << 40, int64_t{1} << 40, kQuantN}); }}},
@@ -1075,7 +1103,7 @@ TEST(CheckQuant, DescriptionPerTensor) {
   EXPECT_EQ(q.block, 0);
   EXPECT_EQ(q.clamp, 2.5f);
   EXPECT_EQ(q.amax_floor, 0.0f) << "a given scale has no floor";
-  EXPECT_FALSE(q.from_rounded || q.pow2 || q.swizzled);
+  EXPECT_FALSE(q.from_rounded || q.pow2 || q.swizzled || q.divides);
   EXPECT_FALSE(q.scale) << "the scale is an input";
   EXPECT_EQ(reinterpret_cast<uintptr_t>(q.tensor_scale), address_of(11) + 16);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(q.amax), address_of(12) + 8);
@@ -1110,7 +1138,10 @@ TEST(CheckQuant, DescriptionPerRow) {
   EXPECT_EQ(strides_of(d.quant.codes, d), (Strides{kQuantN, 3 * kQuantN}));
   EXPECT_EQ(strides_of(d.x, d), (Strides{2 * kQuantN, 6 * kQuantN}));
   r = quant_request(kRow);
+  r.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  EXPECT_TRUE(checked(r).quant.divides);
   r.args.scale_pow2 = 1;
+  EXPECT_FALSE(checked(r).quant.divides) << "by a power of two both are the same";
   r.args.amax_floor = 0.25f;
   r.scale->dtype = FASTNORM_DTYPE_U8;
   r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2;
@@ -1208,7 +1239,7 @@ TEST(CheckQuant, RanksOneToEight) {
                                          {1, kRows, kHeads, kQuantN},
                                          {kRows, 1, kHeads, 1, kQuantN},
                                          {1, kRows, 1, 1, kHeads, 1, 1, kQuantN}};
-  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
+  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
     for (const auto& shape : shapes) {
       Request r = quant_request(scheme);
       set_shape(r, shape);

@@ -508,8 +508,8 @@ TEST(Plan, EveryRowLengthHasATile) {
 // The same of rows that are quantised.
 TEST(Plan, EveryQuantisedRowHasATile) {
   constexpr fastnorm_quant_scheme kSchemes[] = {FASTNORM_QUANT_PER_TENSOR, FASTNORM_QUANT_PER_ROW,
-                                                FASTNORM_QUANT_PER_BLOCK, FASTNORM_QUANT_MXFP8,
-                                                FASTNORM_QUANT_NVFP4};
+                                                FASTNORM_QUANT_PER_BLOCK,  FASTNORM_QUANT_MXFP8,
+                                                FASTNORM_QUANT_NVFP4,      FASTNORM_QUANT_MXFP4};
   for (const fastnorm_dtype_id dtype : {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_BF16}) {
     const int64_t v = dtype == FASTNORM_DTYPE_F32 ? 4 : 8;
     for (int64_t vectors = 1; vectors <= 40000; vectors += vectors < 4200 ? 1 : 997) {
@@ -518,7 +518,7 @@ TEST(Plan, EveryQuantisedRowHasATile) {
         Request r = simple_request({rows, vectors * v - (odd ? 2 : 0)}, dtype, vectors % 2 == 0,
                                    vectors % 3 == 0 ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
         if (r.x->shape.back() == 0) continue;
-        add_quant(&r, kSchemes[(vectors + rows) % 5]);
+        add_quant(&r, kSchemes[(vectors + rows) % 6]);
         const NormDesc d = describe(r);
         for (const int32_t clusters : {1, 8}) {
           const DeviceFacts facts = gpu(clusters == 1 ? cuda::kSm80 : cuda::kSm90, clusters);
@@ -1093,6 +1093,7 @@ TEST(Plan, BytesOfQuantisedOutputs) {
   EXPECT_EQ(written(FASTNORM_QUANT_PER_BLOCK, as_it_is), 10u * (200 + 4 * 4));
   EXPECT_EQ(written(FASTNORM_QUANT_MXFP8, as_it_is), 10u * (200 + 7));
   EXPECT_EQ(written(FASTNORM_QUANT_NVFP4, as_it_is), 10u * (100 + 13));
+  EXPECT_EQ(written(FASTNORM_QUANT_MXFP4, as_it_is), 10u * (100 + 7));
   EXPECT_EQ(
       written(FASTNORM_QUANT_PER_ROW, [](Request& r) { r.y = r.x, r.y->address = address_of(1); }),
       10u * (200 + 4 + 400));

@@ -222,7 +222,7 @@ void add_tensor_options(CLI::App& command, RunOptions& options) {
       ->group("Outputs");
   command
       .add_option("--quantized-dtype", options.quantized_dtype,
-                  "f8_e4m3, f8_e5m2 or i8; default: f8_e4m3, and pairs in u8 for nvfp4")
+                  "f8_e4m3, f8_e5m2 or i8; default: f8_e4m3, and pairs in u8 for nvfp4 and mxfp4")
       ->check(dtypes)
       ->group("Outputs");
   command

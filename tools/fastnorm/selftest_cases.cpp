@@ -25,6 +25,7 @@ constexpr CaseQuant kQuants[] = {
     {"mxfp8 e5m2", FASTNORM_QUANT_MXFP8, FASTNORM_DTYPE_F8_E5M2, FASTNORM_DTYPE_F8_E8M0FNU, 32},
     {"nvfp4", FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_F8_E4M3FN, 16,
      0x1p-6f},
+    {"mxfp4", FASTNORM_QUANT_MXFP4, FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_F8_E8M0FNU, 32},
 };
 
 constexpr int64_t kRows = 6;
@@ -222,8 +223,9 @@ class Call {
     args_.rstd = rows(t.out[kRstd]);
     if (!c.quant.any()) return;
     const CaseQuant& q = c.quant;
-    const bool rule_by_scheme =
-        q.scheme == FASTNORM_QUANT_MXFP8 || q.scheme == FASTNORM_QUANT_NVFP4;
+    const bool rule_by_scheme = q.scheme == FASTNORM_QUANT_MXFP8 ||
+                                q.scheme == FASTNORM_QUANT_NVFP4 ||
+                                q.scheme == FASTNORM_QUANT_MXFP4;
     args_.quant_scheme = q.scheme;
     args_.quant_block_size = rule_by_scheme ? 0 : q.block;
     args_.scale_pow2 = !rule_by_scheme && q.scale == FASTNORM_DTYPE_F8_E8M0FNU;

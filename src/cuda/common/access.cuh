@@ -323,6 +323,9 @@ struct HalfReach : Reach<Access::kVector, T, Tile> {
              place.vector(kLast) + 1 == p.vectors) {}
   __device__ __forceinline__ bool cut(int v) const { return v == kLast && half; }
   __device__ __forceinline__ bool whole(int v) const { return Whole::has(v) && !cut(v); }
+  __device__ __forceinline__ int count(int v) const {
+    return cut(v) ? T::kPerVector / 2 : Whole::count(v);
+  }
   // Of the row's last vector, where it is this thread's and a half.
   __device__ __forceinline__ bool has_short() const { return half; }
   __device__ __forceinline__ int last_register() const { return kLast; }

@@ -80,10 +80,14 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
   p.inverse_greatest = p.code_type == CodeType::kE4M3   ? 1.0f / 448.0f
                        : p.code_type == CodeType::kE5M2 ? 1.0f / 57344.0f
                                                         : 1.0f / 127.0f;
-  p.greatest_exponent = p.code_type == CodeType::kE4M3 ? 8 : 15;
+  p.greatest_exponent = p.code_type == CodeType::kE4M3   ? 8
+                        : p.code_type == CodeType::kE5M2 ? 15
+                                                         : 2;
+  p.exponent_carry = p.code_type == CodeType::kE2M1 ? 0x3fffff : 0x1fffff;
   p.codes_aligned = codes_aligned(d);
   p.from_rounded = q.sees_rounded();
   p.swizzled = q.swizzled;
+  p.divides = q.divides;
   p.beside = d.y || q.has_extras();
 }
 

@@ -81,6 +81,7 @@ struct QuantParams {
   ScaleRule rule;
   bool beside;  // more is wanted than codes and scales of unrounded, unclamped values
   bool codes_aligned, from_rounded, swizzled;
+  bool divides;  // codes are quotients by the scale
 
   RowStrides codes_upper, scale_upper;
   float* amax;  // nullptr = not wanted
@@ -88,6 +89,8 @@ struct QuantParams {
   float amax_floor;
   float greatest, inverse_greatest;  // of the codes; rounded to nearest
   int32_t greatest_exponent;
+  uint32_t
+      exponent_carry;  // added to a magnitude's bits, gives a fraction above the greatest's the next exponent
 };
 
 // In the order of use, by lines of 64 bytes of the constant bank (parameters begin 16 bytes into

@@ -25,7 +25,7 @@ const (
 	NormScalePow2        = 10
 	NormAmaxFloor        = 11
 	NormClamp            = 12
-	NormReserved         = 13
+	NormQuantDivision    = 13
 	NormMask             = 14
 	NormBitX             = 0
 	NormBitResidual      = 1

@@ -117,7 +117,7 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   args->scale_pow2 = (int32_t)words[10];
   args->amax_floor = fnb_float(words[11]);
   args->clamp = fnb_float(words[12]);
-  args->reserved = (int32_t)words[13];
+  args->quant_division = (fastnorm_quant_division)fnb_low(words[13]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];

@@ -598,6 +598,8 @@ pub const FASTNORM_QUANT_PER_BLOCK: fastnorm_quant_scheme = 3;
 pub const FASTNORM_QUANT_MXFP8: fastnorm_quant_scheme = 4;
 /// fp4 with an e4m3 scale for 16 columns and a global scale.
 pub const FASTNORM_QUANT_NVFP4: fastnorm_quant_scheme = 5;
+/// fp4 with a power-of-two scale for 32 columns.
+pub const FASTNORM_QUANT_MXFP4: fastnorm_quant_scheme = 6;
 pub const FASTNORM_QUANT_SCHEME_MAX_ENUM: fastnorm_quant_scheme = 0x7fffffff;
 
 /// What is quantised.
@@ -607,6 +609,15 @@ pub const FASTNORM_QUANT_FROM_F32: fastnorm_quant_source = 0;
 /// The result rounded to x's dtype, as an unfused chain would.
 pub const FASTNORM_QUANT_FROM_ROUNDED: fastnorm_quant_source = 1;
 pub const FASTNORM_QUANT_SOURCE_MAX_ENUM: fastnorm_quant_source = 0x7fffffff;
+
+/// How a code is made of z and its scale, with PER_TENSOR, PER_ROW and PER_BLOCK.
+pub type fastnorm_quant_division = c_uint;
+/// code = z \* (1 / scale): two roundings.
+pub const FASTNORM_QUANT_MULTIPLY_RECIPROCAL: fastnorm_quant_division = 0;
+/// code = z / scale, one rounding: vLLM's dynamic fp8. Scales that are powers of two (scale_pow2)
+/// give the same codes either way.
+pub const FASTNORM_QUANT_DIVIDE: fastnorm_quant_division = 1;
+pub const FASTNORM_QUANT_DIVISION_MAX_ENUM: fastnorm_quant_division = 0x7fffffff;
 
 /// Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
 /// first two; nothing outside its shape is written.
@@ -704,9 +715,9 @@ pub struct fastnorm_norm_args {
     pub amax_floor: f32,
     /// \> 0: results are clamped to \[-clamp, clamp\] before quantising; 0 = off.
     pub clamp: f32,
-    /// Must be 0.
-    pub reserved: i32,
-    /// \[1\] f32. NVFP4's second scale; NULL = 1.
+    /// PER_TENSOR, PER_ROW, PER_BLOCK: default, times the reciprocal; else 0.
+    pub quant_division: fastnorm_quant_division,
+    /// \[1\] f32. NVFP4's second scale, of magnitude 2^-100 to 2^100 and either sign; NULL = 1.
     pub global_scale: *const fastnorm_tensor,
     /// Codes, x's shape (pairs of f4: half of n). Output.
     pub quantized: *const fastnorm_tensor,
@@ -743,7 +754,7 @@ impl fastnorm_norm_args {
             scale_pow2: 0,
             amax_floor: 0.0,
             clamp: 0.0,
-            reserved: 0,
+            quant_division: 0,
             global_scale: core::ptr::null(),
             quantized: core::ptr::null(),
             scale: core::ptr::null(),
@@ -1289,7 +1300,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, scale_pow2) == 112);
     assert!(offset_of!(fastnorm_norm_args, amax_floor) == 116);
     assert!(offset_of!(fastnorm_norm_args, clamp) == 120);
-    assert!(offset_of!(fastnorm_norm_args, reserved) == 124);
+    assert!(offset_of!(fastnorm_norm_args, quant_division) == 124);
     assert!(offset_of!(fastnorm_norm_args, global_scale) == 128);
     assert!(offset_of!(fastnorm_norm_args, quantized) == 136);
     assert!(offset_of!(fastnorm_norm_args, scale) == 144);
@@ -1334,6 +1345,7 @@ const _: () = {
     assert!(size_of::<fastnorm_residual_rounding>() == 4);
     assert!(size_of::<fastnorm_quant_scheme>() == 4);
     assert!(size_of::<fastnorm_quant_source>() == 4);
+    assert!(size_of::<fastnorm_quant_division>() == 4);
     assert!(size_of::<fastnorm_scale_layout>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);

@@ -252,6 +252,7 @@ impl<'a> Norm<'a> {
             pow2,
             amax_floor,
             clamp,
+            division,
             quantized,
             scale,
             global_scale,
@@ -265,6 +266,7 @@ impl<'a> Norm<'a> {
         self.args.scale_pow2 = i32::from(pow2);
         self.args.amax_floor = amax_floor;
         self.args.clamp = clamp;
+        self.args.quant_division = division.raw();
         self.put(Slot::Quantized, quantized);
         self.put(Slot::Scale, scale);
         for (slot, view) in [(Slot::GlobalScale, global_scale), (Slot::Amax, amax)] {
@@ -619,7 +621,7 @@ pub fn norm_many_prepare(context: &Context, norms: &[Norm<'_>]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{QuantSource, ScaleLayout};
+    use crate::{QuantDivision, QuantSource, ScaleLayout};
 
     /// Every setter reaches its field, and no other.
     #[test]
@@ -643,7 +645,8 @@ mod tests {
             .layout(ScaleLayout::ColumnMajor)
             .pow2(true)
             .amax_floor(0.25)
-            .clamp(3.0);
+            .clamp(3.0)
+            .division(QuantDivision::Divide);
         let mut norm = Norm::layer(0.5)
             .x(input(1))
             .residual(input(2))
@@ -687,7 +690,7 @@ mod tests {
             scale_pow2,
             amax_floor,
             clamp,
-            reserved,
+            quant_division,
             global_scale,
             quantized,
             scale,
@@ -710,7 +713,8 @@ mod tests {
         );
         assert_eq!(quant_source, sys::FASTNORM_QUANT_FROM_ROUNDED);
         assert_eq!(scale_layout, sys::FASTNORM_SCALE_COLUMN_MAJOR);
-        assert_eq!((scale_pow2, amax_floor, clamp, reserved), (1, 0.25, 3.0, 0));
+        assert_eq!((scale_pow2, amax_floor, clamp), (1, 0.25, 3.0));
+        assert_eq!(quant_division, sys::FASTNORM_QUANT_DIVIDE);
         let tensors = [
             x,
             residual,
@@ -732,7 +736,7 @@ mod tests {
 
     #[test]
     fn schemes_and_roundings_have_their_numbers() {
-        let mut buffers = [[0f32; 1]; 10];
+        let mut buffers = [[0f32; 1]; 12];
         let mut tensors = buffers.iter_mut().map(|b| TensorMut::new(b, &[1]).unwrap());
         let mut next = || tensors.next().unwrap();
         let one = [1f32];
@@ -742,8 +746,9 @@ mod tests {
             Quant::per_block(128, next(), next()),
             Quant::mxfp8(next(), next()),
             Quant::nvfp4(next(), next()),
+            Quant::mxfp4(next(), next()),
         ];
-        assert_eq!(quants.map(|q| q.scheme), [1, 2, 3, 4, 5]);
+        assert_eq!(quants.map(|q| q.scheme), [1, 2, 3, 4, 5, 6]);
         let roundings = [Rounding::Once, Rounding::Normalized, Rounding::EveryStep];
         assert_eq!(
             roundings.map(|r| Norm::rms(0.0).rounding(r).args.rounding),
@@ -758,6 +763,10 @@ mod tests {
         assert_eq!(set, [0, 1, 2]);
         assert_eq!(
             [QuantSource::Exact, QuantSource::Rounded].map(QuantSource::raw),
+            [0, 1]
+        );
+        assert_eq!(
+            [QuantDivision::MultiplyReciprocal, QuantDivision::Divide].map(QuantDivision::raw),
             [0, 1]
         );
         let layouts = [

@@ -28,7 +28,7 @@ final class Words {
   static final int NORM_SCALE_POW2 = 10;
   static final int NORM_AMAX_FLOOR = 11;
   static final int NORM_CLAMP = 12;
-  static final int NORM_RESERVED = 13;
+  static final int NORM_QUANT_DIVISION = 13;
   static final int NORM_MASK = 14;
   static final int NORM_BIT_X = 0;
   static final int NORM_BIT_RESIDUAL = 1;

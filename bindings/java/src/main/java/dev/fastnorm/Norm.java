@@ -280,6 +280,17 @@ public final class Norm extends Call {
     }
 
     /**
+     * Sets how codes are made, with a scale for the tensor, a row or a block.
+     *
+     * @param division the value; the default is {@link QuantDivision#MULTIPLY_RECIPROCAL}
+     * @return this
+     */
+    public Norm quantDivision(QuantDivision division) {
+        description.set(Words.NORM_QUANT_DIVISION, division.id);
+        return this;
+    }
+
+    /**
      * Sets the order of the scales in memory.
      *
      * @param layout the order; the default is {@link ScaleLayout#ROW_MAJOR}
