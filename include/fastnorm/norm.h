@@ -8,7 +8,7 @@
  *      mean         = sum(a) / n                                   (LAYER only)
  *      rstd         = 1 / sqrt(sum((a - mean)^2) / n + eps)        (RMS: mean is not subtracted)
  *      t            = (b - mean) * rstd                            (RMS: b * rstd)
- *      y            = t * (weight + weight_offset) + bias, rounded to x's dtype
+ *      y            = t * (weight + weight_offset) + bias, rounded to y's dtype
  *
  *  a and b are s, or s rounded to the residual's dtype: fastnorm_residual_rounding says which. All
  *  arithmetic is IEEE single precision, each operation rounded to nearest even, subnormals kept, the
@@ -83,7 +83,8 @@ typedef enum fastnorm_norm_kind {
   FASTNORM_NORM_KIND_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_kind;
 
-/** Where y is rounded to x's dtype T on its way. With T = f32 the first two are the same. */
+/** Where y is rounded to x's dtype T on its way, also where y is f32 beside 16-bit x. With T = f32
+ *  the first two are the same. */
 typedef enum fastnorm_rounding {
   FASTNORM_ROUND_ONCE =
       0, /**< Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma. */
@@ -163,6 +164,11 @@ typedef enum fastnorm_norm_flags {
  *  both, as compact tensors do. Dimensions of extent 1 do not count. At most 3 may be left; more
  *  are FASTNORM_ERROR_UNSUPPORTED.
  *
+ *  Dtypes: weight, bias, residual and residual_out are each f32, f16 or bf16, whatever T is. y is T
+ *  or f32. Each tensor's address and strides are multiples of its own elements. On a GPU, calls with
+ *  one dtype, or with f32 weight and bias beside 16-bit x, run on kernels of their own; other
+ *  combinations run on general ones, which are slower.
+ *
  *  weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
  *  1 or x's, counted from the right, and missing ones are 1. Examples: [n], [1, n], [heads, n],
  *  [batch, 1, n]. On the CPU they may vary along any leading dimensions. On a GPU they vary along
@@ -186,13 +192,13 @@ typedef struct fastnorm_norm_args {
   uint32_t flags;        /**< fastnorm_norm_flags; 0. */
 
   const fastnorm_tensor* x;        /**< [..., n] T. Required. */
-  const fastnorm_tensor* residual; /**< x's shape, T or f32. NULL = nothing is added. */
-  const fastnorm_tensor* weight;   /**< [.., n], broadcasts against x; T or f32. NULL = 1. */
-  const fastnorm_tensor* bias;     /**< [.., n], broadcasts against x; T or f32. NULL = 0. */
-  const fastnorm_tensor* y; /**< x's shape, T. Output; may be x or residual. NULL = not stored; then
-                               `quantized` is required. */
-  const fastnorm_tensor* residual_out; /**< x's shape, T or f32. Output; may be residual or x. Needs
-                                          residual. NULL = not stored. */
+  const fastnorm_tensor* residual; /**< x's shape; f32, f16 or bf16. NULL = nothing is added. */
+  const fastnorm_tensor* weight;   /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 1. */
+  const fastnorm_tensor* bias;     /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 0. */
+  const fastnorm_tensor* y; /**< x's shape, T or f32. Output; may be x or residual. NULL = not stored;
+                               then `quantized` is required. */
+  const fastnorm_tensor* residual_out; /**< x's shape; f32, f16 or bf16. Output; may be residual or x.
+                                          Needs residual. NULL = not stored. */
   const fastnorm_tensor*
       mean; /**< x.shape[:-1], or that with a last 1; f32. Output, LAYER only. NULL = not stored. */
   const fastnorm_tensor* rstd; /**< As mean. Output. NULL = not stored. */

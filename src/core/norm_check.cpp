@@ -57,10 +57,10 @@ class NormCheck {
     if (!nothing_quantised()) FASTNORM_TRY(check_quant_scalars(args_, &d_, error));
     FASTNORM_TRY(x());
     if (args_.residual != nullptr)
-      FASTNORM_TRY(row_tensor("residual", *args_.residual, false, true, &d_.residual));
-    if (args_.y != nullptr) FASTNORM_TRY(row_tensor("y", *args_.y, true, false, &d_.y));
+      FASTNORM_TRY(row_tensor("residual", *args_.residual, false, &d_.residual));
+    if (args_.y != nullptr) FASTNORM_TRY(row_tensor("y", *args_.y, true, &d_.y));
     if (args_.residual_out != nullptr)
-      FASTNORM_TRY(row_tensor("residual_out", *args_.residual_out, true, true, &d_.residual_out));
+      FASTNORM_TRY(row_tensor("residual_out", *args_.residual_out, true, &d_.residual_out));
     if (args_.weight != nullptr) FASTNORM_TRY(column("weight", *args_.weight, &d_.weight));
     if (args_.bias != nullptr) FASTNORM_TRY(column("bias", *args_.bias, &d_.bias));
     if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
@@ -144,8 +144,7 @@ class NormCheck {
   FASTNORM_HOT fastnorm_status x() {
     const fastnorm_tensor& t = *args_.x;
     const Dtype dtype = dtype_from(t.dtype);
-    FASTNORM_REQUIRE(is_row_dtype(dtype), FASTNORM_ERROR_DTYPE,
-                     "x.dtype is %s; required: f32, f16 or bf16", dtype_text(t.dtype).c);
+    FASTNORM_TRY(check_row_dtype("x", t));
     FASTNORM_TRY(check_tensor("x", t, {dtype, kMaxRank, true}, device_, error));
     d_.dtype = dtype;
     d_.n = t.shape[t.ndim - 1];
@@ -194,29 +193,38 @@ class NormCheck {
   }
 
   FASTNORM_HOT fastnorm_status row_tensor(const char* name, const fastnorm_tensor& t, bool output,
-                                          bool may_be_f32, RowTensor* row) {
+                                          RowTensor* row) {
     if (like_x(t)) {
       row->data = address_of(t);
       row->dtype = d_.dtype;
       // One by one: read in pairs they would have to wait until x's, just written, are in the cache.
       for (int32_t i = 0; i < d_.outer_rank; ++i) row->stride_bytes[i] = d_.x.stride_bytes[i];
     } else {
-      FASTNORM_TRY(unlike_x(name, t, may_be_f32, row));
+      FASTNORM_TRY(unlike_x(name, t, row));
     }
     return output ? check_output_rows(name, *row, d_.n * dtype_bytes(row->dtype), d_, error)
                   : FASTNORM_OK;
   }
 
-  fastnorm_status unlike_x(const char* name, const fastnorm_tensor& t, bool may_be_f32,
-                           RowTensor* row) {
+  fastnorm_status unlike_x(const char* name, const fastnorm_tensor& t, RowTensor* row) {
     const Dtype dtype = dtype_from(t.dtype);
-    FASTNORM_REQUIRE(dtype == d_.dtype || (may_be_f32 && dtype == Dtype::kF32),
-                     FASTNORM_ERROR_DTYPE, "%s.dtype is %s; required: %s%s, as x is %s", name,
-                     dtype_text(t.dtype).c, dtype_name(d_.dtype),
-                     may_be_f32 && d_.dtype != Dtype::kF32 ? ", or f32" : "", dtype_name(d_.dtype));
+    if (row == &d_.y) {
+      FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                       "y.dtype is %s; required: %s%s, as x is %s", dtype_text(t.dtype).c,
+                       dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
+                       dtype_name(d_.dtype));
+    }
+    FASTNORM_TRY(check_row_dtype(name, t));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
     FASTNORM_TRY(check_row_shape(name, t, *args_.x, error));
     fill(t, dtype, 1, row);
+    return FASTNORM_OK;
+  }
+
+  // What x's dtype does not limit.
+  fastnorm_status check_row_dtype(const char* name, const fastnorm_tensor& t) {
+    FASTNORM_REQUIRE(is_row_dtype(dtype_from(t.dtype)), FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: f32, f16 or bf16", name, dtype_text(t.dtype).c);
     return FASTNORM_OK;
   }
 
@@ -256,10 +264,7 @@ class NormCheck {
 
   fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column) {
     const Dtype dtype = dtype_from(t.dtype);
-    FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: %s%s, as x is %s", name, dtype_text(t.dtype).c,
-                     dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
-                     dtype_name(d_.dtype));
+    FASTNORM_TRY(check_row_dtype(name, t));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
     FASTNORM_TRY(check_column_shape(name, t, *args_.x, error));
     column->data = address_of(t);
@@ -397,8 +402,10 @@ void NormCheck::canonical() {
   d_.rounding = d_.dtype == Dtype::kF32 && args_.rounding == FASTNORM_ROUND_NORMALIZED
                     ? FASTNORM_ROUND_ONCE
                     : args_.rounding;
-  // A chain in T ends with a value of T.
-  d_.quant.from_rounded |= d_.rounding == FASTNORM_ROUND_EVERY_STEP;
+  // A chain in T ends with a value of T. Without codes the amax is that of y.
+  d_.quant.from_rounded |=
+      d_.rounding == FASTNORM_ROUND_EVERY_STEP ||
+      (d_.quant.scheme == FASTNORM_QUANT_NONE && d_.y.dtype == d_.dtype);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ struct QuantDesc {
   fastnorm_quant_scheme scheme = FASTNORM_QUANT_NONE;
   Dtype dtype = Dtype::kUnknown;  // of the codes: f8_e4m3fn, f8_e5m2, i8 or f4_e2m1fn
   int32_t block = 0;              // columns that share a scale; 0 = the row or the tensor
-  bool from_rounded = false;      // the result rounded to x's dtype
+  bool from_rounded = false;      // the result rounded to x's dtype; without codes: y has that
   bool pow2 = false;              // scales are powers of two
   bool swizzled = false;          // scales in tiles of 128 rows x 4, padding zeroed
   float clamp = 0;                // 0 = off
@@ -70,10 +70,8 @@ struct QuantDesc {
   }
   // From a row's scale to its next: bytes, or where scales are swizzled tiles across a row.
   int64_t scale_step(int64_t n) const { return swizzled ? scale_tiles(n) : scale_step_bytes; }
-  // Without codes the amax is that of y.
-  bool sees_rounded() const { return from_rounded || scheme == FASTNORM_QUANT_NONE; }
   // True if more is wanted than codes and scales of the results as they are.
-  bool has_extras() const { return sees_rounded() || clamp != 0.0f || amax != nullptr; }
+  bool has_extras() const { return from_rounded || clamp != 0.0f || amax != nullptr; }
   int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
   // Bytes of a row of codes.
   int64_t code_bytes(int64_t n) const { return dtype == Dtype::kF4E2M1 ? n / 2 : n; }
@@ -91,7 +89,7 @@ struct NormDesc {
   int64_t n = 0;
   int32_t outer_rank = 1;                // dimensions of outer that count, 1 to 3
   int64_t outer[kMaxOuter] = {1, 1, 1};  // innermost first; the product is rows
-  Dtype dtype = Dtype::kF32;             // T: of x and y
+  Dtype dtype = Dtype::kF32;             // T: of x; of y, too, or that is f32
   fastnorm_norm_kind kind = FASTNORM_NORM_RMS;
   fastnorm_rounding rounding = FASTNORM_ROUND_ONCE;
   fastnorm_residual_rounding residual_rounding = FASTNORM_RESIDUAL_EXACT;

@@ -22,7 +22,8 @@ struct ColumnRef {
   int64_t stride_bytes[kRowDims];  // for each digit of a row number; 0 = the same for all
 };
 
-enum class ColumnType : uint8_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
+// The dtype of a row or a column: x's (kElement), or one of the others by its name.
+enum class ColumnType : uint8_t { kAbsent, kElement, kF32, kF16, kBF16 };
 
 // What is quantised, and how.
 struct QuantParams {
@@ -59,8 +60,9 @@ struct NormParams {
   // For Affine::kAny only.
   bool plain;                         // none of what follows is set: a kernel for kOnce will do
   bool every_step, round_normalized;  // of fastnorm_rounding
-  bool round_summed, round_applied;   // of fastnorm_residual_rounding, where it rounds to x's dtype
-  bool residual_f32, residual_out_f32;  // dtype f32 and not x's
+  bool round_summed, round_applied;   // of fastnorm_residual_rounding, where it rounds to 16 bits
+  ColumnType sum_type;                // what it rounds to
+  ColumnType residual_type, residual_out_type, y_type;
 };
 
 // Normalises the rows [begin, end). Expects rounding to nearest and no flushing of subnormals.

@@ -116,7 +116,7 @@ std::string check_bounds(const Content& content, const ref::NormRow& row, ref::O
   if (bounds.statistics_valid && layer && !bounds.mean.holds(result.mean))
     return "mean leaves its bounds";
   for (int64_t i = 0; bounds.y_valid && i < row.n; ++i) {
-    const float y = ref::round_to(content.options.dtype, result.z[static_cast<size_t>(i)]);
+    const float y = ref::round_to(content.options.y_dtype(), result.z[static_cast<size_t>(i)]);
     if (!bounds.y[static_cast<size_t>(i)].holds(y)) {
       return "y leaves its bounds at column " + std::to_string(i);
     }
@@ -219,7 +219,10 @@ void Batch::compute_quant(Row& row, Scratch& scratch) {
     for (float& v : z) v = ref::round_to(c.options.dtype, v);
   }
   ref::QuantResult& result = scratch.quant;
-  ref::quant_model(c.quant, z.data(), c.n, c.options.dtype, c.tensor_scale,
+  // Without codes the amax is that of y.
+  const bool of_y = c.quant.scheme == ref::Scheme::kNone;
+  ref::quant_model(c.quant, z.data(), c.n, of_y ? c.options.y_dtype() : c.options.dtype,
+                   c.tensor_scale,
                    c.global_scale.value_or(1.0f), &result);
   row.amax = result.amax;
   const PlacedQuant& q = placed.quant;

@@ -24,7 +24,7 @@ uint64_t code(const std::optional<ref::Type>& dtype) {
 uint64_t Content::hash() const {
   const ref::NormOptions& o = options;
   return ref::hash(static_cast<uint64_t>(o.dtype), static_cast<uint64_t>(o.kind), o.rounding,
-                   o.residual_rounding, o.sum_dtype, std::bit_cast<uint32_t>(o.eps),
+                   o.residual_rounding, o.sum_dtype, o.y_f32, std::bit_cast<uint32_t>(o.eps),
                    std::bit_cast<uint32_t>(o.weight_offset), n, add, residual_dtype, code(weight),
                    code(bias), weight_heads, bias_heads, pattern + 1, seed, quant.scheme,
                    quant.format, quant.block_size, quant.source, quant.pow2, quant.e8m0,
@@ -53,6 +53,7 @@ std::string Case::text() const {
   text += l.y_in_place        ? " y=x"
           : l.y_over_residual ? " y=residual"
                               : " y" + strides_text(l.y, l.rank);
+  if (o.y_f32) text += " f32";
   if (content.add) {
     text += std::string(" residual ") + ref::name_of(content.residual_dtype) +
             strides_text(l.residual, l.rank);

@@ -34,6 +34,8 @@ std::optional<Type> any_column(Random& random, Type dtype) {
   }
 }
 
+Type any_dtype(Random& random) { return static_cast<Type>(random.below(3)); }
+
 class CaseMaker {
  public:
   CaseMaker(const NormEntry& entry, bool cuda, bool reduced, uint64_t own)
@@ -66,6 +68,7 @@ class CaseMaker {
       patterns(n);
       outputs(n);
       roundings(n);
+      dtypes(n);
       if (reduced_) break;
     }
     shifts(some[1]);
@@ -183,9 +186,14 @@ class CaseMaker {
     c.options.rounding = static_cast<ref::Rounding>(random.below(3));
     if (c.add) {
       c.options.residual_rounding = static_cast<ref::ResidualRounding>(random.below(3));
-      c.residual_dtype = random.one_in(2) ? dtype_ : Type::kF32;
-      c.options.sum_dtype = random.one_in(2) ? dtype_ : Type::kF32;
+      c.residual_dtype = random.one_in(3) ? dtype_ : any_dtype(random);
+      c.options.sum_dtype = random.one_in(3) ? dtype_ : any_dtype(random);
     }
+    if (random.one_in(3)) {
+      if (c.weight) c.weight = any_dtype(random);
+      if (c.bias) c.bias = any_dtype(random);
+    }
+    c.options.y_f32 = dtype_ != Type::kF32 && random.one_in(3);
     return c;
   }
 
@@ -257,7 +265,8 @@ class CaseMaker {
 
   // Outputs over the input that is not their own: needs inputs and outputs of one dtype.
   void choose_crossing(const Content& c, Layout& l) {
-    const bool same = c.add && c.residual_dtype == dtype_ && c.options.sum_dtype == dtype_;
+    const bool same = c.add && c.residual_dtype == dtype_ && c.options.sum_dtype == dtype_ &&
+                      !c.options.y_f32;
     if (!same || !random_.one_in(3)) return;
     const int64_t which = 1 + random_.below(3);
     if (!l.sum_in_place && (which & 1) != 0) cross_y(l);
@@ -279,7 +288,7 @@ class CaseMaker {
         rows);
     l.first_row = random_.below(4);
     choose_sum(c, l);
-    l.y_in_place = random_.one_in(4);
+    l.y_in_place = random_.one_in(4) && !c.options.y_f32;
     choose_crossing(c, l);
     l.store_rstd = !random_.one_in(4);
     l.store_mean = c.options.kind == ref::Kind::kLayer && !random_.one_in(4);
@@ -439,6 +448,25 @@ class CaseMaker {
         c.options.weight_offset = c.weight && pair % 2 == 0 ? 1.0f : 0.0f;
         put(c, any_layout(c, fitting_rows(n, 5, kElements)), axes == pair);
       }
+    }
+  }
+
+  // Each tensor of each dtype, beside the others of each. A sample of them for GPUs.
+  void dtypes(int64_t n) {
+    if (key_.access != Access::kAny) return;
+    const bool add = key_.source == Source::kAdd;
+    constexpr int kTypes = 3, kPairs = kTypes * kTypes, kAll = kPairs * kPairs * 2;
+    const int step = !cuda_ ? 1 : quick_ ? 23 : reduced_ ? 11 : 5;
+    for (int i = static_cast<int>(random_.below(step)); i < (add ? kAll : 2 * kPairs); i += step) {
+      Content c = general_content(n, i);
+      c.options.y_f32 = dtype_ != Type::kF32 && i % 2 != 0;
+      c.weight = static_cast<Type>(i / 2 % kTypes);
+      c.bias = static_cast<Type>(i / 2 / kTypes % kTypes);
+      if (add) {
+        c.residual_dtype = static_cast<Type>(i / 2 / kPairs % kTypes);
+        c.options.sum_dtype = static_cast<Type>(i / 2 / kPairs / kTypes);
+      }
+      put(c, any_layout(c, fitting_rows(n, 3, kElements)), true);
     }
   }
 

@@ -257,7 +257,7 @@ PlacedCase place(const Case& what, int64_t begin) {
   if (l.store_y) {
     p.y = l.y_in_place        ? p.x
           : l.y_over_residual ? p.residual
-                              : placer.rows(l.y, c.options.dtype, c.n);
+                              : placer.rows(l.y, c.options.y_dtype(), c.n);
   }
   if (l.residual_out_dtype) {
     p.residual_out = l.sum_in_place ? p.residual

@@ -99,6 +99,28 @@ def test_axes(program, rng):
     cases.check("a wider residual_out changes nothing else", wide["y"][2] == plain)
 
 
+def test_mixed_dtypes(program, rng):
+    """Each tensor has a dtype of its own; y is x's or f32."""
+    cases, work = program.cases, program.work
+    kinds = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+    for x, residual, parameters, sums in itertools.product(kinds, repeat=4):
+        tensors = make_tensors(rng, x, (5, 131), parameters, (131,))
+        tensors["residual"] = make_tensors(rng, residual, (5, 131), parameters, (131,))["residual"]
+        tensor_file.write(work / "in.safetensors", tensors)
+        name = f"run x {x}, residual {residual}, parameters {parameters}, residual_out {sums}"
+        program.expect(name, SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x", "--residual", "residual",
+                       "--weight", "gain", "--bias", "shift", "--residual-out", "sum", "--residual-out-dtype", kinds[sums],
+                       "--y-dtype", "f32")
+        out = tensor_file.read(work / "out.safetensors")
+        y, s, _, _ = expected(tensors, False, True, 1e-6, 0)
+        cases.equal(f"{name}: y's dtype and shape", out["y"][:2], ("F32", (5, 131)))
+        cases.check(f"{name}: y", close(tensor_file.decode(out["y"]), y, ARITHMETIC, 16 * ARITHMETIC))
+        cases.check(f"{name}: the sum, to the bit", out["sum"] == (sums, (5, 131), tensor_file.encode(sums, s)))
+    tensor_file.write(work / "in.safetensors", make_tensors(rng, "BF16", (5, 131), "BF16", (131,)))
+    program.expect("y of another 16-bit dtype", FAILURE, "run", "in.safetensors", "out.safetensors", "--x", "x",
+                   "--y-dtype", "f16", says="y.dtype is f16; required: bf16, or f32, as x is bf16")
+
+
 def test_quantised(program, rng):
     """Codes and scales of every scheme, with the shapes that the scheme has, give y back within a step."""
     cases, (rows, n) = program.cases, (6, 256)
@@ -271,6 +293,7 @@ def test(program):
     rng = np.random.default_rng(7)
     test_round_trip(program, rng)
     test_axes(program, rng)
+    test_mixed_dtypes(program, rng)
     test_quantised(program, rng)
     test_refused(program, rng)
     test_output_file(program, rng)

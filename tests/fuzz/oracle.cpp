@@ -82,19 +82,16 @@ const char* tensor_fault(const fastnorm_tensor& t, int32_t device_type) {
   return nullptr;
 }
 
-const char* row_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type,
-                      bool may_be_f32) {
+const char* row_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type) {
   if (const char* fault = tensor_fault(t, device_type)) return fault;
-  const uint32_t id = id_of(t.dtype);
-  if (id != id_of(x.dtype) && !(may_be_f32 && id == FASTNORM_DTYPE_F32)) return "a wrong dtype";
+  if (!is_row_dtype(id_of(t.dtype))) return "a dtype that rows cannot have";
   if (!same_shape(t, x)) return "a shape that is not x's";
   return nullptr;
 }
 
 const char* column_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type) {
   if (const char* fault = tensor_fault(t, device_type)) return fault;
-  const uint32_t id = id_of(t.dtype);
-  if (id != id_of(x.dtype) && id != FASTNORM_DTYPE_F32) return "a wrong dtype of columns";
+  if (!is_row_dtype(id_of(t.dtype))) return "a dtype that columns cannot have";
   if (t.ndim > x.ndim) return "columns of more dimensions than x";
   if (t.shape[t.ndim - 1] != x.shape[x.ndim - 1]) return "columns that are not n";
   for (int32_t i = 2; i <= t.ndim; ++i) {
@@ -264,13 +261,13 @@ const char* call_fault(const fastnorm_norm_args& a, int32_t device_type) {
   if (const char* fault = tensor_fault(x, device_type)) return fault;
   if (x.shape[x.ndim - 1] < 1) return "rows without columns";
   if (x.shape[x.ndim - 1] > int64_t{1} << 32) return "rows of too many columns";
-  const struct {
-    const fastnorm_tensor* tensor;
-    bool may_be_f32;
-  } rows[] = {{a.x, false}, {a.y, false}, {a.residual, true}, {a.residual_out, true}};
-  for (const auto& row : rows) {
-    if (row.tensor == nullptr) continue;
-    if (const char* fault = row_fault(*row.tensor, x, device_type, row.may_be_f32)) return fault;
+  for (const fastnorm_tensor* t : {a.x, a.y, a.residual, a.residual_out}) {
+    if (t == nullptr) continue;
+    if (const char* fault = row_fault(*t, x, device_type)) return fault;
+  }
+  if (a.y != nullptr && id_of(a.y->dtype) != id_of(x.dtype) &&
+      id_of(a.y->dtype) != FASTNORM_DTYPE_F32) {
+    return "a y of another 16-bit dtype, or of fewer bits than x";
   }
   for (const fastnorm_tensor* t : {a.weight, a.bias}) {
     if (t == nullptr) continue;

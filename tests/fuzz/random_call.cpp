@@ -114,12 +114,14 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
   shape_.back() = columns_of_row(bytes);
 
   const uint8_t present = bytes.byte();
-  const uint8_t wide = bytes.byte();  // f32 where that is allowed
-  const auto row_dtype = [&](int bit) { return wide >> bit & 1 ? FASTNORM_DTYPE_F32 : dtype_; };
+  const uint8_t wide = bytes.byte();  // which tensors have another dtype than x
+  const auto row_dtype = [&](int bit) {
+    return wide >> bit & 1 ? kAllDtypes[wide >> 2 & 1 ? wide % 3 : 0] : dtype_;
+  };
   if ((wide >> 2 & 3) == 3) add_dimensions(bytes, wide >> 4 & 7);
   args.kind = damaged(bytes, static_cast<fastnorm_norm_kind>(present >> 7));
   tensor_like_x(bytes, &tensors_[kX], dtype_);
-  tensor_like_x(bytes, &tensors_[kY], dtype_);
+  tensor_like_x(bytes, &tensors_[kY], wide % 5 == 4 ? FASTNORM_DTYPE_F32 : dtype_);
   if (present & 1) tensor_like_x(bytes, &tensors_[kResidual], row_dtype(0));
   if (present & 2) tensor_like_x(bytes, &tensors_[kResidualOut], row_dtype(1));
   if (present & 4) columns(bytes, &tensors_[kWeight]);
@@ -309,7 +311,8 @@ void RandomCall::columns(Bytes& bytes, RandomTensor* t) {
   } else if (choice & 1) {
     shape.insert(shape.begin(), shape_[shape_.size() - 2]);
   }
-  fill(bytes, t, shape, bytes.byte() & 1 ? FASTNORM_DTYPE_F32 : dtype_);
+  const uint8_t other = bytes.byte();
+  fill(bytes, t, shape, other & 1 ? kAllDtypes[other / 2 % 3] : dtype_);
 }
 
 void RandomCall::statistic(Bytes& bytes, RandomTensor* t) {

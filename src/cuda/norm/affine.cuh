@@ -15,7 +15,7 @@ __device__ __forceinline__ void apply(float (&z)[kCount], const float (&t)[kCoun
   for (int i = 0; i < kCount; ++i) {
     const float g = rounding.step(__fadd_rn(weight[i], weight_offset));
     if (rounding.every_step) {
-      z[i] = __fadd_rn(rounding.step(__fmul_rn(t[i], g)), bias[i]);
+      z[i] = rounding.step(__fadd_rn(rounding.step(__fmul_rn(t[i], g)), bias[i]));
     } else {
       z[i] = __fmaf_rn(t[i], g, bias[i]);
     }
@@ -217,7 +217,7 @@ template <class T>
 struct AnyColumn {
   __device__ __forceinline__ AnyColumn(const char* columns, ColumnType column_type, int least,
                                        float value)
-      : row(columns, least, column_type == ColumnType::kF32), type(column_type), absent(value) {}
+      : row(columns, least, column_type), type(column_type), absent(value) {}
 
   template <Part kPart>
   __device__ __forceinline__ void take(float (&f)[T::kPerVector], int64_t vector, int count) const {

@@ -40,7 +40,22 @@ struct Divisor {
   uint32_t shift;
 };
 
-enum class ColumnType : uint32_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
+// The dtype of a row or a column: x's (kElement) or one of the other two. Beside 16-bit x they are
+// f32 and the other 16-bit dtype, beside f32 x they are f16 and bf16.
+enum class ColumnType : uint32_t {
+  kAbsent,
+  kElement,
+  kF32,
+  kOther16,
+  kF16 = kF32,
+  kBF16 = kOther16
+};
+
+constexpr ColumnType column_type(Dtype dtype, Dtype of_x) {
+  if (dtype == of_x) return ColumnType::kElement;
+  const Dtype first = of_x == Dtype::kF32 ? Dtype::kF16 : Dtype::kF32;
+  return dtype == first ? ColumnType::kF32 : ColumnType::kOther16;
+}
 
 // What a call asks for, as bits of one word. Two neighbours are a ColumnType.
 enum NormBits : uint32_t {
@@ -121,10 +136,11 @@ struct NormParams {
   int64_t weight_head_stride, bias_head_stride;  // bytes; 0 = shared by all rows
   RowStrides residual_upper, residual_out_upper;
   // For Access::kAny only.
-  uint8_t rounding, residual_rounding;     // as in the public header
-  uint8_t residual_f32, residual_out_f32;  // dtype f32 and not x's
+  uint8_t rounding, residual_rounding;       // as in the public header
+  uint8_t residual_type, residual_out_type;  // ColumnType
   uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
       bias_align;  // bytes that all rows allow: 16, 8, 4 or 2
+  uint8_t y_type, sum_type;  // ColumnType; of the sum: what residual_rounding rounds to
 
   RowStrides mean_upper, rstd_upper;
   RowRef mean, rstd;  // [rows]

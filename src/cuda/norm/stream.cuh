@@ -235,7 +235,7 @@ struct StreamRow {
   }
 
   static __device__ __forceinline__ bool wide(const AnyRow<T, const char>& row) {
-    return row.bytes == kVectorBytes && !row.f32;
+    return row.bytes == kVectorBytes && row.type == ColumnType::kElement;
   }
   static __device__ __forceinline__ bool wide(const AnyColumn<T>& column) {
     return column.type == ColumnType::kAbsent || wide(column.row);
@@ -324,7 +324,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
   const bool stores_sum = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr;
   const AnyRow<T, char> sum_out(row_address(p.residual_out, p.residual_out_upper, index),
-                                p.residual_out_align, p.residual_out_f32);
+                                p.residual_out_align, static_cast<ColumnType>(p.residual_out_type));
   // A row's scale takes a pass before that of the codes.
 #pragma unroll 1
   for (bool last = !quantizer.wants_row();; last = true) {

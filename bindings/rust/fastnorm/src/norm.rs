@@ -178,7 +178,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// x's shape, T or f32: added to x before all else. Default: nothing is added.
+    /// x's shape; f32, f16 or bf16: added to x before all else. Default: nothing is added.
     #[inline]
     pub fn residual(mut self, residual: Tensor<'a>) -> Self {
         self.put(Slot::Residual, residual.view);
@@ -194,7 +194,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; T or f32. Default: 1.
+    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; f32, f16 or bf16. Default: 1.
     #[inline]
     pub fn weight(mut self, weight: Tensor<'a>) -> Self {
         self.put(Slot::Weight, weight.view);
@@ -208,7 +208,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// x's shape, T: the result.
+    /// x's shape, T or f32: the result.
     #[inline]
     #[allow(clippy::needless_pass_by_value)]
     pub fn y(mut self, y: TensorMut<'a>) -> Self {
@@ -216,7 +216,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// x's shape, T or f32: receives x + residual. Needs a residual.
+    /// x's shape; f32, f16 or bf16: receives x + residual. Needs a residual.
     #[inline]
     #[allow(clippy::needless_pass_by_value)]
     pub fn residual_out(mut self, residual_out: TensorMut<'a>) -> Self {
