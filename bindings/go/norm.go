@@ -130,6 +130,7 @@ type Quant struct {
 	Out         Tensor // output, shape of X, the quantised dtype
 	Scale       Tensor // input for QuantPerTensor, else output
 	Amax        Tensor // [1] F32; in and out: the largest magnitude seen is maximised into it
+	ClampScale  Tensor // [1] F32. The clamp on the device, read when the norm runs; not > 0 is off. Needs Clamp 0
 }
 
 var normTensors = []string{
@@ -145,6 +146,7 @@ var normTensors = []string{
 	raw.NormBitQuantized:   "quantized",
 	raw.NormBitScale:       "scale",
 	raw.NormBitAmax:        "amax",
+	raw.NormBitClampScale:  "clamp_scale",
 }
 
 func (n *Norm) encode(q *call, part int) {
@@ -182,6 +184,7 @@ func (z *Quant) encode(q *call, w []uint64, part int) {
 	q.tensor(part, raw.NormBitQuantized, &z.Out)
 	q.tensor(part, raw.NormBitScale, &z.Scale)
 	q.tensor(part, raw.NormBitAmax, &z.Amax)
+	q.tensor(part, raw.NormBitClampScale, &z.ClampScale)
 }
 
 func (n *Norm) call() *call {

@@ -34,7 +34,8 @@
  *  **Quantised outputs** are made from z, the value that y is before its rounding, in this order:
  *
  *      z     = z rounded to x's dtype         (FASTNORM_QUANT_FROM_ROUNDED)
- *      z     = min(max(z, -clamp), clamp)     (clamp > 0; NaN stays; y is never clamped)
+ *      z     = min(max(z, -clamp), clamp)     (clamp or clamp_scale > 0; NaN stays; y is never
+ *                                              clamped)
  *      A     = max |z| over what shares a scale; NaN if any z is
  *      scale = by scheme, below: a dequantisation scale, z is about code * scale (* global_scale)
  *      code  = z * (1 / scale), rounded to nearest even, saturating, Inf too
@@ -193,12 +194,14 @@ typedef struct fastnorm_norm_args {
 
   const fastnorm_tensor* x;        /**< [..., n] T. Required. */
   const fastnorm_tensor* residual; /**< x's shape; f32, f16 or bf16. NULL = nothing is added. */
-  const fastnorm_tensor* weight;   /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 1. */
-  const fastnorm_tensor* bias;     /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 0. */
-  const fastnorm_tensor* y; /**< x's shape, T or f32. Output; may be x or residual. NULL = not stored;
-                               then `quantized` is required. */
-  const fastnorm_tensor* residual_out; /**< x's shape; f32, f16 or bf16. Output; may be residual or x.
-                                          Needs residual. NULL = not stored. */
+  const fastnorm_tensor* weight; /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 1. */
+  const fastnorm_tensor* bias;   /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 0. */
+  const fastnorm_tensor*
+      y; /**< x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized`
+            is required. */
+  const fastnorm_tensor*
+      residual_out; /**< x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual.
+                       NULL = not stored. */
   const fastnorm_tensor*
       mean; /**< x.shape[:-1], or that with a last 1; f32. Output, LAYER only. NULL = not stored. */
   const fastnorm_tensor* rstd; /**< As mean. Output. NULL = not stored. */
@@ -218,6 +221,11 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor*
       amax; /**< [1] f32. In and out: raised to the greatest magnitude of what is quantised, or of y
                where nothing is; NaN wins. The caller sets it to 0 first. NULL = not wanted. */
+
+  const fastnorm_tensor*
+      clamp_scale; /**< [1] f32. The clamp as a value on the device, read after the PDL wait: > 0
+                      clamps as `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme
+                      and clamp 0. NULL = `clamp` decides. */
 } fastnorm_norm_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not

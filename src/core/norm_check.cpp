@@ -31,7 +31,7 @@ FASTNORM_HOT void clear(NormDesc* desc) {
   q.from_rounded = q.pow2 = q.swizzled = false;
   q.clamp = q.amax_floor = 0;
   q.scale_step_bytes = 0;
-  q.tensor_scale = q.global_scale = nullptr;
+  q.tensor_scale = q.global_scale = q.clamp_scale = nullptr;
   q.amax = nullptr;
 }
 
@@ -138,7 +138,7 @@ class NormCheck {
     return (number(args_.quant_scheme) | args_.quant_block_size | number(args_.quant_source) |
             number(args_.scale_layout) | args_.scale_pow2) == 0 &&
            args_.amax_floor == 0 && args_.clamp == 0 && args_.global_scale == nullptr &&
-           args_.quantized == nullptr && args_.scale == nullptr;
+           args_.clamp_scale == nullptr && args_.quantized == nullptr && args_.scale == nullptr;
   }
 
   FASTNORM_HOT fastnorm_status x() {
@@ -403,9 +403,8 @@ void NormCheck::canonical() {
                     ? FASTNORM_ROUND_ONCE
                     : args_.rounding;
   // A chain in T ends with a value of T. Without codes the amax is that of y.
-  d_.quant.from_rounded |=
-      d_.rounding == FASTNORM_ROUND_EVERY_STEP ||
-      (d_.quant.scheme == FASTNORM_QUANT_NONE && d_.y.dtype == d_.dtype);
+  d_.quant.from_rounded |= d_.rounding == FASTNORM_ROUND_EVERY_STEP ||
+                           (d_.quant.scheme == FASTNORM_QUANT_NONE && d_.y.dtype == d_.dtype);
 }
 
 }  // namespace

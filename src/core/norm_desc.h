@@ -48,12 +48,13 @@ struct QuantDesc {
   bool from_rounded = false;      // the result rounded to x's dtype; without codes: y has that
   bool pow2 = false;              // scales are powers of two
   bool swizzled = false;          // scales in tiles of 128 rows x 4, padding zeroed
-  float clamp = 0;                // 0 = off
+  float clamp = 0;                // 0 = off, or clamp_scale says
   float amax_floor = 0;
   RowTensor codes;                          // rows of n bytes; f4: n / 2
   RowTensor scale;                          // outputs: rows of ceil(n / block) scales, or of one
   int64_t scale_step_bytes = 0;             // from a row's scale to its next
   const std::byte* tensor_scale = nullptr;  // f32, an input; PER_TENSOR
+  const std::byte* clamp_scale = nullptr;   // f32, an input: the clamp where it is > 0
   const std::byte* global_scale = nullptr;  // f32, an input; nullptr = 1
   std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
 
@@ -71,7 +72,9 @@ struct QuantDesc {
   // From a row's scale to its next: bytes, or where scales are swizzled tiles across a row.
   int64_t scale_step(int64_t n) const { return swizzled ? scale_tiles(n) : scale_step_bytes; }
   // True if more is wanted than codes and scales of the results as they are.
-  bool has_extras() const { return from_rounded || clamp != 0.0f || amax != nullptr; }
+  bool has_extras() const {
+    return from_rounded || clamp != 0.0f || clamp_scale != nullptr || amax != nullptr;
+  }
   int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
   // Bytes of a row of codes.
   int64_t code_bytes(int64_t n) const { return dtype == Dtype::kF4E2M1 ? n / 2 : n; }

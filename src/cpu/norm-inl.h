@@ -84,8 +84,7 @@ FASTNORM_INLINE void apply_row(const NormParams& p, const Row& row, int64_t begi
 template <class Slots>
 FASTNORM_INLINE int64_t unaligned_head(const NormParams& p, const Row& row) {
   const auto misaligned = reinterpret_cast<uintptr_t>(row.y) % kStreamBytes;
-  const auto bytes =
-      static_cast<uintptr_t>(bytes_of<Slots::kAffine, typename Slots::T>(p.y_type));
+  const auto bytes = static_cast<uintptr_t>(bytes_of<Slots::kAffine, typename Slots::T>(p.y_type));
   return static_cast<int64_t>((kStreamBytes - misaligned) % kStreamBytes / bytes);
 }
 
@@ -267,7 +266,7 @@ FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSo
   }
   const int padded = (count + kPadded - 1) / kPadded * kPadded;
   for (; j < padded; ++j) values[j] = 0.0f;
-  clamp_values(values, padded, p.quant.clamp);
+  clamp_values(values, padded, clamp_of(p.quant));
   return padded;
 }
 

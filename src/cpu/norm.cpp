@@ -59,6 +59,7 @@ QuantParams quant_params(const NormDesc& d) {
   p.rows = d.rows;
   p.tensor_scale = reinterpret_cast<const char*>(q.tensor_scale);
   p.global_scale = reinterpret_cast<const char*>(q.global_scale);
+  p.clamp_scale = reinterpret_cast<const char*>(q.clamp_scale);
   p.amax = reinterpret_cast<char*>(q.amax);
   p.block = q.block;
   p.clamp = q.clamp;

@@ -33,6 +33,7 @@ struct QuantParams {
   int64_t rows;              // of the call, for the padding of swizzled scales
   const char* tensor_scale;  // f32; nullptr = scales are made here
   const char* global_scale;  // f32; nullptr = 1
+  const char* clamp_scale;   // f32; nullptr = `clamp` decides
   char* amax;                // f32; nullptr = not wanted
   int32_t block;             // columns that share a scale; 0 = the row
   float clamp;               // 0 = off

@@ -268,6 +268,7 @@ const std::byte* Batch::fill(int pass) {
       put(placed.quant.tensor_scale, placed.what.content.tensor_scale);
       put(placed.quant.global_scale, placed.what.content.global_scale.value_or(1.0f));
       put(placed.quant.amax, placed.what.layout.amax.value_or(0.0f));
+      put(placed.quant.clamp_scale, placed.what.content.clamp_scale.value_or(0.0f));
     }
     expected_ = before_;
     for (const PlacedCase& placed : cases_) {
@@ -313,7 +314,7 @@ void Batch::refill(int pass) {
   }
   for (const PlacedCase& placed : cases_) {
     const PlacedQuant& q = placed.quant;
-    for (const int64_t at : {q.tensor_scale, q.global_scale, q.amax}) {
+    for (const int64_t at : {q.tensor_scale, q.global_scale, q.clamp_scale, q.amax}) {
       if (at >= 0) copy(inputs, before_, at, sizeof(float));
     }
   }

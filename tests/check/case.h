@@ -29,7 +29,9 @@ struct Content {
   ref::QuantOptions quant;            // scheme none: y alone
   float tensor_scale = 1;             // PER_TENSOR
   std::optional<float> global_scale;  // NVFP4
-  int pattern = kMixed;               // a ref::Pattern
+  std::optional<float>
+      clamp_scale;       // the value on the device, of which quant.clamp is what is left
+  int pattern = kMixed;  // a ref::Pattern
   uint64_t seed = 0;
 
   uint64_t hash() const;

@@ -1,6 +1,8 @@
 #include "check/cases.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <set>
 
 #include "core/norm_plan.h"
@@ -623,6 +625,10 @@ class CaseMaker {
     c.quant = q;
     if (q.scheme == Scheme::kPerTensor)
       c.tensor_scale = random_.of({1.0f, 0.0078125f, 0.013f, -2.5f});
+    if (!codes_only && random_.one_in(4)) {
+      c.clamp_scale = random_.of({1.5f, 0.25f, 1e30f, 0.0f, -0.0f, -1.5f, std::nanf("")});
+      q.clamp = *c.clamp_scale > 0 ? *c.clamp_scale : 0.0f;
+    }
     if (q.scheme == Scheme::kNvfp4 && !random_.one_in(3))
       c.global_scale = random_.of({1.0f, 0.0037f, 17.0f});
     Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));

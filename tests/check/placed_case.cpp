@@ -244,6 +244,7 @@ void place_quant(const Case& what, Placer* placer, PlacedQuant* q) {
 }
 
 }  // namespace
+  if (c.clamp_scale) q->clamp_scale = placer->raw(0, 4, 4);
 
 PlacedCase place(const Case& what, int64_t begin) {
   const Content& c = what.content;
@@ -278,7 +279,8 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
   const Content& c = placed.what.content;
   const ref::NormOptions& o = c.options;
   const Describer describer(placed, block, device_type, device_id);
-  AbiTensor x, residual, weight, bias, y, residual_out, mean, rstd, codes, scale, global, amax;
+  AbiTensor x, residual, weight, bias, y, residual_out, mean, rstd, codes, scale, global, clamp,
+      amax;
   fastnorm_norm_args args = {};
   args.struct_size = sizeof args;
   args.kind = static_cast<fastnorm_norm_kind>(o.kind);
@@ -306,7 +308,8 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
                                                                  : FASTNORM_SCALE_ROW_MAJOR;
     args.scale_pow2 = q.pow2;
     args.amax_floor = q.amax_floor;
-    args.clamp = q.clamp;
+    args.clamp = c.clamp_scale ? 0.0f : q.clamp;
+    args.clamp_scale = describer.scalar(placed.quant.clamp_scale, &clamp);
     args.quantized = describer.codes(placed.quant, &codes);
     args.scale = describer.scale(placed.quant, &scale);
     args.global_scale = describer.scalar(placed.quant.global_scale, &global);

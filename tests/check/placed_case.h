@@ -42,9 +42,10 @@ struct PlacedColumn {
 struct PlacedQuant {
   bool present = false;  // codes and scales
   int64_t code_bytes = 0;
-  int64_t scale_size = 4;                                                         // of one
-  int64_t scales = 0;                                                             // of a row
-  int64_t codes = 0, scale = 0, tensor_scale = -1, global_scale = -1, amax = -1;  // -1 = absent
+  int64_t scale_size = 4;  // of one
+  int64_t scales = 0;      // of a row
+  int64_t codes = 0, scale = 0, tensor_scale = -1, global_scale = -1, clamp_scale = -1, amax = -1;
+  // -1 = absent
   int64_t scale_stride[kMaxOuter] = {}, scale_step = 0;
   int64_t scale_bytes = 0;  // of the tensor, gaps included
   bool swizzled = false;

@@ -156,6 +156,29 @@ def test_quantised(program, rng):
         cases.equal(f"{scheme}: amax", np.frombuffer(out["a"][2], np.float32)[0], np.abs(y).max())
 
 
+def test_clamp_scale(program, rng):
+    """A clamp on the device is --clamp where it is above 0, and nothing else."""
+    values = {"some": 0.75, "zero": 0.0, "negative": -0.75, "nan": np.nan, "large": 1e30}
+    tensors = make_tensors(rng, "BF16", (6, 256), "F32", (256,))
+    tensor_file.write(program.work / "in.safetensors",
+                      tensors | {name: ("F32", (1,), np.float32(v).tobytes()) for name, v in values.items()})
+
+    def codes(name, *options):
+        program.expect(name, SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x", "--weight", "gain",
+                       "--quant-scheme", "per-row", "--quantized", "q", "--scale-out", "s", *options)
+        out = tensor_file.read(program.work / "out.safetensors")
+        return out["q"][2], out["s"][2]
+
+    plain, clamped = codes("no clamp"), codes("--clamp", "--clamp", "0.75")
+    program.cases.check("the clamp has an effect", plain != clamped)
+    for name in values:
+        program.cases.check(f"--clamp-scale {name}", codes(f"--clamp-scale {name}", "--clamp-scale", name) ==
+                            (clamped if name == "some" else plain))
+    program.expect("both clamps", FAILURE, "run", "in.safetensors", "out.safetensors", "--x", "x", "--quant-scheme", "per-row",
+                   "--quantized", "q", "--scale-out", "s", "--clamp-scale", "some", "--clamp", "2",
+                   says="clamp is 2 and clamp_scale is given; required: clamp 0, or clamp_scale NULL")
+
+
 def decoded_codes(dtype, content):
     codes = np.frombuffer(content, np.uint8)
     if dtype == "I8":
@@ -295,6 +318,7 @@ def test(program):
     test_axes(program, rng)
     test_mixed_dtypes(program, rng)
     test_quantised(program, rng)
+    test_clamp_scale(program, rng)
     test_refused(program, rng)
     test_output_file(program, rng)
     test_bad_files(program)

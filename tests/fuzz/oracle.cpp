@@ -158,6 +158,7 @@ const char* quant_number_fault(const fastnorm_norm_args& a) {
   if (a.amax_floor != 0 && !(floor && a.amax_floor >= low && a.amax_floor <= high)) {
     return "amax_floor out of range";
   }
+  if (a.clamp_scale != nullptr && (none || a.clamp != 0)) return "two clamps, or one of no codes";
   if (a.clamp != 0 && (none || !std::isfinite(a.clamp) || a.clamp < 0)) return "clamp out of range";
   return nullptr;
 }
@@ -233,13 +234,14 @@ const char* quant_fault(const fastnorm_norm_args& a, int32_t device_type) {
   if (none) return nullptr;
   if (const char* fault = codes_fault(a, device_type)) return fault;
   if (const char* fault = scale_fault(a, device_type)) return fault;
+  if (const char* fault = single_fault(a.clamp_scale, device_type)) return fault;
   return single_fault(a.global_scale, device_type);
 }
 
 // --- one call ---
 
 const char* scalar_fault(const fastnorm_norm_args& a) {
-  if (a.struct_size < sizeof a) return "a struct of no version";
+  if (a.struct_size < offsetof(fastnorm_norm_args, clamp_scale)) return "a struct of no version";
   if (a.x == nullptr || (a.y == nullptr && a.quantized == nullptr)) return "no x or no output";
   if (number(a.kind) > FASTNORM_NORM_LAYER) return "an unknown kind";
   if (!std::isfinite(a.eps) || a.eps < 0) return "eps out of range";
@@ -312,6 +314,7 @@ std::vector<View> views_of(const std::vector<fastnorm_norm_args>& calls) {
                         {a.quantized, i, true, 'q'},
                         {a.scale, i, scale_is_output, 'c'},
                         {a.global_scale, i, false, 'g'},
+                        {a.clamp_scale, i, false, 'k'},
                         {a.amax, i, true, 'a'}};
     // Without rows a call touches nothing, its weight neither.
     if (elements_of(*a.x) == 0) continue;

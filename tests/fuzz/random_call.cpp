@@ -70,10 +70,11 @@ const fastnorm_tensor* fastnorm_norm_args::*const kFields[kTensors] = {
     &fastnorm_norm_args::global_scale,
     &fastnorm_norm_args::quantized,
     &fastnorm_norm_args::scale,
-    &fastnorm_norm_args::amax};
+    &fastnorm_norm_args::amax,
+    &fastnorm_norm_args::clamp_scale};
 constexpr const char* kNames[kTensors] = {
-    "x",    "residual", "weight",       "bias",      "y",     "residual_out",
-    "mean", "rstd",     "global_scale", "quantized", "scale", "amax"};
+    "x",    "residual",     "weight",    "bias",  "y",    "residual_out", "mean",
+    "rstd", "global_scale", "quantized", "scale", "amax", "clamp_scale"};
 enum Field {
   kX,
   kResidual,
@@ -86,7 +87,8 @@ enum Field {
   kGlobalScale,
   kQuantized,
   kScale,
-  kAmax
+  kAmax,
+  kClampScale
 };
 
 template <typename T>
@@ -129,7 +131,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
   if (present & 16) statistic(bytes, &tensors_[kMean]);
   if (present & 32) statistic(bytes, &tensors_[kRstd]);
   if (bytes.rarely()) {
-    for (int i = kGlobalScale; i <= kAmax; ++i) {
+    for (int i = kGlobalScale; i <= kClampScale; ++i) {
       if (bytes.byte() & 1) tensor_like_x(bytes, &tensors_[i], kAllDtypes[bytes.pick(12)]);
     }
   }
@@ -164,7 +166,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
 
 // Quantised outputs that fit each other and x, but for a rare mistake.
 void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
-  for (int i = kGlobalScale; i <= kAmax; ++i) tensors_[i] = {};
+  for (int i = kGlobalScale; i <= kClampScale; ++i) tensors_[i] = {};
   // Plain calls miss what these need often enough.
   if (args->residual == nullptr) args->residual_out = nullptr;
   if (args->mean != nullptr) args->kind = FASTNORM_NORM_LAYER;
@@ -224,7 +226,13 @@ void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
       own_memory(bytes, field);
     }
   }
-  for (int i = kGlobalScale; i <= kAmax; ++i) args->*kFields[i] = tensors_[i].tensor.get();
+  // Instead of the number, most of the time.
+  if (!none && (present & 0x28) == 0x28) {
+    fill(bytes, &tensors_[kClampScale], {1}, FASTNORM_DTYPE_F32);
+    own_memory(bytes, kClampScale);
+    if (!bytes.rarely()) args->clamp = 0;
+  }
+  for (int i = kGlobalScale; i <= kClampScale; ++i) args->*kFields[i] = tensors_[i].tensor.get();
   if (!none && (present & 0x18) == 0x18) args->y = nullptr;
   if ((present & 0xe0) == 0xe0) args->*kFields[kGlobalScale + bytes.pick(4)] = nullptr;
 }

@@ -42,6 +42,7 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
   };
   column("weight", d.weight), column("bias", d.bias);
   scalar("scale", d.quant.tensor_scale), scalar("global_scale", d.quant.global_scale);
+  scalar("clamp_scale", d.quant.clamp_scale);
   rows("x", d.x), rows("residual", d.residual);
 }
 

@@ -332,7 +332,7 @@ constexpr int64_t kAnyStride = std::numeric_limits<int64_t>::min();
 std::vector<RequestTensor*> tensors_of(Request& r) {
   std::vector<RequestTensor*> all;
   for (auto* t : {&r.x, &r.residual, &r.weight, &r.bias, &r.y, &r.residual_out, &r.mean, &r.rstd,
-                  &r.global_scale, &r.quantized, &r.scale, &r.amax}) {
+                  &r.global_scale, &r.quantized, &r.scale, &r.amax, &r.clamp_scale}) {
     if (*t) all.push_back(&**t);
   }
   return all;
@@ -660,6 +660,11 @@ void set_shape(Request& r, std::vector<int64_t> shape) {
 
 struct BadQuantCall {
   fastnorm_quant_scheme scheme;
+void give_clamp_scale(Request& r) {
+  r.clamp_scale = RequestTensor{{1}, {}, FASTNORM_DTYPE_F32, address_of(14)};
+  r.clamp_scale->device_type = r.x->device_type;
+}
+
   BadCall bad;
 };
 
@@ -704,6 +709,15 @@ const BadQuantCall kBadQuantCalls[] = {
     {kTensor, {"pow2 of a tensor", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "quant_scheme is FASTNORM_QUANT_PER_TENSOR (1)"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
     {kMx, {"pow2 of MXFP8", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "PER_ROW or PER_BLOCK"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
     {kFp4, {"pow2 of NVFP4", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "PER_ROW or PER_BLOCK"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
+    {kNone, {"clamp_scale of none", FASTNORM_ERROR_ARGUMENT, {"clamp_scale is given", "quant_scheme is FASTNORM_QUANT_NONE (0)", "clamp_scale NULL"}, [](Request& r) { give_clamp_scale(r); }}},
+    {kRow, {"clamp and clamp_scale", FASTNORM_ERROR_ARGUMENT, {"clamp is 2 and clamp_scale is given", "clamp 0, or clamp_scale NULL"}, [](Request& r) { give_clamp_scale(r); r.args.clamp = 2; }}},
+    {kRow, {"clamp_scale bf16", FASTNORM_ERROR_DTYPE, {"clamp_scale.dtype", "bf16", "f32"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->dtype = FASTNORM_DTYPE_BF16; }}},
+    {kMx, {"clamp_scale of 2", FASTNORM_ERROR_SHAPE, {"clamp_scale.shape", "[2]", "[1]"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->shape = {2}; }}},
+    {kFp4, {"clamp_scale of rank 2", FASTNORM_ERROR_SHAPE, {"clamp_scale.ndim", "2", "1"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->shape = {1, 1}; }}},
+    {kTensor, {"clamp_scale elsewhere", FASTNORM_ERROR_DEVICE, {"clamp_scale", "CUDA:0"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->device_type = FASTNORM_DEVICE_CUDA; }}},
+    {kTensor, {"clamp_scale misaligned", FASTNORM_ERROR_LAYOUT, {"clamp_scale's address", "multiple of 4"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->address += 2; }}},
+    {kBlock, {"clamp_scale over y", FASTNORM_ERROR_LAYOUT, {"overlaps clamp_scale"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->address = r.y->address; }}},
+    {kRow, {"clamp_scale over the scales", FASTNORM_ERROR_LAYOUT, {"overlaps clamp_scale"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->address = r.scale->address; }}},
     {kTensor, {"floor of a tensor", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is 1", "PER_ROW or PER_BLOCK"}, [](Request& r) { r.args.amax_floor = 1; }}},
     {kMx, {"floor of MXFP8", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is 1", "quant_scheme is FASTNORM_QUANT_MXFP8 (4)"}, [](Request& r) { r.args.amax_floor = 1; }}},
     {kFp4, {"floor of NVFP4", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is 1", "quant_scheme is FASTNORM_QUANT_NVFP4 (5)"}, [](Request& r) { r.args.amax_floor = 1; }}},
@@ -849,7 +863,8 @@ TEST(CheckQuant, NoOverlap) {
                        {"quantized", &Request::quantized},
                        {"scale", &Request::scale},
                        {"global_scale", &Request::global_scale},
-                       {"amax", &Request::amax}};
+                       {"amax", &Request::amax},
+                       {"clamp_scale", &Request::clamp_scale}};
   int refused = 0;
   for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
     for (const bool swizzled : {false, true}) {
@@ -865,6 +880,7 @@ TEST(CheckQuant, NoOverlap) {
         for (const Named& other : all) {
           if (output.field == other.field || !(good.*other.field)) continue;
           for (const uint64_t offset :
+      give_clamp_scale(good);
                {0, 4}) {  // the first and, but for single values, a later byte
             Request r = good;
             // The larger one moves below, so that it covers the other's first byte.
@@ -881,6 +897,7 @@ TEST(CheckQuant, NoOverlap) {
                 << offset << ": " << error.text;
             const std::string text = error.text;
             EXPECT_NE(text.find(output.name), std::string::npos) << text;
+                                other.field == &Request::clamp_scale ||
             EXPECT_NE(text.find(other.name), std::string::npos) << text;
             EXPECT_NE(text.find("overlaps"), std::string::npos) << text;
             ++refused;
@@ -967,6 +984,8 @@ const GoodQuantCall kGoodQuantCalls[] = {
     {kRow, {"pinned memory", [](Request& r) { r.quantized->device_type = r.scale->device_type = r.amax->device_type = FASTNORM_DEVICE_CUDA_HOST; }}},
     {kRow, {"rank 1", [](Request& r) { set_shape(r, {kQuantN}); }}},
     {kRow, {"codes at an odd address, rows apart", [](Request& r) { r.quantized->address += 1; r.quantized->strides = {3000, 281, 1}; }}},
+    {kRow, {"clamp_scale", [](Request& r) { give_clamp_scale(r); }}},
+    {kTensor, {"clamp_scale beside the scale", [](Request& r) { give_clamp_scale(r); r.clamp_scale->address = r.scale->address; }}},
     {kRow, {"codes between the rows of y", [](Request& r) { r.y->strides = {6000, 2000, 1}; r.quantized->address = r.y->address + 1000; r.quantized->strides = {12000, 4000, 1}; }}},
     {kRow, {"scale beside its row", [](Request& r) { r.quantized->strides = {1200, 400, 1}; r.scale->address = r.quantized->address + 280; r.scale->strides = {300, 100}; }}},
     {kBlock, {"64 columns", [](Request&) {}}},
@@ -1254,7 +1273,9 @@ TEST(CheckStruct, GrowsWithZeros) {
       << "names the byte: " << error.text;
   longer.args.struct_size = sizeof longer - 1;  // the byte is no longer part of it
   EXPECT_EQ(check_norm(&longer.args, r.device, &desc, error), FASTNORM_OK) << error.text;
-  longer.args.struct_size = sizeof(fastnorm_norm_args) - 1;
+  longer.args.struct_size = kFirstNormArgs;
+  EXPECT_EQ(check_norm(&longer.args, r.device, &desc, error), FASTNORM_OK) << error.text;
+  longer.args.struct_size = kFirstNormArgs - 1;
   EXPECT_EQ(check_norm(&longer.args, r.device, &desc, error), FASTNORM_ERROR_ARGUMENT);
 }
 

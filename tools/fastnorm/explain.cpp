@@ -20,7 +20,8 @@ struct ExplainOptions {
   std::string dtype = "bf16", device = "cpu", tuning;
   std::string parameter_dtype, bias_dtype, residual_dtype, residual_out_dtype, y_dtype;
   bool residual = false, residual_out = false, no_weight = false, bias = false;
-  bool statistics = false, head_weights = false, in_place = false, json = false;
+  bool statistics = false, head_weights = false, in_place = false, clamp_scale = false,
+       json = false;
   int64_t row_stride_elems = 0, offset_elems = 0;
   int32_t threads = 1;
   NormOptions norm;
@@ -53,8 +54,7 @@ class Question {
     if (options.head_weights) columns = {statistics.back(), shape.back()};
 
     x_ = rows(regions_.next(), dtype);
-    y_ = rows(options.in_place ? address_of(x_) : regions_.next(),
-              or_else(options.y_dtype, dtype));
+    y_ = rows(options.in_place ? address_of(x_) : regions_.next(), or_else(options.y_dtype, dtype));
     if (options.residual) residual_ = rows(regions_.next(), residual);
     if (options.residual_out) {
       residual_out_ = rows(options.in_place ? address_of(residual_) : regions_.next(), sums);
@@ -69,6 +69,7 @@ class Question {
       quantized_ = TensorView(target, regions_.next(), quant.codes, quant.codes_shape);
       scale_ = TensorView(target, regions_.next(), quant.scale, quant.scale_shape);
     }
+    if (options.clamp_scale) clamp_scale_ = TensorView(target, regions_.next(), f32, {1});
   }
 
   fastnorm_norm_args args() {
@@ -83,6 +84,7 @@ class Question {
     args.rstd = rstd_.get();
     args.quantized = quantized_.get();
     args.scale = scale_.get();
+    args.clamp_scale = clamp_scale_.get();
     return args;
   }
 
@@ -116,7 +118,8 @@ class Question {
   const ExplainOptions& options_;
   Target target_;
   Regions regions_;
-  TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_;
+  TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_,
+      clamp_scale_;
 };
 
 Json to_json(const fastnorm_info& info, bool cuda) {
@@ -259,7 +262,8 @@ void add_explain(CLI::App& program) {
   command->add_flag("--residual-out", options->residual_out, "the sum is stored");
   command->add_option("--residual-dtype", options->residual_dtype, "default: x's")
       ->check(row_dtypes);
-  command->add_option("--residual-out-dtype", options->residual_out_dtype, "default: the residual's")
+  command
+      ->add_option("--residual-out-dtype", options->residual_out_dtype, "default: the residual's")
       ->check(row_dtypes);
   command
       ->add_option("--parameter-dtype", options->parameter_dtype,
@@ -271,6 +275,7 @@ void add_explain(CLI::App& program) {
   command->add_flag("--bias", options->bias, "there is a bias");
   command->add_flag("--head-weights", options->head_weights, "a row of weights for each head");
   command->add_flag("--rstd", options->statistics, "rstd is stored");
+  command->add_flag("--clamp-scale", options->clamp_scale, "the clamp is a value on the device");
   command->add_flag("--in-place", options->in_place, "y over x, residual_out over residual");
   command->add_option("--row-stride", options->row_stride_elems,
                       "elements from one row to the next; default: compact");

@@ -12,7 +12,7 @@ namespace {
 
 // Names of tensors: inputs in the input file, outputs in the output file. Empty = absent.
 struct Names {
-  std::string x, residual, weight, bias, global_scale, scale_in;
+  std::string x, residual, weight, bias, global_scale, scale_in, clamp_scale;
   std::string y = "y", residual_out, mean, rstd, quantized, scale_out, amax;
 };
 
@@ -65,6 +65,7 @@ class Run {
     load(names_.bias, &bias_);
     load(names_.global_scale, &global_scale_);
     load(names_.scale_in, &scale_);
+    load(names_.clamp_scale, &clamp_scale_);
   }
 
   void load(const std::string& name, Operand* operand) {
@@ -147,6 +148,7 @@ class Run {
     args.quantized = quantized_.view.get();
     args.scale = scale_.view.get();
     args.amax = amax_.view.get();
+    args.clamp_scale = clamp_scale_.view.get();
     return args;
   }
 
@@ -166,7 +168,7 @@ class Run {
   const Names& names_;
   SafetensorsFile file_;
   Machine machine_;
-  Operand x_, residual_, weight_, bias_, global_scale_;
+  Operand x_, residual_, weight_, bias_, global_scale_, clamp_scale_;
   Operand y_, residual_out_, mean_, rstd_, quantized_, scale_, amax_;
 };
 
@@ -207,6 +209,8 @@ void add_tensor_options(CLI::App& command, RunOptions& options) {
   input("--bias", names.bias, "as the weight; default: 0");
   input("--scale", names.scale_in, "[1] f32, for --quant-scheme per-tensor");
   input("--global-scale", names.global_scale, "[1] f32, for --quant-scheme nvfp4");
+  input("--clamp-scale", names.clamp_scale,
+        "[1] f32, the clamp where it is > 0; instead of --clamp");
   output("--y", names.y, "the normalised rows")->capture_default_str();
   output("--residual-out", names.residual_out, "x + residual; default: not stored");
   output("--mean", names.mean, "mean of each row, f32 (layer)");

@@ -75,6 +75,7 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
   p.amax_floor = q.amax_floor;
   p.code_type = q.code_type();
   p.scale_type = q.scale_type();
+  p.clamp_scale = reinterpret_cast<const float*>(q.clamp_scale);
   p.rule = scale_rule(q);
   // The quotients are the compiler's: the thread may have another rounding mode.
   p.greatest = p.code_type == CodeType::kE4M3   ? 448.0f

@@ -103,6 +103,7 @@ struct QuantParams {
   float amax_floor;
   float greatest, inverse_greatest;  // of the codes; rounded to nearest
   int32_t greatest_exponent;
+  const float* clamp_scale;  // nullptr = `clamp` decides
 };
 
 // In the order of use, by lines of 64 bytes of the constant bank (parameters begin 16 bytes into
@@ -139,7 +140,7 @@ struct NormParams {
   uint8_t rounding, residual_rounding;       // as in the public header
   uint8_t residual_type, residual_out_type;  // ColumnType
   uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
-      bias_align;  // bytes that all rows allow: 16, 8, 4 or 2
+      bias_align;            // bytes that all rows allow: 16, 8, 4 or 2
   uint8_t y_type, sum_type;  // ColumnType; of the sum: what residual_rounding rounds to
 
   RowStrides mean_upper, rstd_upper;
@@ -147,7 +148,7 @@ struct NormParams {
 
   QuantParams quant;  // for Sink::kQuant and kStatic only
 
-  char end_of_line[16];
+  char end_of_line[8];
 };
 static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) == 112 &&
               offsetof(NormParams, weight_head_stride) == 176 &&

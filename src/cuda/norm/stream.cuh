@@ -30,7 +30,8 @@ struct StreamQuantizer<Slots, Tile, true> {
         q(params.quant),
         index(row_index(params, place.row, params.bits_again)),
         scales(params, place.row, index),
-        codes(row_address(params.quant.codes, params.quant.codes_upper, index)) {
+        codes(row_address(params.quant.codes, params.quant.codes_upper, index)),
+        clamp(clamp_of(params.quant)) {
     given = q.given_scale != nullptr ? *q.given_scale : 1.0f;
     if (q.rule == ScaleRule::kGiven) inverse = __frcp_rn(given);
   }
@@ -40,7 +41,7 @@ struct StreamQuantizer<Slots, Tile, true> {
     return q.rule >= ScaleRule::kQuotient && q.block == 0;
   }
   __device__ __forceinline__ void see(float (&z)[kPerVector], int count) {
-    prepare<T>(q, z);
+    prepare<T>(q, clamp, z);
     clear_from(z, count);
     most = greater(most, magnitude_bits(z));
   }
@@ -52,7 +53,7 @@ struct StreamQuantizer<Slots, Tile, true> {
   }
 
   __device__ __forceinline__ void put(float (&z)[kPerVector], int64_t vector, int count) {
-    prepare<T>(q, z);
+    prepare<T>(q, clamp, z);
     clear_from(z, count);
     uint32_t magnitude[1] = {magnitude_bits(z)};
     most = greater(most, magnitude[0]);
@@ -81,6 +82,7 @@ struct StreamQuantizer<Slots, Tile, true> {
   const RowIndex index;
   const ScaleRow scales;
   char* const codes;
+  const float clamp;
   float given, inverse = 0.0f;
   uint32_t most = 0;
 };

@@ -89,7 +89,7 @@ macro_rules! slots {
 
 slots! {
     X x, Residual residual, Weight weight, Bias bias, Y y, ResidualOut residual_out, Mean mean, Rstd rstd,
-    GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax,
+    GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax, ClampScale clamp_scale,
 }
 
 // Fails when the library gains a tensor, until it has a slot: what is left are scalars.
@@ -256,6 +256,7 @@ impl<'a> Norm<'a> {
             scale,
             global_scale,
             amax,
+            clamp_scale,
             ..
         } = quant;
         self.args.quant_scheme = scheme;
@@ -267,7 +268,12 @@ impl<'a> Norm<'a> {
         self.args.clamp = clamp;
         self.put(Slot::Quantized, quantized);
         self.put(Slot::Scale, scale);
-        for (slot, view) in [(Slot::GlobalScale, global_scale), (Slot::Amax, amax)] {
+        let optional = [
+            (Slot::GlobalScale, global_scale),
+            (Slot::Amax, amax),
+            (Slot::ClampScale, clamp_scale),
+        ];
+        for (slot, view) in optional {
             if let Some(view) = view {
                 self.put(slot, view);
             }
@@ -638,6 +644,7 @@ mod tests {
         let (y, residual_out, mean, rstd) = (output(), output(), output(), output());
         let quant = Quant::per_block(64, output(), output())
             .global_scale(input(5))
+            .clamp_scale(input(6))
             .amax(output())
             .source(QuantSource::Rounded)
             .layout(ScaleLayout::ColumnMajor)
@@ -692,6 +699,7 @@ mod tests {
             quantized,
             scale,
             amax,
+            clamp_scale,
         } = args;
         assert_eq!(struct_size, size_of_val(&args));
         assert_eq!(
@@ -717,6 +725,7 @@ mod tests {
             weight,
             bias,
             global_scale,
+            clamp_scale,
             y,
             residual_out,
             mean,
@@ -727,7 +736,7 @@ mod tests {
         ];
         // SAFETY: linked, to tensors of rank 1.
         let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths, [1, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(lengths, [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 15]);
     }
 
     #[test]

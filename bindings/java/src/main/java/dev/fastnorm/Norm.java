@@ -369,6 +369,17 @@ public final class Norm extends Call {
         return this;
     }
 
+    /**
+     * Sets the clamp as a value on the device, read when the norm runs. It goes with a clamp of 0 alone.
+     *
+     * @param clampScale {@code [1]}, F32; a value that is not above 0 is off
+     * @return this
+     */
+    public Norm clampScale(Tensor clampScale) {
+        description.input(Words.NORM_BIT_CLAMP_SCALE, clampScale);
+        return this;
+    }
+
     // --- inside ---
 
     @Override
