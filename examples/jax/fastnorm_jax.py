@@ -167,9 +167,9 @@ def _norm(kind, eps, inputs, outputs, aliases=None, weight_offset=0.0, rounding=
     _check_devices(inputs)
     outputs = {name: outputs[name] for name in _OUTPUTS if name in outputs}
     rank = inputs["x"].ndim
-    heads = any(inputs[name].ndim > 1 for name in ("weight", "bias") if name in inputs)
-    # Leading dimensions become one, except where the library is to say that they differ.
-    lead = 0 if "residual" in inputs and inputs["residual"].shape != inputs["x"].shape else rank - (2 if heads else 1)
+    inner = max([1, *(inputs[name].ndim for name in ("weight", "bias") if name in inputs)])
+    # Leading dimensions that no parameter has become one, except where the library is to say that they differ.
+    lead = 0 if "residual" in inputs and inputs["residual"].shape != inputs["x"].shape else rank - inner
     options = {"eps": _DEFAULT_EPS if eps is None else _number("eps", eps, float),
                "weight_offset": _number("weight_offset", weight_offset, float),
                "rounding": _word(_ROUNDING, "rounding", rounding),

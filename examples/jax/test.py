@@ -157,6 +157,19 @@ def test_mixed_dtypes(suite):
                  lambda: fj.rms_norm(x, weight, y_dtype=jnp.float16))
 
 
+def test_columns(suite):
+    """Weight and bias of every shape that broadcasts against x's."""
+    for shape in ((3, 129), (2, 3, 129), (2, 3, 4, 129)):
+        x = normal(shape, "bfloat16", 26)
+        shapes = [own[cut:] for own in itertools.product(*((1, extent) for extent in shape[:-1]), (129,))
+                  for cut in range(len(shape))]
+        for own, other in zip(shapes, reversed(shapes)):
+            weight, bias = normal(own, "float16", 27, 0.2, 1.0), normal(other, "float32", 28)
+            y = fj.layer_norm(x, weight, bias, EPS)
+            exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype="bfloat16")
+            suite.check(f"x {list(shape)}, weight {list(own)}, bias {list(other)}", exact.holds(f64(y)))
+
+
 def test_add(suite):
     for (shape, weight_shape), dtype, wide in itertools.product(SHAPES, DTYPES, (False, True)):
         if wide and dtype == "float32":
@@ -723,7 +736,7 @@ def main():
         sys.exit(0)
     direct = Direct(library, DEVICE == "cuda", options.devmem) if DEVICE == "cpu" or options.devmem else None
     print(f"{library}, jax {jax.__version__}, {suite.results['device']}", flush=True)
-    suite.run([test_rms_norm, test_layer_norm, test_add, test_mixed_dtypes, test_in_place, test_vmap, test_quantised, test_errors,
+    suite.run([test_rms_norm, test_layer_norm, test_add, test_mixed_dtypes, test_columns, test_in_place, test_vmap, test_quantised, test_errors,
                test_arguments, test_eps_none, test_dimensions, test_donation, test_sharded, test_no_backward, test_readme, test_threads, test_memory, test_cost, test_command_buffers,
                *([test_handlers_for_cuda] if DEVICE == "cpu" else [])])
     suite.finish()

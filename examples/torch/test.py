@@ -160,6 +160,19 @@ def test_mixed_dtypes(suite):
                  lambda: ft.rms_norm(x, weight, y_dtype=torch.float16))
 
 
+def test_columns(suite):
+    """Weight and bias of every shape that broadcasts against x's."""
+    for shape in ((3, 129), (2, 3, 129), (2, 3, 4, 129), (2, 1, 3, 4, 129)):
+        x = normal(shape, torch.bfloat16, 26)
+        shapes = [own[cut:] for own in itertools.product(*((1, extent) for extent in shape[:-1]), (129,))
+                  for cut in range(len(shape))]
+        for own, other in zip(shapes, reversed(shapes)):
+            weight, bias = normal(own, torch.float16, 27, 0.2, 1.0), normal(other, torch.float32, 28)
+            y = ft.layer_norm(x, weight, bias, EPS)
+            exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype="bfloat16")
+            suite.check(f"x {list(shape)}, weight {list(own)}, bias {list(other)}", exact.holds(f64(y)))
+
+
 def test_add(suite):
     for (shape, weight_shape), dtype, wide in itertools.product(SHAPES, dtypes(), (False, True)):
         if wide and dtype == torch.float32:
@@ -1146,7 +1159,7 @@ def main():
     suite.results["device"] = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     direct = Direct()
     print(f"{library}, libfastnorm {ft.version()}, torch {torch.__version__}, {suite.results['device']}", flush=True)
-    suite.run([test_rms_norm, test_layer_norm, test_add, test_mixed_dtypes, test_quantised, test_edges, test_strided_views,
+    suite.run([test_rms_norm, test_layer_norm, test_add, test_mixed_dtypes, test_columns, test_quantised, test_edges, test_strided_views,
                test_errors, test_threads, test_memory, test_dry_run, test_streams, test_capture, test_cost, test_no_backward, test_opcheck, test_compile,
                test_wrong_places, test_meta, test_layouts, test_dimensions, test_empty, test_overlap, test_functional,
                test_eps_none, test_autocast, test_gradients, test_vmap, test_subclasses, test_dynamic_shapes,

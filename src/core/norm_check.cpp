@@ -24,6 +24,7 @@ FASTNORM_HOT void clear(NormDesc* desc) {
     *t = RowTensor{};
   }
   for (ColumnTensor* c : {&desc->weight, &desc->bias}) *c = ColumnTensor{};
+  desc->columns_outside = false;
   QuantDesc& q = desc->quant;
   q.scheme = FASTNORM_QUANT_NONE;
   q.dtype = Dtype::kUnknown;
@@ -75,7 +76,8 @@ class NormCheck {
     if (d_.rows == 0) return FASTNORM_OK;
     if (!touched_.collect(d_) || !touched_.apart()) FASTNORM_TRY(check_aliasing(d_, error));
     canonical();
-    return columns_vary_outside_ ? arrange_columns() : FASTNORM_OK;
+    if (columns_vary_outside_) arrange_columns();
+    return FASTNORM_OK;
   }
 
  private:
@@ -302,7 +304,7 @@ class NormCheck {
   void fold();
   void fold_with_columns(RowTensor** present, size_t count);
   void canonical();
-  fastnorm_status arrange_columns();
+  void arrange_columns();
   void swap_outer(int dim);
 
   const fastnorm_norm_args& args_;
@@ -351,30 +353,20 @@ void NormCheck::swap_outer(int dim) {
   }
 }
 
-// Weight and bias as the device's kernels take them. Those of the CPU step along all leading dimensions, those of a GPU along the
-// innermost alone. There, the order of rows is free, so any dimension can be the innermost; but swizzled scales count rows.
-[[gnu::noinline]] fastnorm_status NormCheck::arrange_columns() {
+// Weight and bias as the device's kernels take them. Most kernels of a GPU step along the innermost dimension alone. The
+// order of rows is free there, so any single dimension can be the innermost. Swizzled scales count rows and keep them.
+[[gnu::noinline]] void NormCheck::arrange_columns() {
   int varying = 0, dim = 0;
   for (int d = 0; d < d_.outer_rank; ++d) {
     if ((d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) == 0) continue;
     ++varying;
     dim = d;
   }
-  if (device_.device_type == FASTNORM_DEVICE_CUDA) {
-    FASTNORM_REQUIRE(varying <= 1, FASTNORM_ERROR_UNSUPPORTED,
-                     "weight and bias have rows of their own along %d leading dimensions of x, of "
-                     "shape %s; kernels of a GPU have them along 1; nearest: a call for each index "
-                     "of the others",
-                     varying, shape_text(args_.x->shape, args_.x->ndim).c);
-    FASTNORM_REQUIRE(dim == 0 || !d_.quant.swizzled, FASTNORM_ERROR_UNSUPPORTED,
-                     "scale_layout is FASTNORM_SCALE_SWIZZLED_128X4 (2), and weight or bias has "
-                     "rows along another dimension than x.shape[-2], for x of shape %s; nearest: "
-                     "FASTNORM_SCALE_ROW_MAJOR (0)",
-                     shape_text(args_.x->shape, args_.x->ndim).c);
-    if (dim != 0) swap_outer(dim);
-  }
+  const bool free_order = device_.device_type == FASTNORM_DEVICE_CUDA && !d_.quant.swizzled;
+  if (free_order && varying == 1 && dim != 0) swap_outer(dim);
+  for (int d = 1; d < d_.outer_rank; ++d)
+    d_.columns_outside |= (d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) != 0;
   touched_.collect(d_);  // anew: dimensions have moved
-  return FASTNORM_OK;
 }
 
 // Fewest rows dimensions, and the least general settings that mean the same.

@@ -25,10 +25,9 @@ struct RowTensor {
 
 // A tensor with one value for each column: shared by all rows, or with a row for each index of some leading dimensions.
 struct ColumnTensor {
-  const std::byte* data = nullptr;  // nullptr = absent
-  int64_t head_stride_bytes = 0;    // along index[0]; 0 = shared
-  int64_t outer_stride_bytes[kMaxOuter] =
-      {};  // along index[1] and index[2], which is CPU only; [0] is 0
+  const std::byte* data = nullptr;             // nullptr = absent
+  int64_t head_stride_bytes = 0;               // along index[0]; 0 = shared
+  int64_t outer_stride_bytes[kMaxOuter] = {};  // along index[1] and index[2]; [0] is 0
   Dtype dtype = Dtype::kUnknown;
 
   int64_t stride_bytes(int dim) const {
@@ -54,8 +53,8 @@ struct QuantDesc {
   RowTensor scale;                          // outputs: rows of ceil(n / block) scales, or of one
   int64_t scale_step_bytes = 0;             // from a row's scale to its next
   const std::byte* tensor_scale = nullptr;  // f32, an input; PER_TENSOR
-  const std::byte* clamp_scale = nullptr;   // f32, an input: the clamp where it is > 0
   const std::byte* global_scale = nullptr;  // f32, an input; nullptr = 1
+  const std::byte* clamp_scale = nullptr;   // f32, an input: the clamp where it is > 0
   std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
 
   CodeType code_type() const {
@@ -104,6 +103,7 @@ struct NormDesc {
   RowTensor x, residual, y, residual_out;  // rows of n elements
   RowTensor mean, rstd;                    // f32, one value a row
   ColumnTensor weight, bias;               // rows of them by the index of row r
+  bool columns_outside = false;            // one of them varies along index[1] or index[2]
   QuantDesc quant;
 };
 

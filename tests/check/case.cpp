@@ -45,7 +45,9 @@ std::string Case::text() const {
   text += std::string(" weight ") + column_text(content.weight) +
           (content.weight_heads ? " a head" : "") + " bias " + column_text(content.bias) +
           (content.bias_heads ? " a head" : "");
-  if (l.head_dim != 0) text += " of dimension " + std::to_string(l.head_dim);
+  if (l.weight_dims != 1 || l.bias_dims != 1)
+    text += " of dimensions " + std::to_string(l.weight_dims) + "/" + std::to_string(l.bias_dims);
+  if (content.clamp_scale) text += " clamp_scale " + std::to_string(*content.clamp_scale);
   text += content.pattern == kMixed
               ? " mixed"
               : std::string(" ") + ref::name_of(static_cast<ref::Pattern>(content.pattern));
@@ -80,6 +82,22 @@ std::string Case::text() const {
   if (l.store_mean) text += " mean";
   if (l.store_rstd) text += " rstd";
   return text + " from row " + std::to_string(l.first_row);
+}
+
+int64_t heads_of(const Layout& layout, unsigned dims) {
+  int64_t heads = 1;
+  for (int d = 0; d < kMaxOuter; ++d) heads *= (dims >> d & 1) != 0 ? layout.outer[d] : 1;
+  return heads;
+}
+
+int64_t head_of(const Layout& layout, unsigned dims, const RowIndex& index) {
+  int64_t head = 0, step = 1;
+  for (int d = 0; d < kMaxOuter; ++d) {
+    if ((dims >> d & 1) == 0) continue;
+    head += index.digit[d] * step;
+    step *= layout.outer[d];
+  }
+  return head;
 }
 
 RowIndex index_of(const Layout& layout, int64_t row) {

@@ -50,6 +50,7 @@ class CaseMaker {
         vector_only_(entry.key.access <= Access::kVector),
         run_(vectors_side_by_side(entry.key.access)),
         any_columns_(!cuda || entry.key.affine == Affine::kAny),
+        any_dims_(any_columns_),
         kept_(cuda && entry.key.affine == Affine::kKept),
         bare_(entry.key.beside != Beside::kAny),
         rounded_(past_l1(entry.key.beside) == Beside::kRoundedCs),
@@ -267,8 +268,8 @@ class CaseMaker {
 
   // Outputs over the input that is not their own: needs inputs and outputs of one dtype.
   void choose_crossing(const Content& c, Layout& l) {
-    const bool same = c.add && c.residual_dtype == dtype_ && c.options.sum_dtype == dtype_ &&
-                      !c.options.y_f32;
+    const bool same =
+        c.add && c.residual_dtype == dtype_ && c.options.sum_dtype == dtype_ && !c.options.y_f32;
     if (!same || !random_.one_in(3)) return;
     const int64_t which = 1 + random_.below(3);
     if (!l.sum_in_place && (which & 1) != 0) cross_y(l);
@@ -511,13 +512,16 @@ class CaseMaker {
     }
   }
 
-  // Weight and bias of each index of one leading dimension, heads as a rule, in x of every rank that has such.
+  // Weight and bias of each index of some leading dimensions, heads as a rule, in x of every rank that has such. Most kernels of a
+  // GPU take one of these dimensions.
   void heads(int64_t n) {
     for (int rank = 1; rank <= kMaxOuter; rank += quick_ ? 2 : 1) {
-      for (int dim = 0; dim < rank; ++dim) heads(n, rank, dim);
+      for (unsigned dims = 1; dims < 1u << rank; ++dims) {
+        if (std::has_single_bit(dims) || any_dims_) heads(n, rank, dims);
+      }
     }
   }
-  void heads(int64_t n, int rank, int dim) {
+  void heads(int64_t n, int rank, unsigned dims) {
     for (int which = 1; which < 4; ++which) {
       Content c = lean_content(n, which);
       c.weight = (which & 1) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
@@ -528,7 +532,8 @@ class CaseMaker {
       Layout l = any_layout(c, fitting_rows(n, 24, kElements));
       give_rows(l, rank, fitting_rows(n, 24, kElements));
       choose_tensors(c, l);
-      l.head_dim = dim;
+      l.weight_dims = dims;
+      l.bias_dims = any_dims_ && random_.one_in(2) ? some_dims(rank) : dims;
       l.weight_pad = grain_ * random_.below(3);
       l.bias_pad = grain_ * random_.below(3);
       put(c, l);
@@ -620,15 +625,15 @@ class CaseMaker {
     q.source =
         !codes_only && random_.one_in(2) ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
     q.clamp = !codes_only && random_.one_in(4) ? 1.5f : 0.0f;
+    if (!codes_only && random_.one_in(4)) {
+      c.clamp_scale = random_.of({1.5f, 0.25f, 1e30f, 0.0f, -0.0f, -1.5f, std::nanf("")});
+      q.clamp = *c.clamp_scale > 0 ? *c.clamp_scale : 0.0f;
+    }
     const bool dynamic = q.scheme == Scheme::kPerRow || q.scheme == Scheme::kPerBlock;
     if (dynamic) q.amax_floor = random_.of({0.0f, 0.0f, 0x1p-9f, 4.0f});
     c.quant = q;
     if (q.scheme == Scheme::kPerTensor)
       c.tensor_scale = random_.of({1.0f, 0.0078125f, 0.013f, -2.5f});
-    if (!codes_only && random_.one_in(4)) {
-      c.clamp_scale = random_.of({1.5f, 0.25f, 1e30f, 0.0f, -0.0f, -1.5f, std::nanf("")});
-      q.clamp = *c.clamp_scale > 0 ? *c.clamp_scale : 0.0f;
-    }
     if (q.scheme == Scheme::kNvfp4 && !random_.one_in(3))
       c.global_scale = random_.of({1.0f, 0.0037f, 17.0f});
     Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));
@@ -653,10 +658,13 @@ class CaseMaker {
     } else if (q.scheme == Scheme::kPerRow && random_.one_in(2)) {
       l.scales = ScalePlaces::kStrided;
     }
-    // A GPU takes rows in another order then, which swizzled scales do not allow.
-    const bool may_reorder = !cuda_ || l.scales != ScalePlaces::kSwizzled;
-    if ((c.weight_heads || c.bias_heads) && may_reorder) {
-      l.head_dim = static_cast<int>(random_.below(l.rank));
+    // Most kernels of a GPU take rows in another order then, which swizzled scales do not allow.
+    if (c.weight_heads || c.bias_heads) {
+      if (any_dims_) {
+        l.weight_dims = some_dims(l.rank), l.bias_dims = some_dims(l.rank);
+      } else if (l.scales != ScalePlaces::kSwizzled) {
+        l.weight_dims = l.bias_dims = 1u << random_.below(l.rank);
+      }
     }
     put(c, l);
   }
@@ -669,6 +677,11 @@ class CaseMaker {
       l.amax = random_.of({0.0f, 2.5f});
       put(c, l);
     }
+  }
+
+  // At least one of the leading dimensions.
+  unsigned some_dims(int rank) {
+    return 1 + static_cast<unsigned>(random_.below((int64_t{1} << rank) - 1));
   }
 
   // Strides for the layout's extents. What an output overwrites is no broadcast tensor.
@@ -691,7 +704,7 @@ class CaseMaker {
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
   const int64_t run_;  // vectors of an access
-  const bool any_columns_, kept_, bare_, rounded_;
+  const bool any_columns_, any_dims_, kept_, bare_, rounded_;
   const Type column_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;

@@ -25,7 +25,7 @@ struct PlacedTensor {
   }
 };
 
-// Weight or bias, one row or one a head.
+// Weight or bias, one row or one for each index of some leading dimensions.
 struct PlacedColumn {
   bool present = false;
   ref::Type dtype = ref::Type::kF32;

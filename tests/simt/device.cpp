@@ -32,7 +32,7 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
     add(name, t.data, t.stride_bytes, d.n * dtype_bytes(t.dtype), false);
   };
   const auto column = [&](const char* name, const ColumnTensor& c) {
-    const int64_t strides[kMaxOuter] = {c.head_stride_bytes};
+    const int64_t strides[kMaxOuter] = {c.stride_bytes(0), c.stride_bytes(1), c.stride_bytes(2)};
     add(name, c.data, strides, d.n * dtype_bytes(c.dtype),
         (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0);
   };

@@ -191,6 +191,23 @@ TEST(NormKey, MixedDtypesAreGeneral) {
   }
 }
 
+TEST(NormKey, ColumnsOfSeveralDimensionsAreGeneral) {
+  Request r = simple_request({4, 3, 2, 64}, FASTNORM_DTYPE_BF16);
+  for (RequestTensor* t : {&*r.x, &*r.y, &*r.weight}) t->device_type = FASTNORM_DEVICE_CUDA;
+  r.device = {FASTNORM_DEVICE_CUDA, 0};
+  r.weight->shape = {3, 1, 64};
+  EXPECT_EQ(norm_key(describe(r), gpu()).access, Access::kVector) << "rows in another order";
+  r.weight->shape = {4, 1, 2, 64};
+  EXPECT_EQ(norm_key(describe(r), gpu()).access, Access::kAny);
+  for (const ArchSpec* arch : cuda::kArchs)
+    EXPECT_EQ(plan_of(describe(r), gpu(*arch, arch->max_cluster_blocks)).entry->key.access,
+              Access::kAny);
+  const cuda::NormCallParams p = cuda::make_params(describe(r), plan_of(describe(r), gpu()));
+  EXPECT_EQ(p.weight_head_stride, 128);
+  EXPECT_EQ(p.weight_upper.stride[0], 0);
+  EXPECT_EQ(p.weight_upper.stride[1], 256);
+}
+
 // A GPU has kernels for columns of x's dtype, and for f32 beside 16-bit rows.
 TEST(NormKey, ColumnsChooseTheKernel) {
   const auto key = [](fastnorm_norm_kind kind, auto change) {

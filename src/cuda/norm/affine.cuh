@@ -240,9 +240,21 @@ struct AnyColumn {
 
 template <class T>
 struct AnyColumns {
+  // `p`: of a NormCallParams, as that of every kernel with such columns.
   __device__ __forceinline__ AnyColumns(const NormParams& p, const RowIndex& index, uint32_t bits)
-      : weight(weight_row(p, index, bits), weight_type(bits), p.weight_align, 1.0f),
-        bias(bias_row(p, index, bits), bias_type(bits), p.bias_align, -0.0f) {}
+      : weight(row(p.weight, p.weight_head_stride, of_call(p).weight_upper, index),
+               weight_type(bits), p.weight_align, 1.0f),
+        bias(row(p.bias, p.bias_head_stride, of_call(p).bias_upper, index), bias_type(bits),
+             p.bias_align, -0.0f) {}
+
+  static __device__ __forceinline__ const NormCallParams& of_call(const NormParams& p) {
+    return static_cast<const NormCallParams&>(p);
+  }
+  static __device__ __forceinline__ const char* row(const char* column, int64_t stride,
+                                                    const RowStrides& upper,
+                                                    const RowIndex& index) {
+    return row_address({const_cast<char*>(column), stride}, upper, index);
+  }
 
   const AnyColumn<T> weight, bias;
 };

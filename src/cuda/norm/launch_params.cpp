@@ -47,9 +47,12 @@ uint8_t row_type(const RowTensor& t, const NormDesc& d) {
 }
 
 uint8_t column_align(const ColumnTensor& c) {
-  return access_bytes(reinterpret_cast<uintptr_t>(c.data) |
-                      static_cast<uint64_t>(c.head_stride_bytes));
+  uint64_t bits = reinterpret_cast<uintptr_t>(c.data);
+  for (int i = 0; i < kMaxOuter; ++i) bits |= static_cast<uint64_t>(c.stride_bytes(i));
+  return access_bytes(bits);
 }
+
+RowStrides upper_strides(const ColumnTensor& c) { return {{c.stride_bytes(1), c.stride_bytes(2)}}; }
 
 ScaleRule scale_rule(const QuantDesc& q) {
   if (q.scheme == FASTNORM_QUANT_NONE) return ScaleRule::kNoCodes;
@@ -72,10 +75,10 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
   p.block = q.block;
   p.block_shift = std::bit_width(static_cast<uint32_t>(q.block)) - 1;
   p.clamp = q.clamp;
+  p.clamp_scale = reinterpret_cast<const float*>(q.clamp_scale);
   p.amax_floor = q.amax_floor;
   p.code_type = q.code_type();
   p.scale_type = q.scale_type();
-  p.clamp_scale = reinterpret_cast<const float*>(q.clamp_scale);
   p.rule = scale_rule(q);
   // The quotients are the compiler's: the thread may have another rounding mode.
   p.greatest = p.code_type == CodeType::kE4M3   ? 448.0f
@@ -159,9 +162,13 @@ namespace {
 
 }  // namespace
 
-NormParams make_params(const NormDesc& d, const NormPlan& plan) {
-  NormParams p;
+NormCallParams make_params(const NormDesc& d, const NormPlan& plan) {
+  NormCallParams p;
   fill_params(d, plan, &p);
+  if (plan.entry->key.access == Access::kAny) {
+    p.weight_upper = upper_strides(d.weight);
+    p.bias_upper = upper_strides(d.bias);
+  }
   for (int i = 0; i + 1 < d.outer_rank; ++i)
     p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
   return p;

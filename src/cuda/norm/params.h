@@ -119,7 +119,7 @@ struct NormParams {
     uint32_t first_blocks;  // of the first call of a grid of heads: its blocks along x
   };
   RowRef x;            // [rows, n]
-  const char* weight;  // [n] or [heads, n]
+  const char* weight;  // [n], or one for each index of some leading dimensions
   const char* bias;
 
   float inv_n;
@@ -154,6 +154,13 @@ static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) =
               offsetof(NormParams, weight_head_stride) == 176 &&
               offsetof(NormParams, mean_upper) == 240 && offsetof(NormParams, quant) == 304 &&
               offsetof(QuantParams, codes_upper) == 64 && sizeof(NormParams) == 448);
+
+// What a kernel of one call gets: behind the lines of all kernels, what Access::kAny alone reads.
+struct NormCallParams : NormParams {
+  RowStrides weight_upper, bias_upper;
+  char end_of_last_line[32];
+};
+static_assert(sizeof(NormCallParams) == 512);
 
 // Shared memory of a row that is staged there (Access::kUneven): a tensor's row, up to 15 bytes
 // behind a multiple of 16; x's image, with a residual its own and the sum's; and at the end the

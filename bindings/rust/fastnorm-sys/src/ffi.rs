@@ -654,9 +654,9 @@ pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 ///
 /// weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
 /// 1 or x's, counted from the right, and missing ones are 1. Examples: \[n\], \[1, n\], \[heads,
-/// n\], \[batch, 1, n\]. On the CPU they may vary along any leading dimensions. On a GPU they vary
-/// along one (after joining); with FASTNORM_SCALE_SWIZZLED_128X4 that is the innermost one.
-/// Anything else there is FASTNORM_ERROR_UNSUPPORTED.
+/// n\], \[batch, 1, n\]. They may vary along any leading dimensions. On a GPU, general kernels
+/// serve columns that vary along more than one dimension (after joining), or beside
+/// FASTNORM_SCALE_SWIZZLED_128X4 along another one than the innermost.
 ///
 /// Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
 /// shape and strides). So y = x, residual_out = residual is in place, and y = residual,
@@ -821,12 +821,11 @@ extern "C" {
     /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
     /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: a
     /// field of a later version, an unknown tail that is not zero, more rows than a grid holds;
-    /// leading dimensions that do not fold, weight and bias that vary along more of them than a
-    /// GPU's kernels allow FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA
-    /// context of the device that is not its primary one; the CUDA runtime's error, also a sticky
-    /// one of earlier work FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for
-    /// loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of
-    /// parallel_for
+    /// leading dimensions that do not fold FASTNORM_ERROR_DEVICE: a tensor on another device; a
+    /// current CUDA context of the device that is not its primary one; the CUDA runtime's error,
+    /// also a sticky one of earlier work FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no
+    /// memory, as for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an
+    /// exception out of parallel_for
     ///
     /// Since 0.1.
     pub fn fastnorm_norm(
@@ -1306,8 +1305,8 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, global_scale) == 128);
     assert!(offset_of!(fastnorm_norm_args, quantized) == 136);
     assert!(offset_of!(fastnorm_norm_args, scale) == 144);
-    assert!(offset_of!(fastnorm_norm_args, clamp_scale) == 160);
     assert!(offset_of!(fastnorm_norm_args, amax) == 152);
+    assert!(offset_of!(fastnorm_norm_args, clamp_scale) == 160);
     assert!(size_of::<fastnorm_mla_decode_args>() == 136);
     assert!(offset_of!(fastnorm_mla_decode_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_mla_decode_args, sm_scale) == 8);
