@@ -96,7 +96,7 @@ const (
 //	Mean         = sum(s) / n                                   (Layer only)
 //	Rstd         = 1 / sqrt(sum((s - Mean)^2) / n + Eps)        (RMS: Mean is not subtracted)
 //	t            = (s - Mean) * Rstd                            (RMS: s * Rstd)
-//	Y            = t * (Weight + WeightOffset) + Bias, rounded to the dtype of X
+//	Y            = t * (Weight + WeightOffset) + Bias, rounded to the dtype of Y
 //
 // All arithmetic is single precision; ResidualRounding and Rounding say where else a value is rounded. A row's
 // bits depend on its values, Weight, Bias, n, dtypes and options only.
@@ -113,12 +113,12 @@ type Norm struct {
 	Flags            NormFlags        // default: none
 
 	X        Tensor // [..., n] of rank 1 to 8, n >= 1; T. Required
-	Residual Tensor // shape of X; T or F32. Not given: nothing is added
-	Weight   Tensor // [..., n], broadcasts against X: [n], [heads, n], [batch, 1, n]; T or F32. Not given: 1
+	Residual Tensor // shape of X; F32, F16 or BF16. Not given: nothing is added
+	Weight   Tensor // [..., n], broadcasts against X: [n], [heads, n], [batch, 1, n]; F32, F16 or BF16. Not given: 1
 	Bias     Tensor // as Weight. Not given: 0
 
-	Y           Tensor // output, shape of X; T. May be X or Residual
-	ResidualOut Tensor // output, shape of X; T or F32. May be Residual or X; needs Residual
+	Y           Tensor // output, shape of X; T or F32. May be X or Residual
+	ResidualOut Tensor // output, shape of X; F32, F16 or BF16. May be Residual or X; needs Residual
 	Mean        Tensor // output, shape of X without its last extent, or with 1 there; F32. Layer only
 	Rstd        Tensor // output, as Mean
 
@@ -141,6 +141,7 @@ type Quant struct {
 	Out         Tensor // output, shape of X, the quantised dtype
 	Scale       Tensor // input for QuantPerTensor, else output
 	Amax        Tensor // [1] F32; in and out: the largest magnitude seen is maximised into it
+	ClampScale  Tensor // [1] F32. The clamp on the device, read when the norm runs; not > 0 is off. Needs Clamp 0
 }
 
 var normTensors = []string{
@@ -156,6 +157,7 @@ var normTensors = []string{
 	raw.NormBitQuantized:   "quantized",
 	raw.NormBitScale:       "scale",
 	raw.NormBitAmax:        "amax",
+	raw.NormBitClampScale:  "clamp_scale",
 }
 
 func (n *Norm) encode(q *call, part int) {
@@ -194,6 +196,7 @@ func (z *Quant) encode(q *call, w []uint64, part int) {
 	q.tensor(part, raw.NormBitQuantized, &z.Out)
 	q.tensor(part, raw.NormBitScale, &z.Scale)
 	q.tensor(part, raw.NormBitAmax, &z.Amax)
+	q.tensor(part, raw.NormBitClampScale, &z.ClampScale)
 }
 
 func (n *Norm) call() *call {

@@ -29,6 +29,7 @@ func TestQuantFields(t *testing.T) {
 		"quantized":             func(q *fastnorm.Quant) { q.Out = one },
 		"scale":                 func(q *fastnorm.Quant) { q.Scale = one },
 		"amax":                  func(q *fastnorm.Quant) { q.Amax = one },
+		"clamp_scale":           func(q *fastnorm.Quant) { q.ClampScale = one },
 	} {
 		n := base()
 		change(n.Quant)

@@ -6,7 +6,7 @@ README.md says which inputs are copied and which kinds of tensors are refused.
 Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
 "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
 
-eps None is that of float32, as in torch.nn.functional.rms_norm.
+eps None is that of float32, as in torch.nn.functional.rms_norm. y_dtype None is x's dtype.
 
 There is no backward yet: an operator refuses tensors that require grad while grad is enabled.
 """
@@ -397,9 +397,9 @@ def _quant_options(scheme, block_size):
 # --- outputs ---
 
 
-def _like(x):
-    """Empty, of x's shape, compact."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def _like(x, dtype=None):
+    """Empty, of x's shape, compact; dtype None: of x's dtype."""
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _quant_outputs(x, scheme, block_size, dtype):
@@ -521,16 +521,18 @@ def _operator(schema, mutated=None):
     return define
 
 
-@_operator("rms_norm(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding) -> Tensor")
-def _rms_norm(run, x, weight, eps, weight_offset, rounding):
-    y = _like(x)
+@_operator("rms_norm(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
+           "ScalarType? y_dtype=None) -> Tensor")
+def _rms_norm(run, x, weight, eps, weight_offset, rounding, y_dtype=None):
+    y = _like(x, y_dtype)
     run(_options(_c.RMS, eps, weight_offset, rounding), ("x", "weight", "y"), (x, weight, y))
     return y
 
 
-@_operator("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding) -> Tensor")
-def _layer_norm(run, x, weight, bias, eps, rounding):
-    y = _like(x)
+@_operator("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
+           "ScalarType? y_dtype=None) -> Tensor")
+def _layer_norm(run, x, weight, bias, eps, rounding, y_dtype=None):
+    y = _like(x, y_dtype)
     run(_options(_c.LAYER, eps, 0.0, rounding), ("x", "weight", "bias", "y"), (x, weight, bias, y))
     return y
 
@@ -539,18 +541,18 @@ _ADD = ("x", "residual", "weight", "y", "residual_out")
 
 
 @_operator("add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding) -> (Tensor, Tensor)")
-def _add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding):
-    y, residual_out = _like(x), _like(residual)
+           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> (Tensor, Tensor)")
+def _add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+    y, residual_out = _like(x, y_dtype), _like(residual)
     run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
         (x, residual, weight, y, residual_out))
     return y, residual_out
 
 
 @_operator("fused_add_rms_norm(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding) -> Tensor", mutated=1)
-def _fused_add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding):
-    y = _like(x)
+           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> Tensor", mutated=1)
+def _fused_add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+    y = _like(x, y_dtype)
     run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
         (x, residual, weight, y, residual))
     return y
@@ -579,27 +581,26 @@ def _fused_add_rms_norm_quant(run, x, residual, weight, eps, weight_offset, roun
 
 # --- the functions to call ---
 
-def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once"):
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row."""
-    return _rms_norm(x, weight, eps, weight_offset, rounding)
+def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None):
+    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's, or float32."""
+    return _rms_norm(x, weight, eps, weight_offset, rounding, y_dtype)
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once"):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row."""
-    return _layer_norm(x, weight, bias, eps, rounding)
+def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's, or float32."""
+    return _layer_norm(x, weight, bias, eps, rounding, y_dtype)
 
 
 def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                 residual_rounding="exact"):
-    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors."""
-    return _add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding)
+                 residual_rounding="exact", y_dtype=None):
+    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors; the sum has residual's dtype."""
+    return _add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                       residual_rounding="exact"):
+                       residual_rounding="exact", y_dtype=None):
     """As add_rms_norm, but the sum replaces residual in its own memory; returns the norm."""
-    return _fused_add_rms_norm(x, residual, weight, eps, weight_offset, rounding,
-                                           residual_rounding)
+    return _fused_add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=torch.float8_e4m3fn,

@@ -8,7 +8,7 @@
  *      mean         = sum(a) / n                                   (LAYER only; corrected, below)
  *      rstd         = 1 / sqrt(sum((a - mean)^2) / n + eps)        (RMS: mean is not subtracted)
  *      t            = (b - mean) * rstd                            (RMS: b * rstd)
- *      y            = t * (weight + weight_offset) + bias, rounded to x's dtype
+ *      y            = t * (weight + weight_offset) + bias, rounded to y's dtype
  *
  *  a and b are s, or s rounded to the residual's dtype: fastnorm_residual_rounding says which. All
  *  arithmetic is IEEE single precision, each operation rounded to nearest even, subnormals kept, the
@@ -48,7 +48,8 @@
  *  **Quantised outputs** are made from z, the value that y is before its rounding, in this order:
  *
  *      z     = z rounded to x's dtype         (FASTNORM_QUANT_FROM_ROUNDED)
- *      z     = min(max(z, -clamp), clamp)     (clamp > 0; NaN stays; y is never clamped)
+ *      z     = min(max(z, -clamp), clamp)     (clamp or clamp_scale > 0; NaN stays; y is never
+ *                                              clamped)
  *      A     = max |z| over what shares a scale; NaN if any z is
  *      scale = by scheme, below: a dequantisation scale, z is about code * scale (* global_scale)
  *      code  = z * (1 / scale), rounded to nearest even, saturating, Inf too
@@ -101,7 +102,8 @@ typedef enum fastnorm_norm_kind {
   FASTNORM_NORM_KIND_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_kind;
 
-/** Where y is rounded to x's dtype T on its way. With T = f32 the first two are the same. */
+/** Where y is rounded to x's dtype T on its way, also where y is f32 beside 16-bit x. With T = f32
+ *  the first two are the same. */
 typedef enum fastnorm_rounding {
   FASTNORM_ROUND_ONCE =
       0, /**< Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma. */
@@ -190,11 +192,16 @@ typedef enum fastnorm_norm_flags {
  *  both, as compact tensors do. Dimensions of extent 1 do not count. At most 3 may be left; more
  *  are FASTNORM_ERROR_UNSUPPORTED.
  *
+ *  Dtypes: weight, bias, residual and residual_out are each f32, f16 or bf16, whatever T is. y is T
+ *  or f32. Each tensor's address and strides are multiples of its own elements. On a GPU, calls with
+ *  one dtype, or with f32 weight and bias beside 16-bit x, run on kernels of their own; other
+ *  combinations run on general ones, which are slower.
+ *
  *  weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
  *  1 or x's, counted from the right, and missing ones are 1. Examples: [n], [1, n], [heads, n],
- *  [batch, 1, n]. On the CPU they may vary along any leading dimensions. On a GPU they vary along
- *  one (after joining); with FASTNORM_SCALE_SWIZZLED_128X4 that is the innermost one. Anything else
- *  there is FASTNORM_ERROR_UNSUPPORTED.
+ *  [batch, 1, n]. They may vary along any leading dimensions. On a GPU, general kernels serve columns
+ *  that vary along more than one dimension (after joining), or beside FASTNORM_SCALE_SWIZZLED_128X4
+ *  along another one than the innermost.
  *
  *  Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
  *  shape and strides). So y = x, residual_out = residual is in place, and y = residual,
@@ -213,13 +220,15 @@ typedef struct fastnorm_norm_args {
   uint32_t flags;        /**< fastnorm_norm_flags; 0. */
 
   const fastnorm_tensor* x;        /**< [..., n] T. Required. */
-  const fastnorm_tensor* residual; /**< x's shape, T or f32. NULL = nothing is added. */
-  const fastnorm_tensor* weight;   /**< [.., n], broadcasts against x; T or f32. NULL = 1. */
-  const fastnorm_tensor* bias;     /**< [.., n], broadcasts against x; T or f32. NULL = 0. */
-  const fastnorm_tensor* y; /**< x's shape, T. Output; may be x or residual. NULL = not stored; then
-                               `quantized` is required. */
-  const fastnorm_tensor* residual_out; /**< x's shape, T or f32. Output; may be residual or x. Needs
-                                          residual. NULL = not stored. */
+  const fastnorm_tensor* residual; /**< x's shape; f32, f16 or bf16. NULL = nothing is added. */
+  const fastnorm_tensor* weight; /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 1. */
+  const fastnorm_tensor* bias;   /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 0. */
+  const fastnorm_tensor*
+      y; /**< x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized`
+            is required. */
+  const fastnorm_tensor*
+      residual_out; /**< x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual.
+                       NULL = not stored. */
   const fastnorm_tensor*
       mean; /**< x.shape[:-1], or that with a last 1; f32. Output, LAYER only. NULL = not stored. */
   const fastnorm_tensor* rstd; /**< As mean. Output. NULL = not stored. */
@@ -241,6 +250,11 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor*
       amax; /**< [1] f32. In and out: raised to the greatest magnitude of what is quantised, or of y
                where nothing is; NaN wins. The caller sets it to 0 first. NULL = not wanted. */
+
+  const fastnorm_tensor*
+      clamp_scale; /**< [1] f32. The clamp as a value on the device, read after the PDL wait: > 0
+                      clamps as `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme
+                      and clamp 0. NULL = `clamp` decides. */
 } fastnorm_norm_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not
@@ -284,8 +298,7 @@ FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
  *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
  *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
  *          FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
- *          more rows than a grid holds; leading dimensions that do not fold, weight and bias that
- *          vary along more of them than a GPU's kernels allow
+ *          more rows than a grid holds; leading dimensions that do not fold
  *          FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA context of the device
  *          that is not its primary one; the CUDA runtime's error, also a sticky one of earlier work
  *          FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel

@@ -112,6 +112,13 @@ class QuantCheck {
                      "global_scale is given and quant_scheme is %s; required: FASTNORM_QUANT_NVFP4 "
                      "(5), or global_scale NULL",
                      scheme_text(scheme));
+    FASTNORM_REQUIRE(
+        args_.clamp_scale == nullptr || !none, FASTNORM_ERROR_ARGUMENT,
+        "clamp_scale is given and quant_scheme is FASTNORM_QUANT_NONE (0); required: a "
+        "scheme, or clamp_scale NULL");
+    FASTNORM_REQUIRE(args_.clamp_scale == nullptr || args_.clamp == 0, FASTNORM_ERROR_ARGUMENT,
+                     "clamp is %g and clamp_scale is given; required: clamp 0, or clamp_scale NULL",
+                     static_cast<double>(args_.clamp));
     return FASTNORM_OK;
   }
 
@@ -119,6 +126,10 @@ class QuantCheck {
   fastnorm_status tensors() {
     FASTNORM_TRY(codes());
     FASTNORM_TRY(scale());
+    if (args_.clamp_scale != nullptr) {
+      FASTNORM_TRY(
+          check_scalar("clamp_scale", *args_.clamp_scale, device_, &d_.quant.clamp_scale, error));
+    }
     if (args_.global_scale == nullptr) return FASTNORM_OK;
     return check_scalar("global_scale", *args_.global_scale, device_, &d_.quant.global_scale,
                         error);

@@ -82,6 +82,52 @@ struct Some {
   }
 };
 
+// ---- Dtypes of single tensors: run-time, and x's where the kernel rounds once.
+
+template <Affine kAffine, class T>
+FASTNORM_INLINE int64_t bytes_of(ColumnType type) {
+  if constexpr (kAffine == Affine::kAny) {
+    if (type == ColumnType::kF32) return F32::kBytes;
+    if (type != ColumnType::kElement) return F16::kBytes;
+  }
+  return T::kBytes;
+}
+
+// A pair of another dtype, in the layout of T.
+template <class T, class From, class Extent>
+FASTNORM_INLINE Pair load_converted(T type, From from, const char* p, Extent extent) {
+  return to_layout(type, from_layout(from, extent.load(from, p)));
+}
+
+// Elements from i on, in the layout of T.
+template <Affine kAffine, class T, class Extent>
+FASTNORM_INLINE Pair load_typed(ColumnType type, const char* data, int64_t i, Extent extent) {
+  if (kAffine == Affine::kOnce || type == ColumnType::kElement)
+    return extent.load(T{}, data + i * T::kBytes);
+  if (type == ColumnType::kF32) return load_converted(T{}, F32{}, data + i * F32::kBytes, extent);
+  if (type == ColumnType::kF16) return load_converted(T{}, F16{}, data + i * F16::kBytes, extent);
+  return load_converted(T{}, BF16{}, data + i * BF16::kBytes, extent);
+}
+
+// The same, to memory: each value is rounded once.
+template <class T, class To, class Extent>
+FASTNORM_INLINE void store_converted(T type, To to, char* p, Pair v, Extent extent, bool streamed) {
+  extent.store(to, p, to_layout(to, from_layout(type, v)), streamed);
+}
+template <Affine kAffine, class T, class Extent>
+FASTNORM_INLINE void store_typed(ColumnType type, char* data, int64_t i, Pair v, Extent extent,
+                                 bool streamed) {
+  if (kAffine == Affine::kOnce || type == ColumnType::kElement) {
+    extent.store(T{}, data + i * T::kBytes, v, streamed);
+  } else if (type == ColumnType::kF32) {
+    store_converted(T{}, F32{}, data + i * F32::kBytes, v, extent, streamed);
+  } else if (type == ColumnType::kF16) {
+    store_converted(T{}, F16{}, data + i * F16::kBytes, v, extent, streamed);
+  } else {
+    store_converted(T{}, BF16{}, data + i * BF16::kBytes, v, extent, streamed);
+  }
+}
+
 // ---- Rounding axes: run-time, and gone where the kernel rounds once.
 
 template <class T>
@@ -106,7 +152,8 @@ struct Rounding<Affine::kAny, T> {
       : every_step(p.every_step),
         round_normalized(p.round_normalized),
         round_summed(p.round_summed),
-        round_applied(p.round_applied) {}
+        round_applied(p.round_applied),
+        sum_type(p.sum_type) {}
   // An intermediate value of a chain in T.
   FASTNORM_INLINE Pair step(Pair v) const { return every_step ? round_pair(T{}, v) : v; }
   FASTNORM_INLINE float step(float f) const {
@@ -116,12 +163,17 @@ struct Rounding<Affine::kAny, T> {
     return round_normalized ? round_pair(T{}, v) : v;
   }
   // x + residual: as the statistics see it, and as it is applied.
-  FASTNORM_INLINE Pair summed(Pair v) const { return round_summed ? round_pair(T{}, v) : v; }
+  FASTNORM_INLINE Pair summed(Pair v) const { return round_summed ? round_sum(v) : v; }
   FASTNORM_INLINE Pair applied(Pair v) const {
-    return round_applied || round_summed ? round_pair(T{}, v) : v;
+    return round_applied || round_summed ? round_sum(v) : v;
+  }
+  FASTNORM_INLINE Pair round_sum(Pair v) const {
+    if (sum_type == ColumnType::kElement) return round_pair(T{}, v);
+    return sum_type == ColumnType::kF16 ? round_pair(F16{}, v) : round_pair(BF16{}, v);
   }
 
   const bool every_step, round_normalized, round_summed, round_applied;
+  const ColumnType sum_type;
 };
 
 // ---- Source: which bytes become the f32 row.
@@ -131,31 +183,23 @@ struct RowSource {
   using T = typename Slots::T;
 
   FASTNORM_INLINE RowSource(const NormParams& p, const Row& row)
-      : x(row.x), residual(row.residual), residual_f32(p.residual_f32) {}
+      : x(row.x), residual(row.residual), residual_type(p.residual_type) {}
 
   // Elements from i on, in the layout of T.
   template <class Extent>
   FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
     const Pair s = extent.load(T{}, x + i * T::kBytes);
     if constexpr (Slots::kSource == Source::kAdd) {
-      const Pair r = take_residual(i, extent);
+      const Pair r = load_typed<Slots::kAffine, T>(residual_type, residual, i, extent);
       return {add(s.a, r.a), add(s.b, r.b)};
     } else {
       return s;
     }
   }
 
-  template <class Extent>
-  FASTNORM_INLINE Pair take_residual(int64_t i, Extent extent) const {
-    if constexpr (Slots::kAffine == Affine::kAny) {
-      if (residual_f32) return to_layout(T{}, extent.load(F32{}, residual + i * F32::kBytes));
-    }
-    return extent.load(T{}, residual + i * T::kBytes);
-  }
-
   const char* const x;
   const char* const residual;
-  const bool residual_f32;
+  const ColumnType residual_type;
 };
 
 // ---- Stat: what is reduced. Chunks of 16384 elements over 64 accumulators, whatever the vectors' width.
@@ -382,11 +426,15 @@ struct AnyColumns {
   const ColumnType weight, bias;
 };
 
-// A pair of a weight or bias, in the layout of T.
-template <class T, class Extent>
+// A pair of a weight or bias, in the layout of T. Without rounding in between it is T's or f32.
+template <Affine kAffine, class T, class Extent>
 FASTNORM_INLINE Pair take_column(ColumnType type, const char* data, int64_t i, Extent extent) {
-  if (type == ColumnType::kElement) return extent.load(T{}, data + i * T::kBytes);
-  return to_layout(T{}, extent.load(F32{}, data + i * F32::kBytes));
+  if constexpr (kAffine == Affine::kAny) {
+    return load_typed<kAffine, T>(type, data, i, extent);
+  } else {
+    if (type == ColumnType::kElement) return extent.load(T{}, data + i * T::kBytes);
+    return to_layout(T{}, extent.load(F32{}, data + i * F32::kBytes));
+  }
 }
 
 template <class Slots, class Columns>
@@ -412,16 +460,16 @@ struct RowAffine {
     t = rounding.normalized({mul(t.a, rstd), mul(t.b, rstd)});
     if (columns.weight == ColumnType::kAbsent) {
       if (columns.bias == ColumnType::kAbsent) return t;
-      const Pair c = take_column<T>(columns.bias, bias, i, extent);
-      return {add(t.a, c.a), add(t.b, c.b)};
+      const Pair c = take_column<Slots::kAffine, T>(columns.bias, bias, i, extent);
+      return rounding.step({add(t.a, c.a), add(t.b, c.b)});
     }
-    const Pair w = take_column<T>(columns.weight, weight, i, extent);
+    const Pair w = take_column<Slots::kAffine, T>(columns.weight, weight, i, extent);
     const Pair g = rounding.step({add(w.a, offset), add(w.b, offset)});
-    if (columns.bias == ColumnType::kAbsent) return {mul(t.a, g.a), mul(t.b, g.b)};
-    const Pair c = take_column<T>(columns.bias, bias, i, extent);
+    if (columns.bias == ColumnType::kAbsent) return rounding.step({mul(t.a, g.a), mul(t.b, g.b)});
+    const Pair c = take_column<Slots::kAffine, T>(columns.bias, bias, i, extent);
     if (rounding.every_step) {
       t = rounding.step({mul(t.a, g.a), mul(t.b, g.b)});
-      return {add(t.a, c.a), add(t.b, c.b)};
+      return rounding.step({add(t.a, c.a), add(t.b, c.b)});
     }
     return {fused(t.a, g.a, c.a), fused(t.b, g.b, c.b)};
   }
@@ -451,32 +499,31 @@ struct RowSink {
       : streamed(stores),
         y(r.y),
         residual_out(r.residual_out),
-        residual_out_f32(p.residual_out_f32) {}
+        y_type(p.y_type),
+        residual_out_type(p.residual_out_type) {}
 
   template <class Extent>
   FASTNORM_INLINE void store_sum(Pair s, int64_t i, Extent extent) const {
     if constexpr (Slots::kSource == Source::kAdd) {
       if (residual_out == nullptr) return;
-      if constexpr (Slots::kAffine == Affine::kAny) {
-        if (residual_out_f32) {
-          extent.store(F32{}, residual_out + i * F32::kBytes, from_layout(T{}, s),
-                       streamed.residual_out);
-          return;
-        }
-      }
-      extent.store(T{}, residual_out + i * T::kBytes, s, streamed.residual_out);
+      store_typed<Slots::kAffine, T>(residual_out_type, residual_out, i, s, extent,
+                                     streamed.residual_out);
     }
   }
 
   template <class Extent>
   FASTNORM_INLINE void store(Pair z, int64_t i, Extent extent) const {
+    if constexpr (Slots::kAffine == Affine::kAny) {
+      if (y_type == ColumnType::kF32)
+        return store_converted(T{}, F32{}, y + i * F32::kBytes, z, extent, streamed.y);
+    }
     extent.store(T{}, y + i * T::kBytes, z, streamed.y);
   }
 
   const Stores streamed;
   char* const y;
   char* const residual_out;
-  const bool residual_out_f32;
+  const ColumnType y_type, residual_out_type;
 };
 
 }  // namespace

@@ -37,6 +37,13 @@ inline uint32_t magnitude_bits(const float* values, int count) {
   return result;
 }
 
+// 0: nothing is clamped.
+FASTNORM_INLINE float clamp_of(const QuantParams& q) {
+  if (q.clamp_scale == nullptr) return q.clamp;
+  const float given = load_f32(q.clamp_scale);
+  return given > 0.0f ? given : 0.0f;
+}
+
 // NaN stays, as the comparisons are false for it.
 inline void clamp_values(float* values, int count, float clamp) {
   if (clamp == 0.0f) return;

@@ -15,7 +15,7 @@ static union {
 
 typedef struct quant_call {
   int64_t rows, n;
-  tensor_of x, weight, y, quantized, scale, global_scale, amax;
+  tensor_of x, weight, y, quantized, scale, global_scale, amax, clamp_scale;
   fastnorm_norm_args args;
 } quant_call;
 
@@ -119,7 +119,8 @@ static void six_rows(float* z) {
 }
 
 static void rows_e4m3(fastnorm_context* context) {
-  float z[24], small[8] = {1.75f, -1, 0, 0, 0x1p-20f, 0, 0, 0};
+  float z[24], limit, small[8] = {1.75f, -1, 0, 0, 0x1p-20f, 0, 0, 0};
+  int i;
   static const uint8_t by_division[24] = {0x7e, 0xb8, 0x30, 0x00, 0xfe, 0x38, 0x30, 0x00,
                                           0x7e, 0x00, 0x38, 0xc0, 0x00, 0x80, 0x00, 0x00,
                                           0x7f, 0x7f, 0x7f, 0x7f, 0x00, 0x80, 0x7f, 0x7f};
@@ -145,6 +146,21 @@ static void rows_e4m3(fastnorm_context* context) {
   GIVES(context, &c, clamped);
   CHECK(scales.f32[0] == 0.5f && scales.f32[1] == 0.5f && scales.f32[2] == 0.5f);
   CHECK(isnan(scales.f32[4]) && scales.f32[5] == 0.5f);
+
+  /* The same from memory, read by each call; what is not above 0 is off. */
+  for (i = 0; i < 5; ++i) {
+    const float limits[5] = {224, 0, -224, NAN, -0.0f};
+    limit = limits[i];
+    make_call(&c, z, 6, 4);
+    with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+    with_row_scales(&c, FASTNORM_DTYPE_F32);
+    c.args.clamp_scale = make_vector(&c.clamp_scale, &limit, FASTNORM_DTYPE_F32, 1);
+    gives(context, &c, i == 0 ? clamped : by_division, sizeof clamped, "clamp_scale");
+    CHECK(scales.f32[0] == (i == 0 ? 0.5f : 1.0f));
+  }
+  c.args.clamp = 2;
+  CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("clamp is 2 and clamp_scale is given");
 
   make_call(&c, small, 2, 4);
   with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);

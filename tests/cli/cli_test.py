@@ -76,6 +76,11 @@ def test_explain(program):
         cases.equal(f"explain {device}: bytes of a fused add",
                     (fused["bytes_read"], fused["bytes_written"]), (2 * tensor + 2 * n * 4, 2 * tensor + rows * 4))
         cases.check(f"explain {device}: another kernel", fused["kernel"] != plain["kernel"], fused["kernel"])
+        mixed = explain("--residual", "--residual-dtype", "f16", "--residual-out", "--residual-out-dtype", "f32", "--bias",
+                        "--parameter-dtype", "f16", "--bias-dtype", "f32", "--y-dtype", "f32")
+        cases.equal(f"explain {device}: bytes read of mixed dtypes", mixed["bytes_read"], 2 * tensor + n * 6)
+        cases.equal(f"explain {device}: bytes written of mixed dtypes", mixed["bytes_written"], 4 * tensor)
+        cases.check(f"explain {device}: mixed dtypes run on a general kernel", " any " in mixed["kernel"], mixed["kernel"])
         moved = explain("--offset", "1")
         cases.equal(f"explain {device}: widest access of an odd address", moved["vector_bytes"], 2)
         cases.equal(f"explain {device}: widest access of an odd stride", explain("--row-stride", "4100")["vector_bytes"],

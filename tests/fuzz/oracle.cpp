@@ -82,19 +82,16 @@ const char* tensor_fault(const fastnorm_tensor& t, int32_t device_type) {
   return nullptr;
 }
 
-const char* row_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type,
-                      bool may_be_f32) {
+const char* row_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type) {
   if (const char* fault = tensor_fault(t, device_type)) return fault;
-  const uint32_t id = id_of(t.dtype);
-  if (id != id_of(x.dtype) && !(may_be_f32 && id == FASTNORM_DTYPE_F32)) return "a wrong dtype";
+  if (!is_row_dtype(id_of(t.dtype))) return "a dtype that rows cannot have";
   if (!same_shape(t, x)) return "a shape that is not x's";
   return nullptr;
 }
 
 const char* column_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type) {
   if (const char* fault = tensor_fault(t, device_type)) return fault;
-  const uint32_t id = id_of(t.dtype);
-  if (id != id_of(x.dtype) && id != FASTNORM_DTYPE_F32) return "a wrong dtype of columns";
+  if (!is_row_dtype(id_of(t.dtype))) return "a dtype that columns cannot have";
   if (t.ndim > x.ndim) return "columns of more dimensions than x";
   if (t.shape[t.ndim - 1] != x.shape[x.ndim - 1]) return "columns that are not n";
   for (int32_t i = 2; i <= t.ndim; ++i) {
@@ -169,6 +166,7 @@ const char* quant_number_fault(const fastnorm_norm_args& a) {
   if (a.amax_floor != 0 && !(floor && a.amax_floor >= low && a.amax_floor <= high)) {
     return "amax_floor out of range";
   }
+  if (a.clamp_scale != nullptr && (none || a.clamp != 0)) return "two clamps, or one of no codes";
   if (a.clamp != 0 && (none || !std::isfinite(a.clamp) || a.clamp < 0)) return "clamp out of range";
   return nullptr;
 }
@@ -244,13 +242,14 @@ const char* quant_fault(const fastnorm_norm_args& a, int32_t device_type) {
   if (none) return nullptr;
   if (const char* fault = codes_fault(a, device_type)) return fault;
   if (const char* fault = scale_fault(a, device_type)) return fault;
+  if (const char* fault = single_fault(a.clamp_scale, device_type)) return fault;
   return single_fault(a.global_scale, device_type);
 }
 
 // --- one call ---
 
 const char* scalar_fault(const fastnorm_norm_args& a) {
-  if (a.struct_size < sizeof a) return "a struct of no version";
+  if (a.struct_size < offsetof(fastnorm_norm_args, clamp_scale)) return "a struct of no version";
   if (a.x == nullptr || (a.y == nullptr && a.quantized == nullptr)) return "no x or no output";
   if (number(a.kind) > FASTNORM_NORM_LAYER) return "an unknown kind";
   if (!std::isfinite(a.eps) || a.eps < 0) return "eps out of range";
@@ -272,13 +271,13 @@ const char* call_fault(const fastnorm_norm_args& a, int32_t device_type) {
   if (const char* fault = tensor_fault(x, device_type)) return fault;
   if (x.shape[x.ndim - 1] < 1) return "rows without columns";
   if (x.shape[x.ndim - 1] > int64_t{1} << 32) return "rows of too many columns";
-  const struct {
-    const fastnorm_tensor* tensor;
-    bool may_be_f32;
-  } rows[] = {{a.x, false}, {a.y, false}, {a.residual, true}, {a.residual_out, true}};
-  for (const auto& row : rows) {
-    if (row.tensor == nullptr) continue;
-    if (const char* fault = row_fault(*row.tensor, x, device_type, row.may_be_f32)) return fault;
+  for (const fastnorm_tensor* t : {a.x, a.y, a.residual, a.residual_out}) {
+    if (t == nullptr) continue;
+    if (const char* fault = row_fault(*t, x, device_type)) return fault;
+  }
+  if (a.y != nullptr && id_of(a.y->dtype) != id_of(x.dtype) &&
+      id_of(a.y->dtype) != FASTNORM_DTYPE_F32) {
+    return "a y of another 16-bit dtype, or of fewer bits than x";
   }
   for (const fastnorm_tensor* t : {a.weight, a.bias}) {
     if (t == nullptr) continue;
@@ -323,6 +322,7 @@ std::vector<View> views_of(const std::vector<fastnorm_norm_args>& calls) {
                         {a.quantized, i, true, 'q'},
                         {a.scale, i, scale_is_output, 'c'},
                         {a.global_scale, i, false, 'g'},
+                        {a.clamp_scale, i, false, 'k'},
                         {a.amax, i, true, 'a'}};
     // Without rows a call touches nothing, its weight neither.
     if (elements_of(*a.x) == 0) continue;

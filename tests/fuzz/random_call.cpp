@@ -70,10 +70,11 @@ const fastnorm_tensor* fastnorm_norm_args::*const kFields[kTensors] = {
     &fastnorm_norm_args::global_scale,
     &fastnorm_norm_args::quantized,
     &fastnorm_norm_args::scale,
-    &fastnorm_norm_args::amax};
+    &fastnorm_norm_args::amax,
+    &fastnorm_norm_args::clamp_scale};
 constexpr const char* kNames[kTensors] = {
-    "x",    "residual", "weight",       "bias",      "y",     "residual_out",
-    "mean", "rstd",     "global_scale", "quantized", "scale", "amax"};
+    "x",    "residual",     "weight",    "bias",  "y",    "residual_out", "mean",
+    "rstd", "global_scale", "quantized", "scale", "amax", "clamp_scale"};
 enum Field {
   kX,
   kResidual,
@@ -86,7 +87,8 @@ enum Field {
   kGlobalScale,
   kQuantized,
   kScale,
-  kAmax
+  kAmax,
+  kClampScale
 };
 
 template <typename T>
@@ -114,12 +116,14 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
   shape_.back() = columns_of_row(bytes);
 
   const uint8_t present = bytes.byte();
-  const uint8_t wide = bytes.byte();  // f32 where that is allowed
-  const auto row_dtype = [&](int bit) { return wide >> bit & 1 ? FASTNORM_DTYPE_F32 : dtype_; };
+  const uint8_t wide = bytes.byte();  // which tensors have another dtype than x
+  const auto row_dtype = [&](int bit) {
+    return wide >> bit & 1 ? kAllDtypes[wide >> 2 & 1 ? wide % 3 : 0] : dtype_;
+  };
   if ((wide >> 2 & 3) == 3) add_dimensions(bytes, wide >> 4 & 7);
   args.kind = damaged(bytes, static_cast<fastnorm_norm_kind>(present >> 7));
   tensor_like_x(bytes, &tensors_[kX], dtype_);
-  tensor_like_x(bytes, &tensors_[kY], dtype_);
+  tensor_like_x(bytes, &tensors_[kY], wide % 5 == 4 ? FASTNORM_DTYPE_F32 : dtype_);
   if (present & 1) tensor_like_x(bytes, &tensors_[kResidual], row_dtype(0));
   if (present & 2) tensor_like_x(bytes, &tensors_[kResidualOut], row_dtype(1));
   if (present & 4) columns(bytes, &tensors_[kWeight]);
@@ -127,7 +131,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
   if (present & 16) statistic(bytes, &tensors_[kMean]);
   if (present & 32) statistic(bytes, &tensors_[kRstd]);
   if (bytes.rarely()) {
-    for (int i = kGlobalScale; i <= kAmax; ++i) {
+    for (int i = kGlobalScale; i <= kClampScale; ++i) {
       if (bytes.byte() & 1) tensor_like_x(bytes, &tensors_[i], kAllDtypes[bytes.pick(12)]);
     }
   }
@@ -162,7 +166,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
 
 // Quantised outputs that fit each other and x, but for a rare mistake.
 void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
-  for (int i = kGlobalScale; i <= kAmax; ++i) tensors_[i] = {};
+  for (int i = kGlobalScale; i <= kClampScale; ++i) tensors_[i] = {};
   // Plain calls miss what these need often enough.
   if (args->residual == nullptr) args->residual_out = nullptr;
   if (args->mean != nullptr) args->kind = FASTNORM_NORM_LAYER;
@@ -228,7 +232,13 @@ void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
       own_memory(bytes, field);
     }
   }
-  for (int i = kGlobalScale; i <= kAmax; ++i) args->*kFields[i] = tensors_[i].tensor.get();
+  // Instead of the number, most of the time.
+  if (!none && (present & 0x28) == 0x28) {
+    fill(bytes, &tensors_[kClampScale], {1}, FASTNORM_DTYPE_F32);
+    own_memory(bytes, kClampScale);
+    if (!bytes.rarely()) args->clamp = 0;
+  }
+  for (int i = kGlobalScale; i <= kClampScale; ++i) args->*kFields[i] = tensors_[i].tensor.get();
   if (!none && (present & 0x18) == 0x18) args->y = nullptr;
   if ((present & 0xe0) == 0xe0) args->*kFields[kGlobalScale + bytes.pick(4)] = nullptr;
 }
@@ -316,7 +326,8 @@ void RandomCall::columns(Bytes& bytes, RandomTensor* t) {
   } else if (choice & 1) {
     shape.insert(shape.begin(), shape_[shape_.size() - 2]);
   }
-  fill(bytes, t, shape, bytes.byte() & 1 ? FASTNORM_DTYPE_F32 : dtype_);
+  const uint8_t other = bytes.byte();
+  fill(bytes, t, shape, other & 1 ? kAllDtypes[other / 2 % 3] : dtype_);
 }
 
 void RandomCall::statistic(Bytes& bytes, RandomTensor* t) {

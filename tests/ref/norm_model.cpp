@@ -137,7 +137,7 @@ float apply_every_step(const NormOptions& o, const NormRow& row, int64_t i, floa
   const float t = round_to(type, centred * rstd);
   const float g = row.weight != nullptr ? round_to(type, row.weight[i] + o.weight_offset) : 1.0f;
   const float product = round_to(type, t * g);
-  return row.bias != nullptr ? product + row.bias[i] : product;
+  return row.bias != nullptr ? round_to(type, product + row.bias[i]) : product;
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ void bound_y(const NormOptions& o, const NormRow& row, const Sums& sums, const S
     const double least = std::min(ends[0], ends[1]), greatest = std::max(ends[0], ends[1]);
     const double slack =
         2 * kU * (std::max(std::fabs(least), std::fabs(greatest)) + std::fabs(bias)) + 2 * kLeast;
-    bounds->y.push_back(round_range(o.dtype, least + bias - slack, greatest + bias + slack));
+    bounds->y.push_back(round_range(o.y_dtype(), least + bias - slack, greatest + bias + slack));
   }
 }
 

@@ -146,6 +146,68 @@ TEST(NormKey, GeneralWhereItMust) {
   EXPECT_EQ(access(r), Access::kVector) << "statistics are single values";
 }
 
+// General kernels take each tensor in a dtype of its own, on every architecture and the CPU.
+TEST(NormKey, MixedDtypesAreGeneral) {
+  constexpr fastnorm_dtype_id kIds[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16,
+                                        FASTNORM_DTYPE_BF16};
+  const auto expect_general = [](const Request& r, const char* what) {
+    const NormDesc desc = describe(r);
+    for (const ArchSpec* arch : cuda::kArchs) {
+      const NormPlan plan = plan_of(desc, gpu(*arch, arch->max_cluster_blocks));
+      ASSERT_NE(plan.entry, nullptr);
+      EXPECT_EQ(plan.entry->key.access, Access::kAny) << what << " on " << arch->name;
+      EXPECT_EQ(plan.entry->key.affine, Affine::kAny) << what << " on " << arch->name;
+      EXPECT_EQ(plan.kind.reach, NormKind::kAnyAddress) << what << " on " << arch->name;
+    }
+    EXPECT_EQ(norm_key(desc, cpu()).affine, Affine::kAny) << what;
+  };
+  for (const fastnorm_dtype_id own : kIds) {
+    for (const fastnorm_dtype_id other : kIds) {
+      for (const int64_t n : {64, 4096, 300001}) {
+        if (other == own) continue;
+        const Request plain = simple_request({8, n}, own, true, FASTNORM_NORM_LAYER);
+        Request r = plain;
+        r.residual->dtype = other;
+        expect_general(r, "residual");
+        r = plain;
+        r.residual_out->dtype = other;
+        expect_general(r, "residual_out");
+        add_quant(&r, FASTNORM_QUANT_PER_ROW);
+        expect_general(r, "residual_out beside codes");
+        if (other == FASTNORM_DTYPE_F32) {
+          r = plain;
+          r.y->dtype = other;
+          expect_general(r, "y");
+          continue;
+        }
+        r = plain;
+        r.weight->dtype = other;
+        expect_general(r, "weight");
+        r = plain;
+        r.weight->dtype = r.bias->dtype = other;
+        expect_general(r, "weight and bias");
+      }
+    }
+  }
+}
+
+TEST(NormKey, ColumnsOfSeveralDimensionsAreGeneral) {
+  Request r = simple_request({4, 3, 2, 64}, FASTNORM_DTYPE_BF16);
+  for (RequestTensor* t : {&*r.x, &*r.y, &*r.weight}) t->device_type = FASTNORM_DEVICE_CUDA;
+  r.device = {FASTNORM_DEVICE_CUDA, 0};
+  r.weight->shape = {3, 1, 64};
+  EXPECT_EQ(norm_key(describe(r), gpu()).access, Access::kVector) << "rows in another order";
+  r.weight->shape = {4, 1, 2, 64};
+  EXPECT_EQ(norm_key(describe(r), gpu()).access, Access::kAny);
+  for (const ArchSpec* arch : cuda::kArchs)
+    EXPECT_EQ(plan_of(describe(r), gpu(*arch, arch->max_cluster_blocks)).entry->key.access,
+              Access::kAny);
+  const cuda::NormCallParams p = cuda::make_params(describe(r), plan_of(describe(r), gpu()));
+  EXPECT_EQ(p.weight_head_stride, 128);
+  EXPECT_EQ(p.weight_upper.stride[0], 0);
+  EXPECT_EQ(p.weight_upper.stride[1], 256);
+}
+
 // A GPU has kernels for columns of x's dtype, and for f32 beside 16-bit rows.
 TEST(NormKey, ColumnsChooseTheKernel) {
   const auto key = [](fastnorm_norm_kind kind, auto change) {
@@ -432,7 +494,10 @@ Request random_request(Random& random) {
     r.args.residual_rounding = static_cast<fastnorm_residual_rounding>(random.below(3));
   if (random.one_in(4)) r.x->address += static_cast<uintptr_t>(4 * random.below(4));
   if (random.one_in(4)) r.y->strides = {n + random.below(9), 1};
-  if (r.residual && random.one_in(4)) r.residual->dtype = FASTNORM_DTYPE_F32;
+  if (r.residual && random.one_in(4)) r.residual->dtype = random.of(kDtypeIds);
+  if (r.residual_out && random.one_in(8)) r.residual_out->dtype = random.of(kDtypeIds);
+  if (r.weight && random.one_in(8)) r.weight->dtype = random.of(kDtypeIds);
+  if (random.one_in(8)) r.y->dtype = FASTNORM_DTYPE_F32;
   if (random.one_in(3)) r.weight->dtype = FASTNORM_DTYPE_F32;
   return r;
 }

@@ -44,17 +44,17 @@ constexpr uintptr_t address_of(int tensor) {
 struct Request {
   fastnorm_norm_args args = {};
   std::optional<RequestTensor> x, residual, weight, bias, y, residual_out, mean, rstd, global_scale,
-      quantized, scale, amax;
+      quantized, scale, amax, clamp_scale;
   CheckedDevice device = {FASTNORM_DEVICE_CPU, 0};
 
   fastnorm_status check(NormDesc* desc, Error& error) const {
     const std::optional<RequestTensor>* const from[] = {
-        &x,    &residual, &weight,       &bias,      &y,     &residual_out,
-        &mean, &rstd,     &global_scale, &quantized, &scale, &amax};
+        &x,    &residual,     &weight,    &bias,  &y,    &residual_out, &mean,
+        &rstd, &global_scale, &quantized, &scale, &amax, &clamp_scale};
     fastnorm_norm_args a = args;
     const fastnorm_tensor** const to[] = {
-        &a.x,    &a.residual, &a.weight,       &a.bias,      &a.y,     &a.residual_out,
-        &a.mean, &a.rstd,     &a.global_scale, &a.quantized, &a.scale, &a.amax};
+        &a.x,    &a.residual,     &a.weight,    &a.bias,  &a.y,    &a.residual_out, &a.mean,
+        &a.rstd, &a.global_scale, &a.quantized, &a.scale, &a.amax, &a.clamp_scale};
     fastnorm_tensor tensors[std::size(from)];
     for (size_t i = 0; i < std::size(from); ++i) {
       if (!*from[i]) continue;

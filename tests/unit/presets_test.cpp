@@ -177,11 +177,11 @@ std::string quant_markdown() {
   return text;
 }
 
-TEST(Presets, TheReadmeHasTheTableOfQuantisedOutputs) {
-  std::ifstream file(UNIT_TEST_DATA "/../../README.md");
-  const std::string readme((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_NE(readme.find("\n" + quant_markdown() + "\n"), std::string::npos)
-      << "required in README.md, between empty lines:\n"
+TEST(Presets, ThePageHasTheTableOfQuantisedOutputs) {
+  std::ifstream file(UNIT_TEST_DATA "/../../docs/rounding.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE((page + "\n").find("\n" + quant_markdown() + "\n"), std::string::npos)
+      << "required in docs/rounding.md, between empty lines:\n"
       << quant_markdown();
 }
 

@@ -17,7 +17,12 @@ struct HeldRow {
     source.take(values[v], v);
   }
   __device__ __forceinline__ void round_sum(const Rounding<Slots::kAffine, T>& rounding) {
-    if constexpr (Slots::kSource == Source::kAdd) round_row<T>(values, rounding.round_sum);
+    if constexpr (Slots::kSource == Source::kAdd && Slots::kAffine == Affine::kAny) {
+#pragma unroll
+      for (auto& vector : values) rounding.summed(vector);
+    } else if constexpr (Slots::kSource == Source::kAdd) {
+      round_row<T>(values, rounding.round_sum);
+    }
   }
   // Keeps the compiler from holding what was loaded, too: to unpack it again, or to make room for
   // later loads.

@@ -267,7 +267,7 @@ inline constexpr bool kHasBodies = true;
 template <int kArch, uint64_t kOrder, uint64_t kPolicies>
 __global__ void __launch_bounds__(RowTileOf<Slots<kOrder, kPolicies>>::kBlockThreads,
                                   Slots<kOrder, kPolicies>::kV.blocks_per_sm)
-    norm_kernel(const __grid_constant__ NormParams p) {
+    norm_kernel(const __grid_constant__ NormCallParams p) {
   using Slots = cuda::Slots<kOrder, kPolicies>;
   using Tile = RowTileOf<Slots>;
   if constexpr (!kHasBodies) {

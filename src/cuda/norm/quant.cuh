@@ -85,9 +85,18 @@ __device__ __forceinline__ void put_any_codes(const QuantParams& q, char* codes,
   }
 }
 
+// The greatest magnitude that a call lets through; 0: any. Not before the wait: an earlier kernel may
+// write it.
+__device__ __forceinline__ float clamp_of(const QuantParams& q) {
+  if (q.clamp_scale == nullptr) return q.clamp;
+  const float given = ptx::ld_global_f32(q.clamp_scale);
+  return given > 0.0f ? given : 0.0f;
+}
+
 // What is quantised of results: rounded where that is asked for, and clamped (NaN stays).
 template <class T, int kVectors>
-__device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[kVectors][T::kPerVector]) {
+__device__ __forceinline__ void prepare(const QuantParams& q, float clamp,
+                                        float (&z)[kVectors][T::kPerVector]) {
   if (q.from_rounded) {
 #pragma unroll
     for (auto& vector : z) {
@@ -97,11 +106,11 @@ __device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[kVector
   } else {
     ptx::keep_branch();
   }
-  if (q.clamp != 0.0f) {
+  if (clamp != 0.0f) {
 #pragma unroll
     for (auto& vector : z) {
 #pragma unroll
-      for (float& value : vector) value = ptx::max_nan(ptx::min_nan(value, q.clamp), -q.clamp);
+      for (float& value : vector) value = ptx::max_nan(ptx::min_nan(value, clamp), -clamp);
     }
   } else {
     ptx::keep_branch();
@@ -109,11 +118,12 @@ __device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[kVector
 }
 
 template <class T>
-__device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[T::kPerVector]) {
+__device__ __forceinline__ void prepare(const QuantParams& q, float clamp,
+                                        float (&z)[T::kPerVector]) {
   float one[1][T::kPerVector];
 #pragma unroll
   for (int i = 0; i < T::kPerVector; ++i) one[0][i] = z[i];
-  prepare<T>(q, one);
+  prepare<T>(q, clamp, one);
 #pragma unroll
   for (int i = 0; i < T::kPerVector; ++i) z[i] = one[0][i];
 }
@@ -151,7 +161,7 @@ __device__ __forceinline__ void put_beside(const NormParams& p,
       store_row<T>(z, sink.y, place, reach);
     }
   }
-  prepare<T>(p.quant, z);
+  prepare<T>(p.quant, clamp_of(p.quant), z);
   if (p.quant.amax != nullptr) {
     uint32_t most = 0;
 #pragma unroll

@@ -277,9 +277,9 @@ struct AnyInput {
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
 
   __device__ __forceinline__ AnyInput(const NormParams& p, const RowIndex& index)
-      : x(row_address(p.x, p.x_upper, index), p.x_align, false),
+      : x(row_address(p.x, p.x_upper, index), p.x_align, ColumnType::kElement),
         residual(kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr,
-                 p.residual_align, p.residual_f32) {}
+                 p.residual_align, static_cast<ColumnType>(p.residual_type)) {}
 
   // The first `count` values of a vector; the others are zero.
   template <Part kPart>
@@ -369,10 +369,10 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
         float(&s)[T::kPerVector] = values[first + i];
-        x.take(s, i, false);
+        x.take(s, i, input.x);
         if constexpr (AnyInput<Slots>::kAdd) {
           float r[T::kPerVector];
-          residual.take(r, i, input.residual.f32);
+          residual.take(r, i, input.residual);
 #pragma unroll
           for (int k = 0; k < T::kPerVector; ++k) s[k] = __fadd_rn(s[k], r[k]);
         }
@@ -392,10 +392,11 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
                                             const float (&s)[Tile::kVectors][T::kPerVector]) const {
     if constexpr (Slots::kSource == Source::kAdd) {
       if (p.residual_out.data == nullptr) return;
-      store_row<T>(s,
-                   AnyRow<T, char>(row_address(p.residual_out, p.residual_out_upper, index),
-                                   p.residual_out_align, p.residual_out_f32),
-                   place, reach);
+      store_row<T>(
+          s,
+          AnyRow<T, char>(row_address(p.residual_out, p.residual_out_upper, index),
+                          p.residual_out_align, static_cast<ColumnType>(p.residual_out_type)),
+          place, reach);
     }
   }
 

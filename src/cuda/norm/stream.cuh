@@ -29,7 +29,8 @@ struct StreamQuantizer<Slots, Tile, true> {
         q(params.quant),
         index(row_index(params, place.row, params.bits_again)),
         scales(params, place.row, index),
-        codes(row_address(params.quant.codes, params.quant.codes_upper, index)) {
+        codes(row_address(params.quant.codes, params.quant.codes_upper, index)),
+        clamp(clamp_of(params.quant)) {
     given = q.given_scale != nullptr ? *q.given_scale : 1.0f;
     if (q.rule == ScaleRule::kGiven) inverse = q.divides ? given : __frcp_rn(given);
   }
@@ -39,7 +40,7 @@ struct StreamQuantizer<Slots, Tile, true> {
     return q.rule >= ScaleRule::kQuotient && q.block == 0;
   }
   __device__ __forceinline__ void see(float (&z)[kPerVector], int count) {
-    prepare<T>(q, z);
+    prepare<T>(q, clamp, z);
     clear_from(z, count);
     most = greater(most, magnitude_bits(z));
   }
@@ -51,7 +52,7 @@ struct StreamQuantizer<Slots, Tile, true> {
   }
 
   __device__ __forceinline__ void put(float (&z)[kPerVector], int64_t vector, int count) {
-    prepare<T>(q, z);
+    prepare<T>(q, clamp, z);
     clear_from(z, count);
     uint32_t magnitude[1] = {magnitude_bits(z)};
     most = greater(most, magnitude[0]);
@@ -84,6 +85,7 @@ struct StreamQuantizer<Slots, Tile, true> {
   const RowIndex index;
   const ScaleRow scales;
   char* const codes;
+  const float clamp;
   float given, inverse = 0.0f;
   uint32_t most = 0;
 };
@@ -265,7 +267,7 @@ struct StreamRow {
   }
 
   static __device__ __forceinline__ bool wide(const AnyRow<T, const char>& row) {
-    return row.bytes == kVectorBytes && !row.f32;
+    return row.bytes == kVectorBytes && row.type == ColumnType::kElement;
   }
   static __device__ __forceinline__ bool wide(const AnyColumn<T>& column) {
     return column.type == ColumnType::kAbsent || wide(column.row);
@@ -367,7 +369,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
   const bool stores_sum = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr;
   const AnyRow<T, char> sum_out(row_address(p.residual_out, p.residual_out_upper, index),
-                                p.residual_out_align, p.residual_out_f32);
+                                p.residual_out_align, static_cast<ColumnType>(p.residual_out_type));
   // A row's scale takes a pass before that of the codes.
 #pragma unroll 1
   for (bool last = !quantizer.wants_row();; last = true) {

@@ -39,7 +39,8 @@ const (
 	NormBitQuantized     = 9
 	NormBitScale         = 10
 	NormBitAmax          = 11
-	NormMaxWords         = 255
+	NormBitClampScale    = 12
+	NormMaxWords         = 275
 
 	MlaDecodeSmScale       = 0
 	MlaDecodeCausal        = 1

@@ -89,7 +89,7 @@ macro_rules! slots {
 
 slots! {
     X x, Residual residual, Weight weight, Bias bias, Y y, ResidualOut residual_out, Mean mean, Rstd rstd,
-    GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax,
+    GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax, ClampScale clamp_scale,
 }
 
 // Fails when the library gains a tensor, until it has a slot: what is left are scalars.
@@ -178,7 +178,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// x's shape, T or f32: added to x before all else. Default: nothing is added.
+    /// x's shape; f32, f16 or bf16: added to x before all else. Default: nothing is added.
     #[inline]
     pub fn residual(mut self, residual: Tensor<'a>) -> Self {
         self.put(Slot::Residual, residual.view);
@@ -194,7 +194,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; T or f32. Default: 1.
+    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; f32, f16 or bf16. Default: 1.
     #[inline]
     pub fn weight(mut self, weight: Tensor<'a>) -> Self {
         self.put(Slot::Weight, weight.view);
@@ -208,7 +208,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// x's shape, T: the result.
+    /// x's shape, T or f32: the result.
     #[inline]
     #[allow(clippy::needless_pass_by_value)]
     pub fn y(mut self, y: TensorMut<'a>) -> Self {
@@ -216,7 +216,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// x's shape, T or f32: receives x + residual. Needs a residual.
+    /// x's shape; f32, f16 or bf16: receives x + residual. Needs a residual.
     #[inline]
     #[allow(clippy::needless_pass_by_value)]
     pub fn residual_out(mut self, residual_out: TensorMut<'a>) -> Self {
@@ -257,6 +257,7 @@ impl<'a> Norm<'a> {
             scale,
             global_scale,
             amax,
+            clamp_scale,
             ..
         } = quant;
         self.args.quant_scheme = scheme;
@@ -269,7 +270,12 @@ impl<'a> Norm<'a> {
         self.args.quant_division = division.raw();
         self.put(Slot::Quantized, quantized);
         self.put(Slot::Scale, scale);
-        for (slot, view) in [(Slot::GlobalScale, global_scale), (Slot::Amax, amax)] {
+        let optional = [
+            (Slot::GlobalScale, global_scale),
+            (Slot::Amax, amax),
+            (Slot::ClampScale, clamp_scale),
+        ];
+        for (slot, view) in optional {
             if let Some(view) = view {
                 self.put(slot, view);
             }
@@ -640,6 +646,7 @@ mod tests {
         let (y, residual_out, mean, rstd) = (output(), output(), output(), output());
         let quant = Quant::per_block(64, output(), output())
             .global_scale(input(5))
+            .clamp_scale(input(6))
             .amax(output())
             .source(QuantSource::Rounded)
             .layout(ScaleLayout::ColumnMajor)
@@ -695,6 +702,7 @@ mod tests {
             quantized,
             scale,
             amax,
+            clamp_scale,
         } = args;
         assert_eq!(struct_size, size_of_val(&args));
         assert_eq!(
@@ -721,6 +729,7 @@ mod tests {
             weight,
             bias,
             global_scale,
+            clamp_scale,
             y,
             residual_out,
             mean,
@@ -731,7 +740,7 @@ mod tests {
         ];
         // SAFETY: linked, to tensors of rank 1.
         let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths, [1, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(lengths, [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 15]);
     }
 
     #[test]

@@ -75,6 +75,7 @@ pub struct Quant<'a> {
     pub(crate) scale: View,
     pub(crate) global_scale: Option<View>,
     pub(crate) amax: Option<View>,
+    pub(crate) clamp_scale: Option<View>,
     borrow: PhantomData<&'a mut [u8]>,
 }
 
@@ -98,6 +99,7 @@ impl<'a> Quant<'a> {
             scale,
             global_scale: None,
             amax: None,
+            clamp_scale: None,
             borrow: PhantomData,
         }
     }
@@ -145,6 +147,13 @@ impl<'a> Quant<'a> {
     /// NVFP4's second scale, `[1]` f32. Default: 1.
     pub fn global_scale(mut self, scale: Tensor<'a>) -> Self {
         self.global_scale = Some(scale.view);
+        self
+    }
+
+    /// The clamp as a `[1]` f32 on the device, read when the norm runs. A value that is not > 0 is off. It goes
+    /// with [`clamp`](Self::clamp) 0 alone. Default: none.
+    pub fn clamp_scale(mut self, clamp: Tensor<'a>) -> Self {
+        self.clamp_scale = Some(clamp.view);
         self
     }
 

@@ -459,6 +459,8 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor* quantized;
   const fastnorm_tensor* scale;
   const fastnorm_tensor* amax;
+
+  const fastnorm_tensor* clamp_scale;
 } fastnorm_norm_args;
 
 FASTNORM_API fastnorm_status fastnorm_norm_query(fastnorm_context* context,

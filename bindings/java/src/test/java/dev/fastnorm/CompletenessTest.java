@@ -106,7 +106,7 @@ class CompletenessTest {
         scalars.put("QUANT_DIVISION", (long) QuantDivision.DIVIDE.id);
         Map<String, Tensor> tensors = new LinkedHashMap<>();
         for (String name : new String[] {"X", "RESIDUAL", "WEIGHT", "BIAS", "Y", "RESIDUAL_OUT", "MEAN", "RSTD",
-            "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX"}) {
+            "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX", "CLAMP_SCALE"}) {
             tensors.put(name, Tensor.at(Device.cuda(7), 0x1000 + tensors.size(), DType.BF16, 3, 4).withStrides(-9, 1));
         }
         Norm norm = Norm.layer(2).weightOffset(3).rounding(Rounding.EVERY_STEP)
@@ -116,7 +116,8 @@ class CompletenessTest {
                 .residual(tensors.get("RESIDUAL")).weight(tensors.get("WEIGHT")).bias(tensors.get("BIAS"))
                 .y(tensors.get("Y")).residualOut(tensors.get("RESIDUAL_OUT")).mean(tensors.get("MEAN"))
                 .rstd(tensors.get("RSTD")).globalScale(tensors.get("GLOBAL_SCALE")).quantized(tensors.get("QUANTIZED"))
-                .scale(tensors.get("SCALE")).amax(tensors.get("AMAX"));
+                .scale(tensors.get("SCALE")).amax(tensors.get("AMAX"))
+                .clampScale(tensors.get("CLAMP_SCALE"));
         long[] words = norm.encoded().words();
         int bits = 0;
         for (Field field : Words.class.getDeclaredFields()) {
