@@ -160,16 +160,17 @@ void norm_backward_sums_model(const NormBackwardOptions& o, int64_t rows, int64_
   };
   for (int64_t column = 0; column < n; ++column) {
     if (dweight != nullptr) {
-      dweight[column] = sum([&](int64_t i, float sum) {
+      dweight[column] = sum([&](int64_t i, float running) {
         const NormBackwardRow& row = all[static_cast<size_t>(i)];
         float xhat = xhat_of(o, row, column);
         if (o.rounding != Rounding::kOnce) xhat = round_to(o.dtype, xhat);
-        return std::fma(row.dy[column], xhat, sum);
+        return std::fma(row.dy[column], xhat, running);
       });
     }
     if (dbias != nullptr) {
-      dbias[column] =
-          sum([&](int64_t i, float sum) { return sum + all[static_cast<size_t>(i)].dy[column]; });
+      dbias[column] = sum([&](int64_t i, float running) {
+        return running + all[static_cast<size_t>(i)].dy[column];
+      });
     }
   }
 }
