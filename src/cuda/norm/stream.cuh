@@ -283,6 +283,33 @@ struct StreamRow {
   const bool wide_row, wide_columns;
 };
 
+// The row's statistics.
+template <class Slots, class Tile, class R>
+__device__ __forceinline__ void streamed_statistics(float& mean, float& rstd, const NormParams& p,
+                                                    const StreamRow<Slots, Tile>& row,
+                                                    RowScratch<Tile, Slots::kFolds>& scratch,
+                                                    const Place<Tile>& place, const R& rounding) {
+  constexpr int kPerVector = Slots::T::kPerVector;
+  const auto fold = [&](auto sum_of) {
+    return fold_stream<Tile>(row.registers(),
+                             [&](int64_t first, int64_t step, float(&q)[StreamFold::kGroup]) {
+                               row.sums(first, step, q, [&](float(&s)[kPerVector], int count) {
+                                 if constexpr (Slots::kSource == Source::kAdd) rounding.summed(s);
+                                 return sum_of(s, count);
+                               });
+                             });
+  };
+  mean = 0.0f;
+  if constexpr (Slots::kStat == Stat::kLayer) {
+    const float sum = fold([](const float(&s)[kPerVector], int) { return vector_sum(s); });
+    mean = mean_of(positive_zero(fold_row<Sum>(sum, scratch.fold[0], place)), p, rounding);
+  }
+  const float sum = fold([&](const float(&s)[kPerVector], int count) {
+    return squares<Slots>(s, mean, count, rounding);
+  });
+  rstd = rstd_of(fold_row<Sum>(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
+}
+
 template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   using T = typename Slots::T;
@@ -297,25 +324,8 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   if ((p.bits & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
 
-  const auto fold = [&](auto sum_of) {
-    return fold_stream<Tile>(row.registers(),
-                             [&](int64_t first, int64_t step, float(&q)[StreamFold::kGroup]) {
-                               row.sums(first, step, q, [&](float(&s)[kPerVector], int count) {
-                                 if constexpr (Slots::kSource == Source::kAdd) rounding.summed(s);
-                                 return sum_of(s, count);
-                               });
-                             });
-  };
-  float mean = 0.0f;
-  if constexpr (Slots::kStat == Stat::kLayer) {
-    const float sum = fold([](const float(&s)[kPerVector], int) { return vector_sum(s); });
-    mean = mean_of(positive_zero(fold_row<Sum>(sum, scratch.fold[0], place)), p, rounding);
-  }
-  const float sum = fold([&](const float(&s)[kPerVector], int count) {
-    return squares<Slots>(s, mean, count, rounding);
-  });
-  const float rstd =
-      rstd_of(fold_row<Sum>(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
+  float mean, rstd;
+  streamed_statistics(mean, rstd, p, row, scratch, place, rounding);
   if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
 
   StreamQuantizer<Slots, Tile> quantizer(p, place);
