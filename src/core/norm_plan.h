@@ -14,6 +14,8 @@
 
 namespace fastnorm {
 
+struct NormBackwardChoices;
+
 // What planning knows of a GPU architecture. The values are in cuda/arch.h.
 struct ArchSpec {
   const char* name;            // "sm_90"
@@ -23,6 +25,7 @@ struct ArchSpec {
   bool bulk_prefetch;          // has an instruction that brings many bytes into L2
   uint64_t max_blocks;         // of a grid
   const NormChoices* choices;  // which kernel a call of the forward family runs on
+  const NormBackwardChoices* backward_choices;  // of norm_backward
 
   constexpr bool operator==(const ArchSpec&) const = default;
 };

@@ -222,7 +222,7 @@ def fuzz(report, options):
     """libFuzzer over check and plan of each family: the corpus, then a minute of new inputs; beside it the check program with ASan."""
     folder = asan_build()
     folder.make()
-    corpora = {"norm_fuzz": "corpus", "mla_decode_fuzz": "mla_decode/corpus"}
+    corpora = {"norm_fuzz": "corpus", "mla_decode_fuzz": "mla_decode/corpus", "norm_backward_fuzz": "norm_backward/corpus"}
     seconds = max(1, options.fuzz_seconds // len(corpora))
 
     def fuzz_one(name):

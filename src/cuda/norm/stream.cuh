@@ -315,20 +315,14 @@ struct StreamRow {
   const bool wide_row, wide_columns;
 };
 
-template <class Slots, class Tile>
-__device__ __forceinline__ void normalize_streaming(const NormParams& p) {
+// The row's statistics.
+template <class Slots, class Tile, class R>
+__device__ __forceinline__ void streamed_statistics(
+    float& mean, float& rstd, const NormParams& p, const StreamRow<Slots, Tile>& row,
+    RowScratch<Tile, Slots::kFolds, Slots::kLayer>& scratch, const Place<Tile>& place,
+    const RowIndex& index, const R& rounding) {
   using T = typename Slots::T;
   constexpr int kPerVector = T::kPerVector;
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kLayer>>();
-  cluster_begin(scratch);
-  const Place<Tile> place(blockIdx.x);
-  const RowIndex index = row_index(p, place.row, p.bits);
-  const auto rounding = rounding_of<Slots, Tile>(p);
-  const StreamRow<Slots, Tile> row(p, place, index);
-  if ((p.bits & (kWaitFirst | kWaitAfterColumns)) != 0) ptx::grid_wait();
-  if ((p.bits & kTrigger) != 0) ptx::grid_trigger();
-  cluster_ready(scratch);
-
   const auto fold = [&]<class Fold>(Fold, auto sum_of) {
     return fold_stream<Fold, Tile>(
         row.registers(),
@@ -339,7 +333,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
           });
         });
   };
-  float mean = 0.0f, rstd;
+  mean = 0.0f;
   if constexpr (Slots::kStat == Stat::kLayer) {
     FirstElement<Slots, Tile> first;
     first.load(p, index);
@@ -361,6 +355,24 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
     });
     rstd = rstd_of(__fmul_rn(fold_row<Sum>(sum, scratch.fold[0], place), p.inv_n), p, rounding);
   }
+}
+
+template <class Slots, class Tile>
+__device__ __forceinline__ void normalize_streaming(const NormParams& p) {
+  using T = typename Slots::T;
+  constexpr int kPerVector = T::kPerVector;
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kLayer>>();
+  cluster_begin(scratch);
+  const Place<Tile> place(blockIdx.x);
+  const RowIndex index = row_index(p, place.row, p.bits);
+  const auto rounding = rounding_of<Slots, Tile>(p);
+  const StreamRow<Slots, Tile> row(p, place, index);
+  if ((p.bits & (kWaitFirst | kWaitAfterColumns)) != 0) ptx::grid_wait();
+  if ((p.bits & kTrigger) != 0) ptx::grid_trigger();
+  cluster_ready(scratch);
+
+  float mean, rstd;
+  streamed_statistics(mean, rstd, p, row, scratch, place, index, rounding);
   if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
 
   StreamQuantizer<Slots, Tile> quantizer(p, place);

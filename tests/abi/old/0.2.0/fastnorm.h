@@ -492,3 +492,69 @@ FASTNORM_API fastnorm_status fastnorm_norm_many(fastnorm_context* context,
 #endif
 
 #endif
+
+#ifndef FASTNORM_NORM_BACKWARD_H_
+#define FASTNORM_NORM_BACKWARD_H_
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fastnorm_norm_backward_flags {
+  FASTNORM_NORM_BACKWARD_PDL_WAIT = 1,
+  FASTNORM_NORM_BACKWARD_PDL_TRIGGER = 2,
+  FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT = 8,
+  FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS = 16,
+  FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
+} fastnorm_norm_backward_flags;
+
+typedef struct fastnorm_norm_backward_args {
+  size_t struct_size;
+  fastnorm_norm_kind kind;
+  float eps;
+  float weight_offset;
+  fastnorm_rounding rounding;
+  uint32_t flags;
+  int32_t reserved;
+
+  const fastnorm_tensor* dy;
+  const fastnorm_tensor* x;
+  const fastnorm_tensor* weight;
+  const fastnorm_tensor* mean;
+  const fastnorm_tensor* rstd;
+  const fastnorm_tensor* dresidual_in;
+
+  const fastnorm_tensor* dx;
+  const fastnorm_tensor* dresidual;
+  const fastnorm_tensor* dweight;
+  const fastnorm_tensor* dbias;
+} fastnorm_norm_backward_args;
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward_query(fastnorm_context* context,
+                                                          const fastnorm_norm_backward_args* args,
+                                                          fastnorm_info* info);
+
+FASTNORM_API fastnorm_status
+fastnorm_norm_backward_prepare(fastnorm_context* context, const fastnorm_norm_backward_args* args);
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward(fastnorm_context* context,
+                                                    const fastnorm_norm_backward_args* args,
+                                                    void* workspace, size_t workspace_bytes,
+                                                    void* stream);
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward_many_query(
+    fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count,
+    fastnorm_info* info);
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward_many_prepare(
+    fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count);
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward_many(
+    fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count,
+    void* workspace, size_t workspace_bytes, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,66 @@
+// One backward pass in canonical form: what check makes of the caller's tensors, and all that plan, the kernels and the tests need.
+// Rows are flattened, leading dimensions joined, strides in bytes, defaults filled in.
+//
+// Rows are numbered so that those which share a row of parameters follow each other: row r is number r % shared_rows of the rows that
+// share parameter row r / shared_rows, and that number counts in the caller's row-major order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/norm_desc.h"
+#include "fastnorm/norm_backward.h"
+
+namespace fastnorm {
+
+// weight, dweight or dbias: a row of n elements for each group of rows.
+struct ParameterTensor {
+  std::byte* data = nullptr;  // nullptr = absent
+  int64_t stride_bytes[kMaxOuter] =
+      {};  // by the digits of a row's number; 0 for those inside a group
+  Dtype dtype = Dtype::kUnknown;
+
+  explicit operator bool() const { return data != nullptr; }
+};
+
+struct NormBackwardDesc {
+  int64_t rows = 0;  // shared_rows * groups
+  int64_t n = 0;
+  int64_t shared_rows = 0;               // M: rows that share a row of parameters
+  int64_t groups = 1;                    // rows of parameters
+  int32_t outer_rank = 1;                // digits of a row's number that count, 1 to 3
+  int32_t shared_rank = 1;               // the first of them, which number rows of one group
+  int64_t outer[kMaxOuter] = {1, 1, 1};  // their extents, the fastest first; the product is rows
+  Dtype dtype = Dtype::kF32;             // T: of the forward's x, and of dx
+  fastnorm_norm_kind kind = FASTNORM_NORM_RMS;
+  fastnorm_rounding rounding =
+      FASTNORM_ROUND_ONCE;  // never ROUND_NORMALIZED for f32, which is the same
+  float eps = 0;
+  float weight_offset = 0;
+  float inv_n = 0;     // f32(1 / f32(n))
+  uint32_t flags = 0;  // fastnorm_norm_backward_flags
+  bool accumulate_dweight = false;
+  bool accumulate_dbias = false;
+  bool in_place = false;         // dx or dresidual is dy, x or dresidual_in
+  int64_t dy_element_bytes = 0;  // from an element of dy to the next; 0: a row of dy is one element
+  RowTensor dy, x,
+      dresidual_in;         // rows of n elements; x.dtype decides the order of sums along a row
+  RowTensor mean, rstd;     // f32, one value a row; rstd absent: both are computed again
+  RowTensor dx, dresidual;  // rows of n elements
+  ParameterTensor weight;   // absent: 1
+  ParameterTensor dweight, dbias;
+
+  bool has_sums() const { return dweight || dbias; }
+  // True if a row's statistics are needed.
+  bool needs_statistics() const { return dx || dweight; }
+};
+
+// A call as backends run it: one part, or two in order where dbias has other groups than dweight. Then the first one computes dbias alone, before
+// the second one may overwrite dy. A part has shared_rows 0 if there are no rows.
+struct NormBackwardParts {
+  int32_t count = 0;
+  NormBackwardDesc at[2];
+};
+
+}  // namespace fastnorm

@@ -1,0 +1,149 @@
+// What a backward pass launches and needs, from its description and the facts of a device. Pure functions of their arguments: they run for
+// every architecture on a machine without a GPU.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/error.h"
+#include "core/norm_backward_desc.h"
+#include "core/norm_key.h"
+#include "core/norm_plan.h"
+
+namespace fastnorm {
+
+// What a kernel of the family does.
+enum class BackwardForm : uint8_t {
+  kFold,     // the sums of blocks to dweight and dbias
+  kColumns,  // sums of dweight and dbias, by blocks that own columns
+  kRows,     // statistics and dx, row by row; any address, any length, any dtypes
+  // Aligned rows that registers hold:
+  kPersistent,  // blocks that go over many rows: dx, and sums of dweight and dbias in registers
+  kFew,  // one launch: some blocks own a row and write dx, others own columns and write dweight
+};
+
+// One kernel as data. dtype is x's; that of kFold means nothing.
+struct NormBackwardVariant {
+  Dtype dtype = Dtype::kF32;
+  Stat stat = Stat::kRms;
+  bool residual = false;  // adds dresidual_in; kRows asks at run time
+  BackwardForm form = BackwardForm::kFold;
+  int16_t threads = 0;  // of one block, for one row; kFold, kColumns: of a block
+  int8_t vectors = 0;   // that a thread holds of a row; 0 = the row is streamed
+  int8_t blocks = 1;    // of a cluster, for one row
+  int8_t lanes = 1;     // rows that a block has at once
+  int8_t unroll = 1;    // rows of a lane (kFew: of a chain) that are loaded together
+  // kPersistent: 0 = rows are loaded after the last ones are done; 1 = into registers, a step ahead; more: stages of a ring in shared
+  // memory, one less than which is the distance.
+  int8_t stages = 0;
+  int8_t column_vectors = 0;  // kFew: vectors side by side that a block owns
+  int8_t chains = 0;          // kFew: chains of rows that a thread of these blocks has
+  bool rereads = false;       // kPersistent: rows come from the ring twice, weights stay as loaded
+  bool one_warp_folds =
+      false;  // one warp folds a row's sum for all, and a second barrier hands it out
+  int8_t blocks_per_sm = 1;  // for __launch_bounds__
+
+  constexpr bool operator==(const NormBackwardVariant&) const = default;
+
+  constexpr int block_threads() const { return threads * lanes; }
+  constexpr int row_threads() const { return threads * blocks; }
+  constexpr bool is_cluster() const { return blocks > 1; }
+  constexpr bool is_one_warp() const { return threads <= 32; }  // a row has no more in a block
+  constexpr bool is_streamed() const { return vectors == 0; }
+  constexpr bool has_ring() const { return stages > 1; }
+};
+
+// Its numbers in one word. Those that tell variants apart are the upper ones.
+constexpr int kBackwardDetailBits = 16;
+constexpr uint64_t packed(const NormBackwardVariant& v) {
+  uint64_t word = 0;
+  const auto put = [&word](auto value, int bits) {
+    word = word << bits | (static_cast<uint64_t>(value) & ((uint64_t{1} << bits) - 1));
+  };
+  put(v.dtype, 2), put(v.stat, 1), put(v.residual, 1), put(v.form, 3);
+  put(v.threads, 11), put(v.vectors, 4), put(v.blocks, 4), put(v.lanes, 7);
+  put(v.unroll, 3), put(v.stages, 3);
+  put(v.column_vectors, 5), put(v.chains, 4), put(v.rereads, 1), put(v.one_warp_folds, 1);
+  put(v.blocks_per_sm, 5);
+  return word;
+}
+constexpr NormBackwardVariant backward_variant_of(uint64_t word) {
+  NormBackwardVariant v;
+  const auto take = [&word](auto& value, int bits) {
+    value =
+        static_cast<std::remove_reference_t<decltype(value)>>(word & ((uint64_t{1} << bits) - 1));
+    word >>= bits;
+  };
+  take(v.blocks_per_sm, 5);
+  take(v.one_warp_folds, 1), take(v.rereads, 1), take(v.chains, 4), take(v.column_vectors, 5);
+  take(v.stages, 3), take(v.unroll, 3);
+  take(v.lanes, 7), take(v.blocks, 4), take(v.vectors, 4), take(v.threads, 11);
+  take(v.form, 3), take(v.residual, 1), take(v.stat, 1), take(v.dtype, 2);
+  return v;
+}
+
+struct NormBackwardEntry {
+  NormBackwardVariant variant;
+  uint64_t order = 0;  // packed(variant)
+  char name[64] = "";  // unique in its table: "norm_backward bf16 rms add persistent 512x2x2 1x1x3"
+};
+
+// What a kernel is told of a call, as bits of one word.
+enum NormBackwardBits : uint32_t {
+  kBackwardSingleIndex = 1 << 0,  // row r is index r of every tensor
+  kBackwardThreeIndices = 1 << 1,
+  kBackwardRoundNormalized = 1 << 2,  // what dweight multiplies is rounded to T
+  kBackwardRoundGain = 1 << 3,        // weight + offset is
+  kBackwardAccumulateDweight = 1 << 4,
+  kBackwardAccumulateDbias = 1 << 5,
+  // Of one launch:
+  kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
+  kBackwardComputeStatistics = 1 << 9,  // from x
+  kBackwardStatisticsOnly = 1 << 10,    // stored, and nothing else done
+};
+
+// One launch.
+struct NormBackwardStep {
+  int32_t index = -1;  // of its kernel in the table
+  uint32_t blocks_x = 0, blocks_y = 1;
+  int32_t shared_bytes = 0;  // that the launch asks for
+  uint32_t bits = 0;         // of one launch
+  bool early = false;        // may start before the stream's previous kernel has ended
+};
+
+inline constexpr int kMostBackwardSteps = 4;
+inline constexpr int32_t kBackwardFoldColumns = 32;  // of a block of kFold
+
+// Offsets are bytes into the workspace, multiples of 256.
+struct NormBackwardPlan {
+  const char* kernel = "";  // "" = nothing to do
+  const NormBackwardEntry* entry =
+      nullptr;  // CUDA: of the kernel that writes dx, else of the first
+  NormBackwardStep steps[kMostBackwardSteps];
+  int32_t launches = 0;  // CUDA: of `steps`
+  int32_t lanes = 1;     // the row order of dweight and dbias
+  int32_t row_blocks = 0;
+  int64_t partial_stride = 0;  // CUDA: floats from a block's sums to the next one's
+  uint64_t rstd_offset = 0;    // CUDA, where statistics are computed again for several kernels
+  uint64_t mean_offset = 0;
+  uint64_t partial_dweight_offset = 0, partial_dbias_offset = 0;
+  bool keeps_statistics = false;  // CUDA: they are in the workspace
+  uint64_t workspace_bytes = 0;
+  uint64_t blocks = 0;  // of all grids; CPU: ranges at the most
+  uint64_t bytes_read = 0;
+  uint64_t bytes_written = 0;
+};
+
+// Plans on a kernel of `table`, which is a CUDA device's. FASTNORM_ERROR_UNSUPPORTED if a grid would be too large, or parameters vary along
+// more than one index of the rows.
+fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFacts& facts,
+                                   std::span<const NormBackwardEntry> table, NormBackwardPlan* plan,
+                                   Error& error);
+
+// The same on given kernels: `index` is that of a kPersistent, kFew or kRows kernel. For tests. FASTNORM_ERROR_UNSUPPORTED if the kernel cannot
+// serve the call.
+fastnorm_status plan_norm_backward_for(const NormBackwardDesc& desc, const DeviceFacts& facts,
+                                       std::span<const NormBackwardEntry> table, int32_t index,
+                                       NormBackwardPlan* plan, Error& error);
+
+}  // namespace fastnorm
