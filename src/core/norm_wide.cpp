@@ -210,7 +210,8 @@ class Folder {
 
   void build(int i) {
     const Wide& w = wide_[i];
-    bool varies = w.kind != Kind::kColumns;
+    // Without rows no tensor has elements, a broadcast one neither: it needs no address.
+    bool varies = w.kind != Kind::kColumns || outer_[0] == 0;
     for (int32_t d = 0; d < rank_; ++d) varies |= w.strides[d] != 0 && outer_[d] > 1;
     int32_t rank = 0;
     for (int32_t d = 0; d < rank_ && varies; ++d, ++rank) {

@@ -466,6 +466,21 @@ TEST(CheckNorm, ColumnsBroadcast) {
   }
 }
 
+TEST(CheckNorm, NoAddressWithoutRows) {
+  Request r = simple_request({0, 0, 1, 1, 5, 16}, FASTNORM_DTYPE_BF16);
+  r.weight->shape = {1, 0, 1, 1, 1, 16};
+  r.weight->strides = {INT64_MAX, INT64_MIN, 3, -3, 3, 1};
+  r.weight->address = 0;
+  NormDesc desc;
+  Error error;
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(desc.rows, 0);
+  r.weight->shape = {16};  // has elements
+  r.weight->strides = {};
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_ARGUMENT);
+  EXPECT_NE(std::string(error.text).find("weight.data is NULL"), std::string::npos) << error.text;
+}
+
 Request on_gpu(Request r) {
   r.device = {FASTNORM_DEVICE_CUDA, 0};
   for (RequestTensor* t : tensors_of(r)) t->device_type = FASTNORM_DEVICE_CUDA;
