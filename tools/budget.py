@@ -12,8 +12,8 @@ A line of the budget is a family and an architecture:
               and other machines take more
     goal_*    what the line is meant to come down to; nothing fails above it
 
-An empty field has no budget yet: what was found is printed and counted as skipped. So are seconds where a cache may have
-answered in place of the compiler.
+An empty field has no budget yet: what was found is printed and counted as skipped. So are seconds
+where a cache may have answered in place of the compiler.
 """
 
 import argparse
@@ -69,7 +69,8 @@ def code_bytes(listing):
 
 
 def compile_seconds(log):
-    """{(family, arch): seconds} of the objects in ninja's log; of each object the last time that it was made."""
+    """{(family, arch): seconds} of the objects in ninja's log; of each object the last time that it
+    was made."""
     last = {}
     for line in log.splitlines():
         fields = line.split("\t")
@@ -88,7 +89,8 @@ def is_cached(build_ninja):
 
 
 def measure(build, library, cuobjdump):
-    """{(family, arch): {measure: number}} of a build folder; seconds are absent where a cache was asked."""
+    """{(family, arch): {measure: number}} of a build folder; seconds are absent where a cache was
+    asked."""
     found = defaultdict(dict)
     names = read_kernels(cuobjdump, library)
     for key, count in count_kernels(zip((k[0] for k in names), demangle([k[1] for k in names]))).items():
@@ -125,7 +127,8 @@ def read_budget(path):
 
 
 def compare(found, budget):
-    """[(verdict, text)] of each family and architecture of the build; a verdict is passed, failed or skipped."""
+    """[(verdict, text)] of each family and architecture of the build; a verdict is passed, failed
+    or skipped."""
     verdicts = []
     for key in sorted(found):
         name, numbers = " ".join(key), found[key]

@@ -1,6 +1,8 @@
-"""The lists of kernels and of choices as Python sees them: src/cuda/norm/variants_*.inc and src/core/norm_choice_*.inc.
+"""The lists of kernels and of choices as Python sees them: src/cuda/norm/variants_*.inc and
+src/core/norm_choice_*.inc.
 
-docs/kernels.md explains both notations. Reading is strict: a line that is not exactly of its notation is an error that names it.
+docs/kernels.md explains both notations. Reading is strict: a line that is not exactly of its
+notation is an error that names it.
 """
 
 import itertools
@@ -85,7 +87,8 @@ class Kernel(NamedTuple):
         return " ".join([self.dtype, self.source, self.stat, self.affine, self.sink, self.access, *flavour, str(self.tile)])
 
     def entry_points(self):
-        """1, and one for each of its forms of grid: runs_pairs() and runs_heads() of src/core/norm_key.h."""
+        """1, and one for each of its forms of grid: runs_pairs() and runs_heads() of
+        src/core/norm_key.h."""
         pairs = (self.source == "plain" and self.sink == "store" and self.affine != "kept"
                  and self.access in ("wide", "vector") and self.tile.threads <= 32 and self.flavour != "bare_cs")
         heads = pairs and self.flavour != "general" and self.affine == "once"
@@ -155,7 +158,8 @@ class VariantLine:
         return [self.kernel(d, f) for d in self.dtypes for f in self.flavours]
 
     def without(self, archs, dtypes, flavours):
-        """The same for these dtypes and flavours alone, and without these architectures; None if nothing is left."""
+        """The same for these dtypes and flavours alone, and without these architectures; None if
+        nothing is left."""
         fields = list(self.fields)
         fields[8] = _padded(fields[8], _dtype_word(dtypes))
         fields[9] = _padded(fields[9], "|".join(flavours))
@@ -274,8 +278,8 @@ def dtypes_of(kind):
 
 
 def flavoured(full, ask, flavour):
-    """The kernels that a line's flavour may mean for calls that ask for `ask`, of which `full` is the full kernel:
-    for_each_key() of src/core/norm_choice.h."""
+    """The kernels that a line's flavour may mean for calls that ask for `ask`, of which `full` is
+    the full kernel: for_each_key() of src/core/norm_choice.h."""
     if flavour == "kept":
         return [full._replace(affine="kept")]
     if flavour == "full" or ask not in ("lean", "llama"):
@@ -415,8 +419,9 @@ def uses_of(file):
 
 
 def named(uses, arch, kernels=None):
-    """The kernels that choices name, whether there are such or not. With the kernels that there are, a full kernel is named
-    only where a call may run on it: where the lean one cannot serve every call of the kind, or is not there."""
+    """The kernels that choices name, whether there are such or not. With the kernels that there
+    are, a full kernel is named only where a call may run on it: where the lean one cannot serve
+    every call of the kind, or is not there."""
     found = set()
     for use in uses:
         lean = flavoured(use.full, use.ask, use.flavour)
@@ -432,7 +437,8 @@ def named(uses, arch, kernels=None):
 
 
 def check_partition(file):
-    """Lengths and numbers of rows of a list leave nothing out and do not overlap; a kind has one list."""
+    """Lengths and numbers of rows of a list leave nothing out and do not overlap; a kind has one
+    list."""
     seen = {}
     for lst in file.lists:
         for kind in lst.each_kind():
@@ -454,8 +460,8 @@ def check_partition(file):
 
 
 def check_lists(variants, choices_of):
-    """Raises Wrong where lists of choices and of kernels do not agree. choices_of: {name: ChoiceFile}. Returns how many lines
-    and kernels were looked at."""
+    """Raises Wrong where lists of choices and of kernels do not agree. choices_of: {name:
+    ChoiceFile}. Returns how many lines and kernels were looked at."""
     lines = kernels = 0
     for file in choices_of.values():
         check_partition(file)
@@ -485,8 +491,8 @@ def _check_uses(uses, arch, have, may_be_full):
 
 
 def prune(variants, choices_of, archs):
-    """Takes the kernels out that no choice of these architectures needs; lines that lose all of them go. Returns how many
-    kernels went, by architecture."""
+    """Takes the kernels out that no choice of these architectures needs; lines that lose all of
+    them go. Returns how many kernels went, by architecture."""
     needed, gone = {}, {arch: 0 for arch in archs}
     for arch in archs:
         have = all_kernels(variants, arch)

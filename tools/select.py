@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Which kernels an architecture has and which one a call runs on, from measured times: see selection.py."""
+"""Which kernels an architecture has and which one a call runs on, from measured times: see
+selection.py."""
 
 import importlib.machinery
 import importlib.util

@@ -6,15 +6,20 @@
 
 The times are those of `fastnorm tune --csv`. docs/kernels.md explains the lists and the rules:
 
-- A shape is a kind of call, a row length and a number of rows. Its time on a kernel is the median of all rounds.
-- A kernel is near the best of a shape within --near for lengths that models have, and within --far for others. A greedy
-  set cover finds few kernels such that each shape has a near one; shapes of models weigh as much as models have them.
-- A kernel beyond the ladder stays where it is at least --gain faster (geometric mean) than the best of the others on at
-  least --shapes shapes of models, or where a shape would be more than --worst-short or --worst-long behind without it.
-- A time stands for numbers of rows down to the next smaller one that was measured, and for lengths likewise: kernels that
-  do not hold all these lengths do not count. The largest number of rows stands for all above. Lengths up to the smallest
-  and beyond the largest keep the lines that they have.
-- Of lists with that in common the one with the fewest lines is written: neighbours share a kernel that is near for both.
+- A shape is a kind of call, a row length and a number of rows. Its time on a kernel is the median
+  of all rounds.
+- A kernel is near the best of a shape within --near for lengths that models have, and within --far
+  for others. A greedy set cover finds few kernels such that each shape has a near one; shapes of
+  models weigh as much as models have them.
+- A kernel beyond the ladder stays where it is at least --gain faster (geometric mean) than the best
+  of the others on at least --shapes shapes of models, or where a shape would be more than
+  --worst-short or --worst-long behind without it.
+- A time stands for numbers of rows down to the next smaller one that was measured, and for lengths
+  likewise: kernels that do not hold all these lengths do not count. The largest number of rows
+  stands for all above. Lengths up to the smallest and beyond the largest keep the lines that they
+  have.
+- Of lists with that in common the one with the fewest lines is written: neighbours share a kernel
+  that is near for both.
 """
 
 import argparse
@@ -77,7 +82,8 @@ class Rules(NamedTuple):
 
 
 def read_times(path):
-    """{shape: {kernel of no dtype: most of its time over the best, of the dtypes that were timed}}, and the device."""
+    """{shape: {kernel of no dtype: most of its time over the best, of the dtypes that were timed}},
+    and the device."""
     rounds, devices = defaultdict(list), set()
     with open(path, newline="") as file:
         reader = csv.reader(file)
@@ -121,7 +127,8 @@ def _kind(text):
 
 
 def eligible(ratios, have):
-    """The times without kernels that do not hold all lengths down to the next smaller one that was timed."""
+    """The times without kernels that do not hold all lengths down to the next smaller one that was
+    timed."""
     lengths = defaultdict(set)
     for shape in ratios:
         lengths[shape.kind].add(shape.n)
@@ -133,8 +140,8 @@ def eligible(ratios, have):
 
 
 def cover(ratios, near):
-    """Few kernels such that each shape has one within near(shape), or the nearest that there is: a greedy set cover. In the
-    order of their worth."""
+    """Few kernels such that each shape has one within near(shape), or the nearest that there is: a
+    greedy set cover. In the order of their worth."""
     serves = defaultdict(set)
     for shape, of in ratios.items():
         limit = max(1 + near(shape), min(of.values(), default=0)) + 1e-9
@@ -165,7 +172,8 @@ def best_of(ratios, shape, kernels):
 
 
 def drop_small_gains(ratios, kernels, rules):
-    """Without kernels beyond the ladder that win too little on too few shapes of models, while the bounds hold."""
+    """Without kernels beyond the ladder that win too little on too few shapes of models, while the
+    bounds hold."""
     kept = list(kernels)
     for kernel in reversed(kernels):  # the least worth first
         if str(kernel.tile) in LADDER and kernel.flavour in ("bare", "general"):
@@ -302,7 +310,8 @@ def spliced(before, lines):
 
 
 def with_choices(file, ratios, kernels, rules, have):
-    """The file of choices with the lines that follow from the times. A kind that shares a list leaves it."""
+    """The file of choices with the lines that follow from the times. A kind that shares a list
+    leaves it."""
     shapes = defaultdict(list)
     for shape in ratios:
         shapes[shape.kind].append(shape)
@@ -341,7 +350,8 @@ class Selected(NamedTuple):
 
 
 def select(times_path, arch, rules, root, claim):
-    """Everything that follows from a file of times, beside the lists that are checked in. claim: the head's line."""
+    """Everything that follows from a file of times, beside the lists that are checked in. claim:
+    the head's line."""
     variants = lists.read_variants(root)
     names = sorted(set(lists.CHOICES.values()))
     choices = {name: lists.read_choices(name, root) for name in names}
@@ -370,7 +380,8 @@ def claimed(root):
 
 
 def check(root):
-    """Raises Wrong unless the lists agree with each other and with the times that they claim. Returns what was checked."""
+    """Raises Wrong unless the lists agree with each other and with the times that they claim.
+    Returns what was checked."""
     variants = lists.read_variants(root)
     choices = {name: lists.read_choices(name, root) for name in sorted(set(lists.CHOICES.values()))}
     lines, kernels = lists.check_lists(variants, choices)

@@ -541,7 +541,7 @@ def test_streams(cases, path):
 
 
 def run_program(*given):
-    done = subprocess.run([sys.executable, PROGRAM, *map(str, given)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, PROGRAM, *map(str, given)], capture_output=True, text=True, timeout=170)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -566,10 +566,18 @@ def test_program(cases, work, library):
     cases.check("no such operation", code == 2 and "softmax" in err, err)
     code, out, err = run_program("run", "--library", library, "--device", "cpu", "--json", work / "run.json", "--n", "128",
                                  "--cold-mib", "1", "--replays", "2", "--seconds", "8", "--contenders", "fastnorm")
+    if has_module("torch"):
+        cases.check("a run on the CPU", code == 0 and "heads bf16 1x128" in out, out + err)
+    else:
+        cases.check("a run without PyTorch says so", code == 2 and "PyTorch is needed" in out, out + err)
+    test_two_builds(cases, work, library)
+
+
+def test_two_builds(cases, work, library):
     other = work / "before.so"
     other.write_bytes(library.read_bytes())
-    against = ["run", "--library", library, "--device", "cpu", "--preset", "models", "--json", work / "against.json", "--n", "128,1024",
-               "--ops", "heads,rms_row_fp8,layer_stats", "--cold-mib", "1", "--replays", "2", "--seconds", "30"]
+    against = ["run", "--library", library, "--device", "cpu", "--preset", "models", "--json", work / "against.json", "--n", "1024",
+               "--dtypes", "bf16", "--ops", "rms_row_fp8,layer_stats", "--cold-mib", "1", "--replays", "2", "--seconds", "90"]
     for name, given, wanted in (("without another build", [], "required: --against LIB"),
                                 ("with itself", ["--against", library], "is the library itself"),
                                 ("with no file", ["--against", work / "none.so"], "is no file")):
@@ -577,7 +585,7 @@ def test_program(cases, work, library):
         cases.check(f"a preset {name}", code == 2 and wanted in err, err)
     code, out, err = run_program(*against, "--against", other)
     if has_module("torch"):
-        cases.check("two builds on the CPU", code == 0 and "| query and key heads | 5 of 10 |" in out and "WRONG" not in out, out + err)
+        cases.check("two builds on the CPU", code == 0 and "| bf16 | 7 of 588 |" in out and "| with statistics | 7 of 294 |" in out, out + err)
         done = json.loads((work / "against.json").read_text())
         cases.equal("both builds were timed", {tuple(sorted(r["contenders"])) for r in done["results"]}, {("fastnorm", "fastnorm-before")})
         cases.check("both with right results", all("us" in c for r in done["results"] for c in r["contenders"].values()), done)
@@ -586,10 +594,6 @@ def test_program(cases, work, library):
         cases.equal("and keeps what there was", json.loads((work / "against.json").read_text())["results"], done["results"])
     else:
         cases.check("two builds without PyTorch", code == 2 and "PyTorch is needed" in out, out + err)
-    if has_module("torch"):
-        cases.check("a run on the CPU", code == 0 and "heads bf16 1x128" in out, out + err)
-    else:
-        cases.check("a run without PyTorch says so", code == 2 and "PyTorch is needed" in out, out + err)
 
 
 def test_plots(cases, work):

@@ -57,7 +57,8 @@ class TuneCsvTest : public ::testing::Test {
     return found;
   }
 
-  // One run with a timer that only counts: timing i of the run is i + 1 us. It ends after `most` timings.
+  // One run with a timer that only counts: timing i of the run is i + 1 us. It ends after `most`
+  // timings.
   TuneCounts run(bool resume, size_t most = SIZE_MAX, int rounds = 1, bool memory = true) {
     TuneCsv csv(path_, kOrigin, resume);
     dropped_ = csv.dropped_torn_line();

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of tools/budget.py on listings made up here: who owns a kernel, what ninja's log says, and what is above a budget."""
+"""Tests of tools/budget.py on listings made up here: who owns a kernel, what ninja's log says, and
+what is above a budget."""
 
 import argparse
 import subprocess

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of tools/select.py: the notation of the lists, the selection, the lines that are written, and --check. Times are made
-up here, and are never those of a GPU."""
+"""Tests of tools/select.py: the notation of the lists, the selection, the lines that are written,
+and --check. Times are made up here, and are never those of a GPU."""
 
 import argparse
 import csv
@@ -145,7 +145,8 @@ def test_curve(cases):
 
 
 def test_times(cases, folder):
-    """Rounds count by their median, dtypes by the worse one, and kernels that one of them lacks not at all."""
+    """Rounds count by their median, dtypes by the worse one, and kernels that one of them lacks not
+    at all."""
     path = Path(folder) / "times.csv"
     kernels = [f"{{}} plain rms once store vector {rest}" for rest in ("bare 128x4", "bare 256x2", "256x2")]
     times = {"bf16": [(10, 12, 30), (11, 11, 11), (9,)], "f16": [(10, 10, 10), (12, 12, 12)]}
@@ -250,7 +251,8 @@ class Copy:
 
 
 def pretended_time(kind, n, rows, k):
-    """Few rows like many threads, many rows like few; full kernels take 5 % more, and some noise that stays."""
+    """Few rows like many threads, many rows like few; full kernels take 5 % more, and some noise
+    that stays."""
     threads = k.tile.threads * k.tile.blocks
     wanted = n // 8 if rows == 1 else n // 16 if rows <= 64 else n // 32
     off = abs(threads.bit_length() - max(wanted, 1).bit_length())

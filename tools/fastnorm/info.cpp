@@ -101,7 +101,8 @@ uint64_t section_bytes(const std::string& path, const std::string& section) {
   return 0;
 }
 
-// The file that the library is in, its size, and how much of it is compressed GPU code of all families.
+// The file that the library is in, its size, and how much of it is compressed GPU code of all
+// families.
 Json library_file() {
   Json found = Json::object();
   Dl_info at = {};

@@ -1,5 +1,5 @@
-// fastnorm tune: measures the kernels for shapes on this GPU. It writes rules where one is faster than the library's
-// choice (--output), or every time of every kernel (--csv).
+// fastnorm tune: measures the kernels for shapes on this GPU. It writes rules where one is faster
+// than the library's choice (--output), or every time of every kernel (--csv).
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
