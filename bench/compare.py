@@ -66,6 +66,7 @@ def arguments():
                        help="only these (bf16; a preset: all that it has)")
         p.add_argument("--ops", type=words(list(ops.OPS)), help="only these operations")
         p.add_argument("--n", type=numbers, help="only these row lengths")
+        p.add_argument("--rows", type=numbers, help="only these numbers of rows")
         p.add_argument("--contenders", type=words(), help="only these, such as fastnorm,quack")
         p.add_argument("--replays", type=int, default=9, help="timed replays of each graph (%(default)s)")
         p.add_argument("--case-seconds", type=float, default=30,

@@ -181,6 +181,9 @@ def test_contenders(cases):
     cases.equal("two builds alone", names(preset="models", against="a"), ["fastnorm", "fastnorm-before"])
     cases.equal("the grid", [names(kind="grid"), names(kind="grid", against="a")],
                 [["fastnorm"], ["fastnorm", "fastnorm-before"]])
+    options = argparse.Namespace(kind="run", preset="models", dtypes=None, ops=["rms"], n=[1024], rows=[1, 16])
+    cases.equal("only the rows that are asked for", [(c.dtype, c.rows) for c in runner.cases_of(options)],
+                [("bf16", 1), ("bf16", 16), ("f16", 1), ("f16", 16)])
     cases.equal("only who is asked for", names(preset="models", against="a", contenders=["fastnorm"]), ["fastnorm"])
 
 
@@ -577,7 +580,7 @@ def test_two_builds(cases, work, library):
     other = work / "before.so"
     other.write_bytes(library.read_bytes())
     against = ["run", "--library", library, "--device", "cpu", "--preset", "models", "--json", work / "against.json", "--n", "1024",
-               "--dtypes", "bf16", "--ops", "rms_row_fp8,layer_stats", "--cold-mib", "1", "--replays", "2", "--seconds", "90"]
+               "--rows", "1,16", "--dtypes", "bf16", "--ops", "rms_row_fp8,layer_stats", "--cold-mib", "1", "--replays", "2", "--seconds", "90"]
     for name, given, wanted in (("without another build", [], "required: --against LIB"),
                                 ("with itself", ["--against", library], "is the library itself"),
                                 ("with no file", ["--against", work / "none.so"], "is no file")):
@@ -585,7 +588,7 @@ def test_two_builds(cases, work, library):
         cases.check(f"a preset {name}", code == 2 and wanted in err, err)
     code, out, err = run_program(*against, "--against", other)
     if has_module("torch"):
-        cases.check("two builds on the CPU", code == 0 and "| bf16 | 7 of 588 |" in out and "| with statistics | 7 of 294 |" in out, out + err)
+        cases.check("two builds on the CPU", code == 0 and "| bf16 | 2 of 588 |" in out and "| with statistics | 2 of 294 |" in out, out + err)
         done = json.loads((work / "against.json").read_text())
         cases.equal("both builds were timed", {tuple(sorted(r["contenders"])) for r in done["results"]}, {("fastnorm", "fastnorm-before")})
         cases.check("both with right results", all("us" in c for r in done["results"] for c in r["contenders"].values()), done)

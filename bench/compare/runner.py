@@ -146,12 +146,15 @@ def measure(machine, contenders, cases, document, options, progress):
 
 
 def cases_of(options):
-    if options.preset:
-        return ops.preset_cases(options.preset, options.dtypes, options.ops, options.n)
+    """What the options ask for, in the order of measurement."""
     dtypes = options.dtypes or ["bf16"]
-    if options.kind == "grid":
-        return ops.grid_cases(dtypes, options.ops or ["rms", "add", "layer"], options.n)
-    return ops.table_cases(dtypes, options.ops, options.n)
+    if options.preset:
+        cases = ops.preset_cases(options.preset, options.dtypes, options.ops, options.n)
+    elif options.kind == "grid":
+        cases = ops.grid_cases(dtypes, options.ops or ["rms", "add", "layer"], options.n)
+    else:
+        cases = ops.table_cases(dtypes, options.ops, options.n)
+    return [c for c in cases if not options.rows or c.rows in options.rows]
 
 
 def run_child(options):
