@@ -136,7 +136,7 @@ class NormCheck {
   // True if every field of quantisation but amax, which stands alone too, is what zeroed memory holds.
   bool nothing_quantised() const {
     return (number(args_.quant_scheme) | args_.quant_block_size | number(args_.quant_source) |
-            number(args_.scale_layout) | args_.scale_pow2) == 0 &&
+            number(args_.scale_layout) | args_.scale_pow2 | number(args_.quant_division)) == 0 &&
            args_.amax_floor == 0 && args_.clamp == 0 && args_.global_scale == nullptr &&
            args_.clamp_scale == nullptr && args_.quantized == nullptr && args_.scale == nullptr;
   }

@@ -1,5 +1,6 @@
-/* Gradients of norms through the C ABI: results that can be worked out by hand, the forward's statistics, accumulation, no rows, several
- * calls in one, threads, refusals, and more than 2^31 elements. */
+/* Gradients of norms through the C ABI: results that can be worked out by hand, the forward's
+ * statistics, accumulation, no rows, several calls in one, threads, refusals, and more than 2^31
+ * elements. */
 #include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -133,7 +134,8 @@ static void by_formula(fastnorm_context* context) {
   }
 }
 
-/* The forward's mean and rstd give the bits of those that are computed again; so does each output alone, and in place. */
+/* The forward's mean and rstd give the bits of those that are computed again; so does each
+ * output alone, and in place. */
 static void statistics_and_subsets(fastnorm_context* context) {
   static float y[kElements];
   tensor_of ty;
@@ -330,7 +332,8 @@ static double seconds(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* dbias of so many rows of ones, which are one row of memory: the number of rows, exactly. Returns how long it took. */
+/* dbias of so many rows of ones, which are one row of memory: the number of rows, exactly.
+ * Returns how long it took. */
 static double count_rows(fastnorm_context* context, int64_t rows) {
   enum { kWide = 1024 };
   static float dy[kWide], dbias[kWide];

@@ -20,7 +20,8 @@ struct Terms {
   int64_t n;
 };
 
-// Phi: padded with +0 to a power of two, the upper half is added to the lower until one is left; wrongly: neighbours first.
+// Phi: padded with +0 to a power of two, the upper half is added to the lower until one is left;
+// wrongly: neighbours first.
 float phi(std::vector<float> q, bool lowest_first) {
   size_t p = std::bit_ceil(q.size());
   q.resize(p, 0.0f);

@@ -1283,11 +1283,10 @@ TEST(CheckQuant, RanksOneToEight) {
       EXPECT_EQ(d.rows, shape.size() == 1 ? 1 : 6);
       EXPECT_EQ(d.outer_rank, 1);
       const bool one = shape.size() == 1;  // a single row needs no stride
-      EXPECT_EQ(strides_of(d.quant.codes, d), Strides{one              ? 0
-                                                      : scheme == kFp4 ? kQuantN / 2
-                                                                       : kQuantN});
+      const bool pairs = scheme == kFp4 || scheme == kMxFp4;
+      EXPECT_EQ(strides_of(d.quant.codes, d), Strides{one ? 0 : pairs ? kQuantN / 2 : kQuantN});
       if (scheme == kTensor) continue;
-      const int64_t bytes = scheme == kRow ? 4 : scheme == kBlock ? 20 : scheme == kMx ? 9 : 17;
+      const int64_t bytes = scheme == kRow ? 4 : scheme == kBlock ? 20 : scheme == kFp4 ? 17 : 9;
       EXPECT_EQ(strides_of(d.quant.scale, d), Strides{one ? 0 : bytes}) << "scheme " << scheme;
     }
   }

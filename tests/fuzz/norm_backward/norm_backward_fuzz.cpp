@@ -1,6 +1,7 @@
-// Random backward calls. By dry runs, for a CPU and for GPUs: nothing crashes, the entry points agree, and a call in which nothing was spoiled
-// is accepted. In real memory on the CPU, with tensors that may lie in each other: what is refused writes nothing, and what is
-// accepted writes its outputs and nothing else.
+// Random backward calls. By dry runs, for a CPU and for GPUs: nothing crashes, the entry points
+// agree, and a call in which nothing was spoiled is accepted. In real memory on the CPU, with
+// tensors that may lie in each other: what is refused writes nothing, and what is accepted writes
+// its outputs and nothing else.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
