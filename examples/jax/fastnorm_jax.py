@@ -5,7 +5,7 @@ the one it was linked with, or the file that FASTNORM_LIBRARY names. The functio
 devices, under jit and vmap. There is no backward yet: JAX refuses to differentiate them.
 
 Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
-"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4". norm.h says what they mean.
+"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ def handler_calls():
 _KINDS = {"rms": 0, "layer": 1}
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
-_SCHEMES = {None: 0, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5}
+_SCHEMES = {None: 0, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 _INPUTS = ("x", "residual", "weight", "bias")
 _OUTPUTS = ("y", "residual_out", "quantized", "scale")
 
@@ -235,8 +235,8 @@ def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0,
 
 def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=jnp.float8_e4m3fn,
                    weight_offset=0.0, rounding="once"):
-    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a row,); nvfp4 codes
-    are uint8, two to a byte."""
+    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a row,). Codes of
+    nvfp4 and mxfp4 are uint8, two to a byte."""
     if scheme is None:
         raise ValueError("scheme is None; required: one of " + ", ".join(filter(None, _SCHEMES)))
     _word(_SCHEMES, "scheme", scheme)
@@ -247,9 +247,10 @@ def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=jnp.
     if inputs["x"].ndim < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
     *lead, n = inputs["x"].shape
-    columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16}[scheme]
-    scale_dtype = {"mxfp8": jnp.float8_e8m0fnu, "nvfp4": jnp.float8_e4m3fn}.get(scheme, jnp.float32)
-    codes = ((*lead, n // 2), jnp.uint8) if scheme == "nvfp4" else ((*lead, n), dtype)
+    columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
+    scale_dtype = {"mxfp8": jnp.float8_e8m0fnu, "nvfp4": jnp.float8_e4m3fn,
+                   "mxfp4": jnp.float8_e8m0fnu}.get(scheme, jnp.float32)
+    codes = ((*lead, n // 2), jnp.uint8) if scheme in ("nvfp4", "mxfp4") else ((*lead, n), dtype)
     return tuple(_norm("rms", eps, inputs,
                        {"quantized": jax.ShapeDtypeStruct(*codes),
                         "scale": jax.ShapeDtypeStruct((*lead, -(-n // max(columns, 1))), scale_dtype)},

@@ -277,7 +277,7 @@ def test_vmap(suite):
 def quant_cases():
     e4m3, e5m2 = jnp.float8_e4m3fn, jnp.float8_e5m2
     return (("per_row", 0, e4m3), ("per_row", 0, jnp.int8), ("per_block", 64, e4m3), ("per_block", 128, jnp.int8),
-            ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, jnp.uint8))
+            ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, jnp.uint8), ("mxfp4", 0, jnp.uint8))
 
 
 def test_quantised(suite):
@@ -288,15 +288,15 @@ def test_quantised(suite):
         def quant(x, weight):
             return fj.rms_norm_quant(x, weight, EPS, scheme=scheme, block_size=block, dtype=dtype)
 
-        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4").index(scheme)
+        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4", "mxfp4").index(scheme)
         codes, scale = jax.eval_shape(quant, x, weight)
         outputs = {"quantized": out(codes), "scale": out(scale)}
         fields = {"x": x, "weight": weight, "eps": EPS, "quant_scheme": number, "quant_block_size": block}
         codes, scale = quant(x, weight)
         same(suite, name, [codes, scale], 0, outputs, **fields)
-        fp4 = scheme == "nvfp4"
+        fp4 = scheme in ("nvfp4", "mxfp4")
         form = "float4_e2m1fn" if fp4 else np.dtype(dtype).name
-        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16}[scheme]
+        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
         numbers = unpack_e2m1(np.asarray(codes)) if fp4 else f64(codes)
         exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=source)
         wrong = exact.holds_scales(f64(scale), form, columns, scheme)
