@@ -97,7 +97,7 @@ class TuneCsvTest : public ::testing::Test {
   const Planner planner_{"sm_90"};
   // Without CUDA each has one kernel: the one that the library would choose.
   std::vector<BenchCase> cases_ = {
-      {"rms", "bf16", 1, 4096},     {"rms", "bf16", 64, 4096},
+      {"rms", "bf16", 1, 4096},     {"layer", "bf16", 64, 4096},
       {"add", "bf16", 64, 8192},    {"layer", "f16", 64, 8192},
       {"rms_fp8", "bf16", 1, 1024}, {"add_fp8", "bf16", 16, 1024},
       {"layer_f32", "bf16", 1, 64}, {"rms_row_fp8", "bf16", 4096, 4096}};
