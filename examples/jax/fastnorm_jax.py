@@ -5,7 +5,7 @@ the one it was linked with, or the file that FASTNORM_LIBRARY names. The functio
 devices, under jit and vmap. There is no backward yet: JAX refuses to differentiate them.
 
 Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
-"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4". norm.h says what they mean.
+"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ def handler_calls():
 _KINDS = {"rms": 0, "layer": 1}
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
-_SCHEMES = {None: 0, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5}
+_SCHEMES = {None: 0, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 _INPUTS = ("x", "residual", "weight", "bias")
 _OUTPUTS = ("y", "residual_out", "quantized", "scale")
 
@@ -167,9 +167,9 @@ def _norm(kind, eps, inputs, outputs, aliases=None, weight_offset=0.0, rounding=
     _check_devices(inputs)
     outputs = {name: outputs[name] for name in _OUTPUTS if name in outputs}
     rank = inputs["x"].ndim
-    heads = any(inputs[name].ndim > 1 for name in ("weight", "bias") if name in inputs)
-    # Leading dimensions become one, except where the library is to say that they differ.
-    lead = 0 if "residual" in inputs and inputs["residual"].shape != inputs["x"].shape else rank - (2 if heads else 1)
+    inner = max([1, *(inputs[name].ndim for name in ("weight", "bias") if name in inputs)])
+    # Leading dimensions that no parameter has become one, except where the library is to say that they differ.
+    lead = 0 if "residual" in inputs and inputs["residual"].shape != inputs["x"].shape else rank - inner
     options = {"eps": _DEFAULT_EPS if eps is None else _number("eps", eps, float),
                "weight_offset": _number("weight_offset", weight_offset, float),
                "rounding": _word(_ROUNDING, "rounding", rounding),
@@ -192,49 +192,51 @@ def _arrays(**values):
             for name, value in values.items()}
 
 
-def _like(a):
-    return jax.ShapeDtypeStruct(a.shape, a.dtype)
+def _like(a, dtype=None):
+    return jax.ShapeDtypeStruct(a.shape, a.dtype if dtype is None else dtype)
 
 
 # --- the functions to call ---
 
 
-def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once"):
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row."""
+def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None):
+    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's (None), or float32."""
     inputs = _arrays(x=x, weight=weight)
-    return _norm("rms", eps, inputs, {"y": _like(inputs["x"])}, weight_offset=weight_offset, rounding=rounding)[0]
+    return _norm("rms", eps, inputs, {"y": _like(inputs["x"], y_dtype)}, weight_offset=weight_offset,
+                 rounding=rounding)[0]
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once"):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row."""
+def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's (None), or float32."""
     inputs = _arrays(x=x, weight=weight, bias=bias)
-    return _norm("layer", eps, inputs, {"y": _like(inputs["x"])}, rounding=rounding)[0]
+    return _norm("layer", eps, inputs, {"y": _like(inputs["x"], y_dtype)}, rounding=rounding)[0]
 
 
-def _add(aliases, x, residual, weight, eps, weight_offset, rounding, residual_rounding):
+def _add(aliases, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype):
     inputs = _arrays(x=x, residual=residual, weight=weight)
-    return tuple(_norm("rms", eps, inputs, {"y": _like(inputs["x"]), "residual_out": _like(inputs["residual"])},
+    return tuple(_norm("rms", eps, inputs,
+                       {"y": _like(inputs["x"], y_dtype), "residual_out": _like(inputs["residual"])},
                        aliases, weight_offset, rounding, residual_rounding))
 
 
 def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                 residual_rounding="exact"):
-    """(rms_norm of the sum, sum) with sum = x + residual."""
-    return _add(None, x, residual, weight, eps, weight_offset, rounding, residual_rounding)
+                 residual_rounding="exact", y_dtype=None):
+    """(rms_norm of the sum, sum) with sum = x + residual; the sum has residual's dtype."""
+    return _add(None, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                       residual_rounding="exact"):
+                       residual_rounding="exact", y_dtype=None):
     """As add_rms_norm, with the sum in residual's memory. XLA copies residual before, unless nothing else needs
     it: an intermediate result, or an argument that donate_argnums gives away. (jit gives a donated argument's
     memory to the first result of its shape and dtype: return the sum before the norm.)"""
-    return _add({1: 1}, x, residual, weight, eps, weight_offset, rounding, residual_rounding)
+    return _add({1: 1}, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=jnp.float8_e4m3fn,
                    weight_offset=0.0, rounding="once"):
-    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a row,); nvfp4 codes
-    are uint8, two to a byte."""
+    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a row,). Codes of
+    nvfp4 and mxfp4 are uint8, two to a byte."""
     if scheme is None:
         raise ValueError("scheme is None; required: one of " + ", ".join(filter(None, _SCHEMES)))
     _word(_SCHEMES, "scheme", scheme)
@@ -245,9 +247,10 @@ def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=jnp.
     if inputs["x"].ndim < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
     *lead, n = inputs["x"].shape
-    columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16}[scheme]
-    scale_dtype = {"mxfp8": jnp.float8_e8m0fnu, "nvfp4": jnp.float8_e4m3fn}.get(scheme, jnp.float32)
-    codes = ((*lead, n // 2), jnp.uint8) if scheme == "nvfp4" else ((*lead, n), dtype)
+    columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
+    scale_dtype = {"mxfp8": jnp.float8_e8m0fnu, "nvfp4": jnp.float8_e4m3fn,
+                   "mxfp4": jnp.float8_e8m0fnu}.get(scheme, jnp.float32)
+    codes = ((*lead, n // 2), jnp.uint8) if scheme in ("nvfp4", "mxfp4") else ((*lead, n), dtype)
     return tuple(_norm("rms", eps, inputs,
                        {"quantized": jax.ShapeDtypeStruct(*codes),
                         "scale": jax.ShapeDtypeStruct((*lead, -(-n // max(columns, 1))), scale_dtype)},

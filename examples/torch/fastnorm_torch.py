@@ -4,9 +4,9 @@ The library is the file that FASTNORM_LIBRARY names, else libfastnorm.so.0 where
 Tensors on the CPU and on CUDA devices, with the strides they have; work goes to the current stream.
 README.md says which inputs are copied and which kinds of tensors are refused.
 Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
-"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4". norm.h says what they mean.
+"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
 
-eps None is that of float32, as in torch.nn.functional.rms_norm.
+eps None is that of float32, as in torch.nn.functional.rms_norm. y_dtype None is x's dtype.
 
 There is no backward yet: an operator refuses tensors that require grad while grad is enabled.
 """
@@ -47,9 +47,12 @@ _DTYPES = {
     torch.int8: _c.I8, torch.uint8: _c.U8, torch.int32: _c.Dtype(0, 32, 1), torch.int64: _c.Dtype(0, 64, 1),
     torch.float8_e4m3fn: _c.F8_E4M3FN, torch.float8_e5m2: _c.F8_E5M2, torch.float8_e8m0fnu: _c.F8_E8M0FNU,
 }
+_FP4 = getattr(torch, "float4_e2m1fn_x2", None)  # since PyTorch 2.8
+if _FP4 is not None:
+    _DTYPES[_FP4] = _c.F4_E2M1FN_X2
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
-_SCHEMES = {"per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5}
+_SCHEMES = {"per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 
 
 def version():
@@ -394,13 +397,13 @@ def _quant_options(scheme, block_size):
 # --- outputs ---
 
 
-def _like(x):
-    """Empty, of x's shape, compact."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def _like(x, dtype=None):
+    """Empty, of x's shape, compact; dtype None: of x's dtype."""
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _quant_outputs(x, scheme, block_size, dtype):
-    """Empty codes and scales for x; a scheme decides the dtype of its scales, nvfp4 that of its codes, too."""
+    """Empty codes and scales for x; a scheme decides the dtype of its scales, and whether codes are of 4 bits."""
     _word(_SCHEMES, "scheme", scheme)
     if x.dim() < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
@@ -416,8 +419,10 @@ def _quant_outputs(x, scheme, block_size, dtype):
     if scheme == "mxfp8":
         return (x.new_empty(x.shape, dtype=dtype),
                 x.new_empty((*rows, -(-n // 32)), dtype=torch.float8_e8m0fnu))
-    return (x.new_empty((*rows, n // 2), dtype=torch.uint8),
-            x.new_empty((*rows, -(-n // 16)), dtype=torch.float8_e4m3fn))
+    codes = x.new_empty((*rows, n // 2), dtype=dtype if dtype == _FP4 else torch.uint8)
+    if scheme == "mxfp4":
+        return codes, x.new_empty((*rows, -(-n // 32)), dtype=torch.float8_e8m0fnu)
+    return codes, x.new_empty((*rows, -(-n // 16)), dtype=torch.float8_e4m3fn)
 
 
 # --- operators ---
@@ -516,16 +521,18 @@ def _operator(schema, mutated=None):
     return define
 
 
-@_operator("rms_norm(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding) -> Tensor")
-def _rms_norm(run, x, weight, eps, weight_offset, rounding):
-    y = _like(x)
+@_operator("rms_norm(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
+           "ScalarType? y_dtype=None) -> Tensor")
+def _rms_norm(run, x, weight, eps, weight_offset, rounding, y_dtype=None):
+    y = _like(x, y_dtype)
     run(_options(_c.RMS, eps, weight_offset, rounding), ("x", "weight", "y"), (x, weight, y))
     return y
 
 
-@_operator("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding) -> Tensor")
-def _layer_norm(run, x, weight, bias, eps, rounding):
-    y = _like(x)
+@_operator("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
+           "ScalarType? y_dtype=None) -> Tensor")
+def _layer_norm(run, x, weight, bias, eps, rounding, y_dtype=None):
+    y = _like(x, y_dtype)
     run(_options(_c.LAYER, eps, 0.0, rounding), ("x", "weight", "bias", "y"), (x, weight, bias, y))
     return y
 
@@ -534,18 +541,18 @@ _ADD = ("x", "residual", "weight", "y", "residual_out")
 
 
 @_operator("add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding) -> (Tensor, Tensor)")
-def _add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding):
-    y, residual_out = _like(x), _like(residual)
+           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> (Tensor, Tensor)")
+def _add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+    y, residual_out = _like(x, y_dtype), _like(residual)
     run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
         (x, residual, weight, y, residual_out))
     return y, residual_out
 
 
 @_operator("fused_add_rms_norm(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding) -> Tensor", mutated=1)
-def _fused_add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding):
-    y = _like(x)
+           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> Tensor", mutated=1)
+def _fused_add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+    y = _like(x, y_dtype)
     run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
         (x, residual, weight, y, residual))
     return y
@@ -574,33 +581,32 @@ def _fused_add_rms_norm_quant(run, x, residual, weight, eps, weight_offset, roun
 
 # --- the functions to call ---
 
-def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once"):
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row."""
-    return _rms_norm(x, weight, eps, weight_offset, rounding)
+def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None):
+    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's, or float32."""
+    return _rms_norm(x, weight, eps, weight_offset, rounding, y_dtype)
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once"):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row."""
-    return _layer_norm(x, weight, bias, eps, rounding)
+def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's, or float32."""
+    return _layer_norm(x, weight, bias, eps, rounding, y_dtype)
 
 
 def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                 residual_rounding="exact"):
-    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors."""
-    return _add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding)
+                 residual_rounding="exact", y_dtype=None):
+    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors; the sum has residual's dtype."""
+    return _add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                       residual_rounding="exact"):
+                       residual_rounding="exact", y_dtype=None):
     """As add_rms_norm, but the sum replaces residual in its own memory; returns the norm."""
-    return _fused_add_rms_norm(x, residual, weight, eps, weight_offset, rounding,
-                                           residual_rounding)
+    return _fused_add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=torch.float8_e4m3fn,
                    weight_offset=0.0, rounding="once"):
-    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + [1] (per_row) or + [scales of a row]; nvfp4
-    codes are uint8, two to a byte."""
+    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + [1] (per_row) or + [scales of a row]. Codes of
+    nvfp4 and mxfp4 are two to a byte: uint8, or float4_e2m1fn_x2 where dtype says so."""
     return _rms_norm_quant(x, weight, eps, weight_offset, rounding, scheme, block_size, dtype)
 
 

@@ -187,7 +187,8 @@ struct ProductTerm {  // e * xhat
   const BackwardRow<Slots>& row;
 
   template <class Extent>
-  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
+    Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
     const Pair e = row.scaled(row.take_dy(i, extent), i, extent);
     const Pair xhat = row.take_xhat(i, extent);
     a = fused(e.a, xhat.a, a);
@@ -200,7 +201,8 @@ struct GradientTerm {  // e
   const BackwardRow<Slots>& row;
 
   template <class Extent>
-  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
+    Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
     const Pair e = row.scaled(row.take_dy(i, extent), i, extent);
     a = add(a, e.a);
     b = add(b, e.b);

@@ -35,7 +35,7 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
     add(name, t.data, t.stride_bytes, d.n * dtype_bytes(t.dtype), false);
   };
   const auto column = [&](const char* name, const ColumnTensor& c) {
-    const int64_t strides[kMaxOuter] = {c.head_stride_bytes};
+    const int64_t strides[kMaxOuter] = {c.stride_bytes(0), c.stride_bytes(1), c.stride_bytes(2)};
     add(name, c.data, strides, d.n * dtype_bytes(c.dtype),
         (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0);
   };
@@ -45,6 +45,7 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
   };
   column("weight", d.weight), column("bias", d.bias);
   scalar("scale", d.quant.tensor_scale), scalar("global_scale", d.quant.global_scale);
+  scalar("clamp_scale", d.quant.clamp_scale);
   rows("x", d.x), rows("residual", d.residual);
 }
 

@@ -403,6 +403,12 @@ void st_async(uint32_t address, uint32_t word, uint32_t barrier) {
   complete(b);
 }
 
+void st_async_v2(uint32_t address, uint32_t first, uint32_t second, uint32_t barrier) {
+  if (address % 8 != 0) fault("a misaligned st.async of two words");
+  st_async(address, first, barrier);
+  st_async(address + 4, second, barrier);
+}
+
 void cluster_arrive() {
   Cluster& c = cluster_state;
   current->cluster_phase = c.phase;

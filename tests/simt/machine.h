@@ -94,6 +94,7 @@ void mbarrier_init(uint32_t barrier, unsigned arrivals);
 void mbarrier_arrive_expect(uint32_t barrier, unsigned bytes);
 void mbarrier_wait(uint32_t barrier, unsigned phase);
 void st_async(uint32_t address, uint32_t word, uint32_t barrier);
+void st_async_v2(uint32_t address, uint32_t first, uint32_t second, uint32_t barrier);
 void cluster_arrive();
 void cluster_wait();
 

@@ -76,8 +76,8 @@ __device__ __forceinline__ void gradient_of_rows(const NormBackwardParams& p) {
   using Tile = RowTileOf<Forward>;
   using Vector = GeneralVector<kDtype, kStat>;
   constexpr int kSums = kGradientSums<kStat>, kCount = Vector::kCount;
-  auto& forward_scratch = ptx::block_shared<RowScratch<Tile, Forward::kFolds>>();
-  struct OwnScratch : RowScratch<Tile, kSums> {};
+  auto& forward_scratch = ptx::block_shared<RowScratch<Tile, Forward::kFolds, Forward::kLayer>>();
+  struct OwnScratch : RowScratch<Tile, kSums, false> {};
   auto& scratch = ptx::block_shared<OwnScratch>();
   const Place<Tile> place(blockIdx.x);
   const bool live = place.row < p.rows;
@@ -90,7 +90,7 @@ __device__ __forceinline__ void gradient_of_rows(const NormBackwardParams& p) {
   if ((p.bits & kBackwardComputeStatistics) != 0) {
     const StreamRow<Forward, Tile> forward_row(p.forward, place, index);
     streamed_statistics(statistics.mean, statistics.rstd, p.forward, forward_row, forward_scratch,
-                        place, rounding_of<Forward, Tile>(p.forward));
+                        place, index, rounding_of<Forward, Tile>(p.forward));
     if ((p.bits & kBackwardStatisticsOnly) != 0) {
       if (live && place.leads_row()) {
         ptx::st_global_u32(row_address(p.rstd, index), __float_as_uint(statistics.rstd));

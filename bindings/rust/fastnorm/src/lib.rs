@@ -43,7 +43,7 @@ pub use norm::{
     norm_many, norm_many_prepare, norm_many_query, norm_many_with, Norm, ResidualRounding, Rounding,
 };
 pub use parallel::{Chunks, Work};
-pub use quant::{Quant, QuantSource, ScaleLayout};
+pub use quant::{Quant, QuantDivision, QuantSource, ScaleLayout};
 pub use status::{check, Error, Result, Status};
 pub use tensor::{Tensor, TensorMut, MAX_RANK};
 pub use version::{build_info, numeric_version, version, version_string, REQUIRED_VERSION};

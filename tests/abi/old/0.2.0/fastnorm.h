@@ -399,6 +399,7 @@ typedef enum fastnorm_quant_scheme {
   FASTNORM_QUANT_PER_BLOCK = 3,
   FASTNORM_QUANT_MXFP8 = 4,
   FASTNORM_QUANT_NVFP4 = 5,
+  FASTNORM_QUANT_MXFP4 = 6,
   FASTNORM_QUANT_SCHEME_MAX_ENUM = 0x7fffffff
 } fastnorm_quant_scheme;
 
@@ -407,6 +408,12 @@ typedef enum fastnorm_quant_source {
   FASTNORM_QUANT_FROM_ROUNDED = 1,
   FASTNORM_QUANT_SOURCE_MAX_ENUM = 0x7fffffff
 } fastnorm_quant_source;
+
+typedef enum fastnorm_quant_division {
+  FASTNORM_QUANT_MULTIPLY_RECIPROCAL = 0,
+  FASTNORM_QUANT_DIVIDE = 1,
+  FASTNORM_QUANT_DIVISION_MAX_ENUM = 0x7fffffff
+} fastnorm_quant_division;
 
 typedef enum fastnorm_scale_layout {
   FASTNORM_SCALE_ROW_MAJOR = 0,
@@ -447,11 +454,13 @@ typedef struct fastnorm_norm_args {
   int32_t scale_pow2;
   float amax_floor;
   float clamp;
-  int32_t reserved;
+  fastnorm_quant_division quant_division;
   const fastnorm_tensor* global_scale;
   const fastnorm_tensor* quantized;
   const fastnorm_tensor* scale;
   const fastnorm_tensor* amax;
+
+  const fastnorm_tensor* clamp_scale;
 } fastnorm_norm_args;
 
 FASTNORM_API fastnorm_status fastnorm_norm_query(fastnorm_context* context,
