@@ -447,6 +447,17 @@ TEST(SimtNormBackward, WhatPlanningChooses) {
   EXPECT_GT(few, 20);
 }
 
+// The longest rows that a cluster holds, with a second row for some of its blocks.
+TEST(SimtNormBackward, RowsOfAWholeCluster) {
+  for (const bool layer : {false, true}) {
+    Shape s = plain(Type::kBF16, 34, 32768);
+    s.layer = s.dbias = layer;
+    Call call(s);
+    const std::string ran = call.run(-1, simt::Order::kShuffled);
+    EXPECT_NE(ran.find("persistent 512x"), std::string::npos) << ran;
+  }
+}
+
 // A row longer than any kernel holds.
 TEST(SimtNormBackward, LongRows) {
   for (const bool layer : {false, true}) {
