@@ -29,7 +29,7 @@ FASTNORM_HOT void clear(NormDesc* desc) {
   q.scheme = FASTNORM_QUANT_NONE;
   q.dtype = Dtype::kUnknown;
   q.block = 0;
-  q.from_rounded = q.pow2 = q.swizzled = false;
+  q.from_rounded = q.pow2 = q.divides = q.swizzled = false;
   q.clamp = q.amax_floor = 0;
   q.scale_step_bytes = 0;
   q.tensor_scale = q.global_scale = q.clamp_scale = nullptr;
