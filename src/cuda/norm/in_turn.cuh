@@ -126,7 +126,7 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
     row.held.hold();
-    LayerStatistics statistics(first.value(row.held.values[0][0], false), rounding);
+    LayerStatistics statistics(first.value(row.held.values[0][0], rounding), rounding);
     const bool last = p.rows - place.row <= step;
     if (!last) {
       source = RowSource<Slots, Tile>(p, index_of(place.row + step), place, reach, bits);

@@ -162,7 +162,7 @@ __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, 
     row.held.hold();
     float s[Slots::T::kPerVector];
     row.held.get(s, 0);
-    LayerStatistics statistics(first.value(s[0], rounding.round_sum), rounding);
+    LayerStatistics statistics(first.value(s[0], rounding), rounding);
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       statistics.take(row_moments(row.held, statistics.from, reach,

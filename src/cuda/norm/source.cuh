@@ -318,7 +318,8 @@ struct FirstElement {
   }
 
   // `first`: of what this thread holds. As the statistics see it.
-  __device__ __forceinline__ float value(float first, bool round_sum) const {
+  template <class R>
+  __device__ __forceinline__ float value(float first, const R& rounding) const {
     if constexpr (!kReads) return __shfl_sync(~0u, first, 0, Tile::kLanes);
     float s[1][T::kPerVector] = {};
     if constexpr (kAny) {
@@ -327,7 +328,11 @@ struct FirstElement {
       s[0][0] = unpacked(x);
       if constexpr (kAdd) s[0][0] = __fadd_rn(s[0][0], unpacked(residual));
     }
-    if constexpr (kAdd) round_row<T>(s, round_sum);
+    if constexpr (kAdd && Slots::kAffine == Affine::kAny) {
+      rounding.summed(s[0]);
+    } else if constexpr (kAdd) {
+      round_row<T>(s, rounding.round_sum);
+    }
     return s[0][0];
   }
 

@@ -337,7 +337,7 @@ __device__ __forceinline__ void streamed_statistics(
   if constexpr (Slots::kStat == Stat::kLayer) {
     FirstElement<Slots, Tile> first;
     first.load(p, index);
-    LayerStatistics statistics(first.value(0.0f, rounding.round_sum), rounding);
+    LayerStatistics statistics(first.value(0.0f, rounding), rounding);
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       const bool steps = statistics.steps(pass, rounding);
