@@ -136,6 +136,9 @@ void for_each_kernel(Fn fn) {
   }
   for (const Backend* backend : {&cpu_backend(), &cuda_backend()}) {
     for (const KernelSet& set : backend->kernel_sets()) {
+      for (const char* name : set.norm_backward) {
+        if (fn("norm_backward", set.arch, name)) return;
+      }
       for (const char* name : set.mla_decode) {
         if (fn("mla_decode", set.arch, name)) return;
       }

@@ -8,6 +8,8 @@
 #include "core/error.h"
 #include "core/mla_decode_desc.h"
 #include "core/mla_decode_plan.h"
+#include "core/norm_backward_desc.h"
+#include "core/norm_backward_plan.h"
 #include "core/norm_desc.h"
 #include "core/norm_plan.h"
 #include "fastnorm/context.h"
@@ -58,9 +60,25 @@ class Device {
     return no_mla_decode(error);
   }
 
+  // The backward kernels that run on this device, as norm_table().
+  virtual std::span<const NormBackwardEntry> norm_backward_table() const { return {}; }
+  // Parts of backward calls that launch something and were planned for this device. `workspace` is the part's own.
+  virtual fastnorm_status prepare_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&,
+                                                Error& error) {
+    return no_norm_backward(error);
+  }
+  virtual fastnorm_status run_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&, void*,
+                                            void*, Error& error) {
+    return no_norm_backward(error);
+  }
+
   const DeviceFacts facts;
 
  private:
+  static fastnorm_status no_norm_backward(Error& error) {
+    return error.set(FASTNORM_ERROR_UNSUPPORTED,
+                     "this build has no norm_backward for the device; nearest: the CPU");
+  }
   static fastnorm_status no_mla_decode(Error& error) {
     return error.set(FASTNORM_ERROR_UNSUPPORTED,
                      "this build has no mla_decode for the device; nearest: the CPU");
@@ -72,6 +90,7 @@ struct KernelSet {
   const char* arch;  // "sm_90", "avx512"
   std::span<const NormEntry> norm;
   std::span<const char* const> mla_decode = {};  // names
+  std::span<const char* const> norm_backward = {};
 };
 
 struct Backend {

@@ -11,11 +11,13 @@
 
 #include "core/check.h"
 #include "core/mla_decode_check.h"
+#include "core/norm_backward_cpu_plan.h"
 #include "cpu/fp_mode.h"
 #include "cpu/isa.h"
 #include "cpu/machine.h"
 #include "cpu/mla_decode.h"
 #include "cpu/norm.h"
+#include "cpu/norm_backward.h"
 #include "cpu/parallel.h"
 
 namespace fastnorm {
@@ -97,6 +99,30 @@ class CpuDevice final : public Device {
     FASTNORM_TRY(check_mla_decode_values(desc, error));
     return spread({run_mla_decode_range, &task, mla_decode_groups(desc), mla_decode_grain(desc)},
                   "groups of heads", error);
+  }
+
+  fastnorm_status prepare_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&,
+                                        Error&) override {
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                                    void* workspace, void*, Error& error) override {
+    NormBackwardTask task = make_norm_backward_task(desc, plan, isa_, workspace);
+    if (dry_run_) {
+      asm volatile("" ::"m"(task));
+      return FASTNORM_OK;
+    }
+    const NormBackwardUnits units = norm_backward_units(desc);
+    if (units.count != 0) {
+      const char* const word = desc.has_sums() ? "blocks of rows" : "rows";
+      FASTNORM_TRY(spread({run_norm_backward_range, &task, units.count, units.grain}, word, error));
+    }
+    if (!desc.has_sums()) return FASTNORM_OK;
+    task.range = norm_backward_fold(desc, isa_);
+    return spread({run_norm_backward_range, &task, norm_backward_fold_units(desc),
+                   norm_backward_fold_grain(plan)},
+                  "chunks of columns", error);
   }
 
  private:
@@ -195,7 +221,7 @@ std::span<const KernelSet> kernel_sets() {
   static const std::vector<KernelSet> sets = [] {
     std::vector<KernelSet> list;
     for (const IsaKernels& isa : built_isas())
-      list.push_back({isa.name, kNormTable, kMlaDecodeNames});
+      list.push_back({isa.name, kNormTable, kMlaDecodeNames, kNormBackwardCpuNames});
     return list;
   }();
   return sets;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check/mla_decode.h"
+#include "check/norm_backward.h"
 #include "check/sweep.h"
 #include "cuda/arch.h"
 
@@ -30,6 +31,12 @@ bool has_mla_decode(const Target& target, const Options& options, Counts* counts
   return false;
 }
 
+bool has_norm_backward(const Target& target, const Options& options, Counts* counts) {
+  if (!target.cuda || !target.devices[0]->norm_backward_table().empty()) return true;
+  if (options.wants("norm_backward")) skip(target.name + " norm_backward", "no kernels", counts);
+  return false;
+}
+
 void run(std::span<Target> targets, const Options& options, SameBits* same_bits, Counts* counts) {
   const char* what = targets[0].name.c_str();
   try {
@@ -41,6 +48,7 @@ void run(std::span<Target> targets, const Options& options, SameBits* same_bits,
         check_sensitivity(target, options, counts);
       if (target.host_memory) check_page_edges(target, options, counts);
       if (has_mla_decode(target, options, counts)) check_mla_decode(target, options, counts);
+      if (has_norm_backward(target, options, counts)) check_norm_backward(target, options, counts);
     }
   } catch (const std::exception& e) {  // a fault of the device ends its sweep
     ++counts->failed;

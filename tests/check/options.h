@@ -15,7 +15,10 @@ struct Options {
   int threads = 0;       // that compute what is expected; 0 = all processors
 
   // The filter may be for one family alone.
-  bool wants_norm() const { return filter.find("mla_decode") == std::string::npos; }
+  bool wants_norm() const {
+    return filter.find("mla_decode") == std::string::npos &&
+           filter.find("norm_backward") == std::string::npos;
+  }
   bool wants(const std::string& kernel) const {
     return filter.starts_with('^') ? kernel.starts_with(filter.substr(1))
                                    : kernel.find(filter) != std::string::npos;

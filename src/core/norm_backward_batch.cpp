@@ -1,0 +1,88 @@
+#include "core/norm_backward_batch.h"
+
+#include "core/norm_backward_cpu_plan.h"
+
+namespace fastnorm {
+namespace {
+
+// Names a part of a fastnorm_norm_backward_many in error texts.
+constexpr const char* kPrefix[kMaxCalls] = {"args[0].", "args[1].", "args[2].", "args[3].",
+                                            "args[4].", "args[5].", "args[6].", "args[7]."};
+constexpr uint64_t kAlignment = 256;
+
+fastnorm_status plan_part(const Device& device, const NormBackwardDesc& desc,
+                          NormBackwardPlan* plan, Error& error) {
+  const DeviceFacts& facts = device.facts;
+  return facts.device_type == FASTNORM_DEVICE_CPU
+             ? plan_norm_backward_cpu(desc, facts, plan, error)
+             : plan_norm_backward(desc, facts, device.norm_backward_table(), plan, error);
+}
+
+fastnorm_status add(const Device& device, const fastnorm_norm_backward_args* args,
+                    NormBackwardDesc* whole, NormBackwardBatch* batch, Error& error) {
+  const DeviceFacts& facts = device.facts;
+  FASTNORM_TRY(check_norm_backward(args, {facts.device_type, facts.device_id}, whole, error));
+  const NormBackwardParts parts = norm_backward_parts(*whole);
+  for (int32_t i = 0; i < parts.count; ++i) {
+    NormBackwardCall& call = batch->call[batch->count];
+    call.desc = parts.at[i];
+    FASTNORM_TRY(plan_part(device, call.desc, &call.plan, error));
+    call.workspace_offset = batch->workspace_bytes;
+    batch->workspace_bytes +=
+        (call.plan.workspace_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (call.plan.launches != 0) ++batch->count;
+  }
+  return FASTNORM_OK;
+}
+
+}  // namespace
+
+fastnorm_status plan_norm_backward_one(const Device& device,
+                                       const fastnorm_norm_backward_args* args,
+                                       NormBackwardBatch* batch, Error& error) {
+  NormBackwardDesc whole;
+  return add(device, args, &whole, batch, error);
+}
+
+fastnorm_status plan_norm_backward_many(const Device& device,
+                                        const fastnorm_norm_backward_args* const* args,
+                                        int32_t count, NormBackwardBatch* batch, Error& error) {
+  FASTNORM_REQUIRE(count >= 0 && count <= kMaxCalls, FASTNORM_ERROR_ARGUMENT,
+                   "count is %d; required: 0 to %d", count, kMaxCalls);
+  FASTNORM_REQUIRE(args != nullptr || count == 0, FASTNORM_ERROR_ARGUMENT,
+                   "args is NULL; required: %d pointers", count);
+  NormBackwardDesc wholes[kMaxCalls];
+  for (int32_t i = 0; i < count; ++i) {
+    FASTNORM_REQUIRE(args[i] != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "args[%d] is NULL; required: a pointer", i);
+    error.prefix = kPrefix[i];
+    FASTNORM_TRY(add(device, args[i], &wholes[i], batch, error));
+  }
+  error.prefix = "";
+  return check_norm_backward_many({wholes, static_cast<size_t>(count)}, error);
+}
+
+fastnorm_info norm_backward_info(const Device& device, const NormBackwardBatch& batch) {
+  const bool cuda = device.facts.device_type == FASTNORM_DEVICE_CUDA;
+  fastnorm_info info = {};
+  info.kernel = info.kind = info.choice = info.variant = "";
+  info.workspace_bytes = batch.workspace_bytes;
+  for (const NormBackwardCall& call : batch.planned()) {
+    if (info.launches == 0) info.kernel = call.plan.kernel;
+    info.launches += call.plan.launches;
+    info.blocks += call.plan.blocks;
+    info.bytes_read += call.plan.bytes_read;
+    info.bytes_written += call.plan.bytes_written;
+  }
+  if (batch.count == 0) return info;
+  const NormBackwardCall& first = batch.call[0];
+  const NormBackwardEntry* entry = first.plan.entry;
+  info.threads_per_row = entry != nullptr ? entry->variant.row_threads() : 1;
+  info.vectors_per_thread = entry != nullptr ? entry->variant.vectors : 0;
+  info.rows_per_block = entry != nullptr ? entry->variant.lanes : 1;
+  info.blocks_per_row = entry != nullptr ? entry->variant.blocks : 1;
+  info.vector_bytes = cuda ? 16 : device.facts.vector_bytes;
+  return info;
+}
+
+}  // namespace fastnorm

@@ -1,0 +1,43 @@
+// The calls of one entry point of the backward family: each checked, split into parts and planned.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/backend.h"
+#include "core/error.h"
+#include "core/norm_backward_check.h"
+#include "core/norm_key.h"
+
+namespace fastnorm {
+
+// A part that launches something, and where its workspace begins.
+struct NormBackwardCall {
+  NormBackwardDesc desc;
+  NormBackwardPlan plan;
+  uint64_t workspace_offset;
+};
+
+struct NormBackwardBatch {
+  static constexpr int32_t kMostParts = 2 * kMaxCalls;
+
+  std::span<const NormBackwardCall> planned() const { return {call, static_cast<size_t>(count)}; }
+
+  NormBackwardCall call[kMostParts];
+  int32_t count = 0;
+  uint64_t workspace_bytes = 0;
+};
+
+fastnorm_status plan_norm_backward_one(const Device& device,
+                                       const fastnorm_norm_backward_args* args,
+                                       NormBackwardBatch* batch, Error& error);
+
+// `args` are `count` pointers. Checks the calls against each other too.
+fastnorm_status plan_norm_backward_many(const Device& device,
+                                        const fastnorm_norm_backward_args* const* args,
+                                        int32_t count, NormBackwardBatch* batch, Error& error);
+
+// What fastnorm_norm_backward_query() says of planned calls.
+fastnorm_info norm_backward_info(const Device& device, const NormBackwardBatch& batch);
+
+}  // namespace fastnorm

@@ -1,0 +1,82 @@
+#include "core/norm_backward_cpu_plan.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/norm_backward_rows.h"
+
+namespace fastnorm {
+namespace {
+
+constexpr int64_t kWorthElements = int64_t{1} << 16;  // another thread
+
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+// Distinct rows of a tensor.
+uint64_t distinct(const NormBackwardDesc& d, const int64_t (&stride_bytes)[kMaxOuter]) {
+  uint64_t rows = 1;
+  for (int i = 0; i < kMaxOuter; ++i) {
+    if (stride_bytes[i] != 0) rows *= static_cast<uint64_t>(d.outer[i]);
+  }
+  return rows;
+}
+
+template <class Tensor>
+uint64_t bytes_of(const NormBackwardDesc& d, const Tensor& t, int64_t columns) {
+  return t ? distinct(d, t.stride_bytes) * static_cast<uint64_t>(columns * dtype_bytes(t.dtype))
+           : 0;
+}
+
+}  // namespace
+
+NormBackwardUnits norm_backward_units(const NormBackwardDesc& d) {
+  int64_t count = d.rows, rows = 1;
+  if (d.has_sums() && d.rows != 0) {
+    const NormBackwardRows order = norm_backward_rows(d.shared_rows, d.n);
+    count = d.groups * order.blocks;
+    rows = ceil_div(d.shared_rows, order.blocks);
+  }
+  // Both factors may be large.
+  const int64_t grain =
+      rows >= kWorthElements || d.n >= kWorthElements ? 1 : ceil_div(kWorthElements, rows * d.n);
+  return {count, grain};
+}
+
+void count_norm_backward_bytes(const NormBackwardDesc& d, NormBackwardPlan* plan) {
+  plan->bytes_written = bytes_of(d, d.dx, d.n) + bytes_of(d, d.dresidual, d.n) +
+                        bytes_of(d, d.dweight, d.n) + bytes_of(d, d.dbias, d.n);
+  plan->bytes_read = bytes_of(d, d.dy, d.dy_element_bytes == 0 ? 1 : d.n);
+  if (d.needs_statistics()) {
+    plan->bytes_read += bytes_of(d, d.x, d.n) + bytes_of(d, d.mean, 1) + bytes_of(d, d.rstd, 1);
+  }
+  if (d.dx) plan->bytes_read += bytes_of(d, d.weight, d.n) + bytes_of(d, d.dresidual_in, d.n);
+  if (d.accumulate_dweight) plan->bytes_read += bytes_of(d, d.dweight, d.n);
+  if (d.accumulate_dbias) plan->bytes_read += bytes_of(d, d.dbias, d.n);
+}
+
+fastnorm_status plan_norm_backward_cpu(const NormBackwardDesc& d, const DeviceFacts& facts,
+                                       NormBackwardPlan* plan, Error&) {
+  *plan = {};
+  const int kind = d.kind == FASTNORM_NORM_LAYER ? 1 : 0;
+  plan->kernel = kNormBackwardCpuNames[kind * kRowDtypes + static_cast<int>(d.x.dtype)];
+  plan->launches = 1;
+  count_norm_backward_bytes(d, plan);
+  if (d.rows == 0) {
+    plan->blocks = 1;
+    return FASTNORM_OK;
+  }
+  const NormBackwardRows order = norm_backward_rows(d.shared_rows, d.n);
+  plan->lanes = static_cast<int32_t>(order.lanes);
+  plan->row_blocks = static_cast<int32_t>(order.blocks);
+  plan->partial_stride = norm_backward_partial_stride(d.n);
+  const auto sum_bytes = static_cast<uint64_t>(d.groups * order.blocks) *
+                         static_cast<uint64_t>(plan->partial_stride) * sizeof(float);
+  plan->partial_dbias_offset = d.dweight ? sum_bytes : 0;
+  plan->workspace_bytes = (d.dweight ? sum_bytes : 0) + (d.dbias ? sum_bytes : 0);
+  const NormBackwardUnits units = norm_backward_units(d);
+  plan->blocks = static_cast<uint64_t>(
+      std::min<int64_t>(facts.threads, std::max<int64_t>(1, units.count / units.grain)));
+  return FASTNORM_OK;
+}
+
+}  // namespace fastnorm

@@ -1,0 +1,457 @@
+// The backward kernels of the CPU. Instantiated once by the unit of each instruction set.
+//
+// A row is read from memory once, for the sums c1 and c2 along it, and then from the cache, for dx and the partial sums of dweight and
+// dbias. Pairs of vectors have the layout of x's dtype (simd.h), partial sums too. The arithmetic is that of
+// include/fastnorm/norm_backward.h; every operation is one rounded instruction.
+#pragma once
+
+#include "cpu/norm_backward_params.h"
+#include "cpu/norm_parts-inl.h"
+
+namespace fastnorm::cpu {
+namespace {
+
+// ---- Pairs in the layout of H, x's dtype, from and to memory of any dtype of rows.
+
+template <class H, class From>
+FASTNORM_INLINE Pair relayout(H to, From from, Pair v) {
+  return to_layout(to, from_layout(from, v));
+}
+template <class H>
+FASTNORM_INLINE Pair relayout(H, H, Pair v) {
+  return v;
+}
+
+template <class H, class Extent>
+FASTNORM_INLINE Pair load_any(H h, Dtype dtype, const char* row, int64_t i, Extent extent) {
+  if (dtype == Dtype::kF32) return relayout(h, F32{}, extent.load(F32{}, row + i * F32::kBytes));
+  if (dtype == Dtype::kF16) return relayout(h, F16{}, extent.load(F16{}, row + i * F16::kBytes));
+  return relayout(h, BF16{}, extent.load(BF16{}, row + i * BF16::kBytes));
+}
+
+template <class H, class Extent>
+FASTNORM_INLINE void store_any(H h, Dtype dtype, char* row, int64_t i, Pair v, Extent extent) {
+  if (dtype == Dtype::kF32) {
+    extent.store(F32{}, row + i * F32::kBytes, relayout(F32{}, h, v), false);
+  } else if (dtype == Dtype::kF16) {
+    extent.store(F16{}, row + i * F16::kBytes, relayout(F16{}, h, v), false);
+  } else {
+    extent.store(BF16{}, row + i * BF16::kBytes, relayout(BF16{}, h, v), false);
+  }
+}
+
+FASTNORM_INLINE Pair round_any(Dtype dtype, Pair v) {
+  if (dtype == Dtype::kF16) return round_pair(F16{}, v);
+  return dtype == Dtype::kBF16 ? round_pair(BF16{}, v) : v;
+}
+
+// Whole pairs of a sum, whatever lies in those behind the last column.
+FASTNORM_INLINE Pair load_sum(const float* p) {
+  return load(F32{}, reinterpret_cast<const char*>(p));
+}
+FASTNORM_INLINE void store_sum(float* p, Pair v) { store(F32{}, reinterpret_cast<char*>(p), v); }
+
+// ---- Rows and where they are.
+
+// Digits of a row's number.
+struct RowDigits {
+  FASTNORM_INLINE RowDigits(const NormBackwardParams& p, int64_t row) {
+    for (int d = 0; d < kRowDims; ++d) {
+      digit[d] = row % p.outer[d];
+      row /= p.outer[d];
+    }
+  }
+  FASTNORM_INLINE int64_t offset(const int64_t (&stride_bytes)[kRowDims]) const {
+    return digit[0] * stride_bytes[0] + digit[1] * stride_bytes[1] + digit[2] * stride_bytes[2];
+  }
+  FASTNORM_INLINE char* at(const RowRef& t) const { return t.data + offset(t.stride_bytes); }
+
+  int64_t digit[kRowDims];
+};
+
+// The compile-time choices of one kernel. kPlain_: see NormBackwardParams.
+template <class H_, Stat kStat_, bool kPlain_>
+struct BackwardSlots {
+  using H = H_;
+  static constexpr Stat kStat = kStat_;
+  static constexpr bool kPlain = kPlain_;
+};
+
+template <class T>
+struct DtypeOf;
+template <>
+struct DtypeOf<F32> {
+  static constexpr Dtype kDtype = Dtype::kF32;
+};
+template <>
+struct DtypeOf<F16> {
+  static constexpr Dtype kDtype = Dtype::kF16;
+};
+template <>
+struct DtypeOf<BF16> {
+  static constexpr Dtype kDtype = Dtype::kBF16;
+};
+
+// The forward's own, of rows without a residual.
+template <Stat kStat, class H, bool kPlain>
+FASTNORM_INLINE Statistics computed_statistics(const NormBackwardParams& p, const char* x) {
+  using Forward =
+      Slots<DtypeOf<H>::kDtype, Source::kPlain, kStat, kPlain ? Affine::kOnce : Affine::kAny>;
+  NormParams forward = {};
+  forward.n = p.n;
+  forward.inv_n = p.inv_n;
+  forward.eps = p.eps;
+  forward.every_step = p.every_step;
+  Row row = {};
+  row.x = x;
+  const Rounding<Forward::kAffine, H> rounding(forward);
+  return statistics<Forward>(forward, RowSource<Forward>(forward, row), rounding, Nothing{});
+}
+
+FASTNORM_INLINE float load_statistic(const char* p) {
+  float f;
+  __builtin_memcpy(&f, p, sizeof f);
+  return f;
+}
+
+// The values of a row that the formulas name.
+template <class Slots>
+struct BackwardRow {
+  using H = typename Slots::H;
+
+  FASTNORM_INLINE BackwardRow(const NormBackwardParams& params, const RowDigits& digits)
+      : p(params),
+        dy(digits.at(p.dy)),
+        x(digits.at(p.x)),
+        weight(digits.at(p.weight)),
+        offset(broadcast(p.weight_offset)) {}
+
+  FASTNORM_INLINE void set_statistics(const RowDigits& digits) {
+    Statistics s = {0.0f, 0.0f};
+    if (p.rstd.data == nullptr) {
+      s = computed_statistics<Slots::kStat, H, Slots::kPlain>(p, x);
+    } else {
+      s.rstd = load_statistic(digits.at(p.rstd));
+      if constexpr (Slots::kStat == Stat::kLayer) s.mean = load_statistic(digits.at(p.mean));
+    }
+    mean = broadcast(s.mean);
+    rstd = broadcast(s.rstd);
+  }
+
+  template <class Extent>
+  FASTNORM_INLINE Pair take_dy(int64_t i, Extent extent) const {
+    if constexpr (Slots::kPlain) return extent.load(H{}, dy + i * H::kBytes);
+    if (p.dy_element_bytes != 0) return load_any(H{}, p.dy_dtype, dy, i, extent);
+    const Vec v = broadcast(lowest(load_any(H{}, p.dy_dtype, dy, 0, Some{1}).a));
+    return extent.first(H{}, {v, v});
+  }
+
+  // 0 behind the last column, where 0 * rstd might be NaN.
+  template <class Extent>
+  FASTNORM_INLINE Pair take_xhat(int64_t i, Extent extent) const {
+    Pair v = extent.load(H{}, x + i * H::kBytes);
+    if constexpr (Slots::kStat == Stat::kLayer) v = {sub(v.a, mean), sub(v.b, mean)};
+    return extent.first(H{}, {mul(v.a, rstd), mul(v.b, rstd)});
+  }
+
+  // e: dy times the gain.
+  template <class Extent>
+  FASTNORM_INLINE Pair scaled(Pair v, int64_t i, Extent extent) const {
+    if (p.weight.data == nullptr) return v;
+    Pair g;
+    if constexpr (Slots::kPlain) {
+      g = extent.load(H{}, weight + i * H::kBytes);
+    } else {
+      g = load_any(H{}, p.weight_dtype, weight, i, extent);
+    }
+    g = {add(g.a, offset), add(g.b, offset)};
+    if constexpr (!Slots::kPlain) {
+      if (p.every_step) g = round_any(p.dtype, g);
+    }
+    return {mul(v.a, g.a), mul(v.b, g.b)};
+  }
+
+  const NormBackwardParams& p;
+  const char* const dy;
+  const char* const x;
+  const char* const weight;
+  const Vec offset;
+  Vec mean, rstd;
+};
+
+// ---- Sums along a row.
+
+template <class Slots>
+struct ProductTerm {  // e * xhat
+  const BackwardRow<Slots>& row;
+
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
+    const Pair e = row.scaled(row.take_dy(i, extent), i, extent);
+    const Pair xhat = row.take_xhat(i, extent);
+    a = fused(e.a, xhat.a, a);
+    b = fused(e.b, xhat.b, b);
+  }
+};
+
+template <class Slots>
+struct GradientTerm {  // e
+  const BackwardRow<Slots>& row;
+
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
+    const Pair e = row.scaled(row.take_dy(i, extent), i, extent);
+    a = add(a, e.a);
+    b = add(b, e.b);
+  }
+};
+
+// ---- What is stored.
+
+// Adds a row to the sums of its lane.
+template <class Slots>
+struct AddToSums {
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t i, Pair dy, Pair xhat, Extent) const {
+    if (dweight != nullptr) {
+      Pair v = xhat;
+      if constexpr (!Slots::kPlain) {
+        if (p.round_xhat) v = round_any(p.dtype, v);
+      }
+      const Pair sum = load_sum(dweight + i);
+      store_sum(dweight + i, {fused(dy.a, v.a, sum.a), fused(dy.b, v.b, sum.b)});
+    }
+    if (dbias != nullptr) {
+      const Pair sum = load_sum(dbias + i);
+      store_sum(dbias + i, {add(sum.a, dy.a), add(sum.b, dy.b)});
+    }
+  }
+
+  const NormBackwardParams& p;
+  float* const dweight;  // of the lane; nullptr = not wanted
+  float* const dbias;
+};
+
+struct NoSums {
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t, Pair, Pair, Extent) const {}
+};
+
+// dx and dresidual of a row, whose c1 and c2 are known.
+template <class Slots>
+struct StoreGradient {
+  using H = typename Slots::H;
+
+  FASTNORM_INLINE StoreGradient(const BackwardRow<Slots>& of_row, const RowDigits& digits)
+      : row(of_row),
+        dresidual_in(digits.at(row.p.dresidual_in)),
+        dx(digits.at(row.p.dx)),
+        dresidual(digits.at(row.p.dresidual)) {
+    const float inv_n = row.p.inv_n;
+    minus_c1 = broadcast(-(reduce_row<H>(row.p.n, ProductTerm<Slots>{row}, Nothing{}) * inv_n));
+    if constexpr (Slots::kStat == Stat::kLayer)
+      c2 = broadcast(reduce_row<H>(row.p.n, GradientTerm<Slots>{row}, Nothing{}) * inv_n);
+  }
+
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t i, Pair dy, Pair xhat, Extent extent) const {
+    const NormBackwardParams& p = row.p;
+    Pair m = row.scaled(dy, i, extent);
+    if constexpr (Slots::kStat == Stat::kLayer) m = {sub(m.a, c2), sub(m.b, c2)};
+    m = {fused(xhat.a, minus_c1, m.a), fused(xhat.b, minus_c1, m.b)};
+    Pair dh;
+    if (p.dresidual_in.data != nullptr) {
+      const Pair r = load_any(H{}, p.dresidual_in_dtype, dresidual_in, i, extent);
+      dh = {fused(m.a, row.rstd, r.a), fused(m.b, row.rstd, r.b)};
+    } else {
+      dh = {mul(m.a, row.rstd), mul(m.b, row.rstd)};
+    }
+    if constexpr (Slots::kPlain) {
+      extent.store(H{}, dx + i * H::kBytes, dh, false);
+    } else {
+      store_any(H{}, p.dtype, dx, i, dh, extent);
+    }
+    if (p.dresidual.data != nullptr) store_any(H{}, p.dresidual_dtype, dresidual, i, dh, extent);
+  }
+
+  const BackwardRow<Slots>& row;
+  const char* const dresidual_in;
+  char* const dx;
+  char* const dresidual;
+  Vec minus_c1, c2;
+};
+
+struct NoGradient {
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t, Pair, Pair, Extent) const {}
+};
+
+// A row's last pass. Each pair is read before anything of it is stored, which may be in its place.
+template <bool kNeedsX, class Slots, class Gradient, class Sums>
+FASTNORM_INLINE void last_pass(const BackwardRow<Slots>& row, const Gradient& gradient,
+                               const Sums& sums) {
+  const auto step = [&](int64_t i, auto extent) __attribute__((always_inline)) {
+    const Pair dy = row.take_dy(i, extent);
+    const Pair xhat = kNeedsX ? row.take_xhat(i, extent) : Pair{zero(), zero()};
+    sums(i, dy, xhat, extent);
+    gradient(i, dy, xhat, extent);
+  };
+  const int64_t n = row.p.n;
+  int64_t i = 0;
+  for (; i + kPairElements <= n; i += kPairElements) step(i, Whole{});
+  if (i < n) step(i, Some{static_cast<int>(n - i)});
+}
+
+template <class Slots, class Sums>
+FASTNORM_INLINE void backward_row(const NormBackwardParams& p, int64_t number, const Sums& sums) {
+  const RowDigits digits(p, number);
+  BackwardRow<Slots> row(p, digits);
+  if (p.dx.data != nullptr) {
+    row.set_statistics(digits);
+    last_pass<true>(row, StoreGradient<Slots>(row, digits), sums);
+  } else if (p.dweight.data != nullptr) {
+    row.set_statistics(digits);
+    last_pass<true>(row, NoGradient{}, sums);
+  } else {
+    last_pass<false>(row, NoGradient{}, sums);
+  }
+}
+
+template <class Slots>
+void backward_rows(const NormBackwardParams& p, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) backward_row<Slots>(p, r, NoSums{});
+}
+
+// ---- Partial sums of a block of rows.
+
+// Lanes of more than one are kept here, as many columns as they have together.
+inline constexpr int64_t kLaneFloats = 4096;
+
+struct Lanes {
+  alignas(64) float at[kLaneFloats];
+};
+
+FASTNORM_INLINE void clear(float* sums, int64_t count) {
+  for (int64_t i = 0; i < count; i += kPairElements) store_sum(sums + i, {zero(), zero()});
+}
+
+// Folds the lanes, a power of two, and puts their sum into `result`.
+FASTNORM_INLINE void fold_lanes(float* lane, int64_t lanes, int64_t stride, float* result) {
+  for (int64_t half = lanes / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half * stride; i += kPairElements) {
+      const Pair a = load_sum(lane + i), b = load_sum(lane + half * stride + i);
+      store_sum(lane + i, {add(a.a, b.a), add(a.b, b.b)});
+    }
+  }
+  for (int64_t i = 0; i < stride; i += kPairElements) store_sum(result + i, load_sum(lane + i));
+}
+
+template <class Slots>
+FASTNORM_INLINE void backward_block(const NormBackwardParams& p, int64_t unit) {
+  const int64_t first = unit / p.blocks * p.shared_rows, block = unit % p.blocks;
+  const int64_t stride = (p.n + kPairElements - 1) / kPairElements * kPairElements;
+  float* const partial[2] = {
+      p.dweight.data != nullptr ? p.dweight.partial + unit * p.partial_stride : nullptr,
+      p.dbias.data != nullptr ? p.dbias.partial + unit * p.partial_stride : nullptr};
+  Lanes lanes[2];
+  float* sums[2];
+  for (int s = 0; s < 2; ++s) {
+    sums[s] = partial[s] == nullptr || p.lanes == 1 ? partial[s] : lanes[s].at;
+    if (sums[s] != nullptr) clear(sums[s], p.lanes * stride);
+  }
+  for (int64_t i = block * p.lanes; i < p.shared_rows; i += p.lanes * p.blocks) {
+    const int64_t count = smaller(p.lanes, p.shared_rows - i);
+    for (int64_t q = 0; q < count; ++q) {
+      const int64_t at = q * stride;
+      backward_row<Slots>(p, first + i + q,
+                          AddToSums<Slots>{p, sums[0] != nullptr ? sums[0] + at : nullptr,
+                                           sums[1] != nullptr ? sums[1] + at : nullptr});
+    }
+  }
+  for (int s = 0; s < 2; ++s) {
+    if (sums[s] != partial[s]) fold_lanes(sums[s], p.lanes, stride, partial[s]);
+  }
+}
+
+template <class Slots>
+void backward_blocks(const NormBackwardParams& p, int64_t begin, int64_t end) {
+  for (int64_t unit = begin; unit < end; ++unit) backward_block<Slots>(p, unit);
+}
+
+// ---- From the blocks' sums to dweight and dbias.
+
+inline constexpr int64_t kMostBlocks = 128;
+
+// Folds one pair of columns of the blocks from `partial` on.
+FASTNORM_INLINE Pair fold_blocks(const float* partial, int64_t blocks, int64_t stride) {
+  Pair v[kMostBlocks];
+  int64_t half = 1;
+  for (int64_t b = 0; b < blocks; ++b) v[b] = load_sum(partial + b * stride);
+  while (half < blocks) half *= 2;
+  for (int64_t count = blocks; half > 1; count = smaller(count, half)) {
+    half /= 2;
+    for (int64_t b = half; b < count; ++b)
+      v[b - half] = {add(v[b - half].a, v[b].a), add(v[b - half].b, v[b].b)};
+  }
+  return blocks == 0 ? Pair{zero(), zero()} : Pair{add(v[0].a, zero()), add(v[0].b, zero())};
+}
+
+template <class H>
+FASTNORM_INLINE void fold_columns(const NormBackwardParams& p, const SumRef& sum, int64_t group,
+                                  int64_t begin, int64_t end) {
+  const RowDigits digits(p, group * p.group_step);
+  char* const data = sum.data + digits.offset(sum.stride_bytes);
+  const float* const partial = sum.partial + group * p.blocks * p.partial_stride;
+  const auto step = [&](int64_t i, auto extent) __attribute__((always_inline)) {
+    Pair v = fold_blocks(partial + i, p.blocks, p.partial_stride);
+    if (sum.accumulate) {
+      const Pair old = load_any(H{}, sum.dtype, data, i, extent);
+      v = {add(old.a, v.a), add(old.b, v.b)};
+    }
+    store_any(H{}, sum.dtype, data, i, v, extent);
+  };
+  int64_t i = begin;
+  for (; i + kPairElements <= end; i += kPairElements) step(i, Whole{});
+  if (i < end) step(i, Some{static_cast<int>(end - i)});
+}
+
+template <class H>
+void fold_blocks_range(const NormBackwardParams& p, int64_t begin, int64_t end) {
+  const int64_t chunks = (p.n + kFoldColumns - 1) / kFoldColumns;
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const int64_t first = unit % chunks * kFoldColumns, last = smaller(first + kFoldColumns, p.n);
+    for (const SumRef* sum : {&p.dweight, &p.dbias}) {
+      if (sum->data != nullptr) fold_columns<H>(p, *sum, unit / chunks, first, last);
+    }
+  }
+}
+
+// ---- The kernels of a kind and a dtype of x.
+
+template <class H, Stat kStat>
+void rows_kernel(const NormBackwardParams& p, int64_t begin, int64_t end) {
+  if (p.plain) return backward_rows<BackwardSlots<H, kStat, true>>(p, begin, end);
+  backward_rows<BackwardSlots<H, kStat, false>>(p, begin, end);
+}
+
+template <class H, Stat kStat>
+void blocks_kernel(const NormBackwardParams& p, int64_t begin, int64_t end) {
+  if (p.plain) return backward_blocks<BackwardSlots<H, kStat, true>>(p, begin, end);
+  backward_blocks<BackwardSlots<H, kStat, false>>(p, begin, end);
+}
+
+template <class H, Stat kStat>
+constexpr NormBackwardKernel backward_kernel() {
+  return {rows_kernel<H, kStat>, blocks_kernel<H, kStat>, fold_blocks_range<H>};
+}
+
+constexpr NormBackwardKernels backward_kernels() {
+  constexpr Stat kRms = Stat::kRms, kLayer = Stat::kLayer;
+  return {
+      {{backward_kernel<F32, kRms>(), backward_kernel<F16, kRms>(), backward_kernel<BF16, kRms>()},
+       {backward_kernel<F32, kLayer>(), backward_kernel<F16, kLayer>(),
+        backward_kernel<BF16, kLayer>()}}};
+}
+
+}  // namespace
+}  // namespace fastnorm::cpu

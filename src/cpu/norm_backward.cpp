@@ -1,0 +1,105 @@
+#include "cpu/norm_backward.h"
+
+#include <algorithm>
+
+#include "cpu/fp_mode.h"
+
+namespace fastnorm::cpu {
+namespace {
+
+static_assert(kRowDims == kMaxOuter);
+
+template <class Tensor>
+RowRef row_ref(const Tensor& t) {
+  if (!t) return {};
+  return {reinterpret_cast<char*>(t.data),
+          {t.stride_bytes[0], t.stride_bytes[1], t.stride_bytes[2]}};
+}
+
+SumRef sum_ref(const ParameterTensor& t, bool accumulate, std::byte* partial) {
+  const RowRef row = row_ref(t);
+  return {row.data,
+          {row.stride_bytes[0], row.stride_bytes[1], row.stride_bytes[2]},
+          t.dtype,
+          accumulate,
+          reinterpret_cast<float*>(partial)};
+}
+
+bool is_plain(const NormBackwardDesc& d) {
+  const Dtype h = d.x.dtype;
+  return d.dy.dtype == h && d.dy_element_bytes != 0 && d.dtype == h &&
+         (!d.weight || d.weight.dtype == h) && d.rounding == FASTNORM_ROUND_ONCE;
+}
+
+const NormBackwardKernel& kernel_of(const NormBackwardDesc& d, const IsaKernels& isa) {
+  const int kind = d.kind == FASTNORM_NORM_LAYER ? 1 : 0;
+  return isa.norm_backward->at[kind][static_cast<int>(d.x.dtype)];
+}
+
+}  // namespace
+
+NormBackwardTask make_norm_backward_task(const NormBackwardDesc& d, const NormBackwardPlan& plan,
+                                         const IsaKernels& isa, void* workspace) {
+  NormBackwardTask task = {};
+  task.range = d.has_sums() ? kernel_of(d, isa).blocks : kernel_of(d, isa).rows;
+  NormBackwardParams& p = task.params;
+  p.dy = row_ref(d.dy);
+  p.x = row_ref(d.x);
+  p.dresidual_in = row_ref(d.dresidual_in);
+  p.dx = row_ref(d.dx);
+  p.dresidual = row_ref(d.dresidual);
+  p.mean = row_ref(d.mean);
+  p.rstd = row_ref(d.rstd);
+  p.weight = row_ref(d.weight);
+  auto* const partial = static_cast<std::byte*>(workspace);
+  if (d.dweight)
+    p.dweight = sum_ref(d.dweight, d.accumulate_dweight, partial + plan.partial_dweight_offset);
+  if (d.dbias) p.dbias = sum_ref(d.dbias, d.accumulate_dbias, partial + plan.partial_dbias_offset);
+  p.n = d.n;
+  p.rows = d.rows;
+  p.shared_rows = d.shared_rows;
+  p.groups = d.groups;
+  p.group_step = 1;
+  for (int i = 0; i < kRowDims; ++i) {
+    p.outer[i] = d.outer[i];
+    if (i < d.shared_rank) p.group_step *= d.outer[i];
+  }
+  p.dy_element_bytes = d.dy_element_bytes;
+  p.lanes = plan.lanes;
+  p.blocks = plan.row_blocks;
+  p.partial_stride = plan.partial_stride;
+  p.eps = d.eps;
+  p.inv_n = d.inv_n;
+  p.weight_offset = d.weight_offset;
+  p.dtype = d.dtype;
+  p.dy_dtype = d.dy.dtype;
+  p.weight_dtype = d.weight.dtype;
+  p.dresidual_in_dtype = d.dresidual_in.dtype;
+  p.dresidual_dtype = d.dresidual.dtype;
+  p.every_step = d.rounding == FASTNORM_ROUND_EVERY_STEP;
+  p.round_xhat = d.rounding == FASTNORM_ROUND_NORMALIZED || p.every_step;
+  p.plain = is_plain(d);
+  return task;
+}
+
+NormBackwardRange norm_backward_fold(const NormBackwardDesc& d, const IsaKernels& isa) {
+  return kernel_of(d, isa).fold;
+}
+
+int64_t norm_backward_fold_units(const NormBackwardDesc& d) {
+  return d.groups * ((d.n + kFoldColumns - 1) / kFoldColumns);
+}
+
+int64_t norm_backward_fold_grain(const NormBackwardPlan& plan) {
+  constexpr int64_t kWorthElements = int64_t{1} << 16;  // another thread
+  return std::max<int64_t>(1,
+                           kWorthElements / (kFoldColumns * std::max<int64_t>(1, plan.row_blocks)));
+}
+
+void run_norm_backward_range(void* task, int64_t begin, int64_t end) {
+  const auto& t = *static_cast<const NormBackwardTask*>(task);
+  const FpMode mode;
+  t.range(t.params, begin, end);
+}
+
+}  // namespace fastnorm::cpu

@@ -1,0 +1,64 @@
+// What a backward kernel of the CPU gets: plain data, so that units of any instruction set may include it.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "cpu/norm_params.h"
+
+namespace fastnorm::cpu {
+
+// dweight or dbias.
+struct SumRef {
+  char* data;  // nullptr = not wanted
+  int64_t stride_bytes[kRowDims];
+  Dtype dtype;
+  bool accumulate;
+  float* partial;  // [groups][blocks][partial_stride], in the layout of x's pairs
+};
+
+// Rows are numbered as in core/norm_backward_desc.h: row i of group g is i + shared_rows * g.
+struct NormBackwardParams {
+  RowRef dy, x, dresidual_in, dx, dresidual;  // [rows, n]
+  RowRef mean, rstd;                          // [rows]; rstd.data nullptr = both are computed
+  RowRef weight;                              // data nullptr = 1
+  SumRef dweight, dbias;
+  int64_t n, rows, shared_rows, groups;
+  int64_t
+      group_step;  // from a group's first row to the next group's: shared_rows, where there are rows
+  int64_t outer[kRowDims];   // extents of the digits of a row number, the fastest first
+  int64_t dy_element_bytes;  // 0: a row of dy is one element
+  int64_t lanes, blocks;     // of the row order; blocks is 0 without rows
+  int64_t partial_stride;    // floats
+  float eps, inv_n, weight_offset;
+  Dtype dtype;  // T, of dx
+  Dtype dy_dtype, weight_dtype, dresidual_in_dtype, dresidual_dtype;
+  bool every_step;  // g is rounded to T, and what statistics are computed from
+  bool round_xhat;  // to T, in dweight
+  bool plain;       // dy, weight and dx have x's dtype, and nothing of the above is set
+};
+
+// Columns of dweight and dbias that are folded together.
+inline constexpr int64_t kFoldColumns = 1024;
+
+// Expects rounding to nearest and no flushing of subnormals.
+using NormBackwardRange = void (*)(const NormBackwardParams& params, int64_t begin, int64_t end);
+
+struct NormBackwardKernel {
+  NormBackwardRange rows;    // dx of the rows [begin, end)
+  NormBackwardRange blocks;  // dx and partial sums; unit u is block u % blocks of group u / blocks
+  NormBackwardRange
+      fold;  // unit u is columns from u % chunks * kFoldColumns on of group u / chunks
+};
+
+// By kind (RMS, LAYER) and Dtype of x (f32, f16, bf16).
+struct NormBackwardKernels {
+  NormBackwardKernel at[2][3];
+};
+
+extern const NormBackwardKernels kNormBackwardScalar;
+extern const NormBackwardKernels kNormBackwardAvx2;
+extern const NormBackwardKernels kNormBackwardAvx512;
+extern const NormBackwardKernels kNormBackwardNeon;
+
+}  // namespace fastnorm::cpu

@@ -1,0 +1,171 @@
+#include "check/norm_backward_case.h"
+
+#include <algorithm>
+
+namespace fastnorm::check {
+namespace {
+
+using ref::Type;
+
+constexpr int64_t kLengths[] = {1,    2,    3,    7,    8,    16,   31,   33,   64,  65,
+                                96,   100,  128,  255,  256,  500,  512,  513,  768, 1000,
+                                1024, 1536, 2047, 2048, 2049, 3584, 4096, 5120, 8192};
+
+// Settings that contradict each other give way.
+void settle(NormBackwardCase* c) {
+  if (c->dy != Type::kF32) c->dy = c->dtype;
+  if (!c->has_weight) {
+    c->has_dweight = false;
+    c->weight_offset = 0;
+    if (!c->has_dbias) c->has_dx = true;
+  }
+  if (!c->has_dx && !c->has_dweight) c->has_dbias = true;
+  // T is then dy's dtype, if that has 16 bits, else x's.
+  if (!c->has_dx) c->dtype = c->dy == Type::kF32 ? c->x : c->dy;
+  c->has_dresidual = c->has_dresidual && c->has_dx && c->dresidual != c->dtype;
+  if (c->dweight != Type::kF32) c->dweight = c->weight;
+  c->accumulate_dweight = c->accumulate_dweight && c->has_dweight;
+  c->accumulate_dbias = c->accumulate_dbias && c->has_dbias;
+  if (!c->has_dx ||
+      (c->in_place == InPlace::kDy && (c->dy != c->dtype || c->expand != Expand::kNo)) ||
+      (c->in_place == InPlace::kX && c->x != c->dtype) ||
+      (c->in_place == InPlace::kDresidualIn &&
+       (!c->has_dresidual_in || c->dresidual_in != c->dtype))) {
+    c->in_place = InPlace::kNothing;
+  }
+  c->dresidual_in_place = c->dresidual_in_place && c->has_dresidual && c->has_dresidual_in &&
+                          c->dresidual_in == c->dresidual;
+}
+
+NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cuda) {
+  NormBackwardCase c;
+  c.n = random->of(kLengths);
+  const int64_t most_rows = std::max<int64_t>(1, most_elements / c.n);
+  c.heads = random->one_in(2) ? 1 : 1 + random->below(std::min<int64_t>(most_rows, 8));
+  c.batch =
+      random->below(1 + std::min<int64_t>(most_rows / c.heads, random->one_in(3) ? 4096 : 24));
+  c.dtype = random->of(ref::kTypes);
+  const auto type = [&] { return random->one_in(2) ? c.dtype : random->of(ref::kTypes); };
+  c.x = type(), c.weight = type(), c.dresidual_in = type(), c.dresidual = random->of(ref::kTypes);
+  c.dy = random->one_in(3) ? Type::kF32 : c.dtype;
+  c.dweight = random->one_in(2) ? Type::kF32 : Type::kF16;
+  c.dbias = random->of(ref::kTypes);
+  c.kind = random->one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
+  c.rounding = static_cast<ref::Rounding>(random->one_in(2) ? 0 : random->below(3));
+  c.eps = random->one_in(8) ? 0.0f : 1e-5f;
+  c.weight_offset = random->one_in(3) ? 1.0f : 0.0f;
+  c.has_weight = !random->one_in(6);
+  c.has_dresidual_in = random->one_in(3);
+  c.has_statistics = !random->one_in(3);
+  c.has_dx = !random->one_in(5);
+  c.has_dresidual = random->one_in(3);
+  c.has_dweight = !random->one_in(4);
+  c.has_dbias = random->one_in(c.kind == ref::Kind::kLayer ? 2 : 6);
+  c.accumulate_dweight = random->one_in(4);
+  c.accumulate_dbias = random->one_in(4);
+  // A GPU's parameters vary along one dimension.
+  const auto share = [&] {
+    return random->one_in(2) ? Share::kAll : static_cast<Share>(random->below(cuda ? 3 : 4));
+  };
+  c.share = share();
+  c.bias_share = random->one_in(2) ? c.share : share();
+  c.expand = random->one_in(6) ? static_cast<Expand>(1 + random->below(2)) : Expand::kNo;
+  c.in_place = random->one_in(2) ? InPlace::kNothing : static_cast<InPlace>(random->below(4));
+  c.dresidual_in_place = random->one_in(2);
+  c.padding = random->one_in(3) ? static_cast<int>(random->below(17)) : 0;
+  c.shift = random->one_in(3) ? static_cast<int>(random->below(16)) : 0;
+  c.transposed = random->one_in(4);
+  if (random->one_in(3)) c.pattern = static_cast<ref::Pattern>(random->below(ref::kPatterns));
+  c.seed = random->next();
+  settle(&c);
+  return c;
+}
+
+// Many rows: every block has several steps, and more rows than lanes.
+void add_many_rows(bool reduced, std::vector<NormBackwardCase>* cases) {
+  struct Shape {
+    int64_t rows, n;
+  };
+  constexpr Shape kShapes[] = {{20000, 8},  {9000, 64},  {4500, 128}, {1200, 512}, {600, 1024},
+                               {300, 2048}, {130, 4096}, {40, 16389}, {18, 40000}};
+  for (const Shape& shape : kShapes) {
+    for (const Type type : ref::kTypes) {
+      for (const ref::Kind kind : {ref::Kind::kRms, ref::Kind::kLayer}) {
+        NormBackwardCase c;
+        c.batch = reduced ? (shape.rows + 7) / 8 : shape.rows;
+        c.n = shape.n;
+        c.dtype = c.x = c.dy = c.weight = type;
+        c.kind = kind;
+        c.has_dbias = kind == ref::Kind::kLayer;
+        c.seed = cases->size();
+        cases->push_back(c);
+      }
+    }
+  }
+}
+
+void add_empty(std::vector<NormBackwardCase>* cases) {
+  for (const bool accumulate : {false, true}) {
+    for (const Share share : {Share::kAll, Share::kByHead}) {
+      NormBackwardCase c;
+      c.batch = 0;
+      c.heads = 3;
+      c.n = 70;
+      c.dtype = c.x = c.dy = c.weight = Type::kBF16;
+      c.share = share;
+      c.has_dbias = true;
+      c.accumulate_dweight = accumulate;
+      cases->push_back(c);
+    }
+  }
+}
+
+const char* name_of(Share share) {
+  constexpr const char* kNames[] = {"[n]", "[heads,n]", "[batch,1,n]", "[batch,heads,n]"};
+  return kNames[static_cast<int>(share)];
+}
+
+}  // namespace
+
+std::string NormBackwardCase::text() const {
+  constexpr const char* kRoundings[] = {"", " normalized", " every-step"};
+  constexpr const char* kPlaces[] = {"", " over dy", " over x", " over dresidual_in"};
+  constexpr const char* kExpands[] = {"", " one row of dy", " one element of dy"};
+  std::string s = std::string("norm_backward ") + (kind == ref::Kind::kRms ? "rms " : "layer ") +
+                  ref::name_of(x) + " " + std::to_string(batch) + "x" + std::to_string(heads) +
+                  "x" + std::to_string(n);
+  const auto put = [&s](bool there, const char* name, ref::Type type) {
+    if (there) s += std::string(" ") + name + " " + ref::name_of(type);
+  };
+  put(true, "T", dtype), put(true, "dy", dy), put(has_weight, "weight", weight);
+  put(has_dresidual_in, "dresidual_in", dresidual_in), put(has_dresidual, "dresidual", dresidual);
+  put(has_dweight, "dweight", dweight), put(has_dbias, "dbias", dbias);
+  if (!has_dx) s += " no dx";
+  if (!has_statistics) s += " no statistics";
+  if (accumulate_dweight) s += " accumulate dweight";
+  if (accumulate_dbias) s += " accumulate dbias";
+  s += std::string(" weight ") + name_of(share) + " bias " + name_of(bias_share);
+  s += kRoundings[static_cast<int>(rounding)];
+  s += kPlaces[static_cast<int>(in_place)];
+  s += kExpands[static_cast<int>(expand)];
+  if (dresidual_in_place) s += " dresidual in place";
+  if (weight_offset != 0) s += " offset";
+  if (eps == 0) s += " eps 0";
+  if (padding != 0) s += " padding " + std::to_string(padding);
+  if (shift != 0) s += " shift " + std::to_string(shift);
+  if (transposed) s += " transposed";
+  return s + " " + ref::name_of(pattern);
+}
+
+std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options& options) {
+  std::vector<NormBackwardCase> cases;
+  add_empty(&cases);
+  add_many_rows(options.reduced, &cases);
+  ref::Random random(20261127);
+  const int count = options.reduced ? 300 : 1500;
+  const int64_t most_elements = options.reduced ? 1 << 13 : 1 << 15;
+  for (int i = 0; i < count; ++i) cases.push_back(random_case(&random, most_elements, cuda));
+  return cases;
+}
+
+}  // namespace fastnorm::check

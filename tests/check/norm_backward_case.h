@@ -1,0 +1,53 @@
+// One backward call to check: what is computed, and how it lies in memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "check/options.h"
+#include "ref/data.h"
+#include "ref/norm_spec.h"
+
+namespace fastnorm::check {
+
+// Which rows of x, [batch, heads, n], share a row of parameters.
+enum class Share : uint8_t { kAll, kByHead, kByBatch, kNone };
+
+// dy in memory: as any tensor, one row for all, or one element for all.
+enum class Expand : uint8_t { kNo, kRows, kAll };
+
+// The input whose place dx takes.
+enum class InPlace : uint8_t { kNothing, kDy, kX, kDresidualIn };
+
+struct NormBackwardCase {
+  int64_t batch = 1, heads = 1, n = 1;
+  ref::Type dtype = ref::Type::kF32;  // T
+  ref::Type x = ref::Type::kF32, dy = ref::Type::kF32, weight = ref::Type::kF32;
+  ref::Type dweight = ref::Type::kF32, dbias = ref::Type::kF32;
+  ref::Type dresidual_in = ref::Type::kF32, dresidual = ref::Type::kF32;
+  ref::Kind kind = ref::Kind::kRms;
+  ref::Rounding rounding = ref::Rounding::kOnce;
+  float eps = 1e-6f, weight_offset = 0;
+  bool has_weight = true, has_dresidual_in = false, has_statistics = true;
+  bool has_dx = true, has_dresidual = false, has_dweight = true, has_dbias = false;
+  bool accumulate_dweight = false, accumulate_dbias = false;
+  Share share = Share::kAll, bias_share = Share::kAll;
+  Expand expand = Expand::kNo;
+  InPlace in_place = InPlace::kNothing;
+  bool dresidual_in_place = false;  // in that of dresidual_in
+  int padding = 0;                  // elements behind each row
+  int shift = 0;                    // elements that tensors begin behind an aligned address
+  bool transposed = false;          // rows of a head follow each other
+  ref::Pattern pattern = ref::Pattern::kNormal;
+  uint64_t seed = 0;
+
+  int64_t rows() const { return batch * heads; }
+  // "norm_backward rms bf16 2x3x64 ..": every setting that is not the default.
+  std::string text() const;
+};
+
+// The matrix, in one order for all machines.
+std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options& options);
+
+}  // namespace fastnorm::check

@@ -1,0 +1,177 @@
+#include "ref/norm_backward_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace fastnorm::ref {
+namespace {
+
+// Values of a row that enter a sum: a[i] * b[i] by fma, or a[i] where b is null.
+struct Terms {
+  float first(int64_t i) const { return i >= n ? 0.0f : b != nullptr ? a[i] * b[i] : a[i]; }
+  float next(float sum, int64_t i) const {
+    if (i >= n) return sum + 0.0f;
+    return b != nullptr ? std::fma(a[i], b[i], sum) : sum + a[i];
+  }
+
+  const float* a;
+  const float* b;
+  int64_t n;
+};
+
+// Phi: padded with +0 to a power of two, the upper half is added to the lower until one is left; wrongly: neighbours first.
+float phi(std::vector<float> q, bool lowest_first) {
+  size_t p = std::bit_ceil(q.size());
+  q.resize(p, 0.0f);
+  while (p > 1) {
+    p /= 2;
+    for (size_t j = 0; j < p; ++j) q[j] = lowest_first ? q[2 * j] + q[2 * j + 1] : q[j] + q[j + p];
+  }
+  return q[0];
+}
+
+float gpu_sum(Type dtype, const Terms& terms, bool lowest_first) {
+  const int64_t v = per_vector(dtype);
+  std::vector<float> partial;
+  for (int64_t start = 0; start < terms.n; start += v) {
+    float chain[2] = {terms.first(start), terms.first(start + 1)};
+    for (int64_t i = 2; i < v; ++i) chain[i % 2] = terms.next(chain[i % 2], start + i);
+    partial.push_back(chain[0] + chain[1]);
+  }
+  return phi(std::move(partial), lowest_first) + 0.0f;
+}
+
+float cpu_sum(Type dtype, const Terms& terms, bool lowest_first) {
+  constexpr int64_t kChunk = 16384;
+  constexpr int64_t kAccumulators = 64;
+  constexpr int kContiguous[] = {5, 4, 3, 2, 1, 0}, kEvenOdd[] = {5, 0, 4, 3, 2, 1},
+                kLowest[] = {0, 1, 2, 3, 4, 5};
+  const auto& bits = lowest_first ? kLowest : dtype == Type::kBF16 ? kEvenOdd : kContiguous;
+  float total = 0.0f;
+  for (int64_t start = 0; start < terms.n; start += kChunk) {
+    float sum[kAccumulators] = {};
+    for (int64_t i = start; i < std::min(start + kChunk, terms.n); ++i) {
+      float& accumulator = sum[(i - start) % kAccumulators];
+      accumulator = terms.next(accumulator, i);
+    }
+    for (const int bit : bits) {
+      for (int64_t j = 0; j < kAccumulators; ++j) {
+        if ((j >> bit & 1) == 0) sum[j] = sum[j] + sum[j + (int64_t{1} << bit)];
+      }
+    }
+    total = total + sum[0];
+  }
+  return total + 0.0f;
+}
+
+float sum_of(Order order, Type dtype, const Terms& terms) {
+  const bool cpu = order == Order::kCpu || order == Order::kCpuLowestFirst;
+  const bool lowest_first = order == Order::kGpuLowestFirst || order == Order::kCpuLowestFirst;
+  return cpu ? cpu_sum(dtype, terms, lowest_first) : gpu_sum(dtype, terms, lowest_first);
+}
+
+float xhat_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
+  const float centred = o.kind == Kind::kLayer ? row.x[i] - row.mean : row.x[i];
+  return centred * row.rstd;
+}
+
+float gain_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
+  if (row.weight == nullptr) return 1.0f;
+  const float g = row.weight[i] + o.weight_offset;
+  return o.rounding == Rounding::kEveryStep ? round_to(o.dtype, g) : g;
+}
+
+int64_t clamped(int64_t value, int64_t low, int64_t high) {
+  return std::min(std::max(value, low), high);
+}
+
+// The sum over rows of one column, of what term(i, sum) makes of a running sum and row i.
+template <class Term>
+float column_sum(int64_t rows, int64_t n, const Term& term) {
+  const auto columns = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
+  const int64_t q_lanes = clamped(4096 / columns, 1, 64);
+  const int64_t most = clamped((int64_t{1} << 20) / columns, 16, 128);
+  const int64_t blocks = std::min(most, (rows + q_lanes - 1) / q_lanes);
+  std::vector<float> of_blocks;
+  for (int64_t b = 0; b < blocks; ++b) {
+    std::vector<float> lanes(static_cast<size_t>(q_lanes), 0.0f);
+    for (int64_t i = b * q_lanes; i < rows; i += q_lanes * blocks) {
+      for (int64_t j = i; j < std::min(i + q_lanes, rows); ++j) {
+        float& lane = lanes[static_cast<size_t>(j % q_lanes)];
+        lane = term(j, lane);
+      }
+    }
+    of_blocks.push_back(phi(std::move(lanes), false));
+  }
+  return of_blocks.empty() ? 0.0f : phi(std::move(of_blocks), false) + 0.0f;
+}
+
+template <class Term>
+float sequential_sum(int64_t rows, const Term& term) {
+  float sum = 0.0f;
+  for (int64_t i = 0; i < rows; ++i) sum = term(i, sum);
+  return sum + 0.0f;
+}
+
+}  // namespace
+
+void norm_backward_statistics(const NormBackwardOptions& o, const float* x, int64_t n, Order order,
+                              ModelScratch* scratch, float* mean, float* rstd) {
+  NormOptions forward;
+  forward.dtype = o.x_dtype;
+  forward.kind = o.kind;
+  forward.rounding = o.rounding;
+  forward.eps = o.eps;
+  NormRow row;
+  row.n = n;
+  row.x = x;
+  NormResult result;
+  norm_model(forward, row, order, scratch, &result);
+  *mean = result.mean;
+  *rstd = result.rstd;
+}
+
+void norm_backward_row_model(const NormBackwardOptions& o, const NormBackwardRow& row, Order order,
+                             float* dh) {
+  const auto count = static_cast<size_t>(row.n);
+  std::vector<float> e(count), xhat(count);
+  for (size_t i = 0; i < count; ++i) {
+    xhat[i] = xhat_of(o, row, static_cast<int64_t>(i));
+    e[i] = row.dy[i] * gain_of(o, row, static_cast<int64_t>(i));
+  }
+  const float inv_n = 1.0f / static_cast<float>(row.n);
+  const float c1 = sum_of(order, o.x_dtype, {e.data(), xhat.data(), row.n}) * inv_n;
+  const bool layer = o.kind == Kind::kLayer;
+  const float c2 = layer ? sum_of(order, o.x_dtype, {e.data(), nullptr, row.n}) * inv_n : 0.0f;
+  for (size_t i = 0; i < count; ++i) {
+    const float m = std::fma(-xhat[i], c1, layer ? e[i] - c2 : e[i]);
+    dh[i] = row.dresidual_in != nullptr ? std::fma(m, row.rstd, row.dresidual_in[i]) : m * row.rstd;
+  }
+}
+
+void norm_backward_sums_model(const NormBackwardOptions& o, int64_t rows, int64_t n,
+                              const NormBackwardRows& row_of, float* dweight, float* dbias,
+                              RowOrder order) {
+  std::vector<NormBackwardRow> all;
+  for (int64_t i = 0; i < rows; ++i) all.push_back(row_of(i));
+  const auto sum = [&](const auto& term) {
+    return order == RowOrder::kSpecified ? column_sum(rows, n, term) : sequential_sum(rows, term);
+  };
+  for (int64_t column = 0; column < n; ++column) {
+    if (dweight != nullptr) {
+      dweight[column] = sum([&](int64_t i, float sum) {
+        const NormBackwardRow& row = all[static_cast<size_t>(i)];
+        float xhat = xhat_of(o, row, column);
+        if (o.rounding != Rounding::kOnce) xhat = round_to(o.dtype, xhat);
+        return std::fma(row.dy[column], xhat, sum);
+      });
+    }
+    if (dbias != nullptr) {
+      dbias[column] =
+          sum([&](int64_t i, float sum) { return sum + all[static_cast<size_t>(i)].dy[column]; });
+    }
+  }
+}
+
+}  // namespace fastnorm::ref

@@ -1,0 +1,52 @@
+// The backward arithmetic as a scalar single-precision program, operation by operation: what a backend must equal bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "ref/norm_model.h"
+#include "ref/norm_spec.h"
+
+namespace fastnorm::ref {
+
+struct NormBackwardOptions {
+  Type dtype = Type::kF32;    // T, of dx and the forward's x
+  Type x_dtype = Type::kF32;  // of the x that is given: decides the order of sums along a row
+  Kind kind = Kind::kRms;
+  Rounding rounding = Rounding::kOnce;
+  float eps = 0;
+  float weight_offset = 0;
+};
+
+// All values exactly as stored, in f32.
+struct NormBackwardRow {
+  int64_t n = 0;
+  const float* dy = nullptr;            // [n]
+  const float* x = nullptr;             // [n]
+  const float* weight = nullptr;        // [n], null = 1
+  const float* dresidual_in = nullptr;  // [n], null = none
+  float mean = 0, rstd = 0;
+};
+
+// Row i of those that share a row of parameters.
+using NormBackwardRows = std::function<NormBackwardRow(int64_t i)>;
+
+// The statistics of a forward without a residual on x.
+void norm_backward_statistics(const NormBackwardOptions& options, const float* x, int64_t n,
+                              Order order, ModelScratch* scratch, float* mean, float* rstd);
+
+// dh [n]: dx and dresidual are it, rounded once.
+void norm_backward_row_model(const NormBackwardOptions& options, const NormBackwardRow& row,
+                             Order order, float* dh);
+
+// How rows are added to dweight and dbias: as specified, or wrongly, as a test must be able to tell.
+enum class RowOrder : uint8_t { kSpecified, kSequential };
+
+// dweight [n] and dbias [n], each may be null: the sums over `rows` rows, to which an old value is added and which are stored by rounding
+// them once. The order is the same on every backend.
+void norm_backward_sums_model(const NormBackwardOptions& options, int64_t rows, int64_t n,
+                              const NormBackwardRows& row_of, float* dweight, float* dbias,
+                              RowOrder order = RowOrder::kSpecified);
+
+}  // namespace fastnorm::ref

@@ -1,0 +1,265 @@
+// Every requirement of fastnorm/norm_backward.h, broken once: status, and a text that names the argument, its value and what is required;
+// and what good calls become.
+#include "core/norm_backward_check.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "unit/norm_backward_request.h"
+
+namespace fastnorm::test {
+namespace {
+
+using R = BackwardRequest;
+
+constexpr fastnorm_dtype_id kF32 = FASTNORM_DTYPE_F32, kF16 = FASTNORM_DTYPE_F16,
+                            kBF16 = FASTNORM_DTYPE_BF16;
+const float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct BadCall {
+  const char* name;
+  fastnorm_status status;
+  const char* texts[3];  // those that are not null are in the message
+  void (*spoil)(R&);
+};
+
+template <class Enum>
+void set(Enum& field, int32_t value) {
+  std::memcpy(&field, &value, sizeof value);
+}
+
+// clang-format off
+const BadCall kBadCalls[] = {
+    {"struct_size 0", FASTNORM_ERROR_ARGUMENT, {"args.struct_size", "is 0"}, [](R& r) { r.args.struct_size = 0; }},
+    {"struct_size one short", FASTNORM_ERROR_ARGUMENT, {"args.struct_size", "at least"}, [](R& r) { r.args.struct_size -= 1; }},
+    {"kind 2", FASTNORM_ERROR_ARGUMENT, {"kind is 2"}, [](R& r) { set(r.args.kind, 2); }},
+    {"eps NaN", FASTNORM_ERROR_ARGUMENT, {"eps is nan"}, [](R& r) { r.args.eps = kNan; }},
+    {"eps negative", FASTNORM_ERROR_ARGUMENT, {"eps is -1", ">= 0"}, [](R& r) { r.args.eps = -1; }},
+    {"weight_offset NaN", FASTNORM_ERROR_ARGUMENT, {"weight_offset is nan"}, [](R& r) { r.args.weight_offset = kNan; }},
+    {"weight_offset alone", FASTNORM_ERROR_ARGUMENT, {"weight_offset is 1", "weight is NULL"}, [](R& r) { r.args.weight_offset = 1; r.weight.reset(); r.dweight.reset(); }},
+    {"rounding 3", FASTNORM_ERROR_ARGUMENT, {"rounding is 3", "0 to 2"}, [](R& r) { set(r.args.rounding, 3); }},
+    {"reserved 1", FASTNORM_ERROR_ARGUMENT, {"reserved is 1"}, [](R& r) { r.args.reserved = 1; }},
+    {"flag 4", FASTNORM_ERROR_UNSUPPORTED, {"flags is 0x4", "nearest: flags 0x0"}, [](R& r) { r.args.flags = 4; }},
+    {"accumulate nothing", FASTNORM_ERROR_ARGUMENT, {"flags is 0x8", "dweight is NULL"}, [](R& r) { r.args.flags = 8; r.dweight.reset(); }},
+    {"accumulate no bias", FASTNORM_ERROR_ARGUMENT, {"flags is 0x10", "dbias is NULL"}, [](R& r) { r.args.flags = 16; r.dbias.reset(); }},
+    {"dy NULL", FASTNORM_ERROR_ARGUMENT, {"dy is NULL"}, [](R& r) { r.dy.reset(); }},
+    {"x NULL", FASTNORM_ERROR_ARGUMENT, {"x is NULL"}, [](R& r) { r.x.reset(); }},
+    {"no output", FASTNORM_ERROR_ARGUMENT, {"at least one output"}, [](R& r) { r.dx.reset(); r.dweight.reset(); r.dbias.reset(); }},
+    {"dresidual without dx", FASTNORM_ERROR_ARGUMENT, {"dresidual is given", "dx is NULL"}, [](R& r) { r.dresidual = r.dx; r.dx.reset(); }},
+    {"dweight without weight", FASTNORM_ERROR_ARGUMENT, {"dweight is given", "weight is NULL"}, [](R& r) { r.weight.reset(); }},
+    {"mean with RMS", FASTNORM_ERROR_ARGUMENT, {"mean is given", "FASTNORM_NORM_RMS"}, [](R& r) { r.args.kind = FASTNORM_NORM_RMS; }},
+    {"mean alone", FASTNORM_ERROR_ARGUMENT, {"mean is given", "rstd is NULL"}, [](R& r) { r.rstd.reset(); }},
+    {"rstd alone", FASTNORM_ERROR_ARGUMENT, {"rstd is given", "mean is NULL"}, [](R& r) { r.mean.reset(); }},
+    {"x i8", FASTNORM_ERROR_DTYPE, {"x.dtype is i8"}, [](R& r) { r.x->dtype = FASTNORM_DTYPE_I8; }},
+    {"dy another 16 bits", FASTNORM_ERROR_DTYPE, {"dy.dtype is f16", "as dx is bf16"}, [](R& r) { r.dy->dtype = kF16; }},
+    {"dx u8", FASTNORM_ERROR_DTYPE, {"dx.dtype is u8"}, [](R& r) { r.dx->dtype = FASTNORM_DTYPE_U8; }},
+    {"dresidual of dx's", FASTNORM_ERROR_DTYPE, {"dresidual.dtype is bf16, as dx's"}, [](R& r) { r.dresidual = r.dx; }},
+    {"dresidual_in i8", FASTNORM_ERROR_DTYPE, {"dresidual_in.dtype is i8"}, [](R& r) { r.dresidual_in->dtype = FASTNORM_DTYPE_I8; }},
+    {"dweight of another", FASTNORM_ERROR_DTYPE, {"dweight.dtype is f16", "as weight is bf16"}, [](R& r) { r.dweight->dtype = kF16; }},
+    {"dbias i32", FASTNORM_ERROR_DTYPE, {"dbias.dtype is i32"}, [](R& r) { r.dbias->dtype = FASTNORM_DTYPE_I32; }},
+    {"rstd bf16", FASTNORM_ERROR_DTYPE, {"rstd.dtype is bf16", "f32"}, [](R& r) { r.rstd->dtype = kBF16; }},
+    {"n 0", FASTNORM_ERROR_SHAPE, {"n is 0"}, [](R& r) { r.x->shape = {4, 3, 0}; }},
+    {"dy longer", FASTNORM_ERROR_SHAPE, {"dy.shape is [4, 3, 65]", "[4, 3, 64]"}, [](R& r) { r.dy->shape[2] = 65; }},
+    {"dx of other rows", FASTNORM_ERROR_SHAPE, {"dx.shape is [3, 4, 64]"}, [](R& r) { r.dx->shape = {3, 4, 64}; }},
+    {"rstd of other rows", FASTNORM_ERROR_SHAPE, {"rstd.shape is [4, 4]"}, [](R& r) { r.rstd->shape = {4, 4}; }},
+    {"weight of other columns", FASTNORM_ERROR_SHAPE, {"weight.shape is [63]"}, [](R& r) { r.weight->shape = {63}; }},
+    {"dweight not as weight", FASTNORM_ERROR_SHAPE, {"dweight.shape is [3, 64]", "weight's, [64]"}, [](R& r) { r.dweight->shape = {3, 64}; }},
+    {"dbias of 2 heads", FASTNORM_ERROR_SHAPE, {"dbias.shape is [2, 64]"}, [](R& r) { r.dbias->shape = {2, 64}; }},
+    {"x not contiguous", FASTNORM_ERROR_LAYOUT, {"x.strides[2] is 2"}, [](R& r) { r.x->strides = {384, 128, 2}; }},
+    {"dy with steps of 2", FASTNORM_ERROR_LAYOUT, {"dy.strides[2] is 2", "or 0"}, [](R& r) { r.dy->strides = {384, 128, 2}; }},
+    {"dx misaligned", FASTNORM_ERROR_LAYOUT, {"dx's address", "multiple of 2"}, [](R& r) { r.dx->byte_offset = 1; }},
+    {"dx overlaps itself", FASTNORM_ERROR_LAYOUT, {"dx overlaps itself"}, [](R& r) { r.dx->strides = {0, 64, 1}; }},
+    {"dweight overlaps itself", FASTNORM_ERROR_LAYOUT, {"dweight overlaps itself"}, [](R& r) { r.weight->shape = r.dweight->shape = {3, 64}; r.dweight->strides = {32, 1}; }},
+    {"dx over a part of dy", FASTNORM_ERROR_LAYOUT, {"dx [", "overlaps dy", "the same view"}, [](R& r) { r.dx->address = r.dy->address; r.dx->byte_offset = 2; }},
+    {"dx over f32 x", FASTNORM_ERROR_LAYOUT, {"dx [", "overlaps x"}, [](R& r) { r.x->dtype = kF32; r.dx->address = r.x->address; }},
+    {"dx over an expanded dy", FASTNORM_ERROR_LAYOUT, {"dx [", "overlaps dy"}, [](R& r) { r.dy->strides = {0, 0, 0}; r.dx->address = r.dy->address; }},
+    {"dweight is weight", FASTNORM_ERROR_LAYOUT, {"dweight [", "overlaps weight", "two tensors"}, [](R& r) { r.dweight->address = r.weight->address; }},
+    {"dbias is dweight", FASTNORM_ERROR_LAYOUT, {"dbias [", "overlaps dweight"}, [](R& r) { r.dbias->address = r.dweight->address; }},
+    {"dx is rstd", FASTNORM_ERROR_LAYOUT, {"dx [", "overlaps rstd", "two tensors"}, [](R& r) { r.rstd->address = r.dx->address; }},
+    {"five dimensions", FASTNORM_ERROR_UNSUPPORTED, {"4 leading dimensions remain", "nearest"}, [](R& r) { r = backward_request({2, 2, 2, 2, 64}, kBF16); r.x->strides = {5000, 1500, 400, 100, 1}; }},
+    {"x on a GPU", FASTNORM_ERROR_DEVICE, {"x is on device"}, [](R& r) { r.x->device_type = FASTNORM_DEVICE_CUDA; }},
+    {"null data", FASTNORM_ERROR_ARGUMENT, {"dbias.data is NULL"}, [](R& r) { r.dbias->address = 0; }},
+};
+// clang-format on
+
+// 4 batches of 3 heads.
+R good_request() { return backward_request({4, 3, 64}, kBF16); }
+
+TEST(NormBackwardCheck, EveryRequirement) {
+  for (const BadCall& bad : kBadCalls) {
+    R r = good_request();
+    bad.spoil(r);
+    NormBackwardDesc d;
+    Error error;
+    EXPECT_EQ(r.check(&d, error), bad.status) << bad.name << ": " << error.text;
+    for (const char* text : bad.texts) {
+      if (text == nullptr) continue;
+      EXPECT_NE(std::strstr(error.text, text), nullptr)
+          << bad.name << ": \"" << error.text << "\" lacks \"" << text << "\"";
+    }
+  }
+}
+
+NormBackwardDesc described(const R& r) {
+  NormBackwardDesc d;
+  Error error;
+  EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  return d;
+}
+
+TEST(NormBackwardCheck, LeastCall) {
+  R r;
+  r.args.struct_size = sizeof r.args;
+  r.dy = backward_tensor(0, {5}, kF32);
+  r.x = backward_tensor(1, {5}, kF32);
+  r.dx = backward_tensor(2, {5}, kF32);
+  const NormBackwardParts parts = norm_backward_parts(described(r));
+  ASSERT_EQ(parts.count, 1);
+  EXPECT_EQ(parts.at[0].rows, 1);
+  EXPECT_EQ(parts.at[0].groups, 1);
+  EXPECT_FALSE(parts.at[0].has_sums());
+}
+
+TEST(NormBackwardCheck, CompactDimensionsJoin) {
+  const NormBackwardDesc d = described(good_request());
+  EXPECT_EQ(d.outer_rank, 1);
+  EXPECT_EQ(d.outer[0], 12);
+  EXPECT_EQ(d.x.stride_bytes[0], 128);
+  EXPECT_FALSE(d.in_place);
+  EXPECT_EQ(d.dy_element_bytes, 2);
+}
+
+TEST(NormBackwardCheck, EightDimensionsJoin) {
+  const NormBackwardDesc d = described(backward_request({2, 3, 1, 2, 2, 1, 5, 16}, kF16));
+  EXPECT_EQ(d.rows, 120);
+  EXPECT_EQ(d.outer_rank, 1);
+}
+
+TEST(NormBackwardCheck, TFollowsFromDxElseDyElseX) {
+  R r = good_request();
+  r.x->dtype = kF32;  // a stored residual_out
+  EXPECT_EQ(described(r).dtype, Dtype::kBF16);
+  r.dx.reset();
+  EXPECT_EQ(described(r).dtype, Dtype::kBF16);
+  r.dy->dtype = kF32;
+  EXPECT_EQ(described(r).dtype, Dtype::kF32);
+  r.x->dtype = kF16;
+  EXPECT_EQ(described(r).dtype, Dtype::kF16);
+}
+
+TEST(NormBackwardCheck, InPlace) {
+  for (const auto member : {&R::dy, &R::x, &R::dresidual_in}) {
+    R r = good_request();
+    r.dx->address = (r.*member)->address;
+    EXPECT_TRUE(described(r).in_place);
+  }
+  R r = good_request();
+  r.dresidual_in->dtype = kF32;
+  r.dresidual = r.dresidual_in;
+  EXPECT_TRUE(described(r).in_place);
+}
+
+TEST(NormBackwardCheck, InterleavedViews) {
+  R r = good_request();  // dx in the gaps between rows of dy
+  r.dy->strides = r.dx->strides = {384, 128, 1};
+  r.dx->address = r.dy->address;
+  r.dx->byte_offset = 128;
+  EXPECT_FALSE(described(r).in_place);
+}
+
+TEST(NormBackwardCheck, ExpandedDy) {
+  R r = good_request();
+  r.dy->strides = {0, 0, 0};
+  const NormBackwardDesc d = described(r);
+  EXPECT_EQ(d.dy_element_bytes, 0);
+  EXPECT_EQ(d.dy.stride_bytes[0], 0);
+  r = backward_request({4, 1}, kBF16);
+  r.dy->strides = {0, 0};
+  EXPECT_EQ(described(r).dy_element_bytes, 2) << "a row of one element has any stride";
+}
+
+TEST(NormBackwardParts, RowsOfAHead) {
+  R r = good_request();
+  r.weight->shape = r.dweight->shape = r.dbias->shape = {3, 64};
+  const NormBackwardParts parts = norm_backward_parts(described(r));
+  ASSERT_EQ(parts.count, 1);
+  const NormBackwardDesc& d = parts.at[0];
+  EXPECT_EQ(d.shared_rows, 4);
+  EXPECT_EQ(d.groups, 3);
+  EXPECT_EQ(d.shared_rank, 1);
+  EXPECT_EQ(d.outer[0], 4);
+  EXPECT_EQ(d.outer[1], 3);
+  EXPECT_EQ(d.x.stride_bytes[0], 3 * 128);
+  EXPECT_EQ(d.x.stride_bytes[1], 128);
+  EXPECT_EQ(d.dweight.stride_bytes[0], 0);
+  EXPECT_EQ(d.dweight.stride_bytes[1], 128);
+}
+
+TEST(NormBackwardParts, BatchesKeepTheirRowsInOrder) {
+  R r = good_request();
+  r.weight->shape = r.dweight->shape = {4, 1, 64};
+  r.dbias.reset();
+  const NormBackwardParts parts = norm_backward_parts(described(r));
+  ASSERT_EQ(parts.count, 1);
+  EXPECT_EQ(parts.at[0].shared_rows, 3);
+  EXPECT_EQ(parts.at[0].groups, 4);
+  EXPECT_EQ(parts.at[0].x.stride_bytes[0], 128);
+}
+
+TEST(NormBackwardParts, BiasOfOtherGroupsComesFirstAndAlone) {
+  R r = good_request();
+  r.weight->shape = r.dweight->shape = {3, 64};
+  r.dx->address = r.dy->address;
+  const NormBackwardParts parts = norm_backward_parts(described(r));
+  ASSERT_EQ(parts.count, 2);
+  const NormBackwardDesc &bias = parts.at[0], &main = parts.at[1];
+  EXPECT_TRUE(bias.dbias && !bias.dweight && !bias.dx && !bias.in_place);
+  EXPECT_EQ(bias.shared_rows, 12);
+  EXPECT_EQ(bias.groups, 1);
+  EXPECT_TRUE(main.dweight && main.dx && !main.dbias && main.in_place);
+  EXPECT_EQ(main.groups, 3);
+}
+
+TEST(NormBackwardParts, NoRows) {
+  R r = backward_request({0, 3, 64}, kBF16);
+  r.weight->shape = r.dweight->shape = {3, 64};
+  r.args.flags = FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS;
+  const NormBackwardParts parts = norm_backward_parts(described(r));
+  ASSERT_EQ(parts.count, 1);
+  EXPECT_TRUE(parts.at[0].dweight && !parts.at[0].dbias && !parts.at[0].dx);
+  EXPECT_EQ(parts.at[0].shared_rows, 0);
+  EXPECT_EQ(parts.at[0].groups, 3);
+  r.args.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT;
+  EXPECT_EQ(norm_backward_parts(described(r)).count, 0);
+}
+
+TEST(NormBackwardParts, DxAloneHasNoSums) {
+  R r = good_request();
+  r.dweight.reset();
+  r.dbias.reset();
+  const NormBackwardParts parts = norm_backward_parts(described(r));
+  ASSERT_EQ(parts.count, 1);
+  EXPECT_FALSE(parts.at[0].has_sums());
+  EXPECT_TRUE(parts.at[0].weight);
+}
+
+TEST(NormBackwardMany, PartsMustNotMeet) {
+  const NormBackwardDesc a = described(good_request());
+  R other = good_request();
+  for (const auto member : {&R::dx, &R::dweight, &R::dbias})
+    (other.*member)->byte_offset = uint64_t{1} << 40;
+  Error error;
+  EXPECT_EQ(check_norm_backward_many(std::vector{a, described(other)}, error), FASTNORM_OK)
+      << error.text;  // inputs may be the same
+  other.dx->byte_offset = 0;
+  EXPECT_EQ(check_norm_backward_many(std::vector{a, described(other)}, error),
+            FASTNORM_ERROR_LAYOUT);
+  EXPECT_NE(std::strstr(error.text, "args[0].dx"), nullptr) << error.text;
+  EXPECT_NE(std::strstr(error.text, "args[1].dx"), nullptr) << error.text;
+}
+
+}  // namespace
+}  // namespace fastnorm::test
