@@ -4,6 +4,8 @@ PyTorch, torch.compile, FlashInfer, quack, Liger, Transformer Engine, vLLM, sgl-
 installed, and the ceiling, the best plain stream of the same bytes.
 
     compare.py run     the tables: peers on the shapes of large batches, decode, fp8 and heads
+    compare.py run --preset models --against LIB
+                       this build and another one in turn, on hidden sizes of models; goes on where its file ends
     compare.py grid    many shapes, the library against the ceiling alone; goes on where its file ends
     compare.py report  the tables of a file, as Markdown; needs no GPU
     compare.py plot    the plots of files, as SVG; needs no GPU but matplotlib
@@ -54,14 +56,22 @@ def arguments():
                        "again (%(default)s)")
         p.add_argument("--fresh", action="store_true", help="forget what the file has")
         p.add_argument("--seconds", type=float, default=200, help="begin no case after so long (%(default)s)")
-        p.add_argument("--dtypes", type=words(list(ops.ELEMENT_BYTES)), default=["bf16"])
+        p.add_argument("--against", type=Path, metavar="LIB",
+                       help="libfastnorm.so.0 of another build, timed in turn with this one")
+        if name == "run":
+            p.add_argument("--preset", choices=list(ops.PRESETS),
+                           help="a named set of shapes in place of the tables, with --against: prints geometric means "
+                           "of the two builds and their bounds")
+        p.add_argument("--dtypes", type=words(list(ops.ELEMENT_BYTES)),
+                       help="only these (bf16; a preset: all that it has)")
         p.add_argument("--ops", type=words(list(ops.OPS)), help="only these operations")
         p.add_argument("--n", type=numbers, help="only these row lengths")
+        p.add_argument("--rows", type=numbers, help="only these numbers of rows")
         p.add_argument("--contenders", type=words(), help="only these, such as fastnorm,quack")
         p.add_argument("--replays", type=int, default=9, help="timed replays of each graph (%(default)s)")
         p.add_argument("--case-seconds", type=float, default=30,
                        help="how long a contender may take to get ready for a case (%(default)s)")
-        p.add_argument("--contender-seconds", type=float, default=90, help="and for all cases (%(default)s)")
+        p.add_argument("--contender-seconds", type=float, help="and for all cases (90; a preset: 3600)")
         p.add_argument("--cold-mib", type=int, default=ops.COLD_BYTES >> 20,
                        help="MiB that the calls of a graph touch (%(default)s)")
         p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -84,14 +94,23 @@ def find(options, parser):
         if not found or not found[0].is_file():
             parser.error(f"no {pattern} in {given or options.build}")
         setattr(options, name, found[0].resolve())
+    if options.against and not options.against.is_file():
+        parser.error(f"--against {options.against} is no file; required: the libfastnorm.so.0 of another build")
+    if options.against and options.against.resolve() == options.library:
+        parser.error(f"--against {options.against} is the library itself; required: that of another build")
+    if options.preset and not options.against:
+        parser.error(f"--preset {options.preset} compares two builds; required: --against LIB")
 
 
 def run(options, parser):
     from compare import runner  # wants NumPy, which report and plot do without
 
+    options.preset = getattr(options, "preset", None)
     find(options, parser)
     options.kind = options.command
     options.cold_bytes = options.cold_mib << 20
+    if options.contender_seconds is None:
+        options.contender_seconds = 3600 if options.preset else 90
     if options.until is None:
         options.until = time.time() + options.seconds
     if options.child:

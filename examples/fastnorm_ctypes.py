@@ -121,12 +121,16 @@ class NormArgs(ctypes.Structure):
         ("scale_pow2", c_int32),
         ("amax_floor", c_float),
         ("clamp", c_float),
-        ("reserved", c_int32),
+        ("quant_division", c_int32),
         ("global_scale", TensorPointer),
         ("quantized", TensorPointer),
         ("scale", TensorPointer),
         ("amax", TensorPointer),
+        ("clamp_scale", TensorPointer),
     ]
+
+
+NormArgs.FIRST_BYTES = NormArgs.clamp_scale.offset  # of version 0.1, the least that the library takes
 
 
 class NormBackwardArgs(ctypes.Structure):
@@ -247,7 +251,7 @@ class Library:
         return int(found.group(1))
 
     def _check_sizes(self):
-        """Each struct, claimed to be one byte long, is refused with the size that it should have."""
+        """Each struct, claimed to be one byte long, is refused with the size that its first version has."""
         device, context = Device(CPU, 0), c_void_p()
         calls = {
             DeviceInfo: lambda s: self.c.fastnorm_device_describe(device, byref(s)),
@@ -260,9 +264,9 @@ class Library:
         self.check(self.c.fastnorm_context_create(device, None, byref(context)))
         try:
             for struct, call in calls.items():
-                required = self._required_size(call(struct(struct_size=1)))
-                if required != sizeof(struct):
-                    raise FastnormError(f"{struct.__name__} has {sizeof(struct)} bytes here and "
+                required, here = self._required_size(call(struct(struct_size=1))), getattr(struct, "FIRST_BYTES", sizeof(struct))
+                if required != here:
+                    raise FastnormError(f"{struct.__name__} has at least {here} bytes here and "
                                         f"{required} in {self.path}")
         finally:
             self.c.fastnorm_context_destroy(context)

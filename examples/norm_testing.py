@@ -57,9 +57,9 @@ class Exact:
     """One norm in double precision. Arrays are float64 and hold values of their tensors' dtypes."""
 
     def __init__(self, kind, x, weight=None, bias=None, residual=None, eps=0.0, weight_offset=0.0,
-                 rounding="once", dtype="float32"):
+                 rounding="once", dtype="float32", y_dtype=None):
         n = x.shape[-1]
-        self.dtype = dtype
+        self.dtype = y_dtype or dtype
         sums = x.astype(np.float32)
         if residual is not None:
             sums = sums + residual.astype(np.float32)
@@ -107,7 +107,7 @@ class Exact:
         shape = (*self.z.shape[:-1], -1, block)
         amax = np.abs(np.pad(self.z, padding)).reshape(shape).max(-1)
         error = np.pad(self.high - self.low, padding).reshape(shape).max(-1) + 3 * UNIT * amax
-        if scheme == "mxfp8":
+        if scheme in ("mxfp8", "mxfp4"):
             fits = (amax - error <= greatest * scales) & (amax + error >= greatest * scales / 2)
             wrong = int(np.sum(~fits))
         else:

@@ -19,7 +19,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
 from compare import ops, results, runner, tables, timing  # noqa: E402
-from compare.library import F32, PDL_CONSTANT_COLUMNS, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl, FastnormRounded, Library  # noqa: E402
+from compare.library import (F32, PDL_CONSTANT_COLUMNS, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl,  # noqa: E402
+                             FastnormRounded, Library)
 from compare.ops import Case  # noqa: E402
 from compare.reference import EPS, WrongResult  # noqa: E402
 from compare.streams import Streams  # noqa: E402
@@ -31,7 +32,7 @@ PROGRAM = HERE.parent / "compare.py"
 
 
 def test_bytes(cases):
-    per_element = {"rms": 4, "layer": 4, "add": 8, "rms_fp8": 3, "add_fp8": 7}
+    per_element = {"rms": 4, "layer": 4, "add": 8, "rms_fp8": 3, "add_fp8": 7, "layer_own": 4, "rms_row_fp8": 3, "add_stats": 8}
     for op, size in per_element.items():
         cases.equal(f"bytes of {op}", Case(op, "bf16", 3, 40).bytes_moved, 3 * 40 * size)
     heads = Case("heads", "bf16", 10, 128)
@@ -57,6 +58,16 @@ def test_order(cases):
     grid = ops.grid_cases(["bf16"], ["rms", "add"])
     cases.equal("the grid is whole", len(grid), 2 * len(ops.GRID_ROWS) * len(ops.GRID_N))
     cases.check("the grid grows", all(a.footprint <= b.footprint for a, b in zip(grid, grid[1:])))
+
+
+def test_presets(cases):
+    listed = ops.preset_cases("models")
+    cases.equal("no case of a preset twice", len(listed), len(set(listed)))
+    first = ops.PRESETS["models"][0]
+    cases.equal("the grid of models", (len(first.cases()), len(ops.MODEL_N), len(ops.MODEL_ROWS)), (14 * 7 * 6, 14, 7))
+    cases.equal("only what is asked for", {(c.op_name, c.dtype, c.n) for c in ops.preset_cases(
+        "models", ["f16"], ["rms", "add_fp8"], [4096])}, {("rms", "f16", 4096), ("add_fp8", "f16", 4096)})
+    cases.check("heads and statistics are there", {"heads", "qk", "rms_stats", "layer_stats"} <= {c.op_name for c in listed})
 
 
 def test_chain(cases):
@@ -134,6 +145,48 @@ def test_tables(cases):
     cases.check("grid", "| rms | bf16 | 3 | 1.100 | 1 | 4096x64 1.50, 4096x256 1.10, 4096x128 1.02 |" in grid, grid)
 
 
+def test_against(cases):
+    def pair(op, rows, n, own, before, dtype="bf16"):
+        return result(op, rows, n, dtype=dtype, **{"fastnorm": own, "fastnorm-before": before})
+
+    found = [pair("rms", 1, 4096, 2.0, 2.0), pair("add", 64, 4096, 2.1, 2.0), pair("rms", 4096, 16384, 8.0, 10.0),
+             pair("rms", 16, 4096, 1.0, 2.0, "f16"), pair("rms_stats", 1, 4096, 2.2, 2.0),
+             result("rms_fp8", 1, 4096, **{"fastnorm": 2.0, "fastnorm-before": {"failed": "no"}}),
+             pair("layer", 4096, 8192, 10.9, 10.0)]
+    cases.equal("the ratio of two builds", [tables.against(r) for r in found[:3]], [1.0, 1.05, 0.8])
+    cases.equal("none where one was not timed", tables.against(found[5]), None)
+    cases.check("geometric mean", abs(tables.geometric_mean([0.5, 2.0, 8.0]) - 2.0) < 1e-12)
+    cases.equal("the build before is no peer", tables.best_peer(found[1]), None)
+    text = tables.report(content(*found, preset="models"))
+    lines = text.splitlines()
+    for name, line in {
+        "bf16": "| bf16 | 3 of 588 | 0.9435 (<= 1.005) | 1.0500 (ABOVE 1.04) | 0.8000 (<= 1.1) | add 64x4096 1.050, "
+                "rms 1x4096 1.000, rms 4096x16384 0.800 |",
+        "f16": "| f16 | 1 of 588 | 0.5000 (<= 1.03) | 0.5000 | - | rms 16x4096 0.500 |",
+        "statistics": "| with statistics | 1 of 294 | 1.1000 (ABOVE 1.03) | 1.1000 | - | rms_stats 1x4096 1.100 |",
+        "nothing": "| query and key heads | 0 of 10 | - | - | - | - |",
+        "an operation": "| bf16 | rms | 2 | 0.8944 | 1.000 |",
+        "the ceiling": "- layer bf16 4096x8192: 1.0900 (ABOVE 1.08) x ceiling",
+    }.items():
+        cases.check(f"against: {name}", line in lines, f"no line {line!r} in\n{text}")
+
+
+def test_contenders(cases):
+    def names(**given):
+        options = {"kind": "run", "preset": None, "against": None, "contenders": None, **given}
+        return [c.name for c in runner.wanted_contenders(argparse.Namespace(**options))]
+
+    cases.check("everybody", {"fastnorm", "quack"} <= set(names()) and "fastnorm-before" not in names(), names())
+    cases.equal("the build before, beside everybody", names(against="a")[:2], ["fastnorm", "fastnorm-before"])
+    cases.equal("two builds alone", names(preset="models", against="a"), ["fastnorm", "fastnorm-before"])
+    cases.equal("the grid", [names(kind="grid"), names(kind="grid", against="a")],
+                [["fastnorm"], ["fastnorm", "fastnorm-before"]])
+    options = argparse.Namespace(kind="run", preset="models", dtypes=None, ops=["rms"], n=[1024], rows=[1, 16])
+    cases.equal("only the rows that are asked for", [(c.dtype, c.rows) for c in runner.cases_of(options)],
+                [("bf16", 1), ("bf16", 16), ("f16", 1), ("f16", 16)])
+    cases.equal("only who is asked for", names(preset="models", against="a", contenders=["fastnorm"]), ["fastnorm"])
+
+
 # --- the document ---
 
 
@@ -157,6 +210,16 @@ def test_document(cases, work):
                          "device": ("run", build, {"device": "another"})}.items():
         try:
             again.describe(*change)
+            cases.check(f"another {name} is refused", False)
+        except results.Mismatch as why:
+            cases.check(f"another {name} is refused", name in str(why), str(why))
+    for name, change in {"against": {"against": {"version": "2"}}, "preset": {"preset": "models"}}.items():
+        document = results.Document(path)
+        document.describe("run", build, machine, **{name: "the first"})
+        document.add(result(fastnorm=10.5))
+        document.describe("run", build, machine, **{name: "the first"})
+        try:
+            document.describe("run", build, machine, **change)
             cases.check(f"another {name} is refused", False)
         except results.Mismatch as why:
             cases.check(f"another {name} is refused", name in str(why), str(why))
@@ -364,7 +427,9 @@ class HostBuffers:
         self.weight32 = Array(random.uniform(0.5, 1.5, case.n).astype(np.float16).astype(np.float32))
         self.bias32 = Array(random.standard_normal(case.n).astype(np.float32))
         self.weight, self.key_weight = f16(self.weight32.array), f16(random.uniform(0.5, 1.5, case.n))
+        self.bias = f16(self.bias32.array)
         self.scale = Array(np.array([1 / 64], np.float32))
+        self.row_scale, self.mean, self.rstd = ([Array(np.zeros(case.rows, np.float32))] for _ in range(3))
         if case.op.heads:
             self.y[0].array[:] = self.x[0].array
 
@@ -386,6 +451,8 @@ def exact(case, b):
     if case.op.layer:
         a = a - a.mean(-1, keepdims=True)
     t = a / np.sqrt((a * a).mean(-1, keepdims=True) + EPS)
+    if case.op.own_columns:
+        return t * b.weight.array.astype(np.float64) + b.bias.array.astype(np.float64)
     if case.op.layer:
         return t * b.weight32.array + b.bias32.array
     if case.op.heads:
@@ -408,11 +475,19 @@ def test_library(cases, path):
         y, wanted = b.y[0].array.astype(np.float64), exact(case, b)
         allowed = 2.0**-10 * np.maximum(np.abs(wanted), 1)
         if op.quantized:
-            y, wanted = e4m3(b.quantized[0].array) / 64, np.clip(wanted, -7, 7)
+            scale = b.row_scale[0].array[:, None] if op.row_scales else 1 / 64
+            y, wanted = e4m3(b.quantized[0].array) * scale, wanted if op.row_scales else np.clip(wanted, -7, 7)
             allowed = allowed + 2.0**-4 * np.abs(wanted)
         worst = np.max(np.abs(y - wanted) / allowed)
         cases.check(f"library, {op.name}: right", worst <= 1, worst)
         cases.check(f"library, {op.name}: its kernel is noted", contender.facts["kernel"], contender.facts)
+        if op.statistics:
+            a = b.x[0].array.astype(np.float64) + (b.residual[0].array if op.adds else 0)
+            mean = a.mean(-1, keepdims=True) if op.layer else 0
+            rstd = 1 / np.sqrt(((a - mean) ** 2).mean(-1) + EPS)
+            cases.check(f"library, {op.name}: rstd leaves too", np.max(np.abs(b.rstd[0].array - rstd)) <= 1e-5)
+            cases.check(f"library, {op.name}: and LayerNorm's mean",
+                        np.max(np.abs(b.mean[0].array - (mean[:, 0] if op.layer else 0))) <= 1e-6)
         if op.adds:
             sums = b.x[0].array.astype(np.float64) + b.residual[0].array
             cases.check(f"library, {op.name}: the sum leaves too",
@@ -469,7 +544,7 @@ def test_streams(cases, path):
 
 
 def run_program(*given):
-    done = subprocess.run([sys.executable, PROGRAM, *map(str, given)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, PROGRAM, *map(str, given)], capture_output=True, text=True, timeout=170)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -498,6 +573,30 @@ def test_program(cases, work, library):
         cases.check("a run on the CPU", code == 0 and "heads bf16 1x128" in out, out + err)
     else:
         cases.check("a run without PyTorch says so", code == 2 and "PyTorch is needed" in out, out + err)
+    test_two_builds(cases, work, library)
+
+
+def test_two_builds(cases, work, library):
+    other = work / "before.so"
+    other.write_bytes(library.read_bytes())
+    against = ["run", "--library", library, "--device", "cpu", "--preset", "models", "--json", work / "against.json", "--n", "1024",
+               "--rows", "1,16", "--dtypes", "bf16", "--ops", "rms_row_fp8,layer_stats", "--cold-mib", "1", "--replays", "2", "--seconds", "90"]
+    for name, given, wanted in (("without another build", [], "required: --against LIB"),
+                                ("with itself", ["--against", library], "is the library itself"),
+                                ("with no file", ["--against", work / "none.so"], "is no file")):
+        code, _, err = run_program(*against, *given)
+        cases.check(f"a preset {name}", code == 2 and wanted in err, err)
+    code, out, err = run_program(*against, "--against", other)
+    if has_module("torch"):
+        cases.check("two builds on the CPU", code == 0 and "| bf16 | 2 of 588 |" in out and "| with statistics | 2 of 294 |" in out, out + err)
+        done = json.loads((work / "against.json").read_text())
+        cases.equal("both builds were timed", {tuple(sorted(r["contenders"])) for r in done["results"]}, {("fastnorm", "fastnorm-before")})
+        cases.check("both with right results", all("us" in c for r in done["results"] for c in r["contenders"].values()), done)
+        code, out, err = run_program(*against, "--against", other)
+        cases.check("a second run has nothing to do", code == 0 and "all measured" in out, out + err)
+        cases.equal("and keeps what there was", json.loads((work / "against.json").read_text())["results"], done["results"])
+    else:
+        cases.check("two builds without PyTorch", code == 2 and "PyTorch is needed" in out, out + err)
 
 
 def test_plots(cases, work):
@@ -533,7 +632,8 @@ def main():
     parser.add_argument("--streams", type=Path, help="libfastnorm_streams.so, where CUDA is built")
     options = parser.parse_args()
     cases = Cases()
-    for test in (test_bytes, test_order, test_chain, test_figures, test_tables, test_timing):
+    for test in (test_bytes, test_order, test_presets, test_chain, test_figures, test_tables, test_against, test_contenders,
+                 test_timing):
         test(cases)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

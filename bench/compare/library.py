@@ -27,7 +27,7 @@ CPU, CUDA, LAYER, RMS = ctypes_api.CPU, ctypes_api.CUDA, ctypes_api.LAYER, ctype
 Dtype, FastnormError, Info = ctypes_api.Dtype, ctypes_api.FastnormError, ctypes_api.Info
 NormArgs, Tensor = ctypes_api.NormArgs, ctypes_api.Tensor
 
-PER_TENSOR = 1
+PER_TENSOR, PER_ROW = 1, 2
 ROUND_NORMALIZED, RESIDUAL_ROUND_BEFORE_STATISTICS = 1, 2
 PDL_WAIT, PDL_TRIGGER, PDL_CONSTANT_COLUMNS = 1, 2, 4
 F32 = Dtype(2, 32, 1)
@@ -137,18 +137,24 @@ class Fastnorm:
             view = b.heads_of(b.y[i])
             return [self._args(RMS, flags, x=view, y=view, weight=b.weight)]
         tensors = {"x": b.x[i]}
-        if op.layer:
+        if op.own_columns:
+            tensors.update(weight=b.weight, bias=b.bias)
+        elif op.layer:
             tensors.update(weight=b.weight32, bias=b.bias32)
         else:
             tensors["weight"] = b.weight
         if op.adds:
             tensors.update(residual=b.residual[i], residual_out=b.residual_out[i])
         if op.quantized:
-            tensors.update(quantized=b.quantized[i], scale=b.scale)
+            tensors.update(quantized=b.quantized[i], scale=b.row_scale[i] if op.row_scales else b.scale)
         else:
             tensors["y"] = b.y[i]
+        if op.statistics:
+            tensors["rstd"] = b.rstd[i]
+            if op.layer:
+                tensors["mean"] = b.mean[i]
         args = self._args(LAYER if op.layer else RMS, flags, **tensors)
-        args.quant_scheme = PER_TENSOR if op.quantized else 0
+        args.quant_scheme = PER_ROW if op.row_scales else PER_TENSOR if op.quantized else 0
         return [args]
 
     def _args(self, kind, flags, **tensors):
@@ -156,6 +162,12 @@ class Fastnorm:
         for name, tensor in tensors.items():
             setattr(args, name, self._tensor(tensor))
         return args
+
+
+class FastnormBefore(Fastnorm):
+    """Another build of the library, such as the one before a change: --against."""
+
+    name, label = "fastnorm-before", "fastnorm before"
 
 
 class FastnormRounded(Fastnorm):

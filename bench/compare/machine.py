@@ -57,7 +57,8 @@ class Buffers:
     x, residual              inputs, never written
     y, residual_out          outputs; a contender that works in place finds its inputs here after reset()
     quantized                [rows, n] f8_e4m3fn, where the operation quantises
-    weight, weight32, bias32, key_weight, scale
+    row_scale, mean, rstd    outputs, f32 [rows], where the operation has them
+    weight, weight32, bias, bias32, key_weight, scale
     With heads, x and y are [tokens, HEADS_OF_ALL, n]; heads_of() gives the heads to normalise.
     """
 
@@ -80,8 +81,12 @@ class Buffers:
             if op.quantized:
                 self.quantized.append(outputs.cut(shape, torch.float8_e4m3fn))
         self.torch = torch
+        self.row_scale, self.mean, self.rstd = (
+            [torch.empty(case.rows, dtype=torch.float32, device=self.x[0].device) for _ in range(chain.calls)]
+            if wanted else [] for wanted in (op.row_scales, op.statistics and op.layer, op.statistics))
         self.weight32, self.bias32 = parameters(case.n, 1), parameters(case.n, 0)
         self.weight, self.key_weight = self.weight32.to(dtype), parameters(case.n, 2).to(dtype)
+        self.bias = self.bias32.to(dtype)
         self.scale = torch.full((1,), 1 / 64, dtype=torch.float32, device=self.weight.device)
 
     def heads_of(self, tensor):
@@ -95,6 +100,8 @@ class Buffers:
     def reset(self):
         """Inputs for those that work in place, and NaN elsewhere in the outputs."""
         self._outputs.memory.fill_(POISON)
+        for tensor in [*self.row_scale, *self.mean, *self.rstd]:
+            tensor.fill_(float("nan"))
         for source, target in [*zip(self.x, self.y), *zip(self.residual, self.residual_out)]:
             target.copy_(source)
 

@@ -12,7 +12,10 @@ class Op:
     title: str
     adds: bool = False  # x + residual comes first, and the sum leaves too
     layer: bool = False  # LayerNorm, with f32 weight and bias
-    quantized: bool = False  # leaves as f8_e4m3fn codes by a given scale
+    own_columns: bool = False  # LayerNorm, with weight and bias of x's dtype
+    quantized: bool = False  # leaves as f8_e4m3fn codes, by a given scale
+    row_scales: bool = False  # or by a scale for each row, which leaves too
+    statistics: bool = False  # rstd, and LayerNorm's mean, leave too
     heads: bool = False  # strided heads of a fused QKV tensor, in place; rows are tokens, n is the head size
     two_weights: bool = False  # query and key heads have different weights
 
@@ -30,6 +33,12 @@ OPS = {op.name: op for op in (
     Op("heads", f"{HEADS} of {HEADS_OF_ALL} heads in place", heads=True),
     Op("qk", f"{QUERY_HEADS} query and {HEADS - QUERY_HEADS} key heads of {HEADS_OF_ALL} in place, one launch",
        heads=True, two_weights=True),
+    # The library alone is timed on these.
+    Op("layer_own", "LayerNorm, weight and bias of x's dtype", layer=True, own_columns=True),
+    Op("rms_row_fp8", "RMSNorm to per-row fp8", quantized=True, row_scales=True),
+    Op("rms_stats", "RMSNorm with statistics", statistics=True),
+    Op("add_stats", "Fused add + RMSNorm with statistics", adds=True, statistics=True),
+    Op("layer_stats", "LayerNorm with statistics", layer=True, own_columns=True, statistics=True),
 )}
 
 
@@ -62,7 +71,7 @@ class Case:
 
     @property
     def bytes_moved(self):
-        """Each input read once, each output written once; weights are not counted."""
+        """Each input read once, each output written once; weights, scales and statistics are not counted."""
         codes = self.tensor_bytes // ELEMENT_BYTES[self.dtype]
         first_output = codes if self.op.quantized else self.tensor_bytes
         return self.op.reads * self.tensor_bytes + first_output + (self.tensor_bytes if self.op.adds else 0)
@@ -128,6 +137,49 @@ def table_cases(dtypes, op_names=None, n_wanted=None):
              for dtype in dtypes for s in SECTIONS for rows, n in s.shapes
              if (not op_names or s.op_name in op_names) and (not n_wanted or n in n_wanted)}
     return sorted(cases, key=lambda c: (dtypes.index(c.dtype), ORDER_OF_N.index(c.n)))
+
+
+MODEL_N = [1024, 1536, 2048, 2560, 2880, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 12288, 16384]
+MODEL_ROWS = [1, 16, 64, 256, 1024, 4096, 16384]
+MODEL_OPS = ["rms", "add", "layer_own", "rms_fp8", "add_fp8", "rms_row_fp8"]
+LONG_N = 8192  # longer rows have a bound of their own
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases over which a geometric mean is taken, and the bounds of the ratio of two builds there."""
+
+    title: str
+    dtypes: tuple
+    op_names: tuple
+    shapes: tuple
+    mean: float
+    worst: float | None = None  # of rows up to LONG_N
+    worst_long: float | None = None
+
+    def cases(self):
+        return [Case(op, dtype, rows, n) for dtype in self.dtypes for op in self.op_names for rows, n in self.shapes]
+
+
+_MODELS = tuple((rows, n) for n in MODEL_N for rows in MODEL_ROWS)
+# Named sets of cases: what a build must keep of the speed of the one before.
+PRESETS = {"models": (
+    Group("bf16", ("bf16",), tuple(MODEL_OPS), _MODELS, 1.005, 1.04, 1.10),
+    Group("query and key heads", ("bf16",), ("heads", "qk"), tuple(TOKENS), 1.01),
+    Group("with statistics", ("bf16",), ("rms_stats", "add_stats", "layer_stats"), _MODELS, 1.03),
+    Group("f16", ("f16",), tuple(MODEL_OPS), _MODELS, 1.03),
+    Group("LayerNorm, f32 weight and bias", ("bf16",), ("layer",), tuple(LAYER), 1.005, 1.04, 1.10),
+)}
+# Beside the ceiling, not beside the build before: (case, most times the stream of its bytes).
+CEILING_BOUNDS = {"models": ((Case("layer", "bf16", 4096, 8192), 1.08),)}
+
+
+def preset_cases(name, dtypes=None, op_names=None, n_wanted=None):
+    """The cases of a preset, group by group."""
+    return list(dict.fromkeys(
+        c for group in PRESETS[name] for c in group.cases()
+        if (not dtypes or c.dtype in dtypes) and (not op_names or c.op_name in op_names)
+        and (not n_wanted or c.n in n_wanted)))
 
 
 def grid_cases(dtypes, op_names, n_wanted=None):

@@ -2,6 +2,7 @@
 
 EPS = 1e-6
 QMAX = 448.0
+STATISTICS_UNIT = 2.0**-18  # f32, after a sum over the row
 
 
 class WrongResult(Exception):
@@ -21,7 +22,7 @@ class Reference:
         self.unit = 2.0 ** (-8 if case.dtype == "bf16" else -11)
 
     def wanted(self, i):
-        """The results of call i on the chosen rows: {"y", "sum"} in double precision."""
+        """The results of call i on the chosen rows: {"y", "sum", "mean", "rstd"} in double precision."""
         b, op, torch = self.buffers, self.case.op, self.torch
         rows = torch.as_tensor(self.rows, device=b.x[i].device)
         a = b.heads_of(b.x[i]) if op.heads else b.x[i]
@@ -31,8 +32,13 @@ class Reference:
             a = a + b.residual[i][rows].double()
             found["sum"] = a
         if op.layer:
+            if op.statistics:
+                found["mean"] = a.mean(-1)
             a = a - a.mean(-1, keepdim=True)
-        t = a / (a.square().mean(-1, keepdim=True) + EPS).sqrt()
+        rstd = (a.square().mean(-1, keepdim=True) + EPS).rsqrt()
+        if op.statistics:
+            found["rstd"] = rstd[:, 0]
+        t = a * rstd
         weight = (b.weight32 if op.layer else b.head_weights() if op.two_weights else b.weight).double()
         found["y"] = t * weight + b.bias32.double() if op.layer else t * weight
         return found
@@ -49,6 +55,10 @@ class Reference:
             found["y"] = b.heads_of(y) if op.heads and "y" not in results else y
         if op.adds:
             found["sum"] = results.get("sum", b.residual_out[i])
+        if op.statistics:
+            found["rstd"] = b.rstd[i]
+            if op.layer:
+                found["mean"] = b.mean[i]
         return {name: self._picked(tensor) for name, tensor in found.items()}
 
     def _picked(self, tensor):
@@ -56,15 +66,22 @@ class Reference:
             return tensor.view(self.torch.uint8)[self.rows].view(self.torch.float8_e4m3fn).float().double()
         return tensor[self.rows].double()
 
+    def _scale(self, i):
+        """Of the codes: one, or one for each chosen row. Those are the library's own, and checked by what they make of the codes."""
+        if not self.case.op.row_scales:
+            return self.buffers.scale.double()
+        return self.buffers.row_scale[i][self.rows].double().unsqueeze(-1)
+
     def check(self, i, results=None):
         """The largest error, in units of what is allowed; WrongResult if that is above 1."""
         wanted, given = self.wanted(i), self.given(i, results)
         worst = 0.0
         for name, exact in wanted.items():
             value = given[name]
-            allowed = 4 * self.unit * exact.abs().clamp(min=1.0)
+            unit = STATISTICS_UNIT if name in ("mean", "rstd") else self.unit
+            allowed = 4 * unit * exact.abs().clamp(min=1.0)
             if name == "y" and self.case.op.quantized:
-                scale = self.buffers.scale.double()
+                scale = self._scale(i)
                 value = value * scale
                 exact = exact.clamp(-QMAX * scale, QMAX * scale)
                 allowed = allowed + exact.abs() * 2.0**-4 + scale * 2.0**-9

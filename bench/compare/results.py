@@ -40,14 +40,17 @@ class Document:
     def results(self):
         return self.content["results"]
 
-    def describe(self, kind, library, machine):
-        """Says what is measured. Results of another kind, build or device are not mixed with these."""
-        for name, value in (("kind", kind), ("library", library), ("device", machine.get("device"))):
+    def describe(self, kind, library, machine, against=None, preset=None):
+        """Says what is measured. Results of another kind, build or device are not mixed with these. against: the
+        build that is timed beside."""
+        for name, value in (("kind", kind), ("library", library), ("device", machine.get("device")),
+                            ("against", against), ("preset", preset)):
             before = self.content.get(name)
             if self.results and before is not None and before != value:
                 raise Mismatch(f"{self.path} has results of another {name}; name another file, or --fresh")
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.content.update(kind=kind, library=library, device=machine.get("device"))
+        self.content.update({k: v for k, v in (("against", against), ("preset", preset)) if v is not None})
         self.content.setdefault("runs", []).append({"date": now, **machine})
 
     def find(self, case):

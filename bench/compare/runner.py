@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from compare import ops, peers, tables
-from compare.library import Fastnorm, FastnormPdl, FastnormRounded, Library
+from compare.library import Fastnorm, FastnormBefore, FastnormPdl, FastnormRounded, Library
 from compare.machine import DoesNotFit, Gpu, Host
 from compare.results import Document, Mismatch
 from compare.streams import Streams
@@ -20,7 +20,7 @@ from compare.timing import Ceilings, MachineLost, Patience, time_case
 
 EXIT_LOST, EXIT_UNUSABLE = 3, 2
 RESTARTS = 6
-KNOWN = (Fastnorm, FastnormPdl, *peers.PEERS, FastnormRounded)  # in the order of the tables
+KNOWN = (Fastnorm, FastnormBefore, FastnormPdl, *peers.PEERS, FastnormRounded)  # in the order of the tables
 FEW_ROWS = 1024  # a decode step has no more
 STALLED_SECONDS = 75  # without a sign of life: longer than a contender may take for one case
 
@@ -72,21 +72,27 @@ def describe_machine(torch, device):
     return found
 
 
-def make_contenders(torch, library, machine, document, options, progress):
-    """All contenders that can be made, in order, and why the others can't."""
+def wanted_contenders(options):
+    """The kinds of contenders of a run, in order."""
+    known = (Fastnorm, FastnormBefore) if options.kind == "grid" or options.preset else KNOWN
+    return [kind for kind in known if (kind is not FastnormBefore or options.against)
+            and (not options.contenders or kind.name in options.contenders)]
+
+
+def make_contenders(torch, libraries, machine, document, options, progress):
+    """All contenders that can be made, in order, and why the others can't. libraries: this build, and the one before."""
     made, unavailable = [], {}
-    known = (Fastnorm,) if options.kind == "grid" else KNOWN
+    library, before = libraries
     crashed = document.content.get("crashed", {})
-    for kind in known:
-        if options.contenders and kind.name not in options.contenders:
-            continue
+    for kind in wanted_contenders(options):
         if kind.name in crashed:
             unavailable[kind.name] = f"brought the process down: {crashed[kind.name]}"
             continue
         progress.write(kind.name)
         start = time.monotonic()
         try:
-            made.append(kind(library, machine) if issubclass(kind, Fastnorm) else kind(torch))
+            own = before if kind is FastnormBefore else library
+            made.append(kind(own, machine) if issubclass(kind, Fastnorm) else kind(torch))
             say(f"{kind.name}: ready after {time.monotonic() - start:.1f} s")
         except Exception as why:  # an import may fail in any way
             unavailable[kind.name] = f"{type(why).__name__}: {why}".splitlines()[0][:300]
@@ -139,6 +145,18 @@ def measure(machine, contenders, cases, document, options, progress):
     return len(work) - done
 
 
+def cases_of(options):
+    """What the options ask for, in the order of measurement."""
+    dtypes = options.dtypes or ["bf16"]
+    if options.preset:
+        cases = ops.preset_cases(options.preset, options.dtypes, options.ops, options.n)
+    elif options.kind == "grid":
+        cases = ops.grid_cases(dtypes, options.ops or ["rms", "add", "layer"], options.n)
+    else:
+        cases = ops.table_cases(dtypes, options.ops, options.n)
+    return [c for c in cases if not options.rows or c.rows in options.rows]
+
+
 def run_child(options):
     progress = Progress(options.json)
     progress.write("start")
@@ -155,16 +173,18 @@ def run_child(options):
         library = Library(options.library)
         machine = Host(torch, device) if device.type == "cpu" else Gpu(torch, device, Streams(options.streams))
         document = Document.open(options.json)
-        document.describe(options.kind, library.identity(), describe_machine(torch, machine.device))
+        before = Library(options.against) if options.against else None
+        document.describe(options.kind, library.identity(), describe_machine(torch, machine.device),
+                          before.identity() if before else None, options.preset)
     except (Mismatch, OSError, RuntimeError, AttributeError) as why:
         say(f"{type(why).__name__}: {why}")
         return EXIT_UNUSABLE
     say(f"{document.content['device']}, libfastnorm {library.version()}, PyTorch {torch.__version__}")
     document.content["contenders"] = [[c.name, c.label] for c in KNOWN]
-    contenders, document.content["unavailable"] = make_contenders(torch, library, machine, document, options, progress)
+    contenders, document.content["unavailable"] = make_contenders(torch, (library, before), machine, document, options,
+                                                                  progress)
     document.write()
-    cases = (ops.grid_cases(options.dtypes, options.ops or ["rms", "add", "layer"], options.n)
-             if options.kind == "grid" else ops.table_cases(options.dtypes, options.ops, options.n))
+    cases = cases_of(options)
     try:
         left = measure(machine, contenders, cases, document, options, progress)
     except MachineLost as why:
@@ -227,7 +247,7 @@ def run_parent(options, command):
 def blame(path, contender, key, why):
     """Notes what the next child leaves out: the contender, or the case where it was nobody's kernel or our own."""
     document = Document.load(path)
-    if contender in ("streams", Fastnorm.name) and key:
+    if contender in ("streams", Fastnorm.name, FastnormBefore.name) and key:
         document.content.setdefault("skipped", {})[key] = f"{contender}: {why}"
     else:
         document.content.setdefault("crashed", {})[contender] = f"{why} at {key}" if key else why

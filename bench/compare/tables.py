@@ -1,10 +1,13 @@
 """Figures out of results, and the tables. Pure."""
 
-from compare.ops import OPS, SECTIONS, Case
+import math
+
+from compare.ops import CEILING_BOUNDS, LONG_N, OPS, PRESETS, SECTIONS, Case
 
 OWN = "fastnorm"
 OWN_ROUNDED = "fastnorm-rounded"
-NOT_PEERS = (OWN, OWN_ROUNDED, "fastnorm-pdl")
+BEFORE = "fastnorm-before"
+NOT_PEERS = (OWN, OWN_ROUNDED, BEFORE, "fastnorm-pdl")
 # Who rounds the sum and the normalised row to 16 bits on the way is compared with the library doing the same, where that was timed.
 ROUNDING_PEERS = ("liger",)
 NO_SUCH_OPERATION = "no such operation"  # of a peer that was never meant to have it
@@ -137,7 +140,9 @@ def report(content):
     by_key = {f"{r['op']} {r['dtype']} {r['rows']}x{r['n']}": r for r in content["results"]}
     dtypes = sorted({r["dtype"] for r in content["results"]})
     lines = []
-    if content.get("kind") == "grid":
+    if content.get("preset"):
+        lines.append(against_summary(content))
+    elif content.get("kind") == "grid":
         lines.append(grid_summary(content["results"]))
     else:
         for dtype in dtypes:
@@ -154,6 +159,50 @@ def report(content):
     if reasons:
         lines += ["Not timed:", *reasons, ""]
     return "\n".join(lines)
+
+
+def against(result):
+    """Time of this build over that of the build before: below 1 it is faster. None where one was not timed."""
+    own, before = us_of(result, OWN), us_of(result, BEFORE)
+    return own / before if own is not None and before is not None else None
+
+
+def geometric_mean(values):
+    return math.exp(sum(math.log(v) for v in values) / len(values))
+
+
+def _bounded(value, bound):
+    """A figure beside its bound, and whether it keeps it."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if bound is None else f"{value:.4f} ({'<=' if value <= bound else 'ABOVE'} {bound:g})"
+
+
+def against_summary(content):
+    """Per group of the preset: how many of its cases were timed, the geometric mean of this build's times over those of
+    the build before, the worst cases, and whether the bounds are kept. The same for each operation."""
+    by_key = {f"{r['op']} {r['dtype']} {r['rows']}x{r['n']}": r for r in content["results"]}
+    header = ["group", "timed", "geometric mean", f"worst, n <= {LONG_N}", f"worst, n > {LONG_N}", "furthest"]
+    rows, per_op = [], []
+    for group in PRESETS[content["preset"]]:
+        cases = group.cases()
+        found = {c: against(by_key[c.key]) for c in cases if c.key in by_key}
+        found = {c: ratio for c, ratio in found.items() if ratio is not None}
+        short = [v for c, v in found.items() if c.n <= LONG_N]
+        long = [v for c, v in found.items() if c.n > LONG_N]
+        furthest = sorted(found, key=found.get, reverse=True)[:3]
+        mean = geometric_mean(found.values()) if found else None
+        rows.append([group.title, f"{len(found)} of {len(cases)}", _bounded(mean, group.mean),
+                     _bounded(max(short, default=None), group.worst),
+                     _bounded(max(long, default=None), group.worst_long),
+                     ", ".join(f"{c.op_name} {c.shape} {found[c]:.3f}" for c in furthest) or "-"])
+        for op in group.op_names:
+            of_op = [v for c, v in found.items() if c.op_name == op]
+            if of_op:
+                per_op.append([group.title, op, str(len(of_op)), f"{geometric_mean(of_op):.4f}", f"{max(of_op):.3f}"])
+    beside = [f"- {case.key}: {_bounded(ratio(by_key[case.key]), bound)} x ceiling"
+              for case, bound in CEILING_BOUNDS[content["preset"]] if case.key in by_key]
+    return "\n".join([markdown(header, rows), "", *beside, "", markdown(["group", "op", "timed", "geometric mean", "worst"], per_op), ""])
 
 
 def grid_summary(results):

@@ -209,7 +209,7 @@ func TestNumbers(t *testing.T) {
 		tensors              []string
 		last, mask, maxWords int
 	}{
-		{normTensors, raw.NormBitAmax, raw.NormMask, raw.NormMaxWords},
+		{normTensors, raw.NormBitClampScale, raw.NormMask, raw.NormMaxWords},
 		{mlaDecodeTensors, raw.MlaDecodeBitProfile, raw.MlaDecodeMask, raw.MlaDecodeMaxWords},
 	} {
 		if len(it.tensors) != it.last+1 {

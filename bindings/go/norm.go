@@ -58,6 +58,7 @@ const (
 	QuantPerBlock  QuantScheme = raw.FASTNORM_QUANT_PER_BLOCK  // a scale for 64 or 128 columns of a row
 	QuantMXFP8     QuantScheme = raw.FASTNORM_QUANT_MXFP8      // fp8 with a power-of-two scale for 32 columns
 	QuantNVFP4     QuantScheme = raw.FASTNORM_QUANT_NVFP4      // fp4 with an e4m3 scale for 16 columns and a global scale
+	QuantMXFP4     QuantScheme = raw.FASTNORM_QUANT_MXFP4      // fp4 with a power-of-two scale for 32 columns
 )
 
 // QuantSource is what is quantised.
@@ -67,6 +68,15 @@ type QuantSource int32
 const (
 	QuantFromF32     QuantSource = raw.FASTNORM_QUANT_FROM_F32     // the unrounded result
 	QuantFromRounded QuantSource = raw.FASTNORM_QUANT_FROM_ROUNDED // the result rounded to the dtype of X, as an unfused chain would
+)
+
+// QuantDivision is how a code is made of a value and its scale.
+type QuantDivision int32
+
+// The divisions. With scales that are powers of two they are the same.
+const (
+	QuantMultiplyReciprocal QuantDivision = raw.FASTNORM_QUANT_MULTIPLY_RECIPROCAL // value * (1 / scale)
+	QuantDivide             QuantDivision = raw.FASTNORM_QUANT_DIVIDE              // value / scale, as vLLM's dynamic fp8
 )
 
 // ScaleLayout is the order of scales in memory.
@@ -86,7 +96,7 @@ const (
 //	Mean         = sum(s) / n                                   (Layer only)
 //	Rstd         = 1 / sqrt(sum((s - Mean)^2) / n + Eps)        (RMS: Mean is not subtracted)
 //	t            = (s - Mean) * Rstd                            (RMS: s * Rstd)
-//	Y            = t * (Weight + WeightOffset) + Bias, rounded to the dtype of X
+//	Y            = t * (Weight + WeightOffset) + Bias, rounded to the dtype of Y
 //
 // All arithmetic is single precision; ResidualRounding and Rounding say where else a value is rounded. A row's
 // bits depend on its values, Weight, Bias, n, dtypes and options only.
@@ -103,12 +113,12 @@ type Norm struct {
 	Flags            NormFlags        // default: none
 
 	X        Tensor // [..., n] of rank 1 to 8, n >= 1; T. Required
-	Residual Tensor // shape of X; T or F32. Not given: nothing is added
-	Weight   Tensor // [..., n], broadcasts against X: [n], [heads, n], [batch, 1, n]; T or F32. Not given: 1
+	Residual Tensor // shape of X; F32, F16 or BF16. Not given: nothing is added
+	Weight   Tensor // [..., n], broadcasts against X: [n], [heads, n], [batch, 1, n]; F32, F16 or BF16. Not given: 1
 	Bias     Tensor // as Weight. Not given: 0
 
-	Y           Tensor // output, shape of X; T. May be X or Residual
-	ResidualOut Tensor // output, shape of X; T or F32. May be Residual or X; needs Residual
+	Y           Tensor // output, shape of X; T or F32. May be X or Residual
+	ResidualOut Tensor // output, shape of X; F32, F16 or BF16. May be Residual or X; needs Residual
 	Mean        Tensor // output, shape of X without its last extent, or with 1 there; F32. Layer only
 	Rstd        Tensor // output, as Mean
 
@@ -119,17 +129,19 @@ type Norm struct {
 // code times its scale.
 type Quant struct {
 	Scheme      QuantScheme
-	BlockSize   int         // QuantPerBlock: 64 or 128 columns; else 0
-	Source      QuantSource // default: the unrounded result
-	ScaleLayout ScaleLayout // default: row-major
-	ScalePow2   bool        // round dynamic fp8 scales up to a power of two
-	AmaxFloor   float32     // least magnitude a dynamic scale is made from; 0 = 1e-10
-	Clamp       float32     // > 0: results are clamped to [-Clamp, Clamp] first
+	BlockSize   int           // QuantPerBlock: 64 or 128 columns; else 0
+	Source      QuantSource   // default: the unrounded result
+	ScaleLayout ScaleLayout   // default: row-major
+	ScalePow2   bool          // round dynamic fp8 scales up to a power of two
+	AmaxFloor   float32       // least magnitude a dynamic scale is made from; 0 = 1e-10
+	Clamp       float32       // > 0: results are clamped to [-Clamp, Clamp] first
+	Division    QuantDivision // QuantPerTensor, QuantPerRow, QuantPerBlock: default times the reciprocal
 
 	GlobalScale Tensor // [1] F32. The second scale of QuantNVFP4; not given: 1
 	Out         Tensor // output, shape of X, the quantised dtype
 	Scale       Tensor // input for QuantPerTensor, else output
 	Amax        Tensor // [1] F32; in and out: the largest magnitude seen is maximised into it
+	ClampScale  Tensor // [1] F32. The clamp on the device, read when the norm runs; not > 0 is off. Needs Clamp 0
 }
 
 var normTensors = []string{
@@ -145,6 +157,7 @@ var normTensors = []string{
 	raw.NormBitQuantized:   "quantized",
 	raw.NormBitScale:       "scale",
 	raw.NormBitAmax:        "amax",
+	raw.NormBitClampScale:  "clamp_scale",
 }
 
 func (n *Norm) encode(q *call, part int) {
@@ -178,10 +191,12 @@ func (z *Quant) encode(q *call, w []uint64, part int) {
 	}
 	w[raw.NormAmaxFloor] = uint64(math.Float32bits(z.AmaxFloor))
 	w[raw.NormClamp] = uint64(math.Float32bits(z.Clamp))
+	w[raw.NormQuantDivision] = uint64(z.Division)
 	q.tensor(part, raw.NormBitGlobalScale, &z.GlobalScale)
 	q.tensor(part, raw.NormBitQuantized, &z.Out)
 	q.tensor(part, raw.NormBitScale, &z.Scale)
 	q.tensor(part, raw.NormBitAmax, &z.Amax)
+	q.tensor(part, raw.NormBitClampScale, &z.ClampScale)
 }
 
 func (n *Norm) call() *call {

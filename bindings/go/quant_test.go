@@ -20,6 +20,7 @@ func TestQuantFields(t *testing.T) {
 		"quant_scheme is 99":    func(q *fastnorm.Quant) { q.Scheme = 99 },
 		"quant_block_size is 3": func(q *fastnorm.Quant) { q.BlockSize = 3 },
 		"quant_source is 9":     func(q *fastnorm.Quant) { q.Source = 9 },
+		"quant_division is 9":   func(q *fastnorm.Quant) { q.Division = 9 },
 		"scale_layout is 8":     func(q *fastnorm.Quant) { q.ScaleLayout = 8 },
 		"scale_pow2 is 1":       func(q *fastnorm.Quant) { q.ScalePow2 = true },
 		"amax_floor is -1":      func(q *fastnorm.Quant) { q.AmaxFloor = -1 },
@@ -28,6 +29,7 @@ func TestQuantFields(t *testing.T) {
 		"quantized":             func(q *fastnorm.Quant) { q.Out = one },
 		"scale":                 func(q *fastnorm.Quant) { q.Scale = one },
 		"amax":                  func(q *fastnorm.Quant) { q.Amax = one },
+		"clamp_scale":           func(q *fastnorm.Quant) { q.ClampScale = one },
 	} {
 		n := base()
 		change(n.Quant)

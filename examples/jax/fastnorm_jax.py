@@ -5,7 +5,7 @@ the one it was linked with, or the file that FASTNORM_LIBRARY names. The functio
 devices, under jit, vmap and grad. JAX refuses to differentiate rms_norm_quant, and the others twice.
 
 Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
-"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4". norm.h says what they mean.
+"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
 """
 
 import ctypes
@@ -60,7 +60,7 @@ def handler_calls():
 _KINDS = {"rms": 0, "layer": 1}
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
-_SCHEMES = {None: 0, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5}
+_SCHEMES = {None: 0, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 _INPUTS = ("x", "residual", "weight", "bias")
 _OUTPUTS = ("y", "residual_out", "quantized", "scale", "mean", "rstd")
 _BACKWARD_INPUTS = ("x", "dy", "weight", "mean", "rstd", "dresidual_in")
@@ -182,13 +182,13 @@ def _norm(kind, eps, inputs, outputs, aliases=None, weight_offset=0.0, rounding=
                 inputs=_mask(_INPUTS, inputs), outputs=_mask(_OUTPUTS, outputs), rank=np.int32(rank), lead=np.int32(lead))
 
 
-def _rank_and_lead(inputs):
-    """x's dimensions, and how many of the first become one: all but the row and heads, except where the
-    library is to say that they differ."""
+def _rank_and_lead(inputs, *others):
+    """x's dimensions, and how many of the first, which no parameter has, become one, except where the
+    library is to say that they differ. others: numbers of dimensions of parameters that are not inputs."""
     rank = inputs["x"].ndim
-    heads = any(inputs[name].ndim > 1 for name in ("weight", "bias") if name in inputs)
+    inner = max([1, *others, *(inputs[name].ndim for name in ("weight", "bias") if name in inputs)])
     differ = "residual" in inputs and inputs["residual"].shape != inputs["x"].shape
-    return rank, 0 if differ else max(0, rank - (2 if heads else 1))
+    return rank, 0 if differ else max(0, rank - inner)
 
 
 def _eps(eps):
@@ -207,9 +207,7 @@ def _norm_backward(kind, eps, weight_offset, rounding, inputs, outputs, bias_ndi
     """One fastnorm_norm_backward; inputs and outputs as for _norm. The outputs by name."""
     inputs = {name: inputs[name] for name in _BACKWARD_INPUTS if name in inputs}
     outputs = {name: outputs[name] for name in _BACKWARD_OUTPUTS if name in outputs}
-    rank, lead = _rank_and_lead(inputs)
-    if bias_ndim > 1:
-        lead = max(0, rank - 2)
+    rank, lead = _rank_and_lead(inputs, bias_ndim)
     options = {"eps": eps, "weight_offset": weight_offset, "rounding": _ROUNDING[rounding]}
     _check(kind, lead, _tensors(inputs, outputs), tuple(options.items()))
     call = jax.ffi.ffi_call(_BACKWARD_TARGET, list(outputs.values()), vmap_method="broadcast_all")
@@ -225,17 +223,17 @@ def _arrays(**values):
             for name, value in values.items()}
 
 
-def _like(a):
-    return jax.ShapeDtypeStruct(a.shape, a.dtype)
+def _like(a, dtype=None):
+    return jax.ShapeDtypeStruct(a.shape, a.dtype if dtype is None else dtype)
 
 
 # --- gradients ---
 
 
-def _outputs_of(inputs, statistics=False):
+def _outputs_of(inputs, y_dtype, statistics=False):
     """The outputs of a norm of these inputs; statistics: with what the backward wants of each row."""
     x = inputs["x"]
-    outputs = {"y": _like(x)}
+    outputs = {"y": _like(x, y_dtype)}
     if "residual" in inputs:
         outputs["residual_out"] = _like(inputs["residual"])
     if statistics:
@@ -246,19 +244,19 @@ def _outputs_of(inputs, statistics=False):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _differentiable(call, inputs):
-    """A norm as a function of its arrays by name. call: kind, in_place, eps, weight_offset, rounding,
+    """A norm as a function of its arrays by name. call: kind, y_dtype, in_place, eps, weight_offset, rounding,
     residual_rounding."""
-    kind, in_place, eps, *options = call
-    return tuple(_norm(kind, eps, inputs, _outputs_of(inputs), {1: 1} if in_place else None, *options))
+    kind, y_dtype, in_place, eps, *options = call
+    return tuple(_norm(kind, eps, inputs, _outputs_of(inputs, y_dtype), {1: 1} if in_place else None, *options))
 
 
 def _forward(call, inputs):
     """The norm with its statistics, and what the backward needs. What is wanted is said by the keys of a
     dictionary, which are part of the program."""
-    kind, in_place, eps, *options = call
+    kind, y_dtype, in_place, eps, *options = call
     wanted = {name: () for name, primal in inputs.items() if primal.perturbed}
     inputs = {name: primal.value for name, primal in inputs.items()}
-    outputs = _outputs_of(inputs, kind)
+    outputs = _outputs_of(inputs, y_dtype, kind)
     found = dict(zip((n for n in _OUTPUTS if n in outputs),
                      _norm(kind, eps, inputs, outputs, {1: 1} if in_place else None, *options)))
     saved = {"x": found.get("residual_out", inputs["x"]), **{n: found[n] for n in ("mean", "rstd") if n in found}}
@@ -269,7 +267,7 @@ def _forward(call, inputs):
 
 
 def _backward(call, kept, gradients):
-    kind, _, eps, weight_offset, rounding, _ = call
+    kind, _, _, eps, weight_offset, rounding, _ = call
     wanted, saved, dtypes = kept
     dy, dtotal = gradients[0], gradients[1] if len(gradients) > 1 else None
     zero = jax.custom_derivatives.SymbolicZero
@@ -300,11 +298,13 @@ def _backward(call, kept, gradients):
 _differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _call_differentiable(kind, inputs, eps, weight_offset=0.0, rounding="once", residual_rounding="exact", in_place=False):
+def _call_differentiable(kind, inputs, eps, weight_offset=0.0, rounding="once", residual_rounding="exact", in_place=False,
+                         y_dtype=None):
     """Checks what is no array, so that errors are the same with and without a gradient."""
     inputs = {name: a for name, a in inputs.items() if a is not None}
     _check_devices(inputs)
-    call = (kind, in_place, _eps(eps), _number("weight_offset", weight_offset, float), rounding, residual_rounding)
+    y_dtype = None if y_dtype is None else jnp.dtype(y_dtype)
+    call = (kind, y_dtype, in_place, _eps(eps), _number("weight_offset", weight_offset, float), rounding, residual_rounding)
     _word(_ROUNDING, "rounding", rounding)
     _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding)
     return _differentiable(call, inputs)
@@ -313,39 +313,39 @@ def _call_differentiable(kind, inputs, eps, weight_offset=0.0, rounding="once", 
 # --- the functions to call ---
 
 
-def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once"):
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row."""
-    return _call_differentiable("rms", _arrays(x=x, weight=weight), eps, weight_offset, rounding)[0]
+def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None):
+    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's (None), or float32."""
+    return _call_differentiable("rms", _arrays(x=x, weight=weight), eps, weight_offset, rounding, y_dtype=y_dtype)[0]
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once"):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row."""
-    return _call_differentiable("layer", _arrays(x=x, weight=weight, bias=bias), eps, 0.0, rounding)[0]
+def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's (None), or float32."""
+    return _call_differentiable("layer", _arrays(x=x, weight=weight, bias=bias), eps, 0.0, rounding, y_dtype=y_dtype)[0]
 
 
-def _add(in_place, x, residual, weight, eps, weight_offset, rounding, residual_rounding):
+def _add(in_place, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype):
     return _call_differentiable("rms", _arrays(x=x, residual=residual, weight=weight), eps, weight_offset, rounding,
-                                residual_rounding, in_place)
+                                residual_rounding, in_place, y_dtype)
 
 
 def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                 residual_rounding="exact"):
-    """(rms_norm of the sum, sum) with sum = x + residual."""
-    return _add(False, x, residual, weight, eps, weight_offset, rounding, residual_rounding)
+                 residual_rounding="exact", y_dtype=None):
+    """(rms_norm of the sum, sum) with sum = x + residual; the sum has residual's dtype."""
+    return _add(False, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                       residual_rounding="exact"):
+                       residual_rounding="exact", y_dtype=None):
     """As add_rms_norm, with the sum in residual's memory. XLA copies residual before, unless nothing else needs
     it: an intermediate result, or an argument that donate_argnums gives away. (jit gives a donated argument's
     memory to the first result of its shape and dtype: return the sum before the norm.)"""
-    return _add(True, x, residual, weight, eps, weight_offset, rounding, residual_rounding)
+    return _add(True, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=jnp.float8_e4m3fn,
                    weight_offset=0.0, rounding="once"):
-    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a row,); nvfp4 codes
-    are uint8, two to a byte."""
+    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a row,). Codes of
+    nvfp4 and mxfp4 are uint8, two to a byte."""
     if scheme is None:
         raise ValueError("scheme is None; required: one of " + ", ".join(filter(None, _SCHEMES)))
     _word(_SCHEMES, "scheme", scheme)
@@ -356,9 +356,10 @@ def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=jnp.
     if inputs["x"].ndim < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
     *lead, n = inputs["x"].shape
-    columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16}[scheme]
-    scale_dtype = {"mxfp8": jnp.float8_e8m0fnu, "nvfp4": jnp.float8_e4m3fn}.get(scheme, jnp.float32)
-    codes = ((*lead, n // 2), jnp.uint8) if scheme == "nvfp4" else ((*lead, n), dtype)
+    columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
+    scale_dtype = {"mxfp8": jnp.float8_e8m0fnu, "nvfp4": jnp.float8_e4m3fn,
+                   "mxfp4": jnp.float8_e8m0fnu}.get(scheme, jnp.float32)
+    codes = ((*lead, n // 2), jnp.uint8) if scheme in ("nvfp4", "mxfp4") else ((*lead, n), dtype)
     return tuple(_norm("rms", eps, inputs,
                        {"quantized": jax.ShapeDtypeStruct(*codes),
                         "scale": jax.ShapeDtypeStruct((*lead, -(-n // max(columns, 1))), scale_dtype)},

@@ -136,6 +136,40 @@ def test_layer_norm(suite):
         same(suite, name, [y], 1, {"y": out(flat)}, x=flat, weight=weight, bias=bias, eps=EPS)
 
 
+def test_mixed_dtypes(suite):
+    """Weight, bias and residual of any dtype beside any x; y of x's dtype or float32."""
+    for own, parameter, other, wide in itertools.product(DTYPES, DTYPES, DTYPES, (None, "float32")):
+        name = f"x {own}, weight {parameter}, residual {other}, y {wide or own}"
+        x, residual = normal((5, 129), own, 20, 2.0), normal((5, 129), other, 21)
+        weight, bias = normal((129,), parameter, 22, 0.2, 1.0), normal((129,), other, 23)
+        y, total = fj.add_rms_norm(x, residual, weight, EPS, y_dtype=wide)
+        exact = Exact("rms", f64(x), f64(weight), residual=f64(residual), eps=EPS, dtype=own, y_dtype=wide)
+        suite.check(f"{name}: double precision", y.dtype.name == (wide or own) and exact.holds(f64(y)))
+        suite.check(f"{name}: the sum", total.dtype.name == other and (f64(total) == round_to(exact.sums, other)).all())
+        y = fj.layer_norm(x, weight, bias, EPS, y_dtype=wide)
+        exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype=own, y_dtype=wide)
+        suite.check(f"{name}: layer_norm", y.dtype.name == (wide or own) and exact.holds(f64(y)))
+    x, weight = normal((4, 256), "bfloat16", 24), normal((256,), "float32", 25, 0.2, 1.0)
+    ours = fj.rms_norm(x, weight, EPS, rounding="normalized", y_dtype=jnp.float32)
+    exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype="bfloat16", rounding="normalized", y_dtype="float32")
+    suite.check("f32 of bf16 rounded before the weight", ours.dtype == jnp.float32 and exact.holds(f64(ours)))
+    suite.raises("y of another 16-bit dtype", fj.FastnormError, "y.dtype is f16; required: bf16, or f32, as x is bf16",
+                 lambda: fj.rms_norm(x, weight, y_dtype=jnp.float16))
+
+
+def test_columns(suite):
+    """Weight and bias of every shape that broadcasts against x's."""
+    for shape in ((3, 129), (2, 3, 129), (2, 3, 4, 129)):
+        x = normal(shape, "bfloat16", 26)
+        shapes = [own[cut:] for own in itertools.product(*((1, extent) for extent in shape[:-1]), (129,))
+                  for cut in range(len(shape))]
+        for own, other in zip(shapes, reversed(shapes)):
+            weight, bias = normal(own, "float16", 27, 0.2, 1.0), normal(other, "float32", 28)
+            y = fj.layer_norm(x, weight, bias, EPS)
+            exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype="bfloat16")
+            suite.check(f"x {list(shape)}, weight {list(own)}, bias {list(other)}", exact.holds(f64(y)))
+
+
 def test_add(suite):
     for (shape, weight_shape), dtype, wide in itertools.product(SHAPES, DTYPES, (False, True)):
         if wide and dtype == "float32":
@@ -243,7 +277,7 @@ def test_vmap(suite):
 def quant_cases():
     e4m3, e5m2 = jnp.float8_e4m3fn, jnp.float8_e5m2
     return (("per_row", 0, e4m3), ("per_row", 0, jnp.int8), ("per_block", 64, e4m3), ("per_block", 128, jnp.int8),
-            ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, jnp.uint8))
+            ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, jnp.uint8), ("mxfp4", 0, jnp.uint8))
 
 
 def test_quantised(suite):
@@ -254,15 +288,15 @@ def test_quantised(suite):
         def quant(x, weight):
             return fj.rms_norm_quant(x, weight, EPS, scheme=scheme, block_size=block, dtype=dtype)
 
-        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4").index(scheme)
+        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4", "mxfp4").index(scheme)
         codes, scale = jax.eval_shape(quant, x, weight)
         outputs = {"quantized": out(codes), "scale": out(scale)}
         fields = {"x": x, "weight": weight, "eps": EPS, "quant_scheme": number, "quant_block_size": block}
         codes, scale = quant(x, weight)
         same(suite, name, [codes, scale], 0, outputs, **fields)
-        fp4 = scheme == "nvfp4"
+        fp4 = scheme in ("nvfp4", "mxfp4")
         form = "float4_e2m1fn" if fp4 else np.dtype(dtype).name
-        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16}[scheme]
+        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
         numbers = unpack_e2m1(np.asarray(codes)) if fp4 else f64(codes)
         exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=source)
         wrong = exact.holds_scales(f64(scale), form, columns, scheme)
@@ -838,7 +872,7 @@ def main():
         sys.exit(0)
     direct = Direct(library, DEVICE == "cuda", options.devmem) if DEVICE == "cpu" or options.devmem else None
     print(f"{library}, jax {jax.__version__}, {suite.results['device']}", flush=True)
-    suite.run([test_rms_norm, test_layer_norm, test_add, test_in_place, test_vmap, test_quantised, test_errors,
+    suite.run([test_rms_norm, test_layer_norm, test_add, test_mixed_dtypes, test_columns, test_in_place, test_vmap, test_quantised, test_errors,
                test_arguments, test_eps_none, test_dimensions, test_donation, test_sharded, test_gradients, test_what_is_differentiated,
                test_gradients_vmap, test_not_differentiable, test_readme, test_threads, test_memory, test_cost, test_command_buffers,
                *([test_handlers_for_cuda] if DEVICE == "cpu" else [])])

@@ -4,9 +4,9 @@ The library is the file that FASTNORM_LIBRARY names, else libfastnorm.so.0 where
 Tensors on the CPU and on CUDA devices, with the strides they have; work goes to the current stream.
 README.md says which inputs are copied and which kinds of tensors are refused.
 Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
-"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4". norm.h says what they mean.
+"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
 
-eps None is that of float32, as in torch.nn.functional.rms_norm.
+eps None is that of float32, as in torch.nn.functional.rms_norm. y_dtype None is x's dtype.
 
 All operators but the quantised ones have a backward, by fastnorm_norm_backward: gradients have the dtypes
 of their inputs. The quantised ones refuse tensors that require grad while grad is enabled.
@@ -50,9 +50,12 @@ _DTYPES = {
     torch.int8: _c.I8, torch.uint8: _c.U8, torch.int32: _c.Dtype(0, 32, 1), torch.int64: _c.Dtype(0, 64, 1),
     torch.float8_e4m3fn: _c.F8_E4M3FN, torch.float8_e5m2: _c.F8_E5M2, torch.float8_e8m0fnu: _c.F8_E8M0FNU,
 }
+_FP4 = getattr(torch, "float4_e2m1fn_x2", None)  # since PyTorch 2.8
+if _FP4 is not None:
+    _DTYPES[_FP4] = _c.F4_E2M1FN_X2
 _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
-_SCHEMES = {"per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5}
+_SCHEMES = {"per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 
 
 def version():
@@ -405,13 +408,13 @@ def _quant_options(scheme, block_size):
 # --- outputs ---
 
 
-def _like(x):
-    """Empty, of x's shape, compact."""
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+def _like(x, dtype=None):
+    """Empty, of x's shape, compact; dtype None: of x's dtype."""
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _quant_outputs(x, scheme, block_size, dtype):
-    """Empty codes and scales for x; a scheme decides the dtype of its scales, nvfp4 that of its codes, too."""
+    """Empty codes and scales for x; a scheme decides the dtype of its scales, and whether codes are of 4 bits."""
     _word(_SCHEMES, "scheme", scheme)
     if x.dim() < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
@@ -427,8 +430,10 @@ def _quant_outputs(x, scheme, block_size, dtype):
     if scheme == "mxfp8":
         return (x.new_empty(x.shape, dtype=dtype),
                 x.new_empty((*rows, -(-n // 32)), dtype=torch.float8_e8m0fnu))
-    return (x.new_empty((*rows, n // 2), dtype=torch.uint8),
-            x.new_empty((*rows, -(-n // 16)), dtype=torch.float8_e4m3fn))
+    codes = x.new_empty((*rows, n // 2), dtype=dtype if dtype == _FP4 else torch.uint8)
+    if scheme == "mxfp4":
+        return codes, x.new_empty((*rows, -(-n // 32)), dtype=torch.float8_e8m0fnu)
+    return codes, x.new_empty((*rows, -(-n // 16)), dtype=torch.float8_e4m3fn)
 
 
 # --- operators ---
@@ -675,7 +680,7 @@ def _refuse_statistics(**gradients):
 
 
 def _rms_norm_context(ctx, inputs, output):
-    x, weight, eps, weight_offset, rounding, into = inputs
+    x, weight, eps, weight_offset, rounding, _, into = inputs
     needs = ctx.needs_input_grad[1:]
     _save(ctx, x, weight, None, None, output[1], (_c.RMS, eps, weight_offset, rounding, x.dtype, None),
           (needs[0], False, needs[1], False), (into, None))
@@ -684,11 +689,11 @@ def _rms_norm_context(ctx, inputs, output):
 def _rms_norm_gradients(context, dy, drstd):
     _refuse_statistics(rstd=drstd)
     dx, _, dweight, _ = _differentiate(context, dy)
-    return dx, dweight, None, None, None, None
+    return dx, dweight, None, None, None, None, None
 
 
 def _layer_norm_context(ctx, inputs, output):
-    x, weight, bias, eps, rounding, weight_into, bias_into = inputs
+    x, weight, bias, eps, rounding, _, weight_into, bias_into = inputs
     needs = ctx.needs_input_grad[1:]
     _save(ctx, x, weight, bias, output[1], output[2], (_c.LAYER, eps, 0.0, rounding, x.dtype, None),
           (needs[0], False, needs[1], needs[2]), (weight_into, bias_into))
@@ -697,11 +702,11 @@ def _layer_norm_context(ctx, inputs, output):
 def _layer_norm_gradients(context, dy, dmean, drstd):
     _refuse_statistics(mean=dmean, rstd=drstd)
     dx, _, dweight, dbias = _differentiate(context, dy)
-    return dx, dweight, dbias, None, None, None, None
+    return dx, dweight, dbias, None, None, None, None, None
 
 
 def _add_rms_norm_context(ctx, inputs, output):
-    x, residual, weight, eps, weight_offset, rounding, _, into = inputs
+    x, residual, weight, eps, weight_offset, rounding, _, _, into = inputs
     needs = ctx.needs_input_grad[1:]
     _save(ctx, output[1], weight, None, None, output[2],
           (_c.RMS, eps, weight_offset, rounding, x.dtype, residual.dtype), (needs[0], needs[1], needs[2], False), (into, None))
@@ -710,39 +715,40 @@ def _add_rms_norm_context(ctx, inputs, output):
 def _add_rms_norm_gradients(context, dy, dtotal, drstd):
     _refuse_statistics(rstd=drstd)
     dx, dresidual, dweight, _ = _differentiate(context, dy, dtotal)
-    return dx, dresidual, dweight, None, None, None, None, None
+    return dx, dresidual, dweight, None, None, None, None, None, None
 
 
 @_operator("rms_norm_with_statistics(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
-           "Tensor? main_grad) -> (Tensor, Tensor)", backward=_rms_norm_gradients, setup_context=_rms_norm_context)
-def _rms_norm_with_statistics(run, x, weight, eps, weight_offset, rounding, main_grad):
+           "ScalarType? y_dtype, Tensor? main_grad) -> (Tensor, Tensor)", backward=_rms_norm_gradients, setup_context=_rms_norm_context)
+def _rms_norm_with_statistics(run, x, weight, eps, weight_offset, rounding, y_dtype, main_grad):
     """y and rstd. main_grad, where it is there, gets the weight's gradient added in the backward."""
     _check_main_grad("main_grad", main_grad, "weight", weight)
-    y, rstd = _like(x), _statistics(x)
+    y, rstd = _like(x, y_dtype), _statistics(x)
     run(_options(_c.RMS, eps, weight_offset, rounding), ("x", "weight", "y", "rstd"), (x, weight, y, rstd))
     return y, rstd
 
 
 @_operator("layer_norm_with_statistics(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
-           "Tensor? main_grad, Tensor? bias_main_grad) -> (Tensor, Tensor, Tensor)",
+           "ScalarType? y_dtype, Tensor? main_grad, Tensor? bias_main_grad) -> (Tensor, Tensor, Tensor)",
            backward=_layer_norm_gradients, setup_context=_layer_norm_context)
-def _layer_norm_with_statistics(run, x, weight, bias, eps, rounding, main_grad, bias_main_grad):
+def _layer_norm_with_statistics(run, x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad):
     """y, mean and rstd."""
     _check_main_grad("main_grad", main_grad, "weight", weight)
     _check_main_grad("bias_main_grad", bias_main_grad, "bias", bias)
-    y, mean, rstd = _like(x), _statistics(x), _statistics(x)
+    y, mean, rstd = _like(x, y_dtype), _statistics(x), _statistics(x)
     run(_options(_c.LAYER, eps, 0.0, rounding), ("x", "weight", "bias", "y", "mean", "rstd"),
         (x, weight, bias, y, mean, rstd))
     return y, mean, rstd
 
 
 @_operator("add_rms_norm_with_statistics(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding, Tensor? main_grad) -> (Tensor, Tensor, Tensor)",
+           "str rounding, str residual_rounding, ScalarType? y_dtype, Tensor? main_grad) -> (Tensor, Tensor, Tensor)",
            backward=_add_rms_norm_gradients, setup_context=_add_rms_norm_context)
-def _add_rms_norm_with_statistics(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, main_grad):
+def _add_rms_norm_with_statistics(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype,
+                                  main_grad):
     """y, the sum and rstd."""
     _check_main_grad("main_grad", main_grad, "weight", weight)
-    y, residual_out, rstd = _like(x), _like(residual), _statistics(x)
+    y, residual_out, rstd = _like(x, y_dtype), _like(residual), _statistics(x)
     run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), (*_ADD, "rstd"),
         (x, residual, weight, y, residual_out, rstd))
     return y, residual_out, rstd
@@ -765,26 +771,26 @@ def _check_main_grad(name, main_grad, parameter_name, parameter):
 # --- the norms ---
 
 
-def _differentiable_rms_norm(x, weight, eps, weight_offset, rounding):
-    return _rms_norm_with_statistics(x, weight, eps, weight_offset, rounding, None)[0]
+def _differentiable_rms_norm(x, weight, eps, weight_offset, rounding, y_dtype=None):
+    return _rms_norm_with_statistics(x, weight, eps, weight_offset, rounding, y_dtype, None)[0]
 
 
-@_operator("rms_norm(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding) -> Tensor",
-           differentiable=_differentiable_rms_norm)
-def _rms_norm(run, x, weight, eps, weight_offset, rounding):
-    y = _like(x)
+@_operator("rms_norm(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
+           "ScalarType? y_dtype=None) -> Tensor", differentiable=_differentiable_rms_norm)
+def _rms_norm(run, x, weight, eps, weight_offset, rounding, y_dtype=None):
+    y = _like(x, y_dtype)
     run(_options(_c.RMS, eps, weight_offset, rounding), ("x", "weight", "y"), (x, weight, y))
     return y
 
 
-def _differentiable_layer_norm(x, weight, bias, eps, rounding):
-    return _layer_norm_with_statistics(x, weight, bias, eps, rounding, None, None)[0]
+def _differentiable_layer_norm(x, weight, bias, eps, rounding, y_dtype=None):
+    return _layer_norm_with_statistics(x, weight, bias, eps, rounding, y_dtype, None, None)[0]
 
 
-@_operator("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding) -> Tensor",
-           differentiable=_differentiable_layer_norm)
-def _layer_norm(run, x, weight, bias, eps, rounding):
-    y = _like(x)
+@_operator("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
+           "ScalarType? y_dtype=None) -> Tensor", differentiable=_differentiable_layer_norm)
+def _layer_norm(run, x, weight, bias, eps, rounding, y_dtype=None):
+    y = _like(x, y_dtype)
     run(_options(_c.LAYER, eps, 0.0, rounding), ("x", "weight", "bias", "y"), (x, weight, bias, y))
     return y
 
@@ -792,14 +798,16 @@ def _layer_norm(run, x, weight, bias, eps, rounding):
 _ADD = ("x", "residual", "weight", "y", "residual_out")
 
 
-def _differentiable_add(x, residual, weight, eps, weight_offset, rounding, residual_rounding):
-    return _add_rms_norm_with_statistics(x, residual, weight, eps, weight_offset, rounding, residual_rounding, None)[:2]
+def _differentiable_add(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+    return _add_rms_norm_with_statistics(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype,
+                                         None)[:2]
 
 
 @_operator("add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding) -> (Tensor, Tensor)", differentiable=_differentiable_add)
-def _add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding):
-    y, residual_out = _like(x), _like(residual)
+           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> (Tensor, Tensor)",
+           differentiable=_differentiable_add)
+def _add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+    y, residual_out = _like(x, y_dtype), _like(residual)
     run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
         (x, residual, weight, y, residual_out))
     return y, residual_out
@@ -814,9 +822,10 @@ def _differentiable_fused_add(x, residual, *options):
 
 
 @_operator("fused_add_rms_norm(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding) -> Tensor", mutated=(1,), differentiable=_differentiable_fused_add)
-def _fused_add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding):
-    y = _like(x)
+           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> Tensor", mutated=(1,),
+           differentiable=_differentiable_fused_add)
+def _fused_add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+    y = _like(x, y_dtype)
     run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
         (x, residual, weight, y, residual))
     return y
@@ -845,45 +854,46 @@ def _fused_add_rms_norm_quant(run, x, residual, weight, eps, weight_offset, roun
 
 # --- the functions to call ---
 
-def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", main_grad=None):
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row.
+def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None, main_grad=None):
+    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's, or float32.
 
     main_grad: a float32 tensor of weight's shape. The backward adds the weight's gradient to it, in the
     same kernel, and leaves weight.grad as it is."""
     if main_grad is not None:
-        return _rms_norm_with_statistics(x, weight, eps, weight_offset, rounding, main_grad)[0]
-    return _rms_norm(x, weight, eps, weight_offset, rounding)
+        return _rms_norm_with_statistics(x, weight, eps, weight_offset, rounding, y_dtype, main_grad)[0]
+    return _rms_norm(x, weight, eps, weight_offset, rounding, y_dtype)
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", main_grad=None, bias_main_grad=None):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. main_grad as for rms_norm; bias_main_grad
-    is the same for the bias."""
+def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None, main_grad=None,
+               bias_main_grad=None):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's, or float32. main_grad as
+    for rms_norm; bias_main_grad is the same for the bias."""
     if main_grad is not None or bias_main_grad is not None:
-        return _layer_norm_with_statistics(x, weight, bias, eps, rounding, main_grad, bias_main_grad)[0]
-    return _layer_norm(x, weight, bias, eps, rounding)
+        return _layer_norm_with_statistics(x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad)[0]
+    return _layer_norm(x, weight, bias, eps, rounding, y_dtype)
 
 
 def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                 residual_rounding="exact", main_grad=None):
-    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors. main_grad as for rms_norm."""
+                 residual_rounding="exact", y_dtype=None, main_grad=None):
+    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors; the sum has residual's dtype.
+    main_grad as for rms_norm."""
     if main_grad is not None:
         return _add_rms_norm_with_statistics(x, residual, weight, eps, weight_offset, rounding, residual_rounding,
-                                             main_grad)[:2]
-    return _add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding)
+                                             y_dtype, main_grad)[:2]
+    return _add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                       residual_rounding="exact"):
+                       residual_rounding="exact", y_dtype=None):
     """As add_rms_norm, but the sum replaces residual in its own memory; returns the norm. Where a tensor
     requires grad the sum is copied there, since the backward needs it after the residual is replaced again."""
-    return _fused_add_rms_norm(x, residual, weight, eps, weight_offset, rounding,
-                                           residual_rounding)
+    return _fused_add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=torch.float8_e4m3fn,
                    weight_offset=0.0, rounding="once"):
-    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + [1] (per_row) or + [scales of a row]; nvfp4
-    codes are uint8, two to a byte."""
+    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + [1] (per_row) or + [scales of a row]. Codes of
+    nvfp4 and mxfp4 are two to a byte: uint8, or float4_e2m1fn_x2 where dtype says so."""
     return _rms_norm_quant(x, weight, eps, weight_offset, rounding, scheme, block_size, dtype)
 
 

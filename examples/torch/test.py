@@ -123,6 +123,56 @@ def test_layer_norm(suite):
         suite.check(f"{name}: bits of the C ABI", bits(y) == bits(wanted))
 
 
+def test_mixed_dtypes(suite):
+    """Weight, bias and residual of any dtype beside any x; y of x's dtype or float32."""
+    for own, parameter, other, wide in itertools.product(dtypes(), dtypes(), dtypes(), (None, torch.float32)):
+        name = f"x {name_of(own)}, weight {name_of(parameter)}, residual {name_of(other)}, y {name_of(wide or own)}"
+        x, residual = normal((5, 129), own, 20, 2.0), normal((5, 129), other, 21)
+        weight, bias = normal((129,), parameter, 22, 0.2, 1.0), normal((129,), other, 23)
+        for rounding in ("once", "normalized"):
+            options = {"rounding": rounding, "y_dtype": wide}
+            y, total = ft.add_rms_norm(x, residual, weight, EPS, **options)
+            exact = Exact("rms", f64(x), f64(weight), residual=f64(residual), eps=EPS, dtype=name_of(own),
+                          rounding=rounding, y_dtype=name_of(wide or own))
+            suite.check(f"{name}, {rounding}: double precision", y.dtype == (wide or own) and exact.holds(f64(y)))
+            suite.check(f"{name}, {rounding}: the sum", total.dtype == other and
+                        (f64(total) == round_to(exact.sums, name_of(other))).all())
+            kept = residual.clone()
+            fused = ft.fused_add_rms_norm(x, kept, weight, EPS, **options)
+            suite.check(f"{name}, {rounding}: in place", bits(fused) == bits(y) and bits(kept) == bits(total))
+        exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype=name_of(own), y_dtype=name_of(wide or own))
+        y = ft.layer_norm(x, weight, bias, EPS, y_dtype=wide)
+        suite.check(f"{name}: layer_norm", y.dtype == (wide or own) and exact.holds(f64(y)))
+        found = ft.layer_norm(x.to("meta"), weight.to("meta"), bias.to("meta"), EPS, y_dtype=wide)
+        suite.check(f"{name}: on meta", found.is_meta and found.dtype == y.dtype)
+        wanted = torch.empty_like(y)
+        direct.run(ft._c.LAYER, x=x, weight=weight, bias=bias, y=wanted, eps=EPS)
+        suite.check(f"{name}: bits of the C ABI", bits(y) == bits(wanted))
+    # Hugging Face: the row is normalised in f32, rounded to x's dtype, and multiplied by the weight in f32.
+    x, weight = normal((4, 256), torch.bfloat16, 24), normal((256,), torch.float32, 25, 0.2, 1.0)
+    rows = x.float()
+    theirs = weight * (rows * torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + EPS)).to(x.dtype)
+    ours = ft.rms_norm(x, weight, EPS, rounding="normalized", y_dtype=torch.float32)
+    # The root's last place decides a tie of bf16 now and then.
+    suite.check("as Hugging Face's norm returns it", ours.dtype == theirs.dtype and
+                (ours == theirs).double().mean().item() > 0.99 and torch.allclose(ours, theirs, rtol=2 ** -7))
+    suite.raises("y of another 16-bit dtype", ft.FastnormError, "y.dtype is f16; required: bf16, or f32, as x is bf16",
+                 lambda: ft.rms_norm(x, weight, y_dtype=torch.float16))
+
+
+def test_columns(suite):
+    """Weight and bias of every shape that broadcasts against x's."""
+    for shape in ((3, 129), (2, 3, 129), (2, 3, 4, 129), (2, 1, 3, 4, 129)):
+        x = normal(shape, torch.bfloat16, 26)
+        shapes = [own[cut:] for own in itertools.product(*((1, extent) for extent in shape[:-1]), (129,))
+                  for cut in range(len(shape))]
+        for own, other in zip(shapes, reversed(shapes)):
+            weight, bias = normal(own, torch.float16, 27, 0.2, 1.0), normal(other, torch.float32, 28)
+            y = ft.layer_norm(x, weight, bias, EPS)
+            exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype="bfloat16")
+            suite.check(f"x {list(shape)}, weight {list(own)}, bias {list(other)}", exact.holds(f64(y)))
+
+
 def test_add(suite):
     for (shape, weight_shape), dtype, wide in itertools.product(SHAPES, dtypes(), (False, True)):
         if wide and dtype == torch.float32:
@@ -154,24 +204,27 @@ def test_add(suite):
 def quant_cases():
     e4m3, e5m2 = torch.float8_e4m3fn, torch.float8_e5m2
     return (("per_row", 0, e4m3), ("per_row", 0, e5m2), ("per_row", 0, torch.int8), ("per_block", 64, e4m3),
-            ("per_block", 128, torch.int8), ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, torch.uint8))
+            ("per_block", 128, torch.int8), ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, torch.uint8),
+            ("mxfp4", 0, torch.uint8), *((scheme, 0, ft._FP4) for scheme in ("nvfp4", "mxfp4") if ft._FP4 is not None))
 
 
 def test_quantised(suite):
     for (scheme, block, dtype), source in itertools.product(quant_cases(), (torch.bfloat16, torch.float32)):
         name = f"rms_norm_quant {scheme} {block or ''} {name_of(dtype)} of {name_of(source)}"
         x, weight = normal((6, 320), source, 11), normal((320,), source, 12, 0.2, 1.0)
-        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4").index(scheme)
+        number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4", "mxfp4").index(scheme)
         like = ft._quant_outputs(x, scheme, block, dtype)
         fields = {"x": x, "weight": weight, "eps": EPS, "quant_scheme": number, "quant_block_size": block,
                   "quantized": like[0], "scale": like[1]}
         direct.run(ft._c.RMS, **fields)
         codes, scale = ft.rms_norm_quant(x, weight, EPS, scheme=scheme, block_size=block, dtype=dtype)
         suite.check(f"{name}: bits of the C ABI", bits(codes) == bits(like[0]) and bits(scale) == bits(like[1]))
-        fp4 = scheme == "nvfp4"
-        numbers = unpack_e2m1(codes.cpu().numpy()) if fp4 else f64(codes)
+        fp4 = scheme in ("nvfp4", "mxfp4")
+        if fp4:
+            suite.equal(f"{name}: dtype of the codes", codes.dtype, dtype)
+        numbers = unpack_e2m1(codes.view(torch.uint8).cpu().numpy()) if fp4 else f64(codes)
         form = "float4_e2m1fn" if fp4 else name_of(dtype)
-        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16}[scheme]
+        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
         scales = f64(scale.float())
         exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=name_of(source))
         wrong = exact.holds_scales(scales, form, columns, scheme)
@@ -1103,7 +1156,7 @@ def main():
     suite.results["device"] = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     direct = Direct()
     print(f"{library}, libfastnorm {ft.version()}, torch {torch.__version__}, {suite.results['device']}", flush=True)
-    suite.run([test_rms_norm, test_layer_norm, test_add, test_quantised, test_edges, test_strided_views,
+    suite.run([test_rms_norm, test_layer_norm, test_add, test_mixed_dtypes, test_columns, test_quantised, test_edges, test_strided_views,
                test_errors, test_threads, test_memory, test_dry_run, test_streams, test_capture, test_cost, test_no_forward_derivative, test_opcheck, test_compile,
                test_wrong_places, test_meta, test_layouts, test_dimensions, test_empty, test_overlap, test_functional,
                test_eps_none, test_autocast, test_gradients, test_vmap, test_subclasses, test_dynamic_shapes,

@@ -72,13 +72,13 @@ def of(function, inputs, wanted, seeds, **options):
     return dict(zip(wanted, gradients))
 
 
-def exact(name, inputs, wanted, seeds, **options):
+def exact(name, inputs, wanted, seeds, y_dtype=None, **options):
     """The same in float64, for gradients of y and of the sum that have been rounded to their dtypes."""
     kind, _ = FUNCTIONS[name]
     leaves = {k: t.detach().double().requires_grad_(k in wanted) for k, t in inputs.items()}
     found = formula(kind, **leaves, **options)
     found = found if isinstance(found, tuple) else (found,)
-    dtypes = (inputs["x"].dtype, inputs.get("residual", inputs["x"]).dtype)
+    dtypes = (y_dtype or inputs["x"].dtype, inputs.get("residual", inputs["x"]).dtype)
     pairs = [(t, normal(t.shape, dtype, seed).double()) for t, dtype, seed in zip(found, dtypes, seeds) if seed is not None]
     gradients = torch.autograd.grad([t for t, _ in pairs], [leaves[k] for k in wanted], [g for _, g in pairs],
                                     allow_unused=True)
@@ -159,6 +159,19 @@ def test_options(suite):
     same = of(ft.rms_norm, x, ["x"], (7,), eps=torch.finfo(torch.float32).eps)["x"]
     other = of(ft.rms_norm, x, ["x"], (7,), eps=1e-6)["x"]
     suite.check("eps None", bits(found) == bits(same) and bits(found) != bits(other))
+
+
+def test_y_dtype(suite):
+    """A float32 y of 16-bit rows, whose gradient is float32, too."""
+    for name, dtype in itertools.product(FUNCTIONS, ("float16", "bfloat16")):
+        inputs = inputs_of(name, (6, 96), dtype)
+        seeds = (7, 8) if "residual" in inputs else (7,)
+        label = f"{name} {dtype} with y of float32"
+        y = getattr(ft, name)(**{k: t.clone().requires_grad_() for k, t in inputs.items()}, eps=EPS, y_dtype=torch.float32)
+        y = y[0] if isinstance(y, tuple) else y
+        suite.check(f"{label}: dtype", y.dtype == torch.float32 and y.requires_grad)
+        found = of(getattr(ft, name), inputs, list(inputs), seeds, eps=EPS, y_dtype=torch.float32)
+        check_gradients(suite, label, found, exact(name, inputs, list(inputs), seeds, torch.float32), inputs)
 
 
 def test_what_is_wanted(suite):
@@ -305,7 +318,7 @@ def test_errors(suite):
     y = ft.rms_norm(base, weight)
     base.add_(1)
     suite.raises("x changed before the backward", RuntimeError, "modified by an inplace operation", lambda: y.sum().backward())
-    y, rstd = torch.ops.fastnorm.rms_norm_with_statistics(leaf, weight, EPS, 0.0, "once", None)
+    y, rstd = torch.ops.fastnorm.rms_norm_with_statistics(leaf, weight, EPS, 0.0, "once", None, None)
     suite.raises("a gradient of rstd", RuntimeError, "rstd has a gradient; required: none", lambda: rstd.sum().backward())
 
 
@@ -548,7 +561,7 @@ def main():
     suite.results["versions"]["libfastnorm"] = ft.version()
     suite.results["device"] = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     print(f"{library}, libfastnorm {ft.version()}, torch {torch.__version__}, {suite.results['device']}", flush=True)
-    suite.run([test_values, test_options, test_what_is_wanted, test_gradients_of_outputs, test_fused_add, test_views,
+    suite.run([test_values, test_options, test_y_dtype, test_what_is_wanted, test_gradients_of_outputs, test_fused_add, test_views,
                test_no_rows, test_errors, test_main_grad, test_modules, test_autocast, test_compile, test_opcheck,
                test_functional, test_capture])
     suite.finish()

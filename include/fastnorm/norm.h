@@ -5,16 +5,29 @@
  *
  *      s            = x + residual                                 (x where there is no residual)
  *      residual_out = s, rounded to its dtype
- *      mean         = sum(a) / n                                   (LAYER only)
+ *      mean         = sum(a) / n                                   (LAYER only; corrected, below)
  *      rstd         = 1 / sqrt(sum((a - mean)^2) / n + eps)        (RMS: mean is not subtracted)
  *      t            = (b - mean) * rstd                            (RMS: b * rstd)
- *      y            = t * (weight + weight_offset) + bias, rounded to x's dtype
+ *      y            = t * (weight + weight_offset) + bias, rounded to y's dtype
  *
  *  a and b are s, or s rounded to the residual's dtype: fastnorm_residual_rounding says which. All
  *  arithmetic is IEEE single precision, each operation rounded to nearest even, subnormals kept, the
  *  square root and the reciprocal correctly rounded; the division by n is a product with the rounded
  *  1/n. Two operations are fused, with one rounding: squares are added to their sum, and the product
  *  with weight + weight_offset is added to the bias (not with FASTNORM_ROUND_EVERY_STEP).
+ *
+ *  **Mean and variance of LAYER**, with a0 the row's first a:
+ *
+ *      m0       = a0 + sum(a - a0) / n
+ *      d        = a - m0
+ *      delta    = sum(d) / n
+ *      mean     = m0 + delta
+ *      variance = max(sum(d^2) / n - delta^2, 0)                   (one fused operation; NaN stays)
+ *
+ *  So the mean's error is its own rounding and that of a sum of small numbers, however large the row's
+ *  values are. A row of equal values has exactly that value as its mean, rstd = 1 / sqrt(eps) and
+ *  y = bias (eps 0: rstd = Inf, and y is NaN).
+ *  FASTNORM_ROUND_EVERY_STEP has no correction: mean = sum(a) / n, variance = sum((a - mean)^2) / n.
  *
  *  **Same bits.** A row's results depend on the row's values, weight, bias, n, dtypes and options
  *  only: not on the number or position of rows, strides, alignment, in-place use, other outputs, the
@@ -25,6 +38,7 @@
  *
  *  - A sum that overflows gives rstd = 0, so t is 0 and y is the bias (0 without one). Example: a
  *    row of 512 values of 1e18 gives y = 0. The limit is |x| of about 1.8e19 / sqrt(n).
+ *  - LAYER: where a - a0, or a sum of it or of d, overflows, mean and y are NaN.
  *  - A sum that underflows to 0 with eps 0 gives rstd = Inf. Then t is Inf, or NaN where x is 0.
  *    Example: 512 values of 1e-23 give y = Inf. Any usual eps prevents this.
  *
@@ -34,10 +48,12 @@
  *  **Quantised outputs** are made from z, the value that y is before its rounding, in this order:
  *
  *      z     = z rounded to x's dtype         (FASTNORM_QUANT_FROM_ROUNDED)
- *      z     = min(max(z, -clamp), clamp)     (clamp > 0; NaN stays; y is never clamped)
+ *      z     = min(max(z, -clamp), clamp)     (clamp or clamp_scale > 0; NaN stays; y is never
+ *                                              clamped)
  *      A     = max |z| over what shares a scale; NaN if any z is
  *      scale = by scheme, below: a dequantisation scale, z is about code * scale (* global_scale)
  *      code  = z * (1 / scale), rounded to nearest even, saturating, Inf too
+ *              z / scale                  (FASTNORM_QUANT_DIVIDE)
  *
  *  QMAX is 448 for f8_e4m3fn, 57344 for f8_e5m2, 127 for i8, 6 for f4_e2m1fn. NaN gives code 0x7f
  *  (f8), 0 (i8), 0x7 (f4); i8 saturates to -128 and 127; -0 keeps its sign where the format has one.
@@ -50,20 +66,23 @@
  *  | PER_BLOCK  | 64 or 128          | f8, i8  | x.shape[:-1] + [ceil(n / block)] f32: the same     |
  *  | MXFP8      | 32                 | f8      | .. + [ceil(n / 32)] e8m0: 2^E with the least E for |
  *  |            |                    |         | which A <= QMAX * 2^E, from -127 to 127            |
- *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * global_scale),  |
+ *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * |global_scale|),|
  *  |            |                    |         | rounded; code = z / (scale * global_scale)         |
+ *  | MXFP4      | 32, n even         | f4      | as MXFP8, with QMAX 6                              |
  *
  *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A, amax_floor),
  *  stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is accepted for one-byte
  *  scales, and for pairs of f4 codes. A row of f4 is n / 2 bytes, element 2i in the low half of byte
  *  i: [.., n] of f4_e2m1fn, whose row strides are even, or [.., n/2] of f4_e2m1fn_x2 or u8.
  *
+ *  NVFP4's scales are never negative: with a negative global_scale the codes have the other sign.
+ *
  *  Where all of a scale's z are 0 the codes are; where one is NaN the scale is NaN (e8m0 0xff) and all
  *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's, and
  *  saturates with scales of powers of two and of e4m3.
  *
  *  Sources of the formats: OCP 8-bit Floating Point Specification 1.0 (f8), OCP Microscaling Formats
- *  Specification 1.0 (e8m0, MXFP8; scales here round up, so that nothing saturates), NVIDIA's NVFP4
+ *  Specification 1.0 (e8m0, MXFP8, MXFP4; scales here round up, so that nothing saturates), NVIDIA's NVFP4
  *  as in Transformer Engine.
  */
 #ifndef FASTNORM_NORM_H_
@@ -83,7 +102,8 @@ typedef enum fastnorm_norm_kind {
   FASTNORM_NORM_KIND_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_kind;
 
-/** Where y is rounded to x's dtype T on its way. With T = f32 the first two are the same. */
+/** Where y is rounded to x's dtype T on its way, also where y is f32 beside 16-bit x. With T = f32
+ *  the first two are the same. */
 typedef enum fastnorm_rounding {
   FASTNORM_ROUND_ONCE =
       0, /**< Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma. */
@@ -114,6 +134,7 @@ typedef enum fastnorm_quant_scheme {
   FASTNORM_QUANT_PER_BLOCK = 3,  /**< A scale for each block of 64 or 128 columns of a row. */
   FASTNORM_QUANT_MXFP8 = 4,      /**< fp8 with a power-of-two scale for 32 columns. */
   FASTNORM_QUANT_NVFP4 = 5,      /**< fp4 with an e4m3 scale for 16 columns and a global scale. */
+  FASTNORM_QUANT_MXFP4 = 6,      /**< fp4 with a power-of-two scale for 32 columns. */
   FASTNORM_QUANT_SCHEME_MAX_ENUM = 0x7fffffff
 } fastnorm_quant_scheme;
 
@@ -124,6 +145,14 @@ typedef enum fastnorm_quant_source {
       1, /**< The result rounded to x's dtype, as an unfused chain would. */
   FASTNORM_QUANT_SOURCE_MAX_ENUM = 0x7fffffff
 } fastnorm_quant_source;
+
+/** How a code is made of z and its scale, with PER_TENSOR, PER_ROW and PER_BLOCK. */
+typedef enum fastnorm_quant_division {
+  FASTNORM_QUANT_MULTIPLY_RECIPROCAL = 0, /**< code = z * (1 / scale): two roundings. */
+  FASTNORM_QUANT_DIVIDE = 1, /**< code = z / scale, one rounding: vLLM's dynamic fp8. Scales that
+                                are powers of two (scale_pow2) give the same codes either way. */
+  FASTNORM_QUANT_DIVISION_MAX_ENUM = 0x7fffffff
+} fastnorm_quant_division;
 
 /** Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
  *  first two; nothing outside its shape is written. */
@@ -163,11 +192,16 @@ typedef enum fastnorm_norm_flags {
  *  both, as compact tensors do. Dimensions of extent 1 do not count. At most 3 may be left; more
  *  are FASTNORM_ERROR_UNSUPPORTED.
  *
+ *  Dtypes: weight, bias, residual and residual_out are each f32, f16 or bf16, whatever T is. y is T
+ *  or f32. Each tensor's address and strides are multiples of its own elements. On a GPU, calls with
+ *  one dtype, or with f32 weight and bias beside 16-bit x, run on kernels of their own; other
+ *  combinations run on general ones, which are slower.
+ *
  *  weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
  *  1 or x's, counted from the right, and missing ones are 1. Examples: [n], [1, n], [heads, n],
- *  [batch, 1, n]. On the CPU they may vary along any leading dimensions. On a GPU they vary along
- *  one (after joining); with FASTNORM_SCALE_SWIZZLED_128X4 that is the innermost one. Anything else
- *  there is FASTNORM_ERROR_UNSUPPORTED.
+ *  [batch, 1, n]. They may vary along any leading dimensions. On a GPU, general kernels serve columns
+ *  that vary along more than one dimension (after joining), or beside FASTNORM_SCALE_SWIZZLED_128X4
+ *  along another one than the innermost.
  *
  *  Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
  *  shape and strides). So y = x, residual_out = residual is in place, and y = residual,
@@ -186,13 +220,15 @@ typedef struct fastnorm_norm_args {
   uint32_t flags;        /**< fastnorm_norm_flags; 0. */
 
   const fastnorm_tensor* x;        /**< [..., n] T. Required. */
-  const fastnorm_tensor* residual; /**< x's shape, T or f32. NULL = nothing is added. */
-  const fastnorm_tensor* weight;   /**< [.., n], broadcasts against x; T or f32. NULL = 1. */
-  const fastnorm_tensor* bias;     /**< [.., n], broadcasts against x; T or f32. NULL = 0. */
-  const fastnorm_tensor* y; /**< x's shape, T. Output; may be x or residual. NULL = not stored; then
-                               `quantized` is required. */
-  const fastnorm_tensor* residual_out; /**< x's shape, T or f32. Output; may be residual or x. Needs
-                                          residual. NULL = not stored. */
+  const fastnorm_tensor* residual; /**< x's shape; f32, f16 or bf16. NULL = nothing is added. */
+  const fastnorm_tensor* weight; /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 1. */
+  const fastnorm_tensor* bias;   /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 0. */
+  const fastnorm_tensor*
+      y; /**< x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized`
+            is required. */
+  const fastnorm_tensor*
+      residual_out; /**< x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual.
+                       NULL = not stored. */
   const fastnorm_tensor*
       mean; /**< x.shape[:-1], or that with a last 1; f32. Output, LAYER only. NULL = not stored. */
   const fastnorm_tensor* rstd; /**< As mean. Output. NULL = not stored. */
@@ -204,14 +240,21 @@ typedef struct fastnorm_norm_args {
   int32_t scale_pow2; /**< PER_ROW, PER_BLOCK with f8: 1 = scales are powers of two; else 0. */
   float amax_floor;   /**< PER_ROW, PER_BLOCK: least magnitude that a scale is made from, 2^-100 to
                          2^100; 0 = 1e-10. */
-  float clamp;      /**< > 0: results are clamped to [-clamp, clamp] before quantising; 0 = off. */
-  int32_t reserved; /**< Must be 0. */
-  const fastnorm_tensor* global_scale; /**< [1] f32. NVFP4's second scale; NULL = 1. */
-  const fastnorm_tensor* quantized;    /**< Codes, x's shape (pairs of f4: half of n). Output. */
-  const fastnorm_tensor* scale;        /**< Scales: input for PER_TENSOR, else output. */
+  float clamp; /**< > 0: results are clamped to [-clamp, clamp] before quantising; 0 = off. */
+  fastnorm_quant_division quant_division; /**< PER_TENSOR, PER_ROW, PER_BLOCK: default, times the
+                                             reciprocal; else 0. */
+  const fastnorm_tensor* global_scale;    /**< [1] f32. NVFP4's second scale, of magnitude 2^-100 to
+                                           2^100 and either sign; NULL = 1. */
+  const fastnorm_tensor* quantized;       /**< Codes, x's shape (pairs of f4: half of n). Output. */
+  const fastnorm_tensor* scale;           /**< Scales: input for PER_TENSOR, else output. */
   const fastnorm_tensor*
       amax; /**< [1] f32. In and out: raised to the greatest magnitude of what is quantised, or of y
                where nothing is; NaN wins. The caller sets it to 0 first. NULL = not wanted. */
+
+  const fastnorm_tensor*
+      clamp_scale; /**< [1] f32. The clamp as a value on the device, read after the PDL wait: > 0
+                      clamps as `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme
+                      and clamp 0. NULL = `clamp` decides. */
 } fastnorm_norm_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not
@@ -255,8 +298,7 @@ FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
  *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
  *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
  *          FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
- *          more rows than a grid holds; leading dimensions that do not fold, weight and bias that
- *          vary along more of them than a GPU's kernels allow
+ *          more rows than a grid holds; leading dimensions that do not fold
  *          FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA context of the device
  *          that is not its primary one; the CUDA runtime's error, also a sticky one of earlier work
  *          FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel

@@ -11,7 +11,7 @@ namespace fastnorm {
 namespace {
 
 // Version of the arithmetic: orders, constants and roundings.
-constexpr int32_t kNumericVersion = 1;
+constexpr int32_t kNumericVersion = 2;
 
 constexpr char kVersionText[] = FASTNORM_TEXT(FASTNORM_VERSION_MAJOR) "." FASTNORM_TEXT(
     FASTNORM_VERSION_MINOR) "." FASTNORM_TEXT(FASTNORM_VERSION_PATCH);

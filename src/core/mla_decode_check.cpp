@@ -304,7 +304,9 @@ class MlaDecodeCheck {
                      shape_text(t.shape, 2).c);
     d_.page_table = reinterpret_cast<const int32_t*>(address_of(t));
     d_.table_columns = t.shape[1];
-    d_.table_stride = t.shape[0] <= 1 ? 0 : t.strides != nullptr ? t.strides[0] : t.shape[1];
+    // One request has no stride, nor has a table without pages.
+    const bool steps = t.shape[0] > 1 && t.shape[1] > 0;
+    d_.table_stride = !steps ? 0 : t.strides != nullptr ? t.strides[0] : t.shape[1];
     return keep("page_table", t, false, {4, d_.table_stride * 4, 0}, 4);
   }
 

@@ -58,6 +58,7 @@ class Views {
     return rows("quantized", Role::kQuant, q.codes, q.code_bytes(d_.n)) && scale() &&
            scalar("scale", Role::kScalar, q.tensor_scale) &&
            scalar("global_scale", Role::kScalar, q.global_scale) &&
+           scalar("clamp_scale", Role::kScalar, q.clamp_scale) &&
            scalar("amax", Role::kQuant, q.amax);
   }
 
@@ -162,7 +163,7 @@ bool Touched::collect(const NormDesc& d) {
   bool fit = overwritten(d.x) || rows(d.x, d.n);
   if (d.residual) fit = fit && (overwritten(d.residual) || rows(d.residual, d.n));
   fit = fit && columns(d.weight) && columns(d.bias);
-  if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale);
+  if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale) && scalar(q.clamp_scale);
   inputs_ = count;
   fit = fit && rows(d.y, d.n) && rows(d.residual_out, d.n) && rows(d.mean, 1) && rows(d.rstd, 1);
   if (quant) {

@@ -87,7 +87,8 @@ bool shares_bytes(const View& a, const NormBackwardDesc& of_a, const View& b,
   return !separate(a.range, b.range) && !interleaved(a, of_a, b, of_b);
 }
 
-// An output's rows must not share bytes among themselves. Those of a parameter are as many as it has strides.
+// An output's rows must not share bytes among themselves. Those of a parameter are as many as it
+// has strides.
 fastnorm_status check_output_rows(const View& v, const NormBackwardDesc& d, Error& error) {
   int64_t outer[kMaxOuter];
   for (int i = 0; i < kMaxOuter; ++i)

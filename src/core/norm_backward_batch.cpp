@@ -24,8 +24,9 @@ fastnorm_status add(const Device& device, const fastnorm_norm_backward_args* arg
   FASTNORM_TRY(check_norm_backward(args, {facts.device_type, facts.device_id}, whole, error));
   const NormBackwardParts parts = norm_backward_parts(*whole);
   for (int32_t i = 0; i < parts.count; ++i) {
-    NormBackwardCall& call = batch->call[batch->count];
+    NormBackwardCall& call = batch->call.at[batch->count];
     call.desc = parts.at[i];
+    call.plan = {};
     FASTNORM_TRY(plan_part(device, call.desc, &call.plan, error));
     call.workspace_offset = batch->workspace_bytes;
     batch->workspace_bytes +=
@@ -75,7 +76,7 @@ fastnorm_info norm_backward_info(const Device& device, const NormBackwardBatch& 
     info.bytes_written += call.plan.bytes_written;
   }
   if (batch.count == 0) return info;
-  const NormBackwardCall& first = batch.call[0];
+  const NormBackwardCall& first = batch.call.at[0];
   const NormBackwardEntry* entry = first.plan.entry;
   info.threads_per_row = entry != nullptr ? entry->variant.row_threads() : 1;
   info.vectors_per_thread = entry != nullptr ? entry->variant.vectors : 0;

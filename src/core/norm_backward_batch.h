@@ -7,6 +7,7 @@
 #include "core/backend.h"
 #include "core/error.h"
 #include "core/norm_backward_check.h"
+#include "core/norm_batch.h"
 #include "core/norm_key.h"
 
 namespace fastnorm {
@@ -21,9 +22,11 @@ struct NormBackwardCall {
 struct NormBackwardBatch {
   static constexpr int32_t kMostParts = 2 * kMaxCalls;
 
-  std::span<const NormBackwardCall> planned() const { return {call, static_cast<size_t>(count)}; }
+  std::span<const NormBackwardCall> planned() const {
+    return {call.at, static_cast<size_t>(count)};
+  }
 
-  NormBackwardCall call[kMostParts];
+  Room<NormBackwardCall, kMostParts> call;
   int32_t count = 0;
   uint64_t workspace_bytes = 0;
 };

@@ -14,7 +14,8 @@ constexpr int kMaxTensors = 10;
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
-// A tensor's steps along the leading dimensions of x, innermost first, and the description's strides that they become.
+// A tensor's steps along the leading dimensions of x, innermost first, and the description's
+// strides that they become.
 struct Strides {
   int64_t by_dim[kMaxLeading];
   int64_t* result;
@@ -226,8 +227,8 @@ class NormBackwardCheck {
     return FASTNORM_OK;
   }
 
-  // Address, dtype and strides of a tensor with a row for each row of x; `skip` trailing dimensions are not rows. A tensor of no elements may
-  // have no address, but then there are no rows.
+  // Address, dtype and strides of a tensor with a row for each row of x; `skip` trailing dimensions
+  // are not rows. A tensor of no elements may have no address, but then there are no rows.
   void fill_rows(const fastnorm_tensor& t, Dtype dtype, int32_t skip, RowTensor* row) {
     row->data = address_of(t);
     row->dtype = dtype;

@@ -14,15 +14,16 @@ namespace fastnorm {
 inline constexpr size_t kFirstNormBackwardArgs =
     offsetof(fastnorm_norm_backward_args, dbias) + sizeof(fastnorm_norm_backward_args::dbias);
 
-// Checks one call. `whole` describes it with leading dimensions in the caller's order: shared_rows, groups and shared_rank are not set.
-// Without rows, its strides are those of the parameters alone.
+// Checks one call. `whole` describes it with leading dimensions in the caller's order: shared_rows,
+// groups and shared_rank are not set. Without rows, its strides are those of the parameters alone.
 fastnorm_status check_norm_backward(const fastnorm_norm_backward_args* args, CheckedDevice device,
                                     NormBackwardDesc* whole, Error& error);
 
 // What backends run for a checked call.
 NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole);
 
-// Checks that no output of a call shares a byte with another tensor, but where it may be the same view, nor with itself. Sets in_place.
+// Checks that no output of a call shares a byte with another tensor, but where it may be the same
+// view, nor with itself. Sets in_place.
 fastnorm_status check_norm_backward_aliasing(NormBackwardDesc* whole, Error& error);
 
 // Checks that no call of a fastnorm_norm_backward_many touches what another one writes.

@@ -13,7 +13,8 @@ namespace fastnorm {
 inline constexpr const char* kNormBackwardCpuNames[] = {"rms_f32",   "rms_f16",   "rms_bf16",
                                                         "layer_f32", "layer_f16", "layer_bf16"};
 
-// Floats from a block's partial sums to the next block's: a whole number of the vectors of any instruction set.
+// Floats from a block's partial sums to the next block's: a whole number of the vectors of any
+// instruction set.
 constexpr int64_t norm_backward_partial_stride(int64_t n) { return (n + 63) / 64 * 64; }
 
 // What threads share: a block of rows where there are sums, else a row.
@@ -26,7 +27,8 @@ NormBackwardUnits norm_backward_units(const NormBackwardDesc& desc);
 fastnorm_status plan_norm_backward_cpu(const NormBackwardDesc& desc, const DeviceFacts& facts,
                                        NormBackwardPlan* plan, Error& error);
 
-// Bytes that a part reads and writes at the least, on any device: each tensor once, a dimension of stride 0 once.
+// Bytes that a part reads and writes at the least, on any device: each tensor once, a dimension of
+// stride 0 once.
 void count_norm_backward_bytes(const NormBackwardDesc& desc, NormBackwardPlan* plan);
 
 }  // namespace fastnorm

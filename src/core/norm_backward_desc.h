@@ -1,8 +1,10 @@
-// One backward pass in canonical form: what check makes of the caller's tensors, and all that plan, the kernels and the tests need.
-// Rows are flattened, leading dimensions joined, strides in bytes, defaults filled in.
+// One backward pass in canonical form: what check makes of the caller's tensors, and all that plan,
+// the kernels and the tests need. Rows are flattened, leading dimensions joined, strides in bytes,
+// defaults filled in.
 //
-// Rows are numbered so that those which share a row of parameters follow each other: row r is number r % shared_rows of the rows that
-// share parameter row r / shared_rows, and that number counts in the caller's row-major order.
+// Rows are numbered so that those which share a row of parameters follow each other: row r is
+// number r % shared_rows of the rows that share parameter row r / shared_rows, and that number
+// counts in the caller's row-major order.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +58,9 @@ struct NormBackwardDesc {
   bool needs_statistics() const { return dx || dweight; }
 };
 
-// A call as backends run it: one part, or two in order where dbias has other groups than dweight. Then the first one computes dbias alone, before
-// the second one may overwrite dy. A part has shared_rows 0 if there are no rows.
+// A call as backends run it: one part, or two in order where dbias has other groups than dweight.
+// Then the first one computes dbias alone, before the second one may overwrite dy. A part has
+// shared_rows 0 if there are no rows.
 struct NormBackwardParts {
   int32_t count = 0;
   NormBackwardDesc at[2];

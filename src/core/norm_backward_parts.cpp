@@ -1,4 +1,5 @@
-// From a described backward call to the parts that backends run: which rows share parameters, and rows in that order.
+// From a described backward call to the parts that backends run: which rows share parameters, and
+// rows in that order.
 #include "core/norm_backward_check.h"
 
 namespace fastnorm {

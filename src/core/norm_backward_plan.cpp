@@ -1,14 +1,336 @@
 #include "core/norm_backward_plan.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "core/check.h"
+#include "core/norm_backward_choice.h"
+#include "core/norm_backward_rows.h"
 
 namespace fastnorm {
+namespace {
 
-fastnorm_status plan_norm_backward(const NormBackwardDesc&, const DeviceFacts&,
-                                   std::span<const NormBackwardEntry>, NormBackwardPlan*,
+constexpr int64_t kVectorBytes = 16;
+constexpr int64_t kMostRows = 0x7fffffff;
+constexpr uint32_t kMostGroupBlocks = 0xffff;  // of a grid's second dimension
+constexpr int64_t kPartialColumns = 8;         // a block's sums begin at a multiple of 32 bytes
+constexpr uint64_t kRegion = 256;              // of the workspace
+
+Stat stat_of(const NormBackwardDesc& d) {
+  return d.kind == FASTNORM_NORM_LAYER ? Stat::kLayer : Stat::kRms;
+}
+
+bool is_multiple(const void* data, const int64_t (&strides)[kMaxOuter], int32_t rank) {
+  uint64_t bits = reinterpret_cast<uintptr_t>(data);
+  for (int d = 0; d < rank; ++d) bits |= static_cast<uint64_t>(strides[d]);
+  return bits % kVectorBytes == 0;
+}
+
+// True if rows are whole aligned vectors of one dtype, as kPersistent and kFew need them.
+bool is_held(const NormBackwardDesc& d) {
+  if (!d.dx || d.dresidual || d.dy_element_bytes == 0 || d.shared_rows == 0) return false;
+  if (d.dbias && d.kind != FASTNORM_NORM_LAYER) return false;
+  if (d.n * dtype_bytes(d.dtype) % kVectorBytes != 0 || d.groups > kMostGroupBlocks) return false;
+  for (const RowTensor* t : {&d.x, &d.dy, &d.dx, &d.dresidual_in}) {
+    if (!*t) continue;
+    if (t->dtype != d.dtype || !is_multiple(t->data, t->stride_bytes, d.outer_rank)) return false;
+  }
+  return true;
+}
+
+// True if the weight can be kept as it is in memory.
+bool has_raw_weight(const NormBackwardDesc& d) {
+  return !d.weight || (d.weight.dtype == d.dtype &&
+                       is_multiple(d.weight.data, d.weight.stride_bytes, d.outer_rank));
+}
+
+int32_t find_entry(std::span<const NormBackwardEntry> table, const NormBackwardVariant& wanted) {
+  const uint64_t least = packed(wanted);  // its details are 0
+  const auto entry =
+      std::lower_bound(table.begin(), table.end(), least,
+                       [](const NormBackwardEntry& e, uint64_t order) { return e.order < order; });
+  if (entry == table.end() || entry->order >> kBackwardDetailBits != least >> kBackwardDetailBits)
+    return -1;
+  return static_cast<int32_t>(entry - table.begin());
+}
+
+NormBackwardVariant variant_of(const NormBackwardDesc& d, BackwardForm form,
+                               const NormBackwardPick& pick) {
+  const bool asks = form == BackwardForm::kRows;  // at run time
+  return {.dtype = d.x.dtype,
+          .stat = stat_of(d),
+          .residual = d.dresidual_in && !asks,
+          .form = form,
+          .threads = pick.threads,
+          .vectors = pick.vectors,
+          .blocks = pick.blocks,
+          .lanes = pick.lanes,
+          .unroll = pick.unroll,
+          .stages = pick.stages,
+          .blocks_per_sm = 0};
+}
+
+// The first kernel of a form whose numbers do not matter.
+int32_t find_form(std::span<const NormBackwardEntry> table, BackwardForm form, Dtype dtype,
+                  Stat stat) {
+  for (size_t i = 0; i < table.size(); ++i) {
+    const NormBackwardVariant& v = table[i].variant;
+    if (v.form == form && (form == BackwardForm::kFold || (v.dtype == dtype && v.stat == stat)))
+      return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
+int32_t shared_bytes_of(const NormBackwardVariant& v) {
+  if (v.form != BackwardForm::kPersistent) return 0;
+  const int64_t vectors = int64_t{v.block_threads()} * v.vectors * kVectorBytes;
+  const int64_t ring = v.has_ring() ? v.stages * v.unroll * (v.residual ? 3 : 2) * vectors : 0;
+  const int64_t sums = v.lanes > 1 ? vectors / dtype_bytes(v.dtype) * int64_t{sizeof(float)} : 0;
+  return static_cast<int32_t>(std::max(ring, sums));
+}
+
+class Planner {
+ public:
+  Planner(const NormBackwardDesc& desc, const DeviceFacts& facts,
+          std::span<const NormBackwardEntry> table, NormBackwardPlan* plan)
+      : d_(desc), facts_(facts), table_(table), plan_(*plan) {}
+
+  fastnorm_status prepare(Error& error) {
+    FASTNORM_REQUIRE(!table_.empty(), FASTNORM_ERROR_UNSUPPORTED,
+                     "this build has no norm_backward for the device; nearest: the CPU");
+    FASTNORM_REQUIRE(d_.rows <= kMostRows, FASTNORM_ERROR_UNSUPPORTED,
+                     "args has %lld rows; nearest on a GPU: 2147483647",
+                     static_cast<long long>(d_.rows));
+    FASTNORM_REQUIRE(d_.outer_rank - d_.shared_rank <= 1, FASTNORM_ERROR_UNSUPPORTED,
+                     "weight or dbias varies along %d leading dimensions; nearest on a GPU: 1",
+                     d_.outer_rank - d_.shared_rank);
+    plan_ = {};
+    const NormBackwardRows order = norm_backward_rows(d_.shared_rows, d_.n);
+    plan_.lanes = static_cast<int32_t>(order.lanes);
+    plan_.row_blocks = static_cast<int32_t>(order.blocks);
+    plan_.partial_stride = (d_.n + kPartialColumns - 1) / kPartialColumns * kPartialColumns;
+    return FASTNORM_OK;
+  }
+
+  // The kernel that the lists choose, or -1: the general form.
+  int32_t chosen() const {
+    if (!is_held(d_)) return -1;
+    const BackwardJob first = d_.has_sums() ? BackwardJob::kFew : BackwardJob::kAlone;
+    // Without sums the workspace is empty, so that there is no place for statistics.
+    if (!d_.has_sums() && !d_.rstd) return -1;
+    for (const BackwardJob job : {first, BackwardJob::kMany}) {
+      const NormBackwardChoice* const line = find(job);
+      if (line == nullptr) continue;
+      const int32_t index = find_entry(
+          table_,
+          variant_of(d_, job == BackwardJob::kMany ? BackwardForm::kPersistent : BackwardForm::kFew,
+                     line->pick));
+      if (index >= 0 && can_run(index)) return index;
+    }
+    return -1;
+  }
+
+  // True if kernel `index` can serve the call.
+  bool can_run(int32_t index) const {
+    const NormBackwardVariant& v = table_[static_cast<size_t>(index)].variant;
+    if (v.dtype != d_.x.dtype || v.stat != stat_of(d_)) return false;
+    if (v.form == BackwardForm::kRows) return true;
+    if (!is_held(d_) || (!d_.has_sums() && !d_.rstd)) return false;
+    const int64_t vectors = d_.n * dtype_bytes(d_.dtype) / kVectorBytes;
+    if (v.residual != static_cast<bool>(d_.dresidual_in) ||
+        vectors > int64_t{v.row_threads()} * v.vectors) {
+      return false;
+    }
+    if (v.form == BackwardForm::kPersistent) {
+      return v.lanes == plan_.lanes && v.blocks <= facts_.max_cluster_blocks &&
+             (!v.rereads || has_raw_weight(d_));
+    }
+    if (v.form != BackwardForm::kFew) return false;
+    if (!d_.has_sums()) return true;
+    const int64_t chains =
+        plan_.lanes * static_cast<int64_t>(std::bit_ceil(static_cast<uint32_t>(plan_.row_blocks)));
+    return !d_.in_place && chains <= int64_t{v.block_threads()} / v.column_vectors * v.chains;
+  }
+
+  fastnorm_status plan(int32_t index, Error& error) {
+    const bool sums = d_.has_sums();
+    const bool recomputes = d_.needs_statistics() && !d_.rstd && d_.shared_rows > 0;
+    const bool general =
+        index < 0 || table_[static_cast<size_t>(index)].variant.form == BackwardForm::kRows;
+    int32_t rows = general && index >= 0 ? index : -1;
+    if (rows < 0 && d_.shared_rows > 0 && d_.needs_statistics()) {
+      const NormBackwardChoice* const line = find(BackwardJob::kAny);
+      if (line != nullptr)
+        rows = find_entry(table_, variant_of(d_, BackwardForm::kRows, line->pick));
+      FASTNORM_REQUIRE(rows >= 0, FASTNORM_ERROR_INTERNAL,
+                       "no kernel of norm_backward for rows of %lld elements",
+                       static_cast<long long>(d_.n));
+    }
+    make_workspace(recomputes && sums, general || is_persistent(index));
+    if (plan_.keeps_statistics)
+      add_rows(rows, kBackwardComputeStatistics | kBackwardStatisticsOnly);
+    if (general) {
+      if (sums && d_.shared_rows > 0) add_columns();
+      if (d_.dx) {
+        plan_.entry = &table_[static_cast<size_t>(rows)];
+        add_rows(rows,
+                 recomputes && !plan_.keeps_statistics ? uint32_t{kBackwardComputeStatistics} : 0);
+      }
+      if (sums) add_fold();
+    } else {
+      plan_.entry = &table_[static_cast<size_t>(index)];
+      if (is_persistent(index)) {
+        add(index, static_cast<uint32_t>(plan_.row_blocks) *
+                       static_cast<uint32_t>(plan_.entry->variant.blocks));
+        if (sums) add_fold();
+      } else {
+        add_few(index);
+      }
+    }
+    return finish(error);
+  }
+
+ private:
+  const NormBackwardChoice* find(BackwardJob job) const {
+    return find_norm_backward_choice(*facts_.arch->backward_choices, job, d_.x.dtype == Dtype::kF32,
+                                     stat_of(d_), static_cast<bool>(d_.dresidual_in), d_.n,
+                                     std::max<int64_t>(d_.shared_rows, 1));
+  }
+  bool is_persistent(int32_t index) const {
+    return index >= 0 &&
+           table_[static_cast<size_t>(index)].variant.form == BackwardForm::kPersistent;
+  }
+
+  void make_workspace(bool keeps_statistics, bool has_partials) {
+    uint64_t end = 0;
+    const auto region = [&end](uint64_t bytes) {
+      const uint64_t begin = end;
+      end = (begin + bytes + kRegion - 1) / kRegion * kRegion;
+      return begin;
+    };
+    plan_.keeps_statistics = keeps_statistics;
+    if (keeps_statistics) {
+      const uint64_t bytes = static_cast<uint64_t>(d_.rows) * sizeof(float);
+      plan_.rstd_offset = region(bytes);
+      if (d_.kind == FASTNORM_NORM_LAYER) plan_.mean_offset = region(bytes);
+    }
+    if (has_partials) {
+      const uint64_t bytes = static_cast<uint64_t>(d_.groups) *
+                             static_cast<uint64_t>(plan_.row_blocks) *
+                             static_cast<uint64_t>(plan_.partial_stride) * sizeof(float);
+      if (d_.dweight) plan_.partial_dweight_offset = region(bytes);
+      if (d_.dbias) plan_.partial_dbias_offset = region(bytes);
+    }
+    plan_.workspace_bytes = end;
+  }
+
+  NormBackwardStep& add(int32_t index, uint64_t blocks_x) {
+    NormBackwardStep& step = plan_.steps[plan_.launches++];
+    most_blocks_ = std::max(most_blocks_, blocks_x);
+    step.index = index;
+    step.blocks_x = static_cast<uint32_t>(blocks_x);
+    step.blocks_y = static_cast<uint32_t>(std::min<int64_t>(d_.groups, kMostGroupBlocks));
+    step.shared_bytes = shared_bytes_of(table_[static_cast<size_t>(index)].variant);
+    return step;
+  }
+  void add_rows(int32_t index, uint32_t bits) {
+    const uint64_t lanes = static_cast<uint64_t>(table_[static_cast<size_t>(index)].variant.lanes);
+    NormBackwardStep& step = add(index, (static_cast<uint64_t>(d_.rows) + lanes - 1) / lanes);
+    step.blocks_y = 1;
+    step.bits = bits;
+  }
+  void add_columns() {
+    const int32_t index = find_form(table_, BackwardForm::kColumns, d_.x.dtype, stat_of(d_));
+    const int64_t width = table_[static_cast<size_t>(index)].variant.threads / plan_.lanes;
+    const int64_t tiles = (vectors() + width - 1) / width;
+    add(index, static_cast<uint64_t>(tiles * plan_.row_blocks));
+    if (plan_.entry == nullptr) plan_.entry = &table_[static_cast<size_t>(index)];
+  }
+  void add_fold() {
+    const int32_t index = find_form(table_, BackwardForm::kFold, Dtype::kF32, Stat::kRms);
+    const int64_t tiles = (d_.n + kBackwardFoldColumns - 1) / kBackwardFoldColumns;
+    add(index, static_cast<uint64_t>(tiles) * (d_.dweight && d_.dbias ? 2 : 1));
+    if (plan_.entry == nullptr) plan_.entry = &table_[static_cast<size_t>(index)];
+  }
+  void add_few(int32_t index) {
+    const NormBackwardVariant& v = plan_.entry->variant;
+    const int64_t columns =
+        d_.has_sums() ? (vectors() + v.column_vectors - 1) / v.column_vectors : 0;
+    add(index, static_cast<uint64_t>(columns + (d_.shared_rows + v.lanes - 1) / v.lanes));
+  }
+
+  fastnorm_status finish(Error& error) {
+    FASTNORM_REQUIRE(most_blocks_ <= facts_.arch->max_blocks, FASTNORM_ERROR_UNSUPPORTED,
+                     "args needs %llu thread blocks; nearest: %llu",
+                     static_cast<unsigned long long>(most_blocks_),
+                     static_cast<unsigned long long>(facts_.arch->max_blocks));
+    const bool early = facts_.arch->capability >= kEarlyCapability;
+    for (int i = 0; i < plan_.launches; ++i) {
+      NormBackwardStep& step = plan_.steps[i];
+      plan_.blocks += uint64_t{step.blocks_x} * step.blocks_y;
+      const bool last = i + 1 == plan_.launches;
+      step.early = early && (i > 0 || (d_.flags & FASTNORM_NORM_BACKWARD_PDL_WAIT) != 0);
+      if (!last || (d_.flags & FASTNORM_NORM_BACKWARD_PDL_TRIGGER) != 0)
+        step.bits |= kBackwardTrigger;
+    }
+    if (plan_.launches > 0) plan_.kernel = plan_.entry->name;
+    count_bytes();
+    return FASTNORM_OK;
+  }
+
+  int64_t vectors() const {
+    return (d_.n * dtype_bytes(d_.x.dtype) + kVectorBytes - 1) / kVectorBytes;
+  }
+
+  // Each tensor of the call once: what a kernel reads again comes from caches, or is the general form's price.
+  void count_bytes() {
+    const auto rows = [&](const RowTensor& t) {
+      return t ? static_cast<uint64_t>(d_.rows * d_.n * dtype_bytes(t.dtype)) : 0;
+    };
+    const auto values = [&](const RowTensor& t) {
+      return t ? static_cast<uint64_t>(d_.rows) * sizeof(float) : 0;
+    };
+    const auto sums = [&](const ParameterTensor& t) {
+      return t ? static_cast<uint64_t>(d_.groups * d_.n * dtype_bytes(t.dtype)) : 0;
+    };
+    if (d_.rows > 0) {
+      plan_.bytes_read = rows(d_.dy) + rows(d_.dresidual_in);
+      if (d_.needs_statistics()) plan_.bytes_read += rows(d_.x) + values(d_.mean) + values(d_.rstd);
+      if (d_.dx) plan_.bytes_read += sums(d_.weight);
+      plan_.bytes_written = rows(d_.dx) + rows(d_.dresidual);
+    }
+    plan_.bytes_written += sums(d_.dweight) + sums(d_.dbias);
+    if (d_.accumulate_dweight) plan_.bytes_read += sums(d_.dweight);
+    if (d_.accumulate_dbias) plan_.bytes_read += sums(d_.dbias);
+  }
+
+  static constexpr int32_t kEarlyCapability = 90;  // programmatic dependent launch
+
+  const NormBackwardDesc& d_;
+  const DeviceFacts& facts_;
+  const std::span<const NormBackwardEntry> table_;
+  NormBackwardPlan& plan_;
+  uint64_t most_blocks_ = 0;
+};
+
+}  // namespace
+
+fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFacts& facts,
+                                   std::span<const NormBackwardEntry> table, NormBackwardPlan* plan,
                                    Error& error) {
-  return error.set(FASTNORM_ERROR_UNSUPPORTED,
-                   "this build has no norm_backward for the device; nearest: the CPU");
+  Planner planner(desc, facts, table, plan);
+  FASTNORM_TRY(planner.prepare(error));
+  return planner.plan(planner.chosen(), error);
+}
+
+fastnorm_status plan_norm_backward_for(const NormBackwardDesc& desc, const DeviceFacts& facts,
+                                       std::span<const NormBackwardEntry> table, int32_t index,
+                                       NormBackwardPlan* plan, Error& error) {
+  Planner planner(desc, facts, table, plan);
+  FASTNORM_TRY(planner.prepare(error));
+  FASTNORM_REQUIRE(planner.can_run(index), FASTNORM_ERROR_UNSUPPORTED,
+                   "kernel %d cannot serve the call", index);
+  return planner.plan(index, error);
 }
 
 }  // namespace fastnorm

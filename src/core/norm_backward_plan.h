@@ -47,6 +47,10 @@ struct NormBackwardVariant {
 
   constexpr int block_threads() const { return threads * lanes; }
   constexpr int row_threads() const { return threads * blocks; }
+  constexpr bool is_cluster() const { return blocks > 1; }
+  constexpr bool is_one_warp() const { return threads <= 32; }  // a row has no more in a block
+  constexpr bool is_streamed() const { return vectors == 0; }
+  constexpr bool has_ring() const { return stages > 1; }
 };
 
 // Its numbers in one word. Those that tell variants apart are the upper ones.
@@ -81,7 +85,7 @@ constexpr NormBackwardVariant backward_variant_of(uint64_t word) {
 struct NormBackwardEntry {
   NormBackwardVariant variant;
   uint64_t order = 0;  // packed(variant)
-  char name[64] = "";  // unique in its table
+  char name[64] = "";  // unique in its table: "norm_backward bf16 rms add persistent 512x2x2 1x1x3"
 };
 
 // What a kernel is told of a call, as bits of one word.
@@ -108,6 +112,7 @@ struct NormBackwardStep {
 };
 
 inline constexpr int kMostBackwardSteps = 4;
+inline constexpr int32_t kBackwardFoldColumns = 32;  // of a block of kFold
 
 // Offsets are bytes into the workspace, multiples of 256.
 struct NormBackwardPlan {
@@ -128,9 +133,6 @@ struct NormBackwardPlan {
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
 };
-
-// The kernels of an architecture for a choice list: see norm_backward_choice.h.
-struct NormBackwardChoices;
 
 // Plans on a kernel of `table`, which is a CUDA device's. FASTNORM_ERROR_UNSUPPORTED if a grid would be too large, or parameters vary along
 // more than one index of the rows.

@@ -1,7 +1,9 @@
-// The row order of dweight and dbias: a function of the number of rows and of n alone, so that CPU, GPU and model give the same bits.
+// The row order of dweight and dbias: a function of the number of rows and of n alone, so that CPU,
+// GPU and model give the same bits.
 //
-// Rows go to lanes, lanes to blocks: row i to lane i % lanes of block (i / lanes) % blocks. A lane adds its rows in increasing order to +0,
-// by fma(dy, xhat, sum) or sum + dy. phi() folds the lanes of a block, then the blocks; then + 0.
+// Rows go to lanes, lanes to blocks: row i to lane i % lanes of block (i / lanes) % blocks. A lane
+// adds its rows in increasing order to +0, by fma(dy, xhat, sum) or sum + dy. phi() folds the lanes
+// of a block, then the blocks; then + 0.
 #pragma once
 
 #include <bit>
@@ -37,8 +39,9 @@ constexpr NormBackwardRows norm_backward_rows(int64_t rows, int64_t n) {
   return {lanes, needed < most ? needed : most};
 }
 
-// Folds values[0], values[stride], .. (count of them) into the first: with zeros behind them to a power of two, the upper half is added to the
-// lower until one is left. A missing value adds +0, which changes -0 to +0: skipping it leaves to the final + 0 what is lost.
+// Folds values[0], values[stride], .. (count of them) into the first: with zeros behind them to a
+// power of two, the upper half is added to the lower until one is left. A missing value adds +0,
+// which changes -0 to +0: skipping it leaves to the final + 0 what is lost.
 template <typename Value>
 constexpr void phi(Value* values, int64_t count, int64_t stride = 1) {
   for (auto p = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count < 1 ? 1 : count)));

@@ -24,6 +24,7 @@ FASTNORM_HOT void clear(NormDesc* desc) {
     *t = RowTensor{};
   }
   for (ColumnTensor* c : {&desc->weight, &desc->bias}) *c = ColumnTensor{};
+  desc->columns_outside = false;
   QuantDesc& q = desc->quant;
   q.scheme = FASTNORM_QUANT_NONE;
   q.dtype = Dtype::kUnknown;
@@ -31,7 +32,7 @@ FASTNORM_HOT void clear(NormDesc* desc) {
   q.from_rounded = q.pow2 = q.swizzled = false;
   q.clamp = q.amax_floor = 0;
   q.scale_step_bytes = 0;
-  q.tensor_scale = q.global_scale = nullptr;
+  q.tensor_scale = q.global_scale = q.clamp_scale = nullptr;
   q.amax = nullptr;
 }
 
@@ -57,10 +58,10 @@ class NormCheck {
     if (!nothing_quantised()) FASTNORM_TRY(check_quant_scalars(args_, &d_, error));
     FASTNORM_TRY(x());
     if (args_.residual != nullptr)
-      FASTNORM_TRY(row_tensor("residual", *args_.residual, false, true, &d_.residual));
-    if (args_.y != nullptr) FASTNORM_TRY(row_tensor("y", *args_.y, true, false, &d_.y));
+      FASTNORM_TRY(row_tensor("residual", *args_.residual, false, &d_.residual));
+    if (args_.y != nullptr) FASTNORM_TRY(row_tensor("y", *args_.y, true, &d_.y));
     if (args_.residual_out != nullptr)
-      FASTNORM_TRY(row_tensor("residual_out", *args_.residual_out, true, true, &d_.residual_out));
+      FASTNORM_TRY(row_tensor("residual_out", *args_.residual_out, true, &d_.residual_out));
     if (args_.weight != nullptr) FASTNORM_TRY(column("weight", *args_.weight, &d_.weight));
     if (args_.bias != nullptr) FASTNORM_TRY(column("bias", *args_.bias, &d_.bias));
     if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
@@ -75,7 +76,8 @@ class NormCheck {
     if (d_.rows == 0) return FASTNORM_OK;
     if (!touched_.collect(d_) || !touched_.apart()) FASTNORM_TRY(check_aliasing(d_, error));
     canonical();
-    return columns_vary_outside_ ? arrange_columns() : FASTNORM_OK;
+    if (columns_vary_outside_) arrange_columns();
+    return FASTNORM_OK;
   }
 
  private:
@@ -101,8 +103,6 @@ class NormCheck {
                      FASTNORM_ERROR_ARGUMENT,
                      "residual_rounding is %d; required: a fastnorm_residual_rounding, 0 to 2",
                      residual_rounding);
-    FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
-                     args_.reserved);
     FASTNORM_REQUIRE(args_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "x is NULL; required: a tensor [..., n]");
     FASTNORM_REQUIRE(
@@ -136,16 +136,15 @@ class NormCheck {
   // True if every field of quantisation but amax, which stands alone too, is what zeroed memory holds.
   bool nothing_quantised() const {
     return (number(args_.quant_scheme) | args_.quant_block_size | number(args_.quant_source) |
-            number(args_.scale_layout) | args_.scale_pow2) == 0 &&
+            number(args_.scale_layout) | args_.scale_pow2 | number(args_.quant_division)) == 0 &&
            args_.amax_floor == 0 && args_.clamp == 0 && args_.global_scale == nullptr &&
-           args_.quantized == nullptr && args_.scale == nullptr;
+           args_.clamp_scale == nullptr && args_.quantized == nullptr && args_.scale == nullptr;
   }
 
   FASTNORM_HOT fastnorm_status x() {
     const fastnorm_tensor& t = *args_.x;
     const Dtype dtype = dtype_from(t.dtype);
-    FASTNORM_REQUIRE(is_row_dtype(dtype), FASTNORM_ERROR_DTYPE,
-                     "x.dtype is %s; required: f32, f16 or bf16", dtype_text(t.dtype).c);
+    FASTNORM_TRY(check_row_dtype("x", t));
     FASTNORM_TRY(check_tensor("x", t, {dtype, kMaxRank, true}, device_, error));
     d_.dtype = dtype;
     d_.n = t.shape[t.ndim - 1];
@@ -194,29 +193,38 @@ class NormCheck {
   }
 
   FASTNORM_HOT fastnorm_status row_tensor(const char* name, const fastnorm_tensor& t, bool output,
-                                          bool may_be_f32, RowTensor* row) {
+                                          RowTensor* row) {
     if (like_x(t)) {
       row->data = address_of(t);
       row->dtype = d_.dtype;
       // One by one: read in pairs they would have to wait until x's, just written, are in the cache.
       for (int32_t i = 0; i < d_.outer_rank; ++i) row->stride_bytes[i] = d_.x.stride_bytes[i];
     } else {
-      FASTNORM_TRY(unlike_x(name, t, may_be_f32, row));
+      FASTNORM_TRY(unlike_x(name, t, row));
     }
     return output ? check_output_rows(name, *row, d_.n * dtype_bytes(row->dtype), d_, error)
                   : FASTNORM_OK;
   }
 
-  fastnorm_status unlike_x(const char* name, const fastnorm_tensor& t, bool may_be_f32,
-                           RowTensor* row) {
+  fastnorm_status unlike_x(const char* name, const fastnorm_tensor& t, RowTensor* row) {
     const Dtype dtype = dtype_from(t.dtype);
-    FASTNORM_REQUIRE(dtype == d_.dtype || (may_be_f32 && dtype == Dtype::kF32),
-                     FASTNORM_ERROR_DTYPE, "%s.dtype is %s; required: %s%s, as x is %s", name,
-                     dtype_text(t.dtype).c, dtype_name(d_.dtype),
-                     may_be_f32 && d_.dtype != Dtype::kF32 ? ", or f32" : "", dtype_name(d_.dtype));
+    if (row == &d_.y) {
+      FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                       "y.dtype is %s; required: %s%s, as x is %s", dtype_text(t.dtype).c,
+                       dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
+                       dtype_name(d_.dtype));
+    }
+    FASTNORM_TRY(check_row_dtype(name, t));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
     FASTNORM_TRY(check_row_shape(name, t, *args_.x, error));
     fill(t, dtype, 1, row);
+    return FASTNORM_OK;
+  }
+
+  // What x's dtype does not limit.
+  fastnorm_status check_row_dtype(const char* name, const fastnorm_tensor& t) {
+    FASTNORM_REQUIRE(is_row_dtype(dtype_from(t.dtype)), FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: f32, f16 or bf16", name, dtype_text(t.dtype).c);
     return FASTNORM_OK;
   }
 
@@ -256,10 +264,7 @@ class NormCheck {
 
   fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column) {
     const Dtype dtype = dtype_from(t.dtype);
-    FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                     "%s.dtype is %s; required: %s%s, as x is %s", name, dtype_text(t.dtype).c,
-                     dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
-                     dtype_name(d_.dtype));
+    FASTNORM_TRY(check_row_dtype(name, t));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
     FASTNORM_TRY(check_column_shape(name, t, *args_.x, error));
     column->data = address_of(t);
@@ -297,7 +302,7 @@ class NormCheck {
   void fold();
   void fold_with_columns(RowTensor** present, size_t count);
   void canonical();
-  fastnorm_status arrange_columns();
+  void arrange_columns();
   void swap_outer(int dim);
 
   const fastnorm_norm_args& args_;
@@ -346,30 +351,20 @@ void NormCheck::swap_outer(int dim) {
   }
 }
 
-// Weight and bias as the device's kernels take them. Those of the CPU step along all leading dimensions, those of a GPU along the
-// innermost alone. There, the order of rows is free, so any dimension can be the innermost; but swizzled scales count rows.
-[[gnu::noinline]] fastnorm_status NormCheck::arrange_columns() {
+// Weight and bias as the device's kernels take them. Most kernels of a GPU step along the innermost dimension alone. The
+// order of rows is free there, so any single dimension can be the innermost. Swizzled scales count rows and keep them.
+[[gnu::noinline]] void NormCheck::arrange_columns() {
   int varying = 0, dim = 0;
   for (int d = 0; d < d_.outer_rank; ++d) {
     if ((d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) == 0) continue;
     ++varying;
     dim = d;
   }
-  if (device_.device_type == FASTNORM_DEVICE_CUDA) {
-    FASTNORM_REQUIRE(varying <= 1, FASTNORM_ERROR_UNSUPPORTED,
-                     "weight and bias have rows of their own along %d leading dimensions of x, of "
-                     "shape %s; kernels of a GPU have them along 1; nearest: a call for each index "
-                     "of the others",
-                     varying, shape_text(args_.x->shape, args_.x->ndim).c);
-    FASTNORM_REQUIRE(dim == 0 || !d_.quant.swizzled, FASTNORM_ERROR_UNSUPPORTED,
-                     "scale_layout is FASTNORM_SCALE_SWIZZLED_128X4 (2), and weight or bias has "
-                     "rows along another dimension than x.shape[-2], for x of shape %s; nearest: "
-                     "FASTNORM_SCALE_ROW_MAJOR (0)",
-                     shape_text(args_.x->shape, args_.x->ndim).c);
-    if (dim != 0) swap_outer(dim);
-  }
+  const bool free_order = device_.device_type == FASTNORM_DEVICE_CUDA && !d_.quant.swizzled;
+  if (free_order && varying == 1 && dim != 0) swap_outer(dim);
+  for (int d = 1; d < d_.outer_rank; ++d)
+    d_.columns_outside |= (d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) != 0;
   touched_.collect(d_);  // anew: dimensions have moved
-  return FASTNORM_OK;
 }
 
 // Fewest rows dimensions, and the least general settings that mean the same.
@@ -397,8 +392,9 @@ void NormCheck::canonical() {
   d_.rounding = d_.dtype == Dtype::kF32 && args_.rounding == FASTNORM_ROUND_NORMALIZED
                     ? FASTNORM_ROUND_ONCE
                     : args_.rounding;
-  // A chain in T ends with a value of T.
-  d_.quant.from_rounded |= d_.rounding == FASTNORM_ROUND_EVERY_STEP;
+  // A chain in T ends with a value of T. Without codes the amax is that of y.
+  d_.quant.from_rounded |= d_.rounding == FASTNORM_ROUND_EVERY_STEP ||
+                           (d_.quant.scheme == FASTNORM_QUANT_NONE && d_.y.dtype == d_.dtype);
 }
 
 }  // namespace

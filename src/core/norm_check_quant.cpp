@@ -14,7 +14,8 @@ namespace {
 const char* scheme_text(int32_t scheme) {
   constexpr const char* kTexts[] = {"FASTNORM_QUANT_NONE (0)",    "FASTNORM_QUANT_PER_TENSOR (1)",
                                     "FASTNORM_QUANT_PER_ROW (2)", "FASTNORM_QUANT_PER_BLOCK (3)",
-                                    "FASTNORM_QUANT_MXFP8 (4)",   "FASTNORM_QUANT_NVFP4 (5)"};
+                                    "FASTNORM_QUANT_MXFP8 (4)",   "FASTNORM_QUANT_NVFP4 (5)",
+                                    "FASTNORM_QUANT_MXFP4 (6)"};
   return kTexts[scheme];
 }
 
@@ -38,9 +39,9 @@ class QuantCheck {
     QuantDesc& q = d_.quant;
     const int32_t scheme = number(args_.quant_scheme), source = number(args_.quant_source),
                   layout = number(args_.scale_layout);
-    FASTNORM_REQUIRE(scheme >= FASTNORM_QUANT_NONE && scheme <= FASTNORM_QUANT_NVFP4,
+    FASTNORM_REQUIRE(scheme >= FASTNORM_QUANT_NONE && scheme <= FASTNORM_QUANT_MXFP4,
                      FASTNORM_ERROR_ARGUMENT,
-                     "quant_scheme is %d; required: a fastnorm_quant_scheme, 0 to 5", scheme);
+                     "quant_scheme is %d; required: a fastnorm_quant_scheme, 0 to 6", scheme);
     FASTNORM_REQUIRE(
         source == FASTNORM_QUANT_FROM_F32 || source == FASTNORM_QUANT_FROM_ROUNDED,
         FASTNORM_ERROR_ARGUMENT,
@@ -50,6 +51,13 @@ class QuantCheck {
     FASTNORM_REQUIRE(layout >= FASTNORM_SCALE_ROW_MAJOR && layout <= FASTNORM_SCALE_SWIZZLED_128X4,
                      FASTNORM_ERROR_ARGUMENT,
                      "scale_layout is %d; required: a fastnorm_scale_layout, 0 to 2", layout);
+    const int32_t division = number(args_.quant_division);
+    FASTNORM_REQUIRE(
+        division == FASTNORM_QUANT_MULTIPLY_RECIPROCAL || division == FASTNORM_QUANT_DIVIDE,
+        FASTNORM_ERROR_ARGUMENT,
+        "quant_division is %d; required: FASTNORM_QUANT_MULTIPLY_RECIPROCAL (0) or "
+        "FASTNORM_QUANT_DIVIDE (1)",
+        division);
     FASTNORM_REQUIRE(args_.scale_pow2 == 0 || args_.scale_pow2 == 1, FASTNORM_ERROR_ARGUMENT,
                      "scale_pow2 is %d; required: 0 or 1", args_.scale_pow2);
     FASTNORM_REQUIRE(std::isfinite(args_.clamp) && args_.clamp >= 0, FASTNORM_ERROR_ARGUMENT,
@@ -66,6 +74,8 @@ class QuantCheck {
     FASTNORM_TRY(zero_unless(dynamic, "amax_floor", args_.amax_floor,
                              "FASTNORM_QUANT_PER_ROW or PER_BLOCK"));
     FASTNORM_TRY(zero_unless(!none, "clamp", args_.clamp, "a scheme"));
+    FASTNORM_TRY(zero_unless(dynamic || scheme == FASTNORM_QUANT_PER_TENSOR, "quant_division",
+                             division, "FASTNORM_QUANT_PER_TENSOR, PER_ROW or PER_BLOCK"));
     const int32_t block = args_.quant_block_size;
     FASTNORM_REQUIRE(scheme != FASTNORM_QUANT_PER_BLOCK || block == 64 || block == 128,
                      FASTNORM_ERROR_ARGUMENT, "quant_block_size is %d; required: 64 or 128", block);
@@ -74,9 +84,10 @@ class QuantCheck {
         FASTNORM_ERROR_ARGUMENT, "amax_floor is %g; required: 0, or 2^-100 to 2^100",
         static_cast<double>(args_.amax_floor));
     q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
-    q.block = scheme == FASTNORM_QUANT_MXFP8 ? 32 : scheme == FASTNORM_QUANT_NVFP4 ? 16 : block;
+    q.block = q.is_mx() ? 32 : scheme == FASTNORM_QUANT_NVFP4 ? 16 : block;
     q.from_rounded = source == FASTNORM_QUANT_FROM_ROUNDED;
-    q.pow2 = args_.scale_pow2 != 0 || scheme == FASTNORM_QUANT_MXFP8;
+    q.pow2 = args_.scale_pow2 != 0 || q.is_mx();
+    q.divides = division == FASTNORM_QUANT_DIVIDE && !q.pow2;
     q.swizzled = layout == FASTNORM_SCALE_SWIZZLED_128X4;
     q.clamp = args_.clamp;
     q.amax_floor = !dynamic ? 0 : args_.amax_floor == 0 ? 1e-10f : args_.amax_floor;
@@ -101,6 +112,13 @@ class QuantCheck {
                      "global_scale is given and quant_scheme is %s; required: FASTNORM_QUANT_NVFP4 "
                      "(5), or global_scale NULL",
                      scheme_text(scheme));
+    FASTNORM_REQUIRE(
+        args_.clamp_scale == nullptr || !none, FASTNORM_ERROR_ARGUMENT,
+        "clamp_scale is given and quant_scheme is FASTNORM_QUANT_NONE (0); required: a "
+        "scheme, or clamp_scale NULL");
+    FASTNORM_REQUIRE(args_.clamp_scale == nullptr || args_.clamp == 0, FASTNORM_ERROR_ARGUMENT,
+                     "clamp is %g and clamp_scale is given; required: clamp 0, or clamp_scale NULL",
+                     static_cast<double>(args_.clamp));
     return FASTNORM_OK;
   }
 
@@ -108,6 +126,10 @@ class QuantCheck {
   fastnorm_status tensors() {
     FASTNORM_TRY(codes());
     FASTNORM_TRY(scale());
+    if (args_.clamp_scale != nullptr) {
+      FASTNORM_TRY(
+          check_scalar("clamp_scale", *args_.clamp_scale, device_, &d_.quant.clamp_scale, error));
+    }
     if (args_.global_scale == nullptr) return FASTNORM_OK;
     return check_scalar("global_scale", *args_.global_scale, device_, &d_.quant.global_scale,
                         error);
@@ -117,7 +139,7 @@ class QuantCheck {
     QuantDesc& q = d_.quant;
     const fastnorm_tensor& t = *args_.quantized;
     const Dtype dtype = dtype_from(t.dtype);
-    const bool fp4 = q.scheme == FASTNORM_QUANT_NVFP4;
+    const bool fp4 = q.is_fp4();
     const bool packed = dtype == Dtype::kF4E2M1x2 || dtype == Dtype::kU8;
     const bool fp8 = dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
     const bool fits =
@@ -128,7 +150,7 @@ class QuantCheck {
                      : q.pow2 ? "f8_e4m3fn or f8_e5m2"
                               : "f8_e4m3fn, f8_e5m2 or i8");
     FASTNORM_REQUIRE(!fp4 || d_.n % 2 == 0, FASTNORM_ERROR_SHAPE,
-                     "n is %" PRId64 "; required: even for FASTNORM_QUANT_NVFP4", d_.n);
+                     "n is %" PRId64 "; required: even for %s", d_.n, scheme_text(q.scheme));
     const fastnorm_tensor& x = *args_.x;
     // As most are; check_tensor() has no objection.
     const bool plain = t.ndim == x.ndim && t.strides == nullptr &&
@@ -159,17 +181,17 @@ class QuantCheck {
       return check_scalar("scale", *args_.scale, device_, &q.tensor_scale, error);
     const fastnorm_tensor& t = *args_.scale;
     const Dtype dtype = dtype_from(t.dtype);
-    const bool fp4 = q.scheme == FASTNORM_QUANT_NVFP4;
-    const bool byte = fp4 ? dtype == Dtype::kF8E4M3 || dtype == Dtype::kU8
-                          : q.pow2 && (dtype == Dtype::kF8E8M0 || dtype == Dtype::kU8);
-    const bool must_be_byte = fp4 || q.scheme == FASTNORM_QUANT_MXFP8 || q.swizzled;
+    const bool nvfp4 = q.scheme == FASTNORM_QUANT_NVFP4;
+    const bool byte = nvfp4 ? dtype == Dtype::kF8E4M3 || dtype == Dtype::kU8
+                            : q.pow2 && (dtype == Dtype::kF8E8M0 || dtype == Dtype::kU8);
+    const bool must_be_byte = nvfp4 || q.is_mx() || q.swizzled;
     FASTNORM_REQUIRE(byte || (!must_be_byte && dtype == Dtype::kF32), FASTNORM_ERROR_DTYPE,
                      "scale.dtype is %s; required: %s", dtype_text(t.dtype).c,
-                     fp4                                ? "f8_e4m3fn or u8"
-                     : q.scheme == FASTNORM_QUANT_MXFP8 ? "f8_e8m0fnu or u8"
-                     : must_be_byte                     ? "f8_e8m0fnu or u8, and scale_pow2 1"
-                     : q.pow2                           ? "f32, f8_e8m0fnu or u8"
-                                                        : "f32");
+                     nvfp4          ? "f8_e4m3fn or u8"
+                     : q.is_mx()    ? "f8_e8m0fnu or u8"
+                     : must_be_byte ? "f8_e8m0fnu or u8, and scale_pow2 1"
+                     : q.pow2       ? "f32, f8_e8m0fnu or u8"
+                                    : "f32");
     q.scale.data = address_of(t);
     q.scale.dtype = dtype;
     if (q.swizzled) return swizzled_scale(t);

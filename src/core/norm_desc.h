@@ -25,10 +25,9 @@ struct RowTensor {
 
 // A tensor with one value for each column: shared by all rows, or with a row for each index of some leading dimensions.
 struct ColumnTensor {
-  const std::byte* data = nullptr;  // nullptr = absent
-  int64_t head_stride_bytes = 0;    // along index[0]; 0 = shared
-  int64_t outer_stride_bytes[kMaxOuter] =
-      {};  // along index[1] and index[2], which is CPU only; [0] is 0
+  const std::byte* data = nullptr;             // nullptr = absent
+  int64_t head_stride_bytes = 0;               // along index[0]; 0 = shared
+  int64_t outer_stride_bytes[kMaxOuter] = {};  // along index[1] and index[2]; [0] is 0
   Dtype dtype = Dtype::kUnknown;
 
   int64_t stride_bytes(int dim) const {
@@ -45,18 +44,22 @@ struct QuantDesc {
   fastnorm_quant_scheme scheme = FASTNORM_QUANT_NONE;
   Dtype dtype = Dtype::kUnknown;  // of the codes: f8_e4m3fn, f8_e5m2, i8 or f4_e2m1fn
   int32_t block = 0;              // columns that share a scale; 0 = the row or the tensor
-  bool from_rounded = false;      // the result rounded to x's dtype
+  bool from_rounded = false;      // the result rounded to x's dtype; without codes: y has that
   bool pow2 = false;              // scales are powers of two
+  bool divides = false;           // z / scale; else z * (1 / scale), which is the same with pow2
   bool swizzled = false;          // scales in tiles of 128 rows x 4, padding zeroed
-  float clamp = 0;                // 0 = off
+  float clamp = 0;                // 0 = off, or clamp_scale says
   float amax_floor = 0;
   RowTensor codes;                          // rows of n bytes; f4: n / 2
   RowTensor scale;                          // outputs: rows of ceil(n / block) scales, or of one
   int64_t scale_step_bytes = 0;             // from a row's scale to its next
   const std::byte* tensor_scale = nullptr;  // f32, an input; PER_TENSOR
   const std::byte* global_scale = nullptr;  // f32, an input; nullptr = 1
+  const std::byte* clamp_scale = nullptr;   // f32, an input: the clamp where it is > 0
   std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
 
+  bool is_mx() const { return scheme == FASTNORM_QUANT_MXFP8 || scheme == FASTNORM_QUANT_MXFP4; }
+  bool is_fp4() const { return scheme == FASTNORM_QUANT_NVFP4 || scheme == FASTNORM_QUANT_MXFP4; }
   CodeType code_type() const {
     return dtype == Dtype::kF8E4M3   ? CodeType::kE4M3
            : dtype == Dtype::kF8E5M2 ? CodeType::kE5M2
@@ -70,10 +73,10 @@ struct QuantDesc {
   }
   // From a row's scale to its next: bytes, or where scales are swizzled tiles across a row.
   int64_t scale_step(int64_t n) const { return swizzled ? scale_tiles(n) : scale_step_bytes; }
-  // Without codes the amax is that of y.
-  bool sees_rounded() const { return from_rounded || scheme == FASTNORM_QUANT_NONE; }
   // True if more is wanted than codes and scales of the results as they are.
-  bool has_extras() const { return sees_rounded() || clamp != 0.0f || amax != nullptr; }
+  bool has_extras() const {
+    return from_rounded || clamp != 0.0f || clamp_scale != nullptr || amax != nullptr || divides;
+  }
   int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
   // Bytes of a row of codes.
   int64_t code_bytes(int64_t n) const { return dtype == Dtype::kF4E2M1 ? n / 2 : n; }
@@ -91,7 +94,7 @@ struct NormDesc {
   int64_t n = 0;
   int32_t outer_rank = 1;                // dimensions of outer that count, 1 to 3
   int64_t outer[kMaxOuter] = {1, 1, 1};  // innermost first; the product is rows
-  Dtype dtype = Dtype::kF32;             // T: of x and y
+  Dtype dtype = Dtype::kF32;             // T: of x; of y, too, or that is f32
   fastnorm_norm_kind kind = FASTNORM_NORM_RMS;
   fastnorm_rounding rounding = FASTNORM_ROUND_ONCE;
   fastnorm_residual_rounding residual_rounding = FASTNORM_RESIDUAL_EXACT;
@@ -103,6 +106,7 @@ struct NormDesc {
   RowTensor x, residual, y, residual_out;  // rows of n elements
   RowTensor mean, rstd;                    // f32, one value a row
   ColumnTensor weight, bias;               // rows of them by the index of row r
+  bool columns_outside = false;            // one of them varies along index[1] or index[2]
   QuantDesc quant;
 };
 

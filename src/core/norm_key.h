@@ -14,8 +14,8 @@ enum class Source : uint8_t { kPlain, kAdd };  // which bytes become the f32 row
 enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
 // t * g + bias, rounded once, with columns of x's dtype; the same with f32 columns beside 16-bit rows; the same with columns of either
 // that are no head's, kept in f32 for the rows that a block takes in turn; or with any columns, rounded as any of the axes says. RMS has a
-// bias in the last alone. All GPU kernels round t, and the sum before its statistics, where that is asked for. (CPU kernels take any
-// columns, have kOnce and kAny alone, and round in between in the last alone.)
+// bias in the last alone. All GPU kernels round t, and the sum before its statistics, where that is asked for. CPU kernels have
+// kOnce and kAny alone. kOnce takes columns of x's dtype and f32 in any pairs. kAny takes the rest, and rounds in between.
 enum class Affine : uint8_t { kOnce, kF32, kKept, kAny };
 // What leaves: y; codes of e4m3 or i8 by one scale for the tensor and nothing else; or codes by any scheme with their scales, the largest
 // magnitude, and y where it is wanted.

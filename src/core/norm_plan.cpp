@@ -177,13 +177,13 @@ FASTNORM_HOT uint64_t plan_common(const NormDesc& d, const DeviceFacts& facts, N
 }  // namespace
 
 bool plain_columns(const NormDesc& d) {
-  if (d.weight && d.weight.dtype != d.dtype) return false;
+  if (d.columns_outside || (d.weight && d.weight.dtype != d.dtype)) return false;
   return !d.bias || (d.kind == FASTNORM_NORM_LAYER && d.bias.dtype == d.dtype);
 }
 
 bool f32_columns(const NormDesc& d) {
   const auto fits = [](const ColumnTensor& c) { return !c || c.dtype == Dtype::kF32; };
-  return d.dtype != Dtype::kF32 && fits(d.weight) && fits(d.bias) &&
+  return d.dtype != Dtype::kF32 && !d.columns_outside && fits(d.weight) && fits(d.bias) &&
          (!d.bias || d.kind == FASTNORM_NORM_LAYER);
 }
 
@@ -215,7 +215,7 @@ NormKey wide_key(NormKey key) {
   return key;
 }
 
-// True if all rows have the same weight and bias.
+// True if all rows have the same weight and bias, where these do not vary along outer dimensions.
 FASTNORM_HOT bool shares_columns(const NormDesc& d) {
   return (d.weight.head_stride_bytes | d.bias.head_stride_bytes) == 0;
 }
@@ -310,17 +310,26 @@ NormKey key_of_any(const NormDesc& d, Sink sink) {
 }
 
 FASTNORM_HOT bool has_one_dtype(const NormDesc& d) {
-  return (!d.residual || d.residual.dtype == d.dtype) &&
+  return (!d.y || d.y.dtype == d.dtype) && (!d.residual || d.residual.dtype == d.dtype) &&
          (!d.residual_out || d.residual_out.dtype == d.dtype);
 }
 
-// CPU kernels take any columns; they are there for the plain corner of all axes, and for everything.
+// True if no column has a 16-bit dtype that is not x's.
+bool own_or_f32_columns(const NormDesc& d) {
+  const auto fits = [&](const ColumnTensor& c) {
+    return !c || c.dtype == d.dtype || c.dtype == Dtype::kF32;
+  };
+  return fits(d.weight) && fits(d.bias);
+}
+
+// CPU kernels are there for the plain corner of all axes, with columns of x's dtype or f32, and for everything.
 NormKey cpu_key(const NormDesc& d, uint64_t bits) {
   const bool once =
       d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
   const bool quant = d.quant.any();
   NormKey key = key_of_any(d, quant ? Sink::kQuant : Sink::kStore);
-  if (once && !quant && has_one_dtype(d) && widest_access(bits, kVectorBytes) == kVectorBytes)
+  if (once && !quant && has_one_dtype(d) && own_or_f32_columns(d) &&
+      widest_access(bits, kVectorBytes) == kVectorBytes)
     key.affine = Affine::kOnce, key.access = Access::kVector;
   return key;
 }
@@ -485,9 +494,10 @@ FASTNORM_HOT bool asks_the_same(const NormDesc& a, const NormDesc& b) {
   return a.n == b.n && a.dtype == b.dtype && a.outer_rank == b.outer_rank && a.kind == b.kind &&
          a.flags == b.flags && a.rounding == b.rounding &&
          std::bit_cast<uint32_t>(a.weight_offset) == std::bit_cast<uint32_t>(b.weight_offset) &&
-         same_columns(a.weight, b.weight) && same_columns(a.bias, b.bias) &&
-         shares_columns(a) == shares_columns(b) && bool{a.mean} == bool{b.mean} &&
-         bool{a.rstd} == bool{b.rstd} && !b.residual && !b.quant.any();
+         a.y.dtype == b.y.dtype && !b.columns_outside && same_columns(a.weight, b.weight) &&
+         same_columns(a.bias, b.bias) && shares_columns(a) == shares_columns(b) &&
+         bool{a.mean} == bool{b.mean} && bool{a.rstd} == bool{b.rstd} && !b.residual &&
+         !b.quant.any();
 }
 
 }  // namespace

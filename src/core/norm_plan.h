@@ -14,6 +14,8 @@
 
 namespace fastnorm {
 
+struct NormBackwardChoices;
+
 // What planning knows of a GPU architecture. The values are in cuda/arch.h.
 struct ArchSpec {
   const char* name;            // "sm_90"
@@ -23,6 +25,7 @@ struct ArchSpec {
   bool bulk_prefetch;          // has an instruction that brings many bytes into L2
   uint64_t max_blocks;         // of a grid
   const NormChoices* choices;  // which kernel a call of the forward family runs on
+  const NormBackwardChoices* backward_choices;  // of norm_backward
 
   constexpr bool operator==(const ArchSpec&) const = default;
 };
@@ -65,10 +68,11 @@ int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit);
 // True if each 16-byte vector of a row, or so many of them, becomes codes that can be stored by one access.
 bool codes_aligned(const NormDesc& desc, int vectors = 1);
 
-// True if weight and bias are of x's dtype or absent, and only LAYER has a bias.
+// True if weight and bias are of x's dtype or absent, only LAYER has a bias, and they vary along the innermost dimension
+// of rows at the most.
 bool plain_columns(const NormDesc& desc);
 
-// True if they are f32 beside 16-bit rows, or absent, and RMS has no bias.
+// The same with f32 beside 16-bit rows.
 bool f32_columns(const NormDesc& desc);
 
 // Rows that one thread block works on, of tiles of 1, 2, 4 .. 1024 threads with 0 to 8 vectors each. Rows of several

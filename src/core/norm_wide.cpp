@@ -110,7 +110,7 @@ class Folder {
     if (*field == nullptr) return FASTNORM_OK;
     const fastnorm_tensor& t = **field;
     const Dtype dtype = dtype_from(t.dtype);
-    const bool fp4 = scheme() == FASTNORM_QUANT_NVFP4;
+    const bool fp4 = scheme() == FASTNORM_QUANT_NVFP4 || scheme() == FASTNORM_QUANT_MXFP4;
     if (dtype == Dtype::kUnknown || (fp4 && x_.shape[x_.ndim - 1] % 2 != 0)) return FASTNORM_OK;
     const bool pairs = fp4 && (dtype == Dtype::kF4E2M1x2 || dtype == Dtype::kU8);
     FASTNORM_TRY(check_tensor("quantized", t, {dtype, kMaxRank, true}, device_, error));
@@ -127,6 +127,7 @@ class Folder {
     const int32_t block = scheme() == FASTNORM_QUANT_PER_ROW     ? 0
                           : scheme() == FASTNORM_QUANT_PER_BLOCK ? a.quant_block_size
                           : scheme() == FASTNORM_QUANT_MXFP8     ? 32
+                          : scheme() == FASTNORM_QUANT_MXFP4     ? 32
                           : scheme() == FASTNORM_QUANT_NVFP4     ? 16
                                                                  : -1;
     const bool known = block == 0 || block == 16 || block == 32 || block == 64 || block == 128;
@@ -210,7 +211,8 @@ class Folder {
 
   void build(int i) {
     const Wide& w = wide_[i];
-    bool varies = w.kind != Kind::kColumns;
+    // Without rows no tensor has elements, a broadcast one neither: it needs no address.
+    bool varies = w.kind != Kind::kColumns || outer_[0] == 0;
     for (int32_t d = 0; d < rank_; ++d) varies |= w.strides[d] != 0 && outer_[d] > 1;
     int32_t rank = 0;
     for (int32_t d = 0; d < rank_ && varies; ++d, ++rank) {

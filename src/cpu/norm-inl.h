@@ -28,8 +28,7 @@ FASTNORM_INLINE void prefetch_next(const NormParams& p, const Row& row, int64_t 
   using T = typename Slots::T;
   prefetch(row.next_x + i * T::kBytes, int64_t{pairs} * kPairElements * T::kBytes);
   if constexpr (Slots::kSource == Source::kAdd) {
-    const int64_t bytes =
-        Slots::kAffine == Affine::kAny && p.residual_f32 ? F32::kBytes : T::kBytes;
+    const int64_t bytes = bytes_of<Slots::kAffine, T>(p.residual_type);
     prefetch(row.next_residual + i * bytes, pairs * kPairElements * bytes);
   }
 }
@@ -82,17 +81,17 @@ FASTNORM_INLINE void apply_row(const NormParams& p, const Row& row, int64_t begi
 }
 
 // Elements before the first aligned vector of y.
-template <class T>
-FASTNORM_INLINE int64_t unaligned_head(const Row& row) {
+template <class Slots>
+FASTNORM_INLINE int64_t unaligned_head(const NormParams& p, const Row& row) {
   const auto misaligned = reinterpret_cast<uintptr_t>(row.y) % kStreamBytes;
-  return static_cast<int64_t>((kStreamBytes - misaligned) % kStreamBytes / T::kBytes);
+  const auto bytes = static_cast<uintptr_t>(bytes_of<Slots::kAffine, typename Slots::T>(p.y_type));
+  return static_cast<int64_t>((kStreamBytes - misaligned) % kStreamBytes / bytes);
 }
 
 // Whether residual_out is aligned where y is.
 template <class Slots>
 FASTNORM_INLINE bool aligned_at(const NormParams& p, const Row& row, int64_t i) {
-  const int64_t bytes =
-      Slots::kAffine == Affine::kAny && p.residual_out_f32 ? F32::kBytes : Slots::T::kBytes;
+  const int64_t bytes = bytes_of<Slots::kAffine, typename Slots::T>(p.residual_out_type);
   const auto address = reinterpret_cast<uintptr_t>(row.residual_out);  // 0 where there is none
   return (address + static_cast<uintptr_t>(i * bytes)) % kStreamBytes == 0;
 }
@@ -105,7 +104,7 @@ FASTNORM_INLINE void apply_row(const NormParams& p, const Row& row, const RowSou
   // In the caches a branch at each store shows: RMS 1 x 4096 bf16 0.81 us for 0.76 (Sapphire Rapids).
   if (Columns::kFixed && kStreamBytes > 1 && !p.stream)
     return apply_row(p, row, 0, p.n, source, affine, Cached{});
-  const int64_t head = p.stream ? smaller(unaligned_head<typename Slots::T>(row), p.n) : p.n;
+  const int64_t head = p.stream ? smaller(unaligned_head<Slots>(p, row), p.n) : p.n;
   for (int64_t begin = 0, end = head; begin < p.n; begin = end, end = p.n) {
     const bool streamed = begin == head;
     apply_row(p, row, begin, end, source, affine,
@@ -267,7 +266,7 @@ FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSo
   }
   const int padded = (count + kPadded - 1) / kPadded * kPadded;
   for (; j < padded; ++j) values[j] = 0.0f;
-  clamp_values(values, padded, p.quant.clamp);
+  clamp_values(values, padded, clamp_of(p.quant));
   return padded;
 }
 
@@ -287,7 +286,8 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
   float values[kQuantChunk];
   float inverse = 0.0f;
   if (q.tensor_scale != nullptr) {
-    inverse = 1.0f / load_f32(q.tensor_scale);
+    const float scale = load_f32(q.tensor_scale);
+    inverse = q.divides ? scale : 1.0f / scale;
   } else if (q.codes_wanted && q.block == 0) {  // the row's scale, from a pass of its own
     uint32_t most = 0;
     for (int64_t i = 0; i < p.n; i += kQuantChunk) {
@@ -302,7 +302,10 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
     const int padded = take_values<true>(p, row, source, affine, sink, i, count, values);
     if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
     if (!q.codes_wanted) continue;
-    if (q.block == 0) {
+    if (q.block == 0 && q.divides) {
+      divide_values(values, padded, inverse);
+      out.put_codes<false>(q, i, count, values, 1.0f, p.stream);
+    } else if (q.block == 0) {
       out.put_codes<true>(q, i, count, values, inverse, p.stream);
     } else {
       out.scale_by_block(q, i, count, padded, values);

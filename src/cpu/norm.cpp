@@ -19,21 +19,35 @@ ColumnRef column_ref(const ColumnTensor& c) {
           {c.stride_bytes(0), c.stride_bytes(1), c.stride_bytes(2)}};
 }
 
+ColumnType type_of(Dtype dtype, Dtype of_x) {
+  if (dtype == of_x) return ColumnType::kElement;
+  return dtype == Dtype::kF32   ? ColumnType::kF32
+         : dtype == Dtype::kF16 ? ColumnType::kF16
+                                : ColumnType::kBF16;
+}
 ColumnType column_type(const ColumnTensor& c, Dtype dtype) {
-  if (!c) return ColumnType::kAbsent;
-  return c.dtype == dtype ? ColumnType::kElement : ColumnType::kF32;
+  return c ? type_of(c.dtype, dtype) : ColumnType::kAbsent;
+}
+ColumnType row_type(const RowTensor& t, Dtype dtype) {
+  return t ? type_of(t.dtype, dtype) : ColumnType::kAbsent;
 }
 
+// True if no dtype is there but x's, or there is no such tensor.
+bool is_own(ColumnType type) { return type <= ColumnType::kElement; }
+
 void set_rounding(const NormDesc& d, NormParams* p) {
-  const bool sum_rounds = d.residual && d.sum_dtype == d.dtype;
+  const bool sum_rounds = d.residual && d.sum_dtype != Dtype::kF32;
   p->every_step = d.rounding == FASTNORM_ROUND_EVERY_STEP;
   p->round_normalized = d.rounding != FASTNORM_ROUND_ONCE;
   p->round_applied = sum_rounds && d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
   p->round_summed = sum_rounds && d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
-  p->residual_f32 = d.residual && d.residual.dtype != d.dtype;
-  p->residual_out_f32 = d.residual_out && d.residual_out.dtype != d.dtype;
-  p->plain = !p->round_normalized && !p->round_applied && !p->round_summed && !p->residual_f32 &&
-             !p->residual_out_f32;
+  p->sum_type = type_of(d.sum_dtype, d.dtype);
+  p->residual_type = row_type(d.residual, d.dtype);
+  p->residual_out_type = row_type(d.residual_out, d.dtype);
+  p->y_type = row_type(d.y, d.dtype);
+  p->plain = !p->round_normalized && !p->round_applied && !p->round_summed &&
+             is_own(p->residual_type) && is_own(p->residual_out_type) && is_own(p->y_type) &&
+             p->weight_type <= ColumnType::kF32 && p->bias_type <= ColumnType::kF32;
 }
 
 QuantParams quant_params(const NormDesc& d) {
@@ -45,6 +59,7 @@ QuantParams quant_params(const NormDesc& d) {
   p.rows = d.rows;
   p.tensor_scale = reinterpret_cast<const char*>(q.tensor_scale);
   p.global_scale = reinterpret_cast<const char*>(q.global_scale);
+  p.clamp_scale = reinterpret_cast<const char*>(q.clamp_scale);
   p.amax = reinterpret_cast<char*>(q.amax);
   p.block = q.block;
   p.clamp = q.clamp;
@@ -53,9 +68,10 @@ QuantParams quant_params(const NormDesc& d) {
   p.scale_type = q.scale_type();
   p.nvfp4 = q.scheme == FASTNORM_QUANT_NVFP4;
   p.codes_wanted = q.scheme != FASTNORM_QUANT_NONE;
-  p.from_rounded = q.sees_rounded();
+  p.from_rounded = q.from_rounded;
   p.pow2 = q.pow2;
   p.swizzled = q.swizzled;
+  p.divides = q.divides;
   return p;
 }
 

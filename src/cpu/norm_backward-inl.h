@@ -1,8 +1,9 @@
 // The backward kernels of the CPU. Instantiated once by the unit of each instruction set.
 //
-// A row is read from memory once, for the sums c1 and c2 along it, and then from the cache, for dx and the partial sums of dweight and
-// dbias. Pairs of vectors have the layout of x's dtype (simd.h), partial sums too. The arithmetic is that of
-// include/fastnorm/norm_backward.h; every operation is one rounded instruction.
+// A row is read from memory once, for the sums c1 and c2 along it, and then from the cache, for dx
+// and the partial sums of dweight and dbias. Pairs of vectors have the layout of x's dtype
+// (simd.h), partial sums too. The arithmetic is that of include/fastnorm/norm_backward.h; every
+// operation is one rounded instruction.
 #pragma once
 
 #include "cpu/norm_backward_params.h"
@@ -186,7 +187,8 @@ struct ProductTerm {  // e * xhat
   const BackwardRow<Slots>& row;
 
   template <class Extent>
-  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
+    Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
     const Pair e = row.scaled(row.take_dy(i, extent), i, extent);
     const Pair xhat = row.take_xhat(i, extent);
     a = fused(e.a, xhat.a, a);
@@ -199,7 +201,8 @@ struct GradientTerm {  // e
   const BackwardRow<Slots>& row;
 
   template <class Extent>
-  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
+    Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
     const Pair e = row.scaled(row.take_dy(i, extent), i, extent);
     a = add(a, e.a);
     b = add(b, e.b);

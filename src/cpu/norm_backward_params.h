@@ -1,4 +1,5 @@
-// What a backward kernel of the CPU gets: plain data, so that units of any instruction set may include it.
+// What a backward kernel of the CPU gets: plain data, so that units of any instruction set may
+// include it.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct NormBackwardParams {
   RowRef weight;                              // data nullptr = 1
   SumRef dweight, dbias;
   int64_t n, rows, shared_rows, groups;
-  int64_t
-      group_step;  // from a group's first row to the next group's: shared_rows, where there are rows
+  // From a group's first row to the next group's: shared_rows, where there are rows.
+  int64_t group_step;
   int64_t outer[kRowDims];   // extents of the digits of a row number, the fastest first
   int64_t dy_element_bytes;  // 0: a row of dy is one element
   int64_t lanes, blocks;     // of the row order; blocks is 0 without rows

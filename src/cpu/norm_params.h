@@ -22,7 +22,8 @@ struct ColumnRef {
   int64_t stride_bytes[kRowDims];  // for each digit of a row number; 0 = the same for all
 };
 
-enum class ColumnType : uint8_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
+// The dtype of a row or a column: x's (kElement), or one of the others by its name.
+enum class ColumnType : uint8_t { kAbsent, kElement, kF32, kF16, kBF16 };
 
 // What is quantised, and how.
 struct QuantParams {
@@ -32,6 +33,7 @@ struct QuantParams {
   int64_t rows;              // of the call, for the padding of swizzled scales
   const char* tensor_scale;  // f32; nullptr = scales are made here
   const char* global_scale;  // f32; nullptr = 1
+  const char* clamp_scale;   // f32; nullptr = `clamp` decides
   char* amax;                // f32; nullptr = not wanted
   int32_t block;             // columns that share a scale; 0 = the row
   float clamp;               // 0 = off
@@ -39,6 +41,7 @@ struct QuantParams {
   CodeType code_type;
   ScaleType scale_type;
   bool codes_wanted, from_rounded, pow2, swizzled, nvfp4;
+  bool divides;  // codes are quotients by the scale
 };
 
 struct NormParams {
@@ -59,8 +62,9 @@ struct NormParams {
   // For Affine::kAny only.
   bool plain;                         // none of what follows is set: a kernel for kOnce will do
   bool every_step, round_normalized;  // of fastnorm_rounding
-  bool round_summed, round_applied;   // of fastnorm_residual_rounding, where it rounds to x's dtype
-  bool residual_f32, residual_out_f32;  // dtype f32 and not x's
+  bool round_summed, round_applied;   // of fastnorm_residual_rounding, where it rounds to 16 bits
+  ColumnType sum_type;                // what it rounds to
+  ColumnType residual_type, residual_out_type, y_type;
 };
 
 // Normalises the rows [begin, end). Expects rounding to nearest and no flushing of subnormals.

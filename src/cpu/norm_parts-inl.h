@@ -82,6 +82,52 @@ struct Some {
   }
 };
 
+// ---- Dtypes of single tensors: run-time, and x's where the kernel rounds once.
+
+template <Affine kAffine, class T>
+FASTNORM_INLINE int64_t bytes_of(ColumnType type) {
+  if constexpr (kAffine == Affine::kAny) {
+    if (type == ColumnType::kF32) return F32::kBytes;
+    if (type != ColumnType::kElement) return F16::kBytes;
+  }
+  return T::kBytes;
+}
+
+// A pair of another dtype, in the layout of T.
+template <class T, class From, class Extent>
+FASTNORM_INLINE Pair load_converted(T type, From from, const char* p, Extent extent) {
+  return to_layout(type, from_layout(from, extent.load(from, p)));
+}
+
+// Elements from i on, in the layout of T.
+template <Affine kAffine, class T, class Extent>
+FASTNORM_INLINE Pair load_typed(ColumnType type, const char* data, int64_t i, Extent extent) {
+  if (kAffine == Affine::kOnce || type == ColumnType::kElement)
+    return extent.load(T{}, data + i * T::kBytes);
+  if (type == ColumnType::kF32) return load_converted(T{}, F32{}, data + i * F32::kBytes, extent);
+  if (type == ColumnType::kF16) return load_converted(T{}, F16{}, data + i * F16::kBytes, extent);
+  return load_converted(T{}, BF16{}, data + i * BF16::kBytes, extent);
+}
+
+// The same, to memory: each value is rounded once.
+template <class T, class To, class Extent>
+FASTNORM_INLINE void store_converted(T type, To to, char* p, Pair v, Extent extent, bool streamed) {
+  extent.store(to, p, to_layout(to, from_layout(type, v)), streamed);
+}
+template <Affine kAffine, class T, class Extent>
+FASTNORM_INLINE void store_typed(ColumnType type, char* data, int64_t i, Pair v, Extent extent,
+                                 bool streamed) {
+  if (kAffine == Affine::kOnce || type == ColumnType::kElement) {
+    extent.store(T{}, data + i * T::kBytes, v, streamed);
+  } else if (type == ColumnType::kF32) {
+    store_converted(T{}, F32{}, data + i * F32::kBytes, v, extent, streamed);
+  } else if (type == ColumnType::kF16) {
+    store_converted(T{}, F16{}, data + i * F16::kBytes, v, extent, streamed);
+  } else {
+    store_converted(T{}, BF16{}, data + i * BF16::kBytes, v, extent, streamed);
+  }
+}
+
 // ---- Rounding axes: run-time, and gone where the kernel rounds once.
 
 template <class T>
@@ -106,7 +152,8 @@ struct Rounding<Affine::kAny, T> {
       : every_step(p.every_step),
         round_normalized(p.round_normalized),
         round_summed(p.round_summed),
-        round_applied(p.round_applied) {}
+        round_applied(p.round_applied),
+        sum_type(p.sum_type) {}
   // An intermediate value of a chain in T.
   FASTNORM_INLINE Pair step(Pair v) const { return every_step ? round_pair(T{}, v) : v; }
   FASTNORM_INLINE float step(float f) const {
@@ -116,12 +163,17 @@ struct Rounding<Affine::kAny, T> {
     return round_normalized ? round_pair(T{}, v) : v;
   }
   // x + residual: as the statistics see it, and as it is applied.
-  FASTNORM_INLINE Pair summed(Pair v) const { return round_summed ? round_pair(T{}, v) : v; }
+  FASTNORM_INLINE Pair summed(Pair v) const { return round_summed ? round_sum(v) : v; }
   FASTNORM_INLINE Pair applied(Pair v) const {
-    return round_applied || round_summed ? round_pair(T{}, v) : v;
+    return round_applied || round_summed ? round_sum(v) : v;
+  }
+  FASTNORM_INLINE Pair round_sum(Pair v) const {
+    if (sum_type == ColumnType::kElement) return round_pair(T{}, v);
+    return sum_type == ColumnType::kF16 ? round_pair(F16{}, v) : round_pair(BF16{}, v);
   }
 
   const bool every_step, round_normalized, round_summed, round_applied;
+  const ColumnType sum_type;
 };
 
 // ---- Source: which bytes become the f32 row.
@@ -131,31 +183,23 @@ struct RowSource {
   using T = typename Slots::T;
 
   FASTNORM_INLINE RowSource(const NormParams& p, const Row& row)
-      : x(row.x), residual(row.residual), residual_f32(p.residual_f32) {}
+      : x(row.x), residual(row.residual), residual_type(p.residual_type) {}
 
   // Elements from i on, in the layout of T.
   template <class Extent>
   FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
     const Pair s = extent.load(T{}, x + i * T::kBytes);
     if constexpr (Slots::kSource == Source::kAdd) {
-      const Pair r = take_residual(i, extent);
+      const Pair r = load_typed<Slots::kAffine, T>(residual_type, residual, i, extent);
       return {add(s.a, r.a), add(s.b, r.b)};
     } else {
       return s;
     }
   }
 
-  template <class Extent>
-  FASTNORM_INLINE Pair take_residual(int64_t i, Extent extent) const {
-    if constexpr (Slots::kAffine == Affine::kAny) {
-      if (residual_f32) return to_layout(T{}, extent.load(F32{}, residual + i * F32::kBytes));
-    }
-    return extent.load(T{}, residual + i * T::kBytes);
-  }
-
   const char* const x;
   const char* const residual;
-  const bool residual_f32;
+  const ColumnType residual_type;
 };
 
 // ---- Stat: what is reduced. Chunks of 16384 elements over 64 accumulators, whatever the vectors' width.
@@ -200,71 +244,137 @@ struct Nothing {
   FASTNORM_INLINE void operator()(int64_t, Extent) const {}
 };
 
+// What the elements j of a chunk with j mod 64 in [kFrom, kTo) add to `sums`: `term` takes each
+// pair, and `beside` is called for it.
+template <int kFrom, int kTo, class Sums, class Term, class Beside>
+FASTNORM_INLINE void add_chunk(int64_t i, int64_t end, Sums& sums, const Term& term,
+                               const Beside& beside) {
+  for (; i + kAccumulators <= end; i += kAccumulators) {
+#pragma GCC unroll kUnroll
+    for (int j = kFrom; j < kTo; ++j) {
+      term(i + j * kPairElements, Whole{}, sums, j);
+      beside(i + j * kPairElements, Whole{});
+    }
+  }
+#pragma GCC unroll kUnroll
+  for (int j = kFrom; j < kTo; ++j) {
+    const int64_t left = end - i - j * kPairElements;
+    if (left <= 0) break;
+    const Some some = {static_cast<int>(smaller(left, kPairElements))};
+    term(i + j * kPairElements, some, sums, j);
+    beside(i + j * kPairElements, some);
+  }
+}
+
+FASTNORM_INLINE void clear(Sums& sums) {
+#pragma GCC unroll kUnroll
+  for (Vec& v : sums.value) v = zero();
+}
+
 // Sum over the row of what `term` makes of each pair, with `beside` called for each.
 template <class T, class Term, class Beside>
 FASTNORM_INLINE float reduce_row(int64_t n, const Term& term, const Beside& beside) {
   float total = 0.0f;
   for (int64_t chunk = 0; chunk < n; chunk += kChunkElements) {
-    const int64_t end = smaller(chunk + kChunkElements, n);
     Sums sums;
-#pragma GCC unroll kUnroll
-    for (Vec& v : sums.value) v = zero();
-    int64_t i = chunk;
-    for (; i + kAccumulators <= end; i += kAccumulators) {
-#pragma GCC unroll kUnroll
-      for (int j = 0; j < kBlockPairs; ++j) {
-        term(i + j * kPairElements, Whole{}, sums.value[2 * j], sums.value[2 * j + 1]);
-        beside(i + j * kPairElements, Whole{});
-      }
-    }
-#pragma GCC unroll kUnroll
-    for (int j = 0; j < kBlockPairs; ++j) {
-      const int64_t left = end - i - j * kPairElements;
-      if (left <= 0) break;
-      const Some some = {static_cast<int>(smaller(left, kPairElements))};
-      term(i + j * kPairElements, some, sums.value[2 * j], sums.value[2 * j + 1]);
-      beside(i + j * kPairElements, some);
-    }
+    clear(sums);
+    add_chunk<0, kBlockPairs>(chunk, smaller(chunk + kChunkElements, n), sums, term, beside);
     total = total + fold(T{}, sums);
   }
   return total + 0.0f;
 }
 
+// LAYER's second pass: sums of d and of d * d.
+struct Moments {
+  float sum, squares;
+};
+struct MomentSums {
+  Sums sum, squares;
+};
+
+template <int kFrom, int kPairs, class Term>
+FASTNORM_INLINE void add_parts(int64_t i, int64_t end, MomentSums& sums, const Term& term) {
+  if constexpr (kFrom < kBlockPairs) {
+    add_chunk<kFrom, kFrom + kPairs>(i, end, sums, term, Nothing{});
+    add_parts<kFrom + kPairs, kPairs>(i, end, sums, term);
+  }
+}
+
+// Both sums of a row at once. Where the registers do not hold both sums' accumulators, a chunk goes
+// in parts, each of which takes its own elements of every 64.
+template <class T, class Term>
+FASTNORM_INLINE Moments reduce_moments(int64_t n, const Term& term) {
+  constexpr int kPairs = kBlockPairs / kMomentParts;
+  Moments total = {0.0f, 0.0f};
+  for (int64_t chunk = 0; chunk < n; chunk += kChunkElements) {
+    const int64_t end = smaller(chunk + kChunkElements, n);
+    MomentSums sums;
+    clear(sums.sum);
+    clear(sums.squares);
+    add_parts<0, kPairs>(chunk, end, sums, term);
+    total.sum = total.sum + fold(T{}, sums.sum);
+    total.squares = total.squares + fold(T{}, sums.squares);
+  }
+  return {total.sum + 0.0f, total.squares + 0.0f};
+}
+
+// s - from, and nothing past the end.
 template <class Slots>
-struct SumTerm {
+struct DifferenceTerm {
   const RowSource<Slots>& source;
   const Rounding<Slots::kAffine, typename Slots::T>& rounding;
+  const Vec from;
 
   template <class Extent>
-  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
+  FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
     const Pair s = rounding.summed(source.take(i, extent));
-    a = add(a, s.a);
-    b = add(b, s.b);
+    return extent.first(typename Slots::T{}, Pair{sub(s.a, from), sub(s.b, from)});
+  }
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
+    const Pair d = take(i, extent);
+    Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
+    a = add(a, d.a);
+    b = add(b, d.b);
   }
 };
 
-// Squares, of s - mean for LAYER, where elements past the end would add mean^2.
+template <class R>
+FASTNORM_INLINE void add_squares(const R& rounding, Pair d, Sums& sums, int pair) {
+  Vec &a = sums.value[2 * pair], &b = sums.value[2 * pair + 1];
+  if (rounding.every_step) {
+    const Pair q = rounding.step({mul(d.a, d.a), mul(d.b, d.b)});
+    a = add(a, q.a);
+    b = add(b, q.b);
+  } else {
+    a = fused(d.a, d.a, a);
+    b = fused(d.b, d.b, b);
+  }
+}
+
 template <class Slots>
 struct SquareTerm {
   const RowSource<Slots>& source;
   const Rounding<Slots::kAffine, typename Slots::T>& rounding;
-  const Vec mean;
 
   template <class Extent>
-  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Vec& a, Vec& b) const {
-    Pair d = rounding.summed(source.take(i, extent));
-    if constexpr (Slots::kStat == Stat::kLayer) {
-      d = {sub(d.a, mean), sub(d.b, mean)};
-      d = rounding.step(extent.first(typename Slots::T{}, d));
-    }
-    if (rounding.every_step) {
-      const Pair q = rounding.step({mul(d.a, d.a), mul(d.b, d.b)});
-      a = add(a, q.a);
-      b = add(b, q.b);
-    } else {
-      a = fused(d.a, d.a, a);
-      b = fused(d.b, d.b, b);
-    }
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, Sums& sums, int pair) const {
+    add_squares(rounding, rounding.summed(source.take(i, extent)), sums, pair);
+  }
+};
+
+// d = s - mean, and d * d.
+template <class Slots>
+struct MomentTerm {
+  const DifferenceTerm<Slots> difference;
+
+  template <class Extent>
+  FASTNORM_INLINE void operator()(int64_t i, Extent extent, MomentSums& sums, int pair) const {
+    const Pair d = difference.rounding.step(difference.take(i, extent));
+    Vec &a = sums.sum.value[2 * pair], &b = sums.sum.value[2 * pair + 1];
+    a = add(a, d.a);
+    b = add(b, d.b);
+    add_squares(difference.rounding, d, sums.squares, pair);
   }
 };
 
@@ -279,16 +389,23 @@ FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots
                                       const Beside& beside) {
   using T = typename Slots::T;
   Statistics result = {0.0f, 0.0f};
-  float squared = 0.0f;
+  float variance = 0.0f;
   if constexpr (Slots::kStat == Stat::kLayer) {
-    const SumTerm<Slots> sum = {source, rounding};
-    result.mean = rounding.step(reduce_row<T>(p.n, sum, beside) * p.inv_n);
-    const SquareTerm<Slots> squares = {source, rounding, broadcast(result.mean)};
-    squared = reduce_row<T>(p.n, squares, Nothing{});
+    // A chain in T subtracts nothing ahead and corrects nothing: x + -0 and x - -0 are x.
+    const float origin =
+        rounding.every_step ? -0.0f : lowest(rounding.summed(source.take(0, Some{1})).a);
+    const DifferenceTerm<Slots> first = {source, rounding, broadcast(origin)};
+    const float mean = rounding.step(origin + reduce_row<T>(p.n, first, beside) * p.inv_n);
+    const Moments m =
+        reduce_moments<T>(p.n, MomentTerm<Slots>{{source, rounding, broadcast(mean)}});
+    const float delta = rounding.every_step ? -0.0f : m.sum * p.inv_n;
+    result.mean = mean + delta;
+    variance = __builtin_fmaf(-delta, delta, m.squares * p.inv_n);
+    variance = variance < 0.0f ? 0.0f : variance;
   } else {
-    squared = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding, zero()}, beside);
+    variance = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding}, beside) * p.inv_n;
   }
-  const float variance = rounding.step(squared * p.inv_n);
+  variance = rounding.step(variance);
   result.rstd = rounding.step(1.0f / square_root(rounding.step(variance + p.eps)));
   return result;
 }
@@ -309,11 +426,15 @@ struct AnyColumns {
   const ColumnType weight, bias;
 };
 
-// A pair of a weight or bias, in the layout of T.
-template <class T, class Extent>
+// A pair of a weight or bias, in the layout of T. Without rounding in between it is T's or f32.
+template <Affine kAffine, class T, class Extent>
 FASTNORM_INLINE Pair take_column(ColumnType type, const char* data, int64_t i, Extent extent) {
-  if (type == ColumnType::kElement) return extent.load(T{}, data + i * T::kBytes);
-  return to_layout(T{}, extent.load(F32{}, data + i * F32::kBytes));
+  if constexpr (kAffine == Affine::kAny) {
+    return load_typed<kAffine, T>(type, data, i, extent);
+  } else {
+    if (type == ColumnType::kElement) return extent.load(T{}, data + i * T::kBytes);
+    return to_layout(T{}, extent.load(F32{}, data + i * F32::kBytes));
+  }
 }
 
 template <class Slots, class Columns>
@@ -339,16 +460,16 @@ struct RowAffine {
     t = rounding.normalized({mul(t.a, rstd), mul(t.b, rstd)});
     if (columns.weight == ColumnType::kAbsent) {
       if (columns.bias == ColumnType::kAbsent) return t;
-      const Pair c = take_column<T>(columns.bias, bias, i, extent);
-      return {add(t.a, c.a), add(t.b, c.b)};
+      const Pair c = take_column<Slots::kAffine, T>(columns.bias, bias, i, extent);
+      return rounding.step({add(t.a, c.a), add(t.b, c.b)});
     }
-    const Pair w = take_column<T>(columns.weight, weight, i, extent);
+    const Pair w = take_column<Slots::kAffine, T>(columns.weight, weight, i, extent);
     const Pair g = rounding.step({add(w.a, offset), add(w.b, offset)});
-    if (columns.bias == ColumnType::kAbsent) return {mul(t.a, g.a), mul(t.b, g.b)};
-    const Pair c = take_column<T>(columns.bias, bias, i, extent);
+    if (columns.bias == ColumnType::kAbsent) return rounding.step({mul(t.a, g.a), mul(t.b, g.b)});
+    const Pair c = take_column<Slots::kAffine, T>(columns.bias, bias, i, extent);
     if (rounding.every_step) {
       t = rounding.step({mul(t.a, g.a), mul(t.b, g.b)});
-      return {add(t.a, c.a), add(t.b, c.b)};
+      return rounding.step({add(t.a, c.a), add(t.b, c.b)});
     }
     return {fused(t.a, g.a, c.a), fused(t.b, g.b, c.b)};
   }
@@ -378,32 +499,31 @@ struct RowSink {
       : streamed(stores),
         y(r.y),
         residual_out(r.residual_out),
-        residual_out_f32(p.residual_out_f32) {}
+        y_type(p.y_type),
+        residual_out_type(p.residual_out_type) {}
 
   template <class Extent>
   FASTNORM_INLINE void store_sum(Pair s, int64_t i, Extent extent) const {
     if constexpr (Slots::kSource == Source::kAdd) {
       if (residual_out == nullptr) return;
-      if constexpr (Slots::kAffine == Affine::kAny) {
-        if (residual_out_f32) {
-          extent.store(F32{}, residual_out + i * F32::kBytes, from_layout(T{}, s),
-                       streamed.residual_out);
-          return;
-        }
-      }
-      extent.store(T{}, residual_out + i * T::kBytes, s, streamed.residual_out);
+      store_typed<Slots::kAffine, T>(residual_out_type, residual_out, i, s, extent,
+                                     streamed.residual_out);
     }
   }
 
   template <class Extent>
   FASTNORM_INLINE void store(Pair z, int64_t i, Extent extent) const {
+    if constexpr (Slots::kAffine == Affine::kAny) {
+      if (y_type == ColumnType::kF32)
+        return store_converted(T{}, F32{}, y + i * F32::kBytes, z, extent, streamed.y);
+    }
     extent.store(T{}, y + i * T::kBytes, z, streamed.y);
   }
 
   const Stores streamed;
   char* const y;
   char* const residual_out;
-  const bool residual_out_f32;
+  const ColumnType y_type, residual_out_type;
 };
 
 }  // namespace

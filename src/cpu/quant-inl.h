@@ -37,6 +37,13 @@ inline uint32_t magnitude_bits(const float* values, int count) {
   return result;
 }
 
+// 0: nothing is clamped.
+FASTNORM_INLINE float clamp_of(const QuantParams& q) {
+  if (q.clamp_scale == nullptr) return q.clamp;
+  const float given = load_f32(q.clamp_scale);
+  return given > 0.0f ? given : 0.0f;
+}
+
 // NaN stays, as the comparisons are false for it.
 inline void clamp_values(float* values, int count, float clamp) {
   if (clamp == 0.0f) return;
@@ -89,11 +96,22 @@ FASTNORM_INLINE float from_e4m3(uint32_t code) {
   return exponent == 0 ? subnormal : normal;
 }
 
-// The least E with magnitude <= 1.75 * 2^(k + E), within [-127, 127]; 1.75 * 2^k is the greatest code.
-FASTNORM_INLINE int scale_exponent(uint32_t magnitude, int k) {
+// The greatest code is m * 2^k.
+struct GreatestCode {
+  int k;
+  uint32_t fraction;  // bits of m's
+};
+inline GreatestCode greatest_code(CodeType type) {
+  return type == CodeType::kE4M3   ? GreatestCode{8, 0x600000}
+         : type == CodeType::kE5M2 ? GreatestCode{15, 0x600000}
+                                   : GreatestCode{2, 0x400000};
+}
+
+// The least E with magnitude <= m * 2^(k + E), within [-127, 127].
+FASTNORM_INLINE int scale_exponent(uint32_t magnitude, GreatestCode most) {
   if (magnitude >= kInfBits) return 127;
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
-  const int e = exponent - k + ((magnitude & 0x7fffff) > 0x600000 ? 1 : 0);
+  const int e = exponent - most.k + ((magnitude & 0x7fffff) > most.fraction ? 1 : 0);
   return e < -127 ? -127 : e;
 }
 
@@ -112,8 +130,8 @@ inline void raise_amax(char* address, uint32_t bits) {
   }
 }
 
-// Scales from the greatest magnitudes of what they scale, and the factors that codes are made with: of a row, or of the blocks of a chunk,
-// so many together.
+// Scales from the greatest magnitudes of what they scale, and the factors that codes are made with (divisors where codes are quotients):
+// of a row, or of the blocks of a chunk, so many together.
 inline constexpr int kMostBlocks = kQuantChunk / 16, kBlockStep = 16;
 
 struct Scales {
@@ -123,21 +141,22 @@ struct Scales {
 };
 
 template <int kStep>
-inline void make_f32_scales(float greatest, float amax_floor, int first, Scales& s) {
+inline void make_f32_scales(float greatest, float amax_floor, bool divides, int first, Scales& s) {
   for (int b = first; b < first + kStep; ++b) {
     const float scale = from_bits(greater(s.magnitude[b], bits_of(amax_floor))) / greatest;
     s.scale[b] = bits_of(scale);
-    s.inverse[b] = 1.0f / scale;
+    const float inverse = 1.0f / scale;
+    s.inverse[b] = divides ? scale : inverse;
   }
 }
 
-// 1.75 * 2^k is the greatest code.
 template <int kStep>
-inline void make_pow2_scales(int k, float amax_floor, bool bytes, int first, Scales& s) {
+inline void make_pow2_scales(GreatestCode most, float amax_floor, bool bytes, int first,
+                             Scales& s) {
   for (int b = first; b < first + kStep; ++b) {
     const uint32_t amax = greater(s.magnitude[b], bits_of(amax_floor));
     const bool nan = amax > kInfBits;
-    const int e = scale_exponent(amax, k);
+    const int e = scale_exponent(amax, most);
     const uint32_t byte = nan ? 0xff : static_cast<uint32_t>(e + 127);
     const uint32_t value = nan ? amax : bits_of(power_of_two(e));
     s.scale[b] = bytes ? byte : value;
@@ -145,16 +164,16 @@ inline void make_pow2_scales(int k, float amax_floor, bool bytes, int first, Sca
   }
 }
 
-// Of a tensor whose scale is `global`. A scale of 0 makes codes of 0.
+// Of a tensor whose scale is `global`; of a negative one the codes take the sign. A scale of 0 makes codes of 0.
 template <int kStep>
 inline void make_nvfp4_scales(float global, int first, Scales& s) {
-  const float factor = (1.0f / global) * (1.0f / 6.0f);
+  const float factor = __builtin_fabsf((1.0f / global) * (1.0f / 6.0f));
   constexpr float kMost = 0x1.fffffep127f;
   for (int b = first; b < first + kStep; ++b) {
     const uint32_t code = to_e4m3(from_bits(s.magnitude[b]) * factor);
     const float value = from_e4m3(code & 0x7f);
     const float inverse = 1.0f / ((value == 0.0f ? 1.0f : value) * global);
-    const float kept = inverse > kMost ? kMost : inverse;
+    const float low = inverse < -kMost ? -kMost : inverse, kept = low > kMost ? kMost : low;
     s.scale[b] = code;
     s.inverse[b] = value == 0.0f ? 0.0f : kept;
   }
@@ -166,13 +185,13 @@ inline void make_scales_by(const QuantParams& q, int count, Scales& s) {
     if (q.nvfp4) {
       make_nvfp4_scales<kStep>(q.global_scale != nullptr ? load_f32(q.global_scale) : 1.0f, b, s);
     } else if (q.pow2) {
-      make_pow2_scales<kStep>(q.code_type == CodeType::kE4M3 ? 8 : 15, q.amax_floor,
+      make_pow2_scales<kStep>(greatest_code(q.code_type), q.amax_floor,
                               q.scale_type == ScaleType::kE8M0, b, s);
     } else {
       const float greatest = q.code_type == CodeType::kE4M3   ? 448.0f
                              : q.code_type == CodeType::kE5M2 ? 57344.0f
                                                               : 127.0f;
-      make_f32_scales<kStep>(greatest, q.amax_floor, b, s);
+      make_f32_scales<kStep>(greatest, q.amax_floor, q.divides, b, s);
     }
   }
 }
@@ -220,6 +239,21 @@ inline void scale_blocks(float* values, int count, const Scales& s) {
   }
 }
 
+template <int kBlock>
+inline void divide_blocks(float* values, int count, const Scales& s) {
+  for (int i = 0; i < count; i += kBlock) {
+    const float scale = s.inverse[i / kBlock];
+    for (int j = 0; j < kBlock; ++j) values[i + j] = values[i + j] / scale;
+  }
+}
+
+// The first `count` of values that are padded.
+inline void divide_values(float* values, int count, float scale) {
+  for (int i = 0; i < count; i += kValueStep) {
+    for (int j = 0; j < kValueStep; ++j) values[i + j] = values[i + j] / scale;
+  }
+}
+
 // Where the codes and scales of a row go.
 struct QuantRow {
   int64_t number;
@@ -244,7 +278,11 @@ struct QuantRow {
     block_magnitudes<kBlock>(values, padded, s);
     make_scales(q, blocks, s);
     put_scales(q, index, blocks, s);
-    scale_blocks<kBlock>(values, padded, s);
+    if (q.divides) {
+      divide_blocks<kBlock>(values, padded, s);
+    } else {
+      scale_blocks<kBlock>(values, padded, s);
+    }
   }
   void scale_by_block(const QuantParams& q, int64_t i, int count, int padded, float* values) const {
     switch (q.block) {

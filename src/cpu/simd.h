@@ -6,6 +6,7 @@
 //   load, load_some, store, store_some, stream   a Pair of one dtype; `some` touches `count` elements and no byte more
 //   kStreamBytes                the alignment that stream needs; 1: it only stores
 //   kReadAhead                  the first pass over a row may go along with the writing of the one before
+//   kMomentParts                parts in which LAYER's second pass takes 64 elements: its two sums need twice the registers
 //   round                       to a dtype and back
 //   to_layout, from_layout      between the layout of f32 pairs and that of a dtype
 //   first                       the elements below `count`, zero in the place of the others

@@ -13,6 +13,7 @@ inline constexpr int kUnroll = 16;
 inline constexpr int kApplyPairs = 2;
 inline constexpr bool kPrefetchInCache = false;
 inline constexpr bool kReadAhead = false;
+inline constexpr int kMomentParts = 2;
 
 struct Pair {
   Vec a, b;

@@ -13,6 +13,7 @@ inline constexpr int kUnroll = 16;
 inline constexpr int kApplyPairs = 2;
 inline constexpr bool kPrefetchInCache = true;
 inline constexpr bool kReadAhead = true;
+inline constexpr int kMomentParts = 1;
 
 struct Pair {
   Vec a, b;

@@ -11,6 +11,7 @@ inline constexpr int kUnroll = 1;
 inline constexpr int kApplyPairs = 1;
 inline constexpr bool kPrefetchInCache = false;
 inline constexpr bool kReadAhead = false;
+inline constexpr int kMomentParts = 1;
 
 struct Pair {
   Vec a, b;

@@ -1,23 +1,27 @@
 // Every number of a GPU architecture. CUDA-free: planning for any architecture works in any build.
 #pragma once
 
+#include "core/norm_backward_choice.h"
 #include "core/norm_plan.h"
 
 namespace fastnorm::cuda {
 
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
-                             const NormChoices& choices, int32_t access_bytes = 16) {
+                             const NormChoices& choices, int32_t access_bytes = 16,
+                             const NormBackwardChoices& backward = kNormBackwardChoicesDefault) {
   return {.name = name,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
           .access_bytes = access_bytes,
           .bulk_prefetch = capability >= 90,
           .max_blocks = 0x7fffffff,
-          .choices = &choices};
+          .choices = &choices,
+          .backward_choices = &backward};
 }
 
 inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1, kNormChoicesOneBlock);
-inline constexpr ArchSpec kSm90 = make_arch("sm_90", 90, 16, kNormChoicesSm90);
+inline constexpr ArchSpec kSm90 =
+    make_arch("sm_90", 90, 16, kNormChoicesSm90, 16, kNormBackwardChoicesSm90);
 inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 16, kNormChoicesSm100, 32);
 inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8, kNormChoicesDefault);
 // PTX for capability 9.0 and later, which a GPU's driver compiles when a kernel is first wanted. Compressed, it is twice

@@ -11,6 +11,8 @@
 #include "cuda/norm/kernels.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm/table.h"
+#include "cuda/norm_backward/kernels.h"
+#include "cuda/norm_backward/table.h"
 
 // Leaves the function with a device error if `expression` fails.
 #define FASTNORM_CUDA_TRY(expression)                                                              \
@@ -29,6 +31,7 @@ fastnorm_status device_error(const char* expression, cudaError_t code, Error& er
 struct KernelTable {
   const ArchSpec* arch;
   KernelParts parts;
+  NormBackwardKernels backward;
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
   NormPairKernel pair_at(int32_t index, GridForm form) const;
@@ -53,8 +56,9 @@ class CudaDevice final : public Device {
         kernels_(kernels),
         driver_(driver),
         primary_(primary),
-        allowed_large_(
-            std::make_unique<std::atomic<bool>[]>(cuda::norm_table(*facts.arch).size())) {}
+        allowed_large_(std::make_unique<std::atomic<bool>[]>(cuda::norm_table(*facts.arch).size())),
+        allowed_backward_(
+            std::make_unique<std::atomic<bool>[]>(cuda::norm_backward_table(*facts.arch).size())) {}
 
   std::span<const NormEntry> norm_table() const override { return cuda::norm_table(*facts.arch); }
   const char* variant_text(const NormEntry& entry) const override {
@@ -64,6 +68,11 @@ class CudaDevice final : public Device {
   fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
                            Error& error) override;
   GridCount grids(std::span<const NormCall> calls) const override { return count_grids(calls); }
+  std::span<const NormBackwardEntry> norm_backward_table() const override;
+  fastnorm_status prepare_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                                        Error& error) override;
+  fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                                    void* workspace, void* stream, Error& error) override;
 #ifdef FASTNORM_HAS_SM90
   fastnorm_status prepare_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
                                      Error& error) override;
@@ -77,6 +86,7 @@ class CudaDevice final : public Device {
   fastnorm_status with_device(Error& error, Body body);
   // Lets the kernel have clusters of more blocks or more shared memory than are portable, where it does. Once: the runtime remembers it.
   fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
+  fastnorm_status allow_backward(const NormBackwardStep& step, Error& error);
   fastnorm_status load_mla_decode_once(const MlaDecodeDesc& desc, Error& error);
   // One launch, on the current device.
   fastnorm_status run_together(std::span<const NormCall> calls, cudaStream_t stream, Error& error);
@@ -85,7 +95,8 @@ class CudaDevice final : public Device {
   const Driver driver_;
   void* const primary_;                                       // the device's primary CUDA context
   const std::unique_ptr<std::atomic<bool>[]> allowed_large_;  // by kernel: allowed already
-  std::atomic<bool> mla_decode_loaded_[2][2] = {};            // by f16 and profile: its kernels are
+  const std::unique_ptr<std::atomic<bool>[]> allowed_backward_;
+  std::atomic<bool> mla_decode_loaded_[2][2] = {};  // by f16 and profile: its kernels are
 };
 
 template <typename Body>

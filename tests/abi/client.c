@@ -200,6 +200,38 @@ static void mla_decodes(fastnorm_context* context) {
   mla.part.struct_size = sizeof(size_t);
   CHECK(fastnorm_mla_decode(context, &mla.part, NULL, 0, NULL) == FASTNORM_ERROR_ARGUMENT);
 }
+
+/* Gradients of one row of an RMSNorm whose rstd is given: dy - x * mean(dy * x). */
+static void backwards(fastnorm_context* context) {
+  static float dy[kN] = {1, 0, 0, 0}, dx[kN], rstd[1] = {1};
+  HELD(fastnorm_norm_backward_args) backward;
+  HELD(fastnorm_info) info;
+  fastnorm_tensor t[3];
+  int i;
+  reset();
+  for (i = 0; i < 3; ++i) t[i] = tx;
+  t[0].data = dy, t[1].data = dx, t[2].data = rstd;
+  t[2].ndim = 1;
+  dx[0] = -1;
+  EMPTY(backward);
+  backward.part.x = &tx, backward.part.dy = &t[0], backward.part.dx = &t[1];
+  backward.part.rstd = &t[2];
+  HOLD(info);
+  CHECK(fastnorm_norm_backward_query(context, &backward.part, &info.part) == FASTNORM_OK);
+  CHECK(info.part.launches == 1 && info.part.workspace_bytes == 0);
+  CHECK_HELD(info);
+  CHECK(fastnorm_norm_backward_prepare(context, &backward.part) == FASTNORM_OK && dx[0] == -1);
+  CHECK(fastnorm_norm_backward(context, &backward.part, NULL, 0, NULL) == FASTNORM_OK);
+  CHECK(dx[0] == -1.25f && dx[1] == -3 && dx[2] == 0 && dx[3] == 0);
+  CHECK(untouched(backward.guard, &backward + 1));
+#ifdef CLIENT_GROWN
+  backward.part.grown[1] = 1;
+  CHECK(fastnorm_norm_backward(context, &backward.part, NULL, 0, NULL) ==
+        FASTNORM_ERROR_UNSUPPORTED);
+#endif
+  backward.part.struct_size = sizeof(size_t);
+  CHECK(fastnorm_norm_backward(context, &backward.part, NULL, 0, NULL) == FASTNORM_ERROR_ARGUMENT);
+}
 #endif
 
 int main(void) {
@@ -211,6 +243,7 @@ int main(void) {
     refusals(context);
 #ifndef CLIENT_FIRST
     mla_decodes(context);
+    backwards(context);
 #endif
     fastnorm_context_destroy(context);
   }

@@ -39,6 +39,62 @@ static void layer_norm(fastnorm_context* context) {
   CHECK(y[0] == 0 && y[1] == 2 && y[2] == -1 && y[3] == 5);
 }
 
+/* LayerNorm of rows of one value: y is the bias, whatever the value and the length. */
+static void constant_rows(fastnorm_context* context) {
+  enum { kMost = 40000 };
+  static const float values[] = {101325.0f,  1e-20f,   -3.3e-7f, 0.1f,     1.0f / 3,
+                                 -1234.567f, 16777215, 1e9f,     -7.7e18f, 1.1e30f};
+  static const int64_t lengths[] = {1,   2,    3,    7,    8,     9,     31,    64,   65,
+                                    127, 1000, 4095, 4097, 16384, 16385, 32769, kMost};
+  static float x[kMost], weight[kMost], bias[kMost], y[kMost];
+  static uint16_t half[kMost], half_y[kMost];
+  size_t v, l;
+  int64_t i;
+  const float eps = 1e-5f, rstd_of_0 = 1 / sqrtf(1e-5f);
+  for (i = 0; i < kMost; ++i) weight[i] = 1.7f, bias[i] = (float)(i % 13) / 7;
+  for (v = 0; v < sizeof values / sizeof *values; ++v) {
+    for (l = 0; l < sizeof lengths / sizeof *lengths; ++l) {
+      const int64_t n = lengths[l];
+      uint32_t bits;
+      int wrong = 0;
+      float mean, rstd;
+      tensor_of tx, tw, tb, ty, tm, tr;
+      fastnorm_norm_args args = empty_args();
+      for (i = 0; i < n; ++i) x[i] = values[v];
+      args.kind = FASTNORM_NORM_LAYER;
+      args.eps = eps;
+      args.x = make_rows(&tx, x, FASTNORM_DTYPE_F32, 1, n);
+      args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, 1, n);
+      args.mean = make_vector(&tm, &mean, FASTNORM_DTYPE_F32, 1);
+      args.rstd = make_vector(&tr, &rstd, FASTNORM_DTYPE_F32, 1);
+      CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+      for (i = 0; i < n; ++i) wrong += y[i] != 0;
+      CHECK(wrong == 0 && mean == values[v] && rstd == rstd_of_0);
+      args.weight = make_vector(&tw, weight, FASTNORM_DTYPE_F32, n);
+      args.bias = make_vector(&tb, bias, FASTNORM_DTYPE_F32, n);
+      CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+      for (i = 0; i < n; ++i) wrong += y[i] != bias[i];
+      CHECK(wrong == 0 && mean == values[v] && rstd == rstd_of_0);
+      /* bf16: its upper half. */
+      memcpy(&bits, &values[v], sizeof bits);
+      bits &= 0xffff0000u;
+      for (i = 0; i < n; ++i) half[i] = (uint16_t)(bits >> 16), half_y[i] = 1;
+      args.x = make_rows(&tx, half, FASTNORM_DTYPE_BF16, 1, n);
+      args.y = make_rows(&ty, half_y, FASTNORM_DTYPE_BF16, 1, n);
+      args.weight = args.bias = NULL;
+      CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+      for (i = 0; i < n; ++i) wrong += (half_y[i] & 0x7fff) != 0;
+      CHECK(wrong == 0 && memcmp(&mean, &bits, sizeof bits) == 0 && rstd == rstd_of_0);
+      /* f16: values between 1 and 2, whose bits follow from v. */
+      for (i = 0; i < n; ++i) half[i] = (uint16_t)(0x3c00 + 97 * v), half_y[i] = 1;
+      tx.tensor.dtype = ty.tensor.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F16);
+      CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+      for (i = 0; i < n; ++i) wrong += (half_y[i] & 0x7fff) != 0;
+      CHECK(wrong == 0 && mean == 1 + (float)(97 * v) / 1024 && rstd == rstd_of_0);
+    }
+  }
+}
+
 static void residual(fastnorm_context* context) {
   float x[2] = {1, 2}, r[2] = {2, 2}, y[2], sum[2];
   tensor_of tx, tr, ty, ts;
@@ -133,6 +189,7 @@ void test_norm(void) {
   fastnorm_context* context = cpu_context(NULL);
   root_mean_square(context);
   layer_norm(context);
+  constant_rows(context);
   residual(context);
   sixteen_bits(context);
   strided(context);

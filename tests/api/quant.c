@@ -15,7 +15,7 @@ static union {
 
 typedef struct quant_call {
   int64_t rows, n;
-  tensor_of x, weight, y, quantized, scale, global_scale, amax;
+  tensor_of x, weight, y, quantized, scale, global_scale, amax, clamp_scale;
   fastnorm_norm_args args;
 } quant_call;
 
@@ -119,7 +119,8 @@ static void six_rows(float* z) {
 }
 
 static void rows_e4m3(fastnorm_context* context) {
-  float z[24], small[8] = {1.75f, -1, 0, 0, 0x1p-20f, 0, 0, 0};
+  float z[24], limit, small[8] = {1.75f, -1, 0, 0, 0x1p-20f, 0, 0, 0};
+  int i;
   static const uint8_t by_division[24] = {0x7e, 0xb8, 0x30, 0x00, 0xfe, 0x38, 0x30, 0x00,
                                           0x7e, 0x00, 0x38, 0xc0, 0x00, 0x80, 0x00, 0x00,
                                           0x7f, 0x7f, 0x7f, 0x7f, 0x00, 0x80, 0x7f, 0x7f};
@@ -146,12 +147,87 @@ static void rows_e4m3(fastnorm_context* context) {
   CHECK(scales.f32[0] == 0.5f && scales.f32[1] == 0.5f && scales.f32[2] == 0.5f);
   CHECK(isnan(scales.f32[4]) && scales.f32[5] == 0.5f);
 
+  /* The same from memory, read by each call; what is not above 0 is off. */
+  for (i = 0; i < 5; ++i) {
+    const float limits[5] = {224, 0, -224, NAN, -0.0f};
+    limit = limits[i];
+    make_call(&c, z, 6, 4);
+    with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+    with_row_scales(&c, FASTNORM_DTYPE_F32);
+    c.args.clamp_scale = make_vector(&c.clamp_scale, &limit, FASTNORM_DTYPE_F32, 1);
+    gives(context, &c, i == 0 ? clamped : by_division, sizeof clamped, "clamp_scale");
+    CHECK(scales.f32[0] == (i == 0 ? 0.5f : 1.0f));
+  }
+  c.args.clamp = 2;
+  CHECK_STATUS(fastnorm_norm(context, &c.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("clamp is 2 and clamp_scale is given");
+
   make_call(&c, small, 2, 4);
   with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
   with_row_scales(&c, FASTNORM_DTYPE_F32);
   c.args.amax_floor = 3.5f; /* scale 2^-7 for both rows */
   GIVES(context, &c, floored);
   CHECK(scales.f32[0] == 0x1p-7f && scales.f32[1] == 0x1p-7f);
+}
+
+/* The code of e4m3 that is nearest to v, even among two. */
+static uint8_t nearest_e4m3(float v) {
+  uint8_t best = 0;
+  int code;
+  for (code = 1; code < 0x7f; ++code) {
+    const float value =
+        code < 8 ? ldexpf((float)code, -9) : ldexpf((float)(8 + code % 8), code / 8 - 10);
+    const float last =
+        best < 8 ? ldexpf((float)best, -9) : ldexpf((float)(8 + best % 8), best / 8 - 10);
+    const float mine = fabsf(fabsf(v) - value), other = fabsf(fabsf(v) - last);
+    if (mine < other || (mine == other && code % 2 == 0)) best = (uint8_t)code;
+  }
+  return (uint8_t)(best | (signbit(v) ? 0x80 : 0));
+}
+
+/* Codes of z / scale; some of z * (1 / scale) are others. */
+static void divided(fastnorm_context* context) {
+  enum { kRows = 512, kN = 64 };
+  static float z[kRows * kN];
+  static uint8_t expected[kRows * kN];
+  quant_call c;
+  int i, j, products = 0;
+  fill_random(z, kRows * kN, 5);
+  for (i = 0; i < kRows; ++i) {
+    float most = 0, scale;
+    if (i % 100 == 7) z[i * kN] = -0.0f;
+    if (i % 2 == 0) { /* a scale of c / 1024, and quotients that lie between two codes */
+      const float c = (float)(17 + i % 32);
+      for (j = 0; j < kN / 2; ++j) z[i * kN + j] = c * (float)(17 + 2 * (j % 8)) / 4096;
+      for (; j < kN; ++j) z[i * kN + j] *= c / 1024;
+      z[i * kN + kN - 1] = -7 * c / 16;
+    }
+    for (j = 0; j < kN; ++j) most = fmaxf(most, fabsf(z[i * kN + j]));
+    scale = most / 448;
+    for (j = 0; j < kN; ++j) {
+      expected[i * kN + j] = nearest_e4m3(z[i * kN + j] / scale);
+      products += expected[i * kN + j] != nearest_e4m3(z[i * kN + j] * (1 / scale));
+    }
+  }
+  CHECK(products > 0);
+  make_call(&c, z, kRows, kN);
+  with_scheme(&c, FASTNORM_QUANT_PER_ROW, FASTNORM_DTYPE_F8_E4M3FN);
+  with_row_scales(&c, FASTNORM_DTYPE_F32);
+  c.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  GIVES(context, &c, expected);
+  make_call(&c, z, kRows, kN);
+  with_scheme(&c, FASTNORM_QUANT_PER_BLOCK, FASTNORM_DTYPE_F8_E4M3FN);
+  c.args.quant_block_size = 64;
+  with_block_scales(&c, FASTNORM_DTYPE_F32, 1);
+  c.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  GIVES(context, &c, expected);
+  make_call(&c, z, kRows, kN);
+  with_scheme(&c, FASTNORM_QUANT_PER_TENSOR, FASTNORM_DTYPE_F8_E4M3FN);
+  scales.f32[0] = -0.0237f;
+  for (i = 0; i < kRows * kN; ++i) expected[i] = nearest_e4m3(z[i] / scales.f32[0]);
+  c.args.scale = make_vector(&c.scale, &scales, FASTNORM_DTYPE_F32, 1);
+  c.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  GIVES(context, &c, expected);
 }
 
 static void rows_i8(fastnorm_context* context) {
@@ -285,6 +361,33 @@ static void mxfp8(fastnorm_context* context) {
   }
 }
 
+static void mxfp4(fastnorm_context* context) {
+  static const float first[8] = {6, 1, 0, 7, NAN, INFINITY, -6, 0x1p-149f};
+  static const uint8_t e8m0[8] = {127, 125, 0, 128, 0xff, 254, 127, 0};
+  static const uint8_t e2m1[8] = {7, 6, 0, 6, 7, 7, 15, 0}; /* 7 is 3.5 * 2, a tie */
+  const fastnorm_dtype_id dtypes[3] = {FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F4_E2M1FN_X2,
+                                       FASTNORM_DTYPE_U8};
+  uint8_t expected[8 * 16];
+  quant_call c;
+  int i, k;
+  for (i = 0; i < 8; ++i) {
+    for (k = 0; k < 16; ++k)
+      expected[i * 16 + k] = (uint8_t)(k == 3   ? e2m1[i] << 4 | (i == 4 ? 7 : 0)
+                                       : i == 4 ? 0x77
+                                                : 0);
+  }
+  for (k = 0; k < 3; ++k) {
+    for (i = 0; i < 8 * 32; ++i) z_values[i] = i % 32 == 7 ? first[i / 32] : 0.0f;
+    make_call(&c, z_values, 4, 64);
+    with_scheme(&c, FASTNORM_QUANT_MXFP4, dtypes[k]);
+    if (k > 0) c.args.quantized = make_rows(&c.quantized, codes, dtypes[k], 4, 32);
+    with_block_scales(&c, k > 0 ? FASTNORM_DTYPE_U8 : FASTNORM_DTYPE_F8_E8M0FNU, 2);
+    GIVES(context, &c, expected);
+    CHECK(memcmp(scales.bytes, e8m0, 8) == 0);
+    CHECK(scales.bytes[8] == kFill);
+  }
+}
+
 /* Tiles of 128 rows x 4 scales: the scale at each byte, and zeros where there is none. */
 static void swizzled(fastnorm_context* context) {
   enum { kRows = 130, kScales = 5, kBytes = 2 * 2 * 512 };
@@ -330,6 +433,7 @@ static void nvfp4(fastnorm_context* context) {
   static const uint8_t halved[7] = {0x30, 0x38, 0, 0x7f, 0x7e, 0, 0x7e};
   const fastnorm_dtype_id dtypes[3] = {FASTNORM_DTYPE_F4_E2M1FN, FASTNORM_DTYPE_F4_E2M1FN_X2,
                                        FASTNORM_DTYPE_U8};
+  uint8_t negative[7 * 8];
   float global = 2;
   quant_call c;
   int i;
@@ -353,6 +457,12 @@ static void nvfp4(fastnorm_context* context) {
   GIVES(context, &c, fp4); /* the scales halve, the products with them stay */
   CHECK(memcmp(scales.bytes, halved, sizeof halved) == 0);
   CHECK(global == 2);
+  /* Of a negative one the codes take the sign, but those of NaN and by a scale of 0. */
+  global = -2;
+  for (i = 0; i < 7 * 8; ++i)
+    negative[i] = fp4[i] ^ (i / 8 == 2 || i / 8 == 3 || i / 8 == 5 ? 0 : 0x88);
+  GIVES(context, &c, negative);
+  CHECK(memcmp(scales.bytes, halved, sizeof halved) == 0);
 }
 
 /* --- with other outputs --- */
@@ -569,10 +679,12 @@ void test_quant(void) {
   tensor_e5m2(context);
   tensor_i8(context);
   rows_e4m3(context);
+  divided(context);
   rows_i8(context);
   rows_pow2(context);
   blocks(context);
   mxfp8(context);
+  mxfp4(context);
   swizzled(context);
   nvfp4(context);
   sources(context);

@@ -34,7 +34,9 @@ static void arguments(fastnorm_context* context) {
   CHECK(y[0] == -1);
   longer.args.struct_size = sizeof longer.args;
   CHECK_OK(fastnorm_norm(context, &longer.args, NULL, 0, NULL));
-  longer.args.struct_size = sizeof longer.args - 8;
+  longer.args.struct_size = offsetof(fastnorm_norm_args, clamp_scale); /* that of version 0.1 */
+  CHECK_OK(fastnorm_norm(context, &longer.args, NULL, 0, NULL));
+  longer.args.struct_size = offsetof(fastnorm_norm_args, clamp_scale) - 8;
   CHECK_STATUS(fastnorm_norm(context, &longer.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
   longer.args.struct_size = 0;
   CHECK_STATUS(fastnorm_norm(context, &longer.args, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);

@@ -116,7 +116,7 @@ std::string check_bounds(const Content& content, const ref::NormRow& row, ref::O
   if (bounds.statistics_valid && layer && !bounds.mean.holds(result.mean))
     return "mean leaves its bounds";
   for (int64_t i = 0; bounds.y_valid && i < row.n; ++i) {
-    const float y = ref::round_to(content.options.dtype, result.z[static_cast<size_t>(i)]);
+    const float y = ref::round_to(content.options.y_dtype(), result.z[static_cast<size_t>(i)]);
     if (!bounds.y[static_cast<size_t>(i)].holds(y)) {
       return "y leaves its bounds at column " + std::to_string(i);
     }
@@ -172,16 +172,18 @@ ref::NormRow Batch::decode(const PlacedCase& placed, const RowIndex& index,
     ref::decode_row(type, &before_[static_cast<size_t>(at)], values.data(), n);
     return values.data();
   };
-  const int64_t head = index.digit[placed.what.layout.head_dim];
+  const Layout& l = placed.what.layout;
   row.x = take(placed.x.dtype, placed.x.at(index), scratch.x);
   if (placed.residual.present) {
     row.residual = take(placed.residual.dtype, placed.residual.at(index), scratch.residual);
   }
   if (placed.weight.present) {
-    row.weight = take(placed.weight.dtype, placed.weight.at(head), scratch.weight);
+    row.weight = take(placed.weight.dtype, placed.weight.at(head_of(l, l.weight_dims, index)),
+                      scratch.weight);
   }
   if (placed.bias.present) {
-    row.bias = take(placed.bias.dtype, placed.bias.at(head), scratch.bias);
+    row.bias =
+        take(placed.bias.dtype, placed.bias.at(head_of(l, l.bias_dims, index)), scratch.bias);
   }
   return row;
 }
@@ -219,8 +221,10 @@ void Batch::compute_quant(Row& row, Scratch& scratch) {
     for (float& v : z) v = ref::round_to(c.options.dtype, v);
   }
   ref::QuantResult& result = scratch.quant;
-  ref::quant_model(c.quant, z.data(), c.n, c.options.dtype, c.tensor_scale,
-                   c.global_scale.value_or(1.0f), &result);
+  // Without codes the amax is that of y.
+  const bool of_y = c.quant.scheme == ref::Scheme::kNone;
+  ref::quant_model(c.quant, z.data(), c.n, of_y ? c.options.y_dtype() : c.options.dtype,
+                   c.tensor_scale, c.global_scale.value_or(1.0f), &result);
   row.amax = result.amax;
   const PlacedQuant& q = placed.quant;
   if (!q.present) return;
@@ -264,6 +268,7 @@ const std::byte* Batch::fill(int pass) {
       };
       put(placed.quant.tensor_scale, placed.what.content.tensor_scale);
       put(placed.quant.global_scale, placed.what.content.global_scale.value_or(1.0f));
+      put(placed.quant.clamp_scale, placed.what.content.clamp_scale.value_or(0.0f));
       put(placed.quant.amax, placed.what.layout.amax.value_or(0.0f));
     }
     expected_ = before_;
@@ -310,7 +315,7 @@ void Batch::refill(int pass) {
   }
   for (const PlacedCase& placed : cases_) {
     const PlacedQuant& q = placed.quant;
-    for (const int64_t at : {q.tensor_scale, q.global_scale, q.amax}) {
+    for (const int64_t at : {q.tensor_scale, q.global_scale, q.clamp_scale, q.amax}) {
       if (at >= 0) copy(inputs, before_, at, sizeof(float));
     }
   }
@@ -482,11 +487,11 @@ std::string Batch::repeat(const Row& row, SameBits* same_bits) const {
   const PlacedCase& placed = cases_[row.item];
   const Content& c = placed.what.content;
   const Layout& l = placed.what.layout;
-  const int64_t head = row.index.digit[cases_[row.item].what.layout.head_dim];
   const uint64_t key =
       ref::hash(c.hash(), row_number(l, placed.x.layout, row.index),
                 placed.residual.present ? row_number(l, placed.residual.layout, row.index) : 0,
-                c.weight_heads ? head : 0, c.bias_heads ? head : 0);
+                c.weight_heads ? head_of(l, l.weight_dims, row.index) : 0,
+                c.bias_heads ? head_of(l, l.bias_dims, row.index) : 0);
   bool same = true;
   for_each_output(placed, [&](const PlacedTensor&, int i) {
     same = same_bits->put(ref::hash(key, i), row.digest[i]) && same;

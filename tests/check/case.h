@@ -29,7 +29,9 @@ struct Content {
   ref::QuantOptions quant;            // scheme none: y alone
   float tensor_scale = 1;             // PER_TENSOR
   std::optional<float> global_scale;  // NVFP4
-  int pattern = kMixed;               // a ref::Pattern
+  std::optional<float>
+      clamp_scale;       // the value on the device, of which quant.clamp is what is left
+  int pattern = kMixed;  // a ref::Pattern
   uint64_t seed = 0;
 
   uint64_t hash() const;
@@ -51,7 +53,8 @@ struct Layout {
   TensorLayout x, residual, y, residual_out, mean, rstd;
   int64_t weight_shift = 0, bias_shift = 0;  // elements
   int64_t weight_pad = 0, bias_pad = 0;      // elements between heads
-  int head_dim = 0;                          // the leading dimension that counts heads
+  // Bits of the leading dimensions that weight and bias vary along, if they do: heads as a rule.
+  unsigned weight_dims = 1, bias_dims = 1;
   bool y_in_place = false;
   bool sum_in_place = false;                         // residual_out is residual
   bool y_over_residual = false, sum_over_x = false;  // y is residual, residual_out is x
@@ -81,6 +84,10 @@ struct RowIndex {
   int64_t digit[kMaxOuter];
 };
 RowIndex index_of(const Layout& layout, int64_t row);
+
+// Number of a column's row, which varies along the dimensions of `dims`, the first the fastest; and how many it has.
+int64_t head_of(const Layout& layout, unsigned dims, const RowIndex& index);
+int64_t heads_of(const Layout& layout, unsigned dims);
 
 // Number of the row a tensor has at an index: broadcast dimensions do not count.
 int64_t row_number(const Layout& layout, const TensorLayout& tensor, const RowIndex& index);

@@ -1,6 +1,8 @@
 #include "check/cases.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <set>
 
 #include "core/norm_plan.h"
@@ -34,6 +36,8 @@ std::optional<Type> any_column(Random& random, Type dtype) {
   }
 }
 
+Type any_dtype(Random& random) { return static_cast<Type>(random.below(3)); }
+
 class CaseMaker {
  public:
   CaseMaker(const NormEntry& entry, bool cuda, bool reduced, uint64_t own)
@@ -46,6 +50,7 @@ class CaseMaker {
         vector_only_(entry.key.access <= Access::kVector),
         run_(vectors_side_by_side(entry.key.access)),
         any_columns_(!cuda || entry.key.affine == Affine::kAny),
+        any_dims_(any_columns_),
         kept_(cuda && entry.key.affine == Affine::kKept),
         bare_(entry.key.beside != Beside::kAny),
         rounded_(past_l1(entry.key.beside) == Beside::kRoundedCs),
@@ -66,6 +71,7 @@ class CaseMaker {
       patterns(n);
       outputs(n);
       roundings(n);
+      dtypes(n);
       if (reduced_) break;
     }
     shifts(some[1]);
@@ -183,9 +189,14 @@ class CaseMaker {
     c.options.rounding = static_cast<ref::Rounding>(random.below(3));
     if (c.add) {
       c.options.residual_rounding = static_cast<ref::ResidualRounding>(random.below(3));
-      c.residual_dtype = random.one_in(2) ? dtype_ : Type::kF32;
-      c.options.sum_dtype = random.one_in(2) ? dtype_ : Type::kF32;
+      c.residual_dtype = random.one_in(3) ? dtype_ : any_dtype(random);
+      c.options.sum_dtype = random.one_in(3) ? dtype_ : any_dtype(random);
     }
+    if (random.one_in(3)) {
+      if (c.weight) c.weight = any_dtype(random);
+      if (c.bias) c.bias = any_dtype(random);
+    }
+    c.options.y_f32 = dtype_ != Type::kF32 && random.one_in(3);
     return c;
   }
 
@@ -257,7 +268,8 @@ class CaseMaker {
 
   // Outputs over the input that is not their own: needs inputs and outputs of one dtype.
   void choose_crossing(const Content& c, Layout& l) {
-    const bool same = c.add && c.residual_dtype == dtype_ && c.options.sum_dtype == dtype_;
+    const bool same =
+        c.add && c.residual_dtype == dtype_ && c.options.sum_dtype == dtype_ && !c.options.y_f32;
     if (!same || !random_.one_in(3)) return;
     const int64_t which = 1 + random_.below(3);
     if (!l.sum_in_place && (which & 1) != 0) cross_y(l);
@@ -279,7 +291,7 @@ class CaseMaker {
         rows);
     l.first_row = random_.below(4);
     choose_sum(c, l);
-    l.y_in_place = random_.one_in(4);
+    l.y_in_place = random_.one_in(4) && !c.options.y_f32;
     choose_crossing(c, l);
     l.store_rstd = !random_.one_in(4);
     l.store_mean = c.options.kind == ref::Kind::kLayer && !random_.one_in(4);
@@ -442,6 +454,25 @@ class CaseMaker {
     }
   }
 
+  // Each tensor of each dtype, beside the others of each. A sample of them for GPUs.
+  void dtypes(int64_t n) {
+    if (key_.access != Access::kAny) return;
+    const bool add = key_.source == Source::kAdd;
+    constexpr int kTypes = 3, kPairs = kTypes * kTypes, kAll = kPairs * kPairs * 2;
+    const int step = !cuda_ ? 1 : quick_ ? 23 : reduced_ ? 11 : 5;
+    for (int i = static_cast<int>(random_.below(step)); i < (add ? kAll : 2 * kPairs); i += step) {
+      Content c = general_content(n, i);
+      c.options.y_f32 = dtype_ != Type::kF32 && i % 2 != 0;
+      c.weight = static_cast<Type>(i / 2 % kTypes);
+      c.bias = static_cast<Type>(i / 2 / kTypes % kTypes);
+      if (add) {
+        c.residual_dtype = static_cast<Type>(i / 2 / kPairs % kTypes);
+        c.options.sum_dtype = static_cast<Type>(i / 2 / kPairs / kTypes);
+      }
+      put(c, any_layout(c, fitting_rows(n, 3, kElements)), true);
+    }
+  }
+
   // Every address modulo 16 elements, of each tensor alone and of all together.
   void shifts(int64_t n) {
     const Content c = plain_content(n);
@@ -481,13 +512,16 @@ class CaseMaker {
     }
   }
 
-  // Weight and bias of each index of one leading dimension, heads as a rule, in x of every rank that has such.
+  // Weight and bias of each index of some leading dimensions, heads as a rule, in x of every rank that has such. Most kernels of a
+  // GPU take one of these dimensions.
   void heads(int64_t n) {
     for (int rank = 1; rank <= kMaxOuter; rank += quick_ ? 2 : 1) {
-      for (int dim = 0; dim < rank; ++dim) heads(n, rank, dim);
+      for (unsigned dims = 1; dims < 1u << rank; ++dims) {
+        if (std::has_single_bit(dims) || any_dims_) heads(n, rank, dims);
+      }
     }
   }
-  void heads(int64_t n, int rank, int dim) {
+  void heads(int64_t n, int rank, unsigned dims) {
     for (int which = 1; which < 4; ++which) {
       Content c = lean_content(n, which);
       c.weight = (which & 1) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
@@ -498,7 +532,8 @@ class CaseMaker {
       Layout l = any_layout(c, fitting_rows(n, 24, kElements));
       give_rows(l, rank, fitting_rows(n, 24, kElements));
       choose_tensors(c, l);
-      l.head_dim = dim;
+      l.weight_dims = dims;
+      l.bias_dims = any_dims_ && random_.one_in(2) ? some_dims(rank) : dims;
       l.weight_pad = grain_ * random_.below(3);
       l.bias_pad = grain_ * random_.below(3);
       put(c, l);
@@ -577,26 +612,34 @@ class CaseMaker {
     if (key_.sink == Sink::kStatic) return all;
     ref::QuantOptions q;
     q.format = Format::kE2M1;
-    q.scheme = Scheme::kNvfp4;
-    all.push_back(q);
+    for (const Scheme scheme : {Scheme::kNvfp4, Scheme::kMxfp4}) {
+      q.scheme = scheme;
+      all.push_back(q);
+    }
     return all;
   }
 
   void quantise(int64_t n, ref::QuantOptions q) {
     using ref::Scheme;
-    if (q.scheme == Scheme::kNvfp4 && n % 2 != 0) return;
+    if (is_fp4(q.scheme) && n % 2 != 0) return;
     Content c = quantised_content(n, random_.below(64));
     const bool codes_only = key_.sink == Sink::kStatic || bare_;
     q.source =
         !codes_only && random_.one_in(2) ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
     q.clamp = !codes_only && random_.one_in(4) ? 1.5f : 0.0f;
+    if (!codes_only && random_.one_in(4)) {
+      c.clamp_scale = random_.of({1.5f, 0.25f, 1e30f, 0.0f, -0.0f, -1.5f, std::nanf("")});
+      q.clamp = *c.clamp_scale > 0 ? *c.clamp_scale : 0.0f;
+    }
     const bool dynamic = q.scheme == Scheme::kPerRow || q.scheme == Scheme::kPerBlock;
     if (dynamic) q.amax_floor = random_.of({0.0f, 0.0f, 0x1p-9f, 4.0f});
+    const bool divisible = dynamic || q.scheme == Scheme::kPerTensor;
+    q.divide = !codes_only && divisible && random_.one_in(3);
     c.quant = q;
     if (q.scheme == Scheme::kPerTensor)
       c.tensor_scale = random_.of({1.0f, 0.0078125f, 0.013f, -2.5f});
     if (q.scheme == Scheme::kNvfp4 && !random_.one_in(3))
-      c.global_scale = random_.of({1.0f, 0.0037f, 17.0f});
+      c.global_scale = random_.of({1.0f, 0.0037f, 17.0f, -1.0f, -0.25f, 0x1p-100f, -0x1p100f});
     Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));
     if (l.rank > 0 && random_.one_in(4)) {
       c.weight_heads = c.weight.has_value() && !kept_;
@@ -619,10 +662,13 @@ class CaseMaker {
     } else if (q.scheme == Scheme::kPerRow && random_.one_in(2)) {
       l.scales = ScalePlaces::kStrided;
     }
-    // A GPU takes rows in another order then, which swizzled scales do not allow.
-    const bool may_reorder = !cuda_ || l.scales != ScalePlaces::kSwizzled;
-    if ((c.weight_heads || c.bias_heads) && may_reorder) {
-      l.head_dim = static_cast<int>(random_.below(l.rank));
+    // Most kernels of a GPU take rows in another order then, which swizzled scales do not allow.
+    if (c.weight_heads || c.bias_heads) {
+      if (any_dims_) {
+        l.weight_dims = some_dims(l.rank), l.bias_dims = some_dims(l.rank);
+      } else if (l.scales != ScalePlaces::kSwizzled) {
+        l.weight_dims = l.bias_dims = 1u << random_.below(l.rank);
+      }
     }
     put(c, l);
   }
@@ -635,6 +681,11 @@ class CaseMaker {
       l.amax = random_.of({0.0f, 2.5f});
       put(c, l);
     }
+  }
+
+  // At least one of the leading dimensions.
+  unsigned some_dims(int rank) {
+    return 1 + static_cast<unsigned>(random_.below((int64_t{1} << rank) - 1));
   }
 
   // Strides for the layout's extents. What an output overwrites is no broadcast tensor.
@@ -657,7 +708,7 @@ class CaseMaker {
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
   const int64_t run_;  // vectors of an access
-  const bool any_columns_, kept_, bare_, rounded_;
+  const bool any_columns_, any_dims_, kept_, bare_, rounded_;
   const Type column_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;

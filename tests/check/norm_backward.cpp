@@ -246,7 +246,8 @@ void NormBackwardRun::describe(std::byte* block, fastnorm_norm_backward_args* ar
   give(dresidual_, &args->dresidual), give(dweight_, &args->dweight), give(dbias_, &args->dbias);
 }
 
-// The block before a run: inputs, old sums where they count, and what is NaN in every dtype elsewhere.
+// The block before a run: inputs, old sums where they count, and what is NaN in every dtype
+// elsewhere.
 std::vector<std::byte> NormBackwardRun::before() const {
   std::vector<std::byte> block(static_cast<size_t>(bytes_), std::byte{0xff});
   const auto put_rows = [&](const Placed& t) {

@@ -1,4 +1,5 @@
-// Backward passes on the devices of a target, against the model to the bit and the reference in double.
+// Backward passes on the devices of a target, against the model to the bit and the reference in
+// double.
 #pragma once
 
 #include "check/options.h"

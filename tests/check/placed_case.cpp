@@ -1,5 +1,7 @@
 #include "check/placed_case.h"
 
+#include <bit>
+
 #include "core/dtype.h"
 #include "core/norm_check.h"
 
@@ -27,9 +29,9 @@ class Placer {
     return t;
   }
 
-  PlacedColumn column(ref::Type dtype, bool per_head, int64_t shift, int64_t pad) {
-    PlacedColumn c{true, dtype, 0, per_head ? what_.layout.outer[what_.layout.head_dim] : 1,
-                   what_.content.n + pad};
+  // `dims`: 0, or bits of the dimensions that it varies along.
+  PlacedColumn column(ref::Type dtype, unsigned dims, int64_t shift, int64_t pad) {
+    PlacedColumn c{true, dtype, 0, heads_of(what_.layout, dims), what_.content.n + pad};
     c.base = reserve(0, c.head_stride * c.heads, shift, ref::bytes_of(dtype));
     return c;
   }
@@ -151,18 +153,19 @@ class Describer {
     return &abi->tensor;
   }
 
-  const fastnorm_tensor* column(const PlacedColumn& c, bool per_head, AbiTensor* abi) const {
+  const fastnorm_tensor* column(const PlacedColumn& c, unsigned dims, AbiTensor* abi) const {
     if (!c.present) return nullptr;
     start(c.base, c.dtype, abi);
-    int32_t dim = 0;
-    if (per_head) {
-      abi->shape[dim] = c.heads;
-      abi->strides[dim++] = c.head_stride;
-      for (int d = 0; d < placed_.what.layout.head_dim; ++d) {
-        abi->shape[dim] = 1;
-        abi->strides[dim++] = 5;  // of one index: says nothing
-      }
+    const Layout& l = placed_.what.layout;
+    const int32_t outer = static_cast<int32_t>(std::bit_width(dims));
+    int64_t step = c.head_stride;
+    for (int32_t d = 0; d < outer; ++d) {
+      const bool varies = (dims >> d & 1) != 0;
+      abi->shape[outer - 1 - d] = varies ? l.outer[d] : 1;
+      abi->strides[outer - 1 - d] = varies ? step : 5;  // of one index: says nothing
+      if (varies) step *= l.outer[d];
     }
+    int32_t dim = outer;
     abi->shape[dim] = placed_.what.content.n;
     abi->strides[dim++] = 1;
     abi->tensor.ndim = dim;
@@ -241,6 +244,7 @@ void place_quant(const Case& what, Placer* placer, PlacedQuant* q) {
     place_scales(what, placer, q);
   }
   if (c.global_scale) q->global_scale = placer->raw(0, 4, 4);
+  if (c.clamp_scale) q->clamp_scale = placer->raw(0, 4, 4);
 }
 
 }  // namespace
@@ -257,7 +261,7 @@ PlacedCase place(const Case& what, int64_t begin) {
   if (l.store_y) {
     p.y = l.y_in_place        ? p.x
           : l.y_over_residual ? p.residual
-                              : placer.rows(l.y, c.options.dtype, c.n);
+                              : placer.rows(l.y, c.options.y_dtype(), c.n);
   }
   if (l.residual_out_dtype) {
     p.residual_out = l.sum_in_place ? p.residual
@@ -266,8 +270,10 @@ PlacedCase place(const Case& what, int64_t begin) {
   }
   if (l.store_mean) p.mean = placer.rows(l.mean, ref::Type::kF32, 1);
   if (l.store_rstd) p.rstd = placer.rows(l.rstd, ref::Type::kF32, 1);
-  if (c.weight) p.weight = placer.column(*c.weight, c.weight_heads, l.weight_shift, l.weight_pad);
-  if (c.bias) p.bias = placer.column(*c.bias, c.bias_heads, l.bias_shift, l.bias_pad);
+  const unsigned weight_dims = c.weight_heads ? l.weight_dims : 0,
+                 bias_dims = c.bias_heads ? l.bias_dims : 0;
+  if (c.weight) p.weight = placer.column(*c.weight, weight_dims, l.weight_shift, l.weight_pad);
+  if (c.bias) p.bias = placer.column(*c.bias, bias_dims, l.bias_shift, l.bias_pad);
   place_quant(what, &placer, &p.quant);
   p.end = align_up(placer.end());
   return p;
@@ -278,7 +284,8 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
   const Content& c = placed.what.content;
   const ref::NormOptions& o = c.options;
   const Describer describer(placed, block, device_type, device_id);
-  AbiTensor x, residual, weight, bias, y, residual_out, mean, rstd, codes, scale, global, amax;
+  AbiTensor x, residual, weight, bias, y, residual_out, mean, rstd, codes, scale, global, clamp,
+      amax;
   fastnorm_norm_args args = {};
   args.struct_size = sizeof args;
   args.kind = static_cast<fastnorm_norm_kind>(o.kind);
@@ -288,8 +295,9 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
   args.residual_rounding = static_cast<fastnorm_residual_rounding>(o.residual_rounding);
   args.x = describer.rows(placed.x, &x);
   args.residual = describer.rows(placed.residual, &residual);
-  args.weight = describer.column(placed.weight, c.weight_heads, &weight);
-  args.bias = describer.column(placed.bias, c.bias_heads, &bias);
+  const Layout& l = placed.what.layout;
+  args.weight = describer.column(placed.weight, c.weight_heads ? l.weight_dims : 0, &weight);
+  args.bias = describer.column(placed.bias, c.bias_heads ? l.bias_dims : 0, &bias);
   args.y = describer.rows(placed.y, &y);
   args.residual_out = describer.rows(placed.residual_out, &residual_out);
   args.mean = describer.statistic(placed.mean, &mean);
@@ -306,7 +314,9 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
                                                                  : FASTNORM_SCALE_ROW_MAJOR;
     args.scale_pow2 = q.pow2;
     args.amax_floor = q.amax_floor;
-    args.clamp = q.clamp;
+    args.clamp = c.clamp_scale ? 0.0f : q.clamp;
+    args.clamp_scale = describer.scalar(placed.quant.clamp_scale, &clamp);
+    args.quant_division = q.divide ? FASTNORM_QUANT_DIVIDE : FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
     args.quantized = describer.codes(placed.quant, &codes);
     args.scale = describer.scale(placed.quant, &scale);
     args.global_scale = describer.scalar(placed.quant.global_scale, &global);

@@ -25,7 +25,7 @@ struct PlacedTensor {
   }
 };
 
-// Weight or bias, one row or one a head.
+// Weight or bias, one row or one for each index of some leading dimensions.
 struct PlacedColumn {
   bool present = false;
   ref::Type dtype = ref::Type::kF32;
@@ -42,9 +42,10 @@ struct PlacedColumn {
 struct PlacedQuant {
   bool present = false;  // codes and scales
   int64_t code_bytes = 0;
-  int64_t scale_size = 4;                                                         // of one
-  int64_t scales = 0;                                                             // of a row
-  int64_t codes = 0, scale = 0, tensor_scale = -1, global_scale = -1, amax = -1;  // -1 = absent
+  int64_t scale_size = 4;  // of one
+  int64_t scales = 0;      // of a row
+  int64_t codes = 0, scale = 0, tensor_scale = -1, global_scale = -1, clamp_scale = -1, amax = -1;
+  // -1 = absent
   int64_t scale_stride[kMaxOuter] = {}, scale_step = 0;
   int64_t scale_bytes = 0;  // of the tensor, gaps included
   bool swizzled = false;

@@ -56,6 +56,17 @@ def test_info(program):
     listed = program.expect("info --kernels", SUCCESS, "info", "--kernels").splitlines()
     cases.equal("info --kernels: one line each", len([line for line in listed if line.startswith(("norm ", "mla_decode "))]), len(kernels))
     cases.equal("info: families", {k["family"] for k in kernels}, {"norm", "mla_decode"})
+    cases.equal("info: kernels of families", {name: f["kernels"] for name, f in info["families"].items()},
+                {name: sum(k["family"] == name for k in kernels) for name in info["families"]})
+    cases.equal("info: and of their architectures", {name: sum(f["kernels_per_arch"].values()) for name, f in info["families"].items()},
+                {name: f["kernels"] for name, f in info["families"].items()})
+    cases.equal("info: the sum of families", sum(f["kernels"] for f in info["families"].values()), info["kernel_count"])
+    size = info["file"]["library_bytes"]
+    cases.check("info: bytes", size > 100_000 and 0 <= info["file"]["gpu_code_bytes"] < size, info["file"])
+    cases.equal("info: GPU code where there are such kernels", info["file"]["gpu_code_bytes"] > 0,
+                any(k["arch"].startswith(("sm_", "ptx")) for k in kernels))
+    for line in [f"{info['kernel_count']} kernels", *(f"  {name:18} {f['kernels']}" for name, f in info["families"].items())]:
+        cases.check(f"info prints {line!r}", line in text.splitlines(), text)
     return has_gpu
 
 
@@ -76,6 +87,11 @@ def test_explain(program):
         cases.equal(f"explain {device}: bytes of a fused add",
                     (fused["bytes_read"], fused["bytes_written"]), (2 * tensor + 2 * n * 4, 2 * tensor + rows * 4))
         cases.check(f"explain {device}: another kernel", fused["kernel"] != plain["kernel"], fused["kernel"])
+        mixed = explain("--residual", "--residual-dtype", "f16", "--residual-out", "--residual-out-dtype", "f32", "--bias",
+                        "--parameter-dtype", "f16", "--bias-dtype", "f32", "--y-dtype", "f32")
+        cases.equal(f"explain {device}: bytes read of mixed dtypes", mixed["bytes_read"], 2 * tensor + n * 6)
+        cases.equal(f"explain {device}: bytes written of mixed dtypes", mixed["bytes_written"], 4 * tensor)
+        cases.check(f"explain {device}: mixed dtypes run on a general kernel", " any " in mixed["kernel"], mixed["kernel"])
         moved = explain("--offset", "1")
         cases.equal(f"explain {device}: widest access of an odd address", moved["vector_bytes"], 2)
         cases.equal(f"explain {device}: widest access of an odd stride", explain("--row-stride", "4100")["vector_bytes"],
@@ -120,7 +136,7 @@ def test_explain_without_kernels(program):
 
 def test_no_gpu(program):
     """Commands for a GPU that is not there end with the library's words."""
-    for arguments in (("selftest",), ("bench", "--shape", "1x64"), ("explain", "--shape", "1,64"), ("tune", "--output", "tuned")):
+    for arguments in (("selftest",), ("bench", "--shape", "1x64"), ("explain", "--shape", "1,64"), ("tune", "--output", "tuned"), ("tune", "--csv", "times.csv", "--resume")):
         program.expect(f"{arguments[0]} without a GPU", FAILURE, *arguments, "--device", "cuda:0",
                        says="FASTNORM_ERROR_DEVICE")
 
@@ -186,10 +202,15 @@ def test_tuning(program):
     for command in (("explain", "--shape", "4,64"), ("bench", "--shape", "1x64")):
         program.expect(f"{command[0]}: a tuning file for the CPU", FAILURE, *command, "--tuning", path,
                        says="options.tuning_file is")
-    program.expect("tune without a file to write", USAGE, "tune", says="--output is required")
+    program.expect("tune without a file to write", USAGE, "tune", says=("--output", "--csv", "required"))
+    program.expect("tune with two", USAGE, "tune", "--output", "tuned", "--csv", "times.csv", says=("--output", "--csv", "2 were given"))
+    for option in (("--resume",), ("--rounds", "2"), ("--seconds", "5")):
+        program.expect(f"tune {option[0]} without --csv", USAGE, "tune", "--output", "tuned", *option, says=(option[0], "--csv"))
+    program.expect("tune a negative time", USAGE, "tune", "--csv", "times.csv", "--seconds", "-1", says="--seconds")
+    program.expect("tune no round", USAGE, "tune", "--csv", "times.csv", "--rounds", "0", says="--rounds")
     program.expect("tune a CPU", USAGE, "tune", "--device", "cpu", "--output", "tuned", says="not cuda:N")
     program.expect("tune no rows", USAGE, "tune", "--rows", "0", "--output", "tuned", says="--rows")
-    program.cases.check("tune: nothing was written", not (program.work / "tuned").exists())
+    program.cases.check("tune: nothing was written", not any((program.work / name).exists() for name in ("tuned", "times.csv")))
 
 
 def test_progress(program):

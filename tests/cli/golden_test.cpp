@@ -23,7 +23,9 @@ std::vector<float> decoded(ref::Type type, const std::vector<std::byte>& bytes) 
 
 ref::NormOptions options_of(const SelftestCase& c) {
   ref::NormOptions options;
-  options.dtype = options.sum_dtype = type_of(c.dtype);
+  options.dtype = type_of(c.dtype);
+  options.sum_dtype = type_of(c.residual_dtype());
+  options.y_f32 = c.mixed;
   options.kind = c.kind == FASTNORM_NORM_LAYER ? ref::Kind::kLayer : ref::Kind::kRms;
   options.rounding = static_cast<ref::Rounding>(c.rounding);
   options.residual_rounding = static_cast<ref::ResidualRounding>(c.residual_rounding);
@@ -84,8 +86,9 @@ void append_codes(const SelftestCase& c, const std::vector<float>& z, CaseOutput
 // What the library must compute for a case, in one of the two orders.
 CaseOutputs model_outputs(const SelftestCase& c, ref::Order order) {
   const CaseInputs inputs = make_inputs(c);
-  const ref::Type type = type_of(c.dtype), columns = type_of(c.column_dtype());
-  const std::vector<float> x = decoded(type, inputs.x), residual = decoded(type, inputs.residual);
+  const ref::Type columns = type_of(c.column_dtype()), sums = type_of(c.residual_dtype());
+  const std::vector<float> x = decoded(type_of(c.dtype), inputs.x);
+  const std::vector<float> residual = decoded(sums, inputs.residual);
   const std::vector<float> weight = decoded(columns, inputs.weight);
   const std::vector<float> bias = decoded(columns, inputs.bias);
   const bool layer = c.kind == FASTNORM_NORM_LAYER;
@@ -99,8 +102,8 @@ CaseOutputs model_outputs(const SelftestCase& c, ref::Order order) {
     const float* bias_row = layer ? bias.data() + c.weight_row(row) * c.n : nullptr;
     ref::norm_model(options_of(c), {c.n, x_row, residual_row, weight_row, bias_row}, order,
                     &scratch, &result);
-    if (c.stores_y()) append_row(&outputs[kY], type, result.z);
-    if (c.residual) append_row(&outputs[kResidualOut], type, result.sum);
+    if (c.stores_y()) append_row(&outputs[kY], type_of(c.y_dtype()), result.z);
+    if (c.residual) append_row(&outputs[kResidualOut], sums, result.sum);
     if (layer) append(&outputs[kMean], &result.mean, 1);
     append(&outputs[kRstd], &result.rstd, 1);
     if (c.quant.any()) append_codes(c, result.z, &outputs);

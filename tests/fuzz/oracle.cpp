@@ -82,19 +82,16 @@ const char* tensor_fault(const fastnorm_tensor& t, int32_t device_type) {
   return nullptr;
 }
 
-const char* row_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type,
-                      bool may_be_f32) {
+const char* row_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type) {
   if (const char* fault = tensor_fault(t, device_type)) return fault;
-  const uint32_t id = id_of(t.dtype);
-  if (id != id_of(x.dtype) && !(may_be_f32 && id == FASTNORM_DTYPE_F32)) return "a wrong dtype";
+  if (!is_row_dtype(id_of(t.dtype))) return "a dtype that rows cannot have";
   if (!same_shape(t, x)) return "a shape that is not x's";
   return nullptr;
 }
 
 const char* column_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type) {
   if (const char* fault = tensor_fault(t, device_type)) return fault;
-  const uint32_t id = id_of(t.dtype);
-  if (id != id_of(x.dtype) && id != FASTNORM_DTYPE_F32) return "a wrong dtype of columns";
+  if (!is_row_dtype(id_of(t.dtype))) return "a dtype that columns cannot have";
   if (t.ndim > x.ndim) return "columns of more dimensions than x";
   if (t.shape[t.ndim - 1] != x.shape[x.ndim - 1]) return "columns that are not n";
   for (int32_t i = 2; i <= t.ndim; ++i) {
@@ -125,12 +122,17 @@ bool is_one_of(uint32_t value, std::initializer_list<uint32_t> list) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
+bool is_mx(const fastnorm_norm_args& a) {
+  return is_one_of(number(a.quant_scheme), {FASTNORM_QUANT_MXFP8, FASTNORM_QUANT_MXFP4});
+}
+
 // Columns that share a scale; 0 = the row or all.
 int64_t block_of(const fastnorm_norm_args& a) {
   switch (number(a.quant_scheme)) {
     case FASTNORM_QUANT_PER_BLOCK:
       return a.quant_block_size;
     case FASTNORM_QUANT_MXFP8:
+    case FASTNORM_QUANT_MXFP4:
       return 32;
     case FASTNORM_QUANT_NVFP4:
       return 16;
@@ -142,25 +144,29 @@ int64_t block_of(const fastnorm_norm_args& a) {
 const char* quant_number_fault(const fastnorm_norm_args& a) {
   const uint32_t scheme = number(a.quant_scheme), layout = number(a.scale_layout),
                  source = number(a.quant_source);
-  if (scheme > FASTNORM_QUANT_NVFP4) return "an unknown scheme";
-  const bool none = scheme == FASTNORM_QUANT_NONE, fp4 = scheme == FASTNORM_QUANT_NVFP4;
+  if (scheme > FASTNORM_QUANT_MXFP4) return "an unknown scheme";
+  const bool none = scheme == FASTNORM_QUANT_NONE, nvfp4 = scheme == FASTNORM_QUANT_NVFP4;
   const bool blocks = scheme == FASTNORM_QUANT_PER_BLOCK;
   const bool floor = blocks || scheme == FASTNORM_QUANT_PER_ROW;
   if (none != (a.quantized == nullptr)) return "codes without a scheme, or none with";
   if (none != (a.scale == nullptr)) return "scales without a scheme, or none with";
-  if (a.global_scale != nullptr && !fp4) return "a global scale of another scheme";
+  if (a.global_scale != nullptr && !nvfp4) return "a global scale of another scheme";
   if (blocks ? a.quant_block_size != 64 && a.quant_block_size != 128 : a.quant_block_size != 0) {
     return "a block size that does not exist";
   }
   if (source > (none ? 0u : 1u)) return "a source out of range";
-  if (layout > (blocks || fp4 || scheme == FASTNORM_QUANT_MXFP8 ? 2u : 0u)) {
+  if (layout > (blocks || nvfp4 || is_mx(a) ? 2u : 0u)) {
     return "a scale layout out of range";
+  }
+  if (number(a.quant_division) > (floor || scheme == FASTNORM_QUANT_PER_TENSOR ? 1u : 0u)) {
+    return "quant_division out of range";
   }
   if (a.scale_pow2 != 0 && (a.scale_pow2 != 1 || !floor)) return "scale_pow2 out of range";
   const float low = std::ldexp(1.0f, -100), high = std::ldexp(1.0f, 100);
   if (a.amax_floor != 0 && !(floor && a.amax_floor >= low && a.amax_floor <= high)) {
     return "amax_floor out of range";
   }
+  if (a.clamp_scale != nullptr && (none || a.clamp != 0)) return "two clamps, or one of no codes";
   if (a.clamp != 0 && (none || !std::isfinite(a.clamp) || a.clamp < 0)) return "clamp out of range";
   return nullptr;
 }
@@ -178,7 +184,7 @@ const char* codes_fault(const fastnorm_norm_args& a, int32_t device_type) {
   const uint32_t id = id_of(t.dtype), scheme = number(a.quant_scheme);
   const int64_t n = x.shape[x.ndim - 1];
   int64_t last = n;
-  if (scheme == FASTNORM_QUANT_NVFP4) {
+  if (scheme == FASTNORM_QUANT_NVFP4 || scheme == FASTNORM_QUANT_MXFP4) {
     if (n % 2 != 0) return "half a byte of codes";
     if (is_one_of(id, {FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_U8})) {
       last = n / 2;
@@ -211,9 +217,9 @@ const char* scale_fault(const fastnorm_norm_args& a, int32_t device_type) {
   const bool swizzled = number(a.scale_layout) == FASTNORM_SCALE_SWIZZLED_128X4;
   if (scheme == FASTNORM_QUANT_NVFP4) {
     if (!is_one_of(id, {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_U8})) return "a wrong fp4 scale";
-  } else if (scheme == FASTNORM_QUANT_MXFP8 || a.scale_pow2 != 0) {
+  } else if (is_mx(a) || a.scale_pow2 != 0) {
     const bool byte = is_one_of(id, {FASTNORM_DTYPE_F8_E8M0FNU, FASTNORM_DTYPE_U8});
-    const bool wide = scheme != FASTNORM_QUANT_MXFP8 && !swizzled && id == FASTNORM_DTYPE_F32;
+    const bool wide = !is_mx(a) && !swizzled && id == FASTNORM_DTYPE_F32;
     if (!byte && !wide) return "a wrong power-of-two scale";
   } else if (swizzled || id != FASTNORM_DTYPE_F32) {
     return "a scale that is not f32";
@@ -236,13 +242,14 @@ const char* quant_fault(const fastnorm_norm_args& a, int32_t device_type) {
   if (none) return nullptr;
   if (const char* fault = codes_fault(a, device_type)) return fault;
   if (const char* fault = scale_fault(a, device_type)) return fault;
+  if (const char* fault = single_fault(a.clamp_scale, device_type)) return fault;
   return single_fault(a.global_scale, device_type);
 }
 
 // --- one call ---
 
 const char* scalar_fault(const fastnorm_norm_args& a) {
-  if (a.struct_size < sizeof a) return "a struct of no version";
+  if (a.struct_size < offsetof(fastnorm_norm_args, clamp_scale)) return "a struct of no version";
   if (a.x == nullptr || (a.y == nullptr && a.quantized == nullptr)) return "no x or no output";
   if (number(a.kind) > FASTNORM_NORM_LAYER) return "an unknown kind";
   if (!std::isfinite(a.eps) || a.eps < 0) return "eps out of range";
@@ -252,7 +259,7 @@ const char* scalar_fault(const fastnorm_norm_args& a) {
   if (number(a.residual_rounding) > 2) return "an unknown residual rounding";
   if (a.residual_out != nullptr && a.residual == nullptr) return "residual_out without residual";
   if (a.mean != nullptr && number(a.kind) == FASTNORM_NORM_RMS) return "a mean of RMS";
-  if (a.flags > 7 || a.reserved != 0) return "flags that mean nothing yet";
+  if (a.flags > 7) return "flags that mean nothing yet";
   if ((a.flags & 5) == 4) return "constant columns without a wait";
   return quant_number_fault(a);
 }
@@ -264,13 +271,13 @@ const char* call_fault(const fastnorm_norm_args& a, int32_t device_type) {
   if (const char* fault = tensor_fault(x, device_type)) return fault;
   if (x.shape[x.ndim - 1] < 1) return "rows without columns";
   if (x.shape[x.ndim - 1] > int64_t{1} << 32) return "rows of too many columns";
-  const struct {
-    const fastnorm_tensor* tensor;
-    bool may_be_f32;
-  } rows[] = {{a.x, false}, {a.y, false}, {a.residual, true}, {a.residual_out, true}};
-  for (const auto& row : rows) {
-    if (row.tensor == nullptr) continue;
-    if (const char* fault = row_fault(*row.tensor, x, device_type, row.may_be_f32)) return fault;
+  for (const fastnorm_tensor* t : {a.x, a.y, a.residual, a.residual_out}) {
+    if (t == nullptr) continue;
+    if (const char* fault = row_fault(*t, x, device_type)) return fault;
+  }
+  if (a.y != nullptr && id_of(a.y->dtype) != id_of(x.dtype) &&
+      id_of(a.y->dtype) != FASTNORM_DTYPE_F32) {
+    return "a y of another 16-bit dtype, or of fewer bits than x";
   }
   for (const fastnorm_tensor* t : {a.weight, a.bias}) {
     if (t == nullptr) continue;
@@ -315,6 +322,7 @@ std::vector<View> views_of(const std::vector<fastnorm_norm_args>& calls) {
                         {a.quantized, i, true, 'q'},
                         {a.scale, i, scale_is_output, 'c'},
                         {a.global_scale, i, false, 'g'},
+                        {a.clamp_scale, i, false, 'k'},
                         {a.amax, i, true, 'a'}};
     // Without rows a call touches nothing, its weight neither.
     if (elements_of(*a.x) == 0) continue;

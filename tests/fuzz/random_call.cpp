@@ -70,10 +70,11 @@ const fastnorm_tensor* fastnorm_norm_args::*const kFields[kTensors] = {
     &fastnorm_norm_args::global_scale,
     &fastnorm_norm_args::quantized,
     &fastnorm_norm_args::scale,
-    &fastnorm_norm_args::amax};
+    &fastnorm_norm_args::amax,
+    &fastnorm_norm_args::clamp_scale};
 constexpr const char* kNames[kTensors] = {
-    "x",    "residual", "weight",       "bias",      "y",     "residual_out",
-    "mean", "rstd",     "global_scale", "quantized", "scale", "amax"};
+    "x",    "residual",     "weight",    "bias",  "y",    "residual_out", "mean",
+    "rstd", "global_scale", "quantized", "scale", "amax", "clamp_scale"};
 enum Field {
   kX,
   kResidual,
@@ -86,7 +87,8 @@ enum Field {
   kGlobalScale,
   kQuantized,
   kScale,
-  kAmax
+  kAmax,
+  kClampScale
 };
 
 template <typename T>
@@ -114,12 +116,14 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
   shape_.back() = columns_of_row(bytes);
 
   const uint8_t present = bytes.byte();
-  const uint8_t wide = bytes.byte();  // f32 where that is allowed
-  const auto row_dtype = [&](int bit) { return wide >> bit & 1 ? FASTNORM_DTYPE_F32 : dtype_; };
+  const uint8_t wide = bytes.byte();  // which tensors have another dtype than x
+  const auto row_dtype = [&](int bit) {
+    return wide >> bit & 1 ? kAllDtypes[wide >> 2 & 1 ? wide % 3 : 0] : dtype_;
+  };
   if ((wide >> 2 & 3) == 3) add_dimensions(bytes, wide >> 4 & 7);
   args.kind = damaged(bytes, static_cast<fastnorm_norm_kind>(present >> 7));
   tensor_like_x(bytes, &tensors_[kX], dtype_);
-  tensor_like_x(bytes, &tensors_[kY], dtype_);
+  tensor_like_x(bytes, &tensors_[kY], wide % 5 == 4 ? FASTNORM_DTYPE_F32 : dtype_);
   if (present & 1) tensor_like_x(bytes, &tensors_[kResidual], row_dtype(0));
   if (present & 2) tensor_like_x(bytes, &tensors_[kResidualOut], row_dtype(1));
   if (present & 4) columns(bytes, &tensors_[kWeight]);
@@ -127,7 +131,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
   if (present & 16) statistic(bytes, &tensors_[kMean]);
   if (present & 32) statistic(bytes, &tensors_[kRstd]);
   if (bytes.rarely()) {
-    for (int i = kGlobalScale; i <= kAmax; ++i) {
+    for (int i = kGlobalScale; i <= kClampScale; ++i) {
       if (bytes.byte() & 1) tensor_like_x(bytes, &tensors_[i], kAllDtypes[bytes.pick(12)]);
     }
   }
@@ -154,7 +158,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
     args.scale_pow2 = static_cast<int32_t>(bytes.pick(3));
     args.amax_floor = random_float(bytes);
     args.clamp = random_float(bytes);
-    args.reserved = static_cast<int32_t>(bytes.pick(2));
+    args.quant_division = static_cast<fastnorm_quant_division>(bytes.pick(3));
   }
   if (quantised) quantise(bytes, &args);
   pack(bytes, args);
@@ -162,13 +166,15 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
 
 // Quantised outputs that fit each other and x, but for a rare mistake.
 void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
-  for (int i = kGlobalScale; i <= kAmax; ++i) tensors_[i] = {};
+  for (int i = kGlobalScale; i <= kClampScale; ++i) tensors_[i] = {};
   // Plain calls miss what these need often enough.
   if (args->residual == nullptr) args->residual_out = nullptr;
   if (args->mean != nullptr) args->kind = FASTNORM_NORM_LAYER;
-  const uint32_t scheme = bytes.pick(8) % 6;
-  const bool none = scheme == FASTNORM_QUANT_NONE, fp4 = scheme == FASTNORM_QUANT_NVFP4;
-  const bool mx = scheme == FASTNORM_QUANT_MXFP8, block = scheme == FASTNORM_QUANT_PER_BLOCK;
+  const uint32_t scheme = bytes.pick(8) % 7;
+  const bool mxfp4 = scheme == FASTNORM_QUANT_MXFP4;
+  const bool none = scheme == FASTNORM_QUANT_NONE, fp4 = scheme == FASTNORM_QUANT_NVFP4 || mxfp4;
+  const bool mx = scheme == FASTNORM_QUANT_MXFP8 || mxfp4,
+             block = scheme == FASTNORM_QUANT_PER_BLOCK;
   const bool dynamic = block || scheme == FASTNORM_QUANT_PER_ROW;
   const uint8_t choice = bytes.byte();
   const bool swizzled = (block || mx || fp4) && (choice & 3) == 2;
@@ -181,7 +187,8 @@ void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
   args->scale_pow2 = pow2 ? 1 : 0;
   args->amax_floor = dynamic && (choice & 32) ? random_float(bytes) : 0;
   args->clamp = !none && (choice & 64) ? random_float(bytes) : 0;
-  args->reserved = damaged(bytes, 0);
+  const bool divides = (dynamic || scheme == FASTNORM_QUANT_PER_TENSOR) && (choice & 128) != 0;
+  args->quant_division = static_cast<fastnorm_quant_division>(damaged(bytes, divides ? 1 : 0));
   if (!none) {
     codes(bytes, fp4, pow2 || mx);
     scales(bytes, *args, pow2 || mx);
@@ -212,17 +219,26 @@ void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
     case 57:
       args->clamp = static_cast<float>(wrong);
       break;
+    case 56:
+      args->quant_division = static_cast<fastnorm_quant_division>(wrong);
+      break;
     default:
       break;
   }
   const uint8_t present = bytes.byte();
   for (const int field : {int{kGlobalScale}, int{kAmax}}) {
-    if (field == kGlobalScale ? fp4 && (present & 1) : (present & 6) != 0 || none) {
+    if (field == kGlobalScale ? fp4 && !mxfp4 && (present & 1) : (present & 6) != 0 || none) {
       fill(bytes, &tensors_[field], {bytes.rarely() ? extent(bytes) : 1}, FASTNORM_DTYPE_F32);
       own_memory(bytes, field);
     }
   }
-  for (int i = kGlobalScale; i <= kAmax; ++i) args->*kFields[i] = tensors_[i].tensor.get();
+  // Instead of the number, most of the time.
+  if (!none && (present & 0x28) == 0x28) {
+    fill(bytes, &tensors_[kClampScale], {1}, FASTNORM_DTYPE_F32);
+    own_memory(bytes, kClampScale);
+    if (!bytes.rarely()) args->clamp = 0;
+  }
+  for (int i = kGlobalScale; i <= kClampScale; ++i) args->*kFields[i] = tensors_[i].tensor.get();
   if (!none && (present & 0x18) == 0x18) args->y = nullptr;
   if ((present & 0xe0) == 0xe0) args->*kFields[kGlobalScale + bytes.pick(4)] = nullptr;
 }
@@ -249,15 +265,16 @@ void RandomCall::codes(Bytes& bytes, bool fp4, bool pow2) {
 
 void RandomCall::scales(Bytes& bytes, const fastnorm_norm_args& args, bool pow2) {
   const auto scheme = static_cast<uint32_t>(args.quant_scheme);
-  const bool fp4 = scheme == FASTNORM_QUANT_NVFP4, mx = scheme == FASTNORM_QUANT_MXFP8;
+  const bool nvfp4 = scheme == FASTNORM_QUANT_NVFP4;
+  const bool mx = scheme == FASTNORM_QUANT_MXFP8 || scheme == FASTNORM_QUANT_MXFP4;
   const bool swizzled = args.scale_layout == FASTNORM_SCALE_SWIZZLED_128X4;
   const uint8_t choice = bytes.byte();
   fastnorm_dtype_id dtype = FASTNORM_DTYPE_F32;
-  if (fp4) dtype = FASTNORM_DTYPE_F8_E4M3FN;
+  if (nvfp4) dtype = FASTNORM_DTYPE_F8_E4M3FN;
   if (mx || (pow2 && (swizzled || (choice & 1)))) dtype = FASTNORM_DTYPE_F8_E8M0FNU;
   if (dtype != FASTNORM_DTYPE_F32 && (choice & 2)) dtype = FASTNORM_DTYPE_U8;
   if (bytes.rarely()) dtype = kAllDtypes[bytes.pick(std::size(kAllDtypes))];
-  const int64_t n = shape_.back(), block = fp4 ? 16 : mx ? 32 : args.quant_block_size;
+  const int64_t n = shape_.back(), block = nvfp4 ? 16 : mx ? 32 : args.quant_block_size;
   const int64_t count = block <= 0 ? 1 : n / block + (n % block != 0);
   std::vector<int64_t> shape = shape_;
   shape.back() = count;
@@ -309,7 +326,8 @@ void RandomCall::columns(Bytes& bytes, RandomTensor* t) {
   } else if (choice & 1) {
     shape.insert(shape.begin(), shape_[shape_.size() - 2]);
   }
-  fill(bytes, t, shape, bytes.byte() & 1 ? FASTNORM_DTYPE_F32 : dtype_);
+  const uint8_t other = bytes.byte();
+  fill(bytes, t, shape, other & 1 ? kAllDtypes[other / 2 % 3] : dtype_);
 }
 
 void RandomCall::statistic(Bytes& bytes, RandomTensor* t) {
@@ -434,14 +452,16 @@ void RandomCall::print() const {
                args.struct_size, static_cast<int>(args.kind), static_cast<int>(args.rounding),
                static_cast<int>(args.residual_rounding), static_cast<double>(args.eps),
                static_cast<double>(args.weight_offset));
-  int32_t enums[3];
+  int32_t enums[4];
   std::memcpy(&enums[0], &args.quant_scheme, sizeof enums[0]);
   std::memcpy(&enums[1], &args.quant_source, sizeof enums[1]);
   std::memcpy(&enums[2], &args.scale_layout, sizeof enums[2]);
+  std::memcpy(&enums[3], &args.quant_division, sizeof enums[3]);
   std::fprintf(stderr,
-               "  quant_scheme %d, block %d, source %d, layout %d, pow2 %d, floor %g, clamp %g\n",
+               "  quant_scheme %d, block %d, source %d, layout %d, pow2 %d, floor %g, clamp %g, "
+               "division %d\n",
                enums[0], args.quant_block_size, enums[1], enums[2], args.scale_pow2,
-               static_cast<double>(args.amax_floor), static_cast<double>(args.clamp));
+               static_cast<double>(args.amax_floor), static_cast<double>(args.clamp), enums[3]);
   for (int i = 0; i < kTensors; ++i) {
     const fastnorm_tensor* t = args.*kFields[i];
     if (t == nullptr) continue;

@@ -50,6 +50,14 @@ float subnormal(Type type, uint64_t bits) {
                 (static_cast<uint32_t>(bits) & fraction) | ((bits >> 40 & 1) != 0 ? sign : 0));
 }
 
+// The same for a whole row; its multiples are seldom exact.
+float constant(Type type, uint64_t bits) {
+  const float significand = 1.0f + static_cast<float>(bits & 0x7fffff) * 0x1p-23f;
+  const int exponent = type == Type::kF16 ? static_cast<int>(bits >> 32 & 0xff) % 28 - 13
+                                          : static_cast<int>(bits >> 32 & 0xff) % 166 - 66;
+  return std::ldexp((bits >> 63) != 0 ? -significand : significand, exponent);
+}
+
 float element(Pattern pattern, Type type, uint64_t seed, int64_t i) {
   const uint64_t bits = hash(seed ^ static_cast<uint64_t>(i) * 0xd1342543de82ef95u);
   switch (pattern) {
@@ -70,7 +78,7 @@ float element(Pattern pattern, Type type, uint64_t seed, int64_t i) {
     case Pattern::kAlternating:
       return (i & 1) != 0 ? -1.375f : 1.375f;
     case Pattern::kConstant:
-      return 0.8125f;
+      return constant(type, hash(seed, 2));
     case Pattern::kWeights:
       return weight(type, bits);
     default:
@@ -81,7 +89,8 @@ float element(Pattern pattern, Type type, uint64_t seed, int64_t i) {
 // The one element that differs from the rest of its row.
 void put_odd_one(Pattern pattern, uint64_t seed, float* values, int64_t n) {
   const uint64_t bits = hash(seed, 1);
-  float& odd = values[bits % static_cast<uint64_t>(n)];
+  const bool first = pattern == Pattern::kOutlier && (bits >> 50 & 1) != 0;
+  float& odd = values[first ? 0 : bits % static_cast<uint64_t>(n)];
   const float sign = (bits >> 40 & 1) != 0 ? -1.0f : 1.0f;
   if (pattern == Pattern::kOneNan) odd = std::numeric_limits<float>::quiet_NaN();
   if (pattern == Pattern::kOneInf) odd = sign * std::numeric_limits<float>::infinity();

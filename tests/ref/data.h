@@ -51,9 +51,9 @@ enum class Pattern : uint8_t {
   kOneNan,       // N(0, 1) but for one NaN
   kOneInf,       // N(0, 1) but for one Inf of either sign
   kLargeMean,    // mean / sigma up to 2^12: E[x^2] - E[x]^2 and padding that adds mean^2 show
-  kOutlier,      // one element of 2^10 and more
+  kOutlier,      // one element of 2^10 and more, in half of the rows the first
   kAlternating,  // +c, -c, ..: even and odd chains
-  kConstant,     // d = 0
+  kConstant,     // one value from 1e-20 to 1e30 (f16: its own range): d = 0
   kWeights,      // about N(1, 0.3), with 0, -0, negative and tiny ones
 };
 inline constexpr int kPatterns = static_cast<int>(Pattern::kWeights);  // those for rows

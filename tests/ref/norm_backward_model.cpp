@@ -20,7 +20,8 @@ struct Terms {
   int64_t n;
 };
 
-// Phi: padded with +0 to a power of two, the upper half is added to the lower until one is left; wrongly: neighbours first.
+// Phi: padded with +0 to a power of two, the upper half is added to the lower until one is left;
+// wrongly: neighbours first.
 float phi(std::vector<float> q, bool lowest_first) {
   size_t p = std::bit_ceil(q.size());
   q.resize(p, 0.0f);
@@ -160,16 +161,17 @@ void norm_backward_sums_model(const NormBackwardOptions& o, int64_t rows, int64_
   };
   for (int64_t column = 0; column < n; ++column) {
     if (dweight != nullptr) {
-      dweight[column] = sum([&](int64_t i, float sum) {
+      dweight[column] = sum([&](int64_t i, float running) {
         const NormBackwardRow& row = all[static_cast<size_t>(i)];
         float xhat = xhat_of(o, row, column);
         if (o.rounding != Rounding::kOnce) xhat = round_to(o.dtype, xhat);
-        return std::fma(row.dy[column], xhat, sum);
+        return std::fma(row.dy[column], xhat, running);
       });
     }
     if (dbias != nullptr) {
-      dbias[column] =
-          sum([&](int64_t i, float sum) { return sum + all[static_cast<size_t>(i)].dy[column]; });
+      dbias[column] = sum([&](int64_t i, float running) {
+        return running + all[static_cast<size_t>(i)].dy[column];
+      });
     }
   }
 }

@@ -1,4 +1,5 @@
-// The backward arithmetic as a scalar single-precision program, operation by operation: what a backend must equal bit for bit.
+// The backward arithmetic as a scalar single-precision program, operation by operation: what a
+// backend must equal bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +41,12 @@ void norm_backward_statistics(const NormBackwardOptions& options, const float* x
 void norm_backward_row_model(const NormBackwardOptions& options, const NormBackwardRow& row,
                              Order order, float* dh);
 
-// How rows are added to dweight and dbias: as specified, or wrongly, as a test must be able to tell.
+// How rows are added to dweight and dbias: as specified, or wrongly, as a test must be able to
+// tell.
 enum class RowOrder : uint8_t { kSpecified, kSequential };
 
-// dweight [n] and dbias [n], each may be null: the sums over `rows` rows, to which an old value is added and which are stored by rounding
-// them once. The order is the same on every backend.
+// dweight [n] and dbias [n], each may be null: the sums over `rows` rows, to which an old value is
+// added and which are stored by rounding them once. The order is the same on every backend.
 void norm_backward_sums_model(const NormBackwardOptions& options, int64_t rows, int64_t n,
                               const NormBackwardRows& row_of, float* dweight, float* dbias,
                               RowOrder order = RowOrder::kSpecified);

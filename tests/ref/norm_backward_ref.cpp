@@ -32,10 +32,10 @@ Range stored_range(Type dtype, double value, double error) {
 
 // The terms of one column's sum.
 struct ColumnSum {
-  void add(double low, double high) {
-    this->low += low;
-    this->high += high;
-    magnitude += std::max(std::fabs(low), std::fabs(high));
+  void add(double least, double greatest) {
+    low += least;
+    high += greatest;
+    magnitude += std::max(std::fabs(least), std::fabs(greatest));
   }
   long double low = 0, high = 0, magnitude = 0;
 };

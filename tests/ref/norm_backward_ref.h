@@ -1,5 +1,5 @@
-// The backward formulas in double, as fastnorm/norm_backward.h writes them, and how far a single-precision result may lie from them. mean
-// and rstd are inputs.
+// The backward formulas in double, as fastnorm/norm_backward.h writes them, and how far a
+// single-precision result may lie from them. mean and rstd are inputs.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace fastnorm::ref {
 
-// Where dx, or dresidual, of a row may lie; empty where a value or statistic is not finite or leaves the range in which relative errors
-// mean something: there the model alone says what comes out. `stored` is the output's dtype.
+// Where dx, or dresidual, of a row may lie; empty where a value or statistic is not finite or
+// leaves the range in which relative errors mean something: there the model alone says what comes
+// out. `stored` is the output's dtype.
 std::vector<Range> norm_backward_row_bounds(const NormBackwardOptions& options,
                                             const NormBackwardRow& row, Order order, Type stored);
 

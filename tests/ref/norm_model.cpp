@@ -137,7 +137,7 @@ float apply_every_step(const NormOptions& o, const NormRow& row, int64_t i, floa
   const float t = round_to(type, centred * rstd);
   const float g = row.weight != nullptr ? round_to(type, row.weight[i] + o.weight_offset) : 1.0f;
   const float product = round_to(type, t * g);
-  return row.bias != nullptr ? product + row.bias[i] : product;
+  return row.bias != nullptr ? round_to(type, product + row.bias[i]) : product;
 }
 
 }  // namespace
@@ -178,9 +178,19 @@ void norm_model(const NormOptions& o, const NormRow& row, Order order, ModelScra
 
   result->mean = 0.0f;
   d = a;
-  if (o.kind == Kind::kLayer) {
-    result->mean = step(ordered_sum(order, o.dtype, a.data(), row.n, &scratch->partial) * inv_n);
+  const bool layer = o.kind == Kind::kLayer;
+  const auto sum = [&] { return ordered_sum(order, o.dtype, d.data(), row.n, &scratch->partial); };
+  if (layer && every_step) {
+    result->mean = step(sum() * inv_n);
     for (size_t i = 0; i < count; ++i) d[i] = step(a[i] - result->mean);
+  }
+  float delta = 0.0f;
+  if (layer && !every_step) {
+    for (size_t i = 0; i < count; ++i) d[i] = a[i] - a[0];
+    const float mean = a[0] + sum() * inv_n;
+    for (size_t i = 0; i < count; ++i) d[i] = a[i] - mean;
+    delta = sum() * inv_n;
+    result->mean = mean + delta;
   }
 
   float squares;
@@ -190,7 +200,12 @@ void norm_model(const NormOptions& o, const NormRow& row, Order order, ModelScra
   } else {
     squares = ordered_sum_of_squares(order, o.dtype, d.data(), row.n, &scratch->partial);
   }
-  const float variance = step(squares * inv_n);
+  float variance = squares * inv_n;
+  if (layer && !every_step) {
+    variance = std::fma(-delta, delta, variance);
+    if (variance < 0.0f) variance = 0.0f;
+  }
+  variance = step(variance);
   const float root = std::sqrt(step(variance + o.eps));
   result->rstd = step(1.0f / root);
 

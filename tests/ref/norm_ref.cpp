@@ -54,12 +54,21 @@ double average(const std::vector<double>& v) {
   return static_cast<double>(sum / static_cast<long double>(v.size()));
 }
 
+double mean_distance(const std::vector<double>& v, double from) {
+  long double sum = 0;
+  for (const double e : v) sum += std::fabs(e - from);
+  return static_cast<double>(sum / static_cast<long double>(v.size()));
+}
+
 Statistics statistics_of(const NormOptions& o, const Sums& sums, double path) {
   Statistics s;
   const bool layer = o.kind == Kind::kLayer;
   if (layer) {
     s.mean = average(sums.a);
-    s.mean_error = (path + 2) * kU * sums.mean_magnitude + kLeast;
+    s.mean_error =
+        o.rounding == Rounding::kEveryStep
+            ? (path + 2) * kU * sums.mean_magnitude + kLeast
+            : kU * std::fabs(s.mean) + (path + 2) * kU * mean_distance(sums.a, s.mean) + 2 * kLeast;
   }
   std::vector<double> squares;
   squares.reserve(sums.a.size());
@@ -97,7 +106,7 @@ void bound_y(const NormOptions& o, const NormRow& row, const Sums& sums, const S
     const double least = std::min(ends[0], ends[1]), greatest = std::max(ends[0], ends[1]);
     const double slack =
         2 * kU * (std::max(std::fabs(least), std::fabs(greatest)) + std::fabs(bias)) + 2 * kLeast;
-    bounds->y.push_back(round_range(o.dtype, least + bias - slack, greatest + bias + slack));
+    bounds->y.push_back(round_range(o.y_dtype(), least + bias - slack, greatest + bias + slack));
   }
 }
 

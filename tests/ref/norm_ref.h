@@ -20,7 +20,7 @@ struct NormBounds {
   bool statistics_valid = false;  // mean and rstd
   bool y_valid = false;           // EVERY_STEP: only where no statistic may round either way
   Range mean, rstd;
-  std::vector<Range> y;  // [n] of values of T
+  std::vector<Range> y;  // [n] of values of y's dtype
 };
 
 // Roundings on the longest path of a row's sum.

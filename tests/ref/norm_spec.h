@@ -23,6 +23,9 @@ struct NormOptions {
   Type sum_dtype = Type::kF32;  // R
   float eps = 0;
   float weight_offset = 0;
+  bool y_f32 = false;  // y is f32 whatever T is
+
+  Type y_dtype() const { return y_f32 ? Type::kF32 : dtype; }
 };
 
 // All values exactly as stored, in f32.

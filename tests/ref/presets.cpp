@@ -46,8 +46,21 @@ constexpr Preset kPresets[] = {
     {"torch rms_norm 2.4", "0", kN, kB, true, "eps=None is 2^-23"},
 };
 
+// Its least scale is 1 / (448 * 512): a magnitude of 2^-9.
+constexpr QuantPreset kQuantPresets[] = {
+    {"vLLM dynamic fp8, a scale per token",
+     "vLLM dynamic quant",
+     {.scheme = Scheme::kPerRow,
+      .format = Format::kE4M3,
+      .source = QuantSource::kRounded,
+      .amax_floor = 0x1p-9f,
+      .divide = true},
+     "scale_ub, or 0"},
+};
+
 }  // namespace
 
 std::span<const Preset> presets() { return kPresets; }
+std::span<const QuantPreset> quant_presets() { return kQuantPresets; }
 
 }  // namespace fastnorm::ref

@@ -63,17 +63,17 @@ bool is_nan_code(Format format, int magnitude) {
 bool has_floor(const QuantOptions& o) {
   return o.scheme == Scheme::kPerRow || o.scheme == Scheme::kPerBlock;
 }
-bool is_pow2(const QuantOptions& o) { return o.scheme == Scheme::kMxfp8 || o.pow2; }
+bool is_pow2(const QuantOptions& o) { return is_mx(o.scheme) || o.pow2; }
 
 // NVFP4: what amax is multiplied by.
-float nvfp4_factor(float global_scale) { return 1.0f / global_scale * (1.0f / 6.0f); }
+float nvfp4_factor(float global_scale) { return std::fabs(1.0f / global_scale * (1.0f / 6.0f)); }
 
 // What z is multiplied by, for a scale as it is stored.
 float inverse_of(const QuantOptions& o, float scale, float global_scale) {
   if (o.scheme != Scheme::kNvfp4) return 1.0f / scale;
   if (scale == 0) return 0.0f;
   const float inverse = 1.0f / (scale * global_scale);
-  return inverse > FLT_MAX ? FLT_MAX : inverse;  // NaN stays
+  return std::fabs(inverse) > FLT_MAX ? std::copysign(FLT_MAX, inverse) : inverse;  // NaN stays
 }
 
 // What the quantiser sees; where there is none, y.
@@ -161,12 +161,14 @@ Range scale_range(const QuantOptions& o, Range amax, float global_scale) {
   return {a.low / qmax(o.format), a.high / qmax(o.format)};
 }
 
-CodeRange code_range(Format format, Range z, float inverse) {
+CodeRange code_range(const QuantOptions& o, Range z, float scale, float inverse) {
+  const Format format = o.format;
   // Where z is zero the reference does not tell its sign.
   if (z.low == 0) z.low = -0.0;
   if (z.high == 0) z.high = 0.0;
   const bool known = is_known(z);
   const auto product = [&](double v) {
+    if (o.divide) return known ? static_cast<double>(static_cast<float>(v) / scale) : v / scale;
     return known ? static_cast<double>(static_cast<float>(v) * inverse) : v * inverse;
   };
   Range w = {product(z.low), product(z.high)};
@@ -220,13 +222,14 @@ float decode_e8m0(uint8_t byte) {
 }
 
 int scale_exponent(Format format, double magnitude) {
-  assert(format == Format::kE4M3 || format == Format::kE5M2);
+  assert(format != Format::kI8);
   if (magnitude == 0) return -127;
   if (std::isinf(magnitude)) return 127;
-  const int qmax_exponent = format == Format::kE4M3 ? 8 : 15;  // QMAX = 1.75 * 2^this
+  const double qmax_significand = format == Format::kE2M1 ? 1.5 : 1.75;
+  const int qmax_exponent = std::ilogb(qmax(format));
   const int exponent = std::ilogb(magnitude);
   const double significand = std::ldexp(magnitude, -exponent);
-  return std::clamp(exponent - qmax_exponent + (significand > 1.75 ? 1 : 0), -127, 127);
+  return std::clamp(exponent - qmax_exponent + (significand > qmax_significand ? 1 : 0), -127, 127);
 }
 
 float max_magnitude(float a, float b) {
@@ -255,8 +258,11 @@ void quant_model(const QuantOptions& o, const float* z, int64_t n, Type dtype, f
     result->scale.push_back(scale.value);
     if (has_scale_bytes(o)) result->scale_bytes.push_back(scale.byte);
     const float inverse = inverse_of(o, scale.value, global_scale);
-    for (int64_t i = start; i < end; ++i)
-      result->codes[static_cast<size_t>(i)] = encode(o.format, seen(o, dtype, z[i]) * inverse);
+    for (int64_t i = start; i < end; ++i) {
+      const float value = seen(o, dtype, z[i]);
+      result->codes[static_cast<size_t>(i)] =
+          encode(o.format, o.divide ? value / scale.value : value * inverse);
+    }
   }
 }
 
@@ -299,7 +305,7 @@ void quant_bounds(const QuantOptions& o, const Range* z, int64_t n, Type dtype, 
     bounds->scale.push_back(given ? Range{scale[0], scale[0]} : scale_range(o, amax, global_scale));
     const float inverse = inverse_of(o, scale[scope], global_scale);
     for (int64_t i = start; i < end; ++i)
-      bounds->codes.push_back(code_range(o.format, seen_range(o, dtype, z[i]), inverse));
+      bounds->codes.push_back(code_range(o, seen_range(o, dtype, z[i]), scale[scope], inverse));
   }
   bounds->valid = true;
 }

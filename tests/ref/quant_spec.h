@@ -5,11 +5,16 @@
 
 namespace fastnorm::ref {
 
-enum class Scheme : uint8_t { kNone, kPerTensor, kPerRow, kPerBlock, kMxfp8, kNvfp4 };
+enum class Scheme : uint8_t { kNone, kPerTensor, kPerRow, kPerBlock, kMxfp8, kNvfp4, kMxfp4 };
 inline constexpr Scheme kSchemes[] = {Scheme::kNone,     Scheme::kPerTensor, Scheme::kPerRow,
-                                      Scheme::kPerBlock, Scheme::kMxfp8,     Scheme::kNvfp4};
+                                      Scheme::kPerBlock, Scheme::kMxfp8,     Scheme::kNvfp4,
+                                      Scheme::kMxfp4};
+constexpr bool is_fp4(Scheme scheme) {
+  return scheme == Scheme::kNvfp4 || scheme == Scheme::kMxfp4;
+}
+constexpr bool is_mx(Scheme scheme) { return scheme == Scheme::kMxfp8 || scheme == Scheme::kMxfp4; }
 
-// What a code is. E2M1 goes with NVFP4 alone, and NVFP4 with E2M1; MXFP8 and powers of two need E4M3 or E5M2.
+// What a code is. E2M1 goes with NVFP4 and MXFP4 alone, and they with E2M1; MXFP8 and powers of two need E4M3 or E5M2.
 enum class Format : uint8_t { kE4M3, kE5M2, kI8, kE2M1 };
 inline constexpr Format kFormats[] = {Format::kE4M3, Format::kE5M2, Format::kI8, Format::kE2M1};
 
@@ -25,10 +30,12 @@ struct QuantOptions {
   bool e8m0 = false;     // .. and stored as bytes
   float amax_floor = 0;  // 0 = 1e-10
   float clamp = 0;       // 0 = off
+  bool divide =
+      false;  // PER_TENSOR, PER_ROW, PER_BLOCK: codes of z / scale, not of z * (1 / scale)
 };
 
 constexpr const char* name_of(Scheme scheme) {
-  constexpr const char* kNames[] = {"none", "tensor", "row", "block", "mxfp8", "nvfp4"};
+  constexpr const char* kNames[] = {"none", "tensor", "row", "block", "mxfp8", "nvfp4", "mxfp4"};
   return kNames[static_cast<int>(scheme)];
 }
 constexpr const char* name_of(Format format) {
@@ -48,6 +55,7 @@ constexpr int64_t scope_columns(const QuantOptions& options, int64_t n) {
     case Scheme::kPerBlock:
       return options.block_size;
     case Scheme::kMxfp8:
+    case Scheme::kMxfp4:
       return 32;
     case Scheme::kNvfp4:
       return 16;
@@ -64,7 +72,7 @@ constexpr int64_t scopes_of(const QuantOptions& options, int64_t n) {
 
 // Scales are bytes: e4m3 for NVFP4, else e8m0.
 constexpr bool has_scale_bytes(const QuantOptions& options) {
-  return options.scheme == Scheme::kMxfp8 || options.scheme == Scheme::kNvfp4 || options.e8m0;
+  return is_mx(options.scheme) || options.scheme == Scheme::kNvfp4 || options.e8m0;
 }
 
 // SWIZZLED_128X4: tiles of 128 rows x 4 scales, 512 bytes each; a row of tiles covers all scales of 128 rows. Bytes that belong to no

@@ -5,6 +5,9 @@
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm/list.h"
 #include "cuda/norm/table.h"
+#include "cuda/norm_backward/kernels.h"
+#include "cuda/norm_backward/launch_params.h"
+#include "cuda/norm_backward/table.h"
 #include "simt/spec.h"
 
 namespace simt {
@@ -32,7 +35,7 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
     add(name, t.data, t.stride_bytes, d.n * dtype_bytes(t.dtype), false);
   };
   const auto column = [&](const char* name, const ColumnTensor& c) {
-    const int64_t strides[kMaxOuter] = {c.head_stride_bytes};
+    const int64_t strides[kMaxOuter] = {c.stride_bytes(0), c.stride_bytes(1), c.stride_bytes(2)};
     add(name, c.data, strides, d.n * dtype_bytes(c.dtype),
         (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0);
   };
@@ -42,6 +45,7 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
   };
   column("weight", d.weight), column("bias", d.bias);
   scalar("scale", d.quant.tensor_scale), scalar("global_scale", d.quant.global_scale);
+  scalar("clamp_scale", d.quant.clamp_scale);
   rows("x", d.x), rows("residual", d.residual);
 }
 
@@ -64,6 +68,20 @@ class SimtDevice final : public Device {
       const std::string complaint = run_together(now);
       if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
     }
+    return FASTNORM_OK;
+  }
+
+  std::span<const NormBackwardEntry> norm_backward_table() const override {
+    return fastnorm::cuda::norm_backward_table(*facts.arch);
+  }
+  fastnorm_status prepare_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&,
+                                        Error&) override {
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                                    void* workspace, void*, Error& error) override {
+    const std::string complaint = simt::run_norm_backward(desc, plan, workspace, order_);
+    if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
     return FASTNORM_OK;
   }
 
@@ -108,6 +126,33 @@ std::unique_ptr<Device> make_device(Order order) {
   const ArchSpec& arch = cuda::kSimt;
   return std::make_unique<SimtDevice>(cuda::make_facts(arch, 0, 132, arch.max_cluster_blocks),
                                       order);
+}
+
+std::string run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                              void* workspace, Order order) {
+  using namespace fastnorm::cuda;
+  static const NormBackwardKernels kernels = all_norm_backward_kernels<kSimt>();
+  const std::span<const NormBackwardEntry> table = norm_backward_table(fastnorm::cuda::kSimt);
+  NormBackwardParams params = make_norm_backward_params(desc, plan, workspace);
+  const uint32_t bits = params.bits;
+  for (int32_t i = 0; i < plan.launches; ++i) {
+    const NormBackwardStep& step = plan.steps[i];
+    const NormBackwardEntry& entry = table[static_cast<size_t>(step.index)];
+    const NormBackwardKernel kernel = kernels.at(step.index);
+    params.bits = bits | step.bits;
+    // No kernel reads ahead of its wait: there are no inputs that it could.
+    const simt::Grid grid = {step.blocks_x,
+                             step.blocks_y,
+                             static_cast<unsigned>(entry.variant.block_threads()),
+                             static_cast<unsigned>(entry.variant.blocks),
+                             static_cast<unsigned>(step.shared_bytes),
+                             order,
+                             step.early,
+                             {}};
+    const std::string complaint = launch(grid, [&] { kernel(params); });
+    if (!complaint.empty()) return std::string(entry.name) + ": " + complaint;
+  }
+  return "";
 }
 
 bool has_kernel(int32_t index) {

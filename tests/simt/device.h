@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/backend.h"
 #include "simt/machine.h"
@@ -9,6 +10,10 @@
 namespace simt {
 
 std::unique_ptr<fastnorm::Device> make_device(Order order);
+
+// Runs a backward pass. What was wrong with its accesses, "" = nothing.
+std::string run_norm_backward(const fastnorm::NormBackwardDesc& desc,
+                              const fastnorm::NormBackwardPlan& plan, void* workspace, Order order);
 
 // Whether kernel `index` of the table was compiled: see -Dsimt_sample.
 bool has_kernel(int32_t index);

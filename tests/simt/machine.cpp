@@ -23,7 +23,8 @@ struct Warp {
 };
 
 struct Block {
-  static constexpr size_t kSharedBytes = 104 << 10;
+  static constexpr size_t kSharedBytes = 228 << 10;
+  static constexpr unsigned kNamed = 16;
   struct Object {
     const void* key;
     size_t offset;
@@ -34,6 +35,10 @@ struct Block {
   std::vector<Object> objects;
   std::vector<Warp> warps;
   unsigned threads = 0, arrived = 0, phase = 0;
+  struct Named {
+    unsigned threads = 0, arrived = 0, phase = 0;
+  };
+  Named named[kNamed];  // barriers of some threads
 };
 
 struct Fiber {
@@ -47,6 +52,7 @@ struct Fiber {
     const void* from;
   };
   std::vector<Copy> copies;
+  std::vector<size_t> groups;  // of committed groups, how many copies lie before their ends
   bool started = false;
   jmp_buf state;
   ucontext_t start;
@@ -174,6 +180,7 @@ void start_block(Block& block, unsigned threads) {
   block.objects.clear();
   block.threads = threads;
   block.arrived = block.phase = 0;
+  for (Block::Named& named : block.named) named = {};
   block.warps.assign((threads + 31) / 32, Warp());
   for (unsigned t = 0; t < threads; ++t) ++block.warps[t / 32].threads;
 }
@@ -304,12 +311,35 @@ void copy_async(void* to, const void* from) {
   current->fiber->copies.push_back({to, from});
 }
 
+void copy_async_commit() { current->fiber->groups.push_back(current->fiber->copies.size()); }
+
+void copy_async_wait_group(size_t later) {
+  std::vector<Fiber::Copy>& copies = current->fiber->copies;
+  std::vector<size_t>& groups = current->fiber->groups;
+  if (groups.size() <= later) return;
+  const size_t done = groups.size() - later, count = groups[done - 1];
+  for (size_t i = 0; i < count; ++i) std::memcpy(copies[i].to, copies[i].from, 16);
+  copies.erase(copies.begin(), copies.begin() + static_cast<ptrdiff_t>(count));
+  groups.erase(groups.begin(), groups.begin() + static_cast<ptrdiff_t>(done));
+  for (size_t& end : groups) end -= count;
+}
+
 void copy_async_wait() {
   for (const Fiber::Copy& copy : current->fiber->copies) std::memcpy(copy.to, copy.from, 16);
   current->fiber->copies.clear();
+  current->fiber->groups.clear();
 }
 
 void sync_block() { sync(own_block(), "a thread never reaches a block's barrier"); }
+
+void sync_threads(unsigned number, unsigned threads) {
+  if (number == 0 || number >= Block::kNamed) fault("no such named barrier");
+  Block::Named& named = own_block().named[number];
+  if (named.arrived != 0 && named.threads != threads)
+    fault("threads disagree about a named barrier");
+  named.threads = threads;
+  sync(named, "a thread never reaches a named barrier");
+}
 
 void sync_warp() { sync_lanes(*current->of_warp, "a lane never reaches a warp's barrier"); }
 
@@ -371,6 +401,12 @@ void st_async(uint32_t address, uint32_t word, uint32_t barrier) {
   Barrier& b = barrier_at(barrier);
   b.bytes -= static_cast<int32_t>(sizeof word);
   complete(b);
+}
+
+void st_async_v2(uint32_t address, uint32_t first, uint32_t second, uint32_t barrier) {
+  if (address % 8 != 0) fault("a misaligned st.async of two words");
+  st_async(address, first, barrier);
+  st_async(address + 4, second, barrier);
 }
 
 void cluster_arrive() {

@@ -69,6 +69,7 @@ void early_store(const void* address, size_t bytes);
 void prefetch(const void* address, size_t bytes);
 
 void sync_block();
+void sync_threads(unsigned number, unsigned threads);  // a barrier of some of a block's threads
 void sync_warp();
 uint32_t shuffle(uint32_t value, unsigned from_lane);  // by all 32 lanes
 
@@ -81,6 +82,9 @@ void* launch_shared();
 // Copies of 16 bytes into the block's shared memory, which are there when their thread has waited for them.
 void copy_async(void* to, const void* from);
 void copy_async_wait();
+// The copies since the last commit are a group; until all groups but the last `later` are there.
+void copy_async_commit();
+void copy_async_wait_group(size_t later);
 
 // Addresses in the shared memory of the cluster's blocks: 0 to 2^24 is the thread's own block.
 uint32_t shared_address(const void* pointer);
@@ -90,6 +94,7 @@ void mbarrier_init(uint32_t barrier, unsigned arrivals);
 void mbarrier_arrive_expect(uint32_t barrier, unsigned bytes);
 void mbarrier_wait(uint32_t barrier, unsigned phase);
 void st_async(uint32_t address, uint32_t word, uint32_t barrier);
+void st_async_v2(uint32_t address, uint32_t first, uint32_t second, uint32_t barrier);
 void cluster_arrive();
 void cluster_wait();
 

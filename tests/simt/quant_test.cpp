@@ -34,6 +34,44 @@ TEST(QuantArithmetic, ScalesAreCorrectlyRounded) {
   divides(127.0f);
 }
 
+// Quotients of random values and of neighbours of ties, by scales of all exponents: the same code as of the division.
+TEST(QuantArithmetic, CodesOfQuotients) {
+  uint64_t state = 1;
+  const auto next = [&state] {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<uint32_t>(state >> 32);
+  };
+  int64_t inexact = 0, wrong = 0;
+  for (int scales = 0; scales < 20000; ++scales) {
+    const float scale = std::bit_cast<float>(next());
+    const fastnorm::cuda::CodeDivisor by(scale);
+    for (int i = 0; i < 50; ++i) {
+      float z = std::bit_cast<float>(next());
+      if (i % 2 == 0)
+        z = scale *
+            std::ldexp(static_cast<float>(next() % 2048), static_cast<int>(next() % 24) - 20);
+      if (i % 4 == 0) z = std::nextafter(z, INFINITY);
+      const float exact = z / scale, found = by.quotient(z);
+      inexact += found != exact && !std::isnan(exact);
+      wrong +=
+          (fastnorm::ptx::cvt_e5m2x2(found, found) != fastnorm::ptx::cvt_e5m2x2(exact, exact)) +
+          (fastnorm::ptx::cvt_e4m3x2(found, found) != fastnorm::ptx::cvt_e4m3x2(exact, exact));
+      const bool in_range = std::fabs(exact) >= 0x1p-39f && std::fabs(exact) < 0x1p16f;
+      EXPECT_TRUE(!in_range || found == exact) << z << " / " << scale;
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(inexact, 0) << "the ends of the range were not tried";
+  const float inf = INFINITY;
+  EXPECT_EQ(fastnorm::cuda::CodeDivisor(inf).quotient(-3.0f), 0.0f);
+  EXPECT_TRUE(std::signbit(fastnorm::cuda::CodeDivisor(inf).quotient(-3.0f)));
+  EXPECT_TRUE(std::isnan(fastnorm::cuda::CodeDivisor(inf).quotient(inf)));
+  EXPECT_EQ(fastnorm::cuda::CodeDivisor(0.0f).quotient(3.0f), inf);
+  EXPECT_TRUE(std::isnan(fastnorm::cuda::CodeDivisor(0.0f).quotient(0.0f)));
+  EXPECT_TRUE(std::isnan(fastnorm::cuda::CodeDivisor(NAN).quotient(1.0f)));
+  EXPECT_TRUE(std::signbit(fastnorm::cuda::CodeDivisor(0.3f).quotient(-0.0f)));
+}
+
 TEST(QuantArithmetic, SpecialAmax) {
   const float inf = INFINITY;
   EXPECT_EQ(divide_by_greatest(inf, 448.0f, 1.0f / 448.0f), inf);
@@ -80,6 +118,7 @@ TEST(QuantArithmetic, E2m1OfVectorsIsTheSame) {
       if (scale < 1.0f && (first > values.size() - 8 || first < 3))
         EXPECT_EQ(fastnorm::ptx::to_e2m1_below_7(v, 1.0f / scale), expected) << first;
       EXPECT_EQ(fastnorm::ptx::to_e2m1_below_7(four, 1.0f / scale), expected & 0xffff) << first;
+      EXPECT_EQ(fastnorm::ptx::to_e2m1_below_7(v, -1.0f / scale), expected ^ 0x88888888) << first;
     }
   }
 }
@@ -99,10 +138,11 @@ TEST(QuantArithmetic, E4m3Values) {
 TEST(QuantArithmetic, ScalesOfPowersOfTwo) {
   fastnorm::cuda::QuantParams q = {};
   q.scale_type = fastnorm::ScaleType::kE8M0;
-  for (const int k : {8, 15}) {
+  for (const int k : {8, 15, 2}) {
     q.greatest_exponent = k;
+    q.exponent_carry = k == 2 ? 0x3fffff : 0x1fffff;
     for (int e = -120; e <= 127 - k; ++e) {
-      const float bound = std::ldexp(1.75f, k + e);
+      const float bound = std::ldexp(k == 2 ? 1.5f : 1.75f, k + e);
       const auto byte = [&](float magnitude) {
         return fastnorm::cuda::pow2_scale(q, std::bit_cast<uint32_t>(magnitude)).bits;
       };

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""docs/mla_decode.md: its C program compiles without warnings and prints what the page says; its files are there.
-docs_test.py --library FILE [--cc CC]"""
+"""A page of docs about one family: its C program compiles without warnings and prints what the page says; its files are there.
+docs_test.py --family NAME --library FILE [--cc CC]"""
 
 import argparse
 import re
@@ -15,7 +15,9 @@ sys.path.append(str(ROOT / "tests" / "abi"))
 sys.dont_write_bytecode = True
 from cases import Cases  # noqa: E402
 
-PAGE = ROOT / "docs" / "mla_decode.md"
+DOCS = ROOT / "docs"
+# Fields that need no words on a page.
+UNTOLD = ("struct_size", "total_kv_hint")
 
 
 def check_program(cases, text, library, compiler, work):
@@ -34,30 +36,31 @@ def check_program(cases, text, library, compiler, work):
 
 def check_picture(cases, text):
     for name in re.findall(r"!\[[^]]+\]\(([^)]+)\)", text):
-        root = ElementTree.parse(PAGE.parent / name).getroot()
+        root = ElementTree.parse(DOCS / name).getroot()
         spans = [r for r in root if r.get("class") == "span"]
         cases.check(f"{name} is a picture of a trace", root.tag.endswith("}svg") and len(spans) > 20, len(spans))
 
 
-def check_links(cases, text):
+def check_links(cases, text, family):
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
     named = re.findall(r"`((?:include|tests|tools|docs)/[\w/.]+)", text)
     cases.check("the page has links", len(links) >= 4 and named)
-    for path in [*(PAGE.parent / link for link in links), *(ROOT / name for name in named)]:
-        cases.check(f"there is a {path.relative_to(PAGE.parent) if path.is_relative_to(PAGE.parent) else path.name}", path.exists())
-    header = (ROOT / "include" / "fastnorm" / "mla_decode.h").read_text()
-    fields = re.search(r"typedef struct fastnorm_mla_decode_args \{(.*?)\}", header, re.S)[1]
-    for field in re.findall(r"(\w+);", fields):
-        cases.check(f"the page tells of {field}", field in text or field in ("struct_size", "total_kv_hint"))
+    for path in [*(DOCS / link for link in links), *(ROOT / name for name in named)]:
+        cases.check(f"there is a {path.relative_to(DOCS) if path.is_relative_to(DOCS) else path.name}", path.exists())
+    header = (ROOT / "include" / "fastnorm" / f"{family}.h").read_text()
+    fields = re.search(rf"typedef struct fastnorm_{family}_args \{{(.*?)\}}", header, re.S)[1]
+    for field in re.findall(r"(\w+);", re.sub(r"/\*.*?\*/", "", fields, flags=re.S)):
+        cases.check(f"the page tells of {field}", field in text or field in UNTOLD)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--family", required=True)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--cc", default="cc")
     options = parser.parse_args()
-    cases, text = Cases(), PAGE.read_text()
-    check_links(cases, text)
+    cases, text = Cases(), (DOCS / f"{options.family}.md").read_text()
+    check_links(cases, text, options.family)
     check_picture(cases, text)
     with tempfile.TemporaryDirectory() as work:
         check_program(cases, text, options.library.resolve(), options.cc, Path(work))

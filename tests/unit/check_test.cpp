@@ -50,7 +50,6 @@ const BadCall kBadCalls[] = {
     {"offset without weight", FASTNORM_ERROR_ARGUMENT, {"weight_offset", "is 1", "weight is NULL"}, [](Request& r) { r.args.weight_offset = 1; r.weight.reset(); }},
     {"rounding", FASTNORM_ERROR_ARGUMENT, {"rounding", "is 3", "0 to 2"}, [](Request& r) { const int v = 3; std::memcpy(&r.args.rounding, &v, sizeof v); }},
     {"residual_rounding", FASTNORM_ERROR_ARGUMENT, {"residual_rounding", "is 3", "0 to 2"}, [](Request& r) { const int v = 3; std::memcpy(&r.args.residual_rounding, &v, sizeof v); }},
-    {"reserved", FASTNORM_ERROR_ARGUMENT, {"reserved", "is 5", "required: 0"}, [](Request& r) { r.args.reserved = 5; }},
     {"x NULL", FASTNORM_ERROR_ARGUMENT, {"x is NULL"}, [](Request& r) { r.x.reset(); }},
     {"y NULL", FASTNORM_ERROR_ARGUMENT, {"y is NULL", "quantized is NULL", "at least one"}, [](Request& r) { r.y.reset(); }},
     {"residual_out alone", FASTNORM_ERROR_ARGUMENT, {"residual_out", "residual is NULL"}, [](Request& r) { r.residual.reset(); }},
@@ -65,11 +64,13 @@ const BadCall kBadCalls[] = {
     {"x i8", FASTNORM_ERROR_DTYPE, {"x.dtype", "i8", "f32, f16 or bf16"}, [](Request& r) { r.x->dtype = FASTNORM_DTYPE_I8; }},
     {"x of two lanes", FASTNORM_ERROR_DTYPE, {"x.dtype", "lanes 2"}, [](Request& r) { r.x->dtype = static_cast<fastnorm_dtype_id>(0x00021004); }},
     {"x f64", FASTNORM_ERROR_DTYPE, {"x.dtype", "bits 64"}, [](Request& r) { r.x->dtype = static_cast<fastnorm_dtype_id>(0x00014002); }},
-    {"y f32", FASTNORM_ERROR_DTYPE, {"y.dtype", "f32", "bf16"}, [](Request& r) { r.y->dtype = FASTNORM_DTYPE_F32; }},
-    {"residual f16", FASTNORM_ERROR_DTYPE, {"residual.dtype", "f16", "bf16, or f32"}, [](Request& r) { r.residual->dtype = FASTNORM_DTYPE_F16; }},
-    {"residual_out f16", FASTNORM_ERROR_DTYPE, {"residual_out.dtype", "f16", "bf16, or f32"}, [](Request& r) { r.residual_out->dtype = FASTNORM_DTYPE_F16; }},
-    {"weight f16", FASTNORM_ERROR_DTYPE, {"weight.dtype", "f16", "bf16, or f32"}, [](Request& r) { r.weight->dtype = FASTNORM_DTYPE_F16; }},
-    {"bias i32", FASTNORM_ERROR_DTYPE, {"bias.dtype", "i32"}, [](Request& r) { r.bias->dtype = FASTNORM_DTYPE_I32; }},
+    {"y f16", FASTNORM_ERROR_DTYPE, {"y.dtype", "f16", "bf16, or f32, as x is bf16"}, [](Request& r) { r.y->dtype = FASTNORM_DTYPE_F16; }},
+    {"y u8", FASTNORM_ERROR_DTYPE, {"y.dtype", "u8", "bf16, or f32"}, [](Request& r) { r.y->dtype = FASTNORM_DTYPE_U8; }},
+    {"y bf16 of f32", FASTNORM_ERROR_DTYPE, {"y.dtype", "bf16", "f32, as x is f32"}, [](Request& r) { r.x->dtype = FASTNORM_DTYPE_F32; }},
+    {"residual f8", FASTNORM_ERROR_DTYPE, {"residual.dtype", "f8_e4m3fn", "f32, f16 or bf16"}, [](Request& r) { r.residual->dtype = FASTNORM_DTYPE_F8_E4M3FN; }},
+    {"residual_out i64", FASTNORM_ERROR_DTYPE, {"residual_out.dtype", "i64", "f32, f16 or bf16"}, [](Request& r) { r.residual_out->dtype = FASTNORM_DTYPE_I64; }},
+    {"weight u8", FASTNORM_ERROR_DTYPE, {"weight.dtype", "u8", "f32, f16 or bf16"}, [](Request& r) { r.weight->dtype = FASTNORM_DTYPE_U8; }},
+    {"bias i32", FASTNORM_ERROR_DTYPE, {"bias.dtype", "i32", "f32, f16 or bf16"}, [](Request& r) { r.bias->dtype = FASTNORM_DTYPE_I32; }},
     {"mean bf16", FASTNORM_ERROR_DTYPE, {"mean.dtype", "bf16", "f32"}, [](Request& r) { r.mean->dtype = FASTNORM_DTYPE_BF16; }},
     {"rstd f16", FASTNORM_ERROR_DTYPE, {"rstd.dtype", "f16", "f32"}, [](Request& r) { r.rstd->dtype = FASTNORM_DTYPE_F16; }},
 
@@ -238,6 +239,10 @@ const GoodCall kGoodCalls[] = {
     {"broadcast heads", [](Request& r) { r.weight->shape = {kHeads, kN}; r.weight->strides = {0, 1}; }},
     {"f32 parameters", [](Request& r) { r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F32; }},
     {"f32 residuals", [](Request& r) { r.residual->dtype = r.residual_out->dtype = FASTNORM_DTYPE_F32; }},
+    {"f16 parameters beside bf16", [](Request& r) { r.weight->dtype = r.bias->dtype = FASTNORM_DTYPE_F16; }},
+    {"f16 residuals beside bf16", [](Request& r) { r.residual->dtype = r.residual_out->dtype = FASTNORM_DTYPE_F16; }},
+    {"y f32", [](Request& r) { r.y->dtype = FASTNORM_DTYPE_F32; }},
+    {"16 bits beside f32", [](Request& r) { r.x->dtype = r.y->dtype = FASTNORM_DTYPE_F32; r.weight->dtype = r.residual->dtype = FASTNORM_DTYPE_F16; }},
     {"y between x's rows", [](Request& r) { r.x->strides = {192, 64, 1}; r.y->strides = {192, 64, 1}; r.y->address = r.x->address + 32; }},
     {"last stride of one column", [](Request& r) {
        for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out}) { (*t)->shape = {kRows, kHeads, 1}; (*t)->strides = {30, 9, 5}; }
@@ -326,7 +331,7 @@ constexpr int64_t kAnyStride = std::numeric_limits<int64_t>::min();
 std::vector<RequestTensor*> tensors_of(Request& r) {
   std::vector<RequestTensor*> all;
   for (auto* t : {&r.x, &r.residual, &r.weight, &r.bias, &r.y, &r.residual_out, &r.mean, &r.rstd,
-                  &r.global_scale, &r.quantized, &r.scale, &r.amax}) {
+                  &r.global_scale, &r.quantized, &r.scale, &r.amax, &r.clamp_scale}) {
     if (*t) all.push_back(&**t);
   }
   return all;
@@ -466,14 +471,30 @@ TEST(CheckNorm, ColumnsBroadcast) {
   }
 }
 
+TEST(CheckNorm, NoAddressWithoutRows) {
+  Request r = simple_request({0, 0, 1, 1, 5, 16}, FASTNORM_DTYPE_BF16);
+  r.weight->shape = {1, 0, 1, 1, 1, 16};
+  r.weight->strides = {INT64_MAX, INT64_MIN, 3, -3, 3, 1};
+  r.weight->address = 0;
+  NormDesc desc;
+  Error error;
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(desc.rows, 0);
+  r.weight->shape = {16};  // has elements
+  r.weight->strides = {};
+  EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_ARGUMENT);
+  EXPECT_NE(std::string(error.text).find("weight.data is NULL"), std::string::npos) << error.text;
+}
+
 Request on_gpu(Request r) {
   r.device = {FASTNORM_DEVICE_CUDA, 0};
   for (RequestTensor* t : tensors_of(r)) t->device_type = FASTNORM_DEVICE_CUDA;
   return r;
 }
 
-// A GPU's kernels know rows of columns along the innermost dimension alone: rows are taken in another order.
-TEST(CheckNorm, ColumnsOfAGpuVaryInnermost) {
+// Most kernels of a GPU know rows of columns along the innermost dimension alone: rows are taken in another order. Columns
+// that vary along several dimensions keep it.
+TEST(CheckNorm, ColumnsOfAGpu) {
   NormDesc desc;
   Error error;
   Request r = on_gpu(simple_request({2, 3, 4, 16}, FASTNORM_DTYPE_BF16, true));
@@ -493,11 +514,18 @@ TEST(CheckNorm, ColumnsOfAGpuVaryInnermost) {
   EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{3, 4, 2}));
   EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{32, 0, 0}));
 
+  EXPECT_FALSE(desc.columns_outside);
+
   r.weight->shape = {2, 1, 4, 16};
-  EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_UNSUPPORTED);
-  EXPECT_NE(std::string(error.text).find("along 2 leading dimensions"), std::string::npos)
-      << error.text;
-  EXPECT_NE(std::string(error.text).find("nearest"), std::string::npos) << error.text;
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{4, 3, 2}));
+  EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{32, 0, 128}));
+  EXPECT_TRUE(desc.columns_outside);
+  r.weight->shape = {2, 3, 4, 16};
+  r.weight->strides = {1000, 200, -40, 1};
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{-80, 400, 2000}));
+  EXPECT_TRUE(desc.columns_outside);
 }
 
 TEST(CheckNorm, SwizzledScalesKeepTheOrderOfRows) {
@@ -511,10 +539,13 @@ TEST(CheckNorm, SwizzledScalesKeepTheOrderOfRows) {
   ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
   EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{3, 2}));
   r = on_gpu(r);
-  EXPECT_EQ(r.check(&desc, error), FASTNORM_ERROR_UNSUPPORTED);
-  EXPECT_NE(std::string(error.text).find("SWIZZLED"), std::string::npos) << error.text;
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{3, 2}));
+  EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{0, 128}));
+  EXPECT_TRUE(desc.columns_outside);
   r.weight->shape = {3, 64};
-  EXPECT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+  EXPECT_FALSE(desc.columns_outside);
 }
 
 TEST(CheckNorm, AColumnOverAnOutputIsFound) {
@@ -608,7 +639,8 @@ TEST(CheckNorm, RankFiveIsCheckedAlike) {
 
 constexpr fastnorm_quant_scheme kNone = FASTNORM_QUANT_NONE, kTensor = FASTNORM_QUANT_PER_TENSOR,
                                 kRow = FASTNORM_QUANT_PER_ROW, kBlock = FASTNORM_QUANT_PER_BLOCK,
-                                kMx = FASTNORM_QUANT_MXFP8, kFp4 = FASTNORM_QUANT_NVFP4;
+                                kMx = FASTNORM_QUANT_MXFP8, kFp4 = FASTNORM_QUANT_NVFP4,
+                                kMxFp4 = FASTNORM_QUANT_MXFP4;
 constexpr int64_t kQuantN =
     272;  // 5 blocks of 64, 9 of 32, 17 of 16; the last of 64 and of 32 short
 
@@ -634,13 +666,19 @@ void set_number(Enum* field, int value) {
 
 // Swizzled scales for rows of kQuantN: 5 scales of 64 columns, 9 of 32, 17 of 16.
 void swizzle(Request& r) {
-  const bool fp4 = r.args.quant_scheme == kFp4, mx = r.args.quant_scheme == kMx;
+  const bool fp4 = r.args.quant_scheme == kFp4;
+  const bool mx = r.args.quant_scheme == kMx || r.args.quant_scheme == kMxFp4;
   r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4;
   r.scale->shape = {512 * (fp4 ? 5 : mx ? 3 : 2)};
   if (r.args.quant_scheme == kBlock) {
     r.args.scale_pow2 = 1;
     r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU;
   }
+}
+
+void give_clamp_scale(Request& r) {
+  r.clamp_scale = RequestTensor{{1}, {}, FASTNORM_DTYPE_F32, address_of(14)};
+  r.clamp_scale->device_type = r.x->device_type;
 }
 
 // Another row shape for all that has one.
@@ -660,8 +698,8 @@ struct BadQuantCall {
 // clang-format off
 const BadQuantCall kBadQuantCalls[] = {
     // numbers
-    {kRow, {"scheme 6", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is 6", "0 to 5"}, [](Request& r) { set_number(&r.args.quant_scheme, 6); }}},
-    {kRow, {"scheme -1", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is -1", "0 to 5"}, [](Request& r) { set_number(&r.args.quant_scheme, -1); }}},
+    {kRow, {"scheme 7", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is 7", "0 to 6"}, [](Request& r) { set_number(&r.args.quant_scheme, 7); }}},
+    {kRow, {"scheme -1", FASTNORM_ERROR_ARGUMENT, {"quant_scheme", "is -1", "0 to 6"}, [](Request& r) { set_number(&r.args.quant_scheme, -1); }}},
     {kRow, {"source 2", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is 2", "FASTNORM_QUANT_FROM_ROUNDED (1)"}, [](Request& r) { set_number(&r.args.quant_source, 2); }}},
     {kNone, {"source -1", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is -1", "FASTNORM_QUANT_FROM_F32 (0)"}, [](Request& r) { set_number(&r.args.quant_source, -1); }}},
     {kBlock, {"layout 3", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 3", "0 to 2"}, [](Request& r) { set_number(&r.args.scale_layout, 3); }}},
@@ -685,12 +723,38 @@ const BadQuantCall kBadQuantCalls[] = {
     {kNone, {"block of none", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 64", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.quant_block_size = 64; }}},
     {kNone, {"source of none", FASTNORM_ERROR_ARGUMENT, {"quant_source", "is 1", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED; }}},
     {kNone, {"layout of none", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 2", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_SWIZZLED_128X4; }}},
+    {kRow, {"division 2", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 2", "FASTNORM_QUANT_DIVIDE (1)"}, [](Request& r) { r.args.quant_division = static_cast<fastnorm_quant_division>(2); }}},
+    {kRow, {"division -1", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is -1"}, [](Request& r) { const int v = -1; std::memcpy(&r.args.quant_division, &v, sizeof v); }}},
+    {kNone, {"division of none", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kMx, {"division of MXFP8", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "FASTNORM_QUANT_MXFP8 (4)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kFp4, {"division of NVFP4", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "FASTNORM_QUANT_NVFP4 (5)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
     {kNone, {"pow2 of none", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
     {kNone, {"floor of none", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "0.5", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.amax_floor = 0.5f; }}},
+    {kNone, {"clamp_scale of none", FASTNORM_ERROR_ARGUMENT, {"clamp_scale is given", "quant_scheme is FASTNORM_QUANT_NONE (0)", "clamp_scale NULL"}, [](Request& r) { give_clamp_scale(r); }}},
+    {kRow, {"clamp and clamp_scale", FASTNORM_ERROR_ARGUMENT, {"clamp is 2 and clamp_scale is given", "clamp 0, or clamp_scale NULL"}, [](Request& r) { give_clamp_scale(r); r.args.clamp = 2; }}},
+    {kRow, {"clamp_scale bf16", FASTNORM_ERROR_DTYPE, {"clamp_scale.dtype", "bf16", "f32"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->dtype = FASTNORM_DTYPE_BF16; }}},
+    {kMx, {"clamp_scale of 2", FASTNORM_ERROR_SHAPE, {"clamp_scale.shape", "[2]", "[1]"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->shape = {2}; }}},
+    {kFp4, {"clamp_scale of rank 2", FASTNORM_ERROR_SHAPE, {"clamp_scale.ndim", "2", "1"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->shape = {1, 1}; }}},
+    {kTensor, {"clamp_scale elsewhere", FASTNORM_ERROR_DEVICE, {"clamp_scale", "CUDA:0"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->device_type = FASTNORM_DEVICE_CUDA; }}},
+    {kTensor, {"clamp_scale misaligned", FASTNORM_ERROR_LAYOUT, {"clamp_scale's address", "multiple of 4"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->address += 2; }}},
+    {kBlock, {"clamp_scale over y", FASTNORM_ERROR_LAYOUT, {"overlaps clamp_scale"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->address = r.y->address; }}},
+    {kRow, {"clamp_scale over the scales", FASTNORM_ERROR_LAYOUT, {"overlaps clamp_scale"}, [](Request& r) { give_clamp_scale(r); r.clamp_scale->address = r.scale->address; }}},
     {kNone, {"floor NaN of none", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "nan", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.amax_floor = kNan; }}},
     {kNone, {"clamp of none", FASTNORM_ERROR_ARGUMENT, {"clamp", "is 3", "quant_scheme is FASTNORM_QUANT_NONE (0)"}, [](Request& r) { r.args.clamp = 3; }}},
     {kTensor, {"block of a tensor", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 64", "quant_scheme is FASTNORM_QUANT_PER_TENSOR (1)"}, [](Request& r) { r.args.quant_block_size = 64; }}},
     {kRow, {"block of a row", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 128", "FASTNORM_QUANT_PER_BLOCK"}, [](Request& r) { r.args.quant_block_size = 128; }}},
+    {kMxFp4, {"division of MXFP4", FASTNORM_ERROR_ARGUMENT, {"quant_division", "is 1", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kMxFp4, {"pow2 of MXFP4", FASTNORM_ERROR_ARGUMENT, {"scale_pow2", "is 1", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.scale_pow2 = 1; }}},
+    {kMxFp4, {"floor of MXFP4", FASTNORM_ERROR_ARGUMENT, {"amax_floor", "is 1", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.amax_floor = 1; }}},
+    {kMxFp4, {"block of MXFP4", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 32", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.args.quant_block_size = 32; }}},
+    {kMxFp4, {"global_scale of MXFP4", FASTNORM_ERROR_ARGUMENT, {"global_scale is given", "FASTNORM_QUANT_MXFP4 (6)"}, [](Request& r) { r.global_scale = r.amax; }}},
+    {kMxFp4, {"MXFP4 to e4m3", FASTNORM_ERROR_DTYPE, {"quantized.dtype", "f8_e4m3fn", "f4_e2m1fn, f4_e2m1fn_x2 or u8"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F8_E4M3FN; }}},
+    {kMxFp4, {"MXFP4 scale e4m3", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f8_e4m3fn", "f8_e8m0fnu or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F8_E4M3FN; }}},
+    {kMxFp4, {"MXFP4 scale f32", FASTNORM_ERROR_DTYPE, {"scale.dtype", "f32", "f8_e8m0fnu or u8"}, [](Request& r) { r.scale->dtype = FASTNORM_DTYPE_F32; }}},
+    {kMxFp4, {"MXFP4, odd n", FASTNORM_ERROR_SHAPE, {"n is 33", "even", "MXFP4"}, [](Request& r) { set_shape(r, {kRows, kHeads, 33}); }}},
+    {kMxFp4, {"MXFP4, pairs of n", FASTNORM_ERROR_SHAPE, {"quantized.shape", "half of n"}, [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; }}},
+    {kMxFp4, {"MXFP4 scales of 16", FASTNORM_ERROR_SHAPE, {"scale.shape", "[2, 3, 17]", "9 scales a row"}, [](Request& r) { r.scale->shape[2] = 17; }}},
+    {kMxFp4, {"odd stride of MXFP4", FASTNORM_ERROR_LAYOUT, {"quantized.strides[1]", "is 275", "even"}, [](Request& r) { r.quantized->strides = {1000, 275, 1}; }}},
     {kMx, {"block of MXFP8", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 32", "quant_scheme is FASTNORM_QUANT_MXFP8 (4)"}, [](Request& r) { r.args.quant_block_size = 32; }}},
     {kFp4, {"block of NVFP4", FASTNORM_ERROR_ARGUMENT, {"quant_block_size", "is 16", "quant_scheme is FASTNORM_QUANT_NVFP4 (5)"}, [](Request& r) { r.args.quant_block_size = 16; }}},
     {kTensor, {"layout of a tensor", FASTNORM_ERROR_ARGUMENT, {"scale_layout", "is 1", "scales of blocks"}, [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
@@ -843,11 +907,13 @@ TEST(CheckQuant, NoOverlap) {
                        {"quantized", &Request::quantized},
                        {"scale", &Request::scale},
                        {"global_scale", &Request::global_scale},
-                       {"amax", &Request::amax}};
+                       {"amax", &Request::amax},
+                       {"clamp_scale", &Request::clamp_scale}};
   int refused = 0;
-  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
+  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
     for (const bool swizzled : {false, true}) {
       Request good = quant_request(scheme);
+      give_clamp_scale(good);
       if (swizzled && scheme < kBlock) continue;
       if (swizzled) swizzle(good);
       const std::vector<Named> outputs = {
@@ -864,6 +930,7 @@ TEST(CheckQuant, NoOverlap) {
             // The larger one moves below, so that it covers the other's first byte.
             const bool single = other.field == &Request::amax ||
                                 other.field == &Request::global_scale ||
+                                other.field == &Request::clamp_scale ||
                                 (other.field == &Request::scale && scheme == kTensor);
             if (single && output.field == &Request::amax && offset != 0) continue;
             RequestTensor& moved = single ? *(r.*other.field) : *(r.*output.field);
@@ -900,7 +967,8 @@ TEST(CheckQuant, EndsOfOutputs) {
         Case{kRow, false, false, kAll * 4}, Case{kBlock, false, false, kAll * 5 * 4},
         Case{kBlock, true, false, 1024}, Case{kMx, false, false, kAll * 9},
         Case{kMx, true, false, 1536}, Case{kFp4, false, false, kAll * 17},
-        Case{kFp4, true, false, 2560}}) {
+        Case{kFp4, true, false, 2560}, Case{kMxFp4, false, true, kAll * kQuantN / 2},
+        Case{kMxFp4, false, false, kAll * 9}, Case{kMxFp4, true, false, 1536}}) {
     Request r = quant_request(c.scheme);
     if (c.swizzled) swizzle(r);
     const uintptr_t end = (c.codes ? r.quantized : r.scale)->address + c.bytes;
@@ -914,7 +982,7 @@ TEST(CheckQuant, EndsOfOutputs) {
 }
 
 TEST(CheckQuant, OnEveryDevice) {
-  for (const fastnorm_quant_scheme scheme : {kNone, kTensor, kRow, kBlock, kMx, kFp4}) {
+  for (const fastnorm_quant_scheme scheme : {kNone, kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
     Request r = simple_request({kRows, kQuantN}, FASTNORM_DTYPE_BF16);
     r.device = {FASTNORM_DEVICE_CUDA, 0};
     for (auto* t : {&r.x, &r.y, &r.weight}) (*t)->device_type = FASTNORM_DEVICE_CUDA;
@@ -950,11 +1018,17 @@ const GoodQuantCall kGoodQuantCalls[] = {
     {kRow, {"without y", [](Request& r) { r.y.reset(); }}},
     {kRow, {"without amax", [](Request& r) { r.amax.reset(); }}},
     {kRow, {"y in place", [](Request& r) { r.y->address = r.x->address; r.residual_out->address = r.residual->address; }}},
+    {kRow, {"clamp_scale", [](Request& r) { give_clamp_scale(r); }}},
+    {kTensor, {"clamp_scale beside the scale", [](Request& r) { give_clamp_scale(r); r.clamp_scale->address = r.scale->address; }}},
     {kRow, {"i8", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_I8; }}},
     {kRow, {"least floor", [](Request& r) { r.args.amax_floor = 0x1p-100f; }}},
     {kRow, {"greatest floor", [](Request& r) { r.args.amax_floor = 0x1p100f; }}},
     {kRow, {"scale with a last 1", [](Request& r) { r.scale->shape = {kRows, kHeads, 1}; }}},
     {kRow, {"scale with a last 1 of any stride", [](Request& r) { r.scale->shape = {kRows, kHeads, 1}; r.scale->strides = {3, 1, 0}; }}},
+    {kRow, {"divided", [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kTensor, {"divided", [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kBlock, {"divided", [](Request& r) { r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
+    {kRow, {"pow2 divided", [](Request& r) { r.args.scale_pow2 = 1; r.args.quant_division = FASTNORM_QUANT_DIVIDE; }}},
     {kRow, {"pow2 as f32", [](Request& r) { r.args.scale_pow2 = 1; }}},
     {kRow, {"pow2 as e8m0", [](Request& r) { r.args.scale_pow2 = 1; r.scale->dtype = FASTNORM_DTYPE_F8_E8M0FNU; r.scale->address += 1; }}},
     {kRow, {"pow2 as u8", [](Request& r) { r.args.scale_pow2 = 1; r.scale->dtype = FASTNORM_DTYPE_U8; r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2; }}},
@@ -986,6 +1060,11 @@ const GoodQuantCall kGoodQuantCalls[] = {
     {kFp4, {"n 2", [](Request& r) { set_shape(r, {kRows, 2}); }}},
     {kFp4, {"swizzled", swizzle}},
     {kFp4, {"scales shared by two inputs", [](Request& r) { r.global_scale->address = r.weight->address; }}},
+    {kMxFp4, {"f4", [](Request&) {}}},
+    {kMxFp4, {"pairs, u8 scales", [](Request& r) { r.quantized->dtype = FASTNORM_DTYPE_F4_E2M1FN_X2; r.scale->dtype = FASTNORM_DTYPE_U8; r.quantized->shape[2] = kQuantN / 2; }}},
+    {kMxFp4, {"column-major", [](Request& r) { r.args.scale_layout = FASTNORM_SCALE_COLUMN_MAJOR; }}},
+    {kMxFp4, {"swizzled", swizzle}},
+    {kMxFp4, {"n 2", [](Request& r) { set_shape(r, {kRows, 2}); }}},
     {kRow, {"no rows, no memory", [](Request& r) { set_shape(r, {0, kHeads, kQuantN}); for (auto* t : {&r.x, &r.y, &r.residual, &r.residual_out, &r.quantized, &r.scale}) (*t)->address = 0; }}},
     {kMx, {"no rows, swizzled", [](Request& r) { set_shape(r, {0, kQuantN}); swizzle(r); r.scale->shape = {0}; r.scale->address = 0; }}},
     {kRow, {"no rows behind huge extents", [](Request& r) { set_shape(r, {0, int64_t{1} << 40, int64_t{1} << 40, kQuantN}); }}},
@@ -1060,7 +1139,7 @@ TEST(CheckQuant, DescriptionPerTensor) {
   EXPECT_EQ(q.block, 0);
   EXPECT_EQ(q.clamp, 2.5f);
   EXPECT_EQ(q.amax_floor, 0.0f) << "a given scale has no floor";
-  EXPECT_FALSE(q.from_rounded || q.pow2 || q.swizzled);
+  EXPECT_FALSE(q.from_rounded || q.pow2 || q.swizzled || q.divides);
   EXPECT_FALSE(q.scale) << "the scale is an input";
   EXPECT_EQ(reinterpret_cast<uintptr_t>(q.tensor_scale), address_of(11) + 16);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(q.amax), address_of(12) + 8);
@@ -1095,7 +1174,10 @@ TEST(CheckQuant, DescriptionPerRow) {
   EXPECT_EQ(strides_of(d.quant.codes, d), (Strides{kQuantN, 3 * kQuantN}));
   EXPECT_EQ(strides_of(d.x, d), (Strides{2 * kQuantN, 6 * kQuantN}));
   r = quant_request(kRow);
+  r.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  EXPECT_TRUE(checked(r).quant.divides);
   r.args.scale_pow2 = 1;
+  EXPECT_FALSE(checked(r).quant.divides) << "by a power of two both are the same";
   r.args.amax_floor = 0.25f;
   r.scale->dtype = FASTNORM_DTYPE_U8;
   r.quantized->dtype = FASTNORM_DTYPE_F8_E5M2;
@@ -1193,7 +1275,7 @@ TEST(CheckQuant, RanksOneToEight) {
                                          {1, kRows, kHeads, kQuantN},
                                          {kRows, 1, kHeads, 1, kQuantN},
                                          {1, kRows, 1, 1, kHeads, 1, 1, kQuantN}};
-  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4}) {
+  for (const fastnorm_quant_scheme scheme : {kTensor, kRow, kBlock, kMx, kFp4, kMxFp4}) {
     for (const auto& shape : shapes) {
       Request r = quant_request(scheme);
       set_shape(r, shape);
@@ -1201,11 +1283,10 @@ TEST(CheckQuant, RanksOneToEight) {
       EXPECT_EQ(d.rows, shape.size() == 1 ? 1 : 6);
       EXPECT_EQ(d.outer_rank, 1);
       const bool one = shape.size() == 1;  // a single row needs no stride
-      EXPECT_EQ(strides_of(d.quant.codes, d), Strides{one              ? 0
-                                                      : scheme == kFp4 ? kQuantN / 2
-                                                                       : kQuantN});
+      const bool pairs = scheme == kFp4 || scheme == kMxFp4;
+      EXPECT_EQ(strides_of(d.quant.codes, d), Strides{one ? 0 : pairs ? kQuantN / 2 : kQuantN});
       if (scheme == kTensor) continue;
-      const int64_t bytes = scheme == kRow ? 4 : scheme == kBlock ? 20 : scheme == kMx ? 9 : 17;
+      const int64_t bytes = scheme == kRow ? 4 : scheme == kBlock ? 20 : scheme == kFp4 ? 17 : 9;
       EXPECT_EQ(strides_of(d.quant.scale, d), Strides{one ? 0 : bytes}) << "scheme " << scheme;
     }
   }
@@ -1248,7 +1329,9 @@ TEST(CheckStruct, GrowsWithZeros) {
       << "names the byte: " << error.text;
   longer.args.struct_size = sizeof longer - 1;  // the byte is no longer part of it
   EXPECT_EQ(check_norm(&longer.args, r.device, &desc, error), FASTNORM_OK) << error.text;
-  longer.args.struct_size = sizeof(fastnorm_norm_args) - 1;
+  longer.args.struct_size = kFirstNormArgs;
+  EXPECT_EQ(check_norm(&longer.args, r.device, &desc, error), FASTNORM_OK) << error.text;
+  longer.args.struct_size = kFirstNormArgs - 1;
   EXPECT_EQ(check_norm(&longer.args, r.device, &desc, error), FASTNORM_ERROR_ARGUMENT);
 }
 

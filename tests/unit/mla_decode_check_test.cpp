@@ -282,6 +282,10 @@ TEST(MlaDecodeCheck, NothingToDo) {
   r.ckv->address = r.kpe->address = r.page_table->address = 0;
   EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
   EXPECT_FALSE(d.empty());
+  r.page_table->shape = {3, 0};  // no pages: the stride may be any number
+  r.page_table->strides = {INT64_MAX / 2, 1};
+  EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(d.table_stride, 0);
   r = mla_request(0, 2, 4, 10, 64, 5);  // wrong, though there is nothing to do
   r.args.sm_scale = 0;
   EXPECT_EQ(r.check(&d, error), FASTNORM_ERROR_ARGUMENT);

@@ -1,4 +1,5 @@
-// A fastnorm_norm_backward_args with the memory of its tensors' arrays, easy to change in one place.
+// A fastnorm_norm_backward_args with the memory of its tensors' arrays, easy to change in one
+// place.
 #pragma once
 
 #include <cstdint>

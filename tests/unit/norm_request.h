@@ -44,17 +44,17 @@ constexpr uintptr_t address_of(int tensor) {
 struct Request {
   fastnorm_norm_args args = {};
   std::optional<RequestTensor> x, residual, weight, bias, y, residual_out, mean, rstd, global_scale,
-      quantized, scale, amax;
+      quantized, scale, amax, clamp_scale;
   CheckedDevice device = {FASTNORM_DEVICE_CPU, 0};
 
   fastnorm_status check(NormDesc* desc, Error& error) const {
     const std::optional<RequestTensor>* const from[] = {
-        &x,    &residual, &weight,       &bias,      &y,     &residual_out,
-        &mean, &rstd,     &global_scale, &quantized, &scale, &amax};
+        &x,    &residual,     &weight,    &bias,  &y,    &residual_out, &mean,
+        &rstd, &global_scale, &quantized, &scale, &amax, &clamp_scale};
     fastnorm_norm_args a = args;
     const fastnorm_tensor** const to[] = {
-        &a.x,    &a.residual, &a.weight,       &a.bias,      &a.y,     &a.residual_out,
-        &a.mean, &a.rstd,     &a.global_scale, &a.quantized, &a.scale, &a.amax};
+        &a.x,    &a.residual,     &a.weight,    &a.bias,  &a.y,    &a.residual_out, &a.mean,
+        &a.rstd, &a.global_scale, &a.quantized, &a.scale, &a.amax, &a.clamp_scale};
     fastnorm_tensor tensors[std::size(from)];
     for (size_t i = 0; i < std::size(from); ++i) {
       if (!*from[i]) continue;
@@ -98,7 +98,7 @@ inline Request with_statistics(Request r) {
   return r;
 }
 
-// Gives the call quantised outputs of a scheme, from x's shape: PER_BLOCK in blocks of 64, NVFP4 as f4 codes with a global scale,
+// Gives the call quantised outputs of a scheme, from x's shape: PER_BLOCK in blocks of 64, NVFP4 and MXFP4 as f4 codes, NVFP4 with a global scale,
 // all others as e4m3; and an amax.
 inline void add_quant(Request* r, fastnorm_quant_scheme scheme) {
   const auto tensor = [&](int number, std::vector<int64_t> extents, fastnorm_dtype_id dtype) {
@@ -110,9 +110,10 @@ inline void add_quant(Request* r, fastnorm_quant_scheme scheme) {
     t.device_id = r->x->device_id;
     return t;
   };
-  const bool fp4 = scheme == FASTNORM_QUANT_NVFP4, mx = scheme == FASTNORM_QUANT_MXFP8;
+  const bool nvfp4 = scheme == FASTNORM_QUANT_NVFP4, mxfp4 = scheme == FASTNORM_QUANT_MXFP4;
+  const bool fp4 = nvfp4 || mxfp4, mx = scheme == FASTNORM_QUANT_MXFP8 || mxfp4;
   const bool block = scheme == FASTNORM_QUANT_PER_BLOCK;
-  const int64_t columns = fp4 ? 16 : mx ? 32 : 64;
+  const int64_t columns = nvfp4 ? 16 : mx ? 32 : 64;
   std::vector<int64_t> scales = r->x->shape;
   scales.back() = (scales.back() + columns - 1) / columns;
   if (scheme == FASTNORM_QUANT_PER_ROW) scales.pop_back();
@@ -121,11 +122,11 @@ inline void add_quant(Request* r, fastnorm_quant_scheme scheme) {
   r->args.quant_block_size = block ? 64 : 0;
   r->quantized = tensor(10, r->x->shape, fp4 ? FASTNORM_DTYPE_F4_E2M1FN : FASTNORM_DTYPE_F8_E4M3FN);
   r->scale = tensor(11, scales,
-                    fp4  ? FASTNORM_DTYPE_F8_E4M3FN
-                    : mx ? FASTNORM_DTYPE_F8_E8M0FNU
-                         : FASTNORM_DTYPE_F32);
+                    nvfp4 ? FASTNORM_DTYPE_F8_E4M3FN
+                    : mx  ? FASTNORM_DTYPE_F8_E8M0FNU
+                          : FASTNORM_DTYPE_F32);
   r->amax = tensor(12, {1}, FASTNORM_DTYPE_F32);
-  if (fp4) r->global_scale = tensor(13, {1}, FASTNORM_DTYPE_F32);
+  if (nvfp4) r->global_scale = tensor(13, {1}, FASTNORM_DTYPE_F32);
 }
 
 }  // namespace fastnorm::test

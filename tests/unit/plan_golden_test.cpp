@@ -94,6 +94,7 @@ constexpr What kWhats[] = {
     {FASTNORM_DTYPE_BF16, "bf16 to e4m3 per 128", false, to_codes<FASTNORM_QUANT_PER_BLOCK>},
     {FASTNORM_DTYPE_BF16, "bf16 to mxfp8", false, to_codes<FASTNORM_QUANT_MXFP8>},
     {FASTNORM_DTYPE_BF16, "bf16 to nvfp4", false, to_codes<FASTNORM_QUANT_NVFP4>},
+    {FASTNORM_DTYPE_BF16, "bf16 to mxfp4", false, to_codes<FASTNORM_QUANT_MXFP4>},
 };
 
 std::string all_plans() {

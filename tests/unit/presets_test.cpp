@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -14,6 +15,7 @@
 
 #include "ref/data.h"
 #include "ref/norm_model.h"
+#include "ref/quant.h"
 
 namespace fastnorm::ref {
 namespace {
@@ -115,6 +117,74 @@ TEST(Presets, SettingsMakeADifference) {
   EXPECT_EQ(results.size(), 9u) << "two settings of the axes cannot be told apart";
 }
 
+// vLLM's dynamic fp8, written out: the row in T, its scale, and a division.
+TEST(Presets, VllmDynamicFp8HasItsCodes) {
+  constexpr int64_t kN = 64, kRows = 2048;
+  constexpr float kMost = 448.0f, kLeastScale = 1.0f / (448.0f * 512.0f);
+  const QuantPreset& p = quant_presets()[0];
+  const Preset& rows = preset(p.row);
+  for (const float bound : {0.0f, 1.25f}) {  // scale_ub
+    int different = 0, of_products = 0;
+    for (int64_t row = 0; row < kRows; ++row) {
+      std::vector<float> x(kN), weight(kN), z(kN);
+      fill_row(Pattern::kNormal, Type::kBF16, hash(41, row), x.data(), kN);
+      fill_row(Pattern::kWeights, Type::kBF16, hash(42, row), weight.data(), kN);
+      if (row % 64 == 0) std::fill(weight.begin(), weight.end(), 0x1p-14f);  // below the floor
+      const float rstd = 0.7071234f;
+      const NormOptions o{
+          Type::kBF16, Kind::kRms, rows.rounding, rows.residual_rounding, Type::kBF16, 1e-6f, 0};
+      norm_tail(o, {kN, x.data(), nullptr, weight.data(), nullptr}, 0, rstd, z.data());
+      std::vector<float> token(kN);
+      float most = 0;
+      for (size_t i = 0; i < kN; ++i) {
+        token[i] = r(Type::kBF16, r(Type::kBF16, x[i] * rstd) * weight[i]);
+        most = std::max(most, std::fabs(token[i]));
+      }
+      if (bound > 0) most = std::min(most, bound);
+      const float scale = std::max(most / kMost, kLeastScale);
+      QuantOptions ours = p.options;
+      ours.clamp = bound;
+      QuantResult q;
+      quant_model(ours, z.data(), kN, Type::kBF16, 0, 1, &q);
+      EXPECT_EQ(q.scale[0], scale);
+      for (size_t i = 0; i < kN; ++i) {
+        const float quotient = std::clamp(token[i] / scale, -kMost, kMost);
+        if (quotient == 0.0f) continue;  // our weight of -0 counts as 0
+        different += q.codes[i] != encode(Format::kE4M3, quotient);
+        of_products += q.codes[i] != encode(Format::kE4M3, token[i] * (1.0f / scale));
+      }
+    }
+    EXPECT_EQ(different, 0) << "scale_ub " << bound;
+    if (bound == 0) {
+      EXPECT_GT(of_products, 20) << "nothing tells the division from the product";
+    }
+  }
+}
+
+// The table of quantised presets as users read it.
+std::string quant_markdown() {
+  std::string text =
+      "| implementation | rows as | `quant_scheme` | codes | `quant_source` | `quant_division` | "
+      "`amax_floor` | `clamp` |\n|---|---|---|---|---|---|---|---|\n";
+  for (const QuantPreset& p : quant_presets()) {
+    EXPECT_EQ(p.options.scheme, Scheme::kPerRow);
+    EXPECT_EQ(p.options.format, Format::kE4M3);
+    EXPECT_EQ(p.options.amax_floor, 0x1p-9f);
+    text += std::string("| ") + p.peer + " | " + p.row + " | PER_ROW | f8_e4m3fn | " +
+            (p.options.source == QuantSource::kRounded ? "FROM_ROUNDED" : "FROM_F32") + " | " +
+            (p.options.divide ? "DIVIDE" : "MULTIPLY_RECIPROCAL") + " | 2^-9 | " + p.clamp + " |\n";
+  }
+  return text;
+}
+
+TEST(Presets, ThePageHasTheTableOfQuantisedOutputs) {
+  std::ifstream file(UNIT_TEST_DATA "/../../docs/rounding.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE((page + "\n").find("\n" + quant_markdown() + "\n"), std::string::npos)
+      << "required in docs/rounding.md, between empty lines:\n"
+      << quant_markdown();
+}
+
 TEST(Presets, TheTableIsWellFormed) {
   std::set<std::string> names;
   for (const Preset& p : presets()) {
@@ -151,11 +221,11 @@ std::string markdown() {
   return text;
 }
 
-TEST(Presets, TheReadmeHasTheTable) {
-  std::ifstream file(UNIT_TEST_DATA "/../../README.md");
-  const std::string readme((std::istreambuf_iterator<char>(file)), {});
-  EXPECT_NE(readme.find("\n" + markdown() + "\n"), std::string::npos)
-      << "required in README.md, between empty lines:\n"
+TEST(Presets, ThePageHasTheTable) {
+  std::ifstream file(UNIT_TEST_DATA "/../../docs/rounding.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_NE((page + "\n").find("\n" + markdown() + "\n"), std::string::npos)
+      << "required in docs/rounding.md, between empty lines:\n"
       << markdown();
 }
 

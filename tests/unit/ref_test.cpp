@@ -279,8 +279,6 @@ TEST(Model, SpecialValues) {
     r = rms({1e20f, -1e20f, 1}, 1)(order);
     EXPECT_EQ(r.rstd, 0.0f);
     EXPECT_EQ(bits(r.z[1]), bits(-0.0f));
-    r = layer(std::vector<float>(256, 3e38f), 1)(order);
-    EXPECT_TRUE(std::isnan(r.z[0]));
     Problem f16 = rms(std::vector<float>(8, 256), 1);
     f16.options.dtype = Type::kF16;
     EXPECT_GT(f16(order).rstd, 0.0f);
@@ -296,6 +294,68 @@ TEST(Model, SpecialValues) {
     r = rms({0x1p-140f, -0x1p-149f}, 1)(order);
     EXPECT_EQ(r.rstd, 1.0f);
     EXPECT_EQ(r.z[1], -0x1p-149f);
+  }
+}
+
+TEST(Model, RowsOfOneValueAreExact) {
+  Random random(17);
+  for (const Order order : {Order::kGpu, Order::kCpu}) {
+    for (const Type type : kTypes) {
+      for (const int64_t n : {1, 2, 3, 7, 9, 64, 127, 1000, 4097, 32769}) {
+        const auto count = static_cast<size_t>(n);
+        std::vector<float> x(count);
+        if (n == 7) {
+          std::fill(x.begin(), x.end(), round_to(type, type == Type::kF16 ? 60000 : 101325.0f));
+        } else {
+          fill_row(Pattern::kConstant, type, random.next(), x.data(), n);
+        }
+        Problem run = layer(x, 1e-5f);
+        run.options.dtype = run.options.sum_dtype = type;
+        run.weight.assign(count, 1.5f);
+        run.bias.assign(count, -0.375f);
+        const NormResult r = run(order);
+        EXPECT_EQ(r.mean, x[0]) << n;
+        EXPECT_EQ(r.rstd, 1.0f / std::sqrt(1e-5f)) << n;
+        EXPECT_EQ(r.z, run.bias) << n << " of " << x[0];
+        run.options.eps = 0;
+        EXPECT_TRUE(std::isnan(run(order).z[0])) << "0 * Inf is not hidden";
+      }
+    }
+  }
+}
+
+TEST(Model, TheMeanIsCorrected) {
+  // An outlier in front, and large means: its rounding, and the errors of a sum of small numbers.
+  for (const Order order : {Order::kGpu, Order::kCpu}) {
+    for (int power = 0; power <= 12; ++power) {
+      std::vector<float> x(1000);
+      fill_row(Pattern::kNormal, Type::kF32, hash(31, power), x.data(), 1000);
+      for (float& v : x) v += std::ldexp(1.0f, power);
+      if (power % 3 == 0) x[0] = 3e6f;
+      double sum = 0, distance = 0;
+      for (const float v : x) sum += static_cast<double>(v);
+      const double exact = sum / 1000;
+      for (const float v : x) distance += std::fabs(static_cast<double>(v) - exact) / 1000;
+      const double error = static_cast<double>(layer(x, 0)(order).mean) - exact;
+      EXPECT_LE(std::fabs(error), 0x1p-24 * (std::fabs(exact) + 8 * distance)) << power;
+    }
+  }
+}
+
+TEST(Model, LayerRowsThatOverflow) {
+  for (const Order order : {Order::kGpu, Order::kCpu}) {
+    // a - a0 overflows; its sum does.
+    EXPECT_TRUE(std::isnan(layer({3e38f, -3e38f}, 1)(order).z[0]));
+    std::vector<float> x(256, 3e38f);
+    x[0] = 0;
+    EXPECT_TRUE(std::isnan(layer(x, 1)(order).z[0]));
+    // The squares alone.
+    const NormResult r = layer({1e20f, -1e20f, 1e20f, -1e20f}, 1)(order);
+    EXPECT_EQ(r.mean, 0.0f);
+    EXPECT_EQ(r.rstd, 0.0f);
+    EXPECT_EQ(r.z[0], 0.0f);
+    // No sum of a row of one value does.
+    EXPECT_EQ(layer(std::vector<float>(256, 3e38f), 1)(order).z[255], 0.0f);
   }
 }
 

@@ -17,9 +17,11 @@ namespace {
 struct ExplainOptions {
   std::string shape_text;
   std::vector<int64_t> shape;  // read from it
-  std::string dtype = "bf16", device = "cpu", tuning, parameter_dtype, residual_dtype;
+  std::string dtype = "bf16", device = "cpu", tuning;
+  std::string parameter_dtype, bias_dtype, residual_dtype, residual_out_dtype, y_dtype;
   bool residual = false, residual_out = false, no_weight = false, bias = false;
-  bool statistics = false, head_weights = false, in_place = false, json = false;
+  bool statistics = false, head_weights = false, in_place = false, clamp_scale = false,
+       json = false;
   int64_t row_stride_elems = 0, offset_elems = 0;
   int32_t threads = 1;
   NormOptions norm;
@@ -43,7 +45,8 @@ class Question {
       : options_(options), target_(target) {
     const fastnorm_dtype dtype = find_dtype(options.dtype)->dtype;
     const fastnorm_dtype parameters = or_else(options.parameter_dtype, dtype);
-    const fastnorm_dtype sums = or_else(options.residual_dtype, dtype);
+    const fastnorm_dtype residual = or_else(options.residual_dtype, dtype);
+    const fastnorm_dtype sums = or_else(options.residual_out_dtype, residual);
     const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
     const std::vector<int64_t>& shape = options.shape;
     std::vector<int64_t> columns = {shape.back()}, statistics = {1};
@@ -51,19 +54,22 @@ class Question {
     if (options.head_weights) columns = {statistics.back(), shape.back()};
 
     x_ = rows(regions_.next(), dtype);
-    y_ = rows(options.in_place ? address_of(x_) : regions_.next(), dtype);
-    if (options.residual) residual_ = rows(regions_.next(), sums);
+    y_ = rows(options.in_place ? address_of(x_) : regions_.next(), or_else(options.y_dtype, dtype));
+    if (options.residual) residual_ = rows(regions_.next(), residual);
     if (options.residual_out) {
       residual_out_ = rows(options.in_place ? address_of(residual_) : regions_.next(), sums);
     }
     if (!options.no_weight) weight_ = TensorView(target, regions_.next(), parameters, columns);
-    if (options.bias) bias_ = TensorView(target, regions_.next(), parameters, columns);
+    if (options.bias) {
+      bias_ = TensorView(target, regions_.next(), or_else(options.bias_dtype, parameters), columns);
+    }
     if (options.statistics) rstd_ = TensorView(target, regions_.next(), f32, statistics);
     if (options.norm.quantises()) {
       const QuantTensors quant = options.norm.quant_tensors(shape);
       quantized_ = TensorView(target, regions_.next(), quant.codes, quant.codes_shape);
       scale_ = TensorView(target, regions_.next(), quant.scale, quant.scale_shape);
     }
+    if (options.clamp_scale) clamp_scale_ = TensorView(target, regions_.next(), f32, {1});
   }
 
   fastnorm_norm_args args() {
@@ -78,6 +84,7 @@ class Question {
     args.rstd = rstd_.get();
     args.quantized = quantized_.get();
     args.scale = scale_.get();
+    args.clamp_scale = clamp_scale_.get();
     return args;
   }
 
@@ -111,7 +118,8 @@ class Question {
   const ExplainOptions& options_;
   Target target_;
   Regions regions_;
-  TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_;
+  TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_,
+      clamp_scale_;
 };
 
 Json to_json(const fastnorm_info& info, bool cuda) {
@@ -241,9 +249,10 @@ void add_explain(CLI::App& program) {
       "explain", "What a call would do: kernel, tile, workspace, bytes. Nothing runs");
   const CLI::IsMember row_dtypes(row_dtype_names());
   command->add_option("--shape", options->shape_text, "shape of x, such as 4096,8192")->required();
-  command->add_option("--dtype", options->dtype, "dtype of x and y")
+  command->add_option("--dtype", options->dtype, "dtype of x")
       ->check(row_dtypes)
       ->capture_default_str();
+  command->add_option("--y-dtype", options->y_dtype, "default: x's")->check(row_dtypes);
   command
       ->add_option("--device", options->device,
                    "cpu, cuda:N, or a GPU that need not be there: sm_80, sm_90, sm_100f, sm_120f")
@@ -254,13 +263,19 @@ void add_explain(CLI::App& program) {
   command->add_option("--residual-dtype", options->residual_dtype, "default: x's")
       ->check(row_dtypes);
   command
+      ->add_option("--residual-out-dtype", options->residual_out_dtype, "default: the residual's")
+      ->check(row_dtypes);
+  command
       ->add_option("--parameter-dtype", options->parameter_dtype,
                    "dtype of weight and bias; default: x's")
+      ->check(row_dtypes);
+  command->add_option("--bias-dtype", options->bias_dtype, "default: --parameter-dtype")
       ->check(row_dtypes);
   command->add_flag("--no-weight", options->no_weight, "there is no weight");
   command->add_flag("--bias", options->bias, "there is a bias");
   command->add_flag("--head-weights", options->head_weights, "a row of weights for each head");
   command->add_flag("--rstd", options->statistics, "rstd is stored");
+  command->add_flag("--clamp-scale", options->clamp_scale, "the clamp is a value on the device");
   command->add_flag("--in-place", options->in_place, "y over x, residual_out over residual");
   command->add_option("--row-stride", options->row_stride_elems,
                       "elements from one row to the next; default: compact");

@@ -1,5 +1,11 @@
 // fastnorm info: what the library contains and which devices it sees.
+#include <dlfcn.h>
+#include <elf.h>
+
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -64,6 +70,51 @@ std::string cuda_absence() {
   return "no device was counted, yet one can be used";
 }
 
+// What a read of a file finds; all zero where it ends before.
+template <typename Struct>
+Struct read_at(std::ifstream& file, uint64_t offset) {
+  Struct found = {};
+  file.seekg(static_cast<std::streamoff>(offset));
+  file.read(reinterpret_cast<char*>(&found), sizeof found);
+  return file ? found : Struct{};
+}
+
+// Bytes of a section of a 64-bit ELF file; 0 where it is not there.
+uint64_t section_bytes(const std::string& path, const std::string& section) {
+  std::ifstream file(path, std::ios::binary);
+  const auto head = read_at<Elf64_Ehdr>(file, 0);
+  if (std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 || head.e_ident[EI_CLASS] != ELFCLASS64) {
+    return 0;
+  }
+  const auto header = [&](uint64_t i) {
+    return read_at<Elf64_Shdr>(file, head.e_shoff + i * head.e_shentsize);
+  };
+  const Elf64_Shdr names = header(head.e_shstrndx);
+  for (uint64_t i = 0; i < head.e_shnum; ++i) {
+    const Elf64_Shdr at = header(i);
+    std::string name(section.size() + 1, '?');
+    file.seekg(static_cast<std::streamoff>(names.sh_offset + at.sh_name));
+    file.read(name.data(), static_cast<std::streamsize>(name.size()));
+    if (file && name.c_str() == section && name.back() == '\0') return at.sh_size;
+    file.clear();
+  }
+  return 0;
+}
+
+// The file that the library is in, its size, and how much of it is compressed GPU code of all
+// families.
+Json library_file() {
+  Json found = Json::object();
+  Dl_info at = {};
+  std::error_code error;
+  if (dladdr(reinterpret_cast<const void*>(&fastnorm_version), &at) == 0) return found;
+  const auto bytes = std::filesystem::file_size(at.dli_fname, error);
+  if (error) return found;
+  found["library_bytes"] = bytes;
+  found["gpu_code_bytes"] = section_bytes(at.dli_fname, ".nv_fatbin");
+  return found;
+}
+
 Json collect() {
   Json info;
   info["version"] = fastnorm_version_string();
@@ -85,11 +136,15 @@ Json collect() {
   }
   if (const std::string why = cuda_absence(); !why.empty()) info["no_cuda_device"] = why;
   info["kernel_count"] = fastnorm_kernel_count();
+  const auto count_one = [](Json& count) { count = count.is_null() ? 1 : count.get<int>() + 1; };
   info["kernels_per_arch"] = Json::object();
+  info["families"] = Json::object();
   for (const fastnorm_kernel_info& kernel : all_kernels()) {
-    Json& count = info["kernels_per_arch"][kernel.arch];
-    count = count.is_null() ? 1 : count.get<int>() + 1;
+    count_one(info["kernels_per_arch"][kernel.arch]);
+    count_one(info["families"][kernel.family]["kernels"]);
+    count_one(info["families"][kernel.family]["kernels_per_arch"][kernel.arch]);
   }
+  info["file"] = library_file();
   return info;
 }
 
@@ -139,8 +194,15 @@ void print_text(const Json& info, bool kernels) {
     std::printf("no CUDA device: %s\n", text_of(info["no_cuda_device"]).c_str());
   }
   std::printf("%s kernels\n", text_of(info["kernel_count"]).c_str());
-  for (const auto& [arch, count] : info["kernels_per_arch"].items()) {
-    std::printf("  %-18s %s\n", arch.c_str(), text_of(count).c_str());
+  for (const auto& [family, of] : info["families"].items()) {
+    std::printf("  %-18s %s\n", family.c_str(), text_of(of["kernels"]).c_str());
+    for (const auto& [arch, count] : of["kernels_per_arch"].items()) {
+      std::printf("    %-16s %s\n", arch.c_str(), text_of(count).c_str());
+    }
+  }
+  for (const auto& [name, bytes] : info["file"].items()) {
+    std::printf("%s %s\n", size_text(bytes.get<uint64_t>()).c_str(),
+                name == "library_bytes" ? "the library's file" : "of it GPU code, compressed");
   }
   if (!kernels) return;
   for (const fastnorm_kernel_info& kernel : all_kernels()) {

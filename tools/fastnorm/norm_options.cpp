@@ -23,15 +23,18 @@ constexpr std::array<Choice<fastnorm_residual_rounding>, 3> kResidualRoundings =
     {{"exact", FASTNORM_RESIDUAL_EXACT},
      {"before-apply", FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY},
      {"before-statistics", FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS}}};
-constexpr std::array<Choice<fastnorm_quant_scheme>, 6> kQuantSchemes = {
+constexpr std::array<Choice<fastnorm_quant_scheme>, 7> kQuantSchemes = {
     {{"none", FASTNORM_QUANT_NONE},
      {"per-tensor", FASTNORM_QUANT_PER_TENSOR},
      {"per-row", FASTNORM_QUANT_PER_ROW},
      {"per-block", FASTNORM_QUANT_PER_BLOCK},
      {"mxfp8", FASTNORM_QUANT_MXFP8},
-     {"nvfp4", FASTNORM_QUANT_NVFP4}}};
+     {"nvfp4", FASTNORM_QUANT_NVFP4},
+     {"mxfp4", FASTNORM_QUANT_MXFP4}}};
 constexpr std::array<Choice<fastnorm_quant_source>, 2> kQuantSources = {
     {{"f32", FASTNORM_QUANT_FROM_F32}, {"rounded", FASTNORM_QUANT_FROM_ROUNDED}}};
+constexpr std::array<Choice<fastnorm_quant_division>, 2> kQuantDivisions = {
+    {{"reciprocal", FASTNORM_QUANT_MULTIPLY_RECIPROCAL}, {"divide", FASTNORM_QUANT_DIVIDE}}};
 constexpr std::array<Choice<fastnorm_scale_layout>, 3> kScaleLayouts = {
     {{"row-major", FASTNORM_SCALE_ROW_MAJOR},
      {"column-major", FASTNORM_SCALE_COLUMN_MAJOR},
@@ -107,6 +110,8 @@ void NormOptions::add_to(CLI::App& command) {
   flag("--scale-pow2", scale_pow2_, "round dynamic fp8 scales up to a power of two");
   add("--amax-floor", amax_floor_, "least magnitude a dynamic scale is made from; 0 = 1e-10");
   add("--clamp", clamp_, "clamp results to +-CLAMP before quantising; 0 = off");
+  add_choice(command, "--quant-division", quant_division_, kQuantDivisions,
+             "codes of z * (1 / scale), or of z / scale (per-tensor, per-row, per-block)");
 }
 
 QuantTensors NormOptions::quant_tensors(const std::vector<int64_t>& shape) const {
@@ -131,6 +136,7 @@ void NormOptions::apply(fastnorm_norm_args* args) const {
   args->scale_pow2 = scale_pow2_ ? 1 : 0;
   args->amax_floor = amax_floor_;
   args->clamp = clamp_;
+  args->quant_division = value_of(kQuantDivisions, quant_division_);
 }
 
 }  // namespace fastnorm::tool

@@ -39,6 +39,7 @@ class NormOptions {
   int32_t quant_block_size_ = 0;
   bool scale_pow2_ = false;
   float amax_floor_ = 0, clamp_ = 0;
+  std::string quant_division_ = "reciprocal";
 };
 
 }  // namespace fastnorm::tool

@@ -12,14 +12,14 @@ namespace {
 
 // Names of tensors: inputs in the input file, outputs in the output file. Empty = absent.
 struct Names {
-  std::string x, residual, weight, bias, global_scale, scale_in;
+  std::string x, residual, weight, bias, global_scale, scale_in, clamp_scale;
   std::string y = "y", residual_out, mean, rstd, quantized, scale_out, amax;
 };
 
 struct RunOptions {
   std::string input, output, device = "cpu", tuning;
   Names names;
-  std::string residual_out_dtype, quantized_dtype, scale_dtype;  // empty = by the scheme
+  std::string y_dtype, residual_out_dtype, quantized_dtype, scale_dtype;  // empty = the default
   std::vector<int64_t> scale_shape;
   bool in_place = false;
   int32_t threads = 1;
@@ -65,6 +65,7 @@ class Run {
     load(names_.bias, &bias_);
     load(names_.global_scale, &global_scale_);
     load(names_.scale_in, &scale_);
+    load(names_.clamp_scale, &clamp_scale_);
   }
 
   void load(const std::string& name, Operand* operand) {
@@ -94,18 +95,17 @@ class Run {
     std::vector<int64_t> rows = {1};
     if (shape.size() > 1) rows.assign(shape.begin(), shape.end() - 1);
     const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-    if (names_.quantized.empty() || y_asked_for()) make(names_.y, &y_, &x_, x_.dtype, shape);
-    const fastnorm_dtype sum_dtype = options_.residual_out_dtype.empty()
-                                         ? residual_.dtype
-                                         : find_dtype(options_.residual_out_dtype)->dtype;
-    make(names_.residual_out, &residual_out_, &residual_, sum_dtype, shape);
+    const auto or_else = [](const std::string& name, fastnorm_dtype otherwise) {
+      return name.empty() ? otherwise : find_dtype(name)->dtype;
+    };
+    if (names_.quantized.empty() || y_asked_for())
+      make(names_.y, &y_, &x_, or_else(options_.y_dtype, x_.dtype), shape);
+    make(names_.residual_out, &residual_out_, &residual_,
+         or_else(options_.residual_out_dtype, residual_.dtype), shape);
     make(names_.mean, &mean_, nullptr, f32, rows);
     make(names_.rstd, &rstd_, nullptr, f32, rows);
     make(names_.amax, &amax_, nullptr, f32, {1});
     const QuantTensors quant = options_.norm.quant_tensors(shape);
-    const auto or_else = [](const std::string& name, fastnorm_dtype otherwise) {
-      return name.empty() ? otherwise : find_dtype(name)->dtype;
-    };
     make(names_.quantized, &quantized_, nullptr, or_else(options_.quantized_dtype, quant.codes),
          quant.codes_shape);
     make(names_.scale_out, &scale_, nullptr, or_else(options_.scale_dtype, quant.scale),
@@ -148,6 +148,7 @@ class Run {
     args.quantized = quantized_.view.get();
     args.scale = scale_.view.get();
     args.amax = amax_.view.get();
+    args.clamp_scale = clamp_scale_.view.get();
     return args;
   }
 
@@ -167,7 +168,7 @@ class Run {
   const Names& names_;
   SafetensorsFile file_;
   Machine machine_;
-  Operand x_, residual_, weight_, bias_, global_scale_;
+  Operand x_, residual_, weight_, bias_, global_scale_, clamp_scale_;
   Operand y_, residual_out_, mean_, rstd_, quantized_, scale_, amax_;
 };
 
@@ -203,11 +204,13 @@ void add_tensor_options(CLI::App& command, RunOptions& options) {
       "DTYPE");
   Names& names = options.names;
   input("--x", names.x, "rows to normalise, [.., n] of f32, f16 or bf16")->required();
-  input("--residual", names.residual, "added to x first, shaped as x, x's dtype or f32");
-  input("--weight", names.weight, "[.., n], broadcasts against x; x's dtype or f32; default: 1");
+  input("--residual", names.residual, "added to x first, shaped as x; f32, f16 or bf16");
+  input("--weight", names.weight, "[.., n], broadcasts against x; f32, f16 or bf16; default: 1");
   input("--bias", names.bias, "as the weight; default: 0");
   input("--scale", names.scale_in, "[1] f32, for --quant-scheme per-tensor");
   input("--global-scale", names.global_scale, "[1] f32, for --quant-scheme nvfp4");
+  input("--clamp-scale", names.clamp_scale,
+        "[1] f32, the clamp where it is > 0; instead of --clamp");
   output("--y", names.y, "the normalised rows")->capture_default_str();
   output("--residual-out", names.residual_out, "x + residual; default: not stored");
   output("--mean", names.mean, "mean of each row, f32 (layer)");
@@ -215,14 +218,17 @@ void add_tensor_options(CLI::App& command, RunOptions& options) {
   output("--quantized", names.quantized, "the quantised rows");
   output("--scale-out", names.scale_out, "their scales, for schemes that make them");
   output("--amax", names.amax, "[1] f32, largest magnitude seen");
+  command.add_option("--y-dtype", options.y_dtype, "x's dtype or f32; default: x's")
+      ->check(dtypes)
+      ->group("Outputs");
   command
       .add_option("--residual-out-dtype", options.residual_out_dtype,
-                  "x's dtype or f32; default: the residual's")
+                  "f32, f16 or bf16; default: the residual's")
       ->check(dtypes)
       ->group("Outputs");
   command
       .add_option("--quantized-dtype", options.quantized_dtype,
-                  "f8_e4m3, f8_e5m2 or i8; default: f8_e4m3, and pairs in u8 for nvfp4")
+                  "f8_e4m3, f8_e5m2 or i8; default: f8_e4m3, and pairs in u8 for nvfp4 and mxfp4")
       ->check(dtypes)
       ->group("Outputs");
   command

@@ -25,6 +25,7 @@ constexpr CaseQuant kQuants[] = {
     {"mxfp8 e5m2", FASTNORM_QUANT_MXFP8, FASTNORM_DTYPE_F8_E5M2, FASTNORM_DTYPE_F8_E8M0FNU, 32},
     {"nvfp4", FASTNORM_QUANT_NVFP4, FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_F8_E4M3FN, 16,
      0x1p-6f},
+    {"mxfp4", FASTNORM_QUANT_MXFP4, FASTNORM_DTYPE_F4_E2M1FN_X2, FASTNORM_DTYPE_F8_E8M0FNU, 32},
 };
 
 constexpr int64_t kRows = 6;
@@ -92,6 +93,22 @@ void add_f32_column_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind, bool re
   }
 }
 
+void add_mixed_cases(fastnorm_dtype dtype, bool residual, std::vector<SelftestCase>* cases) {
+  SelftestCase c{dtype, FASTNORM_NORM_RMS, residual, kRows, 0};
+  c.mixed = true;
+  for (const int64_t n : {129, 1000, 4096, 20000, 70001}) {
+    c.n = n;
+    cases->push_back(c);
+  }
+  c.n = 768;
+  for (const auto rounding : {FASTNORM_ROUND_NORMALIZED, FASTNORM_ROUND_EVERY_STEP}) {
+    c.rounding = rounding;
+    c.residual_rounding =
+        residual ? FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS : FASTNORM_RESIDUAL_EXACT;
+    cases->push_back(c);
+  }
+}
+
 void add_head_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind,
                     std::vector<SelftestCase>* cases) {
   constexpr int64_t kTokens = 3, kQueries = 4, kKeys = 2;
@@ -153,9 +170,9 @@ CaseTensors add_tensors(const SelftestCase& c, const CaseInputs& inputs, const C
   const bool layer = c.kind == FASTNORM_NORM_LAYER, alone = layout.only_row >= 0;
   const int64_t weight_rows = alone ? 1 : c.weight_rows();
   CaseTensors t;
-  const auto add_input = [&](const std::vector<std::byte>& content) {
+  const auto add_input = [&](const std::vector<std::byte>& content, fastnorm_dtype dtype) {
     if (content.empty()) return Rows();
-    const Rows added = image->add_rows(c.dtype, c.n);
+    const Rows added = image->add_rows(dtype, c.n);
     image->fill(added, alone ? row_of(content, c.rows, layout.only_row) : content);
     return added;
   };
@@ -166,13 +183,15 @@ CaseTensors add_tensors(const SelftestCase& c, const CaseInputs& inputs, const C
                 alone ? row_of(content, c.weight_rows(), c.weight_row(layout.only_row)) : content);
     return added;
   };
-  t.x = add_input(inputs.x);
-  t.residual = add_input(inputs.residual);
+  t.x = add_input(inputs.x, c.dtype);
+  t.residual = add_input(inputs.residual, c.residual_dtype());
   t.weight = add_columns(inputs.weight);
   t.bias = add_columns(inputs.bias);
-  if (c.stores_y()) t.out[kY] = layout.in_place ? t.x : image->add_rows(c.dtype, c.n);
+  // y of another dtype than x has memory of its own.
+  const bool over_x = layout.in_place && (!c.mixed || c.dtype.bits == 32);
+  if (c.stores_y()) t.out[kY] = over_x ? t.x : image->add_rows(c.y_dtype(), c.n);
   if (c.residual)
-    t.out[kResidualOut] = layout.in_place ? t.residual : image->add_rows(c.dtype, c.n);
+    t.out[kResidualOut] = layout.in_place ? t.residual : image->add_rows(c.residual_dtype(), c.n);
   if (layer) t.out[kMean] = image->add_rows(f32(), 1);
   t.out[kRstd] = image->add_rows(f32(), 1);
   if (!c.quant.any()) return t;
@@ -222,8 +241,9 @@ class Call {
     args_.rstd = rows(t.out[kRstd]);
     if (!c.quant.any()) return;
     const CaseQuant& q = c.quant;
-    const bool rule_by_scheme =
-        q.scheme == FASTNORM_QUANT_MXFP8 || q.scheme == FASTNORM_QUANT_NVFP4;
+    const bool rule_by_scheme = q.scheme == FASTNORM_QUANT_MXFP8 ||
+                                q.scheme == FASTNORM_QUANT_NVFP4 ||
+                                q.scheme == FASTNORM_QUANT_MXFP4;
     args_.quant_scheme = q.scheme;
     args_.quant_block_size = rule_by_scheme ? 0 : q.block;
     args_.scale_pow2 = !rule_by_scheme && q.scale == FASTNORM_DTYPE_F8_E8M0FNU;
@@ -275,7 +295,19 @@ int64_t SelftestCase::weight_row(int64_t row) const {
   return weight_per_head ? head : head >= query_heads;
 }
 
-fastnorm_dtype SelftestCase::column_dtype() const { return f32_columns ? f32() : dtype; }
+fastnorm_dtype SelftestCase::column_dtype() const {
+  if (f32_columns) return f32();
+  if (!mixed) return dtype;
+  return fastnorm_dtype_of(dtype.code == 2 && dtype.bits == 16 ? FASTNORM_DTYPE_BF16
+                                                               : FASTNORM_DTYPE_F16);
+}
+
+fastnorm_dtype SelftestCase::residual_dtype() const {
+  if (!mixed) return dtype;
+  return dtype.bits == 16 ? f32() : fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
+}
+
+fastnorm_dtype SelftestCase::y_dtype() const { return mixed ? f32() : dtype; }
 
 std::string SelftestCase::name() const {
   static constexpr const char* kRoundings[] = {"once", "normalized", "every-step"};
@@ -288,6 +320,7 @@ std::string SelftestCase::name() const {
     text += std::string(" ") + kResiduals[residual_rounding];
   }
   if (f32_columns) text += " f32-columns";
+  if (mixed) text += " mixed";
   if (heads() != 0) {
     text += " heads=" + std::to_string(query_heads) + "+" + std::to_string(key_heads);
     if (weight_per_head) text += " weight-per-head";
@@ -306,6 +339,7 @@ std::vector<SelftestCase> selftest_cases() {
         add_plain_cases(dtype, kind, residual, &cases);
         add_quantised_cases(dtype, kind, residual, &cases);
         if (dtype.bits == 16) add_f32_column_cases(dtype, kind, residual, &cases);
+        if (kind == FASTNORM_NORM_RMS) add_mixed_cases(dtype, residual, &cases);
       }
       add_special_cases(dtype, kind, &cases);
       add_head_cases(dtype, kind, &cases);
@@ -326,7 +360,7 @@ CaseInputs make_inputs(const SelftestCase& c) {
       encode(c.dtype, value, &inputs.weight[column * element_bytes(c.dtype)]);
     }
   }
-  if (c.residual) inputs.residual = make_tensor(c.dtype, count, 2);
+  if (c.residual) inputs.residual = make_tensor(c.residual_dtype(), count, 2);
   if (c.kind == FASTNORM_NORM_LAYER) inputs.bias = make_tensor(c.column_dtype(), columns, 4);
   return inputs;
 }

@@ -88,19 +88,20 @@ std::vector<Interval> results_of_row(const SelftestCase& c, const RowReference& 
 }
 
 // As y is rounded. A subnormal f32 result has no relative bound, but an ulp.
-Interval rounded(const SelftestCase& c, Interval z) {
-  const FloatFormat format = float_format(c.dtype);
+Interval rounded(fastnorm_dtype dtype, Interval z) {
+  const FloatFormat format = float_format(dtype);
   return {round_to(format, z.low), round_to(format, z.high)};
 }
 
 // Checks y of one row; returns the number of elements outside their interval.
 int64_t wrong_elements(const SelftestCase& c, const std::vector<Interval>& results,
                        const std::byte* y) {
-  const size_t size = element_bytes(c.dtype);
+  const fastnorm_dtype dtype = c.y_dtype();
+  const size_t size = element_bytes(dtype);
   int64_t wrong = 0;
   for (size_t i = 0; i < results.size(); ++i) {
-    const Interval bounds = rounded(c, results[i]);
-    const double found = decode(c.dtype, y + i * size);
+    const Interval bounds = rounded(dtype, results[i]);
+    const double found = decode(dtype, y + i * size);
     if (!(found >= bounds.low && found <= bounds.high)) ++wrong;
   }
   return wrong;
@@ -173,7 +174,7 @@ int64_t wrong_codes(const SelftestCase& c, std::vector<Interval> results, const 
     Interval amax = {0, 0};
     for (size_t i = begin; i < end; ++i) {
       Interval& z = results[i];
-      if (c.quant_rounded) z = rounded(c, z);
+      if (c.quant_rounded) z = rounded(c.dtype, z);
       amax.low = std::max({amax.low, z.low, -z.high});
       amax.high = std::max({amax.high, z.high, -z.low});
     }
@@ -197,24 +198,26 @@ int64_t wrong_codes(const SelftestCase& c, std::vector<Interval> results, const 
 }
 
 std::vector<double> sums_of_row(const SelftestCase& c, const CaseInputs& inputs, int64_t row) {
-  const size_t size = element_bytes(c.dtype);
+  const fastnorm_dtype residual = c.residual_dtype();
   std::vector<double> s(static_cast<size_t>(c.n));
   for (size_t i = 0; i < s.size(); ++i) {
-    const size_t at = (static_cast<size_t>(row * c.n) + i) * size;
-    s[i] = decode(c.dtype, &inputs.x[at]);
+    const size_t at = static_cast<size_t>(row * c.n) + i;
+    s[i] = decode(c.dtype, &inputs.x[at * element_bytes(c.dtype)]);
     if (c.residual) {
-      s[i] = static_cast<float>(s[i]) + static_cast<float>(decode(c.dtype, &inputs.residual[at]));
+      const double added = decode(residual, &inputs.residual[at * element_bytes(residual)]);
+      s[i] = static_cast<float>(s[i]) + static_cast<float>(added);
     }
   }
   return s;
 }
 
 int64_t wrong_sums(const SelftestCase& c, const RowReference& r, const std::byte* residual_out) {
-  const size_t size = element_bytes(c.dtype);
+  const fastnorm_dtype dtype = c.residual_dtype();
+  const size_t size = element_bytes(dtype);
   int64_t wrong = 0;
   for (size_t i = 0; i < r.s.size(); ++i) {
-    const double wanted = round_to(float_format(c.dtype), r.s[i]);
-    if (decode(c.dtype, residual_out + i * size) != wanted) ++wrong;
+    const double wanted = round_to(float_format(dtype), r.s[i]);
+    if (decode(dtype, residual_out + i * size) != wanted) ++wrong;
   }
   return wrong;
 }

@@ -16,7 +16,7 @@ struct Golden {
   uint64_t cpu, cuda;
 };
 
-constexpr int32_t kGoldenNumericVersion = 1;
+constexpr int32_t kGoldenNumericVersion = 2;
 constexpr Golden kGolden[] = {
 #include "selftest_golden.inc"
 };

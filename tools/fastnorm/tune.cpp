@@ -1,6 +1,8 @@
-// fastnorm tune: measures the kernels for shapes on this GPU, and writes those that are faster than the library's choice.
+// fastnorm tune: measures the kernels for shapes on this GPU. It writes rules where one is faster
+// than the library's choice (--output), or every time of every kernel (--csv).
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -8,29 +10,39 @@
 
 #include "commands.h"
 #include "norm_options.h"
-#include "tuning.h"
+#include "tune_csv.h"
 
 namespace fastnorm::tool {
 namespace {
 
+std::vector<int64_t> ascending(std::vector<int64_t> values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
 struct TuneOptions {
-  std::vector<int64_t> rows = {1, 16, 128, 512, 1024, 2048, 4096, 16384};
-  std::vector<int64_t> n = {1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 14336, 16384};
+  std::vector<int64_t> rows = ascending(model_rows()), n = ascending(model_lengths());
   TimedOptions timed;
-  std::string device = "cuda:0", output;
-  double gain = 0.02;
-  bool all = false;
+  std::string device = "cuda:0", output, csv;
+  double gain = 0.02, seconds = 0;  // 0: no limit
+  int rounds = 1;
+  bool all = false, resume = false;
 };
 
+// What --csv times unless --op says otherwise.
+std::vector<std::string> csv_ops() {
+  return {"rms", "add", "layer", "rms_fp8", "add_fp8", "rms_row_fp8"};
+}
+
 // The rows of each series in order, which the rules need.
-std::vector<BenchCase> make_cases(TuneOptions options) {
-  std::sort(options.rows.begin(), options.rows.end());
-  options.rows.erase(std::unique(options.rows.begin(), options.rows.end()), options.rows.end());
+std::vector<BenchCase> make_cases(const TuneOptions& options) {
+  const std::vector<int64_t> all_rows = ascending(options.rows);
   std::vector<BenchCase> cases;
   for (const std::string& dtype : options.timed.dtypes) {
     for (const std::string& op : options.timed.ops) {
       for (const int64_t n : options.n) {
-        for (const int64_t rows : options.rows) cases.push_back({op, dtype, rows, n});
+        for (const int64_t rows : all_rows) cases.push_back({op, dtype, rows, n});
       }
     }
   }
@@ -54,21 +66,41 @@ void print_time(const BenchCase& c, const std::string& kernel, double us) {
               static_cast<long long>(c.rows), static_cast<long long>(c.n), us, kernel.c_str());
 }
 
+// Times the kernels of one case, each in a context of its own that has a rule for it.
+class CaseTimer {
+ public:
+  CaseTimer(const Machine& machine, const Planner& planner, const BenchCase& c, int repeats)
+      : machine_(machine), planner_(planner), c_(c), repeats_(repeats), memory_(machine, c) {}
+
+  std::optional<KernelTime> time(const std::string& kernel) const {
+    const MemoryFile file(tuning_head(planner_.arch()) + tuning_rule(c_.rows, c_.rows, c_, kernel));
+    const Machine tuned(machine_.target(), 0, file.path());
+    fastnorm_info info = {};
+    info.struct_size = sizeof info;
+    check(fastnorm_norm_query(tuned.context(), &memory_.workload().calls[0], &info));
+    if (info.kernel != kernel) return {};  // clusters that this device has no room for
+    return KernelTime{time_workload(tuned, memory_.workload(), repeats_, 1), info.variant};
+  }
+
+ private:
+  const Machine& machine_;
+  const Planner& planner_;
+  const BenchCase c_;
+  const int repeats_;
+  const CaseMemory memory_;
+};
+
 Finding measure_case(const TuneOptions& options, const Machine& machine, const Planner& planner,
-                     const BenchCase& c) {
-  const CaseMemory memory(machine, c);
-  return find_best(
-      planner, c, options.gain, [&](const std::string& kernel) -> std::optional<double> {
-        const MemoryFile file(tuning_head(planner.arch()) + tuning_rule(c.rows, c.rows, c, kernel));
-        const Machine tuned(machine.target(), 0, file.path());
-        fastnorm_info info = {};
-        info.struct_size = sizeof info;
-        check(fastnorm_norm_query(tuned.context(), &memory.workload().calls[0], &info));
-        if (info.kernel != kernel) return {};  // clusters that this device has no room for
-        const double us = time_workload(tuned, memory.workload(), options.timed.repeats, 1).us;
-        if (options.all) print_time(c, kernel, us);
-        return us;
-      });
+                     const BenchCase& c, FirstDiscarded* first) {
+  const CaseTimer timer(machine, planner, c, options.timed.repeats);
+  const TimeKernel time_kernel = [&](const std::string& kernel) { return timer.time(kernel); };
+  return find_best(planner, c, options.gain,
+                   [&](const std::string& kernel) -> std::optional<double> {
+                     const std::optional<KernelTime> time = first->time(time_kernel, kernel);
+                     if (!time) return {};
+                     if (options.all) print_time(c, kernel, time->timing.us);
+                     return time->timing.us;
+                   });
 }
 
 // Whole after every shape: what was measured is not lost with what comes after.
@@ -89,6 +121,7 @@ void run_tune(const TuneOptions& options) {
                            ", driver " + std::to_string(device.driver_version) + "\n";
   const std::vector<BenchCase> cases = make_cases(options);
   std::vector<Finding> findings;
+  FirstDiscarded first;
   std::ptrdiff_t rules = write_rules(options.output, head, findings);
   std::printf("%s, kernels %s\n%-15s %-5s %10s %8s  %-10s %9s  %-10s %9s %7s\n", device.name,
               device.kernel_arch, "op", "dtype", "rows", "n", "choice", "us", "fastest", "us",
@@ -96,7 +129,7 @@ void run_tune(const TuneOptions& options) {
   for (size_t i = 0; i < cases.size(); ++i) {
     show_progress(i, cases.size(), &cases[i]);
     try {
-      findings.push_back(measure_case(options, machine, planner, cases[i]));
+      findings.push_back(measure_case(options, machine, planner, cases[i], &first));
     } catch (const support::DevmemError& e) {  // a shape that the memory does not hold
       show_progress(i, cases.size(), nullptr);
       std::printf("%-15s %-5s %10lld %8lld  not measured: %s\n", cases[i].op.c_str(),
@@ -116,6 +149,47 @@ void run_tune(const TuneOptions& options) {
   }
 }
 
+void run_csv(TuneOptions options) {
+  const Machine machine(parse_target(options.device), 0);
+  const fastnorm_device_info device = describe_device(machine.target());
+  const Planner planner(device.kernel_arch, machine.context(), machine.target());
+  TuneCsv csv(options.csv,
+              {device.name, std::to_string(device.driver_version), fastnorm_version_string(),
+               std::to_string(fastnorm_numeric_version())},
+              options.resume);
+  std::printf("%s, kernels %s; %s has %zu times%s\n", device.name, device.kernel_arch,
+              options.csv.c_str(), csv.lines(),
+              csv.dropped_torn_line() ? "; its last line was torn and is dropped" : "");
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  std::unique_ptr<CaseTimer> timer;  // of one case at a time: it may need most of the memory
+  const TuneRun run = {
+      planner,
+      tune_cases(options.timed.ops, options.timed.dtypes, options.n, options.rows),
+      options.rounds,
+      [&](const BenchCase& c) -> TimeKernel {
+        timer.reset();
+        timer = std::make_unique<CaseTimer>(machine, planner, c, options.timed.repeats);
+        return [&, c](const std::string& kernel) {
+          const std::optional<KernelTime> time = timer->time(kernel);
+          if (time && options.all) print_time(c, kernel, time->timing.us);
+          return time;
+        };
+      },
+      [&] {
+        const std::chrono::duration<double> taken = Clock::now() - start;
+        return options.seconds > 0 && taken.count() >= options.seconds;
+      },
+      [](size_t done, size_t all, const BenchCase& c) { show_progress(done, all, &c); }};
+  const TuneCounts counts = run_tune_csv(run, &csv);
+  show_progress(0, 0, nullptr);
+  std::printf(
+      "%zu times written, %zu found, %d discarded (the first of a run), %zu kernels that this "
+      "device cannot run, %zu cases that the memory does not hold, %zu of %zu cases left\n",
+      counts.written, counts.had, counts.discarded, counts.cannot_run, counts.too_large,
+      counts.left, run.cases.size() * static_cast<size_t>(options.rounds));
+}
+
 std::string check_gpu(const std::string& text) {
   return check_device(text).empty() && text != "cpu" ? "" : "'" + text + "' is not cuda:N";
 }
@@ -124,16 +198,37 @@ std::string check_gpu(const std::string& text) {
 
 void add_tune(CLI::App& program) {
   auto options = std::make_shared<TuneOptions>();
-  CLI::App* command = program.add_subcommand(
-      "tune", "Measure which kernels are fastest on this GPU, and write a file for contexts");
+  CLI::App* command = program.add_subcommand("tune",
+                                             "Measure which kernels are fastest on this GPU, and "
+                                             "write a file for contexts, or every time");
   command->footer(
       "Each shape is timed on every kernel that holds its rows, as bench does. A context with the "
       "file\n"
       "(options.tuning_file; --tuning of run, bench and explain) runs calls of these shapes on "
       "the\n"
       "kernels in it. Results do not change by a bit. The file is for this model of GPU and this\n"
-      "version of the library.");
-  command->add_option("--output", options->output, "the file to write")->required();
+      "version of the library.\n"
+      "With --csv every time becomes a line of a table, for tools/select.py. Shapes come in the\n"
+      "order of their importance: a run that stops has a coarser grid, and --resume goes on.\n"
+      "The first timing of a run reads up to 15 % fast. It is made twice, and the first is "
+      "dropped.");
+  CLI::Option_group* const files = command->add_option_group("File", "one of these");
+  files->add_option("--output", options->output, "the file of rules to write");
+  CLI::Option* const csv = files->add_option(
+      "--csv", options->csv, "the table of times to write or, with --resume, to add to");
+  files->require_option(1);
+  command->add_flag("--resume", options->resume, "with --csv: time what the file lacks")
+      ->needs(csv);
+  command->add_option("--rounds", options->rounds, "with --csv: times of each kernel and shape")
+      ->needs(csv)
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command
+      ->add_option("--seconds", options->seconds,
+                   "with --csv: begin no timing after so long; 0 = no limit")
+      ->needs(csv)
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_option("--device", options->device, "cuda:N")
       ->check(CLI::Validator(check_gpu, "DEVICE"))
       ->capture_default_str();
@@ -155,7 +250,11 @@ void add_tune(CLI::App& program) {
       ->check(CLI::Range(0.0, 0.5))
       ->capture_default_str();
   command->add_flag("--all", options->all, "print the time of every kernel, too");
-  command->callback([options] { run_tune(*options); });
+  command->callback([options, command] {
+    if (options->csv.empty()) return run_tune(*options);
+    if (command->count("--op") == 0) options->timed.ops = csv_ops();
+    run_csv(*options);
+  });
 }
 
 }  // namespace fastnorm::tool

@@ -123,6 +123,14 @@ std::string tuning_rule(int64_t least_rows, int64_t most_rows, const BenchCase& 
          kernel.threads + ", " + vectors + ", " + kernel.blocks + ", " + flavour_of(kernel) + ")\n";
 }
 
+std::string kind_words(const BenchCase& c, const std::string& kernel) {
+  std::string words = tuning_kind(c, KernelName(kernel));
+  words = words.substr(words.find('(') + 1);
+  words.pop_back();
+  std::erase(words, ',');
+  return words;
+}
+
 Planner::Planner(const std::string& kernel_arch)
     : target_(parse_target(kernel_arch)),
       arch_(kernel_arch),

@@ -32,6 +32,9 @@ inline constexpr int64_t kAllRows = INT64_MAX;
 std::string tuning_rule(int64_t least_rows, int64_t most_rows, const BenchCase& c,
                         const std::string& kernel);
 
+// The words of the KIND line of such a rule, with blanks between: "b16 plain rms own_dtype y aligned lean rows".
+std::string kind_words(const BenchCase& c, const std::string& kernel);
+
 // The kernel that a case would run on, in a context of `target`.
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c);
 

@@ -39,9 +39,12 @@ def native_build():
 
 
 def style(report, _):
-    """Format, shell scripts, which layer includes which, clean text."""
+    """Format, shell scripts, which layer includes which, clean text; lists of kernels and choices, and their times."""
     code, text = run([sys.executable, STYLE_TEST])
     report.add_program("style", code, text)
+    code, text = run([sys.executable, ROOT / "tools" / "select.py", "--check"])
+    print(text)
+    report.add_program("select.py --check", code, text)
 
 
 def build(report, _):
@@ -56,11 +59,15 @@ def native_tests(report, _):
 
 
 def kernels(report, _):
-    """Registers and spills of every GPU kernel of the build, and of a sample of sm_100f; there also accesses. PTX is made of a sample."""
+    """Registers and spills of every GPU kernel of the build, and of a sample of sm_100f; there also accesses. PTX is made of a sample.
+    What the kernels of the build cost, beside their budget."""
     if not X86_64:
         report.add_skipped("kernel report", "CUDA is built on x86-64 only")
         return
     report_kernels(report, "kernel report", native_build().folder, "src/libfastnorm.so")
+    code, text = run([sys.executable, ROOT / "tools" / "budget.py", native_build().folder, "--native-file", VENV / "native.ini"])
+    print(text)
+    report.add_program("budget", code, text)
     # Of the kernels of a GPU that has wider accesses a sample, of one dtype.
     sample = Build("sm_100f", "-Dcuda=enabled", "-Dgpu_archs=100f", "-Dgpu_sample=16", "-Dtests=false", *LEAN)
     for part in ["bf16_plain", "bf16_add"]:
@@ -224,7 +231,7 @@ def fuzz(report, options):
     """libFuzzer over check and plan of each family: the corpus, then a minute of new inputs; beside it the check program with ASan."""
     folder = asan_build()
     folder.make()
-    corpora = {"norm_fuzz": "corpus", "mla_decode_fuzz": "mla_decode/corpus"}
+    corpora = {"norm_fuzz": "corpus", "mla_decode_fuzz": "mla_decode/corpus", "norm_backward_fuzz": "norm_backward/corpus"}
     seconds = max(1, options.fuzz_seconds // len(corpora))
 
     def fuzz_one(name):

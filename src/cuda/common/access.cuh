@@ -143,25 +143,96 @@ __device__ __forceinline__ void store_whole(char* address, uint4 v, int bytes) {
   }
 }
 
-// A row of f32 or of T's dtype, at any address: Access::kAny. Byte is char or const char.
+// The same of vectors of 8 bytes: 16-bit elements beside x of f32. They fill x and y.
+template <int kCount, typename Has>
+__device__ __forceinline__ void load_half_words(uint4 (&raw)[kCount], const char* address,
+                                                int64_t step, int bytes, Has has) {
+#pragma unroll
+  for (uint4& v : raw) v = make_uint4(0, 0, 0, 0);
+  if (bytes >= 8) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      ptx::ld_global_v2_if(raw[i].x, raw[i].y, address + i * step, has(i));
+  } else if (bytes == 4) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      ptx::ld_global_u32_if(raw[i].x, address + i * step, has(i));
+      ptx::ld_global_u32_if(raw[i].y, address + i * step + 4, has(i));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (!has(i)) continue;
+      const char* const at = address + i * step;
+      const uint32_t first = ptx::ld_global_u16(at), middle = ptx::ld_global_u32(at + 2),
+                     last = ptx::ld_global_u16(at + 6);
+      raw[i].x = first | middle << 16;
+      raw[i].y = middle >> 16 | last << 16;
+    }
+  }
+}
+
+__device__ __forceinline__ void store_half_words(char* address, uint32_t low, uint32_t high,
+                                                 int bytes) {
+  if (bytes >= 8) {
+    ptx::st_global_v2(address, make_uint2(low, high));
+  } else if (bytes == 4) {
+    ptx::st_global_u32(address, low);
+    ptx::st_global_u32(address + 4, high);
+  } else {
+    ptx::st_global_u16(address, low);
+    ptx::st_global_u32(address + 2, low >> 16 | high << 16);
+    ptx::st_global_u16(address + 6, high >> 16);
+  }
+}
+
+// Elements of 16 bits, two in a word, and back with one rounding.
+template <class T>
+__device__ __forceinline__ void unpack_halves(const uint32_t (&words)[T::kPerVector / 2],
+                                              float (&f)[T::kPerVector], ColumnType type) {
+  if (type == ColumnType::kOther16) {
+#pragma unroll
+    for (int k = 0; k < T::kPerVector / 2; ++k) Halves<T>::Other::unpack_word(words[k], f + 2 * k);
+  } else {
+#pragma unroll
+    for (int k = 0; k < T::kPerVector / 2; ++k) Halves<T>::First::unpack_word(words[k], f + 2 * k);
+  }
+}
+template <class T>
+__device__ __forceinline__ void pack_halves(uint32_t (&words)[T::kPerVector / 2],
+                                            const float (&f)[T::kPerVector], ColumnType type) {
+  if (type == ColumnType::kOther16) {
+#pragma unroll
+    for (int k = 0; k < T::kPerVector / 2; ++k)
+      words[k] = Halves<T>::Other::pack_word(f[2 * k], f[2 * k + 1]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < T::kPerVector / 2; ++k)
+      words[k] = Halves<T>::First::pack_word(f[2 * k], f[2 * k + 1]);
+  }
+}
+
+// A row of any dtype, at any address: Access::kAny. Its vectors have as many elements as those of x,
+// whose dtype is T's. Byte is char or const char.
 template <class T, class Byte>
 struct AnyRow {
   static constexpr int kPerVector = T::kPerVector;
 
   // `least`: bytes that all rows of the tensor allow at once; where that is 2, most rows allow
   // more.
-  __device__ __forceinline__ AnyRow(Byte* address, int least, bool is_f32)
-      : data(address),
-        bytes(least > 2 ? least : access_bytes(address)),
-        f32(T::kBytes == 2 && is_f32) {}
+  __device__ __forceinline__ AnyRow(Byte* address, int least, ColumnType row_type)
+      : data(address), bytes(least > 2 ? least : access_bytes(address)), type(row_type) {}
 
+  __device__ __forceinline__ bool is_f32() const {
+    return type == (T::kBytes == 2 ? ColumnType::kF32 : ColumnType::kElement);
+  }
   __device__ __forceinline__ Byte* at(int64_t vector) const {
-    return data + vector * (f32 ? kPerVector * 4 : kVectorBytes);
+    return data + vector * (is_f32() ? kPerVector * 4 : kPerVector * 2);
   }
 
   Byte* const data;
   const int bytes;  // of the widest access
-  const bool f32;
+  const ColumnType type;
 };
 
 // Vectors of such a row as they were loaded.
@@ -173,23 +244,31 @@ struct AnyVectors {
                                        Has has) {
     const char* const address = row.at(first);
     const int64_t step = row.at(stride) - row.data;
+    if (T::kBytes == 4 && !row.is_f32()) return load_half_words(low, address, step, row.bytes, has);
     load_words(low, address, step, row.bytes, has);
     if constexpr (T::kBytes == 2)
       load_words(high, address + kVectorBytes, step, row.bytes,
-                 [&](int i) { return row.f32 && has(i); });
+                 [&](int i) { return row.is_f32() && has(i); });
   }
 
-  __device__ __forceinline__ void take(float (&f)[T::kPerVector], int i, bool f32) const {
-    if constexpr (T::kBytes == 2) {
-      if (f32) {
-        f[0] = __uint_as_float(low[i].x), f[1] = __uint_as_float(low[i].y);
-        f[2] = __uint_as_float(low[i].z), f[3] = __uint_as_float(low[i].w);
-        f[4] = __uint_as_float(high[i].x), f[5] = __uint_as_float(high[i].y);
-        f[6] = __uint_as_float(high[i].z), f[7] = __uint_as_float(high[i].w);
-        return;
+  // `row`: that they were loaded from.
+  template <class Byte>
+  __device__ __forceinline__ void take(float (&f)[T::kPerVector], int i,
+                                       const AnyRow<T, Byte>& row) const {
+    if (!row.is_f32()) {
+      if constexpr (T::kBytes == 2) {
+        unpack_halves<T>({low[i].x, low[i].y, low[i].z, low[i].w}, f, row.type);
+      } else {
+        unpack_halves<T>({low[i].x, low[i].y}, f, row.type);
       }
+      return;
     }
-    T::unpack(low[i], f);
+    f[0] = __uint_as_float(low[i].x), f[1] = __uint_as_float(low[i].y);
+    f[2] = __uint_as_float(low[i].z), f[3] = __uint_as_float(low[i].w);
+    if constexpr (T::kBytes == 2) {
+      f[4] = __uint_as_float(high[i].x), f[5] = __uint_as_float(high[i].y);
+      f[6] = __uint_as_float(high[i].z), f[7] = __uint_as_float(high[i].w);
+    }
   }
 
   uint4 low[kCount], high[T::kBytes == 2 ? kCount : 1];
@@ -201,7 +280,7 @@ __device__ __forceinline__ void load_values(float (&f)[T::kPerVector], const Any
                                             int64_t vector) {
   AnyVectors<T, 1> loaded;
   loaded.load(row, vector, 0, [](int) { return true; });
-  loaded.take(f, 0, row.f32);
+  loaded.take(f, 0, row);
 }
 
 // The first `count` of a vector's values, one by one; the others are zero.
@@ -210,33 +289,39 @@ __device__ __forceinline__ void load_short_values(float (&f)[T::kPerVector],
                                                   const AnyRow<T, Byte>& row, int64_t vector,
                                                   int count) {
   const char* const address = row.at(vector);
-  uint32_t words[4] = {0, 0, 0, 0};
+  uint32_t words[T::kPerVector / 2] = {};
 #pragma unroll
   for (int i = 0; i < T::kPerVector; ++i) {
     f[i] = 0.0f;
     if (i >= count) continue;
-    if (T::kBytes == 4 || row.f32) {
+    if (row.is_f32()) {
       f[i] = ptx::ld_global_f32(address + i * 4);
     } else {
-      words[i / T::kPerWord] |= ptx::ld_global_u16(address + i * 2) << (i % T::kPerWord * 16);
+      words[i / 2] |= ptx::ld_global_u16(address + i * 2) << (i % 2 * 16);
     }
   }
-  if (T::kBytes == 2 && !row.f32) T::unpack(make_uint4(words[0], words[1], words[2], words[3]), f);
+  if (!row.is_f32()) unpack_halves<T>(words, f, row.type);
 }
 
 template <class T>
 __device__ __forceinline__ void store_values(const float (&f)[T::kPerVector],
                                              const AnyRow<T, char>& row, int64_t vector) {
   char* const address = row.at(vector);
-  uint4 low = T::pack(f);
-  if constexpr (T::kBytes == 2) {
-    if (row.f32) {
-      const auto bits = [&](int i) {
-        return make_uint4(__float_as_uint(f[i]), __float_as_uint(f[i + 1]),
-                          __float_as_uint(f[i + 2]), __float_as_uint(f[i + 3]));
-      };
-      low = bits(0);
-      store_whole(address + kVectorBytes, bits(4), row.bytes);
+  const auto four = [&](int i) {
+    return make_uint4(__float_as_uint(f[i]), __float_as_uint(f[i + 1]), __float_as_uint(f[i + 2]),
+                      __float_as_uint(f[i + 3]));
+  };
+  uint4 low;
+  if (row.is_f32()) {
+    low = four(0);
+    if constexpr (T::kBytes == 2) store_whole(address + kVectorBytes, four(4), row.bytes);
+  } else {
+    uint32_t words[T::kPerVector / 2];
+    pack_halves<T>(words, f, row.type);
+    if constexpr (T::kBytes == 4) {
+      return store_half_words(address, words[0], words[1], row.bytes);
+    } else {
+      low = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
   store_whole(address, low, row.bytes);
@@ -247,14 +332,15 @@ __device__ __forceinline__ void store_short_values(const float (&f)[T::kPerVecto
                                                    const AnyRow<T, char>& row, int64_t vector,
                                                    int count) {
   char* const address = row.at(vector);
-  const uint4 packed = T::pack(f);
+  uint32_t words[T::kPerVector / 2];
+  pack_halves<T>(words, f, row.type);
 #pragma unroll
   for (int i = 0; i < T::kPerVector; ++i) {
     if (i >= count) break;
-    if (T::kBytes == 4 || row.f32) {
+    if (row.is_f32()) {
       ptx::st_global_u32(address + i * 4, __float_as_uint(f[i]));
     } else {
-      ptx::st_global_u16(address + i * 2, word_of(packed, i / T::kPerWord) >> i % T::kPerWord * 16);
+      ptx::st_global_u16(address + i * 2, words[i / 2] >> i % 2 * 16);
     }
   }
 }
@@ -323,6 +409,9 @@ struct HalfReach : Reach<Access::kVector, T, Tile> {
              place.vector(kLast) + 1 == p.vectors) {}
   __device__ __forceinline__ bool cut(int v) const { return v == kLast && half; }
   __device__ __forceinline__ bool whole(int v) const { return Whole::has(v) && !cut(v); }
+  __device__ __forceinline__ int count(int v) const {
+    return cut(v) ? T::kPerVector / 2 : Whole::count(v);
+  }
   // Of the row's last vector, where it is this thread's and a half.
   __device__ __forceinline__ bool has_short() const { return half; }
   __device__ __forceinline__ int last_register() const { return kLast; }

@@ -116,6 +116,26 @@ struct Element<Dtype::kBF16> {
   }
 };
 
+// The 16-bit dtypes of rows and columns beside x of T, by ColumnType: kOther16, and the one that is
+// neither that nor f32.
+template <class T>
+struct Halves;
+template <>
+struct Halves<Element<Dtype::kF32>> {
+  using First = Element<Dtype::kF16>;
+  using Other = Element<Dtype::kBF16>;
+};
+template <>
+struct Halves<Element<Dtype::kF16>> {
+  using First = Element<Dtype::kF16>;
+  using Other = Element<Dtype::kBF16>;
+};
+template <>
+struct Halves<Element<Dtype::kBF16>> {
+  using First = Element<Dtype::kBF16>;
+  using Other = Element<Dtype::kF16>;
+};
+
 // Of words of 16-bit elements, rounded once: sums, and products with a + 0, which is +0 for -0.
 template <class T>
 __device__ __forceinline__ uint32_t add_words(uint32_t a, uint32_t b) {

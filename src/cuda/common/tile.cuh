@@ -139,22 +139,49 @@ __device__ __forceinline__ float sum_lanes_of_two(float a, float b) {
   return __fadd_rn(q, __shfl_xor_sync(~0u, q, kHalf));
 }
 
-// Shared memory of one fold over a row. Each fold of a row has its own, so that no barrier is
-// needed between them.
-template <class Tile>
+// Shared memory of one fold over a row, of one sum or of two at once. Each fold of a row has its
+// own, so that no barrier is needed between them.
+template <class Tile, int kSums = 1>
 struct FoldScratch {
-  // [warp][lane][of the run]
-  alignas(8) float values[Tile::kThreads > 32 ? Tile::kThreads* Tile::kRun : 1];
-  float total;  // where one warp folds for all
-  float exchange[Tile::kBlocks > 1 ? Tile::kBlocks * 32
-                                   : 1];  // [block][lane], pushed by the blocks of the cluster
-  alignas(8) uint64_t barrier;            // counts the bytes of exchange
+  static constexpr int kExchangeBytes =
+      Tile::kBlocks * 32 * kSums * static_cast<int>(sizeof(float));
+  // [warp][lane][of the run][of the sums]
+  alignas(8 * kSums) float values[Tile::kThreads > 32 ? Tile::kThreads* Tile::kRun* kSums : 1];
+  float total[kSums];  // where one warp folds for all
+  // [block][lane][of the sums], pushed by the blocks of the cluster
+  alignas(4 * kSums) float exchange[Tile::kBlocks > 1 ? Tile::kBlocks * 32 * kSums : 1];
+  alignas(8) uint64_t barrier;  // counts the bytes of exchange
 };
 
-// The scratch of all folds over a row.
-template <class Tile, int kFolds>
+// The scratch of all folds over a row: kFolds of one value a thread, and LAYER's two of two.
+template <class Tile, int kFolds, bool kLayer>
 struct RowScratch {
+  template <typename Fn>
+  __device__ __forceinline__ void for_each(Fn fn) {
+    for (FoldScratch<Tile>& s : fold) fn(s);
+  }
+
   FoldScratch<Tile> fold[kFolds];
+};
+template <class Tile>
+struct RowScratch<Tile, 0, true> {
+  template <typename Fn>
+  __device__ __forceinline__ void for_each(Fn fn) {
+    for (FoldScratch<Tile, 2>& s : moments) fn(s);
+  }
+
+  FoldScratch<Tile, 2> moments[2];
+};
+template <class Tile>
+struct RowScratch<Tile, 1, true> {
+  template <typename Fn>
+  __device__ __forceinline__ void for_each(Fn fn) {
+    for (FoldScratch<Tile, 2>& s : moments) fn(s);
+    fn(fold[0]);
+  }
+
+  FoldScratch<Tile, 2> moments[2];
+  FoldScratch<Tile> fold[1];
 };
 
 // In wide blocks one warp folds, and a second barrier hands the sum out. In smaller ones every warp
@@ -210,10 +237,10 @@ __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
     if constexpr (kOneWarpFolds<Tile>) {
       if (place.warp == 0) {
         q = fold_lanes<32, Fold>(fold_warps<Tile, Fold>(scratch.values, place.lane));
-        if (place.lane == 0) scratch.total = q;
+        if (place.lane == 0) scratch.total[0] = q;
       }
       __syncthreads();
-      q = scratch.total;
+      q = scratch.total[0];
     } else {
       q = fold_lanes<32, Fold>(fold_warps<Tile, Fold>(scratch.values, place.lane));
     }
@@ -245,10 +272,10 @@ __device__ __forceinline__ float sum_row_of_two(float a, float b, FoldScratch<Ti
     if constexpr (kOneWarpFolds<Tile>) {
       if (place.warp == 0) {
         const float sum = fold();
-        if (place.lane == 0) scratch.total = sum;
+        if (place.lane == 0) scratch.total[0] = sum;
       }
       __syncthreads();
-      return scratch.total;
+      return scratch.total[0];
     } else {
       return fold();
     }
@@ -287,32 +314,135 @@ __device__ __forceinline__ float sum_row(float (&q)[Tile::kVectors], FoldScratch
   }
 }
 
+// The sums of d and of d * d, or a part of each.
+struct Moments {
+  float sum, squares;
+};
+
+template <int kCount>
+__device__ __forceinline__ Moments fold_moments(const Moments (&m)[kCount]) {
+  float sum[kCount], squares[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sum[i] = m[i].sum, squares[i] = m[i].squares;
+  return {fold_registers(sum), fold_registers(squares)};
+}
+
+// As fold_cluster(), of both sums in one exchange.
+template <class Tile>
+__device__ __forceinline__ Moments fold_moments_of_cluster(Moments m, FoldScratch<Tile, 2>& scratch,
+                                                           const Place<Tile>& place) {
+  auto* const values = reinterpret_cast<float2*>(scratch.values);
+  auto* const exchange = reinterpret_cast<float2*>(scratch.exchange);
+  values[threadIdx.x] = make_float2(m.sum, m.squares);
+  __syncthreads();
+  const uint32_t slot = ptx::shared_address(&exchange[place.block * 32 + place.lane]);
+  const uint32_t barrier = ptx::shared_address(&scratch.barrier);
+  if (place.warp < Tile::kBlocks) {
+    Moments w[Tile::kWarps];
+#pragma unroll
+    for (int i = 0; i < Tile::kWarps; ++i) {
+      const float2 q = values[i * 32 + place.lane];
+      w[i] = {q.x, q.y};
+    }
+    const Moments folded = fold_moments(w);
+#pragma unroll
+    for (int target = 0; target < Tile::kBlocks; target += Tile::kWarps) {
+      const int block = target + place.warp;
+      if (block < Tile::kBlocks) {
+        ptx::st_async_v2(ptx::map_to_block(slot, block), folded.sum, folded.squares,
+                         ptx::map_to_block(barrier, block));
+      }
+    }
+  }
+  ptx::mbarrier_wait(barrier, 0);
+  Moments b[Tile::kBlocks];
+#pragma unroll
+  for (int i = 0; i < Tile::kBlocks; ++i) {
+    const float2 q = exchange[i * 32 + place.lane];
+    b[i] = {q.x, q.y};
+  }
+  m = fold_moments(b);
+  return {fold_lanes<32>(m.sum), fold_lanes<32>(m.squares)};
+}
+
+// The moments of a row from a thread's, of its first and of its second vectors of kRun that lie
+// side by side. The thread's number is read anew: addresses kept across both passes would cost
+// registers.
+template <class Tile>
+__device__ __forceinline__ Moments fold_row_moments(const Moments (&m)[Tile::kRun],
+                                                    FoldScratch<Tile, 2>& scratch,
+                                                    const Place<Tile>& place) {
+  constexpr int kRun = Tile::kRun;
+  const auto fold_lanes_of = [](const Moments(&q)[kRun]) -> Moments {
+    constexpr int kLanes = Tile::kLanes;
+    if constexpr (kRun == 1) {
+      return {fold_lanes<kLanes>(q[0].sum), fold_lanes<kLanes>(q[0].squares)};
+    } else {
+      return {sum_lanes_of_two<kLanes>(q[0].sum, q[1].sum),
+              sum_lanes_of_two<kLanes>(q[0].squares, q[1].squares)};
+    }
+  };
+  if constexpr (Tile::kThreads <= 32) {
+    return fold_lanes_of(m);
+  } else if constexpr (Tile::kBlocks > 1) {
+    return fold_moments_of_cluster(m[0], scratch, place);
+  } else {
+    auto* const values = reinterpret_cast<float2*>(scratch.values);
+    const uint32_t thread = ptx::thread_index(), lane = thread % 32;
+#pragma unroll
+    for (int r = 0; r < kRun; ++r) values[thread * kRun + r] = make_float2(m[r].sum, m[r].squares);
+    __syncthreads();
+    const auto fold = [&] {
+      Moments of_run[kRun];
+#pragma unroll
+      for (int r = 0; r < kRun; ++r) {
+        Moments w[Tile::kWarps];
+#pragma unroll
+        for (int i = 0; i < Tile::kWarps; ++i) {
+          const float2 q = values[(i * 32 + lane) * kRun + r];
+          w[i] = {q.x, q.y};
+        }
+        of_run[r] = fold_moments(w);
+      }
+      return fold_lanes_of(of_run);
+    };
+    if constexpr (kOneWarpFolds<Tile>) {
+      if (thread < 32) {
+        const Moments row = fold();
+        if (lane == 0) scratch.total[0] = row.sum, scratch.total[1] = row.squares;
+      }
+      __syncthreads();
+      return {scratch.total[0], scratch.total[1]};
+    } else {
+      return fold();
+    }
+  }
+}
+
 // Of sums that may be -0, which squares' never are.
 __device__ __forceinline__ float positive_zero(float sum) { return __fadd_rn(sum, 0.0f); }
 
 // Sets up the barriers of a cluster's folds; after cluster_ready() other blocks may push into them.
 // What is expected is said while the row's loads are on their way.
-template <class Tile, int kFolds>
-__device__ __forceinline__ void cluster_begin(RowScratch<Tile, kFolds>& scratch) {
+template <class Tile, int kFolds, bool kLayer>
+__device__ __forceinline__ void cluster_begin(RowScratch<Tile, kFolds, kLayer>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
     if (threadIdx.x == 0) {
-      for (FoldScratch<Tile>& s : scratch.fold)
-        ptx::mbarrier_init(ptx::shared_address(&s.barrier), 1);
+      scratch.for_each([](auto& s) { ptx::mbarrier_init(ptx::shared_address(&s.barrier), 1); });
       ptx::fence_mbarrier_init();
     }
     ptx::cluster_arrive_relaxed();
   }
 }
 
-template <class Tile, int kFolds>
-__device__ __forceinline__ void cluster_ready(RowScratch<Tile, kFolds>& scratch) {
+template <class Tile, int kFolds, bool kLayer>
+__device__ __forceinline__ void cluster_ready(RowScratch<Tile, kFolds, kLayer>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
     __syncwarp();
     if (threadIdx.x == 0) {
-      for (FoldScratch<Tile>& s : scratch.fold) {
-        ptx::mbarrier_arrive_expect(ptx::shared_address(&s.barrier),
-                                    Tile::kBlocks * 32 * static_cast<int>(sizeof(float)));
-      }
+      scratch.for_each([](auto& s) {
+        ptx::mbarrier_arrive_expect(ptx::shared_address(&s.barrier), s.kExchangeBytes);
+      });
     }
     ptx::cluster_wait();
   }

@@ -15,7 +15,7 @@ __device__ __forceinline__ void apply(float (&z)[kCount], const float (&t)[kCoun
   for (int i = 0; i < kCount; ++i) {
     const float g = rounding.step(__fadd_rn(weight[i], weight_offset));
     if (rounding.every_step) {
-      z[i] = __fadd_rn(rounding.step(__fmul_rn(t[i], g)), bias[i]);
+      z[i] = rounding.step(__fadd_rn(rounding.step(__fmul_rn(t[i], g)), bias[i]));
     } else {
       z[i] = __fmaf_rn(t[i], g, bias[i]);
     }
@@ -217,7 +217,7 @@ template <class T>
 struct AnyColumn {
   __device__ __forceinline__ AnyColumn(const char* columns, ColumnType column_type, int least,
                                        float value)
-      : row(columns, least, column_type == ColumnType::kF32), type(column_type), absent(value) {}
+      : row(columns, least, column_type), type(column_type), absent(value) {}
 
   template <Part kPart>
   __device__ __forceinline__ void take(float (&f)[T::kPerVector], int64_t vector, int count) const {
@@ -240,9 +240,21 @@ struct AnyColumn {
 
 template <class T>
 struct AnyColumns {
+  // `p`: of a NormCallParams, as that of every kernel with such columns.
   __device__ __forceinline__ AnyColumns(const NormParams& p, const RowIndex& index, uint32_t bits)
-      : weight(weight_row(p, index, bits), weight_type(bits), p.weight_align, 1.0f),
-        bias(bias_row(p, index, bits), bias_type(bits), p.bias_align, -0.0f) {}
+      : weight(row(p.weight, p.weight_head_stride, of_call(p).weight_upper, index),
+               weight_type(bits), p.weight_align, 1.0f),
+        bias(row(p.bias, p.bias_head_stride, of_call(p).bias_upper, index), bias_type(bits),
+             p.bias_align, -0.0f) {}
+
+  static __device__ __forceinline__ const NormCallParams& of_call(const NormParams& p) {
+    return static_cast<const NormCallParams&>(p);
+  }
+  static __device__ __forceinline__ const char* row(const char* column, int64_t stride,
+                                                    const RowStrides& upper,
+                                                    const RowIndex& index) {
+    return row_address({const_cast<char*>(column), stride}, upper, index);
+  }
 
   const AnyColumn<T> weight, bias;
 };

@@ -80,7 +80,41 @@ __device__ __forceinline__ void scale_values(float (&z)[kCount], float inverse) 
   for (int i = 0; i < kCount; ++i) z[i] = __fmul_rn(z[i], inverse);
 }
 
-// A scale's bits, in its type, and the factor that codes are made with.
+// z / scale, rounded once, for any scale. The quotient that a product with the reciprocal gives is
+// corrected by two exact remainders. Below 2^-40 and from 2^17 on it stays as it is: its code is
+// that of 0 or the greatest. So it does by a scale of 0, Inf or NaN.
+struct CodeDivisor {
+  __device__ __forceinline__ explicit CodeDivisor(float scale) {
+    // By a power of two to [1, 2), so that remainders are exact; subnormal scales stay below 1.
+    const uint32_t magnitude = __float_as_uint(scale) & kMagnitude;
+    const uint32_t power = 254 - greater(magnitude >> 23, 1);
+    const bool finite = magnitude - 1 < kInfBits - 1;
+    shift = !finite ? 1.0f : __uint_as_float(power == 0 ? 0x00400000 : power << 23);
+    divisor = __fmul_rn(scale, shift);
+    inverse = __frcp_rn(divisor);
+  }
+
+  __device__ __forceinline__ float quotient(float z) const {
+    constexpr uint32_t kLeast = 0x2b800000, kMost = 0x48000000;
+    const float a = __fmul_rn(z, shift), q = __fmul_rn(a, inverse);
+    float exact = __fmaf_rn(__fmaf_rn(-q, divisor, a), inverse, q);
+    exact = __fmaf_rn(__fmaf_rn(-exact, divisor, a), inverse, exact);
+    const uint32_t magnitude = __float_as_uint(q) & kMagnitude;
+    return magnitude - kLeast < kMost - kLeast ? exact : q;
+  }
+
+  float shift, divisor, inverse;
+};
+
+template <int kCount>
+__device__ __forceinline__ void divide_values(float (&z)[kCount], float scale) {
+  const CodeDivisor by(scale);
+#pragma unroll
+  for (float& value : z) value = by.quotient(value);
+}
+
+// A scale's bits, in its type, and what codes are made with: the factor, or where they are
+// quotients the divisor.
 struct Scale {
   uint32_t bits;
   float inverse;
@@ -90,14 +124,14 @@ struct Scale {
 __device__ __forceinline__ Scale quotient_scale(const QuantParams& q, uint32_t magnitude) {
   const uint32_t amax = greater(magnitude, __float_as_uint(q.amax_floor));
   const float value = divide_by_greatest(__uint_as_float(amax), q.greatest, q.inverse_greatest);
-  return {__float_as_uint(value), inverse_of_scale(value)};
+  return {__float_as_uint(value), q.divides ? value : inverse_of_scale(value)};
 }
 
-// The least 2^E with A <= 1.75 * 2^(k + E), for E in [-127, 127]; 1.75 * 2^k is the greatest code.
-// The addition carries into the exponent where the fraction is above 0.75.
+// The least 2^E with A <= m * 2^(k + E), for E in [-127, 127]; m * 2^k is the greatest code. The
+// addition carries into the exponent where the fraction is above m - 1: 0.75, of e2m1 0.5.
 __device__ __forceinline__ Scale pow2_scale(const QuantParams& q, uint32_t magnitude) {
   const uint32_t amax = greater(magnitude, __float_as_uint(q.amax_floor));
-  const int least = static_cast<int>((amax + 0x1fffff) >> 23) - q.greatest_exponent;
+  const int least = static_cast<int>((amax + q.exponent_carry) >> 23) - q.greatest_exponent;
   uint32_t byte = least < 0 ? 0 : least;  // E + 127
   float inverse = __uint_as_float((254 - byte) << 23);
   if (amax >= kInfBits) {
@@ -109,11 +143,11 @@ __device__ __forceinline__ Scale pow2_scale(const QuantParams& q, uint32_t magni
   return {amax > kInfBits ? amax : __float_as_uint(from_e8m0(byte)), inverse};
 }
 
-// A / (6 * global_scale), rounded to e4m3.
+// A / (6 * |global_scale|), rounded to e4m3. Of a negative global scale the codes take the sign.
 struct Nvfp4Scales {
   __device__ __forceinline__ explicit Nvfp4Scales(float global_scale) {
     global = global_scale;
-    factor = __fmul_rn(__frcp_rn(global), 1.0f / 6.0f);
+    factor = fabsf(__fmul_rn(__frcp_rn(global), 1.0f / 6.0f));
     // Then so is its product with any scale but 0, [2^-9, 448], in [2^-126, 2^126].
     usual = fabsf(global) > 0x1p-100f && fabsf(global) < 0x1p100f;
   }
@@ -127,7 +161,7 @@ struct Nvfp4Scales {
       inverse = inverse_in_range(whole);
     } else {
       inverse = __frcp_rn(whole);
-      inverse = inverse > 0x1.fffffep127f ? 0x1.fffffep127f : inverse;
+      inverse = fabsf(inverse) > 0x1.fffffep127f ? copysignf(0x1.fffffep127f, inverse) : inverse;
     }
     return {code, value == 0.0f ? 0.0f : inverse};
   }

@@ -17,22 +17,20 @@ struct HeldRow {
     source.take(values[v], v);
   }
   __device__ __forceinline__ void round_sum(const Rounding<Slots::kAffine, T>& rounding) {
-    if constexpr (Slots::kSource == Source::kAdd) round_row<T>(values, rounding.round_sum);
+    if constexpr (Slots::kSource == Source::kAdd && Slots::kAffine == Affine::kAny) {
+#pragma unroll
+      for (auto& vector : values) rounding.summed(vector);
+    } else if constexpr (Slots::kSource == Source::kAdd) {
+      round_row<T>(values, rounding.round_sum);
+    }
   }
-  // Keeps the compiler from copying what was loaded to make room for later loads.
+  // Keeps the compiler from holding what was loaded, too: to unpack it again, or to make room for
+  // later loads.
   __device__ __forceinline__ void hold() {
 #pragma unroll
     for (auto& vector : values) {
 #pragma unroll
       for (float& s : vector) s = ptx::in_register(s);
-    }
-  }
-  // d = s - mean in the row's place.
-  __device__ __forceinline__ void centre(float mean) {
-#pragma unroll
-    for (auto& vector : values) {
-#pragma unroll
-      for (float& s : vector) s = __fsub_rn(s, mean);
     }
   }
   // As normalize_vector(), in place.
@@ -103,6 +101,7 @@ struct HeldRow<Slots, Tile, Row::kPacked> {
   __device__ __forceinline__ void get_crossed_word(float* s, int v, int word, bool crossed) const {
     unpack_word(crossed ? word_of(values[v], word ^ 2) : word_of(values[v], word), s);
   }
+  __device__ __forceinline__ void hold() {}
   __device__ __forceinline__ void renew(const NormParams& p, float later) {
     const uint32_t none = (p.bits_again & kNeverSet) != 0 ? __float_as_uint(later) : 0;
     if constexpr (kByFactors) {
@@ -131,5 +130,45 @@ struct HeldRow<Slots, Tile, Row::kPacked> {
   uint4 values[kVectors];
   float quantized[Slots::kSink == Sink::kQuant ? kVectors : 1][kPerVector];
 };
+
+// The canonical fold of a thread's vectors kFrom, kFrom + kStep and so on, one after another, so
+// that few are pending. moments_of is called with the number of a vector.
+template <int kFrom, int kStep, int kCount, typename Fn>
+__device__ __forceinline__ Moments fold_vectors(const Fn& moments_of) {
+  if constexpr (kStep >= power_of_two_up(kCount)) {
+    return moments_of(std::integral_constant<int, kFrom>());
+  } else {
+    Moments m = fold_vectors<kFrom, 2 * kStep, kCount>(moments_of);
+    if constexpr (kFrom + kStep < kCount) {
+      const Moments other = fold_vectors<kFrom + kStep, 2 * kStep, kCount>(moments_of);
+      m = {__fadd_rn(m.sum, other.sum), __fadd_rn(m.squares, other.squares)};
+    }
+    return m;
+  }
+}
+
+// LAYER: the sums of a row about `from`. In the row's last vector alone positions are tested, but
+// for Access::kAny.
+template <class Slots, class Tile, class Reach>
+__device__ __forceinline__ Moments row_moments(const HeldRow<Slots, Tile>& held, float from,
+                                               const Reach& reach, bool steps,
+                                               FoldScratch<Tile, 2>& scratch,
+                                               const Place<Tile>& place) {
+  using T = typename Slots::T;
+  constexpr int kRun = Tile::kRun, kVectors = Tile::kVectors;
+  const auto moments_of = [&](auto number) {
+    constexpr int v = decltype(number)::value;
+    constexpr bool kLast =
+        v == kVectors - 1 && (Slots::kAccess == Access::kUneven || Slots::kHalves);
+    constexpr bool kPartial = kLast || Slots::kAccess == Access::kAny;
+    float s[T::kPerVector];
+    held.get(s, v);
+    return moments<T, kPartial>(s, from, reach.count(v), steps);
+  };
+  Moments m[kRun];
+  m[0] = fold_vectors<0, kRun, kVectors>(moments_of);
+  if constexpr (kRun == 2) m[1] = fold_vectors<1, kRun, kVectors>(moments_of);
+  return fold_row_moments<Tile>(m, scratch, place);
+}
 
 }  // namespace fastnorm::cuda

@@ -76,7 +76,7 @@ struct KeptColumns {
   float weight[kVectors][kPerVector], bias[kVectors][kPerVector];
 };
 
-// Second half: the row is centred.
+// Second half.
 template <class Slots, class Tile, CodeType kCodes, class R>
 __device__ __forceinline__ void finish_kept(
     const NormParams& p, RowState<Slots, Tile>& row, const KeptColumns<Slots, Tile>& columns,
@@ -87,9 +87,7 @@ __device__ __forceinline__ void finish_kept(
 #pragma unroll
   for (int v = 0; v < Tile::kVectors; ++v) {
     float t[kPerVector];
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) t[i] = __fmul_rn(row.held.values[v][i], row.rstd);
-    rounding.normalized(t);
+    normalize_vector<Slots>(t, row.held.values[v], row.mean, row.rstd, rounding);
     columns.apply(t, v);
     deliver<Slots, Tile, kCodes>(p, sink, row, t, v, place, reach);
   }
@@ -101,7 +99,7 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
   constexpr int kVectors = Tile::kVectors;
   static_assert(Slots::kStat == Stat::kLayer && Tile::kRows == 1 && !Tile::kCluster);
   // Two folds, so that a barrier lies between a fold's reading and its next writing.
-  auto& scratch = ptx::block_shared<RowScratch<Tile, 2>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, 0, true>>();
   const uint32_t bits = ptx::in_register(p.bits);
   Place<Tile> place(blockIdx.x);
   const Reach<Slots::kAccess, T, Tile> reach(p, place, true);
@@ -115,6 +113,8 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
     ptx::grid_wait_if((bits & kWaitAfterColumns) != 0);
   }
   RowSource<Slots, Tile> source(p, index_of(place.row), place, reach, bits);
+  FirstElement<Slots, Tile> first;
+  first.load(p, index_of(place.row));
   if constexpr (kRowFirst) columns.load(p, place, reach, bits);
   RowState<Slots, Tile> row;
   if constexpr (Slots::kSink == Sink::kStatic)
@@ -126,25 +126,23 @@ __device__ __forceinline__ void normalize_in_turn(const NormParams& p) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
     row.held.hold();
+    LayerStatistics statistics(first.value(row.held.values[0][0], false), rounding);
     const bool last = p.rows - place.row <= step;
     if (!last) {
       source = RowSource<Slots, Tile>(p, index_of(place.row + step), place, reach, bits);
+      first.load(p, index_of(place.row + step));
       prefetch_row<Slots, Tile>(p, place);
     } else if ((p.bits_again & kTrigger) != 0) {
       ptx::grid_trigger();
     }
-    float q[kVectors];
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) q[v] = vector_sum(row.held.values[v]);
-    row.mean = mean_of(positive_zero(sum_row(q, scratch.fold[0], place)), p, rounding);
-    row.held.centre(row.mean);
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      // Not in one conditional expression, which is slower.
-      q[v] = vector_sum_of_squares(row.held.values[v]);
-      if (!reach.has(v)) q[v] = 0.0f;
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      statistics.take(
+          row_moments(row.held, statistics.from, reach, false, scratch.moments[pass], place), pass,
+          p, rounding);
     }
-    row.rstd = rstd_of(sum_row(q, scratch.fold[1], place), p, rounding);
+    row.mean = statistics.mean();
+    row.rstd = statistics.rstd(p, rounding);
     const RowIndex out = index_of(place.row);
     if ((p.bits_again & kStoreStatistics) != 0 && place.leads_row())
       store_statistics(p, out, row.mean, row.rstd);

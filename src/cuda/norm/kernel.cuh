@@ -10,7 +10,7 @@
 // Weights::kShared: weight and bias. Schedule:
 //   1. all loads of weights and row
 //   2. the sum is stored at once, so that the store overlaps the reduction
-//   3. canonical sum (LAYER: two): tile.cuh
+//   3. canonical sum (LAYER: two at once, in two passes): tile.cuh
 //   4. exact 1/sqrt, apply, store
 // Blocks are not persistent: the hardware scheduler balances one-row blocks better than a fixed
 // partition does.
@@ -114,23 +114,6 @@ __device__ __forceinline__ void finish_row(const NormParams& p, RowState<Slots, 
   }
 }
 
-// LAYER: the squares of the row's short vector, by the thread that has it. RMS sums zeros there.
-template <class Slots, class Tile, class Reach>
-__device__ __forceinline__ void take_short_squares(float (&q)[Tile::kVectors],
-                                                   const RowState<Slots, Tile>& row,
-                                                   const Reach& reach) {
-  if constexpr ((Slots::kAccess == Access::kUneven || Slots::kHalves) &&
-                Slots::kStat == Stat::kLayer) {
-    if (reach.has_short()) {
-      const float last = short_squares<Slots, Tile>(row.held, row.mean, reach);
-#pragma unroll
-      for (int v = 0; v < Tile::kVectors; ++v) {
-        if (v == reach.last_register()) q[v] = last;
-      }
-    }
-  }
-}
-
 // Not before the wait: an earlier kernel may write it.
 template <class Slots, class Tile>
 __device__ __forceinline__ void load_given_scale(const NormParams& p, RowState<Slots, Tile>& row) {
@@ -160,12 +143,59 @@ __device__ __forceinline__ void free_staged_row() {
   if constexpr (Slots::kAccess == Access::kUneven && Tile::kOneWarp) sync_row<Tile>();
 }
 
+// Mean and rstd of a row that was loaded; x + residual is stored on the way.
+template <class Slots, class Tile, class Reach, class R, class Scratch>
+__device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, Tile>& row,
+                                           const RowSource<Slots, Tile>& source,
+                                           const FirstElement<Slots, Tile>& first,
+                                           const RowIndex& index, const Place<Tile>& place,
+                                           const Reach& reach, const R& rounding,
+                                           Scratch& scratch) {
+  // Where every thread reads the row's first element, the sum may take its place after the first
+  // fold alone.
+  constexpr bool kSumLater =
+      FirstElement<Slots, Tile>::kReads && (Slots::kAccess != Access::kUneven || Tile::kCluster);
+  if constexpr (Slots::kSource == Source::kAdd && !kSumLater)
+    source.store_sum(p, index, place, reach, row.held.values);
+  row.held.round_sum(rounding);
+  if constexpr (Slots::kStat == Stat::kLayer) {
+    row.held.hold();
+    float s[Slots::T::kPerVector];
+    row.held.get(s, 0);
+    LayerStatistics statistics(first.value(s[0], rounding.round_sum), rounding);
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      statistics.take(row_moments(row.held, statistics.from, reach,
+                                  statistics.steps(pass, rounding), scratch.moments[pass], place),
+                      pass, p, rounding);
+      // A sum that was rounded to its dtype rounds to itself.
+      if constexpr (Slots::kSource == Source::kAdd && kSumLater) {
+        if (pass == 0) source.store_sum(p, index, place, reach, row.held.values);
+      }
+      row.held.renew(p, statistics.from);
+    }
+    row.mean = statistics.mean();
+    row.rstd = statistics.rstd(p, rounding);
+  } else {
+    float q[Tile::kVectors];
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      float s[Slots::T::kPerVector];
+      row.held.get(s, v);
+      q[v] = squares<typename Slots::T>(s, rounding.every_step);
+    }
+    if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster)
+      make_columns_ready(p, row);
+    row.rstd = rstd_of(__fmul_rn(sum_row(q, scratch.fold[0], place), p.inv_n), p, rounding);
+    row.held.renew(p, row.rstd);
+  }
+}
+
 // Weights are loaded first, as a rule: then the first use of the row comes after every load, in the
 // compiler's order, too. In clusters the row is first: all blocks wait for the same weights.
 template <class Slots, class Tile, GridForm kForm = GridForm::kRows>
 __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
-  constexpr int kVectors = Tile::kVectors, kPerVector = Slots::T::kPerVector;
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kLayer>>();
   cluster_begin(scratch);
   const uint32_t bits = with_known_indices<Slots, Tile, kForm != GridForm::kRows>(
       bits_of<Slots, Tile>(ptx::in_register(p.bits)));  // for all tests before the reduction
@@ -188,6 +218,8 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
   ColumnTails<Slots, Tile> tails;
   tails.load(p, index, place, bits);
+  FirstElement<Slots, Tile> first;
+  first.load(p, index);
   load_given_scale<Slots, Tile>(p, row);
   prefetch_row<Slots, Tile>(p, place);
   if ((bits_of<Slots, Tile>(p.bits_again) & kTrigger) != 0) ptx::grid_trigger();
@@ -197,35 +229,14 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (Slots::kRounds) source.add_words();
   if constexpr (Slots::kV.has(Variant::kReadyColumns) && !Tile::kCluster)
     make_columns_ready(p, row);
-  float q[kVectors], s[kPerVector];
   if constexpr (Slots::kAccess == Access::kAny) {
     source.take_whole(row.held.values);
     source.take_short(row.held.values);
   } else {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) row.held.set(source, v);
+    for (int v = 0; v < Tile::kVectors; ++v) row.held.set(source, v);
   }
-  if constexpr (Slots::kSource == Source::kAdd)
-    source.store_sum(p, index, place, reach, row.held.values);
-  row.held.round_sum(rounding);
-  if constexpr (Slots::kStat == Stat::kLayer) {
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      row.held.get(s, v);
-      q[v] = vector_sum(s);
-    }
-    row.mean = mean_of(positive_zero(sum_row(q, scratch.fold[0], place)), p, rounding);
-    row.held.renew(p, row.mean);
-  }
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    row.held.get(s, v);
-    q[v] = squares<Slots>(s, row.mean, reach.count(v), rounding);
-  }
-  take_short_squares<Slots, Tile>(q, row, reach);
-  if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster) make_columns_ready(p, row);
-  row.rstd = rstd_of(sum_row(q, scratch.fold[Slots::kSums - 1], place), p, rounding);
-  row.held.renew(p, row.rstd);
+  reduce_row(p, row, source, first, index, place, reach, rounding, scratch);
   free_staged_row<Slots, Tile>();
   if constexpr (Slots::kShares) SharedColumns<Slots, Tile>::wait();
   const RowIndex out = Slots::kV.has(Variant::kKeepsRow)
@@ -240,7 +251,7 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   if constexpr (!Slots::kV.has(Variant::kStatisticsLast)) put_statistics();
   finish_row<Slots, Tile>(p, row, out, place, reach, rounding);
   if constexpr (Slots::kSink == Sink::kQuant)
-    quantize_row<Slots, Tile>(p, row, out, place, reach, scratch.fold[Slots::kSums]);
+    quantize_row<Slots, Tile>(p, row, out, place, reach, scratch.fold[Slots::kFolds - 1]);
   if constexpr (Slots::kV.has(Variant::kStatisticsLast)) put_statistics();
 }
 
@@ -256,7 +267,7 @@ inline constexpr bool kHasBodies = true;
 template <int kArch, uint64_t kOrder, uint64_t kPolicies>
 __global__ void __launch_bounds__(RowTileOf<Slots<kOrder, kPolicies>>::kBlockThreads,
                                   Slots<kOrder, kPolicies>::kV.blocks_per_sm)
-    norm_kernel(const __grid_constant__ NormParams p) {
+    norm_kernel(const __grid_constant__ NormCallParams p) {
   using Slots = cuda::Slots<kOrder, kPolicies>;
   using Tile = RowTileOf<Slots>;
   if constexpr (!kHasBodies) {

@@ -8,7 +8,7 @@
 
 namespace fastnorm::cuda {
 
-using NormKernel = void (*)(NormParams);
+using NormKernel = void (*)(NormCallParams);
 using NormPairKernel = void (*)(NormPairParams);
 
 // Of one entry, nullptr where there is none: see runs_pairs() and runs_heads() in norm_key.h.

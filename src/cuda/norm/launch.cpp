@@ -91,7 +91,7 @@ fastnorm_status CudaDevice::run_together(std::span<const NormCall> calls, cudaSt
   if (grid.form == GridForm::kRows) {
     const auto* const kernel = reinterpret_cast<const void*>(kernels_.at(first.plan->index));
     FASTNORM_TRY(allow_large(*first.plan, kernel, error));
-    NormParams params = make_params(*first.desc, *first.plan);
+    NormCallParams params = make_params(*first.desc, *first.plan);
     return launch(*facts.arch, kernel, first, grid, &params, stream, error);
   }
   NormPairParams params = make_pair_params(calls, grid);

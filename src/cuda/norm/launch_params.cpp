@@ -12,11 +12,10 @@ RowRef row_ref(const RowTensor& t) { return {reinterpret_cast<char*>(t.data), t.
 RowStrides upper_strides(const RowTensor& t) { return {{t.stride_bytes[1], t.stride_bytes[2]}}; }
 
 uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
-  const auto column = [&](const ColumnTensor& c, uint32_t element, uint32_t f32) {
-    return !c ? 0 : c.dtype == d.dtype ? element : f32;
+  const auto column = [&](const ColumnTensor& c, uint32_t element) {
+    return !c ? 0 : static_cast<uint32_t>(column_type(c.dtype, d.dtype)) * element;
   };
-  uint32_t bits =
-      column(d.weight, kWeightElement, kWeightF32) | column(d.bias, kBiasElement, kBiasF32);
+  uint32_t bits = column(d.weight, kWeightElement) | column(d.bias, kBiasElement);
   if (d.outer_rank == 1) bits |= kSingleIndex;
   if (d.outer_rank == 3) bits |= kThreeIndices;
   if (plan.stream_loads) bits |= kStreamLoads;
@@ -43,10 +42,17 @@ uint8_t row_align(const RowTensor& t, int32_t outer_rank) {
   return access_bytes(bits);
 }
 
-uint8_t column_align(const ColumnTensor& c) {
-  return access_bytes(reinterpret_cast<uintptr_t>(c.data) |
-                      static_cast<uint64_t>(c.head_stride_bytes));
+uint8_t row_type(const RowTensor& t, const NormDesc& d) {
+  return static_cast<uint8_t>(t ? column_type(t.dtype, d.dtype) : ColumnType::kAbsent);
 }
+
+uint8_t column_align(const ColumnTensor& c) {
+  uint64_t bits = reinterpret_cast<uintptr_t>(c.data);
+  for (int i = 0; i < kMaxOuter; ++i) bits |= static_cast<uint64_t>(c.stride_bytes(i));
+  return access_bytes(bits);
+}
+
+RowStrides upper_strides(const ColumnTensor& c) { return {{c.stride_bytes(1), c.stride_bytes(2)}}; }
 
 ScaleRule scale_rule(const QuantDesc& q) {
   if (q.scheme == FASTNORM_QUANT_NONE) return ScaleRule::kNoCodes;
@@ -69,6 +75,7 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
   p.block = q.block;
   p.block_shift = std::bit_width(static_cast<uint32_t>(q.block)) - 1;
   p.clamp = q.clamp;
+  p.clamp_scale = reinterpret_cast<const float*>(q.clamp_scale);
   p.amax_floor = q.amax_floor;
   p.code_type = q.code_type();
   p.scale_type = q.scale_type();
@@ -80,10 +87,14 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
   p.inverse_greatest = p.code_type == CodeType::kE4M3   ? 1.0f / 448.0f
                        : p.code_type == CodeType::kE5M2 ? 1.0f / 57344.0f
                                                         : 1.0f / 127.0f;
-  p.greatest_exponent = p.code_type == CodeType::kE4M3 ? 8 : 15;
+  p.greatest_exponent = p.code_type == CodeType::kE4M3   ? 8
+                        : p.code_type == CodeType::kE5M2 ? 15
+                                                         : 2;
+  p.exponent_carry = p.code_type == CodeType::kE2M1 ? 0x3fffff : 0x1fffff;
   p.codes_aligned = codes_aligned(d);
-  p.from_rounded = q.sees_rounded();
+  p.from_rounded = q.from_rounded;
   p.swizzled = q.swizzled;
+  p.divides = q.divides;
   p.beside = d.y || q.has_extras();
 }
 
@@ -141,8 +152,10 @@ namespace {
   if (plan.entry->key.access != Access::kAny) return;
   p.rounding = static_cast<uint8_t>(d.rounding);
   p.residual_rounding = static_cast<uint8_t>(d.residual_rounding);
-  p.residual_f32 = d.residual && d.residual.dtype != d.dtype;
-  p.residual_out_f32 = d.residual_out && d.residual_out.dtype != d.dtype;
+  p.residual_type = row_type(d.residual, d);
+  p.residual_out_type = row_type(d.residual_out, d);
+  p.y_type = row_type(d.y, d);
+  p.sum_type = static_cast<uint8_t>(column_type(d.sum_dtype, d.dtype));
   p.x_align = row_align(d.x, d.outer_rank);
   p.residual_align = row_align(d.residual, d.outer_rank);
   p.y_align = row_align(d.y, d.outer_rank);
@@ -153,9 +166,13 @@ namespace {
 
 }  // namespace
 
-NormParams make_params(const NormDesc& d, const NormPlan& plan) {
-  NormParams p;
+NormCallParams make_params(const NormDesc& d, const NormPlan& plan) {
+  NormCallParams p;
   fill_params(d, plan, &p);
+  if (plan.entry->key.access == Access::kAny) {
+    p.weight_upper = upper_strides(d.weight);
+    p.bias_upper = upper_strides(d.bias);
+  }
   for (int i = 0; i + 1 < d.outer_rank; ++i)
     p.outer[i] = make_divisor(static_cast<uint32_t>(d.outer[i]));
   return p;

@@ -11,7 +11,7 @@ namespace fastnorm::cuda {
 // Multiplier and shift of a divisor of at least 2, exact for dividends below 2^31.
 Divisor make_divisor(uint32_t value);
 
-NormParams make_params(const NormDesc& desc, const NormPlan& plan);
+NormCallParams make_params(const NormDesc& desc, const NormPlan& plan);
 
 // Of how many of `calls`, from the first on, one grid takes care: 1 or 2.
 size_t calls_together(std::span<const NormCall> calls);

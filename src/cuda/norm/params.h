@@ -40,7 +40,22 @@ struct Divisor {
   uint32_t shift;
 };
 
-enum class ColumnType : uint32_t { kAbsent, kElement, kF32 };  // kElement: x's dtype
+// The dtype of a row or a column: x's (kElement) or one of the other two. Beside 16-bit x they are
+// f32 and the other 16-bit dtype, beside f32 x they are f16 and bf16.
+enum class ColumnType : uint32_t {
+  kAbsent,
+  kElement,
+  kF32,
+  kOther16,
+  kF16 = kF32,
+  kBF16 = kOther16
+};
+
+constexpr ColumnType column_type(Dtype dtype, Dtype of_x) {
+  if (dtype == of_x) return ColumnType::kElement;
+  const Dtype first = of_x == Dtype::kF32 ? Dtype::kF16 : Dtype::kF32;
+  return dtype == first ? ColumnType::kF32 : ColumnType::kOther16;
+}
 
 // What a call asks for, as bits of one word. Two neighbours are a ColumnType.
 enum NormBits : uint32_t {
@@ -81,6 +96,7 @@ struct QuantParams {
   ScaleRule rule;
   bool beside;  // more is wanted than codes and scales of unrounded, unclamped values
   bool codes_aligned, from_rounded, swizzled;
+  bool divides;  // codes are quotients by the scale
 
   RowStrides codes_upper, scale_upper;
   float* amax;  // nullptr = not wanted
@@ -88,6 +104,9 @@ struct QuantParams {
   float amax_floor;
   float greatest, inverse_greatest;  // of the codes; rounded to nearest
   int32_t greatest_exponent;
+  uint32_t
+      exponent_carry;  // added to a magnitude's bits, gives a fraction above the greatest's the next exponent
+  const float* clamp_scale;  // nullptr = `clamp` decides
 };
 
 // In the order of use, by lines of 64 bytes of the constant bank (parameters begin 16 bytes into
@@ -103,7 +122,7 @@ struct NormParams {
     uint32_t first_blocks;  // of the first call of a grid of heads: its blocks along x
   };
   RowRef x;            // [rows, n]
-  const char* weight;  // [n] or [heads, n]
+  const char* weight;  // [n], or one for each index of some leading dimensions
   const char* bias;
 
   float inv_n;
@@ -121,22 +140,30 @@ struct NormParams {
   int64_t weight_head_stride, bias_head_stride;  // bytes; 0 = shared by all rows
   RowStrides residual_upper, residual_out_upper;
   // For Access::kAny only.
-  uint8_t rounding, residual_rounding;     // as in the public header
-  uint8_t residual_f32, residual_out_f32;  // dtype f32 and not x's
+  uint8_t rounding, residual_rounding;       // as in the public header
+  uint8_t residual_type, residual_out_type;  // ColumnType
   uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
-      bias_align;  // bytes that all rows allow: 16, 8, 4 or 2
+      bias_align;            // bytes that all rows allow: 16, 8, 4 or 2
+  uint8_t y_type, sum_type;  // ColumnType; of the sum: what residual_rounding rounds to
 
   RowStrides mean_upper, rstd_upper;
   RowRef mean, rstd;  // [rows]
 
   QuantParams quant;  // for Sink::kQuant and kStatic only
 
-  char end_of_line[16];
+  char end_of_line[8];
 };
 static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) == 112 &&
               offsetof(NormParams, weight_head_stride) == 176 &&
               offsetof(NormParams, mean_upper) == 240 && offsetof(NormParams, quant) == 304 &&
               offsetof(QuantParams, codes_upper) == 64 && sizeof(NormParams) == 448);
+
+// What a kernel of one call gets: behind the lines of all kernels, what Access::kAny alone reads.
+struct NormCallParams : NormParams {
+  RowStrides weight_upper, bias_upper;
+  char end_of_last_line[32];
+};
+static_assert(sizeof(NormCallParams) == 512);
 
 // Shared memory of a row that is staged there (Access::kUneven): a tensor's row, up to 15 bytes
 // behind a multiple of 16; x's image, with a residual its own and the sum's; and at the end the

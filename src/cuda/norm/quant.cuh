@@ -85,9 +85,18 @@ __device__ __forceinline__ void put_any_codes(const QuantParams& q, char* codes,
   }
 }
 
+// The greatest magnitude that a call lets through; 0: any. Not before the wait: an earlier kernel may
+// write it.
+__device__ __forceinline__ float clamp_of(const QuantParams& q) {
+  if (q.clamp_scale == nullptr) return q.clamp;
+  const float given = ptx::ld_global_f32(q.clamp_scale);
+  return given > 0.0f ? given : 0.0f;
+}
+
 // What is quantised of results: rounded where that is asked for, and clamped (NaN stays).
 template <class T, int kVectors>
-__device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[kVectors][T::kPerVector]) {
+__device__ __forceinline__ void prepare(const QuantParams& q, float clamp,
+                                        float (&z)[kVectors][T::kPerVector]) {
   if (q.from_rounded) {
 #pragma unroll
     for (auto& vector : z) {
@@ -97,11 +106,11 @@ __device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[kVector
   } else {
     ptx::keep_branch();
   }
-  if (q.clamp != 0.0f) {
+  if (clamp != 0.0f) {
 #pragma unroll
     for (auto& vector : z) {
 #pragma unroll
-      for (float& value : vector) value = ptx::max_nan(ptx::min_nan(value, q.clamp), -q.clamp);
+      for (float& value : vector) value = ptx::max_nan(ptx::min_nan(value, clamp), -clamp);
     }
   } else {
     ptx::keep_branch();
@@ -109,11 +118,12 @@ __device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[kVector
 }
 
 template <class T>
-__device__ __forceinline__ void prepare(const QuantParams& q, float (&z)[T::kPerVector]) {
+__device__ __forceinline__ void prepare(const QuantParams& q, float clamp,
+                                        float (&z)[T::kPerVector]) {
   float one[1][T::kPerVector];
 #pragma unroll
   for (int i = 0; i < T::kPerVector; ++i) one[0][i] = z[i];
-  prepare<T>(q, one);
+  prepare<T>(q, clamp, one);
 #pragma unroll
   for (int i = 0; i < T::kPerVector; ++i) z[i] = one[0][i];
 }
@@ -151,7 +161,7 @@ __device__ __forceinline__ void put_beside(const NormParams& p,
       store_row<T>(z, sink.y, place, reach);
     }
   }
-  prepare<T>(p.quant, z);
+  prepare<T>(p.quant, clamp_of(p.quant), z);
   if (p.quant.amax != nullptr) {
     uint32_t most = 0;
 #pragma unroll
@@ -311,9 +321,9 @@ __device__ __forceinline__ void put_staged_codes(char* address, const uint32_t (
   }
 }
 
-// The codes of vectors; `most` is for pairs. Those of uneven rows go through shared memory, as y
-// does.
-template <CodeType kType, class Slots, class Tile, class Reach>
+// The codes of vectors; `most` is for pairs; kScaled: z is, but for pairs. Those of uneven rows go
+// through shared memory, as y does.
+template <CodeType kType, bool kScaled, class Slots, class Tile, class Reach>
 __device__ __forceinline__ void put_codes(char* codes,
                                           float (&z)[Tile::kVectors][Slots::T::kPerVector],
                                           const uint32_t (&most)[Tile::kVectors],
@@ -325,7 +335,7 @@ __device__ __forceinline__ void put_codes(char* codes,
   char* const address = codes + static_cast<uint32_t>(place.first * kBytes);
   // As a rule no value reaches 7. Where one does or NaN is about, values are made that do not.
   const auto is_below_7 = [&](int v) {
-    return __fmul_rn(__uint_as_float(most[v]), inverse[v]) < 7.0f;
+    return fabsf(__fmul_rn(__uint_as_float(most[v]), inverse[v])) < 7.0f;
   };
   const auto clamp = [&](int v) {
 #pragma unroll
@@ -358,7 +368,7 @@ __device__ __forceinline__ void put_codes(char* codes,
       if (!kTogether && !is_below_7(v)) factor = clamp(v);
       words[0] = ptx::to_e2m1_below_7(z[v], factor), words[1] = 0;
     } else {
-      scale_values(z[v], factor);
+      if constexpr (kPairs || !kScaled) scale_values(z[v], factor);
       make_codes(kType, z[v], words);
     }
     if constexpr (Slots::kAccess == Access::kUneven) {
@@ -367,6 +377,29 @@ __device__ __forceinline__ void put_codes(char* codes,
     } else if (reach.stores(v)) {
       store_codes<kPerVector>(address + v * (Tile::kStride * kBytes), words, kPairs);
     }
+  }
+}
+
+// What codes of 8 bits are made of, in z's place. Quotients come vector by vector in a loop: few
+// calls ask for them, and unrolled they would be a tenth of the kernel.
+template <class Tile, int kPerVector>
+__device__ __forceinline__ void scale_row(const QuantParams& q,
+                                          float (&z)[Tile::kVectors][kPerVector],
+                                          const float (&inverse)[Tile::kVectors]) {
+  if (q.code_type == CodeType::kE2M1) return;
+  if (__builtin_expect(q.divides, 0)) {
+#pragma unroll 1
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      float w[kPerVector], scale = inverse[0];
+      pick_vector(w, z, v);
+#pragma unroll
+      for (int i = 1; i < Tile::kVectors; ++i) scale = i == v ? inverse[i] : scale;
+      divide_values(w, scale);
+      put_vector(z, v, w);
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) scale_values(z[v], inverse[v]);
   }
 }
 
@@ -390,7 +423,7 @@ __device__ __forceinline__ void quantize_in_registers(
   uint32_t most[kVectors];
   float inverse[kVectors];
   if (q.rule == ScaleRule::kGiven) {
-    const float factor = __frcp_rn(given);
+    const float factor = q.divides ? given : __frcp_rn(given);
 #pragma unroll
     for (float& f : inverse) f = factor;
   } else {
@@ -403,6 +436,8 @@ __device__ __forceinline__ void quantize_in_registers(
                        ScaleRow(p, reach.live ? place.row_again() : 0, index), place, reach,
                        scratch);
   }
+  constexpr bool kScaled = Slots::kBeside == Beside::kAny && Slots::kAccess != Access::kAny;
+  if constexpr (kScaled) scale_row<Tile>(q, z, inverse);
   char* const codes = row_address(q.codes, q.codes_upper, index);
   if constexpr (Slots::kAccess == Access::kAny) {
 #pragma unroll 1
@@ -411,17 +446,21 @@ __device__ __forceinline__ void quantize_in_registers(
       pick_vector(w, z, v);
 #pragma unroll
       for (int i = 1; i < kVectors; ++i) factor = i == v ? inverse[i] : factor;
-      scale_values(w, factor);
+      if (q.divides) {
+        divide_values(w, factor);
+      } else {
+        scale_values(w, factor);
+      }
       put_any_codes(q, codes, w, place.vector(v), reach.count(v));
     }
   } else if (q.code_type == CodeType::kE4M3) {
-    put_codes<CodeType::kE4M3, Slots>(codes, z, most, inverse, place, reach);
+    put_codes<CodeType::kE4M3, kScaled, Slots>(codes, z, most, inverse, place, reach);
   } else if (q.code_type == CodeType::kE2M1) {
-    put_codes<CodeType::kE2M1, Slots>(codes, z, most, inverse, place, reach);
+    put_codes<CodeType::kE2M1, kScaled, Slots>(codes, z, most, inverse, place, reach);
   } else if (q.code_type == CodeType::kI8) {
-    put_codes<CodeType::kI8, Slots>(codes, z, most, inverse, place, reach);
+    put_codes<CodeType::kI8, kScaled, Slots>(codes, z, most, inverse, place, reach);
   } else {
-    put_codes<CodeType::kE5M2, Slots>(codes, z, most, inverse, place, reach);
+    put_codes<CodeType::kE5M2, kScaled, Slots>(codes, z, most, inverse, place, reach);
   }
   if constexpr (Slots::kAccess == Access::kUneven) {
     sync_row<Tile>();

@@ -14,6 +14,16 @@ __device__ __forceinline__ void round_to(float (&f)[kCount]) {
   }
 }
 
+// Of the sum, to the dtype that a call names: not f32.
+template <class T, int kCount>
+__device__ __forceinline__ void round_to_type(float (&f)[kCount], ColumnType type) {
+  if (type == ColumnType::kOther16) {
+    round_to<typename Halves<T>::Other>(f);
+  } else {
+    round_to<typename Halves<T>::First>(f);
+  }
+}
+
 // A row, behind one branch.
 template <class T, int kVectors>
 __device__ __forceinline__ void round_row(float (&row)[kVectors][T::kPerVector], bool wanted) {
@@ -75,7 +85,8 @@ struct Rounding<Affine::kAny, T> {
       : every_step(p.rounding == FASTNORM_ROUND_EVERY_STEP),
         round_normalized((p.bits_again & kRoundNormalized) != 0),
         round_sum((p.bits_again & kRoundSum) != 0),
-        round_applied(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY) {}
+        round_applied(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY),
+        sum_type(static_cast<ColumnType>(p.sum_type)) {}
   // An intermediate value of a chain in T.
   __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
   template <int kCount>
@@ -85,14 +96,15 @@ struct Rounding<Affine::kAny, T> {
   // x + residual: as the statistics see it, and as it is applied.
   template <int kCount>
   __device__ __forceinline__ void summed(float (&s)[kCount]) const {
-    if (round_sum) round_to<T>(s);
+    if (round_sum) round_to_type<T>(s, sum_type);
   }
   template <int kCount>
   __device__ __forceinline__ void applied(float (&s)[kCount]) const {
-    if (round_applied) round_to<T>(s);
+    if (round_applied) round_to_type<T>(s, sum_type);
   }
 
   const bool every_step, round_normalized, round_sum, round_applied;
+  const ColumnType sum_type;
 };
 
 template <class Slots, class Tile>

@@ -31,8 +31,9 @@ struct Slots {
   // The sum and the product are of two numbers of x's dtype. f32 arithmetic, rounded after it,
   // gives the same: it holds a product of two exactly, and twice the digits that a sum needs.
   static constexpr bool kRounds = kBeside == Beside::kRounded || kBeside == Beside::kRoundedCs;
-  static constexpr int kSums = kStat == Stat::kLayer ? 2 : 1;  // over a row
-  static constexpr int kFolds = kSums + (kSink == Sink::kQuant ? 1 : 0);
+  // Folds over a row of one value a thread, beside LAYER's of two.
+  static constexpr bool kLayer = kStat == Stat::kLayer;
+  static constexpr int kFolds = (kLayer ? 0 : 1) + (kSink == Sink::kQuant ? 1 : 0);
 };
 
 template <class Slots>

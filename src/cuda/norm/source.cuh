@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cuda/common/staged.cuh"
-#include "cuda/norm/slots.cuh"
+#include "cuda/norm/rounding.cuh"
 #include "cuda/norm/windows.cuh"
 
 namespace fastnorm::cuda {
@@ -277,9 +277,9 @@ struct AnyInput {
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
 
   __device__ __forceinline__ AnyInput(const NormParams& p, const RowIndex& index)
-      : x(row_address(p.x, p.x_upper, index), p.x_align, false),
+      : x(row_address(p.x, p.x_upper, index), p.x_align, ColumnType::kElement),
         residual(kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr,
-                 p.residual_align, p.residual_f32) {}
+                 p.residual_align, static_cast<ColumnType>(p.residual_type)) {}
 
   // The first `count` values of a vector; the others are zero.
   template <Part kPart>
@@ -294,6 +294,55 @@ struct AnyInput {
   }
 
   const AnyRow<T, const char> x, residual;
+};
+
+// The row's first element, in every thread of it: what LAYER subtracts ahead of its first sum. In
+// rows of one warp one lane has it; else every thread reads it, so that nobody waits for a barrier.
+template <class Slots, class Tile>
+struct FirstElement {
+  using T = typename Slots::T;
+  static constexpr bool kReads = Slots::kStat == Stat::kLayer && !Tile::kOneWarp;
+  static constexpr bool kAny = Slots::kAccess == Access::kAny;
+  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
+
+  // Before anything of the row is written; it is on its way until value().
+  __device__ __forceinline__ void load(const NormParams& p, const RowIndex& index) {
+    if constexpr (kReads && kAny) {
+      float s[T::kPerVector];
+      AnyInput<Slots>(p, index).template take<Part::kShort>(s, 0, 1);
+      sum = s[0];
+    } else if constexpr (kReads) {
+      x = element(row_address(p.x, p.x_upper, index));
+      if constexpr (kAdd) residual = element(row_address(p.residual, p.residual_upper, index));
+    }
+  }
+
+  // `first`: of what this thread holds. As the statistics see it.
+  __device__ __forceinline__ float value(float first, bool round_sum) const {
+    if constexpr (!kReads) return __shfl_sync(~0u, first, 0, Tile::kLanes);
+    float s[1][T::kPerVector] = {};
+    if constexpr (kAny) {
+      s[0][0] = sum;
+    } else {
+      s[0][0] = unpacked(x);
+      if constexpr (kAdd) s[0][0] = __fadd_rn(s[0][0], unpacked(residual));
+    }
+    if constexpr (kAdd) round_row<T>(s, round_sum);
+    return s[0][0];
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t element(const char* address) {
+    return T::kBytes == 4 ? ptx::ld_global_u32(address) : ptx::ld_global_u16(address);
+  }
+  static __device__ __forceinline__ float unpacked(uint32_t word) {
+    float f[T::kPerWord];
+    T::unpack_word(word, f);
+    return f[0];
+  }
+
+  uint32_t x = 0, residual = 0;
+  float sum = 0.0f;
 };
 
 template <class Slots, class Tile>
@@ -320,10 +369,10 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
         float(&s)[T::kPerVector] = values[first + i];
-        x.take(s, i, false);
+        x.take(s, i, input.x);
         if constexpr (AnyInput<Slots>::kAdd) {
           float r[T::kPerVector];
-          residual.take(r, i, input.residual.f32);
+          residual.take(r, i, input.residual);
 #pragma unroll
           for (int k = 0; k < T::kPerVector; ++k) s[k] = __fadd_rn(s[k], r[k]);
         }
@@ -343,10 +392,11 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
                                             const float (&s)[Tile::kVectors][T::kPerVector]) const {
     if constexpr (Slots::kSource == Source::kAdd) {
       if (p.residual_out.data == nullptr) return;
-      store_row<T>(s,
-                   AnyRow<T, char>(row_address(p.residual_out, p.residual_out_upper, index),
-                                   p.residual_out_align, p.residual_out_f32),
-                   place, reach);
+      store_row<T>(
+          s,
+          AnyRow<T, char>(row_address(p.residual_out, p.residual_out_upper, index),
+                          p.residual_out_align, static_cast<ColumnType>(p.residual_out_type)),
+          place, reach);
     }
   }
 

@@ -30,51 +30,87 @@ __device__ __forceinline__ float vector_sum_of_squares(const float (&a)[kCount])
   return __fadd_rn(even, odd);
 }
 
-// One vector's share of the sum of squares, of s - mean for LAYER. Positions from `count` on are
-// padding and add nothing.
-template <class Slots, class R>
-__device__ __forceinline__ float squares(const float (&s)[Slots::T::kPerVector], float mean,
-                                         int count, const R& rounding) {
-  constexpr int kPerVector = Slots::T::kPerVector;
-  float d[kPerVector];
+// One vector's share of the sum of squares; `steps`: of squares that are rounded to T.
+template <class T, int kCount>
+__device__ __forceinline__ float squares(float (&d)[kCount], bool steps) {
+  if (steps) {
 #pragma unroll
-  for (int i = 0; i < kPerVector; ++i) {
-    d[i] = s[i];
-    if constexpr (Slots::kStat == Stat::kLayer) d[i] = rounding.step(__fsub_rn(s[i], mean));
-    if constexpr (Slots::kStat == Stat::kLayer && Slots::kAccess == Access::kAny) {
-      if (i >= count) d[i] = 0.0f;
-    }
-  }
-  if (rounding.every_step) {
-#pragma unroll
-    for (int i = 0; i < kPerVector; ++i) d[i] = rounding.step(__fmul_rn(d[i], d[i]));
+    for (float& f : d) f = T::round(__fmul_rn(f, f));
     return vector_sum(d);
   }
-  const float q = vector_sum_of_squares(d);
-  return Slots::kStat == Stat::kLayer && count <= 0 ? 0.0f : q;
-}
-
-// The same of the row's short vector, by the thread that has it: no other thread tests positions.
-template <class Slots, class Tile, class Held, class Reach>
-__device__ __forceinline__ float short_squares(const Held& held, float mean, const Reach& reach) {
-  constexpr int kPerVector = Slots::T::kPerVector;
-  float d[kPerVector];
-  held.pick(d, reach.last_register());
-#pragma unroll
-  for (int i = 0; i < kPerVector; ++i) d[i] = i < reach.last_count() ? __fsub_rn(d[i], mean) : 0.0f;
   return vector_sum_of_squares(d);
 }
 
-template <class R>
-__device__ __forceinline__ float mean_of(float sum, const NormParams& p, const R& rounding) {
-  return rounding.step(__fmul_rn(sum, p.inv_n));
+// LAYER: one vector's share of the sums of s - from and of its squares. Positions from `count` on
+// are padding and add nothing; kPartial: some of a vector may be. `steps`: a chain in T rounds.
+template <class T, bool kPartial, int kCount>
+__device__ __forceinline__ Moments moments(const float (&s)[kCount], float from, int count,
+                                           bool steps) {
+  // The chains of both sums go together, so that few differences are alive.
+  float sum[2], square[2];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    float d = __fsub_rn(s[i], from);
+    if (steps) d = T::round(d);
+    if constexpr (kPartial) d = i < count ? d : 0.0f;
+    float& chain = sum[i % 2];
+    float& power = square[i % 2];
+    chain = i < 2 ? d : __fadd_rn(chain, d);
+    if (steps) {
+      const float q = T::round(__fmul_rn(d, d));
+      power = i < 2 ? q : __fadd_rn(power, q);
+    } else {
+      power = i < 2 ? __fmul_rn(d, d) : __fmaf_rn(d, d, power);
+    }
+  }
+  Moments m = {__fadd_rn(sum[0], sum[1]), __fadd_rn(square[0], square[1])};
+  if (!kPartial && count <= 0) m = {0.0f, 0.0f};
+  return m;
 }
 
 template <class R>
-__device__ __forceinline__ float rstd_of(float sum, const NormParams& p, const R& rounding) {
-  const float variance = rounding.step(__fmul_rn(sum, p.inv_n));
+__device__ __forceinline__ float rstd_of(float mean_square, const NormParams& p,
+                                         const R& rounding) {
+  const float variance = rounding.step(mean_square);
   return rounding.step(reciprocal_root(rounding.step(__fadd_rn(variance, p.eps))));
 }
+
+// LAYER in two passes of one text: the sums about the row's first element give the mean, those
+// about that mean its correction and the variance.
+class LayerStatistics {
+ public:
+  // A chain in T sums the row itself, as x - -0 is x, ..
+  template <class R>
+  __device__ __forceinline__ LayerStatistics(float first, const R& rounding)
+      : from(rounding.every_step ? -0.0f : first) {}
+
+  // Whether a pass rounds its steps to T.
+  template <class R>
+  __device__ __forceinline__ static bool steps(int pass, const R& rounding) {
+    return rounding.every_step && pass > 0;
+  }
+
+  template <class R>
+  __device__ __forceinline__ void take(Moments row, int pass, const NormParams& p,
+                                       const R& rounding) {
+    // .. and corrects nothing.
+    const float delta =
+        rounding.every_step && pass > 0 ? -0.0f : __fmul_rn(positive_zero(row.sum), p.inv_n);
+    mean_square = __fmaf_rn(-delta, delta, __fmul_rn(row.squares, p.inv_n));
+    from = rounding.step(__fadd_rn(from, delta));
+  }
+
+  __device__ __forceinline__ float mean() const { return from; }
+  template <class R>
+  __device__ __forceinline__ float rstd(const NormParams& p, const R& rounding) const {
+    return rstd_of(mean_square < 0.0f ? 0.0f : mean_square, p, rounding);
+  }
+
+  float from;  // what the next pass subtracts
+
+ private:
+  float mean_square = 0.0f;
+};
 
 // t = (s - mean) * rstd for one vector; t may be s.
 template <class Slots, int kCount, class R>

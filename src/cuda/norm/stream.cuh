@@ -15,7 +15,6 @@ struct StreamQuantizer {
   __device__ __forceinline__ StreamQuantizer(const NormParams&, const Place<Tile>&) {}
   __device__ __forceinline__ bool wants_row() const { return false; }
   __device__ __forceinline__ void see(const float (&)[T::kPerVector], int) {}
-  __device__ __forceinline__ void make_row_scale(FoldScratch<Tile>&, const Place<Tile>&) {}
   __device__ __forceinline__ void put(const float (&)[T::kPerVector], int64_t, int) {}
   __device__ __forceinline__ void end(const Place<Tile>&) {}
 };
@@ -30,9 +29,10 @@ struct StreamQuantizer<Slots, Tile, true> {
         q(params.quant),
         index(row_index(params, place.row, params.bits_again)),
         scales(params, place.row, index),
-        codes(row_address(params.quant.codes, params.quant.codes_upper, index)) {
+        codes(row_address(params.quant.codes, params.quant.codes_upper, index)),
+        clamp(clamp_of(params.quant)) {
     given = q.given_scale != nullptr ? *q.given_scale : 1.0f;
-    if (q.rule == ScaleRule::kGiven) inverse = __frcp_rn(given);
+    if (q.rule == ScaleRule::kGiven) inverse = q.divides ? given : __frcp_rn(given);
   }
 
   // True if the row's greatest magnitude is needed before its codes.
@@ -40,7 +40,7 @@ struct StreamQuantizer<Slots, Tile, true> {
     return q.rule >= ScaleRule::kQuotient && q.block == 0;
   }
   __device__ __forceinline__ void see(float (&z)[kPerVector], int count) {
-    prepare<T>(q, z);
+    prepare<T>(q, clamp, z);
     clear_from(z, count);
     most = greater(most, magnitude_bits(z));
   }
@@ -52,7 +52,7 @@ struct StreamQuantizer<Slots, Tile, true> {
   }
 
   __device__ __forceinline__ void put(float (&z)[kPerVector], int64_t vector, int count) {
-    prepare<T>(q, z);
+    prepare<T>(q, clamp, z);
     clear_from(z, count);
     uint32_t magnitude[1] = {magnitude_bits(z)};
     most = greater(most, magnitude[0]);
@@ -65,7 +65,11 @@ struct StreamQuantizer<Slots, Tile, true> {
       if (count > 0 && (vector & (lanes - 1)) == 0) scales.put(vector >> shift, scale.bits);
       inverse = scale.inverse;
     }
-    scale_values(z, inverse);
+    if (q.divides) {
+      divide_values(z, inverse);
+    } else {
+      scale_values(z, inverse);
+    }
     if (count > 0) put_any_codes(q, codes, z, vector, count);
   }
 
@@ -81,6 +85,7 @@ struct StreamQuantizer<Slots, Tile, true> {
   const RowIndex index;
   const ScaleRow scales;
   char* const codes;
+  const float clamp;
   float given, inverse = 0.0f;
   uint32_t most = 0;
 };
@@ -109,23 +114,50 @@ struct StreamFold {
       total;  // after the last group: its number is all ones, so everything has been folded into it
 };
 
+// What a pass over the row folds: one sum, or two at once.
+struct StreamSum {
+  using Value = float;
+  __device__ __forceinline__ void add(float (&q)[StreamFold::kGroup], uint32_t group) {
+    fold.add(fold_registers(q), group);
+  }
+  __device__ __forceinline__ float total() const { return fold.total; }
+
+  StreamFold fold;
+};
+struct StreamMoments {
+  using Value = Moments;
+  __device__ __forceinline__ void add(const Moments (&q)[StreamFold::kGroup], uint32_t group) {
+    const Moments m = fold_moments(q);
+    sum.add(m.sum, group);
+    squares.add(m.squares, group);
+  }
+  __device__ __forceinline__ Moments total() const { return {sum.total, squares.total}; }
+
+  StreamFold sum, squares;
+};
+
+__device__ __forceinline__ float selected(bool first, float a, float b) { return first ? a : b; }
+__device__ __forceinline__ Moments selected(bool first, const Moments& a, const Moments& b) {
+  return {first ? a.sum : b.sum, first ? a.squares : b.squares};
+}
+
 // Folds what sums_of(first, step, sums) gives for each of a thread's `count` vectors: the four of
 // first, first + step and so on at a time. Past the row's end it gives 0.
-template <class Tile, typename Fn>
-__device__ __forceinline__ float fold_stream(int64_t count, Fn sums_of) {
+template <class Fold, class Tile, typename Fn>
+__device__ __forceinline__ typename Fold::Value fold_stream(int64_t count, Fn sums_of) {
   // Digits of a vector's number: at least two, for the group.
   const int digits = count <= StreamFold::kGroup ? 2 : 64 - __clzll(count - 1);
   const uint32_t groups = 1u << (digits - 2);
-  StreamFold fold;
+  Fold fold;
   for (uint32_t g = 0; g < groups; ++g) {
     // In bit-reversed order the two lowest digits of the position are the two highest of the
     // register.
     const uint32_t low = digits == 2 ? 0 : __brev(g) >> (32 - (digits - 2));
-    float q[StreamFold::kGroup];
+    typename Fold::Value q[StreamFold::kGroup];
     sums_of(low, int64_t{1} << (digits - 2), q);
-    fold.add(fold_registers(q), g);
+    fold.add(q, g);
   }
-  return fold.total;
+  return fold.total();
 }
 
 // One thread's view of a row that is streamed, four vectors at a time. Where all rows and columns
@@ -169,8 +201,8 @@ struct StreamRow {
   }
 
   // q[i] = sum_of(s, count) of the values of register first + i * step.
-  template <typename Fn>
-  __device__ __forceinline__ void sums(int64_t first, int64_t step, float (&q)[kGroup],
+  template <typename Value, typename Fn>
+  __device__ __forceinline__ void sums(int64_t first, int64_t step, Value (&q)[kGroup],
                                        Fn sum_of) const {
     if (wide_row && !has_short(first, step)) {
       uint4 x[kGroup], residual[kGroup];
@@ -188,9 +220,9 @@ struct StreamRow {
         const int64_t v = vector(first + i * step);
         float s[kPerVector];
         input.template take<Part::kCounted>(s, v, count(v));
-        const float sum = sum_of(s, count(v));
+        const Value sum = sum_of(s, count(v));
 #pragma unroll
-        for (int k = 0; k < kGroup; ++k) q[k] = k == i ? sum : q[k];
+        for (int k = 0; k < kGroup; ++k) q[k] = selected(k == i, sum, q[k]);
       }
     }
   }
@@ -235,7 +267,7 @@ struct StreamRow {
   }
 
   static __device__ __forceinline__ bool wide(const AnyRow<T, const char>& row) {
-    return row.bytes == kVectorBytes && !row.f32;
+    return row.bytes == kVectorBytes && row.type == ColumnType::kElement;
   }
   static __device__ __forceinline__ bool wide(const AnyColumn<T>& column) {
     return column.type == ColumnType::kAbsent || wide(column.row);
@@ -283,11 +315,53 @@ struct StreamRow {
   const bool wide_row, wide_columns;
 };
 
+// The row's statistics.
+template <class Slots, class Tile, class R>
+__device__ __forceinline__ void streamed_statistics(
+    float& mean, float& rstd, const NormParams& p, const StreamRow<Slots, Tile>& row,
+    RowScratch<Tile, Slots::kFolds, Slots::kLayer>& scratch, const Place<Tile>& place,
+    const RowIndex& index, const R& rounding) {
+  using T = typename Slots::T;
+  constexpr int kPerVector = T::kPerVector;
+  const auto fold = [&]<class Fold>(Fold, auto sum_of) {
+    return fold_stream<Fold, Tile>(
+        row.registers(),
+        [&](int64_t first, int64_t step, typename Fold::Value(&q)[StreamFold::kGroup]) {
+          row.sums(first, step, q, [&](float(&s)[kPerVector], int count) {
+            if constexpr (Slots::kSource == Source::kAdd) rounding.summed(s);
+            return sum_of(s, count);
+          });
+        });
+  };
+  mean = 0.0f;
+  if constexpr (Slots::kStat == Stat::kLayer) {
+    FirstElement<Slots, Tile> first;
+    first.load(p, index);
+    LayerStatistics statistics(first.value(0.0f, rounding.round_sum), rounding);
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      const bool steps = statistics.steps(pass, rounding);
+      const Moments of_thread[1] = {
+          fold(StreamMoments(), [&](const float(&s)[kPerVector], int count) {
+            return moments<T, true>(s, statistics.from, count, steps);
+          })};
+      statistics.take(fold_row_moments<Tile>(of_thread, scratch.moments[pass], place), pass, p,
+                      rounding);
+    }
+    mean = statistics.mean(), rstd = statistics.rstd(p, rounding);
+  } else {
+    const float sum = fold(StreamSum(), [&](float(&s)[kPerVector], int) {
+      return squares<T>(s, rounding.every_step);
+    });
+    rstd = rstd_of(__fmul_rn(fold_row<Sum>(sum, scratch.fold[0], place), p.inv_n), p, rounding);
+  }
+}
+
 template <class Slots, class Tile>
 __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   using T = typename Slots::T;
   constexpr int kPerVector = T::kPerVector;
-  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds>>();
+  auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kLayer>>();
   cluster_begin(scratch);
   const Place<Tile> place(blockIdx.x);
   const RowIndex index = row_index(p, place.row, p.bits);
@@ -297,25 +371,8 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   if ((p.bits & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
 
-  const auto fold = [&](auto sum_of) {
-    return fold_stream<Tile>(row.registers(),
-                             [&](int64_t first, int64_t step, float(&q)[StreamFold::kGroup]) {
-                               row.sums(first, step, q, [&](float(&s)[kPerVector], int count) {
-                                 if constexpr (Slots::kSource == Source::kAdd) rounding.summed(s);
-                                 return sum_of(s, count);
-                               });
-                             });
-  };
-  float mean = 0.0f;
-  if constexpr (Slots::kStat == Stat::kLayer) {
-    const float sum = fold([](const float(&s)[kPerVector], int) { return vector_sum(s); });
-    mean = mean_of(positive_zero(fold_row<Sum>(sum, scratch.fold[0], place)), p, rounding);
-  }
-  const float sum = fold([&](const float(&s)[kPerVector], int count) {
-    return squares<Slots>(s, mean, count, rounding);
-  });
-  const float rstd =
-      rstd_of(fold_row<Sum>(sum, scratch.fold[Slots::kSums - 1], place), p, rounding);
+  float mean, rstd;
+  streamed_statistics(mean, rstd, p, row, scratch, place, index, rounding);
   if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
 
   StreamQuantizer<Slots, Tile> quantizer(p, place);
@@ -324,7 +381,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
   const bool stores_sum = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr;
   const AnyRow<T, char> sum_out(row_address(p.residual_out, p.residual_out_upper, index),
-                                p.residual_out_align, p.residual_out_f32);
+                                p.residual_out_align, static_cast<ColumnType>(p.residual_out_type));
   // A row's scale takes a pass before that of the codes.
 #pragma unroll 1
   for (bool last = !quantizer.wants_row();; last = true) {
@@ -339,7 +396,8 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
                   quantizer.put(z, vector, count);
                 });
     if (last) break;
-    quantizer.make_row_scale(scratch.fold[Slots::kFolds - 1], place);
+    if constexpr (Slots::kSink == Sink::kQuant)
+      quantizer.make_row_scale(scratch.fold[Slots::kFolds - 1], place);
   }
   quantizer.end(place);
 }

@@ -5,6 +5,8 @@
 #include "core/check.h"
 #include "cuda/norm/launch_params.h"
 #include "cuda/norm/list.h"
+#include "cuda/norm_backward/launch_params.h"
+#include "cuda/norm_backward/table.h"
 
 namespace fastnorm::cuda {
 namespace {
@@ -84,6 +86,20 @@ class DryDevice final : public Device {
   }
 
   GridCount grids(std::span<const NormCall> calls) const override { return count_grids(calls); }
+
+  std::span<const NormBackwardEntry> norm_backward_table() const override {
+    return cuda::norm_backward_table(*facts.arch);
+  }
+  fastnorm_status prepare_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&,
+                                        Error&) override {
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                                    void* workspace, void*, Error&) override {
+    const NormBackwardParams params = make_norm_backward_params(desc, plan, workspace);
+    asm volatile("" ::"m"(params));
+    return FASTNORM_OK;
+  }
 
   fastnorm_status prepare_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, Error&) override {
     return FASTNORM_OK;

@@ -10,6 +10,8 @@
 #include "cuda/mla_decode/kernels.h"
 #include "cuda/norm/kernels.h"
 #include "cuda/norm/list.h"
+#include "cuda/norm_backward/kernels.h"
+#include "cuda/norm_backward/table.h"
 
 namespace fastnorm::test {
 
@@ -92,6 +94,27 @@ char mla_bytes[7];
 
 bool is_mla(const void* kernel) { return kernel >= mla_bytes && kernel < std::end(mla_bytes); }
 
+// The backward kernels: addresses of bytes, in the order of the table.
+char backward_bytes[cuda::kBackwardWords<true>.size()];
+
+bool is_backward(const void* kernel) {
+  return kernel >= backward_bytes && kernel < std::end(backward_bytes);
+}
+
+template <Dtype kDtype>
+std::span<const cuda::NormBackwardKernel> backward_part() {
+  static const std::vector<cuda::NormBackwardKernel> kernels = [] {
+    std::vector<cuda::NormBackwardKernel> part;
+    const auto table = cuda::norm_backward_table(cuda::kSm90);
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (table[i].variant.dtype == kDtype)
+        part.push_back(reinterpret_cast<cuda::NormBackwardKernel>(&backward_bytes[i]));
+    }
+    return part;
+  }();
+  return kernels;
+}
+
 // As the driver does, for tensor maps of four dimensions.
 bool valid_map(const void* address, const cuuint64_t* extents, const cuuint64_t* strides,
                const cuuint32_t* box) {
@@ -154,6 +177,20 @@ FASTNORM_PRETEND_PART(kF16, kAdd)
 FASTNORM_PRETEND_PART(kBF16, kPlain)
 FASTNORM_PRETEND_PART(kBF16, kAdd)
 #undef FASTNORM_PRETEND_PART
+
+#define FASTNORM_PRETEND_BACKWARD(dtype)                                                  \
+  template <>                                                                             \
+  std::span<const NormBackwardKernel> norm_backward_kernels<90, Dtype::dtype>() {         \
+    return test::backward_part<Dtype::dtype>();                                           \
+  }                                                                                       \
+  template <>                                                                             \
+  std::span<const NormBackwardKernel> norm_backward_kernels<kPtxNumber, Dtype::dtype>() { \
+    return {};                                                                            \
+  }
+FASTNORM_PRETEND_BACKWARD(kF32)
+FASTNORM_PRETEND_BACKWARD(kF16)
+FASTNORM_PRETEND_BACKWARD(kBF16)
+#undef FASTNORM_PRETEND_BACKWARD
 
 template <>
 const void* mla_decode_kernel<Dtype::kBF16>(bool profiles) {
@@ -251,7 +288,9 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   if (const cudaError_t error = result_of("cudaFuncSetAttribute"); error != cudaSuccess)
     return error;
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    const int most = is_mla(kernel) ? 227 << 10 : 99 << 10;  // sm_90's and, of the norms, sm_120's
+    const int most = is_mla(kernel) || is_backward(kernel)
+                         ? 227 << 10
+                         : 99 << 10;  // sm_90's and, of the norms, sm_120's
     if (value > most) return notes.last_error = cudaErrorInvalidValue;
     notes.shared_bytes[kernel] = value;
     return cudaSuccess;
@@ -286,7 +325,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   ++notes.launches;
   Launch launch = {kernel,  config->gridDim,          config->blockDim, 0,
                    -1,      config->stream,           notes.context,    nullptr,
-                   nullptr, config->dynamicSmemBytes, nullptr};
+                   nullptr, config->dynamicSmemBytes, nullptr,          nullptr};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& a = config->attrs[i];
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = a.val.clusterDim.x;
@@ -297,6 +336,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
     const bool has_maps = kernel < &mla_bytes[kMlaPlan];
     launch.mla_params =
         static_cast<const fastnorm::cuda::MlaDecodeParams*>(arguments[has_maps ? 1 : 0]);
+  } else if (is_backward(kernel)) {
+    launch.backward_params = static_cast<const fastnorm::cuda::NormBackwardParams*>(arguments[0]);
   } else if (is_pair(kernel)) {
     launch.pair_params = static_cast<const fastnorm::cuda::NormPairParams*>(arguments[0]);
   } else {

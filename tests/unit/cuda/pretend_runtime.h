@@ -11,6 +11,7 @@
 
 #include "cuda/mla_decode/params.h"
 #include "cuda/norm/params.h"
+#include "cuda/norm_backward/params.h"
 
 namespace fastnorm::test {
 
@@ -40,7 +41,8 @@ struct Launch {
   const cuda::NormParams* params;  // of a kernel for one call, else null; valid in on_launch()
   const cuda::NormPairParams* pair_params;  // of one for two
   size_t shared_bytes;
-  const cuda::MlaDecodeParams* mla_params;  // of a kernel of MLA decode
+  const cuda::MlaDecodeParams* mla_params;          // of a kernel of MLA decode
+  const cuda::NormBackwardParams* backward_params;  // of a kernel of the backward pass
 };
 
 // What a thread did, and what it has current: the runtime's state is a thread's, too.

@@ -88,12 +88,19 @@ const (
 	FASTNORM_QUANT_PER_BLOCK  = 3
 	FASTNORM_QUANT_MXFP8      = 4
 	FASTNORM_QUANT_NVFP4      = 5
+	FASTNORM_QUANT_MXFP4      = 6
 )
 
 // fastnorm_quant_source.
 const (
 	FASTNORM_QUANT_FROM_F32     = 0
 	FASTNORM_QUANT_FROM_ROUNDED = 1
+)
+
+// fastnorm_quant_division.
+const (
+	FASTNORM_QUANT_MULTIPLY_RECIPROCAL = 0
+	FASTNORM_QUANT_DIVIDE              = 1
 )
 
 // fastnorm_scale_layout.

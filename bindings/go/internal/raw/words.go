@@ -25,7 +25,7 @@ const (
 	NormScalePow2        = 10
 	NormAmaxFloor        = 11
 	NormClamp            = 12
-	NormReserved         = 13
+	NormQuantDivision    = 13
 	NormMask             = 14
 	NormBitX             = 0
 	NormBitResidual      = 1
@@ -39,7 +39,8 @@ const (
 	NormBitQuantized     = 9
 	NormBitScale         = 10
 	NormBitAmax          = 11
-	NormMaxWords         = 255
+	NormBitClampScale    = 12
+	NormMaxWords         = 275
 
 	NormBackwardKind           = 0
 	NormBackwardEps            = 1

@@ -92,7 +92,7 @@ static inline int fnb_read_tensor(fnb_reader* reader, fastnorm_tensor* tensor) {
 /* fastnorm_norm_args with the tensors that it points to. */
 typedef struct fnb_norm_call {
   fastnorm_norm_args args;
-  fastnorm_tensor tensors[12];
+  fastnorm_tensor tensors[13];
 } fnb_norm_call;
 
 static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
@@ -101,7 +101,7 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   uint64_t mask;
   if (words == NULL) return 0;
   mask = words[14];
-  if (mask >> 12 != 0) return 0;
+  if (mask >> 13 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
@@ -117,7 +117,7 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   args->scale_pow2 = (int32_t)words[10];
   args->amax_floor = fnb_float(words[11]);
   args->clamp = fnb_float(words[12]);
-  args->reserved = (int32_t)words[13];
+  args->quant_division = (fastnorm_quant_division)fnb_low(words[13]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -165,6 +165,10 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   if (mask >> 11 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[11])) return 0;
     args->amax = &call->tensors[11];
+  }
+  if (mask >> 12 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
+    args->clamp_scale = &call->tensors[12];
   }
   return 1;
 }

@@ -513,7 +513,7 @@ impl Default for fastnorm_info {
 pub struct fastnorm_kernel_info {
     /// In: sizeof(fastnorm_kernel_info).
     pub struct_size: usize,
-    /// "norm", "mla_decode".
+    /// "norm", "norm_backward", "mla_decode".
     pub family: *const c_char,
     /// "sm_90", "avx512", ..
     pub arch: *const c_char,
@@ -563,7 +563,8 @@ pub const FASTNORM_NORM_RMS: fastnorm_norm_kind = 0;
 pub const FASTNORM_NORM_LAYER: fastnorm_norm_kind = 1;
 pub const FASTNORM_NORM_KIND_MAX_ENUM: fastnorm_norm_kind = 0x7fffffff;
 
-/// Where y is rounded to x's dtype T on its way. With T = f32 the first two are the same.
+/// Where y is rounded to x's dtype T on its way, also where y is f32 beside 16-bit x. With T = f32
+/// the first two are the same.
 pub type fastnorm_rounding = c_uint;
 /// Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma.
 pub const FASTNORM_ROUND_ONCE: fastnorm_rounding = 0;
@@ -598,6 +599,8 @@ pub const FASTNORM_QUANT_PER_BLOCK: fastnorm_quant_scheme = 3;
 pub const FASTNORM_QUANT_MXFP8: fastnorm_quant_scheme = 4;
 /// fp4 with an e4m3 scale for 16 columns and a global scale.
 pub const FASTNORM_QUANT_NVFP4: fastnorm_quant_scheme = 5;
+/// fp4 with a power-of-two scale for 32 columns.
+pub const FASTNORM_QUANT_MXFP4: fastnorm_quant_scheme = 6;
 pub const FASTNORM_QUANT_SCHEME_MAX_ENUM: fastnorm_quant_scheme = 0x7fffffff;
 
 /// What is quantised.
@@ -607,6 +610,15 @@ pub const FASTNORM_QUANT_FROM_F32: fastnorm_quant_source = 0;
 /// The result rounded to x's dtype, as an unfused chain would.
 pub const FASTNORM_QUANT_FROM_ROUNDED: fastnorm_quant_source = 1;
 pub const FASTNORM_QUANT_SOURCE_MAX_ENUM: fastnorm_quant_source = 0x7fffffff;
+
+/// How a code is made of z and its scale, with PER_TENSOR, PER_ROW and PER_BLOCK.
+pub type fastnorm_quant_division = c_uint;
+/// code = z \* (1 / scale): two roundings.
+pub const FASTNORM_QUANT_MULTIPLY_RECIPROCAL: fastnorm_quant_division = 0;
+/// code = z / scale, one rounding: vLLM's dynamic fp8. Scales that are powers of two (scale_pow2)
+/// give the same codes either way.
+pub const FASTNORM_QUANT_DIVIDE: fastnorm_quant_division = 1;
+pub const FASTNORM_QUANT_DIVISION_MAX_ENUM: fastnorm_quant_division = 0x7fffffff;
 
 /// Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
 /// first two; nothing outside its shape is written.
@@ -646,11 +658,16 @@ pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 /// both, as compact tensors do. Dimensions of extent 1 do not count. At most 3 may be left; more
 /// are FASTNORM_ERROR_UNSUPPORTED.
 ///
+/// Dtypes: weight, bias, residual and residual_out are each f32, f16 or bf16, whatever T is. y is T
+/// or f32. Each tensor's address and strides are multiples of its own elements. On a GPU, calls
+/// with one dtype, or with f32 weight and bias beside 16-bit x, run on kernels of their own; other
+/// combinations run on general ones, which are slower.
+///
 /// weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
 /// 1 or x's, counted from the right, and missing ones are 1. Examples: \[n\], \[1, n\], \[heads,
-/// n\], \[batch, 1, n\]. On the CPU they may vary along any leading dimensions. On a GPU they vary
-/// along one (after joining); with FASTNORM_SCALE_SWIZZLED_128X4 that is the innermost one.
-/// Anything else there is FASTNORM_ERROR_UNSUPPORTED.
+/// n\], \[batch, 1, n\]. They may vary along any leading dimensions. On a GPU, general kernels
+/// serve columns that vary along more than one dimension (after joining), or beside
+/// FASTNORM_SCALE_SWIZZLED_128X4 along another one than the innermost.
 ///
 /// Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
 /// shape and strides). So y = x, residual_out = residual is in place, and y = residual,
@@ -676,15 +693,17 @@ pub struct fastnorm_norm_args {
     pub flags: u32,
     /// \[..., n\] T. Required.
     pub x: *const fastnorm_tensor,
-    /// x's shape, T or f32. NULL = nothing is added.
+    /// x's shape; f32, f16 or bf16. NULL = nothing is added.
     pub residual: *const fastnorm_tensor,
-    /// \[.., n\], broadcasts against x; T or f32. NULL = 1.
+    /// \[.., n\], broadcasts against x; f32, f16 or bf16. NULL = 1.
     pub weight: *const fastnorm_tensor,
-    /// \[.., n\], broadcasts against x; T or f32. NULL = 0.
+    /// \[.., n\], broadcasts against x; f32, f16 or bf16. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape, T. Output; may be x or residual. NULL = not stored; then `quantized` is required.
+    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` is
+    /// required.
     pub y: *const fastnorm_tensor,
-    /// x's shape, T or f32. Output; may be residual or x. Needs residual. NULL = not stored.
+    /// x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual. NULL = not
+    /// stored.
     pub residual_out: *const fastnorm_tensor,
     /// x.shape\[:-1\], or that with a last 1; f32. Output, LAYER only. NULL = not stored.
     pub mean: *const fastnorm_tensor,
@@ -704,9 +723,9 @@ pub struct fastnorm_norm_args {
     pub amax_floor: f32,
     /// \> 0: results are clamped to \[-clamp, clamp\] before quantising; 0 = off.
     pub clamp: f32,
-    /// Must be 0.
-    pub reserved: i32,
-    /// \[1\] f32. NVFP4's second scale; NULL = 1.
+    /// PER_TENSOR, PER_ROW, PER_BLOCK: default, times the reciprocal; else 0.
+    pub quant_division: fastnorm_quant_division,
+    /// \[1\] f32. NVFP4's second scale, of magnitude 2^-100 to 2^100 and either sign; NULL = 1.
     pub global_scale: *const fastnorm_tensor,
     /// Codes, x's shape (pairs of f4: half of n). Output.
     pub quantized: *const fastnorm_tensor,
@@ -715,6 +734,10 @@ pub struct fastnorm_norm_args {
     /// \[1\] f32. In and out: raised to the greatest magnitude of what is quantised, or of y where
     /// nothing is; NaN wins. The caller sets it to 0 first. NULL = not wanted.
     pub amax: *const fastnorm_tensor,
+    /// \[1\] f32. The clamp as a value on the device, read after the PDL wait: \> 0 clamps as
+    /// `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme and clamp 0. NULL =
+    /// `clamp` decides.
+    pub clamp_scale: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_args {
@@ -743,11 +766,12 @@ impl fastnorm_norm_args {
             scale_pow2: 0,
             amax_floor: 0.0,
             clamp: 0.0,
-            reserved: 0,
+            quant_division: 0,
             global_scale: core::ptr::null(),
             quantized: core::ptr::null(),
             scale: core::ptr::null(),
             amax: core::ptr::null(),
+            clamp_scale: core::ptr::null(),
         }
     }
 }
@@ -808,12 +832,11 @@ extern "C" {
     /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
     /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: a
     /// field of a later version, an unknown tail that is not zero, more rows than a grid holds;
-    /// leading dimensions that do not fold, weight and bias that vary along more of them than a
-    /// GPU's kernels allow FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA
-    /// context of the device that is not its primary one; the CUDA runtime's error, also a sticky
-    /// one of earlier work FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for
-    /// loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of
-    /// parallel_for
+    /// leading dimensions that do not fold FASTNORM_ERROR_DEVICE: a tensor on another device; a
+    /// current CUDA context of the device that is not its primary one; the CUDA runtime's error,
+    /// also a sticky one of earlier work FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no
+    /// memory, as for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an
+    /// exception out of parallel_for
     ///
     /// Since 0.1.
     pub fn fastnorm_norm(
@@ -1487,7 +1510,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_norm_args>() == 160);
+    assert!(size_of::<fastnorm_norm_args>() == 168);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_args, eps) == 12);
@@ -1510,11 +1533,12 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, scale_pow2) == 112);
     assert!(offset_of!(fastnorm_norm_args, amax_floor) == 116);
     assert!(offset_of!(fastnorm_norm_args, clamp) == 120);
-    assert!(offset_of!(fastnorm_norm_args, reserved) == 124);
+    assert!(offset_of!(fastnorm_norm_args, quant_division) == 124);
     assert!(offset_of!(fastnorm_norm_args, global_scale) == 128);
     assert!(offset_of!(fastnorm_norm_args, quantized) == 136);
     assert!(offset_of!(fastnorm_norm_args, scale) == 144);
     assert!(offset_of!(fastnorm_norm_args, amax) == 152);
+    assert!(offset_of!(fastnorm_norm_args, clamp_scale) == 160);
     assert!(size_of::<fastnorm_norm_backward_args>() == 112);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
@@ -1573,6 +1597,7 @@ const _: () = {
     assert!(size_of::<fastnorm_residual_rounding>() == 4);
     assert!(size_of::<fastnorm_quant_scheme>() == 4);
     assert!(size_of::<fastnorm_quant_source>() == 4);
+    assert!(size_of::<fastnorm_quant_division>() == 4);
     assert!(size_of::<fastnorm_scale_layout>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);

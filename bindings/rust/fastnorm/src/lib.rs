@@ -49,7 +49,7 @@ pub use norm_backward::{
     norm_backward_many_with, NormBackward,
 };
 pub use parallel::{Chunks, Work};
-pub use quant::{Quant, QuantSource, ScaleLayout};
+pub use quant::{Quant, QuantDivision, QuantSource, ScaleLayout};
 pub use status::{check, Error, Result, Status};
 pub use tensor::{Tensor, TensorMut, MAX_RANK};
 pub use version::{build_info, numeric_version, version, version_string, REQUIRED_VERSION};

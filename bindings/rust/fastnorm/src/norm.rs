@@ -100,7 +100,7 @@ macro_rules! slots {
 
 slots! {
     X x, Residual residual, Weight weight, Bias bias, Y y, ResidualOut residual_out, Mean mean, Rstd rstd,
-    GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax,
+    GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax, ClampScale clamp_scale,
 }
 
 // Fails when the library gains a tensor, until it has a slot: what is left are scalars.
@@ -189,7 +189,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// x's shape, T or f32: added to x before all else. Default: nothing is added.
+    /// x's shape; f32, f16 or bf16: added to x before all else. Default: nothing is added.
     #[inline]
     pub fn residual(mut self, residual: Tensor<'a>) -> Self {
         self.put(Slot::Residual, residual.view);
@@ -205,7 +205,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; T or f32. Default: 1.
+    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; f32, f16 or bf16. Default: 1.
     #[inline]
     pub fn weight(mut self, weight: Tensor<'a>) -> Self {
         self.put(Slot::Weight, weight.view);
@@ -219,7 +219,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// x's shape, T: the result.
+    /// x's shape, T or f32: the result.
     #[inline]
     #[allow(clippy::needless_pass_by_value)]
     pub fn y(mut self, y: TensorMut<'a>) -> Self {
@@ -227,7 +227,7 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// x's shape, T or f32: receives x + residual. Needs a residual.
+    /// x's shape; f32, f16 or bf16: receives x + residual. Needs a residual.
     #[inline]
     #[allow(clippy::needless_pass_by_value)]
     pub fn residual_out(mut self, residual_out: TensorMut<'a>) -> Self {
@@ -263,10 +263,12 @@ impl<'a> Norm<'a> {
             pow2,
             amax_floor,
             clamp,
+            division,
             quantized,
             scale,
             global_scale,
             amax,
+            clamp_scale,
             ..
         } = quant;
         self.args.quant_scheme = scheme;
@@ -276,9 +278,15 @@ impl<'a> Norm<'a> {
         self.args.scale_pow2 = i32::from(pow2);
         self.args.amax_floor = amax_floor;
         self.args.clamp = clamp;
+        self.args.quant_division = division.raw();
         self.put(Slot::Quantized, quantized);
         self.put(Slot::Scale, scale);
-        for (slot, view) in [(Slot::GlobalScale, global_scale), (Slot::Amax, amax)] {
+        let optional = [
+            (Slot::GlobalScale, global_scale),
+            (Slot::Amax, amax),
+            (Slot::ClampScale, clamp_scale),
+        ];
+        for (slot, view) in optional {
             if let Some(view) = view {
                 self.put(slot, view);
             }
@@ -626,7 +634,7 @@ pub fn norm_many_prepare(context: &Context, norms: &[Norm<'_>]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{QuantSource, ScaleLayout};
+    use crate::{QuantDivision, QuantSource, ScaleLayout};
 
     /// Every setter reaches its field, and no other.
     #[test]
@@ -645,12 +653,14 @@ mod tests {
         let (y, residual_out, mean, rstd) = (output(), output(), output(), output());
         let quant = Quant::per_block(64, output(), output())
             .global_scale(input(5))
+            .clamp_scale(input(6))
             .amax(output())
             .source(QuantSource::Rounded)
             .layout(ScaleLayout::ColumnMajor)
             .pow2(true)
             .amax_floor(0.25)
-            .clamp(3.0);
+            .clamp(3.0)
+            .division(QuantDivision::Divide);
         let mut norm = Norm::layer(0.5)
             .x(input(1))
             .residual(input(2))
@@ -694,11 +704,12 @@ mod tests {
             scale_pow2,
             amax_floor,
             clamp,
-            reserved,
+            quant_division,
             global_scale,
             quantized,
             scale,
             amax,
+            clamp_scale,
         } = args;
         assert_eq!(struct_size, size_of_val(&args));
         assert_eq!(
@@ -717,13 +728,15 @@ mod tests {
         );
         assert_eq!(quant_source, sys::FASTNORM_QUANT_FROM_ROUNDED);
         assert_eq!(scale_layout, sys::FASTNORM_SCALE_COLUMN_MAJOR);
-        assert_eq!((scale_pow2, amax_floor, clamp, reserved), (1, 0.25, 3.0, 0));
+        assert_eq!((scale_pow2, amax_floor, clamp), (1, 0.25, 3.0));
+        assert_eq!(quant_division, sys::FASTNORM_QUANT_DIVIDE);
         let tensors = [
             x,
             residual,
             weight,
             bias,
             global_scale,
+            clamp_scale,
             y,
             residual_out,
             mean,
@@ -734,12 +747,12 @@ mod tests {
         ];
         // SAFETY: linked, to tensors of rank 1.
         let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths, [1, 2, 3, 4, 5, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(lengths, [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 15]);
     }
 
     #[test]
     fn schemes_and_roundings_have_their_numbers() {
-        let mut buffers = [[0f32; 1]; 10];
+        let mut buffers = [[0f32; 1]; 12];
         let mut tensors = buffers.iter_mut().map(|b| TensorMut::new(b, &[1]).unwrap());
         let mut next = || tensors.next().unwrap();
         let one = [1f32];
@@ -749,8 +762,9 @@ mod tests {
             Quant::per_block(128, next(), next()),
             Quant::mxfp8(next(), next()),
             Quant::nvfp4(next(), next()),
+            Quant::mxfp4(next(), next()),
         ];
-        assert_eq!(quants.map(|q| q.scheme), [1, 2, 3, 4, 5]);
+        assert_eq!(quants.map(|q| q.scheme), [1, 2, 3, 4, 5, 6]);
         let roundings = [Rounding::Once, Rounding::Normalized, Rounding::EveryStep];
         assert_eq!(
             roundings.map(|r| Norm::rms(0.0).rounding(r).args.rounding),
@@ -765,6 +779,10 @@ mod tests {
         assert_eq!(set, [0, 1, 2]);
         assert_eq!(
             [QuantSource::Exact, QuantSource::Rounded].map(QuantSource::raw),
+            [0, 1]
+        );
+        assert_eq!(
+            [QuantDivision::MultiplyReciprocal, QuantDivision::Divide].map(QuantDivision::raw),
             [0, 1]
         );
         let layouts = [

@@ -16,6 +16,17 @@ pub enum QuantSource {
     Rounded,
 }
 
+/// How a code is made of a value and its scale. With scales that are powers of two both are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuantDivision {
+    /// Times the rounded reciprocal of the scale.
+    #[default]
+    MultiplyReciprocal,
+    /// Divided by the scale, as vLLM's dynamic fp8.
+    Divide,
+}
+
 /// Order of the scales in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -59,10 +70,12 @@ pub struct Quant<'a> {
     pub(crate) pow2: bool,
     pub(crate) amax_floor: f32,
     pub(crate) clamp: f32,
+    pub(crate) division: QuantDivision,
     pub(crate) quantized: View,
     pub(crate) scale: View,
     pub(crate) global_scale: Option<View>,
     pub(crate) amax: Option<View>,
+    pub(crate) clamp_scale: Option<View>,
     borrow: PhantomData<&'a mut [u8]>,
 }
 
@@ -81,10 +94,12 @@ impl<'a> Quant<'a> {
             pow2: false,
             amax_floor: 0.0,
             clamp: 0.0,
+            division: QuantDivision::default(),
             quantized: quantized.view,
             scale,
             global_scale: None,
             amax: None,
+            clamp_scale: None,
             borrow: PhantomData,
         }
     }
@@ -123,9 +138,22 @@ impl<'a> Quant<'a> {
         Self::new(sys::FASTNORM_QUANT_NVFP4, &quantized, scale.view)
     }
 
+    /// fp4 with a power-of-two scale for 32 columns.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn mxfp4(quantized: TensorMut<'a>, scale: TensorMut<'a>) -> Self {
+        Self::new(sys::FASTNORM_QUANT_MXFP4, &quantized, scale.view)
+    }
+
     /// NVFP4's second scale, `[1]` f32. Default: 1.
     pub fn global_scale(mut self, scale: Tensor<'a>) -> Self {
         self.global_scale = Some(scale.view);
+        self
+    }
+
+    /// The clamp as a `[1]` f32 on the device, read when the norm runs. A value that is not > 0 is off. It goes
+    /// with [`clamp`](Self::clamp) 0 alone. Default: none.
+    pub fn clamp_scale(mut self, clamp: Tensor<'a>) -> Self {
+        self.clamp_scale = Some(clamp.view);
         self
     }
 
@@ -165,6 +193,12 @@ impl<'a> Quant<'a> {
         self.clamp = clamp;
         self
     }
+
+    /// How codes are made, with a scale for the tensor, a row or a block. Default: times the reciprocal.
+    pub fn division(mut self, division: QuantDivision) -> Self {
+        self.division = division;
+        self
+    }
 }
 
 impl QuantSource {
@@ -172,6 +206,15 @@ impl QuantSource {
         match self {
             Self::Exact => sys::FASTNORM_QUANT_FROM_F32,
             Self::Rounded => sys::FASTNORM_QUANT_FROM_ROUNDED,
+        }
+    }
+}
+
+impl QuantDivision {
+    pub(crate) fn raw(self) -> sys::fastnorm_quant_division {
+        match self {
+            Self::MultiplyReciprocal => sys::FASTNORM_QUANT_MULTIPLY_RECIPROCAL,
+            Self::Divide => sys::FASTNORM_QUANT_DIVIDE,
         }
     }
 }

@@ -29,7 +29,7 @@ fn normalised(context: &Context) -> Result<Vec<f32>> {
 fn versions() {
     assert!(version() >= REQUIRED_VERSION);
     assert!(build_info().contains(version_string()));
-    assert_eq!(numeric_version(), 1);
+    assert_eq!(numeric_version(), 2);
     let parts: Vec<i32> = version_string()
         .split('.')
         .map(|p| p.parse().expect("a number"))

@@ -24,6 +24,12 @@ __device__ __forceinline__ T& block_shared() {
   return object;
 }
 
+// A barrier of kThreads threads, whole warps. `number`, 1 to 15, is theirs.
+template <int kThreads>
+__device__ __forceinline__ void sync_threads(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
+}
+
 // The greatest of a warp's 32 lanes, in all of them.
 __device__ __forceinline__ uint32_t warp_greatest(uint32_t v) { return __reduce_max_sync(~0u, v); }
 

@@ -59,6 +59,16 @@ __device__ __forceinline__ void st_async(uint32_t address, float value, uint32_t
       : "memory");
 }
 
+// Two words to a multiple of 8 bytes.
+__device__ __forceinline__ void st_async_v2(uint32_t address, float first, float second,
+                                            uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::
+          "r"(address),
+      "r"(__float_as_uint(first)), "r"(__float_as_uint(second)), "r"(barrier)
+      : "memory");
+}
+
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }

@@ -87,7 +87,7 @@ __device__ __forceinline__ uint32_t cvt_e2m1x2(float low, float high) {
 #endif
 }
 
-// The codes of e2m1 of |v[i]| * factor with the signs of v, from the lowest bits on. No product may be NaN, nor 7 or more.
+// The codes of e2m1 of v[i] * factor, from the lowest bits on. No product may be NaN, nor 7 or more in magnitude.
 //
 // A code counts up by 2 a unit to a magnitude of 2, by 1 to 4 and by 1/2 from there, as the last bits of an f32 do that lies from 2^22, from
 // 2^23 or from 2^24 on: so the magnitude is added to such a number, and rounded by that. The number is base, base + 2 step or base + 4 step:
@@ -100,12 +100,13 @@ __device__ __forceinline__ uint32_t to_e2m1_below_7(const float (&v)[kCount], fl
   uint32_t codes = 0, signs = 0;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const float a = __fmul_rn(fabsf(v[i]), factor);
+    const float a = __fmul_rn(fabsf(v[i]), fabsf(factor));
     const float binade = __uint_as_float(__float_as_uint(a) & 0x40800000u);
     const float sum = __fadd_rn(a, __fmaf_rn(binade, kStep, kBase));
     codes = __funnelshift_r(codes, __float_as_uint(sum), 4);
     signs = __funnelshift_l(__float_as_uint(v[kCount - 1 - i]), signs, 4);
   }
+  if (factor < 0.0f) signs = ~signs;
   return (codes >> (32 - 4 * kCount) & 0x77777777u) | (signs & 0x88888888u);
 }
 

@@ -39,6 +39,30 @@ __device__ __forceinline__ void copy_async_if(void* shared, const void* global, 
       : "memory");
 }
 
+// The same past L1.
+__device__ __forceinline__ void copy_async_past_l1_if(void* shared, const void* global,
+                                                      bool wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted cp.async.cg.shared.global [%0], [%1], 16;\n"
+      "}" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "l"(global), "r"(static_cast<uint32_t>(wanted))
+      : "memory");
+}
+
+// The thread's copies since the last commit are a group.
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Until all groups of the thread but the last kLater are there.
+template <int kLater>
+__device__ __forceinline__ void copy_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+}
+
 // Until the thread's own copies are there; others see them after a barrier.
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_all;" ::: "memory");

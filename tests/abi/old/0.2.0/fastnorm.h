@@ -399,6 +399,7 @@ typedef enum fastnorm_quant_scheme {
   FASTNORM_QUANT_PER_BLOCK = 3,
   FASTNORM_QUANT_MXFP8 = 4,
   FASTNORM_QUANT_NVFP4 = 5,
+  FASTNORM_QUANT_MXFP4 = 6,
   FASTNORM_QUANT_SCHEME_MAX_ENUM = 0x7fffffff
 } fastnorm_quant_scheme;
 
@@ -407,6 +408,12 @@ typedef enum fastnorm_quant_source {
   FASTNORM_QUANT_FROM_ROUNDED = 1,
   FASTNORM_QUANT_SOURCE_MAX_ENUM = 0x7fffffff
 } fastnorm_quant_source;
+
+typedef enum fastnorm_quant_division {
+  FASTNORM_QUANT_MULTIPLY_RECIPROCAL = 0,
+  FASTNORM_QUANT_DIVIDE = 1,
+  FASTNORM_QUANT_DIVISION_MAX_ENUM = 0x7fffffff
+} fastnorm_quant_division;
 
 typedef enum fastnorm_scale_layout {
   FASTNORM_SCALE_ROW_MAJOR = 0,
@@ -447,11 +454,13 @@ typedef struct fastnorm_norm_args {
   int32_t scale_pow2;
   float amax_floor;
   float clamp;
-  int32_t reserved;
+  fastnorm_quant_division quant_division;
   const fastnorm_tensor* global_scale;
   const fastnorm_tensor* quantized;
   const fastnorm_tensor* scale;
   const fastnorm_tensor* amax;
+
+  const fastnorm_tensor* clamp_scale;
 } fastnorm_norm_args;
 
 FASTNORM_API fastnorm_status fastnorm_norm_query(fastnorm_context* context,
@@ -477,6 +486,72 @@ FASTNORM_API fastnorm_status fastnorm_norm_many(fastnorm_context* context,
                                                 const fastnorm_norm_args* const* args,
                                                 int32_t count, void* workspace,
                                                 size_t workspace_bytes, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+
+#ifndef FASTNORM_NORM_BACKWARD_H_
+#define FASTNORM_NORM_BACKWARD_H_
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fastnorm_norm_backward_flags {
+  FASTNORM_NORM_BACKWARD_PDL_WAIT = 1,
+  FASTNORM_NORM_BACKWARD_PDL_TRIGGER = 2,
+  FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT = 8,
+  FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS = 16,
+  FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
+} fastnorm_norm_backward_flags;
+
+typedef struct fastnorm_norm_backward_args {
+  size_t struct_size;
+  fastnorm_norm_kind kind;
+  float eps;
+  float weight_offset;
+  fastnorm_rounding rounding;
+  uint32_t flags;
+  int32_t reserved;
+
+  const fastnorm_tensor* dy;
+  const fastnorm_tensor* x;
+  const fastnorm_tensor* weight;
+  const fastnorm_tensor* mean;
+  const fastnorm_tensor* rstd;
+  const fastnorm_tensor* dresidual_in;
+
+  const fastnorm_tensor* dx;
+  const fastnorm_tensor* dresidual;
+  const fastnorm_tensor* dweight;
+  const fastnorm_tensor* dbias;
+} fastnorm_norm_backward_args;
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward_query(fastnorm_context* context,
+                                                          const fastnorm_norm_backward_args* args,
+                                                          fastnorm_info* info);
+
+FASTNORM_API fastnorm_status
+fastnorm_norm_backward_prepare(fastnorm_context* context, const fastnorm_norm_backward_args* args);
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward(fastnorm_context* context,
+                                                    const fastnorm_norm_backward_args* args,
+                                                    void* workspace, size_t workspace_bytes,
+                                                    void* stream);
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward_many_query(
+    fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count,
+    fastnorm_info* info);
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward_many_prepare(
+    fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count);
+
+FASTNORM_API fastnorm_status fastnorm_norm_backward_many(
+    fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count,
+    void* workspace, size_t workspace_bytes, void* stream);
 
 #ifdef __cplusplus
 }

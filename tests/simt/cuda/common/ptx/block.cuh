@@ -16,6 +16,11 @@ inline T& block_shared() {
   return *static_cast<T*>(simt::block_object(&key, sizeof(T), alignof(T)));
 }
 
+template <int kThreads>
+inline void sync_threads(int number) {
+  simt::sync_threads(static_cast<unsigned>(number), kThreads);
+}
+
 inline uint32_t warp_greatest(uint32_t v) {
   for (unsigned half = 16; half >= 1; half /= 2) {
     const uint32_t other = simt::shuffle(v, simt::current->lane ^ half);

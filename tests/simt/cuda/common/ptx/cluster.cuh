@@ -25,6 +25,10 @@ inline void mbarrier_wait(uint32_t barrier, int phase) {
 inline void st_async(uint32_t address, float value, uint32_t barrier) {
   simt::st_async(address, std::bit_cast<uint32_t>(value), barrier);
 }
+inline void st_async_v2(uint32_t address, float first, float second, uint32_t barrier) {
+  simt::st_async_v2(address, std::bit_cast<uint32_t>(first), std::bit_cast<uint32_t>(second),
+                    barrier);
+}
 inline void cluster_arrive_relaxed() { simt::cluster_arrive(); }
 inline void cluster_wait() { simt::cluster_wait(); }
 

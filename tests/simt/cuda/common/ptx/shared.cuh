@@ -28,6 +28,15 @@ inline void copy_async_if(void* shared, const void* global, bool wanted) {
   simt::copy_async(shared, global);
 }
 
+inline void copy_async_past_l1_if(void* shared, const void* global, bool wanted) {
+  copy_async_if(shared, global, wanted);
+}
+inline void copy_async_commit() { simt::copy_async_commit(); }
+template <int kLater>
+inline void copy_async_wait_group() {
+  simt::copy_async_wait_group(kLater);
+}
+
 inline void copy_async_wait() { simt::copy_async_wait(); }
 
 }  // namespace fastnorm::ptx

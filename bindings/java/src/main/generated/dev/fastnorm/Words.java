@@ -28,7 +28,7 @@ final class Words {
   static final int NORM_SCALE_POW2 = 10;
   static final int NORM_AMAX_FLOOR = 11;
   static final int NORM_CLAMP = 12;
-  static final int NORM_RESERVED = 13;
+  static final int NORM_QUANT_DIVISION = 13;
   static final int NORM_MASK = 14;
   static final int NORM_BIT_X = 0;
   static final int NORM_BIT_RESIDUAL = 1;
@@ -42,7 +42,8 @@ final class Words {
   static final int NORM_BIT_QUANTIZED = 9;
   static final int NORM_BIT_SCALE = 10;
   static final int NORM_BIT_AMAX = 11;
-  static final int NORM_MAX_WORDS = 255;
+  static final int NORM_BIT_CLAMP_SCALE = 12;
+  static final int NORM_MAX_WORDS = 275;
 
   static final int NORM_BACKWARD_KIND = 0;
   static final int NORM_BACKWARD_EPS = 1;

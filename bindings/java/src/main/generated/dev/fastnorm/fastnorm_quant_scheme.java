@@ -15,4 +15,5 @@ final class fastnorm_quant_scheme {
   public final static int FASTNORM_QUANT_PER_BLOCK = 3;
   public final static int FASTNORM_QUANT_MXFP8 = 4;
   public final static int FASTNORM_QUANT_NVFP4 = 5;
+  public final static int FASTNORM_QUANT_MXFP4 = 6;
 }

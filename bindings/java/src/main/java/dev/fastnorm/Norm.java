@@ -155,7 +155,7 @@ public final class Norm extends Call {
     /**
      * Sets what is added to x.
      *
-     * @param residual x's shape, T or F32
+     * @param residual x's shape; F32, F16 or BF16
      * @return this
      */
     public Norm residual(Tensor residual) {
@@ -166,7 +166,7 @@ public final class Norm extends Call {
     /**
      * Sets what is added to x and writes the sum over it.
      *
-     * @param residual x's shape, T or F32
+     * @param residual x's shape; F32, F16 or BF16
      * @return this
      */
     public Norm residualInPlace(Tensor residual) {
@@ -177,7 +177,7 @@ public final class Norm extends Call {
      * Sets the weight. The default is 1.
      *
      * @param weight {@code [.., n]}, which broadcasts against x: {@code [n]}, {@code [heads, n]},
-     *     {@code [batch, 1, n]}; T or F32
+     *     {@code [batch, 1, n]}; F32, F16 or BF16
      * @return this
      */
     public Norm weight(Tensor weight) {
@@ -211,7 +211,7 @@ public final class Norm extends Call {
     /**
      * Sets where x + residual goes.
      *
-     * @param residualOut x's shape, T or F32; may be the residual, which it needs
+     * @param residualOut x's shape; F32, F16 or BF16; may be the residual, which it needs
      * @return this
      * @throws IllegalArgumentException if its buffer is read-only
      */
@@ -276,6 +276,17 @@ public final class Norm extends Call {
      */
     public Norm quantSource(QuantSource source) {
         description.set(Words.NORM_QUANT_SOURCE, source.id);
+        return this;
+    }
+
+    /**
+     * Sets how codes are made, with a scale for the tensor, a row or a block.
+     *
+     * @param division the value; the default is {@link QuantDivision#MULTIPLY_RECIPROCAL}
+     * @return this
+     */
+    public Norm quantDivision(QuantDivision division) {
+        description.set(Words.NORM_QUANT_DIVISION, division.id);
         return this;
     }
 
@@ -366,6 +377,17 @@ public final class Norm extends Call {
      */
     public Norm amax(Tensor amax) {
         description.output(Words.NORM_BIT_AMAX, "amax", amax);
+        return this;
+    }
+
+    /**
+     * Sets the clamp as a value on the device, read when the norm runs. It goes with a clamp of 0 alone.
+     *
+     * @param clampScale {@code [1]}, F32; a value that is not above 0 is off
+     * @return this
+     */
+    public Norm clampScale(Tensor clampScale) {
+        description.input(Words.NORM_BIT_CLAMP_SCALE, clampScale);
         return this;
     }
 

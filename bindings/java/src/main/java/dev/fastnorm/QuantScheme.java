@@ -13,7 +13,9 @@ public enum QuantScheme {
     /** 8-bit floats with a power-of-two scale for 32 columns. */
     MXFP8(fastnorm_quant_scheme.FASTNORM_QUANT_MXFP8),
     /** 4-bit floats with an e4m3 scale for 16 columns and a global scale. */
-    NVFP4(fastnorm_quant_scheme.FASTNORM_QUANT_NVFP4);
+    NVFP4(fastnorm_quant_scheme.FASTNORM_QUANT_NVFP4),
+    /** 4-bit floats with a power-of-two scale for 32 columns. */
+    MXFP4(fastnorm_quant_scheme.FASTNORM_QUANT_MXFP4);
 
     final int id;
 

@@ -21,17 +21,18 @@ import org.junit.jupiter.api.TestFactory;
 
 /** The public classes have everything that the generated ones have: no value and no field is forgotten. */
 class CompletenessTest {
-    private static final Map<String, Class<? extends Enum<?>>> ENUMS = Map.of(
-            "fastnorm_dtype_id", DType.class,
-            "fastnorm_device_type", DeviceType.class,
-            "fastnorm_log_level", LogLevel.class,
-            "fastnorm_lse_base", LseBase.class,
-            "fastnorm_profile_kind", Profile.Kind.class,
-            "fastnorm_rounding", Rounding.class,
-            "fastnorm_residual_rounding", ResidualRounding.class,
-            "fastnorm_quant_scheme", QuantScheme.class,
-            "fastnorm_quant_source", QuantSource.class,
-            "fastnorm_scale_layout", ScaleLayout.class);
+    private static final Map<String, Class<? extends Enum<?>>> ENUMS = Map.ofEntries(
+            Map.entry("fastnorm_dtype_id", DType.class),
+            Map.entry("fastnorm_device_type", DeviceType.class),
+            Map.entry("fastnorm_log_level", LogLevel.class),
+            Map.entry("fastnorm_lse_base", LseBase.class),
+            Map.entry("fastnorm_profile_kind", Profile.Kind.class),
+            Map.entry("fastnorm_rounding", Rounding.class),
+            Map.entry("fastnorm_residual_rounding", ResidualRounding.class),
+            Map.entry("fastnorm_quant_scheme", QuantScheme.class),
+            Map.entry("fastnorm_quant_source", QuantSource.class),
+            Map.entry("fastnorm_quant_division", QuantDivision.class),
+            Map.entry("fastnorm_scale_layout", ScaleLayout.class));
 
     /**
      * Enums whose values are methods (rms and layer, dryRun, pdlWait and its siblings, accumulateDweight, writeTrace)
@@ -102,20 +103,21 @@ class CompletenessTest {
         scalars.put("SCALE_POW2", 1L);
         scalars.put("AMAX_FLOOR", (long) Float.floatToIntBits(5));
         scalars.put("CLAMP", (long) Float.floatToIntBits(6));
-        scalars.put("RESERVED", 0L);
+        scalars.put("QUANT_DIVISION", (long) QuantDivision.DIVIDE.id);
         Map<String, Tensor> tensors = new LinkedHashMap<>();
         for (String name : new String[] {"X", "RESIDUAL", "WEIGHT", "BIAS", "Y", "RESIDUAL_OUT", "MEAN", "RSTD",
-            "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX"}) {
+            "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX", "CLAMP_SCALE"}) {
             tensors.put(name, Tensor.at(Device.cuda(7), 0x1000 + tensors.size(), DType.BF16, 3, 4).withStrides(-9, 1));
         }
         Norm norm = Norm.layer(2).weightOffset(3).rounding(Rounding.EVERY_STEP)
                 .residualRounding(ResidualRounding.ROUND_BEFORE_STATISTICS).pdlWait(true).pdlTrigger(true)
                 .pdlConstantColumns(true).quantScheme(QuantScheme.NVFP4).quantBlockSize(128).quantSource(QuantSource.ROUNDED)
-                .scaleLayout(ScaleLayout.SWIZZLED_128X4).scalePow2(true).amaxFloor(5).clamp(6).x(tensors.get("X"))
+                .scaleLayout(ScaleLayout.SWIZZLED_128X4).scalePow2(true).amaxFloor(5).clamp(6).quantDivision(QuantDivision.DIVIDE).x(tensors.get("X"))
                 .residual(tensors.get("RESIDUAL")).weight(tensors.get("WEIGHT")).bias(tensors.get("BIAS"))
                 .y(tensors.get("Y")).residualOut(tensors.get("RESIDUAL_OUT")).mean(tensors.get("MEAN"))
                 .rstd(tensors.get("RSTD")).globalScale(tensors.get("GLOBAL_SCALE")).quantized(tensors.get("QUANTIZED"))
-                .scale(tensors.get("SCALE")).amax(tensors.get("AMAX"));
+                .scale(tensors.get("SCALE")).amax(tensors.get("AMAX"))
+                .clampScale(tensors.get("CLAMP_SCALE"));
         long[] words = norm.encoded().words();
         int bits = 0;
         for (Field field : Words.class.getDeclaredFields()) {

@@ -1,0 +1,79 @@
+// The formulas of the backward pass, value by value. Every form computes with these.
+#pragma once
+
+#include "cuda/common/element.cuh"
+#include "cuda/norm/stat.cuh"
+#include "cuda/norm_backward/params.h"
+
+namespace fastnorm::cuda {
+
+struct Statistics {
+  float mean, rstd;
+};
+
+// The sum of products inside a vector: one chain of even and one of odd positions.
+template <int kCount>
+__device__ __forceinline__ float vector_dot(const float (&a)[kCount], const float (&b)[kCount]) {
+  float even = __fmul_rn(a[0], b[0]), odd = __fmul_rn(a[1], b[1]);
+#pragma unroll
+  for (int i = 2; i < kCount; i += 2) {
+    even = __fmaf_rn(a[i], b[i], even);
+    odd = __fmaf_rn(a[i + 1], b[i + 1], odd);
+  }
+  return __fadd_rn(even, odd);
+}
+
+// The normalised value of h. RMS ignores the mean.
+template <Stat kStat>
+__device__ __forceinline__ float normalized(float h, const Statistics& s) {
+  return __fmul_rn(kStat == Stat::kLayer ? __fsub_rn(h, s.mean) : h, s.rstd);
+}
+
+// f rounded to a dtype that is known at run time.
+__device__ __forceinline__ float round_to_dtype(float f, Dtype dtype) {
+  return dtype == Dtype::kBF16  ? Element<Dtype::kBF16>::round(f)
+         : dtype == Dtype::kF16 ? Element<Dtype::kF16>::round(f)
+                                : f;
+}
+
+// The factor that the forward multiplies by.
+__device__ __forceinline__ float gain_of(float weight, const NormBackwardParams& p) {
+  const float gain = __fadd_rn(weight, p.weight_offset);
+  return (p.bits & kBackwardRoundGain) != 0 ? round_to_dtype(gain, p.dtype) : gain;
+}
+
+// The normalised values as dweight sees them.
+template <int kCount>
+__device__ __forceinline__ void round_factors(float (&t)[kCount], const NormBackwardParams& p) {
+  if ((p.bits & kBackwardRoundNormalized) != 0) {
+#pragma unroll
+    for (float& value : t) value = round_to_dtype(value, p.dtype);
+  }
+}
+
+// A row's sums as they enter the formulas: c1 of e * x^, and c2 of e (LAYER).
+template <Stat kStat>
+inline constexpr int kGradientSums = kStat == Stat::kLayer ? 2 : 1;
+
+__device__ __forceinline__ float mean_of_sum(float sum, const NormBackwardParams& p) {
+  return __fmul_rn(positive_zero(sum), p.inv_n);
+}
+
+// The gradient of h before `rstd` multiplies it.
+template <Stat kStat>
+__device__ __forceinline__ float centred(float x, float e, const float (&c)[kGradientSums<kStat>]) {
+  return __fmaf_rn(-x, c[0], kStat == Stat::kLayer ? __fsub_rn(e, c[kGradientSums<kStat> - 1]) : e);
+}
+
+// One row's addition to a lane's sums.
+template <Stat kStat, int kCount>
+__device__ __forceinline__ void accumulate(float (&dweight)[kCount], float (&dbias)[kCount],
+                                           const float (&dy)[kCount], const float (&t)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    dweight[i] = __fmaf_rn(dy[i], t[i], dweight[i]);
+    if constexpr (kStat == Stat::kLayer) dbias[i] = __fadd_rn(dbias[i], dy[i]);
+  }
+}
+
+}  // namespace fastnorm::cuda

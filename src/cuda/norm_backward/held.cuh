@@ -1,0 +1,271 @@
+// What the forms that hold rows in registers share: where a thread is, a row's vectors, and the sums
+// of a step.
+#pragma once
+
+#include "cuda/common/ptx/grid.cuh"
+#include "cuda/common/ptx/shared.cuh"
+#include "cuda/norm_backward/arithmetic.cuh"
+#include "cuda/norm_backward/rows.cuh"
+
+namespace fastnorm::cuda {
+
+// What a kernel knows while it is compiled.
+template <uint64_t kWord>
+struct BackwardSlots {
+  static constexpr NormBackwardVariant kV = backward_variant_of(kWord);
+  static constexpr Stat kStat = kV.stat;
+  using T = Element<kV.dtype>;
+  static constexpr int kPerVector = T::kPerVector, kSums = kGradientSums<kStat>;
+  static constexpr int kThreads = kV.threads, kVectors = kV.vectors, kBlocks = kV.blocks;
+  static constexpr int kLanes = kV.lanes, kUnroll = kV.unroll;
+  static constexpr int kBlockThreads = kV.block_threads();
+  static constexpr bool kOneWarp = kV.is_one_warp(), kCluster = kV.is_cluster();
+  static constexpr int kWarps = kOneWarp ? 1 : kThreads / 32;  // of a row in its block
+  static constexpr int kStride = kThreads * kBlocks;  // vectors of a thread lie so far apart
+  static constexpr bool kResidual = kV.residual;
+  static_assert(kLanes == 1 || !kCluster);
+};
+
+// Where a thread is among those of its row.
+template <class S>
+struct LanePlace {
+  __device__ __forceinline__ explicit LanePlace(const NormBackwardParams& p) {
+    const auto number = static_cast<int>(threadIdx.x);
+    row_lane = S::kLanes == 1 ? 0 : number / S::kThreads;
+    const int thread = S::kLanes == 1 ? number : number % S::kThreads;
+    warp = S::kOneWarp ? 0 : thread / 32;
+    lane = thread % 32;
+    block = S::kCluster ? static_cast<int>(ptx::cluster_block_rank()) : 0;
+    first = S::kCluster ? (warp * S::kBlocks + block) * 32 + lane : thread;
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) in_row[v] = vector(v) < p.vectors;
+  }
+  __device__ __forceinline__ int vector(int v) const { return first + v * S::kStride; }
+  __device__ __forceinline__ bool has(int v) const { return in_row[v]; }
+
+  int row_lane, warp, lane, block, first;
+  bool in_row[S::kVectors];
+};
+
+// Sums of a step: kValues of each row that a block has at once. Two sets take turns, so that a step
+// needs no barrier after the last read of its set.
+template <class S, int kValues, int kSets>
+struct StepScratch {
+  float values[kSets][kValues][S::kOneWarp ? 1 : S::kBlockThreads];
+  float totals[kSets][kValues][S::kLanes];
+  float exchange[kSets][kValues][S::kCluster ? S::kBlocks : 1][S::kCluster ? 32 : 1];
+  alignas(8) uint64_t barrier[kSets];
+};
+
+template <class S, int kValues, int kSets>
+__device__ __forceinline__ void expect_step(StepScratch<S, kValues, kSets>& scratch, int set) {
+  constexpr int kBytes = kValues * S::kBlocks * 32 * static_cast<int>(sizeof(float));
+  ptx::mbarrier_arrive_expect(ptx::shared_address(&scratch.barrier[set]), kBytes);
+}
+
+template <class S, int kValues, int kSets>
+__device__ __forceinline__ void begin_steps(StepScratch<S, kValues, kSets>& scratch) {
+  if constexpr (S::kCluster) {
+    if (threadIdx.x == 0) {
+      for (uint64_t& barrier : scratch.barrier)
+        ptx::mbarrier_init(ptx::shared_address(&barrier), 1);
+      ptx::fence_mbarrier_init();
+      for (int set = 0; set < kSets; ++set) expect_step(scratch, set);
+    }
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
+  }
+}
+
+template <class S>
+__device__ __forceinline__ void sync_lane(const LanePlace<S>& place) {
+  if constexpr (S::kLanes == 1) {
+    __syncthreads();
+  } else {
+    ptx::sync_threads<S::kThreads>(place.row_lane + 1);
+  }
+}
+
+// The sums of rows, in every thread of them, from each thread's fold of its registers. Registers,
+// warps, blocks of the cluster, lanes. `use` counts how often the set was used before.
+template <class S, int kValues, int kSets>
+__device__ __forceinline__ void fold_step_of_rows(float (&q)[kValues],
+                                                  StepScratch<S, kValues, kSets>& scratch, int set,
+                                                  int use, const LanePlace<S>& place) {
+  if constexpr (S::kOneWarp) {
+#pragma unroll
+    for (float& value : q) value = fold_lanes<S::kThreads>(value);
+    return;
+  }
+  auto& values = scratch.values[set];
+#pragma unroll
+  for (int k = 0; k < kValues; ++k) values[k][threadIdx.x] = q[k];
+  sync_lane(place);
+  const auto fold_warps_of = [&](int k) {
+    float w[S::kWarps];
+#pragma unroll
+    for (int i = 0; i < S::kWarps; ++i)
+      w[i] = values[k][place.row_lane * S::kThreads + i * 32 + place.lane];
+    return fold_registers(w);
+  };
+  if constexpr (S::kCluster) {
+    const uint32_t barrier = ptx::shared_address(&scratch.barrier[set]);
+    for (int i = place.warp; i < kValues * S::kBlocks; i += S::kWarps) {
+      const int k = i / S::kBlocks, target = i % S::kBlocks;
+      const uint32_t slot = ptx::shared_address(&scratch.exchange[set][k][place.block][place.lane]);
+      ptx::st_async(ptx::map_to_block(slot, target), fold_warps_of(k),
+                    ptx::map_to_block(barrier, target));
+    }
+    ptx::mbarrier_wait(barrier, use & 1);
+    // For the set's next use: nobody pushes to it before this block has pushed the next step's.
+    if (threadIdx.x == 0) expect_step(scratch, set);
+#pragma unroll
+    for (int k = 0; k < kValues; ++k) {
+      float b[S::kBlocks];
+#pragma unroll
+      for (int i = 0; i < S::kBlocks; ++i) b[i] = scratch.exchange[set][k][i][place.lane];
+      q[k] = fold_lanes<32>(fold_registers(b));
+    }
+  } else if constexpr (S::kV.one_warp_folds) {
+#pragma unroll
+    for (int k = 0; k < kValues; k += S::kWarps) {
+      const int mine = k + place.warp;
+      if (mine < kValues) {
+        const float total = fold_lanes<32>(fold_warps_of(mine));
+        if (place.lane == 0) scratch.totals[set][mine][place.row_lane] = total;
+      }
+    }
+    sync_lane(place);
+#pragma unroll
+    for (int k = 0; k < kValues; ++k) q[k] = scratch.totals[set][k][place.row_lane];
+  } else {
+#pragma unroll
+    for (int k = 0; k < kValues; ++k) q[k] = fold_lanes<32>(fold_warps_of(k));
+  }
+}
+
+// This thread's vectors of a row as they were loaded.
+template <class S>
+struct RawRow {
+  uint4 x[S::kVectors], dy[S::kVectors], add[S::kResidual ? S::kVectors : 1];
+};
+
+// Addresses of this thread's first vector of a row.
+template <class S>
+struct RowAddresses {
+  __device__ __forceinline__ RowAddresses(const NormBackwardParams& p, uint32_t row,
+                                          const LanePlace<S>& place)
+      : index(backward_index(p, row)), offset(place.first * kVectorBytes) {
+    x = row_address(p.x, index) + offset;
+    dy = row_address(p.dy, index) + offset;
+    if constexpr (S::kResidual) add = row_address(p.dresidual_in, index) + offset;
+  }
+  static constexpr int step(int v) { return v * S::kStride * kVectorBytes; }
+
+  const RowIndex index;
+  const int64_t offset;
+  const char *x, *dy, *add;
+};
+
+template <class S>
+__device__ __forceinline__ void clear_raw(RawRow<S>& raw) {
+  const uint4 zero = make_uint4(0, 0, 0, 0);
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    raw.x[v] = raw.dy[v] = zero;
+    if constexpr (S::kResidual) raw.add[v] = zero;
+  }
+}
+
+// Missing vectors, and all of a row that is not `live`, read as zero.
+template <class S>
+__device__ __forceinline__ void load_raw(RawRow<S>& raw, const RowAddresses<S>& from, bool live,
+                                         const LanePlace<S>& place) {
+  clear_raw(raw);
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    const bool wanted = live && place.has(v);
+    ptx::ld_global_v4_if(raw.x[v], from.x + from.step(v), wanted);
+    ptx::ld_global_v4_if(raw.dy[v], from.dy + from.step(v), wanted);
+    if constexpr (S::kResidual) ptx::ld_global_v4_if(raw.add[v], from.add + from.step(v), wanted);
+  }
+}
+
+// Normalised values and dy * gain of one vector. d is dy.
+template <class S>
+__device__ __forceinline__ void make_factors(float (&x)[S::kPerVector], float (&e)[S::kPerVector],
+                                             float (&d)[S::kPerVector], const uint4& x_raw,
+                                             const uint4& dy_raw,
+                                             const float (&gain)[S::kPerVector],
+                                             const Statistics& statistics) {
+  S::T::unpack(x_raw, x);
+  S::T::unpack(dy_raw, d);
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) {
+    x[i] = normalized<S::kStat>(x[i], statistics);
+    e[i] = __fmul_rn(d[i], gain[i]);
+  }
+}
+
+// A vector's share of a row's sums. A missing vector's is +0, whatever the statistics are.
+template <class S>
+__device__ __forceinline__ void vector_sums(float (&q)[S::kSums][S::kVectors], int v,
+                                            const float (&x)[S::kPerVector],
+                                            const float (&e)[S::kPerVector], bool has) {
+  q[0][v] = has ? vector_dot(e, x) : 0.0f;
+  if constexpr (S::kStat == Stat::kLayer) q[S::kSums - 1][v] = has ? vector_sum(e) : 0.0f;
+}
+
+// dx of one vector, as it is stored.
+template <class S>
+__device__ __forceinline__ uint4 gradient_vector(const float (&x)[S::kPerVector],
+                                                 const float (&e)[S::kPerVector],
+                                                 const uint4& add_raw, const float (&c)[S::kSums],
+                                                 float rstd) {
+  float f[S::kPerVector];
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) f[i] = centred<S::kStat>(x[i], e[i], c);
+  if constexpr (S::kResidual) {
+    float add[S::kPerVector];
+    S::T::unpack(add_raw, add);
+#pragma unroll
+    for (int i = 0; i < S::kPerVector; ++i) f[i] = __fmaf_rn(f[i], rstd, add[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < S::kPerVector; ++i) f[i] = __fmul_rn(f[i], rstd);
+  }
+  return S::T::pack(f);
+}
+
+// The row's additions to the sums of this thread's columns, of one vector.
+template <class S>
+__device__ __forceinline__ void add_row(float (&dweight)[S::kPerVector],
+                                        float (&dbias)[S::kPerVector],
+                                        const float (&d)[S::kPerVector],
+                                        const float (&x)[S::kPerVector],
+                                        const NormBackwardParams& p) {
+  float t[S::kPerVector];
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) t[i] = x[i];
+  if constexpr (S::T::kBytes == 2) {
+    if (__builtin_expect((p.bits & kBackwardRoundNormalized) != 0, 0)) round_to<typename S::T>(t);
+  }
+  accumulate<S::kStat>(dweight, dbias, d, t);
+}
+
+// The gain of this thread's vectors; the weight may have any dtype and address.
+template <class S>
+__device__ __forceinline__ void load_gains(float (&gain)[S::kVectors][S::kPerVector],
+                                           const NormBackwardParams& p, uint32_t group,
+                                           const LanePlace<S>& place) {
+  const AnyDtypeRow weight(p.weight.data == nullptr ? nullptr : group_address(p, p.weight, group),
+                           p.weight.dtype);
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    load_gain(gain[v], p, weight, int64_t{place.vector(v)} * S::kPerVector,
+              place.has(v) ? S::kPerVector : 0);
+  }
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,37 @@
+// The kernels of norm_backward: one function, whose word says which.
+#pragma once
+
+#include "cuda/norm_backward/few.cuh"
+#include "cuda/norm_backward/fold.cuh"
+#include "cuda/norm_backward/general.cuh"
+#include "cuda/norm_backward/persistent.cuh"
+
+namespace fastnorm::cuda {
+
+// nvcc compiles this file for the host, too, which needs the kernels' names alone.
+#if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
+inline constexpr bool kHasBackwardBodies = false;
+#else
+inline constexpr bool kHasBackwardBodies = true;
+#endif
+
+template <int kArch, uint64_t kWord>
+__global__ void __launch_bounds__(backward_variant_of(kWord).block_threads(),
+                                  backward_variant_of(kWord).blocks_per_sm)
+    norm_backward_kernel(const __grid_constant__ NormBackwardParams p) {
+  constexpr NormBackwardVariant kV = backward_variant_of(kWord);
+  if constexpr (!kHasBackwardBodies) {
+  } else if constexpr (kV.form == BackwardForm::kFold) {
+    fold_blocks_of_rows<kV.threads>(p);
+  } else if constexpr (kV.form == BackwardForm::kColumns) {
+    sums_of_columns<kV.dtype, kV.stat, kV.threads>(p);
+  } else if constexpr (kV.form == BackwardForm::kRows) {
+    gradient_of_rows<kV.dtype, kV.stat, kV.threads>(p);
+  } else if constexpr (kV.form == BackwardForm::kPersistent) {
+    gradient_in_turn<BackwardSlots<kWord>>(p);
+  } else {
+    gradient_at_once<BackwardSlots<kWord>>(p);
+  }
+}
+
+}  // namespace fastnorm::cuda

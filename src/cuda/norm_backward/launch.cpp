@@ -1,0 +1,90 @@
+// norm_backward on a CUDA device: the plan's launches, one after another.
+#include "core/check.h"
+#include "cuda/arch.h"
+#include "cuda/device.h"
+#include "cuda/norm_backward/launch_params.h"
+#include "cuda/norm_backward/table.h"
+
+namespace fastnorm::cuda {
+namespace {
+
+constexpr int32_t kPortableSharedBytes =
+    24 << 10;  // of the 48 KB of a block a kernel's own is less than 21
+
+fastnorm_status launch(const void* kernel, const NormBackwardVariant& variant,
+                       const NormBackwardStep& step, NormBackwardParams* params,
+                       cudaStream_t stream, Error& error) {
+  void* arguments[] = {params};
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(step.blocks_x, step.blocks_y);
+  config.blockDim = dim3(static_cast<unsigned>(variant.block_threads()));
+  config.dynamicSmemBytes = static_cast<size_t>(step.shared_bytes);
+  config.stream = stream;
+  config.attrs = attributes;
+  if (variant.is_cluster()) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(variant.blocks), 1, 1};
+  }
+  if (step.early) {
+    cudaLaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  FASTNORM_CUDA_TRY(cudaLaunchKernelExC(&config, kernel, arguments));
+  return FASTNORM_OK;
+}
+
+}  // namespace
+
+std::span<const NormBackwardEntry> CudaDevice::norm_backward_table() const {
+  return cuda::norm_backward_table(*facts.arch);
+}
+
+fastnorm_status CudaDevice::allow_backward(const NormBackwardStep& step, Error& error) {
+  if (step.shared_bytes <= kPortableSharedBytes) return FASTNORM_OK;
+  std::atomic<bool>& allowed = allowed_backward_[static_cast<size_t>(step.index)];
+  if (allowed.load(std::memory_order_relaxed)) return FASTNORM_OK;
+  FASTNORM_CUDA_TRY(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernels_.backward.at(step.index)),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, step.shared_bytes));
+  allowed.store(true, std::memory_order_relaxed);
+  return FASTNORM_OK;
+}
+
+fastnorm_status CudaDevice::prepare_norm_backward(const NormBackwardDesc&,
+                                                  const NormBackwardPlan& plan, Error& error) {
+  return with_device(error, [&] {
+    cudaFuncAttributes attributes;  // asking for them loads a kernel
+    for (int32_t i = 0; i < plan.launches; ++i) {
+      const NormBackwardStep& step = plan.steps[i];
+      FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
+          &attributes, reinterpret_cast<const void*>(kernels_.backward.at(step.index))));
+      FASTNORM_TRY(allow_backward(step, error));
+    }
+    return FASTNORM_OK;
+  });
+}
+
+fastnorm_status CudaDevice::run_norm_backward(const NormBackwardDesc& desc,
+                                              const NormBackwardPlan& plan, void* workspace,
+                                              void* stream, Error& error) {
+  return with_device(error, [&] {
+    const std::span<const NormBackwardEntry> table = norm_backward_table();
+    NormBackwardParams params = make_norm_backward_params(desc, plan, workspace);
+    const uint32_t bits = params.bits;
+    // All at first, so that nothing is launched where a later kernel may not be.
+    for (int32_t i = 0; i < plan.launches; ++i) FASTNORM_TRY(allow_backward(plan.steps[i], error));
+    for (int32_t i = 0; i < plan.launches; ++i) {
+      const NormBackwardStep& step = plan.steps[i];
+      params.bits = bits | step.bits;
+      FASTNORM_TRY(launch(reinterpret_cast<const void*>(kernels_.backward.at(step.index)),
+                          table[static_cast<size_t>(step.index)].variant, step, &params,
+                          static_cast<cudaStream_t>(stream), error));
+    }
+    return FASTNORM_OK;
+  });
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,127 @@
+#include "cuda/norm_backward/launch_params.h"
+
+#include <bit>
+
+#include "core/norm_backward_rows.h"
+#include "cuda/norm/launch_params.h"
+
+namespace fastnorm::cuda {
+namespace {
+
+// The digits of a row's number that have more than one value: divisors want no others.
+struct Digits {
+  int32_t count = 0;
+  int of[kMaxOuter] = {};
+  int64_t extent[kMaxOuter] = {};
+};
+
+Digits digits_of(const NormBackwardDesc& d) {
+  Digits digits;
+  for (int i = 0; i < d.outer_rank; ++i) {
+    // Without rows there are groups all the same, and no digit counts rows of one.
+    if (d.outer[i] <= 1 || (d.shared_rows == 0 && i < d.shared_rank)) continue;
+    digits.of[digits.count] = i;
+    digits.extent[digits.count++] = d.outer[i];
+  }
+  if (digits.count == 0) digits.extent[digits.count++] = 1;
+  return digits;
+}
+
+BackwardTensor tensor_of(const std::byte* data, const int64_t (&strides)[kMaxOuter], Dtype dtype,
+                         const Digits& digits) {
+  BackwardTensor t = {const_cast<char*>(reinterpret_cast<const char*>(data)), {0, 0, 0}, dtype};
+  for (int i = 0; i < digits.count; ++i) t.stride[i] = strides[digits.of[i]];
+  return t;
+}
+
+// One value for each row, one after another.
+BackwardTensor values_in(char* data, const Digits& digits) {
+  BackwardTensor t = {data, {0, 0, 0}, Dtype::kF32};
+  int64_t stride = sizeof(float);
+  for (int i = 0; i < digits.count; ++i) {
+    t.stride[i] = stride;
+    stride *= digits.extent[i];
+  }
+  return t;
+}
+
+// The forward call whose statistics are computed again.
+NormParams forward_params(const NormBackwardDesc& d, const Digits& digits) {
+  static constexpr NormEntry kGeneral =
+      make_entry({Dtype::kF32, Source::kPlain, Stat::kRms, Affine::kAny, Sink::kStore, Access::kAny,
+                  Beside::kAny},
+                 {});
+  NormDesc forward;
+  forward.rows = d.rows;
+  forward.n = d.n;
+  forward.outer_rank = digits.count;
+  forward.dtype = forward.sum_dtype = d.x.dtype;
+  forward.kind = d.kind;
+  forward.rounding = d.rounding;
+  forward.eps = d.eps;
+  forward.inv_n = d.inv_n;
+  forward.x.data = d.x.data;
+  forward.x.dtype = d.x.dtype;
+  for (int i = 0; i < digits.count; ++i) {
+    forward.outer[i] = digits.extent[i];
+    forward.x.stride_bytes[i] = d.x.stride_bytes[digits.of[i]];
+  }
+  NormPlan plan;
+  plan.entry = &kGeneral;
+  return make_params(forward, plan);
+}
+
+}  // namespace
+
+NormBackwardParams make_norm_backward_params(const NormBackwardDesc& d,
+                                             const NormBackwardPlan& plan, void* workspace) {
+  const Digits digits = digits_of(d);
+  const bool empty = d.shared_rows == 0;
+  NormBackwardParams p = {};
+  if (digits.count == 1) p.bits |= kBackwardSingleIndex;
+  if (digits.count == 3) p.bits |= kBackwardThreeIndices;
+  if (d.rounding == FASTNORM_ROUND_NORMALIZED || d.rounding == FASTNORM_ROUND_EVERY_STEP)
+    p.bits |= kBackwardRoundNormalized;
+  if (d.rounding == FASTNORM_ROUND_EVERY_STEP) p.bits |= kBackwardRoundGain;
+  if (d.accumulate_dweight) p.bits |= kBackwardAccumulateDweight;
+  if (d.accumulate_dbias) p.bits |= kBackwardAccumulateDbias;
+  p.rows = static_cast<uint32_t>(d.rows);
+  p.shared_rows = empty ? 1 : static_cast<uint32_t>(d.shared_rows);
+  p.groups = static_cast<uint32_t>(d.groups);
+  p.lanes = static_cast<uint32_t>(plan.lanes);
+  p.blocks = static_cast<uint32_t>(plan.row_blocks);
+  p.step = p.lanes * p.blocks;
+  p.fold_blocks = std::bit_ceil(p.blocks);
+  p.vectors = static_cast<int32_t>((d.n * dtype_bytes(d.x.dtype) + 15) / 16);
+  p.n = d.n;
+  p.inv_n = d.inv_n;
+  p.weight_offset = d.weight_offset;
+  p.dtype = d.dtype;
+  for (int i = 0; i + 1 < digits.count; ++i)
+    p.outer[i] = make_divisor(static_cast<uint32_t>(digits.extent[i]));
+  p.dy_is_scalar = d.dy_element_bytes == 0;
+
+  const auto rows = [&](const RowTensor& t) {
+    return tensor_of(t.data, t.stride_bytes, t.dtype, digits);
+  };
+  const auto parameter = [&](const ParameterTensor& t) {
+    return tensor_of(t.data, t.stride_bytes, t.dtype, digits);
+  };
+  p.x = rows(d.x), p.dy = rows(d.dy), p.dresidual_in = rows(d.dresidual_in);
+  p.dx = rows(d.dx), p.dresidual = rows(d.dresidual);
+  p.rstd = rows(d.rstd), p.mean = rows(d.mean);
+  p.weight = parameter(d.weight), p.dweight = parameter(d.dweight), p.dbias = parameter(d.dbias);
+
+  const auto at = [&](uint64_t offset) { return static_cast<char*>(workspace) + offset; };
+  if (plan.keeps_statistics) {
+    p.rstd = values_in(at(plan.rstd_offset), digits);
+    if (d.kind == FASTNORM_NORM_LAYER) p.mean = values_in(at(plan.mean_offset), digits);
+  }
+  if (d.dweight) p.partial[0] = reinterpret_cast<float*>(at(plan.partial_dweight_offset));
+  if (d.dbias) p.partial[1] = reinterpret_cast<float*>(at(plan.partial_dbias_offset));
+  p.partial_stride = plan.partial_stride;
+  if (d.needs_statistics() && !d.rstd && !empty) p.forward = forward_params(d, digits);
+  return p;
+}
+
+}  // namespace fastnorm::cuda

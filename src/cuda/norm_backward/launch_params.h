@@ -1,0 +1,13 @@
+// From a described and planned backward pass to what its kernels get. CUDA-free.
+#pragma once
+
+#include "core/norm_backward_plan.h"
+#include "cuda/norm_backward/params.h"
+
+namespace fastnorm::cuda {
+
+// Of all launches; `bits` of one are those of its step beside.
+NormBackwardParams make_norm_backward_params(const NormBackwardDesc& desc,
+                                             const NormBackwardPlan& plan, void* workspace);
+
+}  // namespace fastnorm::cuda

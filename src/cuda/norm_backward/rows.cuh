@@ -1,0 +1,231 @@
+// Where rows and parameters are, and access to them in any of the three dtypes at any address.
+#pragma once
+
+#include "cuda/common/access.cuh"
+#include "cuda/norm_backward/params.h"
+
+namespace fastnorm::cuda {
+
+// The indices of a row. Rows of one group follow each other.
+__device__ __forceinline__ RowIndex backward_index(const NormBackwardParams& p, uint32_t row) {
+  RowIndex index = {(p.bits & kBackwardSingleIndex) != 0, {row, 0, 0}};
+  if (index.single) return index;
+  const uint32_t upper = quotient(row, p.outer[0]);
+  const uint32_t top = (p.bits & kBackwardThreeIndices) != 0 ? quotient(upper, p.outer[1]) : 0;
+  index.digit[0] = row - upper * p.outer[0].value;
+  index.digit[1] = upper - top * p.outer[1].value;
+  index.digit[2] = top;
+  return index;
+}
+
+__device__ __forceinline__ char* row_address(const BackwardTensor& tensor, const RowIndex& index) {
+  char* address = tensor.data + index.digit[0] * tensor.stride[0];
+  if (!index.single)
+    address += index.digit[1] * tensor.stride[1] + index.digit[2] * tensor.stride[2];
+  return address;
+}
+
+// A group's row of a parameter: that of its first row.
+__device__ __forceinline__ char* group_address(const NormBackwardParams& p,
+                                               const BackwardTensor& tensor, uint32_t group) {
+  return row_address(tensor, backward_index(p, group * p.shared_rows));
+}
+
+template <Stat kStat>
+__device__ __forceinline__ Statistics load_statistics(const NormBackwardParams& p,
+                                                      const RowIndex& index) {
+  Statistics s = {0.0f, ptx::ld_global_f32(row_address(p.rstd, index))};
+  if constexpr (kStat == Stat::kLayer) s.mean = ptx::ld_global_f32(row_address(p.mean, index));
+  return s;
+}
+
+// kCount elements of a row, as they were loaded. For f32 they are as many words, else half of that.
+template <int kCount>
+struct AnyWords {
+  uint32_t word[kCount];
+};
+
+// A row of any dtype at any address. `scalar`: it is one element, which every column reads.
+struct AnyDtypeRow {
+  __device__ __forceinline__ AnyDtypeRow(char* address, Dtype of_dtype, bool is_scalar = false)
+      : data(address), dtype(of_dtype), bytes(access_bytes(address)), scalar(is_scalar) {}
+
+  __device__ __forceinline__ int element_bytes() const { return dtype == Dtype::kF32 ? 4 : 2; }
+  __device__ __forceinline__ char* at(int64_t element) const {
+    return data + element * element_bytes();
+  }
+
+  char* const data;
+  const Dtype dtype;
+  const int bytes;  // of the widest access
+  const bool scalar;
+};
+
+// kWords words from an address that accesses of `bytes` reach.
+template <int kWords>
+__device__ __forceinline__ void load_any_words(uint32_t* word, const char* address, int bytes) {
+  if (kWords % 4 == 0 && bytes == 16) {
+#pragma unroll
+    for (int i = 0; i < kWords; i += 4) {
+      const uint4 v = ptx::ld_global_v4(address + i * 4);
+      word[i] = v.x, word[i + 1] = v.y, word[i + 2] = v.z, word[i + 3] = v.w;
+    }
+  } else if (bytes >= 8) {
+#pragma unroll
+    for (int i = 0; i < kWords; i += 2) {
+      const uint2 v = ptx::ld_global_v2(address + i * 4);
+      word[i] = v.x, word[i + 1] = v.y;
+    }
+  } else if (bytes == 4) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) word[i] = ptx::ld_global_u32(address + i * 4);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      word[i] = ptx::ld_global_u16(address + i * 4) | ptx::ld_global_u16(address + i * 4 + 2) << 16;
+    }
+  }
+}
+
+template <int kWords>
+__device__ __forceinline__ void store_any_words(const uint32_t* word, char* address, int bytes) {
+  if (kWords % 4 == 0 && bytes == 16) {
+#pragma unroll
+    for (int i = 0; i < kWords; i += 4)
+      ptx::st_global_v4(address + i * 4,
+                        make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]));
+  } else if (bytes >= 8) {
+#pragma unroll
+    for (int i = 0; i < kWords; i += 2)
+      ptx::st_global_v2(address + i * 4, make_uint2(word[i], word[i + 1]));
+  } else if (bytes == 4) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) ptx::st_global_u32(address + i * 4, word[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      ptx::st_global_u16(address + i * 4, word[i] & 0xffff);
+      ptx::st_global_u16(address + i * 4 + 2, word[i] >> 16);
+    }
+  }
+}
+
+// The kCount elements from `element` on, of which `count` are the row's; the others read as zero.
+template <int kCount>
+__device__ __forceinline__ void load_any(AnyWords<kCount>& v, const AnyDtypeRow& row,
+                                         int64_t element, int count) {
+#pragma unroll
+  for (uint32_t& word : v.word) word = 0;
+  if (count >= kCount && !row.scalar) {
+    const char* const address = row.at(element);
+    if (row.dtype == Dtype::kF32) {
+      load_any_words<kCount>(v.word, address, row.bytes);
+    } else {
+      load_any_words<kCount / 2>(v.word, address, row.bytes);
+    }
+  } else if (count > 0) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i >= count) break;
+      const char* const address = row.at(row.scalar ? 0 : element + i);
+      if (row.dtype == Dtype::kF32) {
+        v.word[i] = ptx::ld_global_u32(address);
+      } else {
+        v.word[i / 2] |= ptx::ld_global_u16(address) << (i % 2 * 16);
+      }
+    }
+  }
+}
+
+template <class T, int kCount>
+__device__ __forceinline__ void unpack_words(float (&f)[kCount], const AnyWords<kCount>& v) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += T::kPerWord) T::unpack_word(v.word[i / T::kPerWord], f + i);
+}
+
+template <int kCount>
+__device__ __forceinline__ void unpack_any(float (&f)[kCount], const AnyWords<kCount>& v,
+                                           Dtype dtype) {
+  if (dtype == Dtype::kF32) {
+    unpack_words<Element<Dtype::kF32>>(f, v);
+  } else if (dtype == Dtype::kBF16) {
+    unpack_words<Element<Dtype::kBF16>>(f, v);
+  } else {
+    unpack_words<Element<Dtype::kF16>>(f, v);
+  }
+}
+
+__device__ __forceinline__ void store_any_element(char* address, float f, Dtype dtype) {
+  if (dtype == Dtype::kF32) {
+    ptx::st_global_u32(address, __float_as_uint(f));
+  } else if (dtype == Dtype::kBF16) {
+    ptx::st_global_u16(address, Element<Dtype::kBF16>::pack_word(f, 0.0f) & 0xffff);
+  } else {
+    ptx::st_global_u16(address, Element<Dtype::kF16>::pack_word(f, 0.0f) & 0xffff);
+  }
+}
+
+__device__ __forceinline__ float load_any_element(const char* address, Dtype dtype) {
+  if (dtype == Dtype::kF32) return ptx::ld_global_f32(address);
+  const uint32_t bits = ptx::ld_global_u16(address);
+  return dtype == Dtype::kBF16 ? __uint_as_float(bits << 16) : ptx::cvt_from_f16(bits);
+}
+
+template <int kCount>
+__device__ __forceinline__ void store_any(const float (&f)[kCount], const AnyDtypeRow& row,
+                                          int64_t element, int count) {
+  if (count >= kCount) {
+    char* const address = row.at(element);
+    uint32_t word[kCount];
+    if (row.dtype == Dtype::kF32) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) word[i] = __float_as_uint(f[i]);
+      store_any_words<kCount>(word, address, row.bytes);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 2) {
+        word[i / 2] = row.dtype == Dtype::kBF16 ? Element<Dtype::kBF16>::pack_word(f[i], f[i + 1])
+                                                : Element<Dtype::kF16>::pack_word(f[i], f[i + 1]);
+      }
+      store_any_words<kCount / 2>(word, address, row.bytes);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < count) store_any_element(row.at(element + i), f[i], row.dtype);
+    }
+  }
+}
+
+// The weight of a row as the forward multiplies by it: 1 where it is absent.
+template <int kCount>
+__device__ __forceinline__ void load_gain(float (&gain)[kCount], const NormBackwardParams& p,
+                                          const AnyDtypeRow& weight, int64_t element, int count) {
+  if (weight.data == nullptr) {
+#pragma unroll
+    for (float& g : gain) g = 1.0f;
+    return;
+  }
+  AnyWords<kCount> words;
+  load_any(words, weight, element, count);
+  unpack_any(gain, words, weight.dtype);
+#pragma unroll
+  for (float& g : gain) g = gain_of(g, p);
+}
+
+// Elements of vector number `vector` that the row has, at most kCount; 0 or less past its end.
+template <int kCount>
+__device__ __forceinline__ int elements_of(const NormBackwardParams& p, int64_t vector) {
+  const int64_t left = p.n - vector * kCount;
+  return left >= kCount ? kCount : left < 0 ? 0 : static_cast<int>(left);
+}
+
+// dweight or dbias: one element from its sum, which may be -0.
+__device__ __forceinline__ void store_sum(const NormBackwardParams& p, const BackwardTensor& tensor,
+                                          char* address, float sum, bool accumulates) {
+  sum = positive_zero(sum);
+  if (accumulates) sum = __fadd_rn(load_any_element(address, tensor.dtype), sum);
+  store_any_element(address, sum, tensor.dtype);
+}
+
+}  // namespace fastnorm::cuda

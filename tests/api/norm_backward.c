@@ -1,0 +1,416 @@
+/* Gradients of norms through the C ABI: results that can be worked out by hand, the forward's
+ * statistics, accumulation, no rows, several calls in one, threads, refusals, and more than 2^31
+ * elements. */
+#include <math.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "api/api_test.h"
+
+enum { kRows = 600, kColumns = 300, kElements = kRows * kColumns };
+
+/* Memory of a LayerNorm's call and its tensors. */
+typedef struct backward_call {
+  float dy[kElements], x[kElements], dx[kElements];
+  float weight[kColumns], mean[kRows], rstd[kRows], dweight[kColumns], dbias[kColumns];
+  tensor_of t[9];
+  fastnorm_norm_backward_args args;
+} backward_call;
+
+static backward_call one, other;
+static void* workspace;
+static size_t workspace_bytes;
+
+static void reset(backward_call* c) {
+  fastnorm_norm_backward_args* a = &c->args;
+  fill_random(c->dy, kElements, 1);
+  fill_random(c->x, kElements, 2);
+  fill_random(c->weight, kColumns, 3);
+  memset(c->dx, 0xff, sizeof c->dx);
+  memset(c->dweight, 0xff, sizeof c->dweight);
+  memset(c->dbias, 0xff, sizeof c->dbias);
+  memset(a, 0, sizeof *a);
+  a->struct_size = sizeof *a;
+  a->kind = FASTNORM_NORM_LAYER;
+  a->eps = 1e-5f;
+  a->dy = make_rows(&c->t[0], c->dy, FASTNORM_DTYPE_F32, kRows, kColumns);
+  a->x = make_rows(&c->t[1], c->x, FASTNORM_DTYPE_F32, kRows, kColumns);
+  a->weight = make_vector(&c->t[2], c->weight, FASTNORM_DTYPE_F32, kColumns);
+  a->dx = make_rows(&c->t[3], c->dx, FASTNORM_DTYPE_F32, kRows, kColumns);
+  a->dweight = make_vector(&c->t[4], c->dweight, FASTNORM_DTYPE_F32, kColumns);
+  a->dbias = make_vector(&c->t[5], c->dbias, FASTNORM_DTYPE_F32, kColumns);
+  /* Not given at first. */
+  make_vector(&c->t[6], c->mean, FASTNORM_DTYPE_F32, kRows);
+  make_vector(&c->t[7], c->rstd, FASTNORM_DTYPE_F32, kRows);
+}
+
+static int is_unwritten(const float* values, size_t count) {
+  const unsigned char* bytes = (const unsigned char*)values;
+  size_t i;
+  for (i = 0; i < count * sizeof *values; ++i) {
+    if (bytes[i] != 0xff) return 0;
+  }
+  return 1;
+}
+
+static int nothing_written(const backward_call* c) {
+  return is_unwritten(c->dx, kElements) && is_unwritten(c->dweight, kColumns) &&
+         is_unwritten(c->dbias, kColumns);
+}
+
+static fastnorm_status run(fastnorm_context* context, const backward_call* c) {
+  return fastnorm_norm_backward(context, &c->args, workspace, workspace_bytes, NULL);
+}
+
+static int same_results(const backward_call* a, const backward_call* b) {
+  return memcmp(a->dx, b->dx, sizeof a->dx) == 0 &&
+         memcmp(a->dweight, b->dweight, sizeof a->dweight) == 0 &&
+         memcmp(a->dbias, b->dbias, sizeof a->dbias) == 0;
+}
+
+static void query(fastnorm_context* context) {
+  fastnorm_info info = empty_info();
+  fastnorm_kernel_info kernel;
+  int32_t i, listed = 0;
+  reset(&one);
+  CHECK_OK(fastnorm_norm_backward_query(context, &one.args, &info));
+  /* n 300: 8 lanes, 75 blocks of rows, for each of two sums. */
+  CHECK(info.workspace_bytes == 2 * 75 * 320 * sizeof(float));
+  CHECK(info.launches == 1 && strcmp(info.kernel, "layer_f32") == 0 && info.blocks >= 1);
+  CHECK(info.bytes_read == (2 * kElements + kColumns) * sizeof(float));
+  CHECK(info.bytes_written == (kElements + 2 * kColumns) * sizeof(float));
+  workspace_bytes = (size_t)info.workspace_bytes;
+  workspace = aligned_alloc(256, workspace_bytes);
+  CHECK_OK(fastnorm_norm_backward_prepare(context, &one.args));
+  CHECK(nothing_written(&one));
+  one.args.dweight = one.args.dbias = NULL;
+  CHECK_OK(fastnorm_norm_backward_query(context, &one.args, &info));
+  CHECK(info.workspace_bytes == 0);
+  memset(&kernel, 0, sizeof kernel);
+  kernel.struct_size = sizeof kernel;
+  for (i = 0; i < fastnorm_kernel_count(); ++i) {
+    CHECK_OK(fastnorm_kernel_describe(i, &kernel));
+    listed += strcmp(kernel.family, "norm_backward") == 0 && strcmp(kernel.name, "layer_f32") == 0;
+  }
+  CHECK(listed >= 1);
+  CHECK_STATUS(fastnorm_norm_backward_query(context, &one.args, NULL), FASTNORM_ERROR_ARGUMENT);
+  info.struct_size = 8;
+  CHECK_STATUS(fastnorm_norm_backward_query(context, &one.args, &info), FASTNORM_ERROR_ARGUMENT);
+}
+
+/* Formulas in double, of some rows and columns. */
+static void by_formula(fastnorm_context* context) {
+  static double xhat[kElements];
+  int r, i;
+  reset(&one);
+  CHECK_OK(run(context, &one));
+  for (r = 0; r < kRows; ++r) {
+    const float *x = one.x + r * kColumns, *dy = one.dy + r * kColumns;
+    double mean = 0, variance = 0, rstd, c1 = 0, c2 = 0, largest = 0;
+    for (i = 0; i < kColumns; ++i) mean += (double)x[i] / kColumns;
+    for (i = 0; i < kColumns; ++i) variance += ((double)x[i] - mean) * ((double)x[i] - mean);
+    rstd = 1 / sqrt(variance / kColumns + 1e-5);
+    for (i = 0; i < kColumns; ++i) {
+      xhat[r * kColumns + i] = ((double)x[i] - mean) * rstd;
+      c1 += (double)(dy[i] * one.weight[i]) * xhat[r * kColumns + i] / kColumns;
+      c2 += (double)(dy[i] * one.weight[i]) / kColumns;
+    }
+    for (i = 0; i < kColumns; ++i) {
+      const double e = (double)(dy[i] * one.weight[i]);
+      const double dx = (e - c2 - xhat[r * kColumns + i] * c1) * rstd;
+      largest = fmax(largest, fabs(dx - (double)one.dx[r * kColumns + i]));
+    }
+    if (!CHECK(largest < 1e-5)) return;
+  }
+  for (i = 0; i < kColumns; ++i) {
+    double dweight = 0, dbias = 0;
+    for (r = 0; r < kRows; ++r) {
+      dweight += (double)one.dy[r * kColumns + i] * xhat[r * kColumns + i];
+      dbias += (double)one.dy[r * kColumns + i];
+    }
+    if (!CHECK(fabs(dweight - (double)one.dweight[i]) < 1e-3)) return;
+    if (!CHECK(fabs(dbias - (double)one.dbias[i]) < 1e-3)) return;
+  }
+}
+
+/* The forward's mean and rstd give the bits of those that are computed again; so does each
+ * output alone, and in place. */
+static void statistics_and_subsets(fastnorm_context* context) {
+  static float y[kElements];
+  tensor_of ty;
+  fastnorm_norm_args forward = empty_args();
+  reset(&one);
+  CHECK_OK(run(context, &one));
+  reset(&other);
+  forward.kind = FASTNORM_NORM_LAYER;
+  forward.eps = other.args.eps;
+  forward.x = other.args.x;
+  forward.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, kRows, kColumns);
+  forward.mean = other.args.mean = &other.t[6].tensor;
+  forward.rstd = other.args.rstd = &other.t[7].tensor;
+  CHECK_OK(fastnorm_norm(context, &forward, NULL, 0, NULL));
+  CHECK_OK(run(context, &other));
+  CHECK(same_results(&one, &other));
+  memset(other.dweight, 0, sizeof other.dweight);
+  other.args.dx = other.args.dbias = NULL;
+  CHECK_OK(run(context, &other));
+  CHECK(memcmp(one.dweight, other.dweight, sizeof one.dweight) == 0);
+  reset(&other);
+  other.args.dx = other.args.dy;
+  other.args.dweight = other.args.dbias = NULL;
+  CHECK_OK(fastnorm_norm_backward(context, &other.args, NULL, 0, NULL));
+  CHECK(memcmp(one.dx, other.dy, sizeof one.dx) == 0);
+  CHECK(is_unwritten(other.dweight, kColumns));
+}
+
+/* Old values are added last, once, and not read without the flag. */
+static void accumulation(fastnorm_context* context) {
+  int i, wrong = 0;
+  reset(&one);
+  CHECK_OK(run(context, &one));
+  reset(&other);
+  fill_random(other.dweight, kColumns, 9);
+  memcpy(one.weight, other.dweight, sizeof one.weight); /* the old values */
+  memset(other.dbias, 0, sizeof other.dbias);
+  other.args.flags =
+      FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT | FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS;
+  CHECK_OK(run(context, &other));
+  CHECK_OK(run(context, &other));
+  for (i = 0; i < kColumns; ++i) {
+    const float first = one.weight[i] + one.dweight[i];
+    wrong += other.dweight[i] != first + one.dweight[i];
+    wrong += other.dbias[i] != one.dbias[i] + one.dbias[i];
+  }
+  CHECK(wrong == 0);
+}
+
+static void no_rows(fastnorm_context* context) {
+  int i, set = 0;
+  reset(&one);
+  one.t[0].shape[0] = one.t[1].shape[0] = one.t[3].shape[0] = 0;
+  one.args.flags = FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS;
+  CHECK_OK(fastnorm_norm_backward(context, &one.args, NULL, 0, NULL));
+  for (i = 0; i < kColumns; ++i) set += one.dweight[i] == 0 && !signbit(one.dweight[i]);
+  CHECK(set == kColumns);
+  CHECK(is_unwritten(one.dbias, kColumns) && is_unwritten(one.dx, kElements));
+}
+
+static void several(fastnorm_context* context) {
+  static backward_call alone;
+  const fastnorm_norm_backward_args* list[2];
+  fastnorm_info info = empty_info(), single = empty_info();
+  void* room;
+  size_t bytes;
+  list[0] = &one.args, list[1] = &other.args;
+  reset(&one);
+  reset(&other);
+  other.args.kind = FASTNORM_NORM_RMS;
+  reset(&alone);
+  CHECK_OK(fastnorm_norm_backward_query(context, &one.args, &single));
+  CHECK_OK(fastnorm_norm_backward_many_query(context, list, 2, &info));
+  CHECK(info.launches == 2 && info.workspace_bytes == 2 * single.workspace_bytes);
+  CHECK(info.bytes_read == 2 * single.bytes_read);
+  CHECK_OK(fastnorm_norm_backward_many_prepare(context, list, 2));
+  bytes = (size_t)info.workspace_bytes;
+  room = aligned_alloc(256, bytes);
+  CHECK_STATUS(fastnorm_norm_backward_many(context, list, 2, room, bytes - 1, NULL),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK(nothing_written(&one) && nothing_written(&other));
+  CHECK_OK(fastnorm_norm_backward_many(context, list, 2, room, bytes, NULL));
+  free(room);
+  CHECK_OK(run(context, &alone));
+  CHECK(same_results(&one, &alone));
+  alone.args.kind = FASTNORM_NORM_RMS;
+  CHECK_OK(run(context, &alone));
+  CHECK(same_results(&other, &alone));
+  CHECK_OK(fastnorm_norm_backward_many(context, NULL, 0, NULL, 0, NULL));
+  CHECK_STATUS(fastnorm_norm_backward_many(context, list, 9, NULL, 0, NULL),
+               FASTNORM_ERROR_ARGUMENT);
+  other.args.dbias = one.args.dbias;
+  CHECK_STATUS(fastnorm_norm_backward_many_query(context, list, 2, &info), FASTNORM_ERROR_LAYOUT);
+  CHECK_TEXT("args[0].dbias");
+  other.args.eps = -1;
+  CHECK_STATUS(fastnorm_norm_backward_many_query(context, list, 2, &info), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("args[1].eps is -1");
+}
+
+static void one_by_one(void* user, int64_t n, int64_t grain, fastnorm_range_fn fn, void* task) {
+  int64_t i;
+  (void)grain;
+  ++*(int*)user;
+  for (i = n; i-- > 0;) fn(task, i, i + 1);
+}
+
+static void skips_the_last(void* user, int64_t n, int64_t grain, fastnorm_range_fn fn, void* task) {
+  (void)user, (void)grain;
+  fn(task, 0, n - 1);
+}
+
+static void threads(fastnorm_context* serial) {
+  fastnorm_context_options options = empty_options();
+  fastnorm_context* context;
+  int calls = 0, i;
+  reset(&one);
+  CHECK_OK(run(serial, &one));
+  for (i = 2; i <= 5; ++i) {
+    options.num_threads = i;
+    context = cpu_context(&options);
+    reset(&other);
+    CHECK_OK(run(context, &other));
+    CHECK(same_results(&one, &other));
+    fastnorm_context_destroy(context);
+  }
+  options.num_threads = 0;
+  options.parallel_for = one_by_one;
+  options.parallel_user = &calls;
+  context = cpu_context(&options);
+  reset(&other);
+  CHECK_OK(run(context, &other));
+  CHECK(calls >= 1 && same_results(&one, &other));
+  fastnorm_context_destroy(context);
+  options.parallel_for = skips_the_last;
+  context = cpu_context(&options);
+  CHECK_STATUS(run(context, &other), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("blocks of rows; required: [0, n) exactly once");
+  fastnorm_context_destroy(context);
+  options.parallel_for = throwing_loop;
+  context = cpu_context(&options);
+  CHECK_STATUS(run(context, &other), FASTNORM_ERROR_INTERNAL);
+  fastnorm_context_destroy(context);
+}
+
+/* What is refused is refused by all three functions, and nothing is written. */
+static void refused(fastnorm_context* context, fastnorm_status status, const char* text) {
+  fastnorm_info info = empty_info();
+  CHECK_STATUS(fastnorm_norm_backward_query(context, &one.args, &info), status);
+  CHECK_TEXT(text);
+  CHECK_STATUS(fastnorm_norm_backward_prepare(context, &one.args), status);
+  CHECK_STATUS(run(context, &one), status);
+  CHECK_TEXT(text);
+  CHECK(nothing_written(&one));
+}
+
+static void refusals(fastnorm_context* context) {
+  reset(&one);
+  CHECK_STATUS(run(NULL, &one), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("context is NULL");
+  CHECK_STATUS(fastnorm_norm_backward(context, NULL, NULL, 0, NULL), FASTNORM_ERROR_ARGUMENT);
+  CHECK_STATUS(fastnorm_norm_backward(context, &one.args, workspace, workspace_bytes, &one),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("stream is");
+  CHECK_STATUS(fastnorm_norm_backward(context, &one.args, workspace, workspace_bytes - 1, NULL),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("workspace_bytes is");
+  CHECK_STATUS(fastnorm_norm_backward(context, &one.args, NULL, workspace_bytes, NULL),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("256-byte aligned");
+  CHECK(nothing_written(&one));
+  one.args.dy = NULL;
+  refused(context, FASTNORM_ERROR_ARGUMENT, "dy is NULL");
+  reset(&one);
+  one.args.rstd = &one.t[7].tensor;
+  refused(context, FASTNORM_ERROR_ARGUMENT, "mean is NULL");
+  reset(&one);
+  one.args.dresidual = one.args.dx;
+  refused(context, FASTNORM_ERROR_DTYPE, "dresidual.dtype is f32");
+  reset(&one);
+  one.t[4].shape[0] = kColumns - 1;
+  refused(context, FASTNORM_ERROR_SHAPE, "dweight.shape");
+  reset(&one);
+  one.t[3].tensor.data = one.dx + 1;
+  one.t[3].strides[0] = kColumns - 1;
+  refused(context, FASTNORM_ERROR_LAYOUT, "dx overlaps itself");
+  reset(&one);
+  one.args.flags = 1u << 20;
+  refused(context, FASTNORM_ERROR_UNSUPPORTED, "flags is 0x100000");
+}
+
+static double seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* dbias of so many rows of ones, which are one row of memory: the number of rows, exactly.
+ * Returns how long it took. */
+static double count_rows(fastnorm_context* context, int64_t rows) {
+  enum { kWide = 1024 };
+  static float dy[kWide], dbias[kWide];
+  tensor_of t[2];
+  fastnorm_norm_backward_args args;
+  void* room = aligned_alloc(256, 128 * kWide * sizeof(float));
+  double start;
+  int i, right = 0;
+  for (i = 0; i < kWide; ++i) dy[i] = 1;
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.dy = args.x = make_rows(&t[0], dy, FASTNORM_DTYPE_F32, rows, kWide);
+  t[0].strides[0] = 0;
+  args.dbias = make_vector(&t[1], dbias, FASTNORM_DTYPE_F32, kWide);
+  start = seconds();
+  CHECK_OK(fastnorm_norm_backward(context, &args, room, 128 * kWide * sizeof(float), NULL));
+  start = seconds() - start;
+  for (i = 0; i < kWide; ++i) right += dbias[i] == (float)rows;
+  CHECK(right == kWide);
+  free(room);
+  return start;
+}
+
+/* Rows whose places do not fit in 32 bits. */
+static void far_rows(fastnorm_context* context) {
+  const int64_t stride = ((int64_t)1 << 30) + 13, n = 100;
+  const size_t bytes = (size_t)(2 * stride + n) * sizeof(float);
+  float* memory = (float*)mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  tensor_of t[2];
+  fastnorm_norm_backward_args args;
+  static float rstd[3] = {1, 1, 1};
+  int64_t r, i, wrong = 0;
+  if (memory == MAP_FAILED) {
+    skip("gradients of rows far apart", "no 8 GiB of address space");
+    return;
+  }
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.dy = args.x = args.dx = make_rows(&t[0], memory, FASTNORM_DTYPE_F32, 3, n);
+  t[0].strides[0] = stride;
+  args.rstd = make_vector(&t[1], rstd, FASTNORM_DTYPE_F32, 3);
+  for (r = 0; r < 3; ++r) {
+    for (i = 0; i < n; ++i) memory[r * stride + i] = 2;
+  }
+  CHECK_OK(fastnorm_norm_backward(context, &args, NULL, 0, NULL));
+  for (r = 0; r < 3; ++r) {
+    for (i = 0; i < n; ++i)
+      wrong += memory[r * stride + i] != 2 - 2 * 4.0f; /* dy - x * mean(dy x) */
+  }
+  CHECK(wrong == 0);
+  munmap(memory, bytes);
+}
+
+static void large(fastnorm_context* context) {
+  const int64_t rows = ((int64_t)1 << 21) + 3;
+  far_rows(context);
+  count_rows(context, 1 << 10);
+  if (count_rows(context, 1 << 10) * 2048 > 6) {
+    skip("gradients of more than 2^31 elements",
+         "would take longer than 6 s here (instruction set, emulator or sanitizer)");
+    return;
+  }
+  count_rows(context, rows);
+}
+
+void test_norm_backward(void) {
+  fastnorm_context* context = cpu_context(NULL);
+  query(context);
+  by_formula(context);
+  statistics_and_subsets(context);
+  accumulation(context);
+  no_rows(context);
+  several(context);
+  threads(context);
+  refusals(context);
+  large(context);
+  free(workspace);
+  fastnorm_context_destroy(context);
+}

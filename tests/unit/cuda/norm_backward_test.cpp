@@ -1,0 +1,205 @@
+// The backward pass from the C ABI down to what it tells the CUDA runtime, with a runtime that only takes notes.
+#include "fastnorm/norm_backward.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_runtime.h"
+
+namespace fastnorm::test {
+namespace {
+
+constexpr uintptr_t kMemory = uintptr_t{1} << 40;  // nothing is there
+void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
+char* const kWorkspace = reinterpret_cast<char*>(uintptr_t{1} << 38);
+
+// Rows of bf16 with a weight; all outputs of an RMSNorm in f32 master gradients.
+struct BackwardCall {
+  BackwardCall(int64_t rows, int64_t n) : shape{rows, n} {
+    const struct {
+      fastnorm_tensor* tensor;
+      int32_t rank;
+      const int64_t* extents;
+      fastnorm_dtype_id dtype;
+    } all[] = {
+        {&dy, 2, shape, FASTNORM_DTYPE_BF16},        {&x, 2, shape, FASTNORM_DTYPE_BF16},
+        {&dx, 2, shape, FASTNORM_DTYPE_BF16},        {&residual, 2, shape, FASTNORM_DTYPE_BF16},
+        {&rstd, 1, shape, FASTNORM_DTYPE_F32},       {&weight, 1, shape + 1, FASTNORM_DTYPE_BF16},
+        {&dweight, 1, shape + 1, FASTNORM_DTYPE_F32}};
+    int number = 0;
+    for (const auto& a : all) {
+      a.tensor->data = reinterpret_cast<void*>(kMemory + (static_cast<uintptr_t>(++number) << 36));
+      a.tensor->device_type = FASTNORM_DEVICE_CUDA;
+      a.tensor->ndim = a.rank;
+      a.tensor->dtype = fastnorm_dtype_of(a.dtype);
+      a.tensor->shape = a.extents;
+    }
+    args.struct_size = sizeof args;
+    args.kind = FASTNORM_NORM_RMS;
+    args.dy = &dy, args.x = &x, args.weight = &weight, args.rstd = &rstd;
+    args.dx = &dx, args.dweight = &dweight;
+  }
+  BackwardCall(const BackwardCall&) = delete;
+
+  int64_t shape[2];
+  fastnorm_tensor dy = {}, x = {}, dx = {}, residual = {}, rstd = {}, weight = {}, dweight = {};
+  fastnorm_norm_backward_args args = {};
+};
+
+struct Recorded {
+  Launch launch;
+  cuda::NormBackwardParams params;
+};
+thread_local std::vector<Recorded> recorded;
+
+void record(const Launch& launch) {
+  ASSERT_NE(launch.backward_params, nullptr);
+  recorded.push_back({launch, *launch.backward_params});
+}
+
+class CudaNormBackward : public testing::Test {
+ protected:
+  void SetUp() override {
+    machine = {};
+    notes = {};
+    notes.on_launch = record;
+    recorded.clear();
+    ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, nullptr, &context), FASTNORM_OK)
+        << fastnorm_last_error();
+    notes.loaded.clear();
+  }
+  void TearDown() override { fastnorm_context_destroy(context); }
+
+  fastnorm_info query(const BackwardCall& call) {
+    fastnorm_info info = {};
+    info.struct_size = sizeof info;
+    EXPECT_EQ(fastnorm_norm_backward_query(context, &call.args, &info), FASTNORM_OK)
+        << fastnorm_last_error();
+    return info;
+  }
+  std::string kernel(const BackwardCall& call) { return query(call).kernel; }
+  fastnorm_status try_run(const BackwardCall& call) {
+    recorded.clear();
+    const auto bytes = static_cast<size_t>(query(call).workspace_bytes);
+    return fastnorm_norm_backward(context, &call.args, bytes == 0 ? nullptr : kWorkspace, bytes,
+                                  kStream);
+  }
+  void run(const BackwardCall& call) {
+    ASSERT_EQ(try_run(call), FASTNORM_OK) << fastnorm_last_error();
+  }
+
+  fastnorm_context* context = nullptr;
+};
+
+TEST_F(CudaNormBackward, ManyRowsTakeAKernelAndAFold) {
+  const BackwardCall call(16384, 8192);
+  EXPECT_NE(kernel(call).find("persistent"), std::string::npos) << kernel(call);
+  EXPECT_EQ(query(call).workspace_bytes, 128u * 8192 * 4);
+  run(call);
+  ASSERT_EQ(recorded.size(), 2u);
+  EXPECT_EQ(recorded[0].launch.grid.x, 128u);
+  EXPECT_EQ(recorded[0].launch.early, -1) << "the call does not wait";
+  EXPECT_EQ(recorded[1].launch.early, 1) << "the fold does";
+  EXPECT_EQ(recorded[0].params.bits & kBackwardTrigger, kBackwardTrigger + 0u);
+  EXPECT_EQ(recorded[1].params.bits & kBackwardTrigger, 0u);
+  for (const Recorded& r : recorded) {
+    EXPECT_EQ(r.launch.stream, kStream);
+    EXPECT_EQ(r.launch.context, primary_context(0));
+    EXPECT_EQ(r.params.shared_rows, 16384u);
+    EXPECT_EQ(r.params.blocks, 128u);
+    EXPECT_EQ(r.params.lanes, 1u);
+    EXPECT_EQ(static_cast<void*>(r.params.partial[0]), kWorkspace);
+  }
+  EXPECT_EQ(notes.context, nullptr) << "current is what was";
+}
+
+TEST_F(CudaNormBackward, FewRowsTakeOneLaunchUnlessDxReplacesAnInput) {
+  BackwardCall call(512, 4096);
+  EXPECT_NE(kernel(call).find("few"), std::string::npos) << kernel(call);
+  EXPECT_EQ(query(call).workspace_bytes, 0u);
+  run(call);
+  EXPECT_EQ(recorded.size(), 1u);
+  call.args.dx = &call.dy;
+  EXPECT_NE(kernel(call).find("persistent"), std::string::npos) << kernel(call);
+  run(call);
+  EXPECT_EQ(recorded.size(), 2u);
+  call.args.dweight = nullptr;
+  EXPECT_NE(kernel(call).find("few"), std::string::npos) << "dx alone reads each row once";
+  EXPECT_EQ(query(call).workspace_bytes, 0u);
+}
+
+TEST_F(CudaNormBackward, ClustersWhereTheDeviceHasThem) {
+  const BackwardCall call(8192, 16384);
+  run(call);
+  ASSERT_EQ(recorded.size(), 2u);
+  EXPECT_EQ(recorded[0].launch.cluster, 2u);
+  EXPECT_EQ(recorded[0].launch.grid.x, 128u);
+  fastnorm_context_destroy(context);
+  machine.largest_cluster = 1;
+  ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, nullptr, &context), FASTNORM_OK);
+  EXPECT_NE(kernel(call).find(" rows "), std::string::npos) << kernel(call);
+}
+
+TEST_F(CudaNormBackward, TheGeneralFormReadsColumnsBeforeItWritesRows) {
+  BackwardCall call(1000, 4096);
+  call.shape[1] = 4097;
+  call.args.dx = &call.x;
+  call.args.flags = FASTNORM_NORM_BACKWARD_PDL_WAIT | FASTNORM_NORM_BACKWARD_PDL_TRIGGER;
+  run(call);
+  ASSERT_EQ(recorded.size(), 3u);
+  for (const Recorded& r : recorded) {
+    EXPECT_EQ(r.launch.early, 1);
+    EXPECT_NE(r.params.bits & kBackwardTrigger, 0u);
+  }
+  EXPECT_EQ(recorded[1].launch.grid.x, 1000u) << "rows";
+  call.args.rstd = nullptr;
+  run(call);
+  ASSERT_EQ(recorded.size(), 4u) << "and statistics first of all";
+  EXPECT_NE(recorded[0].params.bits & kBackwardStatisticsOnly, 0u);
+  EXPECT_EQ(recorded[0].params.rstd.data, kWorkspace);
+  EXPECT_EQ(recorded[2].params.bits & kBackwardComputeStatistics, 0u);
+  call.args.dweight = nullptr;
+  EXPECT_EQ(query(call).workspace_bytes, 0u) << "dx alone keeps nothing";
+  run(call);
+  ASSERT_EQ(recorded.size(), 1u);
+  EXPECT_NE(recorded[0].params.bits & kBackwardComputeStatistics, 0u);
+  EXPECT_EQ(recorded[0].params.bits & kBackwardStatisticsOnly, 0u);
+}
+
+TEST_F(CudaNormBackward, KernelsAreLoadedAndAllowedTheirMemoryOnce) {
+  const BackwardCall call(16384, 8192);
+  ASSERT_EQ(fastnorm_norm_backward_prepare(context, &call.args), FASTNORM_OK);
+  EXPECT_EQ(notes.loaded.size(), 2u);
+  ASSERT_EQ(notes.shared_bytes.size(), 1u);
+  EXPECT_EQ(notes.shared_bytes.begin()->second, 3 * 2 * 2 * 512 * 16);
+  machine.failures = {{"cudaFuncSetAttribute", cudaErrorInvalidValue}};
+  run(call);  // not asked again
+  const BackwardCall other(16384, 16384);
+  EXPECT_EQ(try_run(other), FASTNORM_ERROR_DEVICE);
+  EXPECT_TRUE(recorded.empty()) << "nothing is launched";
+}
+
+TEST_F(CudaNormBackward, Failures) {
+  const BackwardCall call(16384, 8192);
+  run(call);
+  machine.failures = {{"cudaLaunchKernelExC", cudaErrorInvalidValue}};
+  EXPECT_EQ(try_run(call), FASTNORM_ERROR_DEVICE);
+  EXPECT_EQ(notes.last_error, cudaSuccess);
+  EXPECT_EQ(notes.context, nullptr);
+}
+
+TEST_F(CudaNormBackward, NoRows) {
+  BackwardCall call(0, 4096);
+  run(call);
+  ASSERT_EQ(recorded.size(), 1u) << "dweight is zeroed";
+  EXPECT_EQ(recorded[0].params.blocks, 0u);
+  call.args.flags = FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT;
+  run(call);
+  EXPECT_TRUE(recorded.empty());
+}
+
+}  // namespace
+}  // namespace fastnorm::test

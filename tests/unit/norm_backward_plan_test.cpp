@@ -1,0 +1,173 @@
+// The kernels of the backward pass and the lists that choose among them, for every architecture.
+#include "core/norm_backward_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "core/norm_backward_choice.h"
+#include "cuda/arch.h"
+#include "cuda/norm_backward/table.h"
+
+namespace fastnorm {
+namespace {
+
+DeviceFacts facts_of(const ArchSpec& arch) {
+  DeviceFacts facts;
+  facts.device_type = FASTNORM_DEVICE_CUDA;
+  facts.arch = &arch;
+  facts.multiprocessors = 132;
+  facts.max_cluster_blocks = arch.max_cluster_blocks;
+  return facts;
+}
+
+// An aligned call; nothing is at its addresses.
+NormBackwardDesc call_of(const NormBackwardVariant& v, int64_t rows, int64_t n) {
+  NormBackwardDesc d;
+  d.rows = d.shared_rows = d.outer[0] = rows;
+  d.n = n;
+  d.dtype = v.dtype;
+  d.kind = v.stat == Stat::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+  d.inv_n = 1;
+  d.dy_element_bytes = dtype_bytes(v.dtype);
+  uintptr_t address = uintptr_t{1} << 40;
+  const auto rows_at = [&](RowTensor& t, Dtype dtype, int64_t count) {
+    t.data = reinterpret_cast<std::byte*>(address);
+    address += uintptr_t{1} << 40;
+    t.dtype = dtype;
+    t.stride_bytes[0] = count * dtype_bytes(dtype);
+  };
+  rows_at(d.x, v.dtype, n), rows_at(d.dy, v.dtype, n), rows_at(d.dx, v.dtype, n);
+  if (v.residual) rows_at(d.dresidual_in, v.dtype, n);
+  rows_at(d.rstd, Dtype::kF32, 1);
+  if (v.stat == Stat::kLayer) rows_at(d.mean, Dtype::kF32, 1);
+  d.weight.data = d.dweight.data = reinterpret_cast<std::byte*>(address);
+  d.weight.dtype = v.dtype, d.dweight.dtype = Dtype::kF32;
+  return d;
+}
+
+TEST(NormBackwardPlan, KernelsAreFewEnough) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    const size_t count = cuda::norm_backward_table(*arch).size();
+    EXPECT_LE(count, arch == &cuda::kSm90 ? 250u : 60u) << arch->name;
+    EXPECT_GT(count, 0u) << arch->name;
+  }
+}
+
+TEST(NormBackwardPlan, NamesAreUniqueAndWordsHoldAllNumbers) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    std::set<std::string> names;
+    for (const NormBackwardEntry& entry : cuda::norm_backward_table(*arch)) {
+      EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
+      EXPECT_EQ(backward_variant_of(entry.order), entry.variant) << entry.name;
+    }
+  }
+}
+
+// A thread block has 1024 threads and 227 KB at the most, warps are whole, and 15 barriers are named.
+TEST(NormBackwardPlan, KernelsFitAThreadBlock) {
+  for (const NormBackwardEntry& entry : cuda::norm_backward_table(cuda::kSm90)) {
+    const NormBackwardVariant& v = entry.variant;
+    EXPECT_LE(v.block_threads(), 1024) << entry.name;
+    EXPECT_EQ(v.block_threads() % 32, 0) << entry.name;
+    if (v.threads > 32) {
+      EXPECT_LT(v.lanes, 16) << entry.name;
+    }
+    if (v.vectors > 1) {
+      EXPECT_EQ(v.row_threads() & (v.row_threads() - 1), 0) << entry.name << ": digits of a vector";
+    }
+  }
+}
+
+// Every held kernel is chosen for some call, and every line finds its kernel: a call of its kind gets the form that the list is for.
+TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
+  const ArchSpec& arch = cuda::kSm90;
+  const auto table = cuda::norm_backward_table(arch);
+  const DeviceFacts facts = facts_of(arch);
+  std::set<const NormBackwardEntry*> chosen;
+  int lines = 0;
+  for (const NormBackwardList& list : arch.backward_choices->lists) {
+    if (list.job == BackwardJob::kAny) continue;
+    const BackwardForm form =
+        list.job == BackwardJob::kMany ? BackwardForm::kPersistent : BackwardForm::kFew;
+    for (const NormBackwardChoice& line : list.lines) {
+      ++lines;
+      for (int number = 0; number < 12; ++number) {
+        NormBackwardVariant v;
+        v.dtype = static_cast<Dtype>(number % 3);
+        v.stat = static_cast<Stat>(number / 3 % 2), v.residual = number / 6 != 0;
+        if (!(v.dtype == Dtype::kF32 ? list.f32 : list.b16) ||
+            !(v.stat == Stat::kRms ? list.rms : list.layer) ||
+            !(v.residual ? list.add : list.plain)) {
+          continue;
+        }
+        for (const int64_t rows :
+             {int64_t{line.least_rows}, std::min<int64_t>(line.most_rows, int64_t{1} << 20)}) {
+          for (int64_t n : {int64_t{line.least_vectors} + 15, int64_t{line.most_vectors}}) {
+            n = n / 16 * 16;
+            NormBackwardDesc d = call_of(v, rows, n);
+            if (list.job == BackwardJob::kAlone) d.dweight = {};
+            // What the list of few rows takes first.
+            if (list.job == BackwardJob::kMany) d.in_place = true;
+            NormBackwardPlan plan;
+            Error error;
+            ASSERT_EQ(plan_norm_backward(d, facts, table, &plan, error), FASTNORM_OK) << error.text;
+            EXPECT_EQ(plan.entry->variant.form, form)
+                << line.text << " " << plan.kernel << " n " << n;
+            EXPECT_EQ(plan.entry->variant.threads, line.pick.threads) << line.text << " " << rows;
+            chosen.insert(plan.entry);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(lines, 40);
+  for (const NormBackwardEntry& entry : table) {
+    if (entry.variant.form < BackwardForm::kPersistent) continue;
+    EXPECT_TRUE(chosen.contains(&entry)) << entry.name << " is chosen by no line";
+  }
+}
+
+// Without kernels that hold rows a call takes the general form, on every architecture.
+TEST(NormBackwardPlan, EveryArchitectureHasTheGeneralForm) {
+  for (const ArchSpec* arch : cuda::kArchs) {
+    for (int number = 0; number < 6; ++number) {
+      NormBackwardVariant v;
+      v.dtype = static_cast<Dtype>(number % 3), v.stat = static_cast<Stat>(number / 3);
+      for (const int64_t n : {1, 100, 5001, 1 << 22}) {
+        NormBackwardDesc d = call_of(v, 77, n);
+        d.x.data += 2 * (n % 2) + 4;
+        NormBackwardPlan plan;
+        Error error;
+        ASSERT_EQ(
+            plan_norm_backward(d, facts_of(*arch), cuda::norm_backward_table(*arch), &plan, error),
+            FASTNORM_OK)
+            << error.text;
+        EXPECT_EQ(plan.entry->variant.form, BackwardForm::kRows) << arch->name;
+        EXPECT_EQ(plan.launches, 3);
+        EXPECT_EQ(plan.steps[0].early, false);
+        EXPECT_EQ(plan.steps[1].early, arch->capability >= 90) << arch->name;
+      }
+    }
+  }
+}
+
+TEST(NormBackwardPlan, Refusals) {
+  const ArchSpec& arch = cuda::kSm90;
+  const auto table = cuda::norm_backward_table(arch);
+  NormBackwardPlan plan;
+  Error error;
+  NormBackwardDesc d = call_of({}, int64_t{1} << 31, 8);
+  EXPECT_EQ(plan_norm_backward(d, facts_of(arch), table, &plan, error), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(error.text).find("2147483648 rows"), std::string::npos) << error.text;
+  d = call_of({}, 64, 8);
+  d.outer_rank = 3, d.shared_rank = 1, d.groups = 16, d.shared_rows = 4;
+  EXPECT_EQ(plan_norm_backward(d, facts_of(arch), table, &plan, error), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(error.text).find("2 leading dimensions"), std::string::npos) << error.text;
+  EXPECT_EQ(plan_norm_backward(call_of({}, 4, 8), facts_of(arch), {}, &plan, error),
+            FASTNORM_ERROR_UNSUPPORTED);
+}
+
+}  // namespace
+}  // namespace fastnorm
