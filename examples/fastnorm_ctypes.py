@@ -1,4 +1,4 @@
-"""libfastnorm from Python by ctypes alone: norms and MLA decode on NumPy arrays and on GPU memory.
+"""libfastnorm from Python by ctypes alone: norms, their gradients and MLA decode on NumPy arrays and on GPU memory.
 
 The structs are those of include/fastnorm/*.h, written out by hand as far as every library of this ABI has
 them: fields that came later, such as a context's tuning_file, are at their ends and left out, which
@@ -17,6 +17,7 @@ RMS, LAYER = 0, 1
 NATURAL, BASE_2 = 0, 1
 DRY_RUN = 1
 OK = 0
+ACCUMULATE_DWEIGHT, ACCUMULATE_DBIAS = 8, 16  # flags of NormBackwardArgs
 
 
 class Device(ctypes.Structure):
@@ -132,6 +133,28 @@ class NormArgs(ctypes.Structure):
 NormArgs.FIRST_BYTES = NormArgs.clamp_scale.offset  # of version 0.1, the least that the library takes
 
 
+class NormBackwardArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_int32),
+        ("eps", c_float),
+        ("weight_offset", c_float),
+        ("rounding", c_int32),
+        ("flags", c_uint32),
+        ("reserved", c_int32),
+        ("dy", TensorPointer),
+        ("x", TensorPointer),
+        ("weight", TensorPointer),
+        ("mean", TensorPointer),
+        ("rstd", TensorPointer),
+        ("dresidual_in", TensorPointer),
+        ("dx", TensorPointer),
+        ("dresidual", TensorPointer),
+        ("dweight", TensorPointer),
+        ("dbias", TensorPointer),
+    ]
+
+
 class MlaDecodeArgs(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -194,6 +217,8 @@ class Library:
         c.fastnorm_context_destroy.restype = None
         c.fastnorm_norm_query.argtypes = [c_void_p, POINTER(NormArgs), POINTER(Info)]
         c.fastnorm_norm.argtypes = [c_void_p, POINTER(NormArgs), c_void_p, c_size_t, c_void_p]
+        c.fastnorm_norm_backward_query.argtypes = [c_void_p, POINTER(NormBackwardArgs), POINTER(Info)]
+        c.fastnorm_norm_backward.argtypes = [c_void_p, POINTER(NormBackwardArgs), c_void_p, c_size_t, c_void_p]
         c.fastnorm_mla_decode_query.argtypes = [c_void_p, POINTER(MlaDecodeArgs), POINTER(Info)]
         c.fastnorm_mla_decode_prepare.argtypes = [c_void_p, POINTER(MlaDecodeArgs)]
         c.fastnorm_mla_decode.argtypes = [c_void_p, POINTER(MlaDecodeArgs), c_void_p, c_size_t, c_void_p]
@@ -233,6 +258,7 @@ class Library:
             ContextOptions: lambda s: self.c.fastnorm_context_create(
                 device, byref(s), byref(c_void_p())),
             NormArgs: lambda s: self.c.fastnorm_norm_query(context, byref(s), None),
+            NormBackwardArgs: lambda s: self.c.fastnorm_norm_backward_query(context, byref(s), None),
             MlaDecodeArgs: lambda s: self.c.fastnorm_mla_decode_query(context, byref(s), None),
         }
         self.check(self.c.fastnorm_context_create(device, None, byref(context)))
@@ -268,6 +294,10 @@ class Context:
         strides in bytes and itemsize."""
         return NormCall(self, kind, stream, fields)
 
+    def norm_backward(self, kind=RMS, stream=None, **fields):
+        """As call(), with the fields of fastnorm_norm_backward_args."""
+        return NormBackwardCall(self, kind, stream, fields)
+
     def mla_decode(self, stream=None, **fields):
         """As call(), with the fields of fastnorm_mla_decode_args."""
         return MlaDecodeCall(self, stream, fields)
@@ -299,7 +329,7 @@ class Call:
                       array.shape, [s // array.itemsize for s in array.strides])
 
     def run(self, workspace=None, workspace_bytes=0):
-        """The workspace is an address; norms need none, and the library says so where one is missing."""
+        """The workspace is an address, aligned to 256 bytes, of as many bytes as query() says. Norms need none."""
         c = self._context
         c.library.check(self._run(c.handle, byref(self.args), workspace, workspace_bytes, self._stream))
 
@@ -315,6 +345,19 @@ class NormCall(Call):
         c = context.library.c
         super().__init__(context, NormArgs(struct_size=sizeof(NormArgs), kind=kind),
                          (c.fastnorm_norm, c.fastnorm_norm_query), stream, fields)
+
+
+class NormBackwardCall(Call):
+    def __init__(self, context, kind, stream, fields):
+        c = context.library.c
+        super().__init__(context, NormBackwardArgs(struct_size=sizeof(NormBackwardArgs), kind=kind),
+                         (c.fastnorm_norm_backward, c.fastnorm_norm_backward_query), stream, fields)
+
+    def run_on_cpu(self):
+        """run() of a call on the CPU, with a workspace made for it."""
+        size = self.query().workspace_bytes
+        memory = np.empty(size + 255, np.uint8)
+        self.run((memory.ctypes.data + 255) & ~255 if size else None, size)
 
 
 class MlaDecodeCall(Call):

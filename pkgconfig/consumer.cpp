@@ -1,5 +1,6 @@
 // A user's program in C++11: knows the library by pkg-config alone. An error, a move and a result.
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fastnorm/fastnorm.hpp>
@@ -33,6 +34,32 @@ void test_result(const fastnorm::context& cpu) {
     check(std::fabs(y[static_cast<size_t>(i)] - expected[i]) < 1e-6f, "y");
   }
   check(residual == x, "residual_out");
+}
+
+// The gradients of a row that can be worked out by hand.
+void test_backward(const fastnorm::context& cpu) {
+  const float x[] = {3, 4}, dy[] = {1, 0}, w[] = {1, 1};
+  float dx[2] = {}, dweight[2] = {};
+  const fastnorm::tensor tx(x, FASTNORM_DTYPE_F32, {1, 2}, {2, 1}, fastnorm::cpu()),
+      tdy(dy, FASTNORM_DTYPE_F32, {1, 2}, {2, 1}, fastnorm::cpu()),
+      tw(w, FASTNORM_DTYPE_F32, {2}, {1}, fastnorm::cpu()), tdx(dx, {1, 2}), tdw(dweight, {2});
+  fastnorm::norm_backward_args args;
+  args.x = tx.get();
+  args.dy = tdy.get();
+  args.weight = tw.get();
+  args.dx = tdx.get();
+  fastnorm::norm_backward_prepare(cpu, args);
+  fastnorm::norm_backward(cpu, args);
+  const float rstd = 1 / std::sqrt(12.5f);
+  check(std::fabs(dx[0] - 0.64f * rstd) < 1e-6f && std::fabs(dx[1] + 0.48f * rstd) < 1e-6f, "dx");
+  args.dx = nullptr;
+  args.dweight = tdw.get();
+  const size_t bytes =
+      static_cast<size_t>(fastnorm::norm_backward_query(cpu, args).workspace_bytes);
+  std::vector<unsigned char> memory(bytes + 256);
+  const size_t past = reinterpret_cast<std::uintptr_t>(memory.data()) % 256;
+  fastnorm::norm_backward_many(cpu, {&args}, nullptr, memory.data() + (256 - past), bytes);
+  check(std::fabs(dweight[0] - 3 * rstd) < 1e-6f && dweight[1] == 0, "dweight");
 }
 
 // Two descriptions in one call, by views that were copied.
@@ -80,6 +107,7 @@ int main() {
   check(fastnorm::device_count(FASTNORM_DEVICE_CPU) == 1, "one CPU");
   check(fastnorm::device_describe(fastnorm::cpu()).name[0] != 0, "with a name");
   test_result(cpu);
+  test_backward(cpu);
   test_many(cpu);
   test_error(cpu);
   if (failed == 0) std::printf("libfastnorm %s\n", fastnorm_version_string());

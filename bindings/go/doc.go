@@ -16,7 +16,7 @@
 //
 // A [Context] is one device; open one per device and share it between goroutines. A [Tensor] is a view, a
 // plain value: of a slice ([Of], [View]), or of an address ([At]) such as device memory of the caller. [Norm]
-// describes a normalisation; its documentation has the formula. [MLADecode] describes attention of new tokens over
+// describes a normalisation; its documentation has the formula. [NormBackward] describes its gradients. [MLADecode] describes attention of new tokens over
 // a paged cache of latents.
 //
 // # Memory

@@ -11,4 +11,5 @@
 %include <fastnorm/tensor.h>
 %include <fastnorm/context.h>
 %include <fastnorm/norm.h>
+%include <fastnorm/norm_backward.h>
 %include <fastnorm/mla_decode.h>

@@ -2,7 +2,7 @@
 
 libfastnorm_xla.so is the file that FASTNORM_XLA_LIBRARY names, else the one the loader finds; libfastnorm is
 the one it was linked with, or the file that FASTNORM_LIBRARY names. The functions work on the CPU and on CUDA
-devices, under jit and vmap. There is no backward yet: JAX refuses to differentiate them.
+devices, under jit, vmap and grad. JAX refuses to differentiate rms_norm_quant, and the others twice.
 
 Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
 "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
@@ -32,7 +32,7 @@ def _load_ctypes():
 _c = _load_ctypes()
 FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the library's text
 
-_TARGET, _GRAPH_TARGET = "fastnorm_norm", "fastnorm_norm_graph"
+_TARGET, _GRAPH_TARGET, _BACKWARD_TARGET = "fastnorm_norm", "fastnorm_norm_graph", "fastnorm_norm_backward"
 
 
 def _register():
@@ -41,7 +41,8 @@ def _register():
     path = os.environ.get("FASTNORM_XLA_LIBRARY", "libfastnorm_xla.so")
     library = ctypes.CDLL(path)
     for target, platform, symbol in ((_TARGET, "cpu", "cpu"), (_GRAPH_TARGET, "cpu", "cpu"),
-                                     (_TARGET, "CUDA", "cuda"), (_GRAPH_TARGET, "CUDA", "cuda_graph")):
+                                     (_TARGET, "CUDA", "cuda"), (_GRAPH_TARGET, "CUDA", "cuda_graph"),
+                                     (_BACKWARD_TARGET, "cpu", "backward_cpu"), (_BACKWARD_TARGET, "CUDA", "backward_cuda")):
         handler = getattr(library, f"fastnorm_xla_norm_{symbol}")
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)
     library.fastnorm_xla_calls.restype = ctypes.c_uint64
@@ -61,7 +62,10 @@ _ROUNDING = {"once": 0, "normalized": 1, "every_step": 2}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
 _SCHEMES = {None: 0, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 _INPUTS = ("x", "residual", "weight", "bias")
-_OUTPUTS = ("y", "residual_out", "quantized", "scale")
+_OUTPUTS = ("y", "residual_out", "quantized", "scale", "mean", "rstd")
+_BACKWARD_INPUTS = ("x", "dy", "weight", "mean", "rstd", "dresidual_in")
+_BACKWARD_OUTPUTS = ("dx", "dresidual", "dweight", "dbias")
+_PARAMETERS = ("weight", "bias", "dweight", "dbias")
 
 # Whether XLA may record the calls in CUDA graphs.
 use_command_buffers = False
@@ -88,7 +92,7 @@ _DTYPES = {"float32": _c.F32, "float16": _c.F16, "bfloat16": _c.BF16, "int8": _c
 
 def _dtype(name, dtype):
     if dtype.name not in _DTYPES:
-        words = _DTYPES if name in _OUTPUTS else ("float32", "float16", "bfloat16")
+        words = _DTYPES if name in ("quantized", "scale") else ("float32", "float16", "bfloat16")
         raise FastnormError(f"FASTNORM_ERROR_DTYPE: {name}.dtype is {dtype.name}; required: one of {', '.join(words)}")
     return _DTYPES[dtype.name]
 
@@ -144,7 +148,7 @@ def _check(kind, lead, tensors, options):
     leading dimensions become one."""
     fields = dict(options)
     for i, (name, shape, dtype) in enumerate(tensors):
-        if name not in ("weight", "bias") and len(shape) >= lead > 1:
+        if name not in _PARAMETERS and len(shape) >= lead > 1:
             shape = (int(np.prod(shape[:lead], dtype=np.int64)), *shape[lead:])
         strides, stride = [], 1
         for extent in reversed(shape):
@@ -153,7 +157,7 @@ def _check(kind, lead, tensors, options):
         # Stand-in addresses, 2^44 bytes apart: the library does not touch the memory.
         fields[name] = SimpleNamespace(address=(i + 1) << 44, shape=shape, strides=strides, itemsize=1,
                                        dtype=_dtype(name, dtype))
-    _checker.call(_KINDS[kind], **fields).query()
+    (_checker.norm_backward if "dy" in fields else _checker.call)(_KINDS[kind], **fields).query()
 
 
 # What torch.nn.functional.rms_norm takes for None: that of the arithmetic, also for x of 16 bits.
@@ -166,24 +170,51 @@ def _norm(kind, eps, inputs, outputs, aliases=None, weight_offset=0.0, rounding=
     inputs = {name: inputs[name] for name in _INPUTS if inputs.get(name) is not None}
     _check_devices(inputs)
     outputs = {name: outputs[name] for name in _OUTPUTS if name in outputs}
-    rank = inputs["x"].ndim
-    inner = max([1, *(inputs[name].ndim for name in ("weight", "bias") if name in inputs)])
-    # Leading dimensions that no parameter has become one, except where the library is to say that they differ.
-    lead = 0 if "residual" in inputs and inputs["residual"].shape != inputs["x"].shape else rank - inner
-    options = {"eps": _DEFAULT_EPS if eps is None else _number("eps", eps, float),
-               "weight_offset": _number("weight_offset", weight_offset, float),
+    rank, lead = _rank_and_lead(inputs)
+    options = {"eps": _eps(eps), "weight_offset": _number("weight_offset", weight_offset, float),
                "rounding": _word(_ROUNDING, "rounding", rounding),
                "residual_rounding": _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding),
                "quant_scheme": _word(_SCHEMES, "scheme", scheme), "quant_block_size": block_size}
-    _check(kind, max(0, lead), tuple((name, a.shape, a.dtype) for name, a in (*inputs.items(), *outputs.items())),
-           tuple(options.items()))
+    _check(kind, lead, _tensors(inputs, outputs), tuple(options.items()))
     call = jax.ffi.ffi_call(_GRAPH_TARGET if use_command_buffers else _TARGET, list(outputs.values()),
                             vmap_method="broadcast_all", input_output_aliases=aliases)
-    attributes = {name: (np.float32 if name in ("eps", "weight_offset") else np.int32)(value)
-                  for name, value in options.items()}
-    return call(*inputs.values(), kind=np.int32(_KINDS[kind]), **attributes,
-                inputs=_mask(_INPUTS, inputs), outputs=_mask(_OUTPUTS, outputs), rank=np.int32(rank),
-                lead=np.int32(max(0, lead)))
+    return call(*inputs.values(), kind=np.int32(_KINDS[kind]), **_attributes(options),
+                inputs=_mask(_INPUTS, inputs), outputs=_mask(_OUTPUTS, outputs), rank=np.int32(rank), lead=np.int32(lead))
+
+
+def _rank_and_lead(inputs, *others):
+    """x's dimensions, and how many of the first, which no parameter has, become one, except where the
+    library is to say that they differ. others: numbers of dimensions of parameters that are not inputs."""
+    rank = inputs["x"].ndim
+    inner = max([1, *others, *(inputs[name].ndim for name in ("weight", "bias") if name in inputs)])
+    differ = "residual" in inputs and inputs["residual"].shape != inputs["x"].shape
+    return rank, 0 if differ else max(0, rank - inner)
+
+
+def _eps(eps):
+    return _DEFAULT_EPS if eps is None else _number("eps", eps, float)
+
+
+def _tensors(inputs, outputs):
+    return tuple((name, a.shape, a.dtype) for name, a in (*inputs.items(), *outputs.items()))
+
+
+def _attributes(options):
+    return {name: (np.float32 if name in ("eps", "weight_offset") else np.int32)(value) for name, value in options.items()}
+
+
+def _norm_backward(kind, eps, weight_offset, rounding, inputs, outputs, bias_ndim=1):
+    """One fastnorm_norm_backward; inputs and outputs as for _norm. The outputs by name."""
+    inputs = {name: inputs[name] for name in _BACKWARD_INPUTS if name in inputs}
+    outputs = {name: outputs[name] for name in _BACKWARD_OUTPUTS if name in outputs}
+    rank, lead = _rank_and_lead(inputs, bias_ndim)
+    options = {"eps": eps, "weight_offset": weight_offset, "rounding": _ROUNDING[rounding]}
+    _check(kind, lead, _tensors(inputs, outputs), tuple(options.items()))
+    call = jax.ffi.ffi_call(_BACKWARD_TARGET, list(outputs.values()), vmap_method="broadcast_all")
+    found = call(*inputs.values(), kind=np.int32(_KINDS[kind]), **_attributes(options),
+                 inputs=_mask(_BACKWARD_INPUTS, inputs), outputs=_mask(_BACKWARD_OUTPUTS, outputs), rank=np.int32(rank),
+                 lead=np.int32(lead))
+    return dict(zip(outputs, found))
 
 
 def _arrays(**values):
@@ -196,33 +227,111 @@ def _like(a, dtype=None):
     return jax.ShapeDtypeStruct(a.shape, a.dtype if dtype is None else dtype)
 
 
+# --- gradients ---
+
+
+def _outputs_of(inputs, y_dtype, statistics=False):
+    """The outputs of a norm of these inputs; statistics: with what the backward wants of each row."""
+    x = inputs["x"]
+    outputs = {"y": _like(x, y_dtype)}
+    if "residual" in inputs:
+        outputs["residual_out"] = _like(inputs["residual"])
+    if statistics:
+        rows = jax.ShapeDtypeStruct((*x.shape[:-1], 1), jnp.float32)
+        outputs.update({"mean": rows, "rstd": rows} if statistics == "layer" else {"rstd": rows})
+    return outputs
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _differentiable(call, inputs):
+    """A norm as a function of its arrays by name. call: kind, y_dtype, in_place, eps, weight_offset, rounding,
+    residual_rounding."""
+    kind, y_dtype, in_place, eps, *options = call
+    return tuple(_norm(kind, eps, inputs, _outputs_of(inputs, y_dtype), {1: 1} if in_place else None, *options))
+
+
+def _forward(call, inputs):
+    """The norm with its statistics, and what the backward needs. What is wanted is said by the keys of a
+    dictionary, which are part of the program."""
+    kind, y_dtype, in_place, eps, *options = call
+    wanted = {name: () for name, primal in inputs.items() if primal.perturbed}
+    inputs = {name: primal.value for name, primal in inputs.items()}
+    outputs = _outputs_of(inputs, y_dtype, kind)
+    found = dict(zip((n for n in _OUTPUTS if n in outputs),
+                     _norm(kind, eps, inputs, outputs, {1: 1} if in_place else None, *options)))
+    saved = {"x": found.get("residual_out", inputs["x"]), **{n: found[n] for n in ("mean", "rstd") if n in found}}
+    saved.update({n: inputs[n] for n in ("weight", "bias") if n in inputs})
+    # Of x and the residual the dtypes alone.
+    dtypes = {n: jnp.zeros((0,), inputs[n].dtype) for n in ("x", "residual") if n in inputs}
+    return tuple(found[n] for n in ("y", "residual_out") if n in found), (wanted, saved, dtypes)
+
+
+def _backward(call, kept, gradients):
+    kind, _, _, eps, weight_offset, rounding, _ = call
+    wanted, saved, dtypes = kept
+    dy, dtotal = gradients[0], gradients[1] if len(gradients) > 1 else None
+    zero = jax.custom_derivatives.SymbolicZero
+    dy = jnp.zeros(dy.shape, dy.dtype) if isinstance(dy, zero) else dy
+    inputs = {"dy": dy, **{n: a for n, a in saved.items() if n != "bias"}}
+    if dtotal is not None and not isinstance(dtotal, zero):
+        inputs["dresidual_in"] = dtotal
+    outputs, x, bias = {}, saved["x"], saved.get("bias")
+    if "x" in wanted or "residual" in wanted:
+        outputs["dx"] = jax.ShapeDtypeStruct(x.shape, dtypes["x"].dtype)
+    # One gradient serves x and the residual where their dtypes agree.
+    if "residual" in wanted and dtypes["residual"].dtype != dtypes["x"].dtype:
+        outputs["dresidual"] = jax.ShapeDtypeStruct(x.shape, dtypes["residual"].dtype)
+    if "weight" in wanted:
+        outputs["dweight"] = _like(saved["weight"])
+    if "bias" in wanted:
+        outputs["dbias"] = _like(bias)
+    found = {}
+    if outputs:
+        found = _norm_backward(kind, _eps(eps), float(weight_offset), rounding, inputs, outputs,
+                               1 if bias is None else bias.ndim)
+    by_name = {"x": found.get("dx"), "residual": found.get("dresidual", found.get("dx")),
+               "weight": found.get("dweight"), "bias": found.get("dbias")}
+    return ({name: by_name[name] if name in wanted else None
+             for name in (*dtypes, *(n for n in ("weight", "bias") if n in saved))},)
+
+
+_differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _call_differentiable(kind, inputs, eps, weight_offset=0.0, rounding="once", residual_rounding="exact", in_place=False,
+                         y_dtype=None):
+    """Checks what is no array, so that errors are the same with and without a gradient."""
+    inputs = {name: a for name, a in inputs.items() if a is not None}
+    _check_devices(inputs)
+    y_dtype = None if y_dtype is None else jnp.dtype(y_dtype)
+    call = (kind, y_dtype, in_place, _eps(eps), _number("weight_offset", weight_offset, float), rounding, residual_rounding)
+    _word(_ROUNDING, "rounding", rounding)
+    _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding)
+    return _differentiable(call, inputs)
+
+
 # --- the functions to call ---
 
 
 def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None):
     """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's (None), or float32."""
-    inputs = _arrays(x=x, weight=weight)
-    return _norm("rms", eps, inputs, {"y": _like(inputs["x"], y_dtype)}, weight_offset=weight_offset,
-                 rounding=rounding)[0]
+    return _call_differentiable("rms", _arrays(x=x, weight=weight), eps, weight_offset, rounding, y_dtype=y_dtype)[0]
 
 
 def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None):
     """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's (None), or float32."""
-    inputs = _arrays(x=x, weight=weight, bias=bias)
-    return _norm("layer", eps, inputs, {"y": _like(inputs["x"], y_dtype)}, rounding=rounding)[0]
+    return _call_differentiable("layer", _arrays(x=x, weight=weight, bias=bias), eps, 0.0, rounding, y_dtype=y_dtype)[0]
 
 
-def _add(aliases, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype):
-    inputs = _arrays(x=x, residual=residual, weight=weight)
-    return tuple(_norm("rms", eps, inputs,
-                       {"y": _like(inputs["x"], y_dtype), "residual_out": _like(inputs["residual"])},
-                       aliases, weight_offset, rounding, residual_rounding))
+def _add(in_place, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype):
+    return _call_differentiable("rms", _arrays(x=x, residual=residual, weight=weight), eps, weight_offset, rounding,
+                                residual_rounding, in_place, y_dtype)
 
 
 def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
                  residual_rounding="exact", y_dtype=None):
     """(rms_norm of the sum, sum) with sum = x + residual; the sum has residual's dtype."""
-    return _add(None, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
+    return _add(False, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
@@ -230,7 +339,7 @@ def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0,
     """As add_rms_norm, with the sum in residual's memory. XLA copies residual before, unless nothing else needs
     it: an intermediate result, or an argument that donate_argnums gives away. (jit gives a donated argument's
     memory to the first result of its shape and dtype: return the sum before the norm.)"""
-    return _add({1: 1}, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
+    return _add(True, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=jnp.float8_e4m3fn,

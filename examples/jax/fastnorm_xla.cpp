@@ -1,9 +1,9 @@
 // libfastnorm for XLA: the handlers behind the JAX functions of fastnorm_jax.py. A call builds the args of one
-// fastnorm_norm on its stack, from the buffers that XLA passes; a status that is not OK becomes XLA's error, with
-// the library's text.
+// fastnorm_norm or fastnorm_norm_backward on its stack, from the buffers that XLA passes; a status that is not OK
+// becomes XLA's error, with the library's text.
 //
-// All buffers are compact. The attributes `inputs` and `outputs` are bit masks: which of kInputs and kOutputs
-// there are. x has `lead` dimensions of rows, then [n] or [heads, n]; more in front are a batch of vmap, which
+// All buffers are compact. The attributes `inputs` and `outputs` are bit masks: which of a family's kInputs and
+// kOutputs there are. x has `lead` dimensions of rows, then [n] or [heads, n]; more in front are a batch of vmap, which
 // every buffer then has. (Flattened by XLA itself, a residual would be copied on its way to the call.)
 
 #include <fastnorm/fastnorm.h>
@@ -98,17 +98,35 @@ fastnorm_dtype dtype_of(ffi::DataType type) {
   }
 }
 
-using Field = const fastnorm_tensor* fastnorm_norm_args::*;
-constexpr std::array<Field, 4> kInputs = {&fastnorm_norm_args::x, &fastnorm_norm_args::residual,
-                                          &fastnorm_norm_args::weight, &fastnorm_norm_args::bias};
-constexpr std::array<Field, 4> kOutputs = {
-    &fastnorm_norm_args::y, &fastnorm_norm_args::residual_out, &fastnorm_norm_args::quantized,
-    &fastnorm_norm_args::scale};
-constexpr size_t kMaxOperands = kInputs.size() + kOutputs.size();
+struct Norm {
+  using Args = fastnorm_norm_args;
+  using Field = const fastnorm_tensor* Args::*;
+  static constexpr std::array<Field, 4> kInputs = {&Args::x, &Args::residual, &Args::weight,
+                                                   &Args::bias};
+  static constexpr std::array<Field, 6> kOutputs = {
+      &Args::y, &Args::residual_out, &Args::quantized, &Args::scale, &Args::mean, &Args::rstd};
+  static constexpr std::array<Field, 2> kParameters = {&Args::weight, &Args::bias};
+  static constexpr auto* kQuery = &fastnorm_norm_query;
+  static constexpr auto* kRun = &fastnorm_norm;
+};
+
+struct NormBackward {
+  using Args = fastnorm_norm_backward_args;
+  using Field = const fastnorm_tensor* Args::*;
+  static constexpr std::array<Field, 6> kInputs = {&Args::x,    &Args::dy,   &Args::weight,
+                                                   &Args::mean, &Args::rstd, &Args::dresidual_in};
+  static constexpr std::array<Field, 4> kOutputs = {&Args::dx, &Args::dresidual, &Args::dweight,
+                                                    &Args::dbias};
+  static constexpr std::array<Field, 3> kParameters = {&Args::weight, &Args::dweight, &Args::dbias};
+  static constexpr auto* kQuery = &fastnorm_norm_backward_query;
+  static constexpr auto* kRun = &fastnorm_norm_backward;
+};
+
 constexpr size_t kMaxRank = 8;
 
+template <typename Family>
 struct Operand {
-  Field field = nullptr;
+  typename Family::Field field = nullptr;
   ffi::AnyBuffer::Dimensions dims{nullptr, 0};
   size_t element_bytes = 0;
   std::array<int64_t, kMaxRank> shape = {}, strides = {};
@@ -121,9 +139,13 @@ int64_t product(const int64_t* begin, const int64_t* end) {
   return count;
 }
 
+template <typename Family>
 struct Call {
-  fastnorm_norm_args args = {};
-  std::array<Operand, kMaxOperands> operands;
+  using Field = typename Family::Field;
+  using Operand = ::Operand<Family>;
+
+  typename Family::Args args = {};
+  std::array<Operand, Family::kInputs.size() + Family::kOutputs.size()> operands;
   size_t count = 0;
   fastnorm_device device = {};
   size_t batch_rank = 0, lead = 0;
@@ -141,12 +163,20 @@ struct Call {
     return o.dims.size() >= batch_rank && rank_of(o) < kMaxRank;  // the batch is one more
   }
 
+  static bool is_parameter(Field field) {
+    return std::find(Family::kParameters.begin(), Family::kParameters.end(), field) !=
+           Family::kParameters.end();
+  }
+
+  bool has_parameters() const {
+    return std::any_of(Family::kParameters.begin(), Family::kParameters.end(),
+                       [&](Field field) { return args.*field != nullptr; });
+  }
+
   // Whether the first dimensions of an operand, without its batch, are rows that become one.
   bool has_rows(const Operand& o) const {
     const size_t rank = o.dims.size() - batch_rank;
-    const bool parameter =
-        o.field == &fastnorm_norm_args::weight || o.field == &fastnorm_norm_args::bias;
-    return !parameter && rank > 0 && rank >= lead;
+    return !is_parameter(o.field) && rank > 0 && rank >= lead;
   }
 
   size_t rank_of(const Operand& o) const {
@@ -197,26 +227,29 @@ struct Call {
 // Device memory for the duration of the call, 256-byte aligned; null if there is none.
 using Allocate = void* (*)(void* from, size_t bytes);
 
+template <typename Family>
 struct Runner {
   fastnorm_context* context;
   void* stream;
   Allocate allocate;
   void* from;
 
-  fastnorm_status run(const fastnorm_norm_args& args) const {
+  fastnorm_status run(const typename Family::Args& args) const {
     fastnorm_info info = {};
     info.struct_size = sizeof info;
-    const auto status = fastnorm_norm_query(context, &args, &info);
+    const auto status = Family::kQuery(context, &args, &info);
     if (status != FASTNORM_OK) return status;
     const size_t bytes = info.workspace_bytes;
-    return fastnorm_norm(context, &args, bytes == 0 ? nullptr : allocate(from, bytes), bytes,
-                         stream);
+    return Family::kRun(context, &args, bytes == 0 ? nullptr : allocate(from, bytes), bytes,
+                        stream);
   }
 };
 
-fastnorm_status run_batch(const Runner& runner, Call& call, bool heads) {
+template <typename Family>
+fastnorm_status run_batch(const Runner<Family>& runner, Call<Family>& call, bool heads) {
+  using Operand = ::Operand<Family>;
   const auto begin = call.operands.begin(), end = begin + call.count;
-  const bool parameters = call.args.weight != nullptr || call.args.bias != nullptr;
+  const bool parameters = call.has_parameters();
   if (call.batch_rank == 0) {
     std::for_each(begin, end, [&](Operand& o) { call.describe_part(o, 0); });
     return runner.run(call.args);
@@ -236,45 +269,45 @@ fastnorm_status run_batch(const Runner& runner, Call& call, bool heads) {
 
 std::atomic<uint64_t> calls = 0;
 
+// What both families have.
 struct Attributes {
   int32_t kind;
   float eps;
   float weight_offset;
   int32_t rounding;
-  int32_t residual_rounding;
-  int32_t quant_scheme;
-  int32_t quant_block_size;
   int32_t inputs;
   int32_t outputs;
   int32_t rank;
   int32_t lead;
 };
 
-ffi::Error norm(Runner runner, fastnorm_device device, ffi::RemainingArgs arguments,
-                ffi::RemainingRets results, const Attributes& attributes) {
-  calls.fetch_add(1, std::memory_order_relaxed);
-  const auto status = find_context(device, &runner.context);
-  if (status != FASTNORM_OK) return error_of(status);
-  Call call;
+// A call with the scalars that both families have, and no tensors.
+template <typename Family>
+Call<Family> call_of(fastnorm_device device, const Attributes& attributes) {
+  Call<Family> call;
   call.device = device;
   call.args.struct_size = sizeof call.args;
   call.args.kind = static_cast<fastnorm_norm_kind>(attributes.kind);
   call.args.eps = attributes.eps;
   call.args.weight_offset = attributes.weight_offset;
   call.args.rounding = static_cast<fastnorm_rounding>(attributes.rounding);
-  call.args.residual_rounding =
-      static_cast<fastnorm_residual_rounding>(attributes.residual_rounding);
-  call.args.quant_scheme = static_cast<fastnorm_quant_scheme>(attributes.quant_scheme);
-  call.args.quant_block_size = attributes.quant_block_size;
-
-  const auto rank = static_cast<size_t>(attributes.rank);
   call.lead = static_cast<size_t>(attributes.lead);
+  return call;
+}
+
+template <typename Family>
+ffi::Error run(Runner<Family> runner, Call<Family> call, ffi::RemainingArgs arguments,
+               ffi::RemainingRets results, const Attributes& attributes) {
+  calls.fetch_add(1, std::memory_order_relaxed);
+  const auto status = find_context(call.device, &runner.context);
+  if (status != FASTNORM_OK) return error_of(status);
+  const auto rank = static_cast<size_t>(attributes.rank);
   const auto malformed = [] {
     return ffi::Error::InvalidArgument(
         "a buffer has too many dimensions, or fewer than x's attributes say");
   };
   size_t next = 0;
-  for (size_t i = 0; i < kInputs.size(); ++i) {
+  for (size_t i = 0; i < Family::kInputs.size(); ++i) {
     if ((attributes.inputs >> i & 1) == 0) continue;
     const auto buffer = arguments.get<ffi::AnyBuffer>(next++);
     if (!buffer.has_value()) return malformed();
@@ -284,16 +317,27 @@ ffi::Error norm(Runner runner, fastnorm_device device, ffi::RemainingArgs argume
       call.batch_rank = dims.size() - rank;
       call.batch = product(dims.begin(), dims.begin() + call.batch_rank);
     }
-    if (!call.add(kInputs[i], *buffer)) return malformed();
-    call.args.*kInputs[i] = &call.operands[call.count - 1].tensor;
+    if (!call.add(Family::kInputs[i], *buffer)) return malformed();
+    call.args.*Family::kInputs[i] = &call.operands[call.count - 1].tensor;
   }
   next = 0;
-  for (size_t i = 0; i < kOutputs.size(); ++i) {
+  for (size_t i = 0; i < Family::kOutputs.size(); ++i) {
     if ((attributes.outputs >> i & 1) == 0) continue;
     auto buffer = results.get<ffi::AnyBuffer>(next++);
-    if (!buffer.has_value() || !call.add(kOutputs[i], **buffer)) return malformed();
+    if (!buffer.has_value() || !call.add(Family::kOutputs[i], **buffer)) return malformed();
+    call.args.*Family::kOutputs[i] = &call.operands[call.count - 1].tensor;
   }
   return error_of(run_batch(runner, call, rank > call.lead + 1));
+}
+
+ffi::Error norm(Runner<Norm> runner, fastnorm_device device, ffi::RemainingArgs arguments,
+                ffi::RemainingRets results, const Attributes& attributes, int32_t residual_rounding,
+                int32_t quant_scheme, int32_t quant_block_size) {
+  auto call = call_of<Norm>(device, attributes);
+  call.args.residual_rounding = static_cast<fastnorm_residual_rounding>(residual_rounding);
+  call.args.quant_scheme = static_cast<fastnorm_quant_scheme>(quant_scheme);
+  call.args.quant_block_size = quant_block_size;
+  return run(runner, call, arguments, results, attributes);
 }
 
 // --- the two platforms ---
@@ -307,14 +351,23 @@ void* allocate_host(void* from, size_t bytes) {
 }
 
 ffi::Error norm_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets results, int32_t kind,
-                    float eps, float weight_offset, int32_t rounding, int32_t residual_rounding,
-                    int32_t quant_scheme, int32_t quant_block_size, int32_t inputs, int32_t outputs,
-                    int32_t rank, int32_t lead) {
+                    float eps, float weight_offset, int32_t rounding, int32_t inputs,
+                    int32_t outputs, int32_t rank, int32_t lead, int32_t residual_rounding,
+                    int32_t quant_scheme, int32_t quant_block_size) {
   std::vector<std::byte> memory;
   return norm({nullptr, nullptr, allocate_host, &memory}, {FASTNORM_DEVICE_CPU, 0}, arguments,
-              results,
-              {kind, eps, weight_offset, rounding, residual_rounding, quant_scheme,
-               quant_block_size, inputs, outputs, rank, lead});
+              results, {kind, eps, weight_offset, rounding, inputs, outputs, rank, lead},
+              residual_rounding, quant_scheme, quant_block_size);
+}
+
+ffi::Error norm_backward_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets results, int32_t kind,
+                             float eps, float weight_offset, int32_t rounding, int32_t inputs,
+                             int32_t outputs, int32_t rank, int32_t lead) {
+  std::vector<std::byte> memory;
+  const Attributes attributes = {kind, eps, weight_offset, rounding, inputs, outputs, rank, lead};
+  return run<NormBackward>({nullptr, nullptr, allocate_host, &memory},
+                           call_of<NormBackward>({FASTNORM_DEVICE_CPU, 0}, attributes), arguments,
+                           results, attributes);
 }
 
 void* allocate_scratch(void* from, size_t bytes) {
@@ -323,17 +376,26 @@ void* allocate_scratch(void* from, size_t bytes) {
 
 ffi::Error norm_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scratch,
                      ffi::RemainingArgs arguments, ffi::RemainingRets results, int32_t kind,
-                     float eps, float weight_offset, int32_t rounding, int32_t residual_rounding,
-                     int32_t quant_scheme, int32_t quant_block_size, int32_t inputs,
-                     int32_t outputs, int32_t rank, int32_t lead) {
+                     float eps, float weight_offset, int32_t rounding, int32_t inputs,
+                     int32_t outputs, int32_t rank, int32_t lead, int32_t residual_rounding,
+                     int32_t quant_scheme, int32_t quant_block_size) {
   return norm({nullptr, stream, allocate_scratch, &scratch}, {FASTNORM_DEVICE_CUDA, ordinal},
-              arguments, results,
-              {kind, eps, weight_offset, rounding, residual_rounding, quant_scheme,
-               quant_block_size, inputs, outputs, rank, lead});
+              arguments, results, {kind, eps, weight_offset, rounding, inputs, outputs, rank, lead},
+              residual_rounding, quant_scheme, quant_block_size);
+}
+
+ffi::Error norm_backward_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scratch,
+                              ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                              int32_t kind, float eps, float weight_offset, int32_t rounding,
+                              int32_t inputs, int32_t outputs, int32_t rank, int32_t lead) {
+  const Attributes attributes = {kind, eps, weight_offset, rounding, inputs, outputs, rank, lead};
+  return run<NormBackward>({nullptr, stream, allocate_scratch, &scratch},
+                           call_of<NormBackward>({FASTNORM_DEVICE_CUDA, ordinal}, attributes),
+                           arguments, results, attributes);
 }
 
 template <typename Binding>
-auto with_attributes(Binding binding) {
+auto with_attributes(Binding&& binding) {
   return std::move(binding)
       .RemainingArgs()
       .RemainingRets()
@@ -341,20 +403,25 @@ auto with_attributes(Binding binding) {
       .template Attr<float>("eps")
       .template Attr<float>("weight_offset")
       .template Attr<int32_t>("rounding")
-      .template Attr<int32_t>("residual_rounding")
-      .template Attr<int32_t>("quant_scheme")
-      .template Attr<int32_t>("quant_block_size")
       .template Attr<int32_t>("inputs")
       .template Attr<int32_t>("outputs")
       .template Attr<int32_t>("rank")
       .template Attr<int32_t>("lead");
 }
 
+template <typename Binding>
+auto with_norm_attributes(Binding&& binding) {
+  return with_attributes(std::move(binding))
+      .template Attr<int32_t>("residual_rounding")
+      .template Attr<int32_t>("quant_scheme")
+      .template Attr<int32_t>("quant_block_size");
+}
+
 auto cuda_binding() {
-  return with_attributes(ffi::Ffi::Bind()
-                             .Ctx<ffi::PlatformStream<void*>>()
-                             .Ctx<ffi::DeviceOrdinal>()
-                             .Ctx<ffi::ScratchAllocator>());
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::PlatformStream<void*>>()
+      .Ctx<ffi::DeviceOrdinal>()
+      .Ctx<ffi::ScratchAllocator>();
 }
 
 }  // namespace
@@ -363,16 +430,27 @@ auto cuda_binding() {
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_cpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda_graph);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cpu);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cuda);
 /** How often XLA has called a handler. It does not where it replays a CUDA graph. */
 extern "C" uint64_t fastnorm_xla_calls(void);
 #pragma GCC visibility pop
 
 uint64_t fastnorm_xla_calls(void) { return calls.load(std::memory_order_relaxed); }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cpu, norm_cpu, with_attributes(ffi::Ffi::Bind()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cpu, norm_cpu,
+                              with_norm_attributes(ffi::Ffi::Bind()));
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda, norm_cuda, cuda_binding());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda, norm_cuda,
+                              with_norm_attributes(cuda_binding()));
 
 // The same, for XLA to record in CUDA graphs: one kernel launch, nothing allocated, nothing waited for.
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda_graph, norm_cuda, cuda_binding(),
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_cuda_graph, norm_cuda,
+                              with_norm_attributes(cuda_binding()),
                               {ffi::Traits::kCmdBufferCompatible});
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cpu, norm_backward_cpu,
+                              with_attributes(ffi::Ffi::Bind()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_backward_cuda, norm_backward_cuda,
+                              with_attributes(cuda_binding()));

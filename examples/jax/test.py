@@ -542,21 +542,157 @@ def test_sharded(suite):
         suite.check(f"{name}, {case}", found == "ok")
 
 
-def test_no_backward(suite):
+def formula(kind, x, residual=None, weight=None, bias=None, weight_offset=0.0):
+    """y, or y and the sum, in float64 where the arguments are."""
+    s = x if residual is None else x + residual
+    centred = s - s.mean(-1, keepdims=True) if kind == "layer" else s
+    y = centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + EPS)
+    y = y if weight is None else y * (weight + weight_offset)
+    y = y if bias is None else y + bias
+    return (y,) if residual is None else (y, s)
+
+
+DIFFERENTIABLE = {"rms_norm": ("rms", ("x", "weight")), "layer_norm": ("layer", ("x", "weight", "bias")),
+                  "add_rms_norm": ("rms", ("x", "residual", "weight")),
+                  "fused_add_rms_norm": ("rms", ("x", "residual", "weight"))}
+# Largest error of a gradient, relative and in norm: a few roundings to its dtype, or sums in single precision.
+GRADIENT_BOUNDS = {"float32": 5e-6, "float16": 2e-3, "bfloat16": 1.2e-2}
+
+
+def pulled(function, arrays, **options):
+    """Outputs, and gradients by name for gradients of the outputs that are the same for each function."""
+    outputs, pull = jax.vjp(lambda arrays: jax.tree.leaves(function(**arrays, **options)), arrays)
+    return outputs, pull([normal(y.shape, y.dtype.name, 300 + i) for i, y in enumerate(outputs)])[0]
+
+
+def exact_gradients(kind, arrays, **options):
+    wide = {name: np.asarray(a).astype(np.float64) for name, a in arrays.items()}
+    dtypes = [arrays["x"].dtype.name, arrays.get("residual", arrays["x"]).dtype.name]
+    with jax.enable_x64(True):
+        outputs, pull = jax.vjp(lambda arrays: formula(kind, **arrays, **options), wide)
+        return {name: np.asarray(g) for name, g in pull(tuple(
+            jnp.asarray(np.asarray(normal(y.shape, dtype, 300 + i)).astype(np.float64))
+            for i, (y, dtype) in enumerate(zip(outputs, dtypes))))[0].items()}
+
+
+def test_gradients(suite):
+    shapes = [((5, 64), (64,)), ((2, 3, 4, 129), (4, 129)), ((64,), (64,)), ((2, 2, 2, 2, 96), (96,))]
+    for (name, (kind, arguments)), (shape, weight_shape), dtype, wide in itertools.product(
+            DIFFERENTIABLE.items(), shapes, DTYPES, (False, True)):
+        if wide and dtype == "float32":
+            continue
+        other = "float32" if wide else dtype
+        made = {"x": normal(shape, dtype, 1, 2.0, 0.25), "residual": normal(shape, other, 2),
+                "weight": normal(weight_shape, other, 3, 0.2, 1.0), "bias": normal(weight_shape, other, 4)}
+        arrays = {k: made[k] for k in arguments}
+        function, label = getattr(fj, name), f"{name} {dtype} {list(shape)}{' f32 weight' if wide else ''}"
+        outputs, found = pulled(function, arrays, eps=EPS)
+        suite.check(f"{label}: values as without a gradient",
+                    [bits(a) for a in outputs] == [bits(a) for a in jax.tree.leaves(function(**arrays, eps=EPS))])
+        wanted = exact_gradients(kind, arrays)
+        for k, g in found.items():
+            # A 16-bit sum is what is normalised in the backward.
+            bound = max(GRADIENT_BOUNDS[g.dtype.name], GRADIENT_BOUNDS[dtype] if wide or "residual" in arrays else 0)
+            error = np.linalg.norm(f64(g) - wanted[k]) / np.linalg.norm(wanted[k])
+            suite.check(f"{label}, gradient of {k}", g.dtype == arrays[k].dtype and g.shape == arrays[k].shape
+                        and error <= bound, (g.dtype, g.shape, error))
+        compiled = jax.jit(lambda arrays, function=function: pulled(function, arrays, eps=EPS)[1])(arrays)
+        suite.check(f"{label}: jit", all(bits(compiled[k]) == bits(found[k]) for k in found))
+    arrays = {"x": normal((6, 96), "float32", 1), "weight": normal((96,), "float32", 3, 0.2, 1.0)}
+    _, found = pulled(fj.rms_norm, arrays, eps=EPS, weight_offset=1.0)
+    wanted = exact_gradients("rms", arrays, weight_offset=1.0)
+    suite.check("weight_offset", all(np.linalg.norm(f64(found[k]) - wanted[k]) <= 5e-6 * np.linalg.norm(wanted[k]) for k in found))
+    rows = jnp.zeros((0, 64)), jnp.ones(64)
+    found = jax.grad(lambda a, w: fj.rms_norm(a, w).sum(), (0, 1))(*rows)
+    suite.check("no rows", found[0].shape == (0, 64) and found[1].shape == (64,) and not np.asarray(found[1]).any())
+
+
+def test_what_is_differentiated(suite):
+    """Each argument alone: the same gradient, and the library computes nothing else."""
+    for name, (_, arguments) in DIFFERENTIABLE.items():
+        function = Function(name)
+
+        def loss(arrays, function=function):
+            return sum((a * a).sum() for a in jax.tree.leaves(function.call(**arrays)))
+
+        whole = jax.grad(loss)(function.arrays)
+        for k in arguments:
+            kept, calls = fj._norm_backward, []
+
+            def watched(kind, eps, weight_offset, rounding, inputs, outputs, *more, kept=kept, calls=calls):
+                calls.append(set(outputs))
+                return kept(kind, eps, weight_offset, rounding, inputs, outputs, *more)
+
+            fj._norm_backward = watched
+            try:
+                found = jax.grad(lambda a, k=k: loss({**function.arrays, k: a}))(function.arrays[k])
+            finally:
+                fj._norm_backward = kept
+            suite.check(f"gradient of {name} by {k} alone", bits(found) == bits(whole[k]))
+            suite.equal(f"gradient of {name} by {k} alone: outputs", calls,
+                        [{{"weight": "dweight", "bias": "dbias"}.get(k, "dx")}])
+    x, residual, weight = normal((4, 64), "float32", 42), normal((4, 64), "float32", 43), normal((64,), "float32", 44)
+    for label, pick in (("y", 0), ("the sum", 1)):
+        found = jax.grad(lambda a, r, pick=pick: (fj.add_rms_norm(a, r, weight, EPS)[pick] ** 2).sum(), (0, 1))(x, residual)
+        wanted = jax.grad(lambda a, r, pick=pick: (formula("rms", a, r, weight)[pick] ** 2).sum(), (0, 1))(x, residual)
+        suite.check(f"gradient of {label} alone", all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(found, wanted)))
+
+
+def test_gradients_vmap(suite):
+    x, shared = normal((3, 4, 64), "float32", 20), normal((64,), "float32", 21, 0.2, 1.0)
+    own, heads = normal((3, 64), "float32", 22, 0.2, 1.0), normal((3, 4, 64), "float32", 23, 0.2, 1.0)
+
+    def loss(a, w):
+        return (fj.layer_norm(a, w, w, EPS) ** 2).sum()
+
+    both = jax.grad(loss, (0, 1))
+    for label, weight, axis in (("a weight for all", shared, None), ("weights of their own", own, 0), ("weights of heads", heads, 0)):
+        parts = [both(part(x, i), weight if axis is None else part(weight, i)) for i in range(3)]
+        want = [b"".join(bits(p[k]) for p in parts) for k in (0, 1)]
+        for name, wrap in (("vmap", lambda f: f), ("jit of vmap", jax.jit)):
+            found = wrap(jax.vmap(both, (0, axis)))(x, weight)
+            suite.check(f"{name} of grad, {label}", [bits(a) for a in found] == want)
+        total = jax.grad(lambda a, w, axis=axis: jax.vmap(loss, (0, axis))(a, w).sum(), (0, 1))(x, weight)
+        summed = np.sum([np.asarray(p[1]) for p in parts], 0) if axis is None else np.stack([np.asarray(p[1]) for p in parts])
+        suite.check(f"grad of vmap, {label}", bits(total[0]) == want[0] and np.allclose(total[1], summed, rtol=1e-5, atol=1e-5))
+
+    def layers(x, residual, weights):
+        def layer(carry, weight):
+            y, residual = fj.fused_add_rms_norm(*carry, weight, EPS)
+            return (y * 2, residual), None
+        return sum(a.sum() for a in jax.lax.scan(layer, (x, residual), weights)[0])
+
+    def plain(x, residual, weights):
+        for weight in weights:
+            y, residual = formula("rms", x, residual, weight)
+            x = y * 2
+        return x.sum() + residual.sum()
+
+    arrays = normal((6, 64), "float32", 15), normal((6, 64), "float32", 16), normal((5, 64), "float32", 14, 0.2, 1.0)
+    found, wanted = (jax.jit(jax.grad(f, (0, 1, 2)))(*arrays) for f in (layers, plain))
+    suite.check("a residual stream through scan", all(np.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, wanted)))
+    again = jax.jit(jax.grad(jax.checkpoint(layers), (0, 1, 2)))(*arrays)
+    suite.check("a checkpoint", all(bits(a) == bits(b) for a, b in zip(again, found)))
+
+
+def test_not_differentiable(suite):
     said = "cannot be differentiated"
-    for name, arguments in ARGUMENTS.items():
-        for argument in arguments:
-            function = Function(name)
-            array = function.arrays[argument]
-
-            def loss(a, function=function, argument=argument):
-                return jax.tree.leaves(function.call(**{argument: a}))[0].astype(jnp.float32).sum()
-
-            for label, call in (("grad", lambda: jax.grad(loss)(array)), ("jit of grad", lambda: jax.jit(jax.grad(loss))(array)),
-                                ("jvp", lambda: jax.jvp(loss, (array,), (array,))), ("vjp", lambda: jax.vjp(loss, array)),
-                                ("linearize", lambda: jax.linearize(loss, array))):
-                suite.raises(f"{label} of {name} by {argument} is refused", Exception, said, call)
+    function = Function("rms_norm_quant")
+    for argument in ARGUMENTS["rms_norm_quant"]:
+        suite.raises(f"grad of rms_norm_quant by {argument} is refused", Exception, said, lambda: jax.grad(
+            lambda a: jax.tree.leaves(function.call(**{argument: a}))[1].sum())(function.arrays[argument]))
     x, weight = normal((4, 64), "float32", 42), normal((64,), "float32", 43)
+    for name in DIFFERENTIABLE:
+        function = Function(name)
+
+        def loss(a, function=function):
+            return (jax.tree.leaves(function.call(x=a))[0] ** 2).sum()
+
+        suite.raises(f"second derivative of {name}", Exception, said, lambda: jax.grad(lambda a: jax.grad(loss)(a).sum())(x))
+        suite.raises(f"jvp of {name}", TypeError, "forward-mode", lambda: jax.jvp(loss, (x,), (x,)))
+        with jax.enable_x64(True):
+            suite.raises(f"grad of {name} in float64", fj.FastnormError, "x.dtype is float64; required: one of float32",
+                         lambda: jax.grad(loss)(np.zeros((4, 64))))
     y = jax.grad(lambda a: (a * jax.lax.stop_gradient(fj.rms_norm(jax.lax.stop_gradient(a), weight))).sum())(x)
     suite.check("fine behind stop_gradient", bits(y) == bits(fj.rms_norm(x, weight)))
 
@@ -737,7 +873,8 @@ def main():
     direct = Direct(library, DEVICE == "cuda", options.devmem) if DEVICE == "cpu" or options.devmem else None
     print(f"{library}, jax {jax.__version__}, {suite.results['device']}", flush=True)
     suite.run([test_rms_norm, test_layer_norm, test_add, test_mixed_dtypes, test_columns, test_in_place, test_vmap, test_quantised, test_errors,
-               test_arguments, test_eps_none, test_dimensions, test_donation, test_sharded, test_no_backward, test_readme, test_threads, test_memory, test_cost, test_command_buffers,
+               test_arguments, test_eps_none, test_dimensions, test_donation, test_sharded, test_gradients, test_what_is_differentiated,
+               test_gradients_vmap, test_not_differentiable, test_readme, test_threads, test_memory, test_cost, test_command_buffers,
                *([test_handlers_for_cuda] if DEVICE == "cpu" else [])])
     suite.finish()
 

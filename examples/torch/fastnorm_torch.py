@@ -8,9 +8,11 @@ Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "
 
 eps None is that of float32, as in torch.nn.functional.rms_norm. y_dtype None is x's dtype.
 
-There is no backward yet: an operator refuses tensors that require grad while grad is enabled.
+All operators but the quantised ones have a backward, by fastnorm_norm_backward: gradients have the dtypes
+of their inputs. The quantised ones refuse tensors that require grad while grad is enabled.
 """
 
+import contextlib
 import ctypes
 import importlib.util
 import math
@@ -38,8 +40,9 @@ FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the
 _library = _c.Library(os.environ.get("FASTNORM_LIBRARY", "libfastnorm.so.0"))
 
 # With plain addresses as arguments; indexing makes a function of its own, whose types are its own.
-_norm = _library.c["fastnorm_norm"]
-_norm.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+_norm, _backward = _library.c["fastnorm_norm"], _library.c["fastnorm_norm_backward"]
+for _function in (_norm, _backward):
+    _function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
 # Some dtypes that no norm takes are here, too: the library says so.
 _DTYPES = {
@@ -124,7 +127,7 @@ def _check_places(names, tensors, devices):
 # --- views: the shapes and strides that the library gets ---
 
 _MAX_RANK = 4
-_PARAMETERS = ("weight", "bias")
+_PARAMETERS = ("weight", "bias", "dweight", "dbias")
 
 
 def _compact(shape):
@@ -178,8 +181,8 @@ def _groups(names, tensors):
 
 def _positions_to_copy(names, tensors):
     """Positions of inputs that the library takes only as a compact copy."""
-    unit = [i for i, t in enumerate(tensors)
-            if t is not None and t.dim() > 0 and _strides(t)[-1] != 1]
+    unit = [i for i, (name, t) in enumerate(zip(names, tensors))
+            if t is not None and t.dim() > 0 and _strides(t)[-1] not in ((0, 1) if name == "dy" else (1,))]
     if unit:
         return tuple(unit)
     groups = _groups(names, tensors)
@@ -250,13 +253,16 @@ def _check_copies(names, tensors, addresses):
 
 
 class _Call:
-    """fastnorm_norm_args for tensors of certain dtypes, shapes, strides and devices. Only addresses
-    change from one run to the next."""
+    """fastnorm_norm_args, or with a tensor named dy fastnorm_norm_backward_args, for tensors of certain
+    dtypes, shapes, strides and devices. Only addresses change from one run to the next."""
 
     def __init__(self, options, names, tensors, addresses=None):
         self.device_id = tensors[0].get_device()
         self.context = _context(self.device_id)
-        self.args = _c.NormArgs(struct_size=ctypes.sizeof(_c.NormArgs), **dict(options))
+        backward = "dy" in names
+        struct_type = _c.NormBackwardArgs if backward else _c.NormArgs
+        self.function = _backward if backward else _norm
+        self.args = struct_type(struct_size=ctypes.sizeof(struct_type), **dict(options))
         self.structs = []
         groups = _groups(names, tensors)
         for i, (name, t) in enumerate(zip(names, tensors)):
@@ -268,7 +274,8 @@ class _Call:
             self.structs.append(struct)
         self.address = ctypes.addressof(self.args)
         info = _c.Info(struct_size=ctypes.sizeof(_c.Info))
-        _library.check(_library.c.fastnorm_norm_query(self.context.handle, self.args, info))
+        query = _library.c.fastnorm_norm_backward_query if backward else _library.c.fastnorm_norm_query
+        _library.check(query(self.context.handle, self.args, info))
         self.workspace_bytes = info.workspace_bytes
         self.handle = self.context.handle.value
 
@@ -288,12 +295,12 @@ class _Call:
         """Queues the work; for the addresses that are in the structs."""
         stream = None if self.device_id < 0 else _raw_stream(self.device_id)
         if self.workspace_bytes == 0:
-            _library.check(_norm(self.handle, self.address, None, 0, stream))
+            _library.check(self.function(self.handle, self.address, None, 0, stream))
             return
         device = "cpu" if self.device_id < 0 else torch.device("cuda", self.device_id)
         memory = torch.empty(self.workspace_bytes + 255, dtype=torch.uint8, device=device)
         aligned = (memory.data_ptr() + 255) & ~255
-        _library.check(_norm(self.handle, self.address, aligned, self.workspace_bytes, stream))
+        _library.check(self.function(self.handle, self.address, aligned, self.workspace_bytes, stream))
 
 
 _MAX_CALLS = 4096  # of a thread; a server with ever new shapes must not fill the memory
@@ -316,8 +323,8 @@ _calls = _Calls()
 
 
 def _run(options, names, tensors):
-    """One fastnorm_norm. options: pairs of a field and its value; names of fields and their tensors or
-    None, x first. The dispatcher leads only dense tensors on CPU and CUDA devices here."""
+    """One fastnorm_norm or fastnorm_norm_backward. options: pairs of a field and its value; names of fields
+    and their tensors or None, x first. The dispatcher leads only dense tensors on CPU and CUDA devices here."""
     key = (options, names, *[t if t is None else (t.dtype, t.get_device(), t.shape, t.stride()) for t in tensors])
     call = _calls.made.get(key)
     if call is None:
@@ -335,7 +342,8 @@ def _run(options, names, tensors):
 
 
 def _run_copied(options, names, tensors, positions):
-    """_run with compact copies of some tensors; a residual that is replaced is copied back."""
+    """_run with compact copies of some tensors; a residual that is replaced is copied back, and so are
+    gradients of parameters."""
     _check_copies(names, tensors, [None if t is None else t.data_ptr() for t in tensors])
     copies = {i: tensors[i].clone(memory_format=torch.contiguous_format) for i in positions}
     residual = _in_place(names, tensors)
@@ -344,6 +352,9 @@ def _run_copied(options, names, tensors, positions):
     _run(options, names, tuple(copies.get(i, t) for i, t in enumerate(tensors)))
     if residual in copies:
         tensors[residual].copy_(copies[residual])
+    for i in copies:
+        if names[i] in ("dweight", "dbias"):
+            tensors[i].copy_(copies[i])
 
 
 def _check(options, names, tensors):
@@ -432,28 +443,63 @@ _lib = torch.library.Library("fastnorm", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
 
 
-def _without_backward(name, op, mutated):
+def _as_autograd_sees(name, op, mutated, differentiable):
     """The operator as autograd sees it, and as inference mode sees it where tensors were made outside of it:
-    autograd counts the versions of what is written. mutated: position of that tensor, or None."""
+    autograd counts the versions of what is written. mutated: positions of those tensors. differentiable:
+    what to call instead where a tensor requires grad; None if there is no backward."""
 
     def call(*arguments):
-        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
-            raise RuntimeError(f"fastnorm::{name} has no backward yet: call it under torch.no_grad() or "
-                               "torch.inference_mode(), or with tensors that do not require grad")
         # PyTorch would take the derivative for 0.
         if forward_ad._current_level >= 0 and any(
                 isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None for a in arguments):
             raise RuntimeError(f"fastnorm::{name} has no forward derivative yet")
+        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+            if differentiable is None:
+                raise RuntimeError(f"fastnorm::{name} has no backward: call it under torch.no_grad() or "
+                                   "torch.inference_mode(), or with tensors that do not require grad")
+            return differentiable(*arguments)
         return counted(*arguments)
 
     def counted(*arguments):
         with torch._C._AutoDispatchBelowADInplaceOrView():
             results = op(*arguments)
-        if mutated is not None:
-            torch.autograd.graph.increment_version(arguments[mutated])
+        for i in mutated:
+            if arguments[i] is not None:
+                torch.autograd.graph.increment_version(arguments[i])
         return results
 
     return call, counted
+
+
+def _one_level():
+    """Allows torch.func's transforms a node of one level, which is what they call an Autograd kernel for."""
+    if torch._C._are_functorch_transforms_active():
+        return torch._functorch.autograd_function.enable_single_level_autograd_function()
+    return contextlib.nullcontext()
+
+
+def _node(name, op, backward, setup_context):
+    """The operator as autograd sees it, with a backward of its own. As torch.library.register_autograd, but
+    for torch.func's transforms, too: each level of them calls this kernel for itself."""
+
+    def forward(ctx, keyset, *arguments):
+        with torch._C._AutoDispatchBelowAutograd():
+            result = op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+        if setup_context is not None:
+            setup_context(ctx, arguments, result)
+        return result
+
+    node = type(f"fastnorm_{name}", (torch.autograd.function._SingleLevelFunction,), {
+        "forward": staticmethod(forward), "backward": staticmethod(lambda ctx, *gradients: (None, *backward(ctx, *gradients)))})
+
+    def call(keyset, *arguments):
+        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+            with _one_level():
+                return node.apply(keyset, *arguments)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+
+    return call
 
 
 def _resolving_neg(names, mutated, op):
@@ -461,9 +507,10 @@ def _resolving_neg(names, mutated, op):
     them fails where an operator does not return what it writes."""
 
     def call(*arguments):
-        if arguments[mutated].is_neg():
-            raise FastnormError(f"FASTNORM_ERROR_LAYOUT: {names[mutated]}.is_neg() is True; required: False, since it "
-                                "is written (Tensor.resolve_neg() makes a copy)")
+        for i in mutated:
+            if arguments[i] is not None and arguments[i].is_neg():
+                raise FastnormError(f"FASTNORM_ERROR_LAYOUT: {names[i]}.is_neg() is True; required: False, since it "
+                                    "is written (Tensor.resolve_neg() makes a copy)")
         return op(*[a.resolve_neg() if isinstance(a, Tensor) else a for a in arguments])
 
     return call
@@ -484,9 +531,12 @@ def _refuse_others(name, names, present):
                                           lambda mode, op, types, arguments, options: refuse(*arguments), lib=_lib)
 
 
-def _operator(schema, mutated=None):
+def _operator(schema, mutated=(), differentiable=None, backward=None, setup_context=None):
     """Makes the function below it an operator on CPU and CUDA tensors. The function makes the outputs
-    and gives all to its first argument: _run, or _check for tensors without memory."""
+    and gives all to its first argument: _run, or _check for tensors without memory.
+
+    An operator either has a backward of its own, or one that it borrows from the operator that
+    differentiable() calls, or none."""
     name = schema.partition("(")[0]
 
     def define(body):
@@ -510,9 +560,12 @@ def _operator(schema, mutated=None):
         for device in ("CPU", "CUDA"):
             _lib.impl(name, run, device)
         torch.library.register_fake(f"fastnorm::{name}", fake, lib=_lib)
-        call, counted = _without_backward(name, op, mutated)
-        _lib.impl(name, call, "Autograd")
-        if mutated is not None:
+        if backward is not None:
+            _lib.impl(name, _node(name, op, backward, setup_context), "Autograd", with_keyset=True)
+        else:
+            call, counted = _as_autograd_sees(name, op, mutated, differentiable)
+            _lib.impl(name, call, "Autograd")
+        if mutated:
             _lib.impl(name, counted, "ADInplaceOrView")
             _lib.impl(name, _resolving_neg(names, mutated, op), "Negative")
         _refuse_others(name, names, present)
@@ -521,16 +574,221 @@ def _operator(schema, mutated=None):
     return define
 
 
+# --- the backward ---
+#
+# Where a tensor requires grad, an operator calls its twin ".._with_statistics", which also returns what the
+# backward wants of each row: rstd, and mean for LayerNorm.
+
+
+def _statistics(x):
+    """Empty, one number for each row."""
+    return x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+
+
+def _gradients(x, dtype, dresidual_dtype, weight, bias, wanted):
+    """Empty gradients, None where not wanted. wanted: of dx, dweight, dbias."""
+    dx, dweight, dbias = wanted
+    return (torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format) if dx else None,
+            None if dresidual_dtype is None else
+            torch.empty_like(x, dtype=dresidual_dtype, memory_format=torch.contiguous_format),
+            _like(weight) if dweight else None, _like(bias) if dbias else None)
+
+
+def _some(x, found):
+    """The tensors, an empty one for None."""
+    return tuple(x.new_empty(0) if t is None else t for t in found)
+
+
+_BACKWARD = ("x", "dy", "weight", "mean", "rstd", "dresidual_in", "dx", "dresidual", "dweight", "dbias")
+
+
+def _no_second(context, *gradients):
+    raise RuntimeError("fastnorm::norm_backward has no backward: the norms of fastnorm_torch can be differentiated "
+                       "once only (double backward, create_graph=True)")
+
+
+@_operator("norm_backward(Tensor x, Tensor dy, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? rstd, "
+           "Tensor? dresidual_in, int kind, float? eps, float weight_offset, str rounding, ScalarType dtype, "
+           "ScalarType? dresidual_dtype, bool[3] wanted) -> (Tensor, Tensor, Tensor, Tensor)", backward=_no_second)
+def _norm_backward(run, x, dy, weight, bias, mean, rstd, dresidual_in, kind, eps, weight_offset, rounding, dtype,
+                   dresidual_dtype, wanted):
+    """dx, dresidual, dweight and dbias, which are empty where not wanted: vmap takes no lists."""
+    found = _gradients(x, dtype, dresidual_dtype, weight, bias, wanted)
+    run(_options(kind, eps, weight_offset, rounding)[:4], _BACKWARD,
+        (x, dy, weight, mean, rstd, dresidual_in, *found))
+    return _some(x, found)
+
+
+@_operator("norm_backward_accumulate(Tensor x, Tensor dy, Tensor? weight, Tensor? mean, Tensor? rstd, "
+           "Tensor? dresidual_in, Tensor(a!)? dweight, Tensor(b!)? dbias, int kind, float? eps, float weight_offset, "
+           "str rounding, ScalarType dtype, ScalarType? dresidual_dtype, bool dx) -> (Tensor, Tensor)", mutated=(6, 7))
+def _norm_backward_accumulate(run, x, dy, weight, mean, rstd, dresidual_in, dweight, dbias, kind, eps, weight_offset,
+                              rounding, dtype, dresidual_dtype, dx):
+    """Adds to dweight and dbias; gives dx and dresidual as _norm_backward."""
+    found = _gradients(x, dtype, dresidual_dtype, None, None, (dx, False, False))[:2]
+    flags = (_c.ACCUMULATE_DWEIGHT if dweight is not None else 0) | (_c.ACCUMULATE_DBIAS if dbias is not None else 0)
+    run(_options(kind, eps, weight_offset, rounding)[:4] + (("flags", flags),), _BACKWARD,
+        (x, dy, weight, mean, rstd, dresidual_in, *found, dweight, dbias))
+    return _some(x, found)
+
+
+def _zeros(like):
+    return None if like is None else torch.zeros_like(like, memory_format=torch.contiguous_format)
+
+
+def _differentiate(context, dy, dtotal=None):
+    """Gradients of (x, residual, weight, bias) for those of y and of the sum, each of which may be None."""
+    x, weight, bias, mean, rstd = context.saved_tensors
+    kind, eps, weight_offset, rounding, dtype, residual_dtype = context.options
+    wants_x, wants_residual, wants_weight, wants_bias = context.wanted
+    dweight_into, dbias_into = context.into
+    if dy is None:  # then nothing of the norm's is left
+        if dtotal is None:
+            return None, None, None, None
+        return (dtotal.to(dtype) if wants_x else None, dtotal if wants_residual else None,
+                _zeros(weight) if wants_weight and dweight_into is None else None,
+                _zeros(bias) if wants_bias and dbias_into is None else None)
+    # One gradient serves x and the residual where their dtypes agree.
+    own = residual_dtype if wants_residual and residual_dtype != dtype else None
+    wanted = (wants_x or wants_residual, wants_weight and dweight_into is None, wants_bias and dbias_into is None)
+    into = (dweight_into if wants_weight else None, dbias_into if wants_bias else None)
+    dx = dresidual = dweight = dbias = None
+    if into != (None, None):
+        dx, dresidual = _norm_backward_accumulate(x, dy, weight, mean, rstd, dtotal, *into, kind, eps, weight_offset,
+                                                  rounding, dtype, own, wanted[0])
+        if wanted[1] or wanted[2]:
+            _, _, dweight, dbias = _norm_backward(x, dy, weight, bias, mean, rstd, None, kind, eps, weight_offset,
+                                                  rounding, dtype, None, (False, *wanted[1:]))
+    elif any(wanted):
+        dx, dresidual, dweight, dbias = _norm_backward(x, dy, weight, bias, mean, rstd, dtotal, kind, eps, weight_offset,
+                                                       rounding, dtype, own, wanted)
+    return (dx if wants_x else None, (dx if own is None else dresidual) if wants_residual else None,
+            dweight if wanted[1] else None, dbias if wanted[2] else None)
+
+
+def _save(context, x, weight, bias, mean, rstd, options, wanted, into):
+    """What _differentiate needs. Gradients that are None stay None: nothing is added for them."""
+    context.set_materialize_grads(False)
+    context.save_for_backward(x, weight, bias, mean, rstd)
+    context.options, context.wanted, context.into = options, wanted, into
+
+
+def _refuse_statistics(**gradients):
+    for name, gradient in gradients.items():
+        if gradient is not None:
+            raise RuntimeError(f"{name} has a gradient; required: none, since the backward of the statistics is not there")
+
+
+def _rms_norm_context(ctx, inputs, output):
+    x, weight, eps, weight_offset, rounding, _, into = inputs
+    needs = ctx.needs_input_grad[1:]
+    _save(ctx, x, weight, None, None, output[1], (_c.RMS, eps, weight_offset, rounding, x.dtype, None),
+          (needs[0], False, needs[1], False), (into, None))
+
+
+def _rms_norm_gradients(context, dy, drstd):
+    _refuse_statistics(rstd=drstd)
+    dx, _, dweight, _ = _differentiate(context, dy)
+    return dx, dweight, None, None, None, None, None
+
+
+def _layer_norm_context(ctx, inputs, output):
+    x, weight, bias, eps, rounding, _, weight_into, bias_into = inputs
+    needs = ctx.needs_input_grad[1:]
+    _save(ctx, x, weight, bias, output[1], output[2], (_c.LAYER, eps, 0.0, rounding, x.dtype, None),
+          (needs[0], False, needs[1], needs[2]), (weight_into, bias_into))
+
+
+def _layer_norm_gradients(context, dy, dmean, drstd):
+    _refuse_statistics(mean=dmean, rstd=drstd)
+    dx, _, dweight, dbias = _differentiate(context, dy)
+    return dx, dweight, dbias, None, None, None, None, None
+
+
+def _add_rms_norm_context(ctx, inputs, output):
+    x, residual, weight, eps, weight_offset, rounding, _, _, into = inputs
+    needs = ctx.needs_input_grad[1:]
+    _save(ctx, output[1], weight, None, None, output[2],
+          (_c.RMS, eps, weight_offset, rounding, x.dtype, residual.dtype), (needs[0], needs[1], needs[2], False), (into, None))
+
+
+def _add_rms_norm_gradients(context, dy, dtotal, drstd):
+    _refuse_statistics(rstd=drstd)
+    dx, dresidual, dweight, _ = _differentiate(context, dy, dtotal)
+    return dx, dresidual, dweight, None, None, None, None, None, None
+
+
+@_operator("rms_norm_with_statistics(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
+           "ScalarType? y_dtype, Tensor? main_grad) -> (Tensor, Tensor)", backward=_rms_norm_gradients, setup_context=_rms_norm_context)
+def _rms_norm_with_statistics(run, x, weight, eps, weight_offset, rounding, y_dtype, main_grad):
+    """y and rstd. main_grad, where it is there, gets the weight's gradient added in the backward."""
+    _check_main_grad("main_grad", main_grad, "weight", weight)
+    y, rstd = _like(x, y_dtype), _statistics(x)
+    run(_options(_c.RMS, eps, weight_offset, rounding), ("x", "weight", "y", "rstd"), (x, weight, y, rstd))
+    return y, rstd
+
+
+@_operator("layer_norm_with_statistics(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
+           "ScalarType? y_dtype, Tensor? main_grad, Tensor? bias_main_grad) -> (Tensor, Tensor, Tensor)",
+           backward=_layer_norm_gradients, setup_context=_layer_norm_context)
+def _layer_norm_with_statistics(run, x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad):
+    """y, mean and rstd."""
+    _check_main_grad("main_grad", main_grad, "weight", weight)
+    _check_main_grad("bias_main_grad", bias_main_grad, "bias", bias)
+    y, mean, rstd = _like(x, y_dtype), _statistics(x), _statistics(x)
+    run(_options(_c.LAYER, eps, 0.0, rounding), ("x", "weight", "bias", "y", "mean", "rstd"),
+        (x, weight, bias, y, mean, rstd))
+    return y, mean, rstd
+
+
+@_operator("add_rms_norm_with_statistics(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
+           "str rounding, str residual_rounding, ScalarType? y_dtype, Tensor? main_grad) -> (Tensor, Tensor, Tensor)",
+           backward=_add_rms_norm_gradients, setup_context=_add_rms_norm_context)
+def _add_rms_norm_with_statistics(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype,
+                                  main_grad):
+    """y, the sum and rstd."""
+    _check_main_grad("main_grad", main_grad, "weight", weight)
+    y, residual_out, rstd = _like(x, y_dtype), _like(residual), _statistics(x)
+    run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), (*_ADD, "rstd"),
+        (x, residual, weight, y, residual_out, rstd))
+    return y, residual_out, rstd
+
+
+def _check_main_grad(name, main_grad, parameter_name, parameter):
+    """Refuses a main_grad that the backward could not add to."""
+    if main_grad is None:
+        return
+    if parameter is None:
+        raise FastnormError(f"FASTNORM_ERROR_ARGUMENT: {name} is a tensor and {parameter_name} is None; "
+                            f"required: both, or no {name}")
+    if main_grad.dtype != torch.float32:
+        raise FastnormError(f"FASTNORM_ERROR_DTYPE: {name}.dtype is {main_grad.dtype}; required: torch.float32")
+    if main_grad.shape != parameter.shape or main_grad.device != parameter.device:
+        raise FastnormError(f"FASTNORM_ERROR_SHAPE: {name} is {list(main_grad.shape)} on {main_grad.device}; required: "
+                            f"{list(parameter.shape)} on {parameter.device}, as {parameter_name}")
+
+
+# --- the norms ---
+
+
+def _differentiable_rms_norm(x, weight, eps, weight_offset, rounding, y_dtype=None):
+    return _rms_norm_with_statistics(x, weight, eps, weight_offset, rounding, y_dtype, None)[0]
+
+
 @_operator("rms_norm(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
-           "ScalarType? y_dtype=None) -> Tensor")
+           "ScalarType? y_dtype=None) -> Tensor", differentiable=_differentiable_rms_norm)
 def _rms_norm(run, x, weight, eps, weight_offset, rounding, y_dtype=None):
     y = _like(x, y_dtype)
     run(_options(_c.RMS, eps, weight_offset, rounding), ("x", "weight", "y"), (x, weight, y))
     return y
 
 
+def _differentiable_layer_norm(x, weight, bias, eps, rounding, y_dtype=None):
+    return _layer_norm_with_statistics(x, weight, bias, eps, rounding, y_dtype, None, None)[0]
+
+
 @_operator("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
-           "ScalarType? y_dtype=None) -> Tensor")
+           "ScalarType? y_dtype=None) -> Tensor", differentiable=_differentiable_layer_norm)
 def _layer_norm(run, x, weight, bias, eps, rounding, y_dtype=None):
     y = _like(x, y_dtype)
     run(_options(_c.LAYER, eps, 0.0, rounding), ("x", "weight", "bias", "y"), (x, weight, bias, y))
@@ -540,8 +798,14 @@ def _layer_norm(run, x, weight, bias, eps, rounding, y_dtype=None):
 _ADD = ("x", "residual", "weight", "y", "residual_out")
 
 
+def _differentiable_add(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+    return _add_rms_norm_with_statistics(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype,
+                                         None)[:2]
+
+
 @_operator("add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> (Tensor, Tensor)")
+           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> (Tensor, Tensor)",
+           differentiable=_differentiable_add)
 def _add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
     y, residual_out = _like(x, y_dtype), _like(residual)
     run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
@@ -549,8 +813,17 @@ def _add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residu
     return y, residual_out
 
 
+def _differentiable_fused_add(x, residual, *options):
+    """The backward of this layer needs its sum, and the next layer replaces the residual: so the sum has
+    memory of its own and is copied. A compiler leaves the copy out where residual is a value of its graph."""
+    y, total = _differentiable_add(x, residual, *options)
+    residual.copy_(total)
+    return y
+
+
 @_operator("fused_add_rms_norm(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> Tensor", mutated=1)
+           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> Tensor", mutated=(1,),
+           differentiable=_differentiable_fused_add)
 def _fused_add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
     y = _like(x, y_dtype)
     run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
@@ -569,7 +842,7 @@ def _rms_norm_quant(run, x, weight, eps, weight_offset, rounding, scheme, block_
 
 @_operator("fused_add_rms_norm_quant(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, "
            "float weight_offset, str rounding, str residual_rounding, str scheme, int block_size, "
-           "ScalarType dtype) -> (Tensor, Tensor)", mutated=1)
+           "ScalarType dtype) -> (Tensor, Tensor)", mutated=(1,))
 def _fused_add_rms_norm_quant(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, scheme,
                               block_size, dtype):
     quantized, scale = _quant_outputs(x, scheme, block_size, dtype)
@@ -581,25 +854,39 @@ def _fused_add_rms_norm_quant(run, x, residual, weight, eps, weight_offset, roun
 
 # --- the functions to call ---
 
-def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None):
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's, or float32."""
+def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None, main_grad=None):
+    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's, or float32.
+
+    main_grad: a float32 tensor of weight's shape. The backward adds the weight's gradient to it, in the
+    same kernel, and leaves weight.grad as it is."""
+    if main_grad is not None:
+        return _rms_norm_with_statistics(x, weight, eps, weight_offset, rounding, y_dtype, main_grad)[0]
     return _rms_norm(x, weight, eps, weight_offset, rounding, y_dtype)
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None):
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's, or float32."""
+def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None, main_grad=None,
+               bias_main_grad=None):
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's, or float32. main_grad as
+    for rms_norm; bias_main_grad is the same for the bias."""
+    if main_grad is not None or bias_main_grad is not None:
+        return _layer_norm_with_statistics(x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad)[0]
     return _layer_norm(x, weight, bias, eps, rounding, y_dtype)
 
 
 def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                 residual_rounding="exact", y_dtype=None):
-    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors; the sum has residual's dtype."""
+                 residual_rounding="exact", y_dtype=None, main_grad=None):
+    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors; the sum has residual's dtype.
+    main_grad as for rms_norm."""
+    if main_grad is not None:
+        return _add_rms_norm_with_statistics(x, residual, weight, eps, weight_offset, rounding, residual_rounding,
+                                             y_dtype, main_grad)[:2]
     return _add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
 def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
                        residual_rounding="exact", y_dtype=None):
-    """As add_rms_norm, but the sum replaces residual in its own memory; returns the norm."""
+    """As add_rms_norm, but the sum replaces residual in its own memory; returns the norm. Where a tensor
+    requires grad the sum is copied there, since the backward needs it after the residual is replaced again."""
     return _fused_add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
@@ -616,3 +903,81 @@ def fused_add_rms_norm_quant(x, residual, weight=None, eps=1e-6, *, scheme, bloc
     """(codes, scales) of fused_add_rms_norm."""
     return _fused_add_rms_norm_quant(x, residual, weight, eps, weight_offset, rounding,
                                                  residual_rounding, scheme, block_size, dtype)
+
+
+# --- modules ---
+
+
+class _Norm(torch.nn.Module):
+    """What RMSNorm and LayerNorm share. The parameters have the names and shapes of those of torch.nn, so
+    that a state_dict fits both. A parameter's main_grad, if it has that attribute, gets its gradient added."""
+
+    def __init__(self, normalized_shape, eps, elementwise_affine, bias, device, dtype):
+        super().__init__()
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        if not self.normalized_shape:
+            raise ValueError("normalized_shape is (); required: at least one extent")
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        for name, there in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
+            self.register_parameter(name, torch.nn.Parameter(torch.empty(
+                self.normalized_shape, device=device, dtype=dtype)) if there else None)
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        if self.weight is not None:
+            torch.nn.init.ones_(self.weight)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    def _rows(self, name, x):
+        """x with the dimensions that are normalised as one."""
+        count = len(self.normalized_shape)
+        if tuple(x.shape[-count:]) != self.normalized_shape:
+            raise FastnormError(f"FASTNORM_ERROR_SHAPE: {name}.shape is {list(x.shape)}; required: [.., "
+                                f"{', '.join(map(str, self.normalized_shape))}]")
+        return x if count == 1 else x.flatten(-count)
+
+    def _row(self, name):
+        """A parameter and its main_grad as rows."""
+        parameter = getattr(self, name)
+        if parameter is None:
+            return None, None
+        main_grad = getattr(parameter, "main_grad", None)
+        if len(self.normalized_shape) == 1:
+            return parameter, main_grad
+        return parameter.flatten(), None if main_grad is None else main_grad.view(-1)
+
+    def extra_repr(self):
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class RMSNorm(_Norm):
+    """torch.nn.RMSNorm by libfastnorm. forward(x, residual) gives the norm of the sum, and the sum."""
+
+    def __init__(self, normalized_shape, eps=None, elementwise_affine=True, device=None, dtype=None, *,
+                 weight_offset=0.0, rounding="once"):
+        super().__init__(normalized_shape, eps, elementwise_affine, False, device, dtype)
+        self.weight_offset, self.rounding = weight_offset, rounding
+
+    def forward(self, x, residual=None):
+        weight, main_grad = self._row("weight")
+        options = {"weight_offset": self.weight_offset, "rounding": self.rounding, "main_grad": main_grad}
+        if residual is None:
+            return rms_norm(self._rows("x", x), weight, self.eps, **options).view(x.shape)
+        y, total = add_rms_norm(self._rows("x", x), self._rows("residual", residual), weight, self.eps, **options)
+        return y.view(x.shape), total.view(residual.shape)
+
+
+class LayerNorm(_Norm):
+    """torch.nn.LayerNorm by libfastnorm."""
+
+    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None, *,
+                 rounding="once"):
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        self.rounding = rounding
+
+    def forward(self, x):
+        weight, main_grad = self._row("weight")
+        bias, bias_main_grad = self._row("bias")
+        return layer_norm(self._rows("x", x), weight, bias, self.eps, rounding=self.rounding, main_grad=main_grad,
+                          bias_main_grad=bias_main_grad).view(x.shape)

@@ -205,6 +205,61 @@ inline fastnorm_info norm_many_query(const context& context,
   return info;
 }
 
+/** Arguments with their struct_size set; the defaults are those of fastnorm_norm_backward_args. */
+struct norm_backward_args : fastnorm_norm_backward_args {
+  norm_backward_args() noexcept : fastnorm_norm_backward_args() {
+    struct_size = sizeof(fastnorm_norm_backward_args);
+  }
+};
+
+/** fastnorm_norm_backward; throws fastnorm::error. dweight and dbias need a workspace: norm_backward_query. */
+inline void norm_backward(const context& context, const fastnorm_norm_backward_args& args,
+                          void* stream = nullptr, void* workspace = nullptr,
+                          std::size_t workspace_bytes = 0) {
+  check(fastnorm_norm_backward(context.get(), &args, workspace, workspace_bytes, stream));
+}
+
+/** fastnorm_norm_backward_prepare; throws fastnorm::error. */
+inline void norm_backward_prepare(const context& context, const fastnorm_norm_backward_args& args) {
+  check(fastnorm_norm_backward_prepare(context.get(), &args));
+}
+
+/** fastnorm_norm_backward_query; throws fastnorm::error. */
+inline fastnorm_info norm_backward_query(const context& context,
+                                         const fastnorm_norm_backward_args& args) {
+  fastnorm_info info = fastnorm_info();
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_backward_query(context.get(), &args, &info));
+  return info;
+}
+
+/** fastnorm_norm_backward_many of up to 8 descriptions; throws fastnorm::error. */
+inline void norm_backward_many(const context& context,
+                               std::initializer_list<const fastnorm_norm_backward_args*> args,
+                               void* stream = nullptr, void* workspace = nullptr,
+                               std::size_t workspace_bytes = 0) {
+  check(fastnorm_norm_backward_many(context.get(), args.begin(),
+                                    static_cast<std::int32_t>(args.size()), workspace,
+                                    workspace_bytes, stream));
+}
+
+/** fastnorm_norm_backward_many_prepare; throws fastnorm::error. */
+inline void norm_backward_many_prepare(
+    const context& context, std::initializer_list<const fastnorm_norm_backward_args*> args) {
+  check(fastnorm_norm_backward_many_prepare(context.get(), args.begin(),
+                                            static_cast<std::int32_t>(args.size())));
+}
+
+/** fastnorm_norm_backward_many_query; throws fastnorm::error. */
+inline fastnorm_info norm_backward_many_query(
+    const context& context, std::initializer_list<const fastnorm_norm_backward_args*> args) {
+  fastnorm_info info = fastnorm_info();
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_backward_many_query(context.get(), args.begin(),
+                                          static_cast<std::int32_t>(args.size()), &info));
+  return info;
+}
+
 /** Arguments with their struct_size set; the defaults are those of fastnorm_mla_decode_args. sm_scale has none. */
 struct mla_decode_args : fastnorm_mla_decode_args {
   mla_decode_args() noexcept : fastnorm_mla_decode_args() {

@@ -168,9 +168,11 @@ def integrations(report, _):
     programs["bundle"] = [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
                           "--build", native.folder, "--work", ROOT / "build-test" / "bundle"]
     programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
+    programs["torch backward"] = [torch_python(), examples / "torch" / "test_backward.py", *library]
     programs["torch mla_decode"] = [torch_python(), examples / "torch" / "test_mla_decode.py", *library]
     programs["smollm2"] = [sys.executable, examples / "smollm2" / "test.py", "--build", native.folder]
     programs["mla_decode"] = [sys.executable, examples / "mla_decode" / "test.py", "--build", native.folder]
+    programs["train_norms"] = [torch_python(), examples / "train_norms" / "test.py", "--build", native.folder]
     native.run_programs(report, programs,
                         env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})
 

@@ -42,6 +42,25 @@ const (
 	NormBitClampScale    = 12
 	NormMaxWords         = 275
 
+	NormBackwardKind           = 0
+	NormBackwardEps            = 1
+	NormBackwardWeightOffset   = 2
+	NormBackwardRounding       = 3
+	NormBackwardFlags          = 4
+	NormBackwardReserved       = 5
+	NormBackwardMask           = 6
+	NormBackwardBitDy          = 0
+	NormBackwardBitX           = 1
+	NormBackwardBitWeight      = 2
+	NormBackwardBitMean        = 3
+	NormBackwardBitRstd        = 4
+	NormBackwardBitDresidualIn = 5
+	NormBackwardBitDx          = 6
+	NormBackwardBitDresidual   = 7
+	NormBackwardBitDweight     = 8
+	NormBackwardBitDbias       = 9
+	NormBackwardMaxWords       = 207
+
 	MlaDecodeSmScale       = 0
 	MlaDecodeCausal        = 1
 	MlaDecodeLseBase       = 2

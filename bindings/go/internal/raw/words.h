@@ -173,6 +173,70 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   return 1;
 }
 
+/* fastnorm_norm_backward_args with the tensors that it points to. */
+typedef struct fnb_norm_backward_call {
+  fastnorm_norm_backward_args args;
+  fastnorm_tensor tensors[10];
+} fnb_norm_backward_call;
+
+static inline int fnb_read_norm_backward(fnb_reader* reader, fnb_norm_backward_call* call) {
+  fastnorm_norm_backward_args* const args = &call->args;
+  const uint64_t* words = fnb_take(reader, 7);
+  uint64_t mask;
+  if (words == NULL) return 0;
+  mask = words[6];
+  if (mask >> 10 != 0) return 0;
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
+  args->eps = fnb_float(words[1]);
+  args->weight_offset = fnb_float(words[2]);
+  args->rounding = (fastnorm_rounding)fnb_low(words[3]);
+  args->flags = (uint32_t)words[4];
+  args->reserved = (int32_t)words[5];
+  if (mask >> 0 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
+    args->dy = &call->tensors[0];
+  }
+  if (mask >> 1 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
+    args->x = &call->tensors[1];
+  }
+  if (mask >> 2 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
+    args->weight = &call->tensors[2];
+  }
+  if (mask >> 3 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
+    args->mean = &call->tensors[3];
+  }
+  if (mask >> 4 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[4])) return 0;
+    args->rstd = &call->tensors[4];
+  }
+  if (mask >> 5 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[5])) return 0;
+    args->dresidual_in = &call->tensors[5];
+  }
+  if (mask >> 6 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[6])) return 0;
+    args->dx = &call->tensors[6];
+  }
+  if (mask >> 7 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[7])) return 0;
+    args->dresidual = &call->tensors[7];
+  }
+  if (mask >> 8 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[8])) return 0;
+    args->dweight = &call->tensors[8];
+  }
+  if (mask >> 9 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[9])) return 0;
+    args->dbias = &call->tensors[9];
+  }
+  return 1;
+}
+
 /* fastnorm_mla_decode_args with the tensors that it points to. */
 typedef struct fnb_mla_decode_call {
   fastnorm_mla_decode_args args;
@@ -324,6 +388,90 @@ static inline fastnorm_status fnb_norm_many(fastnorm_context* context, const uin
   }
   if (reader.left != 0) return FNB_MALFORMED;
   return fastnorm_norm_many(context, list, count, workspace, workspace_bytes, stream);
+}
+
+static inline fastnorm_status fnb_norm_backward_query(fastnorm_context* context,
+                                                      const uint64_t* words, size_t word_count,
+                                                      fastnorm_info* info) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_backward_call call;
+  if (!fnb_read_norm_backward(&reader, &call) || reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_backward_query(context, &call.args, info);
+}
+
+static inline fastnorm_status fnb_norm_backward_prepare(fastnorm_context* context,
+                                                        const uint64_t* words, size_t word_count) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_backward_call call;
+  if (!fnb_read_norm_backward(&reader, &call) || reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_backward_prepare(context, &call.args);
+}
+
+static inline fastnorm_status fnb_norm_backward(fastnorm_context* context, const uint64_t* words,
+                                                size_t word_count, void* workspace,
+                                                size_t workspace_bytes, void* stream) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_backward_call call;
+  if (!fnb_read_norm_backward(&reader, &call) || reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_backward(context, &call.args, workspace, workspace_bytes, stream);
+}
+
+static inline fastnorm_status fnb_norm_backward_many_query(fastnorm_context* context,
+                                                           const uint64_t* words, size_t word_count,
+                                                           int32_t count, fastnorm_info* info) {
+  fnb_reader reader;
+  fnb_norm_backward_call calls[FNB_MAX_PARTS];
+  const fastnorm_norm_backward_args* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_backward_many_query(context, NULL, count, info);
+  reader.words = words;
+  reader.left = word_count;
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_backward(&reader, &calls[i])) return FNB_MALFORMED;
+    list[i] = &calls[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_backward_many_query(context, list, count, info);
+}
+
+static inline fastnorm_status fnb_norm_backward_many_prepare(fastnorm_context* context,
+                                                             const uint64_t* words,
+                                                             size_t word_count, int32_t count) {
+  fnb_reader reader;
+  fnb_norm_backward_call calls[FNB_MAX_PARTS];
+  const fastnorm_norm_backward_args* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_backward_many_prepare(context, NULL, count);
+  reader.words = words;
+  reader.left = word_count;
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_backward(&reader, &calls[i])) return FNB_MALFORMED;
+    list[i] = &calls[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_backward_many_prepare(context, list, count);
+}
+
+static inline fastnorm_status fnb_norm_backward_many(fastnorm_context* context,
+                                                     const uint64_t* words, size_t word_count,
+                                                     int32_t count, void* workspace,
+                                                     size_t workspace_bytes, void* stream) {
+  fnb_reader reader;
+  fnb_norm_backward_call calls[FNB_MAX_PARTS];
+  const fastnorm_norm_backward_args* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_backward_many(context, NULL, count, workspace, workspace_bytes, stream);
+  reader.words = words;
+  reader.left = word_count;
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_backward(&reader, &calls[i])) return FNB_MALFORMED;
+    list[i] = &calls[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_backward_many(context, list, count, workspace, workspace_bytes, stream);
 }
 
 static inline fastnorm_status fnb_mla_decode_query(fastnorm_context* context, const uint64_t* words,

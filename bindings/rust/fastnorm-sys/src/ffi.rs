@@ -513,7 +513,7 @@ impl Default for fastnorm_info {
 pub struct fastnorm_kernel_info {
     /// In: sizeof(fastnorm_kernel_info).
     pub struct_size: usize,
-    /// "norm", "mla_decode".
+    /// "norm", "norm_backward", "mla_decode".
     pub family: *const c_char,
     /// "sm_90", "avx512", ..
     pub arch: *const c_char,
@@ -884,6 +884,227 @@ extern "C" {
     pub fn fastnorm_norm_many(
         context: *mut fastnorm_context,
         args: *const *const fastnorm_norm_args,
+        count: i32,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+}
+
+/// Bits of fastnorm_norm_backward_args.flags. Those of programmatic dependent launch mean what
+/// those of fastnorm_norm_flags do, and have their numbers.
+pub type fastnorm_norm_backward_flags = c_uint;
+/// Start when the stream's previous kernel allows it; read and write nothing before that one has
+/// ended.
+pub const FASTNORM_NORM_BACKWARD_PDL_WAIT: fastnorm_norm_backward_flags = 1;
+/// Let the stream's next kernel start early. It must wait itself before it uses any result.
+pub const FASTNORM_NORM_BACKWARD_PDL_TRIGGER: fastnorm_norm_backward_flags = 2;
+/// dweight = old dweight + sum: one addition in f32 after the sum, rounded once. Without the flag
+/// the old dweight is not read.
+pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT: fastnorm_norm_backward_flags = 8;
+/// The same for dbias.
+pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS: fastnorm_norm_backward_flags = 16;
+pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 0x7fffffff;
+
+/// One backward pass. `{0}` plus struct_size, dy, x and dx is a valid backward pass of an RMSNorm
+/// without weight and with eps 0, whose statistics are computed again.
+///
+/// Shapes: x is \[..., n\], rank 1 to 8, n from 1 to 2^32. All tensors are on the context's device.
+/// Leading strides are free, 0 too for inputs. The last dimension is contiguous; that of dy may
+/// have stride 0 instead, as the gradient of y.sum() has. Any alignment that the dtype allows.
+/// Leading dimensions are joined as in fastnorm_norm; at most 3 may be left.
+///
+/// Dtypes: T is the dtype of the forward's x. It is dx's dtype. Without dx it is dy's, if that has
+/// 16 bits, else x's. x here may have another dtype, as a stored residual_out may.
+///
+/// weight, and with it dweight, broadcasts against x as in fastnorm_norm: \[n\], \[1, n\], \[heads,
+/// n\], \[batch, 1, n\]. dbias likewise, with a shape of its own. On a GPU each varies along one
+/// leading dimension at most (after joining). Anything else there is FASTNORM_ERROR_UNSUPPORTED.
+///
+/// Outputs: at least one of dx, dweight and dbias. Those that are NULL cost nothing: dx alone
+/// serves frozen weights and needs no workspace.
+///
+/// Aliasing: dx and dresidual may each be dy, x or dresidual_in, as the same view (same address,
+/// dtype, shape and strides). Two tensors of which one is written may also be interleaved views of
+/// one buffer that share no element. Any other overlap is FASTNORM_ERROR_LAYOUT.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_norm_backward_args {
+    /// sizeof(fastnorm_norm_backward_args).
+    pub struct_size: usize,
+    /// The forward's.
+    pub kind: fastnorm_norm_kind,
+    /// The forward's. Finite, \>= 0. Used where rstd is NULL.
+    pub eps: f32,
+    /// The forward's. Finite; 0 where weight is NULL.
+    pub weight_offset: f32,
+    /// The forward's.
+    pub rounding: fastnorm_rounding,
+    /// fastnorm_norm_backward_flags.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: i32,
+    /// x's shape, T or f32: gradient of y. Required.
+    pub dy: *const fastnorm_tensor,
+    /// \[..., n\] f32, f16 or bf16: the forward's x, or its stored residual_out. Required.
+    pub x: *const fastnorm_tensor,
+    /// \[.., n\] f32, f16 or bf16, broadcasts against x: the forward's. NULL = 1.
+    pub weight: *const fastnorm_tensor,
+    /// x.shape\[:-1\], or that with a last 1; f32: the forward's. LAYER only; NULL where rstd is.
+    pub mean: *const fastnorm_tensor,
+    /// As mean, for both kinds. NULL = computed again from x.
+    pub rstd: *const fastnorm_tensor,
+    /// x's shape; f32, f16 or bf16: gradient that reaches residual_out from elsewhere. NULL = none.
+    pub dresidual_in: *const fastnorm_tensor,
+    /// x's shape, T. Output; may be dy, x or dresidual_in. NULL = not stored.
+    pub dx: *const fastnorm_tensor,
+    /// x's shape; f32, f16 or bf16, and not dx's dtype: the same gradient for a residual of another
+    /// dtype. Output; may be dy, x or dresidual_in. Needs dx.
+    pub dresidual: *const fastnorm_tensor,
+    /// weight's shape; f32 or weight's dtype. Output; also input with ACCUMULATE_DWEIGHT. NULL =
+    /// not wanted.
+    pub dweight: *const fastnorm_tensor,
+    /// The shape of the forward's bias; f32, f16 or bf16. Output; also input with ACCUMULATE_DBIAS.
+    /// NULL = not wanted.
+    pub dbias: *const fastnorm_tensor,
+}
+
+impl fastnorm_norm_backward_args {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            kind: 0,
+            eps: 0.0,
+            weight_offset: 0.0,
+            rounding: 0,
+            flags: 0,
+            reserved: 0,
+            dy: core::ptr::null(),
+            x: core::ptr::null(),
+            weight: core::ptr::null(),
+            mean: core::ptr::null(),
+            rstd: core::ptr::null(),
+            dresidual_in: core::ptr::null(),
+            dx: core::ptr::null(),
+            dresidual: core::ptr::null(),
+            dweight: core::ptr::null(),
+            dbias: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_norm_backward_args {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is
+    /// not touched; the addresses count, since overlap and alignment follow from them.
+    ///
+    /// The workspace holds partial sums of dweight and dbias: nb rows of n floats for each, and for
+    /// each row of weights, on the CPU too. It is 0 where neither is wanted.
+    ///
+    /// Returns as fastnorm_norm_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
+    /// struct_size too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_backward_query(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_backward_args,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
+    /// synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
+    ///
+    /// Returns as fastnorm_norm_backward
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_backward_prepare(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_backward_args,
+    ) -> fastnorm_status;
+
+    /// Compute the gradients; the formulas are at the top of this header.
+    ///
+    /// CUDA: one or more kernels are queued on `stream` and the call returns. It may be captured in
+    /// a CUDA graph, targets the context's device whatever device is current, and leaves the
+    /// current device as it was. CPU: the work is done when the call returns. No allocation, no
+    /// synchronisation, no lock.
+    ///
+    /// Zero rows are success: dweight and dbias become 0, or stay as they are with their ACCUMULATE
+    /// flag.
+    ///
+    /// - `context`: the device
+    /// - `args`: what to compute; read during the call only
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, contents
+    ///   undefined, not to be used by anything else until the work has run; NULL where 0 bytes are
+    ///   needed
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
+    ///
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args, dy or x, no output; a
+    /// tensor whose shape is null, or its data though it has elements; a struct_size that is too
+    /// small; an enum, eps or offset out of range; mean with RMS; one of mean and rstd alone with
+    /// LAYER; dweight without weight; dresidual without dx; an ACCUMULATE flag without its output;
+    /// too small a workspace; a stream on the CPU; a parallel_for that did not cover the work
+    /// exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or extents that do
+    /// not fit; n \< 1 or n \> 2^32 FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not
+    /// allow; dresidual of dx's dtype FASTNORM_ERROR_LAYOUT: last dimension not contiguous,
+    /// misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: a field or flag of a later version,
+    /// an unknown tail that is not zero; leading dimensions that do not join; on a GPU, parameters
+    /// that vary along more of them than its kernels allow FASTNORM_ERROR_DEVICE: a tensor on
+    /// another device; the CUDA runtime's error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had
+    /// no memory, as for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an
+    /// exception out of parallel_for
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_backward(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_backward_args,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+
+    /// As fastnorm_norm_backward_query, for fastnorm_norm_backward_many: the sum of its parts;
+    /// `kernel` is that of the first part that launches something.
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_backward_many_query(
+        context: *mut fastnorm_context,
+        args: *const *const fastnorm_norm_backward_args,
+        count: i32,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// As fastnorm_norm_backward_prepare, for fastnorm_norm_backward_many.
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_backward_many_prepare(
+        context: *mut fastnorm_context,
+        args: *const *const fastnorm_norm_backward_args,
+        count: i32,
+    ) -> fastnorm_status;
+
+    /// Run several backward passes, with the results of one fastnorm_norm_backward each, in order:
+    /// such as those of the query heads and the key heads of one fused QKV gradient. All are
+    /// checked, against each other too, before anything is launched. No part may touch what another
+    /// one writes.
+    ///
+    /// - `args`: \[count\] pointers
+    /// - `count`: 0 to 8
+    ///
+    /// Returns as fastnorm_norm_backward; the text names the part, as args\[i\]. CUDA: where the
+    /// runtime refuses a launch, those of the parts before it are queued
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_backward_many(
+        context: *mut fastnorm_context,
+        args: *const *const fastnorm_norm_backward_args,
         count: i32,
         workspace: *mut c_void,
         workspace_bytes: usize,
@@ -1318,6 +1539,24 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, scale) == 144);
     assert!(offset_of!(fastnorm_norm_args, amax) == 152);
     assert!(offset_of!(fastnorm_norm_args, clamp_scale) == 160);
+    assert!(size_of::<fastnorm_norm_backward_args>() == 112);
+    assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
+    assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
+    assert!(offset_of!(fastnorm_norm_backward_args, eps) == 12);
+    assert!(offset_of!(fastnorm_norm_backward_args, weight_offset) == 16);
+    assert!(offset_of!(fastnorm_norm_backward_args, rounding) == 20);
+    assert!(offset_of!(fastnorm_norm_backward_args, flags) == 24);
+    assert!(offset_of!(fastnorm_norm_backward_args, reserved) == 28);
+    assert!(offset_of!(fastnorm_norm_backward_args, dy) == 32);
+    assert!(offset_of!(fastnorm_norm_backward_args, x) == 40);
+    assert!(offset_of!(fastnorm_norm_backward_args, weight) == 48);
+    assert!(offset_of!(fastnorm_norm_backward_args, mean) == 56);
+    assert!(offset_of!(fastnorm_norm_backward_args, rstd) == 64);
+    assert!(offset_of!(fastnorm_norm_backward_args, dresidual_in) == 72);
+    assert!(offset_of!(fastnorm_norm_backward_args, dx) == 80);
+    assert!(offset_of!(fastnorm_norm_backward_args, dresidual) == 88);
+    assert!(offset_of!(fastnorm_norm_backward_args, dweight) == 96);
+    assert!(offset_of!(fastnorm_norm_backward_args, dbias) == 104);
     assert!(size_of::<fastnorm_mla_decode_args>() == 136);
     assert!(offset_of!(fastnorm_mla_decode_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_mla_decode_args, sm_scale) == 8);
@@ -1361,6 +1600,7 @@ const _: () = {
     assert!(size_of::<fastnorm_quant_division>() == 4);
     assert!(size_of::<fastnorm_scale_layout>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
+    assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);
     assert!(size_of::<fastnorm_profile_id>() == 4);
     assert!(size_of::<fastnorm_profile_kind>() == 4);

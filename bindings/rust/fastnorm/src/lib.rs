@@ -7,6 +7,7 @@
 //! - [`Tensor`], [`TensorMut`]: views of your memory. [`Element`] says which Rust types they may have,
 //!   [`DType`] names all of them.
 //! - [`Norm`]: what to compute; [`Quant`] for quantised outputs; [`norm_many`] for several at once.
+//! - [`NormBackward`]: its gradients, for training; [`norm_backward_many`] for several at once.
 //! - [`MlaDecode`]: attention over a paged cache of latents; [`decode_profile`] and [`write_trace`] read what
 //!   its kernels recorded.
 //! - [`Error`] and [`Status`]: what was wrong, in the library's words.
@@ -26,6 +27,7 @@ mod dtype;
 mod info;
 mod mla_decode;
 mod norm;
+mod norm_backward;
 mod parallel;
 mod quant;
 mod status;
@@ -41,6 +43,10 @@ pub use mla_decode::{
 };
 pub use norm::{
     norm_many, norm_many_prepare, norm_many_query, norm_many_with, Norm, ResidualRounding, Rounding,
+};
+pub use norm_backward::{
+    norm_backward_many, norm_backward_many_prepare, norm_backward_many_query,
+    norm_backward_many_with, NormBackward,
 };
 pub use parallel::{Chunks, Work};
 pub use quant::{Quant, QuantDivision, QuantSource, ScaleLayout};

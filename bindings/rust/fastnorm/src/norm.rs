@@ -26,6 +26,17 @@ pub enum Rounding {
     EveryStep,
 }
 
+impl Rounding {
+    #[inline]
+    pub(crate) fn raw(self) -> sys::fastnorm_rounding {
+        match self {
+            Rounding::Once => sys::FASTNORM_ROUND_ONCE,
+            Rounding::Normalized => sys::FASTNORM_ROUND_NORMALIZED,
+            Rounding::EveryStep => sys::FASTNORM_ROUND_EVERY_STEP,
+        }
+    }
+}
+
 /// Which value of the sum x + residual is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -293,11 +304,7 @@ impl<'a> Norm<'a> {
     /// Where y is rounded on its way. Default: once, when it is stored.
     #[inline]
     pub fn rounding(mut self, rounding: Rounding) -> Self {
-        self.args.rounding = match rounding {
-            Rounding::Once => sys::FASTNORM_ROUND_ONCE,
-            Rounding::Normalized => sys::FASTNORM_ROUND_NORMALIZED,
-            Rounding::EveryStep => sys::FASTNORM_ROUND_EVERY_STEP,
-        };
+        self.args.rounding = rounding.raw();
         self
     }
 
@@ -517,7 +524,7 @@ impl Drop for Scratch {
 }
 
 /// The most parts of a call whose addresses stay on the stack; the library takes no more.
-const PARTS: usize = 8;
+pub(crate) const PARTS: usize = 8;
 
 /// Links all parts and hands the addresses of their arguments, and their count, to `call`.
 #[inline]

@@ -55,6 +55,30 @@ final class Raw implements RawConstants {
     return RawJNI.fnb_norm_many(context, words, count, workspace, workspace_bytes, stream);
   }
 
+  public static int fnb_norm_backward_query(long context, long[] words, fastnorm_info info) {
+    return RawJNI.fnb_norm_backward_query(context, words, fastnorm_info.getCPtr(info), info);
+  }
+
+  public static int fnb_norm_backward_prepare(long context, long[] words) {
+    return RawJNI.fnb_norm_backward_prepare(context, words);
+  }
+
+  public static int fnb_norm_backward(long context, long[] words, long workspace, long workspace_bytes, long stream) {
+    return RawJNI.fnb_norm_backward(context, words, workspace, workspace_bytes, stream);
+  }
+
+  public static int fnb_norm_backward_many_query(long context, long[] words, int count, fastnorm_info info) {
+    return RawJNI.fnb_norm_backward_many_query(context, words, count, fastnorm_info.getCPtr(info), info);
+  }
+
+  public static int fnb_norm_backward_many_prepare(long context, long[] words, int count) {
+    return RawJNI.fnb_norm_backward_many_prepare(context, words, count);
+  }
+
+  public static int fnb_norm_backward_many(long context, long[] words, int count, long workspace, long workspace_bytes, long stream) {
+    return RawJNI.fnb_norm_backward_many(context, words, count, workspace, workspace_bytes, stream);
+  }
+
   public static int fnb_mla_decode_query(long context, long[] words, fastnorm_info info) {
     return RawJNI.fnb_mla_decode_query(context, words, fastnorm_info.getCPtr(info), info);
   }

@@ -45,6 +45,25 @@ final class Words {
   static final int NORM_BIT_CLAMP_SCALE = 12;
   static final int NORM_MAX_WORDS = 275;
 
+  static final int NORM_BACKWARD_KIND = 0;
+  static final int NORM_BACKWARD_EPS = 1;
+  static final int NORM_BACKWARD_WEIGHT_OFFSET = 2;
+  static final int NORM_BACKWARD_ROUNDING = 3;
+  static final int NORM_BACKWARD_FLAGS = 4;
+  static final int NORM_BACKWARD_RESERVED = 5;
+  static final int NORM_BACKWARD_MASK = 6;
+  static final int NORM_BACKWARD_BIT_DY = 0;
+  static final int NORM_BACKWARD_BIT_X = 1;
+  static final int NORM_BACKWARD_BIT_WEIGHT = 2;
+  static final int NORM_BACKWARD_BIT_MEAN = 3;
+  static final int NORM_BACKWARD_BIT_RSTD = 4;
+  static final int NORM_BACKWARD_BIT_DRESIDUAL_IN = 5;
+  static final int NORM_BACKWARD_BIT_DX = 6;
+  static final int NORM_BACKWARD_BIT_DRESIDUAL = 7;
+  static final int NORM_BACKWARD_BIT_DWEIGHT = 8;
+  static final int NORM_BACKWARD_BIT_DBIAS = 9;
+  static final int NORM_BACKWARD_MAX_WORDS = 207;
+
   static final int MLA_DECODE_SM_SCALE = 0;
   static final int MLA_DECODE_CAUSAL = 1;
   static final int MLA_DECODE_LSE_BASE = 2;

@@ -1,77 +1,26 @@
 package dev.fastnorm;
 
-import java.util.Objects;
-
 /**
  * Several normalisations in one call: see {@link Norm#many}. A list sees the changes that are made to
  * its parts.
  */
-public final class NormList extends Call {
-    private final Norm[] parts;
-    private Joined joined; // not volatile: its fields are final
-
-    /** The parts' lists one after the other, and the lists that it was made from. */
-    private record Joined(Description.Encoded[] from, Description.Encoded whole) {}
-
+public final class NormList extends CallList {
     NormList(Norm... parts) {
-        this.parts = parts.clone();
-        for (int i = 0; i < parts.length; i++) {
-            Objects.requireNonNull(parts[i], "parts[" + i + "]");
-        }
-        NativeLibrary.load();
-    }
-
-    @Override
-    Description.Encoded encoded() {
-        Joined current = joined;
-        if (current == null || !isCurrent(current)) {
-            current = join();
-            joined = current;
-        }
-        return current.whole;
-    }
-
-    private boolean isCurrent(Joined old) {
-        for (int i = 0; i < parts.length; i++) {
-            if (parts[i].encoded() != old.from[i]) {
-                return false;
-            }
-        }
-        return true;
-    }
-
-    private Joined join() {
-        Description.Encoded[] from = new Description.Encoded[parts.length];
-        String problem = null;
-        int length = 0;
-        for (int i = 0; i < parts.length; i++) {
-            from[i] = parts[i].encoded();
-            length += from[i].words().length;
-            if (problem == null && from[i].problem() != null) {
-                problem = "parts[" + i + "]: " + from[i].problem();
-            }
-        }
-        long[] words = new long[length];
-        int end = 0;
-        for (Description.Encoded part : from) {
-            System.arraycopy(part.words(), 0, words, end, part.words().length);
-            end += part.words().length;
-        }
-        return new Joined(from, new Description.Encoded(words, problem));
+        super(parts.clone());
     }
 
     @Override
     void run(long context, long[] words, long workspace, long workspaceBytes, long stream) {
-        Raw.fnb_norm_many(context, words, parts.length, workspace, workspaceBytes, stream);
+        Raw.fnb_norm_many(context, words, count(), workspace, workspaceBytes, stream);
     }
 
     @Override
     void query(long context, long[] words, fastnorm_info info) {
-        Raw.fnb_norm_many_query(context, words, parts.length, info);
+        Raw.fnb_norm_many_query(context, words, count(), info);
     }
 
     @Override
     void prepare(long context, long[] words) {
-        Raw.fnb_norm_many_prepare(context, words, parts.length);
+        Raw.fnb_norm_many_prepare(context, words, count());
     }
 }

@@ -17,6 +17,8 @@
  * binding refuses before it asks the library is an {@link java.lang.IllegalArgumentException} or an
  * {@link java.lang.IllegalStateException}.
  *
+ * <p>{@link dev.fastnorm.NormBackward} describes the gradients of a norm, for training.
+ *
  * <p>{@link dev.fastnorm.MlaDecode} describes attention of new tokens over a paged cache of latents, and is run in
  * the same way.
  *

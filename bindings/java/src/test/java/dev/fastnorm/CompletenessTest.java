@@ -35,11 +35,11 @@ class CompletenessTest {
             Map.entry("fastnorm_scale_layout", ScaleLayout.class));
 
     /**
-     * Enums whose values are methods (rms and layer, dryRun, pdlWait and its siblings, writeTrace) or names that the
-     * library gives (the ids of a profile).
+     * Enums whose values are methods (rms and layer, dryRun, pdlWait and its siblings, accumulateDweight, writeTrace)
+     * or names that the library gives (the ids of a profile).
      */
     private static final Set<String> METHODS = Set.of("fastnorm_norm_kind=0,1", "fastnorm_context_flags=1",
-            "fastnorm_norm_flags=1,2,4", "fastnorm_trace_format=0",
+            "fastnorm_norm_flags=1,2,4", "fastnorm_norm_backward_flags=1,2,8,16", "fastnorm_trace_format=0",
             "fastnorm_profile_id=" + Stream.iterate(0, i -> i + 1).limit(18).map(String::valueOf)
                     .collect(Collectors.joining(",")));
 
@@ -128,7 +128,8 @@ class CompletenessTest {
                 int at = Words.NORM_MASK + 1 + valueOf(field) * (Words.TENSOR_WORDS + 4);
                 assertEquals(tensor.address(), words[at], name);
                 bits++;
-            } else if (name.startsWith("NORM_") && !name.equals("NORM_MASK") && !name.equals("NORM_MAX_WORDS")) {
+            } else if (name.startsWith("NORM_") && !name.startsWith("NORM_BACKWARD_") && !name.equals("NORM_MASK")
+                    && !name.equals("NORM_MAX_WORDS")) {
                 assertEquals(scalars.get(name.substring("NORM_".length())), words[valueOf(field)], name);
             }
         }
@@ -140,6 +141,49 @@ class CompletenessTest {
         assertEquals(2 | 1L << 31 | (long) DType.BF16.id << 32, words[x + 2]);
         assertEquals(0, words[x + 3]);
         assertEquals("[3, 4, -9, 1]", java.util.Arrays.toString(java.util.Arrays.copyOfRange(words, x + 4, x + 8)));
+    }
+
+    /** Every scalar and every tensor of a description is set by a method of NormBackward, at its own place. */
+    @Test
+    void fieldsOfANormBackward() throws Exception {
+        Map<String, Long> scalars = Map.of(
+                "KIND", 1L,
+                "EPS", (long) Float.floatToIntBits(2),
+                "WEIGHT_OFFSET", (long) Float.floatToIntBits(3),
+                "ROUNDING", (long) Rounding.EVERY_STEP.id,
+                "FLAGS", 27L,
+                "RESERVED", 0L);
+        Map<String, Tensor> tensors = new LinkedHashMap<>();
+        for (String name : new String[] {"DY", "X", "WEIGHT", "MEAN", "RSTD", "DRESIDUAL_IN", "DX", "DRESIDUAL",
+            "DWEIGHT", "DBIAS"}) {
+            tensors.put(name, Tensor.at(Device.cuda(7), 0x1000 + tensors.size(), DType.BF16, 3, 4).withStrides(-9, 1));
+        }
+        NormBackward call = NormBackward.layer(2).weightOffset(3).rounding(Rounding.EVERY_STEP).pdlWait(true)
+                .pdlTrigger(true).accumulateDweight(true).accumulateDbias(true).dy(tensors.get("DY"))
+                .x(tensors.get("X")).weight(tensors.get("WEIGHT")).mean(tensors.get("MEAN")).rstd(tensors.get("RSTD"))
+                .dresidualIn(tensors.get("DRESIDUAL_IN")).dx(tensors.get("DX")).dresidual(tensors.get("DRESIDUAL"))
+                .dweight(tensors.get("DWEIGHT")).dbias(tensors.get("DBIAS"));
+        long[] words = call.encoded().words();
+        int bits = 0;
+        int numbers = 0;
+        for (Field field : Words.class.getDeclaredFields()) {
+            String name = field.getName();
+            if (name.startsWith("NORM_BACKWARD_BIT_")) {
+                Tensor tensor = tensors.get(name.substring("NORM_BACKWARD_BIT_".length()));
+                assertNotNull(tensor, name);
+                int at = Words.NORM_BACKWARD_MASK + 1 + valueOf(field) * (Words.TENSOR_WORDS + 4);
+                assertEquals(tensor.address(), words[at], name);
+                bits++;
+            } else if (name.startsWith("NORM_BACKWARD_") && !name.equals("NORM_BACKWARD_MASK")
+                    && !name.equals("NORM_BACKWARD_MAX_WORDS")) {
+                assertEquals(scalars.get(name.substring("NORM_BACKWARD_".length())), words[valueOf(field)], name);
+                numbers++;
+            }
+        }
+        assertEquals(scalars.size(), numbers);
+        assertEquals(tensors.size(), bits);
+        assertEquals((1L << bits) - 1, words[Words.NORM_BACKWARD_MASK]);
+        assertEquals(Words.NORM_BACKWARD_MASK + 1 + bits * (Words.TENSOR_WORDS + 4), words.length);
     }
 
     /** Every scalar and every tensor of a description is set by a method of MlaDecode, at its own place. */

@@ -1,0 +1,197 @@
+package fastnorm
+
+import (
+	"math"
+
+	"github.com/libfastnorm/libfastnorm/bindings/go/internal/raw"
+)
+
+// NormBackwardFlags are bits of a [NormBackward].
+type NormBackwardFlags uint32
+
+// The flags. Those of programmatic dependent launch mean what those of [NormFlags] do.
+const (
+	NormBackwardPDLWait           NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_PDL_WAIT
+	NormBackwardPDLTrigger        NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_PDL_TRIGGER
+	NormBackwardAccumulateDWeight NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT // DWeight = its old values + the sum
+	NormBackwardAccumulateDBias   NormBackwardFlags = raw.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS   // DBias = its old values + the sum
+)
+
+// NormBackward describes the gradients of a [Norm]. For each row of n elements, with g = Weight + WeightOffset (1
+// without Weight):
+//
+//	xhat      = (X - Mean) * Rstd                    (RMS: X * Rstd)
+//	e         = DY * g
+//	c1        = sum(e * xhat) / n
+//	c2        = sum(e) / n                           (Layer only)
+//	DX        = (e - c2 - xhat * c1) * Rstd + DResidualIn
+//	DResidual = the same, rounded to its own dtype
+//
+// and for each column, over all rows that share an element of Weight or Bias:
+//
+//	DWeight = sum(DY * xhat)                         (+ the old DWeight)
+//	DBias   = sum(DY)                                (+ the old DBias)
+//
+// DX is the gradient of X and of Residual of the Norm alike. All arithmetic is single precision. DWeight and DBias
+// have the same bits on CPU and GPU, for any number of threads, where DY, X, Mean and Rstd have.
+//
+// T below is the dtype of the Norm's X. All tensors are on the context's device, with contiguous last dimensions;
+// that of DY may have stride 0 instead. At least one of DX, DWeight and DBias is given. DX and DResidual may each be
+// DY, X or DResidualIn, as the same view; any other overlap is an error.
+type NormBackward struct {
+	Kind         NormKind          // of the Norm, as the next three
+	Eps          float32           // used where Rstd is not given
+	WeightOffset float32           // 0 without Weight
+	Rounding     Rounding          // of the Norm
+	Flags        NormBackwardFlags // default: none
+
+	DY          Tensor // gradient of Y; shape of X, T or F32. Required
+	X           Tensor // [..., n] F32, F16 or BF16: X of the Norm, or its ResidualOut. Required
+	Weight      Tensor // of the Norm. Not given: 1
+	Mean        Tensor // of the Norm; Layer only. Not given where Rstd is not
+	Rstd        Tensor // of the Norm. Not given: computed again from X
+	DResidualIn Tensor // gradient that reaches ResidualOut from elsewhere; shape of X. Not given: 0
+
+	DX        Tensor // output, shape of X; T. May be DY, X or DResidualIn
+	DResidual Tensor // output, as DX with another dtype. Needs DX
+	DWeight   Tensor // output, shape of Weight; F32 or its dtype
+	DBias     Tensor // output, shape of the Norm's Bias; F32, F16 or BF16
+}
+
+var normBackwardTensors = []string{
+	raw.NormBackwardBitDy:          "dy",
+	raw.NormBackwardBitX:           "x",
+	raw.NormBackwardBitWeight:      "weight",
+	raw.NormBackwardBitMean:        "mean",
+	raw.NormBackwardBitRstd:        "rstd",
+	raw.NormBackwardBitDresidualIn: "dresidual_in",
+	raw.NormBackwardBitDx:          "dx",
+	raw.NormBackwardBitDresidual:   "dresidual",
+	raw.NormBackwardBitDweight:     "dweight",
+	raw.NormBackwardBitDbias:       "dbias",
+}
+
+func (b *NormBackward) encode(q *call, part int) {
+	w := q.begin(raw.NormBackwardMask)
+	w[raw.NormBackwardKind] = uint64(b.Kind)
+	w[raw.NormBackwardEps] = uint64(math.Float32bits(b.Eps))
+	w[raw.NormBackwardWeightOffset] = uint64(math.Float32bits(b.WeightOffset))
+	w[raw.NormBackwardRounding] = uint64(b.Rounding)
+	w[raw.NormBackwardFlags] = uint64(b.Flags)
+	q.tensor(part, raw.NormBackwardBitDy, &b.DY)
+	q.tensor(part, raw.NormBackwardBitX, &b.X)
+	q.tensor(part, raw.NormBackwardBitWeight, &b.Weight)
+	q.tensor(part, raw.NormBackwardBitMean, &b.Mean)
+	q.tensor(part, raw.NormBackwardBitRstd, &b.Rstd)
+	q.tensor(part, raw.NormBackwardBitDresidualIn, &b.DResidualIn)
+	q.tensor(part, raw.NormBackwardBitDx, &b.DX)
+	q.tensor(part, raw.NormBackwardBitDresidual, &b.DResidual)
+	q.tensor(part, raw.NormBackwardBitDweight, &b.DWeight)
+	q.tensor(part, raw.NormBackwardBitDbias, &b.DBias)
+}
+
+func (b *NormBackward) call() *call {
+	q := newCall(1, raw.NormBackwardMaxWords)
+	b.encode(q, 0)
+	return q
+}
+
+// encodeNormBackwards encodes a list. Of one that is too long the library refuses the number.
+func encodeNormBackwards(list []NormBackward) *call {
+	if len(list) > raw.MaxParts {
+		q := newCall(0, 0)
+		q.count = clip(len(list))
+		return q
+	}
+	q := newCall(len(list), raw.NormBackwardMaxWords)
+	for i := range list {
+		list[i].encode(q, i)
+	}
+	return q
+}
+
+var oneNormBackward = &family{
+	tensors: normBackwardTensors,
+	run: func(context uintptr, q *call) int32 {
+		return raw.Fnb_norm_backward(context, q.list(), uintptr(q.used), q.workspace, q.workspaceBytes, q.stream)
+	},
+	prepare: func(context uintptr, q *call) int32 {
+		return raw.Fnb_norm_backward_prepare(context, q.list(), uintptr(q.used))
+	},
+	query: func(context uintptr, q *call, info raw.Fastnorm_info) int32 {
+		return raw.Fnb_norm_backward_query(context, q.list(), uintptr(q.used), info)
+	},
+}
+
+var manyNormBackwards = &family{
+	tensors: normBackwardTensors,
+	list:    true,
+	run: func(context uintptr, q *call) int32 {
+		return raw.Fnb_norm_backward_many(context, q.list(), uintptr(q.used), q.count, q.workspace, q.workspaceBytes, q.stream)
+	},
+	prepare: func(context uintptr, q *call) int32 {
+		return raw.Fnb_norm_backward_many_prepare(context, q.list(), uintptr(q.used), q.count)
+	},
+	query: func(context uintptr, q *call, info raw.Fastnorm_info) int32 {
+		return raw.Fnb_norm_backward_many_query(context, q.list(), uintptr(q.used), q.count, info)
+	},
+}
+
+// Run computes the gradients on a context. On the CPU they are there when Run returns; on a GPU kernels are queued
+// on the stream, and a call with DWeight or DBias needs a [Workspace]. No rows are success: DWeight and DBias become 0,
+// or stay with their flags.
+func (b *NormBackward) Run(c *Context, options ...CallOption) error {
+	if b == nil {
+		return &Error{Status: StatusArgument, Message: "the NormBackward is nil; required: a description"}
+	}
+	q := b.call()
+	q.apply(options)
+	err := q.run(c, oneNormBackward)
+	q.free()
+	return err
+}
+
+// NormBackward is [NormBackward.Run].
+func (c *Context) NormBackward(b NormBackward, options ...CallOption) error {
+	return b.Run(c, options...)
+}
+
+// NormBackwardQuery says what a NormBackward would do: workspace, kernel, launches, bytes. Memory is not touched, but
+// addresses count.
+func (c *Context) NormBackwardQuery(b NormBackward) (Info, error) {
+	q := b.call()
+	defer q.free()
+	return q.query(c, oneNormBackward)
+}
+
+// NormBackwardPrepare is [Context.NormPrepare] for a NormBackward.
+func (c *Context) NormBackwardPrepare(b NormBackward) error {
+	q := b.call()
+	defer q.free()
+	return q.prepare(c, oneNormBackward)
+}
+
+// NormBackwardMany computes up to 8 NormBackwards, with the results of one each, in order: such as those of the query
+// heads and the key heads of one fused QKV gradient. All are checked, against each other too, before anything runs. No
+// part may touch what another one writes.
+func (c *Context) NormBackwardMany(list []NormBackward, options ...CallOption) error {
+	q := encodeNormBackwards(list)
+	q.apply(options)
+	err := q.run(c, manyNormBackwards)
+	q.free()
+	return err
+}
+
+// NormBackwardManyQuery is [Context.NormBackwardQuery] for a list: the sum of its parts.
+func (c *Context) NormBackwardManyQuery(list []NormBackward) (Info, error) {
+	q := encodeNormBackwards(list)
+	defer q.free()
+	return q.query(c, manyNormBackwards)
+}
+
+// NormBackwardManyPrepare is [Context.NormBackwardPrepare] for a list.
+func (c *Context) NormBackwardManyPrepare(list []NormBackward) error {
+	q := encodeNormBackwards(list)
+	defer q.free()
+	return q.prepare(c, manyNormBackwards)
+}

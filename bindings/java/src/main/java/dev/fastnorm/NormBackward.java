@@ -1,0 +1,274 @@
+package dev.fastnorm;
+
+/**
+ * The gradients of one {@link Norm}: a description that is built step by step and then run, as often as wanted.
+ * For each row of n elements, with g = weight + weight_offset (1 without a weight):
+ *
+ * <pre>
+ * xhat      = (x - mean) * rstd                 (RMS norm: x * rstd)
+ * e         = dy * g
+ * c1        = sum(e * xhat) / n
+ * c2        = sum(e) / n                        (layer norm only)
+ * dx        = (e - c2 - xhat * c1) * rstd + dresidual_in
+ * dresidual = the same, rounded to its own dtype
+ * </pre>
+ *
+ * <p>and for each column, over all rows that share an element of weight or bias:
+ *
+ * <pre>
+ * dweight = sum(dy * xhat)                      (+ the old dweight)
+ * dbias   = sum(dy)                             (+ the old dbias)
+ * </pre>
+ *
+ * <p>T is the dtype of the forward's x. All tensors are on the context's device. At least one of dx, dweight and dbias
+ * is set. dx and dresidual may each be dy, x or dresidual_in, as the same view; any other overlap with an output is
+ * refused. dweight and dbias have the same bits on CPU and GPU, for any number of threads.
+ *
+ * <p>A setter that is given null takes the tensor away again.
+ */
+public final class NormBackward extends Call {
+    private final Description description = new Description(Words.NORM_BACKWARD_MASK, Words.NORM_BACKWARD_MAX_WORDS);
+
+    private NormBackward(int kind, double eps) {
+        NativeLibrary.load();
+        description.set(Words.NORM_BACKWARD_KIND, kind);
+        description.set(Words.NORM_BACKWARD_EPS, (float) eps);
+    }
+
+    /**
+     * Begins the gradients of an RMS norm.
+     *
+     * @param eps the forward's; used where {@link #rstd} is not set
+     * @return the description
+     */
+    public static NormBackward rms(double eps) {
+        return new NormBackward(fastnorm_norm_kind.FASTNORM_NORM_RMS, eps);
+    }
+
+    /**
+     * Begins the gradients of a layer norm.
+     *
+     * @param eps the forward's; used where {@link #rstd} is not set
+     * @return the description
+     */
+    public static NormBackward layer(double eps) {
+        return new NormBackward(fastnorm_norm_kind.FASTNORM_NORM_LAYER, eps);
+    }
+
+    /**
+     * The gradients of several normalisations in one call, with the results of one run of each, in order. All are
+     * checked, against each other too, before anything is launched. No part may touch what another one writes.
+     *
+     * @param parts up to 8; error texts name them as {@code args[i]}
+     * @return the call
+     */
+    public static NormBackwardList many(NormBackward... parts) {
+        return new NormBackwardList(parts);
+    }
+
+    /**
+     * Sets what the forward adds to the weight.
+     *
+     * @param offset the forward's; the default is 0
+     * @return this
+     */
+    public NormBackward weightOffset(double offset) {
+        description.set(Words.NORM_BACKWARD_WEIGHT_OFFSET, (float) offset);
+        return this;
+    }
+
+    /**
+     * Sets where the forward rounds on its way.
+     *
+     * @param rounding the forward's; the default is {@link Rounding#ONCE}
+     * @return this
+     */
+    public NormBackward rounding(Rounding rounding) {
+        description.set(Words.NORM_BACKWARD_ROUNDING, rounding.id);
+        return this;
+    }
+
+    /**
+     * Programmatic dependent launch: as {@link Norm#pdlWait}.
+     *
+     * @param wait whether to; the default is false
+     * @return this
+     */
+    public NormBackward pdlWait(boolean wait) {
+        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_PDL_WAIT, wait);
+    }
+
+    /**
+     * Programmatic dependent launch: as {@link Norm#pdlTrigger}.
+     *
+     * @param trigger whether to; the default is false
+     * @return this
+     */
+    public NormBackward pdlTrigger(boolean trigger) {
+        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_PDL_TRIGGER, trigger);
+    }
+
+    /**
+     * Adds to what is in dweight, after the sum over the rows and in F32.
+     *
+     * @param accumulate whether to; the default is false
+     * @return this
+     */
+    public NormBackward accumulateDweight(boolean accumulate) {
+        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT, accumulate);
+    }
+
+    /**
+     * Adds to what is in dbias, after the sum over the rows and in F32.
+     *
+     * @param accumulate whether to; the default is false
+     * @return this
+     */
+    public NormBackward accumulateDbias(boolean accumulate) {
+        return flag(fastnorm_norm_backward_flags.FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS, accumulate);
+    }
+
+    private NormBackward flag(int bit, boolean on) {
+        description.set(Words.NORM_BACKWARD_FLAGS, bit, on);
+        return this;
+    }
+
+    // --- tensors ---
+
+    /**
+     * Sets the gradient of y.
+     *
+     * @param dy x's shape, T or F32; required. Its last dimension may have stride 0
+     * @return this
+     */
+    public NormBackward dy(Tensor dy) {
+        description.input(Words.NORM_BACKWARD_BIT_DY, dy);
+        return this;
+    }
+
+    /**
+     * Sets what the forward normalised: its x, or its residual_out.
+     *
+     * @param x {@code [.., n]}, F32, F16 or BF16; required
+     * @return this
+     */
+    public NormBackward x(Tensor x) {
+        description.input(Words.NORM_BACKWARD_BIT_X, x);
+        return this;
+    }
+
+    /**
+     * Sets the forward's weight. The default is 1.
+     *
+     * @param weight as in {@link Norm#weight}
+     * @return this
+     */
+    public NormBackward weight(Tensor weight) {
+        description.input(Words.NORM_BACKWARD_BIT_WEIGHT, weight);
+        return this;
+    }
+
+    /**
+     * Sets the forward's means; layer norm only. Not set where {@link #rstd} is not.
+     *
+     * @param mean x's shape without the last extent, or with 1 there; F32
+     * @return this
+     */
+    public NormBackward mean(Tensor mean) {
+        description.input(Words.NORM_BACKWARD_BIT_MEAN, mean);
+        return this;
+    }
+
+    /**
+     * Sets the forward's rstd. By default the statistics are computed again from x.
+     *
+     * @param rstd x's shape without the last extent, or with 1 there; F32
+     * @return this
+     */
+    public NormBackward rstd(Tensor rstd) {
+        description.input(Words.NORM_BACKWARD_BIT_RSTD, rstd);
+        return this;
+    }
+
+    /**
+     * Sets the gradient that reaches the forward's residual_out from elsewhere. The default is none.
+     *
+     * @param dresidualIn x's shape; F32, F16 or BF16
+     * @return this
+     */
+    public NormBackward dresidualIn(Tensor dresidualIn) {
+        description.input(Words.NORM_BACKWARD_BIT_DRESIDUAL_IN, dresidualIn);
+        return this;
+    }
+
+    /**
+     * Sets where the gradient of x, and of the residual, goes.
+     *
+     * @param dx x's shape, T; may be dy, x or dresidual_in
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public NormBackward dx(Tensor dx) {
+        description.output(Words.NORM_BACKWARD_BIT_DX, "dx", dx);
+        return this;
+    }
+
+    /**
+     * Sets where the same gradient goes for a residual of another dtype. Needs {@link #dx}.
+     *
+     * @param dresidual x's shape; F32, F16 or BF16, and not dx's dtype
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public NormBackward dresidual(Tensor dresidual) {
+        description.output(Words.NORM_BACKWARD_BIT_DRESIDUAL, "dresidual", dresidual);
+        return this;
+    }
+
+    /**
+     * Sets where the weight's gradient goes.
+     *
+     * @param dweight the weight's shape; F32 or its dtype
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public NormBackward dweight(Tensor dweight) {
+        description.output(Words.NORM_BACKWARD_BIT_DWEIGHT, "dweight", dweight);
+        return this;
+    }
+
+    /**
+     * Sets where the bias's gradient goes.
+     *
+     * @param dbias the shape of the forward's bias; F32, F16 or BF16
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public NormBackward dbias(Tensor dbias) {
+        description.output(Words.NORM_BACKWARD_BIT_DBIAS, "dbias", dbias);
+        return this;
+    }
+
+    // --- inside ---
+
+    @Override
+    Description.Encoded encoded() {
+        Description.Encoded current = description.encoded();
+        return current != null ? current : description.encode(null);
+    }
+
+    @Override
+    void run(long context, long[] words, long workspace, long workspaceBytes, long stream) {
+        Raw.fnb_norm_backward(context, words, workspace, workspaceBytes, stream);
+    }
+
+    @Override
+    void query(long context, long[] words, fastnorm_info info) {
+        Raw.fnb_norm_backward_query(context, words, info);
+    }
+
+    @Override
+    void prepare(long context, long[] words) {
+        Raw.fnb_norm_backward_prepare(context, words);
+    }
+}

@@ -1,0 +1,140 @@
+package dev.fastnorm;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.Random;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Gradients against the formula in double precision. */
+class NormBackwardTest {
+    private static final int ROWS = 7;
+    private static final int N = 96;
+    private static final double EPS = 1e-3;
+
+    private static Context context;
+
+    private final Random random = new Random(41);
+    private final double[] x = numbers(ROWS * N);
+    private final double[] dy = numbers(ROWS * N);
+    private final double[] weight = numbers(N);
+    private final double[] residualGradient = numbers(ROWS * N);
+    private final double[] dx = new double[ROWS * N];
+    private final double[] dweight = new double[N];
+    private final double[] dbias = new double[N];
+
+    @BeforeAll
+    static void open() {
+        context = Context.cpu();
+    }
+
+    @AfterAll
+    static void close() {
+        context.close();
+    }
+
+    private double[] numbers(int count) {
+        return random.doubles(count, -2, 2).map(v -> (float) v).toArray();
+    }
+
+    /** Fills in dx, dweight and dbias: derivatives of sum(dy * y) + sum(residualGradient * x). */
+    private void differentiate(boolean layer) {
+        for (int row = 0; row < ROWS; row++) {
+            double mean = 0;
+            double squares = 0;
+            double c1 = 0;
+            double c2 = 0;
+            for (int i = 0; i < N; i++) {
+                mean += layer ? x[row * N + i] / N : 0;
+            }
+            for (int i = 0; i < N; i++) {
+                squares += Math.pow(x[row * N + i] - mean, 2) / N;
+            }
+            double rstd = 1 / Math.sqrt(squares + EPS);
+            for (int i = 0; i < N; i++) {
+                double xhat = (x[row * N + i] - mean) * rstd;
+                c1 += dy[row * N + i] * weight[i] * xhat / N;
+                c2 += layer ? dy[row * N + i] * weight[i] / N : 0;
+                dweight[i] += dy[row * N + i] * xhat;
+                dbias[i] += dy[row * N + i];
+            }
+            for (int i = 0; i < N; i++) {
+                double xhat = (x[row * N + i] - mean) * rstd;
+                dx[row * N + i] = (dy[row * N + i] * weight[i] - c2 - xhat * c1) * rstd + residualGradient[row * N + i];
+            }
+        }
+    }
+
+    private static void assertClose(double[] wanted, Tensor found) {
+        for (int i = 0; i < wanted.length; i++) {
+            assertEquals(wanted[i], Data.get(found, i), 2e-5, "element " + i);
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void gradients(boolean layer) {
+        Tensor rows = Data.tensor(DType.F32, x, ROWS, N);
+        Tensor weights = Data.tensor(DType.F32, weight, N);
+        Tensor mean = Tensor.allocate(DType.F32, ROWS);
+        Tensor rstd = Tensor.allocate(DType.F32, ROWS);
+        (layer ? Norm.layer(EPS).mean(mean) : Norm.rms(EPS)).x(rows).weight(weights).rstd(rstd)
+                .y(Tensor.allocate(DType.F32, ROWS, N)).run(context);
+        differentiate(layer);
+        for (boolean saved : new boolean[] {true, false}) {
+            Tensor ofX = Tensor.allocate(DType.F32, ROWS, N);
+            Tensor ofWeight = Tensor.allocate(DType.F32, N);
+            Tensor ofBias = Tensor.allocate(DType.F32, N);
+            NormBackward call = (layer ? NormBackward.layer(EPS) : NormBackward.rms(EPS)).x(rows).weight(weights)
+                    .dy(Data.tensor(DType.F32, dy, ROWS, N))
+                    .dresidualIn(Data.tensor(DType.F32, residualGradient, ROWS, N))
+                    .rstd(saved ? rstd : null).mean(saved && layer ? mean : null)
+                    .dx(ofX).dweight(ofWeight).dbias(ofBias);
+            call.run(context);
+            assertClose(dx, ofX);
+            assertClose(dweight, ofWeight);
+            assertClose(dbias, ofBias);
+            assertTrue(call.query(context).workspaceBytes() > 0);
+            call.dx(null).dweight(null).accumulateDbias(true).run(context);
+            double[] twice = dbias.clone();
+            for (int i = 0; i < N; i++) {
+                twice[i] *= 2;
+            }
+            assertClose(twice, ofBias);
+        }
+    }
+
+    @Test
+    void listsHaveTheResultsOfTheirParts() {
+        Tensor rows = Data.tensor(DType.F32, x, ROWS, N);
+        Tensor gradient = Data.tensor(DType.F32, dy, ROWS, N);
+        Tensor[] found = new Tensor[4];
+        for (int i = 0; i < 4; i++) {
+            found[i] = Tensor.allocate(DType.F32, ROWS, N);
+        }
+        NormBackward[] parts = new NormBackward[4];
+        for (int i = 0; i < 4; i++) {
+            parts[i] = (i % 2 == 0 ? NormBackward.rms(EPS) : NormBackward.layer(EPS)).x(rows).dy(gradient).dx(found[i]);
+        }
+        parts[0].run(context);
+        parts[1].run(context);
+        NormBackward.many(parts[2], parts[3]).run(context);
+        assertArrayEquals(Data.floats(found[0]), Data.floats(found[2]));
+        assertArrayEquals(Data.floats(found[1]), Data.floats(found[3]));
+    }
+
+    @Test
+    void whatTheLibraryRefuses() {
+        Tensor rows = Data.tensor(DType.F32, x, ROWS, N);
+        NormBackward call = NormBackward.rms(EPS).x(rows).dx(Tensor.allocate(DType.F32, ROWS, N));
+        FastnormException refused = assertThrows(FastnormException.class, () -> call.run(context));
+        assertEquals(Status.ERROR_ARGUMENT, refused.status());
+        assertTrue(refused.getMessage().contains("dy"), refused.getMessage());
+    }
+}

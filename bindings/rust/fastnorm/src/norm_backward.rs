@@ -1,0 +1,496 @@
+//! Gradients of `RMSNorm` and `LayerNorm`.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+
+use crate::norm::{launch, PARTS};
+use crate::status::check;
+use crate::tensor::View;
+use crate::{sys, Context, Info, Result, Rounding, Stream, Tensor, TensorMut, Workspace};
+
+// The tensors of fastnorm_norm_backward_args, each with a slot.
+macro_rules! slots {
+    ($($slot:ident $field:ident),* $(,)?) => {
+        #[derive(Clone, Copy)]
+        enum Slot {
+            $($slot),*
+        }
+
+        const SLOTS: usize = [$(Slot::$slot),*].len();
+
+        impl NormBackward<'_> {
+            /// Points the arguments at the tensors and these at their shapes, until the description is moved.
+            fn link(&mut self) -> *const sys::fastnorm_norm_backward_args {
+                $(self.args.$field = self.views[Slot::$slot as usize].as_mut().map_or(ptr::null(), |view| view.link());)*
+                &self.args
+            }
+        }
+
+        impl fmt::Debug for NormBackward<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let kind = if self.args.kind == sys::FASTNORM_NORM_LAYER { "layer" } else { "rms" };
+                let mut f = f.debug_struct("NormBackward");
+                f.field("kind", &kind).field("eps", &self.args.eps);
+                $(if let Some(view) = &self.views[Slot::$slot as usize] {
+                    f.field(stringify!($field), view);
+                })*
+                f.finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+slots! {
+    Dy dy, X x, Weight weight, Mean mean, Rstd rstd, DresidualIn dresidual_in, Dx dx, Dresidual dresidual,
+    Dweight dweight, Dbias dbias,
+}
+
+// Fails when the library gains a tensor, until it has a slot: what is left are scalars.
+const _: () =
+    assert!(size_of::<sys::fastnorm_norm_backward_args>() == 32 + SLOTS * size_of::<*const ()>());
+
+/// The gradients of one [`Norm`](crate::Norm). T is the dtype of its x. For each row of n elements, with
+/// g = weight + `weight_offset` (1 without a weight):
+///
+/// ```text
+/// xhat      = (x - mean) * rstd                 (rms: x * rstd)
+/// e         = dy * g
+/// c1        = sum(e * xhat) / n
+/// c2        = sum(e) / n                        (layer only)
+/// dx        = (e - c2 - xhat * c1) * rstd + dresidual_in
+/// dresidual = the same, rounded to its own dtype
+/// ```
+///
+/// and for each column, over all rows that share an element of weight or bias:
+///
+/// ```text
+/// dweight = sum(dy * xhat)                      (+ the old dweight)
+/// dbias   = sum(dy)                             (+ the old dbias)
+/// ```
+///
+/// dweight and dbias have the same bits on CPU and GPU, for any number of threads, where dy, x, mean and rstd have.
+///
+/// Made once, it can [run](Self::run) many times.
+///
+/// ```
+/// # use fastnorm::*;
+/// let (x, dy) = ([3f32, 4.0], [1f32, 0.0]);
+/// let (mut dx, mut dweight) = ([0f32; 2], [0f32; 2]);
+/// NormBackward::rms(0.0)
+///     .x(Tensor::new(&x, &[1, 2])?)
+///     .dy(Tensor::new(&dy, &[1, 2])?)
+///     .weight(Tensor::new(&[1f32, 1.0], &[2])?)
+///     .dx(TensorMut::new(&mut dx, &[1, 2])?)
+///     .dweight(TensorMut::new(&mut dweight, &[2])?)
+///     .run(&Context::cpu()?)?;
+/// let rstd = 12.5f32.sqrt().recip();
+/// assert!((dweight[0] - 3.0 * rstd).abs() < 1e-6 && dweight[1] == 0.0);
+/// assert!((dx[0] - 0.64 * rstd).abs() < 1e-6 && (dx[1] + 0.48 * rstd).abs() < 1e-6);
+/// # Ok::<(), Error>(())
+/// ```
+#[must_use = "nothing happens until it runs"]
+pub struct NormBackward<'a> {
+    args: sys::fastnorm_norm_backward_args,
+    views: [Option<View>; SLOTS],
+    borrow: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
+unsafe impl Send for NormBackward<'_> {}
+// SAFETY: a shared NormBackward can be asked what it would do, which touches no tensor's memory; to run it takes
+// an exclusive borrow.
+unsafe impl Sync for NormBackward<'_> {}
+
+impl<'a> NormBackward<'a> {
+    fn new(kind: sys::fastnorm_norm_kind, eps: f32) -> Self {
+        Self {
+            args: sys::fastnorm_norm_backward_args {
+                kind,
+                eps,
+                ..sys::fastnorm_norm_backward_args::new()
+            },
+            views: [None; SLOTS],
+            borrow: PhantomData,
+        }
+    }
+
+    /// Of a norm by the root mean square. `eps` is the forward's.
+    pub fn rms(eps: f32) -> Self {
+        Self::new(sys::FASTNORM_NORM_RMS, eps)
+    }
+
+    /// Of a norm by mean and variance. `eps` is the forward's.
+    pub fn layer(eps: f32) -> Self {
+        Self::new(sys::FASTNORM_NORM_LAYER, eps)
+    }
+
+    fn put(mut self, slot: Slot, view: View) -> Self {
+        self.views[slot as usize] = Some(view);
+        self
+    }
+
+    /// x's shape, T or f32: the gradient of y. Its last dimension may have stride 0. Required.
+    pub fn dy(self, dy: Tensor<'a>) -> Self {
+        self.put(Slot::Dy, dy.view)
+    }
+
+    /// `[.., n]` of f32, f16 or bf16: the forward's x, or its `residual_out`. Required.
+    pub fn x(self, x: Tensor<'a>) -> Self {
+        self.put(Slot::X, x.view)
+    }
+
+    /// The forward's weight. Default: 1.
+    pub fn weight(self, weight: Tensor<'a>) -> Self {
+        self.put(Slot::Weight, weight.view)
+    }
+
+    /// The forward's means; layer only. f32. Not set where [`rstd`](Self::rstd) is not.
+    pub fn mean(self, mean: Tensor<'a>) -> Self {
+        self.put(Slot::Mean, mean.view)
+    }
+
+    /// The forward's rstd, f32. Default: the statistics are computed again from x.
+    pub fn rstd(self, rstd: Tensor<'a>) -> Self {
+        self.put(Slot::Rstd, rstd.view)
+    }
+
+    /// x's shape; f32, f16 or bf16: the gradient that reaches `residual_out` from elsewhere. Default: none.
+    pub fn dresidual_in(self, dresidual_in: Tensor<'a>) -> Self {
+        self.put(Slot::DresidualIn, dresidual_in.view)
+    }
+
+    /// dy and dx in one: the gradient of x replaces that of y.
+    #[allow(clippy::needless_pass_by_value)] // the borrow moves in
+    pub fn dy_in_place(self, dy: TensorMut<'a>) -> Self {
+        self.put(Slot::Dy, dy.view).put(Slot::Dx, dy.view)
+    }
+
+    /// x's shape, T: receives the gradient of x and of the residual.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn dx(self, dx: TensorMut<'a>) -> Self {
+        self.put(Slot::Dx, dx.view)
+    }
+
+    /// x's shape: receives the same gradient for a residual of another dtype. Needs [`dx`](Self::dx).
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn dresidual(self, dresidual: TensorMut<'a>) -> Self {
+        self.put(Slot::Dresidual, dresidual.view)
+    }
+
+    /// The weight's shape; f32 or its dtype: receives the weight's gradient.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn dweight(self, dweight: TensorMut<'a>) -> Self {
+        self.put(Slot::Dweight, dweight.view)
+    }
+
+    /// As [`dweight`](Self::dweight), but the gradient is added to what is there: after the sum, in f32.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn accumulate_dweight(self, dweight: TensorMut<'a>) -> Self {
+        self.flag(sys::FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT, true)
+            .put(Slot::Dweight, dweight.view)
+    }
+
+    /// The shape of the forward's bias; f32, f16 or bf16: receives the bias's gradient.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn dbias(self, dbias: TensorMut<'a>) -> Self {
+        self.put(Slot::Dbias, dbias.view)
+    }
+
+    /// As [`dbias`](Self::dbias), but the gradient is added to what is there: after the sum, in f32.
+    #[allow(clippy::needless_pass_by_value)]
+    pub fn accumulate_dbias(self, dbias: TensorMut<'a>) -> Self {
+        self.flag(sys::FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS, true)
+            .put(Slot::Dbias, dbias.view)
+    }
+
+    /// The forward's. Default: 0.
+    pub fn weight_offset(mut self, offset: f32) -> Self {
+        self.args.weight_offset = offset;
+        self
+    }
+
+    /// The forward's. Default: once.
+    pub fn rounding(mut self, rounding: Rounding) -> Self {
+        self.args.rounding = rounding.raw();
+        self
+    }
+
+    /// As [`Norm::pdl_wait`](crate::Norm::pdl_wait). Default: off.
+    pub fn pdl_wait(self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_BACKWARD_PDL_WAIT, on)
+    }
+
+    /// As [`Norm::pdl_trigger`](crate::Norm::pdl_trigger). Default: off.
+    pub fn pdl_trigger(self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_BACKWARD_PDL_TRIGGER, on)
+    }
+
+    fn flag(mut self, flag: u32, on: bool) -> Self {
+        self.args.flags = if on {
+            self.args.flags | flag
+        } else {
+            self.args.flags & !flag
+        };
+        self
+    }
+
+    /// Says what a run would do. No tensor's memory is touched.
+    ///
+    /// # Errors
+    /// As [`NormBackward::run`].
+    pub fn query(&self, context: &Context) -> Result<Info> {
+        let mut copy = self.copied();
+        let mut info = sys::fastnorm_info::new();
+        // SAFETY: `link` gives valid arguments; `info` is writable and knows its size.
+        check(unsafe {
+            sys::fastnorm_norm_backward_query(context.as_ptr(), copy.link(), &mut info)
+        })?;
+        Ok(Info::from_raw(&info))
+    }
+
+    /// Loads the kernels of a run. After it, runs that use the same kernels neither allocate nor synchronise, and
+    /// can be captured in a CUDA graph. Optional.
+    ///
+    /// # Errors
+    /// As [`NormBackward::run`].
+    pub fn prepare(&self, context: &Context) -> Result<()> {
+        let mut copy = self.copied();
+        // SAFETY: `link` gives valid arguments.
+        check(unsafe { sys::fastnorm_norm_backward_prepare(context.as_ptr(), copy.link()) })
+    }
+
+    /// Computes the gradients. On the CPU they are there on return.
+    ///
+    /// On a GPU dweight and dbias need a workspace: [`run_with`](Self::run_with).
+    ///
+    /// # Errors
+    /// - [`Status::ARGUMENT`](crate::Status::ARGUMENT): dy, x or every output is missing; an option out of range;
+    ///   mean with rms; one of mean and rstd alone with layer; dweight without a weight; dresidual without dx; too
+    ///   small a workspace; a stream on the CPU
+    /// - [`Status::SHAPE`](crate::Status::SHAPE): ranks or extents that do not fit
+    /// - [`Status::DTYPE`](crate::Status::DTYPE): a dtype that the tensor's role does not allow
+    /// - [`Status::LAYOUT`](crate::Status::LAYOUT): a last dimension that is not contiguous, a misaligned address,
+    ///   overlap
+    /// - [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED): leading dimensions that do not join; on a GPU,
+    ///   parameters that vary along more of them than its kernels allow
+    /// - [`Status::DEVICE`](crate::Status::DEVICE): a tensor on another device; an error of the CUDA runtime
+    ///
+    /// # Panics
+    /// Only if a callback of the context does.
+    pub fn run(&mut self, context: &Context) -> Result<()> {
+        self.run_with(context, Stream::DEFAULT, Workspace::NONE)
+    }
+
+    /// [Runs](Self::run) on a CUDA stream with a workspace.
+    ///
+    /// # Errors
+    /// As [`NormBackward::run`].
+    pub fn run_with(
+        &mut self,
+        context: &Context,
+        stream: Stream,
+        workspace: Workspace,
+    ) -> Result<()> {
+        let args = self.link();
+        launch(
+            context,
+            workspace,
+            || self.query(context),
+            |workspace| {
+                // SAFETY: `link` gives valid arguments. What they point to is borrowed, exclusively where it is
+                // written, or promised by who made the tensor, the stream or the workspace.
+                unsafe {
+                    sys::fastnorm_norm_backward(
+                        context.as_ptr(),
+                        args,
+                        workspace.address,
+                        workspace.bytes,
+                        stream.0,
+                    )
+                }
+            },
+        )
+    }
+
+    /// The same bits, to be linked where only a shared borrow is at hand. Never run.
+    fn copied(&self) -> NormBackward<'_> {
+        NormBackward {
+            args: self.args,
+            views: self.views,
+            borrow: PhantomData,
+        }
+    }
+}
+
+/// Links all parts and hands the addresses of their arguments, and their count, to `call`.
+fn with_parts<R>(
+    parts: &mut [NormBackward<'_>],
+    call: impl FnOnce(*const *const sys::fastnorm_norm_backward_args, i32) -> R,
+) -> R {
+    let count = i32::try_from(parts.len()).unwrap_or(i32::MAX);
+    if parts.len() <= PARTS {
+        let mut addresses = [ptr::null(); PARTS];
+        for (address, part) in addresses.iter_mut().zip(parts) {
+            *address = part.link();
+        }
+        call(addresses.as_ptr(), count)
+    } else {
+        let addresses: Vec<_> = parts.iter_mut().map(NormBackward::link).collect();
+        call(addresses.as_ptr(), count)
+    }
+}
+
+/// Computes the gradients of up to 8 norms as one call, with the results of one [`NormBackward::run`] each, in order:
+/// such as those of the query heads and the key heads of one buffer. All are checked, against each other too, before
+/// anything runs. No part may touch what another writes.
+///
+/// # Errors
+/// As [`NormBackward::run`]; the text names the part, as `args[i]`.
+pub fn norm_backward_many(context: &Context, parts: &mut [NormBackward<'_>]) -> Result<()> {
+    norm_backward_many_with(context, parts, Stream::DEFAULT, Workspace::NONE)
+}
+
+/// As [`norm_backward_many`], on a CUDA stream with a workspace.
+///
+/// # Errors
+/// As [`norm_backward_many`].
+pub fn norm_backward_many_with(
+    context: &Context,
+    parts: &mut [NormBackward<'_>],
+    stream: Stream,
+    workspace: Workspace,
+) -> Result<()> {
+    with_parts(parts, |parts, count| {
+        let query = || {
+            let mut info = sys::fastnorm_info::new();
+            // SAFETY: the parts are linked until `with_parts` returns.
+            check(unsafe {
+                sys::fastnorm_norm_backward_many_query(context.as_ptr(), parts, count, &mut info)
+            })?;
+            Ok(Info::from_raw(&info))
+        };
+        launch(context, workspace, query, |workspace| {
+            // SAFETY: as in `NormBackward::run_with`.
+            unsafe {
+                sys::fastnorm_norm_backward_many(
+                    context.as_ptr(),
+                    parts,
+                    count,
+                    workspace.address,
+                    workspace.bytes,
+                    stream.0,
+                )
+            }
+        })
+    })
+}
+
+/// As [`NormBackward::query`], for [`norm_backward_many`]: the sum of its parts.
+///
+/// # Errors
+/// As [`norm_backward_many`].
+pub fn norm_backward_many_query(context: &Context, parts: &[NormBackward<'_>]) -> Result<Info> {
+    let mut copies: Vec<NormBackward<'_>> = parts.iter().map(NormBackward::copied).collect();
+    let mut info = sys::fastnorm_info::new();
+    with_parts(&mut copies, |parts, count| {
+        // SAFETY: the parts are linked; `info` is writable and knows its size.
+        check(unsafe {
+            sys::fastnorm_norm_backward_many_query(context.as_ptr(), parts, count, &mut info)
+        })
+    })?;
+    Ok(Info::from_raw(&info))
+}
+
+/// As [`NormBackward::prepare`], for [`norm_backward_many`].
+///
+/// # Errors
+/// As [`norm_backward_many`].
+pub fn norm_backward_many_prepare(context: &Context, parts: &[NormBackward<'_>]) -> Result<()> {
+    let mut copies: Vec<NormBackward<'_>> = parts.iter().map(NormBackward::copied).collect();
+    with_parts(&mut copies, |parts, count| {
+        // SAFETY: the parts are linked.
+        check(unsafe { sys::fastnorm_norm_backward_many_prepare(context.as_ptr(), parts, count) })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every setter reaches its field, and no other.
+    #[test]
+    #[allow(clippy::float_cmp)]
+    fn every_field() {
+        let inputs = [0f32; 8];
+        let mut outputs: Vec<Vec<f32>> = (1..=4).map(|n| vec![0.0; n + 8]).collect();
+        let mut outputs = outputs.iter_mut();
+        // Told apart by their lengths: inputs 1 to 6, outputs 9 to 12.
+        let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
+        let mut output = || {
+            let buffer = outputs.next().unwrap();
+            let n = buffer.len();
+            TensorMut::new(buffer, &[n]).unwrap()
+        };
+        let mut call = NormBackward::layer(0.5)
+            .dy(input(1))
+            .x(input(2))
+            .weight(input(3))
+            .mean(input(4))
+            .rstd(input(5))
+            .dresidual_in(input(6))
+            .dx(output())
+            .dresidual(output())
+            .accumulate_dweight(output())
+            .accumulate_dbias(output())
+            .weight_offset(1.0)
+            .rounding(Rounding::EveryStep)
+            .pdl_wait(true)
+            .pdl_trigger(true)
+            .pdl_wait(false);
+        // SAFETY: linked just now.
+        let args = unsafe { *call.link() };
+        // Named one by one: a field that the library gains does not compile until it is here.
+        let sys::fastnorm_norm_backward_args {
+            struct_size,
+            kind,
+            eps,
+            weight_offset,
+            rounding,
+            flags,
+            reserved,
+            dy,
+            x,
+            weight,
+            mean,
+            rstd,
+            dresidual_in,
+            dx,
+            dresidual,
+            dweight,
+            dbias,
+        } = args;
+        assert_eq!(struct_size, size_of_val(&args));
+        assert_eq!(
+            (kind, eps, weight_offset, reserved),
+            (sys::FASTNORM_NORM_LAYER, 0.5, 1.0, 0)
+        );
+        assert_eq!(rounding, sys::FASTNORM_ROUND_EVERY_STEP);
+        assert_eq!(flags, 2 | 8 | 16, "pdl_wait was taken back");
+        let tensors = [
+            dy,
+            x,
+            weight,
+            mean,
+            rstd,
+            dresidual_in,
+            dx,
+            dresidual,
+            dweight,
+            dbias,
+        ];
+        // SAFETY: linked, to tensors of rank 1.
+        let lengths = tensors.map(|t| unsafe { *(*t).shape });
+        assert_eq!(lengths, [1, 2, 3, 4, 5, 6, 9, 10, 11, 12]);
+    }
+}
