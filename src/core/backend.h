@@ -9,6 +9,8 @@
 #include "core/mla_decode_desc.h"
 #include "core/mla_decode_plan.h"
 #include "core/norm_desc.h"
+#include "core/norm_heads_desc.h"
+#include "core/norm_heads_plan.h"
 #include "core/norm_plan.h"
 #include "fastnorm/context.h"
 
@@ -58,9 +60,23 @@ class Device {
     return no_mla_decode(error);
   }
 
+  // norm_heads calls that are not empty and were planned for this device.
+  virtual fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&,
+                                             Error& error) {
+    return no_norm_heads(error);
+  }
+  virtual fastnorm_status run_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, void*,
+                                         Error& error) {
+    return no_norm_heads(error);
+  }
+
   const DeviceFacts facts;
 
  private:
+  static fastnorm_status no_norm_heads(Error& error) {
+    return error.set(FASTNORM_ERROR_UNSUPPORTED,
+                     "this build has no norm_heads for the device; nearest: the CPU");
+  }
   static fastnorm_status no_mla_decode(Error& error) {
     return error.set(FASTNORM_ERROR_UNSUPPORTED,
                      "this build has no mla_decode for the device; nearest: the CPU");
@@ -72,6 +88,7 @@ struct KernelSet {
   const char* arch;  // "sm_90", "avx512"
   std::span<const NormEntry> norm;
   std::span<const char* const> mla_decode = {};  // names
+  std::span<const char* const> norm_heads = {};  // names
 };
 
 struct Backend {

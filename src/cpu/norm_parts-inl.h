@@ -270,6 +270,7 @@ struct SquareTerm {
 
 struct Statistics {
   float mean, rstd;
+  float squared;  // sum of squares, for LAYER of s - mean
 };
 
 // `beside` is called along the first pass.
@@ -278,17 +279,16 @@ FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots
                                       const Rounding<Slots::kAffine, typename Slots::T>& rounding,
                                       const Beside& beside) {
   using T = typename Slots::T;
-  Statistics result = {0.0f, 0.0f};
-  float squared = 0.0f;
+  Statistics result = {0.0f, 0.0f, 0.0f};
   if constexpr (Slots::kStat == Stat::kLayer) {
     const SumTerm<Slots> sum = {source, rounding};
     result.mean = rounding.step(reduce_row<T>(p.n, sum, beside) * p.inv_n);
     const SquareTerm<Slots> squares = {source, rounding, broadcast(result.mean)};
-    squared = reduce_row<T>(p.n, squares, Nothing{});
+    result.squared = reduce_row<T>(p.n, squares, Nothing{});
   } else {
-    squared = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding, zero()}, beside);
+    result.squared = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding, zero()}, beside);
   }
-  const float variance = rounding.step(squared * p.inv_n);
+  const float variance = rounding.step(result.squared * p.inv_n);
   result.rstd = rounding.step(1.0f / square_root(rounding.step(variance + p.eps)));
   return result;
 }
