@@ -162,6 +162,7 @@ class PartCheck {
                      "rope_offset is %d; required: a column, or -1 for the last ones",
                      part_.rope_offset);
     d_.rope_every_step = rounding == FASTNORM_ROPE_EVERY_STEP;
+    d_.rope_offset = part_.rope_offset;
     return FASTNORM_OK;
   }
 
