@@ -117,6 +117,7 @@ int main(void) {
   test_dry_run();
   test_tuning();
   test_mla_decode();
+  test_norm_heads();
   test_cuda();
   printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed != 0;
