@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The README's tables of GPU measurements, from bench/results: what stands between
+"""The tables of GPU measurements in README.md and docs/performance.md, from bench/results: what stands between
 "<!-- bench/tables.py NAME -->" and "<!-- end -->" is written anew, or with --check compared."""
 
 import argparse
@@ -26,11 +26,18 @@ def ratio(r):
     return f"{r['us']:.1f} us, {r['ratio']:.3f}"
 
 
+def many_rows(found, columns):
+    return table(["n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
+                 [[str(n)] + [ratio(found[op, 4096, n]) for op in ("rms", "add", "layer")] for n in columns])
+
+
 def large():
     found = load("large")
-    columns = sorted(n for op, rows, n in found if op == "rms" and rows == 4096)
-    return table(["n", "RMSNorm", "fused add + RMSNorm", "LayerNorm"],
-                 [[str(n)] + [ratio(found[op, 4096, n]) for op in ("rms", "add", "layer")] for n in columns])
+    return many_rows(found, sorted(n for op, rows, n in found if op == "rms" and rows == 4096))
+
+
+def readme():
+    return many_rows(load("large"), [1024, 2048, 4096, 5120, 7168, 8192, 16384])
 
 
 def decode():
@@ -41,25 +48,26 @@ def decode():
         return f"{r['us']:.2f} us, {r['us'] - r['ceiling_us']:+.2f}; {r['pdl_us']:.2f}"
 
     shapes = [(1, 4096), (1, 16384), (16, 4096), (64, 7168), (128, 8192), (128, 16384)]
-    return table(["rows x n", "RMSNorm", "fused add + RMSNorm", "LayerNorm"],
+    return table(["rows x n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
                  [[f"{m} x {n}"] + [cell(found[op, m, n]) for op in ("rms", "add", "layer")] for m, n in shapes])
 
 
 def codes():
     found = load("codes")
-    names = {"rms_fp8": "RMSNorm, e4m3 by a given scale", "add_fp8": "fused add, the same",
-             "layer_fp8": "LayerNorm, the same", "rms_row_fp8": "RMSNorm, a scale a row",
-             "add_row_fp8": "fused add, a scale a row", "rms_block_fp8": "RMSNorm, a scale for 128 columns",
+    names = {"rms_fp8": "RMSNorm, e4m3, static scale", "add_fp8": "residual + RMSNorm, e4m3, static scale",
+             "layer_fp8": "LayerNorm, e4m3, static scale", "rms_row_fp8": "RMSNorm, e4m3, dynamic scale per row",
+             "add_row_fp8": "residual + RMSNorm, e4m3, dynamic scale per row",
+             "rms_block_fp8": "RMSNorm, e4m3, dynamic scale per block of 128",
              "rms_mxfp8": "RMSNorm, MXFP8", "rms_nvfp4": "RMSNorm, NVFP4"}
     columns = [1024, 4096, 8192, 16384, 32768]
-    return table(["codes", *map(str, columns)],
+    return table(["output", *map(str, columns)],
                  [[name] + [ratio(found[op, 4096, n]) for n in columns] for op, name in names.items()])
 
 
 def heads():
     found = load("heads")
     shapes = sorted((rows, n) for op, rows, n in found if op == "qk")
-    return table(["tokens x head", "query and key heads", "in Llama's form"],
+    return table(["tokens x head size", "query and key heads", "rounded before the weight"],
                  [[f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ("qk", "qk_rounded")] for rows, n in shapes])
 
 
@@ -67,11 +75,11 @@ def short():
     found = load("other")
     ops = ("rms", "add", "layer")
     shapes = sorted((n, rows) for op, rows, n in found if op == "rms" and n <= 512)
-    return table(["rows x n", "RMSNorm", "fused add + RMSNorm", "LayerNorm"],
+    return table(["rows x n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
                  [[f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ops] for n, rows in shapes])
 
 
-TABLES = {f.__name__: f for f in (large, decode, codes, heads, short)}
+TABLES = {f.__name__: f for f in (readme, large, decode, codes, heads, short)}
 
 
 def renewed(text):
@@ -90,7 +98,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 where a file would change")
     options = parser.parse_args()
     stale = []
-    for path in (ROOT / "README.md", ROOT / "bench" / "README.md"):
+    for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):
         old = path.read_text()
         new = renewed(old)
         if new != old:

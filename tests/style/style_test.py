@@ -212,6 +212,39 @@ def check_tables(cases):
     cases.check("tables of measurements", result.returncode == 0, result.stdout + result.stderr)
 
 
+PROSE_COLUMNS = 100
+# (lines, words) that a page may have.
+PAGE_LIMITS = {"README.md": (200, 1500), "bench/README.md": (200, 2500)}
+
+
+def prose_lines(text):
+    """(number, line) of what is neither code, nor a table, nor a picture."""
+    code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            code = not code
+        elif not code and not line.startswith(("|", "    ", "![", "<!--")):
+            yield number, line
+
+
+def check_pages(cases, files, texts):
+    """Links of Markdown pages lead to files; the pages of users are short, and their lines too."""
+    pages = [p for p in files if p.suffix == ".md"]
+    cases.check("pages were looked at", len(pages) > 10)
+    for path in pages:
+        name, text = str(path.relative_to(ROOT)), texts[path]
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            if not re.match(r"\w+:", link):
+                cases.check(f"{name}: the link {link}", (path.parent / link).exists(), "leads to no file")
+        if name == "README.md" or name.startswith("docs/"):
+            long = [n for n, line in prose_lines(text) if len(line) > PROSE_COLUMNS]
+            cases.check(f"{name}: at most {PROSE_COLUMNS} columns", not long, f"lines {long[:5]}")
+    for name, limits in PAGE_LIMITS.items():
+        text = texts[ROOT / name]
+        size = (text.count("\n"), len(text.split()))
+        cases.check(f"{name}: at most {limits} lines and words", size[0] <= limits[0] and size[1] <= limits[1], size)
+
+
 def main():
     cases = Cases()
     files = project_files()
@@ -222,6 +255,7 @@ def main():
     check_text(cases, files, texts)
     check_mechanism(cases, files, texts)
     check_tables(cases)
+    check_pages(cases, files, texts)
     cases.finish()
 
 
