@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/mla_decode.md: its C program compiles without warnings and prints what the page says; its files are there.
+"""docs/mla_decode.md, docs/norm_heads.md: the C program compiles without warnings and prints what the page says; the files are there.
 docs_test.py --library FILE [--cc CC]"""
 
 import argparse
@@ -15,7 +15,10 @@ sys.path.append(str(ROOT / "tests" / "abi"))
 sys.dont_write_bytecode = True
 from cases import Cases  # noqa: E402
 
-PAGE = ROOT / "docs" / "mla_decode.md"
+DOCS = ROOT / "docs"
+# The structs of a family's header, and what its page need not tell of.
+FAMILIES = {"mla_decode": (["args"], {"struct_size", "total_kv_hint"}),
+            "norm_heads": (["part", "args"], {"struct_size", "mrope_1", "mrope_2"})}
 
 
 def check_program(cases, text, library, compiler, work):
@@ -34,21 +37,24 @@ def check_program(cases, text, library, compiler, work):
 
 def check_picture(cases, text):
     for name in re.findall(r"!\[[^]]+\]\(([^)]+)\)", text):
-        root = ElementTree.parse(PAGE.parent / name).getroot()
+        root = ElementTree.parse(DOCS / name).getroot()
         spans = [r for r in root if r.get("class") == "span"]
         cases.check(f"{name} is a picture of a trace", root.tag.endswith("}svg") and len(spans) > 20, len(spans))
 
 
-def check_links(cases, text):
+def check_links(cases, text, family):
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
     named = re.findall(r"`((?:include|tests|tools|docs)/[\w/.]+)", text)
     cases.check("the page has links", len(links) >= 4 and named)
-    for path in [*(PAGE.parent / link for link in links), *(ROOT / name for name in named)]:
-        cases.check(f"there is a {path.relative_to(PAGE.parent) if path.is_relative_to(PAGE.parent) else path.name}", path.exists())
-    header = (ROOT / "include" / "fastnorm" / "mla_decode.h").read_text()
-    fields = re.search(r"typedef struct fastnorm_mla_decode_args \{(.*?)\}", header, re.S)[1]
-    for field in re.findall(r"(\w+);", fields):
-        cases.check(f"the page tells of {field}", field in text or field in ("struct_size", "total_kv_hint"))
+    for path in [*(DOCS / link for link in links), *(ROOT / name for name in named)]:
+        cases.check(f"there is a {path.relative_to(DOCS) if path.is_relative_to(DOCS) else path.name}", path.exists())
+    header = (ROOT / "include" / "fastnorm" / f"{family}.h").read_text()
+    structs, untold = FAMILIES[family]
+    for struct in structs:
+        fields = re.search(rf"typedef struct fastnorm_{family}_{struct} \{{(.*?)\n\}}", header, re.S)[1]
+        fields = re.sub(r"/\*.*?\*/", "", fields, flags=re.S)
+        for field in re.findall(r"(\w+);", fields):
+            cases.check(f"the page tells of {field}", field in text or field in untold)
 
 
 def main():
@@ -56,11 +62,13 @@ def main():
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--cc", default="cc")
     options = parser.parse_args()
-    cases, text = Cases(), PAGE.read_text()
-    check_links(cases, text)
-    check_picture(cases, text)
-    with tempfile.TemporaryDirectory() as work:
-        check_program(cases, text, options.library.resolve(), options.cc, Path(work))
+    cases = Cases()
+    for family in FAMILIES:
+        text = (DOCS / f"{family}.md").read_text()
+        check_links(cases, text, family)
+        check_picture(cases, text)
+        with tempfile.TemporaryDirectory() as work:
+            check_program(cases, text, options.library.resolve(), options.cc, Path(work))
     cases.finish()
 
 
