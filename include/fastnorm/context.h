@@ -177,7 +177,7 @@ typedef struct fastnorm_info {
 /** One kernel of this build. Strings are static. */
 typedef struct fastnorm_kernel_info {
   size_t struct_size; /**< In: sizeof(fastnorm_kernel_info). */
-  const char* family; /**< "norm", "norm_backward", "mla_decode". */
+  const char* family; /**< "norm", "norm_backward", "norm_heads", "mla_decode". */
   const char* arch;   /**< "sm_90", "avx512", .. */
   const char* name;   /**< Unique within family and arch. */
 } fastnorm_kernel_info;

@@ -142,6 +142,9 @@ void for_each_kernel(Fn fn) {
       for (const char* name : set.mla_decode) {
         if (fn("mla_decode", set.arch, name)) return;
       }
+      for (const char* name : set.norm_heads) {
+        if (fn("norm_heads", set.arch, name)) return;
+      }
     }
   }
 }

@@ -11,6 +11,8 @@
 #include "core/norm_backward_desc.h"
 #include "core/norm_backward_plan.h"
 #include "core/norm_desc.h"
+#include "core/norm_heads_desc.h"
+#include "core/norm_heads_plan.h"
 #include "core/norm_plan.h"
 #include "fastnorm/context.h"
 
@@ -71,6 +73,15 @@ class Device {
                                             void*, Error& error) {
     return no_norm_backward(error);
   }
+  // norm_heads calls that are not empty and were planned for this device.
+  virtual fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&,
+                                             Error& error) {
+    return no_norm_heads(error);
+  }
+  virtual fastnorm_status run_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, void*,
+                                         Error& error) {
+    return no_norm_heads(error);
+  }
 
   const DeviceFacts facts;
 
@@ -78,6 +89,10 @@ class Device {
   static fastnorm_status no_norm_backward(Error& error) {
     return error.set(FASTNORM_ERROR_UNSUPPORTED,
                      "this build has no norm_backward for the device; nearest: the CPU");
+  }
+  static fastnorm_status no_norm_heads(Error& error) {
+    return error.set(FASTNORM_ERROR_UNSUPPORTED,
+                     "this build has no norm_heads for the device; nearest: the CPU");
   }
   static fastnorm_status no_mla_decode(Error& error) {
     return error.set(FASTNORM_ERROR_UNSUPPORTED,
@@ -91,6 +106,7 @@ struct KernelSet {
   std::span<const NormEntry> norm;
   std::span<const char* const> mla_decode = {};  // names
   std::span<const char* const> norm_backward = {};
+  std::span<const char* const> norm_heads = {};  // names
 };
 
 struct Backend {

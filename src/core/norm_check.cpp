@@ -49,8 +49,13 @@ std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
 class NormCheck {
  public:
   NormCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Touched* touched,
-            Error& error)
-      : args_(args), device_(device), d_(*desc), touched_(*touched), error(error) {}
+            Error& error, bool needs_output = true)
+      : args_(args),
+        device_(device),
+        d_(*desc),
+        touched_(*touched),
+        error(error),
+        needs_output_(needs_output) {}
 
   fastnorm_status run() {
     FASTNORM_TRY(scalars());
@@ -128,7 +133,8 @@ class NormCheck {
                      "flags is 0x%x; required: FASTNORM_NORM_PDL_WAIT (1) with "
                      "FASTNORM_NORM_PDL_CONSTANT_COLUMNS (4)",
                      d_.flags);
-    FASTNORM_REQUIRE(args_.y != nullptr || args_.quantized != nullptr, FASTNORM_ERROR_ARGUMENT,
+    FASTNORM_REQUIRE(!needs_output_ || args_.y != nullptr || args_.quantized != nullptr,
+                     FASTNORM_ERROR_ARGUMENT,
                      "y is NULL and quantized is NULL; required: at least one, of x's shape");
     return FASTNORM_OK;
   }
@@ -310,6 +316,7 @@ class NormCheck {
   NormDesc& d_;
   Touched& touched_;
   Error& error;
+  const bool needs_output_;            // y or codes
   bool columns_vary_outside_ = false;  // weight or bias has a row for each index[1] or index[2]
 };
 
@@ -417,6 +424,13 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
                            Error& error) {
   Touched touched;
   return check_norm(args, device, desc, &touched, error);
+}
+
+fastnorm_status check_norm_part(const fastnorm_norm_args& args, CheckedDevice device,
+                                NormDesc* desc, Error& error) {
+  clear(desc);
+  Touched touched;
+  return NormCheck(args, device, desc, &touched, error, false).run();
 }
 
 }  // namespace fastnorm

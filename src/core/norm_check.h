@@ -20,4 +20,9 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
                            Touched* touched, Error& error);
 
+// The same for a part of a call of another family, which may have its outputs elsewhere: neither y nor codes are
+// required. x has at most 4 dimensions.
+fastnorm_status check_norm_part(const fastnorm_norm_args& args, CheckedDevice device,
+                                NormDesc* desc, Error& error);
+
 }  // namespace fastnorm

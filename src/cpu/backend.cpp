@@ -12,12 +12,14 @@
 #include "core/check.h"
 #include "core/mla_decode_check.h"
 #include "core/norm_backward_cpu_plan.h"
+#include "core/norm_heads_check.h"
 #include "cpu/fp_mode.h"
 #include "cpu/isa.h"
 #include "cpu/machine.h"
 #include "cpu/mla_decode.h"
 #include "cpu/norm.h"
 #include "cpu/norm_backward.h"
+#include "cpu/norm_heads.h"
 #include "cpu/parallel.h"
 
 namespace fastnorm {
@@ -125,6 +127,21 @@ class CpuDevice final : public Device {
                   "chunks of columns", error);
   }
 
+  fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, Error&) override {
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void*,
+                                 Error& error) override {
+    NormHeadsTask task = norm_heads_task(desc);
+    if (dry_run_) {
+      asm volatile("" ::"m"(task));
+      return FASTNORM_OK;
+    }
+    FASTNORM_TRY(check_norm_heads_values(desc, error));
+    return spread({run_norm_heads_range, &task, desc.tokens, plan.grain}, "tokens", error);
+  }
+
  private:
   fastnorm_status run_one(const NormCall& call, Error& error) {
     const int64_t rows = call.desc->rows;
@@ -154,6 +171,11 @@ class CpuDevice final : public Device {
     const FpMode mode;
     return {isa_.norm_kernel(call.plan->index, avx512_bf16_),
             make_params(*call.desc, *call.plan, isa_, facts.l2_bytes), call.desc->rows};
+  }
+
+  NormHeadsTask norm_heads_task(const NormHeadsDesc& desc) const {
+    const FpMode mode;
+    return make_norm_heads_task(desc, isa_);
   }
 
   fastnorm_status run_on_callers_loop(const Job& job, const char* units, Error& error) const {
@@ -221,7 +243,8 @@ std::span<const KernelSet> kernel_sets() {
   static const std::vector<KernelSet> sets = [] {
     std::vector<KernelSet> list;
     for (const IsaKernels& isa : built_isas())
-      list.push_back({isa.name, kNormTable, kMlaDecodeNames, kNormBackwardCpuNames});
+      list.push_back(
+          {isa.name, kNormTable, kMlaDecodeNames, kNormBackwardCpuNames, kNormHeadsNames});
     return list;
   }();
   return sets;

@@ -192,7 +192,7 @@ void normalise_rows(const NormParams& p, int64_t begin, int64_t end) {
   constexpr bool kMayReadAhead = kReadAhead && Slots::kAffine == Affine::kOnce && Columns::kFixed;
   const Rounding<Slots::kAffine, typename Slots::T> rounding(p);
   Cursor cursor(p, begin);
-  Statistics s = {0.0f, 0.0f};
+  Statistics s = {0.0f, 0.0f, 0.0f};
   bool known = false;
   for (int64_t r = begin; r < end; ++r) {
     Row row = cursor.row;

@@ -128,7 +128,7 @@ struct BackwardRow {
         offset(broadcast(p.weight_offset)) {}
 
   FASTNORM_INLINE void set_statistics(const RowDigits& digits) {
-    Statistics s = {0.0f, 0.0f};
+    Statistics s = {0.0f, 0.0f, 0.0f};
     if (p.rstd.data == nullptr) {
       s = computed_statistics<Slots::kStat, H, Slots::kPlain>(p, x);
     } else {

@@ -380,6 +380,7 @@ struct MomentTerm {
 
 struct Statistics {
   float mean, rstd;
+  float squared;  // sum of squares, for LAYER of s - mean
 };
 
 // `beside` is called along the first pass.
@@ -388,7 +389,7 @@ FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots
                                       const Rounding<Slots::kAffine, typename Slots::T>& rounding,
                                       const Beside& beside) {
   using T = typename Slots::T;
-  Statistics result = {0.0f, 0.0f};
+  Statistics result = {0.0f, 0.0f, 0.0f};
   float variance = 0.0f;
   if constexpr (Slots::kStat == Stat::kLayer) {
     // A chain in T subtracts nothing ahead and corrects nothing: x + -0 and x - -0 are x.
@@ -400,10 +401,13 @@ FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots
         reduce_moments<T>(p.n, MomentTerm<Slots>{{source, rounding, broadcast(mean)}});
     const float delta = rounding.every_step ? -0.0f : m.sum * p.inv_n;
     result.mean = mean + delta;
+    const float squared = __builtin_fmaf(-delta, m.sum, m.squares);
+    result.squared = squared < 0.0f ? 0.0f : squared;
     variance = __builtin_fmaf(-delta, delta, m.squares * p.inv_n);
     variance = variance < 0.0f ? 0.0f : variance;
   } else {
-    variance = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding}, beside) * p.inv_n;
+    result.squared = reduce_row<T>(p.n, SquareTerm<Slots>{source, rounding}, beside);
+    variance = result.squared * p.inv_n;
   }
   variance = rounding.step(variance);
   result.rstd = rounding.step(1.0f / square_root(rounding.step(variance + p.eps)));

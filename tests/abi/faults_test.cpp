@@ -69,7 +69,9 @@ enum class Where {
   kPrepare,
   kRun,
   kMlaPrepare,
-  kMlaRun
+  kMlaRun,
+  kHeadsPrepare,
+  kHeadsRun
 };
 enum class What { kRuntimeError, kBadAlloc, kInt };
 
@@ -130,6 +132,15 @@ class FaultyDevice final : public Device {
   fastnorm_status run_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, void*, void*,
                                  Error&) override {
     fault(Where::kMlaRun);
+    return FASTNORM_OK;
+  }
+  fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, Error&) override {
+    fault(Where::kHeadsPrepare);
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, void*,
+                                 Error&) override {
+    fault(Where::kHeadsRun);
     return FASTNORM_OK;
   }
   GridCount grids(std::span<const NormCall> calls) const override {
@@ -203,6 +214,12 @@ struct Call {
   fastnorm_tensor mla_tensor[7]{};
   fastnorm_mla_decode_args mla{};
 
+  int64_t head_shape[3] = {1, 1, 16};
+  fastnorm_tensor head{};
+  fastnorm_norm_heads_args heads{};
+  fastnorm_norm_heads_part part{};
+  const fastnorm_norm_heads_part* parts[1] = {&part};
+
   Call() {
     in.data = x;
     in.device_type = FASTNORM_DEVICE_CPU;
@@ -214,6 +231,12 @@ struct Call {
     args.struct_size = sizeof args;
     args.x = &in;
     args.y = &out;
+    head = in;
+    head.ndim = 3;
+    head.shape = head_shape;
+    heads.struct_size = sizeof heads;
+    part.struct_size = sizeof part;
+    part.x = part.y = &head;
     info.struct_size = sizeof info;
     void* const data[] = {q, q_pe, ckv, kpe, o, &length, &page};
     const int64_t* const shapes[] = {wide, narrow, wide, narrow, wide, one, one};
@@ -297,6 +320,14 @@ const Site kSites[] = {
     {"mla_decode", Where::kMlaRun,
      [](fastnorm_context* c, Call& call) {
        return fastnorm_mla_decode(c, &call.mla, nullptr, 0, nullptr);
+     }},
+    {"norm_heads_prepare", Where::kHeadsPrepare,
+     [](fastnorm_context* c, Call& call) {
+       return fastnorm_norm_heads_prepare(c, &call.heads, call.parts, 1);
+     }},
+    {"norm_heads", Where::kHeadsRun,
+     [](fastnorm_context* c, Call& call) {
+       return fastnorm_norm_heads(c, &call.heads, call.parts, 1, nullptr, 0, nullptr);
      }},
 };
 

@@ -263,6 +263,58 @@ static void mla_hot_path(fastnorm_context* context, int32_t device_type, int poo
   expect(calls == 0, what);
 }
 
+/* Norm and cache of heads of many tokens. */
+static void heads_hot_path(fastnorm_context* context, int pool, const char* what) {
+  enum { kHeadTokens = 300, kHeadColumns = 128 };
+  static float x[kHeadTokens * kHeadColumns], cache[kHeadTokens * kHeadColumns];
+  static int32_t slots[kHeadTokens];
+  const int64_t rows[3] = {kHeadTokens, 1, kHeadColumns}, count[1] = {kHeadTokens};
+  const int64_t pages[4] = {kHeadTokens, 1, 1, kHeadColumns};
+  void* const data[3] = {x, cache, slots};
+  const int64_t* const shapes[3] = {rows, pages, count};
+  fastnorm_tensor t[3];
+  fastnorm_norm_heads_args args;
+  fastnorm_norm_heads_part part;
+  const fastnorm_norm_heads_part* parts[1] = {&part};
+  fastnorm_info info;
+  fastnorm_status status, bad;
+  int i;
+  memset(t, 0, sizeof t);
+  for (i = 0; i < 3; ++i) {
+    t[i].data = data[i];
+    t[i].device_type = FASTNORM_DEVICE_CPU;
+    t[i].ndim = i == 0 ? 3 : i == 1 ? 4 : 1;
+    t[i].dtype = fastnorm_dtype_of(i < 2 ? FASTNORM_DTYPE_F32 : FASTNORM_DTYPE_I32);
+    t[i].shape = shapes[i];
+  }
+  for (i = 0; i < kHeadTokens; ++i) slots[i] = i;
+  memset(&args, 0, sizeof args);
+  memset(&part, 0, sizeof part);
+  memset(&info, 0, sizeof info);
+  args.struct_size = sizeof args;
+  args.slots = &t[2];
+  part.struct_size = sizeof part;
+  part.flags = FASTNORM_NORM_HEADS_NORM;
+  part.x = part.y = &t[0];
+  part.cache = &t[1];
+  info.struct_size = sizeof info;
+  status = FASTNORM_OK;
+  if (pool) status = fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL);
+  calls = 0;
+  watched = 1;
+  for (i = 0; i < 20 && status == FASTNORM_OK; ++i) {
+    status = fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL);
+    if (status == FASTNORM_OK) status = fastnorm_norm_heads_query(context, &args, parts, 1, &info);
+    if (status == FASTNORM_OK) status = fastnorm_norm_heads_prepare(context, &args, parts, 1);
+  }
+  part.eps = -1;
+  bad = fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL);
+  watched = 0;
+  expect(status == FASTNORM_OK, what);
+  expect(bad == FASTNORM_ERROR_ARGUMENT, what);
+  expect(calls == 0, what);
+}
+
 static void hot_paths(void) {
   const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0}, cuda = {FASTNORM_DEVICE_CUDA, 0};
   fastnorm_context_options options;
@@ -272,11 +324,13 @@ static void hot_paths(void) {
   expect(fastnorm_context_create(cpu, NULL, &context) == FASTNORM_OK, "a context");
   hot_path(context, FASTNORM_DEVICE_CPU, 0, "one thread allocates nothing");
   mla_hot_path(context, FASTNORM_DEVICE_CPU, 0, "one thread allocates nothing: mla_decode");
+  heads_hot_path(context, 0, "one thread allocates nothing: norm_heads");
   fastnorm_context_destroy(context);
   options.num_threads = 3;
   expect(fastnorm_context_create(cpu, &options, &context) == FASTNORM_OK, "a context with threads");
   hot_path(context, FASTNORM_DEVICE_CPU, 1, "three threads allocate nothing");
   mla_hot_path(context, FASTNORM_DEVICE_CPU, 1, "three threads allocate nothing: mla_decode");
+  heads_hot_path(context, 1, "three threads allocate nothing: norm_heads");
   fastnorm_context_destroy(context);
   options.num_threads = 0;
   options.flags = FASTNORM_CONTEXT_DRY_RUN;

@@ -16,8 +16,10 @@ sys.dont_write_bytecode = True
 from cases import Cases  # noqa: E402
 
 DOCS = ROOT / "docs"
-# Fields that need no words on a page.
-UNTOLD = ("struct_size", "total_kv_hint")
+# The structs of a family's header, and fields that need no words on its page.
+FAMILIES = {"mla_decode": (["args"], {"struct_size", "total_kv_hint"}),
+            "norm_backward": (["args"], {"struct_size"}),
+            "norm_heads": (["part", "args"], {"struct_size", "mrope_1", "mrope_2"})}
 
 
 def check_program(cases, text, library, compiler, work):
@@ -48,14 +50,17 @@ def check_links(cases, text, family):
     for path in [*(DOCS / link for link in links), *(ROOT / name for name in named)]:
         cases.check(f"there is a {path.relative_to(DOCS) if path.is_relative_to(DOCS) else path.name}", path.exists())
     header = (ROOT / "include" / "fastnorm" / f"{family}.h").read_text()
-    fields = re.search(rf"typedef struct fastnorm_{family}_args \{{(.*?)\}}", header, re.S)[1]
-    for field in re.findall(r"(\w+);", re.sub(r"/\*.*?\*/", "", fields, flags=re.S)):
-        cases.check(f"the page tells of {field}", field in text or field in UNTOLD)
+    structs, untold = FAMILIES[family]
+    for struct in structs:
+        fields = re.search(rf"typedef struct fastnorm_{family}_{struct} \{{(.*?)\n\}}", header, re.S)[1]
+        fields = re.sub(r"/\*.*?\*/", "", fields, flags=re.S)
+        for field in re.findall(r"(\w+);", fields):
+            cases.check(f"the page tells of {field}", field in text or field in untold)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--family", required=True)
+    parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--cc", default="cc")
     options = parser.parse_args()

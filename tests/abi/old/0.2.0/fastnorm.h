@@ -558,3 +558,116 @@ FASTNORM_API fastnorm_status fastnorm_norm_backward_many(
 #endif
 
 #endif
+
+#ifndef FASTNORM_NORM_HEADS_H_
+#define FASTNORM_NORM_HEADS_H_
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fastnorm_norm_heads_part_flags {
+  FASTNORM_NORM_HEADS_NORM = 1,
+  FASTNORM_NORM_HEADS_ROPE = 2,
+
+  FASTNORM_NORM_HEADS_ROPE_INTERLEAVED = 4,
+  FASTNORM_NORM_HEADS_ROPE_INVERSE = 8,
+  FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED = 16,
+  FASTNORM_NORM_HEADS_ACROSS_HEADS = 32,
+  FASTNORM_NORM_HEADS_PART_FLAGS_MAX_ENUM = 0x7fffffff
+} fastnorm_norm_heads_part_flags;
+
+typedef enum fastnorm_norm_heads_flags {
+  FASTNORM_NORM_HEADS_MROPE_INTERLEAVED = 8,
+  FASTNORM_NORM_HEADS_FLAGS_MAX_ENUM = 0x7fffffff
+} fastnorm_norm_heads_flags;
+
+typedef enum fastnorm_rope_rounding {
+  FASTNORM_ROPE_ONCE = 0,
+  FASTNORM_ROPE_EVERY_STEP = 1,
+  FASTNORM_ROPE_ROUNDING_MAX_ENUM = 0x7fffffff
+} fastnorm_rope_rounding;
+
+typedef struct fastnorm_norm_heads_part {
+  size_t struct_size;
+  uint32_t flags;
+  fastnorm_norm_kind kind;
+  float eps;
+  float weight_offset;
+  fastnorm_rounding rounding;
+  fastnorm_rope_rounding rope_rounding;
+
+  int32_t rope_offset;
+  int32_t reserved;
+
+  const fastnorm_tensor* x;
+  const fastnorm_tensor* weight;
+  const fastnorm_tensor* bias;
+  const fastnorm_tensor* y;
+
+  const fastnorm_tensor* mean;
+  const fastnorm_tensor* rstd;
+
+  const fastnorm_tensor* mean_in;
+
+  const fastnorm_tensor* rstd_in;
+
+  const fastnorm_tensor* sumsq;
+
+  fastnorm_quant_scheme quant_scheme;
+  int32_t quant_block_size;
+  fastnorm_quant_source quant_source;
+  fastnorm_scale_layout scale_layout;
+  int32_t scale_pow2;
+  float amax_floor;
+  float clamp;
+  fastnorm_quant_scheme cache_scheme;
+  int32_t cache_block_size;
+  int32_t cache_pow2;
+  const fastnorm_tensor* global_scale;
+  const fastnorm_tensor* quantized;
+  const fastnorm_tensor* scale;
+  const fastnorm_tensor* amax;
+
+  const fastnorm_tensor* cache;
+
+  const fastnorm_tensor* cache_scale;
+} fastnorm_norm_heads_part;
+
+typedef struct fastnorm_norm_heads_args {
+  size_t struct_size;
+  uint32_t flags;
+  int32_t rope_dim;
+  int32_t mrope_0;
+  int32_t mrope_1;
+  int32_t mrope_2;
+  int32_t mrope_3;
+
+  const fastnorm_tensor* cos;
+  const fastnorm_tensor* sin;
+
+  const fastnorm_tensor* positions;
+
+  const fastnorm_tensor* slots;
+} fastnorm_norm_heads_args;
+
+FASTNORM_API fastnorm_status fastnorm_norm_heads_query(fastnorm_context* context,
+                                                       const fastnorm_norm_heads_args* args,
+                                                       const fastnorm_norm_heads_part* const* parts,
+                                                       int32_t count, fastnorm_info* info);
+
+FASTNORM_API fastnorm_status
+fastnorm_norm_heads_prepare(fastnorm_context* context, const fastnorm_norm_heads_args* args,
+                            const fastnorm_norm_heads_part* const* parts, int32_t count);
+
+FASTNORM_API fastnorm_status fastnorm_norm_heads(fastnorm_context* context,
+                                                 const fastnorm_norm_heads_args* args,
+                                                 const fastnorm_norm_heads_part* const* parts,
+                                                 int32_t count, void* workspace,
+                                                 size_t workspace_bytes, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

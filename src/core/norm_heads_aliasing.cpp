@@ -1,0 +1,219 @@
+#include "core/norm_heads_aliasing.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <span>
+
+#include "core/check.h"
+#include "core/row_map.h"
+
+namespace fastnorm {
+namespace {
+
+constexpr int32_t kShared = -1;  // no part's
+
+// A tensor of the call.
+struct View {
+  const char* name;
+  int32_t part;
+  bool output;
+  bool of_norm;                // check_norm_part() knows it
+  int64_t outer[kMaxOuter];    // extents, innermost first
+  int64_t strides[kMaxOuter];  // bytes
+  const std::byte* data;
+  int64_t piece_bytes, pieces, step;
+  AddressRange range;
+
+  RowBytes bytes() const { return {data, strides, piece_bytes, pieces, step}; }
+  Footprint print() const {
+    Footprint f;
+    footprint(bytes(), outer, range, &f);
+    return f;
+  }
+};
+
+Text name_of(const View& v) {
+  Text text{};
+  if (v.part == kShared) {
+    std::snprintf(text.c, sizeof text.c, "%s", v.name);
+  } else {
+    std::snprintf(text.c, sizeof text.c, "parts[%d].%s", v.part, v.name);
+  }
+  return text;
+}
+
+class Views {
+ public:
+  explicit Views(Error& failure) : error(failure) {}
+
+  std::span<const View> all() const { return {view_, count_}; }
+
+  fastnorm_status collect(const fastnorm_norm_heads_args& args, const NormHeadsDesc& d) {
+    for (part_ = 0; part_ < d.count; ++part_) {
+      FASTNORM_TRY(norm(d.parts[part_].norm));
+      FASTNORM_TRY(heads(d.parts[part_], d.tokens));
+    }
+    part_ = kShared;
+    FASTNORM_TRY(shared("cos", args.cos));
+    FASTNORM_TRY(shared("sin", args.sin));
+    FASTNORM_TRY(shared("positions", args.positions));
+    return shared("slots", args.slots);
+  }
+
+ private:
+  // What a part has in common with a norm.
+  fastnorm_status norm(const NormDesc& n) {
+    const QuantDesc& q = n.quant;
+    FASTNORM_TRY(rows("x", false, n, n.x, n.n * dtype_bytes(n.dtype)));
+    FASTNORM_TRY(column("weight", n, n.weight));
+    FASTNORM_TRY(column("bias", n, n.bias));
+    FASTNORM_TRY(scalar("scale", q.tensor_scale, false));
+    FASTNORM_TRY(scalar("global_scale", q.global_scale, false));
+    FASTNORM_TRY(rows("y", true, n, n.y, n.n * dtype_bytes(n.dtype)));
+    FASTNORM_TRY(rows("quantized", true, n, q.codes, q.code_bytes(n.n)));
+    FASTNORM_TRY(scale(n));
+    return scalar("amax", q.amax, true);
+  }
+
+  fastnorm_status rows(const char* name, bool output, const NormDesc& n, const RowTensor& t,
+                       int64_t bytes) {
+    if (!t) return FASTNORM_OK;
+    return add(name, output, true, n.outer, t.stride_bytes, {t.data, nullptr, bytes, 1, 0});
+  }
+
+  fastnorm_status column(const char* name, const NormDesc& n, const ColumnTensor& c) {
+    if (!c) return FASTNORM_OK;
+    return add(name, false, true, kOne, kNone,
+               {c.data, nullptr, n.n * dtype_bytes(c.dtype),
+                c.head_stride_bytes != 0 ? n.outer[0] : 1, c.head_stride_bytes});
+  }
+
+  fastnorm_status scale(const NormDesc& n) {
+    const QuantDesc& q = n.quant;
+    if (!q.scale) return FASTNORM_OK;
+    if (q.swizzled) {
+      return add("scale", true, true, kOne, kNone,
+                 {q.scale.data, nullptr, q.swizzled_bytes(n.rows, n.n), 1, 0});
+    }
+    return add(
+        "scale", true, true, n.outer, q.scale.stride_bytes,
+        {q.scale.data, nullptr, dtype_bytes(q.scale.dtype), q.scales(n.n), q.scale_step_bytes});
+  }
+
+  fastnorm_status scalar(const char* name, const std::byte* data, bool output,
+                         bool of_norm = true) {
+    if (data == nullptr) return FASTNORM_OK;
+    return add(name, output, of_norm, kOne, kNone, {data, nullptr, 4, 1, 0});
+  }
+
+  // What it has beside.
+  fastnorm_status heads(const NormHeadsPart& p, int64_t tokens) {
+    FASTNORM_TRY(values("mean", true, p, p.mean, tokens, 4));
+    FASTNORM_TRY(values("rstd", true, p, p.rstd, tokens, 4));
+    FASTNORM_TRY(values("mean_in", false, p, p.mean_in, tokens, 4));
+    FASTNORM_TRY(values("rstd_in", false, p, p.rstd_in, tokens, 4));
+    const bool pairs = p.norm.kind == FASTNORM_NORM_LAYER;
+    FASTNORM_TRY(values("sumsq", true, p, p.sumsq, tokens, pairs ? 8 : 4));
+    return cache(p);
+  }
+
+  fastnorm_status values(const char* name, bool output, const NormHeadsPart& p, const HeadValues& v,
+                         int64_t tokens, int64_t bytes) {
+    if (!v) return FASTNORM_OK;
+    const int64_t outer[kMaxOuter] = {p.across_heads ? 1 : p.heads, tokens, 1};
+    const int64_t strides[kMaxOuter] = {v.head_stride, v.token_stride, 0};
+    return add(name, output, false, outer, strides, {v.data, nullptr, bytes, 1, 0});
+  }
+
+  fastnorm_status cache(const NormHeadsPart& p) {
+    const HeadsCache& c = p.cache;
+    const QuantDesc& q = c.quant;
+    if (!c || c.pages == 0) return FASTNORM_OK;
+    const int64_t outer[kMaxOuter] = {p.heads, c.page_size, c.pages};
+    FASTNORM_TRY(add("cache", true, false, outer, c.rows.stride_bytes,
+                     {c.rows.data, nullptr, p.norm.n * dtype_bytes(c.rows.dtype), 1, 0}));
+    if (!q.scale) return scalar("cache_scale", q.tensor_scale, false, false);
+    return add("cache_scale", true, false, outer, q.scale.stride_bytes,
+               {q.scale.data, nullptr, dtype_bytes(q.scale.dtype), q.scales(p.norm.n),
+                q.scale_step_bytes});
+  }
+
+  fastnorm_status shared(const char* name, const fastnorm_tensor* tensor) {
+    if (tensor == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = *tensor;
+    const int64_t bytes = dtype_bytes(dtype_from(t.dtype));
+    int64_t outer[kMaxOuter] = {1, 1, 1}, strides[kMaxOuter] = {};
+    auto compact = static_cast<uint64_t>(bytes) * static_cast<uint64_t>(t.shape[t.ndim - 1]);
+    if (compact == 0) return FASTNORM_OK;
+    const auto piece = static_cast<int64_t>(compact);
+    for (int32_t i = 0; i + 1 < t.ndim; ++i) {
+      const int32_t dim = t.ndim - 2 - i;
+      if (t.shape[dim] == 0) return FASTNORM_OK;
+      outer[i] = t.shape[dim];
+      strides[i] =
+          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
+      if (outer[i] == 1) strides[i] = 0;
+      compact *= static_cast<uint64_t>(outer[i]);
+    }
+    return add(name, false, false, outer, strides, {address_of(t), nullptr, piece, 1, 0});
+  }
+
+  fastnorm_status add(const char* name, bool output, bool of_norm,
+                      const int64_t (&outer)[kMaxOuter], const int64_t (&strides)[kMaxOuter],
+                      const RowBytes& bytes) {
+    View& v = view_[count_++];
+    v.name = name;
+    v.part = part_;
+    v.output = output;
+    v.of_norm = of_norm;
+    std::copy_n(outer, kMaxOuter, v.outer);
+    std::copy_n(strides, kMaxOuter, v.strides);
+    v.data = bytes.data;
+    v.piece_bytes = bytes.piece_bytes;
+    v.pieces = bytes.pieces;
+    v.step = bytes.step;
+    FASTNORM_REQUIRE(address_range(v.bytes(), v.outer, &v.range), FASTNORM_ERROR_LAYOUT,
+                     "%s's strides reach past the ends of the address space, or over more than "
+                     "2^62 bytes; required: strides in elements of memory that exists",
+                     name_of(v).c);
+    return FASTNORM_OK;
+  }
+
+  static constexpr int64_t kOne[kMaxOuter] = {1, 1, 1};
+  static constexpr int64_t kNone[kMaxOuter] = {};
+  static constexpr size_t kMost = 16 * kMaxHeadsParts + 4;
+
+  Error& error;
+  int32_t part_ = kShared;
+  size_t count_ = 0;
+  View view_[kMost];  // the first `count_` are set
+};
+
+}  // namespace
+
+fastnorm_status check_norm_heads_aliasing(const fastnorm_norm_heads_args& args,
+                                          const NormHeadsDesc& desc, Error& error) {
+  Views views(error);
+  FASTNORM_TRY(views.collect(args, desc));
+  for (const View& out : views.all()) {
+    if (!out.output) continue;
+    FASTNORM_REQUIRE(out.of_norm || rows_disjoint(out.print()), FASTNORM_ERROR_LAYOUT,
+                     "%s overlaps itself: its strides are %s bytes, innermost first; required: "
+                     "elements of an output that share no byte",
+                     name_of(out).c, shape_text(out.strides, kMaxOuter).c);
+    for (const View& other : views.all()) {
+      const bool known = out.of_norm && other.of_norm && out.part == other.part;
+      if (&other == &out || known || separate(out.range, other.range)) continue;
+      FASTNORM_REQUIRE(disjoint(out.print(), other.print()), FASTNORM_ERROR_LAYOUT,
+                       "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR
+                       ", 0x%" PRIxPTR
+                       "); required: separate memory, or interleaved views that share no element",
+                       name_of(out).c, out.range.begin, out.range.end, name_of(other).c,
+                       other.range.begin, other.range.end);
+    }
+  }
+  return FASTNORM_OK;
+}
+
+}  // namespace fastnorm

@@ -1,0 +1,644 @@
+#include "core/norm_heads_check.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "core/norm_check.h"
+#include "core/norm_heads_aliasing.h"
+
+namespace fastnorm {
+namespace {
+
+// Names a part in error texts.
+constexpr const char* kPrefix[kMaxHeadsParts] = {"parts[0].", "parts[1].", "parts[2].",
+                                                 "parts[3].", "parts[4].", "parts[5].",
+                                                 "parts[6].", "parts[7]."};
+
+constexpr uint32_t kRopeFlags = FASTNORM_NORM_HEADS_ROPE_INTERLEAVED |
+                                FASTNORM_NORM_HEADS_ROPE_INVERSE |
+                                FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;
+constexpr uint32_t kPartFlags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE | kRopeFlags |
+                                FASTNORM_NORM_HEADS_ACROSS_HEADS;
+
+// Byte stride of a dimension, with or without strides given; 0 where the dimension has one index.
+int64_t step_of(const fastnorm_tensor& t, int32_t dim, int64_t bytes) {
+  if (t.shape[dim] <= 1) return 0;
+  if (t.strides != nullptr) return stride_bytes_of(t, dim, bytes);
+  auto step = static_cast<uint64_t>(bytes);  // unsigned: a tensor without elements may have any
+  for (int32_t i = t.ndim - 1; i > dim; --i) step *= static_cast<uint64_t>(t.shape[i]);
+  return static_cast<int64_t>(step);
+}
+
+fastnorm_status index_dtype(const char* name, const fastnorm_tensor& t, Dtype* dtype,
+                            Error& error) {
+  *dtype = dtype_from(t.dtype);
+  FASTNORM_REQUIRE(*dtype == Dtype::kI32 || *dtype == Dtype::kI64, FASTNORM_ERROR_DTYPE,
+                   "%s.dtype is %s; required: i32 or i64", name, dtype_text(t.dtype).c);
+  return FASTNORM_OK;
+}
+
+// One part's checks.
+class PartCheck {
+ public:
+  PartCheck(const fastnorm_norm_heads_part& part, CheckedDevice device, NormHeadsPart* desc,
+            Error& failure)
+      : part_(part), device_(device), d_(*desc), error(failure) {}
+
+  fastnorm_status run() {
+    FASTNORM_TRY(flags());
+    FASTNORM_TRY(norm_fields());
+    FASTNORM_TRY(statistic_fields());
+    FASTNORM_TRY(rope_fields());
+    FASTNORM_TRY(cache_fields());
+    FASTNORM_TRY(rows());
+    FASTNORM_TRY(statistics());
+    return part_.cache == nullptr ? FASTNORM_OK : cache();
+  }
+
+ private:
+  bool has(uint32_t flag) const { return (part_.flags & flag) != 0; }
+  bool layer() const { return number(part_.kind) == FASTNORM_NORM_LAYER; }
+
+  fastnorm_status flags() {
+    FASTNORM_REQUIRE((part_.flags & ~kPartFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
+                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
+                     part_.flags, kPartFlags, part_.flags & kPartFlags);
+    FASTNORM_REQUIRE(has(FASTNORM_NORM_HEADS_ROPE) || !has(kRopeFlags), FASTNORM_ERROR_ARGUMENT,
+                     "flags is 0x%x; required: FASTNORM_NORM_HEADS_ROPE (2) with ROPE_INTERLEAVED "
+                     "(4), ROPE_INVERSE (8) and ROPE_FROM_ROUNDED (16)",
+                     part_.flags);
+    FASTNORM_REQUIRE(has(FASTNORM_NORM_HEADS_NORM) || !has(FASTNORM_NORM_HEADS_ACROSS_HEADS),
+                     FASTNORM_ERROR_ARGUMENT,
+                     "flags is 0x%x; required: FASTNORM_NORM_HEADS_NORM (1) with ACROSS_HEADS (32)",
+                     part_.flags);
+    FASTNORM_REQUIRE(part_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
+                     part_.reserved);
+    FASTNORM_REQUIRE(part_.y != nullptr || part_.quantized != nullptr || part_.cache != nullptr ||
+                         part_.sumsq != nullptr || part_.mean != nullptr || part_.rstd != nullptr,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "y, quantized, cache, sumsq, mean and rstd are NULL; required: an output");
+    d_.normalise = has(FASTNORM_NORM_HEADS_NORM);
+    d_.across_heads = has(FASTNORM_NORM_HEADS_ACROSS_HEADS);
+    d_.rope = has(FASTNORM_NORM_HEADS_ROPE);
+    d_.interleaved = has(FASTNORM_NORM_HEADS_ROPE_INTERLEAVED);
+    d_.inverse = has(FASTNORM_NORM_HEADS_ROPE_INVERSE);
+    d_.round_before_rope = has(FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED);
+    return FASTNORM_OK;
+  }
+
+  // What only a norm has a use for.
+  fastnorm_status norm_fields() {
+    if (d_.normalise) return FASTNORM_OK;
+    const struct {
+      const char* name;
+      double value;
+    } scalars[] = {{"kind", static_cast<double>(number(part_.kind))},
+                   {"eps", static_cast<double>(part_.eps)},
+                   {"weight_offset", static_cast<double>(part_.weight_offset)},
+                   {"rounding", static_cast<double>(number(part_.rounding))}};
+    for (const auto& s : scalars) {
+      FASTNORM_REQUIRE(s.value == 0, FASTNORM_ERROR_ARGUMENT,
+                       "%s is %g and flags is 0x%x; required: 0 without FASTNORM_NORM_HEADS_NORM "
+                       "(1)",
+                       s.name, s.value, part_.flags);
+    }
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+    } tensors[] = {{"weight", part_.weight}, {"bias", part_.bias},       {"mean", part_.mean},
+                   {"rstd", part_.rstd},     {"mean_in", part_.mean_in}, {"rstd_in", part_.rstd_in},
+                   {"sumsq", part_.sumsq}};
+    for (const auto& t : tensors) {
+      FASTNORM_REQUIRE(t.tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and flags is 0x%x; required: NULL without "
+                       "FASTNORM_NORM_HEADS_NORM (1)",
+                       t.name, part_.flags);
+    }
+    return FASTNORM_OK;
+  }
+
+  // Which statistics go with each other.
+  fastnorm_status statistic_fields() {
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+    } means[] = {{"mean", part_.mean}, {"mean_in", part_.mean_in}};
+    for (const auto& m : means) {
+      FASTNORM_REQUIRE(m.tensor == nullptr || layer(), FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and kind is %d; required: FASTNORM_NORM_LAYER (1), or NULL",
+                       m.name, number(part_.kind));
+    }
+    FASTNORM_REQUIRE(!layer() || (part_.mean_in == nullptr) == (part_.rstd_in == nullptr),
+                     FASTNORM_ERROR_ARGUMENT,
+                     "mean_in is %s and rstd_in is %s; required: both or neither, as kind is "
+                     "FASTNORM_NORM_LAYER (1)",
+                     part_.mean_in == nullptr ? "NULL" : "given",
+                     part_.rstd_in == nullptr ? "NULL" : "given");
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+    } computed[] = {{"mean", part_.mean}, {"rstd", part_.rstd}, {"sumsq", part_.sumsq}};
+    for (const auto& c : computed) {
+      FASTNORM_REQUIRE(c.tensor == nullptr || part_.rstd_in == nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and rstd_in is given; required: one of them, as nothing is "
+                       "computed with rstd_in",
+                       c.name);
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status rope_fields() {
+    const int32_t rounding = number(part_.rope_rounding);
+    FASTNORM_REQUIRE(
+        rounding == FASTNORM_ROPE_ONCE || rounding == FASTNORM_ROPE_EVERY_STEP,
+        FASTNORM_ERROR_ARGUMENT,
+        "rope_rounding is %d; required: FASTNORM_ROPE_ONCE (0) or FASTNORM_ROPE_EVERY_STEP (1)",
+        rounding);
+    FASTNORM_REQUIRE(d_.rope || (rounding == 0 && part_.rope_offset == 0), FASTNORM_ERROR_ARGUMENT,
+                     "rope_rounding is %d, rope_offset is %d and flags is 0x%x; required: 0 "
+                     "without FASTNORM_NORM_HEADS_ROPE (2)",
+                     rounding, part_.rope_offset, part_.flags);
+    FASTNORM_REQUIRE(part_.rope_offset >= -1, FASTNORM_ERROR_ARGUMENT,
+                     "rope_offset is %d; required: a column, or -1 for the last ones",
+                     part_.rope_offset);
+    d_.rope_every_step = rounding == FASTNORM_ROPE_EVERY_STEP;
+    d_.rope_offset = part_.rope_offset;
+    return FASTNORM_OK;
+  }
+
+  // The scalars of the cache, and which tensors they need.
+  fastnorm_status cache_fields() {
+    const int32_t scheme = number(part_.cache_scheme);
+    const bool blocks = scheme == FASTNORM_QUANT_PER_BLOCK;
+    FASTNORM_REQUIRE(scheme == FASTNORM_QUANT_NONE || scheme == FASTNORM_QUANT_PER_TENSOR || blocks,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "cache_scheme is %d; required: FASTNORM_QUANT_NONE (0), PER_TENSOR (1) or "
+                     "PER_BLOCK (3)",
+                     scheme);
+    const int32_t block = part_.cache_block_size;
+    FASTNORM_REQUIRE(blocks ? block == 64 || block == 128 : block == 0, FASTNORM_ERROR_ARGUMENT,
+                     "cache_block_size is %d and cache_scheme is %d; required: 64 or 128 with "
+                     "FASTNORM_QUANT_PER_BLOCK (3), else 0",
+                     block, scheme);
+    FASTNORM_REQUIRE(part_.cache_pow2 == 0 || (part_.cache_pow2 == 1 && blocks),
+                     FASTNORM_ERROR_ARGUMENT,
+                     "cache_pow2 is %d and cache_scheme is %d; required: 0, or 1 with "
+                     "FASTNORM_QUANT_PER_BLOCK (3)",
+                     part_.cache_pow2, scheme);
+    FASTNORM_REQUIRE(part_.cache != nullptr || scheme == FASTNORM_QUANT_NONE,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "cache is NULL and cache_scheme is %d; required: a tensor, or "
+                     "FASTNORM_QUANT_NONE (0)",
+                     scheme);
+    FASTNORM_REQUIRE((part_.cache_scale != nullptr) == (scheme != FASTNORM_QUANT_NONE),
+                     FASTNORM_ERROR_ARGUMENT,
+                     "cache_scale is %s and cache_scheme is %d; required: %s",
+                     part_.cache_scale == nullptr ? "NULL" : "given", scheme,
+                     scheme != FASTNORM_QUANT_NONE ? "a tensor" : "NULL");
+    QuantDesc& q = d_.cache.quant;
+    q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
+    q.block = block;
+    q.pow2 = part_.cache_pow2 != 0;
+    return FASTNORM_OK;
+  }
+
+  // x and all that fastnorm_norm has, too: as its rows (token, head).
+  fastnorm_status rows() {
+    FASTNORM_REQUIRE(part_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
+                     "x is NULL; required: a tensor [tokens, heads, d]");
+    const fastnorm_tensor& x = *part_.x;
+    FASTNORM_REQUIRE(x.ndim == 3, FASTNORM_ERROR_SHAPE,
+                     "x.ndim is %d; required: 3, [tokens, heads, d]", x.ndim);
+    FASTNORM_TRY(check_norm_part(as_norm(), device_, &d_.norm, error));
+    FASTNORM_REQUIRE(x.shape[1] >= 1, FASTNORM_ERROR_SHAPE,
+                     "x.shape is %s; required: at least 1 head", shape_text(x.shape, 3).c);
+    FASTNORM_REQUIRE(x.shape[2] <= kMaxHeadColumns, FASTNORM_ERROR_UNSUPPORTED,
+                     "x.shape is %s; nearest: rows of at most %" PRId64 " columns",
+                     shape_text(x.shape, 3).c, kMaxHeadColumns);
+    FASTNORM_REQUIRE(!d_.across_heads || x.shape[1] <= (int64_t{1} << 32) / x.shape[2],
+                     FASTNORM_ERROR_UNSUPPORTED,
+                     "x.shape is %s with ACROSS_HEADS; nearest: at most 2^32 columns in all heads",
+                     shape_text(x.shape, 3).c);
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+    } columns[] = {{"weight", part_.weight}, {"bias", part_.bias}};
+    for (const auto& c : columns) {
+      FASTNORM_REQUIRE(c.tensor == nullptr || c.tensor->ndim <= 2, FASTNORM_ERROR_SHAPE,
+                       "%s.ndim is %d; required: 1 or 2, [d] or [heads, d]", c.name,
+                       c.tensor->ndim);
+    }
+    const int64_t bytes = dtype_bytes(dtype_from(x.dtype));
+    d_.heads = x.shape[1];
+    d_.head_stride = step_of(x, 1, bytes);
+    d_.token_stride = step_of(x, 0, bytes);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_norm_args as_norm() const {
+    fastnorm_norm_args a = {};
+    a.struct_size = sizeof a;
+    a.kind = part_.kind;
+    a.eps = part_.eps;
+    a.weight_offset = part_.weight_offset;
+    a.rounding = part_.rounding;
+    a.x = part_.x;
+    a.weight = part_.weight;
+    a.bias = part_.bias;
+    a.y = part_.y;
+    a.quant_scheme = part_.quant_scheme;
+    a.quant_block_size = part_.quant_block_size;
+    a.quant_source = part_.quant_source;
+    a.scale_layout = part_.scale_layout;
+    a.scale_pow2 = part_.scale_pow2;
+    a.amax_floor = part_.amax_floor;
+    a.clamp = part_.clamp;
+    a.global_scale = part_.global_scale;
+    a.quantized = part_.quantized;
+    a.scale = part_.scale;
+    a.amax = part_.amax;
+    // What the cache alone has a use for: cache() checks it.
+    const int32_t scheme = number(part_.quant_scheme), source = number(part_.quant_source);
+    const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
+    const bool cache_codes = d_.cache.quant.scheme != FASTNORM_QUANT_NONE;
+    if (cache_codes && scheme == FASTNORM_QUANT_NONE && source == FASTNORM_QUANT_FROM_ROUNDED)
+      a.quant_source = FASTNORM_QUANT_FROM_F32;
+    if (d_.cache.quant.block != 0 && !dynamic) a.amax_floor = 0;
+    return a;
+  }
+
+  fastnorm_status statistics() {
+    FASTNORM_TRY(statistic("mean", part_.mean, false, &d_.mean));
+    FASTNORM_TRY(statistic("rstd", part_.rstd, false, &d_.rstd));
+    FASTNORM_TRY(statistic("mean_in", part_.mean_in, false, &d_.mean_in));
+    FASTNORM_TRY(statistic("rstd_in", part_.rstd_in, false, &d_.rstd_in));
+    return statistic("sumsq", part_.sumsq, layer(), &d_.sumsq);
+  }
+
+  // [tokens, heads], or [tokens]; with `pairs` a last 2.
+  fastnorm_status statistic(const char* name, const fastnorm_tensor* tensor, bool pairs,
+                            HeadValues* values) {
+    if (tensor == nullptr) return FASTNORM_OK;
+    const fastnorm_tensor& t = *tensor;
+    const int64_t* x = part_.x->shape;
+    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
+    FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, 3, pairs}, device_, error));
+    int32_t rank = 0;
+    int64_t shape[3] = {};
+    shape[rank++] = x[0];
+    if (!d_.across_heads) shape[rank++] = x[1];
+    if (pairs) shape[rank++] = 2;
+    FASTNORM_REQUIRE(t.ndim == rank && std::equal(shape, shape + rank, t.shape),
+                     FASTNORM_ERROR_SHAPE, "%s.shape is %s; required: %s, as x is %s%s", name,
+                     shape_text(t.shape, t.ndim).c, shape_text(shape, rank).c, shape_text(x, 3).c,
+                     d_.across_heads ? " with ACROSS_HEADS" : "");
+    values->data = address_of(t);
+    values->token_stride = step_of(t, 0, 4);
+    values->head_stride = d_.across_heads ? 0 : step_of(t, 1, 4);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status cache() {
+    const fastnorm_tensor& t = *part_.cache;
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_TRY(cache_dtype(t, dtype));
+    FASTNORM_TRY(check_tensor("cache", t, {dtype, 4, true}, device_, error));
+    const int64_t* x = part_.x->shape;
+    FASTNORM_REQUIRE(t.ndim == 4 && t.shape[2] == x[1] && t.shape[3] == x[2], FASTNORM_ERROR_SHAPE,
+                     "cache.shape is %s; required: [pages, page_size, %" PRId64 ", %" PRId64
+                     "], the heads and columns of x",
+                     shape_text(t.shape, t.ndim).c, x[1], x[2]);
+    FASTNORM_REQUIRE(t.shape[0] == 0 || t.shape[1] >= 1, FASTNORM_ERROR_SHAPE,
+                     "cache.shape is %s; required: pages of at least 1 token",
+                     shape_text(t.shape, 4).c);
+    HeadsCache& c = d_.cache;
+    c.pages = t.shape[0];
+    c.page_size = std::max<int64_t>(t.shape[1], 1);
+    place(t, dtype_bytes(dtype), &c.rows);
+    c.rows.dtype = dtype;
+    QuantDesc& q = c.quant;
+    q.from_rounded = number(part_.quant_source) == FASTNORM_QUANT_FROM_ROUNDED ||
+                     d_.norm.rounding == FASTNORM_ROUND_EVERY_STEP;
+    q.dtype = dtype;
+    q.codes = c.rows;
+    if (q.scheme == FASTNORM_QUANT_PER_TENSOR)
+      return check_scalar("cache_scale", *part_.cache_scale, device_, &q.tensor_scale, error);
+    return q.scheme == FASTNORM_QUANT_NONE ? FASTNORM_OK : cache_scale(*part_.cache_scale);
+  }
+
+  fastnorm_status cache_dtype(const fastnorm_tensor& t, Dtype dtype) {
+    const QuantDesc& q = d_.cache.quant;
+    const Dtype own = dtype_from(part_.x->dtype);
+    const bool fp8 = dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2;
+    const bool fits =
+        q.scheme == FASTNORM_QUANT_NONE ? dtype == own : fp8 || (dtype == Dtype::kI8 && !q.pow2);
+    FASTNORM_REQUIRE(fits, FASTNORM_ERROR_DTYPE,
+                     "cache.dtype is %s and cache_scheme is %d; required: %s%s",
+                     dtype_text(t.dtype).c, static_cast<int>(q.scheme),
+                     q.scheme == FASTNORM_QUANT_NONE ? dtype_name(own)
+                     : q.pow2                        ? "f8_e4m3fn or f8_e5m2"
+                                                     : "f8_e4m3fn, f8_e5m2 or i8",
+                     q.scheme == FASTNORM_QUANT_NONE ? ", as x is, or a scheme" : "");
+    return FASTNORM_OK;
+  }
+
+  // Address and strides of [pages, page_size, heads, ..].
+  static void place(const fastnorm_tensor& t, int64_t bytes, RowTensor* rows) {
+    rows->data = address_of(t);
+    for (int32_t i = 0; i < 3; ++i) rows->stride_bytes[i] = step_of(t, 2 - i, bytes);
+  }
+
+  fastnorm_status cache_scale(const fastnorm_tensor& t) {
+    QuantDesc& q = d_.cache.quant;
+    const Dtype dtype = dtype_from(t.dtype);
+    const bool byte = q.pow2 && (dtype == Dtype::kF8E8M0 || dtype == Dtype::kU8);
+    FASTNORM_REQUIRE(byte || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "cache_scale.dtype is %s; required: %s", dtype_text(t.dtype).c,
+                     q.pow2 ? "f32, f8_e8m0fnu or u8" : "f32");
+    FASTNORM_REQUIRE(
+        part_.amax_floor == 0 || (part_.amax_floor >= 0x1p-100f && part_.amax_floor <= 0x1p100f),
+        FASTNORM_ERROR_ARGUMENT, "amax_floor is %g; required: 0, or 2^-100 to 2^100",
+        static_cast<double>(part_.amax_floor));
+    FASTNORM_TRY(check_tensor("cache_scale", t, {dtype, 4, false}, device_, error));
+    const int64_t* cache = part_.cache->shape;
+    const int64_t shape[4] = {cache[0], cache[1], cache[2], q.scales(cache[3])};
+    FASTNORM_REQUIRE(t.ndim == 4 && std::equal(shape, shape + 4, t.shape), FASTNORM_ERROR_SHAPE,
+                     "cache_scale.shape is %s; required: %s, as cache is %s",
+                     shape_text(t.shape, t.ndim).c, shape_text(shape, 4).c, shape_text(cache, 4).c);
+    place(t, dtype_bytes(dtype), &q.scale);
+    q.scale.dtype = dtype;
+    q.scale_step_bytes = shape[3] == 1 ? dtype_bytes(dtype) : step_of(t, 3, dtype_bytes(dtype));
+    q.amax_floor = part_.amax_floor == 0 ? 1e-10f : part_.amax_floor;
+    return FASTNORM_OK;
+  }
+
+  const fastnorm_norm_heads_part& part_;
+  const CheckedDevice device_;
+  NormHeadsPart& d_;
+  Error& error;
+};
+
+// What the parts share.
+class NormHeadsCheck {
+ public:
+  NormHeadsCheck(const fastnorm_norm_heads_args& args, CheckedDevice device, NormHeadsDesc* desc,
+                 Error& failure)
+      : args_(args), device_(device), d_(*desc), error(failure) {}
+
+  fastnorm_status parts(const fastnorm_norm_heads_part* const* parts, int32_t count) {
+    for (int32_t i = 0; i < count; ++i) {
+      error.prefix = "";
+      FASTNORM_REQUIRE(parts[i] != nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "parts[%d] is NULL; required: a pointer", i);
+      char name[] = "parts[0]";
+      name[6] = static_cast<char>('0' + i);
+      fastnorm_norm_heads_part local;
+      const fastnorm_norm_heads_part* ours = nullptr;
+      FASTNORM_TRY(accept_struct(parts[i], kFirstNormHeadsPart, name, &local, &ours, error));
+      error.prefix = kPrefix[i];
+      FASTNORM_TRY(PartCheck(*ours, device_, &d_.parts[i], error).run());
+      FASTNORM_TRY(same_tokens(i, *ours->x));
+    }
+    error.prefix = "";
+    d_.count = count;
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status shared() {
+    FASTNORM_TRY(scalars());
+    if (has_rope()) FASTNORM_TRY(tables());
+    if (has_rope()) FASTNORM_TRY(windows());
+    if (args_.positions != nullptr) FASTNORM_TRY(positions(*args_.positions));
+    if (has_rope()) FASTNORM_TRY(sections());
+    FASTNORM_TRY(table_rows());
+    return args_.slots == nullptr ? FASTNORM_OK : slots(*args_.slots);
+  }
+
+ private:
+  bool has_rope() const {
+    return std::any_of(d_.parts, d_.parts + d_.count, [](const auto& p) { return p.rope; });
+  }
+  bool has_cache() const {
+    return std::any_of(d_.parts, d_.parts + d_.count,
+                       [](const auto& p) { return p.cache.rows.dtype != Dtype::kUnknown; });
+  }
+
+  fastnorm_status same_tokens(int32_t i, const fastnorm_tensor& x) {
+    const Dtype dtype = dtype_from(x.dtype);
+    if (i == 0) {
+      d_.tokens = x.shape[0];
+      d_.dtype = dtype;
+    }
+    FASTNORM_REQUIRE(x.shape[0] == d_.tokens, FASTNORM_ERROR_SHAPE,
+                     "x.shape is %s; required: the %" PRId64 " tokens of parts[0].x",
+                     shape_text(x.shape, 3).c, d_.tokens);
+    FASTNORM_REQUIRE(dtype == d_.dtype, FASTNORM_ERROR_DTYPE,
+                     "x.dtype is %s; required: %s, as parts[0].x", dtype_name(dtype),
+                     dtype_name(d_.dtype));
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status scalars() {
+    constexpr uint32_t kFlags = FASTNORM_NORM_HEADS_MROPE_INTERLEAVED;
+    FASTNORM_REQUIRE((args_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
+                     "args.flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
+                     args_.flags, kFlags, args_.flags & kFlags);
+    const bool rope = has_rope();
+    FASTNORM_REQUIRE(rope || args_.rope_dim == 0, FASTNORM_ERROR_ARGUMENT,
+                     "rope_dim is %d and no part has ROPE; required: 0", args_.rope_dim);
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+      bool required, allowed;
+      const char* user;
+    } tensors[] = {{"cos", args_.cos, rope, rope, "ROPE"},
+                   {"sin", args_.sin, rope, rope, "ROPE"},
+                   {"positions", args_.positions, false, rope, "ROPE"},
+                   {"slots", args_.slots, has_cache(), has_cache(), "a cache"}};
+    for (const auto& t : tensors) {
+      FASTNORM_REQUIRE(t.tensor != nullptr || !t.required, FASTNORM_ERROR_ARGUMENT,
+                       "%s is NULL and a part has %s; required: a tensor", t.name, t.user);
+      FASTNORM_REQUIRE(t.tensor == nullptr || t.allowed, FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and no part has %s; required: NULL", t.name, t.user);
+    }
+    d_.mrope_interleaved = args_.flags != 0;
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status tables() {
+    FASTNORM_REQUIRE(args_.rope_dim >= 0 && args_.rope_dim % 2 == 0, FASTNORM_ERROR_SHAPE,
+                     "rope_dim is %d; required: even and >= 0", args_.rope_dim);
+    d_.rope_dim = args_.rope_dim;
+    FASTNORM_TRY(table("cos", *args_.cos, &d_.cos));
+    FASTNORM_TRY(table("sin", *args_.sin, &d_.sin));
+    const fastnorm_tensor &c = *args_.cos, &s = *args_.sin;
+    FASTNORM_REQUIRE(c.ndim == s.ndim && same_numbers(c.shape, s.shape, c.ndim),
+                     FASTNORM_ERROR_SHAPE, "sin.shape is %s; required: %s, as cos",
+                     shape_text(s.shape, s.ndim).c, shape_text(c.shape, c.ndim).c);
+    FASTNORM_REQUIRE(dtype_id(c.dtype) == dtype_id(s.dtype), FASTNORM_ERROR_DTYPE,
+                     "sin.dtype is %s; required: %s, as cos", dtype_text(s.dtype).c,
+                     dtype_text(c.dtype).c);
+    d_.table_dtype = dtype_from(c.dtype);
+    d_.table_rows = c.shape[c.ndim - 2];
+    d_.table_repeats = c.shape[c.ndim - 1] != d_.rope_dim / 2;
+    for (int32_t i = 0; c.ndim == 3 && i < d_.count; ++i) {
+      FASTNORM_REQUIRE(!d_.parts[i].rope || d_.parts[i].heads == c.shape[0], FASTNORM_ERROR_SHAPE,
+                       "cos.shape is %s and parts[%d].x has %" PRId64
+                       " heads; required: a table for each head, or one of rank 2",
+                       shape_text(c.shape, 3).c, i, d_.parts[i].heads);
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status table(const char* name, const fastnorm_tensor& t, RopeTable* result) {
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(dtype == Dtype::kF32 || dtype == d_.dtype, FASTNORM_ERROR_DTYPE,
+                     "%s.dtype is %s; required: f32%s%s", name, dtype_text(t.dtype).c,
+                     d_.dtype == Dtype::kF32 ? "" : " or ",
+                     d_.dtype == Dtype::kF32 ? "" : dtype_name(d_.dtype));
+    FASTNORM_TRY(check_tensor(name, t, {dtype, 3, true}, device_, error));
+    const int64_t half = d_.rope_dim / 2, width = t.ndim >= 2 ? t.shape[t.ndim - 1] : -1;
+    FASTNORM_REQUIRE(width == half || width == 2 * half, FASTNORM_ERROR_SHAPE,
+                     "%s.shape is %s; required: [P, %" PRId64 "] or [P, %" PRId64
+                     "], or that for each head, as rope_dim is %d",
+                     name, shape_text(t.shape, t.ndim).c, half, 2 * half, args_.rope_dim);
+    const int64_t bytes = dtype_bytes(dtype);
+    result->data = address_of(t);
+    result->row_stride = step_of(t, t.ndim - 2, bytes);
+    result->head_stride = t.ndim == 3 ? step_of(t, 0, bytes) : 0;
+    return FASTNORM_OK;
+  }
+
+  // Where each part's columns that turn begin.
+  fastnorm_status windows() {
+    for (int32_t i = 0; i < d_.count; ++i) {
+      NormHeadsPart& p = d_.parts[i];
+      if (!p.rope) continue;
+      const int64_t given = p.rope_offset, columns = d_.parts[i].norm.n;
+      const int64_t offset = given == -1 ? columns - d_.rope_dim : given;
+      FASTNORM_REQUIRE(offset >= 0 && offset + d_.rope_dim <= columns, FASTNORM_ERROR_SHAPE,
+                       "parts[%d].rope_offset is %" PRId64 " and rope_dim is %" PRId64
+                       "; required: columns of x, which has %" PRId64,
+                       i, given, d_.rope_dim, columns);
+      p.rope_offset = offset;
+    }
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status positions(const fastnorm_tensor& t) {
+    Dtype dtype = Dtype::kUnknown;
+    FASTNORM_TRY(index_dtype("positions", t, &dtype, error));
+    FASTNORM_TRY(check_tensor("positions", t, {dtype, 2, true}, device_, error));
+    const int64_t axes = t.ndim == 2 ? t.shape[0] : 1;
+    FASTNORM_REQUIRE(t.shape[t.ndim - 1] == d_.tokens && axes >= 1 && axes <= kMaxRopeAxes,
+                     FASTNORM_ERROR_SHAPE,
+                     "positions.shape is %s; required: [%" PRId64 "] or [axes, %" PRId64
+                     "] with 1 to 4 axes, for the tokens of x",
+                     shape_text(t.shape, t.ndim).c, d_.tokens, d_.tokens);
+    const int64_t bytes = dtype_bytes(dtype);
+    d_.axes = static_cast<int32_t>(axes);
+    d_.positions.data = address_of(t);
+    d_.positions.axis_stride = t.ndim == 2 ? step_of(t, 0, bytes) : 0;
+    d_.positions.stride = bytes;
+    d_.positions.wide = dtype == Dtype::kI64;
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status sections() {
+    const int32_t given[kMaxRopeAxes] = {args_.mrope_0, args_.mrope_1, args_.mrope_2,
+                                         args_.mrope_3};
+    int64_t sum = 0;
+    for (int32_t a = 0; a < kMaxRopeAxes; ++a) {
+      FASTNORM_REQUIRE(given[a] >= 0 && (given[a] == 0 || (d_.axes > 1 && a < d_.axes)),
+                       FASTNORM_ERROR_SHAPE,
+                       "mrope_%d is %d and positions has %d row%s; required: pairs of that row, 0 "
+                       "with one row",
+                       a, given[a], d_.axes, d_.axes == 1 ? "" : "s");
+      sum += given[a];
+      d_.section_end[a] = d_.mrope_interleaved ? int64_t{3} * given[a] : sum;
+    }
+    FASTNORM_REQUIRE(d_.axes == 1 || sum == d_.rope_dim / 2, FASTNORM_ERROR_SHAPE,
+                     "mrope_0 to mrope_3 are %d, %d, %d and %d; required: a sum of %" PRId64
+                     ", half of rope_dim, as positions has %d rows",
+                     given[0], given[1], given[2], given[3], d_.rope_dim / 2, d_.axes);
+    FASTNORM_REQUIRE(!d_.mrope_interleaved || d_.axes == 3, FASTNORM_ERROR_SHAPE,
+                     "args.flags has MROPE_INTERLEAVED and positions has %d row%s; required: 3",
+                     d_.axes, d_.axes == 1 ? "" : "s");
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status table_rows() {
+    FASTNORM_REQUIRE(!has_rope() || d_.positions || d_.table_rows >= d_.tokens,
+                     FASTNORM_ERROR_SHAPE,
+                     "cos has %" PRId64 " rows for %" PRId64
+                     " tokens and positions is NULL; required: a row for each token",
+                     d_.table_rows, d_.tokens);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status slots(const fastnorm_tensor& t) {
+    Dtype dtype = Dtype::kUnknown;
+    FASTNORM_TRY(index_dtype("slots", t, &dtype, error));
+    FASTNORM_TRY(check_tensor("slots", t, {dtype, 1, true}, device_, error));
+    FASTNORM_REQUIRE(t.shape[0] <= d_.tokens, FASTNORM_ERROR_SHAPE,
+                     "slots.shape is %s; required: at most the %" PRId64 " tokens of x",
+                     shape_text(t.shape, 1).c, d_.tokens);
+    d_.slots.data = address_of(t);
+    d_.slots.stride = dtype_bytes(dtype);
+    d_.slots.wide = dtype == Dtype::kI64;
+    d_.slot_count = t.shape[0];
+    return FASTNORM_OK;
+  }
+
+  const fastnorm_norm_heads_args& args_;
+  const CheckedDevice device_;
+  NormHeadsDesc& d_;
+  Error& error;
+};
+
+}  // namespace
+
+fastnorm_status check_norm_heads(const fastnorm_norm_heads_args* args,
+                                 const fastnorm_norm_heads_part* const* parts, int32_t count,
+                                 CheckedDevice device, NormHeadsDesc* desc, Error& error) {
+  fastnorm_norm_heads_args local;
+  const fastnorm_norm_heads_args* ours = nullptr;
+  FASTNORM_TRY(accept_struct(args, kFirstNormHeadsArgs, "args", &local, &ours, error));
+  FASTNORM_REQUIRE(count >= 0 && count <= kMaxHeadsParts, FASTNORM_ERROR_ARGUMENT,
+                   "count is %d; required: 0 to %d", count, kMaxHeadsParts);
+  FASTNORM_REQUIRE(parts != nullptr || count == 0, FASTNORM_ERROR_ARGUMENT,
+                   "parts is NULL; required: %d pointers", count);
+  *desc = {};
+  NormHeadsCheck check(*ours, device, desc, error);
+  FASTNORM_TRY(check.parts(parts, count));
+  FASTNORM_TRY(check.shared());
+  return desc->empty() ? FASTNORM_OK : check_norm_heads_aliasing(*ours, *desc, error);
+}
+
+fastnorm_status check_norm_heads_values(const NormHeadsDesc& d, Error& error) {
+  for (int64_t t = 0; d.positions && t < d.tokens; ++t) {
+    for (int32_t a = 0; a < d.axes; ++a) {
+      const int64_t position = d.positions.at(a, t);
+      FASTNORM_REQUIRE(position >= 0 && position < d.table_rows, FASTNORM_ERROR_ARGUMENT,
+                       "the position of token %" PRId64 ", axis %d, is %" PRId64
+                       "; required: 0 to %" PRId64 ", the rows of cos",
+                       t, a, position, d.table_rows - 1);
+    }
+  }
+  for (int32_t i = 0; i < d.count; ++i) {
+    const HeadsCache& c = d.parts[i].cache;
+    if (!c) continue;
+    for (int64_t t = 0; t < d.slot_count; ++t) {
+      const int64_t slot = d.slots.at(0, t);
+      FASTNORM_REQUIRE(slot >= -1 && (slot < 0 || slot / c.page_size < c.pages),
+                       FASTNORM_ERROR_ARGUMENT,
+                       "slots[%" PRId64 "] is %" PRId64 "; required: -1, or 0 to the %" PRId64
+                       " pages of %" PRId64 " tokens of parts[%d].cache",
+                       t, slot, c.pages, c.page_size, i);
+    }
+  }
+  return FASTNORM_OK;
+}
+
+}  // namespace fastnorm

@@ -1,0 +1,98 @@
+#include "core/norm_heads_plan.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace fastnorm {
+namespace {
+
+uint64_t bytes_of(int64_t count, Dtype dtype) {
+  return static_cast<uint64_t>(count) * static_cast<uint64_t>(dtype_bytes(dtype));
+}
+
+// Codes and scales of so many rows; a scale that is given is read.
+void count_codes(const QuantDesc& q, int64_t rows, int64_t n, NormHeadsPlan* plan) {
+  if (q.scheme == FASTNORM_QUANT_NONE) return;
+  plan->bytes_written += static_cast<uint64_t>(rows * q.code_bytes(n));
+  if (q.tensor_scale != nullptr) plan->bytes_read += 4;
+  if (q.swizzled) {
+    plan->bytes_written += static_cast<uint64_t>(q.swizzled_bytes(rows, n));
+  } else if (q.scale) {
+    plan->bytes_written += bytes_of(rows * q.scales(n), q.scale.dtype);
+  }
+}
+
+void count_part(const NormHeadsDesc& d, const NormHeadsPart& p, NormHeadsPlan* plan) {
+  const NormDesc& n = p.norm;
+  const int64_t rows = d.tokens * p.heads, columns = n.n;
+  const int64_t statistics = p.across_heads ? d.tokens : rows;
+  plan->bytes_read += bytes_of(rows * columns, n.dtype);
+  for (const ColumnTensor* c : {&n.weight, &n.bias}) {
+    if (*c)
+      plan->bytes_read += bytes_of(columns * (c->head_stride_bytes != 0 ? p.heads : 1), c->dtype);
+  }
+  for (const HeadValues* v : {&p.mean_in, &p.rstd_in}) {
+    if (*v) plan->bytes_read += bytes_of(statistics, Dtype::kF32);
+  }
+  for (const HeadValues* v : {&p.mean, &p.rstd, &p.sumsq}) {
+    const int64_t values = v == &p.sumsq && n.kind == FASTNORM_NORM_LAYER ? 2 : 1;
+    if (*v) plan->bytes_written += bytes_of(statistics * values, Dtype::kF32);
+  }
+  if (n.y) plan->bytes_written += bytes_of(rows * columns, n.dtype);
+  count_codes(n.quant, rows, columns, plan);
+  const HeadsCache& c = p.cache;
+  if (!c) return;
+  const int64_t cached = d.slot_count * p.heads;
+  count_codes(c.quant, cached, columns, plan);
+  if (c.quant.scheme == FASTNORM_QUANT_NONE)
+    plan->bytes_written += bytes_of(cached * columns, c.rows.dtype);
+}
+
+// The table entries and numbers that tokens need.
+void count_shared(const NormHeadsDesc& d, NormHeadsPlan* plan) {
+  int64_t tables = 0;
+  for (int32_t i = 0; i < d.count; ++i) {
+    if (d.parts[i].rope) tables = std::max(tables, d.cos.head_stride != 0 ? d.parts[i].heads : 1);
+  }
+  plan->bytes_read += 2 * bytes_of(tables * d.tokens * (d.rope_dim / 2), d.table_dtype);
+  if (d.positions)
+    plan->bytes_read += static_cast<uint64_t>(d.tokens * d.axes) * (d.positions.wide ? 8 : 4);
+  if (d.slots) plan->bytes_read += static_cast<uint64_t>(d.slot_count) * (d.slots.wide ? 8 : 4);
+}
+
+// Tokens that make about 20 us of work on a core with vectors.
+int64_t grain_of(const NormHeadsDesc& d) {
+  constexpr int64_t kWorthElements = 16384;
+  int64_t elements = 0;
+  for (int32_t i = 0; i < d.count; ++i) {
+    int64_t more = 0;
+    if (__builtin_mul_overflow(d.parts[i].heads, d.parts[i].norm.n, &more) ||
+        __builtin_add_overflow(elements, more, &elements)) {
+      return 1;
+    }
+  }
+  return std::max<int64_t>(1, kWorthElements / std::max<int64_t>(1, elements));
+}
+
+}  // namespace
+
+fastnorm_status plan_norm_heads(const NormHeadsDesc& d, const DeviceFacts& facts,
+                                NormHeadsPlan* plan, Error& error) {
+  *plan = {};
+  FASTNORM_REQUIRE(facts.device_type == FASTNORM_DEVICE_CPU, FASTNORM_ERROR_UNSUPPORTED,
+                   "context is of CUDA:%d; norm_heads has no CUDA kernels yet; nearest: a CPU "
+                   "context, or fastnorm_norm_many for the norm alone",
+                   facts.device_id);
+  if (d.empty()) return FASTNORM_OK;
+  plan->kernel = dtype_name(d.dtype);
+  plan->launches = 1;
+  plan->grain = grain_of(d);
+  const int64_t ranges = (d.tokens - 1) / plan->grain + 1;
+  plan->blocks = static_cast<uint64_t>(std::min<int64_t>(ranges, facts.threads));
+  for (int32_t i = 0; i < d.count; ++i) count_part(d, d.parts[i], plan);
+  count_shared(d, plan);
+  return FASTNORM_OK;
+}
+
+}  // namespace fastnorm

@@ -1,0 +1,402 @@
+// The kernels of norm_heads. Instantiated once by the unit of each instruction set.
+//
+// A row of d columns is normalised by the parts of the norm's row loop and kept in f32 in the order of its columns; rope turns it
+// there, and the norm's quantisers make its codes. So all values are the norm's to the bit.
+#pragma once
+
+#include "cpu/norm-inl.h"
+#include "cpu/norm_heads_params.h"
+
+namespace fastnorm::cpu {
+namespace {
+
+// Behind the values of a row there is room for whole vectors and chunks.
+inline constexpr int kHeadRoom = kHeadColumns + kPadded, kMostPairs = kHeadColumns / 2;
+
+// A head as a row of the norm's, rounded as any of the axes says.
+template <class Element, Stat kStat_>
+struct HeadSlots {
+  using T = Element;
+  static constexpr Source kSource = Source::kPlain;
+  static constexpr Stat kStat = kStat_;
+  static constexpr Affine kAffine = Affine::kAny;
+};
+
+// All heads of a token as one row.
+template <class Element, Stat kStat_>
+struct AcrossSlots : HeadSlots<Element, kStat_> {};
+
+template <class Element, Stat kStat>
+struct RowSource<AcrossSlots<Element, kStat>> {
+  using T = Element;
+
+  // Elements of the row may lie in two heads, or in more.
+  template <class Extent>
+  FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
+    const int64_t column = i % columns;
+    if (column + extent.count <= columns) return extent.load(T{}, at(i));
+    char piece[kPairElements * T::kBytes] = {};
+    for (int k = 0; k < extent.count; ++k)
+      __builtin_memcpy(piece + k * T::kBytes, at(i + k), T::kBytes);
+    return extent.load(T{}, piece);
+  }
+
+  FASTNORM_INLINE const char* at(int64_t i) const {
+    return x + i / columns * head_stride + i % columns * T::kBytes;
+  }
+
+  const char* const x;
+  const int64_t head_stride, columns;
+};
+
+FASTNORM_INLINE char* at(const HeadRef& v, int64_t token, int64_t head) {
+  return v.data + token * v.token_stride + head * v.head_stride;
+}
+
+FASTNORM_INLINE int64_t load_index(const IndexRef& t, int64_t axis, int64_t i) {
+  const char* const p = t.data + axis * t.axis_stride + i * t.stride;
+  if (t.wide) {
+    int64_t value;
+    __builtin_memcpy(&value, p, sizeof value);
+    return value;
+  }
+  int32_t value;
+  __builtin_memcpy(&value, p, sizeof value);
+  return value;
+}
+
+// ---- Values in f32, in the order of the columns.
+
+// Calls `each` for all pairs of n elements.
+template <class Each>
+FASTNORM_INLINE void for_pairs(int n, const Each& each) {
+  int i = 0;
+  for (; i + kPairElements <= n; i += kPairElements) each(i, Whole{});
+  if (i < n) each(i, Some{n - i});
+}
+
+FASTNORM_INLINE Pair load_values(const float* v) {
+  return load(F32{}, reinterpret_cast<const char*>(v));
+}
+FASTNORM_INLINE void store_values(float* v, Pair pair) {
+  store(F32{}, reinterpret_cast<char*>(v), pair);
+}
+
+// `to` has room for whole pairs.
+template <class T>
+inline void widen(const char* from, int n, float* to) {
+  for_pairs(
+      n, [&](int i, auto extent) __attribute__((always_inline)) {
+        store_values(to + i, from_layout(T{}, extent.load(T{}, from + i * T::kBytes)));
+      });
+}
+
+template <class T>
+inline void narrow(const float* from, int n, char* to) {
+  for_pairs(
+      n, [&](int i, auto extent) __attribute__((always_inline)) {
+        extent.store(T{}, to + i * T::kBytes, to_layout(T{}, load_values(from + i)), false);
+      });
+}
+
+// To T and back, in whole pairs.
+template <class T>
+inline void round_values(float* v, int n) {
+  for (int i = 0; i < n; i += kPairElements)
+    store_values(v + i, round_pair(T{}, load_values(v + i)));
+}
+
+template <class T, Stat kStat>
+inline void take_head(const NormHeadsPartParams& part, const Row& row, const Statistics& s,
+                      float* v) {
+  using Slots = HeadSlots<T, kStat>;
+  const auto n = static_cast<int>(part.norm.n);
+  if (!part.normalise) return widen<T>(row.x, n, v);
+  const Rounding<Affine::kAny, T> rounding(part.norm);
+  const RowSource<Slots> source(part.norm, row);
+  const RowAffine<Slots, AnyColumns> affine(part.norm, row, s, rounding);
+  for_pairs(
+      n, [&](int i, auto extent) __attribute__((always_inline)) {
+        const Pair z = affine.apply(source.take(i, extent), i, extent);
+        store_values(v + i, from_layout(T{}, extent.first(T{}, z)));
+      });
+}
+
+// ---- Rope.
+
+// The axis whose position pair j has.
+FASTNORM_INLINE int axis_of(const NormHeadsParams& p, int64_t j) {
+  if (p.mrope_interleaved) {
+    const auto axis = static_cast<int>(j % 3);
+    return axis >= 1 && j < p.section_end[axis] ? axis : 0;
+  }
+  int axis = 0;
+  while (axis + 1 < p.axes && j >= p.section_end[axis]) ++axis;
+  return axis;
+}
+
+// The entries of a table's row: each, or the first of each two.
+template <class E>
+inline void load_entries(const char* from, bool first_of_two, int n, float* to) {
+  if (!first_of_two) return widen<E>(from, n, to);
+  constexpr int kStep = 64;
+  for (int i = 0; i < n; i += kStep) {
+    const auto count = static_cast<int>(smaller(n - i, kStep));
+    float two[2 * kStep];
+    widen<E>(from + 2 * i * E::kBytes, 2 * count, two);
+    for (int j = 0; j < count; ++j) to[i + j] = two[2 * j];
+  }
+}
+
+// Cosines or sines of a token: of one row of the table, or by pairs of several.
+template <class E>
+inline void load_table(const NormHeadsParams& p, const RopeTableRef& table, int64_t head,
+                       int64_t token, bool first_of_two, float* to) {
+  const char* const base = table.data + head * table.head_stride;
+  const auto n = static_cast<int>(p.half);
+  float entries[kMostPairs + kPadded];
+  for (int axis = 0; axis < p.axes; ++axis) {
+    const int64_t row = p.positions.data == nullptr ? token : load_index(p.positions, axis, token);
+    const char* const from = base + row * table.row_stride;
+    if (p.axes == 1) return load_entries<E>(from, first_of_two, n, to);
+    load_entries<E>(from, first_of_two, n, entries);
+    for (int j = 0; j < n; ++j) to[j] = axis_of(p, j) == axis ? entries[j] : to[j];
+  }
+}
+
+// What turns the pairs of a row; for the inverse the sines are negative.
+struct Angles {
+  float c[kMostPairs + kPadded], s[kMostPairs + kPadded];
+
+  template <class T>
+  void load(const NormHeadsParams& p, const NormHeadsPartParams& part, int64_t head,
+            int64_t token) {
+    const bool first_of_two = p.table_repeats && part.interleaved;
+    if (p.table_f32) {
+      load_table<F32>(p, p.cos, head, token, first_of_two, c);
+      load_table<F32>(p, p.sin, head, token, first_of_two, s);
+    } else {
+      load_table<T>(p, p.cos, head, token, first_of_two, c);
+      load_table<T>(p, p.sin, head, token, first_of_two, s);
+    }
+    for (int j = 0; part.inverse && j < p.half; ++j) s[j] = -s[j];
+  }
+};
+
+// So many pairs at a time, in loops of a fixed length.
+inline constexpr int kTurned = 64;
+
+// v1 and v2 become o1 and o2.
+inline void turn_once(const float* c, const float* s, float* v1, float* v2) {
+  for (int j = 0; j < kTurned; ++j) {
+    const float a = v1[j], b = v2[j];
+    v1[j] = __builtin_fmaf(a, c[j], -(b * s[j]));
+    v2[j] = __builtin_fmaf(b, c[j], a * s[j]);
+  }
+}
+
+template <class T>
+inline void turn_every_step(const float* c, const float* s, float* v1, float* v2) {
+  float ac[kTurned], bs[kTurned], bc[kTurned], as[kTurned];
+  for (int j = 0; j < kTurned; ++j) {
+    ac[j] = v1[j] * c[j], bs[j] = v2[j] * s[j];
+    bc[j] = v2[j] * c[j], as[j] = v1[j] * s[j];
+  }
+  for (float* products : {ac, bs, bc, as}) round_values<T>(products, kTurned);
+  for (int j = 0; j < kTurned; ++j) {
+    v1[j] = ac[j] - bs[j];
+    v2[j] = bc[j] + as[j];
+  }
+}
+
+// Turns the columns from `window` on. Behind the angles and the columns there is room, which is read.
+template <class T>
+inline void turn(const NormHeadsPartParams& part, const Angles& angles, int half, float* window) {
+  // Of pair j the first is at j * step, the second so much behind it.
+  const int step = part.interleaved ? 2 : 1, apart = part.interleaved ? 1 : half;
+  for (int i = 0; i < half; i += kTurned) {
+    const auto count = static_cast<int>(smaller(half - i, kTurned));
+    float v1[kTurned] = {}, v2[kTurned] = {}, c[kTurned] = {}, s[kTurned] = {};
+    for (int j = 0; j < count; ++j) {
+      v1[j] = window[(i + j) * step];
+      v2[j] = window[(i + j) * step + apart];
+      c[j] = angles.c[i + j];
+      s[j] = angles.s[i + j];
+    }
+    if (part.rope_every_step) {
+      turn_every_step<T>(c, s, v1, v2);
+    } else {
+      turn_once(c, s, v1, v2);
+    }
+    for (int j = 0; j < count; ++j) {
+      window[(i + j) * step] = v1[j];
+      window[(i + j) * step + apart] = v2[j];
+    }
+  }
+}
+
+// ---- Codes.
+
+// What is quantised of the values [0, count), and zeros behind it. How many both are.
+template <class T>
+inline int take_quantised(const QuantParams& q, const float* v, int count,
+                          float (&values)[kQuantChunk]) {
+  const int padded = (count + kPadded - 1) / kPadded * kPadded;
+  for (int j = 0; j < count; ++j) values[j] = v[j];
+  for (int j = count; j < padded; ++j) values[j] = 0.0f;
+  if (q.from_rounded) round_values<T>(values, padded);
+  clamp_values(values, padded, q.clamp);
+  return padded;
+}
+
+// A row's codes and scales, as the norm makes them.
+template <class T>
+inline void put_quantised(const QuantParams& q, const QuantRow& out, const float* v, int n,
+                          uint32_t* amax) {
+  float values[kQuantChunk];
+  float inverse = 0.0f;
+  if (q.tensor_scale != nullptr) {
+    inverse = 1.0f / load_f32(q.tensor_scale);
+  } else if (q.codes_wanted && q.block == 0) {
+    uint32_t most = 0;
+    for (int i = 0; i < n; i += kQuantChunk) {
+      const auto count = static_cast<int>(smaller(n - i, kQuantChunk));
+      const int padded = take_quantised<T>(q, v + i, count, values);
+      most = greater(most, magnitude_bits(values, padded));
+    }
+    inverse = out.put_row_scale(q, most);
+  }
+  for (int i = 0; i < n; i += kQuantChunk) {
+    const auto count = static_cast<int>(smaller(n - i, kQuantChunk));
+    const int padded = take_quantised<T>(q, v + i, count, values);
+    if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
+    if (!q.codes_wanted) continue;
+    if (q.block == 0) {
+      out.put_codes<true>(q, i, count, values, inverse, false);
+    } else {
+      out.scale_by_block(q, i, count, padded, values);
+      out.put_codes<false>(q, i, count, values, 1.0f, false);
+    }
+  }
+  out.end(q, n);
+}
+
+// ---- A part of a token.
+
+// The statistic of a row, computed or given; what of it is wanted is stored.
+template <class Slots>
+inline Statistics head_statistics(const NormHeadsPartParams& part, const RowSource<Slots>& source,
+                                  int64_t token, int64_t head) {
+  if (part.rstd_in.data != nullptr) {
+    const float mean =
+        part.mean_in.data == nullptr ? 0.0f : load_f32(at(part.mean_in, token, head));
+    return {mean, load_f32(at(part.rstd_in, token, head)), 0.0f};
+  }
+  const Rounding<Affine::kAny, typename Slots::T> rounding(part.statistics);
+  const Statistics s = statistics<Slots>(part.statistics, source, rounding, Nothing{});
+  if (part.mean.data != nullptr) store_statistic(at(part.mean, token, head), s.mean);
+  if (part.rstd.data != nullptr) store_statistic(at(part.rstd, token, head), s.rstd);
+  if (part.sumsq.data != nullptr) {
+    char* to = at(part.sumsq, token, head);
+    if (Slots::kStat == Stat::kLayer) {
+      store_statistic(to, s.mean);
+      to += sizeof(float);
+    }
+    store_statistic(to, s.squared);
+  }
+  return s;
+}
+
+// Where a token's rows go in the cache: the row of its head 0, or nullptr.
+struct CacheRow {
+  char *row, *scale;
+};
+
+FASTNORM_INLINE CacheRow cache_row(const NormHeadsParams& p, const HeadsCacheParams& c,
+                                   int64_t token) {
+  if (c.rows.data == nullptr || token >= p.slot_count) return {nullptr, nullptr};
+  const int64_t slot = load_index(p.slots, 0, token);
+  if (slot < 0) return {nullptr, nullptr};
+  const int64_t page = slot / c.page_size, row = slot % c.page_size;
+  const RowRef& scale = c.quant.scale;
+  return {c.rows.data + page * c.rows.stride_bytes[2] + row * c.rows.stride_bytes[1],
+          scale.data + page * scale.stride_bytes[2] + row * scale.stride_bytes[1]};
+}
+
+// Memory of a range of tokens.
+struct HeadScratch {
+  float v[kHeadRoom];
+  Angles angles;
+};
+
+template <class T>
+inline void store_head(const NormHeadsPartParams& part, const Row& row, const QuantRow& codes,
+                       const CacheRow& cached, int64_t head, const float* v, uint32_t* amax) {
+  const auto n = static_cast<int>(part.norm.n);
+  if (row.y != nullptr) narrow<T>(v, n, row.y);
+  const QuantParams& q = part.norm.quant;
+  if (q.codes_wanted || q.amax != nullptr) put_quantised<T>(q, codes, v, n, amax);
+  if (cached.row == nullptr) return;
+  const HeadsCacheParams& c = part.cache;
+  char* const to = cached.row + head * c.rows.stride_bytes[0];
+  if (!c.codes) return narrow<T>(v, n, to);
+  const QuantRow out = {0, to, cached.scale + head * c.quant.scale.stride_bytes[0]};
+  uint32_t unused = 0;
+  put_quantised<T>(c.quant, out, v, n, &unused);
+}
+
+template <class T, Stat kStat>
+inline void run_part(const NormHeadsParams& p, const NormHeadsPartParams& part, int64_t token,
+                     HeadScratch& scratch, uint32_t* amax) {
+  Statistics s = {0.0f, 0.0f, 0.0f};
+  if (part.across_heads) {
+    const RowSource<AcrossSlots<T, kStat>> source = {part.norm.x.data + token * part.token_stride,
+                                                     part.head_stride, part.norm.n};
+    s = head_statistics<AcrossSlots<T, kStat>>(part, source, token, 0);
+  }
+  const CacheRow cached = cache_row(p, part.cache, token);
+  const bool one_table = p.cos.head_stride == 0 && p.sin.head_stride == 0;
+  if (part.rope && one_table) scratch.angles.load<T>(p, part, 0, token);
+  Cursor cursor(part.norm, token * part.heads);
+  for (int64_t head = 0; head < part.heads; ++head, cursor.next()) {
+    const Row& row = cursor.row;
+    if (part.normalise && !part.across_heads) {
+      const RowSource<HeadSlots<T, kStat>> source(part.norm, row);
+      s = head_statistics<HeadSlots<T, kStat>>(part, source, token, head);
+    }
+    if (!part.stores_rows) continue;
+    take_head<T, kStat>(part, row, s, scratch.v);
+    if (part.round_before_rope) round_values<T>(scratch.v, static_cast<int>(part.norm.n));
+    if (part.rope) {
+      if (!one_table) scratch.angles.load<T>(p, part, head, token);
+      turn<T>(part, scratch.angles, static_cast<int>(p.half), scratch.v + part.rope_offset);
+    }
+    const QuantRow codes = {token * part.heads + head, cursor.at(part.norm.quant.codes),
+                            cursor.at(part.norm.quant.scale)};
+    store_head<T>(part, row, codes, cached, head, scratch.v, amax);
+  }
+}
+
+template <class T>
+void norm_heads_kernel(const NormHeadsParams& p, int64_t begin, int64_t end) {
+  HeadScratch scratch;
+  uint32_t amax[kHeadsParts] = {};
+  for (int64_t token = begin; token < end; ++token) {
+    for (int i = 0; i < p.count; ++i) {
+      if (p.part[i].layer) {
+        run_part<T, Stat::kLayer>(p, p.part[i], token, scratch, &amax[i]);
+      } else {
+        run_part<T, Stat::kRms>(p, p.part[i], token, scratch, &amax[i]);
+      }
+    }
+  }
+  for (int i = 0; i < p.count; ++i) {
+    if (p.part[i].norm.quant.amax != nullptr) raise_amax(p.part[i].norm.quant.amax, amax[i]);
+  }
+}
+
+constexpr NormHeadsKernels kNormHeadsOfUnit = {
+    {norm_heads_kernel<F32>, norm_heads_kernel<F16>, norm_heads_kernel<BF16>}};
+
+}  // namespace
+}  // namespace fastnorm::cpu

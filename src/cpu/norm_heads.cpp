@@ -1,0 +1,97 @@
+#include "cpu/norm_heads.h"
+
+#include "core/reciprocal.h"
+#include "cpu/fp_mode.h"
+#include "cpu/norm.h"
+
+namespace fastnorm::cpu {
+namespace {
+
+static_assert(kHeadsParts == kMaxHeadsParts && kRopeAxes == kMaxRopeAxes &&
+              kHeadColumns == kMaxHeadColumns);
+
+HeadRef head_ref(const HeadValues& v) {
+  return {reinterpret_cast<char*>(v.data), v.token_stride, v.head_stride};
+}
+
+RopeTableRef table_ref(const RopeTable& t) {
+  return {reinterpret_cast<const char*>(t.data), t.head_stride, t.row_stride};
+}
+
+IndexRef index_ref(const IndexTensor& t) {
+  return {reinterpret_cast<const char*>(t.data), t.axis_stride, t.stride, t.wide};
+}
+
+HeadsCacheParams cache_params(const NormHeadsPart& p, const IsaKernels& isa) {
+  const HeadsCache& c = p.cache;
+  HeadsCacheParams result = {};
+  if (!c) return result;
+  result.rows = {reinterpret_cast<char*>(c.rows.data),
+                 {c.rows.stride_bytes[0], c.rows.stride_bytes[1], c.rows.stride_bytes[2]}};
+  result.page_size = c.page_size;
+  result.codes = c.quant.scheme != FASTNORM_QUANT_NONE;
+  NormDesc quantised = p.norm;
+  quantised.quant = c.quant;
+  result.quant = make_params(quantised, NormPlan{}, isa, 0).quant;
+  return result;
+}
+
+void set_part(const NormHeadsPart& d, const IsaKernels& isa, NormHeadsPartParams* p) {
+  p->norm = p->statistics = make_params(d.norm, NormPlan{}, isa, 0);
+  if (d.across_heads) {
+    p->statistics.n = d.heads * d.norm.n;
+    p->statistics.inv_n = reciprocal_of(p->statistics.n);
+  }
+  p->heads = d.heads;
+  p->head_stride = d.head_stride;
+  p->token_stride = d.token_stride;
+  p->mean = head_ref(d.mean);
+  p->rstd = head_ref(d.rstd);
+  p->mean_in = head_ref(d.mean_in);
+  p->rstd_in = head_ref(d.rstd_in);
+  p->sumsq = head_ref(d.sumsq);
+  p->cache = cache_params(d, isa);
+  p->rope_offset = d.rope_offset;
+  p->normalise = d.normalise;
+  p->layer = d.norm.kind == FASTNORM_NORM_LAYER;
+  p->across_heads = d.across_heads;
+  p->stores_rows = d.stores_rows();
+  p->rope = d.rope;
+  p->interleaved = d.interleaved;
+  p->inverse = d.inverse;
+  // A chain in T that rounds at every step ends with a value of T.
+  p->round_before_rope = d.round_before_rope || d.norm.rounding == FASTNORM_ROUND_EVERY_STEP;
+  p->rope_every_step = d.rope_every_step;
+}
+
+}  // namespace
+
+// Not inlined: computes in the caller's floating-point mode, see fp_mode.h.
+[[gnu::noinline]] NormHeadsTask make_norm_heads_task(const NormHeadsDesc& d,
+                                                     const IsaKernels& isa) {
+  NormHeadsTask task = {};
+  task.kernel = isa.norm_heads->at[static_cast<int>(d.dtype)];
+  NormHeadsParams& p = task.params;
+  for (int32_t i = 0; i < d.count; ++i) set_part(d.parts[i], isa, &p.part[i]);
+  p.count = d.count;
+  p.axes = d.axes;
+  p.half = d.rope_dim / 2;
+  p.cos = table_ref(d.cos);
+  p.sin = table_ref(d.sin);
+  p.table_f32 = d.table_dtype == Dtype::kF32;
+  p.table_repeats = d.table_repeats;
+  p.mrope_interleaved = d.mrope_interleaved;
+  for (int32_t a = 0; a < kRopeAxes; ++a) p.section_end[a] = d.section_end[a];
+  p.positions = index_ref(d.positions);
+  p.slots = index_ref(d.slots);
+  p.slot_count = d.slot_count;
+  return task;
+}
+
+void run_norm_heads_range(void* task, int64_t begin, int64_t end) {
+  const auto& t = *static_cast<const NormHeadsTask*>(task);
+  const FpMode mode;
+  t.kernel(t.params, begin, end);
+}
+
+}  // namespace fastnorm::cpu

@@ -1,0 +1,77 @@
+// What a CPU kernel of norm_heads gets: plain data, so that units of any instruction set may include it.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/norm_params.h"
+
+namespace fastnorm::cpu {
+
+inline constexpr int kHeadsParts = 8, kRopeAxes = 4, kHeadColumns = 8192;
+
+// f32 values of a token and head.
+struct HeadRef {
+  char* data;  // nullptr = absent
+  int64_t token_stride, head_stride;
+};
+
+struct HeadsCacheParams {
+  RowRef rows;  // data nullptr = absent; for each digit of (head, row of a page, page)
+  QuantParams quant;
+  int64_t page_size;
+  bool codes;  // else elements of x's dtype
+};
+
+struct NormHeadsPartParams {
+  NormParams norm;        // of rows (token, head)
+  NormParams statistics;  // the same with n and inv_n of what shares a statistic
+  int64_t heads;
+  int64_t head_stride, token_stride;  // of x, in bytes
+  HeadRef mean, rstd, mean_in, rstd_in, sumsq;
+  HeadsCacheParams cache;
+  int64_t rope_offset;
+  bool normalise, layer, across_heads, stores_rows;
+  bool rope, interleaved, inverse, round_before_rope, rope_every_step;
+};
+
+struct RopeTableRef {
+  const char* data;
+  int64_t head_stride, row_stride;
+};
+
+// i32 or i64; data nullptr = absent.
+struct IndexRef {
+  const char* data;
+  int64_t axis_stride, stride;
+  bool wide;
+};
+
+struct NormHeadsParams {
+  NormHeadsPartParams part[kHeadsParts];
+  int32_t count;
+  int32_t axes;
+  int64_t half;  // pairs that turn
+  RopeTableRef cos, sin;
+  bool table_f32;      // else x's dtype
+  bool table_repeats;  // 2 * half wide
+  bool mrope_interleaved;
+  int64_t section_end[kRopeAxes];
+  IndexRef positions;
+  IndexRef slots;
+  int64_t slot_count;
+};
+
+// The tokens [begin, end).
+using NormHeadsKernel = void (*)(const NormHeadsParams& params, int64_t begin, int64_t end);
+
+// By Dtype: f32, f16, bf16.
+struct NormHeadsKernels {
+  NormHeadsKernel at[3];
+};
+
+extern const NormHeadsKernels kNormHeadsScalar;
+extern const NormHeadsKernels kNormHeadsAvx2;
+extern const NormHeadsKernels kNormHeadsAvx512;
+extern const NormHeadsKernels kNormHeadsNeon;
+
+}  // namespace fastnorm::cpu

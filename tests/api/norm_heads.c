@@ -1,0 +1,318 @@
+/* norm_heads through the C ABI: results that can be worked out by hand, a layer's query, key and value heads, what a query says, threads,
+ * dry runs and refusals. */
+#include <math.h>
+
+#include "api/api_test.h"
+
+enum { kTokens = 4, kQuery = 4, kKey = 2, kColumns = 64, kHeads = kQuery + 2 * kKey };
+enum { kPages = 3, kPage = 3, kPositions = 9 };
+
+/* Memory of a call and its tensors: query, key and value heads of one buffer. */
+typedef struct heads_call {
+  float qkv[kTokens * kHeads * kColumns], weight[kColumns];
+  float cos[kPositions * kColumns / 2], sin[kPositions * kColumns / 2];
+  float key_cache[kPages * kPage * kKey * kColumns];
+  int8_t value_cache[kPages * kPage * kKey * kColumns];
+  float value_scale[1];
+  int64_t positions[kTokens];
+  int32_t slots[kTokens];
+  tensor_of t[13];
+  fastnorm_norm_heads_part part[3];
+  const fastnorm_norm_heads_part* parts[3];
+  fastnorm_norm_heads_args args;
+} heads_call;
+
+static heads_call heads;
+
+/* Heads of the buffer from number `first` on. */
+static const fastnorm_tensor* view(tensor_of* out, int first, int count) {
+  const int64_t shape[3] = {kTokens, count, kColumns};
+  make_tensor(out, heads.qkv + first * kColumns, FASTNORM_DTYPE_F32, 3, shape);
+  out->strides[0] = kHeads * kColumns, out->strides[1] = kColumns, out->strides[2] = 1;
+  out->tensor.strides = out->strides;
+  return &out->tensor;
+}
+
+static void reset(void) {
+  const int64_t cache[4] = {kPages, kPage, kKey, kColumns}, table[2] = {kPositions, kColumns / 2};
+  int i, j;
+  fill_random(heads.qkv, sizeof heads.qkv / 4, 5);
+  fill_random(heads.weight, kColumns, 6);
+  for (i = 0; i < kPositions; ++i) {
+    for (j = 0; j < kColumns / 2; ++j) {
+      heads.cos[i * kColumns / 2 + j] = cosf((float)i / (float)(1 + j));
+      heads.sin[i * kColumns / 2 + j] = sinf((float)i / (float)(1 + j));
+    }
+  }
+  memset(heads.key_cache, 0xff, sizeof heads.key_cache);
+  memset(heads.value_cache, 0x55, sizeof heads.value_cache);
+  heads.value_scale[0] = 1 / 64.0f;
+  for (i = 0; i < kTokens; ++i) {
+    heads.positions[i] = 8 - i;
+    heads.slots[i] = i == 2 ? -1 : 7 - 2 * i;
+  }
+  memset(heads.part, 0, sizeof heads.part);
+  memset(&heads.args, 0, sizeof heads.args);
+  for (i = 0; i < 3; ++i) {
+    heads.part[i].struct_size = sizeof heads.part[i];
+    heads.part[i].x =
+        view(&heads.t[i], i == 0 ? 0 : kQuery + (i - 1) * kKey, i == 0 ? kQuery : kKey);
+    heads.parts[i] = &heads.part[i];
+  }
+  for (i = 0; i < 2; ++i) {
+    heads.part[i].flags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE;
+    heads.part[i].eps = 1e-6f;
+    heads.part[i].weight = make_vector(&heads.t[3], heads.weight, FASTNORM_DTYPE_F32, kColumns);
+    heads.part[i].y = heads.part[i].x;
+  }
+  heads.part[1].cache = make_tensor(&heads.t[4], heads.key_cache, FASTNORM_DTYPE_F32, 4, cache);
+  heads.part[2].cache = make_tensor(&heads.t[5], heads.value_cache, FASTNORM_DTYPE_I8, 4, cache);
+  heads.part[2].cache_scheme = FASTNORM_QUANT_PER_TENSOR;
+  heads.part[2].cache_scale = make_vector(&heads.t[6], heads.value_scale, FASTNORM_DTYPE_F32, 1);
+  heads.args.struct_size = sizeof heads.args;
+  heads.args.rope_dim = kColumns;
+  heads.args.cos = make_tensor(&heads.t[7], heads.cos, FASTNORM_DTYPE_F32, 2, table);
+  heads.args.sin = make_tensor(&heads.t[8], heads.sin, FASTNORM_DTYPE_F32, 2, table);
+  heads.args.positions = make_vector(&heads.t[9], heads.positions, FASTNORM_DTYPE_I64, kTokens);
+  heads.args.slots = make_vector(&heads.t[10], heads.slots, FASTNORM_DTYPE_I32, kTokens);
+}
+
+static fastnorm_status run(fastnorm_context* context) {
+  return fastnorm_norm_heads(context, &heads.args, heads.parts, 3, NULL, 0, NULL);
+}
+
+/* A quarter turn: (1, 0) becomes (0, 1). A key of ones is its own norm. */
+static void by_hand(fastnorm_context* context) {
+  int i;
+  reset();
+  for (i = 0; i < kPositions * kColumns / 2; ++i) heads.cos[i] = 0, heads.sin[i] = 1;
+  for (i = 0; i < kColumns; ++i) heads.qkv[i] = i < kColumns / 2 ? 1.0f : 0.0f;
+  for (i = 0; i < kColumns; ++i) heads.qkv[kQuery * kColumns + i] = i % 2 ? -3.0f : 3.0f;
+  for (i = 0; i < kColumns; ++i) heads.qkv[(kQuery + kKey) * kColumns + i] = (float)(i - 32) / 64;
+  heads.part[0].flags = FASTNORM_NORM_HEADS_ROPE;
+  heads.part[0].eps = 0;
+  heads.part[0].weight = heads.part[1].weight = NULL;
+  heads.part[1].flags = FASTNORM_NORM_HEADS_NORM;
+  heads.part[1].eps = 0;
+  CHECK_OK(run(context));
+  for (i = 0; i < kColumns && heads.qkv[i] == (i < kColumns / 2 ? 0.0f : 1.0f); ++i) {
+  }
+  CHECK(i == kColumns);
+  for (i = 0; i < kColumns && heads.key_cache[7 * kKey * kColumns + i] == (i % 2 ? -1 : 1); ++i) {
+  }
+  CHECK(i == kColumns);
+  for (i = 0; i < kColumns && heads.value_cache[7 * kKey * kColumns + i] == i - 32; ++i) {
+  }
+  CHECK(i == kColumns);
+}
+
+/* The key in the cache is the key in the buffer, and slots that no token has are as they were. */
+static void caches(fastnorm_context* context) {
+  int slot, token, i;
+  reset();
+  CHECK_OK(run(context));
+  for (slot = 0; slot < kPages * kPage; ++slot) {
+    const float* key = heads.key_cache + slot * kKey * kColumns;
+    const int8_t* value = heads.value_cache + slot * kKey * kColumns;
+    for (token = 0; token < kTokens && heads.slots[token] != slot; ++token) {
+    }
+    if (token < kTokens) {
+      const float* rows = heads.qkv + (token * kHeads + kQuery) * kColumns;
+      CHECK(memcmp(key, rows, kKey * kColumns * sizeof(float)) == 0);
+      for (i = 0; i < kKey * kColumns; ++i) {
+        if (value[i] != (int8_t)fmaxf(-128, fminf(127, rintf(rows[kKey * kColumns + i] * 64))))
+          break;
+      }
+    } else {
+      for (i = 0; i < kKey * kColumns && isnan(key[i]) && value[i] == 0x55; ++i) {
+      }
+    }
+    CHECK(i == kKey * kColumns);
+  }
+}
+
+static void query(fastnorm_context* context) {
+  static float before[kTokens * kHeads * kColumns];
+  fastnorm_info info = empty_info();
+  fastnorm_kernel_info kernel;
+  int32_t i, listed = 0;
+  reset();
+  memcpy(before, heads.qkv, sizeof before);
+  CHECK_OK(fastnorm_norm_heads_query(context, &heads.args, heads.parts, 3, &info));
+  CHECK(info.workspace_bytes == 0 && info.launches == 1 && info.blocks >= 1);
+  CHECK(strcmp(info.kernel, "f32") == 0);
+  CHECK(info.bytes_read == sizeof heads.qkv + 2 * sizeof heads.weight + 4 + kTokens * 8 +
+                               kTokens * 4 + 2 * kTokens * kColumns / 2 * 4);
+  CHECK(info.bytes_written ==
+        kTokens * kColumns * ((kQuery + kKey) * 4 + kKey * 4 + (uint64_t)kKey));
+  CHECK_OK(fastnorm_norm_heads_prepare(context, &heads.args, heads.parts, 3));
+  CHECK(memcmp(before, heads.qkv, sizeof before) == 0);
+  memset(&kernel, 0, sizeof kernel);
+  kernel.struct_size = sizeof kernel;
+  for (i = 0; i < fastnorm_kernel_count(); ++i) {
+    CHECK_OK(fastnorm_kernel_describe(i, &kernel));
+    if (strcmp(kernel.family, "norm_heads") == 0 && strcmp(kernel.name, "f32") == 0) ++listed;
+  }
+  CHECK(listed >= 1);
+}
+
+static void nothing(fastnorm_context* context) {
+  fastnorm_info info = empty_info();
+  int i;
+  reset();
+  CHECK_STATUS(fastnorm_norm_heads(context, &heads.args, NULL, 0, NULL, 0, NULL),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("rope_dim is 64 and no part has ROPE");
+  memset(&heads.args, 0, sizeof heads.args);
+  heads.args.struct_size = sizeof heads.args;
+  CHECK_OK(fastnorm_norm_heads(context, &heads.args, NULL, 0, NULL, 0, NULL));
+  reset();
+  for (i = 0; i < 3; ++i) heads.t[i].shape[0] = 0;
+  heads.t[9].shape[0] = heads.t[10].shape[0] = 0;
+  CHECK_OK(fastnorm_norm_heads_query(context, &heads.args, heads.parts, 3, &info));
+  CHECK(info.launches == 0 && info.kernel[0] == '\0' && info.bytes_written == 0);
+  CHECK_OK(run(context));
+  CHECK(isnan(heads.key_cache[7 * kKey * kColumns]));
+}
+
+/* What is refused is refused by all three functions, and nothing is written. */
+static void refused(fastnorm_context* context, fastnorm_status status, const char* text) {
+  fastnorm_info info = empty_info();
+  int i;
+  CHECK_STATUS(fastnorm_norm_heads_query(context, &heads.args, heads.parts, 3, &info), status);
+  CHECK_TEXT(text);
+  CHECK_STATUS(fastnorm_norm_heads_prepare(context, &heads.args, heads.parts, 3), status);
+  CHECK_STATUS(run(context), status);
+  CHECK_TEXT(text);
+  for (i = 0; i < (int)sizeof heads.value_cache && heads.value_cache[i] == 0x55; ++i) {
+  }
+  CHECK(i == (int)sizeof heads.value_cache);
+}
+
+static void refusals(fastnorm_context* context) {
+  reset();
+  CHECK_STATUS(run(NULL), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("context is NULL");
+  CHECK_STATUS(fastnorm_norm_heads(context, NULL, heads.parts, 3, NULL, 0, NULL),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_STATUS(fastnorm_norm_heads(context, &heads.args, heads.parts, 3, NULL, 0, &heads),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("stream is");
+  CHECK_STATUS(fastnorm_norm_heads_query(context, &heads.args, heads.parts, 3, NULL),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("info is NULL");
+  heads.part[1].eps = -1;
+  refused(context, FASTNORM_ERROR_ARGUMENT, "parts[1].eps is -1");
+  reset();
+  heads.args.rope_dim = 62;
+  refused(context, FASTNORM_ERROR_SHAPE, "cos.shape is [9, 32]");
+  reset();
+  heads.t[10].shape[0] = kTokens + 1;
+  refused(context, FASTNORM_ERROR_SHAPE, "slots.shape is [5]");
+  reset();
+  heads.t[5].tensor.data = heads.key_cache;
+  refused(context, FASTNORM_ERROR_LAYOUT, "parts[1].cache [");
+  reset();
+  heads.positions[3] = kPositions;
+  CHECK_STATUS(run(context), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("the position of token 3, axis 0, is 9");
+  CHECK(heads.value_cache[7 * kKey * kColumns] == 0x55);
+}
+
+static void skips_the_last(void* user, int64_t n, int64_t grain, fastnorm_range_fn fn, void* task) {
+  (void)user, (void)grain;
+  fn(task, 0, n - 1);
+}
+
+static void one_by_one(void* user, int64_t n, int64_t grain, fastnorm_range_fn fn, void* task) {
+  int64_t i;
+  (void)grain;
+  ++*(int*)user;
+  for (i = n; i-- > 0;) fn(task, i, i + 1);
+}
+
+/* So many tokens that threads share them. */
+static void threads(fastnorm_context* serial) {
+  enum { kMany = 600, kRow = 128 };
+  static float x[kMany * kRow], y[kMany * kRow], z[kMany * kRow];
+  const int64_t shape[3] = {kMany, 1, kRow};
+  fastnorm_context_options options = empty_options();
+  fastnorm_norm_heads_args args;
+  fastnorm_norm_heads_part part;
+  const fastnorm_norm_heads_part* parts[1] = {&part};
+  fastnorm_context* context;
+  tensor_of t[2];
+  int calls = 0, i;
+  memset(&args, 0, sizeof args);
+  memset(&part, 0, sizeof part);
+  args.struct_size = sizeof args;
+  part.struct_size = sizeof part;
+  part.flags = FASTNORM_NORM_HEADS_NORM;
+  part.eps = 1e-6f;
+  fill_random(x, kMany * kRow, 9);
+  part.x = make_tensor(&t[0], x, FASTNORM_DTYPE_F32, 3, shape);
+  part.y = make_tensor(&t[1], y, FASTNORM_DTYPE_F32, 3, shape);
+  CHECK_OK(fastnorm_norm_heads(serial, &args, parts, 1, NULL, 0, NULL));
+  t[1].tensor.data = z;
+  for (i = 2; i <= 4; ++i) {
+    options.num_threads = i;
+    context = cpu_context(&options);
+    memset(z, 0xff, sizeof z);
+    CHECK_OK(fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL));
+    CHECK(memcmp(y, z, sizeof y) == 0);
+    fastnorm_context_destroy(context);
+  }
+  options.num_threads = 0;
+  options.parallel_for = one_by_one;
+  options.parallel_user = &calls;
+  context = cpu_context(&options);
+  memset(z, 0xff, sizeof z);
+  CHECK_OK(fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL));
+  CHECK(calls == 1 && memcmp(y, z, sizeof y) == 0);
+  fastnorm_context_destroy(context);
+  options.parallel_for = skips_the_last;
+  context = cpu_context(&options);
+  CHECK_STATUS(fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL),
+               FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("tokens; required: [0, n) exactly once");
+  fastnorm_context_destroy(context);
+  options.parallel_for = throwing_loop;
+  context = cpu_context(&options);
+  CHECK_STATUS(fastnorm_norm_heads(context, &args, parts, 1, NULL, 0, NULL),
+               FASTNORM_ERROR_INTERNAL);
+  fastnorm_context_destroy(context);
+}
+
+static void dry_runs(void) {
+  const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0}, cuda = {FASTNORM_DEVICE_CUDA, 0};
+  fastnorm_context_options options = empty_options();
+  fastnorm_context* context = NULL;
+  int i;
+  options.flags = FASTNORM_CONTEXT_DRY_RUN;
+  if (CHECK_OK(fastnorm_context_create(cpu, &options, &context))) {
+    reset();
+    heads.positions[0] = -1; /* not read */
+    CHECK_OK(run(context));
+    CHECK(isnan(heads.key_cache[7 * kKey * kColumns]));
+    fastnorm_context_destroy(context);
+  }
+  options.dry_run_capability = 90;
+  if (!CHECK_OK(fastnorm_context_create(cuda, &options, &context))) return;
+  reset();
+  for (i = 0; i < 11; ++i) heads.t[i].tensor.device_type = FASTNORM_DEVICE_CUDA;
+  refused(context, FASTNORM_ERROR_UNSUPPORTED,
+          "norm_heads has no CUDA kernels yet; nearest: a CPU");
+  fastnorm_context_destroy(context);
+}
+
+void test_norm_heads(void) {
+  fastnorm_context* context = cpu_context(NULL);
+  by_hand(context);
+  caches(context);
+  query(context);
+  nothing(context);
+  refusals(context);
+  threads(context);
+  dry_runs();
+  fastnorm_context_destroy(context);
+}

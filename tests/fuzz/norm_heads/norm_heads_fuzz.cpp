@@ -1,0 +1,327 @@
+// Random calls of norm_heads in memory of exact size: nothing crashes, the entry points agree, what breaks a rule of the header is refused,
+// and a call that is accepted runs, but for positions and slots out of range. A dry run of a GPU refuses what has work to do.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "../bytes.h"
+#include "fastnorm/fastnorm.h"
+
+namespace fastnorm::fuzz {
+namespace {
+
+void require(bool ok, const char* what) {
+  if (ok) return;
+  std::fprintf(stderr, "norm_heads_fuzz: %s (last error: %s)\n", what, fastnorm_last_error());
+  std::abort();
+}
+
+void require_text(fastnorm_status status) {
+  require(status != FASTNORM_ERROR_INTERNAL, "internal error");
+  if (status == FASTNORM_OK) return;
+  require(std::strlen(fastnorm_last_error()) > 10, "a failure without a text");
+  require(std::strchr(fastnorm_last_error(), '\n') == nullptr, "a text of more than one line");
+}
+
+fastnorm_context* make_context(int32_t device_type, bool dry) {
+  fastnorm_context_options options{};
+  options.struct_size = sizeof options;
+  options.flags = dry ? FASTNORM_CONTEXT_DRY_RUN : 0;
+  options.dry_run_capability = device_type == FASTNORM_DEVICE_CUDA ? 90 : 0;
+  fastnorm_context* context = nullptr;
+  require(fastnorm_context_create({device_type, 0}, &options, &context) == FASTNORM_OK,
+          "no context");
+  return context;
+}
+
+constexpr fastnorm_dtype_id kDtypes[] = {
+    FASTNORM_DTYPE_F32,        FASTNORM_DTYPE_F16,     FASTNORM_DTYPE_BF16,
+    FASTNORM_DTYPE_F8_E4M3FN,  FASTNORM_DTYPE_F8_E5M2, FASTNORM_DTYPE_I8,
+    FASTNORM_DTYPE_F8_E8M0FNU, FASTNORM_DTYPE_U8,      FASTNORM_DTYPE_F4_E2M1FN_X2,
+    FASTNORM_DTYPE_I32,        FASTNORM_DTYPE_I64};
+
+// A tensor in memory that ends where its last element does.
+struct Tensor {
+  std::vector<int64_t> shape, strides;
+  std::unique_ptr<unsigned char[]> memory;
+  fastnorm_tensor abi{};
+};
+
+class Call {
+ public:
+  explicit Call(Bytes& bytes) : bytes_(bytes) {
+    tokens_ = bytes_.pick(5);
+    dtype_ = kDtypes[bytes_.pick(3)];
+    args.struct_size = sizeof args;
+    args.rope_dim = static_cast<int32_t>(2 * bytes_.pick(9));
+    const uint32_t count = 1 + bytes_.pick(3);
+    for (uint32_t i = 0; i < count; ++i) part();
+    shared();
+    for (const auto& p : parts_) pointers.push_back(p.get());
+  }
+
+  // What the header forbids whatever else there is.
+  bool breaks_a_rule() const {
+    for (const auto& p : parts_) {
+      const bool norm = (p->flags & FASTNORM_NORM_HEADS_NORM) != 0;
+      const bool rope = (p->flags & FASTNORM_NORM_HEADS_ROPE) != 0;
+      const bool outputs = p->y || p->quantized || p->cache || p->sumsq || p->mean || p->rstd;
+      if ((p->flags & ~63u) != 0 || p->reserved != 0 || !outputs || p->x == nullptr) return true;
+      if (!(p->eps >= 0) || (!norm && (p->eps != 0 || p->weight || p->rstd_in))) return true;
+      if (rope ? !args.cos || !args.sin || args.rope_dim % 2 != 0 : (p->flags & 28) != 0)
+        return true;
+      if (rope && (args.rope_dim < 0 || args.rope_dim > p->x->shape[p->x->ndim - 1])) return true;
+      if (p->cache != nullptr && (args.slots == nullptr || p->cache->ndim != 4)) return true;
+      if (p->x->ndim != 3 || p->x->shape[1] < 1 || p->x->shape[0] != tokens_) return true;
+      if (p->rstd_in != nullptr && (p->rstd || p->mean || p->sumsq)) return true;
+    }
+    return false;
+  }
+
+  void set_device(int32_t device_type) {
+    for (const auto& t : tensors_) t->abi.device_type = device_type;
+  }
+
+  int64_t tokens() const { return tokens_; }
+
+  fastnorm_norm_heads_args args{};
+  std::vector<const fastnorm_norm_heads_part*> pointers;
+
+ private:
+  const fastnorm_tensor* tensor(std::vector<int64_t> shape, fastnorm_dtype_id dtype) {
+    if (very_rarely()) shape[bytes_.pick(static_cast<uint32_t>(shape.size()))] = bytes_.pick(4);
+    if (very_rarely()) dtype = kDtypes[bytes_.pick(std::size(kDtypes))];
+    tensors_.push_back(std::make_unique<Tensor>());
+    Tensor& t = *tensors_.back();
+    t.shape = std::move(shape);
+    t.strides.resize(t.shape.size());
+    const int64_t gap = bytes_.pick(3);
+    int64_t step = 1, last = 0;
+    for (size_t i = t.shape.size(); i-- > 0;) {
+      t.strides[i] = step;
+      last += (t.shape[i] - 1) * step;
+      step = step * (t.shape[i] == 0 ? 1 : t.shape[i]) + gap;
+    }
+    const int64_t bytes = fastnorm_dtype_of(dtype).bits * fastnorm_dtype_of(dtype).lanes / 8;
+    const int64_t size = last < 0 ? 0 : (last + 1) * bytes;
+    t.memory = std::make_unique<unsigned char[]>(static_cast<size_t>(size));
+    const unsigned char fill = bytes_.byte();
+    std::memset(t.memory.get(), fill, static_cast<size_t>(size));
+    t.abi.data = t.memory.get();
+    t.abi.device_type = FASTNORM_DEVICE_CPU;
+    t.abi.ndim = static_cast<int32_t>(t.shape.size());
+    t.abi.dtype = fastnorm_dtype_of(dtype);
+    t.abi.shape = t.shape.data();
+    t.abi.strides = bytes_.rarely() ? nullptr : t.strides.data();
+    if (t.abi.strides == nullptr && gap != 0) t.abi.strides = t.strides.data();
+    return &t.abi;
+  }
+
+  bool very_rarely() { return bytes_.rarely() && bytes_.pick(4) == 0; }
+  bool one_in_two() { return (bytes_.byte() & 1) != 0; }
+
+  void part() {
+    constexpr int64_t kColumns[] = {1, 8, 17, 64, 96, 130, 576, 1030};
+    parts_.push_back(std::make_unique<fastnorm_norm_heads_part>());
+    fastnorm_norm_heads_part& p = *parts_.back();
+    p.struct_size = sizeof p;
+    heads_ = 1 + bytes_.pick(3);
+    columns_ = kColumns[bytes_.pick(std::size(kColumns))];
+    const std::vector<int64_t> rows = {tokens_, heads_, columns_};
+    p.x = tensor(rows, dtype_);
+    if (one_in_two()) norm(p);
+    if (one_in_two()) rope(p);
+    if (one_in_two()) codes(p);
+    if (one_in_two()) cache(p);
+    if (one_in_two()) p.y = one_in_two() ? p.x : tensor(rows, dtype_);
+    if (bytes_.rarely()) p.flags ^= 1u << bytes_.pick(8);
+    if (bytes_.rarely()) p.reserved = bytes_.pick(2) != 0 ? 1 : 0;
+    if (bytes_.rarely()) p.eps = bytes_.take<float>();
+    if (bytes_.rarely()) p.clamp = bytes_.take<float>();
+    if (bytes_.rarely()) p.amax_floor = bytes_.take<float>();
+    if (bytes_.rarely()) p.amax = tensor({1}, FASTNORM_DTYPE_F32);
+  }
+
+  void norm(fastnorm_norm_heads_part& p) {
+    p.flags |= FASTNORM_NORM_HEADS_NORM;
+    p.kind = one_in_two() ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+    const bool across = bytes_.pick(3) == 0, layer = p.kind == FASTNORM_NORM_LAYER;
+    if (across) p.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+    std::vector<int64_t> rows = {tokens_};
+    if (!across) rows.push_back(heads_);
+    p.rounding = static_cast<fastnorm_rounding>(bytes_.pick(3));
+    if (one_in_two()) p.weight = tensor({columns_}, dtype_);
+    if (one_in_two()) p.bias = tensor({heads_, columns_}, FASTNORM_DTYPE_F32);
+    if (bytes_.pick(4) == 0) {
+      p.rstd_in = tensor(rows, FASTNORM_DTYPE_F32);
+      if (layer) p.mean_in = tensor(rows, FASTNORM_DTYPE_F32);
+      if (!bytes_.rarely()) return;
+    }
+    if (one_in_two()) p.rstd = tensor(rows, FASTNORM_DTYPE_F32);
+    if (layer && one_in_two()) p.mean = tensor(rows, FASTNORM_DTYPE_F32);
+    if (layer) rows.push_back(2);
+    if (one_in_two()) p.sumsq = tensor(rows, FASTNORM_DTYPE_F32);
+  }
+
+  void rope(fastnorm_norm_heads_part& p) {
+    p.flags |= FASTNORM_NORM_HEADS_ROPE | (bytes_.byte() & 28u);
+    p.rope_rounding = one_in_two() ? FASTNORM_ROPE_EVERY_STEP : FASTNORM_ROPE_ONCE;
+    p.rope_offset = static_cast<int32_t>(bytes_.pick(4)) - 1;
+  }
+
+  void codes(fastnorm_norm_heads_part& p) {
+    const uint32_t scheme = bytes_.pick(6);
+    const bool fp4 = scheme == FASTNORM_QUANT_NVFP4;
+    const int64_t block = fp4 ? 16 : scheme == FASTNORM_QUANT_MXFP8 ? 32 : 64;
+    p.quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
+    if (scheme == FASTNORM_QUANT_NONE) return;
+    if (scheme == FASTNORM_QUANT_PER_BLOCK) p.quant_block_size = 64;
+    p.quant_source = one_in_two() ? FASTNORM_QUANT_FROM_ROUNDED : FASTNORM_QUANT_FROM_F32;
+    p.quantized = fp4 ? tensor({tokens_, heads_, columns_ / 2}, FASTNORM_DTYPE_F4_E2M1FN_X2)
+                      : tensor({tokens_, heads_, columns_}, FASTNORM_DTYPE_F8_E4M3FN);
+    const int64_t scales = scheme == FASTNORM_QUANT_PER_ROW ? 1 : (columns_ + block - 1) / block;
+    p.scale = scheme == FASTNORM_QUANT_PER_TENSOR
+                  ? tensor({1}, FASTNORM_DTYPE_F32)
+                  : tensor({tokens_, heads_, scales},
+                           scheme <= 3 ? FASTNORM_DTYPE_F32 : FASTNORM_DTYPE_U8);
+  }
+
+  void cache(fastnorm_norm_heads_part& p) {
+    const std::vector<int64_t> shape = {1 + bytes_.pick(3), 1 + bytes_.pick(3), heads_, columns_};
+    const uint32_t scheme = bytes_.pick(3);
+    p.cache = tensor(shape, scheme == 0 ? dtype_ : kDtypes[3 + bytes_.pick(3)]);
+    if (scheme == 1) {
+      p.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
+      p.cache_scale = tensor({1}, FASTNORM_DTYPE_F32);
+    } else if (scheme == 2) {
+      p.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
+      p.cache_block_size = one_in_two() ? 64 : 128;
+      p.cache_pow2 = one_in_two() ? 1 : 0;
+      const int64_t blocks = (columns_ + p.cache_block_size - 1) / p.cache_block_size;
+      p.cache_scale =
+          tensor({shape[0], shape[1], heads_, blocks},
+                 p.cache_pow2 != 0 && one_in_two() ? FASTNORM_DTYPE_U8 : FASTNORM_DTYPE_F32);
+    }
+  }
+
+  void shared() {
+    bool rope = false, cache = false;
+    for (const auto& p : parts_) {
+      rope = rope || (p->flags & FASTNORM_NORM_HEADS_ROPE) != 0;
+      cache = cache || p->cache != nullptr;
+    }
+    if (!rope) args.rope_dim = 0;
+    if (rope != bytes_.rarely()) tables();
+    if (cache != bytes_.rarely())
+      args.slots = numbers({static_cast<int64_t>(bytes_.pick(static_cast<uint32_t>(tokens_) + 1))});
+    if (bytes_.rarely()) args.rope_dim = static_cast<int8_t>(bytes_.byte());
+    if (bytes_.rarely()) args.flags ^= 1u << bytes_.pick(5);
+    if (bytes_.rarely()) args.mrope_3 = static_cast<int8_t>(bytes_.byte());
+  }
+
+  void tables() {
+    const int64_t half = args.rope_dim / 2, width = one_in_two() ? half : 2 * half;
+    const fastnorm_dtype_id dtype = one_in_two() ? FASTNORM_DTYPE_F32 : dtype_;
+    std::vector<int64_t> shape = {6, width};
+    if (bytes_.pick(4) == 0) shape.insert(shape.begin(), heads_);
+    args.cos = tensor(shape, dtype);
+    args.sin = tensor(shape, dtype);
+    const uint32_t form = bytes_.pick(3);
+    if (form == 1) args.positions = numbers({tokens_});
+    if (form == 2) {
+      args.positions = numbers({3, tokens_});
+      args.mrope_1 = args.mrope_2 = static_cast<int32_t>(half / 4);
+      args.mrope_0 = static_cast<int32_t>(half) - 2 * args.mrope_1;
+      if (one_in_two()) args.flags = FASTNORM_NORM_HEADS_MROPE_INTERLEAVED;
+    }
+  }
+
+  // Small numbers, now and then one that is out of range.
+  const fastnorm_tensor* numbers(std::vector<int64_t> shape) {
+    const bool wide = one_in_two();
+    const fastnorm_tensor* t =
+        tensor(std::move(shape), wide ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32);
+    const Tensor& own = *tensors_.back();
+    const int bytes = t->dtype.bits / 8;
+    if (bytes != 4 && bytes != 8) return t;
+    int64_t elements = 1;
+    for (size_t i = 0; i < own.shape.size(); ++i)
+      elements =
+          own.shape[i] == 0 || elements == 0 ? 0 : elements + (own.shape[i] - 1) * own.strides[i];
+    for (int64_t i = 0; i < elements; ++i) {
+      const int64_t value =
+          bytes_.rarely() ? static_cast<int8_t>(bytes_.byte()) : bytes_.pick(6) - int64_t{1};
+      const auto narrow = static_cast<int32_t>(value);
+      std::memcpy(own.memory.get() + i * bytes,
+                  bytes == 8 ? static_cast<const void*>(&value) : &narrow,
+                  static_cast<size_t>(bytes));
+    }
+    return t;
+  }
+
+  Bytes& bytes_;
+  int64_t tokens_ = 0, heads_ = 1, columns_ = 1;
+  fastnorm_dtype_id dtype_ = FASTNORM_DTYPE_F32;
+  std::vector<std::unique_ptr<fastnorm_norm_heads_part>> parts_;
+  std::vector<std::unique_ptr<Tensor>> tensors_;
+};
+
+struct Asked {
+  fastnorm_status status;
+  fastnorm_info info;
+};
+
+Asked ask(fastnorm_context* context, const Call& call) {
+  Asked asked{};
+  asked.info.struct_size = sizeof asked.info;
+  const auto count = static_cast<int32_t>(call.pointers.size());
+  asked.status =
+      fastnorm_norm_heads_query(context, &call.args, call.pointers.data(), count, &asked.info);
+  require_text(asked.status);
+  require(
+      fastnorm_norm_heads_prepare(context, &call.args, call.pointers.data(), count) == asked.status,
+      "query and prepare disagree");
+  return asked;
+}
+
+fastnorm_status run(fastnorm_context* context, const Call& call) {
+  const fastnorm_status status =
+      fastnorm_norm_heads(context, &call.args, call.pointers.data(),
+                          static_cast<int32_t>(call.pointers.size()), nullptr, 0, nullptr);
+  require_text(status);
+  return status;
+}
+
+void fuzz(Bytes& bytes) {
+  static fastnorm_context* const cpu = make_context(FASTNORM_DEVICE_CPU, false);
+  static fastnorm_context* const dry = make_context(FASTNORM_DEVICE_CPU, true);
+  static fastnorm_context* const cuda = make_context(FASTNORM_DEVICE_CUDA, true);
+  Call call(bytes);
+  const Asked asked = ask(cpu, call);
+  require(asked.status != FASTNORM_OK || !call.breaks_a_rule(), "a bad call is accepted");
+  require(ask(dry, call).status == asked.status && run(dry, call) == asked.status,
+          "a dry run differs");
+  const fastnorm_status status = run(cpu, call);
+  const bool values = asked.status == FASTNORM_OK && status == FASTNORM_ERROR_ARGUMENT &&
+                      (std::strstr(fastnorm_last_error(), "the position of token") != nullptr ||
+                       std::strstr(fastnorm_last_error(), "slots[") != nullptr);
+  require(values || status == asked.status, "query and run disagree");
+  if (asked.status == FASTNORM_OK)
+    require((asked.info.launches == 0) == (call.tokens() == 0), "launches");
+  call.set_device(FASTNORM_DEVICE_CUDA);
+  require(ask(cuda, call).status != FASTNORM_OK, "CUDA has no kernels");
+}
+
+}  // namespace
+}  // namespace fastnorm::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fastnorm::fuzz::Bytes bytes(data, size);
+  fastnorm::fuzz::fuzz(bytes);
+  return 0;
+}
