@@ -12,3 +12,4 @@
 %include <fastnorm/context.h>
 %include <fastnorm/norm.h>
 %include <fastnorm/mla_decode.h>
+%include <fastnorm/norm_heads.h>
