@@ -13,3 +13,4 @@
 %include <fastnorm/norm.h>
 %include <fastnorm/norm_backward.h>
 %include <fastnorm/mla_decode.h>
+%include <fastnorm/norm_heads.h>

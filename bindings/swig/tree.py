@@ -140,11 +140,12 @@ class Function:
 
 @dataclass
 class Family:
-    """One args struct and its functions."""
+    """One args struct and its functions, and the struct of a part where calls have parts beside it."""
 
     name: str  # "norm"
     args: Struct
     functions: dict[str, Function]  # by what follows the name: "", "query", "prepare", "many", "many_query", ..
+    part: Struct | None = None
 
 
 @dataclass
@@ -196,7 +197,8 @@ class Tree:
                              if f.name == prefix or f.name.startswith(prefix + "_")}
                 functions = {k: f for k, f in functions.items()
                              if any(base_name(p.type) == struct.name for p in f.parameters)}
-                found.append(Family(match[1], struct, functions))
+                part = next((s for s in self.structs if s.name == f"{prefix}_part"), None)
+                found.append(Family(match[1], struct, functions, part))
         return found
 
     def find(self, name):

@@ -40,6 +40,7 @@ A description fastnorm_FAMILY_args is, in this order:
             A tensor of more than {rank} dimensions carries neither: shape and strides are NULL, and
             the library refuses its rank.
 
+A family with parts has its args first, then `count` parts: fastnorm_FAMILY_part, described alike.
 The _many functions take `count` descriptions one after the other. For a count outside of
 0 to {parts} no word is read: the library refuses the number.
 
@@ -151,8 +152,7 @@ def from_word(tree, type, word):
 # --- the decoder ---
 
 
-def reader_of(tree, family):
-    name, struct = family.name, family.args
+def reader_of(tree, name, struct):
     given = tensors(struct)
     first = len(scalars(struct))
     lines = [
@@ -183,10 +183,49 @@ def reader_of(tree, family):
     return [*lines, "  return 1;", "}", ""]
 
 
+def parts_shim(family, function):
+    """fnb_X for a function that takes args and a list of parts: both are in `words`, args first."""
+    name, part = family.name, family.part
+    held = {Pointer(Named(family.args.name), True): "&call.args", Pointer(Pointer(Named(part.name), True), True): "list"}
+    if {p.type for p in function.parameters if p.type in held} != set(held) or not any(
+            p.name == "count" and p.type == Named("int32_t") for p in function.parameters):
+        raise TreeError(f"{function.name}: no rule for how it takes {part.name}")
+    parameters = []
+    for p in function.parameters:
+        if p.type not in held:
+            parameters.append(f"{c_type(p.type)} {p.name}")
+        elif held[p.type] == "&call.args":
+            parameters += ["const uint64_t* words", "size_t word_count"]
+
+    def call(arguments):
+        return f"{function.name}({', '.join(arguments.get(p.type, p.name) for p in function.parameters)})"
+
+    return [
+        f"static inline fastnorm_status fnb_{function.name.removeprefix('fastnorm_')}({', '.join(parameters)}) {{",
+        "  fnb_reader reader = {words, word_count};",
+        f"  fnb_{name}_call call;",
+        f"  fnb_{name}_part_call parts[FNB_MAX_PARTS];",
+        f"  const {part.name}* list[FNB_MAX_PARTS];",
+        "  int32_t i;",
+        f"  if (!fnb_read_{name}(&reader, &call)) return FNB_MALFORMED;",
+        f"  if (count < 0 || count > FNB_MAX_PARTS) return {call({**held, Pointer(Pointer(Named(part.name), True), True): 'NULL'})};",
+        "  for (i = 0; i < count; ++i) {",
+        f"    if (!fnb_read_{name}_part(&reader, &parts[i])) return FNB_MALFORMED;",
+        "    list[i] = &parts[i].args;",
+        "  }",
+        "  if (reader.left != 0) return FNB_MALFORMED;",
+        f"  return {call(held)};",
+        "}",
+        "",
+    ]
+
+
 def shim_of(family, function):
     """fnb_X for fastnorm_X: `words, word_count` in the place of `args`."""
     name, struct = family.name, Named(family.args.name)
     one, many = Pointer(struct, True), Pointer(Pointer(struct, True), True)
+    if family.part is not None:
+        return parts_shim(family, function)
     if function.returns != Named("fastnorm_status"):
         raise TreeError(f"{function.name} takes {struct.name} and does not return a fastnorm_status")
     taken = [p for p in function.parameters if p.type in (one, many)]
@@ -248,7 +287,9 @@ def decoder(tree):
         HELPERS.format(**numbers),
     ]
     for family in tree.families:
-        lines += reader_of(tree, family)
+        lines += reader_of(tree, family.name, family.args)
+        if family.part is not None:
+            lines += reader_of(tree, f"{family.name}_part", family.part)
     lines += ["#endif /* SWIG */", ""]
     for family in tree.families:
         for function in family.functions.values():
@@ -279,11 +320,14 @@ def constants(tree):
     """Groups of (name in C's lower case, value): what all share, then each family's."""
     yield [("tensor_words", TENSOR_WORDS), ("max_rank", MAX_RANK), ("max_parts", MAX_PARTS)]
     for family in tree.families:
-        own = [(f.name, i) for i, f in enumerate(scalars(family.args))]
-        own += [("mask", len(own))]
-        own += [(f"bit_{f.name}", i) for i, f in enumerate(tensors(family.args))]
-        own += [("max_words", max_words(family.args))]
-        yield [(f"{family.name}_{name}", value) for name, value in own]
+        for prefix, struct in ((family.name, family.args), (f"{family.name}_part", family.part)):
+            if struct is None:
+                continue
+            own = [(f.name, i) for i, f in enumerate(scalars(struct))]
+            own += [("mask", len(own))]
+            own += [(f"bit_{f.name}", i) for i, f in enumerate(tensors(struct))]
+            own += [("max_words", max_words(struct))]
+            yield [(f"{prefix}_{name}", value) for name, value in own]
 
 
 def camel(name):

@@ -233,11 +233,13 @@ def stub(family, function):
     struct = family.args
     lines = [f"fastnorm_status {function.name}({', '.join(f'{words.c_type(p.type)} {p.name}' for p in function.parameters)}) {{",
              "  ++calls;"]
-    names = {p.name: p for p in function.parameters}
+    names, parts = {p.name: p for p in function.parameters}, None
     for p in function.parameters:
         if headers.base_name(p.type) == struct.name:
             taken = p
             is_many = isinstance(p.type.to, headers.Pointer)
+        elif is_part(family, p):
+            parts = p.name
         elif p.name != "count" or not isinstance(p.type, headers.Named):
             lines.append(f"  (void){p.name};")
     if is_many:
@@ -248,7 +250,16 @@ def stub(family, function):
                   f"  for (int32_t i = 0; i < count; ++i) touch_{family.name}({taken.name}[i]);"]
     else:
         lines.append(f"  touch_{family.name}({taken.name});")
+    if parts is not None:
+        lines += ["  if (count < 0 || count > FNB_MAX_PARTS) {",
+                  f"    check({parts} == NULL, \"parts of a count that is refused\");",
+                  "    return FASTNORM_ERROR_ARGUMENT;", "  }",
+                  f"  for (int32_t i = 0; i < count; ++i) touch_{family.name}_part({parts}[i]);"]
     return [*lines, "  return FASTNORM_OK;", "}", ""]
+
+
+def is_part(family, parameter):
+    return family.part is not None and headers.base_name(parameter.type) == family.part.name
 
 
 def compare_scalar(tree, f):
@@ -263,12 +274,10 @@ def compare_scalar(tree, f):
     return f"args->{{0}} == ({f.type.name})word"
 
 
-def family_test(tree, family):
-    struct, name = family.args, family.name
+def description_test(tree, name, struct):
+    """Reads all of a description, writes one, and compares the two."""
     given, numbers = words.tensors(struct), words.scalars(struct)
     lines = [f"/* --- {name} --- */", "", f"static void touch_{name}(const {struct.name}* args) {{", *touches(struct, "args"), "}", ""]
-    for function in family.functions.values():
-        lines += stub(family, function)
     lines += [f"static plain_tensor {name}_tensors[{len(given)}];", "",
               f"static void write_{name}(void) {{", "  size_t first = used, i;", "  uint64_t mask = 0;",
               f"  if (used + {words.max_words(struct)} > sizeof list / sizeof *list) return;",
@@ -291,12 +300,27 @@ def family_test(tree, family):
         condition = compare_scalar(tree, f).format(f.name)
         lines += [f"  word = list[{i}];", f'  check({condition}, "{name}: {f.name}");']
     lines += [f'  compare(args->{f.name}, &{name}_tensors[{i}], "{name}: {f.name}");' for i, f in enumerate(given)]
-    lines += ["}", "", f"static void call_{name}(const uint64_t* words, size_t count) {{", "  int32_t parts;"]
+    return [*lines, "}", ""]
+
+
+def family_test(tree, family):
+    name = family.name
+    lines = description_test(tree, name, family.args)
+    trips, writes = [f"  round_trip_{name}();"], [f"  write_{name}();"]
+    if family.part is not None:
+        lines += description_test(tree, f"{name}_part", family.part)
+        trips.insert(0, f"  round_trip_{name}_part();")  # the list of the args stays
+        writes += [f"  for (uint64_t i = random_word() % 3; i > 0; --i) write_{name}_part();"]
+    lines += [f"static void trips_{name}(void) {{", *trips, "}", "", f"static void writes_{name}(void) {{", *writes, "}", ""]
+    for function in family.functions.values():
+        lines += stub(family, function)
+    lines += [f"static void call_{name}(const uint64_t* words, size_t count) {{", "  int32_t parts;"]
     for function in family.functions.values():
         lines += ["  parts = (int32_t)(random_word() % 8 == 0 ? random_word() : random_word() % 10);",
                   f"  (void){call(family, function, 'parts')};"]
     lines += ["  (void)parts;", "}", "", f"static fastnorm_status one_{name}(const uint64_t* words, size_t count) {{"]
-    calls = [call(family, function, "1") for function in family.functions.values()]
+    # A list of one description; with parts it has none of them.
+    calls = [call(family, function, "1" if family.part is None else "0") for function in family.functions.values()]
     lines += [f"  const fastnorm_status first = {calls[0]};"]
     lines += [f'  check({c} == first, "functions of {name} differ");' for c in calls[1:]]
     return [*lines, "  return first;", "}", ""]
@@ -308,6 +332,8 @@ def call(family, function, parts):
     for p in function.parameters:
         if headers.base_name(p.type) == family.args.name:
             arguments += ["words", "count"]
+        elif is_part(family, p):
+            continue
         elif p.name == "count":
             arguments.append(parts)
         else:
@@ -322,7 +348,7 @@ def program(tree):
     lines += ["static const struct {", "  void (*round_trip)(void);", "  void (*write)(void);",
               "  void (*call)(const uint64_t*, size_t);", "  fastnorm_status (*one)(const uint64_t*, size_t);",
               "  size_t scalars, tensors;", "} families[] = {"]
-    lines += [f"    {{round_trip_{f.name}, write_{f.name}, call_{f.name}, one_{f.name}, {len(words.scalars(f.args))}, "
+    lines += [f"    {{trips_{f.name}, writes_{f.name}, call_{f.name}, one_{f.name}, {len(words.scalars(f.args))}, "
               f"{len(words.tensors(f.args))}}}," for f in tree.families]
     return "\n".join([*lines, "};", TAIL])
 

@@ -400,8 +400,9 @@ void NormCheck::canonical() {
                     ? FASTNORM_ROUND_ONCE
                     : args_.rounding;
   // A chain in T ends with a value of T. Without codes the amax is that of y.
-  d_.quant.from_rounded |= d_.rounding == FASTNORM_ROUND_EVERY_STEP ||
-                           (d_.quant.scheme == FASTNORM_QUANT_NONE && d_.y.dtype == d_.dtype);
+  d_.quant.from_rounded |=
+      d_.rounding == FASTNORM_ROUND_EVERY_STEP ||
+      (d_.quant.scheme == FASTNORM_QUANT_NONE && (!d_.y || d_.y.dtype == d_.dtype));
 }
 
 }  // namespace

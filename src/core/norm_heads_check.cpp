@@ -209,7 +209,14 @@ class PartCheck {
     const fastnorm_tensor& x = *part_.x;
     FASTNORM_REQUIRE(x.ndim == 3, FASTNORM_ERROR_SHAPE,
                      "x.ndim is %d; required: 3, [tokens, heads, d]", x.ndim);
+    FASTNORM_REQUIRE(number(part_.quant_scheme) != FASTNORM_QUANT_MXFP4, FASTNORM_ERROR_UNSUPPORTED,
+                     "quant_scheme is FASTNORM_QUANT_MXFP4 (%d); nearest: FASTNORM_QUANT_MXFP8 or "
+                     "FASTNORM_QUANT_NVFP4",
+                     number(part_.quant_scheme));
     FASTNORM_TRY(check_norm_part(as_norm(), device_, &d_.norm, error));
+    FASTNORM_REQUIRE(part_.y == nullptr || dtype_id(part_.y->dtype) == dtype_id(x.dtype),
+                     FASTNORM_ERROR_DTYPE, "y.dtype is %s; required: x's, %s",
+                     dtype_text(part_.y->dtype).c, dtype_text(x.dtype).c);
     FASTNORM_REQUIRE(x.shape[1] >= 1, FASTNORM_ERROR_SHAPE,
                      "x.shape is %s; required: at least 1 head", shape_text(x.shape, 3).c);
     FASTNORM_REQUIRE(x.shape[2] <= kMaxHeadColumns, FASTNORM_ERROR_UNSUPPORTED,

@@ -82,6 +82,7 @@ const BadCall kBadCalls[] = {
     {"mean_in of RMS", FASTNORM_ERROR_ARGUMENT, {"parts[0].mean_in is given"}, [](HeadsRequest& r) { r.parts[0].mean_in = rows(40); }},
     {"rstd_in of LAYER alone", FASTNORM_ERROR_ARGUMENT, {"mean_in is NULL and rstd_in is given", "both"}, [](HeadsRequest& r) { make_layer(r); r.parts[0].rstd_in = rows(40); }},
     {"rstd and rstd_in", FASTNORM_ERROR_ARGUMENT, {"rstd is given and rstd_in is given"}, [](HeadsRequest& r) { r.parts[0].rstd_in = rows(40); r.parts[0].rstd = rows(41); }},
+    {"y f32 beside 16 bits", FASTNORM_ERROR_DTYPE, {"y.dtype is f32", "required: x's, bf16"}, [](HeadsRequest& r) { r.parts[0].y->dtype = FASTNORM_DTYPE_F32; }},
     {"sumsq and rstd_in", FASTNORM_ERROR_ARGUMENT, {"sumsq is given and rstd_in"}, [](HeadsRequest& r) { r.parts[0].rstd_in = rows(40); r.parts[0].sumsq = rows(41); }},
     {"rstd bf16", FASTNORM_ERROR_DTYPE, {"parts[0].rstd.dtype is bf16", "f32"}, [](HeadsRequest& r) { r.parts[0].rstd = rows(40); r.parts[0].rstd->dtype = FASTNORM_DTYPE_BF16; }},
     {"rstd of other heads", FASTNORM_ERROR_SHAPE, {"parts[0].rstd.shape is [7, 2]", "[7, 8]"}, [](HeadsRequest& r) { r.parts[0].rstd = rows(40); r.parts[0].rstd->shape = {7, 2}; }},

@@ -164,3 +164,24 @@ const (
 const (
 	FASTNORM_TRACE_CHROME_JSON = 0
 )
+
+// fastnorm_norm_heads_part_flags.
+const (
+	FASTNORM_NORM_HEADS_NORM              = 1
+	FASTNORM_NORM_HEADS_ROPE              = 2
+	FASTNORM_NORM_HEADS_ROPE_INTERLEAVED  = 4
+	FASTNORM_NORM_HEADS_ROPE_INVERSE      = 8
+	FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED = 16
+	FASTNORM_NORM_HEADS_ACROSS_HEADS      = 32
+)
+
+// fastnorm_norm_heads_flags.
+const (
+	FASTNORM_NORM_HEADS_MROPE_INTERLEAVED = 8
+)
+
+// fastnorm_rope_rounding.
+const (
+	FASTNORM_ROPE_ONCE       = 0
+	FASTNORM_ROPE_EVERY_STEP = 1
+)

@@ -513,7 +513,7 @@ impl Default for fastnorm_info {
 pub struct fastnorm_kernel_info {
     /// In: sizeof(fastnorm_kernel_info).
     pub struct_size: usize,
-    /// "norm", "norm_backward", "mla_decode".
+    /// "norm", "norm_backward", "norm_heads", "mla_decode".
     pub family: *const c_char,
     /// "sm_90", "avx512", ..
     pub arch: *const c_char,
@@ -1449,6 +1449,295 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
+/// Bits of fastnorm_norm_heads_part.flags.
+pub type fastnorm_norm_heads_part_flags = c_uint;
+/// Normalise.
+pub const FASTNORM_NORM_HEADS_NORM: fastnorm_norm_heads_part_flags = 1;
+/// Turn rope_dim columns.
+pub const FASTNORM_NORM_HEADS_ROPE: fastnorm_norm_heads_part_flags = 2;
+/// With ROPE: pairs are neighbours (GPT-J). Default: they are R columns apart (NeoX, Llama).
+pub const FASTNORM_NORM_HEADS_ROPE_INTERLEAVED: fastnorm_norm_heads_part_flags = 4;
+/// With ROPE: turn back.
+pub const FASTNORM_NORM_HEADS_ROPE_INVERSE: fastnorm_norm_heads_part_flags = 8;
+/// With ROPE: of v rounded to x's dtype.
+pub const FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED: fastnorm_norm_heads_part_flags = 16;
+/// With NORM: one statistic for all heads of a token.
+pub const FASTNORM_NORM_HEADS_ACROSS_HEADS: fastnorm_norm_heads_part_flags = 32;
+pub const FASTNORM_NORM_HEADS_PART_FLAGS_MAX_ENUM: fastnorm_norm_heads_part_flags = 0x7fffffff;
+
+/// Bits of fastnorm_norm_heads_args.flags.
+pub type fastnorm_norm_heads_flags = c_uint;
+/// Axes alternate from pair to pair (Qwen3-VL).
+pub const FASTNORM_NORM_HEADS_MROPE_INTERLEAVED: fastnorm_norm_heads_flags = 8;
+pub const FASTNORM_NORM_HEADS_FLAGS_MAX_ENUM: fastnorm_norm_heads_flags = 0x7fffffff;
+
+/// Where rope rounds to x's dtype T on its way. With T = f32 rounding changes nothing, but
+/// EVERY_STEP still adds the products instead of fusing them.
+pub type fastnorm_rope_rounding = c_uint;
+/// Only when the result is stored. FlashInfer, vLLM, SGLang.
+pub const FASTNORM_ROPE_ONCE: fastnorm_rope_rounding = 0;
+/// Every product, too: what a 16-bit eager chain does.
+pub const FASTNORM_ROPE_EVERY_STEP: fastnorm_rope_rounding = 1;
+pub const FASTNORM_ROPE_ROUNDING_MAX_ENUM: fastnorm_rope_rounding = 0x7fffffff;
+
+/// One part. `{0}` plus struct_size, x and one output is valid: it copies.
+///
+/// Shapes: x is \[tokens, heads, d\], with d from 1 to 8192, heads at least 1, and the tokens of
+/// every part alike. T is x's dtype, f32, f16 or bf16, and alike for all parts. Last dimensions are
+/// contiguous; all other strides are free, and inputs may have strides of 0. Any alignment that the
+/// dtype allows. All tensors are on the context's device.
+///
+/// Outputs are y, quantized, cache, sumsq, mean and rstd; a part has at least one.
+///
+/// Aliasing: y may be the part's x, as the same view. No other output may share an element with any
+/// tensor of the call; interleaved views of one buffer that share no element are allowed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_norm_heads_part {
+    /// sizeof(fastnorm_norm_heads_part).
+    pub struct_size: usize,
+    /// fastnorm_norm_heads_part_flags.
+    pub flags: u32,
+    /// NORM: RMS or LAYER; else 0.
+    pub kind: fastnorm_norm_kind,
+    /// NORM: finite, \>= 0; else 0.
+    pub eps: f32,
+    /// Added to the weight in f32; 0 where weight is NULL.
+    pub weight_offset: f32,
+    /// NORM: as in fastnorm_norm_args; else 0.
+    pub rounding: fastnorm_rounding,
+    /// ROPE: default once; else 0.
+    pub rope_rounding: fastnorm_rope_rounding,
+    /// ROPE: first column that is turned, or -1: the last rope_dim columns are. Else 0.
+    pub rope_offset: i32,
+    /// Must be 0.
+    pub reserved: i32,
+    /// \[tokens, heads, d\] T. Required.
+    pub x: *const fastnorm_tensor,
+    /// NORM: \[d\] or \[heads, d\], \[1, d\] too; dtypes as in fastnorm_norm_args. NULL = 1.
+    pub weight: *const fastnorm_tensor,
+    /// As weight. NULL = 0.
+    pub bias: *const fastnorm_tensor,
+    /// \[tokens, heads, d\] T. Output; may be x. NULL = not stored.
+    pub y: *const fastnorm_tensor,
+    /// LAYER: the mean, f32 \[tokens, heads\]; ACROSS_HEADS: \[tokens\]. Output. NULL = not stored.
+    pub mean: *const fastnorm_tensor,
+    /// NORM: as mean. Output. NULL = not stored.
+    pub rstd: *const fastnorm_tensor,
+    /// LAYER, with rstd_in: the mean to use, of mean's shape. Input.
+    pub mean_in: *const fastnorm_tensor,
+    /// NORM: the rstd to use, of rstd's shape; eps is not looked at. Input. NULL = computed.
+    pub rstd_in: *const fastnorm_tensor,
+    /// NORM without rstd_in. RMS: the sum of squares, of rstd's shape. LAYER: that with a last 2,
+    /// the mean and the sum of (x - mean)^2. f32. Output. NULL = not stored.
+    pub sumsq: *const fastnorm_tensor,
+    /// Of `quantized`. PER_ROW is a scale a token and head.
+    pub quant_scheme: fastnorm_quant_scheme,
+    /// As in fastnorm_norm_args.
+    pub quant_block_size: i32,
+    /// Of `quantized` and of a cache of codes.
+    pub quant_source: fastnorm_quant_source,
+    /// As in fastnorm_norm_args; rows are tokens \* heads.
+    pub scale_layout: fastnorm_scale_layout,
+    /// As in fastnorm_norm_args.
+    pub scale_pow2: i32,
+    /// As in fastnorm_norm_args, and for a cache with scales of blocks.
+    pub amax_floor: f32,
+    /// As in fastnorm_norm_args. The cache is not clamped.
+    pub clamp: f32,
+    /// NONE: the cache is of T. Else PER_TENSOR or PER_BLOCK.
+    pub cache_scheme: fastnorm_quant_scheme,
+    /// cache_scheme PER_BLOCK: 64 or 128 columns; else 0.
+    pub cache_block_size: i32,
+    /// cache_scheme PER_BLOCK with f8: 1 = scales are powers of two; else 0.
+    pub cache_pow2: i32,
+    /// As in fastnorm_norm_args.
+    pub global_scale: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. Output.
+    pub quantized: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args.
+    pub scale: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args.
+    pub amax: *const fastnorm_tensor,
+    /// \[pages, page_size, heads, d\] T, or codes of f8_e4m3fn, f8_e5m2 or i8. Output. NULL = none.
+    pub cache: *const fastnorm_tensor,
+    /// PER_TENSOR: \[1\] f32, an input. PER_BLOCK: \[pages, page_size, heads, ceil(d / block)\]
+    /// f32, with any strides; with cache_pow2 f32, f8_e8m0fnu or u8. Output.
+    pub cache_scale: *const fastnorm_tensor,
+}
+
+impl fastnorm_norm_heads_part {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            flags: 0,
+            kind: 0,
+            eps: 0.0,
+            weight_offset: 0.0,
+            rounding: 0,
+            rope_rounding: 0,
+            rope_offset: 0,
+            reserved: 0,
+            x: core::ptr::null(),
+            weight: core::ptr::null(),
+            bias: core::ptr::null(),
+            y: core::ptr::null(),
+            mean: core::ptr::null(),
+            rstd: core::ptr::null(),
+            mean_in: core::ptr::null(),
+            rstd_in: core::ptr::null(),
+            sumsq: core::ptr::null(),
+            quant_scheme: 0,
+            quant_block_size: 0,
+            quant_source: 0,
+            scale_layout: 0,
+            scale_pow2: 0,
+            amax_floor: 0.0,
+            clamp: 0.0,
+            cache_scheme: 0,
+            cache_block_size: 0,
+            cache_pow2: 0,
+            global_scale: core::ptr::null(),
+            quantized: core::ptr::null(),
+            scale: core::ptr::null(),
+            amax: core::ptr::null(),
+            cache: core::ptr::null(),
+            cache_scale: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_norm_heads_part {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What the parts of a call share.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_norm_heads_args {
+    /// sizeof(fastnorm_norm_heads_args).
+    pub struct_size: usize,
+    /// fastnorm_norm_heads_flags.
+    pub flags: u32,
+    /// Columns that ROPE turns, even; 0 where no part has ROPE.
+    pub rope_dim: i32,
+    /// Pairs of axis 0; all four are 0 with one row of positions.
+    pub mrope_0: i32,
+    /// Pairs of axis 1.
+    pub mrope_1: i32,
+    /// Pairs of axis 2.
+    pub mrope_2: i32,
+    /// Pairs of axis 3.
+    pub mrope_3: i32,
+    /// \[P, R\], \[P, 2 \* R\], or one such for each head; f32 or T.
+    pub cos: *const fastnorm_tensor,
+    /// As cos: the same shape and dtype.
+    pub sin: *const fastnorm_tensor,
+    /// \[tokens\] or \[axes, tokens\], with 1 to 4 axes; i32 or i64. NULL = the token's number.
+    pub positions: *const fastnorm_tensor,
+    /// \[at most tokens\] i32 or i64. Required where a part has a cache, else NULL.
+    pub slots: *const fastnorm_tensor,
+}
+
+impl fastnorm_norm_heads_args {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            flags: 0,
+            rope_dim: 0,
+            mrope_0: 0,
+            mrope_1: 0,
+            mrope_2: 0,
+            mrope_3: 0,
+            cos: core::ptr::null(),
+            sin: core::ptr::null(),
+            positions: core::ptr::null(),
+            slots: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_norm_heads_args {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
+    /// touched.
+    ///
+    /// Returns as fastnorm_norm_heads; FASTNORM_ERROR_ARGUMENT also if info is null or its
+    /// struct_size too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_heads_query(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_heads_args,
+        parts: *const *const fastnorm_norm_heads_part,
+        count: i32,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the
+    /// first call does the same.
+    ///
+    /// Returns as fastnorm_norm_heads
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_heads_prepare(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_heads_args,
+        parts: *const *const fastnorm_norm_heads_part,
+        count: i32,
+    ) -> fastnorm_status;
+
+    /// Normalise, turn and store the heads of all parts; the formula is at the top of this header.
+    ///
+    /// CPU: the work is done when the call returns; tokens are spread over the context's threads.
+    /// Positions and slots are checked before anything is written: positions from 0 to P - 1, slots
+    /// from -1 to pages \* page_size - 1. On other devices wrong ones are undefined, and may write
+    /// outside of the cache. No allocation and no synchronisation. No parts or no tokens is success
+    /// and does nothing.
+    ///
+    /// - `context`: the device
+    /// - `args`: what all parts share; read during the call only
+    /// - `parts`: \[count\] pointers, read during the call only
+    /// - `count`: number of parts, 0 to 8
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned; NULL
+    ///   where 0 bytes are needed
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
+    ///
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args, part, x or required tensor;
+    /// a part without an output; ROPE without tables, a cache without slots; a field that the flags
+    /// have no use for; a scalar out of range; a struct_size that is too small; a tensor whose
+    /// shape is null, or its data though it has elements; a workspace that is too small; a stream
+    /// on the CPU; CPU: a position or slot out of range; a parallel_for that did not cover the
+    /// tokens exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or extents
+    /// that do not fit; rope_dim odd or past the row; mrope sections whose sum is not R
+    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
+    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: a
+    /// CUDA context; d above 8192; a field of a later version, an unknown flag, an unknown tail
+    /// that is not zero FASTNORM_ERROR_DEVICE: a tensor on another device FASTNORM_ERROR_INTERNAL:
+    /// a defect of this library; an exception out of parallel_for
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_heads(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_heads_args,
+        parts: *const *const fastnorm_norm_heads_part,
+        count: i32,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+}
+
 // The layout that a C compiler gives these types.
 const _: () = {
     assert!(size_of::<fastnorm_device>() == 8);
@@ -1587,6 +1876,53 @@ const _: () = {
     assert!(offset_of!(fastnorm_profile_event, id) == 28);
     assert!(offset_of!(fastnorm_profile_event, kind) == 32);
     assert!(offset_of!(fastnorm_profile_event, value) == 36);
+    assert!(size_of::<fastnorm_norm_heads_part>() == 200);
+    assert!(offset_of!(fastnorm_norm_heads_part, struct_size) == 0);
+    assert!(offset_of!(fastnorm_norm_heads_part, flags) == 8);
+    assert!(offset_of!(fastnorm_norm_heads_part, kind) == 12);
+    assert!(offset_of!(fastnorm_norm_heads_part, eps) == 16);
+    assert!(offset_of!(fastnorm_norm_heads_part, weight_offset) == 20);
+    assert!(offset_of!(fastnorm_norm_heads_part, rounding) == 24);
+    assert!(offset_of!(fastnorm_norm_heads_part, rope_rounding) == 28);
+    assert!(offset_of!(fastnorm_norm_heads_part, rope_offset) == 32);
+    assert!(offset_of!(fastnorm_norm_heads_part, reserved) == 36);
+    assert!(offset_of!(fastnorm_norm_heads_part, x) == 40);
+    assert!(offset_of!(fastnorm_norm_heads_part, weight) == 48);
+    assert!(offset_of!(fastnorm_norm_heads_part, bias) == 56);
+    assert!(offset_of!(fastnorm_norm_heads_part, y) == 64);
+    assert!(offset_of!(fastnorm_norm_heads_part, mean) == 72);
+    assert!(offset_of!(fastnorm_norm_heads_part, rstd) == 80);
+    assert!(offset_of!(fastnorm_norm_heads_part, mean_in) == 88);
+    assert!(offset_of!(fastnorm_norm_heads_part, rstd_in) == 96);
+    assert!(offset_of!(fastnorm_norm_heads_part, sumsq) == 104);
+    assert!(offset_of!(fastnorm_norm_heads_part, quant_scheme) == 112);
+    assert!(offset_of!(fastnorm_norm_heads_part, quant_block_size) == 116);
+    assert!(offset_of!(fastnorm_norm_heads_part, quant_source) == 120);
+    assert!(offset_of!(fastnorm_norm_heads_part, scale_layout) == 124);
+    assert!(offset_of!(fastnorm_norm_heads_part, scale_pow2) == 128);
+    assert!(offset_of!(fastnorm_norm_heads_part, amax_floor) == 132);
+    assert!(offset_of!(fastnorm_norm_heads_part, clamp) == 136);
+    assert!(offset_of!(fastnorm_norm_heads_part, cache_scheme) == 140);
+    assert!(offset_of!(fastnorm_norm_heads_part, cache_block_size) == 144);
+    assert!(offset_of!(fastnorm_norm_heads_part, cache_pow2) == 148);
+    assert!(offset_of!(fastnorm_norm_heads_part, global_scale) == 152);
+    assert!(offset_of!(fastnorm_norm_heads_part, quantized) == 160);
+    assert!(offset_of!(fastnorm_norm_heads_part, scale) == 168);
+    assert!(offset_of!(fastnorm_norm_heads_part, amax) == 176);
+    assert!(offset_of!(fastnorm_norm_heads_part, cache) == 184);
+    assert!(offset_of!(fastnorm_norm_heads_part, cache_scale) == 192);
+    assert!(size_of::<fastnorm_norm_heads_args>() == 64);
+    assert!(offset_of!(fastnorm_norm_heads_args, struct_size) == 0);
+    assert!(offset_of!(fastnorm_norm_heads_args, flags) == 8);
+    assert!(offset_of!(fastnorm_norm_heads_args, rope_dim) == 12);
+    assert!(offset_of!(fastnorm_norm_heads_args, mrope_0) == 16);
+    assert!(offset_of!(fastnorm_norm_heads_args, mrope_1) == 20);
+    assert!(offset_of!(fastnorm_norm_heads_args, mrope_2) == 24);
+    assert!(offset_of!(fastnorm_norm_heads_args, mrope_3) == 28);
+    assert!(offset_of!(fastnorm_norm_heads_args, cos) == 32);
+    assert!(offset_of!(fastnorm_norm_heads_args, sin) == 40);
+    assert!(offset_of!(fastnorm_norm_heads_args, positions) == 48);
+    assert!(offset_of!(fastnorm_norm_heads_args, slots) == 56);
     assert!(size_of::<fastnorm_status>() == 4);
     assert!(size_of::<fastnorm_device_type>() == 4);
     assert!(size_of::<fastnorm_dtype_id>() == 4);
@@ -1605,4 +1941,7 @@ const _: () = {
     assert!(size_of::<fastnorm_profile_id>() == 4);
     assert!(size_of::<fastnorm_profile_kind>() == 4);
     assert!(size_of::<fastnorm_trace_format>() == 4);
+    assert!(size_of::<fastnorm_norm_heads_part_flags>() == 4);
+    assert!(size_of::<fastnorm_norm_heads_flags>() == 4);
+    assert!(size_of::<fastnorm_rope_rounding>() == 4);
 };

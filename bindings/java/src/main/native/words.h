@@ -20,6 +20,7 @@
  *             A tensor of more than 8 dimensions carries neither: shape and strides are NULL, and
  *             the library refuses its rank.
  *
+ * A family with parts has its args first, then `count` parts: fastnorm_FAMILY_part, described alike.
  * The _many functions take `count` descriptions one after the other. For a count outside of
  * 0 to 8 no word is read: the library refuses the number.
  *
@@ -307,6 +308,142 @@ static inline int fnb_read_mla_decode(fnb_reader* reader, fnb_mla_decode_call* c
   return 1;
 }
 
+/* fastnorm_norm_heads_args with the tensors that it points to. */
+typedef struct fnb_norm_heads_call {
+  fastnorm_norm_heads_args args;
+  fastnorm_tensor tensors[4];
+} fnb_norm_heads_call;
+
+static inline int fnb_read_norm_heads(fnb_reader* reader, fnb_norm_heads_call* call) {
+  fastnorm_norm_heads_args* const args = &call->args;
+  const uint64_t* words = fnb_take(reader, 7);
+  uint64_t mask;
+  if (words == NULL) return 0;
+  mask = words[6];
+  if (mask >> 4 != 0) return 0;
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  args->flags = (uint32_t)words[0];
+  args->rope_dim = (int32_t)words[1];
+  args->mrope_0 = (int32_t)words[2];
+  args->mrope_1 = (int32_t)words[3];
+  args->mrope_2 = (int32_t)words[4];
+  args->mrope_3 = (int32_t)words[5];
+  if (mask >> 0 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
+    args->cos = &call->tensors[0];
+  }
+  if (mask >> 1 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
+    args->sin = &call->tensors[1];
+  }
+  if (mask >> 2 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
+    args->positions = &call->tensors[2];
+  }
+  if (mask >> 3 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
+    args->slots = &call->tensors[3];
+  }
+  return 1;
+}
+
+/* fastnorm_norm_heads_part with the tensors that it points to. */
+typedef struct fnb_norm_heads_part_call {
+  fastnorm_norm_heads_part args;
+  fastnorm_tensor tensors[15];
+} fnb_norm_heads_part_call;
+
+static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_part_call* call) {
+  fastnorm_norm_heads_part* const args = &call->args;
+  const uint64_t* words = fnb_take(reader, 19);
+  uint64_t mask;
+  if (words == NULL) return 0;
+  mask = words[18];
+  if (mask >> 15 != 0) return 0;
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  args->flags = (uint32_t)words[0];
+  args->kind = (fastnorm_norm_kind)fnb_low(words[1]);
+  args->eps = fnb_float(words[2]);
+  args->weight_offset = fnb_float(words[3]);
+  args->rounding = (fastnorm_rounding)fnb_low(words[4]);
+  args->rope_rounding = (fastnorm_rope_rounding)fnb_low(words[5]);
+  args->rope_offset = (int32_t)words[6];
+  args->reserved = (int32_t)words[7];
+  args->quant_scheme = (fastnorm_quant_scheme)fnb_low(words[8]);
+  args->quant_block_size = (int32_t)words[9];
+  args->quant_source = (fastnorm_quant_source)fnb_low(words[10]);
+  args->scale_layout = (fastnorm_scale_layout)fnb_low(words[11]);
+  args->scale_pow2 = (int32_t)words[12];
+  args->amax_floor = fnb_float(words[13]);
+  args->clamp = fnb_float(words[14]);
+  args->cache_scheme = (fastnorm_quant_scheme)fnb_low(words[15]);
+  args->cache_block_size = (int32_t)words[16];
+  args->cache_pow2 = (int32_t)words[17];
+  if (mask >> 0 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
+    args->x = &call->tensors[0];
+  }
+  if (mask >> 1 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
+    args->weight = &call->tensors[1];
+  }
+  if (mask >> 2 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
+    args->bias = &call->tensors[2];
+  }
+  if (mask >> 3 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
+    args->y = &call->tensors[3];
+  }
+  if (mask >> 4 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[4])) return 0;
+    args->mean = &call->tensors[4];
+  }
+  if (mask >> 5 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[5])) return 0;
+    args->rstd = &call->tensors[5];
+  }
+  if (mask >> 6 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[6])) return 0;
+    args->mean_in = &call->tensors[6];
+  }
+  if (mask >> 7 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[7])) return 0;
+    args->rstd_in = &call->tensors[7];
+  }
+  if (mask >> 8 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[8])) return 0;
+    args->sumsq = &call->tensors[8];
+  }
+  if (mask >> 9 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[9])) return 0;
+    args->global_scale = &call->tensors[9];
+  }
+  if (mask >> 10 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[10])) return 0;
+    args->quantized = &call->tensors[10];
+  }
+  if (mask >> 11 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[11])) return 0;
+    args->scale = &call->tensors[11];
+  }
+  if (mask >> 12 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
+    args->amax = &call->tensors[12];
+  }
+  if (mask >> 13 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[13])) return 0;
+    args->cache = &call->tensors[13];
+  }
+  if (mask >> 14 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[14])) return 0;
+    args->cache_scale = &call->tensors[14];
+  }
+  return 1;
+}
+
 #endif /* SWIG */
 
 static inline fastnorm_status fnb_norm_query(fastnorm_context* context, const uint64_t* words,
@@ -497,6 +634,64 @@ static inline fastnorm_status fnb_mla_decode(fastnorm_context* context, const ui
   fnb_mla_decode_call call;
   if (!fnb_read_mla_decode(&reader, &call) || reader.left != 0) return FNB_MALFORMED;
   return fastnorm_mla_decode(context, &call.args, workspace, workspace_bytes, stream);
+}
+
+static inline fastnorm_status fnb_norm_heads_query(fastnorm_context* context, const uint64_t* words,
+                                                   size_t word_count, int32_t count,
+                                                   fastnorm_info* info) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_call call;
+  fnb_norm_heads_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_query(context, &call.args, NULL, count, info);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_query(context, &call.args, list, count, info);
+}
+
+static inline fastnorm_status fnb_norm_heads_prepare(fastnorm_context* context,
+                                                     const uint64_t* words, size_t word_count,
+                                                     int32_t count) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_call call;
+  fnb_norm_heads_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_prepare(context, &call.args, NULL, count);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_prepare(context, &call.args, list, count);
+}
+
+static inline fastnorm_status fnb_norm_heads(fastnorm_context* context, const uint64_t* words,
+                                             size_t word_count, int32_t count, void* workspace,
+                                             size_t workspace_bytes, void* stream) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_call call;
+  fnb_norm_heads_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads(context, &call.args, NULL, count, workspace, workspace_bytes,
+                               stream);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads(context, &call.args, list, count, workspace, workspace_bytes, stream);
 }
 
 #endif /* FASTNORM_BINDINGS_WORDS_H_ */
