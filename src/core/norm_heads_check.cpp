@@ -213,10 +213,12 @@ class PartCheck {
                      "quant_scheme is FASTNORM_QUANT_MXFP4 (%d); nearest: FASTNORM_QUANT_MXFP8 or "
                      "FASTNORM_QUANT_NVFP4",
                      number(part_.quant_scheme));
-    FASTNORM_TRY(check_norm_part(as_norm(), device_, &d_.norm, error));
-    FASTNORM_REQUIRE(part_.y == nullptr || dtype_id(part_.y->dtype) == dtype_id(x.dtype),
+    // Of an x without a dtype of rows check_norm_part() tells.
+    FASTNORM_REQUIRE(part_.y == nullptr || dtype_id(part_.y->dtype) == dtype_id(x.dtype) ||
+                         static_cast<int>(dtype_from(x.dtype)) >= kRowDtypes,
                      FASTNORM_ERROR_DTYPE, "y.dtype is %s; required: x's, %s",
                      dtype_text(part_.y->dtype).c, dtype_text(x.dtype).c);
+    FASTNORM_TRY(check_norm_part(as_norm(), device_, &d_.norm, error));
     FASTNORM_REQUIRE(x.shape[1] >= 1, FASTNORM_ERROR_SHAPE,
                      "x.shape is %s; required: at least 1 head", shape_text(x.shape, 3).c);
     FASTNORM_REQUIRE(x.shape[2] <= kMaxHeadColumns, FASTNORM_ERROR_UNSUPPORTED,
