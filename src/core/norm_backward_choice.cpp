@@ -13,14 +13,16 @@ constexpr BackwardJob few = BackwardJob::kFew, many = BackwardJob::kMany,
 struct Two {
   bool first, second;
 };
-constexpr Two f32 = {true, false}, b16 = {false, true}, all = {true, true};
+constexpr DtypeSet f32 = {true, false, false}, f16 = {false, true, false},
+                   bf16 = {false, false, true}, b16 = {false, true, true}, all = {true, true, true};
 constexpr Two rms = {true, false}, layer = {false, true}, either = {true, true};
 constexpr Two plain = {true, false}, add = {false, true}, both = {true, true};
 
 // A file becomes one array of lines, and lists that name where theirs begin and end.
 struct Head {
   BackwardJob job;
-  Two elements, stats, residuals;
+  DtypeSet elements;
+  Two stats, residuals;
   bool is_head;
   NormBackwardChoice line;
 };
@@ -100,8 +102,7 @@ constexpr std::array<NormBackwardList, kHeads> lists_of(
     size_t end = i + 1;
     while (end < kCount && !file[end].is_head) ++end;
     lists[list++] = {head.job,
-                     head.elements.first,
-                     head.elements.second,
+                     head.elements,
                      head.stats.first,
                      head.stats.second,
                      head.residuals.first,
@@ -121,10 +122,10 @@ const NormBackwardChoices kNormBackwardChoicesSm90 = {kSm90Lists};
 const NormBackwardChoices kNormBackwardChoicesDefault = {kDefaultLists};
 
 const NormBackwardChoice* find_norm_backward_choice(const NormBackwardChoices& choices,
-                                                    BackwardJob job, bool f32, Stat stat,
+                                                    BackwardJob job, Dtype dtype, Stat stat,
                                                     bool residual, int64_t n, int64_t shared_rows) {
   for (const NormBackwardList& list : choices.lists) {
-    if (list.job != job || !(f32 ? list.f32 : list.b16) ||
+    if (list.job != job || !list.dtypes.has(dtype) ||
         !(stat == Stat::kRms ? list.rms : list.layer) || !(residual ? list.add : list.plain)) {
       continue;
     }

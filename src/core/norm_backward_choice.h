@@ -4,7 +4,7 @@
 //   KIND(many, b16, either, both)
 //
 // job: `few` (rows; dweight or dbias is wanted, and nothing is replaced), `many`, `alone` (dx alone is wanted), `any` (the general form's blocks of
-// rows); elements of x: b16, f32, all; statistic: rms, layer, either; dresidual_in: plain, add, both. Then follow its lines:
+// rows); elements of x: f16, bf16, b16 (both), f32, all; statistic: rms, layer, either; dresidual_in: plain, add, both. Then follow its lines:
 //
 //   ROWS(65, 128, 1, 16384, 16, 1, 1, 32, 1, 1)
 //
@@ -29,9 +29,17 @@ struct NormBackwardPick {
 };
 using NormBackwardChoice = Choice<NormBackwardPick>;
 
+struct DtypeSet {
+  bool f32, f16, bf16;
+  constexpr bool has(Dtype dtype) const {
+    return dtype == Dtype::kF32 ? f32 : dtype == Dtype::kF16 ? f16 : bf16;
+  }
+};
+
 struct NormBackwardList {
   BackwardJob job;
-  bool f32, b16, rms, layer, plain, add;
+  DtypeSet dtypes;
+  bool rms, layer, plain, add;
   std::span<const NormBackwardChoice> lines;
 };
 
@@ -43,7 +51,7 @@ extern const NormBackwardChoices kNormBackwardChoicesSm90, kNormBackwardChoicesD
 
 // The line of a call, or nullptr: it goes by length in elements and by rows that share a row of the weight.
 const NormBackwardChoice* find_norm_backward_choice(const NormBackwardChoices& choices,
-                                                    BackwardJob job, bool f32, Stat stat,
+                                                    BackwardJob job, Dtype dtype, Stat stat,
                                                     bool residual, int64_t n, int64_t shared_rows);
 
 }  // namespace fastnorm

@@ -192,8 +192,8 @@ class Planner {
 
  private:
   const NormBackwardChoice* find(BackwardJob job) const {
-    return find_norm_backward_choice(*facts_.arch->backward_choices, job, d_.x.dtype == Dtype::kF32,
-                                     stat_of(d_), static_cast<bool>(d_.dresidual_in), d_.n,
+    return find_norm_backward_choice(*facts_.arch->backward_choices, job, d_.x.dtype, stat_of(d_),
+                                     static_cast<bool>(d_.dresidual_in), d_.n,
                                      std::max<int64_t>(d_.shared_rows, 1));
   }
   bool is_persistent(int32_t index) const {

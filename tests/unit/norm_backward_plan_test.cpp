@@ -97,8 +97,7 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
         NormBackwardVariant v;
         v.dtype = static_cast<Dtype>(number % 3);
         v.stat = static_cast<Stat>(number / 3 % 2), v.residual = number / 6 != 0;
-        if (!(v.dtype == Dtype::kF32 ? list.f32 : list.b16) ||
-            !(v.stat == Stat::kRms ? list.rms : list.layer) ||
+        if (!list.dtypes.has(v.dtype) || !(v.stat == Stat::kRms ? list.rms : list.layer) ||
             !(v.residual ? list.add : list.plain)) {
           continue;
         }
