@@ -65,6 +65,7 @@ def read_accesses(cuobjdump, library):
 FIELDS = {"dtype": (52, 4), "source": (48, 4), "stat": (44, 4), "affine": (40, 4), "sink": (38, 2), "access": (32, 3),
           "beside": (35, 3), "threads": (16, 16), "vectors": (8, 8), "blocks": (0, 8)}
 NUMBERS = ("arch", *FIELDS)
+KEPT = 2  # Affine::kKept
 
 
 def numbers_of(name):
@@ -99,6 +100,9 @@ LOADER_STACK = 64
 # The same where a profile is recorded, which takes three registers of every thread; and accesses of local memory where it computes
 # then, all of them once a piece.
 PROFILE_STACK, PROFILE_SPILLS = 96, 40
+# Persistent blocks keep weight and bias in registers; one or two numbers of the thread wait in memory,
+# stored once. One thread block less on each SM would cost more than their loads, at most two a row.
+KEPT_STACK = 8
 
 
 def read_warpgroups(cuobjdump, library, mangled):
@@ -159,7 +163,8 @@ def main():
     for (arch, mangled, use), name in zip(kernels, names):
         has_roles = "mla_decode_kernel<" in name
         profiles = has_roles and "true>" in name
-        stack = PROFILE_STACK if profiles else LOADER_STACK if has_roles else 0
+        keeps = numbers_of(name).get("affine") == KEPT
+        stack = PROFILE_STACK if profiles else LOADER_STACK if has_roles else KEPT_STACK if keeps else 0
         bad = use["STACK"] > stack or use["LOCAL"] > 0
         if bad:
             bad_names.add(mangled)
