@@ -87,6 +87,8 @@ def complaint_about(numbers, accesses):
     codes = numbers["sink"] == 1
     needed = {("load", 32), ("store", 16 if codes else 32)}
     allowed = needed | {("store", 4)}  # the statistics
+    if numbers["stat"] == 1:
+        allowed |= {("load", 4 if numbers["dtype"] == 0 else 2)}  # LAYER: the row's first element
     if codes:
         allowed |= {("load", 4)}  # the scale
         if numbers["source"] == 1:
