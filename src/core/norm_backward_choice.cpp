@@ -13,10 +13,11 @@ constexpr BackwardJob few = BackwardJob::kFew, many = BackwardJob::kMany,
 struct Two {
   bool first, second;
 };
-constexpr DtypeSet f32 = {true, false, false}, f16 = {false, true, false},
-                   bf16 = {false, false, true}, b16 = {false, true, true}, all = {true, true, true};
-constexpr Two rms = {true, false}, layer = {false, true}, either = {true, true};
-constexpr Two plain = {true, false}, add = {false, true}, both = {true, true};
+[[maybe_unused]] constexpr DtypeSet f32 = {true, false, false}, f16 = {false, true, false},
+                                    bf16 = {false, false, true}, b16 = {false, true, true},
+                                    all = {true, true, true};
+[[maybe_unused]] constexpr Two rms = {true, false}, layer = {false, true}, either = {true, true};
+[[maybe_unused]] constexpr Two plain = {true, false}, add = {false, true}, both = {true, true};
 
 // A file becomes one array of lines, and lists that name where theirs begin and end.
 struct Head {
