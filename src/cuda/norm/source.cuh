@@ -297,11 +297,12 @@ struct AnyInput {
 };
 
 // The row's first element, in every thread of it: what LAYER subtracts ahead of its first sum. In
-// rows of one warp one lane has it; else every thread reads it, so that nobody waits for a barrier.
-template <class Slots, class Tile>
+// held rows of one warp one lane has it; else every thread reads it, so that nobody waits for a
+// barrier.
+template <class Slots, class Tile, bool kHeld = true>
 struct FirstElement {
   using T = typename Slots::T;
-  static constexpr bool kReads = Slots::kStat == Stat::kLayer && !Tile::kOneWarp;
+  static constexpr bool kReads = Slots::kStat == Stat::kLayer && !(kHeld && Tile::kOneWarp);
   static constexpr bool kAny = Slots::kAccess == Access::kAny;
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
 

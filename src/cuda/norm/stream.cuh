@@ -335,7 +335,7 @@ __device__ __forceinline__ void streamed_statistics(
   };
   mean = 0.0f;
   if constexpr (Slots::kStat == Stat::kLayer) {
-    FirstElement<Slots, Tile> first;
+    FirstElement<Slots, Tile, false> first;
     first.load(p, index);
     LayerStatistics statistics(first.value(0.0f, rounding), rounding);
 #pragma unroll 1
