@@ -176,7 +176,8 @@ class Maker {
     if (spoils()) t.shape[b_.pick(8)] = any_number(b_);
     const int64_t padding = b_.pick(4) == 3 ? b_.pick(5) : 0;
     t.strides[2] = 1;
-    t.strides[1] = t.shape[2] + padding;
+    t.strides[1] =
+        static_cast<int64_t>(static_cast<uint64_t>(t.shape[2]) + static_cast<uint64_t>(padding));
     t.strides[0] = static_cast<int64_t>(static_cast<uint64_t>(t.strides[1]) *
                                         static_cast<uint64_t>(t.shape[1]));
     if (role == kDy && b_.pick(4) == 3) std::fill_n(t.strides, 3, 0);
