@@ -636,6 +636,33 @@ mod tests {
     use super::*;
     use crate::{QuantDivision, QuantSource, ScaleLayout};
 
+    /// The fields of `every_field` that are no tensors.
+    #[allow(clippy::float_cmp)]
+    fn check_numbers(args: &sys::fastnorm_norm_args) {
+        assert_eq!(args.struct_size, size_of_val(args));
+        assert_eq!(
+            (args.kind, args.eps, args.weight_offset),
+            (sys::FASTNORM_NORM_LAYER, 0.5, 1.0)
+        );
+        assert_eq!(args.rounding, sys::FASTNORM_ROUND_EVERY_STEP);
+        assert_eq!(
+            args.residual_rounding,
+            sys::FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS
+        );
+        assert_eq!(args.flags, 2 | 4, "pdl_wait was taken back");
+        assert_eq!(
+            (args.quant_scheme, args.quant_block_size),
+            (sys::FASTNORM_QUANT_PER_BLOCK, 64)
+        );
+        assert_eq!(args.quant_source, sys::FASTNORM_QUANT_FROM_ROUNDED);
+        assert_eq!(args.scale_layout, sys::FASTNORM_SCALE_COLUMN_MAJOR);
+        assert_eq!(
+            (args.scale_pow2, args.amax_floor, args.clamp),
+            (1, 0.25, 3.0)
+        );
+        assert_eq!(args.quant_division, sys::FASTNORM_QUANT_DIVIDE);
+    }
+
     /// Every setter reaches its field, and no other.
     #[test]
     #[allow(clippy::float_cmp)]
@@ -682,13 +709,13 @@ mod tests {
         let args = unsafe { *norm.link() };
         // Named one by one: a field that the library gains does not compile until it is here.
         let sys::fastnorm_norm_args {
-            struct_size,
-            kind,
-            eps,
-            weight_offset,
-            rounding,
-            residual_rounding,
-            flags,
+            struct_size: _,
+            kind: _,
+            eps: _,
+            weight_offset: _,
+            rounding: _,
+            residual_rounding: _,
+            flags: _,
             x,
             residual,
             weight,
@@ -697,39 +724,21 @@ mod tests {
             residual_out,
             mean,
             rstd,
-            quant_scheme,
-            quant_block_size,
-            quant_source,
-            scale_layout,
-            scale_pow2,
-            amax_floor,
-            clamp,
-            quant_division,
+            quant_scheme: _,
+            quant_block_size: _,
+            quant_source: _,
+            scale_layout: _,
+            scale_pow2: _,
+            amax_floor: _,
+            clamp: _,
+            quant_division: _,
             global_scale,
             quantized,
             scale,
             amax,
             clamp_scale,
         } = args;
-        assert_eq!(struct_size, size_of_val(&args));
-        assert_eq!(
-            (kind, eps, weight_offset),
-            (sys::FASTNORM_NORM_LAYER, 0.5, 1.0)
-        );
-        assert_eq!(rounding, sys::FASTNORM_ROUND_EVERY_STEP);
-        assert_eq!(
-            residual_rounding,
-            sys::FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS
-        );
-        assert_eq!(flags, 2 | 4, "pdl_wait was taken back");
-        assert_eq!(
-            (quant_scheme, quant_block_size),
-            (sys::FASTNORM_QUANT_PER_BLOCK, 64)
-        );
-        assert_eq!(quant_source, sys::FASTNORM_QUANT_FROM_ROUNDED);
-        assert_eq!(scale_layout, sys::FASTNORM_SCALE_COLUMN_MAJOR);
-        assert_eq!((scale_pow2, amax_floor, clamp), (1, 0.25, 3.0));
-        assert_eq!(quant_division, sys::FASTNORM_QUANT_DIVIDE);
+        check_numbers(&args);
         let tensors = [
             x,
             residual,
