@@ -121,12 +121,6 @@ int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
     if (largest != nullptr) {
       const auto kernel =
           reinterpret_cast<const void*>(kernels.at(static_cast<int32_t>(largest - table.data())));
-      if (!is_portable_cluster(blocks) &&
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
-              cudaSuccess) {
-        cudaGetLastError();
-        continue;
-      }
       cudaLaunchAttribute attribute = {};
       attribute.id = cudaLaunchAttributeClusterDimension;
       attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};

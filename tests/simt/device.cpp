@@ -55,7 +55,7 @@ class SimtDevice final : public Device {
 
   std::span<const NormEntry> norm_table() const override {
     static constexpr auto kTable =
-        fastnorm::cuda::make_norm_table<fastnorm::cuda::list_columns(fastnorm::cuda::kSimt)>();
+        fastnorm::cuda::make_norm_table<fastnorm::cuda::list_arch(fastnorm::cuda::kSimt)>();
     return kTable;
   }
 

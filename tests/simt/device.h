@@ -1,4 +1,4 @@
-// A device whose kernels simt/machine.h runs: those of sm_100f and of sm_90, in host memory.
+// A device whose kernels simt/machine.h runs: those of sm_90, in host memory.
 #pragma once
 
 #include <memory>

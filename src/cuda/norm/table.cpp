@@ -11,11 +11,11 @@
 namespace fastnorm::cuda {
 namespace {
 
-template <ListColumns kArch>
+template <ListArch kArch>
 constexpr auto kNormTable = make_norm_table<kArch>();
 
 // Each entry once, and in the order that find_entry() needs.
-template <ListColumns kArch>
+template <ListArch kArch>
 constexpr bool ascends() {
   const auto& table = kNormTable<kArch>;
   for (size_t i = 1; i < table.size(); ++i) {
@@ -25,9 +25,9 @@ constexpr bool ascends() {
 }
 
 // PTX has the kernels of sm_120f, built otherwise: planning needs one table of both.
-constexpr ListColumns table_columns(const ArchSpec& arch) {
-  const ListColumns columns = list_columns(arch);
-  return columns == list_columns(kPtx) ? list_columns(kSm120) : columns;
+constexpr ListArch table_columns(const ArchSpec& arch) {
+  const ListArch columns = list_arch(arch);
+  return columns == list_arch(kPtx) ? list_arch(kSm120) : columns;
 }
 constexpr bool ptx_has_sm120s_kernels() {
   for (const VariantLine& line : kVariantLines) {
@@ -40,10 +40,9 @@ static_assert(ptx_has_sm120s_kernels());
 
 template <const ArchSpec&... kArch>
 constexpr std::span<const NormEntry> table_of(const ArchSpec& arch) {
-  static_assert((ascends<list_columns(kArch)>() && ...));
+  static_assert((ascends<list_arch(kArch)>() && ...));
   std::span<const NormEntry> table;
-  ((table_columns(arch) == list_columns(kArch) ? table = kNormTable<list_columns(kArch)> : table),
-   ...);
+  ((table_columns(arch) == list_arch(kArch) ? table = kNormTable<list_arch(kArch)> : table), ...);
   return table;
 }
 
@@ -126,7 +125,6 @@ DeviceFacts make_facts(const ArchSpec& arch, int32_t device_id, int32_t multipro
   facts.arch = &arch;
   facts.multiprocessors = multiprocessors;
   facts.max_cluster_blocks = max_cluster_blocks;
-  facts.vector_bytes = arch.access_bytes;
   return facts;
 }
 

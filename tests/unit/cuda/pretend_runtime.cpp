@@ -56,10 +56,10 @@ int get_device(int* device) {
 template <Dtype kDtype, Source kSource>
 struct Part {
   static constexpr size_t kCount =
-      cuda::count_variants(kDtype, kSource, cuda::list_columns(cuda::kSm90));
+      cuda::count_variants(kDtype, kSource, cuda::list_arch(cuda::kSm90));
   static inline char single_bytes[kCount], pair_bytes[2 * kCount];
   Part() {
-    const auto& entries = cuda::kNormPart<cuda::list_columns(cuda::kSm90), kDtype, kSource>;
+    const auto& entries = cuda::kNormPart<cuda::list_arch(cuda::kSm90), kDtype, kSource>;
     for (size_t i = 0; i < kCount; ++i) {
       single[i] = reinterpret_cast<cuda::NormKernel>(&single_bytes[i]);
       const auto kernel = [&](size_t form) {
