@@ -1,4 +1,6 @@
 // fastnorm explain: what a call would do, without memory and without a GPU.
+#include "explain.h"
+
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -25,17 +27,6 @@ struct ExplainOptions {
   int64_t row_stride_elems = 0, offset_elems = 0;
   int32_t threads = 1;
   NormOptions norm;
-};
-
-// Addresses of tensors that do not exist: a query looks at overlap and alignment, not at memory.
-// Each tensor has a region of its own, far more than any tensor has bytes.
-class Regions {
- public:
-  std::byte* next() { return reinterpret_cast<std::byte*>(uintptr_t{++used_} << kSpacing); }
-  static constexpr int kSpacing = 58;
-
- private:
-  uintptr_t used_ = 0;
 };
 
 // The tensors of a call and its arguments, which point at them.
@@ -205,16 +196,7 @@ void run_explain(const ExplainOptions& options) {
   fastnorm_info info = {};
   info.struct_size = sizeof info;
   check(fastnorm_norm_query(context.get(), &args, &info));
-  const bool built = has_kernels(options.device);
-  if (options.json) {
-    Json json = to_json(info, target.is_cuda());
-    json["kernel_built"] = built;
-    print_json(json);
-  } else {
-    print_text(info, target.is_cuda());
-    if (!built)
-      std::printf("not here           this build has no kernels for %s\n", options.device.c_str());
-  }
+  tell_plan(info, options.device, options.json);
 }
 
 // Extents with commas between them.
@@ -242,6 +224,18 @@ void check_combination(const ExplainOptions& options) {
 }
 
 }  // namespace
+
+void tell_plan(const fastnorm_info& info, const std::string& device, bool json) {
+  const bool cuda = parse_target(device).is_cuda(), built = has_kernels(device);
+  if (json) {
+    Json document = to_json(info, cuda);
+    document["kernel_built"] = built;
+    print_json(document);
+    return;
+  }
+  print_text(info, cuda);
+  if (!built) std::printf("not here           this build has no kernels for %s\n", device.c_str());
+}
 
 void add_explain(CLI::App& program) {
   auto options = std::make_shared<ExplainOptions>();

@@ -170,6 +170,8 @@ def integrations(report, _):
     programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
     programs["torch backward"] = [torch_python(), examples / "torch" / "test_backward.py", *library]
     programs["torch mla_decode"] = [torch_python(), examples / "torch" / "test_mla_decode.py", *library]
+    programs["torch norm_heads"] = [torch_python(), examples / "torch" / "test_norm_heads.py",
+                                    *library]
     programs["smollm2"] = [sys.executable, examples / "smollm2" / "test.py", "--build", native.folder]
     programs["mla_decode"] = [sys.executable, examples / "mla_decode" / "test.py", "--build", native.folder]
     programs["train_norms"] = [torch_python(), examples / "train_norms" / "test.py", "--build", native.folder]
