@@ -11,6 +11,7 @@ struct SimtSpec : ArchSpec {};
 constexpr SimtSpec make_simt_spec(ArchSpec arch) {
   arch.choices = &kNormChoicesSm90;
   arch.backward_choices = &kNormBackwardChoicesSm90;
+  arch.held_heads = true;
   return {arch};
 }
 
