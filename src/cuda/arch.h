@@ -8,19 +8,21 @@ namespace fastnorm::cuda {
 
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
                              const NormChoices& choices = kNormChoicesDefault,
-                             const NormBackwardChoices& backward = kNormBackwardChoicesDefault) {
+                             const NormBackwardChoices& backward = kNormBackwardChoicesDefault,
+                             bool held_heads = false) {
   return {.name = name,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
           .bulk_prefetch = capability >= 90,
           .max_blocks = 0x7fffffff,
           .choices = &choices,
-          .backward_choices = &backward};
+          .backward_choices = &backward,
+          .held_heads = held_heads};
 }
 
 inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);
 inline constexpr ArchSpec kSm90 =
-    make_arch("sm_90", 90, 8, kNormChoicesSm90, kNormBackwardChoicesSm90);
+    make_arch("sm_90", 90, 8, kNormChoicesSm90, kNormBackwardChoicesSm90, true);
 inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 8);
 inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8);
 // PTX for capability 9.0 and later, which a GPU's driver compiles when a kernel is first wanted.

@@ -15,6 +15,10 @@ std::unique_ptr<fastnorm::Device> make_device(Order order);
 std::string run_norm_backward(const fastnorm::NormBackwardDesc& desc,
                               const fastnorm::NormBackwardPlan& plan, void* workspace, Order order);
 
+// Runs a norm_heads call likewise.
+std::string run_norm_heads(const fastnorm::NormHeadsDesc& desc, const fastnorm::NormHeadsPlan& plan,
+                           Order order);
+
 // Whether kernel `index` of the table was compiled: see -Dsimt_sample.
 bool has_kernel(int32_t index);
 

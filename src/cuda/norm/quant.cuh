@@ -27,6 +27,8 @@ struct ScaleRow {
       : q(p.quant),
         scales(row_address(p.quant.scale, p.quant.scale_upper, index)),
         number(row_number) {}
+  __device__ __forceinline__ ScaleRow(const QuantParams& quant, char* row, uint32_t row_number)
+      : q(quant), scales(row), number(row_number) {}
 
   // kByte: of a type that is known to be one.
   template <bool kByte = false>

@@ -7,6 +7,8 @@
 #include "cuda/norm/list.h"
 #include "cuda/norm_backward/launch_params.h"
 #include "cuda/norm_backward/table.h"
+#include "cuda/norm_heads/launch_params.h"
+#include "cuda/norm_heads/table.h"
 
 namespace fastnorm::cuda {
 namespace {
@@ -96,6 +98,19 @@ class DryDevice final : public Device {
   fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
                                     void* workspace, void*, Error&) override {
     const NormBackwardParams params = make_norm_backward_params(desc, plan, workspace);
+    asm volatile("" ::"m"(params));
+    return FASTNORM_OK;
+  }
+
+  std::span<const NormHeadsEntry> norm_heads_table() const override {
+    return cuda::norm_heads_table(*facts.arch);
+  }
+  fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, Error&) override {
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void*,
+                                 Error&) override {
+    const NormHeadsParams params = make_norm_heads_params(desc, plan);
     asm volatile("" ::"m"(params));
     return FASTNORM_OK;
   }
