@@ -174,6 +174,8 @@ def integrations(report, _):
                                     *library]
     programs["smollm2"] = [sys.executable, examples / "smollm2" / "test.py", "--build", native.folder]
     programs["mla_decode"] = [sys.executable, examples / "mla_decode" / "test.py", "--build", native.folder]
+    programs["norm_heads"] = [sys.executable, examples / "norm_heads" / "test.py", "--build",
+                              native.folder]
     programs["train_norms"] = [torch_python(), examples / "train_norms" / "test.py", "--build", native.folder]
     native.run_programs(report, programs,
                         env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})
