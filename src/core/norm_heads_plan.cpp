@@ -96,6 +96,74 @@ uint64_t general_blocks(const NormHeadsDesc& d, const NormHeadsPart& p) {
   return p.norm.n > kWarpHeadColumns ? rows : divide_up(rows, kGeneralHeadsWarps);
 }
 
+constexpr int64_t kVectorBytes = 16;
+constexpr uint64_t kMostItems = 0xffffff00;  // groups of lanes of a part
+
+int64_t vector_elements(const NormHeadsDesc& d) { return kVectorBytes / dtype_bytes(d.dtype); }
+
+bool is_aligned(const std::byte* data, uint64_t strides, uint64_t bytes = kVectorBytes) {
+  return ((reinterpret_cast<uintptr_t>(data) | strides) & (bytes - 1)) == 0;
+}
+bool is_aligned(const RowTensor& t, uint64_t bytes = kVectorBytes) {
+  uint64_t strides = 0;
+  for (const int64_t stride : t.stride_bytes) strides |= static_cast<uint64_t>(stride);
+  return is_aligned(t.data, strides, bytes);
+}
+bool is_aligned(const ColumnTensor& c) {
+  return is_aligned(c.data, static_cast<uint64_t>(c.head_stride_bytes));
+}
+
+// Whether the held forms can do what a part asks for.
+bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p) {
+  const HeadsCache& c = p.cache;
+  const int64_t elements = vector_elements(d);
+  const uint64_t code_bytes = c.quant.scheme == FASTNORM_QUANT_NONE
+                                  ? static_cast<uint64_t>(kVectorBytes)
+                                  : static_cast<uint64_t>(elements);
+  if (p.across_heads || p.sumsq || p.norm.quant.any() || p.norm.n % elements != 0) return false;
+  if (c && (c.quant.scheme == FASTNORM_QUANT_PER_BLOCK || c.page_size > UINT32_MAX ||
+            c.pages > int64_t{UINT32_MAX} / c.page_size))
+    return false;
+  const auto strides = static_cast<uint64_t>(p.head_stride) | static_cast<uint64_t>(p.token_stride);
+  return is_aligned(p.norm.x.data, strides) && is_aligned(p.norm.y) && is_aligned(p.norm.weight) &&
+         is_aligned(p.norm.bias) && is_aligned(c.rows, code_bytes);
+}
+
+bool has_own_tables(const NormHeadsDesc& d) { return (d.cos.head_stride | d.sin.head_stride) != 0; }
+
+// Whether a held kernel can do it.
+bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
+  const int64_t elements = vector_elements(d), tile = v.threads * v.vectors * elements;
+  const bool turns = p.rope && d.rope_dim != 0;
+  if (p.norm.n > tile) return false;
+  if (v.form == HeadsForm::kAny) {
+    const int64_t apart = p.interleaved ? d.rope_dim : d.rope_dim / 2;
+    return !turns || (d.rope_dim <= held_rope_columns(v) && p.rope_offset % elements == 0 &&
+                      apart % elements == 0);
+  }
+  const bool plain = p.norm.kind == FASTNORM_NORM_RMS && !p.norm.bias && !p.rstd && !p.rstd_in &&
+                     p.norm.rounding != FASTNORM_ROUND_EVERY_STEP &&
+                     (!p.norm.weight || p.norm.weight.dtype == d.dtype);
+  if (!plain) return false;
+  if (!turns) return true;
+  if (has_own_tables(d) || p.interleaved != (v.form == HeadsForm::kBeside)) return false;
+  if (p.interleaved) return p.rope_offset % elements == 0 && d.rope_dim % elements == 0;
+  return p.norm.n == tile && d.rope_dim == tile;
+}
+
+// Of lanes, that share a token's heads. Each takes several where there are so many that the GPU
+// has work for a few rounds all the same: weights and angles are then loaded once for them.
+uint32_t groups_of(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsPart& p,
+                   const NormHeadsVariant& v) {
+  constexpr int64_t kMostHeads = 8, kThreadsOfSm = 2048, kRounds = 2;
+  int64_t rows = 0;
+  for (int32_t i = 0; i < d.count; ++i) rows += d.parts[i].norm.rows;
+  const int64_t threads = rows * v.threads, enough = facts.multiprocessors * kThreadsOfSm * kRounds;
+  int64_t heads = 1;
+  while (heads < kMostHeads && 2 * heads <= p.heads && threads / (2 * heads) >= enough) heads *= 2;
+  return static_cast<uint32_t>((p.heads + heads - 1) / heads);
+}
+
 void plan_cuda(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEntry& entry,
                int32_t index, NormHeadsPlan* plan) {
   plan->entry = &entry;
@@ -104,14 +172,48 @@ void plan_cuda(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeads
   uint64_t blocks = 0;
   for (int32_t i = 0; i < d.count; ++i) {
     plan->first_block[i] = blocks;
-    blocks += general_blocks(d, d.parts[i]);
+    const NormHeadsVariant& v = entry.variant;
+    if (!v.is_held()) {
+      blocks += general_blocks(d, d.parts[i]);
+      continue;
+    }
+    plan->groups[i] = groups_of(d, facts, d.parts[i], v);
+    blocks += divide_up(static_cast<uint64_t>(d.tokens) * plan->groups[i],
+                        static_cast<uint64_t>(v.groups()));
   }
   plan->first_block[d.count] = blocks;
   plan->blocks = std::min(blocks, facts.arch->max_blocks);
 }
 
-bool can_run(const NormHeadsDesc& d, const NormHeadsEntry& entry) {
-  return entry.variant.dtype == d.dtype;
+bool can_run(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEntry& entry) {
+  const NormHeadsVariant& v = entry.variant;
+  if (v.dtype != d.dtype) return false;
+  if (!v.is_held()) return true;
+  uint64_t blocks = 0;
+  for (int32_t i = 0; i < d.count; ++i) {
+    const NormHeadsPart& p = d.parts[i];
+    if (!can_hold(d, p) || !can_hold(d, p, v)) return false;
+    const auto rows = static_cast<uint64_t>(p.norm.rows);
+    if (rows > kMostItems) return false;
+    blocks += rows / static_cast<uint64_t>(v.groups()) + 1;
+  }
+  return blocks <= facts.arch->max_blocks;
+}
+
+// The first form of kApart, kBeside, kAny and kGeneral that can run a call, by its least tile.
+int32_t choose(const NormHeadsDesc& d, const DeviceFacts& facts,
+               std::span<const NormHeadsEntry> table) {
+  const auto cost = [](const NormHeadsVariant& v) {
+    const int form = v.is_held() ? static_cast<int>(v.form) : 4;
+    return form * 65536 + v.threads * v.vectors * 32 + v.threads;
+  };
+  int32_t best = -1;
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (!can_run(d, facts, table[i])) continue;
+    if (best < 0 || cost(table[i].variant) < cost(table[static_cast<size_t>(best)].variant))
+      best = static_cast<int32_t>(i);
+  }
+  return best;
 }
 
 fastnorm_status plan_on(const NormHeadsDesc& d, const DeviceFacts& facts,
@@ -130,15 +232,13 @@ fastnorm_status plan_on(const NormHeadsDesc& d, const DeviceFacts& facts,
     return FASTNORM_OK;
   }
   FASTNORM_TRY(check_rows(d, error));
-  for (size_t i = 0; index < 0 && i < table.size(); ++i) {
-    if (can_run(d, table[i])) index = static_cast<int32_t>(i);
-  }
+  if (index < 0) index = choose(d, facts, table);
   FASTNORM_REQUIRE(index >= 0, FASTNORM_ERROR_UNSUPPORTED,
                    "context is of CUDA:%d, whose architecture has no kernels of norm_heads in this "
                    "build; nearest: a CPU context, or fastnorm_norm_many for the norm alone",
                    facts.device_id);
   const NormHeadsEntry& entry = table[static_cast<size_t>(index)];
-  FASTNORM_REQUIRE(can_run(d, entry), FASTNORM_ERROR_UNSUPPORTED, "%s cannot serve the call",
+  FASTNORM_REQUIRE(can_run(d, facts, entry), FASTNORM_ERROR_UNSUPPORTED, "%s cannot serve the call",
                    entry.name);
   plan_cuda(d, facts, entry, index, plan);
   return FASTNORM_OK;

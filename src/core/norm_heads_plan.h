@@ -47,6 +47,13 @@ constexpr NormHeadsVariant heads_variant_of(uint32_t word) {
           static_cast<int8_t>(word & 63)};
 }
 
+// kAny: columns of a head that may turn, for which a block has room in shared memory.
+constexpr int held_rope_columns(const NormHeadsVariant& v) {
+  constexpr int kMostFloats = 12 << 10;  // of a block: two for each column
+  const int columns = v.threads * v.vectors * (v.dtype == Dtype::kF32 ? 4 : 8);
+  return columns * v.groups() * 2 <= kMostFloats ? columns : columns / 2;
+}
+
 struct NormHeadsEntry {
   NormHeadsVariant variant;
   uint32_t order = 0;  // packed(variant)

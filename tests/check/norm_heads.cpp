@@ -69,27 +69,40 @@ class Placed {
   std::vector<unsigned char> before_;
 };
 
-// "" or what is wrong. `served`: whether the kernel can run the call.
-std::string run(RandomHeadsCall& call, Target& target, int32_t kernel, bool* served) {
+// A call, described for a device.
+fastnorm_status describe(RandomHeadsCall& call, const DeviceFacts& facts, NormHeadsDesc* desc,
+                         Error& error) {
+  const auto& parts = call.parts();
+  return check_norm_heads(&call.args(), parts.data(), static_cast<int32_t>(parts.size()),
+                          {facts.device_type, facts.device_id}, desc, error);
+}
+
+// Whether a kernel can run a call.
+bool can_run(RandomHeadsCall& call, Target& target, int32_t kernel) {
+  const Placed placed(call, target);
+  const Device& device = *target.devices[0];
+  NormHeadsDesc desc;
+  NormHeadsPlan plan;
+  Error error;
+  return describe(call, device.facts, &desc, error) == FASTNORM_OK &&
+         plan_norm_heads_for(desc, device.facts, device.norm_heads_table(), kernel, &plan, error) ==
+             FASTNORM_OK;
+}
+
+// "" or what is wrong.
+std::string run(RandomHeadsCall& call, Target& target, int32_t kernel) {
+  call.expect_results();
   Placed placed(call, target);
-  *served = true;
   for (const std::unique_ptr<Device>& device : target.devices) {
-    const DeviceFacts& facts = device->facts;
     NormHeadsDesc desc;
     NormHeadsPlan plan;
     Error error;
-    const auto& parts = call.parts();
-    if (check_norm_heads(&call.args(), parts.data(), static_cast<int32_t>(parts.size()),
-                         {facts.device_type, facts.device_id}, &desc, error) != FASTNORM_OK)
+    if (describe(call, device->facts, &desc, error) != FASTNORM_OK)
       return std::string("refused: ") + error.text;
     const auto table = device->norm_heads_table();
     const fastnorm_status status =
-        kernel == kChosen ? plan_norm_heads(desc, facts, table, &plan, error)
-                          : plan_norm_heads_for(desc, facts, table, kernel, &plan, error);
-    if (kernel != kChosen && status == FASTNORM_ERROR_UNSUPPORTED) {
-      *served = false;
-      return "";
-    }
+        kernel == kChosen ? plan_norm_heads(desc, device->facts, table, &plan, error)
+                          : plan_norm_heads_for(desc, device->facts, table, kernel, &plan, error);
     if (status != FASTNORM_OK) return std::string("not planned: ") + error.text;
     placed.upload();
     if (plan.launches != 0 && device->run_norm_heads(desc, plan, nullptr, error) != FASTNORM_OK)
@@ -106,49 +119,85 @@ bool tells_orders(Target& target) {
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
   for (uint64_t seed = 0; seed < 100; ++seed) {
     RandomHeadsCall call(seed, wrong);
-    bool served = false;
-    if (!run(call, target, kChosen, &served).empty()) return true;
+    if (!run(call, target, kChosen).empty()) return true;
   }
   return false;
 }
+
+class Checks {
+ public:
+  Checks(Target& target, const Options& options, Counts* counts)
+      : target_(target), options_(options), counts_(*counts) {}
+
+  void run_chosen(CallKind kind, uint64_t count) {
+    const auto every = static_cast<uint64_t>(options_.every);
+    for (uint64_t seed = 0; seed < count; seed += every) {
+      RandomHeadsCall call(seed, target_.order, kind);
+      if (options_.wants(call.text())) check(call, kChosen);
+    }
+  }
+
+  // Each kernel of a GPU, `most` times.
+  void run_each(int most) {
+    constexpr uint64_t kFirst = 100000, kSeeds = 20000;
+    const size_t kernels = target_.devices[0]->norm_heads_table().size();
+    std::vector<int> left(kernels, most);
+    for (uint64_t seed = kFirst; seed < kFirst + kSeeds; ++seed) {
+      RandomHeadsCall call(seed, target_.order, CallKind::kAligned);
+      if (!options_.wants(call.text())) continue;
+      bool all = true;
+      for (size_t i = 0; i < kernels; ++i) {
+        if (left[i] == 0) continue;
+        all = false;
+        if (!can_run(call, target_, static_cast<int32_t>(i))) continue;
+        check(call, static_cast<int32_t>(i));
+        --left[i];
+        break;  // the call's memory has its results
+      }
+      if (all) break;
+    }
+    for (size_t i = 0; i < kernels; ++i) {
+      if (left[i] == most) ++never_;
+    }
+  }
+
+  int64_t cases() const { return cases_; }
+  int64_t never() const { return never_; }  // kernels that no call ran on
+
+ private:
+  void check(RandomHeadsCall& call, int32_t kernel) {
+    const std::string finding = run(call, target_, kernel);
+    ++cases_;
+    finding.empty() ? ++counts_.passed : ++counts_.failed;
+    if (!finding.empty())
+      std::printf("FAIL %s %s: %s\n", target_.name.c_str(), call.text().c_str(), finding.c_str());
+  }
+
+  Target& target_;
+  const Options& options_;
+  Counts& counts_;
+  int64_t cases_ = 0, never_ = 0;
+};
 
 }  // namespace
 
 void check_norm_heads(Target& target, const Options& options, Counts* counts) {
   constexpr const char* kFamily = "norm_heads";
   if (!options.wants(kFamily) && options.filter.find(kFamily) == std::string::npos) return;
-  long long cases = 0;
-  // False if the kernel cannot serve the call, or nobody asked for it.
-  const auto check = [&](uint64_t seed, CallKind kind, int32_t kernel) {
-    RandomHeadsCall call(seed, target.order, kind);
-    if (!options.wants(call.text())) return false;
-    bool served = false;
-    const std::string finding = run(call, target, kernel, &served);
-    if (!served) return false;
-    ++cases;
-    finding.empty() ? ++counts->passed : ++counts->failed;
-    if (!finding.empty())
-      std::printf("FAIL %s %s: %s\n", target.name.c_str(), call.text().c_str(), finding.c_str());
-    return true;
-  };
-  const auto every = static_cast<uint64_t>(options.every);
-  const uint64_t count = options.reduced ? 200 : 1500;
-  for (uint64_t seed = 0; seed < count; seed += every) check(seed, CallKind::kAny, kChosen);
-  for (uint64_t seed = 0; seed < count; seed += every) check(seed, CallKind::kAligned, kChosen);
-  for (uint64_t seed = 0; seed < (options.reduced ? 2u : 40u); seed += every)
-    check(seed, CallKind::kMany, kChosen);
-  // Each kernel of a GPU.
-  const size_t kernels = target.devices[0]->norm_heads_table().size();
-  for (size_t i = 0; i < kernels; ++i) {
-    int left = options.reduced ? 3 : 20;
-    for (uint64_t seed = count; seed < count + 5000 && left > 0; ++seed)
-      left -= check(seed, CallKind::kAligned, static_cast<int32_t>(i)) ? 1 : 0;
-  }
-  if (cases == 0) return;
+  Checks checks(target, options, counts);
+  checks.run_chosen(CallKind::kAny, options.reduced ? 200 : 1500);
+  checks.run_chosen(CallKind::kAligned, options.reduced ? 100 : 1500);
+  checks.run_chosen(CallKind::kMany, options.reduced ? 2 : 40);
+  if (options.every == 1) checks.run_each(options.reduced ? 2 : 20);
+  if (checks.cases() == 0) return;
   const bool tells = tells_orders(target);
   tells ? ++counts->passed : ++counts->failed;
   if (!tells) std::printf("FAIL %s norm_heads: a wrong order does not show\n", target.name.c_str());
-  std::printf("%s: %lld cases of norm_heads\n", target.name.c_str(), cases);
+  std::printf("%s: %lld cases of norm_heads", target.name.c_str(),
+              static_cast<long long>(checks.cases()));
+  if (checks.never() != 0)
+    std::printf(", %lld kernels never ran", static_cast<long long>(checks.never()));
+  std::printf("\n");
 }
 
 }  // namespace fastnorm::check

@@ -183,8 +183,14 @@ std::string run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan,
                            order,
                            false,
                            {}};
-  const NormHeadsParams params = make_norm_heads_params(desc, plan);
-  const std::string complaint = launch(grid, [&] { kernel.general(params); });
+  std::string complaint;
+  if (plan.entry->variant.is_held()) {
+    const HeldHeadsParams params = make_held_heads_params(desc, plan);
+    complaint = launch(grid, [&] { kernel.held(params); });
+  } else {
+    const NormHeadsParams params = make_norm_heads_params(desc, plan);
+    complaint = launch(grid, [&] { kernel.general(params); });
+  }
   return complaint.empty() ? "" : std::string(plan.kernel) + ": " + complaint;
 }
 

@@ -120,6 +120,9 @@ class RandomHeadsCall {
 
   RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind = CallKind::kAny);
 
+  // Works out what should be there afterwards. Before the call.
+  void expect_results();
+
   // All memory; `elsewhere` and abi.device_type of each may be set.
   std::vector<CallTensor*> tensors() const;
 

@@ -63,6 +63,101 @@ TEST(NormHeadsPlan, GeneralForm) {
   }
 }
 
+// Forms and tiles that sm_90 takes.
+TEST(NormHeadsPlan, HeldForms) {
+  const auto kernel = [](auto change) {
+    HeadsRequest r = test::heads_request();
+    change(r);
+    return std::string(plan_of(r, cuda::kSm90).kernel);
+  };
+  const auto columns = [](HeadsRequest& r, int64_t n) {
+    for (size_t i = 0; i < r.parts.size(); ++i) {
+      auto& p = r.parts[i];
+      p.x->shape[2] = n, p.x->strides = {12 * n, n, 1};
+      p.x->byte_offset = (i == 0 ? 0 : 6 + 2 * i) * static_cast<uint64_t>(n) * 2;
+      if (p.y) p.y = p.x;
+      if (p.weight) p.weight->shape = {n};
+      if (p.cache) p.cache->shape[3] = n;
+    }
+  };
+  EXPECT_EQ(kernel([](HeadsRequest&) {}), "norm_heads bf16 apart 8x2");
+  EXPECT_EQ(kernel([&](HeadsRequest& r) {
+              columns(r, 256);
+              r.args.rope_dim = 256;
+              r.cos->shape[1] = r.sin->shape[1] = 128;
+            }),
+            "norm_heads bf16 apart 16x2");
+  // Rope of a part of the row: partners are in other lanes.
+  EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 256); }), "norm_heads bf16 any 16x2");
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              for (int i = 0; i < 2; ++i)
+                r.parts[i].args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+            }),
+            "norm_heads bf16 beside 8x2");
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              r.parts[1].args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+            }),
+            "norm_heads bf16 any 8x2");
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].weight->dtype = FASTNORM_DTYPE_F32; }),
+            "norm_heads bf16 any 8x2");
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.kind = FASTNORM_NORM_LAYER; }),
+            "norm_heads bf16 any 8x2");
+  EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 136); }), "norm_heads bf16 any 8x3");
+  // Rows that are no whole vectors, or lie between them, and statistics of all heads.
+  EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 132); }), "norm_heads bf16 general");
+  EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].cache->byte_offset = 8; }),
+            "norm_heads bf16 general");
+  EXPECT_EQ(
+      kernel([](HeadsRequest& r) { r.parts[0].args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS; }),
+      "norm_heads bf16 general");
+}
+
+// Groups of lanes have one head each until there is work for some rounds.
+TEST(NormHeadsPlan, HeadsOfAGroup) {
+  const auto plan = [](int64_t tokens) {
+    HeadsRequest r = test::heads_request();
+    for (auto& p : r.parts) {
+      p.x->shape[0] = tokens;
+      if (p.y) p.y->shape[0] = tokens;
+    }
+    r.positions->shape = r.slots->shape = {tokens};
+    return plan_of(r, cuda::kSm90);
+  };
+  const NormHeadsPlan few = plan(7), many = plan(100000);
+  EXPECT_EQ(few.groups[0], 8u);
+  EXPECT_EQ(few.groups[1], 2u);
+  EXPECT_EQ(few.first_block[1], 4u) << "7 * 8 groups, 16 a block";
+  EXPECT_EQ(few.blocks, 4u + 1 + 1);
+  EXPECT_EQ(many.groups[0], 1u);
+  EXPECT_EQ(many.groups[1], 1u);
+  EXPECT_EQ(many.blocks, 3 * 6250u);
+}
+
+// Each kernel can run some call: of its dtype, form and longest row.
+TEST(NormHeadsPlan, EveryKernelHasCalls) {
+  const auto table = cuda::norm_heads_table(cuda::kSm90);
+  for (size_t i = 0; i < table.size(); ++i) {
+    const NormHeadsVariant& v = table[i].variant;
+    if (!v.is_held()) continue;
+    const int64_t bytes = dtype_bytes(v.dtype), n = v.threads * v.vectors * 16 / bytes,
+                  turned = v.form == HeadsForm::kApart ? n : 16;
+    HeadsRequest r = test::heads_request();
+    r.parts.resize(1);
+    r.args.rope_dim = static_cast<int32_t>(turned);
+    r.cos->shape[1] = r.sin->shape[1] = turned / 2;
+    r.slots.reset();
+    auto& p = r.parts[0];
+    const fastnorm_dtype_id ids[] = {FASTNORM_DTYPE_F32, FASTNORM_DTYPE_F16, FASTNORM_DTYPE_BF16};
+    p.x->dtype = p.weight->dtype = ids[static_cast<int>(v.dtype)];
+    p.x->shape[2] = p.weight->shape[0] = n;
+    p.x->strides = {12 * n, n, 1};
+    p.y = p.x;
+    if (v.form == HeadsForm::kBeside) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+    if (v.form == HeadsForm::kAny) p.args.rope_offset = 8;
+    EXPECT_STREQ(plan_of(r, cuda::kSm90).kernel, table[i].name);
+  }
+}
+
 TEST(NormHeadsPlan, RowNumbersHave32Bits) {
   NormHeadsDesc d;
   NormHeadsPlan plan;

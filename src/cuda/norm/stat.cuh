@@ -68,9 +68,9 @@ __device__ __forceinline__ Moments moments(const float (&s)[kCount], float from,
   return m;
 }
 
-template <class R>
-__device__ __forceinline__ float rstd_of(float mean_square, const NormParams& p,
-                                         const R& rounding) {
+// `p`: what has the call's eps.
+template <class P, class R>
+__device__ __forceinline__ float rstd_of(float mean_square, const P& p, const R& rounding) {
   const float variance = rounding.step(mean_square);
   return rounding.step(reciprocal_root(rounding.step(__fadd_rn(variance, p.eps))));
 }
@@ -90,9 +90,8 @@ class LayerStatistics {
     return rounding.every_step && pass > 0;
   }
 
-  template <class R>
-  __device__ __forceinline__ void take(Moments row, int pass, const NormParams& p,
-                                       const R& rounding) {
+  template <class P, class R>
+  __device__ __forceinline__ void take(Moments row, int pass, const P& p, const R& rounding) {
     // .. and corrects nothing.
     const float delta =
         rounding.every_step && pass > 0 ? -0.0f : __fmul_rn(positive_zero(row.sum), p.inv_n);
@@ -101,8 +100,8 @@ class LayerStatistics {
   }
 
   __device__ __forceinline__ float mean() const { return from; }
-  template <class R>
-  __device__ __forceinline__ float rstd(const NormParams& p, const R& rounding) const {
+  template <class P, class R>
+  __device__ __forceinline__ float rstd(const P& p, const R& rounding) const {
     return rstd_of(mean_square < 0.0f ? 0.0f : mean_square, p, rounding);
   }
 

@@ -110,8 +110,13 @@ class DryDevice final : public Device {
   }
   fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void*,
                                  Error&) override {
-    const NormHeadsParams params = make_norm_heads_params(desc, plan);
-    asm volatile("" ::"m"(params));
+    if (plan.entry->variant.is_held()) {
+      const HeldHeadsParams params = make_held_heads_params(desc, plan);
+      asm volatile("" ::"m"(params));
+    } else {
+      const NormHeadsParams params = make_norm_heads_params(desc, plan);
+      asm volatile("" ::"m"(params));
+    }
     return FASTNORM_OK;
   }
 

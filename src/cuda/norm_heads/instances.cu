@@ -25,7 +25,11 @@ constexpr size_t kCount = first_of(static_cast<Dtype>(static_cast<int>(kDtype) +
 template <size_t kIndex>
 constexpr NormHeadsKernel kernel_at() {
   constexpr uint32_t kWord = kHeadsWords<kHeld>[kFirst + kIndex];
-  return {&norm_heads_kernel<FASTNORM_ARCH, kWord>, nullptr};
+  if constexpr (heads_variant_of(kWord).is_held()) {
+    return {nullptr, &held_heads_kernel<FASTNORM_ARCH, kWord>};
+  } else {
+    return {&norm_heads_kernel<FASTNORM_ARCH, kWord>, nullptr};
+  }
 }
 
 template <size_t... kIndex>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/norm_heads/general.cuh"
+#include "cuda/norm_heads/held.cuh"
 
 namespace fastnorm::cuda {
 
@@ -17,6 +18,13 @@ __global__ void __launch_bounds__(heads_variant_of(kWord).block_threads(),
                                   heads_variant_of(kWord).per_sm)
     norm_heads_kernel(const __grid_constant__ NormHeadsParams p) {
   if constexpr (kHasHeadsBodies) run_general_heads<heads_variant_of(kWord).dtype>(p);
+}
+
+template <int kArch, uint32_t kWord>
+__global__ void __launch_bounds__(heads_variant_of(kWord).block_threads(),
+                                  heads_variant_of(kWord).per_sm)
+    held_heads_kernel(const __grid_constant__ HeldHeadsParams p) {
+  if constexpr (kHasHeadsBodies) run_held_heads<HeldSlots<kWord>>(p);
 }
 
 }  // namespace fastnorm::cuda

@@ -22,8 +22,15 @@ fastnorm_status CudaDevice::prepare_norm_heads(const NormHeadsDesc&, const NormH
 fastnorm_status CudaDevice::run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan,
                                            void* stream, Error& error) {
   return with_device(error, [&] {
-    NormHeadsParams params = make_norm_heads_params(desc, plan);
-    void* arguments[] = {&params};
+    const bool held = plan.entry->variant.is_held();
+    NormHeadsParams general;
+    HeldHeadsParams of_held;
+    if (held) {
+      of_held = make_held_heads_params(desc, plan);
+    } else {
+      general = make_norm_heads_params(desc, plan);
+    }
+    void* arguments[] = {held ? static_cast<void*>(&of_held) : &general};
     const void* const kernel = kernels_.heads.at(plan.index).address();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(static_cast<unsigned>(plan.blocks));

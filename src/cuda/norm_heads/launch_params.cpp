@@ -123,7 +123,66 @@ void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams
       c.quant, norm.dtype, p.cache.page_stride | p.cache.row_stride | p.cache.head_stride);
 }
 
+// What they know beside.
+uint32_t held_bits_of(const NormHeadsDesc& d, const NormHeadsPart& p) {
+  uint32_t bits = bits_of(p);
+  const auto put = [&](bool wanted, uint32_t bit) { bits |= wanted ? bit : 0; };
+  const auto column = [&](const ColumnTensor& c, uint32_t element) {
+    return !c ? 0 : static_cast<uint32_t>(column_type(c.dtype, d.dtype)) * element;
+  };
+  if (d.rope_dim == 0) bits &= ~uint32_t{kHeadsRope};
+  put(p.norm.rounding != FASTNORM_ROUND_ONCE, kHeadsRoundNormalized);
+  put(p.norm.rounding == FASTNORM_ROUND_EVERY_STEP, kHeadsRoundSteps);
+  put(p.cache.quant.from_rounded, kHeadsRoundCodes);
+  put((p.norm.weight.head_stride_bytes | p.norm.bias.head_stride_bytes) != 0, kHeadsOwnColumns);
+  put((d.cos.head_stride | d.sin.head_stride) != 0, kHeadsOwnTables);
+  return bits | column(p.norm.weight, kHeadsWeightElement) | column(p.norm.bias, kHeadsBiasElement);
+}
+
+// Of a value of 1 kernels know the quotient.
+Divisor divisor_of(uint32_t value) { return value == 1 ? Divisor{1, 0, 0} : make_divisor(value); }
+
+void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, uint32_t groups,
+                   HeldPartParams* result) {
+  HeldPartParams& p = *result;
+  const NormDesc& norm = part.norm;
+  p.bits = held_bits_of(d, part);
+  p.heads = static_cast<uint32_t>(part.heads);
+  p.groups = groups;
+  p.steps = (p.heads + groups - 1) / groups;
+  p.by_groups = divisor_of(groups);
+  p.vectors = static_cast<int32_t>(norm.n * dtype_bytes(d.dtype) / 16);
+  p.rope_offset = static_cast<int32_t>(part.rope_offset);
+  p.inv_n = norm.inv_n;
+  p.eps = norm.eps;
+  p.weight_offset = norm.weight_offset;
+  p.x = {pointer(norm.x.data), part.token_stride, part.head_stride};
+  p.y = tensor_of(norm.y, d, part);
+  p.weight = pointer(norm.weight.data), p.weight_stride = norm.weight.head_stride_bytes;
+  p.bias = pointer(norm.bias.data), p.bias_stride = norm.bias.head_stride_bytes;
+  p.mean = tensor_of(part.mean), p.rstd = tensor_of(part.rstd);
+  p.mean_in = tensor_of(part.mean_in), p.rstd_in = tensor_of(part.rstd_in);
+  const HeadsCache& c = part.cache;
+  if (!c) return;
+  p.cache = pages_of(c.rows);
+  p.by_page = divisor_of(static_cast<uint32_t>(c.page_size));
+  if (c.quant.scheme == FASTNORM_QUANT_NONE) return;
+  p.code_type = c.quant.code_type();
+  p.cache_scale = reinterpret_cast<const float*>(c.quant.tensor_scale);
+}
+
 }  // namespace
+
+HeldHeadsParams make_held_heads_params(const NormHeadsDesc& d, const NormHeadsPlan& plan) {
+  HeldHeadsParams p = {};
+  p.count = d.count;
+  for (int32_t i = 0; i < d.count; ++i) {
+    set_held_part(d, d.parts[i], plan.groups[i], &p.part[i]);
+    p.part[i].first_block = static_cast<uint32_t>(plan.first_block[i]);
+  }
+  p.shared = shared_of(d);
+  return p;
+}
 
 NormHeadsParams make_norm_heads_params(const NormHeadsDesc& d, const NormHeadsPlan& plan) {
   NormHeadsParams p = {};

@@ -9,4 +9,7 @@ namespace fastnorm::cuda {
 // Of a plan on a general kernel.
 NormHeadsParams make_norm_heads_params(const NormHeadsDesc& desc, const NormHeadsPlan& plan);
 
+// Of a plan on a held kernel.
+HeldHeadsParams make_held_heads_params(const NormHeadsDesc& desc, const NormHeadsPlan& plan);
+
 }  // namespace fastnorm::cuda

@@ -29,7 +29,6 @@ enum HeadsBits : uint32_t {
   kHeadsRoundCodes = 1 << 15,     // codes are of values that were rounded to T
   kHeadsOwnColumns = 1 << 16,     // weight or bias has a row for each head
   kHeadsOwnTables = 1 << 17,      // cos or sin has a table for each head
-  kHeadsExchange = 1 << 18,       // partners of NeoX pairs are in other lanes
   kHeadsWeightElement = 1 << 19,  // two bits: a ColumnType
   kHeadsBiasElement = 1 << 21,    // two bits: a ColumnType
 };
@@ -98,6 +97,7 @@ struct HeldPartParams {
   uint32_t heads;
   uint32_t first_block;
   uint32_t groups;    // of lanes, that share a token's heads
+  uint32_t steps;     // heads that each has, one after another
   Divisor by_groups;  // of no use with one group
   int32_t vectors;    // of a head
   int32_t rope_offset;

@@ -138,6 +138,28 @@ TEST_F(CudaNormHeads, GeneralForm) {
   EXPECT_EQ(notes.context, nullptr) << "current is what was";
 }
 
+TEST_F(CudaNormHeads, HeldForm) {
+  const HeadsCall call(1000);
+  EXPECT_STREQ(query(call).kernel, "norm_heads bf16 apart 8x2");
+  EXPECT_EQ(query(call).threads_per_row, 8);
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  const Recorded& r = recorded[0];
+  ASSERT_TRUE(r.held);
+  EXPECT_EQ(r.launch.block.x, 128u);
+  EXPECT_EQ(r.launch.grid.x, 2000u + 250) << "16 heads a block";
+  EXPECT_EQ(r.of_held.count, 2);
+  EXPECT_EQ(r.of_held.part[0].groups, 32u);
+  EXPECT_EQ(r.of_held.part[0].steps, 1u);
+  EXPECT_EQ(r.of_held.part[1].first_block, 2000u);
+  EXPECT_EQ(r.of_held.part[1].by_page.value, 24u);
+  EXPECT_EQ(r.of_held.part[1].cache.row_stride, 4 * 256);
+  EXPECT_EQ(r.of_held.part[0].x.token_stride, 40 * 256);
+  EXPECT_EQ(r.of_held.part[0].vectors, 16);
+  EXPECT_EQ(r.of_held.part[0].inv_n, 1.0f / 128);
+  EXPECT_TRUE(r.of_held.shared.table_aligned && r.of_held.shared.table_f32);
+}
+
 TEST_F(CudaNormHeads, PrepareLoadsTheKernel) {
   const HeadsCall call(16);
   ASSERT_EQ(fastnorm_norm_heads_prepare(context, &call.args, call.parts, 2), FASTNORM_OK);

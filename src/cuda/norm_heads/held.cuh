@@ -1,0 +1,622 @@
+// Heads that registers hold: a few lanes have a head, by vectors of 16 bytes. A group of lanes takes
+// some heads of one token in turn. What they have in common, weights and angles, it loads once.
+#pragma once
+
+#include "cuda/norm/codes.cuh"
+#include "cuda/norm/rounding.cuh"
+#include "cuda/norm/stat.cuh"
+#include "cuda/norm_heads/rope.cuh"
+
+namespace fastnorm::cuda {
+
+template <uint32_t kWord>
+struct HeldSlots {
+  static constexpr NormHeadsVariant kV = heads_variant_of(kWord);
+  using T = Element<kV.dtype>;
+  static constexpr bool kApart = kV.form == HeadsForm::kApart,
+                        kBeside = kV.form == HeadsForm::kBeside, kAny = kV.form == HeadsForm::kAny;
+  static constexpr int kLanes = kV.threads, kVectors = kV.vectors, kGroups = kV.groups(),
+                       kPerVector = T::kPerVector;
+  static constexpr int kPairs = kVectors * kPerVector / 2;  // of a lane
+  static constexpr int kTurned = held_rope_columns(kV);     // kAny: that may turn
+};
+
+// What the lanes of a group show each other (kAny).
+template <class S>
+struct HeldScratch {
+  alignas(16) float values[S::kAny ? S::kGroups : 1][S::kAny ? S::kTurned : 4];
+  alignas(16) float c[S::kAny ? S::kGroups : 1][S::kAny ? S::kTurned / 2 : 4];
+  alignas(16) float s[S::kAny ? S::kGroups : 1][S::kAny ? S::kTurned / 2 : 4];
+};
+
+// Roundings between steps, as bits ask for them.
+template <class T>
+struct HeldRounding {
+  __device__ __forceinline__ explicit HeldRounding(uint32_t bits)
+      : every_step((bits & kHeadsRoundSteps) != 0) {}
+  __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
+
+  const bool every_step;
+};
+
+// Of kApart and kBeside, which have none but the normalised value's.
+struct NoSteps {
+  static constexpr bool every_step = false;
+  __device__ __forceinline__ float step(float f) const { return f; }
+};
+
+// This thread's place.
+template <class S>
+struct HeldPlace {
+  __device__ __forceinline__ HeldPlace(const HeldPartParams& part, const HeadsShared& shared)
+      : lane(static_cast<int>(threadIdx.x % S::kLanes)),
+        group(static_cast<int>(threadIdx.x / S::kLanes)) {
+    const uint32_t item =
+        (blockIdx.x - part.first_block) * S::kGroups + static_cast<uint32_t>(group);
+    token = part.groups == 1 ? item : quotient(item, part.by_groups);
+    first = item - token * part.groups;
+    exists = token < shared.tokens;
+    if (!exists) token = 0;
+  }
+  __device__ __forceinline__ int vector(int v) const { return lane + v * S::kLanes; }
+
+  const int lane, group;
+  uint32_t token, first;  // first: head
+  bool exists;
+};
+
+template <class S>
+__device__ __forceinline__ void load_head(uint4 (&raw)[S::kVectors], const HeldPartParams& part,
+                                          const HeldPlace<S>& place, uint32_t head) {
+  const bool live = place.exists && head < part.heads;
+  const char* const row = part.x.data + int64_t{place.token} * part.x.token_stride +
+                          int64_t{head} * part.x.head_stride + place.lane * kVectorBytes;
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    raw[v] = make_uint4(0, 0, 0, 0);
+    ptx::ld_global_v4_if(raw[v], row + v * (S::kLanes * kVectorBytes),
+                         live && place.vector(v) < part.vectors);
+  }
+}
+
+__device__ __forceinline__ ColumnType held_weight_type(uint32_t bits) {
+  return static_cast<ColumnType>(bits / kHeadsWeightElement & 3);
+}
+__device__ __forceinline__ ColumnType held_bias_type(uint32_t bits) {
+  return static_cast<ColumnType>(bits / kHeadsBiasElement & 3);
+}
+
+// Of a head that exists: others, whose results nobody stores, take head 0's.
+__device__ __forceinline__ const char* held_column(const char* column, int64_t stride,
+                                                   uint32_t head, uint32_t heads) {
+  return column + (head < heads ? int64_t{head} : 0) * stride;
+}
+
+// Weights of T; absent ones are 1.
+template <class S>
+__device__ __forceinline__ void load_weights(uint4 (&weight)[S::kVectors],
+                                             const HeldPartParams& part, const HeldPlace<S>& place,
+                                             uint32_t head) {
+  using T = typename S::T;
+  const bool given = held_weight_type(part.bits) == ColumnType::kElement;
+  const char* const row =
+      held_column(part.weight, part.weight_stride, head, part.heads) + place.lane * kVectorBytes;
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    weight[v] = make_uint4(T::kOneWord, T::kOneWord, T::kOneWord, T::kOneWord);
+    ptx::ld_global_v4_if(weight[v], row + v * (S::kLanes * kVectorBytes),
+                         given && place.vector(v) < part.vectors);
+  }
+}
+
+// A vector of weights or biases of any dtype; what is missing is `absent`.
+template <class T>
+__device__ __forceinline__ void load_column_vector(float (&f)[T::kPerVector], const char* row,
+                                                   ColumnType type, int vector, bool wanted,
+                                                   float absent) {
+  if (type == ColumnType::kAbsent || !wanted) {
+#pragma unroll
+    for (float& value : f) value = absent;
+  } else {
+    load_values<T>(f, AnyRow<T, const char>(row, kVectorBytes, type), vector);
+  }
+}
+
+// Entries of a table from number `first` on: all at once, or where they are apart or of several
+// rows one by one.
+template <class T, int kCount>
+__device__ __forceinline__ void load_entries(float (&f)[kCount], const HeadsShared& s,
+                                             const HeadsTable& table, const int64_t (&rows)[4],
+                                             uint32_t head, uint32_t bits, int first) {
+  const bool each = !s.table_repeats || (bits & kHeadsInterleaved) == 0;
+  if (s.table_aligned && s.axes == 1 && each) {
+    const char* const row = table_address(table, rows[0], head);
+    if (s.table_f32) {
+      const char* const at = row + int64_t{first} * 4;
+      if constexpr (kCount % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < kCount; i += 4) {
+          const uint4 v = ptx::ld_global_v4(at + i * 4);
+          f[i] = __uint_as_float(v.x), f[i + 1] = __uint_as_float(v.y);
+          f[i + 2] = __uint_as_float(v.z), f[i + 3] = __uint_as_float(v.w);
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kCount; i += 2) {
+          const uint2 v = ptx::ld_global_v2(at + i * 4);
+          f[i] = __uint_as_float(v.x), f[i + 1] = __uint_as_float(v.y);
+        }
+      }
+    } else if constexpr (T::kBytes == 2) {
+      const char* const at = row + int64_t{first} * 2;
+      uint32_t words[kCount / 2];
+      if constexpr (kCount % 8 == 0) {
+        const uint4 v = ptx::ld_global_v4(at);
+        words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+      } else {
+        const uint2 v = ptx::ld_global_v2(at);
+        words[0] = v.x, words[1] = v.y;
+      }
+#pragma unroll
+      for (int i = 0; i < kCount; i += 2) T::unpack_word(words[i / 2], f + i);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int axis = s.axes == 1 ? 0 : axis_of(s, first + i);
+      const int64_t row = axis == 0 ? rows[0] : axis == 1 ? rows[1] : axis == 2 ? rows[2] : rows[3];
+      f[i] = load_entry<T>(s, table_address(table, row, head), entry_of(s, bits, first + i));
+    }
+  }
+}
+
+// Where a token's angles are.
+struct HeldRows {
+  __device__ __forceinline__ HeldRows(const HeadsShared& s, uint32_t token) {
+#pragma unroll
+    for (int a = 0; a < kMaxRopeAxes; ++a) row[a] = a < s.axes ? table_row(s, a, token) : 0;
+  }
+  int64_t row[kMaxRopeAxes];
+};
+
+template <class T, int kCount>
+__device__ __forceinline__ void load_angles(float (&c)[kCount], float (&sine)[kCount],
+                                            const HeadsShared& s, const HeldRows& rows,
+                                            uint32_t head, uint32_t bits, int first) {
+  load_entries<T>(c, s, s.cos, rows.row, head, bits, first);
+  load_entries<T>(sine, s, s.sin, rows.row, head, bits, first);
+  if ((bits & kHeadsInverse) != 0) {
+#pragma unroll
+    for (float& value : sine) value = -value;
+  }
+}
+
+// Where what leaves of a head goes; null: it does not.
+struct HeldOut {
+  char *y, *cache;
+};
+
+template <class S>
+__device__ __forceinline__ char* cache_of(const HeldPartParams& part, const HeadsShared& shared,
+                                          const HeldPlace<S>& place) {
+  if (part.cache.data == nullptr) return nullptr;
+  const int64_t slot = slot_of(shared, place.token);
+  if (slot < 0 || !place.exists) return nullptr;
+  const auto number = static_cast<uint32_t>(slot);
+  const uint32_t page = part.by_page.value == 1 ? number : quotient(number, part.by_page);
+  const uint32_t row = number - page * part.by_page.value;
+  return part.cache.data + int64_t{page} * part.cache.page_stride +
+         int64_t{row} * part.cache.row_stride;
+}
+
+// A vector of results.
+template <class T>
+__device__ __forceinline__ void put_result(const HeldPartParams& part, const HeldOut& out,
+                                           const float (&z)[T::kPerVector], int vector,
+                                           float inverse) {
+  if (vector >= part.vectors) return;
+  const uint4 words = T::pack(z);
+  if (out.y != nullptr) ptx::st_global_v4(out.y + vector * kVectorBytes, words);
+  if (out.cache == nullptr) return;
+  if ((part.bits & kHeadsCacheCodes) == 0) {
+    ptx::st_global_v4(out.cache + vector * kVectorBytes, words);
+    return;
+  }
+  float w[T::kPerVector];
+  if ((part.bits & kHeadsRoundCodes) != 0) {
+    T::unpack(words, w);
+  } else {
+#pragma unroll
+    for (int i = 0; i < T::kPerVector; ++i) w[i] = z[i];
+  }
+  scale_values(w, inverse);
+  uint32_t codes[2];
+  make_codes(part.code_type, w, codes);
+  store_codes<T::kPerVector>(out.cache + vector * T::kPerVector, codes, false);
+}
+
+// ---- kApart and kBeside.
+
+template <class S>
+__device__ __forceinline__ float held_rstd(const uint4 (&raw)[S::kVectors],
+                                           const HeldPartParams& part) {
+  using T = typename S::T;
+  float q[S::kVectors];
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    float f[S::kPerVector];
+    T::unpack(raw[v], f);
+    q[v] = vector_sum_of_squares(f);
+  }
+  const float sum = fold_lanes<S::kLanes>(fold_registers(q));
+  return rstd_of(__fmul_rn(sum, part.inv_n), part, NoSteps());
+}
+
+// The values of a vector before rope.
+template <class S>
+__device__ __forceinline__ void normalize_head(float (&z)[S::kPerVector], const uint4& raw,
+                                               const uint4& weight, float rstd,
+                                               const HeldPartParams& part) {
+  using T = typename S::T;
+  T::unpack(raw, z);
+  if ((part.bits & kHeadsNorm) != 0) {
+    float w[S::kPerVector];
+    T::unpack(weight, w);
+    scale_values(z, rstd);
+    if ((part.bits & kHeadsRoundNormalized) != 0) round_to<T>(z);
+#pragma unroll
+    for (int i = 0; i < S::kPerVector; ++i)
+      z[i] = __fmul_rn(z[i], __fadd_rn(w[i], part.weight_offset));
+  }
+  if ((part.bits & kHeadsRoundBefore) != 0) round_to<T>(z);
+}
+
+// Pair j is columns j and half + j of the row: vectors v and v + kVectors / 2 of one lane.
+template <class S>
+__device__ __forceinline__ void finish_apart(const uint4 (&raw)[S::kVectors],
+                                             const uint4 (&weight)[S::kVectors], float rstd,
+                                             const float (&c)[S::kPairs],
+                                             const float (&s)[S::kPairs],
+                                             const HeldPartParams& part, const HeldPlace<S>& place,
+                                             const HeldOut& out, float inverse) {
+  using T = typename S::T;
+  constexpr int kHalf = S::kVectors / 2, kPer = S::kPerVector;
+  const bool every_step = (part.bits & kHeadsRopeEveryStep) != 0;
+#pragma unroll
+  for (int v = 0; v < kHalf; ++v) {
+    float z1[kPer], z2[kPer];
+    normalize_head<S>(z1, raw[v], weight[v], rstd, part);
+    normalize_head<S>(z2, raw[v + kHalf], weight[v + kHalf], rstd, part);
+    if ((part.bits & kHeadsRope) != 0) {
+      if (every_step) {
+#pragma unroll
+        for (int i = 0; i < kPer; ++i)
+          turn<T>(z1[i], z2[i], c[v * kPer + i], s[v * kPer + i], true);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPer; ++i)
+          turn<T>(z1[i], z2[i], c[v * kPer + i], s[v * kPer + i], false);
+      }
+    }
+    put_result<T>(part, out, z1, place.vector(v), inverse);
+    put_result<T>(part, out, z2, place.vector(v + kHalf), inverse);
+  }
+}
+
+// Pairs are neighbours.
+template <class S>
+__device__ __forceinline__ void finish_beside(
+    const uint4 (&raw)[S::kVectors], const uint4 (&weight)[S::kVectors], float rstd,
+    const float (&c)[S::kPairs], const float (&s)[S::kPairs], const HeldPartParams& part,
+    const HeadsShared& shared, const HeldPlace<S>& place, const HeldOut& out, float inverse) {
+  using T = typename S::T;
+  constexpr int kPer = S::kPerVector, kHalf = kPer / 2;
+  const bool every_step = (part.bits & kHeadsRopeEveryStep) != 0;
+  const int first = part.rope_offset / kPer, count = 2 * shared.half / kPer;
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    float z[kPer];
+    normalize_head<S>(z, raw[v], weight[v], rstd, part);
+    const auto number = static_cast<uint32_t>(place.vector(v) - first);
+    if ((part.bits & kHeadsRope) != 0 && number < static_cast<uint32_t>(count)) {
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i)
+        turn<T>(z[2 * i], z[2 * i + 1], c[v * kHalf + i], s[v * kHalf + i], every_step);
+    }
+    put_result<T>(part, out, z, place.vector(v), inverse);
+  }
+}
+
+// This lane's angles.
+template <class S>
+__device__ __forceinline__ void hold_angles(float (&c)[S::kPairs], float (&s)[S::kPairs],
+                                            const HeldPartParams& part, const HeadsShared& shared,
+                                            const HeldPlace<S>& place) {
+  using T = typename S::T;
+  constexpr int kPer = S::kPerVector;
+  const HeldRows rows(shared, place.token);
+  const auto take = [&]<int kCount>(float(&cosines)[kCount], float(&sines)[kCount], int first,
+                                    int at) {
+    load_angles<T>(cosines, sines, shared, rows, 0, part.bits, first);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) c[at + i] = cosines[i], s[at + i] = sines[i];
+  };
+  if constexpr (S::kApart) {
+#pragma unroll
+    for (int v = 0; v < S::kVectors / 2; ++v) {
+      float cosines[kPer], sines[kPer];
+      take(cosines, sines, place.vector(v) * kPer, v * kPer);
+    }
+  } else {
+    const int first = part.rope_offset / kPer, count = 2 * shared.half / kPer;
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      float cosines[kPer / 2], sines[kPer / 2];
+      const auto number = static_cast<uint32_t>(place.vector(v) - first);
+      if (number < static_cast<uint32_t>(count)) {
+        take(cosines, sines, static_cast<int>(number) * (kPer / 2), v * (kPer / 2));
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPer / 2; ++i)
+          c[v * (kPer / 2) + i] = 1.0f, s[v * (kPer / 2) + i] = 0.0f;
+      }
+    }
+  }
+}
+
+// ---- kAny.
+
+template <int kCount>
+__device__ __forceinline__ void put_shared_values(float* to, const float (&f)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    *reinterpret_cast<uint4*>(to + i) =
+        make_uint4(__float_as_uint(f[i]), __float_as_uint(f[i + 1]), __float_as_uint(f[i + 2]),
+                   __float_as_uint(f[i + 3]));
+  }
+}
+template <int kCount>
+__device__ __forceinline__ void take_shared_values(float (&f)[kCount], const float* from) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    const uint4 v = *reinterpret_cast<const uint4*>(from + i);
+    f[i] = __uint_as_float(v.x), f[i + 1] = __uint_as_float(v.y);
+    f[i + 2] = __uint_as_float(v.z), f[i + 3] = __uint_as_float(v.w);
+  }
+}
+
+// A group's angles, to shared memory.
+template <class S>
+__device__ __forceinline__ void share_angles(HeldScratch<S>& scratch, const HeldPartParams& part,
+                                             const HeadsShared& shared, const HeldRows& rows,
+                                             const HeldPlace<S>& place, uint32_t head) {
+  using T = typename S::T;
+  constexpr int kFour = 4;
+  const uint32_t own = head < part.heads ? head : 0;
+  const int whole = shared.half / kFour * kFour;
+  for (int j = place.lane * kFour; j < whole; j += S::kLanes * kFour) {
+    float c[kFour], s[kFour];
+    load_angles<T>(c, s, shared, rows, own, part.bits, j);
+    put_shared_values(&scratch.c[place.group][j], c);
+    put_shared_values(&scratch.s[place.group][j], s);
+  }
+  // Interleaved vectors of f32 have two pairs: one such may be left.
+  if constexpr (T::kBytes == 4) {
+    if (whole < shared.half && place.lane == 0) {
+      float c[2], s[2];
+      load_angles<T>(c, s, shared, rows, own, part.bits, whole);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        scratch.c[place.group][whole + i] = c[i];
+        scratch.s[place.group][whole + i] = s[i];
+      }
+    }
+  }
+}
+
+struct HeldStatistics {
+  float mean, rstd;
+};
+
+template <class S>
+__device__ __forceinline__ HeldStatistics any_statistics(const uint4 (&raw)[S::kVectors],
+                                                         const HeldPartParams& part,
+                                                         const HeldPlace<S>& place, uint32_t head) {
+  using T = typename S::T;
+  const bool live = place.exists && head < part.heads;
+  const HeldRounding<T> rounding(part.bits);
+  const auto at = [&](const HeadsTensor& tensor) {
+    return tensor.data + int64_t{place.token} * tensor.token_stride +
+           int64_t{live ? head : 0} * tensor.head_stride;
+  };
+  HeldStatistics result = {0.0f, 0.0f};
+  if (part.rstd_in.data != nullptr) {
+    result.rstd = ptx::ld_global_f32(at(part.rstd_in));
+    if (part.mean_in.data != nullptr) result.mean = ptx::ld_global_f32(at(part.mean_in));
+    return result;
+  }
+  if ((part.bits & kHeadsLayer) != 0) {
+    float f[S::kPerVector];
+    T::unpack(raw[0], f);
+    LayerStatistics statistics(__shfl_sync(~0u, f[0], 0, S::kLanes), rounding);
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      const bool steps = statistics.steps(pass, rounding);
+      Moments m[S::kVectors];
+#pragma unroll
+      for (int v = 0; v < S::kVectors; ++v) {
+        T::unpack(raw[v], f);
+        m[v] = moments<T, false>(f, statistics.from, part.vectors - place.vector(v), steps);
+      }
+      const Moments folded = fold_moments(m);
+      statistics.take({fold_lanes<S::kLanes>(folded.sum), fold_lanes<S::kLanes>(folded.squares)},
+                      pass, part, rounding);
+    }
+    result = {statistics.mean(), statistics.rstd(part, rounding)};
+  } else {
+    float q[S::kVectors];
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) {
+      float f[S::kPerVector];
+      T::unpack(raw[v], f);
+      q[v] = squares<T>(f, rounding.every_step);
+    }
+    const float sum = fold_lanes<S::kLanes>(fold_registers(q));
+    result.rstd = rstd_of(__fmul_rn(sum, part.inv_n), part, rounding);
+  }
+  if (live && place.lane == 0) {
+    if (part.mean.data != nullptr) ptx::st_global_u32(at(part.mean), __float_as_uint(result.mean));
+    if (part.rstd.data != nullptr) ptx::st_global_u32(at(part.rstd), __float_as_uint(result.rstd));
+  }
+  return result;
+}
+
+// The values of register v before rope.
+template <class S>
+__device__ __forceinline__ void any_values(float (&z)[S::kPerVector], const uint4& raw,
+                                           const uint4& weight, const HeldStatistics& statistics,
+                                           const HeldPartParams& part, const HeldPlace<S>& place,
+                                           uint32_t head, int v) {
+  using T = typename S::T;
+  const HeldRounding<T> rounding(part.bits);
+  T::unpack(raw, z);
+  if ((part.bits & kHeadsNorm) != 0) {
+    const ColumnType type = held_weight_type(part.bits);
+    const bool wanted = place.vector(v) < part.vectors;
+    float w[S::kPerVector], b[S::kPerVector];
+    if (type == ColumnType::kElement || type == ColumnType::kAbsent) {
+      T::unpack(weight, w);
+    } else {
+      load_column_vector<T>(w, held_column(part.weight, part.weight_stride, head, part.heads), type,
+                            place.vector(v), wanted, 1.0f);
+    }
+    load_column_vector<T>(b, held_column(part.bias, part.bias_stride, head, part.heads),
+                          held_bias_type(part.bits), place.vector(v), wanted, -0.0f);
+    if ((part.bits & kHeadsLayer) != 0) {
+#pragma unroll
+      for (float& value : z) value = rounding.step(__fsub_rn(value, statistics.mean));
+    }
+    scale_values(z, statistics.rstd);
+    if ((part.bits & kHeadsRoundNormalized) != 0) round_to<T>(z);
+#pragma unroll
+    for (int i = 0; i < S::kPerVector; ++i) {
+      const float g = rounding.step(__fadd_rn(w[i], part.weight_offset));
+      z[i] = rounding.every_step ? rounding.step(__fadd_rn(rounding.step(__fmul_rn(z[i], g)), b[i]))
+                                 : __fmaf_rn(z[i], g, b[i]);
+    }
+  }
+  if ((part.bits & kHeadsRoundBefore) != 0) round_to<T>(z);
+}
+
+template <class S>
+__device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
+                                           const uint4 (&weight)[S::kVectors],
+                                           const HeldPartParams& part, const HeadsShared& shared,
+                                           const HeldPlace<S>& place, uint32_t head,
+                                           const HeldOut& out, float inverse,
+                                           HeldScratch<S>& scratch) {
+  using T = typename S::T;
+  constexpr int kPer = S::kPerVector;
+  HeldStatistics statistics = {0.0f, 1.0f};
+  if ((part.bits & kHeadsNorm) != 0) statistics = any_statistics<S>(raw, part, place, head);
+  const bool rope = (part.bits & kHeadsRope) != 0,
+             interleaved = (part.bits & kHeadsInterleaved) != 0,
+             every_step = (part.bits & kHeadsRopeEveryStep) != 0;
+  const int first = part.rope_offset / kPer, half = shared.half / kPer;
+  const auto count = static_cast<uint32_t>(rope ? 2 * shared.half / kPer : 0);
+  const auto number = [&](int v) { return static_cast<uint32_t>(place.vector(v) - first); };
+  float* const values = scratch.values[place.group];
+  const float *const c = scratch.c[place.group], *const s = scratch.s[place.group];
+  float z[S::kVectors][kPer];
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    any_values<S>(z[v], raw[v], weight[v], statistics, part, place, head, v);
+    if (!interleaved && number(v) < count) put_shared_values(values + number(v) * kPer, z[v]);
+  }
+  if (rope) __syncwarp();
+#pragma unroll
+  for (int v = 0; v < S::kVectors; ++v) {
+    if (number(v) < count) {
+      const auto own = static_cast<int>(number(v));
+      if (interleaved) {
+#pragma unroll
+        for (int i = 0; i < kPer / 2; ++i) {
+          const int j = own * (kPer / 2) + i;
+          turn<T>(z[v][2 * i], z[v][2 * i + 1], c[j], s[j], every_step);
+        }
+      } else {
+        const bool is_first = own < half;
+        const int partner = is_first ? own + half : own - half, pair = is_first ? own : own - half;
+        float other[kPer], cosines[kPer], sines[kPer];
+        take_shared_values(other, values + partner * kPer);
+        take_shared_values(cosines, c + pair * kPer);
+        take_shared_values(sines, s + pair * kPer);
+#pragma unroll
+        for (int i = 0; i < kPer; ++i) {
+          float v1 = is_first ? z[v][i] : other[i], v2 = is_first ? other[i] : z[v][i];
+          turn<T>(v1, v2, cosines[i], sines[i], every_step);
+          z[v][i] = is_first ? v1 : v2;
+        }
+      }
+    }
+    put_result<T>(part, out, z[v], place.vector(v), inverse);
+  }
+  if (rope) __syncwarp();  // the next head's values come to the same place
+}
+
+// ---- All.
+
+template <class S>
+__device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
+  int number = 0;
+  while (number + 1 < p.count && blockIdx.x >= p.part[number + 1].first_block) ++number;
+  const HeldPartParams& part = p.part[number];
+  const HeadsShared& shared = p.shared;
+  auto& scratch = ptx::block_shared<HeldScratch<S>>();
+  const HeldPlace<S> place(part, shared);
+  const uint32_t bits = part.bits;
+
+  uint4 next[S::kVectors], weight[S::kVectors];
+  load_head<S>(next, part, place, place.first);
+  load_weights<S>(weight, part, place, place.first);
+  char* const cache = cache_of<S>(part, shared, place);
+  const float inverse =
+      (bits & kHeadsCacheCodes) != 0 ? __frcp_rn(ptx::ld_global_f32(part.cache_scale)) : 1.0f;
+  float c[S::kAny ? 1 : S::kPairs], s[S::kAny ? 1 : S::kPairs];
+  if constexpr (S::kAny) {
+    if ((bits & (kHeadsRope | kHeadsOwnTables)) == kHeadsRope)
+      share_angles<S>(scratch, part, shared, HeldRows(shared, place.token), place, 0);
+  } else {
+    if ((bits & kHeadsRope) != 0) hold_angles<S>(c, s, part, shared, place);
+  }
+
+  uint32_t head = place.first;
+#pragma unroll 1
+  for (uint32_t step = 0; step < part.steps; ++step, head += part.groups) {
+    uint4 raw[S::kVectors];
+#pragma unroll
+    for (int v = 0; v < S::kVectors; ++v) raw[v] = next[v];
+    if (step + 1 < part.steps) load_head<S>(next, part, place, head + part.groups);
+    if (step > 0 && (bits & kHeadsOwnColumns) != 0) load_weights<S>(weight, part, place, head);
+    const bool live = place.exists && head < part.heads;
+    const HeldOut out = {
+        live && part.y.data != nullptr ? part.y.data + int64_t{place.token} * part.y.token_stride +
+                                             int64_t{head} * part.y.head_stride
+                                       : nullptr,
+        live && cache != nullptr ? cache + int64_t{head} * part.cache.head_stride : nullptr};
+    if constexpr (S::kAny) {
+      if ((bits & kHeadsOwnTables) != 0)
+        share_angles<S>(scratch, part, shared, HeldRows(shared, place.token), place, head);
+      finish_any<S>(raw, weight, part, shared, place, head, out, inverse, scratch);
+    } else {
+      const float rstd = (bits & kHeadsNorm) != 0 ? held_rstd<S>(raw, part) : 1.0f;
+      if constexpr (S::kApart) {
+        finish_apart<S>(raw, weight, rstd, c, s, part, place, out, inverse);
+      } else {
+        finish_beside<S>(raw, weight, rstd, c, s, part, shared, place, out, inverse);
+      }
+    }
+  }
+}
+
+}  // namespace fastnorm::cuda
