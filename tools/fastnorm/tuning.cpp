@@ -51,6 +51,12 @@ std::string tuning_head(const std::string& arch) {
 
 namespace {
 
+constexpr int64_t kVectorBytes = 16;
+
+int64_t row_bytes(const BenchCase& c) {
+  return c.n * static_cast<int64_t>(element_bytes(find_dtype(c.dtype)->dtype));
+}
+
 // A kernel's name in parts: "bf16 add rms once store vector bare 256x4x2".
 struct KernelName {
   explicit KernelName(const std::string& name) {
