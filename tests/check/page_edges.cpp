@@ -88,7 +88,7 @@ std::vector<int64_t> lengths(const NormEntry& entry, bool cuda) {
   const int64_t threads = entry.tile.threads_per_row();
   if (entry.key.access > Access::kVector) found = {1, v - 1, v + 1, 5 * v - 1};
   const int64_t vectors = entry.tile.vectors == 0 ? 2 : entry.tile.vectors;
-  const int64_t run = vectors_side_by_side(entry.key.access);
+  const int64_t run = 1;
   for (const int64_t n : {(threads * (vectors - run) + run) * v, threads * vectors * v}) {
     found.push_back(n);
     if (entry.key.access > Access::kVector) found.insert(found.end(), {n - 1, n - 2, n - v / 2});
