@@ -79,13 +79,21 @@ def check_rows(cases, document, ops, shapes, dtypes):
             continue
         cases.equal(f"{key}: bytes", (r["bytes"], r.get("scale_bytes", 0)), (total, scales))
         backward = r["op"].endswith("_backward")
-        cases.equal(f"{key}: bytes of statistics", r.get("statistics_bytes", 0), statistics_bytes(r["op"], r["rows"]))
+        cases.equal(
+            f"{key}: bytes of statistics",
+            r.get("statistics_bytes", 0),
+            statistics_bytes(r["op"], r["rows"]),
+        )
         cases.equal(f"{key}: has a workspace", "workspace_bytes" in r, backward)
         cases.check(f"{key}: times", r["us"] > 0 and r["ceiling_us"] > 0 and r["kernel"] and r["ceiling"], r)
         cases.check(f"{key}: derived", abs(r["ratio"] * r["ceiling_us"] / r["us"] - 1) < 1e-6
                     and abs(r["gb_per_s"] * r["us"] * 1e3 / r["bytes"] - 1) < 1e-6, r)
         words = r["kernel"].replace("norm_backward ", "").replace("_", " ").split()
-        cases.equal(f"{key}: kernel's dtype", [w for w in words if w in ("bf16", "f16", "f32")][:1], [r["dtype"]])
+        cases.equal(
+            f"{key}: kernel's dtype",
+            [w for w in words if w in ("bf16", "f16", "f32")][:1],
+            [r["dtype"]],
+        )
         cases.equal(f"{key}: kernel's norm", "layer" in words, "layer" in r["op"])
 
 
@@ -96,10 +104,27 @@ def test_cpu(program):
     if document:
         check_rows(program.cases, document, OPS, shapes, dtypes)
     # Beyond the caches, and more threads than pieces.
-    document = program.results("cold", "--device", "cpu", "--replays", "1", "--threads", "3", "--ops",
-                               "add_row_fp8,rms_nvfp4,qk,add_layer_backward", "--shapes", "64x8192")
+    document = program.results(
+        "cold",
+        "--device",
+        "cpu",
+        "--replays",
+        "1",
+        "--threads",
+        "3",
+        "--ops",
+        "add_row_fp8,rms_nvfp4,qk,add_layer_backward",
+        "--shapes",
+        "64x8192",
+    )
     if document:
-        check_rows(program.cases, document, ["add_row_fp8", "rms_nvfp4", "qk", "add_layer_backward"], [(64, 8192)], ["bf16"])
+        check_rows(
+            program.cases,
+            document,
+            ["add_row_fp8", "rms_nvfp4", "qk", "add_layer_backward"],
+            [(64, 8192)],
+            ["bf16"],
+        )
         program.cases.check("cold cases", all(r["cold"] for r in document["results"]))
 
 
@@ -118,16 +143,33 @@ def test_strided(program):
 
 
 def test_backward(program):
-    """Unaligned rows and f32 parameters; the lists of shapes that the issue's goals are read from."""
-    document = program.results("backward, strided", "--device", "cpu", "--replays", "1", "--ops", ",".join(BACKWARD), "--shapes",
-                               "64x1024,64x1024+4,64x1024+8@2", "--f32-parameters")
+    """Unaligned rows, f32 parameters and the ceilings."""
+    document = program.results(
+        "backward, strided",
+        "--device",
+        "cpu",
+        "--replays",
+        "1",
+        "--ops",
+        ",".join(BACKWARD),
+        "--shapes",
+        "64x1024,64x1024+4,64x1024+8@2",
+        "--f32-parameters",
+    )
     if document:
         rows = document["results"]
-        program.cases.equal("backward, strided: gaps and shifts", [(r["op"], r.get("gap", 0), r.get("shift", 0)) for r in rows],
-                            [(op, *at) for at in ((0, 0), (4, 0), (8, 2)) for op in BACKWARD])
+        program.cases.equal(
+            "backward, strided: gaps and shifts",
+            [(r["op"], r.get("gap", 0), r.get("shift", 0)) for r in rows],
+            [(op, *at) for at in ((0, 0), (4, 0), (8, 2)) for op in BACKWARD],
+        )
         program.cases.check("backward, strided: timed", all(r.get("us", 0) > 0 for r in rows), rows)
         ceilings = {r["op"]: r["ceiling"].split()[0] for r in rows}
-        program.cases.equal("backward: ceilings on a CPU", ceilings, {op: "R3W1" if "add" in op else "R2W1" for op in BACKWARD})
+        program.cases.equal(
+            "backward: ceilings on a CPU",
+            ceilings,
+            {op: "R3W1" if "add" in op else "R2W1" for op in BACKWARD},
+        )
 
 
 def test_failing_case(program):
@@ -244,15 +286,35 @@ def test_pretended_gpu(program):
 
 def test_pretended_training(program):
     """The lists of training shapes, all operations, as they run on a GPU."""
-    document = program.results("training", "--device", "cuda:0", "--replays", "1", "--ops", ",".join(BACKWARD), "--shapes",
-                               "training,training_few,training_short")
+    document = program.results(
+        "training",
+        "--device",
+        "cuda:0",
+        "--replays",
+        "1",
+        "--ops",
+        ",".join(BACKWARD),
+        "--shapes",
+        "training,training_few,training_short",
+    )
     if document:
         shapes = {(r["rows"], r["n"]) for r in document["results"]}
         program.cases.equal("training: cases", len(document["results"]), 4 * len(shapes))
-        program.cases.check("training: all run", all("us" in r for r in document["results"]),
-                            [r for r in document["results"] if "us" not in r][:3])
-        program.cases.check("training: the goals' shapes", {(4096, 5120), (128, 4096), (512, 4096), (65536, 128), (65536, 1024)} <= shapes)
-        forms = {word for r in document["results"] for word in r["kernel"].split() if word in ("persistent", "few", "rows")}
+        program.cases.check(
+            "training: all run",
+            all("us" in r for r in document["results"]),
+            [r for r in document["results"] if "us" not in r][:3],
+        )
+        program.cases.check(
+            "training: the goals' shapes",
+            {(4096, 5120), (128, 4096), (512, 4096), (65536, 128), (65536, 1024)} <= shapes,
+        )
+        forms = {
+            word
+            for r in document["results"]
+            for word in r["kernel"].split()
+            if word in ("persistent", "few", "rows")
+        }
         program.cases.equal("training: forms", forms, {"persistent", "few"})
 
 

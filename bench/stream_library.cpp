@@ -47,8 +47,8 @@ STREAMS_API const char* streams_name(int32_t reads, int32_t written, int32_t ind
   return list_of(reads, written).at(static_cast<size_t>(index)).name.c_str();
 }
 
-// Queues kernel `index`: a (and b) of `bytes` are read, c (and d) written. Of kJoined a, b (and d) are
-// read. Those that it has not are ignored. Returns 0, or 1 with the reason in streams_error().
+// Queues kernel `index`: a (and b) of `bytes` are read, c (and d) written. Of kJoined a, b (and d)
+// are read. Others are ignored. Returns 0, or 1 with the reason in streams_error().
 STREAMS_API int32_t streams_launch(int32_t reads, int32_t written, int32_t index, const void* a,
                                    const void* b, void* c, void* d, int64_t bytes, void* stream) {
   try {

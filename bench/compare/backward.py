@@ -9,7 +9,7 @@ CHUNK_ELEMENTS = 1 << 24  # of double precision at a time
 class BackwardBuffers:
     """The tensors of all calls of a chain; lists are indexed by call.
 
-    x, dy, dresidual_in      inputs, never written; dresidual_in is the gradient that reaches the stored sum
+    x, dy, dresidual_in      inputs, never written
     rstd, mean               inputs, f32 [rows], of x; mean of LayerNorm
     dx, dweight, dbias       outputs; dweight and dbias have the weight's dtype
     weight, bias             of x's dtype
@@ -20,8 +20,17 @@ class BackwardBuffers:
         dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[case.dtype]
         shape = (case.rows, case.n)
         inputs.reserve(chain.calls * op.reads * rounded(shape, dtype.itemsize), case.dtype)
-        outputs.reserve(chain.calls * (rounded(shape, dtype.itemsize) + 2 * rounded((case.n,), dtype.itemsize)))
-        self.x, self.dy, self.dresidual_in, self.dx, self.dweight, self.dbias = [], [], [], [], [], []
+        outputs.reserve(
+            chain.calls * (rounded(shape, dtype.itemsize) + 2 * rounded((case.n,), dtype.itemsize))
+        )
+        self.x, self.dy, self.dresidual_in, self.dx, self.dweight, self.dbias = (
+            [],
+            [],
+            [],
+            [],
+            [],
+            [],
+        )
         for _ in range(chain.calls):
             self.x.append(inputs.cut(shape, dtype))
             self.dy.append(inputs.cut(shape, dtype))
@@ -68,7 +77,7 @@ class BackwardReference:
         self.unit = 2.0 ** (-8 if case.dtype == "bf16" else -11)
 
     def wanted(self, i):
-        """{"dx", "dweight", "dbias"} of call i as (exact, size): what is allowed is in proportion to the size."""
+        """{"dx", "dweight", "dbias"} of call i as (exact, size); an error is measured by size."""
         b, op = self.buffers, self.case.op
         rows = self.torch.as_tensor(self.rows, device=b.x[i].device)
         mean = b.mean[i][rows] if op.layer else None
@@ -86,7 +95,7 @@ class BackwardReference:
         return found
 
     def _sums(self, i, term):
-        """A sum over all rows, and the root of the sum of its terms' squares where that is larger."""
+        """A sum over all rows; its magnitude, or the root of its terms' squares if larger."""
         b, total, squares, row = self.buffers, 0.0, 0.0, 0
         for x, dy in zip(chunks(b.x[i]), chunks(b.dy[i])):
             part = slice(row, row + len(x))
@@ -97,9 +106,12 @@ class BackwardReference:
         return total, self.torch.maximum(total.abs(), squares.sqrt())
 
     def given(self, i, results):
-        """What the contender left: in its own tensors where it returned any, else in the buffers."""
+        """What the contender left: in tensors that it returned, else in the buffers."""
         results = results if isinstance(results, dict) else {}
-        found = {name: results.get(name, getattr(self.buffers, name)[i]) for name in ("dx", "dweight", "dbias")}
+        found = {
+            name: results.get(name, getattr(self.buffers, name)[i])
+            for name in ("dx", "dweight", "dbias")
+        }
         return {name: (t[self.rows] if name == "dx" else t).double() for name, t in found.items()}
 
     def check(self, i, results=None):
@@ -108,7 +120,9 @@ class BackwardReference:
         for name, (exact, size) in self.wanted(i).items():
             error = ((given[name] - exact).abs() / (4 * self.unit * size)).max().item()
             if not error <= 1.0:  # NaN too
-                raise WrongResult(f"{name} of call {i} is off by {error:.3g} times what rounding allows")
+                raise WrongResult(
+                    f"{name} of call {i} is off by {error:.3g} times what rounding allows"
+                )
             worst = max(worst, error)
         return worst
 

@@ -25,7 +25,11 @@ def _load_ctypes():
 ctypes_api = _load_ctypes()
 CPU, CUDA, LAYER, RMS = ctypes_api.CPU, ctypes_api.CUDA, ctypes_api.LAYER, ctypes_api.RMS
 Dtype, FastnormError, Info = ctypes_api.Dtype, ctypes_api.FastnormError, ctypes_api.Info
-NormArgs, NormBackwardArgs, Tensor = ctypes_api.NormArgs, ctypes_api.NormBackwardArgs, ctypes_api.Tensor
+NormArgs, NormBackwardArgs, Tensor = (
+    ctypes_api.NormArgs,
+    ctypes_api.NormBackwardArgs,
+    ctypes_api.Tensor,
+)
 
 PER_TENSOR, PER_ROW = 1, 2
 ROUND_NORMALIZED, RESIDUAL_ROUND_BEFORE_STATISTICS = 1, 2
@@ -92,7 +96,9 @@ class BackwardCall(Call):
 
     def query(self):
         c, info = self.context, Info(struct_size=sizeof(Info))
-        c.library.check(c.library.c.fastnorm_norm_backward_query(c.handle, byref(self.args), byref(info)))
+        c.library.check(
+            c.library.c.fastnorm_norm_backward_query(c.handle, byref(self.args), byref(info))
+        )
         return info
 
     def prepare(self):
@@ -101,8 +107,11 @@ class BackwardCall(Call):
 
     def run(self, stream):
         c = self.context
-        c.library.check(c.library.c.fastnorm_norm_backward(c.handle, byref(self.args), self.workspace,
-                                                           self.workspace_bytes, stream))
+        c.library.check(
+            c.library.c.fastnorm_norm_backward(
+                c.handle, byref(self.args), self.workspace, self.workspace_bytes, stream
+            )
+        )
 
 
 class Fastnorm:
@@ -121,8 +130,14 @@ class Fastnorm:
     def body(self, case, buffers):
         if self.pdl and self.device_type == CPU:
             raise Unsupported("a CPU launches nothing")
-        calls = [BackwardCall(self.context, self._backward(case, buffers, i)) if case.op.backward else
-                 Call(self.context, self._parts(case, buffers, i)) for i in range(len(buffers.x))]
+        calls = [
+            (
+                BackwardCall(self.context, self._backward(case, buffers, i))
+                if case.op.backward
+                else Call(self.context, self._parts(case, buffers, i))
+            )
+            for i in range(len(buffers.x))
+        ]
         try:
             info = calls[0].query()
             calls[0].prepare()
@@ -152,8 +167,12 @@ class Fastnorm:
 
     def _backward(self, case, b, i):
         op = case.op
-        args = NormBackwardArgs(struct_size=sizeof(NormBackwardArgs), kind=LAYER if op.layer else RMS, eps=EPS,
-                                flags=PDL_WAIT | PDL_TRIGGER if self.pdl else 0)
+        args = NormBackwardArgs(
+            struct_size=sizeof(NormBackwardArgs),
+            kind=LAYER if op.layer else RMS,
+            eps=EPS,
+            flags=PDL_WAIT | PDL_TRIGGER if self.pdl else 0,
+        )
         names = ["dy", "x", "rstd", "dx", "dweight"]
         names += ["mean", "dbias"] if op.layer else []
         names += ["dresidual_in"] if op.adds else []

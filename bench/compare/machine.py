@@ -225,8 +225,10 @@ class Gpu(Machine):
             source = b.y[i] if case.op.heads else b.x[i]  # heads are normalised in place
             addresses.append([source.data_ptr(), b.residual[i].data_ptr() if case.op.adds else 0, first.data_ptr(),
                               b.residual_out[i].data_ptr() if case.op.adds else 0])
-        return {name: lambda i, k=k: self._streams.launch(reads, written, k, addresses[i], size, handle)
-                for k, name in enumerate(self._streams.names(reads, written))}
+        return {
+            name: lambda i, k=k: self._streams.launch(reads, written, k, addresses[i], size, handle)
+            for k, name in enumerate(self._streams.names(reads, written))
+        }
 
 
 class Host(Machine):

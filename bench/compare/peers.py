@@ -1,9 +1,10 @@
 """Everybody else who computes the same: one class a peer, in the order in which they are tried.
 
-A peer is made from the module torch; its imports are in __init__, so one that is not installed only says so.
-body(case, buffers) returns a function that runs call i. Where that returns a dict, it holds the tensors of the
-results ("y", "sum", "quantized"; of a backward pass "dx", "dweight", "dbias"); else they are in the buffers. Peers work with the functions of their packages
-that are nearest to the kernel.
+A peer is made from the module torch; its imports are in __init__, so one that is not installed only
+says so. body(case, buffers) returns a function that runs call i. Where that returns a dict, it holds
+the tensors of the results ("y", "sum", "quantized"; "dx", "dweight", "dbias" of a backward pass);
+else they are in the buffers. Peers work with the functions of their packages that are nearest to the
+kernel.
 """
 
 import functools
@@ -81,7 +82,9 @@ class TorchNative(Peer):
     def rms_backward(self, case, b):
         backward = self.torch.ops.aten._fused_rms_norm_backward
         rstd = columns(b.rstd)
-        return lambda i: dict(zip(GRADIENTS, backward(b.dy[i], b.x[i], [case.n], rstd[i], b.weight, [True] * 2)))
+        return lambda i: dict(
+            zip(GRADIENTS, backward(b.dy[i], b.x[i], [case.n], rstd[i], b.weight, [True] * 2))
+        )
 
     def add_backward(self, case, b):
         backward = self.rms_backward(case, b)
@@ -96,8 +99,12 @@ class TorchNative(Peer):
     def layer_backward(self, case, b):
         backward = self.torch.ops.aten.native_layer_norm_backward
         mean, rstd = columns(b.mean), columns(b.rstd)
-        return lambda i: dict(zip(GRADIENTS, backward(b.dy[i], b.x[i], [case.n], mean[i], rstd[i], b.weight, b.bias,
-                                                      [True] * 3)))
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                backward(b.dy[i], b.x[i], [case.n], mean[i], rstd[i], b.weight, b.bias, [True] * 3),
+            )
+        )
 
     def heads(self, case, b):
         views, norm = self.views(b), self.torch.nn.functional.rms_norm
@@ -163,7 +170,6 @@ class TorchCompile(Peer):
         run = self._compiled(formula)
         return lambda i: dict(zip(("quantized", "sum"), run(b.x[i], b.residual[i], b.weight, b.scale)))
 
-
     def _backward(self, case, b):
         """The formula; dresidual_in and mean may be None."""
         layer, dtype = case.op.layer, b.weight.dtype
@@ -183,8 +189,19 @@ class TorchCompile(Peer):
 
         run = self._compiled(formula)
         mean, rstd = columns(b.mean), columns(b.rstd)
-        return lambda i: dict(zip(GRADIENTS, run(b.dy[i], b.x[i], b.weight, rstd[i], mean[i] if layer else None,
-                                                 b.dresidual_in[i] if case.op.adds else None)))
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                run(
+                    b.dy[i],
+                    b.x[i],
+                    b.weight,
+                    rstd[i],
+                    mean[i] if layer else None,
+                    b.dresidual_in[i] if case.op.adds else None,
+                ),
+            )
+        )
 
     rms_backward = add_backward = layer_backward = _backward
 
@@ -313,21 +330,42 @@ class Quack(Peer):
         views, weight = self.views(b), b.head_weights().contiguous()
         return lambda i: self.forward(views[i], weight, views[i], eps=EPS)
 
-
     def rms_backward(self, case, b):
-        return lambda i: dict(zip(GRADIENTS, self.module.rmsnorm_bwd(b.x[i], b.weight, b.dy[i], b.rstd[i])))
+        return lambda i: dict(
+            zip(GRADIENTS, self.module.rmsnorm_bwd(b.x[i], b.weight, b.dy[i], b.rstd[i]))
+        )
 
     def add_backward(self, case, b):
-        return lambda i: dict(zip(GRADIENTS, self.module.rmsnorm_bwd(
-            b.x[i], b.weight, b.dy[i], b.rstd[i], dresidual_out=b.dresidual_in[i])))
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                self.module.rmsnorm_bwd(
+                    b.x[i], b.weight, b.dy[i], b.rstd[i], dresidual_out=b.dresidual_in[i]
+                ),
+            )
+        )
 
     def layer_backward(self, case, b):  # as its rmsnorm_bwd does: partial sums, then their sum
         blocks = self.module.get_sm_count(case.n, b.x[0].device)
-        partial = [self.torch.empty((blocks, case.n), dtype=self.torch.float32, device=b.x[0].device) for _ in range(2)]
+        partial = [
+            self.torch.empty((blocks, case.n), dtype=self.torch.float32, device=b.x[0].device)
+            for _ in range(2)
+        ]
 
         def run(i):
-            self.module._rmsnorm_bwd(b.x[i], b.weight, b.dy[i], b.rstd[i], b.dx[i], *partial, None, None, blocks,
-                                     mean=b.mean[i], is_layernorm=True)
+            self.module._rmsnorm_bwd(
+                b.x[i],
+                b.weight,
+                b.dy[i],
+                b.rstd[i],
+                b.dx[i],
+                *partial,
+                None,
+                None,
+                blocks,
+                mean=b.mean[i],
+                is_layernorm=True,
+            )
             dweight, dbias = (p.sum(dim=0).to(b.weight.dtype) for p in partial)
             return {"dweight": dweight, "dbias": dbias}
 
@@ -343,29 +381,58 @@ class Liger(Peer):
         self._add = importlib.import_module("liger_kernel.ops.fused_add_rms_norm").fused_add_rms_norm_forward
         self._layer = importlib.import_module("liger_kernel.ops.layer_norm").layer_norm_forward
 
-        self._backward = {op: getattr(importlib.import_module(f"liger_kernel.ops.{module}"), f"{module}_backward")
-                          for op, module in (("rms", "rms_norm"), ("add", "fused_add_rms_norm"), ("layer", "layer_norm"))}
+        self._backward = {
+            op: getattr(importlib.import_module(f"liger_kernel.ops.{module}"), f"{module}_backward")
+            for op, module in (
+                ("rms", "rms_norm"),
+                ("add", "fused_add_rms_norm"),
+                ("layer", "layer_norm"),
+            )
+        }
 
-    # The forward says how the backward is launched. Its casting mode "gemma" computes in f32, as the library does.
+    # The forward says how the backward is launched. Casting mode "gemma" computes in f32.
 
     def rms_backward(self, case, b):
         *_, block, warps, casting = self._rms(b.x[0], b.weight, EPS, 0.0, "gemma", None)
-        return lambda i: dict(zip(GRADIENTS, self._backward["rms"](
-            b.dy[i], b.x[i], b.weight, b.rstd[i], 0.0, casting, block, warps, False, None)))
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                self._backward["rms"](
+                    b.dy[i], b.x[i], b.weight, b.rstd[i], 0.0, casting, block, warps, False, None
+                ),
+            )
+        )
 
     def add_backward(self, case, b):
-        *_, block, warps, stages, casting = self._add(b.x[0], b.dresidual_in[0], b.weight, EPS, 0.0, "gemma")
+        *_, block, warps, stages, casting = self._add(
+            b.x[0], b.dresidual_in[0], b.weight, EPS, 0.0, "gemma"
+        )
 
         def run(i):
-            dx, _, dweight = self._backward["add"](b.dy[i], b.dresidual_in[i], b.x[i], b.weight, b.rstd[i], 0.0, casting,
-                                                   block, warps, stages, False)
+            dx, _, dweight = self._backward["add"](
+                b.dy[i],
+                b.dresidual_in[i],
+                b.x[i],
+                b.weight,
+                b.rstd[i],
+                0.0,
+                casting,
+                block,
+                warps,
+                stages,
+                False,
+            )
             return {"dx": dx, "dweight": dweight}
 
         return run
 
     def layer_backward(self, case, b):
-        return lambda i: dict(zip(GRADIENTS, self._backward["layer"](
-            b.dy[i], b.x[i], b.weight, b.bias, b.mean[i], b.rstd[i])))
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                self._backward["layer"](b.dy[i], b.x[i], b.weight, b.bias, b.mean[i], b.rstd[i]),
+            )
+        )
 
     def rms(self, case, b):
         return lambda i: {"y": self._rms(b.x[i], b.weight, EPS, 0.0, "llama", None)[0]}
@@ -396,9 +463,10 @@ class TransformerEngine(Peer):
         return lambda i: self.tex.layernorm_fwd(
             b.x[i], weight, bias, EPS, b.y[i], None, self._dtype(case), 0, False)
 
-
     def rms_backward(self, case, b):
-        return lambda i: dict(zip(GRADIENTS, self.tex.rmsnorm_bwd(b.dy[i], b.x[i], b.rstd[i], b.weight, 0, False)))
+        return lambda i: dict(
+            zip(GRADIENTS, self.tex.rmsnorm_bwd(b.dy[i], b.x[i], b.rstd[i], b.weight, 0, False))
+        )
 
     def add_backward(self, case, b):
         backward = self.rms_backward(case, b)
@@ -411,8 +479,12 @@ class TransformerEngine(Peer):
         return run
 
     def layer_backward(self, case, b):
-        return lambda i: dict(zip(GRADIENTS, self.tex.layernorm_bwd(
-            b.dy[i], b.x[i], b.mean[i], b.rstd[i], b.weight, 0, False)))
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                self.tex.layernorm_bwd(b.dy[i], b.x[i], b.mean[i], b.rstd[i], b.weight, 0, False),
+            )
+        )
 
 
 class Vllm(Peer):

@@ -15,9 +15,12 @@ class Streams:
     # written: ops.ALIKE, NARROW or JOINED
 
     def names(self, reads, written):
-        return [self.c.streams_name(reads, written, i).decode() for i in range(self.c.streams_count(reads, written))]
+        return [
+            self.c.streams_name(reads, written, i).decode()
+            for i in range(self.c.streams_count(reads, written))
+        ]
 
     def launch(self, reads, written, index, addresses, size, queue):
-        """addresses: what is read, then what is written, two each; of JOINED the last one is read too."""
+        """addresses: two that are read, two that are written; of JOINED the last is read."""
         if self.c.streams_launch(reads, written, index, *addresses, size, queue) != 0:
             raise RuntimeError(self.c.streams_error().decode())

@@ -1,0 +1,66 @@
+// What the two halves of `fastnorm explain`, forward and backward, share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "machine.h"
+#include "norm_options.h"
+
+namespace fastnorm::tool {
+
+struct ExplainOptions {
+  std::string shape_text;
+  std::vector<int64_t> shape;  // read from it
+  std::string dtype = "bf16", device = "cpu", tuning;
+  std::string parameter_dtype, bias_dtype, residual_dtype, residual_out_dtype, y_dtype;
+  bool residual = false, residual_out = false, no_weight = false, bias = false;
+  bool statistics = false, head_weights = false, in_place = false, clamp_scale = false,
+       json = false;
+  int64_t row_stride_elems = 0, offset_elems = 0;
+  int32_t threads = 1;
+  NormOptions norm;
+  bool backward = false, dresidual_in = false, no_dx = false, no_dweight = false, recompute = false,
+       accumulate = false;
+  std::string x_dtype, dresidual_in_dtype, dresidual_dtype, dweight_dtype;
+};
+
+// Tensors that do not exist: a query looks at overlap and alignment, not at memory. Each has a
+// region of its own, far more than any tensor has bytes.
+class Pretended {
+ public:
+  Pretended(const ExplainOptions& options, const Target& target)
+      : options_(options), target_(target) {}
+
+  // Shaped as x, with the row stride and the offset that the options ask for.
+  TensorView rows(fastnorm_dtype dtype) { return rows_at(next(), dtype, true); }
+  // The same where `other` is.
+  TensorView rows_over(TensorView& other, fastnorm_dtype dtype);
+  // Of another shape, compact.
+  TensorView tensor(fastnorm_dtype dtype, std::vector<int64_t> shape) {
+    return TensorView(target_, next(), dtype, std::move(shape));
+  }
+  // A value of a row.
+  TensorView values(fastnorm_dtype dtype) { return tensor(dtype, row_shape()); }
+  // A weight or a bias.
+  TensorView parameters(fastnorm_dtype dtype);
+
+ private:
+  std::byte* next() { return reinterpret_cast<std::byte*>(uintptr_t{++used_} << kSpacing); }
+  TensorView rows_at(std::byte* address, fastnorm_dtype dtype, bool shifted) const;
+  std::vector<int64_t> row_shape() const;
+
+  static constexpr int kSpacing = 58;
+  const ExplainOptions& options_;
+  Target target_;
+  uintptr_t used_ = 0;
+};
+
+// What the query of the backward pass answers.
+fastnorm_info query_backward(fastnorm_context* context, const ExplainOptions& options,
+                             const Target& target);
+
+// The kernels of a backward pass on a GPU, in order: "columns, rows, fold".
+std::string backward_launches(const fastnorm_info& info);
+
+}  // namespace fastnorm::tool
