@@ -1,10 +1,10 @@
 """Everybody else who computes the same: one class a peer, in the order in which they are tried.
 
 A peer is made from the module torch; its imports are in __init__, so one that is not installed only
-says so. body(case, buffers) returns a function that runs call i. Where that returns a dict, it holds
+says so. body(case, buffers) returns a function that runs call i. Where that returns a dict, it has
 the tensors of the results ("y", "sum", "quantized"; "dx", "dweight", "dbias" of a backward pass);
-else they are in the buffers. Peers work with the functions of their packages that are nearest to the
-kernel.
+else they are in the buffers. Peers work with the functions of their packages that are nearest to
+the kernel.
 """
 
 import functools

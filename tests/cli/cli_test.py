@@ -232,7 +232,8 @@ def test_selftest(program):
     # backward, and 10000 and more of each other kind.
     program.cases.check("selftest: closing line", match and int(match[1]) > 36000, closing)
     golden = program.expect("selftest --print-golden", SUCCESS, "selftest", "--print-golden").splitlines()
-    program.cases.equal("selftest: lines of the table", len({line.split(" ", 1)[1] for line in golden}), 627 + 354)
+    program.cases.equal("selftest: lines of the table",
+                        len({line.split(" ", 1)[1] for line in golden}), 627 + 354)
 
 
 def test(program):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The backward pass on the command line: what `fastnorm run --backward` computes, compared with NumPy
-in double precision, what `explain --backward` and `bench` say, and what all refuse."""
+"""The backward pass on the command line: what `fastnorm run --backward` computes, compared with
+NumPy in double precision, what `explain --backward` and `bench` say, and what all refuse."""
 
 import itertools
 import json
