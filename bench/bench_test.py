@@ -260,6 +260,68 @@ def test_pretended_mla_decode(program):
         "--device", "cuda:0", "--mla-decode", "5:2", "--dtypes", "f32").stdout)
 
 
+# Bytes that a token moves, in and out, of bf16: by hand.
+HEADS = {
+    "5x3+1x64": 2 * 4 * 64 * 2,  # query and key, in place
+    "5x3+1x64:own": 2 * 5 * 64 * 2,
+    "70x3+1x64:fp8": 5 * 64 * 2 + 3 * 64 * 2 + 2 * 64,
+    "5xmla:none": 2 * 576 * 2,
+    "70xmla:own": 2 * 576 * 2,
+    "5xmla:fp8": 576 * 2 + 656,
+}
+
+
+def check_heads_rows(cases, name, document):
+    cases.equal(f"{name}: every case once", [r["shape"] for r in document["results"]], list(HEADS))
+    for r in document["results"]:
+        key = f"{name} {r['shape']}"
+        if not cases.check(f"{key}: timed", r.get("us", 0) > 0 and r["ceiling_us"] > 0, r):
+            continue
+        cases.equal(f"{key}: bytes", r["bytes"], r["tokens"] * HEADS[r["shape"]])
+        cases.check(f"{key}: figures agree with each other",
+                    abs(r["ratio"] * r["ceiling_us"] / r["us"] - 1) < 1e-6
+                    and abs(r["gb_per_s"] * r["us"] * 1e3 / r["bytes"] - 1) < 1e-6, r)
+
+
+def test_norm_heads(program):
+    arguments = ("--replays", "2", "--norm-heads", ",".join(HEADS))
+    document = program.results("heads", *arguments)
+    if document:
+        check_heads_rows(program.cases, "heads", document)
+    threads = program.results("heads on threads", "--threads", "3", "--dtypes", "f16,f32", "--replays",
+                              "1", "--norm-heads", "4096x4+1x64:own,300x4+1x64")
+    if threads:
+        rows = threads["results"]
+        program.cases.check("heads on threads: timed", all(r.get("us", 0) > 0 for r in rows), rows)
+        program.cases.equal("heads on threads: cold", [r["cold"] for r in rows], [True, False] * 2)
+    for shape in ("x", "5x3+1", "5x3x64", "0x3+1x64", "5x3+1x64:f8", "5x3+1x64x", "5xmlas", "5x0+1x64"):
+        program.refuses(f"shape of heads {shape}", "is no shape of heads", f"--norm-heads={shape}")
+    program.refuses("heads with dependent launch", "are of norms", "--norm-heads", "5xmla", "--pdl")
+    program.refuses("two families", "exclude each other", "--norm-heads", "5xmla", "--mla-decode", "5:2")
+    program.refuses("a window past the row", "FASTNORM_ERROR_SHAPE", "--norm-heads", "5x3+1x63")
+
+
+def test_pretended_norm_heads(program):
+    """A context that has no kernels for heads says so in each row; one that has them is timed."""
+    lists = program.run("--device", "cuda:0", "--replays", "2", "--norm-heads", "qwen3,qwen3-64,mla",
+                        "--json", str(program.work / "heads.json"))
+    rows = json.loads((program.work / "heads.json").read_text())["results"]
+    program.cases.equal("lists of heads: cases", len({r["shape"] for r in rows}), 3 * 3 * 7)
+    if any("error" in r for r in rows):
+        program.cases.check("heads without kernels: each case says so, and the program fails",
+                            lists.returncode == 1 and all(
+                                "FASTNORM_ERROR_UNSUPPORTED: context is of CUDA:0; norm_heads has no"
+                                in r.get("error", "") for r in rows), rows[:2])
+        return
+    for r in rows:
+        name = f"pretended heads {r['shape']}"
+        in_place = r["cache"] == "none"
+        program.cases.check(f"{name}: ceiling", r["ceiling"].startswith("R1W1 ")
+                            and r["ceiling"].endswith(" strided") == in_place, r)
+        footprint = r["bytes"] // (2 if in_place else 1)
+        program.cases.equal(f"{name}: flushed", r["flushed"], r["calls_per_graph"] * footprint < 600 << 20)
+
+
 def test_pretended_gpu(program):
     shapes, dtypes = [(1, 64), (4096, 1024), (300, 208)], ["bf16", "f16", "f32"]
     document = program.results("pretended GPU", "--device", "cuda:0", "--replays", "2", "--pdl", "--ops", ",".join(OPS),
@@ -333,8 +395,10 @@ def main():
         test_refusals(program)
         test_host_cost(program)
         test_mla_decode(program)
+        test_norm_heads(program)
         if options.pretend:
             test_pretended_mla_decode(Program(cases, options.pretend, Path(work)))
+            test_pretended_norm_heads(Program(cases, options.pretend, Path(work)))
             test_pretended_gpu(Program(cases, options.pretend, Path(work)))
             test_pretended_training(Program(cases, options.pretend, Path(work)))
         else:

@@ -3,18 +3,15 @@
 // Cases that are larger than the caches rotate over distinct buffers; smaller ones stay in the cache and are compared with a loop
 // with ordinary stores, as are heads in place.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <thread>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include "bench/call.h"
+#include "bench/cpu.h"
 #include "bench/devices.h"
 #include "bench/norm_backward.h"
 
@@ -146,56 +143,6 @@ void stream_part(const Case& c, const Buffers& b, int64_t begin, int64_t end, bo
   }
 }
 
-// Runs fn(begin, end) on slices of [0, count), in multiples of `grain`, on `threads` threads.
-template <typename Fn>
-void on_threads(int threads, int64_t count, int64_t grain, Fn fn) {
-  const int64_t slice = (count / threads + grain - 1) / grain * grain;
-  std::vector<std::thread> others;
-  for (int t = 1; t < threads; ++t) {
-    others.emplace_back([=] {
-      fn(std::min(count, t * slice), t + 1 == threads ? count : std::min(count, (t + 1) * slice));
-    });
-  }
-  fn(0, threads == 1 ? count : std::min(count, slice));
-  for (std::thread& t : others) t.join();
-}
-
-template <typename Body>
-double time_us(Body body) {
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-struct Freer {
-  void operator()(char* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<char, Freer>;
-
-void fill(char* data, int64_t bytes, const std::string& dtype) {
-  uint64_t state = 1;
-  const int64_t size = dtype == "f32" ? 4 : 2;
-  for (int64_t i = 0; i < bytes / size; ++i) {
-    state = state * 6364136223846793005ull + 1442695040888963407ull;
-    const auto h = static_cast<uint32_t>(state >> 40);
-    // A mantissa at random, a sign, and an exponent near 1.
-    if (dtype == "f32") {
-      reinterpret_cast<uint32_t*>(data)[i] = 0x3f000000u | (h & 0xffffff) | (h << 8 & 0x80000000u);
-    } else {
-      const uint32_t bits = dtype == "f16" ? 0x3800u | (h & 0x7ff) | (h & 0x8000)
-                                           : 0x3f00u | (h & 0xff) | (h & 0x8000);
-      reinterpret_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(bits);
-    }
-  }
-}
-
-Memory allocate(int64_t bytes) {
-  Memory memory(static_cast<char*>(std::aligned_alloc(kAlignment, static_cast<size_t>(bytes))));
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
 // The calls of a forward case: their memory, one call whose addresses change, and the stream that
 // stands beside it.
 class ForwardCalls {
@@ -320,6 +267,27 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
 }
 
 }  // namespace
+
+void fill(char* data, int64_t bytes, const std::string& dtype) {
+  uint64_t state = 1;
+  const int64_t size = dtype == "f32" ? 4 : 2;
+  for (int64_t i = 0; i < bytes / size; ++i) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    const auto h = static_cast<uint32_t>(state >> 40);
+    // A mantissa at random, a sign, and an exponent near 1.
+    if (dtype == "f32") {
+      reinterpret_cast<uint32_t*>(data)[i] = 0x3f000000u | (h & 0xffffff) | (h << 8 & 0x80000000u);
+    } else {
+      const uint32_t bits = dtype == "f16" ? 0x3800u | (h & 0x7ff) | (h & 0x8000)
+                                           : 0x3f00u | (h & 0xff) | (h & 0x8000);
+      reinterpret_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(bits);
+    }
+  }
+}
+
+void stream_copy(char* to, const char* from, int64_t bytes, bool past) {
+  stream<1>(to, from, bytes, past);
+}
 
 int bench_cpu(const std::vector<Case>& cases, const Options& options) {
   fastnorm_context_options context_options = {};

@@ -4,13 +4,15 @@
 
 #include "bench/devices.h"
 #include "bench/mla_decode.h"
+#include "bench/norm_heads.h"
 
 int main(int argc, char** argv) {
   CLI::App app{
       "Times libfastnorm against the best plain stream of the same bytes, measured in the same "
       "run."};
   std::string device = "cpu", json;
-  std::vector<std::string> lists = {"large"}, ops = {"rms", "add", "layer"}, dtypes = {"bf16"}, mla;
+  std::vector<std::string> lists = {"large"}, ops = {"rms", "add", "layer"}, dtypes = {"bf16"}, mla,
+                           heads;
   bench::Options options;
   int host_cost = 0;
   app.add_option("--device", device, "cpu or cuda:N")->capture_default_str();
@@ -37,6 +39,11 @@ int main(int argc, char** argv) {
   app.add_option("--mla-decode", mla,
                  "MLA decode in place of norms: lists (page1, long, heads, small) or "
                  "LENGTHS:HEADS[:NEW][c][pPAGE], such as 128x4096:128:2cp64; c: causal")
+      ->delimiter(',');
+  app.add_option("--norm-heads", heads,
+                 "heads with rope and cache in place of norms: lists (qwen3, qwen3-64, mla), "
+                 "TOKENSxQUERY+KEYxHEAD[:CACHE] or TOKENSxmla[:CACHE], such as 4096x32+8x128:fp8; "
+                 "CACHE: none (in place), own, fp8")
       ->delimiter(',');
   app.add_option("--dtypes", dtypes, "bf16, f16, f32")
       ->delimiter(',')
@@ -72,9 +79,16 @@ int main(int argc, char** argv) {
         return on_cpu();
       };
       if (device == "cpu" || device.starts_with("cuda:")) {
-        if (!mla.empty()) {
-          if (options.pdl || options.f32_parameters)
-            throw std::invalid_argument("--pdl and --f32-parameters are of norms");
+        if (!mla.empty() && !heads.empty())
+          throw std::invalid_argument("--mla-decode and --norm-heads exclude each other");
+        if (!(mla.empty() && heads.empty()) && (options.pdl || options.f32_parameters))
+          throw std::invalid_argument("--pdl and --f32-parameters are of norms");
+        if (!heads.empty()) {
+          const auto cases = bench::make_norm_heads_cases(heads, dtypes);
+          failed =
+              on_device([&] { return bench::bench_norm_heads_cpu(cases, options); },
+                        [&](int id) { return bench::bench_norm_heads_cuda(id, cases, options); });
+        } else if (!mla.empty()) {
           const auto cases = bench::make_mla_decode_cases(mla, dtypes);
           failed =
               on_device([&] { return bench::bench_mla_decode_cpu(cases, options); },

@@ -1,13 +1,10 @@
 // Times MLA decode on the CPU beside a loop that reads memory, and a copy.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <thread>
 
 #include "bench/call.h"
+#include "bench/cpu.h"
 #include "bench/mla_decode.h"
 
 namespace bench {
@@ -16,38 +13,6 @@ namespace {
 constexpr int64_t kCeilingBytes = int64_t{256} << 20;  // more than the caches have
 constexpr int64_t kCacheBytes = int64_t{1}
                                 << 20;  // a cache of latents larger than this is called cold
-
-struct Freer {
-  void operator()(char* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<char, Freer>;
-
-Memory allocate(int64_t bytes) {
-  const int64_t whole = (bytes + 4095) / 4096 * 4096;
-  Memory memory(static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(whole))));
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-template <typename Body>
-double time_us(Body body) {
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-// Runs fn(begin, end) on equal slices of [0, bytes).
-template <typename Fn>
-void on_threads(int threads, int64_t bytes, Fn fn) {
-  const int64_t slice = bytes / threads / 4096 * 4096;
-  std::vector<std::thread> others;
-  for (int t = 1; t < threads; ++t) {
-    others.emplace_back([=] { fn(t * slice, t + 1 == threads ? bytes : (t + 1) * slice); });
-  }
-  fn(0, threads == 1 ? bytes : slice);
-  for (std::thread& t : others) t.join();
-}
 
 using Words = uint64_t __attribute__((vector_size(64)));
 
@@ -71,11 +36,11 @@ MlaDecodeCeilings measure_ceilings(int threads, int replays) {
   volatile uint64_t sink = 0;
   for (int pass = -1; pass < replays; ++pass) {  // the first pass warms up
     const double read_us = time_us([&] {
-      on_threads(threads, kCeilingBytes,
+      on_threads(threads, kCeilingBytes, 4096,
                  [&](int64_t begin, int64_t end) { sink = read(from.get() + begin, end - begin); });
     });
     const double copy_us = time_us([&] {
-      on_threads(threads, kCeilingBytes, [&](int64_t begin, int64_t end) {
+      on_threads(threads, kCeilingBytes, 4096, [&](int64_t begin, int64_t end) {
         std::memcpy(to.get() + begin, from.get() + begin, static_cast<size_t>(end - begin));
       });
     });
@@ -85,19 +50,6 @@ MlaDecodeCeilings measure_ceilings(int threads, int replays) {
   }
   constexpr double kGb = static_cast<double>(kCeilingBytes) / 1e3;
   return {kGb / median(reads), 2 * kGb / median(copies), 0};
-}
-
-// Values near 1 of both signs, of any dtype.
-void fill(char* data, int64_t bytes, const std::string& dtype) {
-  uint64_t state = 1;
-  for (int64_t i = 0; i + 4 <= bytes; i += 4) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    const auto h = static_cast<uint32_t>(state >> 32);
-    const uint32_t bits = dtype == "f32"   ? 0x3f000000u | (h & 0x80ffffffu)
-                          : dtype == "f16" ? 0x38003800u | (h & 0x87ff87ffu)
-                                           : 0x3f003f00u | (h & 0x80ff80ffu);
-    std::memcpy(data + i, &bits, sizeof bits);
-  }
 }
 
 MlaDecodeResult time_case(fastnorm_context* context, const MlaDecodeCase& c,

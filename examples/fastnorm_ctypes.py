@@ -1,4 +1,4 @@
-"""libfastnorm from Python by ctypes alone: norms, their gradients and MLA decode on NumPy arrays and on GPU memory.
+"""libfastnorm from Python by ctypes alone, on NumPy arrays and on GPU memory: all families.
 
 The structs are those of include/fastnorm/*.h, written out by hand as far as every library of this ABI has
 them: fields that came later, such as a context's tuning_file, are at their ends and left out, which
@@ -18,6 +18,10 @@ NATURAL, BASE_2 = 0, 1
 DRY_RUN = 1
 OK = 0
 ACCUMULATE_DWEIGHT, ACCUMULATE_DBIAS = 8, 16  # flags of NormBackwardArgs
+# Flags of NormHeadsPart, and that of NormHeadsArgs.
+NORM, ROPE, ROPE_INTERLEAVED, ROPE_INVERSE, ROPE_FROM_ROUNDED, ACROSS_HEADS = 1, 2, 4, 8, 16, 32
+MROPE_INTERLEAVED = 8
+PER_TENSOR, PER_BLOCK = 1, 3  # schemes of a cache of codes
 
 
 class Device(ctypes.Structure):
@@ -31,9 +35,9 @@ class Dtype(ctypes.Structure):
 F32, F16, BF16 = Dtype(2, 32, 1), Dtype(2, 16, 1), Dtype(4, 16, 1)
 F8_E4M3FN, F8_E5M2, F8_E8M0FNU = Dtype(10, 8, 1), Dtype(12, 8, 1), Dtype(14, 8, 1)
 F4_E2M1FN_X2 = Dtype(17, 4, 2)
-I8, U8, I32 = Dtype(0, 8, 1), Dtype(1, 8, 1), Dtype(0, 32, 1)
+I8, U8, I32, I64 = Dtype(0, 8, 1), Dtype(1, 8, 1), Dtype(0, 32, 1), Dtype(0, 64, 1)
 DTYPES = {np.dtype(np.float32): F32, np.dtype(np.float16): F16, np.dtype(np.int8): I8,
-          np.dtype(np.uint8): U8, np.dtype(np.int32): I32}
+          np.dtype(np.uint8): U8, np.dtype(np.int32): I32, np.dtype(np.int64): I64}
 
 
 class Tensor(ctypes.Structure):
@@ -180,6 +184,61 @@ class MlaDecodeArgs(ctypes.Structure):
     ]
 
 
+class NormHeadsPart(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint32),
+        ("kind", c_int32),
+        ("eps", c_float),
+        ("weight_offset", c_float),
+        ("rounding", c_int32),
+        ("rope_rounding", c_int32),
+        ("rope_offset", c_int32),
+        ("reserved", c_int32),
+        ("x", TensorPointer),
+        ("weight", TensorPointer),
+        ("bias", TensorPointer),
+        ("y", TensorPointer),
+        ("mean", TensorPointer),
+        ("rstd", TensorPointer),
+        ("mean_in", TensorPointer),
+        ("rstd_in", TensorPointer),
+        ("sumsq", TensorPointer),
+        ("quant_scheme", c_int32),
+        ("quant_block_size", c_int32),
+        ("quant_source", c_int32),
+        ("scale_layout", c_int32),
+        ("scale_pow2", c_int32),
+        ("amax_floor", c_float),
+        ("clamp", c_float),
+        ("cache_scheme", c_int32),
+        ("cache_block_size", c_int32),
+        ("cache_pow2", c_int32),
+        ("global_scale", TensorPointer),
+        ("quantized", TensorPointer),
+        ("scale", TensorPointer),
+        ("amax", TensorPointer),
+        ("cache", TensorPointer),
+        ("cache_scale", TensorPointer),
+    ]
+
+
+class NormHeadsArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint32),
+        ("rope_dim", c_int32),
+        ("mrope_0", c_int32),
+        ("mrope_1", c_int32),
+        ("mrope_2", c_int32),
+        ("mrope_3", c_int32),
+        ("cos", TensorPointer),
+        ("sin", TensorPointer),
+        ("positions", TensorPointer),
+        ("slots", TensorPointer),
+    ]
+
+
 def tensor_names(struct):
     return tuple(name for name, kind in struct._fields_ if kind is TensorPointer)
 
@@ -222,6 +281,9 @@ class Library:
         c.fastnorm_mla_decode_query.argtypes = [c_void_p, POINTER(MlaDecodeArgs), POINTER(Info)]
         c.fastnorm_mla_decode_prepare.argtypes = [c_void_p, POINTER(MlaDecodeArgs)]
         c.fastnorm_mla_decode.argtypes = [c_void_p, POINTER(MlaDecodeArgs), c_void_p, c_size_t, c_void_p]
+        heads = [c_void_p, POINTER(NormHeadsArgs), POINTER(POINTER(NormHeadsPart)), c_int32]
+        c.fastnorm_norm_heads_query.argtypes = [*heads, POINTER(Info)]
+        c.fastnorm_norm_heads.argtypes = [*heads, c_void_p, c_size_t, c_void_p]
         self._check_sizes()
 
     def version(self):
@@ -260,6 +322,11 @@ class Library:
             NormArgs: lambda s: self.c.fastnorm_norm_query(context, byref(s), None),
             NormBackwardArgs: lambda s: self.c.fastnorm_norm_backward_query(context, byref(s), None),
             MlaDecodeArgs: lambda s: self.c.fastnorm_mla_decode_query(context, byref(s), None),
+            NormHeadsArgs: lambda s: self.c.fastnorm_norm_heads_query(
+                context, byref(s), None, 0, None),
+            NormHeadsPart: lambda s: self.c.fastnorm_norm_heads_query(
+                context, byref(NormHeadsArgs(struct_size=sizeof(NormHeadsArgs))),
+                byref(ctypes.pointer(s)), 1, byref(Info(struct_size=sizeof(Info)))),
         }
         self.check(self.c.fastnorm_context_create(device, None, byref(context)))
         try:
@@ -298,6 +365,11 @@ class Context:
         """As call(), with the fields of fastnorm_norm_backward_args."""
         return NormBackwardCall(self, kind, stream, fields)
 
+    def norm_heads(self, parts, stream=None, **fields):
+        """As call(), with the fields of fastnorm_norm_heads_args; parts are dicts of the fields of
+        fastnorm_norm_heads_part."""
+        return NormHeadsCall(self, parts, stream, fields)
+
     def mla_decode(self, stream=None, **fields):
         """As call(), with the fields of fastnorm_mla_decode_args."""
         return MlaDecodeCall(self, stream, fields)
@@ -307,19 +379,24 @@ class Call:
     """One filled struct of arguments; run() and query() may be called again and again."""
 
     def __init__(self, context, args, functions, stream, fields):
-        tensors, scalars = tensor_names(type(args)), scalar_names(type(args))
+        self._context, self._stream = context, stream
+        self._run, self._query = functions
+        self._kept = []  # what the structs point to
+        self.args = self._filled(args, fields)
+        self._arguments = (byref(self.args),)  # of the functions, behind the context
+
+    def _filled(self, struct, fields):
+        """The struct with these fields."""
+        tensors, scalars = tensor_names(type(struct)), scalar_names(type(struct))
         unknown = set(fields) - set(tensors) - set(scalars)
         if unknown:
             raise TypeError(f"no such fields: {sorted(unknown)}")
-        self._context, self._stream = context, stream
-        self._run, self._query = functions
-        self._kept = []  # what the struct points to
-        self.args = args
         for name, value in fields.items():
             if name in scalars:
-                setattr(self.args, name, value)
+                setattr(struct, name, value)
             elif value is not None:
-                setattr(self.args, name, ctypes.pointer(self._tensor(value)))
+                setattr(struct, name, ctypes.pointer(self._tensor(value)))
+        return struct
 
     def _tensor(self, array):
         dtype = array.dtype if isinstance(array.dtype, Dtype) else DTYPES[array.dtype]
@@ -331,12 +408,12 @@ class Call:
     def run(self, workspace=None, workspace_bytes=0):
         """The workspace is an address, aligned to 256 bytes, of as many bytes as query() says. Norms need none."""
         c = self._context
-        c.library.check(self._run(c.handle, byref(self.args), workspace, workspace_bytes, self._stream))
+        c.library.check(self._run(c.handle, *self._arguments, workspace, workspace_bytes, self._stream))
 
     def query(self):
         info = Info(struct_size=sizeof(Info))
         c = self._context
-        c.library.check(self._query(c.handle, byref(self.args), byref(info)))
+        c.library.check(self._query(c.handle, *self._arguments, byref(info)))
         return info
 
 
@@ -358,6 +435,17 @@ class NormBackwardCall(Call):
         size = self.query().workspace_bytes
         memory = np.empty(size + 255, np.uint8)
         self.run((memory.ctypes.data + 255) & ~255 if size else None, size)
+
+
+class NormHeadsCall(Call):
+    def __init__(self, context, parts, stream, fields):
+        c = context.library.c
+        super().__init__(context, NormHeadsArgs(struct_size=sizeof(NormHeadsArgs)),
+                         (c.fastnorm_norm_heads, c.fastnorm_norm_heads_query), stream, fields)
+        size = sizeof(NormHeadsPart)
+        self.parts = [self._filled(NormHeadsPart(struct_size=size), part) for part in parts]
+        list_of = POINTER(NormHeadsPart) * len(parts)
+        self._arguments += (list_of(*map(ctypes.pointer, self.parts)), len(parts))
 
 
 class MlaDecodeCall(Call):

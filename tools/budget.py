@@ -34,7 +34,7 @@ COLUMNS = ("family", "arch", *MEASURES, *(f"goal_{m}" for m in MEASURES))
 SLACK = {"kernels": 1.0, "bytes": 1.0, "seconds": 1.5}
 LIBRARY = "library"
 # A kernel's family by its name, the longer names first.
-FAMILIES = (("norm_backward", r"\bnorm_backward_"), ("mla_decode", r"\bmla_decode_"), ("norm", r"\bnorm_(pair_)?kernel<"))
+FAMILIES = (("norm_backward", r"\bnorm_backward_"), ("norm_heads", r"\bnorm_heads_|\bheld_heads_"), ("mla_decode", r"\bmla_decode_"), ("norm", r"\bnorm_(pair_)?kernel<"))
 # The object of a part of a family: src/cuda/libnorm_sm90_bf16_plain.a.p/norm_instances.cu.o
 OBJECT = re.compile(r"src/cuda/lib([a-z_]+)_(sm\d+[af]?|ptx)_[a-z0-9_]+\.a\.p/.*\.o$")
 

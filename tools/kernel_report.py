@@ -2,10 +2,9 @@
 """Registers, shared memory and stack of every GPU kernel in a built library.
 
 Reads the finished binary, so what is reported is what ships. Local memory (a stack frame, and every
-register spill lives in one) is a failure: each kernel is meant to keep its row in registers. Attention kernels may spill where they load, up to 64 bytes, but not where they compute,
-and their tensor-core products must not be serialised. With --wide so is
-a kernel for wide rows with accesses of other than 32 bytes, but for codes (16), a scale and statistics (4), and a
-library without such kernels.
+register spill lives in one) is a failure: each kernel is meant to keep its row in registers.
+Attention kernels may spill where they load, up to 64 bytes, but not where they compute, and their
+tensor-core products must not be serialised.
 """
 
 import argparse
@@ -42,30 +41,11 @@ def read_kernels(cuobjdump, library):
     return kernels
 
 
-def read_accesses(cuobjdump, library):
-    """{mangled name: {(load or store, bytes)}} of every kernel, from its instructions on global memory."""
-    # It calls nvdisasm, which lies beside it where neither is on PATH.
-    path = os.pathsep.join([os.path.dirname(cuobjdump), os.environ["PATH"]])
-    accesses, of = {}, None
-    with subprocess.Popen([cuobjdump, "-sass", str(library)], stdout=subprocess.PIPE, text=True,
-                          env={**os.environ, "PATH": path}) as listing:
-        for line in listing.stdout:  # gigabytes, for a library
-            if match := re.match(r"\s*Function : (\S+)", line):
-                of = accesses.setdefault(match[1], set())
-            elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+ )?(LD|ST)G?(\.\S+)", line):
-                bits = re.search(r"\.[US]?(8|16|64|128|256)\b", match[2])
-                of.add(("load" if match[1] == "LD" else "store", int(bits[1]) // 8 if bits else 4))
-    if listing.returncode != 0:
-        sys.exit(f"{cuobjdump} -sass {library}: exit code {listing.returncode}")
-    return accesses
-
-
 # What a kernel's name stands for: an architecture, and packed() of a key and a tile (src/core/norm_key.h), here with the shift and the
 # bits of each number.
 FIELDS = {"dtype": (52, 4), "source": (48, 4), "stat": (44, 4), "affine": (40, 4), "sink": (38, 2), "access": (32, 3),
           "beside": (35, 3), "threads": (16, 16), "vectors": (8, 8), "blocks": (0, 8)}
 NUMBERS = ("arch", *FIELDS)
-KEPT = 2  # Affine::kKept
 
 
 def numbers_of(name):
@@ -82,29 +62,11 @@ def shown(name):
     return re.sub("<.*", f"<{', '.join(map(str, numbers.values()))}>", name) if numbers else name
 
 
-def complaint_about(numbers, accesses):
-    """Of a kernel for wide rows: what its accesses are and should not be, or the other way round; or None."""
-    codes = numbers["sink"] == 1
-    needed = {("load", 32), ("store", 16 if codes else 32)}
-    allowed = needed | {("store", 4)}  # the statistics
-    if numbers["stat"] == 1:
-        allowed |= {("load", 4 if numbers["dtype"] == 0 else 2)}  # LAYER: the row's first element
-    if codes:
-        allowed |= {("load", 4)}  # the scale
-        if numbers["source"] == 1:
-            allowed |= {("store", 32)}  # the residual's sum
-    wrong = sorted(accesses - allowed), sorted(needed - accesses)
-    return f"has {wrong[0]}, lacks {wrong[1]}" if any(wrong) else None
-
-
 # Bytes of stack of the warpgroup that loads: it has 24 registers and no arithmetic to speak of.
 LOADER_STACK = 64
 # The same where a profile is recorded, which takes three registers of every thread; and accesses of local memory where it computes
 # then, all of them once a piece.
 PROFILE_STACK, PROFILE_SPILLS = 96, 40
-# Persistent blocks keep weight and bias in registers; one or two numbers of the thread wait in memory,
-# stored once. One thread block less on each SM would cost more than their loads, at most two a row.
-KEPT_STACK = 8
 
 
 def read_warpgroups(cuobjdump, library, mangled):
@@ -151,7 +113,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library", type=Path)
     parser.add_argument("--output", type=Path, required=True, help="file for the table")
-    parser.add_argument("--wide", action="store_true", help="look at the accesses of kernels for wide rows, too; needs nvdisasm")
     parser.add_argument("--native-file", type=Path, help="Meson native file that names nvcc")
     options = parser.parse_args()
     cuobjdump = find_cuobjdump(options.native_file)
@@ -165,8 +126,7 @@ def main():
     for (arch, mangled, use), name in zip(kernels, names):
         has_roles = "mla_decode_kernel<" in name
         profiles = has_roles and "true>" in name
-        keeps = numbers_of(name).get("affine") == KEPT
-        stack = PROFILE_STACK if profiles else LOADER_STACK if has_roles else KEPT_STACK if keeps else 0
+        stack = PROFILE_STACK if profiles else LOADER_STACK if has_roles else 0
         bad = use["STACK"] > stack or use["LOCAL"] > 0
         if bad:
             bad_names.add(mangled)
@@ -179,13 +139,6 @@ def main():
             if complaint := complaint_about_roles(roles, PROFILE_SPILLS if profiles else 0):
                 bad_names.add(mangled)
                 print(f"FAIL {arch} {shown(name)}: {complaint}")
-    wide = {k[1]: name for k, name in zip(kernels, names) if numbers_of(name).get("access") == 0}
-    if options.wide:
-        accesses = read_accesses(cuobjdump, options.library)
-        for mangled, name in wide.items():
-            if complaint := complaint_about(numbers_of(name), accesses.get(mangled, set())):
-                bad_names.add(mangled)
-                print(f"FAIL {shown(name)}: {complaint}")
     rows.sort(key=lambda r: (r[0], -r[1], r[5]))
     table = ["A kernel's numbers: " + ", ".join(NUMBERS), "arch     registers  shared  stack  local  kernel"]
     table += [f"{a:8} {r:9} {sh:7} {st:6} {lo:6}  {shown(n)}" for a, r, sh, st, lo, n in rows]
@@ -195,11 +148,9 @@ def main():
         registers = [r[1] for r in rows if r[0] == arch]
         print(f"{arch}: {len(registers)} kernels, {min(registers)} to {max(registers)} registers")
     failed = len(bad_names)
-    if not rows or (options.wide and not wide):
-        print(f"FAIL no kernel {'for wide rows ' if rows else ''}found in the library")
+    if not rows:
+        print("FAIL no kernel found in the library")
         failed += 1
-    elif options.wide:
-        print(f"{len(wide)} kernels for wide rows")
     print(f"{max(len(rows) - failed, 0)} passed, {failed} failed, 0 skipped")
     return failed != 0
 

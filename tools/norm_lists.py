@@ -14,19 +14,18 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = [f"src/cuda/norm/variants_{part}.inc" for part in ("codes", "store", "unaligned")]
 ARCHS = ["sm_80", "sm_90", "sm_100f", "sm_120f", "ptx_90"]  # the columns of a variant line, in order
-# The list of choices of each; devices that cannot schedule a cluster go by one_block.
-CHOICES = {"sm_80": "one_block", "sm_90": "sm90", "sm_100f": "sm100", "sm_120f": "default", "ptx_90": "default"}
-WIDE_ARCHS = {"sm_100f"}  # with accesses of 32 bytes
+# The list of choices of each; devices that cannot schedule a cluster go by the default one.
+CHOICES = {"sm_80": "default", "sm_90": "sm90", "sm_100f": "default", "sm_120f": "default", "ptx_90": "default"}
 ALL = 2**31 - 1
 MAX_VECTORS = 8
 
 DTYPES = {"F32": ("f32",), "F16": ("f16",), "BF16": ("bf16",), "HALF": ("f16", "bf16"), "ALL": ("f32", "f16", "bf16")}
-FLAVOURS = ("general", "bare", "bare_cs", "rounded", "rounded_cs", "bare_sm", "bare_8")
+FLAVOURS = ("general", "bare", "bare_cs", "rounded", "rounded_cs", "bare_sm")
 # The words of KIND, in order.
 KIND_WORDS = (("b16", "f32"), ("plain", "add"), ("rms", "layer"), ("own_dtype", "f32_columns", "any_columns"),
-              ("y", "per_tensor", "per_row", "per_block"), ("aligned", "halves", "unaligned", "any_address"),
+              ("y", "per_tensor", "per_row", "per_block"), ("aligned", "unaligned", "any_address"),
               ("lean", "llama", "full", "head_weights"), ("rows", "heads"))
-PICK_FLAVOURS = ("full", "lean", "cached", "streaming", "shared", "halves", "kept")
+PICK_FLAVOURS = ("full", "lean", "cached", "streaming", "shared")
 
 
 class Wrong(Exception):
@@ -89,8 +88,8 @@ class Kernel(NamedTuple):
     def entry_points(self):
         """1, and one for each of its forms of grid: runs_pairs() and runs_heads() of
         src/core/norm_key.h."""
-        pairs = (self.source == "plain" and self.sink == "store" and self.affine != "kept"
-                 and self.access in ("wide", "vector") and self.tile.threads <= 32 and self.flavour != "bare_cs")
+        pairs = (self.source == "plain" and self.sink == "store" and self.access == "vector"
+                 and self.tile.threads <= 32 and self.flavour != "bare_cs")
         heads = pairs and self.flavour != "general" and self.affine == "once"
         return 1 + pairs + heads
 
@@ -120,8 +119,8 @@ class VariantLine:
         line = cls(fields, (match[2] or "") if match else "")
         words = [f.strip() for f in fields]
         ok = (21 <= len(fields) <= 23 and words[0] in ("plain", "add") and words[1] in ("rms", "layer")
-              and words[2] in ("once", "f32", "kept", "any") and words[3] in ("store", "static", "quant")
-              and words[4] in ("wide", "vector", "uneven", "any") and all(w.isdigit() for w in words[5:8] + words[15:20])
+              and words[2] in ("once", "f32", "any") and words[3] in ("store", "static", "quant")
+              and words[4] in ("vector", "uneven", "any") and all(w.isdigit() for w in words[5:8] + words[15:20])
               and all(d in DTYPES for d in re.split(r"\s*\|\s*", words[8]))
               and all(f in FLAVOURS for f in re.split(r"\s*\|\s*", words[9])))
         if not ok:
@@ -280,14 +279,11 @@ def dtypes_of(kind):
 def flavoured(full, ask, flavour):
     """The kernels that a line's flavour may mean for calls that ask for `ask`, of which `full` is
     the full kernel: for_each_key() of src/core/norm_choice.h."""
-    if flavour == "kept":
-        return [full._replace(affine="kept")]
     if flavour == "full" or ask not in ("lean", "llama"):
         return [full]
     lean = "rounded" if ask == "llama" else "bare"
     return [full._replace(flavour=f) for f in {"lean": (lean, f"{lean}_cs"), "cached": (lean,),
-                                               "streaming": (f"{lean}_cs",), "shared": ("bare_sm",),
-                                               "halves": ("bare_8",)}[flavour]]
+                                               "streaming": (f"{lean}_cs",), "shared": ("bare_sm",)}[flavour]]
 
 
 def vectors_of(n, kind):
@@ -418,22 +414,9 @@ def uses_of(file):
     return found
 
 
-def named(uses, arch, kernels=None):
-    """The kernels that choices name, whether there are such or not. With the kernels that there
-    are, a full kernel is named only where a call may run on it: where the lean one cannot serve
-    every call of the kind, or is not there."""
-    found = set()
-    for use in uses:
-        lean = flavoured(use.full, use.ask, use.flavour)
-        found.update(lean)
-        lacks = kernels is None or any(k not in kernels for k in lean)
-        several = use.heads and rows_per_block(use.full.tile) == 1
-        # Grids of two calls fall back on full kernels of a warp or less.
-        if lacks or several or use.full.tile.threads <= 32:
-            found.add(use.full)
-        if arch in WIDE_ARCHS and use.full.access == "vector":
-            found.add(use.full._replace(access="wide"))
-    return found
+def named(uses):
+    """The kernels that choices name."""
+    return {kernel for use in uses for kernel in flavoured(use.full, use.ask, use.flavour)}
 
 
 def check_partition(file):
@@ -469,9 +452,9 @@ def check_lists(variants, choices_of):
     uses = {name: uses_of(file) for name, file in choices_of.items()}
     for arch, name in CHOICES.items():
         have = all_kernels(variants, arch)
-        _check_uses(uses[name], arch, have, may_be_full=name == "one_block")
-        _check_uses(uses["one_block"], arch, have, may_be_full=True)
-        wanted = named({**uses[name], **uses["one_block"]}, arch)
+        _check_uses(uses[name], arch, have)
+        _check_uses(uses["default"], arch, have)
+        wanted = named({**uses[name], **uses["default"]})
         for kernel, line in have.items():
             if kernel not in wanted and not line.bound:
                 raise Wrong(f"{arch} {kernel}: no choice names it; required: a choice, or '// bound: WHY' behind its line {line}")
@@ -479,15 +462,16 @@ def check_lists(variants, choices_of):
     return lines, kernels
 
 
-def _check_uses(uses, arch, have, may_be_full):
-    """A device that cannot schedule a cluster may lack the lean kernel: the full one serves."""
+def _check_uses(uses, arch, have):
     for use, text in uses.items():
         tile = use.full.tile
         if tile.vectors > MAX_VECTORS:
             raise Wrong(f"{text}: {tile} has more than {MAX_VECTORS} vectors a thread")
-        serves = any(k in have for k in flavoured(use.full, use.ask, use.flavour))
-        if not serves and not (may_be_full and use.full in have):
-            raise Wrong(f"{text}: {arch} has no kernel {use.full}")
+        if use.heads and use.flavour != "full" and rows_per_block(tile) == 1:
+            raise Wrong(f"{text}: lean kernels with one row a block know one index of it; required: full")
+        for kernel in flavoured(use.full, use.ask, use.flavour):
+            if kernel not in have:
+                raise Wrong(f"{text}: {arch} has no kernel {kernel}")
 
 
 def prune(variants, choices_of, archs):
@@ -495,9 +479,7 @@ def prune(variants, choices_of, archs):
     them go. Returns how many kernels went, by architecture."""
     needed, gone = {}, {arch: 0 for arch in archs}
     for arch in archs:
-        have = all_kernels(variants, arch)
-        uses = {**uses_of(choices_of[CHOICES[arch]]), **uses_of(choices_of["one_block"])}
-        needed[arch] = named(uses, arch, have)
+        needed[arch] = named({**uses_of(choices_of[CHOICES[arch]]), **uses_of(choices_of["default"])})
     for file in variants:
         lines = []
         for line in file.lines:

@@ -23,10 +23,10 @@ WORDS = {
     "dtype": ("f32", "f16", "bf16"),
     "source": ("plain", "add"),
     "stat": ("rms", "layer"),
-    "affine": ("once", "f32", "kept", "any"),
+    "affine": ("once", "f32", "any"),
     "sink": ("store", "static", "quant"),
-    "access": ("wide", "vector", "uneven", "any"),
-    "beside": ("general", "bare", "bare-cs", "rounded", "rounded-cs", "bare-sm", "bare-8"),
+    "access": ("vector", "uneven", "any"),
+    "beside": ("general", "bare", "bare-cs", "rounded", "rounded-cs", "bare-sm"),
 }
 
 

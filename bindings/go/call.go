@@ -41,9 +41,13 @@ type faultyTensor struct {
 type family struct {
 	run, prepare func(context uintptr, q *call) int32
 	query        func(context uintptr, q *call, info raw.Fastnorm_info) int32
-	list         bool     // of descriptions
 	tensors      []string // names, by their bits
+	list         string   // what the library calls a list of descriptions; "" = there is one description
+	shared       []string // names of tensors that the list shares
 }
+
+// shared is in the place of a part's number for tensors that the parts share.
+const shared = raw.MaxParts
 
 const maxTensorWords = raw.TensorWords + 2*raw.MaxRank
 
@@ -289,11 +293,18 @@ func (q *call) refuse(h *handle, f *family) error {
 	if err := checked(func() int32 { return f.query(h.raw, q, info) }); err != nil {
 		return err
 	}
-	name := f.tensors[q.fault.bit]
-	if f.list {
-		name = fmt.Sprintf("args[%d].%s", q.fault.part, name)
+	return q.fault.tensor.refusal(f.name(q.fault.part, q.fault.bit))
+}
+
+// name is the library's name of a tensor.
+func (f *family) name(part, bit int) string {
+	switch {
+	case part == shared:
+		return f.shared[bit]
+	case f.list == "":
+		return f.tensors[bit]
 	}
-	return q.fault.tensor.refusal(name)
+	return fmt.Sprintf("%s[%d].%s", f.list, part, f.tensors[bit])
 }
 
 // Info is what a call would do. Nothing in it depends on the contents of tensors.

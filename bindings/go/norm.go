@@ -234,7 +234,7 @@ var oneNorm = &family{
 
 var manyNorms = &family{
 	tensors: normTensors,
-	list:    true,
+	list:    "args",
 	run: func(context uintptr, q *call) int32 {
 		return raw.Fnb_norm_many(context, q.list(), uintptr(q.used), q.count, q.workspace, q.workspaceBytes, q.stream)
 	},

@@ -125,7 +125,7 @@ var oneNormBackward = &family{
 
 var manyNormBackwards = &family{
 	tensors: normBackwardTensors,
-	list:    true,
+	list:    "args",
 	run: func(context uintptr, q *call) int32 {
 		return raw.Fnb_norm_backward_many(context, q.list(), uintptr(q.used), q.count, q.workspace, q.workspaceBytes, q.stream)
 	},

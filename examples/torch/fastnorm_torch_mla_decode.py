@@ -104,28 +104,37 @@ _ARGUMENTS = ("Tensor q_nope, Tensor q_pe, Tensor ckv, Tensor kpe, Tensor kv_len
               "int split_tokens")
 
 
-def _operator(name, schema, run, fake, mutates):
-    """Defines an operator on CPU and CUDA tensors. mutates: the position of what is written, or None."""
-    _lib.define(f"{name}({schema}) -> (Tensor, Tensor)", tags=_TAGS)
+def _flat(arguments):
+    """The arguments, with lists of tensors spread out."""
+    for a in arguments:
+        yield from a if isinstance(a, (list, tuple)) else (a,)
+
+
+def _operator(name, schema, run, fake, mutates, returns="(Tensor, Tensor)"):
+    """Defines an operator on CPU and CUDA tensors. mutates: the position of what is written, a tensor
+    or a list of them, or None; or a tuple of such positions."""
+    _lib.define(f"{name}({schema}) -> {returns}", tags=_TAGS)
+    positions = mutates if isinstance(mutates, tuple) else () if mutates is None else (mutates,)
     for device in ("CPU", "CUDA"):
         _lib.impl(name, run, device)
     torch.library.register_fake(f"fastnorm::{name}", fake, lib=_lib)
     op = getattr(torch.ops.fastnorm, name).default
 
     def below(*arguments):
-        if mutates is not None:
-            torch.autograd.graph.increment_version(arguments[mutates])
+        if positions:
+            torch.autograd.graph.increment_version(list(_flat(arguments[i] for i in positions)))
         with torch._C._AutoDispatchBelowADInplaceOrView():
             return op(*arguments)
 
     def refuse_gradients(*arguments):
-        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+        if torch.is_grad_enabled() and any(
+                isinstance(a, Tensor) and a.requires_grad for a in _flat(arguments)):
             raise RuntimeError(f"fastnorm::{name} has no backward: call it under torch.no_grad() or "
                                "torch.inference_mode(), or with tensors that do not require grad")
         return below(*arguments)
 
     _lib.impl(name, refuse_gradients, "Autograd")
-    if mutates is not None:
+    if positions:
         _lib.impl(name, below, "ADInplaceOrView")
     return op
 

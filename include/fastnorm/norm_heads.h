@@ -67,7 +67,7 @@
  *
  *  **NaN and Inf** stay in their row (ACROSS_HEADS: in their token). Rows of padding may hold them.
  *
- *  **Devices.** CPU: all. CUDA: not yet; such a context gives FASTNORM_ERROR_UNSUPPORTED.
+ *  **Devices.** CPU and CUDA: all. On CUDA a part has at most 2^32 - 256 rows (tokens * heads).
  */
 #ifndef FASTNORM_NORM_HEADS_H_
 #define FASTNORM_NORM_HEADS_H_
@@ -226,8 +226,8 @@ fastnorm_norm_heads_prepare(fastnorm_context* context, const fastnorm_norm_heads
  *          mrope sections whose sum is not R
  *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
  *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
- *          FASTNORM_ERROR_UNSUPPORTED: a CUDA context; d above 8192; a field of a later version, an
- *          unknown flag, an unknown tail that is not zero
+ *          FASTNORM_ERROR_UNSUPPORTED: d above 8192; CUDA: too many rows; a field of a later
+ *          version, an unknown flag, an unknown tail that is not zero
  *          FASTNORM_ERROR_DEVICE: a tensor on another device
  *          FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
  *  @since 0.2 */

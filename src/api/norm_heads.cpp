@@ -20,7 +20,7 @@ fastnorm_status with_heads(fastnorm_context* context, const fastnorm_norm_heads_
     NormHeadsPlan plan;
     FASTNORM_TRY(
         check_norm_heads(args, parts, count, {facts.device_type, facts.device_id}, &desc, error));
-    FASTNORM_TRY(plan_norm_heads(desc, facts, &plan, error));
+    FASTNORM_TRY(plan_norm_heads(desc, facts, context->device->norm_heads_table(), &plan, error));
     return use(desc, plan, error);
   });
 }
@@ -39,7 +39,13 @@ fastnorm_status describe(const DeviceFacts& facts, const NormHeadsPlan& plan, fa
   result.bytes_written = plan.bytes_written;
   result.launches = plan.launches;
   result.blocks = plan.blocks;
-  if (plan.launches != 0) {
+  if (plan.entry != nullptr) {
+    const NormHeadsVariant& v = plan.entry->variant;
+    result.threads_per_row = v.is_held() ? v.threads : 32;
+    result.rows_per_block = v.is_held() ? v.groups() : kGeneralHeadsWarps;
+    result.blocks_per_row = 1;
+    result.vector_bytes = 16;
+  } else if (plan.launches != 0) {
     result.threads_per_row = 1;
     result.rows_per_block = static_cast<int32_t>(plan.grain);
     result.blocks_per_row = 1;

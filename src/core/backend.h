@@ -73,6 +73,8 @@ class Device {
                                             void*, Error& error) {
     return no_norm_backward(error);
   }
+  // The norm_heads kernels that run on this device, as norm_table().
+  virtual std::span<const NormHeadsEntry> norm_heads_table() const { return {}; }
   // norm_heads calls that are not empty and were planned for this device.
   virtual fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&,
                                              Error& error) {

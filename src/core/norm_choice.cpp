@@ -22,7 +22,6 @@ constexpr Word kOutputs[] = {{"y", NormKind::kY},
                              {"per_row", NormKind::kPerRow},
                              {"per_block", NormKind::kPerBlock}};
 constexpr Word kReaches[] = {{"aligned", NormKind::kAligned},
-                             {"halves", NormKind::kHalves},
                              {"unaligned", NormKind::kUnaligned},
                              {"any_address", NormKind::kAnyAddress}};
 constexpr Word kAsks[] = {{"lean", NormKind::kLean},
@@ -34,9 +33,7 @@ constexpr Word kFlavours[] = {{"full", static_cast<uint8_t>(Flavour::kFull)},
                               {"lean", static_cast<uint8_t>(Flavour::kLean)},
                               {"cached", static_cast<uint8_t>(Flavour::kCached)},
                               {"streaming", static_cast<uint8_t>(Flavour::kStreaming)},
-                              {"shared", static_cast<uint8_t>(Flavour::kShared)},
-                              {"halves", static_cast<uint8_t>(Flavour::kHalves)},
-                              {"kept", static_cast<uint8_t>(Flavour::kKept)}};
+                              {"shared", static_cast<uint8_t>(Flavour::kShared)}};
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -151,15 +148,14 @@ inline constexpr uint8_t own_dtype = NormKind::kOwnDtype, f32_columns = NormKind
                          any_columns = NormKind::kAnyColumns;
 inline constexpr uint8_t y = NormKind::kY, per_tensor = NormKind::kPerTensor,
                          per_row = NormKind::kPerRow, per_block = NormKind::kPerBlock;
-inline constexpr uint8_t aligned = NormKind::kAligned, halves = NormKind::kHalves,
-                         unaligned = NormKind::kUnaligned, any_address = NormKind::kAnyAddress;
+inline constexpr uint8_t aligned = NormKind::kAligned, unaligned = NormKind::kUnaligned,
+                         any_address = NormKind::kAnyAddress;
 inline constexpr uint8_t lean = NormKind::kLean, llama = NormKind::kLlama, full = NormKind::kFull,
                          head_weights = NormKind::kHeadWeights;
 inline constexpr uint8_t rows = NormKind::kRows, heads = NormKind::kHeads;
 inline constexpr auto flavour_full = Flavour::kFull, flavour_lean = Flavour::kLean,
                       flavour_cached = Flavour::kCached, flavour_streaming = Flavour::kStreaming,
-                      flavour_shared = Flavour::kShared, flavour_halves = Flavour::kHalves,
-                      flavour_kept = Flavour::kKept;
+                      flavour_shared = Flavour::kShared;
 
 #define KIND(...) {true, {__VA_ARGS__}, 0, 0, 0, 0, {}, "KIND(" #__VA_ARGS__ ")"},
 #define LINE(name, tokens, least_n, most_n, least_rows, most_rows, threads, vectors, blocks,   \
@@ -178,14 +174,8 @@ inline constexpr auto flavour_full = Flavour::kFull, flavour_lean = Flavour::kLe
 constexpr Listed kSm90[] = {
 #include "core/norm_choice_sm90.inc"
 };
-constexpr Listed kSm100[] = {
-#include "core/norm_choice_sm100.inc"
-};
 constexpr Listed kDefault[] = {
 #include "core/norm_choice_default.inc"
-};
-constexpr Listed kOneBlock[] = {
-#include "core/norm_choice_one_block.inc"
 };
 #undef KIND
 #undef LINE
@@ -260,9 +250,7 @@ struct Lists {
 };
 
 constexpr Lists<std::size(words::kSm90)> kListsSm90(words::kSm90);
-constexpr Lists<std::size(words::kSm100)> kListsSm100(words::kSm100);
 constexpr Lists<std::size(words::kDefault)> kListsDefault(words::kDefault);
-constexpr Lists<std::size(words::kOneBlock)> kListsOneBlock(words::kOneBlock);
 
 template <size_t kListed>
 constexpr NormChoices choices_of(const Lists<kListed>& lists) {
@@ -273,9 +261,7 @@ constexpr NormChoices choices_of(const Lists<kListed>& lists) {
 }  // namespace
 
 constinit const NormChoices kNormChoicesSm90 = choices_of(kListsSm90);
-constinit const NormChoices kNormChoicesSm100 = choices_of(kListsSm100);
 constinit const NormChoices kNormChoicesDefault = choices_of(kListsDefault);
-constinit const NormChoices kNormChoicesOneBlock = choices_of(kListsOneBlock);
 
 bool parse_choice(std::string_view text, ParsedChoice* parsed) {
   text = trimmed(text);

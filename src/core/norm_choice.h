@@ -32,10 +32,11 @@ struct NormKind {
   enum Columns : uint8_t { kOwnDtype = 1, kF32Columns = 2, kAnyColumns = 4 };  // weight and bias
   // y; quantised with a static scale; with dynamic scales, one for each row, or for each block of columns.
   enum Output : uint8_t { kY = 1, kPerTensor = 2, kPerRow = 4, kPerBlock = 8 };
-  // Rows begin at multiples of 16 bytes and are as long; or of 8; or anywhere; or what only kernels of any address take.
-  enum Reach : uint8_t { kAligned = 1, kHalves = 2, kUnaligned = 4, kAnyAddress = 8 };
-  // What the call asks for beside that: nothing; the rounding of Llama's form; something else (statistics, no weight);
-  // a weight for each head.
+  // Rows begin at multiples of 16 bytes and are as long; or anywhere; or what only kernels of any
+  // address take.
+  enum Reach : uint8_t { kAligned = 1, kUnaligned = 2, kAnyAddress = 4 };
+  // What else the call asks for: nothing, or statistics; Llama's rounding; anything else, such as
+  // no weight; a weight for each head.
   enum Ask : uint8_t { kLean = 1, kLlama = 2, kFull = 4, kHeadWeights = 8 };
   enum Index : uint8_t { kRows = 1, kHeads = 2 };  // rows have one index, or several
 
@@ -98,8 +99,6 @@ enum class Flavour : uint8_t {
   kCached,  // the same, always by cached loads
   kStreaming,  // the same, always by streaming loads
   kShared,     // lean; weight and bias wait in shared memory
-  kHalves,     // lean; by accesses of 8 bytes
-  kKept,       // persistent; weight and bias stay in registers
 };
 
 inline constexpr int kVectorBytes = 16;
@@ -151,7 +150,7 @@ template <class Fn>
 constexpr void for_each_key(NormKind kind, Flavour flavour, Fn fn) {
   const NormKey key = key_of(kind);
   const bool lean_call = kind.ask == NormKind::kLean || kind.ask == NormKind::kLlama;
-  if (!lean_call && flavour != Flavour::kKept) return fn(key);
+  if (!lean_call) return fn(key);
   const Beside lean = kind.ask == NormKind::kLlama ? Beside::kRounded : Beside::kNothing;
   const auto with = [&](Beside beside) { fn(bare_key(key, beside)); };
   switch (flavour) {
@@ -165,13 +164,6 @@ constexpr void for_each_key(NormKind kind, Flavour flavour, Fn fn) {
       return with(past_l1(lean));
     case Flavour::kShared:
       return with(Beside::kShared);
-    case Flavour::kHalves:
-      return with(Beside::kHalves);
-    case Flavour::kKept: {
-      NormKey kept = key;
-      kept.affine = Affine::kKept;
-      return fn(kept);
-    }
   }
 }
 
@@ -207,9 +199,9 @@ class NormChoices {
   const char* const* texts_;
 };
 
-extern const NormChoices kNormChoicesSm90, kNormChoicesSm100, kNormChoicesDefault;
-// For GPUs without clusters, and for devices that cannot schedule the one that a list asks for.
-extern const NormChoices kNormChoicesOneBlock;
+// The default is for architectures that were not measured, and for devices that cannot schedule
+// the cluster that a list asks for.
+extern const NormChoices kNormChoicesSm90, kNormChoicesDefault;
 
 // What a line of text says, in the notation of norm_choice_*.inc, for tuning files.
 struct ParsedChoice {

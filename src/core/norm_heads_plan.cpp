@@ -1,6 +1,7 @@
 #include "core/norm_heads_plan.h"
 
 #include <algorithm>
+#include <cinttypes>
 
 #include "core/check.h"
 
@@ -75,24 +76,86 @@ int64_t grain_of(const NormHeadsDesc& d) {
   return std::max<int64_t>(1, kWorthElements / std::max<int64_t>(1, elements));
 }
 
-}  // namespace
+uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-fastnorm_status plan_norm_heads(const NormHeadsDesc& d, const DeviceFacts& facts,
-                                NormHeadsPlan* plan, Error& error) {
+// Row numbers are 32 bits wide on the device.
+fastnorm_status check_rows(const NormHeadsDesc& d, Error& error) {
+  constexpr int64_t kMostRows = int64_t{0xffffff00};
+  for (int32_t i = 0; i < d.count; ++i) {
+    FASTNORM_REQUIRE(d.parts[i].norm.rows <= kMostRows, FASTNORM_ERROR_UNSUPPORTED,
+                     "parts[%d].x has %" PRId64 " rows of all tokens; nearest: %" PRId64, i,
+                     d.parts[i].norm.rows, kMostRows);
+  }
+  return FASTNORM_OK;
+}
+
+// Blocks of the general form that a part takes: see run_heads_block() in cuda/norm_heads/general.cuh.
+uint64_t general_blocks(const NormHeadsDesc& d, const NormHeadsPart& p) {
+  const auto rows = static_cast<uint64_t>(d.tokens) * static_cast<uint64_t>(p.heads);
+  if (p.across_heads) return static_cast<uint64_t>(d.tokens);
+  return p.norm.n > kWarpHeadColumns ? rows : divide_up(rows, kGeneralHeadsWarps);
+}
+
+void plan_cuda(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEntry& entry,
+               int32_t index, NormHeadsPlan* plan) {
+  plan->entry = &entry;
+  plan->index = index;
+  plan->kernel = entry.name;
+  uint64_t blocks = 0;
+  for (int32_t i = 0; i < d.count; ++i) {
+    plan->first_block[i] = blocks;
+    blocks += general_blocks(d, d.parts[i]);
+  }
+  plan->first_block[d.count] = blocks;
+  plan->blocks = std::min(blocks, facts.arch->max_blocks);
+}
+
+bool can_run(const NormHeadsDesc& d, const NormHeadsEntry& entry) {
+  return entry.variant.dtype == d.dtype;
+}
+
+fastnorm_status plan_on(const NormHeadsDesc& d, const DeviceFacts& facts,
+                        std::span<const NormHeadsEntry> table, int32_t index, NormHeadsPlan* plan,
+                        Error& error) {
   *plan = {};
-  FASTNORM_REQUIRE(facts.device_type == FASTNORM_DEVICE_CPU, FASTNORM_ERROR_UNSUPPORTED,
-                   "context is of CUDA:%d; norm_heads has no CUDA kernels yet; nearest: a CPU "
-                   "context, or fastnorm_norm_many for the norm alone",
-                   facts.device_id);
   if (d.empty()) return FASTNORM_OK;
-  plan->kernel = dtype_name(d.dtype);
   plan->launches = 1;
-  plan->grain = grain_of(d);
-  const int64_t ranges = (d.tokens - 1) / plan->grain + 1;
-  plan->blocks = static_cast<uint64_t>(std::min<int64_t>(ranges, facts.threads));
   for (int32_t i = 0; i < d.count; ++i) count_part(d, d.parts[i], plan);
   count_shared(d, plan);
+  if (facts.device_type == FASTNORM_DEVICE_CPU) {
+    plan->kernel = dtype_name(d.dtype);
+    plan->grain = grain_of(d);
+    const int64_t ranges = (d.tokens - 1) / plan->grain + 1;
+    plan->blocks = static_cast<uint64_t>(std::min<int64_t>(ranges, facts.threads));
+    return FASTNORM_OK;
+  }
+  FASTNORM_TRY(check_rows(d, error));
+  for (size_t i = 0; index < 0 && i < table.size(); ++i) {
+    if (can_run(d, table[i])) index = static_cast<int32_t>(i);
+  }
+  FASTNORM_REQUIRE(index >= 0, FASTNORM_ERROR_UNSUPPORTED,
+                   "context is of CUDA:%d, whose architecture has no kernels of norm_heads in this "
+                   "build; nearest: a CPU context, or fastnorm_norm_many for the norm alone",
+                   facts.device_id);
+  const NormHeadsEntry& entry = table[static_cast<size_t>(index)];
+  FASTNORM_REQUIRE(can_run(d, entry), FASTNORM_ERROR_UNSUPPORTED, "%s cannot serve the call",
+                   entry.name);
+  plan_cuda(d, facts, entry, index, plan);
   return FASTNORM_OK;
+}
+
+}  // namespace
+
+fastnorm_status plan_norm_heads(const NormHeadsDesc& desc, const DeviceFacts& facts,
+                                std::span<const NormHeadsEntry> table, NormHeadsPlan* plan,
+                                Error& error) {
+  return plan_on(desc, facts, table, -1, plan, error);
+}
+
+fastnorm_status plan_norm_heads_for(const NormHeadsDesc& desc, const DeviceFacts& facts,
+                                    std::span<const NormHeadsEntry> table, int32_t index,
+                                    NormHeadsPlan* plan, Error& error) {
+  return plan_on(desc, facts, table, index, plan, error);
 }
 
 }  // namespace fastnorm

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/error.h"
 #include "core/norm_heads_desc.h"
@@ -9,17 +10,79 @@
 
 namespace fastnorm {
 
+// What a CUDA kernel of the family does.
+enum class HeadsForm : uint8_t {
+  kGeneral,  // every call
+  // Aligned rows that registers hold, by a few lanes for each head:
+  kApart,   // RMS and NeoX rope of the whole row: the lane that has a column has its partner, too
+  kBeside,  // RMS and interleaved rope
+  kAny,     // either statistic and either rope of any window: partners meet in shared memory
+};
+
+// One CUDA kernel as data.
+struct NormHeadsVariant {
+  Dtype dtype = Dtype::kF32;  // T
+  HeadsForm form = HeadsForm::kGeneral;
+  int16_t threads = 0;  // kGeneral: of a block; else lanes that have a head
+  int8_t vectors = 0;   // of 16 bytes that a lane holds of a head
+  int8_t per_sm = 1;    // thread blocks, for __launch_bounds__
+
+  constexpr bool operator==(const NormHeadsVariant&) const = default;
+
+  static constexpr int kHeldThreads = 128;  // of a block of all forms but kGeneral
+  constexpr bool is_held() const { return form != HeadsForm::kGeneral; }
+  constexpr int block_threads() const { return is_held() ? kHeldThreads : threads; }
+  constexpr int groups() const { return kHeldThreads / threads; }  // of lanes in a block
+};
+
+// Its numbers in one word, which orders a table.
+constexpr uint32_t packed(const NormHeadsVariant& v) {
+  return static_cast<uint32_t>(v.dtype) << 26 | static_cast<uint32_t>(v.form) << 24 |
+         static_cast<uint32_t>(v.threads) << 12 | static_cast<uint32_t>(v.vectors) << 6 |
+         static_cast<uint32_t>(v.per_sm);
+}
+constexpr NormHeadsVariant heads_variant_of(uint32_t word) {
+  return {static_cast<Dtype>(word >> 26), static_cast<HeadsForm>(word >> 24 & 3),
+          static_cast<int16_t>(word >> 12 & 0xfff), static_cast<int8_t>(word >> 6 & 63),
+          static_cast<int8_t>(word & 63)};
+}
+
+struct NormHeadsEntry {
+  NormHeadsVariant variant;
+  uint32_t order = 0;  // packed(variant)
+  char name[40] = "";  // unique in its table: "norm_heads bf16 apart 8x2"
+};
+
+// The general form: how many columns a warp can take, and warps of a block.
+inline constexpr int kWarpHeadColumns = 1024, kGeneralHeadsWarps = 8;
+
 struct NormHeadsPlan {
   const char* kernel = "";  // "" = nothing to do
   int32_t launches = 0;
   int64_t grain = 1;    // CPU: tokens that are worth another thread
-  uint64_t blocks = 0;  // CPU: ranges at the most
+  uint64_t blocks = 0;  // CUDA: of the grid; CPU: ranges at the most
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
+
+  // CUDA:
+  const NormHeadsEntry* entry = nullptr;
+  int32_t index = -1;  // of entry in the device's table
+  // Thread blocks of each part follow each other, from `first_block` on; the last is the end of all.
+  // The general form's blocks may take several.
+  uint64_t first_block[kMaxHeadsParts + 1] = {};
+  uint32_t groups[kMaxHeadsParts] = {};  // held forms: of lanes, that share a token's heads
 };
 
-// Fails with FASTNORM_ERROR_UNSUPPORTED where the device has no kernel.
+// Plans on a kernel of `table`, which is a CUDA device's. Fails with FASTNORM_ERROR_UNSUPPORTED where
+// the device has no kernel.
 fastnorm_status plan_norm_heads(const NormHeadsDesc& desc, const DeviceFacts& facts,
-                                NormHeadsPlan* plan, Error& error);
+                                std::span<const NormHeadsEntry> table, NormHeadsPlan* plan,
+                                Error& error);
+
+// The same on a given kernel of a CUDA device. For tests. FASTNORM_ERROR_UNSUPPORTED if it cannot
+// serve the call.
+fastnorm_status plan_norm_heads_for(const NormHeadsDesc& desc, const DeviceFacts& facts,
+                                    std::span<const NormHeadsEntry> table, int32_t index,
+                                    NormHeadsPlan* plan, Error& error);
 
 }  // namespace fastnorm

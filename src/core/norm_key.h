@@ -12,32 +12,35 @@ inline constexpr int32_t kMaxCalls = 8;  // of one fastnorm_norm_many
 
 enum class Source : uint8_t { kPlain, kAdd };  // which bytes become the f32 row: x, or x + residual
 enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
-// t * g + bias, rounded once, with columns of x's dtype; the same with f32 columns beside 16-bit rows; the same with columns of either
-// that are no head's, kept in f32 for the rows that a block takes in turn; or with any columns, rounded as any of the axes says. RMS has a
-// bias in the last alone. All GPU kernels round t, and the sum before its statistics, where that is asked for. CPU kernels have
-// kOnce and kAny alone. kOnce takes columns of x's dtype and f32 in any pairs. kAny takes the rest, and rounds in between.
-enum class Affine : uint8_t { kOnce, kF32, kKept, kAny };
-// What leaves: y; codes of e4m3 or i8 by one scale for the tensor and nothing else; or codes by any scheme with their scales, the largest
-// magnitude, and y where it is wanted.
+// How weight and bias are applied: t * (weight + offset) + bias.
+//   kOnce  rounded once, at the end; both of x's dtype, or absent. RMS has no bias. On CPUs each may
+//          be of x's dtype or f32
+//   kF32   the same with f32 weight and bias beside 16-bit rows; GPUs alone
+//   kAny   any dtypes, and any rounding in between
+// GPU kernels of each kind round x + residual, and t, where a call asks for that.
+enum class Affine : uint8_t { kOnce, kF32, kAny };
+// What leaves a kernel.
+//   kStore   y
+//   kStatic  quantised y with one static scale, and nothing else
+//   kQuant   quantised y by any scheme with its scales; the largest magnitude and y on request
 enum class Sink : uint8_t { kStore, kStatic, kQuant };
-// How rows are reached. kVector: every row of every tensor begins on a 16-byte boundary and is whole 16-byte vectors, and the
-// residual has x's dtype. kWide: the same with 32 bytes, on architectures that have such accesses. kUneven: rows of any length that begin
-// anywhere, of tensors that all have x's dtype, and codes likewise; beside codes, with Affine::kF32 and in bare kernels columns begin at multiples
-// of 16 bytes. kAny: anything else.
-enum class Access : uint8_t { kWide, kVector, kUneven, kAny };
+// How rows are reached.
+//   kVector  rows of every tensor begin on 16-byte boundaries and are whole 16-byte vectors; all
+//            have x's dtype
+//   kUneven  rows of any length that begin anywhere; all have x's dtype
+//   kAny     any address, and any dtypes
+enum class Access : uint8_t { kVector, kUneven, kAny };
 
-// What a GPU kernel can do beside. kNothing ("bare" in names): from a weight (LAYER: and a bias) to y or codes, no statistics, nothing
-// rounded in between; rows of one index and no loads past L1, but where a block has several rows up to two indices (heads; of sums one) and, of sums and codes, any
-// loads. That is what most calls ask for, and the questions that other kernels ask are half of their instructions: 0.05 to 0.1 us of 1 to 128
-// rows, with f32 columns 0.2 (H200, 2026-11-23).
-// kNothingCs ("bare-cs"): the same of rows of one index, with all loads past L1 (.cs in PTX).
-// kRounded, kRoundedCs ("rounded", "rounded-cs"): likewise, but the sum and what is normalised are rounded to x's dtype (Llama's form), and the
-// weight has no offset. What is rounded is then added and multiplied in that dtype, two numbers an instruction.
-// kShared ("bare-sm"): as kNothing, of one row a block or cluster, but weight and bias wait in shared memory while the row is reduced, and
-// RMS may read past L1. They take no registers there, and nothing waits for them afterwards.
-// kHalves ("bare-8"): as kNothing, of uneven rows that all begin at multiples of 8 bytes and are whole halves of vectors. They are read and
-// written by 8 bytes, straight to registers and from there, as rows of whole vectors are.
-enum class Beside : uint8_t { kAny, kNothing, kNothingCs, kRounded, kRoundedCs, kShared, kHalves };
+// What a GPU kernel leaves out, and how a lean one loads.
+//   kAny        nothing is left out
+//   kNothing    "bare" in names: weight (LAYER: and bias) present, nothing rounded in between, y or
+//               quantised y alone. Rows have one index; where a block has several rows of one
+//               input, up to two
+//   kNothingCs  the same with streaming loads, of rows with one index
+//   kRounded    the row is rounded before its weight, which has no offset (Llama's form)
+//   kRoundedCs  the same with streaming loads
+//   kShared     as kNothing; weight and bias wait in shared memory while the row is reduced
+enum class Beside : uint8_t { kAny, kNothing, kNothingCs, kRounded, kRoundedCs, kShared };
 
 // The same with all loads past L1.
 constexpr Beside past_l1(Beside beside) {
@@ -110,6 +113,7 @@ struct NormEntry {
   Tile tile;
   uint64_t order = 0;       // packed(key, tile), kept since a search looks at it alone
   bool prefetches = false;  // CUDA: gains by bringing later rows into L2
+  bool every = false;       // CUDA: holds rows of any length up to its tile
   uint16_t line = 0;        // CUDA: of the list of kernels
   char name[56] = "";       // "bf16 add rms store 256x4", unique in its table
 
@@ -118,8 +122,8 @@ struct NormEntry {
 
 // True if a GPU kernel is there for two calls in one grid, too: query and key heads of a fused QKV buffer, rows of a warp or less.
 constexpr bool runs_pairs(NormKey key, Tile tile) {
-  return key.source == Source::kPlain && key.sink == Sink::kStore && key.affine != Affine::kKept &&
-         key.access <= Access::kVector && tile.threads <= 32 && key.beside != Beside::kNothingCs;
+  return key.source == Source::kPlain && key.sink == Sink::kStore &&
+         key.access == Access::kVector && tile.threads <= 32 && key.beside != Beside::kNothingCs;
 }
 constexpr bool runs_pairs(const NormEntry& entry) { return runs_pairs(entry.key, entry.tile); }
 
@@ -134,25 +138,16 @@ constexpr bool runs_heads(NormKey key, Tile tile) {
   return knows_indices(key, tile) && key.affine == Affine::kOnce;
 }
 
-// 16-byte vectors of a row that lie side by side in a thread, for one access.
-constexpr int vectors_side_by_side(Access access) { return access == Access::kWide ? 2 : 1; }
-
 constexpr const char* name_of(Source s) { return s == Source::kPlain ? "plain" : "add"; }
 constexpr const char* name_of(Stat s) { return s == Stat::kRms ? "rms" : "layer"; }
 constexpr const char* name_of(Affine a) {
-  return a == Affine::kOnce   ? "once"
-         : a == Affine::kF32  ? "f32"
-         : a == Affine::kKept ? "kept"
-                              : "any";
+  return a == Affine::kOnce ? "once" : a == Affine::kF32 ? "f32" : "any";
 }
 constexpr const char* name_of(Sink s) {
   return s == Sink::kStore ? "store" : s == Sink::kStatic ? "static" : "quant";
 }
 constexpr const char* name_of(Access a) {
-  return a == Access::kWide     ? "wide"
-         : a == Access::kVector ? "vector"
-         : a == Access::kUneven ? "uneven"
-                                : "any";
+  return a == Access::kVector ? "vector" : a == Access::kUneven ? "uneven" : "any";
 }
 constexpr const char* name_of(Beside b) {
   return b == Beside::kNothing     ? "bare"
@@ -160,7 +155,6 @@ constexpr const char* name_of(Beside b) {
          : b == Beside::kRounded   ? "rounded"
          : b == Beside::kRoundedCs ? "rounded-cs"
          : b == Beside::kShared    ? "bare-sm"
-         : b == Beside::kHalves    ? "bare-8"
                                    : "";
 }
 

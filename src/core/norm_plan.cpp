@@ -100,16 +100,6 @@ fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* 
   return FASTNORM_OK;
 }
 
-// Blocks of a grid whose blocks take `all` shares in turn: as many as are resident at once, or up to 1/32 fewer where each then has as many
-// shares (LAYER 4096 x 8192: 36.3 us with 256 blocks, 36.9 with 264; with fewer, 128 and so on, it is slower).
-uint64_t blocks_in_turn(uint64_t all, Tile tile, const DeviceFacts& facts) {
-  const auto resident = static_cast<uint64_t>(facts.multiprocessors) *
-                        static_cast<uint64_t>(std::max(kept_blocks(tile), 1));
-  if (all <= resident) return all;
-  const uint64_t turns = (all + resident - 1) / resident, even = (all + turns - 1) / turns;
-  return even >= resident - resident / 32 ? even : resident;
-}
-
 // True if a call reads past L1, as norm_loads.h says for one row a block.
 FASTNORM_HOT bool streams_loads(const NormDesc& d, const NormPlan& plan) {
   if (d.kind != FASTNORM_NORM_RMS) return false;
@@ -130,12 +120,10 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   const NormKey key = entry.key;
   const Tile tile = entry.tile;
   const ArchSpec& arch = *facts.arch;
-  const bool kept = key.affine == Affine::kKept;
   const int32_t per_block = rows_per_block(tile);
-  plan->rows_per_block = kept ? 1 : per_block;
+  plan->rows_per_block = per_block;
   plan->blocks = static_cast<uint64_t>(divide_up_pow2(d.rows, plan->rows_per_block)) *
                  static_cast<uint64_t>(tile.blocks);
-  if (kept) plan->blocks = blocks_in_turn(plan->blocks, tile, facts);
   constexpr int64_t kMaxRows = int64_t{0xffffff00};  // row numbers are 32 bits wide on the device
   FASTNORM_REQUIRE(d.rows <= kMaxRows, FASTNORM_ERROR_UNSUPPORTED,
                    "x has %" PRId64 " rows; a call takes %" PRId64
@@ -155,12 +143,8 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   const Prefetch& prefetch = kPrefetches[layer ? 1 : 0];
   if (d.outer_rank == 1 && arch.bulk_prefetch && plan->bytes_read >= prefetch.least_bytes_read) {
     const int64_t row_bytes = d.n * dtype_bytes(d.dtype) * (d.residual ? 2 : 1);
-    if (!kept && entry.prefetches) {
+    if (entry.prefetches)
       plan->prefetch_rows = static_cast<uint32_t>(divide_up(prefetch.bytes_ahead, row_bytes));
-    } else if (kept && kept_prefetches(key.sink, tile)) {
-      // The row after the next, which is on its way already.
-      plan->prefetch_rows = static_cast<uint32_t>(2 * plan->blocks);
-    }
   }
   return FASTNORM_OK;
 }
@@ -199,47 +183,15 @@ bool codes_aligned(const NormDesc& d, int vectors) {
 
 namespace {
 
-// True if a call that a kernel of `key` computes may have one of Access::kWide, for a tile that has one.
-FASTNORM_HOT bool may_be_wide(const NormDesc& d, NormKey key, const DeviceFacts& facts,
-                              uint64_t bits) {
-  if (facts.device_type != FASTNORM_DEVICE_CUDA || facts.arch->access_bytes != 32 ||
-      widest_access(bits, 32) != 32 || key.access != Access::kVector) {
-    return false;
-  }
-  if (key.sink == Sink::kStatic) return codes_aligned(d, 2);
-  return key.sink == Sink::kStore && key.affine == Affine::kOnce;
-}
-
-NormKey wide_key(NormKey key) {
-  key.access = Access::kWide;
-  return key;
-}
-
 // True if all rows have the same weight and bias, where these do not vary along outer dimensions.
 FASTNORM_HOT bool shares_columns(const NormDesc& d) {
   return (d.weight.head_stride_bytes | d.bias.head_stride_bytes) == 0;
 }
 
-// True if a call that a kernel of `key` computes may have one of Affine::kKept, for a tile that has one. Such rows are of 16 bits, and all
-// have the same columns.
-FASTNORM_HOT bool may_be_kept(const NormDesc& d, NormKey key, const DeviceFacts& facts) {
-  if (key.stat == Stat::kRms || facts.device_type != FASTNORM_DEVICE_CUDA ||
-      key.access != Access::kVector || key.source != Source::kPlain || key.sink == Sink::kQuant ||
-      d.dtype == Dtype::kF32) {
-    return false;
-  }
-  return shares_columns(d);
-}
-
-NormKey kept_key(NormKey key) {
-  key.affine = Affine::kKept;
-  return key;
-}
-
 // Which lean kernels do all that a call asks for, whatever its rows' indices: kNothing, kRounded, or kAny for none.
 FASTNORM_HOT Beside beside_of(const NormDesc& d) {
-  if (!d.weight || (!d.bias && d.kind != FASTNORM_NORM_RMS) || !shares_columns(d) || d.mean ||
-      d.rstd || (d.quant.any() && (d.y || d.quant.has_extras()))) {
+  if (!d.weight || (!d.bias && d.kind != FASTNORM_NORM_RMS) || !shares_columns(d) ||
+      (d.quant.any() && (d.y || d.quant.has_extras()))) {
     return Beside::kAny;
   }
   if (d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT)
@@ -267,14 +219,6 @@ FASTNORM_HOT Beside beside_of(const NormDesc& d, NormKey key, Tile tile) {
   return beside_of(d, tile);
 }
 
-// True if a call that bare kernels of `key` compute may run on one that reaches rows by 8 bytes.
-FASTNORM_HOT bool may_be_halves(const NormDesc& d, NormKey key, Beside beside) {
-  return beside == Beside::kNothing && key.access == Access::kUneven && key.sink == Sink::kStore &&
-         (key.affine == Affine::kOnce ||
-          (key.affine == Affine::kF32 && key.stat == Stat::kLayer)) &&
-         widest_access(alignment_bits(d), kVectorBytes / 2) == kVectorBytes / 2;
-}
-
 // True if a kernel computes what `desc` asks for, where it holds its rows: one of the same key, or a more general one.
 bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& facts) {
   const NormKey have = entry.key, need = norm_key(desc, facts);
@@ -285,14 +229,9 @@ bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& fac
       const Beside asked = beside_of(desc, need, entry.tile);
       const bool does = have.beside == asked ||
                         (have.beside == past_l1(asked) && desc.outer_rank == 1) ||
-                        (have.beside == Beside::kShared && asked == Beside::kNothing) ||
-                        (have.beside == Beside::kHalves && may_be_halves(desc, need, asked));
+                        (have.beside == Beside::kShared && asked == Beside::kNothing);
       return does && have == bare_key(need, have.beside);
     }
-    if (have.affine == Affine::kKept)
-      return may_be_kept(desc, need, facts) && have == kept_key(need);
-    if (have.access == Access::kWide)
-      return may_be_wide(desc, need, facts, alignment_bits(desc)) && have == wide_key(need);
   }
   return have.dtype == need.dtype && have.source == need.source && have.stat == need.stat &&
          (have.sink == need.sink || (have.sink == Sink::kQuant && need.sink == Sink::kStatic)) &&
@@ -334,10 +273,11 @@ NormKey cpu_key(const NormDesc& d, uint64_t bits) {
   return key;
 }
 
-// True if codes have one static scale and nothing beside them is wanted.
+// True if a lean kernel quantises with one static scale: nothing else is wanted.
 FASTNORM_HOT bool is_static(const NormDesc& d) {
   return d.quant.scheme == FASTNORM_QUANT_PER_TENSOR && !d.y && !d.quant.has_extras() &&
-         d.quant.code_type() != CodeType::kE5M2 && d.dtype != Dtype::kF32;
+         d.quant.code_type() != CodeType::kE5M2 && d.dtype != Dtype::kF32 && d.outer_rank == 1 &&
+         beside_of(d) == Beside::kNothing;
 }
 
 // The key of the GPU kernels that do what a call asks for, if they hold its rows. They all round the sum and the
@@ -360,12 +300,9 @@ FASTNORM_HOT NormKey cuda_key(const NormDesc& d, uint64_t bits) {
     return key;
   }
   if (!quant && aligned) return key;
-  // Unaligned kernels store quantised rows to any address, and have f32 columns without a residual.
+  // Unaligned kernels write y, and have f32 weights without a residual.
+  if (quant || (f32 && (d.residual || !columns_aligned(d)))) return any;
   key.access = Access::kUneven;
-  const bool add = key.source == Source::kAdd, columns16 = columns_aligned(d);
-  if (f32 && (add || !columns16)) return any;
-  if (quant && (!columns16 || d.dtype == Dtype::kF32 || (add && key.stat == Stat::kLayer)))
-    return any;
   return key;
 }
 
@@ -381,7 +318,7 @@ FASTNORM_HOT NormKind::Ask ask_of(const NormDesc& d, NormKey key) {
                                       : NormKind::kFull;
 }
 
-FASTNORM_HOT NormKind kind_of(const NormDesc& d, NormKey key, uint64_t bits) {
+FASTNORM_HOT NormKind kind_of(const NormDesc& d, NormKey key) {
   NormKind kind;
   kind.width = d.dtype == Dtype::kF32 ? NormKind::kF32 : NormKind::kB16;
   kind.from = key.source == Source::kAdd ? NormKind::kAdd : NormKind::kPlain;
@@ -400,12 +337,7 @@ FASTNORM_HOT NormKind kind_of(const NormDesc& d, NormKey key, uint64_t bits) {
                                             : NormKind::kY;
   kind.ask = ask_of(d, key);
   if (d.outer_rank > 1) kind.index = NormKind::kHeads;
-  if (key.access == Access::kUneven) {
-    const bool halves = kind.ask == NormKind::kLean && kind.output == NormKind::kY &&
-                        (key.affine == Affine::kOnce || key.stat == Stat::kLayer) &&
-                        widest_access(bits, kVectorBytes / 2) == kVectorBytes / 2;
-    kind.reach = halves ? NormKind::kHalves : NormKind::kUnaligned;
-  }
+  if (key.access == Access::kUneven) kind.reach = NormKind::kUnaligned;
   return kind;
 }
 
@@ -423,28 +355,31 @@ struct Chosen {
   const NormChoice* line;
 };
 
-FASTNORM_HOT Chosen choose(const NormDesc& d, NormKey key, uint64_t bits,
-                           const DeviceFacts& facts) {
-  const NormKind kind = kind_of(d, key, bits);
+FASTNORM_HOT Chosen choose(const NormDesc& d, NormKey key, const DeviceFacts& facts) {
+  const NormKind kind = kind_of(d, key);
   const NormChoice* line = find_line(facts.arch->choices->lines(kind), d);
   if (line != nullptr && line->pick.blocks > facts.max_cluster_blocks)
-    line = find_line(kNormChoicesOneBlock.lines(kind), d);
+    line = find_line(kNormChoicesDefault.lines(kind), d);
   return {key, kind, line};
 }
 
 // The same for any call: rows that no kernel of the call's key holds are for those of any address.
 FASTNORM_HOT Chosen choose_any(const NormDesc& d, uint64_t bits, const DeviceFacts& facts) {
-  const NormKey key = cuda_key(d, bits);
-  const Chosen chosen = choose(d, key, bits, facts);
+  NormKey key = cuda_key(d, bits);
+  Chosen chosen = choose(d, key, facts);
+  if (chosen.line == nullptr && key.sink == Sink::kStatic) {
+    key.sink = Sink::kQuant;
+    chosen = choose(d, key, facts);
+  }
   if (chosen.line != nullptr) return chosen;
-  return choose(d, key_of_any(d, d.quant.any() ? Sink::kQuant : Sink::kStore), bits, facts);
+  return choose(d, key_of_any(d, d.quant.any() ? Sink::kQuant : Sink::kStore), facts);
 }
 
 // The entry of the kernel that a line names for a call, and else of the full one of its tile; -1 if there is neither.
 // A line never gives a call a kernel that cannot do what it asks for.
 template <class Find>
-FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, bool wide,
-                              const NormPlan& plan, Tile tile, Find find) {
+FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, const NormPlan& plan,
+                              Tile tile, Find find) {
   const NormKey key = chosen.key;
   const NormKind::Ask ask = static_cast<NormKind::Ask>(chosen.kind.ask);
   const bool several = rows_per_block(tile) > 1;
@@ -452,13 +387,8 @@ FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, bool wide
   const bool may_be_lean =
       (ask == NormKind::kLean || ask == NormKind::kLlama) && (d.outer_rank == 1 || several);
   const Flavour flavour = chosen.line->pick.flavour;
-  const bool kept = flavour == Flavour::kKept && ask != NormKind::kHeadWeights;
   int32_t index = -1;
-  if (wide && !kept) index = find(wide_key(key));
-  if (index >= 0) return index;
-  if (kept) {
-    index = find(kept_key(key));
-  } else if (may_be_lean) {
+  if (may_be_lean) {
     const Beside lean = ask == NormKind::kLlama ? Beside::kRounded : Beside::kNothing;
     switch (flavour) {
       case Flavour::kLean: {
@@ -475,10 +405,6 @@ FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, bool wide
       case Flavour::kShared:
         if (ask == NormKind::kLean) index = find(bare_key(key, Beside::kShared));
         break;
-      case Flavour::kHalves:
-        if (chosen.kind.reach == NormKind::kHalves) index = find(bare_key(key, Beside::kHalves));
-        break;
-      case Flavour::kKept:
       case Flavour::kFull:
         break;
     }
@@ -524,10 +450,9 @@ int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile) {
 VectorRange vectors_held(const NormEntry& entry) {
   const int64_t threads = entry.tile.threads_per_row(), vectors = entry.tile.vectors;
   if (vectors == 0) return {1, INT64_MAX};
-  if (entry.key.access == Access::kAny) return {1, threads * vectors};
-  // Kernels predicate only what a thread loads last, so a row must reach into that.
-  const int64_t run = vectors_side_by_side(entry.key.access);
-  return {threads * (vectors - run) + run, threads * vectors};
+  if (entry.every) return {1, threads * vectors};
+  // Others predicate only what a thread loads last, so a row must reach into that.
+  return {threads * (vectors - 1) + 1, threads * vectors};
 }
 
 fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
@@ -558,7 +483,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
     tile = chosen.line->pick.tile(row_vectors(desc));
     plan->kind = chosen.kind;
     plan->line = chosen.line;
-    plan->index = entry_of(desc, chosen, may_be_wide(desc, key, facts, bits), *plan, tile, find);
+    plan->index = entry_of(desc, chosen, *plan, tile, find);
     if (plan->index >= 0)
       FASTNORM_TRY(plan_cuda(desc, facts, table[static_cast<size_t>(plan->index)], plan, error));
   }
@@ -593,34 +518,41 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
   const NormEntry &a = *first_plan->entry, &b = *second_plan->entry;
   if (a.order == b.order && runs_pairs(a)) return true;
   const auto key_before_tile = [&](const NormEntry& entry, const NormDesc& d) {
-    const bool by_tile = entry.key.access == Access::kWide || entry.key.affine == Affine::kKept ||
-                         entry.key.beside != Beside::kAny;
-    return by_tile ? norm_key(d, facts) : entry.key;
+    return entry.key.beside != Beside::kAny ? norm_key(d, facts) : entry.key;
   };
   const NormKey key = key_before_tile(a, first), other = key_before_tile(b, second);
   if (key != other) return false;
-  const auto may = [&](const NormDesc& d) { return may_be_wide(d, key, facts, alignment_bits(d)); };
-  const bool wide = may(first) && may(second);
+  const auto both = [&](int32_t index) {
+    if (index < 0 || !runs_pairs(table[static_cast<size_t>(index)])) return false;
+    NormPlan plans[2];
+    Error not_held;
+    if (make_plan_for_entry(first, facts, table, index, &plans[0], not_held) != FASTNORM_OK ||
+        make_plan_for_entry(second, facts, table, index, &plans[1], not_held) != FASTNORM_OK) {
+      return false;
+    }
+    *first_plan = plans[0];
+    *second_plan = plans[1];
+    return true;
+  };
   const int64_t vectors = std::max(row_vectors(first), row_vectors(second));
   const Tile warp = NormPick{.threads = kWarpThreads}.tile(vectors);
   const bool first_has_more = first.rows >= second.rows;
   for (const Tile tile :
        {first_has_more ? a.tile : b.tile, first_has_more ? b.tile : a.tile, warp}) {
-    const auto both = [&](NormKey wanted) {
-      const int32_t index = find_entry(table, wanted, tile);
-      if (index < 0 || !runs_pairs(table[static_cast<size_t>(index)])) return false;
-      NormPlan plans[2];
-      Error not_held;
-      if (make_plan_for_entry(first, facts, table, index, &plans[0], not_held) != FASTNORM_OK ||
-          make_plan_for_entry(second, facts, table, index, &plans[1], not_held) != FASTNORM_OK) {
-        return false;
-      }
-      *first_plan = plans[0];
-      *second_plan = plans[1];
+    if (both(find_entry(table, bare_key(key), tile)) ||
+        both(find_entry(table, bare_key(key, Beside::kRounded), tile))) {
       return true;
-    };
-    if (wide && both(wide_key(key))) return true;
-    if (both(bare_key(key)) || both(bare_key(key, Beside::kRounded)) || both(key)) return true;
+    }
+  }
+  // The first full kernel that holds the rows of both, the one with the fewest threads. Much shorter
+  // rows would leave most of its threads idle.
+  if (2 * std::min(row_vectors(first), row_vectors(second)) < vectors) return false;
+  auto entry =
+      std::lower_bound(table.begin(), table.end(), packed(key, Tile{0, 0, 0}),
+                       [](const NormEntry& e, uint64_t order) { return e.packed() < order; });
+  for (; entry != table.end() && entry->key == key && runs_pairs(*entry); ++entry) {
+    if (vectors <= vectors_held(*entry).most)
+      return both(static_cast<int32_t>(entry - table.begin()));
   }
   return false;
 }

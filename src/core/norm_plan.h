@@ -21,11 +21,11 @@ struct ArchSpec {
   const char* name;            // "sm_90"
   int32_t capability;          // least compute capability it runs on, major * 10 + minor
   int32_t max_cluster_blocks;  // of its kernels' clusters, 1 = none; a device may schedule fewer
-  int32_t access_bytes;        // widest access to memory: 16, or 32 (Access::kWide)
   bool bulk_prefetch;          // has an instruction that brings many bytes into L2
   uint64_t max_blocks;         // of a grid
   const NormChoices* choices;  // which kernel a call of the forward family runs on
   const NormBackwardChoices* backward_choices;  // of norm_backward
+  bool held_heads;  // norm_heads has kernels that hold rows in registers
 
   constexpr bool operator==(const ArchSpec&) const = default;
 };
@@ -34,12 +34,12 @@ struct ArchSpec {
 struct DeviceFacts {
   int32_t device_type = FASTNORM_DEVICE_CPU;
   int32_t device_id = 0;
-  const ArchSpec* arch = nullptr;  // CUDA
-  int32_t multiprocessors = 0;     // CUDA
-  int32_t max_cluster_blocks = 1;  // CUDA: what this device (a MIG slice, say) can schedule
-  int32_t threads = 1;             // CPU: that may work on one call
-  int64_t l2_bytes = 0;            // CPU: of one core
-  int32_t vector_bytes = 16;       // widest access of the kernels
+  const ArchSpec* arch = nullptr;       // CUDA
+  int32_t multiprocessors = 0;          // CUDA
+  int32_t max_cluster_blocks = 1;       // CUDA: what this device (a MIG slice, say) can schedule
+  int32_t threads = 1;                  // CPU: that may work on one call
+  int64_t l2_bytes = 0;                 // CPU: of one core
+  int32_t vector_bytes = kVectorBytes;  // widest access of the kernels
 };
 
 struct NormPlan {
@@ -58,7 +58,7 @@ struct NormPlan {
   const NormChoice* line = nullptr;
 };
 
-// The key of the least general kernel that computes `desc` on a device; but for Access::kWide, Affine::kKept and Beside, which depend on the tile.
+// The key of the least general kernel that computes `desc` on a device, but for Beside, which depends on the tile.
 NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
 
 // Widest power of two of bytes, up to `limit`, that divides every address, stride and row length of the row tensors and the
@@ -89,28 +89,6 @@ constexpr int rows_per_block(Tile tile) {
   // CPU kernels have no threads: 32 % 11, the last line.
   const auto line = static_cast<size_t>(std::countr_zero(static_cast<uint32_t>(tile.threads)));
   return kRowsPerBlock[line % std::size(kRowsPerBlock)][tile.vectors];
-}
-
-// What planning needs of a persistent kernel (Affine::kKept), as the backend's list has it.
-struct KeptTile {
-  Tile tile;
-  int8_t blocks_per_sm;   // thread blocks that a multiprocessor holds: a grid has no more for each
-  bool prefetches_codes;  // to codes by a given scale, it can bring later rows into L2
-};
-inline constexpr KeptTile kKeptTiles[] = {
-    {{32, 3}, 20, false}, {{32, 4}, 16, false}, {{64, 3}, 10, false}, {{64, 4}, 8, false},
-    {{128, 3}, 5, false}, {{128, 4}, 4, true},  {{128, 5}, 3, true},  {{256, 4}, 2, true},
-};
-
-constexpr KeptTile kept_tile_of(Tile tile) {
-  for (const KeptTile& kept : kKeptTiles) {
-    if (kept.tile == tile) return kept;
-  }
-  return {tile, 1, false};
-}
-constexpr int kept_blocks(Tile tile) { return kept_tile_of(tile).blocks_per_sm; }
-constexpr bool kept_prefetches(Sink sink, Tile tile) {
-  return sink == Sink::kStatic && kept_tile_of(tile).prefetches_codes;
 }
 
 // Index in `table` (sorted by packed()) of the entry with this key and tile, or -1.

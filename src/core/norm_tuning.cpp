@@ -122,10 +122,13 @@ class NormTuning::Reader {
          vectors = std::min(most, (vectors + step - 1) / step * step + 1)) {
       const Tile tile = pick.tile(vectors);
       bool found = false;
-      for_each_key(kind, pick.flavour,
-                   [&](NormKey key) { found |= find_entry(table_, key, tile) >= 0; });
-      const bool held = tile.vectors == 0 || vectors <= int64_t{tile.vectors} * step;
-      FASTNORM_REQUIRE(found && held, FASTNORM_ERROR_ARGUMENT,
+      for_each_key(kind, pick.flavour, [&](NormKey key) {
+        const int32_t index = find_entry(table_, key, tile);
+        if (index < 0) return;
+        const VectorRange held = vectors_held(table_[static_cast<size_t>(index)]);
+        found |= vectors >= held.least && vectors <= held.most;
+      });
+      FASTNORM_REQUIRE(found, FASTNORM_ERROR_ARGUMENT,
                        "options.tuning_file, line %d is \"%.*s\"; required: a kernel that %s has "
                        "for rows of %" PRId64
                        " vectors of 16 bytes; \"fastnorm info --kernels\" lists them",

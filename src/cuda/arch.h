@@ -7,26 +7,26 @@
 namespace fastnorm::cuda {
 
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
-                             const NormChoices& choices, int32_t access_bytes = 16,
-                             const NormBackwardChoices& backward = kNormBackwardChoicesDefault) {
+                             const NormChoices& choices = kNormChoicesDefault,
+                             const NormBackwardChoices& backward = kNormBackwardChoicesDefault,
+                             bool held_heads = false) {
   return {.name = name,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
-          .access_bytes = access_bytes,
           .bulk_prefetch = capability >= 90,
           .max_blocks = 0x7fffffff,
           .choices = &choices,
-          .backward_choices = &backward};
+          .backward_choices = &backward,
+          .held_heads = held_heads};
 }
 
-inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1, kNormChoicesOneBlock);
+inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);
 inline constexpr ArchSpec kSm90 =
-    make_arch("sm_90", 90, 16, kNormChoicesSm90, 16, kNormBackwardChoicesSm90);
-inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 16, kNormChoicesSm100, 32);
-inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8, kNormChoicesDefault);
-// PTX for capability 9.0 and later, which a GPU's driver compiles when a kernel is first wanted. Compressed, it is twice
-// as long as the code made of it, and compiling takes a while: so it has the kernels of the short list.
-inline constexpr ArchSpec kPtx = make_arch("ptx_90", 90, 8, kNormChoicesDefault);
+    make_arch("sm_90", 90, 8, kNormChoicesSm90, kNormBackwardChoicesSm90, true);
+inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 8);
+inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8);
+// PTX for capability 9.0 and later, which a GPU's driver compiles when a kernel is first wanted.
+inline constexpr ArchSpec kPtx = make_arch("ptx_90", 90, 8);
 
 inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120, &kPtx};
 
@@ -42,8 +42,5 @@ constexpr const ArchSpec* arch_for(int32_t capability, bool (*built)(const ArchS
 
 // True if a kernel may start before the stream's previous one has ended.
 constexpr bool launches_early(const ArchSpec& arch) { return arch.capability >= 90; }
-
-// Clusters that every GPU with clusters can run. A kernel asks for larger ones.
-constexpr bool is_portable_cluster(int blocks) { return blocks <= 8; }
 
 }  // namespace fastnorm::cuda

@@ -13,6 +13,8 @@
 #include "cuda/norm/table.h"
 #include "cuda/norm_backward/kernels.h"
 #include "cuda/norm_backward/table.h"
+#include "cuda/norm_heads/kernels.h"
+#include "cuda/norm_heads/table.h"
 
 // Leaves the function with a device error if `expression` fails.
 #define FASTNORM_CUDA_TRY(expression)                                                              \
@@ -32,6 +34,7 @@ struct KernelTable {
   const ArchSpec* arch;
   KernelParts parts;
   NormBackwardKernels backward;
+  NormHeadsKernels heads;
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
   NormPairKernel pair_at(int32_t index, GridForm form) const;
@@ -73,6 +76,11 @@ class CudaDevice final : public Device {
                                         Error& error) override;
   fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
                                     void* workspace, void* stream, Error& error) override;
+  std::span<const NormHeadsEntry> norm_heads_table() const override;
+  fastnorm_status prepare_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan,
+                                     Error& error) override;
+  fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void* stream,
+                                 Error& error) override;
 #ifdef FASTNORM_HAS_SM90
   fastnorm_status prepare_mla_decode(const MlaDecodeDesc& desc, const MlaDecodePlan& plan,
                                      Error& error) override;

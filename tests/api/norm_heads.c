@@ -287,6 +287,7 @@ static void dry_runs(void) {
   const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0}, cuda = {FASTNORM_DEVICE_CUDA, 0};
   fastnorm_context_options options = empty_options();
   fastnorm_context* context = NULL;
+  fastnorm_info info = empty_info();
   int i;
   options.flags = FASTNORM_CONTEXT_DRY_RUN;
   if (CHECK_OK(fastnorm_context_create(cpu, &options, &context))) {
@@ -300,8 +301,12 @@ static void dry_runs(void) {
   if (!CHECK_OK(fastnorm_context_create(cuda, &options, &context))) return;
   reset();
   for (i = 0; i < 11; ++i) heads.t[i].tensor.device_type = FASTNORM_DEVICE_CUDA;
-  refused(context, FASTNORM_ERROR_UNSUPPORTED,
-          "norm_heads has no CUDA kernels yet; nearest: a CPU");
+  CHECK_OK(fastnorm_norm_heads_query(context, &heads.args, heads.parts, 3, &info));
+  CHECK(info.workspace_bytes == 0 && info.launches == 1 && info.blocks >= 1);
+  CHECK(strncmp(info.kernel, "norm_heads f32 ", 15) == 0);
+  CHECK_OK(fastnorm_norm_heads_prepare(context, &heads.args, heads.parts, 3));
+  CHECK_OK(run(context));
+  CHECK(isnan(heads.key_cache[7 * kKey * kColumns]));
   fastnorm_context_destroy(context);
 }
 

@@ -47,17 +47,14 @@ class CaseMaker {
         cuda_(cuda),
         reduced_(reduced),
         quick_(reduced && cuda),
-        vector_only_(entry.key.access <= Access::kVector),
-        run_(vectors_side_by_side(entry.key.access)),
+        vector_only_(entry.key.access == Access::kVector),
+        every_(!cuda || entry.every),
         any_columns_(!cuda || entry.key.affine == Affine::kAny),
         any_dims_(any_columns_),
-        kept_(cuda && entry.key.affine == Affine::kKept),
         bare_(entry.key.beside != Beside::kAny),
         rounded_(past_l1(entry.key.beside) == Beside::kRoundedCs),
         column_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
-        grain_(vector_only_                          ? run_ * ref::per_vector(dtype_)
-               : entry.key.beside == Beside::kHalves ? ref::per_vector(dtype_) / 2
-                                                     : 1),
+        grain_(vector_only_ ? ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
 
   std::vector<Case> make() {
@@ -89,8 +86,7 @@ class CaseMaker {
   // --- sizes ---
 
   int64_t least_vectors() const {
-    if (!cuda_ || key_.access == Access::kAny) return 1;
-    return int64_t{tile_.threads_per_row()} * (tile_.vectors - run_) + run_;
+    return every_ ? 1 : int64_t{tile_.threads_per_row()} * (tile_.vectors - 1) + 1;
   }
   int64_t most_vectors() const {
     if (!cuda_ || tile_.vectors == 0) return int64_t{1} << 40;
@@ -114,7 +110,7 @@ class CaseMaker {
     if (!cuda_ || tile_.vectors == 0) {
       for (const int64_t n : {16383, 16385, 49153}) add(n);  // the ends of a CPU's chunks
     } else {
-      for (const int64_t vectors : {least_vectors(), least_vectors() + run_, most_vectors() - run_,
+      for (const int64_t vectors : {least_vectors(), least_vectors() + 1, most_vectors() - 1,
                                     most_vectors(), (least_vectors() + most_vectors()) / 2}) {
         for (const int64_t n :
              {vectors * v, vectors * v - 1, vectors * v - v / 2, vectors * v - v + 1})
@@ -171,14 +167,12 @@ class CaseMaker {
     return c;
   }
 
-  // Weight and bias of the kernel's dtype or absent, and no bias for RMS: all that most kernels of a GPU take. Columns that are kept are
-  // no head's, and for y of either dtype, but both of the same.
+  // Weight and bias of the kernel's dtype or absent, and no bias for RMS: all that most kernels of a
+  // GPU take.
   void keep_to_columns(Content* c) const {
     if (any_columns_) return;
-    const Type column = kept_ ? c->weight.value_or(c->bias.value_or(dtype_)) : column_;
-    if (c->weight) c->weight = column;
-    if (c->bias) c->bias = column;
-    if (kept_) c->weight_heads = c->bias_heads = false;
+    if (c->weight) c->weight = column_;
+    if (c->bias) c->bias = column_;
     if (key_.stat == Stat::kRms) c->bias.reset(), c->bias_heads = false;
   }
 
@@ -318,14 +312,10 @@ class CaseMaker {
   void put(const Content& c, const Layout& l, bool bounds = false) {
     cases_.push_back({c, l, bounds});
     if (bare_) make_bare(cases_.back());
-    if (key_.access == Access::kUneven &&
-        (key_.affine == Affine::kF32 || bare_ || key_.sink == Sink::kQuant)) {
-      align_columns(c.n, &cases_.back().layout);
-    }
   }
 
-  // The same with all columns, shared by all rows, rows of one index (where a block has several rows, of two), no statistics and nothing rounded in between, or all
-  // of Llama's form.
+  // The same with weight and bias, shared by all rows; rows of one index, or two where a block has
+  // several rows; nothing rounded in between, or all of Llama's form.
   void make_bare(Case& what) const {
     Content& c = what.content;
     Layout& l = what.layout;
@@ -335,7 +325,6 @@ class CaseMaker {
     c.options.residual_rounding = rounded_ && c.add ? ref::ResidualRounding::kBeforeStatistics
                                                     : ref::ResidualRounding::kExact;
     if (rounded_) c.options.weight_offset = 0.0f;
-    l.store_mean = l.store_rstd = false;
     c.weight_heads = c.bias_heads = false;
     if (l.rank == 2 && rows_per_block(tile_) > 1) return;
     if (l.rank != 1) {
@@ -345,14 +334,8 @@ class CaseMaker {
       std::copy(std::begin(compact.outer), std::end(compact.outer), std::begin(l.outer));
       l.x = l.y = l.residual = l.residual_out = compact.x;
       l.codes = compact.x;
+      l.mean = l.rstd = compact.rstd;
     }
-  }
-
-  // f32 columns beside rows of any length, those of bare kernels and beside codes begin at multiples of 16 bytes, those of every head.
-  void align_columns(int64_t n, Layout* l) const {
-    const int64_t v = ref::per_vector(column_);
-    for (int64_t* shift : {&l->weight_shift, &l->bias_shift}) *shift = (*shift + v - 1) / v * v;
-    for (int64_t* pad : {&l->weight_pad, &l->bias_pad}) *pad = (n + *pad + v - 1) / v * v - n;
   }
 
   // --- groups of cases ---
@@ -642,8 +625,8 @@ class CaseMaker {
       c.global_scale = random_.of({1.0f, 0.0037f, 17.0f, -1.0f, -0.25f, 0x1p-100f, -0x1p100f});
     Layout l = any_layout(c, fitting_rows(n, random_.of({1, 2, 7, 130}), kElements));
     if (l.rank > 0 && random_.one_in(4)) {
-      c.weight_heads = c.weight.has_value() && !kept_;
-      c.bias_heads = c.bias.has_value() && !kept_;
+      c.weight_heads = c.weight.has_value();
+      c.bias_heads = c.bias.has_value();
       l.weight_pad = grain_ * random_.below(3);
       l.bias_pad = grain_ * random_.below(3);
     }
@@ -707,8 +690,8 @@ class CaseMaker {
   const bool cuda_, reduced_;
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
-  const int64_t run_;  // vectors of an access
-  const bool any_columns_, any_dims_, kept_, bare_, rounded_;
+  const bool every_;  // holds rows of any length up to its tile
+  const bool any_columns_, any_dims_, bare_, rounded_;
   const Type column_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;

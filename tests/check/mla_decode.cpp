@@ -210,8 +210,9 @@ std::string MlaRun::compare_row(const RowId& id, const Expected& e) const {
     const double expected = e.row.o[i];
     double bound =
         (std::fabs(expected) + e.row.magnitude[i]) * unit + e.row.magnitude[i] * score_error;
-    // Subnormals of the output and of the probabilities have an absolute error.
-    if (c.dtype == ref::Type::kF16) bound += 0x1p-25 * (1 + e.row.faint[i]);
+    // Subnormals of the output and of the probabilities have an absolute error. Exponentials below
+    // the least normal number of f32 may be 0.
+    bound += (c.dtype == ref::Type::kF16 ? 0x1p-25 : 0x1p-126) * (1 + e.row.faint[i]);
     if (std::fabs(double{o[i]} - expected) <= bound) continue;  // false for NaN
     std::snprintf(text, sizeof text, "o[%zu] is %.9g, expected %.9g within %.3g", i,
                   static_cast<double>(o[i]), expected, bound);

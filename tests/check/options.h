@@ -17,7 +17,8 @@ struct Options {
   // The filter may be for one family alone.
   bool wants_norm() const {
     return filter.find("mla_decode") == std::string::npos &&
-           filter.find("norm_backward") == std::string::npos;
+           filter.find("norm_backward") == std::string::npos &&
+           filter.find("norm_heads") == std::string::npos;
   }
   bool wants(const std::string& kernel) const {
     return filter.starts_with('^') ? kernel.starts_with(filter.substr(1))

@@ -160,9 +160,6 @@ class KernelSweep {
       // Of shorter rows at any address there may be no aligned 16 bytes to fetch, and no plan does.
       if (desc->outer_rank == 1 && desc->n >= 16)
         p->prefetch_rows = static_cast<uint32_t>(1 + desc->n % 3);
-      // Few blocks, so that each takes several rows, and not all as many.
-      if (p->entry->key.affine == Affine::kKept)
-        p->blocks = std::min<uint64_t>(p->blocks, static_cast<uint64_t>(1 + desc->n / 8 % 3));
       desc->flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
       // Of two such runs, each case once with constant columns and once without.
       if ((desc->n % 3 == 0) == (pass == 1)) desc->flags |= FASTNORM_NORM_PDL_CONSTANT_COLUMNS;

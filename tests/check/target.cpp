@@ -80,7 +80,7 @@ Target make_cuda_target(int ordinal, std::string* why) {
 
 Target make_simt_target([[maybe_unused]] std::string* why) {
   Target target;
-  target.name = "simt sm_100f";
+  target.name = "simt sm_90";
   target.host_memory = true;
   target.cuda = true;
   target.order = ref::Order::kGpu;

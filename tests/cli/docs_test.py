@@ -52,6 +52,13 @@ def make_inputs(work):
         "rstd": ("F32", (4,), np.linspace(0.5, 1, 4, dtype=np.float32).tobytes()),
         "gain": ("BF16", (64,), tensor_file.encode("BF16", values[:64])),
     })
+    rows, index = values.astype(np.float32), np.arange(2, dtype=np.int32)
+    heads = {name: ("F32", (2, count, 16), rows[:2 * count * 16].tobytes())
+             for name, count in (("q", 2), ("k", 1), ("v", 1))}
+    weights = {name: ("F32", (16,), rows[:16].tobytes()) for name in ("q_norm", "k_norm")}
+    tables = {name: ("F32", (2, 8), rows[:16].tobytes()) for name in ("cos", "sin")}
+    numbers = {name: ("I32", (2,), index.tobytes()) for name in ("positions", "slots")}
+    tensor_file.write(work / "layer.safetensors", {**heads, **weights, **tables, **numbers})
 
 
 def test(program):

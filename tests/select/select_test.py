@@ -6,6 +6,7 @@ import argparse
 import csv
 import itertools
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def test_notation(cases):
         refused(cases, f"choice {wrong}", lambda wrong=wrong: Rectangle.parse(wrong), "not a line of a list of choices")
     for wrong in ("KIND(b16)", "KIND(b17, plain, rms, own_dtype, y, aligned, lean, rows)"):
         refused(cases, wrong, lambda wrong=wrong: lists.kind_words(wrong), "not a line")
-    line = next(v for v in variants[1].variants() if "rounded" in v.word(9) and v.word(8) == "HALF")
+    line = next(v for v in variants[1].variants() if "bare" in v.word(9) and v.word(8) == "HALF" and v.blocks("sm_100f"))
     for i, word in ((0, "minus"), (5, "x"), (8, "HALVES"), (9, "quick"), (15, "-1")):
         fields = list(line.fields)
         fields[i] = word
@@ -174,7 +175,9 @@ def line_for(lines, n, rows):
 
 
 def test_lines(cases):
-    have = lists.all_kernels(lists.read_variants(), "sm_90")
+    # A list with every tile, whatever sm_90 has.
+    have = {kernel(f"{threads}x{vectors}x{blocks}")._replace(dtype=dtype)
+            for threads in (32, 64, 128, 256, 512) for vectors in range(1, 9) for blocks in (1, 2, 4) for dtype in ("bf16", "f16")}
     rules = Rules()
 
     def lines_of(ratios, kernels):
@@ -221,6 +224,8 @@ class Copy:
         for path in [*lists.VARIANTS, *map(lists.choice_file, CHOICE_NAMES)]:
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / path, self.root / path)
+        # As if no list were made of times yet.
+        self.edit(lists.choice_file("sm90"), lambda s: re.sub(f"^{re.escape(selection.GENERATED)}.*\n", "", s, flags=re.M))
         self.times = self.root / "bench" / "tune" / "sm_90.csv"
 
     def write_times(self, time_of, lengths=LENGTHS, rows=ROWS, kinds=(KIND, LAYER), device="a pretended GPU"):

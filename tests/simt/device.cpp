@@ -8,6 +8,9 @@
 #include "cuda/norm_backward/kernels.h"
 #include "cuda/norm_backward/launch_params.h"
 #include "cuda/norm_backward/table.h"
+#include "cuda/norm_heads/kernels.h"
+#include "cuda/norm_heads/launch_params.h"
+#include "cuda/norm_heads/table.h"
 #include "simt/spec.h"
 
 namespace simt {
@@ -55,7 +58,7 @@ class SimtDevice final : public Device {
 
   std::span<const NormEntry> norm_table() const override {
     static constexpr auto kTable =
-        fastnorm::cuda::make_norm_table<fastnorm::cuda::list_columns(fastnorm::cuda::kSimt)>();
+        fastnorm::cuda::make_norm_table<fastnorm::cuda::list_arch(fastnorm::cuda::kSimt)>();
     return kTable;
   }
 
@@ -81,6 +84,19 @@ class SimtDevice final : public Device {
   fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
                                     void* workspace, void*, Error& error) override {
     const std::string complaint = simt::run_norm_backward(desc, plan, workspace, order_);
+    if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
+    return FASTNORM_OK;
+  }
+
+  std::span<const NormHeadsEntry> norm_heads_table() const override {
+    return fastnorm::cuda::norm_heads_table(*facts.arch);
+  }
+  fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, Error&) override {
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void*,
+                                 Error& error) override {
+    const std::string complaint = simt::run_norm_heads(desc, plan, order_);
     if (!complaint.empty()) return error.set(FASTNORM_ERROR_INTERNAL, "%s", complaint.c_str());
     return FASTNORM_OK;
   }
@@ -153,6 +169,23 @@ std::string run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPl
     if (!complaint.empty()) return std::string(entry.name) + ": " + complaint;
   }
   return "";
+}
+
+std::string run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, Order order) {
+  using namespace fastnorm::cuda;
+  static const NormHeadsKernels kernels = all_norm_heads_kernels<kSimt>();
+  const NormHeadsKernel kernel = kernels.at(plan.index);
+  const simt::Grid grid = {static_cast<unsigned>(plan.blocks),
+                           1,
+                           static_cast<unsigned>(plan.entry->variant.block_threads()),
+                           1,
+                           0,
+                           order,
+                           false,
+                           {}};
+  const NormHeadsParams params = make_norm_heads_params(desc, plan);
+  const std::string complaint = launch(grid, [&] { kernel.general(params); });
+  return complaint.empty() ? "" : std::string(plan.kernel) + ": " + complaint;
 }
 
 bool has_kernel(int32_t index) {

@@ -1,4 +1,4 @@
-// A device whose kernels simt/machine.h runs: those of sm_100f and of sm_90, in host memory.
+// A device whose kernels simt/machine.h runs: those of sm_90, in host memory.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,10 @@ std::unique_ptr<fastnorm::Device> make_device(Order order);
 // Runs a backward pass. What was wrong with its accesses, "" = nothing.
 std::string run_norm_backward(const fastnorm::NormBackwardDesc& desc,
                               const fastnorm::NormBackwardPlan& plan, void* workspace, Order order);
+
+// Runs a norm_heads call likewise.
+std::string run_norm_heads(const fastnorm::NormHeadsDesc& desc, const fastnorm::NormHeadsPlan& plan,
+                           Order order);
 
 // Whether kernel `index` of the table was compiled: see -Dsimt_sample.
 bool has_kernel(int32_t index);

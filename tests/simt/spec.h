@@ -1,4 +1,4 @@
-// What planning knows of the machine: sm_100f's facts, with the kernels and choices of sm_90.
+// What planning knows of the machine: it is an sm_90.
 #pragma once
 
 #include "cuda/arch.h"
@@ -6,17 +6,6 @@
 
 namespace fastnorm::cuda {
 
-struct SimtSpec : ArchSpec {};
-
-constexpr SimtSpec make_simt_spec(ArchSpec arch) {
-  arch.choices = &kNormChoicesSm90;
-  arch.backward_choices = &kNormBackwardChoicesSm90;
-  return {arch};
-}
-
-inline constexpr SimtSpec kSimt = make_simt_spec(kSm100);
-
-// sm_90's kernels, and sm_100f's with accesses of 32 bytes.
-constexpr ListColumns list_columns(const SimtSpec&) { return {kList90, kList100}; }
+inline constexpr const ArchSpec& kSimt = kSm90;
 
 }  // namespace fastnorm::cuda

@@ -78,43 +78,47 @@ TEST(NormTuning, SaysWhatIsWrongAndWhere) {
   expect_refused(kHead + kRms + "ROWS(4096, 4096, 1, 1, 96, kFit, 1, lean)\n", "line 5");
   expect_refused(kHead + kRms + "ROWS(4096, 4096, 1, 1, 16, kFit, 1, lean)\n",
                  "required: a kernel that sm_90 has for rows of 512 vectors");
+  // A lean kernel reads what its last vectors but one hold, whether the row has it or not.
+  expect_refused(kHead + kRms + "ROWS(2048, 2048, 1, 1, 128, 4, 1, cached)\n",
+                 "required: a kernel that sm_90 has for rows of 256 vectors");
   // The first length has a kernel, a later one has none.
   expect_refused(kHead + kRms + "ROWS(4096, 262144, 1, 1, 128, kFit, 1, cached)\n", "line 5");
 }
 
 TEST(NormTuning, LinesForTheSameRowsAreRefused) {
-  const std::string line = "ROWS(4096, 4096, 1, 16, 256, kFit, 1, cached)\n";
+  const std::string line = "ROWS(4096, 4096, 1, 16, 256, 4, 1, full)\n";
   expect_refused(kHead + kRms + line + line, "required: lengths that are equal or disjoint");
   expect_refused(kHead + kRms + line + "ROWS(4096, 4096, 16, 20, 128, kFit, 1, cached)\n",
                  "rows that are disjoint");
-  expect_refused(kHead + kRms + line + "ROWS(4000, 4200, 17, 20, 128, kFit, 1, cached)\n",
+  expect_refused(kHead + kRms + line + "ROWS(4000, 4096, 17, 20, 256, 4, 1, full)\n",
                  "lengths that are equal or disjoint");
   EXPECT_EQ(tuning_of(kRms + line + "ROWS(4096, 4096, 17, 20, 128, kFit, 1, cached)\n").size(), 2u);
 }
 
 TEST(NormTuning, CallsGoByItsLines) {
   const NormTuning tuning = tuning_of(kRms +
-                                      "ROWS(4096, 4096, 1, 16, 256, kFit, 1, full)\n"
-                                      "ROWS(4096, 4096, 17, kAll, 128, kFit, 1, streaming)\n");
-  EXPECT_EQ(kernel_for({16, 4096}, &tuning), name("rms once store vector 256x2"));
-  EXPECT_EQ(kernel_for({17, 4096}, &tuning), name("rms once store vector bare-cs 128x4"));
-  EXPECT_EQ(kernel_for({1 << 20, 4096}, &tuning), name("rms once store vector bare-cs 128x4"));
+                                      "ROWS(4096, 4096, 1, 16, 256, 4, 1, full)\n"
+                                      "ROWS(4096, 4096, 17, kAll, 128, kFit, 1, cached)\n");
+  EXPECT_EQ(kernel_for({16, 4096}, &tuning), name("rms once store vector 256x4"));
+  EXPECT_EQ(kernel_for({17, 4096}, &tuning), name("rms once store vector bare 128x4"));
+  EXPECT_EQ(kernel_for({1 << 20, 4096}, &tuning), name("rms once store vector bare 128x4"));
   EXPECT_EQ(kernel_for({16, 4096}, &tuning, FASTNORM_DTYPE_F16),
-            "f16 plain rms once store vector 256x2");
+            "f16 plain rms once store vector 256x4");
   // Other lengths, dtypes and kinds keep the library's choice.
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{16, 4104}, {16, 2048}})
     EXPECT_EQ(kernel_for(shape, &tuning), kernel_for(shape, nullptr));
   EXPECT_EQ(kernel_for({16, 2048}, &tuning, FASTNORM_DTYPE_F32),
             kernel_for({16, 2048}, nullptr, FASTNORM_DTYPE_F32));
-  const Request statistics = with_statistics(simple_request({16, 4096}, FASTNORM_DTYPE_BF16));
-  EXPECT_EQ(kernel_for(statistics, &tuning), kernel_for(statistics, nullptr));
+  Request alone = simple_request({16, 4096}, FASTNORM_DTYPE_BF16);
+  alone.weight.reset();
+  EXPECT_EQ(kernel_for(alone, &tuning), kernel_for(alone, nullptr)) << "no weight";
   const Request sum = simple_request({16, 4096}, FASTNORM_DTYPE_BF16, true);
   EXPECT_EQ(kernel_for(sum, &tuning), kernel_for(sum, nullptr));
 }
 
 // Query and key heads keep the library's tile, which is the same for both.
 TEST(NormTuning, HeadsKeepTheLibrarysChoice) {
-  const NormTuning tuning = tuning_of(kRms + "ROWS(128, 128, 1, kAll, 8, kFit, 1, full)\n");
+  const NormTuning tuning = tuning_of(kRms + "ROWS(128, 128, 1, kAll, 8, 2, 1, full)\n");
   EXPECT_EQ(kernel_for({64, 128}, &tuning), name("rms once store vector 8x2"));
   Request heads = simple_request({64, 8, 128}, FASTNORM_DTYPE_BF16);
   heads.x->strides = {16 * 128, 128, 1};
@@ -125,17 +129,17 @@ TEST(NormTuning, HeadsKeepTheLibrarysChoice) {
 TEST(NormTuning, AKindLineNamesSeveral) {
   const NormTuning tuning = tuning_of(
       "KIND(b16, plain | add, rms, own_dtype, y, aligned, lean | full, rows)\n"
-      "ROWS(4096, 4096, 1, 16, 256, kFit, 1, full)\n");
+      "ROWS(4096, 4096, 1, 16, 256, 4, 1, full)\n");
   EXPECT_EQ(tuning.size(), 4u);
   EXPECT_EQ(kernel_for(simple_request({16, 4096}, FASTNORM_DTYPE_BF16, true), &tuning),
-            "bf16 add rms once store vector 256x2");
+            "bf16 add rms once store vector 256x4");
 }
 
 // Scales of a row and of blocks of columns are kinds of their own.
 TEST(NormTuning, ScalesOfRowsAndOfBlocks) {
   const NormTuning tuning = tuning_of(
       "KIND(b16, plain, rms, own_dtype, per_block, aligned, lean, rows)\n"
-      "ROWS(4096, 4096, 1, kAll, 256, kFit, 1, cached)\n");
+      "ROWS(4096, 4096, 1, kAll, 256, 4, 1, full)\n");
   const auto codes = [](fastnorm_quant_scheme scheme) {
     Request r = simple_request({4096, 4096}, FASTNORM_DTYPE_BF16);
     add_quant(&r, scheme);
@@ -143,14 +147,14 @@ TEST(NormTuning, ScalesOfRowsAndOfBlocks) {
     return r;
   };
   EXPECT_EQ(kernel_for(codes(FASTNORM_QUANT_PER_BLOCK), &tuning),
-            name("rms once quant vector bare 256x2"));
+            name("rms once quant vector 256x4"));
   EXPECT_EQ(kernel_for(codes(FASTNORM_QUANT_PER_ROW), &tuning),
             kernel_for(codes(FASTNORM_QUANT_PER_ROW), nullptr));
 }
 
 // A device that cannot schedule a line's cluster goes by the library's choice.
 TEST(NormTuning, ClustersThatTheDeviceCannotSchedule) {
-  const std::string line = kRms + "ROWS(8192, 8192, 1, kAll, 64, kFit, 8, full)\n";
+  const std::string line = kRms + "ROWS(8192, 8192, 1, kAll, 512, 4, 8, full)\n";
   EXPECT_EQ(tuning_of(line).size(), 1u);
   EXPECT_EQ(tuning_of(line, gpu(4)).size(), 0u);
 }

@@ -25,7 +25,7 @@ constexpr int64_t kShapes[][2] = {{1, 4096},    {1, 16384},    {64, 8192},   {64
                                   {4096, 1024}, {4096, 4096},  {4096, 4100}, {4096, 5120},
                                   {4096, 8192}, {4096, 12288}, {4096, 32768}};
 
-// "vector 256x4 grid 4096": access, tile and blocks of the grid; codes have their sink before it, kept columns "kept".
+// "vector 256x4 grid 4096": access, tile and blocks of the grid; codes have their sink before it.
 std::string plan_text(const NormDesc& d, const ArchSpec& arch) {
   NormPlan plan;
   Error error;
@@ -34,7 +34,6 @@ std::string plan_text(const NormDesc& d, const ArchSpec& arch) {
   const NormKey key = plan.entry->key;
   const std::string name = make_entry(key, plan.entry->tile).name;
   std::ostringstream text;
-  if (key.affine == Affine::kKept) text << "kept ";
   if (key.sink != Sink::kStore) text << name_of(key.sink) << " ";
   text << name.substr(name.rfind(name_of(key.access))) << " grid " << plan.blocks;
   if (plan.stream_loads) text << " stream";

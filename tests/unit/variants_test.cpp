@@ -25,7 +25,7 @@ std::vector<Variant> variants_of() {
   const auto append = [&](const auto& part) {
     for (const VariantWords& words : part) all.push_back(variant_of(words.order, words.policies));
   };
-  constexpr ListColumns kColumns = list_columns(kArch);
+  constexpr ListArch kColumns = list_arch(kArch);
   append(kVariants<kColumns, Dtype::kF32, Source::kPlain>);
   append(kVariants<kColumns, Dtype::kF32, Source::kAdd>);
   append(kVariants<kColumns, Dtype::kF16, Source::kPlain>);
@@ -50,13 +50,6 @@ void for_each(Fn fn) {
       fn(v);
     }
   }
-}
-
-TEST(Variants, ThereAreAsManyAsThereWere) {
-  const size_t counts[] = {1724, 3780, 3486, 2246, 2246};
-  ASSERT_EQ(all_variants().size(), std::size(counts));
-  for (size_t i = 0; i < std::size(counts); ++i)
-    EXPECT_EQ(all_variants()[i].size(), counts[i]) << kArchs[i]->name;
 }
 
 TEST(Variants, TablesOfPlanningHaveThemInOrderAndOnce) {
@@ -114,8 +107,7 @@ TEST(Variants, WordsHoldAllOfAVariant) {
 
 TEST(Variants, BlocksFitAMultiprocessor) {
   for_each([](const Variant& v) {
-    const bool kept = v.key.affine == Affine::kKept;
-    const int threads = v.tile.threads * (kept ? 1 : rows_per_block(v.tile));
+    const int threads = v.tile.threads * rows_per_block(v.tile);
     EXPECT_GE(v.blocks_per_sm, 1);
     EXPECT_LE(v.blocks_per_sm * threads, kThreadsPerSm);
     EXPECT_LE(v.blocks_per_sm * threads * kFewestRegisters, kRegistersPerSm);
@@ -159,33 +151,18 @@ TEST(Variants, PoliciesFitTheSlots) {
       EXPECT_TRUE(rms && v.key.access <= Access::kVector);
     }
     if (past_l1(v.key.beside) == v.key.beside && v.key.beside != Beside::kAny &&
-        v.key.beside != Beside::kShared && v.key.beside != Beside::kHalves) {
+        v.key.beside != Beside::kShared) {
       EXPECT_EQ(v.loads, Loads::kStreaming);
     }
-    if (!streamed && v.key.affine != Affine::kKept) {
+    if (!streamed) {
       EXPECT_GE(v.group, 1);
     }
-    if (v.key.access == Access::kWide) {
-      EXPECT_EQ(v.tile.vectors % vectors_side_by_side(Access::kWide), 0);
-      EXPECT_FALSE(v.tile.is_cluster() || streamed);
-    }
+    EXPECT_EQ(v.has(Variant::kEveryVector),
+              v.key.access == Access::kVector && v.key.beside == Beside::kAny);
     if (v.has(Variant::kIdlePrefetch)) {
       EXPECT_TRUE(v.has(Variant::kPrefetches));
     }
   });
-}
-
-// What planning knows of persistent kernels is what they are built with.
-TEST(Variants, PersistentKernelsAreAsPlanned) {
-  size_t seen = 0;
-  for_each([&](const Variant& v) {
-    if (v.key.affine != Affine::kKept) return;
-    ++seen;
-    EXPECT_EQ(v.blocks_per_sm, kept_blocks(v.tile));
-    EXPECT_EQ(v.has(Variant::kPrefetches), kept_prefetches(v.key.sink, v.tile));
-    EXPECT_TRUE(std::ranges::any_of(kKeptTiles, [&](KeptTile k) { return k.tile == v.tile; }));
-  });
-  EXPECT_EQ(seen, 26 * std::size(kArchs));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ void add_info(CLI::App& program);
 void add_run(CLI::App& program);
 void add_bench(CLI::App& program);
 void add_mla_decode(CLI::App& program);
+void add_norm_heads(CLI::App& program);
 void add_explain(CLI::App& program);
 void add_selftest(CLI::App& program);
 void add_tune(CLI::App& program);

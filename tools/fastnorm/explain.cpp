@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "dtype.h"
+#include "explain.h"
 #include "json.h"
 
 namespace fastnorm::tool {
@@ -93,6 +94,8 @@ Json to_json(const fastnorm_info& info, bool cuda) {
     json["kind"] = info.kind;
     json["choice"] = info.choice;
     json["variant"] = info.variant;
+    const std::string launched = backward_launches(info);
+    if (!launched.empty()) json["launched"] = launched;
   } else {
     json["rows_per_range"] = info.rows_per_block;
     json["ranges"] = info.blocks;
@@ -100,13 +103,13 @@ Json to_json(const fastnorm_info& info, bool cuda) {
   return json;
 }
 
-void print_text(const fastnorm_info& info, bool cuda, bool backward) {
+void print_text(const fastnorm_info& info, bool cuda) {
   const auto line = [](const char* label, const std::string& text) {
     std::printf("%-18s %s\n", label, text.c_str());
   };
   const auto number = [](auto value) { return std::to_string(value); };
   line("kernel", info.launches == 0 ? "none: there are no rows" : info.kernel);
-  const std::string launched = backward && cuda ? backward_launches(info) : "";
+  const std::string launched = backward_launches(info);
   line("launches", number(info.launches) + (launched.empty() ? "" : ": " + launched));
   if (cuda) {
     line("threads per row", number(info.threads_per_row));
@@ -158,17 +161,7 @@ void run_explain(const ExplainOptions& options) {
   const ContextPtr context = make_context(target, options.threads, options.tuning);
   const fastnorm_info info = options.backward ? query_backward(context.get(), options, target)
                                               : query_forward(context.get(), options, target);
-  const bool built = has_kernels(options.device);
-  if (options.json) {
-    Json json = to_json(info, target.is_cuda());
-    if (options.backward && target.is_cuda()) json["launched"] = backward_launches(info);
-    json["kernel_built"] = built;
-    print_json(json);
-  } else {
-    print_text(info, target.is_cuda(), options.backward);
-    if (!built)
-      std::printf("not here           this build has no kernels for %s\n", options.device.c_str());
-  }
+  tell_plan(info, options.device, options.json);
 }
 
 // Extents with commas between them.
@@ -225,6 +218,18 @@ void add_backward_options(CLI::App& command, ExplainOptions& options) {
 }
 
 }  // namespace
+
+void tell_plan(const fastnorm_info& info, const std::string& device, bool json) {
+  const bool cuda = parse_target(device).is_cuda(), built = has_kernels(device);
+  if (json) {
+    Json document = to_json(info, cuda);
+    document["kernel_built"] = built;
+    print_json(document);
+    return;
+  }
+  print_text(info, cuda);
+  if (!built) std::printf("not here           this build has no kernels for %s\n", device.c_str());
+}
 
 void add_explain(CLI::App& program) {
   auto options = std::make_shared<ExplainOptions>();

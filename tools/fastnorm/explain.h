@@ -1,6 +1,8 @@
-// What the two halves of `fastnorm explain`, forward and backward, share.
+// What commands that explain share, and the two halves of `fastnorm explain`.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,20 +27,30 @@ struct ExplainOptions {
   std::string x_dtype, dresidual_in_dtype, dresidual_dtype, dweight_dtype;
 };
 
-// Tensors that do not exist: a query looks at overlap and alignment, not at memory. Each has a
-// region of its own, far more than any tensor has bytes.
+// Addresses of tensors that do not exist: a query looks at overlap and alignment, not at memory.
+// Each tensor has a region of its own, far more than any tensor has bytes.
+class Regions {
+ public:
+  std::byte* next() { return reinterpret_cast<std::byte*>(uintptr_t{++used_} << kSpacing); }
+  static constexpr int kSpacing = 58;
+
+ private:
+  uintptr_t used_ = 0;
+};
+
+// Tensors of the options' shape, in regions.
 class Pretended {
  public:
   Pretended(const ExplainOptions& options, const Target& target)
       : options_(options), target_(target) {}
 
   // Shaped as x, with the row stride and the offset that the options ask for.
-  TensorView rows(fastnorm_dtype dtype) { return rows_at(next(), dtype, true); }
+  TensorView rows(fastnorm_dtype dtype) { return rows_at(regions_.next(), dtype, true); }
   // The same where `other` is.
   TensorView rows_over(TensorView& other, fastnorm_dtype dtype);
   // Of another shape, compact.
   TensorView tensor(fastnorm_dtype dtype, std::vector<int64_t> shape) {
-    return TensorView(target_, next(), dtype, std::move(shape));
+    return TensorView(target_, regions_.next(), dtype, std::move(shape));
   }
   // A value of a row.
   TensorView values(fastnorm_dtype dtype) { return tensor(dtype, row_shape()); }
@@ -46,21 +58,22 @@ class Pretended {
   TensorView parameters(fastnorm_dtype dtype);
 
  private:
-  std::byte* next() { return reinterpret_cast<std::byte*>(uintptr_t{++used_} << kSpacing); }
   TensorView rows_at(std::byte* address, fastnorm_dtype dtype, bool shifted) const;
   std::vector<int64_t> row_shape() const;
 
-  static constexpr int kSpacing = 58;
   const ExplainOptions& options_;
   Target target_;
-  uintptr_t used_ = 0;
+  Regions regions_;
 };
 
 // What the query of the backward pass answers.
 fastnorm_info query_backward(fastnorm_context* context, const ExplainOptions& options,
                              const Target& target);
 
-// The kernels of a backward pass on a GPU, in order: "columns, rows, fold".
+// The kernels of a backward pass on a GPU, in order: "columns, rows, fold"; "" of other calls.
 std::string backward_launches(const fastnorm_info& info);
+
+// Prints what a query says, as lines or as JSON. `device`: as --device names it.
+void tell_plan(const fastnorm_info& info, const std::string& device, bool json);
 
 }  // namespace fastnorm::tool

@@ -95,6 +95,7 @@ fastnorm_info query_backward(fastnorm_context* context, const ExplainOptions& op
 }
 
 std::string backward_launches(const fastnorm_info& info) {
+  if (std::strncmp(info.kernel, "norm_backward ", std::strlen("norm_backward ")) != 0) return "";
   for (const Sequence& s : kSequences) {
     if (s.launches == info.launches && std::strstr(info.kernel, s.form) != nullptr)
       return s.kernels;

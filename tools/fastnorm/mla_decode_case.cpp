@@ -6,24 +6,13 @@
 #include <numeric>
 
 #include "dtype.h"
+#include "random.h"
 
 namespace fastnorm::tool {
 namespace {
 
 constexpr int64_t kLatent = 512, kRotary = 64, kWide = kLatent + kRotary;
 constexpr int32_t kGarbage = 2147480000;  // no page: entries of the table that no call may use
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
-  uint64_t next() {
-    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    return state_ >> 16;
-  }
-
- private:
-  uint64_t state_;
-};
 
 // One value of magnitude 1/2 to 2, of either sign.
 void put_random(fastnorm_dtype_id dtype, Random& random, std::byte* to) {

@@ -52,6 +52,11 @@ void add_choice(CLI::App& command, const char* name, std::string& value, const C
       ->group("Arithmetic");
 }
 
+template <typename Value>
+void add_value(CLI::App& command, const char* name, Value& value, const char* text) {
+  command.add_option(name, value, text)->capture_default_str()->group("Arithmetic");
+}
+
 template <typename Choices>
 auto value_of(const Choices& choices, const std::string& name) {
   for (const auto& choice : choices) {
@@ -89,30 +94,18 @@ void add_tuning_option(CLI::App& command, std::string* path) {
 }
 
 void NormOptions::add_to(CLI::App& command) {
-  const auto add = [&](const char* name, auto& value, const char* text) {
-    command.add_option(name, value, text)->capture_default_str()->group("Arithmetic");
-  };
   const auto flag = [&](const char* name, bool& value, const char* text) {
     command.add_flag(name, value, text)->group("Arithmetic");
   };
-  add_choice(command, "--kind", kind_, kKinds, "RMSNorm or LayerNorm");
-  add("--eps", eps_, "added to the mean square or variance, >= 0");
-  add("--weight-offset", weight_offset_, "added to the weight in f32; 1 for Gemma");
-  add_choice(command, "--rounding", rounding_, kRoundings, "where y is rounded to x's dtype");
+  add_statistic_to(command);
   add_choice(command, "--residual-rounding", residual_rounding_, kResidualRoundings,
              "which value of x + residual is normalised");
   flag("--pdl-wait", pdl_wait_, "GPU: wait for the stream's previous kernel inside the kernel");
   flag("--pdl-trigger", pdl_trigger_, "GPU: let the stream's next kernel start early");
   flag("--pdl-constant-columns", pdl_constant_columns_,
        "GPU, with --pdl-wait: weight and bias may be read before the wait");
-  add_choice(command, "--quant-scheme", quant_scheme_, kQuantSchemes, "how --quantized is scaled");
-  add("--quant-block-size", quant_block_size_, "columns of a scale block (per-block): 64 or 128");
-  add_choice(command, "--quant-source", quant_source_, kQuantSources,
-             "quantise the f32 result, or the result rounded to x's dtype");
+  add_quant_to(command);
   add_choice(command, "--scale-layout", scale_layout_, kScaleLayouts, "order of the scales");
-  flag("--scale-pow2", scale_pow2_, "round dynamic fp8 scales up to a power of two");
-  add("--amax-floor", amax_floor_, "least magnitude a dynamic scale is made from; 0 = 1e-10");
-  add("--clamp", clamp_, "clamp results to +-CLAMP before quantising; 0 = off");
   add_choice(command, "--quant-division", quant_division_, kQuantDivisions,
              "codes of z * (1 / scale), or of z / scale (per-tensor, per-row, per-block)");
 }
@@ -129,6 +122,26 @@ void separate_backward(CLI::App& command, CLI::Option* flag,
     if (option == flag || has(shared, name) || has(arithmetic, name)) continue;
     option->get_group() == kBackwardGroup ? option->needs(flag) : option->excludes(flag);
   }
+}
+
+void NormOptions::add_statistic_to(CLI::App& command) {
+  add_choice(command, "--kind", kind_, kKinds, "RMSNorm or LayerNorm");
+  add_value(command, "--eps", eps_, "added to the mean square or variance, >= 0");
+  add_value(command, "--weight-offset", weight_offset_, "added to the weight in f32; 1 for Gemma");
+  add_choice(command, "--rounding", rounding_, kRoundings, "where y is rounded to x's dtype");
+}
+
+void NormOptions::add_quant_to(CLI::App& command) {
+  add_choice(command, "--quant-scheme", quant_scheme_, kQuantSchemes, "how --quantized is scaled");
+  add_value(command, "--quant-block-size", quant_block_size_,
+            "columns of a scale block (per-block): 64 or 128");
+  add_choice(command, "--quant-source", quant_source_, kQuantSources,
+             "quantise the f32 result, or the result rounded to x's dtype");
+  command.add_flag("--scale-pow2", scale_pow2_, "round dynamic fp8 scales up to a power of two")
+      ->group("Arithmetic");
+  add_value(command, "--amax-floor", amax_floor_,
+            "least magnitude a dynamic scale is made from; 0 = 1e-10");
+  add_value(command, "--clamp", clamp_, "clamp results to +-CLAMP before quantising; 0 = off");
 }
 
 QuantTensors NormOptions::quant_tensors(const std::vector<int64_t>& shape) const {

@@ -33,6 +33,10 @@ void separate_backward(CLI::App& command, CLI::Option* flag,
 class NormOptions {
  public:
   void add_to(CLI::App& command);
+  // Parts of it: the norm's kind, eps, weight offset and rounding; what is quantised and how, with
+  // row-major scales.
+  void add_statistic_to(CLI::App& command);
+  void add_quant_to(CLI::App& command);
   // Sets the scalar fields of `args`, struct_size included.
   void apply(fastnorm_norm_args* args) const;
   void apply(fastnorm_norm_backward_args* args) const;

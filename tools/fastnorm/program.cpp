@@ -22,7 +22,7 @@ static int failure(std::string text) {
 int run_program(int argc, char** argv) {
   constexpr int kUsage = 2;
   CLI::App program{
-      "RMSNorm, LayerNorm and MLA decode of libfastnorm, from the command line.\n"
+      "RMSNorm, LayerNorm, heads with rope and MLA decode of libfastnorm, from the command line.\n"
       "Exit code: 0 success, 1 failure (the reason is on stderr), 2 wrong usage.",
       "fastnorm"};
   program.set_version_flag("--version", fastnorm_version_string(), "print the library's version");
@@ -33,6 +33,7 @@ int run_program(int argc, char** argv) {
   add_bench(program);
   add_explain(program);
   add_mla_decode(program);
+  add_norm_heads(program);
   add_selftest(program);
   add_tune(program);
   // By itself CLI11 says of a command that there is not that one is missing.

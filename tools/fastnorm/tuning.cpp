@@ -16,10 +16,8 @@ namespace fastnorm::tool {
 std::string kind_of(const std::string& kernel) {
   std::string kind = kernel.substr(0, kernel.rfind(' ') + 1);
   for (const auto& [word, usual] :
-       {std::pair(" wide ", " vector "), std::pair(" f32 ", " once "),
-        std::pair(" kept ", " once "), std::pair(" bare ", " "), std::pair(" bare-cs ", " "),
-        std::pair(" bare-sm ", " "), std::pair(" bare-8 ", " "), std::pair(" rounded ", " "),
-        std::pair(" rounded-cs ", " ")}) {
+       {std::pair(" f32 ", " once "), std::pair(" bare ", " "), std::pair(" bare-cs ", " "),
+        std::pair(" bare-sm ", " "), std::pair(" rounded ", " "), std::pair(" rounded-cs ", " ")}) {
     const size_t at = kind.find(word);
     if (at != std::string::npos) kind.replace(at, std::strlen(word), usual);
   }
@@ -88,22 +86,18 @@ std::string tuning_kind(const BenchCase& c, const KernelName& kernel) {
                              : !quant                       ? "per_tensor"
                              : c.has_block_scales() && !any ? "per_block"
                                                             : "per_row";
-  const bool halves = row_bytes(c) % (kVectorBytes / 2) == 0 && output == "y" &&
-                      (columns == "own_dtype" || c.is_layer());
   const std::string reach = any                         ? "any_address"
                             : kernel.access != "uneven" ? "aligned"
-                            : halves                    ? "halves"
                                                         : "unaligned";
   return std::string("KIND(") + (f32 ? "f32" : "b16") + ", " + kernel.source + ", " + kernel.stat +
          ", " + columns + ", " + output + ", " + reach + ", " + (any ? "full" : "lean") + ", rows)";
 }
 
 std::string flavour_of(const KernelName& kernel) {
-  if (kernel.columns == "kept") return "kept";
   for (const auto& [beside, flavour] :
        {std::pair("bare", "cached"), std::pair("bare-cs", "streaming"),
         std::pair("rounded", "cached"), std::pair("rounded-cs", "streaming"),
-        std::pair("bare-sm", "shared"), std::pair("bare-8", "halves")}) {
+        std::pair("bare-sm", "shared")}) {
     if (kernel.beside == beside) return flavour;
   }
   return "full";
@@ -116,7 +110,7 @@ std::string tuning_rule(int64_t least_rows, int64_t most_rows, const BenchCase& 
   const KernelName kernel(kernel_name);
   const std::string n = std::to_string(c.n);
   const std::string vectors = kernel.vectors == "stream" ? "kStreamed"
-                              : kernel.access == "any"   ? kernel.vectors
+                              : kernel.beside.empty()    ? kernel.vectors
                                                          : "kFit";
   return tuning_kind(c, kernel) + "\nROWS(" + n + ", " + n + ", " + std::to_string(least_rows) +
          ", " + (most_rows == kAllRows ? "kAll" : std::to_string(most_rows)) + ", " +

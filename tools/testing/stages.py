@@ -1,6 +1,5 @@
 """The stages of the test run, in their order. Each is a function of the report and the options."""
 
-import datetime
 import os
 import platform
 import shutil
@@ -30,17 +29,10 @@ def not_once(test):
 LEAN = ["-Dtools=false", "-Dbench=false", "-Dsimt=false"]
 
 
-# The forward kernels take the compiler half an hour of a processor. Where no GPU could run them, a run compiles every 4th, and
-# the first of each kind; another day another 4th. FASTNORM_KERNELS_EVERY=1 compiles all.
-HAS_GPU = os.path.exists("/dev/nvidia0")
-KERNELS_EVERY = int(os.environ.get("FASTNORM_KERNELS_EVERY", "1" if HAS_GPU else "4"))
-KERNELS_FROM = datetime.date.today().toordinal() % KERNELS_EVERY
-
-
 def native_build():
     cuda = "enabled" if X86_64 else "disabled"
-    return Build("native", f"-Dcuda={cuda}", "-Dgpu_archs=90", f"-Dgpu_sample={KERNELS_EVERY}", f"-Dgpu_sample_from={KERNELS_FROM}", f"-Dprefix={ROOT / 'build-test' / 'prefix'}", "-Dlibdir=lib",
-                 "-Djax=auto", f"-Djax_python={JAX_PYTHON}")
+    return Build("native", f"-Dcuda={cuda}", "-Dgpu_archs=90", f"-Dprefix={ROOT / 'build-test' / 'prefix'}",
+                 "-Dlibdir=lib", "-Djax=auto", f"-Djax_python={JAX_PYTHON}")
 
 
 # --- stages ---
@@ -56,7 +48,7 @@ def style(report, _):
 
 
 def build(report, _):
-    """The library with a part of the CUDA kernels for sm_90, and all tests and programs. PTX, which takes minutes more, is sampled by kernels()."""
+    """The library with all CUDA kernels for sm_90, and all tests and programs. kernels() samples PTX."""
     native_build().make()
     report.add_passed()
 
@@ -67,25 +59,22 @@ def native_tests(report, _):
 
 
 def kernels(report, _):
-    """Registers and spills of every GPU kernel of the build, and of a sample of sm_100f; there also accesses. PTX is made of a sample.
+    """Registers and spills of every GPU kernel of the build, and of a sample of sm_100f. PTX is made of a sample.
     What the kernels of the build cost, beside their budget."""
     if not X86_64:
         report.add_skipped("kernel report", "CUDA is built on x86-64 only")
         return
     report_kernels(report, "kernel report", native_build().folder, "src/libfastnorm.so")
-    if KERNELS_EVERY > 1:
-        report.add_skipped("kernel report", f"{KERNELS_EVERY - 1} of {KERNELS_EVERY} forward kernels are not compiled "
-                           f"(every {KERNELS_EVERY}th from number {KERNELS_FROM}; FASTNORM_KERNELS_EVERY=1 compiles all)")
     code, text = run([sys.executable, ROOT / "tools" / "budget.py", native_build().folder, "--native-file", VENV / "native.ini"])
     print(text)
     report.add_program("budget", code, text)
-    # Of the kernels of a GPU that has wider accesses a sample, of one dtype.
-    sample = Build("sm_100f", "-Dcuda=enabled", "-Dgpu_archs=100f", "-Dgpu_sample=16", "-Dtests=false", *LEAN)
+    # A sample of the kernels of another architecture, of one dtype.
+    sample = Build("sm_100f", "-Dcuda=enabled", "-Dgpu_archs=100f", "-Dgpu_sample=4", "-Dtests=false", *LEAN)
     for part in ["bf16_plain", "bf16_add"]:
         objects = f"src/cuda/libnorm_sm100f_{part}.a"
         sample.make(objects)
-        report_kernels(report, f"kernel report, sm_100f, {part}", sample.folder, objects, "--wide")
-    sample = Build("ptx", "-Dcuda=enabled", "-Dgpu_archs=ptx", "-Dgpu_sample=16", "-Dtests=false", *LEAN)
+        report_kernels(report, f"kernel report, sm_100f, {part}", sample.folder, objects)
+    sample = Build("ptx", "-Dcuda=enabled", "-Dgpu_archs=ptx", "-Dgpu_sample=8", "-Dtests=false", *LEAN)
     sample.make("src/cuda/libnorm_ptx_bf16_plain.a")  # ends the stage where it fails
     report.add_passed()
 
@@ -181,6 +170,8 @@ def integrations(report, _):
     programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
     programs["torch backward"] = [torch_python(), examples / "torch" / "test_backward.py", *library]
     programs["torch mla_decode"] = [torch_python(), examples / "torch" / "test_mla_decode.py", *library]
+    programs["torch norm_heads"] = [torch_python(), examples / "torch" / "test_norm_heads.py",
+                                    *library]
     programs["smollm2"] = [sys.executable, examples / "smollm2" / "test.py", "--build", native.folder]
     programs["mla_decode"] = [sys.executable, examples / "mla_decode" / "test.py", "--build", native.folder]
     programs["train_norms"] = [torch_python(), examples / "train_norms" / "test.py", "--build", native.folder]

@@ -24,42 +24,19 @@ __device__ __forceinline__ void store_element(char* address, uint32_t bits) {
   }
 }
 
-// kRun vectors that lie side by side, by one access; kStream: not to stay in L1.
-template <int kRun, bool kStream = false>
-__device__ __forceinline__ void load_run(uint4* raw, const char* address) {
-  if constexpr (kRun == 2) {
-    if constexpr (kStream) {
-      ptx::ld_global_cs_v8(raw[0], raw[1], address);
-    } else {
-      ptx::ld_global_v8(raw[0], raw[1], address);
-    }
-  } else {
-    raw[0] = kStream ? ptx::ld_global_cs_v4(address) : ptx::ld_global_v4(address);
-  }
+// One vector; kStream: not to stay in L1.
+template <bool kStream>
+__device__ __forceinline__ uint4 load_vector(const char* address) {
+  return kStream ? ptx::ld_global_cs_v4(address) : ptx::ld_global_v4(address);
 }
 
 // Where `wanted`, without a branch; else raw stays.
-template <int kRun, bool kStream = false>
-__device__ __forceinline__ void load_run_if(uint4* raw, const char* address, bool wanted) {
-  if constexpr (kRun == 2) {
-    if constexpr (kStream) {
-      ptx::ld_global_cs_v8_if(raw[0], raw[1], address, wanted);
-    } else {
-      ptx::ld_global_v8_if(raw[0], raw[1], address, wanted);
-    }
-  } else if constexpr (kStream) {
-    ptx::ld_global_cs_v4_if(raw[0], address, wanted);
+template <bool kStream>
+__device__ __forceinline__ void load_vector_if(uint4& raw, const char* address, bool wanted) {
+  if constexpr (kStream) {
+    ptx::ld_global_cs_v4_if(raw, address, wanted);
   } else {
-    ptx::ld_global_v4_if(raw[0], address, wanted);
-  }
-}
-
-template <int kRun>
-__device__ __forceinline__ void store_run(char* address, const uint4* words) {
-  if constexpr (kRun == 2) {
-    ptx::st_global_v8(address, words[0], words[1]);
-  } else {
-    ptx::st_global_v4(address, words[0]);
+    ptx::ld_global_v4_if(raw, address, wanted);
   }
 }
 
@@ -378,17 +355,15 @@ __device__ __forceinline__ uint4 selected(bool first, const uint4& a, const uint
 template <Access kAccess, class T, class Tile>
 struct Reach;
 
-// Whole vectors: the host picks the least tile that holds a row, so only what a thread loads last
-// can be missing, a vector or a run of them. Threads of rows that do not exist read another row
-// along with everybody and store nothing.
+// Whole vectors: the host picks the least tile that holds a row, so only a thread's last vector can
+// be missing. Threads of rows that do not exist read another row and store nothing.
 template <class T, class Tile>
 struct Reach<Access::kVector, T, Tile> {
   static constexpr Access kAccess = Access::kVector;
+  static constexpr bool kEvery = false;
   __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place, bool is_live)
       : live(is_live), last(place.vector(Tile::kVectors - 1) < p.vectors) {}
-  __device__ __forceinline__ bool has(int v) const {
-    return v < Tile::kVectors - Tile::kRun || last;
-  }
+  __device__ __forceinline__ bool has(int v) const { return v < Tile::kVectors - 1 || last; }
   __device__ __forceinline__ bool whole(int v) const { return has(v); }
   __device__ __forceinline__ bool stores(int v) const { return live && has(v); }
   __device__ __forceinline__ int count(int v) const { return has(v) ? T::kPerVector : 0; }
@@ -397,33 +372,27 @@ struct Reach<Access::kVector, T, Tile> {
   const bool last;  // what the thread loads last is in the row
 };
 
-// Rows of whole halves of vectors: likewise, but the row's last vector may be a half.
+// Whole vectors, of which each may be missing: kernels for rows of any length up to their tile.
 template <class T, class Tile>
-struct HalfReach : Reach<Access::kVector, T, Tile> {
-  using Whole = Reach<Access::kVector, T, Tile>;
-  static constexpr int kLast = Tile::kVectors - 1;
+struct EveryReach {
+  static constexpr Access kAccess = Access::kVector;
+  static constexpr bool kEvery = true;
+  __device__ __forceinline__ EveryReach(const NormParams& p, const Place<Tile>& place, bool is_live)
+      : live(is_live), left(p.vectors - place.first) {}
+  __device__ __forceinline__ bool has(int v) const { return Tile::offset(v) < left; }
+  __device__ __forceinline__ bool whole(int v) const { return has(v); }
+  __device__ __forceinline__ bool stores(int v) const { return live && has(v); }
+  __device__ __forceinline__ int count(int v) const { return has(v) ? T::kPerVector : 0; }
 
-  __device__ __forceinline__ HalfReach(const NormParams& p, const Place<Tile>& place, bool is_live)
-      : Whole(p, place, is_live),
-        half(p.bits_again / kMissingElement % T::kPerVector != 0 &&
-             place.vector(kLast) + 1 == p.vectors) {}
-  __device__ __forceinline__ bool cut(int v) const { return v == kLast && half; }
-  __device__ __forceinline__ bool whole(int v) const { return Whole::has(v) && !cut(v); }
-  __device__ __forceinline__ int count(int v) const {
-    return cut(v) ? T::kPerVector / 2 : Whole::count(v);
-  }
-  // Of the row's last vector, where it is this thread's and a half.
-  __device__ __forceinline__ bool has_short() const { return half; }
-  __device__ __forceinline__ int last_register() const { return kLast; }
-  __device__ __forceinline__ int last_count() const { return T::kPerVector / 2; }
-
-  const bool half;  // what the thread loads last is
+  const bool live;  // the row exists
+  const int left;   // vectors from this thread's first one to the row's end
 };
 
 // Any access: a vector is there, in part there, or not.
 template <class T, class Tile>
 struct Reach<Access::kAny, T, Tile> {
   static constexpr Access kAccess = Access::kAny;
+  static constexpr bool kEvery = true;
   static constexpr int kStep = Tile::kStride * T::kPerVector;  // a power of two
 
   __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place, bool is_live)

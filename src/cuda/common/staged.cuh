@@ -54,12 +54,6 @@ constexpr int shared_out(int count) {
   return (count + Tile::kThreads - 1) / Tile::kThreads;
 }
 
-// A thread's number among those of a row in its block.
-template <class Tile>
-__device__ __forceinline__ int block_thread(const Place<Tile>& place) {
-  return Tile::kCluster ? static_cast<int>(threadIdx.x) : place.first;
-}
-
 template <int kBytes>
 using ElementWord =
     std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>;
@@ -162,14 +156,13 @@ __device__ __forceinline__ void by_word(uint32_t word, Fn fn) {
 
 // kCount times 16 bytes from shared memory, `shift` bytes (whole elements of kBytes) behind
 // `address`, a multiple of 16, and every stride of the tile. Where a warp has one row, by a branch
-// on the words of the shift; else, and where the code is to be short, half of it by address and
-// half by selection.
-template <int kBytes, bool kShort, class Tile, int kCount>
+// on the words of the shift; else half of it by address and half by selection.
+template <int kBytes, class Tile, int kCount>
 __device__ __forceinline__ void take_shifted(uint4 (&raw)[kCount], const char* address,
                                              uint32_t shift) {
   constexpr int kStep = Tile::kStride * kVectorBytes;
   const uint32_t bits = shift % 4 * 8;
-  if constexpr (Tile::kRowsShareWarp || kShort || kCount == 1) {
+  if constexpr (Tile::kRowsShareWarp || kCount == 1) {
     address += shift & 8;
     const bool odd = (shift & 4) != 0;
 #pragma unroll
@@ -196,7 +189,7 @@ __device__ __forceinline__ void take_shifted(uint4 (&raw)[kCount], const char* a
 }
 
 // A row of an input on its way into its image.
-template <class T, class Tile, bool kShort>
+template <class T, class Tile>
 struct StagedInput {
   using RowPieces = Pieces<T::kBytes, Tile, const char>;
 
@@ -236,9 +229,11 @@ struct StagedInput {
   template <class Reach>
   __device__ __forceinline__ void take(uint4 (&raw)[Tile::kVectors], const char* image,
                                        const Place<Tile>& place, const Reach& reach) const {
-    take_shifted<T::kBytes, kShort, Tile>(raw, image + place.first * kVectorBytes, pieces.shift);
-    uint4& last = raw[Tile::kVectors - 1];
-    if (!reach.last) last = make_uint4(0, 0, 0, 0);
+    take_shifted<T::kBytes, Tile>(raw, image + place.first * kVectorBytes, pieces.shift);
+#pragma unroll
+    for (int v = 0; v < Tile::kVectors; ++v) {
+      if (!reach.has(v)) raw[v] = make_uint4(0, 0, 0, 0);
+    }
   }
 
   const RowPieces pieces;
@@ -253,13 +248,13 @@ struct NotStaged {
 
 // A row of elements of kBytes that lies in shared memory from `results` on, a multiple of 16, to
 // memory. A thread has at most kCount pieces of it.
-template <int kBytes, int kCount, bool kShort, bool kPinned, class Tile>
+template <int kBytes, int kCount, bool kPinned, class Tile>
 __device__ __forceinline__ void store_staged(char* row, uint32_t bytes, const char* results,
                                              const Place<Tile>& place, bool live) {
   const Pieces<kBytes, Tile, char> pieces(row, bytes);
   uint4 raw[kCount];
-  take_shifted<kBytes, kShort, Tile>(raw, results + place.first * kVectorBytes,
-                                     (kVectorBytes - pieces.shift) % kVectorBytes);
+  take_shifted<kBytes, Tile>(raw, results + place.first * kVectorBytes,
+                             (kVectorBytes - pieces.shift) % kVectorBytes);
   char* to = pieces.at(place);
   if constexpr (kPinned) to = ptx::in_register(to);
 #pragma unroll
@@ -287,7 +282,7 @@ struct ColumnTail {
     const char* const from = column + (n - count) * kBytes;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const auto number = static_cast<uint32_t>(block_thread(place) + i * Tile::kThreads);
+      const auto number = static_cast<uint32_t>(place.first + i * Tile::kThreads);
       element[i] = absent;
       load_element_if<kBytes>(element[i], from + number * kBytes, present && number < count);
     }
@@ -295,7 +290,7 @@ struct ColumnTail {
   __device__ __forceinline__ void complete(char* tail, const Place<Tile>& place) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int number = block_thread(place) + i * Tile::kThreads;
+      const int number = place.first + i * Tile::kThreads;
       if (number < kPerVector) put_shared<kBytes>(tail + number * kBytes, element[i]);
     }
   }
@@ -307,33 +302,33 @@ __device__ __forceinline__ uint4 tail_vector(const char* tail, int number = 0) {
   return reinterpret_cast<const uint4*>(tail)[number];
 }
 
-// Rows of any length: what a thread has last may be missing or short, as the host picks the least
-// tile that holds a row.
+// Rows of any length up to the tile: a vector is there, the row's last one in part, or not.
 template <class T, class Tile>
 struct Reach<Access::kUneven, T, Tile> {
   static constexpr Access kAccess = Access::kUneven;
-  static constexpr int kPerVector = T::kPerVector, kLast = Tile::kVectors - 1;
+  static constexpr int kPerVector = T::kPerVector;
 
   __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place, bool is_live)
       : live(is_live),
-        last(place.vector(kLast) < p.vectors),
-        last_whole(static_cast<uint32_t>(place.vector(kLast)) < row_elements<T>(p) / kPerVector),
+        left(p.vectors - place.first),
         last_elements(static_cast<int>(row_elements<T>(p) % kPerVector)) {}
-  __device__ __forceinline__ bool has(int v) const { return v < kLast || last; }
-  __device__ __forceinline__ bool whole(int v) const { return v < kLast || last_whole; }
+  __device__ __forceinline__ bool has(int v) const { return Tile::offset(v) < left; }
+  __device__ __forceinline__ bool whole(int v) const {
+    return Tile::offset(v) < left - (last_elements != 0 ? 1 : 0);
+  }
   __device__ __forceinline__ bool stores(int v) const { return live && has(v); }
   __device__ __forceinline__ int count(int v) const {
-    return whole(v) ? kPerVector : last ? last_elements : 0;
+    return whole(v) ? kPerVector : has(v) ? last_elements : 0;
   }
   // The row's last vector, where it is this thread's and not whole.
-  __device__ __forceinline__ bool has_short() const { return last && !last_whole; }
-  __device__ __forceinline__ int last_register() const { return kLast; }
-  __device__ __forceinline__ int last_count() const { return last_elements; }
+  __device__ __forceinline__ bool has_short() const {
+    return left > 0 && (left - 1) % Tile::kStride == 0 && last_elements != 0;
+  }
+  __device__ __forceinline__ int last_register() const { return (left - 1) / Tile::kStride; }
 
-  const bool live;        // the row exists
-  const bool last;        // what the thread has last is in the row, at least in part
-  const bool last_whole;  // all of it
-  const int last_elements;
+  const bool live;          // the row exists
+  const int left;           // vectors from this thread's first one to the row's end
+  const int last_elements;  // of the row's last vector; 0: it is whole
 };
 
 }  // namespace fastnorm::cuda

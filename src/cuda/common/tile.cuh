@@ -17,17 +17,13 @@
 
 namespace fastnorm::cuda {
 
-template <int kThreads_, int kVectors_, int kBlocks_, int kRun_, bool kInTurn_>
+template <int kThreads_, int kVectors_, int kBlocks_>
 struct RowTile {
   static constexpr int kThreads = kThreads_;  // of one block, for one row
   static constexpr int kVectors =
       kVectors_;                            // a thread's share of the row; 0 = the row is streamed
   static constexpr int kBlocks = kBlocks_;  // of a cluster, for one row
-  static constexpr int kRun =
-      kRun_;  // vectors of a thread that lie side by side, for one access: 1 or 2
-  static constexpr bool kInTurn = kInTurn_;  // a block takes one row after another
-  static constexpr int kRows =
-      kInTurn ? 1 : rows_per_block(Tile{kThreads_, kVectors_, kBlocks_});  // at once
+  static constexpr int kRows = rows_per_block(Tile{kThreads_, kVectors_, kBlocks_});  // of a block
   static constexpr int kBlockThreads = kThreads * kRows;
   static constexpr bool kStreams = kVectors == 0;  // no thread holds its share of the row
   static constexpr bool kCluster = kBlocks > 1;
@@ -35,11 +31,10 @@ struct RowTile {
   static constexpr bool kRowsShareWarp = kThreads < 32;             // a warp has several rows
   static constexpr int kWarps = kThreads > 32 ? kThreads / 32 : 1;  // of one row
   static constexpr int kLanes = kThreads < 32 ? kThreads : 32;
-  static constexpr int kStride = kThreads * kBlocks;  // runs from one of a thread to its next
+  static constexpr int kStride = kThreads * kBlocks;  // vectors from one of a thread to its next
   // Vectors from a thread's first one to the one that register v holds.
-  static constexpr int offset(int v) { return v / kRun * (kStride * kRun) + v % kRun; }
+  static constexpr int offset(int v) { return v * kStride; }
   static_assert(kThreads <= 32 || kRows == 1, "rows of several warps have a block of their own");
-  static_assert(kRun == 1 || (kRun == 2 && kVectors % 2 == 0 && kBlocks == 1));
 };
 
 // Which rows and vectors are this thread's.
@@ -53,8 +48,7 @@ struct Place {
     block = Tile::kBlocks > 1 ? static_cast<int>(ptx::cluster_block_rank()) : 0;
     first = Tile::kBlocks > 1
                 ? (warp * Tile::kBlocks + block) * Tile::kLanes + lane
-                : static_cast<int>(Tile::kRows > 1 ? threadIdx.x % Tile::kThreads : threadIdx.x) *
-                      Tile::kRun;
+                : static_cast<int>(Tile::kRows > 1 ? threadIdx.x % Tile::kThreads : threadIdx.x);
     row = block_number / Tile::kBlocks * Tile::kRows;
     if constexpr (Tile::kRows > 1) row += threadIdx.x / Tile::kThreads;
   }
@@ -74,7 +68,7 @@ struct Place {
   // The row once more, read anew: keeping its number and digits across a reduction would cost
   // registers. In grids of one call, and for tiles of one row.
   __device__ __forceinline__ uint32_t row_again() const {
-    if constexpr (Tile::kRows > 1 || Tile::kInTurn) return row;
+    if constexpr (Tile::kRows > 1) return row;
     return ptx::block_index() / Tile::kBlocks;
   }
 
@@ -96,15 +90,15 @@ struct Greatest {
 };
 
 // Folds by the canonical tree over registers: q[j] += q[j + P/2] .. for the power of two P that
-// holds kCount, down to kLeast of them.
-template <class Fold, int kLeast, int kCount, int kHalf>
+// holds kCount.
+template <class Fold, int kCount, int kHalf>
 __device__ __forceinline__ void fold_step(float (&q)[kCount]) {
-  if constexpr (kHalf >= kLeast) {
+  if constexpr (kHalf >= 1) {
 #pragma unroll
     for (int j = 0; j < kHalf; ++j) {
       if (j + kHalf < kCount) q[j] = Fold::of(q[j], q[j + kHalf]);
     }
-    fold_step<Fold, kLeast, kCount, kHalf / 2>(q);
+    fold_step<Fold, kCount, kHalf / 2>(q);
   }
 }
 
@@ -114,9 +108,9 @@ constexpr int power_of_two_up(int v) {
   return p;
 }
 
-template <class Fold = Sum, int kLeast = 1, int kCount>
+template <class Fold = Sum, int kCount>
 __device__ __forceinline__ float fold_registers(float (&q)[kCount]) {
-  fold_step<Fold, kLeast, kCount, power_of_two_up(kCount) / 2>(q);
+  fold_step<Fold, kCount, power_of_two_up(kCount) / 2>(q);
   return q[0];
 }
 
@@ -127,26 +121,14 @@ __device__ __forceinline__ float fold_lanes(float q) {
   return q;
 }
 
-// The same of two values a lane, whose lowest digit is which of the two: one half of the lanes goes
-// on with the first, the other with the second, and they meet last.
-template <int kLanes>
-__device__ __forceinline__ float sum_lanes_of_two(float a, float b) {
-  constexpr int kHalf = kLanes / 2;
-  const bool second = (threadIdx.x & kHalf) != 0;
-  float q = __fadd_rn(second ? b : a, __shfl_xor_sync(~0u, second ? a : b, kHalf));
-#pragma unroll
-  for (int half = kHalf / 2; half >= 1; half /= 2) q = __fadd_rn(q, __shfl_xor_sync(~0u, q, half));
-  return __fadd_rn(q, __shfl_xor_sync(~0u, q, kHalf));
-}
-
 // Shared memory of one fold over a row, of one sum or of two at once. Each fold of a row has its
 // own, so that no barrier is needed between them.
 template <class Tile, int kSums = 1>
 struct FoldScratch {
   static constexpr int kExchangeBytes =
       Tile::kBlocks * 32 * kSums * static_cast<int>(sizeof(float));
-  // [warp][lane][of the run][of the sums]
-  alignas(8 * kSums) float values[Tile::kThreads > 32 ? Tile::kThreads* Tile::kRun* kSums : 1];
+  // [warp][lane][of the sums]
+  alignas(8 * kSums) float values[Tile::kThreads > 32 ? Tile::kThreads* kSums : 1];
   float total[kSums];  // where one warp folds for all
   // [block][lane][of the sums], pushed by the blocks of the cluster
   alignas(4 * kSums) float exchange[Tile::kBlocks > 1 ? Tile::kBlocks * 32 * kSums : 1];
@@ -248,40 +230,6 @@ __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
   return q;
 }
 
-// The sum of a row of which each thread has two sums, of its first and of its second vectors of two
-// that lie side by side. The steps are those of fold_row(), which is by itself: with what they
-// share in one place the compiler writes 68 of 675 measured kernels otherwise.
-template <class Tile>
-__device__ __forceinline__ float sum_row_of_two(float a, float b, FoldScratch<Tile>& scratch,
-                                                const Place<Tile>& place) {
-  if constexpr (Tile::kThreads <= 32) {
-    return sum_lanes_of_two<Tile::kLanes>(a, b);
-  } else {
-    auto* const values = reinterpret_cast<float2*>(scratch.values);
-    const auto fold = [&] {
-      float first[Tile::kWarps], second[Tile::kWarps];
-#pragma unroll
-      for (int w = 0; w < Tile::kWarps; ++w) {
-        const float2 q = values[w * 32 + place.lane];
-        first[w] = q.x, second[w] = q.y;
-      }
-      return sum_lanes_of_two<32>(fold_registers(first), fold_registers(second));
-    };
-    values[threadIdx.x] = make_float2(a, b);
-    __syncthreads();
-    if constexpr (kOneWarpFolds<Tile>) {
-      if (place.warp == 0) {
-        const float sum = fold();
-        if (place.lane == 0) scratch.total[0] = sum;
-      }
-      __syncthreads();
-      return scratch.total[0];
-    } else {
-      return fold();
-    }
-  }
-}
-
 // The greatest bits of a row, in every thread of it, from each thread's: any order will do, so
 // warps fold themselves first.
 template <class Tile>
@@ -306,12 +254,7 @@ __device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<T
 template <class Tile>
 __device__ __forceinline__ float sum_row(float (&q)[Tile::kVectors], FoldScratch<Tile>& scratch,
                                          const Place<Tile>& place) {
-  const float first = fold_registers<Sum, Tile::kRun>(q);
-  if constexpr (Tile::kRun == 1) {
-    return fold_row<Sum>(first, scratch, place);
-  } else {
-    return sum_row_of_two(first, q[1], scratch, place);
-  }
+  return fold_row<Sum>(fold_registers(q), scratch, place);
 }
 
 // The sums of d and of d * d, or a part of each.
@@ -365,46 +308,31 @@ __device__ __forceinline__ Moments fold_moments_of_cluster(Moments m, FoldScratc
   return {fold_lanes<32>(m.sum), fold_lanes<32>(m.squares)};
 }
 
-// The moments of a row from a thread's, of its first and of its second vectors of kRun that lie
-// side by side. The thread's number is read anew: addresses kept across both passes would cost
-// registers.
+// The moments of a row from each thread's. The thread's number is read anew: addresses kept across
+// both passes would cost registers.
 template <class Tile>
-__device__ __forceinline__ Moments fold_row_moments(const Moments (&m)[Tile::kRun],
-                                                    FoldScratch<Tile, 2>& scratch,
+__device__ __forceinline__ Moments fold_row_moments(const Moments& m, FoldScratch<Tile, 2>& scratch,
                                                     const Place<Tile>& place) {
-  constexpr int kRun = Tile::kRun;
-  const auto fold_lanes_of = [](const Moments(&q)[kRun]) -> Moments {
-    constexpr int kLanes = Tile::kLanes;
-    if constexpr (kRun == 1) {
-      return {fold_lanes<kLanes>(q[0].sum), fold_lanes<kLanes>(q[0].squares)};
-    } else {
-      return {sum_lanes_of_two<kLanes>(q[0].sum, q[1].sum),
-              sum_lanes_of_two<kLanes>(q[0].squares, q[1].squares)};
-    }
+  const auto fold_lanes_of = [](const Moments& q) -> Moments {
+    return {fold_lanes<Tile::kLanes>(q.sum), fold_lanes<Tile::kLanes>(q.squares)};
   };
   if constexpr (Tile::kThreads <= 32) {
     return fold_lanes_of(m);
   } else if constexpr (Tile::kBlocks > 1) {
-    return fold_moments_of_cluster(m[0], scratch, place);
+    return fold_moments_of_cluster(m, scratch, place);
   } else {
     auto* const values = reinterpret_cast<float2*>(scratch.values);
     const uint32_t thread = ptx::thread_index(), lane = thread % 32;
-#pragma unroll
-    for (int r = 0; r < kRun; ++r) values[thread * kRun + r] = make_float2(m[r].sum, m[r].squares);
+    values[thread] = make_float2(m.sum, m.squares);
     __syncthreads();
     const auto fold = [&] {
-      Moments of_run[kRun];
+      Moments w[Tile::kWarps];
 #pragma unroll
-      for (int r = 0; r < kRun; ++r) {
-        Moments w[Tile::kWarps];
-#pragma unroll
-        for (int i = 0; i < Tile::kWarps; ++i) {
-          const float2 q = values[(i * 32 + lane) * kRun + r];
-          w[i] = {q.x, q.y};
-        }
-        of_run[r] = fold_moments(w);
+      for (int i = 0; i < Tile::kWarps; ++i) {
+        const float2 q = values[i * 32 + lane];
+        w[i] = {q.x, q.y};
       }
-      return fold_lanes_of(of_run);
+      return fold_lanes_of(fold_moments(w));
     };
     if constexpr (kOneWarpFolds<Tile>) {
       if (thread < 32) {

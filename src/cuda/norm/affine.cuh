@@ -57,41 +57,32 @@ __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const 
   // branch: predicates would take registers.
   if (!kAhead && !present) return;
 #pragma unroll
-  for (int i = 0; i < kVectors; i += Tile::kRun) {  // v is the first of a run
-    if (v + i >= Tile::kVectors) break;
-    load_run_if<Tile::kRun>(raw + i, address + Tile::offset(i) * kVectorBytes,
-                            (!kAhead || present) && reach.whole(v + i));
-    if constexpr (requires { reach.cut(0); }) {
-      ptx::ld_global_v2_if(raw[i].x, raw[i].y, address + Tile::offset(i) * kVectorBytes,
-                           (!kAhead || present) && reach.cut(v + i));
-    }
+  for (int i = 0; i < kVectors && v + i < Tile::kVectors; ++i) {
+    ptx::ld_global_v4_if(raw[i], address + Tile::offset(i) * kVectorBytes,
+                         (!kAhead || present) && reach.whole(v + i));
   }
 }
 
-// The same beside unaligned rows. In general kernels to y, columns may begin anywhere, too.
+// The same beside unaligned rows; weight and bias may begin anywhere, too.
 template <class Slots, class Tile, int kVectors, class Reach>
 __device__ __forceinline__ void load_uneven_columns(uint4* raw, ColumnType type, const char* row,
                                                     int v, const Place<Tile>& place,
                                                     const Reach& reach, uint32_t filler) {
-  if constexpr (Slots::kBeside != Beside::kAny || Slots::kSink == Sink::kQuant) {
-    load_columns<typename Slots::T, Tile, kVectors>(raw, type, row, v, place, reach, filler);
+  const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
+  const int bytes = access_bytes(row);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
+  if (type != ColumnType::kElement) return;
+  const auto wanted = [&](int i) { return v + i < Tile::kVectors && reach.whole(v + i); };
+  if (bytes == kVectorBytes) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+      ptx::ld_global_v4_if(raw[i], address + Tile::offset(i) * kVectorBytes, wanted(i));
   } else {
-    const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
-    const int bytes = access_bytes(row);
+    uint4 words[kVectors];
+    load_words(words, address, Tile::kStride * kVectorBytes, bytes, wanted);
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
-    if (type != ColumnType::kElement) return;
-    const auto wanted = [&](int i) { return v + i < Tile::kVectors && reach.whole(v + i); };
-    if (bytes == kVectorBytes) {
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i)
-        ptx::ld_global_v4_if(raw[i], address + Tile::offset(i) * kVectorBytes, wanted(i));
-    } else {
-      uint4 words[kVectors];
-      load_words(words, address, Tile::kStride * kVectorBytes, bytes, wanted);
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) raw[i] = selected(wanted(i), words[i], raw[i]);
-    }
+    for (int i = 0; i < kVectors; ++i) raw[i] = selected(wanted(i), words[i], raw[i]);
   }
 }
 
@@ -102,7 +93,7 @@ struct SharedColumns {
   static constexpr int kStep = Tile::kThreads * kVectorBytes,  // from a thread's vector to its next
       kColumnBytes = Tile::kVectors * kStep;
   static constexpr bool kBias = Slots::kStat == Stat::kLayer;
-  static_assert(Tile::kRows == 1 && Tile::kRun == 1);
+  static_assert(Tile::kRows == 1);
 
   __device__ __forceinline__ SharedColumns()
       : mine(ptx::launch_shared() + threadIdx.x * kVectorBytes) {}
@@ -199,13 +190,9 @@ struct FourColumns {
   template <class Reach>
   __device__ __forceinline__ void load(uint4& raw, int four, const Reach& reach) const {
     const int v = four / kFours<T>;
-    bool there = reach.whole(v);
-    if constexpr (requires { reach.cut(0); }) {  // of a half, what lies first in memory
-      there = there || (reach.cut(v) && (four % kFours<T> != 0) == crossed);
-    }
     ptx::ld_global_v4_if(raw,
                          first[four % kFours<T>] + v * (Tile::kStride * kFours<T> * kVectorBytes),
-                         present && there);
+                         present && reach.whole(v));
   }
 
   const bool present, crossed;
@@ -275,7 +262,6 @@ struct RowState {
   // With kReadyColumns the result is t * factor + addend, which are made before the sum is known.
   static constexpr int kReady = Slots::kV.has(Variant::kReadyColumns) ? kVectors : 1;
   float factor[kReady][kPerVector], addend[kReady][kPerVector];
-  uint4 result[Tile::kRun];  // to be stored together
   float mean = 0.0f, rstd = 0.0f;
   float given_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
 };
@@ -328,7 +314,7 @@ __device__ __forceinline__ void take_tails(uint4& weight, uint4& bias, int numbe
                                            const Reach& reach) {
   if constexpr (Slots::kAccess == Access::kUneven) {
     constexpr int kParts = Slots::kAffine == Affine::kF32 ? kFours<typename Slots::T> : 1;
-    if (number / kParts != Tile::kVectors - 1 || !reach.has_short()) return;
+    if (!reach.has_short() || number / kParts != reach.last_register()) return;
     const StagedRow<Slots, Tile> staged;
     weight = tail_vector(staged.weight_tail(), number % kParts);
     if constexpr (Slots::kStat == Stat::kLayer)

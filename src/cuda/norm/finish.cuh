@@ -14,26 +14,12 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         float (&z)[Slots::T::kPerVector], int v,
                                         const Place<Tile>& place, const Reach& reach) {
   if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
-    put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v),
-                                          row.result[0]);
+    put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v));
   } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
 #pragma unroll
     for (int i = 0; i < Slots::T::kPerVector; ++i) row.held.results()[v][i] = z[i];
-  } else if constexpr (Slots::kAccess == Access::kUneven && Tile::kCluster) {
-    store_window<typename Slots::T>(sink.y, Slots::T::pack(z), place.vector(v), p);
   } else if constexpr (Slots::kAccess == Access::kUneven) {
     put_staged<Slots, Tile>(Slots::T::pack(z), v, place);
-  } else if constexpr (Tile::kRun > 1) {
-    row.result[v % Tile::kRun] = Slots::T::pack(z);
-    if (v % Tile::kRun == Tile::kRun - 1 && reach.stores(v)) {
-      store_run<Tile::kRun>(place.template address<kVectorBytes>(sink.y, v - v % Tile::kRun),
-                            row.result);
-    }
-  } else if constexpr (Slots::kHalves) {
-    if (reach.stores(v)) {
-      store_halves(place.template address<kVectorBytes>(sink.y, v), Slots::T::pack(z), reach.cut(v),
-                   is_aligned(sink.y));
-    }
   } else if (reach.stores(v)) {
     ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v), Slots::T::pack(z));
   }
@@ -176,12 +162,7 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
       deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
     } else if (reach.stores(v)) {
       const uint4 y = T::pack(z), words = selected(second_first, make_uint4(y.z, y.w, y.x, y.y), y);
-      char* const address = place.template address<kVectorBytes>(sink.y, v);
-      if constexpr (Slots::kHalves) {
-        store_halves(address, words, reach.cut(v), is_aligned(sink.y));
-      } else {
-        ptx::st_global_v4(address, words);
-      }
+      ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v), words);
     }
   }
 }

@@ -155,20 +155,15 @@ __device__ __forceinline__ Moments row_moments(const HeldRow<Slots, Tile>& held,
                                                FoldScratch<Tile, 2>& scratch,
                                                const Place<Tile>& place) {
   using T = typename Slots::T;
-  constexpr int kRun = Tile::kRun, kVectors = Tile::kVectors;
+  constexpr int kVectors = Tile::kVectors;
   const auto moments_of = [&](auto number) {
     constexpr int v = decltype(number)::value;
-    constexpr bool kLast =
-        v == kVectors - 1 && (Slots::kAccess == Access::kUneven || Slots::kHalves);
-    constexpr bool kPartial = kLast || Slots::kAccess == Access::kAny;
+    constexpr bool kPartial = Slots::kAccess != Access::kVector;
     float s[T::kPerVector];
     held.get(s, v);
     return moments<T, kPartial>(s, from, reach.count(v), steps);
   };
-  Moments m[kRun];
-  m[0] = fold_vectors<0, kRun, kVectors>(moments_of);
-  if constexpr (kRun == 2) m[1] = fold_vectors<1, kRun, kVectors>(moments_of);
-  return fold_row_moments<Tile>(m, scratch, place);
+  return fold_row_moments<Tile>(fold_vectors<0, 1, kVectors>(moments_of), scratch, place);
 }
 
 }  // namespace fastnorm::cuda

@@ -14,7 +14,7 @@ namespace {
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 constexpr Source kSource = Source::FASTNORM_SOURCE;
 // By value: no object needs it when it runs.
-constexpr auto kPart = make_variants<list_columns(FASTNORM_SPEC), kDtype, kSource>();
+constexpr auto kPart = make_variants<list_arch(FASTNORM_SPEC), kDtype, kSource>();
 constexpr size_t kCount = kPart.size();
 
 // Tests may compile a sample: the first kernel of each key, and one in so many. The others are

@@ -1,12 +1,12 @@
 // THE forward row kernel: Source -> Stat -> Affine -> Sink, with the row in registers.
 //
-// It asks its Variant for every policy (variant.h) and knows no tile. Two other bodies share its
-// parts: in_turn.cuh (persistent blocks) and stream.cuh (rows that no registers hold).
+// It asks its Variant for every policy (variant.h) and knows no tile. Another body shares its
+// parts: stream.cuh, for rows that no registers hold.
 //
 // Bytes: each input once, each output once.
 // Registers: the row, the raw weights that are loaded early, about 20 for addresses.
 // Shared memory: a float a thread and sum (wide rows: two); a cluster adds 128 bytes a block.
-// Unaligned rows lie there whole (staged.cuh), a cluster's by their ends (windows.cuh).
+// Unaligned rows lie there whole (staged.cuh).
 // Weights::kShared: weight and bias. Schedule:
 //   1. all loads of weights and row
 //   2. the sum is stored at once, so that the store overlaps the reduction
@@ -18,7 +18,6 @@
 
 #include "cuda/common/ptx/grid.cuh"
 #include "cuda/norm/finish.cuh"
-#include "cuda/norm/in_turn.cuh"
 #include "cuda/norm/prefetch.cuh"
 #include "cuda/norm/quant.cuh"
 #include "cuda/norm/stream.cuh"
@@ -33,7 +32,7 @@ __device__ __forceinline__ void complete_uneven(RowSource<Slots, Tile>& source,
                                                 const Place<Tile>& place, const Reach& reach) {
   using State = RowState<Slots, Tile>;
   source.complete(place);
-  if (reach.last_count() != 0) tails.complete(place);
+  if (reach.last_elements != 0) tails.complete(place);
   ptx::copy_async_wait();
   sync_row<Tile>();
   source.take_all(place, reach);
@@ -108,7 +107,7 @@ __device__ __forceinline__ void finish_row(const NormParams& p, RowState<Slots, 
   } else {
     finish(KnownRounding<T, false>());
   }
-  if constexpr (Slots::kAccess == Access::kUneven && !Tile::kCluster) {
+  if constexpr (Slots::kAccess == Access::kUneven) {
     RowSource<Slots, Tile>::finish_sum(p, out, place, reach.live);
     if constexpr (Slots::kSink == Sink::kStore) store_results<Slots, Tile>(p, out, place, reach);
   }
@@ -153,8 +152,7 @@ __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, 
                                            Scratch& scratch) {
   // Where every thread reads the row's first element, the sum may take its place after the first
   // fold alone.
-  constexpr bool kSumLater =
-      FirstElement<Slots, Tile>::kReads && (Slots::kAccess != Access::kUneven || Tile::kCluster);
+  constexpr bool kSumLater = FirstElement<Slots, Tile>::kReads && Slots::kAccess != Access::kUneven;
   if constexpr (Slots::kSource == Source::kAdd && !kSumLater)
     source.store_sum(p, index, place, reach, row.held.values);
   row.held.round_sum(rounding);
@@ -243,16 +241,12 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
                            ? index
                            : row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again));
   if constexpr (Slots::kSink == Sink::kStatic) row.given_scale = __frcp_rn(row.given_scale);
-  const auto put_statistics = [&] {
-    if ((bits_of<Slots, Tile>(p.bits_again) & kStoreStatistics) != 0 && place.leads_row() &&
-        reach.live)
-      store_statistics(p, out, row.mean, row.rstd);
-  };
-  if constexpr (!Slots::kV.has(Variant::kStatisticsLast)) put_statistics();
   finish_row<Slots, Tile>(p, row, out, place, reach, rounding);
   if constexpr (Slots::kSink == Sink::kQuant)
     quantize_row<Slots, Tile>(p, row, out, place, reach, scratch.fold[Slots::kFolds - 1]);
-  if constexpr (Slots::kV.has(Variant::kStatisticsLast)) put_statistics();
+  if ((bits_of<Slots, Tile>(p.bits_again) & kStoreStatistics) != 0 && place.leads_row() &&
+      reach.live)
+    store_statistics(p, out, row.mean, row.rstd);
 }
 
 // nvcc compiles this file for the host, too, which needs the kernels' names alone.
@@ -273,8 +267,6 @@ __global__ void __launch_bounds__(RowTileOf<Slots<kOrder, kPolicies>>::kBlockThr
   if constexpr (!kHasBodies) {
   } else if constexpr (Tile::kStreams) {
     normalize_streaming<Slots, Tile>(p);
-  } else if constexpr (Slots::kAffine == Affine::kKept) {
-    normalize_in_turn<Slots, Tile>(p);
   } else {
     normalize_in_registers<Slots, Tile>(p, blockIdx.x);
   }

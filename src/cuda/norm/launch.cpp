@@ -66,19 +66,11 @@ fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error&
 }
 
 fastnorm_status CudaDevice::allow_large(const NormPlan& plan, const void* kernel, Error& error) {
-  const bool cluster = !is_portable_cluster(plan.entry->tile.blocks),
-             shared = shared_bytes(plan) > kPortableSharedBytes;
-  if (!cluster && !shared) return FASTNORM_OK;
+  if (shared_bytes(plan) <= kPortableSharedBytes) return FASTNORM_OK;
   std::atomic<bool>& allowed = allowed_large_[static_cast<size_t>(plan.index)];
   if (allowed.load(std::memory_order_relaxed)) return FASTNORM_OK;
-  if (cluster) {
-    FASTNORM_CUDA_TRY(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-  }
-  if (shared) {
-    FASTNORM_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           shared_bytes(plan)));
-  }
+  FASTNORM_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         shared_bytes(plan)));
   allowed.store(true, std::memory_order_relaxed);
   return FASTNORM_OK;
 }

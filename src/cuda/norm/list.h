@@ -52,11 +52,11 @@ namespace variant_words {
 inline constexpr auto source_plain = Source::kPlain, source_add = Source::kAdd;
 inline constexpr auto stat_rms = Stat::kRms, stat_layer = Stat::kLayer;
 inline constexpr auto affine_once = Affine::kOnce, affine_f32 = Affine::kF32,
-                      affine_kept = Affine::kKept, affine_any = Affine::kAny;
+                      affine_any = Affine::kAny;
 inline constexpr auto sink_store = Sink::kStore, sink_static = Sink::kStatic,
                       sink_quant = Sink::kQuant;
-inline constexpr auto access_wide = Access::kWide, access_vector = Access::kVector,
-                      access_uneven = Access::kUneven, access_any = Access::kAny;
+inline constexpr auto access_vector = Access::kVector, access_uneven = Access::kUneven,
+                      access_any = Access::kAny;
 inline constexpr auto row_f32 = Row::kF32, row_packed = Row::kPacked;
 inline constexpr auto weights_early = Weights::kEarly, weights_late = Weights::kLate,
                       weights_shared = Weights::kShared;
@@ -74,14 +74,13 @@ inline constexpr uint8_t general = flavour_bit(Beside::kAny), bare = flavour_bit
                          bare_cs = flavour_bit(Beside::kNothingCs),
                          rounded = flavour_bit(Beside::kRounded),
                          rounded_cs = flavour_bit(Beside::kRoundedCs),
-                         bare_sm = flavour_bit(Beside::kShared),
-                         bare_8 = flavour_bit(Beside::kHalves);
+                         bare_sm = flavour_bit(Beside::kShared);
 
 inline constexpr uint16_t keeps_row = Variant::kKeepsRow, place_anew = Variant::kPlaceAnew,
                           row_first = Variant::kRowFirst, ready = Variant::kReadyColumns,
                           cross = Variant::kCrossFours, factors = Variant::kByFactors,
                           pins = Variant::kPinsAddress, prefetch = Variant::kPrefetches,
-                          stats_last = Variant::kStatisticsLast, unasked = Variant::kWaitsUnasked,
+                          every = Variant::kEveryVector, unasked = Variant::kWaitsUnasked,
                           clamps = Variant::kClampsTogether, idle = Variant::kIdlePrefetch;
 
 constexpr Fours fours(uint8_t ahead, uint8_t early) { return {ahead, early}; }
@@ -110,24 +109,13 @@ inline constexpr VariantLine kLines[] = {
 
 inline constexpr std::span<const VariantLine> kVariantLines = variant_words::kLines;
 
-// Which columns of the list make an architecture's table.
-struct ListColumns {
-  ListArch rows;  // of all kernels but
-  ListArch wide;  // those of Access::kWide
-  constexpr bool operator==(const ListColumns&) const = default;
-};
-
-constexpr ListColumns list_columns(const ArchSpec& arch) {
+constexpr ListArch list_arch(const ArchSpec& arch) {
   constexpr std::string_view kNames[kListArchs] = {"sm_80", "sm_90", "sm_100f", "sm_120f",
                                                    "ptx_90"};
   for (int i = 0; i < kListArchs; ++i) {
-    if (arch.name == kNames[i]) return {static_cast<ListArch>(i), static_cast<ListArch>(i)};
+    if (arch.name == kNames[i]) return static_cast<ListArch>(i);
   }
-  return {};
-}
-
-constexpr ListArch column_of(const VariantLine& line, ListColumns columns) {
-  return line.access == Access::kWide ? columns.wide : columns.rows;
+  return kListArchs;
 }
 
 // The policies of a line's kernel: some concern a part of its kernels alone, as the list's head
@@ -143,9 +131,7 @@ constexpr uint16_t policies_of(const VariantLine& line, Dtype dtype, Beside besi
   return static_cast<uint16_t>(policies);
 }
 
-constexpr Variant variant_of(const VariantLine& line, Dtype dtype, Beside beside,
-                             ListColumns columns) {
-  const ListArch arch = column_of(line, columns);
+constexpr Variant variant_of(const VariantLine& line, Dtype dtype, Beside beside, ListArch arch) {
   return {.key = {dtype, line.source, line.stat, line.affine, line.sink, line.access, beside},
           .tile = line.tile,
           .row = line.row,
@@ -161,27 +147,27 @@ constexpr Variant variant_of(const VariantLine& line, Dtype dtype, Beside beside
           .policies = policies_of(line, dtype, beside, arch)};
 }
 
-constexpr bool is_listed(const VariantLine& line, Dtype dtype, Source source, ListColumns columns) {
+constexpr bool is_listed(const VariantLine& line, Dtype dtype, Source source, ListArch arch) {
   return line.source == source && (line.dtypes & variant_words::dtype_bit(dtype)) != 0 &&
-         line.blocks_per_sm.of[column_of(line, columns)] != 0;
+         line.blocks_per_sm.of[arch] != 0;
 }
 
-constexpr size_t count_variants(Dtype dtype, Source source, ListColumns columns) {
+constexpr size_t count_variants(Dtype dtype, Source source, ListArch arch) {
   int count = 0;
   for (const VariantLine& line : kVariantLines) {
-    if (is_listed(line, dtype, source, columns)) count += std::popcount(line.flavours);
+    if (is_listed(line, dtype, source, arch)) count += std::popcount(line.flavours);
   }
   return static_cast<size_t>(count);
 }
 
 // Calls fn(variant, line) for each kernel of a dtype and source.
 template <typename Fn>
-constexpr void for_each_variant(Dtype dtype, Source source, ListColumns columns, Fn fn) {
+constexpr void for_each_variant(Dtype dtype, Source source, ListArch arch, Fn fn) {
   for (size_t i = 0; i < kVariantLines.size(); ++i) {
     const VariantLine& line = kVariantLines[i];
-    if (!is_listed(line, dtype, source, columns)) continue;
+    if (!is_listed(line, dtype, source, arch)) continue;
     for (unsigned left = line.flavours; left != 0; left &= left - 1)
-      fn(variant_of(line, dtype, static_cast<Beside>(std::countr_zero(left)), columns), i);
+      fn(variant_of(line, dtype, static_cast<Beside>(std::countr_zero(left)), arch), i);
   }
 }
 
@@ -194,7 +180,7 @@ struct VariantWords {
 
 // Those of a dtype and source, sorted by the first. An object with kernels makes its own part
 // alone, without names: its compiler goes through it several times.
-template <ListColumns kArch, Dtype kDtype, Source kSource>
+template <ListArch kArch, Dtype kDtype, Source kSource>
 constexpr auto make_variants() {
   std::array<VariantWords, count_variants(kDtype, kSource, kArch)> part = {};
   size_t count = 0;
@@ -206,10 +192,10 @@ constexpr auto make_variants() {
   return part;
 }
 
-template <ListColumns kArch, Dtype kDtype, Source kSource>
+template <ListArch kArch, Dtype kDtype, Source kSource>
 inline constexpr auto kVariants = make_variants<kArch, kDtype, kSource>();
 
-template <ListColumns kArch, Dtype kDtype, Source kSource>
+template <ListArch kArch, Dtype kDtype, Source kSource>
 constexpr auto make_norm_part() {
   constexpr auto& variants = kVariants<kArch, kDtype, kSource>;
   std::array<NormEntry, variants.size()> part;
@@ -217,12 +203,13 @@ constexpr auto make_norm_part() {
     const Variant v = variant_of(variants[i].order, variants[i].policies);
     part[i] = make_entry(v.key, v.tile);
     part[i].line = variants[i].line;
+    part[i].every = v.has(Variant::kEveryVector) || v.key.access != Access::kVector;
     part[i].prefetches = v.has(Variant::kPrefetches) && !v.has(Variant::kIdlePrefetch);
   }
   return part;
 }
 
-template <ListColumns kArch, Dtype kDtype, Source kSource>
+template <ListArch kArch, Dtype kDtype, Source kSource>
 inline constexpr auto kNormPart = make_norm_part<kArch, kDtype, kSource>();
 
 template <size_t... kCount>
@@ -237,7 +224,7 @@ constexpr auto joined_parts(const std::array<NormEntry, kCount>&... parts) {
 }
 
 // All parts in the order of packed(), which is that of kernels.h.
-template <ListColumns kArch>
+template <ListArch kArch>
 constexpr auto make_norm_table() {
   return joined_parts(
       kNormPart<kArch, Dtype::kF32, Source::kPlain>, kNormPart<kArch, Dtype::kF32, Source::kAdd>,

@@ -167,14 +167,11 @@ static_assert(sizeof(NormCallParams) == 512);
 
 // Shared memory of a row that is staged there (Access::kUneven): a tensor's row, up to 15 bytes
 // behind a multiple of 16; x's image, with a residual its own and the sum's; and at the end the
-// weight and bias of a short vector, which may be f32. Of a cluster's row, x's and the residual's
-// vectors at its ends take the images' place.
-inline constexpr int kStagedTailBytes = 32, kStagedEdges = 3;
-constexpr int staged_image_bytes(Tile tile) {
-  return tile.is_cluster() ? kStagedEdges * 16 : (tile.threads * tile.vectors + 1) * 16;
-}
+// weight and bias of a short vector, which may be f32.
+inline constexpr int kStagedTailBytes = 32;
+constexpr int staged_image_bytes(Tile tile) { return (tile.threads * tile.vectors + 1) * 16; }
 constexpr int staged_row_bytes(Source source, Tile tile) {
-  const int images = source == Source::kPlain ? 1 : tile.is_cluster() ? 2 : 3;
+  const int images = source == Source::kPlain ? 1 : 3;
   return images * staged_image_bytes(tile) + 2 * kStagedTailBytes;
 }
 // Of columns that wait there (Beside::kShared): 16 bytes for each vector of a thread.
@@ -184,9 +181,8 @@ constexpr int shared_columns_bytes(Stat stat, Tile tile) {
 // What a launch of a kernel asks for beside what the kernel itself has.
 constexpr int launch_shared_bytes(NormKey key, Tile tile) {
   if (key.beside == Beside::kShared) return shared_columns_bytes(key.stat, tile);
-  return key.access == Access::kUneven && key.beside != Beside::kHalves
-             ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
-             : 0;
+  return key.access == Access::kUneven ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
+                                       : 0;
 }
 
 // Two calls of one kernel in one grid, blocks of both beside each other: queries and keys of a

@@ -27,6 +27,8 @@ struct ScaleRow {
       : q(p.quant),
         scales(row_address(p.quant.scale, p.quant.scale_upper, index)),
         number(row_number) {}
+  __device__ __forceinline__ ScaleRow(const QuantParams& quant, char* row, uint32_t row_number)
+      : q(quant), scales(row), number(row_number) {}
 
   // kByte: of a type that is known to be one.
   template <bool kByte = false>
@@ -152,11 +154,6 @@ __device__ __forceinline__ void put_beside(const NormParams& p,
 #pragma unroll
       for (int v = 0; v < Tile::kVectors; ++v)
         sink.put(z[v], static_cast<uint32_t>(place.vector(v)), reach.stores(v));
-    } else if constexpr (Slots::kAccess == Access::kUneven) {
-#pragma unroll
-      for (int v = 0; v < Tile::kVectors; ++v) put_staged<Slots, Tile>(T::pack(z[v]), v, place);
-      store_results<Slots, Tile>(p, index, place, reach);
-      sync_row<Tile>();  // codes come to the same place
     } else {
       store_row<T>(z, sink.y, place, reach);
     }
@@ -311,16 +308,6 @@ __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most
   }
 }
 
-// One vector's codes to shared memory.
-template <int kBytes>
-__device__ __forceinline__ void put_staged_codes(char* address, const uint32_t (&words)[2]) {
-  if constexpr (kBytes == 8) {
-    *reinterpret_cast<uint2*>(address) = make_uint2(words[0], words[1]);
-  } else {
-    put_shared<kBytes>(address, words[0]);
-  }
-}
-
 // The codes of vectors; `most` is for pairs; kScaled: z is, but for pairs. Those of uneven rows go
 // through shared memory, as y does.
 template <CodeType kType, bool kScaled, class Slots, class Tile, class Reach>
@@ -371,10 +358,7 @@ __device__ __forceinline__ void put_codes(char* codes,
       if constexpr (kPairs || !kScaled) scale_values(z[v], factor);
       make_codes(kType, z[v], words);
     }
-    if constexpr (Slots::kAccess == Access::kUneven) {
-      put_staged_codes<kBytes>(StagedRow<Slots, Tile>().results() + place.vector(v) * kBytes,
-                               words);
-    } else if (reach.stores(v)) {
+    if (reach.stores(v)) {
       store_codes<kPerVector>(address + v * (Tile::kStride * kBytes), words, kPairs);
     }
   }
@@ -411,9 +395,6 @@ __device__ __forceinline__ void quantize_in_registers(
     FoldScratch<Tile>& scratch) {
   constexpr int kVectors = Tile::kVectors;
   const QuantParams& q = p.quant;
-  if constexpr (Slots::kAccess == Access::kUneven) {
-    if (reach.has_short()) clear_from(z[kVectors - 1], reach.last_count());
-  }
   if (Slots::kBeside == Beside::kAny && q.beside) {
     put_beside<Slots>(p, z, index, place, reach);
   } else {
@@ -430,7 +411,7 @@ __device__ __forceinline__ void quantize_in_registers(
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       most[v] = magnitude_bits(z[v]);
-      if (v == kVectors - 1 && !reach.has(v)) most[v] = 0;
+      if ((Reach::kEvery || v == kVectors - 1) && !reach.has(v)) most[v] = 0;
     }
     make_scales<Slots>(p, most, inverse, given,
                        ScaleRow(p, reach.live ? place.row_again() : 0, index), place, reach,
@@ -461,14 +442,6 @@ __device__ __forceinline__ void quantize_in_registers(
     put_codes<CodeType::kI8, kScaled, Slots>(codes, z, most, inverse, place, reach);
   } else {
     put_codes<CodeType::kE5M2, kScaled, Slots>(codes, z, most, inverse, place, reach);
-  }
-  if constexpr (Slots::kAccess == Access::kUneven) {
-    sync_row<Tile>();
-    constexpr int kPerVector = Slots::T::kPerVector,
-                  kPieces = (kVectors * kPerVector + kVectorBytes - 1) / kVectorBytes;
-    const uint32_t n = row_elements<typename Slots::T>(p);
-    store_staged<1, kPieces, true, false>(codes, q.code_type == CodeType::kE2M1 ? n / 2 : n,
-                                          StagedRow<Slots, Tile>().results(), place, reach.live);
   }
   // When the row is no longer in registers.
   if (q.swizzled && reach.live) {

@@ -20,14 +20,9 @@ struct Slots {
   static constexpr Affine kAffine = kV.key.affine;
   static constexpr Sink kSink = kV.key.sink;
   static constexpr Beside kBeside = kV.key.beside;
-  // Rows of 32-byte accesses and rows of 8-byte ones differ from aligned rows in their loads and
-  // stores alone.
-  static constexpr Access kAccess = kV.key.access == Access::kWide || kBeside == Beside::kHalves
-                                        ? Access::kVector
-                                        : kV.key.access;
+  static constexpr Access kAccess = kV.key.access;
   using T = Element<kDtype>;
   static constexpr bool kShares = kV.weights == Weights::kShared;
-  static constexpr bool kHalves = kBeside == Beside::kHalves;
   // The sum and the product are of two numbers of x's dtype. f32 arithmetic, rounded after it,
   // gives the same: it holds a product of two exactly, and twice the digits that a sum needs.
   static constexpr bool kRounds = kBeside == Beside::kRounded || kBeside == Beside::kRoundedCs;
@@ -37,13 +32,12 @@ struct Slots {
 };
 
 template <class Slots>
-using RowTileOf =
-    RowTile<Slots::kV.tile.threads, Slots::kV.tile.vectors, Slots::kV.tile.blocks,
-            vectors_side_by_side(Slots::kV.key.access), Slots::kAffine == Affine::kKept>;
+using RowTileOf = RowTile<Slots::kV.tile.threads, Slots::kV.tile.vectors, Slots::kV.tile.blocks>;
 
 template <class Slots, class Tile>
-using RowReach = std::conditional_t<Slots::kHalves, HalfReach<typename Slots::T, Tile>,
-                                    Reach<Slots::kAccess, typename Slots::T, Tile>>;
+using RowReach =
+    std::conditional_t<Slots::kV.has(Variant::kEveryVector), EveryReach<typename Slots::T, Tile>,
+                       Reach<Slots::kAccess, typename Slots::T, Tile>>;
 
 // A call's bits, with those that the kernel knows as constants. A general kernel knows none.
 template <class Slots, class Tile>
@@ -54,7 +48,7 @@ __device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
     constexpr bool kF32 = Slots::kAffine == Affine::kF32;
     constexpr bool kOneRow = Tile::kRows == 1;  // of a block
     constexpr uint32_t kOpen = kWaitFirst | kWaitAfterColumns | kTrigger | kNeverSet |
-                               (kOneRow ? 0 : kSingleIndex) | kStreamLoads,
+                               kStoreStatistics | (kOneRow ? 0 : kSingleIndex) | kStreamLoads,
                        kWeight = kF32 ? kWeightF32 : kWeightElement,
                        kBias = Slots::kStat == Stat::kRms ? 0
                                : kF32                     ? kBiasF32
@@ -70,9 +64,6 @@ template <class Slots, class Tile, bool kPair>
 __device__ __forceinline__ uint32_t with_known_indices(uint32_t bits) {
   if constexpr (Slots::kBeside == Beside::kAny || Tile::kRows == 1) {
     return bits;
-  } else if constexpr (Slots::kAccess == Access::kUneven) {
-    // Beside f32 weights the test costs nothing.
-    return Slots::kAffine == Affine::kOnce ? bits | kSingleIndex : bits;
   } else if constexpr (kPair) {
     return bits & ~(kSingleIndex | kStreamLoads);
   } else {

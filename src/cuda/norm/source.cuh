@@ -6,69 +6,35 @@
 
 #include "cuda/common/staged.cuh"
 #include "cuda/norm/rounding.cuh"
-#include "cuda/norm/windows.cuh"
 
 namespace fastnorm::cuda {
 
-// Aligned vectors of one tensor. All loads are issued before the first result is used. A missing
-// last vector reads as zero.
+// Aligned vectors of one tensor. All loads are issued before the first result is used. Missing
+// vectors read as zero.
 template <Loads kLoads, class Tile, class Reach>
 __device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const char* row,
                                              const Place<Tile>& place, const Reach& reach,
                                              bool asked) {
-  constexpr int kRun = Tile::kRun, kLast = Tile::kVectors - kRun;
+  constexpr int kSure = Reach::kEvery ? 0 : Tile::kVectors - 1;  // vectors that every row has
   const char* address = row + static_cast<uint32_t>(place.first * kVectorBytes);
   const auto at = [&](int v) { return address + Tile::offset(v) * kVectorBytes; };
 #pragma unroll
-  for (int v = kLast; v < Tile::kVectors; ++v) raw[v] = make_uint4(0, 0, 0, 0);
-  if constexpr (kLast == 0 && kLoads == Loads::kAsked) {
-    load_run_if<kRun, true>(raw, at(0), reach.last && asked);
-    load_run_if<kRun>(raw, at(0), reach.last && !asked);
+  for (int v = kSure; v < Tile::kVectors; ++v) raw[v] = make_uint4(0, 0, 0, 0);
+  const auto load = [&]<bool kStream>(std::bool_constant<kStream>) {
+#pragma unroll
+    for (int v = 0; v < kSure; ++v) raw[v] = load_vector<kStream>(at(v));
+#pragma unroll
+    for (int v = kSure; v < Tile::kVectors; ++v)
+      load_vector_if<kStream>(raw[v], at(v), reach.has(v));
+  };
+  if constexpr (kSure == 0 && !Reach::kEvery && kLoads == Loads::kAsked) {
+    load_vector_if<true>(raw[0], at(0), reach.has(0) && asked);
+    load_vector_if<false>(raw[0], at(0), reach.has(0) && !asked);
   } else if (kLoads == Loads::kStreaming || (kLoads == Loads::kAsked && asked)) {
-#pragma unroll
-    for (int v = 0; v < kLast; v += kRun) load_run<kRun, true>(raw + v, at(v));
-    load_run_if<kRun, true>(raw + kLast, at(kLast), reach.last);
+    load(std::true_type());
   } else {
-#pragma unroll
-    for (int v = 0; v < kLast; v += kRun) load_run<kRun>(raw + v, at(v));
-    load_run_if<kRun>(raw + kLast, at(kLast), reach.last);
+    load(std::false_type());
   }
-}
-
-// The same by accesses of 8 bytes.
-template <class T, class Tile>
-__device__ __forceinline__ void load_halves(uint4 (&raw)[Tile::kVectors], const char* row,
-                                            const Place<Tile>& place,
-                                            const HalfReach<T, Tile>& reach) {
-  constexpr int kLast = Tile::kVectors - 1;
-  const char* const address = row + static_cast<uint32_t>(place.first * kVectorBytes);
-#pragma unroll
-  for (int v = 0; v < kLast; ++v) {
-    const char* const at = address + Tile::offset(v) * kVectorBytes;
-    const uint2 low = ptx::ld_global_v2(at), high = ptx::ld_global_v2(at + kVectorBytes / 2);
-    raw[v] = make_uint4(low.x, low.y, high.x, high.y);
-  }
-  uint4& last = raw[kLast];
-  last = make_uint4(0, 0, 0, 0);
-  const char* const at = address + Tile::offset(kLast) * kVectorBytes;
-  ptx::ld_global_v2_if(last.x, last.y, at, reach.has(kLast));
-  ptx::ld_global_v2_if(last.z, last.w, at + kVectorBytes / 2, reach.whole(kLast));
-}
-
-// Stores a vector or its first half. Rows that do not begin at a multiple of 16 bytes take two
-// accesses.
-__device__ __forceinline__ void store_halves(char* address, const uint4& words, bool half,
-                                             bool aligned) {
-  if (aligned && !half) {
-    ptx::st_global_v4(address, words);
-  } else {
-    ptx::st_global_v2(address, make_uint2(words.x, words.y));
-    if (!half) ptx::st_global_v2(address + kVectorBytes / 2, make_uint2(words.z, words.w));
-  }
-}
-
-__device__ __forceinline__ bool is_aligned(const char* row) {
-  return reinterpret_cast<uintptr_t>(row) % kVectorBytes == 0;
 }
 
 template <class Slots, class Tile>
@@ -89,14 +55,9 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
     const char* const x_row = row_address(p.x, p.x_upper, index);
     const char* const residual_row =
         kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr;
-    if constexpr (Slots::kHalves) {
-      load_halves<T, Tile>(x, x_row, place, reach);
-      if constexpr (kAdd) load_halves<T, Tile>(residual, residual_row, place, reach);
-    } else {
-      load_vectors<Slots::kV.loads, Tile>(x, x_row, place, reach, asked);
-      if constexpr (kAdd)
-        load_vectors<Slots::kV.loads, Tile>(residual, residual_row, place, reach, asked);
-    }
+    load_vectors<Slots::kV.loads, Tile>(x, x_row, place, reach, asked);
+    if constexpr (kAdd)
+      load_vectors<Slots::kV.loads, Tile>(residual, residual_row, place, reach, asked);
   }
 
   __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
@@ -128,18 +89,10 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
       char* row = row_address(p.residual_out, p.residual_out_upper, index) +
                   static_cast<int64_t>(place.first) * kVectorBytes;
 #pragma unroll
-      for (int v = 0; v < Tile::kVectors; v += Tile::kRun) {
-        if constexpr (Slots::kHalves) {
-          if (reach.stores(v)) {
-            store_halves(row + Tile::offset(v) * kVectorBytes, T::pack(s[v]), reach.cut(v),
-                         is_aligned(row));
-          }
-        } else if (reach.stores(v)) {
-          uint4 sum[Tile::kRun];
-#pragma unroll
-          for (int i = 0; i < Tile::kRun; ++i) sum[i] = kAddsWords ? x[v + i] : T::pack(s[v + i]);
-          store_run<Tile::kRun>(row + Tile::offset(v) * kVectorBytes, sum);
-        }
+      for (int v = 0; v < Tile::kVectors; ++v) {
+        if (reach.stores(v))
+          ptx::st_global_v4(row + Tile::offset(v) * kVectorBytes,
+                            kAddsWords ? x[v] : T::pack(s[v]));
       }
     }
   }
@@ -147,10 +100,6 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   uint4 x[Tile::kVectors];
   uint4 residual[kAdd ? Tile::kVectors : 1];
 };
-
-// take_shifted() in few instructions: kernels that quantise are long enough without.
-template <class Slots>
-inline constexpr bool kStagedShort = Slots::kSink == Sink::kQuant;
 
 // Vectors of x and the residual as they were loaded.
 template <class Slots, class Tile>
@@ -173,9 +122,9 @@ struct LoadedVectors {
   uint4 x[Tile::kVectors], residual[kAdd ? Tile::kVectors : 1];
 };
 
-// Unaligned rows of one block, through shared memory. Call complete() after every load was issued.
+// Unaligned rows, through shared memory. Call complete() after every load was issued.
 template <class Slots, class Tile>
-requires(Slots::kAccess == Access::kUneven && !Tile::kCluster) struct RowSource<Slots, Tile>
+requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile>
     : LoadedVectors<Slots, Tile> {
   using T = typename Slots::T;
   using Reach = cuda::Reach<Access::kUneven, T, Tile>;
@@ -213,61 +162,19 @@ requires(Slots::kAccess == Access::kUneven && !Tile::kCluster) struct RowSource<
                                                     const Place<Tile>& place, bool live) {
     if constexpr (kAdd) {
       if (p.residual_out.data == nullptr) return;
-      store_staged<T::kBytes, kVectors, kStagedShort<Slots>, Slots::kV.has(Variant::kPinsAddress)>(
+      store_staged<T::kBytes, kVectors, Slots::kV.has(Variant::kPinsAddress)>(
           row_address(p.residual_out, p.residual_out_upper, index), row_elements<T>(p) * T::kBytes,
           Staged().sum(), place, live);
     }
   }
 
-  StagedInput<T, Tile, kStagedShort<Slots>> x_input;
-  std::conditional_t<kAdd, StagedInput<T, Tile, kStagedShort<Slots>>, NotStaged> residual_input;
+  StagedInput<T, Tile> x_input;
+  std::conditional_t<kAdd, StagedInput<T, Tile>, NotStaged> residual_input;
 
  private:
   static __device__ __forceinline__ const RowRef& residual_of(const NormParams& p) {
     return kAdd ? p.residual : p.x;
   }
-};
-
-// Unaligned rows of a cluster.
-template <class Slots, class Tile>
-requires(Slots::kAccess == Access::kUneven && Tile::kCluster) struct RowSource<Slots, Tile>
-    : LoadedVectors<Slots, Tile> {
-  using T = typename Slots::T;
-  using Reach = cuda::Reach<Access::kUneven, T, Tile>;
-  using Staged = StagedRow<Slots, Tile>;
-  static constexpr bool kAdd = Slots::kSource == Source::kAdd;
-  static constexpr int kVectors = Tile::kVectors;
-
-  __device__ __forceinline__ RowSource(const NormParams& params, const RowIndex& index,
-                                       const Place<Tile>& place, const Reach&, uint32_t)
-      : p(params),
-        x_input(row_address(p.x, p.x_upper, index), p, place),
-        residual_input(kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr, p,
-                       place) {}
-
-  __device__ __forceinline__ void complete(const Place<Tile>&) const {
-    x_input.complete(Staged().x());
-    if constexpr (kAdd) residual_input.complete(Staged().residual());
-  }
-  __device__ __forceinline__ void take_all(const Place<Tile>& place, const Reach&) {
-    x_input.take(this->x, Staged().x(), place, p.vectors);
-    if constexpr (kAdd) residual_input.take(this->residual, Staged().residual(), place, p.vectors);
-  }
-
-  __device__ __forceinline__ void store_sum(const NormParams&, const RowIndex& index,
-                                            const Place<Tile>& place, const Reach&,
-                                            const float (&s)[kVectors][T::kPerVector]) const {
-    if constexpr (kAdd) {
-      if (p.residual_out.data == nullptr) return;
-      char* const row = row_address(p.residual_out, p.residual_out_upper, index);
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) store_window<T>(row, T::pack(s[v]), place.vector(v), p);
-    }
-  }
-
-  const NormParams& p;
-  WindowInput<T, Tile> x_input;
-  std::conditional_t<kAdd, WindowInput<T, Tile>, NotStaged> residual_input;
 };
 
 // x, with the residual added, at any address.

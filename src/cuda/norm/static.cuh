@@ -14,24 +14,15 @@ struct RowSink<Sink::kStatic, Access::kVector, T> {
   char* const codes;
 };
 
-// `run`: the codes of vectors that lie side by side, which the last of them stores together.
 template <class T, CodeType kType, class Sink, class Tile>
 __device__ __forceinline__ void put_static(float (&z)[T::kPerVector], float inverse,
                                            const Sink& sink, int v, const Place<Tile>& place,
-                                           bool stores, uint4& run) {
+                                           bool stores) {
   uint32_t words[2];
   scale_values(z, inverse);
   make_codes(kType, z, words);
-  if constexpr (Tile::kRun == 1) {
-    if (stores)
-      store_codes<T::kPerVector>(place.template address<T::kPerVector>(sink.codes, v), words,
-                                 false);
-  } else if (v % 2 == 0) {
-    run.x = words[0], run.y = words[1];
-  } else {
-    run.z = words[0], run.w = words[1];
-    if (stores) ptx::st_global_v4(place.template address<T::kPerVector>(sink.codes, v - 1), run);
-  }
+  if (stores)
+    store_codes<T::kPerVector>(place.template address<T::kPerVector>(sink.codes, v), words, false);
 }
 
 }  // namespace fastnorm::cuda

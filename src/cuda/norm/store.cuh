@@ -62,8 +62,7 @@ __device__ __forceinline__ void store_results(const NormParams& p, const RowInde
                                               const Place<Tile>& place, const Reach& reach) {
   using T = typename Slots::T;
   sync_row<Tile>();
-  store_staged<T::kBytes, Tile::kVectors, kStagedShort<Slots>,
-               Slots::kV.has(Variant::kPinsAddress)>(
+  store_staged<T::kBytes, Tile::kVectors, Slots::kV.has(Variant::kPinsAddress)>(
       row_address(p.y, p.y_upper, index), row_elements<T>(p) * T::kBytes,
       StagedRow<Slots, Tile>().results(), place, reach.live);
 }

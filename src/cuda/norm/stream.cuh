@@ -341,10 +341,9 @@ __device__ __forceinline__ void streamed_statistics(
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       const bool steps = statistics.steps(pass, rounding);
-      const Moments of_thread[1] = {
-          fold(StreamMoments(), [&](const float(&s)[kPerVector], int count) {
-            return moments<T, true>(s, statistics.from, count, steps);
-          })};
+      const Moments of_thread = fold(StreamMoments(), [&](const float(&s)[kPerVector], int count) {
+        return moments<T, true>(s, statistics.from, count, steps);
+      });
       statistics.take(fold_row_moments<Tile>(of_thread, scratch.moments[pass], place), pass, p,
                       rounding);
     }

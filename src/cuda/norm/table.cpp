@@ -7,15 +7,17 @@
 #include "cuda/norm/list.h"
 #include "cuda/norm_backward/launch_params.h"
 #include "cuda/norm_backward/table.h"
+#include "cuda/norm_heads/launch_params.h"
+#include "cuda/norm_heads/table.h"
 
 namespace fastnorm::cuda {
 namespace {
 
-template <ListColumns kArch>
+template <ListArch kArch>
 constexpr auto kNormTable = make_norm_table<kArch>();
 
 // Each entry once, and in the order that find_entry() needs.
-template <ListColumns kArch>
+template <ListArch kArch>
 constexpr bool ascends() {
   const auto& table = kNormTable<kArch>;
   for (size_t i = 1; i < table.size(); ++i) {
@@ -25,9 +27,9 @@ constexpr bool ascends() {
 }
 
 // PTX has the kernels of sm_120f, built otherwise: planning needs one table of both.
-constexpr ListColumns table_columns(const ArchSpec& arch) {
-  const ListColumns columns = list_columns(arch);
-  return columns == list_columns(kPtx) ? list_columns(kSm120) : columns;
+constexpr ListArch table_columns(const ArchSpec& arch) {
+  const ListArch columns = list_arch(arch);
+  return columns == list_arch(kPtx) ? list_arch(kSm120) : columns;
 }
 constexpr bool ptx_has_sm120s_kernels() {
   for (const VariantLine& line : kVariantLines) {
@@ -40,10 +42,9 @@ static_assert(ptx_has_sm120s_kernels());
 
 template <const ArchSpec&... kArch>
 constexpr std::span<const NormEntry> table_of(const ArchSpec& arch) {
-  static_assert((ascends<list_columns(kArch)>() && ...));
+  static_assert((ascends<list_arch(kArch)>() && ...));
   std::span<const NormEntry> table;
-  ((table_columns(arch) == list_columns(kArch) ? table = kNormTable<list_columns(kArch)> : table),
-   ...);
+  ((table_columns(arch) == list_arch(kArch) ? table = kNormTable<list_arch(kArch)> : table), ...);
   return table;
 }
 
@@ -101,6 +102,19 @@ class DryDevice final : public Device {
     return FASTNORM_OK;
   }
 
+  std::span<const NormHeadsEntry> norm_heads_table() const override {
+    return cuda::norm_heads_table(*facts.arch);
+  }
+  fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&, Error&) override {
+    return FASTNORM_OK;
+  }
+  fastnorm_status run_norm_heads(const NormHeadsDesc& desc, const NormHeadsPlan& plan, void*,
+                                 Error&) override {
+    const NormHeadsParams params = make_norm_heads_params(desc, plan);
+    asm volatile("" ::"m"(params));
+    return FASTNORM_OK;
+  }
+
   fastnorm_status prepare_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&, Error&) override {
     return FASTNORM_OK;
   }
@@ -126,7 +140,6 @@ DeviceFacts make_facts(const ArchSpec& arch, int32_t device_id, int32_t multipro
   facts.arch = &arch;
   facts.multiprocessors = multiprocessors;
   facts.max_cluster_blocks = max_cluster_blocks;
-  facts.vector_bytes = arch.access_bytes;
   return facts;
 }
 

@@ -49,8 +49,8 @@ struct Variant {
     kByFactors = 1 << 5,     // a packed row is unpacked by a factor and a mask in registers
     kPinsAddress = 1 << 6,   // the address that unaligned results are stored to stays in a register
     kPrefetches = 1 << 7,    // may bring a later row into L2
-    kStatisticsLast = 1 << 8,   // statistics are stored after the results
-    kWaitsUnasked = 1 << 9,     // waits for the kernel before without a test whether it must
+    kEveryVector = 1 << 8,   // each vector of a row may be missing, not its last alone
+    kWaitsUnasked = 1 << 9,  // waits for the kernel before without a test whether it must
     kClampsTogether = 1 << 10,  // e2m1 codes: one test a thread whether values are out of range
     kIdlePrefetch = 1 << 11,    // gains nothing by kPrefetches: planning does not ask for it
   };

@@ -12,6 +12,8 @@
 #include "cuda/norm/list.h"
 #include "cuda/norm_backward/kernels.h"
 #include "cuda/norm_backward/table.h"
+#include "cuda/norm_heads/kernels.h"
+#include "cuda/norm_heads/table.h"
 
 namespace fastnorm::test {
 
@@ -56,10 +58,10 @@ int get_device(int* device) {
 template <Dtype kDtype, Source kSource>
 struct Part {
   static constexpr size_t kCount =
-      cuda::count_variants(kDtype, kSource, cuda::list_columns(cuda::kSm90));
+      cuda::count_variants(kDtype, kSource, cuda::list_arch(cuda::kSm90));
   static inline char single_bytes[kCount], pair_bytes[2 * kCount];
   Part() {
-    const auto& entries = cuda::kNormPart<cuda::list_columns(cuda::kSm90), kDtype, kSource>;
+    const auto& entries = cuda::kNormPart<cuda::list_arch(cuda::kSm90), kDtype, kSource>;
     for (size_t i = 0; i < kCount; ++i) {
       single[i] = reinterpret_cast<cuda::NormKernel>(&single_bytes[i]);
       const auto kernel = [&](size_t form) {
@@ -109,6 +111,38 @@ std::span<const cuda::NormBackwardKernel> backward_part() {
     for (size_t i = 0; i < table.size(); ++i) {
       if (table[i].variant.dtype == kDtype)
         part.push_back(reinterpret_cast<cuda::NormBackwardKernel>(&backward_bytes[i]));
+    }
+    return part;
+  }();
+  return kernels;
+}
+
+// The kernels of norm_heads: likewise.
+char heads_bytes[cuda::kHeadsWords<true>.size()];
+
+bool is_heads(const void* kernel) {
+  return kernel >= heads_bytes && kernel < std::end(heads_bytes);
+}
+bool is_held_heads(const void* kernel) {
+  return heads_variant_of(cuda::kHeadsWords<true>[static_cast<size_t>(
+                              static_cast<const char*>(kernel) - heads_bytes)])
+      .is_held();
+}
+
+template <Dtype kDtype>
+std::span<const cuda::NormHeadsKernel> heads_part() {
+  static const std::vector<cuda::NormHeadsKernel> kernels = [] {
+    std::vector<cuda::NormHeadsKernel> part;
+    const auto table = cuda::norm_heads_table(cuda::kSm90);
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (table[i].variant.dtype != kDtype) continue;
+      if (table[i].variant.is_held()) {
+        part.push_back(
+            {nullptr, reinterpret_cast<void (*)(cuda::HeldHeadsParams)>(&heads_bytes[i])});
+      } else {
+        part.push_back(
+            {reinterpret_cast<void (*)(cuda::NormHeadsParams)>(&heads_bytes[i]), nullptr});
+      }
     }
     return part;
   }();
@@ -191,6 +225,20 @@ FASTNORM_PRETEND_BACKWARD(kF32)
 FASTNORM_PRETEND_BACKWARD(kF16)
 FASTNORM_PRETEND_BACKWARD(kBF16)
 #undef FASTNORM_PRETEND_BACKWARD
+
+#define FASTNORM_PRETEND_HEADS(dtype)                                               \
+  template <>                                                                       \
+  std::span<const NormHeadsKernel> norm_heads_kernels<90, Dtype::dtype>() {         \
+    return test::heads_part<Dtype::dtype>();                                        \
+  }                                                                                 \
+  template <>                                                                       \
+  std::span<const NormHeadsKernel> norm_heads_kernels<kPtxNumber, Dtype::dtype>() { \
+    return {};                                                                      \
+  }
+FASTNORM_PRETEND_HEADS(kF32)
+FASTNORM_PRETEND_HEADS(kF16)
+FASTNORM_PRETEND_HEADS(kBF16)
+#undef FASTNORM_PRETEND_HEADS
 
 template <>
 const void* mla_decode_kernel<Dtype::kBF16>(bool profiles) {
@@ -323,9 +371,10 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
                                                             : size_t{48} << 10;
   if (config->dynamicSmemBytes > most) return notes.last_error = cudaErrorInvalidValue;
   ++notes.launches;
-  Launch launch = {kernel,  config->gridDim,          config->blockDim, 0,
-                   -1,      config->stream,           notes.context,    nullptr,
-                   nullptr, config->dynamicSmemBytes, nullptr,          nullptr};
+  Launch launch = {
+      kernel,         config->gridDim, config->blockDim, 0,       -1,
+      config->stream, notes.context,   nullptr,          nullptr, config->dynamicSmemBytes,
+      nullptr,        nullptr,         nullptr,          nullptr};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& a = config->attrs[i];
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = a.val.clusterDim.x;
@@ -338,6 +387,12 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
         static_cast<const fastnorm::cuda::MlaDecodeParams*>(arguments[has_maps ? 1 : 0]);
   } else if (is_backward(kernel)) {
     launch.backward_params = static_cast<const fastnorm::cuda::NormBackwardParams*>(arguments[0]);
+  } else if (is_heads(kernel)) {
+    if (is_held_heads(kernel)) {
+      launch.held_heads_params = static_cast<const fastnorm::cuda::HeldHeadsParams*>(arguments[0]);
+    } else {
+      launch.heads_params = static_cast<const fastnorm::cuda::NormHeadsParams*>(arguments[0]);
+    }
   } else if (is_pair(kernel)) {
     launch.pair_params = static_cast<const fastnorm::cuda::NormPairParams*>(arguments[0]);
   } else {

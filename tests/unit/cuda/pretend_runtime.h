@@ -12,6 +12,7 @@
 #include "cuda/mla_decode/params.h"
 #include "cuda/norm/params.h"
 #include "cuda/norm_backward/params.h"
+#include "cuda/norm_heads/params.h"
 
 namespace fastnorm::test {
 
@@ -43,6 +44,8 @@ struct Launch {
   size_t shared_bytes;
   const cuda::MlaDecodeParams* mla_params;          // of a kernel of MLA decode
   const cuda::NormBackwardParams* backward_params;  // of a kernel of the backward pass
+  const cuda::NormHeadsParams* heads_params;        // of norm_heads' general form
+  const cuda::HeldHeadsParams* held_heads_params;   // of its others
 };
 
 // What a thread did, and what it has current: the runtime's state is a thread's, too.

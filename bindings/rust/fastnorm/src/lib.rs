@@ -8,6 +8,8 @@
 //!   [`DType`] names all of them.
 //! - [`Norm`]: what to compute; [`Quant`] for quantised outputs; [`norm_many`] for several at once.
 //! - [`NormBackward`]: its gradients, for training; [`norm_backward_many`] for several at once.
+//! - [`NormHeads`]: norm, rope and the paged cache of query, key and value heads, in
+//!   [parts](NormHeadsPart).
 //! - [`MlaDecode`]: attention over a paged cache of latents; [`decode_profile`] and [`write_trace`] read what
 //!   its kernels recorded.
 //! - [`Error`] and [`Status`]: what was wrong, in the library's words.
@@ -28,8 +30,11 @@ mod info;
 mod mla_decode;
 mod norm;
 mod norm_backward;
+mod norm_heads;
+mod norm_heads_part;
 mod parallel;
 mod quant;
+mod slots;
 mod status;
 mod tensor;
 mod version;
@@ -48,6 +53,8 @@ pub use norm_backward::{
     norm_backward_many, norm_backward_many_prepare, norm_backward_many_query,
     norm_backward_many_with, NormBackward,
 };
+pub use norm_heads::NormHeads;
+pub use norm_heads_part::{NormHeadsPart, RopeRounding};
 pub use parallel::{Chunks, Work};
 pub use quant::{Quant, QuantDivision, QuantSource, ScaleLayout};
 pub use status::{check, Error, Result, Status};

@@ -1,13 +1,13 @@
 //! Attention of new tokens over a paged cache of latents.
 
 use std::ffi::{c_void, CString};
-use std::fmt;
 use std::marker::PhantomData;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
 use crate::norm::launch;
+use crate::slots::slots;
 use crate::status::check;
 use crate::tensor::View;
 use crate::{static_text, sys, Context, Info, Result, Stream, Tensor, TensorMut, Workspace};
@@ -23,45 +23,12 @@ pub enum LseBase {
     Base2,
 }
 
-// The tensors of fastnorm_mla_decode_args, each with a slot.
-macro_rules! slots {
-    ($($slot:ident $field:ident),* $(,)?) => {
-        #[derive(Clone, Copy)]
-        enum Slot {
-            $($slot),*
-        }
-
-        const SLOTS: usize = [$(Slot::$slot),*].len();
-
-        impl MlaDecode<'_> {
-            /// Points the arguments at the tensors and these at their shapes, until the description is moved.
-            fn link(&mut self) -> *const sys::fastnorm_mla_decode_args {
-                $(self.args.$field = self.views[Slot::$slot as usize].as_mut().map_or(ptr::null(), |view| view.link());)*
-                &self.args
-            }
-        }
-
-        impl fmt::Debug for MlaDecode<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let mut f = f.debug_struct("MlaDecode");
-                f.field("sm_scale", &self.args.sm_scale).field("causal", &(self.args.causal != 0));
-                $(if let Some(view) = &self.views[Slot::$slot as usize] {
-                    f.field(stringify!($field), view);
-                })*
-                f.finish_non_exhaustive()
-            }
-        }
-    };
-}
-
 slots! {
+    MlaDecode, fastnorm_mla_decode_args, 48,
+    |args, f| f.field("sm_scale", &args.sm_scale).field("causal", &(args.causal != 0));
     QNope q_nope, QPe q_pe, Ckv ckv, Kpe kpe, KvLen kv_len, PageTable page_table, KvIndptr kv_indptr,
     QoIndptr qo_indptr, O o, Lse lse, Profile profile,
 }
-
-// Fails when the library gains a tensor, until it has a slot: what is left are scalars.
-const _: () =
-    assert!(size_of::<sys::fastnorm_mla_decode_args>() == 48 + SLOTS * size_of::<*const ()>());
 
 /// Attention of new tokens over a paged cache of latents: multi-head latent attention (MLA) in its absorbed
 /// form.
@@ -129,11 +96,6 @@ impl<'a> MlaDecode<'a> {
             views: [None; SLOTS],
             borrow: PhantomData,
         }
-    }
-
-    fn put(mut self, slot: Slot, view: View) -> Self {
-        self.views[slot as usize] = Some(view);
-        self
     }
 
     /// `[N, H, 512]` of T: the query times the key's up-projection. Required.

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use crate::slots::with_linked;
 use crate::status::check;
 use crate::tensor::View;
 use crate::{
@@ -523,28 +524,6 @@ impl Drop for Scratch {
     }
 }
 
-/// The most parts of a call whose addresses stay on the stack; the library takes no more.
-pub(crate) const PARTS: usize = 8;
-
-/// Links all parts and hands the addresses of their arguments, and their count, to `call`.
-#[inline]
-fn with_parts<R>(
-    norms: &mut [Norm<'_>],
-    call: impl FnOnce(*const *const sys::fastnorm_norm_args, i32) -> R,
-) -> R {
-    let count = i32::try_from(norms.len()).unwrap_or(i32::MAX);
-    if norms.len() <= PARTS {
-        let mut parts = [ptr::null(); PARTS];
-        for (part, norm) in parts.iter_mut().zip(norms) {
-            *part = norm.link();
-        }
-        call(parts.as_ptr(), count)
-    } else {
-        let parts: Vec<_> = norms.iter_mut().map(Norm::link).collect();
-        call(parts.as_ptr(), count)
-    }
-}
-
 /// Runs up to 8 normalisations as one call, with the results of one [`Norm::run`] each, in order: such as
 /// the query heads and the key heads of one buffer. All are checked, against each other too, before anything
 /// runs. None may read what another writes. On a GPU two neighbours that share a kernel of short rows are one launch.
@@ -580,10 +559,10 @@ pub fn norm_many_with(
     stream: Stream,
     workspace: Workspace,
 ) -> Result<()> {
-    with_parts(norms, |parts, count| {
+    with_linked(norms, Norm::link, |parts, count| {
         let query = || {
             let mut info = sys::fastnorm_info::new();
-            // SAFETY: the parts are linked until `with_parts` returns.
+            // SAFETY: the parts are linked until `with_linked` returns.
             check(unsafe {
                 sys::fastnorm_norm_many_query(context.as_ptr(), parts, count, &mut info)
             })?;
@@ -612,7 +591,7 @@ pub fn norm_many_with(
 pub fn norm_many_query(context: &Context, norms: &[Norm<'_>]) -> Result<Info> {
     let mut copies: Vec<Norm<'_>> = norms.iter().map(Norm::copied).collect();
     let mut info = sys::fastnorm_info::new();
-    with_parts(&mut copies, |parts, count| {
+    with_linked(&mut copies, Norm::link, |parts, count| {
         // SAFETY: the parts are linked; `info` is writable and knows its size.
         check(unsafe { sys::fastnorm_norm_many_query(context.as_ptr(), parts, count, &mut info) })
     })?;
@@ -625,7 +604,7 @@ pub fn norm_many_query(context: &Context, norms: &[Norm<'_>]) -> Result<Info> {
 /// As [`norm_many`].
 pub fn norm_many_prepare(context: &Context, norms: &[Norm<'_>]) -> Result<()> {
     let mut copies: Vec<Norm<'_>> = norms.iter().map(Norm::copied).collect();
-    with_parts(&mut copies, |parts, count| {
+    with_linked(&mut copies, Norm::link, |parts, count| {
         // SAFETY: the parts are linked.
         check(unsafe { sys::fastnorm_norm_many_prepare(context.as_ptr(), parts, count) })
     })
@@ -634,6 +613,7 @@ pub fn norm_many_prepare(context: &Context, norms: &[Norm<'_>]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slots::PARTS;
     use crate::{QuantDivision, QuantSource, ScaleLayout};
 
     /// The fields of `every_field` that are no tensors.
@@ -822,7 +802,7 @@ mod tests {
                 .collect();
             // Twice: linking once more is no other thing.
             for _ in 0..2 {
-                with_parts(&mut norms, |parts, length| {
+                with_linked(&mut norms, Norm::link, |parts, length| {
                     assert_eq!(usize::try_from(length).unwrap(), count);
                     for (i, input) in inputs.iter().enumerate() {
                         // SAFETY: `length` parts were linked for this call; the tensors they name are alive.

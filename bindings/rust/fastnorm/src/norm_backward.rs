@@ -1,54 +1,22 @@
 //! Gradients of `RMSNorm` and `LayerNorm`.
 
-use std::fmt;
 use std::marker::PhantomData;
-use std::ptr;
 
-use crate::norm::{launch, PARTS};
+use crate::norm::launch;
+use crate::slots::{slots, with_linked};
 use crate::status::check;
 use crate::tensor::View;
 use crate::{sys, Context, Info, Result, Rounding, Stream, Tensor, TensorMut, Workspace};
 
-// The tensors of fastnorm_norm_backward_args, each with a slot.
-macro_rules! slots {
-    ($($slot:ident $field:ident),* $(,)?) => {
-        #[derive(Clone, Copy)]
-        enum Slot {
-            $($slot),*
-        }
-
-        const SLOTS: usize = [$(Slot::$slot),*].len();
-
-        impl NormBackward<'_> {
-            /// Points the arguments at the tensors and these at their shapes, until the description is moved.
-            fn link(&mut self) -> *const sys::fastnorm_norm_backward_args {
-                $(self.args.$field = self.views[Slot::$slot as usize].as_mut().map_or(ptr::null(), |view| view.link());)*
-                &self.args
-            }
-        }
-
-        impl fmt::Debug for NormBackward<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let kind = if self.args.kind == sys::FASTNORM_NORM_LAYER { "layer" } else { "rms" };
-                let mut f = f.debug_struct("NormBackward");
-                f.field("kind", &kind).field("eps", &self.args.eps);
-                $(if let Some(view) = &self.views[Slot::$slot as usize] {
-                    f.field(stringify!($field), view);
-                })*
-                f.finish_non_exhaustive()
-            }
-        }
-    };
-}
-
 slots! {
+    NormBackward, fastnorm_norm_backward_args, 32,
+    |args, f| {
+        let layer = args.kind == sys::FASTNORM_NORM_LAYER;
+        f.field("kind", &if layer { "layer" } else { "rms" }).field("eps", &args.eps)
+    };
     Dy dy, X x, Weight weight, Mean mean, Rstd rstd, DresidualIn dresidual_in, Dx dx, Dresidual dresidual,
     Dweight dweight, Dbias dbias,
 }
-
-// Fails when the library gains a tensor, until it has a slot: what is left are scalars.
-const _: () =
-    assert!(size_of::<sys::fastnorm_norm_backward_args>() == 32 + SLOTS * size_of::<*const ()>());
 
 /// The gradients of one [`Norm`](crate::Norm). T is the dtype of its x. For each row of n elements, with
 /// g = weight + `weight_offset` (1 without a weight):
@@ -123,11 +91,6 @@ impl<'a> NormBackward<'a> {
     /// Of a norm by mean and variance. `eps` is the forward's.
     pub fn layer(eps: f32) -> Self {
         Self::new(sys::FASTNORM_NORM_LAYER, eps)
-    }
-
-    fn put(mut self, slot: Slot, view: View) -> Self {
-        self.views[slot as usize] = Some(view);
-        self
     }
 
     /// x's shape, T or f32: the gradient of y. Its last dimension may have stride 0. Required.
@@ -323,24 +286,6 @@ impl<'a> NormBackward<'a> {
     }
 }
 
-/// Links all parts and hands the addresses of their arguments, and their count, to `call`.
-fn with_parts<R>(
-    parts: &mut [NormBackward<'_>],
-    call: impl FnOnce(*const *const sys::fastnorm_norm_backward_args, i32) -> R,
-) -> R {
-    let count = i32::try_from(parts.len()).unwrap_or(i32::MAX);
-    if parts.len() <= PARTS {
-        let mut addresses = [ptr::null(); PARTS];
-        for (address, part) in addresses.iter_mut().zip(parts) {
-            *address = part.link();
-        }
-        call(addresses.as_ptr(), count)
-    } else {
-        let addresses: Vec<_> = parts.iter_mut().map(NormBackward::link).collect();
-        call(addresses.as_ptr(), count)
-    }
-}
-
 /// Computes the gradients of up to 8 norms as one call, with the results of one [`NormBackward::run`] each, in order:
 /// such as those of the query heads and the key heads of one buffer. All are checked, against each other too, before
 /// anything runs. No part may touch what another writes.
@@ -361,10 +306,10 @@ pub fn norm_backward_many_with(
     stream: Stream,
     workspace: Workspace,
 ) -> Result<()> {
-    with_parts(parts, |parts, count| {
+    with_linked(parts, NormBackward::link, |parts, count| {
         let query = || {
             let mut info = sys::fastnorm_info::new();
-            // SAFETY: the parts are linked until `with_parts` returns.
+            // SAFETY: the parts are linked until `with_linked` returns.
             check(unsafe {
                 sys::fastnorm_norm_backward_many_query(context.as_ptr(), parts, count, &mut info)
             })?;
@@ -393,7 +338,7 @@ pub fn norm_backward_many_with(
 pub fn norm_backward_many_query(context: &Context, parts: &[NormBackward<'_>]) -> Result<Info> {
     let mut copies: Vec<NormBackward<'_>> = parts.iter().map(NormBackward::copied).collect();
     let mut info = sys::fastnorm_info::new();
-    with_parts(&mut copies, |parts, count| {
+    with_linked(&mut copies, NormBackward::link, |parts, count| {
         // SAFETY: the parts are linked; `info` is writable and knows its size.
         check(unsafe {
             sys::fastnorm_norm_backward_many_query(context.as_ptr(), parts, count, &mut info)
@@ -408,7 +353,7 @@ pub fn norm_backward_many_query(context: &Context, parts: &[NormBackward<'_>]) -
 /// As [`norm_backward_many`].
 pub fn norm_backward_many_prepare(context: &Context, parts: &[NormBackward<'_>]) -> Result<()> {
     let mut copies: Vec<NormBackward<'_>> = parts.iter().map(NormBackward::copied).collect();
-    with_parts(&mut copies, |parts, count| {
+    with_linked(&mut copies, NormBackward::link, |parts, count| {
         // SAFETY: the parts are linked.
         check(unsafe { sys::fastnorm_norm_backward_many_prepare(context.as_ptr(), parts, count) })
     })

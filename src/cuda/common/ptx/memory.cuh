@@ -46,45 +46,6 @@ __device__ __forceinline__ void ld_global_cs_v4_if(uint4& v, const void* address
       : "l"(address), "r"(static_cast<uint32_t>(wanted)));
 }
 
-// Accesses of 32 bytes, at multiples of them: sm_100 and later.
-__device__ __forceinline__ void ld_global_v8(uint4& v, uint4& w, const void* address) {
-  asm volatile("ld.global.v8.b32 {%0,%1,%2,%3,%4,%5,%6,%7}, [%8];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w), "=r"(w.x), "=r"(w.y), "=r"(w.z),
-                 "=r"(w.w)
-               : "l"(address));
-}
-
-__device__ __forceinline__ void ld_global_cs_v8(uint4& v, uint4& w, const void* address) {
-  asm volatile("ld.global.cs.v8.b32 {%0,%1,%2,%3,%4,%5,%6,%7}, [%8];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w), "=r"(w.x), "=r"(w.y), "=r"(w.z),
-                 "=r"(w.w)
-               : "l"(address));
-}
-
-__device__ __forceinline__ void ld_global_v8_if(uint4& v, uint4& w, const void* address,
-                                                bool wanted) {
-  asm volatile(
-      "{\n"
-      ".reg .pred wanted;\n"
-      "setp.ne.u32 wanted, %9, 0;\n"
-      "@wanted ld.global.v8.b32 {%0,%1,%2,%3,%4,%5,%6,%7}, [%8];\n"
-      "}"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w), "+r"(w.x), "+r"(w.y), "+r"(w.z), "+r"(w.w)
-      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
-}
-
-__device__ __forceinline__ void ld_global_cs_v8_if(uint4& v, uint4& w, const void* address,
-                                                   bool wanted) {
-  asm volatile(
-      "{\n"
-      ".reg .pred wanted;\n"
-      "setp.ne.u32 wanted, %9, 0;\n"
-      "@wanted ld.global.cs.v8.b32 {%0,%1,%2,%3,%4,%5,%6,%7}, [%8];\n"
-      "}"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w), "+r"(w.x), "+r"(w.y), "+r"(w.z), "+r"(w.w)
-      : "l"(address), "r"(static_cast<uint32_t>(wanted)));
-}
-
 __device__ __forceinline__ void ld_global_v2_if(uint32_t& x, uint32_t& y, const void* address,
                                                 bool wanted) {
   asm volatile(
@@ -190,12 +151,6 @@ __device__ __forceinline__ void prefetch_l2(const void* address, uint32_t bytes)
 __device__ __forceinline__ void st_global_v4(void* address, uint4 v) {
   asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z),
                "r"(v.w)
-               : "memory");
-}
-
-__device__ __forceinline__ void st_global_v8(void* address, uint4 v, uint4 w) {
-  asm volatile("st.global.v8.b32 [%0], {%1,%2,%3,%4,%5,%6,%7,%8};" ::"l"(address), "r"(v.x),
-               "r"(v.y), "r"(v.z), "r"(v.w), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w)
                : "memory");
 }
 

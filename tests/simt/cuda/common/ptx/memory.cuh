@@ -33,22 +33,6 @@ inline void ld_global_v4_if(uint4& v, const void* address, bool wanted) {
 inline void ld_global_cs_v4_if(uint4& v, const void* address, bool wanted) {
   ld_global_v4_if(v, address, wanted);
 }
-struct Wide {
-  uint4 v, w;
-};
-inline void ld_global_v8(uint4& v, uint4& w, const void* address) {
-  const auto both = load<Wide>(address);
-  v = both.v, w = both.w;
-}
-inline void ld_global_cs_v8(uint4& v, uint4& w, const void* address) {
-  ld_global_v8(v, w, address);
-}
-inline void ld_global_v8_if(uint4& v, uint4& w, const void* address, bool wanted) {
-  if (wanted) ld_global_v8(v, w, address);
-}
-inline void ld_global_cs_v8_if(uint4& v, uint4& w, const void* address, bool wanted) {
-  ld_global_v8_if(v, w, address, wanted);
-}
 inline void ld_global_v2_if(uint32_t& x, uint32_t& y, const void* address, bool wanted) {
   if (!wanted) return;
   const auto v = load<uint2>(address);
@@ -81,7 +65,6 @@ inline uint32_t ld_global_u16(const void* address) { return load<uint16_t>(addre
 inline void prefetch_l2(const void* address, uint32_t bytes) { simt::prefetch(address, bytes); }
 
 inline void st_global_v4(void* address, uint4 v) { store(address, v); }
-inline void st_global_v8(void* address, uint4 v, uint4 w) { store(address, Wide{v, w}); }
 inline void st_global_v2(void* address, uint2 v) { store(address, v); }
 inline void st_global_u32(void* address, uint32_t v) { store(address, v); }
 inline void st_global_u16(void* address, uint32_t v) { store(address, static_cast<uint16_t>(v)); }

@@ -1,64 +1,35 @@
 package dev.fastnorm;
 
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Objects;
+import java.util.function.Supplier;
 
 /** Several calls of one family as one. A list sees the changes that are made to its parts. */
 abstract sealed class CallList extends Call permits NormBackwardList, NormList {
-    private final Call[] parts;
-    private Joined joined; // not volatile: its fields are final
-
-    /** The parts' lists one after the other, and the lists that it was made from. */
-    private record Joined(Description.Encoded[] from, Description.Encoded whole) {}
+    private final int count;
+    private final JoinedWords joined;
 
     CallList(Call... parts) {
-        this.parts = parts;
-        for (int i = 0; i < parts.length; i++) {
+        count = parts.length;
+        for (int i = 0; i < count; i++) {
             Objects.requireNonNull(parts[i], "parts[" + i + "]");
         }
+        List<Supplier<Description.Encoded>> sources = new ArrayList<>();
+        for (Call part : parts) {
+            sources.add(part::encoded);
+        }
+        joined = new JoinedWords(0, sources);
         NativeLibrary.load();
     }
 
     /** The number of parts. */
     final int count() {
-        return parts.length;
+        return count;
     }
 
     @Override
     final Description.Encoded encoded() {
-        Joined current = joined;
-        if (current == null || !isCurrent(current)) {
-            current = join();
-            joined = current;
-        }
-        return current.whole;
-    }
-
-    private boolean isCurrent(Joined old) {
-        for (int i = 0; i < parts.length; i++) {
-            if (parts[i].encoded() != old.from[i]) {
-                return false;
-            }
-        }
-        return true;
-    }
-
-    private Joined join() {
-        Description.Encoded[] from = new Description.Encoded[parts.length];
-        String problem = null;
-        int length = 0;
-        for (int i = 0; i < parts.length; i++) {
-            from[i] = parts[i].encoded();
-            length += from[i].words().length;
-            if (problem == null && from[i].problem() != null) {
-                problem = "parts[" + i + "]: " + from[i].problem();
-            }
-        }
-        long[] words = new long[length];
-        int end = 0;
-        for (Description.Encoded part : from) {
-            System.arraycopy(part.words(), 0, words, end, part.words().length);
-            end += part.words().length;
-        }
-        return new Joined(from, new Description.Encoded(words, problem));
+        return joined.encoded();
     }
 }

@@ -40,10 +40,6 @@ final class Description {
         set(index, Float.floatToRawIntBits(value) & 0xffffffffL);
     }
 
-    long get(int index) {
-        return scalars[index];
-    }
-
     void set(int index, int bit, boolean value) {
         set(index, value ? scalars[index] | bit : scalars[index] & ~bit);
     }
@@ -60,12 +56,19 @@ final class Description {
         input(bit, tensor);
     }
 
-    Tensor tensor(int bit) {
-        return tensors[bit];
-    }
-
     static String readOnly(String name) {
         return name + " is written and its buffer is read-only; required: a writable one";
+    }
+
+    /**
+     * What speaks against a tensor of scales: it is read-only, and written by every scheme but PER_TENSOR.
+     *
+     * @param scheme index of the scheme
+     * @return the problem, or null
+     */
+    String readOnlyScale(int bit, String name, int scheme) {
+        boolean isInput = scalars[scheme] == fastnorm_quant_scheme.FASTNORM_QUANT_PER_TENSOR;
+        return tensors[bit] != null && tensors[bit].isReadOnly() && !isInput ? readOnly(name) : null;
     }
 
     /** The list; null after a change. */

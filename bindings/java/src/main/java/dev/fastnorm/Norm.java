@@ -400,9 +400,7 @@ public final class Norm extends Call {
     }
 
     private String problem() {
-        Tensor scale = description.tensor(Words.NORM_BIT_SCALE);
-        boolean isInput = description.get(Words.NORM_QUANT_SCHEME) == fastnorm_quant_scheme.FASTNORM_QUANT_PER_TENSOR;
-        return scale != null && scale.isReadOnly() && !isInput ? Description.readOnly("scale") : null;
+        return description.readOnlyScale(Words.NORM_BIT_SCALE, "scale", Words.NORM_QUANT_SCHEME);
     }
 
     @Override

@@ -1,9 +1,9 @@
 package dev.fastnorm;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
-import static org.junit.jupiter.api.Assumptions.assumeFalse;
 
 import java.io.IOException;
 import java.lang.reflect.Field;
@@ -29,6 +29,7 @@ class CompletenessTest {
             Map.entry("fastnorm_lse_base", LseBase.class),
             Map.entry("fastnorm_profile_kind", Profile.Kind.class),
             Map.entry("fastnorm_rounding", Rounding.class),
+            Map.entry("fastnorm_rope_rounding", RopeRounding.class),
             Map.entry("fastnorm_residual_rounding", ResidualRounding.class),
             Map.entry("fastnorm_quant_scheme", QuantScheme.class),
             Map.entry("fastnorm_quant_source", QuantSource.class),
@@ -36,17 +37,15 @@ class CompletenessTest {
             Map.entry("fastnorm_scale_layout", ScaleLayout.class));
 
     /**
-     * Enums whose values are methods (rms and layer, dryRun, pdlWait and its siblings, accumulateDweight, writeTrace)
+     * Enums whose values are methods (rms and layer, dryRun, pdlWait and its siblings,
+     * accumulateDweight, mropeInterleaved, rope and its siblings, writeTrace)
      * or names that the library gives (the ids of a profile).
      */
     private static final Set<String> METHODS = Set.of("fastnorm_norm_kind=0,1", "fastnorm_context_flags=1",
             "fastnorm_norm_flags=1,2,4", "fastnorm_norm_backward_flags=1,2,8,16", "fastnorm_trace_format=0",
+            "fastnorm_norm_heads_flags=8", "fastnorm_norm_heads_part_flags=1,2,4,8,16,32",
             "fastnorm_profile_id=" + Stream.iterate(0, i -> i + 1).limit(18).map(String::valueOf)
                     .collect(Collectors.joining(",")));
-
-    /** Enums of norm_heads, which has raw calls and no class of its own yet: skipped, and counted. */
-    private static final Set<String> WITHOUT_CLASS = Set.of("fastnorm_norm_heads_flags", "fastnorm_norm_heads_part_flags",
-            "fastnorm_rope_rounding");
 
     private static Set<Integer> constants(Class<?> type) {
         return Stream.of(type.getDeclaredFields()).filter(f -> Modifier.isStatic(f.getModifiers()))
@@ -73,7 +72,6 @@ class CompletenessTest {
     }
 
     private static void checkEnum(String name) throws Exception {
-        assumeFalse(WITHOUT_CLASS.contains(name), name + ": norm_heads has no Java class yet");
         Set<Integer> raw = constants(Class.forName("dev.fastnorm." + name));
         Class<? extends Enum<?>> type = name.equals("fastnorm_status") ? Status.class : ENUMS.get(name);
         if (type == null) {
@@ -191,6 +189,97 @@ class CompletenessTest {
         assertEquals(tensors.size(), bits);
         assertEquals((1L << bits) - 1, words[Words.NORM_BACKWARD_MASK]);
         assertEquals(Words.NORM_BACKWARD_MASK + 1 + bits * (Words.TENSOR_WORDS + 4), words.length);
+    }
+
+    /** Every scalar and every tensor is set by a method of NormHeads or its part, at its own place. */
+    @Test
+    void fieldsOfNormHeads() throws Exception {
+        Map<String, Tensor> tensors = new LinkedHashMap<>();
+        for (String name : new String[] {"COS", "SIN", "POSITIONS", "SLOTS"}) {
+            tensors.put(name, strided(tensors.size()));
+        }
+        NormHeadsPart part = NormHeadsPart.of(strided(9)).y(strided(10));
+        NormHeads call = NormHeads.of(part).rope(6, tensors.get("COS"), tensors.get("SIN"))
+                .mrope(7, 8, 9, 10).mropeInterleaved(true).positions(tensors.get("POSITIONS"))
+                .slots(tensors.get("SLOTS"));
+        long[] words = call.encoded().words();
+        int length = checkFields("NORM_HEADS_", words, tensors, Map.of("FLAGS", 8L, "ROPE_DIM", 6L,
+                "MROPE_0", 7L, "MROPE_1", 8L, "MROPE_2", 9L, "MROPE_3", 10L));
+        long[] rest = java.util.Arrays.copyOfRange(words, length, words.length);
+        assertArrayEquals(part.encoded().words(), rest);
+
+        Map<String, Long> scalars = new LinkedHashMap<>();
+        scalars.put("FLAGS", 63L);
+        scalars.put("KIND", 1L);
+        scalars.put("EPS", (long) Float.floatToIntBits(2));
+        scalars.put("WEIGHT_OFFSET", (long) Float.floatToIntBits(3));
+        scalars.put("ROUNDING", (long) Rounding.EVERY_STEP.id);
+        scalars.put("ROPE_ROUNDING", (long) RopeRounding.EVERY_STEP.id);
+        scalars.put("ROPE_OFFSET", -1L);
+        scalars.put("RESERVED", 0L);
+        scalars.put("QUANT_SCHEME", (long) QuantScheme.NVFP4.id);
+        scalars.put("QUANT_BLOCK_SIZE", 128L);
+        scalars.put("QUANT_SOURCE", (long) QuantSource.ROUNDED.id);
+        scalars.put("SCALE_LAYOUT", (long) ScaleLayout.SWIZZLED_128X4.id);
+        scalars.put("SCALE_POW2", 1L);
+        scalars.put("AMAX_FLOOR", (long) Float.floatToIntBits(5));
+        scalars.put("CLAMP", (long) Float.floatToIntBits(6));
+        scalars.put("CACHE_SCHEME", (long) QuantScheme.PER_BLOCK.id);
+        scalars.put("CACHE_BLOCK_SIZE", 64L);
+        scalars.put("CACHE_POW2", 1L);
+        tensors.clear();
+        for (String name : new String[] {"X", "WEIGHT", "BIAS", "Y", "MEAN", "RSTD", "MEAN_IN", "RSTD_IN",
+            "SUMSQ", "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX", "CACHE", "CACHE_SCALE"}) {
+            tensors.put(name, strided(tensors.size()));
+        }
+        NormHeadsPart full = NormHeadsPart.of(tensors.get("X")).layer(2).weightOffset(3)
+                .rounding(Rounding.EVERY_STEP).rope(-1).ropeRounding(RopeRounding.EVERY_STEP)
+                .ropeInterleaved(true).ropeInverse(true).ropeFromRounded(true).acrossHeads(true)
+                .weight(tensors.get("WEIGHT")).bias(tensors.get("BIAS")).y(tensors.get("Y"))
+                .mean(tensors.get("MEAN")).rstd(tensors.get("RSTD")).meanIn(tensors.get("MEAN_IN"))
+                .rstdIn(tensors.get("RSTD_IN")).sumsq(tensors.get("SUMSQ"))
+                .quantScheme(QuantScheme.NVFP4).quantBlockSize(128).quantSource(QuantSource.ROUNDED)
+                .scaleLayout(ScaleLayout.SWIZZLED_128X4).scalePow2(true).amaxFloor(5).clamp(6)
+                .globalScale(tensors.get("GLOBAL_SCALE")).quantized(tensors.get("QUANTIZED"))
+                .scale(tensors.get("SCALE")).amax(tensors.get("AMAX"))
+                .cacheScheme(QuantScheme.PER_BLOCK).cacheBlockSize(64).cachePow2(true)
+                .cache(tensors.get("CACHE")).cacheScale(tensors.get("CACHE_SCALE"));
+        words = full.encoded().words();
+        assertEquals(words.length, checkFields("NORM_HEADS_PART_", words, tensors, scalars));
+    }
+
+    private static Tensor strided(int number) {
+        return Tensor.at(Device.cuda(7), 0x1000 + number, DType.BF16, 3, 4).withStrides(-9, 1);
+    }
+
+    /** Checks what the words of a prefix name, and returns how many words these fields have. */
+    private static int checkFields(String prefix, long[] words, Map<String, Tensor> tensors,
+            Map<String, Long> scalars) throws Exception {
+        int mask = valueOf(Words.class.getDeclaredField(prefix + "MASK"));
+        int bits = 0;
+        int numbers = 0;
+        for (Field field : Words.class.getDeclaredFields()) {
+            String name = field.getName();
+            if (!name.startsWith(prefix) || name.startsWith("PART_", prefix.length())
+                    || name.endsWith("MASK") || name.endsWith("MAX_WORDS")) {
+                continue;
+            }
+            String rest = name.substring(prefix.length());
+            if (rest.startsWith("BIT_")) {
+                Tensor tensor = tensors.get(rest.substring("BIT_".length()));
+                assertNotNull(tensor, name);
+                int at = mask + 1 + valueOf(field) * (Words.TENSOR_WORDS + 4);
+                assertEquals(tensor.address(), words[at], name);
+                bits++;
+            } else {
+                assertEquals(scalars.get(rest), words[valueOf(field)], name);
+                numbers++;
+            }
+        }
+        assertEquals(scalars.size(), numbers);
+        assertEquals(tensors.size(), bits);
+        assertEquals((1L << bits) - 1, words[mask]);
+        return mask + 1 + bits * (Words.TENSOR_WORDS + 4);
     }
 
     /** Every scalar and every tensor of a description is set by a method of MlaDecode, at its own place. */

@@ -1,0 +1,57 @@
+// What benchmarks on the CPU share: memory, threads, a clock, and a loop that copies.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace bench {
+
+struct Freer {
+  void operator()(char* p) const { std::free(p); }
+};
+using Memory = std::unique_ptr<char, Freer>;
+
+inline Memory allocate(int64_t bytes) {
+  const int64_t whole = (bytes + 4095) / 4096 * 4096;
+  Memory memory(static_cast<char*>(std::aligned_alloc(4096, static_cast<size_t>(whole))));
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+template <typename Body>
+double time_us(Body body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// Runs fn(begin, end) on slices of [0, count), in multiples of `grain`, on `threads` threads.
+template <typename Fn>
+void on_threads(int threads, int64_t count, int64_t grain, Fn fn) {
+  const int64_t slice = (count / threads + grain - 1) / grain * grain;
+  std::vector<std::thread> others;
+  for (int t = 1; t < threads; ++t) {
+    others.emplace_back([=] {
+      fn(std::min(count, t * slice), t + 1 == threads ? count : std::min(count, (t + 1) * slice));
+    });
+  }
+  fn(0, threads == 1 ? count : std::min(count, slice));
+  for (std::thread& t : others) t.join();
+}
+
+// Values near 1 of both signs, of any dtype of rows.
+void fill(char* data, int64_t bytes, const std::string& dtype);
+
+// Copies in whole vectors, with a bit of each word flipped, so that no access can be left out; `to`
+// may be `from`. `past`: stores go past the caches.
+void stream_copy(char* to, const char* from, int64_t bytes, bool past);
+
+}  // namespace bench

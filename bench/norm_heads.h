@@ -1,0 +1,123 @@
+// Query, key and value heads in the benchmark: cases, what a call moves, its arguments, its table.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/devices.h"
+#include "fastnorm/fastnorm.h"
+
+namespace bench {
+
+// A layer's heads: norm and rope of query and key in place, or of the query in place with key and
+// value to a cache. Or the latents of MLA: norm of 512 columns and rope of 64 behind them.
+struct NormHeadsCase {
+  std::string text;   // as it was asked for: "4096x32+8x128:fp8", "4096xmla:own"
+  std::string cache;  // "none", "own" (x's dtype) or "fp8"
+  std::string dtype;
+  int64_t tokens = 0, query = 0, key = 0, columns = 0;
+
+  static constexpr int64_t kPage = 64, kTableRows = 8192;
+
+  bool mla() const { return query == 0; }
+  bool in_place() const { return cache == "none"; }
+  int64_t element_bytes() const { return dtype == "f32" ? 4 : 2; }
+  int64_t rope_dim() const { return mla() ? 64 : columns; }
+  int64_t pages() const { return (tokens + kPage - 1) / kPage; }
+  // Bytes of a token in the buffer, and of its row in the caches of all heads.
+  int64_t token_bytes() const {
+    return (mla() ? 576 : (query + 2 * key) * columns) * element_bytes();
+  }
+  int64_t cached_bytes() const;
+  // Bytes of a token that a call reads, and that it writes.
+  int64_t read_bytes() const {
+    return mla() || !in_place() ? token_bytes() : (query + key) * columns * element_bytes();
+  }
+  int64_t written_bytes() const {
+    if (in_place()) return read_bytes();
+    return cached_bytes() + (mla() ? 0 : query * columns * element_bytes());
+  }
+  int64_t buffer_bytes() const { return tokens * token_bytes(); }
+  int64_t cache_bytes() const { return pages() * kPage * cached_bytes(); }
+  // Tables, positions, slots and weights are shared by all layers, and not counted.
+  int64_t bytes_moved() const { return tokens * (read_bytes() + written_bytes()); }
+  // What a stream that reads as much as it writes moves in each direction, in whole vectors.
+  int64_t stream_bytes() const { return (bytes_moved() / 2 + 15) / 16 * 16; }
+};
+
+// "TOKENSxQUERY+KEYxHEAD[:CACHE]" or "TOKENSxmla[:CACHE]", CACHE being none, own or fp8; or the name
+// of a list: "qwen3" (32+8 heads of 128), "qwen3-64" (64+4), "mla". Throws std::invalid_argument.
+std::vector<NormHeadsCase> make_norm_heads_cases(const std::vector<std::string>& shapes,
+                                                 const std::vector<std::string>& dtypes);
+
+struct NormHeadsResult {
+  double us = 0, spread = 0, ceiling_us = 0;
+  std::string ceiling, kernel;
+  nlohmann::json more = nlohmann::json::object();
+};
+
+// What the calls of a case share, on the host.
+struct NormHeadsTables {
+  std::vector<float> cos, sin, scale;
+  std::vector<int32_t> positions, slots;
+  // Ones: calls in place would otherwise make their rows smaller from pass to pass, down to
+  // denormal numbers.
+  std::vector<char> weight;
+
+  explicit NormHeadsTables(const NormHeadsCase& c);
+};
+
+// Addresses of a call's tensors.
+struct NormHeadsBuffers {
+  char *x, *cache, *weight;
+  float *cos, *sin, *scale;
+  int32_t *positions, *slots;
+};
+
+// Not copyable: the arguments point inside.
+class NormHeadsCall {
+ public:
+  NormHeadsCall(const NormHeadsCase& c, int32_t device_type, const NormHeadsBuffers& b);
+  NormHeadsCall(const NormHeadsCall&) = delete;
+  NormHeadsCall& operator=(const NormHeadsCall&) = delete;
+
+  void set(const NormHeadsBuffers& b);
+  fastnorm_info query(fastnorm_context* context) const;
+  void prepare(fastnorm_context* context) const;
+  // Neither this nor prepare has a workspace: query throws where one is needed.
+  void run(fastnorm_context* context, void* stream) const;
+
+ private:
+  enum Part { kFirst, kSecond, kThird, kParts };
+
+  struct Tensor {
+    int64_t shape[4], strides[4];
+    fastnorm_tensor tensor;
+  };
+  const fastnorm_tensor* describe(Tensor* t, fastnorm_dtype dtype, std::vector<int64_t> shape,
+                                  std::vector<int64_t> strides = {}, int64_t offset = 0);
+  void add_heads(const NormHeadsCase& c);
+  void add_latents(const NormHeadsCase& c);
+
+  int32_t device_type_;
+  fastnorm_dtype dtype_;
+  Tensor x_[kParts], cache_[kParts], weight_, cos_, sin_, scale_, positions_, slots_;
+  fastnorm_norm_heads_part part_[kParts] = {};
+  const fastnorm_norm_heads_part* parts_[kParts] = {&part_[0], &part_[1], &part_[2]};
+  int32_t count_ = 0;
+  fastnorm_norm_heads_args args_ = {};
+};
+
+// As time_all, for these cases.
+int time_all_norm_heads(const std::vector<NormHeadsCase>& cases,
+                        const std::function<NormHeadsResult(const NormHeadsCase&)>& time,
+                        const std::function<void(const nlohmann::json&)>& save,
+                        nlohmann::json* document);
+
+int bench_norm_heads_cpu(const std::vector<NormHeadsCase>& cases, const Options& options);
+int bench_norm_heads_cuda(int id, const std::vector<NormHeadsCase>& cases, const Options& options);
+
+}  // namespace bench

@@ -1,0 +1,192 @@
+"""Norm, rope and paged cache of query and key heads as PyTorch operators, by ctypes alone.
+
+The library and the streams are those of fastnorm_torch_mla_decode.py. Tensors keep the strides they
+have, so query, key and value may be views of one QKV buffer. norm_heads.h says what each one is.
+
+There is no backward yet: the operators refuse tensors that require grad while grad is enabled.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+sys.path.append(str(Path(__file__).resolve().parent))
+import fastnorm_torch_mla_decode as _shared  # noqa: E402
+
+_c, FastnormError = _shared._c, _shared.FastnormError
+_KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
+_ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2}
+_ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
+_NONE = -1
+
+
+class Part(NamedTuple):
+    """One tensor of heads and what is done to its rows: norm, then rope, then the stores."""
+
+    x: Tensor  # [tokens, heads, d]; float32, float16 or bfloat16
+    norm: Optional[str] = None  # "rms" or "layer"
+    weight: Optional[Tensor] = None  # [d] or [heads, d]
+    bias: Optional[Tensor] = None
+    eps: float = 0.0
+    weight_offset: float = 0.0
+    rounding: str = "once"
+    across_heads: bool = False  # one statistic for all heads of a token
+    rope: bool = False
+    rope_offset: int = 0  # first column that turns; -1: the last ones
+    interleaved: bool = False
+    inverse: bool = False
+    from_rounded: bool = False
+    rope_rounding: str = "once"
+    y: bool = True  # whether the result is returned, or in place stored
+    cache: Optional[Tensor] = None  # [pages, page, heads, d] of x's dtype, float8 or int8; written
+    cache_scale: Optional[Tensor] = None  # of codes: [1], read
+    cache_block: int = 0  # 64 or 128: cache_scale is [pages, page, heads, blocks] and written
+
+
+def _word(words, name, value):
+    if value not in words:
+        known = ", ".join(str(word) for word in words)
+        raise ValueError(f"{name} is {value!r}; required: one of {known}")
+    return words[value]
+
+
+def _flags(part):
+    bits = ((part.norm is not None, _c.NORM), (part.across_heads, _c.ACROSS_HEADS),
+            (part.rope, _c.ROPE), (part.interleaved, _c.ROPE_INTERLEAVED),
+            (part.inverse, _c.ROPE_INVERSE), (part.from_rounded, _c.ROPE_FROM_ROUNDED))
+    return sum(bit for on, bit in bits if on)
+
+
+_LISTS = ("Tensor?[] weight, Tensor?[] bias, Tensor(a!)[] written, Tensor[] scale, Tensor? cos, "
+          "Tensor? sin, Tensor? positions, Tensor? slots, int[] flags, int[] kind, float[] eps, "
+          "float[] weight_offset, int[] rounding, int[] rope_offset, int[] rope_rounding, int[] y, "
+          "int[] cache, int[] cache_scale, int[] cache_block, int rope_dim, int[] mrope, "
+          "bool mrope_interleaved")
+
+
+def _run(in_place, x, weight, bias, written, scale, cos, sin, positions, slots, flags, kind, eps,
+         weight_offset, rounding, rope_offset, rope_rounding, y, cache, cache_scale, cache_block,
+         rope_dim, mrope, mrope_interleaved):
+    """y, cache and the cache_scale of blocks are positions in `written`, -1 where there is none; in
+    place a y of 0 is x."""
+    if not x:
+        return
+    device = x[0].device
+    shared = (cos, sin, positions, slots)
+    for name, tensors in (("x", x), ("weight", weight), ("bias", bias), ("cache", written),
+                          ("scale", scale), ("a table, positions or slots", shared)):
+        for t in tensors:
+            if t is not None and t.device != device:
+                raise FastnormError(f"{name} is on {t.device}; required: {device}, as parts[0].x")
+
+    def view(name, t):
+        return None if t is None else _shared._View(name, t)
+
+    parts = []
+    ys = [None if at == _NONE else rows if in_place else written[at] for rows, at in zip(x, y)]
+    for i, rows in enumerate(x):
+        part = {
+            "flags": flags[i], "kind": kind[i], "eps": eps[i], "weight_offset": weight_offset[i],
+            "rounding": rounding[i], "rope_offset": rope_offset[i],
+            "rope_rounding": rope_rounding[i], "x": view("x", rows),
+            "weight": view("weight", weight[i]), "bias": view("bias", bias[i]),
+            "y": view("y", ys[i])
+        }
+        if cache[i] != _NONE:
+            part["cache"] = view("cache", written[cache[i]])
+        if cache_scale[i] != _NONE:
+            block = cache_block[i]
+            part["cache_scheme"] = _c.PER_BLOCK if block else _c.PER_TENSOR
+            part["cache_block_size"] = block
+            part["cache_scale"] = view("cache_scale", (written if block else scale)[cache_scale[i]])
+        parts.append(part)
+    sections = {f"mrope_{axis}": pairs for axis, pairs in enumerate(mrope)}
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+    call = _shared._contexts.of(device).norm_heads(
+        parts,
+        stream,
+        flags=_c.MROPE_INTERLEAVED if mrope_interleaved else 0,
+        rope_dim=rope_dim,
+        cos=view("cos", cos),
+        sin=view("sin", sin),
+        positions=view("positions", positions),
+        slots=view("slots", slots),
+        **sections)
+    size = call.query().workspace_bytes
+    memory = x[0].new_empty(size + _shared._ALIGNMENT if size else 0, dtype=torch.uint8)
+    call.run(_shared._aligned(memory)[0] if size else None, size)
+
+
+# What is written are arguments alone: then a compiler can reuse their memory.
+_new = _shared._operator("norm_heads", f"Tensor[] x, {_LISTS}", lambda *a: _run(False, *a),
+                         lambda *a: None, (3, ), "()")
+_in_place = _shared._operator("norm_heads_", f"Tensor(b!)[] x, {_LISTS}", lambda *a: _run(True, *a),
+                              lambda *a: None, (0, 3), "()")
+
+
+def _arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved):
+    """Arguments of an operator. results: where y of each part goes; None for the call in place."""
+    written = [] if results is None else [y for y in results if y is not None]
+    scale, ys, cache, cache_scale = [], [], [], []
+    for part in parts:
+        ys.append(_NONE if not part.y else 0 if results is None else sum(y != _NONE for y in ys))
+        cache.append(_NONE if part.cache is None else len(written))
+        if part.cache is not None:
+            written.append(part.cache)
+        store = written if part.cache_block else scale
+        cache_scale.append(_NONE if part.cache_scale is None else len(store))
+        if part.cache_scale is not None:
+            store.append(part.cache_scale)
+    if rope_dim is None:
+        rope_dim = 2 * cos.shape[-1] if cos is not None else 0
+    kinds = [_word(_KINDS, "norm", part.norm) for part in parts]
+    return ([part.x for part in parts], [part.weight for part in parts
+                                         ], [part.bias for part in parts], written, scale, cos, sin,
+            positions, slots, [_flags(part) for part in parts], [kind or 0 for kind in kinds],
+            [part.eps for part in parts], [part.weight_offset for part in parts],
+            [_word(_ROUNDINGS, "rounding", part.rounding) for part in parts
+             ], [part.rope_offset for part in parts
+                 ], [_word(_ROPE_ROUNDINGS, "rope_rounding", part.rope_rounding) for part in parts
+                     ], ys, cache, cache_scale, [part.cache_block for part in parts], rope_dim,
+            list(mrope), mrope_interleaved)
+
+
+# --- the functions to call ---
+
+
+def norm_heads(parts,
+               *,
+               cos=None,
+               sin=None,
+               rope_dim=None,
+               positions=None,
+               slots=None,
+               mrope=(),
+               mrope_interleaved=False):
+    """The results of up to 8 parts over the same tokens, in order, None for a part whose y is
+    False. Caches and their scales of blocks are written.
+
+    cos and sin are [P, R] or [P, 2 R], or one such for each head. rope_dim is 2 R, by default twice
+    the width of cos. positions [tokens], or [axes, tokens] with mrope, and slots [at most tokens]
+    are int32 or int64. On the CPU they are checked; on a GPU they must be valid."""
+    results = [part.x.new_empty(part.x.shape) if part.y else None for part in parts]
+    _new(
+        *_arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved))
+    return results
+
+
+def norm_heads_(parts,
+                *,
+                cos=None,
+                sin=None,
+                rope_dim=None,
+                positions=None,
+                slots=None,
+                mrope=(),
+                mrope_interleaved=False):
+    """As norm_heads, with the results over x of the parts whose y is True."""
+    _in_place(
+        *_arguments(parts, None, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved))

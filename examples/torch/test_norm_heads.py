@@ -1,0 +1,329 @@
+#!/usr/bin/env python3
+"""Tests of the PyTorch operators of norm_heads, on the CPU or a CUDA device with kernels for it.
+
+Values are compared with double precision: each element within the unit roundoff of its dtype for
+each rounding on the way, and 2^-18 for single precision, of what it is the sum of. Run with a
+Python that has PyTorch and NumPy. The last line is the count.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
+
+UNIT = {"float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8}
+QUERY, KEY, HEAD, PAGE, EPS = 4, 2, 64, 3, 1e-6
+
+
+def tables(rows, pairs, dtype=None):
+    """Cosines and sines of a model with base 10000."""
+    turns = 10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+    angles = torch.arange(rows, dtype=torch.float64)[:, None] * turns
+    dtype = dtype or torch.float32
+    return angles.cos().to(dtype).to(DEVICE), angles.sin().to(dtype).to(DEVICE)
+
+
+class Layer:
+    """A layer as Qwen3's: one buffer of heads, with a norm of each query and key head."""
+
+    def __init__(self, dtype, tokens=7, seed=1):
+        generator = torch.Generator().manual_seed(seed)
+        self.qkv = torch.randn(tokens, (QUERY + 2 * KEY) * HEAD,
+                               generator=generator).to(dtype).to(DEVICE)
+        self.weights = [(1 + 0.2 * torch.randn(HEAD, generator=generator)).to(dtype).to(DEVICE)
+                        for _ in range(2)]
+        self.cos, self.sin = tables(50, HEAD // 2)
+        self.positions = torch.tensor([3, 49, 0, 7, 8, 9, 10][:tokens], device=DEVICE)
+        # The third token is padding; the last one is behind the list.
+        self.slots = torch.tensor([8, 0, -1, 5, 4, 2][:tokens], dtype=torch.int32, device=DEVICE)
+        self.caches = [
+            torch.full((3, PAGE, KEY, HEAD), 7.0, dtype=dtype, device=DEVICE) for _ in range(2)
+        ]
+
+    def heads(self):
+        """Views of the buffer."""
+        rows = self.qkv.view(len(self.qkv), -1, HEAD)
+        return rows[:, :QUERY], rows[:, QUERY:QUERY + KEY], rows[:, QUERY + KEY:]
+
+    def parts(self, **more):
+        q, k, v = self.heads()
+        options = {"norm": "rms", "eps": EPS, "rope": True, **more}
+        return [
+            fh.Part(q, weight=self.weights[0], **options),
+            fh.Part(k, weight=self.weights[1], cache=self.caches[0], **options),
+            fh.Part(v, y=False, cache=self.caches[1])
+        ]
+
+    def options(self):
+        return {"cos": self.cos, "sin": self.sin, "positions": self.positions, "slots": self.slots}
+
+    def exact(self):
+        """Query and key with what each element is the sum of, in double precision."""
+        found = []
+        c, s = (t[self.positions].double()[:, None, :] for t in (self.cos, self.sin))
+        for x, weight in zip(self.heads(), self.weights):
+            x = x.double()
+            x = x / (x.pow(2).mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
+            first, second = x.chunk(2, -1)
+            found.append((torch.cat([first * c - second * s, second * c + first * s], -1),
+                          torch.cat([
+                              first.abs() * c.abs() + second.abs() * s.abs(),
+                              second.abs() * c.abs() + first.abs() * s.abs()
+                          ], -1)))
+        return found
+
+
+def dtypes():
+    return torch.bfloat16, torch.float16, torch.float32
+
+
+def close(found, exact, magnitude, roundings=1):
+    unit = UNIT[str(found.dtype).removeprefix("torch.")]
+    error = (found.double() - exact).abs()
+    return bool((error <= (roundings * unit + 2.0 ** -18) * magnitude + 1e-30).all())
+
+
+def cached(cache, slots, rows):
+    """Whether the rows of the tokens with a slot are there, and all others are untouched."""
+    wanted = torch.full_like(cache, 7.0).view(-1, *cache.shape[2:])
+    for token, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            wanted[slot] = rows[token]
+    return torch.equal(cache.view_as(wanted), wanted)
+
+
+def test_layer(suite):
+    for dtype in dtypes():
+        layer = Layer(dtype)
+        before = layer.qkv.clone()
+        exact = layer.exact()
+        q, k, v = fh.norm_heads(layer.parts(), **layer.options())
+        suite.check(f"{dtype}: query", close(q, *exact[0]))
+        suite.check(f"{dtype}: key", close(k, *exact[1]))
+        suite.check(f"{dtype}: no value, the buffer as it was", v is None and
+                    torch.equal(layer.qkv, before))
+        suite.check(f"{dtype}: the key's cache", cached(layer.caches[0], layer.slots, k))
+        suite.check(f"{dtype}: the value's cache",
+                    cached(layer.caches[1], layer.slots,
+                           layer.heads()[2]))
+        other = Layer(dtype)
+        versions = [t._version for t in (other.qkv, *other.caches)]
+        fh.norm_heads_(other.parts(), **other.options())
+        suite.check(f"{dtype}: in place, the same bits",
+                    torch.equal(other.heads()[0], q) and torch.equal(other.heads()[1], k))
+        suite.check(f"{dtype}: in place, the same caches",
+                    all(map(torch.equal, other.caches, layer.caches)))
+        suite.check(f"{dtype}: autograd's versions",
+                    all(t._version > v for t, v in zip((other.qkv, *other.caches), versions)))
+        every = fh.norm_heads(
+            Layer(dtype).parts(rounding="every_step", from_rounded=True,
+                               rope_rounding="every_step"), **layer.options())
+        suite.check(f"{dtype}: rounded at every step", close(every[0], *exact[0], roundings=6))
+        back = fh.norm_heads([fh.Part(q, rope=True, inverse=True)],
+                             cos=layer.cos,
+                             sin=layer.sin,
+                             positions=layer.positions)
+        plain = fh.norm_heads(
+            [fh.Part(layer.heads()[0], norm="rms", eps=EPS, weight=layer.weights[0])])
+        suite.check(f"{dtype}: turned back",
+                    close(back[0], plain[0].double(), 4 * exact[0][1].amax(-1, keepdim=True)))
+
+
+def test_codes(suite):
+    layer = Layer(torch.bfloat16)
+    exact = layer.exact()[1][0]
+    scale = torch.tensor([1 / 32], device=DEVICE)
+    codes = torch.zeros(3, PAGE, KEY, HEAD, dtype=torch.float8_e4m3fn, device=DEVICE)
+    k = layer.parts()[1]._replace(cache=codes, cache_scale=scale, y=False)
+    v = layer.parts()[2]._replace(cache=torch.zeros_like(codes),
+                                  cache_scale=torch.zeros(3, PAGE, KEY, 1, device=DEVICE),
+                                  cache_block=64)
+    fh.norm_heads([k, v], **layer.options())
+    for token, slot in enumerate(layer.slots.tolist()):
+        if slot < 0:
+            continue
+        found = codes.view(-1, KEY, HEAD)[slot].double() / 32
+        allowed = exact[token].abs() / 16 + 2.0 ** -10 / 32 + 1e-4
+        suite.check(f"codes of token {token}", bool(((found - exact[token]).abs()
+                                                     <= allowed).all()))
+        block = v.cache_scale.view(-1, KEY, 1)[slot].double()
+        value = layer.heads()[2][token].double()
+        suite.check(f"scales of token {token}",
+                    torch.allclose(block[:, 0], value.abs().amax(-1) / 448, rtol=1e-5))
+        found = v.cache.view(-1, KEY, HEAD)[slot].double() * block
+        suite.check(f"block codes of token {token}",
+                    bool(((found - value).abs() <= value.abs() / 16 + block / 1024).all()))
+
+
+def test_latents(suite):
+    """The prologue of DeepSeek's MLA: the norm of 512 latent columns and the rope of 64 behind
+    them, into one cache with rows of 576; and the rope of the query's last 64 columns."""
+    generator = torch.Generator().manual_seed(3)
+    for dtype in dtypes():
+        latent = torch.randn(5, 576, generator=generator).to(dtype).to(DEVICE)
+        query = torch.randn(5, 3, 192, generator=generator).to(dtype).to(DEVICE)
+        weight = (1 + 0.2 * torch.randn(512, generator=generator)).to(dtype).to(DEVICE)
+        cache = torch.full((2, 4, 1, 576), 7.0, dtype=dtype, device=DEVICE)
+        cos, sin = tables(20, 32)
+        positions = torch.tensor([19, 0, 4, 5, 6], dtype=torch.int32, device=DEVICE)
+        slots = torch.tensor([7, 1, 0, -1, 2], device=DEVICE)
+        kv = latent[:, None, :]
+        (turned, *_) = fh.norm_heads([
+            fh.Part(query, rope=True, rope_offset=-1, interleaved=True),
+            fh.Part(
+                kv[..., :512], norm="rms", eps=EPS, weight=weight, y=False, cache=cache[..., :512]),
+            fh.Part(kv[..., 512:], rope=True, interleaved=True, y=False, cache=cache[..., 512:])
+        ],
+                                     cos=cos,
+                                     sin=sin,
+                                     positions=positions,
+                                     slots=slots)
+        c, s = (t[positions.long()].double()[:, None, :] for t in (cos, sin))
+
+        def rope(x):
+            first, second = x[..., 0::2].double(), x[..., 1::2].double()
+            return (torch.stack([first * c - second * s, second * c + first * s], -1).flatten(-2),
+                    torch.stack([
+                        first.abs() * c.abs() + second.abs() * s.abs(),
+                        second.abs() * c.abs() + first.abs() * s.abs()
+                    ], -1).flatten(-2))
+
+        suite.check(f"{dtype}: the query's rotary part",
+                    close(turned[..., 128:], *rope(query[..., 128:])))
+        suite.check(f"{dtype}: the rest of the query",
+                    torch.equal(turned[..., :128], query[..., :128]))
+        x = kv[..., :512].double()
+        exact = x / (x.pow(2).mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
+        rows = cache.view(-1, 1, 576)
+        kept = slots >= 0
+        suite.check(f"{dtype}: latents",
+                    close(rows[slots[kept], :, :512], exact[kept], exact[kept].abs()))
+        key = [t[kept] for t in rope(kv[..., 512:])]
+        suite.check(f"{dtype}: rotary keys", close(rows[slots[kept], :, 512:], *key))
+        suite.check(f"{dtype}: free rows", bool((rows[[3, 4, 5, 6]] == 7).all()))
+
+
+def test_errors(suite):
+    layer = Layer(torch.bfloat16)
+    q, k, v = layer.parts()
+    for name, text, parts, change in (
+        ("a norm without a name", "norm is 'l2'; required: one of None, rms, layer",
+         [q._replace(norm="l2")], {}),
+        ("a rounding", "rounding is 'down'", [q._replace(rounding="down")], {}),
+        ("eps", "FASTNORM_ERROR_ARGUMENT: parts[0].eps is -1", [q._replace(eps=-1.0), k], {}),
+        ("a window", "FASTNORM_ERROR_SHAPE: parts[1].rope_offset is 3",
+         [q, k._replace(rope_offset=3)], {}),
+        ("an output", "parts[0].y, quantized, cache", [q._replace(y=False), k], {}),
+        ("tables", "cos is NULL", [q, k], {"cos": None}),
+        ("a cache without slots", "slots is NULL", [q, k], {"slots": None}),
+        ("a dtype", "FASTNORM_ERROR_DTYPE: positions", [q,
+                                                        k], {"positions": layer.positions.float()}),
+        ("a dtype without a word", "no word for", [q, k], {"positions": layer.positions.bool()}),
+        ("an odd window", "rope_dim is 3", [q, k], {"rope_dim": 3}),
+        ("nine parts", "count is 9", [v._replace(cache=None, y=True)] * 9,
+         {"slots": None, "cos": None, "sin": None, "positions": None, "rope_dim": 0}),
+    ):
+        options = {**layer.options(), **change}
+        suite.raises(name, (RuntimeError, ValueError), text,
+                     lambda: fh.norm_heads(parts, **options))
+    if DEVICE.type == "cpu":
+        suite.raises(
+            "a position", RuntimeError,
+            "the position of token 0, axis 0, is 53", lambda: fh.norm_heads(
+                layer.parts(), **{**layer.options(), "positions": layer.positions + 50}))
+        suite.raises(
+            "a slot", RuntimeError, "slots[0] is 108",
+            lambda: fh.norm_heads(layer.parts(), **{**layer.options(), "slots": layer.slots + 100}))
+    suite.check("a refusal writes nothing", all(bool((t == 7).all()) for t in layer.caches))
+    grad = q._replace(weight=layer.weights[0].clone().requires_grad_())
+    suite.raises("a gradient", RuntimeError, "fastnorm::norm_heads has no backward",
+                 lambda: fh.norm_heads([grad, k], **layer.options()))
+    with torch.no_grad():
+        wanted = fh.norm_heads([q, k], **layer.options())
+        suite.check("under no_grad",
+                    torch.equal(fh.norm_heads([grad, k], **layer.options())[0], wanted[0]))
+
+
+def test_opcheck(suite):
+    layer = Layer(torch.bfloat16)
+    q, k, v = layer.parts()
+    parts = [q._replace(x=q.x.clone()), k._replace(x=k.x.clone()), v]
+    cos, sin, positions, slots = layer.options().values()
+    results = [torch.empty_like(parts[0].x), torch.empty_like(parts[1].x), None]
+    for name, written in (("norm_heads", results), ("norm_heads_", None)):
+        args = fh._arguments(parts, written, cos, sin, None, positions, slots, (), False)
+        found = torch.library.opcheck(getattr(torch.ops.fastnorm, name).default,
+                                      args,
+                                      raise_exception=False)
+        suite.check(f"opcheck of {name}",
+                    len(found) == 4 and all(v == "SUCCESS" for v in found.values()), found)
+
+
+def test_compile(suite):
+    """The call within pointwise work that the compiler fuses, on views of one buffer; caches are
+    written."""
+    backends = ["aot_eager"]
+    if shutil.which("g++"):
+        backends.append("inductor")
+    else:
+        suite.skip("compile, inductor", "no C++ compiler for it")
+
+    def block(qkv, weights, caches, cos, sin, positions, slots, in_place):
+        rows = (qkv * 2).view(len(qkv), -1, HEAD)
+        q, k, v = rows[:, :QUERY], rows[:, QUERY:QUERY + KEY], rows[:, QUERY + KEY:]
+        options = {"norm": "rms", "eps": EPS, "rope": True}
+        parts = [
+            fh.Part(q, weight=weights[0], **options),
+            fh.Part(k, weight=weights[1], cache=caches[0], **options),
+            fh.Part(v, y=False, cache=caches[1])
+        ]
+        call = fh.norm_heads_ if in_place else fh.norm_heads
+        found = call(parts, cos=cos, sin=sin, positions=positions, slots=slots)
+        return torch.relu(q if in_place else found[0]), (k if in_place else found[1]) + 1
+
+    def run(function, in_place):
+        layer = Layer(torch.bfloat16)
+        found = function(layer.qkv, layer.weights, layer.caches,
+                         *layer.options().values(), in_place)
+        return [*found, *layer.caches]
+
+    for in_place in (False, True):
+        wanted = run(block, in_place)
+        for backend in backends:
+            torch._dynamo.reset()
+            found = run(torch.compile(block, fullgraph=True, backend=backend), in_place)
+            name = f"compile, {backend}{', in place' if in_place else ''}"
+            suite.check(name, all(torch.equal(a, b) for a, b in zip(wanted, found)))
+
+
+if __name__ == "__main__":
+    parser = arguments(__doc__.splitlines()[0])
+    options = parser.parse_args()
+    why = missing("torch", "numpy")
+    suite = Suite("torch norm_heads", options)
+    if why:
+        suite.skip("the PyTorch operators of norm_heads", why)
+        suite.write()
+        suite.finish()
+    import torch
+
+    os.environ["FASTNORM_LIBRARY"] = use_library(options)
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import fastnorm_torch_norm_heads as fh
+
+    DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
+    if options.device == "cuda":
+        try:
+            one = torch.ones(1, 1, 8, device=DEVICE)
+            fh.norm_heads([fh.Part(one)])
+        except RuntimeError as error:
+            suite.skip("the PyTorch operators of norm_heads", f"no kernels for it: {error}")
+            suite.write()
+            suite.finish()
+    suite.results["versions"]["torch"] = torch.__version__
+    suite.run([test_layer, test_codes, test_latents, test_errors, test_opcheck, test_compile])
+    suite.finish()

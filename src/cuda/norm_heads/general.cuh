@@ -1,0 +1,507 @@
+// The general form: any dtypes, any address, any length, every option. A warp has a head of up to
+// 1024 columns, a block has a longer one, or all heads of a token that share a statistic. Values
+// wait in shared memory, as f32 in the order of their columns: rope and codes find them there.
+#pragma once
+
+#include "cuda/norm/stream.cuh"
+#include "cuda/norm_heads/rope.cuh"
+
+namespace fastnorm::cuda {
+
+inline constexpr int kHeadsThreads = kGeneralHeadsWarps * 32;
+
+struct HeadsScratch {
+  alignas(16) float values[kGeneralHeadsWarps * kWarpHeadColumns];
+  float fold[2][kHeadsThreads];
+  HeadsPartParams part;  // the block's: read from here, so that registers need not keep it
+};
+static_assert(kGeneralHeadsWarps * kWarpHeadColumns == kMaxHeadColumns);
+
+// The threads that have a row: a warp, or the block.
+template <bool kWarp>
+struct HeadGroup {
+  static constexpr int kThreads = kWarp ? 32 : kHeadsThreads;
+
+  static __device__ __forceinline__ int thread() {
+    return static_cast<int>(kWarp ? threadIdx.x % 32 : threadIdx.x);
+  }
+  static __device__ __forceinline__ void sync() {
+    if constexpr (kWarp) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+  }
+  static __device__ __forceinline__ float* values(HeadsScratch& scratch) {
+    return scratch.values + (kWarp ? threadIdx.x / 32 * kWarpHeadColumns : 0);
+  }
+
+  // By the canonical tree, in every thread: warps, then lanes.
+  template <class Fold>
+  static __device__ __forceinline__ float fold(float q, HeadsScratch& scratch) {
+    const float one[1] = {q};
+    float result[1];
+    fold_all<Fold>(one, result, scratch);
+    return result[0];
+  }
+  static __device__ __forceinline__ Moments fold(Moments m, HeadsScratch& scratch) {
+    const float two[2] = {m.sum, m.squares};
+    float result[2];
+    fold_all<Sum>(two, result, scratch);
+    return {result[0], result[1]};
+  }
+
+ private:
+  template <class Fold, int kSums>
+  static __device__ __forceinline__ void fold_all(const float (&q)[kSums], float (&result)[kSums],
+                                                  HeadsScratch& scratch) {
+    if constexpr (kWarp) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) result[i] = fold_lanes<32, Fold>(q[i]);
+    } else {
+      __syncthreads();  // the last fold has been read
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) scratch.fold[i][threadIdx.x] = q[i];
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        float warps[kThreads / 32];
+#pragma unroll
+        for (int w = 0; w < kThreads / 32; ++w)
+          warps[w] = scratch.fold[i][w * 32 + static_cast<int>(threadIdx.x % 32)];
+        result[i] = fold_lanes<32, Fold>(fold_registers<Fold>(warps));
+      }
+    }
+  }
+};
+
+__device__ __forceinline__ char* address_of(const HeadsTensor& tensor, uint32_t token,
+                                            uint32_t head) {
+  return tensor.data + int64_t{token} * tensor.token_stride + int64_t{head} * tensor.head_stride;
+}
+
+// Of rows whose addresses allow what they allow.
+inline constexpr int kUnknownAlign = 2;
+
+// The elements that share a statistic, vector by vector: those of a head, or of all heads.
+template <class T>
+struct HeadsRow {
+  static constexpr int kPerVector = T::kPerVector;
+
+  __device__ __forceinline__ HeadsRow(const HeadsPartParams& part, uint32_t token, uint32_t head,
+                                      bool across)
+      : x(address_of(part.x, token, across ? 0 : head)),
+        head_stride(part.x.head_stride),
+        columns(part.norm.n),
+        elements(across ? part.norm.n * part.heads : part.norm.n),
+        joined(!across || (part.bits & kHeadsJoined) != 0),
+        wide(joined && access_bytes(x) == kVectorBytes && elements % kPerVector == 0) {}
+
+  __device__ __forceinline__ int64_t vectors() const {
+    return (elements + kPerVector - 1) / kPerVector;
+  }
+  // Of a vector, not above kPerVector; 0 past the end.
+  __device__ __forceinline__ int count(int64_t vector) const {
+    const int64_t left = elements - vector * kPerVector;
+    return left >= kPerVector ? kPerVector : left < 0 ? 0 : static_cast<int>(left);
+  }
+  // What is missing is zero.
+  __device__ __forceinline__ int take(float (&f)[kPerVector], int64_t vector) const {
+    const int n = count(vector);
+    if (joined) {
+      take_at(f, x + vector * kVectorBytes, n);
+    } else {
+      const int64_t first = vector * kPerVector, head = first / columns,
+                    column = first - head * columns;
+      if (column + n <= columns) {
+        take_at(f, x + head * head_stride + column * T::kBytes, n);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kPerVector; ++i) {
+          const int64_t of = (first + i) / columns;
+          f[i] =
+              i < n ? load_element<T>(x + of * head_stride + (first + i - of * columns) * T::kBytes)
+                    : 0.0f;
+        }
+      }
+    }
+    return n;
+  }
+  // Of a wide row; zero past the end.
+  __device__ __forceinline__ void load(uint4& raw, int64_t vector) const {
+    raw = make_uint4(0, 0, 0, 0);
+    ptx::ld_global_v4_if(raw, x + vector * kVectorBytes, count(vector) > 0);
+  }
+  __device__ __forceinline__ float first() const { return load_element<T>(x); }
+
+  static __device__ __forceinline__ void take_at(float (&f)[kPerVector], const char* address,
+                                                 int count) {
+    load_part<Part::kCounted, T>(
+        f, AnyRow<T, const char>(address, kUnknownAlign, ColumnType::kElement), 0, count);
+  }
+
+  const char* const x;
+  const int64_t head_stride, columns, elements;
+  const bool joined;  // one row in memory
+  const bool wide;    // of whole vectors at multiples of 16 bytes
+};
+
+struct HeadStatistics {
+  float mean, rstd;
+  float squared;  // sum of squares, of LAYER about the mean
+};
+
+// q[i] = sum_of(values, count) of a thread's vectors first + i * step.
+template <class T, class Group, class Value, int kCount, typename Fn>
+__device__ __forceinline__ void sums_of(const HeadsRow<T>& row, int64_t first, int64_t step,
+                                        Value (&q)[kCount], Fn sum_of) {
+  const auto number = [&](int i) { return Group::thread() + (first + i * step) * Group::kThreads; };
+  if (row.wide) {
+    uint4 raw[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) row.load(raw[i], number(i));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      float s[T::kPerVector];
+      T::unpack(raw[i], s);
+      q[i] = sum_of(s, row.count(number(i)));
+    }
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i) {
+      float s[T::kPerVector];
+      const int count = row.take(s, number(i));
+      const Value sum = sum_of(s, count);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) q[k] = selected(k == i, sum, q[k]);
+    }
+  }
+}
+
+__device__ __forceinline__ float fold_values(float (&q)[8]) { return fold_registers(q); }
+__device__ __forceinline__ float fold_values(float (&q)[4]) { return fold_registers(q); }
+template <int kCount>
+__device__ __forceinline__ Moments fold_values(const Moments (&q)[kCount]) {
+  return fold_moments(q);
+}
+
+// A thread's fold of its vectors: of a head, a few; of a token's heads, any number.
+template <class T, class Group, bool kAcross, class Fold, typename Fn>
+__device__ __forceinline__ typename Fold::Value fold_vectors(const HeadsRow<T>& row, Fn sum_of) {
+  using Value = typename Fold::Value;
+  if constexpr (kAcross) {
+    const int64_t registers = (row.vectors() + Group::kThreads - 1) / Group::kThreads;
+    return fold_stream<Fold, Group>(
+        registers, [&](int64_t first, int64_t step, Value(&q)[StreamFold::kGroup]) {
+          sums_of<T, Group>(row, first, step, q, sum_of);
+        });
+  } else {
+    constexpr int kMost = kWarpHeadColumns / 32 / T::kPerVector;
+    static_assert(kMost * T::kPerVector * kHeadsThreads >= kMaxHeadColumns);
+    Value q[kMost];
+    sums_of<T, Group>(row, 0, 1, q, sum_of);
+    return fold_values(q);
+  }
+}
+
+template <class T, class Group, bool kAcross>
+__device__ __forceinline__ HeadStatistics statistics_of(const NormParams& p, const HeadsRow<T>& row,
+                                                        bool layer,
+                                                        const Rounding<Affine::kAny, T>& rounding,
+                                                        HeadsScratch& scratch) {
+  constexpr int kPerVector = T::kPerVector;
+  HeadStatistics result = {0.0f, 0.0f, 0.0f};
+  if (layer) {
+    LayerStatistics statistics(row.first(), rounding);
+    Moments m;
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      const bool steps = statistics.steps(pass, rounding);
+      const Moments of_thread = fold_vectors<T, Group, kAcross, StreamMoments>(
+          row, [&](const float(&s)[kPerVector], int count) {
+            return moments<T, true>(s, statistics.from, count, steps);
+          });
+      m = Group::fold(of_thread, scratch);
+      statistics.take(m, pass, p, rounding);
+    }
+    result.mean = statistics.mean();
+    result.rstd = statistics.rstd(p, rounding);
+    const float delta = rounding.every_step ? -0.0f : __fmul_rn(m.sum, p.inv_n);
+    const float squared = __fmaf_rn(-delta, m.sum, m.squares);
+    result.squared = squared < 0.0f ? 0.0f : squared;
+  } else {
+    const float sum = fold_vectors<T, Group, kAcross, StreamSum>(
+        row, [&](float(&s)[kPerVector], int) { return squares<T>(s, rounding.every_step); });
+    result.squared = Group::template fold<Sum>(sum, scratch);
+    result.rstd = rstd_of(__fmul_rn(result.squared, p.inv_n), p, rounding);
+  }
+  return result;
+}
+
+// Computed and stored where that is wanted, or given.
+template <class T, class Group, bool kAcross>
+__device__ __forceinline__ HeadStatistics find_statistics(const HeadsPartParams& part,
+                                                          uint32_t token, uint32_t head,
+                                                          const Rounding<Affine::kAny, T>& rounding,
+                                                          HeadsScratch& scratch) {
+  if (part.rstd_in.data != nullptr) {
+    const float mean = part.mean_in.data == nullptr
+                           ? 0.0f
+                           : ptx::ld_global_f32(address_of(part.mean_in, token, head));
+    return {mean, ptx::ld_global_f32(address_of(part.rstd_in, token, head)), 0.0f};
+  }
+  const bool layer = (part.bits & kHeadsLayer) != 0;
+  const HeadsRow<T> row(part, token, head, kAcross);
+  const HeadStatistics s =
+      statistics_of<T, Group, kAcross>(part.norm, row, layer, rounding, scratch);
+  if (Group::thread() == 0) {
+    const auto put = [&](const HeadsTensor& to, int number, float value) {
+      if (to.data != nullptr)
+        ptx::st_global_u32(address_of(to, token, head) + number * 4, __float_as_uint(value));
+    };
+    put(part.mean, 0, s.mean);
+    put(part.rstd, 0, s.rstd);
+    if (layer) put(part.sumsq, 0, s.mean);
+    put(part.sumsq, layer ? 1 : 0, s.squared);
+  }
+  return s;
+}
+
+// The row's values before rope, to shared memory.
+template <class T, class Group>
+__device__ __forceinline__ void take_values(const HeadsPartParams& part, uint32_t token,
+                                            uint32_t head, const HeadStatistics& s,
+                                            const Rounding<Affine::kAny, T>& rounding,
+                                            float* values) {
+  constexpr int kPerVector = T::kPerVector;
+  const NormParams& p = part.norm;
+  const HeadsRow<T> row(part, token, head, false);
+  const AnyColumn<T> weight(p.weight + int64_t{head} * p.weight_head_stride,
+                            weight_type(p.bits_again), p.weight_align, 1.0f);
+  const AnyColumn<T> bias(p.bias + int64_t{head} * p.bias_head_stride, bias_type(p.bits_again),
+                          p.bias_align, -0.0f);
+  const auto vectors = static_cast<int>(row.vectors());
+#pragma unroll 1
+  for (int v = Group::thread(); v < vectors; v += Group::kThreads) {
+    float z[kPerVector];
+    const int count = row.take(z, v);
+    if ((part.bits & kHeadsNorm) != 0) {
+      float w[kPerVector], b[kPerVector];
+      weight.template take<Part::kCounted>(w, v, count);
+      bias.template take<Part::kCounted>(b, v, count);
+      if ((part.bits & kHeadsLayer) != 0) {
+#pragma unroll
+        for (float& value : z) value = rounding.step(__fsub_rn(value, s.mean));
+      }
+      scale_values(z, s.rstd);
+      rounding.normalized(z);
+      apply(z, z, w, b, p.weight_offset, rounding);
+    }
+    if ((part.bits & kHeadsRoundBefore) != 0) round_to<T>(z);
+#pragma unroll
+    for (int i = 0; i < kPerVector; ++i) values[v * kPerVector + i] = z[i];
+  }
+}
+
+template <class T, class Group>
+__device__ __forceinline__ void turn_values(const HeadsPartParams& part, const HeadsShared& shared,
+                                            uint32_t token, uint32_t head, float* values) {
+  const uint32_t bits = part.bits;
+  const bool interleaved = (bits & kHeadsInterleaved) != 0,
+             every_step = (bits & kHeadsRopeEveryStep) != 0;
+  const int step = interleaved ? 2 : 1, apart = interleaved ? 1 : shared.half;
+#pragma unroll 1
+  for (int j = Group::thread(); j < shared.half; j += Group::kThreads) {
+    const int64_t row = table_row(shared, shared.axes == 1 ? 0 : axis_of(shared, j), token);
+    const int entry = entry_of(shared, bits, j);
+    const float c = load_entry<T>(shared, table_address(shared.cos, row, head), entry);
+    float s = load_entry<T>(shared, table_address(shared.sin, row, head), entry);
+    if ((bits & kHeadsInverse) != 0) s = -s;
+    float* const first = values + part.rope_offset + j * step;
+    turn<T>(first[0], first[apart], c, s, every_step);
+  }
+}
+
+// Vector v of the values; what is missing is zero.
+template <int kPerVector>
+__device__ __forceinline__ int take_vector(float (&z)[kPerVector], const float* values, int n,
+                                           int v) {
+  const int count = n - v * kPerVector;
+#pragma unroll
+  for (int i = 0; i < kPerVector; ++i) z[i] = i < count ? values[v * kPerVector + i] : 0.0f;
+  return count < kPerVector ? count : kPerVector;
+}
+
+template <class T, class Group>
+__device__ __forceinline__ void store_elements(const float* values, int n, char* to) {
+  const AnyRow<T, char> row(to, kUnknownAlign, ColumnType::kElement);
+#pragma unroll 1
+  for (int v = Group::thread(); v * T::kPerVector < n; v += Group::kThreads) {
+    float z[T::kPerVector];
+    const int count = take_vector(z, values, n, v);
+    store_part<Part::kCounted, T>(z, row, v, count);
+  }
+}
+
+// The row's codes and scales, and its share of amax. `rows`: of all.
+template <class T, class Group>
+__device__ __forceinline__ void store_codes_of(const QuantParams& q, char* codes,
+                                               const ScaleRow& scales, uint32_t rows,
+                                               const float* values, int n, HeadsScratch& scratch) {
+  constexpr int kPerVector = T::kPerVector, kVectorShift = kPerVector == 8 ? 3 : 2;
+  const int vectors = (n + kPerVector - 1) / kPerVector;
+  const float clamp = clamp_of(q);
+  const float given = q.given_scale != nullptr ? ptx::ld_global_f32(q.given_scale) : 1.0f;
+  const auto take = [&](float(&z)[kPerVector], int v) {
+    const int count = take_vector(z, values, n, v);
+    prepare<T>(q, clamp, z);
+    return count;
+  };
+  float inverse = 0.0f;
+  if (q.rule == ScaleRule::kGiven) {
+    inverse = q.divides ? given : __frcp_rn(given);
+  } else if (q.rule != ScaleRule::kNoCodes && q.block == 0) {
+    uint32_t most = 0;
+#pragma unroll 1
+    for (int v = Group::thread(); v < vectors; v += Group::kThreads) {
+      float z[kPerVector];
+      take(z, v);
+      most = greater(most, magnitude_bits(z));
+    }
+    most = __float_as_uint(Group::template fold<Greatest>(__uint_as_float(most), scratch));
+    const Scale scale = free_scale(q, most);
+    if (Group::thread() == 0) scales.put(0, scale.bits);
+    inverse = scale.inverse;
+  }
+  uint32_t all = 0;
+  // As often in every lane: blocks of columns are neighbouring lanes' vectors.
+#pragma unroll 1
+  for (int first = 0; first < vectors; first += Group::kThreads) {
+    const int v = first + Group::thread();
+    float z[kPerVector];
+    const int count = take(z, v);
+    uint32_t most = magnitude_bits(z);
+    all = greater(all, most);
+    if (q.rule == ScaleRule::kNoCodes) continue;
+    if (q.block != 0) {
+      const int shift = q.block_shift - kVectorShift, lanes = 1 << shift;
+#pragma unroll
+      for (int half = 1; half < 32; half *= 2) {
+        const uint32_t other = __float_as_uint(__shfl_xor_sync(~0u, __uint_as_float(most), half));
+        if (half < lanes) most = greater(most, other);
+      }
+      const Scale scale = make_scale(q, most, given);
+      if (count > 0 && (v & (lanes - 1)) == 0)
+        scales.put(static_cast<uint32_t>(v >> shift), scale.bits);
+      inverse = scale.inverse;
+    }
+    if (q.divides) {
+      divide_values(z, inverse);
+    } else {
+      scale_values(z, inverse);
+    }
+    if (count > 0) put_any_codes(q, codes, z, v, count);
+  }
+  if (q.amax != nullptr) raise_amax(q, all);
+  if (q.swizzled)
+    scales.pad((n + q.block - 1) >> q.block_shift, rows, Group::thread(), Group::kThreads);
+}
+
+// All that leaves of a head.
+template <class T, class Group>
+__device__ __forceinline__ void store_head(const HeadsPartParams& part, const HeadsShared& shared,
+                                           uint32_t token, uint32_t head, const float* values,
+                                           HeadsScratch& scratch) {
+  const auto n = static_cast<int>(part.norm.n);
+  if (part.y.data != nullptr) store_elements<T, Group>(values, n, address_of(part.y, token, head));
+  const QuantParams& q = part.norm.quant;
+  if ((part.bits & kHeadsCodes) != 0) {
+    const ScaleRow scales(q, address_of(part.scale, token, head), token * part.heads + head);
+    store_codes_of<T, Group>(q, address_of(part.codes, token, head), scales,
+                             shared.tokens * part.heads, values, n, scratch);
+  }
+  if (part.cache.data == nullptr) return;
+  const int64_t slot = slot_of(shared, token);
+  if (slot < 0) return;
+  const int64_t page = slot / part.page_size, row = slot - page * part.page_size;
+  const auto at = [&](const HeadsPages& pages) {
+    return pages.data + page * pages.page_stride + row * pages.row_stride +
+           int64_t{head} * pages.head_stride;
+  };
+  if ((part.bits & kHeadsCacheCodes) == 0)
+    return store_elements<T, Group>(values, n, at(part.cache));
+  const ScaleRow scales(part.cache_quant, at(part.cache_scale), 0);
+  store_codes_of<T, Group>(part.cache_quant, at(part.cache), scales, 0, values, n, scratch);
+}
+
+template <class T, class Group>
+__device__ __forceinline__ void run_head(const HeadsPartParams& part, const HeadsShared& shared,
+                                         uint32_t token, uint32_t head, HeadStatistics s,
+                                         HeadsScratch& scratch) {
+  const Rounding<Affine::kAny, T> rounding(part.norm);
+  if ((part.bits & (kHeadsNorm | kHeadsAcross)) == kHeadsNorm)
+    s = find_statistics<T, Group, false>(part, token, head, rounding, scratch);
+  if ((part.bits & kHeadsStoresRows) == 0) return;
+  float* const values = Group::values(scratch);
+  take_values<T, Group>(part, token, head, s, rounding, values);
+  Group::sync();
+  if ((part.bits & kHeadsRope) != 0) {
+    turn_values<T, Group>(part, shared, token, head, values);
+    Group::sync();
+  }
+  store_head<T, Group>(part, shared, token, head, values, scratch);
+  Group::sync();  // the next head's values come to the same place
+}
+
+// Number `number` of a part's blocks: a token whose heads share a statistic, a head, or some heads.
+template <class T>
+__device__ __forceinline__ void run_heads_block(const HeadsPartParams& part,
+                                                const HeadsShared& shared, uint64_t number,
+                                                HeadsScratch& scratch) {
+  using Block = HeadGroup<false>;
+  const bool by_block = (part.bits & kHeadsByBlock) != 0;
+  const uint32_t warp = threadIdx.x / 32;
+  uint32_t token, head, end, step = 1;
+  HeadStatistics s = {0.0f, 0.0f, 0.0f};
+  if ((part.bits & kHeadsAcross) != 0) {
+    token = static_cast<uint32_t>(number);
+    head = by_block ? 0 : warp, end = part.heads, step = by_block ? 1 : kGeneralHeadsWarps;
+    const Rounding<Affine::kAny, T> rounding(part.norm);
+    s = find_statistics<T, Block, true>(part, token, 0, rounding, scratch);
+    __syncthreads();  // every element has been read that y may replace
+  } else {
+    const uint64_t row = by_block ? number : number * kGeneralHeadsWarps + warp;
+    const auto low = static_cast<uint32_t>(row);
+    token = low / part.heads, head = low - token * part.heads;
+    end = row < uint64_t{shared.tokens} * part.heads ? head + 1 : head;
+  }
+  if (by_block) {
+#pragma unroll 1
+    for (; head < end; head += step) run_head<T, Block>(part, shared, token, head, s, scratch);
+  } else {
+#pragma unroll 1
+    for (; head < end; head += step)
+      run_head<T, HeadGroup<true>>(part, shared, token, head, s, scratch);
+  }
+}
+
+template <Dtype kDtype>
+__device__ __forceinline__ void run_general_heads(const NormHeadsParams& p) {
+  auto& scratch = ptx::block_shared<HeadsScratch>();
+#pragma unroll 1
+  for (uint64_t block = blockIdx.x; block < p.blocks; block += gridDim.x) {
+    int i = 0;
+    while (i + 1 < p.count && block >= p.part[i + 1].first_block) ++i;
+    static_assert(sizeof(HeadsPartParams) % 4 == 0);
+    const auto* const from = reinterpret_cast<const uint32_t*>(&p.part[i]);
+    auto* const to = reinterpret_cast<uint32_t*>(&scratch.part);
+    for (uint32_t word = threadIdx.x; word < sizeof(HeadsPartParams) / 4; word += kHeadsThreads)
+      to[word] = from[word];
+    __syncthreads();
+    run_heads_block<Element<kDtype>>(scratch.part, p.shared, block - scratch.part.first_block,
+                                     scratch);
+    __syncthreads();
+  }
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,22 @@
+// The kernels of norm_heads: one function for each kind of argument, whose word says which.
+#pragma once
+
+#include "cuda/norm_heads/general.cuh"
+
+namespace fastnorm::cuda {
+
+// nvcc compiles this file for the host, too, which needs the kernels' names alone.
+#if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
+inline constexpr bool kHasHeadsBodies = false;
+#else
+inline constexpr bool kHasHeadsBodies = true;
+#endif
+
+template <int kArch, uint32_t kWord>
+__global__ void __launch_bounds__(heads_variant_of(kWord).block_threads(),
+                                  heads_variant_of(kWord).per_sm)
+    norm_heads_kernel(const __grid_constant__ NormHeadsParams p) {
+  if constexpr (kHasHeadsBodies) run_general_heads<heads_variant_of(kWord).dtype>(p);
+}
+
+}  // namespace fastnorm::cuda

@@ -1,0 +1,140 @@
+#include "cuda/norm_heads/launch_params.h"
+
+#include "core/reciprocal.h"
+#include "cuda/norm/launch_params.h"
+
+namespace fastnorm::cuda {
+namespace {
+
+char* pointer(const std::byte* data) {
+  return const_cast<char*>(reinterpret_cast<const char*>(data));
+}
+
+HeadsTensor tensor_of(const HeadValues& v) {
+  return {pointer(v.data), v.token_stride, v.head_stride};
+}
+
+// Rows (token, head): the norm's check may have folded them into one index.
+HeadsTensor tensor_of(const RowTensor& t, const NormHeadsDesc& d, const NormHeadsPart& part) {
+  HeadsTensor result = {pointer(t.data), 0, 0};
+  if (part.norm.outer_rank > 1) {
+    result.head_stride = t.stride_bytes[0], result.token_stride = t.stride_bytes[1];
+  } else if (part.heads == 1) {
+    result.token_stride = t.stride_bytes[0];
+  } else {
+    result.head_stride = t.stride_bytes[0];
+    if (d.tokens > 1) result.token_stride = part.heads * t.stride_bytes[0];
+  }
+  return result;
+}
+
+HeadsPages pages_of(const RowTensor& t) {
+  return {pointer(t.data), t.stride_bytes[2], t.stride_bytes[1], t.stride_bytes[0]};
+}
+
+HeadsTable table_of(const RopeTable& t) { return {pointer(t.data), t.row_stride, t.head_stride}; }
+
+HeadsNumbers numbers_of(const IndexTensor& t) {
+  return {pointer(t.data), t.axis_stride, t.stride, t.wide ? 1u : 0u};
+}
+
+bool is_aligned(const RopeTable& t) {
+  const uint64_t bits = reinterpret_cast<uintptr_t>(t.data) | static_cast<uint64_t>(t.row_stride) |
+                        static_cast<uint64_t>(t.head_stride);
+  return bits % 16 == 0;
+}
+
+HeadsShared shared_of(const NormHeadsDesc& d) {
+  HeadsShared s = {};
+  s.tokens = static_cast<uint32_t>(d.tokens);
+  s.slot_count = static_cast<uint32_t>(d.slot_count);
+  s.half = static_cast<int32_t>(d.rope_dim / 2);
+  s.axes = d.axes;
+  for (int a = 0; a < kMaxRopeAxes; ++a) s.section_end[a] = static_cast<int32_t>(d.section_end[a]);
+  s.mrope_interleaved = d.mrope_interleaved;
+  s.table_f32 = d.table_dtype == Dtype::kF32;
+  s.table_repeats = d.table_repeats;
+  s.table_aligned = is_aligned(d.cos) && is_aligned(d.sin);
+  s.cos = table_of(d.cos), s.sin = table_of(d.sin);
+  s.positions = numbers_of(d.positions), s.slots = numbers_of(d.slots);
+  return s;
+}
+
+// What all forms know.
+uint32_t bits_of(const NormHeadsPart& p) {
+  uint32_t bits = 0;
+  const auto put = [&](bool wanted, uint32_t bit) { bits |= wanted ? bit : 0; };
+  put(p.normalise, kHeadsNorm);
+  put(p.norm.kind == FASTNORM_NORM_LAYER, kHeadsLayer);
+  put(p.across_heads, kHeadsAcross);
+  put(p.rope, kHeadsRope);
+  put(p.interleaved, kHeadsInterleaved);
+  put(p.inverse, kHeadsInverse);
+  // A chain in T that rounds at every step ends with a value of T.
+  put(p.round_before_rope || p.norm.rounding == FASTNORM_ROUND_EVERY_STEP, kHeadsRoundBefore);
+  put(p.rope_every_step, kHeadsRopeEveryStep);
+  put(p.stores_rows(), kHeadsStoresRows);
+  put(p.norm.quant.any(), kHeadsCodes);
+  put(p.cache.quant.scheme != FASTNORM_QUANT_NONE, kHeadsCacheCodes);
+  return bits;
+}
+
+// Whether a vector's codes can be stored at once.
+bool has_aligned_codes(const QuantDesc& q, Dtype dtype, int64_t strides) {
+  const int64_t bytes = q.code_bytes(16 / dtype_bytes(dtype));
+  return ((reinterpret_cast<intptr_t>(q.codes.data) | strides) & (bytes - 1)) == 0;
+}
+
+void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams* result) {
+  static constexpr NormEntry kEntry =
+      make_entry({Dtype::kF32, Source::kPlain, Stat::kRms, Affine::kAny, Sink::kQuant, Access::kAny,
+                  Beside::kAny},
+                 {});
+  HeadsPartParams& p = *result;
+  NormPlan plan;
+  plan.entry = &kEntry;
+  NormDesc norm = part.norm;
+  // The statistic's.
+  if (part.across_heads) norm.inv_n = reciprocal_of(part.heads * norm.n);
+  p.norm = make_params(norm, plan);
+  p.bits = bits_of(part);
+  const int64_t row_bytes = norm.n * dtype_bytes(norm.dtype);
+  if (norm.n > kWarpHeadColumns) p.bits |= kHeadsByBlock;
+  if (part.heads == 1 || part.head_stride == row_bytes) p.bits |= kHeadsJoined;
+  p.heads = static_cast<uint32_t>(part.heads);
+  p.rope_offset = static_cast<int32_t>(part.rope_offset);
+  p.x = {pointer(norm.x.data), part.token_stride, part.head_stride};
+  p.y = tensor_of(norm.y, d, part);
+  p.codes = tensor_of(norm.quant.codes, d, part);
+  p.scale = tensor_of(norm.quant.scale, d, part);
+  p.norm.quant.codes_aligned =
+      has_aligned_codes(norm.quant, norm.dtype, p.codes.token_stride | p.codes.head_stride);
+  p.mean = tensor_of(part.mean), p.rstd = tensor_of(part.rstd);
+  p.mean_in = tensor_of(part.mean_in), p.rstd_in = tensor_of(part.rstd_in);
+  p.sumsq = tensor_of(part.sumsq);
+  const HeadsCache& c = part.cache;
+  if (!c) return;
+  p.page_size = c.page_size;
+  p.cache = pages_of(c.rows);
+  p.cache_scale = pages_of(c.quant.scale);
+  norm.quant = c.quant;
+  p.cache_quant = make_params(norm, plan).quant;
+  p.cache_quant.codes_aligned = has_aligned_codes(
+      c.quant, norm.dtype, p.cache.page_stride | p.cache.row_stride | p.cache.head_stride);
+}
+
+}  // namespace
+
+NormHeadsParams make_norm_heads_params(const NormHeadsDesc& d, const NormHeadsPlan& plan) {
+  NormHeadsParams p = {};
+  p.count = d.count;
+  for (int32_t i = 0; i < d.count; ++i) {
+    set_part(d, d.parts[i], &p.part[i]);
+    p.part[i].first_block = plan.first_block[i];
+  }
+  p.blocks = plan.first_block[d.count];
+  p.shared = shared_of(d);
+  return p;
+}
+
+}  // namespace fastnorm::cuda

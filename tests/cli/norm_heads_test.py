@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""fastnorm norm_heads: random layers, a layer of a file compared with NumPy in double precision,
+what it explains, and what it refuses. On the CPU."""
+
+import re
+
+import numpy as np
+import tensor_file
+from program import FAILURE, SUCCESS, USAGE, main
+
+# Options of layers that run in each dtype.
+LAYERS = [
+    "",
+    "--kind layer --across-heads --head-weights --weight-offset 1",
+    "--rope-dim 64 --rope-offset -1 --interleaved",
+    "--cache f8_e4m3",
+    "--cache f8_e5m2 --cache-scheme per-block --cache-block 64",
+    "--cache i8 --cache-scheme per-block",
+    "--quant-scheme per-row",
+    "--quant-scheme mxfp8 --cache none",
+    "--quant-scheme nvfp4",
+    "--in-place --rounding every-step --from-rounded --rope-rounding every-step",
+    "--separate --in-place --no-norm --inverse --table-dtype f32",
+]
+
+
+def run(program, *arguments):
+    """The document of a run on random data, whose figures agree with each other."""
+    cases, name = program.cases, " ".join(("norm_heads run", *arguments))
+    document = program.json(name, "norm_heads", "run", *arguments)
+    call = document.get("call", {})
+    if not call:
+        return document
+    cases.equal(f"{name}: nothing is wrong, the same bits twice",
+                (document["wrong_rows"], document["touched_slots"], document["same_bits_twice"]),
+                (0, 0, True))
+    cases.check(f"{name}: errors are within what is allowed", 0 <= document["error_share"] <= 1,
+                document)
+    if "--check-tokens" not in arguments:
+        rows = min(call["tokens"], 16) * (call["query_heads"] + call["key_heads"])
+        cases.equal(f"{name}: rows were compared", document["checked_rows"],
+                    rows + document["cached_rows"])
+    return document
+
+
+def test_runs(program):
+    cases = program.cases
+    for dtype in ("bf16", "f16", "f32"):
+        for more in map(str.split, LAYERS):
+            document = run(program, "--dtype", dtype, *more)
+            cases.check(f"norm_heads run {dtype} {' '.join(more)}: an error that is not 0",
+                        document["max_error"] > 0)
+    plain = run(program, "--dtype", "f32", "--tokens", "9", "--query-heads", "3", "--key-heads",
+                "2", "--page", "4")
+    cases.equal("norm_heads run: the eighth token has no slot", plain["cached_rows"], 8 * 2 * 2)
+    cases.equal("norm_heads run: bytes written", plain["bytes_written"],
+                9 * 128 * 4 * (3 + 2 + 2 * 2))
+    again = run(program, "--dtype", "f32", "--tokens", "9", "--query-heads", "3", "--key-heads",
+                "2", "--threads", "2")
+    cases.equal("norm_heads run: two threads, the same results", again["max_error"],
+                plain["max_error"])
+    other = run(program, "--dtype", "f32", "--tokens", "9", "--query-heads", "3", "--key-heads",
+                "2", "--seed", "5")
+    cases.check("norm_heads run: another seed, other data", other["max_error"]
+                != plain["max_error"])
+    odd = run(program, "--head-dim", "80", "--rope-dim", "36", "--rope-offset", "20", "--page", "7",
+              "--tokens", "33", "--check-tokens", "1000")
+    cases.equal("norm_heads run: all tokens on request", odd["checked_rows"],
+                33 * 40 + odd["cached_rows"])
+    none = run(program, "--tokens", "0")
+    cases.equal("norm_heads run: no tokens", (none["launches"], none["checked_rows"]), (0, 0))
+    program.expect("norm_heads run text",
+                   SUCCESS,
+                   "norm_heads",
+                   "run",
+                   says=("kernel \"bf16\"", "16 token(s)", "0 wrong", "0 slot(s)", "the same bits"))
+
+
+def make_layer(rng):
+    """Tensors of a file, f32: two query heads and a key head of 40 columns; the last 16 turn."""
+    angles = np.arange(9)[:, None] * 10000.0**(-np.arange(8) / 8)
+    arrays = {
+        "q": rng.standard_normal((5, 2, 40)), "k": rng.standard_normal(
+            (5, 1, 40)), "v": rng.standard_normal((5, 1, 40)), "qw": rng.standard_normal((2, 40)),
+        "kw": rng.standard_normal(40), "c": np.cos(angles), "s": np.sin(angles)
+    }
+    arrays = {name: values.astype(np.float32) for name, values in arrays.items()}
+    arrays["p"], arrays["slot"] = np.array([8, 0, 3, 3, 1], np.int64), np.array([6, -1, 0, 2],
+                                                                                np.int32)
+    kinds = {np.dtype(np.float32): "F32", np.dtype(np.int64): "I64", np.dtype(np.int32): "I32"}
+    return arrays, {
+        name: (kinds[values.dtype], values.shape, values.tobytes())
+        for name, values in arrays.items()
+    }
+
+
+def turned(x, weight, arrays):
+    """RMSNorm and rope of the last 16 columns, in double precision."""
+    x = x.astype(np.float64)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) +
+                    np.float64(np.float32(1e-5))) * (weight.astype(np.float64) + 1)
+    c, s = (arrays[name][arrays["p"]].astype(np.float64)[:, None, :] for name in "cs")
+    first, second = x[..., 24:32].copy(), x[..., 32:].copy()
+    x[..., 24:32], x[..., 32:] = first * c - second * s, second * c + first * s
+    return x
+
+
+def test_file(program):
+    cases, work = program.cases, program.work
+    arrays, tensors = make_layer(np.random.default_rng(7))
+    sizes = tensor_file.SIZES
+    tensor_file.SIZES = {**sizes, "I32": 4, "I64": 8}
+    tensor_file.write(work / "layer.safetensors", tensors)
+    names = {
+        "query": "q", "key": "k", "value": "v", "query-weight": "qw", "key-weight": "kw",
+        "cos": "c", "sin": "s", "positions": "p", "slots": "slot", "rope-offset": "-1",
+        "eps": "1e-5", "weight-offset": "1", "page": "3"
+    }
+
+    def words(**changed):
+        options = {**names, **changed}
+        return [
+            "norm_heads", "run", "layer.safetensors", "out.safetensors",
+            *(f"--{option}={value}" for option, value in options.items())
+        ]
+
+    program.expect("norm_heads run on a file", SUCCESS, *words())
+    found = tensor_file.read(work / "out.safetensors")
+    shapes = {name: (kind, shape) for name, (kind, shape, _) in found.items()}
+    cases.equal(
+        "norm_heads run on a file: its tensors", shapes, {
+            "query": ("F32", (5, 2, 40)), "key": ("F32", (5, 1, 40)),
+            "key_cache": ("F32", (3, 3, 1, 40)), "value_cache": ("F32", (3, 3, 1, 40))
+        })
+    wanted = {
+        "query": turned(arrays["q"], arrays["qw"], arrays),
+        "key": turned(arrays["k"], arrays["kw"], arrays)
+    }
+    for name, rows in wanted.items():
+        error = np.abs(tensor_file.decode(found[name]).astype(np.float64) - rows).max()
+        cases.check(f"norm_heads run on a file: {name}", error < 5e-6, error)
+    key = tensor_file.decode(found["key"])
+    for name, rows in (("key_cache", key), ("value_cache", arrays["v"])):
+        cache = np.zeros((9, 1, 40), np.float32)
+        for token, slot in ((0, 6), (2, 0), (3, 2)):
+            cache[slot] = rows[token]
+        cases.check(f"norm_heads run on a file: {name}",
+                    np.array_equal(tensor_file.decode(found[name]).reshape(9, 1, 40), cache))
+    program.expect("norm_heads run on a file, codes", SUCCESS, *words(), "--cache", "i8",
+                   "--cache-scheme", "per-block", "--cache-block", "64", "--in-place")
+    codes = tensor_file.read(work / "out.safetensors")
+    scale = tensor_file.decode(codes["key_cache_scale"]).reshape(9)
+    cases.check("norm_heads run on a file, codes: scales of the slots",
+                list(np.flatnonzero(scale)) == [0, 2, 6], scale)
+    cases.check("norm_heads run on a file, codes: the largest is 127",
+                np.isclose(scale[6] * 127, np.abs(key[0]).max(), rtol=1e-6), scale)
+    values = np.frombuffer(codes["key_cache"][2], np.int8).reshape(9, 40) * scale[:, None]
+    cases.check("norm_heads run on a file, codes: values",
+                np.abs(values[6] - key[0, 0]).max() <= scale[6] / 2 * 1.0001)
+    cases.check("norm_heads run on a file, in place: the same key",
+                np.array_equal(tensor_file.decode(codes["key"]), key))
+    for name, says, changed in (
+        ("a name that is not there", "'nope'", {"key": "nope"}),
+        ("a matrix", "--query has 2 dimensions; required: 3", {"query": "c"}),
+        ("a position behind the table", "the position of token 0, axis 0, is 8; required: 0 to 4",
+         {"cos": "short", "sin": "short"}),
+        ("heads of other tokens", "FASTNORM_ERROR_SHAPE: parts[1].x.shape", {"key": "few"}),
+    ):
+        extra = {
+            **tensors, "short": ("F32", (5, 8), tensors["c"][2][:160]),
+            "few": ("F32", (1, 1, 40), tensors["k"][2][:160])
+        }
+        tensor_file.write(work / "layer.safetensors", extra)
+        program.expect(f"norm_heads run on a file: {name}", FAILURE, *words(**changed), says=says)
+    for name, says, more in (
+        ("no output", "OUT is missing", ("layer.safetensors", )),
+        ("no tensor", "required: --query, --key or --value", ("layer.safetensors",
+                                                              "o.safetensors")),
+        ("one table", "--cos and --sin go together", ("layer.safetensors", "o.safetensors", "--key",
+                                                      "k", "--cos", "c")),
+        ("a value without slots", "--value needs --slots", ("layer.safetensors", "o.safetensors",
+                                                            "--value", "v")),
+    ):
+        program.expect(f"norm_heads run on a file: {name}",
+                       USAGE,
+                       "norm_heads",
+                       "run",
+                       *more,
+                       says=says)
+    cases.check("norm_heads run on a file: nothing is written after a refusal",
+                not (work / "o.safetensors").exists())
+    tensor_file.SIZES = sizes
+
+
+def test_explain(program):
+    cases = program.cases
+    plan = program.json("norm_heads explain", "norm_heads", "explain", "--tokens", "64", "--cache",
+                        "f8_e4m3")
+    cases.equal("norm_heads explain", (plan["kernel"], plan["launches"], plan["workspace_bytes"]),
+                ("bf16", 1, 0))
+    cases.equal("norm_heads explain: bytes written", plan["bytes_written"],
+                64 * 128 * (40 * 2 + 16))
+    huge = program.json("norm_heads explain: more than there is memory", "norm_heads", "explain",
+                        "--tokens", "16000000")
+    cases.equal("norm_heads explain: bytes of a huge call", huge["bytes_written"],
+                16000000 * 128 * 2 * 56)
+    in_place = program.json("norm_heads explain --in-place", "norm_heads", "explain", "--in-place",
+                            "--tokens", "64")
+    cases.equal("norm_heads explain --in-place", in_place["bytes_written"], 64 * 128 * 2 * 56)
+    program.expect("norm_heads explain text",
+                   SUCCESS,
+                   "norm_heads",
+                   "explain",
+                   says=("kernel             bf16", "writes"))
+
+
+def test_refusals(program):
+    for name, says, arguments in (
+        ("an unknown dtype", "f8 not in", ("run", "--dtype", "f8")),
+        ("no heads", "--query-heads", ("run", "--query-heads", "0")),
+        ("no page", "--page", ("run", "--page", "0")),
+        ("blocks of a cache without codes", "needs --cache", ("explain", "--cache-scheme",
+                                                              "per-block")),
+        ("a device to plan for", "not cpu or cuda:N", ("run", "--device", "sm_90")),
+        ("no word", "subcommand", ()),
+    ):
+        program.expect(f"norm_heads: {name}", USAGE, "norm_heads", *arguments, says=says)
+    for name, says, arguments in (
+        ("an odd window", "FASTNORM_ERROR_SHAPE: rope_dim is 33; required: even",
+         ("run", "--rope-dim", "33")),
+        ("a window past the row", "parts[0].rope_offset is 4 and rope_dim is 128",
+         ("explain", "--rope-offset", "4")),
+        ("wide rows", "FASTNORM_ERROR_UNSUPPORTED", ("run", "--head-dim", "8200")),
+        ("a source of no codes", "parts[0].quant_source is 1", ("run", "--quant-source",
+                                                                "rounded")),
+    ):
+        program.expect(f"norm_heads: {name}", FAILURE, "norm_heads", *arguments, says=says)
+    if not re.search(r"^\s*cuda", program.expect("info", SUCCESS, "info"), re.M):
+        program.expect("norm_heads without a GPU",
+                       FAILURE,
+                       "norm_heads",
+                       "run",
+                       "--device",
+                       "cuda:0",
+                       says="FASTNORM_ERROR_DEVICE")
+
+
+def test(program):
+    text = program.expect("norm_heads run --help",
+                          SUCCESS,
+                          "norm_heads",
+                          "run",
+                          "--help",
+                          says=("Usage", "--slots"))
+    program.cases.check("norm_heads run --help tells the tolerance", "2^-18" in text)
+    test_runs(program)
+    test_file(program)
+    test_explain(program)
+    test_refusals(program)
+
+
+main(test)

@@ -1,0 +1,555 @@
+#include "support/norm_heads_call.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fastnorm::support {
+
+using ref::Type;
+
+std::vector<CallTensor*> CallPart::tensors() const {
+  std::vector<CallTensor*> all;
+  for (const OwnedTensor* t :
+       {&x, &weight, &bias, &y, &mean, &rstd, &sumsq, &mean_in, &rstd_in, &codes, &scale, &amax,
+        &global, &cache, &cache_scale, &cache_tensor_scale}) {
+    if (*t != nullptr) all.push_back(t->get());
+  }
+  return all;
+}
+
+const fastnorm_norm_heads_part* CallPart::get() {
+  args.struct_size = sizeof args;
+  args.x = abi_of(x);
+  args.weight = abi_of(weight);
+  args.bias = abi_of(bias);
+  args.y = in_place ? args.x : abi_of(y);
+  args.mean = abi_of(mean);
+  args.rstd = abi_of(rstd);
+  args.sumsq = abi_of(sumsq);
+  args.mean_in = abi_of(mean_in);
+  args.rstd_in = abi_of(rstd_in);
+  args.quantized = abi_of(codes);
+  args.scale = abi_of(scale);
+  args.amax = abi_of(amax);
+  args.global_scale = abi_of(global);
+  args.cache = abi_of(cache);
+  args.cache_scale = cache_scale != nullptr ? abi_of(cache_scale) : abi_of(cache_tensor_scale);
+  return &args;
+}
+
+RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
+    : random_(seed),
+      seed_(seed),
+      order_(order),
+      aligned_(kind != CallKind::kAny),
+      many_(kind == CallKind::kMany) {
+  type_ = ref::kTypes[random_.below(3)];
+  tokens_ = many_ ? 100 + random_.below(300) : aligned_ ? 1 + random_.below(9) : random_.below(7);
+  const int64_t dims[] = {0, 2, 6, 16, 24, 64, 128, 130}, whole[] = {16, 32, 48, 64, 96, 128, 256};
+  rope_dim_ = aligned_ ? random_.of(whole) : random_.of(dims);
+  table_heads_ = random_.one_in(aligned_ ? 9 : 4) ? 1 + random_.below(3) : 0;
+  const int64_t count = random_.one_in(16) ? 8 : 1 + random_.below(4);
+  make_slots();
+  for (int64_t i = 0; i < count; ++i) make_part();
+  bool rope = false, cache = false;
+  for (const CallPart& p : parts_) {
+    rope = rope || p.options.rope;
+    cache = cache || p.cache != nullptr;
+  }
+  args_.struct_size = sizeof args_;
+  if (rope) make_tables();
+  if (!cache) slots_.reset();
+  for (CallPart& p : parts_) predict(p);
+}
+
+std::vector<CallTensor*> RandomHeadsCall::tensors() const {
+  std::vector<CallTensor*> all;
+  for (const CallPart& p : parts_) {
+    for (CallTensor* t : p.tensors()) all.push_back(t);
+  }
+  for (const OwnedTensor* t : {&cos_, &sin_, &positions_, &slots_}) {
+    if (*t != nullptr) all.push_back(t->get());
+  }
+  return all;
+}
+
+const fastnorm_norm_heads_args& RandomHeadsCall::args() {
+  args_.cos = abi_of(cos_);
+  args_.sin = abi_of(sin_);
+  args_.positions = abi_of(positions_);
+  args_.slots = abi_of(slots_);
+  return args_;
+}
+
+const std::vector<const fastnorm_norm_heads_part*>& RandomHeadsCall::parts() {
+  pointers_.clear();
+  for (CallPart& p : parts_) pointers_.push_back(p.get());
+  return pointers_;
+}
+
+std::string RandomHeadsCall::difference() const {
+  constexpr const char* kNames[] = {
+      "x",       "weight", "bias",  "y",    "mean",   "rstd",  "sumsq",       "mean_in",
+      "rstd_in", "codes",  "scale", "amax", "global", "cache", "cache_scale", "cache_tensor_scale"};
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const CallPart& p = parts_[i];
+    size_t name = 0;
+    for (const OwnedTensor* t : {&p.x, &p.weight, &p.bias, &p.y, &p.mean, &p.rstd, &p.sumsq,
+                                 &p.mean_in, &p.rstd_in, &p.codes, &p.scale, &p.amax, &p.global,
+                                 &p.cache, &p.cache_scale, &p.cache_tensor_scale}) {
+      const char* what = kNames[name++];
+      if (*t == nullptr || (*t)->now == (*t)->expected) continue;
+      const auto [found, wanted] =
+          std::mismatch((*t)->now.begin(), (*t)->now.end(), (*t)->expected.begin());
+      const auto byte = found - (*t)->now.begin() - static_cast<int64_t>((*t)->first);
+      return "parts[" + std::to_string(i) + "]." + what + " byte " + std::to_string(byte) + " is " +
+             std::to_string(*found) + ", not " + std::to_string(*wanted);
+    }
+  }
+  for (const OwnedTensor* t : {&cos_, &sin_, &positions_, &slots_}) {
+    if (*t != nullptr && (*t)->now != (*t)->expected) return "a shared input was written";
+  }
+  return "";
+}
+
+std::string RandomHeadsCall::text() const {
+  std::string s = "norm_heads " + std::string(ref::name_of(type_)) + " seed " +
+                  std::to_string(seed_) +
+                  (many_      ? " many"
+                   : aligned_ ? " aligned"
+                              : "") +
+                  " tokens " + std::to_string(tokens_) + " rope " + std::to_string(rope_dim_);
+  for (const CallPart& p : parts_) {
+    s += " [" + std::to_string(p.heads) + "x" + std::to_string(p.n);
+    if (p.options.normalise) s += p.options.norm.kind == ref::Kind::kLayer ? " layer" : " rms";
+    if (p.across()) s += " across";
+    if (p.rstd_in != nullptr) s += " given";
+    if (p.options.rope) s += p.options.turn.interleaved ? " interleaved" : " neox";
+    if (p.options.rope) s += "@" + std::to_string(p.options.turn.offset);
+    if (p.in_place) s += " in place";
+    if (p.codes != nullptr) s += " codes";
+    if (p.cache != nullptr) s += " cache";
+    s += "]";
+  }
+  return s;
+}
+
+void RandomHeadsCall::fill(CallTensor& t, size_t at, int64_t n, ref::Pattern pattern, bool as_f32) {
+  std::vector<float> row(static_cast<size_t>(n));
+  const Type type = as_f32 ? Type::kF32 : type_;
+  ref::fill_row(pattern, type, random_.next(), row.data(), n);
+  t.set(at, type, row.data(), n);
+}
+
+// Elements between rows: of aligned calls whole vectors.
+int64_t RandomHeadsCall::gap(int64_t most) { return random_.below(most) * (aligned_ ? 16 : 1); }
+int64_t RandomHeadsCall::shift() { return !aligned_ && random_.one_in(4) ? random_.below(8) : 0; }
+
+void RandomHeadsCall::make_slots() {
+  const int64_t count = random_.one_in(3) ? random_.below(tokens_ + 1) : tokens_;
+  wide_ = random_.one_in(2);
+  slots_ =
+      make_tensor(std::vector<int64_t>{count}, wide_ ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32);
+  page_size_ = 1 + random_.below(5);
+  const int64_t slots = many_ ? 401 : 47;
+  for (int64_t t = 0; t < count; ++t) {
+    const int64_t slot = random_.one_in(4) ? -1 : (t * 5 + 3) % slots;  // distinct
+    slot_.push_back(slot);
+    set_index(*slots_, t, slot);
+  }
+  pages_ = slots / page_size_ + 1;
+}
+
+void RandomHeadsCall::set_index(CallTensor& t, int64_t i, int64_t value) const {
+  if (t.bytes == 8) return t.set_number(static_cast<size_t>(i * 8), value);
+  t.set_number(static_cast<size_t>(i * 4), static_cast<int32_t>(value));
+}
+
+void RandomHeadsCall::make_part() {
+  CallPart p;
+  const int64_t columns[] = {1, 2, 8, 17, 32, 48, 64, 96, 128, 130, 192, 256, 512, 576, 1100, 2056};
+  const int64_t whole[] = {8,   32,  64,  64,  80,  96,  112, 128, 128, 128, 160,
+                           192, 224, 256, 256, 320, 384, 448, 512, 576, 768, 1536};
+  // Most parts of a call have rows of one length.
+  p.n = aligned_ ? random_.of(whole) : random_.of(columns);
+  if (aligned_ && !parts_.empty() && !random_.one_in(4)) p.n = parts_[0].n;
+  if (aligned_ && parts_.empty() && random_.one_in(2)) rope_dim_ = p.n / 16 * 16;
+  p.heads = table_heads_ != 0 ? table_heads_ : 1 + random_.below(aligned_ ? 11 : 4);
+  p.options.norm.dtype = type_;
+  p.x = make_tensor(std::vector<int64_t>{tokens_, p.heads, p.n}, id_of(type_), gap(3), shift());
+  for (int64_t t = 0; t < tokens_; ++t) {
+    for (int64_t h = 0; h < p.heads; ++h) fill(*p.x, p.x->place({t, h}), p.n);
+  }
+  if (!random_.one_in(aligned_ ? 4 : 2)) make_norm(p);
+  if (rope_dim_ <= p.n && rope_dim_ > (aligned_ ? 0 : -1) && random_.one_in(2)) make_rope(p);
+  if (!aligned_ && random_.one_in(2)) make_codes(p);
+  if (random_.one_in(2)) make_cache(p);
+  p.in_place = random_.one_in(3);
+  if (!p.in_place && (random_.one_in(2) || (p.codes == nullptr && p.cache == nullptr)))
+    p.y = make_tensor(p.x->shape, id_of(type_), aligned_ ? gap(2) : 2 * random_.below(2), shift());
+  if (!aligned_ && random_.one_in(4)) p.amax = make_scalar(0.25f);
+  parts_.push_back(std::move(p));
+}
+
+OwnedTensor RandomHeadsCall::make_scalar(float value) const {
+  OwnedTensor t = make_tensor(std::vector<int64_t>{1}, FASTNORM_DTYPE_F32);
+  t->set_number(0, value);
+  return t;
+}
+
+void RandomHeadsCall::make_norm(CallPart& p) {
+  ref::NormOptions& o = p.options.norm;
+  p.options.normalise = true;
+  p.args.flags |= FASTNORM_NORM_HEADS_NORM;
+  if (!aligned_ && random_.one_in(3)) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  const bool layer = random_.one_in(aligned_ ? 6 : 3);
+  o.kind = layer ? ref::Kind::kLayer : ref::Kind::kRms;
+  o.rounding = static_cast<ref::Rounding>(aligned_ && random_.one_in(2) ? 0 : random_.below(3));
+  o.eps = 1e-5f;
+  p.args.kind = layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+  p.args.rounding = static_cast<fastnorm_rounding>(static_cast<int>(o.rounding));
+  p.args.eps = o.eps;
+  if (!random_.one_in(4)) {
+    p.weight = make_columns(p);
+    if (random_.one_in(2)) p.args.weight_offset = o.weight_offset = 1;
+  }
+  if (random_.one_in(aligned_ ? 8 : 3)) p.bias = make_columns(p);
+  if (random_.one_in(aligned_ ? 10 : 6)) {
+    give_statistics(p);
+  } else if (!aligned_ || random_.one_in(4)) {
+    make_statistics(p);
+  }
+}
+
+void RandomHeadsCall::make_statistics(CallPart& p) {
+  const bool layer = p.options.norm.kind == ref::Kind::kLayer;
+  std::vector<int64_t> rows = {tokens_};
+  if (!p.across()) rows.push_back(p.heads);
+  if (random_.one_in(2)) p.rstd = make_tensor(rows, FASTNORM_DTYPE_F32, 1);
+  if (layer && random_.one_in(2)) p.mean = make_tensor(rows, FASTNORM_DTYPE_F32, 1);
+  if (aligned_ || p.options.norm.rounding == ref::Rounding::kEveryStep || !random_.one_in(2))
+    return;
+  if (layer) rows.push_back(2);
+  p.sumsq = make_tensor(rows, FASTNORM_DTYPE_F32, 2);
+}
+
+// Others than the rows'.
+void RandomHeadsCall::give_statistics(CallPart& p) {
+  std::vector<int64_t> rows = {tokens_};
+  if (!p.across()) rows.push_back(p.heads);
+  const auto make = [&](float value) {
+    OwnedTensor t = make_tensor(rows, FASTNORM_DTYPE_F32, 1);
+    const int64_t heads = p.across() ? 1 : p.heads;
+    for (int64_t i = 0; i < tokens_ * heads; ++i) {
+      t->set_number(p.across() ? t->place({i}) : t->place({i / heads, i % heads}),
+                    value + 0.125f * static_cast<float>(i % 5));
+    }
+    return t;
+  };
+  p.rstd_in = make(0.75f);
+  if (p.options.norm.kind == ref::Kind::kLayer) p.mean_in = make(-0.25f);
+}
+
+// Shared, or a row for each head.
+OwnedTensor RandomHeadsCall::make_columns(const CallPart& p) {
+  const bool each = random_.one_in(aligned_ ? 4 : 2), f32 = random_.one_in(aligned_ ? 5 : 2);
+  const fastnorm_dtype_id id = f32 ? FASTNORM_DTYPE_F32 : id_of(type_);
+  OwnedTensor t = each ? make_tensor(std::vector<int64_t>{p.heads, p.n}, id, gap(2), shift())
+                       : make_tensor(std::vector<int64_t>{p.n}, id, int64_t{0}, shift());
+  for (int64_t h = 0; h < (each ? p.heads : 1); ++h)
+    fill(*t, t->place({h * (each ? 1 : 0)}), p.n, ref::Pattern::kWeights, f32);
+  return t;
+}
+
+void RandomHeadsCall::make_rope(CallPart& p) {
+  p.options.rope = true;
+  p.args.flags |= FASTNORM_NORM_HEADS_ROPE;
+  ref::RopeOptions& o = p.options.turn;
+  o.half = rope_dim_ / 2;
+  o.interleaved = random_.one_in(aligned_ ? 3 : 2);
+  o.inverse = random_.one_in(3);
+  o.every_step = random_.one_in(aligned_ ? 4 : 2);
+  p.options.round_before_rope = random_.one_in(2);
+  if (o.interleaved) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+  if (o.inverse) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_INVERSE;
+  if (p.options.round_before_rope) p.args.flags |= FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;
+  p.args.rope_rounding = o.every_step ? FASTNORM_ROPE_EVERY_STEP : FASTNORM_ROPE_ONCE;
+  const bool last = random_.one_in(2);
+  const int64_t step = aligned_ ? 8 : 1;
+  o.offset = last ? p.n - rope_dim_ : random_.below((p.n - rope_dim_) / step + 1) * step;
+  p.args.rope_offset = last ? -1 : static_cast<int32_t>(o.offset);
+}
+
+bool RandomHeadsCall::rounds_codes(const CallPart& p) {
+  return p.args.quant_source == FASTNORM_QUANT_FROM_ROUNDED ||
+         (p.options.normalise && p.options.norm.rounding == ref::Rounding::kEveryStep);
+}
+
+void RandomHeadsCall::make_codes(CallPart& p) {
+  const fastnorm_dtype_id formats[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
+                                       FASTNORM_DTYPE_I8};
+  int64_t scheme = 1 + random_.below(5), format = random_.below(3);
+  if (scheme == 5 && p.n % 2 != 0) scheme = 2;
+  if (scheme == 4) format = random_.below(2);
+  ref::QuantOptions& q = p.quant;
+  q.scheme = ref::kSchemes[scheme];
+  q.format = scheme == 5 ? ref::Format::kE2M1 : ref::kFormats[format];
+  p.args.quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
+  if (scheme == 3) q.block_size = p.args.quant_block_size = random_.one_in(2) ? 64 : 128;
+  if (random_.one_in(3)) q.clamp = p.args.clamp = 1.5f;
+  if (random_.one_in(2)) p.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
+  std::vector<int64_t> shape = {tokens_, p.heads, scheme == 5 ? p.n / 2 : p.n};
+  p.codes = make_tensor(shape, scheme == 5 ? FASTNORM_DTYPE_F4_E2M1FN_X2 : formats[format],
+                        random_.below(2), shift());
+  shape[2] = ref::scopes_of(q, p.n);
+  if (scheme == 1) {
+    p.scale = make_scalar(p.tensor_scale);
+  } else {
+    p.scale = make_tensor(shape,
+                          scheme == 5   ? FASTNORM_DTYPE_F8_E4M3FN
+                          : scheme == 4 ? FASTNORM_DTYPE_F8_E8M0FNU
+                                        : FASTNORM_DTYPE_F32,
+                          random_.below(2));
+  }
+  if (scheme == 5) p.global = make_scalar(0.5f);
+}
+
+void RandomHeadsCall::make_cache(CallPart& p) {
+  const fastnorm_dtype_id formats[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
+                                       FASTNORM_DTYPE_I8};
+  const std::vector<int64_t> shape = {pages_, page_size_, p.heads, p.n};
+  const int64_t scheme = random_.below(aligned_ ? 2 : 3);
+  if (scheme == 0) {
+    p.cache = make_tensor(shape, id_of(type_), gap(3), shift());
+    return;
+  }
+  ref::QuantOptions& q = p.cache_quant;
+  const bool pow2 = scheme == 2 && random_.one_in(2);
+  const int64_t format = random_.below(pow2 ? 2 : 3);
+  q.format = ref::kFormats[format];
+  q.pow2 = q.e8m0 = pow2;
+  p.cache = make_tensor(shape, formats[format], gap(3), shift());
+  if (p.codes == nullptr && random_.one_in(2)) p.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
+  if (scheme == 1) {
+    q.scheme = ref::Scheme::kPerTensor;
+    p.args.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
+    p.cache_tensor_scale = make_scalar(p.tensor_scale);
+    return;
+  }
+  q.scheme = ref::Scheme::kPerBlock;
+  q.block_size = p.args.cache_block_size = random_.one_in(2) ? 64 : 128;
+  p.args.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
+  p.args.cache_pow2 = pow2 ? 1 : 0;
+  p.cache_scale =
+      make_tensor(std::vector<int64_t>{pages_, page_size_, p.heads, ref::scopes_of(q, p.n)},
+                  pow2 ? FASTNORM_DTYPE_F8_E8M0FNU : FASTNORM_DTYPE_F32, random_.below(3));
+}
+
+void RandomHeadsCall::make_tables() {
+  const int64_t half = rope_dim_ / 2;
+  width_ = random_.one_in(2) ? half : 2 * half;
+  table_f32_ = random_.one_in(2);
+  std::vector<int64_t> shape = {kPositions, width_};
+  if (table_heads_ != 0) shape.insert(shape.begin(), table_heads_);
+  const fastnorm_dtype_id id = table_f32_ ? FASTNORM_DTYPE_F32 : id_of(type_);
+  // Of aligned calls some tables are not.
+  const int64_t between = aligned_ && random_.one_in(4) ? 1 : gap(3);
+  cos_ = make_tensor(shape, id, between);
+  sin_ = make_tensor(shape, id, between);
+  for (int64_t h = 0; h < std::max<int64_t>(1, table_heads_); ++h) {
+    for (int64_t row = 0; row < kPositions && width_ != 0; ++row) {
+      fill(*cos_, table_place(*cos_, h, row), width_, ref::Pattern::kNormal, table_f32_);
+      fill(*sin_, table_place(*sin_, h, row), width_, ref::Pattern::kNormal, table_f32_);
+    }
+  }
+  args_.rope_dim = static_cast<int32_t>(rope_dim_);
+  if (many_ || !random_.one_in(4)) make_positions(half);
+}
+
+size_t RandomHeadsCall::table_place(const CallTensor& t, int64_t head, int64_t row) const {
+  return table_heads_ != 0 ? t.place({head, row}) : t.place({row});
+}
+
+void RandomHeadsCall::make_positions(int64_t half) {
+  const int64_t axes[] = {0, 1, 3, 4};  // 0: of rank 1
+  const int64_t rows = aligned_ && random_.one_in(2) ? 0 : random_.of(axes);
+  axes_ = static_cast<int>(std::max<int64_t>(1, rows));
+  const bool wide = random_.one_in(2);
+  const fastnorm_dtype_id id = wide ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32;
+  positions_ = rows == 0 ? make_tensor(std::vector<int64_t>{tokens_}, id)
+                         : make_tensor(std::vector<int64_t>{rows, tokens_}, id);
+  for (int64_t i = 0; i < axes_ * tokens_; ++i) {
+    position_.push_back(random_.below(kPositions));
+    set_index(*positions_, i, position_.back());
+  }
+  if (axes_ == 1) return;
+  for (int a = 1; a < axes_; ++a) section_[a] = static_cast<int32_t>(half / (axes_ + 1));
+  section_[0] = static_cast<int32_t>(half) - section_[1] * (axes_ - 1);
+  args_.mrope_0 = section_[0], args_.mrope_1 = section_[1];
+  args_.mrope_2 = section_[2], args_.mrope_3 = section_[3];
+  mrope_interleaved_ = axes_ == 3 && random_.one_in(2);
+  if (mrope_interleaved_) args_.flags = FASTNORM_NORM_HEADS_MROPE_INTERLEAVED;
+}
+
+// Cosines or sines of a token.
+std::vector<float> RandomHeadsCall::angles(const CallTensor& table, const ref::RopeOptions& o,
+                                           int64_t head, int64_t token) const {
+  const Type type = table_f32_ ? Type::kF32 : type_;
+  std::vector<float> result;
+  for (int64_t j = 0; j < o.half; ++j) {
+    const int axis = axes_ == 1 ? 0 : ref::rope_axis(axes_, section_, mrope_interleaved_, j);
+    const int64_t row =
+        positions_ == nullptr ? token : position_[static_cast<size_t>(axis * tokens_ + token)];
+    float value = 0;
+    const size_t at = table_place(table, head, row) +
+                      static_cast<size_t>(ref::rope_entry(o, width_, j) * table.bytes);
+    ref::decode_row(type, table.now.data() + at, &value, 1);
+    result.push_back(value);
+  }
+  return result;
+}
+
+std::vector<float> RandomHeadsCall::values(const CallTensor& t, size_t at, int64_t n,
+                                           bool f32) const {
+  std::vector<float> result(static_cast<size_t>(n));
+  ref::decode_row(f32 ? Type::kF32 : type_, t.now.data() + at, result.data(), n);
+  return result;
+}
+
+std::vector<float> RandomHeadsCall::column_values(const OwnedTensor& t, const CallPart& p,
+                                                  int64_t head) const {
+  if (t == nullptr) return {};
+  const bool f32 = t->abi.dtype.bits == 32;
+  return values(*t, t->shape.size() == 2 ? t->place({head}) : t->first, p.n, f32);
+}
+
+void RandomHeadsCall::predict(CallPart& p) {
+  ref::NormResult across;
+  for (int64_t t = 0; t < tokens_; ++t) {
+    if (p.options.normalise && p.across()) {
+      std::vector<float> row;
+      for (int64_t h = 0; h < p.heads; ++h) {
+        const std::vector<float> more = values(*p.x, p.x->place({t, h}), p.n);
+        row.insert(row.end(), more.begin(), more.end());
+      }
+      predict_statistic(p, row, t, 0, &across);
+    }
+    for (int64_t h = 0; h < p.heads; ++h) predict_head(p, t, h, across);
+  }
+}
+
+void RandomHeadsCall::predict_statistic(CallPart& p, const std::vector<float>& x, int64_t t,
+                                        int64_t h, ref::NormResult* result) {
+  const auto at = [&](const OwnedTensor& to) {
+    return p.across() ? to->place({t}) : to->place({t, h});
+  };
+  if (p.rstd_in != nullptr) {
+    std::memcpy(&result->rstd, p.rstd_in->now.data() + at(p.rstd_in), sizeof result->rstd);
+    result->mean = 0;
+    if (p.mean_in != nullptr)
+      std::memcpy(&result->mean, p.mean_in->now.data() + at(p.mean_in), sizeof result->mean);
+    return;
+  }
+  const ref::NormRow row = {static_cast<int64_t>(x.size()), x.data()};
+  ref::norm_model(p.options.norm, row, order_, &scratch_, result);
+  const auto put = [&](const OwnedTensor& to, std::initializer_list<float> numbers) {
+    if (to != nullptr)
+      to->expect(at(to), Type::kF32, numbers.begin(), static_cast<int64_t>(numbers.size()));
+  };
+  put(p.mean, {result->mean});
+  put(p.rstd, {result->rstd});
+  if (p.sumsq == nullptr) return;
+  std::vector<float> partial, d = x;
+  if (p.options.norm.kind == ref::Kind::kRms)
+    return put(p.sumsq, {ref::ordered_sum_of_squares(order_, type_, d.data(), row.n, &partial)});
+  // The sums about the row's first element give the mean, those about the mean its correction.
+  const float inv_n = 1.0f / static_cast<float>(row.n);
+  for (float& v : d) v -= x[0];
+  const float mean = x[0] + ref::ordered_sum(order_, type_, d.data(), row.n, &partial) * inv_n;
+  for (size_t i = 0; i < d.size(); ++i) d[i] = x[i] - mean;
+  const float sum = ref::ordered_sum(order_, type_, d.data(), row.n, &partial);
+  const float squares = ref::ordered_sum_of_squares(order_, type_, d.data(), row.n, &partial);
+  put(p.sumsq, {result->mean, std::max(0.0f, std::fma(-(sum * inv_n), sum, squares))});
+}
+
+void RandomHeadsCall::predict_head(CallPart& p, int64_t t, int64_t h,
+                                   const ref::NormResult& across) {
+  const std::vector<float> x = values(*p.x, p.x->place({t, h}), p.n);
+  const std::vector<float> weight = column_values(p.weight, p, h),
+                           bias = column_values(p.bias, p, h);
+  const ref::NormRow row = {p.n, x.data(), nullptr, weight.empty() ? nullptr : weight.data(),
+                            bias.empty() ? nullptr : bias.data()};
+  ref::NormResult own;
+  if (p.options.normalise && !p.across()) predict_statistic(p, x, t, h, &own);
+  const ref::NormResult& s = p.across() ? across : own;
+  std::vector<float> c, sn, o(static_cast<size_t>(p.n));
+  if (p.options.rope) {
+    c = angles(*cos_, p.options.turn, h, t);
+    sn = angles(*sin_, p.options.turn, h, t);
+  }
+  ref::head_model(p.options, row, s.mean, s.rstd, c.data(), sn.data(), o.data());
+  if (p.in_place) p.x->expect(p.x->place({t, h}), type_, o.data(), p.n);
+  if (p.y != nullptr) p.y->expect(p.y->place({t, h}), type_, o.data(), p.n);
+  predict_codes(p, t, h, o);
+  predict_cache(p, t, h, o);
+}
+
+namespace {
+
+void put_codes(const ref::QuantOptions& q, const ref::QuantResult& r, int64_t n, CallTensor& to,
+               size_t at) {
+  std::vector<uint8_t> bytes = r.codes;
+  if (q.format == ref::Format::kE2M1) {
+    ref::pack_e2m1(r.codes.data(), n, bytes.data());
+    bytes.resize(static_cast<size_t>(n / 2));
+  }
+  to.expect_bytes(at, bytes.data(), bytes.size());
+}
+
+void put_scales(const ref::QuantOptions& q, const ref::QuantResult& r, CallTensor& to, size_t at) {
+  if (ref::has_scale_bytes(q)) {
+    to.expect_bytes(at, r.scale_bytes.data(), r.scale_bytes.size());
+  } else {
+    to.expect(at, Type::kF32, r.scale.data(), static_cast<int64_t>(r.scale.size()));
+  }
+}
+
+}  // namespace
+
+void RandomHeadsCall::predict_codes(CallPart& p, int64_t t, int64_t h,
+                                    const std::vector<float>& o) const {
+  if (p.codes == nullptr && p.amax == nullptr) return;
+  ref::QuantOptions q = p.quant;
+  q.source =
+      rounds_codes(p) || p.codes == nullptr ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
+  ref::QuantResult r;
+  ref::quant_model(q, o.data(), p.n, type_, p.tensor_scale, 0.5f, &r);
+  if (p.amax != nullptr) {
+    float most = 0;
+    std::memcpy(&most, p.amax->expected.data(), sizeof most);
+    most = ref::max_magnitude(most, r.amax);
+    p.amax->expect(0, Type::kF32, &most, 1);
+  }
+  if (p.codes == nullptr) return;
+  put_codes(q, r, p.n, *p.codes, p.codes->place({t, h}));
+  if (q.scheme != ref::Scheme::kPerTensor) put_scales(q, r, *p.scale, p.scale->place({t, h}));
+}
+
+void RandomHeadsCall::predict_cache(CallPart& p, int64_t t, int64_t h,
+                                    const std::vector<float>& o) const {
+  if (p.cache == nullptr || t >= static_cast<int64_t>(slot_.size())) return;
+  const int64_t slot = slot_[static_cast<size_t>(t)];
+  if (slot < 0) return;
+  const int64_t page = slot / page_size_, row = slot % page_size_;
+  const size_t at = p.cache->place({page, row, h});
+  ref::QuantOptions q = p.cache_quant;
+  if (q.scheme == ref::Scheme::kNone) return p.cache->expect(at, type_, o.data(), p.n);
+  q.source = rounds_codes(p) ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
+  ref::QuantResult r;
+  ref::quant_model(q, o.data(), p.n, type_, p.tensor_scale, 1, &r);
+  put_codes(q, r, p.n, *p.cache, at);
+  if (p.cache_scale != nullptr)
+    put_scales(q, r, *p.cache_scale, p.cache_scale->place({page, row, h}));
+}
+
+}  // namespace fastnorm::support

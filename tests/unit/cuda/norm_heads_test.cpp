@@ -1,0 +1,166 @@
+// norm_heads from the C ABI down to what it tells the CUDA runtime, with a runtime that only takes
+// notes.
+#include "fastnorm/norm_heads.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "fastnorm/fastnorm.h"
+#include "unit/cuda/pretend_runtime.h"
+
+namespace fastnorm::test {
+namespace {
+
+void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
+
+// 32 query and 4 key heads of 128 in a fused buffer of bf16; norm and rope in place, keys to a cache.
+struct HeadsCall {
+  explicit HeadsCall(int64_t tokens)
+      : query{tokens, 32, 128}, key{tokens, 4, 128}, strides{40 * 128, 128, 1}, list{tokens} {
+    const auto at = [](int number) {
+      return reinterpret_cast<void*>((uintptr_t{1} << 40) + (static_cast<uintptr_t>(number) << 36));
+    };
+    const auto make = [&](fastnorm_tensor* t, void* data, fastnorm_dtype_id dtype, int32_t ndim,
+                          const int64_t* shape, const int64_t* steps) {
+      t->data = data;
+      t->device_type = FASTNORM_DEVICE_CUDA;
+      t->ndim = ndim;
+      t->dtype = fastnorm_dtype_of(dtype);
+      t->shape = shape;
+      t->strides = steps;
+    };
+    make(&q, at(1), FASTNORM_DTYPE_BF16, 3, query, strides);
+    make(&k, static_cast<char*>(at(1)) + 32 * 256, FASTNORM_DTYPE_BF16, 3, key, strides);
+    make(&weight, at(2), FASTNORM_DTYPE_BF16, 1, columns, nullptr);
+    make(&cache, at(3), FASTNORM_DTYPE_BF16, 4, pages, nullptr);
+    make(&cos, at(4), FASTNORM_DTYPE_F32, 2, table, nullptr);
+    make(&sin, at(5), FASTNORM_DTYPE_F32, 2, table, nullptr);
+    make(&positions, at(6), FASTNORM_DTYPE_I64, 1, list, nullptr);
+    make(&slots, at(7), FASTNORM_DTYPE_I64, 1, list, nullptr);
+    for (fastnorm_norm_heads_part& p : part) {
+      p.struct_size = sizeof p;
+      p.flags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE;
+      p.eps = 1e-6f;
+      p.weight = &weight;
+    }
+    part[0].x = part[0].y = &q;
+    part[1].x = part[1].y = &k;
+    part[1].cache = &cache;
+    args.struct_size = sizeof args;
+    args.rope_dim = 128;
+    args.cos = &cos, args.sin = &sin, args.positions = &positions, args.slots = &slots;
+  }
+  HeadsCall(const HeadsCall&) = delete;
+
+  int64_t query[3], key[3], strides[3], list[1];
+  int64_t columns[1] = {128}, pages[4] = {1000, 24, 4, 128}, table[2] = {4096, 64};
+  fastnorm_tensor q = {}, k = {}, weight = {}, cache = {}, cos = {}, sin = {}, positions = {},
+                  slots = {};
+  fastnorm_norm_heads_part part[2] = {};
+  const fastnorm_norm_heads_part* parts[2] = {&part[0], &part[1]};
+  fastnorm_norm_heads_args args = {};
+};
+
+struct Recorded {
+  Launch launch;
+  bool held;
+  cuda::NormHeadsParams general;
+  cuda::HeldHeadsParams of_held;
+};
+thread_local std::vector<Recorded> recorded;
+
+void record(const Launch& launch) {
+  Recorded r = {launch, launch.held_heads_params != nullptr, {}, {}};
+  ASSERT_TRUE(r.held || launch.heads_params != nullptr);
+  if (r.held) {
+    r.of_held = *launch.held_heads_params;
+  } else {
+    r.general = *launch.heads_params;
+  }
+  recorded.push_back(r);
+}
+
+class CudaNormHeads : public testing::Test {
+ protected:
+  void SetUp() override {
+    machine = {};
+    notes = {};
+    notes.on_launch = record;
+    recorded.clear();
+    ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, nullptr, &context), FASTNORM_OK)
+        << fastnorm_last_error();
+    notes.loaded.clear();
+  }
+  void TearDown() override { fastnorm_context_destroy(context); }
+
+  fastnorm_info query(const HeadsCall& call) {
+    fastnorm_info info = {};
+    info.struct_size = sizeof info;
+    EXPECT_EQ(fastnorm_norm_heads_query(context, &call.args, call.parts, 2, &info), FASTNORM_OK)
+        << fastnorm_last_error();
+    return info;
+  }
+  fastnorm_status run(const HeadsCall& call) {
+    recorded.clear();
+    return fastnorm_norm_heads(context, &call.args, call.parts, 2, nullptr, 0, kStream);
+  }
+
+  fastnorm_context* context = nullptr;
+};
+
+// A statistic of all heads is the general form's.
+TEST_F(CudaNormHeads, GeneralForm) {
+  HeadsCall call(1000);
+  for (fastnorm_norm_heads_part& p : call.part) p.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  const fastnorm_info info = query(call);
+  EXPECT_STREQ(info.kernel, "norm_heads bf16 general");
+  EXPECT_EQ(info.workspace_bytes, 0u);
+  EXPECT_EQ(info.launches, 1);
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  const Recorded& r = recorded[0];
+  EXPECT_EQ(r.launch.stream, kStream);
+  EXPECT_EQ(r.launch.context, primary_context(0));
+  EXPECT_EQ(r.launch.grid.x, 2000u) << "a block for each token of each part";
+  EXPECT_EQ(r.launch.block.x, 256u);
+  ASSERT_FALSE(r.held);
+  EXPECT_EQ(r.general.count, 2);
+  EXPECT_EQ(r.general.blocks, 2000u);
+  EXPECT_EQ(r.general.part[1].first_block, 1000u);
+  EXPECT_EQ(r.general.part[0].y.token_stride, 40 * 256);
+  EXPECT_EQ(r.general.part[0].y.head_stride, 256);
+  EXPECT_EQ(r.general.part[1].page_size, 24);
+  EXPECT_EQ(r.general.part[1].cache.page_stride, 24 * 4 * 256);
+  EXPECT_EQ(r.general.part[0].norm.inv_n, 1.0f / 4096);
+  EXPECT_EQ(r.general.shared.half, 64);
+  EXPECT_EQ(notes.context, nullptr) << "current is what was";
+}
+
+TEST_F(CudaNormHeads, PrepareLoadsTheKernel) {
+  const HeadsCall call(16);
+  ASSERT_EQ(fastnorm_norm_heads_prepare(context, &call.args, call.parts, 2), FASTNORM_OK);
+  ASSERT_EQ(notes.loaded.size(), 1u);
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  EXPECT_EQ(recorded[0].launch.kernel, notes.loaded[0]);
+}
+
+TEST_F(CudaNormHeads, NothingToDo) {
+  const HeadsCall call(0);
+  EXPECT_EQ(query(call).launches, 0);
+  EXPECT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_TRUE(recorded.empty());
+}
+
+TEST_F(CudaNormHeads, Failures) {
+  const HeadsCall call(16);
+  machine.failures = {{"cudaLaunchKernelExC", cudaErrorInvalidValue}};
+  EXPECT_EQ(run(call), FASTNORM_ERROR_DEVICE);
+  EXPECT_EQ(notes.last_error, cudaSuccess);
+  EXPECT_EQ(notes.context, nullptr);
+}
+
+}  // namespace
+}  // namespace fastnorm::test

@@ -1,0 +1,391 @@
+// fastnorm norm_heads: a layer's query, key and value heads, random or from a file; and what a call
+// would do.
+#include <cstdio>
+#include <memory>
+
+#include "commands.h"
+#include "explain.h"
+#include "json.h"
+#include "norm_heads_case.h"
+#include "safetensors.h"
+
+namespace fastnorm::tool {
+namespace {
+
+// HeadsNames of tensors in the input file. Empty = absent.
+struct HeadsNames {
+  std::string x[kHeadsParts], weight[2], cos, sin, positions, slots;
+};
+
+struct HeadsCommandOptions {
+  NormHeadsOptions layer;
+  std::string device = "cpu", tuning, input, output;
+  HeadsNames names;
+  int64_t check_tokens = 16;
+  int32_t threads = 1;
+  bool json = false;
+};
+
+// Blocks of a machine for the tensors of a call.
+class Memory {
+ public:
+  explicit Memory(const Machine& machine) : machine_(machine) {}
+
+  std::byte* place(size_t bytes, const std::byte* content) {
+    blocks_.push_back(machine_.allocate(std::max<size_t>(bytes, 1)));
+    std::byte* data = blocks_.back().get();
+    const std::vector<std::byte> zeros(content == nullptr ? bytes : 0);
+    machine_.upload(data, content != nullptr ? content : zeros.data(), bytes);
+    return data;
+  }
+
+ private:
+  const Machine& machine_;
+  std::vector<Block> blocks_;
+};
+
+void run_call(const Machine& machine, const NormHeadsCall& call) {
+  const fastnorm_info info = call.query(machine.context());
+  const Block workspace =
+      info.workspace_bytes != 0 ? machine.allocate(info.workspace_bytes) : Block();
+  check(fastnorm_norm_heads(machine.context(), &call.args(), call.parts(), call.count(),
+                            workspace.get(), info.workspace_bytes, machine.stream()));
+  machine.synchronize();
+}
+
+std::vector<std::vector<std::byte>> read_all(const Machine& machine, const NormHeadsCall& call) {
+  std::vector<std::vector<std::byte>> results;
+  for (const HeadsOutput& o : call.outputs()) results.push_back(call.read(machine, o));
+  return results;
+}
+
+// --- run on random data ---
+
+Json describe_heads(const NormHeadsOptions& o) {
+  return {{"tokens", o.tokens},
+          {"query_heads", o.query_heads},
+          {"key_heads", o.key_heads},
+          {"head_dim", o.columns},
+          {"dtype", o.dtype},
+          {"rope_dim", o.rope_dim},
+          {"cache", o.cache},
+          {"page", o.page},
+          {"seed", o.seed}};
+}
+
+void tell_heads(const HeadsCommandOptions& options, const Json& document,
+                const NormHeadsErrors& errors, bool same_bits) {
+  const NormHeadsOptions& o = options.layer;
+  const auto number = [](int64_t value) { return static_cast<long long>(value); };
+  std::printf("%s, kernels %s, kernel \"%s\", %d launch(es), workspace %llu bytes\n",
+              document["device"].get<std::string>().c_str(),
+              document["kernels"].get<std::string>().c_str(),
+              document["kernel"].get<std::string>().c_str(), document["launches"].get<int>(),
+              document["workspace_bytes"].get<unsigned long long>());
+  std::printf("%lld token(s), %lld query and %lld key heads of %lld, %s\n", number(o.tokens),
+              number(o.query_heads), number(o.key_heads), number(o.columns), o.dtype.c_str());
+  std::printf("largest error %.3g, %.2f of what is allowed\n", errors.max_error, errors.worst);
+  std::printf(
+      "%lld row(s) compared with the formula in double precision, %lld of them cached, %lld "
+      "wrong; %lld slot(s) without a token written; run twice: %s bits\n",
+      number(errors.rows), number(errors.cached_rows), number(errors.wrong_rows),
+      number(errors.touched_slots), same_bits ? "the same" : "other");
+}
+
+void run_random_heads(const HeadsCommandOptions& options) {
+  const Machine machine(parse_target(options.device), options.threads, options.tuning);
+  const fastnorm_device_info device = describe_device(machine.target());
+  NormHeadsInputs inputs(options.layer);
+  inputs.fill(static_cast<uint64_t>(options.layer.seed));
+  Memory memory(machine);
+  const NormHeadsCall::Place place = [&](size_t bytes, const std::byte* content) {
+    return memory.place(bytes, content);
+  };
+  const NormHeadsCall call(options.layer, inputs, machine.target(), place);
+  const fastnorm_info info = call.query(machine.context());
+  call.reset(machine);
+  run_call(machine, call);
+  const std::vector<std::vector<std::byte>> results = read_all(machine, call);
+  call.reset(machine);
+  run_call(machine, call);
+  const bool same_bits = read_all(machine, call) == results;
+  const NormHeadsErrors errors =
+      compare_norm_heads(options.layer, inputs, call.outputs(), results, options.check_tokens);
+
+  Json document = {{"library", fastnorm_version_string()},
+                   {"device", device.name},
+                   {"kernels", device.kernel_arch},
+                   {"threads", options.threads}};
+  document["call"] = describe_heads(options.layer);
+  document["kernel"] = info.kernel;
+  document["launches"] = info.launches;
+  document["workspace_bytes"] = info.workspace_bytes;
+  document["bytes_read"] = info.bytes_read;
+  document["bytes_written"] = info.bytes_written;
+  document["checked_rows"] = errors.rows;
+  document["cached_rows"] = errors.cached_rows;
+  document["wrong_rows"] = errors.wrong_rows;
+  document["touched_slots"] = errors.touched_slots;
+  document["max_error"] = errors.max_error;
+  document["error_share"] = errors.worst;
+  document["same_bits_twice"] = same_bits;
+  options.json ? print_json(document) : tell_heads(options, document, errors, same_bits);
+  if (errors.wrong_rows != 0) {
+    throw CommandError(std::to_string(errors.wrong_rows) + " rows are wrong");
+  }
+  if (errors.touched_slots != 0) throw CommandError("slots that no token has were written");
+  if (!same_bits) throw CommandError("two equal calls gave different bits");
+}
+
+// --- run on a file ---
+
+HostTensor load(const SafetensorsFile& file, const std::string& name) {
+  if (name.empty()) return {};
+  const StoredTensor& stored = file.at(name);
+  const DtypeName* dtype = find_safetensors_dtype(stored.dtype);
+  if (dtype == nullptr) {
+    throw CommandError(file.path() + ": tensor '" + name + "' has dtype " + stored.dtype +
+                       "; required: " + safetensors_dtype_names());
+  }
+  return {dtype->dtype, stored.shape, {stored.content.begin(), stored.content.end()}};
+}
+
+// Pages up to that of the largest slot.
+int64_t pages_for(const HostTensor& slots, int64_t page) {
+  int64_t most = 0;
+  const size_t element = element_bytes(slots.dtype);
+  for (size_t at = 0; at + element <= slots.content.size(); at += element) {
+    int64_t slot = 0;
+    if (element == 8) {
+      std::copy_n(&slots.content[at], 8, reinterpret_cast<std::byte*>(&slot));
+    } else if (element == 4) {
+      int32_t narrow = 0;
+      std::copy_n(&slots.content[at], 4, reinterpret_cast<std::byte*>(&narrow));
+      slot = narrow;
+    }
+    most = std::max(most, slot);
+  }
+  return most / page + 1;
+}
+
+void require_rank(const std::string& option, const HostTensor& t, size_t rank) {
+  if (t.shape.size() != rank) {
+    throw CommandError(option + " has " + std::to_string(t.shape.size()) +
+                       " dimensions; required: " + std::to_string(rank));
+  }
+}
+
+void run_file_heads(const HeadsCommandOptions& options) {
+  const SafetensorsFile file(options.input);
+  const Machine machine(parse_target(options.device), options.threads, options.tuning);
+  NormHeadsOptions layer = options.layer;
+  layer.separate = true;
+  NormHeadsInputs inputs;
+  constexpr const char* kOptions[] = {"--query", "--key", "--value"};
+  for (int p = 0; p < kHeadsParts; ++p) {
+    inputs.x[p] = load(file, options.names.x[p]);
+    if (!options.names.x[p].empty()) require_rank(kOptions[p], inputs.x[p], 3);
+  }
+  for (int p = 0; p < 2; ++p) inputs.weight[p] = load(file, options.names.weight[p]);
+  inputs.cos = load(file, options.names.cos);
+  inputs.sin = load(file, options.names.sin);
+  inputs.positions = load(file, options.names.positions);
+  inputs.slots = load(file, options.names.slots);
+  if (inputs.cos.present() && layer.rope_dim < 0) {
+    layer.rope_dim = static_cast<int32_t>(2 * inputs.cos.shape.back());
+  }
+  if (inputs.slots.present()) inputs.pages = pages_for(inputs.slots, layer.page);
+  Memory memory(machine);
+  const NormHeadsCall::Place place = [&](size_t bytes, const std::byte* content) {
+    return memory.place(bytes, content);
+  };
+  const NormHeadsCall call(layer, inputs, machine.target(), place);
+  run_call(machine, call);
+  std::vector<NewTensor> stored;
+  for (const HeadsOutput& o : call.outputs()) {
+    stored.push_back({o.name, o.dtype, o.shape, call.read(machine, o)});
+  }
+  write_safetensors(options.output, stored);
+}
+
+// --- explain ---
+
+void run_explain_heads(const HeadsCommandOptions& options) {
+  const Target target = parse_target(options.device);
+  const ContextPtr context = make_context(target, options.threads, options.tuning);
+  const NormHeadsInputs inputs(options.layer);
+  Regions regions;
+  const NormHeadsCall::Place place = [&](size_t, const std::byte*) { return regions.next(); };
+  const NormHeadsCall call(options.layer, inputs, target, place);
+  tell_plan(call.query(context.get()), options.device, options.json);
+}
+
+// --- options ---
+
+void check_heads_names(const HeadsNames& names) {
+  const std::string* x = names.x;
+  if (x[kQuery].empty() && x[kKey].empty() && x[kValue].empty()) {
+    throw CLI::ValidationError("IN is given; required: --query, --key or --value");
+  }
+  if (names.cos.empty() != names.sin.empty()) {
+    throw CLI::ValidationError("--cos and --sin go together");
+  }
+  if (!x[kValue].empty() && names.slots.empty()) {
+    throw CLI::ValidationError("--value needs --slots: a value is only written to a cache");
+  }
+}
+
+void check_layer(NormHeadsOptions& o) {
+  if (o.cache_scheme == "per-block" && !o.has_codes()) {
+    throw CLI::ValidationError("--cache-scheme per-block needs --cache f8_e4m3, f8_e5m2 or i8");
+  }
+  if (o.cache_scheme == "per-block" && o.cache_block == 0) o.cache_block = 128;
+}
+
+void add_layer(CLI::App& command, HeadsCommandOptions& options) {
+  NormHeadsOptions& o = options.layer;
+  const auto number = [&](const char* name, int64_t& value, const char* text, int64_t least) {
+    command.add_option(name, value, text)
+        ->check(CLI::Range(least, int64_t{1} << 24))
+        ->capture_default_str()
+        ->group("Layer");
+  };
+  const auto choice = [&](const char* name, std::string& value, std::vector<std::string> names,
+                          const char* text, const char* group) {
+    command.add_option(name, value, text)
+        ->check(CLI::IsMember(std::move(names)))
+        ->capture_default_str()
+        ->group(group);
+  };
+  number("--tokens", o.tokens, "tokens", 0);
+  number("--query-heads", o.query_heads, "query heads", 1);
+  number("--key-heads", o.key_heads, "key heads, and as many value heads", 1);
+  number("--head-dim", o.columns, "columns of a head", 1);
+  choice("--dtype", o.dtype, row_dtype_names(), "of the heads", "Layer");
+  command.add_option("--parameter-dtype", o.parameter_dtype, "of the weights; default: the heads'")
+      ->check(CLI::IsMember(row_dtype_names()))
+      ->group("Layer");
+  command.add_flag("--separate", o.separate, "three buffers, in place of one of all heads")
+      ->group("Layer");
+  command.add_flag("--in-place", o.in_place, "results over query and key")->group("Layer");
+  number("--table-rows", o.table_rows, "rows of the tables, which are positions", 1);
+  choice("--table-dtype", o.table_dtype, row_dtype_names(), "of the tables", "Layer");
+  command.add_flag("--no-norm", o.no_norm, "query and key are not normalised")->group("Norm");
+  command.add_flag("--no-weight", o.no_weight, "the norm has no weights")->group("Norm");
+  command.add_flag("--head-weights", o.head_weights, "a row of weights for each head")
+      ->group("Norm");
+  command.add_flag("--across-heads", o.across_heads, "one statistic for all heads of a token")
+      ->group("Norm");
+  command.add_option("--rope-dim", o.rope_dim, "columns that turn; 0 = none; default: all")
+      ->check(CLI::Range(0, 1 << 24))
+      ->group("Rope");
+  command
+      .add_option("--rope-offset", o.rope_offset, "first column that turns; -1 = the last columns")
+      ->capture_default_str()
+      ->group("Rope");
+  command.add_flag("--interleaved", o.interleaved, "pairs are neighbours (GPT-J)")->group("Rope");
+  command.add_flag("--inverse", o.inverse, "turn back")->group("Rope");
+  command.add_flag("--from-rounded", o.from_rounded, "round between norm and rope")->group("Rope");
+  choice("--rope-rounding", o.rope_rounding, {"once", "every-step"}, "where rope rounds", "Rope");
+  choice("--cache", o.cache, {"own", "none", "f8_e4m3", "f8_e5m2", "i8"},
+         "dtype of key and value cache; own: the heads'", "Cache");
+  choice("--cache-scheme", o.cache_scheme, {"per-tensor", "per-block"},
+         "one scale (1/32) for codes, or one for each block", "Cache");
+  command.add_option("--cache-block", o.cache_block, "columns of a block: 64 or 128; default: 128")
+      ->group("Cache");
+  command.add_flag("--cache-pow2", o.cache_pow2, "scales of blocks are powers of two")
+      ->group("Cache");
+  command.add_option("--page", o.page, "tokens of a page")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str()
+      ->group("Cache");
+  o.norm.add_statistic_to(command);
+  o.norm.add_quant_to(command);
+  add_tuning_option(command, &options.tuning);
+  command.add_option("--threads", options.threads, "CPU threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command.add_flag("--json", options.json, "print JSON");
+}
+
+void add_run_heads(CLI::App& family) {
+  auto options = std::make_shared<HeadsCommandOptions>();
+  CLI::App* command = family.add_subcommand(
+      "run", "Random data, compared with the formula; or tensors of a file into another");
+  command->footer(
+      "Without files the call runs twice on random data. Bits must be equal. A stored value may "
+      "be\n"
+      "off by a unit roundoff for each rounding that the options name, and 2^-18 of what it is "
+      "the\n"
+      "sum of; a code by half a step more. Each eighth token has no slot.");
+  command->add_option("IN", options->input, "safetensors file to read; default: random data");
+  command->add_option("OUT", options->output,
+                      "safetensors file to write: query, key, key_cache ..");
+  HeadsNames& names = options->names;
+  const auto input = [&](const char* name, std::string& value, const char* text) {
+    command->add_option(name, value, text)->type_name("NAME")->group("Tensors of IN");
+  };
+  input("--query", names.x[kQuery], "[tokens, heads, d] of f32, f16 or bf16");
+  input("--key", names.x[kKey], "likewise");
+  input("--value", names.x[kValue], "likewise; needs --slots");
+  input("--query-weight", names.weight[kQuery], "[d] or [heads, d]; default: 1");
+  input("--key-weight", names.weight[kKey], "likewise");
+  input("--cos", names.cos, "[positions, rope dim / 2] or [positions, rope dim]; default: no rope");
+  input("--sin", names.sin, "as --cos");
+  input("--positions", names.positions, "[tokens] i32 or i64; default: each token's number");
+  input("--slots", names.slots, "[at most tokens] i32 or i64; default: no cache");
+  add_layer(*command, *options);
+  command->add_option("--seed", options->layer.seed, "of the random data")
+      ->check(CLI::Range(0, INT32_MAX))
+      ->capture_default_str();
+  command->add_option("--check-tokens", options->check_tokens, "tokens compared, spread over all")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
+      ->capture_default_str();
+  command->add_option("--device", options->device, "cpu or cuda:N")
+      ->check(CLI::Validator(check_device, "DEVICE"))
+      ->capture_default_str();
+  command->callback([options] {
+    check_layer(options->layer);
+    if (options->input.empty()) {
+      if (options->layer.rope_dim < 0) {
+        options->layer.rope_dim = static_cast<int32_t>(options->layer.columns);
+      }
+      run_random_heads(*options);
+      return;
+    }
+    if (options->output.empty()) throw CLI::ValidationError("OUT is missing beside IN");
+    check_heads_names(options->names);
+    run_file_heads(*options);
+  });
+}
+
+void add_explain_heads(CLI::App& family) {
+  auto options = std::make_shared<HeadsCommandOptions>();
+  CLI::App* command = family.add_subcommand(
+      "explain", "What a call would do: kernel, workspace, bytes. Nothing runs");
+  add_layer(*command, *options);
+  command
+      ->add_option("--device", options->device,
+                   "cpu, cuda:N, or a GPU that need not be there: sm_80, sm_90, sm_100f, sm_120f")
+      ->check(CLI::Validator(check_target, "DEVICE"))
+      ->capture_default_str();
+  command->callback([options] {
+    check_layer(options->layer);
+    if (options->layer.rope_dim < 0) {
+      options->layer.rope_dim = static_cast<int32_t>(options->layer.columns);
+    }
+    run_explain_heads(*options);
+  });
+}
+
+}  // namespace
+
+void add_norm_heads(CLI::App& program) {
+  CLI::App* family = program.add_subcommand(
+      "norm_heads", "Norm, rope and paged cache of a layer's query, key and value heads");
+  family->require_subcommand(1);
+  add_run_heads(*family);
+  add_explain_heads(*family);
+}
+
+}  // namespace fastnorm::tool

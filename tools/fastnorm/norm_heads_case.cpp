@@ -1,0 +1,605 @@
+#include "norm_heads_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "dtype.h"
+#include "random.h"
+
+namespace fastnorm::tool {
+namespace {
+
+constexpr const char* kNames[kHeadsParts] = {"query", "key", "value"};
+constexpr float kTensorScale = 1.0f / 32;  // of caches and outputs with one scale
+
+fastnorm_dtype dtype_of(fastnorm_dtype_id id) { return fastnorm_dtype_of(id); }
+
+fastnorm_dtype named(const std::string& name, fastnorm_dtype otherwise) {
+  return name.empty() || name == "own" ? otherwise : find_dtype(name)->dtype;
+}
+
+// Codes of a quantised dtype: their largest value, and how far a code may be from its value.
+struct CodeFormat {
+  double most, relative, absolute;
+};
+
+CodeFormat code_format(fastnorm_dtype dtype) {
+  if (dtype.code == 10) return {448, 0x1p-4, 0x1p-10};
+  if (dtype.code == 12) return {57344, 0x1p-3, 0x1p-17};
+  if (dtype.code == 1) return {6, 0x1p-2, 0x1p-2};  // pairs of e2m1 in u8
+  return {127, 0, 0.5};
+}
+
+// A float of few bits without infinities: e4m3, e5m2 (below its infinity), e2m1.
+double small_float(uint32_t bits, int exponent_bits, int fraction_bits) {
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = static_cast<int>(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
+  const int fraction = static_cast<int>(bits) & ((1 << fraction_bits) - 1);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, 1 - bias - fraction_bits)
+                    : std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+  return (bits >> (exponent_bits + fraction_bits) & 1) != 0 ? -magnitude : magnitude;
+}
+
+double code_at(fastnorm_dtype dtype, const std::byte* row, size_t column) {
+  if (dtype.code == 1) {
+    const auto pair = static_cast<uint32_t>(row[column / 2]);
+    return small_float(column % 2 == 0 ? pair & 15 : pair >> 4, 2, 1);
+  }
+  const auto bits = static_cast<uint32_t>(row[column]);
+  if (dtype.code == 10) return small_float(bits, 4, 3);
+  if (dtype.code == 12) return small_float(bits, 5, 2);
+  return static_cast<int8_t>(bits);
+}
+
+double scale_at(fastnorm_dtype dtype, const std::byte* scales, size_t index) {
+  if (dtype.bits == 32) return decode(dtype, scales + 4 * index);
+  const auto bits = static_cast<uint32_t>(scales[index]);
+  return dtype.code == 10 ? small_float(bits, 4, 3) : std::ldexp(1.0, static_cast<int>(bits) - 127);
+}
+
+std::vector<double> row_of(const HostTensor& t, int64_t row) {
+  const auto columns = static_cast<size_t>(t.shape.back());
+  const size_t element = element_bytes(t.dtype);
+  std::vector<double> values(columns);
+  const std::byte* at = &t.content[static_cast<size_t>(row) * columns * element];
+  for (size_t i = 0; i < columns; ++i) values[i] = decode(t.dtype, at + i * element);
+  return values;
+}
+
+int64_t index_at(const HostTensor& t, int64_t i) {
+  const size_t element = element_bytes(t.dtype);
+  int64_t wide = 0;
+  int32_t narrow = 0;
+  const std::byte* at = &t.content[static_cast<size_t>(i) * element];
+  if (element == 8) {
+    std::memcpy(&wide, at, 8);
+    return wide;
+  }
+  std::memcpy(&narrow, at, 4);
+  return narrow;
+}
+
+void put_index(HostTensor* t, int64_t i, int64_t value) {
+  const auto narrow = static_cast<int32_t>(value);
+  std::memcpy(&t->content[static_cast<size_t>(i) * 4], &narrow, 4);
+}
+
+}  // namespace
+
+size_t HostTensor::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), size_t{1},
+                         [](size_t n, int64_t extent) { return n * static_cast<size_t>(extent); });
+}
+
+NormHeadsInputs::NormHeadsInputs(const NormHeadsOptions& o) {
+  const fastnorm_dtype dtype = find_dtype(o.dtype)->dtype;
+  const int64_t heads[] = {o.query_heads, o.key_heads, o.key_heads};
+  for (int p = 0; p < kHeadsParts; ++p) {
+    if (p == kValue && !o.has_cache()) continue;
+    x[p] = {dtype, {o.tokens, heads[p], o.columns}, {}};
+  }
+  for (int p = 0; p < 2 && !o.no_norm && !o.no_weight; ++p) {
+    weight[p] = {named(o.parameter_dtype, dtype), {o.columns}, {}};
+    if (o.head_weights) weight[p].shape = {heads[p], o.columns};
+  }
+  if (o.rope_dim != 0) {
+    cos = {named(o.table_dtype, dtype), {o.table_rows, o.rope_dim / 2}, {}};
+    sin = cos;
+    positions = {dtype_of(FASTNORM_DTYPE_I32), {o.tokens}, {}};
+  }
+  if (o.has_cache()) {
+    slots = {dtype_of(FASTNORM_DTYPE_I32), {o.tokens}, {}};
+    pages = o.tokens / o.page + 1;
+  }
+}
+
+void NormHeadsInputs::fill(uint64_t seed) {
+  Random random(seed);
+  const auto numbers = [&](HostTensor* t, double least, double most) {
+    t->content.resize(t->bytes());
+    const size_t element = element_bytes(t->dtype);
+    for (size_t at = 0; at < t->content.size(); at += element) {
+      encode(t->dtype, random.uniform(least, most), &t->content[at]);
+    }
+  };
+  for (HostTensor& t : x) {
+    if (t.present()) numbers(&t, -2, 2);
+  }
+  for (HostTensor& t : weight) {
+    if (t.present()) numbers(&t, 0.5, 1.5);
+  }
+  if (cos.present()) {
+    cos.content.resize(cos.bytes()), sin.content.resize(sin.bytes());
+    const size_t element = element_bytes(cos.dtype), pairs = static_cast<size_t>(cos.shape[1]);
+    for (size_t i = 0; i < cos.elements(); ++i) {
+      const double turns =
+          std::pow(10000.0, -static_cast<double>(i % pairs) / static_cast<double>(pairs));
+      const double angle = static_cast<double>(i / pairs) * turns;
+      encode(cos.dtype, std::cos(angle), &cos.content[i * element]);
+      encode(sin.dtype, std::sin(angle), &sin.content[i * element]);
+    }
+    positions.content.resize(positions.bytes());
+    for (int64_t i = 0; i < positions.shape[0]; ++i) {
+      put_index(&positions, i,
+                static_cast<int64_t>(random.next() % static_cast<uint64_t>(cos.shape[0])));
+    }
+  }
+  if (slots.present()) {
+    // Tokens lie in the pages in any order; each eighth one is padding.
+    const int64_t tokens = slots.shape[0];
+    std::vector<int64_t> order(static_cast<size_t>(tokens));
+    std::iota(order.begin(), order.end(), int64_t{0});
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.next() % i]);
+    slots.content.resize(slots.bytes());
+    for (int64_t i = 0; i < tokens; ++i) {
+      put_index(&slots, i, i % 8 == 7 ? -1 : order[static_cast<size_t>(i)]);
+    }
+  }
+}
+
+size_t HeadsOutput::bytes() const { return HostTensor{dtype, shape, {}}.bytes(); }
+
+NormHeadsCall::NormHeadsCall(const NormHeadsOptions& options, const NormHeadsInputs& inputs,
+                             const Target& target, const Place& place)
+    : options_(options), inputs_(inputs), target_(target), place_(place) {
+  args_.struct_size = sizeof args_;
+  if (inputs.cos.present()) {
+    args_.rope_dim = options.rope_dim;
+    args_.cos = input(inputs.cos);
+    args_.sin = input(inputs.sin);
+    if (inputs.positions.present()) args_.positions = input(inputs.positions);
+  }
+  if (inputs.slots.present()) args_.slots = input(inputs.slots);
+  fastnorm_norm_args norm = {};
+  options.norm.apply(&norm);
+  place_rows();
+  for (int p = 0; p < kHeadsParts; ++p) {
+    if (inputs.x[p].present()) describe(static_cast<HeadsPart>(p), norm);
+  }
+}
+
+const fastnorm_tensor* NormHeadsCall::view(std::byte* data, fastnorm_dtype dtype,
+                                           std::vector<int64_t> shape,
+                                           std::vector<int64_t> strides) {
+  views_.push_back(
+      std::make_unique<TensorView>(target_, data, dtype, std::move(shape), std::move(strides)));
+  return views_.back()->get();
+}
+
+const fastnorm_tensor* NormHeadsCall::input(const HostTensor& t) {
+  const std::byte* content = t.content.empty() ? nullptr : t.content.data();
+  return view(place_(t.bytes(), content), t.dtype, t.shape);
+}
+
+const fastnorm_tensor* NormHeadsCall::output(const char* name, HeadsPart part, fastnorm_dtype dtype,
+                                             std::vector<int64_t> shape) {
+  HeadsOutput o = {std::string(kNames[part]) + name, part, nullptr, dtype, shape};
+  o.data = place_(o.bytes(), nullptr);
+  outputs_.push_back(o);
+  return view(o.data, dtype, std::move(shape));
+}
+
+// Heads of all parts side by side for each token, unless they are separate.
+void NormHeadsCall::place_rows() {
+  const auto token_bytes = [](const HostTensor& t) {
+    return t.present() ? static_cast<size_t>(t.shape[1] * t.shape[2]) * element_bytes(t.dtype) : 0;
+  };
+  if (options_.separate) {
+    for (int p = 0; p < kHeadsParts; ++p) {
+      const HostTensor& t = inputs_.x[p];
+      if (!t.present()) continue;
+      rows_[p] = place_(t.bytes(), t.content.empty() ? nullptr : t.content.data());
+      token_bytes_[p] = token_bytes(t);
+      restored_.push_back({rows_[p], t.content});
+    }
+    return;
+  }
+  const HostTensor* x = inputs_.x;
+  const size_t whole = token_bytes(x[0]) + token_bytes(x[1]) + token_bytes(x[2]);
+  const auto tokens = static_cast<size_t>(x[0].shape[0]);
+  std::vector<std::byte> fused;
+  if (!x[0].content.empty()) {
+    fused.resize(tokens * whole);
+    for (size_t token = 0; token < tokens; ++token) {
+      size_t at = token * whole;
+      for (int p = 0; p < kHeadsParts; ++p) {
+        const size_t bytes = token_bytes(x[p]);
+        if (bytes != 0) std::copy_n(&x[p].content[token * bytes], bytes, &fused[at]);
+        at += bytes;
+      }
+    }
+  }
+  std::byte* base = place_(tokens * whole, fused.empty() ? nullptr : fused.data());
+  restored_.push_back({base, std::move(fused)});
+  for (int p = 0; p < kHeadsParts; ++p) {
+    rows_[p] = base;
+    token_bytes_[p] = whole;
+    base += token_bytes(x[p]);
+  }
+}
+
+void NormHeadsCall::describe(HeadsPart p, const fastnorm_norm_args& norm) {
+  const HostTensor& x = inputs_.x[p];
+  fastnorm_norm_heads_part& part = part_[p];
+  part.struct_size = sizeof part;
+  const auto element = static_cast<int64_t>(element_bytes(x.dtype));
+  part.x = view(rows_[p], x.dtype, x.shape,
+                {static_cast<int64_t>(token_bytes_[p]) / element, x.shape[2], 1});
+  parts_[count_++] = &part;
+  if (p != kValue) {
+    if (!options_.no_norm) {
+      part.flags |= FASTNORM_NORM_HEADS_NORM;
+      if (options_.across_heads) part.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
+      part.kind = norm.kind;
+      part.eps = norm.eps;
+      part.weight_offset = norm.weight_offset;
+      part.rounding = norm.rounding;
+      if (inputs_.weight[p].present()) part.weight = input(inputs_.weight[p]);
+    }
+    if (inputs_.cos.present()) {
+      part.flags |= FASTNORM_NORM_HEADS_ROPE;
+      if (options_.interleaved) part.flags |= FASTNORM_NORM_HEADS_ROPE_INTERLEAVED;
+      if (options_.inverse) part.flags |= FASTNORM_NORM_HEADS_ROPE_INVERSE;
+      if (options_.from_rounded) part.flags |= FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;
+      part.rope_offset = options_.rope_offset;
+      part.rope_rounding =
+          options_.rope_rounding == "once" ? FASTNORM_ROPE_ONCE : FASTNORM_ROPE_EVERY_STEP;
+    }
+    if (options_.norm.quantises()) {
+      add_quantized(p, norm);
+    } else if (options_.in_place) {
+      part.y = part.x;
+      outputs_.push_back({kNames[p], p, rows_[p], x.dtype, x.shape, token_bytes_[p], true});
+    } else {
+      part.y = output("", p, x.dtype, x.shape);
+    }
+  }
+  if (p != kQuery && inputs_.slots.present() && options_.has_cache()) add_cache(p);
+  // What nothing has a use for, the library refuses.
+  const bool codes = part.quantized != nullptr || part.cache_scheme != FASTNORM_QUANT_NONE;
+  if (codes || !(options_.norm.quantises() || options_.has_codes())) {
+    part.quant_source = norm.quant_source;
+    part.amax_floor = norm.amax_floor;
+  }
+}
+
+void NormHeadsCall::add_quantized(HeadsPart p, const fastnorm_norm_args& norm) {
+  fastnorm_norm_heads_part& part = part_[p];
+  part.quant_scheme = norm.quant_scheme;
+  part.quant_block_size = norm.quant_block_size;
+  part.scale_pow2 = norm.scale_pow2;
+  part.clamp = norm.clamp;
+  const QuantTensors quant = options_.norm.quant_tensors(inputs_.x[p].shape);
+  part.quantized = output("_codes", p, quant.codes, quant.codes_shape);
+  if (part.quant_scheme == FASTNORM_QUANT_PER_TENSOR) {
+    part.scale = view(place_(4, reinterpret_cast<const std::byte*>(&kTensorScale)), quant.scale,
+                      quant.scale_shape);
+  } else {
+    part.scale = output("_scale", p, quant.scale, quant.scale_shape);
+  }
+}
+
+void NormHeadsCall::add_cache(HeadsPart p) {
+  const HostTensor& x = inputs_.x[p];
+  fastnorm_norm_heads_part& part = part_[p];
+  std::vector<int64_t> shape = {inputs_.pages, options_.page, x.shape[1], x.shape[2]};
+  part.cache = output("_cache", p, named(options_.cache, x.dtype), shape);
+  if (!options_.has_codes()) return;
+  const fastnorm_dtype f32 = dtype_of(FASTNORM_DTYPE_F32);
+  if (options_.cache_scheme == "per-tensor") {
+    part.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
+    part.cache_scale = view(place_(4, reinterpret_cast<const std::byte*>(&kTensorScale)), f32, {1});
+    return;
+  }
+  const int64_t block = options_.cache_block;
+  part.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
+  part.cache_block_size = options_.cache_block;
+  part.cache_pow2 = options_.cache_pow2 ? 1 : 0;
+  shape[3] = (shape[3] + block - 1) / block;
+  part.cache_scale = output("_cache_scale", p, f32, shape);
+}
+
+fastnorm_info NormHeadsCall::query(fastnorm_context* context) const {
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_heads_query(context, &args_, parts_, count_, &info));
+  return info;
+}
+
+void NormHeadsCall::reset(const Machine& machine) const {
+  for (const HeadsOutput& o : outputs_) {
+    if (o.in_place) continue;
+    const std::vector<std::byte> poison(o.bytes(), std::byte{0xff});
+    machine.upload(o.data, poison.data(), poison.size());
+  }
+  for (const Restored& r : restored_) machine.upload(r.data, r.content.data(), r.content.size());
+}
+
+std::vector<std::byte> NormHeadsCall::read(const Machine& machine, const HeadsOutput& o) const {
+  std::vector<std::byte> bytes(o.bytes());
+  if (o.token_bytes == 0) {
+    machine.download(bytes.data(), o.data, bytes.size());
+    return bytes;
+  }
+  const auto tokens = static_cast<size_t>(o.shape[0]);
+  for (size_t token = 0; token < tokens; ++token) {
+    const size_t row = bytes.size() / tokens;
+    machine.download(&bytes[token * row], o.data + token * o.token_bytes, row);
+  }
+  return bytes;
+}
+
+namespace {
+
+// A row of o with the size of what it was added up from, and how far a stored value may be off as a
+// share of that.
+struct ExactRow {
+  std::vector<double> o, magnitude;
+  double share = 0;
+};
+
+class Formula {
+ public:
+  Formula(const NormHeadsOptions& options, const NormHeadsInputs& inputs)
+      : options_(options), inputs_(inputs) {
+    options.norm.apply(&norm_);
+  }
+
+  ExactRow row(HeadsPart p, int64_t token, int64_t head) const {
+    const HostTensor& x = inputs_.x[p];
+    ExactRow row;
+    row.o = row_of(x, token * x.shape[1] + head);
+    row.magnitude = row.o;
+    for (double& m : row.magnitude) m = std::abs(m);
+    if (p == kValue) return row;
+    const double unit = std::ldexp(1.0, -float_format(x.dtype).precision);
+    int roundings = 0;
+    if (!options_.no_norm) {
+      normalise(p, token, head, &row);
+      constexpr int kRoundings[] = {0, 1, 3};  // once, normalized, every step
+      roundings += kRoundings[norm_.rounding];
+    }
+    if (inputs_.cos.present()) {
+      turn(token, &row);
+      roundings += (options_.from_rounded ? 1 : 0) + (options_.rope_rounding == "once" ? 0 : 1);
+    }
+    row.share = roundings * unit + 0x1p-18;  // of single precision over a row
+    return row;
+  }
+
+ private:
+  void normalise(HeadsPart p, int64_t token, int64_t head, ExactRow* row) const {
+    const HostTensor& x = inputs_.x[p];
+    const int64_t heads = x.shape[1], first = options_.across_heads ? 0 : head;
+    std::vector<double> all;
+    for (int64_t h = first; h < (options_.across_heads ? heads : head + 1); ++h) {
+      const std::vector<double> more = row_of(x, token * heads + h);
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    const auto n = static_cast<double>(all.size());
+    const bool layer = norm_.kind == FASTNORM_NORM_LAYER;
+    const double mean = layer ? std::accumulate(all.begin(), all.end(), 0.0) / n : 0;
+    double squares = 0;
+    for (const double v : all) squares += (v - mean) * (v - mean);
+    const double rstd = 1 / std::sqrt(squares / n + static_cast<double>(norm_.eps));
+    const HostTensor& w = inputs_.weight[p];
+    const std::vector<double> weight = w.present() ? row_of(w, w.shape.size() == 2 ? head : 0)
+                                                   : std::vector<double>(row->o.size(), 1);
+    const double offset = w.present() ? static_cast<double>(norm_.weight_offset) : 0;
+    for (size_t i = 0; i < row->o.size(); ++i) {
+      row->magnitude[i] =
+          (std::abs(row->o[i]) + std::abs(mean)) * rstd * std::abs(weight[i] + offset);
+      row->o[i] = (row->o[i] - mean) * rstd * (weight[i] + offset);
+    }
+  }
+
+  void turn(int64_t token, ExactRow* row) const {
+    const auto pairs = static_cast<size_t>(options_.rope_dim / 2);
+    const int64_t entry = inputs_.positions.present() ? index_at(inputs_.positions, token) : token;
+    const std::vector<double> c = row_of(inputs_.cos, entry), s = row_of(inputs_.sin, entry);
+    const size_t wide = c.size() / std::max<size_t>(pairs, 1);  // 2: each frequency twice
+    const size_t offset = options_.rope_offset == -1 ? row->o.size() - 2 * pairs
+                                                     : static_cast<size_t>(options_.rope_offset);
+    for (size_t j = 0; j < pairs; ++j) {
+      const size_t first = offset + (options_.interleaved ? 2 * j : j),
+                   second = options_.interleaved ? first + 1 : first + pairs;
+      const size_t at = options_.interleaved ? wide * j : j;
+      const double sine = options_.inverse ? -s[at] : s[at], v1 = row->o[first],
+                   v2 = row->o[second], m1 = row->magnitude[first], m2 = row->magnitude[second];
+      row->o[first] = v1 * c[at] - v2 * sine;
+      row->o[second] = v2 * c[at] + v1 * sine;
+      row->magnitude[first] = m1 * std::abs(c[at]) + m2 * std::abs(sine);
+      row->magnitude[second] = m2 * std::abs(c[at]) + m1 * std::abs(sine);
+    }
+  }
+
+  const NormHeadsOptions& options_;
+  const NormHeadsInputs& inputs_;
+  fastnorm_norm_args norm_ = {};
+};
+
+class Comparison {
+ public:
+  Comparison(const NormHeadsOptions& options, const NormHeadsInputs& inputs,
+             const std::vector<HeadsOutput>& outputs,
+             const std::vector<std::vector<std::byte>>& results)
+      : options_(options),
+        inputs_(inputs),
+        outputs_(outputs),
+        results_(results),
+        formula_(options, inputs) {
+    options.norm.apply(&norm_);
+  }
+
+  NormHeadsErrors operator()(int64_t check_tokens) {
+    const int64_t tokens = inputs_.x[kQuery].shape[0], count = std::min(tokens, check_tokens);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t token = i * tokens / count;
+      for (int p = 0; p < kHeadsParts; ++p) {
+        const HostTensor& x = inputs_.x[p];
+        for (int64_t h = 0; x.present() && h < x.shape[1]; ++h) {
+          compare_row(static_cast<HeadsPart>(p), token, h);
+        }
+      }
+    }
+    untouched();
+    return errors_;
+  }
+
+ private:
+  // The number of the output of a part with a name's end, or -1.
+  int find(HeadsPart p, const char* end) const {
+    const std::string name = std::string(kNames[p]) + end;
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (outputs_[i].name == name) return static_cast<int>(i);
+    }
+    return -1;
+  }
+
+  void compare_row(HeadsPart p, int64_t token, int64_t head) {
+    const ExactRow exact = formula_.row(p, token, head);
+    const int64_t heads = inputs_.x[p].shape[1], row = token * heads + head;
+    if (const int y = find(p, ""); y >= 0) judge(compare_values(y, row, exact));
+    if (const int codes = find(p, "_codes"); codes >= 0) {
+      const int64_t block =
+          norm_.quant_scheme == FASTNORM_QUANT_NVFP4 ? 16
+          : norm_.quant_scheme == FASTNORM_QUANT_MXFP8 || norm_.quant_scheme == FASTNORM_QUANT_MXFP4
+              ? 32
+              : norm_.quant_block_size;
+      judge(compare_codes(codes, find(p, "_scale"), block, row, exact,
+                          static_cast<double>(norm_.clamp)));
+    }
+    const int cache = find(p, "_cache");
+    if (cache < 0 || token >= inputs_.slots.shape[0]) return;
+    const int64_t slot = index_at(inputs_.slots, token);
+    if (slot < 0) return;
+    ++errors_.cached_rows;
+    const int64_t cached = slot * heads + head;
+    judge(options_.has_codes()
+              ? compare_codes(cache, find(p, "_cache_scale"),
+                              options_.cache_scheme == "per-block" ? options_.cache_block : 0,
+                              cached, exact, 0)
+              : compare_values(cache, cached, exact));
+  }
+
+  void judge(double worst) {
+    ++errors_.rows;
+    errors_.worst = worst <= errors_.worst || std::isnan(errors_.worst) ? errors_.worst : worst;
+    if (!(worst <= 1)) ++errors_.wrong_rows;
+  }
+
+  void note(double found, double wanted, double allowed, double* worst) {
+    const double error = std::abs(found - wanted);
+    const double share = error == 0 ? 0 : error / allowed;
+    if (!(error <= errors_.max_error)) errors_.max_error = error;
+    if (!(share <= *worst)) *worst = share;
+  }
+
+  double compare_values(int output, int64_t row, const ExactRow& exact) {
+    const HeadsOutput& o = outputs_[static_cast<size_t>(output)];
+    const HostTensor found = {o.dtype, o.shape, results_[static_cast<size_t>(output)]};
+    const FloatFormat format = float_format(o.dtype);
+    const std::vector<double> values = row_of(found, row);
+    double worst = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      // A copy is exact; else the stored value is rounded once more.
+      const double unit = exact.share == 0 ? 0 : std::ldexp(1.0, -format.precision);
+      const double allowed = exact.magnitude[i] * (exact.share + unit) +
+                             (exact.share == 0 ? 0 : std::ldexp(1.0, format.min_exponent));
+      note(values[i], exact.o[i], allowed, &worst);
+    }
+    return worst;
+  }
+
+  double compare_codes(int output, int scales, int64_t block, int64_t row, const ExactRow& exact,
+                       double clamp) {
+    const HeadsOutput& o = outputs_[static_cast<size_t>(output)];
+    const CodeFormat format = code_format(o.dtype);
+    const size_t columns = exact.o.size(), step = block > 0 ? static_cast<size_t>(block) : columns;
+    const size_t row_bytes = o.dtype.code == 1 ? columns / 2 : columns;
+    const std::byte* codes =
+        &results_[static_cast<size_t>(output)][static_cast<size_t>(row) * row_bytes];
+    double worst = 0;
+    for (size_t i = 0; i < columns; ++i) {
+      const size_t index = static_cast<size_t>(row) * ((columns + step - 1) / step) + i / step;
+      const double scale = scales < 0
+                               ? static_cast<double>(kTensorScale)
+                               : scale_at(outputs_[static_cast<size_t>(scales)].dtype,
+                                          results_[static_cast<size_t>(scales)].data(), index);
+      double wanted = exact.o[i];
+      if (clamp > 0) wanted = std::clamp(wanted, -clamp, clamp);
+      wanted = std::clamp(wanted, -format.most * scale, format.most * scale);
+      // From the value rounded to T, where the source says so.
+      const double source = norm_.quant_source == FASTNORM_QUANT_FROM_ROUNDED ? 0x1p-8 : 0;
+      const double allowed = std::abs(wanted) * format.relative + scale * format.absolute +
+                             exact.magnitude[i] * (exact.share + source + 0x1p-18);
+      note(code_at(o.dtype, codes, i) * scale, wanted, allowed, &worst);
+    }
+    return worst;
+  }
+
+  // Slots that no token has.
+  void untouched() {
+    if (!inputs_.slots.present()) return;
+    std::vector<bool> used(static_cast<size_t>(inputs_.pages * options_.page));
+    for (int64_t i = 0; i < inputs_.slots.shape[0]; ++i) {
+      const int64_t slot = index_at(inputs_.slots, i);
+      if (slot >= 0) used[static_cast<size_t>(slot)] = true;
+    }
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      if (outputs_[i].name.find("_cache") == std::string::npos) continue;
+      const std::vector<std::byte>& bytes = results_[i];
+      const size_t row = bytes.size() / used.size();
+      for (size_t slot = 0; slot < used.size(); ++slot) {
+        const auto begin = bytes.begin() + static_cast<ptrdiff_t>(slot * row);
+        if (!used[slot] && !std::all_of(begin, begin + static_cast<ptrdiff_t>(row),
+                                        [](std::byte b) { return b == std::byte{0xff}; })) {
+          ++errors_.touched_slots;
+        }
+      }
+    }
+  }
+
+  const NormHeadsOptions& options_;
+  const NormHeadsInputs& inputs_;
+  const std::vector<HeadsOutput>& outputs_;
+  const std::vector<std::vector<std::byte>>& results_;
+  const Formula formula_;
+  fastnorm_norm_args norm_ = {};
+  NormHeadsErrors errors_;
+};
+
+}  // namespace
+
+NormHeadsErrors compare_norm_heads(const NormHeadsOptions& options, const NormHeadsInputs& inputs,
+                                   const std::vector<HeadsOutput>& outputs,
+                                   const std::vector<std::vector<std::byte>>& results,
+                                   int64_t check_tokens) {
+  return Comparison(options, inputs, outputs, results)(check_tokens);
+}
+
+}  // namespace fastnorm::tool
