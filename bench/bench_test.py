@@ -16,13 +16,16 @@ from cases import Cases  # noqa: E402
 
 NORMS = ("rms", "layer", "add", "add_layer")
 CODES = ("", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded")
-OPS = [norm + codes for norm in NORMS for codes in CODES] + ["qk", "qk_rounded"]
+BACKWARD = [norm + "_backward" for norm in NORMS]
+OPS = [norm + codes for norm in NORMS for codes in CODES] + BACKWARD + ["qk", "qk_rounded"]
 
 
 def expected_bytes(op, size, rows, n):
     """(all bytes of a call, those of scales), by hand; elements have `size` bytes."""
     if op.startswith("qk"):
         return 2 * size * rows * 72 * n, 0
+    if op.endswith("_backward"):
+        return (4 if op.startswith("add") else 3) * size * rows * n + statistics_bytes(op, rows), 0
     scales = 0
     if op.endswith("_row_fp8"):
         scales = 4 * rows
@@ -34,6 +37,11 @@ def expected_bytes(op, size, rows, n):
         scales = rows * -(-n // 16)
     leaves = rows * n // 2 if op.endswith("_nvfp4") else rows * n if op.endswith("fp8") else size * rows * n
     return (3 if op.startswith("add") else 1) * size * rows * n + leaves + scales, scales
+
+
+def statistics_bytes(op, rows):
+    """rstd, and mean of LayerNorm, that a backward pass reads."""
+    return 0 if not op.endswith("_backward") else 4 * rows * (2 if "layer" in op else 1)
 
 
 class Program:
@@ -70,11 +78,23 @@ def check_rows(cases, document, ops, shapes, dtypes):
         if not cases.check(f"{key}: timed", "us" in r, r.get("error")):
             continue
         cases.equal(f"{key}: bytes", (r["bytes"], r.get("scale_bytes", 0)), (total, scales))
+        backward = r["op"].endswith("_backward")
+        cases.equal(
+            f"{key}: bytes of statistics",
+            r.get("statistics_bytes", 0),
+            statistics_bytes(r["op"], r["rows"]),
+        )
+        cases.equal(f"{key}: has a workspace", "workspace_bytes" in r, backward)
         cases.check(f"{key}: times", r["us"] > 0 and r["ceiling_us"] > 0 and r["kernel"] and r["ceiling"], r)
         cases.check(f"{key}: derived", abs(r["ratio"] * r["ceiling_us"] / r["us"] - 1) < 1e-6
                     and abs(r["gb_per_s"] * r["us"] * 1e3 / r["bytes"] - 1) < 1e-6, r)
-        cases.equal(f"{key}: kernel's dtype", r["kernel"].split()[0], r["dtype"])
-        cases.equal(f"{key}: kernel's norm", "layer" in r["kernel"].split(), "layer" in r["op"])
+        words = r["kernel"].replace("norm_backward ", "").replace("_", " ").split()
+        cases.equal(
+            f"{key}: kernel's dtype",
+            [w for w in words if w in ("bf16", "f16", "f32")][:1],
+            [r["dtype"]],
+        )
+        cases.equal(f"{key}: kernel's norm", "layer" in words, "layer" in r["op"])
 
 
 def test_cpu(program):
@@ -84,10 +104,27 @@ def test_cpu(program):
     if document:
         check_rows(program.cases, document, OPS, shapes, dtypes)
     # Beyond the caches, and more threads than pieces.
-    document = program.results("cold", "--device", "cpu", "--replays", "1", "--threads", "3", "--ops",
-                               "add_row_fp8,rms_nvfp4,qk", "--shapes", "64x8192")
+    document = program.results(
+        "cold",
+        "--device",
+        "cpu",
+        "--replays",
+        "1",
+        "--threads",
+        "3",
+        "--ops",
+        "add_row_fp8,rms_nvfp4,qk,add_layer_backward",
+        "--shapes",
+        "64x8192",
+    )
     if document:
-        check_rows(program.cases, document, ["add_row_fp8", "rms_nvfp4", "qk"], [(64, 8192)], ["bf16"])
+        check_rows(
+            program.cases,
+            document,
+            ["add_row_fp8", "rms_nvfp4", "qk", "add_layer_backward"],
+            [(64, 8192)],
+            ["bf16"],
+        )
         program.cases.check("cold cases", all(r["cold"] for r in document["results"]))
 
 
@@ -103,6 +140,36 @@ def test_strided(program):
     for r in rows:
         program.cases.equal(f"strided {r}: bytes", r["bytes"], expected_bytes(r["op"], 2, 64, 1024)[0])
         program.cases.check(f"strided {r}: kernel", ("any" in r["kernel"]) == ("gap" in r or "shift" in r or "fp8" in r["op"]) and r["us"] > 0)
+
+
+def test_backward(program):
+    """Unaligned rows, f32 parameters and the ceilings."""
+    document = program.results(
+        "backward, strided",
+        "--device",
+        "cpu",
+        "--replays",
+        "1",
+        "--ops",
+        ",".join(BACKWARD),
+        "--shapes",
+        "64x1024,64x1024+4,64x1024+8@2",
+        "--f32-parameters",
+    )
+    if document:
+        rows = document["results"]
+        program.cases.equal(
+            "backward, strided: gaps and shifts",
+            [(r["op"], r.get("gap", 0), r.get("shift", 0)) for r in rows],
+            [(op, *at) for at in ((0, 0), (4, 0), (8, 2)) for op in BACKWARD],
+        )
+        program.cases.check("backward, strided: timed", all(r.get("us", 0) > 0 for r in rows), rows)
+        ceilings = {r["op"]: r["ceiling"].split()[0] for r in rows}
+        program.cases.equal(
+            "backward: ceilings on a CPU",
+            ceilings,
+            {op: "R3W1" if "add" in op else "R2W1" for op in BACKWARD},
+        )
 
 
 def test_failing_case(program):
@@ -267,14 +334,50 @@ def test_pretended_gpu(program):
         footprint = r["bytes"] // (2 if r["op"].startswith("qk") else 1)
         program.cases.check(f"{key}: with dependent launch", r["pdl_us"] > 0, r)
         # Short heads share a grid; long ones need not.
-        program.cases.check(f"{key}: launches", r["launches"] == 1 or key[0].startswith("qk") and r["n"] > 256, r["launches"])
+        backward = r["op"].endswith("_backward")
+        most = 3 if backward else 2 if key[0].startswith("qk") and r["n"] > 256 else 1
+        program.cases.check(f"{key}: launches", 1 <= r["launches"] <= most, r["launches"])
         program.cases.equal(f"{key}: flushed", r["flushed"], r["calls_per_graph"] * footprint < 600 << 20)
         shrink = (4 if r["dtype"] == "f32" else 2) * (2 if "nvfp4" in r["op"] else 1)
         written = 1 / shrink if r["op"].endswith(("fp8", "nvfp4")) else 1
         adds = r["op"].startswith("add")
-        kind = f"R{1 + adds}W{adds + written:g} "
+        kind = f"R{2 + adds}W1 " if backward else f"R{1 + adds}W{adds + written:g} "
         program.cases.check(f"{key}: ceiling", r["ceiling"].startswith(kind)
                             and r["ceiling"].endswith(" strided") == (r["op"].startswith("qk")), r["ceiling"])
+
+
+def test_pretended_training(program):
+    """The lists of training shapes, all operations, as they run on a GPU."""
+    document = program.results(
+        "training",
+        "--device",
+        "cuda:0",
+        "--replays",
+        "1",
+        "--ops",
+        ",".join(BACKWARD),
+        "--shapes",
+        "training,training_few,training_short",
+    )
+    if document:
+        shapes = {(r["rows"], r["n"]) for r in document["results"]}
+        program.cases.equal("training: cases", len(document["results"]), 4 * len(shapes))
+        program.cases.check(
+            "training: all run",
+            all("us" in r for r in document["results"]),
+            [r for r in document["results"] if "us" not in r][:3],
+        )
+        program.cases.check(
+            "training: the goals' shapes",
+            {(4096, 5120), (128, 4096), (512, 4096), (65536, 128), (65536, 1024)} <= shapes,
+        )
+        forms = {
+            word
+            for r in document["results"]
+            for word in r["kernel"].split()
+            if word in ("persistent", "few", "rows")
+        }
+        program.cases.equal("training: forms", forms, {"persistent", "few"})
 
 
 def main():
@@ -287,6 +390,7 @@ def main():
         program = Program(cases, options.program, Path(work))
         test_cpu(program)
         test_strided(program)
+        test_backward(program)
         test_failing_case(program)
         test_refusals(program)
         test_host_cost(program)
@@ -296,6 +400,7 @@ def main():
             test_pretended_mla_decode(Program(cases, options.pretend, Path(work)))
             test_pretended_norm_heads(Program(cases, options.pretend, Path(work)))
             test_pretended_gpu(Program(cases, options.pretend, Path(work)))
+            test_pretended_training(Program(cases, options.pretend, Path(work)))
         else:
             cases.skip("the GPU's part with a pretended runtime", "this build has no CUDA")
     cases.finish()

@@ -17,6 +17,12 @@ inline void check(fastnorm_status status) {
   }
 }
 
+inline fastnorm_dtype dtype_of(const Case& c) {
+  return fastnorm_dtype_of(c.dtype == "f32"   ? FASTNORM_DTYPE_F32
+                           : c.dtype == "f16" ? FASTNORM_DTYPE_F16
+                                              : FASTNORM_DTYPE_BF16);
+}
+
 // Addresses of a call. y holds y or its codes; of "qk" it is x. `given_scale` is [1] f32, and `bias` of "qk" the keys' weight.
 struct Buffers {
   char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *given_scale;
@@ -64,12 +70,11 @@ class Layout {
 class Call {
  public:
   static constexpr float kGivenScale = 1.0f / 64;
+  static constexpr uint32_t kPdl =
+      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_COLUMNS;
 
   Call(const Case& c, int32_t device_type, const Buffers& b) : heads_(c.heads()) {
-    const fastnorm_dtype dtype = fastnorm_dtype_of(c.dtype == "f32"   ? FASTNORM_DTYPE_F32
-                                                   : c.dtype == "f16" ? FASTNORM_DTYPE_F16
-                                                                      : FASTNORM_DTYPE_BF16);
-    const fastnorm_tensor nothing = {nullptr, device_type, 0, 1, dtype, nullptr, nullptr, 0};
+    const fastnorm_tensor nothing = {nullptr, device_type, 0, 1, dtype_of(c), nullptr, nullptr, 0};
     shape_[0] = c.rows;
     shape_[1] = c.n;
     x_ = weight_ = bias_ = nothing;

@@ -13,10 +13,12 @@
 #include "bench/call.h"
 #include "bench/cpu.h"
 #include "bench/devices.h"
+#include "bench/norm_backward.h"
 
 namespace bench {
 namespace {
 
+constexpr int64_t kAlignment = 4096;
 constexpr int64_t kColdBytes = int64_t{512} << 20;
 constexpr int64_t kCacheBytes = int64_t{1} << 20;  // more than this moved is called cold
 
@@ -49,7 +51,45 @@ __attribute__((target("avx2"))) void stream_256(char* to, const char* from, int6
   }
   if (past) _mm_sfence();
 }
+__attribute__((target("avx512f"))) void join_512(char* to, const char* const* from, int reads,
+                                                 int64_t bytes, bool past) {
+  for (int64_t i = 0; i + 64 <= bytes; i += 64) {
+    __m512i v = _mm512_loadu_si512(from[0] + i);
+    for (int r = 1; r < reads; ++r) v = _mm512_xor_si512(v, _mm512_loadu_si512(from[r] + i));
+    auto* out = reinterpret_cast<__m512i*>(to + i);
+    past ? _mm512_stream_si512(out, v) : _mm512_storeu_si512(out, v);
+  }
+  if (past) _mm_sfence();
+}
+__attribute__((target("avx2"))) void join_256(char* to, const char* const* from, int reads,
+                                              int64_t bytes, bool past) {
+  const auto at = [](const char* p) { return reinterpret_cast<const __m256i*>(p); };
+  for (int64_t i = 0; i + 32 <= bytes; i += 32) {
+    __m256i v = _mm256_loadu_si256(at(from[0] + i));
+    for (int r = 1; r < reads; ++r) v = _mm256_xor_si256(v, _mm256_loadu_si256(at(from[r] + i)));
+    auto* out = reinterpret_cast<__m256i*>(to + i);
+    past ? _mm256_stream_si256(out, v) : _mm256_storeu_si256(out, v);
+  }
+  if (past) _mm_sfence();
+}
 #endif
+
+// Reads 2 or 3 tensors and writes one, as a backward pass does.
+void join(char* to, const char* const* from, int reads, int64_t bytes, bool past) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return join_512(to, from, reads, bytes, past);
+  if (__builtin_cpu_supports("avx2")) return join_256(to, from, reads, bytes, past);
+#endif
+  (void)past;
+  for (int64_t i = 0; i + 8 <= bytes; i += 8) {
+    uint64_t v = 0, part = 0;
+    for (int r = 0; r < reads; ++r) {
+      std::memcpy(&part, from[r] + i, 8);
+      v ^= part;
+    }
+    std::memcpy(to + i, &v, 8);
+  }
+}
 
 template <int kShrink>
 void stream(char* to, const char* from, int64_t bytes, bool past) {
@@ -103,34 +143,103 @@ void stream_part(const Case& c, const Buffers& b, int64_t begin, int64_t end, bo
   }
 }
 
+// The calls of a forward case: their memory, one call whose addresses change, and the stream that
+// stands beside it.
+class ForwardCalls {
+ public:
+  ForwardCalls(fastnorm_context*, const Case& c, int sets, const Options& options)
+      : c_(c),
+        layout_(c, kAlignment),
+        sets_(sets),
+        memory_(allocate(layout_.bytes(sets))),
+        call_(c, FASTNORM_DEVICE_CPU, at(0)) {
+    fill(memory_.get(), layout_.bytes(sets), c.dtype);
+    std::memcpy(at(0).given_scale, &Call::kGivenScale, sizeof Call::kGivenScale);
+    if (options.f32_parameters) call_.use_f32_parameters();
+  }
+
+  static int64_t set_bytes(const Case& c) { return Layout(c, kAlignment).call_bytes(); }
+  fastnorm_info query(fastnorm_context* context) const { return call_.query(context); }
+  void run(fastnorm_context* context, int i) {
+    call_.set(at(i));
+    call_.run(context, nullptr);
+  }
+  void stream_part(int i, int64_t begin, int64_t end, bool cold) const {
+    bench::stream_part(c_, at(i), begin, end, cold);
+  }
+
+ private:
+  Buffers at(int i) const { return layout_.at(memory_.get(), i % sets_); }
+
+  Case c_;
+  Layout layout_;
+  int sets_;
+  Memory memory_;
+  Call call_;
+};
+
+// The same of a backward case.
+class BackwardCalls {
+ public:
+  BackwardCalls(fastnorm_context* context, const Case& c, int sets, const Options& options)
+      : c_(c),
+        workspace_bytes_(backward_workspace(context, c, FASTNORM_DEVICE_CPU, kAlignment,
+                                            options.f32_parameters)),
+        layout_(c, kAlignment, workspace_bytes_),
+        sets_(sets),
+        memory_(allocate(layout_.bytes(sets))),
+        call_(c, FASTNORM_DEVICE_CPU, at(0)) {
+    fill(memory_.get(), layout_.bytes(sets), c.dtype);
+    fill(layout_.statistics(memory_.get()), layout_.statistics_bytes(sets), "f32");
+    if (options.f32_parameters) call_.use_f32_parameters();
+  }
+
+  static int64_t set_bytes(const Case& c) { return BackwardLayout(c, kAlignment, 0).call_bytes(); }
+  fastnorm_info query(fastnorm_context* context) const { return call_.query(context); }
+  void run(fastnorm_context* context, int i) {
+    call_.set(at(i));
+    call_.run(context, static_cast<uint64_t>(workspace_bytes_), nullptr);
+  }
+  // Statistics are left out: next to the rows they are nothing on a CPU.
+  void stream_part(int i, int64_t begin, int64_t end, bool cold) const {
+    if (begin >= end) return;
+    const BackwardBuffers b = at(i);
+    const char* const from[] = {b.dy + begin, b.x + begin,
+                                c_.adds() ? b.dresidual_in + begin : nullptr};
+    join(b.dx + begin, from, c_.adds() ? 3 : 2, end - begin, cold);
+  }
+
+ private:
+  BackwardBuffers at(int i) const { return layout_.at(memory_.get(), i % sets_, sets_); }
+
+  Case c_;
+  int64_t workspace_bytes_;
+  BackwardLayout layout_;
+  int sets_;
+  Memory memory_;
+  BackwardCall call_;
+};
+
+template <typename Calls>
 Result time_case(fastnorm_context* context, const Case& c, const Options& options) {
-  const Layout layout(c, 4096);
-  const int64_t set = layout.call_bytes();
+  const int64_t set = Calls::set_bytes(c);
   const bool cold = set > kCacheBytes;
   const int sets = cold ? static_cast<int>(std::max<int64_t>(2, kColdBytes / set)) : 1;
   // Small cases take many calls to a sample, so that the clock's own cost is nothing.
   const int calls = cold ? sets : static_cast<int>(std::max<int64_t>(1, (int64_t{64} << 20) / set));
-  const Memory memory = allocate(layout.bytes(sets));
-  fill(memory.get(), layout.bytes(sets), c.dtype);
-  const auto at = [&](int i) { return layout.at(memory.get(), i % sets); };
-  std::memcpy(at(0).given_scale, &Call::kGivenScale, sizeof Call::kGivenScale);
-  Call call(c, FASTNORM_DEVICE_CPU, at(0));
-  if (options.f32_parameters) call.use_f32_parameters();
-  const fastnorm_info info = call.query(context);
+  Calls of(context, c, sets, options);
+  const fastnorm_info info = of.query(context);
 
   std::vector<double> ours, ceiling;
   for (int pass = -1; pass < options.replays; ++pass) {  // the first pass warms up
     const double us = time_us([&] {
-      for (int i = 0; i < calls; ++i) {
-        call.set(at(i));
-        call.run(context, nullptr);
-      }
+      for (int i = 0; i < calls; ++i) of.run(context, i);
     });
     const double copy_us = time_us([&] {
       const int64_t count = c.heads() ? c.rows : c.tensor_bytes();
       on_threads(cold ? options.threads : 1, count, c.heads() ? 1 : 4096,
                  [&](int64_t begin, int64_t end) {
-                   for (int i = 0; i < calls; ++i) stream_part(c, at(i), begin, end, cold);
+                   for (int i = 0; i < calls; ++i) of.stream_part(i, begin, end, cold);
                  });
     });
     if (pass < 0) continue;
@@ -144,13 +253,16 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
       (*std::max_element(ours.begin(), ours.end()) - *std::min_element(ours.begin(), ours.end())) /
       r.us;
   r.ceiling_us = median(ceiling);
-  r.ceiling = c.heads()         ? "rows in place"
+  r.ceiling = c.heads() ? "rows in place"
+              : c.backward()
+                  ? std::string(c.adds() ? "R3W1" : "R2W1") + (cold ? " non-temporal" : " in cache")
               : c.shrink() != 1 ? (cold ? "non-temporal, narrow" : "narrow, in cache")
               : cold            ? "non-temporal copy"
                                 : "memcpy in cache";
   r.kernel = info.kernel;
   r.more["threads"] = options.threads;
   r.more["cold"] = cold;
+  if (c.backward()) r.more["workspace_bytes"] = info.workspace_bytes;
   return r;
 }
 
@@ -194,8 +306,12 @@ int bench_cpu(const std::vector<Case>& cases, const Options& options) {
                              {"threads", options.threads},
                              {"replays", options.replays}};
   const int failed = time_all(
-      cases, false, [&](const Case& c) { return time_case(context, c, options); }, options.save,
-      &document);
+      cases, false,
+      [&](const Case& c) {
+        return c.backward() ? time_case<BackwardCalls>(context, c, options)
+                            : time_case<ForwardCalls>(context, c, options);
+      },
+      options.save, &document);
   fastnorm_context_destroy(context);
   return failed;
 }

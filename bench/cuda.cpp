@@ -11,40 +11,107 @@
 
 #include "bench/devices.h"
 #include "bench/gpu.h"
+#include "bench/norm_backward.h"
 
 namespace bench {
 namespace {
 
-// What a stream moves that stands beside a call. It works on whole vectors of 16 bytes: the tail of a tensor that is not a multiple
-// is padding.
-Traffic traffic_of(const Case& c, const Buffers& b) {
-  const auto whole = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
-  Traffic t = {b.x, b.residual, b.y, b.residual_out, whole(c.tensor_bytes())};
-  t.extra = b.scales;
-  t.extra_bytes = whole(c.scale_bytes());
-  if (c.heads()) {
-    t.row_bytes = c.tensor_bytes() / c.rows;
-    t.stride_bytes = c.buffer_bytes() / c.rows;
+constexpr int64_t kAlignment = 1024;
+
+int64_t whole_vectors(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+
+// The calls of a forward case: their memory, one call whose addresses change, and the streams that
+// stand beside it. Streams work on whole vectors of 16 bytes: the tail of a tensor is padding.
+class ForwardCalls {
+ public:
+  static constexpr uint32_t kPdl = Call::kPdl;
+
+  ForwardCalls(Gpu& gpu, const Case& c, int calls)
+      : c_(c),
+        layout_(c, kAlignment),
+        arena_(gpu.arena(layout_.bytes(calls), c.dtype)),
+        call_(c, FASTNORM_DEVICE_CUDA, layout_.at(arena_, 0)) {
+    const float given_scale = Call::kGivenScale;
+    BENCH_CUDA(cudaMemcpyAsync(layout_.at(arena_, 0).given_scale, &given_scale, sizeof given_scale,
+                               cudaMemcpyHostToDevice, gpu.queue()));
   }
-  return t;
-}
 
-Result time_case(Gpu& gpu, const Case& c, const Options& options) {
-  const int calls =
-      static_cast<int>(std::clamp<int64_t>(kColdBytes / c.footprint() + 1, 2, kMostCalls));
-  const bool flush = calls * c.footprint() < kColdBytes;
-  const Layout layout(c, 1024);
-  char* arena = gpu.arena(layout.bytes(calls), c.dtype);
-  const float given_scale = Call::kGivenScale;
-  BENCH_CUDA(cudaMemcpyAsync(layout.at(arena, 0).given_scale, &given_scale, sizeof given_scale,
-                             cudaMemcpyHostToDevice, gpu.queue()));
+  std::vector<Stream> kinds() const {
+    return c_.heads() ? strided_streams()
+                      : streams(c_.adds() ? 2 : 1, static_cast<int>(c_.shrink()));
+  }
+  Traffic traffic(int i) const {
+    const Buffers b = layout_.at(arena_, i);
+    Traffic t = {b.x, b.residual, b.y, b.residual_out, whole_vectors(c_.tensor_bytes())};
+    t.extra = b.scales;
+    t.extra_bytes = whole_vectors(c_.scale_bytes());
+    if (c_.heads()) {
+      t.row_bytes = c_.tensor_bytes() / c_.rows;
+      t.stride_bytes = c_.buffer_bytes() / c_.rows;
+    }
+    return t;
+  }
+  Call& call() { return call_; }
+  void run(Gpu& gpu, int i) {
+    call_.set(layout_.at(arena_, i));
+    call_.run(gpu.context(), gpu.queue());
+  }
 
+ private:
+  Case c_;
+  Layout layout_;
+  char* arena_;
+  Call call_;
+};
+
+// The same of a backward case.
+class BackwardCalls {
+ public:
+  static constexpr uint32_t kPdl = BackwardCall::kPdl;
+
+  BackwardCalls(Gpu& gpu, const Case& c, int calls, bool f32_parameters)
+      : c_(c),
+        calls_(calls),
+        workspace_bytes_(
+            backward_workspace(gpu.context(), c, FASTNORM_DEVICE_CUDA, kAlignment, f32_parameters)),
+        layout_(c, kAlignment, workspace_bytes_),
+        arena_(gpu.arena(layout_.bytes(calls), c.dtype)),
+        call_(c, FASTNORM_DEVICE_CUDA, layout_.at(arena_, 0, calls)) {
+    fill_random(layout_.statistics(arena_), layout_.statistics_bytes(calls), "f32", 2, gpu.queue());
+  }
+
+  std::vector<Stream> kinds() const { return join_streams(c_.adds() ? 3 : 2); }
+  Traffic traffic(int i) const {
+    const BackwardBuffers b = layout_.at(arena_, i, calls_);
+    Traffic t = {b.dy, b.x, b.dx, nullptr, whole_vectors(c_.tensor_bytes())};
+    t.e = b.dresidual_in;
+    t.extra = b.rstd;
+    t.extra_bytes = std::min(whole_vectors(c_.statistics_bytes()), t.bytes);
+    return t;
+  }
+  BackwardCall& call() { return call_; }
+  void run(Gpu& gpu, int i) {
+    call_.set(layout_.at(arena_, i, calls_));
+    call_.run(gpu.context(), static_cast<uint64_t>(workspace_bytes_), gpu.queue());
+  }
+
+ private:
+  Case c_;
+  int calls_;
+  int64_t workspace_bytes_;
+  BackwardLayout layout_;
+  char* arena_;
+  BackwardCall call_;
+};
+
+template <typename Calls>
+Result time_calls(Gpu& gpu, const Case& c, const Options& options, int calls, bool flush,
+                  Calls& of) {
   std::vector<Timed> ceilings;
-  const std::vector<Stream> kinds =
-      c.heads() ? strided_streams() : streams(c.adds() ? 2 : 1, static_cast<int>(c.shrink()));
+  const std::vector<Stream> kinds = of.kinds();
   for (const Stream& s : kinds) {
     Timed& t = ceilings.emplace_back(gpu.capture([&] {
-      for (int i = 0; i < calls; ++i) launch(s, traffic_of(c, layout.at(arena, i)), gpu.queue());
+      for (int i = 0; i < calls; ++i) launch(s, of.traffic(i), gpu.queue());
     }));
     gpu.replay(t.graph, flush);
     for (int i = 0; i < 2; ++i) t.us.push_back(gpu.replay(t.graph, flush));
@@ -54,24 +121,17 @@ Result time_case(Gpu& gpu, const Case& c, const Options& options) {
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return ceilings[a].best() < ceilings[b].best(); });
 
-  Call call(c, FASTNORM_DEVICE_CUDA, layout.at(arena, 0));
-  if (options.f32_parameters) call.use_f32_parameters();
+  if (options.f32_parameters) of.call().use_f32_parameters();
   const auto captured_calls = [&](uint32_t flags) {
-    call.set_flags(flags);
-    call.prepare(gpu.context());
+    of.call().set_flags(flags);
+    of.call().prepare(gpu.context());
     return Timed(gpu.capture([&] {
-      for (int i = 0; i < calls; ++i) {
-        call.set(layout.at(arena, i));
-        call.run(gpu.context(), gpu.queue());
-      }
+      for (int i = 0; i < calls; ++i) of.run(gpu, i);
     }));
   };
   std::vector<Timed> ours;  // without and, where it is wanted, with dependent launch
   ours.push_back(captured_calls(0));
-  if (options.pdl) {
-    ours.push_back(captured_calls(FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
-                                  FASTNORM_NORM_PDL_CONSTANT_COLUMNS));
-  }
+  if (options.pdl) ours.push_back(captured_calls(Calls::kPdl));
   for (const Timed& t : ours) gpu.replay(t.graph, flush);
 
   constexpr size_t kFinalists = 3;
@@ -88,7 +148,7 @@ Result time_case(Gpu& gpu, const Case& c, const Options& options) {
     if (median(ceilings[order[k]].us) < median(ceilings[best].us)) best = order[k];
   }
 
-  const fastnorm_info info = call.query(gpu.context());
+  const fastnorm_info info = of.call().query(gpu.context());
   Result r;
   r.c = c;
   r.us = median(ours[0].us) / calls;
@@ -100,12 +160,25 @@ Result time_case(Gpu& gpu, const Case& c, const Options& options) {
   r.more["flushed"] = flush;
   r.more["ceiling_spread"] = ceilings[best].spread();
   r.more["launches"] = info.launches;
+  if (c.backward()) r.more["workspace_bytes"] = info.workspace_bytes;
   if (options.pdl) {
     r.pdl_us = median(ours[1].us) / calls;
     r.more["pdl_spread"] = ours[1].spread();
   }
   if (options.f32_parameters) r.more["parameters"] = "f32";
   return r;
+}
+
+Result time_case(Gpu& gpu, const Case& c, const Options& options) {
+  const int calls =
+      static_cast<int>(std::clamp<int64_t>(kColdBytes / c.footprint() + 1, 2, kMostCalls));
+  const bool flush = calls * c.footprint() < kColdBytes;
+  if (c.backward()) {
+    BackwardCalls of(gpu, c, calls, options.f32_parameters);
+    return time_calls(gpu, c, options, calls, flush, of);
+  }
+  ForwardCalls of(gpu, c, calls);
+  return time_calls(gpu, c, options, calls, flush, of);
 }
 
 // Host time of real calls, a few at a time so that the GPU's queue never fills.

@@ -18,8 +18,9 @@ int main(int argc, char** argv) {
   app.add_option("--device", device, "cpu or cuda:N")->capture_default_str();
   app.add_option(
          "--shapes", lists,
-         "lists (large, decode, middle, small, long, odd, strided, quantised, heads, cpu) or "
-         "ROWSxN[+GAP][@SHIFT], separated by commas: GAP elements between rows, the first row "
+         "lists (large, decode, middle, small, long, odd, strided, quantised, heads, training, "
+         "training_few, training_short, cpu) or ROWSxN[+GAP][@SHIFT], separated by commas: GAP "
+         "elements between rows, the first row "
          "SHIFT "
          "elements behind an aligned address")
       ->delimiter(',')
@@ -29,7 +30,9 @@ int main(int argc, char** argv) {
          "rms, layer, add (RMS of a residual sum), add_layer; with _fp8, _row_fp8, "
          "_block_fp8, _mxfp8 or _nvfp4 where codes leave in place of y, with _rounded where "
          "the sum and what is normalised are rounded before they are used; qk (query and key "
-         "heads of a fused tensor, in place; a shape is TOKENSxHEAD), qk_rounded")
+         "heads of a fused tensor, in place; a shape is TOKENSxHEAD), qk_rounded; rms_backward, "
+         "layer_backward (dx, dweight and dbias), add_backward, add_layer_backward (with the "
+         "gradient of the stored sum)")
       ->delimiter(',')
       ->check(CLI::IsMember(bench::operations()))
       ->capture_default_str();
@@ -53,7 +56,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_flag("--f32-parameters", options.f32_parameters,
-               "weight and bias in f32 beside 16-bit rows");
+               "weight and bias, and their gradients, in f32 beside 16-bit rows");
   app.add_flag("--pdl", options.pdl,
                "CUDA: a second column with programmatic dependent launch between the calls");
   app.add_option("--host-cost", host_cost,

@@ -34,12 +34,13 @@ void move(const char* at, int64_t bytes, int64_t stride_bytes = 0, int64_t row_b
   moved.emplace_back(at, at + span);
 }
 
-std::vector<bench::Stream> named(const char* format, int reads, double written) {
+std::vector<bench::Stream> named(const char* format, int reads, double written,
+                                 bool joins = false) {
   std::vector<bench::Stream> list;
   for (int threads : {128, 256, 512, 1024}) {
     char name[64];
     std::snprintf(name, sizeof name, format, reads, written, threads);
-    list.push_back({nullptr, threads, 1, name});
+    list.push_back({nullptr, threads, 1, name, reads, joins});
   }
   return list;
 }
@@ -124,14 +125,23 @@ std::vector<Stream> streams(int reads, int shrink) {
 
 std::vector<Stream> strided_streams() { return named("R%dW%g %dx1 strided", 1, 1.0); }
 
+std::vector<Stream> join_streams(int reads) { return named("R%dW%g %dx1", reads, 1.0, true); }
+
 void launch(const Stream& s, const Traffic& t, cudaStream_t) {
-  int reads = 0;
   double written = 0;
-  std::sscanf(s.name.c_str(), "R%dW%lf", &reads, &written);
+  std::sscanf(s.name.c_str(), "R%*dW%lf", &written);
   if (t.bytes <= 0 || t.bytes % 16 != 0 || t.extra_bytes % 16 != 0 || t.row_bytes % 16 != 0 ||
       t.stride_bytes % 16 != 0 || t.extra_bytes > t.bytes)
     throw std::logic_error("a size that a stream cannot move");
   move(t.a, t.bytes, t.stride_bytes, t.row_bytes);
+  if (s.joins) {
+    move(t.b, t.bytes);
+    if (s.reads == 3) move(t.e, t.bytes);
+    move(t.c, t.bytes);
+    move(t.extra, t.extra_bytes);
+    return;
+  }
+  const int reads = s.reads;
   if (t.c != t.a)
     move(t.c, static_cast<int64_t>(static_cast<double>(t.bytes) * (written - (reads - 1))));
   if (reads == 2) {
@@ -159,8 +169,7 @@ Matmul open_matmul(const char* a, const char* b, char* c, int n) {
 void wait_a_little(cudaStream_t) {}
 
 void fill_random(char* data, int64_t bytes, const std::string&, uint32_t, cudaStream_t) {
-  if (data != kMemory || static_cast<size_t>(bytes) > allocated)
-    throw std::logic_error("filling memory that was not allocated");
+  require_inside(data, bytes);
 }
 
 }  // namespace bench

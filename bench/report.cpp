@@ -46,12 +46,28 @@ std::vector<Shape> shapes_of(const std::string& list) {
     for (int64_t n : {1024, 2048, 3072, 4096, 8192, 16384, 32768}) shapes.push_back({4096, n});
   } else if (list == "heads") {
     shapes = {{1, 128}, {64, 128}, {1024, 128}, {4096, 128}, {9010, 128}, {4096, 64}, {4096, 256}};
+  } else if (list == "training") {
+    for (int64_t n : {1024, 2048, 4096, 5120, 8192, 12288, 16384}) {
+      for (int64_t m : {4096, 8192, 16384, 32768, 65536}) {
+        if (m <= 16384 || m * n <= int64_t{1} << 27) shapes.push_back({m, n});
+      }
+    }
+  } else if (list == "training_few") {
+    for (int64_t n : {1024, 2048, 4096, 5120, 8192, 12288, 16384}) {
+      for (int64_t m : {1, 16, 128, 512, 1024, 2048}) shapes.push_back({m, n});
+    }
+  } else if (list == "training_short") {
+    for (int64_t n : {64, 128, 256, 512}) {
+      for (int64_t m : {128, 512, 4096, 16384, 32768, 65536, 262144}) shapes.push_back({m, n});
+    }
+    shapes.push_back({1048576, 128});
   } else if (list == "cpu") {
     shapes = {{4096, 4096}, {512, 8192}, {32, 4096}, {1, 4096}};
   } else {
     throw std::invalid_argument("no list of shapes is called " + list +
                                 "; required: large, decode, middle, small, long, odd, strided, "
-                                "quantised, heads, cpu or ROWSxN");
+                                "quantised, heads, training, training_few, training_short, cpu or "
+                                "ROWSxN");
   }
   return shapes;
 }
@@ -95,14 +111,14 @@ int64_t Case::scale_bytes() const {
 }
 
 void print_header(bool pdl) {
-  std::printf("%-13s %-4s %7s %8s %10s %7s %10s %7s %8s %7s", "op", "type", "rows", "n", "us",
+  std::printf("%-18s %-4s %7s %8s %10s %7s %10s %7s %8s %7s", "op", "type", "rows", "n", "us",
               "GB/s", "ceiling us", "ratio", "excess", "spread");
   if (pdl) std::printf(" %10s %8s", "PDL us", "excess");
   std::printf("  kernel\n");
 }
 
 void print_row(const Result& r) {
-  std::printf("%-13s %-4s %7lld %8s %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%", r.c.op.c_str(),
+  std::printf("%-18s %-4s %7lld %8s %10.3f %7.0f %10.3f %7.3f %8.3f %6.1f%%", r.c.op.c_str(),
               r.c.dtype.c_str(), static_cast<long long>(r.c.rows), r.c.row_text().c_str(), r.us,
               r.gb_per_s(), r.ceiling_us, r.ratio(), r.us - r.ceiling_us, r.spread * 100);
   if (r.pdl_us != 0) std::printf(" %10.3f %8.3f", r.pdl_us, r.pdl_us - r.ceiling_us);
@@ -118,6 +134,7 @@ nlohmann::json to_json(const Result& r) {
       {"ceiling", r.ceiling}, {"ratio", r.ratio()},         {"kernel", r.kernel}};
   if (r.c.gap != 0) j["gap"] = r.c.gap;
   if (r.c.shift != 0) j["shift"] = r.c.shift;
+  if (r.c.statistics_bytes() != 0) j["statistics_bytes"] = r.c.statistics_bytes();
   if (r.c.scale_bytes() != 0) j["scale_bytes"] = r.c.scale_bytes();
   if (r.pdl_us != 0) {
     j["pdl_us"] = r.pdl_us;
@@ -140,7 +157,7 @@ int time_all(const std::vector<Case>& cases, bool pdl,
       results.push_back(to_json(r));
     } catch (const std::exception& e) {
       ++failed;
-      std::printf("%-13s %-4s %7lld %8lld failed: %s\n", c.op.c_str(), c.dtype.c_str(),
+      std::printf("%-18s %-4s %7lld %8lld failed: %s\n", c.op.c_str(), c.dtype.c_str(),
                   static_cast<long long>(c.rows), static_cast<long long>(c.n), e.what());
       std::fflush(stdout);
       results.push_back(
@@ -166,6 +183,7 @@ bool write_json(const std::string& path, nlohmann::json document) {
 std::vector<std::string> operations() {
   std::vector<std::string> all = {"qk", "qk_rounded"};
   for (const std::string norm : {"rms", "layer", "add", "add_layer"}) {
+    all.push_back(norm + "_backward");
     for (const char* codes : {"", "_fp8", "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4", "_rounded"})
       all.push_back(norm + codes);
   }

@@ -27,6 +27,8 @@ struct Case {
   bool adds() const { return op.starts_with("add"); }
   bool layer() const { return op.find("layer") != std::string::npos; }
   bool heads() const { return op.starts_with("qk"); }
+  // dx, dweight and, of "layer", dbias; "add" stands for the gradient that reaches residual_out.
+  bool backward() const { return op.ends_with("_backward"); }
   bool rounds() const { return op.ends_with("_rounded"); }  // as a chain of 16-bit operations
   Codes codes() const {
     return op.ends_with("_nvfp4")       ? Codes::kNvfp4
@@ -55,8 +57,11 @@ struct Case {
   }
   std::string row_text() const;  // "8192", "8192+4@1"
   int64_t scale_bytes() const;
-  // Each input read once, each output written once; weights are not counted.
+  // rstd and, of "layer", mean, which a backward pass reads.
+  int64_t statistics_bytes() const { return backward() ? rows * (layer() ? 8 : 4) : 0; }
+  // Each input read once, each output written once; weights and their gradients are not counted.
   int64_t bytes_moved() const {
+    if (backward()) return tensor_bytes() * (adds() ? 4 : 3) + statistics_bytes();
     return tensor_bytes() * (adds() ? 3 : 1) + tensor_bytes() / shrink() + scale_bytes();
   }
   // Bytes of distinct memory among these.
@@ -93,8 +98,10 @@ int time_all(const std::vector<Case>& cases, bool pdl,
 // Adds date, library version and build to `document`, and writes it; returns false with a message on stderr if it can't.
 bool write_json(const std::string& path, nlohmann::json document);
 
-// All operations: a norm ("rms", "layer", "add" = RMS with a residual, "add_layer") alone, with what leaves in place of y ("_fp8" by a
-// given scale, "_row_fp8", "_block_fp8", "_mxfp8", "_nvfp4") or "_rounded"; and "qk", the query and key heads of a fused tensor, also with "_rounded".
+// All operations. A norm ("rms", "layer", "add" = RMS with a residual, "add_layer") stands alone or
+// with a suffix: what leaves in place of y ("_fp8" by a given scale, "_row_fp8", "_block_fp8",
+// "_mxfp8", "_nvfp4"), "_rounded", or "_backward". "qk", the query and key heads of a fused tensor,
+// stands alone or with "_rounded".
 std::vector<std::string> operations();
 
 // The cases of named lists ("large", "decode", ..) or shapes, crossed with operations and dtypes.

@@ -54,9 +54,13 @@ __device__ __forceinline__ auto fold(uint4 v) {
   }
 }
 
+__device__ __forceinline__ uint4 join(uint4 v, uint4 w) {
+  return make_uint4(v.x ^ w.x, v.y ^ w.y, v.z ^ w.z, v.w ^ w.w);
+}
+
 // Traffic in vectors of 16 bytes.
 struct Work {
-  const uint4 *a, *b;
+  const uint4 *a, *b, *e;
   void* c;
   uint4 *d, *extra;
   int64_t count, extra_count;
@@ -98,6 +102,59 @@ __global__ void stream_kernel(const Work w) {
   }
 }
 
+// c = a ^ b, or a ^ b ^ e. The first threads read the vectors of `extra` too.
+template <int kReads, int kVectors, int kHint>
+__global__ void join_kernel(const Work w) {
+  static_assert(kReads == 2 || kReads == 3);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x * kVectors) + threadIdx.x;
+  uint4 x[kReads][kVectors];
+#pragma unroll
+  for (int r = 0; r < kReads; ++r) {
+    const uint4* from = r == 0 ? w.a : r == 1 ? w.b : w.e;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t i = first + v * blockDim.x;
+      if (i < w.count) x[r][v] = load<kHint>(from + i);
+    }
+  }
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t i = first + v * blockDim.x;
+    if (i >= w.count) continue;
+    uint4 all = join(x[0][v], x[1][v]);
+    if constexpr (kReads == 3) all = join(all, x[2][v]);
+    if (i < w.extra_count) all = join(all, load<kHint>(w.extra + i));
+    store<kHint>(static_cast<uint4*>(w.c) + i, all);
+  }
+}
+
+template <int kReads, int kVectors>
+void add_join_streams(std::vector<Stream>* list) {
+  for (int hint : {kDefault, kStreaming}) {
+    const void* kernel =
+        hint == kDefault
+            ? reinterpret_cast<const void*>(&join_kernel<kReads, kVectors, kDefault>)
+            : reinterpret_cast<const void*>(&join_kernel<kReads, kVectors, kStreaming>);
+    for (int threads : {128, 256, 512, 1024}) {
+      if (threads * kVectors * kReads > 4096) continue;
+      char name[64];
+      std::snprintf(name, sizeof name, "R%dW1 %dx%d%s", kReads, threads, kVectors,
+                    hint == kDefault ? "" : " cs");
+      list->push_back({kernel, threads, kVectors, name, kReads, true});
+    }
+  }
+}
+
+template <int kReads>
+std::vector<Stream> all_join_streams() {
+  std::vector<Stream> list;
+  add_join_streams<kReads, 1>(&list);
+  add_join_streams<kReads, 2>(&list);
+  add_join_streams<kReads, 4>(&list);
+  add_join_streams<kReads, 8>(&list);
+  return list;
+}
+
 template <int kReads, int kShrink, bool kStrided, int kVectors>
 void add_streams(std::vector<Stream>* list) {
   for (int hint : {kDefault, kStreaming}) {
@@ -111,7 +168,7 @@ void add_streams(std::vector<Stream>* list) {
       char name[64];
       std::snprintf(name, sizeof name, "R%dW%g %dx%d%s%s", kReads, kReads - 1 + 1.0 / kShrink,
                     threads, kVectors, hint == kDefault ? "" : " cs", kStrided ? " strided" : "");
-      list->push_back({kernel, threads, kVectors, name});
+      list->push_back({kernel, threads, kVectors, name, kReads});
     }
   }
 }
@@ -260,10 +317,15 @@ std::vector<Stream> streams(int reads, int shrink) {
 
 std::vector<Stream> strided_streams() { return all_streams<1, 1, true>(); }
 
+std::vector<Stream> join_streams(int reads) {
+  return reads == 2 ? all_join_streams<2>() : all_join_streams<3>();
+}
+
 void launch(const Stream& s, const Traffic& t, cudaStream_t queue) {
   Work w = {};
   w.a = reinterpret_cast<const uint4*>(t.a);
   w.b = reinterpret_cast<const uint4*>(t.b);
+  w.e = reinterpret_cast<const uint4*>(t.e);
   w.c = t.c;
   w.d = reinterpret_cast<uint4*>(t.d);
   w.extra = reinterpret_cast<uint4*>(t.extra);

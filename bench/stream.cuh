@@ -10,23 +10,28 @@
 
 namespace bench {
 
-// A streaming kernel: R tensors read, R written (R = 1 or 2), `vectors` 16-byte accesses a thread and tensor.
+// A streaming kernel: R tensors read, W written, `vectors` 16-byte accesses a thread and tensor.
 struct Stream {
   const void* kernel;
   int threads;
   int vectors;
-  std::string name;  // "R2W2 256x4 cs", "R1W0.5 128x2", "R1W1 512x2 strided"
+  std::string name;  // "R2W2 256x4 cs", "R1W0.5 128x2", "R1W1 512x2 strided", "R3W1 256x2"
+  int reads = 1;
+  bool joins = false;  // of join_streams()
 };
 
 // What a stream moves. Sizes are multiples of 16.
 struct Traffic {
-  const char *a, *b;  // read: `bytes` each; b only where R = 2
-  char *c, *d;        // written: c narrower than a where the stream is narrow; d only where R = 2
+  const char *a, *b;  // read: `bytes` each; b only where R > 1
+  char *c, *d;        // written: c narrower than a where the stream is narrow; d only where W > 1
   int64_t bytes;      // of a
-  char* extra = nullptr;  // narrow streams write `extra_bytes` here too, as the scales beside codes
+  // `extra_bytes` more. Narrow streams write them, as scales beside codes. Joining ones read them,
+  // as rstd beside rows.
+  char* extra = nullptr;
   int64_t extra_bytes = 0;  // at most `bytes`
   int64_t row_bytes = 0;    // strided streams: `row_bytes` of each `stride_bytes` are moved
   int64_t stride_bytes = 0;
+  const char* e = nullptr;  // read where R = 3
 };
 
 // All kernels of a number of tensors: 128 to 1024 threads, 1 to 8 vectors, with and without streaming hints. `shrink` is how many
@@ -35,6 +40,9 @@ std::vector<Stream> streams(int reads, int shrink = 1);
 
 // The same sweep over rows that lie apart, R = 1; c may be a.
 std::vector<Stream> strided_streams();
+
+// The same sweep for kernels that read 2 or 3 tensors and write one, as a backward pass does.
+std::vector<Stream> join_streams(int reads);
 
 void launch(const Stream& stream, const Traffic& traffic, cudaStream_t queue);
 

@@ -32,7 +32,19 @@ PROGRAM = HERE.parent / "compare.py"
 
 
 def test_bytes(cases):
-    per_element = {"rms": 4, "layer": 4, "add": 8, "rms_fp8": 3, "add_fp8": 7, "layer_own": 4, "rms_row_fp8": 3, "add_stats": 8}
+    per_element = {
+        "rms": 4,
+        "layer": 4,
+        "add": 8,
+        "rms_fp8": 3,
+        "add_fp8": 7,
+        "layer_own": 4,
+        "rms_row_fp8": 3,
+        "add_stats": 8,
+        "rms_backward": 6,
+        "add_backward": 8,
+        "layer_backward": 6,
+    }
     for op, size in per_element.items():
         cases.equal(f"bytes of {op}", Case(op, "bf16", 3, 40).bytes_moved, 3 * 40 * size)
     heads = Case("heads", "bf16", 10, 128)
@@ -41,9 +53,9 @@ def test_bytes(cases):
     cases.equal("stream of a fused fp8 add", Case("add_fp8", "bf16", 1, 100).stream, (2, True, 208))
     for op in ops.OPS:  # what a stream reads and writes is what the operation moves
         case = Case(op, "bf16", 4096, 4096)
-        reads, narrow, size = case.stream
-        cases.equal(f"stream of {op} moves its bytes", reads * size + (reads - 0.5 if narrow else reads) * size,
-                    case.bytes_moved)
+        reads, written, size = case.stream
+        writes = {ops.ALIKE: reads, ops.NARROW: reads - 0.5, ops.JOINED: 1}[written]
+        cases.equal(f"stream of {op} moves its bytes", (reads + writes) * size, case.bytes_moved)
 
 
 def test_order(cases):
@@ -437,6 +449,86 @@ class HostBuffers:
         return tensor[:, :ops.HEADS]
 
 
+class HostBackwardBuffers:
+    """The same of a backward pass; rstd and mean are exact but for one rounding."""
+
+    def __init__(self, case, random):
+        shape = (case.rows, case.n)
+        self.x, self.dy, self.dresidual_in = (
+            [f16(random.standard_normal(shape))] for _ in range(3)
+        )
+        self.dx, self.dweight, self.dbias = (
+            [f16(np.full(s, np.nan))] for s in (shape, case.n, case.n)
+        )
+        self.weight, self.bias = f16(random.uniform(0.5, 1.5, case.n)), f16(
+            random.standard_normal(case.n)
+        )
+        x = self.x[0].array.astype(np.float64)
+        mean = x.mean(-1) if case.op.layer else np.zeros(case.rows)
+        rstd = 1 / np.sqrt(((x - mean[:, None]) ** 2).mean(-1) + EPS)
+        self.mean, self.rstd = ([Array(v.astype(np.float32))] for v in (mean, rstd))
+
+
+class HostTorch:
+    """What a contender asks of PyTorch on a CPU."""
+
+    uint8 = np.uint8
+
+    @staticmethod
+    def empty(size, dtype, device):
+        return Array(np.empty(size, dtype))
+
+
+def exact_gradients(case, b):
+    """{name: (value, size)}: an error is measured by the size."""
+    x, dy, weight = (t.array.astype(np.float64) for t in (b.x[0], b.dy[0], b.weight))
+    xhat = (x - b.mean[0].array[:, None].astype(np.float64)) * b.rstd[0].array[:, None]
+    e = dy * weight
+    dx = e - xhat * (e * xhat).mean(-1, keepdims=True)
+    if case.op.layer:
+        dx = dx - e.mean(-1, keepdims=True)
+    dx = dx * b.rstd[0].array[:, None] + (b.dresidual_in[0].array if case.op.adds else 0)
+    found = {
+        "dx": (dx, np.maximum(np.abs(dx), 1)),
+        "dweight": ((dy * xhat).sum(0), np.sqrt(((dy * xhat) ** 2).sum(0))),
+    }
+    if case.op.layer:
+        found["dbias"] = dy.sum(0), np.sqrt((dy**2).sum(0))
+    return found
+
+
+def test_backward(cases, path):
+    machine = argparse.Namespace(
+        device=argparse.Namespace(type="cpu", index=None), stream_handle=None, torch=HostTorch
+    )
+    contender, random = Fastnorm(Library(path), machine), np.random.default_rng(8)
+    for op in (op for op in ops.OPS.values() if op.backward):
+        case = Case(op.name, "f16", 37, 200)
+        b = HostBackwardBuffers(case, random)
+        contender.body(case, b)(0)
+        for name, (wanted, size) in exact_gradients(case, b).items():
+            worst = np.max(
+                np.abs(getattr(b, name)[0].array - wanted)
+                / (2.0**-10 * np.maximum(size, np.abs(wanted)))
+            )
+            cases.check(f"library, {op.name}: {name} is right", worst <= 1, worst)
+        cases.equal(
+            f"library, {op.name}: no dbias of RMSNorm",
+            np.isnan(b.dbias[0].array).all(),
+            not op.layer,
+        )
+        cases.check(
+            f"library, {op.name}: its kernel is noted", contender.facts["kernel"], contender.facts
+        )
+        contender.pdl = True
+        cases.equal(
+            f"library, {op.name}: PDL's flags",
+            contender._backward(case, b, 0).flags,
+            PDL_WAIT | PDL_TRIGGER,
+        )
+        contender.pdl = False
+
+
 def e4m3(codes):
     """The values of fp8 codes."""
     sign = np.where(codes & 0x80, -1.0, 1.0)
@@ -468,7 +560,7 @@ def test_library(cases, path):
     library = Library(path)
     machine = argparse.Namespace(device=argparse.Namespace(type="cpu", index=None), stream_handle=None)
     contender, random = Fastnorm(library, machine), np.random.default_rng(7)
-    for op in ops.OPS.values():
+    for op in (op for op in ops.OPS.values() if not op.backward):
         case = Case(op.name, "f16", 5, 128 if op.heads else 200)
         b = HostBuffers(case, random)
         contender.body(case, b)(0)
@@ -534,8 +626,15 @@ def test_library(cases, path):
 
 def test_streams(cases, path):
     streams = Streams(path)
-    for reads, narrow, prefix in ((1, False, "R1W1 "), (2, False, "R2W2 "), (1, True, "R1W0.5 "), (2, True, "R2W1.5 ")):
-        names = streams.names(reads, narrow)
+    for reads, written, prefix in (
+        (1, ops.ALIKE, "R1W1 "),
+        (2, ops.ALIKE, "R2W2 "),
+        (1, ops.NARROW, "R1W0.5 "),
+        (2, ops.NARROW, "R2W1.5 "),
+        (2, ops.JOINED, "R2W1 "),
+        (3, ops.JOINED, "R3W1 "),
+    ):
+        names = streams.names(reads, written)
         cases.check(f"streams {prefix.strip()}", len(names) >= 20 and len(set(names)) == len(names) and
                     all(name.startswith(prefix) for name in names), names)
 
@@ -571,9 +670,81 @@ def test_program(cases, work, library):
                                  "--cold-mib", "1", "--replays", "2", "--seconds", "8", "--contenders", "fastnorm")
     if has_module("torch"):
         cases.check("a run on the CPU", code == 0 and "heads bf16 1x128" in out, out + err)
+        test_backward_program(cases, work, library)
+        test_backward_reference(cases, library)
     else:
         cases.check("a run without PyTorch says so", code == 2 and "PyTorch is needed" in out, out + err)
     test_two_builds(cases, work, library)
+
+
+def test_backward_program(cases, work, library):
+    path = work / "backward.json"
+    code, out, err = run_program(
+        "run",
+        "--library",
+        library,
+        "--device",
+        "cpu",
+        "--json",
+        path,
+        "--n",
+        "1024",
+        "--rows",
+        "128",
+        "--ops",
+        "rms_backward,add_backward,layer_backward",
+        "--cold-mib",
+        "1",
+        "--replays",
+        "2",
+        "--seconds",
+        "60",
+        "--contenders",
+        "fastnorm,fastnorm-pdl",
+    )
+    cases.check("backward passes on the CPU", code == 0 and "| 128x1024 |" in out, out + err)
+    found = {r["op"]: r["contenders"] for r in json.loads(path.read_text())["results"]}
+    cases.equal(
+        "backward passes: all", sorted(found), ["add_backward", "layer_backward", "rms_backward"]
+    )
+    for op, contenders in found.items():
+        own = contenders["fastnorm"]
+        cases.check(
+            f"{op}: right, with an error that is no zero",
+            own.get("us", 0) > 0 and 0 < own["max_error"] <= 1,
+            own,
+        )
+        cases.check(
+            f"{op}: PDL is the GPU's", "unsupported" in contenders["fastnorm-pdl"], contenders
+        )
+
+
+def test_backward_reference(cases, library):
+    """Results that are a little off are refused, each output by itself."""
+    import torch
+
+    from compare.machine import Host
+
+    machine, case = Host(torch, "cpu"), Case("layer_backward", "bf16", 300, 64)
+    b = machine.buffers(case, ops.Chain(2, False))
+    b.reset()
+    reference, body = machine.reference(case, b), Fastnorm(Library(library), machine).body(case, b)
+    body(1)
+    cases.check("reference: the library is right", 0 < reference.check(1) <= 1)
+    for name in ("dx", "dweight", "dbias"):
+        wrong = {name: getattr(b, name)[1] * 1.05}
+        for what, results in (
+            (name, wrong),
+            (f"no {name}", {name: torch.full_like(wrong[name], float("nan"))}),
+        ):
+            try:
+                cases.check(f"reference: {what} is refused", False, reference.check(1, results))
+            except WrongResult as why:
+                cases.check(
+                    f"reference: {what} is refused",
+                    str(why).startswith(f"{name} of call 1 is off by"),
+                    why,
+                )
 
 
 def test_two_builds(cases, work, library):
@@ -641,6 +812,7 @@ def main():
         test_passes(cases, work)
         test_crashes(cases, work)
         test_library(cases, options.library.resolve())
+        test_backward(cases, options.library.resolve())
         if options.streams:
             test_streams(cases, options.streams.resolve())
         else:

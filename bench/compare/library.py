@@ -25,7 +25,11 @@ def _load_ctypes():
 ctypes_api = _load_ctypes()
 CPU, CUDA, LAYER, RMS = ctypes_api.CPU, ctypes_api.CUDA, ctypes_api.LAYER, ctypes_api.RMS
 Dtype, FastnormError, Info = ctypes_api.Dtype, ctypes_api.FastnormError, ctypes_api.Info
-NormArgs, Tensor = ctypes_api.NormArgs, ctypes_api.Tensor
+NormArgs, NormBackwardArgs, Tensor = (
+    ctypes_api.NormArgs,
+    ctypes_api.NormBackwardArgs,
+    ctypes_api.Tensor,
+)
 
 PER_TENSOR, PER_ROW = 1, 2
 ROUND_NORMALIZED, RESIDUAL_ROUND_BEFORE_STATISTICS = 1, 2
@@ -43,6 +47,7 @@ class Library(ctypes_api.Library):
         self.c.fastnorm_norm_many_query.argtypes = [*many, POINTER(Info)]
         self.c.fastnorm_norm_many_prepare.argtypes = many
         self.c.fastnorm_norm_many.argtypes = [*many, c_void_p, ctypes.c_size_t, c_void_p]
+        self.c.fastnorm_norm_backward_prepare.argtypes = [c_void_p, POINTER(NormBackwardArgs)]
         self.c.fastnorm_build_info.restype = ctypes.c_char_p
 
     def identity(self):
@@ -82,6 +87,33 @@ class Call:
         c.library.check(status)
 
 
+class BackwardCall(Call):
+    """One fastnorm_norm_backward."""
+
+    def __init__(self, context, args):
+        self.context, self.args = context, args
+        self.workspace, self.workspace_bytes = None, 0
+
+    def query(self):
+        c, info = self.context, Info(struct_size=sizeof(Info))
+        c.library.check(
+            c.library.c.fastnorm_norm_backward_query(c.handle, byref(self.args), byref(info))
+        )
+        return info
+
+    def prepare(self):
+        c = self.context
+        c.library.check(c.library.c.fastnorm_norm_backward_prepare(c.handle, byref(self.args)))
+
+    def run(self, stream):
+        c = self.context
+        c.library.check(
+            c.library.c.fastnorm_norm_backward(
+                c.handle, byref(self.args), self.workspace, self.workspace_bytes, stream
+            )
+        )
+
+
 class Fastnorm:
     """The library as a contender. What it does not have it says itself, when it is asked (query)."""
 
@@ -98,7 +130,14 @@ class Fastnorm:
     def body(self, case, buffers):
         if self.pdl and self.device_type == CPU:
             raise Unsupported("a CPU launches nothing")
-        calls = [Call(self.context, self._parts(case, buffers, i)) for i in range(len(buffers.x))]
+        calls = [
+            (
+                BackwardCall(self.context, self._backward(case, buffers, i))
+                if case.op.backward
+                else Call(self.context, self._parts(case, buffers, i))
+            )
+            for i in range(len(buffers.x))
+        ]
         try:
             info = calls[0].query()
             calls[0].prepare()
@@ -125,6 +164,22 @@ class Fastnorm:
         shape, strides = (c_int64 * t.dim())(*t.shape), (c_int64 * t.dim())(*t.stride())
         made = Tensor(t.data_ptr(), self.device_type, self.device_id, t.dim(), DTYPES[str(t.dtype)], shape, strides, 0)
         return ctypes.pointer(made)
+
+    def _backward(self, case, b, i):
+        op = case.op
+        args = NormBackwardArgs(
+            struct_size=sizeof(NormBackwardArgs),
+            kind=LAYER if op.layer else RMS,
+            eps=EPS,
+            flags=PDL_WAIT | PDL_TRIGGER if self.pdl else 0,
+        )
+        names = ["dy", "x", "rstd", "dx", "dweight"]
+        names += ["mean", "dbias"] if op.layer else []
+        names += ["dresidual_in"] if op.adds else []
+        for name in names:
+            setattr(args, name, self._tensor(getattr(b, name)[i]))
+        args.weight = self._tensor(b.weight)
+        return args
 
     def _parts(self, case, b, i):
         op = case.op

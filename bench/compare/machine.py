@@ -5,7 +5,8 @@ import contextlib
 import gc
 import time
 
-from compare.ops import HEADS, HEADS_OF_ALL, QUERY_HEADS
+from compare.backward import BackwardBuffers, BackwardReference
+from compare.ops import ALIGNMENT, HEADS, HEADS_OF_ALL, QUERY_HEADS, rounded
 from compare.reference import Reference
 from compare.timing import MachineLost
 
@@ -13,7 +14,6 @@ FLUSH_BYTES = 256 << 20
 # Cycles that the GPU waits before a replay, so that the graph is queued before the clock starts.
 HEAD_START_CYCLES = 200_000
 POISON = 0xFF  # NaN in every dtype used here: what is not written is found out
-ALIGNMENT = 1024
 
 
 class DoesNotFit(Exception):
@@ -41,6 +41,9 @@ class Arena:
             self.kind = kind
         self.used = 0
 
+    def refill(self):
+        self.fill(self.memory, self.kind)
+
     def cut(self, shape, dtype):
         count = 1
         for extent in shape:
@@ -66,8 +69,8 @@ class Buffers:
         op = case.op
         dtype = {"bf16": torch.bfloat16, "f16": torch.float16}[case.dtype]
         shape = (case.rows, HEADS_OF_ALL, case.n) if op.heads else (case.rows, case.n)
-        pieces = [_rounded(shape, dtype.itemsize)] * op.reads
-        written = pieces + ([_rounded(shape, 1)] if op.quantized else [])
+        pieces = [rounded(shape, dtype.itemsize)] * op.reads
+        written = pieces + ([rounded(shape, 1)] if op.quantized else [])
         inputs.reserve(chain.calls * sum(pieces), case.dtype)
         outputs.reserve(chain.calls * sum(written))
         self.case, self.x, self.residual, self.y, self.residual_out, self.quantized = case, [], [], [], [], []
@@ -99,18 +102,11 @@ class Buffers:
 
     def reset(self):
         """Inputs for those that work in place, and NaN elsewhere in the outputs."""
-        self._outputs.memory.fill_(POISON)
+        self._outputs.refill()
         for tensor in [*self.row_scale, *self.mean, *self.rstd]:
             tensor.fill_(float("nan"))
         for source, target in [*zip(self.x, self.y), *zip(self.residual, self.residual_out)]:
             target.copy_(source)
-
-
-def _rounded(shape, itemsize):
-    count = itemsize
-    for extent in shape:
-        count *= extent
-    return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 class Captured:
@@ -153,13 +149,14 @@ class Machine:
         needed = 2 * chain.calls * case.op.reads * case.tensor_bytes
         if needed > self.memory_bytes():
             raise DoesNotFit(f"needs {needed >> 30} GiB of {self.memory_bytes() >> 30} GiB")
+        kind = BackwardBuffers if case.op.backward else Buffers
         try:
-            return Buffers(self.torch, case, chain, self.inputs, self.outputs, self._parameter)
+            return kind(self.torch, case, chain, self.inputs, self.outputs, self._parameter)
         except self.torch.OutOfMemoryError as why:
             raise DoesNotFit(str(why).splitlines()[0]) from why
 
     def reference(self, case, buffers):
-        return Reference(self.torch, case, buffers)
+        return (BackwardReference if case.op.backward else Reference)(self.torch, case, buffers)
 
 
 class Gpu(Machine):
@@ -216,16 +213,22 @@ class Gpu(Machine):
 
     def streams(self, case, buffers):
         """{name: body} of the streaming kernels that move the bytes of the case."""
-        reads, narrow, size = case.stream
+        reads, written, size = case.stream
         b, handle = buffers, self.stream_handle
         addresses = []
         for i in range(len(b.x)):
+            if case.op.backward:
+                last = b.dresidual_in[i].data_ptr() if case.op.adds else 0
+                addresses.append([b.dy[i].data_ptr(), b.x[i].data_ptr(), b.dx[i].data_ptr(), last])
+                continue
             first = (b.quantized if case.op.quantized else b.y)[i]
             source = b.y[i] if case.op.heads else b.x[i]  # heads are normalised in place
             addresses.append([source.data_ptr(), b.residual[i].data_ptr() if case.op.adds else 0, first.data_ptr(),
                               b.residual_out[i].data_ptr() if case.op.adds else 0])
-        return {name: lambda i, k=k: self._streams.launch(reads, narrow, k, addresses[i], size, handle)
-                for k, name in enumerate(self._streams.names(reads, narrow))}
+        return {
+            name: lambda i, k=k: self._streams.launch(reads, written, k, addresses[i], size, handle)
+            for k, name in enumerate(self._streams.names(reads, written))
+        }
 
 
 class Host(Machine):
@@ -252,6 +255,14 @@ class Host(Machine):
 
     def streams(self, case, buffers):
         b = buffers
+
+        def join(i):
+            self.torch.add(b.dy[i], b.x[i], out=b.dx[i])
+            if case.op.adds:
+                b.dx[i].add_(b.dresidual_in[i])
+
+        if case.op.backward:
+            return {"join": join}
 
         def copy(i):
             (b.quantized[i].view(self.torch.int8) if case.op.quantized else b.y[i]).copy_(b.x[i])

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 ELEMENT_BYTES = {"bf16": 2, "f16": 2}
+# What a stream writes: as many tensors as it reads; so, the first half as wide; one tensor.
+ALIKE, NARROW, JOINED = 0, 1, 2
+ALIGNMENT = 1024  # of each tensor, in bytes
 HEADS, HEADS_OF_ALL, QUERY_HEADS = 72, 80, 64  # query and key heads of a fused QKV tensor; the rest are values
 
 
@@ -18,10 +21,11 @@ class Op:
     statistics: bool = False  # rstd, and LayerNorm's mean, leave too
     heads: bool = False  # strided heads of a fused QKV tensor, in place; rows are tokens, n is the head size
     two_weights: bool = False  # query and key heads have different weights
+    backward: bool = False  # dx, dweight and LayerNorm's dbias; adds: with a dresidual_in
 
     @property
     def reads(self):
-        return 2 if self.adds else 1
+        return 1 + self.adds + self.backward
 
 
 OPS = {op.name: op for op in (
@@ -33,6 +37,9 @@ OPS = {op.name: op for op in (
     Op("heads", f"{HEADS} of {HEADS_OF_ALL} heads in place", heads=True),
     Op("qk", f"{QUERY_HEADS} query and {HEADS - QUERY_HEADS} key heads of {HEADS_OF_ALL} in place, one launch",
        heads=True, two_weights=True),
+    Op("rms_backward", "RMSNorm backward", backward=True),
+    Op("add_backward", "Fused add + RMSNorm backward", adds=True, backward=True),
+    Op("layer_backward", "LayerNorm backward", layer=True, own_columns=True, backward=True),
     # The library alone is timed on these.
     Op("layer_own", "LayerNorm, weight and bias of x's dtype", layer=True, own_columns=True),
     Op("rms_row_fp8", "RMSNorm to per-row fp8", quantized=True, row_scales=True),
@@ -72,6 +79,8 @@ class Case:
     @property
     def bytes_moved(self):
         """Each input read once, each output written once; weights, scales and statistics are not counted."""
+        if self.op.backward:
+            return (self.op.reads + 1) * self.tensor_bytes
         codes = self.tensor_bytes // ELEMENT_BYTES[self.dtype]
         first_output = codes if self.op.quantized else self.tensor_bytes
         return self.op.reads * self.tensor_bytes + first_output + (self.tensor_bytes if self.op.adds else 0)
@@ -83,9 +92,17 @@ class Case:
 
     @property
     def stream(self):
-        """(tensors read, whether the first output is narrow, bytes of a tensor read) of the plain stream
-        that moves the same bytes."""
-        return self.op.reads, self.op.quantized, (self.tensor_bytes + 15) // 16 * 16
+        """(tensors read, what is written, bytes of a tensor) of the stream of the same bytes."""
+        written = JOINED if self.op.backward else NARROW if self.op.quantized else ALIKE
+        return self.op.reads, written, (self.tensor_bytes + 15) // 16 * 16
+
+
+def rounded(shape, itemsize):
+    """Bytes of a tensor, up to where the next one begins."""
+    count = itemsize
+    for extent in shape:
+        count *= extent
+    return -(-count // ALIGNMENT) * ALIGNMENT
 
 
 LARGE_N = [1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 14336, 16384, 32768]
@@ -95,6 +112,12 @@ DECODE = [(1, 2048), (1, 4096), (1, 8192), (1, 16384), (16, 4096), (64, 7168), (
 LAYER = [(512, 5120), *((4096, n) for n in (1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768))]
 QUANTIZED = [(4096, n) for n in (1024, 2048, 3072, 4096, 8192, 16384, 32768)]
 TOKENS = [(tokens, 128) for tokens in (1, 64, 1024, 4096, 9010)]
+# 25 to 400 MB of RMSNorm's backward; then rows of heads, and few rows.
+BACKWARD = [*((4096, n) for n in (1024, 2048, 4096, 5120, 8192, 16384)), (8192, 2048), (8192, 4096),
+            (8192, 8192), (16384, 1024), (16384, 4096), (32768, 1024), (4096, 128),
+            *((65536, n) for n in (64, 128, 256, 512))]
+BACKWARD_FEW = [*((rows, 4096) for rows in (1, 16, 128, 512, 2048)),
+                *((rows, 1024) for rows in (128, 512, 2048)), (512, 8192), (128, 16384)]
 
 
 @dataclass(frozen=True)
@@ -120,11 +143,14 @@ SECTIONS = (
     Section("Fused add + RMSNorm to static fp8", "add_fp8", tuple(QUANTIZED)),
     Section(OPS["heads"].title, "heads", tuple(TOKENS)),
     Section(OPS["qk"].title, "qk", tuple(TOKENS)),
+    *(Section(op.title + more, op.name, tuple(shapes)) for op in OPS.values() if op.backward
+      for more, shapes in (("", BACKWARD), (", few rows", BACKWARD_FEW))),
 )
 
 # Row lengths in the order in which they are measured. Kernels that are compiled at run time are compiled for
 # a row length, so all shapes of one length come together, the most common lengths first.
-ORDER_OF_N = [4096, 8192, 128, 16384, 2048, 7168, 5120, 1024, 32768, 14336, 3072, 6144, 12288]
+ORDER_OF_N = [4096, 8192, 128, 16384, 2048, 7168, 5120, 1024, 32768, 14336, 3072, 6144, 12288,
+              512, 256, 64]
 
 GRID_ROWS = [1, 2, 8, 32, 128, 1024, 4096, 16384, 65536]
 GRID_N = [64, 111, 128, 256, 500, 512, 1024, 1536, 2048, 2880, 3072, 3584, 4096, 4100, 5000, 5120, 6144, 7168,

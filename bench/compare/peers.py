@@ -1,9 +1,10 @@
 """Everybody else who computes the same: one class a peer, in the order in which they are tried.
 
-A peer is made from the module torch; its imports are in __init__, so one that is not installed only says so.
-body(case, buffers) returns a function that runs call i. Where that returns a dict, it holds the tensors of the
-results ("y", "sum", "quantized"); else they are in the buffers. Peers work with the functions of their packages
-that are nearest to the kernel.
+A peer is made from the module torch; its imports are in __init__, so one that is not installed only
+says so. body(case, buffers) returns a function that runs call i. Where that returns a dict, it has
+the tensors of the results ("y", "sum", "quantized"; "dx", "dweight", "dbias" of a backward pass);
+else they are in the buffers. Peers work with the functions of their packages that are nearest to
+the kernel.
 """
 
 import functools
@@ -18,6 +19,14 @@ from compare.ops import QUERY_HEADS
 from compare.reference import EPS, QMAX
 from compare.tables import NO_SUCH_OPERATION
 from compare.timing import Unsupported
+
+
+GRADIENTS = ("dx", "dweight", "dbias")
+
+
+def columns(tensors):
+    """[rows] as [rows, 1]."""
+    return [t.unsqueeze(-1) for t in tensors]
 
 
 class Peer:
@@ -69,6 +78,33 @@ class TorchNative(Peer):
         weight, bias = b.weight, b.bias32.to(b.weight.dtype)
         norm = self.torch.nn.functional.layer_norm
         return lambda i: {"y": norm(b.x[i], (case.n,), weight, bias, EPS)}
+
+    def rms_backward(self, case, b):
+        backward = self.torch.ops.aten._fused_rms_norm_backward
+        rstd = columns(b.rstd)
+        return lambda i: dict(
+            zip(GRADIENTS, backward(b.dy[i], b.x[i], [case.n], rstd[i], b.weight, [True] * 2))
+        )
+
+    def add_backward(self, case, b):
+        backward = self.rms_backward(case, b)
+
+        def run(i):
+            found = backward(i)
+            found["dx"].add_(b.dresidual_in[i])
+            return found
+
+        return run
+
+    def layer_backward(self, case, b):
+        backward = self.torch.ops.aten.native_layer_norm_backward
+        mean, rstd = columns(b.mean), columns(b.rstd)
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                backward(b.dy[i], b.x[i], [case.n], mean[i], rstd[i], b.weight, b.bias, [True] * 3),
+            )
+        )
 
     def heads(self, case, b):
         views, norm = self.views(b), self.torch.nn.functional.rms_norm
@@ -133,6 +169,41 @@ class TorchCompile(Peer):
 
         run = self._compiled(formula)
         return lambda i: dict(zip(("quantized", "sum"), run(b.x[i], b.residual[i], b.weight, b.scale)))
+
+    def _backward(self, case, b):
+        """The formula; dresidual_in and mean may be None."""
+        layer, dtype = case.op.layer, b.weight.dtype
+
+        def formula(dy, x, weight, rstd, mean, dresidual_in):
+            dy, x = dy.float(), x.float()
+            xhat = (x - mean if layer else x) * rstd
+            e = dy * weight.float()
+            dx = e - xhat * (e * xhat).mean(-1, keepdim=True)
+            if layer:
+                dx = dx - e.mean(-1, keepdim=True)
+            dx = dx * rstd
+            if dresidual_in is not None:
+                dx = dx + dresidual_in.float()
+            sums = [(dy * xhat).sum(0).to(dtype)] + ([dy.sum(0).to(dtype)] if layer else [])
+            return dx.to(dtype), *sums
+
+        run = self._compiled(formula)
+        mean, rstd = columns(b.mean), columns(b.rstd)
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                run(
+                    b.dy[i],
+                    b.x[i],
+                    b.weight,
+                    rstd[i],
+                    mean[i] if layer else None,
+                    b.dresidual_in[i] if case.op.adds else None,
+                ),
+            )
+        )
+
+    rms_backward = add_backward = layer_backward = _backward
 
 
 class FlashInferCuda(Peer):
@@ -237,7 +308,8 @@ class Quack(Peer):
 
     def __init__(self, torch):
         super().__init__(torch)
-        self.forward = importlib.import_module("quack.rmsnorm")._rmsnorm_fwd
+        self.module = importlib.import_module("quack.rmsnorm")
+        self.forward = self.module._rmsnorm_fwd
 
     def rms(self, case, b):
         return lambda i: self.forward(b.x[i], b.weight, b.y[i], eps=EPS)
@@ -258,6 +330,47 @@ class Quack(Peer):
         views, weight = self.views(b), b.head_weights().contiguous()
         return lambda i: self.forward(views[i], weight, views[i], eps=EPS)
 
+    def rms_backward(self, case, b):
+        return lambda i: dict(
+            zip(GRADIENTS, self.module.rmsnorm_bwd(b.x[i], b.weight, b.dy[i], b.rstd[i]))
+        )
+
+    def add_backward(self, case, b):
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                self.module.rmsnorm_bwd(
+                    b.x[i], b.weight, b.dy[i], b.rstd[i], dresidual_out=b.dresidual_in[i]
+                ),
+            )
+        )
+
+    def layer_backward(self, case, b):  # as its rmsnorm_bwd does: partial sums, then their sum
+        blocks = self.module.get_sm_count(case.n, b.x[0].device)
+        partial = [
+            self.torch.empty((blocks, case.n), dtype=self.torch.float32, device=b.x[0].device)
+            for _ in range(2)
+        ]
+
+        def run(i):
+            self.module._rmsnorm_bwd(
+                b.x[i],
+                b.weight,
+                b.dy[i],
+                b.rstd[i],
+                b.dx[i],
+                *partial,
+                None,
+                None,
+                blocks,
+                mean=b.mean[i],
+                is_layernorm=True,
+            )
+            dweight, dbias = (p.sum(dim=0).to(b.weight.dtype) for p in partial)
+            return {"dweight": dweight, "dbias": dbias}
+
+        return run
+
 
 class Liger(Peer):
     name, label, package = "liger", "Liger", "liger-kernel"
@@ -267,6 +380,59 @@ class Liger(Peer):
         self._rms = importlib.import_module("liger_kernel.ops.rms_norm").rms_norm_forward
         self._add = importlib.import_module("liger_kernel.ops.fused_add_rms_norm").fused_add_rms_norm_forward
         self._layer = importlib.import_module("liger_kernel.ops.layer_norm").layer_norm_forward
+
+        self._backward = {
+            op: getattr(importlib.import_module(f"liger_kernel.ops.{module}"), f"{module}_backward")
+            for op, module in (
+                ("rms", "rms_norm"),
+                ("add", "fused_add_rms_norm"),
+                ("layer", "layer_norm"),
+            )
+        }
+
+    # The forward says how the backward is launched. Casting mode "gemma" computes in f32.
+
+    def rms_backward(self, case, b):
+        *_, block, warps, casting = self._rms(b.x[0], b.weight, EPS, 0.0, "gemma", None)
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                self._backward["rms"](
+                    b.dy[i], b.x[i], b.weight, b.rstd[i], 0.0, casting, block, warps, False, None
+                ),
+            )
+        )
+
+    def add_backward(self, case, b):
+        *_, block, warps, stages, casting = self._add(
+            b.x[0], b.dresidual_in[0], b.weight, EPS, 0.0, "gemma"
+        )
+
+        def run(i):
+            dx, _, dweight = self._backward["add"](
+                b.dy[i],
+                b.dresidual_in[i],
+                b.x[i],
+                b.weight,
+                b.rstd[i],
+                0.0,
+                casting,
+                block,
+                warps,
+                stages,
+                False,
+            )
+            return {"dx": dx, "dweight": dweight}
+
+        return run
+
+    def layer_backward(self, case, b):
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                self._backward["layer"](b.dy[i], b.x[i], b.weight, b.bias, b.mean[i], b.rstd[i]),
+            )
+        )
 
     def rms(self, case, b):
         return lambda i: {"y": self._rms(b.x[i], b.weight, EPS, 0.0, "llama", None)[0]}
@@ -296,6 +462,29 @@ class TransformerEngine(Peer):
         weight, bias = b.weight, b.bias32.to(b.weight.dtype)
         return lambda i: self.tex.layernorm_fwd(
             b.x[i], weight, bias, EPS, b.y[i], None, self._dtype(case), 0, False)
+
+    def rms_backward(self, case, b):
+        return lambda i: dict(
+            zip(GRADIENTS, self.tex.rmsnorm_bwd(b.dy[i], b.x[i], b.rstd[i], b.weight, 0, False))
+        )
+
+    def add_backward(self, case, b):
+        backward = self.rms_backward(case, b)
+
+        def run(i):
+            found = backward(i)
+            found["dx"].add_(b.dresidual_in[i])
+            return found
+
+        return run
+
+    def layer_backward(self, case, b):
+        return lambda i: dict(
+            zip(
+                GRADIENTS,
+                self.tex.layernorm_bwd(b.dy[i], b.x[i], b.mean[i], b.rstd[i], b.weight, 0, False),
+            )
+        )
 
 
 class Vllm(Peer):

@@ -12,9 +12,15 @@ class Streams:
         c.streams_name.argtypes = [c_int32, c_int32, c_int32]
         c.streams_launch.argtypes = [c_int32, c_int32, c_int32, *[c_void_p] * 4, c_int64, c_void_p]
 
-    def names(self, reads, narrow):
-        return [self.c.streams_name(reads, narrow, i).decode() for i in range(self.c.streams_count(reads, narrow))]
+    # written: ops.ALIKE, NARROW or JOINED
 
-    def launch(self, reads, narrow, index, addresses, size, queue):
-        if self.c.streams_launch(reads, narrow, index, *addresses, size, queue) != 0:
+    def names(self, reads, written):
+        return [
+            self.c.streams_name(reads, written, i).decode()
+            for i in range(self.c.streams_count(reads, written))
+        ]
+
+    def launch(self, reads, written, index, addresses, size, queue):
+        """addresses: two that are read, two that are written; of JOINED the last is read."""
+        if self.c.streams_launch(reads, written, index, *addresses, size, queue) != 0:
             raise RuntimeError(self.c.streams_error().decode())

@@ -168,7 +168,7 @@ typedef struct fastnorm_info {
                              on at once, they take them in turn. CPU: threads at the most. */
   uint64_t profile_bytes; /**< Bytes of the profile that the call writes; 0 = none. Since 0.2. */
   const char* kind; /**< CUDA: the kinds of call that share a list of choices; "" if no list decides
-                         (on a CPU, without rows, for another family). Since 0.2. */
+                         (on a CPU, without rows, in families without lists). Since 0.2. */
   const char* choice; /**< CUDA: the line of that list for this length and number of rows, or that a
                          tuning file decides. `fastnorm explain` prints these lines. Since 0.2. */
   const char* variant; /**< CUDA: the line that describes the kernel. Since 0.2. */

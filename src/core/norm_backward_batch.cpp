@@ -78,6 +78,8 @@ fastnorm_info norm_backward_info(const Device& device, const NormBackwardBatch& 
   if (batch.count == 0) return info;
   const NormBackwardCall& first = batch.call.at[0];
   const NormBackwardEntry* entry = first.plan.entry;
+  info.kind = first.plan.kind;
+  info.choice = first.plan.choice;
   info.threads_per_row = entry != nullptr ? entry->variant.row_threads() : 1;
   info.vectors_per_thread = entry != nullptr ? entry->variant.vectors : 0;
   info.rows_per_block = entry != nullptr ? entry->variant.lanes : 1;

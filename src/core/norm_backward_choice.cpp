@@ -24,17 +24,19 @@ struct Head {
   BackwardJob job;
   DtypeSet elements;
   Two stats, residuals;
-  bool is_head;
+  const char* text;  // of a head; nullptr: a line
   NormBackwardChoice line;
 };
 
-#define KIND(job, elements, stats, residuals) {job, elements, stats, residuals, true, {}},
+#define KIND(job, elements, stats, residuals)                                                    \
+  {job, elements, stats, residuals, "KIND(" #job ", " #elements ", " #stats ", " #residuals ")", \
+   {}},
 #define ROWS(least, most, from, to, threads, vectors, blocks, lanes, unroll, stages)       \
   {any,                                                                                    \
    {},                                                                                     \
    {},                                                                                     \
    {},                                                                                     \
-   false,                                                                                  \
+   nullptr,                                                                                \
    {least,                                                                                 \
     most,                                                                                  \
     from,                                                                                  \
@@ -58,7 +60,7 @@ using words::Head;
 template <size_t kCount>
 constexpr size_t count_heads(const Head (&file)[kCount]) {
   size_t count = 0;
-  for (const Head& line : file) count += line.is_head ? 1 : 0;
+  for (const Head& line : file) count += line.text != nullptr ? 1 : 0;
   return count;
 }
 
@@ -73,10 +75,10 @@ template <size_t kCount>
 constexpr bool is_ordered(const Head (&file)[kCount]) {
   for (size_t i = 0; i < kCount; ++i) {
     const NormBackwardChoice& line = file[i].line;
-    if (file[i].is_head) continue;
+    if (file[i].text != nullptr) continue;
     if (i == 0 || line.least_vectors > line.most_vectors || line.least_rows > line.most_rows)
       return false;
-    if (!file[i - 1].is_head && !follows(file[i - 1].line, line)) return false;
+    if (file[i - 1].text == nullptr && !follows(file[i - 1].line, line)) return false;
   }
   return true;
 }
@@ -99,15 +101,16 @@ constexpr std::array<NormBackwardList, kHeads> lists_of(
   size_t list = 0;
   for (size_t i = 0; i < kCount; ++i) {
     const Head& head = file[i];
-    if (!head.is_head) continue;
+    if (head.text == nullptr) continue;
     size_t end = i + 1;
-    while (end < kCount && !file[end].is_head) ++end;
+    while (end < kCount && file[end].text == nullptr) ++end;
     lists[list++] = {head.job,
                      head.elements,
                      head.stats.first,
                      head.stats.second,
                      head.residuals.first,
                      head.residuals.second,
+                     head.text,
                      std::span<const NormBackwardChoice>(lines.data() + i + 1, end - i - 1)};
   }
   return lists;
@@ -122,9 +125,9 @@ constexpr auto kDefaultLists =
 const NormBackwardChoices kNormBackwardChoicesSm90 = {kSm90Lists};
 const NormBackwardChoices kNormBackwardChoicesDefault = {kDefaultLists};
 
-const NormBackwardChoice* find_norm_backward_choice(const NormBackwardChoices& choices,
-                                                    BackwardJob job, Dtype dtype, Stat stat,
-                                                    bool residual, int64_t n, int64_t shared_rows) {
+NormBackwardDecision find_norm_backward_choice(const NormBackwardChoices& choices, BackwardJob job,
+                                               Dtype dtype, Stat stat, bool residual, int64_t n,
+                                               int64_t shared_rows) {
   for (const NormBackwardList& list : choices.lists) {
     if (list.job != job || !list.dtypes.has(dtype) ||
         !(stat == Stat::kRms ? list.rms : list.layer) || !(residual ? list.add : list.plain)) {
@@ -134,9 +137,9 @@ const NormBackwardChoice* find_norm_backward_choice(const NormBackwardChoices& c
     const int64_t length = n < kNoLimit ? n : kNoLimit;
     const NormBackwardChoice* const line =
         find_choice(list.lines, length, shared_rows, [](const NormBackwardChoice&) { return 1; });
-    if (line != nullptr) return line;
+    if (line != nullptr) return {&list, line};
   }
-  return nullptr;
+  return {};
 }
 
 }  // namespace fastnorm

@@ -40,6 +40,7 @@ struct NormBackwardList {
   BackwardJob job;
   DtypeSet dtypes;
   bool rms, layer, plain, add;
+  const char* text;  // "KIND(many, b16, either, both)"
   std::span<const NormBackwardChoice> lines;
 };
 
@@ -49,9 +50,15 @@ struct NormBackwardChoices {
 
 extern const NormBackwardChoices kNormBackwardChoicesSm90, kNormBackwardChoicesDefault;
 
-// The line of a call, or nullptr: it goes by length in elements and by rows that share a row of the weight.
-const NormBackwardChoice* find_norm_backward_choice(const NormBackwardChoices& choices,
-                                                    BackwardJob job, Dtype dtype, Stat stat,
-                                                    bool residual, int64_t n, int64_t shared_rows);
+// What decides a call.
+struct NormBackwardDecision {
+  const NormBackwardList* list = nullptr;
+  const NormBackwardChoice* line = nullptr;  // nullptr: no list has one
+};
+
+// The line of a call goes by length in elements and by rows that share a row of the weight.
+NormBackwardDecision find_norm_backward_choice(const NormBackwardChoices& choices, BackwardJob job,
+                                               Dtype dtype, Stat stat, bool residual, int64_t n,
+                                               int64_t shared_rows);
 
 }  // namespace fastnorm

@@ -113,19 +113,21 @@ class Planner {
   }
 
   // The kernel that the lists choose, or -1: the general form.
-  int32_t chosen() const {
+  int32_t chosen() {
     if (!is_held(d_)) return -1;
     const BackwardJob first = d_.has_sums() ? BackwardJob::kFew : BackwardJob::kAlone;
     // Without sums the workspace is empty, so that there is no place for statistics.
     if (!d_.has_sums() && !d_.rstd) return -1;
     for (const BackwardJob job : {first, BackwardJob::kMany}) {
-      const NormBackwardChoice* const line = find(job);
-      if (line == nullptr) continue;
+      const NormBackwardDecision found = find(job);
+      if (found.line == nullptr) continue;
       const int32_t index = find_entry(
           table_,
           variant_of(d_, job == BackwardJob::kMany ? BackwardForm::kPersistent : BackwardForm::kFew,
-                     line->pick));
-      if (index >= 0 && can_run(index)) return index;
+                     found.line->pick));
+      if (index < 0 || !can_run(index)) continue;
+      note(found);
+      return index;
     }
     return -1;
   }
@@ -159,12 +161,13 @@ class Planner {
         index < 0 || table_[static_cast<size_t>(index)].variant.form == BackwardForm::kRows;
     int32_t rows = general && index >= 0 ? index : -1;
     if (rows < 0 && d_.shared_rows > 0 && d_.needs_statistics()) {
-      const NormBackwardChoice* const line = find(BackwardJob::kAny);
-      if (line != nullptr)
-        rows = find_entry(table_, variant_of(d_, BackwardForm::kRows, line->pick));
+      const NormBackwardDecision found = find(BackwardJob::kAny);
+      if (found.line != nullptr)
+        rows = find_entry(table_, variant_of(d_, BackwardForm::kRows, found.line->pick));
       FASTNORM_REQUIRE(rows >= 0, FASTNORM_ERROR_INTERNAL,
                        "no kernel of norm_backward for rows of %lld elements",
                        static_cast<long long>(d_.n));
+      if (general && d_.dx) note(found);
     }
     make_workspace(recomputes && sums, general || is_persistent(index));
     if (plan_.keeps_statistics)
@@ -191,10 +194,14 @@ class Planner {
   }
 
  private:
-  const NormBackwardChoice* find(BackwardJob job) const {
+  NormBackwardDecision find(BackwardJob job) const {
     return find_norm_backward_choice(*facts_.arch->backward_choices, job, d_.x.dtype, stat_of(d_),
                                      static_cast<bool>(d_.dresidual_in), d_.n,
                                      std::max<int64_t>(d_.shared_rows, 1));
+  }
+  void note(const NormBackwardDecision& found) {
+    plan_.kind = found.list->text;
+    plan_.choice = found.line->text;
   }
   bool is_persistent(int32_t index) const {
     return index >= 0 &&

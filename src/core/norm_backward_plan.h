@@ -118,7 +118,9 @@ inline constexpr int32_t kBackwardFoldColumns = 32;  // of a block of kFold
 struct NormBackwardPlan {
   const char* kernel = "";  // "" = nothing to do
   const NormBackwardEntry* entry =
-      nullptr;  // CUDA: of the kernel that writes dx, else of the first
+      nullptr;              // CUDA: of the kernel that writes dx, else of the first
+  const char* kind = "";    // CUDA: the list that chose `entry`; "" = none did
+  const char* choice = "";  // and its line
   NormBackwardStep steps[kMostBackwardSteps];
   int32_t launches = 0;  // CUDA: of `steps`
   int32_t lanes = 1;     // the row order of dweight and dbias

@@ -48,6 +48,8 @@ def make_inputs(work):
     tensor_file.write(work / "in.safetensors", {
         "hidden": ("BF16", (4, 64), tensor_file.encode("BF16", values)),
         "residual": ("BF16", (4, 64), tensor_file.encode("BF16", values[::-1])),
+        "dy": ("BF16", (4, 64), tensor_file.encode("BF16", values**2)),
+        "rstd": ("F32", (4,), np.linspace(0.5, 1, 4, dtype=np.float32).tobytes()),
         "gain": ("BF16", (64,), tensor_file.encode("BF16", values[:64])),
     })
     rows, index = values.astype(np.float32), np.arange(2, dtype=np.int32)

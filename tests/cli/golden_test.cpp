@@ -4,7 +4,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "fastnorm/selftest.h"
+#include "fastnorm/selftest_backward.h"
+#include "ref/norm_backward_model.h"
 #include "ref/norm_model.h"
 #include "ref/quant.h"
 
@@ -111,16 +112,91 @@ CaseOutputs model_outputs(const SelftestCase& c, ref::Order order) {
   return outputs;
 }
 
-void test_column(ref::Order order, bool cuda, const char* name, Tally* tally) {
-  for (const SelftestCase& c : selftest_cases()) {
-    const uint64_t found = hash_of(model_outputs(c, order));
-    const uint64_t* wanted = find_golden(c.name(), cuda);
-    if (!tally->expect(wanted != nullptr, c.name() + ": not in the table of hashes")) continue;
-    char text[96];
-    std::snprintf(text, sizeof text, "the model has %016llx, the table %016llx",
-                  static_cast<unsigned long long>(found), static_cast<unsigned long long>(*wanted));
-    tally->expect(found == *wanted, c.name() + " on a " + name + ": " + text);
+ref::NormBackwardOptions options_of(const BackwardCase& c) {
+  ref::NormBackwardOptions options;
+  options.dtype = options.x_dtype = type_of(c.dtype);
+  options.kind = c.layer() ? ref::Kind::kLayer : ref::Kind::kRms;
+  options.rounding = static_cast<ref::Rounding>(c.rounding);
+  options.eps = kSelftestEps;
+  options.weight_offset = kSelftestWeightOffset;
+  return options;
+}
+
+// The gradients of a case, in one of the two orders.
+BackwardOutputs model_outputs(const BackwardCase& c, ref::Order order,
+                              ref::RowOrder row_order = ref::RowOrder::kSpecified) {
+  const BackwardInputs inputs = make_inputs(c);
+  const ref::Type type = type_of(c.dtype), columns = type_of(c.column_dtype());
+  const std::vector<float> dy = decoded(type, inputs.dy), x = decoded(type, inputs.x),
+                           weight = decoded(columns, inputs.weight),
+                           dresidual_in = decoded(type, inputs.dresidual_in);
+  std::vector<float> mean = decoded(ref::Type::kF32, inputs.mean),
+                     rstd = decoded(ref::Type::kF32, inputs.rstd);
+  const ref::NormBackwardOptions options = options_of(c);
+  ref::ModelScratch scratch;
+  for (int64_t row = 0; c.recompute && row < c.rows; ++row) {
+    const auto at = static_cast<size_t>(row);
+    ref::norm_backward_statistics(options, x.data() + row * c.n, c.n, order, &scratch, &mean[at],
+                                  &rstd[at]);
   }
+  const auto row_of = [&](int64_t row) {
+    const auto at = static_cast<size_t>(row);
+    const float* of_row = c.residual ? dresidual_in.data() + row * c.n : nullptr;
+    return ref::NormBackwardRow{c.n,
+                                dy.data() + row * c.n,
+                                x.data() + row * c.n,
+                                weight.data() + row % c.heads * c.n,
+                                of_row,
+                                c.layer() ? mean[at] : 0,
+                                rstd[at]};
+  };
+  BackwardOutputs outputs;
+  std::vector<float> dh(static_cast<size_t>(c.n)), dweight = dh, dbias = dh;
+  for (int64_t row = 0; row < c.rows; ++row) {
+    ref::norm_backward_row_model(options, row_of(row), order, dh.data());
+    append_row(&outputs.dx, type, dh);
+  }
+  for (int64_t head = 0; head < c.heads; ++head) {
+    ref::norm_backward_sums_model(
+        options, c.rows / c.heads, c.n, [&](int64_t i) { return row_of(i * c.heads + head); },
+        dweight.data(), dbias.data(), row_order);
+    append_row(&outputs.dweight, columns, dweight);
+    if (c.layer()) append_row(&outputs.dbias, columns, dbias);
+  }
+  return outputs;
+}
+
+void compare(const std::string& name, bool cuda, uint64_t found, Tally* tally) {
+  const uint64_t* wanted = find_golden(name, cuda);
+  if (!tally->expect(wanted != nullptr, name + ": not in the table of hashes")) return;
+  char text[96];
+  std::snprintf(text, sizeof text, "the model has %016llx, the table %016llx",
+                static_cast<unsigned long long>(found), static_cast<unsigned long long>(*wanted));
+  tally->expect(found == *wanted, name + " on a " + (cuda ? "GPU: " : "CPU: ") + text);
+}
+
+// The sums have the same bits on both, where statistics are given, and a wrong order of rows shows.
+void test_backward(Tally* tally) {
+  int64_t told = 0;
+  for (const BackwardCase& c : backward_cases()) {
+    const BackwardOutputs cpu = model_outputs(c, ref::Order::kCpu),
+                          gpu = model_outputs(c, ref::Order::kGpu);
+    compare(dx_name(c), false, hash_of_dx(cpu), tally);
+    compare(dx_name(c), true, hash_of_dx(gpu), tally);
+    compare(sums_name(c), false, hash_of_sums(cpu), tally);
+    compare(sums_name(c), true, hash_of_sums(gpu), tally);
+    if (c.recompute) continue;
+    tally->expect(hash_of_sums(cpu) == hash_of_sums(gpu), c.name() + ": one order of rows");
+    const BackwardOutputs wrong = model_outputs(c, ref::Order::kCpu, ref::RowOrder::kSequential);
+    if (hash_of_sums(wrong) != hash_of_sums(cpu)) ++told;
+  }
+  tally->expect(told * 2 > static_cast<int64_t>(backward_cases().size()),
+                "a wrong order of rows shows in " + std::to_string(told) + " cases");
+}
+
+void test_column(ref::Order order, bool cuda, Tally* tally) {
+  for (const SelftestCase& c : selftest_cases())
+    compare(c.name(), cuda, hash_of(model_outputs(c, order)), tally);
 }
 
 void print_table() {
@@ -130,6 +206,15 @@ void print_table() {
     std::printf("{\"%s\", 0x%016" PRIx64 ", 0x%016" PRIx64 "},\n", c.name().c_str(),
                 hash_of(model_outputs(c, ref::Order::kCpu)),
                 hash_of(model_outputs(c, ref::Order::kGpu)));
+  }
+  const auto line = [](const std::string& name, uint64_t cpu, uint64_t gpu) {
+    std::printf("{\"%s\", 0x%016" PRIx64 ", 0x%016" PRIx64 "},\n", name.c_str(), cpu, gpu);
+  };
+  for (const BackwardCase& c : backward_cases()) {
+    const BackwardOutputs cpu = model_outputs(c, ref::Order::kCpu),
+                          gpu = model_outputs(c, ref::Order::kGpu);
+    line(dx_name(c), hash_of_dx(cpu), hash_of_dx(gpu));
+    line(sums_name(c), hash_of_sums(cpu), hash_of_sums(gpu));
   }
 }
 
@@ -143,8 +228,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   tool::Tally tally;
-  tool::test_column(ref::Order::kCpu, false, "CPU", &tally);
-  tool::test_column(ref::Order::kGpu, true, "GPU", &tally);
+  tool::test_column(ref::Order::kCpu, false, &tally);
+  tool::test_column(ref::Order::kGpu, true, &tally);
+  tool::test_backward(&tally);
   std::printf("%lld passed, %lld failed, 0 skipped\n", static_cast<long long>(tally.passed),
               static_cast<long long>(tally.failed));
   return tally.failed == 0 ? 0 : 1;

@@ -115,6 +115,8 @@ TEST(NormBackwardPlan, LinesAndKernelsBelongTogether) {
             EXPECT_EQ(plan.entry->variant.form, form)
                 << line.text << " " << plan.kernel << " n " << n;
             EXPECT_EQ(plan.entry->variant.threads, line.pick.threads) << line.text << " " << rows;
+            EXPECT_STREQ(plan.kind, list.text);
+            EXPECT_STREQ(plan.choice, line.text);
             chosen.insert(plan.entry);
           }
         }
@@ -145,6 +147,8 @@ TEST(NormBackwardPlan, EveryArchitectureHasTheGeneralForm) {
             << error.text;
         EXPECT_EQ(plan.entry->variant.form, BackwardForm::kRows) << arch->name;
         EXPECT_EQ(plan.launches, 3);
+        EXPECT_STREQ(plan.kind, "KIND(any, all, either, both)");
+        EXPECT_EQ(std::string(plan.choice).find("ROWS("), 0u) << plan.choice;
         EXPECT_EQ(plan.steps[0].early, false);
         EXPECT_EQ(plan.steps[1].early, arch->capability >= 90) << arch->name;
       }

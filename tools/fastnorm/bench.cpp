@@ -42,6 +42,17 @@ std::vector<BenchCase> make_cases(const BenchOptions& options) {
   return cases;
 }
 
+// The time of a case, and whether its memory is larger than the caches.
+std::pair<Timing, bool> time_case(const Machine& machine, const BenchCase& c, int repeats,
+                                  int threads) {
+  if (c.is_backward()) {
+    const BackwardMemory memory(machine, c);
+    return {time_calls(machine, memory.calls(), repeats, threads), memory.calls().cold};
+  }
+  const CaseMemory memory(machine, c);
+  return {time_workload(machine, memory.workload(), repeats, threads), memory.workload().cold};
+}
+
 struct Result {
   BenchCase c;
   Timing timing;
@@ -86,10 +97,9 @@ void run_bench(const BenchOptions& options) {
   const std::vector<BenchCase> cases = make_cases(options);
   for (size_t i = 0; i < cases.size(); ++i) {
     show_progress(i, cases.size(), &cases[i]);
-    const CaseMemory memory(machine, cases[i]);
-    const Timing timing =
-        time_workload(machine, memory.workload(), options.timed.repeats, options.threads);
-    const Result result{cases[i], timing, memory.workload().cold};
+    const auto [timing, cold] =
+        time_case(machine, cases[i], options.timed.repeats, options.threads);
+    const Result result{cases[i], timing, cold};
     show_progress(i, cases.size(), nullptr);
     print_result(result);
     std::fflush(stdout);
@@ -120,7 +130,7 @@ void add_bench(CLI::App& program) {
       ->delimiter(',')
       ->check(CLI::Validator(check_shape, "ROWSxN"))
       ->capture_default_str();
-  options->timed.add_to(*command);
+  options->timed.add_to(*command, backward_ops());
   command->add_option("--device", options->device, "cpu or cuda:N")
       ->check(CLI::Validator(check_device, "DEVICE"))
       ->capture_default_str();

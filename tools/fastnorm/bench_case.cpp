@@ -19,6 +19,35 @@ fastnorm_dtype columns_dtype(const BenchCase& c) {
   return c.has_f32_columns() ? fastnorm_dtype_of(FASTNORM_DTYPE_F32) : find_dtype(c.dtype)->dtype;
 }
 
+struct Sets {
+  size_t count;
+  bool cold;
+};
+
+Sets choose_sets(const Machine& machine, size_t set_bytes) {
+  constexpr size_t kGpuColdBytes = size_t{600} << 20, kGpuMaxSets = 256;
+  constexpr size_t kCpuColdBytes = size_t{512} << 20, kCacheBytes = size_t{1} << 20;
+  if (machine.target().is_cuda())
+    return {std::clamp<size_t>(kGpuColdBytes / set_bytes, 2, kGpuMaxSets), true};
+  const bool cold = set_bytes > kCacheBytes;
+  return {cold ? std::max<size_t>(2, kCpuColdBytes / set_bytes) : 1, cold};
+}
+
+// Values near 1 of both signs: speed may depend on how many bits flip.
+void fill(const Machine& machine, std::byte* memory, fastnorm_dtype dtype, size_t bytes) {
+  const size_t size = element_bytes(dtype), period = std::min<size_t>(bytes, size_t{1} << 20);
+  std::vector<std::byte> pattern(period);
+  uint64_t state = 1;
+  for (size_t i = 0; i + size <= period; i += size) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const auto h = static_cast<double>(static_cast<int32_t>(state >> 32));
+    encode(dtype, h * 0x1p-30, &pattern[i]);
+  }
+  for (size_t at = 0; at < bytes; at += period) {
+    machine.upload(memory + at, pattern.data(), std::min(period, bytes - at));
+  }
+}
+
 size_t bytes_of(fastnorm_dtype dtype, const std::vector<int64_t>& shape) {
   size_t bytes = element_bytes(dtype);
   for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
@@ -32,6 +61,10 @@ std::vector<std::string> bench_ops() {
           "add_fp8",       "layer_fp8",     "rms_row_fp8",   "add_row_fp8",
           "layer_row_fp8", "rms_block_fp8", "add_block_fp8", "layer_block_fp8",
           "rms_mxfp8",     "rms_nvfp4",     "rms_f32",       "layer_f32"};
+}
+
+std::vector<std::string> backward_ops() {
+  return {"rms_backward", "add_backward", "layer_backward"};
 }
 
 fastnorm_quant_scheme BenchCase::scheme() const {
@@ -52,6 +85,10 @@ size_t BenchCase::scale_bytes() const {
 }
 
 size_t BenchCase::bytes_moved() const {
+  if (is_backward()) {
+    const size_t statistics = bytes_of(fastnorm_dtype_of(FASTNORM_DTYPE_F32), {rows});
+    return tensor_bytes() * (adds() ? 4 : 3) + statistics * (is_layer() ? 2 : 1);
+  }
   const QuantTensors q = quant();
   return tensor_bytes() * (adds() ? 3 : 1) +
          (quantises() ? bytes_of(q.codes, q.codes_shape) + scale_bytes() : tensor_bytes());
@@ -99,20 +136,21 @@ fastnorm_norm_args CaseCall::args() {
   return args;
 }
 
-CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) : machine_(machine) {
+CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) {
   const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
   const size_t tensor_stride = aligned(c.tensor_bytes()),
                parameter_stride =
                    aligned(static_cast<size_t>(c.n) * element_bytes(columns_dtype(c))),
                set_bytes = tensor_stride * (c.adds() ? 4 : 2) + aligned(c.scale_bytes());
-  choose_sets(set_bytes);
+  const Sets sets = choose_sets(machine, set_bytes);
   const size_t parameters = 2 * parameter_stride + kAlignment;
-  const size_t bytes = parameters + sets_ * set_bytes;
+  const size_t bytes = parameters + sets.count * set_bytes;
   memory_ = machine.allocate(bytes);
-  fill(dtype, bytes);
+  fill(machine, memory_.get(), dtype, bytes);
+  workload_.cold = sets.cold;
   workload_.copy_bytes = aligned(c.bytes_moved() / 2);
-  calls_.reserve(sets_);
-  for (size_t i = 0; i < sets_; ++i) {
+  calls_.reserve(sets.count);
+  for (size_t i = 0; i < sets.count; ++i) {
     std::byte* const data = memory_.get() + parameters + i * set_bytes;
     calls_.emplace_back(machine.target(), c, data, tensor_stride, memory_.get(), parameter_stride);
     workload_.calls.push_back(calls_.back().args());
@@ -120,31 +158,66 @@ CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) : machine_(ma
   }
 }
 
-void CaseMemory::choose_sets(size_t set_bytes) {
-  constexpr size_t kGpuColdBytes = size_t{600} << 20, kGpuMaxSets = 256;
-  constexpr size_t kCpuColdBytes = size_t{512} << 20, kCacheBytes = size_t{1} << 20;
-  if (machine_.target().is_cuda()) {
-    sets_ = std::clamp<size_t>(kGpuColdBytes / set_bytes, 2, kGpuMaxSets);
-    workload_.cold = true;
-  } else {
-    workload_.cold = set_bytes > kCacheBytes;
-    sets_ = workload_.cold ? std::max<size_t>(2, kCpuColdBytes / set_bytes) : 1;
+BackwardMemory::BackwardMemory(const Machine& machine, const BenchCase& c) {
+  const Target& target = machine.target();
+  const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype,
+                       f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+  const std::vector<int64_t> shape = {c.rows, c.n}, rows = {c.rows};
+  const size_t tensor = aligned(c.tensor_bytes()), values = aligned(bytes_of(f32, rows)),
+               columns = aligned(bytes_of(dtype, {c.n})),
+               set_bytes = tensor * (c.adds() ? 4 : 3) + values * (c.is_layer() ? 2 : 1);
+  const Sets sets = choose_sets(machine, set_bytes);
+  const size_t bytes = 3 * columns + sets.count * set_bytes;
+  memory_ = machine.allocate(bytes);
+  fill(machine, memory_.get(), dtype, bytes);
+  std::byte* at = memory_.get();
+  const auto next = [&](fastnorm_dtype of, const std::vector<int64_t>& extents, size_t size) {
+    at += size;
+    return TensorView(target, at - size, of, extents);
+  };
+  weight_ = next(dtype, {c.n}, columns);
+  dweight_ = next(dtype, {c.n}, columns);
+  dbias_ = next(dtype, {c.n}, columns);
+  timed_.copy_bytes = std::min(aligned(c.bytes_moved() / 2), set_bytes - set_bytes / 2);
+  timed_.cold = sets.cold;
+  tensors_.resize(sets.count);  // no view moves from here on
+  for (Tensors& t : tensors_) {
+    timed_.sets.push_back({at, at + set_bytes / 2});
+    t.dy = next(dtype, shape, tensor);
+    t.x = next(dtype, shape, tensor);
+    if (c.adds()) t.dresidual_in = next(dtype, shape, tensor);
+    t.dx = next(dtype, shape, tensor);
+    fill(machine, at, f32, set_bytes - static_cast<size_t>(at - timed_.sets.back().inputs));
+    t.rstd = next(f32, rows, values);
+    if (c.is_layer()) t.mean = next(f32, rows, values);
+    args_.push_back(args(c, t));
   }
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_backward_query(machine.context(), args_.data(), &info));
+  check(fastnorm_norm_backward_prepare(machine.context(), args_.data()));
+  if (info.workspace_bytes != 0) workspace_ = machine.allocate(info.workspace_bytes);
+  timed_.run = [this, &machine, workspace_bytes = info.workspace_bytes](size_t i) {
+    check(fastnorm_norm_backward(machine.context(), &args_[i], workspace_.get(), workspace_bytes,
+                                 machine.stream()));
+  };
 }
 
-// Values near 1 of both signs: speed may depend on how many bits flip.
-void CaseMemory::fill(fastnorm_dtype dtype, size_t bytes) {
-  const size_t size = element_bytes(dtype), period = std::min<size_t>(bytes, size_t{1} << 20);
-  std::vector<std::byte> pattern(period);
-  uint64_t state = 1;
-  for (size_t i = 0; i + size <= period; i += size) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    const auto h = static_cast<double>(static_cast<int32_t>(state >> 32));
-    encode(dtype, h * 0x1p-30, &pattern[i]);
-  }
-  for (size_t at = 0; at < bytes; at += period) {
-    machine_.upload(memory_.get() + at, pattern.data(), std::min(period, bytes - at));
-  }
+fastnorm_norm_backward_args BackwardMemory::args(const BenchCase& c, Tensors& t) {
+  fastnorm_norm_backward_args args = {};
+  args.struct_size = sizeof args;
+  args.kind = c.is_layer() ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+  args.eps = 1e-6f;
+  args.dy = t.dy.get();
+  args.x = t.x.get();
+  args.weight = weight_.get();
+  args.mean = t.mean.get();
+  args.rstd = t.rstd.get();
+  args.dresidual_in = t.dresidual_in.get();
+  args.dx = t.dx.get();
+  args.dweight = dweight_.get();
+  if (c.is_layer()) args.dbias = dbias_.get();
+  return args;
 }
 
 void show_progress(size_t done, size_t all, const BenchCase* next) {

@@ -11,10 +11,11 @@
 namespace fastnorm::tool {
 
 struct BenchCase {
-  std::string op, dtype;  // of bench_ops()
+  std::string op, dtype;  // of bench_ops() or backward_ops()
   int64_t rows, n;
 
   bool adds() const { return op.starts_with("add"); }
+  bool is_backward() const { return op.ends_with("_backward"); }
   bool is_layer() const { return op.starts_with("layer"); }
   bool quantises() const { return scheme() != FASTNORM_QUANT_NONE; }
   fastnorm_quant_scheme scheme() const;
@@ -23,7 +24,8 @@ struct BenchCase {
   bool has_f32_columns() const { return op.ends_with("_f32"); }
   size_t tensor_bytes() const;  // of x
   size_t scale_bytes() const;   // of scales that leave
-  // x and what becomes of it; with a residual two tensors more.
+  // x and what becomes of it; with a residual two tensors more. A backward pass: dy, x, mean, rstd,
+  // dresidual_in and dx.
   size_t bytes_moved() const;
 };
 
@@ -31,6 +33,10 @@ struct BenchCase {
 // row ("_row_fp8") or for each 128 columns ("_block_fp8"); RMS to MXFP8 and NVFP4; and those without a residual with weight and bias in
 // f32 ("_f32").
 std::vector<std::string> bench_ops();
+
+// "rms_backward", "layer_backward", and "add_backward", that of RMSNorm with a dresidual_in: dx,
+// dweight and, of LayerNorm, dbias, from given statistics.
+std::vector<std::string> backward_ops();
 
 // The tensors of one call of a case, somewhere in memory.
 class CaseCall {
@@ -57,14 +63,31 @@ class CaseMemory {
   const Workload& workload() const { return workload_; }
 
  private:
-  void choose_sets(size_t set_bytes);
-  void fill(fastnorm_dtype dtype, size_t bytes);
-
-  const Machine& machine_;
-  size_t sets_ = 1;
   Block memory_;
   std::vector<CaseCall> calls_;
   Workload workload_ = {};
+};
+
+// The same of a backward case.
+class BackwardMemory {
+ public:
+  BackwardMemory(const Machine& machine, const BenchCase& c);
+  BackwardMemory(const BackwardMemory&) = delete;
+  BackwardMemory& operator=(const BackwardMemory&) = delete;
+
+  const TimedCalls& calls() const { return timed_; }
+
+ private:
+  struct Tensors {
+    TensorView dy, x, dresidual_in, dx, mean, rstd;
+  };
+  fastnorm_norm_backward_args args(const BenchCase& c, Tensors& t);
+
+  Block memory_, workspace_;
+  TensorView weight_, dweight_, dbias_;
+  std::vector<Tensors> tensors_;
+  std::vector<fastnorm_norm_backward_args> args_;
+  TimedCalls timed_ = {};
 };
 
 // A line on a terminal that tells how far it is, gone with `next` NULL; nothing where stderr goes to a file.

@@ -94,6 +94,10 @@ const DtypeName* find_dtype(fastnorm_dtype dtype) {
   return nullptr;
 }
 
+fastnorm_dtype dtype_or(const std::string& name, fastnorm_dtype otherwise) {
+  return name.empty() ? otherwise : find_dtype(name)->dtype;
+}
+
 std::vector<std::string> row_dtype_names() { return {"f32", "f16", "bf16"}; }
 
 FloatFormat float_format(fastnorm_dtype dtype) {

@@ -22,6 +22,9 @@ const DtypeName* find_safetensors_dtype(std::string_view name);
 std::string safetensors_dtype_names();  // of all that are known, with commas
 const DtypeName* find_dtype(fastnorm_dtype dtype);
 
+// The dtype of a known name, or `otherwise` where it is empty.
+fastnorm_dtype dtype_or(const std::string& name, fastnorm_dtype otherwise);
+
 // "f32", "f16", "bf16": what x, weight and so on may have.
 std::vector<std::string> row_dtype_names();
 

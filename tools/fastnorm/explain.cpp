@@ -9,58 +9,40 @@
 
 #include "commands.h"
 #include "dtype.h"
+#include "explain.h"
 #include "json.h"
-#include "machine.h"
-#include "norm_options.h"
 
 namespace fastnorm::tool {
 namespace {
-
-struct ExplainOptions {
-  std::string shape_text;
-  std::vector<int64_t> shape;  // read from it
-  std::string dtype = "bf16", device = "cpu", tuning;
-  std::string parameter_dtype, bias_dtype, residual_dtype, residual_out_dtype, y_dtype;
-  bool residual = false, residual_out = false, no_weight = false, bias = false;
-  bool statistics = false, head_weights = false, in_place = false, clamp_scale = false,
-       json = false;
-  int64_t row_stride_elems = 0, offset_elems = 0;
-  int32_t threads = 1;
-  NormOptions norm;
-};
 
 // The tensors of a call and its arguments, which point at them.
 class Question {
  public:
   Question(const ExplainOptions& options, const Target& target)
-      : options_(options), target_(target) {
+      : options_(options), pretended_(options, target) {
     const fastnorm_dtype dtype = find_dtype(options.dtype)->dtype;
-    const fastnorm_dtype parameters = or_else(options.parameter_dtype, dtype);
-    const fastnorm_dtype residual = or_else(options.residual_dtype, dtype);
-    const fastnorm_dtype sums = or_else(options.residual_out_dtype, residual);
+    const fastnorm_dtype parameters = dtype_or(options.parameter_dtype, dtype);
+    const fastnorm_dtype residual = dtype_or(options.residual_dtype, dtype);
+    const fastnorm_dtype sums = dtype_or(options.residual_out_dtype, residual);
+    const fastnorm_dtype y = dtype_or(options.y_dtype, dtype);
     const fastnorm_dtype f32 = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
-    const std::vector<int64_t>& shape = options.shape;
-    std::vector<int64_t> columns = {shape.back()}, statistics = {1};
-    if (shape.size() > 1) statistics.assign(shape.begin(), shape.end() - 1);
-    if (options.head_weights) columns = {statistics.back(), shape.back()};
 
-    x_ = rows(regions_.next(), dtype);
-    y_ = rows(options.in_place ? address_of(x_) : regions_.next(), or_else(options.y_dtype, dtype));
-    if (options.residual) residual_ = rows(regions_.next(), residual);
+    x_ = pretended_.rows(dtype);
+    y_ = options.in_place ? pretended_.rows_over(x_, y) : pretended_.rows(y);
+    if (options.residual) residual_ = pretended_.rows(residual);
     if (options.residual_out) {
-      residual_out_ = rows(options.in_place ? address_of(residual_) : regions_.next(), sums);
+      residual_out_ =
+          options.in_place ? pretended_.rows_over(residual_, sums) : pretended_.rows(sums);
     }
-    if (!options.no_weight) weight_ = TensorView(target, regions_.next(), parameters, columns);
-    if (options.bias) {
-      bias_ = TensorView(target, regions_.next(), or_else(options.bias_dtype, parameters), columns);
-    }
-    if (options.statistics) rstd_ = TensorView(target, regions_.next(), f32, statistics);
+    if (!options.no_weight) weight_ = pretended_.parameters(parameters);
+    if (options.bias) bias_ = pretended_.parameters(dtype_or(options.bias_dtype, parameters));
+    if (options.statistics) rstd_ = pretended_.values(f32);
     if (options.norm.quantises()) {
-      const QuantTensors quant = options.norm.quant_tensors(shape);
-      quantized_ = TensorView(target, regions_.next(), quant.codes, quant.codes_shape);
-      scale_ = TensorView(target, regions_.next(), quant.scale, quant.scale_shape);
+      const QuantTensors quant = options.norm.quant_tensors(options.shape);
+      quantized_ = pretended_.tensor(quant.codes, quant.codes_shape);
+      scale_ = pretended_.tensor(quant.scale, quant.scale_shape);
     }
-    if (options.clamp_scale) clamp_scale_ = TensorView(target, regions_.next(), f32, {1});
+    if (options.clamp_scale) clamp_scale_ = pretended_.tensor(f32, {1});
   }
 
   fastnorm_norm_args args() {
@@ -80,38 +62,21 @@ class Question {
   }
 
  private:
-  static fastnorm_dtype or_else(const std::string& name, fastnorm_dtype otherwise) {
-    return name.empty() ? otherwise : find_dtype(name)->dtype;
-  }
-
-  static std::byte* address_of(TensorView& view) {
-    const fastnorm_tensor* t = view.get();
-    return t != nullptr ? static_cast<std::byte*>(t->data) : nullptr;
-  }
-
-  TensorView rows(std::byte* address, fastnorm_dtype dtype) {
-    const bool placed =
-        reinterpret_cast<uintptr_t>(address) % (uintptr_t{1} << Regions::kSpacing) != 0;
-    if (!placed) address += static_cast<size_t>(options_.offset_elems) * element_bytes(dtype);
-    std::vector<int64_t> strides;
-    if (options_.row_stride_elems != 0 && options_.shape.size() > 1) {
-      strides.assign(options_.shape.size(), 1);
-      strides[strides.size() - 2] = options_.row_stride_elems;
-      for (size_t d = strides.size() - 2; d-- > 0;) {
-        // May wrap, for shapes that the library refuses.
-        strides[d] = static_cast<int64_t>(static_cast<uint64_t>(strides[d + 1]) *
-                                          static_cast<uint64_t>(options_.shape[d + 1]));
-      }
-    }
-    return TensorView(target_, address, dtype, options_.shape, strides);
-  }
-
   const ExplainOptions& options_;
-  Target target_;
-  Regions regions_;
+  Pretended pretended_;
   TensorView x_, residual_, weight_, bias_, y_, residual_out_, rstd_, quantized_, scale_,
       clamp_scale_;
 };
+
+fastnorm_info query_forward(fastnorm_context* context, const ExplainOptions& options,
+                            const Target& target) {
+  Question question(options, target);
+  const fastnorm_norm_args args = question.args();
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_query(context, &args, &info));
+  return info;
+}
 
 Json to_json(const fastnorm_info& info, bool cuda) {
   Json json = {{"kernel", info.kernel},
@@ -129,6 +94,8 @@ Json to_json(const fastnorm_info& info, bool cuda) {
     json["kind"] = info.kind;
     json["choice"] = info.choice;
     json["variant"] = info.variant;
+    const std::string launched = backward_launches(info);
+    if (!launched.empty()) json["launched"] = launched;
   } else {
     json["rows_per_range"] = info.rows_per_block;
     json["ranges"] = info.blocks;
@@ -142,7 +109,8 @@ void print_text(const fastnorm_info& info, bool cuda) {
   };
   const auto number = [](auto value) { return std::to_string(value); };
   line("kernel", info.launches == 0 ? "none: there are no rows" : info.kernel);
-  line("launches", number(info.launches));
+  const std::string launched = backward_launches(info);
+  line("launches", number(info.launches) + (launched.empty() ? "" : ": " + launched));
   if (cuda) {
     line("threads per row", number(info.threads_per_row));
     line("row held in", info.vectors_per_thread == 0
@@ -150,7 +118,7 @@ void print_text(const fastnorm_info& info, bool cuda) {
                             : number(info.vectors_per_thread) + " vectors of 16 bytes a thread");
     line("rows per block", number(info.rows_per_block));
     line("blocks per row", number(info.blocks_per_row));
-    line("grid", number(info.blocks) + " blocks");
+    line(info.launches > 1 ? "grids" : "grid", number(info.blocks) + " blocks");
   } else {
     line("threads", number(info.blocks) + " at the most");
     line("another thread for", number(info.rows_per_block) + " rows");
@@ -191,11 +159,8 @@ bool has_kernels(const std::string& device) {
 void run_explain(const ExplainOptions& options) {
   const Target target = parse_target(options.device);
   const ContextPtr context = make_context(target, options.threads, options.tuning);
-  Question question(options, target);
-  const fastnorm_norm_args args = question.args();
-  fastnorm_info info = {};
-  info.struct_size = sizeof info;
-  check(fastnorm_norm_query(context.get(), &args, &info));
+  const fastnorm_info info = options.backward ? query_backward(context.get(), options, target)
+                                              : query_forward(context.get(), options, target);
   tell_plan(info, options.device, options.json);
 }
 
@@ -218,9 +183,38 @@ std::vector<int64_t> parse_shape(const std::string& text) {
 }
 
 void check_combination(const ExplainOptions& options) {
+  if (options.backward && options.no_dx && options.in_place) {
+    throw CLI::ValidationError("--in-place needs dx; remove --no-dx");
+  }
   if (options.residual_out && options.in_place && !options.residual) {
     throw CLI::ValidationError("--residual-out --in-place needs --residual");
   }
+}
+
+void add_backward_options(CLI::App& command, ExplainOptions& options) {
+  const CLI::IsMember row_dtypes(row_dtype_names());
+  const auto flag = [&](const char* name, bool& value, const char* text) {
+    command.add_flag(name, value, text)->group(kBackwardGroup);
+  };
+  const auto dtype = [&](const char* name, std::string& value, const char* text) {
+    command.add_option(name, value, text)->check(row_dtypes)->group(kBackwardGroup);
+  };
+  CLI::Option* const backward =
+      command.add_flag("--backward", options.backward,
+                       "the gradients; --dtype is that of dy and of the forward's x");
+  dtype("--x-dtype", options.x_dtype, "of what the forward normalised; default: --dtype");
+  flag("--dresidual-in", options.dresidual_in, "a gradient reaches residual_out");
+  dtype("--dresidual-in-dtype", options.dresidual_in_dtype, "default: --dtype");
+  dtype("--dresidual-dtype", options.dresidual_dtype, "dresidual is stored; default: it is not");
+  dtype("--dweight-dtype", options.dweight_dtype, "f32 or the weight's; default: the weight's");
+  flag("--no-dx", options.no_dx, "dx is not wanted");
+  flag("--no-dweight", options.no_dweight, "dweight is not wanted");
+  flag("--recompute", options.recompute, "mean and rstd are not given");
+  flag("--accumulate", options.accumulate, "dweight and dbias are added to what is there");
+  separate_backward(command, backward,
+                    {"--shape", "--dtype", "--device", "--parameter-dtype", "--bias-dtype",
+                     "--no-weight", "--bias", "--head-weights", "--in-place", "--row-stride",
+                     "--offset", "--tuning", "--threads", "--json"});
 }
 
 }  // namespace
@@ -261,16 +255,17 @@ void add_explain(CLI::App& program) {
       ->check(row_dtypes);
   command
       ->add_option("--parameter-dtype", options->parameter_dtype,
-                   "dtype of weight and bias; default: x's")
+                   "dtype of weight and bias, and of dbias; default: x's")
       ->check(row_dtypes);
   command->add_option("--bias-dtype", options->bias_dtype, "default: --parameter-dtype")
       ->check(row_dtypes);
   command->add_flag("--no-weight", options->no_weight, "there is no weight");
-  command->add_flag("--bias", options->bias, "there is a bias");
+  command->add_flag("--bias", options->bias, "there is a bias; --backward: dbias is wanted");
   command->add_flag("--head-weights", options->head_weights, "a row of weights for each head");
   command->add_flag("--rstd", options->statistics, "rstd is stored");
   command->add_flag("--clamp-scale", options->clamp_scale, "the clamp is a value on the device");
-  command->add_flag("--in-place", options->in_place, "y over x, residual_out over residual");
+  command->add_flag("--in-place", options->in_place,
+                    "y over x, residual_out over residual; --backward: dx over dy");
   command->add_option("--row-stride", options->row_stride_elems,
                       "elements from one row to the next; default: compact");
   command
@@ -283,6 +278,7 @@ void add_explain(CLI::App& program) {
       ->capture_default_str();
   command->add_flag("--json", options->json, "print JSON");
   options->norm.add_to(*command);
+  add_backward_options(*command, *options);
   command->callback([options] {
     options->shape = parse_shape(options->shape_text);
     check_combination(*options);

@@ -1,16 +1,34 @@
-// What commands that explain share: addresses of tensors that do not exist, and how a plan is told.
+// What commands that explain share, and the two halves of `fastnorm explain`.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "library.h"
+#include "machine.h"
+#include "norm_options.h"
 
 namespace fastnorm::tool {
 
-// A query looks at overlap and alignment, not at memory. Each tensor has a region of its own, far
-// more than any tensor has bytes.
+struct ExplainOptions {
+  std::string shape_text;
+  std::vector<int64_t> shape;  // read from it
+  std::string dtype = "bf16", device = "cpu", tuning;
+  std::string parameter_dtype, bias_dtype, residual_dtype, residual_out_dtype, y_dtype;
+  bool residual = false, residual_out = false, no_weight = false, bias = false;
+  bool statistics = false, head_weights = false, in_place = false, clamp_scale = false,
+       json = false;
+  int64_t row_stride_elems = 0, offset_elems = 0;
+  int32_t threads = 1;
+  NormOptions norm;
+  bool backward = false, dresidual_in = false, no_dx = false, no_dweight = false, recompute = false,
+       accumulate = false;
+  std::string x_dtype, dresidual_in_dtype, dresidual_dtype, dweight_dtype;
+};
+
+// Addresses of tensors that do not exist: a query looks at overlap and alignment, not at memory.
+// Each tensor has a region of its own, far more than any tensor has bytes.
 class Regions {
  public:
   std::byte* next() { return reinterpret_cast<std::byte*>(uintptr_t{++used_} << kSpacing); }
@@ -19,6 +37,41 @@ class Regions {
  private:
   uintptr_t used_ = 0;
 };
+
+// Tensors of the options' shape, in regions.
+class Pretended {
+ public:
+  Pretended(const ExplainOptions& options, const Target& target)
+      : options_(options), target_(target) {}
+
+  // Shaped as x, with the row stride and the offset that the options ask for.
+  TensorView rows(fastnorm_dtype dtype) { return rows_at(regions_.next(), dtype, true); }
+  // The same where `other` is.
+  TensorView rows_over(TensorView& other, fastnorm_dtype dtype);
+  // Of another shape, compact.
+  TensorView tensor(fastnorm_dtype dtype, std::vector<int64_t> shape) {
+    return TensorView(target_, regions_.next(), dtype, std::move(shape));
+  }
+  // A value of a row.
+  TensorView values(fastnorm_dtype dtype) { return tensor(dtype, row_shape()); }
+  // A weight or a bias.
+  TensorView parameters(fastnorm_dtype dtype);
+
+ private:
+  TensorView rows_at(std::byte* address, fastnorm_dtype dtype, bool shifted) const;
+  std::vector<int64_t> row_shape() const;
+
+  const ExplainOptions& options_;
+  Target target_;
+  Regions regions_;
+};
+
+// What the query of the backward pass answers.
+fastnorm_info query_backward(fastnorm_context* context, const ExplainOptions& options,
+                             const Target& target);
+
+// The kernels of a backward pass on a GPU, in order: "columns, rows, fold"; "" of other calls.
+std::string backward_launches(const fastnorm_info& info);
 
 // Prints what a query says, as lines or as JSON. `device`: as --device names it.
 void tell_plan(const fastnorm_info& info, const std::string& device, bool json);

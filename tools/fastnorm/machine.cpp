@@ -53,13 +53,27 @@ void Machine::synchronize() const {
   if (stream_ != nullptr) stream_->synchronize();
 }
 
-void Machine::run(const fastnorm_norm_args& args) const {
+namespace {
+
+template <typename Args, typename Query, typename Run>
+void run_call(const Machine& machine, const Args& args, Query query, Run run) {
   fastnorm_info info = {};
   info.struct_size = sizeof info;
-  check(fastnorm_norm_query(context(), &args, &info));
-  const Block workspace = info.workspace_bytes != 0 ? allocate(info.workspace_bytes) : Block();
-  check(fastnorm_norm(context(), &args, workspace.get(), info.workspace_bytes, stream()));
-  synchronize();
+  check(query(machine.context(), &args, &info));
+  const Block workspace =
+      info.workspace_bytes != 0 ? machine.allocate(info.workspace_bytes) : Block();
+  check(run(machine.context(), &args, workspace.get(), info.workspace_bytes, machine.stream()));
+  machine.synchronize();
+}
+
+}  // namespace
+
+void Machine::run(const fastnorm_norm_args& args) const {
+  run_call(*this, args, fastnorm_norm_query, fastnorm_norm);
+}
+
+void Machine::run(const fastnorm_norm_backward_args& args) const {
+  run_call(*this, args, fastnorm_norm_backward_query, fastnorm_norm_backward);
 }
 
 }  // namespace fastnorm::tool

@@ -45,6 +45,7 @@ class Machine {
 
   // Runs one normalisation and waits for it. Workspace is allocated for the call.
   void run(const fastnorm_norm_args& args) const;
+  void run(const fastnorm_norm_backward_args& args) const;
 
  private:
   Target target_;

@@ -1,5 +1,6 @@
 #include "norm_options.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
@@ -66,16 +67,18 @@ auto value_of(const Choices& choices, const std::string& name) {
 
 }  // namespace
 
-void TimedOptions::add_to(CLI::App& command) {
-  command
-      .add_option(
-          "--op", ops,
-          "rms, add (RMSNorm of x + residual, which is stored), layer; rms_fp8, add_fp8, "
-          "layer_fp8: to f8 e4m3 by a given scale; rms_row_fp8, add_row_fp8, layer_row_fp8: by a "
-          "scale a row; rms_block_fp8, add_block_fp8, layer_block_fp8: by one for each 128 "
-          "columns; rms_mxfp8, rms_nvfp4; rms_f32, layer_f32: weight and bias in f32")
+void TimedOptions::add_to(CLI::App& command, const std::vector<std::string>& more) {
+  std::vector<std::string> known = bench_ops();
+  known.insert(known.end(), more.begin(), more.end());
+  std::string text =
+      "rms, add (RMSNorm of x + residual, which is stored), layer; rms_fp8, add_fp8, "
+      "layer_fp8: to f8 e4m3 by a given scale; rms_row_fp8, add_row_fp8, layer_row_fp8: by a "
+      "scale a row; rms_block_fp8, add_block_fp8, layer_block_fp8: by one for each 128 "
+      "columns; rms_mxfp8, rms_nvfp4; rms_f32, layer_f32: weight and bias in f32";
+  if (!more.empty()) text += "; the gradients: rms_backward, add_backward, layer_backward";
+  command.add_option("--op", ops, text)
       ->delimiter(',')
-      ->check(CLI::IsMember(bench_ops()))
+      ->check(CLI::IsMember(known))
       ->capture_default_str();
   command.add_option("--dtype", dtypes, "of x, weight, bias and residual")
       ->delimiter(',')
@@ -105,6 +108,20 @@ void NormOptions::add_to(CLI::App& command) {
   add_choice(command, "--scale-layout", scale_layout_, kScaleLayouts, "order of the scales");
   add_choice(command, "--quant-division", quant_division_, kQuantDivisions,
              "codes of z * (1 / scale), or of z / scale (per-tensor, per-row, per-block)");
+}
+
+void separate_backward(CLI::App& command, CLI::Option* flag,
+                       const std::vector<std::string>& shared) {
+  const std::vector<std::string> arithmetic = {
+      "--help", "--kind", "--eps", "--rounding", "--pdl-wait", "--weight-offset", "--pdl-trigger"};
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option == flag || has(shared, name) || has(arithmetic, name)) continue;
+    option->get_group() == kBackwardGroup ? option->needs(flag) : option->excludes(flag);
+  }
 }
 
 void NormOptions::add_statistic_to(CLI::App& command) {
@@ -150,6 +167,16 @@ void NormOptions::apply(fastnorm_norm_args* args) const {
   args->amax_floor = amax_floor_;
   args->clamp = clamp_;
   args->quant_division = value_of(kQuantDivisions, quant_division_);
+}
+
+void NormOptions::apply(fastnorm_norm_backward_args* args) const {
+  args->struct_size = sizeof *args;
+  args->kind = value_of(kKinds, kind_);
+  args->eps = eps_;
+  args->weight_offset = weight_offset_;
+  args->rounding = value_of(kRoundings, rounding_);
+  args->flags = (pdl_wait_ ? uint32_t{FASTNORM_NORM_BACKWARD_PDL_WAIT} : 0) |
+                (pdl_trigger_ ? uint32_t{FASTNORM_NORM_BACKWARD_PDL_TRIGGER} : 0);
 }
 
 }  // namespace fastnorm::tool

@@ -16,11 +16,19 @@ struct TimedOptions {
   std::vector<std::string> ops = {"rms", "add", "layer"}, dtypes = {"bf16"};
   int32_t repeats = 9;
 
-  void add_to(CLI::App& command);
+  // more: operations besides bench_ops().
+  void add_to(CLI::App& command, const std::vector<std::string>& more = {});
 };
 
 // --tuning FILE
 void add_tuning_option(CLI::App& command, std::string* path);
+
+// Options of this group need --backward.
+inline constexpr const char* kBackwardGroup = "Backward";
+// Separates the two passes of a command whose options are all there: those of kBackwardGroup need
+// `flag`; all others exclude it but `shared` and the arithmetic that both passes have.
+void separate_backward(CLI::App& command, CLI::Option* flag,
+                       const std::vector<std::string>& shared);
 
 class NormOptions {
  public:
@@ -31,6 +39,8 @@ class NormOptions {
   void add_quant_to(CLI::App& command);
   // Sets the scalar fields of `args`, struct_size included.
   void apply(fastnorm_norm_args* args) const;
+  void apply(fastnorm_norm_backward_args* args) const;
+  bool is_layer() const { return kind_ == "layer"; }
   bool quantises() const { return quant_scheme_ != "none"; }
   // For rows of a shape.
   QuantTensors quant_tensors(const std::vector<int64_t>& shape) const;

@@ -45,6 +45,8 @@ void run_selftest(const SelftestOptions& options) {
       &sum, [&](Tally* tally) { test_invariance(machine, tally); });
   run_part("same bits as on other machines: hashes", &sum,
            [&](Tally* tally) { test_golden(machine, tally); });
+  run_part("the same of the backward pass, by layout and threads", &sum,
+           [&](Tally* tally) { test_backward_golden(machine, tally); });
   run_part("error against double precision", &sum,
            [&](Tally* tally) { test_against_double(machine, tally); });
   run_part(options.full ? "reciprocal root, every float" : "reciprocal root, sampled (--full: all)",

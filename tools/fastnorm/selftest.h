@@ -83,6 +83,9 @@ constexpr float kSelftestEps = 1e-5f;
 constexpr float kSelftestWeightOffset = 0.5f;
 
 CaseInputs make_inputs(const SelftestCase& c);
+// The first `count` values of an endless tensor of hashed integers. Streams 1 to 4 are x, residual,
+// weight and bias.
+std::vector<std::byte> make_tensor(fastnorm_dtype dtype, int64_t count, uint64_t stream);
 
 // Queries and keys by a call each, by one call (with a weight per head), or by one
 // fastnorm_norm_many.
@@ -124,6 +127,8 @@ const uint64_t* find_golden(const std::string& case_name, bool cuda);
 
 // Output hashes equal those of the committed table.
 void test_golden(const Machine& machine, Tally* tally);
+// The same for the backward pass, in other layouts and with other numbers of threads too.
+void test_backward_golden(const Machine& machine, Tally* tally);
 // Prints the lines of that table as this machine computes them: name and hash.
 void print_golden(const Machine& machine);
 

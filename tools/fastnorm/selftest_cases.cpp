@@ -139,19 +139,6 @@ double value_at(uint64_t stream, uint64_t index) {
   return (h >> 32) % 64 == 0 ? uniform * 16 + 0.375 : uniform + 0.375;
 }
 
-// A stream's tensors begin alike, so the longest so far is kept: rounding all for each case anew
-// would take longer than to run it.
-std::vector<std::byte> make_tensor(fastnorm_dtype dtype, int64_t count, uint64_t stream) {
-  static std::map<std::pair<std::string_view, uint64_t>, std::vector<std::byte>> longest;
-  const size_t size = element_bytes(dtype), bytes = static_cast<size_t>(count) * size;
-  std::vector<std::byte>& known = longest[{find_dtype(dtype)->name, stream}];
-  for (size_t at = known.size(); at < bytes; at += size) {
-    known.resize(at + size);
-    encode(dtype, value_at(stream, at / size), &known[at]);
-  }
-  return {known.begin(), known.begin() + static_cast<std::ptrdiff_t>(bytes)};
-}
-
 // The tensors of a case in an image.
 struct CaseTensors {
   Rows x, residual, weight, bias, given;
@@ -288,6 +275,19 @@ void run_calls(const Machine& machine, const SelftestCase& c, const CaseLayout& 
 }
 
 }  // namespace
+
+// A stream's tensors begin alike, so the longest so far is kept: rounding all for each case anew
+// would take longer than to run it.
+std::vector<std::byte> make_tensor(fastnorm_dtype dtype, int64_t count, uint64_t stream) {
+  static std::map<std::pair<std::string_view, uint64_t>, std::vector<std::byte>> longest;
+  const size_t size = element_bytes(dtype), bytes = static_cast<size_t>(count) * size;
+  std::vector<std::byte>& known = longest[{find_dtype(dtype)->name, stream}];
+  for (size_t at = known.size(); at < bytes; at += size) {
+    known.resize(at + size);
+    encode(dtype, value_at(stream, at / size), &known[at]);
+  }
+  return {known.begin(), known.begin() + static_cast<std::ptrdiff_t>(bytes)};
+}
 
 int64_t SelftestCase::weight_row(int64_t row) const {
   if (heads() == 0) return 0;

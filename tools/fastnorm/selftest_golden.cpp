@@ -6,7 +6,7 @@
 #include <cinttypes>
 #include <string_view>
 
-#include "selftest.h"
+#include "selftest_backward.h"
 
 namespace fastnorm::tool {
 namespace {
@@ -20,6 +20,13 @@ constexpr int32_t kGoldenNumericVersion = 2;
 constexpr Golden kGolden[] = {
 #include "selftest_golden.inc"
 };
+
+bool has_numeric_version(Tally* tally) {
+  return tally->expect(fastnorm_numeric_version() == kGoldenNumericVersion,
+                       "the library has numeric version " +
+                           std::to_string(fastnorm_numeric_version()) + ", the table of hashes " +
+                           std::to_string(kGoldenNumericVersion));
+}
 
 std::string hex(uint64_t value) {
   char text[24];
@@ -45,12 +52,7 @@ const uint64_t* find_golden(const std::string& case_name, bool cuda) {
 }
 
 void test_golden(const Machine& machine, Tally* tally) {
-  if (!tally->expect(fastnorm_numeric_version() == kGoldenNumericVersion,
-                     "the library has numeric version " +
-                         std::to_string(fastnorm_numeric_version()) + ", the table of hashes " +
-                         std::to_string(kGoldenNumericVersion))) {
-    return;
-  }
+  if (!has_numeric_version(tally)) return;
   for (const SelftestCase& c : selftest_cases()) {
     const uint64_t* wanted = find_golden(c.name(), machine.target().is_cuda());
     if (!tally->expect(wanted != nullptr, c.name() + ": not in the table of hashes")) continue;
@@ -63,11 +65,41 @@ void test_golden(const Machine& machine, Tally* tally) {
   }
 }
 
+void test_backward_golden(const Machine& machine, Tally* tally) {
+  if (!has_numeric_version(tally)) return;
+  const bool cuda = machine.target().is_cuda();
+  const std::unique_ptr<Machine> pooled =
+      cuda ? nullptr : std::make_unique<Machine>(machine.target(), 3);
+  for (const BackwardCase& c : backward_cases()) {
+    const uint64_t* dx = find_golden(dx_name(c), cuda);
+    const uint64_t* sums = find_golden(sums_name(c), cuda);
+    if (!tally->expect(dx != nullptr && sums != nullptr, c.name() + ": not in the table of hashes"))
+      continue;
+    const BackwardInputs inputs = make_inputs(c);
+    const auto compare = [&](const Machine& on, const CaseLayout& layout, const char* more) {
+      const BackwardOutputs outputs = run_case(on, c, inputs, layout, tally);
+      const auto same = [&](uint64_t found, uint64_t wanted, const char* what) {
+        tally->expect(found == wanted, c.name() + ", " + layout.name + more + ": " + what +
+                                           " hash to " + hex(found) + ", required " + hex(wanted));
+      };
+      same(hash_of_dx(outputs), *dx, "the bits of dx");
+      same(hash_of_sums(outputs), *sums, "those of dweight and dbias");
+    };
+    for (const CaseLayout& layout : backward_layouts()) compare(machine, layout, "");
+    if (pooled != nullptr) compare(*pooled, {}, ", 3 threads");
+  }
+}
+
 void print_golden(const Machine& machine) {
   Tally unused;
   for (const SelftestCase& c : selftest_cases()) {
     const uint64_t found = hash_of(run_case(machine, c, make_inputs(c), {}, &unused));
     std::printf("%016" PRIx64 " %s\n", found, c.name().c_str());
+  }
+  for (const BackwardCase& c : backward_cases()) {
+    const BackwardOutputs outputs = run_case(machine, c, make_inputs(c), {}, &unused);
+    std::printf("%016" PRIx64 " %s\n", hash_of_dx(outputs), dx_name(c).c_str());
+    std::printf("%016" PRIx64 " %s\n", hash_of_sums(outputs), sums_name(c).c_str());
   }
 }
 

@@ -468,7 +468,7 @@ pub struct fastnorm_info {
     /// Bytes of the profile that the call writes; 0 = none. Since 0.2.
     pub profile_bytes: u64,
     /// CUDA: the kinds of call that share a list of choices; "" if no list decides (on a CPU,
-    /// without rows, for another family). Since 0.2.
+    /// without rows, in families without lists). Since 0.2.
     pub kind: *const c_char,
     /// CUDA: the line of that list for this length and number of rows, or that a tuning file
     /// decides. `fastnorm explain` prints these lines. Since 0.2.

@@ -1,0 +1,554 @@
+#!/usr/bin/env python3
+"""The backward pass on the command line: what `fastnorm run --backward` computes, compared with
+NumPy in double precision, what `explain --backward` and `bench` say, and what all refuse."""
+
+import itertools
+import json
+
+import numpy as np
+import tensor_file
+from program import FAILURE, SUCCESS, USAGE, main
+
+HALF_ULP = {"F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
+ARITHMETIC = 64 * 2.0**-24  # of sums over rows and columns of some hundred values
+LEAST = {"F32": 0.0, "F16": 2.0**-25, "BF16": 0.0}
+EPS, OFFSET = 1e-5, 0.25
+
+
+def make_tensors(rng, dtype, shape, weight_dtype, weight_shape, layer, gradient_dtype=None):
+    def normal(kind, size, scale=1.0, offset=0.0):
+        return (kind, size, tensor_file.encode(kind, rng.standard_normal(size) * scale + offset))
+
+    tensors = {
+        "x": normal(dtype, shape),
+        "dy": normal(dtype, shape),
+        "gain": normal(weight_dtype, weight_shape, 0.2, 1.0),
+        "from_residual": normal(gradient_dtype or dtype, shape, 2.0),
+        "old": normal("F32", weight_shape, 3.0),
+        "old_shift": normal("F32", weight_shape, 3.0),
+    }
+    x = tensor_file.decode(tensors["x"]).astype(np.float64)
+    mean = x.mean(-1) if layer else np.zeros(shape[:-1])
+    rstd = 1 / np.sqrt(((x - mean[..., None]) ** 2).mean(-1) + EPS)
+    for name, values in (("m", mean), ("r", rstd)):
+        values = np.asarray(values, np.float32).reshape(shape[:-1] or (1,))
+        tensors[name] = ("F32", values.shape, values.tobytes())
+    return tensors
+
+
+def expected(tensors, layer, add):
+    """{name: (value, size)} in double precision; what is allowed is in proportion to the size."""
+    x, dy, gain = (
+        tensor_file.decode(tensors[name]).astype(np.float64) for name in ("x", "dy", "gain")
+    )
+    mean, rstd = (
+        tensor_file.decode(tensors[name]).astype(np.float64).reshape(x.shape[:-1])
+        for name in ("m", "r")
+    )
+    xhat = (x - (mean[..., None] if layer else 0)) * rstd[..., None]
+    e = dy * (gain + OFFSET)
+    dx = e - xhat * (e * xhat).mean(-1, keepdims=True) - (e.mean(-1, keepdims=True) if layer else 0)
+    dx = dx * rstd[..., None] + (
+        tensor_file.decode(tensors["from_residual"]).astype(np.float64) if add else 0
+    )
+    shared = tuple(range(x.ndim - gain.ndim))
+    found = {"dx": (dx, np.abs(dx) + 1)}
+    for name, terms in (("dweight", dy * xhat), ("dbias", dy)):
+        found[name] = terms.sum(shared), np.abs(terms).sum(shared)
+    return found
+
+
+def close(tensor, wanted, size):
+    found = tensor_file.decode(tensor).astype(np.float64)
+    return found.shape == wanted.shape and bool(
+        np.all(
+            np.abs(found - wanted)
+            <= HALF_ULP[tensor[0]] * np.abs(wanted) + ARITHMETIC * size + LEAST[tensor[0]]
+        )
+    )
+
+
+def run(program, name, *options, code=SUCCESS, says=()):
+    program.expect(
+        name,
+        code,
+        "run",
+        "--backward",
+        "in.safetensors",
+        "out.safetensors",
+        "--x",
+        "x",
+        *options,
+        says=says,
+    )
+    return tensor_file.read(program.work / "out.safetensors") if code == SUCCESS else {}
+
+
+def test_gradients(program, rng):
+    cases = program.cases
+    shapes = [((5, 96), (96,)), ((1000,), (1000,)), ((3, 4, 129), (4, 129)), ((300, 64), (64,))]
+    for (shape, weight_shape), dtype in itertools.product(shapes, HALF_ULP):
+        for kind, add, in_place, given in (
+            ("rms", False, False, True),
+            ("layer", True, False, True),
+            ("rms", True, True, False),
+            ("layer", False, True, False),
+        ):
+            layer = kind == "layer"
+            name = f"gradients {kind} {dtype} {'x'.join(map(str, shape))}"
+            name += " add" * add + " in place" * in_place + " recomputed" * (not given)
+            weight_dtype = "F32" if add else dtype
+            tensors = make_tensors(rng, dtype, shape, weight_dtype, weight_shape, layer)
+            tensor_file.write(program.work / "in.safetensors", tensors)
+            options = [
+                "--dy",
+                "dy",
+                "--weight",
+                "gain",
+                "--kind",
+                kind,
+                "--eps",
+                str(EPS),
+                "--weight-offset",
+                str(OFFSET),
+                "--dx",
+                "gx",
+                "--dweight",
+                "gw",
+                "--dbias",
+                "gb",
+            ]
+            options += ["--rstd", "r"] * given + ["--mean", "m"] * (given and layer)
+            options += ["--dresidual-in", "from_residual"] * add + ["--in-place"] * in_place
+            out = run(program, name, *options)
+            wanted = expected(tensors, layer, add)
+            cases.equal(
+                f"{name}: tensors",
+                {n: t[:2] for n, t in out.items()},
+                {
+                    "gx": (dtype, shape),
+                    "gw": (weight_dtype, weight_shape),
+                    "gb": (weight_dtype, weight_shape),
+                },
+            )
+            for stored, output in (("gx", "dx"), ("gw", "dweight"), ("gb", "dbias")):
+                cases.check(
+                    f"{name}: {output}", stored in out and close(out[stored], *wanted[output])
+                )
+
+
+def test_outputs(program, rng):
+    """Which outputs there are, and their dtypes."""
+    cases = program.cases
+    tensors = make_tensors(rng, "BF16", (40, 128), "BF16", (128,), False, "F32")
+    tensors["shift"] = ("F16", (128,), bytes(256))
+    tensor_file.write(program.work / "in.safetensors", tensors)
+    base = [
+        "--dy",
+        "dy",
+        "--weight",
+        "gain",
+        "--rstd",
+        "r",
+        "--weight-offset",
+        str(OFFSET),
+        "--eps",
+        str(EPS),
+    ]
+    wanted = expected(tensors, False, False)
+    plain = run(program, "dx alone", *base)
+    cases.equal("dx alone", list(plain), ["dx"])
+    sums = run(
+        program,
+        "no dx",
+        *base,
+        "--no-dx",
+        "--dweight",
+        "gw",
+        "--dweight-dtype",
+        "f32",
+        "--dbias",
+        "gb",
+        "--bias",
+        "shift",
+    )
+    cases.equal("no dx: dtypes", {n: t[0] for n, t in sums.items()}, {"gw": "F32", "gb": "F16"})
+    cases.check("no dx: dweight", close(sums["gw"], *wanted["dweight"]))
+    cases.check("no dx: dbias", close(sums["gb"], *wanted["dbias"]))
+    both = run(
+        program,
+        "two dtypes",
+        *base,
+        "--dresidual-in",
+        "from_residual",
+        "--dresidual",
+        "gr",
+        "--threads",
+        "2",
+    )
+    with_residual = expected(tensors, False, True)["dx"]
+    cases.check("two dtypes: dx", close(both["dx"], *with_residual))
+    cases.check(
+        "two dtypes: dresidual is the same in f32",
+        both["gr"][0] == "F32" and close(both["gr"], *with_residual),
+    )
+    cases.equal(
+        "dx is dresidual, rounded",
+        both["dx"][2],
+        tensor_file.encode("BF16", tensor_file.decode(both["gr"])),
+    )
+    added = run(
+        program,
+        "accumulated",
+        *base,
+        "--no-dx",
+        "--dweight",
+        "gw",
+        "--old-dweight",
+        "old",
+        "--dbias",
+        "gb",
+        "--old-dbias",
+        "old_shift",
+    )
+    for stored, old, output in (("gw", "old", "dweight"), ("gb", "old_shift", "dbias")):
+        value, size = wanted[output]
+        cases.check(
+            f"accumulated: {output}",
+            close(added[stored], value + tensor_file.decode(tensors[old]), size + 3),
+        )
+    for options in (
+        ["--rounding", "normalized"],
+        ["--rounding", "every-step"],
+        ["--kind", "layer", "--mean", "m"],
+    ):
+        other = run(
+            program,
+            " ".join(options),
+            *base,
+            "--no-dx",
+            "--dweight",
+            "gw",
+            "--dweight-dtype",
+            "f32",
+            *options,
+        )
+        cases.equal(
+            f"{' '.join(options)} changes dweight",
+            other["gw"][2] != sums["gw"][2],
+            "layer" not in options,
+        )
+    for options in (["--threads", "2"], ["--pdl-wait"], ["--pdl-trigger"]):
+        cases.equal(
+            f"{' '.join(options)} changes nothing",
+            run(program, " ".join(options), *base, *options)["dx"],
+            plain["dx"],
+        )
+
+
+def test_refused(program, rng):
+    work, cases = program.work, program.cases
+    tensors = make_tensors(rng, "F16", (4, 64), "F16", (64,), True)
+    tensors["short"] = ("F16", (63,), bytes(126))
+    tensor_file.write(work / "in.safetensors", tensors)
+
+    def refuse(name, *options, says, code=FAILURE):
+        (work / "out.safetensors").write_bytes(b"as it was")
+        run(program, name, *options, code=code, says=says)
+        cases.check(
+            f"{name}: the output file is as it was",
+            (work / "out.safetensors").read_bytes() == b"as it was",
+        )
+
+    refuse(
+        "dweight without weight",
+        "--dy",
+        "dy",
+        "--dweight",
+        "gw",
+        says=("FASTNORM_ERROR_ARGUMENT", "dweight"),
+    )
+    refuse(
+        "mean with RMS",
+        "--dy",
+        "dy",
+        "--mean",
+        "m",
+        "--rstd",
+        "r",
+        says=("FASTNORM_ERROR_ARGUMENT", "mean"),
+    )
+    refuse(
+        "rstd alone",
+        "--dy",
+        "dy",
+        "--rstd",
+        "r",
+        "--kind",
+        "layer",
+        says=("FASTNORM_ERROR_ARGUMENT", "mean"),
+    )
+    refuse("no output", "--dy", "dy", "--no-dx", says="FASTNORM_ERROR_ARGUMENT")
+    refuse(
+        "dresidual of dx's dtype",
+        "--dy",
+        "dy",
+        "--dresidual",
+        "gr",
+        "--dresidual-dtype",
+        "f16",
+        says="dresidual.dtype is f16, as dx's",
+    )
+    refuse(
+        "weight of the wrong length",
+        "--dy",
+        "dy",
+        "--weight",
+        "short",
+        says=("FASTNORM_ERROR_SHAPE", "weight", "63"),
+    )
+    refuse("no such tensor", "--dy", "nix", says="has no tensor 'nix'")
+    refuse(
+        "an old sum without a new one",
+        "--dy",
+        "dy",
+        "--weight",
+        "gain",
+        "--old-dweight",
+        "old",
+        says="required: --dweight",
+    )
+    refuse(
+        "two outputs of one name",
+        "--dy",
+        "dy",
+        "--weight",
+        "gain",
+        "--dweight",
+        "dx",
+        code=USAGE,
+        says="two outputs are named 'dx'",
+    )
+    refuse("no dy", code=USAGE, says="--backward needs --dy")
+    for option in (
+        ["--residual", "x"],
+        ["--y", "y"],
+        ["--quantized", "q"],
+        ["--clamp", "2"],
+        ["--pdl-constant-columns"],
+    ):
+        refuse(
+            f"{option[0]} with --backward",
+            "--dy",
+            "dy",
+            *option,
+            code=USAGE,
+            says=f"{option[0]} excludes --backward",
+        )
+    for option in (["--dy", "dy"], ["--dweight", "gw"], ["--no-dx"]):
+        program.expect(
+            f"{option[0]} without --backward",
+            USAGE,
+            "run",
+            "in.safetensors",
+            "o",
+            "--x",
+            "x",
+            *option,
+            says=f"{option[0]} requires --backward",
+        )
+
+
+def test_explain(program):
+    cases = program.cases
+
+    def explained(*options):
+        return program.json(f"explain {' '.join(options)}", "explain", "--backward", *options)
+
+    cpu = explained("--shape", "4096,512", "--threads", "2")
+    cases.equal(
+        "explain: bytes of a call",
+        (cpu["bytes_read"], cpu["bytes_written"]),
+        (2 * 4096 * 1024 + 4096 * 4 + 1024, 4096 * 1024 + 1024),
+    )
+    # nb blocks of n floats: nb is the least of 2^20 / n and, with 4096 / n lanes, 4096 / 8.
+    cases.equal("explain: workspace of dweight", cpu["workspace_bytes"], 128 * 512 * 4)
+    layer = explained(
+        "--shape", "4096,512", "--kind", "layer", "--bias", "--dresidual-in", "--accumulate"
+    )
+    cases.equal(
+        "explain: bytes of LayerNorm with everything",
+        (layer["bytes_read"], layer["bytes_written"]),
+        (3 * 4096 * 1024 + 2 * 4096 * 4 + 3 * 1024, 4096 * 1024 + 2 * 1024),
+    )
+    cases.equal("explain: workspace of both", layer["workspace_bytes"], 2 * 128 * 512 * 4)
+    frozen = explained("--shape", "4096,512", "--no-dweight")
+    cases.equal("explain: dx alone needs no workspace", frozen["workspace_bytes"], 0)
+
+    def launched(*options, device="sm_90"):
+        found = explained("--device", device, *options)
+        cases.check(
+            f"explain {options}: launches are those named",
+            found["launches"] == found["launched"].count(",") + 1,
+            found,
+        )
+        cases.equal(
+            f"explain {options}: a line of choices",
+            [found[k].split("(")[0] for k in ("kind", "choice")],
+            (
+                ["", ""]
+                if found["launched"].startswith(("columns, fold", "statistics, columns, fold"))
+                else ["KIND", "ROWS"]
+            ),
+        )
+        return found["launched"]
+
+    for options, wanted in {
+        ("--shape", "512,4096"): "few",
+        ("--shape", "512,4096", "--in-place"): "persistent, fold",
+        ("--shape", "65536,4096"): "persistent, fold",
+        ("--shape", "65536,4096", "--recompute"): "statistics, persistent, fold",
+        ("--shape", "65536,4096", "--no-dweight"): "few",
+        ("--shape", "65536,128", "--dresidual-in", "--kind", "layer", "--bias"): "persistent, fold",
+        ("--shape", "4096,4097"): "columns, rows, fold",
+        ("--shape", "4096,4096", "--offset", "1", "--recompute"): "statistics, columns, rows, fold",
+        (
+            "--shape",
+            "4096,4096",
+            "--dresidual-in",
+            "--dresidual-in-dtype",
+            "f32",
+        ): "columns, rows, fold",
+        ("--shape", "4096,4096", "--x-dtype", "f32"): "columns, rows, fold",
+        ("--shape", "4096,4096", "--dresidual-dtype", "f32"): "columns, rows, fold",
+        ("--shape", "4096,4096", "--no-dx"): "columns, fold",
+        ("--shape", "4096,4097", "--no-dweight"): "rows",
+    }.items():
+        cases.equal(f"explain {' '.join(options)}", launched(*options), wanted)
+    cases.equal(
+        "explain on sm_80: the general form",
+        launched("--shape", "512,4096", device="sm_80"),
+        "columns, rows, fold",
+    )
+    heads = launched("--shape", "4096,32,128", "--head-weights")
+    cases.equal("explain: a weight for each head", heads, "persistent, fold")
+    text = program.expect(
+        "explain as text",
+        SUCCESS,
+        "explain",
+        "--backward",
+        "--shape",
+        "65536,4096",
+        "--device",
+        "sm_90",
+    )
+    cases.check(
+        "explain as text: launches and grids",
+        "launches           2: persistent, fold" in text and "\ngrids  " in text,
+        text,
+    )
+    for options, says in (
+        (("--residual",), "--residual excludes --backward"),
+        (("--rstd",), "--rstd excludes --backward"),
+        (("--no-dx", "--in-place"), "--in-place needs dx"),
+    ):
+        program.expect(
+            f"explain {options}",
+            USAGE,
+            "explain",
+            "--backward",
+            "--shape",
+            "4,64",
+            *options,
+            says=says,
+        )
+    program.expect(
+        "explain --no-dx without --backward",
+        USAGE,
+        "explain",
+        "--shape",
+        "4,64",
+        "--no-dx",
+        says="--no-dx requires --backward",
+    )
+    program.expect(
+        "explain: no output",
+        FAILURE,
+        "explain",
+        "--backward",
+        "--shape",
+        "4,64",
+        "--no-dx",
+        "--no-dweight",
+        says="FASTNORM_ERROR_ARGUMENT",
+    )
+    program.expect(
+        "explain: dweight of another dtype",
+        FAILURE,
+        "explain",
+        "--backward",
+        "--shape",
+        "4,64",
+        "--dweight-dtype",
+        "f16",
+        says="FASTNORM_ERROR_DTYPE",
+    )
+
+
+def test_bench(program):
+    cases, path = program.cases, program.work / "bench.json"
+    program.expect(
+        "bench",
+        SUCCESS,
+        "bench",
+        "--shape",
+        "1x1024,640x1024",
+        "--op",
+        "rms_backward,add_backward,layer_backward",
+        "--dtype",
+        "bf16,f32",
+        "--repeats",
+        "2",
+        "--threads",
+        "2",
+        "--json",
+        path,
+    )
+    results = json.loads(path.read_text())["results"]
+    cases.equal(
+        "bench: every case once", len({(r["op"], r["dtype"], r["rows"]) for r in results}), 12
+    )
+    for r in results:
+        name = f"bench {r['op']} {r['dtype']} {r['rows']}x{r['n']}"
+        tensors, statistics = (
+            (4, 1) if r["op"] == "add_backward" else (3, 2 if r["op"] == "layer_backward" else 1)
+        )
+        cases.equal(
+            f"{name}: bytes",
+            r["bytes_moved"],
+            tensors * r["rows"] * r["n"] * (4 if r["dtype"] == "f32" else 2)
+            + statistics * 4 * r["rows"],
+        )
+        cases.check(f"{name}: times", r["median_us"] > 0 and r["copy_us"] > 0, r)
+    for command in (["--output", "tuned"], ["--csv", "times.csv"]):
+        program.expect(
+            f"tune {command[0]} of the backward",
+            USAGE,
+            "tune",
+            "--op",
+            "rms_backward",
+            *command,
+            says="rms_backward",
+        )
+
+
+def test(program):
+    rng = np.random.default_rng(41)
+    test_gradients(program, rng)
+    test_outputs(program, rng)
+    test_refused(program, rng)
+    test_explain(program)
+    test_bench(program)
+
+
+main(test)

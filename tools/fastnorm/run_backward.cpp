@@ -1,0 +1,103 @@
+// fastnorm run --backward: the gradients of one normalisation of tensors in a safetensors file.
+#include "dtype.h"
+#include "run.h"
+
+namespace fastnorm::tool {
+namespace {
+
+class BackwardRun {
+ public:
+  explicit BackwardRun(const RunOptions& options)
+      : options_(options),
+        names_(options.gradients),
+        machine_(parse_target(options.device), options.threads, options.tuning),
+        operands_(options.input, machine_) {}
+
+  void operator()() {
+    load_inputs();
+    make_outputs();
+    machine_.run(args());
+    operands_.store(options_.output, {&dx_, &dresidual_, &dweight_, &dbias_});
+  }
+
+ private:
+  void load_inputs() {
+    operands_.load(options_.names.x, &x_);
+    operands_.load(options_.names.weight, &weight_);
+    operands_.load(options_.names.bias, &bias_);
+    operands_.load(options_.names.mean, &mean_);
+    operands_.load(options_.names.rstd, &rstd_);
+    operands_.load(names_.dy, &dy_);
+    operands_.load(names_.dresidual_in, &dresidual_in_);
+    operands_.load(names_.old_dweight, &old_dweight_);
+    operands_.load(names_.old_dbias, &old_dbias_);
+  }
+
+  void make_outputs() {
+    const std::vector<int64_t>& shape = x_.view.shape();
+    if (!options_.no_dx) {
+      operands_.make(names_.dx, &dx_, options_.in_place ? &dy_ : nullptr,
+                     dtype_or(options_.dx_dtype, x_.dtype), shape);
+    }
+    operands_.make(names_.dresidual, &dresidual_, nullptr,
+                   dtype_or(options_.dresidual_dtype, x_.dtype), shape);
+    make_sum(names_.dweight, &dweight_, old_dweight_, options_.dweight_dtype, weight_);
+    make_sum(names_.dbias, &dbias_, old_dbias_, options_.dbias_dtype,
+             bias_.data != nullptr ? bias_ : weight_);
+  }
+
+  // dweight or dbias, shaped as `like`. What it is added to is its memory.
+  void make_sum(const std::string& name, Operand* sum, Operand& old, const std::string& dtype,
+                Operand& like) {
+    if (name.empty() && old.data != nullptr) {
+      throw CommandError("there is a tensor '" + old.name +
+                         "' to add to, but the sum has no name; required: --dweight with "
+                         "--old-dweight, --dbias with --old-dbias");
+    }
+    if (old.data != nullptr) {
+      return operands_.make(name, sum, &old, dtype_or(dtype, old.dtype), old.view.shape());
+    }
+    const bool shaped = like.data != nullptr;
+    operands_.make(name, sum, nullptr, dtype_or(dtype, shaped ? like.dtype : x_.dtype),
+                   shaped ? like.view.shape() : std::vector<int64_t>{last_extent()});
+  }
+
+  int64_t last_extent() const {
+    const std::vector<int64_t>& shape = x_.view.shape();
+    return shape.empty() ? 1 : shape.back();
+  }
+
+  fastnorm_norm_backward_args args() {
+    fastnorm_norm_backward_args args = {};
+    options_.norm.apply(&args);
+    if (old_dweight_.data != nullptr) args.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT;
+    if (old_dbias_.data != nullptr) args.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS;
+    args.dy = dy_.view.get();
+    args.x = x_.view.get();
+    args.weight = weight_.view.get();
+    args.mean = mean_.view.get();
+    args.rstd = rstd_.view.get();
+    args.dresidual_in = dresidual_in_.view.get();
+    args.dx = dx_.view.get();
+    args.dresidual = dresidual_.view.get();
+    args.dweight = dweight_.view.get();
+    args.dbias = dbias_.view.get();
+    return args;
+  }
+
+  const RunOptions& options_;
+  const BackwardNames& names_;
+  Machine machine_;
+  Operands operands_;
+  Operand dy_, x_, weight_, bias_, mean_, rstd_, dresidual_in_, old_dweight_, old_dbias_;
+  Operand dx_, dresidual_, dweight_, dbias_;
+};
+
+}  // namespace
+
+void run_backward(const RunOptions& options) {
+  BackwardRun run(options);
+  run();
+}
+
+}  // namespace fastnorm::tool
