@@ -24,6 +24,7 @@ The times are those of `fastnorm tune --csv`. docs/kernels.md explains the lists
 
 import argparse
 import csv
+import json
 import math
 import re
 import statistics
@@ -122,6 +123,47 @@ def _kind(text):
     words = tuple(text.split())
     lists.kind_words(lists.kind_line(words))
     return words
+
+
+# The kinds of compare.py's operations.
+COMPARED = {"rms": "plain rms own_dtype y", "add": "add rms own_dtype y", "layer_own": "plain layer own_dtype y",
+            "rms_fp8": "plain rms own_dtype per_tensor", "add_fp8": "add rms own_dtype per_tensor",
+            "rms_row_fp8": "plain rms own_dtype per_row"}
+
+
+def read_compared(path):
+    """{shape: {kernel of no dtype: time over the best}} of a result of compare.py --against."""
+    found = {}
+    try:
+        results = json.loads(path.read_text())["results"]
+    except (ValueError, KeyError) as why:
+        raise Wrong(f"{path}: {why}; required: results of compare.py run --against") from None
+    for result in results:
+        of = [c for name, c in result["contenders"].items() if name.startswith("fastnorm") and "us" in c]
+        if result["op"] not in COMPARED or result["dtype"] != "bf16" or len(of) < 2:
+            continue
+        shape = Shape(_kind(f"b16 {COMPARED[result['op']]} aligned lean rows"), result["n"], result["rows"])
+        times = defaultdict(list)
+        for c in of:
+            try:
+                times[Kernel.parse(c["kernel"])._replace(dtype="")].append(c["us"])
+            except Wrong:
+                continue  # a kernel that there is no more
+        best = min(c["us"] for c in of)
+        found[shape] = {kernel: min(us) / best for kernel, us in times.items()}
+    return found
+
+
+def with_compared(ratios, compared, rules):
+    """Each time over the best on the worse of two devices. Where the second tells its kernels apart,
+    kernels that it did not time do not count."""
+    found = {}
+    for shape, of in ratios.items():
+        beside = {k: r for k, r in compared.get(shape, {}).items() if k in of}
+        if beside and max(compared[shape].values()) > 1 + rules.distance(shape):
+            of = {k: max(of[k], r) for k, r in beside.items()}
+        found[shape] = {k: max(r, beside.get(k, 1.0)) for k, r in of.items()}
+    return found
 
 
 # --- selection ---
@@ -352,9 +394,9 @@ class Selected(NamedTuple):
     device: str
 
 
-def select(times_path, arch, rules, root, claim):
-    """Everything that follows from a file of times, beside the lists that are checked in. claim:
-    the head's line."""
+def select(times_path, also, arch, rules, root, claim):
+    """Everything that follows from a file of times, and results of other devices, beside the lists
+    that are checked in. claim: the head's line."""
     variants = lists.read_variants(root)
     names = sorted(set(lists.CHOICES.values()))
     choices = {name: lists.read_choices(name, root) for name in names}
@@ -362,6 +404,8 @@ def select(times_path, arch, rules, root, claim):
     ratios, device = read_times(times_path)
     there = {k._replace(dtype="") for k in have}
     ratios = eligible({s: {k: r for k, r in of.items() if k in there} for s, of in ratios.items()}, have)
+    for path in also:
+        ratios = with_compared(ratios, read_compared(path), rules)
     kernels = drop_small_gains(ratios, cover(ratios, rules.distance), rules)
     name = lists.CHOICES[arch]
     choices[name] = with_choices(choices[name], ratios, set(kernels), rules, have)
@@ -371,14 +415,16 @@ def select(times_path, arch, rules, root, claim):
 
 
 def claimed(root):
-    """{arch: (file of times, rules)} of the lists of choices that say that they are generated."""
+    """{arch: (file of times and results beside it, rules)} of the lists of choices that say that they
+    are generated."""
     found = {}
     for arch, name in lists.CHOICES.items():
         file = lists.read_choices(name, root)
         for line in file.head:
             if line.startswith(GENERATED):
                 words = line[len(GENERATED):].split()
-                found[arch] = (words[0], parse_rules(words[1:]))
+                first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+                found[arch] = (words[:first], parse_rules(words[first:]))
     return found
 
 
@@ -394,10 +440,12 @@ def check(root):
         arch = times.stem
         if arch not in claims:
             raise Wrong(f"{times}: no list of choices is made of it; required: tools/select.py {times} --write")
-    for arch, (path, rules) in claims.items():
-        if not (Path(root) / path).is_file():
-            raise Wrong(f"{lists.choice_file(lists.CHOICES[arch])} is made of {path}, which is not there; required: that file")
-        made = select(Path(root) / path, arch, rules, root, claim_of(path, rules))
+    for arch, (paths, rules) in claims.items():
+        for path in paths:
+            if not (Path(root) / path).is_file():
+                raise Wrong(f"{lists.choice_file(lists.CHOICES[arch])} is made of {path}, which is not there; required: that file")
+        path, *also = paths
+        made = select(Path(root) / path, [Path(root) / p for p in also], arch, rules, root, claim_of(paths, rules))
         for file in (made.choices, *made.variants):
             if (Path(root) / file.path).read_text() != file.text():
                 raise Wrong(f"{file.path} is not what tools/select.py makes of {path}; required: tools/select.py {path} --write")
@@ -407,8 +455,8 @@ def check(root):
     return said
 
 
-def claim_of(path, rules):
-    return f"{GENERATED}{path} {rules}"
+def claim_of(paths, rules):
+    return f"{GENERATED}{' '.join(map(str, paths))} {rules}"
 
 
 def add_rules(parser):
@@ -432,6 +480,8 @@ def report(made):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", type=Path, nargs="?", help="bench/tune/ARCH.csv; its name says which architecture it is of")
+    parser.add_argument("--also", type=Path, action="append", default=[], metavar="JSON",
+                        help="results of compare.py run --against on another device, which count, too")
     parser.add_argument("--write", action="store_true", help="write the lists")
     parser.add_argument("--check", action="store_true", help="check the lists; nothing is written")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)  # tests have a copy
@@ -451,13 +501,14 @@ def main():
         if arch in ("sm_120f", "ptx_90"):
             raise Wrong(f"{options.times}: sm_120f and ptx_90 share their lists; required: lists of its own first")
         rules = Rules(**{name: getattr(options, name) for name in Rules._fields})
-        path = options.times.resolve()
-        shown = path.relative_to(root) if path.is_relative_to(root) else options.times
-        made = select(path, arch, rules, root, claim_of(shown, rules))
+        paths = [path.resolve() for path in (options.times, *options.also)]
+        shown = [path.relative_to(root) if path.is_relative_to(root) else path for path in paths]
+        made = select(paths[0], paths[1:], arch, rules, root, claim_of(shown, rules))
         print(report(made))
         if options.write:
-            if not path.is_relative_to(root):
-                raise Wrong(f"{path}: required: a file of this checkout, which the lists name")
+            for path in paths:
+                if not path.is_relative_to(root):
+                    raise Wrong(f"{path}: required: a file of this checkout, which the lists name")
             lists.write([made.choices, *made.variants], root)
     except (Wrong, OSError) as why:
         print(f"FAIL {why}\n0 passed, 1 failed, 0 skipped" if options.check else f"select.py: {why}",
