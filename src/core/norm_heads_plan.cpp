@@ -121,9 +121,7 @@ bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p) {
                                   ? static_cast<uint64_t>(kVectorBytes)
                                   : static_cast<uint64_t>(elements);
   if (p.across_heads || p.sumsq || p.norm.quant.any() || p.norm.n % elements != 0) return false;
-  if (c && (c.quant.scheme == FASTNORM_QUANT_PER_BLOCK || c.page_size > UINT32_MAX ||
-            c.pages > int64_t{UINT32_MAX} / c.page_size))
-    return false;
+  if (c && (c.page_size > UINT32_MAX || c.pages > int64_t{UINT32_MAX} / c.page_size)) return false;
   const auto strides = static_cast<uint64_t>(p.head_stride) | static_cast<uint64_t>(p.token_stride);
   return is_aligned(p.norm.x.data, strides) && is_aligned(p.norm.y) && is_aligned(p.norm.weight) &&
          is_aligned(p.norm.bias) && is_aligned(c.rows, code_bytes);
@@ -136,6 +134,9 @@ bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVar
   const int64_t elements = vector_elements(d), tile = v.threads * v.vectors * elements;
   const bool turns = p.rope && d.rope_dim != 0;
   if (p.norm.n > tile) return false;
+  // A block of a cache's columns is that of neighbouring lanes.
+  const int64_t block = p.cache.quant.block;
+  if (block != 0 && (v.form != HeadsForm::kAny || block > v.threads * elements)) return false;
   if (v.form == HeadsForm::kAny) {
     const int64_t apart = p.interleaved ? d.rope_dim : d.rope_dim / 2;
     return !turns || (d.rope_dim <= held_rope_columns(v) && p.rope_offset % elements == 0 &&

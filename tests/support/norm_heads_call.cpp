@@ -321,7 +321,7 @@ void RandomHeadsCall::make_cache(CallPart& p) {
   const fastnorm_dtype_id formats[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
                                        FASTNORM_DTYPE_I8};
   const std::vector<int64_t> shape = {pages_, page_size_, p.heads, p.n};
-  const int64_t scheme = random_.below(aligned_ ? 2 : 3);
+  const int64_t scheme = random_.below(3);
   if (scheme == 0) {
     p.cache = make_tensor(shape, id_of(type_), gap(3), shift());
     return;

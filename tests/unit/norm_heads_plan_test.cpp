@@ -103,6 +103,20 @@ TEST(NormHeadsPlan, HeldForms) {
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[0].args.kind = FASTNORM_NORM_LAYER; }),
             "norm_heads bf16 any 8x2");
   EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 136); }), "norm_heads bf16 any 8x3");
+  // Blocks of a cache's columns are those of neighbouring lanes: 8 lanes have 64.
+  for (const int32_t block : {64, 128}) {
+    EXPECT_EQ(kernel([&](HeadsRequest& r) {
+                auto& p = r.parts[1];
+                p.cache->dtype = FASTNORM_DTYPE_F8_E4M3FN;
+                p.args.cache_scheme = FASTNORM_QUANT_PER_BLOCK;
+                p.args.cache_block_size = block;
+                p.cache_scale = p.weight;
+                p.cache_scale->address += uintptr_t{1} << 45;
+                p.cache_scale->shape = {5, 16, 2, 128 / block};
+                p.cache_scale->dtype = FASTNORM_DTYPE_F32;
+              }),
+              block == 64 ? "norm_heads bf16 any 8x2" : "norm_heads bf16 any 16x2");
+  }
   // Rows that are no whole vectors, or lie between them, and statistics of all heads.
   EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 132); }), "norm_heads bf16 general");
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].cache->byte_offset = 8; }),

@@ -2,7 +2,7 @@
 // some heads of one token in turn. What they have in common, weights and angles, it loads once.
 #pragma once
 
-#include "cuda/norm/codes.cuh"
+#include "cuda/norm/quant.cuh"
 #include "cuda/norm/rounding.cuh"
 #include "cuda/norm/stat.cuh"
 #include "cuda/norm_heads/rope.cuh"
@@ -193,20 +193,27 @@ __device__ __forceinline__ void load_angles(float (&c)[kCount], float (&sine)[kC
 
 // Where what leaves of a head goes; null: it does not.
 struct HeldOut {
-  char *y, *cache;
+  char *y, *cache, *scales;
+};
+
+// Of head 0; null where the token has no place.
+struct HeldCache {
+  char *row, *scales;
 };
 
 template <class S>
-__device__ __forceinline__ char* cache_of(const HeldPartParams& part, const HeadsShared& shared,
-                                          const HeldPlace<S>& place) {
-  if (part.cache.data == nullptr) return nullptr;
+__device__ __forceinline__ HeldCache cache_of(const HeldPartParams& part, const HeadsShared& shared,
+                                              const HeldPlace<S>& place) {
+  if (part.cache.data == nullptr) return {nullptr, nullptr};
   const int64_t slot = slot_of(shared, place.token);
-  if (slot < 0 || !place.exists) return nullptr;
+  if (slot < 0 || !place.exists) return {nullptr, nullptr};
   const auto number = static_cast<uint32_t>(slot);
   const uint32_t page = part.by_page.value == 1 ? number : quotient(number, part.by_page);
   const uint32_t row = number - page * part.by_page.value;
-  return part.cache.data + int64_t{page} * part.cache.page_stride +
-         int64_t{row} * part.cache.row_stride;
+  const auto at = [&](const HeadsPages& pages) {
+    return pages.data + int64_t{page} * pages.page_stride + int64_t{row} * pages.row_stride;
+  };
+  return {at(part.cache), S::kAny ? at(part.scales) : nullptr};
 }
 
 // A vector of results.
@@ -232,6 +239,35 @@ __device__ __forceinline__ void put_result(const HeldPartParams& part, const Hel
   scale_values(w, inverse);
   uint32_t codes[2];
   make_codes(part.code_type, w, codes);
+  store_codes<T::kPerVector>(out.cache + vector * T::kPerVector, codes, false);
+}
+
+// Register v's codes with the scales of their blocks, which are neighbouring lanes' vectors. By all
+// lanes of a warp.
+template <class S>
+__device__ __forceinline__ void put_block_codes(const HeldPartParams& part, const HeldOut& out,
+                                                const float (&z)[S::kPerVector], int vector) {
+  using T = typename S::T;
+  constexpr int kVectorShift = T::kBytes == 2 ? 3 : 2;
+  const QuantParams& q = part.quant;
+  const int shift = q.block_shift - kVectorShift, lanes = 1 << shift;
+  float w[S::kPerVector];
+#pragma unroll
+  for (int i = 0; i < S::kPerVector; ++i) w[i] = vector < part.vectors ? z[i] : 0.0f;
+  if ((part.bits & kHeadsRoundCodes) != 0) round_to<T>(w);
+  uint32_t most = magnitude_bits(w);
+#pragma unroll
+  for (int half = 1; half < S::kLanes; half *= 2) {
+    const uint32_t other = __float_as_uint(__shfl_xor_sync(~0u, __uint_as_float(most), half));
+    if (half < lanes) most = greater(most, other);
+  }
+  const Scale scale = free_scale(q, most);
+  if (out.cache == nullptr || vector >= part.vectors) return;
+  if ((vector & (lanes - 1)) == 0)
+    ScaleRow(q, out.scales, 0).put(static_cast<uint32_t>(vector >> shift), scale.bits);
+  scale_values(w, scale.inverse);
+  uint32_t codes[2];
+  make_codes(q.code_type, w, codes);
   store_codes<T::kPerVector>(out.cache + vector * T::kPerVector, codes, false);
 }
 
@@ -559,7 +595,12 @@ __device__ __forceinline__ void finish_any(const uint4 (&raw)[S::kVectors],
         }
       }
     }
-    put_result<T>(part, out, z[v], place.vector(v), inverse);
+    if ((part.bits & kHeadsCacheBlocks) != 0) {
+      put_result<T>(part, {out.y, nullptr, nullptr}, z[v], place.vector(v), inverse);
+      put_block_codes<S>(part, out, z[v], place.vector(v));
+    } else {
+      put_result<T>(part, out, z[v], place.vector(v), inverse);
+    }
   }
   if (rope) __syncwarp();  // the next head's values come to the same place
 }
@@ -579,9 +620,10 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
   uint4 next[S::kVectors], weight[S::kVectors];
   load_head<S>(next, part, place, place.first);
   load_weights<S>(weight, part, place, place.first);
-  char* const cache = cache_of<S>(part, shared, place);
-  const float inverse =
-      (bits & kHeadsCacheCodes) != 0 ? __frcp_rn(ptx::ld_global_f32(part.cache_scale)) : 1.0f;
+  const HeldCache cache = cache_of<S>(part, shared, place);
+  const float inverse = (bits & (kHeadsCacheCodes | kHeadsCacheBlocks)) == kHeadsCacheCodes
+                            ? __frcp_rn(ptx::ld_global_f32(part.cache_scale))
+                            : 1.0f;
   float c[S::kAny ? 1 : S::kPairs], s[S::kAny ? 1 : S::kPairs];
   if constexpr (S::kAny) {
     if ((bits & (kHeadsRope | kHeadsOwnTables)) == kHeadsRope)
@@ -603,7 +645,8 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
         live && part.y.data != nullptr ? part.y.data + int64_t{place.token} * part.y.token_stride +
                                              int64_t{head} * part.y.head_stride
                                        : nullptr,
-        live && cache != nullptr ? cache + int64_t{head} * part.cache.head_stride : nullptr};
+        live && cache.row != nullptr ? cache.row + int64_t{head} * part.cache.head_stride : nullptr,
+        S::kAny ? cache.scales + int64_t{head} * part.scales.head_stride : nullptr};
     if constexpr (S::kAny) {
       if ((bits & kHeadsOwnTables) != 0)
         share_angles<S>(scratch, part, shared, HeldRows(shared, place.token), place, head);

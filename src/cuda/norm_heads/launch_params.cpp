@@ -85,18 +85,30 @@ bool has_aligned_codes(const QuantDesc& q, Dtype dtype, int64_t strides) {
   return ((reinterpret_cast<intptr_t>(q.codes.data) | strides) & (bytes - 1)) == 0;
 }
 
-void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams* result) {
+// A plan on a general kernel of the norm.
+NormPlan general_plan() {
   static constexpr NormEntry kEntry =
       make_entry({Dtype::kF32, Source::kPlain, Stat::kRms, Affine::kAny, Sink::kQuant, Access::kAny,
                   Beside::kAny},
                  {});
-  HeadsPartParams& p = *result;
   NormPlan plan;
   plan.entry = &kEntry;
+  return plan;
+}
+
+// How the codes of a cache are made.
+QuantParams cache_quant_of(const NormHeadsPart& part) {
+  NormDesc norm = part.norm;
+  norm.quant = part.cache.quant;
+  return make_params(norm, general_plan()).quant;
+}
+
+void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams* result) {
+  HeadsPartParams& p = *result;
   NormDesc norm = part.norm;
   // The statistic's.
   if (part.across_heads) norm.inv_n = reciprocal_of(part.heads * norm.n);
-  p.norm = make_params(norm, plan);
+  p.norm = make_params(norm, general_plan());
   p.bits = bits_of(part);
   const int64_t row_bytes = norm.n * dtype_bytes(norm.dtype);
   if (norm.n > kWarpHeadColumns) p.bits |= kHeadsByBlock;
@@ -117,8 +129,7 @@ void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams
   p.page_size = c.page_size;
   p.cache = pages_of(c.rows);
   p.cache_scale = pages_of(c.quant.scale);
-  norm.quant = c.quant;
-  p.cache_quant = make_params(norm, plan).quant;
+  p.cache_quant = cache_quant_of(part);
   p.cache_quant.codes_aligned = has_aligned_codes(
       c.quant, norm.dtype, p.cache.page_stride | p.cache.row_stride | p.cache.head_stride);
 }
@@ -168,6 +179,12 @@ void set_held_part(const NormHeadsDesc& d, const NormHeadsPart& part, uint32_t g
   p.by_page = divisor_of(static_cast<uint32_t>(c.page_size));
   if (c.quant.scheme == FASTNORM_QUANT_NONE) return;
   p.code_type = c.quant.code_type();
+  if (c.quant.scheme == FASTNORM_QUANT_PER_BLOCK) {
+    p.bits |= kHeadsCacheBlocks;
+    p.scales = pages_of(c.quant.scale);
+    p.quant = cache_quant_of(part);
+    return;
+  }
   p.cache_scale = reinterpret_cast<const float*>(c.quant.tensor_scale);
 }
 

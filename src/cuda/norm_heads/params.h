@@ -31,6 +31,7 @@ enum HeadsBits : uint32_t {
   kHeadsOwnTables = 1 << 17,      // cos or sin has a table for each head
   kHeadsWeightElement = 1 << 19,  // two bits: a ColumnType
   kHeadsBiasElement = 1 << 21,    // two bits: a ColumnType
+  kHeadsCacheBlocks = 1 << 23,    // codes with a scale for each block of columns
 };
 
 // A row or a value of each token and head. Strides are in bytes.
@@ -111,6 +112,8 @@ struct HeldPartParams {
   CodeType code_type;
   const float* cache_scale;
   HeadsTensor mean, rstd, mean_in, rstd_in;
+  HeadsPages scales;  // of the cache's blocks
+  QuantParams quant;  // how they are made
 };
 
 struct HeldHeadsParams {
