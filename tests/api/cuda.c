@@ -149,8 +149,8 @@ static void tuned(void) {
     if (strcmp(kernel.arch, device.kernel_arch) != 0) continue;
     if (strncmp(kernel.name, info.kernel, prefix) != 0) continue;
     CHECK(sscanf(kernel.name + prefix, "%dx%dx%d", &threads, &vectors, &blocks) >= 2);
-    snprintf(rule, sizeof rule, "%s\nROWS(%d, %d, %d, %d, %d, %d, %d, full)\n", kKind, kN, kN, kRows,
-             kRows, threads, vectors, blocks);
+    snprintf(rule, sizeof rule, "%s\nROWS(%d, %d, %d, %d, %d, %d, %d, full)\n", kKind, kN, kN,
+             kRows, kRows, threads, vectors, blocks);
     if (create_tuned(context_device, 0, device.kernel_arch, rule, &other) != FASTNORM_OK) continue;
     done(devmem_fill(gpu, device_y, 0xff, kCount * sizeof(float), NULL));
     CHECK_OK(fastnorm_norm_query(other, &args, &info));
