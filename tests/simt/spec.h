@@ -6,6 +6,6 @@
 
 namespace fastnorm::cuda {
 
-inline constexpr const ArchSpec& kSimt = kSm90;
+inline constexpr ArchSpec kSimt = kSm90;
 
 }  // namespace fastnorm::cuda
