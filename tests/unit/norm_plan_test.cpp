@@ -605,7 +605,7 @@ TEST(Plan, LeanKernels) {
       r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
       EXPECT_EQ(beside(r), Beside::kAny) << "a rounded sum alone";
       r.args.rounding = FASTNORM_ROUND_NORMALIZED;
-      EXPECT_TRUE(is_rounded(r) || n > 16384);
+      EXPECT_TRUE(is_rounded(r) || n > 8192);
       r.args.residual_rounding = FASTNORM_RESIDUAL_EXACT;
       EXPECT_EQ(beside(r), Beside::kAny) << "an exact sum";
     }
