@@ -108,7 +108,6 @@ class CudaHost : public testing::Test {
   void make(int device = 0) {
     ASSERT_EQ(create(&context, device), FASTNORM_OK) << fastnorm_last_error();
     notes.loaded.clear();
-    notes.permitted.clear();
   }
   // Runs a call that is to be one launch.
   const Recorded& run(const Call& call) {
@@ -275,7 +274,7 @@ TEST_F(CudaHost, LaunchesWhatWasPlanned) {
     EXPECT_EQ(r.params.y.data, call.tensor.data) << what;
     clusters.insert(r.launch.cluster);
   }
-  EXPECT_GE(clusters.size(), 4u) << "all kinds came up";
+  EXPECT_GE(clusters.size(), 3u) << "no cluster, and two sizes";
 }
 
 TEST_F(CudaHost, NoRowsAreNoLaunch) {
@@ -389,23 +388,6 @@ TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
   }
 }
 
-TEST_F(CudaHost, LargeClustersArePermittedOnce) {
-  make();
-  const Call call({1, 262144});
-  ASSERT_EQ(call.info(context).blocks_per_row, 16);
-  const void* const kernel = kernel_address(index_of(call.info(context).kernel));
-  // A refusal is told, and is not the last word.
-  machine.failures["cudaFuncSetAttribute"] = cudaErrorInvalidValue;
-  EXPECT_EQ(fastnorm_norm(context, &call.args, nullptr, 0, kStream), FASTNORM_ERROR_DEVICE);
-  EXPECT_NE(refusal().find("cudaFuncSetAttribute"), std::string::npos) << refusal();
-  EXPECT_EQ(notes.launches, 0);
-  machine.failures.clear();
-  for (int i = 0; i < 3; ++i) run(call);
-  EXPECT_EQ(notes.permitted, (std::vector<const void*>{kernel}));
-  run(Call({1, 8192}));  // a cluster of 8
-  EXPECT_EQ(notes.permitted.size(), 1u);
-}
-
 // Uneven rows lie in shared memory: a launch asks for as much as its tile holds, and is allowed more than 48 KB once.
 TEST_F(CudaHost, UnevenRowsAskForSharedMemory) {
   make();
@@ -435,9 +417,11 @@ TEST_F(CudaHost, UnevenRowsAskForSharedMemory) {
 
 // No block asks for more than every GPU that the library has kernels for can give: sm_120's 99 KB, of which a kernel's own is up to 2.
 TEST(LaunchShared, FitsEveryArchitecture) {
+  constexpr int kOwn = 9 << 10;  // a kernel's folds, at most
   for (const ArchSpec* arch : cuda::kArchs) {
+    const int most = (arch == &cuda::kSm90 ? 227 << 10 : 99 << 10) - kOwn;
     for (const NormEntry& entry : cuda::norm_table(*arch))
-      EXPECT_LE(cuda::launch_shared_bytes(entry.key, entry.tile), 97 << 10) << entry.name;
+      EXPECT_LE(cuda::launch_shared_bytes(entry.key, entry.tile), most) << entry.name;
   }
 }
 
@@ -544,7 +528,6 @@ TEST_F(CudaHost, CallsAllocateNothing) {
       k({64, 8, 128}, FASTNORM_DTYPE_BF16, 1);
   const fastnorm_norm_args* const list[] = {&q.args, &k.args};
   notes.on_launch = nullptr;
-  notes.permitted.reserve(8);
   notes.context = primary_context(0);
   const int64_t before = allocations;
   for (int i = 0; i < 10; ++i) {
@@ -562,7 +545,7 @@ TEST_F(CudaHost, ThreadsShareAContext) {
   machine.gpus = 2;
   make();
   constexpr int kThreads = 8, kCalls = 500;
-  std::atomic<int> wrong = 0, permitted = 0;
+  std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
@@ -577,7 +560,7 @@ TEST_F(CudaHost, ThreadsShareAContext) {
       notes.on_launch = [](const Launch& launch) {
         bad += launch.stream != wanted || launch.context != primary_context(0);
       };
-      const Call long_row({1, 262144 + 1024 * (t % 4)}), rows({100 + t, 4096});
+      const Call long_row({1, 131072 + 1024 * (t % 4)}), rows({100 + t, 4096});
       const Call misplaced({4, 64}, FASTNORM_DTYPE_BF16, 0, 1);
       for (int i = 0; i < kCalls; ++i) {
         wrong += fastnorm_norm(context, &long_row.args, nullptr, 0, stream) != FASTNORM_OK;
@@ -589,13 +572,10 @@ TEST_F(CudaHost, ThreadsShareAContext) {
         wrong += notes.context != before;
       }
       wrong += bad + static_cast<int>(notes.launches != 2 * kCalls);
-      permitted += static_cast<int>(notes.permitted.size());
     });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  EXPECT_GE(permitted, 1);
-  EXPECT_LE(permitted, kThreads) << "at most once a thread";
 }
 
 }  // namespace

@@ -336,28 +336,21 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   if (const cudaError_t error = result_of("cudaFuncSetAttribute"); error != cudaSuccess)
     return error;
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    const int most = is_mla(kernel) || is_backward(kernel)
-                         ? 227 << 10
-                         : 99 << 10;  // sm_90's and, of the norms, sm_120's
-    if (value > most) return notes.last_error = cudaErrorInvalidValue;
+    constexpr int kMost = 227 << 10;  // sm_90's
+    if (value > kMost) return notes.last_error = cudaErrorInvalidValue;
     notes.shared_bytes[kernel] = value;
     return cudaSuccess;
   }
-  if (attribute != cudaFuncAttributeNonPortableClusterSizeAllowed || value != 1)
-    return notes.last_error = cudaErrorInvalidValue;
-  notes.permitted.push_back(kernel);
-  return cudaSuccess;
+  return notes.last_error = cudaErrorInvalidValue;
 }
 
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* kernel,
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
                                            const cudaLaunchConfig_t* config) {
   const bool asked = config->numAttrs == 1 &&
                      config->attrs[0].id == cudaLaunchAttributeClusterDimension &&
                      config->gridDim.x == config->attrs[0].val.clusterDim.x;
   const unsigned blocks = config->attrs[0].val.clusterDim.x;
-  const bool permitted = blocks <= 8 || std::find(notes.permitted.begin(), notes.permitted.end(),
-                                                  kernel) != notes.permitted.end();
-  if (!asked || !permitted) return notes.last_error = cudaErrorInvalidValue;
+  if (!asked || blocks > 8) return notes.last_error = cudaErrorInvalidValue;
   *clusters = blocks <= machine.largest_cluster ? 1 : 0;
   return result_of("cudaOccupancyMaxActiveClusters");
 }

@@ -55,7 +55,6 @@ struct ThreadNotes {
   int64_t launches = 0;
   int64_t tensor_maps = 0;                  // encoded
   std::vector<const void*> loaded;          // by cudaFuncGetAttributes()
-  std::vector<const void*> permitted;       // clusters of more than 8 blocks
   std::map<const void*, int> shared_bytes;  // permitted, where it is more than 48 KB
   void (*on_launch)(const Launch& launch) = nullptr;
 };
