@@ -1721,10 +1721,10 @@ extern "C" {
     /// tokens exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or extents
     /// that do not fit; rope_dim odd or past the row; mrope sections whose sum is not R
     /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
-    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: a
-    /// CUDA context; d above 8192; a field of a later version, an unknown flag, an unknown tail
-    /// that is not zero FASTNORM_ERROR_DEVICE: a tensor on another device FASTNORM_ERROR_INTERNAL:
-    /// a defect of this library; an exception out of parallel_for
+    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: d
+    /// above 8192; CUDA: too many rows; a field of a later version, an unknown flag, an unknown
+    /// tail that is not zero FASTNORM_ERROR_DEVICE: a tensor on another device
+    /// FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out of parallel_for
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_heads(
