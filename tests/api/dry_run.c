@@ -81,7 +81,7 @@ static void launches(int32_t capability) {
   fastnorm_context_destroy(context);
 }
 
-/* Query heads and a single key head, whose dimension is no index of a row: their tiles differ alone, and are one in one call. */
+/* Query heads and a single key head, whose dimension is no index of a row: one launch in one call. */
 static void one_key_head(int32_t capability) {
   const int64_t kTokens = 2048, kSize = 128, kHeads[2] = {64, 1};
   fastnorm_context* context = NULL;
@@ -103,7 +103,6 @@ static void one_key_head(int32_t capability) {
     alone[i] = empty_info();
     CHECK_OK(fastnorm_norm_query(context, &args[i], &alone[i]));
   }
-  CHECK(strcmp(alone[0].kernel, alone[1].kernel) != 0);
   CHECK_OK(fastnorm_norm_many_query(context, list, 2, &info));
   CHECK(info.launches == 1);
   CHECK(strcmp(info.kernel, alone[0].kernel) == 0); /* that of the more rows */

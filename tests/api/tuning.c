@@ -80,11 +80,11 @@ static const char* kernel_for(fastnorm_context* context, int64_t rows, int64_t n
 }
 
 static void kernels(void) {
-  static const char kTuned[] = "bf16 plain rms once store vector 128x4";
+  static const char kTuned[] = "bf16 plain rms once store vector 256x4";
   fastnorm_context *tuned = NULL, *untuned = NULL;
   static const char rules[] =
       "# measured\nKIND(b16, plain, rms, own_dtype, y, aligned, full, rows)\n"
-      "ROWS(4096, 4096, 4, 7, 128, kFit, 1, full)\n";
+      "ROWS(4096, 4096, 4, 7, 256, 4, 1, full)\n";
   if (!CHECK_OK(create_tuned(kGpu, 90, "sm_90", rules, &tuned))) return;
   if (!CHECK_OK(create_tuned(kGpu, 90, "sm_90", "", &untuned))) return;
   CHECK(strcmp(kernel_for(untuned, 4, 4096), kTuned) != 0);

@@ -44,11 +44,16 @@ def check_picture(cases, text):
 
 
 def check_links(cases, text, family):
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
+    links = [link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
     named = re.findall(r"`((?:include|tests|tools|docs)/[\w/.]+)", text)
     cases.check("the page has links", len(links) >= 4 and named)
-    for path in [*(DOCS / link for link in links), *(ROOT / name for name in named)]:
+    for path in [*(DOCS / link for link, _, _ in links if link), *(ROOT / name for name in named)]:
         cases.check(f"there is a {path.relative_to(DOCS) if path.is_relative_to(DOCS) else path.name}", path.exists())
+    for link, _, section in links:
+        if section:
+            page = (DOCS / link).read_text() if link else text
+            titles = {title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)", page, re.M)}
+            cases.check(f"{link} has a section {section}", section in titles)
     header = (ROOT / "include" / "fastnorm" / f"{family}.h").read_text()
     structs, untold = FAMILIES[family]
     for struct in structs:
