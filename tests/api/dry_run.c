@@ -81,8 +81,14 @@ static void launches(int32_t capability) {
   fastnorm_context_destroy(context);
 }
 
-/* Query heads and a single key head, whose dimension is no index of a row: one launch in one call. */
-static void one_key_head(int32_t capability) {
+/* Query heads and a single key head, whose dimension is no index of a row. By the tuning file their
+ * tiles differ alone; in one call they are one launch, on the tile of the more rows. */
+static void one_key_head(int32_t capability, const char* arch) {
+  static const char kFewRows[] =
+      "KIND(b16, plain, rms, own_dtype, y, aligned, full, rows)\n"
+      "ROWS(128, 128, 1, 4096, 32, 4, 1, full)\n";
+  const fastnorm_device gpu = {FASTNORM_DEVICE_CUDA, 0};
+
   const int64_t kTokens = 2048, kSize = 128, kHeads[2] = {64, 1};
   fastnorm_context* context = NULL;
   tensor_of tensors[2];
@@ -90,7 +96,7 @@ static void one_key_head(int32_t capability) {
   const fastnorm_norm_args* list[2];
   fastnorm_info alone[2], info = empty_info();
   int i;
-  if (!CHECK_OK(create(FASTNORM_DEVICE_CUDA, capability, &context))) return;
+  if (!CHECK_OK(create_tuned(gpu, capability, arch, kFewRows, &context))) return;
   for (i = 0; i < 2; ++i) {
     const int64_t shape[3] = {kTokens, kHeads[i], kSize};
     make_tensor(&tensors[i], (void*)(uintptr_t)(0x100000000000u + (uintptr_t)i * 64 * 256),
@@ -103,6 +109,7 @@ static void one_key_head(int32_t capability) {
     alone[i] = empty_info();
     CHECK_OK(fastnorm_norm_query(context, &args[i], &alone[i]));
   }
+  CHECK(strcmp(alone[0].kernel, alone[1].kernel) != 0);
   CHECK_OK(fastnorm_norm_many_query(context, list, 2, &info));
   CHECK(info.launches == 1);
   CHECK(strcmp(info.kernel, alone[0].kernel) == 0); /* that of the more rows */
@@ -160,12 +167,16 @@ static void on_the_cpu(void) {
 }
 
 void test_dry_run(void) {
-  static const int32_t kCapabilities[] = {80, 86, 90, 100, 103, 120, 121};
+  static const struct {
+    int32_t capability;
+    const char* arch; /* of the kernels that it runs */
+  } kGpus[] = {{80, "sm_80"},    {86, "sm_80"},    {90, "sm_90"},   {100, "sm_100f"},
+               {103, "sm_100f"}, {120, "sm_120f"}, {121, "sm_120f"}};
   size_t i;
-  for (i = 0; i < sizeof kCapabilities / sizeof *kCapabilities; ++i) {
-    plans(kCapabilities[i]);
-    launches(kCapabilities[i]);
-    one_key_head(kCapabilities[i]);
+  for (i = 0; i < sizeof kGpus / sizeof *kGpus; ++i) {
+    plans(kGpus[i].capability);
+    launches(kGpus[i].capability);
+    one_key_head(kGpus[i].capability, kGpus[i].arch);
   }
   refusals();
   checks();

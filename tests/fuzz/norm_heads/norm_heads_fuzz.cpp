@@ -1,5 +1,6 @@
-// Random calls of norm_heads in memory of exact size: nothing crashes, the entry points agree, what breaks a rule of the header is refused,
-// and a call that is accepted runs, but for positions and slots out of range. A dry run of a GPU refuses what has work to do.
+// Random calls of norm_heads in memory of exact size. Nothing crashes, and the entry points agree.
+// What breaks a rule of the header is refused. A call that is accepted runs, unless a position or a
+// slot is out of range. A dry run of a GPU answers as the CPU does.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
