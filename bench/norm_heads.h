@@ -48,8 +48,9 @@ struct NormHeadsCase {
   int64_t stream_bytes() const { return (bytes_moved() / 2 + 15) / 16 * 16; }
 };
 
-// "TOKENSxQUERY+KEYxHEAD[:CACHE]" or "TOKENSxmla[:CACHE]", CACHE being none, own or fp8; or the name
-// of a list: "qwen3" (32+8 heads of 128), "qwen3-64" (64+4), "mla". Throws std::invalid_argument.
+// "TOKENSxQUERY+KEYxHEAD[:CACHE]" or "TOKENSxmla[:CACHE]", CACHE being none, own or fp8; or the
+// name of a list: "qwen3" (32+8 heads of 128), "qwen3-64" (64+4), "mla". Throws
+// std::invalid_argument.
 std::vector<NormHeadsCase> make_norm_heads_cases(const std::vector<std::string>& shapes,
                                                  const std::vector<std::string>& dtypes);
 

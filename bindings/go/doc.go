@@ -16,9 +16,9 @@
 //
 // A [Context] is one device; open one per device and share it between goroutines. A [Tensor] is a view, a
 // plain value: of a slice ([Of], [View]), or of an address ([At]) such as device memory of the caller. [Norm]
-// describes a normalisation; its documentation has the formula. [NormBackward] describes its gradients. [NormHeads]
-// describes the norm, the rotary embedding and the paged cache of query and key heads. [MLADecode] describes
-// attention of new tokens over a paged cache of latents.
+// describes a normalisation; its documentation has the formula. [NormBackward] describes its
+// gradients. [NormHeads] describes the norm, the rotary embedding and the paged cache of query and
+// key heads. [MLADecode] describes attention of new tokens over a paged cache of latents.
 //
 // # Memory
 //

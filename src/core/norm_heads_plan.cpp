@@ -89,7 +89,8 @@ fastnorm_status check_rows(const NormHeadsDesc& d, Error& error) {
   return FASTNORM_OK;
 }
 
-// Blocks of the general form that a part takes: see run_heads_block() in cuda/norm_heads/general.cuh.
+// Blocks of the general form that a part takes: see run_heads_block() in
+// cuda/norm_heads/general.cuh.
 uint64_t general_blocks(const NormHeadsDesc& d, const NormHeadsPart& p) {
   const auto rows = static_cast<uint64_t>(d.tokens) * static_cast<uint64_t>(p.heads);
   if (p.across_heads) return static_cast<uint64_t>(d.tokens);

@@ -74,14 +74,14 @@ struct NormHeadsPlan {
   // CUDA:
   const NormHeadsEntry* entry = nullptr;
   int32_t index = -1;  // of entry in the device's table
-  // Thread blocks of each part follow each other, from `first_block` on; the last is the end of all.
-  // The general form's blocks may take several.
+  // Thread blocks of each part follow each other, from `first_block` on; the last is the end of
+  // all. The general form's blocks may take several.
   uint64_t first_block[kMaxHeadsParts + 1] = {};
   uint32_t groups[kMaxHeadsParts] = {};  // held forms: of lanes, that share a token's heads
 };
 
-// Plans on a kernel of `table`, which is a CUDA device's. Fails with FASTNORM_ERROR_UNSUPPORTED where
-// the device has no kernel.
+// Plans on a kernel of `table`, which is a CUDA device's. Fails with FASTNORM_ERROR_UNSUPPORTED
+// where the device has no kernel.
 fastnorm_status plan_norm_heads(const NormHeadsDesc& desc, const DeviceFacts& facts,
                                 std::span<const NormHeadsEntry> table, NormHeadsPlan* plan,
                                 Error& error);

@@ -544,8 +544,8 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
       return true;
     }
   }
-  // The first full kernel that holds the rows of both, the one with the fewest threads. Much shorter
-  // rows would leave most of its threads idle.
+  // The first full kernel that holds the rows of both, the one with the fewest threads. Much
+  // shorter rows would leave most of its threads idle.
   if (2 * std::min(row_vectors(first), row_vectors(second)) < vectors) return false;
   auto entry =
       std::lower_bound(table.begin(), table.end(), packed(key, Tile{0, 0, 0}),

@@ -58,7 +58,8 @@ struct NormPlan {
   const NormChoice* line = nullptr;
 };
 
-// The key of the least general kernel that computes `desc` on a device, but for Beside, which depends on the tile.
+// The key of the least general kernel that computes `desc` on a device, but for Beside, which
+// depends on the tile.
 NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
 
 // Widest power of two of bytes, up to `limit`, that divides every address, stride and row length of the row tensors and the

@@ -167,8 +167,8 @@ class CaseMaker {
     return c;
   }
 
-  // Weight and bias of the kernel's dtype or absent, and no bias for RMS: all that most kernels of a
-  // GPU take.
+  // Weight and bias of the kernel's dtype or absent, and no bias for RMS: all that most kernels of
+  // a GPU take.
   void keep_to_columns(Content* c) const {
     if (any_columns_) return;
     if (c->weight) c->weight = column_;

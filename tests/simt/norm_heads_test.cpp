@@ -1,5 +1,5 @@
-// The kernels of norm_heads on the SIMT machine: each of them, and what planning chooses, against the
-// model byte for byte.
+// The kernels of norm_heads on the SIMT machine: each of them, and what planning chooses, against
+// the model byte for byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>

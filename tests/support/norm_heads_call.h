@@ -30,7 +30,8 @@ struct CallTensor {
   void* elsewhere = nullptr;  // where `now` lies for the call, if not there
   fastnorm_tensor abi = {};
 
-  // `gap` elements are left between the indices of each dimension but the last, `shift` ahead of all.
+  // `gap` elements are left between the indices of each dimension but the last, `shift` ahead of
+  // all.
   CallTensor(std::vector<int64_t> extents, fastnorm_dtype_id dtype, int64_t gap = 0,
              int64_t shift = 0)
       : shape(std::move(extents)), strides(shape.size()) {

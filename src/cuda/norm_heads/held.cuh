@@ -1,5 +1,6 @@
-// Heads that registers hold: a few lanes have a head, by vectors of 16 bytes. A group of lanes takes
-// some heads of one token in turn. What they have in common, weights and angles, it loads once.
+// Heads that registers hold: a few lanes have a head, by vectors of 16 bytes. A group of lanes
+// takes some heads of one token in turn. What they have in common, weights and angles, it loads
+// once.
 #pragma once
 
 #include "cuda/norm/quant.cuh"

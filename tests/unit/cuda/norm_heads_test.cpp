@@ -15,7 +15,8 @@ namespace {
 
 void* const kStream = reinterpret_cast<void*>(uintptr_t{48});
 
-// 32 query and 4 key heads of 128 in a fused buffer of bf16; norm and rope in place, keys to a cache.
+// 32 query and 4 key heads of 128 in a fused buffer of bf16; norm and rope in place, keys to a
+// cache.
 struct HeadsCall {
   explicit HeadsCall(int64_t tokens)
       : query{tokens, 32, 128}, key{tokens, 4, 128}, strides{40 * 128, 128, 1}, list{tokens} {

@@ -26,8 +26,8 @@ slots! {
 /// ```
 ///
 /// The row is `positions[t]` for token t, or t itself without positions. Token t goes to slot
-/// `k = slots[t]` of the caches: row `k % page` of page `k / page`. A slot of -1 is not written, nor
-/// are tokens behind the last slot.
+/// `k = slots[t]` of the caches: row `k % page` of page `k / page`. A slot of -1 is not written,
+/// nor are tokens behind the last slot.
 ///
 /// Made once, it can [run](Self::run) many times.
 ///

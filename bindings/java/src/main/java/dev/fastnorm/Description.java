@@ -61,7 +61,8 @@ final class Description {
     }
 
     /**
-     * What speaks against a tensor of scales: it is read-only, and written by every scheme but PER_TENSOR.
+     * What speaks against a tensor of scales: it is read-only, and written by every scheme but
+     * PER_TENSOR.
      *
      * @param scheme index of the scheme
      * @return the problem, or null
