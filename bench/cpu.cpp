@@ -249,9 +249,7 @@ Result time_case(fastnorm_context* context, const Case& c, const Options& option
   Result r;
   r.c = c;
   r.us = median(ours);
-  r.spread =
-      (*std::max_element(ours.begin(), ours.end()) - *std::min_element(ours.begin(), ours.end())) /
-      r.us;
+  r.spread = spread(ours);
   r.ceiling_us = median(ceiling);
   r.ceiling = c.heads() ? "rows in place"
               : c.backward()
@@ -289,31 +287,36 @@ void stream_copy(char* to, const char* from, int64_t bytes, bool past) {
   stream<1>(to, from, bytes, past);
 }
 
-int bench_cpu(const std::vector<Case>& cases, const Options& options) {
-  fastnorm_context_options context_options = {};
-  context_options.struct_size = sizeof context_options;
-  context_options.num_threads = options.threads;
-  fastnorm_context* context = nullptr;
-  check(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, &context_options, &context));
+CpuContext::CpuContext(int threads) {
+  fastnorm_context_options options = {};
+  options.struct_size = sizeof options;
+  options.num_threads = threads;
+  check(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, &options, &context_));
+}
+
+nlohmann::json describe_cpu(const Options& options) {
   fastnorm_device_info device = {};
   device.struct_size = sizeof device;
   check(fastnorm_device_describe({FASTNORM_DEVICE_CPU, 0}, &device));
   std::printf("%s, kernels %s, %d threads, L2 %llu KiB\n", device.name, device.kernel_arch,
               options.threads, static_cast<unsigned long long>(device.l2_bytes >> 10));
-  nlohmann::json document = {{"device", device.name},
-                             {"isa", device.kernel_arch},
-                             {"l2_bytes", device.l2_bytes},
-                             {"threads", options.threads},
-                             {"replays", options.replays}};
-  const int failed = time_all(
+  return {{"device", device.name},
+          {"isa", device.kernel_arch},
+          {"l2_bytes", device.l2_bytes},
+          {"threads", options.threads},
+          {"replays", options.replays}};
+}
+
+int bench_cpu(const std::vector<Case>& cases, const Options& options) {
+  const CpuContext context(options.threads);
+  nlohmann::json document = describe_cpu(options);
+  return time_all(
       cases, false,
       [&](const Case& c) {
-        return c.backward() ? time_case<BackwardCalls>(context, c, options)
-                            : time_case<ForwardCalls>(context, c, options);
+        return c.backward() ? time_case<BackwardCalls>(context.get(), c, options)
+                            : time_case<ForwardCalls>(context.get(), c, options);
       },
       options.save, &document);
-  fastnorm_context_destroy(context);
-  return failed;
 }
 
 }  // namespace bench

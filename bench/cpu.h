@@ -1,15 +1,20 @@
 // What benchmarks on the CPU share: memory, threads, a clock, and a loop that copies.
 #pragma once
 
+#include <fastnorm/fastnorm.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "bench/devices.h"
 
 namespace bench {
 
@@ -46,6 +51,23 @@ void on_threads(int threads, int64_t count, int64_t grain, Fn fn) {
   fn(0, threads == 1 ? count : std::min(count, slice));
   for (std::thread& t : others) t.join();
 }
+
+// A context of the CPU's, with that many threads.
+class CpuContext {
+ public:
+  explicit CpuContext(int threads);
+  ~CpuContext() { fastnorm_context_destroy(context_); }
+  CpuContext(const CpuContext&) = delete;
+  CpuContext& operator=(const CpuContext&) = delete;
+
+  fastnorm_context* get() const { return context_; }
+
+ private:
+  fastnorm_context* context_ = nullptr;
+};
+
+// Prints what device it is. The document has that, and the protocol.
+nlohmann::json describe_cpu(const Options& options);
 
 // Values near 1 of both signs, of any dtype of rows.
 void fill(char* data, int64_t bytes, const std::string& dtype);

@@ -107,19 +107,7 @@ class BackwardCalls {
 template <typename Calls>
 Result time_calls(Gpu& gpu, const Case& c, const Options& options, int calls, bool flush,
                   Calls& of) {
-  std::vector<Timed> ceilings;
-  const std::vector<Stream> kinds = of.kinds();
-  for (const Stream& s : kinds) {
-    Timed& t = ceilings.emplace_back(gpu.capture([&] {
-      for (int i = 0; i < calls; ++i) launch(s, of.traffic(i), gpu.queue());
-    }));
-    gpu.replay(t.graph, flush);
-    for (int i = 0; i < 2; ++i) t.us.push_back(gpu.replay(t.graph, flush));
-  }
-  std::vector<size_t> order(ceilings.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return ceilings[a].best() < ceilings[b].best(); });
+  Ceilings ceilings(gpu, of.kinds(), calls, flush, [&](int i) { return of.traffic(i); });
 
   if (options.f32_parameters) of.call().use_f32_parameters();
   const auto captured_calls = [&](uint32_t flags) {
@@ -134,31 +122,23 @@ Result time_calls(Gpu& gpu, const Case& c, const Options& options, int calls, bo
   if (options.pdl) ours.push_back(captured_calls(Calls::kPdl));
   for (const Timed& t : ours) gpu.replay(t.graph, flush);
 
-  constexpr size_t kFinalists = 3;
-  for (size_t k = 0; k < kFinalists; ++k) ceilings[order[k]].us.clear();
   for (int i = 0; i < options.replays; ++i) {
     for (Timed& t : ours) t.us.push_back(gpu.replay(t.graph, flush));
-    for (size_t k = 0; k < kFinalists; ++k) {
-      Timed& t = ceilings[order[k]];
-      t.us.push_back(gpu.replay(t.graph, flush));
-    }
+    ceilings.replay();
   }
-  size_t best = order[0];
-  for (size_t k = 1; k < kFinalists; ++k) {
-    if (median(ceilings[order[k]].us) < median(ceilings[best].us)) best = order[k];
-  }
+  const auto& [stream, stream_times] = ceilings.best();
 
   const fastnorm_info info = of.call().query(gpu.context());
   Result r;
   r.c = c;
   r.us = median(ours[0].us) / calls;
   r.spread = ours[0].spread();
-  r.ceiling_us = median(ceilings[best].us) / calls;
-  r.ceiling = kinds[best].name;
+  r.ceiling_us = median(stream_times.us) / calls;
+  r.ceiling = stream.name;
   r.kernel = info.kernel;
   r.more["calls_per_graph"] = calls;
   r.more["flushed"] = flush;
-  r.more["ceiling_spread"] = ceilings[best].spread();
+  r.more["ceiling_spread"] = stream_times.spread();
   r.more["launches"] = info.launches;
   if (c.backward()) r.more["workspace_bytes"] = info.workspace_bytes;
   if (options.pdl) {
@@ -209,18 +189,9 @@ int attribute(int id, cudaDeviceAttr which) {
 
 int bench_cuda(int id, const std::vector<Case>& cases, const Options& options) {
   Gpu gpu(id);
-  fastnorm_device_info device = {};
-  device.struct_size = sizeof device;
-  check(fastnorm_device_describe({FASTNORM_DEVICE_CUDA, id}, &device));
-  std::printf("%s, %d SMs, driver %d, runtime %d\n", device.name, device.multiprocessors,
-              device.driver_version, device.runtime_version);
-  nlohmann::json document = {{"device", device.name},
-                             {"multiprocessors", device.multiprocessors},
-                             {"driver", device.driver_version},
-                             {"runtime", device.runtime_version},
-                             {"sm_clock_khz", attribute(id, cudaDevAttrClockRate)},
-                             {"memory_clock_khz", attribute(id, cudaDevAttrMemoryClockRate)},
-                             {"replays", options.replays}};
+  nlohmann::json document = describe_gpu(gpu, options);
+  document["sm_clock_khz"] = attribute(id, cudaDevAttrClockRate);
+  document["memory_clock_khz"] = attribute(id, cudaDevAttrMemoryClockRate);
   document["launch_ns"] = launch_ns(gpu);
   std::printf("host time of a call, launch included: %.0f ns\n",
               document["launch_ns"].get<double>());

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/call.h"
+#include "bench/devices.h"
 #include "bench/stream.cuh"
 
 namespace bench {
@@ -108,16 +110,76 @@ struct Timed {
   explicit Timed(cudaGraphExec_t captured) : graph(captured) {}
   Timed(Timed&& other) noexcept
       : graph(std::exchange(other.graph, nullptr)), us(std::move(other.us)) {}
-  Timed& operator=(Timed&&) = delete;
+  Timed& operator=(Timed&& other) noexcept {
+    std::swap(graph, other.graph);
+    std::swap(us, other.us);
+    return *this;
+  }
   ~Timed() {
     if (graph != nullptr) cudaGraphExecDestroy(graph);
   }
 
   double best() const { return *std::min_element(us.begin(), us.end()); }
-  double spread() const { return (*std::max_element(us.begin(), us.end()) - best()) / median(us); }
+  double spread() const { return bench::spread(us); }
 
   cudaGraphExec_t graph;
   std::vector<double> us;
 };
+
+// Plain streams that move the same bytes as `calls` calls. The three that look fastest at first are
+// timed in turn with the calls; the fastest of them is the ceiling.
+class Ceilings {
+ public:
+  // traffic(i): what the stream beside call `i` moves.
+  template <typename TrafficOf>
+  Ceilings(Gpu& gpu, const std::vector<Stream>& kinds, int calls, bool flush, TrafficOf traffic)
+      : gpu_(gpu), flush_(flush) {
+    for (const Stream& s : kinds) {
+      Timed& t = finalists_
+                     .emplace_back(s, gpu.capture([&] {
+                       for (int i = 0; i < calls; ++i) launch(s, traffic(i), gpu.queue());
+                     }))
+                     .second;
+      gpu.replay(t.graph, flush);
+      for (int i = 0; i < 2; ++i) t.us.push_back(gpu.replay(t.graph, flush));
+    }
+    std::sort(finalists_.begin(), finalists_.end(),
+              [](const auto& a, const auto& b) { return a.second.best() < b.second.best(); });
+    while (finalists_.size() > kFinalists) finalists_.pop_back();
+    for (auto& [kind, t] : finalists_) t.us.clear();
+  }
+
+  void replay() {
+    for (auto& [kind, t] : finalists_) t.us.push_back(gpu_.replay(t.graph, flush_));
+  }
+
+  // The stream and its times.
+  const std::pair<Stream, Timed>& best() const {
+    return *std::min_element(
+        finalists_.begin(), finalists_.end(),
+        [](const auto& a, const auto& b) { return median(a.second.us) < median(b.second.us); });
+  }
+
+ private:
+  static constexpr size_t kFinalists = 3;
+
+  Gpu& gpu_;
+  bool flush_;
+  std::vector<std::pair<Stream, Timed>> finalists_;
+};
+
+// Prints what device it is. The document has that, and the protocol.
+inline nlohmann::json describe_gpu(const Gpu& gpu, const Options& options) {
+  fastnorm_device_info device = {};
+  device.struct_size = sizeof device;
+  check(fastnorm_device_describe({FASTNORM_DEVICE_CUDA, gpu.id()}, &device));
+  std::printf("%s, %d SMs, driver %d, runtime %d\n", device.name, device.multiprocessors,
+              device.driver_version, device.runtime_version);
+  return {{"device", device.name},
+          {"multiprocessors", device.multiprocessors},
+          {"driver", device.driver_version},
+          {"runtime", device.runtime_version},
+          {"replays", options.replays}};
+}
 
 }  // namespace bench

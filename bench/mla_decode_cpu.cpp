@@ -74,8 +74,7 @@ MlaDecodeResult time_case(fastnorm_context* context, const MlaDecodeCase& c,
   }
   MlaDecodeResult r;
   r.us = median(us);
-  r.spread =
-      (*std::max_element(us.begin(), us.end()) - *std::min_element(us.begin(), us.end())) / r.us;
+  r.spread = spread(us);
   r.kernel = info.kernel;
   r.workspace_bytes = info.workspace_bytes;
   r.more["threads"] = options.threads;
@@ -86,25 +85,12 @@ MlaDecodeResult time_case(fastnorm_context* context, const MlaDecodeCase& c,
 }  // namespace
 
 int bench_mla_decode_cpu(const std::vector<MlaDecodeCase>& cases, const Options& options) {
-  fastnorm_context_options context_options = {};
-  context_options.struct_size = sizeof context_options;
-  context_options.num_threads = options.threads;
-  fastnorm_context* context = nullptr;
-  check(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, &context_options, &context));
-  fastnorm_device_info device = {};
-  device.struct_size = sizeof device;
-  check(fastnorm_device_describe({FASTNORM_DEVICE_CPU, 0}, &device));
-  std::printf("%s, kernels %s, %d threads\n", device.name, device.kernel_arch, options.threads);
-  nlohmann::json document = {{"device", device.name},
-                             {"isa", device.kernel_arch},
-                             {"threads", options.threads},
-                             {"replays", options.replays}};
-  const int failed = time_all_mla_decode(
+  const CpuContext context(options.threads);
+  nlohmann::json document = describe_cpu(options);
+  return time_all_mla_decode(
       cases, measure_ceilings(options.threads, options.replays),
-      [&](const MlaDecodeCase& c) { return time_case(context, c, options); }, options.save,
+      [&](const MlaDecodeCase& c) { return time_case(context.get(), c, options); }, options.save,
       &document);
-  fastnorm_context_destroy(context);
-  return failed;
 }
 
 }  // namespace bench

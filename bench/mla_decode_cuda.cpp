@@ -136,16 +136,7 @@ MlaDecodeResult time_case(Gpu& gpu, const MlaDecodeCase& c, const Options& optio
 
 int bench_mla_decode_cuda(int id, const std::vector<MlaDecodeCase>& cases, const Options& options) {
   Gpu gpu(id);
-  fastnorm_device_info device = {};
-  device.struct_size = sizeof device;
-  check(fastnorm_device_describe({FASTNORM_DEVICE_CUDA, id}, &device));
-  std::printf("%s, %d SMs, driver %d, runtime %d\n", device.name, device.multiprocessors,
-              device.driver_version, device.runtime_version);
-  nlohmann::json document = {{"device", device.name},
-                             {"multiprocessors", device.multiprocessors},
-                             {"driver", device.driver_version},
-                             {"runtime", device.runtime_version},
-                             {"replays", options.replays}};
+  nlohmann::json document = describe_gpu(gpu, options);
   return time_all_mla_decode(
       cases, measure_ceilings(gpu, options.replays),
       [&](const MlaDecodeCase& c) { return time_case(gpu, c, options); }, options.save, &document);

@@ -83,9 +83,7 @@ NormHeadsResult time_heads(fastnorm_context* context, const NormHeadsCase& c,
   }
   NormHeadsResult r;
   r.us = median(ours);
-  r.spread =
-      (*std::max_element(ours.begin(), ours.end()) - *std::min_element(ours.begin(), ours.end())) /
-      r.us;
+  r.spread = spread(ours);
   r.ceiling_us = median(ceiling);
   r.ceiling = c.in_place() ? "rows in place" : cold ? "non-temporal copy" : "memcpy in cache";
   r.kernel = info.kernel;
@@ -97,24 +95,11 @@ NormHeadsResult time_heads(fastnorm_context* context, const NormHeadsCase& c,
 }  // namespace
 
 int bench_norm_heads_cpu(const std::vector<NormHeadsCase>& cases, const Options& options) {
-  fastnorm_context_options context_options = {};
-  context_options.struct_size = sizeof context_options;
-  context_options.num_threads = options.threads;
-  fastnorm_context* context = nullptr;
-  check(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, &context_options, &context));
-  fastnorm_device_info device = {};
-  device.struct_size = sizeof device;
-  check(fastnorm_device_describe({FASTNORM_DEVICE_CPU, 0}, &device));
-  std::printf("%s, kernels %s, %d threads\n", device.name, device.kernel_arch, options.threads);
-  nlohmann::json document = {{"device", device.name},
-                             {"isa", device.kernel_arch},
-                             {"threads", options.threads},
-                             {"replays", options.replays}};
-  const int failed = time_all_norm_heads(
-      cases, [&](const NormHeadsCase& c) { return time_heads(context, c, options); }, options.save,
-      &document);
-  fastnorm_context_destroy(context);
-  return failed;
+  const CpuContext context(options.threads);
+  nlohmann::json document = describe_cpu(options);
+  return time_all_norm_heads(
+      cases, [&](const NormHeadsCase& c) { return time_heads(context.get(), c, options); },
+      options.save, &document);
 }
 
 }  // namespace bench

@@ -93,21 +93,9 @@ NormHeadsResult time_heads(Gpu& gpu, const NormHeadsCase& c, const Options& opti
   char* arena = gpu.arena(layout.bytes(calls), c.dtype);
   layout.upload(arena, gpu.queue());
 
-  std::vector<Timed> ceilings;
-  const std::vector<Stream> kinds = c.in_place() ? strided_streams() : streams(1);
-  for (const Stream& s : kinds) {
-    Timed& t = ceilings.emplace_back(gpu.capture([&] {
-      for (int i = 0; i < calls; ++i) {
-        launch(s, traffic_of(c, layout.at(arena, i), layout.spare(arena, i)), gpu.queue());
-      }
-    }));
-    gpu.replay(t.graph, flush);
-    for (int i = 0; i < 2; ++i) t.us.push_back(gpu.replay(t.graph, flush));
-  }
-  std::vector<size_t> order(ceilings.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return ceilings[a].best() < ceilings[b].best(); });
+  Ceilings ceilings(gpu, c.in_place() ? strided_streams() : streams(1), calls, flush, [&](int i) {
+    return traffic_of(c, layout.at(arena, i), layout.spare(arena, i));
+  });
 
   call.set(layout.at(arena, 0));
   call.prepare(gpu.context());
@@ -119,29 +107,21 @@ NormHeadsResult time_heads(Gpu& gpu, const NormHeadsCase& c, const Options& opti
   }));
   gpu.replay(ours.graph, flush);
 
-  constexpr size_t kFinalists = 3;
-  for (size_t k = 0; k < kFinalists; ++k) ceilings[order[k]].us.clear();
   for (int i = 0; i < options.replays; ++i) {
     ours.us.push_back(gpu.replay(ours.graph, flush));
-    for (size_t k = 0; k < kFinalists; ++k) {
-      Timed& t = ceilings[order[k]];
-      t.us.push_back(gpu.replay(t.graph, flush));
-    }
+    ceilings.replay();
   }
-  size_t best = order[0];
-  for (size_t k = 1; k < kFinalists; ++k) {
-    if (median(ceilings[order[k]].us) < median(ceilings[best].us)) best = order[k];
-  }
+  const auto& [stream, stream_times] = ceilings.best();
 
   NormHeadsResult r;
   r.us = median(ours.us) / calls;
   r.spread = ours.spread();
-  r.ceiling_us = median(ceilings[best].us) / calls;
-  r.ceiling = kinds[best].name;
+  r.ceiling_us = median(stream_times.us) / calls;
+  r.ceiling = stream.name;
   r.kernel = info.kernel;
   r.more["calls_per_graph"] = calls;
   r.more["flushed"] = flush;
-  r.more["ceiling_spread"] = ceilings[best].spread();
+  r.more["ceiling_spread"] = stream_times.spread();
   r.more["launches"] = info.launches;
   return r;
 }
@@ -150,16 +130,7 @@ NormHeadsResult time_heads(Gpu& gpu, const NormHeadsCase& c, const Options& opti
 
 int bench_norm_heads_cuda(int id, const std::vector<NormHeadsCase>& cases, const Options& options) {
   Gpu gpu(id);
-  fastnorm_device_info device = {};
-  device.struct_size = sizeof device;
-  check(fastnorm_device_describe({FASTNORM_DEVICE_CUDA, id}, &device));
-  std::printf("%s, %d SMs, driver %d, runtime %d\n", device.name, device.multiprocessors,
-              device.driver_version, device.runtime_version);
-  nlohmann::json document = {{"device", device.name},
-                             {"multiprocessors", device.multiprocessors},
-                             {"driver", device.driver_version},
-                             {"runtime", device.runtime_version},
-                             {"replays", options.replays}};
+  nlohmann::json document = describe_gpu(gpu, options);
   return time_all_norm_heads(
       cases, [&](const NormHeadsCase& c) { return time_heads(gpu, c, options); }, options.save,
       &document);

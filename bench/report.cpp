@@ -87,6 +87,11 @@ double median(std::vector<double> samples) {
   return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
 }
 
+double spread(const std::vector<double>& samples) {
+  const auto [fastest, slowest] = std::minmax_element(samples.begin(), samples.end());
+  return (*slowest - *fastest) / median(samples);
+}
+
 std::string Case::row_text() const {
   return std::to_string(n) + (gap != 0 ? "+" + std::to_string(gap) : "") +
          (shift != 0 ? "@" + std::to_string(shift) : "");

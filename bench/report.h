@@ -84,6 +84,9 @@ struct Result {
 
 double median(std::vector<double> samples);
 
+// (slowest - fastest) / median
+double spread(const std::vector<double>& samples);
+
 void print_header(bool pdl);
 void print_row(const Result& result);
 
