@@ -25,7 +25,7 @@ struct ArchSpec {
   uint64_t max_blocks;         // of a grid
   const NormChoices* choices;  // which kernel a call of the forward family runs on
   const NormBackwardChoices* backward_choices;  // of norm_backward
-  bool held_heads;  // norm_heads has kernels that hold rows in registers
+  bool holds_rows;  // norm_backward and norm_heads have kernels that hold rows in registers
 
   constexpr bool operator==(const ArchSpec&) const = default;
 };

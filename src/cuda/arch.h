@@ -9,7 +9,7 @@ namespace fastnorm::cuda {
 constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_cluster_blocks,
                              const NormChoices& choices = kNormChoicesDefault,
                              const NormBackwardChoices& backward = kNormBackwardChoicesDefault,
-                             bool held_heads = false) {
+                             bool holds_rows = false) {
   return {.name = name,
           .capability = capability,
           .max_cluster_blocks = max_cluster_blocks,
@@ -17,7 +17,7 @@ constexpr ArchSpec make_arch(const char* name, int32_t capability, int32_t max_c
           .max_blocks = 0x7fffffff,
           .choices = &choices,
           .backward_choices = &backward,
-          .held_heads = held_heads};
+          .holds_rows = holds_rows};
 }
 
 inline constexpr ArchSpec kSm80 = make_arch("sm_80", 80, 1);

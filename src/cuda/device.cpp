@@ -199,7 +199,7 @@ std::span<const char* const> norm_backward_kernels_of(const ArchSpec& arch) {
   static const struct Names {
     Names() {
       for (const ArchSpec* a : kArchs) {
-        std::vector<const char*>& names = of[has_held_backward(*a)];
+        std::vector<const char*>& names = of[a->holds_rows ? 1 : 0];
         if (!names.empty()) continue;
         for (const NormBackwardEntry& entry : norm_backward_table(*a))
           names.push_back(std::strchr(entry.name, ' ') + 1);
@@ -207,7 +207,7 @@ std::span<const char* const> norm_backward_kernels_of(const ArchSpec& arch) {
     }
     std::vector<const char*> of[2];
   } names;
-  return names.of[has_held_backward(arch)];
+  return names.of[arch.holds_rows ? 1 : 0];
 }
 
 // Names of an architecture's norm_heads kernels, without the family's.
@@ -215,7 +215,7 @@ std::span<const char* const> norm_heads_kernels_of(const ArchSpec& arch) {
   static const struct Names {
     Names() {
       for (const ArchSpec* a : kArchs) {
-        std::vector<const char*>& names = of[a->held_heads ? 1 : 0];
+        std::vector<const char*>& names = of[a->holds_rows ? 1 : 0];
         if (!names.empty()) continue;
         for (const NormHeadsEntry& entry : norm_heads_table(*a))
           names.push_back(std::strchr(entry.name, ' ') + 1);
@@ -223,7 +223,7 @@ std::span<const char* const> norm_heads_kernels_of(const ArchSpec& arch) {
     }
     std::vector<const char*> of[2];
   } names;
-  return names.of[arch.held_heads ? 1 : 0];
+  return names.of[arch.holds_rows ? 1 : 0];
 }
 
 std::span<const KernelSet> kernel_sets() {

@@ -10,7 +10,7 @@
 namespace fastnorm::cuda {
 namespace {
 
-constexpr bool kHeld = has_held_backward(FASTNORM_SPEC);
+constexpr bool kHeld = FASTNORM_SPEC.holds_rows;
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 
 constexpr size_t first_of(Dtype dtype) {

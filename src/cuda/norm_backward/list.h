@@ -1,12 +1,13 @@
-// The kernels of norm_backward of each architecture, expanded from variants.inc into constexpr tables: planning searches them, tests iterate
-// them, and instances.cu turns them into kernels. CUDA-free.
+// The kernels of norm_backward of each architecture, expanded from variants.inc into constexpr
+// tables: planning searches them, tests iterate them, and instances.cu turns them into kernels.
+// CUDA-free.
 #pragma once
 
 #include <algorithm>
 #include <array>
 
-#include "core/norm_backward_choice.h"
 #include "core/norm_backward_plan.h"
+#include "cuda/name_writer.h"
 
 namespace fastnorm::cuda {
 
@@ -63,11 +64,6 @@ constexpr void for_each(bool held, Use use) {
 
 }  // namespace backward_words
 
-// True if an architecture has the kernels that hold rows in registers.
-constexpr bool has_held_backward(const ArchSpec& arch) {
-  return arch.backward_choices == &kNormBackwardChoicesSm90;
-}
-
 constexpr int count_backward(bool held) {
   int count = 0;
   backward_words::for_each(held, [&](const NormBackwardVariant&) { ++count; });
@@ -84,35 +80,19 @@ constexpr const char* name_of(BackwardForm form) {
 
 constexpr NormBackwardEntry make_backward_entry(const NormBackwardVariant& v) {
   NormBackwardEntry entry{v, packed(v)};
-  int length = 0;
-  const auto put = [&](char c) {
-    if (length + 1 < static_cast<int>(sizeof entry.name)) entry.name[length++] = c;
-  };
-  const auto text = [&](const char* s) {
-    while (*s != '\0') put(*s++);
-  };
-  const auto number = [&](int value) {
-    char digits[8] = {};
-    int count = 0;
-    do digits[count++] = static_cast<char>('0' + value % 10);
-    while ((value /= 10) > 0);
-    while (count > 0) put(digits[--count]);
-  };
-  text("norm_backward ");
+  NameWriter name(entry.name);
+  name << "norm_backward ";
   if (v.form == BackwardForm::kFold) {
-    text(name_of(v.form));
+    name << name_of(v.form);
     return entry;
   }
-  text(dtype_name(v.dtype));
-  text(v.stat == Stat::kRms ? " rms " : " layer ");
-  if (v.residual) text("add ");
-  text(name_of(v.form));
-  put(' ');
-  number(v.threads);
+  name << dtype_name(v.dtype) << (v.stat == Stat::kRms ? " rms " : " layer ");
+  if (v.residual) name << "add ";
+  name << name_of(v.form) << ' ' << +v.threads;
   if (!v.is_streamed()) {
-    put('x'), number(v.vectors);
-    if (v.is_cluster()) put('x'), number(v.blocks);
-    put(' '), number(v.lanes), put('x'), number(v.unroll), put('x'), number(v.stages);
+    name << 'x' << +v.vectors;
+    if (v.is_cluster()) name << 'x' << +v.blocks;
+    name << ' ' << +v.lanes << 'x' << +v.unroll << 'x' << +v.stages;
   }
   return entry;
 }

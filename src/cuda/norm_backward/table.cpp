@@ -29,7 +29,7 @@ static_assert(ascends<true>() && ascends<false>());
 }  // namespace
 
 std::span<const NormBackwardEntry> norm_backward_table(const ArchSpec& arch) {
-  if (has_held_backward(arch)) return kEntries<true>;
+  if (arch.holds_rows) return kEntries<true>;
   return kEntries<false>;
 }
 

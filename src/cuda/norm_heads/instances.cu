@@ -11,7 +11,7 @@
 namespace fastnorm::cuda {
 namespace {
 
-constexpr bool kHeld = FASTNORM_SPEC.held_heads;
+constexpr bool kHeld = FASTNORM_SPEC.holds_rows;
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 
 constexpr size_t first_of(Dtype dtype) {

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/norm_heads_plan.h"
+#include "cuda/name_writer.h"
 
 namespace fastnorm::cuda {
 
@@ -60,22 +61,9 @@ constexpr const char* name_of(HeadsForm form) {
 
 constexpr NormHeadsEntry make_heads_entry(const NormHeadsVariant& v) {
   NormHeadsEntry entry{v, packed(v)};
-  int length = 0;
-  const auto put = [&](char c) {
-    if (length + 1 < static_cast<int>(sizeof entry.name)) entry.name[length++] = c;
-  };
-  const auto text = [&](const char* s) {
-    while (*s != '\0') put(*s++);
-  };
-  const auto number = [&](int value) {
-    if (value >= 10) put(static_cast<char>('0' + value / 10));
-    put(static_cast<char>('0' + value % 10));
-  };
-  text("norm_heads ");
-  text(dtype_name(v.dtype));
-  put(' ');
-  text(name_of(v.form));
-  if (v.is_held()) put(' '), number(v.threads), put('x'), number(v.vectors);
+  NameWriter name(entry.name);
+  name << "norm_heads " << dtype_name(v.dtype) << ' ' << name_of(v.form);
+  if (v.is_held()) name << ' ' << +v.threads << 'x' << +v.vectors;
   return entry;
 }
 

@@ -28,7 +28,7 @@ static_assert(ascends<true>() && ascends<false>());
 }  // namespace
 
 std::span<const NormHeadsEntry> norm_heads_table(const ArchSpec& arch) {
-  if (arch.held_heads) return kEntries<true>;
+  if (arch.holds_rows) return kEntries<true>;
   return kEntries<false>;
 }
 
