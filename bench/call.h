@@ -71,7 +71,7 @@ class Call {
  public:
   static constexpr float kGivenScale = 1.0f / 64;
   static constexpr uint32_t kPdl =
-      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_COLUMNS;
+      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
 
   Call(const Case& c, int32_t device_type, const Buffers& b) : heads_(c.heads()) {
     const fastnorm_tensor nothing = {nullptr, device_type, 0, 1, dtype_of(c), nullptr, nullptr, 0};

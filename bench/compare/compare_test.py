@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
 from compare import ops, results, runner, tables, timing  # noqa: E402
-from compare.library import (F32, PDL_CONSTANT_COLUMNS, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl,  # noqa: E402
+from compare.library import (F32, PDL_CONSTANT_WEIGHTS, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl,  # noqa: E402
                              FastnormRounded, Library)
 from compare.ops import Case  # noqa: E402
 from compare.reference import EPS, WrongResult  # noqa: E402
@@ -609,7 +609,7 @@ def test_library(cases, path):
         cases.equal("Llama's form is RMSNorm's", str(why), tables.NO_SUCH_OPERATION)
     contender.pdl = True
     flagged = contender._parts(case, b, 0)
-    cases.equal("PDL: the flags", flagged[0].flags, PDL_WAIT | PDL_TRIGGER | PDL_CONSTANT_COLUMNS)
+    cases.equal("PDL: the flags", flagged[0].flags, PDL_WAIT | PDL_TRIGGER | PDL_CONSTANT_WEIGHTS)
     contender.pdl, contender._parts = False, lambda *_: flagged
     contender.body(case, b)(0)
     cases.check("PDL: the same bits", np.array_equal(b.y[0].array, plain) and plain.any())

@@ -33,7 +33,7 @@ NormArgs, NormBackwardArgs, Tensor = (
 
 PER_TENSOR, PER_ROW = 1, 2
 ROUND_NORMALIZED, RESIDUAL_ROUND_BEFORE_STATISTICS = 1, 2
-PDL_WAIT, PDL_TRIGGER, PDL_CONSTANT_COLUMNS = 1, 2, 4
+PDL_WAIT, PDL_TRIGGER, PDL_CONSTANT_WEIGHTS = 1, 2, 4
 F32 = Dtype(2, 32, 1)
 DTYPES = {"torch.float32": F32, "torch.float16": Dtype(2, 16, 1), "torch.bfloat16": Dtype(4, 16, 1),
           "torch.float8_e4m3fn": Dtype(10, 8, 1)}
@@ -183,7 +183,7 @@ class Fastnorm:
 
     def _parts(self, case, b, i):
         op = case.op
-        flags = PDL_WAIT | PDL_TRIGGER | PDL_CONSTANT_COLUMNS if self.pdl else 0
+        flags = PDL_WAIT | PDL_TRIGGER | PDL_CONSTANT_WEIGHTS if self.pdl else 0
         if op.two_weights:
             heads = b.heads_of(b.y[i])
             views = [(heads[:, :QUERY_HEADS], b.weight), (heads[:, QUERY_HEADS:HEADS], b.key_weight)]

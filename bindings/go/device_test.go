@@ -280,7 +280,7 @@ func TestDeviceDependentLaunches(t *testing.T) {
 	x, weight := whole[fastnorm.BFloat16](16, rows*n, 8), put(p, whole[fastnorm.BFloat16](17, n, 6))
 	var wanted []fastnorm.BFloat16
 	for _, flags := range []fastnorm.NormFlags{0, fastnorm.NormPDLWait, fastnorm.NormPDLWait | fastnorm.NormPDLTrigger,
-		fastnorm.NormPDLWait | fastnorm.NormPDLTrigger | fastnorm.NormPDLConstantColumns} {
+		fastnorm.NormPDLWait | fastnorm.NormPDLTrigger | fastnorm.NormPDLConstantWeights} {
 		there, back := put(p, x), put(p, make([]fastnorm.BFloat16, rows*n))
 		for range steps {
 			for _, pair := range [][2]fastnorm.Tensor{{there.view(rows, n), back.view(rows, n)}, {back.view(rows, n), there.view(rows, n)}} {
@@ -444,7 +444,7 @@ func TestDeviceRefusals(t *testing.T) {
 		"x.dtype is i32":  {fastnorm.ErrDType, fastnorm.Norm{X: fastnorm.At(here, 4096, fastnorm.I32, 1, 4), Y: y}},
 		"x.strides[1]":    {fastnorm.ErrLayout, fastnorm.Norm{X: fastnorm.At(here, 4096, fastnorm.F32, 1, 4).WithStrides(4, -1), Y: y}},
 		"x's address":     {fastnorm.ErrLayout, fastnorm.Norm{X: fastnorm.At(here, 4097, fastnorm.F32, 1, 4), Y: y}},
-		"flags is 0x4":    {fastnorm.ErrArgument, fastnorm.Norm{X: x, Y: y, Flags: fastnorm.NormPDLConstantColumns}},
+		"flags is 0x4":    {fastnorm.ErrArgument, fastnorm.Norm{X: x, Y: y, Flags: fastnorm.NormPDLConstantWeights}},
 		"flags is 0x8":    {fastnorm.ErrUnsupported, fastnorm.Norm{X: x, Y: y, Flags: 8}},
 		"x is on device ": {fastnorm.ErrDevice, fastnorm.Norm{X: fastnorm.At(elsewhere, 4096, fastnorm.F32, 1, 4), Y: y}},
 	} {

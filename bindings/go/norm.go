@@ -44,7 +44,7 @@ type NormFlags uint32
 const (
 	NormPDLWait            NormFlags = raw.FASTNORM_NORM_PDL_WAIT             // start when the stream's previous kernel allows it; read and write nothing before that one has ended
 	NormPDLTrigger         NormFlags = raw.FASTNORM_NORM_PDL_TRIGGER          // let the stream's next kernel start early; it must wait itself before it uses a result
-	NormPDLConstantColumns NormFlags = raw.FASTNORM_NORM_PDL_CONSTANT_COLUMNS // with NormPDLWait: Weight and Bias, which no running kernel writes, may be read before the wait
+	NormPDLConstantWeights NormFlags = raw.FASTNORM_NORM_PDL_CONSTANT_WEIGHTS // with NormPDLWait: Weight and Bias, which no running kernel writes, may be read before the wait
 )
 
 // QuantScheme says how a quantised output is scaled.

@@ -364,7 +364,7 @@ func TestFields(t *testing.T) {
 	refused("weight_offset is 2.5", func(n *fastnorm.Norm) { n.WeightOffset = 2.5 })
 	refused("rounding is 7", func(n *fastnorm.Norm) { n.Rounding = 7 })
 	refused("residual_rounding is 8", func(n *fastnorm.Norm) { n.ResidualRounding = 8 })
-	refused("flags is 0x6", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLTrigger | fastnorm.NormPDLConstantColumns })
+	refused("flags is 0x6", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLTrigger | fastnorm.NormPDLConstantWeights })
 	refused("flags is 0x80000001", func(n *fastnorm.Norm) { n.Flags = fastnorm.NormPDLWait | 1<<31 })
 	refused("residual.shape is [2, 2]", func(n *fastnorm.Norm) { n.Residual = wrong })
 	refused("weight.shape is [2, 2]", func(n *fastnorm.Norm) { n.Weight = wrong })

@@ -175,7 +175,7 @@ typedef enum fastnorm_norm_flags {
                                  nothing before that one has ended. */
   FASTNORM_NORM_PDL_TRIGGER = 2, /**< Let the stream's next kernel start once this one's rows are on
                                     their way. It must wait itself before it uses any result. */
-  FASTNORM_NORM_PDL_CONSTANT_COLUMNS =
+  FASTNORM_NORM_PDL_CONSTANT_WEIGHTS =
       4, /**< With PDL_WAIT: weight and bias are not written by any kernel that may still run, and
             may be read before the wait. */
   FASTNORM_NORM_FLAGS_MAX_ENUM = 0x7fffffff

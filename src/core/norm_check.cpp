@@ -122,16 +122,16 @@ class NormCheck {
   // Flags, and what is left to ask of outputs.
   fastnorm_status outputs() {
     constexpr uint32_t kFlags =
-        FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_COLUMNS;
+        FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
     d_.flags = static_cast<uint32_t>(args_.flags);
     FASTNORM_REQUIRE((d_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
                      "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
                      d_.flags, kFlags, d_.flags & kFlags);
-    FASTNORM_REQUIRE((d_.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) == 0 ||
+    FASTNORM_REQUIRE((d_.flags & FASTNORM_NORM_PDL_CONSTANT_WEIGHTS) == 0 ||
                          (d_.flags & FASTNORM_NORM_PDL_WAIT) != 0,
                      FASTNORM_ERROR_ARGUMENT,
                      "flags is 0x%x; required: FASTNORM_NORM_PDL_WAIT (1) with "
-                     "FASTNORM_NORM_PDL_CONSTANT_COLUMNS (4)",
+                     "FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)",
                      d_.flags);
     FASTNORM_REQUIRE(!needs_output_ || args_.y != nullptr || args_.quantized != nullptr,
                      FASTNORM_ERROR_ARGUMENT,

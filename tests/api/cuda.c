@@ -297,7 +297,7 @@ static void chain(void* sum, void* stream, uint32_t flags) {
 static void dependent_launches(void) {
   const uint32_t flags[] = {
       0, FASTNORM_NORM_PDL_WAIT, FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER,
-      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_COLUMNS};
+      FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS};
   const size_t bytes = kCount * sizeof(float);
   float *expected = (float*)malloc(bytes), *result = (float*)malloc(bytes);
   void *sum = NULL, *stream = NULL, *captured = NULL;

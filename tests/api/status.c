@@ -60,7 +60,7 @@ static void every_code(fastnorm_context* context) {
   make_call(&c);
   c.args.flags = 9;
   fails(context, &c, FASTNORM_ERROR_UNSUPPORTED, "flags is 0x9");
-  c.args.flags = FASTNORM_NORM_PDL_CONSTANT_COLUMNS;
+  c.args.flags = FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
   fails(context, &c, FASTNORM_ERROR_ARGUMENT, "flags is 0x4");
 
   make_call(&c);

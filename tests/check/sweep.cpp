@@ -161,8 +161,8 @@ class KernelSweep {
       if (desc->outer_rank == 1 && desc->n >= 16)
         p->prefetch_rows = static_cast<uint32_t>(1 + desc->n % 3);
       desc->flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
-      // Of two such runs, each case once with constant columns and once without.
-      if ((desc->n % 3 == 0) == (pass == 1)) desc->flags |= FASTNORM_NORM_PDL_CONSTANT_COLUMNS;
+      // Of two such runs, each case once with constant weights and once without.
+      if ((desc->n % 3 == 0) == (pass == 1)) desc->flags |= FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
     } else {
       p->non_temporal = !p->non_temporal;
       p->rows_per_block = 1;

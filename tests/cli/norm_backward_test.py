@@ -335,7 +335,7 @@ def test_refused(program, rng):
         ["--y", "y"],
         ["--quantized", "q"],
         ["--clamp", "2"],
-        ["--pdl-constant-columns"],
+        ["--pdl-constant-weights"],
     ):
         refuse(
             f"{option[0]} with --backward",

@@ -91,7 +91,7 @@ def test_axes(program, rng):
                     ["--residual-rounding", "before-apply"], ["--residual-rounding", "before-statistics"],
                     ["--eps", "0.1"], ["--weight-offset", "1"], ["--kind", "layer"], ["--bias", "shift"]):
         cases.check(f"{' '.join(options)} changes y", y(*options)["y"][2] != plain)
-    for options in (["--threads", "2"], ["--pdl-wait"], ["--pdl-trigger"], ["--pdl-wait", "--pdl-constant-columns"]):
+    for options in (["--threads", "2"], ["--pdl-wait"], ["--pdl-trigger"], ["--pdl-wait", "--pdl-constant-weights"]):
         cases.check(f"{' '.join(options)} changes nothing", y(*options)["y"][2] == plain)
     wide = y("--residual-out", "sum", "--residual-out-dtype", "f32")
     exact = tensor_file.decode(tensors["x"]) + tensor_file.decode(tensors["residual"])
@@ -228,7 +228,7 @@ def test_refused(program, rng):
     refuse("two outputs of one name", "--x", "x", "--rstd", "y", code=USAGE, says="two outputs are named 'y'")
     for options in (["--quant-scheme", "per-row", "--quantized", "q"], ["--clamp", "3"], ["--amax-floor", "1e-3"], ["--quant-block-size", "64"], ["--scale-pow2"],
                     ["--quant-source", "rounded"], ["--quant-division", "divide"], ["--scale-layout", "column-major"], ["--quantized", "q"],
-                    ["--pdl-constant-columns"], ["--global-scale", "gain"], ["--scale", "gain"]):
+                    ["--pdl-constant-weights"], ["--global-scale", "gain"], ["--scale", "gain"]):
         refuse(f"quantisation or flag {options[0]}", "--x", "x", *options, says="FASTNORM_ERROR_")
     program.expect("no rows", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "empty")
     program.cases.equal("no rows: output", tensor_file.read(work / "out.safetensors")["y"], ("F16", (0, 64), b""))

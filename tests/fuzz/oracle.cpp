@@ -260,7 +260,7 @@ const char* scalar_fault(const fastnorm_norm_args& a) {
   if (a.residual_out != nullptr && a.residual == nullptr) return "residual_out without residual";
   if (a.mean != nullptr && number(a.kind) == FASTNORM_NORM_RMS) return "a mean of RMS";
   if (a.flags > 7) return "flags that mean nothing yet";
-  if ((a.flags & 5) == 4) return "constant columns without a wait";
+  if ((a.flags & 5) == 4) return "constant weights without a wait";
   return quant_number_fault(a);
 }
 

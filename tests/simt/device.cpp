@@ -40,7 +40,7 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
   const auto column = [&](const char* name, const ColumnTensor& c) {
     const int64_t strides[kMaxOuter] = {c.stride_bytes(0), c.stride_bytes(1), c.stride_bytes(2)};
     add(name, c.data, strides, d.n * dtype_bytes(c.dtype),
-        (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0);
+        (d.flags & FASTNORM_NORM_PDL_CONSTANT_WEIGHTS) != 0);
   };
   const auto scalar = [&](const char* name, const std::byte* data) {
     constexpr int64_t kOne[kMaxOuter] = {};

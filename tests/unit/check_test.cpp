@@ -58,7 +58,7 @@ const BadCall kBadCalls[] = {
     {"struct_size garbage", FASTNORM_ERROR_ARGUMENT, {"args.struct_size", "at most"}, [](Request& r) { r.args.struct_size = SIZE_MAX; }},
 
     {"flags", FASTNORM_ERROR_UNSUPPORTED, {"flags", "0xb", "flags 0x3"}, [](Request& r) { r.args.flags = 11; }},
-    {"constant columns", FASTNORM_ERROR_ARGUMENT, {"flags", "0x6", "PDL_WAIT"}, [](Request& r) { r.args.flags = 6; }},
+    {"constant weights", FASTNORM_ERROR_ARGUMENT, {"flags", "0x6", "PDL_WAIT"}, [](Request& r) { r.args.flags = 6; }},
 
     // dtypes
     {"x i8", FASTNORM_ERROR_DTYPE, {"x.dtype", "i8", "f32, f16 or bf16"}, [](Request& r) { r.x->dtype = FASTNORM_DTYPE_I8; }},

@@ -102,7 +102,7 @@ void NormOptions::add_to(CLI::App& command) {
              "which value of x + residual is normalised");
   flag("--pdl-wait", pdl_wait_, "GPU: wait for the stream's previous kernel inside the kernel");
   flag("--pdl-trigger", pdl_trigger_, "GPU: let the stream's next kernel start early");
-  flag("--pdl-constant-columns", pdl_constant_columns_,
+  flag("--pdl-constant-weights", pdl_constant_weights_,
        "GPU, with --pdl-wait: weight and bias may be read before the wait");
   add_quant_to(command);
   add_choice(command, "--scale-layout", scale_layout_, kScaleLayouts, "order of the scales");
@@ -158,7 +158,7 @@ void NormOptions::apply(fastnorm_norm_args* args) const {
   args->residual_rounding = value_of(kResidualRoundings, residual_rounding_);
   args->flags = (pdl_wait_ ? uint32_t{FASTNORM_NORM_PDL_WAIT} : 0) |
                 (pdl_trigger_ ? uint32_t{FASTNORM_NORM_PDL_TRIGGER} : 0) |
-                (pdl_constant_columns_ ? uint32_t{FASTNORM_NORM_PDL_CONSTANT_COLUMNS} : 0);
+                (pdl_constant_weights_ ? uint32_t{FASTNORM_NORM_PDL_CONSTANT_WEIGHTS} : 0);
   args->quant_scheme = value_of(kQuantSchemes, quant_scheme_);
   args->quant_block_size = quant_block_size_;
   args->quant_source = value_of(kQuantSources, quant_source_);

@@ -206,11 +206,11 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   constexpr bool kRowFirst = Slots::kV.has(Variant::kRowFirst);
   constexpr bool kWaitsOnce = kRowFirst || Tile::kRows > 1;  // short rows: fewer instructions
   wait_if<kWaitsOnce && Slots::kV.has(Variant::kWaitsUnasked)>(
-      (bits & (kWaitsOnce ? kWaitFirst | kWaitAfterColumns : kWaitFirst)) != 0);
+      (bits & (kWaitsOnce ? kWaitFirst | kWaitAfterWeights : kWaitFirst)) != 0);
   if constexpr (!kRowFirst) {
     load_ahead(p, row, index, place, reach, bits);
     if constexpr (!kWaitsOnce)
-      wait_if<Slots::kV.has(Variant::kWaitsUnasked)>((bits & kWaitAfterColumns) != 0);
+      wait_if<Slots::kV.has(Variant::kWaitsUnasked)>((bits & kWaitAfterWeights) != 0);
   }
   RowSource<Slots, Tile> source(p, index, place, reach, bits);
   if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);

@@ -22,7 +22,7 @@ uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
   if (d.mean || d.rstd) bits |= kStoreStatistics;
   if ((d.weight.head_stride_bytes | d.bias.head_stride_bytes) != 0) bits |= kHeadColumns;
   if ((d.flags & FASTNORM_NORM_PDL_WAIT) != 0) {
-    bits |= (d.flags & FASTNORM_NORM_PDL_CONSTANT_COLUMNS) != 0 ? kWaitAfterColumns : kWaitFirst;
+    bits |= (d.flags & FASTNORM_NORM_PDL_CONSTANT_WEIGHTS) != 0 ? kWaitAfterWeights : kWaitFirst;
   }
   if ((d.flags & FASTNORM_NORM_PDL_TRIGGER) != 0) bits |= kTrigger;
   if (d.rounding != FASTNORM_ROUND_ONCE) bits |= kRoundNormalized;

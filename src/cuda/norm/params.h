@@ -70,7 +70,7 @@ enum NormBits : uint32_t {
   // Where a kernel that may have started early waits for the stream's previous one; neither: it
   // does not.
   kWaitFirst = 1 << 8,
-  kWaitAfterColumns = 1 << 9,  // may wait first, too
+  kWaitAfterWeights = 1 << 9,  // may wait first, too
   kTrigger = 1 << 10,          // the stream's next kernel may start early
   kRoundNormalized = 1 << 11,  // to x's dtype before the weight
   kRoundSum = 1 << 12,         // x + residual to x's dtype before the statistics

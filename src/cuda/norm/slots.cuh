@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
   } else {
     constexpr bool kF32 = Slots::kAffine == Affine::kF32;
     constexpr bool kOneRow = Tile::kRows == 1;  // of a block
-    constexpr uint32_t kOpen = kWaitFirst | kWaitAfterColumns | kTrigger | kNeverSet |
+    constexpr uint32_t kOpen = kWaitFirst | kWaitAfterWeights | kTrigger | kNeverSet |
                                kStoreStatistics | (kOneRow ? 0 : kSingleIndex) | kStreamLoads,
                        kWeight = kF32 ? kWeightF32 : kWeightElement,
                        kBias = Slots::kStat == Stat::kRms ? 0

@@ -366,7 +366,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   const RowIndex index = row_index(p, place.row, p.bits);
   const auto rounding = rounding_of<Slots, Tile>(p);
   const StreamRow<Slots, Tile> row(p, place, index);
-  if ((p.bits & (kWaitFirst | kWaitAfterColumns)) != 0) ptx::grid_wait();
+  if ((p.bits & (kWaitFirst | kWaitAfterWeights)) != 0) ptx::grid_wait();
   if ((p.bits & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
 

@@ -114,7 +114,7 @@ const (
 const (
 	FASTNORM_NORM_PDL_WAIT             = 1
 	FASTNORM_NORM_PDL_TRIGGER          = 2
-	FASTNORM_NORM_PDL_CONSTANT_COLUMNS = 4
+	FASTNORM_NORM_PDL_CONSTANT_WEIGHTS = 4
 )
 
 // fastnorm_norm_backward_flags.

@@ -644,7 +644,7 @@ pub const FASTNORM_NORM_PDL_WAIT: fastnorm_norm_flags = 1;
 pub const FASTNORM_NORM_PDL_TRIGGER: fastnorm_norm_flags = 2;
 /// With PDL_WAIT: weight and bias are not written by any kernel that may still run, and may be read
 /// before the wait.
-pub const FASTNORM_NORM_PDL_CONSTANT_COLUMNS: fastnorm_norm_flags = 4;
+pub const FASTNORM_NORM_PDL_CONSTANT_WEIGHTS: fastnorm_norm_flags = 4;
 pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 
 /// One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with

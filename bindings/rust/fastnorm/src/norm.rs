@@ -335,8 +335,8 @@ impl<'a> Norm<'a> {
 
     /// With [`pdl_wait`](Self::pdl_wait), which it needs: weight and bias are not written by any kernel that
     /// may still run, and may be read before the wait. Default: off.
-    pub fn pdl_constant_columns(self, on: bool) -> Self {
-        self.flag(sys::FASTNORM_NORM_PDL_CONSTANT_COLUMNS, on)
+    pub fn pdl_constant_weights(self, on: bool) -> Self {
+        self.flag(sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS, on)
     }
 
     fn flag(mut self, flag: u32, on: bool) -> Self {
@@ -683,7 +683,7 @@ mod tests {
             .residual_rounding(ResidualRounding::BeforeStatistics)
             .pdl_wait(true)
             .pdl_trigger(true)
-            .pdl_constant_columns(true)
+            .pdl_constant_weights(true)
             .pdl_wait(false);
         // SAFETY: linked just now.
         let args = unsafe { *norm.link() };

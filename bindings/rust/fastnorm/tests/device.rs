@@ -224,7 +224,7 @@ fn dependent_launches() -> Result<()> {
                 .y(to.tensor_mut(&context, &[ROWS, N])?)
                 .pdl_wait(flags & 1 != 0)
                 .pdl_trigger(flags & 2 != 0)
-                .pdl_constant_columns(flags & 4 != 0)
+                .pdl_constant_weights(flags & 4 != 0)
                 .run_on(&context, stream.get())
         };
         for _ in 0..20 {
@@ -362,7 +362,7 @@ fn refusals() -> Result<()> {
         let far = Tensor::from_device(elsewhere(), address, DType::F32, &[4, 16])?;
         fails(Norm::rms(0.0).x(far), Status::DEVICE, "x is on device")?;
         fails(
-            Norm::rms(0.0).x(x).pdl_constant_columns(true),
+            Norm::rms(0.0).x(x).pdl_constant_weights(true),
             Status::ARGUMENT,
             "flags is 0x4",
         )?;

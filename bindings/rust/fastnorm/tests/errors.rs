@@ -77,15 +77,15 @@ fn texts_are_the_library_s() -> Result<()> {
         "x.strides[1] is -1",
     )?;
     check_call(
-        Norm::rms(0.0).x(tensor).pdl_constant_columns(true),
+        Norm::rms(0.0).x(tensor).pdl_constant_weights(true),
         Status::ARGUMENT,
-        "flags is 0x4; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_COLUMNS (4)",
+        "flags is 0x4; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)",
     )?;
     check_call(
         Norm::rms(0.0)
             .x(tensor)
             .pdl_trigger(true)
-            .pdl_constant_columns(true),
+            .pdl_constant_weights(true),
         Status::ARGUMENT,
         "flags is 0x6",
     )?;
@@ -152,7 +152,7 @@ fn flags_change_no_result() -> Result<()> {
             .y(TensorMut::new(&mut y, &[1, 4])?)
             .pdl_wait(flags & 1 != 0)
             .pdl_trigger(flags & 2 != 0)
-            .pdl_constant_columns(flags & 4 != 0)
+            .pdl_constant_weights(flags & 4 != 0)
             .run(&context)?;
         Ok(y)
     };

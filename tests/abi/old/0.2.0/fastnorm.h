@@ -425,7 +425,7 @@ typedef enum fastnorm_scale_layout {
 typedef enum fastnorm_norm_flags {
   FASTNORM_NORM_PDL_WAIT = 1,
   FASTNORM_NORM_PDL_TRIGGER = 2,
-  FASTNORM_NORM_PDL_CONSTANT_COLUMNS = 4,
+  FASTNORM_NORM_PDL_CONSTANT_WEIGHTS = 4,
   FASTNORM_NORM_FLAGS_MAX_ENUM = 0x7fffffff
 } fastnorm_norm_flags;
 

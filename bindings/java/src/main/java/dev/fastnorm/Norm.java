@@ -124,8 +124,8 @@ public final class Norm extends Call {
      * @param constant whether they are; the default is false
      * @return this
      */
-    public Norm pdlConstantColumns(boolean constant) {
-        description.set(Words.NORM_FLAGS, fastnorm_norm_flags.FASTNORM_NORM_PDL_CONSTANT_COLUMNS, constant);
+    public Norm pdlConstantWeights(boolean constant) {
+        description.set(Words.NORM_FLAGS, fastnorm_norm_flags.FASTNORM_NORM_PDL_CONSTANT_WEIGHTS, constant);
         return this;
     }
 

@@ -115,7 +115,7 @@ class CompletenessTest {
         }
         Norm norm = Norm.layer(2).weightOffset(3).rounding(Rounding.EVERY_STEP)
                 .residualRounding(ResidualRounding.ROUND_BEFORE_STATISTICS).pdlWait(true).pdlTrigger(true)
-                .pdlConstantColumns(true).quantScheme(QuantScheme.NVFP4).quantBlockSize(128).quantSource(QuantSource.ROUNDED)
+                .pdlConstantWeights(true).quantScheme(QuantScheme.NVFP4).quantBlockSize(128).quantSource(QuantSource.ROUNDED)
                 .scaleLayout(ScaleLayout.SWIZZLED_128X4).scalePow2(true).amaxFloor(5).clamp(6).quantDivision(QuantDivision.DIVIDE).x(tensors.get("X"))
                 .residual(tensors.get("RESIDUAL")).weight(tensors.get("WEIGHT")).bias(tensors.get("BIAS"))
                 .y(tensors.get("Y")).residualOut(tensors.get("RESIDUAL_OUT")).mean(tensors.get("MEAN"))

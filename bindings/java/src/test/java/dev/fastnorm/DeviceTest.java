@@ -212,7 +212,7 @@ class DeviceTest {
                 Norm there = Norm.rms(0.5).x(x.tensor).y(y.tensor).weight(weight.tensor);
                 Norm back = Norm.rms(0.5).x(y.tensor).y(x.tensor).weight(weight.tensor);
                 for (Norm norm : new Norm[] {there, back}) {
-                    norm.pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0).pdlConstantColumns((flags & 4) != 0);
+                    norm.pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0).pdlConstantWeights((flags & 4) != 0);
                 }
                 for (int step = 0; step < 20; step++) {
                     there.run(context, stream);
@@ -335,7 +335,7 @@ class DeviceTest {
             refused(Status.ERROR_SHAPE, Norm.rms(0).x(x.tensor).y(x.tensor.view(0, new long[] {1, 2}, null)));
             refused(Status.ERROR_ARGUMENT, Norm.rms(0).y(x.tensor));
             refused(Status.ERROR_DTYPE, Norm.rms(0).xInPlace(Tensor.at(context, x.tensor.address(), DType.I8, 1, 4)));
-            refused(Status.ERROR_ARGUMENT, Norm.rms(0).xInPlace(x.tensor).pdlConstantColumns(true));
+            refused(Status.ERROR_ARGUMENT, Norm.rms(0).xInPlace(x.tensor).pdlConstantWeights(true));
             if (gpu) { // the CPU would follow the addresses
                 long[] shape = {1L << 33, 4};
                 refused(Status.ERROR_UNSUPPORTED, Norm.rms(0).x(Tensor.at(context, 1L << 44, DType.F32, shape))

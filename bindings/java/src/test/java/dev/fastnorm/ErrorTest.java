@@ -155,16 +155,16 @@ class ErrorTest {
 
     @Test
     void flags() {
-        String text = "; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_COLUMNS (4)";
-        refuses(valid().pdlConstantColumns(true), Status.ERROR_ARGUMENT, "flags is 0x4" + text);
-        refuses(valid().pdlTrigger(true).pdlConstantColumns(true), Status.ERROR_ARGUMENT, "flags is 0x6" + text);
-        refuses(valid().pdlWait(true).pdlConstantColumns(true).pdlWait(false), Status.ERROR_ARGUMENT, "flags is 0x4" + text);
-        valid().pdlConstantColumns(true).pdlConstantColumns(false).run(context);
+        String text = "; required: FASTNORM_NORM_PDL_WAIT (1) with FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)";
+        refuses(valid().pdlConstantWeights(true), Status.ERROR_ARGUMENT, "flags is 0x4" + text);
+        refuses(valid().pdlTrigger(true).pdlConstantWeights(true), Status.ERROR_ARGUMENT, "flags is 0x6" + text);
+        refuses(valid().pdlWait(true).pdlConstantWeights(true).pdlWait(false), Status.ERROR_ARGUMENT, "flags is 0x4" + text);
+        valid().pdlConstantWeights(true).pdlConstantWeights(false).run(context);
         float[] plain = Data.floats(y);
         for (int flags = 0; flags < 8; flags++) {
             if ((flags & 5) != 4) {
                 y.floats().put(0, -1).put(3, -1);
-                valid().pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0).pdlConstantColumns((flags & 4) != 0)
+                valid().pdlWait((flags & 1) != 0).pdlTrigger((flags & 2) != 0).pdlConstantWeights((flags & 4) != 0)
                         .run(context);
                 assertArrayEquals(plain, Data.floats(y));
             }
