@@ -201,11 +201,11 @@ func TestDryRun(t *testing.T) {
 }
 
 func TestTuningFile(t *testing.T) {
-	const tuned = "bf16 plain rms once store vector 128x4"
+	const tuned = "bf16 plain rms once store vector 256x4"
 	path := filepath.Join(t.TempDir(), "größe") // UTF-8, as all paths of Go
 	text := fmt.Sprintf("fastnorm tuning 2\nlibrary %s\narch sm_90\n"+
 		"KIND(b16, plain, rms, own_dtype, y, aligned, lean | full, rows)\n"+
-		"ROWS(4096, 4096, 4, 7, 128, kFit, 1, full)\n", fastnorm.VersionString())
+		"ROWS(4096, 4096, 4, 7, 256, 4, 1, full)\n", fastnorm.VersionString())
 	check(t, os.WriteFile(path, []byte(text), 0o600))
 	c := open(t, fastnorm.CUDA(0), fastnorm.Options{DryRun: true, DryRunCapability: 90, TuningFile: path})
 	check(t, os.Remove(path)) // it is read once

@@ -19,10 +19,13 @@ def suite_is(*suites):
     return lambda test: any(s.split(":")[-1] in suites for s in test["suite"])
 
 
+# Tests for which one build is enough: they compile headers, read documents, or run Python alone.
+ONCE = ("headers", "cli_docs", "select", "budget", "check_thinned")
+
+
 def not_once(test):
-    """All tests but those for which one build is enough: the full sweep of the check program, which has
-    a reduced one, and the compile-only header matrix."""
-    return test["program"] != CHECK and test["name"] != "headers"
+    """All tests but those of ONCE and the check program's full sweep, which has a reduced one."""
+    return test["program"] != CHECK and test["name"] not in ONCE
 
 
 # The library and its tests; the command-line program and the benchmark take longer to compile than both.
@@ -189,7 +192,8 @@ def isa_levels(report, _):
     native = native_build()
     for isa in ("scalar", "avx2"):
         print(f"FASTNORM_CPU_ISA={isa}")
-        native.run_tests(report, suite_is("api", "cli"), env={"FASTNORM_CPU_ISA": isa})
+        native.run_tests(report, lambda test: suite_is("api", "cli")(test) and not_once(test),
+                         env={"FASTNORM_CPU_ISA": isa})
     # Code without -m flags runs on processors without AVX.
     native.run_check(report, "check on an emulated Nehalem", "--isa", "scalar", "--filter", "plain rms", wrapper=["qemu-x86_64", "-cpu", "Nehalem"])
     native.run_check(report, "check on an emulated Haswell", "--isa", "avx2", "--filter", "plain rms",
@@ -235,7 +239,8 @@ def fuzz(report, options):
     """libFuzzer over check and plan of each family: the corpus, then a minute of new inputs; beside it the check program with ASan."""
     folder = asan_build()
     folder.make()
-    corpora = {"norm_fuzz": "corpus", "mla_decode_fuzz": "mla_decode/corpus", "norm_backward_fuzz": "norm_backward/corpus"}
+    corpora = {"norm_fuzz": "corpus", **{f"{family}_fuzz": f"{family}/corpus"
+                                        for family in ("mla_decode", "norm_backward", "norm_heads")}}
     seconds = max(1, options.fuzz_seconds // len(corpora))
 
     def fuzz_one(name):

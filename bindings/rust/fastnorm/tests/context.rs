@@ -289,12 +289,12 @@ fn kernel(gpu: &Context, rows: usize) -> Result<&'static str> {
 
 #[test]
 fn tuning_files() -> Result<()> {
-    const TUNED: &str = "bf16 plain rms once store vector 128x4";
+    const TUNED: &str = "bf16 plain rms once store vector 256x4";
     let path = std::env::temp_dir().join(format!("fastnorm-{}.tuning", std::process::id()));
     let text = format!(
         "fastnorm tuning 2\nlibrary {}\narch sm_90\n\
          KIND(b16, plain, rms, own_dtype, y, aligned, lean | full, rows)\n\
-         ROWS(4096, 4096, 4, 7, 128, kFit, 1, full)\n",
+         ROWS(4096, 4096, 4, 7, 256, 4, 1, full)\n",
         version_string()
     );
     std::fs::write(&path, text).expect("a file");

@@ -167,11 +167,11 @@ class ContextTest {
 
     @Test
     void tuningFile(@TempDir Path folder) throws Exception {
-        String tuned = "bf16 plain rms once store vector 128x4";
+        String tuned = "bf16 plain rms once store vector 256x4";
         Path file = Files.writeString(folder.resolve("gpu.tuning"), "fastnorm tuning 2\nlibrary "
                 + Fastnorm.versionString() + "\narch sm_90\n"
                 + "KIND(b16, plain, rms, own_dtype, y, aligned, lean | full, rows)\n"
-                + "ROWS(4096, 4096, 4, 7, 128, kFit, 1, full)\n");
+                + "ROWS(4096, 4096, 4, 7, 256, 4, 1, full)\n");
         try (Context context = dryGpu().tuningFile(file).open();
                 Context untuned = dryGpu().tuningFile(file).tuningFile(null).open()) {
             Files.delete(file); // it is read once
