@@ -310,7 +310,7 @@ class NormTest {
             Info info = norm.query(gpu);
             assertEquals((128 * 4096 + 4096) * 2, info.bytesRead());
             assertEquals(128 * 4096 * 2, info.bytesWritten());
-            assertEquals(capability == 100 ? 32 : 16, info.vectorBytes());
+            assertEquals(16, info.vectorBytes());
             assertEquals(1, info.launches());
         }
     }
