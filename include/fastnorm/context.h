@@ -29,10 +29,10 @@ typedef struct fastnorm_context fastnorm_context;
 
 /** Severity of a log message. */
 typedef enum fastnorm_log_level {
-  FASTNORM_LOG_ERROR = 0,
-  FASTNORM_LOG_WARNING = 1,
-  FASTNORM_LOG_INFO = 2,
-  FASTNORM_LOG_DEBUG = 3,
+  FASTNORM_LOG_ERROR = 0,   /**< A failure. */
+  FASTNORM_LOG_WARNING = 1, /**< A doubtful state. */
+  FASTNORM_LOG_INFO = 2,    /**< What was found. The library sends these only. */
+  FASTNORM_LOG_DEBUG = 3,   /**< Details. */
   FASTNORM_LOG_MAX_ENUM = 0x7fffffff
 } fastnorm_log_level;
 
@@ -112,6 +112,8 @@ typedef struct fastnorm_device_info {
 } fastnorm_device_info;
 
 /** Describe a device without creating a context.
+ *  @param device the device
+ *  @param info   struct_size in; receives the rest
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if info is null or its struct_size is too small;
  *  FASTNORM_ERROR_DEVICE if there is no such device
  *  @since 0.1 */
@@ -140,6 +142,7 @@ FASTNORM_API fastnorm_status fastnorm_context_create(fastnorm_device device,
 
 /** Destroy a context. NULL is fine. Must not race calls on the same context, nor be used again: see
  *  the top of this header.
+ *  @param context the context; NULL = nothing is done
  *  @since 0.1 */
 FASTNORM_API void fastnorm_context_destroy(fastnorm_context* context);
 
@@ -178,15 +181,18 @@ typedef struct fastnorm_info {
 typedef struct fastnorm_kernel_info {
   size_t struct_size; /**< In: sizeof(fastnorm_kernel_info). */
   const char* family; /**< "norm", "norm_backward", "norm_heads", "mla_decode". */
-  const char* arch;   /**< "sm_90", "avx512", .. */
+  const char* arch;   /**< Such as "sm_90" or "avx512". */
   const char* name;   /**< Unique within family and arch. */
 } fastnorm_kernel_info;
 
-/** Number of kernels in this build, for all devices; 0 if host memory ran out.
+/** Number of kernels in this build, for all devices.
+ *  @return the number; 0 if host memory ran out
  *  @since 0.1 */
 FASTNORM_API int32_t fastnorm_kernel_count(void);
 
-/** Describe kernel `index` of 0 .. fastnorm_kernel_count() - 1.
+/** Describe one kernel of this build.
+ *  @param index its number, 0 to fastnorm_kernel_count() - 1
+ *  @param info  struct_size in; receives the rest
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if index is out of range, info is null or its
  *  struct_size too small
  *  @since 0.1 */

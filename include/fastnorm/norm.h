@@ -66,8 +66,9 @@
  *  | PER_BLOCK  | 64 or 128          | f8, i8  | x.shape[:-1] + [ceil(n / block)] f32: the same     |
  *  | MXFP8      | 32                 | f8      | .. + [ceil(n / 32)] e8m0: 2^E with the least E for |
  *  |            |                    |         | which A <= QMAX * 2^E, from -127 to 127            |
- *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * |global_scale|),|
- *  |            |                    |         | rounded; code = z / (scale * global_scale)         |
+ *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * magnitude of    |
+ *  |            |                    |         | global_scale), rounded;                            |
+ *  |            |                    |         | code = z / (scale * global_scale)                  |
  *  | MXFP4      | 32, n even         | f4      | as MXFP8, with QMAX 6                              |
  *
  *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A, amax_floor),
@@ -128,7 +129,7 @@ typedef enum fastnorm_residual_rounding {
 
 /** How `quantized` is scaled. */
 typedef enum fastnorm_quant_scheme {
-  FASTNORM_QUANT_NONE = 0,
+  FASTNORM_QUANT_NONE = 0,       /**< Nothing is quantised. */
   FASTNORM_QUANT_PER_TENSOR = 1, /**< One scale, an input. */
   FASTNORM_QUANT_PER_ROW = 2,    /**< A scale a row, from the row's largest magnitude. */
   FASTNORM_QUANT_PER_BLOCK = 3,  /**< A scale for each block of 64 or 128 columns of a row. */
@@ -157,7 +158,7 @@ typedef enum fastnorm_quant_division {
 /** Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
  *  first two; nothing outside its shape is written. */
 typedef enum fastnorm_scale_layout {
-  FASTNORM_SCALE_ROW_MAJOR = 0,
+  FASTNORM_SCALE_ROW_MAJOR = 0, /**< All scales of one row together. */
   FASTNORM_SCALE_COLUMN_MAJOR =
       1, /**< Without strides: all rows of one column of blocks together. */
   FASTNORM_SCALE_SWIZZLED_128X4 =
@@ -259,6 +260,9 @@ typedef struct fastnorm_norm_args {
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not
  *  touched; the addresses count, since overlap and alignment follow from them.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size too
  *  small
  *  @since 0.1 */
@@ -269,6 +273,8 @@ FASTNORM_API fastnorm_status fastnorm_norm_query(fastnorm_context* context,
 /** Load what a call needs (CUDA loads a kernel at its first use, which allocates and may
  *  synchronise). After it, calls that use the same kernel neither allocate nor synchronise, and can
  *  be captured in a CUDA graph. Optional: the first call does the same.
+ *  @param context the device
+ *  @param args    as for the call
  *  @return as fastnorm_norm
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
@@ -310,12 +316,21 @@ FASTNORM_API fastnorm_status fastnorm_norm(fastnorm_context* context,
 
 /** As fastnorm_norm_query, for fastnorm_norm_many: the sum of its parts; `kernel` is that of the
  *  first part with rows.
+ *  @param context the device
+ *  @param args    [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @param info    struct_size in; receives the rest
+ *  @return as fastnorm_norm_query
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_norm_many_query(fastnorm_context* context,
                                                       const fastnorm_norm_args* const* args,
                                                       int32_t count, fastnorm_info* info);
 
 /** As fastnorm_norm_prepare, for fastnorm_norm_many.
+ *  @param context the device
+ *  @param args    [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @return as fastnorm_norm_prepare
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_norm_many_prepare(fastnorm_context* context,
                                                         const fastnorm_norm_args* const* args,
@@ -327,8 +342,12 @@ FASTNORM_API fastnorm_status fastnorm_norm_many_prepare(fastnorm_context* contex
  *  the same fastnorm_norm_many writes. CUDA: two neighbours in the list that share a kernel of short
  *  rows, have the same flags and at most two leading dimensions are one launch; fastnorm_info.launches
  *  counts them.
- *  @param args  [count] pointers
- *  @param count 0 to 8
+ *  @param context         the device
+ *  @param args            [count] pointers
+ *  @param count           0 to 8
+ *  @param workspace       as fastnorm_norm
+ *  @param workspace_bytes size of workspace
+ *  @param stream          as fastnorm_norm
  *  @return as fastnorm_norm; the text names the part, as args[i]. CUDA: where the runtime refuses a
  *  launch, those of the parts before it are queued
  *  @since 0.1 */

@@ -132,6 +132,9 @@ typedef struct fastnorm_norm_backward_args {
  *
  *  The workspace holds partial sums of dweight and dbias: nb rows of n floats for each, and for each
  *  row of weights, on the CPU too. It is 0 where neither is wanted.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_norm_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
  *  struct_size too small
  *  @since 0.2 */
@@ -141,6 +144,8 @@ FASTNORM_API fastnorm_status fastnorm_norm_backward_query(fastnorm_context* cont
 
 /** Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
  *  synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
+ *  @param context the device
+ *  @param args    as for the call
  *  @return as fastnorm_norm_backward
  *  @since 0.2 */
 FASTNORM_API fastnorm_status
@@ -188,12 +193,21 @@ FASTNORM_API fastnorm_status fastnorm_norm_backward(fastnorm_context* context,
 
 /** As fastnorm_norm_backward_query, for fastnorm_norm_backward_many: the sum of its parts; `kernel`
  *  is that of the first part that launches something.
+ *  @param context the device
+ *  @param args    [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @param info    struct_size in; receives the rest
+ *  @return as fastnorm_norm_backward_query
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_norm_backward_many_query(
     fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count,
     fastnorm_info* info);
 
 /** As fastnorm_norm_backward_prepare, for fastnorm_norm_backward_many.
+ *  @param context the device
+ *  @param args    [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @return as fastnorm_norm_backward_prepare
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_norm_backward_many_prepare(
     fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count);
@@ -201,8 +215,12 @@ FASTNORM_API fastnorm_status fastnorm_norm_backward_many_prepare(
 /** Run several backward passes, with the results of one fastnorm_norm_backward each, in order: such
  *  as those of the query heads and the key heads of one fused QKV gradient. All are checked, against
  *  each other too, before anything is launched. No part may touch what another one writes.
- *  @param args  [count] pointers
- *  @param count 0 to 8
+ *  @param context         the device
+ *  @param args            [count] pointers
+ *  @param count           0 to 8
+ *  @param workspace       as fastnorm_norm_backward
+ *  @param workspace_bytes size of workspace
+ *  @param stream          as fastnorm_norm_backward
  *  @return as fastnorm_norm_backward; the text names the part, as args[i]. CUDA: where the runtime
  *  refuses a launch, those of the parts before it are queued
  *  @since 0.2 */

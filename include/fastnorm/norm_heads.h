@@ -183,6 +183,11 @@ typedef struct fastnorm_norm_heads_args {
 } fastnorm_norm_heads_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is touched.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param parts   [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_norm_heads; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size
  *  too small
  *  @since 0.2 */
@@ -193,6 +198,10 @@ FASTNORM_API fastnorm_status fastnorm_norm_heads_query(fastnorm_context* context
 
 /** Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the first
  *  call does the same.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param parts   [count] pointers, as for the call
+ *  @param count   0 to 8
  *  @return as fastnorm_norm_heads
  *  @since 0.2 */
 FASTNORM_API fastnorm_status
