@@ -1,4 +1,4 @@
-// What the benchmark measured: rows of a table, and the same as JSON.
+// What the benchmark measured: rows of a table, and the same as a file.
 #pragma once
 
 #include <cstdint>
@@ -98,8 +98,9 @@ int time_all(const std::vector<Case>& cases, bool pdl,
              const std::function<Result(const Case&)>& time,
              const std::function<void(const nlohmann::json&)>& save, nlohmann::json* document);
 
-// Adds date, library version and build to `document`, and writes it; returns false with a message on stderr if it can't.
-bool write_json(const std::string& path, nlohmann::json document);
+// Writes a result file: `document` with date, library version and build, one line for each of its
+// "results". Returns false with a message on stderr if it cannot.
+bool write_results(const std::string& path, const nlohmann::json& document);
 
 // All operations. A norm ("rms", "layer", "add" = RMS with a residual, "add_layer") stands alone or
 // with a suffix: what leaves in place of y ("_fp8" by a given scale, "_row_fp8", "_block_fp8",
