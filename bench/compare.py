@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares libfastnorm with everybody else who computes the same, in one process, on the same buffers, in turn:
-PyTorch, torch.compile, FlashInfer, quack, Liger, Transformer Engine, vLLM, sgl-kernel, as far as they are
-installed, and the ceiling, the best plain stream of the same bytes.
+"""Compares libfastnorm with others who compute the same: PyTorch, torch.compile, FlashInfer, quack,
+Liger, Transformer Engine, vLLM and sgl-kernel, as far as they are installed. One process times them
+one after the other on the same buffers. The ceiling is the best plain stream of the same bytes.
 
     compare.py run     the tables: peers on the shapes of large batches, decode, fp8 and heads
     compare.py run --preset models --against LIB

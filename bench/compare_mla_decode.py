@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Times MLA decode of this library beside others, in one process, on the same caches, in turn.
+"""Times MLA decode of this library beside others, in one process and on the same caches.
 
   compare_mla_decode.py --library build/src/libfastnorm.so.0 --shapes 128x4096:128 64x1024:64p1 --csv run.csv
 
 A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE], as fastnorm_bench takes it. Others are FlashInfer's wrapper
 (BatchMLAPagedAttentionWrapper) and FlashMLA (pages of 64), where they are installed, and PyTorch's own operators, request by
 request. Results are compared with double precision before they are timed; one that is wrong is not timed. Each provider's plan
-is made before and not timed; a merge is. On a GPU calls are in a CUDA graph over distinct caches, replayed in turn;
-figures are medians. It needs PyTorch.
+is made before and not timed; a merge is. On a GPU calls are in CUDA graphs over distinct caches,
+replayed one after the other; figures are medians. It needs PyTorch.
 """
 
 import argparse

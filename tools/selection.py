@@ -176,8 +176,8 @@ def with_compared(ratios, compared, rules):
 
 
 def eligible(ratios, have):
-    """The times without kernels that do not hold all lengths down to the next smaller one that was
-    timed, and without full kernels where a lean one serves."""
+    """The times of kernels that count. A kernel must hold all lengths down to the next smaller one
+    that was timed. A full one counts where no lean one serves."""
     lengths = defaultdict(set)
     for shape in ratios:
         lengths[shape.kind].add(shape.n)

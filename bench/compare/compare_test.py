@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Tests of compare.py without a GPU and without PyTorch: what it computes, its timing loop on a machine that only
-pretends, its way of going on after a crash, the library's calls on the CPU, and the plots."""
+"""Tests of compare.py without a GPU and without PyTorch: its figures and files, its timing loop on
+a pretended machine, its way to go on after a crash. Also the library's calls on the CPU, and the
+plots."""
 
 import argparse
 import json

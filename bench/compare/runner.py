@@ -1,7 +1,7 @@
 """Runs the comparison: a child process measures, its parent starts another one where a contender took it down.
 
-The child writes the document after every case, and before each step which contender it is at (the file *.now), so
-the parent knows whom to leave out next time.
+The child writes the document after every case. Before each step it writes the name of the contender
+(the file *.now), so the parent knows whom to leave out next time.
 """
 
 import os

@@ -68,7 +68,7 @@ typedef enum fastnorm_lse_base {
  *
  *  Strides: the last dimension of every tensor is contiguous; all other strides are free. CUDA:
  *  those of q_nope, q_pe, ckv, kpe and o are positive multiples of 16 bytes below 2^40 where the
- *  extent is more than 1, and their addresses are multiples of 16 bytes. This is stricter than
+ *  extent is more than 1. Their addresses are multiples of 16 bytes. This is stricter than
  *  fastnorm_norm. CPU: addresses are multiples of the element's size, and inputs may have strides
  *  of 0.
  *
@@ -87,7 +87,7 @@ typedef struct fastnorm_mla_decode_args {
       Without qo_indptr: 0 or N / B. */
   int32_t max_s_q;
   /** 1: the workspace still holds the plan of an earlier call of the same context, such as the
-      previous layer's, and the plan is not made again. Shapes, causal, max_s_q, split_tokens, and
+   *  previous layer's. The plan is not made again. Shapes, causal, max_s_q, split_tokens, and
       the values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect. */
   int32_t reuse_plan;
   /** 0: the library chooses where long requests are cut. Else a multiple of 64 up to 2^30: each
@@ -264,9 +264,9 @@ FASTNORM_API fastnorm_status fastnorm_profile_decode(const void* buffer, size_t 
                                                      size_t capacity, size_t* count);
 
 /** Write a profile buffer, copied to host memory, as a trace. A thread block is a process of the
- *  trace, its warpgroups are threads. `otherData` holds, for the whole profile, the number of
- *  dropped events, the share of time in which a tensor-core product was in flight, and the share of
- *  each wait.
+ *  trace, its warpgroups are threads. `otherData` holds figures of the whole profile: the number of
+ *  dropped events, the share of time with a tensor-core product in flight, and the share of each
+ *  wait.
  *  @param buffer the bytes of args.profile, on the host, 8-byte aligned
  *  @param bytes  their number
  *  @param path   the file, which is replaced

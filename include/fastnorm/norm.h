@@ -30,9 +30,9 @@
  *  FASTNORM_ROUND_EVERY_STEP has no correction: mean = sum(a) / n, variance = sum((a - mean)^2) / n.
  *
  *  **Same bits.** A row's results depend on the row's values, weight, bias, n, dtypes and options
- *  only: not on the number or position of rows, strides, alignment, in-place use, other outputs, the
- *  kernel chosen, the GPU model, the CPU's instruction set, the number of threads, the stream or the
- *  run. CPU and GPU sum in different orders and may differ in the last place.
+ *  only: not on the number or position of rows, strides, alignment, in-place use or other outputs;
+ *  not on the kernel chosen, the GPU model, the CPU's instruction set, the number of threads, the
+ *  stream or the run. CPU and GPU sum in different orders and may differ in the last place.
  *
  *  **Range.** The statistic is a plain single-precision sum of squares; nothing is rescaled.
  *
@@ -71,15 +71,16 @@
  *  |            |                    |         | code = z / (scale * global_scale)                  |
  *  | MXFP4      | 32, n even         | f4      | as MXFP8, with QMAX 6                              |
  *
- *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A, amax_floor),
- *  stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is accepted for one-byte
- *  scales, and for pairs of f4 codes. A row of f4 is n / 2 bytes, element 2i in the low half of byte
- *  i: [.., n] of f4_e2m1fn, whose row strides are even, or [.., n/2] of f4_e2m1fn_x2 or u8.
+ *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A,
+ *  amax_floor). They are stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is
+ *  accepted for one-byte scales, and for pairs of f4 codes. A row of f4 is n / 2 bytes, element 2i
+ *  in the low half of byte i: [.., n] of f4_e2m1fn, whose row strides are even, or [.., n/2] of
+ *  f4_e2m1fn_x2 or u8.
  *
  *  NVFP4's scales are never negative: with a negative global_scale the codes have the other sign.
  *
  *  Where all of a scale's z are 0 the codes are; where one is NaN the scale is NaN (e8m0 0xff) and all
- *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's, and
+ *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's; it
  *  saturates with scales of powers of two and of e4m3.
  *
  *  Sources of the formats: OCP 8-bit Floating Point Specification 1.0 (f8), OCP Microscaling Formats
@@ -200,14 +201,15 @@ typedef enum fastnorm_norm_flags {
  *
  *  weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
  *  1 or x's, counted from the right, and missing ones are 1. Examples: [n], [1, n], [heads, n],
- *  [batch, 1, n]. They may vary along any leading dimensions. On a GPU, general kernels serve columns
- *  that vary along more than one dimension (after joining), or beside FASTNORM_SCALE_SWIZZLED_128X4
- *  along another one than the innermost.
+ *  [batch, 1, n]. They may vary along any leading dimensions. On a GPU, general kernels serve
+ *  weights and biases that vary along more than one dimension (after joining). With
+ *  FASTNORM_SCALE_SWIZZLED_128X4 they serve all that vary along another dimension than the
+ *  innermost.
  *
  *  Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
  *  shape and strides). So y = x, residual_out = residual is in place, and y = residual,
  *  residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
- *  may also be interleaved views of one buffer that share no element, such as the query and the
+ *  may also be interleaved views of one buffer that share no element. Example: the query and the
  *  key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT. */
 typedef struct fastnorm_norm_args {
   size_t struct_size;      /**< sizeof(fastnorm_norm_args). */

@@ -39,15 +39,15 @@
  *      nb = min(2^20 / N from 16 to 128, ceil(M / Q))   blocks
  *
  *  Row i belongs to lane i % Q of block (i / Q) % nb. A lane adds its rows in increasing order. Then
- *  the lanes of a block are folded, and then the blocks: a fold of m values pads them with zeros to a
- *  power of two and adds the upper half to the lower until one is left.
+ *  the lanes of a block are folded, and then the blocks: a fold of m values pads them with zeros to
+ *  a power of two. It adds the upper half to the lower until one is left.
  *
  *  **Same bits.** A row's dx depends on the row's own values, weight, n, dtypes and options only.
  *  dweight and dbias depend on the sequence of rows besides. Neither depends on strides, alignment,
- *  in-place use, other outputs, the kernel, the GPU model, the instruction set, the number of
- *  threads, the stream or the run. CPU and GPU sum along a row in different orders, so dx may differ
- *  in the last place. **dweight and dbias have the same bits on CPU and GPU** where inputs, mean and
- *  rstd have. There are no atomic additions.
+ *  in-place use or other outputs; nor on the kernel, the GPU model, the instruction set, the number
+ *  of threads, the stream or the run. CPU and GPU sum along a row in different orders, so dx may
+ *  differ in the last place. **dweight and dbias have the same bits on CPU and GPU** where inputs,
+ *  mean and rstd have. There are no atomic additions.
  */
 #ifndef FASTNORM_NORM_BACKWARD_H_
 #define FASTNORM_NORM_BACKWARD_H_
@@ -75,7 +75,7 @@ typedef enum fastnorm_norm_backward_flags {
 } fastnorm_norm_backward_flags;
 
 /** One backward pass. `{0}` plus struct_size, dy, x and dx is a valid backward pass of an RMSNorm
- *  without weight and with eps 0, whose statistics are computed again.
+ *  without weight and with eps 0. The statistics are computed again.
  *
  *  Shapes: x is [..., n], rank 1 to 8, n from 1 to 2^32. All tensors are on the context's device.
  *  Leading strides are free, 0 too for inputs. The last dimension is contiguous; that of dy may have

@@ -2,10 +2,10 @@
  *  How a call says that it failed, and why.
  *
  *  Every function that can fail returns a fastnorm_status. Where it is not FASTNORM_OK, nothing was
- *  launched and nothing was written (but for a fault of the device itself, a caller's parallel loop
- *  that breaks its contract, and the parts of a fastnorm_norm_many before one that the device
- *  refuses), and fastnorm_last_error() tells which argument was wrong, the value it had and what is
- *  required. No function of this library throws, aborts or prints.
+ *  launched and nothing was written. fastnorm_last_error() tells which argument was wrong, the
+ *  value it had and what is required. Three faults may leave something written: one of the device
+ *  itself, a caller's parallel loop that breaks its contract, and a part of a fastnorm_norm_many
+ *  that the device refuses after others. No function of this library throws, aborts or prints.
  */
 #ifndef FASTNORM_STATUS_H_
 #define FASTNORM_STATUS_H_

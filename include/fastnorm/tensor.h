@@ -2,7 +2,7 @@
  *  A view of memory: address, device, dtype, shape and strides.
  *
  *  fastnorm_tensor has the layout of DLPack 1.x's DLTensor to the byte, and the numbers of its
- *  enums are DLPack's, so a framework's tensor can be passed as it is: cast the DLTensor pointer.
+ *  enums are DLPack's. So a framework's tensor can be passed as it is: cast the DLTensor pointer.
  *  The library only reads the struct and its arrays during a call; it never keeps, frees or changes
  *  them.
  */

@@ -275,7 +275,7 @@ pub type fastnorm_log_fn =
 pub type fastnorm_range_fn = Option<unsafe extern "C" fn(task: *mut c_void, begin: i64, end: i64)>;
 
 /// The caller's parallel loop: runs fn(task, begin, end) so that the ranges cover \[0, n) exactly
-/// once, in any split, in any order, on any threads, and returns when all have returned. Ranges of
+/// once, in any split, in any order, on any threads. It returns when all have returned. Ranges of
 /// about `grain` or more pay. Results do not depend on the split. TBB, rayon, OpenMP, ForkJoin and
 /// thread pools all fit. A loop that covers \[0, n) otherwise is found out when it has returned,
 /// and the call is FASTNORM_ERROR_ARGUMENT: the rows of the ranges that it ran are written by then.
@@ -444,7 +444,7 @@ extern "C" {
     ///   fastnorm_context_destroy
     ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments, and for a
-    /// tuning file that cannot be read, has a wrong line (the text says which), or was written for
+    /// tuning file that cannot be read or has a wrong line (the text says which); also for one of
     /// another version or architecture; FASTNORM_ERROR_DEVICE if the device or a usable driver is
     /// missing (the text says which driver was found and which is needed);
     /// FASTNORM_ERROR_UNSUPPORTED if this build has no kernels for the device;
@@ -495,8 +495,8 @@ pub struct fastnorm_info {
     /// Widest access that the addresses and strides of x, residual, y, residual_out, weight and
     /// bias allow, 1 to 16 (sm_100f: 32; CPU: 64).
     pub vector_bytes: i32,
-    /// CUDA: thread blocks in the grid; where rows are more than they work on at once, they take
-    /// them in turn. CPU: threads at the most.
+    /// CUDA: thread blocks in the grid; where rows are more than they work on at once, each takes
+    /// several. CPU: threads at the most.
     pub blocks: u64,
     /// Bytes of the profile that the call writes; 0 = none. Since 0.2.
     pub profile_bytes: u64,
@@ -706,14 +706,15 @@ pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 /// weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
 /// 1 or x's, counted from the right, and missing ones are 1. Examples: \[n\], \[1, n\], \[heads,
 /// n\], \[batch, 1, n\]. They may vary along any leading dimensions. On a GPU, general kernels
-/// serve columns that vary along more than one dimension (after joining), or beside
-/// FASTNORM_SCALE_SWIZZLED_128X4 along another one than the innermost.
+/// serve weights and biases that vary along more than one dimension (after joining). With
+/// FASTNORM_SCALE_SWIZZLED_128X4 they serve all that vary along another dimension than the
+/// innermost.
 ///
 /// Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
 /// shape and strides). So y = x, residual_out = residual is in place, and y = residual,
 /// residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
-/// may also be interleaved views of one buffer that share no element, such as the query and the key
-/// heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
+/// may also be interleaved views of one buffer that share no element. Example: the query and the
+/// key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_args {
@@ -971,7 +972,7 @@ pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS: fastnorm_norm_backward_flags 
 pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 0x7fffffff;
 
 /// One backward pass. `{0}` plus struct_size, dy, x and dx is a valid backward pass of an RMSNorm
-/// without weight and with eps 0, whose statistics are computed again.
+/// without weight and with eps 0. The statistics are computed again.
 ///
 /// Shapes: x is \[..., n\], rank 1 to 8, n from 1 to 2^32. All tensors are on the context's device.
 /// Leading strides are free, 0 too for inputs. The last dimension is contiguous; that of dy may
@@ -1213,7 +1214,7 @@ pub const FASTNORM_LSE_BASE_MAX_ENUM: fastnorm_lse_base = 0x7fffffff;
 ///
 /// Strides: the last dimension of every tensor is contiguous; all other strides are free. CUDA:
 /// those of q_nope, q_pe, ckv, kpe and o are positive multiples of 16 bytes below 2^40 where the
-/// extent is more than 1, and their addresses are multiples of 16 bytes. This is stricter than
+/// extent is more than 1. Their addresses are multiples of 16 bytes. This is stricter than
 /// fastnorm_norm. CPU: addresses are multiples of the element's size, and inputs may have strides
 /// of 0.
 ///
@@ -1237,8 +1238,8 @@ pub struct fastnorm_mla_decode_args {
     /// Without qo_indptr: 0 or N / B.
     pub max_s_q: i32,
     /// 1: the workspace still holds the plan of an earlier call of the same context, such as the
-    /// previous layer's, and the plan is not made again. Shapes, causal, max_s_q, split_tokens, and
-    /// the values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect.
+    /// previous layer's. The plan is not made again. Shapes, causal, max_s_q, split_tokens, and the
+    /// values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect.
     pub reuse_plan: i32,
     /// 0: the library chooses where long requests are cut. Else a multiple of 64 up to 2^30: each
     /// request is cut at multiples of it. CPU: without effect.
@@ -1529,8 +1530,8 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// Write a profile buffer, copied to host memory, as a trace. A thread block is a process of
-    /// the trace, its warpgroups are threads. `otherData` holds, for the whole profile, the number
-    /// of dropped events, the share of time in which a tensor-core product was in flight, and the
+    /// the trace, its warpgroups are threads. `otherData` holds figures of the whole profile: the
+    /// number of dropped events, the share of time with a tensor-core product in flight, and the
     /// share of each wait.
     ///
     /// - `buffer`: the bytes of args.profile, on the host, 8-byte aligned
