@@ -259,6 +259,16 @@ def is_in(name, folders):
     return any(name == f or name.startswith(f + "/") for f in folders)
 
 
+def check_recipes(cases, texts):
+    """Files that CONTRIBUTING.md names are there; a word in capitals stands for a name."""
+    named = re.findall(r"`((?:bench|bindings|docs|include|src|tests|tools)/[\w./*-]+|[\w-]+\.(?:md|build|options))`",
+                       texts[ROOT / "CONTRIBUTING.md"])
+    cases.check("CONTRIBUTING.md names files", len(named) > 80, len(named))
+    for name in sorted(set(named)):
+        if not re.search(r"[A-Z]{4,}(?<!README)(?<!CHANGELOG)", name):
+            cases.check(f"CONTRIBUTING.md: {name} is there", any(ROOT.glob(name.rstrip("/"))))
+
+
 def check_prose(cases, files, texts):
     """Comments, docstrings and pages: sentences of at most prose.WORDS words, in the field's words."""
     for text in prose.ALLOWED:
@@ -315,6 +325,7 @@ def main():
     check_tables(cases)
     check_pages(cases, files, texts)
     check_prose(cases, files, texts)
+    check_recipes(cases, texts)
     cases.finish()
 
 
