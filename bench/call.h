@@ -28,7 +28,8 @@ struct Buffers {
   char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *given_scale;
 };
 
-// Where the tensors of a case's calls lie in one piece of memory: columns, which all calls share, then each call's own.
+// Where the tensors of a case's calls lie in one piece of memory: weight and bias, which all calls
+// share, then each call's own.
 class Layout {
  public:
   Layout(const Case& c, int64_t alignment) : heads_(c.heads()), adds_(c.adds()) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares libfastnorm with everybody else who computes the same, in one process, on the same buffers, in turn:
-PyTorch, torch.compile, FlashInfer, quack, Liger, Transformer Engine, vLLM, sgl-kernel, as far as they are
-installed, and the ceiling, the best plain stream of the same bytes.
+"""Compares libfastnorm with others who compute the same: PyTorch, torch.compile, FlashInfer, quack,
+Liger, Transformer Engine, vLLM and sgl-kernel, as far as they are installed. One process times them
+one after the other on the same buffers. The ceiling is the best plain stream of the same bytes.
 
     compare.py run     the tables: peers on the shapes of large batches, decode, fp8 and heads
     compare.py run --preset models --against LIB
@@ -9,6 +9,7 @@ installed, and the ceiling, the best plain stream of the same bytes.
     compare.py grid    many shapes, the library against the ceiling alone; goes on where its file ends
     compare.py report  the tables of a file, as Markdown; needs no GPU
     compare.py plot    the plots of files, as SVG; needs no GPU but matplotlib
+    compare.py convert writes JSON documents of older versions as result files, beside them
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from compare import ops, tables  # noqa: E402
+from compare import lines, ops, tables  # noqa: E402
 from compare.results import Document, Mismatch  # noqa: E402
 
 
@@ -52,7 +53,7 @@ def arguments():
         p.add_argument("--library", type=Path, help="libfastnorm.so.0, where it is elsewhere")
         p.add_argument("--streams", type=Path, help="libfastnorm_streams.so, where it is elsewhere")
         p.add_argument("--device", default="cuda:0", help="cuda:N, or cpu to try the program out (%(default)s)")
-        p.add_argument("--json", type=Path, default=Path(f"{name}.json"), help="results; what it has is not measured "
+        p.add_argument("--csv", type=Path, default=Path(f"{name}.csv"), help="results; what it has is not measured "
                        "again (%(default)s)")
         p.add_argument("--fresh", action="store_true", help="forget what the file has")
         p.add_argument("--seconds", type=float, default=200, help="begin no case after so long (%(default)s)")
@@ -77,10 +78,13 @@ def arguments():
         p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
         p.add_argument("--until", type=float, help=argparse.SUPPRESS)
     p = commands.add_parser("report", help="print the tables of a file")
-    p.add_argument("json", type=Path)
+    p.add_argument("csv", type=Path)
     p = commands.add_parser("plot", help="draw the plots of files")
+    p.add_argument("csv", type=Path, nargs="+")
+    p.add_argument("--out", type=Path, default=HERE.parent / "docs" / "plots",
+                   help="folder for the SVG files (%(default)s)")
+    p = commands.add_parser("convert", help="write JSON documents of older versions as result files")
     p.add_argument("json", type=Path, nargs="+")
-    p.add_argument("--out", type=Path, default=HERE / "results", help="folder for the SVG files (%(default)s)")
     return parser
 
 
@@ -117,7 +121,7 @@ def run(options, parser):
         return runner.run_child(options)
     code = runner.run_parent(options, runner.child_command(__file__, sys.argv[1:]))
     print()
-    return code if code == runner.EXIT_UNUSABLE else report(options.json) or code
+    return code if code == runner.EXIT_UNUSABLE else report(options.csv) or code
 
 
 def report(path):
@@ -131,7 +135,7 @@ def report(path):
 def plot(options):
     from compare import plots
 
-    drawn = plots.draw([Document.load(path).content for path in options.json], options.out)
+    drawn = plots.draw([Document.load(path).content for path in options.csv], options.out)
     print("\n".join(str(path) for path in drawn) or "nothing to draw")
     return 0 if drawn else 1
 
@@ -142,7 +146,10 @@ def main():
     try:
         if options.command in ("run", "grid"):
             return run(options, parser)
-        return report(options.json) if options.command == "report" else plot(options)
+        if options.command == "convert":
+            print("\n".join(str(lines.convert(path)) for path in options.json))
+            return 0
+        return report(options.csv) if options.command == "report" else plot(options)
     except (Mismatch, OSError, ValueError, ImportError) as why:
         print(f"compare.py: {why}", file=sys.stderr)
         return 1

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Times MLA decode of this library beside others, in one process, on the same caches, in turn.
+"""Times MLA decode of this library beside others, in one process and on the same caches.
 
-  compare_mla_decode.py --library build/src/libfastnorm.so.0 --shapes 128x4096:128 64x1024:64p1 --json run.json
+  compare_mla_decode.py --library build/src/libfastnorm.so.0 --shapes 128x4096:128 64x1024:64p1 --csv run.csv
 
 A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE], as fastnorm_bench takes it. Others are FlashInfer's wrapper
 (BatchMLAPagedAttentionWrapper) and FlashMLA (pages of 64), where they are installed, and PyTorch's own operators, request by
 request. Results are compared with double precision before they are timed; one that is wrong is not timed. Each provider's plan
-is made before and not timed; a merge is. On a GPU calls are in a CUDA graph over distinct caches, replayed in turn;
-figures are medians. It needs PyTorch.
+is made before and not timed; a merge is. On a GPU calls are in CUDA graphs over distinct caches,
+replayed one after the other; figures are medians. It needs PyTorch.
 """
 
 import argparse
 import importlib.util
-import json
 import math
 import os
 import re
@@ -22,6 +21,9 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+from compare import lines  # noqa: E402
+
 LATENT, WIDE = 512, 576
 SCALE = 192 ** -0.5
 TOLERANCE = {"bf16": 2.0 ** -8, "f16": 2.0 ** -10, "f32": 2.0 ** -16}
@@ -247,7 +249,7 @@ def main():
     parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="bf16")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--csv", type=Path, help="results")
     options = parser.parse_args()
     try:
         shapes = [Shape(text) for text in options.shapes]
@@ -277,8 +279,8 @@ def main():
             print(f"{shape.text:24} {row['provider']:12} " + (
                 row["error"] if "error" in row else f"{row['us']:10.2f} {100 * row['spread']:6.1f}% {row['gb_per_s']:8.1f} "
                 f"{row['tflop_per_s']:8.2f} {f'{ratio:.2f}' if ratio else '-':>10}"), flush=True)
-        if options.json:
-            options.json.write_text(json.dumps(document, indent=1) + "\n")
+        if options.csv:
+            lines.write(options.csv, document)
     # What others lack is no failure; a wrong result of ours is.
     return any("error" in row for row in document["results"] if row["provider"] == Ours.name)
 

@@ -22,8 +22,9 @@ constexpr int64_t kAlignment = 4096;
 constexpr int64_t kColdBytes = int64_t{512} << 20;
 constexpr int64_t kCacheBytes = int64_t{1} << 20;  // more than this moved is called cold
 
-// The ceilings write 1 / kShrink of what they read, in whole vectors: at kShrink 1 `to` may be `from`, and a bit is flipped so that no
-// access can be left out. `past` is whether the stores go past the caches.
+// The ceilings write 1 / kShrink of what they read, a vector at a time: at kShrink 1 `to` may be
+// `from`, and a bit is flipped so that no access can be left out. `past` is whether the stores go
+// past the caches.
 #if defined(__x86_64__)
 template <int kShrink>
 __attribute__((target("avx512f"))) void stream_512(char* to, const char* from, int64_t bytes,

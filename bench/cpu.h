@@ -72,7 +72,7 @@ nlohmann::json describe_cpu(const Options& options);
 // Values near 1 of both signs, of any dtype of rows.
 void fill(char* data, int64_t bytes, const std::string& dtype);
 
-// Copies in whole vectors, with a bit of each word flipped, so that no access can be left out; `to`
+// Copies vector by vector, with a bit of each word flipped, so that no access can be left out; `to`
 // may be `from`. `past`: stores go past the caches.
 void stream_copy(char* to, const char* from, int64_t bytes, bool past);
 

@@ -1,9 +1,10 @@
 // Times the library on a GPU beside the best plain stream of the same bytes.
 //
 // A graph holds many calls over distinct inputs and outputs (at least 600 MB, so that nothing is found in L2; where the calls of a
-// decode step do not add up to that, 256 MB are written before each replay, outside the timed span). The graphs of the library and
-// of the best streams are replayed in turn; figures are medians. The GPU waits a little before each replay, so that the graph is
-// queued before the clock starts.
+// decode step do not add up to that, 256 MB are written before each replay, outside the timed
+// span). The graphs of the library and of the best streams are replayed one after the other;
+// figures are medians. The GPU waits a little before each replay, so that the graph is queued
+// before the clock starts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,7 +22,7 @@ constexpr int64_t kAlignment = 1024;
 int64_t whole_vectors(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
 // The calls of a forward case: their memory, one call whose addresses change, and the streams that
-// stand beside it. Streams work on whole vectors of 16 bytes: the tail of a tensor is padding.
+// stand beside it. Streams work on vectors of 16 bytes: the tail of a tensor is padding.
 class ForwardCalls {
  public:
   static constexpr uint32_t kPdl = Call::kPdl;

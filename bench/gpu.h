@@ -127,7 +127,7 @@ struct Timed {
 };
 
 // Plain streams that move the same bytes as `calls` calls. The three that look fastest at first are
-// timed in turn with the calls; the fastest of them is the ceiling.
+// timed in the same rounds as the calls; the fastest of them is the ceiling.
 class Ceilings {
  public:
   // traffic(i): what the stream beside call `i` moves.

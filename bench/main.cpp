@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Times libfastnorm against the best plain stream of the same bytes, measured in the same "
       "run."};
-  std::string device = "cpu", json;
+  std::string device = "cpu", csv;
   std::vector<std::string> lists = {"large"}, ops = {"rms", "add", "layer"}, dtypes = {"bf16"}, mla,
                            heads;
   bench::Options options;
@@ -62,12 +62,12 @@ int main(int argc, char** argv) {
   app.add_option("--host-cost", host_cost,
                  "only the nanoseconds of a call without its launch, planned for a compute "
                  "capability such as 90; needs no GPU");
-  app.add_option("--json", json, "write the results to this file");
+  app.add_option("--csv", csv, "write the results to this file, one line a case");
   CLI11_PARSE(app, argc, argv);
   try {
     bool written = true;
     options.save = [&](const nlohmann::json& document) {
-      if (!json.empty() && written) written = bench::write_json(json, document);
+      if (!csv.empty() && written) written = bench::write_results(csv, document);
     };
     int failed = 0;
     if (host_cost != 0) {

@@ -44,7 +44,7 @@ struct NormHeadsCase {
   int64_t cache_bytes() const { return pages() * kPage * cached_bytes(); }
   // Tables, positions, slots and weights are shared by all layers, and not counted.
   int64_t bytes_moved() const { return tokens * (read_bytes() + written_bytes()); }
-  // What a stream that reads as much as it writes moves in each direction, in whole vectors.
+  // What a stream that reads as much as it writes moves in each direction, rounded up to a vector.
   int64_t stream_bytes() const { return (bytes_moved() / 2 + 15) / 16 * 16; }
 };
 

@@ -1,10 +1,15 @@
 #include "bench/report.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <map>
+#include <set>
 #include <stdexcept>
 
 #include "fastnorm/fastnorm.h"
@@ -76,6 +81,81 @@ std::string now_utc() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   char text[32];
   std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+// --- result files: bench/compare/lines.py describes and reads the form ---
+
+constexpr int kFormat = 2;
+
+// Numbers that are not whole get four significant digits.
+std::string number_text(double value) {
+  char text[32];
+  const bool whole = value == std::floor(value) && std::abs(value) < 1e15;
+  std::snprintf(text, sizeof text, whole ? "%.0f" : "%.4g", value);
+  if (whole) return text;
+  const auto end = std::to_chars(text, text + sizeof text, std::strtod(text, nullptr)).ptr;
+  return std::string(text, end);
+}
+
+nlohmann::json rounded(const nlohmann::json& value) {
+  if (value.is_number_float()) return nlohmann::json::parse(number_text(value.get<double>()));
+  nlohmann::json result = value;
+  if (value.is_structured()) {
+    for (auto& [name, item] : result.items()) item = rounded(item);
+  }
+  return result;
+}
+
+std::string quoted(const std::string& cell) {
+  if (cell.find_first_of(",\"\r\n") == std::string::npos) return cell;
+  std::string text = "\"";
+  for (const char c : cell) text += c == '"' ? "\"\"" : std::string(1, c);
+  return text + "\"";
+}
+
+// Text as it is, unless it reads as JSON; other values as JSON.
+std::string cell_text(const nlohmann::json& value) {
+  if (value.is_number_float()) return number_text(value.get<double>());
+  if (!value.is_string()) return rounded(value).dump();
+  const std::string text = value.get<std::string>();
+  return text.empty() || nlohmann::json::accept(text) ? value.dump() : text;
+}
+
+void flatten(const nlohmann::json& value, const std::string& path,
+             std::map<std::string, std::string>* row) {
+  for (const auto& [name, item] : value.items()) {
+    if (item.is_object() && !item.empty()) {
+      flatten(item, path + name + ".", row);
+    } else {
+      (*row)[path + name] = cell_text(item);
+    }
+  }
+}
+
+std::string table_text(const nlohmann::json& results) {
+  std::vector<std::map<std::string, std::string>> rows;
+  std::set<std::string> found;
+  for (const nlohmann::json& result : results) {
+    flatten(result, "", &rows.emplace_back());
+    for (const auto& [name, cell] : rows.back()) found.insert(name);
+  }
+  std::vector<std::string> names;
+  for (const char* first : {"op", "shape", "dtype", "rows", "tokens", "n"}) {
+    if (found.erase(first) != 0) names.push_back(first);
+  }
+  names.insert(names.end(), found.begin(), found.end());
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + quoted(name);
+  if (!names.empty()) text += "\n";
+  for (const auto& row : rows) {
+    for (const std::string& name : names) {
+      const auto cell = row.find(name);
+      if (name != names.front()) text += ",";
+      if (cell != row.end()) text += quoted(cell->second);
+    }
+    text += "\n";
+  }
   return text;
 }
 
@@ -173,13 +253,16 @@ int time_all(const std::vector<Case>& cases, bool pdl,
   return failed;
 }
 
-bool write_json(const std::string& path, nlohmann::json document) {
-  document["date"] = now_utc();
-  document["library"] = {{"version", fastnorm_version_string()},
-                         {"numeric_version", fastnorm_numeric_version()},
-                         {"build", fastnorm_build_info()}};
+bool write_results(const std::string& path, const nlohmann::json& document) {
+  nlohmann::json head = document;
+  head.erase("results");
+  head["format"] = kFormat;
+  head["date"] = now_utc();
+  head["library"] = {{"version", fastnorm_version_string()},
+                     {"numeric_version", fastnorm_numeric_version()},
+                     {"build", fastnorm_build_info()}};
   std::ofstream file(path);
-  file << document.dump(1) << "\n";
+  file << "# " << rounded(head).dump() << "\n" << table_text(document["results"]);
   file.close();
   if (!file) std::fprintf(stderr, "cannot write %s\n", path.c_str());
   return !file.fail();

@@ -1,4 +1,4 @@
-// What the benchmark measured: rows of a table, and the same as JSON.
+// What the benchmark measured: rows of a table, and the same as a file.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ struct Case {
   std::string dtype;  // "bf16", "f16", "f32"
   int64_t rows;       // of "qk": tokens
   int64_t n;          // of "qk": the size of a head
-  // Elements between one row and the next, and from an aligned address to the first row, of every tensor of rows. Not of "qk".
+  // Of every tensor of rows, not of "qk". gap: elements between one row and the next. shift:
+  // elements from an aligned address to the first row.
   int64_t gap = 0, shift = 0;
 
   bool adds() const { return op.starts_with("add"); }
@@ -98,11 +99,12 @@ int time_all(const std::vector<Case>& cases, bool pdl,
              const std::function<Result(const Case&)>& time,
              const std::function<void(const nlohmann::json&)>& save, nlohmann::json* document);
 
-// Adds date, library version and build to `document`, and writes it; returns false with a message on stderr if it can't.
-bool write_json(const std::string& path, nlohmann::json document);
+// Writes a result file: `document` with date, library version and build, one line for each of its
+// "results". Returns false with a message on stderr if it cannot.
+bool write_results(const std::string& path, const nlohmann::json& document);
 
 // All operations. A norm ("rms", "layer", "add" = RMS with a residual, "add_layer") stands alone or
-// with a suffix: what leaves in place of y ("_fp8" by a given scale, "_row_fp8", "_block_fp8",
+// with a suffix: what leaves in place of y ("_fp8" by a static scale, "_row_fp8", "_block_fp8",
 // "_mxfp8", "_nvfp4"), "_rounded", or "_backward". "qk", the query and key heads of a fused tensor,
 // stands alone or with "_rounded".
 std::vector<std::string> operations();

@@ -3,17 +3,18 @@
 "<!-- bench/tables.py NAME -->" and "<!-- end -->" is written anew, or with --check compared."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
+sys.path.insert(0, str(ROOT / "bench"))
+from compare import lines as result_lines  # noqa: E402
 
 
 def load(name):
     """Results of bf16 by (op, rows, n)."""
-    results = json.loads((RESULTS / f"h200_{name}.json").read_text())["results"]
+    results = result_lines.read(RESULTS / f"h200_{name}.csv")["results"]
     return {(r["op"], r["rows"], r["n"]): r for r in results if r["dtype"] == "bf16" and "us" in r}
 
 

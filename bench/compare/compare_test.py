@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Tests of compare.py without a GPU and without PyTorch: what it computes, its timing loop on a machine that only
-pretends, its way of going on after a crash, the library's calls on the CPU, and the plots."""
+"""Tests of compare.py without a GPU and without PyTorch: its figures and files, its timing loop on
+a pretended machine, its way to go on after a crash. Also the library's calls on the CPU, and the
+plots."""
 
 import argparse
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
-from compare import ops, results, runner, tables, timing  # noqa: E402
+from compare import lines, ops, results, runner, tables, timing  # noqa: E402
 from compare.library import (F32, PDL_CONSTANT_WEIGHTS, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl,  # noqa: E402
                              FastnormRounded, Library)
 from compare.ops import Case  # noqa: E402
@@ -203,7 +205,7 @@ def test_contenders(cases):
 
 
 def test_document(cases, work):
-    path = work / "deep" / "d.json"
+    path = work / "deep" / "d.csv"
     document = results.Document.open(path)
     build, machine = {"version": "1"}, {"device": "a GPU"}
     document.describe("run", build, machine)
@@ -217,7 +219,7 @@ def test_document(cases, work):
     cases.equal("a case is there once", (len(again.results), again.missing(wanted, {"quack"})), (1, wanted[1:]))
     again.describe("run", build, machine)
     cases.equal("each run is noted", len(again.content["runs"]), 2)
-    cases.equal("nothing half written is left", [p.name for p in path.parent.iterdir()], ["d.json"])
+    cases.equal("nothing half written is left", [p.name for p in path.parent.iterdir()], ["d.csv"])
     for name, change in {"kind": ("grid", build, machine), "library": ("run", {"version": "2"}, machine),
                          "device": ("run", build, {"device": "another"})}.items():
         try:
@@ -242,6 +244,107 @@ def test_document(cases, work):
         cases.check("another format is refused", False)
     except results.Mismatch:
         cases.check("another format is refused", True)
+
+
+class Anything:
+    """Documents of all that JSON has, by chance."""
+
+    def __init__(self, seed):
+        self.chance = random.Random(seed)
+
+    def value(self, depth=0):
+        whole = self.chance.randrange(-10 ** 12, 10 ** 12)
+        texts = ["", "12", "true", "null", "1e5", '"', "a, b", 'say "c"', "NaN", "[1]", "{}", "# d", " e "]
+        values = [whole, whole / 7.0, 10.0 ** self.chance.randrange(-9, 9) * self.chance.random(), True, False, None,
+                  self.chance.choice(texts), [], [whole, 1.23456, "f"], {}]
+        if depth < 2 and self.chance.random() < 0.2:
+            return {f"k{i}": self.value(depth + 1) for i in range(3)}
+        return self.chance.choice(values)
+
+    def result(self):
+        names = ["op", "dtype", "rows", "n", "us", "ceiling", "contenders", "a-b", "c d"]
+        found = {name: self.value() for name in names if self.chance.random() < 0.8}
+        return found or {"op": "rms"}
+
+    def document(self):
+        return {"device": "a GPU", "launch_ns": 3246.6543, "runs": [{"date": "d", "t": 0.123456}], "none": None,
+                "results": [self.result() for _ in range(self.chance.randrange(1, 9))]}
+
+
+def test_lines(cases, work):
+    """What is written is read again; what is no result file is refused."""
+    for seed in range(50):
+        document = Anything(seed).document()
+        text = lines.text_of(document)
+        wanted = lines.rounded({**document, "format": lines.FORMAT})
+        cases.equal(f"document {seed} is read as it was", repr(sorted_deep(lines.parse(text))), repr(sorted_deep(wanted)))
+        cases.check(f"document {seed}, written again", lines.text_of(lines.parse(text)) == text)
+        cases.equal(f"document {seed}: a line a case", text.count("\n"), 2 + len(document["results"]))
+    cases.equal("no case yet", lines.parse(lines.text_of({"results": []}))["results"], [])
+    figures = {1234567.8: 1235000, 129.0649: 129.1, 0.0123456: 0.01235, 12.0: 12, 0.0: 0, 1e-7: 1e-07, 123456: 123456, 123456.0: 123456}
+    cases.equal("four digits", {v: lines.rounded(v) for v in figures}, figures)
+    head = lines.text_of({"results": []})
+    for name, text in {"nothing": "", "JSON": '{"results": []}', "no JSON": "# {\n", "another format": '# {"format": 1}\n',
+                       "a cell too few": head + "op,n\nrms\n", "a cell too many": head + "op,n\nrms,1,2\n"}.items():
+        try:
+            cases.check(f"refused: {name}", False, lines.parse(text, "name.csv"))
+        except lines.Mismatch as why:
+            cases.check(f"refused: {name}", "name.csv" in str(why) and "required" in str(why), why)
+    try:
+        cases.check("refused: a name with a point", False, lines.text_of({"results": [{"a.b": 1}]}))
+    except ValueError as why:
+        cases.check("refused: a name with a point", "'a.b'" in str(why), why)
+    test_convert(cases, work)
+    test_results(cases)
+
+
+def sorted_deep(value):
+    if isinstance(value, dict):
+        return {name: sorted_deep(value[name]) for name in sorted(value)}
+    return [sorted_deep(v) for v in value] if isinstance(value, list) else value
+
+
+def test_convert(cases, work):
+    """JSON of older versions becomes a result file with the same values to four digits."""
+    old = work / "old.json"
+    document = {"format": 1, "device": "a GPU", "launch_ns": 3246.65,
+                "results": [{"op": "rms", "dtype": "bf16", "rows": 4096, "n": 1024, "bytes": 16777216, "us": 5.4567891,
+                             "flushed": False, "ceiling": {"us": 5.372631706689534, "stream": "R1W1 512x2"},
+                             "contenders": {"quack": {"us": 6.0}, "liger": {"unsupported": "no, \"never\""}}},
+                            {"op": "add", "dtype": "bf16", "rows": 1, "n": 64, "error": "failed"}]}
+    old.write_text(json.dumps(document, indent=1))
+    code, out, err = run_program("convert", old)
+    made = work / "old.csv"
+    cases.check("convert", code == 0 and out.strip() == str(made), out + err)
+    wanted = json.loads(json.dumps(document))
+    wanted["format"], wanted["launch_ns"] = lines.FORMAT, 3247
+    wanted["results"][0]["us"], wanted["results"][0]["ceiling"]["us"] = 5.457, 5.373
+    cases.equal("converted: the same values to four digits", lines.read(made), wanted)
+    cases.equal("converted: lines", made.read_text().splitlines()[1:], [
+        "op,dtype,rows,n,bytes,ceiling.stream,ceiling.us,contenders.liger.unsupported,contenders.quack.us,error,flushed,us",
+        'rms,bf16,4096,1024,16777216,R1W1 512x2,5.373,"no, ""never""",6,,false,5.457',
+        "add,bf16,1,64,,,,,,failed,,"])
+    code, _, err = run_program("convert", old)
+    cases.check("convert does not overwrite", code == 1 and "is there already" in err and "Traceback" not in err, err)
+    for name, text in {"no JSON": "one", "no results": "{}", "a list": "[]"}.items():
+        other = work / "other.json"
+        other.write_text(text)
+        code, _, err = run_program("convert", other)
+        cases.check(f"convert: {name}", code == 1 and "required" in err and "Traceback" not in err, err)
+        cases.check(f"convert: {name}, nothing written", not other.with_suffix(".csv").exists())
+
+
+def test_results(cases):
+    """What is checked in is in this form, and small."""
+    folder = HERE.parent / "results"
+    files = sorted(folder.iterdir())
+    cases.check("results are checked in", len(files) >= 40 and all(f.suffix == ".csv" for f in files), files)
+    for file in files:
+        text = file.read_text()
+        cases.check(f"{file.name}, written again", lines.text_of(lines.parse(text, file.name)) == text)
+    for folder in (folder, HERE.parent / "tune"):
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        cases.check(f"{folder.name}: at most 1 MB", size <= 1_000_000, size)
 
 
 # --- the timing loop ---
@@ -348,7 +451,7 @@ def test_timing(cases):
 def test_passes(cases, work):
     quick, slow, pdl = (argparse.Namespace(name=n, slow=s, decode_only=d, has=lambda case: case.op_name != "qk")
                         for n, s, d in (("a", False, False), ("b", True, False), ("p", False, True)))
-    document = results.Document(work / "passes.json")
+    document = results.Document(work / "passes.csv")
     large, few = Case("rms", "bf16", 4096, 4096), Case("rms", "bf16", 1, 4096)
     steps = [(c.rows, [x.name for x in present]) for c, present in runner.passes([quick, slow, pdl], [large, few], document)]
     cases.equal("the quick ones first, then all", steps,
@@ -382,16 +485,16 @@ document.write()
 
 
 def test_crashes(cases, work):
-    path = work / "crash.json"
+    path = work / "crash.csv"
     script = work / "child.py"
     script.write_text(CHILD.format(bench=str(HERE.parent), path=str(path)))
-    options = argparse.Namespace(json=path, fresh=True, until=time.time() + 60)
+    options = argparse.Namespace(csv=path, fresh=True, until=time.time() + 60)
     code = runner.run_parent(options, [sys.executable, str(script)])
-    found = json.loads(path.read_text())
+    found = lines.read(path)
     cases.equal("a crash does not end the run", (code, found.get("came to the end")), (0, True))
     cases.check("the peer is left out", "signal 11" in found["crashed"].get("quack", ""), found)
     cases.check("only the case, where it was the library", "device was lost" in found["skipped"]["rms bf16 1x8192"], found)
-    cases.equal("no trace but the document", sorted(p.name for p in work.glob("crash*")), ["crash.json"])
+    cases.equal("no trace but the document", sorted(p.name for p in work.glob("crash*")), ["crash.csv"])
     stuck = work / "stuck.py"
     stuck.write_text("import time\ntime.sleep(60)\n")
     progress = runner.Progress(path)
@@ -652,21 +755,21 @@ def has_module(name):
 
 
 def test_program(cases, work, library):
-    path = work / "program.json"
-    path.write_text(json.dumps(content(result(fastnorm=10.5, quack=11.0))))
+    path = work / "program.csv"
+    lines.write(path, content(result(fastnorm=10.5, quack=11.0)))
     code, out, _ = run_program("report", path)
     cases.check("report", code == 0 and "| 4096x4096 | 10.00 | 10.50 |" in out, out)
     path.write_text("[1, 2]")
     code, _, err = run_program("report", path)
-    cases.check("report of something else", code == 1 and "not a document" in err and "Traceback" not in err, err)
-    path.write_text("no JSON")
+    cases.check("report of something else", code == 1 and "not a result file" in err and "Traceback" not in err, err)
+    path.write_text("# no JSON")
     code, _, err = run_program("report", path)
     cases.check("report of no JSON", code == 1 and "Traceback" not in err, err)
     code, _, err = run_program("run", "--build", work / "nowhere")
     cases.check("no library", code == 2 and "no libfastnorm.so.0 in" in err, err)
     code, _, err = run_program("run", "--ops", "rms,softmax")
     cases.check("no such operation", code == 2 and "softmax" in err, err)
-    code, out, err = run_program("run", "--library", library, "--device", "cpu", "--json", work / "run.json", "--n", "128",
+    code, out, err = run_program("run", "--library", library, "--device", "cpu", "--csv", work / "run.csv", "--n", "128",
                                  "--cold-mib", "1", "--replays", "2", "--seconds", "8", "--contenders", "fastnorm")
     if has_module("torch"):
         cases.check("a run on the CPU", code == 0 and "heads bf16 1x128" in out, out + err)
@@ -678,14 +781,14 @@ def test_program(cases, work, library):
 
 
 def test_backward_program(cases, work, library):
-    path = work / "backward.json"
+    path = work / "backward.csv"
     code, out, err = run_program(
         "run",
         "--library",
         library,
         "--device",
         "cpu",
-        "--json",
+        "--csv",
         path,
         "--n",
         "1024",
@@ -703,7 +806,7 @@ def test_backward_program(cases, work, library):
         "fastnorm,fastnorm-pdl",
     )
     cases.check("backward passes on the CPU", code == 0 and "| 128x1024 |" in out, out + err)
-    found = {r["op"]: r["contenders"] for r in json.loads(path.read_text())["results"]}
+    found = {r["op"]: r["contenders"] for r in lines.read(path)["results"]}
     cases.equal(
         "backward passes: all", sorted(found), ["add_backward", "layer_backward", "rms_backward"]
     )
@@ -750,7 +853,7 @@ def test_backward_reference(cases, library):
 def test_two_builds(cases, work, library):
     other = work / "before.so"
     other.write_bytes(library.read_bytes())
-    against = ["run", "--library", library, "--device", "cpu", "--preset", "models", "--json", work / "against.json", "--n", "1024",
+    against = ["run", "--library", library, "--device", "cpu", "--preset", "models", "--csv", work / "against.csv", "--n", "1024",
                "--rows", "1,16", "--dtypes", "bf16", "--ops", "rms_row_fp8,layer_stats", "--cold-mib", "1", "--replays", "2", "--seconds", "90"]
     for name, given, wanted in (("without another build", [], "required: --against LIB"),
                                 ("with itself", ["--against", library], "is the library itself"),
@@ -760,12 +863,12 @@ def test_two_builds(cases, work, library):
     code, out, err = run_program(*against, "--against", other)
     if has_module("torch"):
         cases.check("two builds on the CPU", code == 0 and "| bf16 | 2 of 588 |" in out and "| with statistics | 2 of 294 |" in out, out + err)
-        done = json.loads((work / "against.json").read_text())
+        done = lines.read(work / "against.csv")
         cases.equal("both builds were timed", {tuple(sorted(r["contenders"])) for r in done["results"]}, {("fastnorm", "fastnorm-before")})
         cases.check("both with right results", all("us" in c for r in done["results"] for c in r["contenders"].values()), done)
         code, out, err = run_program(*against, "--against", other)
         cases.check("a second run has nothing to do", code == 0 and "all measured" in out, out + err)
-        cases.equal("and keeps what there was", json.loads((work / "against.json").read_text())["results"], done["results"])
+        cases.equal("and keeps what there was", lines.read(work / "against.csv")["results"], done["results"])
     else:
         cases.check("two builds without PyTorch", code == 2 and "PyTorch is needed" in out, out + err)
 
@@ -779,10 +882,10 @@ def test_plots(cases, work):
     grid = content(*(result("rms", m, n, 10.0, fastnorm=10.0 + m + n / 1000) for m in (1, 2) for n in (64, 128)),
                    kind="grid")
     for name, document in (("run", run), ("grid", grid)):
-        (work / f"{name}.json").write_text(json.dumps(document))
+        lines.write(work / f"{name}.csv", document)
     drawn = {}
     for folder in (work / "a", work / "b"):
-        code, out, err = run_program("plot", work / "run.json", work / "grid.json", "--out", folder)
+        code, out, err = run_program("plot", work / "run.csv", work / "grid.csv", "--out", folder)
         cases.check("plot", code == 0, out + err)
         drawn[folder.name] = {p.name: p.read_bytes() for p in folder.iterdir()} if folder.exists() else {}
     cases.equal("the plots", sorted(drawn["a"]), ["bandwidth_add_fp8_bf16.svg", "bandwidth_rms_bf16.svg",
@@ -808,6 +911,7 @@ def main():
         test(cases)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
+        test_lines(cases, work)
         test_document(cases, work)
         test_passes(cases, work)
         test_crashes(cases, work)

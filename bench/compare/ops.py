@@ -16,7 +16,7 @@ class Op:
     adds: bool = False  # x + residual comes first, and the sum leaves too
     layer: bool = False  # LayerNorm, with f32 weight and bias
     own_columns: bool = False  # LayerNorm, with weight and bias of x's dtype
-    quantized: bool = False  # leaves as f8_e4m3fn codes, by a given scale
+    quantized: bool = False # leaves as f8_e4m3fn codes, by a static scale
     row_scales: bool = False  # or by a scale for each row, which leaves too
     statistics: bool = False  # rstd, and LayerNorm's mean, leave too
     heads: bool = False  # strided heads of a fused QKV tensor, in place; rows are tokens, n is the head size
@@ -147,8 +147,8 @@ SECTIONS = (
       for more, shapes in (("", BACKWARD), (", few rows", BACKWARD_FEW))),
 )
 
-# Row lengths in the order in which they are measured. Kernels that are compiled at run time are compiled for
-# a row length, so all shapes of one length come together, the most common lengths first.
+# Row lengths in the order in which they are measured. Some peers compile a kernel for a row length
+# at run time. So all shapes of one length come together, the most common lengths first.
 ORDER_OF_N = [4096, 8192, 128, 16384, 2048, 7168, 5120, 1024, 32768, 14336, 3072, 6144, 12288,
               512, 256, 64]
 
@@ -196,7 +196,7 @@ PRESETS = {"models": (
     Group("f16", ("f16",), tuple(MODEL_OPS), _MODELS, 1.03),
     Group("LayerNorm, f32 weight and bias", ("bf16",), ("layer",), tuple(LAYER), 1.005, 1.04, 1.10),
 )}
-# Beside the ceiling, not beside the build before: (case, most times the stream of its bytes).
+# Against the ceiling, not against the build before: (case, most times the stream of its bytes).
 CEILING_BOUNDS = {"models": ((Case("layer", "bf16", 4096, 8192), 1.08),)}
 
 
@@ -222,8 +222,8 @@ HUGE_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class Chain:
-    """How often a case is called in one graph, each time with other buffers, and whether memory is written
-    over before the graph because the buffers do not fill the cache many times."""
+    """How often a graph calls a case, each time with other buffers. `flush` says that the buffers
+    do not fill the cache many times: memory is written over before the graph."""
 
     calls: int
     flush: bool

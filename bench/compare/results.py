@@ -1,15 +1,11 @@
-"""The JSON document: what was measured, where, with which versions. Pure, but for reading and writing it."""
+"""The document: what was measured, where, with which versions. Pure, but for reading and writing
+it."""
 
 import datetime
-import json
-import os
 from pathlib import Path
 
-FORMAT = 1
-
-
-class Mismatch(Exception):
-    """The file holds something that these results cannot be added to."""
+from compare import lines
+from compare.lines import Mismatch  # noqa: F401
 
 
 def key_of(result):
@@ -21,15 +17,12 @@ class Document:
 
     def __init__(self, path, content=None):
         self.path = Path(path)
-        self.content = content or {"format": FORMAT, "results": []}
+        self.content = content or {"results": []}
         self._places = {key_of(r): i for i, r in enumerate(self.content["results"])}
 
     @classmethod
     def load(cls, path):
-        content = json.loads(Path(path).read_text())
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise Mismatch(f"{path} is not a document of this program (format {FORMAT})")
-        return cls(path, content)
+        return cls(path, lines.read(path))
 
     @classmethod
     def open(cls, path, fresh=False):
@@ -71,8 +64,4 @@ class Document:
         return [c for c in cases if self.find(c) is None or not set(wanted) <= set(self.find(c).get("contenders", {}))]
 
     def write(self):
-        """All of it or nothing: a reader never sees half a file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_name(self.path.name + ".part")
-        draft.write_text(json.dumps(self.content, indent=1, sort_keys=True) + "\n")
-        os.replace(draft, self.path)
+        lines.write(self.path, self.content)

@@ -1,7 +1,7 @@
 """Runs the comparison: a child process measures, its parent starts another one where a contender took it down.
 
-The child writes the document after every case, and before each step which contender it is at (the file *.now), so
-the parent knows whom to leave out next time.
+The child writes the document after every case. Before each step it writes the name of the contender
+(the file *.now), so the parent knows whom to leave out next time.
 """
 
 import os
@@ -158,7 +158,7 @@ def cases_of(options):
 
 
 def run_child(options):
-    progress = Progress(options.json)
+    progress = Progress(options.csv)
     progress.write("start")
     try:
         import torch
@@ -172,7 +172,7 @@ def run_child(options):
     try:
         library = Library(options.library)
         machine = Host(torch, device) if device.type == "cpu" else Gpu(torch, device, Streams(options.streams))
-        document = Document.open(options.json)
+        document = Document.open(options.csv)
         before = Library(options.against) if options.against else None
         document.describe(options.kind, library.identity(), describe_machine(torch, machine.device),
                           before.identity() if before else None, options.preset)
@@ -224,11 +224,11 @@ def watch(command, progress, until):
 def run_parent(options, command):
     """Children, one after the other, until one comes to its end or the time is over. Returns an exit code."""
     try:
-        Document.open(options.json, options.fresh).write()
+        Document.open(options.csv, options.fresh).write()
     except (Mismatch, OSError, ValueError) as why:
-        say(f"{options.json}: {why}")
+        say(f"{options.csv}: {why}")
         return EXIT_UNUSABLE
-    progress = Progress(options.json)
+    progress = Progress(options.csv)
     for _ in range(RESTARTS):
         progress.clear()
         code, why = watch([*command, "--until", str(options.until)], progress, options.until)
@@ -237,7 +237,7 @@ def run_parent(options, command):
         if code in (0, EXIT_UNUSABLE):
             return code
         why = why or (f"signal {-code}" if code < 0 else "the device was lost" if code == EXIT_LOST else f"exit {code}")
-        blame(options.json, contender, key, why)
+        blame(options.csv, contender, key, why)
         say(f"the process ended in {contender} {key}: {why}")
         if contender == "start" or time.time() > options.until:
             return 1

@@ -8,7 +8,8 @@ OWN = "fastnorm"
 OWN_ROUNDED = "fastnorm-rounded"
 BEFORE = "fastnorm-before"
 NOT_PEERS = (OWN, OWN_ROUNDED, BEFORE, "fastnorm-pdl")
-# Who rounds the sum and the normalised row to 16 bits on the way is compared with the library doing the same, where that was timed.
+# These round the residual addition and the normalised row to 16 bits. They are compared with the
+# library doing the same, where that was timed.
 ROUNDING_PEERS = ("liger",)
 NO_SUCH_OPERATION = "no such operation"  # of a peer that was never meant to have it
 
@@ -179,8 +180,9 @@ def _bounded(value, bound):
 
 
 def against_summary(content):
-    """Per group of the preset: how many of its cases were timed, the geometric mean of this build's times over those of
-    the build before, the worst cases, and whether the bounds are kept. The same for each operation."""
+    """Per group of the preset: how many of its cases were timed, and the geometric mean of this
+    build's times over those of the build before. Also the worst cases, and whether the bounds are
+    kept. The same for each operation."""
     by_key = {f"{r['op']} {r['dtype']} {r['rows']}x{r['n']}": r for r in content["results"]}
     header = ["group", "timed", "geometric mean", f"worst, n <= {LONG_N}", f"worst, n > {LONG_N}", "furthest"]
     rows, per_op = [], []

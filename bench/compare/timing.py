@@ -1,4 +1,4 @@
-"""The one timing loop: contenders and streams in turn, medians and spread.
+"""The one timing loop: contenders and streams one after the other, medians and spread.
 
 A machine is anything with buffers(case, chain), reference(case, buffers), streams(case, buffers), capture(body,
 calls), replay(captured, flush) -> microseconds and synchronize(). A contender has a name and body(case, buffers), which returns a

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct in NumPy with every RMSNorm done by libfastnorm.
 
-Prints what the model answers, checks that double-precision norms make it say the same, and lists for
-each of its 61 norms the error, the time, and the ratio to a copy of the same bytes.
+Prints what the model answers, and checks that double-precision norms make it say the same. For each
+of its 61 norms it lists the error, the time, and the ratio to a copy of the same bytes.
 """
 
 import argparse

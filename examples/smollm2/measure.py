@@ -1,7 +1,7 @@
 """Time of each norm of the model on its own data, beside a copy of the same bytes.
 
-The rows that a norm saw in the prompt are repeated to a longer prompt's worth, and the calls rotate
-over several sets of buffers, so that caches do not hold them all.
+The rows that a norm saw in the prompt are repeated to the length of a longer prompt. The calls
+rotate over several sets of buffers, so that caches do not hold them all.
 """
 
 import time

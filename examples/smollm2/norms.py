@@ -11,7 +11,7 @@ def rms_norm_double(rows, weight, eps):
 
 
 class DoubleNorms:
-    """The formula in double precision, its result rounded once. The residual sum stays f32, as the
+    """The formula in double precision, its result rounded once. The residual stays f32, as the
     model keeps it."""
 
     def __init__(self, weights, eps):

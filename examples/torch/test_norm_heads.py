@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Tests of the PyTorch operators of norm_heads, on the CPU or a CUDA device with kernels for it.
 
-Values are compared with double precision: each element within the unit roundoff of its dtype for
-each rounding on the way, and 2^-18 for single precision, of what it is the sum of. Run with a
-Python that has PyTorch and NumPy. The last line is the count.
+Values are compared with double precision: each element is within the unit roundoff of its dtype for
+each rounding on the way, and 2^-18 for single precision. Both are shares of what the element is the
+sum of. Run with a Python that has PyTorch and NumPy. The last line is the count.
 """
 
 import os

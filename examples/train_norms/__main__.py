@@ -1,8 +1,8 @@
 """Trains a small transformer with libfastnorm's norms, forward and backward, beside the same with PyTorch's.
 
 Both models start alike and see the same text, the repository's own docs, in float32 and with deterministic
-algorithms, by SGD with momentum. The program compares the gradients of each norm in the first step and the
-loss of every step, and fails if one is further off than stated.
+algorithms, by SGD with momentum. The program compares the gradients of each norm in the first step,
+and the loss of every step. It fails if one is further off than stated.
 """
 
 import argparse

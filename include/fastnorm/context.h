@@ -29,10 +29,10 @@ typedef struct fastnorm_context fastnorm_context;
 
 /** Severity of a log message. */
 typedef enum fastnorm_log_level {
-  FASTNORM_LOG_ERROR = 0,
-  FASTNORM_LOG_WARNING = 1,
-  FASTNORM_LOG_INFO = 2,
-  FASTNORM_LOG_DEBUG = 3,
+  FASTNORM_LOG_ERROR = 0,   /**< A failure. */
+  FASTNORM_LOG_WARNING = 1, /**< A doubtful state. */
+  FASTNORM_LOG_INFO = 2,    /**< What was found. The library sends these only. */
+  FASTNORM_LOG_DEBUG = 3,   /**< Details. */
   FASTNORM_LOG_MAX_ENUM = 0x7fffffff
 } fastnorm_log_level;
 
@@ -47,7 +47,7 @@ typedef void (*fastnorm_log_fn)(void* user, int32_t level, const char* text);
 typedef void (*fastnorm_range_fn)(void* task, int64_t begin, int64_t end);
 
 /** The caller's parallel loop: runs fn(task, begin, end) so that the ranges cover [0, n) exactly
- *  once, in any split, in any order, on any threads, and returns when all have returned. Ranges of
+ *  once, in any split, in any order, on any threads. It returns when all have returned. Ranges of
  *  about `grain` or more pay. Results do not depend on the split. TBB, rayon, OpenMP, ForkJoin and
  *  thread pools all fit. A loop that covers [0, n) otherwise is found out when it has returned, and
  *  the call is FASTNORM_ERROR_ARGUMENT: the rows of the ranges that it ran are written by then. */
@@ -112,6 +112,8 @@ typedef struct fastnorm_device_info {
 } fastnorm_device_info;
 
 /** Describe a device without creating a context.
+ *  @param device the device
+ *  @param info   struct_size in; receives the rest
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if info is null or its struct_size is too small;
  *  FASTNORM_ERROR_DEVICE if there is no such device
  *  @since 0.1 */
@@ -128,11 +130,11 @@ FASTNORM_API fastnorm_status fastnorm_device_describe(fastnorm_device device,
  *  @param options NULL = defaults
  *  @param context receives the context, or NULL on failure; the caller owns it and ends it with
  *  fastnorm_context_destroy
- *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments, and for a tuning
- *  file that cannot be read, has a wrong line (the text says which), or was written for another
- *  version or architecture; FASTNORM_ERROR_DEVICE if the device or a usable driver is missing (the
- *  text says which driver was found and which is needed); FASTNORM_ERROR_UNSUPPORTED if this build
- *  has no kernels for the device; FASTNORM_ERROR_OUT_OF_MEMORY
+ *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments, and for a
+ *  tuning file that cannot be read or has a wrong line (the text says which); also for one of
+ *  another version or architecture; FASTNORM_ERROR_DEVICE if the device or a usable driver is
+ *  missing (the text says which driver was found and which is needed); FASTNORM_ERROR_UNSUPPORTED
+ *  if this build has no kernels for the device; FASTNORM_ERROR_OUT_OF_MEMORY
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_context_create(fastnorm_device device,
                                                      const fastnorm_context_options* options,
@@ -140,6 +142,7 @@ FASTNORM_API fastnorm_status fastnorm_context_create(fastnorm_device device,
 
 /** Destroy a context. NULL is fine. Must not race calls on the same context, nor be used again: see
  *  the top of this header.
+ *  @param context the context; NULL = nothing is done
  *  @since 0.1 */
 FASTNORM_API void fastnorm_context_destroy(fastnorm_context* context);
 
@@ -165,7 +168,7 @@ typedef struct fastnorm_info {
   int32_t vector_bytes;   /**< Widest access that the addresses and strides of x, residual, y,
                              residual_out, weight and bias allow, 1 to 16 (sm_100f: 32; CPU: 64). */
   uint64_t blocks;        /**< CUDA: thread blocks in the grid; where rows are more than they work
-                             on at once, they take them in turn. CPU: threads at the most. */
+                             on at once, each takes several. CPU: threads at the most. */
   uint64_t profile_bytes; /**< Bytes of the profile that the call writes; 0 = none. Since 0.2. */
   const char* kind; /**< CUDA: the kinds of call that share a list of choices; "" if no list decides
                          (on a CPU, without rows, in families without lists). Since 0.2. */
@@ -178,15 +181,18 @@ typedef struct fastnorm_info {
 typedef struct fastnorm_kernel_info {
   size_t struct_size; /**< In: sizeof(fastnorm_kernel_info). */
   const char* family; /**< "norm", "norm_backward", "norm_heads", "mla_decode". */
-  const char* arch;   /**< "sm_90", "avx512", .. */
+  const char* arch;   /**< Such as "sm_90" or "avx512". */
   const char* name;   /**< Unique within family and arch. */
 } fastnorm_kernel_info;
 
-/** Number of kernels in this build, for all devices; 0 if host memory ran out.
+/** Number of kernels in this build, for all devices.
+ *  @return the number; 0 if host memory ran out
  *  @since 0.1 */
 FASTNORM_API int32_t fastnorm_kernel_count(void);
 
-/** Describe kernel `index` of 0 .. fastnorm_kernel_count() - 1.
+/** Describe one kernel of this build.
+ *  @param index its number, 0 to fastnorm_kernel_count() - 1
+ *  @param info  struct_size in; receives the rest
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if index is out of range, info is null or its
  *  struct_size too small
  *  @since 0.1 */

@@ -68,7 +68,7 @@ typedef enum fastnorm_lse_base {
  *
  *  Strides: the last dimension of every tensor is contiguous; all other strides are free. CUDA:
  *  those of q_nope, q_pe, ckv, kpe and o are positive multiples of 16 bytes below 2^40 where the
- *  extent is more than 1, and their addresses are multiples of 16 bytes. This is stricter than
+ *  extent is more than 1. Their addresses are multiples of 16 bytes. This is stricter than
  *  fastnorm_norm. CPU: addresses are multiples of the element's size, and inputs may have strides
  *  of 0.
  *
@@ -87,7 +87,7 @@ typedef struct fastnorm_mla_decode_args {
       Without qo_indptr: 0 or N / B. */
   int32_t max_s_q;
   /** 1: the workspace still holds the plan of an earlier call of the same context, such as the
-      previous layer's, and the plan is not made again. Shapes, causal, max_s_q, split_tokens, and
+   *  previous layer's. The plan is not made again. Shapes, causal, max_s_q, split_tokens, and
       the values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect. */
   int32_t reuse_plan;
   /** 0: the library chooses where long requests are cut. Else a multiple of 64 up to 2^30: each
@@ -127,6 +127,9 @@ typedef struct fastnorm_mla_decode_args {
  *  pieces depends on max_s_q * H and on the number of multiprocessors only. With split_tokens it is
  *  bounded from the page table's extents: max_pages, or the length of page_table with kv_indptr.
  *  CPU: 0.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_mla_decode; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size
  *  too small
  *  @since 0.2 */
@@ -136,6 +139,8 @@ FASTNORM_API fastnorm_status fastnorm_mla_decode_query(fastnorm_context* context
 
 /** Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
  *  synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
+ *  @param context the device
+ *  @param args    as for the call
  *  @return as fastnorm_mla_decode
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_mla_decode_prepare(fastnorm_context* context,
@@ -237,8 +242,9 @@ typedef enum fastnorm_trace_format {
   FASTNORM_TRACE_FORMAT_MAX_ENUM = 0x7fffffff
 } fastnorm_trace_format;
 
-/** Name of an event, such as "softmax"; "unknown" for an id that this library does not have.
- *  Static.
+/** Name of an event.
+ *  @param id which
+ *  @return such as "softmax"; "unknown" for an id that this library does not have. Static
  *  @since 0.2 */
 FASTNORM_API const char* fastnorm_profile_id_name(fastnorm_profile_id id);
 
@@ -258,10 +264,13 @@ FASTNORM_API fastnorm_status fastnorm_profile_decode(const void* buffer, size_t 
                                                      size_t capacity, size_t* count);
 
 /** Write a profile buffer, copied to host memory, as a trace. A thread block is a process of the
- *  trace, its warpgroups are threads. `otherData` holds, for the whole profile, the number of
- *  dropped events, the share of time in which a tensor-core product was in flight, and the share of
- *  each wait.
- *  @param path the file, which is replaced
+ *  trace, its warpgroups are threads. `otherData` holds figures of the whole profile: the number of
+ *  dropped events, the share of time with a tensor-core product in flight, and the share of each
+ *  wait.
+ *  @param buffer the bytes of args.profile, on the host, 8-byte aligned
+ *  @param bytes  their number
+ *  @param path   the file, which is replaced
+ *  @param format what is written
  *  @return as fastnorm_profile_decode; FASTNORM_ERROR_ARGUMENT also for a null path, an unknown
  *  format, and a file that cannot be written (the text has the system's reason)
  *  @since 0.2 */

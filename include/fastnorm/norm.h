@@ -30,9 +30,9 @@
  *  FASTNORM_ROUND_EVERY_STEP has no correction: mean = sum(a) / n, variance = sum((a - mean)^2) / n.
  *
  *  **Same bits.** A row's results depend on the row's values, weight, bias, n, dtypes and options
- *  only: not on the number or position of rows, strides, alignment, in-place use, other outputs, the
- *  kernel chosen, the GPU model, the CPU's instruction set, the number of threads, the stream or the
- *  run. CPU and GPU sum in different orders and may differ in the last place.
+ *  only: not on the number or position of rows, strides, alignment, in-place use or other outputs;
+ *  not on the kernel chosen, the GPU model, the CPU's instruction set, the number of threads, the
+ *  stream or the run. CPU and GPU sum in different orders and may differ in the last place.
  *
  *  **Range.** The statistic is a plain single-precision sum of squares; nothing is rescaled.
  *
@@ -66,19 +66,21 @@
  *  | PER_BLOCK  | 64 or 128          | f8, i8  | x.shape[:-1] + [ceil(n / block)] f32: the same     |
  *  | MXFP8      | 32                 | f8      | .. + [ceil(n / 32)] e8m0: 2^E with the least E for |
  *  |            |                    |         | which A <= QMAX * 2^E, from -127 to 127            |
- *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * |global_scale|),|
- *  |            |                    |         | rounded; code = z / (scale * global_scale)         |
+ *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * magnitude of    |
+ *  |            |                    |         | global_scale), rounded;                            |
+ *  |            |                    |         | code = z / (scale * global_scale)                  |
  *  | MXFP4      | 32, n even         | f4      | as MXFP8, with QMAX 6                              |
  *
- *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A, amax_floor),
- *  stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is accepted for one-byte
- *  scales, and for pairs of f4 codes. A row of f4 is n / 2 bytes, element 2i in the low half of byte
- *  i: [.., n] of f4_e2m1fn, whose row strides are even, or [.., n/2] of f4_e2m1fn_x2 or u8.
+ *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A,
+ *  amax_floor). They are stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is
+ *  accepted for one-byte scales, and for pairs of f4 codes. A row of f4 is n / 2 bytes, element 2i
+ *  in the low half of byte i: [.., n] of f4_e2m1fn, whose row strides are even, or [.., n/2] of
+ *  f4_e2m1fn_x2 or u8.
  *
  *  NVFP4's scales are never negative: with a negative global_scale the codes have the other sign.
  *
  *  Where all of a scale's z are 0 the codes are; where one is NaN the scale is NaN (e8m0 0xff) and all
- *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's, and
+ *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's; it
  *  saturates with scales of powers of two and of e4m3.
  *
  *  Sources of the formats: OCP 8-bit Floating Point Specification 1.0 (f8), OCP Microscaling Formats
@@ -128,7 +130,7 @@ typedef enum fastnorm_residual_rounding {
 
 /** How `quantized` is scaled. */
 typedef enum fastnorm_quant_scheme {
-  FASTNORM_QUANT_NONE = 0,
+  FASTNORM_QUANT_NONE = 0,       /**< Nothing is quantised. */
   FASTNORM_QUANT_PER_TENSOR = 1, /**< One scale, an input. */
   FASTNORM_QUANT_PER_ROW = 2,    /**< A scale a row, from the row's largest magnitude. */
   FASTNORM_QUANT_PER_BLOCK = 3,  /**< A scale for each block of 64 or 128 columns of a row. */
@@ -157,7 +159,7 @@ typedef enum fastnorm_quant_division {
 /** Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
  *  first two; nothing outside its shape is written. */
 typedef enum fastnorm_scale_layout {
-  FASTNORM_SCALE_ROW_MAJOR = 0,
+  FASTNORM_SCALE_ROW_MAJOR = 0, /**< All scales of one row together. */
   FASTNORM_SCALE_COLUMN_MAJOR =
       1, /**< Without strides: all rows of one column of blocks together. */
   FASTNORM_SCALE_SWIZZLED_128X4 =
@@ -199,14 +201,15 @@ typedef enum fastnorm_norm_flags {
  *
  *  weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
  *  1 or x's, counted from the right, and missing ones are 1. Examples: [n], [1, n], [heads, n],
- *  [batch, 1, n]. They may vary along any leading dimensions. On a GPU, general kernels serve columns
- *  that vary along more than one dimension (after joining), or beside FASTNORM_SCALE_SWIZZLED_128X4
- *  along another one than the innermost.
+ *  [batch, 1, n]. They may vary along any leading dimensions. On a GPU, general kernels serve
+ *  weights and biases that vary along more than one dimension (after joining). With
+ *  FASTNORM_SCALE_SWIZZLED_128X4 they serve all that vary along another dimension than the
+ *  innermost.
  *
  *  Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
  *  shape and strides). So y = x, residual_out = residual is in place, and y = residual,
  *  residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
- *  may also be interleaved views of one buffer that share no element, such as the query and the
+ *  may also be interleaved views of one buffer that share no element. Example: the query and the
  *  key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT. */
 typedef struct fastnorm_norm_args {
   size_t struct_size;      /**< sizeof(fastnorm_norm_args). */
@@ -259,6 +262,9 @@ typedef struct fastnorm_norm_args {
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not
  *  touched; the addresses count, since overlap and alignment follow from them.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size too
  *  small
  *  @since 0.1 */
@@ -269,6 +275,8 @@ FASTNORM_API fastnorm_status fastnorm_norm_query(fastnorm_context* context,
 /** Load what a call needs (CUDA loads a kernel at its first use, which allocates and may
  *  synchronise). After it, calls that use the same kernel neither allocate nor synchronise, and can
  *  be captured in a CUDA graph. Optional: the first call does the same.
+ *  @param context the device
+ *  @param args    as for the call
  *  @return as fastnorm_norm
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
@@ -310,12 +318,21 @@ FASTNORM_API fastnorm_status fastnorm_norm(fastnorm_context* context,
 
 /** As fastnorm_norm_query, for fastnorm_norm_many: the sum of its parts; `kernel` is that of the
  *  first part with rows.
+ *  @param context the device
+ *  @param args    [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @param info    struct_size in; receives the rest
+ *  @return as fastnorm_norm_query
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_norm_many_query(fastnorm_context* context,
                                                       const fastnorm_norm_args* const* args,
                                                       int32_t count, fastnorm_info* info);
 
 /** As fastnorm_norm_prepare, for fastnorm_norm_many.
+ *  @param context the device
+ *  @param args    [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @return as fastnorm_norm_prepare
  *  @since 0.1 */
 FASTNORM_API fastnorm_status fastnorm_norm_many_prepare(fastnorm_context* context,
                                                         const fastnorm_norm_args* const* args,
@@ -327,8 +344,12 @@ FASTNORM_API fastnorm_status fastnorm_norm_many_prepare(fastnorm_context* contex
  *  the same fastnorm_norm_many writes. CUDA: two neighbours in the list that share a kernel of short
  *  rows, have the same flags and at most two leading dimensions are one launch; fastnorm_info.launches
  *  counts them.
- *  @param args  [count] pointers
- *  @param count 0 to 8
+ *  @param context         the device
+ *  @param args            [count] pointers
+ *  @param count           0 to 8
+ *  @param workspace       as fastnorm_norm
+ *  @param workspace_bytes size of workspace
+ *  @param stream          as fastnorm_norm
  *  @return as fastnorm_norm; the text names the part, as args[i]. CUDA: where the runtime refuses a
  *  launch, those of the parts before it are queued
  *  @since 0.1 */

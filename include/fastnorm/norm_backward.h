@@ -39,15 +39,15 @@
  *      nb = min(2^20 / N from 16 to 128, ceil(M / Q))   blocks
  *
  *  Row i belongs to lane i % Q of block (i / Q) % nb. A lane adds its rows in increasing order. Then
- *  the lanes of a block are folded, and then the blocks: a fold of m values pads them with zeros to a
- *  power of two and adds the upper half to the lower until one is left.
+ *  the lanes of a block are folded, and then the blocks: a fold of m values pads them with zeros to
+ *  a power of two. It adds the upper half to the lower until one is left.
  *
  *  **Same bits.** A row's dx depends on the row's own values, weight, n, dtypes and options only.
  *  dweight and dbias depend on the sequence of rows besides. Neither depends on strides, alignment,
- *  in-place use, other outputs, the kernel, the GPU model, the instruction set, the number of
- *  threads, the stream or the run. CPU and GPU sum along a row in different orders, so dx may differ
- *  in the last place. **dweight and dbias have the same bits on CPU and GPU** where inputs, mean and
- *  rstd have. There are no atomic additions.
+ *  in-place use or other outputs; nor on the kernel, the GPU model, the instruction set, the number
+ *  of threads, the stream or the run. CPU and GPU sum along a row in different orders, so dx may
+ *  differ in the last place. **dweight and dbias have the same bits on CPU and GPU** where inputs,
+ *  mean and rstd have. There are no atomic additions.
  */
 #ifndef FASTNORM_NORM_BACKWARD_H_
 #define FASTNORM_NORM_BACKWARD_H_
@@ -75,7 +75,7 @@ typedef enum fastnorm_norm_backward_flags {
 } fastnorm_norm_backward_flags;
 
 /** One backward pass. `{0}` plus struct_size, dy, x and dx is a valid backward pass of an RMSNorm
- *  without weight and with eps 0, whose statistics are computed again.
+ *  without weight and with eps 0. The statistics are computed again.
  *
  *  Shapes: x is [..., n], rank 1 to 8, n from 1 to 2^32. All tensors are on the context's device.
  *  Leading strides are free, 0 too for inputs. The last dimension is contiguous; that of dy may have
@@ -132,6 +132,9 @@ typedef struct fastnorm_norm_backward_args {
  *
  *  The workspace holds partial sums of dweight and dbias: nb rows of n floats for each, and for each
  *  row of weights, on the CPU too. It is 0 where neither is wanted.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_norm_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
  *  struct_size too small
  *  @since 0.2 */
@@ -141,6 +144,8 @@ FASTNORM_API fastnorm_status fastnorm_norm_backward_query(fastnorm_context* cont
 
 /** Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
  *  synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
+ *  @param context the device
+ *  @param args    as for the call
  *  @return as fastnorm_norm_backward
  *  @since 0.2 */
 FASTNORM_API fastnorm_status
@@ -188,12 +193,21 @@ FASTNORM_API fastnorm_status fastnorm_norm_backward(fastnorm_context* context,
 
 /** As fastnorm_norm_backward_query, for fastnorm_norm_backward_many: the sum of its parts; `kernel`
  *  is that of the first part that launches something.
+ *  @param context the device
+ *  @param args    [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @param info    struct_size in; receives the rest
+ *  @return as fastnorm_norm_backward_query
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_norm_backward_many_query(
     fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count,
     fastnorm_info* info);
 
 /** As fastnorm_norm_backward_prepare, for fastnorm_norm_backward_many.
+ *  @param context the device
+ *  @param args    [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @return as fastnorm_norm_backward_prepare
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_norm_backward_many_prepare(
     fastnorm_context* context, const fastnorm_norm_backward_args* const* args, int32_t count);
@@ -201,8 +215,12 @@ FASTNORM_API fastnorm_status fastnorm_norm_backward_many_prepare(
 /** Run several backward passes, with the results of one fastnorm_norm_backward each, in order: such
  *  as those of the query heads and the key heads of one fused QKV gradient. All are checked, against
  *  each other too, before anything is launched. No part may touch what another one writes.
- *  @param args  [count] pointers
- *  @param count 0 to 8
+ *  @param context         the device
+ *  @param args            [count] pointers
+ *  @param count           0 to 8
+ *  @param workspace       as fastnorm_norm_backward
+ *  @param workspace_bytes size of workspace
+ *  @param stream          as fastnorm_norm_backward
  *  @return as fastnorm_norm_backward; the text names the part, as args[i]. CUDA: where the runtime
  *  refuses a launch, those of the parts before it are queued
  *  @since 0.2 */

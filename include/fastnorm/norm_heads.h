@@ -2,9 +2,9 @@
  *  What stands between the QKV projection and attention, in one call: the norm of query and key
  *  heads, the rotary embedding (rope), and the write to a paged cache.
  *
- *  A call has up to 8 parts over the same tokens, such as the query, the key and the value heads of
- *  a fused QKV buffer. A part is a tensor x of [tokens, heads, d] and what is done to each of its
- *  rows of d columns. In this order, every step but the first optional:
+ *  A call has up to 8 parts over the same tokens, such as query, key and value heads of a fused QKV
+ *  buffer. A part is a tensor x of [tokens, heads, d] and what is done to each of its rows of d
+ *  columns. In this order, every step but the first optional:
  *
  *      v = x
  *      v = norm(v)              FASTNORM_NORM_HEADS_NORM: as fastnorm_norm of the same row
@@ -46,9 +46,9 @@
  *                     (FASTNORM_NORM_HEADS_MROPE_INTERLEAVED; 3 axes)
  *
  *  **Cache.** Token t goes to slot k = slots[t]: row k % page_size of page k / page_size. A slot of
- *  -1 is not written, nor are tokens behind the last slot. The strides of a cache are free, so
- *  [pages, 2, page_size, heads, d] is two caches, and a page may hold the scales behind the codes.
- *  Two tokens with one slot leave either one there, or a mixture of both.
+ *  -1 is not written, nor are tokens behind the last slot. The strides of a cache are free: [pages,
+ *  2, page_size, heads, d] is two caches, and a page may hold the scales behind the codes. Two
+ *  tokens with one slot leave either one there, or a mixture of both.
  *
  *  **Quantised caches.** A cache of f8_e4m3fn, f8_e5m2 or i8 holds codes. Scales are dequantisation
  *  scales: one input for the tensor, or an output for each block of 64 or 128 columns, by norm.h's
@@ -60,10 +60,10 @@
  *  add up the sums S; rstd = 1 / sqrt(S / N + eps) for N columns in all. LAYER: merge the means and
  *  sums of squares by Chan's formula; adding the sums up is wrong.
  *
- *  **Same bits.** A row's results depend on its own values, columns, table entries and options only:
- *  not on other parts, the number of tokens, strides, in-place use, other outputs, the instruction
- *  set, threads or the run. With ACROSS_HEADS they depend on the token's other heads, too. CPU and
- *  GPU sum in different orders and may differ in the last place.
+ *  **Same bits.** A row's results depend on its own values, weight, bias, table entries and options
+ *  only: not on other parts, the number of tokens, strides, in-place use, other outputs, the
+ *  instruction set, threads or the run. With ACROSS_HEADS they depend on the token's other heads,
+ *  too. CPU and GPU sum in different orders and may differ in the last place.
  *
  *  **NaN and Inf** stay in their row (ACROSS_HEADS: in their token). Rows of padding may hold them.
  *
@@ -183,6 +183,11 @@ typedef struct fastnorm_norm_heads_args {
 } fastnorm_norm_heads_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is touched.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param parts   [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_norm_heads; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size
  *  too small
  *  @since 0.2 */
@@ -193,6 +198,10 @@ FASTNORM_API fastnorm_status fastnorm_norm_heads_query(fastnorm_context* context
 
 /** Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the first
  *  call does the same.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param parts   [count] pointers, as for the call
+ *  @param count   0 to 8
  *  @return as fastnorm_norm_heads
  *  @since 0.2 */
 FASTNORM_API fastnorm_status

@@ -2,10 +2,10 @@
  *  How a call says that it failed, and why.
  *
  *  Every function that can fail returns a fastnorm_status. Where it is not FASTNORM_OK, nothing was
- *  launched and nothing was written (but for a fault of the device itself, a caller's parallel loop
- *  that breaks its contract, and the parts of a fastnorm_norm_many before one that the device
- *  refuses), and fastnorm_last_error() tells which argument was wrong, the value it had and what is
- *  required. No function of this library throws, aborts or prints.
+ *  launched and nothing was written. fastnorm_last_error() tells which argument was wrong, the
+ *  value it had and what is required. Three faults may leave something written: one of the device
+ *  itself, a caller's parallel loop that breaks its contract, and a part of a fastnorm_norm_many
+ *  that the device refuses after others. No function of this library throws, aborts or prints.
  */
 #ifndef FASTNORM_STATUS_H_
 #define FASTNORM_STATUS_H_
@@ -39,21 +39,23 @@ typedef enum fastnorm_status {
       FASTNORM_STATUS_MAX_ENUM = 0x7fffffff /**< Fixes the size of the type; never returned. */
 } fastnorm_status;
 
-/** Name of a status, such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value this library does
- *  not have. Static.
+/** Name of a status.
+ *  @param status the value
+ *  @return such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value that this library does not
+ *  have. Static
  *  @since 0.1 */
 FASTNORM_API const char* fastnorm_status_name(fastnorm_status status);
 
 /** Text of the calling thread's last failure: argument, value, requirement; for an unsupported
- *  combination the nearest one that exists. Empty before the first failure; a success does not clear
- *  it. The text belongs to the library and lives until the same thread's next failing call. Never
- *  NULL.
+ *  combination the nearest one that exists. A success does not clear it.
+ *  @return the text; "" before the first failure, never NULL. It belongs to the library and lives
+ *  until the same thread's next failing call
  *  @since 0.1 */
 FASTNORM_API const char* fastnorm_last_error(void);
 
-/** The CUDA runtime's error code (cudaError_t) behind the calling thread's last
- *  FASTNORM_ERROR_DEVICE or FASTNORM_ERROR_OUT_OF_MEMORY; 0 where the last failure did not come from
- *  the CUDA runtime.
+/** The CUDA runtime's error code behind the calling thread's last FASTNORM_ERROR_DEVICE or
+ *  FASTNORM_ERROR_OUT_OF_MEMORY.
+ *  @return a cudaError_t; 0 where the last failure did not come from the CUDA runtime
  *  @since 0.1 */
 FASTNORM_API int32_t fastnorm_last_device_error(void);
 

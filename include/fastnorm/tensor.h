@@ -2,7 +2,7 @@
  *  A view of memory: address, device, dtype, shape and strides.
  *
  *  fastnorm_tensor has the layout of DLPack 1.x's DLTensor to the byte, and the numbers of its
- *  enums are DLPack's, so a framework's tensor can be passed as it is: cast the DLTensor pointer.
+ *  enums are DLPack's. So a framework's tensor can be passed as it is: cast the DLTensor pointer.
  *  The library only reads the struct and its arrays during a call; it never keeps, frees or changes
  *  them.
  */
@@ -42,19 +42,19 @@ typedef struct fastnorm_dtype {
 /** The dtypes of this library, as code | bits << 8 | lanes << 16. fastnorm_dtype_of() makes the
  *  struct. */
 typedef enum fastnorm_dtype_id {
-  FASTNORM_DTYPE_F32 = 0x00012002,
-  FASTNORM_DTYPE_F16 = 0x00011002,
-  FASTNORM_DTYPE_BF16 = 0x00011004,
-  FASTNORM_DTYPE_F8_E4M3FN = 0x0001080a,
-  FASTNORM_DTYPE_F8_E5M2 = 0x0001080c,
+  FASTNORM_DTYPE_F32 = 0x00012002,        /**< IEEE binary32. */
+  FASTNORM_DTYPE_F16 = 0x00011002,        /**< IEEE binary16. */
+  FASTNORM_DTYPE_BF16 = 0x00011004,       /**< bfloat16. */
+  FASTNORM_DTYPE_F8_E4M3FN = 0x0001080a,  /**< fp8, largest value 448, no infinity. */
+  FASTNORM_DTYPE_F8_E5M2 = 0x0001080c,    /**< fp8, largest value 57344. */
   FASTNORM_DTYPE_F8_E8M0FNU = 0x0001080e, /**< A power-of-two scale. */
-  FASTNORM_DTYPE_F4_E2M1FN = 0x00010411,
+  FASTNORM_DTYPE_F4_E2M1FN = 0x00010411,  /**< fp4, largest value 6. */
   FASTNORM_DTYPE_F4_E2M1FN_X2 =
-      0x00020411, /**< Two fp4 codes in a byte, the first in the low nibble. */
-  FASTNORM_DTYPE_I8 = 0x00010800,
-  FASTNORM_DTYPE_U8 = 0x00010801,
-  FASTNORM_DTYPE_I32 = 0x00012000,
-  FASTNORM_DTYPE_I64 = 0x00014000,
+      0x00020411,                  /**< Two fp4 codes in a byte, the first in the low nibble. */
+  FASTNORM_DTYPE_I8 = 0x00010800,  /**< Signed integer. */
+  FASTNORM_DTYPE_U8 = 0x00010801,  /**< Unsigned integer; bytes. */
+  FASTNORM_DTYPE_I32 = 0x00012000, /**< Signed integer. */
+  FASTNORM_DTYPE_I64 = 0x00014000, /**< Signed integer. */
   FASTNORM_DTYPE_MAX_ENUM = 0x7fffffff
 } fastnorm_dtype_id;
 

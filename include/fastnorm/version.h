@@ -10,11 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** Version of these headers. The library that is loaded at run time says its own with
+/** Major version of these headers. The library that is loaded at run time says its own with
  *  fastnorm_version(). */
 #define FASTNORM_VERSION_MAJOR 0
-#define FASTNORM_VERSION_MINOR 2
-#define FASTNORM_VERSION_PATCH 0
+#define FASTNORM_VERSION_MINOR 2 /**< Minor version of these headers. */
+#define FASTNORM_VERSION_PATCH 0 /**< Patch version of these headers. */
 
 /** One comparable number: major * 10000 + minor * 100 + patch. */
 #define FASTNORM_VERSION \
@@ -30,24 +30,26 @@
 extern "C" {
 #endif
 
-/** Version of the loaded library, as FASTNORM_VERSION counts it. Never fails; callable from any
- *  thread at any time.
+/** Version of the loaded library. Never fails; callable from any thread at any time.
+ *  @return the number, as FASTNORM_VERSION counts it
  *  @since 0.1 */
 FASTNORM_API int32_t fastnorm_version(void);
 
-/** Version of the loaded library as text, such as "0.1.0". Static; never NULL.
+/** Version of the loaded library as text.
+ *  @return such as "0.1.0". Static; never NULL
  *  @since 0.1 */
 FASTNORM_API const char* fastnorm_version_string(void);
 
 /** What this build contains, one "key: value" line each: compiler, CPU instruction sets, GPU
- *  architectures, the CUDA compiler's version. For people and logs; the format may grow. Static;
- *  never NULL.
+ *  architectures, the CUDA compiler's version. For people and logs; the format may grow.
+ *  @return the lines. Static; never NULL
  *  @since 0.1 */
 FASTNORM_API const char* fastnorm_build_info(void);
 
 /** Version of the arithmetic: two libraries with the same number give the same bits for the same
  *  call on the same backend. Any change to an order of summation, a constant or a rounding raises
  *  it.
+ *  @return the number
  *  @since 0.1 */
 FASTNORM_API int32_t fastnorm_numeric_version(void);
 

@@ -8,8 +8,8 @@ import numpy as np
 import tensor_file
 from program import FAILURE, SUCCESS, USAGE, main
 
-# Half a unit in the last place of each dtype, relative, and the error of single-precision arithmetic
-# over rows of at most 1024 elements (22 roundings: a chain of 16 additions and a tree of 6).
+# Half a unit in the last place of each dtype, relative. The error of single-precision arithmetic is
+# that of rows of at most 1024 elements (22 roundings: a chain of 16 additions and a tree of 6).
 HALF_ULP = {"F32": 2.0 ** -24, "F16": 2.0 ** -11, "BF16": 2.0 ** -8}
 ARITHMETIC = 32 * 2.0 ** -24
 LEAST = {"F32": 0.0, "F16": 2.0 ** -25, "BF16": 0.0}  # half the least subnormal that can matter here

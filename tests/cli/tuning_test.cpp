@@ -81,8 +81,7 @@ TEST(Tuning, F32WeightsHaveKernelsOfTheirOwn) {
             planner().choice({"rms", "f32", 128, 4096}));
 }
 
-// A kernel that makes scales from the values serves rows and blocks of columns. Each has rules of
-// its own.
+// A kernel with dynamic scales serves scales per row and per block. Each has rules of its own.
 TEST(Tuning, ScalesOfBlocksHaveRulesOfTheirOwn) {
   const std::string tile = "bf16 plain rms once quant vector 256x4";
   const std::string rows =
@@ -188,7 +187,7 @@ TEST(Tuning, WritesRulesThatContextsTake) {
                        "ROWS(4096, 4096, 129, 512, 512, 4, 1, full)\n" + kind +
                        "ROWS(4096, 4096, 513, kAll, 128, 4, 1, full)\n" + kind +
                        "ROWS(4088, 4088, 1, kAll, 128, 4, 1, full)\n");
-  // Where no rule is, the library's own kernels are bare.
+  // Where no rule is, the library's own kernels are lean.
   const auto kernel = [&](int64_t rows) {
     std::string name = kernel_with(rules, {"rms", "bf16", rows, 4096});
     if (const size_t bare = name.find(" bare"); bare != std::string::npos)

@@ -1,9 +1,11 @@
 // A SIMT machine in software: runs a kernel's threads as fibers on one processor, so that GPU kernels can be tested without a GPU.
 //
 // A thread runs until it waits for others (barrier, shuffle, mbarrier) and then hands over to the next one. The order in which threads
-// come is chosen for each launch: a result that depends on it is a race. What hardware would fault on (misaligned access, barrier used
-// before it is set up) or hang on (a barrier that some thread never reaches) ends the program with a message. What hardware lets pass and
-// is wrong all the same (memory touched before the stream's previous kernel has ended, prefetches past a tensor) launch() returns.
+// come is chosen for each launch: a result that depends on it is a race. Some errors end the
+// program with a message: hardware would fault on them (misaligned access, barrier used before it
+// is set up) or hang (a barrier that some thread never reaches). What hardware lets pass and is
+// wrong all the same (memory touched before the stream's previous kernel has ended, prefetches past
+// a tensor) launch() returns.
 #pragma once
 
 #include <cstddef>

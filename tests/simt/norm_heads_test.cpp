@@ -75,7 +75,7 @@ TEST(SimtNormHeads, AlignedCallsEqualTheModel) {
   for (uint64_t seed = 0; seed < 150 && !HasFailure(); ++seed) run_chosen(seed, CallKind::kAligned);
 }
 
-// Many tokens: groups of lanes take several heads in turn.
+// Many tokens: groups of lanes take several heads one after the other.
 TEST(SimtNormHeads, ManyTokensEqualTheModel) {
   DeviceFacts small = facts();
   small.multiprocessors = 1;

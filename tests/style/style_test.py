@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "abi"))
 from cases import Cases, output_of  # noqa: E402
 
+import prose  # noqa: E402
+
 SOURCES = {".c", ".h", ".cpp", ".hpp", ".cu", ".cuh"}
 
 # Who may include what, by first folder of the path in quotes. A header beside the file is always fine.
@@ -245,6 +247,72 @@ def check_pages(cases, files, texts):
         cases.check(f"{name}: at most {limits} lines and words", size[0] <= limits[0] and size[1] <= limits[1], size)
 
 
+# Prose that is not rewritten by these rules yet. A folder leaves the list when it is.
+NOT_YET = ["src/core", "src/cpu", "src/cuda/norm", "src/cuda/norm_backward", "src/cuda/norm_heads", "src/meson.build",
+           "tests/abi", "tests/api", "tests/check", "tests/ref", "tests/unit", "bindings"]
+# Old headers, lists of phrases, and what is generated.
+NO_PROSE = ["tests/abi/old", "tests/style/prose.py", "bindings/go/internal/raw", "bindings/java/src/main/generated",
+            "bindings/java/src/main/native/words.h", "bindings/java/src/main/native/wrap.c"]
+
+
+def is_in(name, folders):
+    return any(name == f or name.startswith(f + "/") for f in folders)
+
+
+def check_recipes(cases, texts):
+    """Files that CONTRIBUTING.md names are there; a word in capitals stands for a name."""
+    named = re.findall(r"`((?:bench|bindings|docs|include|src|tests|tools)/[\w./*-]+|[\w-]+\.(?:md|build|options))`",
+                       texts[ROOT / "CONTRIBUTING.md"])
+    cases.check("CONTRIBUTING.md names files", len(named) > 80, len(named))
+    for name in sorted(set(named)):
+        if not re.search(r"[A-Z]{4,}(?<!README)(?<!CHANGELOG)", name):
+            cases.check(f"CONTRIBUTING.md: {name} is there", any(ROOT.glob(name.rstrip("/"))))
+
+
+def check_prose(cases, files, texts):
+    """Comments, docstrings and pages: sentences of at most prose.WORDS words, in the field's words."""
+    for text in prose.ALLOWED:
+        cases.check(f"allowed: {text}", not prose.banned(text), prose.banned(text))
+    for text in prose.REFUSED:
+        cases.check(f"refused: {text}", prose.banned(text))
+    check_extraction(cases)
+    looked = dict.fromkeys(["include", "src", "bench", "tools", "docs", "examples", "tests"], 0)
+    for path in files:
+        name = str(path.relative_to(ROOT))
+        if texts[path] is None or is_in(name, [*NOT_YET, *NO_PROSE]) or path.parent.name == "corpus":
+            continue
+        sentences = [s for p in prose.paragraphs(path, texts[path]) for s in p.sentences()]
+        if not sentences:
+            continue
+        folder = name.split("/")[0]
+        if folder in looked:
+            looked[folder] += len(sentences)
+        wrong = [f"line {line}: {prose.word_count(s)} words: {s}" for line, s in sentences if prose.word_count(s) > prose.WORDS]
+        wrong += [f"line {line}: '{phrase}'; required: {instead}" for line, s in sentences for phrase, instead in prose.banned(s)]
+        cases.check(f"{name}: prose", not wrong, "\n".join(wrong[:5]))
+    for folder, count in looked.items():
+        cases.check(f"prose of {folder} was looked at", count > 20, count)
+    for folder in NOT_YET:
+        cases.check(f"{folder} is there", (ROOT / folder).exists())
+        cases.skip(f"prose of {folder}", "not yet rewritten")
+
+
+def check_extraction(cases):
+    """That the rule sees comments, docstrings, items and pages, and no code."""
+    long = " ".join(["word"] * 26)
+    samples = [("a.cpp", f"// {long}.\nint a;\n", 1), ("a.cpp", f'const char* a = "// {long}";\n', 0),
+               ("a.cpp", f"int a;  // one\n// {long[:60]}\n// {long[60:]}\nint b;\n", 1),
+               ("a.h", f"/** One.\n *  {long[:60]}\n *  {long[60:]}\n *  @param a b */\n", 1),
+               ("a.h", f"/** One.\n *\n *      {long}\n */\n", 0), ("a.py", f'"""{long}."""\n', 1),
+               ("a.py", f"def f():\n    return '# {long}'\n", 0), ("a.py", f"a = 1  # {long}\n", 1),
+               ("a.md", f"{long[:60]}\n{long[60:]}\n", 1), ("a.md", f"```\n{long}\n```\n", 0),
+               ("a.md", f"- {long[:60]}\n- {long[60:]}\n", 0), ("a.md", f"{long[:60]}. {long[60:]}\n", 0),
+               ("a.md", f"{long[:60]} `{long[60:]}`\n", 0), ("meson.build", f"# {long}\n", 1), ("a.sh", f"echo {long}\n", 0)]
+    for name, text, wanted in samples:
+        found = sum(prose.word_count(s) > prose.WORDS for p in prose.paragraphs(Path(name), text) for _, s in p.sentences())
+        cases.equal(f"long sentences of {name}: {text[:40]!r}", found, wanted)
+
+
 def main():
     cases = Cases()
     files = project_files()
@@ -256,6 +324,8 @@ def main():
     check_mechanism(cases, files, texts)
     check_tables(cases)
     check_pages(cases, files, texts)
+    check_prose(cases, files, texts)
+    check_recipes(cases, texts)
     cases.finish()
 
 

@@ -144,7 +144,7 @@ void RandomHeadsCall::fill(CallTensor& t, size_t at, int64_t n, ref::Pattern pat
   t.set(at, type, row.data(), n);
 }
 
-// Elements between rows: of aligned calls whole vectors.
+// Elements between rows: of aligned calls a multiple of a vector.
 int64_t RandomHeadsCall::gap(int64_t most) { return random_.below(most) * (aligned_ ? 16 : 1); }
 int64_t RandomHeadsCall::shift() { return !aligned_ && random_.one_in(4) ? random_.below(8) : 0; }
 

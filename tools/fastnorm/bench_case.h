@@ -29,9 +29,9 @@ struct BenchCase {
   size_t bytes_moved() const;
 };
 
-// "rms", "add" (RMS of x + residual, which is stored) and "layer"; the same to f8 e4m3 by one scale that is given ("_fp8"), by a scale a
-// row ("_row_fp8") or for each 128 columns ("_block_fp8"); RMS to MXFP8 and NVFP4; and those without a residual with weight and bias in
-// f32 ("_f32").
+// "rms", "add" (RMS of x + residual, which is stored) and "layer"; the same to f8 e4m3 by one
+// static scale ("_fp8"), by a scale a row ("_row_fp8") or for each 128 columns ("_block_fp8"); RMS
+// to MXFP8 and NVFP4; and those without a residual with weight and bias in f32 ("_f32").
 std::vector<std::string> bench_ops();
 
 // "rms_backward", "layer_backward", and "add_backward", that of RMSNorm with a dresidual_in: dx,

@@ -355,8 +355,8 @@ std::vector<std::byte> NormHeadsCall::read(const Machine& machine, const HeadsOu
 
 namespace {
 
-// A row of o with the size of what it was added up from, and how far a stored value may be off as a
-// share of that.
+// A row of o with the size of what it was added up from. A stored value may be off by a share of
+// that.
 struct ExactRow {
   std::vector<double> o, magnitude;
   double share = 0;

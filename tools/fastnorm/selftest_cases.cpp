@@ -49,7 +49,7 @@ void add_plain_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind, bool residua
 }
 
 // Every conversion after either statistic, of x and of a sum; after half of these also where a GPU
-// has other kernels: uneven rows, codes without y, rows that no thread block holds.
+// has other kernels: unaligned rows, codes without y, rows that no thread block holds.
 void add_quantised_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind, bool residual,
                          std::vector<SelftestCase>* cases) {
   for (const CaseQuant& quant : kQuants) {
@@ -131,8 +131,8 @@ uint64_t hash(uint64_t index) {
   return z ^ (z >> 31);
 }
 
-// Uniform in [-2, 2) on a grid of 2^-22, one value in 64 sixteen times as large, plus 0.375, so that
-// a mean is there to be subtracted. Every step is exact in binary floating point.
+// Uniform in [-2, 2) on a grid of 2^-22, one value in 64 sixteen times as large. 0.375 is added, so
+// that a mean is there to be subtracted. Every step is exact in binary floating point.
 double value_at(uint64_t stream, uint64_t index) {
   const uint64_t h = hash(stream << 48 ^ index);
   const double uniform = (static_cast<double>(h & 0xffffff) - 0x800000) * 0x1p-22;

@@ -29,9 +29,9 @@ struct Timing {
   double spread;   // (slowest - fastest) / median of the call's samples
 };
 
-// GPU: graphs of all calls and of all copies, replayed in turn, with the level-2 cache overwritten
-// before each. CPU: passes over all sets in turn; the copy is the faster of one with non-temporal
-// stores and, in caches, memcpy, on as many threads.
+// GPU: graphs of all calls and of all copies, replayed one after the other, with the level-2 cache
+// overwritten before each. CPU: passes over one set after the other; the copy is the faster of one
+// with non-temporal stores and, in caches, memcpy, on as many threads.
 Timing time_workload(const Machine& machine, const Workload& workload, int repeats, int threads);
 
 // As a Workload, for calls of any kind: run(i) queues the one of set i. Kernels are loaded before.

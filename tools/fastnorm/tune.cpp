@@ -72,14 +72,14 @@ class CaseTimer {
   CaseTimer(const Machine& machine, const Planner& planner, const BenchCase& c, int repeats)
       : machine_(machine), planner_(planner), c_(c), repeats_(repeats), memory_(machine, c) {}
 
-  std::optional<KernelTime> time(const std::string& kernel) const {
+  std::optional<Timing> time(const std::string& kernel) const {
     const MemoryFile file(tuning_head(planner_.arch()) + tuning_rule(c_.rows, c_.rows, c_, kernel));
     const Machine tuned(machine_.target(), 0, file.path());
     fastnorm_info info = {};
     info.struct_size = sizeof info;
     check(fastnorm_norm_query(tuned.context(), &memory_.workload().calls[0], &info));
     if (info.kernel != kernel) return {};  // clusters that this device has no room for
-    return KernelTime{time_workload(tuned, memory_.workload(), repeats_, 1), info.variant};
+    return time_workload(tuned, memory_.workload(), repeats_, 1);
   }
 
  private:
@@ -96,10 +96,10 @@ Finding measure_case(const TuneOptions& options, const Machine& machine, const P
   const TimeKernel time_kernel = [&](const std::string& kernel) { return timer.time(kernel); };
   return find_best(planner, c, options.gain,
                    [&](const std::string& kernel) -> std::optional<double> {
-                     const std::optional<KernelTime> time = first->time(time_kernel, kernel);
+                     const std::optional<Timing> time = first->time(time_kernel, kernel);
                      if (!time) return {};
-                     if (options.all) print_time(c, kernel, time->timing.us);
-                     return time->timing.us;
+                     if (options.all) print_time(c, kernel, time->us);
+                     return time->us;
                    });
 }
 
@@ -171,8 +171,8 @@ void run_csv(TuneOptions options) {
         timer.reset();
         timer = std::make_unique<CaseTimer>(machine, planner, c, options.timed.repeats);
         return [&, c](const std::string& kernel) {
-          const std::optional<KernelTime> time = timer->time(kernel);
-          if (time && options.all) print_time(c, kernel, time->timing.us);
+          const std::optional<Timing> time = timer->time(kernel);
+          if (time && options.all) print_time(c, kernel, time->us);
           return time;
         };
       },

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,8 +14,7 @@ namespace fastnorm::tool {
 namespace {
 
 constexpr char kHeader[] =
-    "device,driver,library,numeric_version,op,kind,dtype,rows,n,kernel,variant,us,spread,"
-    "ceiling_us,round";
+    "device,driver,library,numeric_version,op,kind,dtype,rows,n,round,kernel,us,spread,ceiling_us";
 enum Column {
   kDevice,
   kDriver,
@@ -25,12 +25,11 @@ enum Column {
   kDtype,
   kRows,
   kN,
+  kRound,
   kKernel,
-  kVariant,
   kUs,
   kSpread,
   kCeiling,
-  kRound,
   kColumns
 };
 
@@ -41,10 +40,12 @@ std::string quoted(const std::string& field) {
   return text + "\"";
 }
 
+// Four significant digits.
 std::string decimal(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.4f", value);
-  return text;
+  std::snprintf(text, sizeof text, "%.4g", value);
+  const auto end = std::to_chars(text, text + sizeof text, std::strtod(text, nullptr)).ptr;
+  return std::string(text, end);
 }
 
 std::string key_of(const std::string& op, const std::string& dtype, const std::string& rows,
@@ -124,6 +125,7 @@ TuneCsv::TuneCsv(const std::string& path, const TuneOrigin& origin, bool resume)
 
 void TuneCsv::read(const std::string& text) {
   std::istringstream lines(text);
+  std::vector<std::string> above(kColumns);
   int number = 0;
   const auto refuse = [&](const std::string& what) {
     throw CommandError(path_ + ", line " + std::to_string(number) + ": " + what);
@@ -133,10 +135,14 @@ void TuneCsv::read(const std::string& text) {
       if (line != kHeader) refuse(std::string("required: ") + kHeader);
       continue;
     }
-    const std::vector<std::string> f = csv_fields(line);
+    std::vector<std::string> f = csv_fields(line);
     if (f.size() != kColumns) {
       refuse(std::to_string(f.size()) + " fields; required: " + std::to_string(kColumns));
     }
+    for (int column = 0; column <= kKernel; ++column) {
+      if (f[column].empty()) f[column] = above[column];
+    }
+    above = f;
     for (const auto& [column, name, wanted] :
          {std::tuple(kDevice, "device", &origin_.device),
           std::tuple(kDriver, "driver", &origin_.driver),
@@ -164,27 +170,30 @@ bool TuneCsv::has(const BenchCase& c, const std::string& kernel, int round) cons
                                 std::to_string(round)));
 }
 
-void TuneCsv::add(const BenchCase& c, const std::string& kernel, int round,
-                  const KernelTime& time) {
+void TuneCsv::add(const BenchCase& c, const std::string& kernel, int round, const Timing& time) {
   const std::string rows = std::to_string(c.rows), n = std::to_string(c.n),
                     of_round = std::to_string(round);
-  const std::string fields[kColumns] = {origin_.device,
-                                        origin_.driver,
-                                        origin_.library,
-                                        origin_.numeric_version,
-                                        c.op,
-                                        kind_words(c, kernel),
-                                        c.dtype,
-                                        rows,
-                                        n,
-                                        kernel,
-                                        time.variant,
-                                        decimal(time.timing.us),
-                                        decimal(time.timing.spread),
-                                        decimal(time.timing.copy_us),
-                                        of_round};
+  const std::vector<std::string> fields = {origin_.device,
+                                           origin_.driver,
+                                           origin_.library,
+                                           origin_.numeric_version,
+                                           c.op,
+                                           kind_words(c, kernel),
+                                           c.dtype,
+                                           rows,
+                                           n,
+                                           of_round,
+                                           kernel,
+                                           decimal(time.us),
+                                           decimal(time.spread),
+                                           decimal(time.copy_us)};
   std::string line;
-  for (const std::string& field : fields) line += (line.empty() ? "" : ",") + quoted(field);
+  for (int column = 0; column < kColumns; ++column) {
+    if (column > 0) line += ",";
+    const bool same = column <= kKernel && !above_.empty() && fields[column] == above_[column];
+    if (!same) line += quoted(fields[column]);
+  }
+  above_ = fields;
   file_ << line + "\n" << std::flush;
   if (!file_) throw CommandError(path_ + ": cannot be written: " + std::strerror(errno));
   known_.insert(key_of(c.op, c.dtype, rows, n, kernel, of_round));
@@ -230,9 +239,9 @@ std::vector<BenchCase> tune_cases(const std::vector<std::string>& ops,
   return cases;
 }
 
-std::optional<KernelTime> FirstDiscarded::time(const TimeKernel& kernel_time,
-                                               const std::string& kernel) {
-  std::optional<KernelTime> time = kernel_time(kernel);
+std::optional<Timing> FirstDiscarded::time(const TimeKernel& kernel_time,
+                                           const std::string& kernel) {
+  std::optional<Timing> time = kernel_time(kernel);
   if (discarded_ > 0 || !time) return time;
   ++discarded_;
   return kernel_time(kernel);
@@ -272,7 +281,7 @@ TuneCounts run_tune_csv(const TuneRun& run, TuneCsv* csv) {
         counts.discarded = first.discarded();
         return counts;
       }
-      const std::optional<KernelTime> time = first.time(time_kernel, kernel);
+      const std::optional<Timing> time = first.time(time_kernel, kernel);
       if (!time) {
         ++counts.cannot_run;
         continue;

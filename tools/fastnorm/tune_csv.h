@@ -4,10 +4,11 @@
 // Columns, in order (docs/kernels.md says the same):
 //   device, driver, library, numeric_version: of the run; all lines of a file agree in them
 //   op, kind, dtype, rows, n: the call, by bench's operation and the words of its KIND
-//   kernel, variant: its name, and its line of variants_*.inc
-//   us, spread, ceiling_us: median of a call, (slowest - fastest) / median, and median of a copy of
-//   as many bytes, all in one run
 //   round: 1, 2, ..; every kernel of every shape has a time in each
+//   kernel: its name
+//   us, spread, ceiling_us: median of a call, (slowest - fastest) / median, and median of a copy of
+//   as many bytes, all in one run; four digits
+// An empty cell up to the kernel's is that of the line above.
 #pragma once
 
 #include <fstream>
@@ -27,12 +28,6 @@ struct TuneOrigin {
   std::string device, driver, library, numeric_version;
 };
 
-// One time as it goes into the file.
-struct KernelTime {
-  Timing timing;
-  std::string variant;
-};
-
 class TuneCsv {
  public:
   // Without `resume` the file must not exist, or be empty. With it, a last line without its end is
@@ -42,7 +37,7 @@ class TuneCsv {
 
   bool has(const BenchCase& c, const std::string& kernel, int round) const;
   // The line is in the file when this returns.
-  void add(const BenchCase& c, const std::string& kernel, int round, const KernelTime& time);
+  void add(const BenchCase& c, const std::string& kernel, int round, const Timing& time);
 
   size_t lines() const { return known_.size(); }
   bool dropped_torn_line() const { return dropped_; }
@@ -52,6 +47,7 @@ class TuneCsv {
 
   std::string path_;
   TuneOrigin origin_;
+  std::vector<std::string> above_;  // the cells of the last line that this run wrote
   std::set<std::string> known_;
   std::ofstream file_;
   bool dropped_ = false;
@@ -74,13 +70,13 @@ std::vector<BenchCase> tune_cases(const std::vector<std::string>& ops,
                                   const std::vector<int64_t>& rows);
 
 // Times one kernel for the case that it was made for; none where the device cannot run it.
-using TimeKernel = std::function<std::optional<KernelTime>(const std::string& kernel)>;
+using TimeKernel = std::function<std::optional<Timing>(const std::string& kernel)>;
 
 // Makes the first timing of a run twice and drops the first of the two, which reads up to 15 %
 // fast.
 class FirstDiscarded {
  public:
-  std::optional<KernelTime> time(const TimeKernel& kernel_time, const std::string& kernel);
+  std::optional<Timing> time(const TimeKernel& kernel_time, const std::string& kernel);
   int discarded() const { return discarded_; }
 
  private:

@@ -38,9 +38,9 @@ std::string kind_words(const BenchCase& c, const std::string& kernel);
 // The kernel that a case would run on, in a context of `target`.
 std::string kernel_of(fastnorm_context* context, const Target& target, const BenchCase& c);
 
-// What kernels that may be measured for the same call have in common: a kernel's name without its tile, without whether it is for wide
-// rows, which have those for vectors, too, without how columns are loaded, and without whether it is bare: the library knows which of these a
-// call may have.
+// What kernels that may be measured for the same call have in common: a kernel's name without its
+// tile and flavour. Left out is also whether the kernel is for wide rows, and how it loads the
+// weights. The library knows which of these a call may have.
 std::string kind_of(const std::string& kernel);
 
 // What the library would do on a GPU, without one.
@@ -75,13 +75,14 @@ struct Finding {
 // Median microseconds of a case on a kernel; none where the device cannot run it.
 using Measure = std::function<std::optional<double>(const std::string& kernel)>;
 
-// Measures the kernels for a case. One is taken for faster than the choice if it takes less than 1 - `gain` of its time, and does so
-// again when both are measured once more.
+// Measures the kernels for a case. A kernel is faster than the choice if it takes less than 1 -
+// `gain` of its time. It must do so again when both are measured once more.
 Finding find_best(const Planner& planner, const BenchCase& c, double gain, const Measure& measure);
 
-// The rules that follow: what was measured with a number of rows stands for all from the next smaller number that was
-// measured on, and with the largest for all above. `findings` of one op, dtype and n are in the order of their rows. Operations of
-// one kind (MXFP8 and blocks of 128 columns), and bf16 and f16, have the rules of the first.
+// The rules that follow: a measured number of rows stands for all down to the next smaller one that
+// was measured. The largest stands for all above, too. `findings` of one op, dtype and n are in the
+// order of their rows. Operations of one kind (MXFP8 and blocks of 128 columns), and bf16 and f16,
+// have the rules of the first.
 std::string tuning_rules(const std::vector<Finding>& findings);
 
 }  // namespace fastnorm::tool

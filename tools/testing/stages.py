@@ -50,6 +50,13 @@ def style(report, _):
     report.add_program("select.py --check", code, text)
 
 
+def docs(report, _):
+    """The C reference: every public name is in it, and Doxygen has no warning."""
+    code, text = run([sys.executable, ROOT / "tools" / "docs", BUILDS / "docs"])
+    print(text)
+    report.add_program("tools/docs", code, text)
+
+
 def build(report, _):
     """The library with all CUDA kernels for sm_90, and all tests and programs. kernels() samples PTX."""
     native_build().make()
@@ -293,6 +300,7 @@ def neon(report, _):
 # (function, stages it builds on)
 STAGES = {
     "style": (style, []),
+    "docs": (docs, []),
     "build": (build, []),
     "tests": (native_tests, ["build"]),
     "kernels": (kernels, ["build"]),

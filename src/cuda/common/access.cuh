@@ -3,7 +3,8 @@
 // Vector j of a row is elements j * kPerVector and on, wherever the row begins, so sums do not
 // depend on alignment. Where rows are whole aligned vectors a vector is one access; otherwise it is
 // words or elements, whatever the addresses allow, and nothing past the row's end is touched: the
-// general kernels look at each row's address. (Uneven rows go through shared memory: staged.cuh.)
+// general kernels look at each row's address. (Unaligned rows go through shared memory:
+// staged.cuh.)
 #pragma once
 
 #include "core/norm_key.h"
@@ -66,7 +67,7 @@ __device__ __forceinline__ void load_words_if(uint4& w, const char* address, boo
   }
 }
 
-// A whole vector by accesses of 2 and 4 bytes: its first and last element are read by themselves.
+// A vector by accesses of 2 and 4 bytes: its first and last element are read by themselves.
 __device__ __forceinline__ uint4 load_halves(const char* address) {
   const uint32_t first = ptx::ld_global_u16(address), a = ptx::ld_global_u32(address + 2),
                  b = ptx::ld_global_u32(address + 6), c = ptx::ld_global_u32(address + 10),
@@ -251,7 +252,7 @@ struct AnyVectors {
   uint4 low[kCount], high[T::kBytes == 2 ? kCount : 1];
 };
 
-// A whole vector as f32.
+// A vector as f32.
 template <class T, class Byte>
 __device__ __forceinline__ void load_values(float (&f)[T::kPerVector], const AnyRow<T, Byte>& row,
                                             int64_t vector) {
@@ -355,7 +356,7 @@ __device__ __forceinline__ uint4 selected(bool first, const uint4& a, const uint
 template <Access kAccess, class T, class Tile>
 struct Reach;
 
-// Whole vectors: the host picks the least tile that holds a row, so only a thread's last vector can
+// Aligned rows: the host picks the least tile that holds a row, so only a thread's last vector can
 // be missing. Threads of rows that do not exist read another row and store nothing.
 template <class T, class Tile>
 struct Reach<Access::kVector, T, Tile> {
@@ -372,7 +373,8 @@ struct Reach<Access::kVector, T, Tile> {
   const bool last;  // what the thread loads last is in the row
 };
 
-// Whole vectors, of which each may be missing: kernels for rows of any length up to their tile.
+// Aligned rows, of which each vector may be missing: kernels for rows of any length up to their
+// tile.
 template <class T, class Tile>
 struct EveryReach {
   static constexpr Access kAccess = Access::kVector;
@@ -448,7 +450,8 @@ __device__ __forceinline__ void clear_from(float (&z)[kCount], int count) {
   for (int i = 0; i < kCount; ++i) z[i] = i < count ? z[i] : 0.0f;
 }
 
-// A thread's share of a row, to any address: in turn, as the code of a vector is long.
+// A thread's share of a row, to any address: one vector after the other, as the code of a vector is
+// long.
 template <class T, class Tile, class Reach>
 __device__ __forceinline__ void store_row(const float (&values)[Tile::kVectors][T::kPerVector],
                                           const AnyRow<T, char>& row, const Place<Tile>& place,

@@ -209,7 +209,7 @@ struct StagedInput {
     });
   }
 
-  // What came by elements, and zeros up to a whole vector.
+  // What came by elements, and zeros up to the next vector.
   __device__ __forceinline__ void complete(char* image, const Place<Tile>& place) const {
     char* const begin = image + pieces.shift;
     pieces.edges(place, [&](int i, uint32_t offset, bool wanted) {

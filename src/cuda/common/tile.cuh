@@ -3,8 +3,8 @@
 // The order of every sum is a function of n and dtype alone: vector j of a row has the binary
 // digits of j, and the tree always combines the highest digit first. A tile only says where digits
 // live. From the highest down: in the register number, in the warp, in the block of a cluster, in
-// the lane, and in which of two vectors that lie side by side. So registers fold first, then warps,
-// blocks and lanes, the two of a thread last, and every tile gives the same bits.
+// the lane. The lowest tells which of two vectors side by side it is. So registers fold first, then
+// warps, blocks and lanes, the two of a thread last, and every tile gives the same bits.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The tensors of an MLA decode call on the device, a slow reference in double, and the call itself
-// as the library plans and launches it.
+// The tensors of an MLA decode call on the device, and a slow reference in double. The call itself
+// is planned and launched as in the library.
 #pragma once
 
 #include <cuda.h>

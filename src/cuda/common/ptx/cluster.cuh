@@ -36,8 +36,8 @@ __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, int byt
                : "memory");
 }
 
-// The wait has block scope: release and acquire at cluster scope would also invalidate L1 (0.03 to 0.11 us, H200), and what
-// arrives here comes by st.async, whose completion is the barrier's own.
+// The wait has block scope. Acquire and release at cluster scope would also invalidate L1 (0.03 to
+// 0.11 us, H200). What arrives here comes by st.async, whose completion is the barrier's own.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, int phase) {
   asm volatile(
       "{\n"

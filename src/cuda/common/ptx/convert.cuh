@@ -62,8 +62,8 @@ __device__ __forceinline__ float from_e4m3(uint32_t code) {
 #endif
 }
 
-// To e2m1: with E the exponent of |v|, 0 at least, the sum with 2^(E + 22) rounds |v| to its first fraction bit and holds how many units
-// of 2^(E - 1) that is, and each E before it has taken two codes.
+// To e2m1. E is the exponent of |v|, 0 at least. Adding 2^(E + 22) rounds |v| to its first fraction
+// bit; the result holds the number of units of 2^(E - 1). Each E before it has taken two codes.
 __device__ __forceinline__ uint32_t to_e2m1(float v) {
   const float kept = fminf(fabsf(v), 6.0f);  // of NaN 6
   constexpr uint32_t kOne = 0x3f800000;
@@ -89,10 +89,12 @@ __device__ __forceinline__ uint32_t cvt_e2m1x2(float low, float high) {
 
 // The codes of e2m1 of v[i] * factor, from the lowest bits on. No product may be NaN, nor 7 or more in magnitude.
 //
-// A code counts up by 2 a unit to a magnitude of 2, by 1 to 4 and by 1/2 from there, as the last bits of an f32 do that lies from 2^22, from
-// 2^23 or from 2^24 on: so the magnitude is added to such a number, and rounded by that. The number is base, base + 2 step or base + 4 step:
-// of the magnitude only two bits of its exponent are kept, which leaves 2, 4 or, below 2, a number that is lost in base. The last four bits
-// of the sum are then 8 + the code: those of the numbers are 8, 10 and 12, and the counts that come to them 0 .. 4, 2 .. 4 and 2 .. 3.
+// A code counts up by 2 a unit to a magnitude of 2, by 1 to 4 and by 1/2 from there. The last bits
+// of an f32 from 2^22, 2^23 or 2^24 on count in the same way. So the magnitude is added to such a
+// number, and rounded by that. The number is base, base + 2 step or base + 4 step. Of the magnitude
+// only two bits of its exponent are kept: they leave 2, 4 or, below 2, a number that is lost in
+// base. The last four bits of the sum are then 8 + the code: those of the numbers are 8, 10 and 12,
+// and the counts that come to them 0 .. 4, 2 .. 4 and 2 .. 3.
 template <int kCount>
 __device__ __forceinline__ uint32_t to_e2m1_below_7(const float (&v)[kCount], float factor) {
   constexpr float kBase = 0x1p22f + 28, kStep = 0x1.8p21f + 7;

@@ -39,7 +39,7 @@ __device__ __forceinline__ void copy_async_if(void* shared, const void* global, 
       : "memory");
 }
 
-// The same past L1.
+// The same, cached in L2 only.
 __device__ __forceinline__ void copy_async_past_l1_if(void* shared, const void* global,
                                                       bool wanted) {
   asm volatile(
