@@ -632,6 +632,32 @@ pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
 pub const FASTNORM_SCALE_SWIZZLED_128X4: fastnorm_scale_layout = 2;
 pub const FASTNORM_SCALE_LAYOUT_MAX_ENUM: fastnorm_scale_layout = 0x7fffffff;
 
+/// A function of each element, computed as docs/numerics.md writes it: the same bits everywhere.
+pub type fastnorm_activation = c_uint;
+/// v.
+pub const FASTNORM_ACTIVATION_IDENTITY: fastnorm_activation = 0;
+/// v / (1 + exp(-v)); -0 from -110 down, for -Inf too.
+pub const FASTNORM_ACTIVATION_SILU: fastnorm_activation = 1;
+/// 1 / (1 + exp(-v)).
+pub const FASTNORM_ACTIVATION_SIGMOID: fastnorm_activation = 2;
+pub const FASTNORM_ACTIVATION_MAX_ENUM: fastnorm_activation = 0x7fffffff;
+
+/// Where the gate multiplies.
+pub type fastnorm_gate_position = c_uint;
+/// The normalised row: Qwen3-Next, Kimi Linear.
+pub const FASTNORM_GATE_AFTER_NORM: fastnorm_gate_position = 0;
+/// x, before residual and statistics: Mamba2.
+pub const FASTNORM_GATE_BEFORE_NORM: fastnorm_gate_position = 1;
+pub const FASTNORM_GATE_POSITION_MAX_ENUM: fastnorm_gate_position = 0x7fffffff;
+
+/// What a gate after the norm multiplies.
+pub type fastnorm_gate_source = c_uint;
+/// The unrounded result. FLA, mamba, vLLM.
+pub const FASTNORM_GATE_FROM_F32: fastnorm_gate_source = 0;
+/// The result rounded to x's dtype. Hugging Face.
+pub const FASTNORM_GATE_FROM_ROUNDED: fastnorm_gate_source = 1;
+pub const FASTNORM_GATE_SOURCE_MAX_ENUM: fastnorm_gate_source = 0x7fffffff;
+
 /// Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
 /// the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
 /// have no effect. Results never depend on them.
@@ -669,11 +695,11 @@ pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 /// serve columns that vary along more than one dimension (after joining), or beside
 /// FASTNORM_SCALE_SWIZZLED_128X4 along another one than the innermost.
 ///
-/// Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
-/// shape and strides). So y = x, residual_out = residual is in place, and y = residual,
-/// residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
-/// may also be interleaved views of one buffer that share no element, such as the query and the key
-/// heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
+/// Aliasing: y and residual_out may each be x or residual, y also the gate, as the same view (same
+/// address, dtype, shape and strides). So y = x, residual_out = residual is in place, and y =
+/// residual, residual_out = x is allowed too; both may not be one tensor. Two tensors of which one
+/// is written may also be interleaved views of one buffer that share no element, such as the query
+/// and the key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_args {
@@ -699,8 +725,8 @@ pub struct fastnorm_norm_args {
     pub weight: *const fastnorm_tensor,
     /// \[.., n\], broadcasts against x; f32, f16 or bf16. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` is
-    /// required.
+    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` or
+    /// `sumsq` is required.
     pub y: *const fastnorm_tensor,
     /// x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual. NULL = not
     /// stored.
@@ -738,6 +764,28 @@ pub struct fastnorm_norm_args {
     /// `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme and clamp 0. NULL =
     /// `clamp` decides.
     pub clamp_scale: *const fastnorm_tensor,
+    /// x's shape; T or f32. Each element's gate: see "Stages" above. y may be the same view, x may
+    /// not overlap it. NULL = nothing is gated; then its three fields are 0.
+    pub gate: *const fastnorm_tensor,
+    /// Of the gate. Default: identity.
+    pub gate_act: fastnorm_activation,
+    /// Default: after the norm.
+    pub gate_position: fastnorm_gate_position,
+    /// Default: unrounded. Rounded only after the norm.
+    pub gate_source: fastnorm_gate_source,
+    /// Of the result, after the gate. Default: identity.
+    pub activation: fastnorm_activation,
+    /// Columns that share a statistic, a divisor of n; 0 = n. weight and bias are then \[.., n\]
+    /// or, the same for all groups, \[.., group_size\].
+    pub group_size: i64,
+    /// Sums for a statistic over several devices. RMS: mean's shape, the sum of squares. LAYER:
+    /// that with a last 2, the mean and the sum of (a - mean)^2. f32. Output. With it y may be
+    /// NULL.
+    pub sumsq: *const fastnorm_tensor,
+    /// LAYER, with rstd_in: the mean to use. As mean. Input.
+    pub mean_in: *const fastnorm_tensor,
+    /// The rstd to use; nothing is summed. As rstd. Input.
+    pub rstd_in: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_args {
@@ -772,6 +820,15 @@ impl fastnorm_norm_args {
             scale: core::ptr::null(),
             amax: core::ptr::null(),
             clamp_scale: core::ptr::null(),
+            gate: core::ptr::null(),
+            gate_act: 0,
+            gate_position: 0,
+            gate_source: 0,
+            activation: 0,
+            group_size: 0,
+            sumsq: core::ptr::null(),
+            mean_in: core::ptr::null(),
+            rstd_in: core::ptr::null(),
         }
     }
 }
@@ -1799,7 +1856,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_norm_args>() == 168);
+    assert!(size_of::<fastnorm_norm_args>() == 224);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_args, eps) == 12);
@@ -1828,6 +1885,15 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, scale) == 144);
     assert!(offset_of!(fastnorm_norm_args, amax) == 152);
     assert!(offset_of!(fastnorm_norm_args, clamp_scale) == 160);
+    assert!(offset_of!(fastnorm_norm_args, gate) == 168);
+    assert!(offset_of!(fastnorm_norm_args, gate_act) == 176);
+    assert!(offset_of!(fastnorm_norm_args, gate_position) == 180);
+    assert!(offset_of!(fastnorm_norm_args, gate_source) == 184);
+    assert!(offset_of!(fastnorm_norm_args, activation) == 188);
+    assert!(offset_of!(fastnorm_norm_args, group_size) == 192);
+    assert!(offset_of!(fastnorm_norm_args, sumsq) == 200);
+    assert!(offset_of!(fastnorm_norm_args, mean_in) == 208);
+    assert!(offset_of!(fastnorm_norm_args, rstd_in) == 216);
     assert!(size_of::<fastnorm_norm_backward_args>() == 112);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
@@ -1935,6 +2001,9 @@ const _: () = {
     assert!(size_of::<fastnorm_quant_source>() == 4);
     assert!(size_of::<fastnorm_quant_division>() == 4);
     assert!(size_of::<fastnorm_scale_layout>() == 4);
+    assert!(size_of::<fastnorm_activation>() == 4);
+    assert!(size_of::<fastnorm_gate_position>() == 4);
+    assert!(size_of::<fastnorm_gate_source>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);
