@@ -16,7 +16,7 @@ using support::CallTensor;
 using support::RandomStagesCall;
 
 // "" or what is wrong on a device that reads the call's own memory.
-std::string run_on(Device& device, RandomStagesCall& call) {
+std::string run_stages_on(Device& device, RandomStagesCall& call) {
   const DeviceFacts& facts = device.facts;
   NormDesc desc;
   NormPlan plan;
@@ -34,29 +34,29 @@ std::string run_on(Device& device, RandomStagesCall& call) {
                                                   : std::string(plan.entry->name) + ": " + finding;
 }
 
-std::string run(RandomStagesCall& call, Target& target) {
+std::string run_stages(RandomStagesCall& call, Target& target) {
   call.expect_results();
   std::vector<std::vector<unsigned char>> before;
   for (const CallTensor* t : call.tensors()) before.push_back(t->now);
   for (const std::unique_ptr<Device>& device : target.devices) {
     size_t i = 0;
     for (CallTensor* t : call.tensors()) t->now = before[i++];
-    const std::string finding = run_on(*device, call);
+    const std::string finding = run_stages_on(*device, call);
     if (!finding.empty()) return finding;
   }
   return "";
 }
 
 // The comparison must be able to fail: sums in another order differ in some of these calls.
-bool tells_orders(Target& target) {
+bool stages_tell_orders(Target& target) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     RandomStagesCall call(seed, ref::Order::kCpuLowestFirst);
-    if (!run(call, target).empty()) return true;
+    if (!run_stages(call, target).empty()) return true;
   }
   return false;
 }
 
-void report(bool passed, const Target& target, const char* what, Counts* counts) {
+void report_stages(bool passed, const Target& target, const char* what, Counts* counts) {
   passed ? ++counts->passed : ++counts->failed;
   if (!passed) std::printf("FAIL %s norm_stages: %s\n", target.name.c_str(), what);
 }
@@ -72,7 +72,7 @@ void check_norm_stages(Target& target, const Options& options, Counts* counts) {
   for (uint64_t seed = 0; seed < seeds; seed += static_cast<uint64_t>(options.every)) {
     RandomStagesCall call(seed, target.order);
     if (!options.wants(call.text())) continue;
-    const std::string finding = run(call, target);
+    const std::string finding = run_stages(call, target);
     ++cases;
     bounded += call.bounded() != 0 ? 1 : 0;
     finding.empty() ? ++counts->passed : ++counts->failed;
@@ -80,8 +80,8 @@ void check_norm_stages(Target& target, const Options& options, Counts* counts) {
       std::printf("FAIL %s %s: %s\n", target.name.c_str(), call.text().c_str(), finding.c_str());
   }
   if (cases == 0) return;
-  report(tells_orders(target), target, "a wrong order does not show", counts);
-  if (cases >= 100) report(bounded * 5 >= cases, target, "few calls have bounds", counts);
+  report_stages(stages_tell_orders(target), target, "a wrong order does not show", counts);
+  if (cases >= 100) report_stages(bounded * 5 >= cases, target, "few calls have bounds", counts);
   std::printf("%s: %lld cases of norm_stages, %lld of them with bounds\n", target.name.c_str(),
               static_cast<long long>(cases), static_cast<long long>(bounded));
 }

@@ -75,6 +75,9 @@ double error_of(Activation activation, double value) {
   return activation == Activation::kIdentity ? 0 : kFunction * std::fabs(value) + kLeast;
 }
 
+// Of values that single precision holds, too: others become Inf there, in whatever step.
+bool in_range(double v) { return std::fabs(v) < 0.25 * FLT_MAX; }
+
 double average(const std::vector<double>& v) {
   long double sum = 0;
   for (const double e : v) sum += e;
@@ -104,11 +107,12 @@ bool bound_group(const StagesOptions& o, const StagesRow& row, int64_t g, Order 
   for (int64_t i = 0; i < r.n; ++i) {
     Near u = {r.x[i], 0};
     if (o.gate_before && group.gate != nullptr) u = gated(o, u, group.gate[i]);
+    if (!in_range(u.value)) return false;
     if (r.residual != nullptr) {
       u.value += static_cast<double>(r.residual[i]);
       u.error += kU * std::fabs(u.value);
     }
-    if (!std::isfinite(u.value)) return false;
+    if (!in_range(u.value)) return false;
     s.push_back(u);
     values.push_back(u.value);
     errors.push_back(u.error);
@@ -155,11 +159,13 @@ bool bound_group(const StagesOptions& o, const StagesRow& row, int64_t g, Order 
     Near z = {t * weight + bias, std::fabs(weight) * t_error * (1 + 0x1p-20) +
                                      3 * kU * (std::fabs(t * weight) + std::fabs(bias)) +
                                      2 * kLeast};
+    if (!in_range(t) || !in_range(t * weight) || !in_range(z.value)) return false;
     if (!o.gate_before && group.gate != nullptr) {
       if (o.gate_from_rounded) {
         const double low = round_to(o.norm.dtype, z.value - z.error),
                      high = round_to(o.norm.dtype, z.value + z.error);
         z = {(low + high) / 2, (high - low) / 2};
+        if (!in_range(z.value)) return false;
       }
       z = gated(o, z, group.gate[i]);
     }
@@ -168,7 +174,7 @@ bool bound_group(const StagesOptions& o, const StagesRow& row, int64_t g, Order 
       constexpr double kSteepest = 1.1;  // of silu
       z = {value, kSteepest * z.error + error_of(o.activation, std::fabs(value) + z.error)};
     }
-    if (!std::isfinite(z.value)) return false;
+    if (!in_range(z.value)) return false;
     const Type type = o.norm.y_dtype();
     bounds->push_back({round_to(type, z.value - z.error), round_to(type, z.value + z.error)});
   }
