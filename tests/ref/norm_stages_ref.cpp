@@ -168,6 +168,7 @@ bool bound_group(const StagesOptions& o, const StagesRow& row, int64_t g, Order 
         if (!in_range(z.value)) return false;
       }
       z = gated(o, z, group.gate[i]);
+      if (!in_range(z.value)) return false;
     }
     if (o.activation != Activation::kIdentity) {
       const double value = exact(o.activation, z.value);
