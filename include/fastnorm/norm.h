@@ -45,6 +45,30 @@
  *  Scale such rows by a power of two beforehand. f16 rows reach neither limit, except with
  *  FASTNORM_ROUND_EVERY_STEP, which rounds the squares to f16: they overflow from |x| = 256.
  *
+ *  **Stages**, each optional and combinable with all else:
+ *
+ *      u = x * act(gate)                      (FASTNORM_GATE_BEFORE_NORM; u takes x's place above)
+ *      z = z * act(gate)                      (FASTNORM_GATE_AFTER_NORM; z is y before its rounding)
+ *      z = activation(z)
+ *
+ *  act and activation are identity, silu or sigmoid, without the hardware's approximations. Each of
+ *  the products is one operation, as is z's rounding to x's dtype with FASTNORM_GATE_FROM_ROUNDED.
+ *  With FASTNORM_ROUND_EVERY_STEP act(gate), both products and activation(z) are rounded to x's
+ *  dtype. z is then stored and quantised.
+ *
+ *  With group_size d the columns are n / d groups that have statistics of their own: as x viewed
+ *  [.., n / d, d]. mean, rstd, rstd_in, mean_in and sumsq then have x.shape[:-1] + [n / d], for
+ *  d < n, contiguous in that dimension. Scales of quantised outputs know no groups: PER_ROW's is of
+ *  n columns, and a block may lie in two groups.
+ *
+ *  **Statistics of several devices.** Where a row is spread over devices, sumsq gives each device's
+ *  part and rstd_in (LAYER: and mean_in) takes the statistic. RMS: add up the sums S; rstd = 1 /
+ *  sqrt(S / N + eps) for N columns in all. LAYER: merge the means and sums of squares by Chan's
+ *  formula; adding the sums up is wrong.
+ *
+ *  Calls with a stage have x of rank 1 to 4, and run on the CPU: on a CUDA context they are
+ *  FASTNORM_ERROR_UNSUPPORTED in this version.
+ *
  *  **Quantised outputs** are made from z, the value that y is before its rounding, in this order:
  *
  *      z     = z rounded to x's dtype         (FASTNORM_QUANT_FROM_ROUNDED)
@@ -169,6 +193,28 @@ typedef enum fastnorm_scale_layout {
   FASTNORM_SCALE_LAYOUT_MAX_ENUM = 0x7fffffff
 } fastnorm_scale_layout;
 
+/** A function of each element, computed as docs/numerics.md writes it: the same bits everywhere. */
+typedef enum fastnorm_activation {
+  FASTNORM_ACTIVATION_IDENTITY = 0, /**< v. */
+  FASTNORM_ACTIVATION_SILU = 1,     /**< v / (1 + exp(-v)); -0 from -110 down, for -Inf too. */
+  FASTNORM_ACTIVATION_SIGMOID = 2,  /**< 1 / (1 + exp(-v)). */
+  FASTNORM_ACTIVATION_MAX_ENUM = 0x7fffffff
+} fastnorm_activation;
+
+/** Where the gate multiplies. */
+typedef enum fastnorm_gate_position {
+  FASTNORM_GATE_AFTER_NORM = 0,  /**< The normalised row: Qwen3-Next, Kimi Linear. */
+  FASTNORM_GATE_BEFORE_NORM = 1, /**< x, before residual and statistics: Mamba2. */
+  FASTNORM_GATE_POSITION_MAX_ENUM = 0x7fffffff
+} fastnorm_gate_position;
+
+/** What a gate after the norm multiplies. */
+typedef enum fastnorm_gate_source {
+  FASTNORM_GATE_FROM_F32 = 0,     /**< The unrounded result. FLA, mamba, vLLM. */
+  FASTNORM_GATE_FROM_ROUNDED = 1, /**< The result rounded to x's dtype. Hugging Face. */
+  FASTNORM_GATE_SOURCE_MAX_ENUM = 0x7fffffff
+} fastnorm_gate_source;
+
 /** Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
  *  the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
  *  have no effect. Results never depend on them. */
@@ -206,7 +252,7 @@ typedef enum fastnorm_norm_flags {
  *  FASTNORM_SCALE_SWIZZLED_128X4 they serve all that vary along another dimension than the
  *  innermost.
  *
- *  Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
+ *  Aliasing: y and residual_out may each be x or residual, y also the gate, as the same view (same address, dtype,
  *  shape and strides). So y = x, residual_out = residual is in place, and y = residual,
  *  residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
  *  may also be interleaved views of one buffer that share no element. Example: the query and the
@@ -228,7 +274,7 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor* bias;   /**< [.., n], broadcasts against x; f32, f16 or bf16. NULL = 0. */
   const fastnorm_tensor*
       y; /**< x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized`
-            is required. */
+            or `sumsq` is required. */
   const fastnorm_tensor*
       residual_out; /**< x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual.
                        NULL = not stored. */
@@ -258,6 +304,22 @@ typedef struct fastnorm_norm_args {
       clamp_scale; /**< [1] f32. The clamp as a value on the device, read after the PDL wait: > 0
                       clamps as `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme
                       and clamp 0. NULL = `clamp` decides. */
+
+  /** x's shape; T or f32. Each element's gate: see "Stages" above. y may be the same view, x may not
+   *  overlap it. NULL = nothing is gated; then its three fields are 0. */
+  const fastnorm_tensor* gate;
+  fastnorm_activation gate_act;         /**< Of the gate. Default: identity. */
+  fastnorm_gate_position gate_position; /**< Default: after the norm. */
+  fastnorm_gate_source gate_source;     /**< Default: unrounded. Rounded only after the norm. */
+  fastnorm_activation activation;       /**< Of the result, after the gate. Default: identity. */
+  int64_t
+      group_size; /**< Columns that share a statistic, a divisor of n; 0 = n. weight and bias are
+                         then [.., n] or, the same for all groups, [.., group_size]. */
+  /** Sums for a statistic over several devices. RMS: mean's shape, the sum of squares. LAYER: that
+   *  with a last 2, the mean and the sum of (a - mean)^2. f32. Output. With it y may be NULL. */
+  const fastnorm_tensor* sumsq;
+  const fastnorm_tensor* mean_in; /**< LAYER, with rstd_in: the mean to use. As mean. Input. */
+  const fastnorm_tensor* rstd_in; /**< The rstd to use; nothing is summed. As rstd. Input. */
 } fastnorm_norm_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not

@@ -132,6 +132,9 @@ void for_each_kernel(Fn fn) {
       for (const NormEntry& entry : set.norm) {
         if (fn("norm", set.arch, entry.name)) return;
       }
+      for (const NormEntry& entry : set.norm_stages) {
+        if (fn("norm", set.arch, entry.name)) return;
+      }
     }
   }
   for (const Backend* backend : {&cpu_backend(), &cuda_backend()}) {

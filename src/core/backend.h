@@ -14,6 +14,7 @@
 #include "core/norm_heads_desc.h"
 #include "core/norm_heads_plan.h"
 #include "core/norm_plan.h"
+#include "core/norm_stages.h"
 #include "fastnorm/context.h"
 
 namespace fastnorm {
@@ -109,6 +110,7 @@ struct KernelSet {
   std::span<const char* const> mla_decode = {};  // names
   std::span<const char* const> norm_backward = {};
   std::span<const char* const> norm_heads = {};  // names
+  std::span<const NormEntry> norm_stages = {};   // of the norm family
 };
 
 struct Backend {

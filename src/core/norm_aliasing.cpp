@@ -6,7 +6,7 @@ namespace fastnorm {
 namespace {
 
 // Inputs first, then outputs.
-enum class Role { kX, kResidual, kColumn, kScalar, kY, kResidualOut, kStatistic, kQuant };
+enum class Role { kX, kResidual, kGate, kColumn, kScalar, kY, kResidualOut, kStatistic, kQuant };
 
 // A tensor of a call as the aliasing rules see it.
 struct View {
@@ -22,8 +22,8 @@ struct View {
 constexpr int64_t kSameForAllRows[kMaxOuter] = {};
 
 // The rows of a weight or bias: one, or one for each index that it varies with.
-RowBytes column_bytes_of(const NormDesc& d, const ColumnTensor& c) {
-  return {c.data, c.outer_stride_bytes, d.n * dtype_bytes(c.dtype),
+RowBytes column_bytes_of(const NormDesc& d, const ColumnTensor& c, int64_t columns) {
+  return {c.data, c.outer_stride_bytes, columns * dtype_bytes(c.dtype),
           c.head_stride_bytes != 0 ? d.outer[0] : 1, c.head_stride_bytes};
 }
 
@@ -32,6 +32,11 @@ RowBytes scale_bytes_of(const NormDesc& d) {
   const RowTensor& s = q.scale;
   if (q.swizzled) return {s.data, kSameForAllRows, q.swizzled_bytes(d.rows, d.n), 1, 0};
   return {s.data, s.stride_bytes, dtype_bytes(s.dtype), q.scales(d.n), q.scale_step_bytes};
+}
+
+// Values of a row of sumsq.
+int64_t sumsq_values(const NormDesc& d) {
+  return d.stages.groups * (d.kind == FASTNORM_NORM_LAYER ? 2 : 1);
 }
 
 // The tensors of a call that are there. Functions that add one give false if its bytes do not fit in the address space.
@@ -43,16 +48,26 @@ class Views {
   bool collect() {
     const QuantDesc& q = d_.quant;
     return rows("x", Role::kX, d_.x, d_.n) &&
-           rows("residual", Role::kResidual, d_.residual, d_.n) && column("weight", d_.weight) &&
-           column("bias", d_.bias) && rows("y", Role::kY, d_.y, d_.n) &&
+           rows("residual", Role::kResidual, d_.residual, d_.n) &&
+           column("weight", d_.weight, d_.weight_columns()) &&
+           column("bias", d_.bias, d_.bias_columns()) && rows("y", Role::kY, d_.y, d_.n) &&
            rows("residual_out", Role::kResidualOut, d_.residual_out, d_.n) &&
-           rows("mean", Role::kStatistic, d_.mean, 1) &&
-           rows("rstd", Role::kStatistic, d_.rstd, 1) && (!q.any() || quantised());
+           rows("mean", Role::kStatistic, d_.mean, d_.groups()) &&
+           rows("rstd", Role::kStatistic, d_.rstd, d_.groups()) && (!q.any() || quantised()) &&
+           (!d_.has_stages || stages());
   }
 
   std::span<const View> all() const { return {view_, count_}; }
 
  private:
+  bool stages() {
+    const StagesDesc& s = d_.stages;
+    return rows("gate", Role::kGate, s.gate, d_.n) &&
+           rows("mean_in", Role::kScalar, s.mean_in, s.groups) &&
+           rows("rstd_in", Role::kScalar, s.rstd_in, s.groups) &&
+           rows("sumsq", Role::kStatistic, s.sumsq, sumsq_values(d_));
+  }
+
   bool quantised() {
     const QuantDesc& q = d_.quant;
     return rows("quantized", Role::kQuant, q.codes, q.code_bytes(d_.n)) && scale() &&
@@ -67,8 +82,8 @@ class Views {
     return !t || add(name, role, t.dtype, {t.data, t.stride_bytes, row_bytes, 1, 0});
   }
 
-  bool column(const char* name, const ColumnTensor& c) {
-    return !c || add(name, Role::kColumn, c.dtype, column_bytes_of(d_, c));
+  bool column(const char* name, const ColumnTensor& c, int64_t columns) {
+    return !c || add(name, Role::kColumn, c.dtype, column_bytes_of(d_, c, columns));
   }
 
   bool scalar(const char* name, Role role, const std::byte* data) {
@@ -114,10 +129,11 @@ FASTNORM_HOT bool same_view(const RowTensor& a, const RowTensor& b, const NormDe
 // An output and another tensor whose address ranges meet.
 fastnorm_status check_overlap(const View& out, const View& other, const NormDesc& d, Error& error) {
   // Only these may be one view. The thread that writes an element has read it from x and the residual before, on every backend.
-  const bool pair = (out.role == Role::kY || out.role == Role::kResidualOut) &&
-                    (other.role == Role::kX || other.role == Role::kResidual);
-  const bool in_place = pair && same_view(out.role == Role::kY ? d.y : d.residual_out,
-                                          other.role == Role::kX ? d.x : d.residual, d);
+  const bool gated = out.role == Role::kY && other.role == Role::kGate;
+  const bool pair = gated || ((out.role == Role::kY || out.role == Role::kResidualOut) &&
+                              (other.role == Role::kX || other.role == Role::kResidual));
+  const RowTensor& input = gated ? d.stages.gate : other.role == Role::kX ? d.x : d.residual;
+  const bool in_place = pair && same_view(out.role == Role::kY ? d.y : d.residual_out, input, d);
   FASTNORM_REQUIRE(in_place || interleaved(out.bytes, out.range, d, other.bytes, other.range, d),
                    FASTNORM_ERROR_LAYOUT,
                    "%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps %s [0x%" PRIxPTR ", 0x%" PRIxPTR
@@ -125,6 +141,21 @@ fastnorm_status check_overlap(const View& out, const View& other, const NormDesc
                    out.name, out.range.begin, out.range.end, other.name, other.range.begin,
                    other.range.end,
                    !pair ? "two tensors" : "the same view (address, dtype, strides)");
+  return FASTNORM_OK;
+}
+
+// A gate is no part of x, though both are read alone: one of them is likely not what was meant.
+fastnorm_status check_gate(std::span<const View> views, const NormDesc& d, Error& error) {
+  const View& x = views.front();
+  for (const View& gate : views) {
+    if (gate.role != Role::kGate || separate(x.range, gate.range)) continue;
+    FASTNORM_REQUIRE(interleaved(x.bytes, x.range, d, gate.bytes, gate.range, d),
+                     FASTNORM_ERROR_LAYOUT,
+                     "gate [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps x [0x%" PRIxPTR ", 0x%" PRIxPTR
+                     "); required: two tensors, separate memory, or interleaved views that share "
+                     "no element",
+                     gate.range.begin, gate.range.end, x.range.begin, x.range.end);
+  }
   return FASTNORM_OK;
 }
 
@@ -147,11 +178,11 @@ bool Touched::collect(const NormDesc& d) {
     range.begin = reinterpret_cast<uintptr_t>(data);
     return !__builtin_add_overflow(range.begin, static_cast<uintptr_t>(bytes), &range.end);
   };
-  const auto columns = [&](const ColumnTensor& c) {
+  const auto columns = [&](const ColumnTensor& c, int64_t n) {
     if (!c) return true;
     return (c.head_stride_bytes | c.outer_stride_bytes[1] | c.outer_stride_bytes[2]) == 0
-               ? piece(c.data, d.n * dtype_bytes(c.dtype))
-               : add(column_bytes_of(d, c));
+               ? piece(c.data, n * dtype_bytes(c.dtype))
+               : add(column_bytes_of(d, c, n));
   };
   const auto scalar = [&](const std::byte* data) { return data == nullptr || piece(data, 4); };
   const QuantDesc& q = d.quant;
@@ -162,10 +193,17 @@ bool Touched::collect(const NormDesc& d) {
   };
   bool fit = overwritten(d.x) || rows(d.x, d.n);
   if (d.residual) fit = fit && (overwritten(d.residual) || rows(d.residual, d.n));
-  fit = fit && columns(d.weight) && columns(d.bias);
+  fit = fit && columns(d.weight, d.weight_columns()) && columns(d.bias, d.bias_columns());
+  const StagesDesc& stages = d.stages;
+  if (d.has_stages) {
+    fit = fit && (!stages.gate || same_view(stages.gate, d.y, d) || rows(stages.gate, d.n)) &&
+          rows(stages.mean_in, stages.groups) && rows(stages.rstd_in, stages.groups);
+  }
   if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale) && scalar(q.clamp_scale);
   inputs_ = count;
-  fit = fit && rows(d.y, d.n) && rows(d.residual_out, d.n) && rows(d.mean, 1) && rows(d.rstd, 1);
+  fit = fit && rows(d.y, d.n) && rows(d.residual_out, d.n) && rows(d.mean, d.groups()) &&
+        rows(d.rstd, d.groups());
+  if (d.has_stages) fit = fit && rows(stages.sumsq, sumsq_values(d));
   if (quant) {
     fit = fit && rows(q.codes, q.code_bytes(d.n)) && (!q.scale || add(scale_bytes_of(d))) &&
           scalar(q.amax);
@@ -180,6 +218,7 @@ fastnorm_status check_aliasing(const NormDesc& desc, Error& error) {
                    "%s's strides reach past the ends of the address space, or over more than 2^62 "
                    "bytes; required: strides in elements of memory that exists",
                    views.all().back().name);
+  if (desc.has_stages && desc.stages.gate) FASTNORM_TRY(check_gate(views.all(), desc, error));
   for (const View& out : views.all()) {
     if (!out.output()) continue;
     for (const View& other : views.all()) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/norm_check_quant.h"
+#include "core/norm_check_stages.h"
 #include "core/norm_shape.h"
 #include "core/norm_wide.h"
 #include "core/reciprocal.h"
@@ -25,6 +26,7 @@ FASTNORM_HOT void clear(NormDesc* desc) {
   }
   for (ColumnTensor* c : {&desc->weight, &desc->bias}) *c = ColumnTensor{};
   desc->columns_outside = false;
+  desc->has_stages = false;
   QuantDesc& q = desc->quant;
   q.scheme = FASTNORM_QUANT_NONE;
   q.dtype = Dtype::kUnknown;
@@ -38,7 +40,11 @@ FASTNORM_HOT void clear(NormDesc* desc) {
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
-constexpr int kRowTensors = 8;
+constexpr int kRowTensors = 8, kStageRows = 4;
+
+std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
+  return {&d.stages.gate, &d.stages.mean_in, &d.stages.rstd_in, &d.stages.sumsq};
+}
 
 std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
   return {&d.x,    &d.residual, &d.y,           &d.residual_out,
@@ -59,16 +65,22 @@ class NormCheck {
 
   fastnorm_status run() {
     FASTNORM_TRY(scalars());
+    if (has_stages(args_)) FASTNORM_TRY(check_stage_scalars(args_, &d_, error));
     FASTNORM_TRY(outputs());
     if (!nothing_quantised()) FASTNORM_TRY(check_quant_scalars(args_, &d_, error));
     FASTNORM_TRY(x());
+    if (d_.has_stages) FASTNORM_TRY(check_stage_tensors(args_, device_, &d_, error));
     if (args_.residual != nullptr)
       FASTNORM_TRY(row_tensor("residual", *args_.residual, false, &d_.residual));
     if (args_.y != nullptr) FASTNORM_TRY(row_tensor("y", *args_.y, true, &d_.y));
     if (args_.residual_out != nullptr)
       FASTNORM_TRY(row_tensor("residual_out", *args_.residual_out, true, &d_.residual_out));
-    if (args_.weight != nullptr) FASTNORM_TRY(column("weight", *args_.weight, &d_.weight));
-    if (args_.bias != nullptr) FASTNORM_TRY(column("bias", *args_.bias, &d_.bias));
+    if (d_.has_stages) {
+      FASTNORM_TRY(stage_columns());
+    } else {
+      if (args_.weight != nullptr) FASTNORM_TRY(column("weight", *args_.weight, &d_.weight));
+      if (args_.bias != nullptr) FASTNORM_TRY(column("bias", *args_.bias, &d_.bias));
+    }
     if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
     if (args_.rstd != nullptr) FASTNORM_TRY(statistic("rstd", *args_.rstd, &d_.rstd));
     if (d_.quant.scheme != FASTNORM_QUANT_NONE)
@@ -92,6 +104,7 @@ class NormCheck {
     FASTNORM_REQUIRE(
         kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
         "kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
+    d_.kind = args_.kind;
     FASTNORM_REQUIRE(std::isfinite(args_.eps) && args_.eps >= 0, FASTNORM_ERROR_ARGUMENT,
                      "eps is %g; required: finite and >= 0", static_cast<double>(args_.eps));
     FASTNORM_REQUIRE(std::isfinite(args_.weight_offset), FASTNORM_ERROR_ARGUMENT,
@@ -133,9 +146,15 @@ class NormCheck {
                      "flags is 0x%x; required: FASTNORM_NORM_PDL_WAIT (1) with "
                      "FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)",
                      d_.flags);
-    FASTNORM_REQUIRE(!needs_output_ || args_.y != nullptr || args_.quantized != nullptr,
+    FASTNORM_REQUIRE(!needs_output_ || args_.y != nullptr || args_.quantized != nullptr ||
+                         args_.sumsq != nullptr,
                      FASTNORM_ERROR_ARGUMENT,
-                     "y is NULL and quantized is NULL; required: at least one, of x's shape");
+                     "y is NULL and quantized is NULL; required: at least one, of x's shape, or "
+                     "sumsq");
+    FASTNORM_REQUIRE(
+        !needs_output_ || args_.amax == nullptr || args_.y != nullptr || args_.quantized != nullptr,
+        FASTNORM_ERROR_ARGUMENT,
+        "amax is given, y is NULL and quantized is NULL; required: one of these, of which it is");
     return FASTNORM_OK;
   }
 
@@ -272,11 +291,12 @@ class NormCheck {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_TRY(check_row_dtype(name, t));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_column_shape(name, t, *args_.x, error));
+    FASTNORM_TRY(
+        check_column_shape(name, t, *args_.x, d_.has_stages ? d_.stages.group : d_.n, error));
     column->data = address_of(t);
     column->dtype = dtype;
     const int64_t bytes = dtype_bytes(dtype);
-    auto compact = static_cast<uint64_t>(d_.n * bytes);  // unsigned: as in fill()
+    auto compact = static_cast<uint64_t>(t.shape[t.ndim - 1] * bytes);  // unsigned: as in fill()
     for (int32_t i = 0; i + 1 < t.ndim; ++i) {
       const int32_t dim = t.ndim - 2 - i;
       const int64_t stride =
@@ -293,7 +313,25 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
+  // Of groups: a row of all columns, or one that the groups share.
+  fastnorm_status stage_columns() {
+    StagesDesc& s = d_.stages;
+    if (args_.weight != nullptr) {
+      FASTNORM_TRY(any_column("weight", *args_.weight, &d_.weight));
+      s.weight_shared = args_.weight->shape[args_.weight->ndim - 1] < d_.n;
+    }
+    if (args_.bias != nullptr) {
+      FASTNORM_TRY(any_column("bias", *args_.bias, &d_.bias));
+      s.bias_shared = args_.bias->shape[args_.bias->ndim - 1] < d_.n;
+    }
+    return FASTNORM_OK;
+  }
+
   fastnorm_status statistic(const char* name, const fastnorm_tensor& t, RowTensor* row) {
+    if (d_.has_stages) {
+      FASTNORM_TRY(check_stage_statistic(name, t, 1, *args_.x, device_, d_, row, error));
+      return check_output_rows(name, *row, d_.stages.groups * 4, d_, error);
+    }
     FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
                      "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
     const fastnorm_tensor& x = *args_.x;
@@ -321,10 +359,15 @@ class NormCheck {
 };
 
 void NormCheck::fold() {
-  RowTensor* present[kRowTensors + 2];
+  RowTensor* present[kRowTensors + kStageRows + 2];
   size_t count = 0;
   for (RowTensor* t : row_tensors(d_)) {
     if (*t) present[count++] = t;
+  }
+  if (d_.has_stages) {
+    for (RowTensor* t : stage_rows(d_)) {
+      if (*t) present[count++] = t;
+    }
   }
   if (columns_vary_outside_) return fold_with_columns(present, count);
   fold_rows(d_.outer, &d_.outer_rank, {present, count},
@@ -351,6 +394,9 @@ void NormCheck::fold() {
 void NormCheck::swap_outer(int dim) {
   std::swap(d_.outer[0], d_.outer[dim]);
   for (RowTensor* t : row_tensors(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
+  if (d_.has_stages) {
+    for (RowTensor* t : stage_rows(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
+  }
   for (ColumnTensor* c : {&d_.weight, &d_.bias}) {
     const int64_t innermost = c->head_stride_bytes;
     c->head_stride_bytes = c->stride_bytes(dim);
@@ -385,12 +431,14 @@ void NormCheck::canonical() {
       d_.y.stride_bytes[0] = d_.residual_out.stride_bytes[0] = 0;
       d_.mean.stride_bytes[0] = d_.rstd.stride_bytes[0] = 0;
       d_.quant.codes.stride_bytes[0] = d_.quant.scale.stride_bytes[0] = 0;
+      if (d_.has_stages) {
+        for (RowTensor* t : stage_rows(d_)) t->stride_bytes[0] = 0;
+      }
     }
   }
-  d_.kind = args_.kind;
   d_.eps = args_.eps;
   d_.weight_offset = args_.weight_offset;
-  d_.inv_n = reciprocal_of(d_.n);
+  d_.inv_n = reciprocal_of(d_.has_stages ? d_.stages.group : d_.n);
   d_.sum_dtype = d_.residual_out ? d_.residual_out.dtype
                  : d_.residual   ? d_.residual.dtype
                                  : Dtype::kF32;
@@ -414,6 +462,7 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
   FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
   clear(desc);
   FoldedArgs folded;  // not initialised: few calls need it
+  if (has_stages(*ours)) FASTNORM_TRY(check_stage_rank(*ours, error));
   if (ours->x != nullptr && __builtin_expect(ours->x->ndim > kMaxOuter + 1, 0)) {
     FASTNORM_TRY(fold_args(*ours, device, &folded, error));
     ours = &folded.args;

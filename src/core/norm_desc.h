@@ -89,6 +89,20 @@ struct QuantDesc {
   bool any() const { return scheme != FASTNORM_QUANT_NONE || amax != nullptr; }
 };
 
+// What a call does beside the norm: gates, groups, sums for other devices. A group is so many columns
+// with a statistic of their own; without groups there is one, the row.
+struct StagesDesc {
+  RowTensor gate;                     // rows of n elements
+  RowTensor mean_in, rstd_in, sumsq;  // f32: a value a group; LAYER's sumsq: two
+  fastnorm_activation gate_act = FASTNORM_ACTIVATION_IDENTITY;
+  fastnorm_activation activation = FASTNORM_ACTIVATION_IDENTITY;
+  bool gate_before = false;        // the statistics
+  bool gate_from_rounded = false;  // what a gate after the norm multiplies is rounded to T
+  int64_t group = 0;               // columns of a group
+  int64_t groups = 1;              // of a row
+  bool weight_shared = false, bias_shared = false;  // by the groups: rows of one group's columns
+};
+
 struct NormDesc {
   int64_t rows = 0;
   int64_t n = 0;
@@ -101,13 +115,20 @@ struct NormDesc {
   Dtype sum_dtype = Dtype::kF32;  // R: what residual_rounding rounds to
   float eps = 0;
   float weight_offset = 0;
-  float inv_n = 0;                         // f32(1 / f32(n))
+  float inv_n = 0;                         // f32(1 / f32(n)); n of a group
   uint32_t flags = 0;                      // fastnorm_norm_flags
   RowTensor x, residual, y, residual_out;  // rows of n elements
-  RowTensor mean, rstd;                    // f32, one value a row
+  RowTensor mean, rstd;                    // f32, one value a row, or for each group
   ColumnTensor weight, bias;               // rows of them by the index of row r
   bool columns_outside = false;            // one of them varies along index[1] or index[2]
   QuantDesc quant;
+  bool has_stages = false;
+  StagesDesc stages;  // of a call that has some; else unspecified
+
+  int64_t groups() const { return has_stages ? stages.groups : 1; }
+  // Columns that are stored of weight and bias.
+  int64_t weight_columns() const { return has_stages && stages.weight_shared ? stages.group : n; }
+  int64_t bias_columns() const { return has_stages && stages.bias_shared ? stages.group : n; }
 };
 
 }  // namespace fastnorm

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/norm_index.h"
 #include "core/norm_loads.h"
+#include "core/norm_stages.h"
 #include "core/norm_tuning.h"
 
 namespace fastnorm {
@@ -59,9 +60,9 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
     }
     return bytes;
   };
-  const auto columns = [&](const ColumnTensor& c) __attribute__((always_inline)) {
+  const auto columns = [&](const ColumnTensor& c, int64_t n) __attribute__((always_inline)) {
     if (!c) return uint64_t{0};
-    auto bytes = static_cast<uint64_t>(d.n * dtype_bytes(c.dtype));
+    auto bytes = static_cast<uint64_t>(n * dtype_bytes(c.dtype));
     sum.alignment |= reinterpret_cast<uintptr_t>(c.data);
     for (int i = 0; i < d.outer_rank; ++i) {
       const int64_t stride = c.stride_bytes(i);
@@ -71,10 +72,18 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
     return bytes;
   };
   sum.bytes_read = rows(d.x, d.n, &sum.alignment) + rows(d.residual, d.n, &sum.alignment) +
-                   columns(d.weight) + columns(d.bias);
+                   columns(d.weight, d.weight_columns()) + columns(d.bias, d.bias_columns());
   sum.bytes_written = rows(d.y, d.n, &sum.alignment) + rows(d.residual_out, d.n, &sum.alignment);
   uint64_t any = 0;  // these are not accessed by vectors, or codes_aligned() says how
-  if (d.mean || d.rstd) sum.bytes_written += rows(d.mean, 1, &any) + rows(d.rstd, 1, &any);
+  if (d.mean || d.rstd)
+    sum.bytes_written += rows(d.mean, d.groups(), &any) + rows(d.rstd, d.groups(), &any);
+  if (d.has_stages) {
+    const StagesDesc& s = d.stages;
+    const int64_t values = d.kind == FASTNORM_NORM_LAYER ? 2 : 1;
+    sum.bytes_read +=
+        rows(s.gate, d.n, &any) + rows(s.mean_in, s.groups, &any) + rows(s.rstd_in, s.groups, &any);
+    sum.bytes_written += rows(s.sumsq, s.groups * values, &any);
+  }
   const QuantDesc& q = d.quant;
   if (q.scheme != FASTNORM_QUANT_NONE) {
     sum.bytes_written += rows(q.codes, q.code_bytes(d.n), &any);
@@ -98,6 +107,19 @@ fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* 
   plan->non_temporal = plan->bytes_written / static_cast<uint64_t>(ranges) >=
                        static_cast<uint64_t>(facts.l2_bytes) * 3 / 2;
   return FASTNORM_OK;
+}
+
+// Calls with stages have kernels of their own.
+[[gnu::noinline]] fastnorm_status plan_stages(const NormDesc& d, const DeviceFacts& facts,
+                                              NormPlan* plan, Error& error) {
+  FASTNORM_REQUIRE(facts.device_type == FASTNORM_DEVICE_CPU, FASTNORM_ERROR_UNSUPPORTED,
+                   "the context's device is CUDA:%d and a stage is given (gate, activation, "
+                   "group_size, sumsq or rstd_in); this version has them on the CPU; nearest: a "
+                   "CPU context, or no stage",
+                   facts.device_id);
+  plan->index = stages_kernel(d.dtype, d.kind == FASTNORM_NORM_LAYER ? Stat::kLayer : Stat::kRms);
+  plan->entry = &kStagesTable[static_cast<size_t>(plan->index)];
+  return plan_cpu(d, facts, plan);
 }
 
 // True if a call reads past L1, as norm_loads.h says for one row a block.
@@ -420,10 +442,10 @@ FASTNORM_HOT bool asks_the_same(const NormDesc& a, const NormDesc& b) {
   return a.n == b.n && a.dtype == b.dtype && a.outer_rank == b.outer_rank && a.kind == b.kind &&
          a.flags == b.flags && a.rounding == b.rounding &&
          std::bit_cast<uint32_t>(a.weight_offset) == std::bit_cast<uint32_t>(b.weight_offset) &&
-         a.y.dtype == b.y.dtype && !b.columns_outside && same_columns(a.weight, b.weight) &&
-         same_columns(a.bias, b.bias) && shares_columns(a) == shares_columns(b) &&
-         bool{a.mean} == bool{b.mean} && bool{a.rstd} == bool{b.rstd} && !b.residual &&
-         !b.quant.any();
+         a.y.dtype == b.y.dtype && !b.has_stages && !b.columns_outside &&
+         same_columns(a.weight, b.weight) && same_columns(a.bias, b.bias) &&
+         shares_columns(a) == shares_columns(b) && bool{a.mean} == bool{b.mean} &&
+         bool{a.rstd} == bool{b.rstd} && !b.residual && !b.quant.any();
 }
 
 }  // namespace
@@ -461,6 +483,7 @@ fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
   *plan = NormPlan{};
   if (desc.rows == 0) return FASTNORM_OK;
   const uint64_t bits = plan_common(desc, facts, plan);
+  if (__builtin_expect(desc.has_stages, 0)) return plan_stages(desc, facts, plan, error);
   NormKey key;
   Tile tile;
   const auto find = [&](NormKey wanted) __attribute__((always_inline)) {
@@ -564,7 +587,8 @@ fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& fac
   const NormEntry& entry = table[static_cast<size_t>(index)];
   const Tile tile = entry.tile;
   const int64_t vectors = row_vectors(desc);
-  FASTNORM_REQUIRE(desc.rows > 0 && serves(entry, desc, facts), FASTNORM_ERROR_UNSUPPORTED,
+  FASTNORM_REQUIRE(desc.rows > 0 && !desc.has_stages && serves(entry, desc, facts),
+                   FASTNORM_ERROR_UNSUPPORTED,
                    "kernel \"%s\" does not serve this call; nearest: \"%s\"", entry.name,
                    make_entry(norm_key(desc, facts), tile).name);
   plan_common(desc, facts, plan);

@@ -39,18 +39,23 @@ fastnorm_status check_row_shape(const char* name, const fastnorm_tensor& t,
 }
 
 fastnorm_status check_column_shape(const char* name, const fastnorm_tensor& t,
-                                   const fastnorm_tensor& x, Error& error) {
-  bool fits = t.ndim <= x.ndim && t.shape[t.ndim - 1] == x.shape[x.ndim - 1];
+                                   const fastnorm_tensor& x, int64_t group, Error& error) {
+  const int64_t n = x.shape[x.ndim - 1], last = t.shape[t.ndim - 1];
+  bool fits = t.ndim <= x.ndim && (last == n || last == group);
   for (int32_t i = 2; fits && i <= t.ndim; ++i) {
     const int64_t extent = t.shape[t.ndim - i];
     fits = extent == 1 || extent == x.shape[x.ndim - i];
   }
+  FASTNORM_REQUIRE(fits || group == n, FASTNORM_ERROR_SHAPE,
+                   "%s.shape is %s; required: [%" PRId64 "], or [%" PRId64
+                   "] for each group, or with leading extents that are 1 or x's, counted from the "
+                   "right, for x of shape %s",
+                   name, shape_text(t.shape, t.ndim).c, n, group, shape_text(x.shape, x.ndim).c);
   FASTNORM_REQUIRE(fits, FASTNORM_ERROR_SHAPE,
                    "%s.shape is %s; required: [%" PRId64
                    "], or with leading extents that are 1 "
                    "or x's, counted from the right, for x of shape %s",
-                   name, shape_text(t.shape, t.ndim).c, x.shape[x.ndim - 1],
-                   shape_text(x.shape, x.ndim).c);
+                   name, shape_text(t.shape, t.ndim).c, n, shape_text(x.shape, x.ndim).c);
   return FASTNORM_OK;
 }
 

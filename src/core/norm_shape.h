@@ -18,9 +18,13 @@ fastnorm_status check_x_shape(const fastnorm_tensor& x, Error& error);
 fastnorm_status check_row_shape(const char* name, const fastnorm_tensor& t,
                                 const fastnorm_tensor& x, Error& error);
 
-// weight, bias: [.., n] that broadcasts against x, right-aligned.
+// weight, bias: [.., n] that broadcasts against x, right-aligned; or [.., group] for a group of columns.
 fastnorm_status check_column_shape(const char* name, const fastnorm_tensor& t,
-                                   const fastnorm_tensor& x, Error& error);
+                                   const fastnorm_tensor& x, int64_t group, Error& error);
+inline fastnorm_status check_column_shape(const char* name, const fastnorm_tensor& t,
+                                          const fastnorm_tensor& x, Error& error) {
+  return check_column_shape(name, t, x, x.shape[x.ndim - 1], error);
+}
 
 // mean, rstd: x.shape[:-1], or that with a last 1.
 fastnorm_status check_statistic_shape(const char* name, const fastnorm_tensor& t,

@@ -20,6 +20,7 @@
 #include "cpu/norm.h"
 #include "cpu/norm_backward.h"
 #include "cpu/norm_heads.h"
+#include "cpu/norm_stages.h"
 #include "cpu/parallel.h"
 
 namespace fastnorm {
@@ -146,12 +147,23 @@ class CpuDevice final : public Device {
   fastnorm_status run_one(const NormCall& call, Error& error) {
     const int64_t rows = call.desc->rows;
     const int64_t grain = call.plan->rows_per_block;
+    if (call.desc->has_stages) return run_stages(call, error);
     NormTask task = make_task(call);
     if (dry_run_) {
       asm volatile("" ::"m"(task));  // the work counts, not its result
       return FASTNORM_OK;
     }
     return spread({run_norm_range, &task, rows, grain}, "rows", error);
+  }
+
+  fastnorm_status run_stages(const NormCall& call, Error& error) {
+    StagesTask task = stages_task(call);
+    if (dry_run_) {
+      asm volatile("" ::"m"(task));
+      return FASTNORM_OK;
+    }
+    return spread({run_stages_range, &task, call.desc->rows, call.plan->rows_per_block}, "rows",
+                  error);
   }
 
   // Runs a job on the calling thread, the caller's loop or the pool. `units` is a word for an error text.
@@ -171,6 +183,11 @@ class CpuDevice final : public Device {
     const FpMode mode;
     return {isa_.norm_kernel(call.plan->index, avx512_bf16_),
             make_params(*call.desc, *call.plan, isa_, facts.l2_bytes), call.desc->rows};
+  }
+
+  StagesTask stages_task(const NormCall& call) const {
+    const FpMode mode;
+    return make_stages_task(*call.desc, *call.plan, isa_);
   }
 
   NormHeadsTask norm_heads_task(const NormHeadsDesc& desc) const {
@@ -243,8 +260,8 @@ std::span<const KernelSet> kernel_sets() {
   static const std::vector<KernelSet> sets = [] {
     std::vector<KernelSet> list;
     for (const IsaKernels& isa : built_isas())
-      list.push_back(
-          {isa.name, kNormTable, kMlaDecodeNames, kNormBackwardCpuNames, kNormHeadsNames});
+      list.push_back({isa.name, kNormTable, kMlaDecodeNames, kNormBackwardCpuNames, kNormHeadsNames,
+                      kStagesTable});
     return list;
   }();
   return sets;

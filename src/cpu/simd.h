@@ -3,6 +3,8 @@
 // Each simd_*.h defines, in an anonymous namespace, the same names over its registers:
 //   Vec                         kLanes f32 values
 //   zero, broadcast, lowest, add, sub, mul, fused (a * b + c, rounded once), sum_lanes, square_root
+//   divide, at_least, at_most (NaN stays), if_less (x < y ? a : b), magnitude, with_sign (v >= 0 gets a
+//   sign), exponent_from_bits (a lane's lowest 9 bits become sign and exponent)
 //   load, load_some, store, store_some, stream   a Pair of one dtype; `some` touches `count` elements and no byte more
 //   kStreamBytes                the alignment that stream needs; 1: it only stores
 //   kReadAhead                  the first pass over a row may go along with the writing of the one before

@@ -26,6 +26,20 @@ FASTNORM_INLINE Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 FASTNORM_INLINE Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+FASTNORM_INLINE Vec divide(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+// Of a NaN and a number the instructions give the second operand.
+FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return _mm256_max_ps(low, v); }
+FASTNORM_INLINE Vec at_most(Vec v, Vec high) { return _mm256_min_ps(high, v); }
+FASTNORM_INLINE Vec if_less(Vec x, Vec y, Vec a, Vec b) {
+  return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
+}
+FASTNORM_INLINE Vec magnitude(Vec v) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), v); }
+FASTNORM_INLINE Vec with_sign(Vec v, Vec sign) {
+  return _mm256_or_ps(v, _mm256_and_ps(_mm256_set1_ps(-0.0f), sign));
+}
+FASTNORM_INLINE Vec exponent_from_bits(Vec v) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(v), 23));
+}
 
 FASTNORM_INLINE float sum_lanes(Vec v) {  // halves, from the highest digit of the lane down
   const __m128 v4 = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -26,6 +26,20 @@ FASTNORM_INLINE Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
 FASTNORM_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+FASTNORM_INLINE Vec divide(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+// Of a NaN and a number the instructions give the second operand.
+FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return _mm512_max_ps(low, v); }
+FASTNORM_INLINE Vec at_most(Vec v, Vec high) { return _mm512_min_ps(high, v); }
+FASTNORM_INLINE Vec if_less(Vec x, Vec y, Vec a, Vec b) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b, a);
+}
+FASTNORM_INLINE Vec magnitude(Vec v) { return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), v); }
+FASTNORM_INLINE Vec with_sign(Vec v, Vec sign) {
+  return _mm512_or_ps(v, _mm512_and_ps(_mm512_set1_ps(-0.0f), sign));
+}
+FASTNORM_INLINE Vec exponent_from_bits(Vec v) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 23));
+}
 
 FASTNORM_INLINE float sum_lanes(Vec v) {  // halves, from the highest digit of the lane down
   const __m256 v8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

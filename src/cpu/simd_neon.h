@@ -26,6 +26,18 @@ FASTNORM_INLINE Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
 FASTNORM_INLINE Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+FASTNORM_INLINE Vec divide(Vec a, Vec b) { return vdivq_f32(a, b); }
+FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return vmaxq_f32(v, low); }  // NaN stays
+FASTNORM_INLINE Vec at_most(Vec v, Vec high) { return vminq_f32(v, high); }
+FASTNORM_INLINE Vec if_less(Vec x, Vec y, Vec a, Vec b) { return vbslq_f32(vcltq_f32(x, y), a, b); }
+FASTNORM_INLINE Vec magnitude(Vec v) { return vabsq_f32(v); }
+FASTNORM_INLINE Vec with_sign(Vec v, Vec sign) {
+  const uint32x4_t bit = vandq_u32(vreinterpretq_u32_f32(sign), vdupq_n_u32(0x80000000));
+  return vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(v), bit));
+}
+FASTNORM_INLINE Vec exponent_from_bits(Vec v) {
+  return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(v), 23));
+}
 
 FASTNORM_INLINE float sum_lanes(Vec v) {  // halves, from the highest digit of the lane down
   const float32x2_t v2 = vadd_f32(vget_low_f32(v), vget_high_f32(v));

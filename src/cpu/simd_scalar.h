@@ -24,6 +24,15 @@ FASTNORM_INLINE Vec add(Vec a, Vec b) { return a + b; }
 FASTNORM_INLINE Vec sub(Vec a, Vec b) { return a - b; }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return a * b; }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return __builtin_fmaf(a, b, c); }
+FASTNORM_INLINE Vec divide(Vec a, Vec b) { return a / b; }
+FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return v < low ? low : v; }
+FASTNORM_INLINE Vec at_most(Vec v, Vec high) { return v > high ? high : v; }
+FASTNORM_INLINE Vec if_less(Vec x, Vec y, Vec a, Vec b) { return x < y ? a : b; }
+FASTNORM_INLINE Vec magnitude(Vec v) { return __builtin_fabsf(v); }
+FASTNORM_INLINE Vec with_sign(Vec v, Vec sign) {
+  return from_bits(bits_of(v) | (bits_of(sign) & 0x80000000));
+}
+FASTNORM_INLINE Vec exponent_from_bits(Vec v) { return from_bits(bits_of(v) << 23); }
 FASTNORM_INLINE float sum_lanes(Vec v) { return v; }
 FASTNORM_INLINE float square_root(float f) { return __builtin_sqrtf(f); }
 

@@ -18,7 +18,8 @@ struct Options {
   bool wants_norm() const {
     return filter.find("mla_decode") == std::string::npos &&
            filter.find("norm_backward") == std::string::npos &&
-           filter.find("norm_heads") == std::string::npos;
+           filter.find("norm_heads") == std::string::npos &&
+           filter.find("norm_stages") == std::string::npos;
   }
   bool wants(const std::string& kernel) const {
     return filter.starts_with('^') ? kernel.starts_with(filter.substr(1))

@@ -89,11 +89,13 @@ const char* row_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_
   return nullptr;
 }
 
-const char* column_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int32_t device_type) {
+const char* column_fault(const fastnorm_tensor& t, const fastnorm_tensor& x, int64_t group,
+                         int32_t device_type) {
   if (const char* fault = tensor_fault(t, device_type)) return fault;
   if (!is_row_dtype(id_of(t.dtype))) return "a dtype that columns cannot have";
   if (t.ndim > x.ndim) return "columns of more dimensions than x";
-  if (t.shape[t.ndim - 1] != x.shape[x.ndim - 1]) return "columns that are not n";
+  const int64_t last = t.shape[t.ndim - 1];
+  if (last != x.shape[x.ndim - 1] && last != group) return "columns that are not n";
   for (int32_t i = 2; i <= t.ndim; ++i) {
     const int64_t extent = t.shape[t.ndim - i];
     if (extent != 1 && extent != x.shape[x.ndim - i]) return "columns that do not broadcast";
@@ -114,6 +116,63 @@ const char* statistic_fault(const fastnorm_tensor& t, const fastnorm_tensor& x,
   if (const char* fault = tensor_fault(t, device_type)) return fault;
   if (id_of(t.dtype) != FASTNORM_DTYPE_F32) return "a statistic that is not f32";
   return fits_rows(t, x, 1, true) ? nullptr : "a statistic without one value a row";
+}
+
+// --- stages ---
+
+bool has_stages(const fastnorm_norm_args& a) {
+  return a.gate != nullptr || a.sumsq != nullptr || a.mean_in != nullptr || a.rstd_in != nullptr ||
+         a.group_size != 0 || number(a.gate_act) != 0 || number(a.gate_position) != 0 ||
+         number(a.gate_source) != 0 || number(a.activation) != 0;
+}
+
+const char* stage_number_fault(const fastnorm_norm_args& a) {
+  if (number(a.gate_act) > 2 || number(a.activation) > 2) return "an unknown activation";
+  if (number(a.gate_position) > 1 || number(a.gate_source) > 1) return "an unknown gate";
+  const bool gates = (number(a.gate_act) | number(a.gate_position) | number(a.gate_source)) != 0;
+  if (gates && a.gate == nullptr) return "fields of no gate";
+  if (number(a.gate_position) == 1 && number(a.gate_source) == 1) return "a gate ahead, rounded";
+  if (a.group_size < 0) return "groups of fewer than no columns";
+  const bool layer = number(a.kind) == FASTNORM_NORM_LAYER;
+  if (a.mean_in != nullptr && !layer) return "a given mean of RMS";
+  if (layer && (a.mean_in == nullptr) != (a.rstd_in == nullptr)) return "half a statistic";
+  if (a.rstd_in != nullptr && (a.mean != nullptr || a.rstd != nullptr || a.sumsq != nullptr))
+    return "statistics both given and asked for";
+  if (a.sumsq != nullptr && number(a.rounding) == 2) return "sums of rounded squares";
+  return nullptr;
+}
+
+const char* group_statistic_fault(const fastnorm_tensor& t, const fastnorm_norm_args& a,
+                                  int64_t groups, bool pairs, int32_t device_type) {
+  if (const char* fault = tensor_fault(t, device_type)) return fault;
+  if (id_of(t.dtype) != FASTNORM_DTYPE_F32) return "a statistic that is not f32";
+  const fastnorm_tensor& x = *a.x;
+  std::vector<int64_t> shape(x.shape, x.shape + x.ndim - 1);
+  if (groups > 1) shape.push_back(groups);
+  if (pairs) shape.push_back(2);
+  if (groups == 1 && !pairs && t.ndim == x.ndim) shape.push_back(1);
+  const bool same = static_cast<size_t>(t.ndim) == shape.size() &&
+                    std::equal(shape.begin(), shape.end(), t.shape);
+  return same ? nullptr : "a statistic without one value a group";
+}
+
+const char* stage_fault(const fastnorm_norm_args& a, int32_t device_type) {
+  const fastnorm_tensor& x = *a.x;
+  const int64_t n = x.shape[x.ndim - 1], group = a.group_size != 0 ? a.group_size : n;
+  if (n % group != 0) return "groups that do not divide a row";
+  if (a.gate != nullptr) {
+    if (const char* fault = row_fault(*a.gate, x, device_type)) return fault;
+    const uint32_t id = id_of(a.gate->dtype);
+    if (id != id_of(x.dtype) && id != FASTNORM_DTYPE_F32) return "a gate of another dtype";
+  }
+  const bool layer = number(a.kind) == FASTNORM_NORM_LAYER;
+  for (const fastnorm_tensor* t : {a.mean, a.rstd, a.mean_in, a.rstd_in, a.sumsq}) {
+    if (t == nullptr) continue;
+    const bool pairs = t == a.sumsq && layer;
+    if (const char* fault = group_statistic_fault(*t, a, n / group, pairs, device_type))
+      return fault;
+  }
+  return nullptr;
 }
 
 // --- quantised outputs ---
@@ -250,7 +309,10 @@ const char* quant_fault(const fastnorm_norm_args& a, int32_t device_type) {
 
 const char* scalar_fault(const fastnorm_norm_args& a) {
   if (a.struct_size < offsetof(fastnorm_norm_args, clamp_scale)) return "a struct of no version";
-  if (a.x == nullptr || (a.y == nullptr && a.quantized == nullptr)) return "no x or no output";
+  if (a.x == nullptr || (a.y == nullptr && a.quantized == nullptr && a.sumsq == nullptr))
+    return "no x or no output";
+  if (a.amax != nullptr && a.y == nullptr && a.quantized == nullptr) return "an amax of nothing";
+  if (const char* fault = stage_number_fault(a)) return fault;
   if (number(a.kind) > FASTNORM_NORM_LAYER) return "an unknown kind";
   if (!std::isfinite(a.eps) || a.eps < 0) return "eps out of range";
   if (!std::isfinite(a.weight_offset)) return "weight_offset out of range";
@@ -279,9 +341,14 @@ const char* call_fault(const fastnorm_norm_args& a, int32_t device_type) {
       id_of(a.y->dtype) != FASTNORM_DTYPE_F32) {
     return "a y of another 16-bit dtype, or of fewer bits than x";
   }
+  const int64_t group = a.group_size > 0 ? a.group_size : x.shape[x.ndim - 1];
   for (const fastnorm_tensor* t : {a.weight, a.bias}) {
     if (t == nullptr) continue;
-    if (const char* fault = column_fault(*t, x, device_type)) return fault;
+    if (const char* fault = column_fault(*t, x, group, device_type)) return fault;
+  }
+  if (has_stages(a)) {
+    if (const char* fault = stage_fault(a, device_type)) return fault;
+    return quant_fault(a, device_type);
   }
   for (const fastnorm_tensor* t : {a.mean, a.rstd}) {
     if (t == nullptr) continue;
@@ -323,7 +390,11 @@ std::vector<View> views_of(const std::vector<fastnorm_norm_args>& calls) {
                         {a.scale, i, scale_is_output, 'c'},
                         {a.global_scale, i, false, 'g'},
                         {a.clamp_scale, i, false, 'k'},
-                        {a.amax, i, true, 'a'}};
+                        {a.amax, i, true, 'a'},
+                        {a.gate, i, false, 'z'},
+                        {a.mean_in, i, false, 'i'},
+                        {a.rstd_in, i, false, 'j'},
+                        {a.sumsq, i, true, 't'}};
     // Without rows a call touches nothing, its weight neither.
     if (elements_of(*a.x) == 0) continue;
     for (View view : all) {
@@ -398,15 +469,19 @@ bool is_output_row(const View& v) { return v.role == 'y' || v.role == 'o'; }
 
 const char* layout_fault(const View& v) {
   if (v.role == 'q') return codes_layout_fault(*v.tensor);
-  const bool row = is_input_row(v) || is_output_row(v) || v.role == 'w' || v.role == 'b';
+  const bool row =
+      is_input_row(v) || is_output_row(v) || v.role == 'w' || v.role == 'b' || v.role == 'z';
   return row && !whole_rows(v) ? "a last dimension with gaps" : nullptr;
 }
 
 bool may_overlap(const View& a, const View& b) {
-  if (!a.written && !b.written) return true;
+  const auto are = [&](char one, char other) {
+    return (a.role == one && b.role == other) || (a.role == other && b.role == one);
+  };
+  if (!a.written && !b.written) return a.call != b.call || !are('x', 'z');
   // An output of rows in place of an input of rows.
-  const bool in_place =
-      (is_input_row(a) && is_output_row(b)) || (is_output_row(a) && is_input_row(b));
+  const bool in_place = (is_input_row(a) && is_output_row(b)) ||
+                        (is_output_row(a) && is_input_row(b)) || are('y', 'z');
   return a.call == b.call && in_place && same_view(*a.tensor, *b.tensor);
 }
 

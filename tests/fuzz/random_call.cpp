@@ -71,10 +71,15 @@ const fastnorm_tensor* fastnorm_norm_args::*const kFields[kTensors] = {
     &fastnorm_norm_args::quantized,
     &fastnorm_norm_args::scale,
     &fastnorm_norm_args::amax,
-    &fastnorm_norm_args::clamp_scale};
+    &fastnorm_norm_args::clamp_scale,
+    &fastnorm_norm_args::gate,
+    &fastnorm_norm_args::sumsq,
+    &fastnorm_norm_args::mean_in,
+    &fastnorm_norm_args::rstd_in};
 constexpr const char* kNames[kTensors] = {
-    "x",    "residual",     "weight",    "bias",  "y",    "residual_out", "mean",
-    "rstd", "global_scale", "quantized", "scale", "amax", "clamp_scale"};
+    "x",           "residual", "weight",       "bias",      "y",      "residual_out",
+    "mean",        "rstd",     "global_scale", "quantized", "scale",  "amax",
+    "clamp_scale", "gate",     "sumsq",        "mean_in",   "rstd_in"};
 enum Field {
   kX,
   kResidual,
@@ -88,7 +93,11 @@ enum Field {
   kQuantized,
   kScale,
   kAmax,
-  kClampScale
+  kClampScale,
+  kGate,
+  kSumsq,
+  kMeanIn,
+  kRstdIn
 };
 
 template <typename T>
@@ -161,6 +170,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
     args.quant_division = static_cast<fastnorm_quant_division>(bytes.pick(3));
   }
   if (quantised) quantise(bytes, &args);
+  if ((bytes.byte() & 7) == 7) stages(bytes, &args);
   pack(bytes, args);
 }
 
@@ -241,6 +251,52 @@ void RandomCall::quantise(Bytes& bytes, fastnorm_norm_args* args) {
   for (int i = kGlobalScale; i <= kClampScale; ++i) args->*kFields[i] = tensors_[i].tensor.get();
   if (!none && (present & 0x18) == 0x18) args->y = nullptr;
   if ((present & 0xe0) == 0xe0) args->*kFields[kGlobalScale + bytes.pick(4)] = nullptr;
+}
+
+// Stages that fit each other and x, but for a rare mistake.
+void RandomCall::stages(Bytes& bytes, fastnorm_norm_args* args) {
+  const uint8_t choice = bytes.byte();
+  const int64_t n = shape_.back();
+  if (choice & 1) {
+    fill(bytes, &tensors_[kGate], shape_, choice & 2 ? FASTNORM_DTYPE_F32 : dtype_);
+    own_memory(bytes, kGate);
+    args->gate_act = damaged(bytes, static_cast<fastnorm_activation>(bytes.pick(3)));
+    args->gate_position = damaged(bytes, static_cast<fastnorm_gate_position>(choice >> 2 & 1));
+    if (!(choice & 4) || bytes.rarely())
+      args->gate_source = damaged(bytes, static_cast<fastnorm_gate_source>(choice >> 3 & 1));
+  } else if (bytes.rarely()) {
+    args->gate_source = FASTNORM_GATE_FROM_ROUNDED;
+  }
+  args->activation = damaged(bytes, static_cast<fastnorm_activation>(bytes.pick(3)));
+  if (choice & 16) args->group_size = int64_t{1} << bytes.pick(8);
+  if (bytes.rarely()) args->group_size = hard_number(bytes);
+  const int64_t groups = args->group_size > 0 && n > 0 ? n / args->group_size : 1;
+  const bool layer = args->kind == FASTNORM_NORM_LAYER;
+  for (const int field : {int{kMean}, int{kRstd}}) {
+    if (args->*kFields[field] != nullptr) group_statistic(bytes, field, groups, false);
+  }
+  if (choice & 32) {
+    group_statistic(bytes, kSumsq, groups, layer != bytes.rarely());
+    if (choice & 128) args->y = nullptr;
+  } else if (choice & 64) {
+    args->mean = args->rstd = nullptr;
+    group_statistic(bytes, kRstdIn, groups, false);
+    if (layer) group_statistic(bytes, kMeanIn, groups, false);
+  }
+  for (int i = kGate; i <= kRstdIn; ++i) args->*kFields[i] = tensors_[i].tensor.get();
+  if ((choice & 0x83) == 0x81) args->y = args->gate;
+}
+
+// x.shape[:-1], with the groups where there are several, or with a last 1, and pairs.
+void RandomCall::group_statistic(Bytes& bytes, int field, int64_t groups, bool pairs) {
+  std::vector<int64_t> shape = shape_;
+  shape.pop_back();
+  const bool last_one = groups == 1 && !pairs && (shape.empty() || (bytes.byte() & 1));
+  if (groups > 1 || last_one) shape.push_back(groups);
+  if (pairs) shape.push_back(2);
+  if (shape.size() > 8) return;
+  fill(bytes, &tensors_[field], shape, FASTNORM_DTYPE_F32);
+  own_memory(bytes, field);
 }
 
 void RandomCall::codes(Bytes& bytes, bool fp4, bool pow2) {
@@ -462,6 +518,14 @@ void RandomCall::print() const {
                "division %d\n",
                enums[0], args.quant_block_size, enums[1], enums[2], args.scale_pow2,
                static_cast<double>(args.amax_floor), static_cast<double>(args.clamp), enums[3]);
+  int32_t stage[4];
+  std::memcpy(&stage[0], &args.gate_act, sizeof stage[0]);
+  std::memcpy(&stage[1], &args.gate_position, sizeof stage[1]);
+  std::memcpy(&stage[2], &args.gate_source, sizeof stage[2]);
+  std::memcpy(&stage[3], &args.activation, sizeof stage[3]);
+  std::fprintf(stderr,
+               "  gate_act %d, position %d, source %d, activation %d, group_size %" PRId64 "\n",
+               stage[0], stage[1], stage[2], stage[3], args.group_size);
   for (int i = 0; i < kTensors; ++i) {
     const fastnorm_tensor* t = args.*kFields[i];
     if (t == nullptr) continue;

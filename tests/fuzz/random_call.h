@@ -11,7 +11,7 @@
 
 namespace fastnorm::fuzz {
 
-inline constexpr int kTensors = 13;  // fields of fastnorm_norm_args that are tensors
+inline constexpr int kTensors = 17;  // fields of fastnorm_norm_args that are tensors
 
 struct RandomTensor {
   std::unique_ptr<int64_t[]> shape, strides;
@@ -37,6 +37,8 @@ class RandomCall {
   void quantise(Bytes& bytes, fastnorm_norm_args* args);
   void codes(Bytes& bytes, bool fp4, bool pow2);
   void scales(Bytes& bytes, const fastnorm_norm_args& args, bool pow2);
+  void stages(Bytes& bytes, fastnorm_norm_args* args);
+  void group_statistic(Bytes& bytes, int field, int64_t groups, bool pairs);
   void own_memory(Bytes& bytes, int field);
   void fill(Bytes& bytes, RandomTensor* t, const std::vector<int64_t>& shape,
             fastnorm_dtype_id dtype);

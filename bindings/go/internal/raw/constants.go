@@ -110,6 +110,25 @@ const (
 	FASTNORM_SCALE_SWIZZLED_128X4 = 2
 )
 
+// fastnorm_activation.
+const (
+	FASTNORM_ACTIVATION_IDENTITY = 0
+	FASTNORM_ACTIVATION_SILU     = 1
+	FASTNORM_ACTIVATION_SIGMOID  = 2
+)
+
+// fastnorm_gate_position.
+const (
+	FASTNORM_GATE_AFTER_NORM  = 0
+	FASTNORM_GATE_BEFORE_NORM = 1
+)
+
+// fastnorm_gate_source.
+const (
+	FASTNORM_GATE_FROM_F32     = 0
+	FASTNORM_GATE_FROM_ROUNDED = 1
+)
+
 // fastnorm_norm_flags.
 const (
 	FASTNORM_NORM_PDL_WAIT             = 1

@@ -26,7 +26,12 @@ const (
 	NormAmaxFloor        = 11
 	NormClamp            = 12
 	NormQuantDivision    = 13
-	NormMask             = 14
+	NormGateAct          = 14
+	NormGatePosition     = 15
+	NormGateSource       = 16
+	NormActivation       = 17
+	NormGroupSize        = 18
+	NormMask             = 19
 	NormBitX             = 0
 	NormBitResidual      = 1
 	NormBitWeight        = 2
@@ -40,7 +45,11 @@ const (
 	NormBitScale         = 10
 	NormBitAmax          = 11
 	NormBitClampScale    = 12
-	NormMaxWords         = 275
+	NormBitGate          = 13
+	NormBitSumsq         = 14
+	NormBitMeanIn        = 15
+	NormBitRstdIn        = 16
+	NormMaxWords         = 360
 
 	NormBackwardKind           = 0
 	NormBackwardEps            = 1

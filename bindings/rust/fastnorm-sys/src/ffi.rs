@@ -4,38 +4,32 @@ use core::ffi::{c_char, c_uint, c_void};
 use core::marker::{PhantomData, PhantomPinned};
 use core::mem::{offset_of, size_of};
 
-/// Major version of these headers. The library that is loaded at run time says its own with
+/// Version of these headers. The library that is loaded at run time says its own with
 /// fastnorm_version().
 pub const FASTNORM_VERSION_MAJOR: i32 = 0;
 
-/// Minor version of these headers.
 pub const FASTNORM_VERSION_MINOR: i32 = 2;
 
-/// Patch version of these headers.
 pub const FASTNORM_VERSION_PATCH: i32 = 0;
 
 /// One comparable number: major \* 10000 + minor \* 100 + patch.
 pub const FASTNORM_VERSION: i32 = 200;
 
 extern "C" {
-    /// Version of the loaded library. Never fails; callable from any thread at any time.
-    ///
-    /// Returns the number, as FASTNORM_VERSION counts it
+    /// Version of the loaded library, as FASTNORM_VERSION counts it. Never fails; callable from any
+    /// thread at any time.
     ///
     /// Since 0.1.
     pub fn fastnorm_version() -> i32;
 
-    /// Version of the loaded library as text.
-    ///
-    /// Returns such as "0.1.0". Static; never NULL
+    /// Version of the loaded library as text, such as "0.1.0". Static; never NULL.
     ///
     /// Since 0.1.
     pub fn fastnorm_version_string() -> *const c_char;
 
     /// What this build contains, one "key: value" line each: compiler, CPU instruction sets, GPU
     /// architectures, the CUDA compiler's version. For people and logs; the format may grow.
-    ///
-    /// Returns the lines. Static; never NULL
+    /// Static; never NULL.
     ///
     /// Since 0.1.
     pub fn fastnorm_build_info() -> *const c_char;
@@ -43,8 +37,6 @@ extern "C" {
     /// Version of the arithmetic: two libraries with the same number give the same bits for the
     /// same call on the same backend. Any change to an order of summation, a constant or a rounding
     /// raises it.
-    ///
-    /// Returns the number
     ///
     /// Since 0.1.
     pub fn fastnorm_numeric_version() -> i32;
@@ -65,29 +57,23 @@ pub const FASTNORM_ERROR_INTERNAL: fastnorm_status = 80;
 pub const FASTNORM_STATUS_MAX_ENUM: fastnorm_status = 0x7fffffff;
 
 extern "C" {
-    /// Name of a status.
-    ///
-    /// - `status`: the value
-    ///
-    /// Returns such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value that this library does
-    /// not have. Static
+    /// Name of a status, such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value this library
+    /// does not have. Static.
     ///
     /// Since 0.1.
     pub fn fastnorm_status_name(status: fastnorm_status) -> *const c_char;
 
     /// Text of the calling thread's last failure: argument, value, requirement; for an unsupported
-    /// combination the nearest one that exists. A success does not clear it.
-    ///
-    /// Returns the text; "" before the first failure, never NULL. It belongs to the library and
-    /// lives until the same thread's next failing call
+    /// combination the nearest one that exists. Empty before the first failure; a success does not
+    /// clear it. The text belongs to the library and lives until the same thread's next failing
+    /// call. Never NULL.
     ///
     /// Since 0.1.
     pub fn fastnorm_last_error() -> *const c_char;
 
-    /// The CUDA runtime's error code behind the calling thread's last FASTNORM_ERROR_DEVICE or
-    /// FASTNORM_ERROR_OUT_OF_MEMORY.
-    ///
-    /// Returns a cudaError_t; 0 where the last failure did not come from the CUDA runtime
+    /// The CUDA runtime's error code (cudaError_t) behind the calling thread's last
+    /// FASTNORM_ERROR_DEVICE or FASTNORM_ERROR_OUT_OF_MEMORY; 0 where the last failure did not come
+    /// from the CUDA runtime.
     ///
     /// Since 0.1.
     pub fn fastnorm_last_device_error() -> i32;
@@ -165,29 +151,19 @@ impl Default for fastnorm_dtype {
 /// The dtypes of this library, as code | bits \<\< 8 | lanes \<\< 16. fastnorm_dtype_of() makes the
 /// struct.
 pub type fastnorm_dtype_id = c_uint;
-/// IEEE binary32.
 pub const FASTNORM_DTYPE_F32: fastnorm_dtype_id = 0x12002;
-/// IEEE binary16.
 pub const FASTNORM_DTYPE_F16: fastnorm_dtype_id = 0x11002;
-/// bfloat16.
 pub const FASTNORM_DTYPE_BF16: fastnorm_dtype_id = 0x11004;
-/// fp8, largest value 448, no infinity.
 pub const FASTNORM_DTYPE_F8_E4M3FN: fastnorm_dtype_id = 0x1080a;
-/// fp8, largest value 57344.
 pub const FASTNORM_DTYPE_F8_E5M2: fastnorm_dtype_id = 0x1080c;
 /// A power-of-two scale.
 pub const FASTNORM_DTYPE_F8_E8M0FNU: fastnorm_dtype_id = 0x1080e;
-/// fp4, largest value 6.
 pub const FASTNORM_DTYPE_F4_E2M1FN: fastnorm_dtype_id = 0x10411;
 /// Two fp4 codes in a byte, the first in the low nibble.
 pub const FASTNORM_DTYPE_F4_E2M1FN_X2: fastnorm_dtype_id = 0x20411;
-/// Signed integer.
 pub const FASTNORM_DTYPE_I8: fastnorm_dtype_id = 0x10800;
-/// Unsigned integer; bytes.
 pub const FASTNORM_DTYPE_U8: fastnorm_dtype_id = 0x10801;
-/// Signed integer.
 pub const FASTNORM_DTYPE_I32: fastnorm_dtype_id = 0x12000;
-/// Signed integer.
 pub const FASTNORM_DTYPE_I64: fastnorm_dtype_id = 0x14000;
 pub const FASTNORM_DTYPE_MAX_ENUM: fastnorm_dtype_id = 0x7fffffff;
 
@@ -252,13 +228,9 @@ pub struct fastnorm_context {
 
 /// Severity of a log message.
 pub type fastnorm_log_level = c_uint;
-/// A failure.
 pub const FASTNORM_LOG_ERROR: fastnorm_log_level = 0;
-/// A doubtful state.
 pub const FASTNORM_LOG_WARNING: fastnorm_log_level = 1;
-/// What was found. The library sends these only.
 pub const FASTNORM_LOG_INFO: fastnorm_log_level = 2;
-/// Details.
 pub const FASTNORM_LOG_DEBUG: fastnorm_log_level = 3;
 pub const FASTNORM_LOG_MAX_ENUM: fastnorm_log_level = 0x7fffffff;
 
@@ -275,7 +247,7 @@ pub type fastnorm_log_fn =
 pub type fastnorm_range_fn = Option<unsafe extern "C" fn(task: *mut c_void, begin: i64, end: i64)>;
 
 /// The caller's parallel loop: runs fn(task, begin, end) so that the ranges cover \[0, n) exactly
-/// once, in any split, in any order, on any threads. It returns when all have returned. Ranges of
+/// once, in any split, in any order, on any threads, and returns when all have returned. Ranges of
 /// about `grain` or more pay. Results do not depend on the split. TBB, rayon, OpenMP, ForkJoin and
 /// thread pools all fit. A loop that covers \[0, n) otherwise is found out when it has returned,
 /// and the call is FASTNORM_ERROR_ARGUMENT: the rows of the ranges that it ran are written by then.
@@ -419,9 +391,6 @@ impl Default for fastnorm_device_info {
 extern "C" {
     /// Describe a device without creating a context.
     ///
-    /// - `device`: the device
-    /// - `info`: struct_size in; receives the rest
-    ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if info is null or its struct_size is too
     /// small; FASTNORM_ERROR_DEVICE if there is no such device
     ///
@@ -444,7 +413,7 @@ extern "C" {
     ///   fastnorm_context_destroy
     ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments, and for a
-    /// tuning file that cannot be read or has a wrong line (the text says which); also for one of
+    /// tuning file that cannot be read, has a wrong line (the text says which), or was written for
     /// another version or architecture; FASTNORM_ERROR_DEVICE if the device or a usable driver is
     /// missing (the text says which driver was found and which is needed);
     /// FASTNORM_ERROR_UNSUPPORTED if this build has no kernels for the device;
@@ -459,8 +428,6 @@ extern "C" {
 
     /// Destroy a context. NULL is fine. Must not race calls on the same context, nor be used again:
     /// see the top of this header.
-    ///
-    /// - `context`: the context; NULL = nothing is done
     ///
     /// Since 0.1.
     pub fn fastnorm_context_destroy(context: *mut fastnorm_context);
@@ -495,8 +462,8 @@ pub struct fastnorm_info {
     /// Widest access that the addresses and strides of x, residual, y, residual_out, weight and
     /// bias allow, 1 to 16 (sm_100f: 32; CPU: 64).
     pub vector_bytes: i32,
-    /// CUDA: thread blocks in the grid; where rows are more than they work on at once, each takes
-    /// several. CPU: threads at the most.
+    /// CUDA: thread blocks in the grid; where rows are more than they work on at once, they take
+    /// them in turn. CPU: threads at the most.
     pub blocks: u64,
     /// Bytes of the profile that the call writes; 0 = none. Since 0.2.
     pub profile_bytes: u64,
@@ -548,7 +515,7 @@ pub struct fastnorm_kernel_info {
     pub struct_size: usize,
     /// "norm", "norm_backward", "norm_heads", "mla_decode".
     pub family: *const c_char,
-    /// Such as "sm_90" or "avx512".
+    /// "sm_90", "avx512", ..
     pub arch: *const c_char,
     /// Unique within family and arch.
     pub name: *const c_char,
@@ -573,17 +540,12 @@ impl Default for fastnorm_kernel_info {
 }
 
 extern "C" {
-    /// Number of kernels in this build, for all devices.
-    ///
-    /// Returns the number; 0 if host memory ran out
+    /// Number of kernels in this build, for all devices; 0 if host memory ran out.
     ///
     /// Since 0.1.
     pub fn fastnorm_kernel_count() -> i32;
 
-    /// Describe one kernel of this build.
-    ///
-    /// - `index`: its number, 0 to fastnorm_kernel_count() - 1
-    /// - `info`: struct_size in; receives the rest
+    /// Describe kernel `index` of 0 .. fastnorm_kernel_count() - 1.
     ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if index is out of range, info is null or its
     /// struct_size too small
@@ -626,7 +588,6 @@ pub const FASTNORM_RESIDUAL_ROUNDING_MAX_ENUM: fastnorm_residual_rounding = 0x7f
 
 /// How `quantized` is scaled.
 pub type fastnorm_quant_scheme = c_uint;
-/// Nothing is quantised.
 pub const FASTNORM_QUANT_NONE: fastnorm_quant_scheme = 0;
 /// One scale, an input.
 pub const FASTNORM_QUANT_PER_TENSOR: fastnorm_quant_scheme = 1;
@@ -662,7 +623,6 @@ pub const FASTNORM_QUANT_DIVISION_MAX_ENUM: fastnorm_quant_division = 0x7fffffff
 /// Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
 /// first two; nothing outside its shape is written.
 pub type fastnorm_scale_layout = c_uint;
-/// All scales of one row together.
 pub const FASTNORM_SCALE_ROW_MAJOR: fastnorm_scale_layout = 0;
 /// Without strides: all rows of one column of blocks together.
 pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
@@ -671,6 +631,32 @@ pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
 /// All padding is written as 0.
 pub const FASTNORM_SCALE_SWIZZLED_128X4: fastnorm_scale_layout = 2;
 pub const FASTNORM_SCALE_LAYOUT_MAX_ENUM: fastnorm_scale_layout = 0x7fffffff;
+
+/// A function of each element, computed as docs/numerics.md writes it: the same bits everywhere.
+pub type fastnorm_activation = c_uint;
+/// v.
+pub const FASTNORM_ACTIVATION_IDENTITY: fastnorm_activation = 0;
+/// v / (1 + exp(-v)); -0 from -110 down, for -Inf too.
+pub const FASTNORM_ACTIVATION_SILU: fastnorm_activation = 1;
+/// 1 / (1 + exp(-v)).
+pub const FASTNORM_ACTIVATION_SIGMOID: fastnorm_activation = 2;
+pub const FASTNORM_ACTIVATION_MAX_ENUM: fastnorm_activation = 0x7fffffff;
+
+/// Where the gate multiplies.
+pub type fastnorm_gate_position = c_uint;
+/// The normalised row: Qwen3-Next, Kimi Linear.
+pub const FASTNORM_GATE_AFTER_NORM: fastnorm_gate_position = 0;
+/// x, before residual and statistics: Mamba2.
+pub const FASTNORM_GATE_BEFORE_NORM: fastnorm_gate_position = 1;
+pub const FASTNORM_GATE_POSITION_MAX_ENUM: fastnorm_gate_position = 0x7fffffff;
+
+/// What a gate after the norm multiplies.
+pub type fastnorm_gate_source = c_uint;
+/// The unrounded result. FLA, mamba, vLLM.
+pub const FASTNORM_GATE_FROM_F32: fastnorm_gate_source = 0;
+/// The result rounded to x's dtype. Hugging Face.
+pub const FASTNORM_GATE_FROM_ROUNDED: fastnorm_gate_source = 1;
+pub const FASTNORM_GATE_SOURCE_MAX_ENUM: fastnorm_gate_source = 0x7fffffff;
 
 /// Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
 /// the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
@@ -706,15 +692,14 @@ pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 /// weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
 /// 1 or x's, counted from the right, and missing ones are 1. Examples: \[n\], \[1, n\], \[heads,
 /// n\], \[batch, 1, n\]. They may vary along any leading dimensions. On a GPU, general kernels
-/// serve weights and biases that vary along more than one dimension (after joining). With
-/// FASTNORM_SCALE_SWIZZLED_128X4 they serve all that vary along another dimension than the
-/// innermost.
+/// serve columns that vary along more than one dimension (after joining), or beside
+/// FASTNORM_SCALE_SWIZZLED_128X4 along another one than the innermost.
 ///
-/// Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
-/// shape and strides). So y = x, residual_out = residual is in place, and y = residual,
-/// residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
-/// may also be interleaved views of one buffer that share no element. Example: the query and the
-/// key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
+/// Aliasing: y and residual_out may each be x or residual, y also the gate, as the same view (same
+/// address, dtype, shape and strides). So y = x, residual_out = residual is in place, and y =
+/// residual, residual_out = x is allowed too; both may not be one tensor. Two tensors of which one
+/// is written may also be interleaved views of one buffer that share no element, such as the query
+/// and the key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_args {
@@ -740,8 +725,8 @@ pub struct fastnorm_norm_args {
     pub weight: *const fastnorm_tensor,
     /// \[.., n\], broadcasts against x; f32, f16 or bf16. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` is
-    /// required.
+    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` or
+    /// `sumsq` is required.
     pub y: *const fastnorm_tensor,
     /// x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual. NULL = not
     /// stored.
@@ -779,6 +764,28 @@ pub struct fastnorm_norm_args {
     /// `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme and clamp 0. NULL =
     /// `clamp` decides.
     pub clamp_scale: *const fastnorm_tensor,
+    /// x's shape; T or f32. Each element's gate: see "Stages" above. y may be the same view, x may
+    /// not overlap it. NULL = nothing is gated; then its three fields are 0.
+    pub gate: *const fastnorm_tensor,
+    /// Of the gate. Default: identity.
+    pub gate_act: fastnorm_activation,
+    /// Default: after the norm.
+    pub gate_position: fastnorm_gate_position,
+    /// Default: unrounded. Rounded only after the norm.
+    pub gate_source: fastnorm_gate_source,
+    /// Of the result, after the gate. Default: identity.
+    pub activation: fastnorm_activation,
+    /// Columns that share a statistic, a divisor of n; 0 = n. weight and bias are then \[.., n\]
+    /// or, the same for all groups, \[.., group_size\].
+    pub group_size: i64,
+    /// Sums for a statistic over several devices. RMS: mean's shape, the sum of squares. LAYER:
+    /// that with a last 2, the mean and the sum of (a - mean)^2. f32. Output. With it y may be
+    /// NULL.
+    pub sumsq: *const fastnorm_tensor,
+    /// LAYER, with rstd_in: the mean to use. As mean. Input.
+    pub mean_in: *const fastnorm_tensor,
+    /// The rstd to use; nothing is summed. As rstd. Input.
+    pub rstd_in: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_args {
@@ -813,6 +820,15 @@ impl fastnorm_norm_args {
             scale: core::ptr::null(),
             amax: core::ptr::null(),
             clamp_scale: core::ptr::null(),
+            gate: core::ptr::null(),
+            gate_act: 0,
+            gate_position: 0,
+            gate_source: 0,
+            activation: 0,
+            group_size: 0,
+            sumsq: core::ptr::null(),
+            mean_in: core::ptr::null(),
+            rstd_in: core::ptr::null(),
         }
     }
 }
@@ -827,10 +843,6 @@ extern "C" {
     /// Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is
     /// not touched; the addresses count, since overlap and alignment follow from them.
     ///
-    /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
-    ///
     /// Returns as fastnorm_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size
     /// too small
     ///
@@ -844,9 +856,6 @@ extern "C" {
     /// Load what a call needs (CUDA loads a kernel at its first use, which allocates and may
     /// synchronise). After it, calls that use the same kernel neither allocate nor synchronise, and
     /// can be captured in a CUDA graph. Optional: the first call does the same.
-    ///
-    /// - `context`: the device
-    /// - `args`: as for the call
     ///
     /// Returns as fastnorm_norm
     ///
@@ -898,13 +907,6 @@ extern "C" {
     /// As fastnorm_norm_query, for fastnorm_norm_many: the sum of its parts; `kernel` is that of
     /// the first part with rows.
     ///
-    /// - `context`: the device
-    /// - `args`: \[count\] pointers, as for the call
-    /// - `count`: 0 to 8
-    /// - `info`: struct_size in; receives the rest
-    ///
-    /// Returns as fastnorm_norm_query
-    ///
     /// Since 0.1.
     pub fn fastnorm_norm_many_query(
         context: *mut fastnorm_context,
@@ -914,12 +916,6 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// As fastnorm_norm_prepare, for fastnorm_norm_many.
-    ///
-    /// - `context`: the device
-    /// - `args`: \[count\] pointers, as for the call
-    /// - `count`: 0 to 8
-    ///
-    /// Returns as fastnorm_norm_prepare
     ///
     /// Since 0.1.
     pub fn fastnorm_norm_many_prepare(
@@ -935,12 +931,8 @@ extern "C" {
     /// kernel of short rows, have the same flags and at most two leading dimensions are one launch;
     /// fastnorm_info.launches counts them.
     ///
-    /// - `context`: the device
     /// - `args`: \[count\] pointers
     /// - `count`: 0 to 8
-    /// - `workspace`: as fastnorm_norm
-    /// - `workspace_bytes`: size of workspace
-    /// - `stream`: as fastnorm_norm
     ///
     /// Returns as fastnorm_norm; the text names the part, as args\[i\]. CUDA: where the runtime
     /// refuses a launch, those of the parts before it are queued
@@ -972,7 +964,7 @@ pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS: fastnorm_norm_backward_flags 
 pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 0x7fffffff;
 
 /// One backward pass. `{0}` plus struct_size, dy, x and dx is a valid backward pass of an RMSNorm
-/// without weight and with eps 0. The statistics are computed again.
+/// without weight and with eps 0, whose statistics are computed again.
 ///
 /// Shapes: x is \[..., n\], rank 1 to 8, n from 1 to 2^32. All tensors are on the context's device.
 /// Leading strides are free, 0 too for inputs. The last dimension is contiguous; that of dy may
@@ -1072,10 +1064,6 @@ extern "C" {
     /// The workspace holds partial sums of dweight and dbias: nb rows of n floats for each, and for
     /// each row of weights, on the CPU too. It is 0 where neither is wanted.
     ///
-    /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
-    ///
     /// Returns as fastnorm_norm_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
@@ -1088,9 +1076,6 @@ extern "C" {
 
     /// Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
     /// synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
-    ///
-    /// - `context`: the device
-    /// - `args`: as for the call
     ///
     /// Returns as fastnorm_norm_backward
     ///
@@ -1145,13 +1130,6 @@ extern "C" {
     /// As fastnorm_norm_backward_query, for fastnorm_norm_backward_many: the sum of its parts;
     /// `kernel` is that of the first part that launches something.
     ///
-    /// - `context`: the device
-    /// - `args`: \[count\] pointers, as for the call
-    /// - `count`: 0 to 8
-    /// - `info`: struct_size in; receives the rest
-    ///
-    /// Returns as fastnorm_norm_backward_query
-    ///
     /// Since 0.2.
     pub fn fastnorm_norm_backward_many_query(
         context: *mut fastnorm_context,
@@ -1161,12 +1139,6 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// As fastnorm_norm_backward_prepare, for fastnorm_norm_backward_many.
-    ///
-    /// - `context`: the device
-    /// - `args`: \[count\] pointers, as for the call
-    /// - `count`: 0 to 8
-    ///
-    /// Returns as fastnorm_norm_backward_prepare
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_backward_many_prepare(
@@ -1180,12 +1152,8 @@ extern "C" {
     /// checked, against each other too, before anything is launched. No part may touch what another
     /// one writes.
     ///
-    /// - `context`: the device
     /// - `args`: \[count\] pointers
     /// - `count`: 0 to 8
-    /// - `workspace`: as fastnorm_norm_backward
-    /// - `workspace_bytes`: size of workspace
-    /// - `stream`: as fastnorm_norm_backward
     ///
     /// Returns as fastnorm_norm_backward; the text names the part, as args\[i\]. CUDA: where the
     /// runtime refuses a launch, those of the parts before it are queued
@@ -1214,7 +1182,7 @@ pub const FASTNORM_LSE_BASE_MAX_ENUM: fastnorm_lse_base = 0x7fffffff;
 ///
 /// Strides: the last dimension of every tensor is contiguous; all other strides are free. CUDA:
 /// those of q_nope, q_pe, ckv, kpe and o are positive multiples of 16 bytes below 2^40 where the
-/// extent is more than 1. Their addresses are multiples of 16 bytes. This is stricter than
+/// extent is more than 1, and their addresses are multiples of 16 bytes. This is stricter than
 /// fastnorm_norm. CPU: addresses are multiples of the element's size, and inputs may have strides
 /// of 0.
 ///
@@ -1238,8 +1206,8 @@ pub struct fastnorm_mla_decode_args {
     /// Without qo_indptr: 0 or N / B.
     pub max_s_q: i32,
     /// 1: the workspace still holds the plan of an earlier call of the same context, such as the
-    /// previous layer's. The plan is not made again. Shapes, causal, max_s_q, split_tokens, and the
-    /// values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect.
+    /// previous layer's, and the plan is not made again. Shapes, causal, max_s_q, split_tokens, and
+    /// the values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect.
     pub reuse_plan: i32,
     /// 0: the library chooses where long requests are cut. Else a multiple of 64 up to 2^30: each
     /// request is cut at multiples of it. CPU: without effect.
@@ -1321,10 +1289,6 @@ extern "C" {
     /// split_tokens it is bounded from the page table's extents: max_pages, or the length of
     /// page_table with kv_indptr. CPU: 0.
     ///
-    /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `info`: struct_size in; receives the rest
-    ///
     /// Returns as fastnorm_mla_decode; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
@@ -1337,9 +1301,6 @@ extern "C" {
 
     /// Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
     /// synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
-    ///
-    /// - `context`: the device
-    /// - `args`: as for the call
     ///
     /// Returns as fastnorm_mla_decode
     ///
@@ -1498,11 +1459,8 @@ pub const FASTNORM_TRACE_CHROME_JSON: fastnorm_trace_format = 0;
 pub const FASTNORM_TRACE_FORMAT_MAX_ENUM: fastnorm_trace_format = 0x7fffffff;
 
 extern "C" {
-    /// Name of an event.
-    ///
-    /// - `id`: which
-    ///
-    /// Returns such as "softmax"; "unknown" for an id that this library does not have. Static
+    /// Name of an event, such as "softmax"; "unknown" for an id that this library does not have.
+    /// Static.
     ///
     /// Since 0.2.
     pub fn fastnorm_profile_id_name(id: fastnorm_profile_id) -> *const c_char;
@@ -1530,14 +1488,11 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// Write a profile buffer, copied to host memory, as a trace. A thread block is a process of
-    /// the trace, its warpgroups are threads. `otherData` holds figures of the whole profile: the
-    /// number of dropped events, the share of time with a tensor-core product in flight, and the
+    /// the trace, its warpgroups are threads. `otherData` holds, for the whole profile, the number
+    /// of dropped events, the share of time in which a tensor-core product was in flight, and the
     /// share of each wait.
     ///
-    /// - `buffer`: the bytes of args.profile, on the host, 8-byte aligned
-    /// - `bytes`: their number
     /// - `path`: the file, which is replaced
-    /// - `format`: what is written
     ///
     /// Returns as fastnorm_profile_decode; FASTNORM_ERROR_ARGUMENT also for a null path, an unknown
     /// format, and a file that cannot be written (the text has the system's reason)
@@ -1773,12 +1728,6 @@ extern "C" {
     /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
     /// touched.
     ///
-    /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `parts`: \[count\] pointers, as for the call
-    /// - `count`: 0 to 8
-    /// - `info`: struct_size in; receives the rest
-    ///
     /// Returns as fastnorm_norm_heads; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
@@ -1793,11 +1742,6 @@ extern "C" {
 
     /// Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the
     /// first call does the same.
-    ///
-    /// - `context`: the device
-    /// - `args`: as for the call
-    /// - `parts`: \[count\] pointers, as for the call
-    /// - `count`: 0 to 8
     ///
     /// Returns as fastnorm_norm_heads
     ///
@@ -1912,7 +1856,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_norm_args>() == 168);
+    assert!(size_of::<fastnorm_norm_args>() == 224);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_args, eps) == 12);
@@ -1941,6 +1885,15 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, scale) == 144);
     assert!(offset_of!(fastnorm_norm_args, amax) == 152);
     assert!(offset_of!(fastnorm_norm_args, clamp_scale) == 160);
+    assert!(offset_of!(fastnorm_norm_args, gate) == 168);
+    assert!(offset_of!(fastnorm_norm_args, gate_act) == 176);
+    assert!(offset_of!(fastnorm_norm_args, gate_position) == 180);
+    assert!(offset_of!(fastnorm_norm_args, gate_source) == 184);
+    assert!(offset_of!(fastnorm_norm_args, activation) == 188);
+    assert!(offset_of!(fastnorm_norm_args, group_size) == 192);
+    assert!(offset_of!(fastnorm_norm_args, sumsq) == 200);
+    assert!(offset_of!(fastnorm_norm_args, mean_in) == 208);
+    assert!(offset_of!(fastnorm_norm_args, rstd_in) == 216);
     assert!(size_of::<fastnorm_norm_backward_args>() == 112);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
@@ -2048,6 +2001,9 @@ const _: () = {
     assert!(size_of::<fastnorm_quant_source>() == 4);
     assert!(size_of::<fastnorm_quant_division>() == 4);
     assert!(size_of::<fastnorm_scale_layout>() == 4);
+    assert!(size_of::<fastnorm_activation>() == 4);
+    assert!(size_of::<fastnorm_gate_position>() == 4);
+    assert!(size_of::<fastnorm_gate_source>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);

@@ -93,16 +93,16 @@ static inline int fnb_read_tensor(fnb_reader* reader, fastnorm_tensor* tensor) {
 /* fastnorm_norm_args with the tensors that it points to. */
 typedef struct fnb_norm_call {
   fastnorm_norm_args args;
-  fastnorm_tensor tensors[13];
+  fastnorm_tensor tensors[17];
 } fnb_norm_call;
 
 static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   fastnorm_norm_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 15);
+  const uint64_t* words = fnb_take(reader, 20);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[14];
-  if (mask >> 13 != 0) return 0;
+  mask = words[19];
+  if (mask >> 17 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
@@ -119,6 +119,11 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   args->amax_floor = fnb_float(words[11]);
   args->clamp = fnb_float(words[12]);
   args->quant_division = (fastnorm_quant_division)fnb_low(words[13]);
+  args->gate_act = (fastnorm_activation)fnb_low(words[14]);
+  args->gate_position = (fastnorm_gate_position)fnb_low(words[15]);
+  args->gate_source = (fastnorm_gate_source)fnb_low(words[16]);
+  args->activation = (fastnorm_activation)fnb_low(words[17]);
+  args->group_size = (int64_t)words[18];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -170,6 +175,22 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   if (mask >> 12 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
     args->clamp_scale = &call->tensors[12];
+  }
+  if (mask >> 13 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[13])) return 0;
+    args->gate = &call->tensors[13];
+  }
+  if (mask >> 14 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[14])) return 0;
+    args->sumsq = &call->tensors[14];
+  }
+  if (mask >> 15 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[15])) return 0;
+    args->mean_in = &call->tensors[15];
+  }
+  if (mask >> 16 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[16])) return 0;
+    args->rstd_in = &call->tensors[16];
   }
   return 1;
 }

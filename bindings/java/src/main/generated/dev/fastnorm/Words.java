@@ -29,7 +29,12 @@ final class Words {
   static final int NORM_AMAX_FLOOR = 11;
   static final int NORM_CLAMP = 12;
   static final int NORM_QUANT_DIVISION = 13;
-  static final int NORM_MASK = 14;
+  static final int NORM_GATE_ACT = 14;
+  static final int NORM_GATE_POSITION = 15;
+  static final int NORM_GATE_SOURCE = 16;
+  static final int NORM_ACTIVATION = 17;
+  static final int NORM_GROUP_SIZE = 18;
+  static final int NORM_MASK = 19;
   static final int NORM_BIT_X = 0;
   static final int NORM_BIT_RESIDUAL = 1;
   static final int NORM_BIT_WEIGHT = 2;
@@ -43,7 +48,11 @@ final class Words {
   static final int NORM_BIT_SCALE = 10;
   static final int NORM_BIT_AMAX = 11;
   static final int NORM_BIT_CLAMP_SCALE = 12;
-  static final int NORM_MAX_WORDS = 275;
+  static final int NORM_BIT_GATE = 13;
+  static final int NORM_BIT_SUMSQ = 14;
+  static final int NORM_BIT_MEAN_IN = 15;
+  static final int NORM_BIT_RSTD_IN = 16;
+  static final int NORM_MAX_WORDS = 360;
 
   static final int NORM_BACKWARD_KIND = 0;
   static final int NORM_BACKWARD_EPS = 1;

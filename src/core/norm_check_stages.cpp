@@ -1,0 +1,212 @@
+#include "core/norm_check_stages.h"
+
+#include <cinttypes>
+
+#include "core/norm_aliasing.h"
+#include "core/norm_shape.h"
+
+namespace fastnorm {
+namespace {
+
+// One call's checks; members are what most of them need.
+class StagesCheck {
+ public:
+  StagesCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Error& error)
+      : args_(args), device_(device), d_(*desc), error(error) {}
+
+  fastnorm_status scalars() {
+    StagesDesc& s = d_.stages;
+    s = StagesDesc{};
+    d_.has_stages = true;
+    FASTNORM_TRY(activation("gate_act", number(args_.gate_act)));
+    FASTNORM_TRY(activation("activation", number(args_.activation)));
+    const int32_t position = number(args_.gate_position), source = number(args_.gate_source);
+    FASTNORM_REQUIRE(
+        position == FASTNORM_GATE_AFTER_NORM || position == FASTNORM_GATE_BEFORE_NORM,
+        FASTNORM_ERROR_ARGUMENT,
+        "gate_position is %d; required: FASTNORM_GATE_AFTER_NORM (0) or FASTNORM_GATE_BEFORE_NORM "
+        "(1)",
+        position);
+    FASTNORM_REQUIRE(source == FASTNORM_GATE_FROM_F32 || source == FASTNORM_GATE_FROM_ROUNDED,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "gate_source is %d; required: FASTNORM_GATE_FROM_F32 (0) or "
+                     "FASTNORM_GATE_FROM_ROUNDED (1)",
+                     source);
+    const struct {
+      const char* name;
+      int32_t value;
+    } of_gate[] = {
+        {"gate_act", number(args_.gate_act)}, {"gate_position", position}, {"gate_source", source}};
+    for (const auto& field : of_gate) {
+      FASTNORM_REQUIRE(field.value == 0 || args_.gate != nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is %d and gate is NULL; required: 0 without a gate", field.name,
+                       field.value);
+    }
+    FASTNORM_REQUIRE(source == FASTNORM_GATE_FROM_F32 || position == FASTNORM_GATE_AFTER_NORM,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "gate_source is FASTNORM_GATE_FROM_ROUNDED (1) and gate_position is %d; "
+                     "required: FASTNORM_GATE_AFTER_NORM (0)",
+                     position);
+    FASTNORM_REQUIRE(args_.group_size >= 0, FASTNORM_ERROR_ARGUMENT,
+                     "group_size is %" PRId64 "; required: 0, or a divisor of n", args_.group_size);
+    s.gate_act = static_cast<fastnorm_activation>(number(args_.gate_act));
+    s.activation = static_cast<fastnorm_activation>(number(args_.activation));
+    s.gate_before = position == FASTNORM_GATE_BEFORE_NORM;
+    s.gate_from_rounded = source == FASTNORM_GATE_FROM_ROUNDED;
+    return statistics();
+  }
+
+  fastnorm_status tensors() {
+    StagesDesc& s = d_.stages;
+    s.group = args_.group_size != 0 ? args_.group_size : d_.n;
+    FASTNORM_REQUIRE(d_.n % s.group == 0, FASTNORM_ERROR_SHAPE,
+                     "group_size is %" PRId64 " and n is %" PRId64 "; required: a divisor of n",
+                     s.group, d_.n);
+    s.groups = d_.n / s.group;
+    if (args_.gate != nullptr) FASTNORM_TRY(gate());
+    FASTNORM_TRY(input("mean_in", args_.mean_in, &s.mean_in));
+    FASTNORM_TRY(input("rstd_in", args_.rstd_in, &s.rstd_in));
+    if (args_.sumsq == nullptr) return FASTNORM_OK;
+    const int32_t values = layer() ? 2 : 1;
+    FASTNORM_TRY(check_stage_statistic("sumsq", *args_.sumsq, values, *args_.x, device_, d_,
+                                       &s.sumsq, error));
+    return check_output_rows("sumsq", s.sumsq, s.groups * values * 4, d_, error);
+  }
+
+ private:
+  bool layer() const { return d_.kind == FASTNORM_NORM_LAYER; }
+
+  fastnorm_status activation(const char* name, int32_t value) {
+    FASTNORM_REQUIRE(value >= FASTNORM_ACTIVATION_IDENTITY && value <= FASTNORM_ACTIVATION_SIGMOID,
+                     FASTNORM_ERROR_ARGUMENT, "%s is %d; required: a fastnorm_activation, 0 to 2",
+                     name, value);
+    return FASTNORM_OK;
+  }
+
+  // Which statistics go with each other.
+  fastnorm_status statistics() {
+    FASTNORM_REQUIRE(args_.mean_in == nullptr || layer(), FASTNORM_ERROR_ARGUMENT,
+                     "mean_in is given and kind is FASTNORM_NORM_RMS; required: "
+                     "FASTNORM_NORM_LAYER, or no mean_in");
+    FASTNORM_REQUIRE(!layer() || (args_.mean_in == nullptr) == (args_.rstd_in == nullptr),
+                     FASTNORM_ERROR_ARGUMENT,
+                     "mean_in is %s and rstd_in is %s; required: both or neither, as kind is "
+                     "FASTNORM_NORM_LAYER (1)",
+                     args_.mean_in == nullptr ? "NULL" : "given",
+                     args_.rstd_in == nullptr ? "NULL" : "given");
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+    } computed[] = {{"mean", args_.mean}, {"rstd", args_.rstd}, {"sumsq", args_.sumsq}};
+    for (const auto& c : computed) {
+      FASTNORM_REQUIRE(c.tensor == nullptr || args_.rstd_in == nullptr, FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and rstd_in is given; required: one of them, as nothing is "
+                       "computed with rstd_in",
+                       c.name);
+    }
+    FASTNORM_REQUIRE(
+        args_.sumsq == nullptr || number(args_.rounding) != FASTNORM_ROUND_EVERY_STEP,
+        FASTNORM_ERROR_ARGUMENT,
+        "sumsq is given and rounding is FASTNORM_ROUND_EVERY_STEP (2), which rounds each square; "
+        "required: another rounding, or no sumsq");
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status gate() {
+    const fastnorm_tensor& t = *args_.gate;
+    const Dtype dtype = dtype_from(t.dtype);
+    FASTNORM_REQUIRE(dtype == d_.dtype || dtype == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "gate.dtype is %s; required: %s%s, as x is %s", dtype_text(t.dtype).c,
+                     dtype_name(d_.dtype), d_.dtype != Dtype::kF32 ? ", or f32" : "",
+                     dtype_name(d_.dtype));
+    FASTNORM_TRY(check_tensor("gate", t, {dtype, kMaxRank, true}, device_, error));
+    FASTNORM_TRY(check_row_shape("gate", t, *args_.x, error));
+    const int64_t bytes = dtype_bytes(dtype);
+    RowTensor& gate = d_.stages.gate;
+    gate.data = address_of(t);
+    gate.dtype = dtype;
+    fill_strides(t, t.ndim - 1, bytes, d_.n, d_, &gate);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status input(const char* name, const fastnorm_tensor* t, RowTensor* row) {
+    return t == nullptr ? FASTNORM_OK
+                        : check_stage_statistic(name, *t, 1, *args_.x, device_, d_, row, error);
+  }
+
+ public:
+  // Byte strides of the first `leading` dimensions; a row is `columns` elements.
+  static void fill_strides(const fastnorm_tensor& t, int32_t leading, int64_t bytes,
+                           int64_t columns, const NormDesc& d, RowTensor* row) {
+    auto compact = static_cast<uint64_t>(columns * bytes);
+    for (int32_t i = 0; i < d.outer_rank; ++i) {
+      const int32_t dim = leading - 1 - i;
+      row->stride_bytes[i] =
+          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
+      compact *= static_cast<uint64_t>(t.shape[dim]);
+    }
+  }
+
+ private:
+  const fastnorm_norm_args& args_;
+  const CheckedDevice device_;
+  NormDesc& d_;
+  Error& error;
+};
+
+}  // namespace
+
+fastnorm_status check_stage_rank(const fastnorm_norm_args& args, Error& error) {
+  FASTNORM_REQUIRE(args.x == nullptr || args.x->ndim <= kMaxOuter + 1, FASTNORM_ERROR_UNSUPPORTED,
+                   "x.ndim is %d and a stage is given (gate, activation, group_size, sumsq or "
+                   "rstd_in); nearest: 1 to %d dimensions",
+                   args.x->ndim, kMaxOuter + 1);
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_stage_scalars(const fastnorm_norm_args& args, NormDesc* desc, Error& error) {
+  return StagesCheck(args, {}, desc, error).scalars();
+}
+
+fastnorm_status check_stage_tensors(const fastnorm_norm_args& args, CheckedDevice device,
+                                    NormDesc* desc, Error& error) {
+  return StagesCheck(args, device, desc, error).tensors();
+}
+
+fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t, int32_t values,
+                                      const fastnorm_tensor& x, CheckedDevice device,
+                                      const NormDesc& d, RowTensor* row, Error& error) {
+  FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                   "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
+  FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device, error));
+  // Behind x.shape[:-1] come the groups, where there are several, and the values, where these are.
+  int64_t behind[2] = {};
+  int32_t count = 0;
+  const int64_t groups = d.stages.groups;
+  if (groups > 1) behind[count++] = groups;
+  if (values > 1) behind[count++] = values;
+  const int32_t leading = x.ndim - 1;
+  // The last 1 that a statistic may have.
+  if (count == 0 && t.ndim == x.ndim) behind[count++] = 1;
+  bool fits = t.ndim == leading + count;
+  for (int32_t i = 0; fits && i < t.ndim; ++i)
+    fits = t.shape[i] == (i < leading ? x.shape[i] : behind[i - leading]);
+  FASTNORM_REQUIRE(
+      fits, FASTNORM_ERROR_SHAPE,
+      "%s.shape is %s; required: x.shape[:-1] + %s%s, for x of shape %s and %" PRId64 " groups",
+      name, shape_text(t.shape, t.ndim).c, shape_text(behind, count).c,
+      groups == 1 && values == 1 ? ", or without it" : "", shape_text(x.shape, x.ndim).c, groups);
+  for (int32_t i = 0; t.strides != nullptr && d.rows != 0 && i < count; ++i) {
+    const int64_t compact = i + 1 < count ? values : 1;
+    FASTNORM_REQUIRE(t.strides[leading + i] == compact || behind[i] == 1, FASTNORM_ERROR_LAYOUT,
+                     "%s.strides[%d] is %" PRId64 "; required: %" PRId64
+                     ", the values of a row are contiguous",
+                     name, leading + i, t.strides[leading + i], compact);
+  }
+  row->data = address_of(t);
+  row->dtype = Dtype::kF32;
+  StagesCheck::fill_strides(t, leading, 4, groups * values, d, row);
+  return FASTNORM_OK;
+}
+
+}  // namespace fastnorm

@@ -1,0 +1,34 @@
+// The part of check_norm() that stages need: gate, activation, groups, statistics of several devices.
+#pragma once
+
+#include "core/check.h"
+#include "core/norm_desc.h"
+#include "fastnorm/norm.h"
+
+namespace fastnorm {
+
+// True if a field of a stage is not what zeroed memory holds.
+FASTNORM_HOT bool has_stages(const fastnorm_norm_args& a) {
+  const auto bits = [](const fastnorm_tensor* t) { return reinterpret_cast<uintptr_t>(t); };
+  const auto fields = static_cast<uint32_t>(number(a.gate_act) | number(a.gate_position) |
+                                            number(a.gate_source) | number(a.activation));
+  return (bits(a.gate) | bits(a.sumsq) | bits(a.mean_in) | bits(a.rstd_in) | fields |
+          static_cast<uint64_t>(a.group_size)) != 0;
+}
+
+// FASTNORM_ERROR_UNSUPPORTED for an x of more dimensions than calls with stages have.
+fastnorm_status check_stage_rank(const fastnorm_norm_args& args, Error& error);
+
+// Checks the scalars, and which fields go with each other; sets what desc->stages has of them.
+fastnorm_status check_stage_scalars(const fastnorm_norm_args& args, NormDesc* desc, Error& error);
+
+// Checks groups and the tensors of a call whose x is described already.
+fastnorm_status check_stage_tensors(const fastnorm_norm_args& args, CheckedDevice device,
+                                    NormDesc* desc, Error& error);
+
+// Checks and describes `values` f32 for each group of each row.
+fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t, int32_t values,
+                                      const fastnorm_tensor& x, CheckedDevice device,
+                                      const NormDesc& desc, RowTensor* row, Error& error);
+
+}  // namespace fastnorm

@@ -1,0 +1,255 @@
+// The kernels of calls with stages. Instantiated once by the unit of each instruction set.
+//
+// They are the norm's row loop with another source and more behind its weight and bias: what the
+// norm's parts do not know is here. A row is taken in groups that have statistics of their own; its
+// results become f32 values in chunks of the row, whatever groups these lie in, as codes need them.
+// x, the gate and the residual are taken from memory in each pass.
+#pragma once
+
+#include "cpu/functions-inl.h"
+#include "cpu/norm-inl.h"
+#include "cpu/norm_stages_params.h"
+
+namespace fastnorm::cpu {
+namespace {
+
+template <class Element, Stat kStat_>
+struct StagesSlots {
+  using T = Element;
+  static constexpr Source kSource = Source::kAdd;
+  static constexpr Stat kStat = kStat_;
+  static constexpr Affine kAffine = Affine::kAny;
+};
+
+// Long, and called from many places.
+__attribute__((noinline)) Pair activate(Activation activation, Pair v) {
+  if (activation == Activation::kSilu) return {silu(v.a), silu(v.b)};
+  if (activation == Activation::kSigmoid) return {sigmoid(v.a), sigmoid(v.b)};
+  return v;
+}
+
+// A row, or a group of it.
+struct StagesRow {
+  Row row;
+  const char *gate, *mean_in, *rstd_in;
+  char* sumsq;
+};
+
+// Elements of the gate from i on as they multiply.
+template <class T, class Extent>
+FASTNORM_INLINE Pair gate_factor(const StagesParams& p, const char* gate, int64_t i,
+                                 Extent extent) {
+  const Rounding<Affine::kAny, T> rounding(p.norm);
+  const Pair g = load_typed<Affine::kAny, T>(p.gate_type, gate, i, extent);
+  return rounding.step(activate(p.gate_act, g));
+}
+
+FASTNORM_INLINE Pair multiply(Pair a, Pair b) { return {mul(a.a, b.a), mul(a.b, b.b)}; }
+
+// x, gated where the gate comes first, + residual.
+template <class Element, Stat kStat>
+struct RowSource<StagesSlots<Element, kStat>> {
+  using T = Element;
+
+  FASTNORM_INLINE RowSource(const StagesParams& params, const StagesRow& group)
+      : p(params), at(group) {}
+
+  template <class Extent>
+  __attribute__((noinline)) Pair take(int64_t i, Extent extent) const {
+    Pair s = extent.load(T{}, at.row.x + i * T::kBytes);
+    if (p.gate_before) {
+      const Rounding<Affine::kAny, T> rounding(p.norm);
+      s = rounding.step(multiply(s, gate_factor<T>(p, at.gate, i, extent)));
+    }
+    if (at.row.residual == nullptr) return s;
+    const Pair r = load_typed<Affine::kAny, T>(p.norm.residual_type, at.row.residual, i, extent);
+    return {add(s.a, r.a), add(s.b, r.b)};
+  }
+
+  const StagesParams& p;
+  const StagesRow& at;
+};
+
+// One row's work.
+template <class T, Stat kStat>
+class StagedRow {
+ public:
+  using Slots = StagesSlots<T, kStat>;
+
+  FASTNORM_INLINE StagedRow(const StagesParams& params, const StagesRow& all)
+      : p(params), whole(all) {}
+
+  // Group number g becomes the one at work.
+  void enter(int64_t g) {
+    if (g == number) return;
+    number = g;
+    const NormParams& n = p.norm;
+    const int64_t first = g * n.n;
+    group = whole;
+    step(group.row.x, first * T::kBytes);
+    step(group.row.residual, first * bytes_of<Affine::kAny, T>(n.residual_type));
+    step(group.row.y, first * bytes_of<Affine::kAny, T>(n.y_type));
+    step(group.row.residual_out, first * bytes_of<Affine::kAny, T>(n.residual_out_type));
+    step(group.gate, first * bytes_of<Affine::kAny, T>(p.gate_type));
+    step(group.row.weight, g * p.weight_step);
+    step(group.row.bias, g * p.bias_step);
+    for (char** value : {&group.row.mean, &group.row.rstd}) step(*value, g * kValue);
+    step(group.mean_in, g * kValue);
+    step(group.rstd_in, g * kValue);
+    step(group.sumsq, g * kValue * (kStat == Stat::kLayer ? 2 : 1));
+    find_statistics();
+  }
+
+  // What is to be quantised of the elements [i, i + count), which kStore also stores, in order.
+  template <bool kStore>
+  void take_values(int64_t i, int count, float* values) {
+    const int64_t columns = p.norm.n;
+    for (int j = 0; j < count;) {
+      const int64_t g = (i + j) / columns, in_group = i + j - g * columns;
+      enter(g);
+      const auto piece = static_cast<int>(smaller(count - j, columns - in_group));
+      take_piece<kStore>(in_group, piece, values + j);
+      j += piece;
+    }
+  }
+
+ private:
+  static constexpr int64_t kValue = sizeof(float);
+
+  template <class Byte>
+  static FASTNORM_INLINE void step(Byte*& at, int64_t bytes) {
+    if (at != nullptr) at += bytes;
+  }
+
+  void find_statistics() {
+    if (group.rstd_in != nullptr) {
+      of_group = {group.mean_in != nullptr ? load_f32(group.mean_in) : 0.0f,
+                  load_f32(group.rstd_in), 0.0f};
+      return;
+    }
+    const Rounding<Affine::kAny, T> rounding(p.norm);
+    of_group = statistics<Slots>(p.norm, RowSource<Slots>(p, group), rounding, Nothing{});
+    store_statistic(group.row.mean, of_group.mean);
+    store_statistic(group.row.rstd, of_group.rstd);
+    if (group.sumsq == nullptr) return;
+    if (kStat == Stat::kLayer) store_statistic(group.sumsq, of_group.mean);
+    store_statistic(group.sumsq + (kStat == Stat::kLayer ? kValue : 0), of_group.squared);
+  }
+
+  template <bool kStore>
+  void take_piece(int64_t i, int count, float* values) {
+    const Rounding<Affine::kAny, T> rounding(p.norm);
+    const RowSource<Slots> source(p, group);
+    const RowAffine<Slots, AnyColumns> affine(p.norm, group.row, of_group, rounding);
+    const RowSink<Slots, Cached> sink(p.norm, group.row, Cached{});
+    const auto take = [&](int j, auto extent) __attribute__((always_inline)) {
+      const Pair s = source.take(i + j, extent);
+      Pair z = finish(rounding, affine.apply(s, i + j, extent), i + j, extent);
+      if constexpr (kStore) {
+        sink.store_sum(s, i + j, extent);
+        if (group.row.y != nullptr) sink.store(z, i + j, extent);
+      }
+      if (p.norm.quant.from_rounded) z = round_pair(T{}, z);
+      store(F32{}, reinterpret_cast<char*>(values + j), from_layout(T{}, extent.first(T{}, z)));
+    };
+    int j = 0;
+    for (; j + kPairElements <= count; j += kPairElements) take(j, Whole{});
+    if (j < count) take(j, Some{count - j});
+  }
+
+  // What follows weight and bias.
+  template <class Extent>
+  FASTNORM_INLINE Pair finish(const Rounding<Affine::kAny, T>& rounding, Pair z, int64_t i,
+                              Extent extent) const {
+    if (group.gate != nullptr && !p.gate_before) {
+      if (p.gate_from_rounded) z = round_pair(T{}, z);
+      z = rounding.step(multiply(z, gate_factor<T>(p, group.gate, i, extent)));
+    }
+    if (p.activation == Activation::kIdentity) return z;
+    return rounding.step(activate(p.activation, z));
+  }
+
+  const StagesParams& p;
+  const StagesRow& whole;
+  StagesRow group;
+  int64_t number = -1;  // of the group at work
+  Statistics of_group = {0.0f, 0.0f, 0.0f};
+};
+
+// Values of a chunk, and room for a whole pair behind the last.
+struct StagesScratch {
+  float values[kQuantChunk + kPadded + kPairElements];
+};
+
+template <bool kStore, class Work>
+inline int padded_values(const StagesParams& p, Work& work, int64_t i, int count, float* values) {
+  work.template take_values<kStore>(i, count, values);
+  const int padded = (count + kPadded - 1) / kPadded * kPadded;
+  for (int j = count; j < padded; ++j) values[j] = 0.0f;
+  clamp_values(values, padded, clamp_of(p.norm.quant));
+  return padded;
+}
+
+template <class T, Stat kStat>
+inline void stage_row(const StagesParams& p, const StagesRow& row, const QuantRow& out,
+                      uint32_t* amax) {
+  const QuantParams& q = p.norm.quant;
+  StagedRow<T, kStat> work(p, row);
+  StagesScratch scratch;
+  float(&values)[kQuantChunk] = reinterpret_cast<float(&)[kQuantChunk]>(scratch.values);
+  // Statistics alone.
+  if (row.row.y == nullptr && row.row.residual_out == nullptr && !q.codes_wanted) {
+    for (int64_t g = 0; g * p.norm.n < p.row_columns; ++g) work.enter(g);
+    return;
+  }
+  float inverse = 0.0f;
+  if (q.tensor_scale != nullptr) {
+    const float scale = load_f32(q.tensor_scale);
+    inverse = q.divides ? scale : 1.0f / scale;
+  } else if (q.codes_wanted && q.block == 0) {  // the row's scale, from a pass of its own
+    uint32_t most = 0;
+    for (int64_t i = 0; i < p.row_columns; i += kQuantChunk) {
+      const int count = static_cast<int>(smaller(p.row_columns - i, kQuantChunk));
+      const int padded = padded_values<false>(p, work, i, count, values);
+      most = greater(most, magnitude_bits(values, padded));
+    }
+    inverse = out.put_row_scale(q, most);
+  }
+  for (int64_t i = 0; i < p.row_columns; i += kQuantChunk) {
+    const int count = static_cast<int>(smaller(p.row_columns - i, kQuantChunk));
+    const int padded = padded_values<true>(p, work, i, count, values);
+    if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
+    if (!q.codes_wanted) continue;
+    if (q.block == 0 && q.divides) {
+      divide_values(values, padded, inverse);
+      out.put_codes<false>(q, i, count, values, 1.0f, false);
+    } else if (q.block == 0) {
+      out.put_codes<true>(q, i, count, values, inverse, false);
+    } else {
+      out.scale_by_block(q, i, count, padded, values);
+      out.put_codes<false>(q, i, count, values, 1.0f, false);
+    }
+  }
+  out.end(q, p.row_columns);
+}
+
+template <class T, Stat kStat>
+void norm_stages_kernel(const StagesParams& p, int64_t begin, int64_t end) {
+  Cursor cursor(p.norm, begin);
+  uint32_t amax = 0;
+  for (int64_t r = begin; r < end; ++r, cursor.next()) {
+    const QuantRow out = {r, cursor.at(p.norm.quant.codes), cursor.at(p.norm.quant.scale)};
+    const StagesRow row = {cursor.row, cursor.at(p.gate), cursor.at(p.mean_in),
+                           cursor.at(p.rstd_in), cursor.at(p.sumsq)};
+    stage_row<T, kStat>(p, row, out, &amax);
+  }
+  if (p.norm.quant.amax != nullptr) raise_amax(p.norm.quant.amax, amax);
+}
+
+constexpr StagesKernels kNormStagesOfUnit = {
+    {norm_stages_kernel<F32, Stat::kRms>, norm_stages_kernel<F32, Stat::kLayer>,
+     norm_stages_kernel<F16, Stat::kRms>, norm_stages_kernel<F16, Stat::kLayer>,
+     norm_stages_kernel<BF16, Stat::kRms>, norm_stages_kernel<BF16, Stat::kLayer>}};
+
+}  // namespace
+}  // namespace fastnorm::cpu

@@ -1,0 +1,35 @@
+// What a kernel for calls with stages gets. No inline functions: see norm_params.h.
+#pragma once
+
+#include "core/norm_stages.h"
+#include "cpu/norm_params.h"
+
+namespace fastnorm::cpu {
+
+enum class Activation : uint8_t { kIdentity, kSilu, kSigmoid };
+
+struct StagesParams {
+  NormParams norm;      // n, inv_n: of a group
+  int64_t row_columns;  // of all groups
+  RowRef gate;          // [rows, row_columns]
+  RowRef mean_in, rstd_in, sumsq;
+  int64_t weight_step, bias_step;  // bytes from a group's columns to the next's; 0 = shared
+  ColumnType gate_type;
+  Activation gate_act, activation;
+  bool gate_before, gate_from_rounded;
+};
+
+// The rows [begin, end).
+using StagesKernel = void (*)(const StagesParams& params, int64_t begin, int64_t end);
+
+// In the order of kStagesTable.
+struct StagesKernels {
+  StagesKernel at[kStagesKernels];
+};
+
+extern const StagesKernels kNormStagesScalar;
+extern const StagesKernels kNormStagesAvx2;
+extern const StagesKernels kNormStagesAvx512;
+extern const StagesKernels kNormStagesNeon;
+
+}  // namespace fastnorm::cpu

@@ -1,0 +1,73 @@
+// exp, sigmoid, silu and tanh as written sequences: the same bits on every GPU and CPU. The CPU's
+// form (src/cpu/functions-inl.h) tells why each step is as it is.
+#pragma once
+
+#include <cstdint>
+
+namespace fastnorm::cuda {
+
+// exp(x) = significand * first * second, the latter two powers of two.
+struct Power {
+  float significand, first, second;
+};
+
+// Sign and exponent from the lowest 9 bits.
+__device__ __forceinline__ float exponent_from_bits(float v) {
+  return __uint_as_float(__float_as_uint(v) << 23);
+}
+
+// x in [-110, 90], or NaN.
+__device__ __forceinline__ Power power_of_e(float x) {
+  constexpr float kUnits = 0x1.8p23f, kBiased = 0x1.8p23f + 127.0f;
+  const float n = __fsub_rn(__fmaf_rn(x, 0x1.715476p+0f, kUnits), kUnits);
+  const float r = __fmaf_rn(n, 0x1.05c610p-29f, __fmaf_rn(n, -0x1.62e430p-1f, x));
+  float p = __fmaf_rn(0x1.6a23cep-10f, r, 0x1.123a20p-7f);
+  p = __fmaf_rn(p, r, 0x1.5558f2p-5f);
+  p = __fmaf_rn(p, r, 0x1.555492p-3f);
+  p = __fmaf_rn(p, r, 0x1.fffffcp-2f);
+  p = __fmaf_rn(p, r, 1.0f);
+  p = __fmaf_rn(p, r, 1.0f);
+  const float half = __fmaf_rn(n, 0.5f, kBiased);
+  const float rest = __fadd_rn(__fsub_rn(n, __fsub_rn(half, kBiased)), kBiased);
+  return {p, exponent_from_bits(half), exponent_from_bits(rest)};
+}
+
+// NaN stays.
+__device__ __forceinline__ float at_least(float v, float low) { return v < low ? low : v; }
+__device__ __forceinline__ float at_most(float v, float high) { return v > high ? high : v; }
+
+__device__ __forceinline__ float exponential(float x) {
+  const Power p = power_of_e(at_most(at_least(x, -110.0f), 90.0f));
+  return __fmul_rn(__fmul_rn(p.significand, p.first), p.second);
+}
+
+// scale / (1 + exp(-z)) for scale 1 or z.
+__device__ __forceinline__ float over_one_and_power(float z, float scale) {
+  const Power p = power_of_e(at_least(-fabsf(z), -110.0f));
+  const float most = __fmul_rn(p.significand, p.first);
+  const float e = __fmul_rn(most, p.second);
+  const float numerator = __fmul_rn(scale, z < 0.0f ? most : 1.0f);
+  return __fmul_rn(__fdiv_rn(numerator, __fadd_rn(1.0f, e)), z < 0.0f ? p.second : 1.0f);
+}
+
+__device__ __forceinline__ float sigmoid(float z) { return over_one_and_power(z, 1.0f); }
+
+__device__ __forceinline__ float silu(float z) {
+  const float kept = at_least(z, -110.0f);
+  return over_one_and_power(kept, kept);
+}
+
+__device__ __forceinline__ float hyperbolic_tangent(float x) {
+  const float a = fabsf(x), square = __fmul_rn(a, a);
+  float p = __fmaf_rn(-0x1.75d50cp-8f, square, 0x1.5223dep-6f);
+  p = __fmaf_rn(p, square, -0x1.b83bf4p-5f);
+  p = __fmaf_rn(p, square, 0x1.110724p-3f);
+  p = __fmaf_rn(p, square, -0x1.555532p-2f);
+  const float below = __fmaf_rn(p, __fmul_rn(square, a), a);
+  const float e = exponential(__fadd_rn(a, a));
+  const float above = __fsub_rn(1.0f, __fdiv_rn(2.0f, __fadd_rn(e, 1.0f)));
+  const float result = a < 0.625f ? below : above;
+  return __uint_as_float(__float_as_uint(result) | (__float_as_uint(x) & 0x80000000));
+}
+
+}  // namespace fastnorm::cuda

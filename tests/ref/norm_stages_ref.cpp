@@ -1,0 +1,234 @@
+#include "ref/norm_stages_ref.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+
+#include "ref/functions.h"
+
+namespace fastnorm::ref {
+namespace {
+
+float activate(Activation activation, float v) {
+  return activation == Activation::kSilu      ? silu(v)
+         : activation == Activation::kSigmoid ? sigmoid(v)
+                                              : v;
+}
+
+// The columns of one group as a row.
+struct Group {
+  NormRow row;
+  const float* gate = nullptr;
+};
+
+Group group_of(const StagesOptions& o, const StagesRow& row, int64_t g) {
+  const int64_t first = g * o.group;
+  const auto part = [&](const float* values) {
+    return values == nullptr ? nullptr : values + first;
+  };
+  Group group;
+  group.row.n = o.group;
+  group.row.x = row.row.x + first;
+  group.row.residual = part(row.row.residual);
+  group.row.weight = row.weight_shared ? row.row.weight : part(row.row.weight);
+  group.row.bias = row.bias_shared ? row.row.bias : part(row.row.bias);
+  group.gate = part(row.gate);
+  return group;
+}
+
+// RMS: the sum of squares. LAYER: the sum of squares about the corrected mean.
+float sum_of_squares(const StagesOptions& o, const NormRow& row, Order order,
+                     ModelScratch* scratch) {
+  std::vector<float> a, d;
+  for (int64_t i = 0; i < row.n; ++i) {
+    const float s = row.residual != nullptr ? row.x[i] + row.residual[i] : row.x[i];
+    const bool rounds =
+        row.residual != nullptr && o.norm.residual_rounding == ResidualRounding::kBeforeStatistics;
+    a.push_back(rounds ? round_to(o.norm.sum_dtype, s) : s);
+  }
+  const Type type = o.norm.dtype;
+  std::vector<float>* const partial = &scratch->partial;
+  if (o.norm.kind == Kind::kRms)
+    return ordered_sum_of_squares(order, type, a.data(), row.n, partial);
+  const float inv_n = 1.0f / static_cast<float>(row.n);
+  for (const float v : a) d.push_back(v - a[0]);
+  const float mean = a[0] + ordered_sum(order, type, d.data(), row.n, partial) * inv_n;
+  for (size_t i = 0; i < a.size(); ++i) d[i] = a[i] - mean;
+  const float sum = ordered_sum(order, type, d.data(), row.n, partial);
+  const float squares = ordered_sum_of_squares(order, type, d.data(), row.n, partial);
+  const float about_mean = std::fma(-(sum * inv_n), sum, squares);
+  return about_mean < 0.0f ? 0.0f : about_mean;
+}
+
+constexpr double kU = 0x1p-24;
+constexpr double kLeast = 0x1p-149;
+constexpr double kFunction = 8 * kU;  // relative error of an activation; it is at most 2.9 units
+
+double exact(Activation activation, double v) {
+  if (activation == Activation::kIdentity) return v;
+  const double e = std::exp(-std::fabs(v));
+  const double sigmoid = v < 0 ? e / (1 + e) : 1 / (1 + e);
+  return activation == Activation::kSilu ? v * sigmoid : sigmoid;
+}
+
+double error_of(Activation activation, double value) {
+  return activation == Activation::kIdentity ? 0 : kFunction * std::fabs(value) + kLeast;
+}
+
+// Of values that single precision holds, too: others become Inf there, in whatever step.
+bool in_range(double v) { return std::fabs(v) < 0.25 * FLT_MAX; }
+
+double average(const std::vector<double>& v) {
+  long double sum = 0;
+  for (const double e : v) sum += e;
+  return static_cast<double>(sum / static_cast<long double>(v.size()));
+}
+
+// A value and how far a single-precision one may be off.
+struct Near {
+  double value = 0, error = 0;
+};
+
+Near gated(const StagesOptions& o, Near v, float gate) {
+  const double factor = exact(o.gate_act, gate), product = v.value * factor;
+  const double relative = o.gate_act == Activation::kIdentity ? kU : kFunction + kU;
+  return {product, v.error * std::fabs(factor) + relative * std::fabs(product) +
+                       std::fabs(v.value) * kLeast + 2 * kLeast};
+}
+
+// False where there are no bounds.
+bool bound_group(const StagesOptions& o, const StagesRow& row, int64_t g, Order order,
+                 std::vector<Range>* bounds) {
+  const Group group = group_of(o, row, g);
+  const NormRow& r = group.row;
+  const bool layer = o.norm.kind == Kind::kLayer;
+  std::vector<Near> s;
+  std::vector<double> values, errors;
+  for (int64_t i = 0; i < r.n; ++i) {
+    Near u = {r.x[i], 0};
+    if (o.gate_before && group.gate != nullptr) u = gated(o, u, group.gate[i]);
+    if (!in_range(u.value)) return false;
+    if (r.residual != nullptr) {
+      u.value += static_cast<double>(r.residual[i]);
+      u.error += kU * std::fabs(u.value);
+    }
+    if (!in_range(u.value)) return false;
+    s.push_back(u);
+    values.push_back(u.value);
+    errors.push_back(u.error);
+  }
+  Near mean, rstd;  // rstd's error is relative
+  if (row.rstd_in != nullptr) {
+    if (layer) mean.value = row.mean_in[g];
+    rstd.value = row.rstd_in[g];
+  } else {
+    const double path = longest_path(order, o.norm.dtype, r.n);
+    std::vector<double> squares, shares;
+    if (layer) {
+      mean.value = average(values);
+      double distance = 0;
+      for (const double v : values) distance += std::fabs(v - mean.value);
+      mean.error = kU * std::fabs(mean.value) +
+                   (path + 2) * kU * distance / static_cast<double>(r.n) + average(errors) +
+                   2 * kLeast;
+    }
+    for (const Near& v : s) {
+      const double d = v.value - mean.value;
+      squares.push_back(d * d);
+      // What the elements' errors do to the square; the mean's error does so in the second order.
+      shares.push_back(2 * std::fabs(d) * v.error + v.error * v.error);
+    }
+    const double variance = average(squares), radicand = variance + static_cast<double>(o.norm.eps);
+    rstd.value = 1 / std::sqrt(radicand);
+    rstd.error = (path / 2 + 5) * kU + kLeast / radicand +
+                 0.51 * (average(shares) + mean.error * mean.error) / radicand;
+    const auto n = static_cast<double>(r.n);
+    if ((variance + mean.value * mean.value) * n >= 0.25 * FLT_MAX || !std::isfinite(rstd.value) ||
+        rstd.error > 0x1p-8)
+      return false;
+  }
+  for (int64_t i = 0; i < r.n; ++i) {
+    const auto k = static_cast<size_t>(i);
+    const double t = (s[k].value - mean.value) * rstd.value;
+    const double t_error = std::fabs(rstd.value) * (s[k].error + mean.error) * (1 + 0x1p-7) +
+                           (rstd.error + 2 * kU) * std::fabs(t) + 2 * kLeast;
+    const double weight = r.weight == nullptr ? 1
+                                              : static_cast<double>(r.weight[i]) +
+                                                    static_cast<double>(o.norm.weight_offset);
+    const double bias = r.bias == nullptr ? 0 : static_cast<double>(r.bias[i]);
+    Near z = {t * weight + bias, std::fabs(weight) * t_error * (1 + 0x1p-20) +
+                                     3 * kU * (std::fabs(t * weight) + std::fabs(bias)) +
+                                     2 * kLeast};
+    if (!in_range(t) || !in_range(t * weight) || !in_range(z.value)) return false;
+    if (!o.gate_before && group.gate != nullptr) {
+      if (o.gate_from_rounded) {
+        const double low = round_to(o.norm.dtype, z.value - z.error),
+                     high = round_to(o.norm.dtype, z.value + z.error);
+        z = {(low + high) / 2, (high - low) / 2};
+        if (!in_range(z.value)) return false;
+      }
+      z = gated(o, z, group.gate[i]);
+      if (!in_range(z.value)) return false;
+    }
+    if (o.activation != Activation::kIdentity) {
+      const double value = exact(o.activation, z.value);
+      constexpr double kSteepest = 1.1;  // of silu
+      z = {value, kSteepest * z.error + error_of(o.activation, std::fabs(value) + z.error)};
+    }
+    if (!in_range(z.value)) return false;
+    const Type type = o.norm.y_dtype();
+    bounds->push_back({round_to(type, z.value - z.error), round_to(type, z.value + z.error)});
+  }
+  return true;
+}
+
+}  // namespace
+
+void stages_model(const StagesOptions& o, const StagesRow& row, Order order, ModelScratch* scratch,
+                  StagesResult* result) {
+  *result = {};
+  const bool every_step = o.norm.rounding == Rounding::kEveryStep;
+  const auto step = [&](float v) { return every_step ? round_to(o.norm.dtype, v) : v; };
+  const auto factor = [&](float gate) { return step(activate(o.gate_act, gate)); };
+  NormResult of_group;
+  for (int64_t g = 0; g * o.group < row.row.n; ++g) {
+    Group group = group_of(o, row, g);
+    std::vector<float> u(group.row.x, group.row.x + o.group);
+    for (size_t i = 0; o.gate_before && group.gate != nullptr && i < u.size(); ++i)
+      u[i] = step(u[i] * factor(group.gate[i]));
+    group.row.x = u.data();
+    norm_model(o.norm, group.row, order, scratch, &of_group);
+    if (row.rstd_in != nullptr) {
+      of_group.rstd = row.rstd_in[g];
+      of_group.mean = row.mean_in != nullptr ? row.mean_in[g] : 0.0f;
+      norm_tail(o.norm, group.row, of_group.mean, of_group.rstd, of_group.z.data());
+    }
+    for (size_t i = 0; i < u.size(); ++i) {
+      float z = of_group.z[i];
+      if (!o.gate_before && group.gate != nullptr) {
+        if (o.gate_from_rounded) z = round_to(o.norm.dtype, z);
+        z = step(z * factor(group.gate[i]));
+      }
+      if (o.activation != Activation::kIdentity) z = step(activate(o.activation, z));
+      result->z.push_back(z);
+      result->sum.push_back(of_group.sum[i]);
+    }
+    result->mean.push_back(of_group.mean);
+    result->rstd.push_back(of_group.rstd);
+    if (o.norm.kind == Kind::kLayer) result->sumsq.push_back(of_group.mean);
+    result->sumsq.push_back(sum_of_squares(o, group.row, order, scratch));
+  }
+}
+
+std::vector<Range> stages_bounds(const StagesOptions& o, const StagesRow& row, Order order) {
+  std::vector<Range> bounds;
+  const bool once =
+      o.norm.rounding == Rounding::kOnce &&
+      (row.row.residual == nullptr || o.norm.residual_rounding == ResidualRounding::kExact);
+  for (int64_t g = 0; once && g * o.group < row.row.n; ++g) {
+    if (!bound_group(o, row, g, order, &bounds)) return {};
+  }
+  return bounds;
+}
+
+}  // namespace fastnorm::ref

@@ -1,0 +1,418 @@
+#include "support/norm_stages_call.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fastnorm::support {
+
+using ref::Type;
+
+namespace {
+
+Type type_of(const CallTensor& t) {
+  if (t.abi.dtype.bits == 32) return Type::kF32;
+  return t.abi.dtype.code == fastnorm_dtype_of(FASTNORM_DTYPE_BF16).code ? Type::kBF16 : Type::kF16;
+}
+
+}  // namespace
+
+RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order)
+    : random_(ref::hash(seed, 43)), seed_(seed), order_(order) {
+  type_ = ref::kTypes[random_.below(3)];
+  batch_ = random_.below(4);
+  heads_ = 1 + random_.below(3);
+  const int64_t groups[] = {1, 1, 1, 2, 3, 5, 8};
+  const int64_t columns[] = {1, 2, 5, 16, 31, 32, 64, 96, 127, 128, 130, 256, 300, 512, 1100};
+  groups_ = random_.of(groups);
+  const int64_t group = random_.of(columns);
+  n_ = groups_ * group;
+  if (groups_ == 1 && random_.one_in(20)) n_ = 16384 + random_.below(3000);
+  ref::NormOptions& o = options_.norm;
+  options_.group = n_ / groups_;
+  o.dtype = type_;
+  o.kind = random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
+  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(3));
+  o.eps = 1e-5f;
+  args_.struct_size = sizeof args_;
+  args_.kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+  args_.rounding = static_cast<fastnorm_rounding>(static_cast<int>(o.rounding));
+  args_.eps = o.eps;
+  args_.group_size = groups_ > 1 || random_.one_in(3) ? options_.group : 0;
+
+  const auto pattern =
+      static_cast<ref::Pattern>(random_.one_in(2) ? 0 : random_.below(ref::kPatterns));
+  x_ = make_rows(id_of(type_), n_);
+  fill(*x_, pattern, type_, n_);
+  if (random_.one_in(2)) {
+    const Type type = any_type();
+    residual_ = make_rows(id_of(type), n_);
+    fill(*residual_, ref::Pattern::kNormal, type, n_);
+    o.residual_rounding = static_cast<ref::ResidualRounding>(random_.below(3));
+    args_.residual_rounding =
+        static_cast<fastnorm_residual_rounding>(static_cast<int>(o.residual_rounding));
+  }
+  if (!random_.one_in(3)) {
+    weight_ = make_columns(&weight_shared_);
+    if (random_.one_in(2)) args_.weight_offset = o.weight_offset = 1;
+  }
+  if (random_.one_in(3)) bias_ = make_columns(&bias_shared_);
+  if (!random_.one_in(4)) make_gate();
+  if (random_.one_in(3)) {
+    options_.activation = static_cast<ref::Activation>(random_.below(3));
+    args_.activation = static_cast<fastnorm_activation>(static_cast<int>(options_.activation));
+  }
+  make_statistics();
+  if (random_.one_in(2)) make_codes();
+  make_outputs();
+}
+
+Type RandomStagesCall::any_type() { return ref::kTypes[random_.below(3)]; }
+
+OwnedTensor RandomStagesCall::make_rows(fastnorm_dtype_id dtype, int64_t columns) {
+  return make_tensor(std::vector<int64_t>{batch_, heads_, columns}, dtype, random_.below(4),
+                     random_.one_in(3) ? random_.below(8) : int64_t{0});
+}
+
+// Of `values` for each group of each row.
+OwnedTensor RandomStagesCall::make_statistic(int64_t values) {
+  std::vector<int64_t> shape = {batch_, heads_};
+  if (groups_ > 1) shape.push_back(groups_);
+  if (values > 1) shape.push_back(values);
+  if (groups_ == 1 && values == 1 && random_.one_in(2)) shape.push_back(1);
+  // What is behind the leading dimensions is contiguous.
+  return make_tensor(shape, FASTNORM_DTYPE_F32);
+}
+
+OwnedTensor RandomStagesCall::make_columns(bool* shared) {
+  const Type type = any_type();
+  *shared = groups_ > 1 && random_.one_in(2);
+  const int64_t columns = *shared ? options_.group : n_;
+  const bool each = random_.one_in(3);
+  OwnedTensor t = each ? make_tensor(std::vector<int64_t>{heads_, columns}, id_of(type),
+                                     random_.below(3), random_.below(3))
+                       : make_tensor(std::vector<int64_t>{columns}, id_of(type));
+  std::vector<float> row(static_cast<size_t>(columns));
+  for (int64_t h = 0; h < (each ? heads_ : 1); ++h) {
+    ref::fill_row(ref::Pattern::kWeights, type, random_.next(), row.data(), columns);
+    t->set(each ? t->place({h}) : t->first, type, row.data(), columns);
+  }
+  return t;
+}
+
+void RandomStagesCall::fill(CallTensor& t, ref::Pattern pattern, Type type, int64_t columns) {
+  std::vector<float> row(static_cast<size_t>(columns));
+  for (int64_t b = 0; b < batch_; ++b) {
+    for (int64_t h = 0; h < heads_; ++h) {
+      ref::fill_row(pattern, type, random_.next(), row.data(), columns);
+      t.set(t.place({b, h}), type, row.data(), columns);
+    }
+  }
+}
+
+void RandomStagesCall::make_gate() {
+  const Type type = random_.one_in(3) ? Type::kF32 : type_;
+  gate_ = make_rows(id_of(type), n_);
+  fill(*gate_, random_.one_in(4) ? ref::Pattern::kRandomBits : ref::Pattern::kNormal, type, n_);
+  if (batch_ > 0) {  // of large magnitude, and Inf, at a few places
+    const float large[] = {-INFINITY, 200.0f, -200.0f, -87.5f, -103.0f, 30.0f, -30.0f};
+    for (int i = 0; i < 3; ++i) {
+      const float value = random_.of(large);
+      gate_->set(gate_->place({random_.below(batch_), random_.below(heads_), random_.below(n_)}),
+                 type, &value, 1);
+    }
+  }
+  options_.gate_act = static_cast<ref::Activation>(random_.below(3));
+  options_.gate_before = random_.one_in(3);
+  options_.gate_from_rounded = !options_.gate_before && random_.one_in(3);
+  args_.gate_act = static_cast<fastnorm_activation>(static_cast<int>(options_.gate_act));
+  args_.gate_position = options_.gate_before ? FASTNORM_GATE_BEFORE_NORM : FASTNORM_GATE_AFTER_NORM;
+  args_.gate_source =
+      options_.gate_from_rounded ? FASTNORM_GATE_FROM_ROUNDED : FASTNORM_GATE_FROM_F32;
+}
+
+// Given ones are others than the rows'.
+void RandomStagesCall::make_statistics() {
+  const bool layer = options_.norm.kind == ref::Kind::kLayer;
+  if (random_.one_in(5)) {
+    const auto make = [&](float value) {
+      OwnedTensor t = make_statistic(1);
+      for (int64_t i = 0; i < batch_ * heads_ * groups_; ++i)
+        t->set_number(static_cast<size_t>(i * 4), value + 0.125f * static_cast<float>(i % 5));
+      return t;
+    };
+    rstd_in_ = make(0.75f);
+    if (layer) mean_in_ = make(-0.25f);
+    return;
+  }
+  if (random_.one_in(2)) rstd_ = make_statistic(1);
+  if (layer && random_.one_in(2)) mean_ = make_statistic(1);
+  if (options_.norm.rounding != ref::Rounding::kEveryStep && random_.one_in(2))
+    sumsq_ = make_statistic(layer ? 2 : 1);
+}
+
+void RandomStagesCall::make_codes() {
+  const fastnorm_dtype_id formats[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
+                                       FASTNORM_DTYPE_I8};
+  int64_t scheme = 1 + random_.below(6), format = random_.below(3);
+  const auto is_fp4 = [&] { return ref::is_fp4(ref::kSchemes[scheme]); };
+  if (is_fp4() && n_ % 2 != 0) scheme = 2;
+  if (ref::kSchemes[scheme] == ref::Scheme::kMxfp8) format = random_.below(2);
+  ref::QuantOptions& q = quant_;
+  q.scheme = ref::kSchemes[scheme];
+  q.format = is_fp4() ? ref::Format::kE2M1 : ref::kFormats[format];
+  args_.quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
+  if (q.scheme == ref::Scheme::kPerBlock)
+    q.block_size = args_.quant_block_size = random_.one_in(2) ? 64 : 128;
+  if (random_.one_in(3)) q.clamp = args_.clamp = 1.5f;
+  if (random_.one_in(2)) args_.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
+  if (scheme <= 3 && random_.one_in(3)) {
+    args_.quant_division = FASTNORM_QUANT_DIVIDE;
+    q.divide = true;
+  }
+  std::vector<int64_t> shape = {batch_, heads_, is_fp4() ? n_ / 2 : n_};
+  codes_ = make_tensor(shape, is_fp4() ? FASTNORM_DTYPE_F4_E2M1FN_X2 : formats[format],
+                       random_.below(3), random_.below(3));
+  shape[2] = ref::scopes_of(q, n_);
+  if (q.scheme == ref::Scheme::kPerTensor) {
+    scale_ = make_tensor(std::vector<int64_t>{1}, FASTNORM_DTYPE_F32);
+    scale_->set_number(0, tensor_scale_);
+  } else {
+    scale_ = make_tensor(shape,
+                         q.scheme == ref::Scheme::kNvfp4 ? FASTNORM_DTYPE_F8_E4M3FN
+                         : ref::is_mx(q.scheme)          ? FASTNORM_DTYPE_F8_E8M0FNU
+                                                         : FASTNORM_DTYPE_F32,
+                         random_.below(2));
+  }
+  if (q.scheme == ref::Scheme::kNvfp4) {
+    global_ = make_tensor(std::vector<int64_t>{1}, FASTNORM_DTYPE_F32);
+    global_->set_number(0, global_scale_);
+  }
+}
+
+void RandomStagesCall::make_outputs() {
+  const bool needed = codes_ == nullptr && sumsq_ == nullptr;
+  if (needed || random_.one_in(2)) {
+    const Type y = random_.one_in(4) ? Type::kF32 : type_;
+    options_.norm.y_f32 = y == Type::kF32;
+    y_over_x_ = y == type_ && random_.one_in(3);
+    y_over_gate_ = !y_over_x_ && gate_ != nullptr && type_of(*gate_) == y && random_.one_in(3);
+    if (!y_over_x_ && !y_over_gate_) y_ = make_rows(id_of(y), n_);
+  }
+  const bool has_y = y_over_x_ || y_over_gate_ || y_ != nullptr;
+  if (residual_ != nullptr && random_.one_in(2)) {
+    sum_over_residual_ = random_.one_in(2);
+    if (!sum_over_residual_) residual_out_ = make_rows(id_of(any_type()), n_);
+  }
+  if (residual_ != nullptr) {
+    const CallTensor& rounds_to = residual_out_ != nullptr ? *residual_out_ : *residual_;
+    options_.norm.sum_dtype = type_of(rounds_to);
+  }
+  if ((has_y || codes_ != nullptr) && random_.one_in(3)) {
+    amax_ = make_tensor(std::vector<int64_t>{1}, FASTNORM_DTYPE_F32);
+    amax_->set_number(0, 0.25f);
+  }
+  // Every call has a stage.
+  if (gate_ == nullptr && sumsq_ == nullptr && rstd_in_ == nullptr && args_.activation == 0)
+    args_.group_size = options_.group;
+}
+
+std::vector<RandomStagesCall::Named> RandomStagesCall::named() const {
+  return {{"x", x_},
+          {"residual", residual_},
+          {"weight", weight_},
+          {"bias", bias_},
+          {"y", y_},
+          {"residual_out", residual_out_},
+          {"mean", mean_},
+          {"rstd", rstd_},
+          {"gate", gate_},
+          {"sumsq", sumsq_},
+          {"mean_in", mean_in_},
+          {"rstd_in", rstd_in_},
+          {"codes", codes_},
+          {"scale", scale_},
+          {"global_scale", global_},
+          {"amax", amax_}};
+}
+
+std::vector<CallTensor*> RandomStagesCall::tensors() const {
+  std::vector<CallTensor*> all;
+  for (const Named& t : named()) {
+    if (t.tensor != nullptr) all.push_back(t.tensor.get());
+  }
+  return all;
+}
+
+const fastnorm_norm_args& RandomStagesCall::args() {
+  args_.x = abi_of(x_);
+  args_.residual = abi_of(residual_);
+  args_.weight = abi_of(weight_);
+  args_.bias = abi_of(bias_);
+  args_.gate = abi_of(gate_);
+  args_.y = y_over_x_ ? args_.x : y_over_gate_ ? args_.gate : abi_of(y_);
+  args_.residual_out = sum_over_residual_ ? args_.residual : abi_of(residual_out_);
+  args_.mean = abi_of(mean_);
+  args_.rstd = abi_of(rstd_);
+  args_.sumsq = abi_of(sumsq_);
+  args_.mean_in = abi_of(mean_in_);
+  args_.rstd_in = abi_of(rstd_in_);
+  args_.quantized = abi_of(codes_);
+  args_.scale = abi_of(scale_);
+  args_.global_scale = abi_of(global_);
+  args_.amax = abi_of(amax_);
+  return args_;
+}
+
+std::vector<float> RandomStagesCall::row_of(const OwnedTensor& t, int64_t b, int64_t h,
+                                            int64_t columns) const {
+  if (t == nullptr) return {};
+  std::vector<float> values(static_cast<size_t>(columns));
+  ref::decode_row(type_of(*t), t->now.data() + t->place({b, h}), values.data(), columns);
+  return values;
+}
+
+std::vector<float> RandomStagesCall::column_of(const OwnedTensor& t, int64_t h,
+                                               int64_t columns) const {
+  if (t == nullptr) return {};
+  std::vector<float> values(static_cast<size_t>(columns));
+  const size_t at = t->shape.size() == 2 ? t->place({h}) : t->first;
+  ref::decode_row(type_of(*t), t->now.data() + at, values.data(), columns);
+  return values;
+}
+
+void RandomStagesCall::expect_results() {
+  for (int64_t b = 0; b < batch_; ++b) {
+    for (int64_t h = 0; h < heads_; ++h) predict(b, h);
+  }
+}
+
+void RandomStagesCall::predict(int64_t b, int64_t h) {
+  const auto pointer = [](const std::vector<float>& v) { return v.empty() ? nullptr : v.data(); };
+  const std::vector<float> x = row_of(x_, b, h, n_), residual = row_of(residual_, b, h, n_),
+                           gate = row_of(gate_, b, h, n_),
+                           mean_in = row_of(mean_in_, b, h, groups_),
+                           rstd_in = row_of(rstd_in_, b, h, groups_),
+                           weight = column_of(weight_, h, weight_shared_ ? options_.group : n_),
+                           bias = column_of(bias_, h, bias_shared_ ? options_.group : n_);
+  ref::StagesRow row;
+  row.row = {n_, x.data(), pointer(residual), pointer(weight), pointer(bias)};
+  row.weight_shared = weight_shared_;
+  row.bias_shared = bias_shared_;
+  row.gate = pointer(gate);
+  row.mean_in = pointer(mean_in);
+  row.rstd_in = pointer(rstd_in);
+  ref::StagesResult result;
+  ref::stages_model(options_, row, order_, &scratch_, &result);
+  const auto put = [&](const OwnedTensor& t, const std::vector<float>& values) {
+    if (t != nullptr)
+      t->expect(t->place({b, h}), type_of(*t), values.data(), static_cast<int64_t>(values.size()));
+  };
+  put(y_over_x_ ? x_ : y_over_gate_ ? gate_ : y_, result.z);
+  put(sum_over_residual_ ? residual_ : residual_out_, result.sum);
+  put(mean_, result.mean);
+  put(rstd_, result.rstd);
+  put(sumsq_, result.sumsq);
+  predict_codes(b, h, result.z);
+  check_bounds(row, result.z);
+}
+
+void RandomStagesCall::predict_codes(int64_t b, int64_t h, const std::vector<float>& z) {
+  if (codes_ == nullptr && amax_ == nullptr) return;
+  ref::QuantOptions q = quant_;
+  const bool rounded = args_.quant_source == FASTNORM_QUANT_FROM_ROUNDED ||
+                       options_.norm.rounding == ref::Rounding::kEveryStep;
+  // Without codes the amax is that of y; with EVERY_STEP a value of x's dtype.
+  const Type type = codes_ == nullptr && !rounded ? options_.norm.y_dtype() : type_;
+  q.source = rounded || codes_ == nullptr ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
+  ref::QuantResult r;
+  ref::quant_model(q, z.data(), n_, type, tensor_scale_, global_ != nullptr ? global_scale_ : 1.0f,
+                   &r);
+  if (amax_ != nullptr) {
+    float most = 0;
+    std::memcpy(&most, amax_->expected.data(), sizeof most);
+    most = ref::max_magnitude(most, r.amax);
+    amax_->expect(0, Type::kF32, &most, 1);
+  }
+  if (codes_ == nullptr) return;
+  std::vector<uint8_t> bytes = r.codes;
+  if (q.format == ref::Format::kE2M1) {
+    ref::pack_e2m1(r.codes.data(), n_, bytes.data());
+    bytes.resize(static_cast<size_t>(n_ / 2));
+  }
+  codes_->expect_bytes(codes_->place({b, h}), bytes.data(), bytes.size());
+  if (q.scheme == ref::Scheme::kPerTensor) return;
+  const size_t at = scale_->place({b, h});
+  if (ref::has_scale_bytes(q)) {
+    scale_->expect_bytes(at, r.scale_bytes.data(), r.scale_bytes.size());
+  } else {
+    scale_->expect(at, Type::kF32, r.scale.data(), static_cast<int64_t>(r.scale.size()));
+  }
+}
+
+void RandomStagesCall::check_bounds(const ref::StagesRow& row, const std::vector<float>& z) {
+  const std::vector<ref::Range> bounds = ref::stages_bounds(options_, row, order_);
+  if (bounds.empty()) return;
+  ++bounded_;
+  for (size_t i = 0; i < z.size(); ++i) {
+    const float y = ref::round_to(options_.norm.y_dtype(), z[i]);
+    if (!bounds[i].holds(y) && finding_.empty())
+      finding_ = "y is " + std::to_string(y) + " and leaves its bounds " +
+                 std::to_string(bounds[i].low) + " .. " + std::to_string(bounds[i].high) +
+                 " at column " + std::to_string(i);
+  }
+}
+
+std::string RandomStagesCall::difference() const {
+  if (!finding_.empty()) return finding_;
+  for (const Named& t : named()) {
+    if (t.tensor == nullptr) continue;
+    const CallTensor& c = *t.tensor;
+    if (c.now == c.expected) continue;
+    // All NaN of rows are one.
+    const Type type = type_of(c);
+    const bool floats = t.tensor != codes_ && t.tensor != scale_;
+    const auto size = static_cast<size_t>(c.bytes);
+    for (size_t at = 0; at + size <= c.now.size(); at += floats ? size : 1) {
+      const size_t count = floats ? size : 1;
+      if (std::memcmp(&c.now[at], &c.expected[at], count) == 0) continue;
+      float found = 0, wanted = 0;
+      if (floats || (t.tensor == scale_ && c.bytes == 4 && at % 4 == 0)) {
+        ref::decode_row(type, &c.now[at], &found, 1);
+        ref::decode_row(type, &c.expected[at], &wanted, 1);
+        if (std::isnan(found) && std::isnan(wanted)) {
+          if (!floats) at += 3;
+          continue;
+        }
+      }
+      return std::string(t.name) + " byte " + std::to_string(at - c.first) + " is " +
+             std::to_string(c.now[at]) + " (" + std::to_string(found) + "), not " +
+             std::to_string(c.expected[at]) + " (" + std::to_string(wanted) + ")";
+    }
+  }
+  return "";
+}
+
+std::string RandomStagesCall::text() const {
+  constexpr const char* kActs[] = {"identity", "silu", "sigmoid"};
+  std::string s = "norm_stages " + std::string(ref::name_of(type_)) + " seed " +
+                  std::to_string(seed_) + " [" + std::to_string(batch_) + "x" +
+                  std::to_string(heads_) + "x" + std::to_string(groups_) + "*" +
+                  std::to_string(options_.group) + "]";
+  s += options_.norm.kind == ref::Kind::kLayer ? " layer" : " rms";
+  s += " rounding " + std::to_string(static_cast<int>(options_.norm.rounding));
+  if (residual_ != nullptr) s += " add";
+  if (gate_ != nullptr)
+    s += std::string(options_.gate_before ? " gate before " : " gate after ") +
+         kActs[static_cast<int>(options_.gate_act)];
+  if (options_.gate_from_rounded) s += " rounded";
+  if (args_.activation != 0)
+    s += std::string(" activation ") + kActs[static_cast<int>(options_.activation)];
+  if (rstd_in_ != nullptr) s += " given";
+  if (sumsq_ != nullptr) s += " sumsq";
+  if (codes_ != nullptr) s += std::string(" codes ") + ref::name_of(quant_.scheme);
+  if (y_over_x_) s += " y over x";
+  if (y_over_gate_) s += " y over gate";
+  return s;
+}
+
+}  // namespace fastnorm::support

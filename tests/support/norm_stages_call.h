@@ -1,0 +1,73 @@
+// Random calls of norm with stages and all their memory, and what the model says should be there
+// afterwards, byte for byte: gaps between rows included.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fastnorm/norm.h"
+#include "ref/norm_stages_ref.h"
+#include "ref/quant.h"
+#include "support/norm_heads_call.h"
+
+namespace fastnorm::support {
+
+class RandomStagesCall {
+ public:
+  RandomStagesCall(uint64_t seed, ref::Order order);
+
+  // Works out what should be there afterwards. Before the call.
+  void expect_results();
+
+  // All memory; `elsewhere` and abi.device_type of each may be set.
+  std::vector<CallTensor*> tensors() const;
+
+  // For the call: read them after the tensors' places are known.
+  const fastnorm_norm_args& args();
+
+  // "" or what differs from the model, or of the model from the specification in double.
+  std::string difference() const;
+  std::string text() const;
+  // Rows that were compared with the specification in double.
+  int64_t bounded() const { return bounded_; }
+
+ private:
+  struct Named {
+    const char* name;
+    const OwnedTensor& tensor;
+  };
+  std::vector<Named> named() const;
+  OwnedTensor make_rows(fastnorm_dtype_id dtype, int64_t columns);
+  OwnedTensor make_statistic(int64_t values);
+  OwnedTensor make_columns(bool* shared);
+  void fill(CallTensor& t, ref::Pattern pattern, ref::Type type, int64_t columns);
+  ref::Type any_type();
+  void make_gate();
+  void make_statistics();
+  void make_codes();
+  void make_outputs();
+  std::vector<float> row_of(const OwnedTensor& t, int64_t b, int64_t h, int64_t columns) const;
+  std::vector<float> column_of(const OwnedTensor& t, int64_t h, int64_t columns) const;
+  void predict(int64_t b, int64_t h);
+  void predict_codes(int64_t b, int64_t h, const std::vector<float>& z);
+  void check_bounds(const ref::StagesRow& row, const std::vector<float>& z);
+
+  ref::Random random_;
+  const uint64_t seed_;
+  const ref::Order order_;
+  ref::Type type_ = ref::Type::kF32;
+  ref::StagesOptions options_;
+  ref::QuantOptions quant_;
+  int64_t batch_ = 1, heads_ = 1, n_ = 1, groups_ = 1;
+  bool weight_shared_ = false, bias_shared_ = false;
+  bool y_over_x_ = false, y_over_gate_ = false, sum_over_residual_ = false;
+  float tensor_scale_ = 0.5f, global_scale_ = 0.5f;
+  fastnorm_norm_args args_ = {};
+  OwnedTensor x_, residual_, weight_, bias_, y_, residual_out_, mean_, rstd_, gate_, sumsq_,
+      mean_in_, rstd_in_, codes_, scale_, global_, amax_;
+  ref::ModelScratch scratch_;
+  std::string finding_;
+  int64_t bounded_ = 0;
+};
+
+}  // namespace fastnorm::support

@@ -1,0 +1,245 @@
+// Requirements of norm's stages, each broken once, and what is made of calls that are right.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/norm_plan.h"
+#include "core/norm_stages.h"
+#include "unit/norm_request.h"
+
+namespace fastnorm::test {
+namespace {
+
+constexpr int64_t kRows = 3, kN = 32, kGroup = 8, kGroups = kN / kGroup;
+
+// A request with the tensors of stages.
+struct StagesRequest {
+  Request norm;
+  std::optional<RequestTensor> gate, sumsq, mean_in, rstd_in;
+
+  fastnorm_status check(NormDesc* desc, Error& error) const {
+    Request r = norm;
+    const std::optional<RequestTensor>* const from[] = {&gate, &sumsq, &mean_in, &rstd_in};
+    const fastnorm_tensor** const to[] = {&r.args.gate, &r.args.sumsq, &r.args.mean_in,
+                                          &r.args.rstd_in};
+    fastnorm_tensor tensors[std::size(from)];
+    for (size_t i = 0; i < std::size(from); ++i) {
+      if (!*from[i]) continue;
+      tensors[i] = (*from[i])->abi();
+      *to[i] = &tensors[i];
+    }
+    return r.check(desc, error);
+  }
+};
+
+// A LAYER call with a gate, groups, statistics and sums.
+StagesRequest full_request() {
+  StagesRequest r;
+  r.norm = simple_request({kRows, kN}, FASTNORM_DTYPE_BF16, true, FASTNORM_NORM_LAYER);
+  r.norm.args.group_size = kGroup;
+  r.norm.args.gate_act = FASTNORM_ACTIVATION_SILU;
+  r.norm.args.activation = FASTNORM_ACTIVATION_SIGMOID;
+  r.norm.mean = RequestTensor{{kRows, kGroups}, {}, FASTNORM_DTYPE_F32, address_of(6)};
+  r.norm.rstd = RequestTensor{{kRows, kGroups}, {}, FASTNORM_DTYPE_F32, address_of(7)};
+  r.gate = RequestTensor{{kRows, kN}, {}, FASTNORM_DTYPE_BF16, address_of(8)};
+  r.sumsq = RequestTensor{{kRows, kGroups, 2}, {}, FASTNORM_DTYPE_F32, address_of(9)};
+  return r;
+}
+
+// The same with statistics that are given.
+StagesRequest given_request() {
+  StagesRequest r = full_request();
+  r.norm.mean.reset();
+  r.norm.rstd.reset();
+  r.sumsq.reset();
+  r.mean_in = RequestTensor{{kRows, kGroups}, {}, FASTNORM_DTYPE_F32, address_of(10)};
+  r.rstd_in = RequestTensor{{kRows, kGroups}, {}, FASTNORM_DTYPE_F32, address_of(11)};
+  return r;
+}
+
+template <class Enum>
+void set(Enum* field, int32_t value) {
+  std::memcpy(field, &value, sizeof value);
+}
+
+struct BadCall {
+  const char* name;
+  fastnorm_status status;
+  const char* texts[3];  // those that are not null are in the message
+  void (*spoil)(StagesRequest&);
+  bool given = false;
+};
+
+// clang-format off
+const BadCall kBadCalls[] = {
+    {"gate_act", FASTNORM_ERROR_ARGUMENT, {"gate_act is 3", "required", "0 to 2"}, [](StagesRequest& r) { set(&r.norm.args.gate_act, 3); }},
+    {"activation", FASTNORM_ERROR_ARGUMENT, {"activation is -1", "0 to 2"}, [](StagesRequest& r) { set(&r.norm.args.activation, -1); }},
+    {"gate_position", FASTNORM_ERROR_ARGUMENT, {"gate_position is 2", "AFTER_NORM (0)", "BEFORE_NORM"}, [](StagesRequest& r) { set(&r.norm.args.gate_position, 2); }},
+    {"gate_source", FASTNORM_ERROR_ARGUMENT, {"gate_source is 7", "FROM_F32 (0)", "FROM_ROUNDED"}, [](StagesRequest& r) { set(&r.norm.args.gate_source, 7); }},
+    {"act without gate", FASTNORM_ERROR_ARGUMENT, {"gate_act is 1", "gate is NULL", "required: 0"}, [](StagesRequest& r) { r.gate.reset(); }},
+    {"position without gate", FASTNORM_ERROR_ARGUMENT, {"gate_position is 1", "gate is NULL"}, [](StagesRequest& r) { r.gate.reset(); set(&r.norm.args.gate_act, 0); set(&r.norm.args.gate_position, 1); }},
+    {"source without gate", FASTNORM_ERROR_ARGUMENT, {"gate_source is 1", "gate is NULL"}, [](StagesRequest& r) { r.gate.reset(); set(&r.norm.args.gate_act, 0); set(&r.norm.args.gate_source, 1); }},
+    {"rounded before", FASTNORM_ERROR_ARGUMENT, {"FROM_ROUNDED (1)", "gate_position is 1", "required: FASTNORM_GATE_AFTER_NORM"}, [](StagesRequest& r) { set(&r.norm.args.gate_source, 1); set(&r.norm.args.gate_position, 1); }},
+    {"group negative", FASTNORM_ERROR_ARGUMENT, {"group_size is -8", "divisor of n"}, [](StagesRequest& r) { r.norm.args.group_size = -8; }},
+    {"group that does not divide", FASTNORM_ERROR_SHAPE, {"group_size is 12", "n is 32", "divisor of n"}, [](StagesRequest& r) { r.norm.args.group_size = 12; }},
+    {"group longer than n", FASTNORM_ERROR_SHAPE, {"group_size is 64", "n is 32"}, [](StagesRequest& r) { r.norm.args.group_size = 64; }},
+
+    {"gate f16", FASTNORM_ERROR_DTYPE, {"gate.dtype is f16", "bf16, or f32, as x is bf16"}, [](StagesRequest& r) { r.gate->dtype = FASTNORM_DTYPE_F16; }},
+    {"gate i8", FASTNORM_ERROR_DTYPE, {"gate.dtype is i8"}, [](StagesRequest& r) { r.gate->dtype = FASTNORM_DTYPE_I8; }},
+    {"gate shape", FASTNORM_ERROR_SHAPE, {"gate.shape is [32]", "x's, [3, 32]"}, [](StagesRequest& r) { r.gate->shape = {kN}; }},
+    {"gate strides", FASTNORM_ERROR_LAYOUT, {"gate.strides[1] is 2", "contiguous"}, [](StagesRequest& r) { r.gate->strides = {64, 2}; }},
+    {"gate address", FASTNORM_ERROR_LAYOUT, {"gate's address", "multiple of 2"}, [](StagesRequest& r) { r.gate->address += 1; }},
+    {"gate NULL data", FASTNORM_ERROR_ARGUMENT, {"gate.data is NULL"}, [](StagesRequest& r) { r.gate->address = 0; }},
+    {"gate on CUDA", FASTNORM_ERROR_DEVICE, {"gate is on device CUDA:0", "CPU"}, [](StagesRequest& r) { r.gate->device_type = FASTNORM_DEVICE_CUDA; }},
+    {"gate is x", FASTNORM_ERROR_LAYOUT, {"gate [", "overlaps x", "share no element"}, [](StagesRequest& r) { r.gate->address = r.norm.x->address; }},
+    {"gate in x", FASTNORM_ERROR_LAYOUT, {"gate [", "overlaps x"}, [](StagesRequest& r) { r.gate->address = r.norm.x->address + 64; }},
+    {"y in gate", FASTNORM_ERROR_LAYOUT, {"y [", "overlaps gate", "the same view"}, [](StagesRequest& r) { r.norm.y->address = r.gate->address + 64; }},
+    {"residual_out is gate", FASTNORM_ERROR_LAYOUT, {"residual_out [", "overlaps gate"}, [](StagesRequest& r) { r.norm.residual_out->address = r.gate->address; }},
+
+    {"mean of rows", FASTNORM_ERROR_SHAPE, {"mean.shape is [3]", "x.shape[:-1] + [4]", "4 groups"}, [](StagesRequest& r) { r.norm.mean->shape = {kRows}; }},
+    {"rstd with a last 1", FASTNORM_ERROR_SHAPE, {"rstd.shape is [3, 1]", "x.shape[:-1] + [4]"}, [](StagesRequest& r) { r.norm.rstd->shape = {kRows, 1}; }},
+    {"rstd strides", FASTNORM_ERROR_LAYOUT, {"rstd.strides[1] is 3", "contiguous"}, [](StagesRequest& r) { r.norm.rstd->strides = {1, 3}; }},
+    {"sumsq without pairs", FASTNORM_ERROR_SHAPE, {"sumsq.shape is [3, 4]", "[4, 2]"}, [](StagesRequest& r) { r.sumsq->shape = {kRows, kGroups}; }},
+    {"sumsq of RMS", FASTNORM_ERROR_SHAPE, {"sumsq.shape is [3, 4, 2]", "x.shape[:-1] + [4],"}, [](StagesRequest& r) { r.norm.args.kind = FASTNORM_NORM_RMS; r.norm.mean.reset(); }},
+    {"sumsq strides", FASTNORM_ERROR_LAYOUT, {"sumsq.strides[1] is 3", "required: 2"}, [](StagesRequest& r) { r.sumsq->strides = {12, 3, 1}; }},
+    {"sumsq bf16", FASTNORM_ERROR_DTYPE, {"sumsq.dtype is bf16", "f32"}, [](StagesRequest& r) { r.sumsq->dtype = FASTNORM_DTYPE_BF16; }},
+    {"sumsq over itself", FASTNORM_ERROR_LAYOUT, {"sumsq overlaps itself"}, [](StagesRequest& r) { r.sumsq->strides = {4, 2, 1}; }},
+    {"sumsq over rstd", FASTNORM_ERROR_LAYOUT, {"sumsq [", "overlaps rstd"}, [](StagesRequest& r) { r.sumsq->address = r.norm.rstd->address; }},
+    {"sumsq of rounded squares", FASTNORM_ERROR_ARGUMENT, {"sumsq is given", "EVERY_STEP (2)", "another rounding"}, [](StagesRequest& r) { r.norm.args.rounding = FASTNORM_ROUND_EVERY_STEP; }},
+    {"no output", FASTNORM_ERROR_ARGUMENT, {"y is NULL", "quantized is NULL", "sumsq"}, [](StagesRequest& r) { r.norm.y.reset(); r.sumsq.reset(); }},
+    {"amax of sums", FASTNORM_ERROR_ARGUMENT, {"amax is given", "y is NULL", "quantized is NULL"}, [](StagesRequest& r) { r.norm.y.reset(); r.norm.amax = RequestTensor{{1}, {}, FASTNORM_DTYPE_F32, address_of(12)}; }},
+
+    {"mean_in of RMS", FASTNORM_ERROR_ARGUMENT, {"mean_in is given", "FASTNORM_NORM_LAYER"}, [](StagesRequest& r) { r.norm.args.kind = FASTNORM_NORM_RMS; }, true},
+    {"mean_in alone", FASTNORM_ERROR_ARGUMENT, {"mean_in is given and rstd_in is NULL", "both or neither"}, [](StagesRequest& r) { r.rstd_in.reset(); }, true},
+    {"rstd_in alone", FASTNORM_ERROR_ARGUMENT, {"mean_in is NULL and rstd_in is given", "both or neither"}, [](StagesRequest& r) { r.mean_in.reset(); }, true},
+    {"rstd and rstd_in", FASTNORM_ERROR_ARGUMENT, {"rstd is given and rstd_in is given"}, [](StagesRequest& r) { r.norm.rstd = full_request().norm.rstd; }, true},
+    {"mean and rstd_in", FASTNORM_ERROR_ARGUMENT, {"mean is given and rstd_in is given"}, [](StagesRequest& r) { r.norm.mean = full_request().norm.mean; }, true},
+    {"sumsq and rstd_in", FASTNORM_ERROR_ARGUMENT, {"sumsq is given and rstd_in is given"}, [](StagesRequest& r) { r.sumsq = full_request().sumsq; }, true},
+    {"rstd_in shape", FASTNORM_ERROR_SHAPE, {"rstd_in.shape is [3, 5]", "[4]"}, [](StagesRequest& r) { r.rstd_in->shape = {kRows, 5}; }, true},
+    {"y over rstd_in", FASTNORM_ERROR_LAYOUT, {"y [", "overlaps rstd_in"}, [](StagesRequest& r) { r.norm.y->address = r.rstd_in->address; }, true},
+
+    {"weight of no group", FASTNORM_ERROR_SHAPE, {"weight.shape is [16]", "[32], or [8] for each group"}, [](StagesRequest& r) { r.norm.weight->shape = {16}; }},
+    {"rank 5", FASTNORM_ERROR_UNSUPPORTED, {"x.ndim is 5", "a stage is given", "1 to 4"}, [](StagesRequest& r) { r.norm.x->shape = {1, 1, 1, kRows, kN}; }},
+};
+// clang-format on
+
+TEST(CheckStages, EachRequirement) {
+  for (const BadCall& bad : kBadCalls) {
+    StagesRequest r = bad.given ? given_request() : full_request();
+    NormDesc desc;
+    Error error;
+    ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
+    bad.spoil(r);
+    EXPECT_EQ(r.check(&desc, error), bad.status) << bad.name << ": " << error.text;
+    for (const char* text : bad.texts) {
+      if (text != nullptr)
+        EXPECT_NE(std::strstr(error.text, text), nullptr) << bad.name << ": " << error.text;
+    }
+  }
+}
+
+TEST(CheckStages, DescriptionOfAFullCall) {
+  const StagesRequest r = full_request();
+  NormDesc d;
+  Error error;
+  ASSERT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  ASSERT_TRUE(d.has_stages);
+  const StagesDesc& s = d.stages;
+  EXPECT_EQ(s.group, kGroup);
+  EXPECT_EQ(s.groups, kGroups);
+  EXPECT_EQ(d.n, kN);
+  EXPECT_EQ(d.inv_n, 1.0f / kGroup);
+  EXPECT_EQ(s.gate_act, FASTNORM_ACTIVATION_SILU);
+  EXPECT_EQ(s.activation, FASTNORM_ACTIVATION_SIGMOID);
+  EXPECT_FALSE(s.gate_before);
+  EXPECT_EQ(s.gate.stride_bytes[0], kN * 2);
+  EXPECT_EQ(s.sumsq.stride_bytes[0], kGroups * 2 * 4);
+  EXPECT_EQ(d.rstd.stride_bytes[0], kGroups * 4);
+  EXPECT_FALSE(s.weight_shared);
+}
+
+TEST(CheckStages, ColumnsOfAGroup) {
+  StagesRequest r = full_request();
+  r.norm.weight->shape = {kGroup};
+  r.norm.bias->shape = {kRows, kGroup};
+  NormDesc d;
+  Error error;
+  ASSERT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  EXPECT_TRUE(d.stages.weight_shared);
+  EXPECT_TRUE(d.stages.bias_shared);
+  EXPECT_EQ(d.bias.head_stride_bytes, kGroup * 2);
+  EXPECT_EQ(d.weight_columns(), kGroup);
+}
+
+TEST(CheckStages, WhatIsAllowed) {
+  NormDesc d;
+  Error error;
+  StagesRequest r = full_request();
+  r.norm.y->address = r.gate->address;  // over the gate
+  EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  r = full_request();
+  r.norm.y.reset();  // sums alone
+  r.norm.residual_out.reset();
+  EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  r = full_request();
+  r.norm.args.group_size = 0;
+  for (auto* t : {&r.norm.mean, &r.norm.rstd}) (*t)->shape = {kRows, 1};
+  r.sumsq->shape = {kRows, 2};
+  EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(d.stages.groups, 1);
+  EXPECT_EQ(d.stages.group, kN);
+  r = full_request();
+  r.gate->dtype = FASTNORM_DTYPE_F32;
+  EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  // x and the gate are the halves of one buffer.
+  r = full_request();
+  r.norm.x->strides = r.gate->strides = {2 * kN, 1};
+  r.gate->address = r.norm.x->address + kN * 2;
+  EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+}
+
+TEST(CheckStages, NoneIsToldByNoField) {
+  NormDesc d;
+  Error error;
+  const Request plain = simple_request({kRows, kN}, FASTNORM_DTYPE_F16);
+  ASSERT_EQ(plain.check(&d, error), FASTNORM_OK);
+  EXPECT_FALSE(d.has_stages);
+  Request grouped = plain;
+  grouped.args.group_size = kN;
+  ASSERT_EQ(grouped.check(&d, error), FASTNORM_OK);
+  EXPECT_TRUE(d.has_stages);
+}
+
+TEST(CheckStages, NoRows) {
+  StagesRequest r = full_request();
+  for (auto* t : {&r.norm.x, &r.norm.y, &r.norm.residual, &r.norm.residual_out, &r.gate})
+    (*t)->shape = {0, kN};
+  for (auto* t : {&r.norm.mean, &r.norm.rstd}) (*t)->shape = {0, kGroups};
+  r.sumsq->shape = {0, kGroups, 2};
+  r.gate->address = 0;
+  NormDesc d;
+  Error error;
+  EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(d.rows, 0);
+}
+
+TEST(CheckStages, PlansOfTheCpuAndRefusalOfAGpu) {
+  NormDesc d;
+  Error error;
+  ASSERT_EQ(full_request().check(&d, error), FASTNORM_OK);
+  DeviceFacts facts;
+  NormPlan plan;
+  ASSERT_EQ(make_plan(d, facts, {}, &plan, error), FASTNORM_OK) << error.text;
+  EXPECT_STREQ(plan.entry->name, "bf16 layer stages");
+  EXPECT_EQ(plan.index, stages_kernel(Dtype::kBF16, Stat::kLayer));
+  // x, residual, gate; weight and bias. y, residual_out; 3 * 4 of mean and rstd, and pairs.
+  EXPECT_EQ(plan.bytes_read, uint64_t{3 * kRows * kN * 2 + 2 * kN * 2});
+  EXPECT_EQ(plan.bytes_written, uint64_t{2 * kRows * kN * 2 + kRows * kGroups * 4 * 4});
+  facts.device_type = FASTNORM_DEVICE_CUDA;
+  EXPECT_EQ(make_plan(d, facts, {}, &plan, error), FASTNORM_ERROR_UNSUPPORTED);
+  for (const char* text : {"CUDA:0", "a stage is given", "nearest: a CPU context"})
+    EXPECT_NE(std::strstr(error.text, text), nullptr) << error.text;
+}
+
+}  // namespace
+}  // namespace fastnorm::test
