@@ -220,7 +220,13 @@ class NormHeadsPart(ctypes.Structure):
         ("amax", TensorPointer),
         ("cache", TensorPointer),
         ("cache_scale", TensorPointer),
+        ("quant_division", c_int32),
+        ("reserved_2", c_int32),
+        ("clamp_scale", TensorPointer),
     ]
+
+
+NormHeadsPart.FIRST_BYTES = NormHeadsPart.quant_division.offset  # the least that the library takes
 
 
 class NormHeadsArgs(ctypes.Structure):
@@ -245,7 +251,7 @@ def tensor_names(struct):
 
 def scalar_names(struct):
     return tuple(name for name, kind in struct._fields_
-                 if kind is not TensorPointer and name not in ("struct_size", "reserved"))
+                 if kind is not TensorPointer and name not in ("struct_size", "reserved", "reserved_2"))
 
 
 TENSORS, SCALARS = tensor_names(NormArgs), scalar_names(NormArgs)

@@ -77,7 +77,7 @@ class Exact:
         gain = (1.0 if weight is None else weight) + weight_offset
         shift = 0.0 if bias is None else bias
         self.z = t * gain + shift
-        if rounding == "once":
+        if rounding in ("once", "once_rw"):
             low, high = t - t_error, t + t_error
         else:
             low, high = round_to(t - t_error, dtype), round_to(t + t_error, dtype)

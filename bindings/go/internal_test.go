@@ -212,7 +212,7 @@ func TestNumbers(t *testing.T) {
 		{normTensors, raw.NormBitClampScale, raw.NormMask, raw.NormMaxWords},
 		{normBackwardTensors, raw.NormBackwardBitDbias, raw.NormBackwardMask, raw.NormBackwardMaxWords},
 		{normHeadsTensors, raw.NormHeadsBitSlots, raw.NormHeadsMask, raw.NormHeadsMaxWords},
-		{normHeadsPartTensors, raw.NormHeadsPartBitCacheScale, raw.NormHeadsPartMask, raw.NormHeadsPartMaxWords},
+		{normHeadsPartTensors, raw.NormHeadsPartBitClampScale, raw.NormHeadsPartMask, raw.NormHeadsPartMaxWords},
 		{mlaDecodeTensors, raw.MlaDecodeBitProfile, raw.MlaDecodeMask, raw.MlaDecodeMaxWords},
 	} {
 		if len(it.tensors) != it.last+1 {

@@ -18,11 +18,12 @@ const (
 // Rounding says where a result is rounded to the dtype of X on its way.
 type Rounding int32
 
-// The roundings. For f32 the first two are the same.
+// The roundings. For f32 RoundOnce and RoundNormalized are the same.
 const (
 	RoundOnce       Rounding = raw.FASTNORM_ROUND_ONCE       // only when Y is stored
 	RoundNormalized Rounding = raw.FASTNORM_ROUND_NORMALIZED // also t, before the weight: Llama, Mistral and Qwen as published
 	RoundEveryStep  Rounding = raw.FASTNORM_ROUND_EVERY_STEP // every elementwise result, as a 16-bit eager chain does
+	RoundOnceRW     Rounding = raw.FASTNORM_ROUND_ONCE_RW    // only when Y is stored, of X * (rstd * Weight): vLLM's fused query/key norm and rope
 )
 
 // ResidualRounding says which value of the sum X + Residual is used, in terms of the dtype of ResidualOut (of

@@ -93,7 +93,7 @@ type NormHeadsPart struct {
 	MeanIn Tensor // F32 statistics to use, with RstdIn; Layer only
 	RstdIn Tensor // F32 statistics to use. Not given: computed
 
-	Y    Tensor // output, shape of X; T. May be X
+	Y    Tensor // output, shape of X; T or F32. May be X
 	Mean Tensor // output, F32 statistics; Layer only
 	Rstd Tensor // output, F32 statistics
 	// Sumsq is an output of F32 statistics: the sum of squares. Layer: with a last extent of 2, the
@@ -101,13 +101,17 @@ type NormHeadsPart struct {
 	Sumsq Tensor
 
 	QuantSource QuantSource // of Quantized and of a Cache of codes
-	AmaxFloor   float32     // least magnitude that a dynamic scale is made from; 0 = 1e-10
+	// QuantDivision is of Quantized and of a Cache of codes, with QuantPerTensor, QuantPerRow and
+	// QuantPerBlock; default: times the reciprocal.
+	QuantDivision QuantDivision
+	AmaxFloor     float32 // least magnitude that a dynamic scale is made from; 0 = 1e-10
 
 	QuantScheme    QuantScheme
 	QuantBlockSize int         // QuantPerBlock: 64 or 128 columns; else 0
 	ScaleLayout    ScaleLayout // rows are tokens * heads
 	ScalePow2      bool        // round dynamic fp8 scales up to a power of two
 	Clamp          float32     // > 0: Quantized is of results clamped to [-Clamp, Clamp]
+	ClampScale     Tensor      // as [Quant].ClampScale; the Cache is not clamped
 	GlobalScale    Tensor      // [1] F32. The second scale of QuantNVFP4; not given: 1
 	Quantized      Tensor      // output, codes; as [Quant].Out
 	Scale          Tensor      // as [Quant].Scale
@@ -143,6 +147,7 @@ var normHeadsPartTensors = []string{
 	raw.NormHeadsPartBitAmax:        "amax",
 	raw.NormHeadsPartBitCache:       "cache",
 	raw.NormHeadsPartBitCacheScale:  "cache_scale",
+	raw.NormHeadsPartBitClampScale:  "clamp_scale",
 }
 
 // call encodes the call: what the parts share, then the parts. Of a list that is too long the
@@ -192,6 +197,7 @@ func (p *NormHeadsPart) encode(q *call, part int) {
 	w[raw.NormHeadsPartCacheScheme] = uint64(p.CacheScheme)
 	w[raw.NormHeadsPartCacheBlockSize] = uint64(clip(p.CacheBlockSize))
 	w[raw.NormHeadsPartCachePow2] = bit(p.CachePow2)
+	w[raw.NormHeadsPartQuantDivision] = uint64(p.QuantDivision)
 	q.tensor(part, raw.NormHeadsPartBitX, &p.X)
 	q.tensor(part, raw.NormHeadsPartBitWeight, &p.Weight)
 	q.tensor(part, raw.NormHeadsPartBitBias, &p.Bias)
@@ -207,6 +213,7 @@ func (p *NormHeadsPart) encode(q *call, part int) {
 	q.tensor(part, raw.NormHeadsPartBitAmax, &p.Amax)
 	q.tensor(part, raw.NormHeadsPartBitCache, &p.Cache)
 	q.tensor(part, raw.NormHeadsPartBitCacheScale, &p.CacheScale)
+	q.tensor(part, raw.NormHeadsPartBitClampScale, &p.ClampScale)
 }
 
 var normHeads = &family{

@@ -384,6 +384,8 @@ func TestNormHeadsFields(t *testing.T) {
 		"parts[1].cache_pow2 is 1":       func(_ *heads, p *part) { p.CachePow2 = true },
 		"parts[1].cache.":                func(_ *heads, p *part) { p.Cache = odd },
 		"parts[1].cache_scale":           func(_ *heads, p *part) { p.CacheScale = odd },
+		"parts[1].clamp_scale":           func(_ *heads, p *part) { p.ClampScale = odd },
+		"parts[1].quant_division is 9":   func(_ *heads, p *part) { p.QuantDivision = 9 },
 		"parts[1].cache's slice has 36 bytes": func(_ *heads, p *part) {
 			p.Cache = cache(make([]float32, 9))
 		},

@@ -4,7 +4,7 @@ libfastnorm_xla.so is the file that FASTNORM_XLA_LIBRARY names, else the one the
 the one it was linked with, or the file that FASTNORM_LIBRARY names. The functions work on the CPU and on CUDA
 devices, under jit, vmap and grad. JAX refuses to differentiate rms_norm_quant, and the others twice.
 
-Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
+Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact", "before_apply",
 "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
 """
 
@@ -58,7 +58,7 @@ def handler_calls():
 
 
 _KINDS = {"rms": 0, "layer": 1}
-_ROUNDING = {"once": 0, "normalized": 1, "every_step": 2}
+_ROUNDING = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
 _SCHEMES = {None: 0, "per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 _INPUTS = ("x", "residual", "weight", "bias")

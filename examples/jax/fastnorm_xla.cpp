@@ -6,97 +6,15 @@
 // kOutputs there are. x has `lead` dimensions of rows, then [n] or [heads, n]; more in front are a batch of vmap, which
 // every buffer then has. (Flattened by XLA itself, a residual would be copied on its way to the call.)
 
-#include <fastnorm/fastnorm.h>
-#include <xla/ffi/api/ffi.h>
+#include "fastnorm_xla.h"
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 namespace {
 
-namespace ffi = xla::ffi;
-
-ffi::Error error_of(fastnorm_status status) {
-  if (status == FASTNORM_OK) return ffi::Error::Success();
-  const int decade = static_cast<int>(status) / 10;
-  const auto code = decade <= 4   ? ffi::ErrorCode::kInvalidArgument
-                    : decade == 5 ? ffi::ErrorCode::kUnimplemented
-                    : decade == 7 ? ffi::ErrorCode::kResourceExhausted
-                                  : ffi::ErrorCode::kInternal;
-  return {code, std::string(fastnorm_status_name(status)) + ": " + fastnorm_last_error()};
-}
-
-// --- contexts: one a device, made at its first use, kept until the process ends ---
-
-struct Contexts {
-  std::mutex mutex;
-  std::vector<fastnorm_context*> of_device;
-};
-
-fastnorm_status find_context(fastnorm_device device, fastnorm_context** context) {
-  static auto* const cpu = new Contexts;
-  static auto* const cuda = new Contexts;
-  const bool is_cpu = device.device_type == FASTNORM_DEVICE_CPU;
-  Contexts& all = is_cpu ? *cpu : *cuda;
-  const std::lock_guard lock(all.mutex);
-  const auto index = static_cast<size_t>(device.device_id);
-  if (index >= all.of_device.size()) all.of_device.resize(index + 1);
-  fastnorm_context*& found = all.of_device[index];
-  fastnorm_status status = FASTNORM_OK;
-  if (found == nullptr) {
-    fastnorm_context_options options = {};
-    options.struct_size = sizeof options;
-    const unsigned processors = std::clamp(std::thread::hardware_concurrency(), 1u, 1024u);
-    options.num_threads = is_cpu ? static_cast<int32_t>(processors) : 0;
-    status = fastnorm_context_create(device, &options, &found);
-  }
-  *context = found;
-  return status;
-}
-
-// --- buffers as tensors ---
-
-// DLPack's words for an element. What no norm takes has one too, so that the library can say so.
-fastnorm_dtype dtype_of(ffi::DataType type) {
-  const auto width = static_cast<uint8_t>(8 * ffi::ByteWidth(type));
-  switch (type) {
-    case ffi::DataType::F16:
-    case ffi::DataType::F32:
-    case ffi::DataType::F64:
-      return {2, width, 1};
-    case ffi::DataType::BF16:
-      return fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
-    case ffi::DataType::F8E4M3FN:
-      return fastnorm_dtype_of(FASTNORM_DTYPE_F8_E4M3FN);
-    case ffi::DataType::F8E5M2:
-      return fastnorm_dtype_of(FASTNORM_DTYPE_F8_E5M2);
-    case ffi::DataType::F8E8M0FNU:
-      return fastnorm_dtype_of(FASTNORM_DTYPE_F8_E8M0FNU);
-    case ffi::DataType::S8:
-    case ffi::DataType::S16:
-    case ffi::DataType::S32:
-    case ffi::DataType::S64:
-      return {0, width, 1};
-    case ffi::DataType::U8:
-    case ffi::DataType::U16:
-    case ffi::DataType::U32:
-    case ffi::DataType::U64:
-      return {1, width, 1};
-    case ffi::DataType::PRED:
-      return {6, width, 1};
-    default:
-      return {3, width, 1};  // DLPack's opaque handle
-  }
-}
+using namespace fastnorm_xla;
 
 struct Norm {
   using Args = fastnorm_norm_args;
@@ -121,8 +39,6 @@ struct NormBackward {
   static constexpr auto* kQuery = &fastnorm_norm_backward_query;
   static constexpr auto* kRun = &fastnorm_norm_backward;
 };
-
-constexpr size_t kMaxRank = 8;
 
 template <typename Family>
 struct Operand {
@@ -224,9 +140,6 @@ struct Call {
   }
 };
 
-// Device memory for the duration of the call, 256-byte aligned; null if there is none.
-using Allocate = void* (*)(void* from, size_t bytes);
-
 template <typename Family>
 struct Runner {
   fastnorm_context* context;
@@ -266,8 +179,6 @@ fastnorm_status run_batch(const Runner<Family>& runner, Call<Family>& call, bool
   }
   return FASTNORM_OK;
 }
-
-std::atomic<uint64_t> calls = 0;
 
 // What both families have.
 struct Attributes {
@@ -342,14 +253,6 @@ ffi::Error norm(Runner<Norm> runner, fastnorm_device device, ffi::RemainingArgs 
 
 // --- the two platforms ---
 
-void* allocate_host(void* from, size_t bytes) {
-  auto& memory = *static_cast<std::vector<std::byte>*>(from);
-  memory.resize(bytes + 255);
-  void* address = memory.data();
-  size_t space = memory.size();
-  return std::align(256, bytes, address, space);
-}
-
 ffi::Error norm_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets results, int32_t kind,
                     float eps, float weight_offset, int32_t rounding, int32_t inputs,
                     int32_t outputs, int32_t rank, int32_t lead, int32_t residual_rounding,
@@ -368,10 +271,6 @@ ffi::Error norm_backward_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets re
   return run<NormBackward>({nullptr, nullptr, allocate_host, &memory},
                            call_of<NormBackward>({FASTNORM_DEVICE_CPU, 0}, attributes), arguments,
                            results, attributes);
-}
-
-void* allocate_scratch(void* from, size_t bytes) {
-  return static_cast<ffi::ScratchAllocator*>(from)->Allocate(bytes, 256).value_or(nullptr);
 }
 
 ffi::Error norm_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scratch,
@@ -415,13 +314,6 @@ auto with_norm_attributes(Binding&& binding) {
       .template Attr<int32_t>("residual_rounding")
       .template Attr<int32_t>("quant_scheme")
       .template Attr<int32_t>("quant_block_size");
-}
-
-auto cuda_binding() {
-  return ffi::Ffi::Bind()
-      .Ctx<ffi::PlatformStream<void*>>()
-      .Ctx<ffi::DeviceOrdinal>()
-      .Ctx<ffi::ScratchAllocator>();
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, missing, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
 
 EPS = 1e-5
+ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 
 
 # --- helpers ---
@@ -109,14 +110,14 @@ def test_rms_norm(suite):
         name = f"rms_norm {dtype} {list(shape)}{' f32 weight' if wide else ''}"
         x = normal(shape, dtype, 1, 2.0, 0.25)
         weight = normal(weight_shape, "float32" if wide else dtype, 2, 0.2, 1.0)
-        for options in ({}, {"weight_offset": 1.0}, {"rounding": "normalized"}):
+        for options in ({}, {"weight_offset": 1.0}, {"rounding": "normalized"}, {"rounding": "once_rw"}):
             label = f"{name} {options or ''}".strip()
             y = fj.rms_norm(x, weight, EPS, **options)
             exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=dtype, **options)
             suite.check(f"{label}: double precision", y.shape == x.shape and y.dtype == x.dtype and exact.holds(f64(y)))
             flat = rows_of(x, weight)
             same(suite, label, [y], 0, {"y": out(flat)}, x=flat, weight=weight, eps=EPS,
-                 weight_offset=options.get("weight_offset", 0.0), rounding=int("rounding" in options))
+                 weight_offset=options.get("weight_offset", 0.0), rounding=ROUNDINGS[options.get("rounding", "once")])
         suite.check(f"{name}: jit", bits(jax.jit(lambda a, w: fj.rms_norm(a, w, EPS))(x, weight)) ==
                     bits(fj.rms_norm(x, weight, EPS)))
     x = normal((4, 96), "bfloat16", 3)
@@ -372,7 +373,7 @@ def test_errors(suite):
     refused(suite, "a block_size for mxfp8", "block_size is 32; required: 0",
             lambda: fj.rms_norm_quant(x, scheme="mxfp8", block_size=32))
     refused(suite, "codes of a number", "x has 0 dimensions", lambda: fj.rms_norm_quant(1.0, scheme="per_row"))
-    suite.raises("an unknown rounding", ValueError, "once, normalized, every_step", lambda: fj.rms_norm(x, rounding="up"))
+    suite.raises("an unknown rounding", ValueError, "once, normalized, every_step, once_rw", lambda: fj.rms_norm(x, rounding="up"))
     for scheme in ("fp2", None):
         suite.raises(f"scheme {scheme}", ValueError, "required: one of per_row", lambda: fj.rms_norm_quant(x, scheme=scheme))
     suite.raises("eps that is traced", TypeError, "eps is a traced value; required: a number",

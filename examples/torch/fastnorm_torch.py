@@ -3,7 +3,7 @@
 The library is the file that FASTNORM_LIBRARY names, else libfastnorm.so.0 where the loader finds it.
 Tensors on the CPU and on CUDA devices, with the strides they have; work goes to the current stream.
 README.md says which inputs are copied and which kinds of tensors are refused.
-Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
+Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact", "before_apply",
 "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
 
 eps None is that of float32, as in torch.nn.functional.rms_norm. y_dtype None is x's dtype.
@@ -53,7 +53,7 @@ _DTYPES = {
 _FP4 = getattr(torch, "float4_e2m1fn_x2", None)  # since PyTorch 2.8
 if _FP4 is not None:
     _DTYPES[_FP4] = _c.F4_E2M1FN_X2
-_ROUNDING = {"once": 0, "normalized": 1, "every_step": 2}
+_ROUNDING = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
 _SCHEMES = {"per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 

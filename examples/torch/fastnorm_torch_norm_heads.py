@@ -18,8 +18,9 @@ import fastnorm_torch_mla_decode as _shared  # noqa: E402
 
 _c, FastnormError = _shared._c, _shared.FastnormError
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}
-_ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2}
+_ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 _ROPE_ROUNDINGS = {"once": 0, "every_step": 1}
+_DIVISIONS = {"reciprocal": 0, "divide": 1}
 _NONE = -1
 
 
@@ -44,6 +45,7 @@ class Part(NamedTuple):
     cache: Optional[Tensor] = None  # [pages, page, heads, d] of x's dtype, float8 or int8; written
     cache_scale: Optional[Tensor] = None  # of codes: [1], read
     cache_block: int = 0  # 64 or 128: cache_scale is [pages, page, heads, blocks] and written
+    division: str = "reciprocal"  # codes of x * (1 / scale); "divide": of x / scale, as vLLM
 
 
 def _word(words, name, value):
@@ -63,13 +65,14 @@ def _flags(part):
 _LISTS = ("Tensor?[] weight, Tensor?[] bias, Tensor(a!)[] written, Tensor[] scale, Tensor? cos, "
           "Tensor? sin, Tensor? positions, Tensor? slots, int[] flags, int[] kind, float[] eps, "
           "float[] weight_offset, int[] rounding, int[] rope_offset, int[] rope_rounding, int[] y, "
-          "int[] cache, int[] cache_scale, int[] cache_block, int rope_dim, int[] mrope, "
+          "int[] cache, int[] cache_scale, int[] cache_block, int[] division, int rope_dim, "
+          "int[] mrope, "
           "bool mrope_interleaved")
 
 
 def _run(in_place, x, weight, bias, written, scale, cos, sin, positions, slots, flags, kind, eps,
          weight_offset, rounding, rope_offset, rope_rounding, y, cache, cache_scale, cache_block,
-         rope_dim, mrope, mrope_interleaved):
+         division, rope_dim, mrope, mrope_interleaved):
     """y, cache and the cache_scale of blocks are positions in `written`, -1 where there is none; in
     place a y of 0 is x."""
     if not x:
@@ -93,7 +96,7 @@ def _run(in_place, x, weight, bias, written, scale, cos, sin, positions, slots, 
             "rounding": rounding[i], "rope_offset": rope_offset[i],
             "rope_rounding": rope_rounding[i], "x": view("x", rows),
             "weight": view("weight", weight[i]), "bias": view("bias", bias[i]),
-            "y": view("y", ys[i])
+            "y": view("y", ys[i]), "quant_division": division[i]
         }
         if cache[i] != _NONE:
             part["cache"] = view("cache", written[cache[i]])
@@ -150,8 +153,9 @@ def _arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrop
             [_word(_ROUNDINGS, "rounding", part.rounding) for part in parts
              ], [part.rope_offset for part in parts
                  ], [_word(_ROPE_ROUNDINGS, "rope_rounding", part.rope_rounding) for part in parts
-                     ], ys, cache, cache_scale, [part.cache_block for part in parts], rope_dim,
-            list(mrope), mrope_interleaved)
+                     ], ys, cache, cache_scale, [part.cache_block for part in parts],
+            [_word(_DIVISIONS, "division", part.division) for part in parts], rope_dim, list(mrope),
+            mrope_interleaved)
 
 
 # --- the functions to call ---

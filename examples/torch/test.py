@@ -20,6 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, missing, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
 
 EPS = 1e-5
+ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
 
 
 # --- helpers ---
@@ -91,14 +92,14 @@ def test_rms_norm(suite):
         name = f"rms_norm {name_of(dtype)} {list(shape)}{' f32 weight' if wide else ''}"
         x = normal(shape, dtype, 1, 2.0, 0.25)
         weight = normal(weight_shape, torch.float32 if wide else dtype, 2, 0.2, 1.0)
-        for options in ({}, {"weight_offset": 1.0}, {"rounding": "normalized"}):
+        for options in ({}, {"weight_offset": 1.0}, {"rounding": "normalized"}, {"rounding": "once_rw"}):
             y = ft.rms_norm(x, weight, EPS, **options)
             exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=name_of(dtype), **options)
             label = f"{name} {options or ''}".strip()
             suite.check(f"{label}: double precision", y.dtype == dtype and exact.holds(f64(y)))
             wanted = torch.empty_like(y)
             direct.run(ft._c.RMS, x=x, weight=weight, y=wanted, eps=EPS,
-                       weight_offset=options.get("weight_offset", 0.0), rounding=int("rounding" in options))
+                       weight_offset=options.get("weight_offset", 0.0), rounding=ROUNDINGS[options.get("rounding", "once")])
             suite.check(f"{label}: bits of the C ABI", bits(y) == bits(wanted))
     x = normal((4, 96), torch.bfloat16, 3)
     suite.check("rms_norm without weight", Exact("rms", f64(x), eps=EPS, dtype="bfloat16").holds(

@@ -123,6 +123,8 @@ def test_layer(suite):
             Layer(dtype).parts(rounding="every_step", from_rounded=True,
                                rope_rounding="every_step"), **layer.options())
         suite.check(f"{dtype}: rounded at every step", close(every[0], *exact[0], roundings=6))
+        first = fh.norm_heads(Layer(dtype).parts(rounding="once_rw"), **layer.options())
+        suite.check(f"{dtype}: the weight first", close(first[0], *exact[0]))
         back = fh.norm_heads([fh.Part(q, rope=True, inverse=True)],
                              cos=layer.cos,
                              sin=layer.sin,
@@ -157,6 +159,25 @@ def test_codes(suite):
         found = v.cache.view(-1, KEY, HEAD)[slot].double() * block
         suite.check(f"block codes of token {token}",
                     bool(((found - value).abs() <= value.abs() / 16 + block / 1024).all()))
+
+
+def test_division(suite):
+    """Codes of quotients, against PyTorch's own division and conversion."""
+    generator = torch.Generator().manual_seed(9)
+    value = torch.randn(64, KEY, HEAD, generator=generator).to(DEVICE)
+    scale = torch.tensor([0.0123], device=DEVICE)
+    slots = torch.arange(64, device=DEVICE)
+    found = {}
+    for division in ("reciprocal", "divide"):
+        codes = torch.zeros(1, 64, KEY, HEAD, dtype=torch.float8_e4m3fn, device=DEVICE)
+        fh.norm_heads(
+            [fh.Part(value, y=False, cache=codes, cache_scale=scale, division=division)],
+            slots=slots)
+        found[division] = codes[0].view(torch.uint8)
+    wanted = (value / scale).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
+    suite.check("codes of quotients", torch.equal(found["divide"], wanted))
+    suite.check("which are not those of products",
+                not torch.equal(found["divide"], found["reciprocal"]))
 
 
 def test_latents(suite):
@@ -214,6 +235,9 @@ def test_errors(suite):
         ("a norm without a name", "norm is 'l2'; required: one of None, rms, layer",
          [q._replace(norm="l2")], {}),
         ("a rounding", "rounding is 'down'", [q._replace(rounding="down")], {}),
+        ("a division", "division is 'half'", [q._replace(division="half")], {}),
+        ("a division of no codes", "parts[0].quant_division is 1",
+         [q._replace(division="divide"), k], {}),
         ("eps", "FASTNORM_ERROR_ARGUMENT: parts[0].eps is -1", [q._replace(eps=-1.0), k], {}),
         ("a window", "FASTNORM_ERROR_SHAPE: parts[1].rope_offset is 3",
          [q, k._replace(rope_offset=3)], {}),
@@ -325,5 +349,5 @@ if __name__ == "__main__":
             suite.write()
             suite.finish()
     suite.results["versions"]["torch"] = torch.__version__
-    suite.run([test_layer, test_codes, test_latents, test_errors, test_opcheck, test_compile])
+    suite.run([test_layer, test_codes, test_division, test_latents, test_errors, test_opcheck, test_compile])
     suite.finish()

@@ -14,7 +14,11 @@
  *  arithmetic is IEEE single precision, each operation rounded to nearest even, subnormals kept, the
  *  square root and the reciprocal correctly rounded; the division by n is a product with the rounded
  *  1/n. Two operations are fused, with one rounding: squares are added to their sum, and the product
- *  with weight + weight_offset is added to the bias (not with FASTNORM_ROUND_EVERY_STEP).
+ *  with weight + weight_offset is added to the bias (not with FASTNORM_ROUND_EVERY_STEP). With
+ *  FASTNORM_ROUND_ONCE_RW the factor is multiplied first, and the fused operation is
+ *
+ *      y            = (b - mean) * k + bias, rounded to y's dtype  (RMS: b * k)
+ *      k            = rstd * (weight + weight_offset)              (rounded to f32)
  *
  *  **Mean and variance of LAYER**, with a0 the row's first a:
  *
@@ -129,7 +133,7 @@ typedef enum fastnorm_norm_kind {
 } fastnorm_norm_kind;
 
 /** Where y is rounded to x's dtype T on its way, also where y is f32 beside 16-bit x. With T = f32
- *  the first two are the same. */
+ *  ONCE and NORMALIZED are the same. */
 typedef enum fastnorm_rounding {
   FASTNORM_ROUND_ONCE =
       0, /**< Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma. */
@@ -138,6 +142,10 @@ typedef enum fastnorm_rounding {
   FASTNORM_ROUND_EVERY_STEP = 2, /**< Every elementwise result: (a - mean), its square, the
                                     variance, variance + eps, the root, t, weight + weight_offset,
                                     the product and the sum. What a 16-bit eager chain does. */
+  /** Only when y is stored, of a product in the other order: (b - mean) * (rstd * (weight +
+      weight_offset)) + bias in place of ((b - mean) * rstd) * (weight + weight_offset) + bias. The
+      norm in vLLM's, TensorRT-LLM's and SGLang's fused kernels of query/key norm and rope. */
+  FASTNORM_ROUND_ONCE_RW = 3,
   FASTNORM_ROUNDING_MAX_ENUM = 0x7fffffff
 } fastnorm_rounding;
 

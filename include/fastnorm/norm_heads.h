@@ -10,7 +10,7 @@
  *      v = norm(v)              FASTNORM_NORM_HEADS_NORM: as fastnorm_norm of the same row
  *      v = v rounded to T       FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED, T is the dtype of x
  *      o = rope(v)              FASTNORM_NORM_HEADS_ROPE; else o = v
- *      y = o rounded to T
+ *      y = o rounded to its dtype
  *      quantized, scale         from o, by the rules of norm.h
  *      cache                    o rounded to T, or codes from o
  *
@@ -52,8 +52,8 @@
  *
  *  **Quantised caches.** A cache of f8_e4m3fn, f8_e5m2 or i8 holds codes. Scales are dequantisation
  *  scales: one input for the tensor, or an output for each block of 64 or 128 columns, by norm.h's
- *  rules for FASTNORM_QUANT_PER_TENSOR and PER_BLOCK. quant_source and amax_floor hold for
- *  `quantized` and for the cache; clamp and amax are of `quantized` alone.
+ *  rules for FASTNORM_QUANT_PER_TENSOR and PER_BLOCK. quant_source, quant_division and amax_floor
+ *  hold for `quantized` and for the cache; clamp, clamp_scale and amax are of `quantized` alone.
  *
  *  **Statistics of several devices.** Where heads are spread over devices and the statistic is of
  *  all, sumsq gives each device's part and rstd_in (LAYER: and mean_in) takes the statistic. RMS:
@@ -131,7 +131,8 @@ typedef struct fastnorm_norm_heads_part {
   const fastnorm_tensor* weight; /**< NORM: [d] or [heads, d], [1, d] too; dtypes as in
                                     fastnorm_norm_args. NULL = 1. */
   const fastnorm_tensor* bias;   /**< As weight. NULL = 0. */
-  const fastnorm_tensor* y;      /**< [tokens, heads, d] T. Output; may be x. NULL = not stored. */
+  const fastnorm_tensor*
+      y; /**< [tokens, heads, d], T or f32. Output; may be x. NULL = not stored. */
   /** LAYER: the mean, f32 [tokens, heads]; ACROSS_HEADS: [tokens]. Output. NULL = not stored. */
   const fastnorm_tensor* mean;
   const fastnorm_tensor* rstd; /**< NORM: as mean. Output. NULL = not stored. */
@@ -162,6 +163,12 @@ typedef struct fastnorm_norm_heads_part {
   /** PER_TENSOR: [1] f32, an input. PER_BLOCK: [pages, page_size, heads, ceil(d / block)] f32, with
       any strides; with cache_pow2 f32, f8_e8m0fnu or u8. Output. */
   const fastnorm_tensor* cache_scale;
+
+  /** Of `quantized` and of a cache of codes, with PER_TENSOR, PER_ROW and PER_BLOCK: default, times
+      the reciprocal; else 0. Scales that are powers of two give the same codes either way. */
+  fastnorm_quant_division quant_division;
+  int32_t reserved_2;                 /**< Must be 0. */
+  const fastnorm_tensor* clamp_scale; /**< As in fastnorm_norm_args. The cache is not clamped. */
 } fastnorm_norm_heads_part;
 
 /** What the parts of a call share. */

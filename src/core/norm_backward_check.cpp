@@ -54,9 +54,9 @@ class NormBackwardCheck {
     FASTNORM_REQUIRE(args_.weight != nullptr || args_.weight_offset == 0, FASTNORM_ERROR_ARGUMENT,
                      "weight_offset is %g and weight is NULL; required: 0 without a weight",
                      static_cast<double>(args_.weight_offset));
-    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_EVERY_STEP,
+    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_ONCE_RW,
                      FASTNORM_ERROR_ARGUMENT,
-                     "rounding is %d; required: a fastnorm_rounding, 0 to 2", rounding);
+                     "rounding is %d; required: a fastnorm_rounding, 0 to 3", rounding);
     FASTNORM_REQUIRE(args_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                      args_.reserved);
     return FASTNORM_OK;
@@ -253,9 +253,9 @@ class NormBackwardCheck {
 
   void settings() {
     d_.kind = args_.kind;
-    d_.rounding = d_.dtype == Dtype::kF32 && args_.rounding == FASTNORM_ROUND_NORMALIZED
-                      ? FASTNORM_ROUND_ONCE
-                      : args_.rounding;
+    const bool once = args_.rounding == FASTNORM_ROUND_ONCE_RW ||
+                      (d_.dtype == Dtype::kF32 && args_.rounding == FASTNORM_ROUND_NORMALIZED);
+    d_.rounding = once ? FASTNORM_ROUND_ONCE : args_.rounding;
     d_.eps = args_.eps;
     d_.weight_offset = args_.weight_offset;
     d_.inv_n = reciprocal_of(d_.n);

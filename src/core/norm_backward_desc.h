@@ -37,7 +37,7 @@ struct NormBackwardDesc {
   Dtype dtype = Dtype::kF32;             // T: of the forward's x, and of dx
   fastnorm_norm_kind kind = FASTNORM_NORM_RMS;
   fastnorm_rounding rounding =
-      FASTNORM_ROUND_ONCE;  // never ROUND_NORMALIZED for f32, which is the same
+      FASTNORM_ROUND_ONCE;  // never ONCE_RW, nor NORMALIZED for f32: the same
   float eps = 0;
   float weight_offset = 0;
   float inv_n = 0;     // f32(1 / f32(n))

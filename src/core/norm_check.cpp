@@ -113,9 +113,9 @@ class NormCheck {
     FASTNORM_REQUIRE(args_.weight != nullptr || args_.weight_offset == 0, FASTNORM_ERROR_ARGUMENT,
                      "weight_offset is %g and weight is NULL; required: 0 without a weight",
                      static_cast<double>(args_.weight_offset));
-    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_EVERY_STEP,
+    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_ONCE_RW,
                      FASTNORM_ERROR_ARGUMENT,
-                     "rounding is %d; required: a fastnorm_rounding, 0 to 2", rounding);
+                     "rounding is %d; required: a fastnorm_rounding, 0 to 3", rounding);
     FASTNORM_REQUIRE(residual_rounding >= FASTNORM_RESIDUAL_EXACT &&
                          residual_rounding <= FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
                      FASTNORM_ERROR_ARGUMENT,
@@ -444,9 +444,10 @@ void NormCheck::canonical() {
                                  : Dtype::kF32;
   const bool sum_is_rounded = d_.residual && d_.sum_dtype != Dtype::kF32;
   d_.residual_rounding = sum_is_rounded ? args_.residual_rounding : FASTNORM_RESIDUAL_EXACT;
-  d_.rounding = d_.dtype == Dtype::kF32 && args_.rounding == FASTNORM_ROUND_NORMALIZED
-                    ? FASTNORM_ROUND_ONCE
-                    : args_.rounding;
+  const bool once = args_.rounding == FASTNORM_ROUND_NORMALIZED ? d_.dtype == Dtype::kF32
+                    : args_.rounding == FASTNORM_ROUND_ONCE_RW  ? !d_.weight && !d_.bias
+                                                                : false;
+  d_.rounding = once ? FASTNORM_ROUND_ONCE : args_.rounding;
   // A chain in T ends with a value of T. Without codes the amax is that of y.
   d_.quant.from_rounded |=
       d_.rounding == FASTNORM_ROUND_EVERY_STEP ||

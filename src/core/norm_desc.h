@@ -11,6 +11,11 @@
 
 namespace fastnorm {
 
+// Whether the normalised row is rounded to T before its weight.
+constexpr bool rounds_normalized(fastnorm_rounding rounding) {
+  return rounding == FASTNORM_ROUND_NORMALIZED || rounding == FASTNORM_ROUND_EVERY_STEP;
+}
+
 inline constexpr int kMaxOuter = 3;  // leading dimensions of a rank-4 tensor
 
 // A tensor with one row (or one value) for each row of x. Row r is at data + sum(index[d] * stride_bytes[d]) where index are the

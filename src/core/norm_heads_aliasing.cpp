@@ -70,7 +70,8 @@ class Views {
     FASTNORM_TRY(column("bias", n, n.bias));
     FASTNORM_TRY(scalar("scale", q.tensor_scale, false));
     FASTNORM_TRY(scalar("global_scale", q.global_scale, false));
-    FASTNORM_TRY(rows("y", true, n, n.y, n.n * dtype_bytes(n.dtype)));
+    FASTNORM_TRY(scalar("clamp_scale", q.clamp_scale, false));
+    FASTNORM_TRY(rows("y", true, n, n.y, n.n * dtype_bytes(n.y.dtype)));
     FASTNORM_TRY(rows("quantized", true, n, q.codes, q.code_bytes(n.n)));
     FASTNORM_TRY(scale(n));
     return scalar("amax", q.amax, true);
@@ -182,7 +183,7 @@ class Views {
 
   static constexpr int64_t kOne[kMaxOuter] = {1, 1, 1};
   static constexpr int64_t kNone[kMaxOuter] = {};
-  static constexpr size_t kMost = 16 * kMaxHeadsParts + 4;
+  static constexpr size_t kMost = 17 * kMaxHeadsParts + 4;
 
   Error& error;
   int32_t part_ = kShared;

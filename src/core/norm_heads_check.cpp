@@ -73,6 +73,8 @@ class PartCheck {
                      part_.flags);
     FASTNORM_REQUIRE(part_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                      part_.reserved);
+    FASTNORM_REQUIRE(part_.reserved_2 == 0, FASTNORM_ERROR_ARGUMENT,
+                     "reserved_2 is %d; required: 0", part_.reserved_2);
     FASTNORM_REQUIRE(part_.y != nullptr || part_.quantized != nullptr || part_.cache != nullptr ||
                          part_.sumsq != nullptr || part_.mean != nullptr || part_.rstd != nullptr,
                      FASTNORM_ERROR_ARGUMENT,
@@ -199,6 +201,7 @@ class PartCheck {
     q.scheme = static_cast<fastnorm_quant_scheme>(scheme);
     q.block = block;
     q.pow2 = part_.cache_pow2 != 0;
+    q.divides = number(part_.quant_division) == FASTNORM_QUANT_DIVIDE;
     return FASTNORM_OK;
   }
 
@@ -209,15 +212,6 @@ class PartCheck {
     const fastnorm_tensor& x = *part_.x;
     FASTNORM_REQUIRE(x.ndim == 3, FASTNORM_ERROR_SHAPE,
                      "x.ndim is %d; required: 3, [tokens, heads, d]", x.ndim);
-    FASTNORM_REQUIRE(number(part_.quant_scheme) != FASTNORM_QUANT_MXFP4, FASTNORM_ERROR_UNSUPPORTED,
-                     "quant_scheme is FASTNORM_QUANT_MXFP4 (%d); nearest: FASTNORM_QUANT_MXFP8 or "
-                     "FASTNORM_QUANT_NVFP4",
-                     number(part_.quant_scheme));
-    // Of an x without a dtype of rows check_norm_part() tells.
-    FASTNORM_REQUIRE(part_.y == nullptr || dtype_id(part_.y->dtype) == dtype_id(x.dtype) ||
-                         static_cast<int>(dtype_from(x.dtype)) >= kRowDtypes,
-                     FASTNORM_ERROR_DTYPE, "y.dtype is %s; required: x's, %s",
-                     dtype_text(part_.y->dtype).c, dtype_text(x.dtype).c);
     FASTNORM_TRY(check_norm_part(as_norm(), device_, &d_.norm, error));
     FASTNORM_REQUIRE(x.shape[1] >= 1, FASTNORM_ERROR_SHAPE,
                      "x.shape is %s; required: at least 1 head", shape_text(x.shape, 3).c);
@@ -262,10 +256,12 @@ class PartCheck {
     a.scale_pow2 = part_.scale_pow2;
     a.amax_floor = part_.amax_floor;
     a.clamp = part_.clamp;
+    a.quant_division = part_.quant_division;
     a.global_scale = part_.global_scale;
     a.quantized = part_.quantized;
     a.scale = part_.scale;
     a.amax = part_.amax;
+    a.clamp_scale = part_.clamp_scale;
     // What the cache alone has a use for: cache() checks it.
     const int32_t scheme = number(part_.quant_scheme), source = number(part_.quant_source);
     const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
@@ -273,6 +269,9 @@ class PartCheck {
     if (cache_codes && scheme == FASTNORM_QUANT_NONE && source == FASTNORM_QUANT_FROM_ROUNDED)
       a.quant_source = FASTNORM_QUANT_FROM_F32;
     if (d_.cache.quant.block != 0 && !dynamic) a.amax_floor = 0;
+    const bool divides = dynamic || scheme == FASTNORM_QUANT_PER_TENSOR;
+    if (cache_codes && !divides && d_.cache.quant.divides)
+      a.quant_division = FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
     return a;
   }
 
@@ -329,6 +328,7 @@ class PartCheck {
     QuantDesc& q = c.quant;
     q.from_rounded = number(part_.quant_source) == FASTNORM_QUANT_FROM_ROUNDED ||
                      d_.norm.rounding == FASTNORM_ROUND_EVERY_STEP;
+    q.divides = q.divides && !q.pow2 && q.scheme != FASTNORM_QUANT_NONE;
     q.dtype = dtype;
     q.codes = c.rows;
     if (q.scheme == FASTNORM_QUANT_PER_TENSOR)

@@ -16,7 +16,9 @@ uint64_t bytes_of(int64_t count, Dtype dtype) {
 void count_codes(const QuantDesc& q, int64_t rows, int64_t n, NormHeadsPlan* plan) {
   if (q.scheme == FASTNORM_QUANT_NONE) return;
   plan->bytes_written += static_cast<uint64_t>(rows * q.code_bytes(n));
-  if (q.tensor_scale != nullptr) plan->bytes_read += 4;
+  for (const std::byte* scalar : {q.tensor_scale, q.global_scale, q.clamp_scale}) {
+    if (scalar != nullptr) plan->bytes_read += 4;
+  }
   if (q.swizzled) {
     plan->bytes_written += static_cast<uint64_t>(q.swizzled_bytes(rows, n));
   } else if (q.scale) {
@@ -40,7 +42,7 @@ void count_part(const NormHeadsDesc& d, const NormHeadsPart& p, NormHeadsPlan* p
     const int64_t values = v == &p.sumsq && n.kind == FASTNORM_NORM_LAYER ? 2 : 1;
     if (*v) plan->bytes_written += bytes_of(statistics * values, Dtype::kF32);
   }
-  if (n.y) plan->bytes_written += bytes_of(rows * columns, n.dtype);
+  if (n.y) plan->bytes_written += bytes_of(rows * columns, n.y.dtype);
   count_codes(n.quant, rows, columns, plan);
   const HeadsCache& c = p.cache;
   if (!c) return;
@@ -122,6 +124,7 @@ bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p) {
                                   ? static_cast<uint64_t>(kVectorBytes)
                                   : static_cast<uint64_t>(elements);
   if (p.across_heads || p.sumsq || p.norm.quant.any() || p.norm.n % elements != 0) return false;
+  if (c.quant.divides || (p.norm.y && p.norm.y.dtype != d.dtype)) return false;
   if (c && (c.page_size > UINT32_MAX || c.pages > int64_t{UINT32_MAX} / c.page_size)) return false;
   const auto strides = static_cast<uint64_t>(p.head_stride) | static_cast<uint64_t>(p.token_stride);
   return is_aligned(p.norm.x.data, strides) && is_aligned(p.norm.y) && is_aligned(p.norm.weight) &&

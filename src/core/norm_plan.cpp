@@ -305,7 +305,7 @@ FASTNORM_HOT bool is_static(const NormDesc& d) {
 // The key of the GPU kernels that do what a call asks for, if they hold its rows. They all round the sum and the
 // normalised row where that is asked for.
 FASTNORM_HOT NormKey cuda_key(const NormDesc& d, uint64_t bits) {
-  const bool once = d.rounding != FASTNORM_ROUND_EVERY_STEP &&
+  const bool once = d.rounding <= FASTNORM_ROUND_NORMALIZED &&
                     d.residual_rounding != FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
   const bool aligned = widest_access(bits, kVectorBytes) == kVectorBytes, quant = d.quant.any();
   const bool plain = plain_columns(d);

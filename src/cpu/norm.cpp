@@ -38,14 +38,15 @@ bool is_own(ColumnType type) { return type <= ColumnType::kElement; }
 void set_rounding(const NormDesc& d, NormParams* p) {
   const bool sum_rounds = d.residual && d.sum_dtype != Dtype::kF32;
   p->every_step = d.rounding == FASTNORM_ROUND_EVERY_STEP;
-  p->round_normalized = d.rounding != FASTNORM_ROUND_ONCE;
+  p->round_normalized = rounds_normalized(d.rounding);
+  p->factor_first = d.rounding == FASTNORM_ROUND_ONCE_RW;
   p->round_applied = sum_rounds && d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
   p->round_summed = sum_rounds && d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
   p->sum_type = type_of(d.sum_dtype, d.dtype);
   p->residual_type = row_type(d.residual, d.dtype);
   p->residual_out_type = row_type(d.residual_out, d.dtype);
   p->y_type = row_type(d.y, d.dtype);
-  p->plain = !p->round_normalized && !p->round_applied && !p->round_summed &&
+  p->plain = !p->round_normalized && !p->factor_first && !p->round_applied && !p->round_summed &&
              is_own(p->residual_type) && is_own(p->residual_out_type) && is_own(p->y_type) &&
              p->weight_type <= ColumnType::kF32 && p->bias_type <= ColumnType::kF32;
 }

@@ -239,13 +239,13 @@ inline void turn(const NormHeadsPartParams& part, const Angles& angles, int half
 
 // What is quantised of the values [0, count), and zeros behind it. How many both are.
 template <class T>
-inline int take_quantised(const QuantParams& q, const float* v, int count,
+inline int take_quantised(const QuantParams& q, float clamp, const float* v, int count,
                           float (&values)[kQuantChunk]) {
   const int padded = (count + kPadded - 1) / kPadded * kPadded;
   for (int j = 0; j < count; ++j) values[j] = v[j];
   for (int j = count; j < padded; ++j) values[j] = 0.0f;
   if (q.from_rounded) round_values<T>(values, padded);
-  clamp_values(values, padded, q.clamp);
+  clamp_values(values, padded, clamp);
   return padded;
 }
 
@@ -254,29 +254,35 @@ template <class T>
 inline void put_quantised(const QuantParams& q, const QuantRow& out, const float* v, int n,
                           uint32_t* amax) {
   float values[kQuantChunk];
+  const float clamp = clamp_of(q);
   float inverse = 0.0f;
   if (q.tensor_scale != nullptr) {
-    inverse = 1.0f / load_f32(q.tensor_scale);
+    const float scale = load_f32(q.tensor_scale);
+    inverse = q.divides ? scale : 1.0f / scale;
   } else if (q.codes_wanted && q.block == 0) {
     uint32_t most = 0;
     for (int i = 0; i < n; i += kQuantChunk) {
       const auto count = static_cast<int>(smaller(n - i, kQuantChunk));
-      const int padded = take_quantised<T>(q, v + i, count, values);
+      const int padded = take_quantised<T>(q, clamp, v + i, count, values);
       most = greater(most, magnitude_bits(values, padded));
     }
     inverse = out.put_row_scale(q, most);
   }
   for (int i = 0; i < n; i += kQuantChunk) {
     const auto count = static_cast<int>(smaller(n - i, kQuantChunk));
-    const int padded = take_quantised<T>(q, v + i, count, values);
+    const int padded = take_quantised<T>(q, clamp, v + i, count, values);
     if (q.amax != nullptr) *amax = greater(*amax, magnitude_bits(values, padded));
     if (!q.codes_wanted) continue;
-    if (q.block == 0) {
+    if (q.block == 0 && !q.divides) {
       out.put_codes<true>(q, i, count, values, inverse, false);
+      continue;
+    }
+    if (q.block == 0) {
+      divide_values(values, padded, inverse);
     } else {
       out.scale_by_block(q, i, count, padded, values);
-      out.put_codes<false>(q, i, count, values, 1.0f, false);
     }
+    out.put_codes<false>(q, i, count, values, 1.0f, false);
   }
   out.end(q, n);
 }
@@ -333,7 +339,13 @@ template <class T>
 inline void store_head(const NormHeadsPartParams& part, const Row& row, const QuantRow& codes,
                        const CacheRow& cached, int64_t head, const float* v, uint32_t* amax) {
   const auto n = static_cast<int>(part.norm.n);
-  if (row.y != nullptr) narrow<T>(v, n, row.y);
+  if (row.y != nullptr) {
+    if (part.norm.y_type == ColumnType::kF32) {
+      narrow<F32>(v, n, row.y);
+    } else {
+      narrow<T>(v, n, row.y);
+    }
+  }
   const QuantParams& q = part.norm.quant;
   if (q.codes_wanted || q.amax != nullptr) put_quantised<T>(q, codes, v, n, amax);
   if (cached.row == nullptr) return;

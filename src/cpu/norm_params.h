@@ -60,10 +60,10 @@ struct NormParams {
       read_ahead;  // and sum it: y begins on 64-byte boundaries then, and is stored past the caches
   QuantParams quant;  // for Sink::kQuant only
   // For Affine::kAny only.
-  bool plain;                         // none of what follows is set: a kernel for kOnce will do
-  bool every_step, round_normalized;  // of fastnorm_rounding
-  bool round_summed, round_applied;   // of fastnorm_residual_rounding, where it rounds to 16 bits
-  ColumnType sum_type;                // what it rounds to
+  bool plain;  // none of what follows is set: a kernel for kOnce will do
+  bool every_step, round_normalized, factor_first;  // of fastnorm_rounding
+  bool round_summed, round_applied;  // of fastnorm_residual_rounding, where it rounds to 16 bits
+  ColumnType sum_type;               // what it rounds to
   ColumnType residual_type, residual_out_type, y_type;
 };
 

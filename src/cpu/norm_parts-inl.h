@@ -143,7 +143,7 @@ struct Rounding {  // Affine::kOnce
   FASTNORM_INLINE Pair normalized(Pair v) const { return v; }
   FASTNORM_INLINE Pair summed(Pair v) const { return v; }
   FASTNORM_INLINE Pair applied(Pair v) const { return v; }
-  static constexpr bool every_step = false;
+  static constexpr bool every_step = false, factor_first = false;
 };
 
 template <class T>
@@ -151,6 +151,7 @@ struct Rounding<Affine::kAny, T> {
   FASTNORM_INLINE explicit Rounding(const NormParams& p)
       : every_step(p.every_step),
         round_normalized(p.round_normalized),
+        factor_first(p.factor_first),
         round_summed(p.round_summed),
         round_applied(p.round_applied),
         sum_type(p.sum_type) {}
@@ -172,7 +173,7 @@ struct Rounding<Affine::kAny, T> {
     return sum_type == ColumnType::kF16 ? round_pair(F16{}, v) : round_pair(BF16{}, v);
   }
 
-  const bool every_step, round_normalized, round_summed, round_applied;
+  const bool every_step, round_normalized, factor_first, round_summed, round_applied;
   const ColumnType sum_type;
 };
 
@@ -461,6 +462,7 @@ struct RowAffine {
     if constexpr (Slots::kStat == Stat::kLayer) {
       t = rounding.step({sub(t.a, mean), sub(t.b, mean)});
     }
+    if (rounding.factor_first) return apply_factor(t, i, extent);
     t = rounding.normalized({mul(t.a, rstd), mul(t.b, rstd)});
     if (columns.weight == ColumnType::kAbsent) {
       if (columns.bias == ColumnType::kAbsent) return t;
@@ -476,6 +478,19 @@ struct RowAffine {
       return rounding.step({add(t.a, c.a), add(t.b, c.b)});
     }
     return {fused(t.a, g.a, c.a), fused(t.b, g.b, c.b)};
+  }
+
+  // What is left of it with the factor rstd * (weight + offset).
+  template <class Extent>
+  FASTNORM_INLINE Pair apply_factor(Pair d, int64_t i, Extent extent) const {
+    Pair k = {rstd, rstd};
+    if (columns.weight != ColumnType::kAbsent) {
+      const Pair w = take_column<Slots::kAffine, T>(columns.weight, weight, i, extent);
+      k = {mul(rstd, add(w.a, offset)), mul(rstd, add(w.b, offset))};
+    }
+    if (columns.bias == ColumnType::kAbsent) return {mul(d.a, k.a), mul(d.b, k.b)};
+    const Pair c = take_column<Slots::kAffine, T>(columns.bias, bias, i, extent);
+    return {fused(d.a, k.a, c.a), fused(d.b, k.b, c.b)};
   }
 
   const Rounding<Slots::kAffine, T> rounding;

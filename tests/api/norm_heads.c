@@ -16,7 +16,7 @@ typedef struct heads_call {
   float value_scale[1];
   int64_t positions[kTokens];
   int32_t slots[kTokens];
-  tensor_of t[13];
+  tensor_of t[14];
   fastnorm_norm_heads_part part[3];
   const fastnorm_norm_heads_part* parts[3];
   fastnorm_norm_heads_args args;
@@ -129,6 +129,57 @@ static void caches(fastnorm_context* context) {
     }
     CHECK(i == kKey * kColumns);
   }
+}
+
+/* Codes of quotients differ from those of products; both by hand. */
+static void quotients(fastnorm_context* context) {
+  const float scale = 0.0123f;
+  int division, i, different = 0;
+  static int8_t codes[2][kKey * kColumns];
+  for (division = 0; division < 2; ++division) {
+    const float* row = heads.qkv + (kQuery + kKey) * kColumns;
+    reset();
+    for (i = 0; i < kKey * kColumns; ++i)
+      heads.qkv[(kQuery + kKey) * kColumns + i] = scale * ((float)(i % 100) + 0.5f);
+    heads.value_scale[0] = scale;
+    heads.part[2].quant_division =
+        division ? FASTNORM_QUANT_DIVIDE : FASTNORM_QUANT_MULTIPLY_RECIPROCAL;
+    CHECK_OK(run(context));
+    memcpy(codes[division], heads.value_cache + 7 * kKey * kColumns, sizeof codes[division]);
+    for (i = 0; i < kKey * kColumns; ++i) {
+      const float quotient = division ? row[i] / scale : row[i] * (1 / scale);
+      if (codes[division][i] != (int8_t)rintf(quotient)) break;
+    }
+    CHECK(i == kKey * kColumns);
+  }
+  for (i = 0; i < kKey * kColumns; ++i) different += codes[0][i] != codes[1][i];
+  CHECK(different > 0);
+}
+
+/* The query as MXFP4, clamped by a value in memory. All of a row that is clamped has one code. */
+static void clamped_codes(fastnorm_context* context) {
+  static uint8_t codes[kTokens * kQuery * kColumns / 2], scales[kTokens * kQuery * kColumns / 32];
+  const int64_t pairs[3] = {kTokens, kQuery, kColumns / 2};
+  const int64_t blocks[3] = {kTokens, kQuery, kColumns / 32};
+  float limit = 3;
+  int i;
+  reset();
+  for (i = 0; i < kColumns; ++i) heads.qkv[i] = i % 2 ? -40.0f : 50.0f;
+  heads.part[0].flags = 0;
+  heads.part[0].eps = 0;
+  heads.part[0].weight = heads.part[0].y = NULL;
+  heads.part[0].quant_scheme = FASTNORM_QUANT_MXFP4;
+  heads.part[0].quantized = make_tensor(&heads.t[11], codes, FASTNORM_DTYPE_F4_E2M1FN_X2, 3, pairs);
+  heads.part[0].scale = make_tensor(&heads.t[12], scales, FASTNORM_DTYPE_F8_E8M0FNU, 3, blocks);
+  heads.part[0].clamp_scale = make_vector(&heads.t[13], &limit, FASTNORM_DTYPE_F32, 1);
+  CHECK_OK(run(context));
+  /* 3 is 6 * 2^-1: codes of 6 and -6. */
+  for (i = 0; i < kColumns / 2 && codes[i] == 0xf7; ++i) {
+  }
+  CHECK(i == kColumns / 2 && scales[0] == 126 && scales[1] == 126);
+  heads.part[0].clamp = 1;
+  CHECK_STATUS(run(context), FASTNORM_ERROR_ARGUMENT);
+  CHECK_TEXT("parts[0].clamp is 1 and clamp_scale is given");
 }
 
 static void query(fastnorm_context* context) {
@@ -314,6 +365,8 @@ void test_norm_heads(void) {
   fastnorm_context* context = cpu_context(NULL);
   by_hand(context);
   caches(context);
+  quotients(context);
+  clamped_codes(context);
   query(context);
   nothing(context);
   refusals(context);

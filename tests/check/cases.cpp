@@ -180,7 +180,7 @@ class CaseMaker {
   Content general_content(int64_t n, int number) const {
     Content c = lean_content(n, number + 100);
     Random random(ref::hash(c.seed, 2));
-    c.options.rounding = static_cast<ref::Rounding>(random.below(3));
+    c.options.rounding = static_cast<ref::Rounding>(random.below(ref::kRoundings));
     if (c.add) {
       c.options.residual_rounding = static_cast<ref::ResidualRounding>(random.below(3));
       c.residual_dtype = random.one_in(3) ? dtype_ : any_dtype(random);
@@ -416,15 +416,16 @@ class CaseMaker {
   void roundings(int64_t n) {
     const bool any = key_.access == Access::kAny;
     const std::optional<Type> columns[] = {std::nullopt, dtype_, Type::kF32};
-    for (int axes = 0; axes < (key_.source == Source::kAdd ? 9 : 3); ++axes) {
-      const auto rounding = static_cast<ref::Rounding>(axes % 3);
-      const auto of_sum = static_cast<ref::ResidualRounding>(axes / 3);
-      if (!any && (!cuda_ || rounding == ref::Rounding::kEveryStep ||
+    constexpr int kAll = ref::kRoundings;
+    for (int axes = 0; axes < (key_.source == Source::kAdd ? 3 * kAll : kAll); ++axes) {
+      const auto rounding = static_cast<ref::Rounding>(axes % kAll);
+      const auto of_sum = static_cast<ref::ResidualRounding>(axes / kAll);
+      if (!any && (!cuda_ || rounding > ref::Rounding::kNormalized ||
                    of_sum == ref::ResidualRounding::kBeforeApply)) {
         continue;
       }
       for (int pair = 0; pair < 9; ++pair) {
-        if (reduced_ && pair != axes) continue;
+        if (reduced_ && pair != axes % 9) continue;
         Content c = any ? general_content(n, axes) : plain_content(n);
         c.options.rounding = rounding;
         c.options.residual_rounding = of_sum;
@@ -432,7 +433,7 @@ class CaseMaker {
         c.bias = columns[pair / 3];
         keep_to_columns(&c);
         c.options.weight_offset = c.weight && pair % 2 == 0 ? 1.0f : 0.0f;
-        put(c, any_layout(c, fitting_rows(n, 5, kElements)), axes == pair);
+        put(c, any_layout(c, fitting_rows(n, 5, kElements)), axes % 9 == pair);
       }
     }
   }

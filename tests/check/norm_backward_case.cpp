@@ -51,7 +51,7 @@ NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cu
   c.dweight = random->one_in(2) ? Type::kF32 : Type::kF16;
   c.dbias = random->of(ref::kTypes);
   c.kind = random->one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
-  c.rounding = static_cast<ref::Rounding>(random->one_in(2) ? 0 : random->below(3));
+  c.rounding = static_cast<ref::Rounding>(random->one_in(2) ? 0 : random->below(ref::kRoundings));
   c.eps = random->one_in(8) ? 0.0f : 1e-5f;
   c.weight_offset = random->one_in(3) ? 1.0f : 0.0f;
   c.has_weight = !random->one_in(6);
@@ -128,7 +128,7 @@ const char* name_of(Share share) {
 }  // namespace
 
 std::string NormBackwardCase::text() const {
-  constexpr const char* kRoundings[] = {"", " normalized", " every-step"};
+  constexpr const char* kRoundings[] = {"", " normalized", " every-step", " once-rw"};
   constexpr const char* kPlaces[] = {"", " over dy", " over x", " over dresidual_in"};
   constexpr const char* kExpands[] = {"", " one row of dy", " one element of dy"};
   std::string s = std::string("norm_backward ") + (kind == ref::Kind::kRms ? "rms " : "layer ") +

@@ -317,7 +317,7 @@ const char* scalar_fault(const fastnorm_norm_args& a) {
   if (!std::isfinite(a.eps) || a.eps < 0) return "eps out of range";
   if (!std::isfinite(a.weight_offset)) return "weight_offset out of range";
   if (a.weight == nullptr && a.weight_offset != 0) return "weight_offset without a weight";
-  if (number(a.rounding) > 2) return "an unknown rounding";
+  if (number(a.rounding) > 3) return "an unknown rounding";
   if (number(a.residual_rounding) > 2) return "an unknown residual rounding";
   if (a.residual_out != nullptr && a.residual == nullptr) return "residual_out without residual";
   if (a.mean != nullptr && number(a.kind) == FASTNORM_NORM_RMS) return "a mean of RMS";

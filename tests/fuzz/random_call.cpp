@@ -156,7 +156,7 @@ RandomCall::RandomCall(Bytes& bytes, int32_t device_type, bool quantised)
 
   args.eps = random_float(bytes);
   args.weight_offset = present & 4 ? random_float(bytes) : 0;
-  args.rounding = damaged(bytes, static_cast<fastnorm_rounding>(bytes.pick(3)));
+  args.rounding = damaged(bytes, static_cast<fastnorm_rounding>(bytes.pick(4)));
   args.residual_rounding = damaged(bytes, static_cast<fastnorm_residual_rounding>(bytes.pick(3)));
   args.flags = damaged(bytes, 0u);
   if (bytes.rarely()) {

@@ -164,7 +164,8 @@ void norm_backward_sums_model(const NormBackwardOptions& o, int64_t rows, int64_
       dweight[column] = sum([&](int64_t i, float running) {
         const NormBackwardRow& row = all[static_cast<size_t>(i)];
         float xhat = xhat_of(o, row, column);
-        if (o.rounding != Rounding::kOnce) xhat = round_to(o.dtype, xhat);
+        if (o.rounding == Rounding::kNormalized || o.rounding == Rounding::kEveryStep)
+          xhat = round_to(o.dtype, xhat);
         return std::fma(row.dy[column], xhat, running);
       });
     }

@@ -127,7 +127,7 @@ std::vector<Range> norm_backward_dweight_bounds(const NormBackwardOptions& o, in
   return column_bounds(rows, n, row_of, stored,
                        [&](const NormBackwardRow& row, int64_t i, ColumnSum* sum) {
                          const double xhat = xhat_of(o, row, i), dy = row.dy[i];
-                         if (o.rounding == Rounding::kOnce) {
+                         if (o.rounding == Rounding::kOnce || o.rounding == Rounding::kOnceRw) {
                            sum->add(dy * xhat, dy * xhat);
                            return;
                          }

@@ -120,13 +120,21 @@ float for_apply(const NormOptions& o, const NormRow& row, float s) {
   return rounds ? round_to(o.sum_dtype, s) : s;
 }
 
-// z of one element, for the settings that round it once or twice ..
+// z of one element, for the settings that round it once or twice, ..
 float apply(const NormOptions& o, const NormRow& row, int64_t i, float b, float mean, float rstd) {
   const float centred = o.kind == Kind::kLayer ? b - mean : b;
   float t = centred * rstd;
   if (o.rounding == Rounding::kNormalized) t = round_to(o.dtype, t);
   const float g = row.weight != nullptr ? row.weight[i] + o.weight_offset : 1.0f;
   return row.bias != nullptr ? std::fma(t, g, row.bias[i]) : t * g;
+}
+
+// .. for the one that multiplies the weight first, ..
+float apply_factor(const NormOptions& o, const NormRow& row, int64_t i, float b, float mean,
+                   float rstd) {
+  const float centred = o.kind == Kind::kLayer ? b - mean : b;
+  const float k = row.weight != nullptr ? rstd * (row.weight[i] + o.weight_offset) : rstd;
+  return row.bias != nullptr ? std::fma(centred, k, row.bias[i]) : centred * k;
 }
 
 // .. and for the one that rounds every step.
@@ -153,12 +161,11 @@ float ordered_sum_of_squares(Order order, Type dtype, const float* values, int64
 }
 
 void norm_tail(const NormOptions& o, const NormRow& row, float mean, float rstd, float* z) {
-  const bool every_step = o.rounding == Rounding::kEveryStep;
-  for (int64_t i = 0; i < row.n; ++i) {
-    const float b = for_apply(o, row, sum_element(row, i));
-    z[i] =
-        every_step ? apply_every_step(o, row, i, b, mean, rstd) : apply(o, row, i, b, mean, rstd);
-  }
+  const auto z_of = o.rounding == Rounding::kEveryStep ? apply_every_step
+                    : o.rounding == Rounding::kOnceRw  ? apply_factor
+                                                       : apply;
+  for (int64_t i = 0; i < row.n; ++i)
+    z[i] = z_of(o, row, i, for_apply(o, row, sum_element(row, i)), mean, rstd);
 }
 
 void norm_model(const NormOptions& o, const NormRow& row, Order order, ModelScratch* scratch,

@@ -104,8 +104,11 @@ void bound_y(const NormOptions& o, const NormRow& row, const Sums& sums, const S
     if (o.rounding == Rounding::kNormalized) ts = round_range(o.dtype, ts.low, ts.high);
     const double ends[] = {ts.low * g, ts.high * g};
     const double least = std::min(ends[0], ends[1]), greatest = std::max(ends[0], ends[1]);
-    const double slack =
+    double slack =
         2 * kU * (std::max(std::fabs(least), std::fabs(greatest)) + std::fabs(bias)) + 2 * kLeast;
+    // The product of rstd and a weight may be subnormal, and is multiplied by a large number then.
+    if (o.rounding == Rounding::kOnceRw)
+      slack += kLeast * (std::fabs(sums.b[static_cast<size_t>(i)] - s.mean) + s.mean_error);
     bounds->y.push_back(round_range(o.y_dtype(), least + bias - slack, greatest + bias + slack));
   }
 }

@@ -9,8 +9,10 @@ namespace fastnorm::ref {
 
 enum class Kind : uint8_t { kRms, kLayer };
 
-// Where intermediate values are rounded to x's dtype T.
-enum class Rounding : uint8_t { kOnce, kNormalized, kEveryStep };
+// Where intermediate values are rounded to x's dtype T. kOnceRw: nowhere, as kOnce, but the weight
+// is multiplied by rstd before x is.
+enum class Rounding : uint8_t { kOnce, kNormalized, kEveryStep, kOnceRw };
+inline constexpr int kRoundings = 4;
 
 // Which value of x + residual, rounded to R, feeds the statistics and is normalised.
 enum class ResidualRounding : uint8_t { kExact, kBeforeApply, kBeforeStatistics };

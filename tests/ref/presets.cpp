@@ -3,7 +3,8 @@
 namespace fastnorm::ref {
 namespace {
 
-constexpr auto kO = Rounding::kOnce, kN = Rounding::kNormalized, kS = Rounding::kEveryStep;
+constexpr auto kO = Rounding::kOnce, kN = Rounding::kNormalized, kS = Rounding::kEveryStep,
+               kW = Rounding::kOnceRw;
 constexpr auto kE = ResidualRounding::kExact, kA = ResidualRounding::kBeforeApply,
                kB = ResidualRounding::kBeforeStatistics;
 
@@ -41,6 +42,10 @@ constexpr Preset kPresets[] = {
     {"vLLM CUDA 2026", "0", kO, kB, true, ""},
     {"vLLM native", "0", kN, kE, true, ""},
     {"vLLM dynamic quant", "0", kN, kE, true, "quantises the rounded value, divides by the scale"},
+    {"vLLM, SGLang fused q/k norm and rope", "0", kW, kE, true,
+     "no residual; the compiler may fuse rope's products"},
+    {"TensorRT-LLM fused q/k norm and rope", "any", kW, kE, true,
+     "no residual; the compiler may fuse rope's products"},
     {"torch rms_norm, layer_norm", "0", kO, kB, true,
      "eps=None is 2^-23; layer_norm takes its statistics by Welford"},
     {"torch rms_norm 2.4", "0", kN, kB, true, "eps=None is 2^-23"},

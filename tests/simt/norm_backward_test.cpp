@@ -417,7 +417,7 @@ TEST(SimtNormBackward, WhatPlanningChooses) {
     s.weight = !random.one_in(5);
     s.dweight = s.weight && !random.one_in(4);
     s.dx = !random.one_in(5) || !(s.dweight || s.dbias);
-    s.rounding = static_cast<ref::Rounding>(random.below(3));
+    s.rounding = static_cast<ref::Rounding>(random.below(ref::kRoundings));
     if (s.type == Type::kF32 && s.rounding == ref::Rounding::kNormalized)
       s.rounding = ref::Rounding::kOnce;
     if (random.one_in(3)) s.offset = 1;

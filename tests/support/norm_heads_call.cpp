@@ -11,7 +11,7 @@ std::vector<CallTensor*> CallPart::tensors() const {
   std::vector<CallTensor*> all;
   for (const OwnedTensor* t :
        {&x, &weight, &bias, &y, &mean, &rstd, &sumsq, &mean_in, &rstd_in, &codes, &scale, &amax,
-        &global, &cache, &cache_scale, &cache_tensor_scale}) {
+        &global, &clamp, &cache, &cache_scale, &cache_tensor_scale}) {
     if (*t != nullptr) all.push_back(t->get());
   }
   return all;
@@ -32,6 +32,7 @@ const fastnorm_norm_heads_part* CallPart::get() {
   args.scale = abi_of(scale);
   args.amax = abi_of(amax);
   args.global_scale = abi_of(global);
+  args.clamp_scale = abi_of(clamp);
   args.cache = abi_of(cache);
   args.cache_scale = cache_scale != nullptr ? abi_of(cache_scale) : abi_of(cache_tensor_scale);
   return &args;
@@ -91,15 +92,29 @@ const std::vector<const fastnorm_norm_heads_part*>& RandomHeadsCall::parts() {
 }
 
 std::string RandomHeadsCall::difference() const {
-  constexpr const char* kNames[] = {
-      "x",       "weight", "bias",  "y",    "mean",   "rstd",  "sumsq",       "mean_in",
-      "rstd_in", "codes",  "scale", "amax", "global", "cache", "cache_scale", "cache_tensor_scale"};
+  constexpr const char* kNames[] = {"x",
+                                    "weight",
+                                    "bias",
+                                    "y",
+                                    "mean",
+                                    "rstd",
+                                    "sumsq",
+                                    "mean_in",
+                                    "rstd_in",
+                                    "codes",
+                                    "scale",
+                                    "amax",
+                                    "global",
+                                    "clamp",
+                                    "cache",
+                                    "cache_scale",
+                                    "cache_tensor_scale"};
   for (size_t i = 0; i < parts_.size(); ++i) {
     const CallPart& p = parts_[i];
     size_t name = 0;
     for (const OwnedTensor* t : {&p.x, &p.weight, &p.bias, &p.y, &p.mean, &p.rstd, &p.sumsq,
                                  &p.mean_in, &p.rstd_in, &p.codes, &p.scale, &p.amax, &p.global,
-                                 &p.cache, &p.cache_scale, &p.cache_tensor_scale}) {
+                                 &p.clamp, &p.cache, &p.cache_scale, &p.cache_tensor_scale}) {
       const char* what = kNames[name++];
       if (*t == nullptr || (*t)->now == (*t)->expected) continue;
       const auto [found, wanted] =
@@ -129,7 +144,10 @@ std::string RandomHeadsCall::text() const {
     if (p.rstd_in != nullptr) s += " given";
     if (p.options.rope) s += p.options.turn.interleaved ? " interleaved" : " neox";
     if (p.options.rope) s += "@" + std::to_string(p.options.turn.offset);
+    if (p.options.normalise)
+      s += " rounding " + std::to_string(static_cast<int>(p.options.norm.rounding));
     if (p.in_place) s += " in place";
+    if (p.y != nullptr) s += p.y_f32 ? " y f32" : " y";
     if (p.codes != nullptr) s += " codes";
     if (p.cache != nullptr) s += " cache";
     s += "]";
@@ -188,10 +206,15 @@ void RandomHeadsCall::make_part() {
   if (!aligned_ && random_.one_in(2)) make_codes(p);
   if (random_.one_in(2)) make_cache(p);
   p.in_place = random_.one_in(3);
-  if (!p.in_place && (random_.one_in(2) || (p.codes == nullptr && p.cache == nullptr)))
-    p.y = make_tensor(p.x->shape, id_of(type_), aligned_ ? gap(2) : 2 * random_.below(2), shift());
+  if (!p.in_place && (random_.one_in(2) || (p.codes == nullptr && p.cache == nullptr))) make_y(p);
   if (!aligned_ && random_.one_in(4)) p.amax = make_scalar(0.25f);
   parts_.push_back(std::move(p));
+}
+
+void RandomHeadsCall::make_y(CallPart& p) {
+  p.y_f32 = random_.one_in(aligned_ ? 12 : 4);
+  p.y = make_tensor(p.x->shape, p.y_f32 ? FASTNORM_DTYPE_F32 : id_of(type_),
+                    aligned_ ? gap(2) : 2 * random_.below(2), shift());
 }
 
 OwnedTensor RandomHeadsCall::make_scalar(float value) const {
@@ -207,7 +230,8 @@ void RandomHeadsCall::make_norm(CallPart& p) {
   if (!aligned_ && random_.one_in(3)) p.args.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
   const bool layer = random_.one_in(aligned_ ? 6 : 3);
   o.kind = layer ? ref::Kind::kLayer : ref::Kind::kRms;
-  o.rounding = static_cast<ref::Rounding>(aligned_ && random_.one_in(2) ? 0 : random_.below(3));
+  o.rounding = static_cast<ref::Rounding>(
+      aligned_ && random_.one_in(2) ? 0 : random_.below(ref::kRoundings));
   o.eps = 1e-5f;
   p.args.kind = layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
   p.args.rounding = static_cast<fastnorm_rounding>(static_cast<int>(o.rounding));
@@ -283,38 +307,54 @@ void RandomHeadsCall::make_rope(CallPart& p) {
   p.args.rope_offset = last ? -1 : static_cast<int32_t>(o.offset);
 }
 
+bool RandomHeadsCall::rounds_steps(const CallPart& p) {
+  return p.options.normalise && p.options.norm.rounding == ref::Rounding::kEveryStep;
+}
+
 bool RandomHeadsCall::rounds_codes(const CallPart& p) {
-  return p.args.quant_source == FASTNORM_QUANT_FROM_ROUNDED ||
-         (p.options.normalise && p.options.norm.rounding == ref::Rounding::kEveryStep);
+  return p.args.quant_source == FASTNORM_QUANT_FROM_ROUNDED || rounds_steps(p);
 }
 
 void RandomHeadsCall::make_codes(CallPart& p) {
   const fastnorm_dtype_id formats[] = {FASTNORM_DTYPE_F8_E4M3FN, FASTNORM_DTYPE_F8_E5M2,
                                        FASTNORM_DTYPE_I8};
-  int64_t scheme = 1 + random_.below(5), format = random_.below(3);
-  if (scheme == 5 && p.n % 2 != 0) scheme = 2;
+  int64_t scheme = 1 + random_.below(6), format = random_.below(3);
+  if (scheme >= 5 && p.n % 2 != 0) scheme = 2;
   if (scheme == 4) format = random_.below(2);
+  const bool f4 = scheme >= 5;
   ref::QuantOptions& q = p.quant;
   q.scheme = ref::kSchemes[scheme];
-  q.format = scheme == 5 ? ref::Format::kE2M1 : ref::kFormats[format];
+  q.format = f4 ? ref::Format::kE2M1 : ref::kFormats[format];
   p.args.quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
   if (scheme == 3) q.block_size = p.args.quant_block_size = random_.one_in(2) ? 64 : 128;
+  if (scheme <= 3 && random_.one_in(3)) divide(p, q);
   if (random_.one_in(3)) q.clamp = p.args.clamp = 1.5f;
+  if (q.clamp == 0 && random_.one_in(3)) {
+    const float given = random_.of({0.75f, 0.0f, -2.0f, std::nanf("")});
+    p.clamp = make_scalar(given);
+    q.clamp = given > 0 ? given : 0;
+  }
   if (random_.one_in(2)) p.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
-  std::vector<int64_t> shape = {tokens_, p.heads, scheme == 5 ? p.n / 2 : p.n};
-  p.codes = make_tensor(shape, scheme == 5 ? FASTNORM_DTYPE_F4_E2M1FN_X2 : formats[format],
-                        random_.below(2), shift());
+  std::vector<int64_t> shape = {tokens_, p.heads, f4 ? p.n / 2 : p.n};
+  p.codes = make_tensor(shape, f4 ? FASTNORM_DTYPE_F4_E2M1FN_X2 : formats[format], random_.below(2),
+                        shift());
   shape[2] = ref::scopes_of(q, p.n);
   if (scheme == 1) {
     p.scale = make_scalar(p.tensor_scale);
   } else {
     p.scale = make_tensor(shape,
-                          scheme == 5   ? FASTNORM_DTYPE_F8_E4M3FN
-                          : scheme == 4 ? FASTNORM_DTYPE_F8_E8M0FNU
-                                        : FASTNORM_DTYPE_F32,
+                          scheme == 5                  ? FASTNORM_DTYPE_F8_E4M3FN
+                          : scheme != 2 && scheme != 3 ? FASTNORM_DTYPE_F8_E8M0FNU
+                                                       : FASTNORM_DTYPE_F32,
                           random_.below(2));
   }
   if (scheme == 5) p.global = make_scalar(0.5f);
+}
+
+// Codes are quotients; with scales of powers of two they are the same.
+void RandomHeadsCall::divide(CallPart& p, ref::QuantOptions& q) {
+  p.args.quant_division = FASTNORM_QUANT_DIVIDE;
+  q.divide = true;
 }
 
 void RandomHeadsCall::make_cache(CallPart& p) {
@@ -333,6 +373,9 @@ void RandomHeadsCall::make_cache(CallPart& p) {
   q.pow2 = q.e8m0 = pow2;
   p.cache = make_tensor(shape, formats[format], gap(3), shift());
   if (p.codes == nullptr && random_.one_in(2)) p.args.quant_source = FASTNORM_QUANT_FROM_ROUNDED;
+  // Of codes with another scheme than those of the three the division is the cache's alone.
+  const bool both = p.codes == nullptr || p.args.quant_scheme > FASTNORM_QUANT_PER_BLOCK;
+  if (p.quant.divide || (both && random_.one_in(aligned_ ? 8 : 3))) divide(p, q);
   if (scheme == 1) {
     q.scheme = ref::Scheme::kPerTensor;
     p.args.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
@@ -492,7 +535,7 @@ void RandomHeadsCall::predict_head(CallPart& p, int64_t t, int64_t h,
   }
   ref::head_model(p.options, row, s.mean, s.rstd, c.data(), sn.data(), o.data());
   if (p.in_place) p.x->expect(p.x->place({t, h}), type_, o.data(), p.n);
-  if (p.y != nullptr) p.y->expect(p.y->place({t, h}), type_, o.data(), p.n);
+  if (p.y != nullptr) p.y->expect(p.y->place({t, h}), p.y_f32 ? Type::kF32 : type_, o.data(), p.n);
   predict_codes(p, t, h, o);
   predict_cache(p, t, h, o);
 }
@@ -523,10 +566,12 @@ void RandomHeadsCall::predict_codes(CallPart& p, int64_t t, int64_t h,
                                     const std::vector<float>& o) const {
   if (p.codes == nullptr && p.amax == nullptr) return;
   ref::QuantOptions q = p.quant;
-  q.source =
-      rounds_codes(p) || p.codes == nullptr ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
+  // Without codes the amax is that of y, and the source is the cache's alone.
+  const bool of_y = p.codes == nullptr;
+  const Type type = of_y && p.y_f32 && !rounds_steps(p) ? Type::kF32 : type_;
+  q.source = of_y || rounds_codes(p) ? ref::QuantSource::kRounded : ref::QuantSource::kF32;
   ref::QuantResult r;
-  ref::quant_model(q, o.data(), p.n, type_, p.tensor_scale, 0.5f, &r);
+  ref::quant_model(q, o.data(), p.n, type, p.tensor_scale, 0.5f, &r);
   if (p.amax != nullptr) {
     float most = 0;
     std::memcpy(&most, p.amax->expected.data(), sizeof most);

@@ -99,9 +99,9 @@ struct CallPart {
   ref::QuantOptions quant, cache_quant;
   int64_t heads = 1, n = 1;
   float tensor_scale = 0.5f;
-  bool in_place = false;
+  bool in_place = false, y_f32 = false;
   OwnedTensor x, weight, bias, y, mean, rstd, sumsq, mean_in, rstd_in, codes, scale, amax, global,
-      cache, cache_scale, cache_tensor_scale;
+      clamp, cache, cache_scale, cache_tensor_scale;
 
   bool across() const { return (args.flags & FASTNORM_NORM_HEADS_ACROSS_HEADS) != 0; }
   std::vector<CallTensor*> tensors() const;
@@ -143,14 +143,17 @@ class RandomHeadsCall {
   int64_t gap(int64_t most);
   int64_t shift();
   void make_part();
+  void make_y(CallPart& p);
   OwnedTensor make_scalar(float value) const;
   void make_norm(CallPart& p);
   void make_statistics(CallPart& p);
   void give_statistics(CallPart& p);
   OwnedTensor make_columns(const CallPart& p);
   void make_rope(CallPart& p);
+  static bool rounds_steps(const CallPart& p);
   static bool rounds_codes(const CallPart& p);
   void make_codes(CallPart& p);
+  static void divide(CallPart& p, ref::QuantOptions& q);
   void make_cache(CallPart& p);
   void make_tables();
   size_t table_place(const CallTensor& t, int64_t head, int64_t row) const;

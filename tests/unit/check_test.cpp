@@ -48,7 +48,7 @@ const BadCall kBadCalls[] = {
     {"offset Inf", FASTNORM_ERROR_ARGUMENT, {"weight_offset", "inf", "finite"}, [](Request& r) { r.args.weight_offset = kInf; }},
     {"offset NaN", FASTNORM_ERROR_ARGUMENT, {"weight_offset", "nan"}, [](Request& r) { r.args.weight_offset = kNan; }},
     {"offset without weight", FASTNORM_ERROR_ARGUMENT, {"weight_offset", "is 1", "weight is NULL"}, [](Request& r) { r.args.weight_offset = 1; r.weight.reset(); }},
-    {"rounding", FASTNORM_ERROR_ARGUMENT, {"rounding", "is 3", "0 to 2"}, [](Request& r) { const int v = 3; std::memcpy(&r.args.rounding, &v, sizeof v); }},
+    {"rounding", FASTNORM_ERROR_ARGUMENT, {"rounding", "is 4", "0 to 3"}, [](Request& r) { const int v = 4; std::memcpy(&r.args.rounding, &v, sizeof v); }},
     {"residual_rounding", FASTNORM_ERROR_ARGUMENT, {"residual_rounding", "is 3", "0 to 2"}, [](Request& r) { const int v = 3; std::memcpy(&r.args.residual_rounding, &v, sizeof v); }},
     {"x NULL", FASTNORM_ERROR_ARGUMENT, {"x is NULL"}, [](Request& r) { r.x.reset(); }},
     {"y NULL", FASTNORM_ERROR_ARGUMENT, {"y is NULL", "quantized is NULL", "at least one"}, [](Request& r) { r.y.reset(); }},
@@ -305,6 +305,14 @@ TEST(CheckNorm, CanonicalSettings) {
   r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
   ASSERT_EQ(r.check(&desc, error), FASTNORM_OK);
   EXPECT_EQ(desc.rounding, FASTNORM_ROUND_EVERY_STEP);
+  r.args.rounding = FASTNORM_ROUND_ONCE_RW;
+  r.weight.reset();
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK);
+  EXPECT_EQ(desc.rounding, FASTNORM_ROUND_ONCE) << "the factor is rstd";
+  r = full_request();
+  r.args.rounding = FASTNORM_ROUND_ONCE_RW;
+  ASSERT_EQ(r.check(&desc, error), FASTNORM_OK);
+  EXPECT_EQ(desc.rounding, FASTNORM_ROUND_ONCE_RW);
 }
 
 TEST(CheckNorm, RowsAreFolded) {

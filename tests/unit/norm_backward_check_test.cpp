@@ -40,7 +40,7 @@ const BadCall kBadCalls[] = {
     {"eps negative", FASTNORM_ERROR_ARGUMENT, {"eps is -1", ">= 0"}, [](R& r) { r.args.eps = -1; }},
     {"weight_offset NaN", FASTNORM_ERROR_ARGUMENT, {"weight_offset is nan"}, [](R& r) { r.args.weight_offset = kNan; }},
     {"weight_offset alone", FASTNORM_ERROR_ARGUMENT, {"weight_offset is 1", "weight is NULL"}, [](R& r) { r.args.weight_offset = 1; r.weight.reset(); r.dweight.reset(); }},
-    {"rounding 3", FASTNORM_ERROR_ARGUMENT, {"rounding is 3", "0 to 2"}, [](R& r) { set(r.args.rounding, 3); }},
+    {"rounding 4", FASTNORM_ERROR_ARGUMENT, {"rounding is 4", "0 to 3"}, [](R& r) { set(r.args.rounding, 4); }},
     {"reserved 1", FASTNORM_ERROR_ARGUMENT, {"reserved is 1"}, [](R& r) { r.args.reserved = 1; }},
     {"flag 4", FASTNORM_ERROR_UNSUPPORTED, {"flags is 0x4", "nearest: flags 0x0"}, [](R& r) { r.args.flags = 4; }},
     {"accumulate nothing", FASTNORM_ERROR_ARGUMENT, {"flags is 0x8", "dweight is NULL"}, [](R& r) { r.args.flags = 8; r.dweight.reset(); }},

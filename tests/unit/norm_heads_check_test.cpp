@@ -45,6 +45,14 @@ void make_codes(HeadsRequest& r) {
   p.cache_scale = tensor({5, 16, 2, 2}, FASTNORM_DTYPE_F32, 40);
 }
 
+// The query quantised as MXFP4, too.
+void make_quantized(HeadsRequest& r) {
+  Part& p = r.parts[0];
+  p.args.quant_scheme = FASTNORM_QUANT_MXFP4;
+  p.quantized = tensor({7, 8, 64}, FASTNORM_DTYPE_F4_E2M1FN_X2, 42);
+  p.scale = tensor({7, 8, 4}, FASTNORM_DTYPE_F8_E8M0FNU, 43);
+}
+
 // The query as LayerNorm.
 void make_layer(HeadsRequest& r) { r.parts[0].args.kind = FASTNORM_NORM_LAYER; }
 
@@ -57,7 +65,7 @@ void make_mrope(HeadsRequest& r) {
 const BadCall kBadCalls[] = {
     // structs and counts
     {"struct_size one short", FASTNORM_ERROR_ARGUMENT, {"args.struct_size is 63", "64"}, [](HeadsRequest& r) { r.args.struct_size -= 1; }},
-    {"part's struct_size one short", FASTNORM_ERROR_ARGUMENT, {"parts[1].struct_size is 199", "200"}, [](HeadsRequest& r) { r.parts[1].args.struct_size -= 1; }},
+    {"part's struct_size one short", FASTNORM_ERROR_ARGUMENT, {"parts[1].struct_size is 199", "200"}, [](HeadsRequest& r) { r.parts[1].args.struct_size = 199; }},
     {"count 9", FASTNORM_ERROR_ARGUMENT, {"count is 9", "0 to 8"}, [](HeadsRequest& r) { r.count = 9; }},
     {"part NULL", FASTNORM_ERROR_ARGUMENT, {"parts[0] is NULL"}, [](HeadsRequest& r) { r.null_part = true; }},
     // flags
@@ -66,6 +74,7 @@ const BadCall kBadCalls[] = {
     {"inverse without rope", FASTNORM_ERROR_ARGUMENT, {"parts[2].flags is 0x8", "FASTNORM_NORM_HEADS_ROPE (2)"}, [](HeadsRequest& r) { r.parts[2].args.flags = 8; }},
     {"across without norm", FASTNORM_ERROR_ARGUMENT, {"parts[2].flags is 0x20", "FASTNORM_NORM_HEADS_NORM (1)"}, [](HeadsRequest& r) { r.parts[2].args.flags = 32; }},
     {"reserved", FASTNORM_ERROR_ARGUMENT, {"parts[0].reserved is 7"}, [](HeadsRequest& r) { r.parts[0].args.reserved = 7; }},
+    {"second reserved", FASTNORM_ERROR_ARGUMENT, {"parts[0].reserved_2 is 7"}, [](HeadsRequest& r) { r.parts[0].args.reserved_2 = 7; }},
     {"no output", FASTNORM_ERROR_ARGUMENT, {"parts[0].y, quantized, cache", "an output"}, [](HeadsRequest& r) { r.parts[0].y.reset(); }},
     // what only a norm has a use for
     {"eps without norm", FASTNORM_ERROR_ARGUMENT, {"parts[2].eps is 1", "without FASTNORM_NORM_HEADS_NORM"}, [](HeadsRequest& r) { r.parts[2].args.eps = 1; }},
@@ -82,7 +91,8 @@ const BadCall kBadCalls[] = {
     {"mean_in of RMS", FASTNORM_ERROR_ARGUMENT, {"parts[0].mean_in is given"}, [](HeadsRequest& r) { r.parts[0].mean_in = rows(40); }},
     {"rstd_in of LAYER alone", FASTNORM_ERROR_ARGUMENT, {"mean_in is NULL and rstd_in is given", "both"}, [](HeadsRequest& r) { make_layer(r); r.parts[0].rstd_in = rows(40); }},
     {"rstd and rstd_in", FASTNORM_ERROR_ARGUMENT, {"rstd is given and rstd_in is given"}, [](HeadsRequest& r) { r.parts[0].rstd_in = rows(40); r.parts[0].rstd = rows(41); }},
-    {"y f32 beside 16 bits", FASTNORM_ERROR_DTYPE, {"y.dtype is f32", "required: x's, bf16"}, [](HeadsRequest& r) { r.parts[0].y->dtype = FASTNORM_DTYPE_F32; }},
+    {"y f16 beside bf16", FASTNORM_ERROR_DTYPE, {"parts[0].y.dtype is f16", "bf16"}, [](HeadsRequest& r) { r.parts[0].y->dtype = FASTNORM_DTYPE_F16; }},
+    {"y f32 over x", FASTNORM_ERROR_LAYOUT, {"parts[0].y [", "overlaps x"}, [](HeadsRequest& r) { r.parts[0].y->dtype = FASTNORM_DTYPE_F32; }},
     {"sumsq and rstd_in", FASTNORM_ERROR_ARGUMENT, {"sumsq is given and rstd_in"}, [](HeadsRequest& r) { r.parts[0].rstd_in = rows(40); r.parts[0].sumsq = rows(41); }},
     {"rstd bf16", FASTNORM_ERROR_DTYPE, {"parts[0].rstd.dtype is bf16", "f32"}, [](HeadsRequest& r) { r.parts[0].rstd = rows(40); r.parts[0].rstd->dtype = FASTNORM_DTYPE_BF16; }},
     {"rstd of other heads", FASTNORM_ERROR_SHAPE, {"parts[0].rstd.shape is [7, 2]", "[7, 8]"}, [](HeadsRequest& r) { r.parts[0].rstd = rows(40); r.parts[0].rstd->shape = {7, 2}; }},
@@ -106,6 +116,13 @@ const BadCall kBadCalls[] = {
     {"source without codes", FASTNORM_ERROR_ARGUMENT, {"parts[1].quant_source is 1"}, [](HeadsRequest& r) { r.parts[1].args.quant_source = FASTNORM_QUANT_FROM_ROUNDED; }},
     {"source 2 of a cache", FASTNORM_ERROR_ARGUMENT, {"parts[1].quant_source is 2"}, [](HeadsRequest& r) { make_codes(r); set(r.parts[1].args.quant_source, 2); }},
     {"clamp of a cache", FASTNORM_ERROR_ARGUMENT, {"parts[1].clamp is 1"}, [](HeadsRequest& r) { make_codes(r); r.parts[1].args.clamp = 1; }},
+    {"division 2 of a cache", FASTNORM_ERROR_ARGUMENT, {"parts[1].quant_division is 2"}, [](HeadsRequest& r) { make_codes(r); set(r.parts[1].args.quant_division, 2); }},
+    {"division without codes", FASTNORM_ERROR_ARGUMENT, {"parts[1].quant_division is 1"}, [](HeadsRequest& r) { r.parts[1].args.quant_division = FASTNORM_QUANT_DIVIDE; }},
+    {"clamp_scale without codes", FASTNORM_ERROR_ARGUMENT, {"parts[0].clamp_scale is given"}, [](HeadsRequest& r) { r.parts[0].clamp_scale = tensor({1}, FASTNORM_DTYPE_F32, 40); }},
+    {"clamp_scale of a cache", FASTNORM_ERROR_ARGUMENT, {"parts[1].clamp_scale is given"}, [](HeadsRequest& r) { make_codes(r); r.parts[1].clamp_scale = tensor({1}, FASTNORM_DTYPE_F32, 41); }},
+    {"clamp_scale f16", FASTNORM_ERROR_DTYPE, {"parts[0].clamp_scale.dtype is f16"}, [](HeadsRequest& r) { make_quantized(r); r.parts[0].clamp_scale = tensor({1}, FASTNORM_DTYPE_F16, 44); }},
+    {"clamp_scale overlaps a cache", FASTNORM_ERROR_LAYOUT, {"parts[1].cache [", "overlaps parts[0].clamp_scale"}, [](HeadsRequest& r) { make_quantized(r); r.parts[0].clamp_scale = tensor({1}, FASTNORM_DTYPE_F32, 44); r.parts[0].clamp_scale->address = r.parts[1].cache->address; }},
+    {"f4 of odd columns", FASTNORM_ERROR_SHAPE, {"parts[0].", "n is 127"}, [](HeadsRequest& r) { make_quantized(r); r.parts.resize(1); r.slots.reset(); r.parts[0].y.reset(); r.parts[0].x->shape[2] = 127; r.parts[0].weight->shape[0] = 127; r.args.rope_dim = 64; r.cos->shape[1] = r.sin->shape[1] = 32; }},
     {"amax_floor without codes", FASTNORM_ERROR_ARGUMENT, {"parts[1].amax_floor is 1"}, [](HeadsRequest& r) { r.parts[1].args.amax_floor = 1; }},
     {"amax_floor of a cache", FASTNORM_ERROR_ARGUMENT, {"parts[1].amax_floor is -1", "2^-100"}, [](HeadsRequest& r) { make_codes(r); r.parts[1].args.amax_floor = -1; }},
     // rope
@@ -235,6 +252,46 @@ TEST(NormHeadsCheck, ADescription) {
   EXPECT_EQ(key.cache.rows.stride_bytes[1], 256);
   EXPECT_EQ(key.cache.quant.scale.stride_bytes[2], 16 * 2 * 2 * 4);
   EXPECT_FALSE(d.parts[2].normalise || d.parts[2].rope);
+}
+
+TEST(NormHeadsCheck, QuantisedHeads) {
+  HeadsRequest r = heads_request();
+  make_quantized(r);
+  r.parts[0].clamp_scale = tensor({1}, FASTNORM_DTYPE_F32, 44);
+  NormHeadsDesc d;
+  Error error;
+  ASSERT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  const QuantDesc& q = d.parts[0].norm.quant;
+  EXPECT_EQ(q.scheme, FASTNORM_QUANT_MXFP4);
+  EXPECT_EQ(q.block, 32);
+  EXPECT_TRUE(q.clamp_scale != nullptr && q.pow2 && !q.divides);
+  // Of a part with both kinds of codes the division is of those that have one.
+  make_codes(r);
+  r.parts[0].clamp_scale.reset();
+  r.parts[0].args.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
+  r.parts[0].cache = tensor({5, 16, 8, 128}, FASTNORM_DTYPE_F8_E4M3FN, 45);
+  r.parts[0].cache_scale = tensor({1}, FASTNORM_DTYPE_F32, 46);
+  r.parts[0].args.quant_division = r.parts[1].args.quant_division = FASTNORM_QUANT_DIVIDE;
+  ASSERT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  EXPECT_TRUE(d.parts[0].cache.quant.divides && d.parts[1].cache.quant.divides);
+  EXPECT_FALSE(d.parts[0].norm.quant.divides || d.parts[1].norm.quant.divides);
+  r.parts[1].args.cache_pow2 = 1;
+  ASSERT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  EXPECT_FALSE(d.parts[1].cache.quant.divides) << "the same codes either way";
+}
+
+TEST(NormHeadsCheck, YOfF32) {
+  HeadsRequest r = heads_request();
+  r.parts[0].y = tensor({7, 8, 128}, FASTNORM_DTYPE_F32, 40);
+  NormHeadsDesc d;
+  Error error;
+  ASSERT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(d.parts[0].norm.y.dtype, Dtype::kF32);
+  NormHeadsPlan plan;
+  DeviceFacts facts;
+  ASSERT_EQ(plan_norm_heads(d, facts, {}, &plan, error), FASTNORM_OK) << error.text;
+  // y of the query, y of the key, and two caches.
+  EXPECT_EQ(plan.bytes_written, uint64_t{7 * 128 * (8 * 4 + 2 * 2 + 2 * 2 * 2)});
 }
 
 TEST(NormHeadsCheck, LayoutsOfCaches) {

@@ -117,6 +117,29 @@ TEST(NormHeadsPlan, HeldForms) {
               }),
               block == 64 ? "norm_heads bf16 any 8x2" : "norm_heads bf16 any 16x2");
   }
+  // The weight first: the kernels of the usual order.
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              r.parts[0].args.rounding = r.parts[1].args.rounding = FASTNORM_ROUND_ONCE_RW;
+            }),
+            "norm_heads bf16 apart 8x2");
+  // Codes of quotients, and y of f32 beside 16 bits.
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              auto& p = r.parts[2];
+              p.cache->dtype = FASTNORM_DTYPE_F8_E4M3FN;
+              p.args.cache_scheme = FASTNORM_QUANT_PER_TENSOR;
+              p.args.quant_division = FASTNORM_QUANT_DIVIDE;
+              p.cache_scale = r.parts[0].weight;
+              p.cache_scale->address += uintptr_t{1} << 45;
+              p.cache_scale->shape = {1};
+              p.cache_scale->dtype = FASTNORM_DTYPE_F32;
+            }),
+            "norm_heads bf16 general");
+  EXPECT_EQ(kernel([](HeadsRequest& r) {
+              r.parts[0].y->address += uintptr_t{1} << 45;
+              r.parts[0].y->strides = {};
+              r.parts[0].y->dtype = FASTNORM_DTYPE_F32;
+            }),
+            "norm_heads bf16 general");
   // Rows that are no whole vectors, or lie between them, and statistics of all heads.
   EXPECT_EQ(kernel([&](HeadsRequest& r) { columns(r, 132); }), "norm_heads bf16 general");
   EXPECT_EQ(kernel([](HeadsRequest& r) { r.parts[1].cache->byte_offset = 8; }),

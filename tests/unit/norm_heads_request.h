@@ -15,7 +15,7 @@ namespace fastnorm::test {
 struct HeadsPartRequest {
   fastnorm_norm_heads_part args = {};
   std::optional<RequestTensor> x, weight, bias, y, mean, rstd, mean_in, rstd_in, sumsq,
-      global_scale, quantized, scale, amax, cache, cache_scale;
+      global_scale, quantized, scale, amax, cache, cache_scale, clamp_scale;
 };
 
 struct HeadsRequest {
@@ -29,7 +29,7 @@ struct HeadsRequest {
   fastnorm_status check(NormHeadsDesc* desc, Error& error) const {
     std::vector<fastnorm_norm_heads_part> structs(parts.size());
     std::vector<const fastnorm_norm_heads_part*> pointers(parts.size());
-    std::vector<fastnorm_tensor> tensors(16 * parts.size() + 4);
+    std::vector<fastnorm_tensor> tensors(17 * parts.size() + 4);
     size_t used = 0;
     const auto give = [&](const std::optional<RequestTensor>& from, const fastnorm_tensor** to) {
       if (!from) return;
@@ -55,7 +55,8 @@ struct HeadsRequest {
           {&p.scale, &a.scale},
           {&p.amax, &a.amax},
           {&p.cache, &a.cache},
-          {&p.cache_scale, &a.cache_scale}};
+          {&p.cache_scale, &a.cache_scale},
+          {&p.clamp_scale, &a.clamp_scale}};
       for (const auto& [from, to] : all) give(*from, to);
       pointers[i] = null_part ? nullptr : &a;
     }

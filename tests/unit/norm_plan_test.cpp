@@ -98,6 +98,8 @@ TEST(NormKey, GeneralWhereItMust) {
   Request r = lean;
   r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
   EXPECT_EQ(access(r), Access::kAny) << "rounding";
+  r.args.rounding = FASTNORM_ROUND_ONCE_RW;
+  EXPECT_EQ(access(r), Access::kAny) << "the weight first";
   r = lean;
   r.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
   EXPECT_EQ(access(r), Access::kAny) << "residual rounding";
@@ -456,7 +458,7 @@ Request random_request(Random& random) {
   const fastnorm_dtype_id dtype = random.of(kDtypeIds);
   Request r = simple_request({rows, n}, dtype, random.one_in(2),
                              random.one_in(2) ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS);
-  if (random.one_in(4)) r.args.rounding = static_cast<fastnorm_rounding>(random.below(3));
+  if (random.one_in(4)) r.args.rounding = static_cast<fastnorm_rounding>(random.below(4));
   if (random.one_in(4))
     r.args.residual_rounding = static_cast<fastnorm_residual_rounding>(random.below(3));
   if (random.one_in(4)) r.x->address += static_cast<uintptr_t>(4 * random.below(4));

@@ -60,6 +60,9 @@ const struct {
      }},
     {"vLLM native", [](Type t, float x, float res, float w,
                        float rstd) { return r(t, r(t, (x + res) * rstd) * w); }},
+    // One factor for each column. They have no residual.
+    {"vLLM, SGLang fused q/k norm and rope",
+     [](Type t, float x, float res, float w, float rstd) { return r(t, (x + res) * (rstd * w)); }},
     // An eager chain: every operation has a result in T.
     {"Liger fused add, none", [](Type t, float x, float res, float w,
                                  float rstd) { return r(t, r(t, r(t, x + res) * rstd) * w); }},
@@ -115,6 +118,28 @@ TEST(Presets, SettingsMakeADifference) {
     results.insert(rows);
   }
   EXPECT_EQ(results.size(), 9u) << "two settings of the axes cannot be told apart";
+}
+
+// The order of the products moves few 16-bit results, so this takes many.
+TEST(Presets, TheOrderOfProductsMakesADifference) {
+  constexpr int64_t kN = 400000;
+  std::vector<float> x(kN), weight(kN), z(kN), first(kN);
+  fill_row(Pattern::kNormal, Type::kF16, 1, x.data(), kN);
+  fill_row(Pattern::kWeights, Type::kF16, 2, weight.data(), kN);
+  NormOptions o{Type::kF16, Kind::kRms, Rounding::kOnce, ResidualRounding::kExact, Type::kF16,
+                1e-6f,      0};
+  const NormRow row = {kN, x.data(), nullptr, weight.data(), nullptr};
+  norm_tail(o, row, 0, 0.7071234f, z.data());
+  o.rounding = Rounding::kOnceRw;
+  norm_tail(o, row, 0, 0.7071234f, first.data());
+  int64_t single = 0, half = 0;
+  for (size_t i = 0; i < kN; ++i) {
+    single += z[i] != first[i];
+    half += encode(Type::kF16, z[i]) != encode(Type::kF16, first[i]);
+  }
+  EXPECT_GT(single, kN / 10);
+  EXPECT_GT(half, 0);
+  EXPECT_LT(half, kN / 1000) << "a unit in the last place of f32 moves few f16 results";
 }
 
 // vLLM's dynamic fp8, written out: the row in T, its scale, and a division.
@@ -199,7 +224,7 @@ TEST(Presets, TheTableIsWellFormed) {
 
 // The table of presets as users read it.
 std::string markdown() {
-  constexpr const char* kRounding[] = {"ONCE", "NORMALIZED", "EVERY_STEP"};
+  constexpr const char* kRounding[] = {"ONCE", "NORMALIZED", "EVERY_STEP", "ONCE_RW"};
   constexpr const char* kResidual[] = {"EXACT", "ROUND_BEFORE_APPLY", "ROUND_BEFORE_STATISTICS"};
   std::string text =
       "| implementation | `rounding` | `residual_rounding` | `weight_offset` | same y | what else "

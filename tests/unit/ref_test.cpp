@@ -400,7 +400,7 @@ TEST(Model, StaysWithinTheBoundsOfTheReference) {
   for (const Order order : {Order::kGpu, Order::kCpu}) {
     for (const Type type : kTypes) {
       for (const Kind kind : {Kind::kRms, Kind::kLayer}) {
-        for (int rounding = 0; rounding < 3; ++rounding) {
+        for (int rounding = 0; rounding < kRoundings; ++rounding) {
           Tally tally;
           for (int trial = 0; trial < 40; ++trial) {
             const auto n =

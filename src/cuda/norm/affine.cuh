@@ -6,14 +6,16 @@
 namespace fastnorm::cuda {
 
 // t * (weight + offset) + bias. An absent weight is 1 and an absent bias -0: they change no bit.
+// Where t is without rstd the weight takes it.
 
 template <int kCount, class R>
 __device__ __forceinline__ void apply(float (&z)[kCount], const float (&t)[kCount],
                                       const float (&weight)[kCount], const float (&bias)[kCount],
-                                      float weight_offset, const R& rounding) {
+                                      float weight_offset, float rstd, const R& rounding) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const float g = rounding.step(__fadd_rn(weight[i], weight_offset));
+    float g = rounding.step(__fadd_rn(weight[i], weight_offset));
+    if (rounding.factor_first) g = __fmul_rn(rstd, g);
     if (rounding.every_step) {
       z[i] = rounding.step(__fadd_rn(rounding.step(__fmul_rn(t[i], g)), bias[i]));
     } else {

@@ -103,7 +103,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
         }
         if constexpr (Slots::kV.round != RoundRow::kInPlace)
           normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
-        apply(y, t, w, b, p.weight_offset, rounding);
+        apply(y, t, w, b, p.weight_offset, row.rstd, rounding);
 #pragma unroll
         for (int i = 0; i < kWords * kPerWord; ++i) z[k * kPerWord + i] = y[i];
       }
@@ -153,7 +153,7 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
       Element<Dtype::kF32>::unpack(weight[four % kAhead], w);
       if constexpr (kBias) Element<Dtype::kF32>::unpack(bias[four % kAhead], b);
       normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
-      apply(y, t, w, b, p.weight_offset, rounding);
+      apply(y, t, w, b, p.weight_offset, row.rstd, rounding);
       if (four + kAhead < kAll) load(four + kAhead);
 #pragma unroll
       for (int k = 0; k < 4; ++k) z[i + k] = y[k];
@@ -181,7 +181,7 @@ __device__ __forceinline__ void finish_any_vector(
   columns.weight.template take<Part::kCounted>(w, place.vector(v), count);
   columns.bias.template take<Part::kCounted>(b, place.vector(v), count);
   normalize_vector<Slots>(s, s, row.mean, row.rstd, rounding);
-  apply(z, s, w, b, p.weight_offset, rounding);
+  apply(z, s, w, b, p.weight_offset, row.rstd, rounding);
   if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
     clear_from(z, count);
     put_vector(row.held.values, v, z);

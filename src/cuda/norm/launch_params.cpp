@@ -25,7 +25,7 @@ uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
     bits |= (d.flags & FASTNORM_NORM_PDL_CONSTANT_WEIGHTS) != 0 ? kWaitAfterWeights : kWaitFirst;
   }
   if ((d.flags & FASTNORM_NORM_PDL_TRIGGER) != 0) bits |= kTrigger;
-  if (d.rounding != FASTNORM_ROUND_ONCE) bits |= kRoundNormalized;
+  if (rounds_normalized(d.rounding)) bits |= kRoundNormalized;
   if (d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS) bits |= kRoundSum;
   return bits;
 }

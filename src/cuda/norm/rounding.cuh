@@ -59,7 +59,7 @@ struct Rounding {
   }
   template <int kCount>
   __device__ __forceinline__ void applied(float (&)[kCount]) const {}
-  static constexpr bool every_step = false;
+  static constexpr bool every_step = false, factor_first = false;
 
   const uint32_t bits;
   const bool round_sum;
@@ -75,7 +75,7 @@ struct KnownRounding {
   }
   template <int kCount>
   __device__ __forceinline__ void applied(float (&)[kCount]) const {}
-  static constexpr bool every_step = false;
+  static constexpr bool every_step = false, factor_first = false;
 };
 
 // All of them, in kernels for any weights.
@@ -83,6 +83,7 @@ template <class T>
 struct Rounding<Affine::kAny, T> {
   __device__ __forceinline__ explicit Rounding(const NormParams& p)
       : every_step(p.rounding == FASTNORM_ROUND_EVERY_STEP),
+        factor_first(p.rounding == FASTNORM_ROUND_ONCE_RW),
         round_normalized((p.bits_again & kRoundNormalized) != 0),
         round_sum((p.bits_again & kRoundSum) != 0),
         round_applied(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY),
@@ -103,7 +104,7 @@ struct Rounding<Affine::kAny, T> {
     if (round_applied) round_to_type<T>(s, sum_type);
   }
 
-  const bool every_step, round_normalized, round_sum, round_applied;
+  const bool every_step, factor_first, round_normalized, round_sum, round_applied;
   const ColumnType sum_type;
 };
 

@@ -111,7 +111,7 @@ class LayerStatistics {
   float mean_square = 0.0f;
 };
 
-// t = (s - mean) * rstd for one vector; t may be s.
+// t = (s - mean) * rstd for one vector, or s - mean where the weight takes rstd; t may be s.
 template <class Slots, int kCount, class R>
 __device__ __forceinline__ void normalize_vector(float (&t)[kCount], const float (&s)[kCount],
                                                  float mean, float rstd, const R& rounding) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void normalize_vector(float (&t)[kCount], const float
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if constexpr (Slots::kStat == Stat::kLayer) t[i] = rounding.step(__fsub_rn(t[i], mean));
-    t[i] = __fmul_rn(t[i], rstd);
+    if (!rounding.factor_first) t[i] = __fmul_rn(t[i], rstd);
   }
   rounding.normalized(t);
 }

@@ -260,7 +260,7 @@ struct StreamRow {
         for (int k = 0; k < kPerVector; ++k) summed[k] = s[k];
         if constexpr (kAdd) rounding.summed(summed);
         normalize_vector<Slots>(t, summed, mean, rstd, rounding);
-        apply(z, t, w, b, p.weight_offset, rounding);
+        apply(z, t, w, b, p.weight_offset, rstd, rounding);
         use(s, z, v, count(v));
       }
     }

@@ -293,9 +293,9 @@ __device__ __forceinline__ void take_values(const HeadsPartParams& part, uint32_
 #pragma unroll
         for (float& value : z) value = rounding.step(__fsub_rn(value, s.mean));
       }
-      scale_values(z, s.rstd);
+      if (!rounding.factor_first) scale_values(z, s.rstd);
       rounding.normalized(z);
-      apply(z, z, w, b, p.weight_offset, rounding);
+      apply(z, z, w, b, p.weight_offset, s.rstd, rounding);
     }
     if ((part.bits & kHeadsRoundBefore) != 0) round_to<T>(z);
 #pragma unroll
@@ -333,8 +333,9 @@ __device__ __forceinline__ int take_vector(float (&z)[kPerVector], const float* 
 }
 
 template <class T, class Group>
-__device__ __forceinline__ void store_elements(const float* values, int n, char* to) {
-  const AnyRow<T, char> row(to, kUnknownAlign, ColumnType::kElement);
+__device__ __forceinline__ void store_elements(const float* values, int n, char* to,
+                                               ColumnType type = ColumnType::kElement) {
+  const AnyRow<T, char> row(to, kUnknownAlign, type);
 #pragma unroll 1
   for (int v = Group::thread(); v * T::kPerVector < n; v += Group::kThreads) {
     float z[T::kPerVector];
@@ -413,7 +414,10 @@ __device__ __forceinline__ void store_head(const HeadsPartParams& part, const He
                                            uint32_t token, uint32_t head, const float* values,
                                            HeadsScratch& scratch) {
   const auto n = static_cast<int>(part.norm.n);
-  if (part.y.data != nullptr) store_elements<T, Group>(values, n, address_of(part.y, token, head));
+  if (part.y.data != nullptr) {
+    store_elements<T, Group>(values, n, address_of(part.y, token, head),
+                             static_cast<ColumnType>(part.norm.y_type));
+  }
   const QuantParams& q = part.norm.quant;
   if ((part.bits & kHeadsCodes) != 0) {
     const ScaleRow scales(q, address_of(part.scale, token, head), token * part.heads + head);

@@ -34,10 +34,10 @@ struct HeldScratch {
 template <class T>
 struct HeldRounding {
   __device__ __forceinline__ explicit HeldRounding(uint32_t bits)
-      : every_step((bits & kHeadsRoundSteps) != 0) {}
+      : every_step((bits & kHeadsRoundSteps) != 0), factor_first((bits & kHeadsFactorFirst) != 0) {}
   __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
 
-  const bool every_step;
+  const bool every_step, factor_first;
 };
 
 // Of kApart and kBeside, which have none but the normalised value's.
@@ -299,11 +299,17 @@ __device__ __forceinline__ void normalize_head(float (&z)[S::kPerVector], const 
   if ((part.bits & kHeadsNorm) != 0) {
     float w[S::kPerVector];
     T::unpack(weight, w);
-    scale_values(z, rstd);
-    if ((part.bits & kHeadsRoundNormalized) != 0) round_to<T>(z);
+    if ((part.bits & kHeadsFactorFirst) != 0) {
 #pragma unroll
-    for (int i = 0; i < S::kPerVector; ++i)
-      z[i] = __fmul_rn(z[i], __fadd_rn(w[i], part.weight_offset));
+      for (int i = 0; i < S::kPerVector; ++i)
+        z[i] = __fmul_rn(z[i], __fmul_rn(rstd, __fadd_rn(w[i], part.weight_offset)));
+    } else {
+      scale_values(z, rstd);
+      if ((part.bits & kHeadsRoundNormalized) != 0) round_to<T>(z);
+#pragma unroll
+      for (int i = 0; i < S::kPerVector; ++i)
+        z[i] = __fmul_rn(z[i], __fadd_rn(w[i], part.weight_offset));
+    }
   }
   if ((part.bits & kHeadsRoundBefore) != 0) round_to<T>(z);
 }
@@ -533,11 +539,12 @@ __device__ __forceinline__ void any_values(float (&z)[S::kPerVector], const uint
 #pragma unroll
       for (float& value : z) value = rounding.step(__fsub_rn(value, statistics.mean));
     }
-    scale_values(z, statistics.rstd);
+    if (!rounding.factor_first) scale_values(z, statistics.rstd);
     if ((part.bits & kHeadsRoundNormalized) != 0) round_to<T>(z);
 #pragma unroll
     for (int i = 0; i < S::kPerVector; ++i) {
-      const float g = rounding.step(__fadd_rn(w[i], part.weight_offset));
+      float g = rounding.step(__fadd_rn(w[i], part.weight_offset));
+      if (rounding.factor_first) g = __fmul_rn(statistics.rstd, g);
       z[i] = rounding.every_step ? rounding.step(__fadd_rn(rounding.step(__fmul_rn(z[i], g)), b[i]))
                                  : __fmaf_rn(z[i], g, b[i]);
     }

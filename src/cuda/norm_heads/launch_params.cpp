@@ -142,7 +142,8 @@ uint32_t held_bits_of(const NormHeadsDesc& d, const NormHeadsPart& p) {
     return !c ? 0 : static_cast<uint32_t>(column_type(c.dtype, d.dtype)) * element;
   };
   if (d.rope_dim == 0) bits &= ~uint32_t{kHeadsRope};
-  put(p.norm.rounding != FASTNORM_ROUND_ONCE, kHeadsRoundNormalized);
+  put(rounds_normalized(p.norm.rounding), kHeadsRoundNormalized);
+  put(p.norm.rounding == FASTNORM_ROUND_ONCE_RW, kHeadsFactorFirst);
   put(p.norm.rounding == FASTNORM_ROUND_EVERY_STEP, kHeadsRoundSteps);
   put(p.cache.quant.from_rounded, kHeadsRoundCodes);
   put((p.norm.weight.head_stride_bytes | p.norm.bias.head_stride_bytes) != 0, kHeadsOwnColumns);

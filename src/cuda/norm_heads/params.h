@@ -32,6 +32,7 @@ enum HeadsBits : uint32_t {
   kHeadsWeightElement = 1 << 19,  // two bits: a ColumnType
   kHeadsBiasElement = 1 << 21,    // two bits: a ColumnType
   kHeadsCacheBlocks = 1 << 23,    // codes with a scale for each block of columns
+  kHeadsFactorFirst = 1 << 24,    // x * (rstd * weight)
 };
 
 // A row or a value of each token and head. Strides are in bytes.

@@ -141,7 +141,7 @@ class Maker {
     a.kind = layer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
     a.eps = 1e-5f;
     a.weight_offset = c_.t[kWeight].given ? static_cast<float>(b_.pick(2)) : 0.0f;
-    a.rounding = static_cast<fastnorm_rounding>(b_.pick(3));
+    a.rounding = static_cast<fastnorm_rounding>(b_.pick(4));
     a.flags = b_.pick(4);
     if (c_.t[kDweight].given && b_.pick(2) == 1)
       a.flags |= FASTNORM_NORM_BACKWARD_ACCUMULATE_DWEIGHT;

@@ -72,7 +72,9 @@ class Call {
       const bool norm = (p->flags & FASTNORM_NORM_HEADS_NORM) != 0;
       const bool rope = (p->flags & FASTNORM_NORM_HEADS_ROPE) != 0;
       const bool outputs = p->y || p->quantized || p->cache || p->sumsq || p->mean || p->rstd;
-      if ((p->flags & ~63u) != 0 || p->reserved != 0 || !outputs || p->x == nullptr) return true;
+      if ((p->flags & ~63u) != 0 || p->reserved != 0 || p->reserved_2 != 0 || !outputs ||
+          p->x == nullptr)
+        return true;
       if (!(p->eps >= 0) || (!norm && (p->eps != 0 || p->weight || p->rstd_in))) return true;
       if (rope ? !args.cos || !args.sin || args.rope_dim % 2 != 0 : (p->flags & 28) != 0)
         return true;
@@ -80,6 +82,12 @@ class Call {
       if (p->cache != nullptr && (args.slots == nullptr || p->cache->ndim != 4)) return true;
       if (p->x->ndim != 3 || p->x->shape[1] < 1 || p->x->shape[0] != tokens_) return true;
       if (p->rstd_in != nullptr && (p->rstd || p->mean || p->sumsq)) return true;
+      if (p->clamp_scale != nullptr && (p->quant_scheme == 0 || p->clamp != 0)) return true;
+      const uint32_t division = p->quant_division;
+      if (division > 1 || (division != 0 && (p->quant_scheme == 0 || p->quant_scheme > 3) &&
+                           p->cache_scheme == 0)) {
+        return true;
+      }
     }
     return false;
   }
@@ -139,14 +147,20 @@ class Call {
     if (one_in_two()) rope(p);
     if (one_in_two()) codes(p);
     if (one_in_two()) cache(p);
-    if (one_in_two()) p.y = one_in_two() ? p.x : tensor(rows, dtype_);
+    if (one_in_two()) p.y = one_in_two() ? p.x : tensor(rows, y_dtype());
     if (bytes_.rarely()) p.flags ^= 1u << bytes_.pick(8);
     if (bytes_.rarely()) p.reserved = bytes_.pick(2) != 0 ? 1 : 0;
     if (bytes_.rarely()) p.eps = bytes_.take<float>();
     if (bytes_.rarely()) p.clamp = bytes_.take<float>();
     if (bytes_.rarely()) p.amax_floor = bytes_.take<float>();
     if (bytes_.rarely()) p.amax = tensor({1}, FASTNORM_DTYPE_F32);
+    if (bytes_.rarely()) p.reserved_2 = bytes_.pick(2) != 0 ? 1 : 0;
+    if (bytes_.rarely()) p.clamp_scale = tensor({1}, FASTNORM_DTYPE_F32);
+    if (bytes_.pick(4) == 0) p.quant_division = FASTNORM_QUANT_DIVIDE;
+    if (very_rarely()) p.quant_division = static_cast<fastnorm_quant_division>(bytes_.pick(8));
   }
+
+  fastnorm_dtype_id y_dtype() { return bytes_.pick(4) == 0 ? FASTNORM_DTYPE_F32 : dtype_; }
 
   void norm(fastnorm_norm_heads_part& p) {
     p.flags |= FASTNORM_NORM_HEADS_NORM;
@@ -155,7 +169,7 @@ class Call {
     if (across) p.flags |= FASTNORM_NORM_HEADS_ACROSS_HEADS;
     std::vector<int64_t> rows = {tokens_};
     if (!across) rows.push_back(heads_);
-    p.rounding = static_cast<fastnorm_rounding>(bytes_.pick(3));
+    p.rounding = static_cast<fastnorm_rounding>(bytes_.pick(4));
     if (one_in_two()) p.weight = tensor({columns_}, dtype_);
     if (one_in_two()) p.bias = tensor({heads_, columns_}, FASTNORM_DTYPE_F32);
     if (bytes_.pick(4) == 0) {
@@ -176,9 +190,11 @@ class Call {
   }
 
   void codes(fastnorm_norm_heads_part& p) {
-    const uint32_t scheme = bytes_.pick(6);
-    const bool fp4 = scheme == FASTNORM_QUANT_NVFP4;
-    const int64_t block = fp4 ? 16 : scheme == FASTNORM_QUANT_MXFP8 ? 32 : 64;
+    const uint32_t scheme = bytes_.pick(7);
+    const bool fp4 = scheme == FASTNORM_QUANT_NVFP4 || scheme == FASTNORM_QUANT_MXFP4;
+    const int64_t block = scheme == FASTNORM_QUANT_NVFP4   ? 16
+                          : scheme >= FASTNORM_QUANT_MXFP8 ? 32
+                                                           : 64;
     p.quant_scheme = static_cast<fastnorm_quant_scheme>(scheme);
     if (scheme == FASTNORM_QUANT_NONE) return;
     if (scheme == FASTNORM_QUANT_PER_BLOCK) p.quant_block_size = 64;

@@ -129,7 +129,7 @@ Trial make_trial(Random& random, int32_t index, int64_t n) {
   }
   if (random.below(2) != 0) d.bias = column(&t.bias);
   if (any) {
-    d.rounding = static_cast<fastnorm_rounding>(random.below(3));
+    d.rounding = static_cast<fastnorm_rounding>(random.below(4));
     d.residual_rounding = static_cast<fastnorm_residual_rounding>(random.below(3));
   }
   const auto statistic = [](std::vector<float>& v) {

@@ -71,6 +71,7 @@ const (
 	FASTNORM_ROUND_ONCE       = 0
 	FASTNORM_ROUND_NORMALIZED = 1
 	FASTNORM_ROUND_EVERY_STEP = 2
+	FASTNORM_ROUND_ONCE_RW    = 3
 )
 
 // fastnorm_residual_rounding.

@@ -123,7 +123,9 @@ const (
 	NormHeadsPartCacheScheme    = 15
 	NormHeadsPartCacheBlockSize = 16
 	NormHeadsPartCachePow2      = 17
-	NormHeadsPartMask           = 18
+	NormHeadsPartQuantDivision  = 18
+	NormHeadsPartReserved2      = 19
+	NormHeadsPartMask           = 20
 	NormHeadsPartBitX           = 0
 	NormHeadsPartBitWeight      = 1
 	NormHeadsPartBitBias        = 2
@@ -139,5 +141,6 @@ const (
 	NormHeadsPartBitAmax        = 12
 	NormHeadsPartBitCache       = 13
 	NormHeadsPartBitCacheScale  = 14
-	NormHeadsPartMaxWords       = 319
+	NormHeadsPartBitClampScale  = 15
+	NormHeadsPartMaxWords       = 341
 )

@@ -372,16 +372,16 @@ static inline int fnb_read_norm_heads(fnb_reader* reader, fnb_norm_heads_call* c
 /* fastnorm_norm_heads_part with the tensors that it points to. */
 typedef struct fnb_norm_heads_part_call {
   fastnorm_norm_heads_part args;
-  fastnorm_tensor tensors[15];
+  fastnorm_tensor tensors[16];
 } fnb_norm_heads_part_call;
 
 static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_part_call* call) {
   fastnorm_norm_heads_part* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 19);
+  const uint64_t* words = fnb_take(reader, 21);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[18];
-  if (mask >> 15 != 0) return 0;
+  mask = words[20];
+  if (mask >> 16 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->flags = (uint32_t)words[0];
@@ -402,6 +402,8 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
   args->cache_scheme = (fastnorm_quant_scheme)fnb_low(words[15]);
   args->cache_block_size = (int32_t)words[16];
   args->cache_pow2 = (int32_t)words[17];
+  args->quant_division = (fastnorm_quant_division)fnb_low(words[18]);
+  args->reserved_2 = (int32_t)words[19];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -461,6 +463,10 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
   if (mask >> 14 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[14])) return 0;
     args->cache_scale = &call->tensors[14];
+  }
+  if (mask >> 15 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[15])) return 0;
+    args->clamp_scale = &call->tensors[15];
   }
   return 1;
 }

@@ -564,7 +564,7 @@ pub const FASTNORM_NORM_LAYER: fastnorm_norm_kind = 1;
 pub const FASTNORM_NORM_KIND_MAX_ENUM: fastnorm_norm_kind = 0x7fffffff;
 
 /// Where y is rounded to x's dtype T on its way, also where y is f32 beside 16-bit x. With T = f32
-/// the first two are the same.
+/// ONCE and NORMALIZED are the same.
 pub type fastnorm_rounding = c_uint;
 /// Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma.
 pub const FASTNORM_ROUND_ONCE: fastnorm_rounding = 0;
@@ -573,6 +573,10 @@ pub const FASTNORM_ROUND_NORMALIZED: fastnorm_rounding = 1;
 /// Every elementwise result: (a - mean), its square, the variance, variance + eps, the root, t,
 /// weight + weight_offset, the product and the sum. What a 16-bit eager chain does.
 pub const FASTNORM_ROUND_EVERY_STEP: fastnorm_rounding = 2;
+/// Only when y is stored, of a product in the other order: (b - mean) \* (rstd \* (weight +
+/// weight_offset)) + bias in place of ((b - mean) \* rstd) \* (weight + weight_offset) + bias. The
+/// norm in vLLM's, TensorRT-LLM's and SGLang's fused kernels of query/key norm and rope.
+pub const FASTNORM_ROUND_ONCE_RW: fastnorm_rounding = 3;
 pub const FASTNORM_ROUNDING_MAX_ENUM: fastnorm_rounding = 0x7fffffff;
 
 /// Which value of the sum x + residual is used, in terms of R, the dtype of residual_out (of
@@ -1575,7 +1579,7 @@ pub struct fastnorm_norm_heads_part {
     pub weight: *const fastnorm_tensor,
     /// As weight. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// \[tokens, heads, d\] T. Output; may be x. NULL = not stored.
+    /// \[tokens, heads, d\], T or f32. Output; may be x. NULL = not stored.
     pub y: *const fastnorm_tensor,
     /// LAYER: the mean, f32 \[tokens, heads\]; ACROSS_HEADS: \[tokens\]. Output. NULL = not stored.
     pub mean: *const fastnorm_tensor,
@@ -1621,6 +1625,13 @@ pub struct fastnorm_norm_heads_part {
     /// PER_TENSOR: \[1\] f32, an input. PER_BLOCK: \[pages, page_size, heads, ceil(d / block)\]
     /// f32, with any strides; with cache_pow2 f32, f8_e8m0fnu or u8. Output.
     pub cache_scale: *const fastnorm_tensor,
+    /// Of `quantized` and of a cache of codes, with PER_TENSOR, PER_ROW and PER_BLOCK: default,
+    /// times the reciprocal; else 0. Scales that are powers of two give the same codes either way.
+    pub quant_division: fastnorm_quant_division,
+    /// Must be 0.
+    pub reserved_2: i32,
+    /// As in fastnorm_norm_args. The cache is not clamped.
+    pub clamp_scale: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_heads_part {
@@ -1661,6 +1672,9 @@ impl fastnorm_norm_heads_part {
             amax: core::ptr::null(),
             cache: core::ptr::null(),
             cache_scale: core::ptr::null(),
+            quant_division: 0,
+            reserved_2: 0,
+            clamp_scale: core::ptr::null(),
         }
     }
 }
@@ -1942,7 +1956,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_profile_event, id) == 28);
     assert!(offset_of!(fastnorm_profile_event, kind) == 32);
     assert!(offset_of!(fastnorm_profile_event, value) == 36);
-    assert!(size_of::<fastnorm_norm_heads_part>() == 200);
+    assert!(size_of::<fastnorm_norm_heads_part>() == 216);
     assert!(offset_of!(fastnorm_norm_heads_part, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_part, flags) == 8);
     assert!(offset_of!(fastnorm_norm_heads_part, kind) == 12);
@@ -1977,6 +1991,9 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_part, amax) == 176);
     assert!(offset_of!(fastnorm_norm_heads_part, cache) == 184);
     assert!(offset_of!(fastnorm_norm_heads_part, cache_scale) == 192);
+    assert!(offset_of!(fastnorm_norm_heads_part, quant_division) == 200);
+    assert!(offset_of!(fastnorm_norm_heads_part, reserved_2) == 204);
+    assert!(offset_of!(fastnorm_norm_heads_part, clamp_scale) == 208);
     assert!(size_of::<fastnorm_norm_heads_args>() == 64);
     assert!(offset_of!(fastnorm_norm_heads_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_args, flags) == 8);

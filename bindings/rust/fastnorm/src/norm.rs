@@ -25,6 +25,8 @@ pub enum Rounding {
     Normalized,
     /// Every elementwise result: what a 16-bit eager chain does.
     EveryStep,
+    /// Only when y is stored, of x * (rstd * weight): vLLM's fused query/key norm and rope.
+    OnceRw,
 }
 
 impl Rounding {
@@ -34,6 +36,7 @@ impl Rounding {
             Rounding::Once => sys::FASTNORM_ROUND_ONCE,
             Rounding::Normalized => sys::FASTNORM_ROUND_NORMALIZED,
             Rounding::EveryStep => sys::FASTNORM_ROUND_EVERY_STEP,
+            Rounding::OnceRw => sys::FASTNORM_ROUND_ONCE_RW,
         }
     }
 }
@@ -754,10 +757,15 @@ mod tests {
             Quant::mxfp4(next(), next()),
         ];
         assert_eq!(quants.map(|q| q.scheme), [1, 2, 3, 4, 5, 6]);
-        let roundings = [Rounding::Once, Rounding::Normalized, Rounding::EveryStep];
+        let roundings = [
+            Rounding::Once,
+            Rounding::Normalized,
+            Rounding::EveryStep,
+            Rounding::OnceRw,
+        ];
         assert_eq!(
             roundings.map(|r| Norm::rms(0.0).rounding(r).args.rounding),
-            [0, 1, 2]
+            [0, 1, 2, 3]
         );
         let roundings = [
             ResidualRounding::Exact,

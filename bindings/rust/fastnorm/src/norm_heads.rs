@@ -193,7 +193,6 @@ impl<'a> NormHeads<'a> {
         stream: Stream,
         workspace: Workspace,
     ) -> Result<()> {
-        self.check()?;
         let args = self.link();
         with_linked(&mut self.parts, NormHeadsPart::linked, |parts, count| {
             let query = || {
@@ -222,13 +221,6 @@ impl<'a> NormHeads<'a> {
         })
     }
 
-    fn check(&self) -> Result<()> {
-        self.parts
-            .iter()
-            .enumerate()
-            .try_for_each(|(i, part)| part.check(i))
-    }
-
     /// Hands a copy of the arguments, linked, to `call`, which does not run it.
     fn with_copy(
         &self,
@@ -238,7 +230,6 @@ impl<'a> NormHeads<'a> {
             i32,
         ) -> sys::fastnorm_status,
     ) -> Result<()> {
-        self.check()?;
         let mut copy = NormHeads {
             args: self.args,
             views: self.views,

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use crate::slots::slots;
 use crate::tensor::View;
-use crate::{sys, Error, Quant, QuantDivision, QuantSource, Result, Rounding, Status};
+use crate::{sys, Quant, QuantDivision, QuantSource, Rounding};
 use crate::{Tensor, TensorMut};
 
 /// Where rope rounds to x's dtype on its way.
@@ -19,11 +19,11 @@ pub enum RopeRounding {
 }
 
 slots! {
-    NormHeadsPart, fastnorm_norm_heads_part, 80,
+    NormHeadsPart, fastnorm_norm_heads_part, 88,
     |args, f| f.field("flags", &args.flags).field("eps", &args.eps);
     X x, Weight weight, Bias bias, Y y, Mean mean, Rstd rstd, MeanIn mean_in, RstdIn rstd_in,
     Sumsq sumsq, GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax, Cache cache,
-    CacheScale cache_scale,
+    CacheScale cache_scale, ClampScale clamp_scale,
 }
 
 /// One part of [`NormHeads`](crate::NormHeads): x of `[tokens, heads, d]` and what is done to each
@@ -46,7 +46,6 @@ slots! {
 pub struct NormHeadsPart<'a> {
     args: sys::fastnorm_norm_heads_part,
     views: [Option<View>; SLOTS],
-    unsupported: Option<&'static str>,
     borrow: PhantomData<&'a mut [u8]>,
 }
 
@@ -71,7 +70,6 @@ impl<'a> NormHeadsPart<'a> {
         let part = Self {
             args: sys::fastnorm_norm_heads_part::new(),
             views: [None; SLOTS],
-            unsupported: None,
             borrow: PhantomData,
         };
         part.put(Slot::X, x)
@@ -160,7 +158,7 @@ impl<'a> NormHeadsPart<'a> {
         self.put(Slot::Bias, bias.view)
     }
 
-    /// x's shape, T: the result.
+    /// x's shape, T or f32: the result.
     #[allow(clippy::needless_pass_by_value)]
     pub fn y(self, y: TensorMut<'a>) -> Self {
         self.put(Slot::Y, y.view)
@@ -195,9 +193,8 @@ impl<'a> NormHeadsPart<'a> {
         self.put(Slot::Sumsq, sumsq.view)
     }
 
-    /// A quantised output, beside y or alone. Rows are tokens * heads. It has no
-    /// [`division`](Quant::division) and no [`clamp_scale`](Quant::clamp_scale). Its source and its
-    /// `amax_floor` are those of a cache of codes, too.
+    /// A quantised output, beside y or alone. Rows are tokens * heads. Its source, its
+    /// [`division`](Quant::division) and its `amax_floor` are those of a cache of codes, too.
     #[allow(clippy::needless_pass_by_value)]
     pub fn quant(mut self, quant: Quant<'a>) -> Self {
         // Named one by one: a field that Quant gains does not compile until it is here.
@@ -222,26 +219,27 @@ impl<'a> NormHeadsPart<'a> {
         self.args.scale_layout = layout.raw();
         self.args.scale_pow2 = i32::from(pow2);
         self.args.clamp = clamp;
-        self.unsupported = if division != QuantDivision::default() {
-            Some("quant_division is Divide; required: MultiplyReciprocal")
-        } else if clamp_scale.is_some() {
-            Some("clamp_scale is given; required: none")
-        } else {
-            None
-        };
         self = self
             .quant_source(source)
+            .quant_division(division)
             .amax_floor(amax_floor)
             .put(Slot::Quantized, quantized)
             .put(Slot::Scale, scale);
         self.views[Slot::GlobalScale as usize] = global_scale;
         self.views[Slot::Amax as usize] = amax;
+        self.views[Slot::ClampScale as usize] = clamp_scale;
         self
     }
 
     /// What is quantised, for a cache of codes. Default: the unrounded result.
     pub fn quant_source(mut self, source: QuantSource) -> Self {
         self.args.quant_source = source.raw();
+        self
+    }
+
+    /// How codes are made of values and scales, for a cache of codes. Default: times the reciprocal.
+    pub fn quant_division(mut self, division: QuantDivision) -> Self {
+        self.args.quant_division = division.raw();
         self
     }
 
@@ -284,16 +282,6 @@ impl<'a> NormHeadsPart<'a> {
             .put(Slot::CacheScale, scale.view)
     }
 
-    /// Refuses what the library has no field for, of part `i`.
-    pub(crate) fn check(&self, i: usize) -> Result<()> {
-        self.unsupported.map_or(Ok(()), |text| {
-            Err(Error::new(
-                Status::UNSUPPORTED,
-                format!("parts[{i}].{text}, as in no part of heads"),
-            ))
-        })
-    }
-
     /// [`link`](Self::link), for the call that the part belongs to.
     pub(crate) fn linked(&mut self) -> *const sys::fastnorm_norm_heads_part {
         self.link()
@@ -304,7 +292,6 @@ impl<'a> NormHeadsPart<'a> {
         NormHeadsPart {
             args: self.args,
             views: self.views,
-            unsupported: self.unsupported,
             borrow: PhantomData,
         }
     }
@@ -322,7 +309,7 @@ mod tests {
         let inputs = [0f32; 8];
         let mut outputs: Vec<Vec<f32>> = (9..=17).map(|n| vec![0.0; n]).collect();
         let mut outputs = outputs.iter_mut();
-        // Told apart by their lengths: inputs 1 to 6, outputs 9 to 17.
+        // Told apart by their lengths: inputs 1 to 7, outputs 9 to 17.
         let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
         let mut output = || {
             let buffer = outputs.next().unwrap();
@@ -332,7 +319,9 @@ mod tests {
         let (y, mean, rstd, sumsq) = (output(), output(), output(), output());
         let quant = Quant::per_block(64, output(), output())
             .global_scale(input(6))
+            .clamp_scale(input(7))
             .amax(output())
+            .division(QuantDivision::Divide)
             .source(QuantSource::Rounded)
             .layout(ScaleLayout::ColumnMajor)
             .pow2(true)
@@ -397,6 +386,9 @@ mod tests {
             amax,
             cache,
             cache_scale,
+            quant_division,
+            reserved_2,
+            clamp_scale,
         } = args;
         assert_eq!(struct_size, size_of_val(&args));
         assert_eq!(
@@ -420,6 +412,10 @@ mod tests {
         assert_eq!((scale_pow2, amax_floor, clamp), (1, 0.25, 3.0));
         assert_eq!(cache_scheme, sys::FASTNORM_QUANT_PER_BLOCK);
         assert_eq!((cache_block_size, cache_pow2), (128, 1));
+        assert_eq!(
+            (quant_division, reserved_2),
+            (sys::FASTNORM_QUANT_DIVIDE, 0)
+        );
         let tensors = [
             x,
             weight,
@@ -427,6 +423,7 @@ mod tests {
             mean_in,
             rstd_in,
             global_scale,
+            clamp_scale,
             y,
             mean,
             rstd,
@@ -441,7 +438,7 @@ mod tests {
         let lengths = tensors.map(|t| unsafe { *(*t).shape });
         assert_eq!(
             lengths,
-            [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 15, 16, 17]
+            [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17]
         );
         assert!(format!("{part:?}").contains("cache_scale"));
     }

@@ -26,6 +26,7 @@ fn rms<T: Float, W: Float, R: Float>(
         (0.0, Rounding::Once),
         (1.0, Rounding::Once),
         (0.0, Rounding::Normalized),
+        (1.0, Rounding::OnceRw),
     ] {
         let mut y = vec![T::default(); rows * n];
         let mut sum = vec![R::default(); rows * n];
@@ -51,6 +52,7 @@ fn rms<T: Float, W: Float, R: Float>(
             weight_offset: f64::from(weight_offset),
             bias: Some(&biases),
             rounded_before_weight: rounding == Rounding::Normalized,
+            weight_first: rounding == Rounding::OnceRw,
             ..Formula::default()
         };
         for row in 0..rows {

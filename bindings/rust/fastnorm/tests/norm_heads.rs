@@ -334,12 +334,14 @@ fn what_is_refused() -> Result<()> {
         TensorMut::new(&mut codes, &shape)?,
         TensorMut::new(&mut scales, &shape[..2])?,
     );
+    let limit = [2f32];
+    let quant = quant.clamp(1.0).clamp_scale(Tensor::new(&limit, &[1])?);
     let call = NormHeads::new()
         .part(NormHeadsPart::new(x()?).quant(quant.division(QuantDivision::Divide)));
     refused(
         call.prepare(&context),
-        Status::UNSUPPORTED,
-        "parts[0].quant_division is Divide; required: MultiplyReciprocal",
+        Status::ARGUMENT,
+        "parts[0].clamp is 1 and clamp_scale is given",
     );
     let mut call = NormHeads::new();
     for _ in 0..9 {

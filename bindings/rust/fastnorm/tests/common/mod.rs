@@ -63,6 +63,7 @@ pub struct Formula<'a> {
     pub weight_offset: f64,
     pub bias: Option<&'a [f64]>,
     pub rounded_before_weight: bool,
+    pub weight_first: bool,
 }
 
 impl Default for Formula<'_> {
@@ -74,6 +75,7 @@ impl Default for Formula<'_> {
             weight_offset: 0.0,
             bias: None,
             rounded_before_weight: false,
+            weight_first: false,
         }
     }
 }
@@ -90,13 +92,17 @@ pub fn reference<T: Float>(row: &[f64], formula: &Formula<'_>) -> (Vec<T>, f64, 
     let variance = single(squares * one_nth);
     let rstd = single(1.0 / single(single(variance + formula.eps).sqrt()));
     let y = row.iter().enumerate().map(|(i, v)| {
-        let mut t = single(single(v - mean) * rstd);
+        let factor = if formula.weight_first { 1.0 } else { rstd };
+        let mut t = single(single(v - mean) * factor);
         if formula.rounded_before_weight {
             t = T::of(t).value();
         }
-        let weight = formula
+        let mut weight = formula
             .weight
             .map_or(1.0, |w| single(w[i] + formula.weight_offset));
+        if formula.weight_first {
+            weight = single(rstd * weight);
+        }
         // The bias enters with the product, in one rounding.
         t = match formula.bias {
             Some(bias) => f64::from((t as f32).mul_add(weight as f32, bias[i] as f32)),

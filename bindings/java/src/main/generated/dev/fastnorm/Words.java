@@ -126,7 +126,9 @@ final class Words {
   static final int NORM_HEADS_PART_CACHE_SCHEME = 15;
   static final int NORM_HEADS_PART_CACHE_BLOCK_SIZE = 16;
   static final int NORM_HEADS_PART_CACHE_POW2 = 17;
-  static final int NORM_HEADS_PART_MASK = 18;
+  static final int NORM_HEADS_PART_QUANT_DIVISION = 18;
+  static final int NORM_HEADS_PART_RESERVED_2 = 19;
+  static final int NORM_HEADS_PART_MASK = 20;
   static final int NORM_HEADS_PART_BIT_X = 0;
   static final int NORM_HEADS_PART_BIT_WEIGHT = 1;
   static final int NORM_HEADS_PART_BIT_BIAS = 2;
@@ -142,5 +144,6 @@ final class Words {
   static final int NORM_HEADS_PART_BIT_AMAX = 12;
   static final int NORM_HEADS_PART_BIT_CACHE = 13;
   static final int NORM_HEADS_PART_BIT_CACHE_SCALE = 14;
-  static final int NORM_HEADS_PART_MAX_WORDS = 319;
+  static final int NORM_HEADS_PART_BIT_CLAMP_SCALE = 15;
+  static final int NORM_HEADS_PART_MAX_WORDS = 341;
 }

@@ -12,4 +12,5 @@ final class fastnorm_rounding {
   public final static int FASTNORM_ROUND_ONCE = 0;
   public final static int FASTNORM_ROUND_NORMALIZED = 1;
   public final static int FASTNORM_ROUND_EVERY_STEP = 2;
+  public final static int FASTNORM_ROUND_ONCE_RW = 3;
 }

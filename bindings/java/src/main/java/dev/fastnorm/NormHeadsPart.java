@@ -252,7 +252,7 @@ public final class NormHeadsPart {
     /**
      * Sets where the result goes.
      *
-     * @param y x's shape, T; may be x
+     * @param y x's shape, T or F32; may be x
      * @return this
      * @throws IllegalArgumentException if its buffer is read-only
      */
@@ -292,6 +292,18 @@ public final class NormHeadsPart {
      */
     public NormHeadsPart quantSource(QuantSource source) {
         description.set(Words.NORM_HEADS_PART_QUANT_SOURCE, source.id);
+        return this;
+    }
+
+    /**
+     * Sets how codes are made, with a scale for the tensor, a row or a block: of the quantised result
+     * and of a cache.
+     *
+     * @param division the value; the default is {@link QuantDivision#MULTIPLY_RECIPROCAL}
+     * @return this
+     */
+    public NormHeadsPart quantDivision(QuantDivision division) {
+        description.set(Words.NORM_HEADS_PART_QUANT_DIVISION, division.id);
         return this;
     }
 
@@ -337,6 +349,18 @@ public final class NormHeadsPart {
      */
     public NormHeadsPart clamp(double clamp) {
         description.set(Words.NORM_HEADS_PART_CLAMP, (float) clamp);
+        return this;
+    }
+
+    /**
+     * Sets the clamp as a value on the device. It goes with a clamp of 0 alone. A cache is not
+     * clamped.
+     *
+     * @param clampScale {@code [1]}, F32; a value that is not above 0 is off
+     * @return this
+     */
+    public NormHeadsPart clampScale(Tensor clampScale) {
+        description.input(Words.NORM_HEADS_PART_BIT_CLAMP_SCALE, clampScale);
         return this;
     }
 

@@ -227,9 +227,11 @@ class CompletenessTest {
         scalars.put("CACHE_SCHEME", (long) QuantScheme.PER_BLOCK.id);
         scalars.put("CACHE_BLOCK_SIZE", 64L);
         scalars.put("CACHE_POW2", 1L);
+        scalars.put("QUANT_DIVISION", (long) QuantDivision.DIVIDE.id);
+        scalars.put("RESERVED_2", 0L);
         tensors.clear();
         for (String name : new String[] {"X", "WEIGHT", "BIAS", "Y", "MEAN", "RSTD", "MEAN_IN", "RSTD_IN",
-            "SUMSQ", "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX", "CACHE", "CACHE_SCALE"}) {
+            "SUMSQ", "GLOBAL_SCALE", "QUANTIZED", "SCALE", "AMAX", "CACHE", "CACHE_SCALE", "CLAMP_SCALE"}) {
             tensors.put(name, strided(tensors.size()));
         }
         NormHeadsPart full = NormHeadsPart.of(tensors.get("X")).layer(2).weightOffset(3)
@@ -243,7 +245,8 @@ class CompletenessTest {
                 .globalScale(tensors.get("GLOBAL_SCALE")).quantized(tensors.get("QUANTIZED"))
                 .scale(tensors.get("SCALE")).amax(tensors.get("AMAX"))
                 .cacheScheme(QuantScheme.PER_BLOCK).cacheBlockSize(64).cachePow2(true)
-                .cache(tensors.get("CACHE")).cacheScale(tensors.get("CACHE_SCALE"));
+                .cache(tensors.get("CACHE")).cacheScale(tensors.get("CACHE_SCALE"))
+                .quantDivision(QuantDivision.DIVIDE).clampScale(tensors.get("CLAMP_SCALE"));
         words = full.encoded().words();
         assertEquals(words.length, checkFields("NORM_HEADS_PART_", words, tensors, scalars));
     }

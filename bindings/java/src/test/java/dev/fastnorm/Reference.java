@@ -47,6 +47,10 @@ final class Reference {
             t = rounding == Rounding.NORMALIZED ? round(dtype, t) : t;
             double g = weight == null ? 1 : step(weight[i] + weightOffset);
             double b = bias == null ? -0.0 : bias[i]; // adding -0 changes nothing
+            if (rounding == Rounding.ONCE_RW) {
+                t = (float) (row[i] - mean);
+                g = (float) (rstd * g);
+            }
             y[i] = round(dtype, rounding == Rounding.EVERY_STEP
                     ? step(step(t * g) + b)
                     : Math.fma((float) t, (float) g, (float) b));

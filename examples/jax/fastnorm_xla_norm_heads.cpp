@@ -1,0 +1,216 @@
+// libfastnorm for XLA: the handlers behind the JAX functions of fastnorm_jax_norm_heads.py. A call
+// builds the parts of one fastnorm_norm_heads on its stack, from the buffers that XLA passes.
+//
+// The attribute `words` has kWords numbers for each part, `scalars` has two, and `shared` has
+// kSharedWords. Operands are those of each part, as its mask of inputs says, then the shared ones;
+// results are those of each part, as its mask of outputs says. A cache is an operand and a result,
+// in one memory; so are the scales of its blocks. Buffers are compact.
+
+#include <array>
+
+#include "fastnorm_xla.h"
+
+namespace {
+
+using namespace fastnorm_xla;
+
+enum Word : size_t {
+  kFlags,
+  kKind,
+  kRounding,
+  kRopeRounding,
+  kRopeOffset,
+  kCacheScheme,
+  kCacheBlock,
+  kDivision,
+  kFirstHead,  // of x, whose others are not looked at
+  kHeads,
+  kInputs,   // mask: weight, bias, cache, cache_scale
+  kOutputs,  // mask: y, cache, cache_scale
+  kWords
+};
+enum SharedWord : size_t { kCallFlags, kRopeDim, kMrope, kTensors = kMrope + 4, kSharedWords };
+
+constexpr size_t kMostParts = 8, kPartBuffers = 8, kSharedTensors = 4;
+constexpr int32_t kCacheInput = 4, kScaleInput = 8;  // of the mask of inputs
+constexpr int32_t kY = 1, kCache = 2, kScale = 4;    // of the mask of outputs
+
+struct View {
+  std::array<int64_t, kMaxRank> shape = {}, strides = {};
+  fastnorm_tensor tensor = {};
+};
+
+class Call {
+ public:
+  Call(fastnorm_device device, ffi::RemainingArgs arguments, ffi::RemainingRets results)
+      : device_(device), arguments_(arguments), results_(results) {
+    args.struct_size = sizeof args;
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // False where the buffers are not those that the numbers tell of.
+  bool add_part(const int32_t* words, const float* scalars) {
+    fastnorm_norm_heads_part& p = part_[count];
+    parts[count++] = &p;
+    p.struct_size = sizeof p;
+    p.flags = static_cast<uint32_t>(words[kFlags]);
+    p.kind = static_cast<fastnorm_norm_kind>(words[kKind]);
+    p.eps = scalars[0];
+    p.weight_offset = scalars[1];
+    p.rounding = static_cast<fastnorm_rounding>(words[kRounding]);
+    p.rope_rounding = static_cast<fastnorm_rope_rounding>(words[kRopeRounding]);
+    p.rope_offset = words[kRopeOffset];
+    p.cache_scheme = static_cast<fastnorm_quant_scheme>(words[kCacheScheme]);
+    p.cache_block_size = words[kCacheBlock];
+    p.quant_division = static_cast<fastnorm_quant_division>(words[kDivision]);
+    const int32_t inputs = words[kInputs], outputs = words[kOutputs];
+    p.x = operand();
+    if (!fits_ || !take_heads(p.x, words[kFirstHead], words[kHeads])) return false;
+    if ((inputs & 1) != 0) p.weight = operand();
+    if ((inputs & 2) != 0) p.bias = operand();
+    const fastnorm_tensor* const cache = (inputs & kCacheInput) != 0 ? operand() : nullptr;
+    const fastnorm_tensor* const scale = (inputs & kScaleInput) != 0 ? operand() : nullptr;
+    if ((outputs & kY) != 0) p.y = result();
+    if ((outputs & kCache) != 0) p.cache = result();
+    p.cache_scale = (outputs & kScale) != 0 ? result() : scale;
+    return fits_ && is_same(cache, p.cache) && is_same(scale, p.cache_scale);
+  }
+
+  bool add_shared(const int32_t* words) {
+    args.flags = static_cast<uint32_t>(words[kCallFlags]);
+    args.rope_dim = words[kRopeDim];
+    args.mrope_0 = words[kMrope], args.mrope_1 = words[kMrope + 1];
+    args.mrope_2 = words[kMrope + 2], args.mrope_3 = words[kMrope + 3];
+    const fastnorm_tensor** const fields[] = {&args.cos, &args.sin, &args.positions, &args.slots};
+    for (size_t i = 0; i < kSharedTensors; ++i) {
+      if ((words[kTensors] >> i & 1) != 0) *fields[i] = operand();
+    }
+    return fits_ && next_argument_ == arguments_.size() && next_result_ == results_.size();
+  }
+
+  fastnorm_norm_heads_args args = {};
+  const fastnorm_norm_heads_part* parts[kMostParts] = {};
+  int32_t count = 0;
+
+ private:
+  const fastnorm_tensor* operand() {
+    const auto buffer = arguments_.get<ffi::AnyBuffer>(next_argument_++);
+    return buffer.has_value() ? view(*buffer) : nothing();
+  }
+  const fastnorm_tensor* result() {
+    auto buffer = results_.get<ffi::AnyBuffer>(next_result_++);
+    return buffer.has_value() ? view(**buffer) : nothing();
+  }
+  const fastnorm_tensor* nothing() {
+    fits_ = false;
+    return nullptr;
+  }
+
+  const fastnorm_tensor* view(ffi::AnyBuffer buffer) {
+    const auto dims = buffer.dimensions();
+    if (used_ == views_.size() || dims.size() > kMaxRank) return nothing();
+    View& v = views_[used_++];
+    std::copy(dims.begin(), dims.end(), v.shape.begin());
+    int64_t stride = 1;
+    for (size_t i = dims.size(); i-- > 0; stride *= v.shape[i]) v.strides[i] = stride;
+    v.tensor.data = buffer.untyped_data();
+    v.tensor.device_type = device_.device_type;
+    v.tensor.device_id = device_.device_id;
+    v.tensor.ndim = static_cast<int32_t>(dims.size());
+    v.tensor.dtype = dtype_of(buffer.element_type());
+    v.tensor.shape = v.shape.data();
+    v.tensor.strides = v.strides.data();
+    return &v.tensor;
+  }
+
+  // x becomes a view of some of its heads.
+  bool take_heads(const fastnorm_tensor* x, int32_t first, int32_t heads) {
+    View& v = views_[used_ - 1];
+    if (x != &v.tensor || v.tensor.ndim != 3 || first < 0 || heads < 0 ||
+        first + int64_t{heads} > v.shape[1]) {
+      return false;
+    }
+    const int64_t bytes = v.tensor.dtype.bits / 8;
+    v.tensor.byte_offset = static_cast<uint64_t>(first * v.strides[1] * bytes);
+    v.shape[1] = heads;
+    return true;
+  }
+
+  // Of an operand that is also a result, or is none.
+  static bool is_same(const fastnorm_tensor* operand, const fastnorm_tensor* result) {
+    return operand == nullptr || (result != nullptr && operand->data == result->data);
+  }
+
+  const fastnorm_device device_;
+  ffi::RemainingArgs arguments_;
+  ffi::RemainingRets results_;
+  size_t next_argument_ = 0, next_result_ = 0, used_ = 0;
+  bool fits_ = true;
+  std::array<View, kMostParts * kPartBuffers + kSharedTensors> views_;
+  fastnorm_norm_heads_part part_[kMostParts] = {};
+};
+
+ffi::Error norm_heads(fastnorm_device device, void* stream, Allocate allocate, void* from,
+                      ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                      ffi::Span<const int32_t> words, ffi::Span<const float> scalars,
+                      ffi::Span<const int32_t> shared) {
+  calls.fetch_add(1, std::memory_order_relaxed);
+  const size_t count = scalars.size() / 2;
+  Call call(device, arguments, results);
+  bool fits =
+      count <= kMostParts && words.size() == count * kWords && shared.size() == kSharedWords;
+  for (size_t i = 0; fits && i < count; ++i)
+    fits = call.add_part(words.begin() + i * kWords, scalars.begin() + 2 * i);
+  if (!fits || !call.add_shared(shared.begin()))
+    return ffi::Error::InvalidArgument("the buffers are not those that the attributes tell of");
+  fastnorm_context* context = nullptr;
+  fastnorm_status status = find_context(device, &context);
+  if (status != FASTNORM_OK) return error_of(status);
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  status = fastnorm_norm_heads_query(context, &call.args, call.parts, call.count, &info);
+  if (status != FASTNORM_OK) return error_of(status);
+  const size_t bytes = info.workspace_bytes;
+  return error_of(fastnorm_norm_heads(context, &call.args, call.parts, call.count,
+                                      bytes == 0 ? nullptr : allocate(from, bytes), bytes, stream));
+}
+
+ffi::Error norm_heads_cpu(ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                          ffi::Span<const int32_t> words, ffi::Span<const float> scalars,
+                          ffi::Span<const int32_t> shared) {
+  std::vector<std::byte> memory;
+  return norm_heads({FASTNORM_DEVICE_CPU, 0}, nullptr, allocate_host, &memory, arguments, results,
+                    words, scalars, shared);
+}
+
+ffi::Error norm_heads_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scratch,
+                           ffi::RemainingArgs arguments, ffi::RemainingRets results,
+                           ffi::Span<const int32_t> words, ffi::Span<const float> scalars,
+                           ffi::Span<const int32_t> shared) {
+  return norm_heads({FASTNORM_DEVICE_CUDA, ordinal}, stream, allocate_scratch, &scratch, arguments,
+                    results, words, scalars, shared);
+}
+
+template <typename Binding>
+auto with_attributes(Binding&& binding) {
+  return std::move(binding)
+      .RemainingArgs()
+      .RemainingRets()
+      .template Attr<ffi::Span<const int32_t>>("words")
+      .template Attr<ffi::Span<const float>>("scalars")
+      .template Attr<ffi::Span<const int32_t>>("shared");
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cpu);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cuda);
+#pragma GCC visibility pop
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cpu, norm_heads_cpu,
+                              with_attributes(ffi::Ffi::Bind()));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fastnorm_xla_norm_heads_cuda, norm_heads_cuda,
+                              with_attributes(cuda_binding()));

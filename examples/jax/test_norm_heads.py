@@ -1,0 +1,384 @@
+#!/usr/bin/env python3
+"""Tests of norm_heads for JAX, on the CPU or a CUDA device. The last line is the count.
+
+A result is compared with the formula in double precision. On the CPU all results have the bits of
+the C ABI called directly. Run with a Python that has JAX and NumPy; --plugin names
+libfastnorm_xla.so.
+"""
+
+import functools
+import itertools
+import os
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from norm_testing import Suite, View, arguments, missing, use_library  # noqa: E402
+
+EPS = 1e-6
+QUERY, KEY, HEAD, TOKENS, PAGE, PAGES, ROWS = 6, 2, 64, 7, 4, 3, 20
+ALL = QUERY + 2 * KEY
+DTYPES = ("float32", "float16", "bfloat16")
+SLOTS = [9, 0, -1, 4, 11, 3]  # of no token behind them
+
+
+def f64(a):
+    return np.asarray(a).astype(np.float64)
+
+
+def bits(a):
+    return np.ascontiguousarray(np.asarray(a)).tobytes()
+
+
+def normal(shape, dtype, seed, scale=1.0, offset=0.0):
+    values = np.random.default_rng(seed).standard_normal(shape) * scale + offset
+    return jnp.asarray(values.astype(np.float32).astype(jnp.dtype(dtype)))
+
+
+class Layer:
+    """Heads of one buffer, weights, tables and caches."""
+
+    def __init__(self, dtype, seed=1):
+        self.dtype = dtype
+        self.qkv = normal((TOKENS, ALL, HEAD), dtype, seed, 2.0)
+        self.weights = normal((HEAD,), dtype, 2, 0.2, 1.0), normal((KEY, HEAD), dtype, 3, 0.2, 1.0)
+        angles = np.arange(ROWS)[:, None] * 1000.0 ** (-np.arange(HEAD // 2) / (HEAD // 2))
+        self.cos, self.sin = (jnp.asarray(f(angles), jnp.float32) for f in (np.cos, np.sin))
+        self.positions = jnp.asarray([19, 0, 3, 3, 8, 1, 2], jnp.int32)
+        self.slots = jnp.asarray(SLOTS, jnp.int32)
+        self.caches = [jnp.full((PAGES, PAGE, KEY, HEAD), 7, dtype) for _ in range(2)]
+
+    def parts(self, fused=True, **options):
+        both = {"norm": "rms", "eps": EPS, "rope": True, **options}
+        heads = ((0, QUERY), (QUERY, KEY), (QUERY + KEY, KEY))
+        x = [{"x": self.qkv, "heads": h} if fused else {"x": self.qkv[:, h[0]:sum(h)]} for h in heads]
+        return [fh.Part(weight=self.weights[0], **x[0], **both),
+                fh.Part(weight=self.weights[1], cache=self.caches[0], **x[1], **both),
+                fh.Part(y=False, cache=self.caches[1], **x[2])]
+
+    def tables(self):
+        return {"cos": self.cos, "sin": self.sin, "positions": self.positions, "slots": self.slots}
+
+    def exact(self, first, heads, weight):
+        """Norm and rope in double precision, and what each value is the sum of."""
+        x, w = f64(self.qkv)[:, first:first + heads], f64(weight)
+        z = x / np.sqrt((x ** 2).mean(-1, keepdims=True) + EPS) * w
+        c, s = (f64(t)[np.asarray(self.positions)][:, None] for t in (self.cos, self.sin))
+        a, b = z[..., :HEAD // 2], z[..., HEAD // 2:]
+        return (np.concatenate([a * c - b * s, b * c + a * s], -1),
+                np.concatenate([abs(a * c) + abs(b * s), abs(b * c) + abs(a * s)], -1))
+
+
+def close(found, exact, size, roundings=1):
+    unit = {"float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8}[found.dtype.name]
+    allowed = size * (unit * roundings + 2.0 ** -18) + 2.0 ** -24
+    return bool((abs(f64(found) - exact) <= allowed).all())
+
+
+def cached(cache, rows):
+    """Whether the slots of SLOTS have their tokens' rows, and the others what was there."""
+    wanted = np.full((PAGES * PAGE, KEY, HEAD), 7, np.asarray(rows).dtype)
+    for token, slot in enumerate(SLOTS):
+        if slot >= 0:
+            wanted[slot] = np.asarray(rows)[token]
+    return bits(cache) == bits(wanted)
+
+
+# --- the C ABI ---
+
+
+def direct(parts, results, **fields):
+    """Runs the same call by ctypes on copies in host memory. parts: dicts of the C fields, arrays as
+    arrays; results: for each part shapes and dtypes by name. Bytes of the results, in order."""
+    kept = []
+
+    def view(name, value):
+        if not hasattr(value, "shape"):
+            return value
+        host = np.array(np.asarray(value), order="C")
+        kept.append(host)
+        strides = [s // host.itemsize for s in host.strides]
+        return View(host.ctypes.data, fj._dtype(name, host.dtype), host.shape, strides, host.itemsize)
+
+    structs, outputs = [], []
+    for part, wanted in zip(parts, results):
+        struct = {name: view(name, value) for name, value in part.items()}
+        for name, value in wanted.items():
+            struct[name] = view(name, value)
+            outputs.append(kept[-1])
+        structs.append(struct)
+    context.norm_heads(structs, **{name: view(name, value) for name, value in fields.items()}).run()
+    return [o.tobytes() for o in outputs]
+
+
+def heads_of(layer):
+    return (layer.qkv[:, :QUERY], layer.qkv[:, QUERY:QUERY + KEY], layer.qkv[:, QUERY + KEY:])
+
+
+# --- tests ---
+
+
+def test_layer(suite):
+    for dtype, rounding in itertools.product(DTYPES, ("once", "once_rw")):
+        layer = Layer(dtype)
+        name = f"{dtype} {rounding}"
+        q, k, v = fh.norm_heads(layer.parts(rounding=rounding), **layer.tables())
+        suite.check(f"{name}: query", close(q.y, *layer.exact(0, QUERY, layer.weights[0])))
+        suite.check(f"{name}: key", close(k.y, *layer.exact(QUERY, KEY, layer.weights[1])))
+        suite.check(f"{name}: no value", v.y is None and v.cache_scale is None)
+        suite.check(f"{name}: the key's cache", cached(k.cache, k.y))
+        suite.check(f"{name}: the value's cache", cached(v.cache, heads_of(layer)[2]))
+        suite.check(f"{name}: the arguments are as they were",
+                    all(bool((c == 7).all()) for c in layer.caches))
+        sliced = fh.norm_heads(layer.parts(False, rounding=rounding), **layer.tables())
+        suite.check(f"{name}: slices give the same bits",
+                    list(map(bits, jax.tree.leaves(sliced))) == list(map(bits, jax.tree.leaves([q, k, v]))))
+        jitted = jax.jit(lambda layer=layer, rounding=rounding: fh.norm_heads(
+            layer.parts(rounding=rounding), **layer.tables()))()
+        suite.check(f"{name}: jit gives the same bits",
+                    list(map(bits, jax.tree.leaves(jitted))) == list(map(bits, jax.tree.leaves([q, k, v]))))
+        if context is None:
+            suite.skip(f"{name}: bits of the C ABI", "only on the CPU")
+            continue
+        x = heads_of(layer)
+        norm = {"flags": fj._c.NORM | fj._c.ROPE, "eps": EPS, "rounding": fj._ROUNDING[rounding]}
+        found = direct(
+            [{"x": x[0], "weight": layer.weights[0], **norm}, {"x": x[1], "weight": layer.weights[1], **norm},
+             {"x": x[2]}],
+            [{"y": q.y * 0}, {"y": k.y * 0, "cache": layer.caches[0]}, {"cache": layer.caches[1]}],
+            rope_dim=HEAD, **layer.tables())
+        suite.check(f"{name}: bits of the C ABI",
+                    found == [bits(a) for a in (q.y, k.y, k.cache, v.cache)])
+
+
+def test_options(suite):
+    """Every option reaches the library: each gives the bits of the C ABI, and other bits than without."""
+    if context is None:
+        suite.skip("options", "only on the CPU")
+        return
+    layer = Layer("bfloat16")
+    x, weight = heads_of(layer)[0], layer.weights[0]
+    plain = {"norm": "rms", "eps": EPS, "rope": True}
+    flags = fj._c.NORM | fj._c.ROPE
+    bias = normal((QUERY, HEAD), "float32", 5)
+
+    def both(options, fields, shared=None, tables=None):
+        """Bits by JAX and by the C ABI."""
+        shared = {"rope_dim": HEAD // 2, **(shared or {})}
+        tables = {"cos": layer.cos[:, :HEAD // 4], "sin": layer.sin[:, :HEAD // 4],
+                  "positions": layer.positions, **(tables or {})}
+        (ours,) = fh.norm_heads([fh.Part(x, weight=weight, **{**plain, **options})], **tables,
+                                **({"mrope": (8, 4, 4)} if "mrope_0" in shared else {}),
+                                mrope_interleaved=bool(shared.get("flags")))
+        (theirs,) = direct([{"x": x, "weight": weight, "flags": flags, "eps": EPS, **fields}],
+                           [{"y": ours.y * 0}], **shared, **tables)
+        return bits(ours.y), theirs
+
+    base = both({}, {})
+    suite.check("no option: bits of the C ABI", base[0] == base[1])
+    axes = jnp.stack([layer.positions, layer.positions[::-1], layer.positions * 0])
+    sections = {"mrope_0": 8, "mrope_1": 4, "mrope_2": 4}
+    c = fj._c
+    for name, options, fields, *more in (
+        ("layer", {"norm": "layer"}, {"kind": 1}),
+        ("bias", {"bias": bias}, {"bias": bias}),
+        ("eps", {"eps": 1.0}, {"eps": 1.0}),
+        ("weight_offset", {"weight_offset": 1.0}, {"weight_offset": 1.0}),
+        ("rounding", {"rounding": "normalized"}, {"rounding": 1}),
+        ("across_heads", {"across_heads": True}, {"flags": flags | c.ACROSS_HEADS}),
+        ("rope_offset", {"rope_offset": -1}, {"rope_offset": -1}),
+        ("interleaved", {"interleaved": True}, {"flags": flags | c.ROPE_INTERLEAVED}),
+        ("inverse", {"inverse": True}, {"flags": flags | c.ROPE_INVERSE}),
+        ("from_rounded", {"from_rounded": True}, {"flags": flags | c.ROPE_FROM_ROUNDED}),
+        ("rope_rounding", {"rope_rounding": "every_step"}, {"rope_rounding": 1}),
+        ("y_dtype", {"y_dtype": jnp.float32}, {}),
+        ("mrope", {}, {}, sections, {"positions": axes}),
+        ("mrope_interleaved", {}, {}, {**sections, "flags": c.MROPE_INTERLEAVED}, {"positions": axes}),
+    ):
+        ours, theirs = both(options, fields, *more)
+        suite.check(f"{name}: bits of the C ABI", ours == theirs)
+        suite.check(f"{name}: which differ", ours != base[0])
+
+
+def test_codes(suite):
+    layer = Layer("bfloat16")
+    k, v = heads_of(layer)[1:]
+    scale = jnp.asarray([0.0123], jnp.float32)
+    for name, dtype, block, division in (("fp8, one scale", jnp.float8_e4m3fn, 0, "reciprocal"),
+                                         ("fp8, one scale, quotients", jnp.float8_e4m3fn, 0, "divide"),
+                                         ("int8, blocks", jnp.int8, 64, "reciprocal")):
+        codes = jnp.zeros((PAGES, PAGE, KEY, HEAD), dtype)
+        scales = jnp.full((PAGES, PAGE, KEY, 1), 5, jnp.float32) if block else scale
+        (found,) = fh.norm_heads([fh.Part(v, y=False, cache=codes, cache_scale=scales, cache_block=block,
+                                          division=division)], slots=layer.slots)
+        rows = f64(found.cache).reshape(-1, KEY, HEAD)
+        suite.equal(f"{name}: whether scales are results", found.cache_scale is None, block == 0)
+        wide = f64(found.cache_scale).reshape(-1, KEY, 1) if block else np.full((PAGES * PAGE, 1, 1), f64(scale)[0])
+        worst = 0.0
+        for token, slot in enumerate(SLOTS):
+            if slot < 0:
+                continue
+            most = (127 if dtype == jnp.int8 else 448) * wide[slot]
+            exact = np.clip(f64(v)[token], -most, most)
+            step = wide[slot] if dtype == jnp.int8 else np.maximum(abs(exact) / 8, wide[slot] / 512)
+            worst = max(worst, (abs(rows[slot] * wide[slot] - exact) / step).max())
+        suite.check(f"{name}: codes", worst <= 0.5001, worst)
+        free = [slot for slot in range(PAGES * PAGE) if slot not in SLOTS]
+        suite.check(f"{name}: free rows", not rows[free].any() and (not block or (wide[free] == 5).all()))
+        if context is None:
+            continue
+        fields = {"x": v, "cache_scheme": 3 if block else 1, "cache_block_size": block,
+                  "quant_division": int(division == "divide"), **({} if block else {"cache_scale": scale})}
+        results = {"cache": codes, **({"cache_scale": scales} if block else {})}
+        wanted = direct([fields], [results], slots=layer.slots)
+        suite.check(f"{name}: bits of the C ABI",
+                    wanted == [bits(a) for a in (found.cache, found.cache_scale) if a is not None])
+
+
+def test_donation(suite):
+    """A cache that is given away is written in place."""
+    layer = Layer("float32")
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def write(cache, qkv, slots):
+        (found,) = fh.norm_heads([fh.Part(qkv, heads=(QUERY, KEY), y=False, cache=cache)], slots=slots)
+        return found.cache
+
+    cache = jnp.full((PAGES, PAGE, KEY, HEAD), 7, jnp.float32)
+    before = cache.unsafe_buffer_pointer()
+    written = write(cache, layer.qkv, layer.slots)
+    suite.check("a donated cache: the same memory", written.unsafe_buffer_pointer() == before)
+    suite.check("a donated cache: its rows", cached(written, heads_of(layer)[1]))
+    suite.raises("a cache that was given away", FastnormError, "cache was deleted",
+                 lambda: fh.norm_heads([fh.Part(layer.qkv, heads=(0, KEY), cache=cache)], slots=layer.slots))
+    kept = jnp.full((PAGES, PAGE, KEY, HEAD), 7, jnp.float32)
+    other = jax.jit(lambda c: (write(c, layer.qkv, layer.slots), c + 0))(kept)
+    suite.check("a cache that is used elsewhere stays", bool((other[1] == 7).all()) and
+                cached(other[0], heads_of(layer)[1]))
+
+
+def test_vmap(suite):
+    layers = [Layer("bfloat16", seed) for seed in (1, 20, 21)]
+    one = layers[0]
+
+    def run(qkv, cache, slots):
+        q, k = fh.norm_heads([
+            fh.Part(qkv, heads=(0, QUERY), norm="rms", eps=EPS, weight=one.weights[0], rope=True),
+            fh.Part(qkv, heads=(QUERY, KEY), y=False, cache=cache)],
+            cos=one.cos, sin=one.sin, positions=one.positions, slots=slots)
+        return q.y, k.cache
+
+    slots = jnp.stack([one.slots, one.slots[::-1], one.slots * 0 - 1])
+    arguments_ = [jnp.stack([layer.qkv for layer in layers]), jnp.stack([layer.caches[0] for layer in layers]), slots]
+    apart = [run(*(a[i] for a in arguments_)) for i in range(3)]
+    for name, function in (("vmap", jax.vmap(run)), ("jit of vmap", jax.jit(jax.vmap(run)))):
+        found = function(*arguments_)
+        suite.check(f"{name}: the bits of each call",
+                    all(bits(found[j][i]) == bits(apart[i][j]) for i in range(3) for j in range(2)))
+    found = jax.vmap(run, in_axes=(0, None, None))(arguments_[0], one.caches[0], one.slots)
+    suite.check("vmap of x alone", all(bits(found[0][i]) == bits(apart[i][0]) for i in range(3)))
+
+
+def test_nothing(suite):
+    suite.equal("no parts", fh.norm_heads([]), [])
+    layer = Layer("float32")
+    none = layer.positions[:0]
+    (found,) = fh.norm_heads([fh.Part(layer.qkv[:0], norm="rms", rope=True)], cos=layer.cos, sin=layer.sin,
+                             positions=none)
+    suite.equal("no tokens", found.y.shape, (0, ALL, HEAD))
+
+
+def test_errors(suite):
+    layer = Layer("bfloat16")
+    q, k, v = layer.parts()
+    for name, kind, text, parts, change in (
+        ("a norm without a name", ValueError, "norm is 'l2'; required: one of rms, layer", [q._replace(norm="l2")], {}),
+        ("a rounding", ValueError, "rounding is 'down'", [q._replace(rounding="down")], {}),
+        ("a division", ValueError, "division is 'half'", [q._replace(division="half")], {}),
+        ("eps", FastnormError, "FASTNORM_ERROR_ARGUMENT: parts[0].eps is -1", [q._replace(eps=-1.0), k], {}),
+        ("eps that is no number", TypeError, "eps is 'x'", [q._replace(eps="x")], {}),
+        ("a window", FastnormError, "FASTNORM_ERROR_SHAPE: parts[1].rope_offset is 3", [q, k._replace(rope_offset=3)], {}),
+        ("an output", FastnormError, "parts[0].y, quantized, cache", [q._replace(y=False), k], {}),
+        ("a matrix", FastnormError, "parts[0].x has 2 dimensions", [q._replace(x=layer.qkv[0])], {}),
+        ("heads that are not there", FastnormError, "parts[0].heads is (8, 3); required", [q._replace(heads=(8, 3))], {}),
+        ("a weight of other columns", FastnormError, "FASTNORM_ERROR_SHAPE: parts[0].weight.shape is [63]",
+         [q._replace(weight=layer.weights[0][:63]), k], {}),
+        ("y of another dtype", FastnormError, "FASTNORM_ERROR_DTYPE: parts[0].y.dtype", [q._replace(y_dtype=jnp.float16), k], {}),
+        ("a cache of another dtype", FastnormError, "FASTNORM_ERROR_DTYPE: parts[1].cache.dtype",
+         [q, k._replace(cache=layer.caches[0].astype(jnp.float16))], {}),
+        ("tables", FastnormError, "cos is NULL", [q, k], {"cos": None}),
+        ("a cache without slots", FastnormError, "slots is NULL", [q, k], {"slots": None}),
+        ("positions of floats", FastnormError, "FASTNORM_ERROR_DTYPE: positions.dtype is f32", [q, k],
+         {"positions": layer.positions.astype(jnp.float32)}),
+        ("an odd window", FastnormError, "rope_dim is 3", [q, k], {"rope_dim": 3}),
+        ("five sections", FastnormError, "mrope has 5 sections", [q, k], {"mrope": (1, 2, 3, 4, 5)}),
+        ("nine parts", FastnormError, "count is 9", [v._replace(cache=None, y=True)] * 9,
+         {"slots": None, "cos": None, "sin": None, "positions": None}),
+    ):
+        options = {**layer.tables(), **change}
+        before = fj.handler_calls()
+        for label, run in (("", lambda: fh.norm_heads(parts, **options)),
+                           (", jit", jax.jit(lambda: [r.y for r in fh.norm_heads(parts, **options)]))):
+            suite.raises(f"{name}{label}", kind, text, run)
+        suite.equal(f"{name}: nothing is launched", fj.handler_calls(), before)
+    if DEVICE == "cpu":
+        for name, text, change in (
+            ("a position", "the position of token 0, axis 0, is 69", {"positions": layer.positions + 50}),
+            ("a slot", "slots[0] is 109", {"slots": layer.slots + 100}),
+        ):
+            suite.raises(name, jax.errors.JaxRuntimeError, text, lambda: jax.block_until_ready(
+                [r.cache for r in fh.norm_heads([q, k], **{**layer.tables(), **change})]))
+    suite.raises("a gradient", Exception, "cannot be differentiated", lambda: jax.grad(
+        lambda w: fh.norm_heads([q._replace(weight=w)], **{**layer.tables(), "slots": None})[0].y.sum())(
+            layer.weights[0]))
+
+
+def test_handler_for_cuda(suite):
+    """It is there, XLA takes it, and without a CUDA stream it says so."""
+    if DEVICE != "cpu":
+        return
+    name = "fastnorm_norm_heads_cuda_on_the_cpu"
+    handler = fj._library.fastnorm_xla_norm_heads_cuda
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+    kept, fh._TARGET = fh._TARGET, name
+    try:
+        suite.raises("the handler for CUDA on the CPU", jax.errors.JaxRuntimeError, "stream",
+                     lambda: jax.block_until_ready(fh.norm_heads([fh.Part(Layer("float32").qkv)])[0].y))
+    finally:
+        fh._TARGET = kept
+
+
+if __name__ == "__main__":
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so (default: FASTNORM_XLA_LIBRARY)")
+    options = parser.parse_args()
+    DEVICE = options.device
+    library = use_library(options)
+    if options.plugin:
+        os.environ["FASTNORM_XLA_LIBRARY"] = str(options.plugin.resolve())
+    os.environ["JAX_PLATFORMS"] = DEVICE
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    suite = Suite("jax norm_heads", options)
+    why = missing("jax", "numpy")
+    if why is None:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        try:
+            suite.results["device"] = jax.devices()[0].device_kind
+        except Exception as error:  # of several kinds
+            why = f"JAX has no {DEVICE} device here: {error}".replace("\n", " ")
+    if why:
+        suite.skip("norm_heads for JAX", why)
+        suite.write()
+        suite.finish()
+    sys.path.append(str(Path(__file__).resolve().parent))
+    import fastnorm_jax as fj
+    import fastnorm_jax_norm_heads as fh
+    FastnormError = fh.FastnormError
+    c = fj._c
+    context = c.Context(c.Library(library), c.CPU) if DEVICE == "cpu" else None
+    suite.run([test_layer, test_options, test_codes, test_donation, test_vmap, test_nothing, test_errors,
+               test_handler_for_cuda])
+    suite.finish()
