@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "abi"))
 from cases import Cases  # noqa: E402
 
-HEADERS = {"context.h", "fastnorm.h", "fastnorm.hpp", "mla_decode.h", "norm.h", "norm_backward.h", "norm_heads.h", "status.h", "tensor.h", "version.h"}
+HEADERS = {"context.h", "fastnorm.h", "fastnorm.hpp", "mla_decode.h", "norm.h", "norm_backward.h", "norm_heads.h", "norm_heads_backward.h", "status.h", "tensor.h", "version.h"}
 
 
 class Consumer:

@@ -107,7 +107,8 @@ def print_enum(enum):
     lines = [*doc_lines(enum.doc), f"pub type {enum.name} = c_uint;"]
     for item in [*enum.values, enum.max]:
         value = f"{item.value:#x}" if item.value > 0xFFFF else str(item.value)
-        lines += [*doc_lines(item.doc), f"pub const {item.name}: {enum.name} = {value};"]
+        line = f"pub const {item.name}: {enum.name} = {value};"
+        lines += [*doc_lines(item.doc), *([line] if len(line) <= 100 else line.replace("= ", "=\n    ").split("\n"))]
     return lines
 
 

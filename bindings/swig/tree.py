@@ -187,19 +187,28 @@ class Tree:
     @property
     def families(self):
         """Every struct fastnorm_NAME_args, with the functions whose names begin with fastnorm_NAME and
-        that take it."""
+        that take it. A struct fastnorm_NAME_MORE_part makes a family NAME_MORE, whose calls take the
+        args of NAME."""
         found = []
         for struct in self.structs:
             match = re.fullmatch(r"fastnorm_(\w+)_args", struct.name)
             if match:
-                prefix = f"fastnorm_{match[1]}"
-                functions = {f.name[len(prefix) :].lstrip("_"): f for f in self.functions
-                             if f.name == prefix or f.name.startswith(prefix + "_")}
-                functions = {k: f for k, f in functions.items()
-                             if any(base_name(p.type) == struct.name for p in f.parameters)}
-                part = next((s for s in self.structs if s.name == f"{prefix}_part"), None)
-                found.append(Family(match[1], struct, functions, part))
+                found += self._families_of(struct, match[1])
         return found
+
+    def _families_of(self, struct, name):
+        parts = {p[1]: s for s in self.structs if (p := re.fullmatch(rf"fastnorm_({name}(?:_\w+)?)_part", s.name))}
+        functions = {f.name.removeprefix("fastnorm_"): f for f in self.functions
+                     if f"{f.name}_".startswith(f"fastnorm_{name}_")
+                     and any(base_name(p.type) == struct.name for p in f.parameters)}
+        families = []
+        # The longest name first: its functions are not those of a name that it begins with.
+        for own in sorted({name, *parts}, key=len, reverse=True):
+            taken = [f for f in functions if f"{f}_".startswith(f"{own}_")]
+            if taken or own == name:
+                families.insert(0, Family(own, struct, {f[len(own):].lstrip("_"): functions.pop(f) for f in taken},
+                                          parts.get(own)))
+        return families
 
     def find(self, name):
         """The item of that name."""

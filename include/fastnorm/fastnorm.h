@@ -5,13 +5,14 @@
 #ifndef FASTNORM_FASTNORM_H_
 #define FASTNORM_FASTNORM_H_
 
-#include "context.h"       /* IWYU pragma: export */
-#include "mla_decode.h"    /* IWYU pragma: export */
-#include "norm.h"          /* IWYU pragma: export */
-#include "norm_backward.h" /* IWYU pragma: export */
-#include "norm_heads.h"    /* IWYU pragma: export */
-#include "status.h"        /* IWYU pragma: export */
-#include "tensor.h"        /* IWYU pragma: export */
-#include "version.h"       /* IWYU pragma: export */
+#include "context.h"             /* IWYU pragma: export */
+#include "mla_decode.h"          /* IWYU pragma: export */
+#include "norm.h"                /* IWYU pragma: export */
+#include "norm_backward.h"       /* IWYU pragma: export */
+#include "norm_heads.h"          /* IWYU pragma: export */
+#include "norm_heads_backward.h" /* IWYU pragma: export */
+#include "status.h"              /* IWYU pragma: export */
+#include "tensor.h"              /* IWYU pragma: export */
+#include "version.h"             /* IWYU pragma: export */
 
 #endif /* FASTNORM_FASTNORM_H_ */

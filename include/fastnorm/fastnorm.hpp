@@ -330,6 +330,43 @@ inline fastnorm_info norm_heads_query(
   return info;
 }
 
+/** A part with its struct_size set; the defaults are those of fastnorm_norm_heads_backward_part. */
+struct norm_heads_backward_part : fastnorm_norm_heads_backward_part {
+  norm_heads_backward_part() noexcept : fastnorm_norm_heads_backward_part() {
+    struct_size = sizeof(fastnorm_norm_heads_backward_part);
+  }
+};
+
+/** fastnorm_norm_heads_backward of up to 8 parts; throws fastnorm::error. dweight, dbias and
+ *  ACROSS_HEADS need a workspace: norm_heads_backward_query. */
+inline void norm_heads_backward(
+    const context& context, const fastnorm_norm_heads_args& args,
+    std::initializer_list<const fastnorm_norm_heads_backward_part*> parts, void* stream = nullptr,
+    void* workspace = nullptr, std::size_t workspace_bytes = 0) {
+  check(fastnorm_norm_heads_backward(context.get(), &args, parts.begin(),
+                                     static_cast<std::int32_t>(parts.size()), workspace,
+                                     workspace_bytes, stream));
+}
+
+/** fastnorm_norm_heads_backward_prepare; throws fastnorm::error. */
+inline void norm_heads_backward_prepare(
+    const context& context, const fastnorm_norm_heads_args& args,
+    std::initializer_list<const fastnorm_norm_heads_backward_part*> parts) {
+  check(fastnorm_norm_heads_backward_prepare(context.get(), &args, parts.begin(),
+                                             static_cast<std::int32_t>(parts.size())));
+}
+
+/** fastnorm_norm_heads_backward_query; throws fastnorm::error. */
+inline fastnorm_info norm_heads_backward_query(
+    const context& context, const fastnorm_norm_heads_args& args,
+    std::initializer_list<const fastnorm_norm_heads_backward_part*> parts) {
+  fastnorm_info info = fastnorm_info();
+  info.struct_size = sizeof info;
+  check(fastnorm_norm_heads_backward_query(context.get(), &args, parts.begin(),
+                                           static_cast<std::int32_t>(parts.size()), &info));
+  return info;
+}
+
 /** All events of a profile buffer on the host; throws fastnorm::error. */
 inline std::vector<fastnorm_profile_event> profile_decode(const void* buffer, std::size_t bytes) {
   std::size_t count = 0;

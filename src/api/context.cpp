@@ -148,6 +148,9 @@ void for_each_kernel(Fn fn) {
       for (const char* name : set.norm_heads) {
         if (fn("norm_heads", set.arch, name)) return;
       }
+      for (const char* name : set.norm_heads_backward) {
+        if (fn("norm_heads_backward", set.arch, name)) return;
+      }
     }
   }
 }

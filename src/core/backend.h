@@ -70,6 +70,10 @@ class Device {
                                                 Error& error) {
     return no_norm_backward(error);
   }
+  // What can be told of a part's values before the call writes anything.
+  virtual fastnorm_status check_norm_backward_values(const NormBackwardDesc&, Error&) {
+    return FASTNORM_OK;
+  }
   virtual fastnorm_status run_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&, void*,
                                             void*, Error& error) {
     return no_norm_backward(error);
@@ -110,7 +114,8 @@ struct KernelSet {
   std::span<const char* const> mla_decode = {};  // names
   std::span<const char* const> norm_backward = {};
   std::span<const char* const> norm_heads = {};  // names
-  std::span<const NormEntry> norm_stages = {};   // of the norm family
+  std::span<const char* const> norm_heads_backward = {};
+  std::span<const NormEntry> norm_stages = {};  // of the norm family
 };
 
 struct Backend {

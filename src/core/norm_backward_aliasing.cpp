@@ -136,7 +136,8 @@ fastnorm_status check_norm_backward_aliasing(NormBackwardDesc* whole, Error& err
   return FASTNORM_OK;
 }
 
-fastnorm_status check_norm_backward_many(std::span<const NormBackwardDesc> wholes, Error& error) {
+fastnorm_status check_norm_backward_many(std::span<const NormBackwardDesc> wholes, const char* word,
+                                         Error& error) {
   for (size_t i = 0; i < wholes.size(); ++i) {
     Views a(wholes[i]);
     a.collect();  // checked alone before, so its bytes exist
@@ -145,12 +146,13 @@ fastnorm_status check_norm_backward_many(std::span<const NormBackwardDesc> whole
       b.collect();
       for (const View& va : a.all()) {
         for (const View& vb : b.all()) {
-          FASTNORM_REQUIRE(
-              (!va.output() && !vb.output()) || !shares_bytes(va, a.of(), vb, b.of()),
-              FASTNORM_ERROR_LAYOUT,
-              "args[%zu].%s [0x%" PRIxPTR ", 0x%" PRIxPTR ") overlaps args[%zu].%s [0x%" PRIxPTR
-              ", 0x%" PRIxPTR "); required: no part touches what another one writes",
-              i, va.name, va.range.begin, va.range.end, j, vb.name, vb.range.begin, vb.range.end);
+          FASTNORM_REQUIRE((!va.output() && !vb.output()) || !shares_bytes(va, a.of(), vb, b.of()),
+                           FASTNORM_ERROR_LAYOUT,
+                           "%s[%zu].%s [0x%" PRIxPTR ", 0x%" PRIxPTR
+                           ") overlaps %s[%zu].%s [0x%" PRIxPTR ", 0x%" PRIxPTR
+                           "); required: no part touches what another one writes",
+                           word, i, va.name, va.range.begin, va.range.end, word, j, vb.name,
+                           vb.range.begin, vb.range.end);
         }
       }
     }

@@ -8,6 +8,9 @@ namespace {
 // Names a part of a fastnorm_norm_backward_many in error texts.
 constexpr const char* kPrefix[kMaxCalls] = {"args[0].", "args[1].", "args[2].", "args[3].",
                                             "args[4].", "args[5].", "args[6].", "args[7]."};
+constexpr const char* kHeadsPrefix[kMaxHeadsParts] = {"parts[0].", "parts[1].", "parts[2].",
+                                                      "parts[3].", "parts[4].", "parts[5].",
+                                                      "parts[6].", "parts[7]."};
 constexpr uint64_t kAlignment = 256;
 
 fastnorm_status plan_part(const Device& device, const NormBackwardDesc& desc,
@@ -18,11 +21,9 @@ fastnorm_status plan_part(const Device& device, const NormBackwardDesc& desc,
              : plan_norm_backward(desc, facts, device.norm_backward_table(), plan, error);
 }
 
-fastnorm_status add(const Device& device, const fastnorm_norm_backward_args* args,
-                    NormBackwardDesc* whole, NormBackwardBatch* batch, Error& error) {
-  const DeviceFacts& facts = device.facts;
-  FASTNORM_TRY(check_norm_backward(args, {facts.device_type, facts.device_id}, whole, error));
-  const NormBackwardParts parts = norm_backward_parts(*whole);
+fastnorm_status add_checked(const Device& device, const NormBackwardDesc& whole,
+                            NormBackwardBatch* batch, Error& error) {
+  const NormBackwardParts parts = norm_backward_parts(whole);
   for (int32_t i = 0; i < parts.count; ++i) {
     NormBackwardCall& call = batch->call.at[batch->count];
     call.desc = parts.at[i];
@@ -34,6 +35,13 @@ fastnorm_status add(const Device& device, const fastnorm_norm_backward_args* arg
     if (call.plan.launches != 0) ++batch->count;
   }
   return FASTNORM_OK;
+}
+
+fastnorm_status add(const Device& device, const fastnorm_norm_backward_args* args,
+                    NormBackwardDesc* whole, NormBackwardBatch* batch, Error& error) {
+  const DeviceFacts& facts = device.facts;
+  FASTNORM_TRY(check_norm_backward(args, {facts.device_type, facts.device_id}, whole, error));
+  return add_checked(device, *whole, batch, error);
 }
 
 }  // namespace
@@ -60,7 +68,22 @@ fastnorm_status plan_norm_backward_many(const Device& device,
     FASTNORM_TRY(add(device, args[i], &wholes[i], batch, error));
   }
   error.prefix = "";
-  return check_norm_backward_many({wholes, static_cast<size_t>(count)}, error);
+  return check_norm_backward_many({wholes, static_cast<size_t>(count)}, "args", error);
+}
+
+fastnorm_status plan_norm_heads_backward(const Device& device, const fastnorm_norm_heads_args* args,
+                                         const fastnorm_norm_heads_backward_part* const* parts,
+                                         int32_t count, NormBackwardBatch* batch, Error& error) {
+  const DeviceFacts& facts = device.facts;
+  NormHeadsBackwardDesc desc;
+  FASTNORM_TRY(check_norm_heads_backward(args, parts, count, {facts.device_type, facts.device_id},
+                                         &desc, error));
+  for (int32_t i = 0; i < count; ++i) {
+    error.prefix = kHeadsPrefix[i];
+    FASTNORM_TRY(add_checked(device, desc.wholes[i], batch, error));
+  }
+  error.prefix = "";
+  return FASTNORM_OK;
 }
 
 fastnorm_info norm_backward_info(const Device& device, const NormBackwardBatch& batch) {

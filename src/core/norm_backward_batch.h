@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/norm_backward_check.h"
 #include "core/norm_batch.h"
+#include "core/norm_heads_backward_check.h"
 #include "core/norm_key.h"
 
 namespace fastnorm {
@@ -20,7 +21,8 @@ struct NormBackwardCall {
 };
 
 struct NormBackwardBatch {
-  static constexpr int32_t kMostParts = 2 * kMaxCalls;
+  static constexpr int32_t kMostParts = 2 * kMaxCalls;  // of norm_heads_backward, too
+  static_assert(kMaxHeadsParts <= kMaxCalls);
 
   std::span<const NormBackwardCall> planned() const {
     return {call.at, static_cast<size_t>(count)};
@@ -39,6 +41,11 @@ fastnorm_status plan_norm_backward_one(const Device& device,
 fastnorm_status plan_norm_backward_many(const Device& device,
                                         const fastnorm_norm_backward_args* const* args,
                                         int32_t count, NormBackwardBatch* batch, Error& error);
+
+// The parts of a norm_heads_backward call.
+fastnorm_status plan_norm_heads_backward(const Device& device, const fastnorm_norm_heads_args* args,
+                                         const fastnorm_norm_heads_backward_part* const* parts,
+                                         int32_t count, NormBackwardBatch* batch, Error& error);
 
 // What fastnorm_norm_backward_query() says of planned calls.
 fastnorm_info norm_backward_info(const Device& device, const NormBackwardBatch& batch);

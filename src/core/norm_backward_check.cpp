@@ -10,7 +10,7 @@ namespace fastnorm {
 namespace {
 
 constexpr int kMaxLeading = kMaxRank - 1;
-constexpr int kMaxTensors = 10;
+constexpr int kMaxTensors = 12;
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
@@ -125,7 +125,14 @@ class NormBackwardCheck {
     }
     d_.rows = static_cast<int64_t>(rows);
     fill_rows(t, dtype, 1, &d_.x);
+    if (d_.of_heads.needs_own_kernels()) number_heads();
     return FASTNORM_OK;
+  }
+
+  // Token and head of a row follow from its digits, so that no step joins tokens and heads.
+  void number_heads() {
+    strides_[count_++] = {{0, 1}, d_.of_heads.token.stride_bytes};
+    strides_[count_++] = {{1, 0}, d_.of_heads.head.stride_bytes};
   }
 
   fastnorm_status row_dtype(const char* name, const fastnorm_tensor& t, Dtype* dtype) {
@@ -344,6 +351,14 @@ fastnorm_status check_norm_backward(const fastnorm_norm_backward_args* args, Che
   FASTNORM_TRY(accept_struct(args, kFirstNormBackwardArgs, "args", &local, &ours, error));
   *whole = {};
   return NormBackwardCheck(*ours, device, whole, error).run();
+}
+
+fastnorm_status check_norm_backward_heads(const fastnorm_norm_backward_args& args,
+                                          const NormBackwardHeads& heads, CheckedDevice device,
+                                          NormBackwardDesc* whole, Error& error) {
+  *whole = {};
+  whole->of_heads = heads;
+  return NormBackwardCheck(args, device, whole, error).run();
 }
 
 }  // namespace fastnorm

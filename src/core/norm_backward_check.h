@@ -19,6 +19,12 @@ inline constexpr size_t kFirstNormBackwardArgs =
 fastnorm_status check_norm_backward(const fastnorm_norm_backward_args* args, CheckedDevice device,
                                     NormBackwardDesc* whole, Error& error);
 
+// The same for a part of norm_heads_backward, whose tensors are [tokens, heads, d]. Where it needs
+// own kernels, tokens and heads stay dimensions of their own.
+fastnorm_status check_norm_backward_heads(const fastnorm_norm_backward_args& args,
+                                          const NormBackwardHeads& heads, CheckedDevice device,
+                                          NormBackwardDesc* whole, Error& error);
+
 // What backends run for a checked call.
 NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole);
 
@@ -26,7 +32,8 @@ NormBackwardParts norm_backward_parts(const NormBackwardDesc& whole);
 // view, nor with itself. Sets in_place.
 fastnorm_status check_norm_backward_aliasing(NormBackwardDesc* whole, Error& error);
 
-// Checks that no call of a fastnorm_norm_backward_many touches what another one writes.
-fastnorm_status check_norm_backward_many(std::span<const NormBackwardDesc> wholes, Error& error);
+// Checks that no call of several touches what another one writes. Error texts name call i word[i].
+fastnorm_status check_norm_backward_many(std::span<const NormBackwardDesc> wholes, const char* word,
+                                         Error& error);
 
 }  // namespace fastnorm

@@ -27,6 +27,17 @@ uint64_t bytes_of(const NormBackwardDesc& d, const Tensor& t, int64_t columns) {
            : 0;
 }
 
+// The table entries and positions that tokens need.
+uint64_t rope_bytes(const NormBackwardDesc& d) {
+  const NormBackwardHeads& h = d.of_heads;
+  if (!h.rope || d.rows == 0) return 0;
+  const RopeTables& t = h.tables;
+  const int64_t tokens = d.rows / h.heads, tables = t.cos.head_stride != 0 ? h.heads : 1;
+  const int64_t entries = tables * tokens * t.rope_dim;  // R cosines and R sines
+  const int64_t positions = t.positions ? tokens * t.axes * (t.positions.wide ? 8 : 4) : 0;
+  return static_cast<uint64_t>(entries * dtype_bytes(t.table_dtype) + positions);
+}
+
 }  // namespace
 
 NormBackwardUnits norm_backward_units(const NormBackwardDesc& d) {
@@ -42,6 +53,16 @@ NormBackwardUnits norm_backward_units(const NormBackwardDesc& d) {
   return {count, grain};
 }
 
+int64_t norm_backward_tokens(const NormBackwardDesc& d) {
+  const NormBackwardHeads& h = d.of_heads;
+  return h.across_heads && d.needs_statistics() ? d.rows / h.heads : 0;
+}
+
+int64_t norm_backward_token_grain(const NormBackwardDesc& d) {
+  const int64_t columns = d.of_heads.heads * d.n;
+  return columns >= kWorthElements ? 1 : ceil_div(kWorthElements, columns);
+}
+
 void count_norm_backward_bytes(const NormBackwardDesc& d, NormBackwardPlan* plan) {
   plan->bytes_written = bytes_of(d, d.dx, d.n) + bytes_of(d, d.dresidual, d.n) +
                         bytes_of(d, d.dweight, d.n) + bytes_of(d, d.dbias, d.n);
@@ -50,6 +71,7 @@ void count_norm_backward_bytes(const NormBackwardDesc& d, NormBackwardPlan* plan
     plan->bytes_read += bytes_of(d, d.x, d.n) + bytes_of(d, d.mean, 1) + bytes_of(d, d.rstd, 1);
   }
   if (d.dx) plan->bytes_read += bytes_of(d, d.weight, d.n) + bytes_of(d, d.dresidual_in, d.n);
+  plan->bytes_read += rope_bytes(d);
   if (d.accumulate_dweight) plan->bytes_read += bytes_of(d, d.dweight, d.n);
   if (d.accumulate_dbias) plan->bytes_read += bytes_of(d, d.dbias, d.n);
 }
@@ -73,6 +95,10 @@ fastnorm_status plan_norm_backward_cpu(const NormBackwardDesc& d, const DeviceFa
                          static_cast<uint64_t>(plan->partial_stride) * sizeof(float);
   plan->partial_dbias_offset = d.dweight ? sum_bytes : 0;
   plan->workspace_bytes = (d.dweight ? sum_bytes : 0) + (d.dbias ? sum_bytes : 0);
+  if (const int64_t tokens = norm_backward_tokens(d); tokens != 0) {
+    plan->token_values_offset = plan->workspace_bytes;
+    plan->workspace_bytes += static_cast<uint64_t>(tokens * kTokenValues) * sizeof(float);
+  }
   const NormBackwardUnits units = norm_backward_units(d);
   plan->blocks = static_cast<uint64_t>(
       std::min<int64_t>(facts.threads, std::max<int64_t>(1, units.count / units.grain)));

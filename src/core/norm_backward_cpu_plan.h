@@ -17,6 +17,14 @@ inline constexpr const char* kNormBackwardCpuNames[] = {"rms_f32",   "rms_f16", 
 // instruction set.
 constexpr int64_t norm_backward_partial_stride(int64_t n) { return (n + 63) / 64 * 64; }
 
+// What has the statistics, c1 and c2 of a token's heads in the workspace: four floats.
+inline constexpr int64_t kTokenValues = 4;
+
+// Tokens whose values are computed before the rows; 0 where heads have their own.
+int64_t norm_backward_tokens(const NormBackwardDesc& desc);
+// Tokens that are worth another thread.
+int64_t norm_backward_token_grain(const NormBackwardDesc& desc);
+
 // What threads share: a block of rows where there are sums, else a row.
 struct NormBackwardUnits {
   int64_t count;

@@ -12,6 +12,7 @@
 
 #include "core/dtype.h"
 #include "core/norm_desc.h"
+#include "core/rope_desc.h"
 #include "fastnorm/norm_backward.h"
 
 namespace fastnorm {
@@ -24,6 +25,23 @@ struct ParameterTensor {
   Dtype dtype = Dtype::kUnknown;
 
   explicit operator bool() const { return data != nullptr; }
+};
+
+// What norm_heads_backward has beside: a row is a head of a token, and dy is turned before the norm's
+// gradient is taken of it.
+struct NormBackwardHeads {
+  int64_t heads = 0;          // of a token; 0: the call is none of norm_heads_backward
+  bool normalise = true;      // else dx is what dy becomes, and x is dy
+  bool across_heads = false;  // one statistic, c1 and c2 for all heads of a token
+  bool rope = false;
+  bool interleaved = false;
+  bool inverse = false;  // of the forward
+  int64_t rope_offset = 0;
+  RowTensor token, head;  // their strides: how far a digit of a row's number moves each
+  RopeTables tables;
+
+  // True if norm_backward's own kernels cannot do it.
+  bool needs_own_kernels() const { return heads != 0 && (rope || across_heads || !normalise); }
 };
 
 struct NormBackwardDesc {
@@ -52,10 +70,11 @@ struct NormBackwardDesc {
   RowTensor dx, dresidual;  // rows of n elements
   ParameterTensor weight;   // absent: 1
   ParameterTensor dweight, dbias;
+  NormBackwardHeads of_heads;
 
   bool has_sums() const { return dweight || dbias; }
   // True if a row's statistics are needed.
-  bool needs_statistics() const { return dx || dweight; }
+  bool needs_statistics() const { return (dx || dweight) && of_heads.normalise; }
 };
 
 // A call as backends run it: one part, or two in order where dbias has other groups than dweight.

@@ -27,6 +27,8 @@ void take_dimension(const NormBackwardDesc& whole, int from, int to, NormBackwar
        {&D::dy, &D::x, &D::dresidual_in, &D::mean, &D::rstd, &D::dx, &D::dresidual})
     take(t);
   for (ParameterTensor D::*t : {&D::weight, &D::dweight, &D::dbias}) take(t);
+  for (RowTensor NormBackwardHeads::*t : {&NormBackwardHeads::token, &NormBackwardHeads::head})
+    (part->of_heads.*t).stride_bytes[to] = (whole.of_heads.*t).stride_bytes[from];
 }
 
 // The call with the dimensions `grouped` behind the others.

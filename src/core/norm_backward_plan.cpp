@@ -98,6 +98,9 @@ class Planner {
   fastnorm_status prepare(Error& error) {
     FASTNORM_REQUIRE(!table_.empty(), FASTNORM_ERROR_UNSUPPORTED,
                      "this build has no norm_backward for the device; nearest: the CPU");
+    FASTNORM_REQUIRE(!d_.of_heads.needs_own_kernels(), FASTNORM_ERROR_UNSUPPORTED,
+                     "flags has ROPE (2) or ACROSS_HEADS (32), or not NORM (1); nearest on a GPU: "
+                     "parts with NORM alone, or the CPU");
     FASTNORM_REQUIRE(d_.rows <= kMostRows, FASTNORM_ERROR_UNSUPPORTED,
                      "args has %lld rows; nearest on a GPU: 2147483647",
                      static_cast<long long>(d_.rows));

@@ -129,7 +129,8 @@ struct NormBackwardPlan {
   uint64_t rstd_offset = 0;    // CUDA, where statistics are computed again for several kernels
   uint64_t mean_offset = 0;
   uint64_t partial_dweight_offset = 0, partial_dbias_offset = 0;
-  bool keeps_statistics = false;  // CUDA: they are in the workspace
+  uint64_t token_values_offset = 0;  // NormBackwardHeads::across_heads
+  bool keeps_statistics = false;     // CUDA: they are in the workspace
   uint64_t workspace_bytes = 0;
   uint64_t blocks = 0;  // of all grids; CPU: ranges at the most
   uint64_t bytes_read = 0;

@@ -141,23 +141,9 @@ class Views {
   }
 
   fastnorm_status shared(const char* name, const fastnorm_tensor* tensor) {
-    if (tensor == nullptr) return FASTNORM_OK;
-    const fastnorm_tensor& t = *tensor;
-    const int64_t bytes = dtype_bytes(dtype_from(t.dtype));
-    int64_t outer[kMaxOuter] = {1, 1, 1}, strides[kMaxOuter] = {};
-    auto compact = static_cast<uint64_t>(bytes) * static_cast<uint64_t>(t.shape[t.ndim - 1]);
-    if (compact == 0) return FASTNORM_OK;
-    const auto piece = static_cast<int64_t>(compact);
-    for (int32_t i = 0; i + 1 < t.ndim; ++i) {
-      const int32_t dim = t.ndim - 2 - i;
-      if (t.shape[dim] == 0) return FASTNORM_OK;
-      outer[i] = t.shape[dim];
-      strides[i] =
-          t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
-      if (outer[i] == 1) strides[i] = 0;
-      compact *= static_cast<uint64_t>(outer[i]);
-    }
-    return add(name, false, false, outer, strides, {address_of(t), nullptr, piece, 1, 0});
+    SharedView view;
+    if (tensor == nullptr || !shared_view(*tensor, &view)) return FASTNORM_OK;
+    return add(name, false, false, view.outer, view.strides, view.bytes());
   }
 
   fastnorm_status add(const char* name, bool output, bool of_norm,
@@ -192,6 +178,23 @@ class Views {
 };
 
 }  // namespace
+
+bool shared_view(const fastnorm_tensor& t, SharedView* view) {
+  const int64_t bytes = dtype_bytes(dtype_from(t.dtype));
+  auto compact = static_cast<uint64_t>(bytes) * static_cast<uint64_t>(t.shape[t.ndim - 1]);
+  if (compact == 0) return false;
+  *view = {address_of(t), {1, 1, 1}, {}, static_cast<int64_t>(compact)};
+  for (int32_t i = 0; i + 1 < t.ndim; ++i) {
+    const int32_t dim = t.ndim - 2 - i;
+    if (t.shape[dim] == 0) return false;
+    view->outer[i] = t.shape[dim];
+    view->strides[i] =
+        t.strides != nullptr ? stride_bytes_of(t, dim, bytes) : static_cast<int64_t>(compact);
+    if (view->outer[i] == 1) view->strides[i] = 0;
+    compact *= static_cast<uint64_t>(view->outer[i]);
+  }
+  return true;
+}
 
 fastnorm_status check_norm_heads_aliasing(const fastnorm_norm_heads_args& args,
                                           const NormHeadsDesc& desc, Error& error) {

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/norm_heads_desc.h"
+#include "core/row_map.h"
 
 namespace fastnorm {
 
@@ -10,5 +11,18 @@ namespace fastnorm {
 // compared the tensors that a part has in common with a norm. The call has tokens and parts.
 fastnorm_status check_norm_heads_aliasing(const fastnorm_norm_heads_args& args,
                                           const NormHeadsDesc& desc, Error& error);
+
+// A tensor that all parts read, as rows: its leading dimensions are at most kMaxOuter.
+struct SharedView {
+  RowBytes bytes() const { return {data, strides, piece_bytes, 1, 0}; }
+
+  const std::byte* data;
+  int64_t outer[kMaxOuter];    // extents, innermost first
+  int64_t strides[kMaxOuter];  // bytes
+  int64_t piece_bytes;
+};
+
+// False where it has no elements.
+bool shared_view(const fastnorm_tensor& tensor, SharedView* view);
 
 }  // namespace fastnorm

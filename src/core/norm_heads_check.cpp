@@ -625,8 +625,13 @@ fastnorm_status check_norm_heads(const fastnorm_norm_heads_args* args,
   return desc->empty() ? FASTNORM_OK : check_norm_heads_aliasing(*ours, *desc, error);
 }
 
-fastnorm_status check_norm_heads_values(const NormHeadsDesc& d, Error& error) {
-  for (int64_t t = 0; d.positions && t < d.tokens; ++t) {
+fastnorm_status check_norm_heads_shared(const fastnorm_norm_heads_args& args, CheckedDevice device,
+                                        NormHeadsDesc* desc, Error& error) {
+  return NormHeadsCheck(args, device, desc, error).shared();
+}
+
+fastnorm_status check_rope_positions(const RopeTables& d, int64_t tokens, Error& error) {
+  for (int64_t t = 0; d.positions && t < tokens; ++t) {
     for (int32_t a = 0; a < d.axes; ++a) {
       const int64_t position = d.positions.at(a, t);
       FASTNORM_REQUIRE(position >= 0 && position < d.table_rows, FASTNORM_ERROR_ARGUMENT,
@@ -635,6 +640,11 @@ fastnorm_status check_norm_heads_values(const NormHeadsDesc& d, Error& error) {
                        t, a, position, d.table_rows - 1);
     }
   }
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_norm_heads_values(const NormHeadsDesc& d, Error& error) {
+  FASTNORM_TRY(check_rope_positions(d, d.tokens, error));
   for (int32_t i = 0; i < d.count; ++i) {
     const HeadsCache& c = d.parts[i].cache;
     if (!c) continue;

@@ -20,6 +20,14 @@ fastnorm_status check_norm_heads(const fastnorm_norm_heads_args* args,
                                  const fastnorm_norm_heads_part* const* parts, int32_t count,
                                  CheckedDevice device, NormHeadsDesc* desc, Error& error);
 
+// What all parts share. `desc` has the tokens, the count, the dtype and of each part heads, rope,
+// rope_offset, norm.n and the cache.
+fastnorm_status check_norm_heads_shared(const fastnorm_norm_heads_args& args, CheckedDevice device,
+                                        NormHeadsDesc* desc, Error& error);
+
+// Positions of so many tokens, in memory of the host. Reads them.
+fastnorm_status check_rope_positions(const RopeTables& tables, int64_t tokens, Error& error);
+
 // Positions and slots that a call on the CPU will use, in memory of the host. Reads them.
 fastnorm_status check_norm_heads_values(const NormHeadsDesc& desc, Error& error);
 

@@ -7,13 +7,13 @@
 
 #include "core/dtype.h"
 #include "core/norm_desc.h"
+#include "core/rope_desc.h"
 #include "fastnorm/norm_heads.h"
 
 namespace fastnorm {
 
 inline constexpr int32_t kMaxHeadsParts = 8;
 inline constexpr int64_t kMaxHeadColumns = 8192;
-inline constexpr int32_t kMaxRopeAxes = 4;
 
 // f32 values of a token and head: one, or for LAYER's sumsq two that follow each other.
 struct HeadValues {
@@ -52,44 +52,12 @@ struct NormHeadsPart {
   bool stores_rows() const { return norm.y || norm.quant.any() || cache; }
 };
 
-// Cosines or sines. A table of width 2 * R has entry 2j in the place of j where pairs are interleaved.
-struct RopeTable {
-  const std::byte* data = nullptr;
-  int64_t head_stride = 0;
-  int64_t row_stride = 0;
-};
-
-// Integers of 32 or 64 bits.
-struct IndexTensor {
-  const std::byte* data = nullptr;  // nullptr = absent
-  int64_t axis_stride = 0;
-  int64_t stride = 0;
-  bool wide = false;
-  explicit operator bool() const { return data != nullptr; }
-
-  int64_t at(int64_t axis, int64_t i) const {
-    const std::byte* p = data + axis * axis_stride + i * stride;
-    if (wide) return *reinterpret_cast<const int64_t*>(p);
-    return *reinterpret_cast<const int32_t*>(p);
-  }
-};
-
-struct NormHeadsDesc {
+struct NormHeadsDesc : RopeTables {
   int64_t tokens = 0;
   int32_t count = 0;
   Dtype dtype = Dtype::kF32;  // T
   NormHeadsPart parts[kMaxHeadsParts];
 
-  int64_t rope_dim = 0;
-  RopeTable cos, sin;
-  Dtype table_dtype = Dtype::kF32;
-  int64_t table_rows = 0;
-  bool table_repeats = false;  // width 2 * R
-  IndexTensor positions;       // absent: the token's number
-  int32_t axes = 1;
-  bool mrope_interleaved = false;
-  int64_t section_end[kMaxRopeAxes] = {};  // contiguous: first pair behind an axis' section;
-                                           // interleaved: behind an axis' last pair
   IndexTensor slots;
   int64_t slot_count = 0;
 

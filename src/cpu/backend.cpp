@@ -20,6 +20,7 @@
 #include "cpu/norm.h"
 #include "cpu/norm_backward.h"
 #include "cpu/norm_heads.h"
+#include "cpu/norm_heads_backward.h"
 #include "cpu/norm_stages.h"
 #include "cpu/parallel.h"
 
@@ -109,6 +110,12 @@ class CpuDevice final : public Device {
     return FASTNORM_OK;
   }
 
+  fastnorm_status check_norm_backward_values(const NormBackwardDesc& desc, Error& error) override {
+    const NormBackwardHeads& heads = desc.of_heads;
+    if (dry_run_ || !heads.rope || desc.rows == 0) return FASTNORM_OK;
+    return check_rope_positions(heads.tables, desc.rows / heads.heads, error);
+  }
+
   fastnorm_status run_norm_backward(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
                                     void* workspace, void*, Error& error) override {
     NormBackwardTask task = make_norm_backward_task(desc, plan, isa_, workspace);
@@ -117,8 +124,10 @@ class CpuDevice final : public Device {
       return FASTNORM_OK;
     }
     const NormBackwardUnits units = norm_backward_units(desc);
-    if (units.count != 0) {
-      const char* const word = desc.has_sums() ? "blocks of rows" : "rows";
+    const char* const word = desc.has_sums() ? "blocks of rows" : "rows";
+    if (desc.of_heads.needs_own_kernels()) {
+      FASTNORM_TRY(turn_rows(desc, plan, workspace, units, word, error));
+    } else if (units.count != 0) {
       FASTNORM_TRY(spread({run_norm_backward_range, &task, units.count, units.grain}, word, error));
     }
     if (!desc.has_sums()) return FASTNORM_OK;
@@ -144,6 +153,22 @@ class CpuDevice final : public Device {
   }
 
  private:
+  // All of a part of norm_heads_backward but the fold of its sums.
+  fastnorm_status turn_rows(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
+                            void* workspace, const NormBackwardUnits& units, const char* word,
+                            Error& error) {
+    NormHeadsBackwardTask task = make_norm_heads_backward_task(desc, plan, isa_, workspace);
+    if (const int64_t tokens = norm_backward_tokens(desc); tokens != 0) {
+      task.range = task.tokens;
+      FASTNORM_TRY(
+          spread({run_norm_heads_backward_range, &task, tokens, norm_backward_token_grain(desc)},
+                 "tokens", error));
+    }
+    task.range = task.rows;
+    if (units.count == 0) return FASTNORM_OK;
+    return spread({run_norm_heads_backward_range, &task, units.count, units.grain}, word, error);
+  }
+
   fastnorm_status run_one(const NormCall& call, Error& error) {
     const int64_t rows = call.desc->rows;
     const int64_t grain = call.plan->rows_per_block;
@@ -261,7 +286,7 @@ std::span<const KernelSet> kernel_sets() {
     std::vector<KernelSet> list;
     for (const IsaKernels& isa : built_isas())
       list.push_back({isa.name, kNormTable, kMlaDecodeNames, kNormBackwardCpuNames, kNormHeadsNames,
-                      kStagesTable});
+                      kNormBackwardCpuNames, kStagesTable});
     return list;
   }();
   return sets;

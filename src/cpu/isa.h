@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "cpu/mla_decode_params.h"
 #include "cpu/norm_backward_params.h"
+#include "cpu/norm_heads_backward_params.h"
 #include "cpu/norm_heads_params.h"
 #include "cpu/norm_kernels.h"
 #include "cpu/norm_stages_params.h"
@@ -45,6 +46,7 @@ struct IsaKernels {
   const NormBackwardKernels* norm_backward;
   const NormHeadsKernels* norm_heads;
   const StagesKernels* norm_stages;
+  const NormHeadsBackwardKernels* norm_heads_backward;
   bool prefetch_in_cache;  // prefetching the next row pays in the cache, too
 
   // The address of a table entry's kernel, on a machine with or without AVX512_BF16.

@@ -120,9 +120,10 @@ template <class Slots>
 struct BackwardRow {
   using H = typename Slots::H;
 
-  FASTNORM_INLINE BackwardRow(const NormBackwardParams& params, const RowDigits& digits)
+  FASTNORM_INLINE BackwardRow(const NormBackwardParams& params, const RowDigits& digits,
+                              const char* gradient)
       : p(params),
-        dy(digits.at(p.dy)),
+        dy(gradient),
         x(digits.at(p.x)),
         weight(digits.at(p.weight)),
         offset(broadcast(p.weight_offset)) {}
@@ -135,8 +136,12 @@ struct BackwardRow {
       s.rstd = load_statistic(digits.at(p.rstd));
       if constexpr (Slots::kStat == Stat::kLayer) s.mean = load_statistic(digits.at(p.mean));
     }
-    mean = broadcast(s.mean);
-    rstd = broadcast(s.rstd);
+    use(s.mean, s.rstd);
+  }
+
+  FASTNORM_INLINE void use(float of_mean, float of_rstd) {
+    mean = broadcast(of_mean);
+    rstd = broadcast(of_rstd);
   }
 
   template <class Extent>
@@ -240,21 +245,34 @@ struct NoSums {
   FASTNORM_INLINE void operator()(int64_t, Pair, Pair, Extent) const {}
 };
 
+// c1, and of LAYER c2, of a row.
+struct RowMeans {
+  float c1, c2;
+};
+
+template <class Slots>
+FASTNORM_INLINE RowMeans means_of(const BackwardRow<Slots>& row) {
+  using H = typename Slots::H;
+  const float inv_n = row.p.inv_n;
+  RowMeans means = {reduce_row<H>(row.p.n, ProductTerm<Slots>{row}, Nothing{}) * inv_n, 0.0f};
+  if constexpr (Slots::kStat == Stat::kLayer)
+    means.c2 = reduce_row<H>(row.p.n, GradientTerm<Slots>{row}, Nothing{}) * inv_n;
+  return means;
+}
+
 // dx and dresidual of a row, whose c1 and c2 are known.
 template <class Slots>
 struct StoreGradient {
   using H = typename Slots::H;
 
-  FASTNORM_INLINE StoreGradient(const BackwardRow<Slots>& of_row, const RowDigits& digits)
+  FASTNORM_INLINE StoreGradient(const BackwardRow<Slots>& of_row, const RowDigits& digits,
+                                RowMeans means)
       : row(of_row),
         dresidual_in(digits.at(row.p.dresidual_in)),
         dx(digits.at(row.p.dx)),
-        dresidual(digits.at(row.p.dresidual)) {
-    const float inv_n = row.p.inv_n;
-    minus_c1 = broadcast(-(reduce_row<H>(row.p.n, ProductTerm<Slots>{row}, Nothing{}) * inv_n));
-    if constexpr (Slots::kStat == Stat::kLayer)
-      c2 = broadcast(reduce_row<H>(row.p.n, GradientTerm<Slots>{row}, Nothing{}) * inv_n);
-  }
+        dresidual(digits.at(row.p.dresidual)),
+        minus_c1(broadcast(-means.c1)),
+        c2(broadcast(means.c2)) {}
 
   template <class Extent>
   FASTNORM_INLINE void operator()(int64_t i, Pair dy, Pair xhat, Extent extent) const {
@@ -281,7 +299,7 @@ struct StoreGradient {
   const char* const dresidual_in;
   char* const dx;
   char* const dresidual;
-  Vec minus_c1, c2;
+  const Vec minus_c1, c2;
 };
 
 struct NoGradient {
@@ -308,10 +326,10 @@ FASTNORM_INLINE void last_pass(const BackwardRow<Slots>& row, const Gradient& gr
 template <class Slots, class Sums>
 FASTNORM_INLINE void backward_row(const NormBackwardParams& p, int64_t number, const Sums& sums) {
   const RowDigits digits(p, number);
-  BackwardRow<Slots> row(p, digits);
+  BackwardRow<Slots> row(p, digits, digits.at(p.dy));
   if (p.dx.data != nullptr) {
     row.set_statistics(digits);
-    last_pass<true>(row, StoreGradient<Slots>(row, digits), sums);
+    last_pass<true>(row, StoreGradient<Slots>(row, digits, means_of(row)), sums);
   } else if (p.dweight.data != nullptr) {
     row.set_statistics(digits);
     last_pass<true>(row, NoGradient{}, sums);
@@ -349,8 +367,10 @@ FASTNORM_INLINE void fold_lanes(float* lane, int64_t lanes, int64_t stride, floa
   for (int64_t i = 0; i < stride; i += kPairElements) store_sum(result + i, load_sum(lane + i));
 }
 
-template <class Slots>
-FASTNORM_INLINE void backward_block(const NormBackwardParams& p, int64_t unit) {
+// Calls add_row(number, sums) for the rows of a block, in their order.
+template <class Slots, class AddRow>
+FASTNORM_INLINE void backward_block(const NormBackwardParams& p, int64_t unit,
+                                    const AddRow& add_row) {
   const int64_t first = unit / p.blocks * p.shared_rows, block = unit % p.blocks;
   const int64_t stride = (p.n + kPairElements - 1) / kPairElements * kPairElements;
   float* const partial[2] = {
@@ -366,9 +386,8 @@ FASTNORM_INLINE void backward_block(const NormBackwardParams& p, int64_t unit) {
     const int64_t count = smaller(p.lanes, p.shared_rows - i);
     for (int64_t q = 0; q < count; ++q) {
       const int64_t at = q * stride;
-      backward_row<Slots>(p, first + i + q,
-                          AddToSums<Slots>{p, sums[0] != nullptr ? sums[0] + at : nullptr,
-                                           sums[1] != nullptr ? sums[1] + at : nullptr});
+      add_row(first + i + q, AddToSums<Slots>{p, sums[0] != nullptr ? sums[0] + at : nullptr,
+                                              sums[1] != nullptr ? sums[1] + at : nullptr});
     }
   }
   for (int s = 0; s < 2; ++s) {
@@ -378,7 +397,11 @@ FASTNORM_INLINE void backward_block(const NormBackwardParams& p, int64_t unit) {
 
 template <class Slots>
 void backward_blocks(const NormBackwardParams& p, int64_t begin, int64_t end) {
-  for (int64_t unit = begin; unit < end; ++unit) backward_block<Slots>(p, unit);
+  const auto add_row = [&](int64_t row, const AddToSums<Slots>& sums)
+      __attribute__((always_inline)) {
+    backward_row<Slots>(p, row, sums);
+  };
+  for (int64_t unit = begin; unit < end; ++unit) backward_block<Slots>(p, unit, add_row);
 }
 
 // ---- From the blocks' sums to dweight and dbias.

@@ -66,6 +66,20 @@ void set_part(const NormHeadsPart& d, const IsaKernels& isa, NormHeadsPartParams
 
 }  // namespace
 
+RopeParams rope_params(const RopeTables& t) {
+  RopeParams p = {};
+  p.axes = t.axes;
+  p.half = t.rope_dim / 2;
+  p.cos = table_ref(t.cos);
+  p.sin = table_ref(t.sin);
+  p.table_f32 = t.table_dtype == Dtype::kF32;
+  p.table_repeats = t.table_repeats;
+  p.mrope_interleaved = t.mrope_interleaved;
+  for (int32_t a = 0; a < kRopeAxes; ++a) p.section_end[a] = t.section_end[a];
+  p.positions = index_ref(t.positions);
+  return p;
+}
+
 // Not inlined: computes in the caller's floating-point mode, see fp_mode.h.
 [[gnu::noinline]] NormHeadsTask make_norm_heads_task(const NormHeadsDesc& d,
                                                      const IsaKernels& isa) {
@@ -74,15 +88,7 @@ void set_part(const NormHeadsPart& d, const IsaKernels& isa, NormHeadsPartParams
   NormHeadsParams& p = task.params;
   for (int32_t i = 0; i < d.count; ++i) set_part(d.parts[i], isa, &p.part[i]);
   p.count = d.count;
-  p.axes = d.axes;
-  p.half = d.rope_dim / 2;
-  p.cos = table_ref(d.cos);
-  p.sin = table_ref(d.sin);
-  p.table_f32 = d.table_dtype == Dtype::kF32;
-  p.table_repeats = d.table_repeats;
-  p.mrope_interleaved = d.mrope_interleaved;
-  for (int32_t a = 0; a < kRopeAxes; ++a) p.section_end[a] = d.section_end[a];
-  p.positions = index_ref(d.positions);
+  static_cast<RopeParams&>(p) = rope_params(d);
   p.slots = index_ref(d.slots);
   p.slot_count = d.slot_count;
   return task;

@@ -17,6 +17,9 @@ struct NormHeadsTask {
   NormHeadsParams params;
 };
 
+// The tables as kernels see them.
+RopeParams rope_params(const RopeTables& tables);
+
 NormHeadsTask make_norm_heads_task(const NormHeadsDesc& desc, const IsaKernels& isa);
 
 // A fastnorm_range_fn; `task` is a NormHeadsTask.

@@ -22,16 +22,21 @@ struct HeadsCacheParams {
   bool codes;  // else elements of x's dtype
 };
 
-struct NormHeadsPartParams {
+// How a part's rows turn.
+struct TurnParams {
+  int64_t rope_offset;
+  bool rope, interleaved, inverse, rope_every_step;
+};
+
+struct NormHeadsPartParams : TurnParams {
   NormParams norm;        // of rows (token, head)
   NormParams statistics;  // the same with n and inv_n of what shares a statistic
   int64_t heads;
   int64_t head_stride, token_stride;  // of x, in bytes
   HeadRef mean, rstd, mean_in, rstd_in, sumsq;
   HeadsCacheParams cache;
-  int64_t rope_offset;
   bool normalise, layer, across_heads, stores_rows;
-  bool rope, interleaved, inverse, round_before_rope, rope_every_step;
+  bool round_before_rope;
 };
 
 struct RopeTableRef {
@@ -46,9 +51,7 @@ struct IndexRef {
   bool wide;
 };
 
-struct NormHeadsParams {
-  NormHeadsPartParams part[kHeadsParts];
-  int32_t count;
+struct RopeParams {
   int32_t axes;
   int64_t half;  // pairs that turn
   RopeTableRef cos, sin;
@@ -57,6 +60,11 @@ struct NormHeadsParams {
   bool mrope_interleaved;
   int64_t section_end[kRopeAxes];
   IndexRef positions;
+};
+
+struct NormHeadsParams : RopeParams {
+  NormHeadsPartParams part[kHeadsParts];
+  int32_t count;
   IndexRef slots;
   int64_t slot_count;
 };

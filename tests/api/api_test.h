@@ -73,6 +73,7 @@ void test_mla_decode(void);
 void test_norm_backward(void);
 void test_norm_heads(void);
 void test_norm_stages(void);
+void test_norm_heads_backward(void);
 void test_cuda(void);
 
 /* A caller's loop that throws a C++ exception. */

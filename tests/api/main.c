@@ -120,6 +120,7 @@ int main(void) {
   test_norm_backward();
   test_norm_heads();
   test_norm_stages();
+  test_norm_heads_backward();
   test_cuda();
   printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed != 0;

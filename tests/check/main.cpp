@@ -9,6 +9,7 @@
 #include "check/mla_decode.h"
 #include "check/norm_backward.h"
 #include "check/norm_heads.h"
+#include "check/norm_heads_backward.h"
 #include "check/norm_stages.h"
 #include "check/sweep.h"
 #include "cuda/arch.h"
@@ -52,7 +53,9 @@ void run(std::span<Target> targets, const Options& options, SameBits* same_bits,
       if (has_mla_decode(target, options, counts)) check_mla_decode(target, options, counts);
       check_norm_heads(target, options, counts);
       check_norm_stages(target, options, counts);
-      if (has_norm_backward(target, options, counts)) check_norm_backward(target, options, counts);
+      if (!has_norm_backward(target, options, counts)) continue;
+      check_norm_backward(target, options, counts);
+      check_norm_heads_backward(target, options, counts);
     }
   } catch (const std::exception& e) {  // a fault of the device ends its sweep
     ++counts->failed;

@@ -54,8 +54,8 @@ def test_info(program):
     names = {(k["family"], k["arch"], k["name"]) for k in kernels}
     cases.equal("info: every kernel is listed once", (len(kernels), len(names)), (info["kernel_count"],) * 2)
     listed = program.expect("info --kernels", SUCCESS, "info", "--kernels").splitlines()
-    cases.equal("info --kernels: one line each", len([line for line in listed if line.startswith(("norm ", "norm_backward ", "norm_heads ", "mla_decode "))]), len(kernels))
-    cases.equal("info: families", {k["family"] for k in kernels}, {"norm", "norm_backward", "norm_heads", "mla_decode"})
+    cases.equal("info --kernels: one line each", len([line for line in listed if line.startswith(("norm ", "norm_backward ", "norm_heads ", "norm_heads_backward ", "mla_decode "))]), len(kernels))
+    cases.equal("info: families", {k["family"] for k in kernels}, {"norm", "norm_backward", "norm_heads", "norm_heads_backward", "mla_decode"})
     cases.equal("info: kernels of families", {name: f["kernels"] for name, f in info["families"].items()},
                 {name: sum(k["family"] == name for k in kernels) for name in info["families"]})
     cases.equal("info: and of their architectures", {name: sum(f["kernels_per_arch"].values()) for name, f in info["families"].items()},

@@ -7,6 +7,88 @@ namespace fastnorm::support {
 
 using ref::Type;
 
+void set_index(CallTensor& t, int64_t i, int64_t value) {
+  if (t.bytes == 8) return t.set_number(static_cast<size_t>(i * 8), value);
+  t.set_number(static_cast<size_t>(i * 4), static_cast<int32_t>(value));
+}
+
+void CallTables::make(ref::Random& random, fastnorm_norm_heads_args* args) {
+  const int64_t half = rope_dim / 2;
+  width_ = random.one_in(2) ? half : 2 * half;
+  f32_ = random.one_in(2);
+  std::vector<int64_t> shape = {kPositions, width_};
+  if (heads != 0) shape.insert(shape.begin(), heads);
+  const fastnorm_dtype_id id = f32_ ? FASTNORM_DTYPE_F32 : id_of(type);
+  // Of aligned calls some tables are not.
+  const int64_t between = aligned && random.one_in(4) ? 1 : random.below(3) * (aligned ? 16 : 1);
+  cos = make_tensor(shape, id, between);
+  sin = make_tensor(shape, id, between);
+  for (int64_t h = 0; h < std::max<int64_t>(1, heads); ++h) {
+    for (int64_t row = 0; row < kPositions && width_ != 0; ++row) {
+      fill(random, *cos, h, row);
+      fill(random, *sin, h, row);
+    }
+  }
+  args->rope_dim = static_cast<int32_t>(rope_dim);
+  if (many || !random.one_in(4)) make_positions(random, args);
+}
+
+void CallTables::fill(ref::Random& random, CallTensor& t, int64_t head, int64_t row) const {
+  std::vector<float> values(static_cast<size_t>(width_));
+  const Type of_table = f32_ ? Type::kF32 : type;
+  ref::fill_row(ref::Pattern::kNormal, of_table, random.next(), values.data(), width_);
+  t.set(place(t, head, row), of_table, values.data(), width_);
+}
+
+size_t CallTables::place(const CallTensor& t, int64_t head, int64_t row) const {
+  return heads != 0 ? t.place({head, row}) : t.place({row});
+}
+
+void CallTables::give(fastnorm_norm_heads_args* args) {
+  args->cos = abi_of(cos);
+  args->sin = abi_of(sin);
+  args->positions = abi_of(positions);
+}
+
+void CallTables::make_positions(ref::Random& random, fastnorm_norm_heads_args* args) {
+  const int64_t half = rope_dim / 2;
+  const int64_t axes[] = {0, 1, 3, 4};  // 0: of rank 1
+  const int64_t rows = aligned && random.one_in(2) ? 0 : random.of(axes);
+  axes_ = static_cast<int>(std::max<int64_t>(1, rows));
+  const bool wide = random.one_in(2);
+  const fastnorm_dtype_id id = wide ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32;
+  positions = rows == 0 ? make_tensor(std::vector<int64_t>{tokens}, id)
+                        : make_tensor(std::vector<int64_t>{rows, tokens}, id);
+  for (int64_t i = 0; i < axes_ * tokens; ++i) {
+    position_.push_back(random.below(kPositions));
+    set_index(*positions, i, position_.back());
+  }
+  if (axes_ == 1) return;
+  for (int a = 1; a < axes_; ++a) section_[a] = static_cast<int32_t>(half / (axes_ + 1));
+  section_[0] = static_cast<int32_t>(half) - section_[1] * (axes_ - 1);
+  args->mrope_0 = section_[0], args->mrope_1 = section_[1];
+  args->mrope_2 = section_[2], args->mrope_3 = section_[3];
+  interleaved_ = axes_ == 3 && random.one_in(2);
+  if (interleaved_) args->flags = FASTNORM_NORM_HEADS_MROPE_INTERLEAVED;
+}
+
+std::vector<float> CallTables::angles(const CallTensor& table, const ref::RopeOptions& o,
+                                      int64_t head, int64_t token) const {
+  const Type of_table = f32_ ? Type::kF32 : type;
+  std::vector<float> result;
+  for (int64_t j = 0; j < o.half; ++j) {
+    const int axis = axes_ == 1 ? 0 : ref::rope_axis(axes_, section_, interleaved_, j);
+    const int64_t row =
+        positions == nullptr ? token : position_[static_cast<size_t>(axis * tokens + token)];
+    float value = 0;
+    const size_t at =
+        place(table, head, row) + static_cast<size_t>(ref::rope_entry(o, width_, j) * table.bytes);
+    ref::decode_row(of_table, table.now.data() + at, &value, 1);
+    result.push_back(value);
+  }
+  return result;
+}
+
 std::vector<CallTensor*> CallPart::tensors() const {
   std::vector<CallTensor*> all;
   for (const OwnedTensor* t :
@@ -58,7 +140,15 @@ RandomHeadsCall::RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind)
     cache = cache || p.cache != nullptr;
   }
   args_.struct_size = sizeof args_;
-  if (rope) make_tables();
+  if (rope) {
+    tables_.type = type_;
+    tables_.tokens = tokens_;
+    tables_.rope_dim = rope_dim_;
+    tables_.heads = table_heads_;
+    tables_.aligned = aligned_;
+    tables_.many = many_;
+    tables_.make(random_, &args_);
+  }
   if (!cache) slots_.reset();
 }
 
@@ -71,16 +161,14 @@ std::vector<CallTensor*> RandomHeadsCall::tensors() const {
   for (const CallPart& p : parts_) {
     for (CallTensor* t : p.tensors()) all.push_back(t);
   }
-  for (const OwnedTensor* t : {&cos_, &sin_, &positions_, &slots_}) {
+  for (const OwnedTensor* t : {&tables_.cos, &tables_.sin, &tables_.positions, &slots_}) {
     if (*t != nullptr) all.push_back(t->get());
   }
   return all;
 }
 
 const fastnorm_norm_heads_args& RandomHeadsCall::args() {
-  args_.cos = abi_of(cos_);
-  args_.sin = abi_of(sin_);
-  args_.positions = abi_of(positions_);
+  tables_.give(&args_);
   args_.slots = abi_of(slots_);
   return args_;
 }
@@ -124,7 +212,7 @@ std::string RandomHeadsCall::difference() const {
              std::to_string(*found) + ", not " + std::to_string(*wanted);
     }
   }
-  for (const OwnedTensor* t : {&cos_, &sin_, &positions_, &slots_}) {
+  for (const OwnedTensor* t : {&tables_.cos, &tables_.sin, &tables_.positions, &slots_}) {
     if (*t != nullptr && (*t)->now != (*t)->expected) return "a shared input was written";
   }
   return "";
@@ -179,11 +267,6 @@ void RandomHeadsCall::make_slots() {
     set_index(*slots_, t, slot);
   }
   pages_ = slots / page_size_ + 1;
-}
-
-void RandomHeadsCall::set_index(CallTensor& t, int64_t i, int64_t value) const {
-  if (t.bytes == 8) return t.set_number(static_cast<size_t>(i * 8), value);
-  t.set_number(static_cast<size_t>(i * 4), static_cast<int32_t>(value));
 }
 
 void RandomHeadsCall::make_part() {
@@ -391,70 +474,6 @@ void RandomHeadsCall::make_cache(CallPart& p) {
                   pow2 ? FASTNORM_DTYPE_F8_E8M0FNU : FASTNORM_DTYPE_F32, random_.below(3));
 }
 
-void RandomHeadsCall::make_tables() {
-  const int64_t half = rope_dim_ / 2;
-  width_ = random_.one_in(2) ? half : 2 * half;
-  table_f32_ = random_.one_in(2);
-  std::vector<int64_t> shape = {kPositions, width_};
-  if (table_heads_ != 0) shape.insert(shape.begin(), table_heads_);
-  const fastnorm_dtype_id id = table_f32_ ? FASTNORM_DTYPE_F32 : id_of(type_);
-  // Of aligned calls some tables are not.
-  const int64_t between = aligned_ && random_.one_in(4) ? 1 : gap(3);
-  cos_ = make_tensor(shape, id, between);
-  sin_ = make_tensor(shape, id, between);
-  for (int64_t h = 0; h < std::max<int64_t>(1, table_heads_); ++h) {
-    for (int64_t row = 0; row < kPositions && width_ != 0; ++row) {
-      fill(*cos_, table_place(*cos_, h, row), width_, ref::Pattern::kNormal, table_f32_);
-      fill(*sin_, table_place(*sin_, h, row), width_, ref::Pattern::kNormal, table_f32_);
-    }
-  }
-  args_.rope_dim = static_cast<int32_t>(rope_dim_);
-  if (many_ || !random_.one_in(4)) make_positions(half);
-}
-
-size_t RandomHeadsCall::table_place(const CallTensor& t, int64_t head, int64_t row) const {
-  return table_heads_ != 0 ? t.place({head, row}) : t.place({row});
-}
-
-void RandomHeadsCall::make_positions(int64_t half) {
-  const int64_t axes[] = {0, 1, 3, 4};  // 0: of rank 1
-  const int64_t rows = aligned_ && random_.one_in(2) ? 0 : random_.of(axes);
-  axes_ = static_cast<int>(std::max<int64_t>(1, rows));
-  const bool wide = random_.one_in(2);
-  const fastnorm_dtype_id id = wide ? FASTNORM_DTYPE_I64 : FASTNORM_DTYPE_I32;
-  positions_ = rows == 0 ? make_tensor(std::vector<int64_t>{tokens_}, id)
-                         : make_tensor(std::vector<int64_t>{rows, tokens_}, id);
-  for (int64_t i = 0; i < axes_ * tokens_; ++i) {
-    position_.push_back(random_.below(kPositions));
-    set_index(*positions_, i, position_.back());
-  }
-  if (axes_ == 1) return;
-  for (int a = 1; a < axes_; ++a) section_[a] = static_cast<int32_t>(half / (axes_ + 1));
-  section_[0] = static_cast<int32_t>(half) - section_[1] * (axes_ - 1);
-  args_.mrope_0 = section_[0], args_.mrope_1 = section_[1];
-  args_.mrope_2 = section_[2], args_.mrope_3 = section_[3];
-  mrope_interleaved_ = axes_ == 3 && random_.one_in(2);
-  if (mrope_interleaved_) args_.flags = FASTNORM_NORM_HEADS_MROPE_INTERLEAVED;
-}
-
-// Cosines or sines of a token.
-std::vector<float> RandomHeadsCall::angles(const CallTensor& table, const ref::RopeOptions& o,
-                                           int64_t head, int64_t token) const {
-  const Type type = table_f32_ ? Type::kF32 : type_;
-  std::vector<float> result;
-  for (int64_t j = 0; j < o.half; ++j) {
-    const int axis = axes_ == 1 ? 0 : ref::rope_axis(axes_, section_, mrope_interleaved_, j);
-    const int64_t row =
-        positions_ == nullptr ? token : position_[static_cast<size_t>(axis * tokens_ + token)];
-    float value = 0;
-    const size_t at = table_place(table, head, row) +
-                      static_cast<size_t>(ref::rope_entry(o, width_, j) * table.bytes);
-    ref::decode_row(type, table.now.data() + at, &value, 1);
-    result.push_back(value);
-  }
-  return result;
-}
-
 std::vector<float> RandomHeadsCall::values(const CallTensor& t, size_t at, int64_t n,
                                            bool f32) const {
   std::vector<float> result(static_cast<size_t>(n));
@@ -530,8 +549,8 @@ void RandomHeadsCall::predict_head(CallPart& p, int64_t t, int64_t h,
   const ref::NormResult& s = p.across() ? across : own;
   std::vector<float> c, sn, o(static_cast<size_t>(p.n));
   if (p.options.rope) {
-    c = angles(*cos_, p.options.turn, h, t);
-    sn = angles(*sin_, p.options.turn, h, t);
+    c = tables_.angles(*tables_.cos, p.options.turn, h, t);
+    sn = tables_.angles(*tables_.sin, p.options.turn, h, t);
   }
   ref::head_model(p.options, row, s.mean, s.rstd, c.data(), sn.data(), o.data());
   if (p.in_place) p.x->expect(p.x->place({t, h}), type_, o.data(), p.n);

@@ -92,6 +92,39 @@ inline const fastnorm_tensor* abi_of(const OwnedTensor& t) {
   return t == nullptr ? nullptr : t->get();
 }
 
+// Tables of cosines and sines with their positions, drawn at random.
+class CallTables {
+ public:
+  static constexpr int64_t kPositions = 37;  // rows of the tables, fewer than many tokens
+
+  ref::Type type = ref::Type::kF32;  // T
+  int64_t tokens = 0, rope_dim = 0;
+  int64_t heads = 0;  // with tables of their own; 0: one for all
+  bool aligned = false, many = false;
+  OwnedTensor cos, sin, positions;
+
+  // Makes the tensors, and sets what belongs to them in `args`.
+  void make(ref::Random& random, fastnorm_norm_heads_args* args);
+  // Cosines or sines of a token.
+  std::vector<float> angles(const CallTensor& table, const ref::RopeOptions& o, int64_t head,
+                            int64_t token) const;
+  void give(fastnorm_norm_heads_args* args);
+
+ private:
+  void fill(ref::Random& random, CallTensor& t, int64_t head, int64_t row) const;
+  size_t place(const CallTensor& t, int64_t head, int64_t row) const;
+  void make_positions(ref::Random& random, fastnorm_norm_heads_args* args);
+
+  int64_t width_ = 0;
+  bool f32_ = true, interleaved_ = false;
+  int axes_ = 1;
+  int32_t section_[4] = {};
+  std::vector<int64_t> position_;
+};
+
+// Sets element i of a tensor of integers.
+void set_index(CallTensor& t, int64_t i, int64_t value);
+
 // A part with its memory.
 struct CallPart {
   fastnorm_norm_heads_part args = {};
@@ -117,8 +150,6 @@ enum class CallKind {
 
 class RandomHeadsCall {
  public:
-  static constexpr int64_t kPositions = 37;  // rows of the tables, fewer than many tokens
-
   RandomHeadsCall(uint64_t seed, ref::Order order, CallKind kind = CallKind::kAny);
 
   // Works out what should be there afterwards. Before the call.
@@ -139,7 +170,6 @@ class RandomHeadsCall {
   void fill(CallTensor& t, size_t at, int64_t n, ref::Pattern pattern = ref::Pattern::kNormal,
             bool as_f32 = false);
   void make_slots();
-  void set_index(CallTensor& t, int64_t i, int64_t value) const;
   int64_t gap(int64_t most);
   int64_t shift();
   void make_part();
@@ -155,11 +185,6 @@ class RandomHeadsCall {
   void make_codes(CallPart& p);
   static void divide(CallPart& p, ref::QuantOptions& q);
   void make_cache(CallPart& p);
-  void make_tables();
-  size_t table_place(const CallTensor& t, int64_t head, int64_t row) const;
-  void make_positions(int64_t half);
-  std::vector<float> angles(const CallTensor& table, const ref::RopeOptions& o, int64_t head,
-                            int64_t token) const;
   std::vector<float> values(const CallTensor& t, size_t at, int64_t n, bool f32 = false) const;
   std::vector<float> column_values(const OwnedTensor& t, const CallPart& p, int64_t head) const;
   void predict(CallPart& p);
@@ -174,15 +199,14 @@ class RandomHeadsCall {
   const ref::Order order_;
   const bool aligned_, many_;
   ref::Type type_ = ref::Type::kF32;
-  int64_t tokens_ = 0, rope_dim_ = 0, table_heads_ = 0, page_size_ = 1, pages_ = 1, width_ = 0;
-  bool wide_ = false, table_f32_ = true, mrope_interleaved_ = false;
-  int axes_ = 1;
-  int32_t section_[4] = {};
-  std::vector<int64_t> slot_, position_;
+  int64_t tokens_ = 0, rope_dim_ = 0, table_heads_ = 0, page_size_ = 1, pages_ = 1;
+  bool wide_ = false;
+  std::vector<int64_t> slot_;
   std::vector<CallPart> parts_;
   std::vector<const fastnorm_norm_heads_part*> pointers_;
   fastnorm_norm_heads_args args_ = {};
-  OwnedTensor cos_, sin_, positions_, slots_;
+  CallTables tables_;
+  OwnedTensor slots_;
   ref::ModelScratch scratch_;
 };
 

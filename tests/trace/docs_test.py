@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 # The structs of a family's header, and fields that need no words on its page.
 FAMILIES = {"mla_decode": (["args"], {"struct_size", "total_kv_hint"}),
             "norm_backward": (["args"], {"struct_size"}),
-            "norm_heads": (["part", "args"], {"struct_size", "mrope_1", "mrope_2"})}
+            "norm_heads": (["part", "backward_part", "args"], {"struct_size", "mrope_1", "mrope_2"})}
 
 
 def check_program(cases, text, library, compiler, work):
@@ -54,7 +54,8 @@ def check_links(cases, text, family):
             page = (DOCS / link).read_text() if link else text
             titles = {title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)", page, re.M)}
             cases.check(f"{link} has a section {section}", section in titles)
-    header = (ROOT / "include" / "fastnorm" / f"{family}.h").read_text()
+    headers = sorted((ROOT / "include" / "fastnorm").glob(f"{family}*.h"))
+    header = "\n".join(path.read_text() for path in headers)
     structs, untold = FAMILIES[family]
     for struct in structs:
         fields = re.search(rf"typedef struct fastnorm_{family}_{struct} \{{(.*?)\n\}}", header, re.S)[1]

@@ -252,10 +252,10 @@ TEST(NormBackwardMany, PartsMustNotMeet) {
   for (const auto member : {&R::dx, &R::dweight, &R::dbias})
     (other.*member)->byte_offset = uint64_t{1} << 40;
   Error error;
-  EXPECT_EQ(check_norm_backward_many(std::vector{a, described(other)}, error), FASTNORM_OK)
+  EXPECT_EQ(check_norm_backward_many(std::vector{a, described(other)}, "args", error), FASTNORM_OK)
       << error.text;  // inputs may be the same
   other.dx->byte_offset = 0;
-  EXPECT_EQ(check_norm_backward_many(std::vector{a, described(other)}, error),
+  EXPECT_EQ(check_norm_backward_many(std::vector{a, described(other)}, "args", error),
             FASTNORM_ERROR_LAYOUT);
   EXPECT_NE(std::strstr(error.text, "args[0].dx"), nullptr) << error.text;
   EXPECT_NE(std::strstr(error.text, "args[1].dx"), nullptr) << error.text;

@@ -246,8 +246,9 @@ def fuzz(report, options):
     """libFuzzer over check and plan of each family: the corpus, then a minute of new inputs; beside it the check program with ASan."""
     folder = asan_build()
     folder.make()
-    corpora = {"norm_fuzz": "corpus", **{f"{family}_fuzz": f"{family}/corpus"
-                                        for family in ("mla_decode", "norm_backward", "norm_heads")}}
+    families = ("mla_decode", "norm_backward", "norm_heads", "norm_heads_backward")
+    corpora = {"norm_fuzz": "corpus",
+               **{f"{family}_fuzz": f"{family}/corpus" for family in families}}
     seconds = max(1, options.fuzz_seconds // len(corpora))
 
     def fuzz_one(name):

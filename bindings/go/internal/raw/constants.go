@@ -205,3 +205,9 @@ const (
 	FASTNORM_ROPE_ONCE       = 0
 	FASTNORM_ROPE_EVERY_STEP = 1
 )
+
+// fastnorm_norm_heads_backward_flags.
+const (
+	FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT = 64
+	FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS   = 128
+)

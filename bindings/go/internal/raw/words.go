@@ -26,12 +26,7 @@ const (
 	NormAmaxFloor        = 11
 	NormClamp            = 12
 	NormQuantDivision    = 13
-	NormGateAct          = 14
-	NormGatePosition     = 15
-	NormGateSource       = 16
-	NormActivation       = 17
-	NormGroupSize        = 18
-	NormMask             = 19
+	NormMask             = 14
 	NormBitX             = 0
 	NormBitResidual      = 1
 	NormBitWeight        = 2
@@ -45,11 +40,7 @@ const (
 	NormBitScale         = 10
 	NormBitAmax          = 11
 	NormBitClampScale    = 12
-	NormBitGate          = 13
-	NormBitSumsq         = 14
-	NormBitMeanIn        = 15
-	NormBitRstdIn        = 16
-	NormMaxWords         = 360
+	NormMaxWords         = 275
 
 	NormBackwardKind           = 0
 	NormBackwardEps            = 1
@@ -123,9 +114,7 @@ const (
 	NormHeadsPartCacheScheme    = 15
 	NormHeadsPartCacheBlockSize = 16
 	NormHeadsPartCachePow2      = 17
-	NormHeadsPartQuantDivision  = 18
-	NormHeadsPartReserved2      = 19
-	NormHeadsPartMask           = 20
+	NormHeadsPartMask           = 18
 	NormHeadsPartBitX           = 0
 	NormHeadsPartBitWeight      = 1
 	NormHeadsPartBitBias        = 2
@@ -141,6 +130,35 @@ const (
 	NormHeadsPartBitAmax        = 12
 	NormHeadsPartBitCache       = 13
 	NormHeadsPartBitCacheScale  = 14
-	NormHeadsPartBitClampScale  = 15
-	NormHeadsPartMaxWords       = 341
+	NormHeadsPartMaxWords       = 319
+
+	NormHeadsBackwardFlags        = 0
+	NormHeadsBackwardRopeDim      = 1
+	NormHeadsBackwardMrope0       = 2
+	NormHeadsBackwardMrope1       = 3
+	NormHeadsBackwardMrope2       = 4
+	NormHeadsBackwardMrope3       = 5
+	NormHeadsBackwardMask         = 6
+	NormHeadsBackwardBitCos       = 0
+	NormHeadsBackwardBitSin       = 1
+	NormHeadsBackwardBitPositions = 2
+	NormHeadsBackwardBitSlots     = 3
+	NormHeadsBackwardMaxWords     = 87
+
+	NormHeadsBackwardPartFlags        = 0
+	NormHeadsBackwardPartKind         = 1
+	NormHeadsBackwardPartEps          = 2
+	NormHeadsBackwardPartWeightOffset = 3
+	NormHeadsBackwardPartRounding     = 4
+	NormHeadsBackwardPartRopeOffset   = 5
+	NormHeadsBackwardPartMask         = 6
+	NormHeadsBackwardPartBitDy        = 0
+	NormHeadsBackwardPartBitX         = 1
+	NormHeadsBackwardPartBitWeight    = 2
+	NormHeadsBackwardPartBitMean      = 3
+	NormHeadsBackwardPartBitRstd      = 4
+	NormHeadsBackwardPartBitDx        = 5
+	NormHeadsBackwardPartBitDweight   = 6
+	NormHeadsBackwardPartBitDbias     = 7
+	NormHeadsBackwardPartMaxWords     = 167
 )

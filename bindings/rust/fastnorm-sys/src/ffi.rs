@@ -1809,6 +1809,175 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
+/// Bits of fastnorm_norm_heads_backward_part.flags, beside fastnorm_norm_heads_part_flags.
+pub type fastnorm_norm_heads_backward_flags = c_uint;
+/// dweight = old dweight + sum: one addition in f32 after the sum, rounded once. Without the flag
+/// the old dweight is not read.
+pub const FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT: fastnorm_norm_heads_backward_flags = 64;
+/// The same for dbias.
+pub const FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS: fastnorm_norm_heads_backward_flags = 128;
+pub const FASTNORM_NORM_HEADS_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_heads_backward_flags =
+    0x7fffffff;
+
+/// One part. `{0}` plus struct_size, dy and dx is valid: it copies, as a value head's gradient
+/// needs it.
+///
+/// Shapes: dy is \[tokens, heads, d\], with d from 1 to 8192, heads at least 1, and the tokens of
+/// every part alike. T is the dtype of x, or of dx where there is no x: f32, f16 or bf16, and alike
+/// for all parts. Last dimensions are contiguous; that of dy may have stride 0 instead. All other
+/// strides are free, and inputs may have strides of 0: dx is often a view of a packed gradient of
+/// QKV. Any alignment that the dtype allows. All tensors are on the context's device.
+///
+/// Outputs are dx, dweight and dbias; a part has at least one. dx alone serves frozen weights,
+/// dweight alone a frozen layer below.
+///
+/// Aliasing: dx may be the part's dy or x, as the same view. No other output may share an element
+/// with any tensor of the call; interleaved views of one buffer that share no element are allowed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_norm_heads_backward_part {
+    /// sizeof(fastnorm_norm_heads_backward_part).
+    pub struct_size: usize,
+    /// The forward's fastnorm_norm_heads_part_flags, and fastnorm_norm_heads_backward_flags.
+    pub flags: u32,
+    /// NORM: the forward's; else 0.
+    pub kind: fastnorm_norm_kind,
+    /// NORM: the forward's. Used where rstd is NULL; else 0.
+    pub eps: f32,
+    /// The forward's. 0 where weight is NULL.
+    pub weight_offset: f32,
+    /// NORM: the forward's; else 0.
+    pub rounding: fastnorm_rounding,
+    /// ROPE: the forward's; else 0.
+    pub rope_offset: i32,
+    /// \[tokens, heads, d\] T or f32: the gradient of y. Required.
+    pub dy: *const fastnorm_tensor,
+    /// NORM: \[tokens, heads, d\] T, the forward's x. Required with NORM, else NULL.
+    pub x: *const fastnorm_tensor,
+    /// NORM: \[d\] or \[heads, d\], \[1, d\] too; f32, f16 or bf16: the forward's. NULL = 1.
+    pub weight: *const fastnorm_tensor,
+    /// LAYER: the forward's, f32 \[tokens, heads\]; ACROSS_HEADS: \[tokens\]. NULL where rstd is.
+    pub mean: *const fastnorm_tensor,
+    /// NORM: as mean, for both kinds. NULL = computed again from x, with the forward's bits.
+    pub rstd: *const fastnorm_tensor,
+    /// \[tokens, heads, d\] T. Output; may be dy or x. NULL = not stored.
+    pub dx: *const fastnorm_tensor,
+    /// NORM with a weight: its shape; f32 or its dtype. Output; also input with ACCUMULATE_DWEIGHT.
+    /// NULL = not wanted.
+    pub dweight: *const fastnorm_tensor,
+    /// NORM: the shape of the forward's bias, \[d\] or \[heads, d\]; f32, f16 or bf16. Output; also
+    /// input with ACCUMULATE_DBIAS. NULL = not wanted.
+    pub dbias: *const fastnorm_tensor,
+}
+
+impl fastnorm_norm_heads_backward_part {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            flags: 0,
+            kind: 0,
+            eps: 0.0,
+            weight_offset: 0.0,
+            rounding: 0,
+            rope_offset: 0,
+            dy: core::ptr::null(),
+            x: core::ptr::null(),
+            weight: core::ptr::null(),
+            mean: core::ptr::null(),
+            rstd: core::ptr::null(),
+            dx: core::ptr::null(),
+            dweight: core::ptr::null(),
+            dbias: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_norm_heads_backward_part {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
+    /// touched.
+    ///
+    /// The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward
+    /// does, and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
+    ///
+    /// Returns as fastnorm_norm_heads_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
+    /// struct_size too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_heads_backward_query(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_heads_args,
+        parts: *const *const fastnorm_norm_heads_backward_part,
+        count: i32,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the
+    /// first call does the same.
+    ///
+    /// Returns as fastnorm_norm_heads_backward
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_heads_backward_prepare(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_heads_args,
+        parts: *const *const fastnorm_norm_heads_backward_part,
+        count: i32,
+    ) -> fastnorm_status;
+
+    /// Compute the gradients of all parts; the formulas are at the top of this header.
+    ///
+    /// CPU: the work is done when the call returns; rows are spread over the context's threads.
+    /// Positions are checked before anything is written: from 0 to P - 1. On other devices wrong
+    /// ones are undefined. No allocation and no synchronisation. No parts is success and does
+    /// nothing. No tokens is success: dweight and dbias become 0, or stay as they are with their
+    /// ACCUMULATE flag.
+    ///
+    /// - `context`: the device
+    /// - `args`: the forward's: what all parts share; slots is not looked at. Read during the call
+    ///   only
+    /// - `parts`: \[count\] pointers, read during the call only
+    /// - `count`: number of parts, 0 to 8
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, contents
+    ///   undefined, not to be used by anything else until the work has run; NULL where 0 bytes are
+    ///   needed
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
+    ///
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args, part, dy or required
+    /// tensor; a part without an output; ROPE without tables; a field that the flags have no use
+    /// for; a scalar out of range; a struct_size that is too small; a tensor whose shape is null,
+    /// or its data though it has elements; mean with RMS; one of mean and rstd alone with LAYER;
+    /// dweight without weight; an ACCUMULATE flag without its output; too small a workspace; a
+    /// stream on the CPU; CPU: a position out of range; a parallel_for that did not cover the work
+    /// exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or extents that do
+    /// not fit; rope_dim odd or past the row; mrope sections whose sum is not R
+    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
+    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: d
+    /// above 8192; a field of a later version, an unknown flag, an unknown tail that is not zero;
+    /// CUDA: what the device has no kernels for FASTNORM_ERROR_DEVICE: a tensor on another device;
+    /// the CUDA runtime's error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as
+    /// for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out
+    /// of parallel_for
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_heads_backward(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_heads_args,
+        parts: *const *const fastnorm_norm_heads_backward_part,
+        count: i32,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+}
+
 // The layout that a C compiler gives these types.
 const _: () = {
     assert!(size_of::<fastnorm_device>() == 8);
@@ -2006,6 +2175,22 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_args, sin) == 40);
     assert!(offset_of!(fastnorm_norm_heads_args, positions) == 48);
     assert!(offset_of!(fastnorm_norm_heads_args, slots) == 56);
+    assert!(size_of::<fastnorm_norm_heads_backward_part>() == 96);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, struct_size) == 0);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, flags) == 8);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, kind) == 12);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, eps) == 16);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, weight_offset) == 20);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, rounding) == 24);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, rope_offset) == 28);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, dy) == 32);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, x) == 40);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, weight) == 48);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, mean) == 56);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, rstd) == 64);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, dx) == 72);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, dweight) == 80);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, dbias) == 88);
     assert!(size_of::<fastnorm_status>() == 4);
     assert!(size_of::<fastnorm_device_type>() == 4);
     assert!(size_of::<fastnorm_dtype_id>() == 4);
@@ -2030,4 +2215,5 @@ const _: () = {
     assert!(size_of::<fastnorm_norm_heads_part_flags>() == 4);
     assert!(size_of::<fastnorm_norm_heads_flags>() == 4);
     assert!(size_of::<fastnorm_rope_rounding>() == 4);
+    assert!(size_of::<fastnorm_norm_heads_backward_flags>() == 4);
 };

@@ -9,7 +9,8 @@
 //! - [`Norm`]: what to compute; [`Quant`] for quantised outputs; [`norm_many`] for several at once.
 //! - [`NormBackward`]: its gradients, for training; [`norm_backward_many`] for several at once.
 //! - [`NormHeads`]: norm, rope and the paged cache of query, key and value heads, in
-//!   [parts](NormHeadsPart).
+//!   [parts](NormHeadsPart);
+//! - [`NormHeadsBackward`]: their gradients, in [parts](NormHeadsBackwardPart).
 //! - [`MlaDecode`]: attention over a paged cache of latents; [`decode_profile`] and [`write_trace`] read what
 //!   its kernels recorded.
 //! - [`Error`] and [`Status`]: what was wrong, in the library's words.
@@ -31,6 +32,8 @@ mod mla_decode;
 mod norm;
 mod norm_backward;
 mod norm_heads;
+mod norm_heads_backward;
+mod norm_heads_backward_part;
 mod norm_heads_part;
 mod parallel;
 mod quant;
@@ -54,6 +57,8 @@ pub use norm_backward::{
     norm_backward_many_with, NormBackward,
 };
 pub use norm_heads::NormHeads;
+pub use norm_heads_backward::NormHeadsBackward;
+pub use norm_heads_backward_part::NormHeadsBackwardPart;
 pub use norm_heads_part::{NormHeadsPart, RopeRounding};
 pub use parallel::{Chunks, Work};
 pub use quant::{Quant, QuantDivision, QuantSource, ScaleLayout};

@@ -671,3 +671,63 @@ FASTNORM_API fastnorm_status fastnorm_norm_heads(fastnorm_context* context,
 #endif
 
 #endif
+
+#ifndef FASTNORM_NORM_HEADS_BACKWARD_H_
+#define FASTNORM_NORM_HEADS_BACKWARD_H_
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fastnorm_norm_heads_backward_flags {
+
+  FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT = 64,
+  FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS = 128,
+  FASTNORM_NORM_HEADS_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
+} fastnorm_norm_heads_backward_flags;
+
+typedef struct fastnorm_norm_heads_backward_part {
+  size_t struct_size;
+
+  uint32_t flags;
+  fastnorm_norm_kind kind;
+  float eps;
+  float weight_offset;
+  fastnorm_rounding rounding;
+  int32_t rope_offset;
+
+  const fastnorm_tensor* dy;
+
+  const fastnorm_tensor* x;
+
+  const fastnorm_tensor* weight;
+
+  const fastnorm_tensor* mean;
+
+  const fastnorm_tensor* rstd;
+
+  const fastnorm_tensor* dx;
+
+  const fastnorm_tensor* dweight;
+
+  const fastnorm_tensor* dbias;
+} fastnorm_norm_heads_backward_part;
+
+FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_query(
+    fastnorm_context* context, const fastnorm_norm_heads_args* args,
+    const fastnorm_norm_heads_backward_part* const* parts, int32_t count, fastnorm_info* info);
+
+FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_prepare(
+    fastnorm_context* context, const fastnorm_norm_heads_args* args,
+    const fastnorm_norm_heads_backward_part* const* parts, int32_t count);
+
+FASTNORM_API fastnorm_status
+fastnorm_norm_heads_backward(fastnorm_context* context, const fastnorm_norm_heads_args* args,
+                             const fastnorm_norm_heads_backward_part* const* parts, int32_t count,
+                             void* workspace, size_t workspace_bytes, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -471,6 +471,104 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
   return 1;
 }
 
+/* fastnorm_norm_heads_args with the tensors that it points to. */
+typedef struct fnb_norm_heads_backward_call {
+  fastnorm_norm_heads_args args;
+  fastnorm_tensor tensors[4];
+} fnb_norm_heads_backward_call;
+
+static inline int fnb_read_norm_heads_backward(fnb_reader* reader,
+                                               fnb_norm_heads_backward_call* call) {
+  fastnorm_norm_heads_args* const args = &call->args;
+  const uint64_t* words = fnb_take(reader, 7);
+  uint64_t mask;
+  if (words == NULL) return 0;
+  mask = words[6];
+  if (mask >> 4 != 0) return 0;
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  args->flags = (uint32_t)words[0];
+  args->rope_dim = (int32_t)words[1];
+  args->mrope_0 = (int32_t)words[2];
+  args->mrope_1 = (int32_t)words[3];
+  args->mrope_2 = (int32_t)words[4];
+  args->mrope_3 = (int32_t)words[5];
+  if (mask >> 0 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
+    args->cos = &call->tensors[0];
+  }
+  if (mask >> 1 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
+    args->sin = &call->tensors[1];
+  }
+  if (mask >> 2 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
+    args->positions = &call->tensors[2];
+  }
+  if (mask >> 3 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
+    args->slots = &call->tensors[3];
+  }
+  return 1;
+}
+
+/* fastnorm_norm_heads_backward_part with the tensors that it points to. */
+typedef struct fnb_norm_heads_backward_part_call {
+  fastnorm_norm_heads_backward_part args;
+  fastnorm_tensor tensors[8];
+} fnb_norm_heads_backward_part_call;
+
+static inline int fnb_read_norm_heads_backward_part(fnb_reader* reader,
+                                                    fnb_norm_heads_backward_part_call* call) {
+  fastnorm_norm_heads_backward_part* const args = &call->args;
+  const uint64_t* words = fnb_take(reader, 7);
+  uint64_t mask;
+  if (words == NULL) return 0;
+  mask = words[6];
+  if (mask >> 8 != 0) return 0;
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  args->flags = (uint32_t)words[0];
+  args->kind = (fastnorm_norm_kind)fnb_low(words[1]);
+  args->eps = fnb_float(words[2]);
+  args->weight_offset = fnb_float(words[3]);
+  args->rounding = (fastnorm_rounding)fnb_low(words[4]);
+  args->rope_offset = (int32_t)words[5];
+  if (mask >> 0 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
+    args->dy = &call->tensors[0];
+  }
+  if (mask >> 1 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
+    args->x = &call->tensors[1];
+  }
+  if (mask >> 2 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
+    args->weight = &call->tensors[2];
+  }
+  if (mask >> 3 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
+    args->mean = &call->tensors[3];
+  }
+  if (mask >> 4 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[4])) return 0;
+    args->rstd = &call->tensors[4];
+  }
+  if (mask >> 5 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[5])) return 0;
+    args->dx = &call->tensors[5];
+  }
+  if (mask >> 6 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[6])) return 0;
+    args->dweight = &call->tensors[6];
+  }
+  if (mask >> 7 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[7])) return 0;
+    args->dbias = &call->tensors[7];
+  }
+  return 1;
+}
+
 #endif /* SWIG */
 
 static inline fastnorm_status fnb_norm_query(fastnorm_context* context, const uint64_t* words,
@@ -719,6 +817,67 @@ static inline fastnorm_status fnb_norm_heads(fastnorm_context* context, const ui
   }
   if (reader.left != 0) return FNB_MALFORMED;
   return fastnorm_norm_heads(context, &call.args, list, count, workspace, workspace_bytes, stream);
+}
+
+static inline fastnorm_status fnb_norm_heads_backward_query(fastnorm_context* context,
+                                                            const uint64_t* words,
+                                                            size_t word_count, int32_t count,
+                                                            fastnorm_info* info) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_backward_call call;
+  fnb_norm_heads_backward_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_backward_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads_backward(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_backward_query(context, &call.args, NULL, count, info);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_backward_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_backward_query(context, &call.args, list, count, info);
+}
+
+static inline fastnorm_status fnb_norm_heads_backward_prepare(fastnorm_context* context,
+                                                              const uint64_t* words,
+                                                              size_t word_count, int32_t count) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_backward_call call;
+  fnb_norm_heads_backward_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_backward_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads_backward(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_backward_prepare(context, &call.args, NULL, count);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_backward_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_backward_prepare(context, &call.args, list, count);
+}
+
+static inline fastnorm_status fnb_norm_heads_backward(fastnorm_context* context,
+                                                      const uint64_t* words, size_t word_count,
+                                                      int32_t count, void* workspace,
+                                                      size_t workspace_bytes, void* stream) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_backward_call call;
+  fnb_norm_heads_backward_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_backward_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads_backward(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_backward(context, &call.args, NULL, count, workspace,
+                                        workspace_bytes, stream);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_backward_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_backward(context, &call.args, list, count, workspace, workspace_bytes,
+                                      stream);
 }
 
 #endif /* FASTNORM_BINDINGS_WORDS_H_ */
