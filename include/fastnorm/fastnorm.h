@@ -10,6 +10,7 @@
 #include "norm.h"          /* IWYU pragma: export */
 #include "norm_backward.h" /* IWYU pragma: export */
 #include "norm_heads.h"    /* IWYU pragma: export */
+#include "peer.h"          /* IWYU pragma: export */
 #include "status.h"        /* IWYU pragma: export */
 #include "tensor.h"        /* IWYU pragma: export */
 #include "version.h"       /* IWYU pragma: export */
