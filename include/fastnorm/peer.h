@@ -6,9 +6,10 @@
  *      s = x_0 + x_1 + .. + x_(N-1)     in rank order, single precision, from left to right
  *      s = s rounded to x's dtype T     FASTNORM_PEER_SUM_ROUNDED
  *
- *  and then everything that fastnorm_norm makes of a row s: norm.h tells it. A NaN in s is the quiet
- *  NaN of T, whatever the payloads of the parts are. So the call equals a sum in rank order and one
- *  fastnorm_norm to the bit, and all ranks have the same bits. The algorithm does not change them.
+ *  and then everything that fastnorm_norm makes of a row s: norm.h tells it. A NaN in s is the
+ *  quiet NaN of T, whatever the payloads of the parts are. So the call equals a sum in rank order
+ *  and one fastnorm_norm to the bit, and all ranks have the same bits. The algorithm does not
+ *  change them.
  *
  *  **peer_sharded_norm.** A row is spread over the ranks: rank r has n of its N * n columns. RMS:
  *
@@ -22,11 +23,11 @@
  *      M    = (M + M_r) + (d * d) * (n * r / (r + 1))
  *      rstd = 1 / sqrt(M / (N * n) + eps)
  *
- *  Then y = norm of x_r with this mean and rstd, as fastnorm_norm_heads with mean_in and rstd_in. The
- *  sums of one rank are those of fastnorm_norm_heads' sumsq. Each operation is one single-precision
- *  operation; quotients of integers are rounded once; a division by N * n is a product with the
- *  rounded quotient. Heads that several ranks repeat equally count equally, and leave the mean square
- *  as it is.
+ *  Then y = norm of x_r with this mean and rstd, as fastnorm_norm_heads with mean_in and rstd_in.
+ *  The sums of one rank are those of fastnorm_norm_heads' sumsq. Each operation is one
+ *  single-precision operation; quotients of integers are rounded once; a division by N * n is a
+ *  product with the rounded quotient. Heads that several ranks repeat equally count equally, and
+ *  leave the mean square as it is.
  *
  *  **Peers.** A peer is one rank's end. Each rank:
  *
@@ -40,13 +41,13 @@
  *  All ranks make the same calls in the same order, with the same rows, columns, dtype and options.
  *  One peer runs one call at a time. Calls of several streams need a peer for each stream.
  *
- *  **Failures.** No call waits longer than wait_ns for another rank. A rank that is missing, or that
- *  makes another call, is an error: the peer's state keeps it, no output is written, and every later
- *  call on this peer fails at once, until fastnorm_peer_reset. The process goes on.
+ *  **Failures.** No call waits longer than wait_ns for another rank. A rank that is missing, or
+ *  that makes another call, is an error: the peer's state keeps it, no output is written, and every
+ *  later call on this peer fails at once, until fastnorm_peer_reset. The process goes on.
  *
- *  **Devices.** CPU contexts of one process: ranks are threads, each with a peer and usually a context
- *  of its own. CUDA is not supported yet: fastnorm_peer_create refuses it. NVLink multicast is never
- *  used.
+ *  **Devices.** CPU contexts of one process: ranks are threads, each with a peer and usually a
+ *  context of its own. CUDA is not supported yet: fastnorm_peer_create refuses it. NVLink multicast
+ *  is never used.
  */
 #ifndef FASTNORM_PEER_H_
 #define FASTNORM_PEER_H_
@@ -135,8 +136,8 @@ FASTNORM_API fastnorm_status fastnorm_peer_buffer_bytes(fastnorm_context* contex
  *  @param peer    receives the peer, or NULL on failure; the caller owns it and ends it with
  *  fastnorm_peer_destroy
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments and options;
- *  FASTNORM_ERROR_DTYPE for another dtype; FASTNORM_ERROR_UNSUPPORTED for a device without peers, and
- *  for options of a later version; FASTNORM_ERROR_OUT_OF_MEMORY
+ *  FASTNORM_ERROR_DTYPE for another dtype; FASTNORM_ERROR_UNSUPPORTED for a device without peers,
+ *  and for options of a later version; FASTNORM_ERROR_OUT_OF_MEMORY
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_create(fastnorm_context* context,
                                                   const fastnorm_peer_options* options,
@@ -151,7 +152,8 @@ FASTNORM_API fastnorm_status fastnorm_peer_create(fastnorm_context* context,
  *  fastnorm_peer_buffer_bytes bytes, 256-byte aligned, apart from each other
  *  @param count   options.ranks
  *  @param peer    as fastnorm_peer_create
- *  @return as fastnorm_peer_create; FASTNORM_ERROR_LAYOUT for buffers that are misaligned or overlap
+ *  @return as fastnorm_peer_create; FASTNORM_ERROR_LAYOUT for buffers that are misaligned or
+ *  overlap
  *  @since 0.2 */
 FASTNORM_API fastnorm_status
 fastnorm_peer_create_from_pointers(fastnorm_context* context, const fastnorm_peer_options* options,
@@ -180,7 +182,8 @@ FASTNORM_API fastnorm_status fastnorm_peer_import(fastnorm_peer* peer, const voi
                                                   size_t bytes);
 
 /** Say whether a peer was stopped, and by which rank. May be called at any time, from any thread.
- *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer or state is null, or its struct_size too small
+ *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer or state is null, or its struct_size too
+ *  small
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_status(const fastnorm_peer* peer,
                                                   fastnorm_peer_state* state);
@@ -197,9 +200,9 @@ FASTNORM_API fastnorm_status fastnorm_peer_reset(fastnorm_peer* peer);
 FASTNORM_API void fastnorm_peer_destroy(fastnorm_peer* peer);
 
 /** An all-reduce and one normalisation. `{0}` plus struct_size, peer, x and y is valid. Fields that
- *  norm.h has too mean the same, with the sum of the ranks' x in place of x. Rank 1 to 8. Outputs may
- *  be x or residual as there. Residual, weight, bias and scales are each rank's own, and are the same
- *  on all ranks where results shall be. */
+ *  norm.h has too mean the same, with the sum of the ranks' x in place of x. Rank 1 to 8. Outputs
+ *  may be x or residual as there. Residual, weight, bias and scales are each rank's own, and are
+ *  the same on all ranks where results shall be. */
 typedef struct fastnorm_peer_allreduce_norm_args {
   size_t struct_size;         /**< sizeof(fastnorm_peer_allreduce_norm_args). */
   fastnorm_peer* peer;        /**< This rank's end, connected, of the same context. Required. */
@@ -248,21 +251,22 @@ FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm_query(
 FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm_prepare(
     fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args);
 
-/** Add up the ranks' x, add the residual, normalise; the formula is at the top of this header. Every
- *  rank calls it. CPU: the work is done when the call returns; it waits for the other ranks' x. Zero
- *  rows are success: nothing is sent, nothing written.
+/** Add up the ranks' x, add the residual, normalise; the formula is at the top of this header.
+ *  Every rank calls it. CPU: the work is done when the call returns; it waits for the other ranks'
+ *  x. Zero rows are success: nothing is sent, nothing written.
  *  @param context         the device
  *  @param args            read during the call only
- *  @param workspace       fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, apart
- *  from all tensors
+ *  @param workspace       fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned,
+ *  apart from all tensors
  *  @param workspace_bytes size of workspace
  *  @param stream          CPU: NULL
  *  @return as fastnorm_norm, and
- *          FASTNORM_ERROR_ARGUMENT: a null peer, one of another context, one that is not connected or
- *          runs a call; a rank that makes another call (the text has both)
+ *          FASTNORM_ERROR_ARGUMENT: a null peer, one of another context, one that is not connected
+ *          or runs a call; a rank that makes another call (the text has both)
  *          FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more
  *          FASTNORM_ERROR_DTYPE: x of another dtype than the peer's
- *          FASTNORM_ERROR_DEVICE: a rank that did not arrive in time, a peer that was stopped before
+ *          FASTNORM_ERROR_DEVICE: a rank that did not arrive in time, a peer that was stopped
+ *  before
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm(
     fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args, void* workspace,
@@ -304,8 +308,8 @@ FASTNORM_API fastnorm_status fastnorm_peer_sharded_norm_query(
 FASTNORM_API fastnorm_status fastnorm_peer_sharded_norm_prepare(
     fastnorm_context* context, const fastnorm_peer_sharded_norm_args* args);
 
-/** Normalise rows whose columns are spread over the ranks; the formula is at the top of this header.
- *  Every rank calls it.
+/** Normalise rows whose columns are spread over the ranks; the formula is at the top of this
+ *  header. Every rank calls it.
  *  @param context         the device
  *  @param args            read during the call only
  *  @param workspace       fastnorm_info.workspace_bytes bytes, as fastnorm_peer_allreduce_norm

@@ -1,4 +1,5 @@
-// Peers and their two families at the ABI. On a CPU a call is an exchange and then the norm's own kernel.
+// Peers and their two families at the ABI. On a CPU a call is an exchange and then the norm's own
+// kernel.
 #include "fastnorm/peer.h"
 
 #include <bit>
@@ -149,8 +150,9 @@ fastnorm_norm_args norm_of(const fastnorm_peer_allreduce_norm_args& a) {
   return n;
 }
 
-// A checked all-reduce and norm. Where the sum is rounded, its rows are x of the norm. Where it is exact, they are f32 with the
-// residual added, and the norm's residual: x is then a row of -0, which changes nothing that is added to it.
+// A checked all-reduce and norm. Where the sum is rounded, its rows are x of the norm. Where it is
+// exact, they are f32 with the residual added, and the norm's residual: x is then a row of -0,
+// which changes nothing that is added to it.
 struct Allreduce {
   fastnorm_peer_allreduce_norm_args local;
   const fastnorm_peer_allreduce_norm_args* args;
@@ -271,7 +273,8 @@ fastnorm_status run(fastnorm_context& context, const Allreduce& call, const Work
                    "; required: no byte in common",
                    workspace.data, x.begin, x.end);
   FASTNORM_TRY(call.link->sum(exchange, error));
-  // After the exchange: with a dry run's workspace nothing is written, and a failed one has no norm.
+  // After the exchange: with a dry run's workspace nothing is written, and a failed one has no
+  // norm.
   if (call.exact && !context.device->is_dry_run()) fill_minus_zero(d.dtype, d.n, row);
   return context.device->run_norm(batch.planned(), nullptr, nullptr, error);
 }

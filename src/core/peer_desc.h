@@ -23,8 +23,8 @@ struct PeerDesc {
   int32_t rings = 1;
 };
 
-// Adds up the rows of all ranks. A row of `totals` is compact: rounded sums of the peer's dtype, or with `exact` f32 sums to which
-// `residual`, where it has data, is added.
+// Adds up the rows of all ranks. A row of `totals` is compact: rounded sums of the peer's dtype, or
+// with `exact` f32 sums to which `residual`, where it has data, is added.
 struct PeerSum {
   int64_t rows;
   int64_t columns;
@@ -35,8 +35,8 @@ struct PeerSum {
   uint32_t options;  // a number of all else that the ranks must agree on
 };
 
-// Merges the statistics of one or two parts. RMS: sums [tokens], of squares. LAYER: sums [tokens, 2], a mean and the sum of squares
-// about it.
+// Merges the statistics of one or two parts. RMS: sums [tokens], of squares. LAYER: sums [tokens,
+// 2], a mean and the sum of squares about it.
 struct PeerStatistics {
   int64_t tokens;
   int32_t parts;

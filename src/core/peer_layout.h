@@ -1,13 +1,16 @@
-// The buffer that other ranks write into: four channels, each an array [source rank][ring][slot] of messages.
+// The buffer that other ranks write into: four channels, each an array [source rank][ring][slot] of
+// messages.
 //
 //   one-shot     rows of x, to all
 //   share        two-shot: rows of x, to the rank that adds them up
 //   total        two-shot: sums, to all
 //   statistics   of peer_sharded_norm
 //
-// A message is a header of four words and its payload. Every word that has not arrived is kPeerEmpty. Ring b carries rows b, b + G,
-// .. of all calls one after another: message number j lies in slot j % kPeerSlots. A rank sends message j of a ring once it has
-// consumed message j - 1 of every source, which proves to each of them that slot j - kPeerSlots is free: no credits, no barrier.
+// A message is a header of four words and its payload. Every word that has not arrived is
+// kPeerEmpty. Ring b carries rows b, b + G, .. of all calls one after another: message number j
+// lies in slot j % kPeerSlots. A rank sends message j of a ring once it has consumed message j - 1
+// of every source, which proves to each of them that slot j - kPeerSlots is free: no credits, no
+// barrier.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The rows of a tensor in the order of its shape, which is the same on all ranks whatever their strides are.
+// The rows of a tensor in the order of its shape, which is the same on all ranks whatever their
+// strides are.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// Peers of one process. The protocol is that of core/peer_layout.h. A word is stored with release and polled with acquire: so the
-// words that a reader empties are seen empty by every rank that has its next message.
+// Peers of one process. The protocol is that of core/peer_layout.h. A word is stored with release
+// and polled with acquire: so the words that a reader empties are seen empty by every rank that has
+// its next message.
 #include "cpu/peer.h"
 
 #include <sched.h>
@@ -301,7 +302,8 @@ class CpuPeerLink final : public PeerLink {
              reinterpret_cast<float*>(total_at(call, row)));
   }
 
-  // Every rank sends every row to all. fill(row, words) gives this rank's words, take(row, words by rank) has those of all.
+  // Every rank sends every row to all. fill(row, words) gives this rank's words, take(row, words by
+  // rank) has those of all.
   template <typename Fill, typename Take>
   fastnorm_status one_shot(int channel, const Call& header, int64_t rows, int32_t words, Fill fill,
                            Take take, Error& error) {

@@ -7,7 +7,8 @@
 
 namespace fastnorm::cpu {
 
-// `buffers` are the ranks' [desc.ranks]; null: the link makes its own, and connect() finds the others. `dry_run`: calls do nothing.
+// `buffers` are the ranks' [desc.ranks]; null: the link makes its own, and connect() finds the
+// others. `dry_run`: calls do nothing.
 std::unique_ptr<PeerLink> make_peer_link(const PeerDesc& desc, void* const* buffers, bool dry_run);
 
 }  // namespace fastnorm::cpu

@@ -1,4 +1,5 @@
-// The arithmetic of peers: sums of rows in rank order, and statistics of several ranks. For callers in FpMode's scope.
+// The arithmetic of peers: sums of rows in rank order, and statistics of several ranks. For callers
+// in FpMode's scope.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,8 @@ void peer_sum_ref(const float* const* x, int ranks, int64_t n, double* sum, doub
       sum[i] += static_cast<double>(x[r][i]);
       magnitude += std::fabs(static_cast<double>(x[r][i]));
     }
-    // Each addition rounds a partial sum, which no magnitude exceeds by more than the roundings before.
+    // Each addition rounds a partial sum, which no magnitude exceeds by more than the roundings
+    // before.
     bound[i] = 1.001 * (ranks - 1) * kUnit * magnitude;
   }
 }

@@ -1,5 +1,6 @@
-// The specification of several ranks: sums in rank order and merged statistics, as a scalar single-precision program that a backend
-// must equal bit for bit, and in double with how far single precision may lie from it.
+// The specification of several ranks: sums in rank order and merged statistics, as a scalar
+// single-precision program that a backend must equal bit for bit, and in double with how far single
+// precision may lie from it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ void peer_sum_model(Type dtype, bool rounded, const float* const* x, int ranks, 
 // The exact sum, and how far an f32 sum that is not rounded further may be off.
 void peer_sum_ref(const float* const* x, int ranks, int64_t n, double* sum, double* bound);
 
-// What one rank has of a row: RMS: the sum of squares. LAYER: a mean and the sum of squares about it.
+// What one rank has of a row: RMS: the sum of squares. LAYER: a mean and the sum of squares about
+// it.
 struct PeerPart {
   float mean, squares;
 };

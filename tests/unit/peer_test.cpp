@@ -1,5 +1,6 @@
-// Ranks of one process: all have the same bits, whatever the algorithm; the bits are those of a sum in rank order and one norm; and
-// ranks that are late, missing or of another mind end in an error that the process survives.
+// Ranks of one process: all have the same bits, whatever the algorithm; the bits are those of a sum
+// in rank order and one norm; and ranks that are late, missing or of another mind end in an error
+// that the process survives.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -357,11 +358,12 @@ TEST(PeerAllreduce, QuantisedOutputsEqualTheNorms) {
           ref::peer_sum_model(type, !exact, x, ranks, kN, all.back().x.values.data() + row * kN);
         }
         all.back().x.store();
+        const fastnorm_tensor* const added = residual.array.tensor();
         const auto set = [&](auto& args, Tensors& t) {
           args.struct_size = sizeof args;
           args.eps = 1e-6f;
           args.x = t.x.array.tensor();
-          args.residual = residual.array.tensor();
+          args.residual = added;
           args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
           args.y = t.y.tensor();
           args.residual_out = t.h.tensor();
@@ -526,7 +528,8 @@ ref::PeerPart part_of(fastnorm_context* context, fastnorm_norm_kind kind, Rows& 
   return {words[0], words[1]};
 }
 
-// One part of all ranks: bits by the model, values by double, and another result without the exchange.
+// One part of all ranks: bits by the model, values by double, and another result without the
+// exchange.
 void expect_sharded(const ShardedCase& c, World& world, std::vector<Rows>& x, std::vector<Array>& y,
                     const Rows& weight, const Rows& bias, int64_t heads, int64_t d) {
   const int64_t n = heads * d;
@@ -783,7 +786,8 @@ TEST(PeerFailure, OneCallAtATime) {
     } while (status == FASTNORM_ERROR_ARGUMENT);  // a reset of the other thread was on its way
     done += status == FASTNORM_OK;
   });
-  // Rank 0 waits for rank 1 by now, or is about to: one of two calls on its peer is refused, or fails in its turn.
+  // Rank 0 waits for rank 1 by now, or is about to: one of two calls on its peer is refused, or
+  // fails in its turn.
   while (refused == 0 && done == 0) {
     fastnorm_peer_state state = world.state(0);
     if (state.error != FASTNORM_PEER_ERROR_NONE) break;
