@@ -11,6 +11,7 @@
 #include "norm_backward.h"       /* IWYU pragma: export */
 #include "norm_heads.h"          /* IWYU pragma: export */
 #include "norm_heads_backward.h" /* IWYU pragma: export */
+#include "peer.h"                /* IWYU pragma: export */
 #include "status.h"              /* IWYU pragma: export */
 #include "tensor.h"              /* IWYU pragma: export */
 #include "version.h"             /* IWYU pragma: export */

@@ -15,6 +15,7 @@
 #include "core/norm_heads_plan.h"
 #include "core/norm_plan.h"
 #include "core/norm_stages.h"
+#include "core/peer_link.h"
 #include "fastnorm/context.h"
 
 namespace fastnorm {
@@ -89,6 +90,21 @@ class Device {
                                          Error& error) {
     return no_norm_heads(error);
   }
+
+  // Whether peers of this device may be made.
+  virtual fastnorm_status check_peers(Error& error) const {
+    return error.set(
+        FASTNORM_ERROR_UNSUPPORTED,
+        "the context's device is CUDA and peers have no CUDA kernels yet; required: a CPU context; "
+        "nearest on CUDA: an all-reduce of the caller's, then fastnorm_norm");
+  }
+  // One rank's end. `buffers`: of desc.ranks ranks, or null for one of its own.
+  virtual fastnorm_status create_peer(const PeerDesc&, void* const* /*buffers*/,
+                                      std::unique_ptr<PeerLink>*, Error& error) {
+    return check_peers(error);
+  }
+  // A dry run touches no memory of the caller.
+  virtual bool is_dry_run() const { return false; }
 
   const DeviceFacts facts;
 

@@ -23,6 +23,7 @@
 #include "cpu/norm_heads_backward.h"
 #include "cpu/norm_stages.h"
 #include "cpu/parallel.h"
+#include "cpu/peer.h"
 
 namespace fastnorm {
 namespace cpu {
@@ -150,6 +151,14 @@ class CpuDevice final : public Device {
     }
     FASTNORM_TRY(check_norm_heads_values(desc, error));
     return spread({run_norm_heads_range, &task, desc.tokens, plan.grain}, "tokens", error);
+  }
+
+  fastnorm_status check_peers(Error&) const override { return FASTNORM_OK; }
+  bool is_dry_run() const override { return dry_run_; }
+  fastnorm_status create_peer(const PeerDesc& desc, void* const* buffers,
+                              std::unique_ptr<PeerLink>* link, Error&) override {
+    *link = make_peer_link(desc, buffers, dry_run_);
+    return FASTNORM_OK;
   }
 
  private:

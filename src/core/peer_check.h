@@ -1,0 +1,54 @@
+// Checks of what the peer functions are given.
+#pragma once
+
+#include <cstddef>
+
+#include "core/check.h"
+#include "core/norm_desc.h"
+#include "core/peer_desc.h"
+
+namespace fastnorm {
+
+// Sizes of the public structs in version 0.2, through the last field that they had then.
+inline constexpr size_t kFirstPeerOptions =
+    offsetof(fastnorm_peer_options, reserved) + sizeof(fastnorm_peer_options::reserved);
+inline constexpr size_t kFirstPeerState =
+    offsetof(fastnorm_peer_state, reserved) + sizeof(fastnorm_peer_state::reserved);
+inline constexpr size_t kFirstPeerAllreduceNormArgs =
+    offsetof(fastnorm_peer_allreduce_norm_args, clamp_scale) +
+    sizeof(fastnorm_peer_allreduce_norm_args::clamp_scale);
+inline constexpr size_t kFirstPeerShardedNormArgs =
+    offsetof(fastnorm_peer_sharded_norm_args, y2) + sizeof(fastnorm_peer_sharded_norm_args::y2);
+
+inline constexpr int64_t kMostPeerColumns = 65536;
+inline constexpr int64_t kMostPeerRows = INT32_MAX;
+inline constexpr int32_t kMostPeerRings = 256;
+
+fastnorm_status check_peer_options(const fastnorm_peer_options* options, PeerDesc* desc,
+                                   Error& error);
+
+// The buffers of fastnorm_peer_create_from_pointers.
+fastnorm_status check_peer_buffers(const PeerDesc& desc, void* const* buffers, int32_t count,
+                                   Error& error);
+
+// What the norm does not check of an all-reduce: `norm` is what it made of the same fields.
+fastnorm_status check_peer_allreduce_norm(const fastnorm_peer_allreduce_norm_args& args,
+                                          const NormDesc& norm, const PeerDesc& desc, Error& error);
+
+// One part of a sharded norm.
+struct PeerPart {
+  int64_t heads;
+  int64_t columns;  // of a head
+};
+
+// All but overlaps. `parts` has room for two.
+struct PeerSharded {
+  int64_t tokens;
+  int32_t count;
+  PeerPart parts[2];
+};
+fastnorm_status check_peer_sharded_norm(const fastnorm_peer_sharded_norm_args& args,
+                                        CheckedDevice device, const PeerDesc& desc,
+                                        PeerSharded* sharded, Error& error);
+
+}  // namespace fastnorm

@@ -1,0 +1,39 @@
+#include "core/peer_choice.h"
+
+namespace fastnorm {
+namespace {
+
+struct Choice {
+  int32_t ranks;
+  int64_t one_shot_bytes;
+  const char* source;
+};
+
+constexpr Choice kChoices[] = {
+#define PEER_CHOICE(ranks, one_shot_bytes, source) {ranks, one_shot_bytes, source},
+#include "core/peer_choice.inc"
+#undef PEER_CHOICE
+};
+
+constexpr bool is_complete() {
+  int32_t ranks = 2;
+  for (const Choice& choice : kChoices) {
+    if (choice.ranks != ranks++ || choice.one_shot_bytes < 0) return false;
+  }
+  return ranks == kMaxRanks + 1;
+}
+static_assert(is_complete());
+
+}  // namespace
+
+int64_t peer_one_shot_bytes(const PeerDesc& desc) {
+  return desc.one_shot_bytes != 0 ? desc.one_shot_bytes : kChoices[desc.ranks - 2].one_shot_bytes;
+}
+
+bool peer_is_two_shot(const PeerDesc& desc, int64_t rows, int64_t columns) {
+  if (desc.algorithm != FASTNORM_PEER_AUTO) return desc.algorithm == FASTNORM_PEER_TWO_SHOT;
+  // Rows are fewer than 2^31 and columns at most 2^16.
+  return rows * columns * dtype_bytes(desc.dtype) > peer_one_shot_bytes(desc);
+}
+
+}  // namespace fastnorm

@@ -1,0 +1,72 @@
+// The buffer that other ranks write into: four channels, each an array [source rank][ring][slot] of
+// messages.
+//
+//   one-shot     rows of x, to all
+//   share        two-shot: rows of x, to the rank that adds them up
+//   total        two-shot: sums, to all
+//   statistics   of peer_sharded_norm
+//
+// A message is a header of four words and its payload. Every word that has not arrived is
+// kPeerEmpty. Ring b carries rows b, b + G, .. of all calls one after another: message number j
+// lies in slot j % kPeerSlots. A rank sends message j of a ring once it has consumed message j - 1
+// of every source, which proves to each of them that slot j - kPeerSlots is free: no credits, no
+// barrier.
+#pragma once
+
+#include <cstdint>
+
+#include "core/peer_desc.h"
+
+namespace fastnorm {
+
+inline constexpr uint32_t kPeerEmpty = 0xffffffff;
+inline constexpr int kPeerSlots = 4;
+inline constexpr int kPeerHeaderWords = 4;
+
+// What travels in place of a word: a word that looks empty is two NaNs or one, and stays so.
+constexpr uint32_t peer_sent(uint32_t word) { return word < kPeerEmpty ? word : kPeerEmpty - 1; }
+
+enum PeerChannel : int { kPeerOneShot, kPeerShare, kPeerTotal, kPeerStatistics, kPeerChannels };
+
+struct PeerHeader {
+  uint32_t word[kPeerHeaderWords];  // rows, columns, message number, call
+};
+
+struct PeerLayout {
+  uint64_t first_word[kPeerChannels] = {};
+  uint64_t message_words[kPeerChannels] = {};
+  uint64_t words = 0;
+  int32_t rings = 0;
+
+  uint64_t bytes() const { return words * 4; }
+  // The word that message `number` of a ring begins with.
+  uint64_t message(int channel, int source, int ring, uint32_t number) const {
+    const uint64_t at = (static_cast<uint64_t>(source) * static_cast<uint64_t>(rings) +
+                         static_cast<uint64_t>(ring)) *
+                            kPeerSlots +
+                        number % kPeerSlots;
+    return first_word[channel] + at * message_words[channel];
+  }
+};
+
+// A function of what all ranks agree on.
+constexpr PeerLayout peer_layout(const PeerDesc& desc) {
+  const auto round_up = [](uint64_t value, uint64_t unit) {
+    return (value + unit - 1) / unit * unit;
+  };
+  const auto columns = static_cast<uint64_t>(desc.max_columns);
+  const uint64_t row_words = (columns * static_cast<uint64_t>(dtype_bytes(desc.dtype)) + 3) / 4;
+  const uint64_t payload[kPeerChannels] = {row_words, row_words, columns, 4};  // sums may be f32
+  PeerLayout layout;
+  layout.rings = desc.rings;
+  for (int c = 0; c < kPeerChannels; ++c) {
+    layout.first_word[c] = layout.words;
+    layout.message_words[c] = round_up(kPeerHeaderWords + payload[c], 4);
+    const uint64_t messages = static_cast<uint64_t>(desc.ranks) *
+                              static_cast<uint64_t>(desc.rings) * static_cast<uint64_t>(kPeerSlots);
+    layout.words += round_up(messages * layout.message_words[c], 64);
+  }
+  return layout;
+}
+
+}  // namespace fastnorm

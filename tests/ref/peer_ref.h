@@ -1,0 +1,38 @@
+// The specification of several ranks: sums in rank order and merged statistics, as a scalar
+// single-precision program that a backend must equal bit for bit, and in double with how far single
+// precision may lie from it.
+#pragma once
+
+#include <cstdint>
+
+#include "ref/norm_spec.h"
+
+namespace fastnorm::ref {
+
+// x[r] is rank r's row [n]. The sum as it goes on: rounded to `dtype`, or f32.
+void peer_sum_model(Type dtype, bool rounded, const float* const* x, int ranks, int64_t n,
+                    float* sum);
+
+// The exact sum, and how far an f32 sum that is not rounded further may be off.
+void peer_sum_ref(const float* const* x, int ranks, int64_t n, double* sum, double* bound);
+
+// What one rank has of a row: RMS: the sum of squares. LAYER: a mean and the sum of squares about
+// it.
+struct PeerPart {
+  float mean, squares;
+};
+struct PeerStatistic {
+  float mean, rstd;
+};
+// Of `ranks` parts of n columns each.
+PeerStatistic peer_merge_model(Kind kind, float eps, const PeerPart* parts, int ranks, int64_t n);
+
+// The statistic of the whole row in double, and how far a merged one may be off.
+struct PeerStatisticRef {
+  double mean, rstd;
+  double mean_bound, rstd_bound;
+};
+PeerStatisticRef peer_statistic_ref(Kind kind, Type dtype, float eps, const float* const* x,
+                                    int ranks, int64_t n);
+
+}  // namespace fastnorm::ref

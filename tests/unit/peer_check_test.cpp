@@ -1,0 +1,558 @@
+// What peers refuse and how they say so; blobs, the buffer's layout and the choice of the
+// algorithm.
+#include "core/peer_check.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/peer_blob.h"
+#include "core/peer_choice.h"
+#include "core/peer_layout.h"
+#include "unit/peer_world.h"
+
+namespace fastnorm::test {
+namespace {
+
+template <class Enum>
+void set(Enum& field, int32_t value) {
+  std::memcpy(&field, &value, sizeof value);
+}
+
+void expect_error(fastnorm_status found, fastnorm_status wanted,
+                  std::initializer_list<const char*> texts, const char* name) {
+  EXPECT_EQ(found, wanted) << name << ": " << fastnorm_last_error();
+  for (const char* text : texts) {
+    EXPECT_NE(std::string(fastnorm_last_error()).find(text), std::string::npos)
+        << name << ": \"" << fastnorm_last_error() << "\" has no \"" << text << "\"";
+  }
+}
+
+fastnorm_context* cpu() {
+  static fastnorm_context* const context = [] {
+    fastnorm_context* made = nullptr;
+    EXPECT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, nullptr, &made), FASTNORM_OK);
+    return made;
+  }();
+  return context;
+}
+
+PeerDesc desc_of(int32_t ranks, Dtype dtype, int64_t max_columns) {
+  PeerDesc desc;
+  desc.ranks = ranks;
+  desc.dtype = dtype;
+  desc.max_columns = max_columns;
+  desc.rings = 8;
+  return desc;
+}
+
+struct BadOptions {
+  const char* name;
+  fastnorm_status status;
+  std::initializer_list<const char*> texts;
+  void (*spoil)(fastnorm_peer_options&);
+};
+
+// clang-format off
+const BadOptions kBadOptions[] = {
+    {"size", FASTNORM_ERROR_ARGUMENT, {"options.struct_size is 55", "at least 56"}, [](auto& o) { o.struct_size = 55; }},
+    {"ranks 1", FASTNORM_ERROR_ARGUMENT, {"options.ranks is 1", "2 to 8"}, [](auto& o) { o.ranks = 1; }},
+    {"ranks 9", FASTNORM_ERROR_ARGUMENT, {"options.ranks is 9", "2 to 8"}, [](auto& o) { o.ranks = 9; }},
+    {"rank -1", FASTNORM_ERROR_ARGUMENT, {"options.rank is -1", "0 to 2"}, [](auto& o) { o.rank = -1; }},
+    {"rank 3", FASTNORM_ERROR_ARGUMENT, {"options.rank is 3", "0 to 2"}, [](auto& o) { o.rank = 3; }},
+    {"no dtype", FASTNORM_ERROR_DTYPE, {"options.dtype is 0x00000000", "F32, F16 or BF16"}, [](auto& o) { set(o.dtype, 0); }},
+    {"i8", FASTNORM_ERROR_DTYPE, {"options.dtype is 0x00010800"}, [](auto& o) { o.dtype = FASTNORM_DTYPE_I8; }},
+    {"algorithm", FASTNORM_ERROR_ARGUMENT, {"options.algorithm is 3", "0 to 2"}, [](auto& o) { set(o.algorithm, 3); }},
+    {"no columns", FASTNORM_ERROR_ARGUMENT, {"options.max_columns is 0", "1 to 65536"}, [](auto& o) { o.max_columns = 0; }},
+    {"columns", FASTNORM_ERROR_ARGUMENT, {"options.max_columns is 65537"}, [](auto& o) { o.max_columns = 65537; }},
+    {"one_shot_bytes", FASTNORM_ERROR_ARGUMENT, {"options.one_shot_bytes is -1", ">= 0"}, [](auto& o) { o.one_shot_bytes = -1; }},
+    {"wait 999", FASTNORM_ERROR_ARGUMENT, {"options.wait_ns is 999", "1000 to 1000000000000"}, [](auto& o) { o.wait_ns = 999; }},
+    {"wait -1", FASTNORM_ERROR_ARGUMENT, {"options.wait_ns is -1"}, [](auto& o) { o.wait_ns = -1; }},
+    {"rings", FASTNORM_ERROR_ARGUMENT, {"options.rings is 257", "0 to 256"}, [](auto& o) { o.rings = 257; }},
+    {"rings -1", FASTNORM_ERROR_ARGUMENT, {"options.rings is -1"}, [](auto& o) { o.rings = -1; }},
+    {"reserved", FASTNORM_ERROR_ARGUMENT, {"options.reserved is 1"}, [](auto& o) { o.reserved = 1; }},
+};
+// clang-format on
+
+fastnorm_peer_options good_options() {
+  fastnorm_peer_options options = peer_options(3, FASTNORM_DTYPE_BF16, 64);
+  options.rank = 1;
+  return options;
+}
+
+TEST(PeerCheck, RefusesOptions) {
+  fastnorm_peer* peer = nullptr;
+  uint64_t bytes = 0;
+  for (const BadOptions& bad : kBadOptions) {
+    fastnorm_peer_options options = good_options();
+    bad.spoil(options);
+    peer = reinterpret_cast<fastnorm_peer*>(&options);
+    expect_error(fastnorm_peer_create(cpu(), &options, &peer), bad.status, bad.texts, bad.name);
+    EXPECT_EQ(peer, nullptr) << bad.name;
+    expect_error(fastnorm_peer_buffer_bytes(cpu(), &options, &bytes), bad.status, bad.texts,
+                 bad.name);
+  }
+  fastnorm_peer_options options = good_options();
+  expect_error(fastnorm_peer_create(cpu(), nullptr, &peer), FASTNORM_ERROR_ARGUMENT,
+               {"options is NULL"}, "no options");
+  expect_error(fastnorm_peer_create(nullptr, &options, &peer), FASTNORM_ERROR_ARGUMENT,
+               {"context is NULL"}, "no context");
+  expect_error(fastnorm_peer_create(cpu(), &options, nullptr), FASTNORM_ERROR_ARGUMENT,
+               {"peer is NULL"}, "no peer");
+  expect_error(fastnorm_peer_buffer_bytes(cpu(), &options, nullptr), FASTNORM_ERROR_ARGUMENT,
+               {"bytes is NULL"}, "no bytes");
+  struct Longer {
+    fastnorm_peer_options options;
+    int64_t tail;
+  } longer = {options, 1};
+  longer.options.struct_size = sizeof longer;
+  expect_error(fastnorm_peer_create(cpu(), &longer.options, &peer), FASTNORM_ERROR_UNSUPPORTED,
+               {"options.struct_size is 64"}, "a later version's field");
+}
+
+TEST(PeerCheck, RefusesCuda) {
+  fastnorm_context_options dry = {};
+  dry.struct_size = sizeof dry;
+  dry.flags = FASTNORM_CONTEXT_DRY_RUN;
+  dry.dry_run_capability = 90;
+  fastnorm_context* context = nullptr;
+  ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CUDA, 0}, &dry, &context), FASTNORM_OK);
+  const fastnorm_peer_options options = good_options();
+  fastnorm_peer* peer = nullptr;
+  uint64_t bytes = 0;
+  expect_error(fastnorm_peer_create(context, &options, &peer), FASTNORM_ERROR_UNSUPPORTED,
+               {"device is CUDA", "required: a CPU context"}, "CUDA");
+  expect_error(fastnorm_peer_buffer_bytes(context, &options, &bytes), FASTNORM_ERROR_UNSUPPORTED,
+               {"device is CUDA"}, "CUDA");
+  fastnorm_context_destroy(context);
+}
+
+TEST(PeerCheck, RefusesBuffers) {
+  const fastnorm_peer_options options = good_options();
+  uint64_t bytes = 0;
+  ASSERT_EQ(fastnorm_peer_buffer_bytes(cpu(), &options, &bytes), FASTNORM_OK);
+  Room room;
+  char* const base = static_cast<char*>(room.at(3 * bytes + 256));
+  fastnorm_peer* peer = nullptr;
+  const auto create = [&](std::vector<void*> buffers, int32_t count) {
+    return fastnorm_peer_create_from_pointers(cpu(), &options, buffers.data(), count, &peer);
+  };
+  std::vector<void*> good = {base, base + bytes, base + 2 * bytes};
+  expect_error(create(good, 2), FASTNORM_ERROR_ARGUMENT, {"count is 2", "options.ranks, 3"},
+               "count");
+  expect_error(create({base, nullptr, base}, 3), FASTNORM_ERROR_ARGUMENT, {"buffers[1] is NULL"},
+               "NULL");
+  expect_error(create({base, base + bytes, base + 2 * bytes + 128}, 3), FASTNORM_ERROR_LAYOUT,
+               {"buffers[2] is 0x", "256-byte aligned"}, "aligned");
+  expect_error(create({base, base + 2 * bytes, base + bytes - 256 + 512 - 512}, 3),
+               FASTNORM_ERROR_LAYOUT, {"buffers[0] is 0x", "bytes between"}, "overlap");
+  expect_error(fastnorm_peer_create_from_pointers(cpu(), &options, nullptr, 3, &peer),
+               FASTNORM_ERROR_ARGUMENT, {"buffers is NULL"}, "no buffers");
+  ASSERT_EQ(create(good, 3), FASTNORM_OK) << fastnorm_last_error();
+  char blob[FASTNORM_PEER_BLOB_BYTES];
+  expect_error(fastnorm_peer_export(peer, blob, sizeof blob), FASTNORM_ERROR_ARGUMENT,
+               {"fastnorm_peer_create_from_pointers"}, "export");
+  fastnorm_peer_destroy(peer);
+}
+
+// Peers of three ranks, not connected, and their blobs.
+struct Group {
+  Group() {
+    for (int32_t r = 0; r < 3; ++r) {
+      fastnorm_peer_options options = good_options();
+      options.rank = r;
+      EXPECT_EQ(fastnorm_peer_create(cpu(), &options, &peer[r]), FASTNORM_OK);
+      EXPECT_EQ(fastnorm_peer_export(peer[r], &blob[r], sizeof blob[r]), FASTNORM_OK);
+    }
+  }
+  ~Group() {
+    for (fastnorm_peer* p : peer) fastnorm_peer_destroy(p);
+  }
+  fastnorm_status import(int32_t rank) {
+    return fastnorm_peer_import(peer[rank], blob, sizeof blob);
+  }
+
+  fastnorm_peer* peer[3] = {};
+  PeerBlob blob[3];
+};
+
+struct BadBlob {
+  const char* name;
+  fastnorm_status status;
+  std::initializer_list<const char*> texts;
+  void (*spoil)(PeerBlob&);  // of rank 2; sealed again afterwards
+};
+
+// clang-format off
+const BadBlob kBadBlobs[] = {
+    {"magic", FASTNORM_ERROR_ARGUMENT, {"blobs[2] begins with 0x00000000"}, [](PeerBlob& b) { b.magic = 0; }},
+    {"version", FASTNORM_ERROR_UNSUPPORTED, {"blobs[2] has version 2", "this library has 1"}, [](PeerBlob& b) { b.version = 2; }},
+    {"device", FASTNORM_ERROR_UNSUPPORTED, {"blobs[2] has device_type 2"}, [](PeerBlob& b) { b.device_type = 2; }},
+    {"rank", FASTNORM_ERROR_ARGUMENT, {"blobs[2] has rank 1", "required: 2"}, [](PeerBlob& b) { b.rank = 1; }},
+    {"ranks", FASTNORM_ERROR_ARGUMENT, {"blobs[2] has ranks 4", "required: 3"}, [](PeerBlob& b) { b.ranks = 4; }},
+    {"dtype", FASTNORM_ERROR_ARGUMENT, {"blobs[2] has dtype f16", "required: bf16"}, [](PeerBlob& b) { b.dtype = FASTNORM_DTYPE_F16; }},
+    {"algorithm", FASTNORM_ERROR_ARGUMENT, {"blobs[2] has algorithm 2", "required: 0"}, [](PeerBlob& b) { b.algorithm = 2; }},
+    {"columns", FASTNORM_ERROR_ARGUMENT, {"blobs[2] has max_columns 65", "required: 64"}, [](PeerBlob& b) { b.max_columns = 65; }},
+    {"threshold", FASTNORM_ERROR_ARGUMENT, {"blobs[2] has one_shot_bytes 9"}, [](PeerBlob& b) { b.one_shot_bytes = 9; }},
+    {"rings", FASTNORM_ERROR_ARGUMENT, {"blobs[2] has rings 4", "required: 8"}, [](PeerBlob& b) { b.rings = 4; }},
+    {"digest", FASTNORM_ERROR_ARGUMENT, {"blobs[2] has the digest 0x"}, [](PeerBlob& b) { ++b.digest; }},
+    {"process", FASTNORM_ERROR_UNSUPPORTED, {"blobs[2] is of process 7"}, [](PeerBlob& b) { const uint64_t process = 7; std::memcpy(b.place + 8, &process, 8); }},
+    {"buffer", FASTNORM_ERROR_ARGUMENT, {"blobs[2] is of a peer that was destroyed"}, [](PeerBlob& b) { const uint64_t buffer = 1 << 30; std::memcpy(b.place + 16, &buffer, 8); }},
+};
+// clang-format on
+
+TEST(PeerCheck, RefusesBlobs) {
+  for (const BadBlob& bad : kBadBlobs) {
+    Group group;
+    bad.spoil(group.blob[2]);
+    seal_peer_blob(&group.blob[2]);
+    expect_error(group.import(0), bad.status, bad.texts, bad.name);
+    fastnorm_peer_state state = {};
+    state.struct_size = sizeof state;
+    ASSERT_EQ(fastnorm_peer_status(group.peer[0], &state), FASTNORM_OK);
+    EXPECT_EQ(state.connected, 0) << bad.name;
+  }
+  Group group;
+  for (size_t byte = 8; byte < sizeof(PeerBlob); byte += 5) {  // every change is found
+    auto* const bytes = reinterpret_cast<unsigned char*>(&group.blob[1]);
+    bytes[byte] ^= 4;
+    EXPECT_EQ(group.import(0), FASTNORM_ERROR_ARGUMENT) << byte;
+    EXPECT_NE(std::string(fastnorm_last_error()).find("checksum"), std::string::npos) << byte;
+    bytes[byte] ^= 4;
+  }
+  expect_error(fastnorm_peer_import(group.peer[0], nullptr, sizeof group.blob),
+               FASTNORM_ERROR_ARGUMENT, {"blobs is NULL", "384 bytes"}, "NULL");
+  expect_error(fastnorm_peer_import(group.peer[0], group.blob, 256), FASTNORM_ERROR_ARGUMENT,
+               {"bytes is 256", "384, 3 blobs"}, "size");
+  expect_error(fastnorm_peer_import(nullptr, group.blob, 384), FASTNORM_ERROR_ARGUMENT,
+               {"peer is NULL"}, "no peer");
+  Group others;
+  others.blob[1] = group.blob[1];
+  expect_error(others.import(1), FASTNORM_ERROR_ARGUMENT, {"blobs[1] is of another peer of rank 1"},
+               "another group");
+  EXPECT_EQ(group.import(0), FASTNORM_OK) << fastnorm_last_error();
+  expect_error(group.import(0), FASTNORM_ERROR_ARGUMENT, {"connected already"}, "twice");
+  char small[FASTNORM_PEER_BLOB_BYTES];
+  expect_error(fastnorm_peer_export(group.peer[0], small, 127), FASTNORM_ERROR_ARGUMENT,
+               {"bytes is 127", "128"}, "small");
+  expect_error(fastnorm_peer_export(group.peer[0], nullptr, 128), FASTNORM_ERROR_ARGUMENT,
+               {"blob is NULL"}, "no blob");
+  expect_error(fastnorm_peer_export(nullptr, small, 128), FASTNORM_ERROR_ARGUMENT, {"peer is NULL"},
+               "no peer");
+  expect_error(fastnorm_peer_reset(nullptr), FASTNORM_ERROR_ARGUMENT, {"peer is NULL"}, "reset");
+  expect_error(fastnorm_peer_status(group.peer[0], nullptr), FASTNORM_ERROR_ARGUMENT,
+               {"state is NULL"}, "state");
+  fastnorm_peer_state state = {};
+  state.struct_size = 31;
+  expect_error(fastnorm_peer_status(group.peer[0], &state), FASTNORM_ERROR_ARGUMENT,
+               {"state.struct_size is 31", "at least 32"}, "state's size");
+  expect_error(fastnorm_peer_status(nullptr, &state), FASTNORM_ERROR_ARGUMENT, {"peer is NULL"},
+               "status");
+}
+
+// A call that is right, of a peer that is connected.
+struct AllreduceCall {
+  AllreduceCall()
+      : x(FASTNORM_DTYPE_BF16, {2, 64}),
+        y(FASTNORM_DTYPE_BF16, {2, 64}),
+        residual(FASTNORM_DTYPE_F32, {2, 64}),
+        wide(FASTNORM_DTYPE_BF16, {2, 65}),
+        single(FASTNORM_DTYPE_F32, {2, 64}) {
+    args.struct_size = sizeof args;
+    args.x = x.tensor();
+    args.y = y.tensor();
+  }
+  Array x, y, residual, wide, single;
+  fastnorm_peer_allreduce_norm_args args = {};
+};
+
+struct BadAllreduce {
+  const char* name;
+  fastnorm_status status;
+  std::initializer_list<const char*> texts;
+  void (*spoil)(AllreduceCall&);
+};
+
+// clang-format off
+const BadAllreduce kBadAllreduce[] = {
+    {"size", FASTNORM_ERROR_ARGUMENT, {"args.struct_size is 183", "at least 184"}, [](auto& c) { c.args.struct_size = 183; }},
+    {"no peer", FASTNORM_ERROR_ARGUMENT, {"peer is NULL"}, [](auto& c) { c.args.peer = nullptr; }},
+    {"no x", FASTNORM_ERROR_ARGUMENT, {"x is NULL"}, [](auto& c) { c.args.x = nullptr; }},
+    {"no output", FASTNORM_ERROR_ARGUMENT, {"y is NULL and quantized is NULL"}, [](auto& c) { c.args.y = nullptr; }},
+    {"kind", FASTNORM_ERROR_ARGUMENT, {"kind is 2"}, [](auto& c) { set(c.args.kind, 2); }},
+    {"eps", FASTNORM_ERROR_ARGUMENT, {"eps is -1"}, [](auto& c) { c.args.eps = -1; }},
+    {"offset", FASTNORM_ERROR_ARGUMENT, {"weight_offset is 1 and weight is NULL"}, [](auto& c) { c.args.weight_offset = 1; }},
+    {"rounding", FASTNORM_ERROR_ARGUMENT, {"rounding is 3"}, [](auto& c) { set(c.args.rounding, 3); }},
+    {"residual rounding", FASTNORM_ERROR_ARGUMENT, {"residual_rounding is 3"}, [](auto& c) { set(c.args.residual_rounding, 3); }},
+    {"sum rounding", FASTNORM_ERROR_ARGUMENT, {"sum_rounding is 2", "FASTNORM_PEER_SUM_EXACT (1)"}, [](auto& c) { set(c.args.sum_rounding, 2); }},
+    {"flags", FASTNORM_ERROR_UNSUPPORTED, {"flags is 0x8"}, [](auto& c) { c.args.flags = 8; }},
+    {"reserved", FASTNORM_ERROR_ARGUMENT, {"reserved is 4"}, [](auto& c) { c.args.reserved = 4; }},
+    {"residual_out", FASTNORM_ERROR_ARGUMENT, {"residual_out is given and residual is NULL"}, [](auto& c) { c.args.residual_out = c.residual.tensor(); }},
+    {"mean", FASTNORM_ERROR_ARGUMENT, {"mean is given and kind"}, [](auto& c) { c.args.mean = c.residual.tensor(); }},
+    {"scheme", FASTNORM_ERROR_ARGUMENT, {"quant_scheme is 7"}, [](auto& c) { set(c.args.quant_scheme, 7); }},
+    {"dtype", FASTNORM_ERROR_DTYPE, {"x.dtype is f32", "bf16, the peer's options.dtype"}, [](auto& c) { c.args.x = c.args.y = c.single.tensor(); }},
+    {"columns", FASTNORM_ERROR_SHAPE, {"x.shape is [2, 65]", "at most 64 columns"}, [](auto& c) { c.args.x = c.args.y = c.wide.tensor(); }},
+    {"overlap", FASTNORM_ERROR_LAYOUT, {"residual"}, [](auto& c) { c.residual.bytes = c.y.bytes; c.args.residual = c.args.residual_out = c.residual.tensor(); const_cast<fastnorm_tensor*>(c.args.y)->data = c.residual.bytes.data(); }},
+};
+// clang-format on
+
+TEST(PeerCheck, RefusesAllreduces) {
+  Group group;
+  ASSERT_EQ(group.import(0), FASTNORM_OK);
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  Room room;
+  for (const BadAllreduce& bad : kBadAllreduce) {
+    AllreduceCall call;
+    call.args.peer = group.peer[0];
+    bad.spoil(call);
+    void* const workspace = room.at(4096);
+    expect_error(fastnorm_peer_allreduce_norm_query(cpu(), &call.args, &info), bad.status,
+                 bad.texts, bad.name);
+    expect_error(fastnorm_peer_allreduce_norm_prepare(cpu(), &call.args), bad.status, bad.texts,
+                 bad.name);
+    expect_error(fastnorm_peer_allreduce_norm(cpu(), &call.args, workspace, 4096, nullptr),
+                 bad.status, bad.texts, bad.name);
+  }
+  AllreduceCall call;
+  call.args.peer = group.peer[0];
+  char* const workspace = static_cast<char*>(room.at(4096));
+  ASSERT_EQ(fastnorm_peer_allreduce_norm_query(cpu(), &call.args, &info), FASTNORM_OK);
+  EXPECT_EQ(info.workspace_bytes, 256u);
+  EXPECT_EQ(info.launches, 1);
+  call.args.sum_rounding = FASTNORM_PEER_SUM_EXACT;
+  ASSERT_EQ(fastnorm_peer_allreduce_norm_query(cpu(), &call.args, &info), FASTNORM_OK);
+  EXPECT_EQ(info.workspace_bytes, 512u + 256u);
+  call.args.residual = call.residual.tensor();
+  call.args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
+  ASSERT_EQ(fastnorm_peer_allreduce_norm_query(cpu(), &call.args, &info), FASTNORM_OK);
+  EXPECT_EQ(info.workspace_bytes, 512u + 256u + 512u);
+  const auto run = [&](void* memory, size_t bytes, void* stream) {
+    return fastnorm_peer_allreduce_norm(cpu(), &call.args, memory, bytes, stream);
+  };
+  expect_error(run(workspace, 1279, nullptr), FASTNORM_ERROR_ARGUMENT,
+               {"workspace_bytes is 1279", "at least 1280"}, "small");
+  expect_error(run(workspace + 128, 2048, nullptr), FASTNORM_ERROR_ARGUMENT,
+               {"workspace is 0x", "256-byte aligned"}, "aligned");
+  expect_error(run(nullptr, 2048, nullptr), FASTNORM_ERROR_ARGUMENT, {"workspace is (nil)"},
+               "NULL");
+  expect_error(run(workspace, 2048, &call), FASTNORM_ERROR_ARGUMENT, {"stream is 0x"}, "stream");
+  expect_error(fastnorm_peer_allreduce_norm(nullptr, &call.args, nullptr, 0, nullptr),
+               FASTNORM_ERROR_ARGUMENT, {"context is NULL"}, "context");
+  expect_error(fastnorm_peer_allreduce_norm(cpu(), nullptr, nullptr, 0, nullptr),
+               FASTNORM_ERROR_ARGUMENT, {"args is NULL"}, "args");
+  expect_error(fastnorm_peer_allreduce_norm_query(cpu(), &call.args, nullptr),
+               FASTNORM_ERROR_ARGUMENT, {"info is NULL"}, "info");
+  // The workspace may be no tensor's memory.
+  const_cast<fastnorm_tensor*>(call.args.x)->data = workspace + 512;
+  expect_error(run(workspace, 2048, nullptr), FASTNORM_ERROR_LAYOUT,
+               {"workspace is 0x", "x lies from 0x", "no byte in common"}, "x in the workspace");
+  call.args.x = call.x.tensor();
+  const_cast<fastnorm_tensor*>(call.args.y)->data = workspace + 256;
+  expect_error(run(workspace, 2048, nullptr), FASTNORM_ERROR_LAYOUT, {"workspace"},
+               "y in the workspace");
+  call.args.y = call.y.tensor();
+  // Peers that are not connected, and those of another context.
+  call.args.peer = group.peer[1];
+  expect_error(run(workspace, 2048, nullptr), FASTNORM_ERROR_ARGUMENT,
+               {"peer is not connected", "fastnorm_peer_import"}, "not connected");
+  fastnorm_context* other = nullptr;
+  ASSERT_EQ(fastnorm_context_create({FASTNORM_DEVICE_CPU, 0}, nullptr, &other), FASTNORM_OK);
+  expect_error(fastnorm_peer_allreduce_norm(other, &call.args, workspace, 2048, nullptr),
+               FASTNORM_ERROR_ARGUMENT, {"peer is of the context 0x", "own context"}, "context");
+  fastnorm_context_destroy(other);
+}
+
+struct ShardedCall {
+  ShardedCall()
+      : x(FASTNORM_DTYPE_BF16, {2, 3, 8}),
+        y(FASTNORM_DTYPE_BF16, {2, 3, 8}),
+        x2(FASTNORM_DTYPE_BF16, {2, 16}),
+        y2(FASTNORM_DTYPE_BF16, {2, 16}),
+        weight(FASTNORM_DTYPE_F32, {3, 8}),
+        other(FASTNORM_DTYPE_BF16, {3, 16}),
+        single(FASTNORM_DTYPE_F32, {2, 16}),
+        codes(FASTNORM_DTYPE_I8, {2, 16}),
+        line(FASTNORM_DTYPE_BF16, {16}),
+        empty(FASTNORM_DTYPE_BF16, {2, 0}),
+        wide(FASTNORM_DTYPE_BF16, {2, 8193}) {
+    args.struct_size = sizeof args;
+    args.x = x.tensor();
+    args.y = y.tensor();
+    args.x2 = x2.tensor();
+    args.y2 = y2.tensor();
+  }
+  Array x, y, x2, y2, weight, other, single, codes, line, empty, wide;
+  fastnorm_peer_sharded_norm_args args = {};
+};
+
+struct BadSharded {
+  const char* name;
+  fastnorm_status status;
+  std::initializer_list<const char*> texts;
+  void (*spoil)(ShardedCall&);
+};
+
+// clang-format off
+const BadSharded kBadSharded[] = {
+    {"size", FASTNORM_ERROR_ARGUMENT, {"args.struct_size is 103", "at least 104"}, [](auto& c) { c.args.struct_size = 103; }},
+    {"no peer", FASTNORM_ERROR_ARGUMENT, {"peer is NULL"}, [](auto& c) { c.args.peer = nullptr; }},
+    {"no x", FASTNORM_ERROR_ARGUMENT, {"x is NULL"}, [](auto& c) { c.args.x = nullptr; }},
+    {"no y", FASTNORM_ERROR_ARGUMENT, {"y is NULL"}, [](auto& c) { c.args.y = nullptr; }},
+    {"no y2", FASTNORM_ERROR_ARGUMENT, {"y2 is NULL", "of x2"}, [](auto& c) { c.args.y2 = nullptr; }},
+    {"y2 alone", FASTNORM_ERROR_ARGUMENT, {"y2 is given and x2 is NULL"}, [](auto& c) { c.args.x2 = nullptr; }},
+    {"weight2 alone", FASTNORM_ERROR_ARGUMENT, {"weight2 is given and x2 is NULL"}, [](auto& c) { c.args.x2 = c.args.y2 = nullptr; c.args.weight2 = c.line.tensor(); }},
+    {"bias2 alone", FASTNORM_ERROR_ARGUMENT, {"bias2 is given and x2 is NULL"}, [](auto& c) { c.args.x2 = c.args.y2 = nullptr; c.args.bias2 = c.line.tensor(); }},
+    {"kind", FASTNORM_ERROR_ARGUMENT, {"kind is 2"}, [](auto& c) { set(c.args.kind, 2); }},
+    {"eps", FASTNORM_ERROR_ARGUMENT, {"eps is inf"}, [](auto& c) { c.args.eps = INFINITY; }},
+    {"offset", FASTNORM_ERROR_ARGUMENT, {"weight_offset is inf"}, [](auto& c) { c.args.weight_offset = INFINITY; }},
+    {"offset alone", FASTNORM_ERROR_ARGUMENT, {"weight_offset is 1 and weight is NULL"}, [](auto& c) { c.args.weight_offset = 1; }},
+    {"offset of one", FASTNORM_ERROR_ARGUMENT, {"weight_offset is 1 and weight2 is NULL"}, [](auto& c) { c.args.weight_offset = 1; c.args.weight = c.weight.tensor(); }},
+    {"every step", FASTNORM_ERROR_ARGUMENT, {"rounding is 2", "statistics of several ranks are f32"}, [](auto& c) { c.args.rounding = FASTNORM_ROUND_EVERY_STEP; }},
+    {"flags", FASTNORM_ERROR_UNSUPPORTED, {"flags is 0x10"}, [](auto& c) { c.args.flags = 16; }},
+    {"constant weights alone", FASTNORM_ERROR_ARGUMENT, {"flags is 0x4"}, [](auto& c) { c.args.flags = 4; }},
+    {"reserved", FASTNORM_ERROR_ARGUMENT, {"reserved is 1"}, [](auto& c) { c.args.reserved = 1; }},
+    {"codes", FASTNORM_ERROR_DTYPE, {"x2.dtype is i8"}, [](auto& c) { c.args.x2 = c.codes.tensor(); }},
+    {"rank 1", FASTNORM_ERROR_SHAPE, {"x2.ndim is 1", "2 or 3"}, [](auto& c) { c.args.x2 = c.line.tensor(); }},
+    {"no columns", FASTNORM_ERROR_SHAPE, {"x2.shape is [2, 0]", "at least one"}, [](auto& c) { c.args.x2 = c.args.y2 = c.empty.tensor(); }},
+    {"wide", FASTNORM_ERROR_UNSUPPORTED, {"x2.shape is [2, 8193]", "at most 8192", "[tokens, heads, d]"}, [](auto& c) { c.args.x2 = c.args.y2 = c.wide.tensor(); }},
+    {"tokens", FASTNORM_ERROR_SHAPE, {"x2.shape is [3, 16]", "the 2 tokens of x"}, [](auto& c) { c.args.x2 = c.args.y2 = c.other.tensor(); }},
+    {"dtypes", FASTNORM_ERROR_DTYPE, {"x2.dtype is f32", "bf16, as x"}, [](auto& c) { c.args.x2 = c.args.y2 = c.single.tensor(); }},
+    {"y's dtype", FASTNORM_ERROR_DTYPE, {"y2.dtype is f32", "bf16, as x2"}, [](auto& c) { c.args.y2 = c.single.tensor(); }},
+    {"y's shape", FASTNORM_ERROR_SHAPE, {"y2.shape is [3, 16]", "[2, 16], as x2"}, [](auto& c) { c.args.y2 = c.other.tensor(); }},
+    {"weight's shape", FASTNORM_ERROR_SHAPE, {"weight.shape is [16]", "[8] or [3, 8]"}, [](auto& c) { c.args.weight = c.line.tensor(); }},
+    {"bias's shape", FASTNORM_ERROR_SHAPE, {"bias2.shape is [3, 8]", "[16] or [1, 16]"}, [](auto& c) { c.args.bias2 = c.weight.tensor(); }},
+    {"weight's dtype", FASTNORM_ERROR_DTYPE, {"weight2.dtype is i8"}, [](auto& c) { c.args.weight2 = c.codes.tensor(); }},
+    {"overlap", FASTNORM_ERROR_LAYOUT, {"parts[0]", "parts[1]"}, [](auto& c) { const_cast<fastnorm_tensor*>(c.args.y2)->data = c.y.bytes.data(); }},
+};
+// clang-format on
+
+TEST(PeerCheck, RefusesShardedNorms) {
+  Group group;
+  ASSERT_EQ(group.import(0), FASTNORM_OK);
+  fastnorm_info info = {};
+  info.struct_size = sizeof info;
+  Room room;
+  void* const workspace = room.at(4096);
+  for (const BadSharded& bad : kBadSharded) {
+    ShardedCall call;
+    call.args.peer = group.peer[0];
+    bad.spoil(call);
+    expect_error(fastnorm_peer_sharded_norm_query(cpu(), &call.args, &info), bad.status, bad.texts,
+                 bad.name);
+    expect_error(fastnorm_peer_sharded_norm_prepare(cpu(), &call.args), bad.status, bad.texts,
+                 bad.name);
+    expect_error(fastnorm_peer_sharded_norm(cpu(), &call.args, workspace, 4096, nullptr),
+                 bad.status, bad.texts, bad.name);
+  }
+  ShardedCall call;
+  call.args.peer = group.peer[0];
+  ASSERT_EQ(fastnorm_peer_sharded_norm_query(cpu(), &call.args, &info), FASTNORM_OK)
+      << fastnorm_last_error();
+  EXPECT_EQ(info.workspace_bytes, 4 * 256u);
+  EXPECT_EQ(info.launches, 1);
+  call.args.kind = FASTNORM_NORM_LAYER;
+  ASSERT_EQ(fastnorm_peer_sharded_norm_query(cpu(), &call.args, &info), FASTNORM_OK);
+  EXPECT_EQ(info.workspace_bytes, 6 * 256u);
+  expect_error(fastnorm_peer_sharded_norm(cpu(), &call.args, workspace, 1535, nullptr),
+               FASTNORM_ERROR_ARGUMENT, {"workspace_bytes is 1535", "at least 1536"}, "small");
+  call.args.peer = group.peer[1];
+  expect_error(fastnorm_peer_sharded_norm(cpu(), &call.args, workspace, 4096, nullptr),
+               FASTNORM_ERROR_ARGUMENT, {"peer is not connected"}, "not connected");
+}
+
+// What ranks must agree on is in the digest; what is their own is not.
+TEST(PeerBlobs, DigestOfWhatRanksShare) {
+  const PeerDesc desc = desc_of(4, Dtype::kBF16, 4096);
+  const auto changed = [&](auto change) {
+    PeerDesc other = desc;
+    change(other);
+    return peer_digest(other) != peer_digest(desc);
+  };
+  EXPECT_FALSE(changed([](PeerDesc& d) { d.rank = 3; }));
+  EXPECT_FALSE(changed([](PeerDesc& d) { d.wait_ns = 5; }));
+  EXPECT_TRUE(changed([](PeerDesc& d) { d.ranks = 5; }));
+  EXPECT_TRUE(changed([](PeerDesc& d) { d.dtype = Dtype::kF16; }));
+  EXPECT_TRUE(changed([](PeerDesc& d) { d.max_columns = 4097; }));
+  EXPECT_TRUE(changed([](PeerDesc& d) { d.algorithm = FASTNORM_PEER_ONE_SHOT; }));
+  EXPECT_TRUE(changed([](PeerDesc& d) { d.one_shot_bytes = 1; }));
+  EXPECT_TRUE(changed([](PeerDesc& d) { d.rings = 9; }));
+}
+
+TEST(PeerLayouts, MessagesLieApart) {
+  for (const int32_t ranks : {2, 3, 8}) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      PeerDesc desc = desc_of(ranks, dtype, 7);
+      desc.rings = 3;
+      const PeerLayout layout = peer_layout(desc);
+      std::vector<char> taken(layout.words);
+      for (int c = 0; c < kPeerChannels; ++c) {
+        const uint64_t words = layout.message_words[c];
+        EXPECT_EQ(words % 4, 0u);
+        const uint64_t rows = dtype == Dtype::kF32 || c == kPeerTotal ? 7 : 4;
+        EXPECT_GE(words, 4 + (c == kPeerStatistics ? 4 : rows));
+        for (int source = 0; source < ranks; ++source) {
+          for (int ring = 0; ring < 3; ++ring) {
+            for (uint32_t slot = 0; slot < kPeerSlots; ++slot) {
+              const uint64_t at = layout.message(c, source, ring, slot);
+              EXPECT_EQ(layout.message(c, source, ring, slot + 5 * kPeerSlots), at);
+              EXPECT_EQ(at % 4, 0u);
+              ASSERT_LE(at + words, layout.words);
+              for (uint64_t i = 0; i < words; ++i) EXPECT_EQ(taken[at + i]++, 0);
+            }
+          }
+        }
+      }
+    }
+  }
+  // As large as it gets; nothing overflows.
+  PeerDesc largest = desc_of(8, Dtype::kF32, kMostPeerColumns);
+  largest.rings = kMostPeerRings;
+  const uint64_t messages = uint64_t{8} * 256 * 4;
+  EXPECT_EQ(peer_layout(largest).bytes(), messages * 4 * (3 * (65536 + 4) + 8));
+}
+
+TEST(PeerChoices, BySizeAndRanks) {
+  struct Golden {
+    int32_t ranks;
+    Dtype dtype;
+    int64_t rows, columns;
+    bool two_shot;
+  };
+  const Golden goldens[] = {
+      {2, Dtype::kBF16, INT32_MAX, 65536, false}, {3, Dtype::kBF16, 128, 4096, false},
+      {3, Dtype::kBF16, 129, 4096, true},         {4, Dtype::kBF16, 1, 8192, false},
+      {4, Dtype::kBF16, 64, 4096, false},         {4, Dtype::kBF16, 65, 4096, true},
+      {4, Dtype::kF32, 33, 4096, true},           {8, Dtype::kF16, 32, 8192, false},
+      {8, Dtype::kF16, 33, 8192, true},           {5, Dtype::kF32, 1, 1, false},
+  };
+  for (const Golden& g : goldens) {
+    PeerDesc desc = desc_of(g.ranks, g.dtype, 65536);
+    EXPECT_EQ(peer_is_two_shot(desc, g.rows, g.columns), g.two_shot)
+        << g.ranks << " ranks, " << g.rows << "x" << g.columns;
+    desc.algorithm = FASTNORM_PEER_TWO_SHOT;
+    EXPECT_TRUE(peer_is_two_shot(desc, g.rows, g.columns));
+    desc.algorithm = FASTNORM_PEER_ONE_SHOT;
+    EXPECT_FALSE(peer_is_two_shot(desc, g.rows, g.columns));
+  }
+  PeerDesc desc = desc_of(2, Dtype::kF32, 64);
+  desc.one_shot_bytes = 1024;
+  EXPECT_FALSE(peer_is_two_shot(desc, 4, 64));
+  EXPECT_TRUE(peer_is_two_shot(desc, 5, 64));
+}
+
+TEST(PeerWords, NoSentWordLooksEmpty) {
+  EXPECT_EQ(peer_sent(0xffffffff), 0xfffffffeu);
+  EXPECT_EQ(peer_sent(0xfffffffe), 0xfffffffeu);
+  EXPECT_EQ(peer_sent(0x80000000), 0x80000000u);  // -0 stays -0
+  EXPECT_EQ(peer_sent(0x80008000), 0x80008000u);
+  EXPECT_EQ(peer_sent(0), 0u);
+}
+
+}  // namespace
+}  // namespace fastnorm::test
