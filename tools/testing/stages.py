@@ -48,6 +48,8 @@ def style(report, _):
     code, text = run([sys.executable, ROOT / "tools" / "select.py", "--check"])
     print(text)
     report.add_program("select.py --check", code, text)
+    code, text = run([sys.executable, ROOT / "packages" / "version.py", "--check"])
+    report.add_program("version.py --check", code, text)
 
 
 def build(report, _):
@@ -91,7 +93,7 @@ def report_kernels(report, name, folder, binary, *options):
 
 
 def consumers(report, _):
-    """Programs built against the installed library, and against the build folder, by pkg-config alone."""
+    """Programs built against the installed library, by pkg-config and by CMake, and against the build folder."""
     native = native_build()
     prefix = ROOT / "build-test" / "prefix"
     shutil.rmtree(prefix, ignore_errors=True)
@@ -269,13 +271,20 @@ def fuzz(report, options):
 
 def cpu_only(report, _):
     """A release without CUDA, with a static C++ runtime and an archive: the C API, its symbols and the check program."""
+    prefix = BUILDS / "prefix-cpu"
     folder = Build("cpu-gcc", "-Dcuda=disabled", "--buildtype=release", "-Dstatic_cpp_runtime=true",
-                   "-Ddefault_library=both", *LEAN, compiler=("gcc", "g++"))
+                   "-Ddefault_library=both", f"-Dprefix={prefix}", "-Dlibdir=lib", *LEAN,
+                   compiler=("gcc", "g++"))
     folder.make("src/libfastnorm.a", "tests/api/api_test", "tests/api/alloc_test", "tests/abi/load_test", CHECK)
     folder.run_tests(report, lambda test: test["name"] in ("api", "alloc", "load", "symbols"))
+    shutil.rmtree(prefix, ignore_errors=True)
+    code, text = run(["meson", "install", "-C", folder.folder, "--no-rebuild", "--quiet"])
+    if code != 0:
+        report.add_failed("meson install", text)
+        return
     folder.run_program(report, "consumers, static",
                        [sys.executable, ROOT / "pkgconfig" / "consumer_test.py", "--static", "--pkgconfig",
-                        folder.folder / "meson-uninstalled", "--work", folder.folder / "consumers-static"])
+                        folder.folder / "meson-uninstalled", "--prefix", prefix, "--work", folder.folder / "consumers-static"])
     folder.run_check(report, "check, reduced")
 
 
