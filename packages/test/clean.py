@@ -47,6 +47,7 @@ def make_prefix(library, folder):
 
 
 def readme_program(page, language):
-    """The first program of a page, and the text that the page says it prints, or None."""
-    found = re.search(rf"^```{language}\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", page.read_text(), re.M | re.S)
+    """The first program of a page, and the text that the page says it prints, or None. Between the two
+    there may be a sentence without code."""
+    found = re.search(rf"^```{language}\n(.*?)^```\n(?:[^`]*?^```text\n(.*?)^```)?", page.read_text(), re.M | re.S)
     return (found[1], found[2]) if found else (None, None)
