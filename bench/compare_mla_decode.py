@@ -11,7 +11,6 @@ replayed one after the other; figures are medians. It needs PyTorch.
 """
 
 import argparse
-import importlib.util
 import math
 import os
 import re
@@ -77,10 +76,10 @@ class Ours:
     name = "fastnorm"
 
     def __init__(self, torch):
-        path = HERE.parent / "examples" / "torch" / "fastnorm_torch_mla_decode.py"
-        spec = importlib.util.spec_from_file_location("fastnorm_torch_mla_decode", path)
-        self.module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.module)
+        sys.path.append(str(HERE.parent / "packages" / "python"))
+        import fastnorm.torch.mla_decode
+
+        self.module = fastnorm.torch.mla_decode
 
     def calls(self, shape, b):
         options = {"sm_scale": SCALE, "causal": shape.causal}

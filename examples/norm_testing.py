@@ -124,7 +124,7 @@ def unpack_e2m1(pairs):
 
 
 class View:
-    """Memory as fastnorm_ctypes takes it: address, shape, byte strides, dtype."""
+    """Memory as fastnorm.abi takes it: address, shape, byte strides, dtype."""
 
     def __init__(self, address, dtype, shape, strides, itemsize):
         self.address, self.dtype, self.shape, self.itemsize = address, dtype, tuple(shape), itemsize

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """A user's view: programs in C and C++, and the example of the README, compiled and run with what
-pkg-config says and nothing else."""
+pkg-config says and nothing else, and with what CMake finds in a copy of the installation."""
 
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "abi"))
+sys.path[:0] = [str(ROOT / "tests" / "abi"), str(ROOT / "packages")]
 from cases import Cases  # noqa: E402
+from version import version as project_version  # noqa: E402
 
-HEADERS = {"context.h", "fastnorm.h", "fastnorm.hpp", "mla_decode.h", "norm.h", "norm_backward.h", "norm_heads.h", "norm_heads_backward.h", "status.h", "tensor.h", "version.h"}
+HEADERS = {p.name for p in (ROOT / "include" / "fastnorm").iterdir()}
 
 
 class Consumer:
@@ -56,6 +58,80 @@ def check_archive(consumer):
         consumer.run("consumer_static runs", [program])
 
 
+CMAKE_PROJECT = """cmake_minimum_required(VERSION 3.19)
+project(consumer C CXX)
+find_package(fastnorm @ASKED@ CONFIG REQUIRED)
+message(STATUS "found fastnorm ${fastnorm_VERSION} in ${fastnorm_DIR}")
+add_executable(consumer_c consumer.c)
+add_executable(consumer_cpp consumer.cpp)
+foreach(name consumer_c consumer_cpp)
+  target_link_libraries(${name} PRIVATE @TARGET@)
+  if(NOT APPLE)
+    target_link_libraries(${name} PRIVATE m)
+  endif()
+endforeach()
+"""
+
+NO_COMPILER = ("-DCMAKE_C_COMPILER_WORKS=1", "-DCMAKE_CXX_COMPILER_WORKS=1")  # it is not tried
+
+
+def cmake_configure(consumer, name, prefix, target, asked, *options):
+    """The build folder of a project that asks for this, and cmake's exit code and text."""
+    source, build = consumer.work / name, consumer.work / name / "build"
+    shutil.rmtree(source, ignore_errors=True)
+    source.mkdir(parents=True)
+    for suffix in ("c", "cpp"):
+        shutil.copy(ROOT / "pkgconfig" / f"consumer.{suffix}", source)
+    text = CMAKE_PROJECT.replace("@ASKED@", asked).replace("@TARGET@", target)
+    (source / "CMakeLists.txt").write_text(text)
+    result = subprocess.run(["cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
+                             *options],
+                            capture_output=True, text=True, env=consumer.env)
+    return build, result.returncode, result.stdout + result.stderr
+
+
+def check_cmake(cases, consumer, prefix, version):
+    """find_package and its targets, in an installation that was moved; versions that it refuses."""
+    if not cases.check("cmake is installed", shutil.which("cmake"), "tools/setup installs it"):
+        return
+    moved = consumer.work / "moved"
+    shutil.rmtree(moved, ignore_errors=True)
+    shutil.copytree(prefix, moved, symlinks=True)
+    for path in sorted((moved / "lib" / "cmake" / "fastnorm").iterdir()):
+        cases.check(f"{path.name} names no place of this machine",
+                    str(prefix) not in path.read_text() and "/usr" not in re.sub("#.*", "", path.read_text()))
+    archive = (moved / "lib" / "libfastnorm.a").exists()
+    for target in ["fastnorm::fastnorm", *(["fastnorm::fastnorm_static"] if archive else [])]:
+        name = f"cmake_{target.split(':')[-1]}"
+        build, code, text = cmake_configure(consumer, name, moved, target, version)
+        if not cases.check(f"find_package for {target}", code == 0 and f"found fastnorm {version} in {moved}/lib/cmake/" in text, text):
+            continue
+        if consumer.run(f"{name} builds", ["cmake", "--build", build]) is None:
+            continue
+        for program in ("consumer_c", "consumer_cpp"):
+            printed = consumer.run(f"{name}: {program} runs", [build / program])
+            cases.equal(f"{name}: {program} prints", printed, f"libfastnorm {version}\n")
+            needed = consumer.run("readelf", ["readelf", "-d", build / program]) or ""
+            cases.equal(f"{name}: {program} needs the shared library",
+                        "libfastnorm.so.0" in needed, target == "fastnorm::fastnorm")
+    major, minor, patch = map(int, version.split("."))
+    accepted = ("", f"{major}.{minor}", f"{version} EXACT", f"{major}...{major}.{minor}",
+                f"{major}.{minor}...<{major + 1}")
+    refused = (f"{major}.{minor + 1}", f"{major}.{minor}.{patch + 1}", f"{major + 1}",
+               f"{major}.{minor}.{patch + 1} EXACT", f"{major}...<{version}", f"{version} COMPONENTS gpu")
+    for asked in accepted + refused:
+        # A configuration alone: nothing is compiled for these.
+        _, code, text = cmake_configure(consumer, "cmake_versions", moved, "fastnorm::fastnorm", asked, *NO_COMPILER)
+        cases.equal(f"find_package(fastnorm {asked}) is refused", code != 0, asked in refused)
+        if asked in refused:
+            cases.check(f"the error of find_package(fastnorm {asked}) names what was found",
+                        version in text or "component gpu" in text, text)
+    shutil.rmtree(moved / "include")
+    _, code, text = cmake_configure(consumer, "cmake_headers", moved, "fastnorm::fastnorm", "", *NO_COMPILER)
+    cases.check("an installation without headers is refused with its reason",
+                code != 0 and "fastnorm.h does not exist; required" in " ".join(text.split()), text)
+
+
 def check_libs(cases, consumer):
     """Nothing private leaks: a user links -lfastnorm and includes one folder."""
     cases.equal("Libs", [w for w in consumer.pkg_config("--libs") if not w.startswith("-L")], ["-lfastnorm"])
@@ -80,7 +156,8 @@ def check_installed(cases, prefix, also):
     cases.check("installed program runs", result.returncode == 0 and version in result.stdout, result.stdout + result.stderr)
     everything = {str(p.relative_to(prefix)) for p in prefix.rglob("*") if p.is_file() or p.is_symlink()}
     expected = {f"include/fastnorm/{h}" for h in HEADERS} | {f"lib/{n}" for n in names} | {
-        "lib/pkgconfig/fastnorm.pc", "bin/fastnorm"}
+        "lib/pkgconfig/fastnorm.pc", "lib/cmake/fastnorm/fastnormConfig.cmake",
+        "lib/cmake/fastnorm/fastnormConfigVersion.cmake", "bin/fastnorm"}
     unexpected = {name for name in everything - expected if not name.startswith("share/")}
     cases.equal("nothing else is installed", sorted(unexpected), [])
 
@@ -107,11 +184,14 @@ def main():
     consumer = Consumer(cases, options.pkgconfig, options.work)
     if options.static:
         check_archive(consumer)
+        if options.prefix:
+            check_cmake(cases, consumer, options.prefix, project_version())
         cases.finish()
         return
     check_libs(cases, consumer)
     if options.prefix:
         check_installed(cases, options.prefix, options.also)
+        check_cmake(cases, consumer, options.prefix, project_version())
     source = ROOT / "pkgconfig" / "consumer"
     consumer.build_and_run("consumer_c", source.with_suffix(".c"), ["cc", "-std=c99", "-pedantic-errors"])
     for standard in ("11", "14", "17", "20"):

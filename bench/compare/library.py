@@ -2,7 +2,7 @@
 
 import ctypes
 import hashlib
-import importlib.util
+import sys
 from ctypes import POINTER, byref, c_int32, c_int64, c_void_p, sizeof
 from pathlib import Path
 
@@ -12,17 +12,9 @@ from compare.tables import NO_SUCH_OPERATION
 from compare.timing import Unsupported
 
 
-def _load_ctypes():
-    """examples/fastnorm_ctypes.py, without its folder on sys.path: where a package is not installed, Python would
-    take the folder there of the same name for it."""
-    path = Path(__file__).resolve().parents[2] / "examples" / "fastnorm_ctypes.py"
-    spec = importlib.util.spec_from_file_location("fastnorm_ctypes", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+sys.path.append(str(Path(__file__).resolve().parents[2] / "packages" / "python"))
+from fastnorm import abi as ctypes_api  # noqa: E402
 
-
-ctypes_api = _load_ctypes()
 CPU, CUDA, LAYER, RMS = ctypes_api.CPU, ctypes_api.CUDA, ctypes_api.LAYER, ctypes_api.RMS
 Dtype, FastnormError, Info = ctypes_api.Dtype, ctypes_api.FastnormError, ctypes_api.Info
 NormArgs, NormBackwardArgs, Tensor = (

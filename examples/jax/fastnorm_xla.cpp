@@ -1,4 +1,4 @@
-// libfastnorm for XLA: the handlers behind the JAX functions of fastnorm_jax.py. A call builds the args of one
+// libfastnorm for XLA: the handlers behind the JAX functions of fastnorm.jax. A call builds the args of one
 // fastnorm_norm or fastnorm_norm_backward on its stack, from the buffers that XLA passes; a status that is not OK
 // becomes XLA's error, with the library's text.
 //

@@ -40,7 +40,7 @@ class Direct:
     """The C ABI by ctypes on copies of the arrays, in host memory or in that of the device."""
 
     def __init__(self, library, cuda, devmem):
-        import fastnorm_ctypes as c
+        from fastnorm import abi as c
         self.c = c
         self.context = c.Context(c.Library(library), c.CUDA if cuda else c.CPU)
         self.devmem = c.Devmem(devmem) if cuda else None
@@ -864,8 +864,8 @@ def main():
         suite.skip("JAX functions", why)
         suite.write()
         suite.finish()
-    sys.path.append(str(Path(__file__).resolve().parent))
-    import fastnorm_jax as fj
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
+    import fastnorm.jax as fj
     if options.recorded:
         sys.exit(0 if recorded_program() else 1)
     if options.sharded:

@@ -16,10 +16,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(ROOT / "packages" / "python"))
 
 from compute import Compute  # noqa: E402
-from fastnorm_ctypes import CPU, CUDA, FastnormError, Library  # noqa: E402
+from fastnorm.abi import CPU, CUDA, FastnormError, Library  # noqa: E402
 from model import Model, Pages  # noqa: E402
 from reference import Reference  # noqa: E402
 from weights import Config, random_weights  # noqa: E402

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fastnorm_ctypes import BF16, CPU, CUDA, F16, F32, I32, Context, DeviceArray, Devmem
+from fastnorm.abi import BF16, CPU, CUDA, F16, F32, I32, Context, DeviceArray, Devmem
 
 
 class Format:
@@ -30,7 +30,7 @@ class Format:
 
 
 class View:
-    """Memory as fastnorm_ctypes takes it: address, shape, strides in bytes, dtype."""
+    """Memory as fastnorm.abi takes it: address, shape, strides in bytes, dtype."""
 
     def __init__(self, address, dtype, shape, strides, itemsize):
         self.address, self.dtype, self.shape = address, dtype, shape

@@ -17,9 +17,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(ROOT / "packages" / "python"))
 
-import fastnorm_ctypes as fn  # noqa: E402
+from fastnorm import abi as fn  # noqa: E402
 
 PROMPT, STEPS, PAGE, EPS = 13, 6, 4, 1e-6
 BOTH = fn.NORM | fn.ROPE

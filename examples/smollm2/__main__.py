@@ -14,9 +14,9 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(ROOT / "packages" / "python"))
 
-from fastnorm_ctypes import FastnormError, Library  # noqa: E402
+from fastnorm.abi import FastnormError, Library  # noqa: E402
 from measure import Meter  # noqa: E402
 from model import Model, generate  # noqa: E402
 from norms import CpuCompute, CudaCompute, DoubleNorms, LibraryNorms  # noqa: E402

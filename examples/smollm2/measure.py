@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastnorm_ctypes import CPU, DeviceArray
+from fastnorm.abi import CPU, DeviceArray
 
 SETS = 3
 REPEATS = 9

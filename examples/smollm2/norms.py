@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fastnorm_ctypes import CPU, CUDA, Context, DeviceArray, Devmem
+from fastnorm.abi import CPU, CUDA, Context, DeviceArray, Devmem
 
 
 def rms_norm_double(rows, weight, eps):

@@ -555,8 +555,8 @@ def main():
         suite.skip("gradients of the PyTorch operators", why)
         suite.write()
         suite.finish()
-    sys.path.append(str(Path(__file__).resolve().parent))
-    import fastnorm_torch as ft
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
+    import fastnorm.torch as ft
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     suite.results["versions"]["libfastnorm"] = ft.version()
     suite.results["device"] = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"

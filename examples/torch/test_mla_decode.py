@@ -283,8 +283,8 @@ if __name__ == "__main__":
         suite.write()
         suite.finish()
     os.environ["FASTNORM_LIBRARY"] = use_library(options)
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    import fastnorm_torch_mla_decode as fm
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
+    import fastnorm.torch.mla_decode as fm
 
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     suite.results["versions"]["torch"] = torch.__version__

@@ -336,8 +336,8 @@ if __name__ == "__main__":
     import torch
 
     os.environ["FASTNORM_LIBRARY"] = use_library(options)
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    import fastnorm_torch_norm_heads as fh
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
+    import fastnorm.torch.norm_heads as fh
 
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     if options.device == "cuda":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "examples" / "torch")]
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "packages" / "python")]
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products on a GPU
 
 LOSS_BOUND = 1e-3  # largest difference of the loss

@@ -54,7 +54,7 @@ class FastNorm(Norm):
     """By libfastnorm, forward and backward."""
 
     def compute(self, x, residual=None):
-        import fastnorm_torch as fn
+        import fastnorm.torch as fn
         if self.kind == "layer":
             return fn.layer_norm(x, self.weight, self.bias, EPS)
         if residual is None:
@@ -79,7 +79,7 @@ class Calls:
     """Counts the calls of the library. A call that needs copies of its inputs runs once more, inside of itself."""
 
     def __init__(self):
-        import fastnorm_torch as fn
+        import fastnorm.torch as fn
         self.forward = self.backward = self._depth = 0
         run = fn._run
 

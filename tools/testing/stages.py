@@ -48,6 +48,8 @@ def style(report, _):
     code, text = run([sys.executable, ROOT / "tools" / "select.py", "--check"])
     print(text)
     report.add_program("select.py --check", code, text)
+    code, text = run([sys.executable, ROOT / "packages" / "version.py", "--check"])
+    report.add_program("version.py --check", code, text)
 
 
 def docs(report, _):
@@ -98,7 +100,7 @@ def report_kernels(report, name, folder, binary, *options):
 
 
 def consumers(report, _):
-    """Programs built against the installed library, and against the build folder, by pkg-config alone."""
+    """Programs built against the installed library, by pkg-config and by CMake, and against the build folder."""
     native = native_build()
     prefix = ROOT / "build-test" / "prefix"
     shutil.rmtree(prefix, ignore_errors=True)
@@ -275,16 +277,39 @@ def fuzz(report, options):
             report.add_failed(f"{name}, exit code {code}; the input is in {found.relative_to(ROOT)}", text)
 
 
+def cpu_release():
+    return Build("cpu-gcc", "-Dcuda=disabled", "--buildtype=release", "-Dstatic_cpp_runtime=true",
+                 "-Ddefault_library=both", f"-Dprefix={BUILDS / 'prefix-cpu'}", "-Dlibdir=lib", *LEAN,
+                 compiler=("gcc", "g++"))
+
+
 def cpu_only(report, _):
     """A release without CUDA, with a static C++ runtime and an archive: the C API, its symbols and the check program."""
-    folder = Build("cpu-gcc", "-Dcuda=disabled", "--buildtype=release", "-Dstatic_cpp_runtime=true",
-                   "-Ddefault_library=both", *LEAN, compiler=("gcc", "g++"))
+    prefix, folder = BUILDS / "prefix-cpu", cpu_release()
     folder.make("src/libfastnorm.a", "tests/api/api_test", "tests/api/alloc_test", "tests/abi/load_test", CHECK)
     folder.run_tests(report, lambda test: test["name"] in ("api", "alloc", "load", "symbols"))
+    shutil.rmtree(prefix, ignore_errors=True)
+    code, text = run(["meson", "install", "-C", folder.folder, "--no-rebuild", "--quiet"])
+    if code != 0:
+        report.add_failed("meson install", text)
+        return
     folder.run_program(report, "consumers, static",
                        [sys.executable, ROOT / "pkgconfig" / "consumer_test.py", "--static", "--pkgconfig",
-                        folder.folder / "meson-uninstalled", "--work", folder.folder / "consumers-static"])
+                        folder.folder / "meson-uninstalled", "--prefix", prefix, "--work", folder.folder / "consumers-static"])
     folder.run_check(report, "check, reduced")
+
+
+def packages(report, _):
+    """Packages as users get them: each is installed by its own tool in an empty place and runs its README's program."""
+    folder = cpu_release()
+    folder.make("src/libfastnorm.so")
+    tests = ROOT / "packages" / "test"
+    common = ["--library", folder.folder / "src" / "libfastnorm.so.0"]
+    folder.run_programs(report, {
+        path.stem.removesuffix("_test"):
+            [sys.executable, path, *common, "--work", BUILDS / "packages" / path.stem]
+        for path in sorted(tests.glob("*_test.py"))
+    })
 
 
 def neon(report, _):
@@ -310,6 +335,7 @@ STAGES = {
     "integrations": (integrations, ["build"]),
     "isa": (isa_levels, ["build"]),
     "cpu-only": (cpu_only, []),
+    "packages": (packages, []),
     "neon": (neon, []),
     "asan": (asan, []),
     "tsan": (tsan, []),

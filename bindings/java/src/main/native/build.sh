@@ -6,14 +6,14 @@
 #                                  libdir              the folder of libfastnorm that pkg-config names
 #                                  libfastnorm.so.0    libfastnorm itself, if FASTNORM_BUNDLE is 1
 #
-# The compiler is $CC or cc, with $CFLAGS. libfastnorm is the one that pkg-config finds (PKG_CONFIG_PATH).
+# The compiler is $CC or cc, with $CFLAGS; ARCH is $FASTNORM_ARCH or this machine's. libfastnorm is the one that pkg-config finds (PKG_CONFIG_PATH).
 set -eu
 
 sources=$(cd "$(dirname "$0")" && pwd)
 classes=$1
 java_home=$2
 soname=libfastnorm.so.0
-out=$classes/META-INF/native/linux-$(uname -m)
+out=$classes/META-INF/native/linux-${FASTNORM_ARCH:-$(uname -m)}
 
 fail() {
   echo "build.sh: $*" >&2

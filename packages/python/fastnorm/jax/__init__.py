@@ -1,7 +1,7 @@
 """RMSNorm and LayerNorm of libfastnorm as JAX functions, through XLA's foreign function interface.
 
-libfastnorm_xla.so is the file that FASTNORM_XLA_LIBRARY names, else the one the loader finds; libfastnorm is
-the one it was linked with, or the file that FASTNORM_LIBRARY names. The functions work on the CPU and on CUDA
+libfastnorm_xla.so is the file that FASTNORM_XLA_LIBRARY names, else that of this package, else the one that
+the loader finds. libfastnorm is the file that FASTNORM_LIBRARY names, else that of this package. The functions work on the CPU and on CUDA
 devices, under jit, vmap and grad. JAX refuses to differentiate rms_norm_quant, and the others twice.
 
 Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact", "before_apply",
@@ -10,35 +10,32 @@ Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding
 
 import ctypes
 import functools
-import importlib.util
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fastnorm import abi as _c
 
-def _load_ctypes():
-    """fastnorm_ctypes.py of the folder above, without putting that folder on sys.path."""
-    path = Path(__file__).resolve().parents[1] / "fastnorm_ctypes.py"
-    spec = importlib.util.spec_from_file_location("fastnorm_ctypes", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_c = _load_ctypes()
 FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the library's text
 
 _TARGET, _GRAPH_TARGET, _BACKWARD_TARGET = "fastnorm_norm", "fastnorm_norm_graph", "fastnorm_norm_backward"
 
 
+def _plugin_path():
+    """The file that FASTNORM_XLA_LIBRARY names, else that of this package, else what the loader finds."""
+    beside = Path(_c.__file__).parent / "lib" / "libfastnorm_xla.so"
+    return os.environ.get("FASTNORM_XLA_LIBRARY", str(beside) if beside.exists() else beside.name)
+
+
 def _register():
-    if "FASTNORM_LIBRARY" in os.environ:  # what is loaded under this name serves the library below
-        ctypes.CDLL(os.environ["FASTNORM_LIBRARY"])
-    path = os.environ.get("FASTNORM_XLA_LIBRARY", "libfastnorm_xla.so")
+    if os.path.isabs(_c.library_path()) or "FASTNORM_LIBRARY" in os.environ:
+        ctypes.CDLL(_c.library_path())  # what is loaded under this name serves the library below
+    path = _plugin_path()
     library = ctypes.CDLL(path)
     for target, platform, symbol in ((_TARGET, "cpu", "cpu"), (_GRAPH_TARGET, "cpu", "cpu"),
                                      (_TARGET, "CUDA", "cuda"), (_GRAPH_TARGET, "CUDA", "cuda_graph"),
@@ -52,7 +49,7 @@ def _register():
 _library, _checker = _register()
 
 
-def handler_calls():
+def handler_calls() -> int:
     """How often XLA has called libfastnorm; it does not where it replays a CUDA graph."""
     return _library.fastnorm_xla_calls()
 
@@ -313,12 +310,14 @@ def _call_differentiable(kind, inputs, eps, weight_offset=0.0, rounding="once", 
 # --- the functions to call ---
 
 
-def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None):
+def rms_norm(x: Any, weight: Any = None, eps: Optional[float] = 1e-6, *, weight_offset: float = 0.0,
+             rounding: str = "once", y_dtype: Any = None) -> jax.Array:
     """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's (None), or float32."""
     return _call_differentiable("rms", _arrays(x=x, weight=weight), eps, weight_offset, rounding, y_dtype=y_dtype)[0]
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None):
+def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: Optional[float] = 1e-5, *, rounding: str = "once",
+               y_dtype: Any = None) -> jax.Array:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's (None), or float32."""
     return _call_differentiable("layer", _arrays(x=x, weight=weight, bias=bias), eps, 0.0, rounding, y_dtype=y_dtype)[0]
 
@@ -328,22 +327,23 @@ def _add(in_place, x, residual, weight, eps, weight_offset, rounding, residual_r
                                 residual_rounding, in_place, y_dtype)
 
 
-def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                 residual_rounding="exact", y_dtype=None):
+def add_rms_norm(x: Any, residual: Any, weight: Any = None, eps: Optional[float] = 1e-6, *, weight_offset: float = 0.0,
+                 rounding: str = "once", residual_rounding: str = "exact", y_dtype: Any = None) -> Tuple[jax.Array, jax.Array]:
     """(rms_norm of the sum, sum) with sum = x + residual; the sum has residual's dtype."""
     return _add(False, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
-def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                       residual_rounding="exact", y_dtype=None):
+def fused_add_rms_norm(x: Any, residual: Any, weight: Any = None, eps: Optional[float] = 1e-6, *,
+                       weight_offset: float = 0.0, rounding: str = "once", residual_rounding: str = "exact",
+                       y_dtype: Any = None) -> Tuple[jax.Array, jax.Array]:
     """As add_rms_norm, with the sum in residual's memory. XLA copies residual before, unless nothing else needs
     it: an intermediate result, or an argument that donate_argnums gives away. (jit gives a donated argument's
     memory to the first result of its shape and dtype: return the sum before the norm.)"""
     return _add(True, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
-def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=jnp.float8_e4m3fn,
-                   weight_offset=0.0, rounding="once"):
+def rms_norm_quant(x: Any, weight: Any = None, eps: Optional[float] = 1e-6, *, scheme: str, block_size: int = 0,
+                   dtype: Any = jnp.float8_e4m3fn, weight_offset: float = 0.0, rounding: str = "once") -> Tuple[jax.Array, jax.Array]:
     """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a row,). Codes of
     nvfp4 and mxfp4 are uint8, two to a byte."""
     if scheme is None:

@@ -1,4 +1,4 @@
-"""libfastnorm from Python by ctypes alone, on NumPy arrays and on GPU memory: all families.
+"""libfastnorm from Python by ctypes alone, on NumPy arrays, on what has DLPack, and on GPU memory.
 
 The structs are those of include/fastnorm/*.h, written out by hand as far as every library of this ABI has
 them: fields that came later, such as a context's tuning_file, are at their ends and left out, which
@@ -6,9 +6,11 @@ struct_size says. Library.__init__ compares their sizes with the least that the 
 """
 
 import ctypes
+import os
 import re
 from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t
 from ctypes import c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, sizeof
+from pathlib import Path
 
 import numpy as np
 
@@ -102,6 +104,7 @@ class Info(ctypes.Structure):
 
 
 class NormArgs(ctypes.Structure):
+    FIRST_BYTES: int
     _fields_ = [
         ("struct_size", c_size_t),
         ("kind", c_int32),
@@ -264,6 +267,12 @@ def tensor(address, device_type, device_id, dtype, shape, strides):
                   extents(*strides), 0)
 
 
+def library_path():
+    """The file that FASTNORM_LIBRARY names, else that of this package, else what the loader finds."""
+    beside = Path(__file__).parent / "lib" / "libfastnorm.so.0"
+    return os.environ.get("FASTNORM_LIBRARY", str(beside) if beside.exists() else beside.name)
+
+
 class FastnormError(RuntimeError):
     """A call failed; str() has the status' name and the library's text."""
 
@@ -363,8 +372,8 @@ class Context:
 
     def call(self, kind=RMS, stream=None, **fields):
         """A norm that can be run again and again; fields as named in fastnorm_norm_args. A tensor
-        is a NumPy array, a DeviceArray, or what else has address, shape, dtype (a Dtype, too),
-        strides in bytes and itemsize."""
+        is a NumPy array, a DeviceArray, what else has address, shape, dtype (a Dtype, too),
+        strides in bytes and itemsize, or what has __dlpack__."""
         return NormCall(self, kind, stream, fields)
 
     def norm_backward(self, kind=RMS, stream=None, **fields):
@@ -379,6 +388,27 @@ class Context:
     def mla_decode(self, stream=None, **fields):
         """As call(), with the fields of fastnorm_mla_decode_args."""
         return MlaDecodeCall(self, stream, fields)
+
+
+class Exported:
+    """The memory of what has __dlpack__, for as long as this object lives. The struct that the capsule
+    holds begins with a DLTensor, which fastnorm_tensor is."""
+
+    _pointer = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object, c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi))
+
+    def __init__(self, array, device_type, stream=None):
+        if not hasattr(array, "__dlpack__"):
+            raise TypeError(f"{type(array).__name__} is no NumPy array and has no __dlpack__")
+        found = int(array.__dlpack_device__()[0])
+        if found != device_type:
+            raise FastnormError(f"FASTNORM_ERROR_DEVICE: {type(array).__name__} is on a device of "
+                                f"DLPack's type {found}; required: {device_type}, the context's")
+        # The exporter makes its work visible to this stream; DLPack calls the default stream 1.
+        self.capsule = array.__dlpack__() if device_type == CPU else array.__dlpack__(
+            stream=int(stream or 1))
+        self.array = array
+        self.tensor = Tensor.from_address(self._pointer(self.capsule, b"dltensor"))
 
 
 class Call:
@@ -405,6 +435,10 @@ class Call:
         return struct
 
     def _tensor(self, array):
+        if not isinstance(array, np.ndarray) and not hasattr(array, "address"):
+            array = Exported(array, self._context.device_type, self._stream)
+            self._kept.append(array)
+            return array.tensor
         dtype = array.dtype if isinstance(array.dtype, Dtype) else DTYPES[array.dtype]
         address = array.ctypes.data if isinstance(array, np.ndarray) else array.address
         self._kept.append(array)

@@ -1,33 +1,20 @@
 """MLA decode attention of libfastnorm as PyTorch operators, by ctypes alone: nothing is compiled.
 
-The library is the file that FASTNORM_LIBRARY names, else libfastnorm.so.0 where the loader finds it. Tensors keep the
-strides they have; work goes to the current stream. mla_decode.h says what each tensor is.
+The library is the file that FASTNORM_LIBRARY names, else the one of this package. Tensors keep the strides they have; work goes to the current stream. mla_decode.h says what each tensor is.
 
 There is no backward: decoding has none. An operator refuses tensors that require grad while grad is enabled.
 """
 
 import ctypes
-import importlib.util
-import os
 import threading
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fastnorm import abi as _c
 
-def _load_ctypes():
-    """fastnorm_ctypes.py of the folder above, without putting that folder on sys.path."""
-    path = Path(__file__).resolve().parents[1] / "fastnorm_ctypes.py"
-    spec = importlib.util.spec_from_file_location("fastnorm_ctypes", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_c = _load_ctypes()
 FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the library's text
-_library = _c.Library(os.environ.get("FASTNORM_LIBRARY", "libfastnorm.so.0"))
+_library = _c.Library(_c.library_path())
 # Dtypes that attention does not take are here, too: the library says so.
 _DTYPES = {
     torch.float32: _c.F32, torch.float16: _c.F16, torch.bfloat16: _c.BF16, torch.int32: _c.I32,
@@ -58,7 +45,7 @@ _contexts = _Contexts()
 
 
 class _View:
-    """A tensor as fastnorm_ctypes takes it."""
+    """A tensor as fastnorm.abi takes it."""
 
     def __init__(self, name, t):
         if t.dtype not in _DTYPES:

@@ -1,20 +1,17 @@
 """Norm, rope and paged cache of query and key heads as PyTorch operators, by ctypes alone.
 
-The library and the streams are those of fastnorm_torch_mla_decode.py. Tensors keep the strides they
+The library and the streams are those of mla_decode.py. Tensors keep the strides they
 have, so query, key and value may be views of one QKV buffer. norm_heads.h says what each one is.
 
 There is no backward yet: the operators refuse tensors that require grad while grad is enabled.
 """
 
-import sys
-from pathlib import Path
 from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
 
-sys.path.append(str(Path(__file__).resolve().parent))
-import fastnorm_torch_mla_decode as _shared  # noqa: E402
+from fastnorm.torch import mla_decode as _shared
 
 _c, FastnormError = _shared._c, _shared.FastnormError
 _KINDS = {None: None, "rms": _c.RMS, "layer": _c.LAYER}

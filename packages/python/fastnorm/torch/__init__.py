@@ -1,6 +1,6 @@
 """RMSNorm and LayerNorm of libfastnorm as PyTorch operators, by ctypes alone: nothing is compiled.
 
-The library is the file that FASTNORM_LIBRARY names, else libfastnorm.so.0 where the loader finds it.
+The library is the file that FASTNORM_LIBRARY names, else the one of this package.
 Tensors on the CPU and on CUDA devices, with the strides they have; work goes to the current stream.
 README.md says which inputs are copied and which kinds of tensors are refused.
 Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact", "before_apply",
@@ -14,30 +14,19 @@ of their inputs. The quantised ones refuse tensors that require grad while grad 
 
 import contextlib
 import ctypes
-import importlib.util
 import math
-import os
 import threading
-from pathlib import Path
+from typing import Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nested._internal.nested_tensor import NestedTensor
 
+from fastnorm import abi as _c
 
-def _load_ctypes():
-    """fastnorm_ctypes.py of the folder above, without putting that folder on sys.path."""
-    path = Path(__file__).resolve().parents[1] / "fastnorm_ctypes.py"
-    spec = importlib.util.spec_from_file_location("fastnorm_ctypes", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_c = _load_ctypes()
 FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the library's text
-_library = _c.Library(os.environ.get("FASTNORM_LIBRARY", "libfastnorm.so.0"))
+_library = _c.Library(_c.library_path())
 
 # With plain addresses as arguments; indexing makes a function of its own, whose types are its own.
 _norm, _backward = _library.c["fastnorm_norm"], _library.c["fastnorm_norm_backward"]
@@ -58,13 +47,14 @@ _RESIDUAL_ROUNDING = {"exact": 0, "before_apply": 1, "before_statistics": 2}
 _SCHEMES = {"per_row": 2, "per_block": 3, "mxfp8": 4, "nvfp4": 5, "mxfp4": 6}
 
 
-def version():
+def version() -> str:
     return _library.version()
 
 
 # --- contexts: one a device, made at its first use ---
 
-_contexts, _contexts_lock = {}, threading.Lock()
+_contexts: Dict[int, _c.Context] = {}
+_contexts_lock = threading.Lock()
 
 
 def _context(device_id):
@@ -603,7 +593,7 @@ _BACKWARD = ("x", "dy", "weight", "mean", "rstd", "dresidual_in", "dx", "dresidu
 
 
 def _no_second(context, *gradients):
-    raise RuntimeError("fastnorm::norm_backward has no backward: the norms of fastnorm_torch can be differentiated "
+    raise RuntimeError("fastnorm::norm_backward has no backward: the norms of fastnorm.torch can be differentiated "
                        "once only (double backward, create_graph=True)")
 
 
@@ -854,7 +844,8 @@ def _fused_add_rms_norm_quant(run, x, residual, weight, eps, weight_offset, roun
 
 # --- the functions to call ---
 
-def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_dtype=None, main_grad=None):
+def rms_norm(x: Tensor, weight: Optional[Tensor] = None, eps: Optional[float] = 1e-6, *, weight_offset: float = 0.0,
+             rounding: str = "once", y_dtype: Optional[torch.dtype] = None, main_grad: Optional[Tensor] = None) -> Tensor:
     """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's, or float32.
 
     main_grad: a float32 tensor of weight's shape. The backward adds the weight's gradient to it, in the
@@ -864,8 +855,9 @@ def rms_norm(x, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once", y_
     return _rms_norm(x, weight, eps, weight_offset, rounding, y_dtype)
 
 
-def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=None, main_grad=None,
-               bias_main_grad=None):
+def layer_norm(x: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None,
+               eps: Optional[float] = 1e-5, *, rounding: str = "once", y_dtype: Optional[torch.dtype] = None,
+               main_grad: Optional[Tensor] = None, bias_main_grad: Optional[Tensor] = None) -> Tensor:
     """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's, or float32. main_grad as
     for rms_norm; bias_main_grad is the same for the bias."""
     if main_grad is not None or bias_main_grad is not None:
@@ -873,8 +865,9 @@ def layer_norm(x, weight=None, bias=None, eps=1e-5, *, rounding="once", y_dtype=
     return _layer_norm(x, weight, bias, eps, rounding, y_dtype)
 
 
-def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                 residual_rounding="exact", y_dtype=None, main_grad=None):
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: Optional[float] = 1e-6, *,
+                 weight_offset: float = 0.0, rounding: str = "once", residual_rounding: str = "exact",
+                 y_dtype: Optional[torch.dtype] = None, main_grad: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
     """(rms_norm of the sum, sum) with sum = x + residual, both new tensors; the sum has residual's dtype.
     main_grad as for rms_norm."""
     if main_grad is not None:
@@ -883,23 +876,26 @@ def add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, round
     return _add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
-def fused_add_rms_norm(x, residual, weight=None, eps=1e-6, *, weight_offset=0.0, rounding="once",
-                       residual_rounding="exact", y_dtype=None):
+def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: Optional[float] = 1e-6, *,
+                       weight_offset: float = 0.0, rounding: str = "once", residual_rounding: str = "exact",
+                       y_dtype: Optional[torch.dtype] = None) -> Tensor:
     """As add_rms_norm, but the sum replaces residual in its own memory; returns the norm. Where a tensor
     requires grad the sum is copied there, since the backward needs it after the residual is replaced again."""
     return _fused_add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
-def rms_norm_quant(x, weight=None, eps=1e-6, *, scheme, block_size=0, dtype=torch.float8_e4m3fn,
-                   weight_offset=0.0, rounding="once"):
+def rms_norm_quant(x: Tensor, weight: Optional[Tensor] = None, eps: Optional[float] = 1e-6, *, scheme: str,
+                   block_size: int = 0, dtype: torch.dtype = torch.float8_e4m3fn, weight_offset: float = 0.0,
+                   rounding: str = "once") -> Tuple[Tensor, Tensor]:
     """(codes, scales) of rms_norm. Scales are x.shape[:-1] + [1] (per_row) or + [scales of a row]. Codes of
     nvfp4 and mxfp4 are two to a byte: uint8, or float4_e2m1fn_x2 where dtype says so."""
     return _rms_norm_quant(x, weight, eps, weight_offset, rounding, scheme, block_size, dtype)
 
 
-def fused_add_rms_norm_quant(x, residual, weight=None, eps=1e-6, *, scheme, block_size=0,
-                             dtype=torch.float8_e4m3fn, weight_offset=0.0, rounding="once",
-                             residual_rounding="exact"):
+def fused_add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None,
+                             eps: Optional[float] = 1e-6, *, scheme: str, block_size: int = 0,
+                             dtype: torch.dtype = torch.float8_e4m3fn, weight_offset: float = 0.0,
+                             rounding: str = "once", residual_rounding: str = "exact") -> Tuple[Tensor, Tensor]:
     """(codes, scales) of fused_add_rms_norm."""
     return _fused_add_rms_norm_quant(x, residual, weight, eps, weight_offset, rounding,
                                                  residual_rounding, scheme, block_size, dtype)

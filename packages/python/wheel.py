@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Makes the wheel of the package `fastnorm` around a built library. Prints the wheel's path.
+
+    packages/python/wheel.py --library build/src/libfastnorm.so.0 --out dist [--plugin libfastnorm_xla.so]
+
+Nothing is compiled. Two runs with the same files write the same bytes.
+"""
+
+import argparse
+import base64
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "packages"))
+import elf  # noqa: E402
+from version import version as project_version  # noqa: E402
+
+HOMEPAGE = "https://github.com/libfastnorm/libfastnorm"
+SONAME = "libfastnorm.so.0"
+DATE = (1980, 1, 1, 0, 0, 0)  # of every file: the contents alone decide the bytes
+
+METADATA = """\
+Metadata-Version: 2.4
+Name: fastnorm
+Version: {version}
+Summary: RMSNorm and LayerNorm for transformer models, on NVIDIA GPUs and CPUs
+Author: The libfastnorm authors
+Maintainer: The libfastnorm authors
+License-Expression: {licence}
+License-File: LICENSE
+{notice}Project-URL: Homepage, {homepage}
+Project-URL: Source, {homepage}
+Keywords: rmsnorm,layernorm,cuda,transformer,inference
+Classifier: Operating System :: POSIX :: Linux
+Classifier: Programming Language :: Python :: 3
+Classifier: Topic :: Scientific/Engineering
+Classifier: Typing :: Typed
+Requires-Python: >=3.9
+Requires-Dist: numpy>=1.23
+Provides-Extra: torch
+Requires-Dist: torch>=2.6; extra == "torch"
+Provides-Extra: jax
+Requires-Dist: jax>=0.5; extra == "jax"
+Description-Content-Type: text/markdown
+
+{readme}"""
+
+
+def stripped(path, cross=""):
+    """The library's bytes without symbols for debuggers."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "library"
+        subprocess.run([f"{cross}strip", "--strip-unneeded", "-o", out, path], check=True)
+        return out.read_bytes()
+
+
+def check_library(path):
+    names = subprocess.run(["readelf", "--wide", "--dynamic", path], capture_output=True, text=True,
+                           check=True).stdout
+    if f"soname: [{SONAME}]" not in names:
+        raise SystemExit(f"{path} is not {SONAME}; required: the shared library of this version")
+
+
+def contents(library, plugin):
+    """What is installed: bytes by path."""
+    cross = "aarch64-linux-gnu-" if elf.machine(library) != elf.machine(sys.executable) else ""
+    files = {}
+    for path in sorted((HERE / "fastnorm").rglob("*")):
+        if path.is_file() and path.suffix in (".py", ".typed"):
+            files[str(path.relative_to(HERE))] = path.read_bytes()
+    files[f"fastnorm/lib/{SONAME}"] = stripped(library, cross)
+    if plugin:
+        files["fastnorm/lib/libfastnorm_xla.so"] = stripped(plugin, cross)
+    return files
+
+
+def metadata(version, tag, cuda):
+    """The files of the dist-info folder but RECORD, by name."""
+    notice = ROOT / "packages" / "NOTICE-NVIDIA.txt"
+    licence = "Apache-2.0 AND LicenseRef-NVIDIA-CUDA" if cuda else "Apache-2.0"
+    text = METADATA.format(version=version, homepage=HOMEPAGE, licence=licence,
+                           notice=f"License-File: {notice.name}\n" if cuda else "",
+                           readme=(HERE / "README.md").read_text())
+    files = {
+        "METADATA": text.encode(),
+        "WHEEL": (f"Wheel-Version: 1.0\nGenerator: libfastnorm packages/python/wheel.py ({version})\n"
+                  f"Root-Is-Purelib: false\nTag: py3-none-{tag}\n").encode(),
+        "licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
+    }
+    if cuda:
+        files[f"licenses/{notice.name}"] = notice.read_bytes()
+    return files
+
+
+def make(library, out, plugin=None):
+    check_library(library)
+    version, tag = project_version(), elf.manylinux(library)
+    if plugin and elf.newest(plugin, "GLIBC") > (elf.newest(library, "GLIBC") or (2, 17)):
+        tag = elf.manylinux(plugin)
+    info = f"fastnorm-{version}.dist-info"
+    files = contents(library, plugin)
+    files.update({f"{info}/{name}": data for name, data in metadata(version, tag, elf.has_cuda(library)).items()})
+    lines = []
+    for name, data in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{name},sha256={digest},{len(data)}\n")
+    files[f"{info}/RECORD"] = ("".join(lines) + f"{info}/RECORD,,\n").encode()
+    out.mkdir(parents=True, exist_ok=True)
+    wheel = out / f"fastnorm-{version}-py3-none-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name, DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o100755 if ".so" in name else 0o100644) << 16
+            archive.writestr(entry, data)
+    return wheel
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so, for fastnorm.jax")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the wheel")
+    options = parser.parse_args()
+    for path in (options.library, options.plugin):
+        if path and not path.is_file():
+            parser.error(f"{path} does not exist; required: a built library")
+    print(make(options.library, options.out, options.plugin))
+
+
+if __name__ == "__main__":
+    main()

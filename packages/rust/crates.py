@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Makes the crates fastnorm-sys and fastnorm as they are published. Prints the paths of the .crate files.
+
+    packages/rust/crates.py --work build-crates --out dist
+
+fastnorm-sys gets vendor/: the sources of the CPU backend, and units.txt, which has a line for each object
+with its flags. Meson says which sources and flags there are, for x86-64 and AArch64.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "packages"))
+from version import version as project_version  # noqa: E402
+
+SPACE = "bindings/rust"
+FLAG_SEPARATOR = "\x1f"
+# Of a compiler's arguments: what build.rs chooses itself, and what only people see.
+DROPPED = re.compile(r"-(W|O|g|I|M|std=|o$|c$|fdiagnostics|fPIC|ffile-prefix|fmacro-prefix|D_FILE_OFFSET)")
+PROCESSORS = {"x86_64": [], "aarch64": ["--cross-file", ROOT / "tools" / "testing" / "aarch64.ini"]}
+
+
+def run(command, **options):
+    result = subprocess.run([str(c) for c in command], capture_output=True, text=True, **options)
+    if result.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))} ended with {result.returncode}\n"
+                         f"{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def tool(name):
+    beside = ROOT / ".venv" / "bin" / name
+    return beside if beside.exists() else name
+
+
+def units(work, processor):
+    """(source, flags) of each object of the library of one processor."""
+    build = work / f"units-{processor}"
+    shutil.rmtree(build, ignore_errors=True)
+    run([tool("meson"), "setup", build, ROOT, "--buildtype", "release", "-Dcuda=disabled", "-Dtests=false",
+         "-Dtools=false", "-Dbench=false", *PROCESSORS[processor]], env={**os.environ, "PATH": path()})
+    found = []
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        source = (Path(entry["directory"]) / entry["file"]).resolve()
+        if not source.is_relative_to(ROOT / "src"):
+            continue
+        words = shlex.split(entry["command"])
+        flags = list(dict.fromkeys(w for w in words if w.startswith("-") and not DROPPED.match(w)))
+        found.append((source, flags))
+    if not found:
+        raise SystemExit(f"meson compiles nothing of src/ for {processor}")
+    return found
+
+
+def path():
+    return f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
+
+
+def with_headers(sources):
+    """The sources, and all that they include between quotes or of fastnorm/."""
+    wanted, queue = set(), list(sources)
+    while queue:
+        source = queue.pop()
+        if source in wanted:
+            continue
+        wanted.add(source)
+        for name in re.findall(r'^\s*#\s*include\s+["<]([^">]+)[">]', source.read_text(), re.M):
+            for folder in (source.parent, ROOT / "src", ROOT / "include"):
+                if (folder / name).is_file():
+                    queue.append((folder / name).resolve())
+                    break
+    return sorted(wanted)
+
+
+def make_vendor(work, vendor):
+    lines, sources = [], set()
+    for processor in PROCESSORS:
+        for source, flags in units(work, processor):
+            sources.add(source)
+            lines.append("\t".join((processor, str(source.relative_to(ROOT)), FLAG_SEPARATOR.join(flags))) + "\n")
+    for source in with_headers(sources):
+        target = vendor / source.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    for header in (ROOT / "include" / "fastnorm").iterdir():
+        shutil.copyfile(header, vendor / "include" / "fastnorm" / header.name)
+    (vendor / "units.txt").write_text("".join(lines))
+
+
+def make_workspace(work):
+    """A copy of bindings/rust with what only the published crates have."""
+    space = work / "rust"
+    shutil.rmtree(space, ignore_errors=True)
+    for name in run(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others",
+                     "--exclude-standard", SPACE]).split("\0"):
+        if name and (ROOT / name).is_file():
+            target = space / Path(name).relative_to(SPACE)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, target)
+    make_vendor(work, space / "fastnorm-sys" / "vendor")
+    for crate in ("fastnorm-sys", "fastnorm"):
+        shutil.copyfile(ROOT / "LICENSE", space / crate / "LICENSE")
+    return space
+
+
+def make(work, out):
+    """Both crates, each compiled once from what is packed, as documentation is: without a library."""
+    work = work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    space = make_workspace(work)
+    target = work / "target"
+    shutil.rmtree(target / "package", ignore_errors=True)
+    run(["cargo", "package", "--workspace", "--allow-dirty", "--locked"], cwd=space,
+        env={**os.environ, "CARGO_TARGET_DIR": str(target), "DOCS_RS": "1"})
+    out.mkdir(parents=True, exist_ok=True)
+    made = sorted((target / "package").glob("*.crate"))
+    if len(made) != 2:
+        raise SystemExit(f"cargo package made {[p.name for p in made]}; required: two crates")
+    return [Path(shutil.copy(crate, out)) for crate in made]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder for what is made on the way")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the crates")
+    options = parser.parse_args()
+    for crate in make(options.work, options.out):
+        print(crate)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
