@@ -34,7 +34,15 @@ final class Words {
   static final int NORM_GATE_SOURCE = 16;
   static final int NORM_ACTIVATION = 17;
   static final int NORM_GROUP_SIZE = 18;
-  static final int NORM_MASK = 19;
+  static final int NORM_BRANCH_NORM = 19;
+  static final int NORM_BRANCH_KIND = 20;
+  static final int NORM_BRANCH_EPS = 21;
+  static final int NORM_BRANCH_WEIGHT_OFFSET = 22;
+  static final int NORM_BRANCH_ROUNDING = 23;
+  static final int NORM_BRANCH_ROUNDED = 24;
+  static final int NORM_ALPHA = 25;
+  static final int NORM_SUM_ROUNDING = 26;
+  static final int NORM_MASK = 27;
   static final int NORM_BIT_X = 0;
   static final int NORM_BIT_RESIDUAL = 1;
   static final int NORM_BIT_WEIGHT = 2;
@@ -52,7 +60,11 @@ final class Words {
   static final int NORM_BIT_SUMSQ = 14;
   static final int NORM_BIT_MEAN_IN = 15;
   static final int NORM_BIT_RSTD_IN = 16;
-  static final int NORM_MAX_WORDS = 360;
+  static final int NORM_BIT_BRANCH_WEIGHT = 17;
+  static final int NORM_BIT_BRANCH_BIAS = 18;
+  static final int NORM_BIT_BRANCH_RSTD = 19;
+  static final int NORM_BIT_SUM_SCALE = 20;
+  static final int NORM_MAX_WORDS = 448;
 
   static final int NORM_BACKWARD_KIND = 0;
   static final int NORM_BACKWARD_EPS = 1;
