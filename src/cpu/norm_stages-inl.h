@@ -108,11 +108,12 @@ struct RowSource<StagesSlots<Element, kStat>> {
       u = p.branch_layer ? apply_branch<T, Stat::kLayer>(p, at, u, i, extent)
                          : apply_branch<T, Stat::kRms>(p, at, u, i, extent);
       if (p.branch_rounded) u = round_pair(T{}, u);
+      u = extent.first(T{}, u);  // the mean was subtracted past the end, too
     }
     const Pair s = sum_of(u, i, extent);
     if (p.sum_scale == nullptr) return s;
     const Vec scale = broadcast(load_f32(p.sum_scale));
-    return step({mul(s.a, scale), mul(s.b, scale)});
+    return extent.first(T{}, step({mul(s.a, scale), mul(s.b, scale)}));  // 0 * Inf past the end
   }
 
   template <class Extent>
