@@ -51,7 +51,11 @@
  *
  *  **Stages**, each optional and combinable with all else:
  *
- *      u = x * act(gate)                      (FASTNORM_GATE_BEFORE_NORM; u takes x's place above)
+ *      u = x * act(gate)                      (FASTNORM_GATE_BEFORE_NORM; else u = x)
+ *      u = norm(u)                            (branch_norm: its own kind, eps, weight and bias)
+ *      u = u rounded to x's dtype             (branch_rounded)
+ *      s = u * alpha + residual               (one fused operation; without alpha u + residual)
+ *      s = s * sum_scale                      (s is the row that is normalised)
  *      z = z * act(gate)                      (FASTNORM_GATE_AFTER_NORM; z is y before its rounding)
  *      z = activation(z)
  *
@@ -59,6 +63,12 @@
  *  the products is one operation, as is z's rounding to x's dtype with FASTNORM_GATE_FROM_ROUNDED.
  *  With FASTNORM_ROUND_EVERY_STEP act(gate), both products and activation(z) are rounded to x's
  *  dtype. z is then stored and quantised.
+ *
+ *  The branch's norm has the arithmetic of the norm, and statistics of all n columns. With
+ *  branch_rounded, and without alpha and sum_scale, the call has the bits of two: one from x to the
+ *  branch, one from that and the residual. With FASTNORM_SUM_EVERY_STEP u * alpha, the sum and the
+ *  product with sum_scale are each rounded to x's dtype. residual_rounding is about the s that
+ *  is left.
  *
  *  With group_size d the columns are n / d groups that have statistics of their own: as x viewed
  *  [.., n / d, d]. mean, rstd, rstd_in, mean_in and sumsq then have x.shape[:-1] + [n / d], for
@@ -223,6 +233,13 @@ typedef enum fastnorm_gate_source {
   FASTNORM_GATE_SOURCE_MAX_ENUM = 0x7fffffff
 } fastnorm_gate_source;
 
+/** Where the sum of branch and residual is rounded to x's dtype T on its way. */
+typedef enum fastnorm_sum_rounding {
+  FASTNORM_SUM_ONCE = 0, /**< Nowhere: the product with alpha and the sum are one operation. */
+  FASTNORM_SUM_EVERY_STEP = 1, /**< The product, the sum and the product with sum_scale. */
+  FASTNORM_SUM_ROUNDING_MAX_ENUM = 0x7fffffff
+} fastnorm_sum_rounding;
+
 /** Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
  *  the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
  *  have no effect. Results never depend on them. */
@@ -328,6 +345,21 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor* sumsq;
   const fastnorm_tensor* mean_in; /**< LAYER, with rstd_in: the mean to use. As mean. Input. */
   const fastnorm_tensor* rstd_in; /**< The rstd to use; nothing is summed. As rstd. Input. */
+
+  int32_t branch_norm; /**< 1: x, gated where that comes first, is normalised before the residual is
+                          added. 0: it is not, and the fields of the branch are 0. */
+  fastnorm_norm_kind branch_kind;     /**< RMS or LAYER. */
+  float branch_eps;                   /**< Finite, >= 0. */
+  float branch_weight_offset;         /**< Finite; 0 where branch_weight is NULL. */
+  fastnorm_rounding branch_rounding;  /**< Default: the branch is not rounded on its way. */
+  int32_t branch_rounded;             /**< 1: the branch is rounded to x's dtype before the sum. */
+  float alpha;                        /**< Factor of the branch. Finite; 0 = 1. */
+  fastnorm_sum_rounding sum_rounding; /**< Default: the sum is not rounded on its way. */
+  const fastnorm_tensor* branch_weight; /**< As weight, [.., n]. NULL = 1. */
+  const fastnorm_tensor* branch_bias;   /**< As bias, [.., n]. NULL = 0. */
+  const fastnorm_tensor* branch_rstd;   /**< x.shape[:-1], or that with a last 1; f32. Output. */
+  const fastnorm_tensor* sum_scale; /**< [1] f32. Factor of the sum, a value on the device. Input;
+                                           NULL = 1. */
 } fastnorm_norm_args;
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is not

@@ -65,7 +65,11 @@ class Views {
     return rows("gate", Role::kGate, s.gate, d_.n) &&
            rows("mean_in", Role::kScalar, s.mean_in, s.groups) &&
            rows("rstd_in", Role::kScalar, s.rstd_in, s.groups) &&
-           rows("sumsq", Role::kStatistic, s.sumsq, sumsq_values(d_));
+           rows("sumsq", Role::kStatistic, s.sumsq, sumsq_values(d_)) &&
+           column("branch_weight", s.branch_weight, d_.n) &&
+           column("branch_bias", s.branch_bias, d_.n) &&
+           rows("branch_rstd", Role::kStatistic, s.branch_rstd, 1) &&
+           scalar("sum_scale", Role::kScalar, s.sum_scale);
   }
 
   bool quantised() {
@@ -197,13 +201,15 @@ bool Touched::collect(const NormDesc& d) {
   const StagesDesc& stages = d.stages;
   if (d.has_stages) {
     fit = fit && (!stages.gate || same_view(stages.gate, d.y, d) || rows(stages.gate, d.n)) &&
-          rows(stages.mean_in, stages.groups) && rows(stages.rstd_in, stages.groups);
+          rows(stages.mean_in, stages.groups) && rows(stages.rstd_in, stages.groups) &&
+          columns(stages.branch_weight, d.n) && columns(stages.branch_bias, d.n) &&
+          scalar(stages.sum_scale);
   }
   if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale) && scalar(q.clamp_scale);
   inputs_ = count;
   fit = fit && rows(d.y, d.n) && rows(d.residual_out, d.n) && rows(d.mean, d.groups()) &&
         rows(d.rstd, d.groups());
-  if (d.has_stages) fit = fit && rows(stages.sumsq, sumsq_values(d));
+  if (d.has_stages) fit = fit && rows(stages.sumsq, sumsq_values(d)) && rows(stages.branch_rstd, 1);
   if (quant) {
     fit = fit && rows(q.codes, q.code_bytes(d.n)) && (!q.scale || add(scale_bytes_of(d))) &&
           scalar(q.amax);

@@ -40,10 +40,19 @@ FASTNORM_HOT void clear(NormDesc* desc) {
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
-constexpr int kRowTensors = 8, kStageRows = 4;
+constexpr int kRowTensors = 8, kStageRows = 5, kMostColumns = 4;
 
 std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
-  return {&d.stages.gate, &d.stages.mean_in, &d.stages.rstd_in, &d.stages.sumsq};
+  return {&d.stages.gate, &d.stages.mean_in, &d.stages.rstd_in, &d.stages.sumsq,
+          &d.stages.branch_rstd};
+}
+
+// Weights and biases; how many there may be.
+int columns_of(NormDesc& d, ColumnTensor* (&columns)[kMostColumns]) {
+  columns[0] = &d.weight, columns[1] = &d.bias;
+  if (!d.has_stages) return 2;
+  columns[2] = &d.stages.branch_weight, columns[3] = &d.stages.branch_bias;
+  return kMostColumns;
 }
 
 std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
@@ -91,7 +100,10 @@ class NormCheck {
       d_.quant.amax = const_cast<std::byte*>(amax);
     }
     if (d_.rows == 0) return FASTNORM_OK;
-    if (!touched_.collect(d_) || !touched_.apart()) FASTNORM_TRY(check_aliasing(d_, error));
+    // A gate is asked for by name: it may not overlap another input.
+    const bool gated = d_.has_stages && d_.stages.gate;
+    if (!touched_.collect(d_) || !touched_.apart() || gated)
+      FASTNORM_TRY(check_aliasing(d_, error));
     canonical();
     if (columns_vary_outside_) arrange_columns();
     return FASTNORM_OK;
@@ -266,7 +278,7 @@ class NormCheck {
       return FASTNORM_OK;
     }
     if (t.ndim == 2 && one_a_head(t, dtype, column)) return FASTNORM_OK;
-    return any_column(name, t, column);
+    return any_column(name, t, column, d_.n);
   }
 
   // A row for each of x's heads in a plain layout, as most weights of heads are; else any_column() decides.
@@ -287,12 +299,13 @@ class NormCheck {
     return true;
   }
 
-  fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column) {
+  // `group`: columns that a shorter tensor may have.
+  fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column,
+                             int64_t group) {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_TRY(check_row_dtype(name, t));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(
-        check_column_shape(name, t, *args_.x, d_.has_stages ? d_.stages.group : d_.n, error));
+    FASTNORM_TRY(check_column_shape(name, t, *args_.x, group, error));
     column->data = address_of(t);
     column->dtype = dtype;
     const int64_t bytes = dtype_bytes(dtype);
@@ -316,12 +329,21 @@ class NormCheck {
   // Of groups: a row of all columns, or one that the groups share.
   fastnorm_status stage_columns() {
     StagesDesc& s = d_.stages;
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+      ColumnTensor* column;
+    } of_branch[] = {{"branch_weight", args_.branch_weight, &s.branch_weight},
+                     {"branch_bias", args_.branch_bias, &s.branch_bias}};
+    for (const auto& c : of_branch) {
+      if (c.tensor != nullptr) FASTNORM_TRY(any_column(c.name, *c.tensor, c.column, d_.n));
+    }
     if (args_.weight != nullptr) {
-      FASTNORM_TRY(any_column("weight", *args_.weight, &d_.weight));
+      FASTNORM_TRY(any_column("weight", *args_.weight, &d_.weight, s.group));
       s.weight_shared = args_.weight->shape[args_.weight->ndim - 1] < d_.n;
     }
     if (args_.bias != nullptr) {
-      FASTNORM_TRY(any_column("bias", *args_.bias, &d_.bias));
+      FASTNORM_TRY(any_column("bias", *args_.bias, &d_.bias, s.group));
       s.bias_shared = args_.bias->shape[args_.bias->ndim - 1] < d_.n;
     }
     return FASTNORM_OK;
@@ -359,7 +381,7 @@ class NormCheck {
 };
 
 void NormCheck::fold() {
-  RowTensor* present[kRowTensors + kStageRows + 2];
+  RowTensor* present[kRowTensors + kStageRows + kMostColumns];
   size_t count = 0;
   for (RowTensor* t : row_tensors(d_)) {
     if (*t) present[count++] = t;
@@ -370,22 +392,27 @@ void NormCheck::fold() {
     }
   }
   if (columns_vary_outside_) return fold_with_columns(present, count);
-  fold_rows(d_.outer, &d_.outer_rank, {present, count},
-            d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0);
+  bool heads = d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0;
+  if (d_.has_stages) {
+    heads = heads || d_.stages.branch_weight.head_stride_bytes != 0 ||
+            d_.stages.branch_bias.head_stride_bytes != 0;
+  }
+  fold_rows(d_.outer, &d_.outer_rank, {present, count}, heads);
 }
 
 // Where columns limit the folding as rows do. `present` has room for them.
 [[gnu::noinline]] void NormCheck::fold_with_columns(RowTensor** present, size_t count) {
-  RowTensor as_rows[2];
-  ColumnTensor* const columns[2] = {&d_.weight, &d_.bias};
-  for (int i = 0; i < 2; ++i) {
+  RowTensor as_rows[kMostColumns];
+  ColumnTensor* columns[kMostColumns];
+  const int most = columns_of(d_, columns);
+  for (int i = 0; i < most; ++i) {
     if (!*columns[i]) continue;
     as_rows[i].data = const_cast<std::byte*>(columns[i]->data);
     for (int d = 0; d < kMaxOuter; ++d) as_rows[i].stride_bytes[d] = columns[i]->stride_bytes(d);
     present[count++] = &as_rows[i];
   }
   fold_rows(d_.outer, &d_.outer_rank, {present, count}, false);
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < most; ++i) {
     for (int d = 0; d < kMaxOuter; ++d) columns[i]->set_stride_bytes(d, as_rows[i].stride_bytes[d]);
   }
 }
@@ -397,7 +424,10 @@ void NormCheck::swap_outer(int dim) {
   if (d_.has_stages) {
     for (RowTensor* t : stage_rows(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
   }
-  for (ColumnTensor* c : {&d_.weight, &d_.bias}) {
+  ColumnTensor* columns[kMostColumns];
+  const int most = columns_of(d_, columns);
+  for (int i = 0; i < most; ++i) {
+    ColumnTensor* const c = columns[i];
     const int64_t innermost = c->head_stride_bytes;
     c->head_stride_bytes = c->stride_bytes(dim);
     c->set_stride_bytes(dim, innermost);

@@ -1,6 +1,7 @@
 #include "core/norm_check_stages.h"
 
 #include <cinttypes>
+#include <cmath>
 
 #include "core/norm_aliasing.h"
 #include "core/norm_shape.h"
@@ -53,6 +54,7 @@ class StagesCheck {
     s.activation = static_cast<fastnorm_activation>(number(args_.activation));
     s.gate_before = position == FASTNORM_GATE_BEFORE_NORM;
     s.gate_from_rounded = source == FASTNORM_GATE_FROM_ROUNDED;
+    FASTNORM_TRY(branch());
     return statistics();
   }
 
@@ -64,6 +66,9 @@ class StagesCheck {
                      s.group, d_.n);
     s.groups = d_.n / s.group;
     if (args_.gate != nullptr) FASTNORM_TRY(gate());
+    if (args_.sum_scale != nullptr)
+      FASTNORM_TRY(check_scalar("sum_scale", *args_.sum_scale, device_, &s.sum_scale, error));
+    if (args_.branch_rstd != nullptr) FASTNORM_TRY(branch_rstd());
     FASTNORM_TRY(input("mean_in", args_.mean_in, &s.mean_in));
     FASTNORM_TRY(input("rstd_in", args_.rstd_in, &s.rstd_in));
     if (args_.sumsq == nullptr) return FASTNORM_OK;
@@ -80,6 +85,80 @@ class StagesCheck {
     FASTNORM_REQUIRE(value >= FASTNORM_ACTIVATION_IDENTITY && value <= FASTNORM_ACTIVATION_SIGMOID,
                      FASTNORM_ERROR_ARGUMENT, "%s is %d; required: a fastnorm_activation, 0 to 2",
                      name, value);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status flag(const char* name, int32_t value) {
+    FASTNORM_REQUIRE(value == 0 || value == 1, FASTNORM_ERROR_ARGUMENT,
+                     "%s is %d; required: 0 or 1", name, value);
+    return FASTNORM_OK;
+  }
+
+  fastnorm_status finite(const char* name, float value, bool negative) {
+    FASTNORM_REQUIRE(std::isfinite(value) && (negative || value >= 0), FASTNORM_ERROR_ARGUMENT,
+                     "%s is %g; required: finite%s", name, static_cast<double>(value),
+                     negative ? "" : " and >= 0");
+    return FASTNORM_OK;
+  }
+
+  // The norm before the sum, and the sum.
+  fastnorm_status branch() {
+    StagesDesc& s = d_.stages;
+    const int32_t kind = number(args_.branch_kind), rounding = number(args_.branch_rounding),
+                  sum = number(args_.sum_rounding);
+    FASTNORM_TRY(flag("branch_norm", args_.branch_norm));
+    FASTNORM_TRY(flag("branch_rounded", args_.branch_rounded));
+    FASTNORM_REQUIRE(
+        kind == FASTNORM_NORM_RMS || kind == FASTNORM_NORM_LAYER, FASTNORM_ERROR_ARGUMENT,
+        "branch_kind is %d; required: FASTNORM_NORM_RMS (0) or FASTNORM_NORM_LAYER (1)", kind);
+    FASTNORM_REQUIRE(rounding >= FASTNORM_ROUND_ONCE && rounding <= FASTNORM_ROUND_EVERY_STEP,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "branch_rounding is %d; required: a fastnorm_rounding, 0 to 2", rounding);
+    FASTNORM_REQUIRE(sum == FASTNORM_SUM_ONCE || sum == FASTNORM_SUM_EVERY_STEP,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "sum_rounding is %d; required: FASTNORM_SUM_ONCE (0) or "
+                     "FASTNORM_SUM_EVERY_STEP (1)",
+                     sum);
+    FASTNORM_TRY(finite("branch_eps", args_.branch_eps, false));
+    FASTNORM_TRY(finite("branch_weight_offset", args_.branch_weight_offset, true));
+    FASTNORM_TRY(finite("alpha", args_.alpha, true));
+    FASTNORM_REQUIRE(args_.branch_weight != nullptr || args_.branch_weight_offset == 0,
+                     FASTNORM_ERROR_ARGUMENT,
+                     "branch_weight_offset is %g and branch_weight is NULL; required: 0 without a "
+                     "weight",
+                     static_cast<double>(args_.branch_weight_offset));
+    const struct {
+      const char* name;
+      double value;
+    } numbers[] = {{"branch_kind", static_cast<double>(kind)},
+                   {"branch_eps", static_cast<double>(args_.branch_eps)},
+                   {"branch_rounding", static_cast<double>(rounding)},
+                   {"branch_rounded", static_cast<double>(args_.branch_rounded)}};
+    for (const auto& field : numbers) {
+      FASTNORM_REQUIRE(field.value == 0 || args_.branch_norm != 0, FASTNORM_ERROR_ARGUMENT,
+                       "%s is %g and branch_norm is 0; required: 0 without a branch norm",
+                       field.name, field.value);
+    }
+    const struct {
+      const char* name;
+      const fastnorm_tensor* tensor;
+    } tensors[] = {{"branch_weight", args_.branch_weight},
+                   {"branch_bias", args_.branch_bias},
+                   {"branch_rstd", args_.branch_rstd}};
+    for (const auto& field : tensors) {
+      FASTNORM_REQUIRE(field.tensor == nullptr || args_.branch_norm != 0, FASTNORM_ERROR_ARGUMENT,
+                       "%s is given and branch_norm is 0; required: NULL without a branch norm",
+                       field.name);
+    }
+    s.branch = args_.branch_norm != 0;
+    s.branch_kind = static_cast<fastnorm_norm_kind>(kind);
+    s.branch_rounding = static_cast<fastnorm_rounding>(rounding);
+    s.branch_eps = args_.branch_eps;
+    s.branch_weight_offset = args_.branch_weight_offset;
+    s.branch_rounded = args_.branch_rounded != 0;
+    s.sum_every_step = sum == FASTNORM_SUM_EVERY_STEP;
+    s.scaled = args_.alpha != 0 && args_.alpha != 1;
+    s.alpha = s.scaled ? args_.alpha : 1;
     return FASTNORM_OK;
   }
 
@@ -129,6 +208,20 @@ class StagesCheck {
     return FASTNORM_OK;
   }
 
+  // A value a row, whatever groups there are.
+  fastnorm_status branch_rstd() {
+    const fastnorm_tensor& t = *args_.branch_rstd;
+    FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                     "branch_rstd.dtype is %s; required: f32", dtype_text(t.dtype).c);
+    FASTNORM_TRY(check_tensor("branch_rstd", t, {Dtype::kF32, kMaxRank, false}, device_, error));
+    FASTNORM_TRY(check_statistic_shape("branch_rstd", t, *args_.x, error));
+    RowTensor& row = d_.stages.branch_rstd;
+    row.data = address_of(t);
+    row.dtype = Dtype::kF32;
+    fill_strides(t, args_.x->ndim - 1, 4, 1, d_, &row);
+    return check_output_rows("branch_rstd", row, 4, d_, error);
+  }
+
   fastnorm_status input(const char* name, const fastnorm_tensor* t, RowTensor* row) {
     return t == nullptr ? FASTNORM_OK
                         : check_stage_statistic(name, *t, 1, *args_.x, device_, d_, row, error);
@@ -158,8 +251,8 @@ class StagesCheck {
 
 fastnorm_status check_stage_rank(const fastnorm_norm_args& args, Error& error) {
   FASTNORM_REQUIRE(args.x == nullptr || args.x->ndim <= kMaxOuter + 1, FASTNORM_ERROR_UNSUPPORTED,
-                   "x.ndim is %d and a stage is given (gate, activation, group_size, sumsq or "
-                   "rstd_in); nearest: 1 to %d dimensions",
+                   "x.ndim is %d and a stage is given (gate, activation, group_size, sumsq, "
+                   "rstd_in, branch_norm, alpha or sum_scale); nearest: 1 to %d dimensions",
                    args.x->ndim, kMaxOuter + 1);
   return FASTNORM_OK;
 }

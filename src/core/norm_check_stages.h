@@ -1,6 +1,8 @@
 // The part of check_norm() that stages need: gate, activation, groups, statistics of several devices.
 #pragma once
 
+#include <bit>
+
 #include "core/check.h"
 #include "core/norm_desc.h"
 #include "fastnorm/norm.h"
@@ -12,7 +14,17 @@ FASTNORM_HOT bool has_stages(const fastnorm_norm_args& a) {
   const auto bits = [](const fastnorm_tensor* t) { return reinterpret_cast<uintptr_t>(t); };
   const auto fields = static_cast<uint32_t>(number(a.gate_act) | number(a.gate_position) |
                                             number(a.gate_source) | number(a.activation));
-  return (bits(a.gate) | bits(a.sumsq) | bits(a.mean_in) | bits(a.rstd_in) | fields |
+  const auto floats = [](float one, float other, float third) {
+    return (std::bit_cast<uint32_t>(one) | std::bit_cast<uint32_t>(other) |
+            std::bit_cast<uint32_t>(third)) != 0;
+  };
+  const auto branch =
+      static_cast<uint32_t>(a.branch_norm | number(a.branch_kind) | number(a.branch_rounding) |
+                            a.branch_rounded | number(a.sum_rounding));
+  if (floats(a.branch_eps, a.branch_weight_offset, a.alpha)) return true;
+  return (bits(a.branch_weight) | bits(a.branch_bias) | bits(a.branch_rstd) | bits(a.sum_scale) |
+          branch) != 0 ||
+         (bits(a.gate) | bits(a.sumsq) | bits(a.mean_in) | bits(a.rstd_in) | fields |
           static_cast<uint64_t>(a.group_size)) != 0;
 }
 

@@ -105,6 +105,18 @@ struct StagesDesc {
   bool gate_from_rounded = false;  // what a gate after the norm multiplies is rounded to T
   int64_t group = 0;               // columns of a group
   int64_t groups = 1;              // of a row
+  // The norm before the sum, and the sum.
+  bool branch = false;
+  fastnorm_norm_kind branch_kind = FASTNORM_NORM_RMS;
+  fastnorm_rounding branch_rounding = FASTNORM_ROUND_ONCE;
+  float branch_eps = 0, branch_weight_offset = 0;
+  bool branch_rounded = false;           // to T, before the sum
+  bool scaled = false;                   // by alpha, which is not 1
+  bool sum_every_step = false;           // rounded to T
+  float alpha = 1;                       // factor of the branch
+  const std::byte* sum_scale = nullptr;  // f32, an input; nullptr = 1
+  ColumnTensor branch_weight, branch_bias;
+  RowTensor branch_rstd;                            // f32, a value a row
   bool weight_shared = false, bias_shared = false;  // by the groups: rows of one group's columns
 };
 

@@ -82,7 +82,8 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
     const int64_t values = d.kind == FASTNORM_NORM_LAYER ? 2 : 1;
     sum.bytes_read +=
         rows(s.gate, d.n, &any) + rows(s.mean_in, s.groups, &any) + rows(s.rstd_in, s.groups, &any);
-    sum.bytes_written += rows(s.sumsq, s.groups * values, &any);
+    sum.bytes_read += columns(s.branch_weight, d.n) + columns(s.branch_bias, d.n);
+    sum.bytes_written += rows(s.sumsq, s.groups * values, &any) + rows(s.branch_rstd, 1, &any);
   }
   const QuantDesc& q = d.quant;
   if (q.scheme != FASTNORM_QUANT_NONE) {
@@ -114,7 +115,8 @@ fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* 
                                               NormPlan* plan, Error& error) {
   FASTNORM_REQUIRE(facts.device_type == FASTNORM_DEVICE_CPU, FASTNORM_ERROR_UNSUPPORTED,
                    "the context's device is CUDA:%d and a stage is given (gate, activation, "
-                   "group_size, sumsq or rstd_in); this version has them on the CPU; nearest: a "
+                   "group_size, sumsq, rstd_in, branch_norm, alpha or sum_scale); this version has "
+                   "them on the CPU; nearest: a "
                    "CPU context, or no stage",
                    facts.device_id);
   plan->index = stages_kernel(d.dtype, d.kind == FASTNORM_NORM_LAYER ? Stat::kLayer : Stat::kRms);

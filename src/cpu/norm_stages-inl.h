@@ -28,11 +28,18 @@ __attribute__((noinline)) Pair activate(Activation activation, Pair v) {
   return v;
 }
 
+// The branch's norm: slots of its own, as its statistic need not be the other norm's.
+template <class Element, Stat kStat_>
+struct BranchSlots : StagesSlots<Element, kStat_> {};
+
 // A row, or a group of it.
 struct StagesRow {
   Row row;
   const char *gate, *mean_in, *rstd_in;
   char* sumsq;
+  Row branch;  // its columns
+  char* branch_rstd;
+  Statistics of_branch;
 };
 
 // Elements of the gate from i on as they multiply.
@@ -46,7 +53,47 @@ FASTNORM_INLINE Pair gate_factor(const StagesParams& p, const char* gate, int64_
 
 FASTNORM_INLINE Pair multiply(Pair a, Pair b) { return {mul(a.a, b.a), mul(a.b, b.b)}; }
 
-// x, gated where the gate comes first, + residual.
+// x, gated where the gate comes first.
+template <class T, class Extent>
+FASTNORM_INLINE Pair take_gated(const StagesParams& p, const StagesRow& at, int64_t i,
+                                Extent extent) {
+  const Pair x = extent.load(T{}, at.row.x + i * T::kBytes);
+  if (!p.gate_before) return x;
+  const Rounding<Affine::kAny, T> rounding(p.norm);
+  return rounding.step(multiply(x, gate_factor<T>(p, at.gate, i, extent)));
+}
+
+template <class Element, Stat kStat>
+struct RowSource<BranchSlots<Element, kStat>> {
+  using T = Element;
+
+  template <class Extent>
+  __attribute__((noinline)) Pair take(int64_t i, Extent extent) const {
+    return take_gated<T>(p, at, i, extent);
+  }
+
+  const StagesParams& p;
+  const StagesRow& at;
+};
+
+template <class T, Stat kStat>
+inline Statistics branch_statistics(const StagesParams& p, const StagesRow& row) {
+  using Slots = BranchSlots<T, kStat>;
+  const Rounding<Affine::kAny, T> rounding(p.branch);
+  return statistics<Slots>(p.branch, RowSource<Slots>{p, row}, rounding, Nothing{});
+}
+
+// The branch's elements from i on, normalised.
+template <class T, Stat kStat, class Extent>
+FASTNORM_INLINE Pair apply_branch(const StagesParams& p, const StagesRow& at, Pair u, int64_t i,
+                                  Extent extent) {
+  using Slots = BranchSlots<T, kStat>;
+  const RowAffine<Slots, AnyColumns> affine(p.branch, at.branch, at.of_branch,
+                                            Rounding<Affine::kAny, T>(p.branch));
+  return affine.apply(u, i, extent);
+}
+
+// The row that is normalised: branch and residual.
 template <class Element, Stat kStat>
 struct RowSource<StagesSlots<Element, kStat>> {
   using T = Element;
@@ -56,15 +103,30 @@ struct RowSource<StagesSlots<Element, kStat>> {
 
   template <class Extent>
   __attribute__((noinline)) Pair take(int64_t i, Extent extent) const {
-    Pair s = extent.load(T{}, at.row.x + i * T::kBytes);
-    if (p.gate_before) {
-      const Rounding<Affine::kAny, T> rounding(p.norm);
-      s = rounding.step(multiply(s, gate_factor<T>(p, at.gate, i, extent)));
+    Pair u = take_gated<T>(p, at, i, extent);
+    if (p.has_branch) {
+      u = p.branch_layer ? apply_branch<T, Stat::kLayer>(p, at, u, i, extent)
+                         : apply_branch<T, Stat::kRms>(p, at, u, i, extent);
+      if (p.branch_rounded) u = round_pair(T{}, u);
+      u = extent.first(T{}, u);  // the mean was subtracted past the end, too
     }
-    if (at.row.residual == nullptr) return s;
-    const Pair r = load_typed<Affine::kAny, T>(p.norm.residual_type, at.row.residual, i, extent);
-    return {add(s.a, r.a), add(s.b, r.b)};
+    const Pair s = sum_of(u, i, extent);
+    if (p.sum_scale == nullptr) return s;
+    const Vec scale = broadcast(load_f32(p.sum_scale));
+    return extent.first(T{}, step({mul(s.a, scale), mul(s.b, scale)}));  // 0 * Inf past the end
   }
+
+  template <class Extent>
+  FASTNORM_INLINE Pair sum_of(Pair u, int64_t i, Extent extent) const {
+    const Vec alpha = broadcast(p.alpha);
+    if (at.row.residual == nullptr) return p.scaled ? step({mul(u.a, alpha), mul(u.b, alpha)}) : u;
+    const Pair r = load_typed<Affine::kAny, T>(p.norm.residual_type, at.row.residual, i, extent);
+    if (p.scaled && !p.sum_every_step) return {fused(u.a, alpha, r.a), fused(u.b, alpha, r.b)};
+    if (p.scaled) u = step({mul(u.a, alpha), mul(u.b, alpha)});
+    return step({add(u.a, r.a), add(u.b, r.b)});
+  }
+
+  FASTNORM_INLINE Pair step(Pair v) const { return p.sum_every_step ? round_pair(T{}, v) : v; }
 
   const StagesParams& p;
   const StagesRow& at;
@@ -76,8 +138,12 @@ class StagedRow {
  public:
   using Slots = StagesSlots<T, kStat>;
 
-  FASTNORM_INLINE StagedRow(const StagesParams& params, const StagesRow& all)
-      : p(params), whole(all) {}
+  StagedRow(const StagesParams& params, const StagesRow& all) : p(params), whole(all) {
+    if (!p.has_branch) return;
+    whole.of_branch = p.branch_layer ? branch_statistics<T, Stat::kLayer>(p, whole)
+                                     : branch_statistics<T, Stat::kRms>(p, whole);
+    store_statistic(whole.branch_rstd, whole.of_branch.rstd);
+  }
 
   // Group number g becomes the one at work.
   void enter(int64_t g) {
@@ -91,6 +157,8 @@ class StagedRow {
     step(group.row.y, first * bytes_of<Affine::kAny, T>(n.y_type));
     step(group.row.residual_out, first * bytes_of<Affine::kAny, T>(n.residual_out_type));
     step(group.gate, first * bytes_of<Affine::kAny, T>(p.gate_type));
+    step(group.branch.weight, first * bytes_of<Affine::kAny, T>(p.branch.weight_type));
+    step(group.branch.bias, first * bytes_of<Affine::kAny, T>(p.branch.bias_type));
     step(group.row.weight, g * p.weight_step);
     step(group.row.bias, g * p.bias_step);
     for (char** value : {&group.row.mean, &group.row.rstd}) step(*value, g * kValue);
@@ -170,7 +238,7 @@ class StagedRow {
   }
 
   const StagesParams& p;
-  const StagesRow& whole;
+  StagesRow whole;
   StagesRow group;
   int64_t number = -1;  // of the group at work
   Statistics of_group = {0.0f, 0.0f, 0.0f};
@@ -239,8 +307,16 @@ void norm_stages_kernel(const StagesParams& p, int64_t begin, int64_t end) {
   uint32_t amax = 0;
   for (int64_t r = begin; r < end; ++r, cursor.next()) {
     const QuantRow out = {r, cursor.at(p.norm.quant.codes), cursor.at(p.norm.quant.scale)};
-    const StagesRow row = {cursor.row, cursor.at(p.gate), cursor.at(p.mean_in),
-                           cursor.at(p.rstd_in), cursor.at(p.sumsq)};
+    StagesRow row = {cursor.row,
+                     cursor.at(p.gate),
+                     cursor.at(p.mean_in),
+                     cursor.at(p.rstd_in),
+                     cursor.at(p.sumsq),
+                     {},
+                     cursor.at(p.branch_rstd),
+                     {0.0f, 0.0f, 0.0f}};
+    row.branch.weight = cursor.at(p.branch.weight);
+    row.branch.bias = cursor.at(p.branch.bias);
     stage_row<T, kStat>(p, row, out, &amax);
   }
   if (p.norm.quant.amax != nullptr) raise_amax(p.norm.quant.amax, amax);

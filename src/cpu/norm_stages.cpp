@@ -1,5 +1,6 @@
 #include "cpu/norm_stages.h"
 
+#include "core/reciprocal.h"
 #include "cpu/fp_mode.h"
 #include "cpu/norm.h"
 
@@ -20,6 +21,26 @@ Activation activation_of(fastnorm_activation activation) {
 
 int64_t step_of(const ColumnTensor& c, bool shared, int64_t group) {
   return c && !shared ? group * dtype_bytes(c.dtype) : 0;
+}
+
+// The branch as a norm of its own.
+void set_branch(const NormDesc& d, const IsaKernels& isa, StagesParams* p) {
+  const StagesDesc& s = d.stages;
+  NormDesc branch = d;
+  branch.has_stages = false;
+  branch.quant = QuantDesc{};
+  branch.residual = branch.residual_out = branch.y = branch.mean = branch.rstd = RowTensor{};
+  branch.kind = s.branch_kind;
+  branch.rounding = s.branch_rounding;
+  branch.eps = s.branch_eps;
+  branch.weight_offset = s.branch_weight_offset;
+  branch.weight = s.branch_weight;
+  branch.bias = s.branch_bias;
+  branch.inv_n = reciprocal_of(d.n);
+  p->branch = make_params(branch, NormPlan{}, isa, 0);
+  p->branch_rstd = row_ref(s.branch_rstd);
+  p->branch_layer = s.branch_kind == FASTNORM_NORM_LAYER;
+  p->branch_rounded = s.branch_rounded;
 }
 
 }  // namespace
@@ -44,6 +65,12 @@ StagesTask make_stages_task(const NormDesc& d, const NormPlan& plan, const IsaKe
   p.activation = activation_of(s.activation);
   p.gate_before = s.gate_before;
   p.gate_from_rounded = s.gate_from_rounded;
+  p.sum_scale = reinterpret_cast<const char*>(s.sum_scale);
+  p.alpha = s.alpha;
+  p.scaled = s.scaled;
+  p.sum_every_step = s.sum_every_step;
+  p.has_branch = s.branch;
+  if (s.branch) set_branch(d, isa, &p);
   return task;
 }
 

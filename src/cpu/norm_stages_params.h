@@ -17,6 +17,13 @@ struct StagesParams {
   ColumnType gate_type;
   Activation gate_act, activation;
   bool gate_before, gate_from_rounded;
+  NormParams branch;  // of all columns; what of it a row's statistics and columns need
+  RowRef branch_rstd;
+  const char* sum_scale;  // f32; nullptr = 1
+  float alpha;
+  bool has_branch, branch_layer, branch_rounded;
+  bool scaled;          // by alpha
+  bool sum_every_step;  // rounded
 };
 
 // The rows [begin, end).

@@ -153,6 +153,92 @@ static void in_place(fastnorm_context* context) {
   CHECK(memcmp(x, y, sizeof y) == 0);
 }
 
+static void random_brains(uint16_t* to, size_t count, uint32_t seed) {
+  float value;
+  uint32_t bits;
+  size_t i;
+  for (i = 0; i < count; ++i) {
+    fill_random(&value, 1, seed + (uint32_t)i);
+    memcpy(&bits, &value, sizeof bits);
+    to[i] = (uint16_t)(bits >> 16);
+  }
+}
+
+/* Post-norm, addition and pre-norm are two calls, to the bit; with alpha and sum_scale they are not. */
+static void sandwich(fastnorm_context* context) {
+  static uint16_t in[kRows * kN], residual[kRows * kN], w1[kN], w2[kN], branch[kRows * kN];
+  static uint16_t sum[2][kRows * kN], y[2][kRows * kN];
+  static const fastnorm_norm_kind kinds[] = {FASTNORM_NORM_RMS, FASTNORM_NORM_LAYER};
+  float rstd[2][kRows], half = 0.5f;
+  tensor_of tx, tr, t1, t2, tb, ts, ty, tq, th;
+  fastnorm_norm_args args;
+  int kind;
+  random_brains(in, kRows * kN, 1);
+  random_brains(residual, kRows * kN, 1000);
+  random_brains(w1, kN, 2000);
+  random_brains(w2, kN, 3000);
+  for (kind = 0; kind < 2; ++kind) {
+    args = empty_args();
+    args.kind = kinds[kind];
+    args.eps = 1e-3f;
+    args.weight_offset = 1;
+    args.x = make_rows(&tx, in, FASTNORM_DTYPE_BF16, kRows, kN);
+    args.weight = make_vector(&t1, w1, FASTNORM_DTYPE_BF16, kN);
+    args.y = make_rows(&tb, branch, FASTNORM_DTYPE_BF16, kRows, kN);
+    args.rstd = make_vector(&tq, rstd[0], FASTNORM_DTYPE_F32, kRows);
+    CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+    args = empty_args();
+    args.eps = 1e-6f;
+    args.x = make_rows(&tx, branch, FASTNORM_DTYPE_BF16, kRows, kN);
+    args.residual = make_rows(&tr, residual, FASTNORM_DTYPE_BF16, kRows, kN);
+    args.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
+    args.weight = make_vector(&t2, w2, FASTNORM_DTYPE_BF16, kN);
+    args.y = make_rows(&ty, y[0], FASTNORM_DTYPE_BF16, kRows, kN);
+    args.residual_out = make_rows(&ts, sum[0], FASTNORM_DTYPE_BF16, kRows, kN);
+    CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+    args.x = make_rows(&tx, in, FASTNORM_DTYPE_BF16, kRows, kN);
+    args.y = make_rows(&ty, y[1], FASTNORM_DTYPE_BF16, kRows, kN);
+    args.residual_out = make_rows(&ts, sum[1], FASTNORM_DTYPE_BF16, kRows, kN);
+    args.branch_norm = args.branch_rounded = 1;
+    args.branch_kind = kinds[kind];
+    args.branch_eps = 1e-3f;
+    args.branch_weight_offset = 1;
+    args.branch_weight = make_vector(&t1, w1, FASTNORM_DTYPE_BF16, kN);
+    args.branch_rstd = make_vector(&tq, rstd[1], FASTNORM_DTYPE_F32, kRows);
+    CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+    CHECK(memcmp(y[0], y[1], sizeof y[0]) == 0 && memcmp(sum[0], sum[1], sizeof sum[0]) == 0);
+    CHECK(memcmp(rstd[0], rstd[1], sizeof rstd[0]) == 0);
+    args.alpha = 1;
+    CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+    CHECK(memcmp(sum[0], sum[1], sizeof sum[0]) == 0);
+    args.alpha = 0.25f;
+    CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+    CHECK(memcmp(sum[0], sum[1], sizeof sum[0]) != 0);
+    args.alpha = 0;
+    args.sum_scale = make_vector(&th, &half, FASTNORM_DTYPE_F32, 1);
+    CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+    CHECK(memcmp(sum[0], sum[1], sizeof sum[0]) != 0);
+  }
+}
+
+/* 3 * 2 + 1, then by 1 / 2. */
+static void scaled_sum(fastnorm_context* context) {
+  float in[2] = {3, 5}, residual[2] = {1, -10}, sum[2], y[2], half = 0.5f;
+  tensor_of tx, tr, ts, ty, th;
+  fastnorm_norm_args args = empty_args();
+  args.eps = 1;
+  args.x = make_rows(&tx, in, FASTNORM_DTYPE_F32, 1, 2);
+  args.residual = make_rows(&tr, residual, FASTNORM_DTYPE_F32, 1, 2);
+  args.residual_out = make_rows(&ts, sum, FASTNORM_DTYPE_F32, 1, 2);
+  args.y = make_rows(&ty, y, FASTNORM_DTYPE_F32, 1, 2);
+  args.alpha = 2;
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK(sum[0] == 7 && sum[1] == 0 && y[1] == 0); /* u = -residual cancels */
+  args.sum_scale = make_vector(&th, &half, FASTNORM_DTYPE_F32, 1);
+  CHECK_OK(fastnorm_norm(context, &args, NULL, 0, NULL));
+  CHECK(sum[0] == 3.5f && sum[1] == 0);
+}
+
 static void query_and_refusals(fastnorm_context* context) {
   float y[kRows * kN];
   tensor_of tx, tg, ty;
@@ -212,6 +298,8 @@ void test_norm_stages(void) {
   groups(context);
   split(context);
   in_place(context);
+  sandwich(context);
+  scaled_sum(context);
   query_and_refusals(context);
   on_a_gpu();
   fastnorm_context_destroy(context);

@@ -81,7 +81,7 @@ void check_norm_stages(Target& target, const Options& options, Counts* counts) {
   }
   if (cases == 0) return;
   report_stages(stages_tell_orders(target), target, "a wrong order does not show", counts);
-  if (cases >= 100) report_stages(bounded * 5 >= cases, target, "few calls have bounds", counts);
+  if (cases >= 100) report_stages(bounded * 8 >= cases, target, "few calls have bounds", counts);
   std::printf("%s: %lld cases of norm_stages, %lld of them with bounds\n", target.name.c_str(),
               static_cast<long long>(cases), static_cast<long long>(bounded));
 }

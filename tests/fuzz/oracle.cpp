@@ -1,6 +1,7 @@
 #include "oracle.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -123,7 +124,12 @@ const char* statistic_fault(const fastnorm_tensor& t, const fastnorm_tensor& x,
 bool has_stages(const fastnorm_norm_args& a) {
   return a.gate != nullptr || a.sumsq != nullptr || a.mean_in != nullptr || a.rstd_in != nullptr ||
          a.group_size != 0 || number(a.gate_act) != 0 || number(a.gate_position) != 0 ||
-         number(a.gate_source) != 0 || number(a.activation) != 0;
+         number(a.gate_source) != 0 || number(a.activation) != 0 || a.branch_norm != 0 ||
+         number(a.branch_kind) != 0 || number(a.branch_rounding) != 0 || a.branch_rounded != 0 ||
+         number(a.sum_rounding) != 0 || std::bit_cast<uint32_t>(a.branch_eps) != 0 ||
+         std::bit_cast<uint32_t>(a.branch_weight_offset) != 0 ||
+         std::bit_cast<uint32_t>(a.alpha) != 0 || a.branch_weight != nullptr ||
+         a.branch_bias != nullptr || a.branch_rstd != nullptr || a.sum_scale != nullptr;
 }
 
 const char* stage_number_fault(const fastnorm_norm_args& a) {
@@ -132,6 +138,17 @@ const char* stage_number_fault(const fastnorm_norm_args& a) {
   const bool gates = (number(a.gate_act) | number(a.gate_position) | number(a.gate_source)) != 0;
   if (gates && a.gate == nullptr) return "fields of no gate";
   if (number(a.gate_position) == 1 && number(a.gate_source) == 1) return "a gate ahead, rounded";
+  if (a.branch_norm < 0 || a.branch_norm > 1 || a.branch_rounded < 0 || a.branch_rounded > 1)
+    return "a flag of the branch that is not 0 or 1";
+  if (number(a.branch_kind) > 1 || number(a.branch_rounding) > 2 || number(a.sum_rounding) > 1)
+    return "an unknown number of the branch";
+  if (!std::isfinite(a.branch_eps) || a.branch_eps < 0) return "branch_eps out of range";
+  if (!std::isfinite(a.branch_weight_offset) || !std::isfinite(a.alpha)) return "not finite";
+  if (a.branch_weight == nullptr && a.branch_weight_offset != 0) return "an offset of no weight";
+  const bool branch = number(a.branch_kind) != 0 || number(a.branch_rounding) != 0 ||
+                      a.branch_rounded != 0 || a.branch_eps != 0 || a.branch_weight != nullptr ||
+                      a.branch_bias != nullptr || a.branch_rstd != nullptr;
+  if (branch && a.branch_norm == 0) return "fields of no branch norm";
   if (a.group_size < 0) return "groups of fewer than no columns";
   const bool layer = number(a.kind) == FASTNORM_NORM_LAYER;
   if (a.mean_in != nullptr && !layer) return "a given mean of RMS";
@@ -164,6 +181,19 @@ const char* stage_fault(const fastnorm_norm_args& a, int32_t device_type) {
     if (const char* fault = row_fault(*a.gate, x, device_type)) return fault;
     const uint32_t id = id_of(a.gate->dtype);
     if (id != id_of(x.dtype) && id != FASTNORM_DTYPE_F32) return "a gate of another dtype";
+  }
+  for (const fastnorm_tensor* t : {a.branch_weight, a.branch_bias}) {
+    if (t == nullptr) continue;
+    if (const char* fault = column_fault(*t, x, n, device_type)) return fault;
+  }
+  if (a.branch_rstd != nullptr) {
+    if (const char* fault = statistic_fault(*a.branch_rstd, x, device_type)) return fault;
+  }
+  if (a.sum_scale != nullptr) {
+    const fastnorm_tensor& t = *a.sum_scale;
+    if (const char* fault = tensor_fault(t, device_type)) return fault;
+    if (id_of(t.dtype) != FASTNORM_DTYPE_F32 || t.ndim != 1 || t.shape[0] != 1)
+      return "a factor that is not one f32";
   }
   const bool layer = number(a.kind) == FASTNORM_NORM_LAYER;
   for (const fastnorm_tensor* t : {a.mean, a.rstd, a.mean_in, a.rstd_in, a.sumsq}) {
@@ -394,7 +424,11 @@ std::vector<View> views_of(const std::vector<fastnorm_norm_args>& calls) {
                         {a.gate, i, false, 'z'},
                         {a.mean_in, i, false, 'i'},
                         {a.rstd_in, i, false, 'j'},
-                        {a.sumsq, i, true, 't'}};
+                        {a.sumsq, i, true, 't'},
+                        {a.branch_weight, i, false, 'W'},
+                        {a.branch_bias, i, false, 'B'},
+                        {a.branch_rstd, i, true, 'S'},
+                        {a.sum_scale, i, false, 'f'}};
     // Without rows a call touches nothing, its weight neither.
     if (elements_of(*a.x) == 0) continue;
     for (View view : all) {
@@ -469,8 +503,8 @@ bool is_output_row(const View& v) { return v.role == 'y' || v.role == 'o'; }
 
 const char* layout_fault(const View& v) {
   if (v.role == 'q') return codes_layout_fault(*v.tensor);
-  const bool row =
-      is_input_row(v) || is_output_row(v) || v.role == 'w' || v.role == 'b' || v.role == 'z';
+  const bool row = is_input_row(v) || is_output_row(v) || v.role == 'w' || v.role == 'b' ||
+                   v.role == 'z' || v.role == 'W' || v.role == 'B';
   return row && !whole_rows(v) ? "a last dimension with gaps" : nullptr;
 }
 

@@ -75,11 +75,16 @@ const fastnorm_tensor* fastnorm_norm_args::*const kFields[kTensors] = {
     &fastnorm_norm_args::gate,
     &fastnorm_norm_args::sumsq,
     &fastnorm_norm_args::mean_in,
-    &fastnorm_norm_args::rstd_in};
+    &fastnorm_norm_args::rstd_in,
+    &fastnorm_norm_args::branch_weight,
+    &fastnorm_norm_args::branch_bias,
+    &fastnorm_norm_args::branch_rstd,
+    &fastnorm_norm_args::sum_scale};
 constexpr const char* kNames[kTensors] = {
-    "x",           "residual", "weight",       "bias",      "y",      "residual_out",
-    "mean",        "rstd",     "global_scale", "quantized", "scale",  "amax",
-    "clamp_scale", "gate",     "sumsq",        "mean_in",   "rstd_in"};
+    "x",           "residual",    "weight",       "bias",      "y",       "residual_out",
+    "mean",        "rstd",        "global_scale", "quantized", "scale",   "amax",
+    "clamp_scale", "gate",        "sumsq",        "mean_in",   "rstd_in", "branch_weight",
+    "branch_bias", "branch_rstd", "sum_scale"};
 enum Field {
   kX,
   kResidual,
@@ -97,7 +102,11 @@ enum Field {
   kGate,
   kSumsq,
   kMeanIn,
-  kRstdIn
+  kRstdIn,
+  kBranchWeight,
+  kBranchBias,
+  kBranchRstd,
+  kSumScale
 };
 
 template <typename T>
@@ -283,7 +292,31 @@ void RandomCall::stages(Bytes& bytes, fastnorm_norm_args* args) {
     group_statistic(bytes, kRstdIn, groups, false);
     if (layer) group_statistic(bytes, kMeanIn, groups, false);
   }
-  for (int i = kGate; i <= kRstdIn; ++i) args->*kFields[i] = tensors_[i].tensor.get();
+  const uint8_t sum = bytes.byte();
+  if (sum & 1) {
+    args->branch_norm = damaged(bytes, 1);
+    args->branch_kind = damaged(bytes, static_cast<fastnorm_norm_kind>(sum >> 1 & 1));
+    args->branch_rounding = damaged(bytes, static_cast<fastnorm_rounding>(bytes.pick(3)));
+    args->branch_rounded = damaged(bytes, sum >> 2 & 1);
+    args->branch_eps = random_float(bytes);
+    if (sum & 8) columns(bytes, &tensors_[kBranchWeight]);
+    if (sum & 8) args->branch_weight_offset = random_float(bytes);
+    if (sum & 16) columns(bytes, &tensors_[kBranchBias]);
+    if (sum & 32) {
+      statistic(bytes, &tensors_[kBranchRstd]);
+      own_memory(bytes, kBranchRstd);
+    }
+  } else if (bytes.rarely()) {
+    args->branch_rounded = 1;
+  }
+  if (sum & 64) args->alpha = random_float(bytes);
+  if (sum & 128) {
+    fill(bytes, &tensors_[kSumScale], {1}, FASTNORM_DTYPE_F32);
+    own_memory(bytes, kSumScale);
+  }
+  if ((sum & 0x42) == 0x42)
+    args->sum_rounding = damaged(bytes, static_cast<fastnorm_sum_rounding>(1));
+  for (int i = kGate; i <= kSumScale; ++i) args->*kFields[i] = tensors_[i].tensor.get();
   if ((choice & 0x83) == 0x81) args->y = args->gate;
 }
 
@@ -526,6 +559,16 @@ void RandomCall::print() const {
   std::fprintf(stderr,
                "  gate_act %d, position %d, source %d, activation %d, group_size %" PRId64 "\n",
                stage[0], stage[1], stage[2], stage[3], args.group_size);
+  int32_t branch[3];
+  std::memcpy(&branch[0], &args.branch_kind, sizeof branch[0]);
+  std::memcpy(&branch[1], &args.branch_rounding, sizeof branch[1]);
+  std::memcpy(&branch[2], &args.sum_rounding, sizeof branch[2]);
+  std::fprintf(stderr,
+               "  branch_norm %d, kind %d, rounding %d, rounded %d, eps %g, offset %g; alpha %g, "
+               "sum_rounding %d\n",
+               args.branch_norm, branch[0], branch[1], args.branch_rounded,
+               static_cast<double>(args.branch_eps), static_cast<double>(args.branch_weight_offset),
+               static_cast<double>(args.alpha), branch[2]);
   for (int i = 0; i < kTensors; ++i) {
     const fastnorm_tensor* t = args.*kFields[i];
     if (t == nullptr) continue;

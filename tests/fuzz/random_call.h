@@ -11,7 +11,7 @@
 
 namespace fastnorm::fuzz {
 
-inline constexpr int kTensors = 17;  // fields of fastnorm_norm_args that are tensors
+inline constexpr int kTensors = 21;  // fields of fastnorm_norm_args that are tensors
 
 struct RandomTensor {
   std::unique_ptr<int64_t[]> shape, strides;

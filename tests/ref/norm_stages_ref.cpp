@@ -60,6 +60,39 @@ float sum_of_squares(const StagesOptions& o, const NormRow& row, Order order,
   return about_mean < 0.0f ? 0.0f : about_mean;
 }
 
+// The row that is normalised, s [n], in single precision.
+std::vector<float> summed_row(const StagesOptions& o, const StagesRow& row, Order order,
+                              ModelScratch* scratch, float* branch_rstd) {
+  const Type type = o.norm.dtype;
+  const bool every_step = o.norm.rounding == Rounding::kEveryStep;
+  const auto step = [&](float v) { return every_step ? round_to(type, v) : v; };
+  const auto sum_step = [&](float v) { return o.sum_every_step ? round_to(type, v) : v; };
+  const NormRow& r = row.row;
+  std::vector<float> u(r.x, r.x + r.n);
+  for (size_t i = 0; o.gate_before && row.gate != nullptr && i < u.size(); ++i)
+    u[i] = step(u[i] * step(activate(o.gate_act, row.gate[i])));
+  if (o.branch) {
+    NormResult branch;
+    const NormRow of_branch = {r.n, u.data(), nullptr, row.branch_weight, row.branch_bias};
+    norm_model(o.of_branch, of_branch, order, scratch, &branch);
+    *branch_rstd = branch.rstd;
+    u = branch.z;
+    for (float& v : u) v = o.branch_rounded ? round_to(type, v) : v;
+  }
+  for (size_t i = 0; i < u.size(); ++i) {
+    if (r.residual == nullptr) {
+      if (o.scaled) u[i] = sum_step(u[i] * o.alpha);
+    } else if (o.scaled && !o.sum_every_step) {
+      u[i] = std::fma(u[i], o.alpha, r.residual[i]);
+    } else {
+      if (o.scaled) u[i] = sum_step(u[i] * o.alpha);
+      u[i] = sum_step(u[i] + r.residual[i]);
+    }
+    if (row.sum_scale != nullptr) u[i] = sum_step(u[i] * *row.sum_scale);
+  }
+  return u;
+}
+
 constexpr double kU = 0x1p-24;
 constexpr double kLeast = 0x1p-149;
 constexpr double kFunction = 8 * kU;  // relative error of an activation; it is at most 2.9 units
@@ -96,75 +129,117 @@ Near gated(const StagesOptions& o, Near v, float gate) {
                        std::fabs(v.value) * kLeast + 2 * kLeast};
 }
 
+// A statistic; rstd's error is relative.
+struct NearStatistic {
+  Near mean, rstd;
+};
+
 // False where there are no bounds.
-bool bound_group(const StagesOptions& o, const StagesRow& row, int64_t g, Order order,
-                 std::vector<Range>* bounds) {
-  const Group group = group_of(o, row, g);
-  const NormRow& r = group.row;
-  const bool layer = o.norm.kind == Kind::kLayer;
-  std::vector<Near> s;
-  std::vector<double> values, errors;
+bool statistic_of(const NormOptions& o, const std::vector<Near>& s, Order order,
+                  NearStatistic* result) {
+  Near &mean = result->mean, &rstd = result->rstd;
+  const auto n = static_cast<double>(s.size());
+  const double path = longest_path(order, o.dtype, static_cast<int64_t>(s.size()));
+  std::vector<double> values, errors, squares, shares;
+  for (const Near& v : s) values.push_back(v.value), errors.push_back(v.error);
+  if (o.kind == Kind::kLayer) {
+    mean.value = average(values);
+    double distance = 0;
+    for (const double v : values) distance += std::fabs(v - mean.value);
+    mean.error =
+        kU * std::fabs(mean.value) + (path + 2) * kU * distance / n + average(errors) + 2 * kLeast;
+  }
+  for (const Near& v : s) {
+    const double d = v.value - mean.value;
+    squares.push_back(d * d);
+    // What the elements' errors do to the square; the mean's error does so in the second order.
+    shares.push_back(2 * std::fabs(d) * v.error + v.error * v.error);
+  }
+  const double variance = average(squares), radicand = variance + static_cast<double>(o.eps);
+  rstd.value = 1 / std::sqrt(radicand);
+  rstd.error = (path / 2 + 5) * kU + kLeast / radicand +
+               0.51 * (average(shares) + mean.error * mean.error) / radicand;
+  return (variance + mean.value * mean.value) * n < 0.25 * FLT_MAX && std::isfinite(rstd.value) &&
+         rstd.error <= 0x1p-8;
+}
+
+// An element normalised; false where there are no bounds.
+bool normalise(const NormOptions& o, const NearStatistic& statistic, const float* weights,
+               const float* biases, int64_t i, Near* v) {
+  const auto [mean, rstd] = statistic;
+  const double t = (v->value - mean.value) * rstd.value;
+  const double t_error = std::fabs(rstd.value) * (v->error + mean.error) * (1 + 0x1p-7) +
+                         (rstd.error + 2 * kU) * std::fabs(t) + 2 * kLeast;
+  const double weight =
+      weights == nullptr ? 1
+                         : static_cast<double>(weights[i]) + static_cast<double>(o.weight_offset);
+  const double bias = biases == nullptr ? 0 : static_cast<double>(biases[i]);
+  *v = {t * weight + bias, std::fabs(weight) * t_error * (1 + 0x1p-20) +
+                               3 * kU * (std::fabs(t * weight) + std::fabs(bias)) + 2 * kLeast};
+  return in_range(t) && in_range(t * weight) && in_range(v->value);
+}
+
+// A value that is rounded to a dtype; the error becomes that of the ends.
+Near rounded(Type type, Near v) {
+  const double low = round_to(type, v.value - v.error), high = round_to(type, v.value + v.error);
+  return {(low + high) / 2, (high - low) / 2};
+}
+
+// The row that is normalised; false where there are no bounds.
+bool near_row(const StagesOptions& o, const StagesRow& row, Order order, std::vector<Near>* s) {
+  const NormRow& r = row.row;
   for (int64_t i = 0; i < r.n; ++i) {
     Near u = {r.x[i], 0};
-    if (o.gate_before && group.gate != nullptr) u = gated(o, u, group.gate[i]);
+    if (o.gate_before && row.gate != nullptr) u = gated(o, u, row.gate[i]);
     if (!in_range(u.value)) return false;
+    s->push_back(u);
+  }
+  NearStatistic branch;
+  if (o.branch && !statistic_of(o.of_branch, *s, order, &branch)) return false;
+  for (int64_t i = 0; i < r.n; ++i) {
+    Near& u = (*s)[static_cast<size_t>(i)];
+    if (o.branch && !normalise(o.of_branch, branch, row.branch_weight, row.branch_bias, i, &u))
+      return false;
+    if (o.branch_rounded) u = rounded(o.norm.dtype, u);
+    if (!in_range(u.value)) return false;
+    if (o.scaled) {
+      const auto alpha = static_cast<double>(o.alpha);
+      u = {u.value * alpha, u.error * std::fabs(alpha)};
+      if (r.residual == nullptr) u.error += kU * std::fabs(u.value) + kLeast;
+    }
     if (r.residual != nullptr) {
       u.value += static_cast<double>(r.residual[i]);
-      u.error += kU * std::fabs(u.value);
+      u.error += kU * std::fabs(u.value) + kLeast;
+    }
+    if (row.sum_scale != nullptr) {
+      const auto scale = static_cast<double>(*row.sum_scale);
+      u = {u.value * scale, u.error * std::fabs(scale)};
+      u.error += kU * std::fabs(u.value) + kLeast;
     }
     if (!in_range(u.value)) return false;
-    s.push_back(u);
-    values.push_back(u.value);
-    errors.push_back(u.error);
   }
-  Near mean, rstd;  // rstd's error is relative
+  return true;
+}
+
+// False where there are no bounds.
+bool bound_group(const StagesOptions& o, const StagesRow& row, const std::vector<Near>& all,
+                 int64_t g, Order order, std::vector<Range>* bounds) {
+  const Group group = group_of(o, row, g);
+  const NormRow& r = group.row;
+  const std::vector<Near> s(all.begin() + g * o.group, all.begin() + (g + 1) * o.group);
+  NearStatistic statistic;
   if (row.rstd_in != nullptr) {
-    if (layer) mean.value = row.mean_in[g];
-    rstd.value = row.rstd_in[g];
-  } else {
-    const double path = longest_path(order, o.norm.dtype, r.n);
-    std::vector<double> squares, shares;
-    if (layer) {
-      mean.value = average(values);
-      double distance = 0;
-      for (const double v : values) distance += std::fabs(v - mean.value);
-      mean.error = kU * std::fabs(mean.value) +
-                   (path + 2) * kU * distance / static_cast<double>(r.n) + average(errors) +
-                   2 * kLeast;
-    }
-    for (const Near& v : s) {
-      const double d = v.value - mean.value;
-      squares.push_back(d * d);
-      // What the elements' errors do to the square; the mean's error does so in the second order.
-      shares.push_back(2 * std::fabs(d) * v.error + v.error * v.error);
-    }
-    const double variance = average(squares), radicand = variance + static_cast<double>(o.norm.eps);
-    rstd.value = 1 / std::sqrt(radicand);
-    rstd.error = (path / 2 + 5) * kU + kLeast / radicand +
-                 0.51 * (average(shares) + mean.error * mean.error) / radicand;
-    const auto n = static_cast<double>(r.n);
-    if ((variance + mean.value * mean.value) * n >= 0.25 * FLT_MAX || !std::isfinite(rstd.value) ||
-        rstd.error > 0x1p-8)
-      return false;
+    if (o.norm.kind == Kind::kLayer) statistic.mean.value = row.mean_in[g];
+    statistic.rstd.value = row.rstd_in[g];
+  } else if (!statistic_of(o.norm, s, order, &statistic)) {
+    return false;
   }
   for (int64_t i = 0; i < r.n; ++i) {
-    const auto k = static_cast<size_t>(i);
-    const double t = (s[k].value - mean.value) * rstd.value;
-    const double t_error = std::fabs(rstd.value) * (s[k].error + mean.error) * (1 + 0x1p-7) +
-                           (rstd.error + 2 * kU) * std::fabs(t) + 2 * kLeast;
-    const double weight = r.weight == nullptr ? 1
-                                              : static_cast<double>(r.weight[i]) +
-                                                    static_cast<double>(o.norm.weight_offset);
-    const double bias = r.bias == nullptr ? 0 : static_cast<double>(r.bias[i]);
-    Near z = {t * weight + bias, std::fabs(weight) * t_error * (1 + 0x1p-20) +
-                                     3 * kU * (std::fabs(t * weight) + std::fabs(bias)) +
-                                     2 * kLeast};
-    if (!in_range(t) || !in_range(t * weight) || !in_range(z.value)) return false;
+    Near z = s[static_cast<size_t>(i)];
+    if (!normalise(o.norm, statistic, r.weight, r.bias, i, &z)) return false;
     if (!o.gate_before && group.gate != nullptr) {
       if (o.gate_from_rounded) {
-        const double low = round_to(o.norm.dtype, z.value - z.error),
-                     high = round_to(o.norm.dtype, z.value + z.error);
-        z = {(low + high) / 2, (high - low) / 2};
+        z = rounded(o.norm.dtype, z);
         if (!in_range(z.value)) return false;
       }
       z = gated(o, z, group.gate[i]);
@@ -191,19 +266,21 @@ void stages_model(const StagesOptions& o, const StagesRow& row, Order order, Mod
   const auto step = [&](float v) { return every_step ? round_to(o.norm.dtype, v) : v; };
   const auto factor = [&](float gate) { return step(activate(o.gate_act, gate)); };
   NormResult of_group;
+  const std::vector<float> s = summed_row(o, row, order, scratch, &result->branch_rstd);
+  // What the rounding of a sum needs is that there is one; -0 leaves each number as it is.
+  const std::vector<float> nothing(s.size(), -0.0f);
+  StagesRow summed = row;
+  summed.row.x = s.data();
+  if (row.row.residual != nullptr) summed.row.residual = nothing.data();
   for (int64_t g = 0; g * o.group < row.row.n; ++g) {
-    Group group = group_of(o, row, g);
-    std::vector<float> u(group.row.x, group.row.x + o.group);
-    for (size_t i = 0; o.gate_before && group.gate != nullptr && i < u.size(); ++i)
-      u[i] = step(u[i] * factor(group.gate[i]));
-    group.row.x = u.data();
+    const Group group = group_of(o, summed, g);
     norm_model(o.norm, group.row, order, scratch, &of_group);
     if (row.rstd_in != nullptr) {
       of_group.rstd = row.rstd_in[g];
       of_group.mean = row.mean_in != nullptr ? row.mean_in[g] : 0.0f;
       norm_tail(o.norm, group.row, of_group.mean, of_group.rstd, of_group.z.data());
     }
-    for (size_t i = 0; i < u.size(); ++i) {
+    for (size_t i = 0; i < of_group.z.size(); ++i) {
       float z = of_group.z[i];
       if (!o.gate_before && group.gate != nullptr) {
         if (o.gate_from_rounded) z = round_to(o.norm.dtype, z);
@@ -225,8 +302,13 @@ std::vector<Range> stages_bounds(const StagesOptions& o, const StagesRow& row, O
   const bool once =
       o.norm.rounding == Rounding::kOnce &&
       (row.row.residual == nullptr || o.norm.residual_rounding == ResidualRounding::kExact);
-  for (int64_t g = 0; once && g * o.group < row.row.n; ++g) {
-    if (!bound_group(o, row, g, order, &bounds)) return {};
+  std::vector<Near> s;
+  if (!once || o.sum_every_step || (o.branch && o.of_branch.rounding != Rounding::kOnce) ||
+      !near_row(o, row, order, &s)) {
+    return {};
+  }
+  for (int64_t g = 0; g * o.group < row.row.n; ++g) {
+    if (!bound_group(o, row, s, g, order, &bounds)) return {};
   }
   return bounds;
 }

@@ -19,7 +19,13 @@ struct StagesOptions {
   Activation gate_act = Activation::kIdentity, activation = Activation::kIdentity;
   bool gate_before = false;
   bool gate_from_rounded = false;
-  int64_t group = 1;  // columns, a divisor of n
+  int64_t group = 1;    // columns, a divisor of n
+  bool branch = false;  // x is normalised before the residual is added
+  NormOptions of_branch;
+  bool branch_rounded = false;  // to T, then
+  bool scaled = false;          // the branch, by alpha
+  float alpha = 1;
+  bool sum_every_step = false;  // rounded to T
 };
 
 struct StagesRow {
@@ -27,7 +33,9 @@ struct StagesRow {
   bool weight_shared = false;   // [group], else [n]
   bool bias_shared = false;     // likewise
   const float* gate = nullptr;  // [n], may be null
-  const float *mean_in = nullptr, *rstd_in = nullptr;  // [n / group], null = computed
+  const float *branch_weight = nullptr, *branch_bias = nullptr;  // [n], null = 1, 0
+  const float* sum_scale = nullptr;                              // [1], null = 1
+  const float *mean_in = nullptr, *rstd_in = nullptr;            // [n / group], null = computed
 };
 
 // `sum` and `z` are stored by rounding them once to the dtype of residual_out and y.
@@ -35,6 +43,7 @@ struct StagesResult {
   std::vector<float> mean, rstd;  // [n / group]
   std::vector<float> sumsq;       // [n / group], LAYER: [n / group, 2]
   std::vector<float> sum, z;      // [n]
+  float branch_rstd = 0;
 };
 
 void stages_model(const StagesOptions& options, const StagesRow& row, Order order,

@@ -52,11 +52,17 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order)
         static_cast<fastnorm_residual_rounding>(static_cast<int>(o.residual_rounding));
   }
   if (!random_.one_in(3)) {
-    weight_ = make_columns(&weight_shared_);
+    weight_shared_ = groups_ > 1 && random_.one_in(2);
+    weight_ = make_columns(weight_shared_ ? options_.group : n_);
     if (random_.one_in(2)) args_.weight_offset = o.weight_offset = 1;
   }
-  if (random_.one_in(3)) bias_ = make_columns(&bias_shared_);
+  if (random_.one_in(3)) {
+    bias_shared_ = groups_ > 1 && random_.one_in(2);
+    bias_ = make_columns(bias_shared_ ? options_.group : n_);
+  }
   if (!random_.one_in(4)) make_gate();
+  if (random_.one_in(3)) make_branch();
+  make_sum();
   if (random_.one_in(3)) {
     options_.activation = static_cast<ref::Activation>(random_.below(3));
     args_.activation = static_cast<fastnorm_activation>(static_cast<int>(options_.activation));
@@ -83,10 +89,8 @@ OwnedTensor RandomStagesCall::make_statistic(int64_t values) {
   return make_tensor(shape, FASTNORM_DTYPE_F32);
 }
 
-OwnedTensor RandomStagesCall::make_columns(bool* shared) {
+OwnedTensor RandomStagesCall::make_columns(int64_t columns) {
   const Type type = any_type();
-  *shared = groups_ > 1 && random_.one_in(2);
-  const int64_t columns = *shared ? options_.group : n_;
   const bool each = random_.one_in(3);
   OwnedTensor t = each ? make_tensor(std::vector<int64_t>{heads_, columns}, id_of(type),
                                      random_.below(3), random_.below(3))
@@ -128,6 +132,44 @@ void RandomStagesCall::make_gate() {
   args_.gate_position = options_.gate_before ? FASTNORM_GATE_BEFORE_NORM : FASTNORM_GATE_AFTER_NORM;
   args_.gate_source =
       options_.gate_from_rounded ? FASTNORM_GATE_FROM_ROUNDED : FASTNORM_GATE_FROM_F32;
+}
+
+void RandomStagesCall::make_branch() {
+  options_.branch = true;
+  args_.branch_norm = 1;
+  ref::NormOptions& o = options_.of_branch;
+  o.dtype = type_;
+  o.kind = random_.one_in(3) ? ref::Kind::kLayer : ref::Kind::kRms;
+  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(3));
+  o.eps = 1e-3f;
+  args_.branch_kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
+  args_.branch_rounding = static_cast<fastnorm_rounding>(static_cast<int>(o.rounding));
+  args_.branch_eps = o.eps;
+  options_.branch_rounded = random_.one_in(2);
+  args_.branch_rounded = options_.branch_rounded ? 1 : 0;
+  if (!random_.one_in(3)) {
+    branch_weight_ = make_columns(n_);
+    if (random_.one_in(2)) args_.branch_weight_offset = o.weight_offset = 1;
+  }
+  if (random_.one_in(3)) branch_bias_ = make_columns(n_);
+  if (random_.one_in(2))
+    branch_rstd_ = make_tensor(std::vector<int64_t>{batch_, heads_}, FASTNORM_DTYPE_F32, 1);
+}
+
+void RandomStagesCall::make_sum() {
+  if (random_.one_in(4)) {
+    const float factors[] = {0.22f, -1.5f, 1.0f, 12.0f};
+    args_.alpha = options_.alpha = random_.of(factors);
+    options_.scaled = options_.alpha != 1;
+  }
+  if (random_.one_in(6)) {
+    sum_scale_ = make_tensor(std::vector<int64_t>{1}, FASTNORM_DTYPE_F32);
+    sum_scale_->set_number(0, 0.37f);
+  }
+  if (random_.one_in(5)) {
+    options_.sum_every_step = true;
+    args_.sum_rounding = FASTNORM_SUM_EVERY_STEP;
+  }
 }
 
 // Given ones are others than the rows'.
@@ -212,7 +254,8 @@ void RandomStagesCall::make_outputs() {
     amax_->set_number(0, 0.25f);
   }
   // Every call has a stage.
-  if (gate_ == nullptr && sumsq_ == nullptr && rstd_in_ == nullptr && args_.activation == 0)
+  if (gate_ == nullptr && sumsq_ == nullptr && rstd_in_ == nullptr && args_.activation == 0 &&
+      args_.branch_norm == 0 && args_.alpha == 0 && sum_scale_ == nullptr)
     args_.group_size = options_.group;
 }
 
@@ -229,6 +272,10 @@ std::vector<RandomStagesCall::Named> RandomStagesCall::named() const {
           {"sumsq", sumsq_},
           {"mean_in", mean_in_},
           {"rstd_in", rstd_in_},
+          {"branch_weight", branch_weight_},
+          {"branch_bias", branch_bias_},
+          {"branch_rstd", branch_rstd_},
+          {"sum_scale", sum_scale_},
           {"codes", codes_},
           {"scale", scale_},
           {"global_scale", global_},
@@ -256,6 +303,10 @@ const fastnorm_norm_args& RandomStagesCall::args() {
   args_.sumsq = abi_of(sumsq_);
   args_.mean_in = abi_of(mean_in_);
   args_.rstd_in = abi_of(rstd_in_);
+  args_.branch_weight = abi_of(branch_weight_);
+  args_.branch_bias = abi_of(branch_bias_);
+  args_.branch_rstd = abi_of(branch_rstd_);
+  args_.sum_scale = abi_of(sum_scale_);
   args_.quantized = abi_of(codes_);
   args_.scale = abi_of(scale_);
   args_.global_scale = abi_of(global_);
@@ -299,6 +350,12 @@ void RandomStagesCall::predict(int64_t b, int64_t h) {
   row.weight_shared = weight_shared_;
   row.bias_shared = bias_shared_;
   row.gate = pointer(gate);
+  const std::vector<float> branch_weight = column_of(branch_weight_, h, n_),
+                           branch_bias = column_of(branch_bias_, h, n_),
+                           sum_scale = column_of(sum_scale_, 0, 1);
+  row.branch_weight = pointer(branch_weight);
+  row.branch_bias = pointer(branch_bias);
+  row.sum_scale = pointer(sum_scale);
   row.mean_in = pointer(mean_in);
   row.rstd_in = pointer(rstd_in);
   ref::StagesResult result;
@@ -312,6 +369,7 @@ void RandomStagesCall::predict(int64_t b, int64_t h) {
   put(mean_, result.mean);
   put(rstd_, result.rstd);
   put(sumsq_, result.sumsq);
+  put(branch_rstd_, {result.branch_rstd});
   predict_codes(b, h, result.z);
   check_bounds(row, result.z);
 }
@@ -407,6 +465,12 @@ std::string RandomStagesCall::text() const {
   if (options_.gate_from_rounded) s += " rounded";
   if (args_.activation != 0)
     s += std::string(" activation ") + kActs[static_cast<int>(options_.activation)];
+  if (options_.branch)
+    s += options_.of_branch.kind == ref::Kind::kLayer ? " branch layer" : " branch rms";
+  if (options_.branch_rounded) s += " rounded";
+  if (options_.scaled) s += " alpha";
+  if (sum_scale_ != nullptr) s += " sum_scale";
+  if (options_.sum_every_step) s += " sum every step";
   if (rstd_in_ != nullptr) s += " given";
   if (sumsq_ != nullptr) s += " sumsq";
   if (codes_ != nullptr) s += std::string(" codes ") + ref::name_of(quant_.scheme);

@@ -39,10 +39,12 @@ class RandomStagesCall {
   std::vector<Named> named() const;
   OwnedTensor make_rows(fastnorm_dtype_id dtype, int64_t columns);
   OwnedTensor make_statistic(int64_t values);
-  OwnedTensor make_columns(bool* shared);
+  OwnedTensor make_columns(int64_t columns);
   void fill(CallTensor& t, ref::Pattern pattern, ref::Type type, int64_t columns);
   ref::Type any_type();
   void make_gate();
+  void make_branch();
+  void make_sum();
   void make_statistics();
   void make_codes();
   void make_outputs();
@@ -64,7 +66,8 @@ class RandomStagesCall {
   float tensor_scale_ = 0.5f, global_scale_ = 0.5f;
   fastnorm_norm_args args_ = {};
   OwnedTensor x_, residual_, weight_, bias_, y_, residual_out_, mean_, rstd_, gate_, sumsq_,
-      mean_in_, rstd_in_, codes_, scale_, global_, amax_;
+      mean_in_, rstd_in_, branch_weight_, branch_bias_, branch_rstd_, sum_scale_, codes_, scale_,
+      global_, amax_;
   ref::ModelScratch scratch_;
   std::string finding_;
   int64_t bounded_ = 0;

@@ -1,6 +1,7 @@
 // Requirements of norm's stages, each broken once, and what is made of calls that are right.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "core/norm_plan.h"
@@ -15,13 +16,16 @@ constexpr int64_t kRows = 3, kN = 32, kGroup = 8, kGroups = kN / kGroup;
 // A request with the tensors of stages.
 struct StagesRequest {
   Request norm;
-  std::optional<RequestTensor> gate, sumsq, mean_in, rstd_in;
+  std::optional<RequestTensor> gate, sumsq, mean_in, rstd_in, branch_weight, branch_bias,
+      branch_rstd, sum_scale;
 
   fastnorm_status check(NormDesc* desc, Error& error) const {
     Request r = norm;
-    const std::optional<RequestTensor>* const from[] = {&gate, &sumsq, &mean_in, &rstd_in};
-    const fastnorm_tensor** const to[] = {&r.args.gate, &r.args.sumsq, &r.args.mean_in,
-                                          &r.args.rstd_in};
+    const std::optional<RequestTensor>* const from[] = {
+        &gate, &sumsq, &mean_in, &rstd_in, &branch_weight, &branch_bias, &branch_rstd, &sum_scale};
+    const fastnorm_tensor** const to[] = {
+        &r.args.gate,          &r.args.sumsq,       &r.args.mean_in,     &r.args.rstd_in,
+        &r.args.branch_weight, &r.args.branch_bias, &r.args.branch_rstd, &r.args.sum_scale};
     fastnorm_tensor tensors[std::size(from)];
     for (size_t i = 0; i < std::size(from); ++i) {
       if (!*from[i]) continue;
@@ -43,6 +47,14 @@ StagesRequest full_request() {
   r.norm.rstd = RequestTensor{{kRows, kGroups}, {}, FASTNORM_DTYPE_F32, address_of(7)};
   r.gate = RequestTensor{{kRows, kN}, {}, FASTNORM_DTYPE_BF16, address_of(8)};
   r.sumsq = RequestTensor{{kRows, kGroups, 2}, {}, FASTNORM_DTYPE_F32, address_of(9)};
+  r.norm.args.branch_norm = r.norm.args.branch_rounded = 1;
+  r.norm.args.branch_eps = 1e-3f;
+  r.norm.args.branch_weight_offset = 1;
+  r.norm.args.alpha = 0.5f;
+  r.branch_weight = RequestTensor{{kN}, {}, FASTNORM_DTYPE_BF16, address_of(13)};
+  r.branch_bias = RequestTensor{{kRows, kN}, {}, FASTNORM_DTYPE_F32, address_of(14)};
+  r.branch_rstd = RequestTensor{{kRows}, {}, FASTNORM_DTYPE_F32, address_of(15)};
+  r.sum_scale = RequestTensor{{1}, {}, FASTNORM_DTYPE_F32, address_of(16)};
   return r;
 }
 
@@ -119,6 +131,25 @@ const BadCall kBadCalls[] = {
     {"y over rstd_in", FASTNORM_ERROR_LAYOUT, {"y [", "overlaps rstd_in"}, [](StagesRequest& r) { r.norm.y->address = r.rstd_in->address; }, true},
 
     {"weight of no group", FASTNORM_ERROR_SHAPE, {"weight.shape is [16]", "[32], or [8] for each group"}, [](StagesRequest& r) { r.norm.weight->shape = {16}; }},
+    {"branch_norm", FASTNORM_ERROR_ARGUMENT, {"branch_norm is 2", "0 or 1"}, [](StagesRequest& r) { r.norm.args.branch_norm = 2; }},
+    {"branch_rounded", FASTNORM_ERROR_ARGUMENT, {"branch_rounded is -1", "0 or 1"}, [](StagesRequest& r) { r.norm.args.branch_rounded = -1; }},
+    {"branch_kind", FASTNORM_ERROR_ARGUMENT, {"branch_kind is 2", "FASTNORM_NORM_RMS (0)"}, [](StagesRequest& r) { set(&r.norm.args.branch_kind, 2); }},
+    {"branch_rounding", FASTNORM_ERROR_ARGUMENT, {"branch_rounding is 3", "0 to 2"}, [](StagesRequest& r) { set(&r.norm.args.branch_rounding, 3); }},
+    {"sum_rounding", FASTNORM_ERROR_ARGUMENT, {"sum_rounding is 2", "FASTNORM_SUM_ONCE (0)"}, [](StagesRequest& r) { set(&r.norm.args.sum_rounding, 2); }},
+    {"branch_eps", FASTNORM_ERROR_ARGUMENT, {"branch_eps is -1", "finite and >= 0"}, [](StagesRequest& r) { r.norm.args.branch_eps = -1; }},
+    {"branch offset Inf", FASTNORM_ERROR_ARGUMENT, {"branch_weight_offset is inf", "finite"}, [](StagesRequest& r) { r.norm.args.branch_weight_offset = INFINITY; }},
+    {"alpha NaN", FASTNORM_ERROR_ARGUMENT, {"alpha is nan", "finite"}, [](StagesRequest& r) { r.norm.args.alpha = NAN; }},
+    {"branch offset alone", FASTNORM_ERROR_ARGUMENT, {"branch_weight_offset is 1", "branch_weight is NULL"}, [](StagesRequest& r) { r.branch_weight.reset(); }},
+    {"rounded without branch", FASTNORM_ERROR_ARGUMENT, {"branch_rounded is 1", "branch_norm is 0"}, [](StagesRequest& r) { r.norm.args.branch_norm = 0; r.norm.args.branch_eps = 0; }},
+    {"eps without branch", FASTNORM_ERROR_ARGUMENT, {"branch_eps is 0.001", "branch_norm is 0"}, [](StagesRequest& r) { r.norm.args.branch_norm = r.norm.args.branch_rounded = 0; }},
+    {"weight without branch", FASTNORM_ERROR_ARGUMENT, {"branch_weight is given", "branch_norm is 0"}, [](StagesRequest& r) { r.norm.args.branch_norm = r.norm.args.branch_rounded = 0; r.norm.args.branch_eps = 0; }},
+    {"branch_weight of a group", FASTNORM_ERROR_SHAPE, {"branch_weight.shape is [8]", "[32]"}, [](StagesRequest& r) { r.branch_weight->shape = {kGroup}; }},
+    {"branch_bias i8", FASTNORM_ERROR_DTYPE, {"branch_bias.dtype is i8", "f32, f16 or bf16"}, [](StagesRequest& r) { r.branch_bias->dtype = FASTNORM_DTYPE_I8; }},
+    {"branch_rstd of groups", FASTNORM_ERROR_SHAPE, {"branch_rstd.shape is [3, 4]", "x.shape[:-1]"}, [](StagesRequest& r) { r.branch_rstd->shape = {kRows, kGroups}; }},
+    {"branch_rstd over y", FASTNORM_ERROR_LAYOUT, {"branch_rstd [", "overlaps y"}, [](StagesRequest& r) { r.branch_rstd->address = r.norm.y->address; }},
+    {"y over branch_weight", FASTNORM_ERROR_LAYOUT, {"y [", "overlaps branch_weight"}, [](StagesRequest& r) { r.norm.y->address = r.branch_weight->address; }},
+    {"sum_scale of two", FASTNORM_ERROR_SHAPE, {"sum_scale.shape is [2]", "[1]"}, [](StagesRequest& r) { r.sum_scale->shape = {2}; }},
+    {"sum_scale bf16", FASTNORM_ERROR_DTYPE, {"sum_scale.dtype is bf16", "f32"}, [](StagesRequest& r) { r.sum_scale->dtype = FASTNORM_DTYPE_BF16; }},
     {"rank 5", FASTNORM_ERROR_UNSUPPORTED, {"x.ndim is 5", "a stage is given", "1 to 4"}, [](StagesRequest& r) { r.norm.x->shape = {1, 1, 1, kRows, kN}; }},
 };
 // clang-format on
@@ -132,8 +163,8 @@ TEST(CheckStages, EachRequirement) {
     bad.spoil(r);
     EXPECT_EQ(r.check(&desc, error), bad.status) << bad.name << ": " << error.text;
     for (const char* text : bad.texts) {
-      if (text != nullptr)
-        EXPECT_NE(std::strstr(error.text, text), nullptr) << bad.name << ": " << error.text;
+      if (text == nullptr) continue;
+      EXPECT_NE(std::strstr(error.text, text), nullptr) << bad.name << ": " << error.text;
     }
   }
 }
@@ -156,6 +187,9 @@ TEST(CheckStages, DescriptionOfAFullCall) {
   EXPECT_EQ(s.sumsq.stride_bytes[0], kGroups * 2 * 4);
   EXPECT_EQ(d.rstd.stride_bytes[0], kGroups * 4);
   EXPECT_FALSE(s.weight_shared);
+  EXPECT_TRUE(s.branch && s.branch_rounded && s.scaled);
+  EXPECT_EQ(s.branch_bias.head_stride_bytes, kN * 4);
+  EXPECT_EQ(s.branch_rstd.stride_bytes[0], 4);
 }
 
 TEST(CheckStages, ColumnsOfAGroup) {
@@ -198,6 +232,15 @@ TEST(CheckStages, WhatIsAllowed) {
   EXPECT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
 }
 
+TEST(CheckStages, AnAlphaOfOneIsNone) {
+  StagesRequest r = full_request();
+  r.norm.args.alpha = 1;
+  NormDesc d;
+  Error error;
+  ASSERT_EQ(r.check(&d, error), FASTNORM_OK) << error.text;
+  EXPECT_FALSE(d.stages.scaled);
+}
+
 TEST(CheckStages, NoneIsToldByNoField) {
   NormDesc d;
   Error error;
@@ -216,6 +259,8 @@ TEST(CheckStages, NoRows) {
     (*t)->shape = {0, kN};
   for (auto* t : {&r.norm.mean, &r.norm.rstd}) (*t)->shape = {0, kGroups};
   r.sumsq->shape = {0, kGroups, 2};
+  r.branch_rstd->shape = {0};
+  r.branch_bias->shape = {1, kN};
   r.gate->address = 0;
   NormDesc d;
   Error error;
@@ -232,9 +277,10 @@ TEST(CheckStages, PlansOfTheCpuAndRefusalOfAGpu) {
   ASSERT_EQ(make_plan(d, facts, {}, &plan, error), FASTNORM_OK) << error.text;
   EXPECT_STREQ(plan.entry->name, "bf16 layer stages");
   EXPECT_EQ(plan.index, stages_kernel(Dtype::kBF16, Stat::kLayer));
-  // x, residual, gate; weight and bias. y, residual_out; 3 * 4 of mean and rstd, and pairs.
-  EXPECT_EQ(plan.bytes_read, uint64_t{3 * kRows * kN * 2 + 2 * kN * 2});
-  EXPECT_EQ(plan.bytes_written, uint64_t{2 * kRows * kN * 2 + kRows * kGroups * 4 * 4});
+  // x, residual, gate; weight, bias and the branch's weight; a bias for each row. y, residual_out;
+  // mean and rstd, and pairs, of groups; the branch's rstd.
+  EXPECT_EQ(plan.bytes_read, uint64_t{3 * kRows * kN * 2 + 3 * kN * 2 + kRows * kN * 4});
+  EXPECT_EQ(plan.bytes_written, uint64_t{2 * kRows * kN * 2 + kRows * kGroups * 4 * 4 + kRows * 4});
   facts.device_type = FASTNORM_DEVICE_CUDA;
   EXPECT_EQ(make_plan(d, facts, {}, &plan, error), FASTNORM_ERROR_UNSUPPORTED);
   for (const char* text : {"CUDA:0", "a stage is given", "nearest: a CPU context"})

@@ -130,6 +130,12 @@ const (
 	FASTNORM_GATE_FROM_ROUNDED = 1
 )
 
+// fastnorm_sum_rounding.
+const (
+	FASTNORM_SUM_ONCE       = 0
+	FASTNORM_SUM_EVERY_STEP = 1
+)
+
 // fastnorm_norm_flags.
 const (
 	FASTNORM_NORM_PDL_WAIT             = 1

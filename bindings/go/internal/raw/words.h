@@ -93,16 +93,16 @@ static inline int fnb_read_tensor(fnb_reader* reader, fastnorm_tensor* tensor) {
 /* fastnorm_norm_args with the tensors that it points to. */
 typedef struct fnb_norm_call {
   fastnorm_norm_args args;
-  fastnorm_tensor tensors[17];
+  fastnorm_tensor tensors[21];
 } fnb_norm_call;
 
 static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   fastnorm_norm_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 20);
+  const uint64_t* words = fnb_take(reader, 28);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[19];
-  if (mask >> 17 != 0) return 0;
+  mask = words[27];
+  if (mask >> 21 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
@@ -124,6 +124,14 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   args->gate_source = (fastnorm_gate_source)fnb_low(words[16]);
   args->activation = (fastnorm_activation)fnb_low(words[17]);
   args->group_size = (int64_t)words[18];
+  args->branch_norm = (int32_t)words[19];
+  args->branch_kind = (fastnorm_norm_kind)fnb_low(words[20]);
+  args->branch_eps = fnb_float(words[21]);
+  args->branch_weight_offset = fnb_float(words[22]);
+  args->branch_rounding = (fastnorm_rounding)fnb_low(words[23]);
+  args->branch_rounded = (int32_t)words[24];
+  args->alpha = fnb_float(words[25]);
+  args->sum_rounding = (fastnorm_sum_rounding)fnb_low(words[26]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -191,6 +199,22 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   if (mask >> 16 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[16])) return 0;
     args->rstd_in = &call->tensors[16];
+  }
+  if (mask >> 17 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[17])) return 0;
+    args->branch_weight = &call->tensors[17];
+  }
+  if (mask >> 18 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[18])) return 0;
+    args->branch_bias = &call->tensors[18];
+  }
+  if (mask >> 19 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[19])) return 0;
+    args->branch_rstd = &call->tensors[19];
+  }
+  if (mask >> 20 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[20])) return 0;
+    args->sum_scale = &call->tensors[20];
   }
   return 1;
 }

@@ -662,6 +662,14 @@ pub const FASTNORM_GATE_FROM_F32: fastnorm_gate_source = 0;
 pub const FASTNORM_GATE_FROM_ROUNDED: fastnorm_gate_source = 1;
 pub const FASTNORM_GATE_SOURCE_MAX_ENUM: fastnorm_gate_source = 0x7fffffff;
 
+/// Where the sum of branch and residual is rounded to x's dtype T on its way.
+pub type fastnorm_sum_rounding = c_uint;
+/// Nowhere: the product with alpha and the sum are one operation.
+pub const FASTNORM_SUM_ONCE: fastnorm_sum_rounding = 0;
+/// The product, the sum and the product with sum_scale.
+pub const FASTNORM_SUM_EVERY_STEP: fastnorm_sum_rounding = 1;
+pub const FASTNORM_SUM_ROUNDING_MAX_ENUM: fastnorm_sum_rounding = 0x7fffffff;
+
 /// Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
 /// the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
 /// have no effect. Results never depend on them.
@@ -790,6 +798,31 @@ pub struct fastnorm_norm_args {
     pub mean_in: *const fastnorm_tensor,
     /// The rstd to use; nothing is summed. As rstd. Input.
     pub rstd_in: *const fastnorm_tensor,
+    /// 1: x, gated where that comes first, is normalised before the residual is added. 0: it is
+    /// not, and the fields of the branch are 0.
+    pub branch_norm: i32,
+    /// RMS or LAYER.
+    pub branch_kind: fastnorm_norm_kind,
+    /// Finite, \>= 0.
+    pub branch_eps: f32,
+    /// Finite; 0 where branch_weight is NULL.
+    pub branch_weight_offset: f32,
+    /// Default: the branch is not rounded on its way.
+    pub branch_rounding: fastnorm_rounding,
+    /// 1: the branch is rounded to x's dtype before the sum.
+    pub branch_rounded: i32,
+    /// Factor of the branch. Finite; 0 = 1.
+    pub alpha: f32,
+    /// Default: the sum is not rounded on its way.
+    pub sum_rounding: fastnorm_sum_rounding,
+    /// As weight, \[.., n\]. NULL = 1.
+    pub branch_weight: *const fastnorm_tensor,
+    /// As bias, \[.., n\]. NULL = 0.
+    pub branch_bias: *const fastnorm_tensor,
+    /// x.shape\[:-1\], or that with a last 1; f32. Output.
+    pub branch_rstd: *const fastnorm_tensor,
+    /// \[1\] f32. Factor of the sum, a value on the device. Input; NULL = 1.
+    pub sum_scale: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_args {
@@ -833,6 +866,18 @@ impl fastnorm_norm_args {
             sumsq: core::ptr::null(),
             mean_in: core::ptr::null(),
             rstd_in: core::ptr::null(),
+            branch_norm: 0,
+            branch_kind: 0,
+            branch_eps: 0.0,
+            branch_weight_offset: 0.0,
+            branch_rounding: 0,
+            branch_rounded: 0,
+            alpha: 0.0,
+            sum_rounding: 0,
+            branch_weight: core::ptr::null(),
+            branch_bias: core::ptr::null(),
+            branch_rstd: core::ptr::null(),
+            sum_scale: core::ptr::null(),
         }
     }
 }
@@ -2039,7 +2084,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_norm_args>() == 224);
+    assert!(size_of::<fastnorm_norm_args>() == 288);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_args, eps) == 12);
@@ -2077,6 +2122,18 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, sumsq) == 200);
     assert!(offset_of!(fastnorm_norm_args, mean_in) == 208);
     assert!(offset_of!(fastnorm_norm_args, rstd_in) == 216);
+    assert!(offset_of!(fastnorm_norm_args, branch_norm) == 224);
+    assert!(offset_of!(fastnorm_norm_args, branch_kind) == 228);
+    assert!(offset_of!(fastnorm_norm_args, branch_eps) == 232);
+    assert!(offset_of!(fastnorm_norm_args, branch_weight_offset) == 236);
+    assert!(offset_of!(fastnorm_norm_args, branch_rounding) == 240);
+    assert!(offset_of!(fastnorm_norm_args, branch_rounded) == 244);
+    assert!(offset_of!(fastnorm_norm_args, alpha) == 248);
+    assert!(offset_of!(fastnorm_norm_args, sum_rounding) == 252);
+    assert!(offset_of!(fastnorm_norm_args, branch_weight) == 256);
+    assert!(offset_of!(fastnorm_norm_args, branch_bias) == 264);
+    assert!(offset_of!(fastnorm_norm_args, branch_rstd) == 272);
+    assert!(offset_of!(fastnorm_norm_args, sum_scale) == 280);
     assert!(size_of::<fastnorm_norm_backward_args>() == 112);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
@@ -2206,6 +2263,7 @@ const _: () = {
     assert!(size_of::<fastnorm_activation>() == 4);
     assert!(size_of::<fastnorm_gate_position>() == 4);
     assert!(size_of::<fastnorm_gate_source>() == 4);
+    assert!(size_of::<fastnorm_sum_rounding>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);

@@ -29,7 +29,20 @@ final class Words {
   static final int NORM_AMAX_FLOOR = 11;
   static final int NORM_CLAMP = 12;
   static final int NORM_QUANT_DIVISION = 13;
-  static final int NORM_MASK = 14;
+  static final int NORM_GATE_ACT = 14;
+  static final int NORM_GATE_POSITION = 15;
+  static final int NORM_GATE_SOURCE = 16;
+  static final int NORM_ACTIVATION = 17;
+  static final int NORM_GROUP_SIZE = 18;
+  static final int NORM_BRANCH_NORM = 19;
+  static final int NORM_BRANCH_KIND = 20;
+  static final int NORM_BRANCH_EPS = 21;
+  static final int NORM_BRANCH_WEIGHT_OFFSET = 22;
+  static final int NORM_BRANCH_ROUNDING = 23;
+  static final int NORM_BRANCH_ROUNDED = 24;
+  static final int NORM_ALPHA = 25;
+  static final int NORM_SUM_ROUNDING = 26;
+  static final int NORM_MASK = 27;
   static final int NORM_BIT_X = 0;
   static final int NORM_BIT_RESIDUAL = 1;
   static final int NORM_BIT_WEIGHT = 2;
@@ -43,7 +56,15 @@ final class Words {
   static final int NORM_BIT_SCALE = 10;
   static final int NORM_BIT_AMAX = 11;
   static final int NORM_BIT_CLAMP_SCALE = 12;
-  static final int NORM_MAX_WORDS = 275;
+  static final int NORM_BIT_GATE = 13;
+  static final int NORM_BIT_SUMSQ = 14;
+  static final int NORM_BIT_MEAN_IN = 15;
+  static final int NORM_BIT_RSTD_IN = 16;
+  static final int NORM_BIT_BRANCH_WEIGHT = 17;
+  static final int NORM_BIT_BRANCH_BIAS = 18;
+  static final int NORM_BIT_BRANCH_RSTD = 19;
+  static final int NORM_BIT_SUM_SCALE = 20;
+  static final int NORM_MAX_WORDS = 448;
 
   static final int NORM_BACKWARD_KIND = 0;
   static final int NORM_BACKWARD_EPS = 1;
@@ -134,34 +155,4 @@ final class Words {
   static final int NORM_HEADS_PART_BIT_CACHE = 13;
   static final int NORM_HEADS_PART_BIT_CACHE_SCALE = 14;
   static final int NORM_HEADS_PART_MAX_WORDS = 319;
-
-  static final int NORM_HEADS_BACKWARD_FLAGS = 0;
-  static final int NORM_HEADS_BACKWARD_ROPE_DIM = 1;
-  static final int NORM_HEADS_BACKWARD_MROPE_0 = 2;
-  static final int NORM_HEADS_BACKWARD_MROPE_1 = 3;
-  static final int NORM_HEADS_BACKWARD_MROPE_2 = 4;
-  static final int NORM_HEADS_BACKWARD_MROPE_3 = 5;
-  static final int NORM_HEADS_BACKWARD_MASK = 6;
-  static final int NORM_HEADS_BACKWARD_BIT_COS = 0;
-  static final int NORM_HEADS_BACKWARD_BIT_SIN = 1;
-  static final int NORM_HEADS_BACKWARD_BIT_POSITIONS = 2;
-  static final int NORM_HEADS_BACKWARD_BIT_SLOTS = 3;
-  static final int NORM_HEADS_BACKWARD_MAX_WORDS = 87;
-
-  static final int NORM_HEADS_BACKWARD_PART_FLAGS = 0;
-  static final int NORM_HEADS_BACKWARD_PART_KIND = 1;
-  static final int NORM_HEADS_BACKWARD_PART_EPS = 2;
-  static final int NORM_HEADS_BACKWARD_PART_WEIGHT_OFFSET = 3;
-  static final int NORM_HEADS_BACKWARD_PART_ROUNDING = 4;
-  static final int NORM_HEADS_BACKWARD_PART_ROPE_OFFSET = 5;
-  static final int NORM_HEADS_BACKWARD_PART_MASK = 6;
-  static final int NORM_HEADS_BACKWARD_PART_BIT_DY = 0;
-  static final int NORM_HEADS_BACKWARD_PART_BIT_X = 1;
-  static final int NORM_HEADS_BACKWARD_PART_BIT_WEIGHT = 2;
-  static final int NORM_HEADS_BACKWARD_PART_BIT_MEAN = 3;
-  static final int NORM_HEADS_BACKWARD_PART_BIT_RSTD = 4;
-  static final int NORM_HEADS_BACKWARD_PART_BIT_DX = 5;
-  static final int NORM_HEADS_BACKWARD_PART_BIT_DWEIGHT = 6;
-  static final int NORM_HEADS_BACKWARD_PART_BIT_DBIAS = 7;
-  static final int NORM_HEADS_BACKWARD_PART_MAX_WORDS = 167;
 }
