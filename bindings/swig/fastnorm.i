@@ -14,3 +14,4 @@
 %include <fastnorm/norm_backward.h>
 %include <fastnorm/mla_decode.h>
 %include <fastnorm/norm_heads.h>
+%include <fastnorm/peer.h>

@@ -185,3 +185,29 @@ const (
 	FASTNORM_ROPE_ONCE       = 0
 	FASTNORM_ROPE_EVERY_STEP = 1
 )
+
+// fastnorm_peer_algorithm.
+const (
+	FASTNORM_PEER_AUTO     = 0
+	FASTNORM_PEER_ONE_SHOT = 1
+	FASTNORM_PEER_TWO_SHOT = 2
+)
+
+// fastnorm_peer_sum_rounding.
+const (
+	FASTNORM_PEER_SUM_ROUNDED = 0
+	FASTNORM_PEER_SUM_EXACT   = 1
+)
+
+// fastnorm_peer_error.
+const (
+	FASTNORM_PEER_ERROR_NONE      = 0
+	FASTNORM_PEER_ERROR_MISSING   = 1
+	FASTNORM_PEER_ERROR_DISAGREES = 2
+)
+
+// fastnorm_peer_limits.
+const (
+	FASTNORM_PEER_MAX_RANKS  = 8
+	FASTNORM_PEER_BLOB_BYTES = 128
+)

@@ -1738,6 +1738,541 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
+/// One rank's end of a group. Opaque.
+#[repr(C)]
+pub struct fastnorm_peer {
+    _data: [u8; 0],
+    _marker: PhantomData<(*mut u8, PhantomPinned)>,
+}
+
+/// How rows travel. Results do not depend on it.
+pub type fastnorm_peer_algorithm = c_uint;
+/// By rows, columns, dtype and ranks: one-shot up to one_shot_bytes, two-shot above.
+pub const FASTNORM_PEER_AUTO: fastnorm_peer_algorithm = 0;
+/// Each rank sends its rows to all, and all ranks add.
+pub const FASTNORM_PEER_ONE_SHOT: fastnorm_peer_algorithm = 1;
+/// Each rank adds a share of the rows and sends the sums to all.
+pub const FASTNORM_PEER_TWO_SHOT: fastnorm_peer_algorithm = 2;
+pub const FASTNORM_PEER_ALGORITHM_MAX_ENUM: fastnorm_peer_algorithm = 0x7fffffff;
+
+/// Which sum of the ranks' rows goes on.
+pub type fastnorm_peer_sum_rounding = c_uint;
+/// Rounded to x's dtype, before the residual is added: as an all-reduce of T would.
+pub const FASTNORM_PEER_SUM_ROUNDED: fastnorm_peer_sum_rounding = 0;
+/// The single-precision sum.
+pub const FASTNORM_PEER_SUM_EXACT: fastnorm_peer_sum_rounding = 1;
+pub const FASTNORM_PEER_SUM_ROUNDING_MAX_ENUM: fastnorm_peer_sum_rounding = 0x7fffffff;
+
+/// What stopped a peer.
+pub type fastnorm_peer_error = c_uint;
+pub const FASTNORM_PEER_ERROR_NONE: fastnorm_peer_error = 0;
+/// A rank did not arrive within wait_ns.
+pub const FASTNORM_PEER_ERROR_MISSING: fastnorm_peer_error = 1;
+/// A rank made another call.
+pub const FASTNORM_PEER_ERROR_DISAGREES: fastnorm_peer_error = 2;
+pub const FASTNORM_PEER_ERROR_MAX_ENUM: fastnorm_peer_error = 0x7fffffff;
+
+/// Sizes of this header.
+pub type fastnorm_peer_limits = c_uint;
+pub const FASTNORM_PEER_MAX_RANKS: fastnorm_peer_limits = 8;
+/// Bytes of one rank's blob.
+pub const FASTNORM_PEER_BLOB_BYTES: fastnorm_peer_limits = 128;
+pub const FASTNORM_PEER_LIMITS_MAX_ENUM: fastnorm_peer_limits = 0x7fffffff;
+
+/// Options of a peer. `{0}` plus struct_size, rank, ranks, dtype and max_columns is valid. All but
+/// rank and wait_ns must be the same on all ranks.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_peer_options {
+    /// sizeof(fastnorm_peer_options).
+    pub struct_size: usize,
+    /// This end's number, 0 to ranks - 1.
+    pub rank: i32,
+    /// Ends of the group, 2 to 8; odd numbers too.
+    pub ranks: i32,
+    /// T of peer_allreduce_norm's x: f32, f16 or bf16. Required.
+    pub dtype: fastnorm_dtype_id,
+    /// Default: by size.
+    pub algorithm: fastnorm_peer_algorithm,
+    /// Longest row of peer_allreduce_norm, 1 to 65536. Rows are not limited.
+    pub max_columns: i64,
+    /// AUTO: the most bytes (rows \* columns \* bytes of T) of a one-shot; 0 = measured defaults.
+    /// At 2 ranks 0 is one-shot always.
+    pub one_shot_bytes: i64,
+    /// The longest wait for another rank: 1000 to 10^12 ns; 0 = 10 s.
+    pub wait_ns: i64,
+    /// Rows that may be on their way at once, 1 to 256; 0 = 8.
+    pub rings: i32,
+    /// Must be 0.
+    pub reserved: i32,
+}
+
+impl fastnorm_peer_options {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            rank: 0,
+            ranks: 0,
+            dtype: 0,
+            algorithm: 0,
+            max_columns: 0,
+            one_shot_bytes: 0,
+            wait_ns: 0,
+            rings: 0,
+            reserved: 0,
+        }
+    }
+}
+
+impl Default for fastnorm_peer_options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What became of a peer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_peer_state {
+    /// In: sizeof(fastnorm_peer_state).
+    pub struct_size: usize,
+    /// What stopped it; NONE = nothing.
+    pub error: fastnorm_peer_error,
+    /// The rank that was missing or disagrees; -1 where there is none.
+    pub rank: i32,
+    /// Calls that ended well since create or reset.
+    pub calls: u64,
+    /// 1 once the other ranks' buffers are known; else 0.
+    pub connected: i32,
+    /// 0.
+    pub reserved: i32,
+}
+
+impl fastnorm_peer_state {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            error: 0,
+            rank: 0,
+            calls: 0,
+            connected: 0,
+            reserved: 0,
+        }
+    }
+}
+
+impl Default for fastnorm_peer_state {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Bytes of a rank's buffer, for fastnorm_peer_create_from_pointers.
+    ///
+    /// - `context`: the device
+    /// - `options`: read during the call only
+    /// - `bytes`: receives the number
+    ///
+    /// Returns as fastnorm_peer_create
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_buffer_bytes(
+        context: *mut fastnorm_context,
+        options: *const fastnorm_peer_options,
+        bytes: *mut u64,
+    ) -> fastnorm_status;
+
+    /// Create one rank's end, with a buffer of its own. It calls once it has the others' blobs.
+    ///
+    /// - `context`: the device; must outlive the peer
+    /// - `options`: read during the call only
+    /// - `peer`: receives the peer, or NULL on failure; the caller owns it and ends it with
+    ///   fastnorm_peer_destroy
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments and options;
+    /// FASTNORM_ERROR_DTYPE for another dtype; FASTNORM_ERROR_UNSUPPORTED for a device without
+    /// peers, and for options of a later version; FASTNORM_ERROR_OUT_OF_MEMORY
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_create(
+        context: *mut fastnorm_context,
+        options: *const fastnorm_peer_options,
+        peer: *mut *mut fastnorm_peer,
+    ) -> fastnorm_status;
+
+    /// Create one rank's end over buffers that the caller has. The call prepares this rank's
+    /// buffer; no rank may call before this has returned on all. Nothing compares the ranks'
+    /// options: calls find out. The buffers must outlive every rank's peer.
+    ///
+    /// - `context`: the device; must outlive the peer
+    /// - `options`: read during the call only
+    /// - `buffers`: \[count\] addresses in rank order, as this rank reaches them: each of
+    ///   fastnorm_peer_buffer_bytes bytes, 256-byte aligned, apart from each other
+    /// - `count`: options.ranks
+    /// - `peer`: as fastnorm_peer_create
+    ///
+    /// Returns as fastnorm_peer_create; FASTNORM_ERROR_LAYOUT for buffers that are misaligned or
+    /// overlap
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_create_from_pointers(
+        context: *mut fastnorm_context,
+        options: *const fastnorm_peer_options,
+        buffers: *const *mut c_void,
+        count: i32,
+        peer: *mut *mut fastnorm_peer,
+    ) -> fastnorm_status;
+
+    /// Write what other ranks need to reach this one.
+    ///
+    /// - `peer`: of fastnorm_peer_create
+    /// - `blob`: receives FASTNORM_PEER_BLOB_BYTES bytes
+    /// - `bytes`: size of blob
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null arguments, too small a blob, and a
+    /// peer of fastnorm_peer_create_from_pointers
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_export(
+        peer: *mut fastnorm_peer,
+        blob: *mut c_void,
+        bytes: usize,
+    ) -> fastnorm_status;
+
+    /// Connect a rank with all others, once. It does not wait for them. The other ranks' buffers
+    /// stay until this peer is destroyed, also where their peers are destroyed before.
+    ///
+    /// - `peer`: of fastnorm_peer_create
+    /// - `blobs`: the blobs of all ranks, this one's too, in rank order, without gaps
+    /// - `bytes`: size of blobs: ranks \* FASTNORM_PEER_BLOB_BYTES
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null arguments, a wrong size, bytes that
+    /// are no blob, a blob of another rank, options that differ (the text names the option and both
+    /// values), a buffer that is gone, a second call; FASTNORM_ERROR_UNSUPPORTED for a blob of
+    /// another version of the library, of another device type, or (CPU) of another process
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_import(
+        peer: *mut fastnorm_peer,
+        blobs: *const c_void,
+        bytes: usize,
+    ) -> fastnorm_status;
+
+    /// Say whether a peer was stopped, and by which rank. May be called at any time, from any
+    /// thread.
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer or state is null, or its struct_size
+    /// too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_status(
+        peer: *const fastnorm_peer,
+        state: *mut fastnorm_peer_state,
+    ) -> fastnorm_status;
+
+    /// Make a stopped group usable again. Every rank must call it, after no rank runs a call any
+    /// more and before any rank runs the next one: the caller makes sure, by a barrier before and
+    /// one after.
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null or runs a call
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_reset(peer: *mut fastnorm_peer) -> fastnorm_status;
+
+    /// Destroy a peer. NULL is fine. Must not race calls on the same peer, nor be used again. Other
+    /// ranks that call on find this one missing.
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_destroy(peer: *mut fastnorm_peer);
+}
+
+/// An all-reduce and one normalisation. `{0}` plus struct_size, peer, x and y is valid. Fields that
+/// norm.h has too mean the same, with the sum of the ranks' x in place of x. Rank 1 to 8. Outputs
+/// may be x or residual as there. Residual, weight, bias and scales are each rank's own, and are
+/// the same on all ranks where results shall be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_peer_allreduce_norm_args {
+    /// sizeof(fastnorm_peer_allreduce_norm_args).
+    pub struct_size: usize,
+    /// This rank's end, connected, of the same context. Required.
+    pub peer: *mut fastnorm_peer,
+    /// RMS or LAYER.
+    pub kind: fastnorm_norm_kind,
+    /// Finite, \>= 0.
+    pub eps: f32,
+    /// As in fastnorm_norm_args.
+    pub weight_offset: f32,
+    /// Default: round once.
+    pub rounding: fastnorm_rounding,
+    /// Default: exact.
+    pub residual_rounding: fastnorm_residual_rounding,
+    /// Default: rounded to T.
+    pub sum_rounding: fastnorm_peer_sum_rounding,
+    /// fastnorm_norm_flags; 0.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: i32,
+    /// \[..., n\] T, the peer's dtype. Required.
+    pub x: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. NULL = nothing is added.
+    pub residual: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. NULL = 1.
+    pub weight: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. NULL = 0.
+    pub bias: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. Output.
+    pub y: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. Output.
+    pub residual_out: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. Output.
+    pub mean: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. Output.
+    pub rstd: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args, and the fields below.
+    pub quant_scheme: fastnorm_quant_scheme,
+    /// Columns of a block.
+    pub quant_block_size: i32,
+    /// What is quantised.
+    pub quant_source: fastnorm_quant_source,
+    /// Order of the scales.
+    pub scale_layout: fastnorm_scale_layout,
+    /// 1 = scales are powers of two.
+    pub scale_pow2: i32,
+    /// Least magnitude that a scale is made from.
+    pub amax_floor: f32,
+    /// \> 0: the clamp.
+    pub clamp: f32,
+    /// How a code is made.
+    pub quant_division: fastnorm_quant_division,
+    /// NVFP4's second scale.
+    pub global_scale: *const fastnorm_tensor,
+    /// Codes. Output.
+    pub quantized: *const fastnorm_tensor,
+    /// Scales: input for PER_TENSOR, else output.
+    pub scale: *const fastnorm_tensor,
+    /// Greatest magnitude. In and out.
+    pub amax: *const fastnorm_tensor,
+    /// The clamp as a value on the device.
+    pub clamp_scale: *const fastnorm_tensor,
+}
+
+impl fastnorm_peer_allreduce_norm_args {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            peer: core::ptr::null_mut(),
+            kind: 0,
+            eps: 0.0,
+            weight_offset: 0.0,
+            rounding: 0,
+            residual_rounding: 0,
+            sum_rounding: 0,
+            flags: 0,
+            reserved: 0,
+            x: core::ptr::null(),
+            residual: core::ptr::null(),
+            weight: core::ptr::null(),
+            bias: core::ptr::null(),
+            y: core::ptr::null(),
+            residual_out: core::ptr::null(),
+            mean: core::ptr::null(),
+            rstd: core::ptr::null(),
+            quant_scheme: 0,
+            quant_block_size: 0,
+            quant_source: 0,
+            scale_layout: 0,
+            scale_pow2: 0,
+            amax_floor: 0.0,
+            clamp: 0.0,
+            quant_division: 0,
+            global_scale: core::ptr::null(),
+            quantized: core::ptr::null(),
+            scale: core::ptr::null(),
+            amax: core::ptr::null(),
+            clamp_scale: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_peer_allreduce_norm_args {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do: workspace, kernel, launches, bytes. The peer need not be
+    /// connected. bytes_read and bytes_written are those of the norm; what travels between ranks
+    /// does not count.
+    ///
+    /// Returns as fastnorm_peer_allreduce_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
+    /// struct_size too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_allreduce_norm_query(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_peer_allreduce_norm_args,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// Load what a call needs. Optional: the first call does the same. Does not wait for other
+    /// ranks.
+    ///
+    /// Returns as fastnorm_peer_allreduce_norm
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_allreduce_norm_prepare(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_peer_allreduce_norm_args,
+    ) -> fastnorm_status;
+
+    /// Add up the ranks' x, add the residual, normalise; the formula is at the top of this header.
+    /// Every rank calls it. CPU: the work is done when the call returns; it waits for the other
+    /// ranks' x. Zero rows are success: nothing is sent, nothing written.
+    ///
+    /// - `context`: the device
+    /// - `args`: read during the call only
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, apart
+    ///   from all tensors
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: CPU: NULL
+    ///
+    /// Returns as fastnorm_norm, and FASTNORM_ERROR_ARGUMENT: a null peer, one of another context,
+    /// one that is not connected or runs a call; a rank that makes another call (the text has both)
+    /// FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more FASTNORM_ERROR_DTYPE: x of
+    /// another dtype than the peer's FASTNORM_ERROR_DEVICE: a rank that did not arrive in time, a
+    /// peer that was stopped before
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_allreduce_norm(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_peer_allreduce_norm_args,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+}
+
+/// Normalisation of one or two parts whose columns are spread over the ranks, such as query and key
+/// heads; one exchange serves both. `{0}` plus struct_size, peer, x and y is valid.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_peer_sharded_norm_args {
+    /// sizeof(fastnorm_peer_sharded_norm_args).
+    pub struct_size: usize,
+    /// This rank's end, connected, of the same context. Required.
+    pub peer: *mut fastnorm_peer,
+    /// RMS or LAYER.
+    pub kind: fastnorm_norm_kind,
+    /// Finite, \>= 0.
+    pub eps: f32,
+    /// As in fastnorm_norm_args; 0 where a part has no weight.
+    pub weight_offset: f32,
+    /// ONCE or NORMALIZED.
+    pub rounding: fastnorm_rounding,
+    /// fastnorm_norm_flags; 0.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: i32,
+    /// \[tokens, n\] or \[tokens, heads, d\] with n = heads \* d; d at most 8192; f32, f16 or bf16.
+    /// The same n on all ranks. Required.
+    pub x: *const fastnorm_tensor,
+    /// \[n\], or \[d\] or \[heads, d\]; f32, f16 or bf16. NULL = 1.
+    pub weight: *const fastnorm_tensor,
+    /// As weight. NULL = 0.
+    pub bias: *const fastnorm_tensor,
+    /// x's shape and dtype. Output; may be x. Required.
+    pub y: *const fastnorm_tensor,
+    /// The second part: x's tokens and dtype. NULL = one part.
+    pub x2: *const fastnorm_tensor,
+    /// As weight, of x2.
+    pub weight2: *const fastnorm_tensor,
+    /// As bias, of x2.
+    pub bias2: *const fastnorm_tensor,
+    /// As y, of x2. Required with x2.
+    pub y2: *const fastnorm_tensor,
+}
+
+impl fastnorm_peer_sharded_norm_args {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            peer: core::ptr::null_mut(),
+            kind: 0,
+            eps: 0.0,
+            weight_offset: 0.0,
+            rounding: 0,
+            flags: 0,
+            reserved: 0,
+            x: core::ptr::null(),
+            weight: core::ptr::null(),
+            bias: core::ptr::null(),
+            y: core::ptr::null(),
+            x2: core::ptr::null(),
+            weight2: core::ptr::null(),
+            bias2: core::ptr::null(),
+            y2: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_peer_sharded_norm_args {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do, as fastnorm_peer_allreduce_norm_query.
+    ///
+    /// Returns as fastnorm_peer_sharded_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
+    /// struct_size too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_sharded_norm_query(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_peer_sharded_norm_args,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// Load what a call needs. Optional. Does not wait for other ranks.
+    ///
+    /// Returns as fastnorm_peer_sharded_norm
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_sharded_norm_prepare(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_peer_sharded_norm_args,
+    ) -> fastnorm_status;
+
+    /// Normalise rows whose columns are spread over the ranks; the formula is at the top of this
+    /// header. Every rank calls it.
+    ///
+    /// - `context`: the device
+    /// - `args`: read during the call only
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes, as fastnorm_peer_allreduce_norm
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: CPU: NULL
+    ///
+    /// Returns as fastnorm_peer_allreduce_norm; texts on overlap name the parts parts\[0\] and
+    /// parts\[1\]
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_sharded_norm(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_peer_sharded_norm_args,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+}
+
 // The layout that a C compiler gives these types.
 const _: () = {
     assert!(size_of::<fastnorm_device>() == 8);
@@ -1923,6 +2458,73 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_args, sin) == 40);
     assert!(offset_of!(fastnorm_norm_heads_args, positions) == 48);
     assert!(offset_of!(fastnorm_norm_heads_args, slots) == 56);
+    assert!(size_of::<fastnorm_peer_options>() == 56);
+    assert!(offset_of!(fastnorm_peer_options, struct_size) == 0);
+    assert!(offset_of!(fastnorm_peer_options, rank) == 8);
+    assert!(offset_of!(fastnorm_peer_options, ranks) == 12);
+    assert!(offset_of!(fastnorm_peer_options, dtype) == 16);
+    assert!(offset_of!(fastnorm_peer_options, algorithm) == 20);
+    assert!(offset_of!(fastnorm_peer_options, max_columns) == 24);
+    assert!(offset_of!(fastnorm_peer_options, one_shot_bytes) == 32);
+    assert!(offset_of!(fastnorm_peer_options, wait_ns) == 40);
+    assert!(offset_of!(fastnorm_peer_options, rings) == 48);
+    assert!(offset_of!(fastnorm_peer_options, reserved) == 52);
+    assert!(size_of::<fastnorm_peer_state>() == 32);
+    assert!(offset_of!(fastnorm_peer_state, struct_size) == 0);
+    assert!(offset_of!(fastnorm_peer_state, error) == 8);
+    assert!(offset_of!(fastnorm_peer_state, rank) == 12);
+    assert!(offset_of!(fastnorm_peer_state, calls) == 16);
+    assert!(offset_of!(fastnorm_peer_state, connected) == 24);
+    assert!(offset_of!(fastnorm_peer_state, reserved) == 28);
+    assert!(size_of::<fastnorm_peer_allreduce_norm_args>() == 184);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, struct_size) == 0);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, peer) == 8);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, kind) == 16);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, eps) == 20);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, weight_offset) == 24);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, rounding) == 28);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, residual_rounding) == 32);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, sum_rounding) == 36);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, flags) == 40);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, reserved) == 44);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, x) == 48);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, residual) == 56);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, weight) == 64);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, bias) == 72);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, y) == 80);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, residual_out) == 88);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, mean) == 96);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, rstd) == 104);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_scheme) == 112);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_block_size) == 116);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_source) == 120);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, scale_layout) == 124);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, scale_pow2) == 128);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, amax_floor) == 132);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, clamp) == 136);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_division) == 140);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, global_scale) == 144);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quantized) == 152);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, scale) == 160);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, amax) == 168);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, clamp_scale) == 176);
+    assert!(size_of::<fastnorm_peer_sharded_norm_args>() == 104);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, struct_size) == 0);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, peer) == 8);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, kind) == 16);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, eps) == 20);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight_offset) == 24);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, rounding) == 28);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, flags) == 32);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, reserved) == 36);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, x) == 40);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight) == 48);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, bias) == 56);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, y) == 64);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, x2) == 72);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight2) == 80);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, bias2) == 88);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, y2) == 96);
     assert!(size_of::<fastnorm_status>() == 4);
     assert!(size_of::<fastnorm_device_type>() == 4);
     assert!(size_of::<fastnorm_dtype_id>() == 4);
@@ -1944,4 +2546,8 @@ const _: () = {
     assert!(size_of::<fastnorm_norm_heads_part_flags>() == 4);
     assert!(size_of::<fastnorm_norm_heads_flags>() == 4);
     assert!(size_of::<fastnorm_rope_rounding>() == 4);
+    assert!(size_of::<fastnorm_peer_algorithm>() == 4);
+    assert!(size_of::<fastnorm_peer_sum_rounding>() == 4);
+    assert!(size_of::<fastnorm_peer_error>() == 4);
+    assert!(size_of::<fastnorm_peer_limits>() == 4);
 };
