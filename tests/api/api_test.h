@@ -72,6 +72,7 @@ void test_tuning(void);
 void test_mla_decode(void);
 void test_norm_backward(void);
 void test_norm_heads(void);
+void test_peer(void);
 void test_cuda(void);
 
 /* A caller's loop that throws a C++ exception. */

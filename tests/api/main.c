@@ -119,6 +119,7 @@ int main(void) {
   test_mla_decode();
   test_norm_backward();
   test_norm_heads();
+  test_peer();
   test_cuda();
   printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed != 0;
