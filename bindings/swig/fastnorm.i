@@ -15,3 +15,4 @@
 %include <fastnorm/mla_decode.h>
 %include <fastnorm/norm_heads.h>
 %include <fastnorm/norm_heads_backward.h>
+%include <fastnorm/peer.h>

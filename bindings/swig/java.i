@@ -175,6 +175,24 @@ static void fnj_log(void *user, int32_t level, const char *text) {
   if (bytes != NULL) (*env)->DeleteLocalRef(env, bytes);
   if (foreign) (*vm)->DetachCurrentThread(vm);
 }
+
+/* --- peers --- */
+
+static fastnorm_peer_options fnj_peer_options(int32_t rank, int32_t ranks, int32_t dtype, int32_t algorithm,
+                                              int64_t max_columns, int64_t one_shot_bytes, int64_t wait_ns,
+                                              int32_t rings) {
+  fastnorm_peer_options options = {0};
+  options.struct_size = sizeof options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.dtype = (fastnorm_dtype_id)dtype;
+  options.algorithm = (fastnorm_peer_algorithm)algorithm;
+  options.max_columns = max_columns;
+  options.one_shot_bytes = one_shot_bytes;
+  options.wait_ns = wait_ns;
+  options.rings = rings;
+  return options;
+}
 %}
 
 %inline %{
@@ -239,6 +257,50 @@ static int64_t fnj_profile_decode(JNIEnv *jenv, void *buffer, int64_t bytes, voi
 static fastnorm_status fnj_device_describe(int32_t device_type, int32_t device_id, fastnorm_device_info *info) {
   const fastnorm_device device = {device_type, device_id};
   return fastnorm_device_describe(device, info);
+}
+
+/* `buffers`: memory of `count` addresses, or NULL for a peer with a buffer of its own. */
+static fastnorm_peer *fnj_peer_create(JNIEnv *jenv, fastnorm_context *context, int32_t rank, int32_t ranks,
+                                      int32_t dtype, int32_t algorithm, int64_t max_columns, int64_t one_shot_bytes,
+                                      int64_t wait_ns, int32_t rings, void *buffers, int32_t count) {
+  const fastnorm_peer_options options =
+      fnj_peer_options(rank, ranks, dtype, algorithm, max_columns, one_shot_bytes, wait_ns, rings);
+  fastnorm_peer *peer = NULL;
+  const fastnorm_status status =
+      buffers == NULL ? fastnorm_peer_create(context, &options, &peer)
+                      : fastnorm_peer_create_from_pointers(context, &options, (void *const *)buffers, count, &peer);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return peer;
+}
+
+static int64_t fnj_peer_buffer_bytes(JNIEnv *jenv, fastnorm_context *context, int32_t rank, int32_t ranks,
+                                     int32_t dtype, int32_t algorithm, int64_t max_columns, int64_t one_shot_bytes,
+                                     int64_t wait_ns, int32_t rings) {
+  const fastnorm_peer_options options =
+      fnj_peer_options(rank, ranks, dtype, algorithm, max_columns, one_shot_bytes, wait_ns, rings);
+  uint64_t bytes = 0;
+  const fastnorm_status status = fastnorm_peer_buffer_bytes(context, &options, &bytes);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return (int64_t)bytes;
+}
+
+/* The error in the low 8 bits, connected in the next, the rank plus 1 above. */
+static int32_t fnj_peer_state(JNIEnv *jenv, fastnorm_peer *peer) {
+  fastnorm_peer_state state = {0};
+  fastnorm_status status;
+  state.struct_size = sizeof state;
+  status = fastnorm_peer_status(peer, &state);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return (int32_t)state.error | state.connected << 8 | (state.rank + 1) << 9;
+}
+
+static int64_t fnj_peer_calls(JNIEnv *jenv, fastnorm_peer *peer) {
+  fastnorm_peer_state state = {0};
+  fastnorm_status status;
+  state.struct_size = sizeof state;
+  status = fastnorm_peer_status(peer, &state);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return (int64_t)state.calls;
 }
 %}
 

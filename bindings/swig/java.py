@@ -11,7 +11,9 @@ PACKAGE = "dev.fastnorm"
 CLASSES = Path("java/src/main/generated/dev/fastnorm")
 NATIVE = Path("java/src/main/native")
 # Functions that java.i wraps by hand.
-BY_HAND = {"fastnorm_context_create", "fastnorm_device_count", "fastnorm_device_describe", "fastnorm_profile_decode"}
+BY_HAND = {"fastnorm_context_create", "fastnorm_device_count", "fastnorm_device_describe", "fastnorm_profile_decode",
+           "fastnorm_peer_buffer_bytes", "fastnorm_peer_create", "fastnorm_peer_create_from_pointers",
+           "fastnorm_peer_status"}
 SCALARS = {"int32_t", "uint32_t", "int64_t", "uint64_t", "size_t", "float", "double"}
 
 

@@ -367,6 +367,134 @@ inline fastnorm_info norm_heads_backward_query(
   return info;
 }
 
+/** Options with their struct_size set; rank, ranks, dtype and max_columns have no default. */
+struct peer_options : fastnorm_peer_options {
+  peer_options() noexcept : fastnorm_peer_options() { struct_size = sizeof(fastnorm_peer_options); }
+};
+
+/** One rank's blob. */
+struct peer_blob {
+  unsigned char bytes[FASTNORM_PEER_BLOB_BYTES];
+};
+
+/** Owns a peer. Movable, not copyable; an empty one is false. Its context must outlive it. */
+class peer {
+ public:
+  peer() noexcept = default;
+  peer(const context& context, const fastnorm_peer_options& options) {
+    check(fastnorm_peer_create(context.get(), &options, &handle_));
+  }
+  /** Over buffers of all ranks; no blobs are needed. */
+  peer(const context& context, const fastnorm_peer_options& options,
+       const std::vector<void*>& buffers) {
+    check(fastnorm_peer_create_from_pointers(context.get(), &options, buffers.data(),
+                                             static_cast<std::int32_t>(buffers.size()), &handle_));
+  }
+  peer(const peer&) = delete;
+  peer& operator=(const peer&) = delete;
+  peer(peer&& other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
+  peer& operator=(peer&& other) noexcept {
+    if (this != &other) {
+      fastnorm_peer_destroy(handle_);
+      handle_ = other.handle_;
+      other.handle_ = nullptr;
+    }
+    return *this;
+  }
+  ~peer() { fastnorm_peer_destroy(handle_); }
+
+  fastnorm_peer* get() const noexcept { return handle_; }
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+
+  /** What the other ranks need to reach this one. */
+  peer_blob blob() const {
+    peer_blob made;
+    check(fastnorm_peer_export(handle_, made.bytes, sizeof made.bytes));
+    return made;
+  }
+  /** Connects with all ranks; their blobs in rank order. */
+  void connect(const std::vector<peer_blob>& blobs) {
+    check(fastnorm_peer_import(handle_, blobs.data(), blobs.size() * sizeof(peer_blob)));
+  }
+  fastnorm_peer_state state() const {
+    fastnorm_peer_state found = fastnorm_peer_state();
+    found.struct_size = sizeof found;
+    check(fastnorm_peer_status(handle_, &found));
+    return found;
+  }
+  /** On every rank, between two barriers of the caller's. */
+  void reset() { check(fastnorm_peer_reset(handle_)); }
+
+ private:
+  fastnorm_peer* handle_ = nullptr;
+};
+
+/** Bytes of a rank's buffer; throws fastnorm::error. */
+inline std::uint64_t peer_buffer_bytes(const context& context,
+                                       const fastnorm_peer_options& options) {
+  std::uint64_t bytes = 0;
+  check(fastnorm_peer_buffer_bytes(context.get(), &options, &bytes));
+  return bytes;
+}
+
+/** Arguments with their struct_size set; the defaults are those of the C struct. */
+struct peer_allreduce_norm_args : fastnorm_peer_allreduce_norm_args {
+  peer_allreduce_norm_args() noexcept : fastnorm_peer_allreduce_norm_args() {
+    struct_size = sizeof(fastnorm_peer_allreduce_norm_args);
+  }
+};
+
+/** fastnorm_peer_allreduce_norm; throws fastnorm::error. It needs a workspace: the query has its size. */
+inline void peer_allreduce_norm(const context& context,
+                                const fastnorm_peer_allreduce_norm_args& args, void* workspace,
+                                std::size_t workspace_bytes, void* stream = nullptr) {
+  check(fastnorm_peer_allreduce_norm(context.get(), &args, workspace, workspace_bytes, stream));
+}
+
+/** fastnorm_peer_allreduce_norm_prepare; throws fastnorm::error. */
+inline void peer_allreduce_norm_prepare(const context& context,
+                                        const fastnorm_peer_allreduce_norm_args& args) {
+  check(fastnorm_peer_allreduce_norm_prepare(context.get(), &args));
+}
+
+/** fastnorm_peer_allreduce_norm_query; throws fastnorm::error. */
+inline fastnorm_info peer_allreduce_norm_query(const context& context,
+                                               const fastnorm_peer_allreduce_norm_args& args) {
+  fastnorm_info info = fastnorm_info();
+  info.struct_size = sizeof info;
+  check(fastnorm_peer_allreduce_norm_query(context.get(), &args, &info));
+  return info;
+}
+
+/** Arguments with their struct_size set; the defaults are those of the C struct. */
+struct peer_sharded_norm_args : fastnorm_peer_sharded_norm_args {
+  peer_sharded_norm_args() noexcept : fastnorm_peer_sharded_norm_args() {
+    struct_size = sizeof(fastnorm_peer_sharded_norm_args);
+  }
+};
+
+/** fastnorm_peer_sharded_norm; throws fastnorm::error. It needs a workspace: the query has its size. */
+inline void peer_sharded_norm(const context& context, const fastnorm_peer_sharded_norm_args& args,
+                              void* workspace, std::size_t workspace_bytes,
+                              void* stream = nullptr) {
+  check(fastnorm_peer_sharded_norm(context.get(), &args, workspace, workspace_bytes, stream));
+}
+
+/** fastnorm_peer_sharded_norm_prepare; throws fastnorm::error. */
+inline void peer_sharded_norm_prepare(const context& context,
+                                      const fastnorm_peer_sharded_norm_args& args) {
+  check(fastnorm_peer_sharded_norm_prepare(context.get(), &args));
+}
+
+/** fastnorm_peer_sharded_norm_query; throws fastnorm::error. */
+inline fastnorm_info peer_sharded_norm_query(const context& context,
+                                             const fastnorm_peer_sharded_norm_args& args) {
+  fastnorm_info info = fastnorm_info();
+  info.struct_size = sizeof info;
+  check(fastnorm_peer_sharded_norm_query(context.get(), &args, &info));
+  return info;
+}
+
 /** All events of a profile buffer on the host; throws fastnorm::error. */
 inline std::vector<fastnorm_profile_event> profile_decode(const void* buffer, std::size_t bytes) {
   std::size_t count = 0;

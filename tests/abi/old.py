@@ -16,7 +16,7 @@ from cases import Cases
 
 HERE = Path(__file__).parent
 ORDER = ("version.h", "status.h", "tensor.h", "context.h", "mla_decode.h", "norm.h", "norm_backward.h", "norm_heads.h",
-         "norm_heads_backward.h")
+         "norm_heads_backward.h", "peer.h")
 HEAD = "/* The public headers of libfastnorm {}, written by old.py: a promise, never changed after its release. */\n"
 GROWN = "  uint64_t grown[2];\n"
 STRUCT = re.compile(r"(typedef struct (\w+) \{\s*size_t struct_size;.*?)(\}\s*\2;)", re.S)

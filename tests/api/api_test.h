@@ -74,6 +74,7 @@ void test_norm_backward(void);
 void test_norm_heads(void);
 void test_norm_stages(void);
 void test_norm_heads_backward(void);
+void test_peer(void);
 void test_cuda(void);
 
 /* A caller's loop that throws a C++ exception. */

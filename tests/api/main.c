@@ -121,6 +121,7 @@ int main(void) {
   test_norm_heads();
   test_norm_stages();
   test_norm_heads_backward();
+  test_peer();
   test_cuda();
   printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed != 0;

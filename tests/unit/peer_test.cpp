@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "fastnorm/fastnorm.hpp"
 #include "ref/data.h"
 #include "ref/norm_heads_ref.h"
 #include "ref/norm_model.h"
@@ -675,7 +676,7 @@ fastnorm_status small_call(World& world, int32_t r, int64_t rows, int64_t n, flo
 
 fastnorm_peer_options quick_options(int32_t ranks, fastnorm_peer_algorithm algorithm) {
   fastnorm_peer_options options = peer_options(ranks, FASTNORM_DTYPE_F32, 64);
-  options.wait_ns = 50000000;
+  options.wait_ns = 400000000;
   options.algorithm = algorithm;
   options.rings = 2;
   return options;
@@ -686,12 +687,12 @@ TEST(PeerFailure, AMissingRankIsAnErrorInTime) {
     World world(quick_options(3, algorithm));
     const auto begin = std::chrono::steady_clock::now();
     auto results = world.run([&](int32_t r) { return small_call(world, r, 9, 64); }, 0b011);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
     bool named = false;
     for (int32_t r = 0; r < 2; ++r) {
       EXPECT_EQ(results[static_cast<size_t>(r)].status, FASTNORM_ERROR_DEVICE);
       named |= results[static_cast<size_t>(r)].text.find(
-                   "rank 2 did not arrive within 50000000 ns") != std::string::npos;
+                   "rank 2 did not arrive within 400000000 ns") != std::string::npos;
       EXPECT_EQ(world.state(r).error, FASTNORM_PEER_ERROR_MISSING);
       EXPECT_EQ(world.state(r).calls, 0u);
     }
@@ -699,7 +700,7 @@ TEST(PeerFailure, AMissingRankIsAnErrorInTime) {
     // Later calls fail at once.
     const auto again = std::chrono::steady_clock::now();
     results = world.run([&](int32_t r) { return small_call(world, r, 9, 64); }, 0b011);
-    EXPECT_LT(std::chrono::steady_clock::now() - again, std::chrono::milliseconds(45));
+    EXPECT_LT(std::chrono::steady_clock::now() - again, std::chrono::milliseconds(300));
     EXPECT_EQ(results[0].status, FASTNORM_ERROR_DEVICE);
     EXPECT_NE(results[0].text.find("fastnorm_peer_reset"), std::string::npos) << results[0].text;
     // And the group goes on after a reset.
@@ -801,6 +802,59 @@ TEST(PeerFailure, OneCallAtATime) {
   EXPECT_EQ(small_call(world, 1, 2, 8), FASTNORM_OK) << fastnorm_last_error();
   first.join();
   EXPECT_EQ(done.load(), 1);
+}
+
+// The C++ layer: two ranks of one context, 1 + 2 = 3 on both.
+TEST(Peer, CppLayer) {
+  const fastnorm::context cpu(fastnorm::cpu());
+  fastnorm::peer_options options;
+  options.ranks = 2;
+  options.dtype = FASTNORM_DTYPE_F32;
+  options.max_columns = 4;
+  std::vector<fastnorm::peer> peers;
+  std::vector<fastnorm::peer_blob> blobs;
+  for (options.rank = 0; options.rank < 2; ++options.rank) {
+    peers.emplace_back(cpu, options);
+    blobs.push_back(peers.back().blob());
+  }
+  for (fastnorm::peer& peer : peers) peer.connect(blobs);
+  float h[2][4], z[2][4] = {};
+  const float zero[4] = {};
+  const auto run = [&](int rank) {
+    const auto value = static_cast<float>(rank + 1);
+    const float x[4] = {value, value, value, value};
+    float y[4];
+    const fastnorm::tensor tx(x, {1, 4}), ty(y, {1, 4}), tr(zero, {1, 4}), th(h[rank], {1, 4}),
+        tz(z[rank], {1, 4});
+    fastnorm::peer_allreduce_norm_args args;
+    args.peer = peers[static_cast<size_t>(rank)].get();
+    args.x = tx.get(), args.y = ty.get(), args.residual = tr.get(), args.residual_out = th.get();
+    fastnorm::peer_allreduce_norm_prepare(cpu, args);
+    Room room;
+    auto bytes = fastnorm::peer_allreduce_norm_query(cpu, args).workspace_bytes;
+    fastnorm::peer_allreduce_norm(cpu, args, room.at(bytes), bytes);
+    fastnorm::peer_sharded_norm_args sharded;
+    sharded.peer = args.peer;
+    sharded.x = tx.get(), sharded.y = tz.get();
+    fastnorm::peer_sharded_norm_prepare(cpu, sharded);
+    bytes = fastnorm::peer_sharded_norm_query(cpu, sharded).workspace_bytes;
+    fastnorm::peer_sharded_norm(cpu, sharded, room.at(bytes), bytes);
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(h[0][i], 3.0f);
+    EXPECT_EQ(h[1][i], 3.0f);
+    EXPECT_NEAR(z[0][i], 1 / std::sqrt(2.5f), 1e-6f);  // the mean of 1 and 4
+    EXPECT_NEAR(z[1][i], 2 / std::sqrt(2.5f), 1e-6f);
+  }
+  EXPECT_EQ(peers[0].state().calls, 2u);
+  peers[0].reset();
+  EXPECT_EQ(peers[0].state().calls, 0u);
+  options.rank = 0;
+  EXPECT_GT(fastnorm::peer_buffer_bytes(cpu, options), 0u);
+  EXPECT_THROW(fastnorm::peer(cpu, options, std::vector<void*>(1)), fastnorm::error);
 }
 
 TEST(Peer, ADestroyedRanksBufferStays) {

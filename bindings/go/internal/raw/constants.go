@@ -71,7 +71,6 @@ const (
 	FASTNORM_ROUND_ONCE       = 0
 	FASTNORM_ROUND_NORMALIZED = 1
 	FASTNORM_ROUND_EVERY_STEP = 2
-	FASTNORM_ROUND_ONCE_RW    = 3
 )
 
 // fastnorm_residual_rounding.
@@ -109,31 +108,6 @@ const (
 	FASTNORM_SCALE_ROW_MAJOR      = 0
 	FASTNORM_SCALE_COLUMN_MAJOR   = 1
 	FASTNORM_SCALE_SWIZZLED_128X4 = 2
-)
-
-// fastnorm_activation.
-const (
-	FASTNORM_ACTIVATION_IDENTITY = 0
-	FASTNORM_ACTIVATION_SILU     = 1
-	FASTNORM_ACTIVATION_SIGMOID  = 2
-)
-
-// fastnorm_gate_position.
-const (
-	FASTNORM_GATE_AFTER_NORM  = 0
-	FASTNORM_GATE_BEFORE_NORM = 1
-)
-
-// fastnorm_gate_source.
-const (
-	FASTNORM_GATE_FROM_F32     = 0
-	FASTNORM_GATE_FROM_ROUNDED = 1
-)
-
-// fastnorm_sum_rounding.
-const (
-	FASTNORM_SUM_ONCE       = 0
-	FASTNORM_SUM_EVERY_STEP = 1
 )
 
 // fastnorm_norm_flags.
@@ -212,8 +186,28 @@ const (
 	FASTNORM_ROPE_EVERY_STEP = 1
 )
 
-// fastnorm_norm_heads_backward_flags.
+// fastnorm_peer_algorithm.
 const (
-	FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT = 64
-	FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS   = 128
+	FASTNORM_PEER_AUTO     = 0
+	FASTNORM_PEER_ONE_SHOT = 1
+	FASTNORM_PEER_TWO_SHOT = 2
+)
+
+// fastnorm_peer_sum_rounding.
+const (
+	FASTNORM_PEER_SUM_ROUNDED = 0
+	FASTNORM_PEER_SUM_EXACT   = 1
+)
+
+// fastnorm_peer_error.
+const (
+	FASTNORM_PEER_ERROR_NONE      = 0
+	FASTNORM_PEER_ERROR_MISSING   = 1
+	FASTNORM_PEER_ERROR_DISAGREES = 2
+)
+
+// fastnorm_peer_limits.
+const (
+	FASTNORM_PEER_MAX_RANKS  = 8
+	FASTNORM_PEER_BLOB_BYTES = 128
 )

@@ -99,6 +99,10 @@ extern int _wrap_fastnorm_kernel_count_raw_7e0a10084f5feeb7(void);
 extern swig_intgo _wrap_fastnorm_kernel_describe_raw_7e0a10084f5feeb7(int arg1, uintptr_t arg2);
 extern swig_type_21 _wrap_fastnorm_profile_id_name_raw_7e0a10084f5feeb7(swig_intgo arg1);
 extern swig_intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, swig_type_22 arg3, swig_intgo arg4);
+extern swig_intgo _wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(uintptr_t arg1);
+extern void _wrap_fastnorm_peer_destroy_raw_7e0a10084f5feeb7(uintptr_t arg1);
 extern swig_intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
 extern swig_intgo _wrap_fnb_norm_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
 extern swig_intgo _wrap_fnb_norm_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
@@ -117,9 +121,12 @@ extern swig_intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(uintptr_t arg1, uint
 extern swig_intgo _wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
 extern swig_intgo _wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
 extern swig_intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
-extern swig_intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
-extern swig_intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
-extern swig_intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
+extern swig_intgo _wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
+extern swig_intgo _wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
+extern swig_intgo _wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
 extern swig_intgo _wrap_fnb_context_create_raw_7e0a10084f5feeb7(int arg1, int arg2, int arg3, int arg4, int arg5, swig_type_23 arg6, uintptr_t arg7, swig_voidp arg8);
 extern swig_intgo _wrap_fnb_profile_decode_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5);
 extern swig_intgo _wrap_fnb_device_describe_raw_7e0a10084f5feeb7(int arg1, int arg2, uintptr_t arg3);
@@ -566,6 +573,36 @@ func Fastnorm_profile_write_trace(arg1 uintptr, arg2 uintptr, arg3 string, arg4 
 	return swig_r
 }
 
+func Fastnorm_peer_export(arg1 Struct_SS_fastnorm_peer, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := getSwigcptr(arg1)
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (int32)(C._wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	return swig_r
+}
+
+func Fastnorm_peer_import(arg1 Struct_SS_fastnorm_peer, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := getSwigcptr(arg1)
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (int32)(C._wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	return swig_r
+}
+
+func Fastnorm_peer_reset(arg1 Struct_SS_fastnorm_peer) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := getSwigcptr(arg1)
+	swig_r = (int32)(C._wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0)))
+	return swig_r
+}
+
+func Fastnorm_peer_destroy(arg1 Struct_SS_fastnorm_peer) {
+	_swig_i_0 := getSwigcptr(arg1)
+	C._wrap_fastnorm_peer_destroy_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0))
+}
+
 func Fnb_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info) (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
@@ -761,28 +798,26 @@ func Fnb_norm_heads(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 u
 	return swig_r
 }
 
-func Fnb_norm_heads_backward_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 Fastnorm_info) (_swig_ret int32) {
+func Fnb_peer_allreduce_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info) (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	_swig_i_4 := getSwigcptr(arg5)
-	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	_swig_i_3 := getSwigcptr(arg4)
+	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
 	return swig_r
 }
 
-func Fnb_norm_heads_backward_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32) (_swig_ret int32) {
+func Fnb_peer_allreduce_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
 	_swig_i_2 := arg3
-	_swig_i_3 := arg4
-	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
 }
 
-func Fnb_norm_heads_backward(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 uintptr, arg6 uintptr, arg7 uintptr) (_swig_ret int32) {
+func Fnb_peer_allreduce_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintptr, arg6 uintptr) (_swig_ret int32) {
 	var swig_r int32
 	_swig_i_0 := arg1
 	_swig_i_1 := arg2
@@ -790,8 +825,38 @@ func Fnb_norm_heads_backward(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int3
 	_swig_i_3 := arg4
 	_swig_i_4 := arg5
 	_swig_i_5 := arg6
-	_swig_i_6 := arg7
-	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	swig_r = (int32)(C._wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
+	return swig_r
+}
+
+func Fnb_peer_sharded_norm_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 Fastnorm_info) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := getSwigcptr(arg4)
+	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3)))
+	return swig_r
+}
+
+func Fnb_peer_sharded_norm_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2)))
+	return swig_r
+}
+
+func Fnb_peer_sharded_norm(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 uintptr, arg5 uintptr, arg6 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	swig_r = (int32)(C._wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.uintptr_t(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5)))
 	return swig_r
 }
 
@@ -830,4 +895,13 @@ func Fnb_device_describe(arg1 int32, arg2 int32, arg3 Fastnorm_device_info) (_sw
 	_swig_i_2 := getSwigcptr(arg3)
 	swig_r = (int32)(C._wrap_fnb_device_describe_raw_7e0a10084f5feeb7(C.int(_swig_i_0), C.int(_swig_i_1), C.uintptr_t(_swig_i_2)))
 	return swig_r
+}
+
+type SwigcptrStruct_SS_fastnorm_peer uintptr
+type Struct_SS_fastnorm_peer interface {
+	Swigcptr() uintptr
+}
+
+func (p SwigcptrStruct_SS_fastnorm_peer) Swigcptr() uintptr {
+	return uintptr(p)
 }

@@ -879,6 +879,63 @@ intgo _wrap_fastnorm_profile_write_trace_raw_7e0a10084f5feeb7(void *_swig_go_0, 
 }
 
 
+intgo _wrap_fastnorm_peer_export_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+  fastnorm_peer *arg1 = 0 ;
+  void *arg2 = 0 ;
+  size_t arg3 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+
+  result = (fastnorm_status)fastnorm_peer_export(arg1,arg2,arg3);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fastnorm_peer_import_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0, void *_swig_go_1, size_t _swig_go_2) {
+  fastnorm_peer *arg1 = 0 ;
+  void *arg2 = 0 ;
+  size_t arg3 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = *(fastnorm_peer **)&_swig_go_0;
+  arg2 = (void *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+
+  result = (fastnorm_status)fastnorm_peer_import(arg1,(void const *)arg2,arg3);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fastnorm_peer_reset_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0) {
+  fastnorm_peer *arg1 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = *(fastnorm_peer **)&_swig_go_0;
+
+  result = (fastnorm_status)fastnorm_peer_reset(arg1);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+void _wrap_fastnorm_peer_destroy_raw_7e0a10084f5feeb7(struct fastnorm_peer *_swig_go_0) {
+  fastnorm_peer *arg1 = 0 ;
+
+  arg1 = *(fastnorm_peer **)&_swig_go_0;
+
+  fastnorm_peer_destroy(arg1);
+
+}
+
+
 intgo _wrap_fnb_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
@@ -1251,66 +1308,119 @@ intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
-  int32_t arg4 ;
-  fastnorm_info *arg5 = 0 ;
+  fastnorm_info *arg4 = 0 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
   arg1 = (fastnorm_context *)_swig_go_0;
   arg2 = (uint64_t *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
-  arg4 = (int32_t)_swig_go_3;
-  arg5 = *(fastnorm_info **)&_swig_go_4;
+  arg4 = *(fastnorm_info **)&_swig_go_3;
 
-  result = (fastnorm_status)fnb_norm_heads_backward_query(arg1,(uint64_t const *)arg2,arg3,arg4,arg5);
+  result = (fastnorm_status)fnb_peer_allreduce_norm_query(arg1,(uint64_t const *)arg2,arg3,arg4);
   _swig_go_result = (int32_t)result;
   return _swig_go_result;
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
-  int32_t arg4 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
   arg1 = (fastnorm_context *)_swig_go_0;
   arg2 = (uint64_t *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
-  arg4 = (int32_t)_swig_go_3;
 
-  result = (fastnorm_status)fnb_norm_heads_backward_prepare(arg1,(uint64_t const *)arg2,arg3,arg4);
+  result = (fastnorm_status)fnb_peer_allreduce_norm_prepare(arg1,(uint64_t const *)arg2,arg3);
   _swig_go_result = (int32_t)result;
   return _swig_go_result;
 }
 
 
-intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;
   size_t arg3 ;
-  int32_t arg4 ;
-  void *arg5 = 0 ;
-  size_t arg6 ;
-  void *arg7 = 0 ;
+  void *arg4 = 0 ;
+  size_t arg5 ;
+  void *arg6 = 0 ;
   fastnorm_status result;
   intgo _swig_go_result;
 
   arg1 = (fastnorm_context *)_swig_go_0;
   arg2 = (uint64_t *)_swig_go_1;
   arg3 = (size_t)_swig_go_2;
-  arg4 = (int32_t)_swig_go_3;
-  arg5 = (void *)_swig_go_4;
-  arg6 = (size_t)_swig_go_5;
-  arg7 = (void *)_swig_go_6;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (void *)_swig_go_5;
 
-  result = (fastnorm_status)fnb_norm_heads_backward(arg1,(uint64_t const *)arg2,arg3,arg4,arg5,arg6,arg7);
+  result = (fastnorm_status)fnb_peer_allreduce_norm(arg1,(uint64_t const *)arg2,arg3,arg4,arg5,arg6);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_peer_sharded_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
+  fastnorm_context *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  fastnorm_info *arg4 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = *(fastnorm_info **)&_swig_go_3;
+
+  result = (fastnorm_status)fnb_peer_sharded_norm_query(arg1,(uint64_t const *)arg2,arg3,arg4);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_peer_sharded_norm_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2) {
+  fastnorm_context *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+
+  result = (fastnorm_status)fnb_peer_sharded_norm_prepare(arg1,(uint64_t const *)arg2,arg3);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_peer_sharded_norm_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, void *_swig_go_3, size_t _swig_go_4, void *_swig_go_5) {
+  fastnorm_context *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  void *arg4 = 0 ;
+  size_t arg5 ;
+  void *arg6 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (void *)_swig_go_3;
+  arg5 = (size_t)_swig_go_4;
+  arg6 = (void *)_swig_go_5;
+
+  result = (fastnorm_status)fnb_peer_sharded_norm(arg1,(uint64_t const *)arg2,arg3,arg4,arg5,arg6);
   _swig_go_result = (int32_t)result;
   return _swig_go_result;
 }

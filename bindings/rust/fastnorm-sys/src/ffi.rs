@@ -564,7 +564,7 @@ pub const FASTNORM_NORM_LAYER: fastnorm_norm_kind = 1;
 pub const FASTNORM_NORM_KIND_MAX_ENUM: fastnorm_norm_kind = 0x7fffffff;
 
 /// Where y is rounded to x's dtype T on its way, also where y is f32 beside 16-bit x. With T = f32
-/// ONCE and NORMALIZED are the same.
+/// the first two are the same.
 pub type fastnorm_rounding = c_uint;
 /// Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma.
 pub const FASTNORM_ROUND_ONCE: fastnorm_rounding = 0;
@@ -573,10 +573,6 @@ pub const FASTNORM_ROUND_NORMALIZED: fastnorm_rounding = 1;
 /// Every elementwise result: (a - mean), its square, the variance, variance + eps, the root, t,
 /// weight + weight_offset, the product and the sum. What a 16-bit eager chain does.
 pub const FASTNORM_ROUND_EVERY_STEP: fastnorm_rounding = 2;
-/// Only when y is stored, of a product in the other order: (b - mean) \* (rstd \* (weight +
-/// weight_offset)) + bias in place of ((b - mean) \* rstd) \* (weight + weight_offset) + bias. The
-/// norm in vLLM's, TensorRT-LLM's and SGLang's fused kernels of query/key norm and rope.
-pub const FASTNORM_ROUND_ONCE_RW: fastnorm_rounding = 3;
 pub const FASTNORM_ROUNDING_MAX_ENUM: fastnorm_rounding = 0x7fffffff;
 
 /// Which value of the sum x + residual is used, in terms of R, the dtype of residual_out (of
@@ -636,40 +632,6 @@ pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
 pub const FASTNORM_SCALE_SWIZZLED_128X4: fastnorm_scale_layout = 2;
 pub const FASTNORM_SCALE_LAYOUT_MAX_ENUM: fastnorm_scale_layout = 0x7fffffff;
 
-/// A function of each element, computed as docs/numerics.md writes it: the same bits everywhere.
-pub type fastnorm_activation = c_uint;
-/// v.
-pub const FASTNORM_ACTIVATION_IDENTITY: fastnorm_activation = 0;
-/// v / (1 + exp(-v)); -0 from -110 down, for -Inf too.
-pub const FASTNORM_ACTIVATION_SILU: fastnorm_activation = 1;
-/// 1 / (1 + exp(-v)).
-pub const FASTNORM_ACTIVATION_SIGMOID: fastnorm_activation = 2;
-pub const FASTNORM_ACTIVATION_MAX_ENUM: fastnorm_activation = 0x7fffffff;
-
-/// Where the gate multiplies.
-pub type fastnorm_gate_position = c_uint;
-/// The normalised row: Qwen3-Next, Kimi Linear.
-pub const FASTNORM_GATE_AFTER_NORM: fastnorm_gate_position = 0;
-/// x, before residual and statistics: Mamba2.
-pub const FASTNORM_GATE_BEFORE_NORM: fastnorm_gate_position = 1;
-pub const FASTNORM_GATE_POSITION_MAX_ENUM: fastnorm_gate_position = 0x7fffffff;
-
-/// What a gate after the norm multiplies.
-pub type fastnorm_gate_source = c_uint;
-/// The unrounded result. FLA, mamba, vLLM.
-pub const FASTNORM_GATE_FROM_F32: fastnorm_gate_source = 0;
-/// The result rounded to x's dtype. Hugging Face.
-pub const FASTNORM_GATE_FROM_ROUNDED: fastnorm_gate_source = 1;
-pub const FASTNORM_GATE_SOURCE_MAX_ENUM: fastnorm_gate_source = 0x7fffffff;
-
-/// Where the sum of branch and residual is rounded to x's dtype T on its way.
-pub type fastnorm_sum_rounding = c_uint;
-/// Nowhere: the product with alpha and the sum are one operation.
-pub const FASTNORM_SUM_ONCE: fastnorm_sum_rounding = 0;
-/// The product, the sum and the product with sum_scale.
-pub const FASTNORM_SUM_EVERY_STEP: fastnorm_sum_rounding = 1;
-pub const FASTNORM_SUM_ROUNDING_MAX_ENUM: fastnorm_sum_rounding = 0x7fffffff;
-
 /// Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
 /// the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
 /// have no effect. Results never depend on them.
@@ -707,11 +669,11 @@ pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 /// serve columns that vary along more than one dimension (after joining), or beside
 /// FASTNORM_SCALE_SWIZZLED_128X4 along another one than the innermost.
 ///
-/// Aliasing: y and residual_out may each be x or residual, y also the gate, as the same view (same
-/// address, dtype, shape and strides). So y = x, residual_out = residual is in place, and y =
-/// residual, residual_out = x is allowed too; both may not be one tensor. Two tensors of which one
-/// is written may also be interleaved views of one buffer that share no element, such as the query
-/// and the key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
+/// Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
+/// shape and strides). So y = x, residual_out = residual is in place, and y = residual,
+/// residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
+/// may also be interleaved views of one buffer that share no element, such as the query and the key
+/// heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_args {
@@ -737,8 +699,8 @@ pub struct fastnorm_norm_args {
     pub weight: *const fastnorm_tensor,
     /// \[.., n\], broadcasts against x; f32, f16 or bf16. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` or
-    /// `sumsq` is required.
+    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` is
+    /// required.
     pub y: *const fastnorm_tensor,
     /// x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual. NULL = not
     /// stored.
@@ -776,53 +738,6 @@ pub struct fastnorm_norm_args {
     /// `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme and clamp 0. NULL =
     /// `clamp` decides.
     pub clamp_scale: *const fastnorm_tensor,
-    /// x's shape; T or f32. Each element's gate: see "Stages" above. y may be the same view, x may
-    /// not overlap it. NULL = nothing is gated; then its three fields are 0.
-    pub gate: *const fastnorm_tensor,
-    /// Of the gate. Default: identity.
-    pub gate_act: fastnorm_activation,
-    /// Default: after the norm.
-    pub gate_position: fastnorm_gate_position,
-    /// Default: unrounded. Rounded only after the norm.
-    pub gate_source: fastnorm_gate_source,
-    /// Of the result, after the gate. Default: identity.
-    pub activation: fastnorm_activation,
-    /// Columns that share a statistic, a divisor of n; 0 = n. weight and bias are then \[.., n\]
-    /// or, the same for all groups, \[.., group_size\].
-    pub group_size: i64,
-    /// Sums for a statistic over several devices. RMS: mean's shape, the sum of squares. LAYER:
-    /// that with a last 2, the mean and the sum of (a - mean)^2. f32. Output. With it y may be
-    /// NULL.
-    pub sumsq: *const fastnorm_tensor,
-    /// LAYER, with rstd_in: the mean to use. As mean. Input.
-    pub mean_in: *const fastnorm_tensor,
-    /// The rstd to use; nothing is summed. As rstd. Input.
-    pub rstd_in: *const fastnorm_tensor,
-    /// 1: x, gated where that comes first, is normalised before the residual is added. 0: it is
-    /// not, and the fields of the branch are 0.
-    pub branch_norm: i32,
-    /// RMS or LAYER.
-    pub branch_kind: fastnorm_norm_kind,
-    /// Finite, \>= 0.
-    pub branch_eps: f32,
-    /// Finite; 0 where branch_weight is NULL.
-    pub branch_weight_offset: f32,
-    /// Default: the branch is not rounded on its way.
-    pub branch_rounding: fastnorm_rounding,
-    /// 1: the branch is rounded to x's dtype before the sum.
-    pub branch_rounded: i32,
-    /// Factor of the branch. Finite; 0 = 1.
-    pub alpha: f32,
-    /// Default: the sum is not rounded on its way.
-    pub sum_rounding: fastnorm_sum_rounding,
-    /// As weight, \[.., n\]. NULL = 1.
-    pub branch_weight: *const fastnorm_tensor,
-    /// As bias, \[.., n\]. NULL = 0.
-    pub branch_bias: *const fastnorm_tensor,
-    /// x.shape\[:-1\], or that with a last 1; f32. Output.
-    pub branch_rstd: *const fastnorm_tensor,
-    /// \[1\] f32. Factor of the sum, a value on the device. Input; NULL = 1.
-    pub sum_scale: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_args {
@@ -857,27 +772,6 @@ impl fastnorm_norm_args {
             scale: core::ptr::null(),
             amax: core::ptr::null(),
             clamp_scale: core::ptr::null(),
-            gate: core::ptr::null(),
-            gate_act: 0,
-            gate_position: 0,
-            gate_source: 0,
-            activation: 0,
-            group_size: 0,
-            sumsq: core::ptr::null(),
-            mean_in: core::ptr::null(),
-            rstd_in: core::ptr::null(),
-            branch_norm: 0,
-            branch_kind: 0,
-            branch_eps: 0.0,
-            branch_weight_offset: 0.0,
-            branch_rounding: 0,
-            branch_rounded: 0,
-            alpha: 0.0,
-            sum_rounding: 0,
-            branch_weight: core::ptr::null(),
-            branch_bias: core::ptr::null(),
-            branch_rstd: core::ptr::null(),
-            sum_scale: core::ptr::null(),
         }
     }
 }
@@ -1624,7 +1518,7 @@ pub struct fastnorm_norm_heads_part {
     pub weight: *const fastnorm_tensor,
     /// As weight. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// \[tokens, heads, d\], T or f32. Output; may be x. NULL = not stored.
+    /// \[tokens, heads, d\] T. Output; may be x. NULL = not stored.
     pub y: *const fastnorm_tensor,
     /// LAYER: the mean, f32 \[tokens, heads\]; ACROSS_HEADS: \[tokens\]. Output. NULL = not stored.
     pub mean: *const fastnorm_tensor,
@@ -1670,13 +1564,6 @@ pub struct fastnorm_norm_heads_part {
     /// PER_TENSOR: \[1\] f32, an input. PER_BLOCK: \[pages, page_size, heads, ceil(d / block)\]
     /// f32, with any strides; with cache_pow2 f32, f8_e8m0fnu or u8. Output.
     pub cache_scale: *const fastnorm_tensor,
-    /// Of `quantized` and of a cache of codes, with PER_TENSOR, PER_ROW and PER_BLOCK: default,
-    /// times the reciprocal; else 0. Scales that are powers of two give the same codes either way.
-    pub quant_division: fastnorm_quant_division,
-    /// Must be 0.
-    pub reserved_2: i32,
-    /// As in fastnorm_norm_args. The cache is not clamped.
-    pub clamp_scale: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_heads_part {
@@ -1717,9 +1604,6 @@ impl fastnorm_norm_heads_part {
             amax: core::ptr::null(),
             cache: core::ptr::null(),
             cache_scale: core::ptr::null(),
-            quant_division: 0,
-            reserved_2: 0,
-            clamp_scale: core::ptr::null(),
         }
     }
 }
@@ -1854,169 +1738,535 @@ extern "C" {
     ) -> fastnorm_status;
 }
 
-/// Bits of fastnorm_norm_heads_backward_part.flags, beside fastnorm_norm_heads_part_flags.
-pub type fastnorm_norm_heads_backward_flags = c_uint;
-/// dweight = old dweight + sum: one addition in f32 after the sum, rounded once. Without the flag
-/// the old dweight is not read.
-pub const FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT: fastnorm_norm_heads_backward_flags = 64;
-/// The same for dbias.
-pub const FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS: fastnorm_norm_heads_backward_flags = 128;
-pub const FASTNORM_NORM_HEADS_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_heads_backward_flags =
-    0x7fffffff;
-
-/// One part. `{0}` plus struct_size, dy and dx is valid: it copies, as a value head's gradient
-/// needs it.
-///
-/// Shapes: dy is \[tokens, heads, d\], with d from 1 to 8192, heads at least 1, and the tokens of
-/// every part alike. T is the dtype of x, or of dx where there is no x: f32, f16 or bf16, and alike
-/// for all parts. Last dimensions are contiguous; that of dy may have stride 0 instead. All other
-/// strides are free, and inputs may have strides of 0: dx is often a view of a packed gradient of
-/// QKV. Any alignment that the dtype allows. All tensors are on the context's device.
-///
-/// Outputs are dx, dweight and dbias; a part has at least one. dx alone serves frozen weights,
-/// dweight alone a frozen layer below.
-///
-/// Aliasing: dx may be the part's dy or x, as the same view. No other output may share an element
-/// with any tensor of the call; interleaved views of one buffer that share no element are allowed.
+/// One rank's end of a group. Opaque.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct fastnorm_norm_heads_backward_part {
-    /// sizeof(fastnorm_norm_heads_backward_part).
-    pub struct_size: usize,
-    /// The forward's fastnorm_norm_heads_part_flags, and fastnorm_norm_heads_backward_flags.
-    pub flags: u32,
-    /// NORM: the forward's; else 0.
-    pub kind: fastnorm_norm_kind,
-    /// NORM: the forward's. Used where rstd is NULL; else 0.
-    pub eps: f32,
-    /// The forward's. 0 where weight is NULL.
-    pub weight_offset: f32,
-    /// NORM: the forward's; else 0.
-    pub rounding: fastnorm_rounding,
-    /// ROPE: the forward's; else 0.
-    pub rope_offset: i32,
-    /// \[tokens, heads, d\] T or f32: the gradient of y. Required.
-    pub dy: *const fastnorm_tensor,
-    /// NORM: \[tokens, heads, d\] T, the forward's x. Required with NORM, else NULL.
-    pub x: *const fastnorm_tensor,
-    /// NORM: \[d\] or \[heads, d\], \[1, d\] too; f32, f16 or bf16: the forward's. NULL = 1.
-    pub weight: *const fastnorm_tensor,
-    /// LAYER: the forward's, f32 \[tokens, heads\]; ACROSS_HEADS: \[tokens\]. NULL where rstd is.
-    pub mean: *const fastnorm_tensor,
-    /// NORM: as mean, for both kinds. NULL = computed again from x, with the forward's bits.
-    pub rstd: *const fastnorm_tensor,
-    /// \[tokens, heads, d\] T. Output; may be dy or x. NULL = not stored.
-    pub dx: *const fastnorm_tensor,
-    /// NORM with a weight: its shape; f32 or its dtype. Output; also input with ACCUMULATE_DWEIGHT.
-    /// NULL = not wanted.
-    pub dweight: *const fastnorm_tensor,
-    /// NORM: the shape of the forward's bias, \[d\] or \[heads, d\]; f32, f16 or bf16. Output; also
-    /// input with ACCUMULATE_DBIAS. NULL = not wanted.
-    pub dbias: *const fastnorm_tensor,
+pub struct fastnorm_peer {
+    _data: [u8; 0],
+    _marker: PhantomData<(*mut u8, PhantomPinned)>,
 }
 
-impl fastnorm_norm_heads_backward_part {
+/// How rows travel. Results do not depend on it.
+pub type fastnorm_peer_algorithm = c_uint;
+/// By rows, columns, dtype and ranks: one-shot up to one_shot_bytes, two-shot above.
+pub const FASTNORM_PEER_AUTO: fastnorm_peer_algorithm = 0;
+/// Each rank sends its rows to all, and all ranks add.
+pub const FASTNORM_PEER_ONE_SHOT: fastnorm_peer_algorithm = 1;
+/// Each rank adds a share of the rows and sends the sums to all.
+pub const FASTNORM_PEER_TWO_SHOT: fastnorm_peer_algorithm = 2;
+pub const FASTNORM_PEER_ALGORITHM_MAX_ENUM: fastnorm_peer_algorithm = 0x7fffffff;
+
+/// Which sum of the ranks' rows goes on.
+pub type fastnorm_peer_sum_rounding = c_uint;
+/// Rounded to x's dtype, before the residual is added: as an all-reduce of T would.
+pub const FASTNORM_PEER_SUM_ROUNDED: fastnorm_peer_sum_rounding = 0;
+/// The single-precision sum.
+pub const FASTNORM_PEER_SUM_EXACT: fastnorm_peer_sum_rounding = 1;
+pub const FASTNORM_PEER_SUM_ROUNDING_MAX_ENUM: fastnorm_peer_sum_rounding = 0x7fffffff;
+
+/// What stopped a peer.
+pub type fastnorm_peer_error = c_uint;
+pub const FASTNORM_PEER_ERROR_NONE: fastnorm_peer_error = 0;
+/// A rank did not arrive within wait_ns.
+pub const FASTNORM_PEER_ERROR_MISSING: fastnorm_peer_error = 1;
+/// A rank made another call.
+pub const FASTNORM_PEER_ERROR_DISAGREES: fastnorm_peer_error = 2;
+pub const FASTNORM_PEER_ERROR_MAX_ENUM: fastnorm_peer_error = 0x7fffffff;
+
+/// Sizes of this header.
+pub type fastnorm_peer_limits = c_uint;
+pub const FASTNORM_PEER_MAX_RANKS: fastnorm_peer_limits = 8;
+/// Bytes of one rank's blob.
+pub const FASTNORM_PEER_BLOB_BYTES: fastnorm_peer_limits = 128;
+pub const FASTNORM_PEER_LIMITS_MAX_ENUM: fastnorm_peer_limits = 0x7fffffff;
+
+/// Options of a peer. `{0}` plus struct_size, rank, ranks, dtype and max_columns is valid. All but
+/// rank and wait_ns must be the same on all ranks.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_peer_options {
+    /// sizeof(fastnorm_peer_options).
+    pub struct_size: usize,
+    /// This end's number, 0 to ranks - 1.
+    pub rank: i32,
+    /// Ends of the group, 2 to 8; odd numbers too.
+    pub ranks: i32,
+    /// T of peer_allreduce_norm's x: f32, f16 or bf16. Required.
+    pub dtype: fastnorm_dtype_id,
+    /// Default: by size.
+    pub algorithm: fastnorm_peer_algorithm,
+    /// Longest row of peer_allreduce_norm, 1 to 65536. Rows are not limited.
+    pub max_columns: i64,
+    /// AUTO: the most bytes (rows \* columns \* bytes of T) of a one-shot; 0 = measured defaults.
+    /// At 2 ranks 0 is one-shot always.
+    pub one_shot_bytes: i64,
+    /// The longest wait for another rank: 1000 to 10^12 ns; 0 = 10 s.
+    pub wait_ns: i64,
+    /// Rows that may be on their way at once, 1 to 256; 0 = 8.
+    pub rings: i32,
+    /// Must be 0.
+    pub reserved: i32,
+}
+
+impl fastnorm_peer_options {
     /// Everything zero, `struct_size` set: the defaults.
     pub const fn new() -> Self {
         Self {
             struct_size: size_of::<Self>(),
-            flags: 0,
-            kind: 0,
-            eps: 0.0,
-            weight_offset: 0.0,
-            rounding: 0,
-            rope_offset: 0,
-            dy: core::ptr::null(),
-            x: core::ptr::null(),
-            weight: core::ptr::null(),
-            mean: core::ptr::null(),
-            rstd: core::ptr::null(),
-            dx: core::ptr::null(),
-            dweight: core::ptr::null(),
-            dbias: core::ptr::null(),
+            rank: 0,
+            ranks: 0,
+            dtype: 0,
+            algorithm: 0,
+            max_columns: 0,
+            one_shot_bytes: 0,
+            wait_ns: 0,
+            rings: 0,
+            reserved: 0,
         }
     }
 }
 
-impl Default for fastnorm_norm_heads_backward_part {
+impl Default for fastnorm_peer_options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What became of a peer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_peer_state {
+    /// In: sizeof(fastnorm_peer_state).
+    pub struct_size: usize,
+    /// What stopped it; NONE = nothing.
+    pub error: fastnorm_peer_error,
+    /// The rank that was missing or disagrees; -1 where there is none.
+    pub rank: i32,
+    /// Calls that ended well since create or reset.
+    pub calls: u64,
+    /// 1 once the other ranks' buffers are known; else 0.
+    pub connected: i32,
+    /// 0.
+    pub reserved: i32,
+}
+
+impl fastnorm_peer_state {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            error: 0,
+            rank: 0,
+            calls: 0,
+            connected: 0,
+            reserved: 0,
+        }
+    }
+}
+
+impl Default for fastnorm_peer_state {
     fn default() -> Self {
         Self::new()
     }
 }
 
 extern "C" {
-    /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
-    /// touched.
+    /// Bytes of a rank's buffer, for fastnorm_peer_create_from_pointers.
     ///
-    /// The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward
-    /// does, and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
+    /// - `context`: the device
+    /// - `options`: read during the call only
+    /// - `bytes`: receives the number
     ///
-    /// Returns as fastnorm_norm_heads_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
+    /// Returns as fastnorm_peer_create
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_buffer_bytes(
+        context: *mut fastnorm_context,
+        options: *const fastnorm_peer_options,
+        bytes: *mut u64,
+    ) -> fastnorm_status;
+
+    /// Create one rank's end, with a buffer of its own. It calls once it has the others' blobs.
+    ///
+    /// - `context`: the device; must outlive the peer
+    /// - `options`: read during the call only
+    /// - `peer`: receives the peer, or NULL on failure; the caller owns it and ends it with
+    ///   fastnorm_peer_destroy
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments and options;
+    /// FASTNORM_ERROR_DTYPE for another dtype; FASTNORM_ERROR_UNSUPPORTED for a device without
+    /// peers, and for options of a later version; FASTNORM_ERROR_OUT_OF_MEMORY
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_create(
+        context: *mut fastnorm_context,
+        options: *const fastnorm_peer_options,
+        peer: *mut *mut fastnorm_peer,
+    ) -> fastnorm_status;
+
+    /// Create one rank's end over buffers that the caller has. The call prepares this rank's
+    /// buffer; no rank may call before this has returned on all. Nothing compares the ranks'
+    /// options: calls find out. The buffers must outlive every rank's peer.
+    ///
+    /// - `context`: the device; must outlive the peer
+    /// - `options`: read during the call only
+    /// - `buffers`: \[count\] addresses in rank order, as this rank reaches them: each of
+    ///   fastnorm_peer_buffer_bytes bytes, 256-byte aligned, apart from each other
+    /// - `count`: options.ranks
+    /// - `peer`: as fastnorm_peer_create
+    ///
+    /// Returns as fastnorm_peer_create; FASTNORM_ERROR_LAYOUT for buffers that are misaligned or
+    /// overlap
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_create_from_pointers(
+        context: *mut fastnorm_context,
+        options: *const fastnorm_peer_options,
+        buffers: *const *mut c_void,
+        count: i32,
+        peer: *mut *mut fastnorm_peer,
+    ) -> fastnorm_status;
+
+    /// Write what other ranks need to reach this one.
+    ///
+    /// - `peer`: of fastnorm_peer_create
+    /// - `blob`: receives FASTNORM_PEER_BLOB_BYTES bytes
+    /// - `bytes`: size of blob
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null arguments, too small a blob, and a
+    /// peer of fastnorm_peer_create_from_pointers
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_export(
+        peer: *mut fastnorm_peer,
+        blob: *mut c_void,
+        bytes: usize,
+    ) -> fastnorm_status;
+
+    /// Connect a rank with all others, once. It does not wait for them. The other ranks' buffers
+    /// stay until this peer is destroyed, also where their peers are destroyed before.
+    ///
+    /// - `peer`: of fastnorm_peer_create
+    /// - `blobs`: the blobs of all ranks, this one's too, in rank order, without gaps
+    /// - `bytes`: size of blobs: ranks \* FASTNORM_PEER_BLOB_BYTES
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null arguments, a wrong size, bytes that
+    /// are no blob, a blob of another rank, options that differ (the text names the option and both
+    /// values), a buffer that is gone, a second call; FASTNORM_ERROR_UNSUPPORTED for a blob of
+    /// another version of the library, of another device type, or (CPU) of another process
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_import(
+        peer: *mut fastnorm_peer,
+        blobs: *const c_void,
+        bytes: usize,
+    ) -> fastnorm_status;
+
+    /// Say whether a peer was stopped, and by which rank. May be called at any time, from any
+    /// thread.
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer or state is null, or its struct_size
+    /// too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_status(
+        peer: *const fastnorm_peer,
+        state: *mut fastnorm_peer_state,
+    ) -> fastnorm_status;
+
+    /// Make a stopped group usable again. Every rank must call it, after no rank runs a call any
+    /// more and before any rank runs the next one: the caller makes sure, by a barrier before and
+    /// one after.
+    ///
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null or runs a call
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_reset(peer: *mut fastnorm_peer) -> fastnorm_status;
+
+    /// Destroy a peer. NULL is fine. Must not race calls on the same peer, nor be used again. Other
+    /// ranks that call on find this one missing.
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_destroy(peer: *mut fastnorm_peer);
+}
+
+/// An all-reduce and one normalisation. `{0}` plus struct_size, peer, x and y is valid. Fields that
+/// norm.h has too mean the same, with the sum of the ranks' x in place of x. Rank 1 to 8. Outputs
+/// may be x or residual as there. Residual, weight, bias and scales are each rank's own, and are
+/// the same on all ranks where results shall be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_peer_allreduce_norm_args {
+    /// sizeof(fastnorm_peer_allreduce_norm_args).
+    pub struct_size: usize,
+    /// This rank's end, connected, of the same context. Required.
+    pub peer: *mut fastnorm_peer,
+    /// RMS or LAYER.
+    pub kind: fastnorm_norm_kind,
+    /// Finite, \>= 0.
+    pub eps: f32,
+    /// As in fastnorm_norm_args.
+    pub weight_offset: f32,
+    /// Default: round once.
+    pub rounding: fastnorm_rounding,
+    /// Default: exact.
+    pub residual_rounding: fastnorm_residual_rounding,
+    /// Default: rounded to T.
+    pub sum_rounding: fastnorm_peer_sum_rounding,
+    /// fastnorm_norm_flags; 0.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: i32,
+    /// \[..., n\] T, the peer's dtype. Required.
+    pub x: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. NULL = nothing is added.
+    pub residual: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. NULL = 1.
+    pub weight: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. NULL = 0.
+    pub bias: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. Output.
+    pub y: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. Output.
+    pub residual_out: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. Output.
+    pub mean: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args. Output.
+    pub rstd: *const fastnorm_tensor,
+    /// As in fastnorm_norm_args, and the fields below.
+    pub quant_scheme: fastnorm_quant_scheme,
+    /// Columns of a block.
+    pub quant_block_size: i32,
+    /// What is quantised.
+    pub quant_source: fastnorm_quant_source,
+    /// Order of the scales.
+    pub scale_layout: fastnorm_scale_layout,
+    /// 1 = scales are powers of two.
+    pub scale_pow2: i32,
+    /// Least magnitude that a scale is made from.
+    pub amax_floor: f32,
+    /// \> 0: the clamp.
+    pub clamp: f32,
+    /// How a code is made.
+    pub quant_division: fastnorm_quant_division,
+    /// NVFP4's second scale.
+    pub global_scale: *const fastnorm_tensor,
+    /// Codes. Output.
+    pub quantized: *const fastnorm_tensor,
+    /// Scales: input for PER_TENSOR, else output.
+    pub scale: *const fastnorm_tensor,
+    /// Greatest magnitude. In and out.
+    pub amax: *const fastnorm_tensor,
+    /// The clamp as a value on the device.
+    pub clamp_scale: *const fastnorm_tensor,
+}
+
+impl fastnorm_peer_allreduce_norm_args {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            peer: core::ptr::null_mut(),
+            kind: 0,
+            eps: 0.0,
+            weight_offset: 0.0,
+            rounding: 0,
+            residual_rounding: 0,
+            sum_rounding: 0,
+            flags: 0,
+            reserved: 0,
+            x: core::ptr::null(),
+            residual: core::ptr::null(),
+            weight: core::ptr::null(),
+            bias: core::ptr::null(),
+            y: core::ptr::null(),
+            residual_out: core::ptr::null(),
+            mean: core::ptr::null(),
+            rstd: core::ptr::null(),
+            quant_scheme: 0,
+            quant_block_size: 0,
+            quant_source: 0,
+            scale_layout: 0,
+            scale_pow2: 0,
+            amax_floor: 0.0,
+            clamp: 0.0,
+            quant_division: 0,
+            global_scale: core::ptr::null(),
+            quantized: core::ptr::null(),
+            scale: core::ptr::null(),
+            amax: core::ptr::null(),
+            clamp_scale: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_peer_allreduce_norm_args {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do: workspace, kernel, launches, bytes. The peer need not be
+    /// connected. bytes_read and bytes_written are those of the norm; what travels between ranks
+    /// does not count.
+    ///
+    /// Returns as fastnorm_peer_allreduce_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
     /// Since 0.2.
-    pub fn fastnorm_norm_heads_backward_query(
+    pub fn fastnorm_peer_allreduce_norm_query(
         context: *mut fastnorm_context,
-        args: *const fastnorm_norm_heads_args,
-        parts: *const *const fastnorm_norm_heads_backward_part,
-        count: i32,
+        args: *const fastnorm_peer_allreduce_norm_args,
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the
-    /// first call does the same.
+    /// Load what a call needs. Optional: the first call does the same. Does not wait for other
+    /// ranks.
     ///
-    /// Returns as fastnorm_norm_heads_backward
+    /// Returns as fastnorm_peer_allreduce_norm
     ///
     /// Since 0.2.
-    pub fn fastnorm_norm_heads_backward_prepare(
+    pub fn fastnorm_peer_allreduce_norm_prepare(
         context: *mut fastnorm_context,
-        args: *const fastnorm_norm_heads_args,
-        parts: *const *const fastnorm_norm_heads_backward_part,
-        count: i32,
+        args: *const fastnorm_peer_allreduce_norm_args,
     ) -> fastnorm_status;
 
-    /// Compute the gradients of all parts; the formulas are at the top of this header.
-    ///
-    /// CPU: the work is done when the call returns; rows are spread over the context's threads.
-    /// Positions are checked before anything is written: from 0 to P - 1. On other devices wrong
-    /// ones are undefined. No allocation and no synchronisation. No parts is success and does
-    /// nothing. No tokens is success: dweight and dbias become 0, or stay as they are with their
-    /// ACCUMULATE flag.
+    /// Add up the ranks' x, add the residual, normalise; the formula is at the top of this header.
+    /// Every rank calls it. CPU: the work is done when the call returns; it waits for the other
+    /// ranks' x. Zero rows are success: nothing is sent, nothing written.
     ///
     /// - `context`: the device
-    /// - `args`: the forward's: what all parts share; slots is not looked at. Read during the call
-    ///   only
-    /// - `parts`: \[count\] pointers, read during the call only
-    /// - `count`: number of parts, 0 to 8
-    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, contents
-    ///   undefined, not to be used by anything else until the work has run; NULL where 0 bytes are
-    ///   needed
+    /// - `args`: read during the call only
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, apart
+    ///   from all tensors
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
+    /// - `stream`: CPU: NULL
     ///
-    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args, part, dy or required
-    /// tensor; a part without an output; ROPE without tables; a field that the flags have no use
-    /// for; a scalar out of range; a struct_size that is too small; a tensor whose shape is null,
-    /// or its data though it has elements; mean with RMS; one of mean and rstd alone with LAYER;
-    /// dweight without weight; an ACCUMULATE flag without its output; too small a workspace; a
-    /// stream on the CPU; CPU: a position out of range; a parallel_for that did not cover the work
-    /// exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or extents that do
-    /// not fit; rope_dim odd or past the row; mrope sections whose sum is not R
-    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
-    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: d
-    /// above 8192; a field of a later version, an unknown flag, an unknown tail that is not zero;
-    /// CUDA: what the device has no kernels for FASTNORM_ERROR_DEVICE: a tensor on another device;
-    /// the CUDA runtime's error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as
-    /// for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out
-    /// of parallel_for
+    /// Returns as fastnorm_norm, and FASTNORM_ERROR_ARGUMENT: a null peer, one of another context,
+    /// one that is not connected or runs a call; a rank that makes another call (the text has both)
+    /// FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more FASTNORM_ERROR_DTYPE: x of
+    /// another dtype than the peer's FASTNORM_ERROR_DEVICE: a rank that did not arrive in time, a
+    /// peer that was stopped before
     ///
     /// Since 0.2.
-    pub fn fastnorm_norm_heads_backward(
+    pub fn fastnorm_peer_allreduce_norm(
         context: *mut fastnorm_context,
-        args: *const fastnorm_norm_heads_args,
-        parts: *const *const fastnorm_norm_heads_backward_part,
-        count: i32,
+        args: *const fastnorm_peer_allreduce_norm_args,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+}
+
+/// Normalisation of one or two parts whose columns are spread over the ranks, such as query and key
+/// heads; one exchange serves both. `{0}` plus struct_size, peer, x and y is valid.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_peer_sharded_norm_args {
+    /// sizeof(fastnorm_peer_sharded_norm_args).
+    pub struct_size: usize,
+    /// This rank's end, connected, of the same context. Required.
+    pub peer: *mut fastnorm_peer,
+    /// RMS or LAYER.
+    pub kind: fastnorm_norm_kind,
+    /// Finite, \>= 0.
+    pub eps: f32,
+    /// As in fastnorm_norm_args; 0 where a part has no weight.
+    pub weight_offset: f32,
+    /// ONCE or NORMALIZED.
+    pub rounding: fastnorm_rounding,
+    /// fastnorm_norm_flags; 0.
+    pub flags: u32,
+    /// Must be 0.
+    pub reserved: i32,
+    /// \[tokens, n\] or \[tokens, heads, d\] with n = heads \* d; d at most 8192; f32, f16 or bf16.
+    /// The same n on all ranks. Required.
+    pub x: *const fastnorm_tensor,
+    /// \[n\], or \[d\] or \[heads, d\]; f32, f16 or bf16. NULL = 1.
+    pub weight: *const fastnorm_tensor,
+    /// As weight. NULL = 0.
+    pub bias: *const fastnorm_tensor,
+    /// x's shape and dtype. Output; may be x. Required.
+    pub y: *const fastnorm_tensor,
+    /// The second part: x's tokens and dtype. NULL = one part.
+    pub x2: *const fastnorm_tensor,
+    /// As weight, of x2.
+    pub weight2: *const fastnorm_tensor,
+    /// As bias, of x2.
+    pub bias2: *const fastnorm_tensor,
+    /// As y, of x2. Required with x2.
+    pub y2: *const fastnorm_tensor,
+}
+
+impl fastnorm_peer_sharded_norm_args {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            peer: core::ptr::null_mut(),
+            kind: 0,
+            eps: 0.0,
+            weight_offset: 0.0,
+            rounding: 0,
+            flags: 0,
+            reserved: 0,
+            x: core::ptr::null(),
+            weight: core::ptr::null(),
+            bias: core::ptr::null(),
+            y: core::ptr::null(),
+            x2: core::ptr::null(),
+            weight2: core::ptr::null(),
+            bias2: core::ptr::null(),
+            y2: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_peer_sharded_norm_args {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do, as fastnorm_peer_allreduce_norm_query.
+    ///
+    /// Returns as fastnorm_peer_sharded_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
+    /// struct_size too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_sharded_norm_query(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_peer_sharded_norm_args,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// Load what a call needs. Optional. Does not wait for other ranks.
+    ///
+    /// Returns as fastnorm_peer_sharded_norm
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_sharded_norm_prepare(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_peer_sharded_norm_args,
+    ) -> fastnorm_status;
+
+    /// Normalise rows whose columns are spread over the ranks; the formula is at the top of this
+    /// header. Every rank calls it.
+    ///
+    /// - `context`: the device
+    /// - `args`: read during the call only
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes, as fastnorm_peer_allreduce_norm
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: CPU: NULL
+    ///
+    /// Returns as fastnorm_peer_allreduce_norm; texts on overlap name the parts parts\[0\] and
+    /// parts\[1\]
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_peer_sharded_norm(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_peer_sharded_norm_args,
         workspace: *mut c_void,
         workspace_bytes: usize,
         stream: *mut c_void,
@@ -2084,7 +2334,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_norm_args>() == 288);
+    assert!(size_of::<fastnorm_norm_args>() == 168);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_args, eps) == 12);
@@ -2113,27 +2363,6 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, scale) == 144);
     assert!(offset_of!(fastnorm_norm_args, amax) == 152);
     assert!(offset_of!(fastnorm_norm_args, clamp_scale) == 160);
-    assert!(offset_of!(fastnorm_norm_args, gate) == 168);
-    assert!(offset_of!(fastnorm_norm_args, gate_act) == 176);
-    assert!(offset_of!(fastnorm_norm_args, gate_position) == 180);
-    assert!(offset_of!(fastnorm_norm_args, gate_source) == 184);
-    assert!(offset_of!(fastnorm_norm_args, activation) == 188);
-    assert!(offset_of!(fastnorm_norm_args, group_size) == 192);
-    assert!(offset_of!(fastnorm_norm_args, sumsq) == 200);
-    assert!(offset_of!(fastnorm_norm_args, mean_in) == 208);
-    assert!(offset_of!(fastnorm_norm_args, rstd_in) == 216);
-    assert!(offset_of!(fastnorm_norm_args, branch_norm) == 224);
-    assert!(offset_of!(fastnorm_norm_args, branch_kind) == 228);
-    assert!(offset_of!(fastnorm_norm_args, branch_eps) == 232);
-    assert!(offset_of!(fastnorm_norm_args, branch_weight_offset) == 236);
-    assert!(offset_of!(fastnorm_norm_args, branch_rounding) == 240);
-    assert!(offset_of!(fastnorm_norm_args, branch_rounded) == 244);
-    assert!(offset_of!(fastnorm_norm_args, alpha) == 248);
-    assert!(offset_of!(fastnorm_norm_args, sum_rounding) == 252);
-    assert!(offset_of!(fastnorm_norm_args, branch_weight) == 256);
-    assert!(offset_of!(fastnorm_norm_args, branch_bias) == 264);
-    assert!(offset_of!(fastnorm_norm_args, branch_rstd) == 272);
-    assert!(offset_of!(fastnorm_norm_args, sum_scale) == 280);
     assert!(size_of::<fastnorm_norm_backward_args>() == 112);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
@@ -2182,7 +2411,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_profile_event, id) == 28);
     assert!(offset_of!(fastnorm_profile_event, kind) == 32);
     assert!(offset_of!(fastnorm_profile_event, value) == 36);
-    assert!(size_of::<fastnorm_norm_heads_part>() == 216);
+    assert!(size_of::<fastnorm_norm_heads_part>() == 200);
     assert!(offset_of!(fastnorm_norm_heads_part, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_part, flags) == 8);
     assert!(offset_of!(fastnorm_norm_heads_part, kind) == 12);
@@ -2217,9 +2446,6 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_part, amax) == 176);
     assert!(offset_of!(fastnorm_norm_heads_part, cache) == 184);
     assert!(offset_of!(fastnorm_norm_heads_part, cache_scale) == 192);
-    assert!(offset_of!(fastnorm_norm_heads_part, quant_division) == 200);
-    assert!(offset_of!(fastnorm_norm_heads_part, reserved_2) == 204);
-    assert!(offset_of!(fastnorm_norm_heads_part, clamp_scale) == 208);
     assert!(size_of::<fastnorm_norm_heads_args>() == 64);
     assert!(offset_of!(fastnorm_norm_heads_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_args, flags) == 8);
@@ -2232,22 +2458,73 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_args, sin) == 40);
     assert!(offset_of!(fastnorm_norm_heads_args, positions) == 48);
     assert!(offset_of!(fastnorm_norm_heads_args, slots) == 56);
-    assert!(size_of::<fastnorm_norm_heads_backward_part>() == 96);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, struct_size) == 0);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, flags) == 8);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, kind) == 12);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, eps) == 16);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, weight_offset) == 20);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, rounding) == 24);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, rope_offset) == 28);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, dy) == 32);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, x) == 40);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, weight) == 48);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, mean) == 56);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, rstd) == 64);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, dx) == 72);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, dweight) == 80);
-    assert!(offset_of!(fastnorm_norm_heads_backward_part, dbias) == 88);
+    assert!(size_of::<fastnorm_peer_options>() == 56);
+    assert!(offset_of!(fastnorm_peer_options, struct_size) == 0);
+    assert!(offset_of!(fastnorm_peer_options, rank) == 8);
+    assert!(offset_of!(fastnorm_peer_options, ranks) == 12);
+    assert!(offset_of!(fastnorm_peer_options, dtype) == 16);
+    assert!(offset_of!(fastnorm_peer_options, algorithm) == 20);
+    assert!(offset_of!(fastnorm_peer_options, max_columns) == 24);
+    assert!(offset_of!(fastnorm_peer_options, one_shot_bytes) == 32);
+    assert!(offset_of!(fastnorm_peer_options, wait_ns) == 40);
+    assert!(offset_of!(fastnorm_peer_options, rings) == 48);
+    assert!(offset_of!(fastnorm_peer_options, reserved) == 52);
+    assert!(size_of::<fastnorm_peer_state>() == 32);
+    assert!(offset_of!(fastnorm_peer_state, struct_size) == 0);
+    assert!(offset_of!(fastnorm_peer_state, error) == 8);
+    assert!(offset_of!(fastnorm_peer_state, rank) == 12);
+    assert!(offset_of!(fastnorm_peer_state, calls) == 16);
+    assert!(offset_of!(fastnorm_peer_state, connected) == 24);
+    assert!(offset_of!(fastnorm_peer_state, reserved) == 28);
+    assert!(size_of::<fastnorm_peer_allreduce_norm_args>() == 184);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, struct_size) == 0);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, peer) == 8);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, kind) == 16);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, eps) == 20);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, weight_offset) == 24);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, rounding) == 28);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, residual_rounding) == 32);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, sum_rounding) == 36);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, flags) == 40);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, reserved) == 44);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, x) == 48);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, residual) == 56);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, weight) == 64);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, bias) == 72);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, y) == 80);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, residual_out) == 88);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, mean) == 96);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, rstd) == 104);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_scheme) == 112);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_block_size) == 116);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_source) == 120);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, scale_layout) == 124);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, scale_pow2) == 128);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, amax_floor) == 132);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, clamp) == 136);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quant_division) == 140);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, global_scale) == 144);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, quantized) == 152);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, scale) == 160);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, amax) == 168);
+    assert!(offset_of!(fastnorm_peer_allreduce_norm_args, clamp_scale) == 176);
+    assert!(size_of::<fastnorm_peer_sharded_norm_args>() == 104);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, struct_size) == 0);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, peer) == 8);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, kind) == 16);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, eps) == 20);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight_offset) == 24);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, rounding) == 28);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, flags) == 32);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, reserved) == 36);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, x) == 40);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight) == 48);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, bias) == 56);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, y) == 64);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, x2) == 72);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, weight2) == 80);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, bias2) == 88);
+    assert!(offset_of!(fastnorm_peer_sharded_norm_args, y2) == 96);
     assert!(size_of::<fastnorm_status>() == 4);
     assert!(size_of::<fastnorm_device_type>() == 4);
     assert!(size_of::<fastnorm_dtype_id>() == 4);
@@ -2260,10 +2537,6 @@ const _: () = {
     assert!(size_of::<fastnorm_quant_source>() == 4);
     assert!(size_of::<fastnorm_quant_division>() == 4);
     assert!(size_of::<fastnorm_scale_layout>() == 4);
-    assert!(size_of::<fastnorm_activation>() == 4);
-    assert!(size_of::<fastnorm_gate_position>() == 4);
-    assert!(size_of::<fastnorm_gate_source>() == 4);
-    assert!(size_of::<fastnorm_sum_rounding>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);
@@ -2273,5 +2546,8 @@ const _: () = {
     assert!(size_of::<fastnorm_norm_heads_part_flags>() == 4);
     assert!(size_of::<fastnorm_norm_heads_flags>() == 4);
     assert!(size_of::<fastnorm_rope_rounding>() == 4);
-    assert!(size_of::<fastnorm_norm_heads_backward_flags>() == 4);
+    assert!(size_of::<fastnorm_peer_algorithm>() == 4);
+    assert!(size_of::<fastnorm_peer_sum_rounding>() == 4);
+    assert!(size_of::<fastnorm_peer_error>() == 4);
+    assert!(size_of::<fastnorm_peer_limits>() == 4);
 };

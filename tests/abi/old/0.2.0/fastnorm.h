@@ -672,59 +672,164 @@ FASTNORM_API fastnorm_status fastnorm_norm_heads(fastnorm_context* context,
 
 #endif
 
-#ifndef FASTNORM_NORM_HEADS_BACKWARD_H_
-#define FASTNORM_NORM_HEADS_BACKWARD_H_
+#ifndef FASTNORM_PEER_H_
+#define FASTNORM_PEER_H_
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum fastnorm_norm_heads_backward_flags {
+typedef struct fastnorm_peer fastnorm_peer;
 
-  FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT = 64,
-  FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS = 128,
-  FASTNORM_NORM_HEADS_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
-} fastnorm_norm_heads_backward_flags;
+typedef enum fastnorm_peer_algorithm {
 
-typedef struct fastnorm_norm_heads_backward_part {
+  FASTNORM_PEER_AUTO = 0,
+  FASTNORM_PEER_ONE_SHOT = 1,
+  FASTNORM_PEER_TWO_SHOT = 2,
+  FASTNORM_PEER_ALGORITHM_MAX_ENUM = 0x7fffffff
+} fastnorm_peer_algorithm;
+
+typedef enum fastnorm_peer_sum_rounding {
+
+  FASTNORM_PEER_SUM_ROUNDED = 0,
+  FASTNORM_PEER_SUM_EXACT = 1,
+  FASTNORM_PEER_SUM_ROUNDING_MAX_ENUM = 0x7fffffff
+} fastnorm_peer_sum_rounding;
+
+typedef enum fastnorm_peer_error {
+  FASTNORM_PEER_ERROR_NONE = 0,
+  FASTNORM_PEER_ERROR_MISSING = 1,
+  FASTNORM_PEER_ERROR_DISAGREES = 2,
+  FASTNORM_PEER_ERROR_MAX_ENUM = 0x7fffffff
+} fastnorm_peer_error;
+
+typedef enum fastnorm_peer_limits {
+  FASTNORM_PEER_MAX_RANKS = 8,
+  FASTNORM_PEER_BLOB_BYTES = 128,
+  FASTNORM_PEER_LIMITS_MAX_ENUM = 0x7fffffff
+} fastnorm_peer_limits;
+
+typedef struct fastnorm_peer_options {
   size_t struct_size;
+  int32_t rank;
+  int32_t ranks;
+  fastnorm_dtype_id dtype;
+  fastnorm_peer_algorithm algorithm;
+  int64_t max_columns;
 
-  uint32_t flags;
+  int64_t one_shot_bytes;
+  int64_t wait_ns;
+  int32_t rings;
+  int32_t reserved;
+} fastnorm_peer_options;
+
+typedef struct fastnorm_peer_state {
+  size_t struct_size;
+  fastnorm_peer_error error;
+  int32_t rank;
+  uint64_t calls;
+  int32_t connected;
+  int32_t reserved;
+} fastnorm_peer_state;
+
+FASTNORM_API fastnorm_status fastnorm_peer_buffer_bytes(fastnorm_context* context,
+                                                        const fastnorm_peer_options* options,
+                                                        uint64_t* bytes);
+
+FASTNORM_API fastnorm_status fastnorm_peer_create(fastnorm_context* context,
+                                                  const fastnorm_peer_options* options,
+                                                  fastnorm_peer** peer);
+
+FASTNORM_API fastnorm_status
+fastnorm_peer_create_from_pointers(fastnorm_context* context, const fastnorm_peer_options* options,
+                                   void* const* buffers, int32_t count, fastnorm_peer** peer);
+
+FASTNORM_API fastnorm_status fastnorm_peer_export(fastnorm_peer* peer, void* blob, size_t bytes);
+
+FASTNORM_API fastnorm_status fastnorm_peer_import(fastnorm_peer* peer, const void* blobs,
+                                                  size_t bytes);
+
+FASTNORM_API fastnorm_status fastnorm_peer_status(const fastnorm_peer* peer,
+                                                  fastnorm_peer_state* state);
+
+FASTNORM_API fastnorm_status fastnorm_peer_reset(fastnorm_peer* peer);
+
+FASTNORM_API void fastnorm_peer_destroy(fastnorm_peer* peer);
+
+typedef struct fastnorm_peer_allreduce_norm_args {
+  size_t struct_size;
+  fastnorm_peer* peer;
   fastnorm_norm_kind kind;
   float eps;
   float weight_offset;
   fastnorm_rounding rounding;
-  int32_t rope_offset;
+  fastnorm_residual_rounding residual_rounding;
+  fastnorm_peer_sum_rounding sum_rounding;
+  uint32_t flags;
+  int32_t reserved;
+  const fastnorm_tensor* x;
+  const fastnorm_tensor* residual;
+  const fastnorm_tensor* weight;
+  const fastnorm_tensor* bias;
+  const fastnorm_tensor* y;
+  const fastnorm_tensor* residual_out;
+  const fastnorm_tensor* mean;
+  const fastnorm_tensor* rstd;
+  fastnorm_quant_scheme quant_scheme;
+  int32_t quant_block_size;
+  fastnorm_quant_source quant_source;
+  fastnorm_scale_layout scale_layout;
+  int32_t scale_pow2;
+  float amax_floor;
+  float clamp;
+  fastnorm_quant_division quant_division;
+  const fastnorm_tensor* global_scale;
+  const fastnorm_tensor* quantized;
+  const fastnorm_tensor* scale;
+  const fastnorm_tensor* amax;
+  const fastnorm_tensor* clamp_scale;
+} fastnorm_peer_allreduce_norm_args;
 
-  const fastnorm_tensor* dy;
+FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm_query(
+    fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args, fastnorm_info* info);
+
+FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm_prepare(
+    fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args);
+
+FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm(
+    fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args, void* workspace,
+    size_t workspace_bytes, void* stream);
+
+typedef struct fastnorm_peer_sharded_norm_args {
+  size_t struct_size;
+  fastnorm_peer* peer;
+  fastnorm_norm_kind kind;
+  float eps;
+  float weight_offset;
+  fastnorm_rounding rounding;
+  uint32_t flags;
+  int32_t reserved;
 
   const fastnorm_tensor* x;
-
   const fastnorm_tensor* weight;
+  const fastnorm_tensor* bias;
+  const fastnorm_tensor* y;
+  const fastnorm_tensor* x2;
+  const fastnorm_tensor* weight2;
+  const fastnorm_tensor* bias2;
+  const fastnorm_tensor* y2;
+} fastnorm_peer_sharded_norm_args;
 
-  const fastnorm_tensor* mean;
+FASTNORM_API fastnorm_status fastnorm_peer_sharded_norm_query(
+    fastnorm_context* context, const fastnorm_peer_sharded_norm_args* args, fastnorm_info* info);
 
-  const fastnorm_tensor* rstd;
+FASTNORM_API fastnorm_status fastnorm_peer_sharded_norm_prepare(
+    fastnorm_context* context, const fastnorm_peer_sharded_norm_args* args);
 
-  const fastnorm_tensor* dx;
-
-  const fastnorm_tensor* dweight;
-
-  const fastnorm_tensor* dbias;
-} fastnorm_norm_heads_backward_part;
-
-FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_query(
-    fastnorm_context* context, const fastnorm_norm_heads_args* args,
-    const fastnorm_norm_heads_backward_part* const* parts, int32_t count, fastnorm_info* info);
-
-FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_prepare(
-    fastnorm_context* context, const fastnorm_norm_heads_args* args,
-    const fastnorm_norm_heads_backward_part* const* parts, int32_t count);
-
-FASTNORM_API fastnorm_status
-fastnorm_norm_heads_backward(fastnorm_context* context, const fastnorm_norm_heads_args* args,
-                             const fastnorm_norm_heads_backward_part* const* parts, int32_t count,
-                             void* workspace, size_t workspace_bytes, void* stream);
+FASTNORM_API fastnorm_status fastnorm_peer_sharded_norm(fastnorm_context* context,
+                                                        const fastnorm_peer_sharded_norm_args* args,
+                                                        void* workspace, size_t workspace_bytes,
+                                                        void* stream);
 
 #ifdef __cplusplus
 }

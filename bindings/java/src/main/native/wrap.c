@@ -322,6 +322,25 @@ static void fnj_log(void* user, int32_t level, const char* text) {
   if (foreign) (*vm)->DetachCurrentThread(vm);
 }
 
+/* --- peers --- */
+
+static fastnorm_peer_options fnj_peer_options(int32_t rank, int32_t ranks, int32_t dtype,
+                                              int32_t algorithm, int64_t max_columns,
+                                              int64_t one_shot_bytes, int64_t wait_ns,
+                                              int32_t rings) {
+  fastnorm_peer_options options = {0};
+  options.struct_size = sizeof options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.dtype = (fastnorm_dtype_id)dtype;
+  options.algorithm = (fastnorm_peer_algorithm)algorithm;
+  options.max_columns = max_columns;
+  options.one_shot_bytes = one_shot_bytes;
+  options.wait_ns = wait_ns;
+  options.rings = rings;
+  return options;
+}
+
 /* Address of a direct buffer's first byte; 0 if the buffer is not direct. */
 static void* fnj_buffer_address(JNIEnv* jenv, jobject buffer) {
   return (*jenv)->GetDirectBufferAddress(jenv, buffer);
@@ -387,6 +406,53 @@ static fastnorm_status fnj_device_describe(int32_t device_type, int32_t device_i
                                            fastnorm_device_info* info) {
   const fastnorm_device device = {device_type, device_id};
   return fastnorm_device_describe(device, info);
+}
+
+/* `buffers`: memory of `count` addresses, or NULL for a peer with a buffer of its own. */
+static fastnorm_peer* fnj_peer_create(JNIEnv* jenv, fastnorm_context* context, int32_t rank,
+                                      int32_t ranks, int32_t dtype, int32_t algorithm,
+                                      int64_t max_columns, int64_t one_shot_bytes, int64_t wait_ns,
+                                      int32_t rings, void* buffers, int32_t count) {
+  const fastnorm_peer_options options =
+      fnj_peer_options(rank, ranks, dtype, algorithm, max_columns, one_shot_bytes, wait_ns, rings);
+  fastnorm_peer* peer = NULL;
+  const fastnorm_status status = buffers == NULL
+                                     ? fastnorm_peer_create(context, &options, &peer)
+                                     : fastnorm_peer_create_from_pointers(
+                                           context, &options, (void* const*)buffers, count, &peer);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return peer;
+}
+
+static int64_t fnj_peer_buffer_bytes(JNIEnv* jenv, fastnorm_context* context, int32_t rank,
+                                     int32_t ranks, int32_t dtype, int32_t algorithm,
+                                     int64_t max_columns, int64_t one_shot_bytes, int64_t wait_ns,
+                                     int32_t rings) {
+  const fastnorm_peer_options options =
+      fnj_peer_options(rank, ranks, dtype, algorithm, max_columns, one_shot_bytes, wait_ns, rings);
+  uint64_t bytes = 0;
+  const fastnorm_status status = fastnorm_peer_buffer_bytes(context, &options, &bytes);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return (int64_t)bytes;
+}
+
+/* The error in the low 8 bits, connected in the next, the rank plus 1 above. */
+static int32_t fnj_peer_state(JNIEnv* jenv, fastnorm_peer* peer) {
+  fastnorm_peer_state state = {0};
+  fastnorm_status status;
+  state.struct_size = sizeof state;
+  status = fastnorm_peer_status(peer, &state);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return (int32_t)state.error | state.connected << 8 | (state.rank + 1) << 9;
+}
+
+static int64_t fnj_peer_calls(JNIEnv* jenv, fastnorm_peer* peer) {
+  fastnorm_peer_state state = {0};
+  fastnorm_status status;
+  state.struct_size = sizeof state;
+  status = fastnorm_peer_status(peer, &state);
+  if (status != FASTNORM_OK) fnj_throw(jenv, status);
+  return (int64_t)state.calls;
 }
 
 #include <fastnorm/fastnorm.h>
@@ -550,6 +616,109 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnj_1device_1describe(JNIEnv* j
 
   if (result != FASTNORM_OK) fnj_throw(jenv, result);
   jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fnj_1peer_1create(
+    JNIEnv* jenv, jclass jcls, jlong jarg2, jint jarg3, jint jarg4, jint jarg5, jint jarg6,
+    jlong jarg7, jlong jarg8, jlong jarg9, jint jarg10, jlong jarg11, jint jarg12) {
+  jlong jresult = 0;
+  JNIEnv* arg1 = 0;
+  fastnorm_context* arg2 = 0;
+  int32_t arg3;
+  int32_t arg4;
+  int32_t arg5;
+  int32_t arg6;
+  int64_t arg7;
+  int64_t arg8;
+  int64_t arg9;
+  int32_t arg10;
+  void* arg11 = 0;
+  int32_t arg12;
+  fastnorm_peer* result = 0;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = jenv;
+  arg2 = (fastnorm_context*)(uintptr_t)jarg2;
+  arg3 = (int32_t)jarg3;
+  arg4 = (int32_t)jarg4;
+  arg5 = (int32_t)jarg5;
+  arg6 = (int32_t)jarg6;
+  arg7 = (int64_t)jarg7;
+  arg8 = (int64_t)jarg8;
+  arg9 = (int64_t)jarg9;
+  arg10 = (int32_t)jarg10;
+  arg11 = (void*)(uintptr_t)jarg11;
+  arg12 = (int32_t)jarg12;
+  result = (fastnorm_peer*)fnj_peer_create(arg1, arg2, arg3, arg4, arg5, arg6, arg7, arg8, arg9,
+                                           arg10, arg11, arg12);
+  jresult = (jlong)(uintptr_t)result;
+  return jresult;
+}
+
+SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fnj_1peer_1buffer_1bytes(
+    JNIEnv* jenv, jclass jcls, jlong jarg2, jint jarg3, jint jarg4, jint jarg5, jint jarg6,
+    jlong jarg7, jlong jarg8, jlong jarg9, jint jarg10) {
+  jlong jresult = 0;
+  JNIEnv* arg1 = 0;
+  fastnorm_context* arg2 = 0;
+  int32_t arg3;
+  int32_t arg4;
+  int32_t arg5;
+  int32_t arg6;
+  int64_t arg7;
+  int64_t arg8;
+  int64_t arg9;
+  int32_t arg10;
+  int64_t result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = jenv;
+  arg2 = (fastnorm_context*)(uintptr_t)jarg2;
+  arg3 = (int32_t)jarg3;
+  arg4 = (int32_t)jarg4;
+  arg5 = (int32_t)jarg5;
+  arg6 = (int32_t)jarg6;
+  arg7 = (int64_t)jarg7;
+  arg8 = (int64_t)jarg8;
+  arg9 = (int64_t)jarg9;
+  arg10 = (int32_t)jarg10;
+  result = fnj_peer_buffer_bytes(arg1, arg2, arg3, arg4, arg5, arg6, arg7, arg8, arg9, arg10);
+  jresult = (jlong)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnj_1peer_1state(JNIEnv* jenv, jclass jcls,
+                                                                  jlong jarg2) {
+  jint jresult = 0;
+  JNIEnv* arg1 = 0;
+  fastnorm_peer* arg2 = 0;
+  int32_t result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = jenv;
+  arg2 = (fastnorm_peer*)(uintptr_t)jarg2;
+  result = fnj_peer_state(arg1, arg2);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jlong JNICALL Java_dev_fastnorm_RawJNI_fnj_1peer_1calls(JNIEnv* jenv, jclass jcls,
+                                                                   jlong jarg2) {
+  jlong jresult = 0;
+  JNIEnv* arg1 = 0;
+  fastnorm_peer* arg2 = 0;
+  int64_t result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = jenv;
+  arg2 = (fastnorm_peer*)(uintptr_t)jarg2;
+  result = fnj_peer_calls(arg1, arg2);
+  jresult = (jlong)result;
   return jresult;
 }
 
@@ -1176,20 +1345,18 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads(JNIEnv* jenv, 
   return jresult;
 }
 
-SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads_1backward_1query(
-    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jint jarg4, jlong jarg5,
-    jobject jarg5_) {
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1peer_1allreduce_1norm_1query(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jlong jarg4, jobject jarg4_) {
   jint jresult = 0;
   fastnorm_context* arg1 = 0;
   uint64_t* arg2 = 0;
   size_t arg3;
-  int32_t arg4;
-  fastnorm_info* arg5 = 0;
+  fastnorm_info* arg4 = 0;
   fastnorm_status result;
 
   (void)jenv;
   (void)jcls;
-  (void)jarg5_;
+  (void)jarg4_;
   arg1 = (fastnorm_context*)(uintptr_t)jarg1;
   {
     const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
@@ -1202,23 +1369,20 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads_1backward_1que
     arg2 = (uint64_t*)copy;
     arg3 = (size_t)count;
   }
-  arg4 = (int32_t)jarg4;
-  arg5 = *(fastnorm_info**)&jarg5;
-  result =
-      (fastnorm_status)fnb_norm_heads_backward_query(arg1, (uint64_t const*)arg2, arg3, arg4, arg5);
+  arg4 = *(fastnorm_info**)&jarg4;
+  result = (fastnorm_status)fnb_peer_allreduce_norm_query(arg1, (uint64_t const*)arg2, arg3, arg4);
 
   if (result != FASTNORM_OK) fnj_throw(jenv, result);
   jresult = (jint)result;
   return jresult;
 }
 
-SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads_1backward_1prepare(
-    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jint jarg4) {
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1peer_1allreduce_1norm_1prepare(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2) {
   jint jresult = 0;
   fastnorm_context* arg1 = 0;
   uint64_t* arg2 = 0;
   size_t arg3;
-  int32_t arg4;
   fastnorm_status result;
 
   (void)jenv;
@@ -1235,26 +1399,23 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads_1backward_1pre
     arg2 = (uint64_t*)copy;
     arg3 = (size_t)count;
   }
-  arg4 = (int32_t)jarg4;
-  result =
-      (fastnorm_status)fnb_norm_heads_backward_prepare(arg1, (uint64_t const*)arg2, arg3, arg4);
+  result = (fastnorm_status)fnb_peer_allreduce_norm_prepare(arg1, (uint64_t const*)arg2, arg3);
 
   if (result != FASTNORM_OK) fnj_throw(jenv, result);
   jresult = (jint)result;
   return jresult;
 }
 
-SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads_1backward(
-    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jint jarg4, jlong jarg5, jlong jarg6,
-    jlong jarg7) {
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1peer_1allreduce_1norm(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jlong jarg4, jlong jarg5,
+    jlong jarg6) {
   jint jresult = 0;
   fastnorm_context* arg1 = 0;
   uint64_t* arg2 = 0;
   size_t arg3;
-  int32_t arg4;
-  void* arg5 = 0;
-  size_t arg6;
-  void* arg7 = 0;
+  void* arg4 = 0;
+  size_t arg5;
+  void* arg6 = 0;
   fastnorm_status result;
 
   (void)jenv;
@@ -1271,12 +1432,111 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads_1backward(
     arg2 = (uint64_t*)copy;
     arg3 = (size_t)count;
   }
-  arg4 = (int32_t)jarg4;
-  arg5 = (void*)(uintptr_t)jarg5;
-  arg6 = (size_t)jarg6;
-  arg7 = (void*)(uintptr_t)jarg7;
-  result = (fastnorm_status)fnb_norm_heads_backward(arg1, (uint64_t const*)arg2, arg3, arg4, arg5,
-                                                    arg6, arg7);
+  arg4 = (void*)(uintptr_t)jarg4;
+  arg5 = (size_t)jarg5;
+  arg6 = (void*)(uintptr_t)jarg6;
+  result =
+      (fastnorm_status)fnb_peer_allreduce_norm(arg1, (uint64_t const*)arg2, arg3, arg4, arg5, arg6);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1peer_1sharded_1norm_1query(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jlong jarg4, jobject jarg4_) {
+  jint jresult = 0;
+  fastnorm_context* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  fastnorm_info* arg4 = 0;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  (void)jarg4_;
+  arg1 = (fastnorm_context*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = *(fastnorm_info**)&jarg4;
+  result = (fastnorm_status)fnb_peer_sharded_norm_query(arg1, (uint64_t const*)arg2, arg3, arg4);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1peer_1sharded_1norm_1prepare(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2) {
+  jint jresult = 0;
+  fastnorm_context* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_context*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  result = (fastnorm_status)fnb_peer_sharded_norm_prepare(arg1, (uint64_t const*)arg2, arg3);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1peer_1sharded_1norm(JNIEnv* jenv, jclass jcls,
+                                                                          jlong jarg1,
+                                                                          jlongArray jarg2,
+                                                                          jlong jarg4, jlong jarg5,
+                                                                          jlong jarg6) {
+  jint jresult = 0;
+  fastnorm_context* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  void* arg4 = 0;
+  size_t arg5;
+  void* arg6 = 0;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_context*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = (void*)(uintptr_t)jarg4;
+  arg5 = (size_t)jarg5;
+  arg6 = (void*)(uintptr_t)jarg6;
+  result =
+      (fastnorm_status)fnb_peer_sharded_norm(arg1, (uint64_t const*)arg2, arg3, arg4, arg5, arg6);
 
   if (result != FASTNORM_OK) fnj_throw(jenv, result);
   jresult = (jint)result;
@@ -1922,6 +2182,74 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1profile_1write_1trace
 
   if (arg3 != NULL) (*jenv)->ReleaseByteArrayElements(jenv, jarg3, (jbyte*)arg3, JNI_ABORT);
   return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1peer_1export(JNIEnv* jenv, jclass jcls,
+                                                                        jlong jarg1, jlong jarg2,
+                                                                        jlong jarg3) {
+  jint jresult = 0;
+  fastnorm_peer* arg1 = 0;
+  void* arg2 = 0;
+  size_t arg3;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_peer*)(uintptr_t)jarg1;
+  arg2 = (void*)(uintptr_t)jarg2;
+  arg3 = (size_t)jarg3;
+  result = (fastnorm_status)fastnorm_peer_export(arg1, arg2, arg3);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1peer_1import(JNIEnv* jenv, jclass jcls,
+                                                                        jlong jarg1, jlong jarg2,
+                                                                        jlong jarg3) {
+  jint jresult = 0;
+  fastnorm_peer* arg1 = 0;
+  void* arg2 = 0;
+  size_t arg3;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_peer*)(uintptr_t)jarg1;
+  arg2 = (void*)(uintptr_t)jarg2;
+  arg3 = (size_t)jarg3;
+  result = (fastnorm_status)fastnorm_peer_import(arg1, (void const*)arg2, arg3);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1peer_1reset(JNIEnv* jenv, jclass jcls,
+                                                                       jlong jarg1) {
+  jint jresult = 0;
+  fastnorm_peer* arg1 = 0;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_peer*)(uintptr_t)jarg1;
+  result = (fastnorm_status)fastnorm_peer_reset(arg1);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT void JNICALL Java_dev_fastnorm_RawJNI_fastnorm_1peer_1destroy(JNIEnv* jenv, jclass jcls,
+                                                                         jlong jarg1) {
+  fastnorm_peer* arg1 = 0;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_peer*)(uintptr_t)jarg1;
+  fastnorm_peer_destroy(arg1);
 }
 
 #ifdef __cplusplus

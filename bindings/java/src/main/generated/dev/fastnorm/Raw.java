@@ -31,6 +31,20 @@ final class Raw implements RawConstants {
     return RawJNI.fnj_device_describe(device_type, device_id, fastnorm_device_info.getCPtr(info), info);
   }
 
+  public static long fnj_peer_create(long context, int rank, int ranks, int dtype, int algorithm, long max_columns, long one_shot_bytes, long wait_ns, int rings, long buffers, int count) { return RawJNI.fnj_peer_create(context, rank, ranks, dtype, algorithm, max_columns, one_shot_bytes, wait_ns, rings, buffers, count); }
+
+  public static long fnj_peer_buffer_bytes(long context, int rank, int ranks, int dtype, int algorithm, long max_columns, long one_shot_bytes, long wait_ns, int rings) {
+    return RawJNI.fnj_peer_buffer_bytes(context, rank, ranks, dtype, algorithm, max_columns, one_shot_bytes, wait_ns, rings);
+  }
+
+  public static int fnj_peer_state(long peer) {
+    return RawJNI.fnj_peer_state(peer);
+  }
+
+  public static long fnj_peer_calls(long peer) {
+    return RawJNI.fnj_peer_calls(peer);
+  }
+
   public static int fnb_norm_query(long context, long[] words, fastnorm_info info) {
     return RawJNI.fnb_norm_query(context, words, fastnorm_info.getCPtr(info), info);
   }
@@ -103,16 +117,28 @@ final class Raw implements RawConstants {
     return RawJNI.fnb_norm_heads(context, words, count, workspace, workspace_bytes, stream);
   }
 
-  public static int fnb_norm_heads_backward_query(long context, long[] words, int count, fastnorm_info info) {
-    return RawJNI.fnb_norm_heads_backward_query(context, words, count, fastnorm_info.getCPtr(info), info);
+  public static int fnb_peer_allreduce_norm_query(long context, long[] words, fastnorm_info info) {
+    return RawJNI.fnb_peer_allreduce_norm_query(context, words, fastnorm_info.getCPtr(info), info);
   }
 
-  public static int fnb_norm_heads_backward_prepare(long context, long[] words, int count) {
-    return RawJNI.fnb_norm_heads_backward_prepare(context, words, count);
+  public static int fnb_peer_allreduce_norm_prepare(long context, long[] words) {
+    return RawJNI.fnb_peer_allreduce_norm_prepare(context, words);
   }
 
-  public static int fnb_norm_heads_backward(long context, long[] words, int count, long workspace, long workspace_bytes, long stream) {
-    return RawJNI.fnb_norm_heads_backward(context, words, count, workspace, workspace_bytes, stream);
+  public static int fnb_peer_allreduce_norm(long context, long[] words, long workspace, long workspace_bytes, long stream) {
+    return RawJNI.fnb_peer_allreduce_norm(context, words, workspace, workspace_bytes, stream);
+  }
+
+  public static int fnb_peer_sharded_norm_query(long context, long[] words, fastnorm_info info) {
+    return RawJNI.fnb_peer_sharded_norm_query(context, words, fastnorm_info.getCPtr(info), info);
+  }
+
+  public static int fnb_peer_sharded_norm_prepare(long context, long[] words) {
+    return RawJNI.fnb_peer_sharded_norm_prepare(context, words);
+  }
+
+  public static int fnb_peer_sharded_norm(long context, long[] words, long workspace, long workspace_bytes, long stream) {
+    return RawJNI.fnb_peer_sharded_norm(context, words, workspace, workspace_bytes, stream);
   }
 
   public static int fastnorm_version() {
@@ -151,6 +177,22 @@ final class Raw implements RawConstants {
 
   public static int fastnorm_profile_write_trace(long buffer, long bytes, String path, int format) {
     return RawJNI.fastnorm_profile_write_trace(buffer, bytes, Text.bytes(path), format);
+  }
+
+  public static int fastnorm_peer_export(long peer, long blob, long bytes) {
+    return RawJNI.fastnorm_peer_export(peer, blob, bytes);
+  }
+
+  public static int fastnorm_peer_import(long peer, long blobs, long bytes) {
+    return RawJNI.fastnorm_peer_import(peer, blobs, bytes);
+  }
+
+  public static int fastnorm_peer_reset(long peer) {
+    return RawJNI.fastnorm_peer_reset(peer);
+  }
+
+  public static void fastnorm_peer_destroy(long peer) {
+    RawJNI.fastnorm_peer_destroy(peer);
   }
 
 }

@@ -16,6 +16,10 @@ final class RawJNI {
   public final static native int fnj_device_count(int jarg2);
   public final static native long fnj_profile_decode(long jarg2, long jarg3, long jarg4, long jarg5);
   public final static native int fnj_device_describe(int jarg1, int jarg2, long jarg3, fastnorm_device_info jarg3_);
+  public final static native long fnj_peer_create(long jarg2, int jarg3, int jarg4, int jarg5, int jarg6, long jarg7, long jarg8, long jarg9, int jarg10, long jarg11, int jarg12);
+  public final static native long fnj_peer_buffer_bytes(long jarg2, int jarg3, int jarg4, int jarg5, int jarg6, long jarg7, long jarg8, long jarg9, int jarg10);
+  public final static native int fnj_peer_state(long jarg2);
+  public final static native long fnj_peer_calls(long jarg2);
   public final static native int fnb_norm_query(long jarg1, long[] jarg2, long jarg4, fastnorm_info jarg4_);
   public final static native int fnb_norm_prepare(long jarg1, long[] jarg2);
   public final static native int fnb_norm(long jarg1, long[] jarg2, long jarg4, long jarg5, long jarg6);
@@ -34,9 +38,12 @@ final class RawJNI {
   public final static native int fnb_norm_heads_query(long jarg1, long[] jarg2, int jarg4, long jarg5, fastnorm_info jarg5_);
   public final static native int fnb_norm_heads_prepare(long jarg1, long[] jarg2, int jarg4);
   public final static native int fnb_norm_heads(long jarg1, long[] jarg2, int jarg4, long jarg5, long jarg6, long jarg7);
-  public final static native int fnb_norm_heads_backward_query(long jarg1, long[] jarg2, int jarg4, long jarg5, fastnorm_info jarg5_);
-  public final static native int fnb_norm_heads_backward_prepare(long jarg1, long[] jarg2, int jarg4);
-  public final static native int fnb_norm_heads_backward(long jarg1, long[] jarg2, int jarg4, long jarg5, long jarg6, long jarg7);
+  public final static native int fnb_peer_allreduce_norm_query(long jarg1, long[] jarg2, long jarg4, fastnorm_info jarg4_);
+  public final static native int fnb_peer_allreduce_norm_prepare(long jarg1, long[] jarg2);
+  public final static native int fnb_peer_allreduce_norm(long jarg1, long[] jarg2, long jarg4, long jarg5, long jarg6);
+  public final static native int fnb_peer_sharded_norm_query(long jarg1, long[] jarg2, long jarg4, fastnorm_info jarg4_);
+  public final static native int fnb_peer_sharded_norm_prepare(long jarg1, long[] jarg2);
+  public final static native int fnb_peer_sharded_norm(long jarg1, long[] jarg2, long jarg4, long jarg5, long jarg6);
   public final static native int fastnorm_version();
   public final static native byte[] fastnorm_version_string();
   public final static native byte[] fastnorm_build_info();
@@ -81,4 +88,8 @@ final class RawJNI {
   public final static native int fastnorm_kernel_describe(int jarg1, long jarg2, fastnorm_kernel_info jarg2_);
   public final static native byte[] fastnorm_profile_id_name(int jarg1);
   public final static native int fastnorm_profile_write_trace(long jarg1, long jarg2, byte[] jarg3, int jarg4);
+  public final static native int fastnorm_peer_export(long jarg1, long jarg2, long jarg3);
+  public final static native int fastnorm_peer_import(long jarg1, long jarg2, long jarg3);
+  public final static native int fastnorm_peer_reset(long jarg1);
+  public final static native void fastnorm_peer_destroy(long jarg1);
 }
