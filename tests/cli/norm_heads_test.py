@@ -2,6 +2,7 @@
 """fastnorm norm_heads: random layers, a layer of a file compared with NumPy in double precision,
 what it explains, and what it refuses. On the CPU."""
 
+import json
 import re
 
 import numpy as np
@@ -16,9 +17,14 @@ LAYERS = [
     "--cache f8_e4m3",
     "--cache f8_e5m2 --cache-scheme per-block --cache-block 64",
     "--cache i8 --cache-scheme per-block",
+    "--cache f8_e4m3 --quant-division divide",
     "--quant-scheme per-row",
     "--quant-scheme mxfp8 --cache none",
     "--quant-scheme nvfp4",
+    "--quant-scheme mxfp4 --cache f8_e4m3 --quant-division divide",
+    "--quant-scheme per-row --quant-division divide --clamp 1.5",
+    "--rounding once-rw",
+    "--rounding once-rw --kind layer --head-weights --weight-offset 1 --y-dtype f32",
     "--in-place --rounding every-step --from-rounded --rope-rounding every-step",
     "--separate --in-place --no-norm --inverse --table-dtype f32",
 ]
@@ -55,6 +61,8 @@ def test_runs(program):
     cases.equal("norm_heads run: the eighth token has no slot", plain["cached_rows"], 8 * 2 * 2)
     cases.equal("norm_heads run: bytes written", plain["bytes_written"],
                 9 * 128 * 4 * (3 + 2 + 2 * 2))
+    wide = run(program, "--y-dtype", "f32", "--cache", "none", "--tokens", "9")
+    cases.equal("norm_heads run: bytes written, y of f32", wide["bytes_written"], 9 * 128 * 4 * 40)
     again = run(program, "--dtype", "f32", "--tokens", "9", "--query-heads", "3", "--key-heads",
                 "2", "--threads", "2")
     cases.equal("norm_heads run: two threads, the same results", again["max_error"],
@@ -159,6 +167,20 @@ def test_file(program):
                 np.abs(values[6] - key[0, 0]).max() <= scale[6] / 2 * 1.0001)
     cases.check("norm_heads run on a file, in place: the same key",
                 np.array_equal(tensor_file.decode(codes["key"]), key))
+    limit = {**tensors, "limit": ("F32", (1, ), np.float32(0.5).tobytes())}
+    tensor_file.write(work / "layer.safetensors", limit)
+    few = {name: value for name, value in names.items() if name not in ("value", "slots")}
+    quantized = [
+        "norm_heads", "run", "layer.safetensors", "out.safetensors", "--quant-scheme", "per-row",
+        *(f"--{option}={value}" for option, value in few.items())
+    ]
+    program.expect("norm_heads run on a file: clamp_scale", SUCCESS, *quantized, "--clamp-scale",
+                   "limit")
+    scales = tensor_file.decode(tensor_file.read(work / "out.safetensors")["query_scale"])
+    cases.check("norm_heads run on a file: clamp_scale clamps",
+                np.all(scales == np.float32(0.5) / np.float32(448)), scales)
+    program.expect("norm_heads run on a file: two clamps", FAILURE, *quantized, "--clamp-scale",
+                   "limit", "--clamp", "2", says="clamp is 2 and clamp_scale is given")
     for name, says, changed in (
         ("a name that is not there", "'nope'", {"key": "nope"}),
         ("a matrix", "--query has 2 dimensions; required: 3", {"query": "c"}),
@@ -214,6 +236,46 @@ def test_explain(program):
                    says=("kernel             bf16", "writes"))
 
 
+def test_bench(program):
+    cases, path = program.cases, program.work / "heads.json"
+    text = program.expect("norm_heads bench",
+                          SUCCESS,
+                          "norm_heads",
+                          "bench",
+                          "--tokens",
+                          "9",
+                          "--cache",
+                          "f8_e4m3",
+                          "--in-place",
+                          "--repeats",
+                          "3",
+                          "--output",
+                          path,
+                          says=("median", "GB/s", "copy of as many bytes in the same run"))
+    document = json.loads(path.read_text())
+    plan = program.json("norm_heads explain of what is timed", "norm_heads", "explain", "--tokens",
+                        "9", "--cache", "f8_e4m3", "--in-place")
+    cases.equal("norm_heads bench: the call",
+                (document["call"]["tokens"], document["repeats"], document["kernel"]),
+                (9, 3, plan["kernel"]))
+    cases.equal("norm_heads bench: bytes", document["bytes_moved"],
+                plan["bytes_read"] + plan["bytes_written"])
+    cases.check("norm_heads bench: figures",
+                all(document[k] > 0 for k in ("median_us", "gb_per_s", "copy_us", "ratio_to_copy")),
+                document)
+    agree = (abs(document["gb_per_s"] * document["median_us"] * 1e3 / document["bytes_moved"] - 1)
+             < 1e-6 and abs(document["ratio_to_copy"] * document["copy_us"] /
+                            document["median_us"] - 1) < 1e-6)
+    cases.check("norm_heads bench: figures agree with each other", agree, document)
+    cases.check("norm_heads bench: the text has the same time",
+                f"median {document['median_us']:.2f} us" in text, text)
+    large = program.json("norm_heads bench of more than a cache", "norm_heads", "bench", "--tokens",
+                         "100", "--dtype", "f32", "--rope-dim", "0", "--repeats", "1", "--threads",
+                         "2")
+    cases.equal("norm_heads bench of more than a cache", (large["call"]["dtype"], large["threads"]),
+                ("f32", 2))
+
+
 def test_refusals(program):
     for name, says, arguments in (
         ("an unknown dtype", "f8 not in", ("run", "--dtype", "f8")),
@@ -222,6 +284,7 @@ def test_refusals(program):
         ("blocks of a cache without codes", "needs --cache", ("explain", "--cache-scheme",
                                                               "per-block")),
         ("a device to plan for", "not cpu or cuda:N", ("run", "--device", "sm_90")),
+        ("nothing to time", "--tokens is 0", ("bench", "--tokens", "0")),
         ("no word", "subcommand", ()),
     ):
         program.expect(f"norm_heads: {name}", USAGE, "norm_heads", *arguments, says=says)
@@ -231,6 +294,11 @@ def test_refusals(program):
         ("a window past the row", "parts[0].rope_offset is 4 and rope_dim is 128",
          ("explain", "--rope-offset", "4")),
         ("wide rows", "FASTNORM_ERROR_UNSUPPORTED", ("run", "--head-dim", "8200")),
+        ("a division of no codes", "parts[0].quant_division is 1", ("run", "--quant-division",
+                                                                   "divide")),
+        ("y of another dtype", "FASTNORM_ERROR_DTYPE: parts[0].y.dtype is f16",
+         ("run", "--y-dtype", "f16")),
+        ("a file that cannot be written", "cannot be written", ("bench", "--output", "no/file")),
         ("a source of no codes", "parts[0].quant_source is 1", ("run", "--quant-source",
                                                                 "rounded")),
     ):
@@ -256,6 +324,7 @@ def test(program):
     test_runs(program)
     test_file(program)
     test_explain(program)
+    test_bench(program)
     test_refusals(program)
 
 

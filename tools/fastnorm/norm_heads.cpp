@@ -1,20 +1,22 @@
-// fastnorm norm_heads: a layer's query, key and value heads, random or from a file; and what a call
-// would do.
+// fastnorm norm_heads: a layer's query, key and value heads, random or from a file; what a call would
+// do; and its time.
 #include <cstdio>
 #include <memory>
 
+#include "bench_case.h"
 #include "commands.h"
 #include "explain.h"
 #include "json.h"
 #include "norm_heads_case.h"
 #include "safetensors.h"
+#include "stopwatch.h"
 
 namespace fastnorm::tool {
 namespace {
 
 // HeadsNames of tensors in the input file. Empty = absent.
 struct HeadsNames {
-  std::string x[kHeadsParts], weight[2], cos, sin, positions, slots;
+  std::string x[kHeadsParts], weight[2], cos, sin, positions, slots, clamp_scale;
 };
 
 struct HeadsCommandOptions {
@@ -22,7 +24,7 @@ struct HeadsCommandOptions {
   std::string device = "cpu", tuning, input, output;
   HeadsNames names;
   int64_t check_tokens = 16;
-  int32_t threads = 1;
+  int32_t threads = 1, repeats = 9;
   bool json = false;
 };
 
@@ -191,6 +193,7 @@ void run_file_heads(const HeadsCommandOptions& options) {
   inputs.sin = load(file, options.names.sin);
   inputs.positions = load(file, options.names.positions);
   inputs.slots = load(file, options.names.slots);
+  inputs.clamp_scale = load(file, options.names.clamp_scale);
   if (inputs.cos.present() && layer.rope_dim < 0) {
     layer.rope_dim = static_cast<int32_t>(2 * inputs.cos.shape.back());
   }
@@ -218,6 +221,88 @@ void run_explain_heads(const HeadsCommandOptions& options) {
   const NormHeadsCall::Place place = [&](size_t, const std::byte*) { return regions.next(); };
   const NormHeadsCall call(options.layer, inputs, target, place);
   tell_plan(call.query(context.get()), options.device, options.json);
+}
+
+// --- bench ---
+
+// A call with memory of its own, and memory for a copy of as many bytes.
+struct BenchSet {
+  BenchSet(const Machine& machine, const NormHeadsOptions& layer, const NormHeadsInputs& inputs)
+      : memory(machine),
+        place([this](size_t bytes, const std::byte* content) {
+          return memory.place(bytes, content);
+        }),
+        call(layer, inputs, machine.target(), place) {}
+
+  Memory memory;
+  NormHeadsCall::Place place;
+  NormHeadsCall call;
+  Block copy;
+};
+
+// The time of a call and of a copy. Calls larger than the caches, and all on a GPU, rotate over
+// several sets, so that nothing is found in a cache.
+Timing time_heads(const Machine& machine, const HeadsCommandOptions& options, size_t bytes) {
+  constexpr size_t kColdBytes = size_t{512} << 20, kCacheBytes = size_t{1} << 20, kMaxSets = 64;
+  NormHeadsInputs inputs(options.layer);
+  inputs.fill(static_cast<uint64_t>(options.layer.seed));
+  const size_t half = (bytes / 2 + 255) / 256 * 256;
+  const bool cold = machine.target().is_cuda() || bytes > kCacheBytes;
+  const size_t count = cold ? std::clamp<size_t>(kColdBytes / bytes, 2, kMaxSets) : 1;
+  std::vector<std::unique_ptr<BenchSet>> sets;
+  TimedCalls timed = {{}, {}, bytes / 2, cold};
+  for (size_t i = 0; i < count; ++i) {
+    sets.push_back(std::make_unique<BenchSet>(machine, options.layer, inputs));
+    sets[i]->copy = machine.allocate(2 * half);
+    timed.sets.push_back({sets[i]->copy.get(), sets[i]->copy.get() + half});
+    run_call(machine, sets[i]->call);  // kernels are loaded, and pages are there
+  }
+  const fastnorm_info info = sets[0]->call.query(machine.context());
+  const Block workspace =
+      info.workspace_bytes != 0 ? machine.allocate(info.workspace_bytes) : Block();
+  timed.run = [&](size_t i) {
+    const NormHeadsCall& call = sets[i]->call;
+    check(fastnorm_norm_heads(machine.context(), &call.args(), call.parts(), call.count(),
+                              workspace.get(), info.workspace_bytes, machine.stream()));
+  };
+  return time_calls(machine, timed, options.repeats, options.threads);
+}
+
+void run_bench_heads(const HeadsCommandOptions& options) {
+  if (!options.output.empty()) require_writable(options.output);
+  const Machine machine(parse_target(options.device), options.threads, options.tuning);
+  const fastnorm_device_info device = describe_device(machine.target());
+  const NormHeadsInputs shapes(options.layer);
+  Regions regions;
+  const NormHeadsCall::Place nowhere = [&](size_t, const std::byte*) { return regions.next(); };
+  const NormHeadsCall planned(options.layer, shapes, machine.target(), nowhere);
+  const fastnorm_info info = planned.query(machine.context());
+  const uint64_t bytes = info.bytes_read + info.bytes_written;
+  const Timing timing = time_heads(machine, options, bytes);
+  const double gb = static_cast<double>(bytes) / timing.us / 1e3;
+  const double ratio = timing.us / timing.copy_us;
+
+  Json document = {{"date", now_text()},         {"library", fastnorm_version_string()},
+                   {"device", device.name},      {"kernels", device.kernel_arch},
+                   {"threads", options.threads}, {"repeats", options.repeats}};
+  document["call"] = describe_heads(options.layer);
+  document["kernel"] = info.kernel;
+  document["bytes_moved"] = bytes;
+  document["median_us"] = timing.us;
+  document["spread"] = timing.spread;
+  document["gb_per_s"] = gb;
+  document["copy_us"] = timing.copy_us;
+  document["ratio_to_copy"] = ratio;
+  if (!options.output.empty()) write_json(options.output, document);
+  if (options.json) {
+    print_json(document);
+    return;
+  }
+  std::printf("%s, kernels %s, kernel \"%s\"", device.name, device.kernel_arch, info.kernel);
+  if (!machine.target().is_cuda()) std::printf(", %d thread(s)", options.threads);
+  std::printf("\nmedian %.2f us (spread %.0f%%), %.2f GB/s\n", timing.us, 100 * timing.spread, gb);
+  std::printf("copy of as many bytes in the same run: %.2f us; the call takes %.3f of that\n",
+              timing.copy_us, ratio);
 }
 
 // --- options ---
@@ -263,6 +348,10 @@ void add_layer(CLI::App& command, HeadsCommandOptions& options) {
   number("--head-dim", o.columns, "columns of a head", 1);
   choice("--dtype", o.dtype, row_dtype_names(), "of the heads", "Layer");
   command.add_option("--parameter-dtype", o.parameter_dtype, "of the weights; default: the heads'")
+      ->check(CLI::IsMember(row_dtype_names()))
+      ->group("Layer");
+  command
+      .add_option("--y-dtype", o.y_dtype, "of the results: the heads' or f32; default: the heads'")
       ->check(CLI::IsMember(row_dtype_names()))
       ->group("Layer");
   command.add_flag("--separate", o.separate, "three buffers, in place of one of all heads")
@@ -334,6 +423,8 @@ void add_run_heads(CLI::App& family) {
   input("--sin", names.sin, "as --cos");
   input("--positions", names.positions, "[tokens] i32 or i64; default: each token's number");
   input("--slots", names.slots, "[at most tokens] i32 or i64; default: no cache");
+  input("--clamp-scale", names.clamp_scale,
+        "[1] f32, in place of --clamp: clamp to +- its value if that is > 0");
   add_layer(*command, *options);
   command->add_option("--seed", options->layer.seed, "of the random data")
       ->check(CLI::Range(0, INT32_MAX))
@@ -378,6 +469,38 @@ void add_explain_heads(CLI::App& family) {
   });
 }
 
+void add_bench_heads(CLI::App& family) {
+  auto options = std::make_shared<HeadsCommandOptions>();
+  CLI::App* command =
+      family.add_subcommand("bench", "Time a random layer's call beside a copy of its bytes");
+  command->footer(
+      "Bytes are those that \"explain\" tells: each input read once, each output written once. "
+      "The\n"
+      "copy is made in the same run. fastnorm_bench measures more ceilings.");
+  add_layer(*command, *options);
+  command->add_option("--seed", options->layer.seed, "of the random data")
+      ->check(CLI::Range(0, INT32_MAX))
+      ->capture_default_str();
+  command->add_option("--device", options->device, "cpu or cuda:N")
+      ->check(CLI::Validator(check_device, "DEVICE"))
+      ->capture_default_str();
+  command->add_option("--repeats", options->repeats, "samples; the median counts")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command->add_option("--output", options->output, "also write the results to this file");
+  command->callback([options] {
+    check_layer(options->layer);
+    if (options->layer.tokens == 0) {
+      throw CLI::ValidationError(
+          "--tokens is 0; required: at least 1, as there is nothing to time");
+    }
+    if (options->layer.rope_dim < 0) {
+      options->layer.rope_dim = static_cast<int32_t>(options->layer.columns);
+    }
+    run_bench_heads(*options);
+  });
+}
+
 }  // namespace
 
 void add_norm_heads(CLI::App& program) {
@@ -386,6 +509,7 @@ void add_norm_heads(CLI::App& program) {
   family->require_subcommand(1);
   add_run_heads(*family);
   add_explain_heads(*family);
+  add_bench_heads(*family);
 }
 
 }  // namespace fastnorm::tool

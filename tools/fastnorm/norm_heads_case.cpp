@@ -275,7 +275,7 @@ void NormHeadsCall::describe(HeadsPart p, const fastnorm_norm_args& norm) {
       part.y = part.x;
       outputs_.push_back({kNames[p], p, rows_[p], x.dtype, x.shape, token_bytes_[p], true});
     } else {
-      part.y = output("", p, x.dtype, x.shape);
+      part.y = output("", p, named(options_.y_dtype, x.dtype), x.shape);
     }
   }
   if (p != kQuery && inputs_.slots.present() && options_.has_cache()) add_cache(p);
@@ -285,6 +285,10 @@ void NormHeadsCall::describe(HeadsPart p, const fastnorm_norm_args& norm) {
     part.quant_source = norm.quant_source;
     part.amax_floor = norm.amax_floor;
   }
+  const bool quotients = options_.norm.quantises() && norm.quant_scheme <= FASTNORM_QUANT_PER_BLOCK;
+  const bool divided =
+      part.cache_scheme != FASTNORM_QUANT_NONE || (part.quantized != nullptr && quotients);
+  if (divided || !(quotients || options_.has_codes())) part.quant_division = norm.quant_division;
 }
 
 void NormHeadsCall::add_quantized(HeadsPart p, const fastnorm_norm_args& norm) {
@@ -293,6 +297,7 @@ void NormHeadsCall::add_quantized(HeadsPart p, const fastnorm_norm_args& norm) {
   part.quant_block_size = norm.quant_block_size;
   part.scale_pow2 = norm.scale_pow2;
   part.clamp = norm.clamp;
+  if (inputs_.clamp_scale.present()) part.clamp_scale = input(inputs_.clamp_scale);
   const QuantTensors quant = options_.norm.quant_tensors(inputs_.x[p].shape);
   part.quantized = output("_codes", p, quant.codes, quant.codes_shape);
   if (part.quant_scheme == FASTNORM_QUANT_PER_TENSOR) {
@@ -380,7 +385,7 @@ class Formula {
     int roundings = 0;
     if (!options_.no_norm) {
       normalise(p, token, head, &row);
-      constexpr int kRoundings[] = {0, 1, 3};  // once, normalized, every step
+      constexpr int kRoundings[] = {0, 1, 3, 0};  // by fastnorm_rounding
       roundings += kRoundings[norm_.rounding];
     }
     if (inputs_.cos.present()) {

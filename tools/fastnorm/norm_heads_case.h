@@ -21,7 +21,7 @@ struct NormHeadsOptions {
   int64_t tokens = 16, query_heads = 32, key_heads = 8, columns = 128, page = 16;
   int64_t table_rows = 4096, seed = 0;
   int32_t rope_dim = -1, rope_offset = 0, cache_block = 0;
-  std::string dtype = "bf16", table_dtype = "f32", parameter_dtype;  // empty: x's
+  std::string dtype = "bf16", table_dtype = "f32", parameter_dtype, y_dtype;  // empty: x's
   std::string rope_rounding = "once", cache = "own", cache_scheme = "per-tensor";
   bool no_norm = false, no_weight = false, head_weights = false, across_heads = false;
   bool interleaved = false, inverse = false, from_rounded = false, cache_pow2 = false;
@@ -44,7 +44,7 @@ struct HostTensor {
 };
 
 struct NormHeadsInputs {
-  HostTensor x[kHeadsParts], weight[2], cos, sin, positions, slots;
+  HostTensor x[kHeadsParts], weight[2], cos, sin, positions, slots, clamp_scale;
   int64_t pages = 0;
 
   // Shapes of a layer, without content.

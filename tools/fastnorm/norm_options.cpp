@@ -16,10 +16,11 @@ using Choice = std::pair<const char*, Enum>;
 
 constexpr std::array<Choice<fastnorm_norm_kind>, 2> kKinds = {
     {{"rms", FASTNORM_NORM_RMS}, {"layer", FASTNORM_NORM_LAYER}}};
-constexpr std::array<Choice<fastnorm_rounding>, 3> kRoundings = {
+constexpr std::array<Choice<fastnorm_rounding>, 4> kRoundings = {
     {{"once", FASTNORM_ROUND_ONCE},
      {"normalized", FASTNORM_ROUND_NORMALIZED},
-     {"every-step", FASTNORM_ROUND_EVERY_STEP}}};
+     {"every-step", FASTNORM_ROUND_EVERY_STEP},
+     {"once-rw", FASTNORM_ROUND_ONCE_RW}}};
 constexpr std::array<Choice<fastnorm_residual_rounding>, 3> kResidualRoundings = {
     {{"exact", FASTNORM_RESIDUAL_EXACT},
      {"before-apply", FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY},
@@ -106,8 +107,6 @@ void NormOptions::add_to(CLI::App& command) {
        "GPU, with --pdl-wait: weight and bias may be read before the wait");
   add_quant_to(command);
   add_choice(command, "--scale-layout", scale_layout_, kScaleLayouts, "order of the scales");
-  add_choice(command, "--quant-division", quant_division_, kQuantDivisions,
-             "codes of z * (1 / scale), or of z / scale (per-tensor, per-row, per-block)");
 }
 
 void separate_backward(CLI::App& command, CLI::Option* flag,
@@ -142,6 +141,8 @@ void NormOptions::add_quant_to(CLI::App& command) {
   add_value(command, "--amax-floor", amax_floor_,
             "least magnitude a dynamic scale is made from; 0 = 1e-10");
   add_value(command, "--clamp", clamp_, "clamp results to +-CLAMP before quantising; 0 = off");
+  add_choice(command, "--quant-division", quant_division_, kQuantDivisions,
+             "codes of z * (1 / scale), or of z / scale (per-tensor, per-row, per-block)");
 }
 
 QuantTensors NormOptions::quant_tensors(const std::vector<int64_t>& shape) const {

@@ -177,6 +177,8 @@ def integrations(report, _):
         native.make()  # once more, with JAX's headers
         programs["jax"] = [JAX_PYTHON, examples / "jax" / "test.py", *library,
                            "--plugin", native.folder / "examples" / "jax" / "libfastnorm_xla.so"]
+        programs["jax norm_heads"] = [JAX_PYTHON, examples / "jax" / "test_norm_heads.py",
+                                      *programs["jax"][2:]]
     programs["bundle"] = [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
                           "--build", native.folder, "--work", ROOT / "build-test" / "bundle"]
     programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
