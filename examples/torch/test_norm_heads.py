@@ -228,6 +228,112 @@ def test_latents(suite):
         suite.check(f"{dtype}: free rows", bool((rows[[3, 4, 5, 6]] == 7).all()))
 
 
+def formula(part, cos, sin, positions):
+    """A part in the dtype of its x, which autograd knows."""
+    x, n = part.x, part.x.shape[-1]
+    if part.norm:
+        over = (-2, -1) if part.across_heads else (-1, )
+        if part.norm == "layer":
+            x = x - x.mean(over, keepdim=True)
+        x = x / (x.pow(2).mean(over, keepdim=True) + part.eps).sqrt()
+        gain = 1 if part.weight is None else part.weight + part.weight_offset
+        x = x * gain + (0 if part.bias is None else part.bias)
+    if not part.rope:
+        return x
+    pairs = cos.shape[-1]
+    first = n - 2 * pairs if part.rope_offset == -1 else part.rope_offset
+    c, s = (t[positions].to(x.dtype)[:, None, :] for t in (cos, sin))
+    s = -s if part.inverse else s
+    window = x[..., first:first + 2 * pairs]
+    a, b = (window[..., 0::2], window[..., 1::2]) if part.interleaved else window.chunk(2, -1)
+    turned = (a * c - b * s, b * c + a * s)
+    window = torch.stack(turned, -1).flatten(-2) if part.interleaved else torch.cat(turned, -1)
+    return torch.cat([x[..., :first], window, x[..., first + 2 * pairs:]], -1)
+
+
+def gradient_parts(dtype, generator):
+    """Parts of every kind over the same tokens, whose tensors require grad."""
+
+    def leaf(*shape, mean=0.0):
+        values = mean + torch.randn(*shape, generator=generator)
+        return values.to(dtype).to(DEVICE).requires_grad_()
+
+    def rows(heads=3):
+        return leaf(6, heads, HEAD)
+
+    rope = {"rope": True} if DEVICE.type == "cpu" else {}
+    parts = [
+        fh.Part(rows(), norm="rms", eps=EPS, weight=leaf(HEAD, mean=1), **rope),
+        fh.Part(rows(2), norm="layer", eps=EPS, weight=leaf(2, HEAD), bias=leaf(HEAD),
+                weight_offset=1.0, **({"interleaved": True} | rope if rope else {}))
+    ]
+    if DEVICE.type == "cpu":
+        parts += [
+            fh.Part(rows(), norm="rms", eps=EPS, weight=leaf(3, HEAD), bias=leaf(3, HEAD),
+                    across_heads=True, inverse=True, **rope),
+            fh.Part(rows(1)),
+            fh.Part(rows(), norm="layer", eps=EPS, across_heads=True)
+        ]
+    return parts
+
+
+def tensors_of(parts):
+    return [t for part in parts for t in (part.x, part.weight, part.bias) if t is not None]
+
+
+def test_gradients(suite):
+    """Gradients against those that autograd finds of the formula in double precision."""
+    generator = torch.Generator().manual_seed(11)
+    positions = torch.tensor([3, 19, 0, 7, 8, 9], device=DEVICE)
+    for dtype in dtypes():
+        cos, sin = tables(20, HEAD // 2)
+        options = {"cos": cos, "sin": sin, "positions": positions} if DEVICE.type == "cpu" else {}
+        parts = gradient_parts(dtype, generator)
+        twins = []
+        for part in parts:
+            own = {name: None if t is None else t.detach().double().requires_grad_()
+                   for name, t in (("x", part.x), ("weight", part.weight), ("bias", part.bias))}
+            twins.append(part._replace(**own))
+        found = fh.norm_heads(parts, **options)
+        exact = [formula(twin, cos, sin, positions) for twin in twins]
+        dys = [torch.randn(y.shape, generator=generator).to(dtype).to(DEVICE) for y in found]
+        torch.autograd.backward(found, dys)
+        torch.autograd.backward(exact, [dy.double() for dy in dys])
+        unit = UNIT[str(dtype).removeprefix("torch.")]
+        for i, (part, twin) in enumerate(zip(parts, twins)):
+            for name in ("x", "weight", "bias"):
+                t, wanted = getattr(part, name), getattr(twin, name)
+                if t is None:
+                    continue
+                error = (t.grad.double() - wanted.grad).abs()
+                size = wanted.grad.abs().amax() + 1
+                suite.check(f"{dtype}: gradient of parts[{i}].{name}",
+                            t.grad.dtype == dtype and bool((error <= 2 * unit * size
+                                                            + 2.0 ** -17 * size).all()),
+                            float(error.amax()))
+    frozen = gradient_parts(torch.float32, generator)[:1]
+    frozen[0].weight.requires_grad_(False)
+    options = {"cos": cos, "sin": sin, "positions": positions} if frozen[0].rope else {}
+    (y, ) = fh.norm_heads(frozen, **options)
+    y.sum().backward()  # a gradient of stride 0
+    suite.check("a frozen weight", frozen[0].weight.grad is None and frozen[0].x.grad is not None)
+    again = fh.norm_heads(frozen, **options)[0].pow(2).sum()
+    (dx, ) = torch.autograd.grad(again, frozen[0].x, create_graph=True)
+    suite.raises("a second derivative", RuntimeError, "once_differentiable",
+                 lambda: dx.sum().backward())
+
+    def loss(x, weight):
+        part = frozen[0]._replace(x=x * 2, weight=weight)
+        return torch.relu(fh.norm_heads([part], **options)[0]).sum()
+
+    x, weight = frozen[0].x.detach(), frozen[0].weight.detach()
+    wanted = torch.autograd.grad(loss(x.requires_grad_(), weight.requires_grad_()), (x, weight))
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, backend="aot_eager")
+    got = torch.autograd.grad(compiled(x, weight), (x, weight))
+    suite.check("compiled, aot_eager", all(map(torch.equal, wanted, got)))
+
+
 def test_errors(suite):
     layer = Layer(torch.bfloat16)
     q, k, v = layer.parts()
@@ -349,5 +455,6 @@ if __name__ == "__main__":
             suite.write()
             suite.finish()
     suite.results["versions"]["torch"] = torch.__version__
-    suite.run([test_layer, test_codes, test_division, test_latents, test_errors, test_opcheck, test_compile])
+    suite.run([test_layer, test_codes, test_division, test_latents, test_gradients, test_errors, test_opcheck,
+               test_compile])
     suite.finish()

@@ -232,6 +232,26 @@ class NormHeadsPart(ctypes.Structure):
 NormHeadsPart.FIRST_BYTES = NormHeadsPart.quant_division.offset  # the least that the library takes
 
 
+class NormHeadsBackwardPart(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint32),
+        ("kind", c_int32),
+        ("eps", c_float),
+        ("weight_offset", c_float),
+        ("rounding", c_int32),
+        ("rope_offset", c_int32),
+        ("dy", TensorPointer),
+        ("x", TensorPointer),
+        ("weight", TensorPointer),
+        ("mean", TensorPointer),
+        ("rstd", TensorPointer),
+        ("dx", TensorPointer),
+        ("dweight", TensorPointer),
+        ("dbias", TensorPointer),
+    ]
+
+
 class NormHeadsArgs(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -299,6 +319,9 @@ class Library:
         heads = [c_void_p, POINTER(NormHeadsArgs), POINTER(POINTER(NormHeadsPart)), c_int32]
         c.fastnorm_norm_heads_query.argtypes = [*heads, POINTER(Info)]
         c.fastnorm_norm_heads.argtypes = [*heads, c_void_p, c_size_t, c_void_p]
+        heads[2] = POINTER(POINTER(NormHeadsBackwardPart))
+        c.fastnorm_norm_heads_backward_query.argtypes = [*heads, POINTER(Info)]
+        c.fastnorm_norm_heads_backward.argtypes = [*heads, c_void_p, c_size_t, c_void_p]
         self._check_sizes()
 
     def version(self):
@@ -340,6 +363,9 @@ class Library:
             NormHeadsArgs: lambda s: self.c.fastnorm_norm_heads_query(
                 context, byref(s), None, 0, None),
             NormHeadsPart: lambda s: self.c.fastnorm_norm_heads_query(
+                context, byref(NormHeadsArgs(struct_size=sizeof(NormHeadsArgs))),
+                byref(ctypes.pointer(s)), 1, byref(Info(struct_size=sizeof(Info)))),
+            NormHeadsBackwardPart: lambda s: self.c.fastnorm_norm_heads_backward_query(
                 context, byref(NormHeadsArgs(struct_size=sizeof(NormHeadsArgs))),
                 byref(ctypes.pointer(s)), 1, byref(Info(struct_size=sizeof(Info)))),
         }
@@ -384,6 +410,10 @@ class Context:
         """As call(), with the fields of fastnorm_norm_heads_args; parts are dicts of the fields of
         fastnorm_norm_heads_part."""
         return NormHeadsCall(self, parts, stream, fields)
+
+    def norm_heads_backward(self, parts, stream=None, **fields):
+        """As norm_heads(), with parts of the fields of fastnorm_norm_heads_backward_part."""
+        return NormHeadsBackwardCall(self, parts, stream, fields)
 
     def mla_decode(self, stream=None, **fields):
         """As call(), with the fields of fastnorm_mla_decode_args."""
@@ -478,14 +508,21 @@ class NormBackwardCall(Call):
 
 
 class NormHeadsCall(Call):
+    part, functions = NormHeadsPart, ("fastnorm_norm_heads", "fastnorm_norm_heads_query")
+
     def __init__(self, context, parts, stream, fields):
-        c = context.library.c
-        super().__init__(context, NormHeadsArgs(struct_size=sizeof(NormHeadsArgs)),
-                         (c.fastnorm_norm_heads, c.fastnorm_norm_heads_query), stream, fields)
-        size = sizeof(NormHeadsPart)
-        self.parts = [self._filled(NormHeadsPart(struct_size=size), part) for part in parts]
-        list_of = POINTER(NormHeadsPart) * len(parts)
+        functions = [getattr(context.library.c, name) for name in self.functions]
+        super().__init__(context, NormHeadsArgs(struct_size=sizeof(NormHeadsArgs)), functions,
+                         stream, fields)
+        size = sizeof(self.part)
+        self.parts = [self._filled(self.part(struct_size=size), part) for part in parts]
+        list_of = POINTER(self.part) * len(parts)
         self._arguments += (list_of(*map(ctypes.pointer, self.parts)), len(parts))
+
+
+class NormHeadsBackwardCall(NormHeadsCall):
+    part = NormHeadsBackwardPart
+    functions = ("fastnorm_norm_heads_backward", "fastnorm_norm_heads_backward_query")
 
 
 class MlaDecodeCall(Call):

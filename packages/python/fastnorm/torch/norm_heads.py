@@ -3,7 +3,10 @@
 The library and the streams are those of mla_decode.py. Tensors keep the strides they
 have, so query, key and value may be views of one QKV buffer. norm_heads.h says what each one is.
 
-There is no backward yet: the operators refuse tensors that require grad while grad is enabled.
+norm_heads has a backward, by fastnorm_norm_heads_backward: gradients have the dtypes of their
+tensors. Parts that write a cache have none, nor has the call in place: they refuse tensors that
+require grad while grad is enabled. On a GPU the library has the backward of parts with a norm and
+without rope.
 """
 
 from typing import NamedTuple, Optional
@@ -67,6 +70,42 @@ _LISTS = ("Tensor?[] weight, Tensor?[] bias, Tensor(a!)[] written, Tensor[] scal
           "bool mrope_interleaved")
 
 
+def _view(name, t):
+    return None if t is None else _shared._View(name, t)
+
+
+def _require_device(device, first, **tensors):
+    for name, group in tensors.items():
+        name = "a table, positions or slots" if name == "shared" else name
+        for t in group:
+            if t is not None and t.device != device:
+                raise FastnormError(
+                    f"{name} is on {t.device}; required: {device}, as parts[0].{first}")
+
+
+def _stream(device):
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+
+
+def _shared_fields(cos, sin, positions, rope_dim, mrope, mrope_interleaved):
+    """Fields of fastnorm_norm_heads_args."""
+    return {
+        "flags": _c.MROPE_INTERLEAVED if mrope_interleaved else 0,
+        "rope_dim": rope_dim,
+        "cos": _view("cos", cos),
+        "sin": _view("sin", sin),
+        "positions": _view("positions", positions),
+        **{f"mrope_{axis}": pairs
+           for axis, pairs in enumerate(mrope)}
+    }
+
+
+def _run_with_workspace(call, like):
+    size = call.query().workspace_bytes
+    memory = like.new_empty(size + _shared._ALIGNMENT if size else 0, dtype=torch.uint8)
+    call.run(_shared._aligned(memory)[0] if size else None, size)
+
+
 def _run(in_place, x, weight, bias, written, scale, cos, sin, positions, slots, flags, kind, eps,
          weight_offset, rounding, rope_offset, rope_rounding, y, cache, cache_scale, cache_block,
          division, rope_dim, mrope, mrope_interleaved):
@@ -75,16 +114,9 @@ def _run(in_place, x, weight, bias, written, scale, cos, sin, positions, slots, 
     if not x:
         return
     device = x[0].device
-    shared = (cos, sin, positions, slots)
-    for name, tensors in (("x", x), ("weight", weight), ("bias", bias), ("cache", written),
-                          ("scale", scale), ("a table, positions or slots", shared)):
-        for t in tensors:
-            if t is not None and t.device != device:
-                raise FastnormError(f"{name} is on {t.device}; required: {device}, as parts[0].x")
-
-    def view(name, t):
-        return None if t is None else _shared._View(name, t)
-
+    _require_device(device, "x", x=x, weight=weight, bias=bias, cache=written, scale=scale,
+                    shared=(cos, sin, positions, slots))
+    view = _view
     parts = []
     ys = [None if at == _NONE else rows if in_place else written[at] for rows, at in zip(x, y)]
     for i, rows in enumerate(x):
@@ -103,21 +135,10 @@ def _run(in_place, x, weight, bias, written, scale, cos, sin, positions, slots, 
             part["cache_block_size"] = block
             part["cache_scale"] = view("cache_scale", (written if block else scale)[cache_scale[i]])
         parts.append(part)
-    sections = {f"mrope_{axis}": pairs for axis, pairs in enumerate(mrope)}
-    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+    fields = _shared_fields(cos, sin, positions, rope_dim, mrope, mrope_interleaved)
     call = _shared._contexts.of(device).norm_heads(
-        parts,
-        stream,
-        flags=_c.MROPE_INTERLEAVED if mrope_interleaved else 0,
-        rope_dim=rope_dim,
-        cos=view("cos", cos),
-        sin=view("sin", sin),
-        positions=view("positions", positions),
-        slots=view("slots", slots),
-        **sections)
-    size = call.query().workspace_bytes
-    memory = x[0].new_empty(size + _shared._ALIGNMENT if size else 0, dtype=torch.uint8)
-    call.run(_shared._aligned(memory)[0] if size else None, size)
+        parts, _stream(device), slots=view("slots", slots), **fields)
+    _run_with_workspace(call, x[0])
 
 
 # What is written are arguments alone: then a compiler can reuse their memory.
@@ -125,6 +146,103 @@ _new = _shared._operator("norm_heads", f"Tensor[] x, {_LISTS}", lambda *a: _run(
                          lambda *a: None, (3, ), "()")
 _in_place = _shared._operator("norm_heads_", f"Tensor(b!)[] x, {_LISTS}", lambda *a: _run(True, *a),
                               lambda *a: None, (0, 3), "()")
+
+
+_BACKWARD_LISTS = ("Tensor[] dy, Tensor?[] x, Tensor?[] weight, Tensor(a!)[] written, Tensor? cos, "
+                   "Tensor? sin, Tensor? positions, int[] flags, int[] kind, float[] eps, "
+                   "float[] weight_offset, int[] rounding, int[] rope_offset, int[] dx, "
+                   "int[] dweight, int[] dbias, int rope_dim, int[] mrope, bool mrope_interleaved")
+
+
+def _run_backward(dy, x, weight, written, cos, sin, positions, flags, kind, eps, weight_offset,
+                  rounding, rope_offset, dx, dweight, dbias, rope_dim, mrope, mrope_interleaved):
+    """dx, dweight and dbias are positions in `written`, -1 where there is none."""
+    device = dy[0].device
+    _require_device(device, "dy", dy=dy, x=x, weight=weight, output=written,
+                    shared=(cos, sin, positions))
+    parts = []
+    for i, rows in enumerate(dy):
+        part = {
+            "flags": flags[i], "kind": kind[i], "eps": eps[i], "weight_offset": weight_offset[i],
+            "rounding": rounding[i], "rope_offset": rope_offset[i], "dy": _view("dy", rows),
+            "x": _view("x", x[i]), "weight": _view("weight", weight[i])
+        }
+        for name, at in (("dx", dx[i]), ("dweight", dweight[i]), ("dbias", dbias[i])):
+            if at != _NONE:
+                part[name] = _view(name, written[at])
+        parts.append(part)
+    fields = _shared_fields(cos, sin, positions, rope_dim, mrope, mrope_interleaved)
+    call = _shared._contexts.of(device).norm_heads_backward(parts, _stream(device), **fields)
+    _run_with_workspace(call, dy[0])
+
+
+_backward = _shared._operator("norm_heads_backward", _BACKWARD_LISTS, _run_backward,
+                              lambda *a: None, (3, ), "()")
+
+
+class _Differentiable(torch.autograd.Function):
+    """norm_heads of parts without caches. `tensors` are x, weight and bias of each part."""
+
+    @staticmethod
+    def forward(ctx, parts, shared, *tensors):
+        ctx.parts, ctx.shared = parts, shared
+        own = [
+            part._replace(x=x.detach(),
+                          weight=None if weight is None else weight.detach(),
+                          bias=None if bias is None else bias.detach())
+            for part, x, weight, bias in zip(parts, *(tensors[i::3] for i in range(3)))
+        ]
+        ctx.save_for_backward(*tensors, *shared[:2], shared[3])
+        results = [part.x.new_empty(part.x.shape) if part.y else None for part in own]
+        cos, sin, rope_dim, positions, mrope, interleaved = shared
+        _new(*_arguments(own, results, cos, sin, rope_dim, positions, None, mrope, interleaved))
+        return tuple(results)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *gradients):
+        *tensors, cos, sin, positions = ctx.saved_tensors
+        _, _, rope_dim, _, mrope, interleaved = ctx.shared
+        if rope_dim is None:
+            rope_dim = 2 * cos.shape[-1] if cos is not None else 0
+        given = [None] * len(tensors)
+        lists = [[] for _ in range(9)]
+        dy, x, weight, flags, options, offsets, *places = lists
+        written = []
+        for i, (part, gradient) in enumerate(zip(ctx.parts, gradients)):
+            needed = ctx.needs_input_grad[2 + 3 * i:5 + 3 * i]
+            own = [t if need else None for t, need in zip(tensors[3 * i:3 * i + 3], needed)]
+            if gradient is None or not any(needed):
+                continue
+            if gradient.stride(-1) not in (0, 1):
+                gradient = gradient.contiguous()
+            dy.append(gradient)
+            x.append(tensors[3 * i] if part.norm else None)
+            weight.append(tensors[3 * i + 1])
+            flags.append(_flags(part))
+            options.append(part)
+            offsets.append(part.rope_offset if part.rope else 0)
+            for place, t, at in zip(places, own, range(3 * i, 3 * i + 3)):
+                place.append(_NONE if t is None else len(written))
+                if t is not None:
+                    given[at] = t.new_empty(t.shape)
+                    written.append(given[at])
+        if dy:
+            turns = any(part.rope for part in options)
+            tables = (cos, sin, positions) if turns else (None, None, None)
+            _backward(dy, x, weight, written, *tables, flags,
+                      [_word(_KINDS, "norm", part.norm) or 0 for part in options],
+                      [part.eps for part in options], [part.weight_offset for part in options],
+                      [_word(_ROUNDINGS, "rounding", part.rounding) for part in options], offsets,
+                      *places, rope_dim if turns else 0, list(mrope) if turns else [],
+                      interleaved and turns)
+        return (None, None, *given)
+
+
+def _needs_gradient(parts):
+    return torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for part in parts
+        for t in (part.x, part.weight, part.bias))
 
 
 def _arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved):
@@ -172,7 +290,14 @@ def norm_heads(parts,
 
     cos and sin are [P, R] or [P, 2 R], or one such for each head. rope_dim is 2 R, by default twice
     the width of cos. positions [tokens], or [axes, tokens] with mrope, and slots [at most tokens]
-    are int32 or int64. On the CPU they are checked; on a GPU they must be valid."""
+    are int32 or int64. On the CPU they are checked; on a GPU they must be valid.
+
+    x, weight and bias of parts without a cache may require grad. Tables and positions have no
+    gradient."""
+    if _needs_gradient(parts) and slots is None:
+        shared = (cos, sin, rope_dim, positions, tuple(mrope), mrope_interleaved)
+        tensors = [t for part in parts for t in (part.x, part.weight, part.bias)]
+        return list(_Differentiable.apply(tuple(parts), shared, *tensors))
     results = [part.x.new_empty(part.x.shape) if part.y else None for part in parts]
     _new(
         *_arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved))

@@ -20,7 +20,8 @@
  * <p>{@link dev.fastnorm.NormBackward} describes the gradients of a norm, for training.
  *
  * <p>{@link dev.fastnorm.NormHeads} describes the norm, the rotary embedding and the paged cache of
- * query and key heads, in parts that are each a {@link dev.fastnorm.NormHeadsPart}.
+ * query and key heads, in parts that are each a {@link dev.fastnorm.NormHeadsPart}. {@link
+ * dev.fastnorm.NormHeadsBackward} describes their gradients.
  *
  * <p>{@link dev.fastnorm.MlaDecode} describes attention of new tokens over a paged cache of latents, and is run in
  * the same way.

@@ -44,6 +44,7 @@ class CompletenessTest {
     private static final Set<String> METHODS = Set.of("fastnorm_norm_kind=0,1", "fastnorm_context_flags=1",
             "fastnorm_norm_flags=1,2,4", "fastnorm_norm_backward_flags=1,2,8,16", "fastnorm_trace_format=0",
             "fastnorm_norm_heads_flags=8", "fastnorm_norm_heads_part_flags=1,2,4,8,16,32",
+            "fastnorm_norm_heads_backward_flags=64,128",
             "fastnorm_profile_id=" + Stream.iterate(0, i -> i + 1).limit(18).map(String::valueOf)
                     .collect(Collectors.joining(",")));
 
@@ -251,6 +252,35 @@ class CompletenessTest {
         assertEquals(words.length, checkFields("NORM_HEADS_PART_", words, tensors, scalars));
     }
 
+    /** The same of NormHeadsBackward. */
+    @Test
+    void fieldsOfNormHeadsBackward() throws Exception {
+        Map<String, Tensor> tensors = new LinkedHashMap<>();
+        for (String name : new String[] {"DY", "X", "WEIGHT", "MEAN", "RSTD", "DX", "DWEIGHT", "DBIAS"}) {
+            tensors.put(name, strided(tensors.size()));
+        }
+        NormHeadsBackwardPart part = NormHeadsBackwardPart.of(tensors.get("DY")).layer(2, tensors.get("X"))
+                .weightOffset(3).rounding(Rounding.EVERY_STEP).rope(-1).ropeInterleaved(true)
+                .ropeInverse(true).acrossHeads(true).accumulateDweight(true).accumulateDbias(true)
+                .weight(tensors.get("WEIGHT")).mean(tensors.get("MEAN")).rstd(tensors.get("RSTD"))
+                .dx(tensors.get("DX")).dweight(tensors.get("DWEIGHT")).dbias(tensors.get("DBIAS"));
+        long[] own = part.encoded().words();
+        assertEquals(own.length, checkFields("NORM_HEADS_BACKWARD_PART_", own, tensors, Map.of(
+                "FLAGS", 239L, // all but ROPE_FROM_ROUNDED, which changes nothing here
+                "KIND", 1L, "EPS", (long) Float.floatToIntBits(2),
+                "WEIGHT_OFFSET", (long) Float.floatToIntBits(3),
+                "ROUNDING", (long) Rounding.EVERY_STEP.id, "ROPE_OFFSET", -1L)));
+        NormHeadsBackward call = NormHeadsBackward.of(part).rope(6, strided(1), strided(2))
+                .mrope(7, 8, 9, 10).mropeInterleaved(true).positions(strided(3));
+        long[] words = call.encoded().words();
+        assertEquals(7, words[Words.NORM_HEADS_BACKWARD_MASK]); // slots are the forward's alone
+        assertEquals(6, words[Words.NORM_HEADS_BACKWARD_ROPE_DIM]);
+        assertEquals(8, words[Words.NORM_HEADS_BACKWARD_FLAGS]);
+        assertEquals(10, words[Words.NORM_HEADS_BACKWARD_MROPE_3]);
+        int length = Words.NORM_HEADS_BACKWARD_MASK + 1 + 3 * (Words.TENSOR_WORDS + 4);
+        assertArrayEquals(own, java.util.Arrays.copyOfRange(words, length, words.length));
+    }
+
     private static Tensor strided(int number) {
         return Tensor.at(Device.cuda(7), 0x1000 + number, DType.BF16, 3, 4).withStrides(-9, 1);
     }
@@ -264,6 +294,7 @@ class CompletenessTest {
         for (Field field : Words.class.getDeclaredFields()) {
             String name = field.getName();
             if (!name.startsWith(prefix) || name.startsWith("PART_", prefix.length())
+                    || name.startsWith("BACKWARD_", prefix.length())
                     || name.endsWith("MASK") || name.endsWith("MAX_WORDS")) {
                 continue;
             }
