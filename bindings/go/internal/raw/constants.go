@@ -71,6 +71,7 @@ const (
 	FASTNORM_ROUND_ONCE       = 0
 	FASTNORM_ROUND_NORMALIZED = 1
 	FASTNORM_ROUND_EVERY_STEP = 2
+	FASTNORM_ROUND_ONCE_RW    = 3
 )
 
 // fastnorm_residual_rounding.
@@ -108,6 +109,31 @@ const (
 	FASTNORM_SCALE_ROW_MAJOR      = 0
 	FASTNORM_SCALE_COLUMN_MAJOR   = 1
 	FASTNORM_SCALE_SWIZZLED_128X4 = 2
+)
+
+// fastnorm_activation.
+const (
+	FASTNORM_ACTIVATION_IDENTITY = 0
+	FASTNORM_ACTIVATION_SILU     = 1
+	FASTNORM_ACTIVATION_SIGMOID  = 2
+)
+
+// fastnorm_gate_position.
+const (
+	FASTNORM_GATE_AFTER_NORM  = 0
+	FASTNORM_GATE_BEFORE_NORM = 1
+)
+
+// fastnorm_gate_source.
+const (
+	FASTNORM_GATE_FROM_F32     = 0
+	FASTNORM_GATE_FROM_ROUNDED = 1
+)
+
+// fastnorm_sum_rounding.
+const (
+	FASTNORM_SUM_ONCE       = 0
+	FASTNORM_SUM_EVERY_STEP = 1
 )
 
 // fastnorm_norm_flags.
@@ -184,6 +210,12 @@ const (
 const (
 	FASTNORM_ROPE_ONCE       = 0
 	FASTNORM_ROPE_EVERY_STEP = 1
+)
+
+// fastnorm_norm_heads_backward_flags.
+const (
+	FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT = 64
+	FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS   = 128
 )
 
 // fastnorm_peer_algorithm.

@@ -121,6 +121,9 @@ extern swig_intgo _wrap_fnb_mla_decode_raw_7e0a10084f5feeb7(uintptr_t arg1, uint
 extern swig_intgo _wrap_fnb_norm_heads_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
 extern swig_intgo _wrap_fnb_norm_heads_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
 extern swig_intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
+extern swig_intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5);
+extern swig_intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4);
+extern swig_intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, int arg4, uintptr_t arg5, uintptr_t arg6, uintptr_t arg7);
 extern swig_intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4);
 extern swig_intgo _wrap_fnb_peer_allreduce_norm_prepare_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3);
 extern swig_intgo _wrap_fnb_peer_allreduce_norm_raw_7e0a10084f5feeb7(uintptr_t arg1, uintptr_t arg2, uintptr_t arg3, uintptr_t arg4, uintptr_t arg5, uintptr_t arg6);
@@ -795,6 +798,40 @@ func Fnb_norm_heads(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 u
 	_swig_i_5 := arg6
 	_swig_i_6 := arg7
 	swig_r = (int32)(C._wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
+	return swig_r
+}
+
+func Fnb_norm_heads_backward_query(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 Fastnorm_info) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := getSwigcptr(arg5)
+	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4)))
+	return swig_r
+}
+
+func Fnb_norm_heads_backward_prepare(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3)))
+	return swig_r
+}
+
+func Fnb_norm_heads_backward(arg1 uintptr, arg2 uintptr, arg3 uintptr, arg4 int32, arg5 uintptr, arg6 uintptr, arg7 uintptr) (_swig_ret int32) {
+	var swig_r int32
+	_swig_i_0 := arg1
+	_swig_i_1 := arg2
+	_swig_i_2 := arg3
+	_swig_i_3 := arg4
+	_swig_i_4 := arg5
+	_swig_i_5 := arg6
+	_swig_i_6 := arg7
+	swig_r = (int32)(C._wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(C.uintptr_t(_swig_i_0), C.uintptr_t(_swig_i_1), C.uintptr_t(_swig_i_2), C.int(_swig_i_3), C.uintptr_t(_swig_i_4), C.uintptr_t(_swig_i_5), C.uintptr_t(_swig_i_6)))
 	return swig_r
 }
 

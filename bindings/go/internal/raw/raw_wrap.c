@@ -1308,6 +1308,71 @@ intgo _wrap_fnb_norm_heads_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, ui
 }
 
 
+intgo _wrap_fnb_norm_heads_backward_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, struct fastnorm_info *_swig_go_4) {
+  fastnorm_context *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  int32_t arg4 ;
+  fastnorm_info *arg5 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (int32_t)_swig_go_3;
+  arg5 = *(fastnorm_info **)&_swig_go_4;
+
+  result = (fastnorm_status)fnb_norm_heads_backward_query(arg1,(uint64_t const *)arg2,arg3,arg4,arg5);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_norm_heads_backward_prepare_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3) {
+  fastnorm_context *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  int32_t arg4 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (int32_t)_swig_go_3;
+
+  result = (fastnorm_status)fnb_norm_heads_backward_prepare(arg1,(uint64_t const *)arg2,arg3,arg4);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
+intgo _wrap_fnb_norm_heads_backward_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, int _swig_go_3, void *_swig_go_4, size_t _swig_go_5, void *_swig_go_6) {
+  fastnorm_context *arg1 = 0 ;
+  uint64_t *arg2 = 0 ;
+  size_t arg3 ;
+  int32_t arg4 ;
+  void *arg5 = 0 ;
+  size_t arg6 ;
+  void *arg7 = 0 ;
+  fastnorm_status result;
+  intgo _swig_go_result;
+
+  arg1 = (fastnorm_context *)_swig_go_0;
+  arg2 = (uint64_t *)_swig_go_1;
+  arg3 = (size_t)_swig_go_2;
+  arg4 = (int32_t)_swig_go_3;
+  arg5 = (void *)_swig_go_4;
+  arg6 = (size_t)_swig_go_5;
+  arg7 = (void *)_swig_go_6;
+
+  result = (fastnorm_status)fnb_norm_heads_backward(arg1,(uint64_t const *)arg2,arg3,arg4,arg5,arg6,arg7);
+  _swig_go_result = (int32_t)result;
+  return _swig_go_result;
+}
+
+
 intgo _wrap_fnb_peer_allreduce_norm_query_raw_7e0a10084f5feeb7(fastnorm_context *_swig_go_0, uint64_t *_swig_go_1, size_t _swig_go_2, struct fastnorm_info *_swig_go_3) {
   fastnorm_context *arg1 = 0 ;
   uint64_t *arg2 = 0 ;

@@ -135,7 +135,9 @@ const (
 	NormHeadsPartCacheScheme    = 15
 	NormHeadsPartCacheBlockSize = 16
 	NormHeadsPartCachePow2      = 17
-	NormHeadsPartMask           = 18
+	NormHeadsPartQuantDivision  = 18
+	NormHeadsPartReserved2      = 19
+	NormHeadsPartMask           = 20
 	NormHeadsPartBitX           = 0
 	NormHeadsPartBitWeight      = 1
 	NormHeadsPartBitBias        = 2
@@ -151,7 +153,38 @@ const (
 	NormHeadsPartBitAmax        = 12
 	NormHeadsPartBitCache       = 13
 	NormHeadsPartBitCacheScale  = 14
-	NormHeadsPartMaxWords       = 319
+	NormHeadsPartBitClampScale  = 15
+	NormHeadsPartMaxWords       = 341
+
+	NormHeadsBackwardFlags        = 0
+	NormHeadsBackwardRopeDim      = 1
+	NormHeadsBackwardMrope0       = 2
+	NormHeadsBackwardMrope1       = 3
+	NormHeadsBackwardMrope2       = 4
+	NormHeadsBackwardMrope3       = 5
+	NormHeadsBackwardMask         = 6
+	NormHeadsBackwardBitCos       = 0
+	NormHeadsBackwardBitSin       = 1
+	NormHeadsBackwardBitPositions = 2
+	NormHeadsBackwardBitSlots     = 3
+	NormHeadsBackwardMaxWords     = 87
+
+	NormHeadsBackwardPartFlags        = 0
+	NormHeadsBackwardPartKind         = 1
+	NormHeadsBackwardPartEps          = 2
+	NormHeadsBackwardPartWeightOffset = 3
+	NormHeadsBackwardPartRounding     = 4
+	NormHeadsBackwardPartRopeOffset   = 5
+	NormHeadsBackwardPartMask         = 6
+	NormHeadsBackwardPartBitDy        = 0
+	NormHeadsBackwardPartBitX         = 1
+	NormHeadsBackwardPartBitWeight    = 2
+	NormHeadsBackwardPartBitMean      = 3
+	NormHeadsBackwardPartBitRstd      = 4
+	NormHeadsBackwardPartBitDx        = 5
+	NormHeadsBackwardPartBitDweight   = 6
+	NormHeadsBackwardPartBitDbias     = 7
+	NormHeadsBackwardPartMaxWords     = 167
 
 	PeerAllreduceNormPeer             = 0
 	PeerAllreduceNormKind             = 1

@@ -93,16 +93,16 @@ static inline int fnb_read_tensor(fnb_reader* reader, fastnorm_tensor* tensor) {
 /* fastnorm_norm_args with the tensors that it points to. */
 typedef struct fnb_norm_call {
   fastnorm_norm_args args;
-  fastnorm_tensor tensors[13];
+  fastnorm_tensor tensors[21];
 } fnb_norm_call;
 
 static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   fastnorm_norm_args* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 15);
+  const uint64_t* words = fnb_take(reader, 28);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[14];
-  if (mask >> 13 != 0) return 0;
+  mask = words[27];
+  if (mask >> 21 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->kind = (fastnorm_norm_kind)fnb_low(words[0]);
@@ -119,6 +119,19 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   args->amax_floor = fnb_float(words[11]);
   args->clamp = fnb_float(words[12]);
   args->quant_division = (fastnorm_quant_division)fnb_low(words[13]);
+  args->gate_act = (fastnorm_activation)fnb_low(words[14]);
+  args->gate_position = (fastnorm_gate_position)fnb_low(words[15]);
+  args->gate_source = (fastnorm_gate_source)fnb_low(words[16]);
+  args->activation = (fastnorm_activation)fnb_low(words[17]);
+  args->group_size = (int64_t)words[18];
+  args->branch_norm = (int32_t)words[19];
+  args->branch_kind = (fastnorm_norm_kind)fnb_low(words[20]);
+  args->branch_eps = fnb_float(words[21]);
+  args->branch_weight_offset = fnb_float(words[22]);
+  args->branch_rounding = (fastnorm_rounding)fnb_low(words[23]);
+  args->branch_rounded = (int32_t)words[24];
+  args->alpha = fnb_float(words[25]);
+  args->sum_rounding = (fastnorm_sum_rounding)fnb_low(words[26]);
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -170,6 +183,38 @@ static inline int fnb_read_norm(fnb_reader* reader, fnb_norm_call* call) {
   if (mask >> 12 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[12])) return 0;
     args->clamp_scale = &call->tensors[12];
+  }
+  if (mask >> 13 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[13])) return 0;
+    args->gate = &call->tensors[13];
+  }
+  if (mask >> 14 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[14])) return 0;
+    args->sumsq = &call->tensors[14];
+  }
+  if (mask >> 15 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[15])) return 0;
+    args->mean_in = &call->tensors[15];
+  }
+  if (mask >> 16 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[16])) return 0;
+    args->rstd_in = &call->tensors[16];
+  }
+  if (mask >> 17 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[17])) return 0;
+    args->branch_weight = &call->tensors[17];
+  }
+  if (mask >> 18 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[18])) return 0;
+    args->branch_bias = &call->tensors[18];
+  }
+  if (mask >> 19 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[19])) return 0;
+    args->branch_rstd = &call->tensors[19];
+  }
+  if (mask >> 20 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[20])) return 0;
+    args->sum_scale = &call->tensors[20];
   }
   return 1;
 }
@@ -351,16 +396,16 @@ static inline int fnb_read_norm_heads(fnb_reader* reader, fnb_norm_heads_call* c
 /* fastnorm_norm_heads_part with the tensors that it points to. */
 typedef struct fnb_norm_heads_part_call {
   fastnorm_norm_heads_part args;
-  fastnorm_tensor tensors[15];
+  fastnorm_tensor tensors[16];
 } fnb_norm_heads_part_call;
 
 static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_part_call* call) {
   fastnorm_norm_heads_part* const args = &call->args;
-  const uint64_t* words = fnb_take(reader, 19);
+  const uint64_t* words = fnb_take(reader, 21);
   uint64_t mask;
   if (words == NULL) return 0;
-  mask = words[18];
-  if (mask >> 15 != 0) return 0;
+  mask = words[20];
+  if (mask >> 16 != 0) return 0;
   memset(args, 0, sizeof *args);
   args->struct_size = sizeof *args;
   args->flags = (uint32_t)words[0];
@@ -381,6 +426,8 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
   args->cache_scheme = (fastnorm_quant_scheme)fnb_low(words[15]);
   args->cache_block_size = (int32_t)words[16];
   args->cache_pow2 = (int32_t)words[17];
+  args->quant_division = (fastnorm_quant_division)fnb_low(words[18]);
+  args->reserved_2 = (int32_t)words[19];
   if (mask >> 0 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
     args->x = &call->tensors[0];
@@ -440,6 +487,108 @@ static inline int fnb_read_norm_heads_part(fnb_reader* reader, fnb_norm_heads_pa
   if (mask >> 14 & 1) {
     if (!fnb_read_tensor(reader, &call->tensors[14])) return 0;
     args->cache_scale = &call->tensors[14];
+  }
+  if (mask >> 15 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[15])) return 0;
+    args->clamp_scale = &call->tensors[15];
+  }
+  return 1;
+}
+
+/* fastnorm_norm_heads_args with the tensors that it points to. */
+typedef struct fnb_norm_heads_backward_call {
+  fastnorm_norm_heads_args args;
+  fastnorm_tensor tensors[4];
+} fnb_norm_heads_backward_call;
+
+static inline int fnb_read_norm_heads_backward(fnb_reader* reader,
+                                               fnb_norm_heads_backward_call* call) {
+  fastnorm_norm_heads_args* const args = &call->args;
+  const uint64_t* words = fnb_take(reader, 7);
+  uint64_t mask;
+  if (words == NULL) return 0;
+  mask = words[6];
+  if (mask >> 4 != 0) return 0;
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  args->flags = (uint32_t)words[0];
+  args->rope_dim = (int32_t)words[1];
+  args->mrope_0 = (int32_t)words[2];
+  args->mrope_1 = (int32_t)words[3];
+  args->mrope_2 = (int32_t)words[4];
+  args->mrope_3 = (int32_t)words[5];
+  if (mask >> 0 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
+    args->cos = &call->tensors[0];
+  }
+  if (mask >> 1 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
+    args->sin = &call->tensors[1];
+  }
+  if (mask >> 2 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
+    args->positions = &call->tensors[2];
+  }
+  if (mask >> 3 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
+    args->slots = &call->tensors[3];
+  }
+  return 1;
+}
+
+/* fastnorm_norm_heads_backward_part with the tensors that it points to. */
+typedef struct fnb_norm_heads_backward_part_call {
+  fastnorm_norm_heads_backward_part args;
+  fastnorm_tensor tensors[8];
+} fnb_norm_heads_backward_part_call;
+
+static inline int fnb_read_norm_heads_backward_part(fnb_reader* reader,
+                                                    fnb_norm_heads_backward_part_call* call) {
+  fastnorm_norm_heads_backward_part* const args = &call->args;
+  const uint64_t* words = fnb_take(reader, 7);
+  uint64_t mask;
+  if (words == NULL) return 0;
+  mask = words[6];
+  if (mask >> 8 != 0) return 0;
+  memset(args, 0, sizeof *args);
+  args->struct_size = sizeof *args;
+  args->flags = (uint32_t)words[0];
+  args->kind = (fastnorm_norm_kind)fnb_low(words[1]);
+  args->eps = fnb_float(words[2]);
+  args->weight_offset = fnb_float(words[3]);
+  args->rounding = (fastnorm_rounding)fnb_low(words[4]);
+  args->rope_offset = (int32_t)words[5];
+  if (mask >> 0 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[0])) return 0;
+    args->dy = &call->tensors[0];
+  }
+  if (mask >> 1 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[1])) return 0;
+    args->x = &call->tensors[1];
+  }
+  if (mask >> 2 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[2])) return 0;
+    args->weight = &call->tensors[2];
+  }
+  if (mask >> 3 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[3])) return 0;
+    args->mean = &call->tensors[3];
+  }
+  if (mask >> 4 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[4])) return 0;
+    args->rstd = &call->tensors[4];
+  }
+  if (mask >> 5 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[5])) return 0;
+    args->dx = &call->tensors[5];
+  }
+  if (mask >> 6 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[6])) return 0;
+    args->dweight = &call->tensors[6];
+  }
+  if (mask >> 7 & 1) {
+    if (!fnb_read_tensor(reader, &call->tensors[7])) return 0;
+    args->dbias = &call->tensors[7];
   }
   return 1;
 }
@@ -837,6 +986,67 @@ static inline fastnorm_status fnb_norm_heads(fastnorm_context* context, const ui
   }
   if (reader.left != 0) return FNB_MALFORMED;
   return fastnorm_norm_heads(context, &call.args, list, count, workspace, workspace_bytes, stream);
+}
+
+static inline fastnorm_status fnb_norm_heads_backward_query(fastnorm_context* context,
+                                                            const uint64_t* words,
+                                                            size_t word_count, int32_t count,
+                                                            fastnorm_info* info) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_backward_call call;
+  fnb_norm_heads_backward_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_backward_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads_backward(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_backward_query(context, &call.args, NULL, count, info);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_backward_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_backward_query(context, &call.args, list, count, info);
+}
+
+static inline fastnorm_status fnb_norm_heads_backward_prepare(fastnorm_context* context,
+                                                              const uint64_t* words,
+                                                              size_t word_count, int32_t count) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_backward_call call;
+  fnb_norm_heads_backward_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_backward_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads_backward(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_backward_prepare(context, &call.args, NULL, count);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_backward_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_backward_prepare(context, &call.args, list, count);
+}
+
+static inline fastnorm_status fnb_norm_heads_backward(fastnorm_context* context,
+                                                      const uint64_t* words, size_t word_count,
+                                                      int32_t count, void* workspace,
+                                                      size_t workspace_bytes, void* stream) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_backward_call call;
+  fnb_norm_heads_backward_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_backward_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads_backward(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_backward(context, &call.args, NULL, count, workspace,
+                                        workspace_bytes, stream);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_backward_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_backward(context, &call.args, list, count, workspace, workspace_bytes,
+                                      stream);
 }
 
 static inline fastnorm_status fnb_peer_allreduce_norm_query(fastnorm_context* context,

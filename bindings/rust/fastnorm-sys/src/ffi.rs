@@ -4,32 +4,38 @@ use core::ffi::{c_char, c_uint, c_void};
 use core::marker::{PhantomData, PhantomPinned};
 use core::mem::{offset_of, size_of};
 
-/// Version of these headers. The library that is loaded at run time says its own with
+/// Major version of these headers. The library that is loaded at run time says its own with
 /// fastnorm_version().
 pub const FASTNORM_VERSION_MAJOR: i32 = 0;
 
+/// Minor version of these headers.
 pub const FASTNORM_VERSION_MINOR: i32 = 2;
 
+/// Patch version of these headers.
 pub const FASTNORM_VERSION_PATCH: i32 = 0;
 
 /// One comparable number: major \* 10000 + minor \* 100 + patch.
 pub const FASTNORM_VERSION: i32 = 200;
 
 extern "C" {
-    /// Version of the loaded library, as FASTNORM_VERSION counts it. Never fails; callable from any
-    /// thread at any time.
+    /// Version of the loaded library. Never fails; callable from any thread at any time.
+    ///
+    /// Returns the number, as FASTNORM_VERSION counts it
     ///
     /// Since 0.1.
     pub fn fastnorm_version() -> i32;
 
-    /// Version of the loaded library as text, such as "0.1.0". Static; never NULL.
+    /// Version of the loaded library as text.
+    ///
+    /// Returns such as "0.1.0". Static; never NULL
     ///
     /// Since 0.1.
     pub fn fastnorm_version_string() -> *const c_char;
 
     /// What this build contains, one "key: value" line each: compiler, CPU instruction sets, GPU
     /// architectures, the CUDA compiler's version. For people and logs; the format may grow.
-    /// Static; never NULL.
+    ///
+    /// Returns the lines. Static; never NULL
     ///
     /// Since 0.1.
     pub fn fastnorm_build_info() -> *const c_char;
@@ -37,6 +43,8 @@ extern "C" {
     /// Version of the arithmetic: two libraries with the same number give the same bits for the
     /// same call on the same backend. Any change to an order of summation, a constant or a rounding
     /// raises it.
+    ///
+    /// Returns the number
     ///
     /// Since 0.1.
     pub fn fastnorm_numeric_version() -> i32;
@@ -57,23 +65,29 @@ pub const FASTNORM_ERROR_INTERNAL: fastnorm_status = 80;
 pub const FASTNORM_STATUS_MAX_ENUM: fastnorm_status = 0x7fffffff;
 
 extern "C" {
-    /// Name of a status, such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value this library
-    /// does not have. Static.
+    /// Name of a status.
+    ///
+    /// - `status`: the value
+    ///
+    /// Returns such as "FASTNORM_ERROR_SHAPE"; "unknown status" for a value that this library does
+    /// not have. Static
     ///
     /// Since 0.1.
     pub fn fastnorm_status_name(status: fastnorm_status) -> *const c_char;
 
     /// Text of the calling thread's last failure: argument, value, requirement; for an unsupported
-    /// combination the nearest one that exists. Empty before the first failure; a success does not
-    /// clear it. The text belongs to the library and lives until the same thread's next failing
-    /// call. Never NULL.
+    /// combination the nearest one that exists. A success does not clear it.
+    ///
+    /// Returns the text; "" before the first failure, never NULL. It belongs to the library and
+    /// lives until the same thread's next failing call
     ///
     /// Since 0.1.
     pub fn fastnorm_last_error() -> *const c_char;
 
-    /// The CUDA runtime's error code (cudaError_t) behind the calling thread's last
-    /// FASTNORM_ERROR_DEVICE or FASTNORM_ERROR_OUT_OF_MEMORY; 0 where the last failure did not come
-    /// from the CUDA runtime.
+    /// The CUDA runtime's error code behind the calling thread's last FASTNORM_ERROR_DEVICE or
+    /// FASTNORM_ERROR_OUT_OF_MEMORY.
+    ///
+    /// Returns a cudaError_t; 0 where the last failure did not come from the CUDA runtime
     ///
     /// Since 0.1.
     pub fn fastnorm_last_device_error() -> i32;
@@ -151,19 +165,29 @@ impl Default for fastnorm_dtype {
 /// The dtypes of this library, as code | bits \<\< 8 | lanes \<\< 16. fastnorm_dtype_of() makes the
 /// struct.
 pub type fastnorm_dtype_id = c_uint;
+/// IEEE binary32.
 pub const FASTNORM_DTYPE_F32: fastnorm_dtype_id = 0x12002;
+/// IEEE binary16.
 pub const FASTNORM_DTYPE_F16: fastnorm_dtype_id = 0x11002;
+/// bfloat16.
 pub const FASTNORM_DTYPE_BF16: fastnorm_dtype_id = 0x11004;
+/// fp8, largest value 448, no infinity.
 pub const FASTNORM_DTYPE_F8_E4M3FN: fastnorm_dtype_id = 0x1080a;
+/// fp8, largest value 57344.
 pub const FASTNORM_DTYPE_F8_E5M2: fastnorm_dtype_id = 0x1080c;
 /// A power-of-two scale.
 pub const FASTNORM_DTYPE_F8_E8M0FNU: fastnorm_dtype_id = 0x1080e;
+/// fp4, largest value 6.
 pub const FASTNORM_DTYPE_F4_E2M1FN: fastnorm_dtype_id = 0x10411;
 /// Two fp4 codes in a byte, the first in the low nibble.
 pub const FASTNORM_DTYPE_F4_E2M1FN_X2: fastnorm_dtype_id = 0x20411;
+/// Signed integer.
 pub const FASTNORM_DTYPE_I8: fastnorm_dtype_id = 0x10800;
+/// Unsigned integer; bytes.
 pub const FASTNORM_DTYPE_U8: fastnorm_dtype_id = 0x10801;
+/// Signed integer.
 pub const FASTNORM_DTYPE_I32: fastnorm_dtype_id = 0x12000;
+/// Signed integer.
 pub const FASTNORM_DTYPE_I64: fastnorm_dtype_id = 0x14000;
 pub const FASTNORM_DTYPE_MAX_ENUM: fastnorm_dtype_id = 0x7fffffff;
 
@@ -228,9 +252,13 @@ pub struct fastnorm_context {
 
 /// Severity of a log message.
 pub type fastnorm_log_level = c_uint;
+/// A failure.
 pub const FASTNORM_LOG_ERROR: fastnorm_log_level = 0;
+/// A doubtful state.
 pub const FASTNORM_LOG_WARNING: fastnorm_log_level = 1;
+/// What was found. The library sends these only.
 pub const FASTNORM_LOG_INFO: fastnorm_log_level = 2;
+/// Details.
 pub const FASTNORM_LOG_DEBUG: fastnorm_log_level = 3;
 pub const FASTNORM_LOG_MAX_ENUM: fastnorm_log_level = 0x7fffffff;
 
@@ -247,7 +275,7 @@ pub type fastnorm_log_fn =
 pub type fastnorm_range_fn = Option<unsafe extern "C" fn(task: *mut c_void, begin: i64, end: i64)>;
 
 /// The caller's parallel loop: runs fn(task, begin, end) so that the ranges cover \[0, n) exactly
-/// once, in any split, in any order, on any threads, and returns when all have returned. Ranges of
+/// once, in any split, in any order, on any threads. It returns when all have returned. Ranges of
 /// about `grain` or more pay. Results do not depend on the split. TBB, rayon, OpenMP, ForkJoin and
 /// thread pools all fit. A loop that covers \[0, n) otherwise is found out when it has returned,
 /// and the call is FASTNORM_ERROR_ARGUMENT: the rows of the ranges that it ran are written by then.
@@ -391,6 +419,9 @@ impl Default for fastnorm_device_info {
 extern "C" {
     /// Describe a device without creating a context.
     ///
+    /// - `device`: the device
+    /// - `info`: struct_size in; receives the rest
+    ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if info is null or its struct_size is too
     /// small; FASTNORM_ERROR_DEVICE if there is no such device
     ///
@@ -413,7 +444,7 @@ extern "C" {
     ///   fastnorm_context_destroy
     ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null or out-of-range arguments, and for a
-    /// tuning file that cannot be read, has a wrong line (the text says which), or was written for
+    /// tuning file that cannot be read or has a wrong line (the text says which); also for one of
     /// another version or architecture; FASTNORM_ERROR_DEVICE if the device or a usable driver is
     /// missing (the text says which driver was found and which is needed);
     /// FASTNORM_ERROR_UNSUPPORTED if this build has no kernels for the device;
@@ -428,6 +459,8 @@ extern "C" {
 
     /// Destroy a context. NULL is fine. Must not race calls on the same context, nor be used again:
     /// see the top of this header.
+    ///
+    /// - `context`: the context; NULL = nothing is done
     ///
     /// Since 0.1.
     pub fn fastnorm_context_destroy(context: *mut fastnorm_context);
@@ -462,8 +495,8 @@ pub struct fastnorm_info {
     /// Widest access that the addresses and strides of x, residual, y, residual_out, weight and
     /// bias allow, 1 to 16 (sm_100f: 32; CPU: 64).
     pub vector_bytes: i32,
-    /// CUDA: thread blocks in the grid; where rows are more than they work on at once, they take
-    /// them in turn. CPU: threads at the most.
+    /// CUDA: thread blocks in the grid; where rows are more than they work on at once, each takes
+    /// several. CPU: threads at the most.
     pub blocks: u64,
     /// Bytes of the profile that the call writes; 0 = none. Since 0.2.
     pub profile_bytes: u64,
@@ -515,7 +548,7 @@ pub struct fastnorm_kernel_info {
     pub struct_size: usize,
     /// "norm", "norm_backward", "norm_heads", "mla_decode".
     pub family: *const c_char,
-    /// "sm_90", "avx512", ..
+    /// Such as "sm_90" or "avx512".
     pub arch: *const c_char,
     /// Unique within family and arch.
     pub name: *const c_char,
@@ -540,12 +573,17 @@ impl Default for fastnorm_kernel_info {
 }
 
 extern "C" {
-    /// Number of kernels in this build, for all devices; 0 if host memory ran out.
+    /// Number of kernels in this build, for all devices.
+    ///
+    /// Returns the number; 0 if host memory ran out
     ///
     /// Since 0.1.
     pub fn fastnorm_kernel_count() -> i32;
 
-    /// Describe kernel `index` of 0 .. fastnorm_kernel_count() - 1.
+    /// Describe one kernel of this build.
+    ///
+    /// - `index`: its number, 0 to fastnorm_kernel_count() - 1
+    /// - `info`: struct_size in; receives the rest
     ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if index is out of range, info is null or its
     /// struct_size too small
@@ -564,7 +602,7 @@ pub const FASTNORM_NORM_LAYER: fastnorm_norm_kind = 1;
 pub const FASTNORM_NORM_KIND_MAX_ENUM: fastnorm_norm_kind = 0x7fffffff;
 
 /// Where y is rounded to x's dtype T on its way, also where y is f32 beside 16-bit x. With T = f32
-/// the first two are the same.
+/// ONCE and NORMALIZED are the same.
 pub type fastnorm_rounding = c_uint;
 /// Only when y is stored. FlashInfer, quack, Transformer Engine, Gemma.
 pub const FASTNORM_ROUND_ONCE: fastnorm_rounding = 0;
@@ -573,6 +611,10 @@ pub const FASTNORM_ROUND_NORMALIZED: fastnorm_rounding = 1;
 /// Every elementwise result: (a - mean), its square, the variance, variance + eps, the root, t,
 /// weight + weight_offset, the product and the sum. What a 16-bit eager chain does.
 pub const FASTNORM_ROUND_EVERY_STEP: fastnorm_rounding = 2;
+/// Only when y is stored, of a product in the other order: (b - mean) \* (rstd \* (weight +
+/// weight_offset)) + bias in place of ((b - mean) \* rstd) \* (weight + weight_offset) + bias. The
+/// norm in vLLM's, TensorRT-LLM's and SGLang's fused kernels of query/key norm and rope.
+pub const FASTNORM_ROUND_ONCE_RW: fastnorm_rounding = 3;
 pub const FASTNORM_ROUNDING_MAX_ENUM: fastnorm_rounding = 0x7fffffff;
 
 /// Which value of the sum x + residual is used, in terms of R, the dtype of residual_out (of
@@ -588,6 +630,7 @@ pub const FASTNORM_RESIDUAL_ROUNDING_MAX_ENUM: fastnorm_residual_rounding = 0x7f
 
 /// How `quantized` is scaled.
 pub type fastnorm_quant_scheme = c_uint;
+/// Nothing is quantised.
 pub const FASTNORM_QUANT_NONE: fastnorm_quant_scheme = 0;
 /// One scale, an input.
 pub const FASTNORM_QUANT_PER_TENSOR: fastnorm_quant_scheme = 1;
@@ -623,6 +666,7 @@ pub const FASTNORM_QUANT_DIVISION_MAX_ENUM: fastnorm_quant_division = 0x7fffffff
 /// Order of the scales of blocks in memory. Strides of the scale tensor, where given, decide in the
 /// first two; nothing outside its shape is written.
 pub type fastnorm_scale_layout = c_uint;
+/// All scales of one row together.
 pub const FASTNORM_SCALE_ROW_MAJOR: fastnorm_scale_layout = 0;
 /// Without strides: all rows of one column of blocks together.
 pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
@@ -631,6 +675,40 @@ pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
 /// All padding is written as 0.
 pub const FASTNORM_SCALE_SWIZZLED_128X4: fastnorm_scale_layout = 2;
 pub const FASTNORM_SCALE_LAYOUT_MAX_ENUM: fastnorm_scale_layout = 0x7fffffff;
+
+/// A function of each element, computed as docs/numerics.md writes it: the same bits everywhere.
+pub type fastnorm_activation = c_uint;
+/// v.
+pub const FASTNORM_ACTIVATION_IDENTITY: fastnorm_activation = 0;
+/// v / (1 + exp(-v)); -0 from -110 down, for -Inf too.
+pub const FASTNORM_ACTIVATION_SILU: fastnorm_activation = 1;
+/// 1 / (1 + exp(-v)).
+pub const FASTNORM_ACTIVATION_SIGMOID: fastnorm_activation = 2;
+pub const FASTNORM_ACTIVATION_MAX_ENUM: fastnorm_activation = 0x7fffffff;
+
+/// Where the gate multiplies.
+pub type fastnorm_gate_position = c_uint;
+/// The normalised row: Qwen3-Next, Kimi Linear.
+pub const FASTNORM_GATE_AFTER_NORM: fastnorm_gate_position = 0;
+/// x, before residual and statistics: Mamba2.
+pub const FASTNORM_GATE_BEFORE_NORM: fastnorm_gate_position = 1;
+pub const FASTNORM_GATE_POSITION_MAX_ENUM: fastnorm_gate_position = 0x7fffffff;
+
+/// What a gate after the norm multiplies.
+pub type fastnorm_gate_source = c_uint;
+/// The unrounded result. FLA, mamba, vLLM.
+pub const FASTNORM_GATE_FROM_F32: fastnorm_gate_source = 0;
+/// The result rounded to x's dtype. Hugging Face.
+pub const FASTNORM_GATE_FROM_ROUNDED: fastnorm_gate_source = 1;
+pub const FASTNORM_GATE_SOURCE_MAX_ENUM: fastnorm_gate_source = 0x7fffffff;
+
+/// Where the sum of branch and residual is rounded to x's dtype T on its way.
+pub type fastnorm_sum_rounding = c_uint;
+/// Nowhere: the product with alpha and the sum are one operation.
+pub const FASTNORM_SUM_ONCE: fastnorm_sum_rounding = 0;
+/// The product, the sum and the product with sum_scale.
+pub const FASTNORM_SUM_EVERY_STEP: fastnorm_sum_rounding = 1;
+pub const FASTNORM_SUM_ROUNDING_MAX_ENUM: fastnorm_sum_rounding = 0x7fffffff;
 
 /// Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
 /// the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
@@ -666,14 +744,15 @@ pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 /// weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
 /// 1 or x's, counted from the right, and missing ones are 1. Examples: \[n\], \[1, n\], \[heads,
 /// n\], \[batch, 1, n\]. They may vary along any leading dimensions. On a GPU, general kernels
-/// serve columns that vary along more than one dimension (after joining), or beside
-/// FASTNORM_SCALE_SWIZZLED_128X4 along another one than the innermost.
+/// serve weights and biases that vary along more than one dimension (after joining). With
+/// FASTNORM_SCALE_SWIZZLED_128X4 they serve all that vary along another dimension than the
+/// innermost.
 ///
-/// Aliasing: y and residual_out may each be x or residual, as the same view (same address, dtype,
-/// shape and strides). So y = x, residual_out = residual is in place, and y = residual,
-/// residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
-/// may also be interleaved views of one buffer that share no element, such as the query and the key
-/// heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
+/// Aliasing: y and residual_out may each be x or residual, y also the gate, as the same view (same
+/// address, dtype, shape and strides). So y = x, residual_out = residual is in place, and y =
+/// residual, residual_out = x is allowed too; both may not be one tensor. Two tensors of which one
+/// is written may also be interleaved views of one buffer that share no element. Example: the query
+/// and the key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fastnorm_norm_args {
@@ -699,8 +778,8 @@ pub struct fastnorm_norm_args {
     pub weight: *const fastnorm_tensor,
     /// \[.., n\], broadcasts against x; f32, f16 or bf16. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` is
-    /// required.
+    /// x's shape, T or f32. Output; may be x or residual. NULL = not stored; then `quantized` or
+    /// `sumsq` is required.
     pub y: *const fastnorm_tensor,
     /// x's shape; f32, f16 or bf16. Output; may be residual or x. Needs residual. NULL = not
     /// stored.
@@ -738,6 +817,53 @@ pub struct fastnorm_norm_args {
     /// `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme and clamp 0. NULL =
     /// `clamp` decides.
     pub clamp_scale: *const fastnorm_tensor,
+    /// x's shape; T or f32. Each element's gate: see "Stages" above. y may be the same view, x may
+    /// not overlap it. NULL = nothing is gated; then its three fields are 0.
+    pub gate: *const fastnorm_tensor,
+    /// Of the gate. Default: identity.
+    pub gate_act: fastnorm_activation,
+    /// Default: after the norm.
+    pub gate_position: fastnorm_gate_position,
+    /// Default: unrounded. Rounded only after the norm.
+    pub gate_source: fastnorm_gate_source,
+    /// Of the result, after the gate. Default: identity.
+    pub activation: fastnorm_activation,
+    /// Columns that share a statistic, a divisor of n; 0 = n. weight and bias are then \[.., n\]
+    /// or, the same for all groups, \[.., group_size\].
+    pub group_size: i64,
+    /// Sums for a statistic over several devices. RMS: mean's shape, the sum of squares. LAYER:
+    /// that with a last 2, the mean and the sum of (a - mean)^2. f32. Output. With it y may be
+    /// NULL.
+    pub sumsq: *const fastnorm_tensor,
+    /// LAYER, with rstd_in: the mean to use. As mean. Input.
+    pub mean_in: *const fastnorm_tensor,
+    /// The rstd to use; nothing is summed. As rstd. Input.
+    pub rstd_in: *const fastnorm_tensor,
+    /// 1: x, gated where that comes first, is normalised before the residual is added. 0: it is
+    /// not, and the fields of the branch are 0.
+    pub branch_norm: i32,
+    /// RMS or LAYER.
+    pub branch_kind: fastnorm_norm_kind,
+    /// Finite, \>= 0.
+    pub branch_eps: f32,
+    /// Finite; 0 where branch_weight is NULL.
+    pub branch_weight_offset: f32,
+    /// Default: the branch is not rounded on its way.
+    pub branch_rounding: fastnorm_rounding,
+    /// 1: the branch is rounded to x's dtype before the sum.
+    pub branch_rounded: i32,
+    /// Factor of the branch. Finite; 0 = 1.
+    pub alpha: f32,
+    /// Default: the sum is not rounded on its way.
+    pub sum_rounding: fastnorm_sum_rounding,
+    /// As weight, \[.., n\]. NULL = 1.
+    pub branch_weight: *const fastnorm_tensor,
+    /// As bias, \[.., n\]. NULL = 0.
+    pub branch_bias: *const fastnorm_tensor,
+    /// x.shape\[:-1\], or that with a last 1; f32. Output.
+    pub branch_rstd: *const fastnorm_tensor,
+    /// \[1\] f32. Factor of the sum, a value on the device. Input; NULL = 1.
+    pub sum_scale: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_args {
@@ -772,6 +898,27 @@ impl fastnorm_norm_args {
             scale: core::ptr::null(),
             amax: core::ptr::null(),
             clamp_scale: core::ptr::null(),
+            gate: core::ptr::null(),
+            gate_act: 0,
+            gate_position: 0,
+            gate_source: 0,
+            activation: 0,
+            group_size: 0,
+            sumsq: core::ptr::null(),
+            mean_in: core::ptr::null(),
+            rstd_in: core::ptr::null(),
+            branch_norm: 0,
+            branch_kind: 0,
+            branch_eps: 0.0,
+            branch_weight_offset: 0.0,
+            branch_rounding: 0,
+            branch_rounded: 0,
+            alpha: 0.0,
+            sum_rounding: 0,
+            branch_weight: core::ptr::null(),
+            branch_bias: core::ptr::null(),
+            branch_rstd: core::ptr::null(),
+            sum_scale: core::ptr::null(),
         }
     }
 }
@@ -786,6 +933,10 @@ extern "C" {
     /// Say what a call would do: workspace, kernel, launches, bytes. The memory of the tensors is
     /// not touched; the addresses count, since overlap and alignment follow from them.
     ///
+    /// - `context`: the device
+    /// - `args`: as for the call
+    /// - `info`: struct_size in; receives the rest
+    ///
     /// Returns as fastnorm_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its struct_size
     /// too small
     ///
@@ -799,6 +950,9 @@ extern "C" {
     /// Load what a call needs (CUDA loads a kernel at its first use, which allocates and may
     /// synchronise). After it, calls that use the same kernel neither allocate nor synchronise, and
     /// can be captured in a CUDA graph. Optional: the first call does the same.
+    ///
+    /// - `context`: the device
+    /// - `args`: as for the call
     ///
     /// Returns as fastnorm_norm
     ///
@@ -850,6 +1004,13 @@ extern "C" {
     /// As fastnorm_norm_query, for fastnorm_norm_many: the sum of its parts; `kernel` is that of
     /// the first part with rows.
     ///
+    /// - `context`: the device
+    /// - `args`: \[count\] pointers, as for the call
+    /// - `count`: 0 to 8
+    /// - `info`: struct_size in; receives the rest
+    ///
+    /// Returns as fastnorm_norm_query
+    ///
     /// Since 0.1.
     pub fn fastnorm_norm_many_query(
         context: *mut fastnorm_context,
@@ -859,6 +1020,12 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// As fastnorm_norm_prepare, for fastnorm_norm_many.
+    ///
+    /// - `context`: the device
+    /// - `args`: \[count\] pointers, as for the call
+    /// - `count`: 0 to 8
+    ///
+    /// Returns as fastnorm_norm_prepare
     ///
     /// Since 0.1.
     pub fn fastnorm_norm_many_prepare(
@@ -874,8 +1041,12 @@ extern "C" {
     /// kernel of short rows, have the same flags and at most two leading dimensions are one launch;
     /// fastnorm_info.launches counts them.
     ///
+    /// - `context`: the device
     /// - `args`: \[count\] pointers
     /// - `count`: 0 to 8
+    /// - `workspace`: as fastnorm_norm
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: as fastnorm_norm
     ///
     /// Returns as fastnorm_norm; the text names the part, as args\[i\]. CUDA: where the runtime
     /// refuses a launch, those of the parts before it are queued
@@ -907,7 +1078,7 @@ pub const FASTNORM_NORM_BACKWARD_ACCUMULATE_DBIAS: fastnorm_norm_backward_flags 
 pub const FASTNORM_NORM_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_backward_flags = 0x7fffffff;
 
 /// One backward pass. `{0}` plus struct_size, dy, x and dx is a valid backward pass of an RMSNorm
-/// without weight and with eps 0, whose statistics are computed again.
+/// without weight and with eps 0. The statistics are computed again.
 ///
 /// Shapes: x is \[..., n\], rank 1 to 8, n from 1 to 2^32. All tensors are on the context's device.
 /// Leading strides are free, 0 too for inputs. The last dimension is contiguous; that of dy may
@@ -1007,6 +1178,10 @@ extern "C" {
     /// The workspace holds partial sums of dweight and dbias: nb rows of n floats for each, and for
     /// each row of weights, on the CPU too. It is 0 where neither is wanted.
     ///
+    /// - `context`: the device
+    /// - `args`: as for the call
+    /// - `info`: struct_size in; receives the rest
+    ///
     /// Returns as fastnorm_norm_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
@@ -1019,6 +1194,9 @@ extern "C" {
 
     /// Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
     /// synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
+    ///
+    /// - `context`: the device
+    /// - `args`: as for the call
     ///
     /// Returns as fastnorm_norm_backward
     ///
@@ -1073,6 +1251,13 @@ extern "C" {
     /// As fastnorm_norm_backward_query, for fastnorm_norm_backward_many: the sum of its parts;
     /// `kernel` is that of the first part that launches something.
     ///
+    /// - `context`: the device
+    /// - `args`: \[count\] pointers, as for the call
+    /// - `count`: 0 to 8
+    /// - `info`: struct_size in; receives the rest
+    ///
+    /// Returns as fastnorm_norm_backward_query
+    ///
     /// Since 0.2.
     pub fn fastnorm_norm_backward_many_query(
         context: *mut fastnorm_context,
@@ -1082,6 +1267,12 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// As fastnorm_norm_backward_prepare, for fastnorm_norm_backward_many.
+    ///
+    /// - `context`: the device
+    /// - `args`: \[count\] pointers, as for the call
+    /// - `count`: 0 to 8
+    ///
+    /// Returns as fastnorm_norm_backward_prepare
     ///
     /// Since 0.2.
     pub fn fastnorm_norm_backward_many_prepare(
@@ -1095,8 +1286,12 @@ extern "C" {
     /// checked, against each other too, before anything is launched. No part may touch what another
     /// one writes.
     ///
+    /// - `context`: the device
     /// - `args`: \[count\] pointers
     /// - `count`: 0 to 8
+    /// - `workspace`: as fastnorm_norm_backward
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: as fastnorm_norm_backward
     ///
     /// Returns as fastnorm_norm_backward; the text names the part, as args\[i\]. CUDA: where the
     /// runtime refuses a launch, those of the parts before it are queued
@@ -1125,7 +1320,7 @@ pub const FASTNORM_LSE_BASE_MAX_ENUM: fastnorm_lse_base = 0x7fffffff;
 ///
 /// Strides: the last dimension of every tensor is contiguous; all other strides are free. CUDA:
 /// those of q_nope, q_pe, ckv, kpe and o are positive multiples of 16 bytes below 2^40 where the
-/// extent is more than 1, and their addresses are multiples of 16 bytes. This is stricter than
+/// extent is more than 1. Their addresses are multiples of 16 bytes. This is stricter than
 /// fastnorm_norm. CPU: addresses are multiples of the element's size, and inputs may have strides
 /// of 0.
 ///
@@ -1149,8 +1344,8 @@ pub struct fastnorm_mla_decode_args {
     /// Without qo_indptr: 0 or N / B.
     pub max_s_q: i32,
     /// 1: the workspace still holds the plan of an earlier call of the same context, such as the
-    /// previous layer's, and the plan is not made again. Shapes, causal, max_s_q, split_tokens, and
-    /// the values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect.
+    /// previous layer's. The plan is not made again. Shapes, causal, max_s_q, split_tokens, and the
+    /// values of kv_len and qo_indptr must be equal. 0: the plan is made. CPU: without effect.
     pub reuse_plan: i32,
     /// 0: the library chooses where long requests are cut. Else a multiple of 64 up to 2^30: each
     /// request is cut at multiples of it. CPU: without effect.
@@ -1232,6 +1427,10 @@ extern "C" {
     /// split_tokens it is bounded from the page table's extents: max_pages, or the length of
     /// page_table with kv_indptr. CPU: 0.
     ///
+    /// - `context`: the device
+    /// - `args`: as for the call
+    /// - `info`: struct_size in; receives the rest
+    ///
     /// Returns as fastnorm_mla_decode; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
@@ -1244,6 +1443,9 @@ extern "C" {
 
     /// Load the kernels of a call. After it, calls that use the same kernels neither allocate nor
     /// synchronise, and can be captured in a CUDA graph. Optional: the first call does the same.
+    ///
+    /// - `context`: the device
+    /// - `args`: as for the call
     ///
     /// Returns as fastnorm_mla_decode
     ///
@@ -1402,8 +1604,11 @@ pub const FASTNORM_TRACE_CHROME_JSON: fastnorm_trace_format = 0;
 pub const FASTNORM_TRACE_FORMAT_MAX_ENUM: fastnorm_trace_format = 0x7fffffff;
 
 extern "C" {
-    /// Name of an event, such as "softmax"; "unknown" for an id that this library does not have.
-    /// Static.
+    /// Name of an event.
+    ///
+    /// - `id`: which
+    ///
+    /// Returns such as "softmax"; "unknown" for an id that this library does not have. Static
     ///
     /// Since 0.2.
     pub fn fastnorm_profile_id_name(id: fastnorm_profile_id) -> *const c_char;
@@ -1431,11 +1636,14 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// Write a profile buffer, copied to host memory, as a trace. A thread block is a process of
-    /// the trace, its warpgroups are threads. `otherData` holds, for the whole profile, the number
-    /// of dropped events, the share of time in which a tensor-core product was in flight, and the
+    /// the trace, its warpgroups are threads. `otherData` holds figures of the whole profile: the
+    /// number of dropped events, the share of time with a tensor-core product in flight, and the
     /// share of each wait.
     ///
+    /// - `buffer`: the bytes of args.profile, on the host, 8-byte aligned
+    /// - `bytes`: their number
     /// - `path`: the file, which is replaced
+    /// - `format`: what is written
     ///
     /// Returns as fastnorm_profile_decode; FASTNORM_ERROR_ARGUMENT also for a null path, an unknown
     /// format, and a file that cannot be written (the text has the system's reason)
@@ -1518,7 +1726,7 @@ pub struct fastnorm_norm_heads_part {
     pub weight: *const fastnorm_tensor,
     /// As weight. NULL = 0.
     pub bias: *const fastnorm_tensor,
-    /// \[tokens, heads, d\] T. Output; may be x. NULL = not stored.
+    /// \[tokens, heads, d\], T or f32. Output; may be x. NULL = not stored.
     pub y: *const fastnorm_tensor,
     /// LAYER: the mean, f32 \[tokens, heads\]; ACROSS_HEADS: \[tokens\]. Output. NULL = not stored.
     pub mean: *const fastnorm_tensor,
@@ -1564,6 +1772,13 @@ pub struct fastnorm_norm_heads_part {
     /// PER_TENSOR: \[1\] f32, an input. PER_BLOCK: \[pages, page_size, heads, ceil(d / block)\]
     /// f32, with any strides; with cache_pow2 f32, f8_e8m0fnu or u8. Output.
     pub cache_scale: *const fastnorm_tensor,
+    /// Of `quantized` and of a cache of codes, with PER_TENSOR, PER_ROW and PER_BLOCK: default,
+    /// times the reciprocal; else 0. Scales that are powers of two give the same codes either way.
+    pub quant_division: fastnorm_quant_division,
+    /// Must be 0.
+    pub reserved_2: i32,
+    /// As in fastnorm_norm_args. The cache is not clamped.
+    pub clamp_scale: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_heads_part {
@@ -1604,6 +1819,9 @@ impl fastnorm_norm_heads_part {
             amax: core::ptr::null(),
             cache: core::ptr::null(),
             cache_scale: core::ptr::null(),
+            quant_division: 0,
+            reserved_2: 0,
+            clamp_scale: core::ptr::null(),
         }
     }
 }
@@ -1671,6 +1889,12 @@ extern "C" {
     /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
     /// touched.
     ///
+    /// - `context`: the device
+    /// - `args`: as for the call
+    /// - `parts`: \[count\] pointers, as for the call
+    /// - `count`: 0 to 8
+    /// - `info`: struct_size in; receives the rest
+    ///
     /// Returns as fastnorm_norm_heads; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
@@ -1685,6 +1909,11 @@ extern "C" {
 
     /// Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the
     /// first call does the same.
+    ///
+    /// - `context`: the device
+    /// - `args`: as for the call
+    /// - `parts`: \[count\] pointers, as for the call
+    /// - `count`: 0 to 8
     ///
     /// Returns as fastnorm_norm_heads
     ///
@@ -1731,6 +1960,175 @@ extern "C" {
         context: *mut fastnorm_context,
         args: *const fastnorm_norm_heads_args,
         parts: *const *const fastnorm_norm_heads_part,
+        count: i32,
+        workspace: *mut c_void,
+        workspace_bytes: usize,
+        stream: *mut c_void,
+    ) -> fastnorm_status;
+}
+
+/// Bits of fastnorm_norm_heads_backward_part.flags, beside fastnorm_norm_heads_part_flags.
+pub type fastnorm_norm_heads_backward_flags = c_uint;
+/// dweight = old dweight + sum: one addition in f32 after the sum, rounded once. Without the flag
+/// the old dweight is not read.
+pub const FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT: fastnorm_norm_heads_backward_flags = 64;
+/// The same for dbias.
+pub const FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS: fastnorm_norm_heads_backward_flags = 128;
+pub const FASTNORM_NORM_HEADS_BACKWARD_FLAGS_MAX_ENUM: fastnorm_norm_heads_backward_flags =
+    0x7fffffff;
+
+/// One part. `{0}` plus struct_size, dy and dx is valid: it copies, as a value head's gradient
+/// needs it.
+///
+/// Shapes: dy is \[tokens, heads, d\], with d from 1 to 8192, heads at least 1, and the tokens of
+/// every part alike. T is the dtype of x, or of dx where there is no x: f32, f16 or bf16, and alike
+/// for all parts. Last dimensions are contiguous; that of dy may have stride 0 instead. All other
+/// strides are free, and inputs may have strides of 0: dx is often a view of a packed gradient of
+/// QKV. Any alignment that the dtype allows. All tensors are on the context's device.
+///
+/// Outputs are dx, dweight and dbias; a part has at least one. dx alone serves frozen weights,
+/// dweight alone a frozen layer below.
+///
+/// Aliasing: dx may be the part's dy or x, as the same view. No other output may share an element
+/// with any tensor of the call; interleaved views of one buffer that share no element are allowed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fastnorm_norm_heads_backward_part {
+    /// sizeof(fastnorm_norm_heads_backward_part).
+    pub struct_size: usize,
+    /// The forward's fastnorm_norm_heads_part_flags, and fastnorm_norm_heads_backward_flags.
+    pub flags: u32,
+    /// NORM: the forward's; else 0.
+    pub kind: fastnorm_norm_kind,
+    /// NORM: the forward's. Used where rstd is NULL; else 0.
+    pub eps: f32,
+    /// The forward's. 0 where weight is NULL.
+    pub weight_offset: f32,
+    /// NORM: the forward's; else 0.
+    pub rounding: fastnorm_rounding,
+    /// ROPE: the forward's; else 0.
+    pub rope_offset: i32,
+    /// \[tokens, heads, d\] T or f32: the gradient of y. Required.
+    pub dy: *const fastnorm_tensor,
+    /// NORM: \[tokens, heads, d\] T, the forward's x. Required with NORM, else NULL.
+    pub x: *const fastnorm_tensor,
+    /// NORM: \[d\] or \[heads, d\], \[1, d\] too; f32, f16 or bf16: the forward's. NULL = 1.
+    pub weight: *const fastnorm_tensor,
+    /// LAYER: the forward's, f32 \[tokens, heads\]; ACROSS_HEADS: \[tokens\]. NULL where rstd is.
+    pub mean: *const fastnorm_tensor,
+    /// NORM: as mean, for both kinds. NULL = computed again from x, with the forward's bits.
+    pub rstd: *const fastnorm_tensor,
+    /// \[tokens, heads, d\] T. Output; may be dy or x. NULL = not stored.
+    pub dx: *const fastnorm_tensor,
+    /// NORM with a weight: its shape; f32 or its dtype. Output; also input with ACCUMULATE_DWEIGHT.
+    /// NULL = not wanted.
+    pub dweight: *const fastnorm_tensor,
+    /// NORM: the shape of the forward's bias, \[d\] or \[heads, d\]; f32, f16 or bf16. Output; also
+    /// input with ACCUMULATE_DBIAS. NULL = not wanted.
+    pub dbias: *const fastnorm_tensor,
+}
+
+impl fastnorm_norm_heads_backward_part {
+    /// Everything zero, `struct_size` set: the defaults.
+    pub const fn new() -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            flags: 0,
+            kind: 0,
+            eps: 0.0,
+            weight_offset: 0.0,
+            rounding: 0,
+            rope_offset: 0,
+            dy: core::ptr::null(),
+            x: core::ptr::null(),
+            weight: core::ptr::null(),
+            mean: core::ptr::null(),
+            rstd: core::ptr::null(),
+            dx: core::ptr::null(),
+            dweight: core::ptr::null(),
+            dbias: core::ptr::null(),
+        }
+    }
+}
+
+impl Default for fastnorm_norm_heads_backward_part {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+extern "C" {
+    /// Say what a call would do: workspace, kernel, launches, bytes. No memory of a tensor is
+    /// touched.
+    ///
+    /// The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward
+    /// does, and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
+    ///
+    /// Returns as fastnorm_norm_heads_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
+    /// struct_size too small
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_heads_backward_query(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_heads_args,
+        parts: *const *const fastnorm_norm_heads_backward_part,
+        count: i32,
+        info: *mut fastnorm_info,
+    ) -> fastnorm_status;
+
+    /// Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the
+    /// first call does the same.
+    ///
+    /// Returns as fastnorm_norm_heads_backward
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_heads_backward_prepare(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_heads_args,
+        parts: *const *const fastnorm_norm_heads_backward_part,
+        count: i32,
+    ) -> fastnorm_status;
+
+    /// Compute the gradients of all parts; the formulas are at the top of this header.
+    ///
+    /// CPU: the work is done when the call returns; rows are spread over the context's threads.
+    /// Positions are checked before anything is written: from 0 to P - 1. On other devices wrong
+    /// ones are undefined. No allocation and no synchronisation. No parts is success and does
+    /// nothing. No tokens is success: dweight and dbias become 0, or stay as they are with their
+    /// ACCUMULATE flag.
+    ///
+    /// - `context`: the device
+    /// - `args`: the forward's: what all parts share; slots is not looked at. Read during the call
+    ///   only
+    /// - `parts`: \[count\] pointers, read during the call only
+    /// - `count`: number of parts, 0 to 8
+    /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, contents
+    ///   undefined, not to be used by anything else until the work has run; NULL where 0 bytes are
+    ///   needed
+    /// - `workspace_bytes`: size of workspace
+    /// - `stream`: CUDA: the cudaStream_t; NULL = the legacy default stream. CPU: NULL
+    ///
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null context, args, part, dy or required
+    /// tensor; a part without an output; ROPE without tables; a field that the flags have no use
+    /// for; a scalar out of range; a struct_size that is too small; a tensor whose shape is null,
+    /// or its data though it has elements; mean with RMS; one of mean and rstd alone with LAYER;
+    /// dweight without weight; an ACCUMULATE flag without its output; too small a workspace; a
+    /// stream on the CPU; CPU: a position out of range; a parallel_for that did not cover the work
+    /// exactly once, when some may have been written FASTNORM_ERROR_SHAPE: ranks or extents that do
+    /// not fit; rope_dim odd or past the row; mrope sections whose sum is not R
+    /// FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow FASTNORM_ERROR_LAYOUT:
+    /// last dimension not contiguous, misaligned address, overlap FASTNORM_ERROR_UNSUPPORTED: d
+    /// above 8192; a field of a later version, an unknown flag, an unknown tail that is not zero;
+    /// CUDA: what the device has no kernels for FASTNORM_ERROR_DEVICE: a tensor on another device;
+    /// the CUDA runtime's error FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as
+    /// for loading the kernel FASTNORM_ERROR_INTERNAL: a defect of this library; an exception out
+    /// of parallel_for
+    ///
+    /// Since 0.2.
+    pub fn fastnorm_norm_heads_backward(
+        context: *mut fastnorm_context,
+        args: *const fastnorm_norm_heads_args,
+        parts: *const *const fastnorm_norm_heads_backward_part,
         count: i32,
         workspace: *mut c_void,
         workspace_bytes: usize,
@@ -2334,7 +2732,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_norm_args>() == 168);
+    assert!(size_of::<fastnorm_norm_args>() == 288);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_args, eps) == 12);
@@ -2363,6 +2761,27 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, scale) == 144);
     assert!(offset_of!(fastnorm_norm_args, amax) == 152);
     assert!(offset_of!(fastnorm_norm_args, clamp_scale) == 160);
+    assert!(offset_of!(fastnorm_norm_args, gate) == 168);
+    assert!(offset_of!(fastnorm_norm_args, gate_act) == 176);
+    assert!(offset_of!(fastnorm_norm_args, gate_position) == 180);
+    assert!(offset_of!(fastnorm_norm_args, gate_source) == 184);
+    assert!(offset_of!(fastnorm_norm_args, activation) == 188);
+    assert!(offset_of!(fastnorm_norm_args, group_size) == 192);
+    assert!(offset_of!(fastnorm_norm_args, sumsq) == 200);
+    assert!(offset_of!(fastnorm_norm_args, mean_in) == 208);
+    assert!(offset_of!(fastnorm_norm_args, rstd_in) == 216);
+    assert!(offset_of!(fastnorm_norm_args, branch_norm) == 224);
+    assert!(offset_of!(fastnorm_norm_args, branch_kind) == 228);
+    assert!(offset_of!(fastnorm_norm_args, branch_eps) == 232);
+    assert!(offset_of!(fastnorm_norm_args, branch_weight_offset) == 236);
+    assert!(offset_of!(fastnorm_norm_args, branch_rounding) == 240);
+    assert!(offset_of!(fastnorm_norm_args, branch_rounded) == 244);
+    assert!(offset_of!(fastnorm_norm_args, alpha) == 248);
+    assert!(offset_of!(fastnorm_norm_args, sum_rounding) == 252);
+    assert!(offset_of!(fastnorm_norm_args, branch_weight) == 256);
+    assert!(offset_of!(fastnorm_norm_args, branch_bias) == 264);
+    assert!(offset_of!(fastnorm_norm_args, branch_rstd) == 272);
+    assert!(offset_of!(fastnorm_norm_args, sum_scale) == 280);
     assert!(size_of::<fastnorm_norm_backward_args>() == 112);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
@@ -2411,7 +2830,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_profile_event, id) == 28);
     assert!(offset_of!(fastnorm_profile_event, kind) == 32);
     assert!(offset_of!(fastnorm_profile_event, value) == 36);
-    assert!(size_of::<fastnorm_norm_heads_part>() == 200);
+    assert!(size_of::<fastnorm_norm_heads_part>() == 216);
     assert!(offset_of!(fastnorm_norm_heads_part, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_part, flags) == 8);
     assert!(offset_of!(fastnorm_norm_heads_part, kind) == 12);
@@ -2446,6 +2865,9 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_part, amax) == 176);
     assert!(offset_of!(fastnorm_norm_heads_part, cache) == 184);
     assert!(offset_of!(fastnorm_norm_heads_part, cache_scale) == 192);
+    assert!(offset_of!(fastnorm_norm_heads_part, quant_division) == 200);
+    assert!(offset_of!(fastnorm_norm_heads_part, reserved_2) == 204);
+    assert!(offset_of!(fastnorm_norm_heads_part, clamp_scale) == 208);
     assert!(size_of::<fastnorm_norm_heads_args>() == 64);
     assert!(offset_of!(fastnorm_norm_heads_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_heads_args, flags) == 8);
@@ -2458,6 +2880,22 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_heads_args, sin) == 40);
     assert!(offset_of!(fastnorm_norm_heads_args, positions) == 48);
     assert!(offset_of!(fastnorm_norm_heads_args, slots) == 56);
+    assert!(size_of::<fastnorm_norm_heads_backward_part>() == 96);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, struct_size) == 0);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, flags) == 8);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, kind) == 12);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, eps) == 16);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, weight_offset) == 20);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, rounding) == 24);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, rope_offset) == 28);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, dy) == 32);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, x) == 40);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, weight) == 48);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, mean) == 56);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, rstd) == 64);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, dx) == 72);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, dweight) == 80);
+    assert!(offset_of!(fastnorm_norm_heads_backward_part, dbias) == 88);
     assert!(size_of::<fastnorm_peer_options>() == 56);
     assert!(offset_of!(fastnorm_peer_options, struct_size) == 0);
     assert!(offset_of!(fastnorm_peer_options, rank) == 8);
@@ -2537,6 +2975,10 @@ const _: () = {
     assert!(size_of::<fastnorm_quant_source>() == 4);
     assert!(size_of::<fastnorm_quant_division>() == 4);
     assert!(size_of::<fastnorm_scale_layout>() == 4);
+    assert!(size_of::<fastnorm_activation>() == 4);
+    assert!(size_of::<fastnorm_gate_position>() == 4);
+    assert!(size_of::<fastnorm_gate_source>() == 4);
+    assert!(size_of::<fastnorm_sum_rounding>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);
@@ -2546,6 +2988,7 @@ const _: () = {
     assert!(size_of::<fastnorm_norm_heads_part_flags>() == 4);
     assert!(size_of::<fastnorm_norm_heads_flags>() == 4);
     assert!(size_of::<fastnorm_rope_rounding>() == 4);
+    assert!(size_of::<fastnorm_norm_heads_backward_flags>() == 4);
     assert!(size_of::<fastnorm_peer_algorithm>() == 4);
     assert!(size_of::<fastnorm_peer_sum_rounding>() == 4);
     assert!(size_of::<fastnorm_peer_error>() == 4);

@@ -382,6 +382,8 @@ typedef enum fastnorm_rounding {
   FASTNORM_ROUND_ONCE = 0,
   FASTNORM_ROUND_NORMALIZED = 1,
   FASTNORM_ROUND_EVERY_STEP = 2,
+
+  FASTNORM_ROUND_ONCE_RW = 3,
   FASTNORM_ROUNDING_MAX_ENUM = 0x7fffffff
 } fastnorm_rounding;
 
@@ -422,6 +424,31 @@ typedef enum fastnorm_scale_layout {
   FASTNORM_SCALE_LAYOUT_MAX_ENUM = 0x7fffffff
 } fastnorm_scale_layout;
 
+typedef enum fastnorm_activation {
+  FASTNORM_ACTIVATION_IDENTITY = 0,
+  FASTNORM_ACTIVATION_SILU = 1,
+  FASTNORM_ACTIVATION_SIGMOID = 2,
+  FASTNORM_ACTIVATION_MAX_ENUM = 0x7fffffff
+} fastnorm_activation;
+
+typedef enum fastnorm_gate_position {
+  FASTNORM_GATE_AFTER_NORM = 0,
+  FASTNORM_GATE_BEFORE_NORM = 1,
+  FASTNORM_GATE_POSITION_MAX_ENUM = 0x7fffffff
+} fastnorm_gate_position;
+
+typedef enum fastnorm_gate_source {
+  FASTNORM_GATE_FROM_F32 = 0,
+  FASTNORM_GATE_FROM_ROUNDED = 1,
+  FASTNORM_GATE_SOURCE_MAX_ENUM = 0x7fffffff
+} fastnorm_gate_source;
+
+typedef enum fastnorm_sum_rounding {
+  FASTNORM_SUM_ONCE = 0,
+  FASTNORM_SUM_EVERY_STEP = 1,
+  FASTNORM_SUM_ROUNDING_MAX_ENUM = 0x7fffffff
+} fastnorm_sum_rounding;
+
 typedef enum fastnorm_norm_flags {
   FASTNORM_NORM_PDL_WAIT = 1,
   FASTNORM_NORM_PDL_TRIGGER = 2,
@@ -461,6 +488,30 @@ typedef struct fastnorm_norm_args {
   const fastnorm_tensor* amax;
 
   const fastnorm_tensor* clamp_scale;
+
+  const fastnorm_tensor* gate;
+  fastnorm_activation gate_act;
+  fastnorm_gate_position gate_position;
+  fastnorm_gate_source gate_source;
+  fastnorm_activation activation;
+  int64_t group_size;
+
+  const fastnorm_tensor* sumsq;
+  const fastnorm_tensor* mean_in;
+  const fastnorm_tensor* rstd_in;
+
+  int32_t branch_norm;
+  fastnorm_norm_kind branch_kind;
+  float branch_eps;
+  float branch_weight_offset;
+  fastnorm_rounding branch_rounding;
+  int32_t branch_rounded;
+  float alpha;
+  fastnorm_sum_rounding sum_rounding;
+  const fastnorm_tensor* branch_weight;
+  const fastnorm_tensor* branch_bias;
+  const fastnorm_tensor* branch_rstd;
+  const fastnorm_tensor* sum_scale;
 } fastnorm_norm_args;
 
 FASTNORM_API fastnorm_status fastnorm_norm_query(fastnorm_context* context,
@@ -632,6 +683,10 @@ typedef struct fastnorm_norm_heads_part {
   const fastnorm_tensor* cache;
 
   const fastnorm_tensor* cache_scale;
+
+  fastnorm_quant_division quant_division;
+  int32_t reserved_2;
+  const fastnorm_tensor* clamp_scale;
 } fastnorm_norm_heads_part;
 
 typedef struct fastnorm_norm_heads_args {
@@ -665,6 +720,66 @@ FASTNORM_API fastnorm_status fastnorm_norm_heads(fastnorm_context* context,
                                                  const fastnorm_norm_heads_part* const* parts,
                                                  int32_t count, void* workspace,
                                                  size_t workspace_bytes, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+
+#ifndef FASTNORM_NORM_HEADS_BACKWARD_H_
+#define FASTNORM_NORM_HEADS_BACKWARD_H_
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum fastnorm_norm_heads_backward_flags {
+
+  FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT = 64,
+  FASTNORM_NORM_HEADS_ACCUMULATE_DBIAS = 128,
+  FASTNORM_NORM_HEADS_BACKWARD_FLAGS_MAX_ENUM = 0x7fffffff
+} fastnorm_norm_heads_backward_flags;
+
+typedef struct fastnorm_norm_heads_backward_part {
+  size_t struct_size;
+
+  uint32_t flags;
+  fastnorm_norm_kind kind;
+  float eps;
+  float weight_offset;
+  fastnorm_rounding rounding;
+  int32_t rope_offset;
+
+  const fastnorm_tensor* dy;
+
+  const fastnorm_tensor* x;
+
+  const fastnorm_tensor* weight;
+
+  const fastnorm_tensor* mean;
+
+  const fastnorm_tensor* rstd;
+
+  const fastnorm_tensor* dx;
+
+  const fastnorm_tensor* dweight;
+
+  const fastnorm_tensor* dbias;
+} fastnorm_norm_heads_backward_part;
+
+FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_query(
+    fastnorm_context* context, const fastnorm_norm_heads_args* args,
+    const fastnorm_norm_heads_backward_part* const* parts, int32_t count, fastnorm_info* info);
+
+FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_prepare(
+    fastnorm_context* context, const fastnorm_norm_heads_args* args,
+    const fastnorm_norm_heads_backward_part* const* parts, int32_t count);
+
+FASTNORM_API fastnorm_status
+fastnorm_norm_heads_backward(fastnorm_context* context, const fastnorm_norm_heads_args* args,
+                             const fastnorm_norm_heads_backward_part* const* parts, int32_t count,
+                             void* workspace, size_t workspace_bytes, void* stream);
 
 #ifdef __cplusplus
 }

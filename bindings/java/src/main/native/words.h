@@ -988,6 +988,67 @@ static inline fastnorm_status fnb_norm_heads(fastnorm_context* context, const ui
   return fastnorm_norm_heads(context, &call.args, list, count, workspace, workspace_bytes, stream);
 }
 
+static inline fastnorm_status fnb_norm_heads_backward_query(fastnorm_context* context,
+                                                            const uint64_t* words,
+                                                            size_t word_count, int32_t count,
+                                                            fastnorm_info* info) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_backward_call call;
+  fnb_norm_heads_backward_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_backward_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads_backward(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_backward_query(context, &call.args, NULL, count, info);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_backward_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_backward_query(context, &call.args, list, count, info);
+}
+
+static inline fastnorm_status fnb_norm_heads_backward_prepare(fastnorm_context* context,
+                                                              const uint64_t* words,
+                                                              size_t word_count, int32_t count) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_backward_call call;
+  fnb_norm_heads_backward_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_backward_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads_backward(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_backward_prepare(context, &call.args, NULL, count);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_backward_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_backward_prepare(context, &call.args, list, count);
+}
+
+static inline fastnorm_status fnb_norm_heads_backward(fastnorm_context* context,
+                                                      const uint64_t* words, size_t word_count,
+                                                      int32_t count, void* workspace,
+                                                      size_t workspace_bytes, void* stream) {
+  fnb_reader reader = {words, word_count};
+  fnb_norm_heads_backward_call call;
+  fnb_norm_heads_backward_part_call parts[FNB_MAX_PARTS];
+  const fastnorm_norm_heads_backward_part* list[FNB_MAX_PARTS];
+  int32_t i;
+  if (!fnb_read_norm_heads_backward(&reader, &call)) return FNB_MALFORMED;
+  if (count < 0 || count > FNB_MAX_PARTS)
+    return fastnorm_norm_heads_backward(context, &call.args, NULL, count, workspace,
+                                        workspace_bytes, stream);
+  for (i = 0; i < count; ++i) {
+    if (!fnb_read_norm_heads_backward_part(&reader, &parts[i])) return FNB_MALFORMED;
+    list[i] = &parts[i].args;
+  }
+  if (reader.left != 0) return FNB_MALFORMED;
+  return fastnorm_norm_heads_backward(context, &call.args, list, count, workspace, workspace_bytes,
+                                      stream);
+}
+
 static inline fastnorm_status fnb_peer_allreduce_norm_query(fastnorm_context* context,
                                                             const uint64_t* words,
                                                             size_t word_count,

@@ -1345,6 +1345,113 @@ SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads(JNIEnv* jenv, 
   return jresult;
 }
 
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads_1backward_1query(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jint jarg4, jlong jarg5,
+    jobject jarg5_) {
+  jint jresult = 0;
+  fastnorm_context* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  int32_t arg4;
+  fastnorm_info* arg5 = 0;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  (void)jarg5_;
+  arg1 = (fastnorm_context*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = (int32_t)jarg4;
+  arg5 = *(fastnorm_info**)&jarg5;
+  result =
+      (fastnorm_status)fnb_norm_heads_backward_query(arg1, (uint64_t const*)arg2, arg3, arg4, arg5);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads_1backward_1prepare(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jint jarg4) {
+  jint jresult = 0;
+  fastnorm_context* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  int32_t arg4;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_context*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = (int32_t)jarg4;
+  result =
+      (fastnorm_status)fnb_norm_heads_backward_prepare(arg1, (uint64_t const*)arg2, arg3, arg4);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
+SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1norm_1heads_1backward(
+    JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jint jarg4, jlong jarg5, jlong jarg6,
+    jlong jarg7) {
+  jint jresult = 0;
+  fastnorm_context* arg1 = 0;
+  uint64_t* arg2 = 0;
+  size_t arg3;
+  int32_t arg4;
+  void* arg5 = 0;
+  size_t arg6;
+  void* arg7 = 0;
+  fastnorm_status result;
+
+  (void)jenv;
+  (void)jcls;
+  arg1 = (fastnorm_context*)(uintptr_t)jarg1;
+  {
+    const jsize count = (*jenv)->GetArrayLength(jenv, jarg2);
+    if (count > FNJ_MAX_WORDS) {
+      fnj_throw(jenv, FNB_MALFORMED);
+      return 0;
+    }
+    jlong* copy = (jlong*)__builtin_alloca((size_t)count * sizeof *copy);
+    (*jenv)->GetLongArrayRegion(jenv, jarg2, 0, count, copy);
+    arg2 = (uint64_t*)copy;
+    arg3 = (size_t)count;
+  }
+  arg4 = (int32_t)jarg4;
+  arg5 = (void*)(uintptr_t)jarg5;
+  arg6 = (size_t)jarg6;
+  arg7 = (void*)(uintptr_t)jarg7;
+  result = (fastnorm_status)fnb_norm_heads_backward(arg1, (uint64_t const*)arg2, arg3, arg4, arg5,
+                                                    arg6, arg7);
+
+  if (result != FASTNORM_OK) fnj_throw(jenv, result);
+  jresult = (jint)result;
+  return jresult;
+}
+
 SWIGEXPORT jint JNICALL Java_dev_fastnorm_RawJNI_fnb_1peer_1allreduce_1norm_1query(
     JNIEnv* jenv, jclass jcls, jlong jarg1, jlongArray jarg2, jlong jarg4, jobject jarg4_) {
   jint jresult = 0;

@@ -117,6 +117,18 @@ final class Raw implements RawConstants {
     return RawJNI.fnb_norm_heads(context, words, count, workspace, workspace_bytes, stream);
   }
 
+  public static int fnb_norm_heads_backward_query(long context, long[] words, int count, fastnorm_info info) {
+    return RawJNI.fnb_norm_heads_backward_query(context, words, count, fastnorm_info.getCPtr(info), info);
+  }
+
+  public static int fnb_norm_heads_backward_prepare(long context, long[] words, int count) {
+    return RawJNI.fnb_norm_heads_backward_prepare(context, words, count);
+  }
+
+  public static int fnb_norm_heads_backward(long context, long[] words, int count, long workspace, long workspace_bytes, long stream) {
+    return RawJNI.fnb_norm_heads_backward(context, words, count, workspace, workspace_bytes, stream);
+  }
+
   public static int fnb_peer_allreduce_norm_query(long context, long[] words, fastnorm_info info) {
     return RawJNI.fnb_peer_allreduce_norm_query(context, words, fastnorm_info.getCPtr(info), info);
   }

@@ -38,6 +38,9 @@ final class RawJNI {
   public final static native int fnb_norm_heads_query(long jarg1, long[] jarg2, int jarg4, long jarg5, fastnorm_info jarg5_);
   public final static native int fnb_norm_heads_prepare(long jarg1, long[] jarg2, int jarg4);
   public final static native int fnb_norm_heads(long jarg1, long[] jarg2, int jarg4, long jarg5, long jarg6, long jarg7);
+  public final static native int fnb_norm_heads_backward_query(long jarg1, long[] jarg2, int jarg4, long jarg5, fastnorm_info jarg5_);
+  public final static native int fnb_norm_heads_backward_prepare(long jarg1, long[] jarg2, int jarg4);
+  public final static native int fnb_norm_heads_backward(long jarg1, long[] jarg2, int jarg4, long jarg5, long jarg6, long jarg7);
   public final static native int fnb_peer_allreduce_norm_query(long jarg1, long[] jarg2, long jarg4, fastnorm_info jarg4_);
   public final static native int fnb_peer_allreduce_norm_prepare(long jarg1, long[] jarg2);
   public final static native int fnb_peer_allreduce_norm(long jarg1, long[] jarg2, long jarg4, long jarg5, long jarg6);

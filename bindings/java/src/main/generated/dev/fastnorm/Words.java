@@ -138,7 +138,9 @@ final class Words {
   static final int NORM_HEADS_PART_CACHE_SCHEME = 15;
   static final int NORM_HEADS_PART_CACHE_BLOCK_SIZE = 16;
   static final int NORM_HEADS_PART_CACHE_POW2 = 17;
-  static final int NORM_HEADS_PART_MASK = 18;
+  static final int NORM_HEADS_PART_QUANT_DIVISION = 18;
+  static final int NORM_HEADS_PART_RESERVED_2 = 19;
+  static final int NORM_HEADS_PART_MASK = 20;
   static final int NORM_HEADS_PART_BIT_X = 0;
   static final int NORM_HEADS_PART_BIT_WEIGHT = 1;
   static final int NORM_HEADS_PART_BIT_BIAS = 2;
@@ -154,7 +156,38 @@ final class Words {
   static final int NORM_HEADS_PART_BIT_AMAX = 12;
   static final int NORM_HEADS_PART_BIT_CACHE = 13;
   static final int NORM_HEADS_PART_BIT_CACHE_SCALE = 14;
-  static final int NORM_HEADS_PART_MAX_WORDS = 319;
+  static final int NORM_HEADS_PART_BIT_CLAMP_SCALE = 15;
+  static final int NORM_HEADS_PART_MAX_WORDS = 341;
+
+  static final int NORM_HEADS_BACKWARD_FLAGS = 0;
+  static final int NORM_HEADS_BACKWARD_ROPE_DIM = 1;
+  static final int NORM_HEADS_BACKWARD_MROPE_0 = 2;
+  static final int NORM_HEADS_BACKWARD_MROPE_1 = 3;
+  static final int NORM_HEADS_BACKWARD_MROPE_2 = 4;
+  static final int NORM_HEADS_BACKWARD_MROPE_3 = 5;
+  static final int NORM_HEADS_BACKWARD_MASK = 6;
+  static final int NORM_HEADS_BACKWARD_BIT_COS = 0;
+  static final int NORM_HEADS_BACKWARD_BIT_SIN = 1;
+  static final int NORM_HEADS_BACKWARD_BIT_POSITIONS = 2;
+  static final int NORM_HEADS_BACKWARD_BIT_SLOTS = 3;
+  static final int NORM_HEADS_BACKWARD_MAX_WORDS = 87;
+
+  static final int NORM_HEADS_BACKWARD_PART_FLAGS = 0;
+  static final int NORM_HEADS_BACKWARD_PART_KIND = 1;
+  static final int NORM_HEADS_BACKWARD_PART_EPS = 2;
+  static final int NORM_HEADS_BACKWARD_PART_WEIGHT_OFFSET = 3;
+  static final int NORM_HEADS_BACKWARD_PART_ROUNDING = 4;
+  static final int NORM_HEADS_BACKWARD_PART_ROPE_OFFSET = 5;
+  static final int NORM_HEADS_BACKWARD_PART_MASK = 6;
+  static final int NORM_HEADS_BACKWARD_PART_BIT_DY = 0;
+  static final int NORM_HEADS_BACKWARD_PART_BIT_X = 1;
+  static final int NORM_HEADS_BACKWARD_PART_BIT_WEIGHT = 2;
+  static final int NORM_HEADS_BACKWARD_PART_BIT_MEAN = 3;
+  static final int NORM_HEADS_BACKWARD_PART_BIT_RSTD = 4;
+  static final int NORM_HEADS_BACKWARD_PART_BIT_DX = 5;
+  static final int NORM_HEADS_BACKWARD_PART_BIT_DWEIGHT = 6;
+  static final int NORM_HEADS_BACKWARD_PART_BIT_DBIAS = 7;
+  static final int NORM_HEADS_BACKWARD_PART_MAX_WORDS = 167;
 
   static final int PEER_ALLREDUCE_NORM_PEER = 0;
   static final int PEER_ALLREDUCE_NORM_KIND = 1;
