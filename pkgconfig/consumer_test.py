@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A user's view: programs in C and C++, and the example of the README, compiled and run with what
+"""A user's view: programs in C and C++, and the example of the README. They compile and run with what
 pkg-config says and nothing else, and with what CMake finds in a copy of the installation."""
 
 import argparse

@@ -173,10 +173,12 @@ FASTNORM_API fastnorm_status fastnorm_peer_export(fastnorm_peer* peer, void* blo
  *  @param peer  of fastnorm_peer_create
  *  @param blobs the blobs of all ranks, this one's too, in rank order, without gaps
  *  @param bytes size of blobs: ranks * FASTNORM_PEER_BLOB_BYTES
- *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null arguments, a wrong size, bytes that are no
- *  blob, a blob of another rank, options that differ (the text names the option and both values), a
- *  buffer that is gone, a second call; FASTNORM_ERROR_UNSUPPORTED for a blob of another version of
- *  the library, of another device type, or (CPU) of another process
+ *  @return FASTNORM_OK
+ *          FASTNORM_ERROR_ARGUMENT: null arguments; a wrong size; bytes that are no blob; a blob of
+ *          another rank; options that differ: the text names the option and both values; a buffer
+ *          that is gone; a second call
+ *          FASTNORM_ERROR_UNSUPPORTED: a blob of another version of the library or of another
+ *          device type; CPU: of another process
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_import(fastnorm_peer* peer, const void* blobs,
                                                   size_t bytes);

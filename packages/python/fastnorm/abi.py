@@ -398,8 +398,8 @@ class Context:
 
     def call(self, kind=RMS, stream=None, **fields):
         """A norm that can be run again and again; fields as named in fastnorm_norm_args. A tensor
-        is a NumPy array, a DeviceArray, what else has address, shape, dtype (a Dtype, too),
-        strides in bytes and itemsize, or what has __dlpack__."""
+        is a NumPy array, a DeviceArray, or what has __dlpack__. Also what has address, shape,
+        dtype (a Dtype, too), strides in bytes and itemsize."""
         return NormCall(self, kind, stream, fields)
 
     def norm_backward(self, kind=RMS, stream=None, **fields):
