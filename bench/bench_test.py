@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""fastnorm_bench on the CPU: every operation is timed once, bytes are those of the operation, errors are told; and
-the host cost that is planned for a GPU. bench_test.py PROGRAM [--pretend PROGRAM]
+"""fastnorm_bench on the CPU: every operation is timed once, bytes are those of the operation,
+errors are told; and the host cost that is planned for a GPU. bench_test.py PROGRAM [--pretend
+PROGRAM]
 
-The other program is the GPU's part of the benchmark with a CUDA runtime that only pretends: its times mean nothing."""
+The other program is the GPU's part of the benchmark with a CUDA runtime that only pretends: its
+times mean nothing."""
 
 import argparse
 import subprocess
@@ -37,7 +39,11 @@ def expected_bytes(op, size, rows, n):
         scales = rows * -(-n // 32)
     elif op.endswith("_nvfp4"):
         scales = rows * -(-n // 16)
-    leaves = rows * n // 2 if op.endswith("_nvfp4") else rows * n if op.endswith("fp8") else size * rows * n
+    leaves = (
+        rows * n // 2
+        if op.endswith("_nvfp4")
+        else rows * n if op.endswith("fp8") else size * rows * n
+    )
     return (3 if op.startswith("add") else 1) * size * rows * n + leaves + scales, scales
 
 
@@ -74,7 +80,9 @@ class Program:
     def refuses(self, name, says, *arguments):
         ran = self.run(*arguments)
         text = ran.stdout + ran.stderr
-        self.cases.check(f"refused: {name}", ran.returncode not in (0, -6, -11) and says in text, text[-300:])
+        self.cases.check(
+            f"refused: {name}", ran.returncode not in (0, -6, -11) and says in text, text[-300:]
+        )
 
 
 def check_rows(cases, document, ops, shapes, dtypes):
@@ -96,7 +104,9 @@ def check_rows(cases, document, ops, shapes, dtypes):
             statistics_bytes(r["op"], r["rows"]),
         )
         cases.equal(f"{key}: has a workspace", "workspace_bytes" in r, backward)
-        cases.check(f"{key}: times", r["us"] > 0 and r["ceiling_us"] > 0 and r["kernel"] and r["ceiling"], r)
+        cases.check(
+            f"{key}: times", r["us"] > 0 and r["ceiling_us"] > 0 and r["kernel"] and r["ceiling"], r
+        )
         cases.check(f"{key}: derived", abs(r["ratio"] * r["ceiling_us"] / r["us"] - 1) < FOUR_DIGITS
                     and abs(r["gb_per_s"] * r["us"] * 1e3 / r["bytes"] - 1) < FOUR_DIGITS, r)
         words = r["kernel"].replace("norm_backward ", "").replace("_", " ").split()
@@ -110,8 +120,19 @@ def check_rows(cases, document, ops, shapes, dtypes):
 
 def test_cpu(program):
     shapes, dtypes = [(3, 64), (5, 208)], ["bf16", "f16", "f32"]
-    document = program.results("all operations", "--device", "cpu", "--replays", "1", "--ops", ",".join(OPS), "--shapes",
-                               "3x64,5x208", "--dtypes", ",".join(dtypes))
+    document = program.results(
+        "all operations",
+        "--device",
+        "cpu",
+        "--replays",
+        "1",
+        "--ops",
+        ",".join(OPS),
+        "--shapes",
+        "3x64,5x208",
+        "--dtypes",
+        ",".join(dtypes),
+    )
     if document:
         check_rows(program.cases, document, OPS, shapes, dtypes)
     # Beyond the caches, and more threads than pieces.
@@ -141,16 +162,34 @@ def test_cpu(program):
 
 def test_strided(program):
     """Gaps and shifts: another access of the kernel, the same bytes moved."""
-    document = program.results("strided", "--device", "cpu", "--replays", "1", "--ops", "rms,add_fp8", "--shapes",
-                               "64x1024,64x1024+4,64x1024@1,64x1024+8@2")
+    document = program.results(
+        "strided",
+        "--device",
+        "cpu",
+        "--replays",
+        "1",
+        "--ops",
+        "rms,add_fp8",
+        "--shapes",
+        "64x1024,64x1024+4,64x1024@1,64x1024+8@2",
+    )
     if not document:
         return
     rows = document["results"]
-    program.cases.equal("strided: gaps and shifts", [(r["op"], r.get("gap", 0), r.get("shift", 0)) for r in rows],
-                        [(op, *at) for at in ((0, 0), (4, 0), (0, 1), (8, 2)) for op in ("rms", "add_fp8")])
+    program.cases.equal(
+        "strided: gaps and shifts",
+        [(r["op"], r.get("gap", 0), r.get("shift", 0)) for r in rows],
+        [(op, *at) for at in ((0, 0), (4, 0), (0, 1), (8, 2)) for op in ("rms", "add_fp8")],
+    )
     for r in rows:
-        program.cases.equal(f"strided {r}: bytes", r["bytes"], expected_bytes(r["op"], 2, 64, 1024)[0])
-        program.cases.check(f"strided {r}: kernel", ("any" in r["kernel"]) == ("gap" in r or "shift" in r or "fp8" in r["op"]) and r["us"] > 0)
+        program.cases.equal(
+            f"strided {r}: bytes", r["bytes"], expected_bytes(r["op"], 2, 64, 1024)[0]
+        )
+        program.cases.check(
+            f"strided {r}: kernel",
+            ("any" in r["kernel"]) == ("gap" in r or "shift" in r or "fp8" in r["op"])
+            and r["us"] > 0,
+        )
 
 
 def test_backward(program):
@@ -184,13 +223,29 @@ def test_backward(program):
 
 
 def test_failing_case(program):
-    """An odd row has no pairs of 4-bit codes: its row has the library's error, and the others are timed."""
+    """An odd row has no pairs of 4-bit codes: its row has the library's error, and the others are
+    timed."""
     file = program.work / "failed.csv"
-    ran = program.run("--device", "cpu", "--replays", "1", "--ops", "rms_nvfp4,rms", "--shapes", "2x33", "--csv", str(file))
+    ran = program.run(
+        "--device",
+        "cpu",
+        "--replays",
+        "1",
+        "--ops",
+        "rms_nvfp4,rms",
+        "--shapes",
+        "2x33",
+        "--csv",
+        str(file),
+    )
     rows = program.read("a failed case", file)["results"]
     program.cases.equal("a failed case: exit status", ran.returncode, 1)
-    program.cases.check("a failed case: its text", "FASTNORM_ERROR_" in rows[0].get("error", ""), rows[0])
-    program.cases.check("a failed case: on stdout", "failed: FASTNORM_ERROR_" in ran.stdout, ran.stdout)
+    program.cases.check(
+        "a failed case: its text", "FASTNORM_ERROR_" in rows[0].get("error", ""), rows[0]
+    )
+    program.cases.check(
+        "a failed case: on stdout", "failed: FASTNORM_ERROR_" in ran.stdout, ran.stdout
+    )
     program.cases.check("a failed case: the next", rows[1].get("us", 0) > 0, rows[1])
 
 
@@ -198,13 +253,31 @@ def test_refusals(program):
     program.refuses("operation", "rms_fp9", "--ops", "rms_fp9")
     program.refuses("dtype", "f64", "--dtypes", "f64")
     program.refuses("list of shapes", "no list of shapes is called wide", "--shapes", "wide")
-    for shape in ("4096x", "4096x64+", "4096x64@", "4096x64@1+1", "4096x64+-1", "0x64", "4096x64+1x"):
+    for shape in (
+        "4096x",
+        "4096x64+",
+        "4096x64@",
+        "4096x64@1+1",
+        "4096x64+-1",
+        "0x64",
+        "4096x64+1x",
+    ):
         program.refuses(f"shape {shape}", "ROWSxN", "--shapes", shape)
     program.refuses("gaps between heads", "TOKENSxHEAD", "--ops", "qk", "--shapes", "64x128+8")
     program.refuses("device", "cpu or cuda:N", "--device", "gpu")
     program.refuses("dependent launch on a CPU", "--pdl needs", "--device", "cpu", "--pdl")
-    program.refuses("unwritable file", "cannot write", "--replays", "1", "--ops", "rms", "--shapes", "1x64", "--csv",
-                    str(program.work / "no" / "file"))
+    program.refuses(
+        "unwritable file",
+        "cannot write",
+        "--replays",
+        "1",
+        "--ops",
+        "rms",
+        "--shapes",
+        "1x64",
+        "--csv",
+        str(program.work / "no" / "file"),
+    )
 
 
 def test_host_cost(program):
@@ -212,61 +285,167 @@ def test_host_cost(program):
     if not program.cases.check("host cost: runs", ran.returncode == 0, ran.stdout + ran.stderr):
         return
     rows = program.read("host cost", program.work / "host.csv")["results"]
-    program.cases.check("host cost: operations", {"rms", "add_fp8", "rms_nvfp4", "qk"} <= {r["op"] for r in rows}, rows)
-    program.cases.check("host cost: times", all(0 < r["fastest_ns"] <= r["ns"] < 1e6 for r in rows), rows)
+    program.cases.check(
+        "host cost: operations",
+        {"rms", "add_fp8", "rms_nvfp4", "qk"} <= {r["op"] for r in rows},
+        rows,
+    )
+    program.cases.check(
+        "host cost: times", all(0 < r["fastest_ns"] <= r["ns"] < 1e6 for r in rows), rows
+    )
 
 
 def check_mla_rows(cases, name, document, shapes, dtypes):
     """shapes: {text: (lengths, heads, new tokens, page, causal)}"""
     rows = document["results"]
-    cases.equal(f"{name}: every case once", [(r["shape"], r["dtype"]) for r in rows], [(s, d) for d in dtypes for s in shapes])
+    cases.equal(
+        f"{name}: every case once",
+        [(r["shape"], r["dtype"]) for r in rows],
+        [(s, d) for d in dtypes for s in shapes],
+    )
     ceilings = document["ceilings"]
-    cases.check(f"{name}: ceilings", ceilings["read_gb_per_s"] > 0 and ceilings["copy_gb_per_s"] > 0, ceilings)
+    cases.check(
+        f"{name}: ceilings",
+        ceilings["read_gb_per_s"] > 0 and ceilings["copy_gb_per_s"] > 0,
+        ceilings,
+    )
     for r in rows:
         lengths, heads, new, page, causal = shapes[r["shape"]]
-        key, size, queries = f"{name} {r['shape']} {r['dtype']}", 4 if r["dtype"] == "f32" else 2, len(lengths) * new
+        key, size, queries = (
+            f"{name} {r['shape']} {r['dtype']}",
+            4 if r["dtype"] == "f32" else 2,
+            len(lengths) * new,
+        )
         if not cases.check(f"{key}: timed", r.get("us", 0) > 0, r):
             continue
-        pairs = sum(max(0, length - new + i + 1) if causal else length for length in lengths for i in range(new))
-        cases.equal(f"{key}: bytes and flops", (r["bytes"], r["flops"]),
-                    ((sum(lengths) * 576 + queries * heads * (576 + 512)) * size, 2 * pairs * heads * (576 + 512)))
-        cases.equal(f"{key}: what it is", (r["requests"], r["cached_tokens"], r["heads"], r["new_tokens"], r["page"], r["causal"]),
-                    (len(lengths), sum(lengths), heads, new, page, causal))
+        pairs = sum(
+            max(0, length - new + i + 1) if causal else length
+            for length in lengths
+            for i in range(new)
+        )
+        cases.equal(
+            f"{key}: bytes and flops",
+            (r["bytes"], r["flops"]),
+            (
+                (sum(lengths) * 576 + queries * heads * (576 + 512)) * size,
+                2 * pairs * heads * (576 + 512),
+            ),
+        )
+        cases.equal(
+            f"{key}: what it is",
+            (
+                r["requests"],
+                r["cached_tokens"],
+                r["heads"],
+                r["new_tokens"],
+                r["page"],
+                r["causal"],
+            ),
+            (len(lengths), sum(lengths), heads, new, page, causal),
+        )
         wanted = {"gb_per_s": r["bytes"] / r["us"] / 1e3, "tflop_per_s": r["flops"] / r["us"] / 1e6,
                   "share_of_read": r["bytes"] / r["us"] / 1e3 / ceilings["read_gb_per_s"],
                   "share_of_copy": r["bytes"] / r["us"] / 1e3 / ceilings["copy_gb_per_s"]}
-        cases.check(f"{key}: figures agree with each other", all(abs(r[k] / v - 1) < FOUR_DIGITS for k, v in wanted.items()), (r, wanted))
+        cases.check(
+            f"{key}: figures agree with each other",
+            all(abs(r[k] / v - 1) < FOUR_DIGITS for k, v in wanted.items()),
+            (r, wanted),
+        )
 
 
-MLA_SHAPES = {"2x300:16": ([300] * 2, 16, 1, 64, False), "3+0+65:2:2cp5": ([3, 0, 65], 2, 2, 5, True)}
+MLA_SHAPES = {
+    "2x300:16": ([300] * 2, 16, 1, 64, False),
+    "3+0+65:2:2cp5": ([3, 0, 65], 2, 2, 5, True),
+}
 
 
 def test_mla_decode(program):
-    document = program.results("MLA decode", "--device", "cpu", "--replays", "2", "--mla-decode", ",".join(MLA_SHAPES), "--dtypes",
-                               "bf16,f16,f32")
+    document = program.results(
+        "MLA decode",
+        "--device",
+        "cpu",
+        "--replays",
+        "2",
+        "--mla-decode",
+        ",".join(MLA_SHAPES),
+        "--dtypes",
+        "bf16,f16,f32",
+    )
     if document:
         check_mla_rows(program.cases, "MLA decode", document, MLA_SHAPES, ["bf16", "f16", "f32"])
-        program.cases.check("MLA decode: no matmul on a CPU", all(r["share_of_matmul"] is None for r in document["results"]))
-    for shape in ("x", "2x300", "0x5:3", "2x300:16:0", "2x300:16cq", "0:2", "2x300:", "2x:3", "1++2:3", "2x300:16p0", "-1x5:3"):
+        program.cases.check(
+            "MLA decode: no matmul on a CPU",
+            all(r["share_of_matmul"] is None for r in document["results"]),
+        )
+    for shape in (
+        "x",
+        "2x300",
+        "0x5:3",
+        "2x300:16:0",
+        "2x300:16cq",
+        "0:2",
+        "2x300:",
+        "2x:3",
+        "1++2:3",
+        "2x300:16p0",
+        "-1x5:3",
+    ):
         program.refuses(f"MLA shape {shape}", "is no shape of MLA decode", f"--mla-decode={shape}")
-    program.refuses("MLA decode with dependent launch", "are of norms", "--mla-decode", "5:2", "--pdl")
+    program.refuses(
+        "MLA decode with dependent launch", "are of norms", "--mla-decode", "5:2", "--pdl"
+    )
 
 
 def test_pretended_mla_decode(program):
     shapes = {**MLA_SHAPES, "64x1024:64p1": ([1024] * 64, 64, 1, 1, False)}
-    document = program.results("pretended MLA decode", "--device", "cuda:0", "--replays", "2", "--mla-decode", ",".join(shapes),
-                               "--dtypes", "bf16,f16")
+    document = program.results(
+        "pretended MLA decode",
+        "--device",
+        "cuda:0",
+        "--replays",
+        "2",
+        "--mla-decode",
+        ",".join(shapes),
+        "--dtypes",
+        "bf16,f16",
+    )
     if document:
         check_mla_rows(program.cases, "pretended MLA decode", document, shapes, ["bf16", "f16"])
         for r in document["results"]:
             name = f"pretended MLA decode {r['shape']} {r['dtype']}"
-            program.cases.check(f"{name}: plan, workspace, launches", r.get("plan_us", -1) >= 0 and r["workspace_bytes"] > 0
-                                and 2 <= r["launches"] <= 3 and r["share_of_matmul"] > 0, r)
-            program.cases.check(f"{name}: flushed where the calls are small", r["flushed"] == ("x1024" not in r["shape"]), r)
-    lists = program.results("lists of MLA decode", "--device", "cuda:0", "--replays", "1", "--mla-decode", "page1,long,heads,small")
+            program.cases.check(
+                f"{name}: plan, workspace, launches",
+                r.get("plan_us", -1) >= 0
+                and r["workspace_bytes"] > 0
+                and 2 <= r["launches"] <= 3
+                and r["share_of_matmul"] > 0,
+                r,
+            )
+            program.cases.check(
+                f"{name}: flushed where the calls are small",
+                r["flushed"] == ("x1024" not in r["shape"]),
+                r,
+            )
+    lists = program.results(
+        "lists of MLA decode",
+        "--device",
+        "cuda:0",
+        "--replays",
+        "1",
+        "--mla-decode",
+        "page1,long,heads,small",
+    )
     if lists:
-        program.cases.equal("lists of MLA decode: shapes", len({r["shape"] for r in lists["results"]}), 18 + 5 + 6 + 5)
-        program.cases.check("lists of MLA decode: all run", all("us" in r for r in lists["results"]), lists["results"])
+        program.cases.equal(
+            "lists of MLA decode: shapes",
+            len({r["shape"] for r in lists["results"]}),
+            18 + 5 + 6 + 5,
+        )
+        program.cases.check(
+            "lists of MLA decode: all run",
+            all("us" in r for r in lists["results"]),
+            lists["results"],
+        )
     program.cases.check("f32 on a GPU is refused", "FASTNORM_ERROR_UNSUPPORTED" in program.run(
         "--device", "cuda:0", "--mla-decode", "5:2", "--dtypes", "f32").stdout)
 
@@ -299,30 +478,64 @@ def test_norm_heads(program):
     document = program.results("heads", *arguments)
     if document:
         check_heads_rows(program.cases, "heads", document)
-    threads = program.results("heads on threads", "--threads", "3", "--dtypes", "f16,f32", "--replays",
-                              "1", "--norm-heads", "4096x4+1x64:own,300x4+1x64")
+    threads = program.results(
+        "heads on threads",
+        "--threads",
+        "3",
+        "--dtypes",
+        "f16,f32",
+        "--replays",
+        "1",
+        "--norm-heads",
+        "4096x4+1x64:own,300x4+1x64",
+    )
     if threads:
         rows = threads["results"]
         program.cases.check("heads on threads: timed", all(r.get("us", 0) > 0 for r in rows), rows)
         program.cases.equal("heads on threads: cold", [r["cold"] for r in rows], [True, False] * 2)
-    for shape in ("x", "5x3+1", "5x3x64", "0x3+1x64", "5x3+1x64:f8", "5x3+1x64x", "5xmlas", "5x0+1x64"):
+    for shape in (
+        "x",
+        "5x3+1",
+        "5x3x64",
+        "0x3+1x64",
+        "5x3+1x64:f8",
+        "5x3+1x64x",
+        "5xmlas",
+        "5x0+1x64",
+    ):
         program.refuses(f"shape of heads {shape}", "is no shape of heads", f"--norm-heads={shape}")
     program.refuses("heads with dependent launch", "are of norms", "--norm-heads", "5xmla", "--pdl")
-    program.refuses("two families", "exclude each other", "--norm-heads", "5xmla", "--mla-decode", "5:2")
+    program.refuses(
+        "two families", "exclude each other", "--norm-heads", "5xmla", "--mla-decode", "5:2"
+    )
     program.refuses("a window past the row", "FASTNORM_ERROR_SHAPE", "--norm-heads", "5x3+1x63")
 
 
 def test_pretended_norm_heads(program):
     """A context that has no kernels for heads says so in each row; one that has them is timed."""
-    lists = program.run("--device", "cuda:0", "--replays", "2", "--norm-heads", "qwen3,qwen3-64,mla",
-                        "--csv", str(program.work / "heads.csv"))
+    lists = program.run(
+        "--device",
+        "cuda:0",
+        "--replays",
+        "2",
+        "--norm-heads",
+        "qwen3,qwen3-64,mla",
+        "--csv",
+        str(program.work / "heads.csv"),
+    )
     rows = program.read("norm_heads", program.work / "heads.csv")["results"]
     program.cases.equal("lists of heads: cases", len({r["shape"] for r in rows}), 3 * 3 * 7)
     if any("error" in r for r in rows):
-        program.cases.check("heads without kernels: each case says so, and the program fails",
-                            lists.returncode == 1 and all(
-                                "FASTNORM_ERROR_UNSUPPORTED: context is of CUDA:0; norm_heads has no"
-                                in r.get("error", "") for r in rows), rows[:2])
+        program.cases.check(
+            "heads without kernels: each case says so, and the program fails",
+            lists.returncode == 1
+            and all(
+                "FASTNORM_ERROR_UNSUPPORTED: context is of CUDA:0; norm_heads has no"
+                in r.get("error", "")
+                for r in rows
+            ),
+            rows[:2],
+        )
         return
     for r in rows:
         name = f"pretended heads {r['shape']}"
@@ -330,13 +543,27 @@ def test_pretended_norm_heads(program):
         program.cases.check(f"{name}: ceiling", r["ceiling"].startswith("R1W1 ")
                             and r["ceiling"].endswith(" strided") == in_place, r)
         footprint = r["bytes"] // (2 if in_place else 1)
-        program.cases.equal(f"{name}: flushed", r["flushed"], r["calls_per_graph"] * footprint < 600 << 20)
+        program.cases.equal(
+            f"{name}: flushed", r["flushed"], r["calls_per_graph"] * footprint < 600 << 20
+        )
 
 
 def test_pretended_gpu(program):
     shapes, dtypes = [(1, 64), (4096, 1024), (300, 208)], ["bf16", "f16", "f32"]
-    document = program.results("pretended GPU", "--device", "cuda:0", "--replays", "2", "--pdl", "--ops", ",".join(OPS),
-                               "--shapes", "1x64,4096x1024,300x208", "--dtypes", ",".join(dtypes))
+    document = program.results(
+        "pretended GPU",
+        "--device",
+        "cuda:0",
+        "--replays",
+        "2",
+        "--pdl",
+        "--ops",
+        ",".join(OPS),
+        "--shapes",
+        "1x64,4096x1024,300x208",
+        "--dtypes",
+        ",".join(dtypes),
+    )
     if not document:
         return
     check_rows(program.cases, document, OPS, shapes, dtypes)
@@ -348,13 +575,19 @@ def test_pretended_gpu(program):
         backward = r["op"].endswith("_backward")
         most = 3 if backward else 2 if key[0].startswith("qk") and r["n"] > 256 else 1
         program.cases.check(f"{key}: launches", 1 <= r["launches"] <= most, r["launches"])
-        program.cases.equal(f"{key}: flushed", r["flushed"], r["calls_per_graph"] * footprint < 600 << 20)
+        program.cases.equal(
+            f"{key}: flushed", r["flushed"], r["calls_per_graph"] * footprint < 600 << 20
+        )
         shrink = (4 if r["dtype"] == "f32" else 2) * (2 if "nvfp4" in r["op"] else 1)
         written = 1 / shrink if r["op"].endswith(("fp8", "nvfp4")) else 1
         adds = r["op"].startswith("add")
         kind = f"R{2 + adds}W1 " if backward else f"R{1 + adds}W{adds + written:g} "
-        program.cases.check(f"{key}: ceiling", r["ceiling"].startswith(kind)
-                            and r["ceiling"].endswith(" strided") == (r["op"].startswith("qk")), r["ceiling"])
+        program.cases.check(
+            f"{key}: ceiling",
+            r["ceiling"].startswith(kind)
+            and r["ceiling"].endswith(" strided") == (r["op"].startswith("qk")),
+            r["ceiling"],
+        )
 
 
 def test_pretended_training(program):

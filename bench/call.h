@@ -23,7 +23,8 @@ inline fastnorm_dtype dtype_of(const Case& c) {
                                               : FASTNORM_DTYPE_BF16);
 }
 
-// Addresses of a call. y holds y or its codes; of "qk" it is x. `given_scale` is [1] f32, and `bias` of "qk" the keys' weight.
+// Addresses of a call. y holds y or its codes; of "qk" it is x. `given_scale` is [1] f32, and
+// `bias` of "qk" the keys' weight.
 struct Buffers {
   char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *given_scale;
 };
@@ -67,7 +68,8 @@ class Layout {
   int64_t columns_, tensor_, y_, scales_;
 };
 
-// Tensors and arguments of a case; addresses can be changed between calls. Not copyable: the arguments point inside.
+// Tensors and arguments of a case; addresses can be changed between calls. Not copyable: the
+// arguments point inside.
 class Call {
  public:
   static constexpr float kGivenScale = 1.0f / 64;

@@ -5,9 +5,10 @@ one after the other on the same buffers. The ceiling is the best plain stream of
 
     compare.py run     the tables: peers on the shapes of large batches, decode, fp8 and heads
     compare.py run --preset models --against LIB
-                       this build and another one in turn, on hidden sizes of models; goes on where its file ends
-    compare.py grid    many shapes, the library against the ceiling alone; goes on where its file ends
-    compare.py report  the tables of a file, as Markdown; needs no GPU
+                       this build and another one in turn, on hidden sizes of models; goes on where
+                       its file ends
+    compare.py grid    many shapes, the library against the ceiling alone; goes on where its file
+    ends compare.py report  the tables of a file, as Markdown; needs no GPU
     compare.py plot    the plots of files, as SVG; needs no GPU but matplotlib
     compare.py convert writes JSON documents of older versions as result files, beside them
 """
@@ -30,7 +31,9 @@ def words(allowed=None):
         found = [w for w in text.split(",") if w]
         unknown = [w for w in found if allowed and w not in allowed]
         if unknown or not found:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}; known: {', '.join(allowed or [])}")
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(unknown) or 'nothing'}; known: {', '.join(allowed or [])}"
+            )
         return found
 
     return parse
@@ -44,35 +47,56 @@ def numbers(text):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("run", "measure the tables"), ("grid", "measure the grid")):
         p = commands.add_parser(name, help=text)
-        p.add_argument("--build", type=Path, default=HERE.parent / "build",
-                       help="build folder, or a folder with the libraries side by side (%(default)s)")
+        p.add_argument(
+            "--build",
+            type=Path,
+            default=HERE.parent / "build",
+            help="build folder, or a folder with the libraries side by side (%(default)s)",
+        )
         p.add_argument("--library", type=Path, help="libfastnorm.so.0, where it is elsewhere")
         p.add_argument("--streams", type=Path, help="libfastnorm_streams.so, where it is elsewhere")
-        p.add_argument("--device", default="cuda:0", help="cuda:N, or cpu to try the program out (%(default)s)")
-        p.add_argument("--csv", type=Path, default=Path(f"{name}.csv"), help="results; what it has is not measured "
-                       "again (%(default)s)")
+        p.add_argument(
+            "--device", default="cuda:0", help="cuda:N, or cpu to try the program out (%(default)s)"
+        )
+        p.add_argument(
+            "--csv",
+            type=Path,
+            default=Path(f"{name}.csv"),
+            help="results; what it has is not measured " "again (%(default)s)",
+        )
         p.add_argument("--fresh", action="store_true", help="forget what the file has")
-        p.add_argument("--seconds", type=float, default=200, help="begin no case after so long (%(default)s)")
+        p.add_argument(
+            "--seconds", type=float, default=200, help="begin no case after so long (%(default)s)"
+        )
         p.add_argument("--against", type=Path, metavar="LIB",
                        help="libfastnorm.so.0 of another build, timed in turn with this one")
         if name == "run":
-            p.add_argument("--preset", choices=list(ops.PRESETS),
-                           help="a named set of shapes in place of the tables, with --against: prints geometric means "
-                           "of the two builds and their bounds")
+            p.add_argument(
+                "--preset",
+                choices=list(ops.PRESETS),
+                help="a named set of shapes in place of the tables, with --against: prints "
+                "geometric means of the two builds and their bounds",
+            )
         p.add_argument("--dtypes", type=words(list(ops.ELEMENT_BYTES)),
                        help="only these (bf16; a preset: all that it has)")
         p.add_argument("--ops", type=words(list(ops.OPS)), help="only these operations")
         p.add_argument("--n", type=numbers, help="only these row lengths")
         p.add_argument("--rows", type=numbers, help="only these numbers of rows")
         p.add_argument("--contenders", type=words(), help="only these, such as fastnorm,quack")
-        p.add_argument("--replays", type=int, default=9, help="timed replays of each graph (%(default)s)")
+        p.add_argument(
+            "--replays", type=int, default=9, help="timed replays of each graph (%(default)s)"
+        )
         p.add_argument("--case-seconds", type=float, default=30,
                        help="how long a contender may take to get ready for a case (%(default)s)")
-        p.add_argument("--contender-seconds", type=float, help="and for all cases (90; a preset: 3600)")
+        p.add_argument(
+            "--contender-seconds", type=float, help="and for all cases (90; a preset: 3600)"
+        )
         p.add_argument("--cold-mib", type=int, default=ops.COLD_BYTES >> 20,
                        help="MiB that the calls of a graph touch (%(default)s)")
         p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -83,7 +107,9 @@ def arguments():
     p.add_argument("csv", type=Path, nargs="+")
     p.add_argument("--out", type=Path, default=HERE.parent / "docs" / "plots",
                    help="folder for the SVG files (%(default)s)")
-    p = commands.add_parser("convert", help="write JSON documents of older versions as result files")
+    p = commands.add_parser(
+        "convert", help="write JSON documents of older versions as result files"
+    )
     p.add_argument("json", type=Path, nargs="+")
     return parser
 
@@ -94,14 +120,22 @@ def find(options, parser):
         given = getattr(options, name)
         if name == "streams" and options.device == "cpu":
             continue
-        found = [given] if given else sorted(options.build.rglob(pattern)) if options.build.is_dir() else []
+        found = (
+            [given]
+            if given
+            else sorted(options.build.rglob(pattern)) if options.build.is_dir() else []
+        )
         if not found or not found[0].is_file():
             parser.error(f"no {pattern} in {given or options.build}")
         setattr(options, name, found[0].resolve())
     if options.against and not options.against.is_file():
-        parser.error(f"--against {options.against} is no file; required: the libfastnorm.so.0 of another build")
+        parser.error(
+            f"--against {options.against} is no file; required: the libfastnorm.so.0 of another build"
+        )
     if options.against and options.against.resolve() == options.library:
-        parser.error(f"--against {options.against} is the library itself; required: that of another build")
+        parser.error(
+            f"--against {options.against} is the library itself; required: that of another build"
+        )
     if options.preset and not options.against:
         parser.error(f"--preset {options.preset} compares two builds; required: --against LIB")
 
@@ -126,8 +160,10 @@ def run(options, parser):
 
 def report(path):
     document = Document.load(path)
-    print(f"{document.content.get('device', 'nothing measured')}, x ceiling: time over that of the best plain stream "
-          "of the same bytes, same run\n")
+    print(
+        f"{document.content.get('device', 'nothing measured')}, x ceiling: time over that of the best plain stream "
+        "of the same bytes, same run\n"
+    )
     print(tables.report(document.content), flush=True)
     return 0
 

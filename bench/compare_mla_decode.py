@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Times MLA decode of this library beside others, in one process and on the same caches.
 
-  compare_mla_decode.py --library build/src/libfastnorm.so.0 --shapes 128x4096:128 64x1024:64p1 --csv run.csv
+  compare_mla_decode.py --library build/src/libfastnorm.so.0 --shapes 128x4096:128 64x1024:64p1
+  --csv run.csv
 
-A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE], as fastnorm_bench takes it. Others are FlashInfer's wrapper
-(BatchMLAPagedAttentionWrapper) and FlashMLA (pages of 64), where they are installed, and PyTorch's own operators, request by
-request. Results are compared with double precision before they are timed; one that is wrong is not timed. Each provider's plan
-is made before and not timed; a merge is. On a GPU calls are in CUDA graphs over distinct caches,
-replayed one after the other; figures are medians. It needs PyTorch.
+A shape is BATCHxLENGTH:HEADS[:NEW][c][pPAGE], as fastnorm_bench takes it. Others are FlashInfer's
+wrapper (BatchMLAPagedAttentionWrapper) and FlashMLA (pages of 64), where they are installed, and
+PyTorch's own operators, request by request. Results are compared with double precision before they
+are timed; one that is wrong is not timed. Each provider's plan is made before and not timed; a
+merge is. On a GPU calls are in CUDA graphs over distinct caches, replayed one after the other;
+figures are medians. It needs PyTorch.
 """
 
 import argparse
@@ -32,8 +34,15 @@ COLD_BYTES, FLUSH_BYTES, MOST_SETS = 600 << 20, 256 << 20, 64
 class Shape:
     def __init__(self, text):
         match = re.fullmatch(r"(\d+)x(\d+):(\d+)(?::(\d+))?(c?)(?:p(\d+))?", text)
-        if not match or not all(int(n) for n in match.groups()[:3]) or match[4] == "0" or match[6] == "0":
-            raise ValueError(f"'{text}' is no shape; required: BATCHxLENGTH:HEADS[:NEW][c][pPAGE], such as 128x4096:128:2cp64")
+        if (
+            not match
+            or not all(int(n) for n in match.groups()[:3])
+            or match[4] == "0"
+            or match[6] == "0"
+        ):
+            raise ValueError(
+                f"'{text}' is no shape; required: BATCHxLENGTH:HEADS[:NEW][c][pPAGE], such as 128x4096:128:2cp64"
+            )
         self.text, self.causal = text, bool(match[5])
         self.batch, self.length, self.heads = (int(n) for n in match.groups()[:3])
         self.new, self.page = int(match[4] or 1), int(match[6] or 64)
@@ -46,7 +55,10 @@ class Shape:
         return (self.batch * self.length * WIDE + self.rows() * (WIDE + LATENT)) * size
 
     def flops(self):
-        pairs = sum(max(0, self.length - self.new + i + 1) if self.causal else self.length for i in range(self.new))
+        pairs = sum(
+            max(0, self.length - self.new + i + 1) if self.causal else self.length
+            for i in range(self.new)
+        )
         return 2 * self.batch * pairs * self.heads * (WIDE + LATENT)
 
 
@@ -56,8 +68,18 @@ class Batch:
     def __init__(self, torch, shape, dtype, device, sets):
         generator = torch.Generator(device=device).manual_seed(7)
         s, self.torch, self.dtype, self.device, self.sets = shape, torch, dtype, device, sets
-        self.queries = [torch.randn(s.batch * s.new, s.heads, WIDE, generator=generator, device=device).to(dtype) for _ in range(sets)]
-        self.caches = [torch.randn(s.batch * s.pages, s.page, WIDE, generator=generator, device=device).to(dtype) for _ in range(sets)]
+        self.queries = [
+            torch.randn(s.batch * s.new, s.heads, WIDE, generator=generator, device=device).to(
+                dtype
+            )
+            for _ in range(sets)
+        ]
+        self.caches = [
+            torch.randn(s.batch * s.pages, s.page, WIDE, generator=generator, device=device).to(
+                dtype
+            )
+            for _ in range(sets)
+        ]
         order = torch.randperm(s.batch * s.pages, generator=torch.Generator().manual_seed(8))
         self.table = order.to(device=device, dtype=torch.int32).reshape(s.batch, s.pages)
         self.lengths = torch.full((s.batch,), s.length, dtype=torch.int32, device=device)
@@ -83,11 +105,15 @@ class Ours:
 
     def calls(self, shape, b):
         options = {"sm_scale": SCALE, "causal": shape.causal}
-        batches = [(q[..., :LATENT], q[..., LATENT:], c[..., :LATENT], c[..., LATENT:], b.lengths, b.table)
-                   for q, c in zip(b.queries, b.caches)]
+        batches = [
+            (q[..., :LATENT], q[..., LATENT:], c[..., :LATENT], c[..., LATENT:], b.lengths, b.table)
+            for q, c in zip(b.queries, b.caches)
+        ]
         workspace = self.module.workspace_for(*batches[0], **options)
         self.module.mla_decode(*batches[0], workspace=workspace, **options)  # makes the plan
-        return lambda i: self.module.mla_decode(*batches[i], workspace=workspace, reuse_plan=True, **options)[0]
+        return lambda i: self.module.mla_decode(
+            *batches[i], workspace=workspace, reuse_plan=True, **options
+        )[0]
 
 
 class FlashInfer:
@@ -102,12 +128,29 @@ class FlashInfer:
     def calls(self, shape, b):
         torch = b.torch
         steps = torch.arange(shape.batch + 1, dtype=torch.int32, device=b.device)
-        self.wrapper.plan(qo_indptr=steps * shape.new, kv_indptr=steps * shape.pages, kv_indices=b.table.reshape(-1),
-                          kv_len_arr=b.lengths, num_heads=shape.heads, head_dim_ckv=LATENT, head_dim_kpe=WIDE - LATENT,
-                          page_size=shape.page, causal=shape.causal, sm_scale=SCALE, q_data_type=b.dtype, kv_data_type=b.dtype)
+        self.wrapper.plan(
+            qo_indptr=steps * shape.new,
+            kv_indptr=steps * shape.pages,
+            kv_indices=b.table.reshape(-1),
+            kv_len_arr=b.lengths,
+            num_heads=shape.heads,
+            head_dim_ckv=LATENT,
+            head_dim_kpe=WIDE - LATENT,
+            page_size=shape.page,
+            causal=shape.causal,
+            sm_scale=SCALE,
+            q_data_type=b.dtype,
+            kv_data_type=b.dtype,
+        )
         # It takes parts that are compact.
-        parts = [[t[..., part].contiguous() for t in (q, c) for part in (slice(LATENT), slice(LATENT, None))]
-                 for q, c in zip(b.queries, b.caches)]
+        parts = [
+            [
+                t[..., part].contiguous()
+                for t in (q, c)
+                for part in (slice(LATENT), slice(LATENT, None))
+            ]
+            for q, c in zip(b.queries, b.caches)
+        ]
         return lambda i: self.wrapper.run(*parts[i])
 
 
@@ -150,7 +193,9 @@ class TorchNative:
             scores = query.float() @ keys.mT.float() * SCALE  # in 16 bits they would be too coarse
             if shape.causal:
                 scores = scores.masked_fill(hidden, -math.inf)
-            return (torch.softmax(scores, -1).to(b.dtype) @ keys[..., :LATENT]).reshape(-1, shape.heads, LATENT)
+            return (torch.softmax(scores, -1).to(b.dtype) @ keys[..., :LATENT]).reshape(
+                -1, shape.heads, LATENT
+            )
 
         return run
 
@@ -163,7 +208,14 @@ def wrong(shape, b, o, tolerance):
     tokens = shape.batch * shape.new
     for row in sorted({0, tokens // 3, tokens - 1}):
         exact, magnitude = b.exact(shape, row)
-        worst = ((o[row].double() - exact).abs() / (tolerance * (exact.abs() + magnitude)).clamp_min(1e-300)).max().item()
+        worst = (
+            (
+                (o[row].double() - exact).abs()
+                / (tolerance * (exact.abs() + magnitude)).clamp_min(1e-300)
+            )
+            .max()
+            .item()
+        )
         if not worst <= 1:
             return f"wrong: {worst:.2f} of the error that is allowed, in token {row}"
     return ""
@@ -174,7 +226,11 @@ class Clock:
 
     def __init__(self, torch, device, sets, flush):
         self.torch, self.cuda, self.sets = torch, device.type == "cuda", sets
-        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device) if self.cuda and flush else None
+        self.flush = (
+            torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
+            if self.cuda and flush
+            else None
+        )
 
     def prepared(self, run):
         """A pass: a graph on a GPU. Outputs of all calls are alive at once."""
@@ -232,8 +288,13 @@ def compare(torch, shape, dtype_name, device, repeats, providers):
     for row in rows:
         if row["provider"] in samples:
             us = statistics.median(samples[row["provider"]])
-            row |= {"us": us, "spread": (max(samples[row["provider"]]) - min(samples[row["provider"]])) / us,
-                    "gb_per_s": one / us / 1e3, "tflop_per_s": shape.flops() / us / 1e6, "sets": sets}
+            row |= {
+                "us": us,
+                "spread": (max(samples[row["provider"]]) - min(samples[row["provider"]])) / us,
+                "gb_per_s": one / us / 1e3,
+                "tflop_per_s": shape.flops() / us / 1e6,
+                "sets": sets,
+            }
     ours = next((row.get("us") for row in rows if row["provider"] == Ours.name), None)
     for row in rows:
         if ours and "us" in row:
@@ -242,9 +303,15 @@ def compare(torch, shape, dtype_name, device, repeats, providers):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
-    parser.add_argument("--shapes", nargs="+", default=["128x4096:128", "128x8192:64", "128x4096:16", "32x4096:128", "64x1024:64"])
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        default=["128x4096:128", "128x8192:64", "128x4096:16", "32x4096:128", "64x1024:64"],
+    )
     parser.add_argument("--dtype", choices=sorted(TOLERANCE), default="bf16")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--repeats", type=int, default=9)
@@ -259,7 +326,9 @@ def main():
     except ImportError as error:
         sys.exit(f"compare_mla_decode.py: {error}")
     if options.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("compare_mla_decode.py: PyTorch has no CUDA device here; --device cpu does without")
+        sys.exit(
+            "compare_mla_decode.py: PyTorch has no CUDA device here; --device cpu does without"
+        )
     os.environ["FASTNORM_LIBRARY"] = str(options.library.resolve())
     device = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     providers = {}
@@ -268,16 +337,30 @@ def main():
             providers[made.name] = made(torch)
         except Exception as error:  # not installed, or not for this device
             providers[made.name] = error
-    document = {"device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu", "torch": torch.__version__,
-                "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "repeats": options.repeats, "results": []}
-    print(f"{document['device']}\n{'shape':24} {'provider':12} {'us':>10} {'spread':>7} {'GB/s':>8} {'TFLOP/s':>8} {'x fastnorm':>10}")
+    document = {
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "repeats": options.repeats,
+        "results": [],
+    }
+    print(
+        f"{document['device']}\n{'shape':24} {'provider':12} {'us':>10} {'spread':>7} {'GB/s':>8} {'TFLOP/s':>8} {'x fastnorm':>10}"
+    )
     for shape in shapes:
         for row in compare(torch, shape, options.dtype, device, options.repeats, providers):
             document["results"].append(row)
             ratio = row.get("time_over_fastnorm")
-            print(f"{shape.text:24} {row['provider']:12} " + (
-                row["error"] if "error" in row else f"{row['us']:10.2f} {100 * row['spread']:6.1f}% {row['gb_per_s']:8.1f} "
-                f"{row['tflop_per_s']:8.2f} {f'{ratio:.2f}' if ratio else '-':>10}"), flush=True)
+            print(
+                f"{shape.text:24} {row['provider']:12} "
+                + (
+                    row["error"]
+                    if "error" in row
+                    else f"{row['us']:10.2f} {100 * row['spread']:6.1f}% {row['gb_per_s']:8.1f} "
+                    f"{row['tflop_per_s']:8.2f} {f'{ratio:.2f}' if ratio else '-':>10}"
+                ),
+                flush=True,
+            )
         if options.csv:
             lines.write(options.csv, document)
     # What others lack is no failure; a wrong result of ours is.

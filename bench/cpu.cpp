@@ -1,7 +1,8 @@
-// Times the library on the CPU beside a loop that reads and writes the same bytes with non-temporal stores.
+// Times the library on the CPU beside a loop that reads and writes the same bytes with non-temporal
+// stores.
 //
-// Cases that are larger than the caches rotate over distinct buffers; smaller ones stay in the cache and are compared with a loop
-// with ordinary stores, as are heads in place.
+// Cases that are larger than the caches rotate over distinct buffers; smaller ones stay in the
+// cache and are compared with a loop with ordinary stores, as are heads in place.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -118,7 +119,8 @@ StreamFn stream_of(int64_t shrink) {
                        : &stream<1>;
 }
 
-// Bytes [begin, end) of what one call reads, and their part of all that it writes. Heads: tokens [begin, end).
+// Bytes [begin, end) of what one call reads, and their part of all that it writes. Heads: tokens
+// [begin, end).
 void stream_part(const Case& c, const Buffers& b, int64_t begin, int64_t end, bool cold) {
   if (begin >= end) return;
   if (c.heads()) {

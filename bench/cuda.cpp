@@ -1,10 +1,10 @@
 // Times the library on a GPU beside the best plain stream of the same bytes.
 //
-// A graph holds many calls over distinct inputs and outputs (at least 600 MB, so that nothing is found in L2; where the calls of a
-// decode step do not add up to that, 256 MB are written before each replay, outside the timed
-// span). The graphs of the library and of the best streams are replayed one after the other;
-// figures are medians. The GPU waits a little before each replay, so that the graph is queued
-// before the clock starts.
+// A graph holds many calls over distinct inputs and outputs (at least 600 MB, so that nothing is
+// found in L2; where the calls of a decode step do not add up to that, 256 MB are written before
+// each replay, outside the timed span). The graphs of the library and of the best streams are
+// replayed one after the other; figures are medians. The GPU waits a little before each replay, so
+// that the graph is queued before the clock starts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

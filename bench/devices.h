@@ -17,14 +17,15 @@ struct Options {
   std::function<void(const nlohmann::json&)> save;  // gets the document after each case
 };
 
-// Times the cases on CUDA device `id` and prints a row each. Returns how many failed. The document that is saved has device, driver,
-// results.
+// Times the cases on CUDA device `id` and prints a row each. Returns how many failed. The document
+// that is saved has device, driver, results.
 int bench_cuda(int id, const std::vector<Case>& cases, const Options& options);
 
 // Times the cases on the CPU.
 int bench_cpu(const std::vector<Case>& cases, const Options& options);
 
-// Nanoseconds of check, plan and parameters: calls of a context that launches nothing. Needs no GPU.
+// Nanoseconds of check, plan and parameters: calls of a context that launches nothing. Needs no
+// GPU.
 nlohmann::json bench_host_cost(int capability);
 
 }  // namespace bench

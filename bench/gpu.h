@@ -45,7 +45,8 @@ class Gpu {
     cudaStreamDestroy(queue_);
   }
 
-  // An arena of at least `bytes`, newly filled with values of `dtype`: codes and results of earlier cases are none.
+  // An arena of at least `bytes`, newly filled with values of `dtype`: codes and results of earlier
+  // cases are none.
   char* arena(int64_t bytes, const std::string& dtype) {
     if (bytes > arena_bytes_) {
       const int64_t wanted = std::max(bytes, kArenaBytes);

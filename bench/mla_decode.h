@@ -36,8 +36,8 @@ struct MlaDecodeCase {
   double flops() const;
 };
 
-// "LENGTHS:HEADS[:NEW][c][pPAGE]", LENGTHS being 128x4096 or 4641+45118+1730; c: causal. Or the name of a list: "page1", "long",
-// "heads", "small". Throws std::invalid_argument.
+// "LENGTHS:HEADS[:NEW][c][pPAGE]", LENGTHS being 128x4096 or 4641+45118+1730; c: causal. Or the
+// name of a list: "page1", "long", "heads", "small". Throws std::invalid_argument.
 std::vector<MlaDecodeCase> make_mla_decode_cases(const std::vector<std::string>& shapes,
                                                  const std::vector<std::string>& dtypes);
 
@@ -60,7 +60,8 @@ struct MlaDecodeBuffers {
   int32_t *lengths, *table;
 };
 
-// Arguments of a case: fused query and cache, a block table. Not copyable: the arguments point inside.
+// Arguments of a case: fused query and cache, a block table. Not copyable: the arguments point
+// inside.
 class MlaDecodeCall {
  public:
   MlaDecodeCall(const MlaDecodeCase& c, int32_t device_type, const MlaDecodeBuffers& b);

@@ -1,8 +1,10 @@
-// Times MLA decode on a GPU beside the best plain read and copy, and a bf16 product of matrices, of the same run.
+// Times MLA decode on a GPU beside the best plain read and copy, and a bf16 product of matrices, of
+// the same run.
 //
-// A graph holds calls over distinct caches, queries and outputs, at least 600 MB in all; where 64 calls do not add up to that, 256 MB
-// are written before each replay, outside the timed span. The plan is made before and reused, as by the layers of a model; what it
-// adds to a call is told beside.
+// A graph holds calls over distinct caches, queries and outputs, at least 600 MB in all; where 64
+// calls do not add up to that, 256 MB are written before each replay, outside the timed span. The
+// plan is made before and reused, as by the layers of a model; what it adds to a call is told
+// beside.
 #include <cstdio>
 
 #include "bench/gpu.h"
@@ -57,7 +59,8 @@ MlaDecodeCeilings measure_ceilings(Gpu& gpu, int replays) {
   return ceilings;
 }
 
-// Where the tensors of a case's calls lie in one piece of memory: what all calls share, then each call's own.
+// Where the tensors of a case's calls lie in one piece of memory: what all calls share, then each
+// call's own.
 struct Layout {
   Layout(const MlaDecodeCase& c, size_t table_entries, uint64_t workspace_bytes)
       : lengths(aligned(c.requests() * 4)),

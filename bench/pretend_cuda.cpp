@@ -1,6 +1,7 @@
-// Stands in for the CUDA runtime and the streaming kernels, so that cuda.cpp runs on machines without a GPU: contexts plan and
-// launch nothing, and times are made up. Checked is what can be: that streams stay in the memory that was allocated, are aligned,
-// and that the calls of a graph share nothing.
+// Stands in for the CUDA runtime and the streaming kernels, so that cuda.cpp runs on machines
+// without a GPU: contexts plan and launch nothing, and times are made up. Checked is what can be:
+// that streams stay in the memory that was allocated, are aligned, and that the calls of a graph
+// share nothing.
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>

@@ -93,8 +93,9 @@ void print_row(const Result& result);
 
 nlohmann::json to_json(const Result& result);
 
-// Times each case with `time` and collects the rows in document["results"], which is handed to `save` after each. A case that fails
-// has its error in its row; the others go on. Returns how many failed.
+// Times each case with `time` and collects the rows in document["results"], which is handed to
+// `save` after each. A case that fails has its error in its row; the others go on. Returns how many
+// failed.
 int time_all(const std::vector<Case>& cases, bool pdl,
              const std::function<Result(const Case&)>& time,
              const std::function<void(const nlohmann::json&)>& save, nlohmann::json* document);

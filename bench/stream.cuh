@@ -34,8 +34,9 @@ struct Traffic {
   const char* e = nullptr;  // read where R = 3
 };
 
-// All kernels of a number of tensors: 128 to 1024 threads, 1 to 8 vectors, with and without streaming hints. `shrink` is how many
-// times fewer bytes are written to c than are read from a: 1; 2 as where rows of 16 bits leave as codes of 8; 4; 8.
+// All kernels of a number of tensors: 128 to 1024 threads, 1 to 8 vectors, with and without
+// streaming hints. `shrink` is how many times fewer bytes are written to c than are read from a: 1;
+// 2 as where rows of 16 bits leave as codes of 8; 4; 8.
 std::vector<Stream> streams(int reads, int shrink = 1);
 
 // The same sweep over rows that lie apart, R = 1; c may be a.
@@ -46,7 +47,8 @@ std::vector<Stream> join_streams(int reads);
 
 void launch(const Stream& stream, const Traffic& traffic, cudaStream_t queue);
 
-// Kernels that read and write nothing (but where all they read adds up to a certain number): 256 to 1024 threads, 2 to 8 vectors.
+// Kernels that read and write nothing (but where all they read adds up to a certain number): 256 to
+// 1024 threads, 2 to 8 vectors.
 std::vector<Stream> read_streams();
 // Reads `bytes` bytes, a multiple of 16; `sink` is memory of 16 bytes.
 void launch_read(const Stream& stream, const char* data, int64_t bytes, char* sink,
@@ -59,7 +61,8 @@ Matmul open_matmul(const char* a, const char* b, char* c, int n);
 // Occupies the queue for about 0.1 ms, so that what follows is queued before it starts.
 void wait_a_little(cudaStream_t queue);
 
-// Fills memory with values of a dtype that look like activations: every value finite, about normal, different.
+// Fills memory with values of a dtype that look like activations: every value finite, about normal,
+// different.
 void fill_random(char* data, int64_t bytes, const std::string& dtype, uint32_t seed,
                  cudaStream_t queue);
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The tables of GPU measurements in README.md and docs/performance.md, from bench/results: what stands between
-"<!-- bench/tables.py NAME -->" and "<!-- end -->" is written anew, or with --check compared."""
+"""The tables of GPU measurements in README.md and docs/performance.md, from bench/results: what
+stands between "<!-- bench/tables.py NAME -->" and "<!-- end -->" is written anew, or with --check
+compared."""
 
 import argparse
 import sys
@@ -28,8 +29,10 @@ def ratio(r):
 
 
 def many_rows(found, columns):
-    return table(["n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
-                 [[str(n)] + [ratio(found[op, 4096, n]) for op in ("rms", "add", "layer")] for n in columns])
+    return table(
+        ["n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
+        [[str(n)] + [ratio(found[op, 4096, n]) for op in ("rms", "add", "layer")] for n in columns],
+    )
 
 
 def large():
@@ -49,35 +52,54 @@ def decode():
         return f"{r['us']:.2f} us, {r['us'] - r['ceiling_us']:+.2f}; {r['pdl_us']:.2f}"
 
     shapes = [(1, 4096), (1, 16384), (16, 4096), (64, 7168), (128, 8192), (128, 16384)]
-    return table(["rows x n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
-                 [[f"{m} x {n}"] + [cell(found[op, m, n]) for op in ("rms", "add", "layer")] for m, n in shapes])
+    return table(
+        ["rows x n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
+        [
+            [f"{m} x {n}"] + [cell(found[op, m, n]) for op in ("rms", "add", "layer")]
+            for m, n in shapes
+        ],
+    )
 
 
 def codes():
     found = load("codes")
-    names = {"rms_fp8": "RMSNorm, e4m3, static scale", "add_fp8": "residual + RMSNorm, e4m3, static scale",
-             "layer_fp8": "LayerNorm, e4m3, static scale", "rms_row_fp8": "RMSNorm, e4m3, dynamic scale per row",
-             "add_row_fp8": "residual + RMSNorm, e4m3, dynamic scale per row",
-             "rms_block_fp8": "RMSNorm, e4m3, dynamic scale per block of 128",
-             "rms_mxfp8": "RMSNorm, MXFP8", "rms_nvfp4": "RMSNorm, NVFP4"}
+    names = {
+        "rms_fp8": "RMSNorm, e4m3, static scale",
+        "add_fp8": "residual + RMSNorm, e4m3, static scale",
+        "layer_fp8": "LayerNorm, e4m3, static scale",
+        "rms_row_fp8": "RMSNorm, e4m3, dynamic scale per row",
+        "add_row_fp8": "residual + RMSNorm, e4m3, dynamic scale per row",
+        "rms_block_fp8": "RMSNorm, e4m3, dynamic scale per block of 128",
+        "rms_mxfp8": "RMSNorm, MXFP8",
+        "rms_nvfp4": "RMSNorm, NVFP4",
+    }
     columns = [1024, 4096, 8192, 16384, 32768]
-    return table(["output", *map(str, columns)],
-                 [[name] + [ratio(found[op, 4096, n]) for n in columns] for op, name in names.items()])
+    return table(
+        ["output", *map(str, columns)],
+        [[name] + [ratio(found[op, 4096, n]) for n in columns] for op, name in names.items()],
+    )
 
 
 def heads():
     found = load("heads")
     shapes = sorted((rows, n) for op, rows, n in found if op == "qk")
-    return table(["tokens x head size", "query and key heads", "rounded before the weight"],
-                 [[f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ("qk", "qk_rounded")] for rows, n in shapes])
+    return table(
+        ["tokens x head size", "query and key heads", "rounded before the weight"],
+        [
+            [f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ("qk", "qk_rounded")]
+            for rows, n in shapes
+        ],
+    )
 
 
 def short():
     found = load("other")
     ops = ("rms", "add", "layer")
     shapes = sorted((n, rows) for op, rows, n in found if op == "rms" and n <= 512)
-    return table(["rows x n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
-                 [[f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ops] for n, rows in shapes])
+    return table(
+        ["rows x n", "RMSNorm", "residual + RMSNorm", "LayerNorm"],
+        [[f"{rows} x {n}"] + [ratio(found[op, rows, n]) for op in ops] for n, rows in shapes],
+    )
 
 
 TABLES = {f.__name__: f for f in (readme, large, decode, codes, heads, short)}
@@ -96,7 +118,9 @@ def renewed(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 where a file would change")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit code 1 where a file would change"
+    )
     options = parser.parse_args()
     stale = []
     for path in (ROOT / "README.md", ROOT / "docs" / "performance.md"):

@@ -2,13 +2,16 @@
 """What the GPU kernels of a build cost, beside their budget (budget.csv).
 
     tools/budget.py BUILD            compares; ends with 1 where something is above its budget
-    tools/budget.py BUILD --update   writes what was found as the budget of the families and architectures of the build
+    tools/budget.py BUILD --update   writes what was found as the budget of the families and
+    architectures of the build
 
 A line of the budget is a family and an architecture:
 
     kernels   entry points of the library, by cuobjdump: forms for two calls and for heads count
-    bytes     of compressed code in the objects of the family; of the line "library", of the stripped library
-    seconds   that the compiler took, of one core each, by ninja's log; up to 1.5 times as much passes, since other programs
+    bytes     of compressed code in the objects of the family; of the line "library", of the
+    stripped library
+    seconds   that the compiler took, of one core each, by ninja's log; up to 1.5 times as much
+    passes, since other programs
               and other machines take more
     goal_*    what the line is meant to come down to; nothing fails above it
 
@@ -34,7 +37,12 @@ COLUMNS = ("family", "arch", *MEASURES, *(f"goal_{m}" for m in MEASURES))
 SLACK = {"kernels": 1.0, "bytes": 1.0, "seconds": 1.5}
 LIBRARY = "library"
 # A kernel's family by its name, the longer names first.
-FAMILIES = (("norm_backward", r"\bnorm_backward_"), ("norm_heads", r"\bnorm_heads_|\bheld_heads_"), ("mla_decode", r"\bmla_decode_"), ("norm", r"\bnorm_(pair_)?kernel<"))
+FAMILIES = (
+    ("norm_backward", r"\bnorm_backward_"),
+    ("norm_heads", r"\bnorm_heads_|\bheld_heads_"),
+    ("mla_decode", r"\bmla_decode_"),
+    ("norm", r"\bnorm_(pair_)?kernel<"),
+)
 # The object of a part of a family: src/cuda/libnorm_sm90_bf16_plain.a.p/norm_instances.cu.o
 OBJECT = re.compile(r"src/cuda/lib([a-z_]+)_(sm\d+[af]?|ptx)_[a-z0-9_]+\.a\.p/.*\.o$")
 
@@ -65,7 +73,9 @@ def object_of(path):
 
 def code_bytes(listing):
     """Bytes of GPU code that `size -A` lists."""
-    return sum(int(line.split()[1]) for line in listing.splitlines() if line.startswith(".nv_fatbin"))
+    return sum(
+        int(line.split()[1]) for line in listing.splitlines() if line.startswith(".nv_fatbin")
+    )
 
 
 def compile_seconds(log):
@@ -93,11 +103,15 @@ def measure(build, library, cuobjdump):
     asked."""
     found = defaultdict(dict)
     names = read_kernels(cuobjdump, library)
-    for key, count in count_kernels(zip((k[0] for k in names), demangle([k[1] for k in names]))).items():
+    for key, count in count_kernels(
+        zip((k[0] for k in names), demangle([k[1] for k in names]))
+    ).items():
         found[key]["kernels"] = count
     for path in sorted(build.glob("src/cuda/*.a.p/*.o")):
         if key := object_of(str(path)):
-            text = subprocess.run(["size", "-A", path], capture_output=True, text=True, check=True).stdout
+            text = subprocess.run(
+                ["size", "-A", path], capture_output=True, text=True, check=True
+            ).stdout
             found[key]["bytes"] = found[key].get("bytes", 0) + code_bytes(text)
     if not is_cached((build / "build.ninja").read_text()):
         for key, seconds in compile_seconds((build / ".ninja_log").read_text()).items():
@@ -139,13 +153,29 @@ def compare(found, budget):
         for what in MEASURES:
             if what not in numbers:
                 if what == "seconds" and key[0] != LIBRARY:
-                    verdicts.append(("skipped", f"{name}: seconds were not measured: the objects come from a cache, or not from ninja"))
+                    verdicts.append(
+                        (
+                            "skipped",
+                            f"{name}: seconds were not measured: the objects come from a cache, or not from ninja",
+                        )
+                    )
                 continue
             limit, value = allowed.get(what), numbers[what]
             goal = allowed.get(f"goal_{what}")
-            text = f"{name}: {value} {what}" + (f", budget {limit}" if limit is not None else ", no budget yet")
+            text = f"{name}: {value} {what}" + (
+                f", budget {limit}" if limit is not None else ", no budget yet"
+            )
             text += f", goal {goal}" if goal is not None else ""
-            verdicts.append(("skipped" if limit is None else "failed" if value > limit * SLACK[what] else "passed", text))
+            verdicts.append(
+                (
+                    (
+                        "skipped"
+                        if limit is None
+                        else "failed" if value > limit * SLACK[what] else "passed"
+                    ),
+                    text,
+                )
+            )
     return verdicts
 
 
@@ -155,7 +185,11 @@ def updated(text, found):
 
     def line_of(key, before):
         numbers = left.pop(key)
-        fields = [*key, *(str(numbers.get(m, old)) for m, old in zip(MEASURES, before[2:5])), *before[5:8]]
+        fields = [
+            *key,
+            *(str(numbers.get(m, old)) for m, old in zip(MEASURES, before[2:5])),
+            *before[5:8],
+        ]
         return ",".join(fields)
 
     lines = []
@@ -168,7 +202,9 @@ def updated(text, found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("build", type=Path, help="build folder of all kernels (gpu_sample=1)")
     parser.add_argument("--budget", type=Path, default=BUDGET, help="(%(default)s)")
     parser.add_argument("--update", action="store_true", help="write what was found")
@@ -176,7 +212,9 @@ def main():
     options = parser.parse_args()
     cuobjdump = find_cuobjdump(options.native_file)
     if cuobjdump is None:
-        sys.exit("no cuobjdump: it comes with a CUDA toolkit, and with tools/setup where there is none")
+        sys.exit(
+            "no cuobjdump: it comes with a CUDA toolkit, and with tools/setup where there is none"
+        )
     found = measure(options.build, options.build / "src" / "libfastnorm.so", cuobjdump)
     if options.update:
         options.budget.write_text(updated(options.budget.read_text(), found))
@@ -184,7 +222,10 @@ def main():
     verdicts = compare(found, read_budget(options.budget))
     for verdict, text in verdicts:
         print({"passed": "", "failed": "FAIL ", "skipped": "SKIP "}[verdict] + text)
-    counts = {v: sum(1 for verdict, _ in verdicts if verdict == v) for v in ("passed", "failed", "skipped")}
+    counts = {
+        v: sum(1 for verdict, _ in verdicts if verdict == v)
+        for v in ("passed", "failed", "skipped")
+    }
     print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return counts["failed"] != 0
 

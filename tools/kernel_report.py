@@ -28,7 +28,9 @@ def find_cuobjdump(native_file):
 
 def read_kernels(cuobjdump, library):
     """(arch, mangled name, {resource: number}) of every kernel."""
-    text = subprocess.run([cuobjdump, "-res-usage", str(library)], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        [cuobjdump, "-res-usage", str(library)], capture_output=True, text=True, check=True
+    ).stdout
     kernels, arch, name = [], None, None
     for line in text.splitlines():
         if match := re.match(r"arch = (\w+)", line):
@@ -36,15 +38,31 @@ def read_kernels(cuobjdump, library):
         elif match := re.match(r"\s*Function (\S+):", line):
             name = match[1]
         elif name and "REG:" in line:
-            kernels.append((arch, name, {k: int(v) for k, v in re.findall(r"([A-Z]+)(?:\[\d+\])?:(\d+)", line)}))
+            kernels.append(
+                (
+                    arch,
+                    name,
+                    {k: int(v) for k, v in re.findall(r"([A-Z]+)(?:\[\d+\])?:(\d+)", line)},
+                )
+            )
             name = None
     return kernels
 
 
-# What a kernel's name stands for: an architecture, and packed() of a key and a tile (src/core/norm_key.h), here with the shift and the
-# bits of each number.
-FIELDS = {"dtype": (52, 4), "source": (48, 4), "stat": (44, 4), "affine": (40, 4), "sink": (38, 2), "access": (32, 3),
-          "beside": (35, 3), "threads": (16, 16), "vectors": (8, 8), "blocks": (0, 8)}
+# What a kernel's name stands for: an architecture, and packed() of a key and a tile
+# (src/core/norm_key.h), here with the shift and the bits of each number.
+FIELDS = {
+    "dtype": (52, 4),
+    "source": (48, 4),
+    "stat": (44, 4),
+    "affine": (40, 4),
+    "sink": (38, 2),
+    "access": (32, 3),
+    "beside": (35, 3),
+    "threads": (16, 16),
+    "vectors": (8, 8),
+    "blocks": (0, 8),
+}
 NUMBERS = ("arch", *FIELDS)
 
 
@@ -54,7 +72,9 @@ def numbers_of(name):
     if not match:
         return {}
     order = int(match[2])
-    return {"arch": int(match[1])} | {what: order >> shift & (1 << bits) - 1 for what, (shift, bits) in FIELDS.items()}
+    return {"arch": int(match[1])} | {
+        what: order >> shift & (1 << bits) - 1 for what, (shift, bits) in FIELDS.items()
+    }
 
 
 def shown(name):
@@ -64,19 +84,25 @@ def shown(name):
 
 # Bytes of stack of the warpgroup that loads: it has 24 registers and no arithmetic to speak of.
 LOADER_STACK = 64
-# The same where a profile is recorded, which takes three registers of every thread; and accesses of local memory where it computes
-# then, all of them once a piece.
+# The same where a profile is recorded, which takes three registers of every thread; and accesses of
+# local memory where it computes then, all of them once a piece.
 PROFILE_STACK, PROFILE_SPILLS = 96, 40
 
 
 def read_warpgroups(cuobjdump, library, mangled):
     """Of a kernel whose warpgroups have roles: what it does with few registers and with many.
 
-    {"loads" or "computes": {"spills": n, "products": n, "waits": n}}; a role begins where it sets its registers.
+    {"loads" or "computes": {"spills": n, "products": n, "waits": n}}; a role begins where it sets
+    its registers.
     """
     path = os.pathsep.join([os.path.dirname(cuobjdump), os.environ["PATH"]])
-    text = subprocess.run([cuobjdump, "-sass", "-fun", mangled, str(library)], capture_output=True, text=True, check=True,
-                          env={**os.environ, "PATH": path}).stdout
+    text = subprocess.run(
+        [cuobjdump, "-sass", "-fun", mangled, str(library)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PATH": path},
+    ).stdout
     roles = {role: {"spills": 0, "products": 0, "waits": 0} for role in ("loads", "computes")}
     role = None
     for line in text.splitlines():
@@ -92,7 +118,8 @@ def read_warpgroups(cuobjdump, library, mangled):
 
 
 def complaint_about_roles(roles, spills):
-    """Of read_warpgroups()'s numbers, where `spills` accesses of local memory are allowed; or None."""
+    """Of read_warpgroups()'s numbers, where `spills` accesses of local memory are allowed; or
+    None."""
     computes = roles["computes"]
     if computes["products"] == 0:
         return "has no tensor-core products where it computes"
@@ -105,8 +132,13 @@ def complaint_about_roles(roles, spills):
 
 
 def demangle(names):
-    result = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
-    return [re.sub(r"fastnorm::|cuda::|\(anonymous namespace\)::", "", name) for name in result.stdout.splitlines()]
+    result = subprocess.run(
+        ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
+    )
+    return [
+        re.sub(r"fastnorm::|cuda::|\(anonymous namespace\)::", "", name)
+        for name in result.stdout.splitlines()
+    ]
 
 
 def main():
@@ -117,7 +149,9 @@ def main():
     options = parser.parse_args()
     cuobjdump = find_cuobjdump(options.native_file)
     if cuobjdump is None:
-        sys.exit("no cuobjdump: it comes with a CUDA toolkit, and with tools/setup where there is none")
+        sys.exit(
+            "no cuobjdump: it comes with a CUDA toolkit, and with tools/setup where there is none"
+        )
 
     kernels = read_kernels(cuobjdump, options.library)
     bad_names = set()
@@ -132,7 +166,9 @@ def main():
             bad_names.add(mangled)
         rows.append((arch, use["REG"], use["SHARED"], use["STACK"], use["LOCAL"], name))
         if bad:
-            print(f"FAIL {arch} {shown(name)}: stack {use['STACK']} bytes, local {use['LOCAL']} bytes")
+            print(
+                f"FAIL {arch} {shown(name)}: stack {use['STACK']} bytes, local {use['LOCAL']} bytes"
+            )
         if has_roles:
             roles = read_warpgroups(cuobjdump, options.library, mangled)
             print(f"{arch} {shown(name)}: computes {roles['computes']}, loads {roles['loads']}")
@@ -140,7 +176,10 @@ def main():
                 bad_names.add(mangled)
                 print(f"FAIL {arch} {shown(name)}: {complaint}")
     rows.sort(key=lambda r: (r[0], -r[1], r[5]))
-    table = ["A kernel's numbers: " + ", ".join(NUMBERS), "arch     registers  shared  stack  local  kernel"]
+    table = [
+        "A kernel's numbers: " + ", ".join(NUMBERS),
+        "arch     registers  shared  stack  local  kernel",
+    ]
     table += [f"{a:8} {r:9} {sh:7} {st:6} {lo:6}  {shown(n)}" for a, r, sh, st, lo, n in rows]
     options.output.write_text("\n".join(table) + "\n")
 

@@ -4,7 +4,8 @@
 import sys
 from pathlib import Path
 
-HEAD = """// Written by tools/make_wgmma.py. Products of a warpgroup on tensor cores, one instruction a
+HEAD = """\
+// Written by tools/make_wgmma.py. Products of a warpgroup on tensor cores, one instruction a
 // function. sm_90a.
 //
 // d is the f32 accumulator of a 64 x n tile. a and b have 16-bit elements and 16 of the inner
@@ -69,7 +70,11 @@ __device__ __forceinline__ void {name}(float (&d)[{n // 2}], {a}, uint64_t b, in
 
 
 def main():
-    text = HEAD + "".join(function(*form) for form in FORMS) + "\n}  // namespace fastnorm::ptx\n// clang-format on\n"
+    text = (
+        HEAD
+        + "".join(function(*form) for form in FORMS)
+        + "\n}  // namespace fastnorm::ptx\n// clang-format on\n"
+    )
     path = Path(__file__).resolve().parent.parent / "src/cuda/common/ptx/wgmma.cuh"
     if sys.argv[1:] == ["--check"]:
         return path.read_text() != text

@@ -13,18 +13,43 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = [f"src/cuda/norm/variants_{part}.inc" for part in ("codes", "store", "unaligned")]
-ARCHS = ["sm_80", "sm_90", "sm_100f", "sm_120f", "ptx_90"]  # the columns of a variant line, in order
+ARCHS = [
+    "sm_80",
+    "sm_90",
+    "sm_100f",
+    "sm_120f",
+    "ptx_90",
+]  # the columns of a variant line, in order
 # The list of choices of each; devices that cannot schedule a cluster go by the default one.
-CHOICES = {"sm_80": "default", "sm_90": "sm90", "sm_100f": "default", "sm_120f": "default", "ptx_90": "default"}
+CHOICES = {
+    "sm_80": "default",
+    "sm_90": "sm90",
+    "sm_100f": "default",
+    "sm_120f": "default",
+    "ptx_90": "default",
+}
 ALL = 2**31 - 1
 MAX_VECTORS = 8
 
-DTYPES = {"F32": ("f32",), "F16": ("f16",), "BF16": ("bf16",), "HALF": ("f16", "bf16"), "ALL": ("f32", "f16", "bf16")}
+DTYPES = {
+    "F32": ("f32",),
+    "F16": ("f16",),
+    "BF16": ("bf16",),
+    "HALF": ("f16", "bf16"),
+    "ALL": ("f32", "f16", "bf16"),
+}
 FLAVOURS = ("general", "bare", "bare_cs", "rounded", "rounded_cs", "bare_sm")
 # The words of KIND, in order.
-KIND_WORDS = (("b16", "f32"), ("plain", "add"), ("rms", "layer"), ("own_dtype", "f32_columns", "any_columns"),
-              ("y", "per_tensor", "per_row", "per_block"), ("aligned", "unaligned", "any_address"),
-              ("lean", "llama", "full", "head_weights"), ("rows", "heads"))
+KIND_WORDS = (
+    ("b16", "f32"),
+    ("plain", "add"),
+    ("rms", "layer"),
+    ("own_dtype", "f32_columns", "any_columns"),
+    ("y", "per_tensor", "per_row", "per_block"),
+    ("aligned", "unaligned", "any_address"),
+    ("lean", "llama", "full", "head_weights"),
+    ("rows", "heads"),
+)
 PICK_FLAVOURS = ("full", "lean", "cached", "streaming", "shared")
 
 
@@ -55,7 +80,11 @@ class Tile(NamedTuple):
     @classmethod
     def parse(cls, text):
         threads, vectors, *blocks = text.split("x")
-        return cls(int(threads), 0 if vectors == "stream" else int(vectors), int(blocks[0]) if blocks else 1)
+        return cls(
+            int(threads),
+            0 if vectors == "stream" else int(vectors),
+            int(blocks[0]) if blocks else 1,
+        )
 
 
 class Kernel(NamedTuple):
@@ -83,7 +112,18 @@ class Kernel(NamedTuple):
 
     def __str__(self):
         flavour = [] if self.flavour == "general" else [self.flavour.replace("_", "-")]
-        return " ".join([self.dtype, self.source, self.stat, self.affine, self.sink, self.access, *flavour, str(self.tile)])
+        return " ".join(
+            [
+                self.dtype,
+                self.source,
+                self.stat,
+                self.affine,
+                self.sink,
+                self.access,
+                *flavour,
+                str(self.tile),
+            ]
+        )
 
     def entry_points(self):
         """1, and one for each of its forms of grid: runs_pairs() and runs_heads() of
@@ -118,17 +158,25 @@ class VariantLine:
         fields = split_fields(match[1]) if match else []
         line = cls(fields, (match[2] or "") if match else "")
         words = [f.strip() for f in fields]
-        ok = (21 <= len(fields) <= 23 and words[0] in ("plain", "add") and words[1] in ("rms", "layer")
-              and words[2] in ("once", "f32", "any") and words[3] in ("store", "static", "quant")
-              and words[4] in ("vector", "uneven", "any") and all(w.isdigit() for w in words[5:8] + words[15:20])
-              and all(d in DTYPES for d in re.split(r"\s*\|\s*", words[8]))
-              and all(f in FLAVOURS for f in re.split(r"\s*\|\s*", words[9])))
+        ok = (
+            21 <= len(fields) <= 23
+            and words[0] in ("plain", "add")
+            and words[1] in ("rms", "layer")
+            and words[2] in ("once", "f32", "any")
+            and words[3] in ("store", "static", "quant")
+            and words[4] in ("vector", "uneven", "any")
+            and all(w.isdigit() for w in words[5:8] + words[15:20])
+            and all(d in DTYPES for d in re.split(r"\s*\|\s*", words[8]))
+            and all(f in FLAVOURS for f in re.split(r"\s*\|\s*", words[9]))
+        )
         if not ok:
             raise Wrong(f"not a line of a list of kernels: {text}")
         return line
 
     def __str__(self):
-        return "V(" + ",".join(self.fields) + ")" + (f"  // bound: {self.bound}" if self.bound else "")
+        return (
+            "V(" + ",".join(self.fields) + ")" + (f"  // bound: {self.bound}" if self.bound else "")
+        )
 
     def word(self, i):
         return self.fields[i].strip()
@@ -202,7 +250,11 @@ class Pick(NamedTuple):
     def tile(self, row_vectors):
         vectors = {"kStreamed": 0}.get(self.vectors)
         if vectors is None:
-            vectors = divide_up(row_vectors, self.threads * self.blocks) if self.vectors == "kFit" else int(self.vectors)
+            vectors = (
+                divide_up(row_vectors, self.threads * self.blocks)
+                if self.vectors == "kFit"
+                else int(self.vectors)
+            )
         return Tile(self.threads, vectors, self.blocks)
 
 
@@ -217,11 +269,21 @@ class Rectangle(NamedTuple):
     def parse(cls, text):
         match = re.fullmatch(r"(ROWS|TOKENS)\((.*)\)", text)
         words = [w.strip() for w in match[2].split(",")] if match else []
-        numbers = [ALL if w == "kAll" else int(w) if w.isdigit() else -1 for w in words[:5] + words[6:7]]
+        numbers = [
+            ALL if w == "kAll" else int(w) if w.isdigit() else -1 for w in words[:5] + words[6:7]
+        ]
         vectors = words[5] if len(words) == 8 else ""
-        ok = (len(words) == 8 and min(numbers) > 0 and words[7] in PICK_FLAVOURS
-              and (vectors in ("kFit", "kStreamed") or (vectors.isdigit() and 1 <= int(vectors) <= MAX_VECTORS))
-              and numbers[0] <= numbers[1] and numbers[2] <= numbers[3])
+        ok = (
+            len(words) == 8
+            and min(numbers) > 0
+            and words[7] in PICK_FLAVOURS
+            and (
+                vectors in ("kFit", "kStreamed")
+                or (vectors.isdigit() and 1 <= int(vectors) <= MAX_VECTORS)
+            )
+            and numbers[0] <= numbers[1]
+            and numbers[2] <= numbers[3]
+        )
         if not ok:
             raise Wrong(f"not a line of a list of choices: {text}")
         pick = Pick(numbers[4], vectors, numbers[5], words[7], match[1] == "TOKENS")
@@ -232,9 +294,11 @@ class Rectangle(NamedTuple):
             return "kAll" if value == ALL else str(value)
 
         p = self.pick
-        return (f"{'TOKENS' if p.tokens else 'ROWS'}({shown(self.least_n):>7}, {shown(self.most_n):>7}, "
-                f"{shown(self.least_rows):>6}, {shown(self.most_rows):>6}, {p.threads:>4}, {p.vectors:>9}, {p.blocks:>2}, "
-                f"{p.flavour})")
+        return (
+            f"{'TOKENS' if p.tokens else 'ROWS'}({shown(self.least_n):>7}, {shown(self.most_n):>7}, "
+            f"{shown(self.least_rows):>6}, {shown(self.most_rows):>6}, {p.threads:>4}, {p.vectors:>9}, {p.blocks:>2}, "
+            f"{p.flavour})"
+        )
 
 
 @dataclass
@@ -247,14 +311,17 @@ class ChoiceList:
     def each_kind(self):
         """Every kind that the list is for, as a tuple of words."""
         for text in self.kinds:
-            yield from itertools.product(*(tuple(w.strip() for w in words.split("|")) for words in kind_words(text)))
+            yield from itertools.product(
+                *(tuple(w.strip() for w in words.split("|")) for words in kind_words(text))
+            )
 
 
 def kind_words(text):
     match = re.fullmatch(r"KIND\((.*)\)", text)
     words = match[1].split(",") if match else []
-    if len(words) != len(KIND_WORDS) or any(w.strip() not in known for word, known in zip(words, KIND_WORDS)
-                                            for w in word.split("|")):
+    if len(words) != len(KIND_WORDS) or any(
+        w.strip() not in known for word, known in zip(words, KIND_WORDS) for w in word.split("|")
+    ):
         raise Wrong(f"not a line of a list of choices: {text}")
     return words
 
@@ -264,7 +331,8 @@ def kind_line(kind):
 
 
 def kernel_of(kind, dtype, tile, flavour="general"):
-    """The kernel of a kind of call; `flavour` is the kernel's. key_of() of src/core/norm_choice.h."""
+    """The kernel of a kind of call; `flavour` is the kernel's. key_of() of
+    src/core/norm_choice.h."""
     _, source, stat, columns, output, reach, _, _ = kind
     affine = {"own_dtype": "once", "f32_columns": "f32", "any_columns": "any"}[columns]
     sink = {"y": "store", "per_tensor": "static"}.get(output, "quant")
@@ -282,8 +350,15 @@ def flavoured(full, ask, flavour):
     if flavour == "full" or ask not in ("lean", "llama"):
         return [full]
     lean = "rounded" if ask == "llama" else "bare"
-    return [full._replace(flavour=f) for f in {"lean": (lean, f"{lean}_cs"), "cached": (lean,),
-                                               "streaming": (f"{lean}_cs",), "shared": ("bare_sm",)}[flavour]]
+    return [
+        full._replace(flavour=f)
+        for f in {
+            "lean": (lean, f"{lean}_cs"),
+            "cached": (lean,),
+            "streaming": (f"{lean}_cs",),
+            "shared": ("bare_sm",),
+        }[flavour]
+    ]
 
 
 def vectors_of(n, kind):
@@ -298,7 +373,10 @@ def tiles_of(kind, line):
         return [line.pick.tile(least)]
     if most == ALL:
         raise Wrong(f"{line}: kFit does not hold rows of any length")
-    return [Tile(line.pick.threads, v, line.pick.blocks) for v in range(divide_up(least, step), divide_up(most, step) + 1)]
+    return [
+        Tile(line.pick.threads, v, line.pick.blocks)
+        for v in range(divide_up(least, step), divide_up(most, step) + 1)
+    ]
 
 
 def rows_per_block(tile):
@@ -433,10 +511,14 @@ def check_partition(file):
             if same:
                 ok = before.most_rows != ALL and line.least_rows == before.most_rows + 1
             else:
-                ok = line.least_rows == 1 and (before is None or (before.most_rows == ALL
-                                                                  and line.least_n == before.most_n + 1))
+                ok = line.least_rows == 1 and (
+                    before is None
+                    or (before.most_rows == ALL and line.least_n == before.most_n + 1)
+                )
             if not ok:
-                raise Wrong(f"{file.path}: {line}, under {lst.kinds[0]}, leaves a gap or overlaps the line before")
+                raise Wrong(
+                    f"{file.path}: {line}, under {lst.kinds[0]}, leaves a gap or overlaps the line before"
+                )
             before = line
         if before is None or before.most_rows != ALL:
             raise Wrong(f"{file.path}: {lst.kinds[0]} ends before all numbers of rows are there")
@@ -457,7 +539,9 @@ def check_lists(variants, choices_of):
         wanted = named({**uses[name], **uses["default"]})
         for kernel, line in have.items():
             if kernel not in wanted and not line.bound:
-                raise Wrong(f"{arch} {kernel}: no choice names it; required: a choice, or '// bound: WHY' behind its line {line}")
+                raise Wrong(
+                    f"{arch} {kernel}: no choice names it; required: a choice, or '// bound: WHY' behind its line {line}"
+                )
         kernels += len(have)
     return lines, kernels
 
@@ -468,7 +552,9 @@ def _check_uses(uses, arch, have):
         if tile.vectors > MAX_VECTORS:
             raise Wrong(f"{text}: {tile} has more than {MAX_VECTORS} vectors a thread")
         if use.heads and use.flavour != "full" and rows_per_block(tile) == 1:
-            raise Wrong(f"{text}: lean kernels with one row a block know one index of it; required: full")
+            raise Wrong(
+                f"{text}: lean kernels with one row a block know one index of it; required: full"
+            )
         for kernel in flavoured(use.full, use.ask, use.flavour):
             if kernel not in have:
                 raise Wrong(f"{text}: {arch} has no kernel {kernel}")
@@ -479,7 +565,9 @@ def prune(variants, choices_of, archs):
     them go. Returns how many kernels went, by architecture."""
     needed, gone = {}, {arch: 0 for arch in archs}
     for arch in archs:
-        needed[arch] = named({**uses_of(choices_of[CHOICES[arch]]), **uses_of(choices_of["default"])})
+        needed[arch] = named(
+            {**uses_of(choices_of[CHOICES[arch]]), **uses_of(choices_of["default"])}
+        )
     for file in variants:
         lines = []
         for line in file.lines:

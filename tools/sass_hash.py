@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""One hash of the machine code of every GPU kernel of an object or a library, and the comparison of two.
+"""One hash of the machine code of every GPU kernel of an object or a library, and the comparison of
+two.
 
-    tools/sass_hash.py OBJECT... --output FILE     one line a kernel: its name, its registers, its hash
+    tools/sass_hash.py OBJECT... --output FILE     one line a kernel: its name, its registers, its
+    hash
     tools/sass_hash.py --compare BEFORE AFTER      tells apart equal, different and missing kernels
 
-A kernel's name is what it is made for (bf16 add rms once store vector 128x4), so that mangled names may change.
-Hashed are the instructions and the launch bounds' registers, not addresses in the listing or encodings of names.
+A kernel's name is what it is made for (bf16 add rms once store vector 128x4), so that mangled names
+may change. Hashed are the instructions and the launch bounds' registers, not addresses in the
+listing or encodings of names.
 """
 
 import argparse
@@ -31,14 +34,17 @@ WORDS = {
 
 
 def readable(demangled):
-    """The entry's name, and the form of the grid where it is not one of rows; the demangled name of other kernels."""
+    """The entry's name, and the form of the grid where it is not one of rows; the demangled name of
+    other kernels."""
     numbers = numbers_of(demangled)
     if not numbers:
         return demangled
     words = [names[numbers[what]] for what, names in WORDS.items()]
     tile = f"{numbers['threads']}x{numbers['vectors']}x{numbers['blocks']}"
     form = re.search(r"GridForm\)(\d)", demangled)
-    return " ".join([f"arch {numbers['arch']}", *words, tile, *([f"form {form[1]}"] if form else [])])
+    return " ".join(
+        [f"arch {numbers['arch']}", *words, tile, *([f"form {form[1]}"] if form else [])]
+    )
 
 
 def instructions(cuobjdump, path):
@@ -51,7 +57,11 @@ def instructions(cuobjdump, path):
         for line in listing.stdout:
             if match := re.match(r"\s*Function : (\S+)", line):
                 of = hashes.setdefault(match[1], hashlib.sha256())
-            elif of is not None and (match := re.match(r"\s*(?:/\*[0-9a-f]{4,}\*/\s+(.*?;))?\s*/\* (0x[0-9a-f]+) \*/", line)):
+            elif of is not None and (
+                match := re.match(
+                    r"\s*(?:/\*[0-9a-f]{4,}\*/\s+(.*?;))?\s*/\* (0x[0-9a-f]+) \*/", line
+                )
+            ):
                 of.update(f"{match[1] or ''} {match[2]}\n".encode())
     if listing.returncode != 0:
         sys.exit(f"{cuobjdump} -sass {path}: exit code {listing.returncode}")
@@ -69,8 +79,12 @@ def list_kernels(cuobjdump, paths):
 
 
 def compare(before, after, sample):
-    """Prints what differs, and counts. Returns whether nothing does; of a sample, nothing that both have."""
-    old, new = ({line.split("|")[0]: line.split("|")[1:] for line in path.read_text().splitlines()} for path in (before, after))
+    """Prints what differs, and counts. Returns whether nothing does; of a sample, nothing that both
+    have."""
+    old, new = (
+        {line.split("|")[0]: line.split("|")[1:] for line in path.read_text().splitlines()}
+        for path in (before, after)
+    )
     both = sorted(old.keys() & new.keys())
     different = [name for name in both if old[name] != new[name]]
     for name in different:
@@ -78,17 +92,25 @@ def compare(before, after, sample):
     for what, names in (("before", old.keys() - new.keys()), ("after", new.keys() - old.keys())):
         for name in [] if sample else sorted(names):
             print(f"{what} alone: {name}")
-    print(f"{len(both) - len(different)} equal, {len(different)} different, {len(old) - len(both)} before alone, "
-          f"{len(new) - len(both)} after alone")
+    print(
+        f"{len(both) - len(different)} equal, {len(different)} different, {len(old) - len(both)} before alone, "
+        f"{len(new) - len(both)} after alone"
+    )
     return bool(both) and not different and (sample or len(old) == len(new) == len(both))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("objects", type=Path, nargs="*")
     parser.add_argument("--output", type=Path, help="file for the hashes")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
-    parser.add_argument("--sample", action="store_true", help="one of the two has a part of the kernels (FASTNORM_SAMPLE)")
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="one of the two has a part of the kernels (FASTNORM_SAMPLE)",
+    )
     parser.add_argument("--native-file", type=Path, help="Meson native file that names nvcc")
     options = parser.parse_args()
     if options.compare:
@@ -97,7 +119,9 @@ def main():
         parser.error("objects and --output, or --compare")
     cuobjdump = find_cuobjdump(options.native_file)
     if cuobjdump is None:
-        sys.exit("no cuobjdump: it comes with a CUDA toolkit, and with tools/setup where there is none")
+        sys.exit(
+            "no cuobjdump: it comes with a CUDA toolkit, and with tools/setup where there is none"
+        )
     lines = list_kernels(cuobjdump, options.objects)
     options.output.write_text("\n".join(lines) + "\n")
     print(f"{len(lines)} kernels")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Draws who is busy when in a trace that fastnorm_profile_write_trace wrote: an SVG of one thread block's warpgroups.
+"""Draws who is busy when in a trace that fastnorm_profile_write_trace wrote: an SVG of one thread
+block's warpgroups.
 
   trace_picture.py TRACE.json OUT.svg [--block N] [--from US] [--to US]
 
-Each warpgroup has two lanes. The upper one shows what its threads do; a wait is grey. The lower one shows the products
-that the tensor cores have in hand for it, scores above and values below. Times are microseconds since the start of the
-picture.
+Each warpgroup has two lanes. The upper one shows what its threads do; a wait is grey. The lower one
+shows the products that the tensor cores have in hand for it, scores above and values below. Times
+are microseconds since the start of the picture.
 """
 
 import argparse
@@ -18,8 +19,15 @@ from xml.sax.saxutils import escape
 WIDTH, LEFT, RIGHT, TOP = 1400, 150, 20, 64
 LANE, GAP = 26, 14
 COLOURS = {
-    "load q": "#5b7fb5", "load kv": "#7fa7d9", "softmax": "#e0a030", "rescale": "#c9691f", "write p": "#b8518f",
-    "write o": "#8a5fb0", "merge": "#6a4a3a", "qk": "#3b8f5a", "pv": "#1f5f8f",
+    "load q": "#5b7fb5",
+    "load kv": "#7fa7d9",
+    "softmax": "#e0a030",
+    "rescale": "#c9691f",
+    "write p": "#b8518f",
+    "write o": "#8a5fb0",
+    "merge": "#6a4a3a",
+    "qk": "#3b8f5a",
+    "pv": "#1f5f8f",
 }
 WAIT, OTHER = "#d9d9d9", "#999999"
 PRODUCTS = ("qk", "pv")
@@ -30,7 +38,8 @@ class TraceError(ValueError):
 
 
 def spans(events):
-    """(name, begin, end, thread) of each span of one process; one that has no end lasts to the last event."""
+    """(name, begin, end, thread) of each span of one process; one that has no end lasts to the last
+    event."""
     last = max((e["ts"] for e in events), default=0)
     found, open_spans = [], {}
     for e in events:
@@ -39,7 +48,11 @@ def spans(events):
             open_spans.setdefault(key, []).append(e["ts"])
         elif e["ph"] in "Ee" and open_spans.get(key):
             found.append((e["name"], open_spans[key].pop(), e["ts"], e["tid"]))
-    found += [(name, begin, last, thread) for (thread, name), begins in open_spans.items() for begin in begins]
+    found += [
+        (name, begin, last, thread)
+        for (thread, name), begins in open_spans.items()
+        for begin in begins
+    ]
     return sorted(found, key=lambda span: span[1])
 
 
@@ -48,8 +61,11 @@ class Trace:
         try:
             events = document["traceEvents"]
             timed = [e for e in events if e["ph"] in ("B", "E", "b", "e")]
-            names = {(e["pid"], e.get("tid") if e["name"] == "thread_name" else None): e["args"]["name"]
-                     for e in events if e["ph"] == "M"}
+            names = {
+                (e["pid"], e.get("tid") if e["name"] == "thread_name" else None): e["args"]["name"]
+                for e in events
+                if e["ph"] == "M"
+            }
         except (KeyError, TypeError) as error:
             raise TraceError(f"not a trace of fastnorm_profile_write_trace: no {error}") from None
         self.names, self.summary = names, document.get("otherData", {})
@@ -63,7 +79,9 @@ class Trace:
                 raise TraceError("the trace has no spans")
             block = max(self.blocks, key=lambda b: (len(self.blocks[b]), -b))
         if block not in self.blocks:
-            raise TraceError(f"the trace has no spans of thread block {block}; it has {len(self.blocks)} blocks")
+            raise TraceError(
+                f"the trace has no spans of thread block {block}; it has {len(self.blocks)} blocks"
+            )
         return block
 
 
@@ -76,8 +94,14 @@ def ticks(length):
 
 def shares(summary):
     """The trace's own shares, the largest waits first."""
-    found = [(name.removesuffix(" share"), value) for name, value in summary.items() if name.endswith(" share")]
-    waits = sorted((f for f in found if f[0].startswith("wait") and f[1] > 0), key=lambda f: -f[1])[:4]
+    found = [
+        (name.removesuffix(" share"), value)
+        for name, value in summary.items()
+        if name.endswith(" share")
+    ]
+    waits = sorted((f for f in found if f[0].startswith("wait") and f[1] > 0), key=lambda f: -f[1])[
+        :4
+    ]
     return [f for f in found if not f[0].startswith("wait")] + waits
 
 
@@ -99,12 +123,24 @@ def draw(trace, block, begin=None, end=None):
     def text(x, y, words, more=""):
         out.append(f'<text x="{x:.1f}" y="{y:.1f}"{more}>{escape(words)}</text>')
 
-    text(12, 22, trace.names.get((block, None), f"block {block}"), ' font-size="15" font-weight="bold"')
-    text(12, 42, "whole profile: " + ", ".join(f"{name} {100 * value:.0f} %" for name, value in shares(trace.summary)))
+    text(
+        12,
+        22,
+        trace.names.get((block, None), f"block {block}"),
+        ' font-size="15" font-weight="bold"',
+    )
+    text(
+        12,
+        42,
+        "whole profile: "
+        + ", ".join(f"{name} {100 * value:.0f} %" for name, value in shares(trace.summary)),
+    )
     bottom = TOP + len(threads) * (2 * LANE + GAP)
     for at in ticks(end - begin):
         x = LEFT + at * scale
-        out.append(f'<line x1="{x:.1f}" y1="{TOP - 4}" x2="{x:.1f}" y2="{bottom}" stroke="#eeeeee"/>')
+        out.append(
+            f'<line x1="{x:.1f}" y1="{TOP - 4}" x2="{x:.1f}" y2="{bottom}" stroke="#eeeeee"/>'
+        )
         text(x, bottom + 14, f"{at:g}", ' text-anchor="middle" fill="#555555"')
     text(LEFT - 8, bottom + 14, "µs", ' text-anchor="end" fill="#555555"')
     used = set()
@@ -124,23 +160,33 @@ def draw(trace, block, begin=None, end=None):
                 tall = (LANE - 6) / 2
                 y = top + LANE + PRODUCTS.index(name) * (tall + 1)
             colour = WAIT if name.startswith("wait") else COLOURS.get(name, OTHER)
-            out.append(f'<rect class="span" x="{LEFT + (first - begin) * scale:.2f}" y="{y:.1f}" '
-                       f'width="{max((last - first) * scale, 0.3):.2f}" height="{tall:.1f}" fill="{colour}">'
-                       f'<title>{escape(name)}: {first - begin:.3f} to {last - begin:.3f} µs</title></rect>')
+            out.append(
+                f'<rect class="span" x="{LEFT + (first - begin) * scale:.2f}" y="{y:.1f}" '
+                f'width="{max((last - first) * scale, 0.3):.2f}" height="{tall:.1f}" fill="{colour}">'
+                f'<title>{escape(name)}: {first - begin:.3f} to {last - begin:.3f} µs</title></rect>'
+            )
     x = LEFT
     for name in [*(n for n in COLOURS if n in used), *(["wait"] if "wait" in used else [])]:
-        out.append(f'<rect x="{x}" y="{bottom + 30}" width="14" height="14" fill="{COLOURS.get(name, WAIT)}"/>')
+        out.append(
+            f'<rect x="{x}" y="{bottom + 30}" width="14" height="14" fill="{COLOURS.get(name, WAIT)}"/>'
+        )
         text(x + 20, bottom + 42, name)
         x += 40 + 8 * len(name)
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trace", type=Path)
     parser.add_argument("svg", type=Path)
-    parser.add_argument("--block", type=int, help="thread block (default: the one with the most events)")
-    parser.add_argument("--from", dest="begin", type=float, metavar="US", help="of the trace's time")
+    parser.add_argument(
+        "--block", type=int, help="thread block (default: the one with the most events)"
+    )
+    parser.add_argument(
+        "--from", dest="begin", type=float, metavar="US", help="of the trace's time"
+    )
     parser.add_argument("--to", dest="end", type=float, metavar="US")
     options = parser.parse_args()
     try:

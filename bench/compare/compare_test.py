@@ -21,8 +21,16 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
 from compare import lines, ops, results, runner, tables, timing  # noqa: E402
-from compare.library import (F32, PDL_CONSTANT_WEIGHTS, PDL_TRIGGER, PDL_WAIT, Fastnorm, FastnormPdl,  # noqa: E402
-                             FastnormRounded, Library)
+from compare.library import (
+    F32,
+    PDL_CONSTANT_WEIGHTS,
+    PDL_TRIGGER,
+    PDL_WAIT,
+    Fastnorm,
+    FastnormPdl,  # noqa: E402
+    FastnormRounded,
+    Library,
+)
 from compare.ops import Case  # noqa: E402
 from compare.reference import EPS, WrongResult  # noqa: E402
 from compare.streams import Streams  # noqa: E402
@@ -64,11 +72,18 @@ def test_order(cases):
     listed = ops.table_cases(["bf16", "f16"])
     cases.equal("no case twice", len(listed), len(set(listed)))
     wanted = {(s.op_name, m, n) for s in ops.SECTIONS for m, n in s.shapes}
-    cases.equal("every shape of every table", {(c.op_name, c.rows, c.n) for c in listed if c.dtype == "f16"}, wanted)
+    cases.equal(
+        "every shape of every table",
+        {(c.op_name, c.rows, c.n) for c in listed if c.dtype == "f16"},
+        wanted,
+    )
     lengths = list(dict.fromkeys(c.n for c in listed if c.dtype == "bf16"))
     cases.equal("one row length after the other", lengths, ops.ORDER_OF_N)
-    cases.equal("only what is asked for", {(c.op_name, c.n) for c in ops.table_cases(["bf16"], ["rms"], [2048])},
-                {("rms", 2048)})
+    cases.equal(
+        "only what is asked for",
+        {(c.op_name, c.n) for c in ops.table_cases(["bf16"], ["rms"], [2048])},
+        {("rms", 2048)},
+    )
     grid = ops.grid_cases(["bf16"], ["rms", "add"])
     cases.equal("the grid is whole", len(grid), 2 * len(ops.GRID_ROWS) * len(ops.GRID_N))
     cases.check("the grid grows", all(a.footprint <= b.footprint for a, b in zip(grid, grid[1:])))
@@ -78,16 +93,35 @@ def test_presets(cases):
     listed = ops.preset_cases("models")
     cases.equal("no case of a preset twice", len(listed), len(set(listed)))
     first = ops.PRESETS["models"][0]
-    cases.equal("the grid of models", (len(first.cases()), len(ops.MODEL_N), len(ops.MODEL_ROWS)), (14 * 7 * 6, 14, 7))
-    cases.equal("only what is asked for", {(c.op_name, c.dtype, c.n) for c in ops.preset_cases(
-        "models", ["f16"], ["rms", "add_fp8"], [4096])}, {("rms", "f16", 4096), ("add_fp8", "f16", 4096)})
-    cases.check("heads and statistics are there", {"heads", "qk", "rms_stats", "layer_stats"} <= {c.op_name for c in listed})
+    cases.equal(
+        "the grid of models",
+        (len(first.cases()), len(ops.MODEL_N), len(ops.MODEL_ROWS)),
+        (14 * 7 * 6, 14, 7),
+    )
+    cases.equal(
+        "only what is asked for",
+        {
+            (c.op_name, c.dtype, c.n)
+            for c in ops.preset_cases("models", ["f16"], ["rms", "add_fp8"], [4096])
+        },
+        {("rms", "f16", 4096), ("add_fp8", "f16", 4096)},
+    )
+    cases.check(
+        "heads and statistics are there",
+        {"heads", "qk", "rms_stats", "layer_stats"} <= {c.op_name for c in listed},
+    )
 
 
 def test_chain(cases):
-    for shape, calls, flush in (((4096, 4096), 10, False), ((1, 4096), 64, True), ((4096, 32768), 2, False),
-                                ((65536, 262144), 1, False)):
-        cases.equal(f"chain of {shape}", ops.chain_of(Case("rms", "bf16", *shape)), ops.Chain(calls, flush))
+    for shape, calls, flush in (
+        ((4096, 4096), 10, False),
+        ((1, 4096), 64, True),
+        ((4096, 32768), 2, False),
+        ((65536, 262144), 1, False),
+    ):
+        cases.equal(
+            f"chain of {shape}", ops.chain_of(Case("rms", "bf16", *shape)), ops.Chain(calls, flush)
+        )
 
 
 # --- figures and tables ---
@@ -95,21 +129,37 @@ def test_chain(cases):
 
 def result(op="rms", rows=4096, n=4096, ceiling=10.0, dtype="bf16", **times):
     """A result as in the JSON; times are microseconds or {word: reason}."""
-    contenders = {name: {"us": t, "spread": 0.01} if isinstance(t, float) else t for name, t in times.items()}
-    return {"op": op, "dtype": dtype, "rows": rows, "n": n, "bytes": Case(op, dtype, rows, n).bytes_moved,
-            "ceiling": {"us": ceiling, "spread": 0.0, "stream": "R1W1 128x2"}, "contenders": contenders}
+    contenders = {
+        name: {"us": t, "spread": 0.01} if isinstance(t, float) else t for name, t in times.items()
+    }
+    return {
+        "op": op,
+        "dtype": dtype,
+        "rows": rows,
+        "n": n,
+        "bytes": Case(op, dtype, rows, n).bytes_moved,
+        "ceiling": {"us": ceiling, "spread": 0.0, "stream": "R1W1 128x2"},
+        "contenders": contenders,
+    }
 
 
 def content(*found, **more):
-    return {"format": 1, "device": "a GPU", "results": list(found),
-            "contenders": [["fastnorm", "fastnorm"], ["quack", "Quack"], ["torch", "Torch"]], **more}
+    return {
+        "format": 1,
+        "device": "a GPU",
+        "results": list(found),
+        "contenders": [["fastnorm", "fastnorm"], ["quack", "Quack"], ["torch", "Torch"]],
+        **more,
+    }
 
 
 def test_figures(cases):
     r = result(fastnorm=10.5, quack=10.8, torch=21.0)
     cases.equal("ratio", tables.ratio(r), 1.05)
     cases.equal("excess", tables.excess(r), 0.5)
-    cases.equal("GB/s", round(tables.gb_per_s(r, 10.5), 3), round(4096 * 4096 * 4 / 10.5e-6 / 1e9, 3))
+    cases.equal(
+        "GB/s", round(tables.gb_per_s(r, 10.5), 3), round(4096 * 4096 * 4 / 10.5e-6 / 1e9, 3)
+    )
     cases.equal("best peer", tables.best_peer(r), ("quack", 10.8))
     cases.equal("against the best", round(tables.against_best(r), 6), round(10.5 / 10.8, 6))
     cases.check("not slower", not tables.beyond_spread(r))
@@ -121,28 +171,50 @@ def test_figures(cases):
     cases.equal("PDL is no rival", tables.best_peer(result(**pdl)), ("quack", 11.0))
     rounded = {"fastnorm": 10.5, "fastnorm-rounded": 9.5, "liger": 10.0, "quack": 10.4}
     r = result(**rounded)
-    cases.equal("who rounds is beside who rounds", (tables.best_peer(r), round(tables.against_best(r), 6)),
-                (("quack", 10.4), round(10.5 / 10.4, 6)))
+    cases.equal(
+        "who rounds is beside who rounds",
+        (tables.best_peer(r), round(tables.against_best(r), 6)),
+        (("quack", 10.4), round(10.5 / 10.4, 6)),
+    )
     r = result(**{**rounded, "quack": 12.0})
-    cases.equal("and may still be the best", (tables.best_peer(r), tables.against_best(r)), (("liger", 10.0), 0.95))
-    cases.check("beyond the spread of these two", tables.beyond_spread(result(**{**rounded, "liger": 9.2, "quack": 12.0})))
-    cases.check("within it", not tables.beyond_spread(result(**{**rounded, "liger": 9.4, "quack": 12.0})))
+    cases.equal(
+        "and may still be the best",
+        (tables.best_peer(r), tables.against_best(r)),
+        (("liger", 10.0), 0.95),
+    )
+    cases.check(
+        "beyond the spread of these two",
+        tables.beyond_spread(result(**{**rounded, "liger": 9.2, "quack": 12.0})),
+    )
+    cases.check(
+        "within it", not tables.beyond_spread(result(**{**rounded, "liger": 9.4, "quack": 12.0}))
+    )
     del rounded["fastnorm-rounded"]
-    cases.equal("not timed: beside the library as it is", tables.against_best(result(**rounded)), 1.05)
+    cases.equal(
+        "not timed: beside the library as it is", tables.against_best(result(**rounded)), 1.05
+    )
 
 
 def test_tables(cases):
-    text = tables.report(content(
-        result(fastnorm=10.5, quack=10.8, torch=21.0), result(n=8192, fastnorm=12.0, quack=10.0),
-        result(n=16384, fastnorm={"wrong": "y is off"}, quack=11.0),
-        result(rows=1, ceiling=1.5, fastnorm=2.0, quack=2.25),
-        result("rms_fp8", fastnorm={"unsupported": "FASTNORM_ERROR_UNSUPPORTED: quant_scheme is 1"}, quack=10.0,
-               torch={"unsupported": tables.NO_SUCH_OPERATION}),
-        unavailable={"vllm": "not installed"}))
+    text = tables.report(
+        content(
+            result(fastnorm=10.5, quack=10.8, torch=21.0),
+            result(n=8192, fastnorm=12.0, quack=10.0),
+            result(n=16384, fastnorm={"wrong": "y is off"}, quack=11.0),
+            result(rows=1, ceiling=1.5, fastnorm=2.0, quack=2.25),
+            result(
+                "rms_fp8",
+                fastnorm={"unsupported": "FASTNORM_ERROR_UNSUPPORTED: quant_scheme is 1"},
+                quack=10.0,
+                torch={"unsupported": tables.NO_SUCH_OPERATION},
+            ),
+            unavailable={"vllm": "not installed"},
+        )
+    )
     lines = text.splitlines()
     for name, line in {
         "header": "| M x N | ceiling us | fastnorm us | GB/s | % of ceiling | fastnorm, x ceiling | Quack | Torch "
-                  "| best peer | fastnorm / best |",
+        "| best peer | fastnorm / best |",
         "a row": "| 4096x4096 | 10.00 | 10.50 | 6391 | 95.2 | 1.050 | 1.080 | 2.100 | quack | 0.972 |",
         "a slower row": "| 4096x8192 | 10.00 | 12.00 | 11185 | 83.3 | 1.200 | 1.000 | - | quack | 1.200 (slower) |",
         "a wrong one": "| 4096x16384 | 10.00 | - | - | - | WRONG | 1.100 | - | quack | - |",
@@ -154,19 +226,35 @@ def test_tables(cases):
     }.items():
         cases.check(f"report: {name}", line in lines, f"no line {line!r} in\n{text}")
     cases.check("report: nothing of what a peer never had", tables.NO_SUCH_OPERATION not in text)
-    grid = tables.report(content(*(result(n=n, ceiling=1.0, fastnorm=t) for n, t in ((64, 1.5), (128, 1.02), (256, 1.1))),
-                                 kind="grid"))
-    cases.check("grid", "| rms | bf16 | 3 | 1.100 | 1 | 4096x64 1.50, 4096x256 1.10, 4096x128 1.02 |" in grid, grid)
+    grid = tables.report(
+        content(
+            *(
+                result(n=n, ceiling=1.0, fastnorm=t)
+                for n, t in ((64, 1.5), (128, 1.02), (256, 1.1))
+            ),
+            kind="grid",
+        )
+    )
+    cases.check(
+        "grid",
+        "| rms | bf16 | 3 | 1.100 | 1 | 4096x64 1.50, 4096x256 1.10, 4096x128 1.02 |" in grid,
+        grid,
+    )
 
 
 def test_against(cases):
     def pair(op, rows, n, own, before, dtype="bf16"):
         return result(op, rows, n, dtype=dtype, **{"fastnorm": own, "fastnorm-before": before})
 
-    found = [pair("rms", 1, 4096, 2.0, 2.0), pair("add", 64, 4096, 2.1, 2.0), pair("rms", 4096, 16384, 8.0, 10.0),
-             pair("rms", 16, 4096, 1.0, 2.0, "f16"), pair("rms_stats", 1, 4096, 2.2, 2.0),
-             result("rms_fp8", 1, 4096, **{"fastnorm": 2.0, "fastnorm-before": {"failed": "no"}}),
-             pair("layer", 4096, 8192, 10.9, 10.0)]
+    found = [
+        pair("rms", 1, 4096, 2.0, 2.0),
+        pair("add", 64, 4096, 2.1, 2.0),
+        pair("rms", 4096, 16384, 8.0, 10.0),
+        pair("rms", 16, 4096, 1.0, 2.0, "f16"),
+        pair("rms_stats", 1, 4096, 2.2, 2.0),
+        result("rms_fp8", 1, 4096, **{"fastnorm": 2.0, "fastnorm-before": {"failed": "no"}}),
+        pair("layer", 4096, 8192, 10.9, 10.0),
+    ]
     cases.equal("the ratio of two builds", [tables.against(r) for r in found[:3]], [1.0, 1.05, 0.8])
     cases.equal("none where one was not timed", tables.against(found[5]), None)
     cases.check("geometric mean", abs(tables.geometric_mean([0.5, 2.0, 8.0]) - 2.0) < 1e-12)
@@ -175,7 +263,7 @@ def test_against(cases):
     lines = text.splitlines()
     for name, line in {
         "bf16": "| bf16 | 3 of 588 | 0.9435 (<= 1.005) | 1.0500 (ABOVE 1.04) | 0.8000 (<= 1.1) | add 64x4096 1.050, "
-                "rms 1x4096 1.000, rms 4096x16384 0.800 |",
+        "rms 1x4096 1.000, rms 4096x16384 0.800 |",
         "f16": "| f16 | 1 of 588 | 0.5000 (<= 1.03) | 0.5000 | - | rms 16x4096 0.500 |",
         "statistics": "| with statistics | 1 of 294 | 1.1000 (ABOVE 1.03) | 1.1000 | - | rms_stats 1x4096 1.100 |",
         "nothing": "| query and key heads | 0 of 10 | - | - | - | - |",
@@ -190,15 +278,34 @@ def test_contenders(cases):
         options = {"kind": "run", "preset": None, "against": None, "contenders": None, **given}
         return [c.name for c in runner.wanted_contenders(argparse.Namespace(**options))]
 
-    cases.check("everybody", {"fastnorm", "quack"} <= set(names()) and "fastnorm-before" not in names(), names())
-    cases.equal("the build before, beside everybody", names(against="a")[:2], ["fastnorm", "fastnorm-before"])
-    cases.equal("two builds alone", names(preset="models", against="a"), ["fastnorm", "fastnorm-before"])
+    cases.check(
+        "everybody",
+        {"fastnorm", "quack"} <= set(names()) and "fastnorm-before" not in names(),
+        names(),
+    )
+    cases.equal(
+        "the build before, beside everybody",
+        names(against="a")[:2],
+        ["fastnorm", "fastnorm-before"],
+    )
+    cases.equal(
+        "two builds alone", names(preset="models", against="a"), ["fastnorm", "fastnorm-before"]
+    )
     cases.equal("the grid", [names(kind="grid"), names(kind="grid", against="a")],
                 [["fastnorm"], ["fastnorm", "fastnorm-before"]])
-    options = argparse.Namespace(kind="run", preset="models", dtypes=None, ops=["rms"], n=[1024], rows=[1, 16])
-    cases.equal("only the rows that are asked for", [(c.dtype, c.rows) for c in runner.cases_of(options)],
-                [("bf16", 1), ("bf16", 16), ("f16", 1), ("f16", 16)])
-    cases.equal("only who is asked for", names(preset="models", against="a", contenders=["fastnorm"]), ["fastnorm"])
+    options = argparse.Namespace(
+        kind="run", preset="models", dtypes=None, ops=["rms"], n=[1024], rows=[1, 16]
+    )
+    cases.equal(
+        "only the rows that are asked for",
+        [(c.dtype, c.rows) for c in runner.cases_of(options)],
+        [("bf16", 1), ("bf16", 16), ("f16", 1), ("f16", 16)],
+    )
+    cases.equal(
+        "only who is asked for",
+        names(preset="models", against="a", contenders=["fastnorm"]),
+        ["fastnorm"],
+    )
 
 
 # --- the document ---
@@ -214,20 +321,32 @@ def test_document(cases, work):
     again = results.Document.open(path)
     wanted = [Case("rms", "bf16", 4096, 4096), Case("rms", "bf16", 4096, 8192)]
     cases.equal("goes on with what is missing", again.missing(wanted), wanted[1:])
-    cases.equal("goes on with contenders that are missing", again.missing(wanted, {"quack"}), wanted)
+    cases.equal(
+        "goes on with contenders that are missing", again.missing(wanted, {"quack"}), wanted
+    )
     again.add(result(fastnorm=10.5, quack=11.0))
-    cases.equal("a case is there once", (len(again.results), again.missing(wanted, {"quack"})), (1, wanted[1:]))
+    cases.equal(
+        "a case is there once",
+        (len(again.results), again.missing(wanted, {"quack"})),
+        (1, wanted[1:]),
+    )
     again.describe("run", build, machine)
     cases.equal("each run is noted", len(again.content["runs"]), 2)
     cases.equal("nothing half written is left", [p.name for p in path.parent.iterdir()], ["d.csv"])
-    for name, change in {"kind": ("grid", build, machine), "library": ("run", {"version": "2"}, machine),
-                         "device": ("run", build, {"device": "another"})}.items():
+    for name, change in {
+        "kind": ("grid", build, machine),
+        "library": ("run", {"version": "2"}, machine),
+        "device": ("run", build, {"device": "another"}),
+    }.items():
         try:
             again.describe(*change)
             cases.check(f"another {name} is refused", False)
         except results.Mismatch as why:
             cases.check(f"another {name} is refused", name in str(why), str(why))
-    for name, change in {"against": {"against": {"version": "2"}}, "preset": {"preset": "models"}}.items():
+    for name, change in {
+        "against": {"against": {"version": "2"}},
+        "preset": {"preset": "models"},
+    }.items():
         document = results.Document(path)
         document.describe("run", build, machine, **{name: "the first"})
         document.add(result(fastnorm=10.5))
@@ -254,9 +373,33 @@ class Anything:
 
     def value(self, depth=0):
         whole = self.chance.randrange(-10 ** 12, 10 ** 12)
-        texts = ["", "12", "true", "null", "1e5", '"', "a, b", 'say "c"', "NaN", "[1]", "{}", "# d", " e "]
-        values = [whole, whole / 7.0, 10.0 ** self.chance.randrange(-9, 9) * self.chance.random(), True, False, None,
-                  self.chance.choice(texts), [], [whole, 1.23456, "f"], {}]
+        texts = [
+            "",
+            "12",
+            "true",
+            "null",
+            "1e5",
+            '"',
+            "a, b",
+            'say "c"',
+            "NaN",
+            "[1]",
+            "{}",
+            "# d",
+            " e ",
+        ]
+        values = [
+            whole,
+            whole / 7.0,
+            10.0 ** self.chance.randrange(-9, 9) * self.chance.random(),
+            True,
+            False,
+            None,
+            self.chance.choice(texts),
+            [],
+            [whole, 1.23456, "f"],
+            {},
+        ]
         if depth < 2 and self.chance.random() < 0.2:
             return {f"k{i}": self.value(depth + 1) for i in range(3)}
         return self.chance.choice(values)
@@ -267,8 +410,13 @@ class Anything:
         return found or {"op": "rms"}
 
     def document(self):
-        return {"device": "a GPU", "launch_ns": 3246.6543, "runs": [{"date": "d", "t": 0.123456}], "none": None,
-                "results": [self.result() for _ in range(self.chance.randrange(1, 9))]}
+        return {
+            "device": "a GPU",
+            "launch_ns": 3246.6543,
+            "runs": [{"date": "d", "t": 0.123456}],
+            "none": None,
+            "results": [self.result() for _ in range(self.chance.randrange(1, 9))],
+        }
 
 
 def test_lines(cases, work):
@@ -277,15 +425,36 @@ def test_lines(cases, work):
         document = Anything(seed).document()
         text = lines.text_of(document)
         wanted = lines.rounded({**document, "format": lines.FORMAT})
-        cases.equal(f"document {seed} is read as it was", repr(sorted_deep(lines.parse(text))), repr(sorted_deep(wanted)))
+        cases.equal(
+            f"document {seed} is read as it was",
+            repr(sorted_deep(lines.parse(text))),
+            repr(sorted_deep(wanted)),
+        )
         cases.check(f"document {seed}, written again", lines.text_of(lines.parse(text)) == text)
-        cases.equal(f"document {seed}: a line a case", text.count("\n"), 2 + len(document["results"]))
+        cases.equal(
+            f"document {seed}: a line a case", text.count("\n"), 2 + len(document["results"])
+        )
     cases.equal("no case yet", lines.parse(lines.text_of({"results": []}))["results"], [])
-    figures = {1234567.8: 1235000, 129.0649: 129.1, 0.0123456: 0.01235, 12.0: 12, 0.0: 0, 1e-7: 1e-07, 123456: 123456, 123456.0: 123456}
+    figures = {
+        1234567.8: 1235000,
+        129.0649: 129.1,
+        0.0123456: 0.01235,
+        12.0: 12,
+        0.0: 0,
+        1e-7: 1e-07,
+        123456: 123456,
+        123456.0: 123456,
+    }
     cases.equal("four digits", {v: lines.rounded(v) for v in figures}, figures)
     head = lines.text_of({"results": []})
-    for name, text in {"nothing": "", "JSON": '{"results": []}', "no JSON": "# {\n", "another format": '# {"format": 1}\n',
-                       "a cell too few": head + "op,n\nrms\n", "a cell too many": head + "op,n\nrms,1,2\n"}.items():
+    for name, text in {
+        "nothing": "",
+        "JSON": '{"results": []}',
+        "no JSON": "# {\n",
+        "another format": '# {"format": 1}\n',
+        "a cell too few": head + "op,n\nrms\n",
+        "a cell too many": head + "op,n\nrms,1,2\n",
+    }.items():
         try:
             cases.check(f"refused: {name}", False, lines.parse(text, "name.csv"))
         except lines.Mismatch as why:
@@ -307,11 +476,25 @@ def sorted_deep(value):
 def test_convert(cases, work):
     """JSON of older versions becomes a result file with the same values to four digits."""
     old = work / "old.json"
-    document = {"format": 1, "device": "a GPU", "launch_ns": 3246.65,
-                "results": [{"op": "rms", "dtype": "bf16", "rows": 4096, "n": 1024, "bytes": 16777216, "us": 5.4567891,
-                             "flushed": False, "ceiling": {"us": 5.372631706689534, "stream": "R1W1 512x2"},
-                             "contenders": {"quack": {"us": 6.0}, "liger": {"unsupported": "no, \"never\""}}},
-                            {"op": "add", "dtype": "bf16", "rows": 1, "n": 64, "error": "failed"}]}
+    document = {
+        "format": 1,
+        "device": "a GPU",
+        "launch_ns": 3246.65,
+        "results": [
+            {
+                "op": "rms",
+                "dtype": "bf16",
+                "rows": 4096,
+                "n": 1024,
+                "bytes": 16777216,
+                "us": 5.4567891,
+                "flushed": False,
+                "ceiling": {"us": 5.372631706689534, "stream": "R1W1 512x2"},
+                "contenders": {"quack": {"us": 6.0}, "liger": {"unsupported": "no, \"never\""}},
+            },
+            {"op": "add", "dtype": "bf16", "rows": 1, "n": 64, "error": "failed"},
+        ],
+    }
     old.write_text(json.dumps(document, indent=1))
     code, out, err = run_program("convert", old)
     made = work / "old.csv"
@@ -320,17 +503,28 @@ def test_convert(cases, work):
     wanted["format"], wanted["launch_ns"] = lines.FORMAT, 3247
     wanted["results"][0]["us"], wanted["results"][0]["ceiling"]["us"] = 5.457, 5.373
     cases.equal("converted: the same values to four digits", lines.read(made), wanted)
-    cases.equal("converted: lines", made.read_text().splitlines()[1:], [
-        "op,dtype,rows,n,bytes,ceiling.stream,ceiling.us,contenders.liger.unsupported,contenders.quack.us,error,flushed,us",
-        'rms,bf16,4096,1024,16777216,R1W1 512x2,5.373,"no, ""never""",6,,false,5.457',
-        "add,bf16,1,64,,,,,,failed,,"])
+    cases.equal(
+        "converted: lines",
+        made.read_text().splitlines()[1:],
+        [
+            "op,dtype,rows,n,bytes,ceiling.stream,ceiling.us,contenders.liger.unsupported,contenders.quack.us,error,flushed,us",
+            'rms,bf16,4096,1024,16777216,R1W1 512x2,5.373,"no, ""never""",6,,false,5.457',
+            "add,bf16,1,64,,,,,,failed,,",
+        ],
+    )
     code, _, err = run_program("convert", old)
-    cases.check("convert does not overwrite", code == 1 and "is there already" in err and "Traceback" not in err, err)
+    cases.check(
+        "convert does not overwrite",
+        code == 1 and "is there already" in err and "Traceback" not in err,
+        err,
+    )
     for name, text in {"no JSON": "one", "no results": "{}", "a list": "[]"}.items():
         other = work / "other.json"
         other.write_text(text)
         code, _, err = run_program("convert", other)
-        cases.check(f"convert: {name}", code == 1 and "required" in err and "Traceback" not in err, err)
+        cases.check(
+            f"convert: {name}", code == 1 and "required" in err and "Traceback" not in err, err
+        )
         cases.check(f"convert: {name}, nothing written", not other.with_suffix(".csv").exists())
 
 
@@ -338,10 +532,14 @@ def test_results(cases):
     """What is checked in is in this form, and small."""
     folder = HERE.parent / "results"
     files = sorted(folder.iterdir())
-    cases.check("results are checked in", len(files) >= 40 and all(f.suffix == ".csv" for f in files), files)
+    cases.check(
+        "results are checked in", len(files) >= 40 and all(f.suffix == ".csv" for f in files), files
+    )
     for file in files:
         text = file.read_text()
-        cases.check(f"{file.name}, written again", lines.text_of(lines.parse(text, file.name)) == text)
+        cases.check(
+            f"{file.name}, written again", lines.text_of(lines.parse(text, file.name)) == text
+        )
     for folder in (folder, HERE.parent / "tune"):
         size = sum(file.stat().st_size for file in folder.iterdir())
         cases.check(f"{folder.name}: at most 1 MB", size <= 1_000_000, size)
@@ -417,31 +615,54 @@ def test_timing(cases):
                   PretendedContender("sleepy", sleep=20.0)]
     case = Case("rms", "bf16", 1, 4096)
     patience = timing.Patience(0.2, 0.3)
-    found = timing.time_case(machine, case, contenders, ceilings, patience, 4, ops.COLD_BYTES, seen.append)
+    found = timing.time_case(
+        machine, case, contenders, ceilings, patience, 4, ops.COLD_BYTES, seen.append
+    )
     entries = found["contenders"]
     calls = found["calls"]
-    cases.equal("median", round(entries["fastnorm"]["us"], 6), round((5.0 * calls + 0.05) / calls, 6))
+    cases.equal(
+        "median", round(entries["fastnorm"]["us"], 6), round((5.0 * calls + 0.05) / calls, 6)
+    )
     cases.check("spread", 0 < entries["fastnorm"]["spread"] < 0.01, entries["fastnorm"])
     cases.equal("error of the result is kept", entries["quack"]["max_error"], 0.25)
     cases.equal("the ceiling is the fastest stream", found["ceiling"]["stream"], "best")
     cases.equal("unsupported", entries["none"], {"unsupported": "not here"})
     cases.equal("a wrong result is not timed", entries["off"], {"wrong": "off"})
     cases.equal("a failure is named", entries["broken"], {"failed": "ValueError: bad"})
-    cases.check("who is too slow is left out", "0.2 s" in entries["sleepy"].get("too_slow", ""), entries["sleepy"])
+    cases.check(
+        "who is too slow is left out",
+        "0.2 s" in entries["sleepy"].get("too_slow", ""),
+        entries["sleepy"],
+    )
     cases.check("that stopped it", found["seconds"] < 5, found["seconds"])
     cases.equal("who is being looked at is said", seen, [*entries, "streams"])
-    cases.check("few rows are flushed", found["flushed"] and all(flush for _, flush in machine.replays))
+    cases.check(
+        "few rows are flushed", found["flushed"] and all(flush for _, flush in machine.replays)
+    )
     last = [name for name, _ in machine.replays[-5:]]
     cases.equal("in turn", last, ["fastnorm", "quack", "best", "good", "fair"])
     before = len([1 for name, _ in machine.replays if name == "slow"])
-    found = timing.time_case(machine, Case("layer", "bf16", 1, 4096), contenders[:1] + contenders[-1:], ceilings,
-                             patience, 2, ops.COLD_BYTES)
+    found = timing.time_case(
+        machine,
+        Case("layer", "bf16", 1, 4096),
+        contenders[:1] + contenders[-1:],
+        ceilings,
+        patience,
+        2,
+        ops.COLD_BYTES,
+    )
     after = len([1 for name, _ in machine.replays if name == "slow"])
     cases.equal("streams of the same bytes are swept once", after, before)
-    timing.time_case(machine, Case("add", "bf16", 1, 4096), contenders[:1], ceilings, patience, 2, ops.COLD_BYTES)
-    cases.check("and anew for others", len([1 for name, _ in machine.replays if name == "slow"]) > after)
+    timing.time_case(
+        machine, Case("add", "bf16", 1, 4096), contenders[:1], ceilings, patience, 2, ops.COLD_BYTES
+    )
+    cases.check(
+        "and anew for others", len([1 for name, _ in machine.replays if name == "slow"]) > after
+    )
     found = timing.time_case(machine, case, contenders[-1:], ceilings, patience, 2, ops.COLD_BYTES)
-    cases.check("patience ends", "used up" in found["contenders"]["sleepy"]["too_slow"], found["contenders"])
+    cases.check(
+        "patience ends", "used up" in found["contenders"]["sleepy"]["too_slow"], found["contenders"]
+    )
     cases.equal("no alarm is left", signal.getitimer(signal.ITIMER_REAL), (0.0, 0.0))
 
 
@@ -449,19 +670,31 @@ def test_timing(cases):
 
 
 def test_passes(cases, work):
-    quick, slow, pdl = (argparse.Namespace(name=n, slow=s, decode_only=d, has=lambda case: case.op_name != "qk")
-                        for n, s, d in (("a", False, False), ("b", True, False), ("p", False, True)))
+    quick, slow, pdl = (
+        argparse.Namespace(name=n, slow=s, decode_only=d, has=lambda case: case.op_name != "qk")
+        for n, s, d in (("a", False, False), ("b", True, False), ("p", False, True))
+    )
     document = results.Document(work / "passes.csv")
     large, few = Case("rms", "bf16", 4096, 4096), Case("rms", "bf16", 1, 4096)
-    steps = [(c.rows, [x.name for x in present]) for c, present in runner.passes([quick, slow, pdl], [large, few], document)]
+    steps = [
+        (c.rows, [x.name for x in present])
+        for c, present in runner.passes([quick, slow, pdl], [large, few], document)
+    ]
     cases.equal("the quick ones first, then all", steps,
                 [(4096, ["a"]), (1, ["a", "p"]), (4096, ["a", "b"]), (1, ["a", "b", "p"])])
     heads = Case("qk", "bf16", 64, 128)
-    steps = [[x.name for x in present] for _, present in runner.passes([quick, slow], [heads], document)]
+    steps = [
+        [x.name for x in present] for _, present in runner.passes([quick, slow], [heads], document)
+    ]
     cases.equal("none again for what the slow one does not have", steps, [["a"]])
     document.add(result(a=1.0))
-    steps = [(c.rows, [x.name for x in present]) for c, present in runner.passes([quick, slow], [large, few], document)]
-    cases.equal("what is there is left out", steps, [(1, ["a"]), (4096, ["a", "b"]), (1, ["a", "b"])])
+    steps = [
+        (c.rows, [x.name for x in present])
+        for c, present in runner.passes([quick, slow], [large, few], document)
+    ]
+    cases.equal(
+        "what is there is left out", steps, [(1, ["a"]), (4096, ["a", "b"]), (1, ["a", "b"])]
+    )
 
 
 CHILD = """
@@ -493,15 +726,25 @@ def test_crashes(cases, work):
     found = lines.read(path)
     cases.equal("a crash does not end the run", (code, found.get("came to the end")), (0, True))
     cases.check("the peer is left out", "signal 11" in found["crashed"].get("quack", ""), found)
-    cases.check("only the case, where it was the library", "device was lost" in found["skipped"]["rms bf16 1x8192"], found)
-    cases.equal("no trace but the document", sorted(p.name for p in work.glob("crash*")), ["crash.csv"])
+    cases.check(
+        "only the case, where it was the library",
+        "device was lost" in found["skipped"]["rms bf16 1x8192"],
+        found,
+    )
+    cases.equal(
+        "no trace but the document", sorted(p.name for p in work.glob("crash*")), ["crash.csv"]
+    )
     stuck = work / "stuck.py"
     stuck.write_text("import time\ntime.sleep(60)\n")
     progress = runner.Progress(path)
     progress.write("quack", "a case")
     os.utime(progress.path, (1, 1))
     code, why = runner.watch([sys.executable, str(stuck)], progress, time.time() + 60)
-    cases.check("one that hangs is killed", code == -signal.SIGKILL and "no sign of life" in why, (code, why))
+    cases.check(
+        "one that hangs is killed",
+        code == -signal.SIGKILL and "no sign of life" in why,
+        (code, why),
+    )
     progress.clear()
 
 
@@ -539,12 +782,18 @@ class HostBuffers:
         self.x, self.residual = ([f16(random.standard_normal(shape))] for _ in range(2))
         self.y, self.residual_out = ([f16(np.zeros(shape))] for _ in range(2))
         self.quantized = [Array(np.zeros(shape, np.uint8), "torch.float8_e4m3fn")]
-        self.weight32 = Array(random.uniform(0.5, 1.5, case.n).astype(np.float16).astype(np.float32))
+        self.weight32 = Array(
+            random.uniform(0.5, 1.5, case.n).astype(np.float16).astype(np.float32)
+        )
         self.bias32 = Array(random.standard_normal(case.n).astype(np.float32))
-        self.weight, self.key_weight = f16(self.weight32.array), f16(random.uniform(0.5, 1.5, case.n))
+        self.weight, self.key_weight = f16(self.weight32.array), f16(
+            random.uniform(0.5, 1.5, case.n)
+        )
         self.bias = f16(self.bias32.array)
         self.scale = Array(np.array([1 / 64], np.float32))
-        self.row_scale, self.mean, self.rstd = ([Array(np.zeros(case.rows, np.float32))] for _ in range(3))
+        self.row_scale, self.mean, self.rstd = (
+            [Array(np.zeros(case.rows, np.float32))] for _ in range(3)
+        )
         if case.op.heads:
             self.y[0].array[:] = self.x[0].array
 
@@ -636,7 +885,9 @@ def e4m3(codes):
     """The values of fp8 codes."""
     sign = np.where(codes & 0x80, -1.0, 1.0)
     exponent, mantissa = (codes >> 3 & 15).astype(int), (codes & 7).astype(float)
-    return sign * np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+    return sign * np.where(
+        exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0)
+    )
 
 
 def exact(case, b):
@@ -654,14 +905,18 @@ def exact(case, b):
         y = b.x[0].array.astype(np.float64)
         y[:, :ops.HEADS] = t[:, :ops.HEADS] * b.weight.array.astype(np.float64)
         if case.op.two_weights:
-            y[:, ops.QUERY_HEADS:ops.HEADS] = t[:, ops.QUERY_HEADS:ops.HEADS] * b.key_weight.array.astype(np.float64)
+            y[:, ops.QUERY_HEADS : ops.HEADS] = t[
+                :, ops.QUERY_HEADS : ops.HEADS
+            ] * b.key_weight.array.astype(np.float64)
         return y
     return t * b.weight.array.astype(np.float64)
 
 
 def test_library(cases, path):
     library = Library(path)
-    machine = argparse.Namespace(device=argparse.Namespace(type="cpu", index=None), stream_handle=None)
+    machine = argparse.Namespace(
+        device=argparse.Namespace(type="cpu", index=None), stream_handle=None
+    )
     contender, random = Fastnorm(library, machine), np.random.default_rng(7)
     for op in (op for op in ops.OPS.values() if not op.backward):
         case = Case(op.name, "f16", 5, 128 if op.heads else 200)
@@ -671,16 +926,23 @@ def test_library(cases, path):
         allowed = 2.0**-10 * np.maximum(np.abs(wanted), 1)
         if op.quantized:
             scale = b.row_scale[0].array[:, None] if op.row_scales else 1 / 64
-            y, wanted = e4m3(b.quantized[0].array) * scale, wanted if op.row_scales else np.clip(wanted, -7, 7)
+            y, wanted = e4m3(b.quantized[0].array) * scale, (
+                wanted if op.row_scales else np.clip(wanted, -7, 7)
+            )
             allowed = allowed + 2.0**-4 * np.abs(wanted)
         worst = np.max(np.abs(y - wanted) / allowed)
         cases.check(f"library, {op.name}: right", worst <= 1, worst)
-        cases.check(f"library, {op.name}: its kernel is noted", contender.facts["kernel"], contender.facts)
+        cases.check(
+            f"library, {op.name}: its kernel is noted", contender.facts["kernel"], contender.facts
+        )
         if op.statistics:
             a = b.x[0].array.astype(np.float64) + (b.residual[0].array if op.adds else 0)
             mean = a.mean(-1, keepdims=True) if op.layer else 0
             rstd = 1 / np.sqrt(((a - mean) ** 2).mean(-1) + EPS)
-            cases.check(f"library, {op.name}: rstd leaves too", np.max(np.abs(b.rstd[0].array - rstd)) <= 1e-5)
+            cases.check(
+                f"library, {op.name}: rstd leaves too",
+                np.max(np.abs(b.rstd[0].array - rstd)) <= 1e-5,
+            )
             cases.check(f"library, {op.name}: and LayerNorm's mean",
                         np.max(np.abs(b.mean[0].array - (mean[:, 0] if op.layer else 0))) <= 1e-6)
         if op.adds:
@@ -702,8 +964,14 @@ def test_library(cases, path):
     t = (exact(case, b) / b.weight.array).astype(np.float16)
     wanted = (t.astype(np.float64) * b.weight.array).astype(np.float16)
     same = np.mean(b.y[0].array == wanted)
-    cases.check("Llama's form: rounded before the weight", same > 0.9 and not np.array_equal(b.y[0].array, plain), same)
-    summed = rounded._parts(Case("add", "f16", 5, 200), HostBuffers(Case("add", "f16", 5, 200), random), 0)[0]
+    cases.check(
+        "Llama's form: rounded before the weight",
+        same > 0.9 and not np.array_equal(b.y[0].array, plain),
+        same,
+    )
+    summed = rounded._parts(
+        Case("add", "f16", 5, 200), HostBuffers(Case("add", "f16", 5, 200), random), 0
+    )[0]
     cases.equal("Llama's form: the sum too", (summed.rounding, summed.residual_rounding), (1, 2))
     try:
         rounded.body(Case("layer", "f16", 5, 200), b)
@@ -738,20 +1006,30 @@ def test_streams(cases, path):
         (3, ops.JOINED, "R3W1 "),
     ):
         names = streams.names(reads, written)
-        cases.check(f"streams {prefix.strip()}", len(names) >= 20 and len(set(names)) == len(names) and
-                    all(name.startswith(prefix) for name in names), names)
+        cases.check(
+            f"streams {prefix.strip()}",
+            len(names) >= 20
+            and len(set(names)) == len(names)
+            and all(name.startswith(prefix) for name in names),
+            names,
+        )
 
 
 # --- the program ---
 
 
 def run_program(*given):
-    done = subprocess.run([sys.executable, PROGRAM, *map(str, given)], capture_output=True, text=True, timeout=170)
+    done = subprocess.run(
+        [sys.executable, PROGRAM, *map(str, given)], capture_output=True, text=True, timeout=170
+    )
     return done.returncode, done.stdout, done.stderr
 
 
 def has_module(name):
-    return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode == 0
+    return (
+        subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode
+        == 0
+    )
 
 
 def test_program(cases, work, library):
@@ -761,7 +1039,11 @@ def test_program(cases, work, library):
     cases.check("report", code == 0 and "| 4096x4096 | 10.00 | 10.50 |" in out, out)
     path.write_text("[1, 2]")
     code, _, err = run_program("report", path)
-    cases.check("report of something else", code == 1 and "not a result file" in err and "Traceback" not in err, err)
+    cases.check(
+        "report of something else",
+        code == 1 and "not a result file" in err and "Traceback" not in err,
+        err,
+    )
     path.write_text("# no JSON")
     code, _, err = run_program("report", path)
     cases.check("report of no JSON", code == 1 and "Traceback" not in err, err)
@@ -769,14 +1051,33 @@ def test_program(cases, work, library):
     cases.check("no library", code == 2 and "no libfastnorm.so.0 in" in err, err)
     code, _, err = run_program("run", "--ops", "rms,softmax")
     cases.check("no such operation", code == 2 and "softmax" in err, err)
-    code, out, err = run_program("run", "--library", library, "--device", "cpu", "--csv", work / "run.csv", "--n", "128",
-                                 "--cold-mib", "1", "--replays", "2", "--seconds", "8", "--contenders", "fastnorm")
+    code, out, err = run_program(
+        "run",
+        "--library",
+        library,
+        "--device",
+        "cpu",
+        "--csv",
+        work / "run.csv",
+        "--n",
+        "128",
+        "--cold-mib",
+        "1",
+        "--replays",
+        "2",
+        "--seconds",
+        "8",
+        "--contenders",
+        "fastnorm",
+    )
     if has_module("torch"):
         cases.check("a run on the CPU", code == 0 and "heads bf16 1x128" in out, out + err)
         test_backward_program(cases, work, library)
         test_backward_reference(cases, library)
     else:
-        cases.check("a run without PyTorch says so", code == 2 and "PyTorch is needed" in out, out + err)
+        cases.check(
+            "a run without PyTorch says so", code == 2 and "PyTorch is needed" in out, out + err
+        )
     test_two_builds(cases, work, library)
 
 
@@ -853,8 +1154,31 @@ def test_backward_reference(cases, library):
 def test_two_builds(cases, work, library):
     other = work / "before.so"
     other.write_bytes(library.read_bytes())
-    against = ["run", "--library", library, "--device", "cpu", "--preset", "models", "--csv", work / "against.csv", "--n", "1024",
-               "--rows", "1,16", "--dtypes", "bf16", "--ops", "rms_row_fp8,layer_stats", "--cold-mib", "1", "--replays", "2", "--seconds", "90"]
+    against = [
+        "run",
+        "--library",
+        library,
+        "--device",
+        "cpu",
+        "--preset",
+        "models",
+        "--csv",
+        work / "against.csv",
+        "--n",
+        "1024",
+        "--rows",
+        "1,16",
+        "--dtypes",
+        "bf16",
+        "--ops",
+        "rms_row_fp8,layer_stats",
+        "--cold-mib",
+        "1",
+        "--replays",
+        "2",
+        "--seconds",
+        "90",
+    ]
     for name, given, wanted in (("without another build", [], "required: --against LIB"),
                                 ("with itself", ["--against", library], "is the library itself"),
                                 ("with no file", ["--against", work / "none.so"], "is no file")):
@@ -862,34 +1186,81 @@ def test_two_builds(cases, work, library):
         cases.check(f"a preset {name}", code == 2 and wanted in err, err)
     code, out, err = run_program(*against, "--against", other)
     if has_module("torch"):
-        cases.check("two builds on the CPU", code == 0 and "| bf16 | 2 of 588 |" in out and "| with statistics | 2 of 294 |" in out, out + err)
+        cases.check(
+            "two builds on the CPU",
+            code == 0 and "| bf16 | 2 of 588 |" in out and "| with statistics | 2 of 294 |" in out,
+            out + err,
+        )
         done = lines.read(work / "against.csv")
-        cases.equal("both builds were timed", {tuple(sorted(r["contenders"])) for r in done["results"]}, {("fastnorm", "fastnorm-before")})
-        cases.check("both with right results", all("us" in c for r in done["results"] for c in r["contenders"].values()), done)
+        cases.equal(
+            "both builds were timed",
+            {tuple(sorted(r["contenders"])) for r in done["results"]},
+            {("fastnorm", "fastnorm-before")},
+        )
+        cases.check(
+            "both with right results",
+            all("us" in c for r in done["results"] for c in r["contenders"].values()),
+            done,
+        )
         code, out, err = run_program(*against, "--against", other)
-        cases.check("a second run has nothing to do", code == 0 and "all measured" in out, out + err)
-        cases.equal("and keeps what there was", lines.read(work / "against.csv")["results"], done["results"])
+        cases.check(
+            "a second run has nothing to do", code == 0 and "all measured" in out, out + err
+        )
+        cases.equal(
+            "and keeps what there was", lines.read(work / "against.csv")["results"], done["results"]
+        )
     else:
-        cases.check("two builds without PyTorch", code == 2 and "PyTorch is needed" in out, out + err)
+        cases.check(
+            "two builds without PyTorch", code == 2 and "PyTorch is needed" in out, out + err
+        )
 
 
 def test_plots(cases, work):
     if not has_module("matplotlib"):
         cases.skip("plots", "matplotlib is not installed")
         return
-    run = content(*(result(op, m, n, 10.0 * n / 4096, fastnorm=10.5 * n / 4096, quack=11.0, torch={"failed": "x"})
-                    for op in ("rms", "add_fp8") for m, n in ((4096, 4096), (4096, 8192), (1, 4096), (128, 4096))))
-    grid = content(*(result("rms", m, n, 10.0, fastnorm=10.0 + m + n / 1000) for m in (1, 2) for n in (64, 128)),
-                   kind="grid")
+    run = content(
+        *(
+            result(
+                op,
+                m,
+                n,
+                10.0 * n / 4096,
+                fastnorm=10.5 * n / 4096,
+                quack=11.0,
+                torch={"failed": "x"},
+            )
+            for op in ("rms", "add_fp8")
+            for m, n in ((4096, 4096), (4096, 8192), (1, 4096), (128, 4096))
+        )
+    )
+    grid = content(
+        *(
+            result("rms", m, n, 10.0, fastnorm=10.0 + m + n / 1000)
+            for m in (1, 2)
+            for n in (64, 128)
+        ),
+        kind="grid",
+    )
     for name, document in (("run", run), ("grid", grid)):
         lines.write(work / f"{name}.csv", document)
     drawn = {}
     for folder in (work / "a", work / "b"):
         code, out, err = run_program("plot", work / "run.csv", work / "grid.csv", "--out", folder)
         cases.check("plot", code == 0, out + err)
-        drawn[folder.name] = {p.name: p.read_bytes() for p in folder.iterdir()} if folder.exists() else {}
-    cases.equal("the plots", sorted(drawn["a"]), ["bandwidth_add_fp8_bf16.svg", "bandwidth_rms_bf16.svg",
-                                                  "decode_rms_bf16.svg", "grid_rms_bf16.svg"])
+        drawn[folder.name] = (
+            {p.name: p.read_bytes() for p in folder.iterdir()} if folder.exists() else {}
+        )
+    cases.equal(
+        "the plots",
+        sorted(drawn["a"]),
+        [
+            "bandwidth_add_fp8_bf16.svg",
+            "bandwidth_rms_bf16.svg",
+            "decode_rms_bf16.svg",
+            "grid_rms_bf16.svg",
+        ],
+    )
     cases.check("the same plots again", drawn["a"] == drawn["b"])
     texts = {name: "".join(ET.fromstring(data).itertext()) for name, data in drawn["a"].items()}
     for name, wanted in {"bandwidth_rms_bf16.svg": ["GB/s", "ceiling", "fastnorm", "Quack", "8192"],
@@ -897,7 +1268,9 @@ def test_plots(cases, work):
                          "grid_rms_bf16.svg": ["1.11", "64", "a GPU"]}.items():
         missing = [w for w in wanted if w not in texts.get(name, "")]
         cases.check(f"{name} shows what it should", not missing, missing)
-    cases.check("who was not timed has no line", "Torch" not in texts.get("bandwidth_rms_bf16.svg", "Torch"))
+    cases.check(
+        "who was not timed has no line", "Torch" not in texts.get("bandwidth_rms_bf16.svg", "Torch")
+    )
 
 
 def main():
@@ -906,8 +1279,17 @@ def main():
     parser.add_argument("--streams", type=Path, help="libfastnorm_streams.so, where CUDA is built")
     options = parser.parse_args()
     cases = Cases()
-    for test in (test_bytes, test_order, test_presets, test_chain, test_figures, test_tables, test_against, test_contenders,
-                 test_timing):
+    for test in (
+        test_bytes,
+        test_order,
+        test_presets,
+        test_chain,
+        test_figures,
+        test_tables,
+        test_against,
+        test_contenders,
+        test_timing,
+    ):
         test(cases)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

@@ -49,7 +49,8 @@ class Library(ctypes_api.Library):
 
 
 class Call:
-    """One fastnorm_norm, or one fastnorm_norm_many of several parts; the structs live as long as this."""
+    """One fastnorm_norm, or one fastnorm_norm_many of several parts; the structs live as long as
+    this."""
 
     def __init__(self, context, parts):
         self.context, self.parts = context, parts
@@ -59,23 +60,34 @@ class Call:
 
     def query(self):
         c, info = self.context, Info(struct_size=sizeof(Info))
-        status = (c.library.c.fastnorm_norm_query(c.handle, byref(self.parts[0]), byref(info)) if len(self.parts) == 1
-                  else c.library.c.fastnorm_norm_many_query(c.handle, self.many, len(self.parts), byref(info)))
+        status = (
+            c.library.c.fastnorm_norm_query(c.handle, byref(self.parts[0]), byref(info))
+            if len(self.parts) == 1
+            else c.library.c.fastnorm_norm_many_query(
+                c.handle, self.many, len(self.parts), byref(info)
+            )
+        )
         c.library.check(status)
         return info
 
     def prepare(self):
         c = self.context
-        c.library.check(c.library.c.fastnorm_norm_prepare(c.handle, byref(self.parts[0])) if len(self.parts) == 1
-                        else c.library.c.fastnorm_norm_many_prepare(c.handle, self.many, len(self.parts)))
+        c.library.check(
+            c.library.c.fastnorm_norm_prepare(c.handle, byref(self.parts[0]))
+            if len(self.parts) == 1
+            else c.library.c.fastnorm_norm_many_prepare(c.handle, self.many, len(self.parts))
+        )
 
     def run(self, stream):
         c = self.context
         if len(self.parts) == 1:
-            status = self.function(c.handle, byref(self.parts[0]), self.workspace, self.workspace_bytes, stream)
+            status = self.function(
+                c.handle, byref(self.parts[0]), self.workspace, self.workspace_bytes, stream
+            )
         else:
-            status = c.library.c.fastnorm_norm_many(c.handle, self.many, len(self.parts), self.workspace,
-                                                    self.workspace_bytes, stream)
+            status = c.library.c.fastnorm_norm_many(
+                c.handle, self.many, len(self.parts), self.workspace, self.workspace_bytes, stream
+            )
         c.library.check(status)
 
 
@@ -107,7 +119,8 @@ class BackwardCall(Call):
 
 
 class Fastnorm:
-    """The library as a contender. What it does not have it says itself, when it is asked (query)."""
+    """The library as a contender. What it does not have it says itself, when it is asked
+    (query)."""
 
     name, label = "fastnorm", "fastnorm"
     pdl = False
@@ -115,7 +128,9 @@ class Fastnorm:
     def __init__(self, library, machine):
         self.library, self.machine = library, machine
         device = machine.device
-        self.device_type, self.device_id = (CUDA, device.index or 0) if device.type == "cuda" else (CPU, 0)
+        self.device_type, self.device_id = (
+            (CUDA, device.index or 0) if device.type == "cuda" else (CPU, 0)
+        )
         self.context = ctypes_api.Context(library, self.device_type, self.device_id)
         self.facts = {}
 
@@ -154,7 +169,16 @@ class Fastnorm:
 
     def _tensor(self, t):
         shape, strides = (c_int64 * t.dim())(*t.shape), (c_int64 * t.dim())(*t.stride())
-        made = Tensor(t.data_ptr(), self.device_type, self.device_id, t.dim(), DTYPES[str(t.dtype)], shape, strides, 0)
+        made = Tensor(
+            t.data_ptr(),
+            self.device_type,
+            self.device_id,
+            t.dim(),
+            DTYPES[str(t.dtype)],
+            shape,
+            strides,
+            0,
+        )
         return ctypes.pointer(made)
 
     def _backward(self, case, b, i):
@@ -178,7 +202,10 @@ class Fastnorm:
         flags = PDL_WAIT | PDL_TRIGGER | PDL_CONSTANT_WEIGHTS if self.pdl else 0
         if op.two_weights:
             heads = b.heads_of(b.y[i])
-            views = [(heads[:, :QUERY_HEADS], b.weight), (heads[:, QUERY_HEADS:HEADS], b.key_weight)]
+            views = [
+                (heads[:, :QUERY_HEADS], b.weight),
+                (heads[:, QUERY_HEADS:HEADS], b.key_weight),
+            ]
             return [self._args(RMS, flags, x=v, y=v, weight=w) for v, w in views]
         if op.heads:
             view = b.heads_of(b.y[i])
@@ -193,7 +220,9 @@ class Fastnorm:
         if op.adds:
             tensors.update(residual=b.residual[i], residual_out=b.residual_out[i])
         if op.quantized:
-            tensors.update(quantized=b.quantized[i], scale=b.row_scale[i] if op.row_scales else b.scale)
+            tensors.update(
+                quantized=b.quantized[i], scale=b.row_scale[i] if op.row_scales else b.scale
+            )
         else:
             tensors["y"] = b.y[i]
         if op.statistics:
@@ -218,8 +247,8 @@ class FastnormBefore(Fastnorm):
 
 
 class FastnormRounded(Fastnorm):
-    """The same with the sum and the normalised row rounded to the rows' dtype before they are used, as models of Llama's form are
-    published."""
+    """The same with the sum and the normalised row rounded to the rows' dtype before they are used,
+    as models of Llama's form are published."""
 
     name, label = "fastnorm-rounded", "fastnorm, Llama's form"
     OPS = ("rms", "add")
@@ -238,8 +267,8 @@ class FastnormRounded(Fastnorm):
 
 
 class FastnormPdl(Fastnorm):
-    """The same, each call waiting for the one before it inside its kernel (programmatic dependent launch); the
-    weights are there all the time, and are read before."""
+    """The same, each call waiting for the one before it inside its kernel (programmatic dependent
+    launch); the weights are there all the time, and are read before."""
 
     name, label = "fastnorm-pdl", "fastnorm, PDL"
     pdl = True

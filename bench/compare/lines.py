@@ -1,5 +1,5 @@
-"""Result files. The first line is "# " and a JSON object: what was measured, and where. Then comes a
-table of comma-separated values: a line of names, and one line a case.
+"""Result files. The first line is "# " and a JSON object: what was measured, and where. Then comes
+a table of comma-separated values: a line of names, and one line a case.
 
 A name with points is a path: contenders.quack.us. An empty cell is an absent value. A cell that is
 JSON (a number, true, null) is that value, any other cell is text. Numbers that are not whole have

@@ -1,5 +1,6 @@
-"""The machine that calls run on, through PyTorch: buffers, graphs, replays. On a CPU the same, for trying things
-out without a GPU: calls run one after the other, and the stream is a copy by PyTorch."""
+"""The machine that calls run on, through PyTorch: buffers, graphs, replays. On a CPU the same, for
+trying things out without a GPU: calls run one after the other, and the stream is a copy by
+PyTorch."""
 
 import contextlib
 import gc
@@ -58,7 +59,8 @@ class Buffers:
     """The tensors of all calls of a chain; lists are indexed by call.
 
     x, residual              inputs, never written
-    y, residual_out          outputs; a contender that works in place finds its inputs here after reset()
+    y, residual_out          outputs; a contender that works in place finds its inputs here after
+    reset()
     quantized                [rows, n] f8_e4m3fn, where the operation quantises
     row_scale, mean, rstd    outputs, f32 [rows], where the operation has them
     weight, weight32, bias, bias32, key_weight, scale
@@ -73,7 +75,14 @@ class Buffers:
         written = pieces + ([rounded(shape, 1)] if op.quantized else [])
         inputs.reserve(chain.calls * sum(pieces), case.dtype)
         outputs.reserve(chain.calls * sum(written))
-        self.case, self.x, self.residual, self.y, self.residual_out, self.quantized = case, [], [], [], [], []
+        self.case, self.x, self.residual, self.y, self.residual_out, self.quantized = (
+            case,
+            [],
+            [],
+            [],
+            [],
+            [],
+        )
         self._outputs = outputs
         for _ in range(chain.calls):
             self.x.append(inputs.cut(shape, dtype))
@@ -85,8 +94,16 @@ class Buffers:
                 self.quantized.append(outputs.cut(shape, torch.float8_e4m3fn))
         self.torch = torch
         self.row_scale, self.mean, self.rstd = (
-            [torch.empty(case.rows, dtype=torch.float32, device=self.x[0].device) for _ in range(chain.calls)]
-            if wanted else [] for wanted in (op.row_scales, op.statistics and op.layer, op.statistics))
+            (
+                [
+                    torch.empty(case.rows, dtype=torch.float32, device=self.x[0].device)
+                    for _ in range(chain.calls)
+                ]
+                if wanted
+                else []
+            )
+            for wanted in (op.row_scales, op.statistics and op.layer, op.statistics)
+        )
         self.weight32, self.bias32 = parameters(case.n, 1), parameters(case.n, 0)
         self.weight, self.key_weight = self.weight32.to(dtype), parameters(case.n, 2).to(dtype)
         self.bias = self.bias32.to(dtype)
@@ -184,7 +201,8 @@ class Gpu(Machine):
             raise MachineLost(str(why).splitlines()[0]) from why
 
     def capture(self, body, calls):
-        """One graph of `calls` calls. Tensors that they return stay alive, so that all have memory of their own."""
+        """One graph of `calls` calls. Tensors that they return stay alive, so that all have memory
+        of their own."""
         graph = self.torch.cuda.CUDAGraph()
         gc.disable()  # what is collected may free memory, which capturing forbids
         try:
@@ -223,8 +241,14 @@ class Gpu(Machine):
                 continue
             first = (b.quantized if case.op.quantized else b.y)[i]
             source = b.y[i] if case.op.heads else b.x[i]  # heads are normalised in place
-            addresses.append([source.data_ptr(), b.residual[i].data_ptr() if case.op.adds else 0, first.data_ptr(),
-                              b.residual_out[i].data_ptr() if case.op.adds else 0])
+            addresses.append(
+                [
+                    source.data_ptr(),
+                    b.residual[i].data_ptr() if case.op.adds else 0,
+                    first.data_ptr(),
+                    b.residual_out[i].data_ptr() if case.op.adds else 0,
+                ]
+            )
         return {
             name: lambda i, k=k: self._streams.launch(reads, written, k, addresses[i], size, handle)
             for k, name in enumerate(self._streams.names(reads, written))

@@ -6,7 +6,11 @@ ELEMENT_BYTES = {"bf16": 2, "f16": 2}
 # What a stream writes: as many tensors as it reads; so, the first half as wide; one tensor.
 ALIKE, NARROW, JOINED = 0, 1, 2
 ALIGNMENT = 1024  # of each tensor, in bytes
-HEADS, HEADS_OF_ALL, QUERY_HEADS = 72, 80, 64  # query and key heads of a fused QKV tensor; the rest are values
+HEADS, HEADS_OF_ALL, QUERY_HEADS = (
+    72,
+    80,
+    64,
+)  # query and key heads of a fused QKV tensor; the rest are values
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,9 @@ class Op:
     quantized: bool = False # leaves as f8_e4m3fn codes, by a static scale
     row_scales: bool = False  # or by a scale for each row, which leaves too
     statistics: bool = False  # rstd, and LayerNorm's mean, leave too
-    heads: bool = False  # strided heads of a fused QKV tensor, in place; rows are tokens, n is the head size
+    heads: bool = (
+        False  # strided heads of a fused QKV tensor, in place; rows are tokens, n is the head size
+    )
     two_weights: bool = False  # query and key heads have different weights
     backward: bool = False  # dx, dweight and LayerNorm's dbias; adds: with a dresidual_in
 
@@ -28,25 +34,38 @@ class Op:
         return 1 + self.adds + self.backward
 
 
-OPS = {op.name: op for op in (
-    Op("add", "Fused add + RMSNorm", adds=True),
-    Op("rms", "RMSNorm"),
-    Op("layer", "LayerNorm, f32 weight and bias", layer=True),
-    Op("rms_fp8", "RMSNorm to static fp8", quantized=True),
-    Op("add_fp8", "Fused add + RMSNorm to static fp8", adds=True, quantized=True),
-    Op("heads", f"{HEADS} of {HEADS_OF_ALL} heads in place", heads=True),
-    Op("qk", f"{QUERY_HEADS} query and {HEADS - QUERY_HEADS} key heads of {HEADS_OF_ALL} in place, one launch",
-       heads=True, two_weights=True),
-    Op("rms_backward", "RMSNorm backward", backward=True),
-    Op("add_backward", "Fused add + RMSNorm backward", adds=True, backward=True),
-    Op("layer_backward", "LayerNorm backward", layer=True, own_columns=True, backward=True),
-    # The library alone is timed on these.
-    Op("layer_own", "LayerNorm, weight and bias of x's dtype", layer=True, own_columns=True),
-    Op("rms_row_fp8", "RMSNorm to per-row fp8", quantized=True, row_scales=True),
-    Op("rms_stats", "RMSNorm with statistics", statistics=True),
-    Op("add_stats", "Fused add + RMSNorm with statistics", adds=True, statistics=True),
-    Op("layer_stats", "LayerNorm with statistics", layer=True, own_columns=True, statistics=True),
-)}
+OPS = {
+    op.name: op
+    for op in (
+        Op("add", "Fused add + RMSNorm", adds=True),
+        Op("rms", "RMSNorm"),
+        Op("layer", "LayerNorm, f32 weight and bias", layer=True),
+        Op("rms_fp8", "RMSNorm to static fp8", quantized=True),
+        Op("add_fp8", "Fused add + RMSNorm to static fp8", adds=True, quantized=True),
+        Op("heads", f"{HEADS} of {HEADS_OF_ALL} heads in place", heads=True),
+        Op(
+            "qk",
+            f"{QUERY_HEADS} query and {HEADS - QUERY_HEADS} key heads of {HEADS_OF_ALL} in place, one launch",
+            heads=True,
+            two_weights=True,
+        ),
+        Op("rms_backward", "RMSNorm backward", backward=True),
+        Op("add_backward", "Fused add + RMSNorm backward", adds=True, backward=True),
+        Op("layer_backward", "LayerNorm backward", layer=True, own_columns=True, backward=True),
+        # The library alone is timed on these.
+        Op("layer_own", "LayerNorm, weight and bias of x's dtype", layer=True, own_columns=True),
+        Op("rms_row_fp8", "RMSNorm to per-row fp8", quantized=True, row_scales=True),
+        Op("rms_stats", "RMSNorm with statistics", statistics=True),
+        Op("add_stats", "Fused add + RMSNorm with statistics", adds=True, statistics=True),
+        Op(
+            "layer_stats",
+            "LayerNorm with statistics",
+            layer=True,
+            own_columns=True,
+            statistics=True,
+        ),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -78,12 +97,17 @@ class Case:
 
     @property
     def bytes_moved(self):
-        """Each input read once, each output written once; weights, scales and statistics are not counted."""
+        """Each input read once, each output written once; weights, scales and statistics are not
+        counted."""
         if self.op.backward:
             return (self.op.reads + 1) * self.tensor_bytes
         codes = self.tensor_bytes // ELEMENT_BYTES[self.dtype]
         first_output = codes if self.op.quantized else self.tensor_bytes
-        return self.op.reads * self.tensor_bytes + first_output + (self.tensor_bytes if self.op.adds else 0)
+        return (
+            self.op.reads * self.tensor_bytes
+            + first_output
+            + (self.tensor_bytes if self.op.adds else 0)
+        )
 
     @property
     def footprint(self):
@@ -107,9 +131,25 @@ def rounded(shape, itemsize):
 
 LARGE_N = [1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192, 12288, 14336, 16384, 32768]
 LARGE = [(512, 5120), *((4096, n) for n in LARGE_N)]
-DECODE = [(1, 2048), (1, 4096), (1, 8192), (1, 16384), (16, 4096), (64, 7168), (64, 8192), (128, 4096),
-          (128, 8192), (128, 16384), (512, 8192), (1024, 8192), (512, 16384)]
-LAYER = [(512, 5120), *((4096, n) for n in (1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768))]
+DECODE = [
+    (1, 2048),
+    (1, 4096),
+    (1, 8192),
+    (1, 16384),
+    (16, 4096),
+    (64, 7168),
+    (64, 8192),
+    (128, 4096),
+    (128, 8192),
+    (128, 16384),
+    (512, 8192),
+    (1024, 8192),
+    (512, 16384),
+]
+LAYER = [
+    (512, 5120),
+    *((4096, n) for n in (1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768)),
+]
 QUANTIZED = [(4096, n) for n in (1024, 2048, 3072, 4096, 8192, 16384, 32768)]
 TOKENS = [(tokens, 128) for tokens in (1, 64, 1024, 4096, 9010)]
 # 25 to 400 MB of RMSNorm's backward; then rows of heads, and few rows.
@@ -136,15 +176,25 @@ SECTIONS = (
     Section("RMSNorm, decode", "rms", tuple(DECODE), decode=True),
     Section("Fused add + RMSNorm, decode", "add", tuple(DECODE), decode=True),
     Section("LayerNorm, f32 weight and bias", "layer", tuple(LAYER)),
-    Section("LayerNorm, decode", "layer", ((1, 4096), (1, 8192), (128, 8192), (512, 8192)), decode=True),
+    Section(
+        "LayerNorm, decode", "layer", ((1, 4096), (1, 8192), (128, 8192), (512, 8192)), decode=True
+    ),
     Section("RMSNorm to static fp8", "rms_fp8", tuple(QUANTIZED)),
-    Section("RMSNorm to static fp8, decode", "rms_fp8", ((1, 4096), (1, 16384), (128, 8192), (512, 8192)),
-            decode=True),
+    Section(
+        "RMSNorm to static fp8, decode",
+        "rms_fp8",
+        ((1, 4096), (1, 16384), (128, 8192), (512, 8192)),
+        decode=True,
+    ),
     Section("Fused add + RMSNorm to static fp8", "add_fp8", tuple(QUANTIZED)),
     Section(OPS["heads"].title, "heads", tuple(TOKENS)),
     Section(OPS["qk"].title, "qk", tuple(TOKENS)),
-    *(Section(op.title + more, op.name, tuple(shapes)) for op in OPS.values() if op.backward
-      for more, shapes in (("", BACKWARD), (", few rows", BACKWARD_FEW))),
+    *(
+        Section(op.title + more, op.name, tuple(shapes))
+        for op in OPS.values()
+        if op.backward
+        for more, shapes in (("", BACKWARD), (", few rows", BACKWARD_FEW))
+    ),
 )
 
 # Row lengths in the order in which they are measured. Some peers compile a kernel for a row length
@@ -153,8 +203,39 @@ ORDER_OF_N = [4096, 8192, 128, 16384, 2048, 7168, 5120, 1024, 32768, 14336, 3072
               512, 256, 64]
 
 GRID_ROWS = [1, 2, 8, 32, 128, 1024, 4096, 16384, 65536]
-GRID_N = [64, 111, 128, 256, 500, 512, 1024, 1536, 2048, 2880, 3072, 3584, 4096, 4100, 5000, 5120, 6144, 7168,
-          8192, 10240, 12288, 13824, 14336, 16384, 20480, 24576, 28672, 32768, 65536, 131072, 262144]
+GRID_N = [
+    64,
+    111,
+    128,
+    256,
+    500,
+    512,
+    1024,
+    1536,
+    2048,
+    2880,
+    3072,
+    3584,
+    4096,
+    4100,
+    5000,
+    5120,
+    6144,
+    7168,
+    8192,
+    10240,
+    12288,
+    13824,
+    14336,
+    16384,
+    20480,
+    24576,
+    28672,
+    32768,
+    65536,
+    131072,
+    262144,
+]
 
 
 def table_cases(dtypes, op_names=None, n_wanted=None):
@@ -173,7 +254,8 @@ LONG_N = 8192  # longer rows have a bound of their own
 
 @dataclass(frozen=True)
 class Group:
-    """Cases over which a geometric mean is taken, and the bounds of the ratio of two builds there."""
+    """Cases over which a geometric mean is taken, and the bounds of the ratio of two builds
+    there."""
 
     title: str
     dtypes: tuple
@@ -184,7 +266,12 @@ class Group:
     worst_long: float | None = None
 
     def cases(self):
-        return [Case(op, dtype, rows, n) for dtype in self.dtypes for op in self.op_names for rows, n in self.shapes]
+        return [
+            Case(op, dtype, rows, n)
+            for dtype in self.dtypes
+            for op in self.op_names
+            for rows, n in self.shapes
+        ]
 
 
 _MODELS = tuple((rows, n) for n in MODEL_N for rows in MODEL_ROWS)
@@ -210,8 +297,14 @@ def preset_cases(name, dtypes=None, op_names=None, n_wanted=None):
 
 def grid_cases(dtypes, op_names, n_wanted=None):
     """The grid of rows x n, small tensors first, so that memory grows as it is needed."""
-    cases = [Case(op, dtype, rows, n) for dtype in dtypes for op in op_names for rows in GRID_ROWS for n in GRID_N
-             if not n_wanted or n in n_wanted]
+    cases = [
+        Case(op, dtype, rows, n)
+        for dtype in dtypes
+        for op in op_names
+        for rows in GRID_ROWS
+        for n in GRID_N
+        if not n_wanted or n in n_wanted
+    ]
     return sorted(cases, key=lambda c: (dtypes.index(c.dtype), c.footprint, c.key))
 
 

@@ -151,7 +151,9 @@ class TorchCompile(Peer):
 
     def layer(self, case, b):
         norm = self.torch.nn.functional.layer_norm
-        run = self._compiled(lambda x, w, bias: norm(x.float(), (case.n,), w, bias, EPS).to(x.dtype))
+        run = self._compiled(
+            lambda x, w, bias: norm(x.float(), (case.n,), w, bias, EPS).to(x.dtype)
+        )
         return lambda i: {"y": run(b.x[i], b.weight32, b.bias32)}
 
     def _codes(self, x, w, scale, n):
@@ -168,7 +170,9 @@ class TorchCompile(Peer):
             return self._codes(sums, w, scale, case.n), sums
 
         run = self._compiled(formula)
-        return lambda i: dict(zip(("quantized", "sum"), run(b.x[i], b.residual[i], b.weight, b.scale)))
+        return lambda i: dict(
+            zip(("quantized", "sum"), run(b.x[i], b.residual[i], b.weight, b.scale))
+        )
 
     def _backward(self, case, b):
         """The formula; dresidual_in and mean may be None."""
@@ -207,7 +211,8 @@ class TorchCompile(Peer):
 
 
 class FlashInferCuda(Peer):
-    """FlashInfer's CUDA kernels: a module built before (FASTNORM_FLASHINFER_CUDA names it), or built now."""
+    """FlashInfer's CUDA kernels: a module built before (FASTNORM_FLASHINFER_CUDA names it), or
+    built now."""
 
     name, label, package = "flashinfer-cuda", "FlashInfer CUDA", "flashinfer-python"
 
@@ -223,13 +228,17 @@ class FlashInferCuda(Peer):
         return lambda i: self.module.rmsnorm(b.y[i], b.x[i], b.weight, EPS, False)
 
     def add(self, case, b):  # in place: x becomes y, residual the sum
-        return lambda i: self.module.fused_add_rmsnorm(b.y[i], b.residual_out[i], b.weight, EPS, False)
+        return lambda i: self.module.fused_add_rmsnorm(
+            b.y[i], b.residual_out[i], b.weight, EPS, False
+        )
 
     def layer(self, case, b):
         return lambda i: self.module.layernorm(b.y[i], b.x[i], b.weight32, b.bias32, EPS)
 
     def rms_fp8(self, case, b):
-        return lambda i: self.module.rmsnorm_quant(b.quantized[i], b.x[i], b.weight, b.scale, EPS, False)
+        return lambda i: self.module.rmsnorm_quant(
+            b.quantized[i], b.x[i], b.weight, b.scale, EPS, False
+        )
 
     def add_fp8(self, case, b):
         return lambda i: self.module.fused_add_rmsnorm_quant(
@@ -260,7 +269,8 @@ class FlashInferCute(Peer):
         try:
             self.kernels = importlib.import_module("flashinfer.norm.kernels")
         except ImportError:
-            # What the whole package wants (cuDNN's front end, NCCL, ..) is not there; these kernels need none of it.
+            # What the whole package wants (cuDNN's front end, NCCL, ..) is not there; these kernels
+            # need none of it.
             _bare_packages("flashinfer", "flashinfer.norm", "flashinfer.cute_dsl")
             self.kernels = importlib.import_module("flashinfer.norm.kernels")
         _keep_on_disk("flashinfer.norm.kernels.")
@@ -269,13 +279,19 @@ class FlashInferCute(Peer):
         return lambda i: self.kernels.rmsnorm_cute(b.x[i], b.weight, b.y[i], EPS, 0.0, self.pdl)
 
     def add(self, case, b):  # in place: x becomes y, residual the sum
-        return lambda i: self.kernels.fused_add_rmsnorm_cute(b.y[i], b.residual_out[i], b.weight, EPS, 0.0, self.pdl)
+        return lambda i: self.kernels.fused_add_rmsnorm_cute(
+            b.y[i], b.residual_out[i], b.weight, EPS, 0.0, self.pdl
+        )
 
     def layer(self, case, b):
-        return lambda i: self.kernels.layernorm_cute(b.y[i], b.x[i], b.weight32, b.bias32, EPS, self.pdl)
+        return lambda i: self.kernels.layernorm_cute(
+            b.y[i], b.x[i], b.weight32, b.bias32, EPS, self.pdl
+        )
 
     def rms_fp8(self, case, b):
-        return lambda i: self.kernels.rmsnorm_quant_cute(b.quantized[i], b.x[i], b.weight, b.scale, EPS, 0.0, self.pdl)
+        return lambda i: self.kernels.rmsnorm_quant_cute(
+            b.quantized[i], b.x[i], b.weight, b.scale, EPS, 0.0, self.pdl
+        )
 
     def add_fp8(self, case, b):
         return lambda i: self.kernels.fused_add_rmsnorm_quant_cute(
@@ -283,7 +299,9 @@ class FlashInferCute(Peer):
 
     def heads(self, case, b):
         views = self.views(b)
-        return lambda i: self.kernels.qk_rmsnorm_cute(views[i], b.weight, views[i], EPS, 0.0, self.pdl)
+        return lambda i: self.kernels.qk_rmsnorm_cute(
+            views[i], b.weight, views[i], EPS, 0.0, self.pdl
+        )
 
     def qk(self, case, b):
         views = self.two_views(b)
@@ -319,7 +337,9 @@ class Quack(Peer):
                                       residual_out=b.residual_out[i], eps=EPS)
 
     def layer(self, case, b):
-        return lambda i: self.forward(b.x[i], b.weight32, b.y[i], bias=b.bias32, eps=EPS, is_layernorm=True)
+        return lambda i: self.forward(
+            b.x[i], b.weight32, b.y[i], bias=b.bias32, eps=EPS, is_layernorm=True
+        )
 
     def heads(self, case, b):
         views = self.views(b)
@@ -378,7 +398,9 @@ class Liger(Peer):
     def __init__(self, torch):
         super().__init__(torch)
         self._rms = importlib.import_module("liger_kernel.ops.rms_norm").rms_norm_forward
-        self._add = importlib.import_module("liger_kernel.ops.fused_add_rms_norm").fused_add_rms_norm_forward
+        self._add = importlib.import_module(
+            "liger_kernel.ops.fused_add_rms_norm"
+        ).fused_add_rms_norm_forward
         self._layer = importlib.import_module("liger_kernel.ops.layer_norm").layer_norm_forward
 
         self._backward = {
@@ -438,7 +460,9 @@ class Liger(Peer):
         return lambda i: {"y": self._rms(b.x[i], b.weight, EPS, 0.0, "llama", None)[0]}
 
     def add(self, case, b):
-        return lambda i: dict(zip(("y", "sum"), self._add(b.x[i], b.residual[i], b.weight, EPS, 0.0, "llama")))
+        return lambda i: dict(
+            zip(("y", "sum"), self._add(b.x[i], b.residual[i], b.weight, EPS, 0.0, "llama"))
+        )
 
     def layer(self, case, b):
         return lambda i: {"y": self._layer(b.x[i], b.weight32, b.bias32, EPS)[0]}
@@ -456,7 +480,9 @@ class TransformerEngine(Peer):
         return {"bf16": self.tex.DType.kBFloat16, "f16": self.tex.DType.kFloat16}[case.dtype]
 
     def rms(self, case, b):
-        return lambda i: self.tex.rmsnorm_fwd(b.x[i], b.weight, EPS, b.y[i], None, self._dtype(case), 0, False)
+        return lambda i: self.tex.rmsnorm_fwd(
+            b.x[i], b.weight, EPS, b.y[i], None, self._dtype(case), 0, False
+        )
 
     def layer(self, case, b):
         weight, bias = b.weight, b.bias32.to(b.weight.dtype)
@@ -502,7 +528,9 @@ class Vllm(Peer):
         return lambda i: self.ops.fused_add_rms_norm(b.y[i], b.residual_out[i], b.weight, EPS)
 
     def rms_fp8(self, case, b):
-        return lambda i: self.ops.rms_norm_static_fp8_quant(b.quantized[i], b.x[i], b.weight, b.scale, EPS)
+        return lambda i: self.ops.rms_norm_static_fp8_quant(
+            b.quantized[i], b.x[i], b.weight, b.scale, EPS
+        )
 
     def add_fp8(self, case, b):
         return lambda i: self.ops.fused_add_rms_norm_static_fp8_quant(
@@ -523,14 +551,38 @@ class SglKernel(Peer):
         return lambda i: self.kernels.fused_add_rmsnorm(b.y[i], b.residual_out[i], b.weight, EPS)
 
 
-# FlashInfer's CUDA kernels first: what stands in for its package below would hide why they are not there.
-PEERS = (TorchNative, FlashInferCuda, FlashInferCute, Quack, Liger, TransformerEngine, Vllm, SglKernel,
-         FlashInferCutePdl, TorchCompile)
+# FlashInfer's CUDA kernels first: what stands in for its package below would hide why they are not
+# there.
+PEERS = (
+    TorchNative,
+    FlashInferCuda,
+    FlashInferCute,
+    Quack,
+    Liger,
+    TransformerEngine,
+    Vllm,
+    SglKernel,
+    FlashInferCutePdl,
+    TorchCompile,
+)
 
 # Packages whose versions a result depends on.
-PACKAGES = ("torch", "triton", "flashinfer-python", "quack-kernels", "liger-kernel", "nvidia-cutlass-dsl",
-            "nvidia-cutlass-dsl-libs-cu13", "nvidia-cutlass-dsl-libs-cu12", "apache-tvm-ffi", "torch-c-dlpack-ext",
-            "transformer-engine", "vllm", "sgl-kernel", "numpy")
+PACKAGES = (
+    "torch",
+    "triton",
+    "flashinfer-python",
+    "quack-kernels",
+    "liger-kernel",
+    "nvidia-cutlass-dsl",
+    "nvidia-cutlass-dsl-libs-cu13",
+    "nvidia-cutlass-dsl-libs-cu12",
+    "apache-tvm-ffi",
+    "torch-c-dlpack-ext",
+    "transformer-engine",
+    "vllm",
+    "sgl-kernel",
+    "numpy",
+)
 
 
 def versions():
@@ -564,8 +616,8 @@ def _bare_packages(*names):
 
 
 def _keep_on_disk(prefix):
-    """Compiled kernels of the modules of FlashInfer go through the disk cache that quack has for its own, where
-    that is there: a second process does not compile again."""
+    """Compiled kernels of the modules of FlashInfer go through the disk cache that quack has for
+    its own, where that is there: a second process does not compile again."""
     try:
         jit_cache = importlib.import_module("quack.cache").jit_cache
     except ImportError:
@@ -573,5 +625,7 @@ def _keep_on_disk(prefix):
     for name in ("rmsnorm", "fused_add_rmsnorm", "layernorm"):
         module = sys.modules[prefix + name]
         for key, compile_kernel in list(vars(module).items()):
-            if key.startswith("_get_compiled_") and isinstance(compile_kernel, functools._lru_cache_wrapper):
+            if key.startswith("_get_compiled_") and isinstance(
+                compile_kernel, functools._lru_cache_wrapper
+            ):
                 setattr(module, key, jit_cache(compile_kernel.__wrapped__))

@@ -1,5 +1,5 @@
-"""Plots of documents, as SVG: bandwidth over the row length, decode latency over the rows, and the grid as a heat
-map. Needs matplotlib, no GPU."""
+"""Plots of documents, as SVG: bandwidth over the row length, decode latency over the rows, and the
+grid as a heat map. Needs matplotlib, no GPU."""
 
 import matplotlib
 
@@ -17,8 +17,20 @@ LARGE_ROWS = 4096
 DECODE_OPS = ("rms", "add")
 OWN_STYLE = {"color": "#c02020", "linewidth": 2.2, "zorder": 5}
 # A contender has the same colour in all plots; none is close to the library's.
-PEER_COLORS = ["#7f7f7f", "#1f77b4", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#8c564b", "#bcbd22", "#e377c2", "#393b79",
-               "#637939", "#e7969c"]
+PEER_COLORS = [
+    "#7f7f7f",
+    "#1f77b4",
+    "#2ca02c",
+    "#ff7f0e",
+    "#9467bd",
+    "#17becf",
+    "#8c564b",
+    "#bcbd22",
+    "#e377c2",
+    "#393b79",
+    "#637939",
+    "#e7969c",
+]
 CEILING = {"color": "black", "linestyle": "--", "linewidth": 1.2, "label": "ceiling"}
 
 
@@ -30,7 +42,12 @@ def draw(contents, folder):
         device = content.get("device", "")
         if content.get("kind") == "grid":
             for op, dtype in _pairs(content["results"]):
-                drawn.append(_save(heat_map(content["results"], op, dtype, device), folder / f"grid_{op}_{dtype}.svg"))
+                drawn.append(
+                    _save(
+                        heat_map(content["results"], op, dtype, device),
+                        folder / f"grid_{op}_{dtype}.svg",
+                    )
+                )
         else:
             labels = labels_of(content)
             for op, dtype in _pairs(content["results"]):
@@ -40,7 +57,12 @@ def draw(contents, folder):
                                        folder / f"bandwidth_{op}_{dtype}.svg"))
                 decode = _picked(content["results"], op, dtype, lambda r: r["rows"] <= 1024)
                 if op in DECODE_OPS and len(decode) > 1:
-                    drawn.append(_save(latency(decode, op, dtype, labels, device), folder / f"decode_{op}_{dtype}.svg"))
+                    drawn.append(
+                        _save(
+                            latency(decode, op, dtype, labels, device),
+                            folder / f"decode_{op}_{dtype}.svg",
+                        )
+                    )
     return drawn
 
 
@@ -65,7 +87,11 @@ def _lines(axes, results, across, value, labels, ceiling):
     for place, (name, label) in enumerate(labels.items()):
         points = [(r[across], value(r, name)) for r in results if us_of(r, name) is not None]
         if points:
-            style = OWN_STYLE if name == OWN else {"color": PEER_COLORS[place % len(PEER_COLORS)], "linewidth": 1.1}
+            style = (
+                OWN_STYLE
+                if name == OWN
+                else {"color": PEER_COLORS[place % len(PEER_COLORS)], "linewidth": 1.1}
+            )
             axes.plot(*zip(*points), marker="o", markersize=3, label=label, **style)
     axes.set_xscale("log", base=2)
     ticks = sorted({r[across] for r in results})
@@ -89,11 +115,22 @@ def bandwidth(results, op, dtype, labels, device):
 
 def latency(results, op, dtype, labels, device):
     """Microseconds over the rows, for each row length that has more than one number of rows."""
-    lengths = [n for n in sorted({r["n"] for r in results}) if sum(r["n"] == n for r in results) > 1]
+    lengths = [
+        n for n in sorted({r["n"] for r in results}) if sum(r["n"] == n for r in results) > 1
+    ]
     lengths = lengths or sorted({r["n"] for r in results})[:1]
-    figure, all_axes = plt.subplots(1, len(lengths), figsize=(3.4 * len(lengths), 3.4), squeeze=False)
+    figure, all_axes = plt.subplots(
+        1, len(lengths), figsize=(3.4 * len(lengths), 3.4), squeeze=False
+    )
     for axes, n in zip(all_axes[0], lengths):
-        _lines(axes, [r for r in results if r["n"] == n], "rows", us_of, labels, lambda r: r["ceiling"]["us"])
+        _lines(
+            axes,
+            [r for r in results if r["n"] == n],
+            "rows",
+            us_of,
+            labels,
+            lambda r: r["ceiling"]["us"],
+        )
         axes.set_ylim(bottom=0)
         axes.set_title(f"row length {n}")
         axes.set_xlabel("rows")

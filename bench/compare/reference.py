@@ -22,7 +22,8 @@ class Reference:
         self.unit = 2.0 ** (-8 if case.dtype == "bf16" else -11)
 
     def wanted(self, i):
-        """The results of call i on the chosen rows: {"y", "sum", "mean", "rstd"} in double precision."""
+        """The results of call i on the chosen rows: {"y", "sum", "mean", "rstd"} in double
+        precision."""
         b, op, torch = self.buffers, self.case.op, self.torch
         rows = torch.as_tensor(self.rows, device=b.x[i].device)
         a = b.heads_of(b.x[i]) if op.heads else b.x[i]
@@ -39,12 +40,15 @@ class Reference:
         if op.statistics:
             found["rstd"] = rstd[:, 0]
         t = a * rstd
-        weight = (b.weight32 if op.layer else b.head_weights() if op.two_weights else b.weight).double()
+        weight = (
+            b.weight32 if op.layer else b.head_weights() if op.two_weights else b.weight
+        ).double()
         found["y"] = t * weight + b.bias32.double() if op.layer else t * weight
         return found
 
     def given(self, i, results):
-        """What the contender left: in its own tensors where it returned any, else in the buffers."""
+        """What the contender left: in its own tensors where it returned any, else in the
+        buffers."""
         b, op = self.buffers, self.case.op
         results = results if isinstance(results, dict) else {}
         found = {}
@@ -63,11 +67,17 @@ class Reference:
 
     def _picked(self, tensor):
         if tensor.element_size() == 1:  # fp8 cannot be indexed
-            return tensor.view(self.torch.uint8)[self.rows].view(self.torch.float8_e4m3fn).float().double()
+            return (
+                tensor.view(self.torch.uint8)[self.rows]
+                .view(self.torch.float8_e4m3fn)
+                .float()
+                .double()
+            )
         return tensor[self.rows].double()
 
     def _scale(self, i):
-        """Of the codes: one, or one for each chosen row. Those are the library's own, and checked by what they make of the codes."""
+        """Of the codes: one, or one for each chosen row. Those are the library's own, and checked
+        by what they make of the codes."""
         if not self.case.op.row_scales:
             return self.buffers.scale.double()
         return self.buffers.row_scale[i][self.rows].double().unsqueeze(-1)
@@ -87,6 +97,8 @@ class Reference:
                 allowed = allowed + exact.abs() * 2.0**-4 + scale * 2.0**-9
             error = ((value - exact).abs() / allowed).max().item()
             if not error <= 1.0:  # NaN too
-                raise WrongResult(f"{name} of call {i} is off by {error:.3g} times what rounding allows")
+                raise WrongResult(
+                    f"{name} of call {i} is off by {error:.3g} times what rounding allows"
+                )
             worst = max(worst, error)
         return worst

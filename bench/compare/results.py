@@ -13,7 +13,8 @@ def key_of(result):
 
 
 class Document:
-    """Results by case, written after every case, so that nothing is lost and a later run goes on."""
+    """Results by case, written after every case, so that nothing is lost and a later run goes
+    on."""
 
     def __init__(self, path, content=None):
         self.path = Path(path)
@@ -34,16 +35,20 @@ class Document:
         return self.content["results"]
 
     def describe(self, kind, library, machine, against=None, preset=None):
-        """Says what is measured. Results of another kind, build or device are not mixed with these. against: the
-        build that is timed beside."""
+        """Says what is measured. Results of another kind, build or device are not mixed with these.
+        against: the build that is timed beside."""
         for name, value in (("kind", kind), ("library", library), ("device", machine.get("device")),
                             ("against", against), ("preset", preset)):
             before = self.content.get(name)
             if self.results and before is not None and before != value:
-                raise Mismatch(f"{self.path} has results of another {name}; name another file, or --fresh")
+                raise Mismatch(
+                    f"{self.path} has results of another {name}; name another file, or --fresh"
+                )
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.content.update(kind=kind, library=library, device=machine.get("device"))
-        self.content.update({k: v for k, v in (("against", against), ("preset", preset)) if v is not None})
+        self.content.update(
+            {k: v for k, v in (("against", against), ("preset", preset)) if v is not None}
+        )
         self.content.setdefault("runs", []).append({"date": now, **machine})
 
     def find(self, case):
@@ -60,8 +65,13 @@ class Document:
             self.results.append(result)
 
     def missing(self, cases, wanted=()):
-        """The cases of which there is no result, or none that has anything to say of all contenders in `wanted`."""
-        return [c for c in cases if self.find(c) is None or not set(wanted) <= set(self.find(c).get("contenders", {}))]
+        """The cases of which there is no result, or none that has anything to say of all contenders
+        in `wanted`."""
+        return [
+            c
+            for c in cases
+            if self.find(c) is None or not set(wanted) <= set(self.find(c).get("contenders", {}))
+        ]
 
     def write(self):
         lines.write(self.path, self.content)

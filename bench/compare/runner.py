@@ -1,4 +1,5 @@
-"""Runs the comparison: a child process measures, its parent starts another one where a contender took it down.
+"""Runs the comparison: a child process measures, its parent starts another one where a contender
+took it down.
 
 The child writes the document after every case. Before each step it writes the name of the contender
 (the file *.now), so the parent knows whom to leave out next time.
@@ -20,7 +21,13 @@ from compare.timing import Ceilings, MachineLost, Patience, time_case
 
 EXIT_LOST, EXIT_UNUSABLE = 3, 2
 RESTARTS = 6
-KNOWN = (Fastnorm, FastnormBefore, FastnormPdl, *peers.PEERS, FastnormRounded)  # in the order of the tables
+KNOWN = (
+    Fastnorm,
+    FastnormBefore,
+    FastnormPdl,
+    *peers.PEERS,
+    FastnormRounded,
+)  # in the order of the tables
 FEW_ROWS = 1024  # a decode step has no more
 STALLED_SECONDS = 75  # without a sign of life: longer than a contender may take for one case
 
@@ -59,16 +66,35 @@ def describe_machine(torch, device):
     properties = torch.cuda.get_device_properties(device)
     found.update(device=properties.name, multiprocessors=properties.multi_processor_count,
                  memory_bytes=properties.total_memory, l2_bytes=properties.L2_cache_size)
-    fields = ["driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.limit",
-              "power.draw", "temperature.gpu"]
+    fields = [
+        "driver_version",
+        "clocks.sm",
+        "clocks.mem",
+        "clocks.max.sm",
+        "clocks.max.mem",
+        "power.limit",
+        "power.draw",
+        "temperature.gpu",
+    ]
     if shutil.which("nvidia-smi"):
         try:
-            asked = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader",
-                                    f"--id={device.index or 0}"], capture_output=True, text=True, timeout=20)
+            asked = subprocess.run(
+                [
+                    "nvidia-smi",
+                    f"--query-gpu={','.join(fields)}",
+                    "--format=csv,noheader",
+                    f"--id={device.index or 0}",
+                ],
+                capture_output=True,
+                text=True,
+                timeout=20,
+            )
         except subprocess.TimeoutExpired:
             return found
         if asked.returncode == 0:
-            found.update(zip((f.replace(".", "_") for f in fields), asked.stdout.strip().split(", ")))
+            found.update(
+                zip((f.replace(".", "_") for f in fields), asked.stdout.strip().split(", "))
+            )
     return found
 
 
@@ -80,7 +106,8 @@ def wanted_contenders(options):
 
 
 def make_contenders(torch, libraries, machine, document, options, progress):
-    """All contenders that can be made, in order, and why the others can't. libraries: this build, and the one before."""
+    """All contenders that can be made, in order, and why the others can't. libraries: this build,
+    and the one before."""
     made, unavailable = [], {}
     library, before = libraries
     crashed = document.content.get("crashed", {})
@@ -119,7 +146,8 @@ def passes(contenders, cases, document):
 
 
 def measure(machine, contenders, cases, document, options, progress):
-    """Times all cases that the document lacks, until there is no time left. Returns how many are left."""
+    """Times all cases that the document lacks, until there is no time left. Returns how many are
+    left."""
     ceilings = Ceilings()
     patience = Patience(options.case_seconds, options.contender_seconds)
     skipped = document.content.setdefault("skipped", {})
@@ -133,8 +161,16 @@ def measure(machine, contenders, cases, document, options, progress):
             continue
         progress.write("streams", case.key)
         try:
-            result = time_case(machine, case, present, ceilings, patience, options.replays, options.cold_bytes,
-                               lambda name, key=case.key: progress.write(name, key))
+            result = time_case(
+                machine,
+                case,
+                present,
+                ceilings,
+                patience,
+                options.replays,
+                options.cold_bytes,
+                lambda name, key=case.key: progress.write(name, key),
+            )
         except DoesNotFit as why:
             skipped[case.key] = str(why)
             say(f"{case.key:26}  {why}")
@@ -171,7 +207,11 @@ def run_child(options):
         return EXIT_UNUSABLE
     try:
         library = Library(options.library)
-        machine = Host(torch, device) if device.type == "cpu" else Gpu(torch, device, Streams(options.streams))
+        machine = (
+            Host(torch, device)
+            if device.type == "cpu"
+            else Gpu(torch, device, Streams(options.streams))
+        )
         document = Document.open(options.csv)
         before = Library(options.against) if options.against else None
         document.describe(options.kind, library.identity(), describe_machine(torch, machine.device),
@@ -179,10 +219,13 @@ def run_child(options):
     except (Mismatch, OSError, RuntimeError, AttributeError) as why:
         say(f"{type(why).__name__}: {why}")
         return EXIT_UNUSABLE
-    say(f"{document.content['device']}, libfastnorm {library.version()}, PyTorch {torch.__version__}")
+    say(
+        f"{document.content['device']}, libfastnorm {library.version()}, PyTorch {torch.__version__}"
+    )
     document.content["contenders"] = [[c.name, c.label] for c in KNOWN]
-    contenders, document.content["unavailable"] = make_contenders(torch, (library, before), machine, document, options,
-                                                                  progress)
+    contenders, document.content["unavailable"] = make_contenders(
+        torch, (library, before), machine, document, options, progress
+    )
     document.write()
     cases = cases_of(options)
     try:
@@ -197,8 +240,8 @@ def run_child(options):
 
 
 def watch(command, progress, until):
-    """Runs the child; kills it where it shows no sign of life, or is far beyond its time. Its exit code and why it
-    was killed."""
+    """Runs the child; kills it where it shows no sign of life, or is far beyond its time. Its exit
+    code and why it was killed."""
     child = subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         while True:
@@ -222,7 +265,8 @@ def watch(command, progress, until):
 
 
 def run_parent(options, command):
-    """Children, one after the other, until one comes to its end or the time is over. Returns an exit code."""
+    """Children, one after the other, until one comes to its end or the time is over. Returns an
+    exit code."""
     try:
         Document.open(options.csv, options.fresh).write()
     except (Mismatch, OSError, ValueError) as why:
@@ -236,7 +280,11 @@ def run_parent(options, command):
         progress.clear()
         if code in (0, EXIT_UNUSABLE):
             return code
-        why = why or (f"signal {-code}" if code < 0 else "the device was lost" if code == EXIT_LOST else f"exit {code}")
+        why = why or (
+            f"signal {-code}"
+            if code < 0
+            else "the device was lost" if code == EXIT_LOST else f"exit {code}"
+        )
         blame(options.csv, contender, key, why)
         say(f"the process ended in {contender} {key}: {why}")
         if contender == "start" or time.time() > options.until:
@@ -245,7 +293,8 @@ def run_parent(options, command):
 
 
 def blame(path, contender, key, why):
-    """Notes what the next child leaves out: the contender, or the case where it was nobody's kernel or our own."""
+    """Notes what the next child leaves out: the contender, or the case where it was nobody's kernel
+    or our own."""
     document = Document.load(path)
     if contender in ("streams", Fastnorm.name, FastnormBefore.name) and key:
         document.content.setdefault("skipped", {})[key] = f"{contender}: {why}"

@@ -41,13 +41,16 @@ def own_beside(result, peer):
 
 
 def best_peer(result):
-    """(name, us) of the contender beside which the library does worst, or None: the fastest, but for what it rounds. PDL is no fair
-    rival for a chain without it."""
+    """(name, us) of the contender beside which the library does worst, or None: the fastest, but
+    for what it rounds. PDL is no fair rival for a chain without it."""
     peers = [name for name, entry in result["contenders"].items()
              if name not in NOT_PEERS and not name.endswith("-pdl") and "us" in entry]
     if not peers:
         return None
-    best = min(peers, key=lambda name: us_of(result, name) / (us_of(result, own_beside(result, name)) or 1.0))
+    best = min(
+        peers,
+        key=lambda name: us_of(result, name) / (us_of(result, own_beside(result, name)) or 1.0),
+    )
     return best, us_of(result, best)
 
 
@@ -63,14 +66,21 @@ def beyond_spread(result):
     best = best_peer(result)
     if best is None or against_best(result) is None:
         return False
-    noise = sum(result["contenders"][name]["spread"] for name in (own_beside(result, best[0]), best[0]))
+    noise = sum(
+        result["contenders"][name]["spread"] for name in (own_beside(result, best[0]), best[0])
+    )
     return against_best(result) > 1 + noise
 
 
 def why_not(entry):
     """One word for a contender that has no time."""
-    for word, shown in (("unsupported", "unsupported"), ("wrong", "WRONG"), ("too_slow", "time"), ("failed", "failed"),
-                        ("crashed", "crashed")):
+    for word, shown in (
+        ("unsupported", "unsupported"),
+        ("wrong", "WRONG"),
+        ("too_slow", "time"),
+        ("failed", "failed"),
+        ("crashed", "crashed"),
+    ):
         if word in entry:
             return shown
     return "-"
@@ -94,12 +104,15 @@ def markdown(header, rows):
 
 
 def section_table(section, dtype, by_key, labels):
-    """The table of a section, or None if nothing of it was measured. labels: {contender: heading}, in order."""
+    """The table of a section, or None if nothing of it was measured. labels: {contender: heading},
+    in order."""
     found = [by_key.get(Case(section.op_name, dtype, rows, n).key) for rows, n in section.shapes]
     found = [r for r in found if r is not None]
     if not found:
         return None
-    names = [n for n in labels if n != OWN and any("us" in r["contenders"].get(n, {}) for r in found)]
+    names = [
+        n for n in labels if n != OWN and any("us" in r["contenders"].get(n, {}) for r in found)
+    ]
     rows_are = "tokens x head" if OPS[section.op_name].heads else "M x N"
     unit = "us above" if section.decode else "x ceiling"
     header = [rows_are, "ceiling us", f"{OWN} us", "GB/s", "% of ceiling", f"{OWN}, {unit}",
@@ -109,9 +122,19 @@ def section_table(section, dtype, by_key, labels):
         own, best = us_of(r, OWN), best_peer(r)
         percent = None if own is None else 100 * r["ceiling"]["us"] / own
         verdict = _number(against_best(r), 3) + (" (slower)" if beyond_spread(r) else "")
-        rows.append([f"{r['rows']}x{r['n']}", _number(r["ceiling"]["us"], 2), _number(own, 2),
-                     _number(gb_per_s(r, own), 0), _number(percent, 1), _cell(r, OWN, section.decode),
-                     *[_cell(r, n, section.decode) for n in names], best[0] if best else "-", verdict])
+        rows.append(
+            [
+                f"{r['rows']}x{r['n']}",
+                _number(r["ceiling"]["us"], 2),
+                _number(own, 2),
+                _number(gb_per_s(r, own), 0),
+                _number(percent, 1),
+                _cell(r, OWN, section.decode),
+                *[_cell(r, n, section.decode) for n in names],
+                best[0] if best else "-",
+                verdict,
+            ]
+        )
     return markdown(header, rows)
 
 
@@ -125,9 +148,13 @@ def _reasons(results, labels):
                     reason = (name, r["op"], word, entry[word].split("; the nearest")[0][:160])
                     counts[reason] = counts.get(reason, 0) + 1
     order = list(labels)
-    return [f"- {labels.get(name, name)}, {op}: {word.replace('_', ' ')}: {text} ({count} shapes)"
-            for (name, op, word, text), count in sorted(
-                counts.items(), key=lambda item: (order.index(item[0][0]) if item[0][0] in order else 99, item[0][1:]))]
+    return [
+        f"- {labels.get(name, name)}, {op}: {word.replace('_', ' ')}: {text} ({count} shapes)"
+        for (name, op, word, text), count in sorted(
+            counts.items(),
+            key=lambda item: (order.index(item[0][0]) if item[0][0] in order else 99, item[0][1:]),
+        )
+    ]
 
 
 def labels_of(content):
@@ -151,10 +178,20 @@ def report(content):
                 table = section_table(section, dtype, by_key, labels)
                 if table:
                     lines += [f"### {section.title}, {dtype}", "", table, ""]
-        slower = [f"- {key}: {against_best(r):.3f} x {best_peer(r)[0]}" for key, r in by_key.items() if beyond_spread(r)]
-        lines += ["Slower than the best peer beyond the spread of both:", *(slower or ["- nowhere"]), ""]
+        slower = [
+            f"- {key}: {against_best(r):.3f} x {best_peer(r)[0]}"
+            for key, r in by_key.items()
+            if beyond_spread(r)
+        ]
+        lines += [
+            "Slower than the best peer beyond the spread of both:",
+            *(slower or ["- nowhere"]),
+            "",
+        ]
     reasons = _reasons(content["results"], labels)
-    absent = [f"- {labels.get(name, name)}: {why}" for name, why in content.get("unavailable", {}).items()]
+    absent = [
+        f"- {labels.get(name, name)}: {why}" for name, why in content.get("unavailable", {}).items()
+    ]
     if absent:
         lines += ["Not here:", *absent, ""]
     if reasons:
@@ -163,7 +200,8 @@ def report(content):
 
 
 def against(result):
-    """Time of this build over that of the build before: below 1 it is faster. None where one was not timed."""
+    """Time of this build over that of the build before: below 1 it is faster. None where one was
+    not timed."""
     own, before = us_of(result, OWN), us_of(result, BEFORE)
     return own / before if own is not None and before is not None else None
 
@@ -176,7 +214,11 @@ def _bounded(value, bound):
     """A figure beside its bound, and whether it keeps it."""
     if value is None:
         return "-"
-    return f"{value:.4f}" if bound is None else f"{value:.4f} ({'<=' if value <= bound else 'ABOVE'} {bound:g})"
+    return (
+        f"{value:.4f}"
+        if bound is None
+        else f"{value:.4f} ({'<=' if value <= bound else 'ABOVE'} {bound:g})"
+    )
 
 
 def against_summary(content):
@@ -184,7 +226,14 @@ def against_summary(content):
     build's times over those of the build before. Also the worst cases, and whether the bounds are
     kept. The same for each operation."""
     by_key = {f"{r['op']} {r['dtype']} {r['rows']}x{r['n']}": r for r in content["results"]}
-    header = ["group", "timed", "geometric mean", f"worst, n <= {LONG_N}", f"worst, n > {LONG_N}", "furthest"]
+    header = [
+        "group",
+        "timed",
+        "geometric mean",
+        f"worst, n <= {LONG_N}",
+        f"worst, n > {LONG_N}",
+        "furthest",
+    ]
     rows, per_op = [], []
     for group in PRESETS[content["preset"]]:
         cases = group.cases()
@@ -201,17 +250,36 @@ def against_summary(content):
         for op in group.op_names:
             of_op = [v for c, v in found.items() if c.op_name == op]
             if of_op:
-                per_op.append([group.title, op, str(len(of_op)), f"{geometric_mean(of_op):.4f}", f"{max(of_op):.3f}"])
+                per_op.append(
+                    [
+                        group.title,
+                        op,
+                        str(len(of_op)),
+                        f"{geometric_mean(of_op):.4f}",
+                        f"{max(of_op):.3f}",
+                    ]
+                )
     beside = [f"- {case.key}: {_bounded(ratio(by_key[case.key]), bound)} x ceiling"
               for case, bound in CEILING_BOUNDS[content["preset"]] if case.key in by_key]
-    return "\n".join([markdown(header, rows), "", *beside, "", markdown(["group", "op", "timed", "geometric mean", "worst"], per_op), ""])
+    return "\n".join(
+        [
+            markdown(header, rows),
+            "",
+            *beside,
+            "",
+            markdown(["group", "op", "timed", "geometric mean", "worst"], per_op),
+            "",
+        ]
+    )
 
 
 def grid_summary(results):
     """Per operation and dtype: how many shapes, and those furthest from the ceiling."""
     rows = []
     for op, dtype in sorted({(r["op"], r["dtype"]) for r in results}):
-        timed = [r for r in results if (r["op"], r["dtype"]) == (op, dtype) and ratio(r) is not None]
+        timed = [
+            r for r in results if (r["op"], r["dtype"]) == (op, dtype) and ratio(r) is not None
+        ]
         if not timed:
             rows.append([op, dtype, "0", "-", "-", "-"])
             continue
@@ -220,12 +288,16 @@ def grid_summary(results):
         rows.append([op, dtype, str(len(timed)), f"{ratios[len(ratios) // 2]:.3f}",
                      str(sum(1 for value in ratios if value <= 1.05)),
                      ", ".join(f"{r['rows']}x{r['n']} {ratio(r):.2f}" for r in worst)])
-    return markdown(["op", "dtype", "shapes", "median x ceiling", "<= 1.05", "furthest"], rows) + "\n"
+    return (
+        markdown(["op", "dtype", "shapes", "median x ceiling", "<= 1.05", "furthest"], rows) + "\n"
+    )
 
 
 def progress_line(case, result):
     """One line while measuring."""
     parts = [f"{case.key:26}", f"ceiling {result['ceiling']['us']:9.3f} us"]
     for name, entry in result["contenders"].items():
-        parts.append(f"{name} {ratio(result, name):.3f}" if "us" in entry else f"{name} {why_not(entry)}")
+        parts.append(
+            f"{name} {ratio(result, name):.3f}" if "us" in entry else f"{name} {why_not(entry)}"
+        )
     return "  ".join(parts)

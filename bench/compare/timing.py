@@ -1,8 +1,8 @@
 """The one timing loop: contenders and streams one after the other, medians and spread.
 
-A machine is anything with buffers(case, chain), reference(case, buffers), streams(case, buffers), capture(body,
-calls), replay(captured, flush) -> microseconds and synchronize(). A contender has a name and body(case, buffers), which returns a
-function that runs call i, or raises Unsupported.
+A machine is anything with buffers(case, chain), reference(case, buffers), streams(case, buffers),
+capture(body, calls), replay(captured, flush) -> microseconds and synchronize(). A contender has a
+name and body(case, buffers), which returns a function that runs call i, or raises Unsupported.
 """
 
 import contextlib
@@ -61,7 +61,9 @@ class Ceilings:
         if key not in self._best:
             fastest = {}
             for name, body in bodies.items():
-                body(0)  # a kernel is loaded by its first launch, which need not work while capturing
+                body(
+                    0
+                )  # a kernel is loaded by its first launch, which need not work while capturing
                 captured = machine.capture(body, chain.calls)
                 machine.replay(captured, chain.flush)
                 fastest[name] = min(machine.replay(captured, chain.flush) for _ in range(2))
@@ -102,7 +104,16 @@ def _ready(machine, contender, case, chain, buffers, reference):
     return captured, {"max_error": error, **getattr(contender, "facts", {})}
 
 
-def time_case(machine, case, contenders, ceilings, patience, replays, cold_bytes, on_contender=lambda name: None):
+def time_case(
+    machine,
+    case,
+    contenders,
+    ceilings,
+    patience,
+    replays,
+    cold_bytes,
+    on_contender=lambda name: None,
+):
     """Everything about one case, as it goes into the JSON."""
     start = time.monotonic()
     chain = chain_of(case, cold_bytes)
@@ -138,8 +149,19 @@ def time_case(machine, case, contenders, ceilings, patience, replays, cold_bytes
         found[name].update(us=statistics.median(samples[name]), spread=spread(samples[name]))
     best = min((name for name, _ in streams), key=lambda name: statistics.median(samples[name]))
     return {
-        "op": case.op_name, "dtype": case.dtype, "rows": case.rows, "n": case.n, "bytes": case.bytes_moved,
-        "calls": chain.calls, "flushed": chain.flush, "replays": replays,
-        "ceiling": {"us": statistics.median(samples[best]), "spread": spread(samples[best]), "stream": best},
-        "contenders": found, "seconds": round(time.monotonic() - start, 3),
+        "op": case.op_name,
+        "dtype": case.dtype,
+        "rows": case.rows,
+        "n": case.n,
+        "bytes": case.bytes_moved,
+        "calls": chain.calls,
+        "flushed": chain.flush,
+        "replays": replays,
+        "ceiling": {
+            "us": statistics.median(samples[best]),
+            "spread": spread(samples[best]),
+            "stream": best,
+        },
+        "contenders": found,
+        "seconds": round(time.monotonic() - start, 3),
     }

@@ -6,12 +6,16 @@ from fastnorm.abi import BF16, CPU, CUDA, F16, F32, I32, Context, DeviceArray, D
 
 
 class Format:
-    """The dtype of all tensors of norms and attention. NumPy has no bf16: its bits are kept as uint16."""
+    """The dtype of all tensors of norms and attention. NumPy has no bf16: its bits are kept as
+    uint16."""
 
     def __init__(self, name):
         self.name = name
         self.dtype, self.storage, significand = {
-            "f32": (F32, np.float32, 24), "f16": (F16, np.float16, 11), "bf16": (BF16, np.uint16, 8)}[name]
+            "f32": (F32, np.float32, 24),
+            "f16": (F16, np.float16, 11),
+            "bf16": (BF16, np.uint16, 8),
+        }[name]
         self.unit = 2.0 ** -significand  # largest relative error of one rounding
 
     def encode(self, x):
@@ -63,9 +67,12 @@ class Buffer:
 
 
 class Compute:
-    """What the model asks for. `scale_error` makes every attention wrong by this factor: a test that it is noticed."""
+    """What the model asks for. `scale_error` makes every attention wrong by this factor: a test
+    that it is noticed."""
 
-    def __init__(self, library, config, format_name, device, devmem_path=None, threads=1, scale_error=0.0):
+    def __init__(
+        self, library, config, format_name, device, devmem_path=None, threads=1, scale_error=0.0
+    ):
         self.config, self.format = config, Format(format_name)
         self.scale = config.scale * (1 + scale_error)
         # The context first: where there is no GPU, the library's text says more than the driver's.
@@ -74,7 +81,8 @@ class Compute:
         self.stream = self.devmem.stream if self.devmem else None
         self._weights, self._workspace = {}, None
         info = library.describe(device)
-        self.name = f"{'GPU' if device == CUDA else 'CPU'} ({info.name.decode()}, {info.kernel_arch.decode()} kernels)"
+        kind, arch = "GPU" if device == CUDA else "CPU", info.kernel_arch.decode()
+        self.name = f"{kind} ({info.name.decode()}, {arch} kernels)"
         self.norms = self.attentions = 0
 
     def _buffer(self, host, dtype=None):
@@ -97,8 +105,15 @@ class Compute:
         y = self._buffer(np.empty_like(x.host))
         sums = None if residual is None else self._buffer(residual, F32)
         view = None if sums is None else sums.view()
-        self.context.call(x=x.view(), residual=view, residual_out=view, y=y.view(), weight=self._weight(weight),
-                          eps=self.config.eps, stream=self.stream).run()
+        self.context.call(
+            x=x.view(),
+            residual=view,
+            residual_out=view,
+            y=y.view(),
+            weight=self._weight(weight),
+            eps=self.config.eps,
+            stream=self.stream,
+        ).run()
         self.norms += 1
         result = self.format.decode(self._result(y))
         if sums is not None:
@@ -119,12 +134,15 @@ class Compute:
         return self._buffer(self.format.encode(np.full((pages, page, width), np.nan)))
 
     def begin(self, cache, counts):
-        """A step of the model begins: counts[i] new tokens of request i, the same for all blocks."""
+        """A step of the model begins: counts[i] new tokens of request i, the same for all
+        blocks."""
         self._lengths = self._buffer(cache.lengths.copy(), I32)
         self._table = self._buffer(cache.table.copy(), I32)
         self._starts, self._most = None, 0
         if min(counts) != max(counts):
-            self._starts = self._buffer(np.concatenate(([0], np.cumsum(counts))).astype(np.int32), I32)
+            self._starts = self._buffer(
+                np.concatenate(([0], np.cumsum(counts))).astype(np.int32), I32
+            )
             self._most = max(counts)
         self._planned = False
 
@@ -134,23 +152,34 @@ class Compute:
         rows.upload()
 
     def attend(self, absorbed, rotary, rows):
-        """Mixed latents of each new token and head. Query and cache are fused: two views of one array each."""
+        """Mixed latents of each new token and head. Query and cache are fused: two views of one
+        array each."""
         rank = self.config.kv_rank
         query = self._buffer(self.format.encode(np.concatenate((absorbed, rotary), -1)))
         mixed = self._buffer(np.empty(absorbed.shape, self.format.storage))
         call = self.context.mla_decode(
-            q_nope=query.view(query.host[..., :rank]), q_pe=query.view(query.host[..., rank:]),
-            ckv=rows.view(rows.host[..., :rank]), kpe=rows.view(rows.host[..., rank:]),
-            kv_len=self._lengths.view(), page_table=self._table.view(),
-            qo_indptr=None if self._starts is None else self._starts.view(), max_s_q=self._most,
-            o=mixed.view(), sm_scale=self.scale, causal=1, reuse_plan=int(self._planned), stream=self.stream)
+            q_nope=query.view(query.host[..., :rank]),
+            q_pe=query.view(query.host[..., rank:]),
+            ckv=rows.view(rows.host[..., :rank]),
+            kpe=rows.view(rows.host[..., rank:]),
+            kv_len=self._lengths.view(),
+            page_table=self._table.view(),
+            qo_indptr=None if self._starts is None else self._starts.view(),
+            max_s_q=self._most,
+            o=mixed.view(),
+            sm_scale=self.scale,
+            causal=1,
+            reuse_plan=int(self._planned),
+            stream=self.stream,
+        )
         call.run(*self._workspace_for(call))
         self._planned = True
         self.attentions += 1
         return self.format.decode(self._result(mixed))
 
     def _workspace_for(self, call):
-        """Address and size. One allocation serves all blocks: a plan is made in the first, and used by the others."""
+        """Address and size. One allocation serves all blocks: a plan is made in the first, and used
+        by the others."""
         size = call.query().workspace_bytes
         if size == 0:
             return None, 0

@@ -1,6 +1,6 @@
-"""The model in double precision, as its paper writes it: every head has keys and values of its own, made from the
-latents (not absorbed), and a whole sequence is one pass without a cache. It shares weights with model.py, and no
-norm and no attention."""
+"""The model in double precision, as its paper writes it: every head has keys and values of its own,
+made from the latents (not absorbed), and a whole sequence is one pass without a cache. It shares
+weights with model.py, and no norm and no attention."""
 
 import numpy as np
 
@@ -23,7 +23,10 @@ class Reference:
         for block in range(c.blocks):
             x = x + self._attention(block, rms_norm(x, w[f"{block}.attention_norm"], c.eps))
             y = rms_norm(x, w[f"{block}.ffn_norm"], c.eps)
-            x = x + (silu(y @ w[f"{block}.gate"].T) * (y @ w[f"{block}.up"].T)) @ w[f"{block}.down"].T
+            x = (
+                x
+                + (silu(y @ w[f"{block}.gate"].T) * (y @ w[f"{block}.up"].T)) @ w[f"{block}.down"].T
+            )
         return rms_norm(x, w["output_norm"], c.eps) @ w["output"].T
 
     def _attention(self, block, y):
@@ -36,12 +39,18 @@ class Reference:
         def heads(x, size):
             return x.reshape(count, c.heads, size).swapaxes(0, 1)
 
-        query = rms_norm(y @ weight("query_down").T, weight("query_norm"), c.eps) @ weight("query_up").T
+        query = (
+            rms_norm(y @ weight("query_down").T, weight("query_norm"), c.eps) @ weight("query_up").T
+        )
         query = heads(query, c.nope_dim + c.rope_dim)
-        query = np.concatenate((query[..., :c.nope_dim], rotate(query[..., c.nope_dim:], cos, sin)), -1)
+        query = np.concatenate(
+            (query[..., : c.nope_dim], rotate(query[..., c.nope_dim :], cos, sin)), -1
+        )
         down = y @ weight("kv_down").T
         latent = rms_norm(down[:, :c.kv_rank], weight("kv_norm"), c.eps)
-        shared = np.broadcast_to(rotate(down[:, c.kv_rank:], cos, sin), (c.heads, count, c.rope_dim))
+        shared = np.broadcast_to(
+            rotate(down[:, c.kv_rank :], cos, sin), (c.heads, count, c.rope_dim)
+        )
         keys = np.concatenate((heads(latent @ weight("key_up").T, c.nope_dim), shared), -1)
         values = heads(latent @ weight("value_up").T, c.value_dim)
         scores = query @ keys.swapaxes(1, 2) * c.scale

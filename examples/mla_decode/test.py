@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the example on the CPU in each dtype and looks at what it prints; then a wrong attention, and its ways to fail."""
+"""Runs the example on the CPU in each dtype and looks at what it prints; then a wrong attention,
+and its ways to fail."""
 
 import argparse
 import os
@@ -20,36 +21,62 @@ REQUESTS, BLOCKS = 4, 3
 
 def example(build, *options):
     """Exit code, stdout and stderr."""
-    result = subprocess.run([sys.executable, Path(__file__).parent, "--build", build, *options], capture_output=True,
-                            text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **HIDDEN})
+    result = subprocess.run(
+        [sys.executable, Path(__file__).parent, "--build", build, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **HIDDEN},
+    )
     return result.returncode, result.stdout, result.stderr
 
 
 def check_run(cases, build, dtype, steps, tokens, *options):
     name = " ".join((dtype, *options))
-    code, text, errors = example(build, "--dtype", dtype, "--steps", str(steps), "--tokens", str(tokens), *options)
+    code, text, errors = example(
+        build, "--dtype", dtype, "--steps", str(steps), "--tokens", str(tokens), *options
+    )
     if not cases.equal(f"{name}: exit code", (code, errors), (0, "")):
         print(text)
         return
     passes = 1 + steps + tokens - 1  # of the model: the prompts first
-    rows = re.findall(r"^ *(prompt|forced|generated) +(\d+)((?: +[\d.]+ [=~!]){4}) +(\S+)$", text, re.M)
-    cases.equal(f"{name}: a row for each step", [(row[0], int(row[1])) for row in rows],
-                [("prompt" if s == 0 else "forced" if s <= steps else "generated", s) for s in range(passes)])
-    cases.check(f"{name}: no token is another though the margin is larger", "!" not in "".join(row[2] for row in rows))
+    rows = re.findall(
+        r"^ *(prompt|forced|generated) +(\d+)((?: +[\d.]+ [=~!]){4}) +(\S+)$", text, re.M
+    )
+    cases.equal(
+        f"{name}: a row for each step",
+        [(row[0], int(row[1])) for row in rows],
+        [
+            ("prompt" if s == 0 else "forced" if s <= steps else "generated", s)
+            for s in range(passes)
+        ],
+    )
+    cases.check(
+        f"{name}: no token is another though the margin is larger",
+        "!" not in "".join(row[2] for row in rows),
+    )
     found = re.search(r"largest error of a logit (\S+), .*; bound (\S+); largest logit (\S+)", text)
     error, bound, largest = (float(value) for value in found.groups())
     unit = {"f32": 2.0 ** -24, "bf16": 2.0 ** -8, "f16": 2.0 ** -11}[dtype]
     cases.check(f"{name}: the error is there, and within the bound", 0 < error <= bound, found[0])
     cases.check(f"{name}: the bound is the stated one",
                 abs(bound / largest / (8 * unit + 128 * 2.0 ** -24) - 1) < 0.01, found[0])
-    counts = re.search(r"(\d+) of (\d+) steps have a margin above the bound: (\d+) with the same token, 0 with another",
-                       text)
-    cases.check(f"{name}: margins decide some tokens, which are the same",
-                counts and int(counts[2]) == passes * REQUESTS and int(counts[3]) == int(counts[1]) > passes * REQUESTS / 4,
-                text[-600:])
+    counts = re.search(
+        r"(\d+) of (\d+) steps have a margin above the bound: (\d+) with the same token, 0 with another",
+        text,
+    )
+    cases.check(
+        f"{name}: margins decide some tokens, which are the same",
+        counts
+        and int(counts[2]) == passes * REQUESTS
+        and int(counts[3]) == int(counts[1]) > passes * REQUESTS / 4,
+        text[-600:],
+    )
     calls = re.search(r"(\d+) norms and (\d+) attentions by the library", text)
-    cases.equal(f"{name}: the library did every norm and attention", [int(n) for n in calls.groups()],
-                [passes * (4 * BLOCKS + 1), passes * BLOCKS])
+    cases.equal(
+        f"{name}: the library did every norm and attention",
+        [int(n) for n in calls.groups()],
+        [passes * (4 * BLOCKS + 1), passes * BLOCKS],
+    )
     made = re.findall(r"^request \d generated: ((?: ?\d+)+)$", text, re.M)
     cases.equal(f"{name}: tokens", [len(line.split()) for line in made], [tokens] * REQUESTS)
 
@@ -57,18 +84,39 @@ def check_run(cases, build, dtype, steps, tokens, *options):
 def check_failures(cases, build):
     with tempfile.TemporaryDirectory() as empty:
         for name, code, wanted, options in (
-            ("a wrong scale", 1, "mla_decode: an error of .* is larger than the bound",
-             ["--scale-error", "0.001", "--steps", "4", "--tokens", "1"]),
-            ("a wrong scale in bf16", 1, "mla_decode: an error of .* is larger than the bound",
-             ["--dtype", "bf16", "--scale-error", "0.25", "--steps", "4", "--tokens", "1"]),
-            ("a device that does not exist", 2, "--device: invalid choice: 'tpu'", ["--device", "tpu"]),
-            ("no steps", 2, "--steps, --tokens, --page and --threads must be at least 1", ["--steps", "0"]),
+            (
+                "a wrong scale",
+                1,
+                "mla_decode: an error of .* is larger than the bound",
+                ["--scale-error", "0.001", "--steps", "4", "--tokens", "1"],
+            ),
+            (
+                "a wrong scale in bf16",
+                1,
+                "mla_decode: an error of .* is larger than the bound",
+                ["--dtype", "bf16", "--scale-error", "0.25", "--steps", "4", "--tokens", "1"],
+            ),
+            (
+                "a device that does not exist",
+                2,
+                "--device: invalid choice: 'tpu'",
+                ["--device", "tpu"],
+            ),
+            (
+                "no steps",
+                2,
+                "--steps, --tokens, --page and --threads must be at least 1",
+                ["--steps", "0"],
+            ),
             ("no GPU", 1, "mla_decode: FASTNORM_ERROR_DEVICE: ", ["--device", "cuda"]),
             ("no library", 1, "mla_decode: .*libfastnorm.so: cannot open", ["--build", empty]),
         ):
             found, _, errors = example(build, *options)
-            cases.check(f"{name}: exit code {code} and the reason",
-                        found == code and re.search(wanted, errors) and "Traceback" not in errors, f"{found}\n{errors}")
+            cases.check(
+                f"{name}: exit code {code} and the reason",
+                found == code and re.search(wanted, errors) and "Traceback" not in errors,
+                f"{found}\n{errors}",
+            )
 
 
 parser = argparse.ArgumentParser(description=__doc__)

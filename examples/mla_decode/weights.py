@@ -7,8 +7,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Config:
-    """DeepSeek-V2-Lite's attention; the rest is small, so that a CPU needs seconds. The query has a latent of its
-    own, as in DeepSeek-V2 and V3: the Lite model has none, and one norm a block less."""
+    """DeepSeek-V2-Lite's attention; the rest is small, so that a CPU needs seconds. The query has a
+    latent of its own, as in DeepSeek-V2 and V3: the Lite model has none, and one norm a block
+    less."""
 
     blocks: int = 3
     hidden: int = 256
@@ -25,12 +26,13 @@ class Config:
 
     @property
     def scale(self):
-        """Of the scores. It follows from the heads before absorption, not from the width of the latents."""
+        """Of the scores. It follows from the heads before absorption, not from the width of the
+        latents."""
         return (self.nope_dim + self.rope_dim) ** -0.5
 
 
-# Standard deviations of queries and output, which make attention matter: scores spread over about +-4, so that few
-# tokens get most of the weight; a block's output is about as large as its input.
+# Standard deviations of queries and output, which make attention matter: scores spread over about
+# +-4, so that few tokens get most of the weight; a block's output is about as large as its input.
 QUERY_GAIN = 3.0
 
 
@@ -40,7 +42,9 @@ def random_weights(config, seed=0):
     c = config
 
     def matrix(rows, columns, gain=1.0):
-        return (generator.standard_normal((rows, columns)) * (gain * columns ** -0.5)).astype(np.float32)
+        return (generator.standard_normal((rows, columns)) * (gain * columns**-0.5)).astype(
+            np.float32
+        )
 
     def norm(size):
         return generator.uniform(0.5, 1.5, size).astype(np.float32)

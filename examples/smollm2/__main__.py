@@ -22,24 +22,32 @@ from model import Model, generate  # noqa: E402
 from norms import CpuCompute, CudaCompute, DoubleNorms, LibraryNorms  # noqa: E402
 from weights import GgufModel, SyntheticModel, WeightsError, fetch  # noqa: E402
 
-# Of y, in units in the last place of f32, for rows of at most 1024 elements. A row is summed by a chain
-# of at most 16 additions, then a tree of 6; half of these errors and of three roundings reach rstd, two
-# more roundings follow it and three make y of it; a unit in the last place is at least one rounding
-# error and at most two.
+# Of y, in units in the last place of f32, for rows of at most 1024 elements. A row is summed by a
+# chain of at most 16 additions, then a tree of 6; half of these errors and of three roundings reach
+# rstd, two more roundings follow it and three make y of it; a unit in the last place is at least
+# one rounding error and at most two.
 MAX_ULP = 18
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="smollm2", description=__doc__.splitlines()[0])
     parser.add_argument("--prompt", default="What is the capital of France?", help="what to ask")
-    parser.add_argument("--tokens", type=int, default=24, metavar="N", help="at most N tokens of answer")
+    parser.add_argument(
+        "--tokens", type=int, default=24, metavar="N", help="at most N tokens of answer"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                         help="where the norms run; auto: a GPU if there is one with kernels here")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of the norms")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="CPU threads of the norms"
+    )
     parser.add_argument("--rows", type=int, default=2048, metavar="N",
                         help="rows of the timed calls (default 2048: a prompt of so many tokens)")
-    parser.add_argument("--synthetic", action="store_true", help="random weights; nothing is downloaded")
-    parser.add_argument("--cache", type=Path, default=ROOT / ".cache", help="where the download is kept")
+    parser.add_argument(
+        "--synthetic", action="store_true", help="random weights; nothing is downloaded"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=ROOT / ".cache", help="where the download is kept"
+    )
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="Meson's build folder")
     arguments = parser.parse_args()
     if arguments.tokens < 1 or arguments.rows < 1 or arguments.threads < 1:
@@ -90,14 +98,16 @@ def print_table(norms, arguments):
 def print_summary(norms, results, seconds):
     ratios = sorted(m.ratio for m in results[1:])  # all but the first norm add the residual
     errors, compute = norms.errors, norms.compute
-    print(f"\nAll {len(norms.weights)} norms ran on the {compute.name}: {errors.calls} calls while the "
-          f"text was generated ({seconds:.1f} s in all). {len(ratios)} of them add the residual in the "
-          f"same pass over memory and store the sum in place; {errors.calls - errors.wrong_sums} of "
-          f"{errors.calls} calls left sums equal to the last bit. The largest error against double "
-          f"precision is {errors.max_ulp.max():.2f} units in the last place of f32; the arithmetic "
-          f"allows {MAX_ULP}. A fused norm takes {ratios[0]:.2f} to {ratios[-1]:.2f} times as long as "
-          f"{compute.copy_name} of the same bytes, {ratios[len(ratios) // 2]:.2f} in the median. With "
-          f"norms in double precision the model says the same text.")
+    print(
+        f"\nAll {len(norms.weights)} norms ran on the {compute.name}: {errors.calls} calls while the "
+        f"text was generated ({seconds:.1f} s in all). {len(ratios)} of them add the residual in the "
+        f"same pass over memory and store the sum in place; {errors.calls - errors.wrong_sums} of "
+        f"{errors.calls} calls left sums equal to the last bit. The largest error against double "
+        f"precision is {errors.max_ulp.max():.2f} units in the last place of f32; the arithmetic "
+        f"allows {MAX_ULP}. A fused norm takes {ratios[0]:.2f} to {ratios[-1]:.2f} times as long as "
+        f"{compute.copy_name} of the same bytes, {ratios[len(ratios) // 2]:.2f} in the median. With "
+        f"norms in double precision the model says the same text."
+    )
 
 
 def main():

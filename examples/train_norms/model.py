@@ -19,7 +19,8 @@ def text():
 
 
 def batch(data, step, seed, count, length):
-    """Inputs [count, length] and the characters after them; the same for each call with these arguments."""
+    """Inputs [count, length] and the characters after them; the same for each call with these
+    arguments."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     starts = torch.randint(len(data) - length - 1, (count,), generator=generator)
     rows = data[starts[:, None] + torch.arange(length + 1)]
@@ -32,7 +33,9 @@ class Attention(nn.Module):
     def __init__(self, width, heads, make_norm):
         super().__init__()
         self.heads, self.size = heads, width // heads
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(
+            width, width, bias=False
+        )
         self.query_norm, self.key_norm = make_norm("rms", self.size), make_norm("rms", self.size)
 
     def forward(self, x):
@@ -43,7 +46,9 @@ class Attention(nn.Module):
         scores = query @ key.transpose(-1, -2) / math.sqrt(self.size)
         future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         weights = scores.masked_fill(future, -math.inf).softmax(-1)
-        return self.out((weights @ value.transpose(1, 2)).transpose(1, 2).reshape(requests, length, width))
+        return self.out(
+            (weights @ value.transpose(1, 2)).transpose(1, 2).reshape(requests, length, width)
+        )
 
 
 class Block(nn.Module):
@@ -63,12 +68,14 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """make_norm(kind, n) gives a norm: kind "rms", "layer", or "add", an RMSNorm of (x, residual) that
-    also gives their sum."""
+    """make_norm(kind, n) gives a norm: kind "rms", "layer", or "add", an RMSNorm of (x, residual)
+    that also gives their sum."""
 
     def __init__(self, make_norm, width=96, heads=4, blocks=3, length=64):
         super().__init__()
-        self.characters, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
+        self.characters, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(
+            length, width
+        )
         self.blocks = nn.ModuleList(Block(width, heads, make_norm) for _ in range(blocks))
         self.last_norm = make_norm("layer", width)
         self.head = nn.Linear(width, VOCABULARY, bias=False)

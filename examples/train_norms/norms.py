@@ -10,8 +10,8 @@ EPS = 1e-5
 
 
 class Norm(nn.Module):
-    """A norm that keeps the gradient of its own input: dx is what it gives back, without what reaches x by
-    other ways. fault: factor of dx or dweight, to see that an error is noticed."""
+    """A norm that keeps the gradient of its own input: dx is what it gives back, without what
+    reaches x by other ways. fault: factor of dx or dweight, to see that an error is noticed."""
 
     def __init__(self, kind, n):
         super().__init__()
@@ -21,7 +21,11 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(0.1 * torch.randn(n)) if kind == "layer" else None
         self.fault = {"dx": 1.0, "dweight": 1.0}
         self.dx = None
-        self.weight.register_hook(lambda gradient: gradient * self.fault["dweight"] if self.fault["dweight"] != 1 else None)
+        self.weight.register_hook(
+            lambda gradient: (
+                gradient * self.fault["dweight"] if self.fault["dweight"] != 1 else None
+            )
+        )
 
     def forward(self, x, *residual):
         own = x.view_as(x)
@@ -34,7 +38,11 @@ class Norm(nn.Module):
 
     def gradients(self):
         """The gradients by name."""
-        named = {"dx": self.dx, "dweight": self.weight.grad, "dbias": None if self.bias is None else self.bias.grad}
+        named = {
+            "dx": self.dx,
+            "dweight": self.weight.grad,
+            "dbias": None if self.bias is None else self.bias.grad,
+        }
         return {name: g for name, g in named.items() if g is not None}
 
 
@@ -76,7 +84,8 @@ def digest(model):
 
 
 class Calls:
-    """Counts the calls of the library. A call that needs copies of its inputs runs once more, inside of itself."""
+    """Counts the calls of the library. A call that needs copies of its inputs runs once more,
+    inside of itself."""
 
     def __init__(self):
         import fastnorm.torch as fn

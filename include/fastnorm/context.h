@@ -87,8 +87,8 @@ typedef struct fastnorm_context_options {
 } fastnorm_context_options;
 
 /** Number of devices of a type. The CPU is one device. CUDA devices count whether or not this build
- *  has kernels for them (fastnorm_device_info.kernel_arch says that). Where there is no CUDA driver,
- *  or this build has no CUDA backend, their number is 0 and the call succeeds.
+ *  has kernels for them (fastnorm_device_info.kernel_arch says that). Where there is no CUDA
+ *  driver, or this build has no CUDA backend, their number is 0 and the call succeeds.
  *  @param device_type FASTNORM_DEVICE_CPU or FASTNORM_DEVICE_CUDA
  *  @param count       receives the number
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for another type or a null count
@@ -151,8 +151,8 @@ typedef struct fastnorm_info {
   size_t struct_size;       /**< In: sizeof(fastnorm_info). */
   uint64_t workspace_bytes; /**< Bytes of workspace the call needs; 0 = none. Never falls as rows
                                are added. */
-  /** Bytes of rows, weight and bias that must be read, once for each tensor; a dimension of stride 0
-      counts once, rows that overlap otherwise each by itself. */
+  /** Bytes of rows, weight and bias that must be read, once for each tensor; a dimension of stride
+      0 counts once, rows that overlap otherwise each by itself. */
   uint64_t bytes_read;
   uint64_t bytes_written; /**< Bytes of rows, statistics, codes and their scales, each once. */
   /** Name of the kernel, as fastnorm_kernel_describe lists it, but for a dry run of a GPU that this

@@ -1,6 +1,6 @@
 /** @file fastnorm.hpp
- *  libfastnorm for C++11 and later: contexts that destroy themselves, tensor views, errors as exceptions. Header-only, over the C
- *  ABI; needs nothing but the standard library.
+ *  libfastnorm for C++11 and later: contexts that destroy themselves, tensor views, errors as
+ *  exceptions. Header-only, over the C ABI; needs nothing but the standard library.
  *
  *      fastnorm::context cpu(fastnorm::cpu());
  *      fastnorm::tensor x(x_data, {rows, n}), w(w_data, {n}), y(y_data, {rows, n});
@@ -23,7 +23,8 @@
 
 namespace fastnorm {
 
-/** A call failed. what() is the library's text, which names the argument, its value and what is required. */
+/** A call failed. what() is the library's text, which names the argument, its value and what is
+ *  required. */
 class error : public std::runtime_error {
  public:
   explicit error(fastnorm_status status)
@@ -71,7 +72,8 @@ struct context_options : fastnorm_context_options {
   }
 };
 
-/** Owns a context. Movable, not copyable; an empty one is false. Calls may come from any thread; destruction must not race them. */
+/** Owns a context. Movable, not copyable; an empty one is false. Calls may come from any thread;
+ *  destruction must not race them. */
 class context {
  public:
   context() noexcept = default;
@@ -101,7 +103,8 @@ class context {
   fastnorm_context* handle_ = nullptr;
 };
 
-/** A view of memory with its shape and strides inside, up to rank 8. Owns no memory. Copies are views of their own. */
+/** A view of memory with its shape and strides inside, up to rank 8. Owns no memory. Copies are
+ *  views of their own. */
 class tensor {
  public:
   static constexpr std::int32_t max_rank = 8;
@@ -180,7 +183,8 @@ inline fastnorm_info norm_query(const context& context, const fastnorm_norm_args
   return info;
 }
 
-/** fastnorm_norm_many of up to 8 descriptions, two neighbours in one launch where they share a kernel; throws fastnorm::error. */
+/** fastnorm_norm_many of up to 8 descriptions, two neighbours in one launch where they share a
+ *  kernel; throws fastnorm::error. */
 inline void norm_many(const context& context, std::initializer_list<const fastnorm_norm_args*> args,
                       void* stream = nullptr, void* workspace = nullptr,
                       std::size_t workspace_bytes = 0) {
@@ -212,7 +216,8 @@ struct norm_backward_args : fastnorm_norm_backward_args {
   }
 };
 
-/** fastnorm_norm_backward; throws fastnorm::error. dweight and dbias need a workspace: norm_backward_query. */
+/** fastnorm_norm_backward; throws fastnorm::error. dweight and dbias need a workspace:
+ *  norm_backward_query. */
 inline void norm_backward(const context& context, const fastnorm_norm_backward_args& args,
                           void* stream = nullptr, void* workspace = nullptr,
                           std::size_t workspace_bytes = 0) {
@@ -260,7 +265,8 @@ inline fastnorm_info norm_backward_many_query(
   return info;
 }
 
-/** Arguments with their struct_size set; the defaults are those of fastnorm_mla_decode_args. sm_scale has none. */
+/** Arguments with their struct_size set; the defaults are those of fastnorm_mla_decode_args.
+ *  sm_scale has none. */
 struct mla_decode_args : fastnorm_mla_decode_args {
   mla_decode_args() noexcept : fastnorm_mla_decode_args() {
     struct_size = sizeof(fastnorm_mla_decode_args);

@@ -30,8 +30,9 @@ inline constexpr ArchSpec kPtx = make_arch("ptx_90", 90, 8);
 
 inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120, &kPtx};
 
-// The architecture whose kernels run on a device of `capability` (major * 10 + minor), among those that `built` has; nullptr if
-// none does. Binary code runs on later minor versions of its major one (an `f` target on its family: 10.0 and 10.3, 12.0 and 12.1).
+// The architecture whose kernels run on a device of `capability` (major * 10 + minor), among those
+// that `built` has; nullptr if none does. Binary code runs on later minor versions of its major one
+// (an `f` target on its family: 10.0 and 10.3, 12.0 and 12.1).
 constexpr const ArchSpec* arch_for(int32_t capability, bool (*built)(const ArchSpec&)) {
   for (const ArchSpec* arch : kArchs) {
     if (capability / 10 == arch->capability / 10 && capability >= arch->capability && built(*arch))

@@ -92,7 +92,8 @@ class CudaDevice final : public Device {
   // Runs body() with this device current, and makes current again what was.
   template <typename Body>
   fastnorm_status with_device(Error& error, Body body);
-  // Lets the kernel have clusters of more blocks or more shared memory than are portable, where it does. Once: the runtime remembers it.
+  // Lets the kernel have clusters of more blocks or more shared memory than are portable, where it
+  // does. Once: the runtime remembers it.
   fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
   fastnorm_status allow_backward(const NormBackwardStep& step, Error& error);
   fastnorm_status load_mla_decode_once(const MlaDecodeDesc& desc, Error& error);
@@ -114,7 +115,8 @@ fastnorm_status CudaDevice::with_device(Error& error, Body body) {
   if (__builtin_expect(before == primary_, 1)) return body();
   if (before != nullptr) {
     int id = -1;
-    // A context beside the primary one has streams of its own: work queued here would not be ordered with them.
+    // A context beside the primary one has streams of its own: work queued here would not be
+    // ordered with them.
     FASTNORM_REQUIRE(driver_.get_device(&id) != 0 || id != facts.device_id, FASTNORM_ERROR_DEVICE,
                      "the thread's current CUDA context is not the primary context of device %d; "
                      "required: the primary one, or "

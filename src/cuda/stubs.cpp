@@ -1,4 +1,5 @@
-// The CUDA backend of a build without CUDA: the same symbols, no devices. Dry runs work, since planning needs no CUDA.
+// The CUDA backend of a build without CUDA: the same symbols, no devices. Dry runs work, since
+// planning needs no CUDA.
 #include "core/check.h"
 #include "cuda/norm/table.h"
 

@@ -18,15 +18,38 @@ def test_usage(program):
     program.expect("unknown option", USAGE, "info", "--fly")
     program.expect("run without files", USAGE, "run", "--x", "x")
     program.expect("run without --x", USAGE, "run", "a", "b", says="--x is required")
-    program.expect("unknown kind", USAGE, "run", "a", "b", "--x", "x", "--kind", "batch", says="batch not in")
-    program.expect("unknown rounding", USAGE, "explain", "--shape", "1,8", "--rounding", "up", says="up not in")
-    program.expect("number expected", USAGE, "run", "a", "b", "--x", "x", "--eps", "tiny", says="--eps")
+    program.expect(
+        "unknown kind", USAGE, "run", "a", "b", "--x", "x", "--kind", "batch", says="batch not in"
+    )
+    program.expect(
+        "unknown rounding", USAGE, "explain", "--shape", "1,8", "--rounding", "up", says="up not in"
+    )
+    program.expect(
+        "number expected", USAGE, "run", "a", "b", "--x", "x", "--eps", "tiny", says="--eps"
+    )
     for device in ("gpu", "cuda:", "cuda:-1", "cuda:1x", "cpu0", "sm_", "sm_x", ""):
-        program.expect(f"device '{device}'", USAGE, "explain", "--shape", "1,8", "--device", device, says="--device")
-    program.expect("planning device for work", USAGE, "bench", "--device", "sm_90", says="not cpu or cuda:N")
+        program.expect(
+            f"device '{device}'",
+            USAGE,
+            "explain",
+            "--shape",
+            "1,8",
+            "--device",
+            device,
+            says="--device",
+        )
+    program.expect(
+        "planning device for work", USAGE, "bench", "--device", "sm_90", says="not cpu or cuda:N"
+    )
     program.expect("no shape", USAGE, "explain", says="--shape is required")
     for shape in ("4,-1", "-1,8", "8x8", "8,", ",8", "8,,8", "a", "99999999999999999999,8"):
-        program.expect(f"shape '{shape}'", USAGE, "explain", f"--shape={shape}", says=(f"--shape is {shape}", "such as 4096,8192"))
+        program.expect(
+            f"shape '{shape}'",
+            USAGE,
+            "explain",
+            f"--shape={shape}",
+            says=(f"--shape is {shape}", "such as 4096,8192"),
+        )
     program.expect("bench shape", USAGE, "bench", "--shape", "4096", says="ROWSxN")
     program.expect("no threads", USAGE, "selftest", "--threads", "0", says="--threads")
     program.expect("--version", SUCCESS, "--version", says="0.")
@@ -39,20 +62,33 @@ def test_usage(program):
 def test_info(program):
     cases = program.cases
     info = program.json("info --json", "info")
-    text = program.expect("info", SUCCESS, "info", says=f"libfastnorm {info['version']}, numeric version")
+    text = program.expect(
+        "info", SUCCESS, "info", says=f"libfastnorm {info['version']}, numeric version"
+    )
     cases.check("info: a version", re.fullmatch(r"\d+\.\d+\.\d+", info["version"]), info["version"])
     cpus = [d for d in info["devices"] if d["device"] == "cpu"]
     cases.equal("info: one CPU", len(cpus), 1)
-    cases.check("info: the CPU's kernels are among those counted", cpus[0]["kernels"] in info["kernels_per_arch"])
+    cases.check(
+        "info: the CPU's kernels are among those counted",
+        cpus[0]["kernels"] in info["kernels_per_arch"],
+    )
     cases.check("info: processors", cpus[0]["processors"] >= 1, cpus[0])
-    cases.equal("info: the counts add up", sum(info["kernels_per_arch"].values()), info["kernel_count"])
+    cases.equal(
+        "info: the counts add up", sum(info["kernels_per_arch"].values()), info["kernel_count"]
+    )
     has_gpu = any(d["device"].startswith("cuda") for d in info["devices"])
     cases.equal("info: a reason where there is no GPU", "no_cuda_device" in info, not has_gpu)
     if not has_gpu:
-        cases.check("info: says plainly that there is no GPU", f"no CUDA device: {info['no_cuda_device']}" in text, text)
+        cases.check(
+            "info: says plainly that there is no GPU",
+            f"no CUDA device: {info['no_cuda_device']}" in text,
+            text,
+        )
     kernels = program.json("info --kernels --json", "info", "--kernels")["kernels"]
     names = {(k["family"], k["arch"], k["name"]) for k in kernels}
-    cases.equal("info: every kernel is listed once", (len(kernels), len(names)), (info["kernel_count"],) * 2)
+    cases.equal(
+        "info: every kernel is listed once", (len(kernels), len(names)), (info["kernel_count"],) * 2
+    )
     listed = program.expect("info --kernels", SUCCESS, "info", "--kernels").splitlines()
     cases.equal("info --kernels: one line each", len([line for line in listed if line.startswith(("norm ", "norm_backward ", "norm_heads ", "norm_heads_backward ", "mla_decode "))]), len(kernels))
     cases.equal("info: families", {k["family"] for k in kernels}, {"norm", "norm_backward", "norm_heads", "norm_heads_backward", "mla_decode"})
@@ -62,10 +98,15 @@ def test_info(program):
                 {name: f["kernels"] for name, f in info["families"].items()})
     cases.equal("info: the sum of families", sum(f["kernels"] for f in info["families"].values()), info["kernel_count"])
     size = info["file"]["library_bytes"]
-    cases.check("info: bytes", size > 100_000 and 0 <= info["file"]["gpu_code_bytes"] < size, info["file"])
+    cases.check(
+        "info: bytes", size > 100_000 and 0 <= info["file"]["gpu_code_bytes"] < size, info["file"]
+    )
     cases.equal("info: GPU code where there are such kernels", info["file"]["gpu_code_bytes"] > 0,
                 any(k["arch"].startswith(("sm_", "ptx")) for k in kernels))
-    for line in [f"{info['kernel_count']} kernels", *(f"  {name:18} {f['kernels']}" for name, f in info["families"].items())]:
+    for line in [
+        f"{info['kernel_count']} kernels",
+        *(f"  {name:18} {f['kernels']}" for name, f in info["families"].items()),
+    ]:
         cases.check(f"info prints {line!r}", line in text.splitlines(), text)
     return has_gpu
 
@@ -75,53 +116,159 @@ def test_explain(program):
     rows, n = 300, 4096
     for device in ("cpu", "sm_80", "sm_90", "sm_100f", "sm_120f"):
         def explain(*options):
-            return program.json(f"explain {device} {' '.join(options)}", "explain", "--shape", f"{rows},{n}", "--device", device,
-                                *options)
+            return program.json(
+                f"explain {device} {' '.join(options)}",
+                "explain",
+                "--shape",
+                f"{rows},{n}",
+                "--device",
+                device,
+                *options,
+            )
 
         plain = explain()
         tensor = rows * n * 2
         cases.equal(f"explain {device}: bytes read", plain["bytes_read"], tensor + n * 2)
         cases.equal(f"explain {device}: bytes written", plain["bytes_written"], tensor)
         cases.equal(f"explain {device}: launches", plain["launches"], 1)
-        fused = explain("--residual", "--residual-out", "--bias", "--parameter-dtype", "f32", "--rstd", "--kind", "layer")
-        cases.equal(f"explain {device}: bytes of a fused add",
-                    (fused["bytes_read"], fused["bytes_written"]), (2 * tensor + 2 * n * 4, 2 * tensor + rows * 4))
-        cases.check(f"explain {device}: another kernel", fused["kernel"] != plain["kernel"], fused["kernel"])
-        mixed = explain("--residual", "--residual-dtype", "f16", "--residual-out", "--residual-out-dtype", "f32", "--bias",
-                        "--parameter-dtype", "f16", "--bias-dtype", "f32", "--y-dtype", "f32")
-        cases.equal(f"explain {device}: bytes read of mixed dtypes", mixed["bytes_read"], 2 * tensor + n * 6)
-        cases.equal(f"explain {device}: bytes written of mixed dtypes", mixed["bytes_written"], 4 * tensor)
-        cases.check(f"explain {device}: mixed dtypes run on a general kernel", " any " in mixed["kernel"], mixed["kernel"])
+        fused = explain(
+            "--residual",
+            "--residual-out",
+            "--bias",
+            "--parameter-dtype",
+            "f32",
+            "--rstd",
+            "--kind",
+            "layer",
+        )
+        cases.equal(
+            f"explain {device}: bytes of a fused add",
+            (fused["bytes_read"], fused["bytes_written"]),
+            (2 * tensor + 2 * n * 4, 2 * tensor + rows * 4),
+        )
+        cases.check(
+            f"explain {device}: another kernel", fused["kernel"] != plain["kernel"], fused["kernel"]
+        )
+        mixed = explain(
+            "--residual",
+            "--residual-dtype",
+            "f16",
+            "--residual-out",
+            "--residual-out-dtype",
+            "f32",
+            "--bias",
+            "--parameter-dtype",
+            "f16",
+            "--bias-dtype",
+            "f32",
+            "--y-dtype",
+            "f32",
+        )
+        cases.equal(
+            f"explain {device}: bytes read of mixed dtypes", mixed["bytes_read"], 2 * tensor + n * 6
+        )
+        cases.equal(
+            f"explain {device}: bytes written of mixed dtypes", mixed["bytes_written"], 4 * tensor
+        )
+        cases.check(
+            f"explain {device}: mixed dtypes run on a general kernel",
+            " any " in mixed["kernel"],
+            mixed["kernel"],
+        )
         moved = explain("--offset", "1")
         cases.equal(f"explain {device}: widest access of an odd address", moved["vector_bytes"], 2)
-        cases.equal(f"explain {device}: widest access of an odd stride", explain("--row-stride", "4100")["vector_bytes"],
-                    min(8, plain["vector_bytes"]))  # scalar kernels never take more than 4
-        cases.equal(f"explain {device}: in place", explain("--in-place", "--residual", "--residual-out")["bytes_written"],
-                    2 * tensor)
+        cases.equal(
+            f"explain {device}: widest access of an odd stride",
+            explain("--row-stride", "4100")["vector_bytes"],
+            min(8, plain["vector_bytes"]),
+        )  # scalar kernels never take more than 4
+        cases.equal(
+            f"explain {device}: in place",
+            explain("--in-place", "--residual", "--residual-out")["bytes_written"],
+            2 * tensor,
+        )
         if device.startswith("sm_"):
             cases.check(f"explain {device}: a row's threads hold it",
                         16 * plain["vectors_per_thread"] * plain["threads_per_row"] >= n * 2, plain)
     none = program.json("explain no rows", "explain", "--shape", "0,64")
     cases.equal("explain: no rows, no launch", (none["launches"], none["kernel"]), (0, ""))
-    program.expect("explain no rows, text", SUCCESS, "explain", "--shape", "0,64", says="there are no rows")
-    heads = program.json("explain heads", "explain", "--shape", "7,32,128", "--head-weights", "--dtype", "f16")
-    cases.equal("explain: a weight for each head", heads["bytes_read"], 7 * 32 * 128 * 2 + 32 * 128 * 2)
-    large = program.json("explain a large shape", "explain", "--shape", "4000000,8192", "--device", "sm_90")
+    program.expect(
+        "explain no rows, text", SUCCESS, "explain", "--shape", "0,64", says="there are no rows"
+    )
+    heads = program.json(
+        "explain heads", "explain", "--shape", "7,32,128", "--head-weights", "--dtype", "f16"
+    )
+    cases.equal(
+        "explain: a weight for each head", heads["bytes_read"], 7 * 32 * 128 * 2 + 32 * 128 * 2
+    )
+    large = program.json(
+        "explain a large shape", "explain", "--shape", "4000000,8192", "--device", "sm_90"
+    )
     cases.equal("explain: more than 2^31 elements", large["bytes_written"], 4000000 * 8192 * 2)
     program.expect("explain text", SUCCESS, "explain", "--shape", "8,8192", "--device", "sm_90",
                    says=("threads per row", "vectors of 16 bytes", "workspace"))
-    program.expect("explain: n = 0", FAILURE, "explain", "--shape", "4,0", says="FASTNORM_ERROR_SHAPE")
-    rank8 = program.json("explain: rank 8", "explain", "--shape", "2,1,2,1,2,1,2,8", "--dtype", "f32")
+    program.expect(
+        "explain: n = 0", FAILURE, "explain", "--shape", "4,0", says="FASTNORM_ERROR_SHAPE"
+    )
+    rank8 = program.json(
+        "explain: rank 8", "explain", "--shape", "2,1,2,1,2,1,2,8", "--dtype", "f32"
+    )
     cases.equal("explain: rank 8 folds", rank8["bytes_written"], 16 * 8 * 4)
-    program.expect("explain: rank 9", FAILURE, "explain", "--shape", "1,1,1,1,1,1,1,1,8", says="FASTNORM_ERROR_SHAPE")
-    quantised = program.json("explain quantised", "explain", "--shape", "4,64", "--quant-scheme", "mxfp8", "--device", "cpu")
-    cases.equal("explain: codes and scales are written, beside y", quantised["bytes_written"], 4 * (64 * 2 + 64 + 2))
-    program.expect("explain: quantised on a GPU", SUCCESS, "explain", "--shape", "4,64", "--quant-scheme", "mxfp8",
-                   "--device", "sm_90", says="bf16 plain rms once quant vector")
-    program.expect("explain: overlapping rows", FAILURE, "explain", "--shape", "4,64", "--row-stride", "32",
-                   says="FASTNORM_ERROR_LAYOUT")
-    program.expect("explain: an architecture that has no kernels", FAILURE, "explain", "--shape", "4,64", "--device", "sm_50",
-                   says="FASTNORM_ERROR_")
+    program.expect(
+        "explain: rank 9",
+        FAILURE,
+        "explain",
+        "--shape",
+        "1,1,1,1,1,1,1,1,8",
+        says="FASTNORM_ERROR_SHAPE",
+    )
+    quantised = program.json(
+        "explain quantised",
+        "explain",
+        "--shape",
+        "4,64",
+        "--quant-scheme",
+        "mxfp8",
+        "--device",
+        "cpu",
+    )
+    cases.equal(
+        "explain: codes and scales are written, beside y",
+        quantised["bytes_written"],
+        4 * (64 * 2 + 64 + 2),
+    )
+    program.expect(
+        "explain: quantised on a GPU",
+        SUCCESS,
+        "explain",
+        "--shape",
+        "4,64",
+        "--quant-scheme",
+        "mxfp8",
+        "--device",
+        "sm_90",
+        says="bf16 plain rms once quant vector",
+    )
+    program.expect(
+        "explain: overlapping rows",
+        FAILURE,
+        "explain",
+        "--shape",
+        "4,64",
+        "--row-stride",
+        "32",
+        says="FASTNORM_ERROR_LAYOUT",
+    )
+    program.expect(
+        "explain: an architecture that has no kernels",
+        FAILURE,
+        "explain",
+        "--shape",
+        "4,64",
+        "--device",
+        "sm_50",
+        says="FASTNORM_ERROR_",
+    )
 
 
 def test_explain_without_kernels(program):
@@ -130,24 +277,53 @@ def test_explain_without_kernels(program):
     for arch in ("sm_80", "sm_90", "sm_100f", "sm_120f"):
         call = ("explain", "--shape", "16,4096", "--device", arch)
         text, built = program.expect(f"explain {arch}", SUCCESS, *call), counts.get(arch, 0) > 0
-        program.cases.equal(f"explain {arch}: whether there are kernels", program.json(f"explain {arch} --json", *call)["kernel_built"], built)
-        program.cases.equal(f"explain {arch}: says so", f"this build has no kernels for {arch}" in text, not built)
+        program.cases.equal(
+            f"explain {arch}: whether there are kernels",
+            program.json(f"explain {arch} --json", *call)["kernel_built"],
+            built,
+        )
+        program.cases.equal(
+            f"explain {arch}: says so", f"this build has no kernels for {arch}" in text, not built
+        )
 
 
 def test_no_gpu(program):
     """Commands for a GPU that is not there end with the library's words."""
-    for arguments in (("selftest",), ("bench", "--shape", "1x64"), ("explain", "--shape", "1,64"), ("tune", "--output", "tuned"), ("tune", "--csv", "times.csv", "--resume")):
+    for arguments in (
+        ("selftest",),
+        ("bench", "--shape", "1x64"),
+        ("explain", "--shape", "1,64"),
+        ("tune", "--output", "tuned"),
+        ("tune", "--csv", "times.csv", "--resume"),
+    ):
         program.expect(f"{arguments[0]} without a GPU", FAILURE, *arguments, "--device", "cuda:0",
                        says="FASTNORM_ERROR_DEVICE")
 
 
 def test_bench(program):
     cases, path = program.cases, program.work / "bench.json"
-    text = program.expect("bench", SUCCESS, "bench", "--shape", "1x1024,64x1024", "--op", "rms,add", "--dtype", "f16,f32",
-                          "--repeats", "3", "--threads", "2", "--json", path)
+    text = program.expect(
+        "bench",
+        SUCCESS,
+        "bench",
+        "--shape",
+        "1x1024,64x1024",
+        "--op",
+        "rms,add",
+        "--dtype",
+        "f16,f32",
+        "--repeats",
+        "3",
+        "--threads",
+        "2",
+        "--json",
+        path,
+    )
     document = json.loads(path.read_text())
     results = document["results"]
-    cases.equal("bench: every case once", len({(r["op"], r["dtype"], r["rows"]) for r in results}), 8)
+    cases.equal(
+        "bench: every case once", len({(r["op"], r["dtype"], r["rows"]) for r in results}), 8
+    )
     cases.equal("bench: a line for each", len(re.findall(r"^(?:rms|add) ", text, re.M)), 8)
     for r in results:
         name = f"bench {r['op']} {r['dtype']} {r['rows']}x{r['n']}"
@@ -157,28 +333,74 @@ def test_bench(program):
         consistent = (abs(r["gb_per_s"] * r["median_us"] * 1e3 / r["bytes_moved"] - 1) < 1e-6 and
                       abs(r["ratio_to_copy"] * r["copy_us"] / r["median_us"] - 1) < 1e-6)
         cases.check(f"{name}: figures agree with each other", consistent, r)
-    program.expect("bench: JSON that cannot be written", FAILURE, "bench", "--shape", "1x64", "--op", "rms", "--json", "no/file",
-                   says="cannot be written")
+    program.expect(
+        "bench: JSON that cannot be written",
+        FAILURE,
+        "bench",
+        "--shape",
+        "1x64",
+        "--op",
+        "rms",
+        "--json",
+        "no/file",
+        says="cannot be written",
+    )
 
 
 def test_bench_codes(program):
     path = program.work / "codes.json"
-    program.expect("bench codes", SUCCESS, "bench", "--shape", "64x1024", "--op", "rms_fp8,add_fp8,layer_fp8,rms_row_fp8,add_row_fp8,rms_block_fp8,add_block_fp8,layer_block_fp8,rms_mxfp8,rms_nvfp4",
-                   "--repeats", "1", "--json", path)
+    program.expect(
+        "bench codes",
+        SUCCESS,
+        "bench",
+        "--shape",
+        "64x1024",
+        "--op",
+        "rms_fp8,add_fp8,layer_fp8,rms_row_fp8,add_row_fp8,rms_block_fp8,add_block_fp8,layer_block_fp8,rms_mxfp8,rms_nvfp4",
+        "--repeats",
+        "1",
+        "--json",
+        path,
+    )
     moved = {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]}
     values = 64 * 1024
-    program.cases.equal("bench codes: bytes", moved, {"rms_fp8": 3 * values, "add_fp8": 7 * values, "layer_fp8": 3 * values,
-                                                       "rms_row_fp8": 3 * values + 4 * 64, "add_row_fp8": 7 * values + 4 * 64,
-                                                       "rms_block_fp8": 3 * values + 4 * 64 * 8, "add_block_fp8": 7 * values + 4 * 64 * 8,
-                                                       "layer_block_fp8": 3 * values + 4 * 64 * 8, "rms_mxfp8": 3 * values + 64 * 32,
-                                                       "rms_nvfp4": 2 * values + values // 2 + 64 * 64})
+    program.cases.equal(
+        "bench codes: bytes",
+        moved,
+        {
+            "rms_fp8": 3 * values,
+            "add_fp8": 7 * values,
+            "layer_fp8": 3 * values,
+            "rms_row_fp8": 3 * values + 4 * 64,
+            "add_row_fp8": 7 * values + 4 * 64,
+            "rms_block_fp8": 3 * values + 4 * 64 * 8,
+            "add_block_fp8": 7 * values + 4 * 64 * 8,
+            "layer_block_fp8": 3 * values + 4 * 64 * 8,
+            "rms_mxfp8": 3 * values + 64 * 32,
+            "rms_nvfp4": 2 * values + values // 2 + 64 * 64,
+        },
+    )
 
 
 def test_bench_f32_columns(program):
     path = program.work / "columns.json"
-    program.expect("bench f32 columns", SUCCESS, "bench", "--shape", "64x1024", "--op", "rms_f32,layer_f32", "--repeats", "1", "--json", path)
+    program.expect(
+        "bench f32 columns",
+        SUCCESS,
+        "bench",
+        "--shape",
+        "64x1024",
+        "--op",
+        "rms_f32,layer_f32",
+        "--repeats",
+        "1",
+        "--json",
+        path,
+    )
     moved = {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]}
-    program.cases.equal("bench f32 columns: bytes", moved, {"rms_f32": 4 * 64 * 1024, "layer_f32": 4 * 64 * 1024})
+    program.cases.equal(
+        "bench f32 columns: bytes", moved, {"rms_f32": 4 * 64 * 1024, "layer_f32": 4 * 64 * 1024}
+    )
 
 
 def test_tuning(program):
@@ -191,37 +413,105 @@ def test_tuning(program):
                     "ROWS(4096, 4096, 4, 7, 128, kFit, 1, full)\n")
 
     def explained(rows, *options):
-        return program.json(f"explain {rows} rows {' '.join(map(str, options))}", "explain", "--shape", f"{rows},4096",
-                            "--device", "sm_90", *options)["kernel"]
+        return program.json(
+            f"explain {rows} rows {' '.join(map(str, options))}",
+            "explain",
+            "--shape",
+            f"{rows},4096",
+            "--device",
+            "sm_90",
+            *options,
+        )["kernel"]
 
     program.cases.check("explain: another kernel without the file", explained(4) != kernel)
     program.cases.equal("explain: the file's kernel", explained(4, "--tuning", path), kernel)
-    program.cases.equal("explain: other rows keep theirs", explained(8, "--tuning", path), explained(8))
-    program.expect("explain: another architecture's file", FAILURE, "explain", "--shape", "4,64", "--device", "sm_80",
-                   "--tuning", path, says=("options.tuning_file, line 3", "arch sm_80"))
+    program.cases.equal(
+        "explain: other rows keep theirs", explained(8, "--tuning", path), explained(8)
+    )
+    program.expect(
+        "explain: another architecture's file",
+        FAILURE,
+        "explain",
+        "--shape",
+        "4,64",
+        "--device",
+        "sm_80",
+        "--tuning",
+        path,
+        says=("options.tuning_file, line 3", "arch sm_80"),
+    )
     for command in (("explain", "--shape", "4,64"), ("bench", "--shape", "1x64")):
-        program.expect(f"{command[0]}: a tuning file for the CPU", FAILURE, *command, "--tuning", path,
-                       says="options.tuning_file is")
-    program.expect("tune without a file to write", USAGE, "tune", says=("--output", "--csv", "required"))
-    program.expect("tune with two", USAGE, "tune", "--output", "tuned", "--csv", "times.csv", says=("--output", "--csv", "2 were given"))
+        program.expect(
+            f"{command[0]}: a tuning file for the CPU",
+            FAILURE,
+            *command,
+            "--tuning",
+            path,
+            says="options.tuning_file is",
+        )
+    program.expect(
+        "tune without a file to write", USAGE, "tune", says=("--output", "--csv", "required")
+    )
+    program.expect(
+        "tune with two",
+        USAGE,
+        "tune",
+        "--output",
+        "tuned",
+        "--csv",
+        "times.csv",
+        says=("--output", "--csv", "2 were given"),
+    )
     for option in (("--resume",), ("--rounds", "2"), ("--seconds", "5")):
-        program.expect(f"tune {option[0]} without --csv", USAGE, "tune", "--output", "tuned", *option, says=(option[0], "--csv"))
-    program.expect("tune a negative time", USAGE, "tune", "--csv", "times.csv", "--seconds", "-1", says="--seconds")
-    program.expect("tune no round", USAGE, "tune", "--csv", "times.csv", "--rounds", "0", says="--rounds")
-    program.expect("tune a CPU", USAGE, "tune", "--device", "cpu", "--output", "tuned", says="not cuda:N")
+        program.expect(
+            f"tune {option[0]} without --csv",
+            USAGE,
+            "tune",
+            "--output",
+            "tuned",
+            *option,
+            says=(option[0], "--csv"),
+        )
+    program.expect(
+        "tune a negative time",
+        USAGE,
+        "tune",
+        "--csv",
+        "times.csv",
+        "--seconds",
+        "-1",
+        says="--seconds",
+    )
+    program.expect(
+        "tune no round", USAGE, "tune", "--csv", "times.csv", "--rounds", "0", says="--rounds"
+    )
+    program.expect(
+        "tune a CPU", USAGE, "tune", "--device", "cpu", "--output", "tuned", says="not cuda:N"
+    )
     program.expect("tune no rows", USAGE, "tune", "--rows", "0", "--output", "tuned", says="--rows")
-    program.cases.check("tune: nothing was written", not any((program.work / name).exists() for name in ("tuned", "times.csv")))
+    program.cases.check(
+        "tune: nothing was written",
+        not any((program.work / name).exists() for name in ("tuned", "times.csv")),
+    )
 
 
 def test_progress(program):
     """Progress goes to a terminal, and only there."""
     parent, child = pty.openpty()
-    result = subprocess.run([program.path, "bench", "--shape", "1x64", "--op", "rms", "--repeats", "1"], stdout=subprocess.PIPE,
-                            stderr=child, timeout=60)
+    result = subprocess.run(
+        [program.path, "bench", "--shape", "1x64", "--op", "rms", "--repeats", "1"],
+        stdout=subprocess.PIPE,
+        stderr=child,
+        timeout=60,
+    )
     os.close(child)
     shown = os.read(parent, 10000).decode()
     os.close(parent)
-    program.cases.check("bench: progress on a terminal", result.returncode == 0 and "1/1 rms bf16 1x64" in shown, shown)
+    program.cases.check(
+        "bench: progress on a terminal",
+        result.returncode == 0 and "1/1 rms bf16 1x64" in shown,
+        shown,
+    )
 
 
 def test_selftest(program):
@@ -231,7 +521,9 @@ def test_selftest(program):
     # Fewer would mean that a part did not run: more than 2000 checks of hashes, forward and
     # backward, and 10000 and more of each other kind.
     program.cases.check("selftest: closing line", match and int(match[1]) > 36000, closing)
-    golden = program.expect("selftest --print-golden", SUCCESS, "selftest", "--print-golden").splitlines()
+    golden = program.expect(
+        "selftest --print-golden", SUCCESS, "selftest", "--print-golden"
+    ).splitlines()
     program.cases.equal("selftest: lines of the table",
                         len({line.split(" ", 1)[1] for line in golden}), 627 + 354)
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every `fastnorm` command of README.md and docs/ runs; what a page shows of its output is what it prints."""
+"""Every `fastnorm` command of README.md and docs/ runs; what a page shows of its output is what it
+prints."""
 
 import re
 import shlex
@@ -24,14 +25,18 @@ def commands(text):
             if command.startswith("fastnorm "):
                 words = shlex.split(command, comments=True)
                 shown = []
-                while kind == "console" and i + 1 < len(lines) and not lines[i + 1].startswith("$ "):
+                while (
+                    kind == "console" and i + 1 < len(lines) and not lines[i + 1].startswith("$ ")
+                ):
                     i += 1
                     shown.append(lines[i])
                 yield words[1:], shown
 
 
 def has_gpu(program):
-    return any(d["device"].startswith("cuda") for d in program.json("info --json", "info")["devices"])
+    return any(
+        d["device"].startswith("cuda") for d in program.json("info --json", "info")["devices"]
+    )
 
 
 def check_output(cases, name, printed, shown):

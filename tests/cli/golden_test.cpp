@@ -1,5 +1,6 @@
-// The table of hashes that `fastnorm selftest` compares with, computed anew by the arithmetic's model in
-// tests/ref: both columns, on any machine. `--print` writes it, for tools/fastnorm/selftest_golden.inc.
+// The table of hashes that `fastnorm selftest` compares with, computed anew by the arithmetic's
+// model in tests/ref: both columns, on any machine. `--print` writes it, for
+// tools/fastnorm/selftest_golden.inc.
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>

@@ -16,11 +16,22 @@ def run(program, name, *arguments):
     if not document:
         return document
     call = document["call"]
-    cases.equal(f"{name}: no row is wrong, the same bits twice", (document["wrong_rows"], document["same_bits_twice"]), (0, True))
-    cases.check(f"{name}: errors are within what is allowed",
-                0 <= document["error_share_o"] <= 1 and 0 <= document["error_share_lse"] <= 1, document)
+    cases.equal(
+        f"{name}: no row is wrong, the same bits twice",
+        (document["wrong_rows"], document["same_bits_twice"]),
+        (0, True),
+    )
+    cases.check(
+        f"{name}: errors are within what is allowed",
+        0 <= document["error_share_o"] <= 1 and 0 <= document["error_share_lse"] <= 1,
+        document,
+    )
     rows = call["tokens"] * call["heads"]
-    cases.check(f"{name}: rows were compared", document["checked_rows"] == min(rows, 64) or "--check-rows" in arguments, document)
+    cases.check(
+        f"{name}: rows were compared",
+        document["checked_rows"] == min(rows, 64) or "--check-rows" in arguments,
+        document,
+    )
     size = ELEMENT[call["dtype"]]
     moved = (call["cached_tokens"] * 576 + rows * (576 + 512)) * size + rows * 4
     cases.equal(f"{name}: bytes", call["bytes_moved"], moved)
@@ -31,43 +42,155 @@ def run(program, name, *arguments):
 def test_runs(program):
     cases = program.cases
     for dtype in ELEMENT:
-        for table in ((), ("--csr",), ("--separate",), ("--lse-base", "2"), ("--csr", "--separate", "--page", "7")):
+        for table in (
+            (),
+            ("--csr",),
+            ("--separate",),
+            ("--lse-base", "2"),
+            ("--csr", "--separate", "--page", "7"),
+        ):
             name = " ".join(("mla_decode", dtype, *table))
-            document = run(program, name, "--dtype", dtype, "--lengths", "90,3,130", "--batch", "3", "--heads", "5",
-                           "--new-tokens", "2", "--causal", *table)
-            cases.equal(f"{name}: pairs", document["call"]["flops"],
-                        2 * 5 * (576 + 512) * sum(length - 2 + i + 1 for length in (90, 3, 130) for i in range(2)))
-            cases.check(f"{name}: an error that is not 0", document["max_error_o"] > 0 and document["max_error_lse"] > 0)
-    ragged = run(program, "mla_decode ragged", "--batch", "4", "--lengths", "0,64,65,2", "--new-tokens", "1,0,3,4",
-                 "--causal", "--heads", "2", "--check-rows", "1000")
-    cases.equal("mla_decode ragged: all rows, those of the empty cache and those before it", (ragged["checked_rows"], ragged["empty_rows"]),
-                (16, 2 + 2 * 2))
+            document = run(
+                program,
+                name,
+                "--dtype",
+                dtype,
+                "--lengths",
+                "90,3,130",
+                "--batch",
+                "3",
+                "--heads",
+                "5",
+                "--new-tokens",
+                "2",
+                "--causal",
+                *table,
+            )
+            cases.equal(
+                f"{name}: pairs",
+                document["call"]["flops"],
+                2
+                * 5
+                * (576 + 512)
+                * sum(length - 2 + i + 1 for length in (90, 3, 130) for i in range(2)),
+            )
+            cases.check(
+                f"{name}: an error that is not 0",
+                document["max_error_o"] > 0 and document["max_error_lse"] > 0,
+            )
+    ragged = run(
+        program,
+        "mla_decode ragged",
+        "--batch",
+        "4",
+        "--lengths",
+        "0,64,65,2",
+        "--new-tokens",
+        "1,0,3,4",
+        "--causal",
+        "--heads",
+        "2",
+        "--check-rows",
+        "1000",
+    )
+    cases.equal(
+        "mla_decode ragged: all rows, those of the empty cache and those before it",
+        (ragged["checked_rows"], ragged["empty_rows"]),
+        (16, 2 + 2 * 2),
+    )
     none = run(program, "mla_decode no new tokens", "--new-tokens", "0", "--check-rows", "9")
-    cases.equal("mla_decode no new tokens: nothing is launched", (none["launches"], none["checked_rows"]), (0, 0))
-    one, other = (run(program, f"mla_decode seed {seed}", "--seed", str(seed), "--lengths", "50") for seed in (1, 2))
+    cases.equal(
+        "mla_decode no new tokens: nothing is launched",
+        (none["launches"], none["checked_rows"]),
+        (0, 0),
+    )
+    one, other = (
+        run(program, f"mla_decode seed {seed}", "--seed", str(seed), "--lengths", "50")
+        for seed in (1, 2)
+    )
     cases.check("mla_decode: another seed, other data", one["max_error_o"] != other["max_error_o"])
-    threads = run(program, "mla_decode two threads", "--seed", "1", "--lengths", "50", "--threads", "2")
-    cases.equal("mla_decode: two threads, the same results", threads["max_error_o"], one["max_error_o"])
+    threads = run(
+        program, "mla_decode two threads", "--seed", "1", "--lengths", "50", "--threads", "2"
+    )
+    cases.equal(
+        "mla_decode: two threads, the same results", threads["max_error_o"], one["max_error_o"]
+    )
     program.expect("mla_decode text", SUCCESS, "mla_decode", "--lengths", "70",
                    says=("kernel \"bf16\"", "4 request(s)", "0 wrong", "the same bits"))
 
 
 def test_bench(program):
     cases, path = program.cases, program.work / "mla.json"
-    text = program.expect("mla_decode bench", SUCCESS, "mla_decode", "bench", "--batch", "2", "--lengths", "100", "--repeats", "3",
-                          "--output", path, says=("median", "GB/s", "copy in the same run", "reading in the same run"))
+    text = program.expect(
+        "mla_decode bench",
+        SUCCESS,
+        "mla_decode",
+        "bench",
+        "--batch",
+        "2",
+        "--lengths",
+        "100",
+        "--repeats",
+        "3",
+        "--output",
+        path,
+        says=("median", "GB/s", "copy in the same run", "reading in the same run"),
+    )
     document = json.loads(path.read_text())
-    cases.equal("mla_decode bench: the call", (document["call"]["batch"], document["call"]["cached_tokens"]), (2, 200))
-    cases.check("mla_decode bench: figures", all(document[k] > 0 for k in (
-        "median_us", "gb_per_s", "gflop_per_s", "copy_gb_per_s", "read_gb_per_s", "ratio_to_copy_rate")), document)
-    agree = (abs(document["gb_per_s"] * document["median_us"] * 1e3 / document["call"]["bytes_moved"] - 1) < 1e-6 and
-             abs(document["gflop_per_s"] * document["median_us"] * 1e3 / document["call"]["flops"] - 1) < 1e-6 and
-             abs(document["ratio_to_copy_rate"] * document["copy_gb_per_s"] / document["gb_per_s"] - 1) < 1e-6)
+    cases.equal(
+        "mla_decode bench: the call",
+        (document["call"]["batch"], document["call"]["cached_tokens"]),
+        (2, 200),
+    )
+    cases.check(
+        "mla_decode bench: figures",
+        all(
+            document[k] > 0
+            for k in (
+                "median_us",
+                "gb_per_s",
+                "gflop_per_s",
+                "copy_gb_per_s",
+                "read_gb_per_s",
+                "ratio_to_copy_rate",
+            )
+        ),
+        document,
+    )
+    agree = (
+        abs(
+            document["gb_per_s"] * document["median_us"] * 1e3 / document["call"]["bytes_moved"] - 1
+        )
+        < 1e-6
+        and abs(
+            document["gflop_per_s"] * document["median_us"] * 1e3 / document["call"]["flops"] - 1
+        )
+        < 1e-6
+        and abs(
+            document["ratio_to_copy_rate"] * document["copy_gb_per_s"] / document["gb_per_s"] - 1
+        )
+        < 1e-6
+    )
     cases.check("mla_decode bench: figures agree with each other", agree, document)
-    cases.check("mla_decode bench: the text has the same time", f"median {document['median_us']:.2f} us" in text, text)
-    before = program.json("mla_decode, options before bench", "mla_decode", "--dtype", "f32", "--lengths", "10", "bench",
-                          "--repeats", "1")
-    cases.equal("mla_decode, options before bench", (before["call"]["dtype"], before["repeats"]), ("f32", 1))
+    cases.check(
+        "mla_decode bench: the text has the same time",
+        f"median {document['median_us']:.2f} us" in text,
+        text,
+    )
+    before = program.json(
+        "mla_decode, options before bench",
+        "mla_decode",
+        "--dtype",
+        "f32",
+        "--lengths",
+        "10",
+        "bench",
+        "--repeats",
+        "1",
+    )
+    cases.equal(
+        "mla_decode, options before bench", (before["call"]["dtype"], before["repeats"]), ("f32", 1)
+    )
 
 
 def test_refusals(program):
@@ -87,13 +210,24 @@ def test_refusals(program):
         ("a file that cannot be written", "cannot be written", ("bench", "--output", "no/file")),
     ):
         program.expect(f"mla_decode: {name}", FAILURE, "mla_decode", *arguments, says=says)
-    program.cases.check("mla_decode: no empty trace is left", not (program.work / "trace.json").exists())
+    program.cases.check(
+        "mla_decode: no empty trace is left", not (program.work / "trace.json").exists()
+    )
     if not re.search(r"^\s*cuda", program.expect("info", SUCCESS, "info"), re.M):
-        program.expect("mla_decode without a GPU", FAILURE, "mla_decode", "--device", "cuda:0", says="FASTNORM_ERROR_DEVICE")
+        program.expect(
+            "mla_decode without a GPU",
+            FAILURE,
+            "mla_decode",
+            "--device",
+            "cuda:0",
+            says="FASTNORM_ERROR_DEVICE",
+        )
 
 
 def test(program):
-    text = program.expect("mla_decode --help", SUCCESS, "mla_decode", "--help", says=("Usage", "bench", "--profile"))
+    text = program.expect(
+        "mla_decode --help", SUCCESS, "mla_decode", "--help", says=("Usage", "bench", "--profile")
+    )
     program.cases.check("mla_decode --help tells the tolerance", "/ 256" in text)
     test_runs(program)
     test_bench(program)

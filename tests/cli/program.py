@@ -22,8 +22,8 @@ class Program:
                               timeout=300, cwd=self.work, **options)
 
     def expect(self, name, code, *arguments, says=()):
-        """Runs it; checks the exit code, that errors say all of `says`, and that a failure is told on
-        stderr. Returns what was printed."""
+        """Runs it; checks the exit code, that errors say all of `says`, and that a failure is told
+        on stderr. Returns what was printed."""
         result = self.run(*arguments)
         shown = f"exit code {result.returncode}, stderr: {result.stderr.strip()[-400:]}"
         self.cases.check(f"{name}: exit code {code}", result.returncode == code, shown)
@@ -31,9 +31,11 @@ class Program:
         for part in (says,) if isinstance(says, str) else says:
             self.cases.check(f"{name}: says '{part}'", part in text, text[-600:])
         if code == FAILURE:
-            self.cases.check(f"{name}: one line that names the program",
-                             result.stderr.startswith("fastnorm: ") and result.stderr.count("\n") == 1,
-                             result.stderr)
+            self.cases.check(
+                f"{name}: one line that names the program",
+                result.stderr.startswith("fastnorm: ") and result.stderr.count("\n") == 1,
+                result.stderr,
+            )
         if code == SUCCESS:
             self.cases.check(f"{name}: nothing on stderr", not result.stderr, result.stderr)
         return result.stdout

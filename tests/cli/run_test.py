@@ -12,7 +12,7 @@ from program import FAILURE, SUCCESS, USAGE, main
 # that of rows of at most 1024 elements (22 roundings: a chain of 16 additions and a tree of 6).
 HALF_ULP = {"F32": 2.0 ** -24, "F16": 2.0 ** -11, "BF16": 2.0 ** -8}
 ARITHMETIC = 32 * 2.0 ** -24
-LEAST = {"F32": 0.0, "F16": 2.0 ** -25, "BF16": 0.0}  # half the least subnormal that can matter here
+LEAST = {"F32": 0.0, "F16": 2.0**-25, "BF16": 0.0}  # half the least subnormal that can matter here
 
 
 def make_tensors(rng, dtype, shape, weight_dtype, weight_shape):
@@ -42,19 +42,41 @@ def expected(tensors, layer, add, eps, offset):
 
 
 def close(found, wanted, relative, absolute):
-    return bool(np.all(np.abs(found.astype(np.float64) - wanted) <= relative * np.abs(wanted) + absolute))
+    return bool(
+        np.all(np.abs(found.astype(np.float64) - wanted) <= relative * np.abs(wanted) + absolute)
+    )
 
 
 def test_round_trip(program, rng):
     cases, work = program.cases, program.work
     shapes = [((5, 96), (96,)), ((1000,), (1000,)), ((3, 4, 129), (4, 129)), ((2, 1, 2, 64), (64,))]
     for (shape, weight_shape), dtype in itertools.product(shapes, HALF_ULP):
-        for kind, add, in_place in (("rms", False, False), ("layer", True, False), ("rms", True, True)):
+        for kind, add, in_place in (
+            ("rms", False, False),
+            ("layer", True, False),
+            ("rms", True, True),
+        ):
             name = f"run {kind} {dtype} {'x'.join(map(str, shape))}{' add' if add else ''}{' in place' if in_place else ''}"
             tensors = make_tensors(rng, dtype, shape, "F32" if in_place else dtype, weight_shape)
             tensor_file.write(work / "in.safetensors", tensors)
-            options = ["--x", "x", "--weight", "gain", "--bias", "shift", "--kind", kind, "--eps", "1e-5",
-                       "--weight-offset", "0.25", "--y", "out", "--rstd", "r"]
+            options = [
+                "--x",
+                "x",
+                "--weight",
+                "gain",
+                "--bias",
+                "shift",
+                "--kind",
+                kind,
+                "--eps",
+                "1e-5",
+                "--weight-offset",
+                "0.25",
+                "--y",
+                "out",
+                "--rstd",
+                "r",
+            ]
             options += ["--mean", "m"] if kind == "layer" else []
             options += ["--residual", "residual", "--residual-out", "sum"] if add else []
             options += ["--in-place"] if in_place else []
@@ -65,14 +87,29 @@ def test_round_trip(program, rng):
                         sorted(["out", "r"] + ["m"] * (kind == "layer") + ["sum"] * add))
             cases.equal(f"{name}: y's dtype and shape", out["out"][:2], (dtype, shape))
             # What cancels in t * g + bias is bounded by its terms, here below 16.
-            cases.check(f"{name}: y", close(tensor_file.decode(out["out"]), y, HALF_ULP[dtype] + ARITHMETIC,
-                                            LEAST[dtype] + 16 * ARITHMETIC))
+            cases.check(
+                f"{name}: y",
+                close(
+                    tensor_file.decode(out["out"]),
+                    y,
+                    HALF_ULP[dtype] + ARITHMETIC,
+                    LEAST[dtype] + 16 * ARITHMETIC,
+                ),
+            )
             cases.equal(f"{name}: shape of rstd", out["r"][1], shape[:-1] or (1,))
-            cases.check(f"{name}: rstd", close(tensor_file.decode(out["r"]).ravel(), rstd.ravel(), ARITHMETIC, 0))
+            cases.check(
+                f"{name}: rstd",
+                close(tensor_file.decode(out["r"]).ravel(), rstd.ravel(), ARITHMETIC, 0),
+            )
             if kind == "layer":
-                cases.check(f"{name}: mean", close(tensor_file.decode(out["m"]).ravel(), mean.ravel(), 0, 8 * ARITHMETIC))
+                cases.check(
+                    f"{name}: mean",
+                    close(tensor_file.decode(out["m"]).ravel(), mean.ravel(), 0, 8 * ARITHMETIC),
+                )
             if add:
-                cases.check(f"{name}: the sum, to the bit", out["sum"][2] == tensor_file.encode(dtype, s))
+                cases.check(
+                    f"{name}: the sum, to the bit", out["sum"][2] == tensor_file.encode(dtype, s)
+                )
 
 
 def test_axes(program, rng):
@@ -82,16 +119,40 @@ def test_axes(program, rng):
     tensor_file.write(work / "in.safetensors", tensors)
 
     def y(*options):
-        program.expect(f"run {' '.join(options)}", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x",
-                       "--residual", "residual", "--weight", "gain", *options)
+        program.expect(
+            f"run {' '.join(options)}",
+            SUCCESS,
+            "run",
+            "in.safetensors",
+            "out.safetensors",
+            "--x",
+            "x",
+            "--residual",
+            "residual",
+            "--weight",
+            "gain",
+            *options,
+        )
         return tensor_file.read(work / "out.safetensors")
 
     plain = y()["y"][2]
-    for options in (["--rounding", "normalized"], ["--rounding", "every-step"],
-                    ["--residual-rounding", "before-apply"], ["--residual-rounding", "before-statistics"],
-                    ["--eps", "0.1"], ["--weight-offset", "1"], ["--kind", "layer"], ["--bias", "shift"]):
+    for options in (
+        ["--rounding", "normalized"],
+        ["--rounding", "every-step"],
+        ["--residual-rounding", "before-apply"],
+        ["--residual-rounding", "before-statistics"],
+        ["--eps", "0.1"],
+        ["--weight-offset", "1"],
+        ["--kind", "layer"],
+        ["--bias", "shift"],
+    ):
         cases.check(f"{' '.join(options)} changes y", y(*options)["y"][2] != plain)
-    for options in (["--threads", "2"], ["--pdl-wait"], ["--pdl-trigger"], ["--pdl-wait", "--pdl-constant-weights"]):
+    for options in (
+        ["--threads", "2"],
+        ["--pdl-wait"],
+        ["--pdl-trigger"],
+        ["--pdl-wait", "--pdl-constant-weights"],
+    ):
         cases.check(f"{' '.join(options)} changes nothing", y(*options)["y"][2] == plain)
     wide = y("--residual-out", "sum", "--residual-out-dtype", "f32")
     exact = tensor_file.decode(tensors["x"]) + tensor_file.decode(tensors["residual"])
@@ -108,25 +169,63 @@ def test_mixed_dtypes(program, rng):
         tensors["residual"] = make_tensors(rng, residual, (5, 131), parameters, (131,))["residual"]
         tensor_file.write(work / "in.safetensors", tensors)
         name = f"run x {x}, residual {residual}, parameters {parameters}, residual_out {sums}"
-        program.expect(name, SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x", "--residual", "residual",
-                       "--weight", "gain", "--bias", "shift", "--residual-out", "sum", "--residual-out-dtype", kinds[sums],
-                       "--y-dtype", "f32")
+        program.expect(
+            name,
+            SUCCESS,
+            "run",
+            "in.safetensors",
+            "out.safetensors",
+            "--x",
+            "x",
+            "--residual",
+            "residual",
+            "--weight",
+            "gain",
+            "--bias",
+            "shift",
+            "--residual-out",
+            "sum",
+            "--residual-out-dtype",
+            kinds[sums],
+            "--y-dtype",
+            "f32",
+        )
         out = tensor_file.read(work / "out.safetensors")
         y, s, _, _ = expected(tensors, False, True, 1e-6, 0)
         cases.equal(f"{name}: y's dtype and shape", out["y"][:2], ("F32", (5, 131)))
-        cases.check(f"{name}: y", close(tensor_file.decode(out["y"]), y, ARITHMETIC, 16 * ARITHMETIC))
-        cases.check(f"{name}: the sum, to the bit", out["sum"] == (sums, (5, 131), tensor_file.encode(sums, s)))
+        cases.check(
+            f"{name}: y", close(tensor_file.decode(out["y"]), y, ARITHMETIC, 16 * ARITHMETIC)
+        )
+        cases.check(
+            f"{name}: the sum, to the bit",
+            out["sum"] == (sums, (5, 131), tensor_file.encode(sums, s)),
+        )
     tensor_file.write(work / "in.safetensors", make_tensors(rng, "BF16", (5, 131), "BF16", (131,)))
-    program.expect("y of another 16-bit dtype", FAILURE, "run", "in.safetensors", "out.safetensors", "--x", "x",
-                   "--y-dtype", "f16", says="y.dtype is f16; required: bf16, or f32, as x is bf16")
+    program.expect(
+        "y of another 16-bit dtype",
+        FAILURE,
+        "run",
+        "in.safetensors",
+        "out.safetensors",
+        "--x",
+        "x",
+        "--y-dtype",
+        "f16",
+        says="y.dtype is f16; required: bf16, or f32, as x is bf16",
+    )
 
 
 def test_quantised(program, rng):
-    """Codes and scales of every scheme, with the shapes that the scheme has, give y back within a step."""
+    """Codes and scales of every scheme, with the shapes that the scheme has, give y back within a
+    step."""
     cases, (rows, n) = program.cases, (6, 256)
-    tensor_file.write(program.work / "in.safetensors",
-                      make_tensors(rng, "F32", (rows, n), "F32", (n,)) | {"one": ("F32", (1,), np.float32(0.05).tobytes())})
-    # scheme: options, dtypes of codes and scales, scales of a row, greatest error in parts of the scope's greatest magnitude
+    tensor_file.write(
+        program.work / "in.safetensors",
+        make_tensors(rng, "F32", (rows, n), "F32", (n,))
+        | {"one": ("F32", (1,), np.float32(0.05).tobytes())},
+    )
+    # scheme: options, dtypes of codes and scales, scales of a row, greatest error in parts of the
+    # scope's greatest magnitude
     schemes = {
         "per-tensor": (["--scale", "one"], "F8_E4M3", None, 1, 1 / 16),
         "per-row": (["--quantized-dtype", "i8"], "I8", "F32", 1, 1 / 250),
@@ -137,20 +236,53 @@ def test_quantised(program, rng):
     }
     for scheme, (options, codes_dtype, scale_dtype, scales, step) in schemes.items():
         scale_out = [] if scheme == "per-tensor" else ["--scale-out", "s"]
-        program.expect(f"run {scheme}", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x", "--weight", "gain",
-                       "--quant-scheme", scheme, "--quantized", "q", "--y", "normal", "--amax", "a", *scale_out, *options)
+        program.expect(
+            f"run {scheme}",
+            SUCCESS,
+            "run",
+            "in.safetensors",
+            "out.safetensors",
+            "--x",
+            "x",
+            "--weight",
+            "gain",
+            "--quant-scheme",
+            scheme,
+            "--quantized",
+            "q",
+            "--y",
+            "normal",
+            "--amax",
+            "a",
+            *scale_out,
+            *options,
+        )
         out = tensor_file.read(program.work / "out.safetensors")
         y = np.frombuffer(out["normal"][2], np.float32).reshape(rows, n)
         dtype, shape, content = out["q"]
-        cases.equal(f"{scheme}: codes", (dtype, shape), (codes_dtype, (rows, n // 2 if scheme.endswith("fp4") else n)))
+        cases.equal(
+            f"{scheme}: codes",
+            (dtype, shape),
+            (codes_dtype, (rows, n // 2 if scheme.endswith("fp4") else n)),
+        )
         codes = decoded_codes(dtype, content).reshape(rows, n)
         if scale_dtype is None:
             scale = np.full((rows, 1), 0.05)
         else:
-            cases.equal(f"{scheme}: scales", out["s"][:2], (scale_dtype, (rows, scales) if scheme != "per-row" else (rows,)))
+            cases.equal(
+                f"{scheme}: scales",
+                out["s"][:2],
+                (scale_dtype, (rows, scales) if scheme != "per-row" else (rows,)),
+            )
             scale = decoded_scales(scale_dtype, out["s"][2]).reshape(rows, scales)
         wide = np.repeat(scale, n // scales, axis=1)
-        greatest = np.abs(y).reshape(rows, scales, -1).max(axis=2, keepdims=True).repeat(n // scales, axis=2).reshape(rows, n)
+        greatest = (
+            np.abs(y)
+            .reshape(rows, scales, -1)
+            .max(axis=2, keepdims=True)
+            .repeat(n // scales, axis=2)
+            .reshape(rows, n)
+        )
         worst = np.max(np.abs(codes * wide - y) / greatest)
         cases.check(f"{scheme}: codes times scales are y", worst <= step, f"{worst} > {step}")
         cases.check(f"{scheme}: codes are of use", np.abs(codes).max() >= 3, np.abs(codes).max())
@@ -161,23 +293,61 @@ def test_clamp_scale(program, rng):
     """A clamp on the device is --clamp where it is above 0, and nothing else."""
     values = {"some": 0.75, "zero": 0.0, "negative": -0.75, "nan": np.nan, "large": 1e30}
     tensors = make_tensors(rng, "BF16", (6, 256), "F32", (256,))
-    tensor_file.write(program.work / "in.safetensors",
-                      tensors | {name: ("F32", (1,), np.float32(v).tobytes()) for name, v in values.items()})
+    tensor_file.write(
+        program.work / "in.safetensors",
+        tensors | {name: ("F32", (1,), np.float32(v).tobytes()) for name, v in values.items()},
+    )
 
     def codes(name, *options):
-        program.expect(name, SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "x", "--weight", "gain",
-                       "--quant-scheme", "per-row", "--quantized", "q", "--scale-out", "s", *options)
+        program.expect(
+            name,
+            SUCCESS,
+            "run",
+            "in.safetensors",
+            "out.safetensors",
+            "--x",
+            "x",
+            "--weight",
+            "gain",
+            "--quant-scheme",
+            "per-row",
+            "--quantized",
+            "q",
+            "--scale-out",
+            "s",
+            *options,
+        )
         out = tensor_file.read(program.work / "out.safetensors")
         return out["q"][2], out["s"][2]
 
     plain, clamped = codes("no clamp"), codes("--clamp", "--clamp", "0.75")
     program.cases.check("the clamp has an effect", plain != clamped)
     for name in values:
-        program.cases.check(f"--clamp-scale {name}", codes(f"--clamp-scale {name}", "--clamp-scale", name) ==
-                            (clamped if name == "some" else plain))
-    program.expect("both clamps", FAILURE, "run", "in.safetensors", "out.safetensors", "--x", "x", "--quant-scheme", "per-row",
-                   "--quantized", "q", "--scale-out", "s", "--clamp-scale", "some", "--clamp", "2",
-                   says="clamp is 2 and clamp_scale is given; required: clamp 0, or clamp_scale NULL")
+        program.cases.check(
+            f"--clamp-scale {name}",
+            codes(f"--clamp-scale {name}", "--clamp-scale", name)
+            == (clamped if name == "some" else plain),
+        )
+    program.expect(
+        "both clamps",
+        FAILURE,
+        "run",
+        "in.safetensors",
+        "out.safetensors",
+        "--x",
+        "x",
+        "--quant-scheme",
+        "per-row",
+        "--quantized",
+        "q",
+        "--scale-out",
+        "s",
+        "--clamp-scale",
+        "some",
+        "--clamp",
+        "2",
+        says="clamp is 2 and clamp_scale is given; required: clamp 0, or clamp_scale NULL",
+    )
 
 
 def decoded_codes(dtype, content):
@@ -198,7 +368,9 @@ def decoded_scales(dtype, content):
     if dtype == "F8_E8M0":
         return 2.0 ** (codes - 127)
     exponent, fraction = codes >> 3 & 15, codes & 7  # e4m3
-    magnitude = np.where(exponent == 0, fraction * 2.0**-9, (8 + fraction) * 2.0 ** (exponent - 10.0))
+    magnitude = np.where(
+        exponent == 0, fraction * 2.0**-9, (8 + fraction) * 2.0 ** (exponent - 10.0)
+    )
     return magnitude * np.where(codes & 128, -1, 1)
 
 
@@ -214,33 +386,101 @@ def test_refused(program, rng):
         target = work / "untouched.safetensors"
         target.write_bytes(b"as it was")
         program.expect(name, code, "run", "in.safetensors", target, *options, says=says)
-        program.cases.check(f"{name}: the output file is as it was", target.read_bytes() == b"as it was")
+        program.cases.check(
+            f"{name}: the output file is as it was", target.read_bytes() == b"as it was"
+        )
         left = [p.name for p in work.iterdir() if ".tmp" in p.name]
         program.cases.equal(f"{name}: no temporary file", left, [])
 
-    refuse("weight of the wrong length", "--x", "x", "--weight", "short", says=("FASTNORM_ERROR_SHAPE", "weight", "63"))
+    refuse(
+        "weight of the wrong length",
+        "--x",
+        "x",
+        "--weight",
+        "short",
+        says=("FASTNORM_ERROR_SHAPE", "weight", "63"),
+    )
     refuse("f64 rows", "--x", "double", says=("FASTNORM_ERROR_DTYPE", "x"))
     refuse("negative eps", "--x", "x", "--eps", "-1", says=("FASTNORM_ERROR_ARGUMENT", "eps"))
-    refuse("offset without weight", "--x", "x", "--weight-offset", "1", says=("FASTNORM_ERROR_ARGUMENT", "weight_offset"))
+    refuse(
+        "offset without weight",
+        "--x",
+        "x",
+        "--weight-offset",
+        "1",
+        says=("FASTNORM_ERROR_ARGUMENT", "weight_offset"),
+    )
     refuse("mean of RMS", "--x", "x", "--mean", "m", says="mean")
-    refuse("sum without residual", "--x", "x", "--residual-out", "s", "--residual-out-dtype", "f16", says="residual")
-    refuse("no such tensor", "--x", "nix", says=("has no tensor 'nix'", "gain, residual, shift, short, x"))
-    refuse("two outputs of one name", "--x", "x", "--rstd", "y", code=USAGE, says="two outputs are named 'y'")
-    for options in (["--quant-scheme", "per-row", "--quantized", "q"], ["--clamp", "3"], ["--amax-floor", "1e-3"], ["--quant-block-size", "64"], ["--scale-pow2"],
-                    ["--quant-source", "rounded"], ["--quant-division", "divide"], ["--scale-layout", "column-major"], ["--quantized", "q"],
-                    ["--pdl-constant-weights"], ["--global-scale", "gain"], ["--scale", "gain"]):
+    refuse(
+        "sum without residual",
+        "--x",
+        "x",
+        "--residual-out",
+        "s",
+        "--residual-out-dtype",
+        "f16",
+        says="residual",
+    )
+    refuse(
+        "no such tensor",
+        "--x",
+        "nix",
+        says=("has no tensor 'nix'", "gain, residual, shift, short, x"),
+    )
+    refuse(
+        "two outputs of one name",
+        "--x",
+        "x",
+        "--rstd",
+        "y",
+        code=USAGE,
+        says="two outputs are named 'y'",
+    )
+    for options in (
+        ["--quant-scheme", "per-row", "--quantized", "q"],
+        ["--clamp", "3"],
+        ["--amax-floor", "1e-3"],
+        ["--quant-block-size", "64"],
+        ["--scale-pow2"],
+        ["--quant-source", "rounded"],
+        ["--quant-division", "divide"],
+        ["--scale-layout", "column-major"],
+        ["--quantized", "q"],
+        ["--pdl-constant-weights"],
+        ["--global-scale", "gain"],
+        ["--scale", "gain"],
+    ):
         refuse(f"quantisation or flag {options[0]}", "--x", "x", *options, says="FASTNORM_ERROR_")
     program.expect("no rows", SUCCESS, "run", "in.safetensors", "out.safetensors", "--x", "empty")
-    program.cases.equal("no rows: output", tensor_file.read(work / "out.safetensors")["y"], ("F16", (0, 64), b""))
-    program.expect("output folder that does not exist", FAILURE, "run", "in.safetensors", "no/out", "--x", "x",
-                   says=("no/out: cannot be written", "No such file"))
+    program.cases.equal(
+        "no rows: output", tensor_file.read(work / "out.safetensors")["y"], ("F16", (0, 64), b"")
+    )
+    program.expect(
+        "output folder that does not exist",
+        FAILURE,
+        "run",
+        "in.safetensors",
+        "no/out",
+        "--x",
+        "x",
+        says=("no/out: cannot be written", "No such file"),
+    )
     tensor_file.write(work / "scalar.safetensors", {"x": ("F32", (), bytes(4))})
-    program.expect("a tensor without dimensions", FAILURE, "run", "scalar.safetensors", "out.safetensors", "--x", "x",
-                   says="x.ndim is 0; required: 1 to 8")
+    program.expect(
+        "a tensor without dimensions",
+        FAILURE,
+        "run",
+        "scalar.safetensors",
+        "out.safetensors",
+        "--x",
+        "x",
+        says="x.ndim is 0; required: 1 to 8",
+    )
 
 
 def test_output_file(program, rng):
-    """A file in the output's place is replaced, with its mode, behind a link too; what is no file stays what it is."""
+    """A file in the output's place is replaced, with its mode, behind a link too; what is no file
+    stays what it is."""
     work, cases = program.work, program.cases
     tensor_file.write(work / "in.safetensors", make_tensors(rng, "F32", (2, 8), "F32", (8,)))
     run = ("run", "in.safetensors")
@@ -255,13 +495,41 @@ def test_output_file(program, rng):
     os.mkfifo(fifo)
     dangling = work / "dangling"
     dangling.symlink_to("nowhere")
-    program.expect("output through a link to nothing", FAILURE, *run, dangling, "--x", "x", says=(str(dangling), "is not a regular file"))
-    cases.check("output through a link to nothing: it is what it was", dangling.is_symlink() and not dangling.exists())
+    program.expect(
+        "output through a link to nothing",
+        FAILURE,
+        *run,
+        dangling,
+        "--x",
+        "x",
+        says=(str(dangling), "is not a regular file"),
+    )
+    cases.check(
+        "output through a link to nothing: it is what it was",
+        dangling.is_symlink() and not dangling.exists(),
+    )
     for name, path in (("a pipe", fifo), ("a folder", work)):
         kind = path.stat().st_mode
-        program.expect(f"output to {name}", FAILURE, *run, path, "--x", "x", says=(str(path), "is not a regular file"))
+        program.expect(
+            f"output to {name}",
+            FAILURE,
+            *run,
+            path,
+            "--x",
+            "x",
+            says=(str(path), "is not a regular file"),
+        )
         cases.equal(f"output to {name}: it is what it was", path.stat().st_mode, kind)
-    program.expect("input from a pipe", FAILURE, "run", "fifo", "out", "--x", "x", says="fifo: is not a regular file")
+    program.expect(
+        "input from a pipe",
+        FAILURE,
+        "run",
+        "fifo",
+        "out",
+        "--x",
+        "x",
+        says="fifo: is not a regular file",
+    )
 
 
 def entry(dtype="F32", shape=(2, 2), offsets=(0, 16), **others):
@@ -291,25 +559,62 @@ def test_bad_files(program):
         "shape is a text": (raw({"x": {**entry(), "shape": "2"}}, data), "is not a list"),
         "three offsets": (raw({"x": entry(offsets=(0, 8, 16))}, data), "not two numbers"),
         "offsets reversed": (raw({"x": entry(offsets=(16, 0))}, data), "lies at [16, 0)"),
-        "past the end": (raw({"x": entry(shape=(2, 4), offsets=(0, 32))}, data), "the data have 16 bytes"),
+        "past the end": (
+            raw({"x": entry(shape=(2, 4), offsets=(0, 32))}, data),
+            "the data have 16 bytes",
+        ),
         "size does not fit": (raw({"x": entry(shape=(3, 1))}, data), "call for 12"),
         "overflowing shape": (raw({"x": entry(shape=(1 << 62, 16))}, data), "64 bits"),
         "overlap": (raw({"x": entry(), "z": entry(shape=(1,), offsets=(4, 8))}, data), "overlaps"),
         "hole": (raw({"x": entry(shape=(2,), offsets=(8, 16))}, data), "belong to no tensor"),
         "rest": (raw({"x": entry(shape=(2,), offsets=(0, 8))}, data), "belong to no tensor"),
-        "twice": (raw('{"x":%s,"x":%s}' % ((tensor_file.json.dumps(entry()),) * 2), data), "names 'x' twice"),
+        "twice": (
+            raw('{"x":%s,"x":%s}' % ((tensor_file.json.dumps(entry()),) * 2), data),
+            "names 'x' twice",
+        ),
         "deep nesting": (raw("[" * 100000), "not JSON"),
     }
     for name, (content, says) in files.items():
         path = work / f"{name.replace(' ', '_')}.safetensors"
         path.write_bytes(content)
-        program.expect(f"file: {name}", FAILURE, "run", path, "out", "--x", "x", says=(path.name, says))
+        program.expect(
+            f"file: {name}", FAILURE, "run", path, "out", "--x", "x", says=(path.name, says)
+        )
     (work / "names").write_bytes(raw({"x\n\u001b[31m": entry()}, data))
-    program.expect("file: a name of control characters", FAILURE, "run", "names", "out", "--x", "x", says="it has: x??[31m")
+    program.expect(
+        "file: a name of control characters",
+        FAILURE,
+        "run",
+        "names",
+        "out",
+        "--x",
+        "x",
+        says="it has: x??[31m",
+    )
     (work / "strange").write_bytes(raw({"x": entry(dtype="Q7")}, data))
-    program.expect("file: unknown dtype", FAILURE, "run", "strange", "out", "--x", "x", says=("strange: tensor 'x' has dtype Q7", "required: ", "BF16"))
-    program.expect("file: missing", FAILURE, "run", "nowhere", "out", "--x", "x", says=("nowhere", "cannot be opened"))
-    program.expect("file: a folder", FAILURE, "run", ".", "out", "--x", "x", says="not a regular file")
+    program.expect(
+        "file: unknown dtype",
+        FAILURE,
+        "run",
+        "strange",
+        "out",
+        "--x",
+        "x",
+        says=("strange: tensor 'x' has dtype Q7", "required: ", "BF16"),
+    )
+    program.expect(
+        "file: missing",
+        FAILURE,
+        "run",
+        "nowhere",
+        "out",
+        "--x",
+        "x",
+        says=("nowhere", "cannot be opened"),
+    )
+    program.expect(
+        "file: a folder", FAILURE, "run", ".", "out", "--x", "x", says="not a regular file"
+    )
     program.cases.check("no output was written", not (work / "out").exists())
 
 

@@ -18,7 +18,11 @@ def write(path, tensors):
     """tensors: name -> (dtype, shape, bytes)."""
     header, data = {"__metadata__": {"by": "a test"}}, b""
     for name, (dtype, shape, content) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
+        header[name] = {
+            "dtype": dtype,
+            "shape": list(shape),
+            "data_offsets": [len(data), len(data) + len(content)],
+        }
         data += content
     path.write_bytes(raw_file(header, data))
 
@@ -32,7 +36,9 @@ def read(path):
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, stop = entry["data_offsets"]
         assert begin == end, f"hole or overlap before {name}"
-        assert stop - begin == SIZES[entry["dtype"]] * int(np.prod(entry["shape"], dtype=np.int64)), name
+        assert stop - begin == SIZES[entry["dtype"]] * int(
+            np.prod(entry["shape"], dtype=np.int64)
+        ), name
         tensors[name] = (entry["dtype"], tuple(entry["shape"]), data[begin:stop])
         end = stop
     assert end == len(data), "bytes at the end belong to no tensor"

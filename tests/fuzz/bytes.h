@@ -1,5 +1,5 @@
-// Turns the bytes of a fuzzer into decisions. When they run out every answer is 0, so each prefix of
-// an input is an input.
+// Turns the bytes of a fuzzer into decisions. When they run out every answer is 0, so each prefix
+// of an input is an input.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ class Bytes {
   // 0 .. below - 1
   uint32_t pick(uint32_t below) { return byte() % below; }
 
-  // True once in 32 for random bytes, and never for missing ones: most of a call stays valid, so that
-  // what lies behind the first check is reached.
+  // True once in 32 for random bytes, and never for missing ones: most of a call stays valid, so
+  // that what lies behind the first check is reached.
   bool rarely() { return (byte() & 31) == 31; }
 
  private:

@@ -1,5 +1,5 @@
-// Random descriptions through check and plan of the norm family, for every architecture, by dry runs:
-// nothing crashes, nothing is read that was not given, tensor memory is never touched (its
+// Random descriptions through check and plan of the norm family, for every architecture, by dry
+// runs: nothing crashes, nothing is read that was not given, tensor memory is never touched (its
 // addresses point nowhere). The entry points agree, and what was accepted keeps the rules of the
 // headers.
 #include <cstdint>

@@ -474,7 +474,8 @@ uint64_t bytes_of(int64_t elements, fastnorm_dtype dtype) {
                   : static_cast<uint64_t>(elements) * static_cast<uint64_t>(bits / 8);
 }
 
-// One span an element where the last dimension has gaps (statistics and scales may), else one a row.
+// One span an element where the last dimension has gaps (statistics and scales may), else one a
+// row.
 void add_spans(const View& v, int number, std::vector<Span>* spans) {
   const fastnorm_tensor& t = *v.tensor;
   const int32_t last = t.ndim - 1;

@@ -514,8 +514,8 @@ void RandomCall::damage(Bytes& bytes, RandomTensor* t) {
   }
 }
 
-// Puts the struct into a block of the size it claims: a shorter one of a caller that is too old, or a
-// longer one of a newer caller, whose tail may be set.
+// Puts the struct into a block of the size it claims: a shorter one of a caller that is too old, or
+// a longer one of a newer caller, whose tail may be set.
 void RandomCall::pack(Bytes& bytes, fastnorm_norm_args args) {
   size_t size = sizeof args;
   if (bytes.rarely()) size = bytes.take<uint16_t>() % 1024;

@@ -1,5 +1,5 @@
-// A call made of a fuzzer's bytes: structs, shapes and strides in heap blocks of their exact size, so
-// that AddressSanitizer sees a read past any of them. Tensor addresses point nowhere.
+// A call made of a fuzzer's bytes: structs, shapes and strides in heap blocks of their exact size,
+// so that AddressSanitizer sees a read past any of them. Tensor addresses point nowhere.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct RandomTensor {
 
 class RandomCall {
  public:
-  // x's device is the context's, unless the bytes say otherwise. With `quantised` the call has a scheme, else rarely.
+  // x's device is the context's, unless the bytes say otherwise. With `quantised` the call has a
+  // scheme, else rarely.
   RandomCall(Bytes& bytes, int32_t device_type, bool quantised);
 
   const fastnorm_norm_args* args() const { return args_; }

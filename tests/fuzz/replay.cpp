@@ -69,7 +69,8 @@ int main(int argc, char** argv) {
     const Input input = make_input(corpus, &state);
     LLVMFuzzerTestOneInput(input.data(), input.size());
   }
-  // A fault ends the program, so whoever gets here has passed; the files count, not what they became.
+  // A fault ends the program, so whoever gets here has passed; the files count, not what they
+  // became.
   std::printf("%zu passed, 0 failed, 0 skipped\n", corpus.size());
   return 0;
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs all tests of a bundle (tools/bundle makes one) on the device that FASTNORM_TEST_DEVICE names, cpu or cuda
-# (the default): the C API, Go, Rust, Java, and then what a call costs from each.
+# Runs all tests of a bundle (tools/bundle makes one) on the device that FASTNORM_TEST_DEVICE names,
+# cpu or cuda (the default): the C API, Go, Rust, Java, and then what a call costs from each.
 #
 #   run.sh [--quick] [--only REGEX] [OUT]
 #
-# OUT receives a log of each suite and results.json; --quick measures costs roughly; --only names suites.
-# The last line is "N passed, N failed, N skipped".
+# OUT receives a log of each suite and results.json; --quick measures costs roughly; --only names
+# suites. The last line is "N passed, N failed, N skipped".
 set -uo pipefail
 export PATH=${PATH:-/usr/local/bin:/usr/bin:/bin} LC_ALL=C
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -57,7 +57,8 @@ write_results() {
     "$(quoted "$device")" "$(quoted "$driver")" $passed $failed $skipped "$suites" >"$out/results.json"
 }
 
-# --- counts: "passed failed skipped" of a log, after a line "SKIP .." for each test that was skipped ---
+# --- counts: "passed failed skipped" of a log, after a line "SKIP .." for each test that was
+# skipped ---
 
 count_closing() {
   awk '/^SKIP / { print } { last = $0 }

@@ -1,4 +1,5 @@
-// CUDA's words as plain C++, for kernels that simt/machine.h runs. Included ahead of a kernel's source.
+// CUDA's words as plain C++, for kernels that simt/machine.h runs. Included ahead of a kernel's
+// source.
 #pragma once
 
 #include <bit>
@@ -39,7 +40,8 @@ inline float __fmul_rn(float a, float b) {
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float a) { return 1.0f / a; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-// Rounded up: the nearest one, or the next if that lies below. Of products and sums whose exponents are near each other.
+// Rounded up: the nearest one, or the next if that lies below. Of products and sums whose exponents
+// are near each other.
 inline float __fmaf_ru(float a, float b, float c) {
   const float nearest = std::fma(a, b, c);
   const double missing = static_cast<double>(a) * b - (static_cast<double>(nearest) - c);

@@ -170,7 +170,8 @@ void sync(Group& group, const char* what, Fiber* Fiber::*next = &Fiber::next) {
   }
 }
 
-// Who waits for lanes of the warp hands over to them: their stacks are at hand in the caches, those of a whole cluster are not.
+// Who waits for lanes of the warp hands over to them: their stacks are at hand in the caches, those
+// of a whole cluster are not.
 void sync_lanes(Warp& warp, const char* what) { sync(warp, what, &Fiber::next_lane); }
 
 void start_block(Block& block, unsigned threads) {

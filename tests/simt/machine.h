@@ -1,11 +1,12 @@
-// A SIMT machine in software: runs a kernel's threads as fibers on one processor, so that GPU kernels can be tested without a GPU.
+// A SIMT machine in software: runs a kernel's threads as fibers on one processor, so that GPU
+// kernels can be tested without a GPU.
 //
-// A thread runs until it waits for others (barrier, shuffle, mbarrier) and then hands over to the next one. The order in which threads
-// come is chosen for each launch: a result that depends on it is a race. Some errors end the
-// program with a message: hardware would fault on them (misaligned access, barrier used before it
-// is set up) or hang (a barrier that some thread never reaches). What hardware lets pass and is
-// wrong all the same (memory touched before the stream's previous kernel has ended, prefetches past
-// a tensor) launch() returns.
+// A thread runs until it waits for others (barrier, shuffle, mbarrier) and then hands over to the
+// next one. The order in which threads come is chosen for each launch: a result that depends on it
+// is a race. Some errors end the program with a message: hardware would fault on them (misaligned
+// access, barrier used before it is set up) or hang (a barrier that some thread never reaches).
+// What hardware lets pass and is wrong all the same (memory touched before the stream's previous
+// kernel has ended, prefetches past a tensor) launch() returns.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +59,8 @@ struct Grid {
   std::vector<Input> inputs;
 };
 
-// Runs `body` in each of the grid's threads. The first thing that was wrong with their accesses to global memory, "" = nothing.
+// Runs `body` in each of the grid's threads. The first thing that was wrong with their accesses to
+// global memory, "" = nothing.
 std::string launch(const Grid& grid, const std::function<void()>& body);
 
 [[noreturn]] void fault(const char* what);
@@ -81,7 +83,8 @@ void* block_object(const void* key, size_t size, size_t alignment);
 // What the launch gives each block.
 void* launch_shared();
 
-// Copies of 16 bytes into the block's shared memory, which are there when their thread has waited for them.
+// Copies of 16 bytes into the block's shared memory, which are there when their thread has waited
+// for them.
 void copy_async(void* to, const void* from);
 void copy_async_wait();
 // The copies since the last commit are a group; until all groups but the last `later` are there.

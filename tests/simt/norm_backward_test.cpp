@@ -1,4 +1,5 @@
-// The kernels of norm_backward on the SIMT machine: each of them, and what planning chooses, against the model bit for bit.
+// The kernels of norm_backward on the SIMT machine: each of them, and what planning chooses,
+// against the model bit for bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -52,7 +53,8 @@ struct Shape {
   int64_t rows() const { return rows_of_group() * groups; }
 };
 
-// Rows of a tensor in memory: row r of the numbering of NormBackwardDesc. Groups are the middle index in memory where there are two shared ones.
+// Rows of a tensor in memory: row r of the numbering of NormBackwardDesc. Groups are the middle
+// index in memory where there are two shared ones.
 struct Rows {
   Rows(const Shape& s, Type type_of, int64_t count, bool scalar = false)
       : type(type_of), n(scalar ? 1 : count) {
@@ -175,8 +177,8 @@ class Call {
     return d;
   }
 
-  // Runs on kernel `index`, or what planning chooses (-1), and compares everything that may be written. The plan's kernel, "" if the
-  // kernel cannot serve the call.
+  // Runs on kernel `index`, or what planning chooses (-1), and compares everything that may be
+  // written. The plan's kernel, "" if the kernel cannot serve the call.
   std::string run(int32_t index, simt::Order order) {
     restore();
     const NormBackwardDesc d = desc();
@@ -327,7 +329,8 @@ Shape plain(Type type, int64_t rows, int64_t n) {
   return s;
 }
 
-// Every kernel of the table at the longest row that it holds, at one a vector shorter, and with more rows than a step takes.
+// Every kernel of the table at the longest row that it holds, at one a vector shorter, and with
+// more rows than a step takes.
 TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
   const auto table = cuda::norm_backward_table(cuda::kSm90);
   int kernels = 0;
@@ -364,7 +367,8 @@ TEST(SimtNormBackward, EveryKernelHasTheModelsBits) {
   EXPECT_EQ(kernels, static_cast<int>(table.size()) - 7);
 }
 
-// Many rows through the forms that can hold them, in all orders of threads: lanes with several rows, all blocks of the row order.
+// Many rows through the forms that can hold them, in all orders of threads: lanes with several
+// rows, all blocks of the row order.
 TEST(SimtNormBackward, FormsAgreeOnManyRows) {
   const auto table = cuda::norm_backward_table(cuda::kSm90);
   for (const auto& [rows, n] : {std::pair<int64_t, int64_t>{9000, 16},

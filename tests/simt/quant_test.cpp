@@ -1,4 +1,5 @@
-// The arithmetic of the GPU's quantising sink that no instruction gives exactly, tried on every significand.
+// The arithmetic of the GPU's quantising sink that no instruction gives exactly, tried on every
+// significand.
 #include "simt/cuda_words.h"
 //
 #include <gtest/gtest.h>
@@ -15,7 +16,8 @@ float significand(uint32_t bits, int exponent) {
   return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23 | bits);
 }
 
-// Steps of 1 over all significands in one binade, and with a stride in the binades at the ends of what amax can be.
+// Steps of 1 over all significands in one binade, and with a stride in the binades at the ends of
+// what amax can be.
 void divides(float greatest) {
   int wrong = 0;
   for (const auto& [exponent, step] :
@@ -34,7 +36,8 @@ TEST(QuantArithmetic, ScalesAreCorrectlyRounded) {
   divides(127.0f);
 }
 
-// Quotients of random values and of neighbours of ties, by scales of all exponents: the same code as of the division.
+// Quotients of random values and of neighbours of ties, by scales of all exponents: the same code
+// as of the division.
 TEST(QuantArithmetic, CodesOfQuotients) {
   uint64_t state = 1;
   const auto next = [&state] {

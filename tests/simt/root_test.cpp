@@ -1,4 +1,5 @@
-// 1 / sqrt(v) from approximations that are worse than the one of the GPU at hand, which the self-test tries: another architecture's may be.
+// 1 / sqrt(v) from approximations that are worse than the one of the GPU at hand, which the
+// self-test tries: another architecture's may be.
 #include "simt/cuda_words.h"
 //
 #include <gtest/gtest.h>
@@ -8,8 +9,8 @@
 namespace {
 
 struct Count {
-  int roots,
-      wrong;  // roots that the approximation suffices for; of these, reciprocals that are not as two operations round them
+  int roots;  // that the approximation suffices for
+  int wrong;  // of these, reciprocals that are not as two operations round them
 };
 
 // All significands of two octaves, which is all that there is but for even powers of two.

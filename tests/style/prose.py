@@ -9,8 +9,8 @@ C_LIKE = {".c", ".h", ".cpp", ".hpp", ".cu", ".cuh", ".inc", ".go", ".java", ".r
 HASH_LIKE = {".sh", ".build", ".options", ".toml", ".ini"}
 WORDS = 25  # of a sentence, at most
 
-# Phrases that have a word of the field, or that say nothing: (pattern, what to write). Words in backticks and in
-# double quotes are names, and are free.
+# Phrases that have a word of the field, or that say nothing: (pattern, what to write). Words in
+# backticks and in double quotes are names, and are free.
 BANNED = [
     (r"\b(?:f32|16-bit|kept|shared|constant|broadcast|no|without|late|ready)[- ]columns\b"
      r"|\b(?:dtypes of rows|x) and columns\b|\bcolumns (?:that|which) vary\b|\bcolumns, which all\b"
@@ -30,22 +30,54 @@ BANNED = [
 ]
 # What must pass, and what must not.
 ALLOWED = [
-    "the columns of a block", "A scale for each block of 64 or 128 columns.", "100 columns", "rows and 4 columns",
-    "rope turns the last 64 columns", "`bf16 plain rms once store uneven bare 8x2` is a kernel", "the sum of squares",
-    "CPU and GPU sum in different orders.", "a checksum", "exit code", "code = z * (1 / scale)", "a bare metal machine",
-    "codes and their scales", "Turn back.", 'the flavour "bare" in names', "the values of a scale", "rows and columns of a matrix",
-    "an even number", "given values", "past the last row", "all but for one", "beside a float32 weight",
+    "the columns of a block",
+    "A scale for each block of 64 or 128 columns.",
+    "100 columns",
+    "rows and 4 columns",
+    "rope turns the last 64 columns",
+    "`bf16 plain rms once store uneven bare 8x2` is a kernel",
+    "the sum of squares",
+    "CPU and GPU sum in different orders.",
+    "a checksum",
+    "exit code",
+    "code = z * (1 / scale)",
+    "a bare metal machine",
+    "codes and their scales",
+    "Turn back.",
+    'the flavour "bare" in names',
+    "the values of a scale",
+    "rows and columns of a matrix",
+    "an even number",
+    "given values",
+    "past the last row",
+    "all but for one",
+    "beside a float32 weight",
 ]
 REFUSED = [
-    "f32 columns of RMS", "no columns and no statistics", "the dtypes of rows and columns", "columns that vary along heads",
-    "codes by a given scale", "one scale that is given", "scales from the values", "scales of their values",
-    "RMS of a residual sum", "gradient of the stored sum", "the bare kernels", "a warp takes rows in turn", "Uneven rows",
-    "rows of whole vectors", "loads past L1", "all but for one, but for two", "the first likewise, the second likewise",
+    "f32 columns of RMS",
+    "no columns and no statistics",
+    "the dtypes of rows and columns",
+    "columns that vary along heads",
+    "codes by a given scale",
+    "one scale that is given",
+    "scales from the values",
+    "scales of their values",
+    "RMS of a residual sum",
+    "gradient of the stored sum",
+    "the bare kernels",
+    "a warp takes rows in turn",
+    "Uneven rows",
+    "rows of whole vectors",
+    "loads past L1",
+    "all but for one, but for two",
+    "the first likewise, the second likewise",
     "beside x, beside y",
 ]
 
 _END = re.compile(r"""(?<=[.!?;:])["')`*]*\s+""")
-_NO_END = re.compile(r"(?:\b(?:e\.g|i\.e|etc|vs|cf)\.|\.\.)[\"')`*]*$")  # ".." stands for what is left out
+_NO_END = re.compile(
+    r"(?:\b(?:e\.g|i\.e|etc|vs|cf)\.|\.\.)[\"')`*]*$"
+)  # ".." stands for what is left out
 
 
 class Paragraph:
@@ -78,7 +110,12 @@ def word_count(sentence):
 def banned(sentence):
     """[(phrase, what to write)] of what a sentence must not say."""
     free = re.sub(r"`[^`]*`|\"[^\"]*\"", "name", sentence)
-    return [(match[0], instead) for pattern, instead in BANNED for match in [re.search(pattern, free, re.I)] if match]
+    return [
+        (match[0], instead)
+        for pattern, instead in BANNED
+        for match in [re.search(pattern, free, re.I)]
+        if match
+    ]
 
 
 def paragraphs(path, text):
@@ -98,7 +135,8 @@ def paragraphs(path, text):
 
 
 def _joined(lines):
-    """Lines with their numbers as paragraphs. A line that is empty, starts an item, or is code or a table ends one."""
+    """Lines with their numbers as paragraphs. A line that is empty, starts an item, or is code or a
+    table ends one."""
     found, current, last, base = [], [], None, None
 
     def close():
@@ -118,7 +156,13 @@ def _joined(lines):
         elif not current:
             base = indent
         last = number
-        if not text or text.startswith("|") or re.search(r"\S {3,}\S", text) or re.match(r"\s{4,}\S", line) and not current:
+        if (
+            not text
+            or text.startswith("|")
+            or re.search(r"\S {3,}\S", text)
+            or re.match(r"\s{4,}\S", line)
+            and not current
+        ):
             close()
             continue
         current.append((number, re.sub(r"^(?:[-*]|\d+\.|#+)\s+", "", text)))
@@ -140,7 +184,9 @@ def _markdown(text):
             yield number, re.sub(r"^( *)", "", line)
 
 
-_C_TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|R"(\w*)\(.*?\)\1"', re.S)
+_C_TOKEN = re.compile(
+    r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|R"(\w*)\(.*?\)\1"', re.S
+)
 
 
 def _c_comments(text):
@@ -182,7 +228,9 @@ def _python(text):
                     yield value.lineno + i, "" if extra else line.strip()
                 yield value.lineno, ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT and not token.string.startswith(("#!", "# noqa", "# ---", "# shellcheck")):
+        if token.type == tokenize.COMMENT and not token.string.startswith(
+            ("#!", "# noqa", "# ---", "# shellcheck")
+        ):
             if token.line[:token.start[1]].strip():
                 yield token.start[0], ""
             yield token.start[0], re.sub("^# ?", "", token.string).split("# noqa")[0]

@@ -6,8 +6,8 @@
  *  CUDA runtime uses too: addresses and streams can be handed to libfastnorm. Each call makes that
  *  context current and restores what was current before.
  *
- *  C functions, so that Python's ctypes can call them; a C++ wrapper follows. Each function that can
- *  fail returns 0 or a non-zero CUDA driver error, with text in devmem_error().
+ *  C functions, so that Python's ctypes can call them; a C++ wrapper follows. Each function that
+ *  can fail returns 0 or a non-zero CUDA driver error, with text in devmem_error().
  */
 #ifndef FASTNORM_TESTS_SUPPORT_DEVMEM_H_
 #define FASTNORM_TESTS_SUPPORT_DEVMEM_H_

@@ -1,6 +1,8 @@
-// main() of GoogleTest programs here: skips say why, and the last line is "N passed, N failed, N skipped".
+// main() of GoogleTest programs here: skips say why, and the last line is "N passed, N failed, N
+// skipped".
 //
-// --update makes tests of recorded results write them anew in place of comparing; it sets GTEST_UPDATE in the environment.
+// --update makes tests of recorded results write them anew in place of comparing; it sets
+// GTEST_UPDATE in the environment.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -9,7 +11,8 @@
 
 namespace {
 
-// Asking GoogleTest for the current test inside OnTestPartResult would wait for a lock that the caller holds.
+// Asking GoogleTest for the current test inside OnTestPartResult would wait for a lock that the
+// caller holds.
 class Reasons : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& info) override { current_ = &info; }
   void OnTestEnd(const testing::TestInfo&) override { current_ = nullptr; }

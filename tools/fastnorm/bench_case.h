@@ -41,7 +41,8 @@ std::vector<std::string> backward_ops();
 // The tensors of one call of a case, somewhere in memory.
 class CaseCall {
  public:
-  // The tensors are from `data` on, inputs first, `tensor_stride` bytes apart; weight, bias and scale from `parameters` on.
+  // The tensors are from `data` on, inputs first, `tensor_stride` bytes apart; weight, bias and
+  // scale from `parameters` on.
   CaseCall(const Target& target, const BenchCase& c, std::byte* data, size_t tensor_stride,
            std::byte* parameters, size_t parameter_stride);
 
@@ -90,7 +91,8 @@ class BackwardMemory {
   TimedCalls timed_ = {};
 };
 
-// A line on a terminal that tells how far it is, gone with `next` NULL; nothing where stderr goes to a file.
+// A line on a terminal that tells how far it is, gone with `next` NULL; nothing where stderr goes
+// to a file.
 void show_progress(size_t done, size_t all, const BenchCase* next);
 
 // The time in UTC.

@@ -135,7 +135,8 @@ void print_text(const fastnorm_info& info, bool cuda) {
   if (*info.variant != '\0') line("kernel's line", info.variant);
 }
 
-// The generation of "sm_90", "sm_86" and so on, 9 and 8; 0 for PTX and for later ones, which have no kernels but those of PTX anywhere.
+// The generation of "sm_90", "sm_86" and so on, 9 and 8; 0 for PTX and for later ones, which have
+// no kernels but those of PTX anywhere.
 int generation_of(const std::string& arch) {
   if (arch.rfind("sm_", 0) != 0) return 0;
   const int generation = std::atoi(arch.c_str() + std::strlen("sm_")) / 10;

@@ -43,7 +43,8 @@ struct ContextDestroyer {
 };
 using ContextPtr = std::unique_ptr<fastnorm_context, ContextDestroyer>;
 
-// threads: of the CPU; 0 and 1 = the calling thread alone. tuning_file: of a GPU; empty = none, else to outlive the options.
+// threads: of the CPU; 0 and 1 = the calling thread alone. tuning_file: of a GPU; empty = none,
+// else to outlive the options.
 fastnorm_context_options context_options(const Target& target, int32_t threads,
                                          const std::string& tuning_file);
 ContextPtr make_context(const Target& target, int32_t threads, const std::string& tuning_file = "");

@@ -1,4 +1,5 @@
-// fastnorm mla_decode: one call on random data, compared with the formula in double precision; its profile; its time.
+// fastnorm mla_decode: one call on random data, compared with the formula in double precision; its
+// profile; its time.
 #include <cstdio>
 #include <memory>
 

@@ -1,4 +1,5 @@
-// A batch for MLA decode on random data: its tensors on a machine, and the formula in double precision.
+// A batch for MLA decode on random data: its tensors on a machine, and the formula in double
+// precision.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct MlaDecodeOptions {
   double scale = 0.07216878364870322;  // 1 / sqrt(128 + 64)
   bool causal = false, csr = false, separate = false;
 
-  // Throws CommandError where the numbers of requests differ; then both lists have one number a request.
+  // Throws CommandError where the numbers of requests differ; then both lists have one number a
+  // request.
   void expand();
   bool is_ragged() const;
 };
@@ -94,14 +96,16 @@ class MlaDecodeCall {
   fastnorm_mla_decode_args args_ = {};
 };
 
-// How far a result is from the formula. `worst_o` and `worst_lse` are errors as shares of what is allowed: at most 1 is right.
+// How far a result is from the formula. `worst_o` and `worst_lse` are errors as shares of what is
+// allowed: at most 1 is right.
 struct MlaDecodeErrors {
   int64_t rows = 0, empty_rows = 0, wrong_rows = 0;
   double max_o = 0, max_lse = 0, worst_o = 0, worst_lse = 0;
 };
 
-// Compares `rows` rows of o and lse, spread over the batch, with the formula. Allowed is, for an element of o, (|o| + sum of p|v|) times
-// 2^-8 for bf16, 2^-10 for f16 and 2^-16 for f32; for lse 2^-13 times its magnitude, at least 1. Empty rows must be exact.
+// Compares `rows` rows of o and lse, spread over the batch, with the formula. Allowed is, for an
+// element of o, (|o| + sum of p|v|) times 2^-8 for bf16, 2^-10 for f16 and 2^-16 for f32; for lse
+// 2^-13 times its magnitude, at least 1. Empty rows must be exact.
 MlaDecodeErrors compare_mla_decode(const MlaDecodeOptions& options, const MlaDecodeShape& shape,
                                    const MlaDecodeData& data, const std::vector<std::byte>& o,
                                    const std::vector<float>& lse, int64_t rows);

@@ -8,7 +8,8 @@
 
 namespace fastnorm::tool {
 
-// What a scheme's outputs are like where nothing else is said; f4 as pairs in u8, which every file format has.
+// What a scheme's outputs are like where nothing else is said; f4 as pairs in u8, which every file
+// format has.
 struct QuantTensors {
   fastnorm_dtype codes = {}, scale = {};
   std::vector<int64_t> codes_shape, scale_shape;

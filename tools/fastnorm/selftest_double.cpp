@@ -1,6 +1,6 @@
 // The outputs against the formulas in double precision, within bounds that follow from the
-// arithmetic: single-precision operations, each rounded once, and the length of the longest chain of
-// additions.
+// arithmetic: single-precision operations, each rounded once, and the length of the longest chain
+// of additions.
 #include <algorithm>
 #include <cmath>
 

@@ -1,10 +1,10 @@
 // The reciprocal root, over every positive float, through the public interface.
 //
 // For rows of one element RMSNorm stores rstd = 1 / sqrt(v) with v = x * x + eps, each operation
-// rounded to f32. Squares alone reach about half of the floats: where x runs through [2^k, 2^(k+1)),
-// neighbouring squares lie up to four units in the last place of 2^(2k) apart. With eps = 0, 1, 2 and
-// 3 such units the sums fill the gaps. The values that were reached are counted in a bitmap, so
-// "every" is an observation, not a claim.
+// rounded to f32. Squares alone reach about half of the floats: where x runs through [2^k,
+// 2^(k+1)), neighbouring squares lie up to four units in the last place of 2^(2k) apart. With eps =
+// 0, 1, 2 and 3 such units the sums fill the gaps. The values that were reached are counted in a
+// bitmap, so "every" is an observation, not a claim.
 #include <algorithm>
 #include <atomic>
 #include <bit>

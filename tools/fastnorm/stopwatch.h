@@ -43,7 +43,8 @@ struct TimedCalls {
 };
 Timing time_calls(const Machine& machine, const TimedCalls& calls, int repeats, int threads);
 
-// What reading costs: GB/s of threads that add up the words of `bytes` bytes of host memory, the median of some passes.
+// What reading costs: GB/s of threads that add up the words of `bytes` bytes of host memory, the
+// median of some passes.
 double host_read_gb_per_s(const std::byte* data, size_t bytes, int repeats, int threads);
 
 }  // namespace fastnorm::tool

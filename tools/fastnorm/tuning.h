@@ -1,5 +1,5 @@
-// Which kernels are faster on a GPU than the library's choice. The library is asked what exists and what holds a shape; a
-// measurement, given by the caller, says what is fast.
+// Which kernels are faster on a GPU than the library's choice. The library is asked what exists and
+// what holds a shape; a measurement, given by the caller, says what is fast.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,8 @@ inline constexpr int64_t kAllRows = INT64_MAX;
 std::string tuning_rule(int64_t least_rows, int64_t most_rows, const BenchCase& c,
                         const std::string& kernel);
 
-// The words of the KIND line of such a rule, with blanks between: "b16 plain rms own_dtype y aligned lean rows".
+// The words of the KIND line of such a rule, with blanks between: "b16 plain rms own_dtype y
+// aligned lean rows".
 std::string kind_words(const BenchCase& c, const std::string& kernel);
 
 // The kernel that a case would run on, in a context of `target`.
@@ -46,9 +47,11 @@ std::string kind_of(const std::string& kernel);
 // What the library would do on a GPU, without one.
 class Planner {
  public:
-  // By the kernels that run there, "sm_90": a later GPU's capability may plan for others, which this build need not have.
+  // By the kernels that run there, "sm_90": a later GPU's capability may plan for others, which
+  // this build need not have.
   explicit Planner(const std::string& kernel_arch);
-  // The same where there is one: the choice is that of `context`, which knows how many multiprocessors the GPU has.
+  // The same where there is one: the choice is that of `context`, which knows how many
+  // multiprocessors the GPU has.
   Planner(const std::string& kernel_arch, fastnorm_context* context, const Target& target);
 
   const std::string& arch() const { return arch_; }

@@ -17,8 +17,12 @@ def parse_arguments():
     parser.add_argument("--list", action="store_true", help="print the names of the stages")
     parser.add_argument("--stage", nargs="+", action="extend", choices=STAGES, metavar="NAME",
                         help="run these stages, and those they need; may be given several times")
-    parser.add_argument("--fuzz-seconds", type=int, default=60, help="time for new fuzz inputs (default 60)")
-    parser.add_argument("--counts", type=Path, help=argparse.SUPPRESS)  # of the stages beside: where they go
+    parser.add_argument(
+        "--fuzz-seconds", type=int, default=60, help="time for new fuzz inputs (default 60)"
+    )
+    parser.add_argument(
+        "--counts", type=Path, help=argparse.SUPPRESS
+    )  # of the stages beside: where they go
     options = parser.parse_args()
     options.stage = options.stage or list(STAGES)
     return options
@@ -33,16 +37,27 @@ def selected(names):
 
 @contextmanager
 def beside(names, options, report):
-    """These stages in a process of their own while the caller runs others: what a single test of one leaves idle, the
-    others use. What it printed comes when both have ended."""
+    """These stages in a process of their own while the caller runs others: what a single test of
+    one leaves idle, the others use. What it printed comes when both have ended."""
     if not names:
         yield
         return
     with tempfile.TemporaryDirectory() as folder:
         counts, log = Path(folder) / "counts.json", Path(folder) / "log"
-        command = [sys.executable, Path(__file__).parent, "--fuzz-seconds", options.fuzz_seconds, "--counts", counts, "--stage", *names]
+        command = [
+            sys.executable,
+            Path(__file__).parent,
+            "--fuzz-seconds",
+            options.fuzz_seconds,
+            "--counts",
+            counts,
+            "--stage",
+            *names,
+        ]
         with open(log, "w") as out:
-            process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                [str(c) for c in command], stdout=out, stderr=subprocess.STDOUT
+            )
         try:
             yield
             process.wait()
@@ -72,11 +87,12 @@ def main():
     options = parse_arguments()
     if options.list:
         for name, (function, _) in STAGES.items():
-            print(f"{name:10} {(function.__doc__ or '').splitlines()[0] if function.__doc__ else ''}")
+            print(f"{name:10} {' '.join((function.__doc__ or '').split())}")
         return 0
     report, start, broken = Report(), time.monotonic(), set()
     names = selected(options.stage)
-    # The build leaves no processor idle. After it, what works in its folder, and beside that what has folders of its own.
+    # The build leaves no processor idle. After it, what works in its folder, and beside that what
+    # has folders of its own.
     first = names[:names.index("build") + 1] if "build" in names else []
     rest = names[len(first):]
     own = [n for n in rest if first and not STAGES[n][1]]

@@ -21,8 +21,14 @@ class BuildFailed(Exception):
 
 def run(command, **options):
     """Runs a command; its exit code and all it wrote."""
-    result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            text=True, errors="replace", **options)
+    result = subprocess.run(
+        [str(c) for c in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        **options,
+    )
     return result.returncode, result.stdout
 
 
@@ -38,7 +44,8 @@ class Build:
             self.env["CC"], self.env["CXX"] = compiler
 
     def make(self, *targets):
-        """Configures, anew where what is there cannot be reconfigured, and compiles these targets, or everything."""
+        """Configures, anew where what is there cannot be reconfigured, and compiles these targets,
+        or everything."""
         code, text = 1, ""
         if (self.folder / "build.ninja").exists():
             code, text = self._run("meson", "setup", "--reconfigure", self.folder, *self.options)
@@ -53,7 +60,8 @@ class Build:
             raise BuildFailed(f"ninja -C {self.folder.name}\n{text[-8000:]}")
 
     def tests(self):
-        """All tests of the folder, as Meson knows them; 'program' is what runs, relative to the folder."""
+        """All tests of the folder, as Meson knows them; 'program' is what runs, relative to the
+        folder."""
         _, text = run(["meson", "introspect", "--tests", self.folder], env=self.env)
         found = json.loads(text)
         for test in found:
@@ -77,10 +85,16 @@ class Build:
         log.unlink(missing_ok=True)
         code, text = run(command, env={**self.env, **(env or {})})
         # With a wrapper Meson names the log after it.
-        logs = [log] if log.exists() else sorted(log.parent.glob("testlog-*.json"), key=os.path.getmtime)[-1:]
+        logs = (
+            [log]
+            if log.exists()
+            else sorted(log.parent.glob("testlog-*.json"), key=os.path.getmtime)[-1:]
+        )
         results = [json.loads(line) for path in logs for line in path.read_text().splitlines()]
         if len(results) != len(tests):
-            report.add_failed(f"meson test ran {len(results)} of {len(tests)} tests, exit code {code}", text)
+            report.add_failed(
+                f"meson test ran {len(results)} of {len(tests)} tests, exit code {code}", text
+            )
         for result in results:
             output = result.get("stdout") or ""
             stderr = result.get("stderr") or ""
@@ -94,9 +108,13 @@ class Build:
         self._add_program(report, name, *self._timed(command, env, timeout))
 
     def run_programs(self, report, programs, env=None, timeout=900):
-        """Runs several, as many at a time as there are processors: {name: command}, reported in this order."""
+        """Runs several, as many at a time as there are processors: {name: command}, reported in
+        this order."""
         with ThreadPoolExecutor(JOBS) as pool:
-            running = {name: pool.submit(self._timed, command, env, timeout) for name, command in programs.items()}
+            running = {
+                name: pool.submit(self._timed, command, env, timeout)
+                for name, command in programs.items()
+            }
             for name, result in running.items():
                 self._add_program(report, name, *result.result())
 
@@ -104,7 +122,9 @@ class Build:
         """Exit code, output, whether it ran out of time, and seconds."""
         start = time.monotonic()
         try:
-            code, text = run(command, env={**self.env, **(env or {})}, timeout=timeout, cwd=self.folder)
+            code, text = run(
+                command, env={**self.env, **(env or {})}, timeout=timeout, cwd=self.folder
+            )
             late = False
         except subprocess.TimeoutExpired as stop:
             code, text, late = -1, (stop.stdout or b"").decode(errors="replace"), True
@@ -115,12 +135,15 @@ class Build:
         print(f"  {'OK' if ok else 'FAIL':8} {seconds:6.1f} s  {name}", flush=True)
 
     def run_check(self, report, name, *options, env=None, wrapper=()):
-        """Runs the program that tests every kernel of every table, on the CPU and on its reduced sweep."""
+        """Runs the program that tests every kernel of every table, on the CPU and on its reduced
+        sweep."""
         program = self.folder / CHECK
         if not program.exists():
             report.add_failed(f"{self.folder.name}: {CHECK} is not built")
             return
-        self.run_program(report, name, [*wrapper, program, "--device", "cpu", "--reduced", *options], env=env)
+        self.run_program(
+            report, name, [*wrapper, program, "--device", "cpu", "--reduced", *options], env=env
+        )
 
     def _run(self, *command):
         return run(command, env=self.env, cwd=ROOT)

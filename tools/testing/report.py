@@ -46,7 +46,9 @@ class Report:
             output += f"\n(exit code {code} in spite of failures)"
         self.add_passed(passed)
         if failed:
-            self.add_failed(f"{name}{' (timeout)' if timed_out else ''}, exit code {code}", output, failed)
+            self.add_failed(
+                f"{name}{' (timeout)' if timed_out else ''}, exit code {code}", output, failed
+            )
         self.skipped += skipped
         if skipped:
             shown = reasons or ["no reason given"]

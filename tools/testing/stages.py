@@ -28,21 +28,30 @@ def not_once(test):
     return test["program"] != CHECK and test["name"] not in ONCE
 
 
-# The library and its tests; the command-line program and the benchmark take longer to compile than both.
+# The library and its tests; the command-line program and the benchmark take longer to compile than
+# both.
 LEAN = ["-Dtools=false", "-Dbench=false", "-Dsimt=false"]
 
 
 def native_build():
     cuda = "enabled" if X86_64 else "disabled"
-    return Build("native", f"-Dcuda={cuda}", "-Dgpu_archs=90", f"-Dprefix={ROOT / 'build-test' / 'prefix'}",
-                 "-Dlibdir=lib", "-Djax=auto", f"-Djax_python={JAX_PYTHON}")
+    return Build(
+        "native",
+        f"-Dcuda={cuda}",
+        "-Dgpu_archs=90",
+        f"-Dprefix={ROOT / 'build-test' / 'prefix'}",
+        "-Dlibdir=lib",
+        "-Djax=auto",
+        f"-Djax_python={JAX_PYTHON}",
+    )
 
 
 # --- stages ---
 
 
 def style(report, _):
-    """Format, shell scripts, which layer includes which, clean text; lists of kernels and choices, and their times."""
+    """Format, shell scripts, which layer includes which, clean text; lists of kernels and choices,
+    and their times."""
     code, text = run([sys.executable, STYLE_TEST])
     report.add_program("style", code, text)
     code, text = run([sys.executable, ROOT / "tools" / "select.py", "--check"])
@@ -60,7 +69,8 @@ def docs(report, _):
 
 
 def build(report, _):
-    """The library with all CUDA kernels for sm_90, and all tests and programs. kernels() samples PTX."""
+    """The library with all CUDA kernels for sm_90, and all tests and programs. kernels() samples
+    PTX."""
     native_build().make()
     report.add_passed()
 
@@ -71,22 +81,34 @@ def native_tests(report, _):
 
 
 def kernels(report, _):
-    """Registers and spills of every GPU kernel of the build, and of a sample of sm_100f. PTX is made of a sample.
-    What the kernels of the build cost, beside their budget."""
+    """Registers and spills of every GPU kernel of the build, and of a sample of sm_100f. PTX is
+    made of a sample. What the kernels of the build cost, beside their budget."""
     if not X86_64:
         report.add_skipped("kernel report", "CUDA is built on x86-64 only")
         return
     report_kernels(report, "kernel report", native_build().folder, "src/libfastnorm.so")
-    code, text = run([sys.executable, ROOT / "tools" / "budget.py", native_build().folder, "--native-file", VENV / "native.ini"])
+    code, text = run(
+        [
+            sys.executable,
+            ROOT / "tools" / "budget.py",
+            native_build().folder,
+            "--native-file",
+            VENV / "native.ini",
+        ]
+    )
     print(text)
     report.add_program("budget", code, text)
     # A sample of the kernels of another architecture, of one dtype.
-    sample = Build("sm_100f", "-Dcuda=enabled", "-Dgpu_archs=100f", "-Dgpu_sample=4", "-Dtests=false", *LEAN)
+    sample = Build(
+        "sm_100f", "-Dcuda=enabled", "-Dgpu_archs=100f", "-Dgpu_sample=4", "-Dtests=false", *LEAN
+    )
     for part in ["bf16_plain", "bf16_add"]:
         objects = f"src/cuda/libnorm_sm100f_{part}.a"
         sample.make(objects)
         report_kernels(report, f"kernel report, sm_100f, {part}", sample.folder, objects)
-    sample = Build("ptx", "-Dcuda=enabled", "-Dgpu_archs=ptx", "-Dgpu_sample=8", "-Dtests=false", *LEAN)
+    sample = Build(
+        "ptx", "-Dcuda=enabled", "-Dgpu_archs=ptx", "-Dgpu_sample=8", "-Dtests=false", *LEAN
+    )
     sample.make("src/cuda/libnorm_ptx_bf16_plain.a")  # ends the stage where it fails
     report.add_passed()
 
@@ -100,7 +122,8 @@ def report_kernels(report, name, folder, binary, *options):
 
 
 def consumers(report, _):
-    """Programs built against the installed library, by pkg-config and by CMake, and against the build folder."""
+    """Programs built against the installed library, by pkg-config and by CMake, and against the
+    build folder."""
     native = native_build()
     prefix = ROOT / "build-test" / "prefix"
     shutil.rmtree(prefix, ignore_errors=True)
@@ -116,8 +139,11 @@ def consumers(report, _):
         ("installed", ["--pkgconfig", prefix / "lib" / "pkgconfig", "--prefix", prefix, *also]),
         ("uninstalled", ["--pkgconfig", native.folder / "meson-uninstalled"]),
     ):
-        native.run_program(report, f"consumers, {name}",
-                           [sys.executable, script, *options, "--work", native.folder / f"consumers-{name}"])
+        native.run_program(
+            report,
+            f"consumers, {name}",
+            [sys.executable, script, *options, "--work", native.folder / f"consumers-{name}"],
+        )
     native.run_programs(report, {
         f"consumers, installed, {language}":
             [sys.executable, ROOT / "bindings" / language / "test.py", "--consumer",
@@ -128,7 +154,8 @@ def consumers(report, _):
 
 
 def bindings(report, _):
-    """Go, Java and Rust against the build folder; what is generated is generated anew and compared."""
+    """Go, Java and Rust against the build folder; what is generated is generated anew and
+    compared."""
     native, swig = native_build(), ROOT / "bindings" / "swig"
     programs = {
         language: [sys.executable, ROOT / "bindings" / language / "test.py",
@@ -143,15 +170,31 @@ def bindings(report, _):
 
 
 def install_jax():
-    """Makes the environment of JAX_PYTHON, unless it was made from the same list; the text of what failed, or ''."""
+    """Makes the environment of JAX_PYTHON, unless it was made from the same list; the text of what
+    failed, or ''."""
     folder, wheels = JAX_PYTHON.parents[1], ROOT / "examples" / "jax" / "requirements.txt"
     stamp = folder / "installed.txt"
-    if stamp.exists() and stamp.read_text() == wheels.read_text() and run([JAX_PYTHON, "-c", "import jax"])[0] == 0:
+    if (
+        stamp.exists()
+        and stamp.read_text() == wheels.read_text()
+        and run([JAX_PYTHON, "-c", "import jax"])[0] == 0
+    ):
         return ""
     shutil.rmtree(folder, ignore_errors=True)
-    for command in ([sys.executable, "-m", "venv", folder],
-                    [JAX_PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
-                     "-r", wheels]):
+    for command in (
+        [sys.executable, "-m", "venv", folder],
+        [
+            JAX_PYTHON,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "-r",
+            wheels,
+        ],
+    ):
         code, text = run(command)
         if code != 0:
             return text
@@ -160,13 +203,15 @@ def install_jax():
 
 
 def torch_python():
-    """A Python with PyTorch: the one of FASTNORM_TORCH_PYTHON, or the one that .venv was made with."""
+    """A Python with PyTorch: the one of FASTNORM_TORCH_PYTHON, or the one that .venv was made
+    with."""
     named = os.environ.get("FASTNORM_TORCH_PYTHON")
     return named or os.path.join(sys.base_prefix, "bin", "python3")
 
 
 def integrations(report, _):
-    """JAX, PyTorch and the models on the CPU, and the bindings in a bundle; installs JAX, not PyTorch."""
+    """JAX, PyTorch and the models on the CPU, and the bindings in a bundle; installs JAX, not
+    PyTorch."""
     native, examples = native_build(), ROOT / "examples"
     programs = {}
     library = ["--library", native.folder / "src" / "libfastnorm.so.0"]
@@ -183,20 +228,43 @@ def integrations(report, _):
                           "--build", native.folder, "--work", ROOT / "build-test" / "bundle"]
     programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
     programs["torch backward"] = [torch_python(), examples / "torch" / "test_backward.py", *library]
-    programs["torch mla_decode"] = [torch_python(), examples / "torch" / "test_mla_decode.py", *library]
+    programs["torch mla_decode"] = [
+        torch_python(),
+        examples / "torch" / "test_mla_decode.py",
+        *library,
+    ]
     programs["torch norm_heads"] = [torch_python(), examples / "torch" / "test_norm_heads.py",
                                     *library]
-    programs["smollm2"] = [sys.executable, examples / "smollm2" / "test.py", "--build", native.folder]
-    programs["mla_decode"] = [sys.executable, examples / "mla_decode" / "test.py", "--build", native.folder]
+    programs["smollm2"] = [
+        sys.executable,
+        examples / "smollm2" / "test.py",
+        "--build",
+        native.folder,
+    ]
+    programs["mla_decode"] = [
+        sys.executable,
+        examples / "mla_decode" / "test.py",
+        "--build",
+        native.folder,
+    ]
     programs["norm_heads"] = [sys.executable, examples / "norm_heads" / "test.py", "--build",
                               native.folder]
-    programs["train_norms"] = [torch_python(), examples / "train_norms" / "test.py", "--build", native.folder]
-    native.run_programs(report, programs,
-                        env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")})
+    programs["train_norms"] = [
+        torch_python(),
+        examples / "train_norms" / "test.py",
+        "--build",
+        native.folder,
+    ]
+    native.run_programs(
+        report,
+        programs,
+        env={"CARGO_TARGET_DIR": str(ROOT / "build-test" / "bindings-rust" / "target")},
+    )
 
 
 def isa_levels(report, _):
-    """The C API and the command line on every lower instruction set; AVX2 and none of it on emulated older CPUs."""
+    """The C API and the command line on every lower instruction set; AVX2 and none of it on
+    emulated older CPUs."""
     if not X86_64:
         report.add_skipped("lower instruction sets", "x86-64 only")
         return
@@ -206,17 +274,41 @@ def isa_levels(report, _):
         native.run_tests(report, lambda test: suite_is("api", "cli")(test) and not_once(test),
                          env={"FASTNORM_CPU_ISA": isa})
     # Code without -m flags runs on processors without AVX.
-    native.run_check(report, "check on an emulated Nehalem", "--isa", "scalar", "--filter", "plain rms", wrapper=["qemu-x86_64", "-cpu", "Nehalem"])
-    native.run_check(report, "check on an emulated Haswell", "--isa", "avx2", "--filter", "plain rms",
-                     env={"FASTNORM_EMULATED_AVX": "1"}, wrapper=["qemu-x86_64", "-cpu", "Haswell"])
+    native.run_check(
+        report,
+        "check on an emulated Nehalem",
+        "--isa",
+        "scalar",
+        "--filter",
+        "plain rms",
+        wrapper=["qemu-x86_64", "-cpu", "Nehalem"],
+    )
+    native.run_check(
+        report,
+        "check on an emulated Haswell",
+        "--isa",
+        "avx2",
+        "--filter",
+        "plain rms",
+        env={"FASTNORM_EMULATED_AVX": "1"},
+        wrapper=["qemu-x86_64", "-cpu", "Haswell"],
+    )
 
 
 def asan_build():
-    # Checks that end the program and are calls: the CPU kernels compile three times as fast as with checks
-    # that go on, inlined.
+    # Checks that end the program and are calls: the CPU kernels compile three times as fast as with
+    # checks that go on, inlined.
     cheap = "['-fno-sanitize-recover=all', '-mllvm', '-asan-instrumentation-with-call-threshold=0']"
-    return Build("asan", "-Dcuda=disabled", "-Db_sanitize=address,undefined", "-Db_lundef=false",
-                 f"-Dcpp_args={cheap}", "-Dfuzz=true", "-Dbench=false", compiler=("clang", "clang++"))
+    return Build(
+        "asan",
+        "-Dcuda=disabled",
+        "-Db_sanitize=address,undefined",
+        "-Db_lundef=false",
+        f"-Dcpp_args={cheap}",
+        "-Dfuzz=true",
+        "-Dbench=false",
+        compiler=("clang", "clang++"),
+    )
 
 
 ASAN_ENV = {
@@ -226,7 +318,8 @@ ASAN_ENV = {
 
 
 def asan(report, _):
-    """Address and undefined-behaviour sanitizers, host code, with a pretended GPU: all tests but the check program."""
+    """Address and undefined-behaviour sanitizers, host code, with a pretended GPU: all tests but
+    the check program."""
     folder = asan_build()
     folder.make()
     folder.run_tests(report, not_once, env=ASAN_ENV, slower=15)
@@ -237,17 +330,24 @@ def tsan(report, _):
     folder = Build("tsan", "-Dcuda=disabled", "-Db_sanitize=thread", "-Db_lundef=false", *LEAN,
                    compiler=("clang", "clang++"))
     folder.make("tests/unit/cpu/unit_cpu", "tests/unit/cuda_host_test", "tests/api/api_test", CHECK)
-    # TSan wants its own address layout; older runtimes stop where the kernel randomises more than they know.
+    # TSan wants its own address layout; older runtimes stop where the kernel randomises more than
+    # they know.
     setarch = ["setarch", platform.machine(), "-R"]
     wrapper = setarch if run([*setarch, "true"])[0] == 0 else []
     env = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99"}
-    folder.run_tests(report, lambda test: test["name"] in ("unit_cpu", "cuda_host", "api"), env=env, wrapper=wrapper,
-                     slower=15)
+    folder.run_tests(
+        report,
+        lambda test: test["name"] in ("unit_cpu", "cuda_host", "api"),
+        env=env,
+        wrapper=wrapper,
+        slower=15,
+    )
     folder.run_check(report, "check, reduced", env=env, wrapper=wrapper)
 
 
 def fuzz(report, options):
-    """libFuzzer over check and plan of each family: the corpus, then a minute of new inputs; beside it the check program with ASan."""
+    """libFuzzer over check and plan of each family: the corpus, then a minute of new inputs; beside
+    it the check program with ASan."""
     folder = asan_build()
     folder.make()
     families = ("mla_decode", "norm_backward", "norm_heads", "norm_heads_backward")
@@ -259,9 +359,16 @@ def fuzz(report, options):
         found = folder.folder / f"{name}-found"
         shutil.rmtree(found, ignore_errors=True)
         found.mkdir()
-        command = [folder.folder / "tests" / "fuzz" / name, found, ROOT / "tests" / "fuzz" / corpora[name],
-                   f"-max_total_time={seconds}", "-max_len=768", "-timeout=10",
-                   f"-artifact_prefix={found}/", "-print_final_stats=1"]
+        command = [
+            folder.folder / "tests" / "fuzz" / name,
+            found,
+            ROOT / "tests" / "fuzz" / corpora[name],
+            f"-max_total_time={seconds}",
+            "-max_len=768",
+            "-timeout=10",
+            f"-artifact_prefix={found}/",
+            "-print_final_stats=1",
+        ]
         return (found, *run(command, env={**os.environ, **ASAN_ENV}))
 
     with ThreadPoolExecutor(1) as pool:
@@ -274,9 +381,12 @@ def fuzz(report, options):
         if code == 0 and executed:
             report.add_passed()
         else:
-            # Without its lines of progress, thousands: what it found, and the input in base64, stand among them.
+            # Without its lines of progress, thousands: what it found, and the input in base64,
+            # stand among them.
             text = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-            report.add_failed(f"{name}, exit code {code}; the input is in {found.relative_to(ROOT)}", text)
+            report.add_failed(
+                f"{name}, exit code {code}; the input is in {found.relative_to(ROOT)}", text
+            )
 
 
 def cpu_release():
@@ -286,7 +396,8 @@ def cpu_release():
 
 
 def cpu_only(report, _):
-    """A release without CUDA, with a static C++ runtime and an archive: the C API, its symbols and the check program."""
+    """A release without CUDA, with a static C++ runtime and an archive: the C API, its symbols and
+    the check program."""
     prefix, folder = BUILDS / "prefix-cpu", cpu_release()
     folder.make("src/libfastnorm.a", "tests/api/api_test", "tests/api/alloc_test", "tests/abi/load_test", CHECK)
     folder.run_tests(report, lambda test: test["name"] in ("api", "alloc", "load", "symbols"))
@@ -319,7 +430,9 @@ def neon(report, _):
     if not X86_64:
         report.add_skipped("cross build for AArch64", "this is AArch64")
         return
-    folder = Build("neon", "-Dcuda=disabled", *LEAN, cross_file=ROOT / "tools" / "testing" / "aarch64.ini")
+    folder = Build(
+        "neon", "-Dcuda=disabled", *LEAN, cross_file=ROOT / "tools" / "testing" / "aarch64.ini"
+    )
     folder.make()
     folder.run_tests(report, not_once, slower=20)
     folder.run_check(report, "check, reduced", wrapper=QEMU_AARCH64)

@@ -190,8 +190,8 @@ __device__ __forceinline__ void pack_halves(uint32_t (&words)[T::kPerVector / 2]
   }
 }
 
-// A row of any dtype, at any address: Access::kAny. Its vectors have as many elements as those of x,
-// whose dtype is T's. Byte is char or const char.
+// A row of any dtype, at any address: Access::kAny. Its vectors have as many elements as those of
+// x, whose dtype is T's. Byte is char or const char.
 template <class T, class Byte>
 struct AnyRow {
   static constexpr int kPerVector = T::kPerVector;

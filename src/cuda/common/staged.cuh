@@ -1,10 +1,10 @@
 // Unaligned rows that one block holds (Access::kUneven), through shared memory.
 //
-// Memory is read and written by pieces: the 16 bytes at a multiple of 16. Where a piece is the row's
-// in part, its elements go one by one, one a thread. The row lies in shared memory as far behind a
-// multiple of 16 as in memory, and threads take their vectors from there. Results lie there vector
-// by vector, and threads take pieces from there. Either way 16 bytes at any place are taken by two
-// aligned accesses and a shift, which is the same for a row.
+// Memory is read and written by pieces: the 16 bytes at a multiple of 16. Where a piece is the
+// row's in part, its elements go one by one, one a thread. The row lies in shared memory as far
+// behind a multiple of 16 as in memory, and threads take their vectors from there. Results lie
+// there vector by vector, and threads take pieces from there. Either way 16 bytes at any place are
+// taken by two aligned accesses and a shift, which is the same for a row.
 #pragma once
 
 #include <type_traits>

@@ -1,6 +1,6 @@
 // The warpgroup that loads. Tensor-map boxes are issued by the first thread of a warp. Rows without
-// a box (pages of any size, queries of any strides) are copied 16 bytes a thread: queries by warps 1
-// to 3, the cache by all four warps.
+// a box (pages of any size, queries of any strides) are copied 16 bytes a thread: queries by warps
+// 1 to 3, the cache by all four warps.
 //
 // One thread does it all where every tile is part of one page and queries have boxes, the common
 // case: its code is short, since a block that starts waits for its code to be fetched.

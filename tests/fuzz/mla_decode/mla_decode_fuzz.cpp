@@ -1,6 +1,7 @@
-// Random descriptions through check and plan of MLA decode by dry runs, for a CPU and for GPUs: nothing crashes, the entry points agree, and a
-// call is accepted exactly where the rules of the header, said once more below, allow it. Beside that, small calls in real memory with
-// random lengths and lists on the CPU, and random profile buffers.
+// Random descriptions through check and plan of MLA decode by dry runs, for a CPU and for GPUs:
+// nothing crashes, the entry points agree, and a call is accepted exactly where the rules of the
+// header, said once more below, allow it. Beside that, small calls in real memory with random
+// lengths and lists on the CPU, and random profile buffers.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -220,7 +221,8 @@ class Rules {
  public:
   Rules(const fastnorm_mla_decode_args& args, const Target& target) : a_(args), target_(target) {}
 
-  // True if the header allows the call. `maybe` is set where a rule is wider than what the library can tell: tensors whose spans meet.
+  // True if the header allows the call. `maybe` is set where a rule is wider than what the library
+  // can tell: tensors whose spans meet.
   bool allow(bool* maybe) {
     *maybe = false;
     if (!scalars() || !presence()) return false;

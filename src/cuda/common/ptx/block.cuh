@@ -5,7 +5,8 @@
 
 namespace fastnorm::ptx {
 
-// The numbers of the block and of the thread in it, read anew: for values that should not stay in a register.
+// The numbers of the block and of the thread in it, read anew: for values that should not stay in a
+// register.
 __device__ __forceinline__ uint32_t block_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));

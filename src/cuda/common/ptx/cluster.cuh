@@ -1,4 +1,5 @@
-// Thread block clusters: rank, barrier, and pushing words into another block's shared memory. sm_90 and later.
+// Thread block clusters: rank, barrier, and pushing words into another block's shared memory. sm_90
+// and later.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,14 @@
-// f32 to the codes of quantised outputs, nearest even, saturating; NaN has the code of the format's NaN, or 0 for integers. Two values
-// at a time, `low` in the low half. In software where the architecture has no instruction.
+// f32 to the codes of quantised outputs, nearest even, saturating; NaN has the code of the format's
+// NaN, or 0 for integers. Two values at a time, `low` in the low half. In software where the
+// architecture has no instruction.
 #pragma once
 
 #include <cstdint>
 
 namespace fastnorm::ptx {
 
-// To a float format of at most 8 bits: bits of its fraction, bias of its exponent, f32 bits of its greatest value, code of NaN, place
-// of its sign.
+// To a float format of at most 8 bits: bits of its fraction, bias of its exponent, f32 bits of its
+// greatest value, code of NaN, place of its sign.
 template <int kFraction, int kBias, uint32_t kGreatest, uint32_t kNan, int kSign>
 __device__ __forceinline__ uint32_t to_small_float(float v) {
   constexpr int kDrop = 23 - kFraction;
@@ -87,7 +88,8 @@ __device__ __forceinline__ uint32_t cvt_e2m1x2(float low, float high) {
 #endif
 }
 
-// The codes of e2m1 of v[i] * factor, from the lowest bits on. No product may be NaN, nor 7 or more in magnitude.
+// The codes of e2m1 of v[i] * factor, from the lowest bits on. No product may be NaN, nor 7 or more
+// in magnitude.
 //
 // A code counts up by 2 a unit to a magnitude of 2, by 1 to 4 and by 1/2 from there. The last bits
 // of an f32 from 2^22, 2^23 or 2^24 on count in the same way. So the magnitude is added to such a

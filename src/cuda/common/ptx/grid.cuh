@@ -1,10 +1,12 @@
-// Programmatic dependent launch: a kernel that starts while the stream's previous one still runs, and one that lets the next do so.
-// sm_90 and later; before, kernels follow each other and there is nothing to do.
+// Programmatic dependent launch: a kernel that starts while the stream's previous one still runs,
+// and one that lets the next do so. sm_90 and later; before, kernels follow each other and there is
+// nothing to do.
 #pragma once
 
 namespace fastnorm::ptx {
 
-// Returns when the previous kernel has ended and what it wrote can be read. At once where this kernel did not start early.
+// Returns when the previous kernel has ended and what it wrote can be read. At once where this
+// kernel did not start early.
 __device__ __forceinline__ void grid_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

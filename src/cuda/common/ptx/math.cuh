@@ -62,8 +62,8 @@ __device__ __forceinline__ float cvt_from_f16(uint32_t bits) {
   return f;
 }
 
-// Both rounded to a 16-bit number where a bit of `bits` is set, without a branch. The bit is tested here, so that no register holds
-// what came of that.
+// Both rounded to a 16-bit number where a bit of `bits` is set, without a branch. The bit is tested
+// here, so that no register holds what came of that.
 template <uint32_t kBit>
 __device__ __forceinline__ void round_f16_if(float& a, float& b, uint32_t bits) {
   asm("{\n"

@@ -1,5 +1,6 @@
-// Global memory, one instruction a function. All accesses are volatile: they stay in program order among themselves, which keeps
-// every load ahead of the stores that may go to the same row in place.
+// Global memory, one instruction a function. All accesses are volatile: they stay in program order
+// among themselves, which keeps every load ahead of the stores that may go to the same row in
+// place.
 #pragma once
 
 #include <cstdint>
@@ -80,8 +81,8 @@ __device__ __forceinline__ void ld_global_u16_if(uint32_t& v, const void* addres
       : "l"(address), "r"(static_cast<uint32_t>(wanted)));
 }
 
-// A parameter as a value of its own, so that each test of it does not become a narrower read by itself. (The assembler may still read
-// the parameter again rather than keep a register.)
+// A parameter as a value of its own, so that each test of it does not become a narrower read by
+// itself. (The assembler may still read the parameter again rather than keep a register.)
 __device__ __forceinline__ uint32_t in_register(uint32_t parameter) {
   asm volatile("" : "+r"(parameter));
   return parameter;
@@ -98,7 +99,8 @@ __device__ __forceinline__ Byte* in_register(Byte* address) {
   return address;
 }
 
-// Fills kCount vectors with a word, by a branch, unless they will be loaded: then what they hold until that is not known.
+// Fills kCount vectors with a word, by a branch, unless they will be loaded: then what they hold
+// until that is not known.
 template <int kCount>
 __device__ __forceinline__ void fill_unless(uint4 (&v)[kCount], uint32_t word, bool loaded) {
 #pragma unroll
@@ -113,8 +115,8 @@ __device__ __forceinline__ void fill_unless(uint4 (&v)[kCount], uint32_t word, b
   }
 }
 
-// A side of a branch that does nothing but is there. Where the other side changes many values, the compiler would copy them all ahead of
-// the branch.
+// A side of a branch that does nothing but is there. Where the other side changes many values, the
+// compiler would copy them all ahead of the branch.
 __device__ __forceinline__ void keep_branch() { asm volatile(""); }
 
 __device__ __forceinline__ uint2 ld_global_v2(const void* address) {
@@ -141,7 +143,8 @@ __device__ __forceinline__ uint32_t ld_global_u16(const void* address) {
   return v;
 }
 
-// Asks for `bytes` (a multiple of 16) from a 16-byte aligned address to be brought into L2. sm_90 and later; else nothing.
+// Asks for `bytes` (a multiple of 16) from a 16-byte aligned address to be brought into L2. sm_90
+// and later; else nothing.
 __device__ __forceinline__ void prefetch_l2(const void* address, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");

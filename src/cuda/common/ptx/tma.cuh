@@ -1,4 +1,5 @@
-// The bulk copy engine, copies of 16 bytes by threads, and the barriers in shared memory that count what has arrived. sm_90.
+// The bulk copy engine, copies of 16 bytes by threads, and the barriers in shared memory that count
+// what has arrived. sm_90.
 #pragma once
 
 #include <cstdint>

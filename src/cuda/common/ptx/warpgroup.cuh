@@ -1,4 +1,5 @@
-// What warpgroups need around wgmma: order, descriptors, named barriers, matrix loads and stores, register counts. sm_90a.
+// What warpgroups need around wgmma: order, descriptors, named barriers, matrix loads and stores,
+// register counts. sm_90a.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ __device__ __forceinline__ void pin(uint32_t (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Descriptor of a matrix in shared memory with the 128-byte swizzle: its address, and the bytes between its blocks.
+// Descriptor of a matrix in shared memory with the 128-byte swizzle: its address, and the bytes
+// between its blocks.
 __device__ __forceinline__ uint64_t swizzled_matrix(uint32_t address, uint32_t leading_bytes,
                                                     uint32_t stride_bytes) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
@@ -101,7 +103,8 @@ __device__ __forceinline__ void store_shared_zero_v4(uint32_t address) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(address), "r"(0) : "memory");
 }
 
-// Clock cycles of the multiprocessor, nanoseconds of the device, and the number of the multiprocessor.
+// Clock cycles of the multiprocessor, nanoseconds of the device, and the number of the
+// multiprocessor.
 __device__ __forceinline__ uint64_t clock_cycles() {
   uint64_t cycles;
   asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");

@@ -1,4 +1,5 @@
-// cuda/common/ptx/grid.cuh for simt/machine.h, which runs one kernel at a time: a wait is only noted.
+// cuda/common/ptx/grid.cuh for simt/machine.h, which runs one kernel at a time: a wait is only
+// noted.
 #pragma once
 
 #include "simt/machine.h"

@@ -1,5 +1,5 @@
-// cuda/common/ptx/math.cuh for simt/machine.h. The approximations are better here than on a GPU: that their refinement is exact from a GPU's
-// own is proved there, by the self-test.
+// cuda/common/ptx/math.cuh for simt/machine.h. The approximations are better here than on a GPU:
+// that their refinement is exact from a GPU's own is proved there, by the self-test.
 #pragma once
 
 #include <bit>
@@ -59,7 +59,8 @@ inline float cvt_from_f16(uint32_t bits) {
                               sign);
 }
 
-// A double to f32 with the last bit set where it is not exact: rounded once more, to 16 bits, it is what the double rounds to.
+// A double to f32 with the last bit set where it is not exact: rounded once more, to 16 bits, it is
+// what the double rounds to.
 inline float to_odd(double v) {
   const auto nearest = static_cast<float>(v);
   if (v != v || static_cast<double>(nearest) == v) return nearest;

@@ -1,6 +1,6 @@
-// cuda/common/ptx/memory.cuh for simt/machine.h: the same accesses, checked for alignment and that none comes ahead of the grid's wait. Those
-// that kernels make without these functions are not seen: statistics, and the static scale of a
-// streamed row.
+// cuda/common/ptx/memory.cuh for simt/machine.h: the same accesses, checked for alignment and that
+// none comes ahead of the grid's wait. Those that kernels make without these functions are not
+// seen: statistics, and the static scale of a streamed row.
 #pragma once
 
 #include <cstdint>
