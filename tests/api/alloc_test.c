@@ -315,6 +315,59 @@ static void heads_hot_path(fastnorm_context* context, int pool, const char* what
   expect(calls == 0, what);
 }
 
+/* Gradients of heads of many tokens, with a statistic of all heads and a shared weight. */
+static void heads_backward_hot_path(fastnorm_context* context, int pool, const char* what) {
+  enum { kHeadTokens = 300, kHeadColumns = 128, kRoom = 1 << 17 };
+  static float x[kHeadTokens * kHeadColumns], dy[kHeadTokens * kHeadColumns], weight[64],
+      dweight[64];
+  static unsigned char memory[kRoom + 255];
+  void* const workspace = (void*)(((uintptr_t)memory + 255) & ~(uintptr_t)255);
+  const int64_t rows[3] = {kHeadTokens, 2, 64}, columns[1] = {64};
+  void* const data[4] = {dy, x, weight, dweight};
+  fastnorm_tensor t[4];
+  fastnorm_norm_heads_args args;
+  fastnorm_norm_heads_backward_part part;
+  const fastnorm_norm_heads_backward_part* parts[1] = {&part};
+  fastnorm_info info;
+  fastnorm_status status = FASTNORM_OK, bad;
+  int i;
+  memset(t, 0, sizeof t);
+  for (i = 0; i < 4; ++i) {
+    t[i].data = data[i];
+    t[i].device_type = FASTNORM_DEVICE_CPU;
+    t[i].ndim = i < 2 ? 3 : 1;
+    t[i].dtype = fastnorm_dtype_of(FASTNORM_DTYPE_F32);
+    t[i].shape = i < 2 ? rows : columns;
+  }
+  memset(&args, 0, sizeof args);
+  memset(&part, 0, sizeof part);
+  memset(&info, 0, sizeof info);
+  args.struct_size = sizeof args;
+  part.struct_size = sizeof part;
+  part.flags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ACROSS_HEADS;
+  part.eps = 1e-6f;
+  part.dy = part.dx = &t[0];
+  part.x = &t[1], part.weight = &t[2], part.dweight = &t[3];
+  info.struct_size = sizeof info;
+  if (pool) status = fastnorm_norm_heads_backward(context, &args, parts, 1, workspace, kRoom, NULL);
+  calls = 0;
+  watched = 1;
+  for (i = 0; i < 20 && status == FASTNORM_OK; ++i) {
+    status = fastnorm_norm_heads_backward(context, &args, parts, 1, workspace, kRoom, NULL);
+    if (status == FASTNORM_OK)
+      status = fastnorm_norm_heads_backward_query(context, &args, parts, 1, &info);
+    if (status == FASTNORM_OK)
+      status = fastnorm_norm_heads_backward_prepare(context, &args, parts, 1);
+  }
+  part.eps = -1;
+  bad = fastnorm_norm_heads_backward(context, &args, parts, 1, workspace, kRoom, NULL);
+  watched = 0;
+  expect(status == FASTNORM_OK, what);
+  expect(info.workspace_bytes <= kRoom, what);
+  expect(bad == FASTNORM_ERROR_ARGUMENT, what);
+  expect(calls == 0, what);
+}
+
 static void hot_paths(void) {
   const fastnorm_device cpu = {FASTNORM_DEVICE_CPU, 0}, cuda = {FASTNORM_DEVICE_CUDA, 0};
   fastnorm_context_options options;
@@ -325,12 +378,14 @@ static void hot_paths(void) {
   hot_path(context, FASTNORM_DEVICE_CPU, 0, "one thread allocates nothing");
   mla_hot_path(context, FASTNORM_DEVICE_CPU, 0, "one thread allocates nothing: mla_decode");
   heads_hot_path(context, 0, "one thread allocates nothing: norm_heads");
+  heads_backward_hot_path(context, 0, "one thread allocates nothing: norm_heads_backward");
   fastnorm_context_destroy(context);
   options.num_threads = 3;
   expect(fastnorm_context_create(cpu, &options, &context) == FASTNORM_OK, "a context with threads");
   hot_path(context, FASTNORM_DEVICE_CPU, 1, "three threads allocate nothing");
   mla_hot_path(context, FASTNORM_DEVICE_CPU, 1, "three threads allocate nothing: mla_decode");
   heads_hot_path(context, 1, "three threads allocate nothing: norm_heads");
+  heads_backward_hot_path(context, 1, "three threads allocate nothing: norm_heads_backward");
   fastnorm_context_destroy(context);
   options.num_threads = 0;
   options.flags = FASTNORM_CONTEXT_DRY_RUN;
