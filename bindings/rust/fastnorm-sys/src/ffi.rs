@@ -2347,10 +2347,10 @@ extern "C" {
     /// - `blobs`: the blobs of all ranks, this one's too, in rank order, without gaps
     /// - `bytes`: size of blobs: ranks \* FASTNORM_PEER_BLOB_BYTES
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for null arguments, a wrong size, bytes that
-    /// are no blob, a blob of another rank, options that differ (the text names the option and both
-    /// values), a buffer that is gone, a second call; FASTNORM_ERROR_UNSUPPORTED for a blob of
-    /// another version of the library, of another device type, or (CPU) of another process
+    /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null arguments; a wrong size; bytes that are no
+    /// blob; a blob of another rank; options that differ: the text names the option and both
+    /// values; a buffer that is gone; a second call FASTNORM_ERROR_UNSUPPORTED: a blob of another
+    /// version of the library or of another device type; CPU: of another process
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_import(
