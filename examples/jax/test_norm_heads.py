@@ -373,9 +373,8 @@ if __name__ == "__main__":
         suite.skip("norm_heads for JAX", why)
         suite.write()
         suite.finish()
-    sys.path.append(str(Path(__file__).resolve().parent))
-    import fastnorm_jax as fj
-    import fastnorm_jax_norm_heads as fh
+    import fastnorm.jax as fj
+    import fastnorm.jax.norm_heads as fh
     FastnormError = fh.FastnormError
     c = fj._c
     context = c.Context(c.Library(library), c.CPU) if DEVICE == "cpu" else None

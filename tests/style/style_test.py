@@ -342,7 +342,6 @@ LONG_YET = [
     "include/fastnorm/norm.h",
     "include/fastnorm/norm_backward.h",
     "include/fastnorm/norm_heads.h",
-    "examples/fastnorm_ctypes.py",
     "examples/jax",
     "examples/torch",
     "examples/norm_testing.py",

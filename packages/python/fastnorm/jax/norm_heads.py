@@ -1,5 +1,5 @@
 """Norm, rope and paged cache of query and key heads as a JAX function, through XLA's foreign
-function interface. The library and the devices are those of fastnorm_jax.py.
+function interface. The library and the devices are those of fastnorm.jax.
 
 A cache is an argument and a result: XLA writes it in place where nothing else needs the argument,
 such as one that donate_argnums gives away, and copies it first elsewhere. norm_heads.h says what
@@ -7,8 +7,6 @@ each tensor is. JAX refuses to differentiate norm_heads.
 """
 
 import functools
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
@@ -16,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parent))
-import fastnorm_jax as _shared  # noqa: E402
+from fastnorm import jax as _shared
 
 _c, FastnormError = _shared._c, _shared.FastnormError
 _TARGET = "fastnorm_norm_heads"
