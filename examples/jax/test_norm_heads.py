@@ -373,6 +373,7 @@ if __name__ == "__main__":
         suite.skip("norm_heads for JAX", why)
         suite.write()
         suite.finish()
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.jax as fj
     import fastnorm.jax.norm_heads as fh
     FastnormError = fh.FastnormError
