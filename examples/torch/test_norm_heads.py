@@ -162,10 +162,12 @@ def test_codes(suite):
 
 
 def test_division(suite):
-    """Codes of quotients, against PyTorch's own division and conversion."""
-    generator = torch.Generator().manual_seed(9)
-    value = torch.randn(64, KEY, HEAD, generator=generator).to(DEVICE)
+    """Codes of quotients, against PyTorch's own division and conversion. The values are halfway
+    between codes, where the last bit of a quotient decides."""
     scale = torch.tensor([0.0123], device=DEVICE)
+    halfway = 1 + (2 * torch.arange(8) + 1) / 16 * torch.ones(8, 1)
+    halfway = (halfway * 2.0 ** torch.arange(-3, 5)[:, None]).flatten().to(DEVICE)
+    value = (halfway * scale).expand(64, KEY, HEAD)
     slots = torch.arange(64, device=DEVICE)
     found = {}
     for division in ("reciprocal", "divide"):

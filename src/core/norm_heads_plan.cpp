@@ -150,6 +150,7 @@ bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVar
                      p.norm.rounding != FASTNORM_ROUND_EVERY_STEP &&
                      (!p.norm.weight || p.norm.weight.dtype == d.dtype);
   if (!plain) return false;
+  if (v.form == HeadsForm::kBeside && p.norm.rounding == FASTNORM_ROUND_ONCE_RW) return false;
   if (!turns) return true;
   if (has_own_tables(d) || p.interleaved != (v.form == HeadsForm::kBeside)) return false;
   if (p.interleaved) return p.rope_offset % elements == 0 && d.rope_dim % elements == 0;

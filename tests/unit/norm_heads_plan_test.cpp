@@ -117,11 +117,16 @@ TEST(NormHeadsPlan, HeldForms) {
               }),
               block == 64 ? "norm_heads bf16 any 8x2" : "norm_heads bf16 any 16x2");
   }
-  // The weight first: the kernels of the usual order.
-  EXPECT_EQ(kernel([](HeadsRequest& r) {
-              r.parts[0].args.rounding = r.parts[1].args.rounding = FASTNORM_ROUND_ONCE_RW;
-            }),
-            "norm_heads bf16 apart 8x2");
+  // The weight first: pairs of columns that are apart take the kernels of the usual order.
+  for (const uint32_t interleaved : {0u, uint32_t{FASTNORM_NORM_HEADS_ROPE_INTERLEAVED}}) {
+    EXPECT_EQ(kernel([&](HeadsRequest& r) {
+                for (int i = 0; i < 2; ++i) {
+                  r.parts[i].args.rounding = FASTNORM_ROUND_ONCE_RW;
+                  r.parts[i].args.flags |= interleaved;
+                }
+              }),
+              interleaved == 0 ? "norm_heads bf16 apart 8x2" : "norm_heads bf16 any 8x2");
+  }
   // Codes of quotients, and y of f32 beside 16 bits.
   EXPECT_EQ(kernel([](HeadsRequest& r) {
               auto& p = r.parts[2];

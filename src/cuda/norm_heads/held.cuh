@@ -299,7 +299,8 @@ __device__ __forceinline__ void normalize_head(float (&z)[S::kPerVector], const 
   if ((part.bits & kHeadsNorm) != 0) {
     float w[S::kPerVector];
     T::unpack(weight, w);
-    if ((part.bits & kHeadsFactorFirst) != 0) {
+    // kBeside has no registers left for it.
+    if (S::kApart && (part.bits & kHeadsFactorFirst) != 0) {
 #pragma unroll
       for (int i = 0; i < S::kPerVector; ++i)
         z[i] = __fmul_rn(z[i], __fmul_rn(rstd, __fadd_rn(w[i], part.weight_offset)));
