@@ -279,10 +279,13 @@ void RandomCall::stages(Bytes& bytes, fastnorm_norm_args* args) {
   args->activation = damaged(bytes, static_cast<fastnorm_activation>(bytes.pick(3)));
   if (choice & 16) args->group_size = int64_t{1} << bytes.pick(8);
   if (bytes.rarely()) args->group_size = hard_number(bytes);
-  const int64_t groups = args->group_size > 0 && n > 0 ? n / args->group_size : 1;
+  const bool several = args->group_size > 0 && args->group_size <= n;
+  const int64_t groups = several ? n / args->group_size : 1;
   const bool layer = args->kind == FASTNORM_NORM_LAYER;
   for (const int field : {int{kMean}, int{kRstd}}) {
-    if (args->*kFields[field] != nullptr) group_statistic(bytes, field, groups, false);
+    if (args->*kFields[field] == nullptr) continue;
+    group_statistic(bytes, field, groups, false);
+    args->*kFields[field] = tensors_[field].tensor.get();
   }
   if (choice & 32) {
     group_statistic(bytes, kSumsq, groups, layer != bytes.rarely());
