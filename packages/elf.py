@@ -5,8 +5,9 @@ import subprocess
 
 
 def _readelf(path, *options):
-    return subprocess.run(["readelf", "--wide", *options, str(path)], capture_output=True, text=True,
-                          check=True).stdout
+    return subprocess.run(
+        ["readelf", "--wide", *options, str(path)], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def needed(path):
@@ -17,7 +18,7 @@ def needed(path):
 def newest(path, family):
     """The newest version of symbols of a family, such as GLIBC or GLIBCXX, as numbers; None if none."""
     text = _readelf(path, "--version-info")
-    section = text[text.find("Version needs section"):] if "Version needs section" in text else ""
+    section = text[text.find("Version needs section") :] if "Version needs section" in text else ""
     found = re.findall(rf"Name: {family}_(\d[\d.]*)", section)
     return max((tuple(map(int, v.split("."))) for v in found), default=None)
 
@@ -39,11 +40,23 @@ def has_cuda(path):
 def manylinux(path):
     """The platform tag of a wheel with this library: the oldest glibc that has what it needs. One that
     needs libstdc++ is for this machine alone: others may have an older one."""
-    allowed = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1",
-               "libstdc++.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libfastnorm.so.0"}
+    allowed = {
+        "libc.so.6",
+        "libm.so.6",
+        "libgcc_s.so.1",
+        "libpthread.so.0",
+        "libdl.so.2",
+        "librt.so.1",
+        "libstdc++.so.6",
+        "ld-linux-x86-64.so.2",
+        "ld-linux-aarch64.so.1",
+        "libfastnorm.so.0",
+    }
     others = sorted(set(needed(path)) - allowed)
     if others:
-        raise ValueError(f"{path} needs {', '.join(others)}; required: none but {', '.join(sorted(allowed))}")
+        raise ValueError(
+            f"{path} needs {', '.join(others)}; required: none but {', '.join(sorted(allowed))}"
+        )
     if "libstdc++.so.6" in needed(path):
         return f"linux_{machine(path)}"
     glibc = newest(path, "GLIBC") or (2, 17)

@@ -17,16 +17,23 @@ GLIBC = (2, 28)
 def objects(build):
     """The library's objects in a build folder."""
     archive = build / "src" / "libfastnorm_internal.a"
-    listed = subprocess.run(["ar", "t", archive], capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run(
+        ["ar", "t", archive], capture_output=True, text=True, check=True
+    ).stdout.split()
     # A thin archive has paths from its own folder or from the build's.
-    found = [next((f / name for f in (archive.parent, build) if (f / name).exists()), None) for name in listed]
+    found = [
+        next((f / name for f in (archive.parent, build) if (f / name).exists()), None)
+        for name in listed
+    ]
     if not found or None in found:
         raise SystemExit(f"{archive} names objects that do not exist; required: a complete build")
     return found
 
 
 def compiler_file(compiler, name):
-    text = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    ).stdout
     path = Path(text.strip())
     if not path.is_absolute():
         raise SystemExit(f"{compiler} has no {name}")
@@ -38,14 +45,36 @@ def relink(build, out, python, cache, compiler="g++"):
     parts = objects(build)
     machine = elf.machine(parts[0])
     out.parent.mkdir(parents=True, exist_ok=True)
-    command = [python, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}", "-shared",
-               "-s", "-o", out, *parts, f"-Wl,--version-script,{ROOT / 'src' / 'fastnorm.map'}",
-               "-Wl,-z,nodelete", "-Wl,-soname,libfastnorm.so.0", compiler_file(compiler, "libstdc++.a"),
-               compiler_file(compiler, "libgcc_s.so.1"), "-lm", "-lpthread"]
-    result = subprocess.run([str(c) for c in command], capture_output=True, text=True,
-                            env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(cache)})
+    command = [
+        python,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        f"{machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}",
+        "-shared",
+        "-s",
+        "-o",
+        out,
+        *parts,
+        f"-Wl,--version-script,{ROOT / 'src' / 'fastnorm.map'}",
+        "-Wl,-z,nodelete",
+        "-Wl,-soname,libfastnorm.so.0",
+        compiler_file(compiler, "libstdc++.a"),
+        compiler_file(compiler, "libgcc_s.so.1"),
+        "-lm",
+        "-lpthread",
+    ]
+    result = subprocess.run(
+        [str(c) for c in command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(cache)},
+    )
     if result.returncode != 0:
-        raise SystemExit(f"the link against glibc {GLIBC[0]}.{GLIBC[1]} failed\n{result.stderr[-4000:]}")
+        raise SystemExit(
+            f"the link against glibc {GLIBC[0]}.{GLIBC[1]} failed\n{result.stderr[-4000:]}"
+        )
     check(out)
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The version of the project, from meson.build, and the files that repeat it.
 
-    packages/version.py            prints the version
-    packages/version.py --check    compares the files; the last line is a sum
-    packages/version.py --update   writes the version into the files
+packages/version.py            prints the version
+packages/version.py --check    compares the files; the last line is a sum
+packages/version.py --update   writes the version into the files
 """
 
 import argparse
@@ -38,11 +38,15 @@ def check(wanted):
     for name, pattern in COPIES.items():
         found = re.search(pattern, (ROOT / name).read_text(), re.M)
         if found is None or found[1] != wanted:
-            print(f"FAIL {name} has version {found and found[1]}; required: {wanted}, of meson.build")
+            print(
+                f"FAIL {name} has version {found and found[1]}; required: {wanted}, of meson.build"
+            )
             failed += 1
     header = (ROOT / PARTS).read_text()
-    parts = [re.search(rf"FASTNORM_VERSION_{part} (\d+)", header)[1]
-             for part in ("MAJOR", "MINOR", "PATCH")]
+    parts = [
+        re.search(rf"FASTNORM_VERSION_{part} (\d+)", header)[1]
+        for part in ("MAJOR", "MINOR", "PATCH")
+    ]
     if ".".join(parts) != wanted:
         print(f"FAIL {PARTS} has version {'.'.join(parts)}; required: {wanted}, of meson.build")
         failed += 1
@@ -60,12 +64,13 @@ def update(wanted):
         found = re.search(pattern, text, re.M)
         if found is None:
             raise SystemExit(f"{name} has no version of the form {pattern}")
-        path.write_text(text[:found.start(1)] + wanted + text[found.end(1):])
+        path.write_text(text[: found.start(1)] + wanted + text[found.end(1) :])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--update", action="store_true")
     options = parser.parse_args()

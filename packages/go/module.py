@@ -29,10 +29,17 @@ def module_path():
 
 def files():
     """Contents by path inside the module."""
-    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard",
-                             FOLDER], capture_output=True, text=True, check=True).stdout
-    found = {str(Path(name).relative_to(FOLDER)): (ROOT / name).read_bytes()
-             for name in sorted(filter(None, listed.split("\0"))) if (ROOT / name).is_file()}
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", FOLDER],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    found = {
+        str(Path(name).relative_to(FOLDER)): (ROOT / name).read_bytes()
+        for name in sorted(filter(None, listed.split("\0")))
+        if (ROOT / name).is_file()
+    }
     found.setdefault("LICENSE", (ROOT / "LICENSE").read_bytes())
     return found
 
@@ -43,7 +50,9 @@ def make(out):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "list").write_text(version + "\n")
     # The time of a version is that of its commit; it decides nothing.
-    (folder / f"{version}.info").write_text(json.dumps({"Version": version, "Time": "1980-01-01T00:00:00Z"}) + "\n")
+    (folder / f"{version}.info").write_text(
+        json.dumps({"Version": version, "Time": "1980-01-01T00:00:00Z"}) + "\n"
+    )
     contents = files()
     (folder / f"{version}.mod").write_bytes(contents["go.mod"])
     path = folder / f"{version}.zip"
@@ -57,7 +66,9 @@ def make(out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of modules")
     print(make(parser.parse_args().out))
 

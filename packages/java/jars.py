@@ -29,10 +29,14 @@ RELEASE = "17"
 
 
 def run(command, **env):
-    result = subprocess.run([str(c) for c in command], capture_output=True, text=True, env={**os.environ, **env})
+    result = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, env={**os.environ, **env}
+    )
     if result.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))[:200]} ended with {result.returncode}\n"
-                         f"{result.stdout}{result.stderr}")
+        raise SystemExit(
+            f"{' '.join(map(str, command))[:200]} ended with {result.returncode}\n"
+            f"{result.stdout}{result.stderr}"
+        )
     return result.stdout
 
 
@@ -51,8 +55,10 @@ def group():
 def write_jar(path, files, manifest=()):
     """files: contents by path. The manifest and the licence come first."""
     lines = ["Manifest-Version: 1.0", *manifest]
-    first = {"META-INF/MANIFEST.MF": "".join(f"{line}\r\n" for line in (*lines, "")).encode(),
-             "META-INF/LICENSE": (ROOT / "LICENSE").read_bytes()}
+    first = {
+        "META-INF/MANIFEST.MF": "".join(f"{line}\r\n" for line in (*lines, "")).encode(),
+        "META-INF/LICENSE": (ROOT / "LICENSE").read_bytes(),
+    }
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, data in {**first, **dict(sorted(files.items()))}.items():
             entry = zipfile.ZipInfo(name, DATE)
@@ -62,8 +68,11 @@ def write_jar(path, files, manifest=()):
 
 
 def tree(folder, keep=lambda path: True):
-    return {str(p.relative_to(folder)): p.read_bytes()
-            for p in folder.rglob("*") if p.is_file() and keep(p)}
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in folder.rglob("*")
+        if p.is_file() and keep(p)
+    }
 
 
 def make_natives(library, work):
@@ -77,11 +86,18 @@ def make_natives(library, work):
     (prefix / "lib" / "libfastnorm.so").symlink_to("libfastnorm.so.0")
     (prefix / "lib" / "fastnorm.pc").write_text(
         f"Name: fastnorm\nDescription: none\nVersion: {project_version()}\n"
-        f"Libs: -L{prefix}/lib -lfastnorm\nCflags: -I{ROOT / 'include'}\n")
+        f"Libs: -L{prefix}/lib -lfastnorm\nCflags: -I{ROOT / 'include'}\n"
+    )
     cross = "" if machine == os.uname().machine else f"{machine}-linux-gnu-"
-    run(["sh", JAVA / "src" / "main" / "native" / "build.sh", classes, java_home()], FASTNORM_ARCH=machine,
-        CC=f"{cross}gcc", CFLAGS=f"-ffile-prefix-map={ROOT}=.", FASTNORM_BUNDLE="1",
-        PKG_CONFIG_LIBDIR=str(prefix / "lib"), PKG_CONFIG_PATH="")
+    run(
+        ["sh", JAVA / "src" / "main" / "native" / "build.sh", classes, java_home()],
+        FASTNORM_ARCH=machine,
+        CC=f"{cross}gcc",
+        CFLAGS=f"-ffile-prefix-map={ROOT}=.",
+        FASTNORM_BUNDLE="1",
+        PKG_CONFIG_LIBDIR=str(prefix / "lib"),
+        PKG_CONFIG_PATH="",
+    )
     for path in classes.rglob("*.so*"):
         run([f"{cross}strip", "--strip-unneeded", path])
     # The folder that pkg-config named is one of this machine.
@@ -101,9 +117,27 @@ def make(libraries, work, out):
         shutil.rmtree(made, ignore_errors=True)
     run(["javac", "--release", RELEASE, "-encoding", "UTF-8", "-nowarn", "-d", classes, *sources])
     write_jar(folder / f"{name}.jar", tree(classes), [f"Automatic-Module-Name: {group()}"])
-    write_jar(folder / f"{name}-sources.jar", {n: d for root in SOURCES for n, d in tree(root).items()})
-    run(["javadoc", "-quiet", "-notimestamp", "-encoding", "UTF-8", "--release", RELEASE, "-Xdoclint:all",
-         "-Werror", "-d", docs, "-sourcepath", ":".join(map(str, SOURCES)), group()])
+    write_jar(
+        folder / f"{name}-sources.jar", {n: d for root in SOURCES for n, d in tree(root).items()}
+    )
+    run(
+        [
+            "javadoc",
+            "-quiet",
+            "-notimestamp",
+            "-encoding",
+            "UTF-8",
+            "--release",
+            RELEASE,
+            "-Xdoclint:all",
+            "-Werror",
+            "-d",
+            docs,
+            "-sourcepath",
+            ":".join(map(str, SOURCES)),
+            group(),
+        ]
+    )
     write_jar(folder / f"{name}-javadoc.jar", tree(docs))
     for library in libraries:
         machine, files = make_natives(library, work)
@@ -114,14 +148,26 @@ def make(libraries, work, out):
     shutil.copyfile(JAVA / "pom.xml", folder / f"{name}.pom")
     for path in sorted(folder.iterdir()):
         for kind in ("md5", "sha1"):
-            path.with_name(f"{path.name}.{kind}").write_text(hashlib.new(kind, path.read_bytes()).hexdigest())
+            path.with_name(f"{path.name}.{kind}").write_text(
+                hashlib.new(kind, path.read_bytes()).hexdigest()
+            )
     return folder
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", type=Path, action="append", required=True, help="libfastnorm.so.0 of a processor")
-    parser.add_argument("--work", type=Path, required=True, help="folder for what is made on the way")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--library",
+        type=Path,
+        action="append",
+        required=True,
+        help="libfastnorm.so.0 of a processor",
+    )
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for what is made on the way"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the repository")
     options = parser.parse_args()
     print(make(options.library, options.work.resolve(), options.out.resolve()))

@@ -61,8 +61,9 @@ def stripped(path, cross=""):
 
 
 def check_library(path):
-    names = subprocess.run(["readelf", "--wide", "--dynamic", path], capture_output=True, text=True,
-                           check=True).stdout
+    names = subprocess.run(
+        ["readelf", "--wide", "--dynamic", path], capture_output=True, text=True, check=True
+    ).stdout
     if f"soname: [{SONAME}]" not in names:
         raise SystemExit(f"{path} is not {SONAME}; required: the shared library of this version")
 
@@ -84,13 +85,19 @@ def metadata(version, tag, cuda):
     """The files of the dist-info folder but RECORD, by name."""
     notice = ROOT / "packages" / "NOTICE-NVIDIA.txt"
     licence = "Apache-2.0 AND LicenseRef-NVIDIA-CUDA" if cuda else "Apache-2.0"
-    text = METADATA.format(version=version, homepage=HOMEPAGE, licence=licence,
-                           notice=f"License-File: {notice.name}\n" if cuda else "",
-                           readme=(HERE / "README.md").read_text())
+    text = METADATA.format(
+        version=version,
+        homepage=HOMEPAGE,
+        licence=licence,
+        notice=f"License-File: {notice.name}\n" if cuda else "",
+        readme=(HERE / "README.md").read_text(),
+    )
     files = {
         "METADATA": text.encode(),
-        "WHEEL": (f"Wheel-Version: 1.0\nGenerator: libfastnorm packages/python/wheel.py ({version})\n"
-                  f"Root-Is-Purelib: false\nTag: py3-none-{tag}\n").encode(),
+        "WHEEL": (
+            f"Wheel-Version: 1.0\nGenerator: libfastnorm packages/python/wheel.py ({version})\n"
+            f"Root-Is-Purelib: false\nTag: py3-none-{tag}\n"
+        ).encode(),
         "licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
     }
     if cuda:
@@ -105,7 +112,12 @@ def make(library, out, plugin=None):
         tag = elf.manylinux(plugin)
     info = f"fastnorm-{version}.dist-info"
     files = contents(library, plugin)
-    files.update({f"{info}/{name}": data for name, data in metadata(version, tag, elf.has_cuda(library)).items()})
+    files.update(
+        {
+            f"{info}/{name}": data
+            for name, data in metadata(version, tag, elf.has_cuda(library)).items()
+        }
+    )
     lines = []
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -123,8 +135,9 @@ def make(library, out, plugin=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
     parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so, for fastnorm.jax")
     parser.add_argument("--out", type=Path, required=True, help="folder for the wheel")

@@ -25,15 +25,19 @@ from version import version as project_version  # noqa: E402
 SPACE = "bindings/rust"
 FLAG_SEPARATOR = "\x1f"
 # Of a compiler's arguments: what build.rs chooses itself, and what only people see.
-DROPPED = re.compile(r"-(W|O|g|I|M|std=|o$|c$|fdiagnostics|fPIC|ffile-prefix|fmacro-prefix|D_FILE_OFFSET)")
+DROPPED = re.compile(
+    r"-(W|O|g|I|M|std=|o$|c$|fdiagnostics|fPIC|ffile-prefix|fmacro-prefix|D_FILE_OFFSET)"
+)
 PROCESSORS = {"x86_64": [], "aarch64": ["--cross-file", ROOT / "tools" / "testing" / "aarch64.ini"]}
 
 
 def run(command, **options):
     result = subprocess.run([str(c) for c in command], capture_output=True, text=True, **options)
     if result.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))} ended with {result.returncode}\n"
-                         f"{result.stdout}{result.stderr}")
+        raise SystemExit(
+            f"{' '.join(map(str, command))} ended with {result.returncode}\n"
+            f"{result.stdout}{result.stderr}"
+        )
     return result.stdout
 
 
@@ -46,8 +50,22 @@ def units(work, processor):
     """(source, flags) of each object of the library of one processor."""
     build = work / f"units-{processor}"
     shutil.rmtree(build, ignore_errors=True)
-    run([tool("meson"), "setup", build, ROOT, "--buildtype", "release", "-Dcuda=disabled", "-Dtests=false",
-         "-Dtools=false", "-Dbench=false", *PROCESSORS[processor]], env={**os.environ, "PATH": path()})
+    run(
+        [
+            tool("meson"),
+            "setup",
+            build,
+            ROOT,
+            "--buildtype",
+            "release",
+            "-Dcuda=disabled",
+            "-Dtests=false",
+            "-Dtools=false",
+            "-Dbench=false",
+            *PROCESSORS[processor],
+        ],
+        env={**os.environ, "PATH": path()},
+    )
     found = []
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = (Path(entry["directory"]) / entry["file"]).resolve()
@@ -86,7 +104,10 @@ def make_vendor(work, vendor):
     for processor in PROCESSORS:
         for source, flags in units(work, processor):
             sources.add(source)
-            lines.append("\t".join((processor, str(source.relative_to(ROOT)), FLAG_SEPARATOR.join(flags))) + "\n")
+            lines.append(
+                "\t".join((processor, str(source.relative_to(ROOT)), FLAG_SEPARATOR.join(flags)))
+                + "\n"
+            )
     for source in with_headers(sources):
         target = vendor / source.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +121,9 @@ def make_workspace(work):
     """A copy of bindings/rust with what only the published crates have."""
     space = work / "rust"
     shutil.rmtree(space, ignore_errors=True)
-    for name in run(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others",
-                     "--exclude-standard", SPACE]).split("\0"):
+    for name in run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", SPACE]
+    ).split("\0"):
         if name and (ROOT / name).is_file():
             target = space / Path(name).relative_to(SPACE)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -119,8 +141,11 @@ def make(work, out):
     space = make_workspace(work)
     target = work / "target"
     shutil.rmtree(target / "package", ignore_errors=True)
-    run(["cargo", "package", "--workspace", "--allow-dirty", "--locked"], cwd=space,
-        env={**os.environ, "CARGO_TARGET_DIR": str(target), "DOCS_RS": "1"})
+    run(
+        ["cargo", "package", "--workspace", "--allow-dirty", "--locked"],
+        cwd=space,
+        env={**os.environ, "CARGO_TARGET_DIR": str(target), "DOCS_RS": "1"},
+    )
     out.mkdir(parents=True, exist_ok=True)
     made = sorted((target / "package").glob("*.crate"))
     if len(made) != 2:
@@ -129,9 +154,12 @@ def make(work, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True, help="folder for what is made on the way")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for what is made on the way"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the crates")
     options = parser.parse_args()
     for crate in make(options.work, options.out):

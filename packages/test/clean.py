@@ -14,9 +14,24 @@ from cases import Cases  # noqa: E402
 __all__ = ["ROOT", "Cases", "clean_env", "make_prefix", "readme_program", "run_clean"]
 
 # What a shell keeps; the rest could name the checkout.
-KEPT = ("HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "SSL_CERT_FILE", "JAVA_HOME", "GOROOT", "RUSTUP_HOME",
-        "CARGO_HOME", "RUSTUP_TOOLCHAIN", "GOFLAGS", "GOPROXY", "GOSUMDB", "OPENBLAS_CORETYPE",
-        "OPENBLAS_L2_SIZE")
+KEPT = (
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "USER",
+    "SSL_CERT_FILE",
+    "JAVA_HOME",
+    "GOROOT",
+    "RUSTUP_HOME",
+    "CARGO_HOME",
+    "RUSTUP_TOOLCHAIN",
+    "GOFLAGS",
+    "GOPROXY",
+    "GOSUMDB",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+)
 PREFIXES = ("PIP_", "CARGO_", "http", "https", "HTTP", "HTTPS", "no_proxy", "NO_PROXY")
 
 
@@ -29,10 +44,14 @@ def clean_env(**more):
 def run_clean(cases, name, command, cwd, **env):
     """The output of a command, which is one case; None where it failed."""
     cwd.mkdir(parents=True, exist_ok=True)
-    result = subprocess.run([str(c) for c in command], capture_output=True, text=True, cwd=cwd,
-                            env=clean_env(**env))
-    ok = cases.check(name, result.returncode == 0,
-                     f"exit code {result.returncode}\n{result.stdout}{result.stderr}"[-4000:])
+    result = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, cwd=cwd, env=clean_env(**env)
+    )
+    ok = cases.check(
+        name,
+        result.returncode == 0,
+        f"exit code {result.returncode}\n{result.stdout}{result.stderr}"[-4000:],
+    )
     return result.stdout if ok else None
 
 
@@ -49,5 +68,7 @@ def make_prefix(library, folder):
 def readme_program(page, language):
     """The first program of a page, and the text that the page says it prints, or None. Between the two
     there may be a sentence without code."""
-    found = re.search(rf"^```{language}\n(.*?)^```\n(?:[^`]*?^```text\n(.*?)^```)?", page.read_text(), re.M | re.S)
+    found = re.search(
+        rf"^```{language}\n(.*?)^```\n(?:[^`]*?^```text\n(.*?)^```)?", page.read_text(), re.M | re.S
+    )
     return (found[1], found[2]) if found else (None, None)

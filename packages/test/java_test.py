@@ -20,9 +20,20 @@ POM = "{http://maven.apache.org/POM/4.0.0}"
 def check_pom(cases, path):
     """The fields that Central's rules ask for, none of them empty."""
     root = xml.parse(path).getroot()
-    for field in ("groupId", "artifactId", "version", "name", "description", "url", "licenses/license/name",
-                  "licenses/license/url", "developers/developer/name", "developers/developer/url",
-                  "scm/connection", "scm/url"):
+    for field in (
+        "groupId",
+        "artifactId",
+        "version",
+        "name",
+        "description",
+        "url",
+        "licenses/license/name",
+        "licenses/license/url",
+        "developers/developer/name",
+        "developers/developer/url",
+        "scm/connection",
+        "scm/url",
+    ):
         found = root.find("/".join(POM + part for part in field.split("/")))
         cases.check(f"the POM has {field}", found is not None and (found.text or "").strip())
     cases.equal("the POM's version", root.find(POM + "version").text, jars.project_version())
@@ -37,12 +48,19 @@ def check_contents(cases, folder, name, machine):
             with zipfile.ZipFile(path) as archive:
                 names[kind] = set(archive.namelist())
             cases.check(f"{path.name} has the licence", "META-INF/LICENSE" in names[kind])
-            cases.check(f"{path.name} has its checksums", all((folder / f"{path.name}.{k}").exists() for k in ("md5", "sha1")))
-    classes = {n.removesuffix(".class") for n in names.get("", ()) if n.endswith(".class") and "$" not in n}
+            cases.check(
+                f"{path.name} has its checksums",
+                all((folder / f"{path.name}.{k}").exists() for k in ("md5", "sha1")),
+            )
+    classes = {
+        n.removesuffix(".class") for n in names.get("", ()) if n.endswith(".class") and "$" not in n
+    }
     sources = {n.removesuffix(".java") for n in names.get("-sources", ()) if n.endswith(".java")}
     cases.equal("classes without their source", sorted(classes - sources), [])
     cases.check("there are classes", len(classes) > 20, sorted(classes))
-    cases.check("no natives in the jar of the classes", not any("/native/" in n for n in names.get("", ())))
+    cases.check(
+        "no natives in the jar of the classes", not any("/native/" in n for n in names.get("", ()))
+    )
     natives = sorted(n for n in names.get(f"-linux-{machine}", ()) if "/native/" in n)
     base = f"META-INF/native/linux-{machine}"
     cases.equal("natives", natives, [f"{base}/libfastnorm.so.0", f"{base}/libfastnorm_jni.so"])
@@ -52,6 +70,7 @@ def check_contents(cases, folder, name, machine):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
+    parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     options = parser.parse_args()
     cases, work = Cases(), options.work.resolve()
@@ -61,7 +80,10 @@ def main():
     folder = jars.make([options.library], work / "first", work / "repository")
     again = jars.make([options.library], work / "second", work / "repository2")
     for path in sorted(folder.iterdir()):
-        cases.check(f"two runs make the same {path.name}", path.read_bytes() == (again / path.name).read_bytes())
+        cases.check(
+            f"two runs make the same {path.name}",
+            path.read_bytes() == (again / path.name).read_bytes(),
+        )
     version, machine = jars.project_version(), jars.elf.machine(options.library)
     check_pom(cases, folder / f"fastnorm-{version}.pom")
     check_contents(cases, folder, f"fastnorm-{version}", machine)
@@ -71,9 +93,14 @@ def main():
     project.mkdir()
     file = re.search(r"public class (\w+)", program)[1] + ".java"
     (project / file).write_text(program)
-    path = ":".join(str(folder / f"fastnorm-{version}{kind}.jar") for kind in ("", f"-linux-{machine}"))
-    cases.equal("what the README's program prints",
-                run_clean(cases, "java", ["java", "-cp", path, file], project), printed)
+    path = ":".join(
+        str(folder / f"fastnorm-{version}{kind}.jar") for kind in ("", f"-linux-{machine}")
+    )
+    cases.equal(
+        "what the README's program prints",
+        run_clean(cases, "java", ["java", "-cp", path, file], project),
+        printed,
+    )
     cases.finish()
 
 

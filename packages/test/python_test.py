@@ -86,6 +86,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", type=Path, required=True, help="libfastnorm.so.0")
     parser.add_argument("--wheel", type=Path, help="a wheel that was made of it")
+    parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     options = parser.parse_args()
     cases, work = Cases(), options.work.resolve()
@@ -93,30 +94,50 @@ def main():
     again = wheel_maker.make(options.library, work / "second")
     cases.check("two runs make the same bytes", wheel.read_bytes() == again.read_bytes())
     if options.wheel:
-        cases.check("the released wheel has these bytes", options.wheel.read_bytes() == wheel.read_bytes())
+        cases.check(
+            "the released wheel has these bytes", options.wheel.read_bytes() == wheel.read_bytes()
+        )
     check_archive(cases, wheel)
 
     venv = work / "venv"
     python = venv / "bin" / "python"
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     run_clean(cases, "an empty environment", [sys.executable, "-m", "venv", "--clear", venv], work)
-    run_clean(cases, "its requirements", [*pip, "install", "--no-deps", "-r",
-                                          ROOT / "packages" / "test" / "requirements.txt"], work)
+    run_clean(
+        cases,
+        "its requirements",
+        [*pip, "install", "--no-deps", "-r", ROOT / "packages" / "test" / "requirements.txt"],
+        work,
+    )
     run_clean(cases, "pip install", [*pip, "install", wheel], work)
     run_clean(cases, "pip check", [*pip, "check"], work)
-    cases.equal("the package is that of the environment",
-                run_clean(cases, "places", [python, "-c", PLACES], work),
-                wheel_maker.project_version() + "\n")
-    cases.equal("errors name argument, value and requirement",
-                run_clean(cases, "errors", [python, "-c", ERRORS], work), "errors\n")
-    run_clean(cases, "another library by its name", [python, "-c", MISSING], work,
-              FASTNORM_LIBRARY="/absent.so")
+    cases.equal(
+        "the package is that of the environment",
+        run_clean(cases, "places", [python, "-c", PLACES], work),
+        wheel_maker.project_version() + "\n",
+    )
+    cases.equal(
+        "errors name argument, value and requirement",
+        run_clean(cases, "errors", [python, "-c", ERRORS], work),
+        "errors\n",
+    )
+    run_clean(
+        cases,
+        "another library by its name",
+        [python, "-c", MISSING],
+        work,
+        FASTNORM_LIBRARY="/absent.so",
+    )
     for page in (PACKAGE / "README.md", ROOT / "README.md"):
         text = page.read_text()
-        programs = re.findall(r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", text, re.M | re.S)
+        programs = re.findall(
+            r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", text, re.M | re.S
+        )
         cases.check(f"{page.relative_to(ROOT)} has a program", programs)
         for i, (program, printed) in enumerate(programs):
-            found = run_clean(cases, f"program {i} of {page.relative_to(ROOT)}", [python, "-c", program], work)
+            found = run_clean(
+                cases, f"program {i} of {page.relative_to(ROOT)}", [python, "-c", program], work
+            )
             cases.equal(f"what program {i} of {page.relative_to(ROOT)} prints", found, printed)
     run_clean(cases, "pip uninstall", [*pip, "uninstall", "--yes", "fastnorm"], work)
     left = [str(p) for p in venv.rglob("*fastnorm*")]

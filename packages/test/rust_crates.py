@@ -18,7 +18,11 @@ def unfit_cargo():
     text = subprocess.run(["cargo", "--version"], capture_output=True, text=True).stdout
     found = tuple(int(n) for n in text.split()[1].split(".")[:2])
     # Older ones cannot pack a workspace whose crates need each other.
-    return None if found >= (1, 90) else f"cargo is {found[0]}.{found[1]}; 1.90 or later packs both crates"
+    return (
+        None
+        if found >= (1, 90)
+        else f"cargo is {found[0]}.{found[1]}; 1.90 or later packs both crates"
+    )
 
 
 def unpacked(work):
@@ -45,6 +49,10 @@ def consumer(work, folder, features=()):
         '[package]\nname = "consumer"\nversion = "0.0.0"\nedition = "2021"\n\n'
         f'[dependencies]\nfastnorm = {{ version = "{version}", features = [{listed}] }}\n\n'
         "[patch.crates-io]\n"
-        + "".join(f'{name} = {{ path = "{folder}/{name}-{version}" }}\n' for name in ("fastnorm", "fastnorm-sys")))
+        + "".join(
+            f'{name} = {{ path = "{folder}/{name}-{version}" }}\n'
+            for name in ("fastnorm", "fastnorm-sys")
+        )
+    )
     shutil.copyfile(ROOT / "bindings" / "rust" / "Cargo.lock", project / "Cargo.lock")
     return project, printed

@@ -12,6 +12,7 @@ from clean import Cases, run_clean
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", type=Path, help="not used")
+    parser.add_argument("--program", type=Path, help="not used")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     options = parser.parse_args()
     cases, work = Cases(), options.work.resolve()
@@ -24,11 +25,15 @@ def main():
     target = work / "consumer-target"
     # Without optimisation it compiles in a fraction of the time, with the same results.
     env = {"CARGO_TARGET_DIR": str(target), "CXXFLAGS": "-O0", "PKG_CONFIG_LIBDIR": str(work)}
-    built = run_clean(cases, "cargo build --features vendored", ["cargo", "build", "--quiet"], project, **env)
+    built = run_clean(
+        cases, "cargo build --features vendored", ["cargo", "build", "--quiet"], project, **env
+    )
     if built is not None:
         program = target / "debug" / "consumer"
         printed = run_clean(cases, "the README's program runs", [program], project)
-        cases.equal("what it prints", printed, "[1.200, 3.200, 0.000, 0.000, 0.000, 0.000, 2.308, 7.385]\n")
+        cases.equal(
+            "what it prints", printed, "[1.200, 3.200, 0.000, 0.000, 0.000, 0.000, 2.308, 7.385]\n"
+        )
         needed = subprocess.run(["readelf", "-d", program], capture_output=True, text=True).stdout
         cases.check("it needs no libfastnorm", "fastnorm" not in needed, needed)
     cases.finish()

@@ -418,6 +418,10 @@ def packages(report, _):
     folder.make("src/libfastnorm.so")
     tests = ROOT / "packages" / "test"
     common = ["--library", folder.folder / "src" / "libfastnorm.so.0"]
+    # The program takes longer to compile than the library; a build that has it may be there.
+    program = BUILDS / "native" / "tools" / "fastnorm" / "fastnorm"
+    if program.exists():
+        common += ["--program", program]
     folder.run_programs(report, {
         path.stem.removesuffix("_test"):
             [sys.executable, path, *common, "--work", BUILDS / "packages" / path.stem]

@@ -20,7 +20,15 @@ import numpy as np
 
 from . import abi
 
-__all__ = ["FastnormError", "add_rms_norm", "build_info", "context", "layer_norm", "rms_norm", "version"]
+__all__ = [
+    "FastnormError",
+    "add_rms_norm",
+    "build_info",
+    "context",
+    "layer_norm",
+    "rms_norm",
+    "version",
+]
 
 FastnormError = abi.FastnormError
 
@@ -84,11 +92,15 @@ def _context_of(name: str, x: Any) -> abi.Context:
     if isinstance(x, np.ndarray):
         return _loaded.context(_HOST, 0)
     if not hasattr(x, "__dlpack_device__"):
-        raise TypeError(f"{name} is {type(x).__name__}; required: a NumPy array or one with __dlpack__")
+        raise TypeError(
+            f"{name} is {type(x).__name__}; required: a NumPy array or one with __dlpack__"
+        )
     device_type, device_id = (int(part) for part in x.__dlpack_device__())
     if device_type not in (_HOST, _CUDA):
-        raise FastnormError(f"FASTNORM_ERROR_DEVICE: {name} is on a device of DLPack's type {device_type}; "
-                            f"required: {_HOST}, a CPU, or {_CUDA}, a CUDA device")
+        raise FastnormError(
+            f"FASTNORM_ERROR_DEVICE: {name} is on a device of DLPack's type {device_type}; "
+            f"required: {_HOST}, a CPU, or {_CUDA}, a CUDA device"
+        )
     return _loaded.context(device_type, device_id if device_type == _CUDA else 0)
 
 
@@ -99,44 +111,97 @@ def _output(name: str, out: Any, like: Any) -> Any:
         return out
     if isinstance(like, np.ndarray):
         return np.empty(like.shape, like.dtype)
-    raise TypeError(f"{name} is None; required: an array to write, since the input is a "
-                    f"{type(like).__name__}")
+    raise TypeError(
+        f"{name} is None; required: an array to write, since the input is a "
+        f"{type(like).__name__}"
+    )
 
 
 def _run(x: Any, kind: int, stream: Optional[int], **fields: Any) -> None:
     _context_of("x", x).call(kind, stream, x=x, **fields).run()
 
 
-def rms_norm(x: Any, weight: Any = None, eps: float = 1e-6, *, weight_offset: float = 0.0,
-             rounding: str = "once", out: Any = None, stream: Optional[int] = None) -> Any:
+def rms_norm(
+    x: Any,
+    weight: Any = None,
+    eps: float = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    out: Any = None,
+    stream: Optional[int] = None,
+) -> Any:
     """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset) for each row, the last dimension.
 
     x is [.., n], weight [n] or None. Dtypes are float32, float16 and bfloat16. Returns y."""
     y = _output("out", out, x)
-    _run(x, abi.RMS, stream, weight=weight, y=y, eps=eps, weight_offset=weight_offset,
-         rounding=_word(_ROUNDING, "rounding", rounding))
+    _run(
+        x,
+        abi.RMS,
+        stream,
+        weight=weight,
+        y=y,
+        eps=eps,
+        weight_offset=weight_offset,
+        rounding=_word(_ROUNDING, "rounding", rounding),
+    )
     return y
 
 
-def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *,
-               rounding: str = "once", out: Any = None, stream: Optional[int] = None) -> Any:
+def layer_norm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    *,
+    rounding: str = "once",
+    out: Any = None,
+    stream: Optional[int] = None,
+) -> Any:
     """y = (x - mean) / sqrt(var + eps) * weight + bias for each row, the last dimension. Returns y."""
     y = _output("out", out, x)
-    _run(x, abi.LAYER, stream, weight=weight, bias=bias, y=y, eps=eps,
-         rounding=_word(_ROUNDING, "rounding", rounding))
+    _run(
+        x,
+        abi.LAYER,
+        stream,
+        weight=weight,
+        bias=bias,
+        y=y,
+        eps=eps,
+        rounding=_word(_ROUNDING, "rounding", rounding),
+    )
     return y
 
 
-def add_rms_norm(x: Any, residual: Any, weight: Any = None, eps: float = 1e-6, *,
-                 weight_offset: float = 0.0, rounding: str = "once", residual_rounding: str = "exact",
-                 out: Any = None, residual_out: Any = None,
-                 stream: Optional[int] = None) -> Tuple[Any, Any]:
+def add_rms_norm(
+    x: Any,
+    residual: Any,
+    weight: Any = None,
+    eps: float = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    residual_rounding: str = "exact",
+    out: Any = None,
+    residual_out: Any = None,
+    stream: Optional[int] = None,
+) -> Tuple[Any, Any]:
     """(rms_norm of the sum, the sum) with sum = x + residual, in one pass over memory.
 
     residual_out may be residual itself, which the sum then replaces."""
     y = _output("out", out, x)
     total = _output("residual_out", residual_out, residual)
-    _run(x, abi.RMS, stream, residual=residual, residual_out=total, weight=weight, y=y, eps=eps,
-         weight_offset=weight_offset, rounding=_word(_ROUNDING, "rounding", rounding),
-         residual_rounding=_word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding))
+    _run(
+        x,
+        abi.RMS,
+        stream,
+        residual=residual,
+        residual_out=total,
+        weight=weight,
+        y=y,
+        eps=eps,
+        weight_offset=weight_offset,
+        rounding=_word(_ROUNDING, "rounding", rounding),
+        residual_rounding=_word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding),
+    )
     return y, total
