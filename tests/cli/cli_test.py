@@ -90,19 +90,54 @@ def test_info(program):
         "info: every kernel is listed once", (len(kernels), len(names)), (info["kernel_count"],) * 2
     )
     listed = program.expect("info --kernels", SUCCESS, "info", "--kernels").splitlines()
-    cases.equal("info --kernels: one line each", len([line for line in listed if line.startswith(("norm ", "norm_backward ", "norm_heads ", "norm_heads_backward ", "mla_decode "))]), len(kernels))
-    cases.equal("info: families", {k["family"] for k in kernels}, {"norm", "norm_backward", "norm_heads", "norm_heads_backward", "mla_decode"})
-    cases.equal("info: kernels of families", {name: f["kernels"] for name, f in info["families"].items()},
-                {name: sum(k["family"] == name for k in kernels) for name in info["families"]})
-    cases.equal("info: and of their architectures", {name: sum(f["kernels_per_arch"].values()) for name, f in info["families"].items()},
-                {name: f["kernels"] for name, f in info["families"].items()})
-    cases.equal("info: the sum of families", sum(f["kernels"] for f in info["families"].values()), info["kernel_count"])
+    cases.equal(
+        "info --kernels: one line each",
+        len(
+            [
+                line
+                for line in listed
+                if line.startswith(
+                    (
+                        "norm ",
+                        "norm_backward ",
+                        "norm_heads ",
+                        "norm_heads_backward ",
+                        "mla_decode ",
+                    )
+                )
+            ]
+        ),
+        len(kernels),
+    )
+    cases.equal(
+        "info: families",
+        {k["family"] for k in kernels},
+        {"norm", "norm_backward", "norm_heads", "norm_heads_backward", "mla_decode"},
+    )
+    cases.equal(
+        "info: kernels of families",
+        {name: f["kernels"] for name, f in info["families"].items()},
+        {name: sum(k["family"] == name for k in kernels) for name in info["families"]},
+    )
+    cases.equal(
+        "info: and of their architectures",
+        {name: sum(f["kernels_per_arch"].values()) for name, f in info["families"].items()},
+        {name: f["kernels"] for name, f in info["families"].items()},
+    )
+    cases.equal(
+        "info: the sum of families",
+        sum(f["kernels"] for f in info["families"].values()),
+        info["kernel_count"],
+    )
     size = info["file"]["library_bytes"]
     cases.check(
         "info: bytes", size > 100_000 and 0 <= info["file"]["gpu_code_bytes"] < size, info["file"]
     )
-    cases.equal("info: GPU code where there are such kernels", info["file"]["gpu_code_bytes"] > 0,
-                any(k["arch"].startswith(("sm_", "ptx")) for k in kernels))
+    cases.equal(
+        "info: GPU code where there are such kernels",
+        info["file"]["gpu_code_bytes"] > 0,
+        any(k["arch"].startswith(("sm_", "ptx")) for k in kernels),
+    )
     for line in [
         f"{info['kernel_count']} kernels",
         *(f"  {name:18} {f['kernels']}" for name, f in info["families"].items()),
@@ -115,6 +150,7 @@ def test_explain(program):
     cases = program.cases
     rows, n = 300, 4096
     for device in ("cpu", "sm_80", "sm_90", "sm_100f", "sm_120f"):
+
         def explain(*options):
             return program.json(
                 f"explain {device} {' '.join(options)}",
@@ -188,8 +224,11 @@ def test_explain(program):
             2 * tensor,
         )
         if device.startswith("sm_"):
-            cases.check(f"explain {device}: a row's threads hold it",
-                        16 * plain["vectors_per_thread"] * plain["threads_per_row"] >= n * 2, plain)
+            cases.check(
+                f"explain {device}: a row's threads hold it",
+                16 * plain["vectors_per_thread"] * plain["threads_per_row"] >= n * 2,
+                plain,
+            )
     none = program.json("explain no rows", "explain", "--shape", "0,64")
     cases.equal("explain: no rows, no launch", (none["launches"], none["kernel"]), (0, ""))
     program.expect(
@@ -205,8 +244,16 @@ def test_explain(program):
         "explain a large shape", "explain", "--shape", "4000000,8192", "--device", "sm_90"
     )
     cases.equal("explain: more than 2^31 elements", large["bytes_written"], 4000000 * 8192 * 2)
-    program.expect("explain text", SUCCESS, "explain", "--shape", "8,8192", "--device", "sm_90",
-                   says=("threads per row", "vectors of 16 bytes", "workspace"))
+    program.expect(
+        "explain text",
+        SUCCESS,
+        "explain",
+        "--shape",
+        "8,8192",
+        "--device",
+        "sm_90",
+        says=("threads per row", "vectors of 16 bytes", "workspace"),
+    )
     program.expect(
         "explain: n = 0", FAILURE, "explain", "--shape", "4,0", says="FASTNORM_ERROR_SHAPE"
     )
@@ -296,8 +343,14 @@ def test_no_gpu(program):
         ("tune", "--output", "tuned"),
         ("tune", "--csv", "times.csv", "--resume"),
     ):
-        program.expect(f"{arguments[0]} without a GPU", FAILURE, *arguments, "--device", "cuda:0",
-                       says="FASTNORM_ERROR_DEVICE")
+        program.expect(
+            f"{arguments[0]} without a GPU",
+            FAILURE,
+            *arguments,
+            "--device",
+            "cuda:0",
+            says="FASTNORM_ERROR_DEVICE",
+        )
 
 
 def test_bench(program):
@@ -330,8 +383,10 @@ def test_bench(program):
         tensor = r["rows"] * r["n"] * (4 if r["dtype"] == "f32" else 2)
         cases.equal(f"{name}: bytes", r["bytes_moved"], tensor * (4 if r["op"] == "add" else 2))
         cases.check(f"{name}: times", r["median_us"] > 0 and r["copy_us"] > 0, r)
-        consistent = (abs(r["gb_per_s"] * r["median_us"] * 1e3 / r["bytes_moved"] - 1) < 1e-6 and
-                      abs(r["ratio_to_copy"] * r["copy_us"] / r["median_us"] - 1) < 1e-6)
+        consistent = (
+            abs(r["gb_per_s"] * r["median_us"] * 1e3 / r["bytes_moved"] - 1) < 1e-6
+            and abs(r["ratio_to_copy"] * r["copy_us"] / r["median_us"] - 1) < 1e-6
+        )
         cases.check(f"{name}: figures agree with each other", consistent, r)
     program.expect(
         "bench: JSON that cannot be written",
@@ -408,9 +463,11 @@ def test_tuning(program):
     path = program.work / "tuning"
     version = program.expect("--version", SUCCESS, "--version").split()[-1]
     kernel = "bf16 plain rms once store vector 128x4"
-    path.write_text(f"fastnorm tuning 2\nlibrary {version}\narch sm_90\n"
-                    "KIND(b16, plain, rms, own_dtype, y, aligned, lean | full, rows)\n"
-                    "ROWS(4096, 4096, 4, 7, 128, kFit, 1, full)\n")
+    path.write_text(
+        f"fastnorm tuning 2\nlibrary {version}\narch sm_90\n"
+        "KIND(b16, plain, rms, own_dtype, y, aligned, lean | full, rows)\n"
+        "ROWS(4096, 4096, 4, 7, 128, kFit, 1, full)\n"
+    )
 
     def explained(rows, *options):
         return program.json(
@@ -524,8 +581,9 @@ def test_selftest(program):
     golden = program.expect(
         "selftest --print-golden", SUCCESS, "selftest", "--print-golden"
     ).splitlines()
-    program.cases.equal("selftest: lines of the table",
-                        len({line.split(" ", 1)[1] for line in golden}), 627 + 354)
+    program.cases.equal(
+        "selftest: lines of the table", len({line.split(" ", 1)[1] for line in golden}), 627 + 354
+    )
 
 
 def test(program):
