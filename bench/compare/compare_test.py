@@ -21,13 +21,13 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "tests" / "abi")]
 from cases import Cases  # noqa: E402
 from compare import lines, ops, results, runner, tables, timing  # noqa: E402
-from compare.library import (
+from compare.library import (  # noqa: E402
     F32,
     PDL_CONSTANT_WEIGHTS,
     PDL_TRIGGER,
     PDL_WAIT,
     Fastnorm,
-    FastnormPdl,  # noqa: E402
+    FastnormPdl,
     FastnormRounded,
     Library,
 )
