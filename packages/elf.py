@@ -16,7 +16,8 @@ def needed(path):
 
 
 def newest(path, family):
-    """The newest version of symbols of a family, such as GLIBC or GLIBCXX, as numbers; None if none."""
+    """The newest version of symbols of a family, such as GLIBC or GLIBCXX, as numbers; None if
+    none."""
     text = _readelf(path, "--version-info")
     section = text[text.find("Version needs section") :] if "Version needs section" in text else ""
     found = re.findall(rf"Name: {family}_(\d[\d.]*)", section)
@@ -38,8 +39,8 @@ def has_cuda(path):
 
 
 def manylinux(path):
-    """The platform tag of a wheel with this library: the oldest glibc that has what it needs. One that
-    needs libstdc++ is for this machine alone: others may have an older one."""
+    """The platform tag of a wheel with this library: the oldest glibc that has what it needs. One
+    that needs libstdc++ is for this machine alone: others may have an older one."""
     allowed = {
         "libc.so.6",
         "libm.so.6",

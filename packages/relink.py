@@ -1,8 +1,8 @@
 """Links libfastnorm.so.0 anew from the objects of a build, for systems with an old glibc.
 
-The objects are those of GCC. The linker of Zig's wheel knows the symbols of every glibc; libstdc++ is
-linked in. libgcc_s stays shared: two unwinders in one process abort where an exception meets both.
-"""
+The objects are those of GCC. The linker of Zig's wheel knows the symbols of every glibc; libstdc++
+is linked in. libgcc_s stays shared: two unwinders in one process abort where an exception meets
+both. """
 
 import os
 import subprocess
@@ -41,7 +41,8 @@ def compiler_file(compiler, name):
 
 
 def relink(build, out, python, cache, compiler="g++"):
-    """python: one with the package ziglang. Ends the program where the result needs a newer glibc."""
+    """python: one with the package ziglang. Ends the program where the result needs a newer
+    glibc."""
     parts = objects(build)
     machine = elf.machine(parts[0])
     out.parent.mkdir(parents=True, exist_ok=True)

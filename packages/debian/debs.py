@@ -3,9 +3,8 @@
 
     packages/debian/debs.py --prefix DESTDIR/usr --work build-debs --out dist
 
-The installation is that of a build with --prefix /usr and the libdir of the processor. Two runs write
-the same bytes. Prints the packages' paths.
-"""
+The installation is that of a build with --prefix /usr and the libdir of the processor. Two runs
+write the same bytes. Prints the packages' paths. """
 
 import argparse
 import gzip
@@ -28,31 +27,45 @@ AUTHORS = "The libfastnorm authors"
 MAINTAINER = f"{AUTHORS} <maintainers@libfastnorm.example>"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 TEXTS = {
-    "libfastnorm0": ("libs", "RMSNorm and LayerNorm for transformer models", """\
+    "libfastnorm0": (
+        "libs",
+        "RMSNorm and LayerNorm for transformer models",
+        """\
  libfastnorm computes RMSNorm, LayerNorm and what is fused around them on
  CPUs, with AVX-512, AVX2, NEON and scalar code, through a stable C ABI.
  .
- This package has the shared library."""),
-    "libfastnorm-dev": ("libdevel", "RMSNorm and LayerNorm for transformer models - headers", """\
+ This package has the shared library.""",
+    ),
+    "libfastnorm-dev": (
+        "libdevel",
+        "RMSNorm and LayerNorm for transformer models - headers",
+        """\
  libfastnorm computes RMSNorm, LayerNorm and what is fused around them on
  CPUs, with AVX-512, AVX2, NEON and scalar code, through a stable C ABI.
  .
  This package has the headers for C and C++, and the files by which
- pkg-config and CMake find the library."""),
-    "fastnorm-tools": ("utils", "program for RMSNorm and LayerNorm kernels", """\
+ pkg-config and CMake find the library.""",
+    ),
+    "fastnorm-tools": (
+        "utils",
+        "program for RMSNorm and LayerNorm kernels",
+        """\
  libfastnorm computes RMSNorm, LayerNorm and what is fused around them on
  CPUs, with AVX-512, AVX2, NEON and scalar code, through a stable C ABI.
  .
  This package has the program fastnorm, which shows what the library
- contains, runs, explains and measures calls, and tests a machine."""),
+ contains, runs, explains and measures calls, and tests a machine.""",
+    ),
 }
 
 
 def run(command, **options):
     result = subprocess.run([str(c) for c in command], capture_output=True, text=True, **options)
     if result.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))} ended with {result.returncode}\n"
-                         f"{result.stdout}{result.stderr}")
+        raise SystemExit(
+            f"{' '.join(map(str, command))} ended with {result.returncode}\n"
+            f"{result.stdout}{result.stderr}"
+        )
     return result.stdout
 
 
@@ -73,30 +86,51 @@ def zipped(text):
 def add_papers(tree, name, version, stamp):
     day = datetime.fromtimestamp(stamp, timezone.utc)
     documents = tree / "usr" / "share" / "doc" / name
-    put(documents / "copyright",
+    put(
+        documents / "copyright",
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n"
         f"Upstream-Name: libfastnorm\nSource: {HOMEPAGE}\n\n"
         f"Files: *\nCopyright: {day.year} {AUTHORS}\nLicense: Apache-2.0\n"
         " On Debian systems the text of the licence is in\n"
-        " /usr/share/common-licenses/Apache-2.0.\n")
-    put(documents / "changelog.gz",
-        zipped(f"libfastnorm ({version}) unstable; urgency=medium\n\n  * Release {version}.\n\n"
-               f" -- {MAINTAINER}  {day.strftime('%a, %d %b %Y %H:%M:%S +0000')}\n"))
+        " /usr/share/common-licenses/Apache-2.0.\n",
+    )
+    put(
+        documents / "changelog.gz",
+        zipped(
+            f"libfastnorm ({version}) unstable; urgency=medium\n\n  * Release {version}.\n\n"
+            f" -- {MAINTAINER}  {day.strftime('%a, %d %b %Y %H:%M:%S +0000')}\n"
+        ),
+    )
 
 
 def needs(work, file, libraries):
     """Depends of a program or library, as dpkg-shlibdeps finds them."""
     folder = work / "shlibdeps"
-    put(folder / "debian" / "control", "Source: libfastnorm\n\nPackage: libfastnorm0\nArchitecture: any\n")
-    text = run(["dpkg-shlibdeps", "-O", "--ignore-missing-info", "-xlibfastnorm0", f"-l{libraries}", "-e", file],
-               cwd=folder)
+    put(
+        folder / "debian" / "control",
+        "Source: libfastnorm\n\nPackage: libfastnorm0\nArchitecture: any\n",
+    )
+    text = run(
+        [
+            "dpkg-shlibdeps",
+            "-O",
+            "--ignore-missing-info",
+            "-xlibfastnorm0",
+            f"-l{libraries}",
+            "-e",
+            file,
+        ],
+        cwd=folder,
+    )
     found = re.search(r"shlibs:Depends=(.*)", text)
     return found[1] if found else ""
 
 
 def stripped(source, target, mode):
     put(target, source.read_bytes(), mode)
-    run(["strip", "--strip-unneeded", "--remove-section=.comment", "--remove-section=.note", target])
+    run(
+        ["strip", "--strip-unneeded", "--remove-section=.comment", "--remove-section=.note", target]
+    )
 
 
 def build(tree, name, fields, version, architecture, stamp, out):
@@ -105,11 +139,22 @@ def build(tree, name, fields, version, architecture, stamp, out):
     files = sorted(p for p in tree.rglob("*") if p.is_file() and not p.is_symlink())
     size = sum(p.stat().st_size for p in files) // 1024 + 1
     control = tree / "DEBIAN"
-    sums = "".join(run(["md5sum", p.relative_to(tree)], cwd=tree) for p in files if control not in p.parents)
+    sums = "".join(
+        run(["md5sum", p.relative_to(tree)], cwd=tree) for p in files if control not in p.parents
+    )
     put(control / "md5sums", sums)
-    head = {"Package": name, "Source": "libfastnorm", "Version": version, "Architecture": architecture,
-            "Maintainer": MAINTAINER, "Installed-Size": size, "Section": section, "Priority": "optional",
-            "Homepage": HOMEPAGE, **{k: v for k, v in fields.items() if v}}
+    head = {
+        "Package": name,
+        "Source": "libfastnorm",
+        "Version": version,
+        "Architecture": architecture,
+        "Maintainer": MAINTAINER,
+        "Installed-Size": size,
+        "Section": section,
+        "Priority": "optional",
+        "Homepage": HOMEPAGE,
+        **{k: v for k, v in fields.items() if v},
+    }
     lines = "".join(f"{k}: {v}\n" for k, v in head.items())
     put(control / "control", f"{lines}Description: {summary}\n{text}\n")
     for path in [tree, *tree.rglob("*")]:
@@ -117,28 +162,46 @@ def build(tree, name, fields, version, architecture, stamp, out):
             path.chmod(0o755)
         os.utime(path, (stamp, stamp), follow_symlinks=False)
     package = out / f"{name}_{version}_{architecture}.deb"
-    run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, package],
-        env={**os.environ, "SOURCE_DATE_EPOCH": str(stamp)})
+    run(
+        ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, package],
+        env={**os.environ, "SOURCE_DATE_EPOCH": str(stamp)},
+    )
     return package
 
 
 def assemble(library, program, work):
-    """An installation below work/root of a library and a program that are built; returns its /usr."""
+    """An installation below work/root of a library and a program that are built; returns its
+    /usr."""
     folder = f"lib/{elf.machine(library)}-linux-gnu"
     configured, prefix = work / "configured", work / "root" / "usr"
     for made in (configured, prefix):
         shutil.rmtree(made, ignore_errors=True)
     meson = ROOT / ".venv" / "bin" / "meson"
-    run([meson if meson.exists() else "meson", "setup", configured, ROOT, "--prefix", "/usr", f"-Dlibdir={folder}",
-         "-Dcuda=disabled", "-Dtests=false", "-Dtools=false", "-Dbench=false"],
-        env={**os.environ, "PATH": f"{meson.parent}:{os.environ['PATH']}"})
+    run(
+        [
+            meson if meson.exists() else "meson",
+            "setup",
+            configured,
+            ROOT,
+            "--prefix",
+            "/usr",
+            f"-Dlibdir={folder}",
+            "-Dcuda=disabled",
+            "-Dtests=false",
+            "-Dtools=false",
+            "-Dbench=false",
+        ],
+        env={**os.environ, "PATH": f"{meson.parent}:{os.environ['PATH']}"},
+    )
     shutil.copytree(ROOT / "include", prefix / "include")
     name = f"libfastnorm.so.{project_version()}"
     put(prefix / folder / name, library.read_bytes())
     (prefix / folder / "libfastnorm.so.0").symlink_to(name)
     put(prefix / "bin" / "fastnorm", program.read_bytes(), 0o755)
-    put(prefix / folder / "pkgconfig" / "fastnorm.pc",
-        (configured / "meson-private" / "fastnorm.pc").read_bytes())
+    put(
+        prefix / folder / "pkgconfig" / "fastnorm.pc",
+        (configured / "meson-private" / "fastnorm.pc").read_bytes(),
+    )
     for path in (configured / "packages" / "cmake").glob("*.cmake"):
         put(prefix / folder / "cmake" / "fastnorm" / path.name, path.read_bytes())
     return prefix
@@ -148,8 +211,10 @@ def make(prefix, work, out):
     version, stamp = project_version(), commit_time()
     found = sorted(prefix.glob(f"lib/*/libfastnorm.so.{version}"))
     if len(found) != 1:
-        raise SystemExit(f"{prefix} has {len(found)} of lib/*/libfastnorm.so.{version}; required: one, of a build "
-                         "with the libdir of its processor, such as lib/x86_64-linux-gnu")
+        raise SystemExit(
+            f"{prefix} has {len(found)} of lib/*/libfastnorm.so.{version}; required: one, of a build "
+            "with the libdir of its processor, such as lib/x86_64-linux-gnu"
+        )
     library = found[0]
     architecture = ARCHITECTURES[elf.machine(library)]
     folder = library.parent.relative_to(prefix)
@@ -167,8 +232,12 @@ def make(prefix, work, out):
     put(control / "triggers", "activate-noawait ldconfig\n")
     symbols = run(["nm", "-D", "--defined-only", library])
     names = sorted(set(re.findall(r" T (fastnorm_\w+)(?:@@FASTNORM_0)?$", symbols, re.M)))
-    put(control / "symbols", "libfastnorm.so.0 libfastnorm0\n"
-        + f" FASTNORM_0@FASTNORM_0 {version}\n" + "".join(f" {n}@FASTNORM_0 {version}\n" for n in names))
+    put(
+        control / "symbols",
+        "libfastnorm.so.0 libfastnorm0\n"
+        + f" FASTNORM_0@FASTNORM_0 {version}\n"
+        + "".join(f" {n}@FASTNORM_0 {version}\n" for n in names),
+    )
 
     headers = trees["libfastnorm-dev"] / "usr" / "include" / "fastnorm"
     for path in (prefix / "include" / "fastnorm").iterdir():
@@ -176,7 +245,10 @@ def make(prefix, work, out):
     development = trees["libfastnorm-dev"] / "usr" / folder
     development.mkdir(parents=True)
     (development / "libfastnorm.so").symlink_to("libfastnorm.so.0")
-    for path in [*library.parent.glob("pkgconfig/*.pc"), *library.parent.glob("cmake/fastnorm/*.cmake")]:
+    for path in [
+        *library.parent.glob("pkgconfig/*.pc"),
+        *library.parent.glob("cmake/fastnorm/*.cmake"),
+    ]:
         put(development / path.relative_to(library.parent), path.read_bytes())
 
     tools = trees["fastnorm-tools"] / "usr"
@@ -188,17 +260,26 @@ def make(prefix, work, out):
     same = f"libfastnorm0 (= {version})"
     program = needs(work, tools / "bin" / "fastnorm", library.parent)
     fields = {
-        "libfastnorm0": {"Depends": needs(work, shared / library.name, library.parent), "Multi-Arch": "same"},
+        "libfastnorm0": {
+            "Depends": needs(work, shared / library.name, library.parent),
+            "Multi-Arch": "same",
+        },
         "libfastnorm-dev": {"Depends": same, "Multi-Arch": "same"},
         "fastnorm-tools": {"Depends": ", ".join(filter(None, (same, program)))},
     }
-    return [build(trees[name], name, fields[name], version, architecture, stamp, out) for name in TEXTS]
+    return [
+        build(trees[name], name, fields[name], version, architecture, stamp, out) for name in TEXTS
+    ]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prefix", type=Path, required=True, help="the installation's /usr")
-    parser.add_argument("--work", type=Path, required=True, help="folder for what is made on the way")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for what is made on the way"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the packages")
     options = parser.parse_args()
     for package in make(options.prefix.resolve(), options.work.resolve(), options.out.resolve()):

@@ -3,8 +3,8 @@
 
     packages/java/jars.py --library build/src/libfastnorm.so.0 --work build-jars --out dist/maven
 
-fastnorm-VERSION.jar has the classes, -sources and -javadoc what they say, and -linux-ARCH, one for each
---library, the JNI library and libfastnorm. Two runs with the same tools write the same bytes.
+fastnorm-VERSION.jar has the classes, -sources and -javadoc what they say, and -linux-ARCH, one for
+each --library, the JNI library and libfastnorm. Two runs with the same tools write the same bytes.
 """
 
 import argparse

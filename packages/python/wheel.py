@@ -3,8 +3,7 @@
 
     packages/python/wheel.py --library build/src/libfastnorm.so.0 --out dist [--plugin libfastnorm_xla.so]
 
-Nothing is compiled. Two runs with the same files write the same bytes.
-"""
+Nothing is compiled. Two runs with the same files write the same bytes. """
 
 import argparse
 import base64

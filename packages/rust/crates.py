@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the crates fastnorm-sys and fastnorm as they are published. Prints the paths of the .crate files.
+"""Makes the crates fastnorm-sys and fastnorm as they are published. Prints the paths of the .crate
+files.
 
     packages/rust/crates.py --work build-crates --out dist
 
-fastnorm-sys gets vendor/: the sources of the CPU backend, and units.txt, which has a line for each object
-with its flags. Meson says which sources and flags there are, for x86-64 and AArch64.
-"""
+fastnorm-sys gets vendor/: the sources of the CPU backend, and units.txt, which has a line for each
+object with its flags. Meson says which sources and flags there are, for x86-64 and AArch64. """
 
 import argparse
 import json
@@ -135,7 +135,8 @@ def make_workspace(work):
 
 
 def make(work, out):
-    """Both crates, each compiled once from what is packed, as documentation is: without a library."""
+    """Both crates, each compiled once from what is packed, as documentation is: without a
+    library."""
     work = work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     space = make_workspace(work)

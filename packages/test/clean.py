@@ -1,4 +1,5 @@
-"""Programs that are run as a user's: in a folder of their own, with nothing of the checkout in reach."""
+"""Programs that are run as a user's: in a folder of their own, with nothing of the checkout in
+reach."""
 
 import os
 import re
@@ -56,7 +57,8 @@ def run_clean(cases, name, command, cwd, **env):
 
 
 def make_prefix(library, folder):
-    """An installation with headers and this shared library, by hand: what tools find without pkg-config."""
+    """An installation with headers and this shared library, by hand: what tools find without
+    pkg-config."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "include", folder / "include")
     (folder / "lib").mkdir()
@@ -66,8 +68,8 @@ def make_prefix(library, folder):
 
 
 def readme_program(page, language):
-    """The first program of a page, and the text that the page says it prints, or None. Between the two
-    there may be a sentence without code."""
+    """The first program of a page, and the text that the page says it prints, or None. Between the
+    two there may be a sentence without code."""
     found = re.search(
         rf"^```{language}\n(.*?)^```\n(?:[^`]*?^```text\n(.*?)^```)?", page.read_text(), re.M | re.S
     )

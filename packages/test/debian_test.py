@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The Debian packages as users get them: lintian, dpkg into an empty root, and the README's program."""
+"""The Debian packages as users get them: lintian, dpkg into an empty root, and the README's
+program."""
 
 import argparse
 import shutil
@@ -19,9 +20,20 @@ def install(cases, packages, root):
         (root / "var" / "lib" / "dpkg" / folder).mkdir(parents=True)
     (root / "var" / "lib" / "dpkg" / "status").touch()
     return run_clean(
-        cases, "dpkg --install",
-        ["dpkg", f"--root={root}", "--force-depends", "--force-not-root", "--force-script-chrootless",
-         "--log=/dev/null", "--install", *packages], root.parent)
+        cases,
+        "dpkg --install",
+        [
+            "dpkg",
+            f"--root={root}",
+            "--force-depends",
+            "--force-not-root",
+            "--force-script-chrootless",
+            "--log=/dev/null",
+            "--install",
+            *packages,
+        ],
+        root.parent,
+    )
 
 
 def main():
@@ -31,8 +43,11 @@ def main():
     parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
     options = parser.parse_args()
     cases, work = Cases(), options.work.resolve()
-    why = ("no program fastnorm was built" if options.program is None else
-           "there is no dpkg-shlibdeps" if shutil.which("dpkg-shlibdeps") is None else None)
+    why = (
+        "no program fastnorm was built"
+        if options.program is None
+        else "there is no dpkg-shlibdeps" if shutil.which("dpkg-shlibdeps") is None else None
+    )
     if why:
         cases.skip("Debian packages", why)
         cases.finish()
@@ -43,8 +58,12 @@ def main():
     for one, other in zip(packages, again):
         cases.check(f"two runs make the same {one.name}", one.read_bytes() == other.read_bytes())
     if shutil.which("lintian"):
-        said = run_clean(cases, "lintian accepts the packages",
-                         ["lintian", "--fail-on", "error,warning", "--allow-root", *packages], work)
+        said = run_clean(
+            cases,
+            "lintian accepts the packages",
+            ["lintian", "--fail-on", "error,warning", "--allow-root", *packages],
+            work,
+        )
         cases.equal("what lintian says", said, "")
     else:
         cases.skip("lintian", "it is not installed")
@@ -52,22 +71,52 @@ def main():
     if install(cases, packages, root) is None:
         cases.finish()
     folder = next(root.glob("usr/lib/*-linux-gnu"))
-    printed = run_clean(cases, "fastnorm --version", [root / "usr" / "bin" / "fastnorm", "--version"], work,
-                        LD_LIBRARY_PATH=str(folder))
+    printed = run_clean(
+        cases,
+        "fastnorm --version",
+        [root / "usr" / "bin" / "fastnorm", "--version"],
+        work,
+        LD_LIBRARY_PATH=str(folder),
+    )
     cases.check("it prints the version", debs.project_version() in (printed or ""), printed)
     program, _ = readme_program(ROOT / "README.md", "c")
     source = work / "example.c"
     source.write_text(program)
     env = {"PKG_CONFIG_SYSROOT_DIR": str(root), "PKG_CONFIG_LIBDIR": str(folder / "pkgconfig")}
-    flags = run_clean(cases, "pkg-config", ["pkg-config", "--cflags", "--libs", "fastnorm"], work,
-                      PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1", PKG_CONFIG_ALLOW_SYSTEM_LIBS="1", **env)
+    flags = run_clean(
+        cases,
+        "pkg-config",
+        ["pkg-config", "--cflags", "--libs", "fastnorm"],
+        work,
+        PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1",
+        PKG_CONFIG_ALLOW_SYSTEM_LIBS="1",
+        **env,
+    )
     command = ["cc", source, *(flags or "").split(), "-o", work / "example"]
     if run_clean(cases, "the README's program compiles", command, work) is not None:
-        found = run_clean(cases, "the README's program runs", [work / "example"], work,
-                          LD_LIBRARY_PATH=str(folder))
-        cases.equal("what it prints", found, "0.3651 0.7303 2.1909 2.9212\n-1.4142 0.0000 2.8284 0.0000\n")
-    run_clean(cases, "dpkg --purge", ["dpkg", f"--root={root}", "--force-not-root", "--log=/dev/null", "--purge",
-                                      *reversed(list(debs.TEXTS))], work)
+        found = run_clean(
+            cases,
+            "the README's program runs",
+            [work / "example"],
+            work,
+            LD_LIBRARY_PATH=str(folder),
+        )
+        cases.equal(
+            "what it prints", found, "0.3651 0.7303 2.1909 2.9212\n-1.4142 0.0000 2.8284 0.0000\n"
+        )
+    run_clean(
+        cases,
+        "dpkg --purge",
+        [
+            "dpkg",
+            f"--root={root}",
+            "--force-not-root",
+            "--log=/dev/null",
+            "--purge",
+            *reversed(list(debs.TEXTS)),
+        ],
+        work,
+    )
     left = sorted(str(p.relative_to(root)) for p in root.rglob("*fastnorm*"))
     cases.equal("what is left after that", left, [])
     cases.finish()

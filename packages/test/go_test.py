@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The Go module as users get it: `go get` of a tagged version in an empty place, and the README's program."""
+"""The Go module as users get it: `go get` of a tagged version in an empty place, and the README's
+program."""
 
 import argparse
 import shutil

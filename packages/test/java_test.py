@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The jars as users get them: what a public repository requires of them, and the README's program."""
+"""The jars as users get them: what a public repository requires of them, and the README's
+program."""
 
 import argparse
 import re

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The wheel as a user gets it: made twice, installed into an empty environment, and the README's programs."""
+"""The wheel as a user gets it: made twice, installed into an empty environment, and the README's
+programs."""
 
 import argparse
 import base64
@@ -44,12 +45,15 @@ frozen.flags.writeable = False
 class Foreign:
     def __dlpack_device__(self): return (10, 0)
 for call, kind, text in (
-    (lambda: fastnorm.rms_norm(x, x[0, :3]), fastnorm.FastnormError, "weight.shape is [3]; required: [4]"),
-    (lambda: fastnorm.rms_norm(x, rounding="up"), ValueError, "rounding is 'up'; required: one of once"),
+    (lambda: fastnorm.rms_norm(x, x[0, :3]), fastnorm.FastnormError,
+     "weight.shape is [3]; required: [4]"),
+    (lambda: fastnorm.rms_norm(x, rounding="up"), ValueError,
+     "rounding is 'up'; required: one of once"),
     (lambda: fastnorm.rms_norm([1.0]), TypeError, "out is None; required: an array to write"),
     (lambda: fastnorm.rms_norm(x, out=frozen), ValueError, "out is read-only; required"),
     (lambda: fastnorm.rms_norm([1.0], out=x), TypeError, "x is list; required: a NumPy array"),
-    (lambda: fastnorm.rms_norm(Foreign(), out=x), fastnorm.FastnormError, "x is on a device of DLPack's type 10"),
+    (lambda: fastnorm.rms_norm(Foreign(), out=x), fastnorm.FastnormError,
+     "x is on a device of DLPack's type 10"),
     (lambda: fastnorm.context("tpu"), ValueError, "device is 'tpu'; required: one of cpu, cuda"),
 ):
     try:

@@ -1,4 +1,5 @@
-"""What the two tests of the crates share: the packed crates, and a user's project that has nothing else."""
+"""What the two tests of the crates share: the packed crates, and a user's project that has nothing
+else."""
 
 import shutil
 import subprocess
@@ -37,7 +38,8 @@ def unpacked(work):
 
 
 def consumer(work, folder, features=()):
-    """The README's program in a project of its own; the text that it prints where the page says so."""
+    """The README's program in a project of its own; the text that it prints where the page says
+    so."""
     program, printed = readme_program(ROOT / "bindings" / "rust" / "README.md", "rust")
     project = work / ("consumer-" + "-".join(features or ["plain"]))
     shutil.rmtree(project, ignore_errors=True)

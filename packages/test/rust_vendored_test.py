@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The README's program of Rust with the feature `vendored`: no library is installed, build.rs compiles one."""
+"""The README's program of Rust with the feature `vendored`: no library is installed, build.rs
+compiles one."""
 
 import argparse
 import subprocess

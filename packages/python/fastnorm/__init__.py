@@ -3,15 +3,15 @@
     import fastnorm
     y = fastnorm.rms_norm(x, weight)
 
-fastnorm.torch has PyTorch operators and modules, fastnorm.jax has JAX functions, and fastnorm.abi has
-every call of the C ABI. The shared library is in this package; FASTNORM_LIBRARY names another one.
+fastnorm.torch has PyTorch operators and modules, fastnorm.jax has JAX functions, and fastnorm.abi
+has every call of the C ABI. The shared library is in this package; FASTNORM_LIBRARY names another
+one.
 
-An array is a NumPy array, or an object with __dlpack__ such as a tensor of PyTorch, CuPy or JAX. Outputs
-of NumPy arrays are made where `out` is None. For other arrays `out` is required: it is written in place.
-Arrays on a CUDA device are taken on `stream`, a cudaStream_t as a number; None is the default stream.
-Words: rounding "once", "normalized", "every_step"; residual_rounding "exact", "before_apply",
-"before_statistics". norm.h says what they mean.
-"""
+An array is a NumPy array, or an object with __dlpack__ such as a tensor of PyTorch, CuPy or JAX.
+Outputs of NumPy arrays are made where `out` is None. For other arrays `out` is required: it is
+written in place. Arrays on a CUDA device are taken on `stream`, a cudaStream_t as a number; None is
+the default stream. Words: rounding "once", "normalized", "every_step"; residual_rounding "exact",
+"before_apply", "before_statistics". norm.h says what they mean. """
 
 import threading
 from typing import Any, Dict, Optional, Tuple
@@ -77,7 +77,8 @@ def build_info() -> str:
 
 
 def context(device: str = "cpu", device_id: int = 0) -> abi.Context:
-    """The context of "cpu" or "cuda", for the calls of fastnorm.abi; shared by all who ask for it."""
+    """The context of "cpu" or "cuda", for the calls of fastnorm.abi; shared by all who ask for
+    it."""
     types = {"cpu": _HOST, "cuda": _CUDA}
     return _loaded.context(_word(types, "device", device), device_id)
 
@@ -158,7 +159,8 @@ def layer_norm(
     out: Any = None,
     stream: Optional[int] = None,
 ) -> Any:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias for each row, the last dimension. Returns y."""
+    """y = (x - mean) / sqrt(var + eps) * weight + bias for each row, the last dimension. Returns
+    y."""
     y = _output("out", out, x)
     _run(
         x,
