@@ -450,7 +450,8 @@ struct peer_allreduce_norm_args : fastnorm_peer_allreduce_norm_args {
   }
 };
 
-/** fastnorm_peer_allreduce_norm; throws fastnorm::error. It needs a workspace: the query has its size. */
+/** fastnorm_peer_allreduce_norm; throws fastnorm::error. It needs a workspace: the query has its
+ *  size. */
 inline void peer_allreduce_norm(const context& context,
                                 const fastnorm_peer_allreduce_norm_args& args, void* workspace,
                                 std::size_t workspace_bytes, void* stream = nullptr) {
@@ -479,7 +480,8 @@ struct peer_sharded_norm_args : fastnorm_peer_sharded_norm_args {
   }
 };
 
-/** fastnorm_peer_sharded_norm; throws fastnorm::error. It needs a workspace: the query has its size. */
+/** fastnorm_peer_sharded_norm; throws fastnorm::error. It needs a workspace: the query has its
+ *  size. */
 inline void peer_sharded_norm(const context& context, const fastnorm_peer_sharded_norm_args& args,
                               void* workspace, std::size_t workspace_bytes,
                               void* stream = nullptr) {

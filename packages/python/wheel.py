@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes the wheel of the package `fastnorm` around a built library. Prints the wheel's path.
 
-    packages/python/wheel.py --library build/src/libfastnorm.so.0 --out dist [--plugin libfastnorm_xla.so]
+    packages/python/wheel.py --library build/src/libfastnorm.so.0 --out dist [--plugin
+    libfastnorm_xla.so]
 
-Nothing is compiled. Two runs with the same files write the same bytes. """
+Nothing is compiled. Two runs with the same files write the same bytes."""
 
 import argparse
 import base64

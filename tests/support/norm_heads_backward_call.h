@@ -1,5 +1,5 @@
-// Random calls of norm_heads_backward with all their memory, and what the model says should be there
-// afterwards, byte for byte.
+// Random calls of norm_heads_backward with all their memory, and what the model says should be
+// there afterwards, byte for byte.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// fastnorm norm_heads: a layer's query, key and value heads, random or from a file; what a call would
-// do; and its time.
+// fastnorm norm_heads: a layer's query, key and value heads, random or from a file; what a call
+// would do; and its time.
 #include <cstdio>
 #include <memory>
 

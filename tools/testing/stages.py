@@ -115,8 +115,18 @@ def kernels(report, _):
 
 def report_kernels(report, name, folder, binary, *options):
     table = folder / (name.replace(",", "").replace(" ", "_") + ".txt")
-    code, text = run([sys.executable, ROOT / "tools" / "kernel_report.py", folder / binary,
-                      "--output", table, "--native-file", VENV / "native.ini", *options])
+    code, text = run(
+        [
+            sys.executable,
+            ROOT / "tools" / "kernel_report.py",
+            folder / binary,
+            "--output",
+            table,
+            "--native-file",
+            VENV / "native.ini",
+            *options,
+        ]
+    )
     print(text)
     report.add_program(name, code, text)
 
@@ -144,13 +154,23 @@ def consumers(report, _):
             f"consumers, {name}",
             [sys.executable, script, *options, "--work", native.folder / f"consumers-{name}"],
         )
-    native.run_programs(report, {
-        f"consumers, installed, {language}":
-            [sys.executable, ROOT / "bindings" / language / "test.py", "--consumer",
-             "--pkgconfig", prefix / "lib" / "pkgconfig", "--library-dir", prefix / "lib",
-             "--work", native.folder / f"consumers-{language}"]
-        for language in ("go", "rust")
-    })
+    native.run_programs(
+        report,
+        {
+            f"consumers, installed, {language}": [
+                sys.executable,
+                ROOT / "bindings" / language / "test.py",
+                "--consumer",
+                "--pkgconfig",
+                prefix / "lib" / "pkgconfig",
+                "--library-dir",
+                prefix / "lib",
+                "--work",
+                native.folder / f"consumers-{language}",
+            ]
+            for language in ("go", "rust")
+        },
+    )
 
 
 def bindings(report, _):
@@ -158,10 +178,16 @@ def bindings(report, _):
     compared."""
     native, swig = native_build(), ROOT / "bindings" / "swig"
     programs = {
-        language: [sys.executable, ROOT / "bindings" / language / "test.py",
-                   "--pkgconfig", native.folder / "meson-uninstalled",
-                   "--library-dir", native.folder / "src",
-                   "--work", ROOT / "build-test" / f"bindings-{language}"]
+        language: [
+            sys.executable,
+            ROOT / "bindings" / language / "test.py",
+            "--pkgconfig",
+            native.folder / "meson-uninstalled",
+            "--library-dir",
+            native.folder / "src",
+            "--work",
+            ROOT / "build-test" / f"bindings-{language}",
+        ]
         for language in ("go", "java", "rust")
     }
     programs["generated files"] = [sys.executable, swig / "generate.py", "--check"]
@@ -220,12 +246,26 @@ def integrations(report, _):
         report.add_failed("examples/jax/requirements.txt could not be installed", failure)
     else:
         native.make()  # once more, with JAX's headers
-        programs["jax"] = [JAX_PYTHON, examples / "jax" / "test.py", *library,
-                           "--plugin", native.folder / "examples" / "jax" / "libfastnorm_xla.so"]
-        programs["jax norm_heads"] = [JAX_PYTHON, examples / "jax" / "test_norm_heads.py",
-                                      *programs["jax"][2:]]
-    programs["bundle"] = [sys.executable, ROOT / "tests" / "gpu" / "bundle_test.py",
-                          "--build", native.folder, "--work", ROOT / "build-test" / "bundle"]
+        programs["jax"] = [
+            JAX_PYTHON,
+            examples / "jax" / "test.py",
+            *library,
+            "--plugin",
+            native.folder / "examples" / "jax" / "libfastnorm_xla.so",
+        ]
+        programs["jax norm_heads"] = [
+            JAX_PYTHON,
+            examples / "jax" / "test_norm_heads.py",
+            *programs["jax"][2:],
+        ]
+    programs["bundle"] = [
+        sys.executable,
+        ROOT / "tests" / "gpu" / "bundle_test.py",
+        "--build",
+        native.folder,
+        "--work",
+        ROOT / "build-test" / "bundle",
+    ]
     programs["torch"] = [torch_python(), examples / "torch" / "test.py", *library]
     programs["torch backward"] = [torch_python(), examples / "torch" / "test_backward.py", *library]
     programs["torch mla_decode"] = [
@@ -233,8 +273,11 @@ def integrations(report, _):
         examples / "torch" / "test_mla_decode.py",
         *library,
     ]
-    programs["torch norm_heads"] = [torch_python(), examples / "torch" / "test_norm_heads.py",
-                                    *library]
+    programs["torch norm_heads"] = [
+        torch_python(),
+        examples / "torch" / "test_norm_heads.py",
+        *library,
+    ]
     programs["smollm2"] = [
         sys.executable,
         examples / "smollm2" / "test.py",
@@ -247,8 +290,12 @@ def integrations(report, _):
         "--build",
         native.folder,
     ]
-    programs["norm_heads"] = [sys.executable, examples / "norm_heads" / "test.py", "--build",
-                              native.folder]
+    programs["norm_heads"] = [
+        sys.executable,
+        examples / "norm_heads" / "test.py",
+        "--build",
+        native.folder,
+    ]
     programs["train_norms"] = [
         torch_python(),
         examples / "train_norms" / "test.py",
@@ -271,8 +318,11 @@ def isa_levels(report, _):
     native = native_build()
     for isa in ("scalar", "avx2"):
         print(f"FASTNORM_CPU_ISA={isa}")
-        native.run_tests(report, lambda test: suite_is("api", "cli")(test) and not_once(test),
-                         env={"FASTNORM_CPU_ISA": isa})
+        native.run_tests(
+            report,
+            lambda test: suite_is("api", "cli")(test) and not_once(test),
+            env={"FASTNORM_CPU_ISA": isa},
+        )
     # Code without -m flags runs on processors without AVX.
     native.run_check(
         report,
@@ -327,8 +377,14 @@ def asan(report, _):
 
 def tsan(report, _):
     """Thread sanitizer, host code, on the CPU and with a pretended GPU: what has threads."""
-    folder = Build("tsan", "-Dcuda=disabled", "-Db_sanitize=thread", "-Db_lundef=false", *LEAN,
-                   compiler=("clang", "clang++"))
+    folder = Build(
+        "tsan",
+        "-Dcuda=disabled",
+        "-Db_sanitize=thread",
+        "-Db_lundef=false",
+        *LEAN,
+        compiler=("clang", "clang++"),
+    )
     folder.make("tests/unit/cpu/unit_cpu", "tests/unit/cuda_host_test", "tests/api/api_test", CHECK)
     # TSan wants its own address layout; older runtimes stop where the kernel randomises more than
     # they know.
@@ -351,8 +407,10 @@ def fuzz(report, options):
     folder = asan_build()
     folder.make()
     families = ("mla_decode", "norm_backward", "norm_heads", "norm_heads_backward")
-    corpora = {"norm_fuzz": "corpus",
-               **{f"{family}_fuzz": f"{family}/corpus" for family in families}}
+    corpora = {
+        "norm_fuzz": "corpus",
+        **{f"{family}_fuzz": f"{family}/corpus" for family in families},
+    }
     seconds = max(1, options.fuzz_seconds // len(corpora))
 
     def fuzz_one(name):
@@ -390,30 +448,57 @@ def fuzz(report, options):
 
 
 def cpu_release():
-    return Build("cpu-gcc", "-Dcuda=disabled", "--buildtype=release", "-Dstatic_cpp_runtime=true",
-                 "-Ddefault_library=both", f"-Dprefix={BUILDS / 'prefix-cpu'}", "-Dlibdir=lib", *LEAN,
-                 compiler=("gcc", "g++"))
+    return Build(
+        "cpu-gcc",
+        "-Dcuda=disabled",
+        "--buildtype=release",
+        "-Dstatic_cpp_runtime=true",
+        "-Ddefault_library=both",
+        f"-Dprefix={BUILDS / 'prefix-cpu'}",
+        "-Dlibdir=lib",
+        *LEAN,
+        compiler=("gcc", "g++"),
+    )
 
 
 def cpu_only(report, _):
     """A release without CUDA, with a static C++ runtime and an archive: the C API, its symbols and
     the check program."""
     prefix, folder = BUILDS / "prefix-cpu", cpu_release()
-    folder.make("src/libfastnorm.a", "tests/api/api_test", "tests/api/alloc_test", "tests/abi/load_test", CHECK)
+    folder.make(
+        "src/libfastnorm.a",
+        "tests/api/api_test",
+        "tests/api/alloc_test",
+        "tests/abi/load_test",
+        CHECK,
+    )
     folder.run_tests(report, lambda test: test["name"] in ("api", "alloc", "load", "symbols"))
     shutil.rmtree(prefix, ignore_errors=True)
     code, text = run(["meson", "install", "-C", folder.folder, "--no-rebuild", "--quiet"])
     if code != 0:
         report.add_failed("meson install", text)
         return
-    folder.run_program(report, "consumers, static",
-                       [sys.executable, ROOT / "pkgconfig" / "consumer_test.py", "--static", "--pkgconfig",
-                        folder.folder / "meson-uninstalled", "--prefix", prefix, "--work", folder.folder / "consumers-static"])
+    folder.run_program(
+        report,
+        "consumers, static",
+        [
+            sys.executable,
+            ROOT / "pkgconfig" / "consumer_test.py",
+            "--static",
+            "--pkgconfig",
+            folder.folder / "meson-uninstalled",
+            "--prefix",
+            prefix,
+            "--work",
+            folder.folder / "consumers-static",
+        ],
+    )
     folder.run_check(report, "check, reduced")
 
 
 def packages(report, _):
-    """Packages as users get them: each is installed by its own tool in an empty place and runs its README's program."""
+    """Packages as users get them: each is installed by its own tool in an empty place and runs its
+    README's program."""
     folder = cpu_release()
     folder.make("src/libfastnorm.so")
     tests = ROOT / "packages" / "test"
@@ -422,11 +507,19 @@ def packages(report, _):
     program = BUILDS / "native" / "tools" / "fastnorm" / "fastnorm"
     if program.exists():
         common += ["--program", program]
-    folder.run_programs(report, {
-        path.stem.removesuffix("_test"):
-            [sys.executable, path, *common, "--work", BUILDS / "packages" / path.stem]
-        for path in sorted(tests.glob("*_test.py"))
-    })
+    folder.run_programs(
+        report,
+        {
+            path.stem.removesuffix("_test"): [
+                sys.executable,
+                path,
+                *common,
+                "--work",
+                BUILDS / "packages" / path.stem,
+            ]
+            for path in sorted(tests.glob("*_test.py"))
+        },
+    )
 
 
 def neon(report, _):

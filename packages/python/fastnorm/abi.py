@@ -1,8 +1,9 @@
 """libfastnorm from Python by ctypes alone, on NumPy arrays, on what has DLPack, and on GPU memory.
 
-The structs are those of include/fastnorm/*.h, written out by hand as far as every library of this ABI has
-them: fields that came later, such as a context's tuning_file, are at their ends and left out, which
-struct_size says. Library.__init__ compares their sizes with the least that the library takes before anything is called.
+The structs are those of include/fastnorm/*.h, written out by hand as far as every library of this
+ABI has them: fields that came later, such as a context's tuning_file, are at their ends and left
+out, which struct_size says. Library.__init__ compares their sizes with the least that the library
+takes before anything is called.
 """
 
 import ctypes
@@ -38,8 +39,14 @@ F32, F16, BF16 = Dtype(2, 32, 1), Dtype(2, 16, 1), Dtype(4, 16, 1)
 F8_E4M3FN, F8_E5M2, F8_E8M0FNU = Dtype(10, 8, 1), Dtype(12, 8, 1), Dtype(14, 8, 1)
 F4_E2M1FN_X2 = Dtype(17, 4, 2)
 I8, U8, I32, I64 = Dtype(0, 8, 1), Dtype(1, 8, 1), Dtype(0, 32, 1), Dtype(0, 64, 1)
-DTYPES = {np.dtype(np.float32): F32, np.dtype(np.float16): F16, np.dtype(np.int8): I8,
-          np.dtype(np.uint8): U8, np.dtype(np.int32): I32, np.dtype(np.int64): I64}
+DTYPES = {
+    np.dtype(np.float32): F32,
+    np.dtype(np.float16): F16,
+    np.dtype(np.int8): I8,
+    np.dtype(np.uint8): U8,
+    np.dtype(np.int32): I32,
+    np.dtype(np.int64): I64,
+}
 
 
 class Tensor(ctypes.Structure):
@@ -137,7 +144,9 @@ class NormArgs(ctypes.Structure):
     ]
 
 
-NormArgs.FIRST_BYTES = NormArgs.clamp_scale.offset  # of version 0.1, the least that the library takes
+NormArgs.FIRST_BYTES = (
+    NormArgs.clamp_scale.offset
+)  # of version 0.1, the least that the library takes
 
 
 class NormBackwardArgs(ctypes.Structure):
@@ -273,8 +282,11 @@ def tensor_names(struct):
 
 
 def scalar_names(struct):
-    return tuple(name for name, kind in struct._fields_
-                 if kind is not TensorPointer and name not in ("struct_size", "reserved", "reserved_2"))
+    return tuple(
+        name
+        for name, kind in struct._fields_
+        if kind is not TensorPointer and name not in ("struct_size", "reserved", "reserved_2")
+    )
 
 
 TENSORS, SCALARS = tensor_names(NormArgs), scalar_names(NormArgs)
@@ -283,12 +295,14 @@ TENSORS, SCALARS = tensor_names(NormArgs), scalar_names(NormArgs)
 def tensor(address, device_type, device_id, dtype, shape, strides):
     """A tensor struct; strides in elements. It keeps the arrays it points to."""
     extents = c_int64 * len(shape)
-    return Tensor(address, device_type, device_id, len(shape), dtype, extents(*shape),
-                  extents(*strides), 0)
+    return Tensor(
+        address, device_type, device_id, len(shape), dtype, extents(*shape), extents(*strides), 0
+    )
 
 
 def library_path():
-    """The file that FASTNORM_LIBRARY names, else that of this package, else what the loader finds."""
+    """The file that FASTNORM_LIBRARY names, else that of this package, else what the loader
+    finds."""
     beside = Path(__file__).parent / "lib" / "libfastnorm.so.0"
     return os.environ.get("FASTNORM_LIBRARY", str(beside) if beside.exists() else beside.name)
 
@@ -311,11 +325,27 @@ class Library:
         c.fastnorm_context_destroy.restype = None
         c.fastnorm_norm_query.argtypes = [c_void_p, POINTER(NormArgs), POINTER(Info)]
         c.fastnorm_norm.argtypes = [c_void_p, POINTER(NormArgs), c_void_p, c_size_t, c_void_p]
-        c.fastnorm_norm_backward_query.argtypes = [c_void_p, POINTER(NormBackwardArgs), POINTER(Info)]
-        c.fastnorm_norm_backward.argtypes = [c_void_p, POINTER(NormBackwardArgs), c_void_p, c_size_t, c_void_p]
+        c.fastnorm_norm_backward_query.argtypes = [
+            c_void_p,
+            POINTER(NormBackwardArgs),
+            POINTER(Info),
+        ]
+        c.fastnorm_norm_backward.argtypes = [
+            c_void_p,
+            POINTER(NormBackwardArgs),
+            c_void_p,
+            c_size_t,
+            c_void_p,
+        ]
         c.fastnorm_mla_decode_query.argtypes = [c_void_p, POINTER(MlaDecodeArgs), POINTER(Info)]
         c.fastnorm_mla_decode_prepare.argtypes = [c_void_p, POINTER(MlaDecodeArgs)]
-        c.fastnorm_mla_decode.argtypes = [c_void_p, POINTER(MlaDecodeArgs), c_void_p, c_size_t, c_void_p]
+        c.fastnorm_mla_decode.argtypes = [
+            c_void_p,
+            POINTER(MlaDecodeArgs),
+            c_void_p,
+            c_size_t,
+            c_void_p,
+        ]
         heads = [c_void_p, POINTER(NormHeadsArgs), POINTER(POINTER(NormHeadsPart)), c_int32]
         c.fastnorm_norm_heads_query.argtypes = [*heads, POINTER(Info)]
         c.fastnorm_norm_heads.argtypes = [*heads, c_void_p, c_size_t, c_void_p]
@@ -351,31 +381,49 @@ class Library:
         return int(found.group(1))
 
     def _check_sizes(self):
-        """Each struct, claimed to be one byte long, is refused with the size that its first version has."""
+        """Each struct, claimed to be one byte long, is refused with the size that its first version
+        has."""
         device, context = Device(CPU, 0), c_void_p()
         calls = {
             DeviceInfo: lambda s: self.c.fastnorm_device_describe(device, byref(s)),
             ContextOptions: lambda s: self.c.fastnorm_context_create(
-                device, byref(s), byref(c_void_p())),
+                device, byref(s), byref(c_void_p())
+            ),
             NormArgs: lambda s: self.c.fastnorm_norm_query(context, byref(s), None),
-            NormBackwardArgs: lambda s: self.c.fastnorm_norm_backward_query(context, byref(s), None),
+            NormBackwardArgs: lambda s: self.c.fastnorm_norm_backward_query(
+                context, byref(s), None
+            ),
             MlaDecodeArgs: lambda s: self.c.fastnorm_mla_decode_query(context, byref(s), None),
             NormHeadsArgs: lambda s: self.c.fastnorm_norm_heads_query(
-                context, byref(s), None, 0, None),
+                context, byref(s), None, 0, None
+            ),
             NormHeadsPart: lambda s: self.c.fastnorm_norm_heads_query(
-                context, byref(NormHeadsArgs(struct_size=sizeof(NormHeadsArgs))),
-                byref(ctypes.pointer(s)), 1, byref(Info(struct_size=sizeof(Info)))),
+                context,
+                byref(NormHeadsArgs(struct_size=sizeof(NormHeadsArgs))),
+                byref(ctypes.pointer(s)),
+                1,
+                byref(Info(struct_size=sizeof(Info))),
+            ),
             NormHeadsBackwardPart: lambda s: self.c.fastnorm_norm_heads_backward_query(
-                context, byref(NormHeadsArgs(struct_size=sizeof(NormHeadsArgs))),
-                byref(ctypes.pointer(s)), 1, byref(Info(struct_size=sizeof(Info)))),
+                context,
+                byref(NormHeadsArgs(struct_size=sizeof(NormHeadsArgs))),
+                byref(ctypes.pointer(s)),
+                1,
+                byref(Info(struct_size=sizeof(Info))),
+            ),
         }
         self.check(self.c.fastnorm_context_create(device, None, byref(context)))
         try:
             for struct, call in calls.items():
-                required, here = self._required_size(call(struct(struct_size=1))), getattr(struct, "FIRST_BYTES", sizeof(struct))
+                required, here = (
+                    self._required_size(call(struct(struct_size=1))),
+                    getattr(struct, "FIRST_BYTES", sizeof(struct)),
+                )
                 if required != here:
-                    raise FastnormError(f"{struct.__name__} has at least {here} bytes here and "
-                                        f"{required} in {self.path}")
+                    raise FastnormError(
+                        f"{struct.__name__} has at least {here} bytes here and "
+                        f"{required} in {self.path}"
+                    )
         finally:
             self.c.fastnorm_context_destroy(context)
 
@@ -385,12 +433,18 @@ class Context:
 
     def __init__(self, library, device_type=CPU, device_id=0, num_threads=0, dry_run_capability=0):
         self.library, self.device_type, self.device_id = library, device_type, device_id
-        options = ContextOptions(struct_size=sizeof(ContextOptions), num_threads=num_threads,
-                                 flags=DRY_RUN if dry_run_capability else 0,
-                                 dry_run_capability=dry_run_capability)
+        options = ContextOptions(
+            struct_size=sizeof(ContextOptions),
+            num_threads=num_threads,
+            flags=DRY_RUN if dry_run_capability else 0,
+            dry_run_capability=dry_run_capability,
+        )
         self.handle = c_void_p()
-        library.check(library.c.fastnorm_context_create(
-            Device(device_type, device_id), byref(options), byref(self.handle)))
+        library.check(
+            library.c.fastnorm_context_create(
+                Device(device_type, device_id), byref(options), byref(self.handle)
+            )
+        )
 
     def close(self):
         self.library.c.fastnorm_context_destroy(self.handle)
@@ -421,22 +475,26 @@ class Context:
 
 
 class Exported:
-    """The memory of what has __dlpack__, for as long as this object lives. The struct that the capsule
-    holds begins with a DLTensor, which fastnorm_tensor is."""
+    """The memory of what has __dlpack__, for as long as this object lives. The struct that the
+    capsule holds begins with a DLTensor, which fastnorm_tensor is."""
 
     _pointer = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object, c_char_p)(
-        ("PyCapsule_GetPointer", ctypes.pythonapi))
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
 
     def __init__(self, array, device_type, stream=None):
         if not hasattr(array, "__dlpack__"):
             raise TypeError(f"{type(array).__name__} is no NumPy array and has no __dlpack__")
         found = int(array.__dlpack_device__()[0])
         if found != device_type:
-            raise FastnormError(f"FASTNORM_ERROR_DEVICE: {type(array).__name__} is on a device of "
-                                f"DLPack's type {found}; required: {device_type}, the context's")
+            raise FastnormError(
+                f"FASTNORM_ERROR_DEVICE: {type(array).__name__} is on a device of "
+                f"DLPack's type {found}; required: {device_type}, the context's"
+            )
         # The exporter makes its work visible to this stream; DLPack calls the default stream 1.
-        self.capsule = array.__dlpack__() if device_type == CPU else array.__dlpack__(
-            stream=int(stream or 1))
+        self.capsule = (
+            array.__dlpack__() if device_type == CPU else array.__dlpack__(stream=int(stream or 1))
+        )
         self.array = array
         self.tensor = Tensor.from_address(self._pointer(self.capsule, b"dltensor"))
 
@@ -472,13 +530,22 @@ class Call:
         dtype = array.dtype if isinstance(array.dtype, Dtype) else DTYPES[array.dtype]
         address = array.ctypes.data if isinstance(array, np.ndarray) else array.address
         self._kept.append(array)
-        return tensor(address, self._context.device_type, self._context.device_id, dtype,
-                      array.shape, [s // array.itemsize for s in array.strides])
+        return tensor(
+            address,
+            self._context.device_type,
+            self._context.device_id,
+            dtype,
+            array.shape,
+            [s // array.itemsize for s in array.strides],
+        )
 
     def run(self, workspace=None, workspace_bytes=0):
-        """The workspace is an address, aligned to 256 bytes, of as many bytes as query() says. Norms need none."""
+        """The workspace is an address, aligned to 256 bytes, of as many bytes as query() says.
+        Norms need none."""
         c = self._context
-        c.library.check(self._run(c.handle, *self._arguments, workspace, workspace_bytes, self._stream))
+        c.library.check(
+            self._run(c.handle, *self._arguments, workspace, workspace_bytes, self._stream)
+        )
 
     def query(self):
         info = Info(struct_size=sizeof(Info))
@@ -490,15 +557,25 @@ class Call:
 class NormCall(Call):
     def __init__(self, context, kind, stream, fields):
         c = context.library.c
-        super().__init__(context, NormArgs(struct_size=sizeof(NormArgs), kind=kind),
-                         (c.fastnorm_norm, c.fastnorm_norm_query), stream, fields)
+        super().__init__(
+            context,
+            NormArgs(struct_size=sizeof(NormArgs), kind=kind),
+            (c.fastnorm_norm, c.fastnorm_norm_query),
+            stream,
+            fields,
+        )
 
 
 class NormBackwardCall(Call):
     def __init__(self, context, kind, stream, fields):
         c = context.library.c
-        super().__init__(context, NormBackwardArgs(struct_size=sizeof(NormBackwardArgs), kind=kind),
-                         (c.fastnorm_norm_backward, c.fastnorm_norm_backward_query), stream, fields)
+        super().__init__(
+            context,
+            NormBackwardArgs(struct_size=sizeof(NormBackwardArgs), kind=kind),
+            (c.fastnorm_norm_backward, c.fastnorm_norm_backward_query),
+            stream,
+            fields,
+        )
 
     def run_on_cpu(self):
         """run() of a call on the CPU, with a workspace made for it."""
@@ -512,8 +589,9 @@ class NormHeadsCall(Call):
 
     def __init__(self, context, parts, stream, fields):
         functions = [getattr(context.library.c, name) for name in self.functions]
-        super().__init__(context, NormHeadsArgs(struct_size=sizeof(NormHeadsArgs)), functions,
-                         stream, fields)
+        super().__init__(
+            context, NormHeadsArgs(struct_size=sizeof(NormHeadsArgs)), functions, stream, fields
+        )
         size = sizeof(self.part)
         self.parts = [self._filled(self.part(struct_size=size), part) for part in parts]
         list_of = POINTER(self.part) * len(parts)
@@ -528,8 +606,13 @@ class NormHeadsBackwardCall(NormHeadsCall):
 class MlaDecodeCall(Call):
     def __init__(self, context, stream, fields):
         c = context.library.c
-        super().__init__(context, MlaDecodeArgs(struct_size=sizeof(MlaDecodeArgs)),
-                         (c.fastnorm_mla_decode, c.fastnorm_mla_decode_query), stream, fields)
+        super().__init__(
+            context,
+            MlaDecodeArgs(struct_size=sizeof(MlaDecodeArgs)),
+            (c.fastnorm_mla_decode, c.fastnorm_mla_decode_query),
+            stream,
+            fields,
+        )
 
 
 class Devmem:
@@ -568,8 +651,9 @@ class Devmem:
 
     def copy(self, to, source):
         """Queues a copy inside the device."""
-        self.check(self.c.devmem_copy(self.handle, to.address, source.address, source.nbytes,
-                                      self.stream))
+        self.check(
+            self.c.devmem_copy(self.handle, to.address, source.address, source.nbytes, self.stream)
+        )
 
     def synchronize(self):
         self.check(self.c.devmem_stream_synchronize(self.handle, self.stream))

@@ -1,6 +1,6 @@
-// Random calls of norm_heads_backward in memory of exact size. Nothing crashes, and the entry points
-// agree. What breaks a rule of the header is refused. A call that is accepted runs, unless a position
-// is out of range. A dry run of a GPU answers as the CPU does, or that it has no kernels.
+// Random calls of norm_heads_backward in memory of exact size. Nothing crashes, and the entry
+// points agree. What breaks a rule of the header is refused. A call that is accepted runs, unless a
+// position is out of range. A dry run of a GPU answers as the CPU does, or that it has no kernels.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -1,11 +1,13 @@
 """RMSNorm and LayerNorm of libfastnorm as JAX functions, through XLA's foreign function interface.
 
-libfastnorm_xla.so is the file that FASTNORM_XLA_LIBRARY names, else that of this package, else the one that
-the loader finds. libfastnorm is the file that FASTNORM_LIBRARY names, else that of this package. The functions work on the CPU and on CUDA
-devices, under jit, vmap and grad. JAX refuses to differentiate rms_norm_quant, and the others twice.
+libfastnorm_xla.so is the file that FASTNORM_XLA_LIBRARY names, else that of this package, else the
+one that the loader finds. libfastnorm is the file that FASTNORM_LIBRARY names, else that of this
+package. The functions work on the CPU and on CUDA devices, under jit, vmap and grad. JAX refuses to
+differentiate rms_norm_quant, and the others twice.
 
-Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact", "before_apply",
-"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
+Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact",
+"before_apply", "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4".
+norm.h says what they mean.
 """
 
 import ctypes
@@ -23,11 +25,16 @@ from fastnorm import abi as _c
 
 FastnormError = _c.FastnormError  # a RuntimeError with the status' name and the library's text
 
-_TARGET, _GRAPH_TARGET, _BACKWARD_TARGET = "fastnorm_norm", "fastnorm_norm_graph", "fastnorm_norm_backward"
+_TARGET, _GRAPH_TARGET, _BACKWARD_TARGET = (
+    "fastnorm_norm",
+    "fastnorm_norm_graph",
+    "fastnorm_norm_backward",
+)
 
 
 def _plugin_path():
-    """The file that FASTNORM_XLA_LIBRARY names, else that of this package, else what the loader finds."""
+    """The file that FASTNORM_XLA_LIBRARY names, else that of this package, else what the loader
+    finds."""
     beside = Path(_c.__file__).parent / "lib" / "libfastnorm_xla.so"
     return os.environ.get("FASTNORM_XLA_LIBRARY", str(beside) if beside.exists() else beside.name)
 
@@ -37,13 +44,20 @@ def _register():
         ctypes.CDLL(_c.library_path())  # what is loaded under this name serves the library below
     path = _plugin_path()
     library = ctypes.CDLL(path)
-    for target, platform, symbol in ((_TARGET, "cpu", "cpu"), (_GRAPH_TARGET, "cpu", "cpu"),
-                                     (_TARGET, "CUDA", "cuda"), (_GRAPH_TARGET, "CUDA", "cuda_graph"),
-                                     (_BACKWARD_TARGET, "cpu", "backward_cpu"), (_BACKWARD_TARGET, "CUDA", "backward_cuda")):
+    for target, platform, symbol in (
+        (_TARGET, "cpu", "cpu"),
+        (_GRAPH_TARGET, "cpu", "cpu"),
+        (_TARGET, "CUDA", "cuda"),
+        (_GRAPH_TARGET, "CUDA", "cuda_graph"),
+        (_BACKWARD_TARGET, "cpu", "backward_cpu"),
+        (_BACKWARD_TARGET, "CUDA", "backward_cuda"),
+    ):
         handler = getattr(library, f"fastnorm_xla_norm_{symbol}")
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handler), platform=platform)
     library.fastnorm_xla_calls.restype = ctypes.c_uint64
-    return library, _c.Context(_c.Library(path), _c.CPU, num_threads=1)  # the functions of libfastnorm come with it
+    return library, _c.Context(
+        _c.Library(path), _c.CPU, num_threads=1
+    )  # the functions of libfastnorm come with it
 
 
 _library, _checker = _register()
@@ -82,15 +96,26 @@ def _mask(names, present):
 # --- checks, before anything is compiled or launched ---
 
 _PLATFORMS = ("cpu", "gpu", "cuda")  # JAX calls CUDA devices "gpu"
-_DTYPES = {"float32": _c.F32, "float16": _c.F16, "bfloat16": _c.BF16, "int8": _c.I8, "uint8": _c.U8,
-           "int32": _c.Dtype(0, 32, 1), "int64": _c.Dtype(0, 64, 1), "float8_e4m3fn": _c.F8_E4M3FN, "float8_e5m2": _c.F8_E5M2,
-           "float8_e8m0fnu": _c.F8_E8M0FNU}
+_DTYPES = {
+    "float32": _c.F32,
+    "float16": _c.F16,
+    "bfloat16": _c.BF16,
+    "int8": _c.I8,
+    "uint8": _c.U8,
+    "int32": _c.Dtype(0, 32, 1),
+    "int64": _c.Dtype(0, 64, 1),
+    "float8_e4m3fn": _c.F8_E4M3FN,
+    "float8_e5m2": _c.F8_E5M2,
+    "float8_e8m0fnu": _c.F8_E8M0FNU,
+}
 
 
 def _dtype(name, dtype):
     if dtype.name not in _DTYPES:
         words = _DTYPES if name in ("quantized", "scale") else ("float32", "float16", "bfloat16")
-        raise FastnormError(f"FASTNORM_ERROR_DTYPE: {name}.dtype is {dtype.name}; required: one of {', '.join(words)}")
+        raise FastnormError(
+            f"FASTNORM_ERROR_DTYPE: {name}.dtype is {dtype.name}; required: one of {', '.join(words)}"
+        )
     return _DTYPES[dtype.name]
 
 
@@ -98,9 +123,15 @@ def _array(name, value):
     """A value as an array; an error that names the argument if there is none, or none any more."""
     if value is None:
         raise FastnormError(f"FASTNORM_ERROR_ARGUMENT: {name} is None; required: an array")
-    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and value.is_deleted():
-        raise FastnormError(f"FASTNORM_ERROR_ARGUMENT: {name} was deleted, as donated arguments are; "
-                            "required: an array that has its memory")
+    if (
+        isinstance(value, jax.Array)
+        and not isinstance(value, jax.core.Tracer)
+        and value.is_deleted()
+    ):
+        raise FastnormError(
+            f"FASTNORM_ERROR_ARGUMENT: {name} was deleted, as donated arguments are; "
+            "required: an array that has its memory"
+        )
     try:
         return jnp.asarray(value)
     except (TypeError, ValueError) as error:
@@ -117,22 +148,28 @@ def _check_devices(inputs):
         devices = a.devices()
         for device in devices:
             if device.platform not in _PLATFORMS:
-                raise FastnormError(f"FASTNORM_ERROR_DEVICE: {name} is on {device}, of platform {device.platform}; "
-                                    "required: a CPU or CUDA device")
+                raise FastnormError(
+                    f"FASTNORM_ERROR_DEVICE: {name} is on {device}, of platform {device.platform}; "
+                    "required: a CPU or CUDA device"
+                )
         if not a.committed:
             continue
         if bound is None:
             bound = name, devices
         elif devices != bound[1]:
             shown = [", ".join(sorted(map(str, d))) for d in (devices, bound[1])]
-            raise FastnormError(f"FASTNORM_ERROR_DEVICE: {name} is on {shown[0]}; "
-                                f"required: {shown[1]}, as {bound[0]} is")
+            raise FastnormError(
+                f"FASTNORM_ERROR_DEVICE: {name} is on {shown[0]}; "
+                f"required: {shown[1]}, as {bound[0]} is"
+            )
 
 
 def _number(name, value, kind):
     """A Python number: it is part of the program."""
     if isinstance(value, jax.core.Tracer):
-        raise TypeError(f"{name} is a traced value; required: a number, such as a static argument of jit")
+        raise TypeError(
+            f"{name} is a traced value; required: a number, such as a static argument of jit"
+        )
     try:
         return kind(value)
     except (TypeError, ValueError, OverflowError):
@@ -152,8 +189,13 @@ def _check(kind, lead, tensors, options):
             strides.insert(0, stride)
             stride *= extent
         # Stand-in addresses, 2^44 bytes apart: the library does not touch the memory.
-        fields[name] = SimpleNamespace(address=(i + 1) << 44, shape=shape, strides=strides, itemsize=1,
-                                       dtype=_dtype(name, dtype))
+        fields[name] = SimpleNamespace(
+            address=(i + 1) << 44,
+            shape=shape,
+            strides=strides,
+            itemsize=1,
+            dtype=_dtype(name, dtype),
+        )
     (_checker.norm_backward if "dy" in fields else _checker.call)(_KINDS[kind], **fields).query()
 
 
@@ -161,27 +203,53 @@ def _check(kind, lead, tensors, options):
 _DEFAULT_EPS = float(np.finfo(np.float32).eps)
 
 
-def _norm(kind, eps, inputs, outputs, aliases=None, weight_offset=0.0, rounding="once",
-          residual_rounding="exact", scheme=None, block_size=0):
+def _norm(
+    kind,
+    eps,
+    inputs,
+    outputs,
+    aliases=None,
+    weight_offset=0.0,
+    rounding="once",
+    residual_rounding="exact",
+    scheme=None,
+    block_size=0,
+):
     """One fastnorm_norm. inputs: arrays by name, or None; outputs: shapes with dtypes by name."""
     inputs = {name: inputs[name] for name in _INPUTS if inputs.get(name) is not None}
     _check_devices(inputs)
     outputs = {name: outputs[name] for name in _OUTPUTS if name in outputs}
     rank, lead = _rank_and_lead(inputs)
-    options = {"eps": _eps(eps), "weight_offset": _number("weight_offset", weight_offset, float),
-               "rounding": _word(_ROUNDING, "rounding", rounding),
-               "residual_rounding": _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding),
-               "quant_scheme": _word(_SCHEMES, "scheme", scheme), "quant_block_size": block_size}
+    options = {
+        "eps": _eps(eps),
+        "weight_offset": _number("weight_offset", weight_offset, float),
+        "rounding": _word(_ROUNDING, "rounding", rounding),
+        "residual_rounding": _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding),
+        "quant_scheme": _word(_SCHEMES, "scheme", scheme),
+        "quant_block_size": block_size,
+    }
     _check(kind, lead, _tensors(inputs, outputs), tuple(options.items()))
-    call = jax.ffi.ffi_call(_GRAPH_TARGET if use_command_buffers else _TARGET, list(outputs.values()),
-                            vmap_method="broadcast_all", input_output_aliases=aliases)
-    return call(*inputs.values(), kind=np.int32(_KINDS[kind]), **_attributes(options),
-                inputs=_mask(_INPUTS, inputs), outputs=_mask(_OUTPUTS, outputs), rank=np.int32(rank), lead=np.int32(lead))
+    call = jax.ffi.ffi_call(
+        _GRAPH_TARGET if use_command_buffers else _TARGET,
+        list(outputs.values()),
+        vmap_method="broadcast_all",
+        input_output_aliases=aliases,
+    )
+    return call(
+        *inputs.values(),
+        kind=np.int32(_KINDS[kind]),
+        **_attributes(options),
+        inputs=_mask(_INPUTS, inputs),
+        outputs=_mask(_OUTPUTS, outputs),
+        rank=np.int32(rank),
+        lead=np.int32(lead),
+    )
 
 
 def _rank_and_lead(inputs, *others):
-    """x's dimensions, and how many of the first, which no parameter has, become one, except where the
-    library is to say that they differ. others: numbers of dimensions of parameters that are not inputs."""
+    """x's dimensions, and how many of the first, which no parameter has, become one, except where
+    the library is to say that they differ. others: numbers of dimensions of parameters that are not
+    inputs."""
     rank = inputs["x"].ndim
     inner = max([1, *others, *(inputs[name].ndim for name in ("weight", "bias") if name in inputs)])
     differ = "residual" in inputs and inputs["residual"].shape != inputs["x"].shape
@@ -197,7 +265,10 @@ def _tensors(inputs, outputs):
 
 
 def _attributes(options):
-    return {name: (np.float32 if name in ("eps", "weight_offset") else np.int32)(value) for name, value in options.items()}
+    return {
+        name: (np.float32 if name in ("eps", "weight_offset") else np.int32)(value)
+        for name, value in options.items()
+    }
 
 
 def _norm_backward(kind, eps, weight_offset, rounding, inputs, outputs, bias_ndim=1):
@@ -208,16 +279,24 @@ def _norm_backward(kind, eps, weight_offset, rounding, inputs, outputs, bias_ndi
     options = {"eps": eps, "weight_offset": weight_offset, "rounding": _ROUNDING[rounding]}
     _check(kind, lead, _tensors(inputs, outputs), tuple(options.items()))
     call = jax.ffi.ffi_call(_BACKWARD_TARGET, list(outputs.values()), vmap_method="broadcast_all")
-    found = call(*inputs.values(), kind=np.int32(_KINDS[kind]), **_attributes(options),
-                 inputs=_mask(_BACKWARD_INPUTS, inputs), outputs=_mask(_BACKWARD_OUTPUTS, outputs), rank=np.int32(rank),
-                 lead=np.int32(lead))
+    found = call(
+        *inputs.values(),
+        kind=np.int32(_KINDS[kind]),
+        **_attributes(options),
+        inputs=_mask(_BACKWARD_INPUTS, inputs),
+        outputs=_mask(_BACKWARD_OUTPUTS, outputs),
+        rank=np.int32(rank),
+        lead=np.int32(lead),
+    )
     return dict(zip(outputs, found))
 
 
 def _arrays(**values):
     """The arguments of a function as arrays; those that may be None stay so."""
-    return {name: None if value is None and name in ("weight", "bias") else _array(name, value)
-            for name, value in values.items()}
+    return {
+        name: None if value is None and name in ("weight", "bias") else _array(name, value)
+        for name, value in values.items()
+    }
 
 
 def _like(a, dtype=None):
@@ -228,7 +307,8 @@ def _like(a, dtype=None):
 
 
 def _outputs_of(inputs, y_dtype, statistics=False):
-    """The outputs of a norm of these inputs; statistics: with what the backward wants of each row."""
+    """The outputs of a norm of these inputs; statistics: with what the backward wants of each
+    row."""
     x = inputs["x"]
     outputs = {"y": _like(x, y_dtype)}
     if "residual" in inputs:
@@ -241,22 +321,33 @@ def _outputs_of(inputs, y_dtype, statistics=False):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _differentiable(call, inputs):
-    """A norm as a function of its arrays by name. call: kind, y_dtype, in_place, eps, weight_offset, rounding,
-    residual_rounding."""
+    """A norm as a function of its arrays by name. call: kind, y_dtype, in_place, eps,
+    weight_offset, rounding, residual_rounding."""
     kind, y_dtype, in_place, eps, *options = call
-    return tuple(_norm(kind, eps, inputs, _outputs_of(inputs, y_dtype), {1: 1} if in_place else None, *options))
+    return tuple(
+        _norm(
+            kind, eps, inputs, _outputs_of(inputs, y_dtype), {1: 1} if in_place else None, *options
+        )
+    )
 
 
 def _forward(call, inputs):
-    """The norm with its statistics, and what the backward needs. What is wanted is said by the keys of a
-    dictionary, which are part of the program."""
+    """The norm with its statistics, and what the backward needs. What is wanted is said by the keys
+    of a dictionary, which are part of the program."""
     kind, y_dtype, in_place, eps, *options = call
     wanted = {name: () for name, primal in inputs.items() if primal.perturbed}
     inputs = {name: primal.value for name, primal in inputs.items()}
     outputs = _outputs_of(inputs, y_dtype, kind)
-    found = dict(zip((n for n in _OUTPUTS if n in outputs),
-                     _norm(kind, eps, inputs, outputs, {1: 1} if in_place else None, *options)))
-    saved = {"x": found.get("residual_out", inputs["x"]), **{n: found[n] for n in ("mean", "rstd") if n in found}}
+    found = dict(
+        zip(
+            (n for n in _OUTPUTS if n in outputs),
+            _norm(kind, eps, inputs, outputs, {1: 1} if in_place else None, *options),
+        )
+    )
+    saved = {
+        "x": found.get("residual_out", inputs["x"]),
+        **{n: found[n] for n in ("mean", "rstd") if n in found},
+    }
     saved.update({n: inputs[n] for n in ("weight", "bias") if n in inputs})
     # Of x and the residual the dtypes alone.
     dtypes = {n: jnp.zeros((0,), inputs[n].dtype) for n in ("x", "residual") if n in inputs}
@@ -284,24 +375,55 @@ def _backward(call, kept, gradients):
         outputs["dbias"] = _like(bias)
     found = {}
     if outputs:
-        found = _norm_backward(kind, _eps(eps), float(weight_offset), rounding, inputs, outputs,
-                               1 if bias is None else bias.ndim)
-    by_name = {"x": found.get("dx"), "residual": found.get("dresidual", found.get("dx")),
-               "weight": found.get("dweight"), "bias": found.get("dbias")}
-    return ({name: by_name[name] if name in wanted else None
-             for name in (*dtypes, *(n for n in ("weight", "bias") if n in saved))},)
+        found = _norm_backward(
+            kind,
+            _eps(eps),
+            float(weight_offset),
+            rounding,
+            inputs,
+            outputs,
+            1 if bias is None else bias.ndim,
+        )
+    by_name = {
+        "x": found.get("dx"),
+        "residual": found.get("dresidual", found.get("dx")),
+        "weight": found.get("dweight"),
+        "bias": found.get("dbias"),
+    }
+    return (
+        {
+            name: by_name[name] if name in wanted else None
+            for name in (*dtypes, *(n for n in ("weight", "bias") if n in saved))
+        },
+    )
 
 
 _differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
-def _call_differentiable(kind, inputs, eps, weight_offset=0.0, rounding="once", residual_rounding="exact", in_place=False,
-                         y_dtype=None):
+def _call_differentiable(
+    kind,
+    inputs,
+    eps,
+    weight_offset=0.0,
+    rounding="once",
+    residual_rounding="exact",
+    in_place=False,
+    y_dtype=None,
+):
     """Checks what is no array, so that errors are the same with and without a gradient."""
     inputs = {name: a for name, a in inputs.items() if a is not None}
     _check_devices(inputs)
     y_dtype = None if y_dtype is None else jnp.dtype(y_dtype)
-    call = (kind, y_dtype, in_place, _eps(eps), _number("weight_offset", weight_offset, float), rounding, residual_rounding)
+    call = (
+        kind,
+        y_dtype,
+        in_place,
+        _eps(eps),
+        _number("weight_offset", weight_offset, float),
+        rounding,
+        residual_rounding,
+    )
     _word(_ROUNDING, "rounding", rounding)
     _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding)
     return _differentiable(call, inputs)
@@ -310,57 +432,130 @@ def _call_differentiable(kind, inputs, eps, weight_offset=0.0, rounding="once", 
 # --- the functions to call ---
 
 
-def rms_norm(x: Any, weight: Any = None, eps: Optional[float] = 1e-6, *, weight_offset: float = 0.0,
-             rounding: str = "once", y_dtype: Any = None) -> jax.Array:
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's (None), or float32."""
-    return _call_differentiable("rms", _arrays(x=x, weight=weight), eps, weight_offset, rounding, y_dtype=y_dtype)[0]
+def rms_norm(
+    x: Any,
+    weight: Any = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    y_dtype: Any = None,
+) -> jax.Array:
+    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's (None),
+    or float32."""
+    return _call_differentiable(
+        "rms", _arrays(x=x, weight=weight), eps, weight_offset, rounding, y_dtype=y_dtype
+    )[0]
 
 
-def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: Optional[float] = 1e-5, *, rounding: str = "once",
-               y_dtype: Any = None) -> jax.Array:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's (None), or float32."""
-    return _call_differentiable("layer", _arrays(x=x, weight=weight, bias=bias), eps, 0.0, rounding, y_dtype=y_dtype)[0]
+def layer_norm(
+    x: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: Optional[float] = 1e-5,
+    *,
+    rounding: str = "once",
+    y_dtype: Any = None,
+) -> jax.Array:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's (None), or
+    float32."""
+    return _call_differentiable(
+        "layer", _arrays(x=x, weight=weight, bias=bias), eps, 0.0, rounding, y_dtype=y_dtype
+    )[0]
 
 
 def _add(in_place, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype):
-    return _call_differentiable("rms", _arrays(x=x, residual=residual, weight=weight), eps, weight_offset, rounding,
-                                residual_rounding, in_place, y_dtype)
+    return _call_differentiable(
+        "rms",
+        _arrays(x=x, residual=residual, weight=weight),
+        eps,
+        weight_offset,
+        rounding,
+        residual_rounding,
+        in_place,
+        y_dtype,
+    )
 
 
-def add_rms_norm(x: Any, residual: Any, weight: Any = None, eps: Optional[float] = 1e-6, *, weight_offset: float = 0.0,
-                 rounding: str = "once", residual_rounding: str = "exact", y_dtype: Any = None) -> Tuple[jax.Array, jax.Array]:
+def add_rms_norm(
+    x: Any,
+    residual: Any,
+    weight: Any = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    residual_rounding: str = "exact",
+    y_dtype: Any = None,
+) -> Tuple[jax.Array, jax.Array]:
     """(rms_norm of the sum, sum) with sum = x + residual; the sum has residual's dtype."""
-    return _add(False, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
+    return _add(
+        False, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype
+    )
 
 
-def fused_add_rms_norm(x: Any, residual: Any, weight: Any = None, eps: Optional[float] = 1e-6, *,
-                       weight_offset: float = 0.0, rounding: str = "once", residual_rounding: str = "exact",
-                       y_dtype: Any = None) -> Tuple[jax.Array, jax.Array]:
-    """As add_rms_norm, with the sum in residual's memory. XLA copies residual before, unless nothing else needs
-    it: an intermediate result, or an argument that donate_argnums gives away. (jit gives a donated argument's
-    memory to the first result of its shape and dtype: return the sum before the norm.)"""
+def fused_add_rms_norm(
+    x: Any,
+    residual: Any,
+    weight: Any = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    residual_rounding: str = "exact",
+    y_dtype: Any = None,
+) -> Tuple[jax.Array, jax.Array]:
+    """As add_rms_norm, with the sum in residual's memory. XLA copies residual before, unless
+    nothing else needs it: an intermediate result, or an argument that donate_argnums gives away.
+    (jit gives a donated argument's memory to the first result of its shape and dtype: return the
+    sum before the norm.)"""
     return _add(True, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
 
 
-def rms_norm_quant(x: Any, weight: Any = None, eps: Optional[float] = 1e-6, *, scheme: str, block_size: int = 0,
-                   dtype: Any = jnp.float8_e4m3fn, weight_offset: float = 0.0, rounding: str = "once") -> Tuple[jax.Array, jax.Array]:
-    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a row,). Codes of
-    nvfp4 and mxfp4 are uint8, two to a byte."""
+def rms_norm_quant(
+    x: Any,
+    weight: Any = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    scheme: str,
+    block_size: int = 0,
+    dtype: Any = jnp.float8_e4m3fn,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+) -> Tuple[jax.Array, jax.Array]:
+    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + (1,) (per_row) or + (scales of a
+    row,). Codes of nvfp4 and mxfp4 are uint8, two to a byte."""
     if scheme is None:
         raise ValueError("scheme is None; required: one of " + ", ".join(filter(None, _SCHEMES)))
     _word(_SCHEMES, "scheme", scheme)
     if block_size not in ((64, 128) if scheme == "per_block" else (0,)):
         required = "64 or 128" if scheme == "per_block" else f"0, since the scheme is {scheme}"
-        raise FastnormError(f"FASTNORM_ERROR_ARGUMENT: block_size is {block_size}; required: {required}")
+        raise FastnormError(
+            f"FASTNORM_ERROR_ARGUMENT: block_size is {block_size}; required: {required}"
+        )
     inputs = _arrays(x=x, weight=weight)
     if inputs["x"].ndim < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
     *lead, n = inputs["x"].shape
     columns = {"per_row": n, "per_block": block_size, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
-    scale_dtype = {"mxfp8": jnp.float8_e8m0fnu, "nvfp4": jnp.float8_e4m3fn,
-                   "mxfp4": jnp.float8_e8m0fnu}.get(scheme, jnp.float32)
+    scale_dtype = {
+        "mxfp8": jnp.float8_e8m0fnu,
+        "nvfp4": jnp.float8_e4m3fn,
+        "mxfp4": jnp.float8_e8m0fnu,
+    }.get(scheme, jnp.float32)
     codes = ((*lead, n // 2), jnp.uint8) if scheme in ("nvfp4", "mxfp4") else ((*lead, n), dtype)
-    return tuple(_norm("rms", eps, inputs,
-                       {"quantized": jax.ShapeDtypeStruct(*codes),
-                        "scale": jax.ShapeDtypeStruct((*lead, -(-n // max(columns, 1))), scale_dtype)},
-                       weight_offset=weight_offset, rounding=rounding, scheme=scheme, block_size=block_size))
+    return tuple(
+        _norm(
+            "rms",
+            eps,
+            inputs,
+            {
+                "quantized": jax.ShapeDtypeStruct(*codes),
+                "scale": jax.ShapeDtypeStruct((*lead, -(-n // max(columns, 1))), scale_dtype),
+            },
+            weight_offset=weight_offset,
+            rounding=rounding,
+            scheme=scheme,
+            block_size=block_size,
+        )
+    )

@@ -71,20 +71,29 @@ class Result(NamedTuple):
 
 
 def _flags(part):
-    bits = ((part.norm is not None, _c.NORM), (part.across_heads, _c.ACROSS_HEADS),
-            (part.rope, _c.ROPE), (part.interleaved, _c.ROPE_INTERLEAVED),
-            (part.inverse, _c.ROPE_INVERSE), (part.from_rounded, _c.ROPE_FROM_ROUNDED))
+    bits = (
+        (part.norm is not None, _c.NORM),
+        (part.across_heads, _c.ACROSS_HEADS),
+        (part.rope, _c.ROPE),
+        (part.interleaved, _c.ROPE_INTERLEAVED),
+        (part.inverse, _c.ROPE_INVERSE),
+        (part.from_rounded, _c.ROPE_FROM_ROUNDED),
+    )
     return sum(bit for on, bit in bits if on)
 
 
 def _heads(i, part, x):
     if x.ndim != 3:
-        raise FastnormError(f"FASTNORM_ERROR_SHAPE: parts[{i}].x has {x.ndim} dimensions; "
-                            "required: 3, [tokens, heads, d]")
+        raise FastnormError(
+            f"FASTNORM_ERROR_SHAPE: parts[{i}].x has {x.ndim} dimensions; "
+            "required: 3, [tokens, heads, d]"
+        )
     first, number = (0, x.shape[1]) if part.heads is None else map(int, part.heads)
     if first < 0 or number < 0 or first + number > x.shape[1]:
-        raise FastnormError(f"FASTNORM_ERROR_SHAPE: parts[{i}].heads is ({first}, {number}); "
-                            f"required: (first, number) of x, which has {x.shape[1]}")
+        raise FastnormError(
+            f"FASTNORM_ERROR_SHAPE: parts[{i}].heads is ({first}, {number}); "
+            f"required: (first, number) of x, which has {x.shape[1]}"
+        )
     return first, number
 
 
@@ -110,12 +119,16 @@ def _describe(i, part):
     block = number("cache_block", part.cache_block, int)
     scheme = 0 if part.cache_scale is None else _c.PER_BLOCK if block else _c.PER_TENSOR
     scalars = {
-        "flags": _flags(part), "kind": kind or 0, "eps": number("eps", part.eps, float),
+        "flags": _flags(part),
+        "kind": kind or 0,
+        "eps": number("eps", part.eps, float),
         "weight_offset": number("weight_offset", part.weight_offset, float),
         "rounding": word(_shared._ROUNDING, "rounding", part.rounding),
         "rope_rounding": word(_ROPE_ROUNDINGS, "rope_rounding", part.rope_rounding),
-        "rope_offset": number("rope_offset", part.rope_offset, int), "cache_scheme": scheme,
-        "cache_block_size": block, "quant_division": word(_DIVISIONS, "division", part.division)
+        "rope_offset": number("rope_offset", part.rope_offset, int),
+        "cache_scheme": scheme,
+        "cache_block_size": block,
+        "quant_division": word(_DIVISIONS, "division", part.division),
     }
     outputs, aliases = {}, []
     if part.y:
@@ -130,8 +143,8 @@ def _describe(i, part):
 
 @functools.lru_cache(maxsize=4096)
 def _check(parts, shared):
-    """Asks the library what it would say. A part: its scalars, its heads, and (name, shape, dtype) of
-    its tensors. shared: fields, and tensors."""
+    """Asks the library what it would say. A part: its scalars, its heads, and (name, shape, dtype)
+    of its tensors. shared: fields, and tensors."""
     used = 0
 
     def view(name, shape, dtype, heads=None):
@@ -146,21 +159,25 @@ def _check(parts, shared):
         if heads is not None:
             address += heads[0] * strides[1] * dtype.itemsize
             shape[1] = heads[1]
-        return SimpleNamespace(address=address,
-                               shape=shape,
-                               strides=strides,
-                               itemsize=1,
-                               dtype=_shared._dtype(name, dtype))
+        return SimpleNamespace(
+            address=address,
+            shape=shape,
+            strides=strides,
+            itemsize=1,
+            dtype=_shared._dtype(name, dtype),
+        )
 
     described = []
     for scalars, heads, tensors in parts:
-        described.append({
-            **dict(scalars),
-            **{
-                name: view(name, shape, dtype, heads if name == "x" else None)
-                for name, shape, dtype in tensors
+        described.append(
+            {
+                **dict(scalars),
+                **{
+                    name: view(name, shape, dtype, heads if name == "x" else None)
+                    for name, shape, dtype in tensors
+                },
             }
-        })
+        )
     fields, tensors = shared
     found = {name: view(name, shape, dtype) for name, shape, dtype in tensors}
     _shared._checker.norm_heads(described, **dict(fields), **found).query()
@@ -176,51 +193,79 @@ def _words(p):
         sum(1 << i for i, name in enumerate(names) if name in of)
         for names, of in ((_INPUTS, p.inputs), (_OUTPUTS, p.outputs))
     ]
-    names = ("flags", "kind", "rounding", "rope_rounding", "rope_offset", "cache_scheme",
-             "cache_block_size", "quant_division")
+    names = (
+        "flags",
+        "kind",
+        "rounding",
+        "rope_rounding",
+        "rope_offset",
+        "cache_scheme",
+        "cache_block_size",
+        "quant_division",
+    )
     return [*(scalars[name] for name in names), *p.heads, *masks]
 
 
-def norm_heads(parts,
-               *,
-               cos=None,
-               sin=None,
-               rope_dim=None,
-               positions=None,
-               slots=None,
-               mrope=(),
-               mrope_interleaved=False):
+def norm_heads(
+    parts,
+    *,
+    cos=None,
+    sin=None,
+    rope_dim=None,
+    positions=None,
+    slots=None,
+    mrope=(),
+    mrope_interleaved=False,
+):
     """A Result for each of up to 8 parts over the same tokens.
 
     cos and sin are [P, R] or [P, 2 R], or one such for each head. rope_dim is 2 R, by default twice
     the width of cos. positions [tokens], or [axes, tokens] with mrope, and slots [at most tokens]
-    are int32 or int64. On the CPU they are checked when the call runs; on a GPU they must be valid."""
+    are int32 or int64. On the CPU they are checked when the call runs; on a GPU they must be
+    valid."""
     described = [_describe(i, part) for i, part in enumerate(parts)]
     tables = {
         name: _shared._array(name, value)
-        for name, value in zip(_SHARED, (cos, sin, positions, slots)) if value is not None
+        for name, value in zip(_SHARED, (cos, sin, positions, slots))
+        if value is not None
     }
     if rope_dim is None:
         rope_dim = 2 * tables["cos"].shape[-1] if "cos" in tables and tables["cos"].ndim else 0
     sections = [_shared._number("mrope", pairs, int) for pairs in mrope]
     if len(sections) > 4:
-        raise FastnormError(f"FASTNORM_ERROR_SHAPE: mrope has {len(sections)} sections; "
-                            "required: at most 4")
+        raise FastnormError(
+            f"FASTNORM_ERROR_SHAPE: mrope has {len(sections)} sections; required: at most 4"
+        )
     sections += [0] * (4 - len(sections))
     fields = {
         "flags": _c.MROPE_INTERLEAVED if mrope_interleaved else 0,
         "rope_dim": _shared._number("rope_dim", rope_dim, int),
-        **{f"mrope_{axis}": pairs for axis, pairs in enumerate(sections)}
+        **{f"mrope_{axis}": pairs for axis, pairs in enumerate(sections)},
     }
-    _shared._check_devices({
-        **{f"parts[{i}].{name}": a for i, p in enumerate(described) for name, a in p.inputs.items()},
-        **tables
-    })
+    _shared._check_devices(
+        {
+            **{
+                f"parts[{i}].{name}": a
+                for i, p in enumerate(described)
+                for name, a in p.inputs.items()
+            },
+            **tables,
+        }
+    )
     _check(
-        tuple((p.scalars, p.heads,
-               (*_tensors({n: a for n, a in p.inputs.items() if n not in p.aliases}),
-                *_tensors(p.outputs))) for p in described),
-        (tuple(fields.items()), _tensors(tables)))
+        tuple(
+            (
+                p.scalars,
+                p.heads,
+                (
+                    *_tensors({n: a for n, a in p.inputs.items() if n not in p.aliases}),
+                    *_tensors(p.outputs),
+                ),
+            )
+            for p in described
+        ),
+        (tuple(fields.items()), _tensors(tables)),
+    )
     if not described:
         return []
 
@@ -237,14 +282,16 @@ def norm_heads(parts,
     words = [word for p in described for word in _words(p)]
     scalars = [dict(p.scalars)[name] for p in described for name in ("eps", "weight_offset")]
     mask = sum(1 << i for i, name in enumerate(_SHARED) if name in tables)
-    call = jax.ffi.ffi_call(_TARGET,
-                            outputs,
-                            vmap_method="sequential",
-                            input_output_aliases=aliases)
+    call = jax.ffi.ffi_call(
+        _TARGET, outputs, vmap_method="sequential", input_output_aliases=aliases
+    )
     found = iter(
-        call(*operands,
-             *tables.values(),
-             words=np.array(words, np.int32),
-             scalars=np.array(scalars, np.float32),
-             shared=np.array([*fields.values(), mask], np.int32)))
+        call(
+            *operands,
+            *tables.values(),
+            words=np.array(words, np.int32),
+            scalars=np.array(scalars, np.float32),
+            shared=np.array([*fields.values(), mask], np.int32),
+        )
+    )
     return [Result(*(next(found) if n in p.outputs else None for n in _OUTPUTS)) for p in described]

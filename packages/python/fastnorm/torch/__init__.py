@@ -3,13 +3,14 @@
 The library is the file that FASTNORM_LIBRARY names, else the one of this package.
 Tensors on the CPU and on CUDA devices, with the strides they have; work goes to the current stream.
 README.md says which inputs are copied and which kinds of tensors are refused.
-Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact", "before_apply",
-"before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4". norm.h says what they mean.
+Words: rounding "once", "normalized", "every_step", "once_rw"; residual_rounding "exact",
+"before_apply", "before_statistics"; scheme "per_row", "per_block", "mxfp8", "nvfp4", "mxfp4".
+norm.h says what they mean.
 
 eps None is that of float32, as in torch.nn.functional.rms_norm. y_dtype None is x's dtype.
 
-All operators but the quantised ones have a backward, by fastnorm_norm_backward: gradients have the dtypes
-of their inputs. The quantised ones refuse tensors that require grad while grad is enabled.
+All operators but the quantised ones have a backward, by fastnorm_norm_backward: gradients have the
+dtypes of their inputs. The quantised ones refuse tensors that require grad while grad is enabled.
 """
 
 import contextlib
@@ -31,13 +32,26 @@ _library = _c.Library(_c.library_path())
 # With plain addresses as arguments; indexing makes a function of its own, whose types are its own.
 _norm, _backward = _library.c["fastnorm_norm"], _library.c["fastnorm_norm_backward"]
 for _function in (_norm, _backward):
-    _function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    _function.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+    ]
 
 # Some dtypes that no norm takes are here, too: the library says so.
 _DTYPES = {
-    torch.float32: _c.F32, torch.float16: _c.F16, torch.bfloat16: _c.BF16,
-    torch.int8: _c.I8, torch.uint8: _c.U8, torch.int32: _c.Dtype(0, 32, 1), torch.int64: _c.Dtype(0, 64, 1),
-    torch.float8_e4m3fn: _c.F8_E4M3FN, torch.float8_e5m2: _c.F8_E5M2, torch.float8_e8m0fnu: _c.F8_E8M0FNU,
+    torch.float32: _c.F32,
+    torch.float16: _c.F16,
+    torch.bfloat16: _c.BF16,
+    torch.int8: _c.I8,
+    torch.uint8: _c.U8,
+    torch.int32: _c.Dtype(0, 32, 1),
+    torch.int64: _c.Dtype(0, 64, 1),
+    torch.float8_e4m3fn: _c.F8_E4M3FN,
+    torch.float8_e5m2: _c.F8_E5M2,
+    torch.float8_e8m0fnu: _c.F8_E8M0FNU,
 }
 _FP4 = getattr(torch, "float4_e2m1fn_x2", None)  # since PyTorch 2.8
 if _FP4 is not None:
@@ -92,26 +106,39 @@ def _named(names, tensors):
 
 def _check_kind(name, t):
     """Refuses a tensor whose elements do not lie in memory at its strides."""
-    kind = (f"has layout {t.layout}" if t.layout is not torch.strided else
-            "is a nested tensor" if t.is_nested else
-            f"is quantised ({t.dtype})" if t.is_quantized else None)
+    kind = (
+        f"has layout {t.layout}"
+        if t.layout is not torch.strided
+        else "is a nested tensor"
+        if t.is_nested
+        else f"is quantised ({t.dtype})"
+        if t.is_quantized
+        else None
+    )
     if kind:
-        raise FastnormError(f"FASTNORM_ERROR_LAYOUT: {name} {kind}; "
-                            "required: layout torch.strided, not nested or quantised")
+        raise FastnormError(
+            f"FASTNORM_ERROR_LAYOUT: {name} {kind}; "
+            "required: layout torch.strided, not nested or quantised"
+        )
 
 
 def _check_places(names, tensors, devices):
-    """Refuses tensors that are not dense, or not on the device of the first one. devices: its types."""
+    """Refuses tensors that are not dense, or not on the device of the first one. devices: its
+    types."""
     present = _named(names, tensors)
     for name, t in present:
         _check_kind(name, t)
     first, x = present[0]
     if x.device.type not in devices:
-        raise FastnormError(f"FASTNORM_ERROR_DEVICE: {first} is on {x.device}; required: a CPU or CUDA device")
+        raise FastnormError(
+            f"FASTNORM_ERROR_DEVICE: {first} is on {x.device}; required: a CPU or CUDA device"
+        )
     for name, t in present:
         if t.device != x.device:
-            raise FastnormError(f"FASTNORM_ERROR_DEVICE: {name} is on {t.device}; "
-                                f"required: {x.device}, the device of {first}")
+            raise FastnormError(
+                f"FASTNORM_ERROR_DEVICE: {name} is on {t.device}; "
+                f"required: {x.device}, the device of {first}"
+            )
 
 
 # --- views: the shapes and strides that the library gets ---
@@ -161,8 +188,10 @@ def _groups(names, tensors):
         return None
     for name, t in _named(names, tensors):
         if name not in _PARAMETERS and t.shape[:lead] != x.shape[:lead]:
-            raise FastnormError(f"FASTNORM_ERROR_SHAPE: {name}.shape is {list(t.shape)}; "
-                                f"required: the leading dimensions of x, {list(x.shape)}")
+            raise FastnormError(
+                f"FASTNORM_ERROR_SHAPE: {name}.shape is {list(t.shape)}; "
+                f"required: the leading dimensions of x, {list(x.shape)}"
+            )
     if 0 in x.shape:
         return [list(range(lead))]
     rows = [_strides(t) for name, t in _named(names, tensors) if name not in _PARAMETERS]
@@ -171,15 +200,26 @@ def _groups(names, tensors):
 
 def _positions_to_copy(names, tensors):
     """Positions of inputs that the library takes only as a compact copy."""
-    unit = [i for i, (name, t) in enumerate(zip(names, tensors))
-            if t is not None and t.dim() > 0 and _strides(t)[-1] not in ((0, 1) if name == "dy" else (1,))]
+    unit = [
+        i
+        for i, (name, t) in enumerate(zip(names, tensors))
+        if t is not None
+        and t.dim() > 0
+        and _strides(t)[-1] not in ((0, 1) if name == "dy" else (1,))
+    ]
     if unit:
         return tuple(unit)
     groups = _groups(names, tensors)
-    if groups is None or len(groups) + tensors[0].dim() - _rows_to_merge(names, tensors) <= _MAX_RANK:
+    if (
+        groups is None
+        or len(groups) + tensors[0].dim() - _rows_to_merge(names, tensors) <= _MAX_RANK
+    ):
         return ()
-    return tuple(i for i, (name, t) in enumerate(zip(names, tensors))
-                 if t is not None and name not in _PARAMETERS and _strides(t) != _compact(t.shape))
+    return tuple(
+        i
+        for i, (name, t) in enumerate(zip(names, tensors))
+        if t is not None and name not in _PARAMETERS and _strides(t) != _compact(t.shape)
+    )
 
 
 def _view(name, t, groups):
@@ -188,8 +228,10 @@ def _view(name, t, groups):
     if groups is None or name in _PARAMETERS:
         return shape, strides
     lead = groups[-1][-1] + 1
-    return ([math.prod(shape[i] for i in group) for group in groups] + shape[lead:],
-            [strides[group[-1]] for group in groups] + strides[lead:])
+    return (
+        [math.prod(shape[i] for i in group) for group in groups] + shape[lead:],
+        [strides[group[-1]] for group in groups] + strides[lead:],
+    )
 
 
 def _span(t, address):
@@ -226,8 +268,10 @@ def _check_copies(names, tensors, addresses):
         return
     residual = tensors[position]
     if residual.dim() and 0 not in residual.shape and _overlaps_itself(residual):
-        raise FastnormError(f"FASTNORM_ERROR_LAYOUT: residual.stride() is {list(residual.stride())} for the shape "
-                            f"{list(residual.shape)}; required: elements that do not overlap, since it is written")
+        raise FastnormError(
+            f"FASTNORM_ERROR_LAYOUT: residual.stride() is {list(residual.stride())} for the shape "
+            f"{list(residual.shape)}; required: elements that do not overlap, since it is written"
+        )
     start, end = _span(residual, addresses[position])
     for name, t, address in zip(names, tensors, addresses):
         if t is None:
@@ -236,15 +280,16 @@ def _check_copies(names, tensors, addresses):
         if t is not residual and start < other_end and other_start < end:
             raise FastnormError(
                 f"FASTNORM_ERROR_LAYOUT: {name} at [{other_start:#x}, {other_end:#x}) overlaps residual at "
-                f"[{start:#x}, {end:#x}), which is written; required: memory of its own, such as {name}.clone()")
+                f"[{start:#x}, {end:#x}), which is written; required: memory of its own, such as {name}.clone()"
+            )
 
 
 # --- calls ---
 
 
 class _Call:
-    """fastnorm_norm_args, or with a tensor named dy fastnorm_norm_backward_args, for tensors of certain
-    dtypes, shapes, strides and devices. Only addresses change from one run to the next."""
+    """fastnorm_norm_args, or with a tensor named dy fastnorm_norm_backward_args, for tensors of
+    certain dtypes, shapes, strides and devices. Only addresses change from one run to the next."""
 
     def __init__(self, options, names, tensors, addresses=None):
         self.device_id = tensors[0].get_device()
@@ -259,12 +304,16 @@ class _Call:
             struct = None
             if t is not None:
                 address = t.data_ptr() if addresses is None else addresses[i]
-                struct = _c.tensor(address, *self._device(t), self._dtype(name, t), *_view(name, t, groups))
+                struct = _c.tensor(
+                    address, *self._device(t), self._dtype(name, t), *_view(name, t, groups)
+                )
                 setattr(self.args, name, ctypes.pointer(struct))
             self.structs.append(struct)
         self.address = ctypes.addressof(self.args)
         info = _c.Info(struct_size=ctypes.sizeof(_c.Info))
-        query = _library.c.fastnorm_norm_backward_query if backward else _library.c.fastnorm_norm_query
+        query = (
+            _library.c.fastnorm_norm_backward_query if backward else _library.c.fastnorm_norm_query
+        )
         _library.check(query(self.context.handle, self.args, info))
         self.workspace_bytes = info.workspace_bytes
         self.handle = self.context.handle.value
@@ -276,9 +325,15 @@ class _Call:
     @staticmethod
     def _dtype(name, t):
         if t.dtype not in _DTYPES:
-            words = _DTYPES if name in ("quantized", "scale") else (torch.float32, torch.float16, torch.bfloat16)
-            raise FastnormError(f"FASTNORM_ERROR_DTYPE: {name}.dtype is {t.dtype}; "
-                                f"required: one of {', '.join(map(str, words))}")
+            words = (
+                _DTYPES
+                if name in ("quantized", "scale")
+                else (torch.float32, torch.float16, torch.bfloat16)
+            )
+            raise FastnormError(
+                f"FASTNORM_ERROR_DTYPE: {name}.dtype is {t.dtype}; "
+                f"required: one of {', '.join(map(str, words))}"
+            )
         return _DTYPES[t.dtype]
 
     def run(self):
@@ -290,7 +345,9 @@ class _Call:
         device = "cpu" if self.device_id < 0 else torch.device("cuda", self.device_id)
         memory = torch.empty(self.workspace_bytes + 255, dtype=torch.uint8, device=device)
         aligned = (memory.data_ptr() + 255) & ~255
-        _library.check(self.function(self.handle, self.address, aligned, self.workspace_bytes, stream))
+        _library.check(
+            self.function(self.handle, self.address, aligned, self.workspace_bytes, stream)
+        )
 
 
 _MAX_CALLS = 4096  # of a thread; a server with ever new shapes must not fill the memory
@@ -313,9 +370,14 @@ _calls = _Calls()
 
 
 def _run(options, names, tensors):
-    """One fastnorm_norm or fastnorm_norm_backward. options: pairs of a field and its value; names of fields
-    and their tensors or None, x first. The dispatcher leads only dense tensors on CPU and CUDA devices here."""
-    key = (options, names, *[t if t is None else (t.dtype, t.get_device(), t.shape, t.stride()) for t in tensors])
+    """One fastnorm_norm or fastnorm_norm_backward. options: pairs of a field and its value; names
+    of fields and their tensors or None, x first. The dispatcher leads only dense tensors on CPU and
+    CUDA devices here."""
+    key = (
+        options,
+        names,
+        *[t if t is None else (t.dtype, t.get_device(), t.shape, t.stride()) for t in tensors],
+    )
     call = _calls.made.get(key)
     if call is None:
         _check_places(names, tensors, ("cpu", "cuda"))
@@ -332,8 +394,8 @@ def _run(options, names, tensors):
 
 
 def _run_copied(options, names, tensors, positions):
-    """_run with compact copies of some tensors; a residual that is replaced is copied back, and so are
-    gradients of parameters."""
+    """_run with compact copies of some tensors; a residual that is replaced is copied back, and so
+    are gradients of parameters."""
     _check_copies(names, tensors, [None if t is None else t.data_ptr() for t in tensors])
     copies = {i: tensors[i].clone(memory_format=torch.contiguous_format) for i in positions}
     residual = _in_place(names, tensors)
@@ -386,9 +448,13 @@ _DEFAULT_EPS = torch.finfo(torch.float32).eps
 
 
 def _options(kind, eps, weight_offset, rounding, residual_rounding="exact"):
-    return (("kind", kind), ("eps", _DEFAULT_EPS if eps is None else eps), ("weight_offset", weight_offset),
-            ("rounding", _word(_ROUNDING, "rounding", rounding)),
-            ("residual_rounding", _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding)))
+    return (
+        ("kind", kind),
+        ("eps", _DEFAULT_EPS if eps is None else eps),
+        ("weight_offset", weight_offset),
+        ("rounding", _word(_ROUNDING, "rounding", rounding)),
+        ("residual_rounding", _word(_RESIDUAL_ROUNDING, "residual_rounding", residual_rounding)),
+    )
 
 
 def _quant_options(scheme, block_size):
@@ -404,22 +470,29 @@ def _like(x, dtype=None):
 
 
 def _quant_outputs(x, scheme, block_size, dtype):
-    """Empty codes and scales for x; a scheme decides the dtype of its scales, and whether codes are of 4 bits."""
+    """Empty codes and scales for x; a scheme decides the dtype of its scales, and whether codes are
+    of 4 bits."""
     _word(_SCHEMES, "scheme", scheme)
     if x.dim() < 1:
         raise FastnormError("FASTNORM_ERROR_SHAPE: x has 0 dimensions; required: at least 1")
     if block_size not in ((64, 128) if scheme == "per_block" else (0,)):
         required = "64 or 128" if scheme == "per_block" else f"0, since the scheme is {scheme}"
-        raise FastnormError(f"FASTNORM_ERROR_ARGUMENT: block_size is {block_size}; required: {required}")
+        raise FastnormError(
+            f"FASTNORM_ERROR_ARGUMENT: block_size is {block_size}; required: {required}"
+        )
     rows, n = x.shape[:-1], x.shape[-1]
     if scheme == "per_row":
         return x.new_empty(x.shape, dtype=dtype), x.new_empty((*rows, 1), dtype=torch.float32)
     if scheme == "per_block":
-        return (x.new_empty(x.shape, dtype=dtype),
-                x.new_empty((*rows, -(-n // block_size)), dtype=torch.float32))
+        return (
+            x.new_empty(x.shape, dtype=dtype),
+            x.new_empty((*rows, -(-n // block_size)), dtype=torch.float32),
+        )
     if scheme == "mxfp8":
-        return (x.new_empty(x.shape, dtype=dtype),
-                x.new_empty((*rows, -(-n // 32)), dtype=torch.float8_e8m0fnu))
+        return (
+            x.new_empty(x.shape, dtype=dtype),
+            x.new_empty((*rows, -(-n // 32)), dtype=torch.float8_e8m0fnu),
+        )
     codes = x.new_empty((*rows, n // 2), dtype=dtype if dtype == _FP4 else torch.uint8)
     if scheme == "mxfp4":
         return codes, x.new_empty((*rows, -(-n // 32)), dtype=torch.float8_e8m0fnu)
@@ -428,25 +501,36 @@ def _quant_outputs(x, scheme, block_size, dtype):
 
 # --- operators ---
 
-# PyTorch's custom_op decorator costs twice as much a call. The compiler must leave strides as they are.
+# PyTorch's custom_op decorator costs twice as much a call. The compiler must leave strides as they
+# are.
 _lib = torch.library.Library("fastnorm", "DEF")
-_TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
+_TAGS = (
+    torch.Tag.pt2_compliant_tag,
+    getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order),
+)
 
 
 def _as_autograd_sees(name, op, mutated, differentiable):
-    """The operator as autograd sees it, and as inference mode sees it where tensors were made outside of it:
-    autograd counts the versions of what is written. mutated: positions of those tensors. differentiable:
-    what to call instead where a tensor requires grad; None if there is no backward."""
+    """The operator as autograd sees it, and as inference mode sees it where tensors were made
+    outside of it: autograd counts the versions of what is written. mutated: positions of those
+    tensors. differentiable: what to call instead where a tensor requires grad; None if there is no
+    backward."""
 
     def call(*arguments):
         # PyTorch would take the derivative for 0.
         if forward_ad._current_level >= 0 and any(
-                isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None for a in arguments):
+            isinstance(a, Tensor) and forward_ad.unpack_dual(a).tangent is not None
+            for a in arguments
+        ):
             raise RuntimeError(f"fastnorm::{name} has no forward derivative yet")
-        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+        if torch.is_grad_enabled() and any(
+            isinstance(a, Tensor) and a.requires_grad for a in arguments
+        ):
             if differentiable is None:
-                raise RuntimeError(f"fastnorm::{name} has no backward: call it under torch.no_grad() or "
-                                   "torch.inference_mode(), or with tensors that do not require grad")
+                raise RuntimeError(
+                    f"fastnorm::{name} has no backward: call it under torch.no_grad() or "
+                    "torch.inference_mode(), or with tensors that do not require grad"
+                )
             return differentiable(*arguments)
         return counted(*arguments)
 
@@ -462,15 +546,17 @@ def _as_autograd_sees(name, op, mutated, differentiable):
 
 
 def _one_level():
-    """Allows torch.func's transforms a node of one level, which is what they call an Autograd kernel for."""
+    """Allows torch.func's transforms a node of one level, which is what they call an Autograd
+    kernel for."""
     if torch._C._are_functorch_transforms_active():
         return torch._functorch.autograd_function.enable_single_level_autograd_function()
     return contextlib.nullcontext()
 
 
 def _node(name, op, backward, setup_context):
-    """The operator as autograd sees it, with a backward of its own. As torch.library.register_autograd, but
-    for torch.func's transforms, too: each level of them calls this kernel for itself."""
+    """The operator as autograd sees it, with a backward of its own. As
+    torch.library.register_autograd, but for torch.func's transforms, too: each level of them calls
+    this kernel for itself."""
 
     def forward(ctx, keyset, *arguments):
         with torch._C._AutoDispatchBelowAutograd():
@@ -479,11 +565,19 @@ def _node(name, op, backward, setup_context):
             setup_context(ctx, arguments, result)
         return result
 
-    node = type(f"fastnorm_{name}", (torch.autograd.function._SingleLevelFunction,), {
-        "forward": staticmethod(forward), "backward": staticmethod(lambda ctx, *gradients: (None, *backward(ctx, *gradients)))})
+    node = type(
+        f"fastnorm_{name}",
+        (torch.autograd.function._SingleLevelFunction,),
+        {
+            "forward": staticmethod(forward),
+            "backward": staticmethod(lambda ctx, *gradients: (None, *backward(ctx, *gradients))),
+        },
+    )
 
     def call(keyset, *arguments):
-        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+        if torch.is_grad_enabled() and any(
+            isinstance(a, Tensor) and a.requires_grad for a in arguments
+        ):
             with _one_level():
                 return node.apply(keyset, *arguments)
         with torch._C._AutoDispatchBelowAutograd():
@@ -499,31 +593,40 @@ def _resolving_neg(names, mutated, op):
     def call(*arguments):
         for i in mutated:
             if arguments[i] is not None and arguments[i].is_neg():
-                raise FastnormError(f"FASTNORM_ERROR_LAYOUT: {names[i]}.is_neg() is True; required: False, since it "
-                                    "is written (Tensor.resolve_neg() makes a copy)")
+                raise FastnormError(
+                    f"FASTNORM_ERROR_LAYOUT: {names[i]}.is_neg() is True; required: False, since it "
+                    "is written (Tensor.resolve_neg() makes a copy)"
+                )
         return op(*[a.resolve_neg() if isinstance(a, Tensor) else a for a in arguments])
 
     return call
 
 
 def _refuse_others(name, names, present):
-    """The operator on tensors that have no strides or no device of ours: an error that names one."""
+    """The operator on tensors that have no strides or no device of ours: an error that names
+    one."""
 
     def refuse(*arguments):
         found = [(n, a) for n, a in zip(names, present(arguments)) if isinstance(a, Tensor)]
         _check_places(*zip(*found), ("cpu", "cuda", "meta"))
         kinds = ", ".join(f"{n} is a {type(a).__name__} on {a.device}" for n, a in found)
-        raise FastnormError(f"FASTNORM_ERROR_DEVICE: {kinds}; required: plain tensors on one CPU or CUDA device")
+        raise FastnormError(
+            f"FASTNORM_ERROR_DEVICE: {kinds}; required: plain tensors on one CPU or CUDA device"
+        )
 
     for kind in ("CompositeExplicitAutograd", "NestedTensorCPU", "NestedTensorCUDA"):
         _lib.impl(name, refuse, kind)
-    torch.library.register_torch_dispatch(f"fastnorm::{name}", NestedTensor,
-                                          lambda mode, op, types, arguments, options: refuse(*arguments), lib=_lib)
+    torch.library.register_torch_dispatch(
+        f"fastnorm::{name}",
+        NestedTensor,
+        lambda mode, op, types, arguments, options: refuse(*arguments),
+        lib=_lib,
+    )
 
 
 def _operator(schema, mutated=(), differentiable=None, backward=None, setup_context=None):
-    """Makes the function below it an operator on CPU and CUDA tensors. The function makes the outputs
-    and gives all to its first argument: _run, or _check for tensors without memory.
+    """Makes the function below it an operator on CPU and CUDA tensors. The function makes the
+    outputs and gives all to its first argument: _run, or _check for tensors without memory.
 
     An operator either has a backward of its own, or one that it borrows from the operator that
     differentiable() calls, or none."""
@@ -538,7 +641,9 @@ def _operator(schema, mutated=(), differentiable=None, backward=None, setup_cont
         def present(arguments):
             for i in required:
                 if arguments[i] is None:
-                    raise FastnormError(f"FASTNORM_ERROR_ARGUMENT: {names[i]} is None; required: a tensor")
+                    raise FastnormError(
+                        f"FASTNORM_ERROR_ARGUMENT: {names[i]} is None; required: a tensor"
+                    )
             return arguments
 
         def run(*arguments):
@@ -566,8 +671,8 @@ def _operator(schema, mutated=(), differentiable=None, backward=None, setup_cont
 
 # --- the backward ---
 #
-# Where a tensor requires grad, an operator calls its twin ".._with_statistics", which also returns what the
-# backward wants of each row: rstd, and mean for LayerNorm.
+# Where a tensor requires grad, an operator calls its twin ".._with_statistics", which also returns
+# what the backward wants of each row: rstd, and mean for LayerNorm.
 
 
 def _statistics(x):
@@ -578,10 +683,14 @@ def _statistics(x):
 def _gradients(x, dtype, dresidual_dtype, weight, bias, wanted):
     """Empty gradients, None where not wanted. wanted: of dx, dweight, dbias."""
     dx, dweight, dbias = wanted
-    return (torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format) if dx else None,
-            None if dresidual_dtype is None else
-            torch.empty_like(x, dtype=dresidual_dtype, memory_format=torch.contiguous_format),
-            _like(weight) if dweight else None, _like(bias) if dbias else None)
+    return (
+        torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format) if dx else None,
+        None
+        if dresidual_dtype is None
+        else torch.empty_like(x, dtype=dresidual_dtype, memory_format=torch.contiguous_format),
+        _like(weight) if dweight else None,
+        _like(bias) if dbias else None,
+    )
 
 
 def _some(x, found):
@@ -589,36 +698,94 @@ def _some(x, found):
     return tuple(x.new_empty(0) if t is None else t for t in found)
 
 
-_BACKWARD = ("x", "dy", "weight", "mean", "rstd", "dresidual_in", "dx", "dresidual", "dweight", "dbias")
+_BACKWARD = (
+    "x",
+    "dy",
+    "weight",
+    "mean",
+    "rstd",
+    "dresidual_in",
+    "dx",
+    "dresidual",
+    "dweight",
+    "dbias",
+)
 
 
 def _no_second(context, *gradients):
-    raise RuntimeError("fastnorm::norm_backward has no backward: the norms of fastnorm.torch can be differentiated "
-                       "once only (double backward, create_graph=True)")
+    raise RuntimeError(
+        "fastnorm::norm_backward has no backward: the norms of fastnorm.torch can be differentiated "
+        "once only (double backward, create_graph=True)"
+    )
 
 
-@_operator("norm_backward(Tensor x, Tensor dy, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? rstd, "
-           "Tensor? dresidual_in, int kind, float? eps, float weight_offset, str rounding, ScalarType dtype, "
-           "ScalarType? dresidual_dtype, bool[3] wanted) -> (Tensor, Tensor, Tensor, Tensor)", backward=_no_second)
-def _norm_backward(run, x, dy, weight, bias, mean, rstd, dresidual_in, kind, eps, weight_offset, rounding, dtype,
-                   dresidual_dtype, wanted):
+@_operator(
+    "norm_backward(Tensor x, Tensor dy, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? rstd, "
+    "Tensor? dresidual_in, int kind, float? eps, float weight_offset, str rounding, ScalarType dtype, "
+    "ScalarType? dresidual_dtype, bool[3] wanted) -> (Tensor, Tensor, Tensor, Tensor)",
+    backward=_no_second,
+)
+def _norm_backward(
+    run,
+    x,
+    dy,
+    weight,
+    bias,
+    mean,
+    rstd,
+    dresidual_in,
+    kind,
+    eps,
+    weight_offset,
+    rounding,
+    dtype,
+    dresidual_dtype,
+    wanted,
+):
     """dx, dresidual, dweight and dbias, which are empty where not wanted: vmap takes no lists."""
     found = _gradients(x, dtype, dresidual_dtype, weight, bias, wanted)
-    run(_options(kind, eps, weight_offset, rounding)[:4], _BACKWARD,
-        (x, dy, weight, mean, rstd, dresidual_in, *found))
+    run(
+        _options(kind, eps, weight_offset, rounding)[:4],
+        _BACKWARD,
+        (x, dy, weight, mean, rstd, dresidual_in, *found),
+    )
     return _some(x, found)
 
 
-@_operator("norm_backward_accumulate(Tensor x, Tensor dy, Tensor? weight, Tensor? mean, Tensor? rstd, "
-           "Tensor? dresidual_in, Tensor(a!)? dweight, Tensor(b!)? dbias, int kind, float? eps, float weight_offset, "
-           "str rounding, ScalarType dtype, ScalarType? dresidual_dtype, bool dx) -> (Tensor, Tensor)", mutated=(6, 7))
-def _norm_backward_accumulate(run, x, dy, weight, mean, rstd, dresidual_in, dweight, dbias, kind, eps, weight_offset,
-                              rounding, dtype, dresidual_dtype, dx):
+@_operator(
+    "norm_backward_accumulate(Tensor x, Tensor dy, Tensor? weight, Tensor? mean, Tensor? rstd, "
+    "Tensor? dresidual_in, Tensor(a!)? dweight, Tensor(b!)? dbias, int kind, float? eps, float weight_offset, "
+    "str rounding, ScalarType dtype, ScalarType? dresidual_dtype, bool dx) -> (Tensor, Tensor)",
+    mutated=(6, 7),
+)
+def _norm_backward_accumulate(
+    run,
+    x,
+    dy,
+    weight,
+    mean,
+    rstd,
+    dresidual_in,
+    dweight,
+    dbias,
+    kind,
+    eps,
+    weight_offset,
+    rounding,
+    dtype,
+    dresidual_dtype,
+    dx,
+):
     """Adds to dweight and dbias; gives dx and dresidual as _norm_backward."""
     found = _gradients(x, dtype, dresidual_dtype, None, None, (dx, False, False))[:2]
-    flags = (_c.ACCUMULATE_DWEIGHT if dweight is not None else 0) | (_c.ACCUMULATE_DBIAS if dbias is not None else 0)
-    run(_options(kind, eps, weight_offset, rounding)[:4] + (("flags", flags),), _BACKWARD,
-        (x, dy, weight, mean, rstd, dresidual_in, *found, dweight, dbias))
+    flags = (_c.ACCUMULATE_DWEIGHT if dweight is not None else 0) | (
+        _c.ACCUMULATE_DBIAS if dbias is not None else 0
+    )
+    run(
+        _options(kind, eps, weight_offset, rounding)[:4] + (("flags", flags),),
+        _BACKWARD,
+        (x, dy, weight, mean, rstd, dresidual_in, *found, dweight, dbias),
+    )
     return _some(x, found)
 
 
@@ -627,7 +794,8 @@ def _zeros(like):
 
 
 def _differentiate(context, dy, dtotal=None):
-    """Gradients of (x, residual, weight, bias) for those of y and of the sum, each of which may be None."""
+    """Gradients of (x, residual, weight, bias) for those of y and of the sum, each of which may be
+    None."""
     x, weight, bias, mean, rstd = context.saved_tensors
     kind, eps, weight_offset, rounding, dtype, residual_dtype = context.options
     wants_x, wants_residual, wants_weight, wants_bias = context.wanted
@@ -635,25 +803,78 @@ def _differentiate(context, dy, dtotal=None):
     if dy is None:  # then nothing of the norm's is left
         if dtotal is None:
             return None, None, None, None
-        return (dtotal.to(dtype) if wants_x else None, dtotal if wants_residual else None,
-                _zeros(weight) if wants_weight and dweight_into is None else None,
-                _zeros(bias) if wants_bias and dbias_into is None else None)
+        return (
+            dtotal.to(dtype) if wants_x else None,
+            dtotal if wants_residual else None,
+            _zeros(weight) if wants_weight and dweight_into is None else None,
+            _zeros(bias) if wants_bias and dbias_into is None else None,
+        )
     # One gradient serves x and the residual where their dtypes agree.
     own = residual_dtype if wants_residual and residual_dtype != dtype else None
-    wanted = (wants_x or wants_residual, wants_weight and dweight_into is None, wants_bias and dbias_into is None)
+    wanted = (
+        wants_x or wants_residual,
+        wants_weight and dweight_into is None,
+        wants_bias and dbias_into is None,
+    )
     into = (dweight_into if wants_weight else None, dbias_into if wants_bias else None)
     dx = dresidual = dweight = dbias = None
     if into != (None, None):
-        dx, dresidual = _norm_backward_accumulate(x, dy, weight, mean, rstd, dtotal, *into, kind, eps, weight_offset,
-                                                  rounding, dtype, own, wanted[0])
+        dx, dresidual = _norm_backward_accumulate(
+            x,
+            dy,
+            weight,
+            mean,
+            rstd,
+            dtotal,
+            *into,
+            kind,
+            eps,
+            weight_offset,
+            rounding,
+            dtype,
+            own,
+            wanted[0],
+        )
         if wanted[1] or wanted[2]:
-            _, _, dweight, dbias = _norm_backward(x, dy, weight, bias, mean, rstd, None, kind, eps, weight_offset,
-                                                  rounding, dtype, None, (False, *wanted[1:]))
+            _, _, dweight, dbias = _norm_backward(
+                x,
+                dy,
+                weight,
+                bias,
+                mean,
+                rstd,
+                None,
+                kind,
+                eps,
+                weight_offset,
+                rounding,
+                dtype,
+                None,
+                (False, *wanted[1:]),
+            )
     elif any(wanted):
-        dx, dresidual, dweight, dbias = _norm_backward(x, dy, weight, bias, mean, rstd, dtotal, kind, eps, weight_offset,
-                                                       rounding, dtype, own, wanted)
-    return (dx if wants_x else None, (dx if own is None else dresidual) if wants_residual else None,
-            dweight if wanted[1] else None, dbias if wanted[2] else None)
+        dx, dresidual, dweight, dbias = _norm_backward(
+            x,
+            dy,
+            weight,
+            bias,
+            mean,
+            rstd,
+            dtotal,
+            kind,
+            eps,
+            weight_offset,
+            rounding,
+            dtype,
+            own,
+            wanted,
+        )
+    return (
+        dx if wants_x else None,
+        (dx if own is None else dresidual) if wants_residual else None,
+        dweight if wanted[1] else None,
+        dbias if wanted[2] else None,
+    )
 
 
 def _save(context, x, weight, bias, mean, rstd, options, wanted, into):
@@ -666,14 +887,25 @@ def _save(context, x, weight, bias, mean, rstd, options, wanted, into):
 def _refuse_statistics(**gradients):
     for name, gradient in gradients.items():
         if gradient is not None:
-            raise RuntimeError(f"{name} has a gradient; required: none, since the backward of the statistics is not there")
+            raise RuntimeError(
+                f"{name} has a gradient; required: none, since the backward of the statistics is not there"
+            )
 
 
 def _rms_norm_context(ctx, inputs, output):
     x, weight, eps, weight_offset, rounding, _, into = inputs
     needs = ctx.needs_input_grad[1:]
-    _save(ctx, x, weight, None, None, output[1], (_c.RMS, eps, weight_offset, rounding, x.dtype, None),
-          (needs[0], False, needs[1], False), (into, None))
+    _save(
+        ctx,
+        x,
+        weight,
+        None,
+        None,
+        output[1],
+        (_c.RMS, eps, weight_offset, rounding, x.dtype, None),
+        (needs[0], False, needs[1], False),
+        (into, None),
+    )
 
 
 def _rms_norm_gradients(context, dy, drstd):
@@ -685,8 +917,17 @@ def _rms_norm_gradients(context, dy, drstd):
 def _layer_norm_context(ctx, inputs, output):
     x, weight, bias, eps, rounding, _, weight_into, bias_into = inputs
     needs = ctx.needs_input_grad[1:]
-    _save(ctx, x, weight, bias, output[1], output[2], (_c.LAYER, eps, 0.0, rounding, x.dtype, None),
-          (needs[0], False, needs[1], needs[2]), (weight_into, bias_into))
+    _save(
+        ctx,
+        x,
+        weight,
+        bias,
+        output[1],
+        output[2],
+        (_c.LAYER, eps, 0.0, rounding, x.dtype, None),
+        (needs[0], False, needs[1], needs[2]),
+        (weight_into, bias_into),
+    )
 
 
 def _layer_norm_gradients(context, dy, dmean, drstd):
@@ -698,8 +939,17 @@ def _layer_norm_gradients(context, dy, dmean, drstd):
 def _add_rms_norm_context(ctx, inputs, output):
     x, residual, weight, eps, weight_offset, rounding, _, _, into = inputs
     needs = ctx.needs_input_grad[1:]
-    _save(ctx, output[1], weight, None, None, output[2],
-          (_c.RMS, eps, weight_offset, rounding, x.dtype, residual.dtype), (needs[0], needs[1], needs[2], False), (into, None))
+    _save(
+        ctx,
+        output[1],
+        weight,
+        None,
+        None,
+        output[2],
+        (_c.RMS, eps, weight_offset, rounding, x.dtype, residual.dtype),
+        (needs[0], needs[1], needs[2], False),
+        (into, None),
+    )
 
 
 def _add_rms_norm_gradients(context, dy, dtotal, drstd):
@@ -708,39 +958,63 @@ def _add_rms_norm_gradients(context, dy, dtotal, drstd):
     return dx, dresidual, dweight, None, None, None, None, None, None
 
 
-@_operator("rms_norm_with_statistics(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
-           "ScalarType? y_dtype, Tensor? main_grad) -> (Tensor, Tensor)", backward=_rms_norm_gradients, setup_context=_rms_norm_context)
+@_operator(
+    "rms_norm_with_statistics(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
+    "ScalarType? y_dtype, Tensor? main_grad) -> (Tensor, Tensor)",
+    backward=_rms_norm_gradients,
+    setup_context=_rms_norm_context,
+)
 def _rms_norm_with_statistics(run, x, weight, eps, weight_offset, rounding, y_dtype, main_grad):
-    """y and rstd. main_grad, where it is there, gets the weight's gradient added in the backward."""
+    """y and rstd. main_grad, where it is there, gets the weight's gradient added in the
+    backward."""
     _check_main_grad("main_grad", main_grad, "weight", weight)
     y, rstd = _like(x, y_dtype), _statistics(x)
-    run(_options(_c.RMS, eps, weight_offset, rounding), ("x", "weight", "y", "rstd"), (x, weight, y, rstd))
+    run(
+        _options(_c.RMS, eps, weight_offset, rounding),
+        ("x", "weight", "y", "rstd"),
+        (x, weight, y, rstd),
+    )
     return y, rstd
 
 
-@_operator("layer_norm_with_statistics(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
-           "ScalarType? y_dtype, Tensor? main_grad, Tensor? bias_main_grad) -> (Tensor, Tensor, Tensor)",
-           backward=_layer_norm_gradients, setup_context=_layer_norm_context)
-def _layer_norm_with_statistics(run, x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad):
+@_operator(
+    "layer_norm_with_statistics(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
+    "ScalarType? y_dtype, Tensor? main_grad, Tensor? bias_main_grad) -> (Tensor, Tensor, Tensor)",
+    backward=_layer_norm_gradients,
+    setup_context=_layer_norm_context,
+)
+def _layer_norm_with_statistics(
+    run, x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad
+):
     """y, mean and rstd."""
     _check_main_grad("main_grad", main_grad, "weight", weight)
     _check_main_grad("bias_main_grad", bias_main_grad, "bias", bias)
     y, mean, rstd = _like(x, y_dtype), _statistics(x), _statistics(x)
-    run(_options(_c.LAYER, eps, 0.0, rounding), ("x", "weight", "bias", "y", "mean", "rstd"),
-        (x, weight, bias, y, mean, rstd))
+    run(
+        _options(_c.LAYER, eps, 0.0, rounding),
+        ("x", "weight", "bias", "y", "mean", "rstd"),
+        (x, weight, bias, y, mean, rstd),
+    )
     return y, mean, rstd
 
 
-@_operator("add_rms_norm_with_statistics(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding, ScalarType? y_dtype, Tensor? main_grad) -> (Tensor, Tensor, Tensor)",
-           backward=_add_rms_norm_gradients, setup_context=_add_rms_norm_context)
-def _add_rms_norm_with_statistics(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype,
-                                  main_grad):
+@_operator(
+    "add_rms_norm_with_statistics(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
+    "str rounding, str residual_rounding, ScalarType? y_dtype, Tensor? main_grad) -> (Tensor, Tensor, Tensor)",
+    backward=_add_rms_norm_gradients,
+    setup_context=_add_rms_norm_context,
+)
+def _add_rms_norm_with_statistics(
+    run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype, main_grad
+):
     """y, the sum and rstd."""
     _check_main_grad("main_grad", main_grad, "weight", weight)
     y, residual_out, rstd = _like(x, y_dtype), _like(residual), _statistics(x)
-    run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), (*_ADD, "rstd"),
-        (x, residual, weight, y, residual_out, rstd))
+    run(
+        _options(_c.RMS, eps, weight_offset, rounding, residual_rounding),
+        (*_ADD, "rstd"),
+        (x, residual, weight, y, residual_out, rstd),
+    )
     return y, residual_out, rstd
 
 
@@ -749,13 +1023,19 @@ def _check_main_grad(name, main_grad, parameter_name, parameter):
     if main_grad is None:
         return
     if parameter is None:
-        raise FastnormError(f"FASTNORM_ERROR_ARGUMENT: {name} is a tensor and {parameter_name} is None; "
-                            f"required: both, or no {name}")
+        raise FastnormError(
+            f"FASTNORM_ERROR_ARGUMENT: {name} is a tensor and {parameter_name} is None; "
+            f"required: both, or no {name}"
+        )
     if main_grad.dtype != torch.float32:
-        raise FastnormError(f"FASTNORM_ERROR_DTYPE: {name}.dtype is {main_grad.dtype}; required: torch.float32")
+        raise FastnormError(
+            f"FASTNORM_ERROR_DTYPE: {name}.dtype is {main_grad.dtype}; required: torch.float32"
+        )
     if main_grad.shape != parameter.shape or main_grad.device != parameter.device:
-        raise FastnormError(f"FASTNORM_ERROR_SHAPE: {name} is {list(main_grad.shape)} on {main_grad.device}; required: "
-                            f"{list(parameter.shape)} on {parameter.device}, as {parameter_name}")
+        raise FastnormError(
+            f"FASTNORM_ERROR_SHAPE: {name} is {list(main_grad.shape)} on {main_grad.device}; required: "
+            f"{list(parameter.shape)} on {parameter.device}, as {parameter_name}"
+        )
 
 
 # --- the norms ---
@@ -765,8 +1045,11 @@ def _differentiable_rms_norm(x, weight, eps, weight_offset, rounding, y_dtype=No
     return _rms_norm_with_statistics(x, weight, eps, weight_offset, rounding, y_dtype, None)[0]
 
 
-@_operator("rms_norm(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
-           "ScalarType? y_dtype=None) -> Tensor", differentiable=_differentiable_rms_norm)
+@_operator(
+    "rms_norm(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, "
+    "ScalarType? y_dtype=None) -> Tensor",
+    differentiable=_differentiable_rms_norm,
+)
 def _rms_norm(run, x, weight, eps, weight_offset, rounding, y_dtype=None):
     y = _like(x, y_dtype)
     run(_options(_c.RMS, eps, weight_offset, rounding), ("x", "weight", "y"), (x, weight, y))
@@ -777,8 +1060,11 @@ def _differentiable_layer_norm(x, weight, bias, eps, rounding, y_dtype=None):
     return _layer_norm_with_statistics(x, weight, bias, eps, rounding, y_dtype, None, None)[0]
 
 
-@_operator("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
-           "ScalarType? y_dtype=None) -> Tensor", differentiable=_differentiable_layer_norm)
+@_operator(
+    "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float? eps, str rounding, "
+    "ScalarType? y_dtype=None) -> Tensor",
+    differentiable=_differentiable_layer_norm,
+)
 def _layer_norm(run, x, weight, bias, eps, rounding, y_dtype=None):
     y = _like(x, y_dtype)
     run(_options(_c.LAYER, eps, 0.0, rounding), ("x", "weight", "bias", "y"), (x, weight, bias, y))
@@ -788,135 +1074,255 @@ def _layer_norm(run, x, weight, bias, eps, rounding, y_dtype=None):
 _ADD = ("x", "residual", "weight", "y", "residual_out")
 
 
-def _differentiable_add(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
-    return _add_rms_norm_with_statistics(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype,
-                                         None)[:2]
+def _differentiable_add(
+    x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None
+):
+    return _add_rms_norm_with_statistics(
+        x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype, None
+    )[:2]
 
 
-@_operator("add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> (Tensor, Tensor)",
-           differentiable=_differentiable_add)
-def _add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+@_operator(
+    "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float? eps, float weight_offset, "
+    "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> (Tensor, Tensor)",
+    differentiable=_differentiable_add,
+)
+def _add_rms_norm(
+    run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None
+):
     y, residual_out = _like(x, y_dtype), _like(residual)
-    run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
-        (x, residual, weight, y, residual_out))
+    run(
+        _options(_c.RMS, eps, weight_offset, rounding, residual_rounding),
+        _ADD,
+        (x, residual, weight, y, residual_out),
+    )
     return y, residual_out
 
 
 def _differentiable_fused_add(x, residual, *options):
-    """The backward of this layer needs its sum, and the next layer replaces the residual: so the sum has
-    memory of its own and is copied. A compiler leaves the copy out where residual is a value of its graph."""
+    """The backward of this layer needs its sum, and the next layer replaces the residual: so the
+    sum has memory of its own and is copied. A compiler leaves the copy out where residual is a
+    value of its graph."""
     y, total = _differentiable_add(x, residual, *options)
     residual.copy_(total)
     return y
 
 
-@_operator("fused_add_rms_norm(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, float weight_offset, "
-           "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> Tensor", mutated=(1,),
-           differentiable=_differentiable_fused_add)
-def _fused_add_rms_norm(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None):
+@_operator(
+    "fused_add_rms_norm(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, float weight_offset, "
+    "str rounding, str residual_rounding, ScalarType? y_dtype=None) -> Tensor",
+    mutated=(1,),
+    differentiable=_differentiable_fused_add,
+)
+def _fused_add_rms_norm(
+    run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype=None
+):
     y = _like(x, y_dtype)
-    run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding), _ADD,
-        (x, residual, weight, y, residual))
+    run(
+        _options(_c.RMS, eps, weight_offset, rounding, residual_rounding),
+        _ADD,
+        (x, residual, weight, y, residual),
+    )
     return y
 
 
-@_operator("rms_norm_quant(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, str scheme, "
-           "int block_size, ScalarType dtype) -> (Tensor, Tensor)")
+@_operator(
+    "rms_norm_quant(Tensor x, Tensor? weight, float? eps, float weight_offset, str rounding, str scheme, "
+    "int block_size, ScalarType dtype) -> (Tensor, Tensor)"
+)
 def _rms_norm_quant(run, x, weight, eps, weight_offset, rounding, scheme, block_size, dtype):
     quantized, scale = _quant_outputs(x, scheme, block_size, dtype)
-    run(_options(_c.RMS, eps, weight_offset, rounding) + _quant_options(scheme, block_size),
-        ("x", "weight", "quantized", "scale"), (x, weight, quantized, scale))
+    run(
+        _options(_c.RMS, eps, weight_offset, rounding) + _quant_options(scheme, block_size),
+        ("x", "weight", "quantized", "scale"),
+        (x, weight, quantized, scale),
+    )
     return quantized, scale
 
 
-@_operator("fused_add_rms_norm_quant(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, "
-           "float weight_offset, str rounding, str residual_rounding, str scheme, int block_size, "
-           "ScalarType dtype) -> (Tensor, Tensor)", mutated=(1,))
-def _fused_add_rms_norm_quant(run, x, residual, weight, eps, weight_offset, rounding, residual_rounding, scheme,
-                              block_size, dtype):
+@_operator(
+    "fused_add_rms_norm_quant(Tensor x, Tensor(a!) residual, Tensor? weight, float? eps, "
+    "float weight_offset, str rounding, str residual_rounding, str scheme, int block_size, "
+    "ScalarType dtype) -> (Tensor, Tensor)",
+    mutated=(1,),
+)
+def _fused_add_rms_norm_quant(
+    run,
+    x,
+    residual,
+    weight,
+    eps,
+    weight_offset,
+    rounding,
+    residual_rounding,
+    scheme,
+    block_size,
+    dtype,
+):
     quantized, scale = _quant_outputs(x, scheme, block_size, dtype)
-    run(_options(_c.RMS, eps, weight_offset, rounding, residual_rounding) + _quant_options(scheme, block_size),
+    run(
+        _options(_c.RMS, eps, weight_offset, rounding, residual_rounding)
+        + _quant_options(scheme, block_size),
         ("x", "residual", "weight", "residual_out", "quantized", "scale"),
-        (x, residual, weight, residual, quantized, scale))
+        (x, residual, weight, residual, quantized, scale),
+    )
     return quantized, scale
 
 
 # --- the functions to call ---
 
-def rms_norm(x: Tensor, weight: Optional[Tensor] = None, eps: Optional[float] = 1e-6, *, weight_offset: float = 0.0,
-             rounding: str = "once", y_dtype: Optional[torch.dtype] = None, main_grad: Optional[Tensor] = None) -> Tensor:
-    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's, or float32.
 
-    main_grad: a float32 tensor of weight's shape. The backward adds the weight's gradient to it, in the
-    same kernel, and leaves weight.grad as it is."""
+def rms_norm(
+    x: Tensor,
+    weight: Optional[Tensor] = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    y_dtype: Optional[torch.dtype] = None,
+    main_grad: Optional[Tensor] = None,
+) -> Tensor:
+    """y = x * rsqrt(mean(x^2) + eps) * (weight + weight_offset), row by row. y_dtype: x's, or
+    float32.
+
+    main_grad: a float32 tensor of weight's shape. The backward adds the weight's gradient to it, in
+    the same kernel, and leaves weight.grad as it is."""
     if main_grad is not None:
-        return _rms_norm_with_statistics(x, weight, eps, weight_offset, rounding, y_dtype, main_grad)[0]
+        return _rms_norm_with_statistics(
+            x, weight, eps, weight_offset, rounding, y_dtype, main_grad
+        )[0]
     return _rms_norm(x, weight, eps, weight_offset, rounding, y_dtype)
 
 
-def layer_norm(x: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None,
-               eps: Optional[float] = 1e-5, *, rounding: str = "once", y_dtype: Optional[torch.dtype] = None,
-               main_grad: Optional[Tensor] = None, bias_main_grad: Optional[Tensor] = None) -> Tensor:
-    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's, or float32. main_grad as
-    for rms_norm; bias_main_grad is the same for the bias."""
+def layer_norm(
+    x: Tensor,
+    weight: Optional[Tensor] = None,
+    bias: Optional[Tensor] = None,
+    eps: Optional[float] = 1e-5,
+    *,
+    rounding: str = "once",
+    y_dtype: Optional[torch.dtype] = None,
+    main_grad: Optional[Tensor] = None,
+    bias_main_grad: Optional[Tensor] = None,
+) -> Tensor:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, row by row. y_dtype: x's, or float32.
+    main_grad as for rms_norm; bias_main_grad is the same for the bias."""
     if main_grad is not None or bias_main_grad is not None:
-        return _layer_norm_with_statistics(x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad)[0]
+        return _layer_norm_with_statistics(
+            x, weight, bias, eps, rounding, y_dtype, main_grad, bias_main_grad
+        )[0]
     return _layer_norm(x, weight, bias, eps, rounding, y_dtype)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: Optional[float] = 1e-6, *,
-                 weight_offset: float = 0.0, rounding: str = "once", residual_rounding: str = "exact",
-                 y_dtype: Optional[torch.dtype] = None, main_grad: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
-    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors; the sum has residual's dtype.
-    main_grad as for rms_norm."""
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Optional[Tensor] = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    residual_rounding: str = "exact",
+    y_dtype: Optional[torch.dtype] = None,
+    main_grad: Optional[Tensor] = None,
+) -> Tuple[Tensor, Tensor]:
+    """(rms_norm of the sum, sum) with sum = x + residual, both new tensors; the sum has residual's
+    dtype. main_grad as for rms_norm."""
     if main_grad is not None:
-        return _add_rms_norm_with_statistics(x, residual, weight, eps, weight_offset, rounding, residual_rounding,
-                                             y_dtype, main_grad)[:2]
-    return _add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
+        return _add_rms_norm_with_statistics(
+            x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype, main_grad
+        )[:2]
+    return _add_rms_norm(
+        x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype
+    )
 
 
-def fused_add_rms_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: Optional[float] = 1e-6, *,
-                       weight_offset: float = 0.0, rounding: str = "once", residual_rounding: str = "exact",
-                       y_dtype: Optional[torch.dtype] = None) -> Tensor:
-    """As add_rms_norm, but the sum replaces residual in its own memory; returns the norm. Where a tensor
-    requires grad the sum is copied there, since the backward needs it after the residual is replaced again."""
-    return _fused_add_rms_norm(x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype)
+def fused_add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Optional[Tensor] = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    residual_rounding: str = "exact",
+    y_dtype: Optional[torch.dtype] = None,
+) -> Tensor:
+    """As add_rms_norm, but the sum replaces residual in its own memory; returns the norm. Where a
+    tensor requires grad the sum is copied there, since the backward needs it after the residual is
+    replaced again."""
+    return _fused_add_rms_norm(
+        x, residual, weight, eps, weight_offset, rounding, residual_rounding, y_dtype
+    )
 
 
-def rms_norm_quant(x: Tensor, weight: Optional[Tensor] = None, eps: Optional[float] = 1e-6, *, scheme: str,
-                   block_size: int = 0, dtype: torch.dtype = torch.float8_e4m3fn, weight_offset: float = 0.0,
-                   rounding: str = "once") -> Tuple[Tensor, Tensor]:
-    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + [1] (per_row) or + [scales of a row]. Codes of
-    nvfp4 and mxfp4 are two to a byte: uint8, or float4_e2m1fn_x2 where dtype says so."""
+def rms_norm_quant(
+    x: Tensor,
+    weight: Optional[Tensor] = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    scheme: str,
+    block_size: int = 0,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+) -> Tuple[Tensor, Tensor]:
+    """(codes, scales) of rms_norm. Scales are x.shape[:-1] + [1] (per_row) or + [scales of a row].
+    Codes of nvfp4 and mxfp4 are two to a byte: uint8, or float4_e2m1fn_x2 where dtype says so."""
     return _rms_norm_quant(x, weight, eps, weight_offset, rounding, scheme, block_size, dtype)
 
 
-def fused_add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None,
-                             eps: Optional[float] = 1e-6, *, scheme: str, block_size: int = 0,
-                             dtype: torch.dtype = torch.float8_e4m3fn, weight_offset: float = 0.0,
-                             rounding: str = "once", residual_rounding: str = "exact") -> Tuple[Tensor, Tensor]:
+def fused_add_rms_norm_quant(
+    x: Tensor,
+    residual: Tensor,
+    weight: Optional[Tensor] = None,
+    eps: Optional[float] = 1e-6,
+    *,
+    scheme: str,
+    block_size: int = 0,
+    dtype: torch.dtype = torch.float8_e4m3fn,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    residual_rounding: str = "exact",
+) -> Tuple[Tensor, Tensor]:
     """(codes, scales) of fused_add_rms_norm."""
-    return _fused_add_rms_norm_quant(x, residual, weight, eps, weight_offset, rounding,
-                                                 residual_rounding, scheme, block_size, dtype)
+    return _fused_add_rms_norm_quant(
+        x,
+        residual,
+        weight,
+        eps,
+        weight_offset,
+        rounding,
+        residual_rounding,
+        scheme,
+        block_size,
+        dtype,
+    )
 
 
 # --- modules ---
 
 
 class _Norm(torch.nn.Module):
-    """What RMSNorm and LayerNorm share. The parameters have the names and shapes of those of torch.nn, so
-    that a state_dict fits both. A parameter's main_grad, if it has that attribute, gets its gradient added."""
+    """What RMSNorm and LayerNorm share. The parameters have the names and shapes of those of
+    torch.nn, so that a state_dict fits both. A parameter's main_grad, if it has that attribute,
+    gets its gradient added."""
 
     def __init__(self, normalized_shape, eps, elementwise_affine, bias, device, dtype):
         super().__init__()
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = (
+            (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        )
         if not self.normalized_shape:
             raise ValueError("normalized_shape is (); required: at least one extent")
         self.eps, self.elementwise_affine = eps, elementwise_affine
         for name, there in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            self.register_parameter(name, torch.nn.Parameter(torch.empty(
-                self.normalized_shape, device=device, dtype=dtype)) if there else None)
+            self.register_parameter(
+                name,
+                torch.nn.Parameter(torch.empty(self.normalized_shape, device=device, dtype=dtype))
+                if there
+                else None,
+            )
         self.reset_parameters()
 
     def reset_parameters(self):
@@ -929,8 +1335,10 @@ class _Norm(torch.nn.Module):
         """x with the dimensions that are normalised as one."""
         count = len(self.normalized_shape)
         if tuple(x.shape[-count:]) != self.normalized_shape:
-            raise FastnormError(f"FASTNORM_ERROR_SHAPE: {name}.shape is {list(x.shape)}; required: [.., "
-                                f"{', '.join(map(str, self.normalized_shape))}]")
+            raise FastnormError(
+                f"FASTNORM_ERROR_SHAPE: {name}.shape is {list(x.shape)}; required: [.., "
+                f"{', '.join(map(str, self.normalized_shape))}]"
+            )
         return x if count == 1 else x.flatten(-count)
 
     def _row(self, name):
@@ -944,36 +1352,70 @@ class _Norm(torch.nn.Module):
         return parameter.flatten(), None if main_grad is None else main_grad.view(-1)
 
     def extra_repr(self):
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        )
 
 
 class RMSNorm(_Norm):
-    """torch.nn.RMSNorm by libfastnorm. forward(x, residual) gives the norm of the sum, and the sum."""
+    """torch.nn.RMSNorm by libfastnorm. forward(x, residual) gives the norm of the sum, and the
+    sum."""
 
-    def __init__(self, normalized_shape, eps=None, elementwise_affine=True, device=None, dtype=None, *,
-                 weight_offset=0.0, rounding="once"):
+    def __init__(
+        self,
+        normalized_shape,
+        eps=None,
+        elementwise_affine=True,
+        device=None,
+        dtype=None,
+        *,
+        weight_offset=0.0,
+        rounding="once",
+    ):
         super().__init__(normalized_shape, eps, elementwise_affine, False, device, dtype)
         self.weight_offset, self.rounding = weight_offset, rounding
 
     def forward(self, x, residual=None):
         weight, main_grad = self._row("weight")
-        options = {"weight_offset": self.weight_offset, "rounding": self.rounding, "main_grad": main_grad}
+        options = {
+            "weight_offset": self.weight_offset,
+            "rounding": self.rounding,
+            "main_grad": main_grad,
+        }
         if residual is None:
             return rms_norm(self._rows("x", x), weight, self.eps, **options).view(x.shape)
-        y, total = add_rms_norm(self._rows("x", x), self._rows("residual", residual), weight, self.eps, **options)
+        y, total = add_rms_norm(
+            self._rows("x", x), self._rows("residual", residual), weight, self.eps, **options
+        )
         return y.view(x.shape), total.view(residual.shape)
 
 
 class LayerNorm(_Norm):
     """torch.nn.LayerNorm by libfastnorm."""
 
-    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None, *,
-                 rounding="once"):
+    def __init__(
+        self,
+        normalized_shape,
+        eps=1e-5,
+        elementwise_affine=True,
+        bias=True,
+        device=None,
+        dtype=None,
+        *,
+        rounding="once",
+    ):
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self.rounding = rounding
 
     def forward(self, x):
         weight, main_grad = self._row("weight")
         bias, bias_main_grad = self._row("bias")
-        return layer_norm(self._rows("x", x), weight, bias, self.eps, rounding=self.rounding, main_grad=main_grad,
-                          bias_main_grad=bias_main_grad).view(x.shape)
+        return layer_norm(
+            self._rows("x", x),
+            weight,
+            bias,
+            self.eps,
+            rounding=self.rounding,
+            main_grad=main_grad,
+            bias_main_grad=bias_main_grad,
+        ).view(x.shape)

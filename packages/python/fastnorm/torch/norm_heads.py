@@ -56,18 +56,25 @@ def _word(words, name, value):
 
 
 def _flags(part):
-    bits = ((part.norm is not None, _c.NORM), (part.across_heads, _c.ACROSS_HEADS),
-            (part.rope, _c.ROPE), (part.interleaved, _c.ROPE_INTERLEAVED),
-            (part.inverse, _c.ROPE_INVERSE), (part.from_rounded, _c.ROPE_FROM_ROUNDED))
+    bits = (
+        (part.norm is not None, _c.NORM),
+        (part.across_heads, _c.ACROSS_HEADS),
+        (part.rope, _c.ROPE),
+        (part.interleaved, _c.ROPE_INTERLEAVED),
+        (part.inverse, _c.ROPE_INVERSE),
+        (part.from_rounded, _c.ROPE_FROM_ROUNDED),
+    )
     return sum(bit for on, bit in bits if on)
 
 
-_LISTS = ("Tensor?[] weight, Tensor?[] bias, Tensor(a!)[] written, Tensor[] scale, Tensor? cos, "
-          "Tensor? sin, Tensor? positions, Tensor? slots, int[] flags, int[] kind, float[] eps, "
-          "float[] weight_offset, int[] rounding, int[] rope_offset, int[] rope_rounding, int[] y, "
-          "int[] cache, int[] cache_scale, int[] cache_block, int[] division, int rope_dim, "
-          "int[] mrope, "
-          "bool mrope_interleaved")
+_LISTS = (
+    "Tensor?[] weight, Tensor?[] bias, Tensor(a!)[] written, Tensor[] scale, Tensor? cos, "
+    "Tensor? sin, Tensor? positions, Tensor? slots, int[] flags, int[] kind, float[] eps, "
+    "float[] weight_offset, int[] rounding, int[] rope_offset, int[] rope_rounding, int[] y, "
+    "int[] cache, int[] cache_scale, int[] cache_block, int[] division, int rope_dim, "
+    "int[] mrope, "
+    "bool mrope_interleaved"
+)
 
 
 def _view(name, t):
@@ -80,7 +87,8 @@ def _require_device(device, first, **tensors):
         for t in group:
             if t is not None and t.device != device:
                 raise FastnormError(
-                    f"{name} is on {t.device}; required: {device}, as parts[0].{first}")
+                    f"{name} is on {t.device}; required: {device}, as parts[0].{first}"
+                )
 
 
 def _stream(device):
@@ -95,8 +103,7 @@ def _shared_fields(cos, sin, positions, rope_dim, mrope, mrope_interleaved):
         "cos": _view("cos", cos),
         "sin": _view("sin", sin),
         "positions": _view("positions", positions),
-        **{f"mrope_{axis}": pairs
-           for axis, pairs in enumerate(mrope)}
+        **{f"mrope_{axis}": pairs for axis, pairs in enumerate(mrope)},
     }
 
 
@@ -106,26 +113,65 @@ def _run_with_workspace(call, like):
     call.run(_shared._aligned(memory)[0] if size else None, size)
 
 
-def _run(in_place, x, weight, bias, written, scale, cos, sin, positions, slots, flags, kind, eps,
-         weight_offset, rounding, rope_offset, rope_rounding, y, cache, cache_scale, cache_block,
-         division, rope_dim, mrope, mrope_interleaved):
+def _run(
+    in_place,
+    x,
+    weight,
+    bias,
+    written,
+    scale,
+    cos,
+    sin,
+    positions,
+    slots,
+    flags,
+    kind,
+    eps,
+    weight_offset,
+    rounding,
+    rope_offset,
+    rope_rounding,
+    y,
+    cache,
+    cache_scale,
+    cache_block,
+    division,
+    rope_dim,
+    mrope,
+    mrope_interleaved,
+):
     """y, cache and the cache_scale of blocks are positions in `written`, -1 where there is none; in
     place a y of 0 is x."""
     if not x:
         return
     device = x[0].device
-    _require_device(device, "x", x=x, weight=weight, bias=bias, cache=written, scale=scale,
-                    shared=(cos, sin, positions, slots))
+    _require_device(
+        device,
+        "x",
+        x=x,
+        weight=weight,
+        bias=bias,
+        cache=written,
+        scale=scale,
+        shared=(cos, sin, positions, slots),
+    )
     view = _view
     parts = []
     ys = [None if at == _NONE else rows if in_place else written[at] for rows, at in zip(x, y)]
     for i, rows in enumerate(x):
         part = {
-            "flags": flags[i], "kind": kind[i], "eps": eps[i], "weight_offset": weight_offset[i],
-            "rounding": rounding[i], "rope_offset": rope_offset[i],
-            "rope_rounding": rope_rounding[i], "x": view("x", rows),
-            "weight": view("weight", weight[i]), "bias": view("bias", bias[i]),
-            "y": view("y", ys[i]), "quant_division": division[i]
+            "flags": flags[i],
+            "kind": kind[i],
+            "eps": eps[i],
+            "weight_offset": weight_offset[i],
+            "rounding": rounding[i],
+            "rope_offset": rope_offset[i],
+            "rope_rounding": rope_rounding[i],
+            "x": view("x", rows),
+            "weight": view("weight", weight[i]),
+            "bias": view("bias", bias[i]),
+            "y": view("y", ys[i]),
+            "quant_division": division[i],
         }
         if cache[i] != _NONE:
             part["cache"] = view("cache", written[cache[i]])
@@ -137,35 +183,71 @@ def _run(in_place, x, weight, bias, written, scale, cos, sin, positions, slots, 
         parts.append(part)
     fields = _shared_fields(cos, sin, positions, rope_dim, mrope, mrope_interleaved)
     call = _shared._contexts.of(device).norm_heads(
-        parts, _stream(device), slots=view("slots", slots), **fields)
+        parts, _stream(device), slots=view("slots", slots), **fields
+    )
     _run_with_workspace(call, x[0])
 
 
 # What is written are arguments alone: then a compiler can reuse their memory.
-_new = _shared._operator("norm_heads", f"Tensor[] x, {_LISTS}", lambda *a: _run(False, *a),
-                         lambda *a: None, (3, ), "()")
-_in_place = _shared._operator("norm_heads_", f"Tensor(b!)[] x, {_LISTS}", lambda *a: _run(True, *a),
-                              lambda *a: None, (0, 3), "()")
+_new = _shared._operator(
+    "norm_heads", f"Tensor[] x, {_LISTS}", lambda *a: _run(False, *a), lambda *a: None, (3,), "()"
+)
+_in_place = _shared._operator(
+    "norm_heads_",
+    f"Tensor(b!)[] x, {_LISTS}",
+    lambda *a: _run(True, *a),
+    lambda *a: None,
+    (0, 3),
+    "()",
+)
 
 
-_BACKWARD_LISTS = ("Tensor[] dy, Tensor?[] x, Tensor?[] weight, Tensor(a!)[] written, Tensor? cos, "
-                   "Tensor? sin, Tensor? positions, int[] flags, int[] kind, float[] eps, "
-                   "float[] weight_offset, int[] rounding, int[] rope_offset, int[] dx, "
-                   "int[] dweight, int[] dbias, int rope_dim, int[] mrope, bool mrope_interleaved")
+_BACKWARD_LISTS = (
+    "Tensor[] dy, Tensor?[] x, Tensor?[] weight, Tensor(a!)[] written, Tensor? cos, "
+    "Tensor? sin, Tensor? positions, int[] flags, int[] kind, float[] eps, "
+    "float[] weight_offset, int[] rounding, int[] rope_offset, int[] dx, "
+    "int[] dweight, int[] dbias, int rope_dim, int[] mrope, bool mrope_interleaved"
+)
 
 
-def _run_backward(dy, x, weight, written, cos, sin, positions, flags, kind, eps, weight_offset,
-                  rounding, rope_offset, dx, dweight, dbias, rope_dim, mrope, mrope_interleaved):
+def _run_backward(
+    dy,
+    x,
+    weight,
+    written,
+    cos,
+    sin,
+    positions,
+    flags,
+    kind,
+    eps,
+    weight_offset,
+    rounding,
+    rope_offset,
+    dx,
+    dweight,
+    dbias,
+    rope_dim,
+    mrope,
+    mrope_interleaved,
+):
     """dx, dweight and dbias are positions in `written`, -1 where there is none."""
     device = dy[0].device
-    _require_device(device, "dy", dy=dy, x=x, weight=weight, output=written,
-                    shared=(cos, sin, positions))
+    _require_device(
+        device, "dy", dy=dy, x=x, weight=weight, output=written, shared=(cos, sin, positions)
+    )
     parts = []
     for i, rows in enumerate(dy):
         part = {
-            "flags": flags[i], "kind": kind[i], "eps": eps[i], "weight_offset": weight_offset[i],
-            "rounding": rounding[i], "rope_offset": rope_offset[i], "dy": _view("dy", rows),
-            "x": _view("x", x[i]), "weight": _view("weight", weight[i])
+            "flags": flags[i],
+            "kind": kind[i],
+            "eps": eps[i],
+            "weight_offset": weight_offset[i],
+            "rounding": rounding[i],
+            "rope_offset": rope_offset[i],
+            "dy": _view("dy", rows),
+            "x": _view("x", x[i]),
+            "weight": _view("weight", weight[i]),
         }
         for name, at in (("dx", dx[i]), ("dweight", dweight[i]), ("dbias", dbias[i])):
             if at != _NONE:
@@ -176,8 +258,9 @@ def _run_backward(dy, x, weight, written, cos, sin, positions, flags, kind, eps,
     _run_with_workspace(call, dy[0])
 
 
-_backward = _shared._operator("norm_heads_backward", _BACKWARD_LISTS, _run_backward,
-                              lambda *a: None, (3, ), "()")
+_backward = _shared._operator(
+    "norm_heads_backward", _BACKWARD_LISTS, _run_backward, lambda *a: None, (3,), "()"
+)
 
 
 class _Differentiable(torch.autograd.Function):
@@ -187,9 +270,11 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx, parts, shared, *tensors):
         ctx.parts, ctx.shared = parts, shared
         own = [
-            part._replace(x=x.detach(),
-                          weight=None if weight is None else weight.detach(),
-                          bias=None if bias is None else bias.detach())
+            part._replace(
+                x=x.detach(),
+                weight=None if weight is None else weight.detach(),
+                bias=None if bias is None else bias.detach(),
+            )
             for part, x, weight, bias in zip(parts, *(tensors[i::3] for i in range(3)))
         ]
         ctx.save_for_backward(*tensors, *shared[:2], shared[3])
@@ -210,8 +295,8 @@ class _Differentiable(torch.autograd.Function):
         dy, x, weight, flags, options, offsets, *places = lists
         written = []
         for i, (part, gradient) in enumerate(zip(ctx.parts, gradients)):
-            needed = ctx.needs_input_grad[2 + 3 * i:5 + 3 * i]
-            own = [t if need else None for t, need in zip(tensors[3 * i:3 * i + 3], needed)]
+            needed = ctx.needs_input_grad[2 + 3 * i : 5 + 3 * i]
+            own = [t if need else None for t, need in zip(tensors[3 * i : 3 * i + 3], needed)]
             if gradient is None or not any(needed):
                 continue
             if gradient.stride(-1) not in (0, 1):
@@ -230,19 +315,32 @@ class _Differentiable(torch.autograd.Function):
         if dy:
             turns = any(part.rope for part in options)
             tables = (cos, sin, positions) if turns else (None, None, None)
-            _backward(dy, x, weight, written, *tables, flags,
-                      [_word(_KINDS, "norm", part.norm) or 0 for part in options],
-                      [part.eps for part in options], [part.weight_offset for part in options],
-                      [_word(_ROUNDINGS, "rounding", part.rounding) for part in options], offsets,
-                      *places, rope_dim if turns else 0, list(mrope) if turns else [],
-                      interleaved and turns)
+            _backward(
+                dy,
+                x,
+                weight,
+                written,
+                *tables,
+                flags,
+                [_word(_KINDS, "norm", part.norm) or 0 for part in options],
+                [part.eps for part in options],
+                [part.weight_offset for part in options],
+                [_word(_ROUNDINGS, "rounding", part.rounding) for part in options],
+                offsets,
+                *places,
+                rope_dim if turns else 0,
+                list(mrope) if turns else [],
+                interleaved and turns,
+            )
         return (None, None, *given)
 
 
 def _needs_gradient(parts):
     return torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for part in parts
-        for t in (part.x, part.weight, part.bias))
+        t is not None and t.requires_grad
+        for part in parts
+        for t in (part.x, part.weight, part.bias)
+    )
 
 
 def _arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved):
@@ -261,30 +359,48 @@ def _arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrop
     if rope_dim is None:
         rope_dim = 2 * cos.shape[-1] if cos is not None else 0
     kinds = [_word(_KINDS, "norm", part.norm) for part in parts]
-    return ([part.x for part in parts], [part.weight for part in parts
-                                         ], [part.bias for part in parts], written, scale, cos, sin,
-            positions, slots, [_flags(part) for part in parts], [kind or 0 for kind in kinds],
-            [part.eps for part in parts], [part.weight_offset for part in parts],
-            [_word(_ROUNDINGS, "rounding", part.rounding) for part in parts
-             ], [part.rope_offset for part in parts
-                 ], [_word(_ROPE_ROUNDINGS, "rope_rounding", part.rope_rounding) for part in parts
-                     ], ys, cache, cache_scale, [part.cache_block for part in parts],
-            [_word(_DIVISIONS, "division", part.division) for part in parts], rope_dim, list(mrope),
-            mrope_interleaved)
+    return (
+        [part.x for part in parts],
+        [part.weight for part in parts],
+        [part.bias for part in parts],
+        written,
+        scale,
+        cos,
+        sin,
+        positions,
+        slots,
+        [_flags(part) for part in parts],
+        [kind or 0 for kind in kinds],
+        [part.eps for part in parts],
+        [part.weight_offset for part in parts],
+        [_word(_ROUNDINGS, "rounding", part.rounding) for part in parts],
+        [part.rope_offset for part in parts],
+        [_word(_ROPE_ROUNDINGS, "rope_rounding", part.rope_rounding) for part in parts],
+        ys,
+        cache,
+        cache_scale,
+        [part.cache_block for part in parts],
+        [_word(_DIVISIONS, "division", part.division) for part in parts],
+        rope_dim,
+        list(mrope),
+        mrope_interleaved,
+    )
 
 
 # --- the functions to call ---
 
 
-def norm_heads(parts,
-               *,
-               cos=None,
-               sin=None,
-               rope_dim=None,
-               positions=None,
-               slots=None,
-               mrope=(),
-               mrope_interleaved=False):
+def norm_heads(
+    parts,
+    *,
+    cos=None,
+    sin=None,
+    rope_dim=None,
+    positions=None,
+    slots=None,
+    mrope=(),
+    mrope_interleaved=False,
+):
     """The results of up to 8 parts over the same tokens, in order, None for a part whose y is
     False. Caches and their scales of blocks are written.
 
@@ -300,19 +416,23 @@ def norm_heads(parts,
         return list(_Differentiable.apply(tuple(parts), shared, *tensors))
     results = [part.x.new_empty(part.x.shape) if part.y else None for part in parts]
     _new(
-        *_arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved))
+        *_arguments(parts, results, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved)
+    )
     return results
 
 
-def norm_heads_(parts,
-                *,
-                cos=None,
-                sin=None,
-                rope_dim=None,
-                positions=None,
-                slots=None,
-                mrope=(),
-                mrope_interleaved=False):
+def norm_heads_(
+    parts,
+    *,
+    cos=None,
+    sin=None,
+    rope_dim=None,
+    positions=None,
+    slots=None,
+    mrope=(),
+    mrope_interleaved=False,
+):
     """As norm_heads, with the results over x of the parts whose y is True."""
     _in_place(
-        *_arguments(parts, None, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved))
+        *_arguments(parts, None, cos, sin, rope_dim, positions, slots, mrope, mrope_interleaved)
+    )
