@@ -406,7 +406,7 @@ def fuzz(report, options):
     it the check program with ASan."""
     folder = asan_build()
     folder.make()
-    families = ("mla_decode", "norm_backward", "norm_heads", "norm_heads_backward")
+    families = ("mla_decode", "norm_backward", "norm_heads", "norm_heads_backward", "peer")
     corpora = {
         "norm_fuzz": "corpus",
         **{f"{family}_fuzz": f"{family}/corpus" for family in families},
