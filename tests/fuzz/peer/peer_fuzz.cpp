@@ -1,4 +1,5 @@
-// Random options, blobs and calls of peers, by dry runs: nothing crashes, query, prepare and call agree, and every failure has a text.
+// Random options, blobs and calls of peers, by dry runs: nothing crashes, query, prepare and call
+// agree, and every failure has a text.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
