@@ -52,8 +52,9 @@ def main():
         cases.skip("Debian packages", why)
         cases.finish()
     prefix = debs.assemble(options.library.resolve(), options.program.resolve(), work)
-    packages = debs.make(prefix, work / "first", work / "packages")
-    again = debs.make(prefix, work / "second", work / "packages2")
+    stamp = debs.commit_time()  # a commit may be made meanwhile
+    packages = debs.make(prefix, work / "first", work / "packages", stamp)
+    again = debs.make(prefix, work / "second", work / "packages2", stamp)
     cases.equal("packages", [p.name.split("_")[0] for p in packages], list(debs.TEXTS))
     for one, other in zip(packages, again):
         cases.check(f"two runs make the same {one.name}", one.read_bytes() == other.read_bytes())
