@@ -207,8 +207,8 @@ def assemble(library, program, work):
     return prefix
 
 
-def make(prefix, work, out):
-    version, stamp = project_version(), commit_time()
+def make(prefix, work, out, stamp=None):
+    version, stamp = project_version(), stamp or commit_time()
     found = sorted(prefix.glob(f"lib/*/libfastnorm.so.{version}"))
     if len(found) != 1:
         raise SystemExit(
