@@ -106,6 +106,11 @@ typedef struct fastnorm_norm_heads_backward_part {
  *
  *  The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward does,
  *  and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param parts   [count] pointers, as for the call
+ *  @param count   0 to 8
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_norm_heads_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
  *  struct_size too small
  *  @since 0.2 */
@@ -115,6 +120,10 @@ FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_query(
 
 /** Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the first
  *  call does the same.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param parts   [count] pointers, as for the call
+ *  @param count   0 to 8
  *  @return as fastnorm_norm_heads_backward
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_norm_heads_backward_prepare(

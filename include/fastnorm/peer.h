@@ -80,7 +80,7 @@ typedef enum fastnorm_peer_sum_rounding {
 
 /** What stopped a peer. */
 typedef enum fastnorm_peer_error {
-  FASTNORM_PEER_ERROR_NONE = 0,
+  FASTNORM_PEER_ERROR_NONE = 0,      /**< Nothing. */
   FASTNORM_PEER_ERROR_MISSING = 1,   /**< A rank did not arrive within wait_ns. */
   FASTNORM_PEER_ERROR_DISAGREES = 2, /**< A rank made another call. */
   FASTNORM_PEER_ERROR_MAX_ENUM = 0x7fffffff
@@ -88,7 +88,7 @@ typedef enum fastnorm_peer_error {
 
 /** Sizes of this header. */
 typedef enum fastnorm_peer_limits {
-  FASTNORM_PEER_MAX_RANKS = 8,
+  FASTNORM_PEER_MAX_RANKS = 8,    /**< Ends of a group. */
   FASTNORM_PEER_BLOB_BYTES = 128, /**< Bytes of one rank's blob. */
   FASTNORM_PEER_LIMITS_MAX_ENUM = 0x7fffffff
 } fastnorm_peer_limits;
@@ -184,6 +184,8 @@ FASTNORM_API fastnorm_status fastnorm_peer_import(fastnorm_peer* peer, const voi
                                                   size_t bytes);
 
 /** Say whether a peer was stopped, and by which rank. May be called at any time, from any thread.
+ *  @param peer  of fastnorm_peer_create
+ *  @param state struct_size in; receives the rest
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer or state is null, or its struct_size too
  *  small
  *  @since 0.2 */
@@ -192,12 +194,14 @@ FASTNORM_API fastnorm_status fastnorm_peer_status(const fastnorm_peer* peer,
 
 /** Make a stopped group usable again. Every rank must call it, after no rank runs a call any more
  *  and before any rank runs the next one: the caller makes sure, by a barrier before and one after.
+ *  @param peer of fastnorm_peer_create
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null or runs a call
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_reset(fastnorm_peer* peer);
 
 /** Destroy a peer. NULL is fine. Must not race calls on the same peer, nor be used again. Other
  *  ranks that call on find this one missing.
+ *  @param peer of fastnorm_peer_create, or NULL
  *  @since 0.2 */
 FASTNORM_API void fastnorm_peer_destroy(fastnorm_peer* peer);
 
@@ -241,6 +245,9 @@ typedef struct fastnorm_peer_allreduce_norm_args {
 
 /** Say what a call would do: workspace, kernel, launches, bytes. The peer need not be connected.
  *  bytes_read and bytes_written are those of the norm; what travels between ranks does not count.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_peer_allreduce_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
  *  struct_size too small
  *  @since 0.2 */
@@ -248,6 +255,8 @@ FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm_query(
     fastnorm_context* context, const fastnorm_peer_allreduce_norm_args* args, fastnorm_info* info);
 
 /** Load what a call needs. Optional: the first call does the same. Does not wait for other ranks.
+ *  @param context the device
+ *  @param args    as for the call
  *  @return as fastnorm_peer_allreduce_norm
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_allreduce_norm_prepare(
@@ -298,6 +307,9 @@ typedef struct fastnorm_peer_sharded_norm_args {
 } fastnorm_peer_sharded_norm_args;
 
 /** Say what a call would do, as fastnorm_peer_allreduce_norm_query.
+ *  @param context the device
+ *  @param args    as for the call
+ *  @param info    struct_size in; receives the rest
  *  @return as fastnorm_peer_sharded_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
  *  struct_size too small
  *  @since 0.2 */
@@ -305,6 +317,8 @@ FASTNORM_API fastnorm_status fastnorm_peer_sharded_norm_query(
     fastnorm_context* context, const fastnorm_peer_sharded_norm_args* args, fastnorm_info* info);
 
 /** Load what a call needs. Optional. Does not wait for other ranks.
+ *  @param context the device
+ *  @param args    as for the call
  *  @return as fastnorm_peer_sharded_norm
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_peer_sharded_norm_prepare(

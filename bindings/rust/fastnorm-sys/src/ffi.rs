@@ -2064,6 +2064,12 @@ extern "C" {
     /// The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward
     /// does, and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
     ///
+    /// - `context`: the device
+    /// - `args`: as for the call
+    /// - `parts`: \[count\] pointers, as for the call
+    /// - `count`: 0 to 8
+    /// - `info`: struct_size in; receives the rest
+    ///
     /// Returns as fastnorm_norm_heads_backward; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
@@ -2078,6 +2084,11 @@ extern "C" {
 
     /// Load the kernels of a call, so that it neither allocates nor synchronises. Optional: the
     /// first call does the same.
+    ///
+    /// - `context`: the device
+    /// - `args`: as for the call
+    /// - `parts`: \[count\] pointers, as for the call
+    /// - `count`: 0 to 8
     ///
     /// Returns as fastnorm_norm_heads_backward
     ///
@@ -2163,6 +2174,7 @@ pub const FASTNORM_PEER_SUM_ROUNDING_MAX_ENUM: fastnorm_peer_sum_rounding = 0x7f
 
 /// What stopped a peer.
 pub type fastnorm_peer_error = c_uint;
+/// Nothing.
 pub const FASTNORM_PEER_ERROR_NONE: fastnorm_peer_error = 0;
 /// A rank did not arrive within wait_ns.
 pub const FASTNORM_PEER_ERROR_MISSING: fastnorm_peer_error = 1;
@@ -2172,6 +2184,7 @@ pub const FASTNORM_PEER_ERROR_MAX_ENUM: fastnorm_peer_error = 0x7fffffff;
 
 /// Sizes of this header.
 pub type fastnorm_peer_limits = c_uint;
+/// Ends of a group.
 pub const FASTNORM_PEER_MAX_RANKS: fastnorm_peer_limits = 8;
 /// Bytes of one rank's blob.
 pub const FASTNORM_PEER_BLOB_BYTES: fastnorm_peer_limits = 128;
@@ -2362,6 +2375,9 @@ extern "C" {
     /// Say whether a peer was stopped, and by which rank. May be called at any time, from any
     /// thread.
     ///
+    /// - `peer`: of fastnorm_peer_create
+    /// - `state`: struct_size in; receives the rest
+    ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer or state is null, or its struct_size
     /// too small
     ///
@@ -2375,6 +2391,8 @@ extern "C" {
     /// more and before any rank runs the next one: the caller makes sure, by a barrier before and
     /// one after.
     ///
+    /// - `peer`: of fastnorm_peer_create
+    ///
     /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null or runs a call
     ///
     /// Since 0.2.
@@ -2382,6 +2400,8 @@ extern "C" {
 
     /// Destroy a peer. NULL is fine. Must not race calls on the same peer, nor be used again. Other
     /// ranks that call on find this one missing.
+    ///
+    /// - `peer`: of fastnorm_peer_create, or NULL
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_destroy(peer: *mut fastnorm_peer);
@@ -2508,6 +2528,10 @@ extern "C" {
     /// connected. bytes_read and bytes_written are those of the norm; what travels between ranks
     /// does not count.
     ///
+    /// - `context`: the device
+    /// - `args`: as for the call
+    /// - `info`: struct_size in; receives the rest
+    ///
     /// Returns as fastnorm_peer_allreduce_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
@@ -2520,6 +2544,9 @@ extern "C" {
 
     /// Load what a call needs. Optional: the first call does the same. Does not wait for other
     /// ranks.
+    ///
+    /// - `context`: the device
+    /// - `args`: as for the call
     ///
     /// Returns as fastnorm_peer_allreduce_norm
     ///
@@ -2629,6 +2656,10 @@ impl Default for fastnorm_peer_sharded_norm_args {
 extern "C" {
     /// Say what a call would do, as fastnorm_peer_allreduce_norm_query.
     ///
+    /// - `context`: the device
+    /// - `args`: as for the call
+    /// - `info`: struct_size in; receives the rest
+    ///
     /// Returns as fastnorm_peer_sharded_norm; FASTNORM_ERROR_ARGUMENT also if info is null or its
     /// struct_size too small
     ///
@@ -2640,6 +2671,9 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// Load what a call needs. Optional. Does not wait for other ranks.
+    ///
+    /// - `context`: the device
+    /// - `args`: as for the call
     ///
     /// Returns as fastnorm_peer_sharded_norm
     ///
