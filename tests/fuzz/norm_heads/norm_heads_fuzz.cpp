@@ -116,7 +116,7 @@ class Call {
     if (bytes_.rarely()) p.reserved_2 = bytes_.pick(2) != 0 ? 1 : 0;
     if (bytes_.rarely()) p.clamp_scale = tensor({1}, FASTNORM_DTYPE_F32);
     if (bytes_.pick(4) == 0) p.quant_division = FASTNORM_QUANT_DIVIDE;
-    if (very_rarely()) p.quant_division = static_cast<fastnorm_quant_division>(bytes_.pick(8));
+    if (bytes_.rarely()) p.quant_division = static_cast<fastnorm_quant_division>(bytes_.pick(8));
   }
 
   fastnorm_dtype_id y_dtype() { return bytes_.pick(4) == 0 ? FASTNORM_DTYPE_F32 : dtype_; }
