@@ -276,8 +276,8 @@ class CompletenessTest {
             tensors.put(name, strided(tensors.size()));
         }
         NormHeadsBackwardPart part = NormHeadsBackwardPart.of(tensors.get("DY"))
-                .layer(2, tensors.get("X")).weightOffset(3).rounding(Rounding.EVERY_STEP).rope(-1).ropeInterleaved(true)
-                .ropeInverse(true).acrossHeads(true).accumulateDweight(true).accumulateDbias(true)
+                .layer(2, tensors.get("X")).weightOffset(3).rounding(Rounding.EVERY_STEP)
+                .rope(-1).ropeInterleaved(true).ropeInverse(true).acrossHeads(true).accumulateDweight(true).accumulateDbias(true)
                 .weight(tensors.get("WEIGHT")).mean(tensors.get("MEAN")).rstd(tensors.get("RSTD"))
                 .dx(tensors.get("DX")).dweight(tensors.get("DWEIGHT")).dbias(tensors.get("DBIAS"));
         long[] own = part.encoded().words();

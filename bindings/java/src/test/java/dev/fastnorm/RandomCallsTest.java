@@ -95,7 +95,8 @@ class RandomCallsTest {
         long[] statistic = java.util.Arrays.copyOf(shape, shape.length - 1);
         if (random.nextBoolean()) {
             norm.gate(tensor(dtype, shape)).gateAct(anyOf(Activation.values()))
-                    .gatePosition(anyOf(GatePosition.values())).gateSource(anyOf(GateSource.values()));
+                    .gatePosition(anyOf(GatePosition.values()))
+                    .gateSource(anyOf(GateSource.values()));
         }
         if (seldom()) {
             norm.activation(anyOf(Activation.values())).groupSize(random.nextInt(4) - 1);
