@@ -83,7 +83,9 @@ def skip_reasons(reports):
         for case in ElementTree.parse(report).getroot().iter("testcase"):
             skipped = case.find("skipped")
             if skipped is not None:
-                why = (skipped.get("message") or "no reason given").removeprefix("Assumption failed: ")
+                # Surefire has the text as an attribute or as the first line of the stack trace.
+                lines = (skipped.get("message") or skipped.text or "").strip().splitlines()
+                why = lines[0].split("Assumption failed: ")[-1] if lines else "no reason given"
                 found.append((f"{case.get('classname')}.{case.get('name')}", why))
     return found
 

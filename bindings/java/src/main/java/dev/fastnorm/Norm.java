@@ -9,11 +9,26 @@ package dev.fastnorm;
  * }
  * }</pre>
  *
- * <p>x is {@code [.., n]}, rank 1 to 8, of {@link DType#F32}, {@link DType#F16} or
- * {@link DType#BF16}, which is called T below. All tensors are on the context's device. y and residual_out
- * may each be x or residual, as the same view, but not both the same; any other overlap with an output is
- * refused. What the setters are given is checked when the call is run, queried or prepared. The formula is that of
- * {@linkplain dev.fastnorm the package}.
+ * <p>x is {@code [.., n]}, rank 1 to 8, of {@link DType#F32}, {@link DType#F16} or {@link
+ * DType#BF16}, which is called T below. All tensors are on the context's device. y and residual_out
+ * may each be x or residual, as the same view, but not both the same. y may be the gate too. Any
+ * other overlap with an output is refused. What the setters are given is checked when the call is
+ * run, queried or prepared. The formula is that of {@linkplain dev.fastnorm the package}.
+ *
+ * <p>Stages are optional steps around the norm. They go with every other setting:
+ *
+ * <pre>
+ * u = x * act(gate)              {@link #gate}, {@link GatePosition#BEFORE_NORM}; else u = x
+ * u = norm(u)                    {@link #branchRms}, {@link #branchLayer}
+ * u = u rounded to T             {@link #branchRounded}
+ * s = u * alpha + residual       {@link #alpha}
+ * s = s * sum_scale              {@link #sumScale}; s is the row that is normalised
+ * z = z * act(gate)              {@link #gate}, {@link GatePosition#AFTER_NORM}; z is the result
+ * z = activation(z)              {@link #activation}
+ * </pre>
+ *
+ * <p>A call with a stage has x of rank 1 to 4 and runs on the CPU; a CUDA context refuses it. So it
+ * is with {@link #groupSize}, {@link #sumsq} and {@link #rstdIn}.
  *
  * <p>A setter that is given null takes the tensor away again.
  */
@@ -47,10 +62,10 @@ public final class Norm extends Call {
     }
 
     /**
-     * Several normalisations in one call, with the results of one run of each, in order: such as the
-     * query heads and the key heads of one fused QKV tensor. All are checked, against each other too,
-     * before anything is launched. None may read what another one writes. On a GPU two neighbours that share
-     * a kernel of short rows are one launch.
+     * Several normalisations in one call, with the results of one run of each, in order: such as
+     * the query heads and the key heads of one fused QKV tensor. All are checked, against each
+     * other too, before anything is launched. None may read what another one writes. On a GPU two
+     * neighbours that share a kernel of short rows are one launch.
      *
      * @param parts up to 8; error texts name them as {@code args[i]}
      * @return the call
@@ -93,9 +108,9 @@ public final class Norm extends Call {
     }
 
     /**
-     * Programmatic dependent launch: start when the stream's previous kernel allows it, and read and write
-     * nothing before that one has ended. On the CPU and on GPUs before compute capability 9.0 this and the
-     * two methods below have no effect; results never depend on them.
+     * Programmatic dependent launch: start when the stream's previous kernel allows it, and read
+     * and write nothing before that one has ended. On the CPU and on GPUs before compute capability
+     * 9.0 this and the two methods below have no effect; results never depend on them.
      *
      * @param wait whether to; the default is false
      * @return this
@@ -106,8 +121,8 @@ public final class Norm extends Call {
     }
 
     /**
-     * Programmatic dependent launch: let the stream's next kernel start once this one's rows are on their
-     * way. It must wait itself before it uses any result.
+     * Programmatic dependent launch: let the stream's next kernel start once this one's rows are on
+     * their way. It must wait itself before it uses any result.
      *
      * @param trigger whether to; the default is false
      * @return this
@@ -118,14 +133,15 @@ public final class Norm extends Call {
     }
 
     /**
-     * With {@link #pdlWait}, which it needs: weight and bias are not written by any kernel that may still
-     * run, and may be read before the wait.
+     * With {@link #pdlWait}, which it needs: weight and bias are not written by any kernel that may
+     * still run, and may be read before the wait.
      *
      * @param constant whether they are; the default is false
      * @return this
      */
     public Norm pdlConstantWeights(boolean constant) {
-        description.set(Words.NORM_FLAGS, fastnorm_norm_flags.FASTNORM_NORM_PDL_CONSTANT_WEIGHTS, constant);
+        final int bit = fastnorm_norm_flags.FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+        description.set(Words.NORM_FLAGS, bit, constant);
         return this;
     }
 
@@ -199,7 +215,7 @@ public final class Norm extends Call {
     /**
      * Sets where the result goes.
      *
-     * @param y x's shape, T; may be x
+     * @param y x's shape, T or F32; may be x, the residual or the gate
      * @return this
      * @throws IllegalArgumentException if its buffer is read-only
      */
@@ -223,7 +239,8 @@ public final class Norm extends Call {
     /**
      * Sets where the rows' means go; layer norm only.
      *
-     * @param mean x's shape without the last extent, or with 1 there; F32
+     * @param mean x's shape without the last extent, or with 1 there; F32; {@link #groupSize} says
+     *     what it is with groups
      * @return this
      * @throws IllegalArgumentException if its buffer is read-only
      */
@@ -235,12 +252,265 @@ public final class Norm extends Call {
     /**
      * Sets where the rows' factors 1 / sqrt(.. + eps) go.
      *
-     * @param rstd x's shape without the last extent, or with 1 there; F32
+     * @param rstd as a mean
      * @return this
      * @throws IllegalArgumentException if its buffer is read-only
      */
     public Norm rstd(Tensor rstd) {
         description.output(Words.NORM_BIT_RSTD, "rstd", rstd);
+        return this;
+    }
+
+    // --- stages: gate, activation, groups, statistics of several devices ---
+
+    /**
+     * Sets the gate, whose activation multiplies each element. By default nothing is gated.
+     *
+     * @param gate x's shape; T or F32; y may be the same view, and x may not overlap it
+     * @return this
+     */
+    public Norm gate(Tensor gate) {
+        description.input(Words.NORM_BIT_GATE, gate);
+        return this;
+    }
+
+    /**
+     * Sets the function of the gate.
+     *
+     * @param activation the function; the default is {@link Activation#IDENTITY}, and no other goes
+     *     without a gate
+     * @return this
+     */
+    public Norm gateAct(Activation activation) {
+        description.set(Words.NORM_GATE_ACT, activation.id);
+        return this;
+    }
+
+    /**
+     * Sets where the gate multiplies.
+     *
+     * @param position the place; the default is {@link GatePosition#AFTER_NORM}, and no other goes
+     *     without a gate
+     * @return this
+     */
+    public Norm gatePosition(GatePosition position) {
+        description.set(Words.NORM_GATE_POSITION, position.id);
+        return this;
+    }
+
+    /**
+     * Sets what a gate after the norm multiplies.
+     *
+     * @param source the value; the default is {@link GateSource#F32}, and no other goes without a
+     *     gate after the norm
+     * @return this
+     */
+    public Norm gateSource(GateSource source) {
+        description.set(Words.NORM_GATE_SOURCE, source.id);
+        return this;
+    }
+
+    /**
+     * Sets the function of the result, which comes after the gate.
+     *
+     * @param activation the function; the default is {@link Activation#IDENTITY}
+     * @return this
+     */
+    public Norm activation(Activation activation) {
+        description.set(Words.NORM_ACTIVATION, activation.id);
+        return this;
+    }
+
+    /**
+     * Sets the columns that share a statistic. The n columns are then n / d groups. Weight and bias
+     * are {@code [.., n]} or, the same for all groups, {@code [.., d]}. Statistics are x's shape
+     * without the last extent, and n / d behind it.
+     *
+     * @param columns d, a divisor of n; 0, the default, for all columns
+     * @return this
+     */
+    public Norm groupSize(long columns) {
+        description.set(Words.NORM_GROUP_SIZE, columns);
+        return this;
+    }
+
+    /**
+     * Sets where the sums of squares go, for rows that are spread over devices. With it y may be
+     * left out. The sums of an RMS norm are added up over the devices. Those of a layer norm are
+     * merged with the means, as docs/gated_norm.md says.
+     *
+     * @param sumsq the shape of a mean; layer norm: with a last extent of 2, the mean and the sum
+     *     of squares of x - mean; F32
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public Norm sumsq(Tensor sumsq) {
+        description.output(Words.NORM_BIT_SUMSQ, "sumsq", sumsq);
+        return this;
+    }
+
+    /**
+     * Sets the means to use, with {@link #rstdIn}; layer norm only.
+     *
+     * @param meanIn the shape of a mean; F32
+     * @return this
+     */
+    public Norm meanIn(Tensor meanIn) {
+        description.input(Words.NORM_BIT_MEAN_IN, meanIn);
+        return this;
+    }
+
+    /**
+     * Sets the factors 1 / sqrt(.. + eps) to use. Nothing is summed then. By default they are
+     * computed.
+     *
+     * @param rstdIn the shape of an rstd; F32
+     * @return this
+     */
+    public Norm rstdIn(Tensor rstdIn) {
+        description.input(Words.NORM_BIT_RSTD_IN, rstdIn);
+        return this;
+    }
+
+    // --- stages: the branch's own norm, and its sum with the residual ---
+
+    /**
+     * Normalises x before the residual is added, by an RMS norm. A gate before the norm comes
+     * first. The statistic is of all n columns, whatever {@link #groupSize} is.
+     *
+     * @param eps added to the mean square, as a float; finite and at least 0
+     * @return this
+     */
+    public Norm branchRms(double eps) {
+        return branch(1, fastnorm_norm_kind.FASTNORM_NORM_RMS, eps);
+    }
+
+    /**
+     * Normalises x before the residual is added, as {@link #branchRms} does, by a layer norm.
+     *
+     * @param eps added to the variance, as a float; finite and at least 0
+     * @return this
+     */
+    public Norm branchLayer(double eps) {
+        return branch(1, fastnorm_norm_kind.FASTNORM_NORM_LAYER, eps);
+    }
+
+    /**
+     * Takes the branch's norm away again. The settings below that are of this norm must be their
+     * defaults then.
+     *
+     * @return this
+     */
+    public Norm branchNone() {
+        return branch(0, 0, 0);
+    }
+
+    private Norm branch(int norm, int kind, double eps) {
+        description.set(Words.NORM_BRANCH_NORM, norm);
+        description.set(Words.NORM_BRANCH_KIND, kind);
+        description.set(Words.NORM_BRANCH_EPS, (float) eps);
+        return this;
+    }
+
+    /**
+     * Sets what is added to the weight of the branch's norm.
+     *
+     * @param offset 0, the default, or 1 for Gemma's form; finite, and 0 where there is no weight
+     * @return this
+     */
+    public Norm branchWeightOffset(double offset) {
+        description.set(Words.NORM_BRANCH_WEIGHT_OFFSET, (float) offset);
+        return this;
+    }
+
+    /**
+     * Sets where the branch is rounded on the way through its norm.
+     *
+     * @param rounding the place; the default is {@link Rounding#ONCE}, and
+     *     {@link Rounding#ONCE_RW} is refused
+     * @return this
+     */
+    public Norm branchRounding(Rounding rounding) {
+        description.set(Words.NORM_BRANCH_ROUNDING, rounding.id);
+        return this;
+    }
+
+    /**
+     * Sets whether the normalised branch is rounded to T before the sum. Without alpha and a scale
+     * of the sum, the call then has the bits of two.
+     *
+     * @param rounded whether it is; the default is false
+     * @return this
+     */
+    public Norm branchRounded(boolean rounded) {
+        description.set(Words.NORM_BRANCH_ROUNDED, rounded ? 1 : 0);
+        return this;
+    }
+
+    /**
+     * Sets the weight of the branch's norm. The default is 1.
+     *
+     * @param weight {@code [.., n]}, as the weight
+     * @return this
+     */
+    public Norm branchWeight(Tensor weight) {
+        description.input(Words.NORM_BIT_BRANCH_WEIGHT, weight);
+        return this;
+    }
+
+    /**
+     * Sets the bias of the branch's norm. The default is 0.
+     *
+     * @param bias {@code [.., n]}, as the weight
+     * @return this
+     */
+    public Norm branchBias(Tensor bias) {
+        description.input(Words.NORM_BIT_BRANCH_BIAS, bias);
+        return this;
+    }
+
+    /**
+     * Sets where the factors 1 / sqrt(.. + eps) of the branch's norm go.
+     *
+     * @param rstd x's shape without the last extent, or with 1 there; F32
+     * @return this
+     * @throws IllegalArgumentException if its buffer is read-only
+     */
+    public Norm branchRstd(Tensor rstd) {
+        description.output(Words.NORM_BIT_BRANCH_RSTD, "branch_rstd", rstd);
+        return this;
+    }
+
+    /**
+     * Sets the factor of the branch, which is x or what its norm made of it.
+     *
+     * @param alpha the factor, as a float; finite; 0, the default, stands for 1
+     * @return this
+     */
+    public Norm alpha(double alpha) {
+        description.set(Words.NORM_ALPHA, (float) alpha);
+        return this;
+    }
+
+    /**
+     * Sets the factor of the sum of branch and residual, a value on the device. The default is 1.
+     *
+     * @param scale {@code [1]}, F32
+     * @return this
+     */
+    public Norm sumScale(Tensor scale) {
+        description.input(Words.NORM_BIT_SUM_SCALE, scale);
+        return this;
+    }
+
+    /**
+     * Sets where the sum is rounded on its way.
+     *
+     * @param rounding the place; the default is {@link SumRounding#ONCE}
+     * @return this
+     */
+    public Norm sumRounding(SumRounding rounding) {
+        description.set(Words.NORM_SUM_ROUNDING, rounding.id);
         return this;
     }
 
@@ -381,7 +651,8 @@ public final class Norm extends Call {
     }
 
     /**
-     * Sets the clamp as a value on the device, read when the norm runs. It goes with a clamp of 0 alone.
+     * Sets the clamp as a value on the device, read when the norm runs. It goes with a clamp of 0
+     * alone.
      *
      * @param clampScale {@code [1]}, F32; a value that is not above 0 is off
      * @return this

@@ -187,11 +187,18 @@ class TensorTest {
         isRefused.accept(norm::rstd);
         isRefused.accept(norm::quantized);
         isRefused.accept(norm::amax);
+        isRefused.accept(norm::sumsq);
+        isRefused.accept(norm::branchRstd);
         isRefused.accept(norm::residualInPlace);
         isRefused.accept(norm::xInPlace);
         Tensor y = Tensor.allocate(DType.F32, 1, 4);
         try (Context context = Context.cpu()) {
             Norm.rms(1).x(tensor).residual(tensor).y(y).run(context);
+            assertEquals(0, y.floats().get(3));
+            Tensor one = Tensor.of(direct(4).asFloatBuffer().asReadOnlyBuffer(), 1);
+            Tensor gate = Tensor.of(direct(16).asFloatBuffer().asReadOnlyBuffer(), 1, 4);
+            Norm.layer(1).x(tensor).gate(gate).meanIn(one).rstdIn(one).branchRms(1)
+                    .branchWeight(tensor).branchBias(tensor).sumScale(one).y(y).run(context);
             assertEquals(0, y.floats().get(3));
         }
     }
