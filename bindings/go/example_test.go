@@ -50,6 +50,26 @@ func ExampleContext_Norm_residual() {
 	// Output: [3 4] [0.8485 1.1314]
 }
 
+// A gated norm: of the row, times silu of the gate.
+func ExampleContext_Norm_gate() {
+	x, gate := []float32{1, -1, 1, -1}, []float32{0, 1, 2, 3}
+	y := make([]float32, 4)
+	ctx, err := fastnorm.Open(fastnorm.CPU)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ctx.Close()
+	err = ctx.Norm(fastnorm.Norm{
+		X: fastnorm.Of(x, 1, 4), Y: fastnorm.Of(y, 1, 4),
+		Gate: fastnorm.Of(gate, 1, 4), GateAct: fastnorm.ActivationSiLU,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%.4f\n", y)
+	// Output: [0.0000 -0.7311 1.7616 -2.8577]
+}
+
 // The query and the key heads of a fused QKV tensor [tokens, heads, size], in place; values stay as they are.
 func ExampleContext_NormMany() {
 	const tokens, heads, size = 2, 3, 2 // a query, a key and a value head

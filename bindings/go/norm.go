@@ -90,6 +90,49 @@ const (
 	ScaleSwizzled128x4 ScaleLayout = raw.FASTNORM_SCALE_SWIZZLED_128X4 // tiles of 128 rows x 4 scales, padding zeroed
 )
 
+// Activation is a function of each element, with the same bits on all machines.
+type Activation int32
+
+// The activations of v.
+const (
+	ActivationIdentity Activation = raw.FASTNORM_ACTIVATION_IDENTITY // v
+	ActivationSiLU     Activation = raw.FASTNORM_ACTIVATION_SILU     // v / (1 + exp(-v))
+	ActivationSigmoid  Activation = raw.FASTNORM_ACTIVATION_SIGMOID  // 1 / (1 + exp(-v))
+)
+
+// GatePosition is where the gate multiplies.
+type GatePosition int32
+
+// The positions.
+const (
+	// GateAfterNorm multiplies the normalised row: Qwen3-Next, Kimi Linear.
+	GateAfterNorm GatePosition = raw.FASTNORM_GATE_AFTER_NORM
+	// GateBeforeNorm multiplies X, before the residual and the statistics: Mamba2.
+	GateBeforeNorm GatePosition = raw.FASTNORM_GATE_BEFORE_NORM
+)
+
+// GateSource is what a gate after the norm multiplies.
+type GateSource int32
+
+// The sources.
+const (
+	// GateFromF32 is the unrounded result: FLA, mamba, vLLM.
+	GateFromF32 GateSource = raw.FASTNORM_GATE_FROM_F32
+	// GateFromRounded is the result rounded to the dtype of X: Hugging Face.
+	GateFromRounded GateSource = raw.FASTNORM_GATE_FROM_ROUNDED
+)
+
+// SumRounding says where the sum of branch and residual is rounded to the dtype of X on its way.
+type SumRounding int32
+
+// The roundings of the sum.
+const (
+	// SumOnce rounds nowhere: the product with Alpha and the sum are one operation.
+	SumOnce SumRounding = raw.FASTNORM_SUM_ONCE
+	// SumEveryStep rounds the product, the sum and the product with SumScale.
+	SumEveryStep SumRounding = raw.FASTNORM_SUM_EVERY_STEP
+)
+
 // Norm describes a normalisation of rows. A row is the last dimension of X, n elements long. For each row:
 //
 //	s            = X + Residual                                 (X where there is no Residual)
@@ -99,12 +142,33 @@ const (
 //	t            = (s - Mean) * Rstd                            (RMS: s * Rstd)
 //	Y            = t * (Weight + WeightOffset) + Bias, rounded to the dtype of Y
 //
+// Stages are optional, and go with all else:
+//
+//	u = X * act(Gate)            (GateBeforeNorm; else u = X)
+//	u = norm(u)                  (Branch: its own kind, Eps, Weight and Bias)
+//	u = u rounded to T           (Branch.Rounded)
+//	s = u * Alpha + Residual     (one fused operation; without Alpha u + Residual)
+//	s = s * SumScale             (s is the row that is normalised)
+//	z = z * act(Gate)            (GateAfterNorm; z is Y before its rounding)
+//	z = Activation(z)
+//
+// With GroupSize d the columns are n / d groups that have statistics of their own: as X viewed
+// [..., n / d, d]. For d < n, Mean, Rstd, RstdIn, MeanIn and Sumsq have the shape of X without its
+// last extent, and n / d behind that.
+//
+// Where a row is spread over devices, Sumsq gives each device's part. RstdIn (Layer: and MeanIn)
+// takes the statistic of all. RMS: add up the sums S; rstd = 1 / sqrt(S / N + Eps) for N columns in
+// all. Layer: merge means and sums by Chan's formula, of docs/gated_norm.md.
+//
+// Stages run on the CPU, with X of rank 1 to 4. On a CUDA context they are [ErrUnsupported].
+//
 // All arithmetic is single precision; ResidualRounding and Rounding say where else a value is rounded. A row's
 // bits depend on its values, Weight, Bias, n, dtypes and options only.
 //
 // T below is the dtype of X: F32, F16 or BF16. All tensors are on the context's device. The last dimension must
-// be contiguous, leading strides are free. Y and ResidualOut may each be X or Residual, as the same view, but not
-// both the same; any other overlap is an error. The zero value of every field but X and Y is its default.
+// be contiguous, leading strides are free. Y and ResidualOut may each be X or Residual, as the same
+// view, but not both the same; Y may be Gate. Any other overlap is an error. The zero value of every
+// field but X and Y is its default.
 type Norm struct {
 	Kind             NormKind         // RMS or Layer
 	Eps              float32          // finite, >= 0
@@ -118,12 +182,45 @@ type Norm struct {
 	Weight   Tensor // [..., n], broadcasts against X: [n], [heads, n], [batch, 1, n]; F32, F16 or BF16. Not given: 1
 	Bias     Tensor // as Weight. Not given: 0
 
-	Y           Tensor // output, shape of X; T or F32. May be X or Residual
+	// Y is an output, shape of X; T or F32. May be X, Residual or Gate. Not needed with Quant or Sumsq.
+	Y           Tensor
 	ResidualOut Tensor // output, shape of X; F32, F16 or BF16. May be Residual or X; needs Residual
 	Mean        Tensor // output, shape of X without its last extent, or with 1 there; F32. Layer only
 	Rstd        Tensor // output, as Mean
 
 	Quant *Quant // quantised output; nil = none
+
+	Gate         Tensor       // shape of X; T or F32. May not overlap X. Not given: nothing is gated
+	GateAct      Activation   // of the Gate; default: identity. 0 without Gate, as the next two
+	GatePosition GatePosition // default: after the norm
+	GateSource   GateSource   // default: unrounded. Rounded only after the norm
+	Activation   Activation   // of the result, after the Gate; default: identity
+	GroupSize    int          // columns that share a statistic, a divisor of n; 0 = n
+
+	// Sumsq is an output in F32, for a statistic over several devices. RMS: shape of Rstd, the sum of
+	// squares. Layer: with a last extent of 2, the mean and the sum of (s - mean)^2.
+	Sumsq  Tensor
+	MeanIn Tensor // F32 statistics to use, with RstdIn; shape of Mean. Layer only
+	RstdIn Tensor // F32 statistics to use, shape of Rstd; nothing is summed. Not given: computed
+
+	Branch      *Branch     // norm of X before the sum; nil = none
+	Alpha       float32     // factor of X, or of the Branch's result, in the sum. Finite; 0 = 1
+	SumRounding SumRounding // default: the sum is not rounded on its way
+	SumScale    Tensor      // [1] F32. Factor of the sum, a value on the device. Not given: 1
+}
+
+// Branch describes the norm of X before the residual is added, as in Gemma: norm, sum, norm. Its
+// statistics are of all n columns, whatever the GroupSize of the [Norm].
+type Branch struct {
+	Kind         NormKind // RMS or Layer
+	Eps          float32  // finite, >= 0
+	WeightOffset float32  // added to Weight: 0, or 1 for Gemma; 0 without Weight
+	Rounding     Rounding // default: the branch is not rounded on its way. Not RoundOnceRW
+	Rounded      bool     // the result is rounded to the dtype of X before the sum
+
+	Weight Tensor // as [Norm].Weight. Not given: 1
+	Bias   Tensor // as [Norm].Bias. Not given: 0
+	Rstd   Tensor // output, shape of X without its last extent, or with 1 there; F32
 }
 
 // Quant describes the quantised output of a [Norm]. Every scale is one of dequantisation: a value is about its
@@ -146,19 +243,27 @@ type Quant struct {
 }
 
 var normTensors = []string{
-	raw.NormBitX:           "x",
-	raw.NormBitResidual:    "residual",
-	raw.NormBitWeight:      "weight",
-	raw.NormBitBias:        "bias",
-	raw.NormBitY:           "y",
-	raw.NormBitResidualOut: "residual_out",
-	raw.NormBitMean:        "mean",
-	raw.NormBitRstd:        "rstd",
-	raw.NormBitGlobalScale: "global_scale",
-	raw.NormBitQuantized:   "quantized",
-	raw.NormBitScale:       "scale",
-	raw.NormBitAmax:        "amax",
-	raw.NormBitClampScale:  "clamp_scale",
+	raw.NormBitX:            "x",
+	raw.NormBitResidual:     "residual",
+	raw.NormBitWeight:       "weight",
+	raw.NormBitBias:         "bias",
+	raw.NormBitY:            "y",
+	raw.NormBitResidualOut:  "residual_out",
+	raw.NormBitMean:         "mean",
+	raw.NormBitRstd:         "rstd",
+	raw.NormBitGlobalScale:  "global_scale",
+	raw.NormBitQuantized:    "quantized",
+	raw.NormBitScale:        "scale",
+	raw.NormBitAmax:         "amax",
+	raw.NormBitClampScale:   "clamp_scale",
+	raw.NormBitGate:         "gate",
+	raw.NormBitSumsq:        "sumsq",
+	raw.NormBitMeanIn:       "mean_in",
+	raw.NormBitRstdIn:       "rstd_in",
+	raw.NormBitBranchWeight: "branch_weight",
+	raw.NormBitBranchBias:   "branch_bias",
+	raw.NormBitBranchRstd:   "branch_rstd",
+	raw.NormBitSumScale:     "sum_scale",
 }
 
 func (n *Norm) encode(q *call, part int) {
@@ -180,6 +285,37 @@ func (n *Norm) encode(q *call, part int) {
 	if n.Quant != nil {
 		n.Quant.encode(q, w, part)
 	}
+	n.encodeStages(q, w, part)
+}
+
+func (n *Norm) encodeStages(q *call, w []uint64, part int) {
+	w[raw.NormGateAct] = uint64(n.GateAct)
+	w[raw.NormGatePosition] = uint64(n.GatePosition)
+	w[raw.NormGateSource] = uint64(n.GateSource)
+	w[raw.NormActivation] = uint64(n.Activation)
+	w[raw.NormGroupSize] = uint64(n.GroupSize)
+	w[raw.NormAlpha] = uint64(math.Float32bits(n.Alpha))
+	w[raw.NormSumRounding] = uint64(n.SumRounding)
+	q.tensor(part, raw.NormBitGate, &n.Gate)
+	q.tensor(part, raw.NormBitSumsq, &n.Sumsq)
+	q.tensor(part, raw.NormBitMeanIn, &n.MeanIn)
+	q.tensor(part, raw.NormBitRstdIn, &n.RstdIn)
+	if n.Branch != nil {
+		n.Branch.encode(q, w, part)
+	}
+	q.tensor(part, raw.NormBitSumScale, &n.SumScale)
+}
+
+func (b *Branch) encode(q *call, w []uint64, part int) {
+	w[raw.NormBranchNorm] = 1
+	w[raw.NormBranchKind] = uint64(b.Kind)
+	w[raw.NormBranchEps] = uint64(math.Float32bits(b.Eps))
+	w[raw.NormBranchWeightOffset] = uint64(math.Float32bits(b.WeightOffset))
+	w[raw.NormBranchRounding] = uint64(b.Rounding)
+	w[raw.NormBranchRounded] = bit(b.Rounded)
+	q.tensor(part, raw.NormBitBranchWeight, &b.Weight)
+	q.tensor(part, raw.NormBitBranchBias, &b.Bias)
+	q.tensor(part, raw.NormBitBranchRstd, &b.Rstd)
 }
 
 func (z *Quant) encode(q *call, w []uint64, part int) {
