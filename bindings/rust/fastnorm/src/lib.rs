@@ -50,7 +50,8 @@ pub use mla_decode::{
     decode_profile, write_trace, LseBase, MlaDecode, ProfileEvent, ProfileId, ProfileKind,
 };
 pub use norm::{
-    norm_many, norm_many_prepare, norm_many_query, norm_many_with, Norm, ResidualRounding, Rounding,
+    norm_many, norm_many_prepare, norm_many_query, norm_many_with, Activation, GatePosition,
+    GateSource, Norm, ResidualRounding, Rounding, SumRounding,
 };
 pub use norm_backward::{
     norm_backward_many, norm_backward_many_prepare, norm_backward_many_query,
