@@ -118,8 +118,8 @@ slots! {
 // Fails when the library gains a tensor, until it has a slot: what is left are scalars.
 const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 120 + SLOTS * size_of::<*const ()>());
 
-/// One normalisation of the rows of x. A row is the last dimension, n elements; T is x's dtype: f32,
-/// f16 or bf16.
+/// One normalisation of the rows of x. A row is the last dimension, n elements; T is x's dtype:
+/// f32, f16 or bf16.
 ///
 /// ```text
 /// s            = x + residual                              (x where there is no residual)
@@ -221,8 +221,8 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; f32, f16 or bf16.
-    /// Default: 1.
+    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; f32, f16 or
+    /// bf16. Default: 1.
     #[inline]
     pub fn weight(mut self, weight: Tensor<'a>) -> Self {
         self.put(Slot::Weight, weight.view);
@@ -252,8 +252,8 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// Receives the rows' means; layer only. f32 of x's shape without its last extent, or with 1 for
-    /// it. With groups the last extent is their number.
+    /// Receives the rows' means; layer only. f32 of x's shape without its last extent, or with 1
+    /// for it. With groups the last extent is their number.
     #[inline]
     #[allow(clippy::needless_pass_by_value)]
     pub fn mean(mut self, mean: TensorMut<'a>) -> Self {
@@ -337,15 +337,16 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// Programmatic dependent launch: start when the stream's previous kernel allows it, and read and
-    /// write nothing before that one has ended. On the CPU and on GPUs before compute capability 9.0
-    /// this and the two methods below have no effect; results never depend on them. Default: off.
+    /// Programmatic dependent launch: start when the stream's previous kernel allows it, and read
+    /// and write nothing before that one has ended. On the CPU and on GPUs before compute capability
+    /// 9.0 this and the two methods below have no effect; results never depend on them. Default:
+    /// off.
     pub fn pdl_wait(self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_WAIT, on)
     }
 
-    /// Programmatic dependent launch: let the stream's next kernel start once this one's rows are on
-    /// their way. It must wait itself before it uses any result. Default: off.
+    /// Programmatic dependent launch: let the stream's next kernel start once this one's rows are
+    /// on their way. It must wait itself before it uses any result. Default: off.
     pub fn pdl_trigger(self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on)
     }
@@ -378,8 +379,8 @@ impl<'a> Norm<'a> {
     }
 
     /// Loads what a run needs; CUDA loads a kernel at its first use, which allocates and may
-    /// synchronise. After it, runs that use the same kernel neither allocate nor synchronise, and can
-    /// be captured in a CUDA graph. Optional.
+    /// synchronise. After it, runs that use the same kernel neither allocate nor synchronise, and
+    /// can be captured in a CUDA graph. Optional.
     ///
     /// # Errors
     /// As [`Norm::run`].
@@ -393,15 +394,15 @@ impl<'a> Norm<'a> {
     /// stream.
     ///
     /// # Errors
-    /// - [`Status::ARGUMENT`]: x or y is missing; eps, an offset or an option out of range; an option
-    ///   of a gate or a branch that is not there; too small a workspace; a stream on the CPU
+    /// - [`Status::ARGUMENT`]: x or y is missing; eps, an offset or an option out of range; an
+    ///   option of a gate or a branch that is not there; too small a workspace; a stream on the CPU
     /// - [`Status::SHAPE`]: ranks or extents that do not fit, n = 0; groups that do not divide n
     /// - [`Status::DTYPE`]: a dtype that the tensor's role does not allow
     /// - [`Status::LAYOUT`]: a last dimension that is not contiguous, a misaligned address, overlap
-    /// - [`Status::UNSUPPORTED`]: more rows than a grid holds; a stage on a GPU, or with x of rank 5
-    ///   or more
-    /// - [`Status::DEVICE`]: a tensor on another device; an error of the CUDA runtime, also a sticky
-    ///   one of earlier work
+    /// - [`Status::UNSUPPORTED`]: more rows than a grid holds; a stage on a GPU, or with x of rank
+    ///   5 or more
+    /// - [`Status::DEVICE`]: a tensor on another device; an error of the CUDA runtime, also a
+    ///   sticky one of earlier work
     ///
     /// # Panics
     /// Only if a callback of the context does.
@@ -545,8 +546,8 @@ impl Drop for Scratch {
 }
 
 /// Runs up to 8 normalisations as one call, with the results of one [`Norm::run`] each, in order:
-/// such as the query heads and the key heads of one buffer. All are checked, against each other too,
-/// before anything runs. None may read what another writes. On a GPU two neighbours that share a
+/// such as the query heads and the key heads of one buffer. All are checked, against each other
+/// too, before anything runs. None may read what another writes. On a GPU two neighbours that share a
 /// kernel of short rows are one launch.
 ///
 /// ```

@@ -174,7 +174,7 @@ impl<'a> Norm<'a> {
     }
 
     /// Receives the rows' sums of squares, for a statistic over several devices; y may be absent.
-    /// Shape as of the mean. Layer: with a last extent of 2 more, the mean and the sum of
+    /// Shape as of the mean. Layer: with one extent more, of 2, for the mean and the sum of
     /// (s - mean)^2.
     ///
     /// ```
