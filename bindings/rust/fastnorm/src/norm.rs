@@ -58,15 +58,17 @@ pub enum ResidualRounding {
     BeforeStatistics,
 }
 
-// The tensors of fastnorm_norm_args, each with a slot.
+// The tensors of fastnorm_norm_args, each with a slot. Those of stages are apart, as few calls have
+// any.
 macro_rules! slots {
-    ($($slot:ident $field:ident),* $(,)?) => {
+    ($($slot:ident $field:ident),*; $($stage:ident $stage_field:ident),* $(,)?) => {
         #[derive(Clone, Copy)]
         enum Slot {
-            $($slot),*
+            $($slot,)*
+            $($stage),*
         }
 
-        const SLOTS: usize = [$(Slot::$slot),*].len();
+        const SLOTS: usize = [$(Slot::$slot,)* $(Slot::$stage),*].len();
 
         impl Norm<'_> {
             /// Points the arguments at the tensors and these at their shapes, until the norm is
@@ -78,7 +80,19 @@ macro_rules! slots {
                     let view = unsafe { self.views[Slot::$slot as usize].assume_init_mut() };
                     self.args.$field = view.link();
                 })*
+                if self.stages {
+                    self.link_stages();
+                }
                 &self.args
+            }
+
+            #[cold]
+            fn link_stages(&mut self) {
+                $(if !self.args.$stage_field.is_null() {
+                    // SAFETY: as in `link`.
+                    let view = unsafe { self.views[Slot::$stage as usize].assume_init_mut() };
+                    self.args.$stage_field = view.link();
+                })*
             }
 
             #[inline]
@@ -88,6 +102,10 @@ macro_rules! slots {
                 let marker = ptr::NonNull::dangling().as_ptr();
                 match slot {
                     $(Slot::$slot => self.args.$field = marker,)*
+                    $(Slot::$stage => {
+                        self.args.$stage_field = marker;
+                        self.stages = true;
+                    })*
                 }
             }
         }
@@ -102,6 +120,11 @@ macro_rules! slots {
                     let view = unsafe { self.views[Slot::$slot as usize].assume_init_ref() };
                     f.field(stringify!($field), view);
                 })*
+                $(if !self.args.$stage_field.is_null() {
+                    // SAFETY: as in `link`.
+                    let view = unsafe { self.views[Slot::$stage as usize].assume_init_ref() };
+                    f.field(stringify!($stage_field), view);
+                })*
                 f.finish_non_exhaustive()
             }
         }
@@ -111,7 +134,8 @@ macro_rules! slots {
 slots! {
     X x, Residual residual, Weight weight, Bias bias, Y y, ResidualOut residual_out, Mean mean,
     Rstd rstd, GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax,
-    ClampScale clamp_scale, Gate gate, Sumsq sumsq, MeanIn mean_in, RstdIn rstd_in,
+    ClampScale clamp_scale;
+    Gate gate, Sumsq sumsq, MeanIn mean_in, RstdIn rstd_in,
     BranchWeight branch_weight, BranchBias branch_bias, BranchRstd branch_rstd, SumScale sum_scale,
 }
 
@@ -154,6 +178,7 @@ const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 120 + SLOTS * size
 pub struct Norm<'a> {
     args: sys::fastnorm_norm_args,
     views: [MaybeUninit<View>; SLOTS],
+    stages: bool, // whether a stage has a tensor
     borrow: PhantomData<&'a mut [u8]>,
 }
 
@@ -173,6 +198,7 @@ impl<'a> Norm<'a> {
                 ..sys::fastnorm_norm_args::new()
             },
             views: [const { MaybeUninit::uninit() }; SLOTS],
+            stages: false,
             borrow: PhantomData,
         }
     }
@@ -458,6 +484,7 @@ impl<'a> Norm<'a> {
         Norm {
             args: self.args,
             views: self.views,
+            stages: self.stages,
             borrow: PhantomData,
         }
     }
