@@ -2,17 +2,18 @@
 //!
 //! # Where things are
 //!
-//! - [`Context`]: one device, made once and shared between threads; [`ContextOptions`] for threads, a
-//!   log, a parallel loop of your own, dry runs, a tuning file.
-//! - [`Tensor`], [`TensorMut`]: views of your memory. [`Element`] says which Rust types they may have,
-//!   [`DType`] names all of them.
+//! - [`Context`]: one device, made once and shared between threads; [`ContextOptions`] for threads,
+//!   a log, a parallel loop of your own, dry runs, a tuning file.
+//! - [`Tensor`], [`TensorMut`]: views of your memory. [`Element`] says which Rust types they may
+//!   have, [`DType`] names all of them.
 //! - [`Norm`]: what to compute; [`Quant`] for quantised outputs; [`norm_many`] for several at once.
+//!   Its [stages](Norm#stages) are gates, groups and norms of a branch.
 //! - [`NormBackward`]: its gradients, for training; [`norm_backward_many`] for several at once.
 //! - [`NormHeads`]: norm, rope and the paged cache of query, key and value heads, in
 //!   [parts](NormHeadsPart);
 //! - [`NormHeadsBackward`]: their gradients, in [parts](NormHeadsBackwardPart).
-//! - [`MlaDecode`]: attention over a paged cache of latents; [`decode_profile`] and [`write_trace`] read what
-//!   its kernels recorded.
+//! - [`MlaDecode`]: attention over a paged cache of latents; [`decode_profile`] and [`write_trace`]
+//!   read what its kernels recorded.
 //! - [`Error`] and [`Status`]: what was wrong, in the library's words.
 //! - [`fastnorm_sys`](sys): the C ABI itself.
 
@@ -50,7 +51,8 @@ pub use mla_decode::{
     decode_profile, write_trace, LseBase, MlaDecode, ProfileEvent, ProfileId, ProfileKind,
 };
 pub use norm::{
-    norm_many, norm_many_prepare, norm_many_query, norm_many_with, Norm, ResidualRounding, Rounding,
+    norm_many, norm_many_prepare, norm_many_query, norm_many_with, Activation, GatePosition,
+    GateSource, Norm, ResidualRounding, Rounding, SumRounding,
 };
 pub use norm_backward::{
     norm_backward_many, norm_backward_many_prepare, norm_backward_many_query,

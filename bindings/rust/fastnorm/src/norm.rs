@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
+mod stages;
+
 use crate::slots::with_linked;
 use crate::status::check;
 use crate::tensor::View;
@@ -13,6 +15,8 @@ use crate::{
     parallel, sys, Context, Error, Info, Quant, Result, Status, Stream, Tensor, TensorMut,
     Workspace,
 };
+
+pub use stages::{Activation, GatePosition, GateSource, SumRounding};
 
 /// Where y is rounded to x's dtype on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,18 +58,21 @@ pub enum ResidualRounding {
     BeforeStatistics,
 }
 
-// The tensors of fastnorm_norm_args, each with a slot.
+// The tensors of fastnorm_norm_args, each with a slot. Those of stages are apart, as few calls have
+// any.
 macro_rules! slots {
-    ($($slot:ident $field:ident),* $(,)?) => {
+    ($($slot:ident $field:ident),*; $($stage:ident $stage_field:ident),* $(,)?) => {
         #[derive(Clone, Copy)]
         enum Slot {
-            $($slot),*
+            $($slot,)*
+            $($stage),*
         }
 
-        const SLOTS: usize = [$(Slot::$slot),*].len();
+        const SLOTS: usize = [$(Slot::$slot,)* $(Slot::$stage),*].len();
 
         impl Norm<'_> {
-            /// Points the arguments at the tensors and these at their shapes, until the norm is moved.
+            /// Points the arguments at the tensors and these at their shapes, until the norm is
+            /// moved.
             #[inline]
             fn link(&mut self) -> *const sys::fastnorm_norm_args {
                 $(if !self.args.$field.is_null() {
@@ -73,7 +80,19 @@ macro_rules! slots {
                     let view = unsafe { self.views[Slot::$slot as usize].assume_init_mut() };
                     self.args.$field = view.link();
                 })*
+                if self.stages {
+                    self.link_stages();
+                }
                 &self.args
+            }
+
+            #[cold]
+            fn link_stages(&mut self) {
+                $(if !self.args.$stage_field.is_null() {
+                    // SAFETY: as in `link`.
+                    let view = unsafe { self.views[Slot::$stage as usize].assume_init_mut() };
+                    self.args.$stage_field = view.link();
+                })*
             }
 
             #[inline]
@@ -83,6 +102,10 @@ macro_rules! slots {
                 let marker = ptr::NonNull::dangling().as_ptr();
                 match slot {
                     $(Slot::$slot => self.args.$field = marker,)*
+                    $(Slot::$stage => {
+                        self.args.$stage_field = marker;
+                        self.stages = true;
+                    })*
                 }
             }
         }
@@ -94,7 +117,13 @@ macro_rules! slots {
                 f.field("kind", &kind).field("eps", &self.args.eps);
                 $(if !self.args.$field.is_null() {
                     // SAFETY: as in `link`.
-                    f.field(stringify!($field), unsafe { self.views[Slot::$slot as usize].assume_init_ref() });
+                    let view = unsafe { self.views[Slot::$slot as usize].assume_init_ref() };
+                    f.field(stringify!($field), view);
+                })*
+                $(if !self.args.$stage_field.is_null() {
+                    // SAFETY: as in `link`.
+                    let view = unsafe { self.views[Slot::$stage as usize].assume_init_ref() };
+                    f.field(stringify!($stage_field), view);
                 })*
                 f.finish_non_exhaustive()
             }
@@ -103,15 +132,18 @@ macro_rules! slots {
 }
 
 slots! {
-    X x, Residual residual, Weight weight, Bias bias, Y y, ResidualOut residual_out, Mean mean, Rstd rstd,
-    GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax, ClampScale clamp_scale,
+    X x, Residual residual, Weight weight, Bias bias, Y y, ResidualOut residual_out, Mean mean,
+    Rstd rstd, GlobalScale global_scale, Quantized quantized, Scale scale, Amax amax,
+    ClampScale clamp_scale;
+    Gate gate, Sumsq sumsq, MeanIn mean_in, RstdIn rstd_in,
+    BranchWeight branch_weight, BranchBias branch_bias, BranchRstd branch_rstd, SumScale sum_scale,
 }
 
 // Fails when the library gains a tensor, until it has a slot: what is left are scalars.
-const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 64 + SLOTS * size_of::<*const ()>());
+const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 120 + SLOTS * size_of::<*const ()>());
 
-/// One normalisation of the rows of x. A row is the last dimension, n elements; T is x's dtype: f32, f16
-/// or bf16.
+/// One normalisation of the rows of x. A row is the last dimension, n elements; T is x's dtype:
+/// f32, f16 or bf16.
 ///
 /// ```text
 /// s            = x + residual                              (x where there is no residual)
@@ -120,6 +152,9 @@ const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 64 + SLOTS * size_
 /// rstd         = 1 / sqrt(sum((s - mean)^2) / n + eps)     (rms: the mean is not subtracted)
 /// y            = (s - mean) * rstd * (weight + weight_offset) + bias, rounded to T
 /// ```
+///
+/// A gate, an activation, a norm of the branch before the residual and groups of columns are
+/// [stages](#stages).
 ///
 /// Statistics are in single precision. Rows of equal values give equal bits, whatever their number,
 /// position, strides, the kernel, or the number of threads. Zero rows are success.
@@ -137,18 +172,20 @@ const _: () = assert!(size_of::<sys::fastnorm_norm_args>() == 64 + SLOTS * size_
 ///     .y(TensorMut::new(&mut buffer, &[2, 4]).unwrap()) // also x
 ///     .run(&context);
 /// ```
-/// [`x_in_place`](Self::x_in_place) and [`residual_in_place`](Self::residual_in_place) are for that.
+/// [`x_in_place`](Self::x_in_place), [`residual_in_place`](Self::residual_in_place) and
+/// [`gate_in_place`](Self::gate_in_place) are for that.
 #[must_use = "nothing happens until it runs"]
 pub struct Norm<'a> {
     args: sys::fastnorm_norm_args,
     views: [MaybeUninit<View>; SLOTS],
+    stages: bool, // whether a stage has a tensor
     borrow: PhantomData<&'a mut [u8]>,
 }
 
 // SAFETY: it holds tensors, which are Send. The pointers of `args` are set anew in every call.
 unsafe impl Send for Norm<'_> {}
-// SAFETY: a shared Norm can be asked what it would do, which touches no tensor's memory; to run it takes
-// an exclusive borrow.
+// SAFETY: a shared Norm can be asked what it would do, which touches no tensor's memory; to run it
+// takes an exclusive borrow.
 unsafe impl Sync for Norm<'_> {}
 
 impl<'a> Norm<'a> {
@@ -161,6 +198,7 @@ impl<'a> Norm<'a> {
                 ..sys::fastnorm_norm_args::new()
             },
             views: [const { MaybeUninit::uninit() }; SLOTS],
+            stages: false,
             borrow: PhantomData,
         }
     }
@@ -209,7 +247,8 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; f32, f16 or bf16. Default: 1.
+    /// `[.., n]`, which broadcasts against x: `[n]`, `[heads, n]`, `[batch, 1, n]`; f32, f16 or
+    /// bf16. Default: 1.
     #[inline]
     pub fn weight(mut self, weight: Tensor<'a>) -> Self {
         self.put(Slot::Weight, weight.view);
@@ -239,7 +278,8 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// Receives the rows' means; layer only. f32 of x's shape without its last extent, or with 1 for it.
+    /// Receives the rows' means; layer only. f32 of x's shape without its last extent, or with 1
+    /// for it. With groups the last extent is their number.
     #[inline]
     #[allow(clippy::needless_pass_by_value)]
     pub fn mean(mut self, mean: TensorMut<'a>) -> Self {
@@ -323,21 +363,22 @@ impl<'a> Norm<'a> {
         self
     }
 
-    /// Programmatic dependent launch: start when the stream's previous kernel allows it, and read and write
-    /// nothing before that one has ended. On the CPU and on GPUs before compute capability 9.0 this and the
-    /// two methods below have no effect; results never depend on them. Default: off.
+    /// Programmatic dependent launch: start when the stream's previous kernel allows it, and read
+    /// and write nothing before that one has ended. On the CPU and on GPUs before compute capability
+    /// 9.0 this and the two methods below have no effect; results never depend on them. Default:
+    /// off.
     pub fn pdl_wait(self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_WAIT, on)
     }
 
-    /// Programmatic dependent launch: let the stream's next kernel start once this one's rows are on their
-    /// way. It must wait itself before it uses any result. Default: off.
+    /// Programmatic dependent launch: let the stream's next kernel start once this one's rows are
+    /// on their way. It must wait itself before it uses any result. Default: off.
     pub fn pdl_trigger(self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_TRIGGER, on)
     }
 
-    /// With [`pdl_wait`](Self::pdl_wait), which it needs: weight and bias are not written by any kernel that
-    /// may still run, and may be read before the wait. Default: off.
+    /// With [`pdl_wait`](Self::pdl_wait), which it needs: weight and bias are not written by any
+    /// kernel that may still run, and may be read before the wait. Default: off.
     pub fn pdl_constant_weights(self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_CONSTANT_WEIGHTS, on)
     }
@@ -363,9 +404,9 @@ impl<'a> Norm<'a> {
         Ok(Info::from_raw(&info))
     }
 
-    /// Loads what a run needs; CUDA loads a kernel at its first use, which allocates and may synchronise.
-    /// After it, runs that use the same kernel neither allocate nor synchronise, and can be captured in a
-    /// CUDA graph. Optional.
+    /// Loads what a run needs; CUDA loads a kernel at its first use, which allocates and may
+    /// synchronise. After it, runs that use the same kernel neither allocate nor synchronise, and
+    /// can be captured in a CUDA graph. Optional.
     ///
     /// # Errors
     /// As [`Norm::run`].
@@ -375,17 +416,19 @@ impl<'a> Norm<'a> {
         check(unsafe { sys::fastnorm_norm_prepare(context.as_ptr(), norm.link()) })
     }
 
-    /// Normalises. On the CPU the work is done on return; on a GPU it is queued on the default stream.
+    /// Normalises. On the CPU the work is done on return; on a GPU it is queued on the default
+    /// stream.
     ///
     /// # Errors
-    /// - [`Status::ARGUMENT`]: x or y is missing; eps, an offset or an option out of range; too small a
-    ///   workspace; a stream on the CPU
-    /// - [`Status::SHAPE`]: ranks or extents that do not fit, n = 0
+    /// - [`Status::ARGUMENT`]: x or y is missing; eps, an offset or an option out of range; an
+    ///   option of a gate or a branch that is not there; too small a workspace; a stream on the CPU
+    /// - [`Status::SHAPE`]: ranks or extents that do not fit, n = 0; groups that do not divide n
     /// - [`Status::DTYPE`]: a dtype that the tensor's role does not allow
     /// - [`Status::LAYOUT`]: a last dimension that is not contiguous, a misaligned address, overlap
-    /// - [`Status::UNSUPPORTED`]: more rows than a grid holds
-    /// - [`Status::DEVICE`]: a tensor on another device; an error of the CUDA runtime, also a sticky one of
-    ///   earlier work
+    /// - [`Status::UNSUPPORTED`]: more rows than a grid holds; a stage on a GPU, or with x of rank
+    ///   5 or more
+    /// - [`Status::DEVICE`]: a tensor on another device; an error of the CUDA runtime, also a
+    ///   sticky one of earlier work
     ///
     /// # Panics
     /// Only if a callback of the context does.
@@ -420,8 +463,9 @@ impl<'a> Norm<'a> {
             workspace,
             || self.query(context),
             |workspace| {
-                // SAFETY: `link` gives valid arguments. What they point to is borrowed, exclusively where it is
-                // written, or promised by who made the tensor, the stream or the workspace.
+                // SAFETY: `link` gives valid arguments. What they point to is borrowed, exclusively
+                // where it is written, or promised by who made the tensor, the stream or the
+                // workspace.
                 unsafe {
                     sys::fastnorm_norm(
                         context.as_ptr(),
@@ -440,6 +484,7 @@ impl<'a> Norm<'a> {
         Norm {
             args: self.args,
             views: self.views,
+            stages: self.stages,
             borrow: PhantomData,
         }
     }
@@ -527,9 +572,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs up to 8 normalisations as one call, with the results of one [`Norm::run`] each, in order: such as
-/// the query heads and the key heads of one buffer. All are checked, against each other too, before anything
-/// runs. None may read what another writes. On a GPU two neighbours that share a kernel of short rows are one launch.
+/// Runs up to 8 normalisations as one call, with the results of one [`Norm::run`] each, in order:
+/// such as the query heads and the key heads of one buffer. All are checked, against each other
+/// too, before anything runs. None may read what another writes. On a GPU two neighbours that share a
+/// kernel of short rows are one launch.
 ///
 /// ```
 /// # use fastnorm::*;
@@ -646,14 +692,32 @@ mod tests {
         assert_eq!(args.quant_division, sys::FASTNORM_QUANT_DIVIDE);
     }
 
+    /// Those of its stages.
+    #[allow(clippy::float_cmp)]
+    fn check_stages(args: &sys::fastnorm_norm_args) {
+        assert_eq!(args.gate_act, sys::FASTNORM_ACTIVATION_SILU);
+        assert_eq!(args.gate_position, sys::FASTNORM_GATE_BEFORE_NORM);
+        assert_eq!(args.gate_source, sys::FASTNORM_GATE_FROM_ROUNDED);
+        assert_eq!(args.activation, sys::FASTNORM_ACTIVATION_SIGMOID);
+        assert_eq!(args.group_size, 32);
+        assert_eq!((args.branch_norm, args.branch_rounded), (1, 1));
+        assert_eq!(args.branch_kind, sys::FASTNORM_NORM_LAYER);
+        assert_eq!(
+            (args.branch_eps, args.branch_weight_offset, args.alpha),
+            (0.125, 2.0, 4.0)
+        );
+        assert_eq!(args.branch_rounding, sys::FASTNORM_ROUND_NORMALIZED);
+        assert_eq!(args.sum_rounding, sys::FASTNORM_SUM_EVERY_STEP);
+    }
+
     /// Every setter reaches its field, and no other.
     #[test]
-    #[allow(clippy::float_cmp)]
+    #[allow(clippy::too_many_lines)] // the list of fields is long
     fn every_field() {
-        let inputs = [0f32; 8];
-        let mut outputs: Vec<Vec<f32>> = (1..=8).map(|n| vec![0.0; n + 8]).collect();
+        let inputs = [0f32; 12];
+        let mut outputs: Vec<Vec<f32>> = (21..=29).map(|n| vec![0.0; n]).collect();
         let mut outputs = outputs.iter_mut();
-        // Told apart by their lengths: inputs 1 to 8, outputs 9 to 16.
+        // Told apart by their lengths: inputs 1 to 12, outputs 21 to 29.
         let input = |n: usize| Tensor::new(&inputs[..n], &[n]).unwrap();
         let mut output = || {
             let buffer = outputs.next().unwrap();
@@ -687,7 +751,26 @@ mod tests {
             .pdl_wait(true)
             .pdl_trigger(true)
             .pdl_constant_weights(true)
-            .pdl_wait(false);
+            .pdl_wait(false)
+            .gate(input(7))
+            .gate_act(Activation::Silu)
+            .gate_position(GatePosition::BeforeNorm)
+            .gate_source(GateSource::Rounded)
+            .activation(Activation::Sigmoid)
+            .group_size(32)
+            .sumsq(output())
+            .mean_in(input(8))
+            .rstd_in(input(9))
+            .branch_layer(0.125)
+            .branch_weight(input(10))
+            .branch_bias(input(11))
+            .branch_weight_offset(2.0)
+            .branch_rounding(Rounding::Normalized)
+            .branch_rounded(true)
+            .branch_rstd(output())
+            .alpha(4.0)
+            .sum_scale(input(12))
+            .sum_rounding(SumRounding::EveryStep);
         // SAFETY: linked just now.
         let args = unsafe { *norm.link() };
         // Named one by one: a field that the library gains does not compile until it is here.
@@ -720,8 +803,30 @@ mod tests {
             scale,
             amax,
             clamp_scale,
+            gate,
+            gate_act: _,
+            gate_position: _,
+            gate_source: _,
+            activation: _,
+            group_size: _,
+            sumsq,
+            mean_in,
+            rstd_in,
+            branch_norm: _,
+            branch_kind: _,
+            branch_eps: _,
+            branch_weight_offset: _,
+            branch_rounding: _,
+            branch_rounded: _,
+            alpha: _,
+            sum_rounding: _,
+            branch_weight,
+            branch_bias,
+            branch_rstd,
+            sum_scale,
         } = args;
         check_numbers(&args);
+        check_stages(&args);
         let tensors = [
             x,
             residual,
@@ -729,6 +834,12 @@ mod tests {
             bias,
             global_scale,
             clamp_scale,
+            gate,
+            mean_in,
+            rstd_in,
+            branch_weight,
+            branch_bias,
+            sum_scale,
             y,
             residual_out,
             mean,
@@ -736,10 +847,15 @@ mod tests {
             quantized,
             scale,
             amax,
+            sumsq,
+            branch_rstd,
         ];
+        assert_eq!(tensors.len(), SLOTS);
         // SAFETY: linked, to tensors of rank 1.
         let lengths = tensors.map(|t| unsafe { *(*t).shape });
-        assert_eq!(lengths, [1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 13, 14, 15]);
+        assert_eq!(lengths[..12], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(lengths[12..], [21, 22, 23, 24, 25, 26, 27, 28, 29]);
+        assert!(format!("{norm:?}").contains("sum_scale"));
     }
 
     #[test]
@@ -790,8 +906,8 @@ mod tests {
         assert_eq!(layouts.map(ScaleLayout::raw), [0, 1, 2]);
     }
 
-    /// What the library would read through the addresses that it gets: each part's own tensors and shapes, few parts
-    /// and many.
+    /// What the library would read through the addresses that it gets: each part's own tensors and
+    /// shapes, few parts and many.
     #[test]
     #[allow(clippy::float_cmp, clippy::cast_precision_loss)]
     fn parts_as_the_library_reads_them() {
@@ -813,7 +929,8 @@ mod tests {
                 with_linked(&mut norms, Norm::link, |parts, length| {
                     assert_eq!(usize::try_from(length).unwrap(), count);
                     for (i, input) in inputs.iter().enumerate() {
-                        // SAFETY: `length` parts were linked for this call; the tensors they name are alive.
+                        // SAFETY: `length` parts were linked for this call; the tensors they name
+                        // are alive.
                         let (x, y, extent) = unsafe {
                             let args = &**parts.add(i);
                             ((*args.x).data, (*args.y).data, *(*args.x).shape.add(1))

@@ -109,8 +109,8 @@ fn gradients_are_slopes() -> Result<()> {
         for i in (0..dx.len()).step_by(5) {
             near(dx[i], |c, i| &mut c.x[i], i)?;
         }
-        for i in 0..D {
-            near(dweight[i], |c, i| &mut c.weight[i], i)?;
+        for (i, &found) in dweight.iter().enumerate() {
+            near(found, |c, i| &mut c.weight[i], i)?;
         }
     }
     Ok(())
