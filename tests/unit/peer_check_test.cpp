@@ -287,7 +287,7 @@ const BadAllreduce kBadAllreduce[] = {
     {"kind", FASTNORM_ERROR_ARGUMENT, {"kind is 2"}, [](auto& c) { set(c.args.kind, 2); }},
     {"eps", FASTNORM_ERROR_ARGUMENT, {"eps is -1"}, [](auto& c) { c.args.eps = -1; }},
     {"offset", FASTNORM_ERROR_ARGUMENT, {"weight_offset is 1 and weight is NULL"}, [](auto& c) { c.args.weight_offset = 1; }},
-    {"rounding", FASTNORM_ERROR_ARGUMENT, {"rounding is 3"}, [](auto& c) { set(c.args.rounding, 3); }},
+    {"rounding", FASTNORM_ERROR_ARGUMENT, {"rounding is 4"}, [](auto& c) { set(c.args.rounding, 4); }},
     {"residual rounding", FASTNORM_ERROR_ARGUMENT, {"residual_rounding is 3"}, [](auto& c) { set(c.args.residual_rounding, 3); }},
     {"sum rounding", FASTNORM_ERROR_ARGUMENT, {"sum_rounding is 2", "FASTNORM_PEER_SUM_EXACT (1)"}, [](auto& c) { set(c.args.sum_rounding, 2); }},
     {"flags", FASTNORM_ERROR_UNSUPPORTED, {"flags is 0x8"}, [](auto& c) { c.args.flags = 8; }},
