@@ -364,9 +364,9 @@ impl<'a> Norm<'a> {
     }
 
     /// Programmatic dependent launch: start when the stream's previous kernel allows it, and read
-    /// and write nothing before that one has ended. On the CPU and on GPUs before compute capability
-    /// 9.0 this and the two methods below have no effect; results never depend on them. Default:
-    /// off.
+    /// and write nothing before that one has ended. On the CPU and on GPUs before compute
+    /// capability 9.0 this and the two methods below have no effect; results never depend on them.
+    /// Default: off.
     pub fn pdl_wait(self, on: bool) -> Self {
         self.flag(sys::FASTNORM_NORM_PDL_WAIT, on)
     }
@@ -574,8 +574,8 @@ impl Drop for Scratch {
 
 /// Runs up to 8 normalisations as one call, with the results of one [`Norm::run`] each, in order:
 /// such as the query heads and the key heads of one buffer. All are checked, against each other
-/// too, before anything runs. None may read what another writes. On a GPU two neighbours that share a
-/// kernel of short rows are one launch.
+/// too, before anything runs. None may read what another writes. On a GPU two neighbours that share
+/// a kernel of short rows are one launch.
 ///
 /// ```
 /// # use fastnorm::*;
