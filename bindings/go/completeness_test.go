@@ -122,7 +122,7 @@ func snake(name string) string {
 	return strings.ToLower(strings.TrimPrefix(capital.ReplaceAllString(name, "_$0"), "_"))
 }
 
-// leaf is a field that can be set: where it is, and what its word must be then.
+// leaf is a field that can be set, and where it is in a description.
 type leaf struct {
 	name string
 	path func(root reflect.Value) reflect.Value
@@ -308,7 +308,7 @@ func TestEnumsComplete(t *testing.T) {
 				t.Skip("peer has no Go type yet")
 			}
 			if block[1] == "fastnorm_profile_id" {
-				// Profile.String asks the library for the names.
+				// ProfileID.String asks the library for the names.
 				return
 			}
 			for _, value := range assignment.FindAllStringSubmatch(block[2], -1) {

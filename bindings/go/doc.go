@@ -17,9 +17,10 @@
 // A [Context] is one device; open one per device and share it between goroutines. A [Tensor] is a view, a
 // plain value: of a slice ([Of], [View]), or of an address ([At]) such as device memory of the caller. [Norm]
 // describes a normalisation; its documentation has the formula. It may have stages: a gate, groups,
-// statistics of several devices, and the norm of a [Branch] before the residual. [NormBackward] describes its
-// gradients. [NormHeads] describes the norm, the rotary embedding and the paged cache of query and
-// key heads. [MLADecode] describes attention of new tokens over a paged cache of latents.
+// statistics of several devices, and the norm of a [Branch] before the residual. [NormBackward]
+// describes its gradients. [NormHeads] describes the norm, the rotary embedding and the paged cache
+// of query and key heads. [MLADecode] describes attention of new tokens over a paged cache of
+// latents.
 //
 // # Memory
 //
