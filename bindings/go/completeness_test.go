@@ -1,9 +1,9 @@
 package fastnorm
 
 import (
+	"embed"
+	"io/fs"
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -57,9 +57,14 @@ var unset = map[string]string{
 	"NormHeadsPartReserved2":    "must be 0",
 }
 
+// texts are in the test program: it also runs where the sources are not.
+//
+//go:embed *.go internal/raw/*.go
+var texts embed.FS
+
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(name)
+	text, err := texts.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +74,7 @@ func read(t *testing.T, name string) string {
 // sources is the package without its tests.
 func sources(t *testing.T) string {
 	t.Helper()
-	names, err := filepath.Glob("*.go")
+	names, err := fs.Glob(texts, "*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
