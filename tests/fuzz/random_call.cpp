@@ -281,7 +281,9 @@ void RandomCall::stages(Bytes& bytes, fastnorm_norm_args* args) {
   if (bytes.rarely()) args->group_size = hard_number(bytes);
   const bool several = args->group_size > 0 && args->group_size <= n;
   const int64_t groups = several ? n / args->group_size : 1;
-  const bool layer = args->kind == FASTNORM_NORM_LAYER;
+  uint32_t kind;  // which may be no value of its enum
+  std::memcpy(&kind, &args->kind, sizeof kind);
+  const bool layer = kind == FASTNORM_NORM_LAYER;
   for (const int field : {int{kMean}, int{kRstd}}) {
     if (args->*kFields[field] == nullptr) continue;
     group_statistic(bytes, field, groups, false);

@@ -31,7 +31,7 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order)
   options_.group = n_ / groups_;
   o.dtype = type_;
   o.kind = random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
-  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(3));
+  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(4));
   o.eps = 1e-5f;
   args_.struct_size = sizeof args_;
   args_.kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;

@@ -59,7 +59,7 @@ fastnorm_peer_options good_options() {
 // Rank 0 of two, connected.
 fastnorm_peer* connected() {
   static fastnorm_peer* const peer = [] {
-    fastnorm_peer* made[2] = {};
+    static fastnorm_peer* made[2] = {};
     unsigned char blobs[2][FASTNORM_PEER_BLOB_BYTES];
     for (int32_t r = 0; r < 2; ++r) {
       fastnorm_peer_options options = good_options();
@@ -85,7 +85,8 @@ void fuzz_options(Bytes& bytes) {
   if (bytes.rarely()) options.wait_ns = bytes.take<int64_t>();
   if (bytes.rarely()) options.rings = bytes.take<int32_t>();
   if (bytes.rarely()) options.reserved = bytes.take<int32_t>();
-  if (bytes.rarely()) options.struct_size = bytes.byte();
+  // A greater size would promise fields behind these.
+  if (bytes.rarely()) options.struct_size = bytes.pick(sizeof options + 1);
   uint64_t size = 0;
   const fastnorm_status status = fastnorm_peer_buffer_bytes(cpu(), &options, &size);
   require_text(status);
@@ -158,7 +159,7 @@ void fuzz_allreduce(Bytes& bytes) {
   const int64_t rows = bytes.pick(5), n = 1 + bytes.byte();
   const fastnorm_dtype_id dtype = FASTNORM_DTYPE_BF16;
   fastnorm_peer_allreduce_norm_args args{};
-  args.struct_size = bytes.rarely() ? bytes.byte() : sizeof args;
+  args.struct_size = bytes.rarely() ? bytes.pick(sizeof args + 1) : sizeof args;
   args.peer = bytes.rarely() ? nullptr : connected();
   set(args.kind, bytes.rarely() ? bytes.take<int32_t>() : static_cast<int32_t>(bytes.pick(2)));
   args.eps = bytes.rarely() ? bytes.take<float>() : 1e-6f;
@@ -191,7 +192,7 @@ void fuzz_sharded(Bytes& bytes) {
   const int64_t tokens = bytes.pick(5), heads = 1 + bytes.pick(4), d = 1 + bytes.byte();
   const fastnorm_dtype_id dtype = kDtypes[bytes.pick(3)];
   fastnorm_peer_sharded_norm_args args{};
-  args.struct_size = bytes.rarely() ? bytes.byte() : sizeof args;
+  args.struct_size = bytes.rarely() ? bytes.pick(sizeof args + 1) : sizeof args;
   args.peer = bytes.rarely() ? nullptr : connected();
   set(args.kind, bytes.rarely() ? bytes.take<int32_t>() : static_cast<int32_t>(bytes.pick(2)));
   args.eps = bytes.rarely() ? bytes.take<float>() : 1e-6f;
