@@ -102,7 +102,7 @@ fn use_folder(prefix: &Path, link_static: bool) {
 fn header_number(text: &str, part: &str) -> u32 {
     let name = format!("#define FASTNORM_VERSION_{part} ");
     let line = text.lines().find_map(|line| line.strip_prefix(&name));
-    line.and_then(|number| number.trim().parse().ok())
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
         .unwrap_or(0)
 }
 
