@@ -3,6 +3,7 @@
 
 import argparse
 import re
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -80,8 +81,10 @@ def main():
     check_contents(cases, made)
     prefix = make_prefix(options.library, work / "prefix")
     project, _ = rust_crates.consumer(work, folder)
+    # Packed files have one time, by which cargo takes changed ones for the old.
     target = work / "consumer-target"
-    target.mkdir(exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
     env = {"FASTNORM_DIR": str(prefix), "CARGO_TARGET_DIR": str(target)}
     if (
         run_clean(
