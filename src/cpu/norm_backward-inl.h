@@ -429,7 +429,8 @@ FASTNORM_INLINE void fold_columns(const NormBackwardParams& p, const SumRef& sum
   char* const data = sum.data + digits.offset(sum.stride_bytes);
   const float* const partial = sum.partial + group * p.blocks * p.partial_stride;
   const auto step = [&](int64_t i, auto extent) __attribute__((always_inline)) {
-    Pair v = fold_blocks(partial + i, p.blocks, p.partial_stride);
+    // Without rows there are no blocks, and no partial sums.
+    Pair v = fold_blocks(p.blocks != 0 ? partial + i : nullptr, p.blocks, p.partial_stride);
     if (sum.accumulate) {
       const Pair old = load_any(H{}, sum.dtype, data, i, extent);
       v = {add(old.a, v.a), add(old.b, v.b)};
