@@ -52,27 +52,34 @@ class Layer:
     def parts(self, fused=True, **options):
         both = {"norm": "rms", "eps": EPS, "rope": True, **options}
         heads = ((0, QUERY), (QUERY, KEY), (QUERY + KEY, KEY))
-        x = [{"x": self.qkv, "heads": h} if fused else {"x": self.qkv[:, h[0]:sum(h)]} for h in heads]
-        return [fh.Part(weight=self.weights[0], **x[0], **both),
-                fh.Part(weight=self.weights[1], cache=self.caches[0], **x[1], **both),
-                fh.Part(y=False, cache=self.caches[1], **x[2])]
+        x = [
+            {"x": self.qkv, "heads": h} if fused else {"x": self.qkv[:, h[0] : sum(h)]}
+            for h in heads
+        ]
+        return [
+            fh.Part(weight=self.weights[0], **x[0], **both),
+            fh.Part(weight=self.weights[1], cache=self.caches[0], **x[1], **both),
+            fh.Part(y=False, cache=self.caches[1], **x[2]),
+        ]
 
     def tables(self):
         return {"cos": self.cos, "sin": self.sin, "positions": self.positions, "slots": self.slots}
 
     def exact(self, first, heads, weight):
         """Norm and rope in double precision, and what each value is the sum of."""
-        x, w = f64(self.qkv)[:, first:first + heads], f64(weight)
-        z = x / np.sqrt((x ** 2).mean(-1, keepdims=True) + EPS) * w
+        x, w = f64(self.qkv)[:, first : first + heads], f64(weight)
+        z = x / np.sqrt((x**2).mean(-1, keepdims=True) + EPS) * w
         c, s = (f64(t)[np.asarray(self.positions)][:, None] for t in (self.cos, self.sin))
-        a, b = z[..., :HEAD // 2], z[..., HEAD // 2:]
-        return (np.concatenate([a * c - b * s, b * c + a * s], -1),
-                np.concatenate([abs(a * c) + abs(b * s), abs(b * c) + abs(a * s)], -1))
+        a, b = z[..., : HEAD // 2], z[..., HEAD // 2 :]
+        return (
+            np.concatenate([a * c - b * s, b * c + a * s], -1),
+            np.concatenate([abs(a * c) + abs(b * s), abs(b * c) + abs(a * s)], -1),
+        )
 
 
 def close(found, exact, size, roundings=1):
-    unit = {"float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8}[found.dtype.name]
-    allowed = size * (unit * roundings + 2.0 ** -18) + 2.0 ** -24
+    unit = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[found.dtype.name]
+    allowed = size * (unit * roundings + 2.0**-18) + 2.0**-24
     return bool((abs(f64(found) - exact) <= allowed).all())
 
 
@@ -99,7 +106,9 @@ def direct(parts, results, **fields):
         host = np.array(np.asarray(value), order="C")
         kept.append(host)
         strides = [s // host.itemsize for s in host.strides]
-        return View(host.ctypes.data, fj._dtype(name, host.dtype), host.shape, strides, host.itemsize)
+        return View(
+            host.ctypes.data, fj._dtype(name, host.dtype), host.shape, strides, host.itemsize
+        )
 
     structs, outputs = [], []
     for part, wanted in zip(parts, results):
@@ -113,7 +122,7 @@ def direct(parts, results, **fields):
 
 
 def heads_of(layer):
-    return (layer.qkv[:, :QUERY], layer.qkv[:, QUERY:QUERY + KEY], layer.qkv[:, QUERY + KEY:])
+    return (layer.qkv[:, :QUERY], layer.qkv[:, QUERY : QUERY + KEY], layer.qkv[:, QUERY + KEY :])
 
 
 # --- tests ---
@@ -129,27 +138,42 @@ def test_layer(suite):
         suite.check(f"{name}: no value", v.y is None and v.cache_scale is None)
         suite.check(f"{name}: the key's cache", cached(k.cache, k.y))
         suite.check(f"{name}: the value's cache", cached(v.cache, heads_of(layer)[2]))
-        suite.check(f"{name}: the arguments are as they were",
-                    all(bool((c == 7).all()) for c in layer.caches))
+        suite.check(
+            f"{name}: the arguments are as they were",
+            all(bool((c == 7).all()) for c in layer.caches),
+        )
         sliced = fh.norm_heads(layer.parts(False, rounding=rounding), **layer.tables())
-        suite.check(f"{name}: slices give the same bits",
-                    list(map(bits, jax.tree.leaves(sliced))) == list(map(bits, jax.tree.leaves([q, k, v]))))
-        jitted = jax.jit(lambda layer=layer, rounding=rounding: fh.norm_heads(
-            layer.parts(rounding=rounding), **layer.tables()))()
-        suite.check(f"{name}: jit gives the same bits",
-                    list(map(bits, jax.tree.leaves(jitted))) == list(map(bits, jax.tree.leaves([q, k, v]))))
+        suite.check(
+            f"{name}: slices give the same bits",
+            list(map(bits, jax.tree.leaves(sliced))) == list(map(bits, jax.tree.leaves([q, k, v]))),
+        )
+        jitted = jax.jit(
+            lambda layer=layer, rounding=rounding: fh.norm_heads(
+                layer.parts(rounding=rounding), **layer.tables()
+            )
+        )()
+        suite.check(
+            f"{name}: jit gives the same bits",
+            list(map(bits, jax.tree.leaves(jitted))) == list(map(bits, jax.tree.leaves([q, k, v]))),
+        )
         if context is None:
             suite.skip(f"{name}: bits of the C ABI", "only on the CPU")
             continue
         x = heads_of(layer)
         norm = {"flags": fj._c.NORM | fj._c.ROPE, "eps": EPS, "rounding": fj._ROUNDING[rounding]}
         found = direct(
-            [{"x": x[0], "weight": layer.weights[0], **norm}, {"x": x[1], "weight": layer.weights[1], **norm},
-             {"x": x[2]}],
+            [
+                {"x": x[0], "weight": layer.weights[0], **norm},
+                {"x": x[1], "weight": layer.weights[1], **norm},
+                {"x": x[2]},
+            ],
             [{"y": q.y * 0}, {"y": k.y * 0, "cache": layer.caches[0]}, {"cache": layer.caches[1]}],
-            rope_dim=HEAD, **layer.tables())
-        suite.check(f"{name}: bits of the C ABI",
-                    found == [bits(a) for a in (q.y, k.y, k.cache, v.cache)])
+            rope_dim=HEAD,
+            **layer.tables(),
+        )
+        suite.check(
+            f"{name}: bits of the C ABI", found == [bits(a) for a in (q.y, k.y, k.cache, v.cache)]
+        )
 
 
 def test_options(suite):
@@ -166,13 +190,24 @@ def test_options(suite):
     def both(options, fields, shared=None, tables=None):
         """Bits by JAX and by the C ABI."""
         shared = {"rope_dim": HEAD // 2, **(shared or {})}
-        tables = {"cos": layer.cos[:, :HEAD // 4], "sin": layer.sin[:, :HEAD // 4],
-                  "positions": layer.positions, **(tables or {})}
-        (ours,) = fh.norm_heads([fh.Part(x, weight=weight, **{**plain, **options})], **tables,
-                                **({"mrope": (8, 4, 4)} if "mrope_0" in shared else {}),
-                                mrope_interleaved=bool(shared.get("flags")))
-        (theirs,) = direct([{"x": x, "weight": weight, "flags": flags, "eps": EPS, **fields}],
-                           [{"y": ours.y * 0}], **shared, **tables)
+        tables = {
+            "cos": layer.cos[:, : HEAD // 4],
+            "sin": layer.sin[:, : HEAD // 4],
+            "positions": layer.positions,
+            **(tables or {}),
+        }
+        (ours,) = fh.norm_heads(
+            [fh.Part(x, weight=weight, **{**plain, **options})],
+            **tables,
+            **({"mrope": (8, 4, 4)} if "mrope_0" in shared else {}),
+            mrope_interleaved=bool(shared.get("flags")),
+        )
+        (theirs,) = direct(
+            [{"x": x, "weight": weight, "flags": flags, "eps": EPS, **fields}],
+            [{"y": ours.y * 0}],
+            **shared,
+            **tables,
+        )
         return bits(ours.y), theirs
 
     base = both({}, {})
@@ -194,7 +229,13 @@ def test_options(suite):
         ("rope_rounding", {"rope_rounding": "every_step"}, {"rope_rounding": 1}),
         ("y_dtype", {"y_dtype": jnp.float32}, {}),
         ("mrope", {}, {}, sections, {"positions": axes}),
-        ("mrope_interleaved", {}, {}, {**sections, "flags": c.MROPE_INTERLEAVED}, {"positions": axes}),
+        (
+            "mrope_interleaved",
+            {},
+            {},
+            {**sections, "flags": c.MROPE_INTERLEAVED},
+            {"positions": axes},
+        ),
     ):
         ours, theirs = both(options, fields, *more)
         suite.check(f"{name}: bits of the C ABI", ours == theirs)
@@ -205,16 +246,33 @@ def test_codes(suite):
     layer = Layer("bfloat16")
     k, v = heads_of(layer)[1:]
     scale = jnp.asarray([0.0123], jnp.float32)
-    for name, dtype, block, division in (("fp8, one scale", jnp.float8_e4m3fn, 0, "reciprocal"),
-                                         ("fp8, one scale, quotients", jnp.float8_e4m3fn, 0, "divide"),
-                                         ("int8, blocks", jnp.int8, 64, "reciprocal")):
+    for name, dtype, block, division in (
+        ("fp8, one scale", jnp.float8_e4m3fn, 0, "reciprocal"),
+        ("fp8, one scale, quotients", jnp.float8_e4m3fn, 0, "divide"),
+        ("int8, blocks", jnp.int8, 64, "reciprocal"),
+    ):
         codes = jnp.zeros((PAGES, PAGE, KEY, HEAD), dtype)
         scales = jnp.full((PAGES, PAGE, KEY, 1), 5, jnp.float32) if block else scale
-        (found,) = fh.norm_heads([fh.Part(v, y=False, cache=codes, cache_scale=scales, cache_block=block,
-                                          division=division)], slots=layer.slots)
+        (found,) = fh.norm_heads(
+            [
+                fh.Part(
+                    v,
+                    y=False,
+                    cache=codes,
+                    cache_scale=scales,
+                    cache_block=block,
+                    division=division,
+                )
+            ],
+            slots=layer.slots,
+        )
         rows = f64(found.cache).reshape(-1, KEY, HEAD)
         suite.equal(f"{name}: whether scales are results", found.cache_scale is None, block == 0)
-        wide = f64(found.cache_scale).reshape(-1, KEY, 1) if block else np.full((PAGES * PAGE, 1, 1), f64(scale)[0])
+        wide = (
+            f64(found.cache_scale).reshape(-1, KEY, 1)
+            if block
+            else np.full((PAGES * PAGE, 1, 1), f64(scale)[0])
+        )
         worst = 0.0
         for token, slot in enumerate(SLOTS):
             if slot < 0:
@@ -225,15 +283,24 @@ def test_codes(suite):
             worst = max(worst, (abs(rows[slot] * wide[slot] - exact) / step).max())
         suite.check(f"{name}: codes", worst <= 0.5001, worst)
         free = [slot for slot in range(PAGES * PAGE) if slot not in SLOTS]
-        suite.check(f"{name}: free rows", not rows[free].any() and (not block or (wide[free] == 5).all()))
+        suite.check(
+            f"{name}: free rows", not rows[free].any() and (not block or (wide[free] == 5).all())
+        )
         if context is None:
             continue
-        fields = {"x": v, "cache_scheme": 3 if block else 1, "cache_block_size": block,
-                  "quant_division": int(division == "divide"), **({} if block else {"cache_scale": scale})}
+        fields = {
+            "x": v,
+            "cache_scheme": 3 if block else 1,
+            "cache_block_size": block,
+            "quant_division": int(division == "divide"),
+            **({} if block else {"cache_scale": scale}),
+        }
         results = {"cache": codes, **({"cache_scale": scales} if block else {})}
         wanted = direct([fields], [results], slots=layer.slots)
-        suite.check(f"{name}: bits of the C ABI",
-                    wanted == [bits(a) for a in (found.cache, found.cache_scale) if a is not None])
+        suite.check(
+            f"{name}: bits of the C ABI",
+            wanted == [bits(a) for a in (found.cache, found.cache_scale) if a is not None],
+        )
 
 
 def test_donation(suite):
@@ -242,7 +309,9 @@ def test_donation(suite):
 
     @functools.partial(jax.jit, donate_argnums=0)
     def write(cache, qkv, slots):
-        (found,) = fh.norm_heads([fh.Part(qkv, heads=(QUERY, KEY), y=False, cache=cache)], slots=slots)
+        (found,) = fh.norm_heads(
+            [fh.Part(qkv, heads=(QUERY, KEY), y=False, cache=cache)], slots=slots
+        )
         return found.cache
 
     cache = jnp.full((PAGES, PAGE, KEY, HEAD), 7, jnp.float32)
@@ -250,12 +319,18 @@ def test_donation(suite):
     written = write(cache, layer.qkv, layer.slots)
     suite.check("a donated cache: the same memory", written.unsafe_buffer_pointer() == before)
     suite.check("a donated cache: its rows", cached(written, heads_of(layer)[1]))
-    suite.raises("a cache that was given away", FastnormError, "cache was deleted",
-                 lambda: fh.norm_heads([fh.Part(layer.qkv, heads=(0, KEY), cache=cache)], slots=layer.slots))
+    suite.raises(
+        "a cache that was given away",
+        FastnormError,
+        "cache was deleted",
+        lambda: fh.norm_heads([fh.Part(layer.qkv, heads=(0, KEY), cache=cache)], slots=layer.slots),
+    )
     kept = jnp.full((PAGES, PAGE, KEY, HEAD), 7, jnp.float32)
     other = jax.jit(lambda c: (write(c, layer.qkv, layer.slots), c + 0))(kept)
-    suite.check("a cache that is used elsewhere stays", bool((other[1] == 7).all()) and
-                cached(other[0], heads_of(layer)[1]))
+    suite.check(
+        "a cache that is used elsewhere stays",
+        bool((other[1] == 7).all()) and cached(other[0], heads_of(layer)[1]),
+    )
 
 
 def test_vmap(suite):
@@ -263,19 +338,33 @@ def test_vmap(suite):
     one = layers[0]
 
     def run(qkv, cache, slots):
-        q, k = fh.norm_heads([
-            fh.Part(qkv, heads=(0, QUERY), norm="rms", eps=EPS, weight=one.weights[0], rope=True),
-            fh.Part(qkv, heads=(QUERY, KEY), y=False, cache=cache)],
-            cos=one.cos, sin=one.sin, positions=one.positions, slots=slots)
+        q, k = fh.norm_heads(
+            [
+                fh.Part(
+                    qkv, heads=(0, QUERY), norm="rms", eps=EPS, weight=one.weights[0], rope=True
+                ),
+                fh.Part(qkv, heads=(QUERY, KEY), y=False, cache=cache),
+            ],
+            cos=one.cos,
+            sin=one.sin,
+            positions=one.positions,
+            slots=slots,
+        )
         return q.y, k.cache
 
     slots = jnp.stack([one.slots, one.slots[::-1], one.slots * 0 - 1])
-    arguments_ = [jnp.stack([layer.qkv for layer in layers]), jnp.stack([layer.caches[0] for layer in layers]), slots]
+    arguments_ = [
+        jnp.stack([layer.qkv for layer in layers]),
+        jnp.stack([layer.caches[0] for layer in layers]),
+        slots,
+    ]
     apart = [run(*(a[i] for a in arguments_)) for i in range(3)]
     for name, function in (("vmap", jax.vmap(run)), ("jit of vmap", jax.jit(jax.vmap(run)))):
         found = function(*arguments_)
-        suite.check(f"{name}: the bits of each call",
-                    all(bits(found[j][i]) == bits(apart[i][j]) for i in range(3) for j in range(2)))
+        suite.check(
+            f"{name}: the bits of each call",
+            all(bits(found[j][i]) == bits(apart[i][j]) for i in range(3) for j in range(2)),
+        )
     found = jax.vmap(run, in_axes=(0, None, None))(arguments_[0], one.caches[0], one.slots)
     suite.check("vmap of x alone", all(bits(found[0][i]) == bits(apart[i][0]) for i in range(3)))
 
@@ -284,8 +373,12 @@ def test_nothing(suite):
     suite.equal("no parts", fh.norm_heads([]), [])
     layer = Layer("float32")
     none = layer.positions[:0]
-    (found,) = fh.norm_heads([fh.Part(layer.qkv[:0], norm="rms", rope=True)], cos=layer.cos, sin=layer.sin,
-                             positions=none)
+    (found,) = fh.norm_heads(
+        [fh.Part(layer.qkv[:0], norm="rms", rope=True)],
+        cos=layer.cos,
+        sin=layer.sin,
+        positions=none,
+    )
     suite.equal("no tokens", found.y.shape, (0, ALL, HEAD))
 
 
@@ -293,45 +386,126 @@ def test_errors(suite):
     layer = Layer("bfloat16")
     q, k, v = layer.parts()
     for name, kind, text, parts, change in (
-        ("a norm without a name", ValueError, "norm is 'l2'; required: one of rms, layer", [q._replace(norm="l2")], {}),
+        (
+            "a norm without a name",
+            ValueError,
+            "norm is 'l2'; required: one of rms, layer",
+            [q._replace(norm="l2")],
+            {},
+        ),
         ("a rounding", ValueError, "rounding is 'down'", [q._replace(rounding="down")], {}),
         ("a division", ValueError, "division is 'half'", [q._replace(division="half")], {}),
-        ("eps", FastnormError, "FASTNORM_ERROR_ARGUMENT: parts[0].eps is -1", [q._replace(eps=-1.0), k], {}),
+        (
+            "eps",
+            FastnormError,
+            "FASTNORM_ERROR_ARGUMENT: parts[0].eps is -1",
+            [q._replace(eps=-1.0), k],
+            {},
+        ),
         ("eps that is no number", TypeError, "eps is 'x'", [q._replace(eps="x")], {}),
-        ("a window", FastnormError, "FASTNORM_ERROR_SHAPE: parts[1].rope_offset is 3", [q, k._replace(rope_offset=3)], {}),
+        (
+            "a window",
+            FastnormError,
+            "FASTNORM_ERROR_SHAPE: parts[1].rope_offset is 3",
+            [q, k._replace(rope_offset=3)],
+            {},
+        ),
         ("an output", FastnormError, "parts[0].y, quantized, cache", [q._replace(y=False), k], {}),
-        ("a matrix", FastnormError, "parts[0].x has 2 dimensions", [q._replace(x=layer.qkv[0])], {}),
-        ("heads that are not there", FastnormError, "parts[0].heads is (8, 3); required", [q._replace(heads=(8, 3))], {}),
-        ("a weight of other columns", FastnormError, "FASTNORM_ERROR_SHAPE: parts[0].weight.shape is [63]",
-         [q._replace(weight=layer.weights[0][:63]), k], {}),
-        ("y of another dtype", FastnormError, "FASTNORM_ERROR_DTYPE: parts[0].y.dtype", [q._replace(y_dtype=jnp.float16), k], {}),
-        ("a cache of another dtype", FastnormError, "FASTNORM_ERROR_DTYPE: parts[1].cache.dtype",
-         [q, k._replace(cache=layer.caches[0].astype(jnp.float16))], {}),
+        (
+            "a matrix",
+            FastnormError,
+            "parts[0].x has 2 dimensions",
+            [q._replace(x=layer.qkv[0])],
+            {},
+        ),
+        (
+            "heads that are not there",
+            FastnormError,
+            "parts[0].heads is (8, 3); required",
+            [q._replace(heads=(8, 3))],
+            {},
+        ),
+        (
+            "a weight of other columns",
+            FastnormError,
+            "FASTNORM_ERROR_SHAPE: parts[0].weight.shape is [63]",
+            [q._replace(weight=layer.weights[0][:63]), k],
+            {},
+        ),
+        (
+            "y of another dtype",
+            FastnormError,
+            "FASTNORM_ERROR_DTYPE: parts[0].y.dtype",
+            [q._replace(y_dtype=jnp.float16), k],
+            {},
+        ),
+        (
+            "a cache of another dtype",
+            FastnormError,
+            "FASTNORM_ERROR_DTYPE: parts[1].cache.dtype",
+            [q, k._replace(cache=layer.caches[0].astype(jnp.float16))],
+            {},
+        ),
         ("tables", FastnormError, "cos is NULL", [q, k], {"cos": None}),
         ("a cache without slots", FastnormError, "slots is NULL", [q, k], {"slots": None}),
-        ("positions of floats", FastnormError, "FASTNORM_ERROR_DTYPE: positions.dtype is f32", [q, k],
-         {"positions": layer.positions.astype(jnp.float32)}),
+        (
+            "positions of floats",
+            FastnormError,
+            "FASTNORM_ERROR_DTYPE: positions.dtype is f32",
+            [q, k],
+            {"positions": layer.positions.astype(jnp.float32)},
+        ),
         ("an odd window", FastnormError, "rope_dim is 3", [q, k], {"rope_dim": 3}),
-        ("five sections", FastnormError, "mrope has 5 sections", [q, k], {"mrope": (1, 2, 3, 4, 5)}),
-        ("nine parts", FastnormError, "count is 9", [v._replace(cache=None, y=True)] * 9,
-         {"slots": None, "cos": None, "sin": None, "positions": None}),
+        (
+            "five sections",
+            FastnormError,
+            "mrope has 5 sections",
+            [q, k],
+            {"mrope": (1, 2, 3, 4, 5)},
+        ),
+        (
+            "nine parts",
+            FastnormError,
+            "count is 9",
+            [v._replace(cache=None, y=True)] * 9,
+            {"slots": None, "cos": None, "sin": None, "positions": None},
+        ),
     ):
         options = {**layer.tables(), **change}
         before = fj.handler_calls()
-        for label, run in (("", lambda: fh.norm_heads(parts, **options)),
-                           (", jit", jax.jit(lambda: [r.y for r in fh.norm_heads(parts, **options)]))):
+        for label, run in (
+            ("", lambda: fh.norm_heads(parts, **options)),
+            (", jit", jax.jit(lambda: [r.y for r in fh.norm_heads(parts, **options)])),
+        ):
             suite.raises(f"{name}{label}", kind, text, run)
         suite.equal(f"{name}: nothing is launched", fj.handler_calls(), before)
     if DEVICE == "cpu":
         for name, text, change in (
-            ("a position", "the position of token 0, axis 0, is 69", {"positions": layer.positions + 50}),
+            (
+                "a position",
+                "the position of token 0, axis 0, is 69",
+                {"positions": layer.positions + 50},
+            ),
             ("a slot", "slots[0] is 109", {"slots": layer.slots + 100}),
         ):
-            suite.raises(name, jax.errors.JaxRuntimeError, text, lambda: jax.block_until_ready(
-                [r.cache for r in fh.norm_heads([q, k], **{**layer.tables(), **change})]))
-    suite.raises("a gradient", Exception, "cannot be differentiated", lambda: jax.grad(
-        lambda w: fh.norm_heads([q._replace(weight=w)], **{**layer.tables(), "slots": None})[0].y.sum())(
-            layer.weights[0]))
+            suite.raises(
+                name,
+                jax.errors.JaxRuntimeError,
+                text,
+                lambda: jax.block_until_ready(
+                    [r.cache for r in fh.norm_heads([q, k], **{**layer.tables(), **change})]
+                ),
+            )
+    suite.raises(
+        "a gradient",
+        Exception,
+        "cannot be differentiated",
+        lambda: jax.grad(
+            lambda w: fh.norm_heads([q._replace(weight=w)], **{**layer.tables(), "slots": None})[
+                0
+            ].y.sum()
+        )(layer.weights[0]),
+    )
 
 
 def test_handler_for_cuda(suite):
@@ -343,15 +517,21 @@ def test_handler_for_cuda(suite):
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     kept, fh._TARGET = fh._TARGET, name
     try:
-        suite.raises("the handler for CUDA on the CPU", jax.errors.JaxRuntimeError, "stream",
-                     lambda: jax.block_until_ready(fh.norm_heads([fh.Part(Layer("float32").qkv)])[0].y))
+        suite.raises(
+            "the handler for CUDA on the CPU",
+            jax.errors.JaxRuntimeError,
+            "stream",
+            lambda: jax.block_until_ready(fh.norm_heads([fh.Part(Layer("float32").qkv)])[0].y),
+        )
     finally:
         fh._TARGET = kept
 
 
 if __name__ == "__main__":
     parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so (default: FASTNORM_XLA_LIBRARY)")
+    parser.add_argument(
+        "--plugin", type=Path, help="libfastnorm_xla.so (default: FASTNORM_XLA_LIBRARY)"
+    )
     options = parser.parse_args()
     DEVICE = options.device
     library = use_library(options)
@@ -365,6 +545,7 @@ if __name__ == "__main__":
         import jax
         import jax.numpy as jnp
         import numpy as np
+
         try:
             suite.results["device"] = jax.devices()[0].device_kind
         except Exception as error:  # of several kinds
@@ -376,9 +557,20 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.jax as fj
     import fastnorm.jax.norm_heads as fh
+
     FastnormError = fh.FastnormError
     c = fj._c
     context = c.Context(c.Library(library), c.CPU) if DEVICE == "cpu" else None
-    suite.run([test_layer, test_options, test_codes, test_donation, test_vmap, test_nothing, test_errors,
-               test_handler_for_cuda])
+    suite.run(
+        [
+            test_layer,
+            test_options,
+            test_codes,
+            test_donation,
+            test_vmap,
+            test_nothing,
+            test_errors,
+            test_handler_for_cuda,
+        ]
+    )
     suite.finish()

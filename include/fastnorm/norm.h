@@ -11,11 +11,12 @@
  *      y            = t * (weight + weight_offset) + bias, rounded to y's dtype
  *
  *  a and b are s, or s rounded to the residual's dtype: fastnorm_residual_rounding says which. All
- *  arithmetic is IEEE single precision, each operation rounded to nearest even, subnormals kept, the
- *  square root and the reciprocal correctly rounded; the division by n is a product with the rounded
- *  1/n. Two operations are fused, with one rounding: squares are added to their sum, and the product
- *  with weight + weight_offset is added to the bias (not with FASTNORM_ROUND_EVERY_STEP). With
- *  FASTNORM_ROUND_ONCE_RW the factor is multiplied first, and the fused operation is
+ *  arithmetic is IEEE single precision, each operation rounded to nearest even, subnormals kept,
+ *  the square root and the reciprocal correctly rounded; the division by n is a product with the
+ *  rounded 1/n. Two operations are fused, with one rounding: squares are added to their sum, and
+ *  the product with weight + weight_offset is added to the bias (not with
+ *  FASTNORM_ROUND_EVERY_STEP). With FASTNORM_ROUND_ONCE_RW the factor is multiplied first, and the
+ *  fused operation is
  *
  *      y            = (b - mean) * k + bias, rounded to y's dtype  (RMS: b * k)
  *      k            = rstd * (weight + weight_offset)              (rounded to f32)
@@ -28,10 +29,11 @@
  *      mean     = m0 + delta
  *      variance = max(sum(d^2) / n - delta^2, 0)                   (one fused operation; NaN stays)
  *
- *  So the mean's error is its own rounding and that of a sum of small numbers, however large the row's
- *  values are. A row of equal values has exactly that value as its mean, rstd = 1 / sqrt(eps) and
- *  y = bias (eps 0: rstd = Inf, and y is NaN).
- *  FASTNORM_ROUND_EVERY_STEP has no correction: mean = sum(a) / n, variance = sum((a - mean)^2) / n.
+ *  So the mean's error is its own rounding and that of a sum of small numbers, however large the
+ *  row's values are. A row of equal values has exactly that value as its mean, rstd = 1 / sqrt(eps)
+ *  and y = bias (eps 0: rstd = Inf, and y is NaN).
+ *  FASTNORM_ROUND_EVERY_STEP has no correction: mean = sum(a) / n, variance = sum((a - mean)^2) /
+ *  n.
  *
  *  **Same bits.** A row's results depend on the row's values, weight, bias, n, dtypes and options
  *  only: not on the number or position of rows, strides, alignment, in-place use or other outputs;
@@ -56,7 +58,7 @@
  *      u = u rounded to x's dtype             (branch_rounded)
  *      s = u * alpha + residual               (one fused operation; without alpha u + residual)
  *      s = s * sum_scale                      (s is the row that is normalised)
- *      z = z * act(gate)                      (FASTNORM_GATE_AFTER_NORM; z is y before its rounding)
+ *      z = z * act(gate)                      (FASTNORM_GATE_AFTER_NORM; z is y unrounded)
  *      z = activation(z)
  *
  *  act and activation are identity, silu or sigmoid, without the hardware's approximations. Each of
@@ -94,20 +96,21 @@
  *              z / scale                  (FASTNORM_QUANT_DIVIDE)
  *
  *  QMAX is 448 for f8_e4m3fn, 57344 for f8_e5m2, 127 for i8, 6 for f4_e2m1fn. NaN gives code 0x7f
- *  (f8), 0 (i8), 0x7 (f4); i8 saturates to -128 and 127; -0 keeps its sign where the format has one.
+ *  (f8), 0 (i8), 0x7 (f4); i8 saturates to -128 and 127; -0 keeps its sign where the format has
+ *  one.
  *
- *  | scheme     | columns of a scale | codes   | scale                                              |
- *  |------------|--------------------|---------|----------------------------------------------------|
- *  | PER_TENSOR | all                | f8, i8  | [1] f32, an input                                  |
- *  | PER_ROW    | the row            | f8, i8  | x.shape[:-1] (or with a last 1) f32:               |
- *  |            |                    |         | max(A, amax_floor) / QMAX                          |
- *  | PER_BLOCK  | 64 or 128          | f8, i8  | x.shape[:-1] + [ceil(n / block)] f32: the same     |
- *  | MXFP8      | 32                 | f8      | .. + [ceil(n / 32)] e8m0: 2^E with the least E for |
- *  |            |                    |         | which A <= QMAX * 2^E, from -127 to 127            |
- *  | NVFP4      | 16, n even         | f4      | .. + [ceil(n / 16)] e4m3: A / (6 * magnitude of    |
- *  |            |                    |         | global_scale), rounded;                            |
- *  |            |                    |         | code = z / (scale * global_scale)                  |
- *  | MXFP4      | 32, n even         | f4      | as MXFP8, with QMAX 6                              |
+ *  | scheme     | columns of a scale | codes  | scale                                           |
+ *  |------------|--------------------|--------|-------------------------------------------------|
+ *  | PER_TENSOR | all                | f8, i8 | [1] f32, an input                               |
+ *  | PER_ROW    | the row            | f8, i8 | x.shape[:-1] (or with a last 1) f32:            |
+ *  |            |                    |        | max(A, amax_floor) / QMAX                       |
+ *  | PER_BLOCK  | 64 or 128          | f8, i8 | x.shape[:-1] + [ceil(n / block)] f32: the same  |
+ *  | MXFP8      | 32                 | f8     | .. + [ceil(n / 32)] e8m0: 2^E, the least E for  |
+ *  |            |                    |        | which A <= QMAX * 2^E, from -127 to 127         |
+ *  | NVFP4      | 16, n even         | f4     | .. + [ceil(n / 16)] e4m3: A / (6 * magnitude of |
+ *  |            |                    |        | global_scale), rounded;                         |
+ *  |            |                    |        | code = z / (scale * global_scale)               |
+ *  | MXFP4      | 32, n even         | f4     | as MXFP8, with QMAX 6                           |
  *
  *  With scale_pow2, PER_ROW and PER_BLOCK scales of f8 are 2^E by MXFP8's rule for max(A,
  *  amax_floor). They are stored as f32 or, if the scale tensor is e8m0, as the byte E + 127. u8 is
@@ -117,13 +120,13 @@
  *
  *  NVFP4's scales are never negative: with a negative global_scale the codes have the other sign.
  *
- *  Where all of a scale's z are 0 the codes are; where one is NaN the scale is NaN (e8m0 0xff) and all
- *  codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's; it
+ *  Where all of a scale's z are 0 the codes are; where one is NaN the scale is NaN (e8m0 0xff) and
+ *  all codes are NaN's; an Inf makes an f32 scale Inf, finite codes 0 and the Inf's code NaN's; it
  *  saturates with scales of powers of two and of e4m3.
  *
- *  Sources of the formats: OCP 8-bit Floating Point Specification 1.0 (f8), OCP Microscaling Formats
- *  Specification 1.0 (e8m0, MXFP8, MXFP4; scales here round up, so that nothing saturates), NVIDIA's NVFP4
- *  as in Transformer Engine.
+ *  Sources of the formats: OCP 8-bit Floating Point Specification 1.0 (f8), OCP Microscaling
+ *  Formats Specification 1.0 (e8m0, MXFP8, MXFP4; scales here round up, so that nothing saturates),
+ *  NVIDIA's NVFP4 as in Transformer Engine.
  */
 #ifndef FASTNORM_NORM_H_
 #define FASTNORM_NORM_H_
@@ -205,8 +208,9 @@ typedef enum fastnorm_scale_layout {
   FASTNORM_SCALE_COLUMN_MAJOR =
       1, /**< Without strides: all rows of one column of blocks together. */
   FASTNORM_SCALE_SWIZZLED_128X4 =
-      2, /**< One-byte scales, a tensor [512 * ceil(rows / 128) * T] with T = ceil(K / 4) for K scales a
-            row: row m, scale k at (m / 128 * T + k / 4) * 512 + m % 32 * 16 + m % 128 / 32 * 4 + k % 4.
+      2, /**< One-byte scales, a tensor [512 * ceil(rows / 128) * T] with T = ceil(K / 4) for K
+            scales a row. Row m, scale k is at
+            (m / 128 * T + k / 4) * 512 + m % 32 * 16 + m % 128 / 32 * 4 + k % 4.
             All padding is written as 0. */
   FASTNORM_SCALE_LAYOUT_MAX_ENUM = 0x7fffffff
 } fastnorm_scale_layout;
@@ -266,8 +270,8 @@ typedef enum fastnorm_norm_flags {
  *  are FASTNORM_ERROR_UNSUPPORTED.
  *
  *  Dtypes: weight, bias, residual and residual_out are each f32, f16 or bf16, whatever T is. y is T
- *  or f32. Each tensor's address and strides are multiples of its own elements. On a GPU, calls with
- *  one dtype, or with f32 weight and bias beside 16-bit x, run on kernels of their own; other
+ *  or f32. Each tensor's address and strides are multiples of its own elements. On a GPU, calls
+ *  with one dtype, or with f32 weight and bias beside 16-bit x, run on kernels of their own; other
  *  combinations run on general ones, which are slower.
  *
  *  weight and bias broadcast against x as in NumPy: their last extent is n, each leading extent is
@@ -277,11 +281,11 @@ typedef enum fastnorm_norm_flags {
  *  FASTNORM_SCALE_SWIZZLED_128X4 they serve all that vary along another dimension than the
  *  innermost.
  *
- *  Aliasing: y and residual_out may each be x or residual, y also the gate, as the same view (same address, dtype,
- *  shape and strides). So y = x, residual_out = residual is in place, and y = residual,
- *  residual_out = x is allowed too; both may not be one tensor. Two tensors of which one is written
- *  may also be interleaved views of one buffer that share no element. Example: the query and the
- *  key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT. */
+ *  Aliasing: y and residual_out may each be x or residual, y also the gate, as the same view (same
+ *  address, dtype, shape and strides). So y = x, residual_out = residual is in place, and y =
+ *  residual, residual_out = x is allowed too; both may not be one tensor. Two tensors of which one
+ *  is written may also be interleaved views of one buffer that share no element. Example: the query
+ *  and the key heads of one fused QKV tensor. Any other overlap is FASTNORM_ERROR_LAYOUT. */
 typedef struct fastnorm_norm_args {
   size_t struct_size;      /**< sizeof(fastnorm_norm_args). */
   fastnorm_norm_kind kind; /**< RMS or LAYER. */
@@ -327,11 +331,11 @@ typedef struct fastnorm_norm_args {
 
   const fastnorm_tensor*
       clamp_scale; /**< [1] f32. The clamp as a value on the device, read after the PDL wait: > 0
-                      clamps as `clamp` does, anything else (0, negative, NaN) is off. Needs a scheme
-                      and clamp 0. NULL = `clamp` decides. */
+                      clamps as `clamp` does, anything else (0, negative, NaN) is off. Needs a
+                      scheme and clamp 0. NULL = `clamp` decides. */
 
-  /** x's shape; T or f32. Each element's gate: see "Stages" above. y may be the same view, x may not
-   *  overlap it. NULL = nothing is gated; then its three fields are 0. */
+  /** x's shape; T or f32. Each element's gate: see "Stages" above. y may be the same view, x may
+   *  not overlap it. NULL = nothing is gated; then its three fields are 0. */
   const fastnorm_tensor* gate;
   fastnorm_activation gate_act;         /**< Of the gate. Default: identity. */
   fastnorm_gate_position gate_position; /**< Default: after the norm. */
@@ -387,9 +391,9 @@ FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
 /** Normalise the rows of x; the formula is at the top of this header.
  *
  *  CUDA: one kernel is queued on `stream` and the call returns. It may be captured in a CUDA graph,
- *  targets the context's device whatever device is current, and leaves the current device as it was.
- *  CPU: the work is done when the call returns. No allocation, no synchronisation, no lock. Zero
- *  rows are success: nothing is launched, nothing written.
+ *  targets the context's device whatever device is current, and leaves the current device as it
+ *  was. CPU: the work is done when the call returns. No allocation, no synchronisation, no lock.
+ *  Zero rows are success: nothing is launched, nothing written.
  *
  *  @param context         the device
  *  @param args            what to compute; read during the call only
@@ -400,15 +404,15 @@ FASTNORM_API fastnorm_status fastnorm_norm_prepare(fastnorm_context* context,
  *  @param stream          CUDA: the cudaStream_t; NULL = the legacy default stream, and the
  *  runtime's special handles pass. CPU: NULL
  *  @return FASTNORM_OK
- *          FASTNORM_ERROR_ARGUMENT: null context, args or x, no output; a tensor whose shape is null,
- *          or its data though it has elements; a struct_size that is too small; an enum, eps, offset
- *          or other scalar out of range; too small a workspace; a stream on the CPU; a parallel_for
- *          that did not cover the rows exactly once, when some may have been written
+ *          FASTNORM_ERROR_ARGUMENT: null context, args or x, no output; a tensor whose shape is
+ *          null, or its data though it has elements; a struct_size that is too small; an enum, eps,
+ *          offset or other scalar out of range; too small a workspace; a stream on the CPU; a
+ *          parallel_for that did not cover the rows exactly once, when some may have been written
  *          FASTNORM_ERROR_SHAPE: ranks or extents that do not fit; n < 1 or n > 2^32
  *          FASTNORM_ERROR_DTYPE: a dtype that the tensor's role does not allow
  *          FASTNORM_ERROR_LAYOUT: last dimension not contiguous, misaligned address, overlap
- *          FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not zero,
- *          more rows than a grid holds; leading dimensions that do not fold
+ *          FASTNORM_ERROR_UNSUPPORTED: a field of a later version, an unknown tail that is not
+ *          zero, more rows than a grid holds; leading dimensions that do not fold
  *          FASTNORM_ERROR_DEVICE: a tensor on another device; a current CUDA context of the device
  *          that is not its primary one; the CUDA runtime's error, also a sticky one of earlier work
  *          FASTNORM_ERROR_OUT_OF_MEMORY: the CUDA runtime had no memory, as for loading the kernel
@@ -443,9 +447,9 @@ FASTNORM_API fastnorm_status fastnorm_norm_many_prepare(fastnorm_context* contex
 /** Run several normalisations, with the results of one fastnorm_norm each, in order: such as the
  *  query heads and the key heads of one fused QKV tensor, which have different weights. All are
  *  checked, against each other too, before anything is launched. No call may read what another of
- *  the same fastnorm_norm_many writes. CUDA: two neighbours in the list that share a kernel of short
- *  rows, have the same flags and at most two leading dimensions are one launch; fastnorm_info.launches
- *  counts them.
+ *  the same fastnorm_norm_many writes. CUDA: two neighbours in the list that share a kernel of
+ *  short rows, have the same flags and at most two leading dimensions are one launch;
+ *  fastnorm_info.launches counts them.
  *  @param context         the device
  *  @param args            [count] pointers
  *  @param count           0 to 8

@@ -1,6 +1,7 @@
 // What the API's files share: the context, and how an entry point begins and ends.
 #pragma once
 
+#include <cinttypes>
 #include <memory>
 #include <new>
 
@@ -33,6 +34,35 @@ fastnorm_status guarded(Body body) noexcept {
   } catch (...) {
     return error.set(FASTNORM_ERROR_INTERNAL, "an exception reached the API");
   }
+}
+
+inline fastnorm_status check_info(const fastnorm_info* info, Error& error) {
+  FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
+                   "info is NULL; required: a fastnorm_info");
+  FASTNORM_REQUIRE(info->struct_size >= kFirstInfo, FASTNORM_ERROR_ARGUMENT,
+                   "info.struct_size is %zu; required: at least %zu", info->struct_size,
+                   kFirstInfo);
+  return FASTNORM_OK;
+}
+
+// The memory and the stream that a call works with.
+struct Workspace {
+  void* data;
+  size_t bytes;
+  void* stream;
+};
+
+FASTNORM_HOT fastnorm_status check_workspace(const fastnorm_context& context, const Workspace& w,
+                                             uint64_t needed, Error& error) {
+  FASTNORM_REQUIRE(w.bytes >= needed, FASTNORM_ERROR_ARGUMENT,
+                   "workspace_bytes is %zu; required: at least %" PRIu64, w.bytes, needed);
+  FASTNORM_REQUIRE(
+      needed == 0 || (w.data != nullptr && reinterpret_cast<uintptr_t>(w.data) % 256 == 0),
+      FASTNORM_ERROR_ARGUMENT, "workspace is %p; required: a 256-byte aligned address", w.data);
+  FASTNORM_REQUIRE(w.stream == nullptr || context.device->facts.device_type == FASTNORM_DEVICE_CUDA,
+                   FASTNORM_ERROR_ARGUMENT,
+                   "stream is %p and the context is a CPU's; required: NULL", w.stream);
+  return FASTNORM_OK;
 }
 
 }  // namespace fastnorm

@@ -31,11 +31,7 @@ fastnorm_status plan(const fastnorm_context* context, const fastnorm_mla_decode_
 
 fastnorm_status describe(const Call& call, const DeviceFacts& facts, fastnorm_info* info,
                          Error& error) {
-  FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
-                   "info is NULL; required: a fastnorm_info");
-  FASTNORM_REQUIRE(info->struct_size >= kFirstInfo, FASTNORM_ERROR_ARGUMENT,
-                   "info.struct_size is %zu; required: at least %zu", info->struct_size,
-                   kFirstInfo);
+  FASTNORM_TRY(check_info(info, error));
   const MlaDecodePlan& plan = call.plan;
   const bool cuda = facts.device_type == FASTNORM_DEVICE_CUDA;
   fastnorm_info result = {};
@@ -60,16 +56,8 @@ fastnorm_status describe(const Call& call, const DeviceFacts& facts, fastnorm_in
 fastnorm_status run(fastnorm_context& context, const Call& call, void* workspace,
                     size_t workspace_bytes, void* stream, Error& error) {
   const MlaDecodePlan& plan = call.plan;
-  FASTNORM_REQUIRE(workspace_bytes >= plan.workspace_bytes, FASTNORM_ERROR_ARGUMENT,
-                   "workspace_bytes is %zu; required: at least %" PRIu64, workspace_bytes,
-                   plan.workspace_bytes);
-  FASTNORM_REQUIRE(plan.workspace_bytes == 0 ||
-                       (workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % 256 == 0),
-                   FASTNORM_ERROR_ARGUMENT, "workspace is %p; required: a 256-byte aligned address",
-                   workspace);
-  FASTNORM_REQUIRE(stream == nullptr || context.device->facts.device_type == FASTNORM_DEVICE_CUDA,
-                   FASTNORM_ERROR_ARGUMENT,
-                   "stream is %p and the context is a CPU's; required: NULL", stream);
+  FASTNORM_TRY(
+      check_workspace(context, {workspace, workspace_bytes, stream}, plan.workspace_bytes, error));
   FASTNORM_REQUIRE(call.desc.profile_events == 0 || call.desc.profile != nullptr,
                    FASTNORM_ERROR_ARGUMENT,
                    "profile is NULL and profile_events is %d; required: a tensor of %" PRIu64

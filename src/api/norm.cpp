@@ -41,16 +41,7 @@ fastnorm_status with_many(fastnorm_context* context, const fastnorm_norm_args* c
 
 auto run(fastnorm_context* context, void* workspace, size_t workspace_bytes, void* stream) {
   return [=](std::span<const NormCall> calls, uint64_t needed, Error& error) {
-    FASTNORM_REQUIRE(workspace_bytes >= needed, FASTNORM_ERROR_ARGUMENT,
-                     "workspace_bytes is %zu; required: at least %" PRIu64, workspace_bytes,
-                     needed);
-    FASTNORM_REQUIRE(
-        needed == 0 || (workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % 256 == 0),
-        FASTNORM_ERROR_ARGUMENT, "workspace is %p; required: a 256-byte aligned address",
-        workspace);
-    FASTNORM_REQUIRE(
-        stream == nullptr || context->device->facts.device_type == FASTNORM_DEVICE_CUDA,
-        FASTNORM_ERROR_ARGUMENT, "stream is %p and the context is a CPU's; required: NULL", stream);
+    FASTNORM_TRY(check_workspace(*context, {workspace, workspace_bytes, stream}, needed, error));
     if (calls.empty()) return FASTNORM_OK;
     return context->device->run_norm(calls, workspace, stream, error);
   };
@@ -65,11 +56,7 @@ auto prepare(fastnorm_context* context) {
 
 auto describe(fastnorm_context* context, fastnorm_info* info) {
   return [=](std::span<const NormCall> calls, uint64_t workspace_bytes, Error& error) {
-    FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "info is NULL; required: a fastnorm_info");
-    FASTNORM_REQUIRE(info->struct_size >= kFirstInfo, FASTNORM_ERROR_ARGUMENT,
-                     "info.struct_size is %zu; required: at least %zu", info->struct_size,
-                     kFirstInfo);
+    FASTNORM_TRY(check_info(info, error));
     give_struct(batch_info(*context->device, calls, workspace_bytes), info);
     return FASTNORM_OK;
   };

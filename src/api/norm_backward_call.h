@@ -12,16 +12,7 @@ inline auto run_backward(fastnorm_context* context, void* workspace, size_t work
                          void* stream) {
   return [=](const NormBackwardBatch& batch, Error& error) {
     const uint64_t needed = batch.workspace_bytes;
-    FASTNORM_REQUIRE(workspace_bytes >= needed, FASTNORM_ERROR_ARGUMENT,
-                     "workspace_bytes is %zu; required: at least %" PRIu64, workspace_bytes,
-                     needed);
-    FASTNORM_REQUIRE(
-        needed == 0 || (workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % 256 == 0),
-        FASTNORM_ERROR_ARGUMENT, "workspace is %p; required: a 256-byte aligned address",
-        workspace);
-    FASTNORM_REQUIRE(
-        stream == nullptr || context->device->facts.device_type == FASTNORM_DEVICE_CUDA,
-        FASTNORM_ERROR_ARGUMENT, "stream is %p and the context is a CPU's; required: NULL", stream);
+    FASTNORM_TRY(check_workspace(*context, {workspace, workspace_bytes, stream}, needed, error));
     for (const NormBackwardCall& call : batch.planned())
       FASTNORM_TRY(context->device->check_norm_backward_values(call.desc, error));
     for (const NormBackwardCall& call : batch.planned()) {
@@ -44,11 +35,7 @@ inline auto prepare_backward(fastnorm_context* context) {
 
 inline auto describe_backward(fastnorm_context* context, fastnorm_info* info) {
   return [=](const NormBackwardBatch& batch, Error& error) {
-    FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
-                     "info is NULL; required: a fastnorm_info");
-    FASTNORM_REQUIRE(info->struct_size >= kFirstInfo, FASTNORM_ERROR_ARGUMENT,
-                     "info.struct_size is %zu; required: at least %zu", info->struct_size,
-                     kFirstInfo);
+    FASTNORM_TRY(check_info(info, error));
     give_struct(norm_backward_info(*context->device, batch), info);
     return FASTNORM_OK;
   };

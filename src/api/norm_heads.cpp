@@ -27,11 +27,7 @@ fastnorm_status with_heads(fastnorm_context* context, const fastnorm_norm_heads_
 
 fastnorm_status describe(const DeviceFacts& facts, const NormHeadsPlan& plan, fastnorm_info* info,
                          Error& error) {
-  FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
-                   "info is NULL; required: a fastnorm_info");
-  FASTNORM_REQUIRE(info->struct_size >= kFirstInfo, FASTNORM_ERROR_ARGUMENT,
-                   "info.struct_size is %zu; required: at least %zu", info->struct_size,
-                   kFirstInfo);
+  FASTNORM_TRY(check_info(info, error));
   fastnorm_info result = {};
   result.kind = result.choice = result.variant = "";
   result.kernel = plan.kernel;

@@ -75,36 +75,6 @@ fastnorm_status check_peer(const fastnorm_context* context, const fastnorm_peer*
   return FASTNORM_OK;
 }
 
-fastnorm_status check_info(const fastnorm_info* info, Error& error) {
-  FASTNORM_REQUIRE(info != nullptr, FASTNORM_ERROR_ARGUMENT,
-                   "info is NULL; required: a fastnorm_info");
-  FASTNORM_REQUIRE(info->struct_size >= kFirstInfo, FASTNORM_ERROR_ARGUMENT,
-                   "info.struct_size is %zu; required: at least %zu", info->struct_size,
-                   kFirstInfo);
-  return FASTNORM_OK;
-}
-
-struct Workspace {
-  void* data;
-  size_t bytes;
-  void* stream;
-};
-
-fastnorm_status check_workspace(const fastnorm_context& context, const Workspace& workspace,
-                                uint64_t needed, Error& error) {
-  FASTNORM_REQUIRE(workspace.bytes >= needed, FASTNORM_ERROR_ARGUMENT,
-                   "workspace_bytes is %zu; required: at least %" PRIu64, workspace.bytes, needed);
-  FASTNORM_REQUIRE(needed == 0 || (workspace.data != nullptr &&
-                                   reinterpret_cast<uintptr_t>(workspace.data) % kAlign == 0),
-                   FASTNORM_ERROR_ARGUMENT, "workspace is %p; required: a 256-byte aligned address",
-                   workspace.data);
-  FASTNORM_REQUIRE(
-      workspace.stream == nullptr || context.device->facts.device_type == FASTNORM_DEVICE_CUDA,
-      FASTNORM_ERROR_ARGUMENT, "stream is %p and the context is a CPU's; required: NULL",
-      workspace.stream);
-  return FASTNORM_OK;
-}
-
 // A number of options that all ranks must share.
 class Options {
  public:

@@ -4,20 +4,13 @@
 #include <cinttypes>
 
 #include "core/norm_heads_aliasing.h"
+#include "core/norm_heads_part_check.h"
 #include "core/reciprocal.h"
 #include "core/row_map.h"
 
 namespace fastnorm {
 namespace {
 
-// Names a part in error texts.
-constexpr const char* kPrefix[kMaxHeadsParts] = {"parts[0].", "parts[1].", "parts[2].",
-                                                 "parts[3].", "parts[4].", "parts[5].",
-                                                 "parts[6].", "parts[7]."};
-
-constexpr uint32_t kRopeFlags = FASTNORM_NORM_HEADS_ROPE_INTERLEAVED |
-                                FASTNORM_NORM_HEADS_ROPE_INVERSE |
-                                FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;
 constexpr uint32_t kFlags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE | kRopeFlags |
                             FASTNORM_NORM_HEADS_ACROSS_HEADS |
                             FASTNORM_NORM_HEADS_ACCUMULATE_DWEIGHT |
@@ -45,17 +38,7 @@ class PartCheck {
   bool has(uint32_t flag) const { return (part_.flags & flag) != 0; }
 
   fastnorm_status flags() {
-    FASTNORM_REQUIRE((part_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
-                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
-                     part_.flags, kFlags, part_.flags & kFlags);
-    FASTNORM_REQUIRE(has(FASTNORM_NORM_HEADS_ROPE) || !has(kRopeFlags), FASTNORM_ERROR_ARGUMENT,
-                     "flags is 0x%x; required: FASTNORM_NORM_HEADS_ROPE (2) with ROPE_INTERLEAVED "
-                     "(4), ROPE_INVERSE (8) and ROPE_FROM_ROUNDED (16)",
-                     part_.flags);
-    FASTNORM_REQUIRE(has(FASTNORM_NORM_HEADS_NORM) || !has(FASTNORM_NORM_HEADS_ACROSS_HEADS),
-                     FASTNORM_ERROR_ARGUMENT,
-                     "flags is 0x%x; required: FASTNORM_NORM_HEADS_NORM (1) with ACROSS_HEADS (32)",
-                     part_.flags);
+    FASTNORM_TRY(check_part_flags(part_.flags, kFlags, error));
     heads_.normalise = has(FASTNORM_NORM_HEADS_NORM);
     heads_.across_heads = has(FASTNORM_NORM_HEADS_ACROSS_HEADS);
     heads_.rope = has(FASTNORM_NORM_HEADS_ROPE);
@@ -93,31 +76,14 @@ class PartCheck {
                      "FASTNORM_NORM_HEADS_NORM (1)",
                      part_.flags);
     if (heads_.normalise) return FASTNORM_OK;
-    const struct {
-      const char* name;
-      double value;
-    } scalars[] = {{"kind", static_cast<double>(number(part_.kind))},
-                   {"eps", static_cast<double>(part_.eps)},
-                   {"weight_offset", static_cast<double>(part_.weight_offset)},
-                   {"rounding", static_cast<double>(number(part_.rounding))}};
-    for (const auto& s : scalars) {
-      FASTNORM_REQUIRE(s.value == 0, FASTNORM_ERROR_ARGUMENT,
-                       "%s is %g and flags is 0x%x; required: 0 without FASTNORM_NORM_HEADS_NORM "
-                       "(1)",
-                       s.name, s.value, part_.flags);
-    }
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-    } tensors[] = {{"x", part_.x},       {"weight", part_.weight},   {"mean", part_.mean},
-                   {"rstd", part_.rstd}, {"dweight", part_.dweight}, {"dbias", part_.dbias}};
-    for (const auto& t : tensors) {
-      FASTNORM_REQUIRE(t.tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and flags is 0x%x; required: NULL without "
-                       "FASTNORM_NORM_HEADS_NORM (1)",
-                       t.name, part_.flags);
-    }
-    return FASTNORM_OK;
+    const NamedScalar scalars[] = {{"kind", static_cast<double>(number(part_.kind))},
+                                   {"eps", static_cast<double>(part_.eps)},
+                                   {"weight_offset", static_cast<double>(part_.weight_offset)},
+                                   {"rounding", static_cast<double>(number(part_.rounding))}};
+    const NamedTensor tensors[] = {
+        {"x", part_.x},       {"weight", part_.weight},   {"mean", part_.mean},
+        {"rstd", part_.rstd}, {"dweight", part_.dweight}, {"dbias", part_.dbias}};
+    return check_without_norm(part_.flags, scalars, tensors, error);
   }
 
   fastnorm_status rope_fields() {
@@ -138,17 +104,9 @@ class PartCheck {
     if (part_.x != nullptr) FASTNORM_TRY(row_tensor("x", *part_.x, true));
     if (part_.dx != nullptr) FASTNORM_TRY(row_tensor("dx", *part_.dx, true));
     const fastnorm_tensor& dy = *part_.dy;
-    FASTNORM_REQUIRE(dy.shape[1] >= 1, FASTNORM_ERROR_SHAPE,
-                     "dy.shape is %s; required: at least 1 head", shape_text(dy.shape, 3).c);
-    FASTNORM_REQUIRE(dy.shape[2] >= 1, FASTNORM_ERROR_SHAPE,
-                     "dy.shape is %s; required: at least 1 column", shape_text(dy.shape, 3).c);
-    FASTNORM_REQUIRE(dy.shape[2] <= kMaxHeadColumns, FASTNORM_ERROR_UNSUPPORTED,
-                     "dy.shape is %s; nearest: rows of at most %" PRId64 " columns",
-                     shape_text(dy.shape, 3).c, kMaxHeadColumns);
-    FASTNORM_REQUIRE(!heads_.across_heads || dy.shape[1] <= (int64_t{1} << 32) / dy.shape[2],
-                     FASTNORM_ERROR_UNSUPPORTED,
-                     "dy.shape is %s with ACROSS_HEADS; nearest: at most 2^32 columns in all heads",
-                     shape_text(dy.shape, 3).c);
+    const NamedTensor weights[] = {
+        {"weight", part_.weight}, {"dweight", part_.dweight}, {"dbias", part_.dbias}};
+    FASTNORM_TRY(check_heads("dy", dy, heads_.across_heads, weights, error));
     const fastnorm_tensor& of_type = part_.x != nullptr ? *part_.x : *part_.dx;
     const Dtype type = dtype_from(of_type.dtype), gradient = dtype_from(dy.dtype);
     const char* const from = part_.x != nullptr ? "x" : "dx";
@@ -159,15 +117,6 @@ class PartCheck {
     FASTNORM_REQUIRE(part_.dx == nullptr || dtype_from(part_.dx->dtype) == type,
                      FASTNORM_ERROR_DTYPE, "dx.dtype is %s; required: x's, %s",
                      dtype_text(part_.dx->dtype).c, dtype_name(type));
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-    } columns[] = {{"weight", part_.weight}, {"dweight", part_.dweight}, {"dbias", part_.dbias}};
-    for (const auto& c : columns) {
-      FASTNORM_REQUIRE(c.tensor == nullptr || c.tensor->ndim <= 2, FASTNORM_ERROR_SHAPE,
-                       "%s.ndim is %d; required: 1 or 2, [d] or [heads, d]", c.name,
-                       c.tensor->ndim);
-    }
     heads_.heads = dy.shape[1];
     return FASTNORM_OK;
   }
@@ -268,7 +217,7 @@ fastnorm_status check_parts(const fastnorm_norm_heads_backward_part* const* part
     fastnorm_norm_heads_backward_part local;
     const fastnorm_norm_heads_backward_part* ours = nullptr;
     FASTNORM_TRY(accept_struct(parts[i], kFirstNormHeadsBackwardPart, name, &local, &ours, error));
-    error.prefix = kPrefix[i];
+    error.prefix = kPartPrefix[i];
     FASTNORM_TRY(PartCheck(*ours, device, &desc->wholes[i], error).run());
     const fastnorm_tensor& dy = *ours->dy;
     if (i == 0) desc->tokens = dy.shape[0];

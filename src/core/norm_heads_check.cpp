@@ -5,18 +5,11 @@
 
 #include "core/norm_check.h"
 #include "core/norm_heads_aliasing.h"
+#include "core/norm_heads_part_check.h"
 
 namespace fastnorm {
 namespace {
 
-// Names a part in error texts.
-constexpr const char* kPrefix[kMaxHeadsParts] = {"parts[0].", "parts[1].", "parts[2].",
-                                                 "parts[3].", "parts[4].", "parts[5].",
-                                                 "parts[6].", "parts[7]."};
-
-constexpr uint32_t kRopeFlags = FASTNORM_NORM_HEADS_ROPE_INTERLEAVED |
-                                FASTNORM_NORM_HEADS_ROPE_INVERSE |
-                                FASTNORM_NORM_HEADS_ROPE_FROM_ROUNDED;
 constexpr uint32_t kPartFlags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE | kRopeFlags |
                                 FASTNORM_NORM_HEADS_ACROSS_HEADS;
 
@@ -60,17 +53,7 @@ class PartCheck {
   bool layer() const { return number(part_.kind) == FASTNORM_NORM_LAYER; }
 
   fastnorm_status flags() {
-    FASTNORM_REQUIRE((part_.flags & ~kPartFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
-                     "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
-                     part_.flags, kPartFlags, part_.flags & kPartFlags);
-    FASTNORM_REQUIRE(has(FASTNORM_NORM_HEADS_ROPE) || !has(kRopeFlags), FASTNORM_ERROR_ARGUMENT,
-                     "flags is 0x%x; required: FASTNORM_NORM_HEADS_ROPE (2) with ROPE_INTERLEAVED "
-                     "(4), ROPE_INVERSE (8) and ROPE_FROM_ROUNDED (16)",
-                     part_.flags);
-    FASTNORM_REQUIRE(has(FASTNORM_NORM_HEADS_NORM) || !has(FASTNORM_NORM_HEADS_ACROSS_HEADS),
-                     FASTNORM_ERROR_ARGUMENT,
-                     "flags is 0x%x; required: FASTNORM_NORM_HEADS_NORM (1) with ACROSS_HEADS (32)",
-                     part_.flags);
+    FASTNORM_TRY(check_part_flags(part_.flags, kPartFlags, error));
     FASTNORM_REQUIRE(part_.reserved == 0, FASTNORM_ERROR_ARGUMENT, "reserved is %d; required: 0",
                      part_.reserved);
     FASTNORM_REQUIRE(part_.reserved_2 == 0, FASTNORM_ERROR_ARGUMENT,
@@ -91,32 +74,15 @@ class PartCheck {
   // What only a norm has a use for.
   fastnorm_status norm_fields() {
     if (d_.normalise) return FASTNORM_OK;
-    const struct {
-      const char* name;
-      double value;
-    } scalars[] = {{"kind", static_cast<double>(number(part_.kind))},
-                   {"eps", static_cast<double>(part_.eps)},
-                   {"weight_offset", static_cast<double>(part_.weight_offset)},
-                   {"rounding", static_cast<double>(number(part_.rounding))}};
-    for (const auto& s : scalars) {
-      FASTNORM_REQUIRE(s.value == 0, FASTNORM_ERROR_ARGUMENT,
-                       "%s is %g and flags is 0x%x; required: 0 without FASTNORM_NORM_HEADS_NORM "
-                       "(1)",
-                       s.name, s.value, part_.flags);
-    }
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-    } tensors[] = {{"weight", part_.weight}, {"bias", part_.bias},       {"mean", part_.mean},
-                   {"rstd", part_.rstd},     {"mean_in", part_.mean_in}, {"rstd_in", part_.rstd_in},
-                   {"sumsq", part_.sumsq}};
-    for (const auto& t : tensors) {
-      FASTNORM_REQUIRE(t.tensor == nullptr, FASTNORM_ERROR_ARGUMENT,
-                       "%s is given and flags is 0x%x; required: NULL without "
-                       "FASTNORM_NORM_HEADS_NORM (1)",
-                       t.name, part_.flags);
-    }
-    return FASTNORM_OK;
+    const NamedScalar scalars[] = {{"kind", static_cast<double>(number(part_.kind))},
+                                   {"eps", static_cast<double>(part_.eps)},
+                                   {"weight_offset", static_cast<double>(part_.weight_offset)},
+                                   {"rounding", static_cast<double>(number(part_.rounding))}};
+    const NamedTensor tensors[] = {{"weight", part_.weight},   {"bias", part_.bias},
+                                   {"mean", part_.mean},       {"rstd", part_.rstd},
+                                   {"mean_in", part_.mean_in}, {"rstd_in", part_.rstd_in},
+                                   {"sumsq", part_.sumsq}};
+    return check_without_norm(part_.flags, scalars, tensors, error);
   }
 
   // Which statistics go with each other.
@@ -213,24 +179,8 @@ class PartCheck {
     FASTNORM_REQUIRE(x.ndim == 3, FASTNORM_ERROR_SHAPE,
                      "x.ndim is %d; required: 3, [tokens, heads, d]", x.ndim);
     FASTNORM_TRY(check_norm_part(as_norm(), device_, &d_.norm, error));
-    FASTNORM_REQUIRE(x.shape[1] >= 1, FASTNORM_ERROR_SHAPE,
-                     "x.shape is %s; required: at least 1 head", shape_text(x.shape, 3).c);
-    FASTNORM_REQUIRE(x.shape[2] <= kMaxHeadColumns, FASTNORM_ERROR_UNSUPPORTED,
-                     "x.shape is %s; nearest: rows of at most %" PRId64 " columns",
-                     shape_text(x.shape, 3).c, kMaxHeadColumns);
-    FASTNORM_REQUIRE(!d_.across_heads || x.shape[1] <= (int64_t{1} << 32) / x.shape[2],
-                     FASTNORM_ERROR_UNSUPPORTED,
-                     "x.shape is %s with ACROSS_HEADS; nearest: at most 2^32 columns in all heads",
-                     shape_text(x.shape, 3).c);
-    const struct {
-      const char* name;
-      const fastnorm_tensor* tensor;
-    } columns[] = {{"weight", part_.weight}, {"bias", part_.bias}};
-    for (const auto& c : columns) {
-      FASTNORM_REQUIRE(c.tensor == nullptr || c.tensor->ndim <= 2, FASTNORM_ERROR_SHAPE,
-                       "%s.ndim is %d; required: 1 or 2, [d] or [heads, d]", c.name,
-                       c.tensor->ndim);
-    }
+    const NamedTensor weights[] = {{"weight", part_.weight}, {"bias", part_.bias}};
+    FASTNORM_TRY(check_heads("x", x, d_.across_heads, weights, error));
     const int64_t bytes = dtype_bytes(dtype_from(x.dtype));
     d_.heads = x.shape[1];
     d_.head_stride = step_of(x, 1, bytes);
@@ -405,7 +355,7 @@ class NormHeadsCheck {
       fastnorm_norm_heads_part local;
       const fastnorm_norm_heads_part* ours = nullptr;
       FASTNORM_TRY(accept_struct(parts[i], kFirstNormHeadsPart, name, &local, &ours, error));
-      error.prefix = kPrefix[i];
+      error.prefix = kPartPrefix[i];
       FASTNORM_TRY(PartCheck(*ours, device_, &d_.parts[i], error).run());
       FASTNORM_TRY(same_tokens(i, *ours->x));
     }

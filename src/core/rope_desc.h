@@ -1,5 +1,5 @@
-// What turns the heads of a call, in canonical form: tables of cosines and sines, and which of their
-// rows a token has. Strides are in bytes.
+// What turns the heads of a call, in canonical form: tables of cosines and sines, and which of
+// their rows a token has. Strides are in bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@ namespace fastnorm {
 
 inline constexpr int32_t kMaxRopeAxes = 4;
 
-// Cosines or sines. A table of width 2 * R has entry 2j in the place of j where pairs are interleaved.
+// Cosines or sines. A table of width 2 * R has entry 2j in the place of j where pairs are
+// interleaved.
 struct RopeTable {
   const std::byte* data = nullptr;
   int64_t head_stride = 0;

@@ -1,5 +1,5 @@
-// exp, sigmoid, silu and tanh as written sequences: the same bits in every instruction set, on every
-// GPU (src/cuda/common/functions.cuh) and in the specification (tests/ref/functions.h).
+// exp, sigmoid, silu and tanh as written sequences: the same bits in every instruction set, on
+// every GPU (src/cuda/common/functions.cuh) and in the specification (tests/ref/functions.h).
 #pragma once
 
 #include "cpu/simd.h"
@@ -13,8 +13,8 @@ struct Power {
   Vec significand, first, second;
 };
 
-// x in [-110, 90], or NaN. With n the integer nearest to x / ln 2, r = x - n * ln 2 in two steps, of
-// which the first is exact, and a polynomial of degree 6 for exp(r).
+// x in [-110, 90], or NaN. With n the integer nearest to x / ln 2, r = x - n * ln 2 in two steps,
+// of which the first is exact, and a polynomial of degree 6 for exp(r).
 FASTNORM_INLINE Power power_of_e(Vec x) {
   const Vec units = broadcast(0x1.8p23f);  // sums with it are rounded to integers
   const Vec biased = broadcast(0x1.8p23f + 127.0f);

@@ -671,8 +671,8 @@ pub const FASTNORM_SCALE_ROW_MAJOR: fastnorm_scale_layout = 0;
 /// Without strides: all rows of one column of blocks together.
 pub const FASTNORM_SCALE_COLUMN_MAJOR: fastnorm_scale_layout = 1;
 /// One-byte scales, a tensor \[512 \* ceil(rows / 128) \* T\] with T = ceil(K / 4) for K scales a
-/// row: row m, scale k at (m / 128 \* T + k / 4) \* 512 + m % 32 \* 16 + m % 128 / 32 \* 4 + k % 4.
-/// All padding is written as 0.
+/// row. Row m, scale k is at (m / 128 \* T + k / 4) \* 512 + m % 32 \* 16 + m % 128 / 32 \* 4 + k %
+/// 4. All padding is written as 0.
 pub const FASTNORM_SCALE_SWIZZLED_128X4: fastnorm_scale_layout = 2;
 pub const FASTNORM_SCALE_LAYOUT_MAX_ENUM: fastnorm_scale_layout = 0x7fffffff;
 
