@@ -655,7 +655,7 @@ fastnorm_status small_call(World& world, int32_t r, int64_t rows, int64_t n, flo
   Rows x(Type::kF32, rows, n);
   x.fill(static_cast<uint64_t>(r), ref::Pattern::kNormal);
   Array y(FASTNORM_DTYPE_F32, {rows, n});
-  std::memset(y.bytes.data(), 0x5a, y.bytes.size());
+  std::ranges::fill(y.bytes, char{0x5a});
   const std::vector<char> before = y.bytes;
   fastnorm_peer_allreduce_norm_args args = {};
   args.struct_size = sizeof args;
