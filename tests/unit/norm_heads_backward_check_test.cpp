@@ -1,5 +1,5 @@
-// Every requirement of fastnorm/norm_heads_backward.h, broken once: status, and a text that names the
-// argument, its value and what is required; and what parts become.
+// Every requirement of fastnorm/norm_heads_backward.h, broken once. Checks the status, and that the
+// text names the argument, its value and what is required. Also the descriptions of parts.
 #include "core/norm_heads_backward_check.h"
 
 #include <gtest/gtest.h>
@@ -69,8 +69,9 @@ struct BackwardHeadsRequest {
 
 using Request = BackwardHeadsRequest;
 
-// Query, key and value heads whose dx are views of one packed gradient: 7 tokens of 8, 2 and 2 heads
-// of 128 columns. The query's weight is shared, the key has one for each head and statistics.
+// Query, key and value heads whose dx are views of one packed gradient: 7 tokens of 8, 2 and 2
+// heads of 128 columns. The query's weight is shared. The key has a weight for each head, and
+// statistics.
 Request request() {
   Request r;
   r.args.struct_size = sizeof r.args;
@@ -165,7 +166,7 @@ const BadCall kBadCalls[] = {
      FASTNORM_ERROR_ARGUMENT,
      {"parts[0].dweight is given and weight is NULL"},
      [](Request& r) { r.parts[0].weight.reset(); }},
-    // what only a norm has a use for
+    // fields that only a norm uses
     {"x without norm",
      FASTNORM_ERROR_ARGUMENT,
      {"parts[2].x is given", "without FASTNORM_NORM_HEADS_NORM"},

@@ -1,4 +1,5 @@
-// A CUDA runtime and driver that only take notes, with GPUs as a test wants them, so that the library's host code runs without either.
+// A CUDA runtime and driver that only record calls, with GPUs that a test defines. The library's
+// host code runs with them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +19,7 @@ namespace fastnorm::test {
 
 inline constexpr int kMostGpus = 2;
 
-// The GPUs and their driver, the same for all threads. Set before the threads begin.
+// The GPUs and their driver, for all threads. Set before the threads start.
 struct Machine {
   int gpus = 1;
   int capability = 90;
@@ -26,12 +27,12 @@ struct Machine {
   unsigned largest_cluster = 16;  // that can be scheduled
   int driver = 13000;             // 0: none
   std::string missing_function;   // of the driver
-  // What a function of the runtime fails with, by its name.
+  // The error of a function of the runtime, by its name.
   std::map<std::string, cudaError_t, std::less<>> failures;
 };
 extern Machine machine;
 
-// What one launch was told.
+// The parameters of one launch.
 struct Launch {
   const void* kernel;
   dim3 grid, block;
@@ -48,7 +49,7 @@ struct Launch {
   const cuda::HeldHeadsParams* held_heads_params;   // of its others
 };
 
-// What a thread did, and what it has current: the runtime's state is a thread's, too.
+// What a thread did, and its current context: the runtime keeps state per thread, too.
 struct ThreadNotes {
   void* context = nullptr;
   cudaError_t last_error = cudaSuccess;  // until it is asked for
