@@ -125,7 +125,8 @@ class NormBackwardCheck {
     }
     d_.rows = static_cast<int64_t>(rows);
     fill_rows(t, dtype, 1, &d_.x);
-    if (d_.of_heads.heads != 0) number_heads();
+    const bool together = device_.device_type == FASTNORM_DEVICE_CUDA && d_.of_heads.heads != 0;
+    if (together || d_.of_heads.needs_own_kernels()) number_heads();
     return FASTNORM_OK;
   }
 
@@ -224,7 +225,7 @@ class NormBackwardCheck {
     Dtype dtype = Dtype::kUnknown;
     FASTNORM_TRY(row_dtype(name, t, &dtype));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_column_shape(name, t, *args_.x, error));
+    FASTNORM_TRY(check_weight_shape(name, t, *args_.x, error));
     for (int32_t i = 0; i + 1 < t.ndim; ++i) {
       if (t.shape[i] == 0) return FASTNORM_OK;  // no elements: as if it were not there
     }

@@ -279,7 +279,7 @@ __device__ __forceinline__ void gradient_of_row(const HeadsGradientParams& part,
     if ((forward.bits & kHeadsLayer) != 0)
       g.c[1] = __fmul_rn(positive_zero(m.squares), forward.norm.inv_n);
   }
-  const AnyRow<T, char> dx(address_of(part.dx, token, head), kUnknownAlign, ColumnType::kElement);
+  const AnyRow<T, char> dx(address_of(part.dx, token, head), kUnknownAlign, OperandType::kElement);
 #pragma unroll 1
   for (int v = Group::thread(); v * kPerVector < n; v += Group::kThreads) {
     const int count = count_of(v);
