@@ -88,9 +88,9 @@ void check_norm_heads_backward(Target& target, const Options& options, Counts* c
   };
   check(options.reduced ? 150 : 1500, GradientCallKind::kAny);
   check(options.reduced ? 4 : 60, GradientCallKind::kMany);
-  check(options.reduced ? 20 : 300, GradientCallKind::kPlain);
-  check(options.reduced ? 40 : 600, GradientCallKind::kAligned);
-  check(options.reduced ? 1 : 12, GradientCallKind::kAlignedMany);
+  check(options.reduced ? 20 : 150, GradientCallKind::kPlain);
+  check(options.reduced ? 40 : 400, GradientCallKind::kAligned);
+  check(options.reduced ? 1 : 6, GradientCallKind::kAlignedMany);
   if (cases == 0) return;
   const bool tells = tells_orders(target);
   tells ? ++counts->passed : ++counts->failed;
