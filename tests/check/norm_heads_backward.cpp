@@ -21,7 +21,7 @@ fastnorm_status plan(RandomHeadsBackwardCall& call, const Device& device, NormBa
                                   static_cast<int32_t>(parts.size()), batch, error);
 }
 
-// "" or what is wrong.
+// Returns "", or what is wrong.
 std::string run(RandomHeadsBackwardCall& call, Target& target) {
   call.expect_results();
   if (!call.out_of_bounds().empty()) return "the model: " + call.out_of_bounds();
@@ -58,7 +58,7 @@ std::string run(RandomHeadsBackwardCall& call, Target& target) {
   return "";
 }
 
-// The comparison must be able to fail: sums in another order differ in some of these calls.
+// The comparison must be able to fail: some of these calls differ if sums have another order.
 bool tells_orders(Target& target) {
   const ref::Order wrong =
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
