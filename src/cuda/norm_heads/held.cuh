@@ -177,6 +177,15 @@ struct HeldRows {
 #pragma unroll
     for (int a = 0; a < kMaxRopeAxes; ++a) row[a] = a < s.axes ? table_row(s, a, token) : 0;
   }
+  // With one axis the row is known.
+  __device__ __forceinline__ HeldRows(const HeadsShared& s, uint32_t token, int64_t known) {
+    if (s.axes == 1) {
+      row[0] = known, row[1] = row[2] = row[3] = 0;
+    } else {
+#pragma unroll
+      for (int a = 0; a < kMaxRopeAxes; ++a) row[a] = a < s.axes ? table_row(s, a, token) : 0;
+    }
+  }
   int64_t row[kMaxRopeAxes];
 };
 

@@ -20,6 +20,7 @@ namespace {
 
 using ref::Type;
 using support::abi_of;
+using support::GradientCallKind;
 using support::id_of;
 using support::make_tensor;
 using support::OwnedTensor;
@@ -84,8 +85,11 @@ TEST(NormHeadsBackward, RandomCallsEqualTheModel) {
     const Context one, three(3);
     for (int seed = 0; seed < kCalls && !::testing::Test::HasFailure(); ++seed) {
       SCOPED_TRACE(seed);
-      RandomHeadsBackwardCall call(static_cast<uint64_t>(seed), ref::Order::kCpu, seed % 5 == 4,
-                                   seed % 50 == 49);
+      const GradientCallKind kind = seed % 50 == 49  ? GradientCallKind::kMany
+                                    : seed % 10 == 4 ? GradientCallKind::kPlain
+                                    : seed % 10 == 9 ? GradientCallKind::kAligned
+                                                     : GradientCallKind::kAny;
+      RandomHeadsBackwardCall call(static_cast<uint64_t>(seed), ref::Order::kCpu, kind);
       call.expect_results();
       EXPECT_EQ(call.out_of_bounds(), "") << call.text();
       ASSERT_EQ(run(call.args(), call.parts(), seed % 3 == 0 ? three.context : one.context),

@@ -14,6 +14,7 @@
 #include "cuda/norm/params.h"
 #include "cuda/norm_backward/params.h"
 #include "cuda/norm_heads/params.h"
+#include "cuda/norm_heads_backward/params.h"
 
 namespace fastnorm::test {
 
@@ -47,6 +48,10 @@ struct Launch {
   const cuda::NormBackwardParams* backward_params;  // of a kernel of the backward pass
   const cuda::NormHeadsParams* heads_params;        // of norm_heads' general form
   const cuda::HeldHeadsParams* held_heads_params;   // of its others
+  // Of norm_heads_backward, by the form:
+  const cuda::NormHeadsBackwardParams* heads_backward_params;
+  const cuda::HeldHeadsBackwardParams* held_heads_backward_params;
+  const cuda::HeadsFoldParams* heads_fold_params;
 };
 
 // What a thread did, and its current context: the runtime keeps state per thread, too.
