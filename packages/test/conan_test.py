@@ -85,7 +85,7 @@ def main():
     printed = run_clean(
         cases,
         "conan create",
-        [conan, "create", recipe, "--no-remote", "-pr:a", profile],
+        [conan, "create", recipe, "--version", version, "--no-remote", "-pr:a", profile],
         work,
         **env,
     )
