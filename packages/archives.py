@@ -4,6 +4,7 @@ import gzip
 import io
 import lzma
 import os
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -92,13 +93,24 @@ def binary_archive(out, version, configured, library, preset=None):
     return path
 
 
-def configure(work):
-    """A build folder for the archive, relocatable."""
-    folder = work / "cpu"
+# What a build folder is for: its processor and its backends.
+KINDS = {
+    "cpu": ["-Dcuda=disabled"],
+    "aarch64": [
+        "-Dcuda=disabled",
+        "--cross-file",
+        ROOT / "tools" / "testing" / "aarch64.ini",
+    ],
+    "cuda": ["-Dcuda=enabled", "--native-file", VENV / "native.ini"],
+}
+
+
+def configure(work, kind="cpu", *more):
+    """A build folder for an archive, relocatable; and the environment that its tools need."""
+    folder = work / kind
     options = [
         "--buildtype",
         "release",
-        "-Dcuda=disabled",
         "-Dtests=false",
         "-Dtools=false",
         "-Dbench=false",
@@ -106,8 +118,14 @@ def configure(work):
         "-Dprefix=/usr/local",
         "-Dlibdir=lib",
         "-Dpkgconfig.relocatable=true",
+        *KINDS[kind],
+        *more,
     ]
     env = {**os.environ, "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}"}
-    if not (folder / "build.ninja").exists():
+    wanted = [str(option) for option in options]
+    stamp = folder / "options.txt"
+    if not stamp.exists() or stamp.read_text().splitlines() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
         run(["meson", "setup", folder, ROOT, *options], env=env)
+        stamp.write_text("\n".join(wanted) + "\n")
     return folder, env
