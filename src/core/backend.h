@@ -16,6 +16,7 @@
 #include "core/norm_plan.h"
 #include "core/norm_stages.h"
 #include "core/peer_link.h"
+#include "core/peer_plan.h"
 #include "fastnorm/context.h"
 
 namespace fastnorm {
@@ -91,12 +92,13 @@ class Device {
     return no_norm_heads(error);
   }
 
+  // The kernels of peers, as norm_table(). A CPU has none: it exchanges, and runs the norm's own.
+  virtual std::span<const PeerEntry> peer_table() const { return {}; }
   // Whether peers of this device may be made.
   virtual fastnorm_status check_peers(Error& error) const {
-    return error.set(
-        FASTNORM_ERROR_UNSUPPORTED,
-        "the context's device is CUDA and peers have no CUDA kernels yet; required: a CPU context; "
-        "nearest on CUDA: an all-reduce of the caller's, then fastnorm_norm");
+    return error.set(FASTNORM_ERROR_UNSUPPORTED,
+                     "this build has no peers for the device; nearest: a CPU context, or an "
+                     "all-reduce of the caller's and fastnorm_norm");
   }
   // One rank's end. `buffers`: of desc.ranks ranks, or null for one of its own.
   virtual fastnorm_status create_peer(const PeerDesc&, void* const* /*buffers*/,

@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-#include "core/peer_desc.h"
+#include "core/peer_choice.h"
 
 namespace fastnorm {
 
@@ -49,8 +49,8 @@ struct PeerLayout {
   }
 };
 
-// A function of what all ranks agree on.
-constexpr PeerLayout peer_layout(const PeerDesc& desc) {
+// A function of what all ranks agree on. Channels that no call of theirs uses are empty.
+inline PeerLayout peer_layout(const PeerDesc& desc) {
   const auto round_up = [](uint64_t value, uint64_t unit) {
     return (value + unit - 1) / unit * unit;
   };
@@ -62,6 +62,8 @@ constexpr PeerLayout peer_layout(const PeerDesc& desc) {
   for (int c = 0; c < kPeerChannels; ++c) {
     layout.first_word[c] = layout.words;
     layout.message_words[c] = round_up(kPeerHeaderWords + payload[c], 4);
+    if (c == kPeerOneShot && !peer_may_one_shot(desc)) continue;
+    if ((c == kPeerShare || c == kPeerTotal) && !peer_may_two_shot(desc)) continue;
     const uint64_t messages = static_cast<uint64_t>(desc.ranks) *
                               static_cast<uint64_t>(desc.rings) * static_cast<uint64_t>(kPeerSlots);
     layout.words += round_up(messages * layout.message_words[c], 64);

@@ -13,6 +13,7 @@
 #include "cuda/norm/params.h"
 #include "cuda/norm_backward/params.h"
 #include "cuda/norm_heads/params.h"
+#include "cuda/peer/params.h"
 
 namespace fastnorm::test {
 
@@ -28,8 +29,16 @@ struct Machine {
   std::string missing_function;   // of the driver
   // What a function of the runtime fails with, by its name.
   std::map<std::string, cudaError_t, std::less<>> failures;
+  bool reaches = true;  // one GPU another one's memory
 };
 extern Machine machine;
+
+// What was taken and not given back, and what one GPU may reach of another.
+struct Holdings {
+  int device_memory = 0, host_memory = 0, streams = 0, opened = 0;  // opened: by CUDA IPC
+  std::vector<std::pair<int, int>> access;                          // from, to
+};
+extern Holdings holdings;
 
 // What one launch was told.
 struct Launch {
@@ -46,6 +55,9 @@ struct Launch {
   const cuda::NormBackwardParams* backward_params;  // of a kernel of the backward pass
   const cuda::NormHeadsParams* heads_params;        // of norm_heads' general form
   const cuda::HeldHeadsParams* held_heads_params;   // of its others
+  const cuda::PeerNormParams* peer_norm_params;     // of a fused kernel of peers
+  const cuda::PeerSumParams* peer_sum_params;       // of one that exchanges rows
+  const cuda::PeerStatisticsParams* peer_statistics_params;
 };
 
 // What a thread did, and what it has current: the runtime's state is a thread's, too.
