@@ -782,11 +782,11 @@ TEST(PeerPlans, KernelsOfCalls) {
     const char* kernel;
     int32_t rings;
   };
-  NormKey rms, layer, codes, f32_weight, uneven;
+  NormKey rms, layer, codes, f32_weight, unaligned;
   layer.stat = Stat::kLayer;
   codes.sink = Sink::kStatic;
   f32_weight.affine = Affine::kF32;
-  uneven.access = Access::kUneven;
+  unaligned.access = Access::kUnaligned;
   constexpr Dtype kF32 = Dtype::kF32, kF16 = Dtype::kF16, kBF16 = Dtype::kBF16;
   const Golden goldens[] = {
       {2, kBF16, 1, 2048, rms, false, "peer bf16 one-shot rms store 256x1 by 1", 1},
@@ -798,7 +798,7 @@ TEST(PeerPlans, KernelsOfCalls) {
       {2, kBF16, 7, 8200, rms, false, "peer bf16 sum", 7},
       {2, kBF16, 7, 4096, rms, true, "peer bf16 sum", 7},
       {2, kBF16, 7, 4096, f32_weight, false, "peer bf16 sum", 7},
-      {2, kBF16, 7, 4096, uneven, false, "peer bf16 sum", 7},
+      {2, kBF16, 7, 4096, unaligned, false, "peer bf16 sum", 7},
       {4, kBF16, 8, 4096, rms, false, "peer bf16 one-shot rms store 512x1 by 4", 8},
       {4, kBF16, 1024, 4096, rms, false, "peer bf16 two-shot rms store 512x1 by 4", 128},
       {8, kBF16, 100, 8192, rms, false, "peer bf16 two-shot rms store 512x2 by 4", 13},

@@ -211,7 +211,7 @@ __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, 
     const AnyWeights<T> weights(p, out, p.bits_again);
 #pragma unroll 1
     for (int v = 0; v < Tile::kVectors && reach.has(v); ++v)
-      finish_any_vector(p, row, sink, columns, rounding, v, place, reach);
+      finish_any_vector(p, row, sink, weights, rounding, v, place, reach);
   }
 }
 

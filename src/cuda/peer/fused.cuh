@@ -229,7 +229,7 @@ __device__ __forceinline__ void begin_rows(const PeerRows<Slots, Tile, kGroup>& 
   ptx::grid_wait_if((rows.bits & kWaitAfterWeights) == 0);
   load_ahead(rows.p, row, rows.index_of(first_row), rows.place, rows.reach, rows.bits);
   ptx::grid_wait();
-  load_given_scale<Slots, Tile>(rows.p, row);
+  load_static_scale<Slots, Tile>(rows.p, row);
 }
 
 template <class Slots, class Tile, int kGroup>
@@ -241,7 +241,7 @@ __device__ __forceinline__ void trigger(const PeerRows<Slots, Tile, kGroup>& row
 template <class Slots, class Tile, int kGroup>
 __device__ __forceinline__ void renew_weights(const PeerRows<Slots, Tile, kGroup>& rows,
                                               RowState<Slots, Tile>& row, const RowIndex& index) {
-  if ((rows.bits & kHeadColumns) != 0)
+  if ((rows.bits & kHeadWeights) != 0)
     load_ahead(rows.p, row, index, rows.place, rows.reach, rows.bits);
 }
 

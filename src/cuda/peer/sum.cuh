@@ -16,7 +16,7 @@ __device__ __forceinline__ uint4 vector_of_x(const PeerSumParams& params, const 
                                              int vector) {
   const NormParams& p = params.norm;
   const AnyRow<T, const char> row(row_address(p.x, p.x_upper, index), p.x_align,
-                                  ColumnType::kElement);
+                                  OperandType::kElement);
   float f[T::kPerVector];
   load_part<Part::kCounted, T>(f, row, vector, static_cast<int>(p.n) - vector * T::kPerVector);
   return T::pack(f);
@@ -94,7 +94,7 @@ class PeerSumRows {
     if (params.exact != 0 && p.residual.data != nullptr) {
       const AnyRow<T, const char> residual(row_address(p.residual, p.residual_upper, index),
                                            p.residual_align,
-                                           static_cast<ColumnType>(p.residual_type));
+                                           static_cast<OperandType>(p.residual_type));
       float r[T::kPerVector];
       load_part<Part::kCounted, T>(r, residual, vector, count);
 #pragma unroll
@@ -104,7 +104,7 @@ class PeerSumRows {
     const int bytes = wide ? 4 : T::kBytes;
     const AnyRow<T, char> to(params.totals + static_cast<int64_t>(row) * p.n * bytes,
                              static_cast<int>(params.total_align),
-                             wide && T::kBytes == 2 ? ColumnType::kF32 : ColumnType::kElement);
+                             wide && T::kBytes == 2 ? OperandType::kF32 : OperandType::kElement);
     store_part<Part::kCounted, T>(total, to, vector, count);
   }
 
