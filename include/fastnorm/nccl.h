@@ -34,20 +34,20 @@ typedef struct fastnorm_nccl fastnorm_nccl;
 /** What of NCCL is used. Results of functions are ncclResult_t, communicators ncclComm_t, streams
  *  cudaStream_t, dtypes ncclDataType_t and operations ncclRedOp_t. */
 typedef struct fastnorm_nccl_functions {
-  size_t struct_size;                /**< sizeof(fastnorm_nccl_functions). */
-  int (*get_version)(int* version);  /**< ncclGetVersion. */
-  int (*comm_count)(void* comm, int* count);       /**< ncclCommCount. */
-  int (*comm_user_rank)(void* comm, int* rank);    /**< ncclCommUserRank. */
-  int (*comm_cu_device)(void* comm, int* device);  /**< ncclCommCuDevice. */
+  size_t struct_size;                             /**< sizeof(fastnorm_nccl_functions). */
+  int (*get_version)(int* version);               /**< ncclGetVersion. */
+  int (*comm_count)(void* comm, int* count);      /**< ncclCommCount. */
+  int (*comm_user_rank)(void* comm, int* rank);   /**< ncclCommUserRank. */
+  int (*comm_cu_device)(void* comm, int* device); /**< ncclCommCuDevice. */
   int (*all_reduce)(const void* from, void* to, size_t count, int dtype, int op, void* comm,
                     void* stream); /**< ncclAllReduce. */
   int (*reduce_scatter)(const void* from, void* to, size_t count, int dtype, int op, void* comm,
                         void* stream); /**< ncclReduceScatter. */
   int (*all_gather)(const void* from, void* to, size_t count, int dtype, void* comm,
-                    void* stream);               /**< ncclAllGather. */
-  int (*group_start)(void);                      /**< ncclGroupStart. */
-  int (*group_end)(void);                        /**< ncclGroupEnd. */
-  const char* (*get_error_string)(int result);   /**< ncclGetErrorString. */
+                    void* stream);             /**< ncclAllGather. */
+  int (*group_start)(void);                    /**< ncclGroupStart. */
+  int (*group_end)(void);                      /**< ncclGroupEnd. */
+  const char* (*get_error_string)(int result); /**< ncclGetErrorString. */
 } fastnorm_nccl_functions;
 
 /** Bits of fastnorm_nccl_options.flags. */
@@ -77,8 +77,7 @@ typedef struct fastnorm_nccl_options {
  *  @param functions copied; NULL = look for NCCL again
  *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT for a null function or too small a struct_size
  *  @since 0.2 */
-FASTNORM_API fastnorm_status
-fastnorm_nccl_set_functions(const fastnorm_nccl_functions* functions);
+FASTNORM_API fastnorm_status fastnorm_nccl_set_functions(const fastnorm_nccl_functions* functions);
 
 /** Find NCCL.
  *  @param version receives ncclGetVersion's number, such as 22809
@@ -102,9 +101,8 @@ FASTNORM_API fastnorm_status fastnorm_nccl_version(int32_t* version);
  *          FIXED_ORDER where ranks cannot be peers
  *          FASTNORM_ERROR_DEVICE: NCCL or CUDA failed; the text has their words
  *  @since 0.2 */
-FASTNORM_API fastnorm_status fastnorm_nccl_create(fastnorm_context* context,
-                                                  fastnorm_device device, void* comm,
-                                                  const fastnorm_nccl_options* options,
+FASTNORM_API fastnorm_status fastnorm_nccl_create(fastnorm_context* context, fastnorm_device device,
+                                                  void* comm, const fastnorm_nccl_options* options,
                                                   void* stream, fastnorm_nccl** handle);
 
 /** Destroy a handle. NULL is fine. The communicator stays.
@@ -125,10 +123,8 @@ FASTNORM_API fastnorm_status fastnorm_nccl_peer(fastnorm_nccl* handle, fastnorm_
  *  @param info   struct_size in; receives the rest
  *  @return as fastnorm_nccl_allreduce_norm
  *  @since 0.2 */
-FASTNORM_API fastnorm_status
-fastnorm_nccl_allreduce_norm_query(fastnorm_nccl* handle,
-                                   const fastnorm_peer_allreduce_norm_args* args,
-                                   fastnorm_info* info);
+FASTNORM_API fastnorm_status fastnorm_nccl_allreduce_norm_query(
+    fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args, fastnorm_info* info);
 
 /** Add up the ranks' x, add the residual, normalise. Every rank calls it, with the same rows.
  *  @param handle          of fastnorm_nccl_create
@@ -143,9 +139,9 @@ fastnorm_nccl_allreduce_norm_query(fastnorm_nccl* handle,
  *          FASTNORM_ERROR_UNSUPPORTED: fallback: FASTNORM_PEER_SUM_EXACT, or FIXED_ORDER
  *          FASTNORM_ERROR_DEVICE: NCCL failed
  *  @since 0.2 */
-FASTNORM_API fastnorm_status fastnorm_nccl_allreduce_norm(
-    fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args, void* workspace,
-    size_t workspace_bytes, void* stream);
+FASTNORM_API fastnorm_status
+fastnorm_nccl_allreduce_norm(fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_args* args,
+                             void* workspace, size_t workspace_bytes, void* stream);
 
 /** Sequence parallel: this rank normalises tokens / ranks of all tokens. `{0}` plus struct_size and
  *  norm is valid. */
@@ -167,10 +163,8 @@ typedef struct fastnorm_nccl_sequence_norm_args {
  *  @param info   struct_size in; receives the rest
  *  @return as fastnorm_nccl_sequence_norm
  *  @since 0.2 */
-FASTNORM_API fastnorm_status
-fastnorm_nccl_sequence_norm_query(fastnorm_nccl* handle,
-                                  const fastnorm_nccl_sequence_norm_args* args,
-                                  fastnorm_info* info);
+FASTNORM_API fastnorm_status fastnorm_nccl_sequence_norm_query(
+    fastnorm_nccl* handle, const fastnorm_nccl_sequence_norm_args* args, fastnorm_info* info);
 
 /** Reduce-scatter of x, residual and norm, all-gather of the results. Every rank calls it.
  *  @param handle          of fastnorm_nccl_create
@@ -185,9 +179,9 @@ fastnorm_nccl_sequence_norm_query(fastnorm_nccl* handle,
  *          FASTNORM_ERROR_UNSUPPORTED: amax, swizzled scales; FIXED_ORDER
  *          FASTNORM_ERROR_DEVICE: NCCL failed
  *  @since 0.2 */
-FASTNORM_API fastnorm_status fastnorm_nccl_sequence_norm(
-    fastnorm_nccl* handle, const fastnorm_nccl_sequence_norm_args* args, void* workspace,
-    size_t workspace_bytes, void* stream);
+FASTNORM_API fastnorm_status
+fastnorm_nccl_sequence_norm(fastnorm_nccl* handle, const fastnorm_nccl_sequence_norm_args* args,
+                            void* workspace, size_t workspace_bytes, void* stream);
 
 /** Text of this thread's last failed call of this library: what, and what is required.
  *  @return a string that the thread's next failed call overwrites; "" if none has failed

@@ -11,9 +11,9 @@
   do {                                                                                           \
     if (const fastnorm_status nccl_try = (expression); nccl_try != FASTNORM_OK) return nccl_try; \
   } while (0)
-#define NCCL_REQUIRE(condition, status, ...)                                    \
-  do {                                                                          \
-    if (!(condition)) return ::fastnorm::nccl::fail((status), __VA_ARGS__);     \
+#define NCCL_REQUIRE(condition, status, ...)                                \
+  do {                                                                      \
+    if (!(condition)) return ::fastnorm::nccl::fail((status), __VA_ARGS__); \
   } while (0)
 
 namespace fastnorm::nccl {

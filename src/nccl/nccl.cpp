@@ -99,8 +99,7 @@ fastnorm_status check_workspace(const void* workspace, size_t bytes, uint64_t ne
   NCCL_REQUIRE(bytes >= needed, FASTNORM_ERROR_ARGUMENT,
                "workspace_bytes is %zu; required: at least %" PRIu64, bytes, needed);
   NCCL_REQUIRE(
-      needed == 0 ||
-          (workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % kAlign == 0),
+      needed == 0 || (workspace != nullptr && reinterpret_cast<uintptr_t>(workspace) % kAlign == 0),
       FASTNORM_ERROR_ARGUMENT, "workspace is %p; required: a 256-byte aligned address", workspace);
   return FASTNORM_OK;
 }
@@ -133,8 +132,8 @@ fastnorm_status gather(const fastnorm_nccl& h, Staging& staging, size_t bytes, c
 // Makes all ranks peers, or none. Every rank takes part in both exchanges, whatever it found.
 fastnorm_status agree(fastnorm_nccl& h, void* stream) {
   Staging staging;
-  NCCL_TRY(staging.create(h.device, static_cast<size_t>(h.ranks) * FASTNORM_PEER_BLOB_BYTES,
-                          stream));
+  NCCL_TRY(
+      staging.create(h.device, static_cast<size_t>(h.ranks) * FASTNORM_PEER_BLOB_BYTES, stream));
   fastnorm_peer_options options = {};
   options.struct_size = sizeof options;
   options.rank = h.rank;
@@ -203,15 +202,14 @@ fastnorm_status check_options(const fastnorm_nccl_options* given, fastnorm_nccl_
   NCCL_REQUIRE(options->max_columns >= 1 && options->max_columns <= 65536, FASTNORM_ERROR_ARGUMENT,
                "options.max_columns is %" PRId64 "; required: 1 to 65536", options->max_columns);
   const auto dtype = static_cast<uint32_t>(options->dtype);
-  NCCL_REQUIRE(dtype == FASTNORM_DTYPE_F32 || dtype == FASTNORM_DTYPE_F16 ||
-                   dtype == FASTNORM_DTYPE_BF16,
-               FASTNORM_ERROR_DTYPE, "options.dtype is 0x%08x; required: f32, f16 or bf16", dtype);
+  NCCL_REQUIRE(
+      dtype == FASTNORM_DTYPE_F32 || dtype == FASTNORM_DTYPE_F16 || dtype == FASTNORM_DTYPE_BF16,
+      FASTNORM_ERROR_DTYPE, "options.dtype is 0x%08x; required: f32, f16 or bf16", dtype);
   return FASTNORM_OK;
 }
 
 fastnorm_status create(fastnorm_context* context, fastnorm_device device, void* comm,
-                       const fastnorm_nccl_options* options, void* stream,
-                       fastnorm_nccl** handle) {
+                       const fastnorm_nccl_options* options, void* stream, fastnorm_nccl** handle) {
   NCCL_REQUIRE(handle != nullptr, FASTNORM_ERROR_ARGUMENT,
                "handle is NULL; required: a pointer to receive the handle");
   *handle = nullptr;
@@ -321,8 +319,8 @@ fastnorm_status run(fastnorm_nccl* handle, const fastnorm_peer_allreduce_norm_ar
   NCCL_TRY(plan(handle, args, static_cast<std::byte*>(workspace), &call));
   const fastnorm_nccl& h = *handle;
   if (call.by_peers) {
-    return of_library(fastnorm_peer_allreduce_norm(h.context, &call.args, workspace,
-                                                   workspace_bytes, stream));
+    return of_library(
+        fastnorm_peer_allreduce_norm(h.context, &call.args, workspace, workspace_bytes, stream));
   }
   NCCL_TRY(check_workspace(workspace, workspace_bytes, call.workspace_bytes));
   // What the norm refuses is refused before anything is sent.
@@ -349,8 +347,7 @@ struct Slice {
 fastnorm_status slice_of(const fastnorm_nccl& h, const char* name, const fastnorm_tensor& t,
                          int64_t tokens, Slice* slice) {
   NCCL_REQUIRE(t.ndim >= 1 && t.ndim <= 8 && t.shape != nullptr && t.shape[0] == tokens,
-               FASTNORM_ERROR_SHAPE,
-               "%s has %" PRId64 " tokens; required: %" PRId64 ", as x", name,
+               FASTNORM_ERROR_SHAPE, "%s has %" PRId64 " tokens; required: %" PRId64 ", as x", name,
                t.ndim >= 1 && t.shape != nullptr ? t.shape[0] : 0, tokens);
   NCCL_TRY(require_compact(t, name));
   slice->tensor = t;
@@ -391,7 +388,8 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_nccl_sequence_n
   NCCL_TRY(nccl_type(*n.x, h, &call->type));
   const int64_t tokens = n.x->shape[0];
   NCCL_REQUIRE(n.x->ndim >= 2 && tokens % h.ranks == 0, FASTNORM_ERROR_SHAPE,
-               "x has %d dimensions and %" PRId64 " tokens; required: at least 2, and a multiple of "
+               "x has %d dimensions and %" PRId64
+               " tokens; required: at least 2, and a multiple of "
                "the %d ranks",
                n.x->ndim, tokens, h.ranks);
   NCCL_REQUIRE(n.amax == nullptr, FASTNORM_ERROR_UNSUPPORTED,
@@ -410,15 +408,13 @@ fastnorm_status plan(const fastnorm_nccl* handle, const fastnorm_nccl_sequence_n
   call->gathers = 0;
   int32_t scheme = 0;
   std::memcpy(&scheme, &n.quant_scheme, sizeof scheme);
-  const bool scale_is_output =
-      scheme != FASTNORM_QUANT_NONE && scheme != FASTNORM_QUANT_PER_TENSOR;
+  const bool scale_is_output = scheme != FASTNORM_QUANT_NONE && scheme != FASTNORM_QUANT_PER_TENSOR;
   const struct {
     const char* name;
     const fastnorm_tensor** tensor;
     bool wanted;
-  } outputs[] = {{"y", &n.y, true},
-                 {"quantized", &n.quantized, true},
-                 {"scale", &n.scale, scale_is_output}};
+  } outputs[] = {
+      {"y", &n.y, true}, {"quantized", &n.quantized, true}, {"scale", &n.scale, scale_is_output}};
   for (const auto& output : outputs) {
     if (*output.tensor == nullptr || !output.wanted) continue;
     Slice& slice = call->gathered[call->gathers++];
@@ -434,9 +430,9 @@ fastnorm_status gather_results(const fastnorm_nccl& h, const Sequence& call, voi
   fastnorm_status status = FASTNORM_OK;
   for (int i = 0; i < call.gathers && status == FASTNORM_OK; ++i) {
     const Slice& slice = call.gathered[i];
-    status = check(f, "ncclAllGather",
-                   f.all_gather(slice.tensor.data, slice.all, slice.local_bytes, kNcclUint8,
-                                h.comm, stream));
+    status = check(
+        f, "ncclAllGather",
+        f.all_gather(slice.tensor.data, slice.all, slice.local_bytes, kNcclUint8, h.comm, stream));
   }
   const int ended = f.group_end();
   if (status != FASTNORM_OK) return status;
@@ -523,8 +519,7 @@ fastnorm_status fastnorm_nccl_allreduce_norm(fastnorm_nccl* handle,
                                              const fastnorm_peer_allreduce_norm_args* args,
                                              void* workspace, size_t workspace_bytes,
                                              void* stream) {
-  return nccl::guarded(
-      [&] { return nccl::run(handle, args, workspace, workspace_bytes, stream); });
+  return nccl::guarded([&] { return nccl::run(handle, args, workspace, workspace_bytes, stream); });
 }
 
 fastnorm_status fastnorm_nccl_sequence_norm_query(fastnorm_nccl* handle,
@@ -541,10 +536,8 @@ fastnorm_status fastnorm_nccl_sequence_norm_query(fastnorm_nccl* handle,
 
 fastnorm_status fastnorm_nccl_sequence_norm(fastnorm_nccl* handle,
                                             const fastnorm_nccl_sequence_norm_args* args,
-                                            void* workspace, size_t workspace_bytes,
-                                            void* stream) {
-  return nccl::guarded(
-      [&] { return nccl::run(handle, args, workspace, workspace_bytes, stream); });
+                                            void* workspace, size_t workspace_bytes, void* stream) {
+  return nccl::guarded([&] { return nccl::run(handle, args, workspace, workspace_bytes, stream); });
 }
 
 const char* fastnorm_nccl_last_error(void) { return nccl::last_error().c_str(); }

@@ -125,8 +125,7 @@ fastnorm_status Staging::get(size_t at, void* to, size_t bytes) {
   NCCL_TRY(find_driver(&driver));
   const Current current(*driver, context_);
   NCCL_TRY(current.status());
-  NCCL_TRY(
-      check_driver("cuMemcpyDtoHAsync", driver->to_host(to, data_ + at, bytes, stream_)));
+  NCCL_TRY(check_driver("cuMemcpyDtoHAsync", driver->to_host(to, data_ + at, bytes, stream_)));
   return check_driver("cuStreamSynchronize", driver->synchronize(stream_));
 }
 

@@ -320,8 +320,7 @@ TEST_F(Nccl, SequenceParallel) {
     EXPECT_EQ(ranks.calls(1, FAKE_REDUCE_SCATTER), 1);
     EXPECT_EQ(ranks.calls(1, FAKE_ALL_GATHER), 2 + 3 * gather);  // two at creation
     Array sum = sum_of(x, shape), all_y(shape), all_h(shape),
-          all_codes(shape, FASTNORM_DTYPE_F8_E4M3FN),
-          all_scale({6, 1}, FASTNORM_DTYPE_F8_E8M0FNU);
+          all_codes(shape, FASTNORM_DTYPE_F8_E4M3FN), all_scale({6, 1}, FASTNORM_DTYPE_F8_E8M0FNU);
     fastnorm_norm_args norm = {};
     set(norm, 0);
     norm.x = sum.tensor();

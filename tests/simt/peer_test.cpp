@@ -40,6 +40,9 @@ const NormIndex& norm_index() {
 class Tensor {
  public:
   Tensor() = default;
+  // Bytes lie where the memory's own address puts them.
+  Tensor(Tensor&&) = default;
+  Tensor& operator=(Tensor&&) = default;
   Tensor(fastnorm_dtype_id dtype, std::vector<int64_t> extents, int shift = 0)
       : shape(std::move(extents)), shift_(shift) {
     int64_t elements = 1;
@@ -79,8 +82,11 @@ struct Rows {
   void fill(uint64_t seed, ref::Pattern pattern) {
     for (size_t at = 0; at < values.size(); at += static_cast<size_t>(n))
       ref::fill_row(pattern, type, ref::hash(seed, at), values.data() + at, n);
-    ref::encode_row(type, values.data(), tensor.data(), static_cast<int64_t>(values.size()));
+    store();
     load();
+  }
+  void store() {
+    ref::encode_row(type, values.data(), tensor.data(), static_cast<int64_t>(values.size()));
   }
   // Words that no message may hold as they are.
   void spoil() {
@@ -164,7 +170,9 @@ struct Rank {
         rstd(FASTNORM_DTYPE_F32, {c.rows}) {
     x.fill(seed, c.pattern);
     if (c.spoiled) x.spoil();
-    residual = shared_residual;
+    residual = Rows(shared_residual.type, c.rows, c.n);
+    residual.values = shared_residual.values;
+    residual.store();
     args.struct_size = sizeof args;
     args.kind = c.kind;
     args.eps = 1e-5f;
