@@ -137,6 +137,7 @@ struct KernelSet {
   std::span<const char* const> norm_heads = {};  // names
   std::span<const char* const> norm_heads_backward = {};
   std::span<const NormEntry> norm_stages = {};  // of the norm family
+  std::span<const char* const> peer = {};       // names
 };
 
 struct Backend {

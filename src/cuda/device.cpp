@@ -228,12 +228,25 @@ std::span<const char* const> norm_heads_kernels_of(const ArchSpec& arch) {
   return names.of[arch.holds_rows ? 1 : 0];
 }
 
+// Names of the kernels of peers, without the family's.
+std::span<const char* const> peer_kernel_names() {
+  static const struct Names {
+    Names() {
+      for (const PeerEntry& entry : peer_table()) all.push_back(std::strchr(entry.name, ' ') + 1);
+    }
+    std::vector<const char*> all;
+  } names;
+  return names.all;
+}
+
 std::span<const KernelSet> kernel_sets() {
   static const struct Sets {
     Sets() {
-      for (const KernelTable& table : kernel_tables())
-        set[count++] = {table.arch->name, norm_table(*table.arch), mla_decode_kernels(*table.arch),
-                        norm_backward_kernels_of(*table.arch), norm_heads_kernels_of(*table.arch)};
+      for (const KernelTable& table : kernel_tables()) {
+        set[count] = {table.arch->name, norm_table(*table.arch), mla_decode_kernels(*table.arch),
+                      norm_backward_kernels_of(*table.arch), norm_heads_kernels_of(*table.arch)};
+        set[count++].peer = peer_kernel_names();
+      }
     }
     KernelSet set[std::size(kArchs)];
     size_t count = 0;
