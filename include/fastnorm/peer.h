@@ -48,7 +48,7 @@
  *  of use, and kernels of later calls end at once.
  *
  *  **CPU.** Contexts of one process: ranks are threads, each with a peer and usually a context of
- *  its own.
+ *  its own. With fastnorm_peer_create_from_pointers over shared memory ranks may be processes.
  *
  *  **CUDA.** GPUs of one host that reach each other's memory: a process for each GPU (CUDA IPC),
  *  one process with several GPUs, or several ranks on one GPU. Calls are asynchronous, may be

@@ -20,9 +20,9 @@
 #ifndef FASTNORM_NCCL_H_
 #define FASTNORM_NCCL_H_
 
-#include "context.h"
-#include "norm.h"
-#include "peer.h"
+#include <fastnorm/context.h>
+#include <fastnorm/norm.h>
+#include <fastnorm/peer.h>
 
 #ifdef __cplusplus
 extern "C" {
