@@ -39,6 +39,7 @@ struct PeerLayout {
   int32_t rings = 0;
 
   uint64_t bytes() const { return words * 4; }
+  bool has(int channel) const { return message_words[channel] != 0; }
   // The word that message `number` of a ring begins with.
   uint64_t message(int channel, int source, int ring, uint32_t number) const {
     const uint64_t at = (static_cast<uint64_t>(source) * static_cast<uint64_t>(rings) +
@@ -61,9 +62,9 @@ inline PeerLayout peer_layout(const PeerDesc& desc) {
   layout.rings = desc.rings;
   for (int c = 0; c < kPeerChannels; ++c) {
     layout.first_word[c] = layout.words;
-    layout.message_words[c] = round_up(kPeerHeaderWords + payload[c], 4);
     if (c == kPeerOneShot && !peer_may_one_shot(desc)) continue;
     if ((c == kPeerShare || c == kPeerTotal) && !peer_may_two_shot(desc)) continue;
+    layout.message_words[c] = round_up(kPeerHeaderWords + payload[c], 4);
     const uint64_t messages = static_cast<uint64_t>(desc.ranks) *
                               static_cast<uint64_t>(desc.rings) * static_cast<uint64_t>(kPeerSlots);
     layout.words += round_up(messages * layout.message_words[c], 64);

@@ -494,7 +494,7 @@ class CpuPeerLink final : public PeerLink {
   bool sends_elsewhere(int32_t source, int channel) {
     const auto is_two_shot = [](int c) { return c == kPeerShare || c == kPeerTotal; };
     for (int c = 0; c < kPeerChannels; ++c) {
-      if (c == channel || (is_two_shot(c) && is_two_shot(channel))) continue;
+      if (!layout_.has(c) || c == channel || (is_two_shot(c) && is_two_shot(channel))) continue;
       for (int b = 0; b < desc.rings; ++b) {
         const uint64_t at = layout_.message(c, source, b, number_of(c, b));
         if (look(base_[desc.rank] + at) != kPeerEmpty) return true;

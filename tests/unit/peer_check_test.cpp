@@ -728,12 +728,15 @@ TEST(PeerLayouts, MessagesLieApart) {
       }
     }
   }
-  // Channels that no call uses are not there.
+  // Channels that no call uses are not there: nothing may look at them.
   PeerDesc pair = desc_of(2, Dtype::kF32, 64);
   EXPECT_EQ(peer_layout(pair).first_word[kPeerTotal], peer_layout(pair).first_word[kPeerShare]);
   EXPECT_EQ(peer_layout(pair).first_word[kPeerStatistics],
             peer_layout(pair).first_word[kPeerShare]);
+  EXPECT_FALSE(peer_layout(pair).has(kPeerShare) || peer_layout(pair).has(kPeerTotal));
+  EXPECT_TRUE(peer_layout(pair).has(kPeerOneShot) && peer_layout(pair).has(kPeerStatistics));
   pair.algorithm = FASTNORM_PEER_TWO_SHOT;
+  EXPECT_FALSE(peer_layout(pair).has(kPeerOneShot));
   EXPECT_EQ(peer_layout(pair).first_word[kPeerShare], 0u);
   // As large as it gets; nothing overflows.
   PeerDesc largest = desc_of(8, Dtype::kF32, kMostPeerColumns);

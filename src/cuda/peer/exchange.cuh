@@ -120,9 +120,10 @@ __device__ __forceinline__ bool take_header(const PeerExchange& p, int channel, 
   return false;
 }
 
-// The ring's next message, and its number behind the call.
+// The ring's next message, and its number behind the call. Past L1, whose line may be another
+// ring's from the kernel before.
 __device__ __forceinline__ uint32_t first_number(const PeerExchange& p, int channel, int ring) {
-  return ptx::ld_global_u32(&p.control->number[channel][ring]);
+  return ptx::ld_system_u32(&p.control->number[channel][ring]);
 }
 __device__ __forceinline__ void end_ring(const PeerExchange& p, int channel, int ring,
                                          uint32_t number) {
@@ -130,7 +131,7 @@ __device__ __forceinline__ void end_ring(const PeerExchange& p, int channel, int
 }
 // By one thread of the grid.
 __device__ __forceinline__ void count_call(const PeerExchange& p) {
-  ptx::st_global_u32(&p.control->calls, ptx::ld_global_u32(&p.control->calls) + 1);
+  ptx::st_global_u32(&p.control->calls, ptx::ld_system_u32(&p.control->calls) + 1);
 }
 
 }  // namespace fastnorm::cuda
