@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tensor parallel ranks of PyTorch: all-reduce, residual and RMSNorm in one call of libfastnorm, beside
-NCCL's all-reduce and the fused norm. PyTorch's symmetric memory is not needed.
+"""Tensor parallel ranks of PyTorch: all-reduce, residual and RMSNorm in one call of libfastnorm,
+beside NCCL's all-reduce and the fused norm. PyTorch's symmetric memory is not needed.
 
     FASTNORM_LIBRARY=build/src/libfastnorm.so.0 torchrun --nproc-per-node 2 examples/torch/peer.py
 
@@ -62,7 +62,9 @@ class Peer:
             abi.Device(abi.CUDA, device.index), None, byref(self.context)))
         options = PeerOptions(struct_size=ctypes.sizeof(PeerOptions), rank=dist.get_rank(),
                               ranks=dist.get_world_size(), dtype=BF16, max_columns=columns)
-        self.check(self.library.fastnorm_peer_create(self.context, byref(options), byref(self.peer)))
+        self.check(
+            self.library.fastnorm_peer_create(self.context, byref(options), byref(self.peer))
+        )
         mine = ctypes.create_string_buffer(BLOB_BYTES)
         self.check(self.library.fastnorm_peer_export(self.peer, mine, c_size_t(BLOB_BYTES)))
         blobs = [None] * dist.get_world_size()
@@ -87,7 +89,7 @@ class Peer:
         return view, shape
 
     def add_rms_norm(self, x, residual, weight, y, eps=1e-6):
-        """y = norm(sum of the ranks' x + residual); residual becomes that sum. x of aligned rows."""
+        """y = norm(sum of the ranks' x + residual), which residual becomes. Rows are aligned."""
         views = {name: self.tensor(t) for name, t in
                  {"x": x, "residual": residual, "weight": weight, "y": y}.items()}
         args = AllreduceNormArgs(struct_size=ctypes.sizeof(AllreduceNormArgs),

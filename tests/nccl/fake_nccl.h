@@ -1,5 +1,5 @@
-/* A library that has NCCL's name and the few functions that libfastnorm_nccl uses. Ranks are threads
-   of one process, and memory is the host's. */
+/* A library that has NCCL's name and the few functions that libfastnorm_nccl uses. Ranks are
+   threads of one process, and memory is the host's. */
 #ifndef TESTS_NCCL_FAKE_NCCL_H_
 #define TESTS_NCCL_FAKE_NCCL_H_
 

@@ -12,9 +12,10 @@ def lines(*command):
 def main():
     failed = 0
     for library in sys.argv[1:]:
-        needed = [line.split("[")[-1].rstrip("]") for line in lines("readelf", "-d", library) if "(NEEDED)" in line]
+        dynamic = [line for line in lines("readelf", "-d", library) if "(NEEDED)" in line]
+        needed = [line.split("[")[-1].rstrip("]") for line in dynamic]
         undefined = [line.split()[-1] for line in lines("nm", "-D", "--undefined-only", library)]
-        bad = [n for n in needed if "nccl" in n.replace("fastnorm_nccl", "") or n.startswith("libcuda")]
+        bad = [n for n in needed if n.startswith(("libnccl", "libcuda"))]
         bad += [s for s in undefined if s.startswith(("nccl", "cuda", "cuMem", "cuCtx"))]
         if not needed:
             bad.append("readelf shows no NEEDED at all")

@@ -1,14 +1,14 @@
 /** @file nccl.h
- *  libfastnorm_nccl: tensor parallel norms on an NCCL communicator of the caller's. A library of its
- *  own, which links libfastnorm and finds NCCL at run time. Not included by fastnorm.h.
+ *  libfastnorm_nccl: tensor parallel norms on an NCCL communicator of the caller's. A library of
+ *  its own, which links libfastnorm and finds NCCL at run time. Not included by fastnorm.h.
  *
  *  **nccl_allreduce_norm.** The sum of the ranks' rows, the residual, one norm. Two ways:
  *
  *      peers     fastnorm_peer_allreduce_norm: ranks of one host that reach each other's memory
  *      fallback  ncclAllReduce into the workspace, then fastnorm_norm
  *
- *  All ranks take the same way: by what fastnorm_nccl_create found, and the bytes of x. Sums of peers
- *  are in rank order. NCCL's order is its own, and may change with its version and its settings.
+ *  All ranks take the same way: by what fastnorm_nccl_create found, and the bytes of x. Sums of
+ *  peers are in rank order. NCCL's order is its own, and may change with its version and settings.
  *
  *  **nccl_sequence_norm.** Sequence parallel: reduce-scatter over tokens, residual and norm of this
  *  rank's tokens, all-gather of the results, which may be codes.
@@ -81,8 +81,9 @@ FASTNORM_API fastnorm_status fastnorm_nccl_set_functions(const fastnorm_nccl_fun
 
 /** Find NCCL.
  *  @param version receives ncclGetVersion's number, such as 22809
- *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if version is null; FASTNORM_ERROR_UNSUPPORTED where
- *  there is no NCCL, or one without a function that is needed: the text says what was looked for
+ *  @return FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if version is null; FASTNORM_ERROR_UNSUPPORTED
+ *  where there is no NCCL, or one without a function that is needed: the text says what was looked
+ *  for
  *  @since 0.2 */
 FASTNORM_API fastnorm_status fastnorm_nccl_version(int32_t* version);
 
@@ -149,9 +150,9 @@ typedef struct fastnorm_nccl_sequence_norm_args {
   size_t struct_size; /**< sizeof(fastnorm_nccl_sequence_norm_args). */
   /** The norm, all tensors compact. x is [tokens, n], this rank's part of all tokens' sums; tokens
       is a multiple of the ranks. residual, residual_out, mean and rstd are of this rank's tokens
-      alone, [tokens / ranks, ..]. y, quantized and a scale of rows or blocks are of all tokens; what
-      this rank has not made is gathered, or with gather = 0 not touched. No amax, no swizzled scales.
-      Required. */
+      alone, [tokens / ranks, ..]. y, quantized and a scale of rows or blocks are of all tokens. What
+      this rank has not made is gathered, or with gather = 0 not touched. No amax, no swizzled
+      scales. Required. */
   const fastnorm_norm_args* norm;
   int32_t gather;   /**< 1 = y, quantized and scale are gathered; 0 = this rank's tokens alone. */
   int32_t reserved; /**< Must be 0. */
