@@ -153,13 +153,16 @@ impl PeerOptions {
     ) -> Result<Peer<'c>> {
         let mut raw = ptr::null_mut();
         let count = i32::try_from(buffers.len()).unwrap_or(i32::MAX);
-        check(sys::fastnorm_peer_create_from_pointers(
-            context.as_ptr(),
-            &self.raw,
-            buffers.as_ptr(),
-            count,
-            &mut raw,
-        ))?;
+        // SAFETY: the addresses are what the caller promises; the rest as above.
+        check(unsafe {
+            sys::fastnorm_peer_create_from_pointers(
+                context.as_ptr(),
+                &self.raw,
+                buffers.as_ptr(),
+                count,
+                &mut raw,
+            )
+        })?;
         Ok(Peer::own(raw, context, self.raw.ranks))
     }
 }
@@ -457,7 +460,7 @@ fn show_kind(kind: sys::fastnorm_norm_kind) -> &'static str {
 
 mod allreduce {
     use super::{
-        check, fmt, launch, show_kind, slots, sys, Context, Info, Peer, PeerSumRounding,
+        check, launch, show_kind, slots, sys, Context, Info, Peer, PeerSumRounding,
         PhantomData, Quant, ResidualRounding, Result, Rounding, Stream, Tensor, TensorMut, View,
         Workspace,
     };
@@ -580,12 +583,12 @@ mod allreduce {
 
 mod sharded {
     use super::{
-        check, fmt, launch, show_kind, slots, sys, Context, Info, Peer, PhantomData, Result,
+        check, launch, show_kind, slots, sys, Context, Info, Peer, PhantomData, Result,
         Rounding, Stream, Tensor, TensorMut, View, Workspace,
     };
 
     slots! {
-        PeerShardedNorm, fastnorm_peer_sharded_norm_args, 48,
+        PeerShardedNorm, fastnorm_peer_sharded_norm_args, 40,
         |args, f| f.field("kind", &show_kind(args.kind)).field("eps", &args.eps);
         X x, Weight weight, Bias bias, Y y, X2 x2, Weight2 weight2, Bias2 bias2, Y2 y2,
     }
