@@ -19,6 +19,11 @@ std::string run_norm_backward(const fastnorm::NormBackwardDesc& desc,
 std::string run_norm_heads(const fastnorm::NormHeadsDesc& desc, const fastnorm::NormHeadsPlan& plan,
                            Order order);
 
+// Runs a norm_heads_backward call likewise.
+std::string run_norm_heads_backward(const fastnorm::HeadsGradients& call,
+                                    const fastnorm::NormHeadsBackwardPlan& plan, void* workspace,
+                                    Order order);
+
 // Whether kernel `index` of the table was compiled: see -Dsimt_sample.
 bool has_kernel(int32_t index);
 
