@@ -38,7 +38,7 @@ def is_elsewhere(link):
 
 def style_links(text):
     """What a style sheet fetches."""
-    return re.findall(r"""(?:url\(|@import\s+)\s*["']?([^"')\s;]+)""", text)
+    return re.findall(r"""(?:url\(\s*|@import\s+(?!url))["']?([^"')\s;]+)""", text)
 
 
 def check(site, unchecked=()):
