@@ -35,6 +35,7 @@ func TestActivations(t *testing.T) {
 		fastnorm.ActivationIdentity: func(v float64) float64 { return v },
 		fastnorm.ActivationSiLU:     func(v float64) float64 { return v / (1 + math.Exp(-v)) },
 		fastnorm.ActivationSigmoid:  func(v float64) float64 { return 1 / (1 + math.Exp(-v)) },
+		fastnorm.ActivationTanh:     math.Tanh,
 	} {
 		for i, found := range activated(t, act, gate[:7]) {
 			wanted := exact(float64(gate[i]))
@@ -321,7 +322,7 @@ func TestStageErrors(t *testing.T) {
 	}
 	refused(argument, "gate_act is 1 and gate is NULL; required: 0 without a gate",
 		func(n *fastnorm.Norm) { n.GateAct = fastnorm.ActivationSiLU })
-	refused(argument, "gate_act is 7; required: a fastnorm_activation, 0 to 2",
+	refused(argument, "gate_act is 7; required: a fastnorm_activation, 0 to 3",
 		func(n *fastnorm.Norm) { n.Gate, n.GateAct = whole, 7 })
 	refused(argument, "gate_position is 7", func(n *fastnorm.Norm) { n.GatePosition = 7 })
 	refused(argument, "gate_source is 7", func(n *fastnorm.Norm) { n.GateSource = 7 })

@@ -14,7 +14,7 @@ namespace fastnorm {
 // before outputs, and of a tensor that is changed in place the output alone. Not initialised: collect() sets what counts.
 class Touched {
  public:
-  static constexpr size_t kMost = 22;  // tensors of a call
+  static constexpr size_t kMost = 29;  // tensors of a call
 
   // False if some bytes do not fit in the address space. Points into `desc`.
   bool collect(const NormDesc& desc);

@@ -40,11 +40,19 @@ FASTNORM_HOT void clear(NormDesc* desc) {
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
-constexpr int kRowTensors = 8, kStageRows = 5, kMostColumns = 4;
+constexpr int kRowTensors = 8, kStageRows = 9, kMostColumns = 4;
 
 std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
-  return {&d.stages.gate, &d.stages.mean_in, &d.stages.rstd_in, &d.stages.sumsq,
-          &d.stages.branch_rstd};
+  StagesDesc& s = d.stages;
+  return {&s.gate,
+          &s.mean_in,
+          &s.rstd_in,
+          &s.sumsq,
+          &s.branch_rstd,
+          &s.residual_gate.rows,
+          &s.modulation_scale.rows,
+          &s.modulation_shift.rows,
+          &s.modulation_index};
 }
 
 // Weights and biases; how many there may be.
@@ -146,8 +154,9 @@ class NormCheck {
 
   // Flags, and what is left to ask of outputs.
   fastnorm_status outputs() {
-    constexpr uint32_t kFlags =
-        FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
+    constexpr uint32_t kFlags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
+                                FASTNORM_NORM_PDL_CONSTANT_WEIGHTS |
+                                FASTNORM_NORM_MODULATION_PLAIN_SCALE;
     d_.flags = static_cast<uint32_t>(args_.flags);
     FASTNORM_REQUIRE((d_.flags & ~kFlags) == 0, FASTNORM_ERROR_UNSUPPORTED,
                      "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x",
@@ -158,6 +167,7 @@ class NormCheck {
                      "flags is 0x%x; required: FASTNORM_NORM_PDL_WAIT (1) with "
                      "FASTNORM_NORM_PDL_CONSTANT_WEIGHTS (4)",
                      d_.flags);
+    d_.flags &= ~static_cast<uint32_t>(FASTNORM_NORM_MODULATION_PLAIN_SCALE);  // a stage has it
     FASTNORM_REQUIRE(!needs_output_ || args_.y != nullptr || args_.quantized != nullptr ||
                          args_.sumsq != nullptr,
                      FASTNORM_ERROR_ARGUMENT,
