@@ -1,6 +1,7 @@
 package fastnorm_test
 
 import (
+	"math"
 	"testing"
 
 	fastnorm "github.com/libfastnorm/libfastnorm/bindings/go"
@@ -70,6 +71,20 @@ func TestModulationIndex(t *testing.T) {
 	wantError(t, c.Norm(norm), fastnorm.ErrArgument,
 		"modulation_index of row 4 is 2; required: 0 to 1, the rows of the modulators")
 	equals(t, "y after a refusal", y, wanted...)
+}
+
+// X of five dimensions, of which a modulator has two.
+func TestModulationDimensions(t *testing.T) {
+	c := cpu(t)
+	x, shift, y := sines(2*3*2*8, 0.9), []float32{100, 200}, make([]float32, 2*3*2*8)
+	norm := fastnorm.Norm{X: fastnorm.Of(x, 2, 1, 3, 2, 8), Y: fastnorm.Of(y, 2, 1, 3, 2, 8),
+		ModulationShift: fastnorm.Of(shift, 2, 1, 1, 1, 1)}
+	check(t, c.Norm(norm))
+	for i, v := range y {
+		if math.Abs(float64(v-shift[i/48])) > 3 {
+			t.Fatalf("y[%d] is %v, required: near %v", i, v, shift[i/48])
+		}
+	}
 }
 
 // 1 + 2^-8 lies between two values of bf16.

@@ -362,11 +362,6 @@ func TestStageErrors(t *testing.T) {
 		func(n *fastnorm.Norm) { n.Alpha = float32(math.NaN()) })
 	refused(argument, "sum_rounding is 2", func(n *fastnorm.Norm) { n.SumRounding = 2 })
 	refused(shape, "sum_scale.ndim is 2; required: 1", func(n *fastnorm.Norm) { n.SumScale = wrong })
-	refused(fastnorm.ErrUnsupported, "x.ndim is 5 and a stage is given", func(n *fastnorm.Norm) {
-		n.X, n.Y = fastnorm.Of(x, 1, 1, 1, 2, 4), fastnorm.Of(y, 1, 1, 1, 2, 4)
-		n.Activation = fastnorm.ActivationSiLU
-	})
-
 	short := make([]float32, 1) // for two rows
 	statistic := fastnorm.Of(short, 2)
 	refused(shape, "gate's slice has 4 bytes",

@@ -6,9 +6,9 @@ namespace fastnorm {
 namespace {
 
 // Inputs first, then outputs.
-enum class Role { kX, kResidual, kGate, kColumn, kScalar, kY, kResidualOut, kStatistic, kQuant };
+enum class Role { kX, kResidual, kGate, kWeight, kScalar, kY, kResidualOut, kStatistic, kQuant };
 
-// A tensor of a call as the aliasing rules see it.
+// A tensor of a call for the aliasing checks.
 struct View {
   bool output() const { return role >= Role::kY; }
 
@@ -21,8 +21,8 @@ struct View {
 
 constexpr int64_t kSameForAllRows[kMaxOuter] = {};
 
-// The rows of a weight or bias: one, or one for each index that it varies with.
-RowBytes column_bytes_of(const NormDesc& d, const ColumnTensor& c, int64_t columns) {
+// The rows of a weight or bias: one, or one for each index along which it varies.
+RowBytes weight_bytes_of(const NormDesc& d, const WeightTensor& c, int64_t columns) {
   return {c.data, c.outer_stride_bytes, columns * dtype_bytes(c.dtype),
           c.head_stride_bytes != 0 ? d.outer[0] : 1, c.head_stride_bytes};
 }
@@ -34,7 +34,7 @@ RowBytes scale_bytes_of(const NormDesc& d) {
   return {s.data, s.stride_bytes, dtype_bytes(s.dtype), q.scales(d.n), q.scale_step_bytes};
 }
 
-// Values of a row of sumsq.
+// Values of sumsq for one row.
 int64_t sumsq_values(const NormDesc& d) {
   return d.stages.groups * (d.kind == FASTNORM_NORM_LAYER ? 2 : 1);
 }
@@ -47,18 +47,19 @@ RowBytes modulator_bytes_of(const NormDesc& d, const Modulator& m) {
              : RowBytes{m.rows.data, m.rows.stride_bytes, row_bytes, 1, 0};
 }
 
-// The tensors of a call that are there. Functions that add one give false if its bytes do not fit in the address space.
+// The tensors that a call has. A function that adds one returns false if its bytes do not fit in
+// the address space.
 class Views {
  public:
   explicit Views(const NormDesc& d) : d_(d) {}
 
-  // All tensors; where it gives false, the last view is the one to blame.
+  // Adds all tensors. If it returns false, the last view is the cause.
   bool collect() {
     const QuantDesc& q = d_.quant;
     return rows("x", Role::kX, d_.x, d_.n) &&
            rows("residual", Role::kResidual, d_.residual, d_.n) &&
-           column("weight", d_.weight, d_.weight_columns()) &&
-           column("bias", d_.bias, d_.bias_columns()) && rows("y", Role::kY, d_.y, d_.n) &&
+           weight_or_bias("weight", d_.weight, d_.weight_columns()) &&
+           weight_or_bias("bias", d_.bias, d_.bias_columns()) && rows("y", Role::kY, d_.y, d_.n) &&
            rows("residual_out", Role::kResidualOut, d_.residual_out, d_.n) &&
            rows("mean", Role::kStatistic, d_.mean, d_.groups()) &&
            rows("rstd", Role::kStatistic, d_.rstd, d_.groups()) && (!q.any() || quantised()) &&
@@ -74,8 +75,8 @@ class Views {
            rows("mean_in", Role::kScalar, s.mean_in, s.groups) &&
            rows("rstd_in", Role::kScalar, s.rstd_in, s.groups) &&
            rows("sumsq", Role::kStatistic, s.sumsq, sumsq_values(d_)) &&
-           column("branch_weight", s.branch_weight, d_.n) &&
-           column("branch_bias", s.branch_bias, d_.n) &&
+           weight_or_bias("branch_weight", s.branch_weight, d_.n) &&
+           weight_or_bias("branch_bias", s.branch_bias, d_.n) &&
            rows("branch_rstd", Role::kStatistic, s.branch_rstd, 1) &&
            scalar("sum_scale", Role::kScalar, s.sum_scale) &&
            modulator("residual_gate", "residual_gate_table", s.residual_gate) &&
@@ -85,8 +86,8 @@ class Views {
   }
 
   bool modulator(const char* name, const char* table_name, const Modulator& m) {
-    return !m || (add(name, Role::kColumn, m.rows.dtype, modulator_bytes_of(d_, m)) &&
-                  column(table_name, m.table, d_.n));
+    return !m || (add(name, Role::kWeight, m.rows.dtype, modulator_bytes_of(d_, m)) &&
+                  weight_or_bias(table_name, m.table, d_.n));
   }
 
   bool quantised() {
@@ -103,8 +104,8 @@ class Views {
     return !t || add(name, role, t.dtype, {t.data, t.stride_bytes, row_bytes, 1, 0});
   }
 
-  bool column(const char* name, const ColumnTensor& c, int64_t columns) {
-    return !c || add(name, Role::kColumn, c.dtype, column_bytes_of(d_, c, columns));
+  bool weight_or_bias(const char* name, const WeightTensor& c, int64_t columns) {
+    return !c || add(name, Role::kWeight, c.dtype, weight_bytes_of(d_, c, columns));
   }
 
   bool scalar(const char* name, Role role, const std::byte* data) {
@@ -130,7 +131,7 @@ class Views {
   View view_[Touched::kMost];  // the first `count_` are set
 };
 
-// Whether two tensors share no byte, where their address ranges do not say so already.
+// For tensors whose address ranges meet: true if they still share no byte.
 bool interleaved(const RowBytes& a, const AddressRange& range_a, const NormDesc& of_a,
                  const RowBytes& b, const AddressRange& range_b, const NormDesc& of_b) {
   Footprint fa, fb;
@@ -147,9 +148,10 @@ FASTNORM_HOT bool same_view(const RowTensor& a, const RowTensor& b, const NormDe
   return true;
 }
 
-// An output and another tensor whose address ranges meet.
+// Checks an output against a tensor whose address range meets its own.
 fastnorm_status check_overlap(const View& out, const View& other, const NormDesc& d, Error& error) {
-  // Only these may be one view. The thread that writes an element has read it from x and the residual before, on every backend.
+  // Only these may be the same view. On every backend, the thread that writes an element has
+  // already read it from x, residual and gate.
   const bool gated = out.role == Role::kY && other.role == Role::kGate;
   const bool pair = gated || ((out.role == Role::kY || out.role == Role::kResidualOut) &&
                               (other.role == Role::kX || other.role == Role::kResidual));
@@ -165,7 +167,7 @@ fastnorm_status check_overlap(const View& out, const View& other, const NormDesc
   return FASTNORM_OK;
 }
 
-// A gate is no part of x, though both are read alone: one of them is likely not what was meant.
+// A gate that overlaps x is most likely a mistake, although both are only read.
 fastnorm_status check_gate(std::span<const View> views, const NormDesc& d, Error& error) {
   const View& x = views.front();
   for (const View& gate : views) {
@@ -184,7 +186,8 @@ fastnorm_status check_gate(std::span<const View> views, const NormDesc& d, Error
 
 bool Touched::collect(const NormDesc& d) {
   size_t count = 0;
-  // Inline: the parts of `bytes` stay in registers, else they would be read back in pairs right after they are written.
+  // Inline, so that the parts of `bytes` stay in registers. Otherwise they are read back in pairs
+  // right after they are written.
   const auto add = [&](const RowBytes& bytes) __attribute__((always_inline)) {
     bytes_[count] = bytes;
     return address_range(bytes, d.outer, &range_[count++], d.outer_rank);
@@ -199,31 +202,31 @@ bool Touched::collect(const NormDesc& d) {
     range.begin = reinterpret_cast<uintptr_t>(data);
     return !__builtin_add_overflow(range.begin, static_cast<uintptr_t>(bytes), &range.end);
   };
-  const auto columns = [&](const ColumnTensor& c, int64_t n) {
+  const auto weights = [&](const WeightTensor& c, int64_t n) {
     if (!c) return true;
     return (c.head_stride_bytes | c.outer_stride_bytes[1] | c.outer_stride_bytes[2]) == 0
                ? piece(c.data, n * dtype_bytes(c.dtype))
-               : add(column_bytes_of(d, c, n));
+               : add(weight_bytes_of(d, c, n));
   };
   const auto scalar = [&](const std::byte* data) { return data == nullptr || piece(data, 4); };
   const QuantDesc& q = d.quant;
   const bool quant = q.any();
-  // Of a tensor that an output overwrites in place the output alone counts.
+  // If an output overwrites a tensor in place, only the output counts.
   const auto overwritten = [&](const RowTensor& t) {
     return same_view(t, d.y, d) || same_view(t, d.residual_out, d);
   };
   bool fit = overwritten(d.x) || rows(d.x, d.n);
   if (d.residual) fit = fit && (overwritten(d.residual) || rows(d.residual, d.n));
-  fit = fit && columns(d.weight, d.weight_columns()) && columns(d.bias, d.bias_columns());
+  fit = fit && weights(d.weight, d.weight_columns()) && weights(d.bias, d.bias_columns());
   const StagesDesc& stages = d.stages;
   if (d.has_stages) {
     fit = fit && (!stages.gate || same_view(stages.gate, d.y, d) || rows(stages.gate, d.n)) &&
           rows(stages.mean_in, stages.groups) && rows(stages.rstd_in, stages.groups) &&
-          columns(stages.branch_weight, d.n) && columns(stages.branch_bias, d.n) &&
+          weights(stages.branch_weight, d.n) && weights(stages.branch_bias, d.n) &&
           scalar(stages.sum_scale) && rows(stages.modulation_index, 1);
     for (const Modulator* m :
          {&stages.residual_gate, &stages.modulation_scale, &stages.modulation_shift})
-      fit = fit && (!*m || (add(modulator_bytes_of(d, *m)) && columns(m->table, d.n)));
+      fit = fit && (!*m || (add(modulator_bytes_of(d, *m)) && weights(m->table, d.n)));
   }
   if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale) && scalar(q.clamp_scale);
   inputs_ = count;
@@ -304,7 +307,7 @@ fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error) {
     const NormDesc& a = descs[i];
     if (a.rows == 0) continue;
     Views views_a(a);
-    views_a.collect();  // checked alone before, so its bytes exist
+    views_a.collect();  // it passed this check before
     for (size_t j = i + 1; j < descs.size(); ++j) {
       const NormDesc& b = descs[j];
       if (b.rows == 0) continue;

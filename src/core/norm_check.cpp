@@ -14,8 +14,8 @@
 namespace fastnorm {
 namespace {
 
-// NormDesc's defaults, but for what every call sets. In pieces: a struct this large would be cleared by a string instruction, which takes
-// tens of cycles to start.
+// NormDesc's defaults, except for fields that every call sets. Written in pieces: for a struct this
+// large, compilers emit a string instruction that takes tens of cycles to start.
 FASTNORM_HOT void clear(NormDesc* desc) {
   desc->rows = desc->n = 0;
   desc->outer_rank = 1;
@@ -24,8 +24,8 @@ FASTNORM_HOT void clear(NormDesc* desc) {
                        &desc->rstd, &desc->quant.codes, &desc->quant.scale}) {
     *t = RowTensor{};
   }
-  for (ColumnTensor* c : {&desc->weight, &desc->bias}) *c = ColumnTensor{};
-  desc->columns_outside = false;
+  for (WeightTensor* c : {&desc->weight, &desc->bias}) *c = WeightTensor{};
+  desc->weights_outside = false;
   desc->has_stages = false;
   QuantDesc& q = desc->quant;
   q.scheme = FASTNORM_QUANT_NONE;
@@ -40,7 +40,7 @@ FASTNORM_HOT void clear(NormDesc* desc) {
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
-constexpr int kRowTensors = 8, kStageRows = 9, kMostColumns = 4;
+constexpr int kRowTensors = 8, kStageRows = 9, kMostWeights = 4;
 
 std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
   StagesDesc& s = d.stages;
@@ -55,12 +55,12 @@ std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
           &s.modulation_index};
 }
 
-// Weights and biases; how many there may be.
-int columns_of(NormDesc& d, ColumnTensor* (&columns)[kMostColumns]) {
-  columns[0] = &d.weight, columns[1] = &d.bias;
+// Collects weights and biases. Returns how many there can be.
+int weights_of(NormDesc& d, WeightTensor* (&weights)[kMostWeights]) {
+  weights[0] = &d.weight, weights[1] = &d.bias;
   if (!d.has_stages) return 2;
-  columns[2] = &d.stages.branch_weight, columns[3] = &d.stages.branch_bias;
-  return kMostColumns;
+  weights[2] = &d.stages.branch_weight, weights[3] = &d.stages.branch_bias;
+  return kMostWeights;
 }
 
 std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
@@ -68,7 +68,7 @@ std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
           &d.mean, &d.rstd,     &d.quant.codes, &d.quant.scale};
 }
 
-// One call's checks; members are what most of them need.
+// One call's checks. The members are what most checks need.
 class NormCheck {
  public:
   NormCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Touched* touched,
@@ -93,10 +93,11 @@ class NormCheck {
     if (args_.residual_out != nullptr)
       FASTNORM_TRY(row_tensor("residual_out", *args_.residual_out, true, &d_.residual_out));
     if (d_.has_stages) {
-      FASTNORM_TRY(stage_columns());
+      FASTNORM_TRY(stage_weights());
     } else {
-      if (args_.weight != nullptr) FASTNORM_TRY(column("weight", *args_.weight, &d_.weight));
-      if (args_.bias != nullptr) FASTNORM_TRY(column("bias", *args_.bias, &d_.bias));
+      if (args_.weight != nullptr)
+        FASTNORM_TRY(weight_or_bias("weight", *args_.weight, &d_.weight));
+      if (args_.bias != nullptr) FASTNORM_TRY(weight_or_bias("bias", *args_.bias, &d_.bias));
     }
     if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
     if (args_.rstd != nullptr) FASTNORM_TRY(statistic("rstd", *args_.rstd, &d_.rstd));
@@ -108,12 +109,12 @@ class NormCheck {
       d_.quant.amax = const_cast<std::byte*>(amax);
     }
     if (d_.rows == 0) return FASTNORM_OK;
-    // A gate is asked for by name: it may not overlap another input.
+    // A gate that overlaps another input is an error of its own.
     const bool gated = d_.has_stages && d_.stages.gate;
     if (!touched_.collect(d_) || !touched_.apart() || gated)
       FASTNORM_TRY(check_aliasing(d_, error));
     canonical();
-    if (columns_vary_outside_) arrange_columns();
+    if (weights_vary_outside_) arrange_weights();
     return FASTNORM_OK;
   }
 
@@ -152,7 +153,7 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // Flags, and what is left to ask of outputs.
+  // The flags, and the checks of outputs that remain.
   fastnorm_status outputs() {
     constexpr uint32_t kFlags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER |
                                 FASTNORM_NORM_PDL_CONSTANT_WEIGHTS |
@@ -180,7 +181,8 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // True if every field of quantisation but amax, which stands alone too, is what zeroed memory holds.
+  // True if all fields of quantisation are zero. amax does not count: a call may have it without
+  // quantisation.
   bool nothing_quantised() const {
     return (number(args_.quant_scheme) | args_.quant_block_size | number(args_.quant_source) |
             number(args_.scale_layout) | args_.scale_pow2 | number(args_.quant_division)) == 0 &&
@@ -197,7 +199,7 @@ class NormCheck {
     d_.n = t.shape[t.ndim - 1];
     if (d_.n < 1 || d_.n > kMaxColumns) return check_x_shape(t, error);
     d_.outer_rank = t.ndim - 1;
-    uint64_t rows = 1;  // unsigned: as in fill()
+    uint64_t rows = 1;  // unsigned, as in fill()
     for (int32_t i = 0; i < t.ndim - 1; ++i) {
       d_.outer[i] = t.shape[t.ndim - 2 - i];
       rows *= static_cast<uint64_t>(d_.outer[i]);
@@ -207,12 +209,12 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // Address and byte strides; `skip` trailing dimensions are not rows.
+  // Sets the address and byte strides. The last `skip` dimensions are not rows.
   void fill(const fastnorm_tensor& t, Dtype dtype, int32_t skip, RowTensor* row) const {
     row->data = address_of(t);
     row->dtype = dtype;
     const int64_t bytes = dtype_bytes(dtype);
-    // Unsigned: where there are no rows, shapes whose product fits in no integer are fine.
+    // Unsigned: if there are no rows, the product of extents may overflow.
     auto compact = static_cast<uint64_t>(skip == 1 ? t.shape[t.ndim - 1] * bytes : bytes);
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - 1 - skip - i;
@@ -222,8 +224,8 @@ class NormCheck {
     }
   }
 
-  // True if `t` is on x's device, at an address that suits elements of `bytes`: check_tensor() has nothing to say to that. If it is
-  // false, check_tensor() decides.
+  // True if `t` is on x's device at an address that is aligned to `bytes`, so that check_tensor()
+  // accepts it. If false, check_tensor() decides.
   FASTNORM_HOT bool placed(const fastnorm_tensor& t, int64_t bytes) const {
     uintptr_t address = 0;
     return t.device_type == args_.x->device_type && t.device_id == args_.x->device_id &&
@@ -231,7 +233,8 @@ class NormCheck {
            t.data != nullptr && (address & static_cast<uintptr_t>(bytes - 1)) == 0;
   }
 
-  // True if `t` is as x is but for its address, as most are: what check_tensor() and fill() found of x holds for it, too.
+  // True if only the address of `t` differs from x. This is the common case. What check_tensor()
+  // and fill() found for x holds for `t`.
   FASTNORM_HOT bool like_x(const fastnorm_tensor& t) const {
     const fastnorm_tensor& x = *args_.x;
     return t.ndim == x.ndim && dtype_id(t.dtype) == dtype_id(x.dtype) &&
@@ -244,7 +247,8 @@ class NormCheck {
     if (like_x(t)) {
       row->data = address_of(t);
       row->dtype = d_.dtype;
-      // One by one: read in pairs they would have to wait until x's, just written, are in the cache.
+      // One at a time: a load of two would have to wait until x's strides, just written, reach the
+      // cache.
       for (int32_t i = 0; i < d_.outer_rank; ++i) row->stride_bytes[i] = d_.x.stride_bytes[i];
     } else {
       FASTNORM_TRY(unlike_x(name, t, row));
@@ -268,31 +272,32 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // What x's dtype does not limit.
+  // The dtypes of rows that need not be x's.
   fastnorm_status check_row_dtype(const char* name, const fastnorm_tensor& t) {
     FASTNORM_REQUIRE(is_row_dtype(dtype_from(t.dtype)), FASTNORM_ERROR_DTYPE,
                      "%s.dtype is %s; required: f32, f16 or bf16", name, dtype_text(t.dtype).c);
     return FASTNORM_OK;
   }
 
-  FASTNORM_HOT fastnorm_status column(const char* name, const fastnorm_tensor& t,
-                                      ColumnTensor* column) {
+  FASTNORM_HOT fastnorm_status weight_or_bias(const char* name, const fastnorm_tensor& t,
+                                              WeightTensor* weight) {
     const bool is_f32 = dtype_id(t.dtype) == FASTNORM_DTYPE_F32;
     const Dtype dtype = is_f32 ? Dtype::kF32 : d_.dtype;
-    // As most are; check_tensor() has nothing to say to it.
+    // The common case. check_tensor() accepts it.
     if ((is_f32 || dtype_id(t.dtype) == dtype_id(args_.x->dtype)) && t.ndim == 1 &&
         t.shape != nullptr && t.shape[0] == d_.n && (t.strides == nullptr || t.strides[0] == 1) &&
         placed(t, dtype_bytes(dtype))) {
-      column->data = address_of(t);
-      column->dtype = dtype;
+      weight->data = address_of(t);
+      weight->dtype = dtype;
       return FASTNORM_OK;
     }
-    if (t.ndim == 2 && one_a_head(t, dtype, column)) return FASTNORM_OK;
-    return any_column(name, t, column, d_.n);
+    if (t.ndim == 2 && one_a_head(t, dtype, weight)) return FASTNORM_OK;
+    return any_weight(name, t, weight, d_.n);
   }
 
-  // A row for each of x's heads in a plain layout, as most weights of heads are; else any_column() decides.
-  bool one_a_head(const fastnorm_tensor& t, Dtype dtype, ColumnTensor* column) const {
+  // A compact row for each head of x, the common layout of weights of heads. If false, any_weight()
+  // decides.
+  bool one_a_head(const fastnorm_tensor& t, Dtype dtype, WeightTensor* weight) const {
     const fastnorm_tensor& x = *args_.x;
     const int64_t bytes = dtype_bytes(dtype);
     int64_t stride = d_.n * bytes;
@@ -303,23 +308,23 @@ class NormCheck {
          (t.strides[1] != 1 || __builtin_mul_overflow(t.strides[0], bytes, &stride)))) {
       return false;
     }
-    column->data = address_of(t);
-    column->dtype = dtype;
-    column->head_stride_bytes = stride;
+    weight->data = address_of(t);
+    weight->dtype = dtype;
+    weight->head_stride_bytes = stride;
     return true;
   }
 
-  // `group`: columns that a shorter tensor may have.
-  fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column,
+  // `group`: a tensor may have only this many columns.
+  fastnorm_status any_weight(const char* name, const fastnorm_tensor& t, WeightTensor* weight,
                              int64_t group) {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_TRY(check_row_dtype(name, t));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_column_shape(name, t, *args_.x, group, error));
-    column->data = address_of(t);
-    column->dtype = dtype;
+    FASTNORM_TRY(check_weight_shape(name, t, *args_.x, group, error));
+    weight->data = address_of(t);
+    weight->dtype = dtype;
     const int64_t bytes = dtype_bytes(dtype);
-    auto compact = static_cast<uint64_t>(t.shape[t.ndim - 1] * bytes);  // unsigned: as in fill()
+    auto compact = static_cast<uint64_t>(t.shape[t.ndim - 1] * bytes);  // unsigned, as in fill()
     for (int32_t i = 0; i + 1 < t.ndim; ++i) {
       const int32_t dim = t.ndim - 2 - i;
       const int64_t stride =
@@ -327,33 +332,33 @@ class NormCheck {
       compact *= static_cast<uint64_t>(t.shape[dim]);
       if (t.shape[dim] == 1 || stride == 0) continue;
       if (i == 0) {
-        column->head_stride_bytes = stride;
+        weight->head_stride_bytes = stride;
       } else {
-        column->outer_stride_bytes[i] = stride;
-        columns_vary_outside_ = true;
+        weight->outer_stride_bytes[i] = stride;
+        weights_vary_outside_ = true;
       }
     }
     return FASTNORM_OK;
   }
 
-  // Of groups: a row of all columns, or one that the groups share.
-  fastnorm_status stage_columns() {
+  // Weights of groups: a row of all columns, or one that the groups share.
+  fastnorm_status stage_weights() {
     StagesDesc& s = d_.stages;
     const struct {
       const char* name;
       const fastnorm_tensor* tensor;
-      ColumnTensor* column;
+      WeightTensor* weight;
     } of_branch[] = {{"branch_weight", args_.branch_weight, &s.branch_weight},
                      {"branch_bias", args_.branch_bias, &s.branch_bias}};
     for (const auto& c : of_branch) {
-      if (c.tensor != nullptr) FASTNORM_TRY(any_column(c.name, *c.tensor, c.column, d_.n));
+      if (c.tensor != nullptr) FASTNORM_TRY(any_weight(c.name, *c.tensor, c.weight, d_.n));
     }
     if (args_.weight != nullptr) {
-      FASTNORM_TRY(any_column("weight", *args_.weight, &d_.weight, s.group));
+      FASTNORM_TRY(any_weight("weight", *args_.weight, &d_.weight, s.group));
       s.weight_shared = args_.weight->shape[args_.weight->ndim - 1] < d_.n;
     }
     if (args_.bias != nullptr) {
-      FASTNORM_TRY(any_column("bias", *args_.bias, &d_.bias, s.group));
+      FASTNORM_TRY(any_weight("bias", *args_.bias, &d_.bias, s.group));
       s.bias_shared = args_.bias->shape[args_.bias->ndim - 1] < d_.n;
     }
     return FASTNORM_OK;
@@ -367,7 +372,7 @@ class NormCheck {
     FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
                      "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
     const fastnorm_tensor& x = *args_.x;
-    // A row vector has no leading dimension: its statistic is [1], which is also the "last 1" form of [].
+    // The statistic of a row vector is [1]. That is also the form of [] with a last 1.
     const bool with_last = t.ndim == x.ndim;
     FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
     FASTNORM_TRY(check_statistic_shape(name, t, x, error));
@@ -376,9 +381,9 @@ class NormCheck {
   }
 
   void fold();
-  void fold_with_columns(RowTensor** present, size_t count);
+  void fold_with_weights(RowTensor** present, size_t count);
   void canonical();
-  void arrange_columns();
+  void arrange_weights();
   void swap_outer(int dim);
 
   const fastnorm_norm_args& args_;
@@ -387,11 +392,11 @@ class NormCheck {
   Touched& touched_;
   Error& error;
   const bool needs_output_;            // y or codes
-  bool columns_vary_outside_ = false;  // weight or bias has a row for each index[1] or index[2]
+  bool weights_vary_outside_ = false;  // weight or bias has a row for each index[1] or index[2]
 };
 
 void NormCheck::fold() {
-  RowTensor* present[kRowTensors + kStageRows + kMostColumns];
+  RowTensor* present[kRowTensors + kStageRows + kMostWeights];
   size_t count = 0;
   for (RowTensor* t : row_tensors(d_)) {
     if (*t) present[count++] = t;
@@ -401,7 +406,7 @@ void NormCheck::fold() {
       if (*t) present[count++] = t;
     }
   }
-  if (columns_vary_outside_) return fold_with_columns(present, count);
+  if (weights_vary_outside_) return fold_with_weights(present, count);
   bool heads = d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0;
   if (d_.has_stages) {
     heads = heads || d_.stages.branch_weight.head_stride_bytes != 0 ||
@@ -410,43 +415,45 @@ void NormCheck::fold() {
   fold_rows(d_.outer, &d_.outer_rank, {present, count}, heads);
 }
 
-// Where columns limit the folding as rows do. `present` has room for them.
-[[gnu::noinline]] void NormCheck::fold_with_columns(RowTensor** present, size_t count) {
-  RowTensor as_rows[kMostColumns];
-  ColumnTensor* columns[kMostColumns];
-  const int most = columns_of(d_, columns);
+// Folds rows together with weight and bias, whose strides limit the folding too. `present` has room
+// for them.
+[[gnu::noinline]] void NormCheck::fold_with_weights(RowTensor** present, size_t count) {
+  RowTensor as_rows[kMostWeights];
+  WeightTensor* weights[kMostWeights];
+  const int most = weights_of(d_, weights);
   for (int i = 0; i < most; ++i) {
-    if (!*columns[i]) continue;
-    as_rows[i].data = const_cast<std::byte*>(columns[i]->data);
-    for (int d = 0; d < kMaxOuter; ++d) as_rows[i].stride_bytes[d] = columns[i]->stride_bytes(d);
+    if (!*weights[i]) continue;
+    as_rows[i].data = const_cast<std::byte*>(weights[i]->data);
+    for (int d = 0; d < kMaxOuter; ++d) as_rows[i].stride_bytes[d] = weights[i]->stride_bytes(d);
     present[count++] = &as_rows[i];
   }
   fold_rows(d_.outer, &d_.outer_rank, {present, count}, false);
   for (int i = 0; i < most; ++i) {
-    for (int d = 0; d < kMaxOuter; ++d) columns[i]->set_stride_bytes(d, as_rows[i].stride_bytes[d]);
+    for (int d = 0; d < kMaxOuter; ++d) weights[i]->set_stride_bytes(d, as_rows[i].stride_bytes[d]);
   }
 }
 
-// Dimension `dim` of rows becomes the innermost one, and that one takes its place.
+// Swaps dimension `dim` of rows with the innermost one.
 void NormCheck::swap_outer(int dim) {
   std::swap(d_.outer[0], d_.outer[dim]);
   for (RowTensor* t : row_tensors(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
   if (d_.has_stages) {
     for (RowTensor* t : stage_rows(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
   }
-  ColumnTensor* columns[kMostColumns];
-  const int most = columns_of(d_, columns);
+  WeightTensor* weights[kMostWeights];
+  const int most = weights_of(d_, weights);
   for (int i = 0; i < most; ++i) {
-    ColumnTensor* const c = columns[i];
+    WeightTensor* const c = weights[i];
     const int64_t innermost = c->head_stride_bytes;
     c->head_stride_bytes = c->stride_bytes(dim);
     c->set_stride_bytes(dim, innermost);
   }
 }
 
-// Weight and bias as the device's kernels take them. Most kernels of a GPU step along the innermost dimension alone. The
-// order of rows is free there, so any single dimension can be the innermost. Swizzled scales count rows and keep them.
-[[gnu::noinline]] void NormCheck::arrange_columns() {
+// Weight and bias as the device's kernels take them. Most GPU kernels step along the innermost
+// dimension alone. The order of rows is free there, so any one dimension can be the innermost.
+// Swizzled scales count rows, so their dimensions stay.
+[[gnu::noinline]] void NormCheck::arrange_weights() {
   int varying = 0, dim = 0;
   for (int d = 0; d < d_.outer_rank; ++d) {
     if ((d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) == 0) continue;
@@ -456,17 +463,17 @@ void NormCheck::swap_outer(int dim) {
   const bool free_order = device_.device_type == FASTNORM_DEVICE_CUDA && !d_.quant.swizzled;
   if (free_order && varying == 1 && dim != 0) swap_outer(dim);
   for (int d = 1; d < d_.outer_rank; ++d)
-    d_.columns_outside |= (d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) != 0;
-  touched_.collect(d_);  // anew: dimensions have moved
+    d_.weights_outside |= (d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) != 0;
+  touched_.collect(d_);  // again: dimensions have moved
 }
 
-// Fewest rows dimensions, and the least general settings that mean the same.
+// The fewest dimensions of rows, and the least general settings that mean the same.
 void NormCheck::canonical() {
   if (d_.outer_rank > 1) {
     if (may_fold(d_.outer, d_.outer_rank, d_.x)) fold();
   } else {
     d_.outer_rank = 1;
-    if (d_.rows == 1) {  // as fold_rows() leaves it
+    if (d_.rows == 1) {  // as after fold_rows()
       d_.x.stride_bytes[0] = d_.residual.stride_bytes[0] = 0;
       d_.y.stride_bytes[0] = d_.residual_out.stride_bytes[0] = 0;
       d_.mean.stride_bytes[0] = d_.rstd.stride_bytes[0] = 0;
@@ -488,7 +495,7 @@ void NormCheck::canonical() {
                     : args_.rounding == FASTNORM_ROUND_ONCE_RW  ? !d_.weight && !d_.bias
                                                                 : false;
   d_.rounding = once ? FASTNORM_ROUND_ONCE : args_.rounding;
-  // A chain in T ends with a value of T. Without codes the amax is that of y.
+  // A chain in T ends with a value of T. Without quantised output, amax is that of y.
   d_.quant.from_rounded |=
       d_.rounding == FASTNORM_ROUND_EVERY_STEP ||
       (d_.quant.scheme == FASTNORM_QUANT_NONE && (!d_.y || d_.y.dtype == d_.dtype));
@@ -503,7 +510,6 @@ fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device,
   FASTNORM_TRY(accept_struct(args, kFirstNormArgs, "args", &local, &ours, error));
   clear(desc);
   FoldedArgs folded;  // not initialised: few calls need it
-  if (has_stages(*ours)) FASTNORM_TRY(check_stage_rank(*ours, error));
   if (ours->x != nullptr && __builtin_expect(ours->x->ndim > kMaxOuter + 1, 0)) {
     FASTNORM_TRY(fold_args(*ours, device, &folded, error));
     ours = &folded.args;

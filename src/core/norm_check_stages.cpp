@@ -344,15 +344,7 @@ class StagesCheck {
     const Dtype dtype = dtype_from(t.dtype);
     const fastnorm_tensor& x = *args_.x;
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    bool fits = t.ndim >= 1 && t.ndim <= x.ndim;
-    for (int32_t i = 1; fits && i <= t.ndim; ++i) {
-      const int64_t extent = t.shape[t.ndim - i];
-      fits = extent == 1 || extent == x.shape[x.ndim - i];
-    }
-    FASTNORM_REQUIRE(fits, FASTNORM_ERROR_SHAPE,
-                     "%s.shape is %s; required: extents that are 1 or x's, counted from the right, "
-                     "for x of shape %s",
-                     name, shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c);
+    FASTNORM_TRY(check_modulator_shape(name, t, x, error));
     const int64_t bytes = dtype_bytes(dtype), last = t.shape[t.ndim - 1];
     m->rows.data = address_of(t);
     m->rows.dtype = dtype;
@@ -368,7 +360,7 @@ class StagesCheck {
     return FASTNORM_OK;
   }
 
-  fastnorm_status table(const char* name, const fastnorm_tensor& t, ColumnTensor* column) {
+  fastnorm_status table(const char* name, const fastnorm_tensor& t, WeightTensor* row) {
     FASTNORM_TRY(own_dtype(name, t));
     FASTNORM_TRY(check_tensor(name, t, {dtype_from(t.dtype), kMaxRank, true}, device_, error));
     bool fits = t.ndim >= 1 && t.shape[t.ndim - 1] == d_.n;
@@ -376,8 +368,8 @@ class StagesCheck {
     FASTNORM_REQUIRE(fits, FASTNORM_ERROR_SHAPE,
                      "%s.shape is %s; required: [%" PRId64 "], or with leading extents of 1", name,
                      shape_text(t.shape, t.ndim).c, d_.n);
-    column->data = address_of(t);
-    column->dtype = dtype_from(t.dtype);
+    row->data = address_of(t);
+    row->dtype = dtype_from(t.dtype);
     return FASTNORM_OK;
   }
 
@@ -407,15 +399,6 @@ class StagesCheck {
 };
 
 }  // namespace
-
-fastnorm_status check_stage_rank(const fastnorm_norm_args& args, Error& error) {
-  FASTNORM_REQUIRE(args.x == nullptr || args.x->ndim <= kMaxOuter + 1, FASTNORM_ERROR_UNSUPPORTED,
-                   "x.ndim is %d and a stage is given (gate, activation, group_size, sumsq, "
-                   "rstd_in, branch_norm, alpha, sum_scale, residual_gate or a modulation); "
-                   "nearest: 1 to %d dimensions",
-                   args.x->ndim, kMaxOuter + 1);
-  return FASTNORM_OK;
-}
 
 fastnorm_status check_stage_scalars(const fastnorm_norm_args& args, NormDesc* desc, Error& error) {
   return StagesCheck(args, {}, desc, error).scalars();
@@ -454,16 +437,12 @@ fastnorm_status check_modulation_index(const NormDesc& d, Error& error) {
   return FASTNORM_OK;
 }
 
-fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t, int32_t values,
-                                      const fastnorm_tensor& x, CheckedDevice device,
-                                      const NormDesc& d, RowTensor* row, Error& error) {
-  FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
-                   "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
-  FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device, error));
+fastnorm_status check_stage_statistic_shape(const char* name, const fastnorm_tensor& t,
+                                            int32_t values, int64_t groups,
+                                            const fastnorm_tensor& x, Error& error) {
   // Behind x.shape[:-1] come the groups, where there are several, and the values, where these are.
   int64_t behind[2] = {};
   int32_t count = 0;
-  const int64_t groups = d.stages.groups;
   if (groups > 1) behind[count++] = groups;
   if (values > 1) behind[count++] = values;
   const int32_t leading = x.ndim - 1;
@@ -477,12 +456,38 @@ fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t
       "%s.shape is %s; required: x.shape[:-1] + %s%s, for x of shape %s and %" PRId64 " groups",
       name, shape_text(t.shape, t.ndim).c, shape_text(behind, count).c,
       groups == 1 && values == 1 ? ", or without it" : "", shape_text(x.shape, x.ndim).c, groups);
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_modulator_shape(const char* name, const fastnorm_tensor& t,
+                                      const fastnorm_tensor& x, Error& error) {
+  bool fits = t.ndim >= 1 && t.ndim <= x.ndim;
+  for (int32_t i = 1; fits && i <= t.ndim; ++i) {
+    const int64_t extent = t.shape[t.ndim - i];
+    fits = extent == 1 || extent == x.shape[x.ndim - i];
+  }
+  FASTNORM_REQUIRE(fits, FASTNORM_ERROR_SHAPE,
+                   "%s.shape is %s; required: extents that are 1 or x's, counted from the right, "
+                   "for x of shape %s",
+                   name, shape_text(t.shape, t.ndim).c, shape_text(x.shape, x.ndim).c);
+  return FASTNORM_OK;
+}
+
+fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t, int32_t values,
+                                      const fastnorm_tensor& x, CheckedDevice device,
+                                      const NormDesc& d, RowTensor* row, Error& error) {
+  FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
+                   "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
+  FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device, error));
+  const int64_t groups = d.stages.groups;
+  FASTNORM_TRY(check_stage_statistic_shape(name, t, values, groups, x, error));
+  const int32_t leading = x.ndim - 1, count = t.ndim - leading;
   for (int32_t i = 0; t.strides != nullptr && d.rows != 0 && i < count; ++i) {
     const int64_t compact = i + 1 < count ? values : 1;
-    FASTNORM_REQUIRE(t.strides[leading + i] == compact || behind[i] == 1, FASTNORM_ERROR_LAYOUT,
-                     "%s.strides[%d] is %" PRId64 "; required: %" PRId64
-                     ", the values of a row are contiguous",
-                     name, leading + i, t.strides[leading + i], compact);
+    FASTNORM_REQUIRE(
+        t.strides[leading + i] == compact || t.shape[leading + i] == 1, FASTNORM_ERROR_LAYOUT,
+        "%s.strides[%d] is %" PRId64 "; required: %" PRId64 ", the values of a row are contiguous",
+        name, leading + i, t.strides[leading + i], compact);
   }
   row->data = address_of(t);
   row->dtype = Dtype::kF32;

@@ -1,4 +1,4 @@
-// The kernels of calls with stages: one for each dtype and statistic, whatever the stages are.
+// The kernels of calls with stages: one for each dtype and statistic. Each supports all stages.
 #pragma once
 
 #include <array>

@@ -13,27 +13,27 @@ RowRef row_ref(const RowTensor& t) {
           {t.stride_bytes[0], t.stride_bytes[1], t.stride_bytes[2]}};
 }
 
-ColumnRef column_ref(const ColumnTensor& c) {
+WeightRef weight_ref(const WeightTensor& c) {
   if (!c) return {};
   return {reinterpret_cast<const char*>(c.data),
           {c.stride_bytes(0), c.stride_bytes(1), c.stride_bytes(2)}};
 }
 
-ColumnType type_of(Dtype dtype, Dtype of_x) {
-  if (dtype == of_x) return ColumnType::kElement;
-  return dtype == Dtype::kF32   ? ColumnType::kF32
-         : dtype == Dtype::kF16 ? ColumnType::kF16
-                                : ColumnType::kBF16;
+OperandType type_of(Dtype dtype, Dtype of_x) {
+  if (dtype == of_x) return OperandType::kElement;
+  return dtype == Dtype::kF32   ? OperandType::kF32
+         : dtype == Dtype::kF16 ? OperandType::kF16
+                                : OperandType::kBF16;
 }
-ColumnType column_type(const ColumnTensor& c, Dtype dtype) {
-  return c ? type_of(c.dtype, dtype) : ColumnType::kAbsent;
+OperandType operand_type(const WeightTensor& c, Dtype dtype) {
+  return c ? type_of(c.dtype, dtype) : OperandType::kAbsent;
 }
-ColumnType row_type(const RowTensor& t, Dtype dtype) {
-  return t ? type_of(t.dtype, dtype) : ColumnType::kAbsent;
+OperandType row_type(const RowTensor& t, Dtype dtype) {
+  return t ? type_of(t.dtype, dtype) : OperandType::kAbsent;
 }
 
-// True if no dtype is there but x's, or there is no such tensor.
-bool is_own(ColumnType type) { return type <= ColumnType::kElement; }
+// True if the tensor is absent or has x's dtype.
+bool is_own(OperandType type) { return type <= OperandType::kElement; }
 
 void set_rounding(const NormDesc& d, NormParams* p) {
   const bool sum_rounds = d.residual && d.sum_dtype != Dtype::kF32;
@@ -48,7 +48,7 @@ void set_rounding(const NormDesc& d, NormParams* p) {
   p->y_type = row_type(d.y, d.dtype);
   p->plain = !p->round_normalized && !p->factor_first && !p->round_applied && !p->round_summed &&
              is_own(p->residual_type) && is_own(p->residual_out_type) && is_own(p->y_type) &&
-             p->weight_type <= ColumnType::kF32 && p->bias_type <= ColumnType::kF32;
+             p->weight_type <= OperandType::kF32 && p->bias_type <= OperandType::kF32;
 }
 
 QuantParams quant_params(const NormDesc& d) {
@@ -76,16 +76,16 @@ QuantParams quant_params(const NormDesc& d) {
   return p;
 }
 
-// A row that fills the cache evicts what was prefetched of the next one.
+// False if a row fills the cache, so that it evicts what was prefetched of the next one.
 bool row_leaves_room(const NormDesc& d, int64_t l2_bytes) {
   const int64_t row_bytes =
       d.n * (dtype_bytes(d.dtype) + (d.residual ? dtype_bytes(d.residual.dtype) : 0));
   return row_bytes <= l2_bytes / 4;
 }
 
-// Short rows of 16 bits, of which two and the weight are in the first cache. On one thread of an EPYC (Zen 5), times the copy, 4096 x 4096:
-// RMS bf16 1.42 -> 1.22, f16 1.37 -> 1.09 to 1.17; with a residual 1.58 -> 1.23, 1.37 -> 1.16; LAYER 1.79 -> 1.33, 1.95 -> 1.77; 512 x 8192: RMS
-// 1.38 -> 1.23, 1.36 -> 1.10. Rows of f32 lose (1.2 -> 1.45), and LAYER's beyond 8 KB (f16 512 x 8192 1.67 -> 2.1).
+// 16-bit rows of which two fit in the level-1 cache together with the weight. On one thread of an
+// EPYC (Zen 5), 4096 x 4096 bf16 RMS: 1.42 -> 1.22 of a copy's time. f32 rows lose, and so do
+// LAYER's rows of more than 8 KB.
 bool reads_ahead(const NormDesc& d, const NormPlan& plan) {
   constexpr uint64_t kLine = 64;
   const int64_t most_row_bytes = d.kind == FASTNORM_NORM_LAYER ? 8192 : 16384;
@@ -106,15 +106,15 @@ bool reads_ahead(const NormDesc& d, const NormPlan& plan) {
   p.residual_out = row_ref(d.residual_out);
   p.mean = row_ref(d.mean);
   p.rstd = row_ref(d.rstd);
-  p.weight = column_ref(d.weight);
-  p.bias = column_ref(d.bias);
+  p.weight = weight_ref(d.weight);
+  p.bias = weight_ref(d.bias);
   p.n = d.n;
   for (int i = 0; i < kRowDims; ++i) p.outer[i] = d.outer[i];
   p.inv_n = d.inv_n;
   p.eps = d.eps;
   p.weight_offset = d.weight_offset;
-  p.weight_type = column_type(d.weight, d.dtype);
-  p.bias_type = column_type(d.bias, d.dtype);
+  p.weight_type = operand_type(d.weight, d.dtype);
+  p.bias_type = operand_type(d.bias, d.dtype);
   p.stream = plan.non_temporal;
   p.prefetch = (plan.non_temporal || isa.prefetch_in_cache) && row_leaves_room(d, l2_bytes);
   p.read_ahead = p.prefetch && reads_ahead(d, plan);

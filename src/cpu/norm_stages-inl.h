@@ -109,7 +109,7 @@ template <class T, Stat kStat, class Extent>
 FASTNORM_INLINE Pair apply_branch(const StagesParams& p, const StagesRow& at, Pair u, int64_t i,
                                   Extent extent) {
   using Slots = BranchSlots<T, kStat>;
-  const RowAffine<Slots, AnyColumns> affine(p.branch, at.branch, at.of_branch,
+  const RowAffine<Slots, AnyWeights> affine(p.branch, at.branch, at.of_branch,
                                             Rounding<Affine::kAny, T>(p.branch));
   return affine.apply(u, i, extent);
 }
@@ -131,8 +131,8 @@ struct RowSource<StagesSlots<Element, kStat>> {
       if (p.branch_rounded) u = round_pair(T{}, u);
       u = extent.first(T{}, u);  // the mean was subtracted past the end, too
     }
-    const Pair s = p.residual_gate.type == ColumnType::kAbsent ? sum_of(u, i, extent)
-                                                               : gated_sum(u, i, extent);
+    const Pair s = p.residual_gate.type == OperandType::kAbsent ? sum_of(u, i, extent)
+                                                                : gated_sum(u, i, extent);
     if (p.sum_scale == nullptr) return s;
     const Vec scale = broadcast(load_f32(p.sum_scale));
     return extent.first(T{}, step({mul(s.a, scale), mul(s.b, scale)}));  // 0 * Inf past the end
@@ -258,7 +258,7 @@ class StagedRow {
   void take_piece(int64_t i, int count, float* values) {
     const Rounding<Affine::kAny, T> rounding(p.norm);
     const RowSource<Slots> source(p, group);
-    const RowAffine<Slots, AnyColumns> affine(p.norm, group.row, of_group, rounding);
+    const RowAffine<Slots, AnyWeights> affine(p.norm, group.row, of_group, rounding);
     const RowSink<Slots, Cached> sink(p.norm, group.row, Cached{});
     const auto take = [&](int j, auto extent) __attribute__((always_inline)) {
       const Pair s = source.take(i + j, extent);
@@ -279,8 +279,8 @@ class StagedRow {
   template <class Extent>
   FASTNORM_INLINE Pair finish(const Rounding<Affine::kAny, T>& rounding, Pair z, int64_t i,
                               Extent extent) const {
-    const bool modulates = p.modulation_scale.type != ColumnType::kAbsent ||
-                           p.modulation_shift.type != ColumnType::kAbsent;
+    const bool modulates = p.modulation_scale.type != OperandType::kAbsent ||
+                           p.modulation_shift.type != OperandType::kAbsent;
     if (modulates) z = modulate(z, i, extent);
     if (group.gate != nullptr && !p.gate_before) {
       if (p.gate_from_rounded) z = round_pair(T{}, z);
@@ -299,9 +299,9 @@ class StagedRow {
     };
     z = rounded(z);
     Pair shift = {zero(), zero()};
-    const bool shifts = p.modulation_shift.type != ColumnType::kAbsent;
+    const bool shifts = p.modulation_shift.type != OperandType::kAbsent;
     if (shifts) shift = take_modulator<T>(p.modulation_shift, group.shift, i, extent, every_step);
-    if (p.modulation_scale.type != ColumnType::kAbsent) {
+    if (p.modulation_scale.type != OperandType::kAbsent) {
       Pair k = take_modulator<T>(p.modulation_scale, group.scale, i, extent, every_step);
       const Vec one = broadcast(1.0f);
       if (!p.plain_scale) k = rounded({add(one, k.a), add(one, k.b)});
@@ -390,7 +390,7 @@ inline int64_t modulation_index(const StagesParams& p, const char* at) {
 
 template <class T>
 inline ModulatorRow modulator_row(const ModulatorParams& p, const char* rows, int64_t index) {
-  if (p.type == ColumnType::kAbsent) return {nullptr, nullptr, 0.0f};
+  if (p.type == OperandType::kAbsent) return {nullptr, nullptr, 0.0f};
   const char* const at = rows + index * p.index_stride;
   float value = 0.0f;
   if (p.single) value = lowest(load_typed<Affine::kAny, T>(p.type, at, 0, Some{1}).a);

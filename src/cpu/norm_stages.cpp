@@ -21,8 +21,8 @@ Activation activation_of(fastnorm_activation activation) {
 }
 
 // Of a modulator or a gate, which has x's dtype or f32.
-ColumnType type_of(Dtype dtype, const NormDesc& d) {
-  return dtype == d.dtype ? ColumnType::kElement : ColumnType::kF32;
+OperandType type_of(Dtype dtype, const NormDesc& d) {
+  return dtype == d.dtype ? OperandType::kElement : OperandType::kF32;
 }
 
 ModulatorParams modulator_params(const NormDesc& d, const Modulator& m) {
@@ -37,7 +37,7 @@ ModulatorParams modulator_params(const NormDesc& d, const Modulator& m) {
   return p;
 }
 
-int64_t step_of(const ColumnTensor& c, bool shared, int64_t group) {
+int64_t step_of(const WeightTensor& c, bool shared, int64_t group) {
   return c && !shared ? group * dtype_bytes(c.dtype) : 0;
 }
 
@@ -76,7 +76,7 @@ StagesTask make_stages_task(const NormDesc& d, const NormPlan& plan, const IsaKe
   p.sumsq = row_ref(s.sumsq);
   p.weight_step = step_of(d.weight, s.weight_shared, s.group);
   p.bias_step = step_of(d.bias, s.bias_shared, s.group);
-  p.gate_type = s.gate ? type_of(s.gate.dtype, d) : ColumnType::kAbsent;
+  p.gate_type = s.gate ? type_of(s.gate.dtype, d) : OperandType::kAbsent;
   p.gate_act = activation_of(s.gate_act);
   p.activation = activation_of(s.activation);
   p.gate_before = s.gate_before;

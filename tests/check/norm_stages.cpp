@@ -15,7 +15,7 @@ namespace {
 using support::CallTensor;
 using support::RandomStagesCall;
 
-// "" or what is wrong on a device that reads the call's own memory.
+// Runs a call on a device that reads its memory. Returns "", or what is wrong.
 std::string run_stages_on(Device& device, RandomStagesCall& call) {
   const DeviceFacts& facts = device.facts;
   NormDesc desc;
@@ -47,7 +47,7 @@ std::string run_stages(RandomStagesCall& call, Target& target) {
   return "";
 }
 
-// The comparison must be able to fail: sums in another order differ in some of these calls.
+// The comparison must be able to fail: some of these calls differ if sums have another order.
 bool stages_tell_orders(Target& target) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     RandomStagesCall call(seed, ref::Order::kCpuLowestFirst);

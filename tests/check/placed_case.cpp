@@ -12,7 +12,7 @@ constexpr int64_t kGuardBytes = 192, kAlignment = 256;
 
 int64_t align_up(int64_t v) { return (v + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Reserves memory one tensor after the other.
+// Reserves memory for one tensor after the other.
 class Placer {
  public:
   Placer(const Case& what, int64_t begin) : what_(what), end_(begin) {}
@@ -20,7 +20,7 @@ class Placer {
   PlacedTensor rows(const TensorLayout& layout, ref::Type dtype, int64_t row_elements) {
     const Layout& l = what_.layout;
     PlacedTensor t{true, dtype, row_elements, 0, layout};
-    int64_t below = 0, above = 0;  // elements before and behind the first row's start
+    int64_t below = 0, above = 0;  // elements before and after the first row's start
     for (int d = 0; d < l.rank; ++d) {
       const int64_t reach = layout.stride[d] * (l.outer[d] - 1);
       (reach < 0 ? below : above) += reach;
@@ -30,15 +30,15 @@ class Placer {
   }
 
   // `dims`: 0, or bits of the dimensions that it varies along.
-  PlacedColumn column(ref::Type dtype, unsigned dims, int64_t shift, int64_t pad) {
-    PlacedColumn c{true, dtype, 0, heads_of(what_.layout, dims), what_.content.n + pad};
+  PlacedWeight weight_or_bias(ref::Type dtype, unsigned dims, int64_t shift, int64_t pad) {
+    PlacedWeight c{true, dtype, 0, heads_of(what_.layout, dims), what_.content.n + pad};
     c.base = reserve(0, c.head_stride * c.heads, shift, ref::bytes_of(dtype));
     return c;
   }
 
   int64_t end() const { return end_; }
 
-  // `bytes` with guards; places that need not be multiples of anything but `align`.
+  // `bytes` bytes with guards, at a multiple of `align`.
   int64_t raw(int64_t below, int64_t above, int64_t align) {
     const int64_t base = align_up(end_ + kGuardBytes + below) + align;
     end_ = base + above + kGuardBytes;
@@ -56,7 +56,7 @@ class Placer {
   int64_t end_;
 };
 
-// A tensor struct with the arrays it points to.
+// A tensor struct with the arrays that it points to.
 struct AbiTensor {
   fastnorm_tensor tensor = {};
   int64_t shape[kMaxOuter + 1] = {}, strides[kMaxOuter + 1] = {};
@@ -87,7 +87,7 @@ class Describer {
     int32_t dim = put_outer(t, abi);
     if (placed_.what.layout.last_one || dim == 0) {
       abi->shape[dim] = 1;
-      abi->strides[dim++] = 7;  // of one element: says nothing
+      abi->strides[dim++] = 7;  // of one element, so it has no meaning
     }
     abi->tensor.ndim = dim;
     return &abi->tensor;
@@ -148,12 +148,13 @@ class Describer {
     if (at < 0) return nullptr;
     start(at, ref::Type::kF32, abi);
     abi->shape[0] = 1;
-    abi->strides[0] = 3;  // of one element: says nothing
+    abi->strides[0] = 3;  // of one element, so it has no meaning
     abi->tensor.ndim = 1;
     return &abi->tensor;
   }
 
-  const fastnorm_tensor* column(const PlacedColumn& c, unsigned dims, AbiTensor* abi) const {
+  const fastnorm_tensor* weight_or_bias(const PlacedWeight& c, unsigned dims,
+                                        AbiTensor* abi) const {
     if (!c.present) return nullptr;
     start(c.base, c.dtype, abi);
     const Layout& l = placed_.what.layout;
@@ -162,7 +163,7 @@ class Describer {
     for (int32_t d = 0; d < outer; ++d) {
       const bool varies = (dims >> d & 1) != 0;
       abi->shape[outer - 1 - d] = varies ? l.outer[d] : 1;
-      abi->strides[outer - 1 - d] = varies ? step : 5;  // of one index: says nothing
+      abi->strides[outer - 1 - d] = varies ? step : 5;  // of one index, so it has no meaning
       if (varies) step *= l.outer[d];
     }
     int32_t dim = outer;
@@ -202,7 +203,7 @@ class Describer {
 
 namespace {
 
-// Strides of the scales that the case's choice of places gives.
+// Strides of the scales, from the case's choice.
 void place_scales(const Case& what, Placer* placer, PlacedQuant* q) {
   const Layout& l = what.layout;
   int64_t step = q->scale_size * q->scales;
@@ -272,8 +273,9 @@ PlacedCase place(const Case& what, int64_t begin) {
   if (l.store_rstd) p.rstd = placer.rows(l.rstd, ref::Type::kF32, 1);
   const unsigned weight_dims = c.weight_heads ? l.weight_dims : 0,
                  bias_dims = c.bias_heads ? l.bias_dims : 0;
-  if (c.weight) p.weight = placer.column(*c.weight, weight_dims, l.weight_shift, l.weight_pad);
-  if (c.bias) p.bias = placer.column(*c.bias, bias_dims, l.bias_shift, l.bias_pad);
+  if (c.weight)
+    p.weight = placer.weight_or_bias(*c.weight, weight_dims, l.weight_shift, l.weight_pad);
+  if (c.bias) p.bias = placer.weight_or_bias(*c.bias, bias_dims, l.bias_shift, l.bias_pad);
   place_quant(what, &placer, &p.quant);
   p.end = align_up(placer.end());
   return p;
@@ -296,8 +298,9 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
   args.x = describer.rows(placed.x, &x);
   args.residual = describer.rows(placed.residual, &residual);
   const Layout& l = placed.what.layout;
-  args.weight = describer.column(placed.weight, c.weight_heads ? l.weight_dims : 0, &weight);
-  args.bias = describer.column(placed.bias, c.bias_heads ? l.bias_dims : 0, &bias);
+  args.weight =
+      describer.weight_or_bias(placed.weight, c.weight_heads ? l.weight_dims : 0, &weight);
+  args.bias = describer.weight_or_bias(placed.bias, c.bias_heads ? l.bias_dims : 0, &bias);
   args.y = describer.rows(placed.y, &y);
   args.residual_out = describer.rows(placed.residual_out, &residual_out);
   args.mean = describer.statistic(placed.mean, &mean);

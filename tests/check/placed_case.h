@@ -1,4 +1,4 @@
-// A case with its place in one block of memory, and the call that describes it to the library.
+// A case with its place in one block of memory, and its call of the library.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ struct PlacedTensor {
   }
 };
 
-// Weight or bias, one row or one for each index of some leading dimensions.
-struct PlacedColumn {
+// Weight or bias: one row, or one for each index of some leading dimensions.
+struct PlacedWeight {
   bool present = false;
   ref::Type dtype = ref::Type::kF32;
   int64_t base = 0;
@@ -38,7 +38,7 @@ struct PlacedColumn {
   }
 };
 
-// Quantised outputs, all in bytes.
+// Quantised outputs; all in bytes.
 struct PlacedQuant {
   bool present = false;  // codes and scales
   int64_t code_bytes = 0;
@@ -68,14 +68,14 @@ struct PlacedCase {
   Case what;
   int64_t begin = 0, end = 0;  // bytes of the block that are this case's, guards included
   PlacedTensor x, residual, y, residual_out, mean, rstd;
-  PlacedColumn weight, bias;
+  PlacedWeight weight, bias;
   PlacedQuant quant;
 };
 
-// Places a case from byte `begin` on, a multiple of 256; every tensor has guards on both sides.
+// Places a case from byte `begin` on, a multiple of 256. Every tensor has guards on both sides.
 PlacedCase place(const Case& what, int64_t begin);
 
-// The library's description of the case for a block at `block` on a device.
+// The library's description of the case, for a block at `block` on a device.
 fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t device_type,
                          int32_t device_id, NormDesc* desc, Error& error);
 

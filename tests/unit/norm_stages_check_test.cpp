@@ -578,12 +578,6 @@ const BadCall kBadCalls[] = {
        make_indexed(r);
        r.norm.y->address = r.modulation_index->address;
      }},
-    {"rank 5",
-     FASTNORM_ERROR_UNSUPPORTED,
-     {"x.ndim is 5", "a stage is given", "1 to 4"},
-     [](StagesRequest& r) {
-       r.norm.x->shape = {1, 1, 1, kRows, kN};
-     }},
 };
 
 TEST(CheckStages, EachRequirement) {
@@ -666,6 +660,67 @@ TEST(CheckStages, ModulatorsOfSomeDimensions) {
     EXPECT_EQ(d.stages.modulation_scale.rows.stride_bytes[i], scale[i]);
     EXPECT_EQ(d.stages.modulation_shift.rows.stride_bytes[i], shift[i]);
   }
+}
+
+// x and its companions as [3, 1, 2, 1, 5, n]: the description is that of [30, n].
+TEST(CheckStages, SixDimensions) {
+  StagesRequest flat, wide;
+  for (StagesRequest* r : {&flat, &wide}) {
+    const std::vector<int64_t> leading =
+        r == &flat ? std::vector<int64_t>{30} : std::vector<int64_t>{3, 1, 2, 1, 5};
+    const auto with = [&](std::vector<int64_t> behind) {
+      behind.insert(behind.begin(), leading.begin(), leading.end());
+      return behind;
+    };
+    *r = full_request();
+    for (auto* t : {&r->norm.x, &r->norm.y, &r->norm.residual, &r->norm.residual_out, &r->gate,
+                    &r->modulation_scale, &r->branch_bias})
+      (*t)->shape = with({kN});
+    for (auto* t : {&r->norm.mean, &r->norm.rstd}) (*t)->shape = with({kGroups});
+    r->sumsq->shape = with({kGroups, 2});
+    r->branch_rstd->shape = with({1});
+    r->residual_gate->shape = with({1});
+    r->norm.weight->shape = {kGroup};
+  }
+  NormDesc of_flat, of_wide;
+  Error error;
+  ASSERT_EQ(flat.check(&of_flat, error), FASTNORM_OK) << error.text;
+  ASSERT_EQ(wide.check(&of_wide, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(of_wide.rows, 30);
+  EXPECT_EQ(of_wide.outer_rank, 1);
+  const StagesDesc &a = of_flat.stages, &b = of_wide.stages;
+  const RowTensor* const rows[][2] = {{&a.gate, &b.gate},
+                                      {&a.sumsq, &b.sumsq},
+                                      {&a.branch_rstd, &b.branch_rstd},
+                                      {&a.residual_gate.rows, &b.residual_gate.rows},
+                                      {&a.modulation_scale.rows, &b.modulation_scale.rows},
+                                      {&a.modulation_shift.rows, &b.modulation_shift.rows},
+                                      {&of_flat.mean, &of_wide.mean}};
+  for (const auto& pair : rows) {
+    EXPECT_EQ(pair[0]->data, pair[1]->data);
+    for (int d = 0; d < kMaxOuter; ++d)
+      EXPECT_EQ(pair[0]->stride_bytes[d], pair[1]->stride_bytes[d]);
+  }
+  EXPECT_EQ(a.branch_bias.head_stride_bytes, b.branch_bias.head_stride_bytes);
+  EXPECT_TRUE(b.residual_gate.single && b.weight_shared);
+  // A wrong shape is told in the caller's terms.
+  wide.sumsq->shape.back() = 3;
+  EXPECT_EQ(wide.check(&of_wide, error), FASTNORM_ERROR_SHAPE);
+  EXPECT_NE(std::strstr(error.text, "sumsq.shape is [3, 1, 2, 1, 5, 4, 3]"), nullptr) << error.text;
+  wide.sumsq->shape.back() = 2;
+  wide.modulation_scale->shape[4] = 4;
+  EXPECT_EQ(wide.check(&of_wide, error), FASTNORM_ERROR_SHAPE);
+  EXPECT_NE(std::strstr(error.text, "for x of shape [3, 1, 2, 1, 5, 32]"), nullptr) << error.text;
+  // A modulator of some dimensions keeps them apart.
+  wide.modulation_scale->shape = {3, 1, 1, 1, 1, kN};
+  ASSERT_EQ(wide.check(&of_wide, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(of_wide.outer_rank, 2);
+  EXPECT_EQ(of_wide.stages.modulation_scale.rows.stride_bytes[0], 0);
+  EXPECT_EQ(of_wide.stages.modulation_scale.rows.stride_bytes[1], kN * 2);
+  make_indexed(wide);
+  wide.modulation_index->shape = {3, 1, 2, 1, 5};
+  ASSERT_EQ(wide.check(&of_wide, error), FASTNORM_OK) << error.text;
+  EXPECT_EQ(of_wide.stages.modulation_index.stride_bytes[0], 8);
 }
 
 TEST(CheckStages, IndicesOutOfRange) {

@@ -62,7 +62,8 @@ def style(report, _):
 
 
 def docs(report, _):
-    """The C reference: every public name is in it, and Doxygen has no warning."""
+    """The site: guide pages and references; every public name, every link, no warning, nothing that
+    a page fetches from elsewhere."""
     code, text = run([sys.executable, ROOT / "tools" / "docs", BUILDS / "docs"])
     print(text)
     report.add_program("tools/docs", code, text)
@@ -293,6 +294,12 @@ def integrations(report, _):
     programs["norm_heads"] = [
         sys.executable,
         examples / "norm_heads" / "test.py",
+        "--build",
+        native.folder,
+    ]
+    programs["norm_stages"] = [
+        sys.executable,
+        examples / "norm_stages" / "test.py",
         "--build",
         native.folder,
     ]

@@ -22,7 +22,7 @@ struct RowSink<Sink::kStore, Access::kVector, T> {
 template <class T>
 struct RowSink<Sink::kStore, Access::kAny, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
-      : y(row_address(p.y, p.y_upper, index), p.y_align, static_cast<ColumnType>(p.y_type)) {}
+      : y(row_address(p.y, p.y_upper, index), p.y_align, static_cast<OperandType>(p.y_type)) {}
   __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
                                       int count) const {
     store_part<Part::kCounted, T>(z, y, vector, count);
@@ -30,15 +30,15 @@ struct RowSink<Sink::kStore, Access::kAny, T> {
   const AnyRow<T, char> y;
 };
 
-// Unaligned rows: put_staged() and store_results(), or store_window() for a cluster's rows.
+// Unaligned rows: put_staged() and store_results(), or store_window() for rows of a cluster.
 template <class T>
-struct RowSink<Sink::kStore, Access::kUneven, T> {
+struct RowSink<Sink::kStore, Access::kUnaligned, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
       : y(row_address(p.y, p.y_upper, index)) {}
   char* const y;
 };
 
-// y where it is wanted; quant.cuh makes the codes.
+// y, if wanted. quant.cuh makes the codes.
 template <Access kAccess, class T>
 struct RowSink<Sink::kQuant, kAccess, T> : RowSink<Sink::kStore, kAccess, T> {
   using Store = RowSink<Sink::kStore, kAccess, T>;
@@ -51,7 +51,7 @@ struct RowSink<Sink::kQuant, kAccess, T> : RowSink<Sink::kStore, kAccess, T> {
   const bool present;
 };
 
-// y of an unaligned row: vectors to shared memory, from there to y.
+// y of an unaligned row: vectors go to shared memory, and from there to y.
 template <class Slots, class Tile>
 __device__ __forceinline__ void put_staged(const uint4& y, int v, const Place<Tile>& place) {
   reinterpret_cast<uint4*>(StagedRow<Slots, Tile>().results())[place.vector(v)] = y;

@@ -127,7 +127,7 @@ impl ModulationRounding {
 /// y = z, rounded to T
 /// ```
 ///
-/// With a stage x has rank 1 to 4. A GPU has no stages in this version:
+/// A GPU has no stages in this version:
 /// [`Status::UNSUPPORTED`](crate::Status::UNSUPPORTED).
 impl<'a> Norm<'a> {
     /// x's shape; T or f32: the gate of each element. It may not overlap x. Default: nothing is

@@ -29,7 +29,7 @@ package dev.fastnorm;
  * z = activation(z)              {@link #activation}
  * </pre>
  *
- * <p>A call with a stage has x of rank 1 to 4 and runs on the CPU; a CUDA context refuses it. So it
+ * <p>A call with a stage runs on the CPU; a CUDA context refuses it. So it
  * is with {@link #groupSize}, {@link #sumsq} and {@link #rstdIn}.
  *
  * <p>A setter that is given null takes the tensor away again.
