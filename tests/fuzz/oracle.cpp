@@ -415,7 +415,7 @@ const char* scalar_fault(const fastnorm_norm_args& a) {
   if (number(a.residual_rounding) > 2) return "an unknown residual rounding";
   if (a.residual_out != nullptr && a.residual == nullptr) return "residual_out without residual";
   if (a.mean != nullptr && number(a.kind) == FASTNORM_NORM_RMS) return "a mean of RMS";
-  if (a.flags > 7) return "flags that mean nothing yet";
+  if (a.flags > 15) return "flags that mean nothing yet";
   if ((a.flags & 5) == 4) return "constant weights without a wait";
   return quant_number_fault(a);
 }

@@ -604,7 +604,8 @@ void RandomCall::damage(Bytes& bytes, RandomTensor* t) {
 // a longer one of a newer caller, whose tail may be set.
 void RandomCall::pack(Bytes& bytes, fastnorm_norm_args args) {
   size_t size = sizeof args;
-  if (bytes.rarely()) size = bytes.take<uint16_t>() % 1024;
+  // No size cuts a pointer in two.
+  if (bytes.rarely()) size = bytes.take<uint16_t>() % 128 * sizeof(void*);
   const size_t block = std::max(size, sizeof args.struct_size);
   block_ = std::make_unique<uint8_t[]>(block);
   args.struct_size = size;

@@ -411,7 +411,7 @@ static TURNS: [f32; 4] = [0.0, -100.0, -50.0, 0.0];
 
 #[test]
 fn a_gated_residual_and_a_modulation() -> Result<()> {
-    let (sum, y) = modulated(Ok)?;
+    let (sum, y) = modulated(|norm| Ok(norm.alpha(1.0)))?; // as without
     assert_eq!((sum, y), ([3., 4., 0., 0.], [1.2, 1.6, 0., 0.]));
     let (_, y) = modulated(|norm| {
         Ok(norm
