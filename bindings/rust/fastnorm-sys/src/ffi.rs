@@ -2106,6 +2106,8 @@ extern "C" {
     ///
     /// The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward
     /// does, and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
+    /// CUDA: where fastnorm_norm_backward's kernels run, statistics that are computed again are
+    /// there, too.
     ///
     /// - `context`: the device
     /// - `args`: as for the call
