@@ -1,10 +1,9 @@
-// One backward pass in canonical form: what check makes of the caller's tensors, and all that plan,
-// the kernels and the tests need. Rows are flattened, leading dimensions joined, strides in bytes,
-// defaults filled in.
+// One backward pass in canonical form: what the checks make of the caller's tensors, for planning,
+// kernels and tests. Rows are flattened, leading dimensions joined, strides in bytes, defaults
+// filled in.
 //
-// Rows are numbered so that those which share a row of parameters follow each other: row r is
-// number r % shared_rows of the rows that share parameter row r / shared_rows, and that number
-// counts in the caller's row-major order.
+// Rows that share a row of the weight have consecutive numbers. Row r is number r % shared_rows of
+// those that share weight row r / shared_rows. That number counts in the caller's row-major order.
 #pragma once
 
 #include <cstddef>
@@ -27,30 +26,30 @@ struct ParameterTensor {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// What norm_heads_backward has beside: a row is a head of a token, and dy is turned before the norm's
-// gradient is taken of it.
+// The additional fields of norm_heads_backward: a row is a head of a token, and dy is turned back
+// before the norm's gradient.
 struct NormBackwardHeads {
-  int64_t heads = 0;          // of a token; 0: the call is none of norm_heads_backward
-  bool normalise = true;      // else dx is what dy becomes, and x is dy
+  int64_t heads = 0;          // of a token; 0: not a call of norm_heads_backward
+  bool normalise = true;      // otherwise dx is the turned dy, and x is dy
   bool across_heads = false;  // one statistic, c1 and c2 for all heads of a token
   bool rope = false;
   bool interleaved = false;
   bool inverse = false;  // of the forward
   int64_t rope_offset = 0;
-  RowTensor token, head;  // their strides: how far a digit of a row's number moves each
+  RowTensor token, head;  // strides of a token and of a head for each digit of a row's number
   RopeTables tables;
 
-  // True if norm_backward's own kernels cannot do it.
+  // True if norm_backward's own kernels do not support it.
   bool needs_own_kernels() const { return heads != 0 && (rope || across_heads || !normalise); }
 };
 
 struct NormBackwardDesc {
   int64_t rows = 0;  // shared_rows * groups
   int64_t n = 0;
-  int64_t shared_rows = 0;               // M: rows that share a row of parameters
-  int64_t groups = 1;                    // rows of parameters
-  int32_t outer_rank = 1;                // digits of a row's number that count, 1 to 3
-  int32_t shared_rank = 1;               // the first of them, which number rows of one group
+  int64_t shared_rows = 0;               // M: rows that share a row of the weight
+  int64_t groups = 1;                    // rows of the weight
+  int32_t outer_rank = 1;                // digits of a row's number in use, 1 to 3
+  int32_t shared_rank = 1;               // how many of them number rows of one group
   int64_t outer[kMaxOuter] = {1, 1, 1};  // their extents, the fastest first; the product is rows
   Dtype dtype = Dtype::kF32;             // T: of the forward's x, and of dx
   fastnorm_norm_kind kind = FASTNORM_NORM_RMS;
@@ -63,7 +62,7 @@ struct NormBackwardDesc {
   bool accumulate_dweight = false;
   bool accumulate_dbias = false;
   bool in_place = false;         // dx or dresidual is dy, x or dresidual_in
-  int64_t dy_element_bytes = 0;  // from an element of dy to the next; 0: a row of dy is one element
+  int64_t dy_element_bytes = 0;  // from an element of dy to the next; 0: a row is one element
   RowTensor dy, x,
       dresidual_in;         // rows of n elements; x.dtype decides the order of sums along a row
   RowTensor mean, rstd;     // f32, one value a row; rstd absent: both are computed again
@@ -77,9 +76,9 @@ struct NormBackwardDesc {
   bool needs_statistics() const { return (dx || dweight) && of_heads.normalise; }
 };
 
-// A call as backends run it: one part, or two in order where dbias has other groups than dweight.
-// Then the first one computes dbias alone, before the second one may overwrite dy. A part has
-// shared_rows 0 if there are no rows.
+// A call as backends run it: one part, or two in order if dbias has other groups than dweight. The
+// first one then computes only dbias, before the second one may overwrite dy. If there are no rows,
+// a part has shared_rows 0.
 struct NormBackwardParts {
   int32_t count = 0;
   NormBackwardDesc at[2];

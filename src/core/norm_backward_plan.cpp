@@ -292,7 +292,7 @@ class Planner {
     return (d_.n * dtype_bytes(d_.x.dtype) + kVectorBytes - 1) / kVectorBytes;
   }
 
-  // Each tensor of the call once: what a kernel reads again comes from caches, or is the general form's price.
+  // Each tensor of the call once. Repeated reads come from caches, or are the general form's cost.
   void count_bytes() {
     const auto rows = [&](const RowTensor& t) {
       return t ? static_cast<uint64_t>(d_.rows * d_.n * dtype_bytes(t.dtype)) : 0;

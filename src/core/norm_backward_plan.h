@@ -1,5 +1,5 @@
-// What a backward pass launches and needs, from its description and the facts of a device. Pure functions of their arguments: they run for
-// every architecture on a machine without a GPU.
+// What a backward pass launches and needs, from its description and the facts of a device. Pure
+// functions of their arguments. They run for every architecture on a machine without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,24 @@ enum class BackwardForm : uint8_t {
   kFold,     // the sums of blocks to dweight and dbias
   kColumns,  // sums of dweight and dbias, by blocks that own columns
   kRows,     // statistics and dx, row by row; any address, any length, any dtypes
-  // Aligned rows that registers hold:
+  // Aligned rows in registers:
   kPersistent,  // blocks that go over many rows: dx, and sums of dweight and dbias in registers
   kFew,  // one launch: some blocks own a row and write dx, others own columns and write dweight
 };
 
-// One kernel as data. dtype is x's; that of kFold means nothing.
+// One kernel as data. dtype is x's; kFold does not use it.
 struct NormBackwardVariant {
   Dtype dtype = Dtype::kF32;
   Stat stat = Stat::kRms;
   bool residual = false;  // adds dresidual_in; kRows asks at run time
   BackwardForm form = BackwardForm::kFold;
   int16_t threads = 0;  // of one block, for one row; kFold, kColumns: of a block
-  int8_t vectors = 0;   // that a thread holds of a row; 0 = the row is streamed
+  int8_t vectors = 0;   // 16-byte vectors of a row that a thread holds; 0 = the row is streamed
   int8_t blocks = 1;    // of a cluster, for one row
   int8_t lanes = 1;     // rows that a block has at once
   int8_t unroll = 1;    // rows of a lane (kFew: of a chain) that are loaded together
-  // kPersistent: 0 = rows are loaded after the last ones are done; 1 = into registers, a step ahead; more: stages of a ring in shared
-  // memory, one less than which is the distance.
+  // kPersistent: 0 = rows are loaded after the previous ones are done; 1 = into registers, one step
+  // ahead. More: stages of a ring in shared memory; rows are loaded one less than that ahead.
   int8_t stages = 0;
   int8_t column_vectors = 0;  // kFew: vectors side by side that a block owns
   int8_t chains = 0;          // kFew: chains of rows that a thread of these blocks has
@@ -53,7 +53,7 @@ struct NormBackwardVariant {
   constexpr bool has_ring() const { return stages > 1; }
 };
 
-// Its numbers in one word. Those that tell variants apart are the upper ones.
+// Its numbers in one word. The upper bits distinguish variants.
 constexpr int kBackwardDetailBits = 16;
 constexpr uint64_t packed(const NormBackwardVariant& v) {
   uint64_t word = 0;
@@ -88,7 +88,7 @@ struct NormBackwardEntry {
   char name[64] = "";  // unique in its table: "norm_backward bf16 rms add persistent 512x2x2 1x1x3"
 };
 
-// What a kernel is told of a call, as bits of one word.
+// The kernel's options for a call, as bits of one word.
 enum NormBackwardBits : uint32_t {
   kBackwardSingleIndex = 1 << 0,  // row r is index r of every tensor
   kBackwardThreeIndices = 1 << 1,
@@ -96,7 +96,7 @@ enum NormBackwardBits : uint32_t {
   kBackwardRoundGain = 1 << 3,        // weight + offset is
   kBackwardAccumulateDweight = 1 << 4,
   kBackwardAccumulateDbias = 1 << 5,
-  // Of one launch:
+  // Bits of one launch:
   kBackwardTrigger = 1 << 8,            // the stream's next kernel may start early
   kBackwardComputeStatistics = 1 << 9,  // from x
   kBackwardStatisticsOnly = 1 << 10,    // stored, and nothing else done
@@ -137,14 +137,14 @@ struct NormBackwardPlan {
   uint64_t bytes_written = 0;
 };
 
-// Plans on a kernel of `table`, which is a CUDA device's. FASTNORM_ERROR_UNSUPPORTED if a grid would be too large, or parameters vary along
-// more than one index of the rows.
+// Plans on a kernel of `table`, the table of a CUDA device. FASTNORM_ERROR_UNSUPPORTED if a grid would
+// be too large, or if the weight varies along more than one index of the rows.
 fastnorm_status plan_norm_backward(const NormBackwardDesc& desc, const DeviceFacts& facts,
                                    std::span<const NormBackwardEntry> table, NormBackwardPlan* plan,
                                    Error& error);
 
-// The same on given kernels: `index` is that of a kPersistent, kFew or kRows kernel. For tests. FASTNORM_ERROR_UNSUPPORTED if the kernel cannot
-// serve the call.
+// The same on a specific kernel, for tests: `index` is that of a kPersistent, kFew or kRows kernel.
+// FASTNORM_ERROR_UNSUPPORTED if the kernel does not support the call.
 fastnorm_status plan_norm_backward_for(const NormBackwardDesc& desc, const DeviceFacts& facts,
                                        std::span<const NormBackwardEntry> table, int32_t index,
                                        NormBackwardPlan* plan, Error& error);

@@ -10,7 +10,7 @@
 namespace fastnorm {
 namespace {
 
-// One call's checks; members are what most of them need.
+// One call's checks. The members are what most checks need.
 class StagesCheck {
  public:
   StagesCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Error& error)
@@ -104,7 +104,7 @@ class StagesCheck {
     return FASTNORM_OK;
   }
 
-  // The norm before the sum, and the sum.
+  // The norm of the branch before the residual addition, and that addition.
   fastnorm_status branch() {
     StagesDesc& s = d_.stages;
     const int32_t kind = number(args_.branch_kind), rounding = number(args_.branch_rounding),
@@ -165,7 +165,7 @@ class StagesCheck {
     return FASTNORM_OK;
   }
 
-  // The factor of the branch, and what the normalised row is multiplied by and added to.
+  // The factor of the branch, and the scale and shift of the normalised row.
   fastnorm_status modulation() {
     StagesDesc& s = d_.stages;
     const int32_t act = number(args_.residual_gate_act),
@@ -215,7 +215,7 @@ class StagesCheck {
     return FASTNORM_OK;
   }
 
-  // Which statistics go with each other.
+  // Which statistics may be present together.
   fastnorm_status statistics() {
     FASTNORM_REQUIRE(args_.mean_in == nullptr || layer(), FASTNORM_ERROR_ARGUMENT,
                      "mean_in is given and kind is FASTNORM_NORM_RMS; required: "
@@ -261,7 +261,7 @@ class StagesCheck {
     return FASTNORM_OK;
   }
 
-  // A value a row, whatever groups there are.
+  // One value for each row, for any number of groups.
   fastnorm_status branch_rstd() {
     const fastnorm_tensor& t = *args_.branch_rstd;
     FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
@@ -321,7 +321,7 @@ class StagesCheck {
     return FASTNORM_OK;
   }
 
-  // [m, n] or [m, 1], of which an index takes rows.
+  // [m, n] or [m, 1]. An index selects its rows.
   fastnorm_status indexed(const char* name, const fastnorm_tensor& t, Modulator* m) {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
@@ -339,7 +339,7 @@ class StagesCheck {
     return FASTNORM_OK;
   }
 
-  // Broadcasts against x, the last dimension too.
+  // Broadcasts against x, including the last dimension.
   fastnorm_status spread(const char* name, const fastnorm_tensor& t, Modulator* m) {
     const Dtype dtype = dtype_from(t.dtype);
     const fastnorm_tensor& x = *args_.x;
@@ -440,13 +440,13 @@ fastnorm_status check_modulation_index(const NormDesc& d, Error& error) {
 fastnorm_status check_stage_statistic_shape(const char* name, const fastnorm_tensor& t,
                                             int32_t values, int64_t groups,
                                             const fastnorm_tensor& x, Error& error) {
-  // Behind x.shape[:-1] come the groups, where there are several, and the values, where these are.
+  // After x.shape[:-1] come the groups and the values, if there are several of them.
   int64_t behind[2] = {};
   int32_t count = 0;
   if (groups > 1) behind[count++] = groups;
   if (values > 1) behind[count++] = values;
   const int32_t leading = x.ndim - 1;
-  // The last 1 that a statistic may have.
+  // A statistic may have a last 1.
   if (count == 0 && t.ndim == x.ndim) behind[count++] = 1;
   bool fits = t.ndim == leading + count;
   for (int32_t i = 0; fits && i < t.ndim; ++i)

@@ -1,4 +1,4 @@
-// The part of check_norm() that stages need: gate, activation, groups, statistics of several devices.
+// The stages' part of check_norm(): gate, activation, groups, statistics of several devices.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace fastnorm {
 
-// True if a field of a stage is not what zeroed memory holds.
+// True if a field of a stage is not zero.
 FASTNORM_HOT bool has_stages(const fastnorm_norm_args& a) {
   const auto bits = [](const fastnorm_tensor* t) { return reinterpret_cast<uintptr_t>(t); };
   const auto fields = static_cast<uint32_t>(number(a.gate_act) | number(a.gate_position) |
@@ -36,10 +36,10 @@ FASTNORM_HOT bool has_stages(const fastnorm_norm_args& a) {
           static_cast<uint64_t>(a.group_size)) != 0;
 }
 
-// Checks the scalars, and which fields go with each other; sets what desc->stages has of them.
+// Checks the scalars, and which fields may be combined. Sets their part of desc->stages.
 fastnorm_status check_stage_scalars(const fastnorm_norm_args& args, NormDesc* desc, Error& error);
 
-// Checks groups and the tensors of a call whose x is described already.
+// Checks groups and the tensors of a call. x is described already.
 fastnorm_status check_stage_tensors(const fastnorm_norm_args& args, CheckedDevice device,
                                     NormDesc* desc, Error& error);
 
@@ -48,12 +48,13 @@ fastnorm_status check_stage_statistic(const char* name, const fastnorm_tensor& t
                                       const fastnorm_tensor& x, CheckedDevice device,
                                       const NormDesc& desc, RowTensor* row, Error& error);
 
-// Its shape: x.shape[:-1], then the groups where there are several, then `values` where these are.
+// Its shape: x.shape[:-1], then the groups if there are several, then `values` if there are
+// several.
 fastnorm_status check_stage_statistic_shape(const char* name, const fastnorm_tensor& t,
                                             int32_t values, int64_t groups,
                                             const fastnorm_tensor& x, Error& error);
 
-// Of a modulator without an index: broadcasts against x, the last dimension too.
+// A modulator without an index broadcasts against x, including the last dimension.
 fastnorm_status check_modulator_shape(const char* name, const fastnorm_tensor& t,
                                       const fastnorm_tensor& x, Error& error);
 

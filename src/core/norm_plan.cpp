@@ -15,7 +15,7 @@ namespace {
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// By a power of two, without a division: a call has several.
+// Division by a power of two with a shift: a call has several.
 int64_t divide_up_pow2(int64_t a, int64_t b) {
   return (a + b - 1) >> std::countr_zero(static_cast<uint64_t>(b));
 }
@@ -24,13 +24,13 @@ FASTNORM_HOT int64_t row_vectors(const NormDesc& d) {
   return divide_up_pow2(d.n * dtype_bytes(d.dtype), 16);
 }
 
-// The greatest power of two up to `limit`, one itself, that divides what `bits` was made of.
+// The greatest power of two up to `limit` that divides everything in `bits`; at least 1.
 int32_t widest_access(uint64_t bits, int32_t limit) {
   bits |= static_cast<uint64_t>(limit);
   return static_cast<int32_t>(bits & (~bits + 1));
 }
 
-// True if columns can be read by 16 bytes, whatever the rows allow.
+// True if weight and bias can be read 16 bytes at a time.
 bool weights_aligned(const NormDesc& d) {
   uint64_t bits = 0;
   for (const WeightTensor& c : {d.weight, d.bias})
@@ -38,15 +38,16 @@ bool weights_aligned(const NormDesc& d) {
   return widest_access(bits, 16) == 16;
 }
 
-// What a call's tensors come to, all together.
+// Totals over all tensors of a call.
 struct Totals {
-  // Every number that limits how wide rows and columns can be accessed (address, stride, length in bytes), or'ed.
+  // All numbers that limit the access width of rows, weight and bias (addresses, strides, lengths
+  // in bytes), combined by or.
   uint64_t alignment = 0;
-  // Distinct bytes: dimensions that are broadcast are read once.
+  // Distinct bytes: a broadcast dimension is read once.
   uint64_t bytes_read = 0, bytes_written = 0;
 };
 
-// Bytes unsigned: rows, and heads of columns, may overlap each other.
+// Unsigned: rows, and the weights of heads, may overlap each other.
 FASTNORM_HOT Totals totals_of(const NormDesc& d) {
   Totals sum;
   const auto rows = [&](const RowTensor& t, int64_t columns, uint64_t* alignment)
@@ -105,20 +106,20 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
 uint64_t alignment_bits(const NormDesc& d) { return totals_of(d).alignment; }
 
 fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {
-  // A worker pays from about 64 Ki elements: waking it costs as much as 32 to 64 rows of 1024.
+  // About 64 Ki elements justify another thread: waking it costs as much as 32 to 64 rows of 1024.
   constexpr int64_t kGrainElements = 65536;
   const int64_t grain = std::clamp<int64_t>(divide_up(kGrainElements, d.n), 1, INT32_MAX);
   plan->rows_per_block = static_cast<int32_t>(grain);
   const int64_t ranges = std::min<int64_t>(divide_up(d.rows, grain), facts.threads);
   plan->blocks = static_cast<uint64_t>(ranges);
-  // Stores past the caches win from an output slice of 1.5 L2 a thread (measured: 0.76 of the time at 2 MiB, 1.07 at 1.5 MiB,
-  // L2 2 MiB; a reader of y right after gains from there on too).
+  // Streaming stores help from 1.5 L2 of output per thread on. With 2 MiB of L2 and 2 MiB of output
+  // the time is 0.76 of the time with normal stores.
   plan->non_temporal = plan->bytes_written / static_cast<uint64_t>(ranges) >=
                        static_cast<uint64_t>(facts.l2_bytes) * 3 / 2;
   return FASTNORM_OK;
 }
 
-// Calls with stages have kernels of their own.
+// Calls with stages have their own kernels.
 [[gnu::noinline]] fastnorm_status plan_stages(const NormDesc& d, const DeviceFacts& facts,
                                               NormPlan* plan, Error& error) {
   FASTNORM_REQUIRE(facts.device_type == FASTNORM_DEVICE_CPU, FASTNORM_ERROR_UNSUPPORTED,
@@ -132,14 +133,14 @@ fastnorm_status plan_cpu(const NormDesc& d, const DeviceFacts& facts, NormPlan* 
   return plan_cpu(d, facts, plan);
 }
 
-// True if a call reads past L1, as norm_loads.h says for one row a block.
+// True if a call uses streaming loads, by norm_loads.h for one row per block.
 FASTNORM_HOT bool streams_loads(const NormDesc& d, const NormPlan& plan) {
   if (d.kind != FASTNORM_NORM_RMS) return false;
   return streams(kStreamingRows, bool{d.residual}, d.quant.any(), d.rows,
                  plan.bytes_read + plan.bytes_written);
 }
 
-// The same for lean kernels that have several rows a block.
+// The same for lean kernels with several rows per block.
 FASTNORM_HOT bool streams_short_loads(const NormDesc& d, NormKey key, const NormPlan& plan) {
   if (d.kind != FASTNORM_NORM_RMS || d.outer_rank > 1 || key.sink != Sink::kStore) return false;
   return streams(kStreamingShortRows, bool{d.residual}, false, d.rows,
@@ -156,7 +157,7 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   plan->rows_per_block = per_block;
   plan->blocks = static_cast<uint64_t>(divide_up_pow2(d.rows, plan->rows_per_block)) *
                  static_cast<uint64_t>(tile.blocks);
-  constexpr int64_t kMaxRows = int64_t{0xffffff00};  // row numbers are 32 bits wide on the device
+  constexpr int64_t kMaxRows = int64_t{0xffffff00};  // the device numbers rows in 32 bits
   FASTNORM_REQUIRE(d.rows <= kMaxRows, FASTNORM_ERROR_UNSUPPORTED,
                    "x has %" PRId64 " rows; a call takes %" PRId64
                    "; nearest: a call for each part of the rows",
@@ -167,7 +168,7 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
                    "; nearest: a call for each part of the rows",
                    d.rows, plan->blocks, arch.max_blocks);
   const bool layer = d.kind == FASTNORM_NORM_LAYER;
-  // Bare kernels of several rows a block to y are either the one or the other.
+  // A lean kernel with several rows per block that writes y either streams or does not.
   const bool known = per_block > 1 && key.source == Source::kPlain && key.sink == Sink::kStore &&
                      (key.beside == Beside::kNothing || key.beside == Beside::kNothingCs);
   plan->stream_loads = known ? key.beside == Beside::kNothingCs
@@ -181,7 +182,7 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   return FASTNORM_OK;
 }
 
-// What does not depend on the tile. Returns alignment_bits().
+// The part that does not depend on the tile. Returns alignment_bits().
 FASTNORM_HOT uint64_t plan_common(const NormDesc& d, const DeviceFacts& facts, NormPlan* plan) {
   const Totals sum = totals_of(d);
   plan->vector_bytes = widest_access(sum.alignment, facts.vector_bytes);
@@ -215,12 +216,13 @@ bool codes_aligned(const NormDesc& d, int vectors) {
 
 namespace {
 
-// True if all rows have the same weight and bias, where these do not vary along outer dimensions.
+// True if all rows share weight and bias. They must not vary along outer dimensions.
 FASTNORM_HOT bool shares_weights(const NormDesc& d) {
   return (d.weight.head_stride_bytes | d.bias.head_stride_bytes) == 0;
 }
 
-// Which lean kernels do all that a call asks for, whatever its rows' indices: kNothing, kRounded, or kAny for none.
+// Which lean kernels support all that a call asks for, whatever its rows' indices: kNothing,
+// kRounded, or kAny for none.
 FASTNORM_HOT Beside beside_of(const NormDesc& d) {
   if (!d.weight || (!d.bias && d.kind != FASTNORM_NORM_RMS) || !shares_weights(d) ||
       (d.quant.any() && (d.y || d.quant.has_extras()))) {
@@ -230,13 +232,14 @@ FASTNORM_HOT Beside beside_of(const NormDesc& d) {
     return Beside::kNothing;
   const bool sum_rounded =
       !d.residual || d.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS;
-  // An offset of -0 leaves a weight of -0 as it is, 0 does not.
+  // An offset of -0 leaves a weight of -0 unchanged; 0 does not.
   const bool offset = std::bit_cast<uint32_t>(d.weight_offset) != 0;
   return d.rounding == FASTNORM_ROUND_NORMALIZED && sum_rounded && !offset ? Beside::kRounded
                                                                            : Beside::kAny;
 }
 
-// Lean kernels with several rows a block know two indices of a row, without a residual; others know one.
+// Without a residual, lean kernels with several rows per block know two indices of a row. Others
+// know one.
 constexpr int kMaxLeanIndices = 2;
 
 FASTNORM_HOT Beside beside_of(const NormDesc& d, Tile tile) {
@@ -244,14 +247,16 @@ FASTNORM_HOT Beside beside_of(const NormDesc& d, Tile tile) {
   return d.outer_rank > (two ? kMaxLeanIndices : 1) ? Beside::kAny : beside_of(d);
 }
 
-// The same for calls of a key: lean kernels for unaligned rows read columns by 16 bytes.
+// The same for calls of a key. Lean kernels for unaligned rows read weight and bias 16 bytes at a
+// time.
 FASTNORM_HOT Beside beside_of(const NormDesc& d, NormKey key, Tile tile) {
   if (key.access == Access::kUnaligned && (!weights_aligned(d) || d.outer_rank > 1))
     return Beside::kAny;
   return beside_of(d, tile);
 }
 
-// True if a kernel computes what `desc` asks for, where it holds its rows: one of the same key, or a more general one.
+// True if a kernel supports what `desc` asks for and its rows: a kernel of the same key, or a more
+// general one.
 bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& facts) {
   const NormKey have = entry.key, need = norm_key(desc, facts);
   if (facts.device_type == FASTNORM_DEVICE_CUDA) {
@@ -285,7 +290,7 @@ FASTNORM_HOT bool has_one_dtype(const NormDesc& d) {
          (!d.residual_out || d.residual_out.dtype == d.dtype);
 }
 
-// True if no column has a 16-bit dtype that is not x's.
+// True if weight and bias have x's dtype or f32.
 bool own_or_f32_weights(const NormDesc& d) {
   const auto fits = [&](const WeightTensor& c) {
     return !c || c.dtype == d.dtype || c.dtype == Dtype::kF32;
@@ -293,7 +298,8 @@ bool own_or_f32_weights(const NormDesc& d) {
   return fits(d.weight) && fits(d.bias);
 }
 
-// CPU kernels are there for the plain corner of all axes, with columns of x's dtype or f32, and for everything.
+// The CPU has kernels for the common case of all axes, with weight and bias of x's dtype or f32. It
+// also has one for everything.
 NormKey cpu_key(const NormDesc& d, uint64_t bits) {
   const bool once =
       d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
@@ -305,15 +311,15 @@ NormKey cpu_key(const NormDesc& d, uint64_t bits) {
   return key;
 }
 
-// True if a lean kernel quantises with one static scale: nothing else is wanted.
+// True if the call only quantises with one static scale, which a lean kernel supports.
 FASTNORM_HOT bool is_static(const NormDesc& d) {
   return d.quant.scheme == FASTNORM_QUANT_PER_TENSOR && !d.y && !d.quant.has_extras() &&
          d.quant.code_type() != CodeType::kE5M2 && d.dtype != Dtype::kF32 && d.outer_rank == 1 &&
          beside_of(d) == Beside::kNothing;
 }
 
-// The key of the GPU kernels that do what a call asks for, if they hold its rows. They all round the sum and the
-// normalised row where that is asked for.
+// The key of the GPU kernels that support a call, if its rows fit. All of them round x + residual
+// and the normalised row if the call asks for it.
 FASTNORM_HOT NormKey cuda_key(const NormDesc& d, uint64_t bits) {
   const bool once = d.rounding <= FASTNORM_ROUND_NORMALIZED &&
                     d.residual_rounding != FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
@@ -332,13 +338,14 @@ FASTNORM_HOT NormKey cuda_key(const NormDesc& d, uint64_t bits) {
     return key;
   }
   if (!quant && aligned) return key;
-  // Unaligned kernels write y, and have f32 weights without a residual.
+  // Unaligned kernels write y. They support f32 weights only without a residual.
   if (quant || (f32 && (d.residual || !weights_aligned(d)))) return any;
   key.access = Access::kUnaligned;
   return key;
 }
 
-// What a call asks for beside what its key says. Lean kernels have rows of one index; the lists say which have two.
+// What a call asks for beyond its key. Lean kernels have rows of one index; the lists tell which
+// have two.
 FASTNORM_HOT NormKind::Ask ask_of(const NormDesc& d, NormKey key) {
   if (!shares_weights(d)) return NormKind::kHeadWeights;
   if (d.outer_rank > kMaxLeanIndices || (d.outer_rank > 1 && d.residual)) return NormKind::kFull;
@@ -380,7 +387,7 @@ FASTNORM_HOT const NormChoice* find_line(std::span<const NormChoice> lines, cons
   });
 }
 
-// A kind of call and the line that it goes by; nullptr: no kernel of `key` holds such rows.
+// The kind of a call and its line. nullptr: no kernel of `key` supports such rows.
 struct Chosen {
   NormKey key;
   NormKind kind;
@@ -395,7 +402,7 @@ FASTNORM_HOT Chosen choose(const NormDesc& d, NormKey key, const DeviceFacts& fa
   return {key, kind, line};
 }
 
-// The same for any call: rows that no kernel of the call's key holds are for those of any address.
+// The same for any call. Rows that no kernel of its key supports use the kernels for any address.
 FASTNORM_HOT Chosen choose_any(const NormDesc& d, uint64_t bits, const DeviceFacts& facts) {
   NormKey key = cuda_key(d, bits);
   Chosen chosen = choose(d, key, facts);
@@ -407,15 +414,15 @@ FASTNORM_HOT Chosen choose_any(const NormDesc& d, uint64_t bits, const DeviceFac
   return choose(d, key_of_any(d, d.quant.any() ? Sink::kQuant : Sink::kStore), facts);
 }
 
-// The entry of the kernel that a line names for a call, and else of the full one of its tile; -1 if there is neither.
-// A line never gives a call a kernel that cannot do what it asks for.
+// The entry of the kernel that a line names for a call, or the full kernel of its tile; -1 if there
+// is neither. A line never selects a kernel that does not support the call.
 template <class Find>
 FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, const NormPlan& plan,
                               Tile tile, Find find) {
   const NormKey key = chosen.key;
   const NormKind::Ask ask = static_cast<NormKind::Ask>(chosen.kind.ask);
   const bool several = rows_per_block(tile) > 1;
-  // Lean kernels with one row a block know one index of it.
+  // Lean kernels with one row per block know one index of it.
   const bool may_be_lean =
       (ask == NormKind::kLean || ask == NormKind::kLlama) && (d.outer_rank == 1 || several);
   const Flavour flavour = chosen.line->pick.flavour;
@@ -444,7 +451,8 @@ FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, const Nor
   return index >= 0 ? index : find(key);
 }
 
-// True if two calls without residual and codes are the same but for rows, addresses and strides.
+// True if two calls without residual and quantised output differ only in rows, addresses and
+// strides.
 FASTNORM_HOT bool asks_the_same(const NormDesc& a, const NormDesc& b) {
   const auto same_weights = [](const WeightTensor& c, const WeightTensor& other) {
     return bool{c} == bool{other} && c.dtype == other.dtype;
@@ -483,7 +491,7 @@ VectorRange vectors_held(const NormEntry& entry) {
   const int64_t threads = entry.tile.threads_per_row(), vectors = entry.tile.vectors;
   if (vectors == 0) return {1, INT64_MAX};
   if (entry.every) return {1, threads * vectors};
-  // Others predicate only what a thread loads last, so a row must reach into that.
+  // Other kernels test only a thread's last vector, so a row must reach into it.
   return {threads * (vectors - 1) + 1, threads * vectors};
 }
 
@@ -577,8 +585,8 @@ bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFa
       return true;
     }
   }
-  // The first full kernel that holds the rows of both, the one with the fewest threads. Much
-  // shorter rows would leave most of its threads idle.
+  // The first full kernel that supports the rows of both, with the fewest threads. Much shorter
+  // rows would leave most threads idle.
   if (2 * std::min(row_vectors(first), row_vectors(second)) < vectors) return false;
   auto entry =
       std::lower_bound(table.begin(), table.end(), packed(key, Tile{0, 0, 0}),

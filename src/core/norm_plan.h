@@ -1,5 +1,5 @@
-// From a description and the facts of a device to what will be launched. Pure functions of their arguments: they run, and are
-// tested, for every architecture on a machine without a GPU.
+// From a description and the facts of a device to a launch. Pure functions of their arguments. They
+// run for every architecture on a machine without a GPU, and so do their tests.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ namespace fastnorm {
 
 struct NormBackwardChoices;
 
-// What planning knows of a GPU architecture. The values are in cuda/arch.h.
+// What planning knows of a GPU architecture. cuda/arch.h has the values.
 struct ArchSpec {
   const char* name;            // "sm_90"
   int32_t capability;          // least compute capability it runs on, major * 10 + minor
@@ -30,7 +30,7 @@ struct ArchSpec {
   constexpr bool operator==(const ArchSpec&) const = default;
 };
 
-// What was read of a device once.
+// Facts of a device, read once.
 struct DeviceFacts {
   int32_t device_type = FASTNORM_DEVICE_CPU;
   int32_t device_id = 0;
@@ -47,7 +47,7 @@ struct NormPlan {
   int32_t index = -1;                // of entry in its backend's table
   int32_t rows_per_block = 1;        // CPU: least rows of a range
   int32_t vector_bytes = 1;          // widest access that all addresses and strides allow
-  bool stream_loads = false;         // CUDA: read past L1
+  bool stream_loads = false;         // CUDA: streaming loads
   uint32_t prefetch_rows = 0;        // CUDA: distance of the row brought into L2; 0 = none
   bool non_temporal = false;         // CPU: store past the caches
   uint64_t blocks = 0;               // CUDA: of the grid; CPU: ranges at the most
@@ -62,22 +62,22 @@ struct NormPlan {
 // depends on the tile.
 NormKey norm_key(const NormDesc& desc, const DeviceFacts& facts);
 
-// Widest power of two of bytes, up to `limit`, that divides every address, stride and row length of the row tensors and the
-// columns.
+// The widest power of two of bytes, up to `limit`, that divides every address, stride and row
+// length of rows, weight and bias.
 int32_t norm_vector_bytes(const NormDesc& desc, int32_t limit);
 
-// True if each 16-byte vector of a row, or so many of them, becomes codes that can be stored by one access.
+// True if each group of `vectors` 16-byte vectors of a row becomes codes that one access can store.
 bool codes_aligned(const NormDesc& desc, int vectors = 1);
 
-// True if weight and bias are of x's dtype or absent, only LAYER has a bias, and they vary along the innermost dimension
-// of rows at the most.
+// True if weight and bias have x's dtype or are absent, and only LAYER has a bias. They may vary
+// along the innermost dimension of rows only.
 bool plain_weights(const NormDesc& desc);
 
-// The same with f32 beside 16-bit rows.
+// The same for f32 weight and bias with 16-bit rows.
 bool f32_weights(const NormDesc& desc);
 
-// Rows that one thread block works on, of tiles of 1, 2, 4 .. 1024 threads with 0 to 8 vectors each. Rows of several
-// warps have a block of their own.
+// Rows of one thread block, for tiles of 1, 2, 4 .. 1024 threads with 0 to 8 vectors each. A row of
+// several warps has its own block.
 inline constexpr int8_t kRowsPerBlock[][kMaxVectors + 1] = {
     {1, 1, 1, 1, 1, 1, 1, 1, 1},          {1, 1, 1, 1, 1, 1, 1, 1, 1},
     {32, 64, 32, 32, 32, 32, 32, 32, 32}, {16, 16, 16, 16, 16, 16, 16, 16, 16},
@@ -95,7 +95,7 @@ constexpr int rows_per_block(Tile tile) {
 // Index in `table` (sorted by packed()) of the entry with this key and tile, or -1.
 int32_t find_entry(std::span<const NormEntry> table, NormKey key, Tile tile);
 
-// Rows that a GPU kernel works on, in 16-byte vectors.
+// The rows that a GPU kernel supports, in 16-byte vectors.
 struct VectorRange {
   int64_t least, most;
 };
@@ -104,26 +104,28 @@ VectorRange vectors_held(const NormEntry& entry);
 class NormIndex;
 class NormTuning;
 
-// Plans one call, on the kernel that `tuning` has for it (nullptr: none) or the ladder's choice. `index` is the table's; nullptr: it is
-// searched. FASTNORM_ERROR_UNSUPPORTED if the grid
-// would be too large, FASTNORM_ERROR_INTERNAL if the table has no kernel for what the ladder chose (tests show that this cannot be).
+// Plans one call on the kernel that `tuning` (nullptr: none) or the lists select. `index` is the
+// table's; nullptr: search. FASTNORM_ERROR_UNSUPPORTED if the grid would be too large.
+// FASTNORM_ERROR_INTERNAL if the table lacks the selected kernel, which tests rule out.
 fastnorm_status make_plan(const NormDesc& desc, const DeviceFacts& facts,
                           std::span<const NormEntry> table, NormPlan* plan, Error& error,
                           const NormTuning* tuning = nullptr, const NormIndex* index = nullptr);
 
-// Plans the second of two calls with rows that follow each other in a fastnorm_norm_many on the kernel of the first, which `first_plan` is
-// of, where plan_together() would: a kernel that runs pairs, and calls that differ in addresses and strides alone, or the second in fewer
-// rows, as keys do from queries. Returns whether it does; else *plan is unspecified, and make_plan() to be asked.
+// If `second` can share the launch of `first`, plans it on the same kernel and returns true. A fast
+// form of plan_together(), for calls that differ only in addresses and strides, or with fewer rows
+// in the second, like keys after queries. Both must have rows. If it returns false, *plan is
+// unspecified and make_plan() must be called.
 bool plan_like(const NormDesc& first, const NormPlan& first_plan, const NormDesc& second,
                const DeviceFacts& facts, NormPlan* plan, Error& error);
 
-// For two calls with rows that follow each other in a fastnorm_norm_many: if a kernel of their key that runs two calls in one grid holds
-// the rows of both, both get it, where their plans have others or different ones by their numbers of rows. Returns whether there is one.
+// For two neighbouring calls with rows in a fastnorm_norm_many. If one kernel of their key can run
+// both in one grid and supports the rows of both, both plans get it. Their own plans may have
+// different kernels, because their numbers of rows differ. Returns whether there is one.
 bool plan_together(const NormDesc& first, const NormDesc& second, const DeviceFacts& facts,
                    std::span<const NormEntry> table, NormPlan* first_plan, NormPlan* second_plan);
 
-// Plans one call on a given kernel instead of the ladder's choice, for plan_together() and tests. FASTNORM_ERROR_UNSUPPORTED if that kernel
-// cannot serve the call.
+// Plans one call on a specific kernel, for plan_together() and tests. FASTNORM_ERROR_UNSUPPORTED if
+// the kernel does not support the call.
 fastnorm_status make_plan_for_entry(const NormDesc& desc, const DeviceFacts& facts,
                                     std::span<const NormEntry> table, int32_t index, NormPlan* plan,
                                     Error& error);

@@ -1,5 +1,5 @@
-// The buffer that other ranks write into: four channels, each an array [source rank][ring][slot] of
-// messages.
+// The buffer into which other ranks write. It has four channels; each is an array [source
+// rank][ring][slot] of messages.
 //
 //   one-shot     rows of x, to all
 //   share        two-shot: rows of x, to the rank that adds them up
@@ -7,10 +7,10 @@
 //   statistics   of peer_sharded_norm
 //
 // A message is a header of four words and its payload. Every word that has not arrived is
-// kPeerEmpty. Ring b carries rows b, b + G, .. of all calls one after another: message number j
-// lies in slot j % kPeerSlots. A rank sends message j of a ring once it has consumed message j - 1
-// of every source, which proves to each of them that slot j - kPeerSlots is free: no credits, no
-// barrier.
+// kPeerEmpty. Ring b carries rows b, b + G, .. of all calls, one after the other. Message number j
+// is in slot j % kPeerSlots. A rank sends message j of a ring after it has consumed message j - 1
+// of every source. That proves to each source that slot j - kPeerSlots is free. There are no
+// credits and no barrier.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline constexpr uint32_t kPeerEmpty = 0xffffffff;
 inline constexpr int kPeerSlots = 4;
 inline constexpr int kPeerHeaderWords = 4;
 
-// What travels in place of a word: a word that looks empty is two NaNs or one, and stays so.
+// What is sent for a word. A word that looks empty is one NaN or two, and becomes another NaN.
 constexpr uint32_t peer_sent(uint32_t word) { return word < kPeerEmpty ? word : kPeerEmpty - 1; }
 
 enum PeerChannel : int { kPeerOneShot, kPeerShare, kPeerTotal, kPeerStatistics, kPeerChannels };
@@ -40,7 +40,7 @@ struct PeerLayout {
 
   uint64_t bytes() const { return words * 4; }
   bool has(int channel) const { return message_words[channel] != 0; }
-  // The word that message `number` of a ring begins with.
+  // The first word of message `number` of a ring.
   uint64_t message(int channel, int source, int ring, uint32_t number) const {
     const uint64_t at = (static_cast<uint64_t>(source) * static_cast<uint64_t>(rings) +
                          static_cast<uint64_t>(ring)) *
@@ -50,7 +50,7 @@ struct PeerLayout {
   }
 };
 
-// A function of what all ranks agree on. Channels that no call of theirs uses are empty.
+// Depends only on options that all ranks agree on. Channels that their calls do not use are empty.
 inline PeerLayout peer_layout(const PeerDesc& desc) {
   const auto round_up = [](uint64_t value, uint64_t unit) {
     return (value + unit - 1) / unit * unit;

@@ -1,9 +1,9 @@
-// The backward kernels of the CPU. Instantiated once by the unit of each instruction set.
+// The backward kernels of the CPU. The unit of each instruction set instantiates them once.
 //
-// A row is read from memory once, for the sums c1 and c2 along it, and then from the cache, for dx
-// and the partial sums of dweight and dbias. Pairs of vectors have the layout of x's dtype
-// (simd.h), partial sums too. The arithmetic is that of include/fastnorm/norm_backward.h; every
-// operation is one rounded instruction.
+// The first pass reads a row from memory, for the sums c1 and c2 along it. The second pass reads
+// the cache, for dx and the partial sums of dweight and dbias. Pairs of vectors and partial sums
+// have the layout of x's dtype (simd.h). include/fastnorm/norm_backward.h specifies the arithmetic.
+// Every operation is one rounded instruction.
 #pragma once
 
 #include "cpu/norm_backward_params.h"

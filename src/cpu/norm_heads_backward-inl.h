@@ -1,9 +1,9 @@
-// The kernels of norm_heads_backward. Instantiated once by the unit of each instruction set.
+// The kernels of norm_heads_backward. The unit of each instruction set instantiates them once.
 //
-// A row lies in arrays of f32 in the order of its columns. dy is turned back there before the norm's
-// gradient is taken of it. x's dtype decides the order of the sums along a row and the rounding of
-// the statistics; everything else is one code for all dtypes. Where heads share a statistic, a first
-// pass over the tokens computes it with c1 and c2.
+// A row is in f32 arrays, in the order of its columns. There dy is turned back before the norm's
+// gradient. x's dtype determines the order of the sums along a row and the rounding of the
+// statistics. All other code is the same for all dtypes. If heads share a statistic, a first pass
+// over the tokens computes it together with c1 and c2.
 #pragma once
 
 #include "cpu/norm_backward-inl.h"
@@ -209,7 +209,7 @@ FASTNORM_APART RowMeans means_of_row(const NormBackwardParams& p, bool centred,
   return means_of_values<T>(ValueRow{scratch.e, scratch.x}, p.n, p.inv_n, centred);
 }
 
-// e and xhat of a token's heads, as of one row. A sum takes them in the order of the columns, so that
+// e and xhat of all heads of a token as one row. A sum reads them in the order of the columns, so
 // each head is loaded once.
 struct TokenRow {
   FASTNORM_APART void load(int64_t head) const {

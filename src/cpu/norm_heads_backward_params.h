@@ -1,5 +1,5 @@
-// What a kernel of norm_heads_backward gets on the CPU: plain data, so that units of any instruction
-// set may include it.
+// The parameters of a CPU kernel of norm_heads_backward. Plain data: units of any instruction set
+// may include it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace fastnorm::cpu {
 
-// What a token's heads share, in the workspace.
+// Values of a token that its heads share, in the workspace.
 struct TokenValues {
   float mean, rstd, c1, c2;
 };
@@ -26,7 +26,7 @@ struct NormHeadsBackwardParams : TurnParams {
   bool normalise;
 };
 
-// Expects rounding to nearest and no flushing of subnormals.
+// Requires rounding to nearest, and subnormals kept.
 using NormHeadsBackwardRange = void (*)(const NormHeadsBackwardParams& params, int64_t begin,
                                         int64_t end);
 

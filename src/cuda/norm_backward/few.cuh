@@ -1,7 +1,7 @@
-// Few aligned rows in one launch, without partial sums in memory: dweight needs no sum along a row, so
-// some blocks own columns and go over all rows, the others own rows and write dx. x and dy are read
-// twice, the second time from L2. So dx must not replace an input, and statistics must be given.
-// Where neither dweight nor dbias is wanted there are only blocks of rows.
+// Few aligned rows in one launch, without partial sums in memory. dweight needs no sum along a row,
+// so some blocks own columns and go over all rows. The others own rows and write dx. x and dy are
+// read twice, the second time from L2. So dx must not overwrite an input, and the call must pass
+// the statistics. Without dweight and dbias there are only blocks of rows.
 //
 // A thread of the columns' blocks has chains, the lanes of the row order. A chain's number is its
 // lane's, then its block's; the highest digits are in registers, then in warps, then in lanes.

@@ -1,5 +1,5 @@
-// The general form: any dtypes, any address, rows of any length. Columns first, then rows, as dx may
-// replace dy or x.
+// The general form: any dtypes, any address, rows of any length. Columns first, then rows, because
+// dx may overwrite dy or x.
 //
 // rows_kernel: one row a block, or one a warp. Each pass reads the row again.
 //   1. statistics, where they are computed again: with the parts of the forward's streaming kernel

@@ -1,4 +1,4 @@
-// What the forms that hold rows in registers share: where a thread is, a row's vectors, and the sums
+// Shared by the forms that hold rows in registers: a thread's place, a row's vectors, and the sums
 // of a step.
 #pragma once
 

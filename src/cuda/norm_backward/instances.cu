@@ -1,5 +1,6 @@
-// The kernels of norm_backward of one architecture and dtype: compiled once for each, with
-// FASTNORM_ARCH (90), FASTNORM_SPEC (kSm90, of arch.h) and FASTNORM_DTYPE (kF32, kF16, kBF16) defined.
+// The kernels of norm_backward of one architecture and dtype. The build compiles this file once for
+// each, with FASTNORM_ARCH (90), FASTNORM_SPEC (kSm90, of arch.h) and FASTNORM_DTYPE (kF32, kF16,
+// kBF16).
 #include <utility>
 
 #include "cuda/arch.h"

@@ -1,9 +1,9 @@
 // Many aligned rows: a block (or cluster) is one block of the row order, and goes over its rows.
 //
-// Registers: the sums of this thread's columns, its gains, and of the rows in hand normalised values
-// and dy * gain. The next rows are on their way meanwhile: in registers, or in a ring in shared memory
-// of which a thread reads what it copied itself, so that no barrier is needed.
-// Bytes: x, dy and dresidual_in once, dx once; the sums of each block once, which fold.cuh reads.
+// Registers: the sums of this thread's columns, its gains, and the current rows' normalised values
+// and dy * gain. Meanwhile the next rows are loaded into registers, or into a ring in shared
+// memory. A thread reads from the ring only what it copied itself, so no barrier is needed.
+// Bytes: x, dy and dresidual_in once, dx once. The sums of each block once; fold.cuh reads them.
 #pragma once
 
 #include "cuda/norm_backward/general.cuh"

@@ -1,6 +1,6 @@
 // The general form: any dtypes, any address, any length, every option. A warp has a head of up to
-// 1024 columns, a block has a longer one, or all heads of a token that share a statistic. Values
-// wait in shared memory, as f32 in the order of their columns: rope and codes find them there.
+// 1024 columns. A block has a longer head, or all heads of a token that share a statistic. Values
+// wait in shared memory, as f32 in the order of their columns, for rope and quantisation.
 #pragma once
 
 #include "cuda/norm/stream.cuh"
@@ -143,7 +143,7 @@ struct HeadsRow {
   const char* const x;
   const int64_t head_stride, columns, elements;
   const bool joined;  // one row in memory
-  const bool wide;    // of whole vectors at multiples of 16 bytes
+  const bool wide;    // address and length are multiples of 16 bytes
 };
 
 struct HeadStatistics {

@@ -1,6 +1,5 @@
-// Heads that registers hold: a few lanes have a head, by vectors of 16 bytes. A group of lanes
-// takes some heads of one token in turn. What they have in common, weights and angles, it loads
-// once.
+// Heads in registers: a few lanes have a head, in vectors of 16 bytes. A group of lanes takes some
+// heads of one token, one after the other. It loads their weights and angles once.
 #pragma once
 
 #include "cuda/norm/quant.cuh"
