@@ -93,8 +93,8 @@ def main():
         capture_output=True,
         text=True,
     )
-    refused = result.returncode != 0 and "gpu cannot be made here; required: one of" in result.stderr
-    cases.check("an unknown kind is refused", refused, result.stderr)
+    said = "gpu cannot be made here; required: one of" in result.stderr
+    cases.check("an unknown kind is refused", result.returncode != 0 and said, result.stderr)
     cases.finish()
 
 
