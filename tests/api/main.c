@@ -1,4 +1,4 @@
-/* The C ABI as a C program sees it: the shared library, the public headers, nothing else. */
+/* The C ABI as a C program uses it: only the shared library and the public headers. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -119,6 +119,7 @@ int main(void) {
   test_mla_decode();
   test_norm_backward();
   test_norm_heads();
+  test_norm_modulation();
   test_norm_stages();
   test_norm_heads_backward();
   test_peer();

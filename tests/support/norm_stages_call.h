@@ -36,7 +36,14 @@ class RandomStagesCall {
     const char* name;
     const OwnedTensor& tensor;
   };
+  // A modulator and its table.
+  struct Modulator {
+    OwnedTensor rows, table;
+  };
   std::vector<Named> named() const;
+  Modulator make_modulator();
+  // Its values for a row, as many as x has columns.
+  std::vector<float> modulator_row(const Modulator& m, int64_t b, int64_t h) const;
   OwnedTensor make_rows(fastnorm_dtype_id dtype, int64_t columns);
   OwnedTensor make_statistic(int64_t values);
   OwnedTensor make_columns(int64_t columns);
@@ -45,6 +52,7 @@ class RandomStagesCall {
   void make_gate();
   void make_branch();
   void make_sum();
+  void make_modulation();
   void make_statistics();
   void make_codes();
   void make_outputs();
@@ -67,7 +75,10 @@ class RandomStagesCall {
   fastnorm_norm_args args_ = {};
   OwnedTensor x_, residual_, weight_, bias_, y_, residual_out_, mean_, rstd_, gate_, sumsq_,
       mean_in_, rstd_in_, branch_weight_, branch_bias_, branch_rstd_, sum_scale_, codes_, scale_,
-      global_, amax_;
+      global_, amax_, index_;
+  Modulator residual_gate_, modulation_scale_, modulation_shift_;
+  std::vector<int64_t> indices_;  // [batch, heads]
+  int64_t index_rows_ = 0;
   ref::ModelScratch scratch_;
   std::string finding_;
   int64_t bounded_ = 0;

@@ -1,5 +1,5 @@
-// Every requirement of fastnorm/norm_heads_backward.h, broken once: status, and a text that names the
-// argument, its value and what is required; and what parts become.
+// Every requirement of fastnorm/norm_heads_backward.h, broken once. Checks the status, and that the
+// text names the argument, its value and what is required. Also the descriptions of parts.
 #include "core/norm_heads_backward_check.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ const BadCall kBadCalls[] = {
      FASTNORM_ERROR_ARGUMENT,
      {"parts[0].dweight is given and weight is NULL"},
      [](Request& r) { r.parts[0].weight.reset(); }},
-    // what only a norm has a use for
+    // fields that only a norm uses
     {"x without norm",
      FASTNORM_ERROR_ARGUMENT,
      {"parts[2].x is given", "without FASTNORM_NORM_HEADS_NORM"},

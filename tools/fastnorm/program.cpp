@@ -34,6 +34,7 @@ int run_program(int argc, char** argv) {
   add_explain(program);
   add_mla_decode(program);
   add_norm_heads(program);
+  add_peer(program);
   add_norm_heads_backward(program);
   add_selftest(program);
   add_tune(program);

@@ -99,14 +99,14 @@ __device__ __forceinline__ void load_weights(uint4 (&weight)[S::kVectors],
                                              const HeldPartParams& part, const HeldPlace<S>& place,
                                              uint32_t head) {
   using T = typename S::T;
-  const bool given = held_weight_type(part.bits) == OperandType::kElement;
+  const bool present = held_weight_type(part.bits) == OperandType::kElement;
   const char* const row =
       held_weight(part.weight, part.weight_stride, head, part.heads) + place.lane * kVectorBytes;
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
     weight[v] = make_uint4(T::kOneWord, T::kOneWord, T::kOneWord, T::kOneWord);
     ptx::ld_global_v4_if(weight[v], row + v * (S::kLanes * kVectorBytes),
-                         given && place.vector(v) < part.vectors);
+                         present && place.vector(v) < part.vectors);
   }
 }
 

@@ -1,4 +1,5 @@
-// A CUDA runtime and driver that only take notes, with GPUs as a test wants them, so that the library's host code runs without either.
+// A CUDA runtime and driver that only record calls, with GPUs that a test defines. The library's
+// host code runs with them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,12 +15,13 @@
 #include "cuda/norm_backward/params.h"
 #include "cuda/norm_heads/params.h"
 #include "cuda/norm_heads_backward/params.h"
+#include "cuda/peer/params.h"
 
 namespace fastnorm::test {
 
 inline constexpr int kMostGpus = 2;
 
-// The GPUs and their driver, the same for all threads. Set before the threads begin.
+// The GPUs and their driver, for all threads. Set before the threads start.
 struct Machine {
   int gpus = 1;
   int capability = 90;
@@ -27,12 +29,20 @@ struct Machine {
   unsigned largest_cluster = 16;  // that can be scheduled
   int driver = 13000;             // 0: none
   std::string missing_function;   // of the driver
-  // What a function of the runtime fails with, by its name.
+  // The error of a function of the runtime, by its name.
   std::map<std::string, cudaError_t, std::less<>> failures;
+  bool reaches = true;  // one GPU another one's memory
 };
 extern Machine machine;
 
-// What one launch was told.
+// What was taken and not given back, and what one GPU may reach of another.
+struct Holdings {
+  int device_memory = 0, host_memory = 0, streams = 0, opened = 0;  // opened: by CUDA IPC
+  std::vector<std::pair<int, int>> access;                          // from, to
+};
+extern Holdings holdings;
+
+// The parameters of one launch.
 struct Launch {
   const void* kernel;
   dim3 grid, block;
@@ -51,9 +61,12 @@ struct Launch {
   const cuda::NormHeadsBackwardParams* heads_backward_params;
   const cuda::HeldHeadsBackwardParams* held_heads_backward_params;
   const cuda::HeadsFoldParams* heads_fold_params;
+  const cuda::PeerNormParams* peer_norm_params;     // of a fused kernel of peers
+  const cuda::PeerSumParams* peer_sum_params;       // of one that exchanges rows
+  const cuda::PeerStatisticsParams* peer_statistics_params;
 };
 
-// What a thread did, and what it has current: the runtime's state is a thread's, too.
+// What a thread did, and its current context: the runtime keeps state per thread, too.
 struct ThreadNotes {
   void* context = nullptr;
   cudaError_t last_error = cudaSuccess;  // until it is asked for

@@ -684,6 +684,8 @@ pub const FASTNORM_ACTIVATION_IDENTITY: fastnorm_activation = 0;
 pub const FASTNORM_ACTIVATION_SILU: fastnorm_activation = 1;
 /// 1 / (1 + exp(-v)).
 pub const FASTNORM_ACTIVATION_SIGMOID: fastnorm_activation = 2;
+/// tanh(v).
+pub const FASTNORM_ACTIVATION_TANH: fastnorm_activation = 3;
 pub const FASTNORM_ACTIVATION_MAX_ENUM: fastnorm_activation = 0x7fffffff;
 
 /// Where the gate multiplies.
@@ -710,9 +712,17 @@ pub const FASTNORM_SUM_ONCE: fastnorm_sum_rounding = 0;
 pub const FASTNORM_SUM_EVERY_STEP: fastnorm_sum_rounding = 1;
 pub const FASTNORM_SUM_ROUNDING_MAX_ENUM: fastnorm_sum_rounding = 0x7fffffff;
 
-/// Bits of fastnorm_norm_args.flags: programmatic dependent launch, by which a kernel starts while
-/// the stream's previous one still runs. On the CPU and on GPUs before compute capability 9.0 they
-/// have no effect. Results never depend on them.
+/// Where the modulation is rounded to x's dtype T on its way.
+pub type fastnorm_modulation_rounding = c_uint;
+/// Nowhere: z \* (1 + scale) + shift is one operation.
+pub const FASTNORM_MODULATION_ONCE: fastnorm_modulation_rounding = 0;
+/// z, the sums with tables, 1 + scale, the product, the sum: a chain in T.
+pub const FASTNORM_MODULATION_EVERY_STEP: fastnorm_modulation_rounding = 1;
+pub const FASTNORM_MODULATION_ROUNDING_MAX_ENUM: fastnorm_modulation_rounding = 0x7fffffff;
+
+/// Bits of fastnorm_norm_args.flags. Those of PDL are programmatic dependent launch, by which a
+/// kernel starts while the stream's previous one still runs. On the CPU and on GPUs before compute
+/// capability 9.0 they have no effect. Results never depend on them.
 pub type fastnorm_norm_flags = c_uint;
 /// Start when the stream's previous kernel allows it; read and write nothing before that one has
 /// ended.
@@ -723,6 +733,8 @@ pub const FASTNORM_NORM_PDL_TRIGGER: fastnorm_norm_flags = 2;
 /// With PDL_WAIT: weight and bias are not written by any kernel that may still run, and may be read
 /// before the wait.
 pub const FASTNORM_NORM_PDL_CONSTANT_WEIGHTS: fastnorm_norm_flags = 4;
+/// The factor is modulation_scale, not 1 + it.
+pub const FASTNORM_NORM_MODULATION_PLAIN_SCALE: fastnorm_norm_flags = 8;
 pub const FASTNORM_NORM_FLAGS_MAX_ENUM: fastnorm_norm_flags = 0x7fffffff;
 
 /// One normalisation. `{0}` plus struct_size, x and y is a valid RMSNorm without weight and with
@@ -864,6 +876,28 @@ pub struct fastnorm_norm_args {
     pub branch_rstd: *const fastnorm_tensor,
     /// \[1\] f32. Factor of the sum, a value on the device. Input; NULL = 1.
     pub sum_scale: *const fastnorm_tensor,
+    /// Factor of the branch in the sum, T or f32. Broadcasts against x as in NumPy: each extent is
+    /// 1 or x's, counted from the right, and missing ones are 1. Examples: \[1\], \[batch, 1, n\],
+    /// \[batch, tokens, 1\]. With modulation_index \[m, n\] or \[m, 1\]. NULL = 1.
+    pub residual_gate: *const fastnorm_tensor,
+    /// \[n\], or with leading extents of 1; T or f32. Added to residual_gate. NULL = 0.
+    pub residual_gate_table: *const fastnorm_tensor,
+    /// Of that sum. Default: identity.
+    pub residual_gate_act: fastnorm_activation,
+    /// Default: the modulation is not rounded on its way. Needs modulation_scale or
+    /// modulation_shift.
+    pub modulation_rounding: fastnorm_modulation_rounding,
+    /// As residual_gate: 1 + it is the factor of the normalised row. NULL = nothing is multiplied.
+    pub modulation_scale: *const fastnorm_tensor,
+    /// As residual_gate_table, of modulation_scale.
+    pub scale_table: *const fastnorm_tensor,
+    /// As residual_gate: added to the normalised row. NULL = nothing is added.
+    pub modulation_shift: *const fastnorm_tensor,
+    /// As residual_gate_table, of modulation_shift.
+    pub shift_table: *const fastnorm_tensor,
+    /// x.shape\[:-1\], or that with a last 1; i32 or i64. Which row of each modulator a row of x
+    /// takes. NULL = they broadcast.
+    pub modulation_index: *const fastnorm_tensor,
 }
 
 impl fastnorm_norm_args {
@@ -919,6 +953,15 @@ impl fastnorm_norm_args {
             branch_bias: core::ptr::null(),
             branch_rstd: core::ptr::null(),
             sum_scale: core::ptr::null(),
+            residual_gate: core::ptr::null(),
+            residual_gate_table: core::ptr::null(),
+            residual_gate_act: 0,
+            modulation_rounding: 0,
+            modulation_scale: core::ptr::null(),
+            scale_table: core::ptr::null(),
+            modulation_shift: core::ptr::null(),
+            shift_table: core::ptr::null(),
+            modulation_index: core::ptr::null(),
         }
     }
 }
@@ -2063,6 +2106,8 @@ extern "C" {
     ///
     /// The workspace holds partial sums of dweight and dbias, as that of fastnorm_norm_backward
     /// does, and with ACROSS_HEADS four floats for each token. It is 0 where neither is needed.
+    /// CUDA: where fastnorm_norm_backward's kernels run, statistics that are computed again are
+    /// there, too.
     ///
     /// - `context`: the device
     /// - `args`: as for the call
@@ -2212,7 +2257,8 @@ pub struct fastnorm_peer_options {
     pub one_shot_bytes: i64,
     /// The longest wait for another rank: 1000 to 10^12 ns; 0 = 10 s.
     pub wait_ns: i64,
-    /// Rows that may be on their way at once, 1 to 256; 0 = 8.
+    /// Rows that may be on their way at once, 1 to 256; 0 = 8, CUDA: 128. On CUDA at most so many
+    /// thread blocks run.
     pub rings: i32,
     /// Must be 0.
     pub reserved: i32,
@@ -2252,7 +2298,8 @@ pub struct fastnorm_peer_state {
     pub error: fastnorm_peer_error,
     /// The rank that was missing or disagrees; -1 where there is none.
     pub rank: i32,
-    /// Calls that ended well since create or reset.
+    /// Calls that ended well since create or reset. CUDA: of one that was stopped, the first rows
+    /// may have ended well, and then it counts; 32 bits.
     pub calls: u64,
     /// 1 once the other ranks' buffers are known; else 0.
     pub connected: i32,
@@ -2363,7 +2410,8 @@ extern "C" {
     /// Returns FASTNORM_OK FASTNORM_ERROR_ARGUMENT: null arguments; a wrong size; bytes that are no
     /// blob; a blob of another rank; options that differ: the text names the option and both
     /// values; a buffer that is gone; a second call FASTNORM_ERROR_UNSUPPORTED: a blob of another
-    /// version of the library or of another device type; CPU: of another process
+    /// version of the library or of another device type; CPU: of another process; CUDA: of a GPU
+    /// whose memory this one cannot reach, or of another process where CUDA IPC does not work
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_import(
@@ -2373,7 +2421,7 @@ extern "C" {
     ) -> fastnorm_status;
 
     /// Say whether a peer was stopped, and by which rank. May be called at any time, from any
-    /// thread.
+    /// thread, also while a call waits for other ranks.
     ///
     /// - `peer`: of fastnorm_peer_create
     /// - `state`: struct_size in; receives the rest
@@ -2389,11 +2437,11 @@ extern "C" {
 
     /// Make a stopped group usable again. Every rank must call it, after no rank runs a call any
     /// more and before any rank runs the next one: the caller makes sure, by a barrier before and
-    /// one after.
+    /// one after. CUDA: no stream has calls of this peer left.
     ///
     /// - `peer`: of fastnorm_peer_create
     ///
-    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null or runs a call
+    /// Returns FASTNORM_OK; FASTNORM_ERROR_ARGUMENT if peer is null; CPU: or runs a call
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_reset(peer: *mut fastnorm_peer) -> fastnorm_status;
@@ -2542,8 +2590,9 @@ extern "C" {
         info: *mut fastnorm_info,
     ) -> fastnorm_status;
 
-    /// Load what a call needs. Optional: the first call does the same. Does not wait for other
-    /// ranks.
+    /// Load what a call needs. Optional: the first call does the same. CUDA: do it on all ranks
+    /// before the first call, as a kernel may not be loaded while another one waits. Does not wait
+    /// for other ranks.
     ///
     /// - `context`: the device
     /// - `args`: as for the call
@@ -2558,20 +2607,21 @@ extern "C" {
 
     /// Add up the ranks' x, add the residual, normalise; the formula is at the top of this header.
     /// Every rank calls it. CPU: the work is done when the call returns; it waits for the other
-    /// ranks' x. Zero rows are success: nothing is sent, nothing written.
+    /// ranks' x. CUDA: kernels are enqueued on the stream, and calls of one peer are ordered by it.
+    /// Zero rows are success: nothing is sent, nothing written.
     ///
     /// - `context`: the device
     /// - `args`: read during the call only
     /// - `workspace`: fastnorm_info.workspace_bytes bytes on the device, 256-byte aligned, apart
     ///   from all tensors
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: CPU: NULL
+    /// - `stream`: CUDA: the stream; CPU: NULL
     ///
     /// Returns as fastnorm_norm, and FASTNORM_ERROR_ARGUMENT: a null peer, one of another context,
-    /// one that is not connected or runs a call; a rank that makes another call (the text has both)
-    /// FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more FASTNORM_ERROR_DTYPE: x of
-    /// another dtype than the peer's FASTNORM_ERROR_DEVICE: a rank that did not arrive in time, a
-    /// peer that was stopped before
+    /// one that is not connected; CPU: one that runs a call; a rank that makes another call (the
+    /// text has both) FASTNORM_ERROR_SHAPE: n above max_columns, or 2^31 rows and more
+    /// FASTNORM_ERROR_DTYPE: x of another dtype than the peer's FASTNORM_ERROR_DEVICE: a peer that
+    /// was stopped before; CPU: a rank that did not arrive in time
     ///
     /// Since 0.2.
     pub fn fastnorm_peer_allreduce_norm(
@@ -2690,7 +2740,7 @@ extern "C" {
     /// - `args`: read during the call only
     /// - `workspace`: fastnorm_info.workspace_bytes bytes, as fastnorm_peer_allreduce_norm
     /// - `workspace_bytes`: size of workspace
-    /// - `stream`: CPU: NULL
+    /// - `stream`: CUDA: the stream; CPU: NULL
     ///
     /// Returns as fastnorm_peer_allreduce_norm; texts on overlap name the parts parts\[0\] and
     /// parts\[1\]
@@ -2766,7 +2816,7 @@ const _: () = {
     assert!(offset_of!(fastnorm_kernel_info, family) == 8);
     assert!(offset_of!(fastnorm_kernel_info, arch) == 16);
     assert!(offset_of!(fastnorm_kernel_info, name) == 24);
-    assert!(size_of::<fastnorm_norm_args>() == 288);
+    assert!(size_of::<fastnorm_norm_args>() == 352);
     assert!(offset_of!(fastnorm_norm_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_args, kind) == 8);
     assert!(offset_of!(fastnorm_norm_args, eps) == 12);
@@ -2816,6 +2866,15 @@ const _: () = {
     assert!(offset_of!(fastnorm_norm_args, branch_bias) == 264);
     assert!(offset_of!(fastnorm_norm_args, branch_rstd) == 272);
     assert!(offset_of!(fastnorm_norm_args, sum_scale) == 280);
+    assert!(offset_of!(fastnorm_norm_args, residual_gate) == 288);
+    assert!(offset_of!(fastnorm_norm_args, residual_gate_table) == 296);
+    assert!(offset_of!(fastnorm_norm_args, residual_gate_act) == 304);
+    assert!(offset_of!(fastnorm_norm_args, modulation_rounding) == 308);
+    assert!(offset_of!(fastnorm_norm_args, modulation_scale) == 312);
+    assert!(offset_of!(fastnorm_norm_args, scale_table) == 320);
+    assert!(offset_of!(fastnorm_norm_args, modulation_shift) == 328);
+    assert!(offset_of!(fastnorm_norm_args, shift_table) == 336);
+    assert!(offset_of!(fastnorm_norm_args, modulation_index) == 344);
     assert!(size_of::<fastnorm_norm_backward_args>() == 112);
     assert!(offset_of!(fastnorm_norm_backward_args, struct_size) == 0);
     assert!(offset_of!(fastnorm_norm_backward_args, kind) == 8);
@@ -3013,6 +3072,7 @@ const _: () = {
     assert!(size_of::<fastnorm_gate_position>() == 4);
     assert!(size_of::<fastnorm_gate_source>() == 4);
     assert!(size_of::<fastnorm_sum_rounding>() == 4);
+    assert!(size_of::<fastnorm_modulation_rounding>() == 4);
     assert!(size_of::<fastnorm_norm_flags>() == 4);
     assert!(size_of::<fastnorm_norm_backward_flags>() == 4);
     assert!(size_of::<fastnorm_lse_base>() == 4);
