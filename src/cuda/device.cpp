@@ -23,15 +23,18 @@ std::span<const KernelTable> kernel_tables() {
 #endif
 #ifdef FASTNORM_HAS_SM100
       {&kSm100, kernel_parts<100>(), all_norm_backward_kernels<100>(),
-       all_norm_heads_kernels<100>(), all_norm_heads_backward_kernels<100>(), all_peer_kernels<100>()},
+       all_norm_heads_kernels<100>(), all_norm_heads_backward_kernels<100>(),
+       all_peer_kernels<100>()},
 #endif
 #ifdef FASTNORM_HAS_SM120
       {&kSm120, kernel_parts<120>(), all_norm_backward_kernels<120>(),
-       all_norm_heads_kernels<120>(), all_norm_heads_backward_kernels<120>(), all_peer_kernels<120>()},
+       all_norm_heads_kernels<120>(), all_norm_heads_backward_kernels<120>(),
+       all_peer_kernels<120>()},
 #endif
 #ifdef FASTNORM_HAS_PTX
       {&kPtx, kernel_parts<kPtxNumber>(), all_norm_backward_kernels<kPtxNumber>(),
-       all_norm_heads_kernels<kPtxNumber>(), all_norm_heads_backward_kernels<kPtxNumber>(), all_peer_kernels<kPtxNumber>()},
+       all_norm_heads_kernels<kPtxNumber>(), all_norm_heads_backward_kernels<kPtxNumber>(),
+       all_peer_kernels<kPtxNumber>()},
 #endif
   };
   return tables;
