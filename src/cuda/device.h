@@ -15,6 +15,8 @@
 #include "cuda/norm_backward/table.h"
 #include "cuda/norm_heads/kernels.h"
 #include "cuda/norm_heads/table.h"
+#include "cuda/norm_stages/kernels.h"
+#include "cuda/norm_stages/table.h"
 
 // Leaves the function with a device error if `expression` fails.
 #define FASTNORM_CUDA_TRY(expression)                                                              \
@@ -35,6 +37,7 @@ struct KernelTable {
   KernelParts parts;
   NormBackwardKernels backward;
   NormHeadsKernels heads;
+  NormStagesKernels stages;
 
   NormKernel at(int32_t index) const;  // in the order of norm_table()
   NormPairKernel pair_at(int32_t index, GridForm form) const;
@@ -97,6 +100,9 @@ class CudaDevice final : public Device {
   fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
   fastnorm_status allow_backward(const NormBackwardStep& step, Error& error);
   fastnorm_status load_mla_decode_once(const MlaDecodeDesc& desc, Error& error);
+  // On the current device.
+  fastnorm_status prepare_stages(const NormCall& call, Error& error);
+  fastnorm_status run_stages(const NormCall& call, cudaStream_t stream, Error& error);
   // One launch, on the current device.
   fastnorm_status run_together(std::span<const NormCall> calls, cudaStream_t stream, Error& error);
 

@@ -19,6 +19,10 @@ std::string run_norm_backward(const fastnorm::NormBackwardDesc& desc,
 std::string run_norm_heads(const fastnorm::NormHeadsDesc& desc, const fastnorm::NormHeadsPlan& plan,
                            Order order);
 
+// Runs a norm call with stages likewise.
+std::string run_norm_stages(const fastnorm::NormDesc& desc, const fastnorm::NormPlan& plan,
+                            Order order);
+
 // Whether kernel `index` of the table was compiled: see -Dsimt_sample.
 bool has_kernel(int32_t index);
 

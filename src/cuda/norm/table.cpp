@@ -9,6 +9,8 @@
 #include "cuda/norm_backward/table.h"
 #include "cuda/norm_heads/launch_params.h"
 #include "cuda/norm_heads/table.h"
+#include "cuda/norm_stages/launch_params.h"
+#include "cuda/norm_stages/table.h"
 
 namespace fastnorm::cuda {
 namespace {
@@ -75,7 +77,11 @@ class DryDevice final : public Device {
       count = calls_together(calls);
       Grid grid;
       find_grid(calls.first(count), &grid);
-      if (grid.form != GridForm::kRows) {
+      if (calls[0].desc->has_stages) {
+        const NormStagesParams params =
+            make_norm_stages_params(*calls[0].desc, *calls[0].plan);
+        asm volatile("" ::"m"(params));
+      } else if (grid.form != GridForm::kRows) {
         const NormPairParams params = make_pair_params(calls.first(count), grid);
         asm volatile("" ::"m"(params));
       } else {
@@ -131,7 +137,9 @@ class DryDevice final : public Device {
 
 }  // namespace
 
-const char* variant_text(const NormEntry& entry) { return kVariantTexts[entry.line]; }
+const char* variant_text(const NormEntry& entry) {
+  return has_stages_line(entry) ? stages_text(entry) : kVariantTexts[entry.line];
+}
 
 std::span<const NormEntry> norm_table(const ArchSpec& arch) {
   return table_of<kSm80, kSm90, kSm100, kSm120>(arch);

@@ -1,0 +1,87 @@
+// Norm calls with stages on the SIMT machine: each kernel, and what planning chooses, against the
+// model byte for byte, whose results are compared with double precision.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/norm_check.h"
+#include "cuda/norm/table.h"
+#include "cuda/norm_stages/table.h"
+#include "simt/device.h"
+#include "simt/machine.h"
+#include "simt/spec.h"
+#include "support/norm_stages_call.h"
+
+namespace {
+
+using namespace fastnorm;
+using support::RandomStagesCall;
+
+DeviceFacts facts() { return cuda::make_facts(cuda::kSimt, 0, 132, 8); }
+
+constexpr simt::Order kOrders[] = {simt::Order::kForward, simt::Order::kBackward,
+                                   simt::Order::kShuffled};
+
+// A random call, described; its tensors are the GPU's.
+struct Described {
+  explicit Described(uint64_t call_seed) : seed(call_seed), call(call_seed, ref::Order::kGpu) {
+    for (support::CallTensor* t : call.tensors()) t->abi.device_type = FASTNORM_DEVICE_CUDA;
+    Error error;
+    EXPECT_EQ(check_norm(&call.args(), {FASTNORM_DEVICE_CUDA, 0}, &desc, error), FASTNORM_OK)
+        << call.text() << ": " << error.text;
+  }
+
+  void run(const NormPlan& plan) {
+    call.expect_results();
+    EXPECT_EQ(simt::run_norm_stages(desc, plan, kOrders[seed % std::size(kOrders)]), "")
+        << call.text();
+    EXPECT_EQ(call.difference(), "") << plan.entry->name << " " << call.text();
+  }
+
+  const uint64_t seed;
+  RandomStagesCall call;
+  NormDesc desc;
+};
+
+TEST(SimtNormStages, RandomCallsEqualTheModel) {
+  int64_t bounded = 0;
+  for (uint64_t seed = 0; seed < 300 && !HasFailure(); ++seed) {
+    Described described(seed);
+    NormPlan plan;
+    Error error;
+    ASSERT_EQ(make_plan(described.desc, facts(), {}, &plan, error), FASTNORM_OK)
+        << described.call.text() << ": " << error.text;
+    if (plan.entry != nullptr) described.run(plan);
+    bounded += described.call.bounded() != 0 ? 1 : 0;
+  }
+  EXPECT_GE(bounded, 40) << "calls that were compared with double precision";
+}
+
+// Each kernel, with several calls that it can serve.
+TEST(SimtNormStages, EveryKernelEqualsTheModel) {
+  constexpr int kCalls = 12;
+  const auto table = cuda::norm_stages_table(cuda::kSimt);
+  std::vector<int> calls(table.size());
+  for (uint64_t seed = 1000; seed < 20000 && !HasFailure(); ++seed) {
+    if (std::all_of(calls.begin(), calls.end(), [](int count) { return count >= kCalls; })) break;
+    Described described(seed);
+    if (described.desc.rows == 0) continue;
+    for (size_t i = 0; i < table.size(); ++i) {
+      NormPlan plan;
+      Error error;
+      if (calls[i] >= kCalls || plan_stages_for(described.desc, facts(), static_cast<int32_t>(i),
+                                                &plan, error) != FASTNORM_OK)
+        continue;
+      EXPECT_EQ(plan.entry, &table[i].norm);
+      described.run(plan);
+      ++calls[i];
+      break;  // the call's memory has its results
+    }
+  }
+  for (size_t i = 0; i < table.size(); ++i)
+    EXPECT_EQ(calls[i], kCalls) << table[i].norm.name << " serves too few of the calls";
+}
+
+}  // namespace
