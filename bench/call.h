@@ -23,10 +23,10 @@ inline fastnorm_dtype dtype_of(const Case& c) {
                                               : FASTNORM_DTYPE_BF16);
 }
 
-// Addresses of a call. y holds y or its codes; of "qk" it is x. `given_scale` is [1] f32, and
+// Addresses of a call. y holds y or its codes; of "qk" it is x. `static_scale` is [1] f32, and
 // `bias` of "qk" the keys' weight.
 struct Buffers {
-  char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *given_scale;
+  char *x, *residual, *weight, *bias, *y, *residual_out, *scales, *static_scale;
 };
 
 // Where the tensors of a case's calls lie in one piece of memory: weight and bias, which all calls
@@ -37,24 +37,24 @@ class Layout {
     const auto round_up = [=](int64_t bytes) {
       return (bytes + alignment - 1) / alignment * alignment;
     };
-    columns_ = round_up(c.n * 4);
+    weights_ = round_up(c.n * 4);
     tensor_ = round_up(c.buffer_bytes());
     y_ = heads_ ? 0 : round_up(c.buffer_bytes() / c.shrink());
     scales_ = round_up(c.scale_bytes());
   }
 
   int64_t call_bytes() const { return tensor_ * (adds_ ? 3 : 1) + y_ + scales_; }
-  int64_t bytes(int64_t calls) const { return 3 * columns_ + calls * call_bytes(); }
+  int64_t bytes(int64_t calls) const { return 3 * weights_ + calls * call_bytes(); }
   Buffers at(char* memory, int64_t i) const {
-    char* p = memory + 3 * columns_ + i * call_bytes();
+    char* p = memory + 3 * weights_ + i * call_bytes();
     const auto take = [&](int64_t bytes) {
       p += bytes;
       return p - bytes;
     };
     Buffers b = {};
     b.weight = memory;
-    b.bias = memory + columns_;
-    b.given_scale = memory + 2 * columns_;
+    b.bias = memory + weights_;
+    b.static_scale = memory + 2 * weights_;
     b.x = take(tensor_);
     if (adds_) b.residual = take(tensor_);
     b.y = heads_ ? b.x : take(y_);
@@ -65,14 +65,14 @@ class Layout {
 
  private:
   bool heads_, adds_;
-  int64_t columns_, tensor_, y_, scales_;
+  int64_t weights_, tensor_, y_, scales_;
 };
 
 // Tensors and arguments of a case; addresses can be changed between calls. Not copyable: the
 // arguments point inside.
 class Call {
  public:
-  static constexpr float kGivenScale = 1.0f / 64;
+  static constexpr float kStaticScale = 1.0f / 64;
   static constexpr uint32_t kPdl =
       FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
 
@@ -119,7 +119,7 @@ class Call {
     bias_.data = b.bias;
     y_.data = b.y;
     residual_out_.data = b.residual_out;
-    scale_.data = scale_is_given_ ? b.given_scale : b.scales;
+    scale_.data = scale_is_static_ ? b.static_scale : b.scales;
     keys_.data = b.x;
   }
   // LayerNorm is often called with f32 parameters beside 16-bit rows.
@@ -162,14 +162,14 @@ class Call {
     y_.dtype = fastnorm_dtype_of(c.codes() == Codes::kNvfp4 ? FASTNORM_DTYPE_F4_E2M1FN
                                                             : FASTNORM_DTYPE_F8_E4M3FN);
     y_.byte_offset = static_cast<uint64_t>(c.shift * c.element_bytes() / c.shrink());
-    scale_is_given_ = c.codes() == Codes::kTensor;
+    scale_is_static_ = c.codes() == Codes::kTensor;
     scale_ = x_;
     scale_.strides = nullptr;
     scale_.byte_offset = 0;
     scale_.dtype = fastnorm_dtype_of(s.scale);
     scale_.shape = scale_shape_;
     scale_.ndim = s.columns == 0 ? 1 : 2;
-    scale_shape_[0] = scale_is_given_ ? 1 : c.rows;
+    scale_shape_[0] = scale_is_static_ ? 1 : c.rows;
     scale_shape_[1] = s.columns == 0 ? 1 : (c.n + s.columns - 1) / s.columns;
     args_.y = nullptr;
     args_.quantized = &y_;
@@ -201,7 +201,7 @@ class Call {
     key_args_.weight = &bias_;
   }
 
-  bool heads_, scale_is_given_ = false;
+  bool heads_, scale_is_static_ = false;
   int64_t shape_[2], scale_shape_[2] = {}, query_shape_[3] = {}, key_shape_[3] = {},
                      head_strides_[3] = {}, row_strides_[2] = {0, 1};
   fastnorm_tensor x_, residual_, y_, residual_out_, weight_, bias_, scale_ = {}, keys_ = {};

@@ -157,7 +157,7 @@ class ForwardCalls {
         memory_(allocate(layout_.bytes(sets))),
         call_(c, FASTNORM_DEVICE_CPU, at(0)) {
     fill(memory_.get(), layout_.bytes(sets), c.dtype);
-    std::memcpy(at(0).given_scale, &Call::kGivenScale, sizeof Call::kGivenScale);
+    std::memcpy(at(0).static_scale, &Call::kStaticScale, sizeof Call::kStaticScale);
     if (options.f32_parameters) call_.use_f32_parameters();
   }
 

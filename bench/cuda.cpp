@@ -32,8 +32,8 @@ class ForwardCalls {
         layout_(c, kAlignment),
         arena_(gpu.arena(layout_.bytes(calls), c.dtype)),
         call_(c, FASTNORM_DEVICE_CUDA, layout_.at(arena_, 0)) {
-    const float given_scale = Call::kGivenScale;
-    BENCH_CUDA(cudaMemcpyAsync(layout_.at(arena_, 0).given_scale, &given_scale, sizeof given_scale,
+    const float static_scale = Call::kStaticScale;
+    BENCH_CUDA(cudaMemcpyAsync(layout_.at(arena_, 0).static_scale, &static_scale, sizeof static_scale,
                                cudaMemcpyHostToDevice, gpu.queue()));
   }
 

@@ -22,7 +22,7 @@ class BackwardLayout {
     const auto round_up = [=](int64_t bytes) {
       return (bytes + alignment - 1) / alignment * alignment;
     };
-    columns_ = round_up(c.n * 4);
+    weights_ = round_up(c.n * 4);
     workspace_ = round_up(workspace_bytes);
     statistics_ = round_up(c.rows * 4);
     tensor_ = round_up(c.buffer_bytes());
@@ -40,9 +40,9 @@ class BackwardLayout {
       p += bytes;
       return p - bytes;
     };
-    b.weight = take(columns_);
-    b.dweight = take(columns_);
-    b.dbias = take(columns_);
+    b.weight = take(weights_);
+    b.dweight = take(weights_);
+    b.dbias = take(weights_);
     b.workspace = take(workspace_);
     p = statistics(memory) + i * call_statistics();
     b.rstd = take(statistics_);
@@ -57,10 +57,10 @@ class BackwardLayout {
 
  private:
   int64_t call_statistics() const { return statistics_ * (layer_ ? 2 : 1); }
-  int64_t shared_bytes() const { return 3 * columns_ + workspace_; }
+  int64_t shared_bytes() const { return 3 * weights_ + workspace_; }
 
   bool layer_, adds_;
-  int64_t columns_, workspace_, statistics_, tensor_;
+  int64_t weights_, workspace_, statistics_, tensor_;
 };
 
 // Tensors and arguments of a case. Not copyable: the arguments point inside.

@@ -44,7 +44,7 @@ KIND_WORDS = (
     ("b16", "f32"),
     ("plain", "add"),
     ("rms", "layer"),
-    ("own_dtype", "f32_columns", "any_columns"),
+    ("own_dtype", "f32_weights", "any_weights"),
     ("y", "per_tensor", "per_row", "per_block"),
     ("aligned", "unaligned", "any_address"),
     ("lean", "llama", "full", "head_weights"),
@@ -164,7 +164,7 @@ class VariantLine:
             and words[1] in ("rms", "layer")
             and words[2] in ("once", "f32", "any")
             and words[3] in ("store", "static", "quant")
-            and words[4] in ("vector", "uneven", "any")
+            and words[4] in ("vector", "unaligned", "any")
             and all(w.isdigit() for w in words[5:8] + words[15:20])
             and all(d in DTYPES for d in re.split(r"\s*\|\s*", words[8]))
             and all(f in FLAVOURS for f in re.split(r"\s*\|\s*", words[9]))
@@ -333,10 +333,10 @@ def kind_line(kind):
 def kernel_of(kind, dtype, tile, flavour="general"):
     """The kernel of a kind of call; `flavour` is the kernel's. key_of() of
     src/core/norm_choice.h."""
-    _, source, stat, columns, output, reach, _, _ = kind
-    affine = {"own_dtype": "once", "f32_columns": "f32", "any_columns": "any"}[columns]
+    _, source, stat, weights, output, reach, _, _ = kind
+    affine = {"own_dtype": "once", "f32_weights": "f32", "any_weights": "any"}[weights]
     sink = {"y": "store", "per_tensor": "static"}.get(output, "quant")
-    access = {"aligned": "vector", "any_address": "any"}.get(reach, "uneven")
+    access = {"aligned": "vector", "any_address": "any"}.get(reach, "unaligned")
     return Kernel(dtype, source, stat, affine, sink, access, flavour, tile)
 
 

@@ -28,7 +28,7 @@ WORDS = {
     "stat": ("rms", "layer"),
     "affine": ("once", "f32", "any"),
     "sink": ("store", "static", "quant"),
-    "access": ("vector", "uneven", "any"),
+    "access": ("vector", "unaligned", "any"),
     "beside": ("general", "bare", "bare-cs", "rounded", "rounded-cs", "bare-sm"),
 }
 

@@ -897,7 +897,7 @@ def exact(case, b):
     if case.op.layer:
         a = a - a.mean(-1, keepdims=True)
     t = a / np.sqrt((a * a).mean(-1, keepdims=True) + EPS)
-    if case.op.own_columns:
+    if case.op.own_weights:
         return t * b.weight.array.astype(np.float64) + b.bias.array.astype(np.float64)
     if case.op.layer:
         return t * b.weight32.array + b.bias32.array

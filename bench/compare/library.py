@@ -211,7 +211,7 @@ class Fastnorm:
             view = b.heads_of(b.y[i])
             return [self._args(RMS, flags, x=view, y=view, weight=b.weight)]
         tensors = {"x": b.x[i]}
-        if op.own_columns:
+        if op.own_weights:
             tensors.update(weight=b.weight, bias=b.bias)
         elif op.layer:
             tensors.update(weight=b.weight32, bias=b.bias32)

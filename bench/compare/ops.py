@@ -19,7 +19,7 @@ class Op:
     title: str
     adds: bool = False  # x + residual comes first, and the sum leaves too
     layer: bool = False  # LayerNorm, with f32 weight and bias
-    own_columns: bool = False  # LayerNorm, with weight and bias of x's dtype
+    own_weights: bool = False  # LayerNorm, with weight and bias of x's dtype
     quantized: bool = False # leaves as f8_e4m3fn codes, by a static scale
     row_scales: bool = False  # or by a scale for each row, which leaves too
     statistics: bool = False  # rstd, and LayerNorm's mean, leave too
@@ -51,9 +51,9 @@ OPS = {
         ),
         Op("rms_backward", "RMSNorm backward", backward=True),
         Op("add_backward", "Fused add + RMSNorm backward", adds=True, backward=True),
-        Op("layer_backward", "LayerNorm backward", layer=True, own_columns=True, backward=True),
+        Op("layer_backward", "LayerNorm backward", layer=True, own_weights=True, backward=True),
         # The library alone is timed on these.
-        Op("layer_own", "LayerNorm, weight and bias of x's dtype", layer=True, own_columns=True),
+        Op("layer_own", "LayerNorm, weight and bias of x's dtype", layer=True, own_weights=True),
         Op("rms_row_fp8", "RMSNorm to per-row fp8", quantized=True, row_scales=True),
         Op("rms_stats", "RMSNorm with statistics", statistics=True),
         Op("add_stats", "Fused add + RMSNorm with statistics", adds=True, statistics=True),
@@ -61,7 +61,7 @@ OPS = {
             "layer_stats",
             "LayerNorm with statistics",
             layer=True,
-            own_columns=True,
+            own_weights=True,
             statistics=True,
         ),
     )

@@ -6,7 +6,7 @@ namespace fastnorm {
 namespace {
 
 // Inputs first, then outputs.
-enum class Role { kX, kResidual, kGate, kColumn, kScalar, kY, kResidualOut, kStatistic, kQuant };
+enum class Role { kX, kResidual, kGate, kWeight, kScalar, kY, kResidualOut, kStatistic, kQuant };
 
 // A tensor of a call as the aliasing rules see it.
 struct View {
@@ -22,7 +22,7 @@ struct View {
 constexpr int64_t kSameForAllRows[kMaxOuter] = {};
 
 // The rows of a weight or bias: one, or one for each index that it varies with.
-RowBytes column_bytes_of(const NormDesc& d, const ColumnTensor& c, int64_t columns) {
+RowBytes weight_bytes_of(const NormDesc& d, const WeightTensor& c, int64_t columns) {
   return {c.data, c.outer_stride_bytes, columns * dtype_bytes(c.dtype),
           c.head_stride_bytes != 0 ? d.outer[0] : 1, c.head_stride_bytes};
 }
@@ -49,8 +49,8 @@ class Views {
     const QuantDesc& q = d_.quant;
     return rows("x", Role::kX, d_.x, d_.n) &&
            rows("residual", Role::kResidual, d_.residual, d_.n) &&
-           column("weight", d_.weight, d_.weight_columns()) &&
-           column("bias", d_.bias, d_.bias_columns()) && rows("y", Role::kY, d_.y, d_.n) &&
+           weight_or_bias("weight", d_.weight, d_.weight_columns()) &&
+           weight_or_bias("bias", d_.bias, d_.bias_columns()) && rows("y", Role::kY, d_.y, d_.n) &&
            rows("residual_out", Role::kResidualOut, d_.residual_out, d_.n) &&
            rows("mean", Role::kStatistic, d_.mean, d_.groups()) &&
            rows("rstd", Role::kStatistic, d_.rstd, d_.groups()) && (!q.any() || quantised()) &&
@@ -66,8 +66,8 @@ class Views {
            rows("mean_in", Role::kScalar, s.mean_in, s.groups) &&
            rows("rstd_in", Role::kScalar, s.rstd_in, s.groups) &&
            rows("sumsq", Role::kStatistic, s.sumsq, sumsq_values(d_)) &&
-           column("branch_weight", s.branch_weight, d_.n) &&
-           column("branch_bias", s.branch_bias, d_.n) &&
+           weight_or_bias("branch_weight", s.branch_weight, d_.n) &&
+           weight_or_bias("branch_bias", s.branch_bias, d_.n) &&
            rows("branch_rstd", Role::kStatistic, s.branch_rstd, 1) &&
            scalar("sum_scale", Role::kScalar, s.sum_scale);
   }
@@ -86,8 +86,8 @@ class Views {
     return !t || add(name, role, t.dtype, {t.data, t.stride_bytes, row_bytes, 1, 0});
   }
 
-  bool column(const char* name, const ColumnTensor& c, int64_t columns) {
-    return !c || add(name, Role::kColumn, c.dtype, column_bytes_of(d_, c, columns));
+  bool weight_or_bias(const char* name, const WeightTensor& c, int64_t columns) {
+    return !c || add(name, Role::kWeight, c.dtype, weight_bytes_of(d_, c, columns));
   }
 
   bool scalar(const char* name, Role role, const std::byte* data) {
@@ -182,11 +182,11 @@ bool Touched::collect(const NormDesc& d) {
     range.begin = reinterpret_cast<uintptr_t>(data);
     return !__builtin_add_overflow(range.begin, static_cast<uintptr_t>(bytes), &range.end);
   };
-  const auto columns = [&](const ColumnTensor& c, int64_t n) {
+  const auto weights = [&](const WeightTensor& c, int64_t n) {
     if (!c) return true;
     return (c.head_stride_bytes | c.outer_stride_bytes[1] | c.outer_stride_bytes[2]) == 0
                ? piece(c.data, n * dtype_bytes(c.dtype))
-               : add(column_bytes_of(d, c, n));
+               : add(weight_bytes_of(d, c, n));
   };
   const auto scalar = [&](const std::byte* data) { return data == nullptr || piece(data, 4); };
   const QuantDesc& q = d.quant;
@@ -197,12 +197,12 @@ bool Touched::collect(const NormDesc& d) {
   };
   bool fit = overwritten(d.x) || rows(d.x, d.n);
   if (d.residual) fit = fit && (overwritten(d.residual) || rows(d.residual, d.n));
-  fit = fit && columns(d.weight, d.weight_columns()) && columns(d.bias, d.bias_columns());
+  fit = fit && weights(d.weight, d.weight_columns()) && weights(d.bias, d.bias_columns());
   const StagesDesc& stages = d.stages;
   if (d.has_stages) {
     fit = fit && (!stages.gate || same_view(stages.gate, d.y, d) || rows(stages.gate, d.n)) &&
           rows(stages.mean_in, stages.groups) && rows(stages.rstd_in, stages.groups) &&
-          columns(stages.branch_weight, d.n) && columns(stages.branch_bias, d.n) &&
+          weights(stages.branch_weight, d.n) && weights(stages.branch_bias, d.n) &&
           scalar(stages.sum_scale);
   }
   if (quant) fit = fit && scalar(q.tensor_scale) && scalar(q.global_scale) && scalar(q.clamp_scale);

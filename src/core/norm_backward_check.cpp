@@ -224,7 +224,7 @@ class NormBackwardCheck {
     Dtype dtype = Dtype::kUnknown;
     FASTNORM_TRY(row_dtype(name, t, &dtype));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_column_shape(name, t, *args_.x, error));
+    FASTNORM_TRY(check_weight_shape(name, t, *args_.x, error));
     for (int32_t i = 0; i + 1 < t.ndim; ++i) {
       if (t.shape[i] == 0) return FASTNORM_OK;  // no elements: as if it were not there
     }

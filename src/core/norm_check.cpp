@@ -24,8 +24,8 @@ FASTNORM_HOT void clear(NormDesc* desc) {
                        &desc->rstd, &desc->quant.codes, &desc->quant.scale}) {
     *t = RowTensor{};
   }
-  for (ColumnTensor* c : {&desc->weight, &desc->bias}) *c = ColumnTensor{};
-  desc->columns_outside = false;
+  for (WeightTensor* c : {&desc->weight, &desc->bias}) *c = WeightTensor{};
+  desc->weights_outside = false;
   desc->has_stages = false;
   QuantDesc& q = desc->quant;
   q.scheme = FASTNORM_QUANT_NONE;
@@ -40,7 +40,7 @@ FASTNORM_HOT void clear(NormDesc* desc) {
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
 
-constexpr int kRowTensors = 8, kStageRows = 5, kMostColumns = 4;
+constexpr int kRowTensors = 8, kStageRows = 5, kMostWeights = 4;
 
 std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
   return {&d.stages.gate, &d.stages.mean_in, &d.stages.rstd_in, &d.stages.sumsq,
@@ -48,11 +48,11 @@ std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
 }
 
 // Weights and biases; how many there may be.
-int columns_of(NormDesc& d, ColumnTensor* (&columns)[kMostColumns]) {
-  columns[0] = &d.weight, columns[1] = &d.bias;
+int weights_of(NormDesc& d, WeightTensor* (&weights)[kMostWeights]) {
+  weights[0] = &d.weight, weights[1] = &d.bias;
   if (!d.has_stages) return 2;
-  columns[2] = &d.stages.branch_weight, columns[3] = &d.stages.branch_bias;
-  return kMostColumns;
+  weights[2] = &d.stages.branch_weight, weights[3] = &d.stages.branch_bias;
+  return kMostWeights;
 }
 
 std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
@@ -85,10 +85,10 @@ class NormCheck {
     if (args_.residual_out != nullptr)
       FASTNORM_TRY(row_tensor("residual_out", *args_.residual_out, true, &d_.residual_out));
     if (d_.has_stages) {
-      FASTNORM_TRY(stage_columns());
+      FASTNORM_TRY(stage_weights());
     } else {
-      if (args_.weight != nullptr) FASTNORM_TRY(column("weight", *args_.weight, &d_.weight));
-      if (args_.bias != nullptr) FASTNORM_TRY(column("bias", *args_.bias, &d_.bias));
+      if (args_.weight != nullptr) FASTNORM_TRY(weight_or_bias("weight", *args_.weight, &d_.weight));
+      if (args_.bias != nullptr) FASTNORM_TRY(weight_or_bias("bias", *args_.bias, &d_.bias));
     }
     if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
     if (args_.rstd != nullptr) FASTNORM_TRY(statistic("rstd", *args_.rstd, &d_.rstd));
@@ -105,7 +105,7 @@ class NormCheck {
     if (!touched_.collect(d_) || !touched_.apart() || gated)
       FASTNORM_TRY(check_aliasing(d_, error));
     canonical();
-    if (columns_vary_outside_) arrange_columns();
+    if (weights_vary_outside_) arrange_weights();
     return FASTNORM_OK;
   }
 
@@ -265,24 +265,24 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  FASTNORM_HOT fastnorm_status column(const char* name, const fastnorm_tensor& t,
-                                      ColumnTensor* column) {
+  FASTNORM_HOT fastnorm_status weight_or_bias(const char* name, const fastnorm_tensor& t,
+                                      WeightTensor* weight) {
     const bool is_f32 = dtype_id(t.dtype) == FASTNORM_DTYPE_F32;
     const Dtype dtype = is_f32 ? Dtype::kF32 : d_.dtype;
     // As most are; check_tensor() has nothing to say to it.
     if ((is_f32 || dtype_id(t.dtype) == dtype_id(args_.x->dtype)) && t.ndim == 1 &&
         t.shape != nullptr && t.shape[0] == d_.n && (t.strides == nullptr || t.strides[0] == 1) &&
         placed(t, dtype_bytes(dtype))) {
-      column->data = address_of(t);
-      column->dtype = dtype;
+      weight->data = address_of(t);
+      weight->dtype = dtype;
       return FASTNORM_OK;
     }
-    if (t.ndim == 2 && one_a_head(t, dtype, column)) return FASTNORM_OK;
-    return any_column(name, t, column, d_.n);
+    if (t.ndim == 2 && one_a_head(t, dtype, weight)) return FASTNORM_OK;
+    return any_weight(name, t, weight, d_.n);
   }
 
-  // A row for each of x's heads in a plain layout, as most weights of heads are; else any_column() decides.
-  bool one_a_head(const fastnorm_tensor& t, Dtype dtype, ColumnTensor* column) const {
+  // A row for each of x's heads in a plain layout, as most weights of heads are; else any_weight() decides.
+  bool one_a_head(const fastnorm_tensor& t, Dtype dtype, WeightTensor* weight) const {
     const fastnorm_tensor& x = *args_.x;
     const int64_t bytes = dtype_bytes(dtype);
     int64_t stride = d_.n * bytes;
@@ -293,21 +293,21 @@ class NormCheck {
          (t.strides[1] != 1 || __builtin_mul_overflow(t.strides[0], bytes, &stride)))) {
       return false;
     }
-    column->data = address_of(t);
-    column->dtype = dtype;
-    column->head_stride_bytes = stride;
+    weight->data = address_of(t);
+    weight->dtype = dtype;
+    weight->head_stride_bytes = stride;
     return true;
   }
 
   // `group`: columns that a shorter tensor may have.
-  fastnorm_status any_column(const char* name, const fastnorm_tensor& t, ColumnTensor* column,
+  fastnorm_status any_weight(const char* name, const fastnorm_tensor& t, WeightTensor* weight,
                              int64_t group) {
     const Dtype dtype = dtype_from(t.dtype);
     FASTNORM_TRY(check_row_dtype(name, t));
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_column_shape(name, t, *args_.x, group, error));
-    column->data = address_of(t);
-    column->dtype = dtype;
+    FASTNORM_TRY(check_weight_shape(name, t, *args_.x, group, error));
+    weight->data = address_of(t);
+    weight->dtype = dtype;
     const int64_t bytes = dtype_bytes(dtype);
     auto compact = static_cast<uint64_t>(t.shape[t.ndim - 1] * bytes);  // unsigned: as in fill()
     for (int32_t i = 0; i + 1 < t.ndim; ++i) {
@@ -317,33 +317,33 @@ class NormCheck {
       compact *= static_cast<uint64_t>(t.shape[dim]);
       if (t.shape[dim] == 1 || stride == 0) continue;
       if (i == 0) {
-        column->head_stride_bytes = stride;
+        weight->head_stride_bytes = stride;
       } else {
-        column->outer_stride_bytes[i] = stride;
-        columns_vary_outside_ = true;
+        weight->outer_stride_bytes[i] = stride;
+        weights_vary_outside_ = true;
       }
     }
     return FASTNORM_OK;
   }
 
   // Of groups: a row of all columns, or one that the groups share.
-  fastnorm_status stage_columns() {
+  fastnorm_status stage_weights() {
     StagesDesc& s = d_.stages;
     const struct {
       const char* name;
       const fastnorm_tensor* tensor;
-      ColumnTensor* column;
+      WeightTensor* weight;
     } of_branch[] = {{"branch_weight", args_.branch_weight, &s.branch_weight},
                      {"branch_bias", args_.branch_bias, &s.branch_bias}};
     for (const auto& c : of_branch) {
-      if (c.tensor != nullptr) FASTNORM_TRY(any_column(c.name, *c.tensor, c.column, d_.n));
+      if (c.tensor != nullptr) FASTNORM_TRY(any_weight(c.name, *c.tensor, c.weight, d_.n));
     }
     if (args_.weight != nullptr) {
-      FASTNORM_TRY(any_column("weight", *args_.weight, &d_.weight, s.group));
+      FASTNORM_TRY(any_weight("weight", *args_.weight, &d_.weight, s.group));
       s.weight_shared = args_.weight->shape[args_.weight->ndim - 1] < d_.n;
     }
     if (args_.bias != nullptr) {
-      FASTNORM_TRY(any_column("bias", *args_.bias, &d_.bias, s.group));
+      FASTNORM_TRY(any_weight("bias", *args_.bias, &d_.bias, s.group));
       s.bias_shared = args_.bias->shape[args_.bias->ndim - 1] < d_.n;
     }
     return FASTNORM_OK;
@@ -366,9 +366,9 @@ class NormCheck {
   }
 
   void fold();
-  void fold_with_columns(RowTensor** present, size_t count);
+  void fold_with_weights(RowTensor** present, size_t count);
   void canonical();
-  void arrange_columns();
+  void arrange_weights();
   void swap_outer(int dim);
 
   const fastnorm_norm_args& args_;
@@ -377,11 +377,11 @@ class NormCheck {
   Touched& touched_;
   Error& error;
   const bool needs_output_;            // y or codes
-  bool columns_vary_outside_ = false;  // weight or bias has a row for each index[1] or index[2]
+  bool weights_vary_outside_ = false;  // weight or bias has a row for each index[1] or index[2]
 };
 
 void NormCheck::fold() {
-  RowTensor* present[kRowTensors + kStageRows + kMostColumns];
+  RowTensor* present[kRowTensors + kStageRows + kMostWeights];
   size_t count = 0;
   for (RowTensor* t : row_tensors(d_)) {
     if (*t) present[count++] = t;
@@ -391,7 +391,7 @@ void NormCheck::fold() {
       if (*t) present[count++] = t;
     }
   }
-  if (columns_vary_outside_) return fold_with_columns(present, count);
+  if (weights_vary_outside_) return fold_with_weights(present, count);
   bool heads = d_.weight.head_stride_bytes != 0 || d_.bias.head_stride_bytes != 0;
   if (d_.has_stages) {
     heads = heads || d_.stages.branch_weight.head_stride_bytes != 0 ||
@@ -401,19 +401,19 @@ void NormCheck::fold() {
 }
 
 // Where columns limit the folding as rows do. `present` has room for them.
-[[gnu::noinline]] void NormCheck::fold_with_columns(RowTensor** present, size_t count) {
-  RowTensor as_rows[kMostColumns];
-  ColumnTensor* columns[kMostColumns];
-  const int most = columns_of(d_, columns);
+[[gnu::noinline]] void NormCheck::fold_with_weights(RowTensor** present, size_t count) {
+  RowTensor as_rows[kMostWeights];
+  WeightTensor* weights[kMostWeights];
+  const int most = weights_of(d_, weights);
   for (int i = 0; i < most; ++i) {
-    if (!*columns[i]) continue;
-    as_rows[i].data = const_cast<std::byte*>(columns[i]->data);
-    for (int d = 0; d < kMaxOuter; ++d) as_rows[i].stride_bytes[d] = columns[i]->stride_bytes(d);
+    if (!*weights[i]) continue;
+    as_rows[i].data = const_cast<std::byte*>(weights[i]->data);
+    for (int d = 0; d < kMaxOuter; ++d) as_rows[i].stride_bytes[d] = weights[i]->stride_bytes(d);
     present[count++] = &as_rows[i];
   }
   fold_rows(d_.outer, &d_.outer_rank, {present, count}, false);
   for (int i = 0; i < most; ++i) {
-    for (int d = 0; d < kMaxOuter; ++d) columns[i]->set_stride_bytes(d, as_rows[i].stride_bytes[d]);
+    for (int d = 0; d < kMaxOuter; ++d) weights[i]->set_stride_bytes(d, as_rows[i].stride_bytes[d]);
   }
 }
 
@@ -424,10 +424,10 @@ void NormCheck::swap_outer(int dim) {
   if (d_.has_stages) {
     for (RowTensor* t : stage_rows(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
   }
-  ColumnTensor* columns[kMostColumns];
-  const int most = columns_of(d_, columns);
+  WeightTensor* weights[kMostWeights];
+  const int most = weights_of(d_, weights);
   for (int i = 0; i < most; ++i) {
-    ColumnTensor* const c = columns[i];
+    WeightTensor* const c = weights[i];
     const int64_t innermost = c->head_stride_bytes;
     c->head_stride_bytes = c->stride_bytes(dim);
     c->set_stride_bytes(dim, innermost);
@@ -436,7 +436,7 @@ void NormCheck::swap_outer(int dim) {
 
 // Weight and bias as the device's kernels take them. Most kernels of a GPU step along the innermost dimension alone. The
 // order of rows is free there, so any single dimension can be the innermost. Swizzled scales count rows and keep them.
-[[gnu::noinline]] void NormCheck::arrange_columns() {
+[[gnu::noinline]] void NormCheck::arrange_weights() {
   int varying = 0, dim = 0;
   for (int d = 0; d < d_.outer_rank; ++d) {
     if ((d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) == 0) continue;
@@ -446,7 +446,7 @@ void NormCheck::swap_outer(int dim) {
   const bool free_order = device_.device_type == FASTNORM_DEVICE_CUDA && !d_.quant.swizzled;
   if (free_order && varying == 1 && dim != 0) swap_outer(dim);
   for (int d = 1; d < d_.outer_rank; ++d)
-    d_.columns_outside |= (d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) != 0;
+    d_.weights_outside |= (d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) != 0;
   touched_.collect(d_);  // anew: dimensions have moved
 }
 

@@ -14,9 +14,9 @@ struct Word {
 constexpr Word kWidths[] = {{"b16", NormKind::kB16}, {"f32", NormKind::kF32}};
 constexpr Word kSources[] = {{"plain", NormKind::kPlain}, {"add", NormKind::kAdd}};
 constexpr Word kStats[] = {{"rms", NormKind::kRms}, {"layer", NormKind::kLayer}};
-constexpr Word kColumns[] = {{"own_dtype", NormKind::kOwnDtype},
-                             {"f32_columns", NormKind::kF32Columns},
-                             {"any_columns", NormKind::kAnyColumns}};
+constexpr Word kWeights[] = {{"own_dtype", NormKind::kOwnDtype},
+                             {"f32_weights", NormKind::kF32Weights},
+                             {"any_weights", NormKind::kAnyWeights}};
 constexpr Word kOutputs[] = {{"y", NormKind::kY},
                              {"per_tensor", NormKind::kPerTensor},
                              {"per_row", NormKind::kPerRow},
@@ -82,7 +82,7 @@ bool take_number(std::string_view* rest, std::string_view name, int64_t named, i
 
 bool parse_kind(std::string_view rest, NormKind* kinds) {
   return take_words(&rest, kWidths, &kinds->width) && take_words(&rest, kSources, &kinds->from) &&
-         take_words(&rest, kStats, &kinds->of) && take_words(&rest, kColumns, &kinds->columns) &&
+         take_words(&rest, kStats, &kinds->of) && take_words(&rest, kWeights, &kinds->weights) &&
          take_words(&rest, kOutputs, &kinds->output) &&
          take_words(&rest, kReaches, &kinds->reach) && take_words(&rest, kAsks, &kinds->ask) &&
          take_words(&rest, kIndices, &kinds->index) && rest.empty();
@@ -144,8 +144,8 @@ inline constexpr int8_t kFit = NormPick::kFit, kStreamed = 0;
 inline constexpr uint8_t b16 = NormKind::kB16, f32 = NormKind::kF32;
 inline constexpr uint8_t plain = NormKind::kPlain, add = NormKind::kAdd;
 inline constexpr uint8_t rms = NormKind::kRms, layer = NormKind::kLayer;
-inline constexpr uint8_t own_dtype = NormKind::kOwnDtype, f32_columns = NormKind::kF32Columns,
-                         any_columns = NormKind::kAnyColumns;
+inline constexpr uint8_t own_dtype = NormKind::kOwnDtype, f32_weights = NormKind::kF32Weights,
+                         any_weights = NormKind::kAnyWeights;
 inline constexpr uint8_t y = NormKind::kY, per_tensor = NormKind::kPerTensor,
                          per_row = NormKind::kPerRow, per_block = NormKind::kPerBlock;
 inline constexpr uint8_t aligned = NormKind::kAligned, unaligned = NormKind::kUnaligned,

@@ -29,7 +29,7 @@ struct NormKind {
   enum Width : uint8_t { kB16 = 1, kF32 = 2 };  // elements of x: bf16 and f16, or f32
   enum From : uint8_t { kPlain = 1, kAdd = 2 };
   enum Of : uint8_t { kRms = 1, kLayer = 2 };
-  enum Columns : uint8_t { kOwnDtype = 1, kF32Columns = 2, kAnyColumns = 4 };  // weight and bias
+  enum Weights : uint8_t { kOwnDtype = 1, kF32Weights = 2, kAnyWeights = 4 };  // weight and bias
   // y; quantised with a static scale; with dynamic scales, one for each row, or for each block of columns.
   enum Output : uint8_t { kY = 1, kPerTensor = 2, kPerRow = 4, kPerBlock = 8 };
   // Rows begin at multiples of 16 bytes and are as long; or anywhere; or what only kernels of any
@@ -40,14 +40,14 @@ struct NormKind {
   enum Ask : uint8_t { kLean = 1, kLlama = 2, kFull = 4, kHeadWeights = 8 };
   enum Index : uint8_t { kRows = 1, kHeads = 2 };  // rows have one index, or several
 
-  uint8_t width = kB16, from = kPlain, of = kRms, columns = kOwnDtype, output = kY;
+  uint8_t width = kB16, from = kPlain, of = kRms, weights = kOwnDtype, output = kY;
   uint8_t reach = kAligned, ask = kLean, index = kRows;
 
   // A number for each kind.
   constexpr int number() const {
     const auto place = [](unsigned bit) { return std::countr_zero(bit); };
     return place(width) | place(from) << 1 | place(of) << 2 | place(index) << 3 |
-           place(columns) << 4 | place(output) << 6 | place(reach) << 8 | place(ask) << 10;
+           place(weights) << 4 | place(output) << 6 | place(reach) << 8 | place(ask) << 10;
   }
   static constexpr int kCount = 1 << 12;
 
@@ -61,7 +61,7 @@ struct NormKind {
       case 2:
         return of;
       case 3:
-        return columns;
+        return weights;
       case 4:
         return output;
       case 5:
@@ -133,15 +133,15 @@ constexpr NormKey key_of(NormKind kind) {
   key.dtype = kind.width == NormKind::kF32 ? Dtype::kF32 : Dtype::kBF16;
   key.source = kind.from == NormKind::kAdd ? Source::kAdd : Source::kPlain;
   key.stat = kind.of == NormKind::kLayer ? Stat::kLayer : Stat::kRms;
-  key.affine = kind.columns == NormKind::kAnyColumns   ? Affine::kAny
-               : kind.columns == NormKind::kF32Columns ? Affine::kF32
+  key.affine = kind.weights == NormKind::kAnyWeights   ? Affine::kAny
+               : kind.weights == NormKind::kF32Weights ? Affine::kF32
                                                        : Affine::kOnce;
   key.sink = kind.output == NormKind::kY           ? Sink::kStore
              : kind.output == NormKind::kPerTensor ? Sink::kStatic
                                                    : Sink::kQuant;
   key.access = kind.reach == NormKind::kAligned      ? Access::kVector
                : kind.reach == NormKind::kAnyAddress ? Access::kAny
-                                                     : Access::kUneven;
+                                                     : Access::kUnaligned;
   return key;
 }
 
@@ -157,11 +157,11 @@ constexpr void for_each_key(NormKind kind, Flavour flavour, Fn fn) {
     case Flavour::kFull:
       return fn(key);
     case Flavour::kLean:
-      return with(lean), with(past_l1(lean));
+      return with(lean), with(with_streaming_loads(lean));
     case Flavour::kCached:
       return with(lean);
     case Flavour::kStreaming:
-      return with(past_l1(lean));
+      return with(with_streaming_loads(lean));
     case Flavour::kShared:
       return with(Beside::kShared);
   }

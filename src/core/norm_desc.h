@@ -29,7 +29,7 @@ struct RowTensor {
 };
 
 // A tensor with one value for each column: shared by all rows, or with a row for each index of some leading dimensions.
-struct ColumnTensor {
+struct WeightTensor {
   const std::byte* data = nullptr;             // nullptr = absent
   int64_t head_stride_bytes = 0;               // along index[0]; 0 = shared
   int64_t outer_stride_bytes[kMaxOuter] = {};  // along index[1] and index[2]; [0] is 0
@@ -115,7 +115,7 @@ struct StagesDesc {
   bool sum_every_step = false;           // rounded to T
   float alpha = 1;                       // factor of the branch
   const std::byte* sum_scale = nullptr;  // f32, an input; nullptr = 1
-  ColumnTensor branch_weight, branch_bias;
+  WeightTensor branch_weight, branch_bias;
   RowTensor branch_rstd;                            // f32, a value a row
   bool weight_shared = false, bias_shared = false;  // by the groups: rows of one group's columns
 };
@@ -136,8 +136,8 @@ struct NormDesc {
   uint32_t flags = 0;                      // fastnorm_norm_flags
   RowTensor x, residual, y, residual_out;  // rows of n elements
   RowTensor mean, rstd;                    // f32, one value a row, or for each group
-  ColumnTensor weight, bias;               // rows of them by the index of row r
-  bool columns_outside = false;            // one of them varies along index[1] or index[2]
+  WeightTensor weight, bias;               // rows of them by the index of row r
+  bool weights_outside = false;            // one of them varies along index[1] or index[2]
   QuantDesc quant;
   bool has_stages = false;
   StagesDesc stages;  // of a call that has some; else unspecified

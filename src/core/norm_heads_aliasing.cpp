@@ -66,8 +66,8 @@ class Views {
   fastnorm_status norm(const NormDesc& n) {
     const QuantDesc& q = n.quant;
     FASTNORM_TRY(rows("x", false, n, n.x, n.n * dtype_bytes(n.dtype)));
-    FASTNORM_TRY(column("weight", n, n.weight));
-    FASTNORM_TRY(column("bias", n, n.bias));
+    FASTNORM_TRY(weight_or_bias("weight", n, n.weight));
+    FASTNORM_TRY(weight_or_bias("bias", n, n.bias));
     FASTNORM_TRY(scalar("scale", q.tensor_scale, false));
     FASTNORM_TRY(scalar("global_scale", q.global_scale, false));
     FASTNORM_TRY(scalar("clamp_scale", q.clamp_scale, false));
@@ -83,7 +83,7 @@ class Views {
     return add(name, output, true, n.outer, t.stride_bytes, {t.data, nullptr, bytes, 1, 0});
   }
 
-  fastnorm_status column(const char* name, const NormDesc& n, const ColumnTensor& c) {
+  fastnorm_status weight_or_bias(const char* name, const NormDesc& n, const WeightTensor& c) {
     if (!c) return FASTNORM_OK;
     return add(name, false, true, kOne, kNone,
                {c.data, nullptr, n.n * dtype_bytes(c.dtype),

@@ -31,7 +31,7 @@ void count_part(const NormHeadsDesc& d, const NormHeadsPart& p, NormHeadsPlan* p
   const int64_t rows = d.tokens * p.heads, columns = n.n;
   const int64_t statistics = p.across_heads ? d.tokens : rows;
   plan->bytes_read += bytes_of(rows * columns, n.dtype);
-  for (const ColumnTensor* c : {&n.weight, &n.bias}) {
+  for (const WeightTensor* c : {&n.weight, &n.bias}) {
     if (*c)
       plan->bytes_read += bytes_of(columns * (c->head_stride_bytes != 0 ? p.heads : 1), c->dtype);
   }
@@ -112,7 +112,7 @@ bool is_aligned(const RowTensor& t, uint64_t bytes = kVectorBytes) {
   for (const int64_t stride : t.stride_bytes) strides |= static_cast<uint64_t>(stride);
   return is_aligned(t.data, strides, bytes);
 }
-bool is_aligned(const ColumnTensor& c) {
+bool is_aligned(const WeightTensor& c) {
   return is_aligned(c.data, static_cast<uint64_t>(c.head_stride_bytes));
 }
 

@@ -27,9 +27,9 @@ enum class Sink : uint8_t { kStore, kStatic, kQuant };
 // How rows are reached.
 //   kVector  rows of every tensor begin on 16-byte boundaries and are whole 16-byte vectors; all
 //            have x's dtype
-//   kUneven  rows of any length that begin anywhere; all have x's dtype
+//   kUnaligned  rows of any length that begin anywhere; all have x's dtype
 //   kAny     any address, and any dtypes
-enum class Access : uint8_t { kVector, kUneven, kAny };
+enum class Access : uint8_t { kVector, kUnaligned, kAny };
 
 // What a GPU kernel leaves out, and how a lean one loads.
 //   kAny        nothing is left out
@@ -43,7 +43,7 @@ enum class Access : uint8_t { kVector, kUneven, kAny };
 enum class Beside : uint8_t { kAny, kNothing, kNothingCs, kRounded, kRoundedCs, kShared };
 
 // The same with all loads past L1.
-constexpr Beside past_l1(Beside beside) {
+constexpr Beside with_streaming_loads(Beside beside) {
   return beside == Beside::kNothing   ? Beside::kNothingCs
          : beside == Beside::kRounded ? Beside::kRoundedCs
                                       : beside;
@@ -147,7 +147,7 @@ constexpr const char* name_of(Sink s) {
   return s == Sink::kStore ? "store" : s == Sink::kStatic ? "static" : "quant";
 }
 constexpr const char* name_of(Access a) {
-  return a == Access::kVector ? "vector" : a == Access::kUneven ? "uneven" : "any";
+  return a == Access::kVector ? "vector" : a == Access::kUnaligned ? "unaligned" : "any";
 }
 constexpr const char* name_of(Beside b) {
   return b == Beside::kNothing     ? "bare"

@@ -31,9 +31,9 @@ int32_t widest_access(uint64_t bits, int32_t limit) {
 }
 
 // True if columns can be read by 16 bytes, whatever the rows allow.
-bool columns_aligned(const NormDesc& d) {
+bool weights_aligned(const NormDesc& d) {
   uint64_t bits = 0;
-  for (const ColumnTensor& c : {d.weight, d.bias})
+  for (const WeightTensor& c : {d.weight, d.bias})
     bits |= reinterpret_cast<uintptr_t>(c.data) | static_cast<uint64_t>(c.head_stride_bytes);
   return widest_access(bits, 16) == 16;
 }
@@ -60,7 +60,7 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
     }
     return bytes;
   };
-  const auto columns = [&](const ColumnTensor& c, int64_t n) __attribute__((always_inline)) {
+  const auto weights = [&](const WeightTensor& c, int64_t n) __attribute__((always_inline)) {
     if (!c) return uint64_t{0};
     auto bytes = static_cast<uint64_t>(n * dtype_bytes(c.dtype));
     sum.alignment |= reinterpret_cast<uintptr_t>(c.data);
@@ -72,7 +72,7 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
     return bytes;
   };
   sum.bytes_read = rows(d.x, d.n, &sum.alignment) + rows(d.residual, d.n, &sum.alignment) +
-                   columns(d.weight, d.weight_columns()) + columns(d.bias, d.bias_columns());
+                   weights(d.weight, d.weight_columns()) + weights(d.bias, d.bias_columns());
   sum.bytes_written = rows(d.y, d.n, &sum.alignment) + rows(d.residual_out, d.n, &sum.alignment);
   uint64_t any = 0;  // these are not accessed by vectors, or codes_aligned() says how
   if (d.mean || d.rstd)
@@ -82,7 +82,7 @@ FASTNORM_HOT Totals totals_of(const NormDesc& d) {
     const int64_t values = d.kind == FASTNORM_NORM_LAYER ? 2 : 1;
     sum.bytes_read +=
         rows(s.gate, d.n, &any) + rows(s.mean_in, s.groups, &any) + rows(s.rstd_in, s.groups, &any);
-    sum.bytes_read += columns(s.branch_weight, d.n) + columns(s.branch_bias, d.n);
+    sum.bytes_read += weights(s.branch_weight, d.n) + weights(s.branch_bias, d.n);
     sum.bytes_written += rows(s.sumsq, s.groups * values, &any) + rows(s.branch_rstd, 1, &any);
   }
   const QuantDesc& q = d.quant;
@@ -164,7 +164,7 @@ FASTNORM_HOT fastnorm_status plan_cuda(const NormDesc& d, const DeviceFacts& fac
   const bool known = per_block > 1 && key.source == Source::kPlain && key.sink == Sink::kStore &&
                      (key.beside == Beside::kNothing || key.beside == Beside::kNothingCs);
   plan->stream_loads = known ? key.beside == Beside::kNothingCs
-                             : key.access != Access::kUneven && streams_loads(d, *plan);
+                             : key.access != Access::kUnaligned && streams_loads(d, *plan);
   const Prefetch& prefetch = kPrefetches[layer ? 1 : 0];
   if (d.outer_rank == 1 && arch.bulk_prefetch && plan->bytes_read >= prefetch.least_bytes_read) {
     const int64_t row_bytes = d.n * dtype_bytes(d.dtype) * (d.residual ? 2 : 1);
@@ -185,14 +185,14 @@ FASTNORM_HOT uint64_t plan_common(const NormDesc& d, const DeviceFacts& facts, N
 
 }  // namespace
 
-bool plain_columns(const NormDesc& d) {
-  if (d.columns_outside || (d.weight && d.weight.dtype != d.dtype)) return false;
+bool plain_weights(const NormDesc& d) {
+  if (d.weights_outside || (d.weight && d.weight.dtype != d.dtype)) return false;
   return !d.bias || (d.kind == FASTNORM_NORM_LAYER && d.bias.dtype == d.dtype);
 }
 
-bool f32_columns(const NormDesc& d) {
-  const auto fits = [](const ColumnTensor& c) { return !c || c.dtype == Dtype::kF32; };
-  return d.dtype != Dtype::kF32 && !d.columns_outside && fits(d.weight) && fits(d.bias) &&
+bool f32_weights(const NormDesc& d) {
+  const auto fits = [](const WeightTensor& c) { return !c || c.dtype == Dtype::kF32; };
+  return d.dtype != Dtype::kF32 && !d.weights_outside && fits(d.weight) && fits(d.bias) &&
          (!d.bias || d.kind == FASTNORM_NORM_LAYER);
 }
 
@@ -209,13 +209,13 @@ bool codes_aligned(const NormDesc& d, int vectors) {
 namespace {
 
 // True if all rows have the same weight and bias, where these do not vary along outer dimensions.
-FASTNORM_HOT bool shares_columns(const NormDesc& d) {
+FASTNORM_HOT bool shares_weights(const NormDesc& d) {
   return (d.weight.head_stride_bytes | d.bias.head_stride_bytes) == 0;
 }
 
 // Which lean kernels do all that a call asks for, whatever its rows' indices: kNothing, kRounded, or kAny for none.
 FASTNORM_HOT Beside beside_of(const NormDesc& d) {
-  if (!d.weight || (!d.bias && d.kind != FASTNORM_NORM_RMS) || !shares_columns(d) ||
+  if (!d.weight || (!d.bias && d.kind != FASTNORM_NORM_RMS) || !shares_weights(d) ||
       (d.quant.any() && (d.y || d.quant.has_extras()))) {
     return Beside::kAny;
   }
@@ -239,7 +239,7 @@ FASTNORM_HOT Beside beside_of(const NormDesc& d, Tile tile) {
 
 // The same for calls of a key: lean kernels for unaligned rows read columns by 16 bytes.
 FASTNORM_HOT Beside beside_of(const NormDesc& d, NormKey key, Tile tile) {
-  if (key.access == Access::kUneven && (!columns_aligned(d) || d.outer_rank > 1))
+  if (key.access == Access::kUnaligned && (!weights_aligned(d) || d.outer_rank > 1))
     return Beside::kAny;
   return beside_of(d, tile);
 }
@@ -248,12 +248,12 @@ FASTNORM_HOT Beside beside_of(const NormDesc& d, NormKey key, Tile tile) {
 bool serves(const NormEntry& entry, const NormDesc& desc, const DeviceFacts& facts) {
   const NormKey have = entry.key, need = norm_key(desc, facts);
   if (facts.device_type == FASTNORM_DEVICE_CUDA) {
-    if (have.affine == Affine::kOnce && !plain_columns(desc)) return false;
-    if (have.affine == Affine::kF32 && !f32_columns(desc)) return false;
+    if (have.affine == Affine::kOnce && !plain_weights(desc)) return false;
+    if (have.affine == Affine::kF32 && !f32_weights(desc)) return false;
     if (have.beside != Beside::kAny) {
       const Beside asked = beside_of(desc, need, entry.tile);
       const bool does = have.beside == asked ||
-                        (have.beside == past_l1(asked) && desc.outer_rank == 1) ||
+                        (have.beside == with_streaming_loads(asked) && desc.outer_rank == 1) ||
                         (have.beside == Beside::kShared && asked == Beside::kNothing);
       return does && have == bare_key(need, have.beside);
     }
@@ -279,8 +279,8 @@ FASTNORM_HOT bool has_one_dtype(const NormDesc& d) {
 }
 
 // True if no column has a 16-bit dtype that is not x's.
-bool own_or_f32_columns(const NormDesc& d) {
-  const auto fits = [&](const ColumnTensor& c) {
+bool own_or_f32_weights(const NormDesc& d) {
+  const auto fits = [&](const WeightTensor& c) {
     return !c || c.dtype == d.dtype || c.dtype == Dtype::kF32;
   };
   return fits(d.weight) && fits(d.bias);
@@ -292,7 +292,7 @@ NormKey cpu_key(const NormDesc& d, uint64_t bits) {
       d.rounding == FASTNORM_ROUND_ONCE && d.residual_rounding == FASTNORM_RESIDUAL_EXACT;
   const bool quant = d.quant.any();
   NormKey key = key_of_any(d, quant ? Sink::kQuant : Sink::kStore);
-  if (once && !quant && has_one_dtype(d) && own_or_f32_columns(d) &&
+  if (once && !quant && has_one_dtype(d) && own_or_f32_weights(d) &&
       widest_access(bits, kVectorBytes) == kVectorBytes)
     key.affine = Affine::kOnce, key.access = Access::kVector;
   return key;
@@ -311,12 +311,12 @@ FASTNORM_HOT NormKey cuda_key(const NormDesc& d, uint64_t bits) {
   const bool once = d.rounding <= FASTNORM_ROUND_NORMALIZED &&
                     d.residual_rounding != FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
   const bool aligned = widest_access(bits, kVectorBytes) == kVectorBytes, quant = d.quant.any();
-  const bool plain = plain_columns(d);
+  const bool plain = plain_weights(d);
   NormKey key = {d.dtype, d.residual ? Source::kAdd : Source::kPlain,
                  d.kind == FASTNORM_NORM_RMS ? Stat::kRms : Stat::kLayer};
   if (aligned && once && plain && !quant && has_one_dtype(d)) return key;  // most calls
   const NormKey any = key_of_any(d, quant ? Sink::kQuant : Sink::kStore);
-  const bool f32 = !plain && f32_columns(d);
+  const bool f32 = !plain && f32_weights(d);
   if (!once || !has_one_dtype(d) || (!plain && !f32)) return any;
   if (f32) key.affine = Affine::kF32;
   if (quant) key.sink = Sink::kQuant;
@@ -326,16 +326,16 @@ FASTNORM_HOT NormKey cuda_key(const NormDesc& d, uint64_t bits) {
   }
   if (!quant && aligned) return key;
   // Unaligned kernels write y, and have f32 weights without a residual.
-  if (quant || (f32 && (d.residual || !columns_aligned(d)))) return any;
-  key.access = Access::kUneven;
+  if (quant || (f32 && (d.residual || !weights_aligned(d)))) return any;
+  key.access = Access::kUnaligned;
   return key;
 }
 
 // What a call asks for beside what its key says. Lean kernels have rows of one index; the lists say which have two.
 FASTNORM_HOT NormKind::Ask ask_of(const NormDesc& d, NormKey key) {
-  if (!shares_columns(d)) return NormKind::kHeadWeights;
+  if (!shares_weights(d)) return NormKind::kHeadWeights;
   if (d.outer_rank > kMaxLeanIndices || (d.outer_rank > 1 && d.residual)) return NormKind::kFull;
-  if (key.access == Access::kUneven && (d.outer_rank > 1 || !columns_aligned(d)))
+  if (key.access == Access::kUnaligned && (d.outer_rank > 1 || !weights_aligned(d)))
     return NormKind::kFull;
   const Beside beside = beside_of(d);
   return beside == Beside::kNothing   ? NormKind::kLean
@@ -350,19 +350,19 @@ FASTNORM_HOT NormKind kind_of(const NormDesc& d, NormKey key) {
   kind.of = key.stat == Stat::kLayer ? NormKind::kLayer : NormKind::kRms;
   const bool scales = key.sink == Sink::kQuant;
   if (key.access == Access::kAny) {
-    kind.columns = NormKind::kAnyColumns;
+    kind.weights = NormKind::kAnyWeights;
     kind.output = scales ? NormKind::kPerRow : NormKind::kY;
     kind.reach = NormKind::kAnyAddress;
     kind.ask = NormKind::kFull;
     return kind;
   }
-  kind.columns = key.affine == Affine::kF32 ? NormKind::kF32Columns : NormKind::kOwnDtype;
+  kind.weights = key.affine == Affine::kF32 ? NormKind::kF32Weights : NormKind::kOwnDtype;
   kind.output = scales ? d.quant.block != 0 ? NormKind::kPerBlock : NormKind::kPerRow
                 : key.sink == Sink::kStatic ? NormKind::kPerTensor
                                             : NormKind::kY;
   kind.ask = ask_of(d, key);
   if (d.outer_rank > 1) kind.index = NormKind::kHeads;
-  if (key.access == Access::kUneven) kind.reach = NormKind::kUnaligned;
+  if (key.access == Access::kUnaligned) kind.reach = NormKind::kUnaligned;
   return kind;
 }
 
@@ -418,14 +418,14 @@ FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, const Nor
     switch (flavour) {
       case Flavour::kLean: {
         const bool streaming = several ? streams_short_loads(d, key, plan) : streams_loads(d, plan);
-        index = find(bare_key(key, streaming ? past_l1(lean) : lean));
+        index = find(bare_key(key, streaming ? with_streaming_loads(lean) : lean));
         break;
       }
       case Flavour::kCached:
         index = find(bare_key(key, lean));
         break;
       case Flavour::kStreaming:
-        index = find(bare_key(key, d.outer_rank == 1 ? past_l1(lean) : lean));
+        index = find(bare_key(key, d.outer_rank == 1 ? with_streaming_loads(lean) : lean));
         break;
       case Flavour::kShared:
         if (ask == NormKind::kLean) index = find(bare_key(key, Beside::kShared));
@@ -439,15 +439,15 @@ FASTNORM_HOT int32_t entry_of(const NormDesc& d, const Chosen& chosen, const Nor
 
 // True if two calls without residual and codes are the same but for rows, addresses and strides.
 FASTNORM_HOT bool asks_the_same(const NormDesc& a, const NormDesc& b) {
-  const auto same_columns = [](const ColumnTensor& c, const ColumnTensor& other) {
+  const auto same_weights = [](const WeightTensor& c, const WeightTensor& other) {
     return bool{c} == bool{other} && c.dtype == other.dtype;
   };
   return a.n == b.n && a.dtype == b.dtype && a.outer_rank == b.outer_rank && a.kind == b.kind &&
          a.flags == b.flags && a.rounding == b.rounding &&
          std::bit_cast<uint32_t>(a.weight_offset) == std::bit_cast<uint32_t>(b.weight_offset) &&
-         a.y.dtype == b.y.dtype && !b.has_stages && !b.columns_outside &&
-         same_columns(a.weight, b.weight) && same_columns(a.bias, b.bias) &&
-         shares_columns(a) == shares_columns(b) && bool{a.mean} == bool{b.mean} &&
+         a.y.dtype == b.y.dtype && !b.has_stages && !b.weights_outside &&
+         same_weights(a.weight, b.weight) && same_weights(a.bias, b.bias) &&
+         shares_weights(a) == shares_weights(b) && bool{a.mean} == bool{b.mean} &&
          bool{a.rstd} == bool{b.rstd} && !b.residual && !b.quant.any();
 }
 

@@ -73,10 +73,10 @@ bool codes_aligned(const NormDesc& desc, int vectors = 1);
 
 // True if weight and bias are of x's dtype or absent, only LAYER has a bias, and they vary along the innermost dimension
 // of rows at the most.
-bool plain_columns(const NormDesc& desc);
+bool plain_weights(const NormDesc& desc);
 
 // The same with f32 beside 16-bit rows.
-bool f32_columns(const NormDesc& desc);
+bool f32_weights(const NormDesc& desc);
 
 // Rows that one thread block works on, of tiles of 1, 2, 4 .. 1024 threads with 0 to 8 vectors each. Rows of several
 // warps have a block of their own.

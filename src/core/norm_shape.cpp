@@ -38,7 +38,7 @@ fastnorm_status check_row_shape(const char* name, const fastnorm_tensor& t,
   return FASTNORM_OK;
 }
 
-fastnorm_status check_column_shape(const char* name, const fastnorm_tensor& t,
+fastnorm_status check_weight_shape(const char* name, const fastnorm_tensor& t,
                                    const fastnorm_tensor& x, int64_t group, Error& error) {
   const int64_t n = x.shape[x.ndim - 1], last = t.shape[t.ndim - 1];
   bool fits = t.ndim <= x.ndim && (last == n || last == group);

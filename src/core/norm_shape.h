@@ -19,11 +19,11 @@ fastnorm_status check_row_shape(const char* name, const fastnorm_tensor& t,
                                 const fastnorm_tensor& x, Error& error);
 
 // weight, bias: [.., n] that broadcasts against x, right-aligned; or [.., group] for a group of columns.
-fastnorm_status check_column_shape(const char* name, const fastnorm_tensor& t,
+fastnorm_status check_weight_shape(const char* name, const fastnorm_tensor& t,
                                    const fastnorm_tensor& x, int64_t group, Error& error);
-inline fastnorm_status check_column_shape(const char* name, const fastnorm_tensor& t,
+inline fastnorm_status check_weight_shape(const char* name, const fastnorm_tensor& t,
                                           const fastnorm_tensor& x, Error& error) {
-  return check_column_shape(name, t, x, x.shape[x.ndim - 1], error);
+  return check_weight_shape(name, t, x, x.shape[x.ndim - 1], error);
 }
 
 // mean, rstd: x.shape[:-1], or that with a last 1.

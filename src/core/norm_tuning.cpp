@@ -82,7 +82,7 @@ class NormTuning::Reader {
     Error& error = error_;
     FASTNORM_REQUIRE(parse_choice(line, &parsed_), FASTNORM_ERROR_ARGUMENT,
                      "options.tuning_file, line %d is \"%.*s\"; required: KIND(width, source, "
-                     "statistic, columns, output, reach, ask, index) or ROWS(least n, most n, "
+                     "statistic, weights, output, reach, ask, index) or ROWS(least n, most n, "
                      "least rows, most rows, threads, vectors, blocks, flavour)",
                      number_, shown(line), line.data());
     if (parsed_.is_kind) {

@@ -20,7 +20,7 @@ struct Wide {
   bool has_last;        // the last dimension is not one of rows
   int64_t last_stride;  // in elements
   int64_t strides
-      [kMaxLeading];  // of the leading dimensions of x, outermost first; 0 where a column is broadcast
+      [kMaxLeading];  // of the leading dimensions of x, outermost first; 0 where weight or bias is broadcast
 };
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
@@ -64,8 +64,8 @@ class Folder {
     FASTNORM_TRY(rows("residual", &a.residual));
     FASTNORM_TRY(rows("y", &a.y));
     FASTNORM_TRY(rows("residual_out", &a.residual_out));
-    FASTNORM_TRY(columns("weight", &a.weight));
-    FASTNORM_TRY(columns("bias", &a.bias));
+    FASTNORM_TRY(weight_or_bias("weight", &a.weight));
+    FASTNORM_TRY(weight_or_bias("bias", &a.bias));
     FASTNORM_TRY(statistic("mean", &a.mean));
     FASTNORM_TRY(statistic("rstd", &a.rstd));
     FASTNORM_TRY(codes());
@@ -83,13 +83,13 @@ class Folder {
     return FASTNORM_OK;
   }
 
-  fastnorm_status columns(const char* name, const fastnorm_tensor** field) {
+  fastnorm_status weight_or_bias(const char* name, const fastnorm_tensor** field) {
     if (*field == nullptr) return FASTNORM_OK;
     const fastnorm_tensor& t = **field;
     const Dtype dtype = dtype_from(t.dtype);
     if (!is_row_dtype(dtype)) return FASTNORM_OK;
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
-    FASTNORM_TRY(check_column_shape(name, t, x_, error));
+    FASTNORM_TRY(check_weight_shape(name, t, x_, error));
     add(field, Kind::kColumns);
     return FASTNORM_OK;
   }

@@ -13,27 +13,27 @@ RowRef row_ref(const RowTensor& t) {
           {t.stride_bytes[0], t.stride_bytes[1], t.stride_bytes[2]}};
 }
 
-ColumnRef column_ref(const ColumnTensor& c) {
+WeightRef weight_ref(const WeightTensor& c) {
   if (!c) return {};
   return {reinterpret_cast<const char*>(c.data),
           {c.stride_bytes(0), c.stride_bytes(1), c.stride_bytes(2)}};
 }
 
-ColumnType type_of(Dtype dtype, Dtype of_x) {
-  if (dtype == of_x) return ColumnType::kElement;
-  return dtype == Dtype::kF32   ? ColumnType::kF32
-         : dtype == Dtype::kF16 ? ColumnType::kF16
-                                : ColumnType::kBF16;
+OperandType type_of(Dtype dtype, Dtype of_x) {
+  if (dtype == of_x) return OperandType::kElement;
+  return dtype == Dtype::kF32   ? OperandType::kF32
+         : dtype == Dtype::kF16 ? OperandType::kF16
+                                : OperandType::kBF16;
 }
-ColumnType column_type(const ColumnTensor& c, Dtype dtype) {
-  return c ? type_of(c.dtype, dtype) : ColumnType::kAbsent;
+OperandType operand_type(const WeightTensor& c, Dtype dtype) {
+  return c ? type_of(c.dtype, dtype) : OperandType::kAbsent;
 }
-ColumnType row_type(const RowTensor& t, Dtype dtype) {
-  return t ? type_of(t.dtype, dtype) : ColumnType::kAbsent;
+OperandType row_type(const RowTensor& t, Dtype dtype) {
+  return t ? type_of(t.dtype, dtype) : OperandType::kAbsent;
 }
 
 // True if no dtype is there but x's, or there is no such tensor.
-bool is_own(ColumnType type) { return type <= ColumnType::kElement; }
+bool is_own(OperandType type) { return type <= OperandType::kElement; }
 
 void set_rounding(const NormDesc& d, NormParams* p) {
   const bool sum_rounds = d.residual && d.sum_dtype != Dtype::kF32;
@@ -48,7 +48,7 @@ void set_rounding(const NormDesc& d, NormParams* p) {
   p->y_type = row_type(d.y, d.dtype);
   p->plain = !p->round_normalized && !p->factor_first && !p->round_applied && !p->round_summed &&
              is_own(p->residual_type) && is_own(p->residual_out_type) && is_own(p->y_type) &&
-             p->weight_type <= ColumnType::kF32 && p->bias_type <= ColumnType::kF32;
+             p->weight_type <= OperandType::kF32 && p->bias_type <= OperandType::kF32;
 }
 
 QuantParams quant_params(const NormDesc& d) {
@@ -106,15 +106,15 @@ bool reads_ahead(const NormDesc& d, const NormPlan& plan) {
   p.residual_out = row_ref(d.residual_out);
   p.mean = row_ref(d.mean);
   p.rstd = row_ref(d.rstd);
-  p.weight = column_ref(d.weight);
-  p.bias = column_ref(d.bias);
+  p.weight = weight_ref(d.weight);
+  p.bias = weight_ref(d.bias);
   p.n = d.n;
   for (int i = 0; i < kRowDims; ++i) p.outer[i] = d.outer[i];
   p.inv_n = d.inv_n;
   p.eps = d.eps;
   p.weight_offset = d.weight_offset;
-  p.weight_type = column_type(d.weight, d.dtype);
-  p.bias_type = column_type(d.bias, d.dtype);
+  p.weight_type = operand_type(d.weight, d.dtype);
+  p.bias_type = operand_type(d.bias, d.dtype);
   p.stream = plan.non_temporal;
   p.prefetch = (plan.non_temporal || isa.prefetch_in_cache) && row_leaves_room(d, l2_bytes);
   p.read_ahead = p.prefetch && reads_ahead(d, plan);

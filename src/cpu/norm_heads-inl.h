@@ -18,7 +18,7 @@ inline void take_head(const NormHeadsPartParams& part, const Row& row, const Sta
   if (!part.normalise) return widen<T>(row.x, n, v);
   const Rounding<Affine::kAny, T> rounding(part.norm);
   const RowSource<Slots> source(part.norm, row);
-  const RowAffine<Slots, AnyColumns> affine(part.norm, row, s, rounding);
+  const RowAffine<Slots, AnyWeights> affine(part.norm, row, s, rounding);
   for_pairs(
       n, [&](int i, auto extent) __attribute__((always_inline)) {
         const Pair z = affine.apply(source.take(i, extent), i, extent);
@@ -131,7 +131,7 @@ inline void store_head(const NormHeadsPartParams& part, const Row& row, const Qu
                        const CacheRow& cached, int64_t head, const float* v, uint32_t* amax) {
   const auto n = static_cast<int>(part.norm.n);
   if (row.y != nullptr) {
-    if (part.norm.y_type == ColumnType::kF32) {
+    if (part.norm.y_type == OperandType::kF32) {
       narrow<F32>(v, n, row.y);
     } else {
       narrow<T>(v, n, row.y);

@@ -17,13 +17,13 @@ struct RowRef {
 };
 
 // A tensor with one value for each column.
-struct ColumnRef {
+struct WeightRef {
   const char* data;
   int64_t stride_bytes[kRowDims];  // for each digit of a row number; 0 = the same for all
 };
 
 // The dtype of a row or a column: x's (kElement), or one of the others by its name.
-enum class ColumnType : uint8_t { kAbsent, kElement, kF32, kF16, kBF16 };
+enum class OperandType : uint8_t { kAbsent, kElement, kF32, kF16, kBF16 };
 
 // What is quantised, and how.
 struct QuantParams {
@@ -47,13 +47,13 @@ struct QuantParams {
 struct NormParams {
   RowRef x, residual, y, residual_out;  // [rows, n]
   RowRef mean, rstd;                    // [rows]
-  ColumnRef weight, bias;
+  WeightRef weight, bias;
   int64_t n;
   int64_t outer[kRowDims];  // extents of the digits of a row number
   float inv_n;
   float eps;
   float weight_offset;
-  ColumnType weight_type, bias_type;
+  OperandType weight_type, bias_type;
   bool stream;    // store past the caches
   bool prefetch;  // the next row while this one is written
   bool
@@ -63,8 +63,8 @@ struct NormParams {
   bool plain;  // none of what follows is set: a kernel for kOnce will do
   bool every_step, round_normalized, factor_first;  // of fastnorm_rounding
   bool round_summed, round_applied;  // of fastnorm_residual_rounding, where it rounds to 16 bits
-  ColumnType sum_type;               // what it rounds to
-  ColumnType residual_type, residual_out_type, y_type;
+  OperandType sum_type;               // what it rounds to
+  OperandType residual_type, residual_out_type, y_type;
 };
 
 // Normalises the rows [begin, end). Expects rounding to nearest and no flushing of subnormals.

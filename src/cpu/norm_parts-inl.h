@@ -85,10 +85,10 @@ struct Some {
 // ---- Dtypes of single tensors: run-time, and x's where the kernel rounds once.
 
 template <Affine kAffine, class T>
-FASTNORM_INLINE int64_t bytes_of(ColumnType type) {
+FASTNORM_INLINE int64_t bytes_of(OperandType type) {
   if constexpr (kAffine == Affine::kAny) {
-    if (type == ColumnType::kF32) return F32::kBytes;
-    if (type != ColumnType::kElement) return F16::kBytes;
+    if (type == OperandType::kF32) return F32::kBytes;
+    if (type != OperandType::kElement) return F16::kBytes;
   }
   return T::kBytes;
 }
@@ -101,11 +101,11 @@ FASTNORM_INLINE Pair load_converted(T type, From from, const char* p, Extent ext
 
 // Elements from i on, in the layout of T.
 template <Affine kAffine, class T, class Extent>
-FASTNORM_INLINE Pair load_typed(ColumnType type, const char* data, int64_t i, Extent extent) {
-  if (kAffine == Affine::kOnce || type == ColumnType::kElement)
+FASTNORM_INLINE Pair load_typed(OperandType type, const char* data, int64_t i, Extent extent) {
+  if (kAffine == Affine::kOnce || type == OperandType::kElement)
     return extent.load(T{}, data + i * T::kBytes);
-  if (type == ColumnType::kF32) return load_converted(T{}, F32{}, data + i * F32::kBytes, extent);
-  if (type == ColumnType::kF16) return load_converted(T{}, F16{}, data + i * F16::kBytes, extent);
+  if (type == OperandType::kF32) return load_converted(T{}, F32{}, data + i * F32::kBytes, extent);
+  if (type == OperandType::kF16) return load_converted(T{}, F16{}, data + i * F16::kBytes, extent);
   return load_converted(T{}, BF16{}, data + i * BF16::kBytes, extent);
 }
 
@@ -115,13 +115,13 @@ FASTNORM_INLINE void store_converted(T type, To to, char* p, Pair v, Extent exte
   extent.store(to, p, to_layout(to, from_layout(type, v)), streamed);
 }
 template <Affine kAffine, class T, class Extent>
-FASTNORM_INLINE void store_typed(ColumnType type, char* data, int64_t i, Pair v, Extent extent,
+FASTNORM_INLINE void store_typed(OperandType type, char* data, int64_t i, Pair v, Extent extent,
                                  bool streamed) {
-  if (kAffine == Affine::kOnce || type == ColumnType::kElement) {
+  if (kAffine == Affine::kOnce || type == OperandType::kElement) {
     extent.store(T{}, data + i * T::kBytes, v, streamed);
-  } else if (type == ColumnType::kF32) {
+  } else if (type == OperandType::kF32) {
     store_converted(T{}, F32{}, data + i * F32::kBytes, v, extent, streamed);
-  } else if (type == ColumnType::kF16) {
+  } else if (type == OperandType::kF16) {
     store_converted(T{}, F16{}, data + i * F16::kBytes, v, extent, streamed);
   } else {
     store_converted(T{}, BF16{}, data + i * BF16::kBytes, v, extent, streamed);
@@ -169,12 +169,12 @@ struct Rounding<Affine::kAny, T> {
     return round_applied || round_summed ? round_sum(v) : v;
   }
   FASTNORM_INLINE Pair round_sum(Pair v) const {
-    if (sum_type == ColumnType::kElement) return round_pair(T{}, v);
-    return sum_type == ColumnType::kF16 ? round_pair(F16{}, v) : round_pair(BF16{}, v);
+    if (sum_type == OperandType::kElement) return round_pair(T{}, v);
+    return sum_type == OperandType::kF16 ? round_pair(F16{}, v) : round_pair(BF16{}, v);
   }
 
   const bool every_step, round_normalized, factor_first, round_summed, round_applied;
-  const ColumnType sum_type;
+  const OperandType sum_type;
 };
 
 // ---- Source: which bytes become the f32 row.
@@ -200,7 +200,7 @@ struct RowSource {
 
   const char* const x;
   const char* const residual;
-  const ColumnType residual_type;
+  const OperandType residual_type;
 };
 
 // ---- Stat: what is reduced. Chunks of 16384 elements over 64 accumulators, whatever the vectors' width.
@@ -418,38 +418,38 @@ FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots
 // ---- Affine: (b - mean) * rstd, times the weight, plus the bias.
 
 // What is known of the weight and the bias: their types at compile time for the frequent pairs, or at run time for the others.
-template <ColumnType kWeight, ColumnType kBias>
-struct FixedColumns {
-  FASTNORM_INLINE explicit FixedColumns(const NormParams&) {}
+template <OperandType kWeight, OperandType kBias>
+struct FixedWeights {
+  FASTNORM_INLINE explicit FixedWeights(const NormParams&) {}
   static constexpr bool kFixed = true;
-  static constexpr ColumnType weight = kWeight, bias = kBias;
+  static constexpr OperandType weight = kWeight, bias = kBias;
 };
-struct AnyColumns {
+struct AnyWeights {
   static constexpr bool kFixed = false;
-  FASTNORM_INLINE explicit AnyColumns(const NormParams& p)
+  FASTNORM_INLINE explicit AnyWeights(const NormParams& p)
       : weight(p.weight_type), bias(p.bias_type) {}
-  const ColumnType weight, bias;
+  const OperandType weight, bias;
 };
 
 // A pair of a weight or bias, in the layout of T. Without rounding in between it is T's or f32.
 template <Affine kAffine, class T, class Extent>
-FASTNORM_INLINE Pair take_column(ColumnType type, const char* data, int64_t i, Extent extent) {
+FASTNORM_INLINE Pair take_weight(OperandType type, const char* data, int64_t i, Extent extent) {
   if constexpr (kAffine == Affine::kAny) {
     return load_typed<kAffine, T>(type, data, i, extent);
   } else {
-    if (type == ColumnType::kElement) return extent.load(T{}, data + i * T::kBytes);
+    if (type == OperandType::kElement) return extent.load(T{}, data + i * T::kBytes);
     return to_layout(T{}, extent.load(F32{}, data + i * F32::kBytes));
   }
 }
 
-template <class Slots, class Columns>
+template <class Slots, class Weights>
 struct RowAffine {
   using T = typename Slots::T;
 
   FASTNORM_INLINE RowAffine(const NormParams& p, const Row& r, Statistics statistics,
                             const Rounding<Slots::kAffine, T>& row_rounding)
       : rounding(row_rounding),
-        columns(p),
+        weights(p),
         mean(broadcast(statistics.mean)),
         rstd(broadcast(statistics.rstd)),
         offset(broadcast(p.weight_offset)),
@@ -464,15 +464,15 @@ struct RowAffine {
     }
     if (rounding.factor_first) return apply_factor(t, i, extent);
     t = rounding.normalized({mul(t.a, rstd), mul(t.b, rstd)});
-    if (columns.weight == ColumnType::kAbsent) {
-      if (columns.bias == ColumnType::kAbsent) return t;
-      const Pair c = take_column<Slots::kAffine, T>(columns.bias, bias, i, extent);
+    if (weights.weight == OperandType::kAbsent) {
+      if (weights.bias == OperandType::kAbsent) return t;
+      const Pair c = take_weight<Slots::kAffine, T>(weights.bias, bias, i, extent);
       return rounding.step({add(t.a, c.a), add(t.b, c.b)});
     }
-    const Pair w = take_column<Slots::kAffine, T>(columns.weight, weight, i, extent);
+    const Pair w = take_weight<Slots::kAffine, T>(weights.weight, weight, i, extent);
     const Pair g = rounding.step({add(w.a, offset), add(w.b, offset)});
-    if (columns.bias == ColumnType::kAbsent) return rounding.step({mul(t.a, g.a), mul(t.b, g.b)});
-    const Pair c = take_column<Slots::kAffine, T>(columns.bias, bias, i, extent);
+    if (weights.bias == OperandType::kAbsent) return rounding.step({mul(t.a, g.a), mul(t.b, g.b)});
+    const Pair c = take_weight<Slots::kAffine, T>(weights.bias, bias, i, extent);
     if (rounding.every_step) {
       t = rounding.step({mul(t.a, g.a), mul(t.b, g.b)});
       return rounding.step({add(t.a, c.a), add(t.b, c.b)});
@@ -484,17 +484,17 @@ struct RowAffine {
   template <class Extent>
   FASTNORM_INLINE Pair apply_factor(Pair d, int64_t i, Extent extent) const {
     Pair k = {rstd, rstd};
-    if (columns.weight != ColumnType::kAbsent) {
-      const Pair w = take_column<Slots::kAffine, T>(columns.weight, weight, i, extent);
+    if (weights.weight != OperandType::kAbsent) {
+      const Pair w = take_weight<Slots::kAffine, T>(weights.weight, weight, i, extent);
       k = {mul(rstd, add(w.a, offset)), mul(rstd, add(w.b, offset))};
     }
-    if (columns.bias == ColumnType::kAbsent) return {mul(d.a, k.a), mul(d.b, k.b)};
-    const Pair c = take_column<Slots::kAffine, T>(columns.bias, bias, i, extent);
+    if (weights.bias == OperandType::kAbsent) return {mul(d.a, k.a), mul(d.b, k.b)};
+    const Pair c = take_weight<Slots::kAffine, T>(weights.bias, bias, i, extent);
     return {fused(d.a, k.a, c.a), fused(d.b, k.b, c.b)};
   }
 
   const Rounding<Slots::kAffine, T> rounding;
-  const Columns columns;
+  const Weights weights;
   const Vec mean, rstd, offset;
   const char* const weight;
   const char* const bias;
@@ -533,7 +533,7 @@ struct RowSink {
   template <class Extent>
   FASTNORM_INLINE void store(Pair z, int64_t i, Extent extent) const {
     if constexpr (Slots::kAffine == Affine::kAny) {
-      if (y_type == ColumnType::kF32)
+      if (y_type == OperandType::kF32)
         return store_converted(T{}, F32{}, y + i * F32::kBytes, z, extent, streamed.y);
     }
     extent.store(T{}, y + i * T::kBytes, z, streamed.y);
@@ -542,7 +542,7 @@ struct RowSink {
   const Stores streamed;
   char* const y;
   char* const residual_out;
-  const ColumnType y_type, residual_out_type;
+  const OperandType y_type, residual_out_type;
 };
 
 }  // namespace

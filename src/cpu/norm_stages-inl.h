@@ -88,7 +88,7 @@ template <class T, Stat kStat, class Extent>
 FASTNORM_INLINE Pair apply_branch(const StagesParams& p, const StagesRow& at, Pair u, int64_t i,
                                   Extent extent) {
   using Slots = BranchSlots<T, kStat>;
-  const RowAffine<Slots, AnyColumns> affine(p.branch, at.branch, at.of_branch,
+  const RowAffine<Slots, AnyWeights> affine(p.branch, at.branch, at.of_branch,
                                             Rounding<Affine::kAny, T>(p.branch));
   return affine.apply(u, i, extent);
 }
@@ -208,7 +208,7 @@ class StagedRow {
   void take_piece(int64_t i, int count, float* values) {
     const Rounding<Affine::kAny, T> rounding(p.norm);
     const RowSource<Slots> source(p, group);
-    const RowAffine<Slots, AnyColumns> affine(p.norm, group.row, of_group, rounding);
+    const RowAffine<Slots, AnyWeights> affine(p.norm, group.row, of_group, rounding);
     const RowSink<Slots, Cached> sink(p.norm, group.row, Cached{});
     const auto take = [&](int j, auto extent) __attribute__((always_inline)) {
       const Pair s = source.take(i + j, extent);

@@ -19,7 +19,7 @@ Activation activation_of(fastnorm_activation activation) {
                                                      : Activation::kIdentity;
 }
 
-int64_t step_of(const ColumnTensor& c, bool shared, int64_t group) {
+int64_t step_of(const WeightTensor& c, bool shared, int64_t group) {
   return c && !shared ? group * dtype_bytes(c.dtype) : 0;
 }
 
@@ -58,9 +58,9 @@ StagesTask make_stages_task(const NormDesc& d, const NormPlan& plan, const IsaKe
   p.sumsq = row_ref(s.sumsq);
   p.weight_step = step_of(d.weight, s.weight_shared, s.group);
   p.bias_step = step_of(d.bias, s.bias_shared, s.group);
-  p.gate_type = !s.gate                   ? ColumnType::kAbsent
-                : s.gate.dtype == d.dtype ? ColumnType::kElement
-                                          : ColumnType::kF32;
+  p.gate_type = !s.gate                   ? OperandType::kAbsent
+                : s.gate.dtype == d.dtype ? OperandType::kElement
+                                          : OperandType::kF32;
   p.gate_act = activation_of(s.gate_act);
   p.activation = activation_of(s.activation);
   p.gate_before = s.gate_before;

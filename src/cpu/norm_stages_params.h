@@ -14,7 +14,7 @@ struct StagesParams {
   RowRef gate;          // [rows, row_columns]
   RowRef mean_in, rstd_in, sumsq;
   int64_t weight_step, bias_step;  // bytes from a group's columns to the next's; 0 = shared
-  ColumnType gate_type;
+  OperandType gate_type;
   Activation gate_act, activation;
   bool gate_before, gate_from_rounded;
   NormParams branch;  // of all columns; what of it a row's statistics and columns need

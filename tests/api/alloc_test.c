@@ -128,7 +128,7 @@ static void dependent(views* v, fastnorm_norm_args* args) {
   (void)v;
   args->flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
 }
-static void given_scale(views* v, fastnorm_norm_args* args) {
+static void static_scale(views* v, fastnorm_norm_args* args) {
   args->quant_scheme = FASTNORM_QUANT_PER_TENSOR;
   args->y = NULL;
   args->quantized = view(v, codes, FASTNORM_DTYPE_F8_E4M3FN, 2, kRows, kN);
@@ -156,7 +156,7 @@ static const struct {
   const char* name;
   void (*change)(views*, fastnorm_norm_args*);
 } kCalls[] = {{"plain", plain},         {"everything", everything},
-              {"dependent", dependent}, {"given scale", given_scale},
+              {"dependent", dependent}, {"static scale", static_scale},
               {"blocks", blocks},       {"nvfp4", nvfp4},
               {"heads", query_heads}};
 

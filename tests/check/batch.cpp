@@ -43,7 +43,7 @@ void for_each_output(const PlacedCase& p, Fn fn) {
   }
 }
 template <typename Fn>
-void for_each_column(const PlacedCase& p, Fn fn) {
+void for_each_weight(const PlacedCase& p, Fn fn) {
   if (p.weight.present) fn(p.weight, Role::kWeight);
   if (p.bias.present) fn(p.bias, Role::kBias);
 }
@@ -155,9 +155,9 @@ void Batch::fill_inputs(const PlacedCase& placed) {
       put(pattern_of(c, number, role), t.dtype, ref::hash(c.seed, role, number), t.at(index));
     }
   });
-  for_each_column(placed, [&](const PlacedColumn& column, Role role) {
-    for (int64_t head = 0; head < column.heads; ++head) {
-      put(ref::Pattern::kWeights, column.dtype, ref::hash(c.seed, role, head), column.at(head));
+  for_each_weight(placed, [&](const PlacedWeight& weight, Role role) {
+    for (int64_t head = 0; head < weight.heads; ++head) {
+      put(ref::Pattern::kWeights, weight.dtype, ref::hash(c.seed, role, head), weight.at(head));
     }
   });
 }
@@ -302,7 +302,7 @@ void Batch::refill(int pass) {
                 static_cast<size_t>(bytes));
   };
   for (const PlacedCase& placed : cases_) {
-    for_each_column(placed, [&](const PlacedColumn& c, Role) {
+    for_each_weight(placed, [&](const PlacedWeight& c, Role) {
       for (int64_t head = 0; head < c.heads; ++head) {
         copy(inputs, before_, c.at(head), placed.what.content.n * ref::bytes_of(c.dtype));
       }

@@ -5,7 +5,7 @@
 namespace fastnorm::check {
 namespace {
 
-const char* column_text(const std::optional<ref::Type>& dtype) {
+const char* weight_text(const std::optional<ref::Type>& dtype) {
   return dtype ? ref::name_of(*dtype) : "none";
 }
 
@@ -42,8 +42,8 @@ std::string Case::text() const {
   text += "] rounding " + std::to_string(static_cast<int>(o.rounding)) + "/" +
           std::to_string(static_cast<int>(o.residual_rounding));
   text += " eps " + std::to_string(o.eps) + " offset " + std::to_string(o.weight_offset);
-  text += std::string(" weight ") + column_text(content.weight) +
-          (content.weight_heads ? " a head" : "") + " bias " + column_text(content.bias) +
+  text += std::string(" weight ") + weight_text(content.weight) +
+          (content.weight_heads ? " a head" : "") + " bias " + weight_text(content.bias) +
           (content.bias_heads ? " a head" : "");
   if (l.weight_dims != 1 || l.bias_dims != 1)
     text += " of dimensions " + std::to_string(l.weight_dims) + "/" + std::to_string(l.bias_dims);

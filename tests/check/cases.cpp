@@ -25,7 +25,7 @@ constexpr int64_t kLong[] = {300001, 1048576};  // more than any tile holds of 1
 // Rows times columns of one case, and of the cases with many rows.
 constexpr int64_t kElements = 150'000, kManyElements = 600'000;
 
-std::optional<Type> any_column(Random& random, Type dtype) {
+std::optional<Type> any_weight(Random& random, Type dtype) {
   switch (random.below(3)) {
     case 0:
       return std::nullopt;
@@ -49,11 +49,11 @@ class CaseMaker {
         quick_(reduced && cuda),
         vector_only_(entry.key.access == Access::kVector),
         every_(!cuda || entry.every),
-        any_columns_(!cuda || entry.key.affine == Affine::kAny),
-        any_dims_(any_columns_),
+        any_weights_(!cuda || entry.key.affine == Affine::kAny),
+        any_dims_(any_weights_),
         bare_(entry.key.beside != Beside::kAny),
-        rounded_(past_l1(entry.key.beside) == Beside::kRoundedCs),
-        column_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
+        rounded_(with_streaming_loads(entry.key.beside) == Beside::kRoundedCs),
+        weight_dtype_(entry.key.affine == Affine::kF32 ? Type::kF32 : dtype_),
         grain_(vector_only_ ? ref::per_vector(dtype_) : 1),
         random_(ref::hash(own, entry.packed())) {}
 
@@ -144,8 +144,8 @@ class CaseMaker {
     c.options.dtype = c.options.sum_dtype = c.residual_dtype = dtype_;
     c.options.kind = key_.stat == Stat::kLayer ? ref::Kind::kLayer : ref::Kind::kRms;
     c.options.eps = 1e-6f;
-    c.weight = column_;
-    if (key_.stat == Stat::kLayer) c.bias = column_;
+    c.weight = weight_dtype_;
+    if (key_.stat == Stat::kLayer) c.bias = weight_dtype_;
     c.seed = ref::hash(static_cast<uint64_t>(dtype_), key_.source, key_.stat, n);
     return c;
   }
@@ -155,24 +155,24 @@ class CaseMaker {
     Content c = plain_content(n);
     if (number == 0) return c;
     Random random(ref::hash(c.seed, 1, number));
-    c.weight = any_column(random, dtype_);
-    c.bias = any_column(random, dtype_);
+    c.weight = any_weight(random, dtype_);
+    c.bias = any_weight(random, dtype_);
     c.options.eps = random.of({0.0f, 1e-5f, 1e-12f, 1.0f});
     if (c.weight) c.options.weight_offset = random.of({0.0f, 1.0f, -0.0f, 0.375f});
     if (cuda_ && random.one_in(2)) c.options.rounding = ref::Rounding::kNormalized;
     if (cuda_ && c.add && random.one_in(2))
       c.options.residual_rounding = ref::ResidualRounding::kBeforeStatistics;
     c.seed = random.next();
-    keep_to_columns(&c);
+    keep_to_weights(&c);
     return c;
   }
 
   // Weight and bias of the kernel's dtype or absent, and no bias for RMS: all that most kernels of
   // a GPU take.
-  void keep_to_columns(Content* c) const {
-    if (any_columns_) return;
-    if (c->weight) c->weight = column_;
-    if (c->bias) c->bias = column_;
+  void keep_to_weights(Content* c) const {
+    if (any_weights_) return;
+    if (c->weight) c->weight = weight_dtype_;
+    if (c->bias) c->bias = weight_dtype_;
     if (key_.stat == Stat::kRms) c->bias.reset(), c->bias_heads = false;
   }
 
@@ -199,9 +199,9 @@ class CaseMaker {
     if (key_.access == Access::kAny) return general_content(n, number);
     Content c = lean_content(n, number + 100);
     Random random(ref::hash(c.seed, 3));
-    if (c.weight) c.weight = column_;
+    if (c.weight) c.weight = weight_dtype_;
     c.bias.reset();
-    if (key_.stat == Stat::kLayer && !random.one_in(3)) c.bias = column_;
+    if (key_.stat == Stat::kLayer && !random.one_in(3)) c.bias = weight_dtype_;
     return c;
   }
 
@@ -319,8 +319,8 @@ class CaseMaker {
   void make_bare(Case& what) const {
     Content& c = what.content;
     Layout& l = what.layout;
-    c.weight = column_;
-    if (key_.stat == Stat::kLayer) c.bias = column_;
+    c.weight = weight_dtype_;
+    if (key_.stat == Stat::kLayer) c.bias = weight_dtype_;
     c.options.rounding = rounded_ ? ref::Rounding::kNormalized : ref::Rounding::kOnce;
     c.options.residual_rounding = rounded_ && c.add ? ref::ResidualRounding::kBeforeStatistics
                                                     : ref::ResidualRounding::kExact;
@@ -415,7 +415,7 @@ class CaseMaker {
   // All rounding axes that the kernel knows with all kinds of columns.
   void roundings(int64_t n) {
     const bool any = key_.access == Access::kAny;
-    const std::optional<Type> columns[] = {std::nullopt, dtype_, Type::kF32};
+    const std::optional<Type> weights[] = {std::nullopt, dtype_, Type::kF32};
     constexpr int kAll = ref::kRoundings;
     for (int axes = 0; axes < (key_.source == Source::kAdd ? 3 * kAll : kAll); ++axes) {
       const auto rounding = static_cast<ref::Rounding>(axes % kAll);
@@ -429,9 +429,9 @@ class CaseMaker {
         Content c = any ? general_content(n, axes) : plain_content(n);
         c.options.rounding = rounding;
         c.options.residual_rounding = of_sum;
-        c.weight = columns[pair % 3];
-        c.bias = columns[pair / 3];
-        keep_to_columns(&c);
+        c.weight = weights[pair % 3];
+        c.bias = weights[pair / 3];
+        keep_to_weights(&c);
         c.options.weight_offset = c.weight && pair % 2 == 0 ? 1.0f : 0.0f;
         put(c, any_layout(c, fitting_rows(n, 5, kElements)), axes % 9 == pair);
       }
@@ -512,7 +512,7 @@ class CaseMaker {
       c.bias = (which & 2) != 0 && !random_.one_in(2) ? Type::kF32 : dtype_;
       c.weight_heads = (which & 1) != 0;
       c.bias_heads = (which & 2) != 0;
-      keep_to_columns(&c);
+      keep_to_weights(&c);
       Layout l = any_layout(c, fitting_rows(n, 24, kElements));
       give_rows(l, rank, fitting_rows(n, 24, kElements));
       choose_tensors(c, l);
@@ -692,8 +692,8 @@ class CaseMaker {
   const bool quick_;  // under compute-sanitizer and in software a launch is slow
   const bool vector_only_;
   const bool every_;  // holds rows of any length up to its tile
-  const bool any_columns_, any_dims_, bare_, rounded_;
-  const Type column_;
+  const bool any_weights_, any_dims_, bare_, rounded_;
+  const Type weight_dtype_;
   const int64_t grain_;  // elements that addresses and strides are multiples of
   Random random_;
   std::vector<Case> cases_;

@@ -107,12 +107,12 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   c.options.kind = entry.key.stat == Stat::kLayer ? ref::Kind::kLayer : ref::Kind::kRms;
   c.options.eps = 1e-5f;
   c.add = entry.key.source == Source::kAdd;
-  if (past_l1(entry.key.beside) == Beside::kRoundedCs) {
+  if (with_streaming_loads(entry.key.beside) == Beside::kRoundedCs) {
     c.options.rounding = ref::Rounding::kNormalized;
     if (c.add) c.options.residual_rounding = ref::ResidualRounding::kBeforeStatistics;
   }
-  const ref::Type column_type = entry.key.affine == Affine::kF32 ? ref::Type::kF32 : type;
-  c.weight = c.bias = column_type;
+  const ref::Type weight_type = entry.key.affine == Affine::kF32 ? ref::Type::kF32 : type;
+  c.weight = c.bias = weight_type;
   p.what.layout.rank = 0;
   const auto rows = [&](int i, ref::Type dtype, int64_t elements) {
     PlacedTensor t{true, dtype, elements, 0, {}};
@@ -120,11 +120,11 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
     return t;
   };
   // Beside rows of any length f32 columns begin at multiples of 16 bytes.
-  const int64_t column_bytes = n * ref::bytes_of(column_type),
-                column_window =
-                    entry.key.affine == Affine::kF32 ? (column_bytes + 15) / 16 * 16 : column_bytes;
-  const auto column = [&](int i) {
-    return PlacedColumn{true, column_type, windows.at(i, column_window, at_end), 1, n};
+  const int64_t weight_bytes = n * ref::bytes_of(weight_type),
+                weight_window =
+                    entry.key.affine == Affine::kF32 ? (weight_bytes + 15) / 16 * 16 : weight_bytes;
+  const auto weight = [&](int i) {
+    return PlacedWeight{true, weight_type, windows.at(i, weight_window, at_end), 1, n};
   };
   p.x = rows(0, type, n);
   p.y = rows(1, type, n);
@@ -135,8 +135,8 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   if (c.options.kind == ref::Kind::kLayer) p.mean = rows(4, ref::Type::kF32, 1);
   p.rstd = rows(5, ref::Type::kF32, 1);
   if (entry.key.beside != Beside::kAny) p.mean.present = p.rstd.present = false;
-  p.weight = column(6);
-  p.bias = column(7);
+  p.weight = weight(6);
+  p.bias = weight(7);
   // On a GPU only the most general kernels take a bias in RMS.
   if (cuda && entry.key.affine != Affine::kAny && entry.key.stat == Stat::kRms)
     p.bias.present = false;

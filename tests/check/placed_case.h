@@ -26,7 +26,7 @@ struct PlacedTensor {
 };
 
 // Weight or bias, one row or one for each index of some leading dimensions.
-struct PlacedColumn {
+struct PlacedWeight {
   bool present = false;
   ref::Type dtype = ref::Type::kF32;
   int64_t base = 0;
@@ -68,7 +68,7 @@ struct PlacedCase {
   Case what;
   int64_t begin = 0, end = 0;  // bytes of the block that are this case's, guards included
   PlacedTensor x, residual, y, residual_out, mean, rstd;
-  PlacedColumn weight, bias;
+  PlacedWeight weight, bias;
   PlacedQuant quant;
 };
 

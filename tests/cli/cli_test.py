@@ -437,10 +437,10 @@ def test_bench_codes(program):
     )
 
 
-def test_bench_f32_columns(program):
+def test_bench_f32_weights(program):
     path = program.work / "columns.json"
     program.expect(
-        "bench f32 columns",
+        "bench f32 weights",
         SUCCESS,
         "bench",
         "--shape",
@@ -454,7 +454,7 @@ def test_bench_f32_columns(program):
     )
     moved = {r["op"]: r["bytes_moved"] for r in json.loads(path.read_text())["results"]}
     program.cases.equal(
-        "bench f32 columns: bytes", moved, {"rms_f32": 4 * 64 * 1024, "layer_f32": 4 * 64 * 1024}
+        "bench f32 weights: bytes", moved, {"rms_f32": 4 * 64 * 1024, "layer_f32": 4 * 64 * 1024}
     )
 
 
@@ -596,7 +596,7 @@ def test(program):
     test_explain_without_kernels(program)
     test_bench(program)
     test_bench_codes(program)
-    test_bench_f32_columns(program)
+    test_bench_f32_weights(program)
     test_tuning(program)
     test_progress(program)
     test_selftest(program)

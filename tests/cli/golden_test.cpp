@@ -67,7 +67,7 @@ void append_row(std::vector<std::byte>* to, ref::Type type, const std::vector<fl
 
 void append_codes(const SelftestCase& c, const std::vector<float>& z, CaseOutputs* outputs) {
   const ref::QuantOptions options = quant_options_of(c);
-  const float given = c.given_scale();
+  const float static_scale = c.static_scale();
   ref::QuantResult result;
   ref::quant_model(options, z.data(), c.n, type_of(c.dtype), given, given, &result);
   std::vector<uint8_t>& codes = result.codes;
@@ -88,7 +88,7 @@ void append_codes(const SelftestCase& c, const std::vector<float>& z, CaseOutput
 // What the library must compute for a case, in one of the two orders.
 CaseOutputs model_outputs(const SelftestCase& c, ref::Order order) {
   const CaseInputs inputs = make_inputs(c);
-  const ref::Type columns = type_of(c.column_dtype()), sums = type_of(c.residual_dtype());
+  const ref::Type columns = type_of(c.weight_dtype()), sums = type_of(c.residual_dtype());
   const std::vector<float> x = decoded(type_of(c.dtype), inputs.x);
   const std::vector<float> residual = decoded(sums, inputs.residual);
   const std::vector<float> weight = decoded(columns, inputs.weight);
@@ -127,7 +127,7 @@ ref::NormBackwardOptions options_of(const BackwardCase& c) {
 BackwardOutputs model_outputs(const BackwardCase& c, ref::Order order,
                               ref::RowOrder row_order = ref::RowOrder::kSpecified) {
   const BackwardInputs inputs = make_inputs(c);
-  const ref::Type type = type_of(c.dtype), columns = type_of(c.column_dtype());
+  const ref::Type type = type_of(c.dtype), columns = type_of(c.weight_dtype());
   const std::vector<float> dy = decoded(type, inputs.dy), x = decoded(type, inputs.x),
                            weight = decoded(columns, inputs.weight),
                            dresidual_in = decoded(type, inputs.dresidual_in);

@@ -64,7 +64,7 @@ def test_notation(cases):
         "bf16 plain rms once store vector bare 64x2": 1,
         "bf16 add rms once store vector bare 32x1": 1,
         "bf16 plain rms once quant vector bare 32x1": 1,
-        "f32 plain rms once store uneven 32x1": 1,
+        "f32 plain rms once store unaligned 32x1": 1,
     }
     cases.equal("entry points", {name: Kernel.parse(name).entry_points() for name in forms}, forms)
     good = "ROWS(   5121,    6144,      1,     32,  128,      kFit,  4, cached)"

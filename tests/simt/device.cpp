@@ -39,7 +39,7 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
   const auto rows = [&](const char* name, const RowTensor& t) {
     add(name, t.data, t.stride_bytes, d.n * dtype_bytes(t.dtype), false);
   };
-  const auto column = [&](const char* name, const ColumnTensor& c) {
+  const auto weight_or_bias = [&](const char* name, const WeightTensor& c) {
     const int64_t strides[kMaxOuter] = {c.stride_bytes(0), c.stride_bytes(1), c.stride_bytes(2)};
     add(name, c.data, strides, d.n * dtype_bytes(c.dtype),
         (d.flags & FASTNORM_NORM_PDL_CONSTANT_WEIGHTS) != 0);
@@ -48,7 +48,7 @@ void add_inputs(const NormDesc& d, std::vector<Input>* inputs) {
     constexpr int64_t kOne[kMaxOuter] = {};
     add(name, data, kOne, sizeof(float), false);
   };
-  column("weight", d.weight), column("bias", d.bias);
+  weight_or_bias("weight", d.weight), weight_or_bias("bias", d.bias);
   scalar("scale", d.quant.tensor_scale), scalar("global_scale", d.quant.global_scale);
   scalar("clamp_scale", d.quant.clamp_scale);
   rows("x", d.x), rows("residual", d.residual);

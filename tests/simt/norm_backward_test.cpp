@@ -164,16 +164,16 @@ class Call {
     }
     if (s.dx) d.dx = dx_rows().tensor(s, shared_rank);
     if (s.dx && s.dresidual) d.dresidual = got_dresidual.tensor(s, shared_rank);
-    const auto column = [&](std::vector<std::byte>& memory, Type type) {
+    const auto weight_or_bias = [&](std::vector<std::byte>& memory, Type type) {
       ParameterTensor t;
       t.data = memory.data() + s.misalign * ref::bytes_of(type);
       t.dtype = dtype_of(type);
       if (s.groups > 1) t.stride_bytes[shared_rank] = s.n * ref::bytes_of(type);
       return t;
     };
-    if (s.weight) d.weight = column(weight, s.weight_type);
-    if (s.dweight) d.dweight = column(got_dweight, s.dweight_type);
-    if (s.dbias) d.dbias = column(got_dbias, s.dbias_type);
+    if (s.weight) d.weight = weight_or_bias(weight, s.weight_type);
+    if (s.dweight) d.dweight = weight_or_bias(got_dweight, s.dweight_type);
+    if (s.dbias) d.dbias = weight_or_bias(got_dbias, s.dbias_type);
     return d;
   }
 
@@ -246,7 +246,7 @@ class Call {
     ref::fill_row(Pattern::kWeights, type, seed, values.data(), parameters());
     ref::encode_row(type, values.data(), memory->data(), parameters());
   }
-  std::byte* column(std::vector<std::byte>& memory, Type type, int64_t group) const {
+  std::byte* weight_or_bias(std::vector<std::byte>& memory, Type type, int64_t group) const {
     return memory.data() + (s.misalign + group * s.n) * ref::bytes_of(type);
   }
 
@@ -274,7 +274,7 @@ class Call {
     const int64_t m = s.rows_of_group();
     const auto n = static_cast<size_t>(s.n);
     for (int64_t g = 0; g < s.groups; ++g) {
-      const std::vector<float> w = decoded(s.weight_type, column(weight, s.weight_type, g), s.n);
+      const std::vector<float> w = decoded(s.weight_type, weight_or_bias(weight, s.weight_type, g), s.n);
       std::vector<std::vector<float>> dys, xs;
       for (int64_t i = 0; i < m; ++i) {
         const int64_t r = g * m + i;
@@ -304,9 +304,9 @@ class Call {
       std::vector<float> dw(n), db(n);
       ref::norm_backward_sums_model(options, m, s.n, row_of, dw.data(), db.data());
       const auto put = [&](std::vector<std::byte>& to, Type type, std::vector<float>& sums) {
-        const std::vector<float> old = decoded(type, column(to, type, g), s.n);
+        const std::vector<float> old = decoded(type, weight_or_bias(to, type, g), s.n);
         for (size_t i = 0; i < n && s.accumulate; ++i) sums[i] = old[i] + sums[i];
-        ref::encode_row(type, sums.data(), column(to, type, g), s.n);
+        ref::encode_row(type, sums.data(), weight_or_bias(to, type, g), s.n);
       };
       if (s.dweight) put(want_dweight, s.dweight_type, dw);
       if (s.dbias) put(want_dbias, s.dbias_type, db);

@@ -434,7 +434,7 @@ TEST(CheckNorm, StridesOfNoElementsSayNothing) {
 
 // --- columns that broadcast, and x of more dimensions than a description has ---
 
-struct ColumnCase {
+struct WeightCase {
   std::vector<int64_t> shape;
   std::vector<int64_t> outer, strides;  // innermost first, of the weight in bytes
 };
@@ -446,8 +446,8 @@ std::vector<int64_t> weight_strides_of(const NormDesc& d) {
   return strides;
 }
 
-TEST(CheckNorm, ColumnsBroadcast) {
-  const ColumnCase cases[] = {
+TEST(CheckNorm, WeightAndBiasBroadcast) {
+  const WeightCase cases[] = {
       {{16}, {24}, {0}},
       {{1, 16}, {24}, {0}},
       {{1, 1, 1, 16}, {24}, {0}},
@@ -460,7 +460,7 @@ TEST(CheckNorm, ColumnsBroadcast) {
       {{2, 3, 1, 16}, {4, 6}, {0, 32}},
       {{2, 3, 4, 16}, {24}, {32}},
   };
-  for (const ColumnCase& c : cases) {
+  for (const WeightCase& c : cases) {
     Request r = simple_request({2, 3, 4, 16}, FASTNORM_DTYPE_BF16);
     r.weight->shape = c.shape;
     NormDesc desc;
@@ -502,7 +502,7 @@ Request on_gpu(Request r) {
 
 // Most kernels of a GPU know rows of columns along the innermost dimension alone: rows are taken in another order. Columns
 // that vary along several dimensions keep it.
-TEST(CheckNorm, ColumnsOfAGpu) {
+TEST(CheckNorm, WeightAndBiasOfAGpu) {
   NormDesc desc;
   Error error;
   Request r = on_gpu(simple_request({2, 3, 4, 16}, FASTNORM_DTYPE_BF16, true));
@@ -522,18 +522,18 @@ TEST(CheckNorm, ColumnsOfAGpu) {
   EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{3, 4, 2}));
   EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{32, 0, 0}));
 
-  EXPECT_FALSE(desc.columns_outside);
+  EXPECT_FALSE(desc.weights_outside);
 
   r.weight->shape = {2, 1, 4, 16};
   ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
   EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{4, 3, 2}));
   EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{32, 0, 128}));
-  EXPECT_TRUE(desc.columns_outside);
+  EXPECT_TRUE(desc.weights_outside);
   r.weight->shape = {2, 3, 4, 16};
   r.weight->strides = {1000, 200, -40, 1};
   ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
   EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{-80, 400, 2000}));
-  EXPECT_TRUE(desc.columns_outside);
+  EXPECT_TRUE(desc.weights_outside);
 }
 
 TEST(CheckNorm, SwizzledScalesKeepTheOrderOfRows) {
@@ -550,13 +550,13 @@ TEST(CheckNorm, SwizzledScalesKeepTheOrderOfRows) {
   ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
   EXPECT_EQ(outer_of(desc), (std::vector<int64_t>{3, 2}));
   EXPECT_EQ(weight_strides_of(desc), (std::vector<int64_t>{0, 128}));
-  EXPECT_TRUE(desc.columns_outside);
+  EXPECT_TRUE(desc.weights_outside);
   r.weight->shape = {3, 64};
   ASSERT_EQ(r.check(&desc, error), FASTNORM_OK) << error.text;
-  EXPECT_FALSE(desc.columns_outside);
+  EXPECT_FALSE(desc.weights_outside);
 }
 
-TEST(CheckNorm, AColumnOverAnOutputIsFound) {
+TEST(CheckNorm, AWeightOverAnOutputIsFound) {
   Request r = simple_request({2, 3, 4, 16}, FASTNORM_DTYPE_BF16);
   r.weight->shape = {2, 1, 1, 16};
   r.weight->strides = {1000, 1, 1, 1};

@@ -34,7 +34,7 @@ std::vector<Listed> all_lists() {
 template <class Fn>
 void for_each_listed_kind(const NormChoices& choices, Fn fn) {
   NormKind all;
-  all.width = 3, all.from = 3, all.of = 3, all.columns = 7, all.output = 15, all.reach = 15;
+  all.width = 3, all.from = 3, all.of = 3, all.weights = 7, all.output = 15, all.reach = 15;
   all.ask = 15, all.index = 3;
   for_each_kind(all, [&](const NormKind& kind) {
     if (!choices.lines(kind).empty()) fn(kind);

@@ -113,16 +113,16 @@ TEST(NormKey, GeneralWhereItMust) {
        {&Request::x, &Request::y, &Request::residual, &Request::residual_out, &Request::weight}) {
     r = lean;
     (r.*tensor)->address += 2;
-    EXPECT_EQ(access(r), Access::kUneven) << "misaligned";
+    EXPECT_EQ(access(r), Access::kUnaligned) << "misaligned";
     EXPECT_EQ(norm_key(describe(r), cpu()).access, Access::kAny) << "a CPU has two ways";
     r.args.rounding = FASTNORM_ROUND_EVERY_STEP;
     EXPECT_EQ(access(r), Access::kAny) << "misaligned and rounding";
   }
   r = lean;
   r.x->strides = {65, 1};
-  EXPECT_EQ(access(r), Access::kUneven) << "odd stride";
+  EXPECT_EQ(access(r), Access::kUnaligned) << "odd stride";
   const Request odd = simple_request({8, 63}, FASTNORM_DTYPE_BF16);
-  EXPECT_EQ(access(odd), Access::kUneven) << "short vector";
+  EXPECT_EQ(access(odd), Access::kUnaligned) << "short vector";
   r = odd;
   r.weight->dtype = FASTNORM_DTYPE_F32;
   EXPECT_EQ(access(r), Access::kAny) << "short vector and f32 weight";
@@ -190,7 +190,7 @@ TEST(NormKey, MixedDtypesAreGeneral) {
   }
 }
 
-TEST(NormKey, ColumnsOfSeveralDimensionsAreGeneral) {
+TEST(NormKey, WeightsOfSeveralDimensionsAreGeneral) {
   Request r = simple_request({4, 3, 2, 64}, FASTNORM_DTYPE_BF16);
   for (RequestTensor* t : {&*r.x, &*r.y, &*r.weight}) t->device_type = FASTNORM_DEVICE_CUDA;
   r.device = {FASTNORM_DEVICE_CUDA, 0};
@@ -208,7 +208,7 @@ TEST(NormKey, ColumnsOfSeveralDimensionsAreGeneral) {
 }
 
 // A GPU has kernels for columns of x's dtype, and for f32 beside 16-bit rows.
-TEST(NormKey, ColumnsChooseTheKernel) {
+TEST(NormKey, WeightAndBiasChooseTheKernel) {
   const auto key = [](fastnorm_norm_kind kind, auto change) {
     Request r = simple_request({8, 64}, FASTNORM_DTYPE_BF16, true, kind);
     change(r);
@@ -289,10 +289,10 @@ TEST(NormKey, ADeviceWithoutTheClusterStreams) {
 TEST(NormKey, UnalignedRows) {
   for (const int64_t n : {7, 511, 4101, 16383}) {
     Request r = simple_request({64, n}, FASTNORM_DTYPE_BF16);
-    EXPECT_EQ(norm_key(describe(r), gpu()).access, Access::kUneven) << n;
+    EXPECT_EQ(norm_key(describe(r), gpu()).access, Access::kUnaligned) << n;
     EXPECT_EQ(norm_key(describe(r), gpu(cuda::kSm80, 1)).access, Access::kAny) << "not measured";
     r.weight->address += 2;
-    EXPECT_EQ(norm_key(describe(r), gpu()).access, Access::kUneven) << "an unaligned weight";
+    EXPECT_EQ(norm_key(describe(r), gpu()).access, Access::kUnaligned) << "an unaligned weight";
     r.weight->address += 2;
     r.weight->dtype = FASTNORM_DTYPE_F32;
     EXPECT_EQ(norm_key(describe(r), gpu()).access, Access::kAny) << "f32 weight";
@@ -339,7 +339,7 @@ TEST(NormTile, HeadsOfOneTensorAgree) {
 }
 
 // A kernel serves what it has columns for.
-TEST(PlanForEntry, KernelsServeTheirColumns) {
+TEST(PlanForEntry, KernelsServeTheirWeights) {
   const std::span<const NormEntry> table = cuda::norm_table(cuda::kSm90);
   const auto serves = [&](Affine affine, Access access, Tile tile, fastnorm_dtype_id weight) {
     NormKey key;
@@ -355,8 +355,8 @@ TEST(PlanForEntry, KernelsServeTheirColumns) {
     return make_plan_for_entry(describe(r), gpu(), table, index, &plan, error);
   };
   constexpr fastnorm_dtype_id kOwn = FASTNORM_DTYPE_BF16, kF32 = FASTNORM_DTYPE_F32;
-  EXPECT_EQ(serves(Affine::kOnce, Access::kUneven, {4, 2, 1}, kOwn), FASTNORM_OK);
-  EXPECT_EQ(serves(Affine::kOnce, Access::kUneven, {4, 2, 1}, kF32), FASTNORM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(serves(Affine::kOnce, Access::kUnaligned, {4, 2, 1}, kOwn), FASTNORM_OK);
+  EXPECT_EQ(serves(Affine::kOnce, Access::kUnaligned, {4, 2, 1}, kF32), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(serves(Affine::kOnce, Access::kVector, {8, 2, 1}, kOwn), FASTNORM_OK);
   EXPECT_EQ(serves(Affine::kOnce, Access::kVector, {8, 2, 1}, kF32), FASTNORM_ERROR_UNSUPPORTED);
   EXPECT_EQ(serves(Affine::kF32, Access::kVector, {8, 2, 1}, kF32), FASTNORM_OK);
@@ -681,9 +681,9 @@ TEST(Plan, SharedWeights) {
   for (const NormEntry& entry : cuda::norm_table(cuda::kSm90)) {
     if (entry.key.beside != Beside::kShared) continue;
     ++seen;
-    const int columns = entry.key.stat == Stat::kLayer ? 2 : 1;
+    const int weights = entry.key.stat == Stat::kLayer ? 2 : 1;
     const int bytes = cuda::launch_shared_bytes(entry.key, entry.tile);
-    EXPECT_EQ(bytes, columns * entry.tile.threads * entry.tile.vectors * 16) << entry.name;
+    EXPECT_EQ(bytes, weights * entry.tile.threads * entry.tile.vectors * 16) << entry.name;
     EXPECT_LE(bytes + kOwn, kMultiprocessorBytes / 2) << entry.name;
     EXPECT_EQ(rows_per_block(entry.tile), 1) << entry.name;
   }

@@ -431,7 +431,7 @@ TEST(CheckStages, DescriptionOfAFullCall) {
   EXPECT_EQ(s.branch_rstd.stride_bytes[0], 4);
 }
 
-TEST(CheckStages, ColumnsOfAGroup) {
+TEST(CheckStages, WeightAndBiasOfAGroup) {
   StagesRequest r = full_request();
   r.norm.weight->shape = {kGroup};
   r.norm.bias->shape = {kRows, kGroup};

@@ -18,7 +18,7 @@ constexpr int64_t kColumns[] = {7,     64,    128,   576,    1024,   2048,  3072
                                 4096,  5120,  7168,  8192,   12288,  14336, 16384,
                                 24576, 32768, 65536, 262144, 1048576};
 
-// The plans that have ladders of their own (f32 columns, codes), and f16's, on fewer shapes: with few rows and many, below and above where
+// The plans that have ladders of their own (f32 weights, codes), and f16's, on fewer shapes: with few rows and many, below and above where
 // later rows are prefetched, and of no whole vectors.
 constexpr int64_t kShapes[][2] = {{1, 4096},    {1, 16384},    {64, 8192},   {64, 32768},
                                   {128, 8192},  {512, 4096},   {512, 5120},  {4096, 128},
@@ -83,7 +83,7 @@ constexpr What kWhats[] = {
     {FASTNORM_DTYPE_BF16, "bf16", true, [](Request*) {}},
     {FASTNORM_DTYPE_F32, "f32", true, [](Request*) {}},
     {FASTNORM_DTYPE_F16, "f16", false, [](Request*) {}},
-    {FASTNORM_DTYPE_BF16, "bf16, f32 columns", false,
+    {FASTNORM_DTYPE_BF16, "bf16, f32 weights", false,
      [](Request* r) {
        r->weight->dtype = FASTNORM_DTYPE_F32;
        if (r->bias) r->bias->dtype = FASTNORM_DTYPE_F32;

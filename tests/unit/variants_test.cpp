@@ -25,13 +25,13 @@ std::vector<Variant> variants_of() {
   const auto append = [&](const auto& part) {
     for (const VariantWords& words : part) all.push_back(variant_of(words.order, words.policies));
   };
-  constexpr ListArch kColumns = list_arch(kArch);
-  append(kVariants<kColumns, Dtype::kF32, Source::kPlain>);
-  append(kVariants<kColumns, Dtype::kF32, Source::kAdd>);
-  append(kVariants<kColumns, Dtype::kF16, Source::kPlain>);
-  append(kVariants<kColumns, Dtype::kF16, Source::kAdd>);
-  append(kVariants<kColumns, Dtype::kBF16, Source::kPlain>);
-  append(kVariants<kColumns, Dtype::kBF16, Source::kAdd>);
+  constexpr ListArch kArchColumn = list_arch(kArch);
+  append(kVariants<kArchColumn, Dtype::kF32, Source::kPlain>);
+  append(kVariants<kArchColumn, Dtype::kF32, Source::kAdd>);
+  append(kVariants<kArchColumn, Dtype::kF16, Source::kPlain>);
+  append(kVariants<kArchColumn, Dtype::kF16, Source::kAdd>);
+  append(kVariants<kArchColumn, Dtype::kBF16, Source::kPlain>);
+  append(kVariants<kArchColumn, Dtype::kBF16, Source::kAdd>);
   return all;
 }
 
@@ -68,11 +68,11 @@ TEST(Variants, TablesOfPlanningHaveThemInOrderAndOnce) {
 
 TEST(Variants, EveryLineMakesKernelsAndLinesAreSorted) {
   const auto order = [](const VariantLine& l) {
-    return std::tuple(l.access >= Access::kUneven, l.sink == Sink::kStore, l.source, l.stat,
+    return std::tuple(l.access >= Access::kUnaligned, l.sink == Sink::kStore, l.source, l.stat,
                       l.affine, l.sink, l.access, l.tile.blocks, l.tile.threads, l.tile.vectors);
   };
   const auto file = [](const VariantLine& l) {
-    return l.access >= Access::kUneven ? 2 : l.sink == Sink::kStore ? 1 : 0;
+    return l.access >= Access::kUnaligned ? 2 : l.sink == Sink::kStore ? 1 : 0;
   };
   const VariantLine* before = nullptr;
   int number = 0;
@@ -126,7 +126,7 @@ TEST(Variants, PoliciesFitTheSlots) {
     if (v.has(Variant::kCrossFours)) {
       EXPECT_TRUE(f32);
     }
-    if (v.has(Variant::kReadyColumns)) {
+    if (v.has(Variant::kReadyWeights)) {
       EXPECT_TRUE(early && !f32);
     }
     if (v.row == Row::kPacked) {
@@ -139,7 +139,7 @@ TEST(Variants, PoliciesFitTheSlots) {
       EXPECT_EQ(v.key.dtype, Dtype::kBF16);
     }
     if (v.has(Variant::kPinsAddress)) {
-      EXPECT_EQ(v.key.access, Access::kUneven);
+      EXPECT_EQ(v.key.access, Access::kUnaligned);
     }
     if (v.has(Variant::kClampsTogether)) {
       EXPECT_EQ(v.key.sink, Sink::kQuant);
@@ -150,7 +150,7 @@ TEST(Variants, PoliciesFitTheSlots) {
     if (v.loads != Loads::kCached) {
       EXPECT_TRUE(rms && v.key.access <= Access::kVector);
     }
-    if (past_l1(v.key.beside) == v.key.beside && v.key.beside != Beside::kAny &&
+    if (with_streaming_loads(v.key.beside) == v.key.beside && v.key.beside != Beside::kAny &&
         v.key.beside != Beside::kShared) {
       EXPECT_EQ(v.loads, Loads::kStreaming);
     }

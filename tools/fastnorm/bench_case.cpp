@@ -15,8 +15,8 @@ constexpr size_t kAlignment = 256;
 
 size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-fastnorm_dtype columns_dtype(const BenchCase& c) {
-  return c.has_f32_columns() ? fastnorm_dtype_of(FASTNORM_DTYPE_F32) : find_dtype(c.dtype)->dtype;
+fastnorm_dtype weights_dtype(const BenchCase& c) {
+  return c.has_f32_weights() ? fastnorm_dtype_of(FASTNORM_DTYPE_F32) : find_dtype(c.dtype)->dtype;
 }
 
 struct Sets {
@@ -109,7 +109,7 @@ CaseCall::CaseCall(const Target& target, const BenchCase& c, std::byte* data, si
   if (c.adds()) residual_ = next(dtype, shape);
   y_ = c.quantises() ? next(quant.codes, quant.codes_shape) : next(dtype, shape);
   if (c.adds()) residual_out_ = next(dtype, shape);
-  const fastnorm_dtype columns = columns_dtype(c);
+  const fastnorm_dtype columns = weights_dtype(c);
   weight_ = TensorView(target, parameters, columns, {c.n});
   if (layer_) bias_ = TensorView(target, parameters + parameter_stride, columns, {c.n});
   if (c.quantises()) {
@@ -140,7 +140,7 @@ CaseMemory::CaseMemory(const Machine& machine, const BenchCase& c) {
   const fastnorm_dtype dtype = find_dtype(c.dtype)->dtype;
   const size_t tensor_stride = aligned(c.tensor_bytes()),
                parameter_stride =
-                   aligned(static_cast<size_t>(c.n) * element_bytes(columns_dtype(c))),
+                   aligned(static_cast<size_t>(c.n) * element_bytes(weights_dtype(c))),
                set_bytes = tensor_stride * (c.adds() ? 4 : 2) + aligned(c.scale_bytes());
   const Sets sets = choose_sets(machine, set_bytes);
   const size_t parameters = 2 * parameter_stride + kAlignment;

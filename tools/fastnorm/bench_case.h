@@ -21,7 +21,7 @@ struct BenchCase {
   fastnorm_quant_scheme scheme() const;
   bool has_block_scales() const { return scheme() >= FASTNORM_QUANT_PER_BLOCK; }
   QuantTensors quant() const { return quant_tensors(scheme(), {rows, n}); }
-  bool has_f32_columns() const { return op.ends_with("_f32"); }
+  bool has_f32_weights() const { return op.ends_with("_f32"); }
   size_t tensor_bytes() const;  // of x
   size_t scale_bytes() const;   // of scales that leave
   // x and what becomes of it; with a residual two tensors more. A backward pass: dy, x, mean, rstd,

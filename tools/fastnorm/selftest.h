@@ -45,7 +45,7 @@ struct SelftestCase {
   int64_t rows, n;
   fastnorm_rounding rounding = FASTNORM_ROUND_ONCE;
   fastnorm_residual_rounding residual_rounding = FASTNORM_RESIDUAL_EXACT;
-  bool f32_columns = false;  // weight and bias beside 16-bit rows
+  bool f32_weights = false;  // weight and bias beside 16-bit rows
   bool mixed = false;        // weight, residual and x of three dtypes; y is f32
   CaseQuant quant = {};
   bool quant_rounded = false;  // codes of y, which is stored, too; else of the unrounded result
@@ -59,13 +59,13 @@ struct SelftestCase {
   int64_t heads() const { return query_heads + key_heads; }
   int64_t weight_rows() const { return heads() == 0 ? 1 : weight_per_head ? heads() : 2; }
   int64_t weight_row(int64_t row) const;
-  fastnorm_dtype column_dtype() const;
+  fastnorm_dtype weight_dtype() const;
   fastnorm_dtype residual_dtype() const;  // of residual_out, too
   fastnorm_dtype y_dtype() const;
   bool stores_y() const { return !quant.any() || quant_rounded; }
   int64_t scales() const { return quant.block == 0 ? 1 : (n + quant.block - 1) / quant.block; }
   // A power of two makes ties of rounded results; from the others, the reciprocal is to be rounded.
-  float given_scale() const { return quant_rounded ? quant.given : quant.given * 1.3f; }
+  float static_scale() const { return quant_rounded ? quant.given : quant.given * 1.3f; }
 };
 
 // Every case; the same list on every machine.

@@ -26,7 +26,7 @@ Tensors add_tensors(const BackwardCase& c, const BackwardInputs& inputs, bool in
   Tensors t;
   t.dy = add_input(inputs.dy, c.dtype, c.n);
   t.x = add_input(inputs.x, c.dtype, c.n);
-  t.weight = image->add_compact(c.column_dtype(), c.heads, c.n);
+  t.weight = image->add_compact(c.weight_dtype(), c.heads, c.n);
   image->fill(t.weight, inputs.weight);
   if (c.residual) t.dresidual_in = add_input(inputs.dresidual_in, c.dtype, c.n);
   if (!c.recompute) {
@@ -34,8 +34,8 @@ Tensors add_tensors(const BackwardCase& c, const BackwardInputs& inputs, bool in
     if (c.layer()) t.mean = add_input(inputs.mean, f32(), 1);
   }
   t.dx = in_place ? t.dy : image->add_rows(c.dtype, c.n);
-  t.dweight = image->add_compact(c.column_dtype(), c.heads, c.n);
-  if (c.layer()) t.dbias = image->add_compact(c.column_dtype(), c.heads, c.n);
+  t.dweight = image->add_compact(c.weight_dtype(), c.heads, c.n);
+  if (c.layer()) t.dbias = image->add_compact(c.weight_dtype(), c.heads, c.n);
   return t;
 }
 
@@ -72,13 +72,13 @@ void hash(const std::vector<std::byte>& bytes, uint64_t* to) {
 
 }  // namespace
 
-fastnorm_dtype BackwardCase::column_dtype() const { return f32_columns ? f32() : dtype; }
+fastnorm_dtype BackwardCase::weight_dtype() const { return f32_weights ? f32() : dtype; }
 
 std::string BackwardCase::name() const {
   static constexpr const char* kRoundings[] = {"", " normalized", " every-step"};
   return "backward " + std::string(find_dtype(dtype)->name) + (layer() ? " layer" : " rms") +
          (residual ? " add" : "") + " " + std::to_string(rows) + "x" + std::to_string(n) +
-         kRoundings[rounding] + (f32_columns ? " f32-columns" : "") +
+         kRoundings[rounding] + (f32_weights ? " f32-weights" : "") +
          (recompute ? " recompute" : "") + (heads == 1 ? "" : " heads=" + std::to_string(heads));
 }
 
@@ -109,7 +109,7 @@ std::vector<BackwardCase> backward_cases() {
         add(20, 768).rounding = FASTNORM_ROUND_EVERY_STEP;
         add(20, 1000).recompute = true;
         add(160, 128).heads = 4;
-        if (dtype.bits == 16) add(20, 1000).f32_columns = true;
+        if (dtype.bits == 16) add(20, 1000).f32_weights = true;
       }
     }
   }
@@ -122,7 +122,7 @@ BackwardInputs make_inputs(const BackwardCase& c) {
   const int64_t count = c.rows * c.n;
   BackwardInputs inputs = {make_tensor(c.dtype, count, kDy),
                            make_tensor(c.dtype, count, 1),
-                           make_tensor(c.column_dtype(), c.heads * c.n, 3),
+                           make_tensor(c.weight_dtype(), c.heads * c.n, 3),
                            {},
                            make_tensor(f32(), c.rows, kStatistics),
                            make_tensor(f32(), c.rows, kStatistics)};

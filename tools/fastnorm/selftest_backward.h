@@ -14,13 +14,13 @@ struct BackwardCase {
   bool residual;  // a dresidual_in is added
   int64_t rows, n;
   fastnorm_rounding rounding = FASTNORM_ROUND_ONCE;
-  bool f32_columns = false;  // weight, dweight and dbias beside 16-bit rows
+  bool f32_weights = false;  // weight, dweight and dbias beside 16-bit rows
   bool recompute = false;    // mean and rstd are not given
   int64_t heads = 1;         // each with a row of the weight; rows are those of all heads
 
   std::string name() const;
   bool layer() const { return kind == FASTNORM_NORM_LAYER; }
-  fastnorm_dtype column_dtype() const;
+  fastnorm_dtype weight_dtype() const;
 };
 
 // Every case; the same list on every machine.

@@ -78,10 +78,10 @@ void add_special_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind,
   }
 }
 
-void add_f32_column_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind, bool residual,
+void add_f32_weight_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind, bool residual,
                           std::vector<SelftestCase>* cases) {
   SelftestCase c{dtype, kind, residual, kRows, 0};
-  c.f32_columns = true;
+  c.f32_weights = true;
   for (const int64_t n : {129, 1000, 4096, 20000}) {
     c.n = n;
     cases->push_back(c);
@@ -163,17 +163,17 @@ CaseTensors add_tensors(const SelftestCase& c, const CaseInputs& inputs, const C
     image->fill(added, alone ? row_of(content, c.rows, layout.only_row) : content);
     return added;
   };
-  const auto add_columns = [&](const std::vector<std::byte>& content) {
+  const auto add_weights = [&](const std::vector<std::byte>& content) {
     if (content.empty()) return Rows();
-    const Rows added = image->add_compact(c.column_dtype(), weight_rows, c.n);
+    const Rows added = image->add_compact(c.weight_dtype(), weight_rows, c.n);
     image->fill(added,
                 alone ? row_of(content, c.weight_rows(), c.weight_row(layout.only_row)) : content);
     return added;
   };
   t.x = add_input(inputs.x, c.dtype);
   t.residual = add_input(inputs.residual, c.residual_dtype());
-  t.weight = add_columns(inputs.weight);
-  t.bias = add_columns(inputs.bias);
+  t.weight = add_weights(inputs.weight);
+  t.bias = add_weights(inputs.bias);
   // y of another dtype than x has memory of its own.
   const bool over_x = layout.in_place && (!c.mixed || c.dtype.bits == 32);
   if (c.stores_y()) t.out[kY] = over_x ? t.x : image->add_rows(c.y_dtype(), c.n);
@@ -187,7 +187,7 @@ CaseTensors add_tensors(const SelftestCase& c, const CaseInputs& inputs, const C
   t.out[kCodes] = image->add_rows(codes, c.n / codes.lanes);
   if (c.quant.given != 0) {
     t.given = image->add_compact(f32(), 1, 1);
-    image->fill(t.given, c.given_scale());
+    image->fill(t.given, c.static_scale());
   }
   if (c.quant.scale_is_given()) return t;
   const fastnorm_dtype scale = fastnorm_dtype_of(c.quant.scale);
@@ -295,8 +295,8 @@ int64_t SelftestCase::weight_row(int64_t row) const {
   return weight_per_head ? head : head >= query_heads;
 }
 
-fastnorm_dtype SelftestCase::column_dtype() const {
-  if (f32_columns) return f32();
+fastnorm_dtype SelftestCase::weight_dtype() const {
+  if (f32_weights) return f32();
   if (!mixed) return dtype;
   return fastnorm_dtype_of(dtype.code == 2 && dtype.bits == 16 ? FASTNORM_DTYPE_BF16
                                                                : FASTNORM_DTYPE_F16);
@@ -319,7 +319,7 @@ std::string SelftestCase::name() const {
   if (residual_rounding != FASTNORM_RESIDUAL_EXACT) {
     text += std::string(" ") + kResiduals[residual_rounding];
   }
-  if (f32_columns) text += " f32-columns";
+  if (f32_weights) text += " f32-weights";
   if (mixed) text += " mixed";
   if (heads() != 0) {
     text += " heads=" + std::to_string(query_heads) + "+" + std::to_string(key_heads);
@@ -338,7 +338,7 @@ std::vector<SelftestCase> selftest_cases() {
       for (const bool residual : {false, true}) {
         add_plain_cases(dtype, kind, residual, &cases);
         add_quantised_cases(dtype, kind, residual, &cases);
-        if (dtype.bits == 16) add_f32_column_cases(dtype, kind, residual, &cases);
+        if (dtype.bits == 16) add_f32_weight_cases(dtype, kind, residual, &cases);
         if (kind == FASTNORM_NORM_RMS) add_mixed_cases(dtype, residual, &cases);
       }
       add_special_cases(dtype, kind, &cases);
@@ -351,7 +351,7 @@ std::vector<SelftestCase> selftest_cases() {
 CaseInputs make_inputs(const SelftestCase& c) {
   const int64_t count = c.rows * c.n, columns = c.weight_rows() * c.n;
   CaseInputs inputs = {
-      make_tensor(c.dtype, count, 1), {}, make_tensor(c.column_dtype(), columns, 3), {}};
+      make_tensor(c.dtype, count, 1), {}, make_tensor(c.weight_dtype(), columns, 3), {}};
   if (c.special) {
     // The infinities share a block of any scheme, the others have one each.
     constexpr std::pair<size_t, double> kSpecial[] = {
@@ -361,7 +361,7 @@ CaseInputs make_inputs(const SelftestCase& c) {
     }
   }
   if (c.residual) inputs.residual = make_tensor(c.residual_dtype(), count, 2);
-  if (c.kind == FASTNORM_NORM_LAYER) inputs.bias = make_tensor(c.column_dtype(), columns, 4);
+  if (c.kind == FASTNORM_NORM_LAYER) inputs.bias = make_tensor(c.weight_dtype(), columns, 4);
   return inputs;
 }
 

@@ -68,7 +68,7 @@ Interval widened(Interval v, double relative) {
 // Where the results of a row lie before they are rounded.
 std::vector<Interval> results_of_row(const SelftestCase& c, const RowReference& r,
                                      const CaseInputs& inputs, int64_t row) {
-  const fastnorm_dtype dtype = c.column_dtype();
+  const fastnorm_dtype dtype = c.weight_dtype();
   const size_t size = element_bytes(dtype), columns = r.s.size();
   const size_t first = static_cast<size_t>(c.weight_row(row)) * columns;
   std::vector<Interval> results(columns);
@@ -140,7 +140,7 @@ double to_code(fastnorm_dtype_id codes, double value) {
 double scale_for(const SelftestCase& c, double magnitude) {
   const double least = magnitude / greatest_code(c.quant.codes);
   if (c.quant.scheme == FASTNORM_QUANT_NVFP4) {
-    return to_code(FASTNORM_DTYPE_F8_E4M3FN, least / c.given_scale());
+    return to_code(FASTNORM_DTYPE_F8_E4M3FN, least / c.static_scale());
   }
   if (c.quant.scale == FASTNORM_DTYPE_F32) return least;
   int exponent = 0;
@@ -178,14 +178,14 @@ int64_t wrong_codes(const SelftestCase& c, std::vector<Interval> results, const 
       amax.low = std::max({amax.low, z.low, -z.high});
       amax.high = std::max({amax.high, z.high, -z.low});
     }
-    double scale = c.given_scale();
+    double scale = c.static_scale();
     if (!c.quant.scale_is_given()) {
       scale = decode_scale(c, scales + begin / block * scale_bytes);
       // Four roundings at most: NVFP4's 1 / global, 1 / 6 and the products of these and amax.
       amax = widened(amax, 4 * kU);
       if (!(scale >= scale_for(c, amax.low) && scale <= scale_for(c, amax.high))) ++wrong;
     }
-    const double unit = nvfp4 ? scale * c.given_scale() : scale;
+    const double unit = nvfp4 ? scale * c.static_scale() : scale;
     const double inverse = unit != 0 ? 1 / unit : 0;
     for (size_t i = begin; i < end; ++i) {
       // Roundings of the unit, of its inverse and of the product with it.

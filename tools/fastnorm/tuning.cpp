@@ -63,7 +63,7 @@ struct KernelName {
     std::istringstream words(name);
     std::vector<std::string> all;
     for (std::string word; words >> word;) all.push_back(word);
-    dtype = all[0], source = all[1], stat = all[2], columns = all[3], sink = all[4],
+    dtype = all[0], source = all[1], stat = all[2], weights = all[3], sink = all[4],
     access = all[5];
     if (all.size() > 7) beside = all[6];
     std::istringstream tile(all.back());
@@ -72,25 +72,25 @@ struct KernelName {
     if (!std::getline(tile, blocks, 'x')) blocks = "1";
   }
 
-  std::string dtype, source, stat, columns, sink, access, beside, threads, vectors, blocks;
+  std::string dtype, source, stat, weights, sink, access, beside, threads, vectors, blocks;
 };
 
 // The library's notation for calls like a case that run on a kernel.
 std::string tuning_kind(const BenchCase& c, const KernelName& kernel) {
   const bool any = kernel.access == "any", f32 = kernel.dtype == "f32",
              quant = kernel.sink == "quant";
-  const std::string columns = any                           ? "any_columns"
-                              : c.has_f32_columns() && !f32 ? "f32_columns"
+  const std::string weights = any                           ? "any_weights"
+                              : c.has_f32_weights() && !f32 ? "f32_weights"
                                                             : "own_dtype";
   const std::string output = kernel.sink == "store"         ? "y"
                              : !quant                       ? "per_tensor"
                              : c.has_block_scales() && !any ? "per_block"
                                                             : "per_row";
   const std::string reach = any                         ? "any_address"
-                            : kernel.access != "uneven" ? "aligned"
+                            : kernel.access != "unaligned" ? "aligned"
                                                         : "unaligned";
   return std::string("KIND(") + (f32 ? "f32" : "b16") + ", " + kernel.source + ", " + kernel.stat +
-         ", " + columns + ", " + output + ", " + reach + ", " + (any ? "full" : "lean") + ", rows)";
+         ", " + weights + ", " + output + ", " + reach + ", " + (any ? "full" : "lean") + ", rows)";
 }
 
 std::string flavour_of(const KernelName& kernel) {

@@ -167,8 +167,8 @@ __device__ __forceinline__ void store_half_words(char* address, uint32_t low, ui
 // Elements of 16 bits, two in a word, and back with one rounding.
 template <class T>
 __device__ __forceinline__ void unpack_halves(const uint32_t (&words)[T::kPerVector / 2],
-                                              float (&f)[T::kPerVector], ColumnType type) {
-  if (type == ColumnType::kOther16) {
+                                              float (&f)[T::kPerVector], OperandType type) {
+  if (type == OperandType::kOther16) {
 #pragma unroll
     for (int k = 0; k < T::kPerVector / 2; ++k) Halves<T>::Other::unpack_word(words[k], f + 2 * k);
   } else {
@@ -178,8 +178,8 @@ __device__ __forceinline__ void unpack_halves(const uint32_t (&words)[T::kPerVec
 }
 template <class T>
 __device__ __forceinline__ void pack_halves(uint32_t (&words)[T::kPerVector / 2],
-                                            const float (&f)[T::kPerVector], ColumnType type) {
-  if (type == ColumnType::kOther16) {
+                                            const float (&f)[T::kPerVector], OperandType type) {
+  if (type == OperandType::kOther16) {
 #pragma unroll
     for (int k = 0; k < T::kPerVector / 2; ++k)
       words[k] = Halves<T>::Other::pack_word(f[2 * k], f[2 * k + 1]);
@@ -198,11 +198,11 @@ struct AnyRow {
 
   // `least`: bytes that all rows of the tensor allow at once; where that is 2, most rows allow
   // more.
-  __device__ __forceinline__ AnyRow(Byte* address, int least, ColumnType row_type)
+  __device__ __forceinline__ AnyRow(Byte* address, int least, OperandType row_type)
       : data(address), bytes(least > 2 ? least : access_bytes(address)), type(row_type) {}
 
   __device__ __forceinline__ bool is_f32() const {
-    return type == (T::kBytes == 2 ? ColumnType::kF32 : ColumnType::kElement);
+    return type == (T::kBytes == 2 ? OperandType::kF32 : OperandType::kElement);
   }
   __device__ __forceinline__ Byte* at(int64_t vector) const {
     return data + vector * (is_f32() ? kPerVector * 4 : kPerVector * 2);
@@ -210,7 +210,7 @@ struct AnyRow {
 
   Byte* const data;
   const int bytes;  // of the widest access
-  const ColumnType type;
+  const OperandType type;
 };
 
 // Vectors of such a row as they were loaded.

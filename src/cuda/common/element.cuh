@@ -116,7 +116,7 @@ struct Element<Dtype::kBF16> {
   }
 };
 
-// The 16-bit dtypes of rows, weight and bias beside x of T, by ColumnType: kOther16, and the one
+// The 16-bit dtypes of rows, weight and bias beside x of T, by OperandType: kOther16, and the one
 // that is neither that nor f32.
 template <class T>
 struct Halves;

@@ -1,4 +1,4 @@
-// Unaligned rows that one block holds (Access::kUneven), through shared memory.
+// Unaligned rows that one block holds (Access::kUnaligned), through shared memory.
 //
 // Memory is read and written by pieces: the 16 bytes at a multiple of 16. Where a piece is the
 // row's in part, its elements go one by one, one a thread. The row lies in shared memory as far
@@ -273,13 +273,13 @@ __device__ __forceinline__ void store_staged(char* row, uint32_t bytes, const ch
 // The elements of a weight or bias that a row's short vector has, on their way into shared memory;
 // kBytes is their size.
 template <class T, class Tile, int kBytes>
-struct ColumnTail {
+struct WeightTail {
   static constexpr int kPerVector = T::kPerVector, kCount = shared_out<Tile>(kPerVector);
 
-  __device__ __forceinline__ void load(const char* column, const NormParams& p, uint32_t absent,
+  __device__ __forceinline__ void load(const char* weight, const NormParams& p, uint32_t absent,
                                        bool present, const Place<Tile>& place) {
     const uint32_t n = row_elements<T>(p), count = n % kPerVector;
-    const char* const from = column + (n - count) * kBytes;
+    const char* const from = weight + (n - count) * kBytes;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const auto number = static_cast<uint32_t>(place.first + i * Tile::kThreads);
@@ -304,8 +304,8 @@ __device__ __forceinline__ uint4 tail_vector(const char* tail, int number = 0) {
 
 // Rows of any length up to the tile: a vector is there, the row's last one in part, or not.
 template <class T, class Tile>
-struct Reach<Access::kUneven, T, Tile> {
-  static constexpr Access kAccess = Access::kUneven;
+struct Reach<Access::kUnaligned, T, Tile> {
+  static constexpr Access kAccess = Access::kUnaligned;
   static constexpr int kPerVector = T::kPerVector;
 
   __device__ __forceinline__ Reach(const NormParams& p, const Place<Tile>& place, bool is_live)

@@ -24,36 +24,36 @@ __device__ __forceinline__ void apply(float (&z)[kCount], const float (&t)[kCoun
   }
 }
 
-__device__ __forceinline__ ColumnType weight_type(uint32_t bits) {
-  return static_cast<ColumnType>(bits / kWeightElement & 3);
+__device__ __forceinline__ OperandType weight_type(uint32_t bits) {
+  return static_cast<OperandType>(bits / kWeightElement & 3);
 }
 
-__device__ __forceinline__ ColumnType bias_type(uint32_t bits) {
-  return static_cast<ColumnType>(bits / kBiasElement & 3);
+__device__ __forceinline__ OperandType bias_type(uint32_t bits) {
+  return static_cast<OperandType>(bits / kBiasElement & 3);
 }
 
 // Weight and bias of a row: one for all rows, or one for each head.
 __device__ __forceinline__ const char* weight_row(const NormParams& p, const RowIndex& index,
                                                   uint32_t bits) {
-  return (bits & kHeadColumns) != 0 ? p.weight + index.digit[0] * p.weight_head_stride : p.weight;
+  return (bits & kHeadWeights) != 0 ? p.weight + index.digit[0] * p.weight_head_stride : p.weight;
 }
 
 __device__ __forceinline__ const char* bias_row(const NormParams& p, const RowIndex& index,
                                                 uint32_t bits) {
-  return (bits & kHeadColumns) != 0 ? p.bias + index.digit[0] * p.bias_head_stride : p.bias;
+  return (bits & kHeadWeights) != 0 ? p.bias + index.digit[0] * p.bias_head_stride : p.bias;
 }
 
 // kVectors vectors of a weight or bias from vector v on, as raw words. Missing ones read as
 // `filler`; with kAhead they keep what they held.
 template <class T, class Tile, int kVectors, bool kAhead = false, class Reach>
-__device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const char* row, int v,
+__device__ __forceinline__ void load_aligned_weights(uint4* raw, OperandType type, const char* row, int v,
                                              const Place<Tile>& place, const Reach& reach,
                                              uint32_t filler) {
   if constexpr (!kAhead) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
   }
-  const bool present = type == ColumnType::kElement;
+  const bool present = type == OperandType::kElement;
   const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
   // Ahead of the row by predicates: the end of a branch would wait for earlier loads. Later by a
   // branch: predicates would take registers.
@@ -67,14 +67,14 @@ __device__ __forceinline__ void load_columns(uint4* raw, ColumnType type, const 
 
 // The same beside unaligned rows; weight and bias may begin anywhere, too.
 template <class Slots, class Tile, int kVectors, class Reach>
-__device__ __forceinline__ void load_uneven_columns(uint4* raw, ColumnType type, const char* row,
+__device__ __forceinline__ void load_unaligned_weights(uint4* raw, OperandType type, const char* row,
                                                     int v, const Place<Tile>& place,
                                                     const Reach& reach, uint32_t filler) {
   const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
   const int bytes = access_bytes(row);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
-  if (type != ColumnType::kElement) return;
+  if (type != OperandType::kElement) return;
   const auto wanted = [&](int i) { return v + i < Tile::kVectors && reach.whole(v + i); };
   if (bytes == kVectorBytes) {
 #pragma unroll
@@ -91,13 +91,13 @@ __device__ __forceinline__ void load_uneven_columns(uint4* raw, ColumnType type,
 // Weight and bias in shared memory until the row is reduced. A thread copies and reads its own
 // vectors alone, so no barrier is needed.
 template <class Slots, class Tile>
-struct SharedColumns {
+struct SharedWeights {
   static constexpr int kStep = Tile::kThreads * kVectorBytes,  // from a thread's vector to its next
-      kColumnBytes = Tile::kVectors * kStep;
+      kWeightBytes = Tile::kVectors * kStep;
   static constexpr bool kBias = Slots::kStat == Stat::kLayer;
   static_assert(Tile::kRows == 1);
 
-  __device__ __forceinline__ SharedColumns()
+  __device__ __forceinline__ SharedWeights()
       : mine(ptx::launch_shared() + threadIdx.x * kVectorBytes) {}
 
   // On their way until wait().
@@ -105,21 +105,21 @@ struct SharedColumns {
   __device__ __forceinline__ void load(const NormParams& p, const Place<Tile>& place,
                                        const Reach& reach) const {
     copy(mine, p.weight, place, reach);
-    if constexpr (kBias) copy(mine + kColumnBytes, p.bias, place, reach);
+    if constexpr (kBias) copy(mine + kWeightBytes, p.bias, place, reach);
   }
   static __device__ __forceinline__ void wait() { ptx::copy_async_wait(); }
   __device__ __forceinline__ uint4 weight(int v) const {
     return ptx::ld_shared_v4(mine + v * kStep);
   }
   __device__ __forceinline__ uint4 bias(int v) const {
-    return ptx::ld_shared_v4(mine + kColumnBytes + v * kStep);
+    return ptx::ld_shared_v4(mine + kWeightBytes + v * kStep);
   }
 
  private:
   template <class Reach>
-  static __device__ __forceinline__ void copy(char* shared, const char* column,
+  static __device__ __forceinline__ void copy(char* shared, const char* from,
                                               const Place<Tile>& place, const Reach& reach) {
-    const char* const address = column + static_cast<uint32_t>(place.first) * kVectorBytes;
+    const char* const address = from + static_cast<uint32_t>(place.first) * kVectorBytes;
 #pragma unroll
     for (int v = 0; v < Tile::kVectors; ++v)
       ptx::copy_async_if(shared + v * kStep, address + Tile::offset(v) * kVectorBytes,
@@ -130,27 +130,27 @@ struct SharedColumns {
 };
 
 // Weight and bias of a row's short vector. Aligned rows have none.
-template <class Slots, class Tile, bool kUneven = Slots::kAccess == Access::kUneven>
-struct ColumnTails {
+template <class Slots, class Tile, bool kUnaligned = Slots::kAccess == Access::kUnaligned>
+struct WeightTails {
   __device__ __forceinline__ void load(const NormParams&, const RowIndex&, const Place<Tile>&,
                                        uint32_t) {}
 };
 
 template <class Slots, class Tile>
-struct ColumnTails<Slots, Tile, true> {
+struct WeightTails<Slots, Tile, true> {
   using T = typename Slots::T;
   using Staged = StagedRow<Slots, Tile>;
   static constexpr bool kF32 = Slots::kAffine == Affine::kF32, kBias = Slots::kStat == Stat::kLayer;
-  static constexpr ColumnType kType = kF32 ? ColumnType::kF32 : ColumnType::kElement;
-  using Columns = Element<kF32 ? Dtype::kF32 : Slots::kDtype>;
-  using Tail = ColumnTail<T, Tile, Columns::kBytes>;
+  static constexpr OperandType kType = kF32 ? OperandType::kF32 : OperandType::kElement;
+  using Weights = Element<kF32 ? Dtype::kF32 : Slots::kDtype>;
+  using Tail = WeightTail<T, Tile, Weights::kBytes>;
 
   __device__ __forceinline__ void load(const NormParams& p, const RowIndex& index,
                                        const Place<Tile>& place, uint32_t bits) {
-    weight.load(weight_row(p, index, bits), p, Columns::kOneWord, weight_type(bits) == kType,
+    weight.load(weight_row(p, index, bits), p, Weights::kOneWord, weight_type(bits) == kType,
                 place);
     if constexpr (kBias) {
-      bias.load(bias_row(p, index, bits), p, Columns::kMinusZeroWord, bias_type(bits) == kType,
+      bias.load(bias_row(p, index, bits), p, Weights::kMinusZeroWord, bias_type(bits) == kType,
                 place);
     }
   }
@@ -176,12 +176,12 @@ __device__ __forceinline__ bool second_four_first(const Place<Tile>& place) {
 
 // This thread's fours of a weight or bias.
 template <class T, class Tile, bool kCross>
-struct FourColumns {
-  __device__ __forceinline__ FourColumns(const char* columns, ColumnType type,
+struct WeightFours {
+  __device__ __forceinline__ WeightFours(const char* from, OperandType type,
                                          const Place<Tile>& place)
-      : present(type == ColumnType::kF32), crossed(second_four_first<kCross>(place)) {
+      : present(type == OperandType::kF32), crossed(second_four_first<kCross>(place)) {
     const char* const row =
-        columns + static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
+        from + static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
     const int ahead = crossed ? kVectorBytes : 0;
     // In registers: the compiler would compute each four's address by itself.
     first[0] = ptx::in_register(row + ahead);
@@ -203,14 +203,14 @@ struct FourColumns {
 
 // Weight or bias at any address.
 template <class T>
-struct AnyColumn {
-  __device__ __forceinline__ AnyColumn(const char* columns, ColumnType column_type, int least,
+struct AnyWeight {
+  __device__ __forceinline__ AnyWeight(const char* from, OperandType operand, int least,
                                        float value)
-      : row(columns, least, column_type), type(column_type), absent(value) {}
+      : row(from, least, operand), type(operand), absent(value) {}
 
   template <Part kPart>
   __device__ __forceinline__ void take(float (&f)[T::kPerVector], int64_t vector, int count) const {
-    if (type == ColumnType::kAbsent) {
+    if (type == OperandType::kAbsent) {
       clear(f);
     } else {
       load_part<kPart, T>(f, row, vector, count);
@@ -223,14 +223,14 @@ struct AnyColumn {
   }
 
   const AnyRow<T, const char> row;
-  const ColumnType type;
+  const OperandType type;
   const float absent;
 };
 
 template <class T>
-struct AnyColumns {
-  // `p`: of a NormCallParams, as that of every kernel with such columns.
-  __device__ __forceinline__ AnyColumns(const NormParams& p, const RowIndex& index, uint32_t bits)
+struct AnyWeights {
+  // `p`: of a NormCallParams, as that of every kernel with such weights.
+  __device__ __forceinline__ AnyWeights(const NormParams& p, const RowIndex& index, uint32_t bits)
       : weight(row(p.weight, p.weight_head_stride, of_call(p).weight_upper, index),
                weight_type(bits), p.weight_align, 1.0f),
         bias(row(p.bias, p.bias_head_stride, of_call(p).bias_upper, index), bias_type(bits),
@@ -239,13 +239,13 @@ struct AnyColumns {
   static __device__ __forceinline__ const NormCallParams& of_call(const NormParams& p) {
     return static_cast<const NormCallParams&>(p);
   }
-  static __device__ __forceinline__ const char* row(const char* column, int64_t stride,
+  static __device__ __forceinline__ const char* row(const char* from, int64_t stride,
                                                     const RowStrides& upper,
                                                     const RowIndex& index) {
-    return row_address({const_cast<char*>(column), stride}, upper, index);
+    return row_address({const_cast<char*>(from), stride}, upper, index);
   }
 
-  const AnyColumn<T> weight, bias;
+  const AnyWeight<T> weight, bias;
 };
 
 // What a thread keeps of a row between the halves of the kernel.
@@ -257,19 +257,19 @@ struct RowState {
   static constexpr bool kEarlyWeight = Slots::kV.weights == Weights::kEarly;
   static constexpr bool kEarlyBias = kEarlyWeight && Slots::kStat == Stat::kLayer;
   static constexpr bool kHasFours = Slots::kAffine == Affine::kF32;
-  static constexpr int kColumns = kHasFours ? Slots::kV.fours_ahead : kEarlyWeight ? kVectors : 1;
+  static constexpr int kWeights = kHasFours ? Slots::kV.fours_ahead : kEarlyWeight ? kVectors : 1;
   HeldRow<Slots, Tile> held;
-  uint4 weight[kColumns],
-      bias[kEarlyBias || (kHasFours && Slots::kStat == Stat::kLayer) ? kColumns : 1];
-  // With kReadyColumns the result is t * factor + addend, which are made before the sum is known.
-  static constexpr int kReady = Slots::kV.has(Variant::kReadyColumns) ? kVectors : 1;
+  uint4 weight[kWeights],
+      bias[kEarlyBias || (kHasFours && Slots::kStat == Stat::kLayer) ? kWeights : 1];
+  // With kReadyWeights the result is t * factor + addend, which are made before the sum is known.
+  static constexpr int kReady = Slots::kV.has(Variant::kReadyWeights) ? kVectors : 1;
   float factor[kReady][kPerVector], addend[kReady][kPerVector];
   float mean = 0.0f, rstd = 0.0f;
-  float given_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
+  float static_scale = 1.0f;  // Sink::kStatic: its reciprocal after the reduction
 };
 
 template <class Slots, class Tile>
-__device__ __forceinline__ void make_columns_ready(const NormParams& p,
+__device__ __forceinline__ void make_weights_ready(const NormParams& p,
                                                    RowState<Slots, Tile>& row) {
   using T = typename Slots::T;
 #pragma unroll
@@ -291,7 +291,7 @@ __device__ __forceinline__ void make_columns_ready(const NormParams& p,
 // Fills weight or bias with what an absent one reads as, ahead of the loads. A branch skips that
 // where it is present; clusters have no registers for the branch.
 template <class Tile, int kCount>
-__device__ __forceinline__ void fill_column(uint4 (&raw)[kCount], uint32_t word, bool present) {
+__device__ __forceinline__ void fill_weight(uint4 (&raw)[kCount], uint32_t word, bool present) {
   if constexpr (!Tile::kCluster) {
     ptx::fill_unless(raw, word, present);
   } else {
@@ -301,12 +301,12 @@ __device__ __forceinline__ void fill_column(uint4 (&raw)[kCount], uint32_t word,
 }
 
 template <class Slots, class Tile>
-__device__ __forceinline__ void fill_columns(RowState<Slots, Tile>& row, bool has_weight,
+__device__ __forceinline__ void fill_weights(RowState<Slots, Tile>& row, bool has_weight,
                                              bool has_bias) {
-  using Columns = Element<Slots::kAffine == Affine::kF32 ? Dtype::kF32 : Slots::kDtype>;
-  fill_column<Tile>(row.weight, Columns::kOneWord, has_weight);
+  using Weights = Element<Slots::kAffine == Affine::kF32 ? Dtype::kF32 : Slots::kDtype>;
+  fill_weight<Tile>(row.weight, Weights::kOneWord, has_weight);
   if constexpr (Slots::kStat == Stat::kLayer)
-    fill_column<Tile>(row.bias, Columns::kMinusZeroWord, has_bias);
+    fill_weight<Tile>(row.bias, Weights::kMinusZeroWord, has_bias);
 }
 
 // Replaces columns number `number` of a thread, where they belong to the row's short vector: from
@@ -314,7 +314,7 @@ __device__ __forceinline__ void fill_columns(RowState<Slots, Tile>& row, bool ha
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void take_tails(uint4& weight, uint4& bias, int number,
                                            const Reach& reach) {
-  if constexpr (Slots::kAccess == Access::kUneven) {
+  if constexpr (Slots::kAccess == Access::kUnaligned) {
     constexpr int kParts = Slots::kAffine == Affine::kF32 ? kFours<typename Slots::T> : 1;
     if (!reach.has_short() || number / kParts != reach.last_register()) return;
     const StagedRow<Slots, Tile> staged;
@@ -326,7 +326,7 @@ __device__ __forceinline__ void take_tails(uint4& weight, uint4& bias, int numbe
 
 // Columns that are loaded after the reduction, of kGroup vectors.
 template <class Slots, class Tile, int kGroup, class Reach>
-__device__ __forceinline__ void load_late_columns(const NormParams& p, uint4 (&weight)[kGroup],
+__device__ __forceinline__ void load_late_weights(const NormParams& p, uint4 (&weight)[kGroup],
                                                   uint4 (&bias)[kGroup], int first,
                                                   const RowIndex& out, const Place<Tile>& place,
                                                   const Reach& reach) {
@@ -334,26 +334,26 @@ __device__ __forceinline__ void load_late_columns(const NormParams& p, uint4 (&w
   constexpr bool kBias = Slots::kStat == Stat::kLayer;
   const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
   if constexpr (Slots::kShares) {
-    const SharedColumns<Slots, Tile> shared;
+    const SharedWeights<Slots, Tile> shared;
 #pragma unroll
     for (int i = 0; i < kGroup && first + i < Tile::kVectors; ++i) {
       weight[i] = shared.weight(first + i);
       if constexpr (kBias) bias[i] = shared.bias(first + i);
     }
-  } else if constexpr (Slots::kAccess == Access::kUneven) {
-    load_uneven_columns<Slots, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits),
+  } else if constexpr (Slots::kAccess == Access::kUnaligned) {
+    load_unaligned_weights<Slots, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits),
                                              first, place, reach, T::kOneWord);
     if constexpr (kBias) {
-      load_uneven_columns<Slots, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first,
+      load_unaligned_weights<Slots, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first,
                                                place, reach, T::kMinusZeroWord);
     }
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) take_tails<Slots, Tile>(weight[i], bias[i], first + i, reach);
   } else {
-    load_columns<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits), first, place,
+    load_aligned_weights<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits), first, place,
                                   reach, T::kOneWord);
     if constexpr (kBias) {
-      load_columns<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first, place,
+      load_aligned_weights<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first, place,
                                     reach, T::kMinusZeroWord);
     }
   }
@@ -366,32 +366,32 @@ __device__ __forceinline__ void load_ahead(const NormParams& p, RowState<Slots, 
                                            const Reach& reach, uint32_t bits) {
   using T = typename Slots::T;
   using State = RowState<Slots, Tile>;
-  if constexpr (Slots::kShares) SharedColumns<Slots, Tile>().load(p, place, reach);
+  if constexpr (Slots::kShares) SharedWeights<Slots, Tile>().load(p, place, reach);
   if constexpr (State::kEarlyWeight && (State::kHasFours || Slots::kAccess == Access::kVector)) {
-    constexpr ColumnType kType = State::kHasFours ? ColumnType::kF32 : ColumnType::kElement;
-    fill_columns<Slots, Tile>(row, weight_type(bits) == kType, bias_type(bits) == kType);
+    constexpr OperandType kType = State::kHasFours ? OperandType::kF32 : OperandType::kElement;
+    fill_weights<Slots, Tile>(row, weight_type(bits) == kType, bias_type(bits) == kType);
   }
   if constexpr (State::kEarlyWeight && State::kHasFours) {
-    using Columns = FourColumns<T, Tile, Slots::kV.has(Variant::kCrossFours)>;
-    const Columns weights(weight_row(p, index, bits), weight_type(bits), place),
+    using Weights = WeightFours<T, Tile, Slots::kV.has(Variant::kCrossFours)>;
+    const Weights weights(weight_row(p, index, bits), weight_type(bits), place),
         biases(bias_row(p, index, bits), bias_type(bits), place);
 #pragma unroll
     for (int i = 0; i < Slots::kV.fours_early; ++i) {
       weights.load(row.weight[i], i, reach);
       if constexpr (State::kEarlyBias) biases.load(row.bias[i], i, reach);
     }
-  } else if constexpr (State::kEarlyWeight && Slots::kAccess == Access::kUneven) {
-    load_uneven_columns<Slots, Tile, Tile::kVectors>(
+  } else if constexpr (State::kEarlyWeight && Slots::kAccess == Access::kUnaligned) {
+    load_unaligned_weights<Slots, Tile, Tile::kVectors>(
         row.weight, weight_type(bits), weight_row(p, index, bits), 0, place, reach, T::kOneWord);
     if constexpr (State::kEarlyBias) {
-      load_uneven_columns<Slots, Tile, Tile::kVectors>(
+      load_unaligned_weights<Slots, Tile, Tile::kVectors>(
           row.bias, bias_type(bits), bias_row(p, index, bits), 0, place, reach, T::kMinusZeroWord);
     }
   } else if constexpr (State::kEarlyWeight) {
-    load_columns<T, Tile, Tile::kVectors, true>(
+    load_aligned_weights<T, Tile, Tile::kVectors, true>(
         row.weight, weight_type(bits), weight_row(p, index, bits), 0, place, reach, T::kOneWord);
     if constexpr (State::kEarlyBias) {
-      load_columns<T, Tile, Tile::kVectors, true>(
+      load_aligned_weights<T, Tile, Tile::kVectors, true>(
           row.bias, bias_type(bits), bias_row(p, index, bits), 0, place, reach, T::kMinusZeroWord);
     }
   }

@@ -14,11 +14,11 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         float (&z)[Slots::T::kPerVector], int v,
                                         const Place<Tile>& place, const Reach& reach) {
   if constexpr (Slots::kSink == fastnorm::Sink::kStatic) {
-    put_static<typename Slots::T, kCodes>(z, row.given_scale, sink, v, place, reach.stores(v));
+    put_static<typename Slots::T, kCodes>(z, row.static_scale, sink, v, place, reach.stores(v));
   } else if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
 #pragma unroll
     for (int i = 0; i < Slots::T::kPerVector; ++i) row.held.results()[v][i] = z[i];
-  } else if constexpr (Slots::kAccess == Access::kUneven) {
+  } else if constexpr (Slots::kAccess == Access::kUnaligned) {
     put_staged<Slots, Tile>(Slots::T::pack(z), v, place);
   } else if (reach.stores(v)) {
     ptx::st_global_v4(place.template address<kVectorBytes>(sink.y, v), Slots::T::pack(z));
@@ -56,7 +56,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
   for (int first = 0; first < kVectors; first += kGroup) {
     uint4 weight[kGroup], bias[kGroup];
     if constexpr (!State::kEarlyWeight) {
-      load_late_columns<Slots, Tile, kGroup>(p, weight, bias, first, out, place, reach);
+      load_late_weights<Slots, Tile, kGroup>(p, weight, bias, first, out, place, reach);
     }
 #pragma unroll
     for (int v = first; v < first + kGroup && v < kVectors; ++v) {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
         continue;
       }
       float z[kPerVector];
-      if constexpr (Slots::kV.has(Variant::kReadyColumns)) {
+      if constexpr (Slots::kV.has(Variant::kReadyWeights)) {
         row.held.get(z, v);
         if constexpr (Slots::kV.round != RoundRow::kInPlace)
           normalize_vector<Slots>(z, z, row.mean, row.rstd, rounding);
@@ -124,9 +124,9 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
                 kAhead = Slots::kV.fours_ahead;
   constexpr bool kBias = Slots::kStat == Stat::kLayer, kCross = Slots::kV.has(Variant::kCrossFours);
   [[maybe_unused]] const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, out);
-  using Columns = FourColumns<T, Tile, kCross>;
+  using Weights = WeightFours<T, Tile, kCross>;
   const uint32_t bits = bits_of<Slots, Tile>(p.bits_again);
-  const Columns weights(weight_row(p, out, bits), weight_type(bits), place),
+  const Weights weights(weight_row(p, out, bits), weight_type(bits), place),
       biases(bias_row(p, out, bits), bias_type(bits), place);
   const bool second_first = second_four_first<kCross>(place);
   auto& weight = row.weight;
@@ -137,7 +137,7 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
     take_tails<Slots, Tile>(weight[four % kAhead], bias[kBias ? four % kAhead : 0], four, reach);
   };
   if constexpr (!State::kEarlyWeight)
-    fill_columns<Slots, Tile>(row, weights.present, biases.present);
+    fill_weights<Slots, Tile>(row, weights.present, biases.present);
 #pragma unroll
   for (int i = Slots::kV.fours_early; i < kAhead; ++i) load(i);
 #pragma unroll
@@ -158,7 +158,7 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
 #pragma unroll
       for (int k = 0; k < 4; ++k) z[i + k] = y[k];
     }
-    if constexpr (Slots::kAccess == Access::kUneven) {
+    if constexpr (Slots::kAccess == Access::kUnaligned) {
       deliver<Slots, Tile>(p, sink, row, z, v, place, reach);
     } else if (reach.stores(v)) {
       const uint4 y = T::pack(z), words = selected(second_first, make_uint4(y.z, y.w, y.x, y.y), y);
@@ -171,15 +171,15 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
 template <class Slots, class Tile, class Sink, class Reach>
 __device__ __forceinline__ void finish_any_vector(
     const NormParams& p, RowState<Slots, Tile>& row, const Sink& sink,
-    const AnyColumns<typename Slots::T>& columns,
+    const AnyWeights<typename Slots::T>& weights,
     const Rounding<Slots::kAffine, typename Slots::T>& rounding, int v, const Place<Tile>& place,
     const Reach& reach) {
   using T = typename Slots::T;
   const int count = reach.count(v);
   float s[T::kPerVector], w[T::kPerVector], b[T::kPerVector], z[T::kPerVector];
   pick_vector(s, row.held.values, v);
-  columns.weight.template take<Part::kCounted>(w, place.vector(v), count);
-  columns.bias.template take<Part::kCounted>(b, place.vector(v), count);
+  weights.weight.template take<Part::kCounted>(w, place.vector(v), count);
+  weights.bias.template take<Part::kCounted>(b, place.vector(v), count);
   normalize_vector<Slots>(s, s, row.mean, row.rstd, rounding);
   apply(z, s, w, b, p.weight_offset, row.rstd, rounding);
   if constexpr (Slots::kSink == fastnorm::Sink::kQuant) {
@@ -203,12 +203,12 @@ __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, 
 #pragma unroll 1
     for (int v = 0; v < Tile::kVectors && reach.has(v); ++v) {
       const RowIndex index = row_index(p, place.row_again(), p.bits_again);
-      finish_any_vector(p, row, Sink(p, index), AnyColumns<T>(p, index, p.bits_again), rounding, v,
+      finish_any_vector(p, row, Sink(p, index), AnyWeights<T>(p, index, p.bits_again), rounding, v,
                         place, reach);
     }
   } else {
     const Sink sink(p, out);
-    const AnyColumns<T> columns(p, out, p.bits_again);
+    const AnyWeights<T> weights(p, out, p.bits_again);
 #pragma unroll 1
     for (int v = 0; v < Tile::kVectors && reach.has(v); ++v)
       finish_any_vector(p, row, sink, columns, rounding, v, place, reach);

@@ -26,8 +26,8 @@ namespace fastnorm::cuda {
 
 // What unaligned rows need between their loads and the first use of them.
 template <class Slots, class Tile, class Reach>
-__device__ __forceinline__ void complete_uneven(RowSource<Slots, Tile>& source,
-                                                const ColumnTails<Slots, Tile>& tails,
+__device__ __forceinline__ void complete_unaligned(RowSource<Slots, Tile>& source,
+                                                const WeightTails<Slots, Tile>& tails,
                                                 RowState<Slots, Tile>& row,
                                                 const Place<Tile>& place, const Reach& reach) {
   using State = RowState<Slots, Tile>;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void finish_row(const NormParams& p, RowState<Slots, 
   } else {
     finish(KnownRounding<T, false>());
   }
-  if constexpr (Slots::kAccess == Access::kUneven) {
+  if constexpr (Slots::kAccess == Access::kUnaligned) {
     RowSource<Slots, Tile>::finish_sum(p, out, place, reach.live);
     if constexpr (Slots::kSink == Sink::kStore) store_results<Slots, Tile>(p, out, place, reach);
   }
@@ -115,11 +115,11 @@ __device__ __forceinline__ void finish_row(const NormParams& p, RowState<Slots, 
 
 // Not before the wait: an earlier kernel may write it.
 template <class Slots, class Tile>
-__device__ __forceinline__ void load_given_scale(const NormParams& p, RowState<Slots, Tile>& row) {
+__device__ __forceinline__ void load_static_scale(const NormParams& p, RowState<Slots, Tile>& row) {
   if constexpr (Slots::kSink == Sink::kStatic)
-    row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
+    row.static_scale = ptx::ld_global_f32(p.quant.static_scale);
   if constexpr (Slots::kSink == Sink::kQuant) {
-    if (p.quant.given_scale != nullptr) row.given_scale = ptx::ld_global_f32(p.quant.given_scale);
+    if (p.quant.static_scale != nullptr) row.static_scale = ptx::ld_global_f32(p.quant.static_scale);
   }
 }
 
@@ -128,7 +128,7 @@ __device__ __forceinline__ void quantize_row(const NormParams& p, RowState<Slots
                                              const RowIndex& out, const Place<Tile>& place,
                                              const Reach& reach, FoldScratch<Tile>& scratch) {
   quantize_in_registers<Slots, Tile>(
-      p, row.held.results(), row.given_scale,
+      p, row.held.results(), row.static_scale,
       Slots::kV.has(Variant::kPlaceAnew)
           ? row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again))
           : out,
@@ -139,7 +139,7 @@ __device__ __forceinline__ void quantize_row(const NormParams& p, RowState<Slots
 // warps had a barrier in the sum.
 template <class Slots, class Tile>
 __device__ __forceinline__ void free_staged_row() {
-  if constexpr (Slots::kAccess == Access::kUneven && Tile::kOneWarp) sync_row<Tile>();
+  if constexpr (Slots::kAccess == Access::kUnaligned && Tile::kOneWarp) sync_row<Tile>();
 }
 
 // Mean and rstd of a row that was loaded; x + residual is stored on the way.
@@ -152,7 +152,7 @@ __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, 
                                            Scratch& scratch) {
   // Where every thread reads the row's first element, the sum may take its place after the first
   // fold alone.
-  constexpr bool kSumLater = FirstElement<Slots, Tile>::kReads && Slots::kAccess != Access::kUneven;
+  constexpr bool kSumLater = FirstElement<Slots, Tile>::kReads && Slots::kAccess != Access::kUnaligned;
   if constexpr (Slots::kSource == Source::kAdd && !kSumLater)
     source.store_sum(p, index, place, reach, row.held.values);
   row.held.round_sum(rounding);
@@ -182,8 +182,8 @@ __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, 
       row.held.get(s, v);
       q[v] = squares<typename Slots::T>(s, rounding.every_step);
     }
-    if constexpr (Slots::kV.has(Variant::kReadyColumns) && Tile::kCluster)
-      make_columns_ready(p, row);
+    if constexpr (Slots::kV.has(Variant::kReadyWeights) && Tile::kCluster)
+      make_weights_ready(p, row);
     row.rstd = rstd_of(__fmul_rn(sum_row(q, scratch.fold[0], place), p.inv_n), p, rounding);
     row.held.renew(p, row.rstd);
   }
@@ -214,19 +214,19 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   }
   RowSource<Slots, Tile> source(p, index, place, reach, bits);
   if constexpr (kRowFirst) load_ahead(p, row, index, place, reach, bits);
-  ColumnTails<Slots, Tile> tails;
+  WeightTails<Slots, Tile> tails;
   tails.load(p, index, place, bits);
   FirstElement<Slots, Tile> first;
   first.load(p, index);
-  load_given_scale<Slots, Tile>(p, row);
+  load_static_scale<Slots, Tile>(p, row);
   prefetch_row<Slots, Tile>(p, place);
   if ((bits_of<Slots, Tile>(p.bits_again) & kTrigger) != 0) ptx::grid_trigger();
   cluster_ready(scratch);
-  if constexpr (Slots::kAccess == Access::kUneven)
-    complete_uneven(source, tails, row, place, reach);
+  if constexpr (Slots::kAccess == Access::kUnaligned)
+    complete_unaligned(source, tails, row, place, reach);
   if constexpr (Slots::kRounds) source.add_words();
-  if constexpr (Slots::kV.has(Variant::kReadyColumns) && !Tile::kCluster)
-    make_columns_ready(p, row);
+  if constexpr (Slots::kV.has(Variant::kReadyWeights) && !Tile::kCluster)
+    make_weights_ready(p, row);
   if constexpr (Slots::kAccess == Access::kAny) {
     source.take_whole(row.held.values);
     source.take_short(row.held.values);
@@ -236,11 +236,11 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
   }
   reduce_row(p, row, source, first, index, place, reach, rounding, scratch);
   free_staged_row<Slots, Tile>();
-  if constexpr (Slots::kShares) SharedColumns<Slots, Tile>::wait();
+  if constexpr (Slots::kShares) SharedWeights<Slots, Tile>::wait();
   const RowIndex out = Slots::kV.has(Variant::kKeepsRow)
                            ? index
                            : row_index(p, place.row_again(), bits_of<Slots, Tile>(p.bits_again));
-  if constexpr (Slots::kSink == Sink::kStatic) row.given_scale = __frcp_rn(row.given_scale);
+  if constexpr (Slots::kSink == Sink::kStatic) row.static_scale = __frcp_rn(row.static_scale);
   finish_row<Slots, Tile>(p, row, out, place, reach, rounding);
   if constexpr (Slots::kSink == Sink::kQuant)
     quantize_row<Slots, Tile>(p, row, out, place, reach, scratch.fold[Slots::kFolds - 1]);

@@ -12,15 +12,15 @@ RowRef row_ref(const RowTensor& t) { return {reinterpret_cast<char*>(t.data), t.
 RowStrides upper_strides(const RowTensor& t) { return {{t.stride_bytes[1], t.stride_bytes[2]}}; }
 
 uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
-  const auto column = [&](const ColumnTensor& c, uint32_t element) {
-    return !c ? 0 : static_cast<uint32_t>(column_type(c.dtype, d.dtype)) * element;
+  const auto operand = [&](const WeightTensor& c, uint32_t element) {
+    return !c ? 0 : static_cast<uint32_t>(operand_type(c.dtype, d.dtype)) * element;
   };
-  uint32_t bits = column(d.weight, kWeightElement) | column(d.bias, kBiasElement);
+  uint32_t bits = operand(d.weight, kWeightElement) | operand(d.bias, kBiasElement);
   if (d.outer_rank == 1) bits |= kSingleIndex;
   if (d.outer_rank == 3) bits |= kThreeIndices;
   if (plan.stream_loads) bits |= kStreamLoads;
   if (d.mean || d.rstd) bits |= kStoreStatistics;
-  if ((d.weight.head_stride_bytes | d.bias.head_stride_bytes) != 0) bits |= kHeadColumns;
+  if ((d.weight.head_stride_bytes | d.bias.head_stride_bytes) != 0) bits |= kHeadWeights;
   if ((d.flags & FASTNORM_NORM_PDL_WAIT) != 0) {
     bits |= (d.flags & FASTNORM_NORM_PDL_CONSTANT_WEIGHTS) != 0 ? kWaitAfterWeights : kWaitFirst;
   }
@@ -43,20 +43,20 @@ uint8_t row_align(const RowTensor& t, int32_t outer_rank) {
 }
 
 uint8_t row_type(const RowTensor& t, const NormDesc& d) {
-  return static_cast<uint8_t>(t ? column_type(t.dtype, d.dtype) : ColumnType::kAbsent);
+  return static_cast<uint8_t>(t ? operand_type(t.dtype, d.dtype) : OperandType::kAbsent);
 }
 
-uint8_t column_align(const ColumnTensor& c) {
+uint8_t align_of_weight(const WeightTensor& c) {
   uint64_t bits = reinterpret_cast<uintptr_t>(c.data);
   for (int i = 0; i < kMaxOuter; ++i) bits |= static_cast<uint64_t>(c.stride_bytes(i));
   return access_bytes(bits);
 }
 
-RowStrides upper_strides(const ColumnTensor& c) { return {{c.stride_bytes(1), c.stride_bytes(2)}}; }
+RowStrides upper_strides(const WeightTensor& c) { return {{c.stride_bytes(1), c.stride_bytes(2)}}; }
 
 ScaleRule scale_rule(const QuantDesc& q) {
   if (q.scheme == FASTNORM_QUANT_NONE) return ScaleRule::kNoCodes;
-  if (q.tensor_scale != nullptr) return ScaleRule::kGiven;
+  if (q.tensor_scale != nullptr) return ScaleRule::kStatic;
   if (q.scheme == FASTNORM_QUANT_NVFP4) return ScaleRule::kNvfp4;
   return q.pow2 ? ScaleRule::kPow2 : ScaleRule::kQuotient;
 }
@@ -69,7 +69,7 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
   p.codes_upper = upper_strides(q.codes);
   p.scale_upper = upper_strides(q.scale);
   p.scale_step = q.scale_step(d.n);
-  p.given_scale =
+  p.static_scale =
       reinterpret_cast<const float*>(q.tensor_scale != nullptr ? q.tensor_scale : q.global_scale);
   p.amax = reinterpret_cast<float*>(q.amax);
   p.block = q.block;
@@ -121,7 +121,7 @@ namespace {
   p.rows = static_cast<uint32_t>(d.rows);
   const int64_t row_bytes = d.n * dtype_bytes(d.dtype);
   p.vectors = static_cast<int32_t>((row_bytes + 15) / 16);
-  if (plan.entry->key.access == Access::kUneven) {
+  if (plan.entry->key.access == Access::kUnaligned) {
     const auto missing = static_cast<uint32_t>(-row_bytes & 15) / dtype_bytes(d.dtype);
     p.bits = p.bits_again = p.bits | missing * kMissingElement;
   }
@@ -155,13 +155,13 @@ namespace {
   p.residual_type = row_type(d.residual, d);
   p.residual_out_type = row_type(d.residual_out, d);
   p.y_type = row_type(d.y, d);
-  p.sum_type = static_cast<uint8_t>(column_type(d.sum_dtype, d.dtype));
+  p.sum_type = static_cast<uint8_t>(operand_type(d.sum_dtype, d.dtype));
   p.x_align = row_align(d.x, d.outer_rank);
   p.residual_align = row_align(d.residual, d.outer_rank);
   p.y_align = row_align(d.y, d.outer_rank);
   p.residual_out_align = row_align(d.residual_out, d.outer_rank);
-  p.weight_align = column_align(d.weight);
-  p.bias_align = column_align(d.bias);
+  p.weight_align = align_of_weight(d.weight);
+  p.bias_align = align_of_weight(d.bias);
 }
 
 }  // namespace

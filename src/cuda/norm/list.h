@@ -55,7 +55,7 @@ inline constexpr auto affine_once = Affine::kOnce, affine_f32 = Affine::kF32,
                       affine_any = Affine::kAny;
 inline constexpr auto sink_store = Sink::kStore, sink_static = Sink::kStatic,
                       sink_quant = Sink::kQuant;
-inline constexpr auto access_vector = Access::kVector, access_uneven = Access::kUneven,
+inline constexpr auto access_vector = Access::kVector, access_unaligned = Access::kUnaligned,
                       access_any = Access::kAny;
 inline constexpr auto row_f32 = Row::kF32, row_packed = Row::kPacked;
 inline constexpr auto weights_early = Weights::kEarly, weights_late = Weights::kLate,
@@ -77,7 +77,7 @@ inline constexpr uint8_t general = flavour_bit(Beside::kAny), bare = flavour_bit
                          bare_sm = flavour_bit(Beside::kShared);
 
 inline constexpr uint16_t keeps_row = Variant::kKeepsRow, place_anew = Variant::kPlaceAnew,
-                          row_first = Variant::kRowFirst, ready = Variant::kReadyColumns,
+                          row_first = Variant::kRowFirst, ready = Variant::kReadyWeights,
                           cross = Variant::kCrossFours, factors = Variant::kByFactors,
                           pins = Variant::kPinsAddress, prefetch = Variant::kPrefetches,
                           every = Variant::kEveryVector, unasked = Variant::kWaitsUnasked,

@@ -42,7 +42,7 @@ struct Divisor {
 
 // The dtype of a row or a column: x's (kElement) or one of the other two. Beside 16-bit x they are
 // f32 and the other 16-bit dtype, beside f32 x they are f16 and bf16.
-enum class ColumnType : uint32_t {
+enum class OperandType : uint32_t {
   kAbsent,
   kElement,
   kF32,
@@ -51,13 +51,13 @@ enum class ColumnType : uint32_t {
   kBF16 = kOther16
 };
 
-constexpr ColumnType column_type(Dtype dtype, Dtype of_x) {
-  if (dtype == of_x) return ColumnType::kElement;
+constexpr OperandType operand_type(Dtype dtype, Dtype of_x) {
+  if (dtype == of_x) return OperandType::kElement;
   const Dtype first = of_x == Dtype::kF32 ? Dtype::kF16 : Dtype::kF32;
-  return dtype == first ? ColumnType::kF32 : ColumnType::kOther16;
+  return dtype == first ? OperandType::kF32 : OperandType::kOther16;
 }
 
-// What a call asks for, as bits of one word. Two neighbours are a ColumnType.
+// What a call asks for, as bits of one word. Two neighbours are a OperandType.
 enum NormBits : uint32_t {
   kSingleIndex = 1 << 0,  // row r is index r of every tensor
   kThreeIndices = 1 << 1,
@@ -74,20 +74,20 @@ enum NormBits : uint32_t {
   kTrigger = 1 << 10,          // the stream's next kernel may start early
   kRoundNormalized = 1 << 11,  // to x's dtype before the weight
   kRoundSum = 1 << 12,         // x + residual to x's dtype before the statistics
-  kHeadColumns = 1 << 13,      // weight or bias has a row for each first index
+  kHeadWeights = 1 << 13,      // weight or bias has a row for each first index
   kMissingElement = 1 << 16,   // three bits: elements that a row is shorter than its vectors
   kNeverSet = 1u << 31,        // which the compiler cannot know
 };
 
 // What makes the scales of codes.
-enum class ScaleRule : uint8_t { kNoCodes, kGiven, kQuotient, kPow2, kNvfp4 };
+enum class ScaleRule : uint8_t { kNoCodes, kStatic, kQuotient, kPow2, kNvfp4 };
 
 // What is quantised, and how. Its first line in NormParams is all that codes by a given scale read,
 // where rows have a single index.
 struct QuantParams {
   RowRef codes;              // [rows, n] bytes; e2m1: [rows, n / 2]
   RowRef scale;              // [rows, scales of a row]
-  const float* given_scale;  // the tensor's scale, or the global scale of NVFP4; nullptr = 1
+  const float* static_scale;  // the tensor's scale, or the global scale of NVFP4; nullptr = 1
   int64_t scale_step;        // bytes from a row's scale to its next; swizzled: tiles across a row
   int32_t block;             // columns that share a scale; 0 = the row
   int32_t block_shift;       // log2 of block
@@ -141,10 +141,10 @@ struct NormParams {
   RowStrides residual_upper, residual_out_upper;
   // For Access::kAny only.
   uint8_t rounding, residual_rounding;       // as in the public header
-  uint8_t residual_type, residual_out_type;  // ColumnType
+  uint8_t residual_type, residual_out_type;  // OperandType
   uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
       bias_align;            // bytes that all rows allow: 16, 8, 4 or 2
-  uint8_t y_type, sum_type;  // ColumnType; of the sum: what residual_rounding rounds to
+  uint8_t y_type, sum_type;  // OperandType; of the sum: what residual_rounding rounds to
 
   RowStrides mean_upper, rstd_upper;
   RowRef mean, rstd;  // [rows]
@@ -165,7 +165,7 @@ struct NormCallParams : NormParams {
 };
 static_assert(sizeof(NormCallParams) == 512);
 
-// Shared memory of a row that is staged there (Access::kUneven): a tensor's row, up to 15 bytes
+// Shared memory of a row that is staged there (Access::kUnaligned): a tensor's row, up to 15 bytes
 // behind a multiple of 16; x's image, with a residual its own and the sum's; and at the end the
 // weight and bias of a short vector, which may be f32.
 inline constexpr int kStagedTailBytes = 32;
@@ -175,13 +175,13 @@ constexpr int staged_row_bytes(Source source, Tile tile) {
   return images * staged_image_bytes(tile) + 2 * kStagedTailBytes;
 }
 // Of columns that wait there (Beside::kShared): 16 bytes for each vector of a thread.
-constexpr int shared_columns_bytes(Stat stat, Tile tile) {
+constexpr int shared_weights_bytes(Stat stat, Tile tile) {
   return tile.threads * tile.vectors * 16 * (stat == Stat::kLayer ? 2 : 1);
 }
 // What a launch of a kernel asks for beside what the kernel itself has.
 constexpr int launch_shared_bytes(NormKey key, Tile tile) {
-  if (key.beside == Beside::kShared) return shared_columns_bytes(key.stat, tile);
-  return key.access == Access::kUneven ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
+  if (key.beside == Beside::kShared) return shared_weights_bytes(key.stat, tile);
+  return key.access == Access::kUnaligned ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
                                        : 0;
 }
 

@@ -17,7 +17,7 @@ __device__ __forceinline__ void prefetch_row(const NormParams& p, const Place<Ti
       const auto fetch = [&](const RowRef& tensor) {
         const char* begin = tensor.data + row * tensor.stride;
         uint32_t bytes = static_cast<uint32_t>(p.vectors) * kVectorBytes;
-        if constexpr (Slots::kAccess == Access::kUneven) {  // what is whole and aligned of it
+        if constexpr (Slots::kAccess == Access::kUnaligned) {  // what is whole and aligned of it
           const auto ahead =
               static_cast<uint32_t>(-reinterpret_cast<intptr_t>(begin)) % kVectorBytes;
           const auto length = static_cast<uint32_t>(p.n) * Slots::T::kBytes;

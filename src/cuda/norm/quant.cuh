@@ -403,7 +403,7 @@ __device__ __forceinline__ void quantize_in_registers(
   if (q.rule == ScaleRule::kNoCodes) return;
   uint32_t most[kVectors];
   float inverse[kVectors];
-  if (q.rule == ScaleRule::kGiven) {
+  if (q.rule == ScaleRule::kStatic) {
     const float factor = q.divides ? given : __frcp_rn(given);
 #pragma unroll
     for (float& f : inverse) f = factor;

@@ -16,8 +16,8 @@ __device__ __forceinline__ void round_to(float (&f)[kCount]) {
 
 // Of the sum, to the dtype that a call names: not f32.
 template <class T, int kCount>
-__device__ __forceinline__ void round_to_type(float (&f)[kCount], ColumnType type) {
-  if (type == ColumnType::kOther16) {
+__device__ __forceinline__ void round_to_type(float (&f)[kCount], OperandType type) {
+  if (type == OperandType::kOther16) {
     round_to<typename Halves<T>::Other>(f);
   } else {
     round_to<typename Halves<T>::First>(f);
@@ -87,7 +87,7 @@ struct Rounding<Affine::kAny, T> {
         round_normalized((p.bits_again & kRoundNormalized) != 0),
         round_sum((p.bits_again & kRoundSum) != 0),
         round_applied(p.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY),
-        sum_type(static_cast<ColumnType>(p.sum_type)) {}
+        sum_type(static_cast<OperandType>(p.sum_type)) {}
   // An intermediate value of a chain in T.
   __device__ __forceinline__ float step(float f) const { return every_step ? T::round(f) : f; }
   template <int kCount>
@@ -105,7 +105,7 @@ struct Rounding<Affine::kAny, T> {
   }
 
   const bool every_step, factor_first, round_normalized, round_sum, round_applied;
-  const ColumnType sum_type;
+  const OperandType sum_type;
 };
 
 template <class Slots, class Tile>

@@ -124,10 +124,10 @@ struct LoadedVectors {
 
 // Unaligned rows, through shared memory. Call complete() after every load was issued.
 template <class Slots, class Tile>
-requires(Slots::kAccess == Access::kUneven) struct RowSource<Slots, Tile>
+requires(Slots::kAccess == Access::kUnaligned) struct RowSource<Slots, Tile>
     : LoadedVectors<Slots, Tile> {
   using T = typename Slots::T;
-  using Reach = cuda::Reach<Access::kUneven, T, Tile>;
+  using Reach = cuda::Reach<Access::kUnaligned, T, Tile>;
   using Staged = StagedRow<Slots, Tile>;
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
   static constexpr int kVectors = Tile::kVectors;
@@ -184,9 +184,9 @@ struct AnyInput {
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
 
   __device__ __forceinline__ AnyInput(const NormParams& p, const RowIndex& index)
-      : x(row_address(p.x, p.x_upper, index), p.x_align, ColumnType::kElement),
+      : x(row_address(p.x, p.x_upper, index), p.x_align, OperandType::kElement),
         residual(kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr,
-                 p.residual_align, static_cast<ColumnType>(p.residual_type)) {}
+                 p.residual_align, static_cast<OperandType>(p.residual_type)) {}
 
   // The first `count` values of a vector; the others are zero.
   template <Part kPart>
@@ -308,7 +308,7 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
       store_row<T>(
           s,
           AnyRow<T, char>(row_address(p.residual_out, p.residual_out_upper, index),
-                          p.residual_out_align, static_cast<ColumnType>(p.residual_out_type)),
+                          p.residual_out_align, static_cast<OperandType>(p.residual_out_type)),
           place, reach);
     }
   }

@@ -22,7 +22,7 @@ struct RowSink<Sink::kStore, Access::kVector, T> {
 template <class T>
 struct RowSink<Sink::kStore, Access::kAny, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
-      : y(row_address(p.y, p.y_upper, index), p.y_align, static_cast<ColumnType>(p.y_type)) {}
+      : y(row_address(p.y, p.y_upper, index), p.y_align, static_cast<OperandType>(p.y_type)) {}
   __device__ __forceinline__ void put(const float (&z)[T::kPerVector], int64_t vector,
                                       int count) const {
     store_part<Part::kCounted, T>(z, y, vector, count);
@@ -32,7 +32,7 @@ struct RowSink<Sink::kStore, Access::kAny, T> {
 
 // Unaligned rows: put_staged() and store_results(), or store_window() for a cluster's rows.
 template <class T>
-struct RowSink<Sink::kStore, Access::kUneven, T> {
+struct RowSink<Sink::kStore, Access::kUnaligned, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
       : y(row_address(p.y, p.y_upper, index)) {}
   char* const y;

@@ -31,8 +31,8 @@ struct StreamQuantizer<Slots, Tile, true> {
         scales(params, place.row, index),
         codes(row_address(params.quant.codes, params.quant.codes_upper, index)),
         clamp(clamp_of(params.quant)) {
-    given = q.given_scale != nullptr ? *q.given_scale : 1.0f;
-    if (q.rule == ScaleRule::kGiven) inverse = q.divides ? given : __frcp_rn(given);
+    static_scale = q.static_scale != nullptr ? *q.static_scale : 1.0f;
+    if (q.rule == ScaleRule::kStatic) inverse = q.divides ? static_scale : __frcp_rn(static_scale);
   }
 
   // True if the row's greatest magnitude is needed before its codes.
@@ -175,11 +175,11 @@ struct StreamRow {
       : p(params),
         place(at),
         input(params, index),
-        columns(params, index, params.bits),
+        weights(params, index, params.bits),
         vectors(params.vectors),
         short_register(params.n % kPerVector == 0 ? -1 : (params.vectors - 1) / Tile::kStride),
         wide_row(wide(input.x) && (!kAdd || wide(input.residual))),
-        wide_columns(wide(columns.weight) && wide(columns.bias)) {}
+        wide_weights(wide(weights.weight) && wide(weights.bias)) {}
 
   __device__ __forceinline__ int64_t registers() const {
     return (vectors + Tile::kStride - 1) / Tile::kStride;
@@ -234,11 +234,11 @@ struct StreamRow {
                                           const Rounding<Slots::kAffine, T>& rounding,
                                           Fn use) const {
     for (int64_t first = 0; first < registers(); first += kGroup) {
-      const bool wide = wide_row && wide_columns && !has_short(first, 1);
+      const bool wide = wide_row && wide_weights && !has_short(first, 1);
       uint4 x[kGroup], residual[kGroup], weight[kGroup], bias[kGroup];
       if (wide) {
-        load_column(weight, columns.weight, T::kOneWord, first);
-        load_column(bias, columns.bias, T::kMinusZeroWord, first);
+        load_weight(weight, weights.weight, T::kOneWord, first);
+        load_weight(bias, weights.bias, T::kMinusZeroWord, first);
         load(x, input.x.data, first, 1);
         if constexpr (kAdd) load(residual, input.residual.data, first, 1);
       }
@@ -253,8 +253,8 @@ struct StreamRow {
           T::unpack(picked(bias, i), b);
         } else {
           input.template take<Part::kCounted>(s, v, count(v));
-          columns.weight.template take<Part::kCounted>(w, v, count(v));
-          columns.bias.template take<Part::kCounted>(b, v, count(v));
+          weights.weight.template take<Part::kCounted>(w, v, count(v));
+          weights.bias.template take<Part::kCounted>(b, v, count(v));
         }
 #pragma unroll
         for (int k = 0; k < kPerVector; ++k) summed[k] = s[k];
@@ -267,10 +267,10 @@ struct StreamRow {
   }
 
   static __device__ __forceinline__ bool wide(const AnyRow<T, const char>& row) {
-    return row.bytes == kVectorBytes && row.type == ColumnType::kElement;
+    return row.bytes == kVectorBytes && row.type == OperandType::kElement;
   }
-  static __device__ __forceinline__ bool wide(const AnyColumn<T>& column) {
-    return column.type == ColumnType::kAbsent || wide(column.row);
+  static __device__ __forceinline__ bool wide(const AnyWeight<T>& weight) {
+    return weight.type == OperandType::kAbsent || wide(weight.row);
   }
   // The row's vectors; past its end they read as zero.
   __device__ __forceinline__ void load(uint4 (&raw)[kGroup], const char* row, int64_t first,
@@ -282,10 +282,10 @@ struct StreamRow {
       ptx::ld_global_v4_if(raw[i], row + v * kVectorBytes, v < vectors);
     }
   }
-  __device__ __forceinline__ void load_column(uint4 (&raw)[kGroup], const AnyColumn<T>& column,
+  __device__ __forceinline__ void load_weight(uint4 (&raw)[kGroup], const AnyWeight<T>& weight,
                                               uint32_t absent, int64_t first) const {
-    if (column.type == ColumnType::kElement) {
-      load(raw, column.row.data, first, 1);
+    if (weight.type == OperandType::kElement) {
+      load(raw, weight.row.data, first, 1);
     } else {
 #pragma unroll
       for (uint4& v : raw) v = make_uint4(absent, absent, absent, absent);
@@ -310,9 +310,9 @@ struct StreamRow {
   const NormParams& p;
   const Place<Tile>& place;
   const AnyInput<Slots> input;
-  const AnyColumns<T> columns;
+  const AnyWeights<T> weights;
   const int64_t vectors, short_register;  // of the row; that of its short vector, or -1
-  const bool wide_row, wide_columns;
+  const bool wide_row, wide_weights;
 };
 
 // The row's statistics.
@@ -380,7 +380,7 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
   const bool stores_sum = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr;
   const AnyRow<T, char> sum_out(row_address(p.residual_out, p.residual_out_upper, index),
-                                p.residual_out_align, static_cast<ColumnType>(p.residual_out_type));
+                                p.residual_out_align, static_cast<OperandType>(p.residual_out_type));
   // A row's scale takes a pass before that of the codes.
 #pragma unroll 1
   for (bool last = !quantizer.wants_row();; last = true) {

@@ -44,7 +44,7 @@ struct Variant {
     kKeepsRow = 1 << 0,      // the row's indices stay in registers across the reduction
     kPlaceAnew = 1 << 1,     // the sink computes the row's address again: kept, it would spill
     kRowFirst = 1 << 2,      // the row's loads are issued before those of the weights
-    kReadyColumns = 1 << 3,  // weight and bias are unpacked before the sum is known
+    kReadyWeights = 1 << 3,  // weight and bias are unpacked before the sum is known
     kCrossFours = 1 << 4,    // odd groups of 4 lanes read the second half of f32 weights first
     kByFactors = 1 << 5,     // a packed row is unpacked by a factor and a mask in registers
     kPinsAddress = 1 << 6,   // the address that unaligned results are stored to stays in a register

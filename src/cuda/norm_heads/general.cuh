@@ -137,7 +137,7 @@ struct HeadsRow {
   static __device__ __forceinline__ void take_at(float (&f)[kPerVector], const char* address,
                                                  int count) {
     load_part<Part::kCounted, T>(
-        f, AnyRow<T, const char>(address, kUnknownAlign, ColumnType::kElement), 0, count);
+        f, AnyRow<T, const char>(address, kUnknownAlign, OperandType::kElement), 0, count);
   }
 
   const char* const x;
@@ -276,9 +276,9 @@ __device__ __forceinline__ void take_values(const HeadsPartParams& part, uint32_
   constexpr int kPerVector = T::kPerVector;
   const NormParams& p = part.norm;
   const HeadsRow<T> row(part, token, head, false);
-  const AnyColumn<T> weight(p.weight + int64_t{head} * p.weight_head_stride,
+  const AnyWeight<T> weight(p.weight + int64_t{head} * p.weight_head_stride,
                             weight_type(p.bits_again), p.weight_align, 1.0f);
-  const AnyColumn<T> bias(p.bias + int64_t{head} * p.bias_head_stride, bias_type(p.bits_again),
+  const AnyWeight<T> bias(p.bias + int64_t{head} * p.bias_head_stride, bias_type(p.bits_again),
                           p.bias_align, -0.0f);
   const auto vectors = static_cast<int>(row.vectors());
 #pragma unroll 1
@@ -334,7 +334,7 @@ __device__ __forceinline__ int take_vector(float (&z)[kPerVector], const float* 
 
 template <class T, class Group>
 __device__ __forceinline__ void store_elements(const float* values, int n, char* to,
-                                               ColumnType type = ColumnType::kElement) {
+                                               OperandType type = OperandType::kElement) {
   const AnyRow<T, char> row(to, kUnknownAlign, type);
 #pragma unroll 1
   for (int v = Group::thread(); v * T::kPerVector < n; v += Group::kThreads) {
@@ -352,15 +352,15 @@ __device__ __forceinline__ void store_codes_of(const QuantParams& q, char* codes
   constexpr int kPerVector = T::kPerVector, kVectorShift = kPerVector == 8 ? 3 : 2;
   const int vectors = (n + kPerVector - 1) / kPerVector;
   const float clamp = clamp_of(q);
-  const float given = q.given_scale != nullptr ? ptx::ld_global_f32(q.given_scale) : 1.0f;
+  const float static_scale = q.static_scale != nullptr ? ptx::ld_global_f32(q.static_scale) : 1.0f;
   const auto take = [&](float(&z)[kPerVector], int v) {
     const int count = take_vector(z, values, n, v);
     prepare<T>(q, clamp, z);
     return count;
   };
   float inverse = 0.0f;
-  if (q.rule == ScaleRule::kGiven) {
-    inverse = q.divides ? given : __frcp_rn(given);
+  if (q.rule == ScaleRule::kStatic) {
+    inverse = q.divides ? static_scale : __frcp_rn(static_scale);
   } else if (q.rule != ScaleRule::kNoCodes && q.block == 0) {
     uint32_t most = 0;
 #pragma unroll 1
@@ -391,7 +391,7 @@ __device__ __forceinline__ void store_codes_of(const QuantParams& q, char* codes
         const uint32_t other = __float_as_uint(__shfl_xor_sync(~0u, __uint_as_float(most), half));
         if (half < lanes) most = greater(most, other);
       }
-      const Scale scale = make_scale(q, most, given);
+      const Scale scale = make_scale(q, most, static_scale);
       if (count > 0 && (v & (lanes - 1)) == 0)
         scales.put(static_cast<uint32_t>(v >> shift), scale.bits);
       inverse = scale.inverse;
@@ -416,7 +416,7 @@ __device__ __forceinline__ void store_head(const HeadsPartParams& part, const He
   const auto n = static_cast<int>(part.norm.n);
   if (part.y.data != nullptr) {
     store_elements<T, Group>(values, n, address_of(part.y, token, head),
-                             static_cast<ColumnType>(part.norm.y_type));
+                             static_cast<OperandType>(part.norm.y_type));
   }
   const QuantParams& q = part.norm.quant;
   if ((part.bits & kHeadsCodes) != 0) {

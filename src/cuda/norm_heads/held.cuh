@@ -80,17 +80,17 @@ __device__ __forceinline__ void load_head(uint4 (&raw)[S::kVectors], const HeldP
   }
 }
 
-__device__ __forceinline__ ColumnType held_weight_type(uint32_t bits) {
-  return static_cast<ColumnType>(bits / kHeadsWeightElement & 3);
+__device__ __forceinline__ OperandType held_weight_type(uint32_t bits) {
+  return static_cast<OperandType>(bits / kHeadsWeightElement & 3);
 }
-__device__ __forceinline__ ColumnType held_bias_type(uint32_t bits) {
-  return static_cast<ColumnType>(bits / kHeadsBiasElement & 3);
+__device__ __forceinline__ OperandType held_bias_type(uint32_t bits) {
+  return static_cast<OperandType>(bits / kHeadsBiasElement & 3);
 }
 
 // Of a head that exists: others, whose results nobody stores, take head 0's.
-__device__ __forceinline__ const char* held_column(const char* column, int64_t stride,
+__device__ __forceinline__ const char* held_weight(const char* weight, int64_t stride,
                                                    uint32_t head, uint32_t heads) {
-  return column + (head < heads ? int64_t{head} : 0) * stride;
+  return weight + (head < heads ? int64_t{head} : 0) * stride;
 }
 
 // Weights of T; absent ones are 1.
@@ -99,9 +99,9 @@ __device__ __forceinline__ void load_weights(uint4 (&weight)[S::kVectors],
                                              const HeldPartParams& part, const HeldPlace<S>& place,
                                              uint32_t head) {
   using T = typename S::T;
-  const bool given = held_weight_type(part.bits) == ColumnType::kElement;
+  const bool given = held_weight_type(part.bits) == OperandType::kElement;
   const char* const row =
-      held_column(part.weight, part.weight_stride, head, part.heads) + place.lane * kVectorBytes;
+      held_weight(part.weight, part.weight_stride, head, part.heads) + place.lane * kVectorBytes;
 #pragma unroll
   for (int v = 0; v < S::kVectors; ++v) {
     weight[v] = make_uint4(T::kOneWord, T::kOneWord, T::kOneWord, T::kOneWord);
@@ -112,10 +112,10 @@ __device__ __forceinline__ void load_weights(uint4 (&weight)[S::kVectors],
 
 // A vector of weights or biases of any dtype; what is missing is `absent`.
 template <class T>
-__device__ __forceinline__ void load_column_vector(float (&f)[T::kPerVector], const char* row,
-                                                   ColumnType type, int vector, bool wanted,
+__device__ __forceinline__ void load_weight_vector(float (&f)[T::kPerVector], const char* row,
+                                                   OperandType type, int vector, bool wanted,
                                                    float absent) {
-  if (type == ColumnType::kAbsent || !wanted) {
+  if (type == OperandType::kAbsent || !wanted) {
 #pragma unroll
     for (float& value : f) value = absent;
   } else {
@@ -525,16 +525,16 @@ __device__ __forceinline__ void any_values(float (&z)[S::kPerVector], const uint
   const HeldRounding<T> rounding(part.bits);
   T::unpack(raw, z);
   if ((part.bits & kHeadsNorm) != 0) {
-    const ColumnType type = held_weight_type(part.bits);
+    const OperandType type = held_weight_type(part.bits);
     const bool wanted = place.vector(v) < part.vectors;
     float w[S::kPerVector], b[S::kPerVector];
-    if (type == ColumnType::kElement || type == ColumnType::kAbsent) {
+    if (type == OperandType::kElement || type == OperandType::kAbsent) {
       T::unpack(weight, w);
     } else {
-      load_column_vector<T>(w, held_column(part.weight, part.weight_stride, head, part.heads), type,
+      load_weight_vector<T>(w, held_weight(part.weight, part.weight_stride, head, part.heads), type,
                             place.vector(v), wanted, 1.0f);
     }
-    load_column_vector<T>(b, held_column(part.bias, part.bias_stride, head, part.heads),
+    load_weight_vector<T>(b, held_weight(part.bias, part.bias_stride, head, part.heads),
                           held_bias_type(part.bits), place.vector(v), wanted, -0.0f);
     if ((part.bits & kHeadsLayer) != 0) {
 #pragma unroll
@@ -648,7 +648,7 @@ __device__ __forceinline__ void run_held_heads(const HeldHeadsParams& p) {
 #pragma unroll
     for (int v = 0; v < S::kVectors; ++v) raw[v] = next[v];
     if (step + 1 < part.steps) load_head<S>(next, part, place, head + part.groups);
-    if (step > 0 && (bits & kHeadsOwnColumns) != 0) load_weights<S>(weight, part, place, head);
+    if (step > 0 && (bits & kHeadsOwnWeights) != 0) load_weights<S>(weight, part, place, head);
     const bool live = place.exists && head < part.heads;
     const HeldOut out = {
         live && part.y.data != nullptr ? part.y.data + int64_t{place.token} * part.y.token_stride +

@@ -138,17 +138,17 @@ void set_part(const NormHeadsDesc& d, const NormHeadsPart& part, HeadsPartParams
 uint32_t held_bits_of(const NormHeadsDesc& d, const NormHeadsPart& p) {
   uint32_t bits = bits_of(p);
   const auto put = [&](bool wanted, uint32_t bit) { bits |= wanted ? bit : 0; };
-  const auto column = [&](const ColumnTensor& c, uint32_t element) {
-    return !c ? 0 : static_cast<uint32_t>(column_type(c.dtype, d.dtype)) * element;
+  const auto operand = [&](const WeightTensor& c, uint32_t element) {
+    return !c ? 0 : static_cast<uint32_t>(operand_type(c.dtype, d.dtype)) * element;
   };
   if (d.rope_dim == 0) bits &= ~uint32_t{kHeadsRope};
   put(rounds_normalized(p.norm.rounding), kHeadsRoundNormalized);
   put(p.norm.rounding == FASTNORM_ROUND_ONCE_RW, kHeadsFactorFirst);
   put(p.norm.rounding == FASTNORM_ROUND_EVERY_STEP, kHeadsRoundSteps);
   put(p.cache.quant.from_rounded, kHeadsRoundCodes);
-  put((p.norm.weight.head_stride_bytes | p.norm.bias.head_stride_bytes) != 0, kHeadsOwnColumns);
+  put((p.norm.weight.head_stride_bytes | p.norm.bias.head_stride_bytes) != 0, kHeadsOwnWeights);
   put((d.cos.head_stride | d.sin.head_stride) != 0, kHeadsOwnTables);
-  return bits | column(p.norm.weight, kHeadsWeightElement) | column(p.norm.bias, kHeadsBiasElement);
+  return bits | operand(p.norm.weight, kHeadsWeightElement) | operand(p.norm.bias, kHeadsBiasElement);
 }
 
 // Of a value of 1 kernels know the quotient.

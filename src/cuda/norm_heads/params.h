@@ -27,10 +27,10 @@ enum HeadsBits : uint32_t {
   kHeadsRoundNormalized = 1 << 13,
   kHeadsRoundSteps = 1 << 14,     // of the norm, all
   kHeadsRoundCodes = 1 << 15,     // codes are of values that were rounded to T
-  kHeadsOwnColumns = 1 << 16,     // weight or bias has a row for each head
+  kHeadsOwnWeights = 1 << 16,     // weight or bias has a row for each head
   kHeadsOwnTables = 1 << 17,      // cos or sin has a table for each head
-  kHeadsWeightElement = 1 << 19,  // two bits: a ColumnType
-  kHeadsBiasElement = 1 << 21,    // two bits: a ColumnType
+  kHeadsWeightElement = 1 << 19,  // two bits: a OperandType
+  kHeadsBiasElement = 1 << 21,    // two bits: a OperandType
   kHeadsCacheBlocks = 1 << 23,    // codes with a scale for each block of columns
   kHeadsFactorFirst = 1 << 24,    // x * (rstd * weight)
 };

@@ -29,7 +29,7 @@ inline constexpr int kStageWindow = Tile::kOneWarp ? 128 : 1024;
 inline constexpr uint32_t kMostWarpColumns = 1024;
 
 template <class T>
-__device__ __forceinline__ int element_bytes(ColumnType type) {
+__device__ __forceinline__ int element_bytes(OperandType type) {
   return AnyRow<T, const char>(nullptr, kVectorBytes, type).is_f32() ? 4 : 2;
 }
 
@@ -39,7 +39,7 @@ __device__ __forceinline__ float element_at(const AnyRow<T, const char>& row, ui
   if (row.is_f32()) return ptx::ld_global_f32(row.data + int64_t{i} * 4);
   const uint32_t bits = ptx::ld_global_u16(row.data + int64_t{i} * 2);
   float pair[2];
-  if (row.type == ColumnType::kOther16) {
+  if (row.type == OperandType::kOther16) {
     Halves<T>::Other::unpack_word(bits, pair);
   } else {
     Halves<T>::First::unpack_word(bits, pair);
@@ -66,7 +66,7 @@ enum StageRowTensor {
 // have other work.
 struct StagePlace {
   char* data;
-  ColumnType type;
+  OperandType type;
 };
 
 __device__ __forceinline__ StagePlace stage_place(const NormStagesParams& p, const RowIndex& index,
@@ -75,17 +75,17 @@ __device__ __forceinline__ StagePlace stage_place(const NormStagesParams& p, con
   const NormCallParams& of = tensor < kStageSources ? p.branch : norm;
   const auto row = [&](const RowRef& t, const RowStrides& upper, uint32_t type) -> StagePlace {
     return {t.data == nullptr ? nullptr : row_address(t, upper, index),
-            static_cast<ColumnType>(type)};
+            static_cast<OperandType>(type)};
   };
   const auto column = [&](const char* data, int64_t stride, const RowStrides& upper,
-                          ColumnType type) {
-    const bool present = type != ColumnType::kAbsent;
+                          OperandType type) {
+    const bool present = type != OperandType::kAbsent;
     return row({present ? const_cast<char*>(data) : nullptr, stride}, upper,
                static_cast<uint32_t>(type));
   };
   switch (tensor) {
     case kStageX:
-      return row(norm.x, norm.x_upper, static_cast<uint32_t>(ColumnType::kElement));
+      return row(norm.x, norm.x_upper, static_cast<uint32_t>(OperandType::kElement));
     case kStageGate:
       return row(p.gate.row, p.gate.upper, static_cast<uint32_t>(p.gate_type));
     case kStageResidual:

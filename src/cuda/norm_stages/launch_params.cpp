@@ -47,7 +47,7 @@ bool is_wide(const NormDesc& d) {
     bits |= reinterpret_cast<uintptr_t>(t->data);
     for (int i = 0; i < d.outer_rank; ++i) bits |= static_cast<uint64_t>(t->stride_bytes[i]);
   }
-  for (const ColumnTensor* c : {&d.weight, &d.bias, &s.branch_weight, &s.branch_bias}) {
+  for (const WeightTensor* c : {&d.weight, &d.bias, &s.branch_weight, &s.branch_bias}) {
     if (!*c) continue;
     own = own && c->dtype == d.dtype;
     bits |= reinterpret_cast<uintptr_t>(c->data);
@@ -92,7 +92,7 @@ NormStagesParams make_norm_stages_params(const NormDesc& desc, const NormPlan& p
     p.branch_rstd = tensor_of(s.branch_rstd);
   }
   p.bits = bits_of(desc);
-  p.gate_type = s.gate ? column_type(s.gate.dtype, desc.dtype) : ColumnType::kAbsent;
+  p.gate_type = s.gate ? operand_type(s.gate.dtype, desc.dtype) : OperandType::kAbsent;
   p.gate_act = function_of(s.gate_act);
   p.activation = function_of(s.activation);
   p.columns = static_cast<uint32_t>(desc.n);

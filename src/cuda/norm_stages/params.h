@@ -42,7 +42,7 @@ struct NormStagesParams {
   NormCallParams norm;    // inv_n: of a group
   NormCallParams branch;  // weight, bias and what rounds; inv_n: of the row
   uint32_t bits;          // StagesBits
-  ColumnType gate_type;
+  OperandType gate_type;
   StageFunction gate_act, activation;
   uint32_t columns;  // of a row
   uint32_t group;    // columns of a group

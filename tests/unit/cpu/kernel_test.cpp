@@ -118,16 +118,16 @@ Trial make_trial(Random& random, int32_t index, int64_t n) {
       d.sum_dtype = out;
     }
   }
-  const auto column = [&](Buffer* b) {
+  const auto weight_or_bias = [&](Buffer* b) {
     const Dtype dtype = either(random, key.dtype);
     fill(b, dtype, n);
-    return ColumnTensor{b->at(kGuard + (any ? random.below(4) * 4 : 0)), 0, {}, dtype};
+    return WeightTensor{b->at(kGuard + (any ? random.below(4) * 4 : 0)), 0, {}, dtype};
   };
   if (random.below(4) != 0) {
-    d.weight = column(&t.weight);
+    d.weight = weight_or_bias(&t.weight);
     d.weight_offset = random.below(2) == 0 ? 0.0f : 1.0f;
   }
-  if (random.below(2) != 0) d.bias = column(&t.bias);
+  if (random.below(2) != 0) d.bias = weight_or_bias(&t.bias);
   if (any) {
     d.rounding = static_cast<fastnorm_rounding>(random.below(4));
     d.residual_rounding = static_cast<fastnorm_residual_rounding>(random.below(3));

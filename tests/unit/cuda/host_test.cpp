@@ -388,13 +388,13 @@ TEST_F(CudaHost, HeadsHaveAGridOfTheirOwn) {
   }
 }
 
-// Uneven rows lie in shared memory: a launch asks for as much as its tile holds, and is allowed more than 48 KB once.
-TEST_F(CudaHost, UnevenRowsAskForSharedMemory) {
+// Unaligned rows lie in shared memory: a launch asks for as much as its tile holds, and is allowed more than 48 KB once.
+TEST_F(CudaHost, UnalignedRowsAskForSharedMemory) {
   make();
   const auto wanted = [&](const Call& call) {
     const NormEntry& entry =
         cuda::norm_table(cuda::kSm90)[static_cast<size_t>(index_of(call.info(context).kernel))];
-    EXPECT_EQ(entry.key.access, Access::kUneven) << entry.name;
+    EXPECT_EQ(entry.key.access, Access::kUnaligned) << entry.name;
     return static_cast<size_t>(cuda::launch_shared_bytes(entry.key, entry.tile));
   };
   EXPECT_EQ(run(Call({1, 8192})).launch.shared_bytes, 0u);
