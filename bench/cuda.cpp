@@ -33,8 +33,8 @@ class ForwardCalls {
         arena_(gpu.arena(layout_.bytes(calls), c.dtype)),
         call_(c, FASTNORM_DEVICE_CUDA, layout_.at(arena_, 0)) {
     const float static_scale = Call::kStaticScale;
-    BENCH_CUDA(cudaMemcpyAsync(layout_.at(arena_, 0).static_scale, &static_scale, sizeof static_scale,
-                               cudaMemcpyHostToDevice, gpu.queue()));
+    BENCH_CUDA(cudaMemcpyAsync(layout_.at(arena_, 0).static_scale, &static_scale,
+                               sizeof static_scale, cudaMemcpyHostToDevice, gpu.queue()));
   }
 
   std::vector<Stream> kinds() const {

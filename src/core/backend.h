@@ -1,4 +1,5 @@
-// The line between the library and its backends: what a backend offers, and what one device of it does.
+// The line between the library and its backends: what a backend offers, and what one of its devices
+// does.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +27,10 @@ struct NormCall {
   const NormPlan* plan;
 };
 
-// Of all calls together.
+// What several calls launch together.
 struct GridCount {
-  int32_t launches;  // of kernels
-  uint64_t blocks;   // of their grids; CPU: threads at the most
+  int32_t launches;  // kernels
+  uint64_t blocks;   // of the grids; CPU: an upper limit of threads
 };
 
 // One device of a backend, owned by a context. Functions are thread-safe.
@@ -40,9 +41,10 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // The kernels that run on this device, sorted by packed(); the same order for every device of an architecture.
+  // The kernels that run on this device, sorted by packed(). Devices of one architecture have the
+  // same table.
   virtual std::span<const NormEntry> norm_table() const = 0;
-  // The line of data that an entry of the table is made of; "" where there is none.
+  // The line of data that describes an entry of the table; "" if there is none.
   virtual const char* variant_text(const NormEntry&) const { return ""; }
   virtual fastnorm_status prepare_norm(std::span<const NormCall> calls, Error& error) = 0;
   virtual fastnorm_status run_norm(std::span<const NormCall> calls, void* workspace, void* stream,
@@ -54,7 +56,7 @@ class Device {
     return count;
   }
 
-  // MLA decode calls that are not empty and were planned for this device.
+  // The calls have work and were planned for this device.
   virtual fastnorm_status prepare_mla_decode(const MlaDecodeDesc&, const MlaDecodePlan&,
                                              Error& error) {
     return no_mla_decode(error);
@@ -66,12 +68,13 @@ class Device {
 
   // The backward kernels that run on this device, as norm_table().
   virtual std::span<const NormBackwardEntry> norm_backward_table() const { return {}; }
-  // Parts of backward calls that launch something and were planned for this device. `workspace` is the part's own.
+  // The parts of backward calls launch something and were planned for this device. `workspace` is
+  // that of the part.
   virtual fastnorm_status prepare_norm_backward(const NormBackwardDesc&, const NormBackwardPlan&,
                                                 Error& error) {
     return no_norm_backward(error);
   }
-  // What can be told of a part's values before the call writes anything.
+  // Checks that need a part's values, before the call writes anything.
   virtual fastnorm_status check_norm_backward_values(const NormBackwardDesc&, Error&) {
     return FASTNORM_OK;
   }
@@ -81,7 +84,7 @@ class Device {
   }
   // The norm_heads kernels that run on this device, as norm_table().
   virtual std::span<const NormHeadsEntry> norm_heads_table() const { return {}; }
-  // norm_heads calls that are not empty and were planned for this device.
+  // The calls have work and were planned for this device.
   virtual fastnorm_status prepare_norm_heads(const NormHeadsDesc&, const NormHeadsPlan&,
                                              Error& error) {
     return no_norm_heads(error);
@@ -91,14 +94,14 @@ class Device {
     return no_norm_heads(error);
   }
 
-  // Whether peers of this device may be made.
+  // Whether peers of this device can be created.
   virtual fastnorm_status check_peers(Error& error) const {
     return error.set(
         FASTNORM_ERROR_UNSUPPORTED,
         "the context's device is CUDA and peers have no CUDA kernels yet; required: a CPU context; "
         "nearest on CUDA: an all-reduce of the caller's, then fastnorm_norm");
   }
-  // One rank's end. `buffers`: of desc.ranks ranks, or null for one of its own.
+  // One rank's end. `buffers`: one for each of desc.ranks ranks, or null to allocate its own.
   virtual fastnorm_status create_peer(const PeerDesc&, void* const* /*buffers*/,
                                       std::unique_ptr<PeerLink>*, Error& error) {
     return check_peers(error);
@@ -145,6 +148,6 @@ struct Backend {
 };
 
 const Backend& cpu_backend();
-const Backend& cuda_backend();  // stubs.cpp gives it too, where CUDA is off
+const Backend& cuda_backend();  // also in stubs.cpp, for builds without CUDA
 
 }  // namespace fastnorm

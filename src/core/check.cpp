@@ -22,7 +22,7 @@ const char* device_name(int32_t device_type) {
   }
 }
 
-// Memory kinds count as the device that reaches them without a copy.
+// A memory kind counts as the device that reaches it without a copy.
 int32_t effective_device(int32_t device_type) {
   if (device_type == FASTNORM_DEVICE_CUDA_HOST) return FASTNORM_DEVICE_CPU;
   if (device_type == FASTNORM_DEVICE_CUDA_MANAGED) return FASTNORM_DEVICE_CUDA;
@@ -86,7 +86,8 @@ fastnorm_status check_tensor(const char* name, const fastnorm_tensor& t, TensorR
   FASTNORM_REQUIRE(!overflows || empty, FASTNORM_ERROR_SHAPE,
                    "%s.shape is %s; required: fewer than 2^63 elements", name,
                    shape_text(t.shape, t.ndim).c);
-  const int64_t bytes = std::max<int64_t>(dtype_bytes(rule.dtype), 1);  // pairs of fp4 share one
+  const int64_t bytes =
+      std::max<int64_t>(dtype_bytes(rule.dtype), 1);  // a byte holds two fp4 elements
   uintptr_t address = 0;
   FASTNORM_REQUIRE(
       !__builtin_add_overflow(reinterpret_cast<uintptr_t>(t.data), t.byte_offset, &address),
@@ -100,7 +101,8 @@ fastnorm_status check_tensor(const char* name, const fastnorm_tensor& t, TensorR
                    FASTNORM_ERROR_LAYOUT,
                    "%s's address is 0x%" PRIxPTR "; required: a multiple of %d, the bytes of %s",
                    name, address, static_cast<int>(bytes), dtype_name(rule.dtype));
-  // Strides of a tensor without elements have no meaning, nor has that of a dimension with one index.
+  // The strides of a tensor without elements mean nothing, and so does the stride of a dimension
+  // with one index.
   if (t.strides == nullptr || elements == 0) return FASTNORM_OK;
   const int32_t last = t.ndim - 1;
   FASTNORM_REQUIRE(!rule.last_contiguous || t.strides[last] == 1 || t.shape[last] == 1,
@@ -121,7 +123,7 @@ fastnorm_status check_scalar(const char* name, const fastnorm_tensor& t, Checked
                              const std::byte** address, Error& error) {
   FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
                    "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
-  // As most are; check_tensor() has no objection.
+  // The common case. check_tensor() accepts it.
   const bool plain =
       t.ndim == 1 && t.shape != nullptr && t.shape[0] == 1 && is_placed(t, device, 4);
   if (!plain) {
@@ -136,8 +138,7 @@ fastnorm_status check_struct(const void* data, size_t size, size_t least, size_t
                              const char* name, Error& error) {
   FASTNORM_REQUIRE(size >= least, FASTNORM_ERROR_ARGUMENT,
                    "%s.struct_size is %zu; required: at least %zu", name, size, least);
-  constexpr size_t kLongest =
-      1 << 16;  // so that a garbage size is not taken for a long struct and read past its end
+  constexpr size_t kLongest = 1 << 16;  // a garbage size must not make us read past a struct's end
   FASTNORM_REQUIRE(size <= kLongest, FASTNORM_ERROR_ARGUMENT,
                    "%s.struct_size is %zu; required: at most %zu", name, size, kLongest);
   const auto* bytes = static_cast<const unsigned char*>(data);

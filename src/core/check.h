@@ -1,5 +1,5 @@
-// Checks of the caller's arguments that all families share: structs, tensors, texts. Every requirement of the public headers that
-// can be broken is one condition; the first one that fails sets the text.
+// Checks of the caller's arguments that all families share: structs, tensors, texts. Each
+// requirement of the public headers is one condition. The first that fails sets the error text.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 #include "core/error.h"
 #include "fastnorm/context.h"
 
-// Leaves the function with `status` and a text made of the condition's own values, unless the condition holds.
+// Leaves the function with `status` unless the condition holds. The text shows the condition's own
+// values.
 #define FASTNORM_REQUIRE(condition, status, ...)                                  \
   do {                                                                            \
     if (__builtin_expect(!(condition), 0)) return error.set(status, __VA_ARGS__); \
@@ -23,12 +24,14 @@
     }                                                                                 \
   } while (0)
 
-// For what every call of the library passes through. Compilers leave functions alone that are called from several places.
+// For code on the path of every call. Compilers do not inline a function with several callers by
+// themselves.
 #define FASTNORM_HOT [[gnu::always_inline]] inline
 
 namespace fastnorm {
 
-// Sizes of the public structs in version 0.1, through the last field that they had then: a caller of any version has as much.
+// Sizes of the public structs in version 0.1, through their last field. Callers of every version
+// have at least these.
 inline constexpr size_t kFirstOptions =
     offsetof(fastnorm_context_options, reserved) + sizeof(fastnorm_context_options::reserved);
 inline constexpr size_t kFirstInfo =
@@ -38,12 +41,13 @@ inline constexpr size_t kFirstDeviceInfo =
 inline constexpr size_t kFirstKernelInfo =
     offsetof(fastnorm_kernel_info, name) + sizeof(fastnorm_kernel_info::name);
 
-// Accepts a struct of the caller's version: `size` is its struct_size, `least` that of the first version, `own` ours. A longer
-// struct is fine as long as what we do not know is zero.
+// Accepts a struct of the caller's version. `size` is its struct_size, `least` the size in the
+// first version, `own` our size. A longer struct is accepted if the bytes past our fields are zero.
 fastnorm_status check_struct(const void* data, size_t size, size_t least, size_t own,
                              const char* name, Error& error);
 
-// The caller's struct in our size: the struct itself if the sizes agree, else a copy in `local`, zero where it was shorter.
+// The caller's struct in our size: the struct itself if the sizes agree. Otherwise a copy in
+// `local`, with zeros for the fields that it lacks.
 template <typename Struct>
 fastnorm_status accept_struct(const Struct* theirs, size_t least, const char* name, Struct* local,
                               const Struct** ours, Error& error) {
@@ -60,7 +64,8 @@ fastnorm_status accept_struct(const Struct* theirs, size_t least, const char* na
   return FASTNORM_OK;
 }
 
-// Writes a struct of ours into the caller's, which may be of another version: what both have, and not struct_size.
+// Writes our struct into the caller's, which may be of another version. It writes the fields that
+// both have, except struct_size.
 template <typename Struct>
 void give_struct(Struct ours, Struct* theirs) {
   ours.struct_size = theirs->struct_size;
@@ -82,12 +87,12 @@ struct Text {
 Text shape_text(const int64_t* shape, int32_t rank);
 Text dtype_text(fastnorm_dtype dtype);
 
-// The address of a tensor's first element. By integers: where there are no elements, data may be NULL.
+// The address of a tensor's first element. Integers: data may be NULL if there are no elements.
 inline std::byte* address_of(const fastnorm_tensor& t) {
   return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(t.data) + t.byte_offset);
 }
 
-// An enum field as the number it holds: a C caller may have stored any.
+// An enum field as a number: a C caller may have stored any value.
 template <class Enum>
 int32_t number(const Enum& field) {
   int32_t value;
@@ -104,15 +109,15 @@ FASTNORM_HOT bool same_numbers(const int64_t* a, const int64_t* b, int32_t count
   return same;
 }
 
-// Byte strides of dimension `dim`, from strides that are given. Unsigned: where the dimension has one index, or the tensor no elements,
-// the stride may be any number and nobody uses the product.
+// Byte stride of dimension `dim` of a tensor that has strides. Unsigned, because a stride that is
+// never used may be any number, and the product may overflow.
 inline int64_t stride_bytes_of(const fastnorm_tensor& t, int32_t dim, int64_t bytes) {
   return static_cast<int64_t>(static_cast<uint64_t>(t.strides[dim]) * static_cast<uint64_t>(bytes));
 }
 
 // What a tensor must be.
 struct TensorRule {
-  Dtype dtype;  // its own, which is known
+  Dtype dtype;  // its own; not kUnknown
   int32_t max_rank;
   bool last_contiguous;
 };
@@ -121,7 +126,8 @@ struct TensorRule {
 fastnorm_status check_tensor(const char* name, const fastnorm_tensor& t, TensorRule rule,
                              CheckedDevice device, Error& error);
 
-// True if `t` has an address on the device that suits elements of `bytes`: check_tensor() has no objection to that. False: it decides.
+// True if `t` is on the device at an address that is aligned to `bytes`, so that check_tensor()
+// accepts it. If false, check_tensor() decides.
 FASTNORM_HOT bool is_placed(const fastnorm_tensor& t, CheckedDevice device, int64_t bytes) {
   uintptr_t address = 0;
   return t.device_type == device.device_type && t.device_id == device.device_id &&

@@ -1,5 +1,5 @@
-// Which kernel a call runs on, as data: lists of rectangles of row length and number of rows, which every family
-// searches alike.
+// Which kernel a call runs on, as data. Each list holds rectangles of row length and number of
+// rows. All families search their lists this way.
 #pragma once
 
 #include <algorithm>
@@ -8,19 +8,20 @@
 
 namespace fastnorm {
 
-// One line of a list: calls with rows of these lengths, and so many of them, run on `pick`.
+// One line of a list: calls with these row lengths and numbers of rows run on `pick`.
 template <class Pick>
 struct Choice {
   int32_t least_vectors, most_vectors;  // of a row, 16 bytes each
   int32_t least_rows, most_rows;
   Pick pick;
-  const char* text;  // the line, as it is written
+  const char* text;  // the line as written
 };
 
 inline constexpr int32_t kNoLimit = INT32_MAX;
 
-// The line for rows of `vectors`, or nullptr. Lines ascend by length, and by rows where lengths are equal; lengths of
-// two lines are equal or disjoint. A line counts rows in units of `unit_of(line)` rows.
+// The line for rows of `vectors`, or nullptr. Lines ascend by length, and lines of equal length by
+// rows. The lengths of two lines are equal or disjoint. A line counts rows in units of
+// `unit_of(line)` rows.
 template <class Pick, class UnitOf>
 [[gnu::always_inline]] inline const Choice<Pick>* find_choice(std::span<const Choice<Pick>> lines,
                                                               int64_t vectors, int64_t rows,

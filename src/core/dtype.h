@@ -1,4 +1,4 @@
-// The element types: one row of a table each.
+// The element types, one table row each.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace fastnorm {
 
-// The types rows are made of come first; kernels exist for those.
+// The dtypes of rows come first. Kernels exist for these.
 enum class Dtype : uint8_t {
   kF32,
   kF16,
@@ -54,7 +54,7 @@ constexpr uint32_t dtype_id(fastnorm_dtype dtype) {
 
 constexpr Dtype dtype_from(fastnorm_dtype dtype) {
   const uint32_t id = dtype_id(dtype);
-  if (id == FASTNORM_DTYPE_BF16) return Dtype::kBF16;  // what most calls ask for
+  if (id == FASTNORM_DTYPE_BF16) return Dtype::kBF16;  // the most common one
   for (int i = 0; i < static_cast<int>(Dtype::kUnknown); ++i) {
     if (static_cast<uint32_t>(kDtypes[i].id) == id) return static_cast<Dtype>(i);
   }
@@ -65,7 +65,7 @@ constexpr const char* dtype_name(Dtype dtype) {
   return dtype == Dtype::kUnknown ? "unknown" : kDtypes[static_cast<int>(dtype)].name;
 }
 
-// In an array of their own, since a call asks for them many times; 0 for kUnknown.
+// An array of its own, because a call reads it many times. 0 for kUnknown.
 inline constexpr auto kDtypeBytes = [] {
   std::array<uint8_t, std::size(kDtypes) + 1> bytes = {};
   for (size_t i = 0; i < std::size(kDtypes); ++i)

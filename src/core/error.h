@@ -1,4 +1,4 @@
-// How a failed check says what was wrong: a status and one line of text, in memory the caller owns.
+// How a failed check reports: a status and one line of text, in memory that the caller owns.
 #pragma once
 
 #include <cstdarg>
@@ -8,17 +8,17 @@
 
 namespace fastnorm {
 
-// Filled by whoever finds the failure. Kept by the API once per thread; nothing here allocates.
+// Filled where the failure is found. The API keeps one per thread. Nothing here allocates.
 struct Error {
   fastnorm_status status = FASTNORM_OK;
   int32_t device_error = 0;  // cudaError_t, or 0
   char text[768] = "";
 
-  // Formats the text behind `prefix` (such as "args[2].") and returns the status.
+  // Formats the text after `prefix` (such as "args[2].") and returns the status.
   fastnorm_status set(fastnorm_status status, const char* format, ...)
       __attribute__((cold, format(printf, 3, 4)));
 
-  // Text that set() puts first; empty, or static.
+  // Text that set() puts first: empty, or a static string.
   const char* prefix = "";
 };
 

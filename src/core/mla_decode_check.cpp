@@ -16,7 +16,7 @@ constexpr int64_t kCudaAlign = 16;                 // of addresses and strides
 constexpr int32_t kMostEvents = 1 << 20;           // of a warpgroup's profile
 constexpr int32_t kMostSplit = 1 << 30;            // tokens
 
-// A tensor of the call as the aliasing rules see it.
+// A tensor of the call for the aliasing checks.
 struct View {
   const char* name;
   bool output;
@@ -134,7 +134,7 @@ class MlaDecodeCheck {
     return FASTNORM_OK;
   }
 
-  // A tensor of rows with two leading dimensions, `columns` wide.
+  // A tensor of rows with two leading dimensions. A row has `columns` elements.
   fastnorm_status rows(const char* name, const fastnorm_tensor& t, int32_t columns, bool output,
                        MlaDecodeTensor* result) {
     FASTNORM_TRY(check_tensor(name, t, {d_.dtype, 3, true}, device_, error));
@@ -154,19 +154,19 @@ class MlaDecodeCheck {
       result->outer = stride_bytes_of(t, 0, bytes);
       result->inner = stride_bytes_of(t, 1, bytes);
     } else {
-      // Unsigned: where there are no elements, extents whose product fits in no integer are fine.
+      // Unsigned: the product may overflow if the tensor has no elements.
       const uint64_t inner =
           t.ndim == 3 ? static_cast<uint64_t>(t.shape[2] * bytes) : static_cast<uint64_t>(bytes);
       result->inner = static_cast<int64_t>(inner);
       result->outer = static_cast<int64_t>(inner * static_cast<uint64_t>(t.shape[1]));
     }
-    // One index has no stride, nor has a tensor without elements.
+    // The stride does not count if there is one index, or if the tensor has no elements.
     const bool empty = t.shape[0] == 0 || t.shape[1] == 0;
     if (empty || t.shape[0] == 1) result->outer = 0;
     if (empty || t.shape[1] == 1) result->inner = 0;
   }
 
-  // What tensor maps and 16-byte copies want.
+  // What tensor maps and 16-byte copies require.
   fastnorm_status aligned(const char* name, const fastnorm_tensor& t, const MlaDecodeTensor& m) {
     if (t.shape[0] == 0 || t.shape[1] == 0) return FASTNORM_OK;
     FASTNORM_REQUIRE(reinterpret_cast<uintptr_t>(m.data) % kCudaAlign == 0, FASTNORM_ERROR_LAYOUT,
@@ -186,7 +186,7 @@ class MlaDecodeCheck {
     return FASTNORM_OK;
   }
 
-  // Remembers a tensor for aliasing(). Extents and strides are innermost first.
+  // Keeps a tensor for aliasing(). Extents and strides are innermost first.
   fastnorm_status keep(const char* name, const fastnorm_tensor& t, bool output,
                        const int64_t (&strides)[kMaxOuter], int64_t piece_bytes) {
     View v = {name, output, {1, 1, 1}, {}, address_of(t), piece_bytes, {}};
@@ -255,7 +255,7 @@ class MlaDecodeCheck {
     return FASTNORM_OK;
   }
 
-  // A list of i32; `length` < 0 is any.
+  // A list of i32. If `length` is negative, any length fits.
   fastnorm_status list(const char* name, const fastnorm_tensor& t, int64_t length,
                        const int32_t** result) {
     FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kI32, FASTNORM_ERROR_DTYPE,
@@ -304,7 +304,7 @@ class MlaDecodeCheck {
                      shape_text(t.shape, 2).c);
     d_.page_table = reinterpret_cast<const int32_t*>(address_of(t));
     d_.table_columns = t.shape[1];
-    // One request has no stride, nor has a table without pages.
+    // The stride does not count with one request, or with a table without pages.
     const bool steps = t.shape[0] > 1 && t.shape[1] > 0;
     d_.table_stride = !steps ? 0 : t.strides != nullptr ? t.strides[0] : t.shape[1];
     return keep("page_table", t, false, {4, d_.table_stride * 4, 0}, 4);
@@ -368,7 +368,7 @@ class MlaDecodeCheck {
     return keep("profile", t, true, {1, 0, 0}, 1);
   }
 
-  // Outputs against themselves, each other and the inputs.
+  // Checks outputs against themselves, each other and the inputs.
   fastnorm_status aliasing() {
     for (size_t i = 0; i < views_count_; ++i) {
       const View& out = views_[i];
@@ -404,7 +404,7 @@ class MlaDecodeCheck {
   size_t views_count_ = 0;
 };
 
-// The new tokens' places.
+// The offsets of the requests' new tokens.
 fastnorm_status check_qo_indptr(const MlaDecodeDesc& d, Error& error) {
   const int32_t* at = d.qo_indptr;
   FASTNORM_REQUIRE(at[0] == 0, FASTNORM_ERROR_ARGUMENT, "qo_indptr[0] is %d; required: 0", at[0]);

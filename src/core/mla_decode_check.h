@@ -9,15 +9,16 @@
 
 namespace fastnorm {
 
-// Size of the public struct in version 0.2, through the last field that it had then.
+// Size of the public struct in version 0.2, through its last field.
 inline constexpr size_t kFirstMlaDecodeArgs =
     offsetof(fastnorm_mla_decode_args, profile) + sizeof(fastnorm_mla_decode_args::profile);
 
-// Everything that can be told without reading a tensor's memory.
+// Checks that read no tensor's memory.
 fastnorm_status check_mla_decode(const fastnorm_mla_decode_args* args, CheckedDevice device,
                                  MlaDecodeDesc* desc, Error& error);
 
-// Lengths, indices and page numbers that a call on the CPU will use, in memory of the host. Reads them.
+// Checks lengths, indices and page numbers of a call on the CPU. They are in host memory and are
+// read.
 fastnorm_status check_mla_decode_values(const MlaDecodeDesc& desc, Error& error);
 
 }  // namespace fastnorm

@@ -1,5 +1,5 @@
-// One MLA decode call in canonical form: what check makes of the caller's tensors, and all that plan and kernels need. Strides are
-// in bytes, defaults are filled in.
+// One MLA decode call in canonical form: what the checks make of the caller's tensors, for planning
+// and the kernels. Strides are in bytes. Defaults are filled in.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,10 @@ namespace fastnorm {
 inline constexpr int32_t kMlaLatent = 512;  // columns of ckv, and of o
 inline constexpr int32_t kMlaRope = 64;     // columns of kpe
 
-// A tensor of contiguous rows with two leading dimensions: element (i, j, k) is at data + i * outer + j * inner + k elements.
+// A tensor of contiguous rows with two leading dimensions. Element (i, j, k) is at data + i * outer
+// + j * inner + k elements.
 struct MlaDecodeTensor {
-  std::byte* data = nullptr;  // nullptr = absent, or empty
+  std::byte* data = nullptr;  // nullptr = absent or empty
   int64_t outer = 0;          // bytes from token to token, or from page to page
   int64_t inner = 0;          // bytes from head to head, or from row to row of a page
 };
@@ -24,7 +25,7 @@ struct MlaDecodeDesc {
   int64_t tokens = 0;         // N, new tokens of all requests
   int32_t heads = 1;          // H
   int32_t batch = 0;          // B
-  int32_t max_s_q = 0;        // no request has more new tokens; at most N
+  int32_t max_s_q = 0;        // most new tokens of a request; at most N
   int32_t pages = 0;          // of the cache
   int32_t page_size = 1;      // tokens of a page
   Dtype dtype = Dtype::kF32;  // of q_nope, q_pe, ckv, kpe and o
@@ -45,7 +46,7 @@ struct MlaDecodeDesc {
   const int32_t* kv_indptr = nullptr;   // [batch + 1], or nullptr
   const int32_t* qo_indptr = nullptr;   // [batch + 1], or nullptr: each request has max_s_q tokens
   std::byte* profile = nullptr;
-  uint64_t profile_bytes = 0;  // that the caller gives
+  uint64_t profile_bytes = 0;  // of the caller's buffer
 
   bool empty() const { return tokens == 0 || batch == 0; }
   // Packed query rows of a request: token * heads + head.

@@ -41,14 +41,14 @@ void count_bytes(const MlaDecodeDesc& d, MlaDecodePlan* plan) {
   plan->bytes_written = rows * kMlaLatent * element + (d.lse.data != nullptr ? rows * 4 : 0);
 }
 
-// Tokens that the page table's extents allow a request.
+// Tokens that the page table's extents allow for a request.
 int64_t most_tokens(const MlaDecodeDesc& d) {
   int64_t tokens = 0;
   if (__builtin_mul_overflow(d.table_columns, int64_t{d.page_size}, &tokens)) tokens = INT32_MAX;
   return std::min<int64_t>(tokens, INT32_MAX);
 }
 
-// Sums of ceil(tokens / unit) over all requests are at most this; -1 where that is 2^40 or more.
+// An upper limit of the sum of ceil(tokens / unit) over all requests; -1 if it is 2^40 or more.
 int64_t most_units(const MlaDecodeDesc& d, int64_t unit) {
   constexpr int64_t kMost = int64_t{1} << 40;
   int64_t units = 0;
@@ -62,7 +62,7 @@ int64_t most_units(const MlaDecodeDesc& d, int64_t unit) {
   return units < kMost ? units : -1;
 }
 
-// The places on the planner's line, which it counts in 32 bits.
+// The planner counts positions on its line in 32 bits.
 fastnorm_status check_places(const MlaDecodeDesc& d, Error& error) {
   const int64_t tiles = most_units(d, kMlaTileTokens);
   const int64_t pieces = d.split_tokens == 0 ? d.batch : most_units(d, d.split_tokens) + d.batch;
@@ -80,14 +80,14 @@ fastnorm_status check_places(const MlaDecodeDesc& d, Error& error) {
 // Room for pieces.
 fastnorm_status bound_pieces(const MlaDecodeDesc& d, MlaDecodePlan* plan, Error& error) {
   if (d.split_tokens == 0) {
-    // A part cuts a request at its start and one at its end.
+    // A part cuts one request at its start and one at its end.
     plan->max_splits = plan->parts;
     plan->max_pieces = plan->parts > 1 ? 2 * plan->parts : 0;
     plan->may_split = plan->parts > 1;
     return FASTNORM_OK;
   }
   const int64_t pieces = most_units(d, d.split_tokens);
-  // Of one request: its list may be the whole of a CSR table.
+  // For one request: a CSR table may list all its pages for one request.
   plan->may_split = most_tokens(d) > d.split_tokens;
   plan->max_splits = plan->may_split ? d.batch : 0;
   plan->max_pieces = plan->may_split ? pieces : 0;
@@ -147,10 +147,10 @@ fastnorm_status plan_cuda(const MlaDecodeDesc& d, const DeviceFacts& facts, MlaD
   return FASTNORM_OK;
 }
 
-// Requests end to end, as the planner lays them.
+// The requests end to end, as the planner lays them.
 struct Line {
   std::vector<int32_t> tiles;
-  std::vector<int64_t> first;  // place of each request, and the total
+  std::vector<int64_t> first;  // position of each request, then the total
 
   Line(std::span<const MlaDecodeLength> lengths, int32_t split_tiles) {
     first.push_back(0);
@@ -163,7 +163,7 @@ struct Line {
   }
 
   int64_t total() const { return first.back(); }
-  // The last request, or the end, at or before a place.
+  // The last request that begins at or before a position. The end counts as one.
   int32_t at(int64_t place) const {
     return static_cast<int32_t>(std::upper_bound(first.begin(), first.end(), place) -
                                 first.begin()) -
@@ -175,7 +175,7 @@ struct Place {
   int32_t request, tile;
 };
 
-// The length of even pieces, one for each part; 0 where they take too many parts or are too long.
+// The length of equal pieces, one for each part; 0 if they need too many parts or are too long.
 int32_t even_length(const Line& line, int32_t parts, int64_t step) {
   if (static_cast<int64_t>(line.tiles.size()) > parts) return 0;
   int64_t tiles = 0;
@@ -189,7 +189,7 @@ int32_t even_length(const Line& line, int32_t parts, int64_t step) {
   return 0;
 }
 
-// How many requests each part has where all are of one length; 0 where that is too uneven.
+// Requests of each part if all requests have one length; 0 if that balances the parts badly.
 int64_t whole_requests(const Line& line, int32_t parts, int64_t step) {
   const auto requests = static_cast<int64_t>(line.tiles.size());
   const auto [least, greatest] = std::minmax_element(line.tiles.begin(), line.tiles.end());
@@ -199,7 +199,7 @@ int64_t whole_requests(const Line& line, int32_t parts, int64_t step) {
   return load <= step + 2 * kMlaRequestCost + kMlaMergeCost ? count : 0;
 }
 
-// Where parts begin, and the end, as places on the line.
+// Where the parts begin, and the end, as positions on the line.
 std::vector<int64_t> automatic_places(const Line& line, int32_t parts) {
   const int64_t step = std::max<int64_t>(1, ceil_div(line.total(), parts));
   std::vector<int64_t> places;
@@ -216,7 +216,7 @@ std::vector<int64_t> automatic_places(const Line& line, int32_t parts) {
     int64_t place = 0;
     for (int32_t w = 0; w < parts; ++w) {
       places.push_back(place);
-      // The rest of a request that is cheaper than another piece goes along.
+      // A rest of a request that costs less than another piece stays with this part.
       const int64_t snapped =
           line.first[static_cast<size_t>(line.at(place + step + kMlaRequestCost))];
       place = std::min(line.total(), std::max(place + step, snapped));
@@ -252,7 +252,7 @@ std::vector<Place> fixed_cuts(const Line& line, int32_t split_tiles, int32_t par
   return cuts;
 }
 
-// Pieces of each request, by its cuts.
+// Pieces of each request, from its cuts.
 std::vector<int32_t> count_pieces(const Line& line, const std::vector<Place>& cuts,
                                   int32_t split_tiles) {
   std::vector<int32_t> pieces;
@@ -307,7 +307,7 @@ void mla_decode_work(std::span<const MlaDecodeLength> lengths, int32_t heads, in
     header->pieces += pieces[b];
     header->units += mla_combine_units(pieces[b], heads * lengths[b].s_q);
   }
-  int32_t done = 0;  // pieces of the request at the cut that begin before it
+  int32_t done = 0;  // pieces of the request at the cut that come before it
   for (size_t w = 0; w < parts.size(); ++w) {
     const Place from = cuts[w], to = cuts[w + 1];
     const bool in_request = from.tile != 0;

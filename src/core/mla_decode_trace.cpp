@@ -24,10 +24,10 @@ bool is_wait(uint32_t id) {
   return id >= FASTNORM_PROFILE_WAIT_Q && id <= FASTNORM_PROFILE_WAIT_PLAN;
 }
 
-// In flight on the tensor cores.
+// True if the event is a product, which runs on the tensor cores.
 bool is_product(uint32_t id) { return id == FASTNORM_PROFILE_QK || id == FASTNORM_PROFILE_PV; }
 
-// Adds formatted text.
+// Appends formatted text.
 __attribute__((format(printf, 2, 3))) void put(std::string* text, const char* format, ...) {
   char line[320];
   va_list arguments;
@@ -37,14 +37,14 @@ __attribute__((format(printf, 2, 3))) void put(std::string* text, const char* fo
   text->append(line, static_cast<size_t>(std::clamp(length, 0, int{sizeof line} - 1)));
 }
 
-// Nanoseconds of a writer's cycle.
+// Nanoseconds at a cycle of the writer.
 double nanoseconds(const ProfileWriter& w, uint64_t cycle) {
   const auto cycles = static_cast<double>(w.end_cycle - w.start_cycle);
   const auto span = static_cast<double>(w.end_ns - w.start_ns);
   return cycles > 0 ? static_cast<double>(cycle) * span / cycles : 0;
 }
 
-// Cycles since the writer's start, of events in order, from their low 32 bits.
+// Cycles since the writer's start, from the low 32 bits of events in order.
 class Unwrapped {
  public:
   uint64_t next(uint32_t low) {
@@ -61,7 +61,7 @@ struct Edge {
   bool begin;
 };
 
-// Cycles in which at least one of overlapping spans is open.
+// Cycles in which at least one of the overlapping spans is open.
 uint64_t covered(std::vector<Edge>* edges) {
   std::stable_sort(edges->begin(), edges->end(),
                    [](const Edge& a, const Edge& b) { return a.cycle < b.cycle; });
@@ -95,8 +95,8 @@ void add_up(std::span<const uint64_t> words, uint64_t start, std::vector<Edge>* 
   }
 }
 
-// One line of the trace. Products overlap other work of their warpgroup, so they are async spans. Numbers are written by integers:
-// the decimal point must not depend on the locale.
+// One line of the trace. Products are async spans, because they overlap other work of their
+// warpgroup. Numbers are written as integers: the decimal point must not depend on the locale.
 void put_event(const fastnorm_profile_event& e, std::string* text) {
   const bool begin = e.kind == FASTNORM_PROFILE_BEGIN;
   const char* name = profile_id_name(e.id);

@@ -1,4 +1,4 @@
-// Profiles on the host: checked, decoded, written as a trace.
+// Profiles on the host: check, decode, write a trace.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace fastnorm {
 
-// A buffer on the host whose header, sizes and counters were checked.
+// A buffer on the host, with checked header, sizes and counters.
 class Profile {
  public:
   static fastnorm_status open(const void* buffer, size_t bytes, Profile* profile, Error& error);
@@ -34,7 +34,7 @@ class Profile {
   size_t events_ = 0;
 };
 
-// Name of an event; "unknown" for others.
+// Name of an event, or "unknown".
 const char* profile_id_name(int32_t id);
 
 }  // namespace fastnorm

@@ -8,7 +8,7 @@ namespace {
 // Inputs first, then outputs.
 enum class Role { kX, kResidual, kGate, kWeight, kScalar, kY, kResidualOut, kStatistic, kQuant };
 
-// A tensor of a call as the aliasing rules see it.
+// A tensor of a call for the aliasing checks.
 struct View {
   bool output() const { return role >= Role::kY; }
 
@@ -21,7 +21,7 @@ struct View {
 
 constexpr int64_t kSameForAllRows[kMaxOuter] = {};
 
-// The rows of a weight or bias: one, or one for each index that it varies with.
+// The rows of a weight or bias: one, or one for each index along which it varies.
 RowBytes weight_bytes_of(const NormDesc& d, const WeightTensor& c, int64_t columns) {
   return {c.data, c.outer_stride_bytes, columns * dtype_bytes(c.dtype),
           c.head_stride_bytes != 0 ? d.outer[0] : 1, c.head_stride_bytes};
@@ -34,17 +34,18 @@ RowBytes scale_bytes_of(const NormDesc& d) {
   return {s.data, s.stride_bytes, dtype_bytes(s.dtype), q.scales(d.n), q.scale_step_bytes};
 }
 
-// Values of a row of sumsq.
+// Values of sumsq for one row.
 int64_t sumsq_values(const NormDesc& d) {
   return d.stages.groups * (d.kind == FASTNORM_NORM_LAYER ? 2 : 1);
 }
 
-// The tensors of a call that are there. Functions that add one give false if its bytes do not fit in the address space.
+// The tensors that a call has. A function that adds one returns false if its bytes do not fit in
+// the address space.
 class Views {
  public:
   explicit Views(const NormDesc& d) : d_(d) {}
 
-  // All tensors; where it gives false, the last view is the one to blame.
+  // Adds all tensors. If it returns false, the last view is the cause.
   bool collect() {
     const QuantDesc& q = d_.quant;
     return rows("x", Role::kX, d_.x, d_.n) &&
@@ -113,7 +114,7 @@ class Views {
   View view_[Touched::kMost];  // the first `count_` are set
 };
 
-// Whether two tensors share no byte, where their address ranges do not say so already.
+// For tensors whose address ranges meet: true if they still share no byte.
 bool interleaved(const RowBytes& a, const AddressRange& range_a, const NormDesc& of_a,
                  const RowBytes& b, const AddressRange& range_b, const NormDesc& of_b) {
   Footprint fa, fb;
@@ -130,9 +131,10 @@ FASTNORM_HOT bool same_view(const RowTensor& a, const RowTensor& b, const NormDe
   return true;
 }
 
-// An output and another tensor whose address ranges meet.
+// Checks an output against a tensor whose address range meets its own.
 fastnorm_status check_overlap(const View& out, const View& other, const NormDesc& d, Error& error) {
-  // Only these may be one view. The thread that writes an element has read it from x and the residual before, on every backend.
+  // Only these may be the same view. On every backend, the thread that writes an element has
+  // already read it from x, residual and gate.
   const bool gated = out.role == Role::kY && other.role == Role::kGate;
   const bool pair = gated || ((out.role == Role::kY || out.role == Role::kResidualOut) &&
                               (other.role == Role::kX || other.role == Role::kResidual));
@@ -148,7 +150,7 @@ fastnorm_status check_overlap(const View& out, const View& other, const NormDesc
   return FASTNORM_OK;
 }
 
-// A gate is no part of x, though both are read alone: one of them is likely not what was meant.
+// A gate that overlaps x is most likely a mistake, although both are only read.
 fastnorm_status check_gate(std::span<const View> views, const NormDesc& d, Error& error) {
   const View& x = views.front();
   for (const View& gate : views) {
@@ -167,7 +169,8 @@ fastnorm_status check_gate(std::span<const View> views, const NormDesc& d, Error
 
 bool Touched::collect(const NormDesc& d) {
   size_t count = 0;
-  // Inline: the parts of `bytes` stay in registers, else they would be read back in pairs right after they are written.
+  // Inline, so that the parts of `bytes` stay in registers. Otherwise they are read back in pairs
+  // right after they are written.
   const auto add = [&](const RowBytes& bytes) __attribute__((always_inline)) {
     bytes_[count] = bytes;
     return address_range(bytes, d.outer, &range_[count++], d.outer_rank);
@@ -191,7 +194,7 @@ bool Touched::collect(const NormDesc& d) {
   const auto scalar = [&](const std::byte* data) { return data == nullptr || piece(data, 4); };
   const QuantDesc& q = d.quant;
   const bool quant = q.any();
-  // Of a tensor that an output overwrites in place the output alone counts.
+  // If an output overwrites a tensor in place, only the output counts.
   const auto overwritten = [&](const RowTensor& t) {
     return same_view(t, d.y, d) || same_view(t, d.residual_out, d);
   };
@@ -284,7 +287,7 @@ fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error) {
     const NormDesc& a = descs[i];
     if (a.rows == 0) continue;
     Views views_a(a);
-    views_a.collect();  // checked alone before, so its bytes exist
+    views_a.collect();  // it passed this check before
     for (size_t j = i + 1; j < descs.size(); ++j) {
       const NormDesc& b = descs[j];
       if (b.rows == 0) continue;

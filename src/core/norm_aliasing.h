@@ -10,8 +10,9 @@
 
 namespace fastnorm {
 
-// The bytes of a call's tensors, for the question whether some are shared that may not be, where yes or no is enough: no names, inputs
-// before outputs, and of a tensor that is changed in place the output alone. Not initialised: collect() sets what counts.
+// The bytes of a call's tensors, to ask quickly whether any are shared that must not be. It has no
+// names. Inputs come before outputs. If an output overwrites its input, only the output is there.
+// Not initialised: collect() sets what counts.
 class Touched {
  public:
   static constexpr size_t kMost = 22;  // tensors of a call
@@ -22,7 +23,8 @@ class Touched {
   // True if no output's address range meets that of another tensor.
   bool apart() const;
 
-  // True if neither of two calls, of which this is the one that `mine` describes, touches what the other one writes.
+  // True if neither of two calls touches what the other one writes. `mine` describes the call of
+  // this object.
   bool apart(const NormDesc& mine, const Touched& t, const NormDesc& theirs) const;
 
  private:
@@ -31,15 +33,15 @@ class Touched {
   AddressRange range_[kMost];
 };
 
-// Checks that no output of a call shares a byte with another tensor, but where it may be the same view. With the names of those that
-// do: longer than Touched, which says whether this is to be asked.
+// Checks that no output shares a byte with another tensor, except where the two may be the same
+// view. Errors name the tensors. Slower than Touched, which tells when this check is needed.
 fastnorm_status check_aliasing(const NormDesc& desc, Error& error);
 
-// The rows of an output share bytes, or may.
+// Fails: the rows of an output share bytes, or may.
 fastnorm_status check_scattered_rows(const char* name, const RowTensor& row, int64_t row_bytes,
                                      const NormDesc& desc, Error& error);
 
-// An output's rows must not share bytes among themselves.
+// Checks that an output's rows share no bytes with each other.
 FASTNORM_HOT fastnorm_status check_output_rows(const char* name, const RowTensor& row,
                                                int64_t row_bytes, const NormDesc& desc,
                                                Error& error) {
@@ -52,7 +54,7 @@ FASTNORM_HOT fastnorm_status check_output_rows(const char* name, const RowTensor
 // Checks that no part of a fastnorm_norm_many touches what another one writes.
 fastnorm_status check_norm_many(std::span<const NormDesc> descs, Error& error);
 
-// The same with what check_norm() found of each.
+// The same, with what check_norm() found for each call.
 fastnorm_status check_norm_many(std::span<const NormDesc> descs, std::span<const Touched> touched,
                                 Error& error);
 

@@ -9,11 +9,11 @@ namespace {
 constexpr const char* kPrefix[kMaxCalls] = {"args[0].", "args[1].", "args[2].", "args[3].",
                                             "args[4].", "args[5].", "args[6].", "args[7]."};
 
-// No call of the batch may take the next one into its launch.
+// There is no call that can share its launch with the next one.
 constexpr int32_t kNone = -1;
 
-// Checks and plans a call. *before is the index of the previous call that has rows, or kNone if that call is in a shared launch already.
-// The two share a launch if one kernel can serve both.
+// Checks and plans a call. *before is the index of the previous call with rows, or kNone if that
+// call shares a launch already. Two neighbours share a launch if one kernel can serve both.
 template <int32_t kCalls>
 FASTNORM_HOT fastnorm_status add(const NormPlanner& planner, const fastnorm_norm_args* args,
                                  NormBatch<kCalls>* batch, int32_t* before, Error& error) {
@@ -34,7 +34,7 @@ FASTNORM_HOT fastnorm_status add(const NormPlanner& planner, const fastnorm_norm
   if (plan.entry == nullptr) return FASTNORM_OK;  // no rows
   batch->call[batch->calls++] = {&desc, &plan};
   if (plan.workspace_bytes > batch->workspace_bytes) batch->workspace_bytes = plan.workspace_bytes;
-  // Query and key heads differ in rows, which must not keep them from one launch.
+  // Query and key heads have different numbers of rows and still share a launch.
   const bool together =
       like || (second && plan_together(batch->desc.at[*before], desc, facts, index.table(),
                                        &batch->plan.at[*before], &plan));

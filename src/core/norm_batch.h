@@ -1,4 +1,4 @@
-// The calls of one entry point: each checked and planned, and which neighbours of a fastnorm_norm_many share a launch.
+// The calls of one entry point: each checked and planned, and which neighbours share a launch.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace fastnorm {
 
-// Uninitialised storage: clearing it costs every call, and each value is assigned before it is read.
+// Uninitialised storage. Clearing it would cost time in every call. Each value is assigned before
+// it is read.
 template <typename Value, int32_t kCount>
 union Room {
   Room() {}
@@ -24,7 +25,7 @@ union Room {
 // Checked and planned calls, on the stack of their entry point.
 template <int32_t kCalls>
 struct NormBatch {
-  // Those that have rows.
+  // The calls with rows.
   std::span<const NormCall> planned() const { return {call, static_cast<size_t>(calls)}; }
 
   Room<NormDesc, kCalls> desc;
@@ -50,7 +51,7 @@ fastnorm_status plan_one(const NormPlanner& planner, const fastnorm_norm_args* a
 fastnorm_status plan_many(const NormPlanner& planner, const fastnorm_norm_args* const* args,
                           int32_t count, NormBatch<kMaxCalls>* batch, Error& error);
 
-// What fastnorm_norm_query() says of planned calls.
+// What fastnorm_norm_query() reports of planned calls.
 fastnorm_info batch_info(const Device& device, std::span<const NormCall> calls,
                          uint64_t workspace_bytes);
 

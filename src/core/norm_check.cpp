@@ -14,8 +14,8 @@
 namespace fastnorm {
 namespace {
 
-// NormDesc's defaults, but for what every call sets. In pieces: a struct this large would be cleared by a string instruction, which takes
-// tens of cycles to start.
+// NormDesc's defaults, except for fields that every call sets. Written in pieces: for a struct this
+// large, compilers emit a string instruction that takes tens of cycles to start.
 FASTNORM_HOT void clear(NormDesc* desc) {
   desc->rows = desc->n = 0;
   desc->outer_rank = 1;
@@ -47,7 +47,7 @@ std::array<RowTensor*, kStageRows> stage_rows(NormDesc& d) {
           &d.stages.branch_rstd};
 }
 
-// Weights and biases; how many there may be.
+// Collects weights and biases. Returns how many there can be.
 int weights_of(NormDesc& d, WeightTensor* (&weights)[kMostWeights]) {
   weights[0] = &d.weight, weights[1] = &d.bias;
   if (!d.has_stages) return 2;
@@ -60,7 +60,7 @@ std::array<RowTensor*, kRowTensors> row_tensors(NormDesc& d) {
           &d.mean, &d.rstd,     &d.quant.codes, &d.quant.scale};
 }
 
-// One call's checks; members are what most of them need.
+// One call's checks. The members are what most checks need.
 class NormCheck {
  public:
   NormCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Touched* touched,
@@ -87,7 +87,8 @@ class NormCheck {
     if (d_.has_stages) {
       FASTNORM_TRY(stage_weights());
     } else {
-      if (args_.weight != nullptr) FASTNORM_TRY(weight_or_bias("weight", *args_.weight, &d_.weight));
+      if (args_.weight != nullptr)
+        FASTNORM_TRY(weight_or_bias("weight", *args_.weight, &d_.weight));
       if (args_.bias != nullptr) FASTNORM_TRY(weight_or_bias("bias", *args_.bias, &d_.bias));
     }
     if (args_.mean != nullptr) FASTNORM_TRY(statistic("mean", *args_.mean, &d_.mean));
@@ -100,7 +101,7 @@ class NormCheck {
       d_.quant.amax = const_cast<std::byte*>(amax);
     }
     if (d_.rows == 0) return FASTNORM_OK;
-    // A gate is asked for by name: it may not overlap another input.
+    // A gate that overlaps another input is an error of its own.
     const bool gated = d_.has_stages && d_.stages.gate;
     if (!touched_.collect(d_) || !touched_.apart() || gated)
       FASTNORM_TRY(check_aliasing(d_, error));
@@ -144,7 +145,7 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // Flags, and what is left to ask of outputs.
+  // The flags, and the checks of outputs that remain.
   fastnorm_status outputs() {
     constexpr uint32_t kFlags =
         FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER | FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
@@ -170,7 +171,8 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // True if every field of quantisation but amax, which stands alone too, is what zeroed memory holds.
+  // True if all fields of quantisation are zero. amax does not count: a call may have it without
+  // quantisation.
   bool nothing_quantised() const {
     return (number(args_.quant_scheme) | args_.quant_block_size | number(args_.quant_source) |
             number(args_.scale_layout) | args_.scale_pow2 | number(args_.quant_division)) == 0 &&
@@ -187,7 +189,7 @@ class NormCheck {
     d_.n = t.shape[t.ndim - 1];
     if (d_.n < 1 || d_.n > kMaxColumns) return check_x_shape(t, error);
     d_.outer_rank = t.ndim - 1;
-    uint64_t rows = 1;  // unsigned: as in fill()
+    uint64_t rows = 1;  // unsigned, as in fill()
     for (int32_t i = 0; i < t.ndim - 1; ++i) {
       d_.outer[i] = t.shape[t.ndim - 2 - i];
       rows *= static_cast<uint64_t>(d_.outer[i]);
@@ -197,12 +199,12 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // Address and byte strides; `skip` trailing dimensions are not rows.
+  // Sets the address and byte strides. The last `skip` dimensions are not rows.
   void fill(const fastnorm_tensor& t, Dtype dtype, int32_t skip, RowTensor* row) const {
     row->data = address_of(t);
     row->dtype = dtype;
     const int64_t bytes = dtype_bytes(dtype);
-    // Unsigned: where there are no rows, shapes whose product fits in no integer are fine.
+    // Unsigned: if there are no rows, the product of extents may overflow.
     auto compact = static_cast<uint64_t>(skip == 1 ? t.shape[t.ndim - 1] * bytes : bytes);
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - 1 - skip - i;
@@ -212,8 +214,8 @@ class NormCheck {
     }
   }
 
-  // True if `t` is on x's device, at an address that suits elements of `bytes`: check_tensor() has nothing to say to that. If it is
-  // false, check_tensor() decides.
+  // True if `t` is on x's device at an address that is aligned to `bytes`, so that check_tensor()
+  // accepts it. If false, check_tensor() decides.
   FASTNORM_HOT bool placed(const fastnorm_tensor& t, int64_t bytes) const {
     uintptr_t address = 0;
     return t.device_type == args_.x->device_type && t.device_id == args_.x->device_id &&
@@ -221,7 +223,8 @@ class NormCheck {
            t.data != nullptr && (address & static_cast<uintptr_t>(bytes - 1)) == 0;
   }
 
-  // True if `t` is as x is but for its address, as most are: what check_tensor() and fill() found of x holds for it, too.
+  // True if only the address of `t` differs from x. This is the common case. What check_tensor()
+  // and fill() found for x holds for `t`.
   FASTNORM_HOT bool like_x(const fastnorm_tensor& t) const {
     const fastnorm_tensor& x = *args_.x;
     return t.ndim == x.ndim && dtype_id(t.dtype) == dtype_id(x.dtype) &&
@@ -234,7 +237,8 @@ class NormCheck {
     if (like_x(t)) {
       row->data = address_of(t);
       row->dtype = d_.dtype;
-      // One by one: read in pairs they would have to wait until x's, just written, are in the cache.
+      // One at a time: a load of two would have to wait until x's strides, just written, reach the
+      // cache.
       for (int32_t i = 0; i < d_.outer_rank; ++i) row->stride_bytes[i] = d_.x.stride_bytes[i];
     } else {
       FASTNORM_TRY(unlike_x(name, t, row));
@@ -258,7 +262,7 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // What x's dtype does not limit.
+  // The dtypes of rows that need not be x's.
   fastnorm_status check_row_dtype(const char* name, const fastnorm_tensor& t) {
     FASTNORM_REQUIRE(is_row_dtype(dtype_from(t.dtype)), FASTNORM_ERROR_DTYPE,
                      "%s.dtype is %s; required: f32, f16 or bf16", name, dtype_text(t.dtype).c);
@@ -266,10 +270,10 @@ class NormCheck {
   }
 
   FASTNORM_HOT fastnorm_status weight_or_bias(const char* name, const fastnorm_tensor& t,
-                                      WeightTensor* weight) {
+                                              WeightTensor* weight) {
     const bool is_f32 = dtype_id(t.dtype) == FASTNORM_DTYPE_F32;
     const Dtype dtype = is_f32 ? Dtype::kF32 : d_.dtype;
-    // As most are; check_tensor() has nothing to say to it.
+    // The common case. check_tensor() accepts it.
     if ((is_f32 || dtype_id(t.dtype) == dtype_id(args_.x->dtype)) && t.ndim == 1 &&
         t.shape != nullptr && t.shape[0] == d_.n && (t.strides == nullptr || t.strides[0] == 1) &&
         placed(t, dtype_bytes(dtype))) {
@@ -281,7 +285,8 @@ class NormCheck {
     return any_weight(name, t, weight, d_.n);
   }
 
-  // A row for each of x's heads in a plain layout, as most weights of heads are; else any_weight() decides.
+  // A compact row for each head of x, the common layout of weights of heads. If false, any_weight()
+  // decides.
   bool one_a_head(const fastnorm_tensor& t, Dtype dtype, WeightTensor* weight) const {
     const fastnorm_tensor& x = *args_.x;
     const int64_t bytes = dtype_bytes(dtype);
@@ -299,7 +304,7 @@ class NormCheck {
     return true;
   }
 
-  // `group`: columns that a shorter tensor may have.
+  // `group`: a tensor may have only this many columns.
   fastnorm_status any_weight(const char* name, const fastnorm_tensor& t, WeightTensor* weight,
                              int64_t group) {
     const Dtype dtype = dtype_from(t.dtype);
@@ -309,7 +314,7 @@ class NormCheck {
     weight->data = address_of(t);
     weight->dtype = dtype;
     const int64_t bytes = dtype_bytes(dtype);
-    auto compact = static_cast<uint64_t>(t.shape[t.ndim - 1] * bytes);  // unsigned: as in fill()
+    auto compact = static_cast<uint64_t>(t.shape[t.ndim - 1] * bytes);  // unsigned, as in fill()
     for (int32_t i = 0; i + 1 < t.ndim; ++i) {
       const int32_t dim = t.ndim - 2 - i;
       const int64_t stride =
@@ -326,7 +331,7 @@ class NormCheck {
     return FASTNORM_OK;
   }
 
-  // Of groups: a row of all columns, or one that the groups share.
+  // Weights of groups: a row of all columns, or one that the groups share.
   fastnorm_status stage_weights() {
     StagesDesc& s = d_.stages;
     const struct {
@@ -357,7 +362,7 @@ class NormCheck {
     FASTNORM_REQUIRE(dtype_from(t.dtype) == Dtype::kF32, FASTNORM_ERROR_DTYPE,
                      "%s.dtype is %s; required: f32", name, dtype_text(t.dtype).c);
     const fastnorm_tensor& x = *args_.x;
-    // A row vector has no leading dimension: its statistic is [1], which is also the "last 1" form of [].
+    // The statistic of a row vector is [1]. That is also the form of [] with a last 1.
     const bool with_last = t.ndim == x.ndim;
     FASTNORM_TRY(check_tensor(name, t, {Dtype::kF32, kMaxRank, false}, device_, error));
     FASTNORM_TRY(check_statistic_shape(name, t, x, error));
@@ -400,7 +405,8 @@ void NormCheck::fold() {
   fold_rows(d_.outer, &d_.outer_rank, {present, count}, heads);
 }
 
-// Where columns limit the folding as rows do. `present` has room for them.
+// Folds rows together with weight and bias, whose strides limit the folding too. `present` has room
+// for them.
 [[gnu::noinline]] void NormCheck::fold_with_weights(RowTensor** present, size_t count) {
   RowTensor as_rows[kMostWeights];
   WeightTensor* weights[kMostWeights];
@@ -417,7 +423,7 @@ void NormCheck::fold() {
   }
 }
 
-// Dimension `dim` of rows becomes the innermost one, and that one takes its place.
+// Swaps dimension `dim` of rows with the innermost one.
 void NormCheck::swap_outer(int dim) {
   std::swap(d_.outer[0], d_.outer[dim]);
   for (RowTensor* t : row_tensors(d_)) std::swap(t->stride_bytes[0], t->stride_bytes[dim]);
@@ -434,8 +440,9 @@ void NormCheck::swap_outer(int dim) {
   }
 }
 
-// Weight and bias as the device's kernels take them. Most kernels of a GPU step along the innermost dimension alone. The
-// order of rows is free there, so any single dimension can be the innermost. Swizzled scales count rows and keep them.
+// Weight and bias as the device's kernels take them. Most GPU kernels step along the innermost
+// dimension alone. The order of rows is free there, so any one dimension can be the innermost.
+// Swizzled scales count rows, so their dimensions stay.
 [[gnu::noinline]] void NormCheck::arrange_weights() {
   int varying = 0, dim = 0;
   for (int d = 0; d < d_.outer_rank; ++d) {
@@ -447,16 +454,16 @@ void NormCheck::swap_outer(int dim) {
   if (free_order && varying == 1 && dim != 0) swap_outer(dim);
   for (int d = 1; d < d_.outer_rank; ++d)
     d_.weights_outside |= (d_.weight.stride_bytes(d) | d_.bias.stride_bytes(d)) != 0;
-  touched_.collect(d_);  // anew: dimensions have moved
+  touched_.collect(d_);  // again: dimensions have moved
 }
 
-// Fewest rows dimensions, and the least general settings that mean the same.
+// The fewest dimensions of rows, and the least general settings that mean the same.
 void NormCheck::canonical() {
   if (d_.outer_rank > 1) {
     if (may_fold(d_.outer, d_.outer_rank, d_.x)) fold();
   } else {
     d_.outer_rank = 1;
-    if (d_.rows == 1) {  // as fold_rows() leaves it
+    if (d_.rows == 1) {  // as after fold_rows()
       d_.x.stride_bytes[0] = d_.residual.stride_bytes[0] = 0;
       d_.y.stride_bytes[0] = d_.residual_out.stride_bytes[0] = 0;
       d_.mean.stride_bytes[0] = d_.rstd.stride_bytes[0] = 0;
@@ -478,7 +485,7 @@ void NormCheck::canonical() {
                     : args_.rounding == FASTNORM_ROUND_ONCE_RW  ? !d_.weight && !d_.bias
                                                                 : false;
   d_.rounding = once ? FASTNORM_ROUND_ONCE : args_.rounding;
-  // A chain in T ends with a value of T. Without codes the amax is that of y.
+  // A chain in T ends with a value of T. Without quantised output, amax is that of y.
   d_.quant.from_rounded |=
       d_.rounding == FASTNORM_ROUND_EVERY_STEP ||
       (d_.quant.scheme == FASTNORM_QUANT_NONE && (!d_.y || d_.y.dtype == d_.dtype));

@@ -8,20 +8,21 @@
 
 namespace fastnorm {
 
-// Size of the public struct in version 0.1, through the last field that it had then.
+// Size of the public struct in version 0.1, through its last field.
 inline constexpr size_t kFirstNormArgs =
     offsetof(fastnorm_norm_args, amax) + sizeof(fastnorm_norm_args::amax);
 
-// Checks one normalisation and describes it. Zero rows leave desc->rows at 0 and the rest unspecified.
+// Checks one normalisation and describes it. With zero rows, desc->rows is 0 and the rest is
+// unspecified.
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
                            Error& error);
 
-// The same, and if the call has rows, `touched` for check_norm_many().
+// The same. If the call has rows, it also sets `touched` for check_norm_many().
 fastnorm_status check_norm(const fastnorm_norm_args* args, CheckedDevice device, NormDesc* desc,
                            Touched* touched, Error& error);
 
-// The same for a part of a call of another family, which may have its outputs elsewhere: neither y nor codes are
-// required. x has at most 4 dimensions.
+// The same for a part of another family's call. Its outputs may be elsewhere, so neither y nor
+// quantised output is required. x has at most 4 dimensions.
 fastnorm_status check_norm_part(const fastnorm_norm_args& args, CheckedDevice device,
                                 NormDesc* desc, Error& error);
 

@@ -10,7 +10,7 @@
 namespace fastnorm {
 namespace {
 
-// A scheme that was checked.
+// The name of a scheme that passed its check.
 const char* scheme_text(int32_t scheme) {
   constexpr const char* kTexts[] = {"FASTNORM_QUANT_NONE (0)",    "FASTNORM_QUANT_PER_TENSOR (1)",
                                     "FASTNORM_QUANT_PER_ROW (2)", "FASTNORM_QUANT_PER_BLOCK (3)",
@@ -19,13 +19,13 @@ const char* scheme_text(int32_t scheme) {
   return kTexts[scheme];
 }
 
-// One call's checks; members are what most of them need.
+// One call's checks. The members are what most checks need.
 class QuantCheck {
  public:
   QuantCheck(const fastnorm_norm_args& args, CheckedDevice device, NormDesc* desc, Error& error)
       : args_(args), device_(device), d_(*desc), error(error) {}
 
-  // A field that only some schemes have a use for.
+  // A field that only some schemes use.
   template <class Field>
   fastnorm_status zero_unless(bool used, const char* name, Field value, const char* user) {
     FASTNORM_REQUIRE(value == 0 || used, FASTNORM_ERROR_ARGUMENT,
@@ -34,7 +34,7 @@ class QuantCheck {
     return FASTNORM_OK;
   }
 
-  // The scalars of quantised outputs: each is 0 where its scheme has no use for it.
+  // The scalars of quantised outputs. Each must be 0 if the scheme does not use it.
   fastnorm_status scalars() {
     QuantDesc& q = d_.quant;
     const int32_t scheme = number(args_.quant_scheme), source = number(args_.quant_source),
@@ -94,7 +94,7 @@ class QuantCheck {
     return presence(scheme);
   }
 
-  // Which tensors a scheme needs, and which it has no use for.
+  // Which tensors a scheme requires, and which it refuses.
   fastnorm_status presence(int32_t scheme) {
     const bool none = scheme == FASTNORM_QUANT_NONE;
     for (const auto& [name, tensor] :
@@ -152,7 +152,7 @@ class QuantCheck {
     FASTNORM_REQUIRE(!fp4 || d_.n % 2 == 0, FASTNORM_ERROR_SHAPE,
                      "n is %" PRId64 "; required: even for %s", d_.n, scheme_text(q.scheme));
     const fastnorm_tensor& x = *args_.x;
-    // As most are; check_tensor() has no objection.
+    // The common case. check_tensor() accepts it.
     const bool plain = t.ndim == x.ndim && t.strides == nullptr &&
                        same_numbers(t.shape, x.shape, x.ndim) && is_placed(t, device_, 1);
     if (!plain || packed) {
@@ -164,7 +164,7 @@ class QuantCheck {
     q.dtype = fp4 ? Dtype::kF4E2M1 : dtype;
     q.codes.data = address_of(t);
     q.codes.dtype = Dtype::kU8;
-    auto compact = static_cast<uint64_t>(q.code_bytes(d_.n));  // unsigned: as in fill()
+    auto compact = static_cast<uint64_t>(q.code_bytes(d_.n));  // unsigned, as in fill()
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
       const int32_t dim = t.ndim - 2 - i;
       int64_t stride = t.strides != nullptr ? t.strides[dim] : static_cast<int64_t>(compact);
@@ -201,7 +201,7 @@ class QuantCheck {
     const bool with_last = t.ndim == x.ndim;
     FASTNORM_TRY(check_scale_shape(t, x, scales, q.block == 0, error));
     const int64_t bytes = dtype_bytes(dtype);
-    // Without strides column-major has all rows of a column after each other.
+    // Without strides, column-major order stores all rows of a column together.
     const bool columns = number(args_.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
     auto compact = static_cast<uint64_t>(columns ? bytes : scales * bytes);
     for (int32_t i = 0; i < d_.outer_rank; ++i) {
@@ -229,7 +229,7 @@ class QuantCheck {
 
   fastnorm_status swizzled_scale(const fastnorm_tensor& t) {
     FASTNORM_TRY(check_tensor("scale", t, {d_.quant.scale.dtype, 1, true}, device_, error));
-    // 512 bytes a tile of 128 rows x 4 scales.
+    // A tile of 128 rows x 4 scales has 512 bytes.
     const int64_t row_tiles = d_.rows / 128 + (d_.rows % 128 != 0 ? 1 : 0);
     const int64_t row_bytes = d_.quant.scale_tiles(d_.n) * 512;
     int64_t bytes = 0;

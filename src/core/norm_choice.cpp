@@ -41,7 +41,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// The text up to `separator`, trimmed; `rest` then begins behind it.
+// The text before `separator`, trimmed. `rest` then begins after the separator.
 std::string_view take(std::string_view* rest, char separator) {
   const size_t end = rest->find(separator);
   const std::string_view word = trimmed(rest->substr(0, end));
@@ -49,7 +49,7 @@ std::string_view take(std::string_view* rest, char separator) {
   return word;
 }
 
-// One or several words: `bits` of all of them.
+// One or more words. `bits` gets the bits of all of them.
 bool take_words(std::string_view* rest, std::span<const Word> words, uint8_t* bits) {
   std::string_view all = take(rest, ',');
   *bits = 0;
@@ -64,7 +64,7 @@ bool take_words(std::string_view* rest, std::span<const Word> words, uint8_t* bi
   return true;
 }
 
-// A number from `least` on, or the name of one.
+// A number, `least` or more, or the word `name`, which stands for `named`.
 bool take_number(std::string_view* rest, std::string_view name, int64_t named, int64_t least,
                  int64_t* value) {
   const std::string_view word = take(rest, ',');
@@ -88,7 +88,7 @@ bool parse_kind(std::string_view rest, NormKind* kinds) {
          take_words(&rest, kIndices, &kinds->index) && rest.empty();
 }
 
-// A row's length in elements, in 16-byte vectors.
+// The length of a row in 16-byte vectors.
 constexpr int32_t vectors_of(int32_t n, uint8_t width) {
   const int32_t per_vector = width == NormKind::kF32 ? 4 : 8;
   return n == kNoLimit ? kNoLimit : n / per_vector + (n % per_vector != 0);
@@ -136,7 +136,7 @@ struct Listed {
   const char* text;
 };
 
-// The words of the lists, as the files use them.
+// The words of the lists as the .inc files use them.
 namespace words {
 
 inline constexpr int32_t kAll = kNoLimit;
@@ -184,14 +184,14 @@ constexpr Listed kDefault[] = {
 
 }  // namespace words
 
-// A file's lines as tables. What is wrong does not compile.
+// A file's lines as tables. A wrong line does not compile.
 template <size_t kListed>
 struct Lists {
   std::array<NormChoice, kListed> lines = {};
   std::array<const char*, kListed> texts = {};
   std::array<uint16_t, kListed + 2> first_lines = {};
   std::array<uint8_t, NormKind::kCount> lists = {};
-  std::array<uint16_t, NormKind::kCount> kind_texts = {};  // index of its KIND line, plus 1
+  std::array<uint16_t, NormKind::kCount> kind_texts = {};  // 1 + index of its KIND line
   size_t count = 0;                                        // of lines
 
   consteval explicit Lists(const Listed (&listed)[kListed]) {
@@ -225,7 +225,7 @@ struct Lists {
   }
 
  private:
-  // Lengths and rows of a list leave nothing out and do not overlap.
+  // Within a list, lengths and rows leave no gap and do not overlap.
   consteval void append(const Listed& listed, uint8_t width, bool has_before) {
     NormChoice line = {vectors_of(listed.least_n, width),
                        vectors_of(listed.most_n, width),

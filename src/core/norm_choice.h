@@ -1,16 +1,18 @@
-// Which forward kernel a call on a GPU runs on: kinds of calls, and the lists of choices of each architecture.
+// Which forward kernel a call on a GPU runs on: kinds of calls, and each architecture's lists of
+// choices.
 //
 // The lists are norm_choice_*.inc. A list begins with the kinds of calls that it serves:
 //
 //   KIND(b16, plain, rms, own_dtype, y, aligned, lean, rows)
 //
-// A word is one of those below; a | b means both. Then follow its lines:
+// Its words are explained below; a | b means both. Then come its lines:
 //
 //   ROWS(5121, 6144, 1, 32, 128, kFit, 4, cached)
 //
-// Rows of 5121 to 6144 elements, 1 to 32 of them: 128 threads of each of 4 thread blocks share a row, each with as many
-// vectors as the row needs, and the kernel is the lean one that reads through L1. TOKENS counts rows of a [tokens,
-// heads, n] tensor in tokens. Lines of a list are disjoint; a length without a line is for the kernels of any address.
+// This line is for 1 to 32 rows of 5121 to 6144 elements. Four thread blocks share a row, with 128
+// threads each. A thread holds as many vectors as the row needs. The kernel is the lean one with
+// cached loads. TOKENS counts the rows of a [tokens, heads, n] tensor in tokens. Lines of a list
+// are disjoint. A length without a line runs on the kernels for any address.
 #pragma once
 
 #include <array>
@@ -24,19 +26,21 @@
 
 namespace fastnorm {
 
-// What of a call decides which list it goes by. Values of each word are bits, so that a list can name several.
+// The kind of a call, which decides its list. The values of each word are bits, so a list can name
+// several.
 struct NormKind {
   enum Width : uint8_t { kB16 = 1, kF32 = 2 };  // elements of x: bf16 and f16, or f32
   enum From : uint8_t { kPlain = 1, kAdd = 2 };
   enum Of : uint8_t { kRms = 1, kLayer = 2 };
   enum Weights : uint8_t { kOwnDtype = 1, kF32Weights = 2, kAnyWeights = 4 };  // weight and bias
-  // y; quantised with a static scale; with dynamic scales, one for each row, or for each block of columns.
+  // y; quantised with a static scale; with dynamic scales, for each row or for each block of
+  // columns.
   enum Output : uint8_t { kY = 1, kPerTensor = 2, kPerRow = 4, kPerBlock = 8 };
-  // Rows begin at multiples of 16 bytes and are as long; or anywhere; or what only kernels of any
-  // address take.
+  // Aligned: rows begin at multiples of 16 bytes, and their length is a multiple too. Unaligned:
+  // rows begin anywhere. Any address: what only the kernels for any address support.
   enum Reach : uint8_t { kAligned = 1, kUnaligned = 2, kAnyAddress = 4 };
-  // What else the call asks for: nothing, or statistics; Llama's rounding; anything else, such as
-  // no weight; a weight for each head.
+  // What else the call asks for. Lean: nothing. Llama: rounding before the weight. Full: anything
+  // else, such as statistics or no weight. Head weights: a weight for each head.
   enum Ask : uint8_t { kLean = 1, kLlama = 2, kFull = 4, kHeadWeights = 8 };
   enum Index : uint8_t { kRows = 1, kHeads = 2 };  // rows have one index, or several
 
@@ -74,7 +78,7 @@ struct NormKind {
   }
 };
 
-// Calls fn(kind) for each kind that `named`, with several bits to a word, stands for.
+// Calls fn(kind) for each kind that `named` covers. `named` may have several bits in a word.
 template <class Fn>
 constexpr void for_each_kind(NormKind named, Fn fn) {
   const auto lowest = [](int bits) { return static_cast<uint8_t>(bits & -bits); };
@@ -82,7 +86,7 @@ constexpr void for_each_kind(NormKind named, Fn fn) {
   for (int i = 0; i < NormKind::kWords; ++i) kind.word(i) = lowest(named.word(i));
   for (bool more = true; more;) {
     fn(static_cast<const NormKind&>(kind));
-    // The next bit of the first word that has one; words before it begin anew.
+    // The next bit of the first word that has one. The words before it start again.
     more = false;
     for (int i = 0; i < NormKind::kWords && !more; ++i) {
       const uint8_t next = lowest(named.word(i) & ~(2 * kind.word(i) - 1));
@@ -92,21 +96,21 @@ constexpr void for_each_kind(NormKind named, Fn fn) {
   }
 }
 
-// Which of the kernels with a tile.
+// Which of the kernels with the same tile.
 enum class Flavour : uint8_t {
-  kFull,    // all that a call may ask for
-  kLean,    // what the call asks for and no more, by cached or streaming loads as norm_loads.h says
-  kCached,  // the same, always by cached loads
-  kStreaming,  // the same, always by streaming loads
+  kFull,       // everything that a call can ask for
+  kLean,       // only what the call asks for; loads are cached or streaming as norm_loads.h says
+  kCached,     // the same, always with cached loads
+  kStreaming,  // the same, always with streaming loads
   kShared,     // lean; weight and bias wait in shared memory
 };
 
 inline constexpr int kVectorBytes = 16;
 inline constexpr int kWarpThreads = 32;
-// What a line may name at the most.
+// The limits of what a line may name.
 inline constexpr int kMaxThreads = 1024, kMaxVectors = 8, kMaxBlocks = 16;
 
-// How a row lies over threads, and which kernel of that tile.
+// How threads share a row, and which kernel of that tile.
 struct NormPick {
   static constexpr int8_t kFit = -1;  // vectors: as many as the row needs
 
@@ -114,11 +118,11 @@ struct NormPick {
   int8_t vectors = kFit;  // 0: the row is streamed
   int8_t blocks = 1;
   Flavour flavour = Flavour::kFull;
-  bool tokens = false;  // the line's rows count tokens
+  bool tokens = false;  // the line counts tokens, not rows
 
   constexpr Tile tile(int64_t row_vectors) const {
     if (vectors != kFit) return {threads, vectors, blocks};
-    // Powers of two: a call has no division.
+    // Powers of two, so that a call needs no division.
     const int64_t all = int64_t{threads} * blocks;
     const int shift = std::countr_zero(static_cast<uint64_t>(all));
     return {threads, static_cast<int8_t>((row_vectors + all - 1) >> shift), blocks};
@@ -127,7 +131,8 @@ struct NormPick {
 
 using NormChoice = Choice<NormPick>;
 
-// The key of the full kernels that calls of a kind run on. Of b16's dtypes this is bf16, which has what f16 has.
+// The key of the full kernels for calls of a kind. For b16 it is that of bf16; f16 has the same
+// kernels.
 constexpr NormKey key_of(NormKind kind) {
   NormKey key;
   key.dtype = kind.width == NormKind::kF32 ? Dtype::kF32 : Dtype::kBF16;
@@ -145,7 +150,8 @@ constexpr NormKey key_of(NormKind kind) {
   return key;
 }
 
-// Calls fn(key) for each key that a line's flavour may mean for a kind. Calls that ask for more take the full kernel.
+// Calls fn(key) for each key that a line's flavour can mean for a kind. Calls that ask for more run
+// on the full kernel.
 template <class Fn>
 constexpr void for_each_key(NormKind kind, Flavour flavour, Fn fn) {
   const NormKey key = key_of(kind);
@@ -178,14 +184,14 @@ class NormChoices {
         kind_texts_(kind_texts),
         texts_(texts) {}
 
-  // The lines for calls of a kind; none where the architecture has no kernels for it.
+  // The lines for calls of a kind. Empty if the architecture has no kernels for it.
   std::span<const NormChoice> lines(NormKind kind) const {
     const size_t list = lists_[kind.number()];
     if (list == 0) return {};
     return {lines_.data() + first_lines_[list], lines_.data() + first_lines_[list + 1]};
   }
   std::span<const NormChoice> all_lines() const { return lines_; }
-  // The KIND line that names a kind; "" if none does.
+  // The KIND line that names a kind; "" if there is none.
   const char* text(NormKind kind) const {
     const size_t text = kind_texts_[kind.number()];
     return text == 0 ? "" : texts_[text - 1];
@@ -193,19 +199,19 @@ class NormChoices {
 
  private:
   std::span<const NormChoice> lines_;
-  const uint16_t* first_lines_;  // of each list from 1 on, and the end
-  const uint8_t* lists_;         // of each kind, 0: none
-  const uint16_t* kind_texts_;   // of each kind, one more than its place in texts_
+  const uint16_t* first_lines_;  // first line of each list from 1 on, then the end
+  const uint8_t* lists_;         // list of each kind; 0: none
+  const uint16_t* kind_texts_;   // 1 + place in texts_, for each kind
   const char* const* texts_;
 };
 
-// The default is for architectures that were not measured, and for devices that cannot schedule
-// the cluster that a list asks for.
+// The default is for architectures that were not measured. It also serves devices that cannot
+// schedule the cluster that a list asks for.
 extern const NormChoices kNormChoicesSm90, kNormChoicesDefault;
 
-// What a line of text says, in the notation of norm_choice_*.inc, for tuning files.
+// What a line of text says, in the notation of norm_choice_*.inc. Tuning files use it.
 struct ParsedChoice {
-  NormKind kinds;  // a KIND line: bits of all that it names
+  NormKind kinds;  // of a KIND line: bits of all kinds that it names
   NormChoice choice = {};
   bool is_kind = false;
 };

@@ -1,5 +1,6 @@
-// One normalisation in canonical form: what check makes of the caller's tensors, and all that plan, the kernels and the tests
-// need. Rows are flattened, leading dimensions folded, strides in bytes, defaults filled in.
+// One normalisation in canonical form: what the checks make of the caller's tensors, for planning,
+// kernels and tests. Rows are flattened, leading dimensions folded, strides in bytes, defaults
+// filled in.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,9 @@ constexpr bool rounds_normalized(fastnorm_rounding rounding) {
 
 inline constexpr int kMaxOuter = 3;  // leading dimensions of a rank-4 tensor
 
-// A tensor with one row (or one value) for each row of x. Row r is at data + sum(index[d] * stride_bytes[d]) where index are the
-// digits of r in base outer[], index[0] the fastest: r = index[0] + outer[0] * (index[1] + outer[1] * index[2]).
+// A tensor with one row, or one value, for each row of x. Row r is at data + sum(index[d] *
+// stride_bytes[d]). The indices are the digits of r in base outer[], index[0] the fastest: r =
+// index[0] + outer[0] * (index[1] + outer[1] * index[2]).
 struct RowTensor {
   std::byte* data = nullptr;  // nullptr = absent
   int64_t stride_bytes[kMaxOuter] = {};
@@ -28,7 +30,8 @@ struct RowTensor {
   explicit operator bool() const { return data != nullptr; }
 };
 
-// A tensor with one value for each column: shared by all rows, or with a row for each index of some leading dimensions.
+// A weight or bias: one value for each column. All rows share it, or it has a row for each index of
+// some leading dimensions.
 struct WeightTensor {
   const std::byte* data = nullptr;             // nullptr = absent
   int64_t head_stride_bytes = 0;               // along index[0]; 0 = shared
@@ -49,18 +52,19 @@ struct QuantDesc {
   fastnorm_quant_scheme scheme = FASTNORM_QUANT_NONE;
   Dtype dtype = Dtype::kUnknown;  // of the codes: f8_e4m3fn, f8_e5m2, i8 or f4_e2m1fn
   int32_t block = 0;              // columns that share a scale; 0 = the row or the tensor
-  bool from_rounded = false;      // the result rounded to x's dtype; without codes: y has that
-  bool pow2 = false;              // scales are powers of two
-  bool divides = false;           // z / scale; else z * (1 / scale), which is the same with pow2
-  bool swizzled = false;          // scales in tiles of 128 rows x 4, padding zeroed
-  float clamp = 0;                // 0 = off, or clamp_scale says
+  bool from_rounded =
+      false;  // quantises the result after rounding to x's dtype; without codes, amax is that of y
+  bool pow2 = false;      // scales are powers of two
+  bool divides = false;   // z / scale; otherwise z * (1 / scale), the same with pow2
+  bool swizzled = false;  // scales in tiles of 128 rows x 4, padding zeroed
+  float clamp = 0;        // 0 = off, or as clamp_scale says
   float amax_floor = 0;
   RowTensor codes;                          // rows of n bytes; f4: n / 2
-  RowTensor scale;                          // outputs: rows of ceil(n / block) scales, or of one
-  int64_t scale_step_bytes = 0;             // from a row's scale to its next
+  RowTensor scale;                          // outputs: ceil(n / block) scales for a row, or one
+  int64_t scale_step_bytes = 0;             // from a scale of a row to the next
   const std::byte* tensor_scale = nullptr;  // f32, an input; PER_TENSOR
   const std::byte* global_scale = nullptr;  // f32, an input; nullptr = 1
-  const std::byte* clamp_scale = nullptr;   // f32, an input: the clamp where it is > 0
+  const std::byte* clamp_scale = nullptr;   // f32, an input; clamps if it is > 0
   std::byte* amax = nullptr;                // f32, in and out; nullptr = not wanted
 
   bool is_mx() const { return scheme == FASTNORM_QUANT_MXFP8 || scheme == FASTNORM_QUANT_MXFP4; }
@@ -76,74 +80,74 @@ struct QuantDesc {
            : scale.dtype == Dtype::kF32   ? ScaleType::kF32
                                           : ScaleType::kE8M0;
   }
-  // From a row's scale to its next: bytes, or where scales are swizzled tiles across a row.
+  // From one scale of a row to the next, in bytes. Swizzled: tiles across a row.
   int64_t scale_step(int64_t n) const { return swizzled ? scale_tiles(n) : scale_step_bytes; }
-  // True if more is wanted than codes and scales of the results as they are.
+  // True if the call wants more than codes and scales of the unmodified results.
   bool has_extras() const {
     return from_rounded || clamp != 0.0f || clamp_scale != nullptr || amax != nullptr || divides;
   }
   int64_t scales(int64_t n) const { return block == 0 ? 1 : (n + block - 1) / block; }
   // Bytes of a row of codes.
   int64_t code_bytes(int64_t n) const { return dtype == Dtype::kF4E2M1 ? n / 2 : n; }
-  // Tiles of 4 scales across a row, and bytes of all tiles of 128 rows, where scales are swizzled.
+  // Swizzled scales: tiles of 4 scales across a row, and bytes of all tiles of 128 rows.
   int64_t scale_tiles(int64_t n) const { return (scales(n) + 3) / 4; }
   int64_t swizzled_bytes(int64_t rows, int64_t n) const {
     return (rows + 127) / 128 * 512 * scale_tiles(n);
   }
-  // True if the sink has more to do than to store y.
+  // True if the sink does more than store y.
   bool any() const { return scheme != FASTNORM_QUANT_NONE || amax != nullptr; }
 };
 
-// What a call does beside the norm: gates, groups, sums for other devices. A group is so many columns
-// with a statistic of their own; without groups there is one, the row.
+// What a call does besides the norm: gates, groups, sums for other devices. The columns of a group
+// share a statistic. Without groups, the row is one group.
 struct StagesDesc {
   RowTensor gate;                     // rows of n elements
-  RowTensor mean_in, rstd_in, sumsq;  // f32: a value a group; LAYER's sumsq: two
+  RowTensor mean_in, rstd_in, sumsq;  // f32: one value for each group; LAYER's sumsq: two
   fastnorm_activation gate_act = FASTNORM_ACTIVATION_IDENTITY;
   fastnorm_activation activation = FASTNORM_ACTIVATION_IDENTITY;
-  bool gate_before = false;        // the statistics
-  bool gate_from_rounded = false;  // what a gate after the norm multiplies is rounded to T
+  bool gate_before = false;        // the gate is applied before the statistics
+  bool gate_from_rounded = false;  // a gate after the norm multiplies the result rounded to T
   int64_t group = 0;               // columns of a group
   int64_t groups = 1;              // of a row
-  // The norm before the sum, and the sum.
+  // The norm of the branch before the residual addition, and that addition.
   bool branch = false;
   fastnorm_norm_kind branch_kind = FASTNORM_NORM_RMS;
   fastnorm_rounding branch_rounding = FASTNORM_ROUND_ONCE;
   float branch_eps = 0, branch_weight_offset = 0;
-  bool branch_rounded = false;           // to T, before the sum
-  bool scaled = false;                   // by alpha, which is not 1
-  bool sum_every_step = false;           // rounded to T
+  bool branch_rounded = false;           // to T, before the addition
+  bool scaled = false;                   // by alpha, if alpha is not 1
+  bool sum_every_step = false;           // each step of the addition is rounded to T
   float alpha = 1;                       // factor of the branch
   const std::byte* sum_scale = nullptr;  // f32, an input; nullptr = 1
   WeightTensor branch_weight, branch_bias;
-  RowTensor branch_rstd;                            // f32, a value a row
-  bool weight_shared = false, bias_shared = false;  // by the groups: rows of one group's columns
+  RowTensor branch_rstd;                            // f32, one value for each row
+  bool weight_shared = false, bias_shared = false;  // all groups share one row of `group` values
 };
 
 struct NormDesc {
   int64_t rows = 0;
   int64_t n = 0;
-  int32_t outer_rank = 1;                // dimensions of outer that count, 1 to 3
+  int32_t outer_rank = 1;                // dimensions of outer in use, 1 to 3
   int64_t outer[kMaxOuter] = {1, 1, 1};  // innermost first; the product is rows
-  Dtype dtype = Dtype::kF32;             // T: of x; of y, too, or that is f32
+  Dtype dtype = Dtype::kF32;             // T: of x; y has T or f32
   fastnorm_norm_kind kind = FASTNORM_NORM_RMS;
   fastnorm_rounding rounding = FASTNORM_ROUND_ONCE;
   fastnorm_residual_rounding residual_rounding = FASTNORM_RESIDUAL_EXACT;
-  Dtype sum_dtype = Dtype::kF32;  // R: what residual_rounding rounds to
+  Dtype sum_dtype = Dtype::kF32;  // R: the dtype that residual_rounding rounds to
   float eps = 0;
   float weight_offset = 0;
   float inv_n = 0;                         // f32(1 / f32(n)); n of a group
   uint32_t flags = 0;                      // fastnorm_norm_flags
   RowTensor x, residual, y, residual_out;  // rows of n elements
-  RowTensor mean, rstd;                    // f32, one value a row, or for each group
-  WeightTensor weight, bias;               // rows of them by the index of row r
+  RowTensor mean, rstd;                    // f32, one value for each row or group
+  WeightTensor weight, bias;               // row r uses the row of its indices
   bool weights_outside = false;            // one of them varies along index[1] or index[2]
   QuantDesc quant;
   bool has_stages = false;
-  StagesDesc stages;  // of a call that has some; else unspecified
+  StagesDesc stages;  // unspecified unless has_stages
 
   int64_t groups() const { return has_stages ? stages.groups : 1; }
-  // Columns that are stored of weight and bias.
+  // Columns that weight and bias have in memory.
   int64_t weight_columns() const { return has_stages && stages.weight_shared ? stages.group : n; }
   int64_t bias_columns() const { return has_stages && stages.bias_shared ? stages.group : n; }
 };

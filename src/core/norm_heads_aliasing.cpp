@@ -11,14 +11,14 @@
 namespace fastnorm {
 namespace {
 
-constexpr int32_t kShared = -1;  // no part's
+constexpr int32_t kShared = -1;  // belongs to no part
 
 // A tensor of the call.
 struct View {
   const char* name;
   int32_t part;
   bool output;
-  bool of_norm;                // check_norm_part() knows it
+  bool of_norm;                // check_norm_part() has checked it
   int64_t outer[kMaxOuter];    // extents, innermost first
   int64_t strides[kMaxOuter];  // bytes
   const std::byte* data;
@@ -62,7 +62,7 @@ class Views {
   }
 
  private:
-  // What a part has in common with a norm.
+  // The tensors that a part has in common with a norm.
   fastnorm_status norm(const NormDesc& n) {
     const QuantDesc& q = n.quant;
     FASTNORM_TRY(rows("x", false, n, n.x, n.n * dtype_bytes(n.dtype)));
@@ -108,7 +108,7 @@ class Views {
     return add(name, output, of_norm, kOne, kNone, {data, nullptr, 4, 1, 0});
   }
 
-  // What it has beside.
+  // The other tensors of a part.
   fastnorm_status heads(const NormHeadsPart& p, int64_t tokens) {
     FASTNORM_TRY(values("mean", true, p, p.mean, tokens, 4));
     FASTNORM_TRY(values("rstd", true, p, p.rstd, tokens, 4));

@@ -7,12 +7,13 @@
 
 namespace fastnorm {
 
-// Checks that no output of a call shares a byte with another tensor, or with itself, but y with its own x. check_norm_part() has
-// compared the tensors that a part has in common with a norm. The call has tokens and parts.
+// Checks that no output shares a byte with another tensor or with itself. Only y may be its own x.
+// check_norm_part() has compared the tensors that a part has in common with a norm. The call has
+// tokens and parts.
 fastnorm_status check_norm_heads_aliasing(const fastnorm_norm_heads_args& args,
                                           const NormHeadsDesc& desc, Error& error);
 
-// A tensor that all parts read, as rows: its leading dimensions are at most kMaxOuter.
+// A tensor that all parts read, as rows. It has at most kMaxOuter leading dimensions.
 struct SharedView {
   RowBytes bytes() const { return {data, strides, piece_bytes, 1, 0}; }
 
@@ -22,7 +23,7 @@ struct SharedView {
   int64_t piece_bytes;
 };
 
-// False where it has no elements.
+// False if it has no elements.
 bool shared_view(const fastnorm_tensor& tensor, SharedView* view);
 
 }  // namespace fastnorm

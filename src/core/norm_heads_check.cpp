@@ -13,11 +13,12 @@ namespace {
 constexpr uint32_t kPartFlags = FASTNORM_NORM_HEADS_NORM | FASTNORM_NORM_HEADS_ROPE | kRopeFlags |
                                 FASTNORM_NORM_HEADS_ACROSS_HEADS;
 
-// Byte stride of a dimension, with or without strides given; 0 where the dimension has one index.
+// Byte stride of a dimension, with or without explicit strides; 0 if the dimension has one index.
 int64_t step_of(const fastnorm_tensor& t, int32_t dim, int64_t bytes) {
   if (t.shape[dim] <= 1) return 0;
   if (t.strides != nullptr) return stride_bytes_of(t, dim, bytes);
-  auto step = static_cast<uint64_t>(bytes);  // unsigned: a tensor without elements may have any
+  auto step =
+      static_cast<uint64_t>(bytes);  // unsigned: the product may overflow if there are no elements
   for (int32_t i = t.ndim - 1; i > dim; --i) step *= static_cast<uint64_t>(t.shape[i]);
   return static_cast<int64_t>(step);
 }
@@ -71,7 +72,7 @@ class PartCheck {
     return FASTNORM_OK;
   }
 
-  // What only a norm has a use for.
+  // Fields that only a norm uses.
   fastnorm_status norm_fields() {
     if (d_.normalise) return FASTNORM_OK;
     const NamedScalar scalars[] = {{"kind", static_cast<double>(number(part_.kind))},
@@ -85,7 +86,7 @@ class PartCheck {
     return check_without_norm(part_.flags, scalars, tensors, error);
   }
 
-  // Which statistics go with each other.
+  // Which statistics may be present together.
   fastnorm_status statistic_fields() {
     const struct {
       const char* name;
@@ -134,7 +135,7 @@ class PartCheck {
     return FASTNORM_OK;
   }
 
-  // The scalars of the cache, and which tensors they need.
+  // The scalars of the cache, and which tensors they require.
   fastnorm_status cache_fields() {
     const int32_t scheme = number(part_.cache_scheme);
     const bool blocks = scheme == FASTNORM_QUANT_PER_BLOCK;
@@ -171,7 +172,7 @@ class PartCheck {
     return FASTNORM_OK;
   }
 
-  // x and all that fastnorm_norm has, too: as its rows (token, head).
+  // x and the fields that a part shares with fastnorm_norm, as rows of (token, head).
   fastnorm_status rows() {
     FASTNORM_REQUIRE(part_.x != nullptr, FASTNORM_ERROR_ARGUMENT,
                      "x is NULL; required: a tensor [tokens, heads, d]");
@@ -212,7 +213,7 @@ class PartCheck {
     a.scale = part_.scale;
     a.amax = part_.amax;
     a.clamp_scale = part_.clamp_scale;
-    // What the cache alone has a use for: cache() checks it.
+    // Fields that only the cache uses are left to cache().
     const int32_t scheme = number(part_.quant_scheme), source = number(part_.quant_source);
     const bool dynamic = scheme == FASTNORM_QUANT_PER_ROW || scheme == FASTNORM_QUANT_PER_BLOCK;
     const bool cache_codes = d_.cache.quant.scheme != FASTNORM_QUANT_NONE;
@@ -469,7 +470,7 @@ class NormHeadsCheck {
     return FASTNORM_OK;
   }
 
-  // Where each part's columns that turn begin.
+  // The first column that rope turns, for each part.
   fastnorm_status windows() {
     for (int32_t i = 0; i < d_.count; ++i) {
       NormHeadsPart& p = d_.parts[i];

@@ -1,5 +1,5 @@
-// One norm_heads call in canonical form: what check makes of the caller's parts and tensors. Strides
-// are in bytes, defaults are filled in.
+// One norm_heads call in canonical form: what the checks make of the caller's parts and tensors.
+// Strides are in bytes. Defaults are filled in.
 #pragma once
 
 #include <cstddef>
@@ -15,25 +15,26 @@ namespace fastnorm {
 inline constexpr int32_t kMaxHeadsParts = 8;
 inline constexpr int64_t kMaxHeadColumns = 8192;
 
-// f32 values of a token and head: one, or for LAYER's sumsq two that follow each other.
+// f32 values of a token and head: one, or two in a row for LAYER's sumsq.
 struct HeadValues {
   std::byte* data = nullptr;  // nullptr = absent
   int64_t token_stride = 0;
-  int64_t head_stride = 0;  // 0 where a token has one value
+  int64_t head_stride = 0;  // 0 if a token has one value for all heads
   explicit operator bool() const { return data != nullptr; }
 };
 
-// A paged cache. Strides of `rows` and of `quant.scale` are innermost first: head, row of a page, page.
+// A paged cache. Strides of `rows` and of `quant.scale` are innermost first: head, row of a page,
+// page.
 struct HeadsCache {
   RowTensor rows;   // elements or codes
-  QuantDesc quant;  // scheme NONE: elements of x's dtype
+  QuantDesc quant;  // scheme NONE: the cache holds elements of x's dtype
   int64_t pages = 0;
   int64_t page_size = 1;
   explicit operator bool() const { return static_cast<bool>(rows); }
 };
 
 struct NormHeadsPart {
-  NormDesc norm;  // x, weight, bias, y and quantised y, of rows (token, head); n is d
+  NormDesc norm;  // x, weight, bias, y and quantised y, with rows (token, head); n is d
   int64_t heads = 1;
   int64_t head_stride = 0;  // of x
   int64_t token_stride = 0;
@@ -48,7 +49,7 @@ struct NormHeadsPart {
   HeadValues mean, rstd, mean_in, rstd_in, sumsq;
   HeadsCache cache;
 
-  // Whether anything but statistics leaves.
+  // Whether a part writes more than statistics.
   bool stores_rows() const { return norm.y || norm.quant.any() || cache; }
 };
 

@@ -1,4 +1,4 @@
-// What the checks of norm_heads and of its backward share.
+// Checks that norm_heads and its backward share.
 #pragma once
 
 #include <cinttypes>
@@ -10,7 +10,7 @@
 
 namespace fastnorm {
 
-// Names a part in error texts.
+// Prefixes of error texts that name a part.
 inline constexpr const char* kPartPrefix[kMaxHeadsParts] = {"parts[0].", "parts[1].", "parts[2].",
                                                             "parts[3].", "parts[4].", "parts[5].",
                                                             "parts[6].", "parts[7]."};
@@ -29,7 +29,7 @@ struct NamedTensor {
   const fastnorm_tensor* tensor;
 };
 
-// Flags that are known and go with each other.
+// Checks that flags are known and may be combined.
 inline fastnorm_status check_part_flags(uint32_t flags, uint32_t known, Error& error) {
   FASTNORM_REQUIRE((flags & ~known) == 0, FASTNORM_ERROR_UNSUPPORTED,
                    "flags is 0x%x; this version has the flags 0x%x; nearest: flags 0x%x", flags,
@@ -46,7 +46,7 @@ inline fastnorm_status check_part_flags(uint32_t flags, uint32_t known, Error& e
   return FASTNORM_OK;
 }
 
-// Fields that only a norm has a use for.
+// Fields that only a norm uses.
 inline fastnorm_status check_without_norm(uint32_t flags, std::span<const NamedScalar> scalars,
                                           std::span<const NamedTensor> tensors, Error& error) {
   for (const NamedScalar& s : scalars) {
@@ -63,7 +63,7 @@ inline fastnorm_status check_without_norm(uint32_t flags, std::span<const NamedS
   return FASTNORM_OK;
 }
 
-// Heads and columns of a tensor of rank 3, and the ranks of what weighs them.
+// Checks heads and columns of a tensor of rank 3, and the ranks of its weights.
 inline fastnorm_status check_heads(const char* name, const fastnorm_tensor& t, bool across_heads,
                                    std::span<const NamedTensor> weights, Error& error) {
   FASTNORM_REQUIRE(t.shape[1] >= 1, FASTNORM_ERROR_SHAPE,

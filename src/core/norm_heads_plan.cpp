@@ -12,7 +12,7 @@ uint64_t bytes_of(int64_t count, Dtype dtype) {
   return static_cast<uint64_t>(count) * static_cast<uint64_t>(dtype_bytes(dtype));
 }
 
-// Codes and scales of so many rows; a scale that is given is read.
+// Counts codes and scales of `rows` rows. A static scale is read, not written.
 void count_codes(const QuantDesc& q, int64_t rows, int64_t n, NormHeadsPlan* plan) {
   if (q.scheme == FASTNORM_QUANT_NONE) return;
   plan->bytes_written += static_cast<uint64_t>(rows * q.code_bytes(n));
@@ -52,7 +52,7 @@ void count_part(const NormHeadsDesc& d, const NormHeadsPart& p, NormHeadsPlan* p
     plan->bytes_written += bytes_of(cached * columns, c.rows.dtype);
 }
 
-// The table entries and numbers that tokens need.
+// Counts the table entries and indices that tokens need.
 void count_shared(const NormHeadsDesc& d, NormHeadsPlan* plan) {
   int64_t tables = 0;
   for (int32_t i = 0; i < d.count; ++i) {
@@ -64,7 +64,7 @@ void count_shared(const NormHeadsDesc& d, NormHeadsPlan* plan) {
   if (d.slots) plan->bytes_read += static_cast<uint64_t>(d.slot_count) * (d.slots.wide ? 8 : 4);
 }
 
-// Tokens that make about 20 us of work on a core with vectors.
+// Tokens that take a core with vectors about 20 us.
 int64_t grain_of(const NormHeadsDesc& d) {
   constexpr int64_t kWorthElements = 16384;
   int64_t elements = 0;
@@ -80,7 +80,7 @@ int64_t grain_of(const NormHeadsDesc& d) {
 
 uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-// Row numbers are 32 bits wide on the device.
+// The device numbers rows in 32 bits.
 fastnorm_status check_rows(const NormHeadsDesc& d, Error& error) {
   constexpr int64_t kMostRows = int64_t{0xffffff00};
   for (int32_t i = 0; i < d.count; ++i) {
@@ -91,8 +91,7 @@ fastnorm_status check_rows(const NormHeadsDesc& d, Error& error) {
   return FASTNORM_OK;
 }
 
-// Blocks of the general form that a part takes: see run_heads_block() in
-// cuda/norm_heads/general.cuh.
+// Blocks of the general form for a part: see run_heads_block() in cuda/norm_heads/general.cuh.
 uint64_t general_blocks(const NormHeadsDesc& d, const NormHeadsPart& p) {
   const auto rows = static_cast<uint64_t>(d.tokens) * static_cast<uint64_t>(p.heads);
   if (p.across_heads) return static_cast<uint64_t>(d.tokens);
@@ -116,7 +115,7 @@ bool is_aligned(const WeightTensor& c) {
   return is_aligned(c.data, static_cast<uint64_t>(c.head_stride_bytes));
 }
 
-// Whether the held forms can do what a part asks for.
+// Whether the forms that hold rows in registers support a part.
 bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p) {
   const HeadsCache& c = p.cache;
   const int64_t elements = vector_elements(d);
@@ -133,12 +132,12 @@ bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p) {
 
 bool has_own_tables(const NormHeadsDesc& d) { return (d.cos.head_stride | d.sin.head_stride) != 0; }
 
-// Whether a held kernel can do it.
+// Whether one such kernel supports it.
 bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVariant& v) {
   const int64_t elements = vector_elements(d), tile = v.threads * v.vectors * elements;
   const bool turns = p.rope && d.rope_dim != 0;
   if (p.norm.n > tile) return false;
-  // A block of a cache's columns is that of neighbouring lanes.
+  // A block of a cache's columns must be that of neighbouring lanes.
   const int64_t block = p.cache.quant.block;
   if (block != 0 && (v.form != HeadsForm::kAny || block > v.threads * elements)) return false;
   if (v.form == HeadsForm::kAny) {
@@ -157,8 +156,8 @@ bool can_hold(const NormHeadsDesc& d, const NormHeadsPart& p, const NormHeadsVar
   return p.norm.n == tile && d.rope_dim == tile;
 }
 
-// Of lanes, that share a token's heads. Each takes several where there are so many that the GPU
-// has work for a few rounds all the same: weights and angles are then loaded once for them.
+// Groups of lanes that share a token's heads. With enough rows for a few rounds of the GPU, a group
+// takes several heads. It then loads weights and angles once for all of them.
 uint32_t groups_of(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsPart& p,
                    const NormHeadsVariant& v) {
   constexpr int64_t kMostHeads = 8, kThreadsOfSm = 2048, kRounds = 2;
@@ -206,7 +205,7 @@ bool can_run(const NormHeadsDesc& d, const DeviceFacts& facts, const NormHeadsEn
   return blocks <= facts.arch->max_blocks;
 }
 
-// The first form of kApart, kBeside, kAny and kGeneral that can run a call, by its least tile.
+// The first form of kApart, kBeside, kAny and kGeneral that can run a call, with its smallest tile.
 int32_t choose(const NormHeadsDesc& d, const DeviceFacts& facts,
                std::span<const NormHeadsEntry> table) {
   const auto cost = [](const NormHeadsVariant& v) {

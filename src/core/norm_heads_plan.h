@@ -1,4 +1,4 @@
-// What a norm_heads call launches and moves. Pure functions of their arguments.
+// What a norm_heads call launches and reads and writes. Pure functions of their arguments.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@ namespace fastnorm {
 // What a CUDA kernel of the family does.
 enum class HeadsForm : uint8_t {
   kGeneral,  // every call
-  // Aligned rows that registers hold, by a few lanes for each head:
-  kApart,   // RMS and NeoX rope of the whole row: the lane that has a column has its partner, too
+  // Aligned rows in registers. A few lanes hold each head:
+  kApart,   // RMS and NeoX rope of the whole row: both columns of a pair are in one lane
   kBeside,  // RMS and interleaved rope
-  kAny,     // either statistic and either rope of any window: partners meet in shared memory
+  kAny,     // either statistic, either rope, any window: pairs meet in shared memory
 };
 
 // One CUDA kernel as data.
 struct NormHeadsVariant {
   Dtype dtype = Dtype::kF32;  // T
   HeadsForm form = HeadsForm::kGeneral;
-  int16_t threads = 0;  // kGeneral: of a block; else lanes that have a head
-  int8_t vectors = 0;   // of 16 bytes that a lane holds of a head
+  int16_t threads = 0;  // kGeneral: of a block; otherwise lanes that share a head
+  int8_t vectors = 0;   // 16-byte vectors of a head that a lane holds
   int8_t per_sm = 1;    // thread blocks, for __launch_bounds__
 
   constexpr bool operator==(const NormHeadsVariant&) const = default;
@@ -47,7 +47,7 @@ constexpr NormHeadsVariant heads_variant_of(uint32_t word) {
           static_cast<int8_t>(word & 63)};
 }
 
-// kAny: columns of a head that may turn, for which a block has room in shared memory.
+// kAny: most columns of a head that can turn. A block has shared memory for these.
 constexpr int held_rope_columns(const NormHeadsVariant& v) {
   constexpr int kMostFloats = 12 << 10;  // of a block: two for each column
   const int columns = v.threads * v.vectors * (v.dtype == Dtype::kF32 ? 4 : 8);
@@ -60,34 +60,34 @@ struct NormHeadsEntry {
   char name[40] = "";  // unique in its table: "norm_heads bf16 apart 8x2"
 };
 
-// The general form: how many columns a warp can take, and warps of a block.
+// The general form: most columns of a head that a warp takes, and warps of a block.
 inline constexpr int kWarpHeadColumns = 1024, kGeneralHeadsWarps = 8;
 
 struct NormHeadsPlan {
   const char* kernel = "";  // "" = nothing to do
   int32_t launches = 0;
-  int64_t grain = 1;    // CPU: tokens that are worth another thread
-  uint64_t blocks = 0;  // CUDA: of the grid; CPU: ranges at the most
+  int64_t grain = 1;    // CPU: tokens that justify another thread
+  uint64_t blocks = 0;  // CUDA: of the grid; CPU: most ranges
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
 
   // CUDA:
   const NormHeadsEntry* entry = nullptr;
   int32_t index = -1;  // of entry in the device's table
-  // Thread blocks of each part follow each other, from `first_block` on; the last is the end of
-  // all. The general form's blocks may take several.
+  // The blocks of each part are consecutive and start at `first_block`. The last value is the end.
+  // The general form's blocks may take several parts.
   uint64_t first_block[kMaxHeadsParts + 1] = {};
-  uint32_t groups[kMaxHeadsParts] = {};  // held forms: of lanes, that share a token's heads
+  uint32_t groups[kMaxHeadsParts] = {};  // held forms: groups of lanes that share a token's heads
 };
 
-// Plans on a kernel of `table`, which is a CUDA device's. Fails with FASTNORM_ERROR_UNSUPPORTED
-// where the device has no kernel.
+// Plans on a kernel of `table`, the table of a CUDA device. Fails with FASTNORM_ERROR_UNSUPPORTED
+// if no kernel supports the call.
 fastnorm_status plan_norm_heads(const NormHeadsDesc& desc, const DeviceFacts& facts,
                                 std::span<const NormHeadsEntry> table, NormHeadsPlan* plan,
                                 Error& error);
 
-// The same on a given kernel of a CUDA device. For tests. FASTNORM_ERROR_UNSUPPORTED if it cannot
-// serve the call.
+// The same on a specific kernel of a CUDA device, for tests. FASTNORM_ERROR_UNSUPPORTED if it does
+// not support the call.
 fastnorm_status plan_norm_heads_for(const NormHeadsDesc& desc, const DeviceFacts& facts,
                                     std::span<const NormHeadsEntry> table, int32_t index,
                                     NormHeadsPlan* plan, Error& error);

@@ -1,4 +1,5 @@
-// Where a table has the entry of a key and a tile: find_entry() without its search. Made with a context.
+// Finds the entry of a key and a tile in a table, without find_entry()'s search. A context makes
+// one.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ class NormIndex {
  public:
   explicit NormIndex(std::span<const NormEntry> table);
 
-  // What find_entry() gives for the table and the key and tile that `wanted` is packed() of.
+  // The result of find_entry() for the key and tile whose packed() is `wanted`.
   int32_t find(uint64_t wanted) const {
     for (size_t slot = first_slot(wanted);; slot = (slot + 1) & (slots_.size() - 1)) {
       const int32_t at = slots_[slot];
@@ -31,7 +32,7 @@ class NormIndex {
 
   std::span<const NormEntry> table_;
   int shift_;
-  std::vector<int32_t> slots_;  // 2^(64 - shift_), at most half of them taken; -1: none
+  std::vector<int32_t> slots_;  // 2^(64 - shift_) slots, at most half in use; -1: none
 };
 
 }  // namespace fastnorm

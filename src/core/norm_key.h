@@ -1,4 +1,4 @@
-// What tells one kernel from another: the slots of the row loop, and the tile.
+// What distinguishes kernels: the slots of the row loop, and the tile.
 #pragma once
 
 #include <compare>
@@ -8,16 +8,16 @@
 
 namespace fastnorm {
 
-inline constexpr int32_t kMaxCalls = 8;  // of one fastnorm_norm_many
+inline constexpr int32_t kMaxCalls = 8;  // in one fastnorm_norm_many
 
 enum class Source : uint8_t { kPlain, kAdd };  // which bytes become the f32 row: x, or x + residual
 enum class Stat : uint8_t { kRms, kLayer };    // what is reduced over the row
 // How weight and bias are applied: t * (weight + offset) + bias.
-//   kOnce  rounded once, at the end; both of x's dtype, or absent. RMS has no bias. On CPUs each may
-//          be of x's dtype or f32
-//   kF32   the same with f32 weight and bias beside 16-bit rows; GPUs alone
+//   kOnce  rounded once, at the end; both of x's dtype, or absent. RMS has no bias. On CPUs each
+//          may be of x's dtype or f32
+//   kF32   the same for 16-bit rows with f32 weight and bias; on GPUs only
 //   kAny   any dtypes, and any rounding in between
-// GPU kernels of each kind round x + residual, and t, where a call asks for that.
+// GPU kernels of every kind round x + residual, and t, if a call asks for it.
 enum class Affine : uint8_t { kOnce, kF32, kAny };
 // What leaves a kernel.
 //   kStore   y
@@ -25,24 +25,24 @@ enum class Affine : uint8_t { kOnce, kF32, kAny };
 //   kQuant   quantised y by any scheme with its scales; the largest magnitude and y on request
 enum class Sink : uint8_t { kStore, kStatic, kQuant };
 // How rows are reached.
-//   kVector  rows of every tensor begin on 16-byte boundaries and are whole 16-byte vectors; all
-//            have x's dtype
-//   kUnaligned  rows of any length that begin anywhere; all have x's dtype
-//   kAny     any address, and any dtypes
+//   kVector     rows of every tensor begin at multiples of 16 bytes, and their lengths are multiples
+//               of it; all have x's dtype
+//   kUnaligned  rows of any length, at any address; all have x's dtype
+//   kAny        any address, and any dtypes
 enum class Access : uint8_t { kVector, kUnaligned, kAny };
 
 // What a GPU kernel leaves out, and how a lean one loads.
 //   kAny        nothing is left out
-//   kNothing    "bare" in names: weight (LAYER: and bias) present, nothing rounded in between, y or
-//               quantised y alone. Rows have one index; where a block has several rows of one
-//               input, up to two
-//   kNothingCs  the same with streaming loads, of rows with one index
+//   kNothing    "bare" in names, a lean kernel: weight (LAYER: and bias) present, nothing rounded
+//               in between, only y or quantised y. Rows have one index; where a block has several
+//               rows of one input, they may have two
+//   kNothingCs  the same with streaming loads, for rows with one index
 //   kRounded    the row is rounded before its weight, which has no offset (Llama's form)
 //   kRoundedCs  the same with streaming loads
 //   kShared     as kNothing; weight and bias wait in shared memory while the row is reduced
 enum class Beside : uint8_t { kAny, kNothing, kNothingCs, kRounded, kRoundedCs, kShared };
 
-// The same with all loads past L1.
+// The same with streaming loads.
 constexpr Beside with_streaming_loads(Beside beside) {
   return beside == Beside::kNothing   ? Beside::kNothingCs
          : beside == Beside::kRounded ? Beside::kRoundedCs
@@ -73,12 +73,12 @@ constexpr NormKey bare_key(NormKey key, Beside beside = Beside::kNothing) {
   return key;
 }
 
-// How a GPU kernel lays a row over threads. A CPU kernel has the default tile.
+// How the threads of a GPU kernel share a row. A CPU kernel has the default tile.
 struct Tile {
   int16_t threads = 0;  // threads of one block that share a row, a power of two
   int8_t vectors =
       0;  // 16-byte vectors of the row a thread holds in registers; 0 = the row is streamed
-  int8_t blocks = 1;  // thread blocks (one cluster) that share a row, a power of two
+  int8_t blocks = 1;  // thread blocks of one cluster that share a row, a power of two
 
   constexpr auto operator<=>(const Tile&) const = default;
 
@@ -94,7 +94,7 @@ constexpr uint64_t packed(NormKey key, Tile tile) {
   return uint64_t{key.packed()} << 32 | tile.packed();
 }
 
-// What packed() was made of.
+// The key from which packed() was made.
 constexpr NormKey key_of_packed(uint64_t order) {
   const auto bits = static_cast<uint32_t>(order >> 32);
   return {static_cast<Dtype>(bits >> 20),     static_cast<Source>(bits >> 16 & 15),
@@ -107,33 +107,36 @@ constexpr Tile tile_of_packed(uint64_t order) {
           static_cast<int8_t>(order)};
 }
 
-// One kernel of a backend's table, by make_entry().
+// One kernel of a backend's table. make_entry() makes it.
 struct NormEntry {
   NormKey key;
   Tile tile;
-  uint64_t order = 0;       // packed(key, tile), kept since a search looks at it alone
-  bool prefetches = false;  // CUDA: gains by bringing later rows into L2
-  bool every = false;       // CUDA: holds rows of any length up to its tile
-  uint16_t line = 0;        // CUDA: of the list of kernels
+  uint64_t order = 0;       // packed(key, tile); a search compares it alone
+  bool prefetches = false;  // CUDA: faster if later rows are brought into L2
+  bool every = false;       // CUDA: supports every row length up to its tile
+  uint16_t line = 0;        // CUDA: number of its line in the list of kernels
   char name[56] = "";       // "bf16 add rms store 256x4", unique in its table
 
   constexpr uint64_t packed() const { return order; }
 };
 
-// True if a GPU kernel is there for two calls in one grid, too: query and key heads of a fused QKV buffer, rows of a warp or less.
+// True if there is also a GPU kernel for two calls in one grid, for query and key heads of a fused
+// QKV buffer. A row takes a warp or less.
 constexpr bool runs_pairs(NormKey key, Tile tile) {
   return key.source == Source::kPlain && key.sink == Sink::kStore &&
          key.access == Access::kVector && tile.threads <= 32 && key.beside != Beside::kNothingCs;
 }
 constexpr bool runs_pairs(const NormEntry& entry) { return runs_pairs(entry.key, entry.tile); }
 
-// True if a kernel that runs pairs knows how many indices rows have: bare ones. For pairs they take two (a single one is the first of one), for
-// one call a single one; a call of rows with two runs as a pair without a second.
+// True if a kernel that runs pairs knows how many indices rows have, which lean ones do. For a
+// pair, rows have two indices; a single index counts as the first of one. For one call, rows have
+// one index. A call of rows with two indices runs as a pair without a second call.
 constexpr bool knows_indices(NormKey key, Tile tile) {
   return key.beside != Beside::kAny && runs_pairs(key, tile);
 }
 
-// True if such a kernel is there for grids of heads, too (GridForm::kHeads): but with f32 columns.
+// True if there is also such a kernel for grids of heads (GridForm::kHeads). There is none with f32
+// weight and bias.
 constexpr bool runs_heads(NormKey key, Tile tile) {
   return knows_indices(key, tile) && key.affine == Affine::kOnce;
 }

@@ -1,5 +1,6 @@
-// How rows come to a GPU, as data: which calls read past L1, and which bring later rows into L2. It depends on bytes, as
-// caches do, where norm_choice.h depends on shapes. Measured on an H200 (60 MB of L2).
+// How rows are loaded on a GPU, as data: which calls use streaming loads, and which bring later
+// rows into L2. Caches depend on bytes, so these rules do. norm_choice.h depends on shapes.
+// Measured on an H200 (60 MB of L2).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace fastnorm {
 
-// RMSNorm of so many rows that moves at most so many bytes reads past L1.
+// RMSNorm with these numbers of rows uses streaming loads, if it moves at most this many bytes.
 struct StreamingLoads {
   bool residual, quantised;
   int64_t least_rows, most_rows;
@@ -19,12 +20,12 @@ struct StreamingLoads {
 inline constexpr int64_t kAnyRows = INT64_MAX;
 
 inline constexpr StreamingLoads kStreamingRows[] = {
-    // residual, quantised, rows from, to, bytes moved
+    // Columns: residual, quantised, rows from, to, bytes moved.
     {true, false, 25, kAnyRows, 36 << 20}, {false, false, 25, 512, 36 << 20},
     {false, false, 513, 1024, 18 << 20},   {false, false, 1025, kAnyRows, 9 << 20},
     {true, true, 25, kAnyRows, 18 << 20},  {false, true, 25, kAnyRows, 9 << 20},
 };
-// The same where a thread block has several rows.
+// The same for thread blocks with several rows.
 inline constexpr StreamingLoads kStreamingShortRows[] = {{false, false, 1, kAnyRows, 6 << 20}};
 
 constexpr bool streams(std::span<const StreamingLoads> lines, bool residual, bool quantised,
@@ -38,8 +39,8 @@ constexpr bool streams(std::span<const StreamingLoads> lines, bool residual, boo
   return false;
 }
 
-// From so many bytes read on, later rows are brought into L2, so many bytes ahead. Lines that are farther ahead are
-// evicted before they are used.
+// From this many bytes read, later rows are brought into L2, this many bytes ahead. Lines farther
+// ahead would be evicted before their use.
 struct Prefetch {
   fastnorm_norm_kind kind;
   uint64_t least_bytes_read;

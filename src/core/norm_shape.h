@@ -1,4 +1,5 @@
-// What the shapes of a norm call's tensors must be, given x's. check_tensor() has accepted each tensor before.
+// What shapes the tensors of a norm call must have, given that of x. check_tensor() has accepted
+// each tensor.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ fastnorm_status check_x_shape(const fastnorm_tensor& x, Error& error);
 fastnorm_status check_row_shape(const char* name, const fastnorm_tensor& t,
                                 const fastnorm_tensor& x, Error& error);
 
-// weight, bias: [.., n] that broadcasts against x, right-aligned; or [.., group] for a group of columns.
+// weight, bias: [.., n] that broadcasts against x, right-aligned; or [.., group] for groups of
+// columns.
 fastnorm_status check_weight_shape(const char* name, const fastnorm_tensor& t,
                                    const fastnorm_tensor& x, int64_t group, Error& error);
 inline fastnorm_status check_weight_shape(const char* name, const fastnorm_tensor& t,
@@ -30,14 +32,14 @@ inline fastnorm_status check_weight_shape(const char* name, const fastnorm_tenso
 fastnorm_status check_statistic_shape(const char* name, const fastnorm_tensor& t,
                                       const fastnorm_tensor& x, Error& error);
 
-// quantized: x's shape. `pairs`: two codes to an element.
+// quantized: x's shape. `pairs`: a byte holds two codes.
 fastnorm_status check_code_shape(const fastnorm_tensor& t, const fastnorm_tensor& x, bool pairs,
                                  Error& error);
 
-// quantized of single f4 codes: rows begin with a byte.
+// quantized with f4 codes: each row begins at a byte.
 fastnorm_status check_code_strides(const fastnorm_tensor& t, Error& error);
 
-// scale: x.shape[:-1] + [scales]; one scale a row (`per_row`) may do without the last extent.
+// scale: x.shape[:-1] + [scales]. With one scale a row (`per_row`) the last extent may be missing.
 fastnorm_status check_scale_shape(const fastnorm_tensor& t, const fastnorm_tensor& x,
                                   int64_t scales, bool per_row, Error& error);
 

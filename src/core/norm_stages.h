@@ -1,5 +1,5 @@
-// The kernels of calls with stages. On CPUs: one for each dtype and statistic, whatever the stages
-// are. On GPUs: general ones, and forms for common calls.
+// The kernels of calls with stages. On CPUs: one for each dtype and statistic, which supports all
+// stages. On GPUs: general kernels, and forms for common calls.
 #pragma once
 
 #include <array>

@@ -19,7 +19,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
-// A part of a file in an error text: as much of it as one reads.
+// How much of a text an error message shows.
 int shown(std::string_view text) { return static_cast<int>(std::min<size_t>(text.size(), 80)); }
 
 }  // namespace
@@ -63,7 +63,7 @@ class NormTuning::Reader {
     NormChoice line;
   };
 
-  // `wanted` is what the line has to be.
+  // `wanted`: what the line must be.
   fastnorm_status head(std::string_view line, const char* name, const char* value) {
     Error& error = error_;
     const std::string wanted = std::string(name) + " " + value;
@@ -112,7 +112,7 @@ class NormTuning::Reader {
     return FASTNORM_OK;
   }
 
-  // Every length of a line has the kernel that the line names.
+  // Checks that the kernel exists for every length of a line.
   fastnorm_status has_kernels(const NormKind& kind, const NormChoice& line, std::string_view text) {
     Error& error = error_;
     const NormPick& pick = line.pick;
@@ -137,7 +137,7 @@ class NormTuning::Reader {
     }
   }
 
-  // Where two lines are for the same rows, neither is meant.
+  // Two lines for the same rows contradict each other, so neither is taken.
   fastnorm_status sort() {
     Error& error = error_;
     const auto order = [](const Rule& r) {

@@ -9,18 +9,18 @@ namespace {
 
 constexpr int kMaxLeading = kMaxRank - 1;
 
-// What a tensor is, as far as its shape goes.
-enum class Kind { kRows, kColumns, kStatistic, kCodes, kScales };
+// What kind of shape a tensor must have.
+enum class Kind { kRows, kWeights, kStatistic, kCodes, kScales };
 
 // A tensor with leading dimensions.
 struct Wide {
   const fastnorm_tensor* given;
   const fastnorm_tensor** field;  // of FoldedArgs::args
   Kind kind;
-  bool has_last;        // the last dimension is not one of rows
+  bool has_last;        // the last dimension is not a dimension of rows
   int64_t last_stride;  // in elements
-  int64_t strides
-      [kMaxLeading];  // of the leading dimensions of x, outermost first; 0 where weight or bias is broadcast
+  // Of the leading dimensions of x, outermost first; 0 if weight or bias is broadcast.
+  int64_t strides[kMaxLeading];
 };
 
 bool is_row_dtype(Dtype dtype) { return static_cast<int>(dtype) < kRowDtypes; }
@@ -33,7 +33,7 @@ class Folder {
   }
 
   fastnorm_status run() {
-    if (!is_row_dtype(dtype_from(x_.dtype))) return FASTNORM_OK;  // check_norm() says so
+    if (!is_row_dtype(dtype_from(x_.dtype))) return FASTNORM_OK;  // check_norm() reports it
     FASTNORM_TRY(collect());
     rank_ = x_.ndim - 1;
     bool empty = false;
@@ -90,7 +90,7 @@ class Folder {
     if (!is_row_dtype(dtype)) return FASTNORM_OK;
     FASTNORM_TRY(check_tensor(name, t, {dtype, kMaxRank, true}, device_, error));
     FASTNORM_TRY(check_weight_shape(name, t, x_, error));
-    add(field, Kind::kColumns);
+    add(field, Kind::kWeights);
     return FASTNORM_OK;
   }
 
@@ -120,7 +120,7 @@ class Folder {
     return FASTNORM_OK;
   }
 
-  // Scales by rows; a single one and swizzled ones have no leading dimensions.
+  // Scales by rows. A single scale and swizzled scales have no leading dimensions.
   fastnorm_status scales() {
     const fastnorm_norm_args& a = out_.args;
     const fastnorm_tensor** const field = &out_.args.scale;
@@ -145,19 +145,19 @@ class Folder {
     return FASTNORM_OK;
   }
 
-  // Takes a checked tensor in, with its strides along x's leading dimensions.
+  // Adds a checked tensor, with its strides along x's leading dimensions.
   void add(const fastnorm_tensor** field, Kind kind) {
     const fastnorm_tensor& t = **field;
     Wide& w = wide_[count_++];
     w.given = &t;
     w.field = field;
     w.kind = kind;
-    w.has_last = kind == Kind::kColumns || t.ndim == x_.ndim;
+    w.has_last = kind == Kind::kWeights || t.ndim == x_.ndim;
     const int32_t leading = x_.ndim - 1, last = t.ndim - 1;
-    const int32_t absent = kind == Kind::kColumns ? x_.ndim - t.ndim : 0;
+    const int32_t absent = kind == Kind::kWeights ? x_.ndim - t.ndim : 0;
     const bool by_columns = kind == Kind::kScales && t.strides == nullptr && w.has_last &&
                             number(out_.args.scale_layout) == FASTNORM_SCALE_COLUMN_MAJOR;
-    // Unsigned: the products of a tensor without elements may fit in no integer.
+    // Unsigned: the products may overflow if there are no elements.
     uint64_t compact = w.has_last && !by_columns ? static_cast<uint64_t>(t.shape[last]) : 1;
     for (int32_t d = leading - 1; d >= 0; --d) {
       w.strides[d] = 0;
@@ -188,7 +188,7 @@ class Folder {
       --rank_;
     }
     if (rank_ > 0) return;
-    rank_ = 1;  // a description has one at the least
+    rank_ = 1;  // a description has at least one
     outer_[0] = 1;
   }
 
@@ -211,8 +211,8 @@ class Folder {
 
   void build(int i) {
     const Wide& w = wide_[i];
-    // Without rows no tensor has elements, a broadcast one neither: it needs no address.
-    bool varies = w.kind != Kind::kColumns || outer_[0] == 0;
+    // Without rows no tensor has elements, so none needs an address.
+    bool varies = w.kind != Kind::kWeights || outer_[0] == 0;
     for (int32_t d = 0; d < rank_; ++d) varies |= w.strides[d] != 0 && outer_[d] > 1;
     int32_t rank = 0;
     for (int32_t d = 0; d < rank_ && varies; ++d, ++rank) {

@@ -1,4 +1,5 @@
-// Calls whose x has more leading dimensions than a description: folded to as few as the strides of all tensors allow.
+// Calls whose x has more leading dimensions than a description. They are folded to as few as the
+// strides of all tensors allow.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,10 @@
 
 namespace fastnorm {
 
-// Arguments that mean the same with at most kMaxOuter leading dimensions, and the memory of those that changed.
+// Equivalent arguments with at most kMaxOuter leading dimensions, and the memory of those that
+// changed.
 struct FoldedArgs {
-  static constexpr int kTensors = 10;  // that have leading dimensions
+  static constexpr int kTensors = 10;  // those with leading dimensions
 
   fastnorm_norm_args args;
   fastnorm_tensor tensor[kTensors];
@@ -19,8 +21,9 @@ struct FoldedArgs {
   int64_t strides[kTensors][kMaxOuter + 1];
 };
 
-// Checks what is lost by folding (ranks, shapes, places and strides) and folds; check_norm() checks the rest of folded->args. Tensors
-// whose dtype or scheme check_norm() will refuse stay as they are. FASTNORM_ERROR_UNSUPPORTED if more than kMaxOuter dimensions are left.
+// Checks what folding loses (ranks, shapes, places and strides), then folds. check_norm() checks
+// the rest of folded->args. A tensor whose dtype or scheme check_norm() will refuse stays as it is.
+// FASTNORM_ERROR_UNSUPPORTED if more than kMaxOuter dimensions remain.
 fastnorm_status fold_args(const fastnorm_norm_args& args, CheckedDevice device, FoldedArgs* folded,
                           Error& error);
 

@@ -1,4 +1,5 @@
-// What codes and scales are made of. Of no instruction set: kernels of every backend include this.
+// The dtypes of codes and scales. Kernels of every backend include this, so it uses no instruction
+// set.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What turns the heads of a call, in canonical form: tables of cosines and sines, and which of
-// their rows a token has. Strides are in bytes.
+// The rope of a call in canonical form: tables of cosines and sines, and the row that each token
+// uses. Strides are in bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,7 @@ namespace fastnorm {
 
 inline constexpr int32_t kMaxRopeAxes = 4;
 
-// Cosines or sines. A table of width 2 * R has entry 2j in the place of j where pairs are
-// interleaved.
+// Cosines or sines. In a table of width 2 * R with interleaved pairs, entry 2j stands for j.
 struct RopeTable {
   const std::byte* data = nullptr;
   int64_t head_stride = 0;
@@ -43,8 +42,9 @@ struct RopeTables {
   IndexTensor positions;       // absent: the token's number
   int32_t axes = 1;
   bool mrope_interleaved = false;
-  int64_t section_end[kMaxRopeAxes] = {};  // contiguous: first pair behind an axis' section;
-                                           // interleaved: behind an axis' last pair
+  // Contiguous sections: one past the last pair of an axis. Interleaved: one past the last pair
+  // that the axis turns.
+  int64_t section_end[kMaxRopeAxes] = {};
 };
 
 }  // namespace fastnorm

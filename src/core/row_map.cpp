@@ -13,7 +13,7 @@ bool joins(int64_t extent, int d, std::span<RowTensor* const> tensors) {
   return true;
 }
 
-// What is behind the last dimension is left to clear_unused().
+// clear_unused() takes care of what is beyond the last dimension.
 void remove_dimension(int64_t (&outer)[kMaxOuter], int32_t* rank, int d,
                       std::span<RowTensor* const> tensors) {
   --*rank;
@@ -24,7 +24,7 @@ void remove_dimension(int64_t (&outer)[kMaxOuter], int32_t* rank, int d,
   outer[*rank] = 1;
 }
 
-// A dimension of one index has no stride.
+// A dimension with one index has no stride.
 void clear_unused(const int64_t (&outer)[kMaxOuter], std::span<RowTensor* const> tensors) {
   for (int d = 0; d < kMaxOuter; ++d) {
     if (outer[d] != 1) continue;
@@ -32,7 +32,7 @@ void clear_unused(const int64_t (&outer)[kMaxOuter], std::span<RowTensor* const>
   }
 }
 
-// Puts a dimension where its stride belongs among those that are there: at most four.
+// Inserts a dimension by its stride among those that are there, at most four.
 void add_dimension(int64_t extent, int64_t stride, Footprint* f) {
   if (extent == 1) return;
   if (stride == 0) {
@@ -111,11 +111,13 @@ bool disjoint(const Footprint& a, const Footprint& b) {
     span_a -= stride * (a.extent[ia] - 1);
     span_b -= stride * (b.extent[ib] - 1);
     if (span_a > stride || span_b > stride) return false;
-    // Both repeat every `stride` bytes: apart for all indices if they are apart within one period.
+    // Both repeat every `stride` bytes. They are apart for all indices if they are apart within one
+    // period.
     const int64_t remainder = delta % stride,
                   phase = remainder < 0 ? remainder + stride : remainder;
     if (phase >= span_a && phase + span_b <= stride) return true;
-    // Otherwise only those of one period can meet, or b's with a's of the next: then look further inside.
+    // Otherwise only bytes of one period can meet, or those of b with the next period of a. Then
+    // look further inside.
     if (phase + span_b <= stride) {
       delta = phase;
     } else if (phase >= span_a) {

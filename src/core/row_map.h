@@ -1,4 +1,5 @@
-// Leading dimensions of a set of tensors that share a shape, flattened to rows and folded to as few as their strides allow.
+// Leading dimensions of tensors that share a shape: flattened to rows, and folded to as few as
+// their strides allow.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +9,14 @@
 
 namespace fastnorm {
 
-// Folds in place: drops dimensions of extent 1 and joins neighbours wherever every present tensor steps evenly across both.
-// `outer` is innermost first. With keep_innermost the innermost dimension stays what it is (it counts heads). Afterwards
-// 1 <= rank <= 3 and the unused extents are 1, their strides 0.
+// Folds in place. Drops dimensions of extent 1, and joins neighbours if every tensor steps evenly
+// across both. `outer` is innermost first. With keep_innermost the innermost dimension stays,
+// because it counts heads. Afterwards 1 <= rank <= 3; unused extents are 1, and their strides 0.
 void fold_rows(int64_t (&outer)[kMaxOuter], int32_t* rank, std::span<RowTensor* const> tensors,
                bool keep_innermost);
 
-// False if fold_rows() would find nothing to do: no dimension has one index, nor do two of this tensor join.
+// False if fold_rows() would change nothing: no dimension has one index, and no two of this tensor
+// join.
 inline bool may_fold(const int64_t (&outer)[kMaxOuter], int32_t rank, const RowTensor& tensor) {
   if (outer[0] == 1) return true;
   for (int d = 1; d < rank; ++d) {
@@ -25,30 +27,31 @@ inline bool may_fold(const int64_t (&outer)[kMaxOuter], int32_t rank, const RowT
   return false;
 }
 
-// Where the bytes of a tensor are: rows, and in each row pieces at even steps. Offsets are those of RowTensor.
+// Where a tensor's bytes are: rows, and pieces at equal steps in each row. Offsets are those of
+// RowTensor.
 struct RowBytes {
   const std::byte* data;
-  const int64_t* strides;  // kMaxOuter of them, from row to row
+  const int64_t* strides;  // kMaxOuter strides from row to row
   int64_t piece_bytes;
   int64_t pieces;  // of a row
-  int64_t step;    // from a piece to the next
+  int64_t step;    // from one piece to the next
 };
 
 struct AddressRange {
-  uintptr_t begin;  // least address
-  uintptr_t end;    // one past the greatest
+  uintptr_t begin;  // lowest address
+  uintptr_t end;    // one past the highest
 };
 
 // An address range and the steps inside it. Not initialised: footprint() sets what counts.
 struct Footprint : AddressRange {
   int64_t row_bytes;
-  int32_t rank;                   // dimensions with more than one index and a stride other than 0
+  int32_t rank;                   // dimensions with more than one index and a stride that is not 0
   bool broadcast;                 // some dimension has stride 0
   int64_t stride[kMaxOuter + 1];  // `rank` magnitudes in bytes, ascending
   int64_t extent[kMaxOuter + 1];
 };
 
-// Takes the bytes that a dimension reaches before and behind the first piece into account; false on overflow.
+// Adds the bytes that a dimension reaches before and behind the first piece. False on overflow.
 inline bool reach(int64_t extent, int64_t stride, int64_t* before, int64_t* behind) {
   int64_t last = 0;
   if (__builtin_mul_overflow(stride, extent - 1, &last)) return false;
@@ -56,14 +59,16 @@ inline bool reach(int64_t extent, int64_t stride, int64_t* before, int64_t* behi
   return stride != INT64_MIN && !__builtin_add_overflow(*before, last, before);
 }
 
-// What a tensor may span: no machine has more, and sums of two spans fit in 64 bits with their sign.
+// The limit of a tensor's span. No machine has more, and sums of two spans fit in 64 bits with
+// their sign.
 inline constexpr uint64_t kMostSpan = uint64_t{1} << 62;
 
-// False if the range does not fit in the address space, or is longer than kMostSpan. Of `outer` the first `rank` count, the others are 1.
-// Inline: a call asks for every tensor.
+// False if the range does not fit in the address space, or is longer than kMostSpan. The first
+// `rank` extents of `outer` count; the others are 1. Inline, because every call asks it for every
+// tensor.
 inline bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter],
                           AddressRange* result, int32_t rank = kMaxOuter) {
-  int64_t before = 0;  // bytes before the first row's start, negated
+  int64_t before = 0;  // bytes before the first row's start, negative
   int64_t behind = bytes.piece_bytes;
   for (int d = 0; d < rank; ++d) {
     if (!reach(outer[d], bytes.strides[d], &before, &behind)) return false;
@@ -78,16 +83,16 @@ inline bool address_range(const RowBytes& bytes, const int64_t (&outer)[kMaxOute
 
 bool footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], Footprint* result);
 
-// Where the range is known already.
+// The same for a known range.
 void footprint(const RowBytes& bytes, const int64_t (&outer)[kMaxOuter], const AddressRange& range,
                Footprint* result);
 
-// Where a row is one piece.
+// The same for rows of one piece.
 bool footprint(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int64_t row_bytes,
                Footprint* result);
 
-// True if each dimension's stride is as long as all inside it and the end is an address: rows of which footprint() and rows_disjoint()
-// say, at greater length, that they share no byte.
+// True if each dimension's stride is at least as long as all inside it, and the end is a valid
+// address. Then the rows share no byte. footprint() and rows_disjoint() decide the other cases.
 inline bool rows_follow(const RowTensor& tensor, const int64_t (&outer)[kMaxOuter], int32_t rank,
                         int64_t row_bytes) {
   int64_t span = row_bytes;
@@ -105,16 +110,17 @@ inline bool rows_follow(const RowTensor& tensor, const int64_t (&outer)[kMaxOute
                                  static_cast<uintptr_t>(span), &end);
 }
 
-// True if no two rows share a byte, by the sufficient test that each stride spans everything inside it.
+// True if no two rows share a byte. A sufficient test: each stride spans everything inside it.
 bool rows_disjoint(const Footprint& f);
 
-// True if the ranges do not meet: what tells most tensors apart.
+// True if the ranges do not meet. This test separates most tensors.
 inline bool separate(const AddressRange& a, const AddressRange& b) {
   return a.end <= b.begin || b.end <= a.begin;
 }
 
-// True if two tensors of rows with two indices repeat at the same distance, one's bytes in the gaps of the other, as query and key heads of
-// a fused tensor do: of such, whose ranges address_range() gave, disjoint() says at greater length that they share no byte.
+// True if two tensors with two indices repeat at the same distance and each lies in the gaps of the
+// other. Query and key heads of a fused tensor do. Their ranges are those of address_range(). Then
+// they share no byte. disjoint() decides the other cases.
 inline bool take_turns(const RowBytes& a, const int64_t (&outer_a)[kMaxOuter], const RowBytes& b,
                        const int64_t (&outer_b)[kMaxOuter]) {
   const int64_t period = a.strides[1];
@@ -135,8 +141,8 @@ inline bool take_turns(const RowBytes& a, const int64_t (&outer_a)[kMaxOuter], c
                             : in_gaps(begin_a - begin_b, span_b, span_a);
 }
 
-// True if a and b, whose ranges address_range() gave, share no byte: separate ranges, or interleaved views (at some level equal strides and
-// disjoint inner spans).
+// True if a and b, whose ranges address_range() gave, share no byte. Their ranges are separate, or
+// they interleave: equal strides at some level, and disjoint spans inside.
 bool disjoint(const Footprint& a, const Footprint& b);
 
 }  // namespace fastnorm

@@ -224,7 +224,7 @@ template <class Slots>
 FASTNORM_INLINE void normalise_rows(const NormParams& p, int64_t begin, int64_t end) {
   constexpr bool kLayer = Slots::kStat == Stat::kLayer;
   constexpr OperandType kElement = OperandType::kElement, kF32 = OperandType::kF32,
-                       kAbsent = OperandType::kAbsent;
+                        kAbsent = OperandType::kAbsent;
   const OperandType bias = kLayer ? p.weight_type : kAbsent;
   if (p.bias_type == bias) {
     if (p.weight_type == kElement) {
@@ -340,7 +340,7 @@ void kernel(const NormParams& p, int64_t begin, int64_t end) {
   if constexpr (kKey.sink == Sink::kQuant) {
     // With columns of x's dtype and nothing rounded in between, or anything else.
     constexpr OperandType kElement = OperandType::kElement,
-                         kBias = kKey.stat == Stat::kLayer ? kElement : OperandType::kAbsent;
+                          kBias = kKey.stat == Stat::kLayer ? kElement : OperandType::kAbsent;
     if (p.plain && p.weight_type == kElement && p.bias_type == kBias) {
       return quantise_rows<Slots<kKey.dtype, kKey.source, kKey.stat, Affine::kOnce>,
                            FixedWeights<kElement, kBias>>(p, begin, end);

@@ -24,14 +24,15 @@ FASTNORM_INLINE Pair relayout(H, H, Pair v) {
 }
 
 template <class H, class Extent>
-FASTNORM_INLINE Pair load_any(H h, Dtype dtype, const char* row, int64_t i, Extent extent) {
+FASTNORM_INLINE Pair load_any_inline(H h, Dtype dtype, const char* row, int64_t i, Extent extent) {
   if (dtype == Dtype::kF32) return relayout(h, F32{}, extent.load(F32{}, row + i * F32::kBytes));
   if (dtype == Dtype::kF16) return relayout(h, F16{}, extent.load(F16{}, row + i * F16::kBytes));
   return relayout(h, BF16{}, extent.load(BF16{}, row + i * BF16::kBytes));
 }
 
 template <class H, class Extent>
-FASTNORM_INLINE void store_any(H h, Dtype dtype, char* row, int64_t i, Pair v, Extent extent) {
+FASTNORM_INLINE void store_any_inline(H h, Dtype dtype, char* row, int64_t i, Pair v,
+                                      Extent extent) {
   if (dtype == Dtype::kF32) {
     extent.store(F32{}, row + i * F32::kBytes, relayout(F32{}, h, v), false);
   } else if (dtype == Dtype::kF16) {
@@ -39,6 +40,26 @@ FASTNORM_INLINE void store_any(H h, Dtype dtype, char* row, int64_t i, Pair v, E
   } else {
     extent.store(BF16{}, row + i * BF16::kBytes, relayout(BF16{}, h, v), false);
   }
+}
+
+// The end of a row is one pair: a function of its own.
+template <class H>
+__attribute__((noinline)) Pair load_any(H h, Dtype dtype, const char* row, int64_t i, Some some) {
+  return load_any_inline(h, dtype, row, i, some);
+}
+template <class H>
+FASTNORM_INLINE Pair load_any(H h, Dtype dtype, const char* row, int64_t i, Whole whole) {
+  return load_any_inline(h, dtype, row, i, whole);
+}
+
+template <class H>
+__attribute__((noinline)) void store_any(H h, Dtype dtype, char* row, int64_t i, Pair v,
+                                         Some some) {
+  store_any_inline(h, dtype, row, i, v, some);
+}
+template <class H>
+FASTNORM_INLINE void store_any(H h, Dtype dtype, char* row, int64_t i, Pair v, Whole whole) {
+  store_any_inline(h, dtype, row, i, v, whole);
 }
 
 FASTNORM_INLINE Pair round_any(Dtype dtype, Pair v) {
@@ -240,11 +261,6 @@ struct AddToSums {
   float* const dbias;
 };
 
-struct NoSums {
-  template <class Extent>
-  FASTNORM_INLINE void operator()(int64_t, Pair, Pair, Extent) const {}
-};
-
 // c1, and of LAYER c2, of a row.
 struct RowMeans {
   float c1, c2;
@@ -323,8 +339,9 @@ FASTNORM_INLINE void last_pass(const BackwardRow<Slots>& row, const Gradient& gr
   if (i < n) step(i, Some{static_cast<int>(n - i)});
 }
 
-template <class Slots, class Sums>
-FASTNORM_INLINE void backward_row(const NormBackwardParams& p, int64_t number, const Sums& sums) {
+template <class Slots>
+__attribute__((noinline)) void backward_row(const NormBackwardParams& p, int64_t number,
+                                            const AddToSums<Slots>& sums) {
   const RowDigits digits(p, number);
   BackwardRow<Slots> row(p, digits, digits.at(p.dy));
   if (p.dx.data != nullptr) {
@@ -340,7 +357,7 @@ FASTNORM_INLINE void backward_row(const NormBackwardParams& p, int64_t number, c
 
 template <class Slots>
 void backward_rows(const NormBackwardParams& p, int64_t begin, int64_t end) {
-  for (int64_t r = begin; r < end; ++r) backward_row<Slots>(p, r, NoSums{});
+  for (int64_t r = begin; r < end; ++r) backward_row<Slots>(p, r, {p, nullptr, nullptr});
 }
 
 // ---- Partial sums of a block of rows.
@@ -367,8 +384,8 @@ FASTNORM_INLINE void fold_lanes(float* lane, int64_t lanes, int64_t stride, floa
   for (int64_t i = 0; i < stride; i += kPairElements) store_sum(result + i, load_sum(lane + i));
 }
 
-// Calls add_row(number, sums) for the rows of a block, in their order.
-template <class Slots, class AddRow>
+// Calls add_row(number, Add) for the rows of a block, in their order.
+template <class Add, class AddRow>
 FASTNORM_INLINE void backward_block(const NormBackwardParams& p, int64_t unit,
                                     const AddRow& add_row) {
   const int64_t first = unit / p.blocks * p.shared_rows, block = unit % p.blocks;
@@ -386,8 +403,8 @@ FASTNORM_INLINE void backward_block(const NormBackwardParams& p, int64_t unit,
     const int64_t count = smaller(p.lanes, p.shared_rows - i);
     for (int64_t q = 0; q < count; ++q) {
       const int64_t at = q * stride;
-      add_row(first + i + q, AddToSums<Slots>{p, sums[0] != nullptr ? sums[0] + at : nullptr,
-                                              sums[1] != nullptr ? sums[1] + at : nullptr});
+      add_row(first + i + q, Add{p, sums[0] != nullptr ? sums[0] + at : nullptr,
+                                 sums[1] != nullptr ? sums[1] + at : nullptr});
     }
   }
   for (int s = 0; s < 2; ++s) {
@@ -401,7 +418,7 @@ void backward_blocks(const NormBackwardParams& p, int64_t begin, int64_t end) {
       __attribute__((always_inline)) {
     backward_row<Slots>(p, row, sums);
   };
-  for (int64_t unit = begin; unit < end; ++unit) backward_block<Slots>(p, unit, add_row);
+  for (int64_t unit = begin; unit < end; ++unit) backward_block<AddToSums<Slots>>(p, unit, add_row);
 }
 
 // ---- From the blocks' sums to dweight and dbias.

@@ -83,6 +83,9 @@ NormBackwardTask make_norm_backward_task(const NormBackwardDesc& d, const NormBa
 }
 
 NormBackwardRange norm_backward_fold(const NormBackwardDesc& d, const IsaKernels& isa) {
+  // Sums of norm_heads_backward's own kernels lie in the order of the columns, as f32's do.
+  if (d.of_heads.needs_own_kernels())
+    return isa.norm_backward->at[0][static_cast<int>(Dtype::kF32)].fold;
   return kernel_of(d, isa).fold;
 }
 

@@ -15,7 +15,9 @@ struct SumRef {
   int64_t stride_bytes[kRowDims];
   Dtype dtype;
   bool accumulate;
-  float* partial;  // [groups][blocks][partial_stride], in the layout of x's pairs
+  // [groups][blocks][partial_stride], in the layout of x's pairs; of norm_heads_backward's own
+  // kernels in the order of the columns.
+  float* partial;
 };
 
 // Rows are numbered as in core/norm_backward_desc.h: row i of group g is i + shared_rows * g.

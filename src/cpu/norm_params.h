@@ -63,7 +63,7 @@ struct NormParams {
   bool plain;  // none of what follows is set: a kernel for kOnce will do
   bool every_step, round_normalized, factor_first;  // of fastnorm_rounding
   bool round_summed, round_applied;  // of fastnorm_residual_rounding, where it rounds to 16 bits
-  OperandType sum_type;               // what it rounds to
+  OperandType sum_type;              // what it rounds to
   OperandType residual_type, residual_out_type, y_type;
 };
 

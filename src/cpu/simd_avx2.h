@@ -55,13 +55,14 @@ FASTNORM_INLINE void store_bits(char* p, __m256i v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
 }
 
-// There are no masked accesses to 16-bit elements: those go through 32 bytes on the stack.
-FASTNORM_INLINE __m256i load_some_words(const char* p, int count) {
+// There are no masked accesses to 16-bit elements: those go through 32 bytes on the stack. Functions
+// of their own, since a row has few of them and each would be text in every kernel.
+__attribute__((noinline)) __m256i load_some_words(const char* p, int count) {
   alignas(32) char buffer[32] = {};
   __builtin_memcpy(buffer, p, static_cast<unsigned>(count) * 2);
   return load_bits(buffer);
 }
-FASTNORM_INLINE void store_some_words(char* p, __m256i v, int count) {
+__attribute__((noinline)) void store_some_words(char* p, __m256i v, int count) {
   alignas(32) char buffer[32];
   store_bits(buffer, v);
   __builtin_memcpy(p, buffer, static_cast<unsigned>(count) * 2);

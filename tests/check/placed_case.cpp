@@ -153,7 +153,8 @@ class Describer {
     return &abi->tensor;
   }
 
-  const fastnorm_tensor* weight_or_bias(const PlacedWeight& c, unsigned dims, AbiTensor* abi) const {
+  const fastnorm_tensor* weight_or_bias(const PlacedWeight& c, unsigned dims,
+                                        AbiTensor* abi) const {
     if (!c.present) return nullptr;
     start(c.base, c.dtype, abi);
     const Layout& l = placed_.what.layout;
@@ -272,7 +273,8 @@ PlacedCase place(const Case& what, int64_t begin) {
   if (l.store_rstd) p.rstd = placer.rows(l.rstd, ref::Type::kF32, 1);
   const unsigned weight_dims = c.weight_heads ? l.weight_dims : 0,
                  bias_dims = c.bias_heads ? l.bias_dims : 0;
-  if (c.weight) p.weight = placer.weight_or_bias(*c.weight, weight_dims, l.weight_shift, l.weight_pad);
+  if (c.weight)
+    p.weight = placer.weight_or_bias(*c.weight, weight_dims, l.weight_shift, l.weight_pad);
   if (c.bias) p.bias = placer.weight_or_bias(*c.bias, bias_dims, l.bias_shift, l.bias_pad);
   place_quant(what, &placer, &p.quant);
   p.end = align_up(placer.end());
@@ -296,7 +298,8 @@ fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t dev
   args.x = describer.rows(placed.x, &x);
   args.residual = describer.rows(placed.residual, &residual);
   const Layout& l = placed.what.layout;
-  args.weight = describer.weight_or_bias(placed.weight, c.weight_heads ? l.weight_dims : 0, &weight);
+  args.weight =
+      describer.weight_or_bias(placed.weight, c.weight_heads ? l.weight_dims : 0, &weight);
   args.bias = describer.weight_or_bias(placed.bias, c.bias_heads ? l.bias_dims : 0, &bias);
   args.y = describer.rows(placed.y, &y);
   args.residual_out = describer.rows(placed.residual_out, &residual_out);

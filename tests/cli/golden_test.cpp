@@ -69,14 +69,14 @@ void append_codes(const SelftestCase& c, const std::vector<float>& z, CaseOutput
   const ref::QuantOptions options = quant_options_of(c);
   const float static_scale = c.static_scale();
   ref::QuantResult result;
-  ref::quant_model(options, z.data(), c.n, type_of(c.dtype), given, given, &result);
+  ref::quant_model(options, z.data(), c.n, type_of(c.dtype), static_scale, static_scale, &result);
   std::vector<uint8_t>& codes = result.codes;
   if (options.format == ref::Format::kE2M1) {
     ref::pack_e2m1(codes.data(), c.n, codes.data());
     codes.resize(codes.size() / 2);
   }
   append(&(*outputs)[kCodes], codes.data(), codes.size());
-  if (c.quant.scale_is_given()) return;
+  if (c.quant.scale_is_static()) return;
   std::vector<std::byte>* scale = &(*outputs)[kScale];
   if (ref::has_scale_bytes(options)) {
     append(scale, result.scale_bytes.data(), result.scale_bytes.size());

@@ -65,8 +65,9 @@ TEST(Tuning, AsksTheLibraryWhatHoldsARow) {
   }
   expect_kernels_of({"rms", "bf16", 4096, 4099}, 1);
   EXPECT_TRUE(tiles({"rms", "bf16", 64, 8192}).contains("128x2x4")) << "clusters";
-  EXPECT_EQ(planner().choice({"rms", "bf16", 4096, 4099}).find("bf16 plain rms once store unaligned"),
-            0u);
+  EXPECT_EQ(
+      planner().choice({"rms", "bf16", 4096, 4099}).find("bf16 plain rms once store unaligned"),
+      0u);
   EXPECT_EQ(
       planner().choice({"rms_fp8", "f16", 4096, 4096}).find("f16 plain rms once static vector"),
       0u);

@@ -274,7 +274,8 @@ class Call {
     const int64_t m = s.rows_of_group();
     const auto n = static_cast<size_t>(s.n);
     for (int64_t g = 0; g < s.groups; ++g) {
-      const std::vector<float> w = decoded(s.weight_type, weight_or_bias(weight, s.weight_type, g), s.n);
+      const std::vector<float> w =
+          decoded(s.weight_type, weight_or_bias(weight, s.weight_type, g), s.n);
       std::vector<std::vector<float>> dys, xs;
       for (int64_t i = 0; i < m; ++i) {
         const int64_t r = g * m + i;

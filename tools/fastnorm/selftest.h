@@ -30,11 +30,11 @@ struct CaseQuant {
   const char* name = "";
   fastnorm_quant_scheme scheme = FASTNORM_QUANT_NONE;
   fastnorm_dtype_id codes = FASTNORM_DTYPE_F8_E4M3FN, scale = FASTNORM_DTYPE_F32;
-  int32_t block = 0;  // columns that share a scale; 0 = the row, or all rows
-  float given = 0;    // a power of two: PER_TENSOR's scale, or NVFP4's global one
+  int32_t block = 0;       // columns that share a scale; 0 = the row, or all rows
+  float static_scale = 0;  // a power of two: PER_TENSOR's scale, or NVFP4's global one
 
   bool any() const { return scheme != FASTNORM_QUANT_NONE; }
-  bool scale_is_given() const { return scheme == FASTNORM_QUANT_PER_TENSOR; }
+  bool scale_is_static() const { return scheme == FASTNORM_QUANT_PER_TENSOR; }
 };
 
 // One call of the sweep: rows of hashed integers, so that every machine has the same input.
@@ -65,7 +65,9 @@ struct SelftestCase {
   bool stores_y() const { return !quant.any() || quant_rounded; }
   int64_t scales() const { return quant.block == 0 ? 1 : (n + quant.block - 1) / quant.block; }
   // A power of two makes ties of rounded results; from the others, the reciprocal is to be rounded.
-  float static_scale() const { return quant_rounded ? quant.given : quant.given * 1.3f; }
+  float static_scale() const {
+    return quant_rounded ? quant.static_scale : quant.static_scale * 1.3f;
+  }
 };
 
 // Every case; the same list on every machine.

@@ -70,7 +70,7 @@ void add_quantised_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind, bool res
 void add_special_cases(fastnorm_dtype dtype, fastnorm_norm_kind kind,
                        std::vector<SelftestCase>* cases) {
   for (const CaseQuant& quant : kQuants) {
-    if (quant.scale == FASTNORM_DTYPE_F32 && !quant.scale_is_given()) continue;
+    if (quant.scale == FASTNORM_DTYPE_F32 && !quant.scale_is_static()) continue;
     SelftestCase c{dtype, kind, false, kRows, kind == FASTNORM_NORM_RMS ? 1024 : 130};
     c.quant = quant;
     c.special = true;
@@ -141,7 +141,7 @@ double value_at(uint64_t stream, uint64_t index) {
 
 // The tensors of a case in an image.
 struct CaseTensors {
-  Rows x, residual, weight, bias, given;
+  Rows x, residual, weight, bias, static_scale;
   std::array<Rows, kOutputs> out;
 };
 
@@ -185,11 +185,11 @@ CaseTensors add_tensors(const SelftestCase& c, const CaseInputs& inputs, const C
 
   const fastnorm_dtype codes = fastnorm_dtype_of(c.quant.codes);
   t.out[kCodes] = image->add_rows(codes, c.n / codes.lanes);
-  if (c.quant.given != 0) {
-    t.given = image->add_compact(f32(), 1, 1);
-    image->fill(t.given, c.static_scale());
+  if (c.quant.static_scale != 0) {
+    t.static_scale = image->add_compact(f32(), 1, 1);
+    image->fill(t.static_scale, c.static_scale());
   }
-  if (c.quant.scale_is_given()) return t;
+  if (c.quant.scale_is_static()) return t;
   const fastnorm_dtype scale = fastnorm_dtype_of(c.quant.scale);
   t.out[kScale] = layout.scales == FASTNORM_SCALE_ROW_MAJOR
                       ? image->add_rows(scale, c.scales())
@@ -237,8 +237,8 @@ class Call {
     args_.quant_source = c.quant_rounded ? FASTNORM_QUANT_FROM_ROUNDED : FASTNORM_QUANT_FROM_F32;
     args_.scale_layout = layout.scales;
     args_.quantized = rows(t.out[kCodes]);
-    (q.scale_is_given() ? args_.scale : args_.global_scale) = columns(t.given);
-    if (!q.scale_is_given()) args_.scale = rows(t.out[kScale]);
+    (q.scale_is_static() ? args_.scale : args_.global_scale) = columns(t.static_scale);
+    if (!q.scale_is_static()) args_.scale = rows(t.out[kScale]);
   }
   Call(const Call&) = delete;
 

@@ -179,7 +179,7 @@ int64_t wrong_codes(const SelftestCase& c, std::vector<Interval> results, const 
       amax.high = std::max({amax.high, z.high, -z.low});
     }
     double scale = c.static_scale();
-    if (!c.quant.scale_is_given()) {
+    if (!c.quant.scale_is_static()) {
       scale = decode_scale(c, scales + begin / block * scale_bytes);
       // Four roundings at most: NVFP4's 1 / global, 1 / 6 and the products of these and amax.
       amax = widened(amax, 4 * kU);
@@ -253,7 +253,7 @@ void test_case(const Machine& machine, const SelftestCase& c, Tally* tally) {
                     where + std::to_string(wrong) + " elements of y are outside their bounds");
     }
     if (c.quant.any()) {
-      const std::byte* scales = c.quant.scale_is_given() ? nullptr : row_of(kScale);
+      const std::byte* scales = c.quant.scale_is_static() ? nullptr : row_of(kScale);
       const int64_t wrong = wrong_codes(c, results, row_of(kCodes), scales);
       tally->expect(wrong == 0,
                     where + std::to_string(wrong) + " codes and scales are outside their bounds");

@@ -86,9 +86,9 @@ std::string tuning_kind(const BenchCase& c, const KernelName& kernel) {
                              : !quant                       ? "per_tensor"
                              : c.has_block_scales() && !any ? "per_block"
                                                             : "per_row";
-  const std::string reach = any                         ? "any_address"
+  const std::string reach = any                            ? "any_address"
                             : kernel.access != "unaligned" ? "aligned"
-                                                        : "unaligned";
+                                                           : "unaligned";
   return std::string("KIND(") + (f32 ? "f32" : "b16") + ", " + kernel.source + ", " + kernel.stat +
          ", " + weights + ", " + output + ", " + reach + ", " + (any ? "full" : "lean") + ", rows)";
 }

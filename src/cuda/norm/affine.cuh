@@ -46,9 +46,9 @@ __device__ __forceinline__ const char* bias_row(const NormParams& p, const RowIn
 // kVectors vectors of a weight or bias from vector v on, as raw words. Missing ones read as
 // `filler`; with kAhead they keep what they held.
 template <class T, class Tile, int kVectors, bool kAhead = false, class Reach>
-__device__ __forceinline__ void load_aligned_weights(uint4* raw, OperandType type, const char* row, int v,
-                                             const Place<Tile>& place, const Reach& reach,
-                                             uint32_t filler) {
+__device__ __forceinline__ void load_aligned_weights(uint4* raw, OperandType type, const char* row,
+                                                     int v, const Place<Tile>& place,
+                                                     const Reach& reach, uint32_t filler) {
   if constexpr (!kAhead) {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) raw[i] = make_uint4(filler, filler, filler, filler);
@@ -67,9 +67,10 @@ __device__ __forceinline__ void load_aligned_weights(uint4* raw, OperandType typ
 
 // The same beside unaligned rows; weight and bias may begin anywhere, too.
 template <class Slots, class Tile, int kVectors, class Reach>
-__device__ __forceinline__ void load_unaligned_weights(uint4* raw, OperandType type, const char* row,
-                                                    int v, const Place<Tile>& place,
-                                                    const Reach& reach, uint32_t filler) {
+__device__ __forceinline__ void load_unaligned_weights(uint4* raw, OperandType type,
+                                                       const char* row, int v,
+                                                       const Place<Tile>& place, const Reach& reach,
+                                                       uint32_t filler) {
   const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
   const int bytes = access_bytes(row);
 #pragma unroll
@@ -180,8 +181,7 @@ struct WeightFours {
   __device__ __forceinline__ WeightFours(const char* from, OperandType type,
                                          const Place<Tile>& place)
       : present(type == OperandType::kF32), crossed(second_four_first<kCross>(place)) {
-    const char* const row =
-        from + static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
+    const char* const row = from + static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
     const int ahead = crossed ? kVectorBytes : 0;
     // In registers: the compiler would compute each four's address by itself.
     first[0] = ptx::in_register(row + ahead);
@@ -342,19 +342,19 @@ __device__ __forceinline__ void load_late_weights(const NormParams& p, uint4 (&w
     }
   } else if constexpr (Slots::kAccess == Access::kUnaligned) {
     load_unaligned_weights<Slots, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits),
-                                             first, place, reach, T::kOneWord);
+                                                first, place, reach, T::kOneWord);
     if constexpr (kBias) {
-      load_unaligned_weights<Slots, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first,
-                                               place, reach, T::kMinusZeroWord);
+      load_unaligned_weights<Slots, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits),
+                                                  first, place, reach, T::kMinusZeroWord);
     }
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) take_tails<Slots, Tile>(weight[i], bias[i], first + i, reach);
   } else {
-    load_aligned_weights<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits), first, place,
-                                  reach, T::kOneWord);
+    load_aligned_weights<T, Tile, kGroup>(weight, weight_type(bits), weight_row(p, out, bits),
+                                          first, place, reach, T::kOneWord);
     if constexpr (kBias) {
-      load_aligned_weights<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first, place,
-                                    reach, T::kMinusZeroWord);
+      load_aligned_weights<T, Tile, kGroup>(bias, bias_type(bits), bias_row(p, out, bits), first,
+                                            place, reach, T::kMinusZeroWord);
     }
   }
 }

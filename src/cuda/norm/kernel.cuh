@@ -27,9 +27,9 @@ namespace fastnorm::cuda {
 // What unaligned rows need between their loads and the first use of them.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void complete_unaligned(RowSource<Slots, Tile>& source,
-                                                const WeightTails<Slots, Tile>& tails,
-                                                RowState<Slots, Tile>& row,
-                                                const Place<Tile>& place, const Reach& reach) {
+                                                   const WeightTails<Slots, Tile>& tails,
+                                                   RowState<Slots, Tile>& row,
+                                                   const Place<Tile>& place, const Reach& reach) {
   using State = RowState<Slots, Tile>;
   source.complete(place);
   if (reach.last_elements != 0) tails.complete(place);
@@ -119,7 +119,8 @@ __device__ __forceinline__ void load_static_scale(const NormParams& p, RowState<
   if constexpr (Slots::kSink == Sink::kStatic)
     row.static_scale = ptx::ld_global_f32(p.quant.static_scale);
   if constexpr (Slots::kSink == Sink::kQuant) {
-    if (p.quant.static_scale != nullptr) row.static_scale = ptx::ld_global_f32(p.quant.static_scale);
+    if (p.quant.static_scale != nullptr)
+      row.static_scale = ptx::ld_global_f32(p.quant.static_scale);
   }
 }
 
@@ -152,7 +153,8 @@ __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, 
                                            Scratch& scratch) {
   // Where every thread reads the row's first element, the sum may take its place after the first
   // fold alone.
-  constexpr bool kSumLater = FirstElement<Slots, Tile>::kReads && Slots::kAccess != Access::kUnaligned;
+  constexpr bool kSumLater =
+      FirstElement<Slots, Tile>::kReads && Slots::kAccess != Access::kUnaligned;
   if constexpr (Slots::kSource == Source::kAdd && !kSumLater)
     source.store_sum(p, index, place, reach, row.held.values);
   row.held.round_sum(rounding);

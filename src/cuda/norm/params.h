@@ -57,7 +57,7 @@ constexpr OperandType operand_type(Dtype dtype, Dtype of_x) {
   return dtype == first ? OperandType::kF32 : OperandType::kOther16;
 }
 
-// What a call asks for, as bits of one word. Two neighbours are a OperandType.
+// What a call asks for, as bits of one word. Two neighbours are an OperandType.
 enum NormBits : uint32_t {
   kSingleIndex = 1 << 0,  // row r is index r of every tensor
   kThreeIndices = 1 << 1,
@@ -85,12 +85,12 @@ enum class ScaleRule : uint8_t { kNoCodes, kStatic, kQuotient, kPow2, kNvfp4 };
 // What is quantised, and how. Its first line in NormParams is all that codes by a given scale read,
 // where rows have a single index.
 struct QuantParams {
-  RowRef codes;              // [rows, n] bytes; e2m1: [rows, n / 2]
-  RowRef scale;              // [rows, scales of a row]
+  RowRef codes;               // [rows, n] bytes; e2m1: [rows, n / 2]
+  RowRef scale;               // [rows, scales of a row]
   const float* static_scale;  // the tensor's scale, or the global scale of NVFP4; nullptr = 1
-  int64_t scale_step;        // bytes from a row's scale to its next; swizzled: tiles across a row
-  int32_t block;             // columns that share a scale; 0 = the row
-  int32_t block_shift;       // log2 of block
+  int64_t scale_step;         // bytes from a row's scale to its next; swizzled: tiles across a row
+  int32_t block;              // columns that share a scale; 0 = the row
+  int32_t block_shift;        // log2 of block
   CodeType code_type;
   ScaleType scale_type;
   ScaleRule rule;
@@ -181,8 +181,9 @@ constexpr int shared_weights_bytes(Stat stat, Tile tile) {
 // What a launch of a kernel asks for beside what the kernel itself has.
 constexpr int launch_shared_bytes(NormKey key, Tile tile) {
   if (key.beside == Beside::kShared) return shared_weights_bytes(key.stat, tile);
-  return key.access == Access::kUnaligned ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
-                                       : 0;
+  return key.access == Access::kUnaligned
+             ? staged_row_bytes(key.source, tile) * rows_per_block(tile)
+             : 0;
 }
 
 // Two calls of one kernel in one grid, blocks of both beside each other: queries and keys of a

@@ -380,7 +380,8 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
   const bool stores_sum = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr;
   const AnyRow<T, char> sum_out(row_address(p.residual_out, p.residual_out_upper, index),
-                                p.residual_out_align, static_cast<OperandType>(p.residual_out_type));
+                                p.residual_out_align,
+                                static_cast<OperandType>(p.residual_out_type));
   // A row's scale takes a pass before that of the codes.
 #pragma unroll 1
   for (bool last = !quantizer.wants_row();; last = true) {

@@ -148,7 +148,8 @@ uint32_t held_bits_of(const NormHeadsDesc& d, const NormHeadsPart& p) {
   put(p.cache.quant.from_rounded, kHeadsRoundCodes);
   put((p.norm.weight.head_stride_bytes | p.norm.bias.head_stride_bytes) != 0, kHeadsOwnWeights);
   put((d.cos.head_stride | d.sin.head_stride) != 0, kHeadsOwnTables);
-  return bits | operand(p.norm.weight, kHeadsWeightElement) | operand(p.norm.bias, kHeadsBiasElement);
+  return bits | operand(p.norm.weight, kHeadsWeightElement) |
+         operand(p.norm.bias, kHeadsBiasElement);
 }
 
 // Of a value of 1 kernels know the quotient.
