@@ -40,6 +40,7 @@ LIBRARY = "library"
 FAMILIES = (
     ("norm_backward", r"\bnorm_backward_"),
     ("norm_heads", r"\bnorm_heads_|\bheld_heads_"),
+    ("norm_stages", r"\bnorm_stages_"),
     ("mla_decode", r"\bmla_decode_"),
     ("norm", r"\bnorm_(pair_)?kernel<"),
 )

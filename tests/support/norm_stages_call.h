@@ -12,9 +12,17 @@
 
 namespace fastnorm::support {
 
+// What calls are like.
+enum class StagesKind : uint8_t {
+  kAny,
+  kAligned,   // inputs of x's dtype; groups are whole vectors at multiples of 16 bytes
+  kGated,     // aligned: a gate after RMS, and little else
+  kSandwich,  // aligned: RMS, the residual, RMS
+};
+
 class RandomStagesCall {
  public:
-  RandomStagesCall(uint64_t seed, ref::Order order);
+  RandomStagesCall(uint64_t seed, ref::Order order, StagesKind kind = StagesKind::kAny);
 
   // Works out what should be there afterwards. Before the call.
   void expect_results();
@@ -37,6 +45,9 @@ class RandomStagesCall {
     const OwnedTensor& tensor;
   };
   std::vector<Named> named() const;
+  bool aligned() const { return kind_ != StagesKind::kAny; }
+  bool plain() const { return kind_ == StagesKind::kGated || kind_ == StagesKind::kSandwich; }
+  void make_shape();
   OwnedTensor make_rows(fastnorm_dtype_id dtype, int64_t columns);
   OwnedTensor make_statistic(int64_t values);
   OwnedTensor make_columns(int64_t columns);
@@ -57,6 +68,7 @@ class RandomStagesCall {
   ref::Random random_;
   const uint64_t seed_;
   const ref::Order order_;
+  const StagesKind kind_;
   ref::Type type_ = ref::Type::kF32;
   ref::StagesOptions options_;
   ref::QuantOptions quant_;

@@ -61,7 +61,7 @@ struct StreamQuantizer<Slots, Tile, true> {
       constexpr int kVectorShift = kPerVector == 8 ? 3 : 2;
       const int shift = q.block_shift - kVectorShift, lanes = 1 << shift;
       fold_blocks<Tile>(magnitude, lanes);
-      const Scale scale = make_scale(q, magnitude[0], given);
+      const Scale scale = make_scale(q, magnitude[0], static_scale);
       if (count > 0 && (vector & (lanes - 1)) == 0) scales.put(vector >> shift, scale.bits);
       inverse = scale.inverse;
     }
@@ -86,7 +86,7 @@ struct StreamQuantizer<Slots, Tile, true> {
   const ScaleRow scales;
   char* const codes;
   const float clamp;
-  float given, inverse = 0.0f;
+  float static_scale, inverse = 0.0f;
   uint32_t most = 0;
 };
 

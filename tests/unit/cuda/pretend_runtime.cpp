@@ -14,6 +14,8 @@
 #include "cuda/norm_backward/table.h"
 #include "cuda/norm_heads/kernels.h"
 #include "cuda/norm_heads/table.h"
+#include "cuda/norm_stages/kernels.h"
+#include "cuda/norm_stages/table.h"
 
 namespace fastnorm::test {
 
@@ -149,6 +151,27 @@ std::span<const cuda::NormHeadsKernel> heads_part() {
   return kernels;
 }
 
+// The kernels of calls with stages: likewise.
+char stages_bytes[cuda::kStagesEntries<true>.size()];
+
+bool is_stages(const void* kernel) {
+  return kernel >= stages_bytes && kernel < std::end(stages_bytes);
+}
+
+template <Dtype kDtype>
+std::span<const cuda::NormStagesKernel> stages_part() {
+  static const std::vector<cuda::NormStagesKernel> kernels = [] {
+    std::vector<cuda::NormStagesKernel> part;
+    const auto table = cuda::norm_stages_table(cuda::kSm90);
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (table[i].variant.dtype == kDtype)
+        part.push_back(reinterpret_cast<cuda::NormStagesKernel>(&stages_bytes[i]));
+    }
+    return part;
+  }();
+  return kernels;
+}
+
 // As the driver does, for tensor maps of four dimensions.
 bool valid_map(const void* address, const cuuint64_t* extents, const cuuint64_t* strides,
                const cuuint32_t* box) {
@@ -239,6 +262,20 @@ FASTNORM_PRETEND_HEADS(kF32)
 FASTNORM_PRETEND_HEADS(kF16)
 FASTNORM_PRETEND_HEADS(kBF16)
 #undef FASTNORM_PRETEND_HEADS
+
+#define FASTNORM_PRETEND_STAGES(dtype)                                                \
+  template <>                                                                         \
+  std::span<const NormStagesKernel> norm_stages_kernels<90, Dtype::dtype>() {         \
+    return test::stages_part<Dtype::dtype>();                                         \
+  }                                                                                   \
+  template <>                                                                         \
+  std::span<const NormStagesKernel> norm_stages_kernels<kPtxNumber, Dtype::dtype>() { \
+    return {};                                                                        \
+  }
+FASTNORM_PRETEND_STAGES(kF32)
+FASTNORM_PRETEND_STAGES(kF16)
+FASTNORM_PRETEND_STAGES(kBF16)
+#undef FASTNORM_PRETEND_STAGES
 
 template <>
 const void* mla_decode_kernel<Dtype::kBF16>(bool profiles) {
@@ -367,7 +404,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   Launch launch = {
       kernel,         config->gridDim, config->blockDim, 0,       -1,
       config->stream, notes.context,   nullptr,          nullptr, config->dynamicSmemBytes,
-      nullptr,        nullptr,         nullptr,          nullptr};
+      nullptr,        nullptr,         nullptr,          nullptr, nullptr};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& a = config->attrs[i];
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = a.val.clusterDim.x;
@@ -386,6 +423,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
     } else {
       launch.heads_params = static_cast<const fastnorm::cuda::NormHeadsParams*>(arguments[0]);
     }
+  } else if (is_stages(kernel)) {
+    launch.stages_params = static_cast<const fastnorm::cuda::NormStagesParams*>(arguments[0]);
   } else if (is_pair(kernel)) {
     launch.pair_params = static_cast<const fastnorm::cuda::NormPairParams*>(arguments[0]);
   } else {

@@ -13,6 +13,7 @@
 #include "cuda/norm/params.h"
 #include "cuda/norm_backward/params.h"
 #include "cuda/norm_heads/params.h"
+#include "cuda/norm_stages/params.h"
 
 namespace fastnorm::test {
 
@@ -46,6 +47,7 @@ struct Launch {
   const cuda::NormBackwardParams* backward_params;  // of a kernel of the backward pass
   const cuda::NormHeadsParams* heads_params;        // of norm_heads' general form
   const cuda::HeldHeadsParams* held_heads_params;   // of its others
+  const cuda::NormStagesParams* stages_params;      // of norm calls with stages
 };
 
 // What a thread did, and what it has current: the runtime's state is a thread's, too.
