@@ -40,6 +40,9 @@ inline constexpr std::array<NormEntry, kStagesKernels> kStagesTable = make_stage
 // What a CUDA kernel does.
 enum class StagesForm : uint8_t {
   kGeneral,  // every call
+  // Aligned rows of 16 bits that registers hold, RMS, weights of T or none:
+  kGated,     // a gate after the norm; a group of a row is a row of its own
+  kSandwich,  // norm, residual, norm
 };
 
 // One CUDA kernel as data.
@@ -51,6 +54,9 @@ struct StagesVariant {
   int8_t per_sm = 1;    // thread blocks, for __launch_bounds__
 
   constexpr bool operator==(const StagesVariant&) const = default;
+
+  constexpr bool is_held() const { return form != StagesForm::kGeneral; }
+  constexpr int64_t vectors_held() const { return int64_t{threads} * vectors; }
 };
 
 // Its numbers in one word, which orders a table.

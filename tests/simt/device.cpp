@@ -201,7 +201,6 @@ std::string run_norm_stages(const NormDesc& desc, const NormPlan& plan, Order or
   using namespace fastnorm::cuda;
   static const NormStagesKernels kernels = all_norm_stages_kernels<kSimt>();
   const NormStagesKernel kernel = kernels.at(plan.index);
-  const NormStagesParams params = make_norm_stages_params(desc, plan);
   // No kernel reads ahead of its wait: there are no inputs that it could.
   const simt::Grid grid = {static_cast<unsigned>(plan.blocks),
                            1,
@@ -211,7 +210,14 @@ std::string run_norm_stages(const NormDesc& desc, const NormPlan& plan, Order or
                            order,
                            (desc.flags & FASTNORM_NORM_PDL_WAIT) != 0,
                            {}};
-  const std::string complaint = launch(grid, [&] { kernel(params); });
+  std::string complaint;
+  if (kernel.held != nullptr) {
+    const HeldStagesParams params = make_held_stages_params(desc, plan);
+    complaint = launch(grid, [&] { kernel.held(params); });
+  } else {
+    const NormStagesParams params = make_norm_stages_params(desc, plan);
+    complaint = launch(grid, [&] { kernel.general(params); });
+  }
   return complaint.empty() ? "" : std::string(plan.entry->name) + ": " + complaint;
 }
 

@@ -46,7 +46,9 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
   options_.group = n_ / groups_;
   o.dtype = type_;
   o.kind = !plain() && random_.one_in(2) ? ref::Kind::kLayer : ref::Kind::kRms;
-  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(4));
+  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0
+                                          : odd(1)          ? random_.below(4)
+                                                            : random_.below(2));
   o.eps = 1e-5f;
   args_.struct_size = sizeof args_;
   args_.kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
@@ -62,7 +64,9 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
     const Type type = any_type();
     residual_ = make_rows(id_of(type), n_);
     fill(*residual_, ref::Pattern::kNormal, type, n_);
-    o.residual_rounding = static_cast<ref::ResidualRounding>(random_.below(3));
+    o.residual_rounding = static_cast<ref::ResidualRounding>(odd(1)              ? random_.below(3)
+                                                             : random_.one_in(2) ? 0
+                                                                                 : 2);
     args_.residual_rounding =
         static_cast<fastnorm_residual_rounding>(static_cast<int>(o.residual_rounding));
   }
@@ -83,7 +87,7 @@ RandomStagesCall::RandomStagesCall(uint64_t seed, ref::Order order, StagesKind k
     args_.activation = static_cast<fastnorm_activation>(static_cast<int>(options_.activation));
   }
   make_statistics();
-  if (random_.one_in(plain() ? 4 : 2)) make_codes();
+  if (odd(2)) make_codes();
   make_outputs();
 }
 
@@ -110,7 +114,7 @@ OwnedTensor RandomStagesCall::make_statistic(int64_t values) {
 
 OwnedTensor RandomStagesCall::make_columns(int64_t columns) {
   const Type type = any_type();
-  const bool each = random_.one_in(3);
+  const bool each = odd(3);
   const int64_t unit = aligned() ? 16 : 1;
   OwnedTensor t = each ? make_tensor(std::vector<int64_t>{heads_, columns}, id_of(type),
                                      unit * random_.below(3), unit * random_.below(3))
@@ -160,7 +164,9 @@ void RandomStagesCall::make_branch() {
   ref::NormOptions& o = options_.of_branch;
   o.dtype = type_;
   o.kind = !plain() && random_.one_in(3) ? ref::Kind::kLayer : ref::Kind::kRms;
-  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0 : random_.below(3));
+  o.rounding = static_cast<ref::Rounding>(random_.one_in(2) ? 0
+                                          : odd(1)          ? random_.below(3)
+                                                            : random_.below(2));
   o.eps = 1e-3f;
   args_.branch_kind = o.kind == ref::Kind::kLayer ? FASTNORM_NORM_LAYER : FASTNORM_NORM_RMS;
   args_.branch_rounding = static_cast<fastnorm_rounding>(static_cast<int>(o.rounding));
@@ -208,7 +214,7 @@ void RandomStagesCall::make_statistics() {
   }
   if (random_.one_in(2)) rstd_ = make_statistic(1);
   if (layer && random_.one_in(2)) mean_ = make_statistic(1);
-  if (options_.norm.rounding != ref::Rounding::kEveryStep && random_.one_in(2))
+  if (options_.norm.rounding != ref::Rounding::kEveryStep && odd(2))
     sumsq_ = make_statistic(layer ? 2 : 1);
 }
 
@@ -254,7 +260,7 @@ void RandomStagesCall::make_codes() {
 void RandomStagesCall::make_outputs() {
   const bool needed = codes_ == nullptr && sumsq_ == nullptr;
   if (needed || random_.one_in(2)) {
-    const Type y = random_.one_in(4) ? Type::kF32 : type_;
+    const Type y = odd(4) ? Type::kF32 : type_;
     options_.norm.y_f32 = y == Type::kF32;
     y_over_x_ = y == type_ && random_.one_in(3);
     y_over_gate_ = !y_over_x_ && gate_ != nullptr && type_of(*gate_) == y && random_.one_in(3);

@@ -47,6 +47,8 @@ class RandomStagesCall {
   std::vector<Named> named() const;
   bool aligned() const { return kind_ != StagesKind::kAny; }
   bool plain() const { return kind_ == StagesKind::kGated || kind_ == StagesKind::kSandwich; }
+  // Plain calls seldom have what their forms do not.
+  bool odd(int64_t others) { return random_.one_in(plain() ? 12 : others); }
   void make_shape();
   OwnedTensor make_rows(fastnorm_dtype_id dtype, int64_t columns);
   OwnedTensor make_statistic(int64_t values);

@@ -78,9 +78,14 @@ class DryDevice final : public Device {
       Grid grid;
       find_grid(calls.first(count), &grid);
       if (calls[0].desc->has_stages) {
-        const NormStagesParams params =
-            make_norm_stages_params(*calls[0].desc, *calls[0].plan);
-        asm volatile("" ::"m"(params));
+        const NormPlan& plan = *calls[0].plan;
+        if (facts.arch->stages->entries[plan.index].variant.is_held()) {
+          const HeldStagesParams params = make_held_stages_params(*calls[0].desc, plan);
+          asm volatile("" ::"m"(params));
+        } else {
+          const NormStagesParams params = make_norm_stages_params(*calls[0].desc, plan);
+          asm volatile("" ::"m"(params));
+        }
       } else if (grid.form != GridForm::kRows) {
         const NormPairParams params = make_pair_params(calls.first(count), grid);
         asm volatile("" ::"m"(params));

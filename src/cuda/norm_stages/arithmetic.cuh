@@ -52,6 +52,26 @@ __device__ __forceinline__ float normalized(float s, float mean, float rstd, boo
   return rounding.factor_first ? s : __fmul_rn(s, rstd);
 }
 
+// (u * alpha + residual) * sum_scale, in place, as a call's bits say.
+template <class T, int kCount>
+__device__ __forceinline__ void add_residual(float (&u)[kCount], const float (&residual)[kCount],
+                                             uint32_t bits, float alpha, bool scales,
+                                             float sum_scale) {
+  const bool scaled = (bits & kStagesScaled) != 0, steps = (bits & kStagesSumEveryStep) != 0;
+  const auto step = [steps](float s) { return steps ? T::round(s) : s; };
+  const bool adds = (bits & kStagesResidual) != 0, fused = scaled && adds && !steps;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (fused) {
+      u[i] = __fmaf_rn(u[i], alpha, residual[i]);
+    } else {
+      if (scaled) u[i] = step(__fmul_rn(u[i], alpha));
+      if (adds) u[i] = step(__fadd_rn(u[i], residual[i]));
+    }
+    if (scales) u[i] = step(__fmul_rn(u[i], sum_scale));
+  }
+}
+
 // One vector's share of the sums of s - from and of its squares, `from` being -0 for RMS, which is
 // about nothing. Positions from `count` on add nothing. `steps`: a chain in T rounds.
 template <class T, int kCount>
@@ -114,19 +134,7 @@ struct StageSource {
       apply(u, u, v.weight, v.bias, p.branch.weight_offset, rstd, branch);
       if ((bits & kStagesBranchRounded) != 0) round_to<T>(u);
     }
-    const bool scaled = (bits & kStagesScaled) != 0, steps = (bits & kStagesSumEveryStep) != 0;
-    const auto step = [steps](float s) { return steps ? T::round(s) : s; };
-    const bool adds = (bits & kStagesResidual) != 0, fused = scaled && adds && !steps;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (fused) {
-        u[i] = __fmaf_rn(u[i], p.alpha, v.residual[i]);
-      } else {
-        if (scaled) u[i] = step(__fmul_rn(u[i], p.alpha));
-        if (adds) u[i] = step(__fadd_rn(u[i], v.residual[i]));
-      }
-      if (p.sum_scale != nullptr) u[i] = step(__fmul_rn(u[i], sum_scale));
-    }
+    add_residual<T>(u, v.residual, bits, p.alpha, p.sum_scale != nullptr, sum_scale);
   }
 
   // What follows weight and bias.

@@ -26,7 +26,11 @@ constexpr size_t kCount = first_of(static_cast<Dtype>(static_cast<int>(kDtype) +
 template <size_t kIndex>
 constexpr NormStagesKernel kernel_at() {
   constexpr uint32_t kWord = packed(kStagesEntries<kHeld>[kFirst + kIndex].variant);
-  return &norm_stages_kernel<FASTNORM_ARCH, kWord>;
+  if constexpr (stages_variant_of(kWord).is_held()) {
+    return {nullptr, &norm_stages_held_kernel<FASTNORM_ARCH, kWord>};
+  } else {
+    return {&norm_stages_kernel<FASTNORM_ARCH, kWord>, nullptr};
+  }
 }
 
 template <size_t... kIndex>

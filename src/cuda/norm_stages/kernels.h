@@ -8,7 +8,16 @@
 
 namespace fastnorm::cuda {
 
-using NormStagesKernel = void (*)(NormStagesParams);
+// The argument depends on the form: one of the two is null.
+struct NormStagesKernel {
+  void (*general)(NormStagesParams);
+  void (*held)(HeldStagesParams);
+
+  const void* address() const {
+    return general != nullptr ? reinterpret_cast<const void*>(general)
+                              : reinterpret_cast<const void*>(held);
+  }
+};
 
 // Those of one dtype: neighbours in the table.
 template <int kArch, Dtype kDtype>
@@ -23,7 +32,7 @@ struct NormStagesKernels {
       if (left < part.size()) return part[left];
       left -= part.size();
     }
-    return nullptr;
+    return {nullptr, nullptr};
   }
 };
 

@@ -7,15 +7,22 @@ namespace fastnorm::cuda {
 
 fastnorm_status CudaDevice::prepare_stages(const NormCall& call, Error& error) {
   cudaFuncAttributes attributes;  // asking for them loads a kernel
-  FASTNORM_CUDA_TRY(cudaFuncGetAttributes(
-      &attributes, reinterpret_cast<const void*>(kernels_.stages.at(call.plan->index))));
+  FASTNORM_CUDA_TRY(
+      cudaFuncGetAttributes(&attributes, kernels_.stages.at(call.plan->index).address()));
   return FASTNORM_OK;
 }
 
 fastnorm_status CudaDevice::run_stages(const NormCall& call, cudaStream_t stream, Error& error) {
   const Tile tile = call.plan->entry->tile;
-  NormStagesParams params = make_norm_stages_params(*call.desc, *call.plan);
-  void* arguments[] = {&params};
+  const bool is_held = facts.arch->stages->entries[call.plan->index].variant.is_held();
+  NormStagesParams general;
+  HeldStagesParams held;
+  if (is_held) {
+    held = make_held_stages_params(*call.desc, *call.plan);
+  } else {
+    general = make_norm_stages_params(*call.desc, *call.plan);
+  }
+  void* arguments[] = {is_held ? static_cast<void*>(&held) : &general};
   cudaLaunchAttribute early = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(call.plan->blocks));
@@ -27,8 +34,8 @@ fastnorm_status CudaDevice::run_stages(const NormCall& call, cudaStream_t stream
     config.attrs = &early;
     config.numAttrs = 1;
   }
-  FASTNORM_CUDA_TRY(cudaLaunchKernelExC(
-      &config, reinterpret_cast<const void*>(kernels_.stages.at(call.plan->index)), arguments));
+  FASTNORM_CUDA_TRY(
+      cudaLaunchKernelExC(&config, kernels_.stages.at(call.plan->index).address(), arguments));
   return FASTNORM_OK;
 }
 

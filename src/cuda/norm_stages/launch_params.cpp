@@ -107,4 +107,31 @@ NormStagesParams make_norm_stages_params(const NormDesc& desc, const NormPlan& p
   return p;
 }
 
+HeldStagesParams make_held_stages_params(const NormDesc& desc, const NormPlan& plan) {
+  HeldStagesParams p = {};
+  const StagesDesc& s = desc.stages;
+  p.norm = make_params(desc, plan);
+  p.norm.rows = static_cast<uint32_t>(desc.rows * s.groups);
+  p.norm.vectors = static_cast<int32_t>(s.group * dtype_bytes(desc.dtype) / 16);
+  p.bits = bits_of(desc);
+  const auto put = [&](bool wanted, uint32_t bit) { p.bits |= wanted ? bit : 0; };
+  put(rounds_normalized(desc.rounding), kStagesRoundNormalized);
+  put(s.branch && rounds_normalized(s.branch_rounding), kStagesBranchRoundNormalized);
+  put(desc.residual && desc.residual_rounding == FASTNORM_RESIDUAL_ROUND_BEFORE_STATISTICS,
+      kStagesRoundSum);
+  p.gate_act = function_of(s.gate_act);
+  p.groups = static_cast<uint32_t>(s.groups);
+  p.by_groups = s.groups == 1 ? Divisor{1, 0, 0} : make_divisor(p.groups);
+  p.weight_step = desc.weight && !s.weight_shared
+                      ? static_cast<uint32_t>(s.group * dtype_bytes(desc.weight.dtype))
+                      : 0;
+  p.gate = tensor_of(s.gate);
+  p.branch_weight = reinterpret_cast<const char*>(s.branch_weight.data);
+  p.branch_eps = s.branch_eps, p.branch_weight_offset = s.branch_weight_offset;
+  p.alpha = s.alpha;
+  p.sum_scale = reinterpret_cast<const float*>(s.sum_scale);
+  p.branch_rstd = tensor_of(s.branch_rstd);
+  return p;
+}
+
 }  // namespace fastnorm::cuda

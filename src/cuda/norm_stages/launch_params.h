@@ -6,6 +6,10 @@
 
 namespace fastnorm::cuda {
 
+// Of a plan on a general kernel.
 NormStagesParams make_norm_stages_params(const NormDesc& desc, const NormPlan& plan);
+
+// Of a plan on a held kernel.
+HeldStagesParams make_held_stages_params(const NormDesc& desc, const NormPlan& plan);
 
 }  // namespace fastnorm::cuda

@@ -61,7 +61,11 @@ constexpr int count_stages(bool held) {
   return count;
 }
 
-constexpr const char* name_of(StagesForm) { return "stages"; }
+constexpr const char* name_of(StagesForm form) {
+  return form == StagesForm::kGated      ? "gated"
+         : form == StagesForm::kSandwich ? "sandwich"
+                                         : "stages";
+}
 
 // Lines of entries of this family begin here, behind those of the norm's own list.
 inline constexpr uint16_t kFirstStagesLine = 0x4000;

@@ -27,6 +27,10 @@ enum StagesBits : uint32_t {
   // All inputs but statistics have x's dtype, and their groups are whole vectors at multiples of 16
   // bytes.
   kStagesWide = 1 << 14,
+  // The held forms:
+  kStagesRoundNormalized = 1 << 15,        // before the weight
+  kStagesBranchRoundNormalized = 1 << 16,  // before the branch's weight
+  kStagesRoundSum = 1 << 17,               // to T before the statistics
 };
 
 // exp and its like: an activation.
@@ -55,5 +59,22 @@ struct NormStagesParams {
   StageTensor branch_rstd;              // [rows]
 };
 static_assert(sizeof(NormStagesParams) <= 4096);
+
+// What held forms get. A group of a row is a row here; they are numbered along the groups first.
+struct HeldStagesParams {
+  NormParams norm;  // rows: as above; vectors, inv_n: of a group; the rest is the call's
+  uint32_t bits;    // StagesBits
+  StageFunction gate_act;
+  uint32_t groups;       // of the call's rows
+  Divisor by_groups;     // of no use with one group
+  uint32_t weight_step;  // bytes from a group's weight to the next one's; 0 = shared
+  StageTensor gate;
+  // The branch.
+  const char* branch_weight;  // nullptr = absent
+  float branch_eps, branch_weight_offset;
+  float alpha;
+  const float* sum_scale;  // nullptr = 1
+  StageTensor branch_rstd;
+};
 
 }  // namespace fastnorm::cuda

@@ -157,6 +157,11 @@ char stages_bytes[cuda::kStagesEntries<true>.size()];
 bool is_stages(const void* kernel) {
   return kernel >= stages_bytes && kernel < std::end(stages_bytes);
 }
+bool is_held_stages(const void* kernel) {
+  return cuda::kStagesEntries<true>[static_cast<size_t>(static_cast<const char*>(kernel) -
+                                                        stages_bytes)]
+      .variant.is_held();
+}
 
 template <Dtype kDtype>
 std::span<const cuda::NormStagesKernel> stages_part() {
@@ -164,8 +169,14 @@ std::span<const cuda::NormStagesKernel> stages_part() {
     std::vector<cuda::NormStagesKernel> part;
     const auto table = cuda::norm_stages_table(cuda::kSm90);
     for (size_t i = 0; i < table.size(); ++i) {
-      if (table[i].variant.dtype == kDtype)
-        part.push_back(reinterpret_cast<cuda::NormStagesKernel>(&stages_bytes[i]));
+      if (table[i].variant.dtype != kDtype) continue;
+      if (table[i].variant.is_held()) {
+        part.push_back(
+            {nullptr, reinterpret_cast<void (*)(cuda::HeldStagesParams)>(&stages_bytes[i])});
+      } else {
+        part.push_back(
+            {reinterpret_cast<void (*)(cuda::NormStagesParams)>(&stages_bytes[i]), nullptr});
+      }
     }
     return part;
   }();
@@ -404,7 +415,8 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   Launch launch = {
       kernel,         config->gridDim, config->blockDim, 0,       -1,
       config->stream, notes.context,   nullptr,          nullptr, config->dynamicSmemBytes,
-      nullptr,        nullptr,         nullptr,          nullptr, nullptr};
+      nullptr,        nullptr,         nullptr,          nullptr, nullptr,
+      nullptr};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& a = config->attrs[i];
     if (a.id == cudaLaunchAttributeClusterDimension) launch.cluster = a.val.clusterDim.x;
@@ -424,7 +436,12 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
       launch.heads_params = static_cast<const fastnorm::cuda::NormHeadsParams*>(arguments[0]);
     }
   } else if (is_stages(kernel)) {
-    launch.stages_params = static_cast<const fastnorm::cuda::NormStagesParams*>(arguments[0]);
+    if (is_held_stages(kernel)) {
+      launch.held_stages_params =
+          static_cast<const fastnorm::cuda::HeldStagesParams*>(arguments[0]);
+    } else {
+      launch.stages_params = static_cast<const fastnorm::cuda::NormStagesParams*>(arguments[0]);
+    }
   } else if (is_pair(kernel)) {
     launch.pair_params = static_cast<const fastnorm::cuda::NormPairParams*>(arguments[0]);
   } else {

@@ -43,11 +43,12 @@ struct Launch {
   const cuda::NormParams* params;  // of a kernel for one call, else null; valid in on_launch()
   const cuda::NormPairParams* pair_params;  // of one for two
   size_t shared_bytes;
-  const cuda::MlaDecodeParams* mla_params;          // of a kernel of MLA decode
-  const cuda::NormBackwardParams* backward_params;  // of a kernel of the backward pass
-  const cuda::NormHeadsParams* heads_params;        // of norm_heads' general form
-  const cuda::HeldHeadsParams* held_heads_params;   // of its others
-  const cuda::NormStagesParams* stages_params;      // of norm calls with stages
+  const cuda::MlaDecodeParams* mla_params;           // of a kernel of MLA decode
+  const cuda::NormBackwardParams* backward_params;   // of a kernel of the backward pass
+  const cuda::NormHeadsParams* heads_params;         // of norm_heads' general form
+  const cuda::HeldHeadsParams* held_heads_params;    // of its others
+  const cuda::NormStagesParams* stages_params;       // of norm calls with stages, general
+  const cuda::HeldStagesParams* held_stages_params;  // of its other forms
 };
 
 // What a thread did, and what it has current: the runtime's state is a thread's, too.
