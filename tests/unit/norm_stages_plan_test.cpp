@@ -66,6 +66,106 @@ TEST(StagesPlan, KernelsOfEachArchitecture) {
   }
 }
 
+const char* kernel_of(const NormDesc& d, const ArchSpec& arch) {
+  NormPlan plan;
+  Error error;
+  EXPECT_EQ(make_plan(d, cuda::make_facts(arch, 0, 132, 8), {}, &plan, error), FASTNORM_OK)
+      << error.text;
+  return plan.entry != nullptr ? plan.entry->name : "";
+}
+
+NormDesc gated(int64_t rows, int64_t groups, int64_t group) {
+  NormDesc d = described(Dtype::kBF16, rows, groups * group);
+  d.stages.activation = FASTNORM_ACTIVATION_IDENTITY;
+  d.stages.gate = d.x;
+  d.stages.gate_act = FASTNORM_ACTIVATION_SILU;
+  d.stages.group = group;
+  d.stages.groups = groups;
+  return d;
+}
+
+NormDesc sandwich(int64_t rows, int64_t n) {
+  NormDesc d = described(Dtype::kF16, rows, n);
+  d.stages.activation = FASTNORM_ACTIVATION_IDENTITY;
+  d.stages.branch = true;
+  d.residual = d.residual_out = d.x;
+  d.sum_dtype = Dtype::kF16;
+  return d;
+}
+
+TEST(StagesPlan, HeldKernels) {
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm90), "bf16 gated 8x1");
+  EXPECT_STREQ(kernel_of(gated(1, 32, 128), cuda::kSm90), "bf16 gated 16x1");
+  EXPECT_STREQ(kernel_of(gated(4096, 8, 1024), cuda::kSm90), "bf16 gated 128x1");
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 8192), cuda::kSm90), "bf16 gated 256x4");
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 8200), cuda::kSm90), "bf16 stages 256xstream");
+  EXPECT_STREQ(kernel_of(sandwich(4096, 2304), cuda::kSm90), "f16 sandwich 256x2");
+  EXPECT_STREQ(kernel_of(sandwich(4096, 5376), cuda::kSm90), "f16 sandwich 256x3");
+  EXPECT_STREQ(kernel_of(sandwich(132, 8192), cuda::kSm90), "f16 sandwich 1024x1");
+  EXPECT_STREQ(kernel_of(sandwich(133, 8192), cuda::kSm90), "f16 sandwich 256x4");
+  EXPECT_STREQ(kernel_of(sandwich(1, 16392), cuda::kSm90), "f16 stages 256xstream");
+  EXPECT_STREQ(kernel_of(gated(4096, 1, 64), cuda::kSm80), "bf16 stages 32xstream");
+  EXPECT_STREQ(kernel_of(sandwich(4096, 4096), cuda::kPtx), "f16 stages 256xstream");
+}
+
+// What held kernels do not do goes to the general one.
+TEST(StagesPlan, OtherCallsAreGeneral) {
+  const auto is_general = [](const NormDesc& d) {
+    return std::strstr(kernel_of(d, cuda::kSm90), " stages ") != nullptr;
+  };
+  ASSERT_FALSE(is_general(gated(8, 4, 128)));
+  ASSERT_FALSE(is_general(sandwich(8, 4096)));
+  void (*const of_both[])(NormDesc&) = {
+      [](NormDesc& d) { d.kind = FASTNORM_NORM_LAYER; },
+      [](NormDesc& d) { d.rounding = FASTNORM_ROUND_EVERY_STEP; },
+      [](NormDesc& d) { d.rounding = FASTNORM_ROUND_ONCE_RW; },
+      [](NormDesc& d) {
+        d.y = {};
+        d.stages.sumsq.data = d.x.data;
+      },
+      [](NormDesc& d) { d.y.dtype = Dtype::kF32; },
+      [](NormDesc& d) { d.quant.scheme = FASTNORM_QUANT_PER_ROW; },
+      [](NormDesc& d) { d.quant.amax = d.x.data; },
+      [](NormDesc& d) { d.bias.data = d.x.data; },
+      [](NormDesc& d) {
+        d.weight = {d.x.data, 0, {}, Dtype::kF32};
+      },
+      [](NormDesc& d) {
+        d.weight = {d.x.data, 256, {}, d.dtype};
+      },
+      [](NormDesc& d) { d.stages.activation = FASTNORM_ACTIVATION_SILU; },
+      [](NormDesc& d) { d.stages.rstd_in.data = d.x.data; },
+      [](NormDesc& d) { d.x.data += 8; },
+      [](NormDesc& d) { d.x.stride_bytes[0] += 8; },
+  };
+  for (const auto& change : of_both) {
+    NormDesc g = gated(8, 4, 128), s = sandwich(8, 4096);
+    change(g), change(s);
+    EXPECT_TRUE(is_general(g)) << &change - of_both;
+    EXPECT_TRUE(is_general(s)) << &change - of_both;
+  }
+  NormDesc g = gated(8, 4, 128);
+  g.stages.gate_before = true;
+  EXPECT_TRUE(is_general(g));
+  g = gated(8, 4, 128);
+  g.residual = g.x;
+  EXPECT_TRUE(is_general(g));
+  g = gated(8, 3, 132);
+  EXPECT_TRUE(is_general(g)) << "groups that are not whole vectors";
+  NormDesc s = sandwich(8, 4096);
+  s.residual_rounding = FASTNORM_RESIDUAL_ROUND_BEFORE_APPLY;
+  EXPECT_TRUE(is_general(s));
+  s = sandwich(8, 4096);
+  s.stages.branch_kind = FASTNORM_NORM_LAYER;
+  EXPECT_TRUE(is_general(s));
+  s = sandwich(8, 4096);
+  s.stages.branch_bias.data = s.x.data;
+  EXPECT_TRUE(is_general(s));
+  s = sandwich(8, 4096);
+  s.residual = s.residual_out = {};
+  EXPECT_TRUE(is_general(s));
+}
+
 TEST(StagesPlan, RefusesWhatAGridCannotNumber) {
   const DeviceFacts facts = cuda::make_facts(cuda::kSm90, 0, 132, 8);
   NormPlan plan;

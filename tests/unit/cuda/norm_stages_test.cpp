@@ -52,13 +52,21 @@ struct StagesCall {
 
 struct Recorded {
   Launch launch;
+  bool is_held;
   cuda::NormStagesParams params;
+  cuda::HeldStagesParams held;
 };
 thread_local std::vector<Recorded> recorded;
 
 void record(const Launch& launch) {
-  ASSERT_NE(launch.stages_params, nullptr);
-  recorded.push_back({launch, *launch.stages_params});
+  Recorded r = {launch, launch.held_stages_params != nullptr, {}, {}};
+  ASSERT_TRUE(r.is_held || launch.stages_params != nullptr);
+  if (r.is_held) {
+    r.held = *launch.held_stages_params;
+  } else {
+    r.params = *launch.stages_params;
+  }
+  recorded.push_back(r);
 }
 
 class CudaNormStages : public testing::Test {
@@ -96,7 +104,9 @@ TEST_F(CudaNormStages, GeneralKernelGetsTheCall) {
   EXPECT_EQ(info.blocks, 251u);
   ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
   ASSERT_EQ(recorded.size(), 1u);
-  const auto& [launch, p] = recorded[0];
+  ASSERT_FALSE(recorded[0].is_held);
+  const Launch& launch = recorded[0].launch;
+  const cuda::NormStagesParams& p = recorded[0].params;
   EXPECT_EQ(launch.stream, kStream);
   EXPECT_EQ(launch.context, primary_context(0));
   EXPECT_EQ(launch.grid.x, 251u);
@@ -142,10 +152,43 @@ TEST_F(CudaNormStages, StartsEarlyWhereAsked) {
   EXPECT_NE(recorded[0].params.norm.bits & cuda::kTrigger, 0u);
 }
 
+// Groups of 96 columns of a sliced gate, in registers.
+TEST_F(CudaNormStages, HeldKernelGetsGroups) {
+  StagesCall call(1000);
+  const int64_t strides[] = {1536, 1};
+  call.gate.dtype = fastnorm_dtype_of(FASTNORM_DTYPE_BF16);
+  call.gate.strides = strides;
+  call.args.branch_norm = 0, call.args.branch_eps = 0, call.args.branch_weight_offset = 0;
+  call.args.alpha = 0;
+  call.args.branch_weight = call.args.sum_scale = nullptr;
+  call.args.gate_source = FASTNORM_GATE_FROM_ROUNDED;
+  const fastnorm_info info = query(call);
+  EXPECT_STREQ(info.kernel, "bf16 gated 16x1");
+  EXPECT_EQ(info.blocks, 1000u) << "8 groups a block";
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  ASSERT_EQ(recorded.size(), 1u);
+  ASSERT_TRUE(recorded[0].is_held);
+  EXPECT_EQ(recorded[0].launch.block.x, 128u);
+  EXPECT_EQ(recorded[0].launch.grid.x, 1000u);
+  const cuda::HeldStagesParams& p = recorded[0].held;
+  EXPECT_EQ(p.norm.rows, 8000u);
+  EXPECT_EQ(p.norm.vectors, 12);
+  EXPECT_EQ(p.norm.inv_n, 1.0f / 96);
+  EXPECT_EQ(p.groups, 8u);
+  EXPECT_EQ(p.weight_step, 0u);
+  EXPECT_EQ(p.gate.row.stride, 3072);
+  EXPECT_EQ(p.gate_act, cuda::StageFunction::kSilu);
+  EXPECT_NE(p.bits & cuda::kStagesGateRounded, 0u);
+  call.weight.shape = call.shape + 1;
+  ASSERT_EQ(run(call), FASTNORM_OK) << fastnorm_last_error();
+  EXPECT_EQ(recorded[0].held.weight_step, 192u);
+}
+
 // Alone, and beside a call without stages: each has a launch of its own.
 TEST_F(CudaNormStages, PrepareLoadsTheKernelOfEachCall) {
   const StagesCall call(64);
   StagesCall plain(64);
+  plain.y.data = static_cast<char*>(plain.y.data) + (size_t{1} << 30);
   plain.args = {};
   plain.args.struct_size = sizeof plain.args;
   plain.args.x = &plain.x, plain.args.y = &plain.y;
