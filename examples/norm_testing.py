@@ -26,12 +26,18 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "abi"))
 from cases import Cases  # noqa: E402
 
-UNIT = 2.0 ** -24
+UNIT = 2.0**-24
 # Of a format: bits of the significand, exponent of the least subnormal, greatest finite value.
 INF = float("inf")
-FORMATS = {"float32": (24, -149, INF), "float16": (11, -24, INF), "bfloat16": (8, -133, INF),
-           "float8_e4m3fn": (4, -9, 448.0), "float8_e5m2": (3, -16, 57344.0), "int8": (54, 0, 127.0),
-           "float4_e2m1fn": (2, -1, 6.0)}
+FORMATS = {
+    "float32": (24, -149, INF),
+    "float16": (11, -24, INF),
+    "bfloat16": (8, -133, INF),
+    "float8_e4m3fn": (4, -9, 448.0),
+    "float8_e5m2": (3, -16, 57344.0),
+    "int8": (54, 0, 127.0),
+    "float4_e2m1fn": (2, -1, 6.0),
+}
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
 
@@ -56,8 +62,19 @@ def round_to(values, name):
 class Exact:
     """One norm in double precision. Arrays are float64 and hold values of their tensors' dtypes."""
 
-    def __init__(self, kind, x, weight=None, bias=None, residual=None, eps=0.0, weight_offset=0.0,
-                 rounding="once", dtype="float32", y_dtype=None):
+    def __init__(
+        self,
+        kind,
+        x,
+        weight=None,
+        bias=None,
+        residual=None,
+        eps=0.0,
+        weight_offset=0.0,
+        rounding="once",
+        dtype="float32",
+        y_dtype=None,
+    ):
         n = x.shape[-1]
         self.dtype = y_dtype or dtype
         sums = x.astype(np.float32)
@@ -71,7 +88,7 @@ class Exact:
             mean_error = (roundings + 2) * UNIT * np.abs(s).mean(-1, keepdims=True)
         variance = ((s - mean) ** 2).mean(-1, keepdims=True) + float(np.float32(eps))
         rstd = 1 / np.sqrt(variance)
-        relative = (roundings / 2 + 5) * UNIT + mean_error ** 2 / (2 * variance)
+        relative = (roundings / 2 + 5) * UNIT + mean_error**2 / (2 * variance)
         t = (s - mean) * rstd
         t_error = rstd * mean_error + (relative + 2 * UNIT) * np.abs(t)
         gain = (1.0 if weight is None else weight) + weight_offset
@@ -87,7 +104,9 @@ class Exact:
 
     def holds(self, y):
         """Whether y, as float64, is within the bounds."""
-        return bool(np.all((round_to(self.low, self.dtype) <= y) & (y <= round_to(self.high, self.dtype))))
+        return bool(
+            np.all((round_to(self.low, self.dtype) <= y) & (y <= round_to(self.high, self.dtype)))
+        )
 
     def holds_codes(self, codes, scales, name, block):
         """Codes (as numbers) and the scale of each block of columns, both float64, against the exact result;
@@ -137,12 +156,22 @@ class Suite(Cases):
     def __init__(self, what, options):
         super().__init__()
         self.path, self.only, self.without = options.json, options.only, options.without
-        self.results = {"suite": what, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                        "python": platform.python_version(), "versions": {}, "tests": {}, "costs_us": {}}
+        self.results = {
+            "suite": what,
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "versions": {},
+            "tests": {},
+            "costs_us": {},
+        }
 
     def write(self):
         if self.path:
-            self.results["count"] = {"passed": self.passed, "failed": self.failed, "skipped": self.skipped}
+            self.results["count"] = {
+                "passed": self.passed,
+                "failed": self.failed,
+                "skipped": self.skipped,
+            }
             beside = self.path.with_suffix(".part")
             beside.write_text(json.dumps(self.results, indent=1) + "\n")
             beside.replace(self.path)
@@ -172,7 +201,11 @@ class Suite(Cases):
         try:
             call()
         except Exception as error:
-            return self.check(name, isinstance(error, kind) and text in str(error), f"{type(error).__name__}: {error}")
+            return self.check(
+                name,
+                isinstance(error, kind) and text in str(error),
+                f"{type(error).__name__}: {error}",
+            )
         return self.check(name, False, "no error")
 
     def run(self, tests):
@@ -188,8 +221,10 @@ class Suite(Cases):
                 test(self)
             except Exception:
                 self.check(test.__name__, False, traceback.format_exc())
-            print(f"{'ok' if self.failed == before else 'FAILED':6} {time.monotonic() - start:6.1f} s  {test.__name__}",
-                  flush=True)
+            print(
+                f"{'ok' if self.failed == before else 'FAILED':6} {time.monotonic() - start:6.1f} s  {test.__name__}",
+                flush=True,
+            )
             self.write()
 
 
@@ -223,7 +258,11 @@ def growth_kib(call, count):
     """By how much the process has grown after count calls, the first of them left out."""
 
     def resident():
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+        return (
+            int(Path("/proc/self/statm").read_text().split()[1])
+            * os.sysconf("SC_PAGE_SIZE")
+            // 1024
+        )
 
     for _ in range(count // 10):
         call()

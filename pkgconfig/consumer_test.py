@@ -27,20 +27,29 @@ class Consumer:
         work.mkdir(parents=True, exist_ok=True)
 
     def run(self, name, command, env=None):
-        result = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=env or self.env)
-        self.cases.check(name, result.returncode == 0,
-                         f"exit code {result.returncode}\n{result.stdout}{result.stderr}")
+        result = subprocess.run(
+            [str(c) for c in command], capture_output=True, text=True, env=env or self.env
+        )
+        self.cases.check(
+            name,
+            result.returncode == 0,
+            f"exit code {result.returncode}\n{result.stdout}{result.stderr}",
+        )
         return result.stdout if result.returncode == 0 else None
 
     def pkg_config(self, *options):
-        return (self.run(f"pkg-config {' '.join(options)}", ["pkg-config", *options, "fastnorm"]) or "").split()
+        return (
+            self.run(f"pkg-config {' '.join(options)}", ["pkg-config", *options, "fastnorm"]) or ""
+        ).split()
 
     def build_and_run(self, name, source, compiler):
         """The printed text of the program, or None."""
         flags, libs = self.pkg_config("--cflags"), self.pkg_config("--libs")
         program = self.work / name
-        built = self.run(f"{name} compiles", [*compiler, "-Wall", "-Wextra", "-Werror", *flags, source, "-o", program,
-                                              *libs, "-lm"])
+        built = self.run(
+            f"{name} compiles",
+            [*compiler, "-Wall", "-Wextra", "-Werror", *flags, source, "-o", program, *libs, "-lm"],
+        )
         if built is None:
             return None
         folders = [lib[2:] for lib in libs if lib.startswith("-L")]
@@ -52,8 +61,19 @@ def check_archive(consumer):
     """Linked whole into a C program, with what pkg-config says of the archive and nothing else."""
     libs = consumer.pkg_config("--static", "--libs")
     program = consumer.work / "consumer_static"
-    built = consumer.run("consumer_static compiles", ["cc", "-std=c99", "-static", *consumer.pkg_config("--cflags"),
-                                                      ROOT / "pkgconfig" / "consumer.c", "-o", program, *libs])
+    built = consumer.run(
+        "consumer_static compiles",
+        [
+            "cc",
+            "-std=c99",
+            "-static",
+            *consumer.pkg_config("--cflags"),
+            ROOT / "pkgconfig" / "consumer.c",
+            "-o",
+            program,
+            *libs,
+        ],
+    )
     if built is not None:
         consumer.run("consumer_static runs", [program])
 
@@ -84,9 +104,12 @@ def cmake_configure(consumer, name, prefix, target, asked, *options):
         shutil.copy(ROOT / "pkgconfig" / f"consumer.{suffix}", source)
     text = CMAKE_PROJECT.replace("@ASKED@", asked).replace("@TARGET@", target)
     (source / "CMakeLists.txt").write_text(text)
-    result = subprocess.run(["cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
-                             *options],
-                            capture_output=True, text=True, env=consumer.env)
+    result = subprocess.run(
+        ["cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", *options],
+        capture_output=True,
+        text=True,
+        env=consumer.env,
+    )
     return build, result.returncode, result.stdout + result.stderr
 
 
@@ -98,13 +121,20 @@ def check_cmake(cases, consumer, prefix, version):
     shutil.rmtree(moved, ignore_errors=True)
     shutil.copytree(prefix, moved, symlinks=True)
     for path in sorted((moved / "lib" / "cmake" / "fastnorm").iterdir()):
-        cases.check(f"{path.name} names no place of this machine",
-                    str(prefix) not in path.read_text() and "/usr" not in re.sub("#.*", "", path.read_text()))
+        cases.check(
+            f"{path.name} names no place of this machine",
+            str(prefix) not in path.read_text()
+            and "/usr" not in re.sub("#.*", "", path.read_text()),
+        )
     archive = (moved / "lib" / "libfastnorm.a").exists()
     for target in ["fastnorm::fastnorm", *(["fastnorm::fastnorm_static"] if archive else [])]:
         name = f"cmake_{target.split(':')[-1]}"
         build, code, text = cmake_configure(consumer, name, moved, target, version)
-        if not cases.check(f"find_package for {target}", code == 0 and f"found fastnorm {version} in {moved}/lib/cmake/" in text, text):
+        if not cases.check(
+            f"find_package for {target}",
+            code == 0 and f"found fastnorm {version} in {moved}/lib/cmake/" in text,
+            text,
+        ):
             continue
         if consumer.run(f"{name} builds", ["cmake", "--build", build]) is None:
             continue
@@ -112,31 +142,60 @@ def check_cmake(cases, consumer, prefix, version):
             printed = consumer.run(f"{name}: {program} runs", [build / program])
             cases.equal(f"{name}: {program} prints", printed, f"libfastnorm {version}\n")
             needed = consumer.run("readelf", ["readelf", "-d", build / program]) or ""
-            cases.equal(f"{name}: {program} needs the shared library",
-                        "libfastnorm.so.0" in needed, target == "fastnorm::fastnorm")
+            cases.equal(
+                f"{name}: {program} needs the shared library",
+                "libfastnorm.so.0" in needed,
+                target == "fastnorm::fastnorm",
+            )
     major, minor, patch = map(int, version.split("."))
-    accepted = ("", f"{major}.{minor}", f"{version} EXACT", f"{major}...{major}.{minor}",
-                f"{major}.{minor}...<{major + 1}")
-    refused = (f"{major}.{minor + 1}", f"{major}.{minor}.{patch + 1}", f"{major + 1}",
-               f"{major}.{minor}.{patch + 1} EXACT", f"{major}...<{version}", f"{version} COMPONENTS gpu")
+    accepted = (
+        "",
+        f"{major}.{minor}",
+        f"{version} EXACT",
+        f"{major}...{major}.{minor}",
+        f"{major}.{minor}...<{major + 1}",
+    )
+    refused = (
+        f"{major}.{minor + 1}",
+        f"{major}.{minor}.{patch + 1}",
+        f"{major + 1}",
+        f"{major}.{minor}.{patch + 1} EXACT",
+        f"{major}...<{version}",
+        f"{version} COMPONENTS gpu",
+    )
     for asked in accepted + refused:
         # A configuration alone: nothing is compiled for these.
-        _, code, text = cmake_configure(consumer, "cmake_versions", moved, "fastnorm::fastnorm", asked, *NO_COMPILER)
+        _, code, text = cmake_configure(
+            consumer, "cmake_versions", moved, "fastnorm::fastnorm", asked, *NO_COMPILER
+        )
         cases.equal(f"find_package(fastnorm {asked}) is refused", code != 0, asked in refused)
         if asked in refused:
-            cases.check(f"the error of find_package(fastnorm {asked}) names what was found",
-                        version in text or "component gpu" in text, text)
+            cases.check(
+                f"the error of find_package(fastnorm {asked}) names what was found",
+                version in text or "component gpu" in text,
+                text,
+            )
     shutil.rmtree(moved / "include")
-    _, code, text = cmake_configure(consumer, "cmake_headers", moved, "fastnorm::fastnorm", "", *NO_COMPILER)
-    cases.check("an installation without headers is refused with its reason",
-                code != 0 and "fastnorm.h does not exist; required" in " ".join(text.split()), text)
+    _, code, text = cmake_configure(
+        consumer, "cmake_headers", moved, "fastnorm::fastnorm", "", *NO_COMPILER
+    )
+    cases.check(
+        "an installation without headers is refused with its reason",
+        code != 0 and "fastnorm.h does not exist; required" in " ".join(text.split()),
+        text,
+    )
 
 
 def check_libs(cases, consumer):
     """Nothing private leaks: a user links -lfastnorm and includes one folder."""
-    cases.equal("Libs", [w for w in consumer.pkg_config("--libs") if not w.startswith("-L")], ["-lfastnorm"])
-    cases.equal("Libs --static", [w for w in consumer.pkg_config("--static", "--libs") if not w.startswith("-L")],
-                ["-lfastnorm"])
+    cases.equal(
+        "Libs", [w for w in consumer.pkg_config("--libs") if not w.startswith("-L")], ["-lfastnorm"]
+    )
+    cases.equal(
+        "Libs --static",
+        [w for w in consumer.pkg_config("--static", "--libs") if not w.startswith("-L")],
+        ["-lfastnorm"],
+    )
     others = [w for w in consumer.pkg_config("--cflags") if not w.startswith("-I")]
     cases.equal("Cflags", others, [])
 
@@ -147,17 +206,42 @@ def check_installed(cases, prefix, also):
     cases.equal("installed headers", sorted(headers), sorted(HEADERS))
     library = prefix / "lib"
     names = sorted(p.name for p in library.iterdir() if p.name.startswith("lib"))
-    version = subprocess.run(["pkg-config", "--modversion", "fastnorm"], capture_output=True, text=True,
-                             env={**os.environ, "PKG_CONFIG_LIBDIR": str(library / "pkgconfig")}).stdout.strip()
-    cases.equal("installed library", names, sorted(["libfastnorm.so", "libfastnorm.so.0", f"libfastnorm.so.{version}", *also]))
+    version = subprocess.run(
+        ["pkg-config", "--modversion", "fastnorm"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PKG_CONFIG_LIBDIR": str(library / "pkgconfig")},
+    ).stdout.strip()
+    cases.equal(
+        "installed library",
+        names,
+        sorted(["libfastnorm.so", "libfastnorm.so.0", f"libfastnorm.so.{version}", *also]),
+    )
     program = prefix / "bin" / "fastnorm"
-    result = subprocess.run([program, "--version"], capture_output=True, text=True,
-                            env={**os.environ, "LD_LIBRARY_PATH": str(library)})
-    cases.check("installed program runs", result.returncode == 0 and version in result.stdout, result.stdout + result.stderr)
-    everything = {str(p.relative_to(prefix)) for p in prefix.rglob("*") if p.is_file() or p.is_symlink()}
-    expected = {f"include/fastnorm/{h}" for h in HEADERS} | {f"lib/{n}" for n in names} | {
-        "lib/pkgconfig/fastnorm.pc", "lib/cmake/fastnorm/fastnormConfig.cmake",
-        "lib/cmake/fastnorm/fastnormConfigVersion.cmake", "bin/fastnorm"}
+    result = subprocess.run(
+        [program, "--version"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LD_LIBRARY_PATH": str(library)},
+    )
+    cases.check(
+        "installed program runs",
+        result.returncode == 0 and version in result.stdout,
+        result.stdout + result.stderr,
+    )
+    everything = {
+        str(p.relative_to(prefix)) for p in prefix.rglob("*") if p.is_file() or p.is_symlink()
+    }
+    expected = (
+        {f"include/fastnorm/{h}" for h in HEADERS}
+        | {f"lib/{n}" for n in names}
+        | {
+            "lib/pkgconfig/fastnorm.pc",
+            "lib/cmake/fastnorm/fastnormConfig.cmake",
+            "lib/cmake/fastnorm/fastnormConfigVersion.cmake",
+            "bin/fastnorm",
+        }
+    )
     unexpected = {name for name in everything - expected if not name.startswith("share/")}
     cases.equal("nothing else is installed", sorted(unexpected), [])
 
@@ -176,7 +260,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
     parser.add_argument("--prefix", type=Path, help="installation to look at")
-    parser.add_argument("--also", nargs="*", default=[], metavar="NAME", help="libraries that are installed beside it")
+    parser.add_argument(
+        "--also",
+        nargs="*",
+        default=[],
+        metavar="NAME",
+        help="libraries that are installed beside it",
+    )
     parser.add_argument("--static", action="store_true", help="the archive alone")
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     options = parser.parse_args()
@@ -193,12 +283,20 @@ def main():
         check_installed(cases, options.prefix, options.also)
         check_cmake(cases, consumer, options.prefix, project_version())
     source = ROOT / "pkgconfig" / "consumer"
-    consumer.build_and_run("consumer_c", source.with_suffix(".c"), ["cc", "-std=c99", "-pedantic-errors"])
+    consumer.build_and_run(
+        "consumer_c", source.with_suffix(".c"), ["cc", "-std=c99", "-pedantic-errors"]
+    )
     for standard in ("11", "14", "17", "20"):
-        consumer.build_and_run(f"consumer_cpp{standard}", source.with_suffix(".cpp"), ["c++", f"-std=c++{standard}", "-pedantic-errors"])
+        consumer.build_and_run(
+            f"consumer_cpp{standard}",
+            source.with_suffix(".cpp"),
+            ["c++", f"-std=c++{standard}", "-pedantic-errors"],
+        )
     example = readme_example(options.work)
     if cases.check("README.md has a C example", example):
-        printed = consumer.build_and_run("readme_example", example, ["cc", "-std=c99", "-pedantic-errors"])
+        printed = consumer.build_and_run(
+            "readme_example", example, ["cc", "-std=c99", "-pedantic-errors"]
+        )
         cases.check("the README's example prints something", printed)
     cases.finish()
 

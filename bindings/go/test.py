@@ -38,30 +38,50 @@ class Go:
         self.cases, self.work = cases, options.work
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("PKG_CONFIG", "CGO_"))}
         # PKG_CONFIG_LIBDIR replaces the system's folders: no other fastnorm.pc can be found.
-        self.env.update(PKG_CONFIG_LIBDIR=str(options.pkgconfig), LD_LIBRARY_PATH=str(options.library_dir),
-                        CGO_ENABLED="1", GOTOOLCHAIN="local", GOWORK="off", GODEBUG="cgocheck=1",
-                        CGO_CPPFLAGS=cache_key(options.pkgconfig))
+        self.env.update(
+            PKG_CONFIG_LIBDIR=str(options.pkgconfig),
+            LD_LIBRARY_PATH=str(options.library_dir),
+            CGO_ENABLED="1",
+            GOTOOLCHAIN="local",
+            GOWORK="off",
+            GODEBUG="cgocheck=1",
+            CGO_CPPFLAGS=cache_key(options.pkgconfig),
+        )
 
     def run(self, command, cwd=HERE, timeout=600, **env):
         start = time.monotonic()
         try:
-            result = subprocess.run([str(c) for c in command], cwd=cwd, env={**self.env, **env}, text=True, timeout=timeout,
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            result = subprocess.run(
+                [str(c) for c in command],
+                cwd=cwd,
+                env={**self.env, **env},
+                text=True,
+                timeout=timeout,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
             code, text = result.returncode, result.stdout
         except subprocess.TimeoutExpired as stop:
             code, text = -1, (stop.stdout or b"").decode(errors="replace") + "\n(timeout)"
-        print(f"{time.monotonic() - start:7.1f} s  {' '.join(str(c).replace(f'{self.work}/', '') for c in command)}", flush=True)
+        print(
+            f"{time.monotonic() - start:7.1f} s  {' '.join(str(c).replace(f'{self.work}/', '') for c in command)}",
+            flush=True,
+        )
         return code, text
 
     def check(self, name, command, **options):
         """One test: the command succeeds. Its text, or None."""
         code, text = self.run(command, **options)
-        return text if self.cases.check(name, code == 0, f"exit code {code}\n{text[-6000:]}") else None
+        return (
+            text if self.cases.check(name, code == 0, f"exit code {code}\n{text[-6000:]}") else None
+        )
 
     def tests(self, name, binary, *flags, **env):
         """Runs a test binary and counts each test, subtest and example."""
         code, text = self.run([binary, "-test.v=test2json", "-test.timeout=300s", *flags], **env)
-        events = subprocess.run(["go", "tool", "test2json"], input=text, capture_output=True, text=True, env=self.env).stdout
+        events = subprocess.run(
+            ["go", "tool", "test2json"], input=text, capture_output=True, text=True, env=self.env
+        ).stdout
         reasons, output, counted = {}, {}, 0
         for line in events.splitlines():
             event = json.loads(line)
@@ -74,23 +94,36 @@ class Go:
                 self.cases.skip(f"{name}: {test}", reasons.get(test, "no reason given"))
                 counted += 1
             elif test and action in ("pass", "fail"):
-                self.cases.check(f"{name}: {test}", action == "pass", "".join(output.get(test, []))[-3000:])
+                self.cases.check(
+                    f"{name}: {test}", action == "pass", "".join(output.get(test, []))[-3000:]
+                )
                 counted += 1
-        self.cases.check(f"{name}: ends well", code == 0 and counted > 0, f"exit code {code}, {counted} tests\n{text[-6000:]}")
+        self.cases.check(
+            f"{name}: ends well",
+            code == 0 and counted > 0,
+            f"exit code {code}, {counted} tests\n{text[-6000:]}",
+        )
 
 
 def go_version():
     """The Go that is there, as (major, minor); None if there is none."""
     if shutil.which("go") is None:
         return None
-    text = subprocess.run(["go", "env", "GOVERSION"], capture_output=True, text=True,
-                          env={**os.environ, "GOTOOLCHAIN": "local"}, cwd="/").stdout
+    text = subprocess.run(
+        ["go", "env", "GOVERSION"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GOTOOLCHAIN": "local"},
+        cwd="/",
+    ).stdout
     match = re.match(r"go(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def needed_version():
-    return tuple(map(int, re.search(r"^go (\d+)\.(\d+)", (HERE / "go.mod").read_text(), re.M).groups()))
+    return tuple(
+        map(int, re.search(r"^go (\d+)\.(\d+)", (HERE / "go.mod").read_text(), re.M).groups())
+    )
 
 
 def module():
@@ -101,9 +134,15 @@ def check_sources(go):
     files = sorted(str(p.relative_to(HERE)) for p in HERE.rglob("*.go"))
     text = go.check("gofmt runs", ["gofmt", "-l", *files])
     go.cases.equal("files that gofmt would change", text, "")
-    imported = {p for f in files for p in re.findall(r'"(\S*/bindings/go)(?:/\S*)?"', (HERE / f).read_text())}
+    imported = {
+        p
+        for f in files
+        for p in re.findall(r'"(\S*/bindings/go)(?:/\S*)?"', (HERE / f).read_text())
+    }
     go.cases.equal("module path of the imports", imported, {module()})
-    go.cases.check("the README imports the module", f'"{module()}"' in (HERE / "README.md").read_text())
+    go.cases.check(
+        "the README imports the module", f'"{module()}"' in (HERE / "README.md").read_text()
+    )
     go.check("go vet", ["go", "vet", ".", "./internal/direct", "./internal/gpu"])
     # SWIG turns C's addresses into pointers.
     go.check("go vet of raw", ["go", "vet", "-unsafeptr=false", "./internal/raw"])
@@ -111,7 +150,10 @@ def check_sources(go):
 
 def check_static(go):
     code, text = go.run(["go", "run", STATICCHECK, "./..."])
-    if code != 0 and re.search(r"dial tcp|proxyconnect|no such host|i/o timeout|lookup disabled|Forbidden|Service Unavailable", text):
+    if code != 0 and re.search(
+        r"dial tcp|proxyconnect|no such host|i/o timeout|lookup disabled|Forbidden|Service Unavailable",
+        text,
+    ):
         go.cases.skip("staticcheck", "the module proxy cannot be reached")
     else:
         go.cases.check(f"staticcheck ({STATICCHECK.split('@')[1]})", code == 0, text)
@@ -120,7 +162,9 @@ def check_static(go):
 def check_gpu(go, binary):
     """The cases of device_test.go, which have run on the CPU, on a GPU."""
     count = ctypes.c_int32()
-    ctypes.CDLL(str(Path(go.env["LD_LIBRARY_PATH"]) / "libfastnorm.so.0")).fastnorm_device_count(2, ctypes.byref(count))
+    ctypes.CDLL(str(Path(go.env["LD_LIBRARY_PATH"]) / "libfastnorm.so.0")).fastnorm_device_count(
+        2, ctypes.byref(count)
+    )
     if count.value == 0:
         go.cases.skip("tests on a GPU", "no CUDA device, or a libfastnorm without CUDA")
         return
@@ -132,23 +176,59 @@ def check_tests(go):
     if go.check("tests compile", ["go", "test", "-c", "-o", plain, "."]) is None:
         return
     go.tests("tests", plain, "-test.skip=^TestFaults$")
-    go.tests("tests, memory reused at once", plain, "-test.short", "-test.run=Goroutines|Clos|Log|Many|Forgotten|Workspace|Reference|Malformed",
-             GOGC="1", GODEBUG="clobberfree=1,cgocheck=1")
+    go.tests(
+        "tests, memory reused at once",
+        plain,
+        "-test.short",
+        "-test.run=Goroutines|Clos|Log|Many|Forgotten|Workspace|Reference|Malformed",
+        GOGC="1",
+        GODEBUG="clobberfree=1,cgocheck=1",
+    )
     check_gpu(go, plain)
     faults = go.work / "faults.so"
-    flags = subprocess.run(["pkg-config", "--cflags", "fastnorm"], env=go.env, capture_output=True, text=True).stdout.split()
-    built = go.check("faults.c compiles", ["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *flags, HERE / "testdata" / "faults.c",
-                                           "-o", faults])
+    flags = subprocess.run(
+        ["pkg-config", "--cflags", "fastnorm"], env=go.env, capture_output=True, text=True
+    ).stdout.split()
+    built = go.check(
+        "faults.c compiles",
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            *flags,
+            HERE / "testdata" / "faults.c",
+            "-o",
+            faults,
+        ],
+    )
     if built is not None:
-        go.tests("a faulty library", plain, "-test.run=^TestFaults$", FAULTS="1", LD_PRELOAD=str(faults))
+        go.tests(
+            "a faulty library", plain, "-test.run=^TestFaults$", FAULTS="1", LD_PRELOAD=str(faults)
+        )
     text = go.check("benchmarks", [plain, "-test.run=^$", "-test.bench=.", "-test.benchtime=200x"])
     print("\n".join(line for line in (text or "").splitlines() if line.startswith("Benchmark")))
     # What these do not measure: allocations, and under the race detector the size of the process.
-    for name, flags, env, unfit in (("race detector", ["-race"], {}, "|^TestMillionCalls$"),
-                                    ("cgocheck2", [], {"GOEXPERIMENT": "cgocheck2"}, "")):
+    for name, flags, env, unfit in (
+        ("race detector", ["-race"], {}, "|^TestMillionCalls$"),
+        ("cgocheck2", [], {"GOEXPERIMENT": "cgocheck2"}, ""),
+    ):
         binary = go.work / f"{name.split()[0]}.test"
-        if go.check(f"tests compile, {name}", ["go", "test", "-c", *flags, "-o", binary, "."], **env) is not None:
-            go.tests(name, binary, "-test.short", f"-test.skip=^TestFaults$|^TestAllocations$|^TestQuantised${unfit}", **env)
+        if (
+            go.check(
+                f"tests compile, {name}", ["go", "test", "-c", *flags, "-o", binary, "."], **env
+            )
+            is not None
+        ):
+            go.tests(
+                name,
+                binary,
+                "-test.short",
+                f"-test.skip=^TestFaults$|^TestAllocations$|^TestQuantised${unfit}",
+                **env,
+            )
 
 
 def check_consumer(go, options):
@@ -163,11 +243,20 @@ def check_consumer(go, options):
     folder.mkdir()
     (folder / "main.go").write_text(program[1])
     major, minor = needed_version()
-    (folder / "go.mod").write_text(f"module example.com/consumer\n\ngo {major}.{minor}\n\nrequire {module()} v0.0.0\n\n"
-                                   f"replace {module()} => {HERE}\n")
+    (folder / "go.mod").write_text(
+        f"module example.com/consumer\n\ngo {major}.{minor}\n\nrequire {module()} v0.0.0\n\n"
+        f"replace {module()} => {HERE}\n"
+    )
     env = {k: v for k, v in go.env.items() if k != "PKG_CONFIG_LIBDIR"}
-    go.env, kept = {**env, "PKG_CONFIG_PATH": str(options.pkgconfig), "GOPROXY": "off", "GOFLAGS": "-mod=mod"}, go.env
-    built = go.check("the README's program compiles", ["go", "build", "-o", "consumer", "."], cwd=folder)
+    go.env, kept = {
+        **env,
+        "PKG_CONFIG_PATH": str(options.pkgconfig),
+        "GOPROXY": "off",
+        "GOFLAGS": "-mod=mod",
+    }, go.env
+    built = go.check(
+        "the README's program compiles", ["go", "build", "-o", "consumer", "."], cwd=folder
+    )
     if built is not None:
         found = go.check("the README's program runs", [folder / "consumer"], cwd=folder)
         go.cases.equal("what the README's program prints", found, printed[1])
@@ -175,23 +264,37 @@ def check_consumer(go, options):
 
 
 def check_words(go):
-    code, text = go.run([sys.executable, ROOT / "bindings" / "swig" / "words_test.py", "--work", go.work / "words"])
+    code, text = go.run(
+        [sys.executable, ROOT / "bindings" / "swig" / "words_test.py", "--work", go.work / "words"]
+    )
     lines = text.strip().splitlines()
     counts = re.fullmatch(r"(\d+) passed, (\d+) failed, (\d+) skipped", lines[-1] if lines else "")
     if not go.cases.check("the test of the words ends with its counts", counts, text):
         return
     print("\n".join(lines[:-1]))
     passed, failed, skipped = map(int, counts.groups())
-    go.cases.passed, go.cases.failed, go.cases.skipped = go.cases.passed + passed, go.cases.failed + failed, go.cases.skipped + skipped
+    go.cases.passed, go.cases.failed, go.cases.skipped = (
+        go.cases.passed + passed,
+        go.cases.failed + failed,
+        go.cases.skipped + skipped,
+    )
     go.cases.check("the test of the words ends well", code in (0, 77) and failed == 0, text)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
-    parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
+    parser.add_argument(
+        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
+    )
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
-    parser.add_argument("--consumer", action="store_true", help="only the README's program, such as against an installed library")
+    parser.add_argument(
+        "--consumer",
+        action="store_true",
+        help="only the README's program, such as against an installed library",
+    )
     options = parser.parse_args()
     for name in ("pkgconfig", "library_dir", "work"):
         setattr(options, name, getattr(options, name).resolve())

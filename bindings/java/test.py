@@ -31,8 +31,15 @@ def say(text):
 
 def run(command, env, **options):
     """Exit code and all that a command writes."""
-    result = subprocess.run([str(c) for c in command], env=env, text=True, errors="replace", stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, **options)
+    result = subprocess.run(
+        [str(c) for c in command],
+        env=env,
+        text=True,
+        errors="replace",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        **options,
+    )
     return result.returncode, result.stdout
 
 
@@ -46,7 +53,9 @@ def missing_tool(env):
     version = re.search(r"javac (\d+)", run(["javac", "-version"], env)[1])
     if version is None or int(version[1]) < LEAST_JAVA:
         return f"javac is {version[1] if version else 'unknown'}; required: {LEAST_JAVA} or later"
-    maven = re.search(r"Apache Maven (\d+)\.(\d+)", run(["mvn", "-B", "-Dstyle.color=never", "--version"], env)[1])
+    maven = re.search(
+        r"Apache Maven (\d+)\.(\d+)", run(["mvn", "-B", "-Dstyle.color=never", "--version"], env)[1]
+    )
     if maven is None or tuple(map(int, maven.groups())) < LEAST_MAVEN:
         return f"Maven is {maven[0] if maven else 'unknown'}; required: {'.'.join(map(str, LEAST_MAVEN))} or later"
     return None
@@ -92,7 +101,9 @@ def skip_reasons(reports):
 
 def count_junit(cases, text, reports):
     """Surefire's closing line into the cases; whether there was one."""
-    lines = re.findall(r"^\[\w+\] Tests run: (\d+), Failures: (\d+), Errors: (\d+), Skipped: (\d+)$", text, re.M)
+    lines = re.findall(
+        r"^\[\w+\] Tests run: (\d+), Failures: (\d+), Errors: (\d+), Skipped: (\d+)$", text, re.M
+    )
     if not lines:
         return False
     total, failures, errors, skipped = map(int, lines[-1])
@@ -109,16 +120,28 @@ def count_junit(cases, text, reports):
 def build_and_test(cases, maven, target, library):
     """mvn package: compile, JNI library, tests, jar, sources, Javadoc. Whether it worked."""
     shutil.rmtree(target, ignore_errors=True)
-    code, text = maven.run(f"-DbuildDirectory={target}", f"-Dfastnorm.test.library={library}",
-                           "-Dmaven.compiler.failOnWarning=true", "package")
+    code, text = maven.run(
+        f"-DbuildDirectory={target}",
+        f"-Dfastnorm.test.library={library}",
+        "-Dmaven.compiler.failOnWarning=true",
+        "package",
+    )
     counted = count_junit(cases, text, target / "surefire-reports")
     for line in re.findall(r"^\d+ calls, \d+ bytes before.*", text, re.M):
         say(line)
     tail = "\n".join([line for line in text.splitlines() if " from central: " not in line][-60:])
     cases.check("JUnit ran", counted, tail)
-    if not cases.check("mvn package, compilation and Javadoc without warnings", code == 0, "" if cases.failed else tail):
+    if not cases.check(
+        "mvn package, compilation and Javadoc without warnings",
+        code == 0,
+        "" if cases.failed else tail,
+    ):
         return False
-    warnings = [line for line in text.splitlines() if line.startswith("[WARNING]") and "Tests run" not in line]
+    warnings = [
+        line
+        for line in text.splitlines()
+        if line.startswith("[WARNING]") and "Tests run" not in line
+    ]
     cases.check("no warning of Maven", not warnings, "\n".join(warnings[:10]))
     return True
 
@@ -135,31 +158,46 @@ def check_jars(cases, target):
         return None
     jar = target / wanted[-1]
     native = f"META-INF/native/linux-{os.uname().machine}/"
-    own = {n[len(native):] for n in names_of(jar) if n.startswith(native) and n != native}
+    own = {n[len(native) :] for n in names_of(jar) if n.startswith(native) and n != native}
     cases.equal("native part of the jar", own, {"libfastnorm_jni.so", "libdir"})
     pages = {Path(n).name for n in names_of(target / wanted[0])}
-    cases.check("Javadoc of the public classes and no others", "Norm.html" in pages and not pages & {"Raw.html", "Words.html"})
-    cases.check("generated sources in the source jar", "dev/fastnorm/Raw.java" in names_of(target / wanted[1]))
+    cases.check(
+        "Javadoc of the public classes and no others",
+        "Norm.html" in pages and not pages & {"Raw.html", "Words.html"},
+    )
+    cases.check(
+        "generated sources in the source jar",
+        "dev/fastnorm/Raw.java" in names_of(target / wanted[1]),
+    )
     return jar
 
 
 def version():
-    return re.search(r"<artifactId>fastnorm</artifactId>\s*<version>([^<]+)</version>", (JAVA / "pom.xml").read_text())[1]
+    return re.search(
+        r"<artifactId>fastnorm</artifactId>\s*<version>([^<]+)</version>",
+        (JAVA / "pom.xml").read_text(),
+    )[1]
 
 
 def check_example(cases, work, env, name, jar):
     """The README's example, compiled and run with one jar and nothing else."""
     readme = (JAVA / "README.md").read_text()
-    source, printed = (re.search(rf"^```{kind}\n(.*?)^```", readme, re.M | re.S)[1] for kind in ("java", "text"))
+    source, printed = (
+        re.search(rf"^```{kind}\n(.*?)^```", readme, re.M | re.S)[1] for kind in ("java", "text")
+    )
     folder = work / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / "Example.java").write_text(source)
-    code, text = run(["javac", "-Xlint:all", "-Werror", "-cp", jar, "-d", folder, folder / "Example.java"], env)
+    code, text = run(
+        ["javac", "-Xlint:all", "-Werror", "-cp", jar, "-d", folder, folder / "Example.java"], env
+    )
     cases.check(f"{name}: README example compiles", code == 0, text)
     # Not in the package's folder, and without any path to the library.
     clean = {k: v for k, v in env.items() if k not in ("LD_LIBRARY_PATH", "PKG_CONFIG_PATH")}
-    code, text = run(["java", "-Xcheck:jni", "-cp", f"{jar}:{folder}", "Example"], clean, cwd=folder)
+    code, text = run(
+        ["java", "-Xcheck:jni", "-cp", f"{jar}:{folder}", "Example"], clean, cwd=folder
+    )
     cases.equal(f"{name}: README example runs", (code, text), (0, printed))
 
 
@@ -167,13 +205,23 @@ def check_bundle(cases, maven, work, env, library_dir):
     """-Dbundle=1: the library itself is in the jar."""
     target = work / "bundle"
     shutil.rmtree(target, ignore_errors=True)
-    code, text = maven.run(f"-DbuildDirectory={target}", "-Dbundle=1", "-DskipTests", "-Dmaven.test.skip=true",
-                           "-Dmaven.javadoc.skip=true", "-Dmaven.source.skip=true", "package")
+    code, text = maven.run(
+        f"-DbuildDirectory={target}",
+        "-Dbundle=1",
+        "-DskipTests",
+        "-Dmaven.test.skip=true",
+        "-Dmaven.javadoc.skip=true",
+        "-Dmaven.source.skip=true",
+        "package",
+    )
     if cases.check("mvn package -Dbundle=1", code == 0, text[-3000:]):
         jar = target / f"fastnorm-{version()}.jar"
         name = f"META-INF/native/linux-{os.uname().machine}/libfastnorm.so.0"
         with zipfile.ZipFile(jar) as archive:
-            same = name in archive.namelist() and archive.read(name) == (library_dir / "libfastnorm.so.0").read_bytes()
+            same = (
+                name in archive.namelist()
+                and archive.read(name) == (library_dir / "libfastnorm.so.0").read_bytes()
+            )
         cases.check("libfastnorm.so.0 in the jar", same)
         check_example(cases, work, env, "bundle-example", jar)
 
@@ -181,27 +229,45 @@ def check_bundle(cases, maven, work, env, library_dir):
 def check_no_library(cases, work, env):
     """Without a fastnorm.pc the build says what to do."""
     bare = {**env, "PKG_CONFIG_LIBDIR": str(work / "nothing"), "PKG_CONFIG_PATH": ""}
-    code, text = run(["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", java_home(env)], bare)
-    cases.check("build.sh without libfastnorm", code == 1 and "set PKG_CONFIG_PATH" in text and not (work / "nothing").exists(),
-                text)
-    code, text = run(["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", work], env)
+    code, text = run(
+        ["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", java_home(env)],
+        bare,
+    )
+    cases.check(
+        "build.sh without libfastnorm",
+        code == 1 and "set PKG_CONFIG_PATH" in text and not (work / "nothing").exists(),
+        text,
+    )
+    code, text = run(
+        ["sh", JAVA / "src" / "main" / "native" / "build.sh", work / "nothing", work], env
+    )
     cases.check("build.sh without a JDK", code == 1 and "a JDK is required" in text, text)
 
 
 def check_generator(cases, work, env):
     """The raw layer of a family that does not exist yet."""
     say("running java_test.py")
-    _, text = run([sys.executable, JAVA.parent / "swig" / "java_test.py", "--work", work / "generator"], env)
+    _, text = run(
+        [sys.executable, JAVA.parent / "swig" / "java_test.py", "--work", work / "generator"], env
+    )
     counts = re.search(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", text, re.M)
     if cases.check("java_test.py ends with its counts", counts, text[-2000:]):
         passed, failed, skipped = map(int, counts.groups())
-        cases.passed, cases.failed, cases.skipped = cases.passed + passed, cases.failed + failed, cases.skipped + skipped
+        cases.passed, cases.failed, cases.skipped = (
+            cases.passed + passed,
+            cases.failed + failed,
+            cases.skipped + skipped,
+        )
         for line in re.findall(r"^(?:FAIL|SKIP) .*", text, re.M):
             say(line)
 
 
 def java_home(env):
-    return run(["java", "-XshowSettings:properties", "-version"], env)[1].split("java.home = ")[1].splitlines()[0]
+    return (
+        run(["java", "-XshowSettings:properties", "-version"], env)[1]
+        .split("java.home = ")[1]
+        .splitlines()[0]
+    )
 
 
 def tree():
@@ -212,11 +278,17 @@ def tree():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
-    parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
+    parser.add_argument(
+        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
+    )
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     options = parser.parse_args()
     cases = Cases()
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PKG_CONFIG") and k != "LD_LIBRARY_PATH"}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith("PKG_CONFIG") and k != "LD_LIBRARY_PATH"
+    }
     env["PKG_CONFIG_PATH"] = str(options.pkgconfig.resolve())
     env["CFLAGS"] = "-Werror"
     why = missing_tool(env)

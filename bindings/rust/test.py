@@ -44,22 +44,41 @@ class Session:
         empty = self.work / "empty"
         empty.mkdir(parents=True, exist_ok=True)
         # PKG_CONFIG_LIBDIR replaces the system's folders: no other fastnorm.pc can be found.
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("PKG_CONFIG", "RUSTFLAGS", "RUSTDOCFLAGS"))}
-        self.env.update(PKG_CONFIG_PATH=str(options.pkgconfig.resolve()), PKG_CONFIG_LIBDIR=str(empty),
-                        LD_LIBRARY_PATH=str(self.library_dir), CARGO_TARGET_DIR=str(self.target),
-                        CARGO_TERM_COLOR="never")
+        self.env = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("PKG_CONFIG", "RUSTFLAGS", "RUSTDOCFLAGS"))
+        }
+        self.env.update(
+            PKG_CONFIG_PATH=str(options.pkgconfig.resolve()),
+            PKG_CONFIG_LIBDIR=str(empty),
+            LD_LIBRARY_PATH=str(self.library_dir),
+            CARGO_TARGET_DIR=str(self.target),
+            CARGO_TERM_COLOR="never",
+        )
 
     def run(self, command, cwd=HERE, **env):
-        shown = " ".join(str(c) for c in command).replace(f"{ROOT}/", "").replace(f"{self.work}/", "")
+        shown = (
+            " ".join(str(c) for c in command).replace(f"{ROOT}/", "").replace(f"{self.work}/", "")
+        )
         print("+", shown if len(shown) <= 110 else f"{shown[:50]} .. {shown[-56:]}", flush=True)
-        result = subprocess.run([str(c) for c in command], cwd=cwd, env={**self.env, **env}, text=True,
-                                errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        result = subprocess.run(
+            [str(c) for c in command],
+            cwd=cwd,
+            env={**self.env, **env},
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         return result.returncode, result.stdout
 
     def check(self, name, command, **options):
         """One case: the command ends well. Its output, or None."""
         code, text = self.run(command, **options)
-        return text if self.cases.check(name, code == 0, f"exit code {code}\n{text[-6000:]}") else None
+        return (
+            text if self.cases.check(name, code == 0, f"exit code {code}\n{text[-6000:]}") else None
+        )
 
 
 # --- is there a Rust that will do ---
@@ -94,8 +113,17 @@ def check_generated(s):
     if not (ROOT / ".venv" / "bin" / "swig").exists():
         s.cases.skip("generated files", "no swig in .venv (tools/setup installs it)")
         return
-    s.check("src/ffi.rs is what generate.py writes",
-            [sys.executable, "-B", ROOT / "bindings" / "swig" / "generate.py", "--check", "--only", "rust"])
+    s.check(
+        "src/ffi.rs is what generate.py writes",
+        [
+            sys.executable,
+            "-B",
+            ROOT / "bindings" / "swig" / "generate.py",
+            "--check",
+            "--only",
+            "rust",
+        ],
+    )
 
 
 def check_complete(s):
@@ -105,15 +133,18 @@ def check_complete(s):
     names = [(name, name) for name in re.findall(r"^    pub fn (fastnorm_\w+)\(", declared, re.M)]
     names += re.findall(r"^pub const (FASTNORM_\w+): (fastnorm_\w+) =", declared, re.M)
     names = [(name, kind) for name, kind in names if not name.endswith("_MAX_ENUM")]
-    sources = "".join(p.read_text().split("#[cfg(test)]\nmod tests")[0]
-                      for p in (CRATE / "src").rglob("*.rs"))
+    sources = "".join(
+        p.read_text().split("#[cfg(test)]\nmod tests")[0] for p in (CRATE / "src").rglob("*.rs")
+    )
     used = set(re.findall(r"\bsys::(\w+)", sources))
     s.cases.check("names of the C ABI were found", len(names) > 150, len(names))
     for name, kind in names:
         if name.lower().startswith("fastnorm_peer_"):
             s.cases.skip(f"{name} has a Rust layer", "peer.h has none yet but fastnorm::sys")
         elif name not in OTHERWISE and kind not in OTHERWISE:
-            s.cases.check(f"{name} has a Rust layer", name in used, "no source of the crate uses it")
+            s.cases.check(
+                f"{name} has a Rust layer", name in used, "no source of the crate uses it"
+            )
 
 
 def check_format(s):
@@ -121,21 +152,35 @@ def check_format(s):
         s.cases.skip("rustfmt", "not installed")
         return
     s.check("cargo fmt", ["cargo", "fmt", "--all", "--check"])
-    s.check("rustfmt of what is no part of the workspace",
-            ["rustfmt", "--check", "--edition", "2021", HERE / "bindgen-check" / "src" / "main.rs",
-             *sorted(COMPILE_FAIL.glob("*.rs"))])
+    s.check(
+        "rustfmt of what is no part of the workspace",
+        [
+            "rustfmt",
+            "--check",
+            "--edition",
+            "2021",
+            HERE / "bindgen-check" / "src" / "main.rs",
+            *sorted(COMPILE_FAIL.glob("*.rs")),
+        ],
+    )
 
 
 def check_lints(s):
     if version_of(["cargo", "clippy", "--version"]) is None:
         s.cases.skip("clippy", "not installed")
         return
-    s.check("clippy", ["cargo", "clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    s.check(
+        "clippy",
+        ["cargo", "clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"],
+    )
 
 
 def check_docs(s):
-    s.check("documentation without warnings", ["cargo", "doc", "--locked", "--workspace", "--no-deps"],
-            RUSTDOCFLAGS="-D warnings")
+    s.check(
+        "documentation without warnings",
+        ["cargo", "doc", "--locked", "--workspace", "--no-deps"],
+        RUSTDOCFLAGS="-D warnings",
+    )
 
 
 def count_tests(s, name, code, text):
@@ -159,17 +204,33 @@ def run_tests(s):
 def check_miri(s):
     """What the crates do before and after they call the library, under Miri: it calls no foreign functions."""
     if version_of(["cargo", "+nightly", "miri", "--version"]) is None:
-        s.cases.skip("miri", "not installed; `rustup component add --toolchain nightly miri rust-src` brings it to a nightly toolchain")
+        s.cases.skip(
+            "miri",
+            "not installed; `rustup component add --toolchain nightly miri rust-src` brings it to a nightly toolchain",
+        )
         return
-    code, text = s.run(["cargo", "+nightly", "miri", "test", "--locked", "--workspace", "--lib"],
-                       CARGO_TARGET_DIR=str(s.work / "miri"))
+    code, text = s.run(
+        ["cargo", "+nightly", "miri", "test", "--locked", "--workspace", "--lib"],
+        CARGO_TARGET_DIR=str(s.work / "miri"),
+    )
     count_tests(s, "miri", code, text)
 
 
 def artifacts(s):
     """The compiled library of the crate `fastnorm`, and its test programs that run in other ways, too."""
-    command = ["cargo", "test", "--locked", "-p", "fastnorm", "--test", "preload", "--test", "device", "--no-run",
-               "--message-format=json"]
+    command = [
+        "cargo",
+        "test",
+        "--locked",
+        "-p",
+        "fastnorm",
+        "--test",
+        "preload",
+        "--test",
+        "device",
+        "--no-run",
+        "--message-format=json",
+    ]
     result = subprocess.run(command, cwd=HERE, env=s.env, capture_output=True, text=True)
     library, programs = None, {}
     for line in result.stdout.splitlines():
@@ -187,7 +248,9 @@ def artifacts(s):
 def run_on_gpu(s, program):
     """The cases of tests/device.rs, which have run on the CPU, on a GPU."""
     count = ctypes.c_int32()
-    ctypes.CDLL(str(s.library_dir / "libfastnorm.so.0")).fastnorm_device_count(2, ctypes.byref(count))
+    ctypes.CDLL(str(s.library_dir / "libfastnorm.so.0")).fastnorm_device_count(
+        2, ctypes.byref(count)
+    )
     if count.value == 0:
         s.cases.skip("tests on a GPU", "no CUDA device, or a libfastnorm without CUDA")
         return
@@ -203,12 +266,28 @@ def check_compile_fail(s, library):
     out.mkdir(exist_ok=True)
     for path in files:
         wanted = re.match(r"// error: (E\d{4})\n", path.read_text())[1]
-        command = ["rustc", "--edition", "2021", "--emit=metadata", "--out-dir", out, "--check-cfg", "cfg(fixed)",
-                   "--extern", f"fastnorm={library}", "-L", f"dependency={s.target / 'debug' / 'deps'}", path]
+        command = [
+            "rustc",
+            "--edition",
+            "2021",
+            "--emit=metadata",
+            "--out-dir",
+            out,
+            "--check-cfg",
+            "cfg(fixed)",
+            "--extern",
+            f"fastnorm={library}",
+            "-L",
+            f"dependency={s.target / 'debug' / 'deps'}",
+            path,
+        ]
         code, text = s.run(command)
         errors = set(re.findall(r"^error\[(E\d{4})\]", text, re.M))
-        s.cases.check(f"{path.stem} does not compile", code != 0 and errors == {wanted},
-                      f"found {sorted(errors)}, required {wanted}\n{text}")
+        s.cases.check(
+            f"{path.stem} does not compile",
+            code != 0 and errors == {wanted},
+            f"found {sorted(errors)}, required {wanted}\n{text}",
+        )
         s.check(f"{path.stem}, corrected", [*command, "--cfg", "fixed"])
 
 
@@ -218,9 +297,27 @@ def run_with_stub(s, program):
         s.cases.skip("tests with a preloaded stub", "no C++ compiler")
         return
     stub = s.work / "libfastnorm_stub.so"
-    if s.check("the stub compiles", [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror",
-                                     "-fvisibility=hidden", f"-I{ROOT / 'include'}", STUB, "-o", stub,
-                                     "-ldl"]) is None:
+    if (
+        s.check(
+            "the stub compiles",
+            [
+                compiler,
+                "-shared",
+                "-fPIC",
+                "-O1",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fvisibility=hidden",
+                f"-I{ROOT / 'include'}",
+                STUB,
+                "-o",
+                stub,
+                "-ldl",
+            ],
+        )
+        is None
+    ):
         return
     for name, arguments, env in (
         ("faults", [], {}),
@@ -237,25 +334,43 @@ def fake_library(s, name, version, files):
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
         (folder / file).touch()
-    (folder / "fastnorm.pc").write_text(f"Name: fastnorm\nDescription: none\nVersion: {version}\n"
-                                        f"Libs: -L{folder} -lfastnorm\n")
+    (folder / "fastnorm.pc").write_text(
+        f"Name: fastnorm\nDescription: none\nVersion: {version}\n" f"Libs: -L{folder} -lfastnorm\n"
+    )
     return folder
 
 
 def check_refused(s):
     """What build.rs says of libraries that do not fit, and where there is none."""
     for name, folder, feature, wanted in (
-        ("an older library", fake_library(s, "older", "0.0.9", ["libfastnorm.so", "libfastnorm.so.0"]), [],
-         "needs libfastnorm 0.2.0 or later"),
-        ("a library of another ABI", fake_library(s, "other", "1.0.0", ["libfastnorm.so", "libfastnorm.so.1"]), [],
-         "is for libfastnorm.so.0"),
-        ("no archive", fake_library(s, "shared", "0.2.0", ["libfastnorm.so", "libfastnorm.so.0"]),
-         ["--features", "static"], "the feature `static` needs libfastnorm.a"),
+        (
+            "an older library",
+            fake_library(s, "older", "0.0.9", ["libfastnorm.so", "libfastnorm.so.0"]),
+            [],
+            "needs libfastnorm 0.2.0 or later",
+        ),
+        (
+            "a library of another ABI",
+            fake_library(s, "other", "1.0.0", ["libfastnorm.so", "libfastnorm.so.1"]),
+            [],
+            "is for libfastnorm.so.0",
+        ),
+        (
+            "no archive",
+            fake_library(s, "shared", "0.2.0", ["libfastnorm.so", "libfastnorm.so.0"]),
+            ["--features", "static"],
+            "the feature `static` needs libfastnorm.a",
+        ),
         ("no library", s.work / "empty", [], "whose folder must be in PKG_CONFIG_PATH"),
     ):
-        code, text = s.run(["cargo", "build", "--locked", "-p", "fastnorm-sys", *feature], PKG_CONFIG_PATH=str(folder),
-                           CARGO_TARGET_DIR=str(s.work / "refused"))
-        s.cases.check(f"{name} is refused", code != 0 and wanted in text, f"exit code {code}\n{text}")
+        code, text = s.run(
+            ["cargo", "build", "--locked", "-p", "fastnorm-sys", *feature],
+            PKG_CONFIG_PATH=str(folder),
+            CARGO_TARGET_DIR=str(s.work / "refused"),
+        )
+        s.cases.check(
+            f"{name} is refused", code != 0 and wanted in text, f"exit code {code}\n{text}"
+        )
 
 
 def run_consumer(s, static):
@@ -270,14 +385,17 @@ def run_consumer(s, static):
     feature = ', features = ["static"]' if static else ""
     (folder / "Cargo.toml").write_text(
         f'[package]\nname = "{name}"\nversion = "0.0.0"\nedition = "2021"\n\n[workspace]\n\n'
-        f'[dependencies]\nfastnorm = {{ path = "{CRATE}"{feature} }}\n')
+        f'[dependencies]\nfastnorm = {{ path = "{CRATE}"{feature} }}\n'
+    )
     shutil.copy(HERE / "Cargo.lock", folder / "Cargo.lock")
     if s.check(f"{name} builds", ["cargo", "build", "--offline"], cwd=folder) is None:
         return
     program = s.target / "debug" / name
     env = {"LD_LIBRARY_PATH": ""} if static else {}
     printed = s.check(f"{name} runs", [program], **env)
-    s.cases.check(f"{name} prints the result", printed and printed.startswith("[1.200, 3.200, 0.000"), printed)
+    s.cases.check(
+        f"{name} prints the result", printed and printed.startswith("[1.200, 3.200, 0.000"), printed
+    )
     code, needed = s.run(["readelf", "-d", program])
     s.cases.equal(f"{name} needs libfastnorm.so.0", "libfastnorm.so.0" in needed, not static)
 
@@ -285,27 +403,51 @@ def run_consumer(s, static):
 def check_bindgen(s):
     """The generated declarations against those that bindgen makes of the same headers."""
     folder = HERE / "bindgen-check"
-    code, text = s.run(["cargo", "run", "--locked", "--manifest-path", folder / "Cargo.toml", "--",
-                        ROOT / "include", HERE / "fastnorm-sys" / "src" / "ffi.rs"],
-                       CARGO_TARGET_DIR=str(s.work / "bindgen"))
+    code, text = s.run(
+        [
+            "cargo",
+            "run",
+            "--locked",
+            "--manifest-path",
+            folder / "Cargo.toml",
+            "--",
+            ROOT / "include",
+            HERE / "fastnorm-sys" / "src" / "ffi.rs",
+        ],
+        CARGO_TARGET_DIR=str(s.work / "bindgen"),
+    )
     closing = re.search(r"^(\d+) passed, (\d+) failed, 0 skipped$", text, re.M)
     if s.cases.check("bindgen-check", code == 0 and closing, f"exit code {code}\n{text[-6000:]}"):
         s.cases.passed += int(closing[1]) - 1
 
 
 def source_files():
-    return {str(p): p.stat().st_mtime_ns for p in HERE.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    return {
+        str(p): p.stat().st_mtime_ns
+        for p in HERE.rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts
+    }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
-    parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
+    parser.add_argument(
+        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
+    )
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
-    parser.add_argument("--consumer", action="store_true",
-                        help="only the README's example, such as against an installed library")
-    parser.add_argument("--bindgen", action="store_true",
-                        help="also compare with bindgen: a minute more to compile it; needs libclang")
+    parser.add_argument(
+        "--consumer",
+        action="store_true",
+        help="only the README's example, such as against an installed library",
+    )
+    parser.add_argument(
+        "--bindgen",
+        action="store_true",
+        help="also compare with bindgen: a minute more to compile it; needs libclang",
+    )
     options = parser.parse_args()
     s = Session(options)
     reason = unfit_toolchain()
@@ -324,7 +466,9 @@ def main():
         run_tests(s)
         check_miri(s)
         library, programs = artifacts(s)
-        if s.cases.check("the crate and its tests are built", library and {"preload", "device"} <= set(programs)):
+        if s.cases.check(
+            "the crate and its tests are built", library and {"preload", "device"} <= set(programs)
+        ):
             check_compile_fail(s, library)
             run_with_stub(s, programs["preload"])
             run_on_gpu(s, programs["device"])
@@ -333,13 +477,18 @@ def main():
         if (s.library_dir / "libfastnorm.a").exists():
             run_consumer(s, static=True)
         else:
-            s.cases.skip("static linking", "this libfastnorm has no archive (-Ddefault_library=both makes one)")
+            s.cases.skip(
+                "static linking",
+                "this libfastnorm has no archive (-Ddefault_library=both makes one)",
+            )
         check_lints(s)
         check_docs(s)
         if options.bindgen:
             check_bindgen(s)
     changed = sorted(set(before.items()) ^ set(source_files().items()))
-    s.cases.equal("files of the source tree that are new or changed", [name for name, _ in changed], [])
+    s.cases.equal(
+        "files of the source tree that are new or changed", [name for name, _ in changed], []
+    )
     s.cases.finish()
 
 

@@ -41,8 +41,14 @@ def compare(name, wanted, committed):
     if wanted.read_bytes() == committed.read_bytes():
         return True
     print(f"FAIL {name}: differs from what generate.py writes")
-    lines = difflib.unified_diff(committed.read_text().splitlines(), wanted.read_text().splitlines(), "committed",
-                                 "generated", lineterm="", n=1)
+    lines = difflib.unified_diff(
+        committed.read_text().splitlines(),
+        wanted.read_text().splitlines(),
+        "committed",
+        "generated",
+        lineterm="",
+        n=1,
+    )
     for line in list(lines)[:60]:
         print(line)
     return False
@@ -64,10 +70,18 @@ def check(tree, targets):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    parser.add_argument("--only", nargs="+", choices=TARGETS, default=list(TARGETS), metavar="TARGET",
-                        help=f"one or more of {', '.join(TARGETS)}")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=TARGETS,
+        default=list(TARGETS),
+        metavar="TARGET",
+        help=f"one or more of {', '.join(TARGETS)}",
+    )
     options = parser.parse_args()
     try:
         tree = headers.load()

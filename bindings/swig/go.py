@@ -17,7 +17,9 @@ def hidden(tree):
     """%ignore lines: structs that only C builds, and functions that take one of those."""
     structs = {s.name for s in tree.structs} - FILLED
     unbound = structs | {c.name for c in tree.callbacks}
-    functions = [f.name for f in tree.functions if any(base_name(p.type) in unbound for p in f.parameters)]
+    functions = [
+        f.name for f in tree.functions if any(base_name(p.type) in unbound for p in f.parameters)
+    ]
     functions += [f.name for f in tree.inlines]
     opaques = [o.name for o in tree.opaques]
     return "".join(f"%ignore {name};\n" for name in [*sorted(unbound), *opaques, *functions])
@@ -44,11 +46,25 @@ def swig_files(tree):
         (folder / "words.h").write_text(words.decoder(tree))
         (folder / "go_hidden.i").write_text(hidden(tree))
         interface = Path(__file__).with_name("go.i")
-        run_swig("-go", "-cgo", "-intgosize", "64", "-module", "raw", f"-I{folder}", "-outdir", folder, "-o",
-                 folder / "raw_wrap.c", interface)
+        run_swig(
+            "-go",
+            "-cgo",
+            "-intgosize",
+            "64",
+            "-module",
+            "raw",
+            f"-I{folder}",
+            "-outdir",
+            folder,
+            "-o",
+            folder / "raw_wrap.c",
+            interface,
+        )
         go, c = (clean((folder / f).read_text()) for f in ("raw.go", "raw_wrap.c"))
     # SWIG names its input by the path it was given.
-    go, c = (text.replace(str(interface), interface.name).replace(f"{folder}/", "") for text in (go, c))
+    go, c = (
+        text.replace(str(interface), interface.name).replace(f"{folder}/", "") for text in (go, c)
+    )
     # A declaration and its assignment on the next line are one (staticcheck S1021).
     go = re.sub(r"^(\s*)var (\w+) (\w+)\n\s*\2 = ", r"\1var \2 \3 = ", go, flags=re.M)
     return f"{GENERATED}\n\n{go}", f"/* {GENERATED[3:]} */\n/* clang-format off */\n{c}"
@@ -56,7 +72,9 @@ def swig_files(tree):
 
 def numbers(tree):
     """(group, [(name, value)]): the macros, then each enum."""
-    yield "Version of the headers that this was generated from.", [(m.name, m.value) for m in tree.macros]
+    yield "Version of the headers that this was generated from.", [
+        (m.name, m.value) for m in tree.macros
+    ]
     for enum in tree.enums:
         yield f"{enum.name}.", [(v.name, v.value) for v in enum.values]
 
@@ -65,7 +83,13 @@ def constants_go(tree):
     lines = [GENERATED, "", "package raw"]
     for title, entries in numbers(tree):
         wide = max(len(name) for name, _ in entries)
-        lines += ["", f"// {title}", "const (", *(f"\t{name:{wide}} = {value}" for name, value in entries), ")"]
+        lines += [
+            "",
+            f"// {title}",
+            "const (",
+            *(f"\t{name:{wide}} = {value}" for name, value in entries),
+            ")",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -93,7 +117,12 @@ def generate(tree, out_dir):
     folder = out_dir / words.GO_RAW
     folder.mkdir(parents=True, exist_ok=True)
     go, c = swig_files(tree)
-    texts = {"raw.go": gofmt(go), "raw_wrap.c": c, "constants.go": constants_go(tree), "constants.c": constants_c(tree)}
+    texts = {
+        "raw.go": gofmt(go),
+        "raw_wrap.c": c,
+        "constants.go": constants_go(tree),
+        "constants.c": constants_c(tree),
+    }
     if texts["raw.go"] is None:
         print("SKIP raw.go: no gofmt")
         del texts["raw.go"]

@@ -11,9 +11,16 @@ PACKAGE = "dev.fastnorm"
 CLASSES = Path("java/src/main/generated/dev/fastnorm")
 NATIVE = Path("java/src/main/native")
 # Functions that java.i wraps by hand.
-BY_HAND = {"fastnorm_context_create", "fastnorm_device_count", "fastnorm_device_describe", "fastnorm_profile_decode",
-           "fastnorm_peer_buffer_bytes", "fastnorm_peer_create", "fastnorm_peer_create_from_pointers",
-           "fastnorm_peer_status"}
+BY_HAND = {
+    "fastnorm_context_create",
+    "fastnorm_device_count",
+    "fastnorm_device_describe",
+    "fastnorm_profile_decode",
+    "fastnorm_peer_buffer_bytes",
+    "fastnorm_peer_create",
+    "fastnorm_peer_create_from_pointers",
+    "fastnorm_peer_status",
+}
 SCALARS = {"int32_t", "uint32_t", "int64_t", "uint64_t", "size_t", "float", "double"}
 
 
@@ -29,8 +36,12 @@ def has_rule(tree, type):
         return name in SCALARS or name == "void" or tree.is_a(type, Enum)
     if isinstance(type.to, Pointer) or is_tensor(type):
         return False
-    return (name == "void" or (name == "char" and type.const) or tree.is_a(type.to, Opaque)
-            or any(s.name == name and is_filled(s) for s in tree.structs))
+    return (
+        name == "void"
+        or (name == "char" and type.const)
+        or tree.is_a(type.to, Opaque)
+        or any(s.name == name and is_filled(s) for s in tree.structs)
+    )
 
 
 def wrapped(tree):
@@ -39,7 +50,9 @@ def wrapped(tree):
     for function in tree.functions:
         types = [function.returns, *(p.type for p in function.parameters)]
         if function.name not in in_words | BY_HAND and not all(has_rule(tree, t) for t in types):
-            raise TreeError(f"{function.name}: no rule for Java; wrap it in java.i and add it to BY_HAND in java.py")
+            raise TreeError(
+                f"{function.name}: no rule for Java; wrap it in java.i and add it to BY_HAND in java.py"
+            )
     names = [e.max.name for e in tree.enums]
     names += [c.name for c in tree.callbacks]
     names += [s.name for s in tree.structs if not is_filled(s)]
@@ -50,9 +63,15 @@ def wrapped(tree):
         if is_filled(struct):
             lines += [f"%ignore {struct.name}::struct_size;"]
             lines += [f"%immutable {struct.name}::{f.name};" for f in struct.fields]
-            lines += [f"%extend {struct.name} {{", f"  {struct.name}() {{",
-                      f"    {struct.name} *made = ({struct.name} *)calloc(1, sizeof({struct.name}));",
-                      f"    if (made != NULL) made->struct_size = sizeof({struct.name});", "    return made;", "  }", "}"]
+            lines += [
+                f"%extend {struct.name} {{",
+                f"  {struct.name}() {{",
+                f"    {struct.name} *made = ({struct.name} *)calloc(1, sizeof({struct.name}));",
+                f"    if (made != NULL) made->struct_size = sizeof({struct.name});",
+                "    return made;",
+                "  }",
+                "}",
+            ]
     return "\n".join(lines) + "\n"
 
 
@@ -66,14 +85,26 @@ def tidy(name, text):
 
 
 def generate(tree, out_dir):
-    written = {NATIVE / "words.h": words.decoder(tree), CLASSES / "Words.java": words.java_constants(tree, PACKAGE)}
+    written = {
+        NATIVE / "words.h": words.decoder(tree),
+        CLASSES / "Words.java": words.java_constants(tree, PACKAGE),
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "java.i").write_text(Path(__file__).with_name("java.i").read_text())
         (folder / "wrapped.i").write_text(wrapped(tree))
         (folder / "words.h").write_text(written[NATIVE / "words.h"])
-        run_swig("-java", "-package", PACKAGE, f"-I{folder}", "-outdir", folder, "-o", folder / "wrap.c",
-                 folder / "java.i")
+        run_swig(
+            "-java",
+            "-package",
+            PACKAGE,
+            f"-I{folder}",
+            "-outdir",
+            folder,
+            "-o",
+            folder / "wrap.c",
+            folder / "java.i",
+        )
         for path in sorted(folder.glob("*.java")):
             written[CLASSES / path.name] = tidy(path.name, path.read_text())
         written[NATIVE / "wrap.c"] = words.c_format(tidy("wrap.c", (folder / "wrap.c").read_text()))

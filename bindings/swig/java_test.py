@@ -76,8 +76,12 @@ def generate(folder, family):
     shutil.copytree(headers.INCLUDE, include)
     (include / "fastnorm" / "stir.h").write_text(family)
     interface = folder / "fastnorm.i"
-    interface.write_text(headers.INTERFACE.read_text().replace("<fastnorm/fastnorm.h>\n", "<fastnorm/fastnorm.h>\n#include <fastnorm/stir.h>\n")
-                         + "%include <fastnorm/stir.h>\n")
+    interface.write_text(
+        headers.INTERFACE.read_text().replace(
+            "<fastnorm/fastnorm.h>\n", "<fastnorm/fastnorm.h>\n#include <fastnorm/stir.h>\n"
+        )
+        + "%include <fastnorm/stir.h>\n"
+    )
     kept = headers.INCLUDE, headers.INTERFACE, headers.check_layout
     headers.INCLUDE, headers.INTERFACE = include, interface
     headers.check_layout = lambda tree: None  # the promises of tests/abi do not have this family
@@ -93,18 +97,28 @@ def succeeds(cases, name, command):
 
 
 def check_texts(cases, files):
-    raw, native, words = (files[name].read_text() for name in ("Raw.java", "RawJNI.java", "Words.java"))
+    raw, native, words = (
+        files[name].read_text() for name in ("Raw.java", "RawJNI.java", "Words.java")
+    )
     for text, wanted in (
-        (raw, "int fnb_stir(long context, long[] words, long workspace, long workspace_bytes, long stream)"),
+        (
+            raw,
+            "int fnb_stir(long context, long[] words, long workspace, long workspace_bytes, long stream)",
+        ),
         (raw, "int fnb_stir_query(long context, long[] words, fastnorm_stir_info info)"),
         (raw, "int fastnorm_spoon_wash(long spoon, int times, String how)"),
         (native, "byte[] fastnorm_stir_info_cook_get"),
-        (words, "STIR_SPEED = 2;"), (words, "STIR_SPOON = 3;"), (words, "STIR_BIT_TASTE = 1;"),
+        (words, "STIR_SPEED = 2;"),
+        (words, "STIR_SPOON = 3;"),
+        (words, "STIR_BIT_TASTE = 1;"),
         (files["fastnorm_stir_kind.java"].read_text(), "FASTNORM_STIR_SLOWLY = 3;"),
         (files["fastnorm_stir_info.java"].read_text(), "public long getSplashes()"),
     ):
         cases.check(f"generated: {wanted}", wanted in text)
-    cases.check("no setter", not any("void set" in p.read_text() for p in files.values() if p.suffix == ".java"))
+    cases.check(
+        "no setter",
+        not any("void set" in p.read_text() for p in files.values() if p.suffix == ".java"),
+    )
     cases.equal("no wrapped pointer", [name for name in files if name.startswith("SWIGTYPE")], [])
 
 
@@ -113,14 +127,44 @@ def check_compiles(cases, folder, files):
         cases.skip("compiling the invented family", "no javac")
         return
     home = Path(os.path.realpath(shutil.which("javac"))).parents[1]
-    succeeds(cases, "the C code compiles",
-             ["cc", "-std=gnu99", "-O1", "-c", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror", f"-I{home}/include",
-              f"-I{home}/include/linux", f"-I{folder}/include", "-include", "fastnorm/fastnorm.h", "-include",
-              "fastnorm/stir.h", files["wrap.c"], "-o", folder / "wrap.o"])
+    succeeds(
+        cases,
+        "the C code compiles",
+        [
+            "cc",
+            "-std=gnu99",
+            "-O1",
+            "-c",
+            "-fno-strict-aliasing",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{home}/include",
+            f"-I{home}/include/linux",
+            f"-I{folder}/include",
+            "-include",
+            "fastnorm/fastnorm.h",
+            "-include",
+            "fastnorm/stir.h",
+            files["wrap.c"],
+            "-o",
+            folder / "wrap.o",
+        ],
+    )
     own = sorted((HERE.parent / "java" / "src" / "main" / "java").rglob("*.java"))
-    succeeds(cases, "the classes compile beside the handwritten ones",
-             ["javac", "-Xlint:all", "-Werror", "-d", folder / "classes", *own,
-              *(p for p in files.values() if p.suffix == ".java")])
+    succeeds(
+        cases,
+        "the classes compile beside the handwritten ones",
+        [
+            "javac",
+            "-Xlint:all",
+            "-Werror",
+            "-d",
+            folder / "classes",
+            *own,
+            *(p for p in files.values() if p.suffix == ".java"),
+        ],
+    )
 
 
 def main():
@@ -141,7 +185,9 @@ def main():
         error = "nothing stopped it"
     except headers.TreeError as stop:
         error = str(stop)
-    cases.check("a function without a rule", "fastnorm_spoon_throw: no rule for Java" in error, error[:300])
+    cases.check(
+        "a function without a rule", "fastnorm_spoon_throw: no rule for Java" in error, error[:300]
+    )
     cases.finish()
 
 

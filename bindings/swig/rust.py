@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from tree import (Array, Callback, Enum, Function, Macro, Named, Opaque, Pointer, Struct, TreeError)
+from tree import Array, Callback, Enum, Function, Macro, Named, Opaque, Pointer, Struct, TreeError
 
 OUTPUT = "rust/fastnorm-sys/src/ffi.rs"
 WIDTH = 100  # rustfmt's
@@ -18,13 +18,25 @@ use core::mem::{offset_of, size_of};
 """
 
 SCALARS = {
-    "void": "c_void", "int8_t": "i8", "uint8_t": "u8", "int16_t": "i16", "uint16_t": "u16", "int32_t": "i32",
-    "uint32_t": "u32", "int64_t": "i64", "uint64_t": "u64", "size_t": "usize", "float": "f32", "double": "f64",
+    "void": "c_void",
+    "int8_t": "i8",
+    "uint8_t": "u8",
+    "int16_t": "i16",
+    "uint16_t": "u16",
+    "int32_t": "i32",
+    "uint32_t": "u32",
+    "int64_t": "i64",
+    "uint64_t": "u64",
+    "size_t": "usize",
+    "float": "f32",
+    "double": "f64",
     "char": "c_char",
 }
-KEYWORDS = set("""as async await break const continue crate dyn else enum extern false fn for gen if impl in let loop
+KEYWORDS = set(
+    """as async await break const continue crate dyn else enum extern false fn for gen if impl in let loop
     match mod move mut pub ref return self static struct super trait true type unsafe use where while abstract become
-    box do final macro override priv try typeof unsized virtual yield""".split())
+    box do final macro override priv try typeof unsized virtual yield""".split()
+)
 
 # Functions that the headers define are no symbols: fastnorm-sys/src/lib.rs has them by hand.
 HANDWRITTEN = {"fastnorm_dtype_of"}
@@ -75,7 +87,9 @@ def paragraphs(doc):
         else:
             found.append(("", escaped(words)))
     if in_return is not None:  # a table of codes becomes one sentence
-        table = re.sub(r"(?<![;.,]) (FASTNORM_ERROR_\w+) +(?=[a-z])", r"; \1: ", found[in_return][1])
+        table = re.sub(
+            r"(?<![;.,]) (FASTNORM_ERROR_\w+) +(?=[a-z])", r"; \1: ", found[in_return][1]
+        )
         found[in_return] = ("", table if "  " in found[in_return][1] else found[in_return][1])
     return [(first, re.sub(" +", " ", text)) for first, text in found]
 
@@ -91,8 +105,14 @@ def doc_lines(doc, indent=""):
         if blank or (lines and first and not previous):
             lines.append("")
         blank, previous = False, first
-        lines += textwrap.wrap(text, WIDTH - len(indent) - len("/// "), initial_indent=first,
-                               subsequent_indent=" " * len(first), break_long_words=False, break_on_hyphens=False)
+        lines += textwrap.wrap(
+            text,
+            WIDTH - len(indent) - len("/// "),
+            initial_indent=first,
+            subsequent_indent=" " * len(first),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     return [f"{indent}/// {line}".rstrip() for line in lines]
 
 
@@ -108,7 +128,10 @@ def print_enum(enum):
     for item in [*enum.values, enum.max]:
         value = f"{item.value:#x}" if item.value > 0xFFFF else str(item.value)
         line = f"pub const {item.name}: {enum.name} = {value};"
-        lines += [*doc_lines(item.doc), *([line] if len(line) <= 100 else line.replace("= ", "=\n    ").split("\n"))]
+        lines += [
+            *doc_lines(item.doc),
+            *([line] if len(line) <= 100 else line.replace("= ", "=\n    ").split("\n")),
+        ]
     return lines
 
 
@@ -129,12 +152,29 @@ def default_of(tree, type):
 
 def print_struct(tree, struct):
     sized = any(f.name == "struct_size" for f in struct.fields)
-    lines = [*doc_lines(struct.doc), "#[repr(C)]", "#[derive(Clone, Copy, Debug)]", f"pub struct {struct.name} {{"]
+    lines = [
+        *doc_lines(struct.doc),
+        "#[repr(C)]",
+        "#[derive(Clone, Copy, Debug)]",
+        f"pub struct {struct.name} {{",
+    ]
     for field in struct.fields:
-        lines += [*doc_lines(field.doc, "    "), f"    pub {identifier(field.name)}: {rust_type(field.type)},"]
+        lines += [
+            *doc_lines(field.doc, "    "),
+            f"    pub {identifier(field.name)}: {rust_type(field.type)},",
+        ]
     what = "Everything zero" + (", `struct_size` set: the defaults." if sized else ".")
-    lines += ["}", "", f"impl {struct.name} {{", f"    /// {what}", "    pub const fn new() -> Self {"]
-    values = [("size_of::<Self>()" if f.name == "struct_size" else default_of(tree, f.type)) for f in struct.fields]
+    lines += [
+        "}",
+        "",
+        f"impl {struct.name} {{",
+        f"    /// {what}",
+        "    pub const fn new() -> Self {",
+    ]
+    values = [
+        ("size_of::<Self>()" if f.name == "struct_size" else default_of(tree, f.type))
+        for f in struct.fields
+    ]
     inits = [f"{identifier(f.name)}: {value}" for f, value in zip(struct.fields, values)]
     short = f"        Self {{ {', '.join(inits)} }}"
     # rustfmt keeps a struct literal on one line up to 18 columns of content.
@@ -142,14 +182,28 @@ def print_struct(tree, struct):
         lines.append(short)
     else:
         lines += ["        Self {", *[f"            {init}," for init in inits], "        }"]
-    lines += ["    }", "}", "", f"impl Default for {struct.name} {{", "    fn default() -> Self {",
-              "        Self::new()", "    }", "}"]
+    lines += [
+        "    }",
+        "}",
+        "",
+        f"impl Default for {struct.name} {{",
+        "    fn default() -> Self {",
+        "        Self::new()",
+        "    }",
+        "}",
+    ]
     return lines
 
 
 def print_opaque(opaque):
-    return [*doc_lines(opaque.doc), "#[repr(C)]", f"pub struct {opaque.name} {{", "    _data: [u8; 0],",
-            "    _marker: PhantomData<(*mut u8, PhantomPinned)>,", "}"]
+    return [
+        *doc_lines(opaque.doc),
+        "#[repr(C)]",
+        f"pub struct {opaque.name} {{",
+        "    _data: [u8; 0],",
+        "    _marker: PhantomData<(*mut u8, PhantomPinned)>,",
+        "}",
+    ]
 
 
 def parameters_of(item):
@@ -166,8 +220,14 @@ def print_callback(callback):
         return [*doc, f"{head} {line}"]
     if len(f"    {line}") <= WIDTH:
         return [*doc, head, f"    {line}"]
-    return [*doc, f"{head} Option<", "    unsafe extern \"C\" fn(", *[f"        {p}," for p in parameters],
-            f"    ){returns},", ">;"]
+    return [
+        *doc,
+        f"{head} Option<",
+        '    unsafe extern "C" fn(',
+        *[f"        {p}," for p in parameters],
+        f"    ){returns},",
+        ">;",
+    ]
 
 
 def print_function(function):
@@ -180,11 +240,16 @@ def print_function(function):
         return [*doc, f"{head}{returns};"]
     if returns and len(f"{head}{returns};") == WIDTH:
         return [*doc, head, f"       {returns};"]
-    return [*doc, f"    pub fn {function.name}(", *[f"        {p}," for p in parameters], f"    ){returns};"]
+    return [
+        *doc,
+        f"    pub fn {function.name}(",
+        *[f"        {p}," for p in parameters],
+        f"    ){returns};",
+    ]
 
 
 def print_functions(functions):
-    lines = ["extern \"C\" {"]
+    lines = ['extern "C" {']
     for i, function in enumerate(functions):
         lines += [""] if i else []
         lines += print_function(function)
@@ -196,7 +261,10 @@ def print_asserts(tree):
     lines = ["// The layout that a C compiler gives these types.", "const _: () = {"]
     for struct in tree.structs:
         lines.append(f"    assert!(size_of::<{struct.name}>() == {struct.size});")
-        lines += [f"    assert!(offset_of!({struct.name}, {identifier(f.name)}) == {f.offset});" for f in struct.fields]
+        lines += [
+            f"    assert!(offset_of!({struct.name}, {identifier(f.name)}) == {f.offset});"
+            for f in struct.fields
+        ]
     lines += [f"    assert!(size_of::<{enum.name}>() == 4);" for enum in tree.enums]
     return [*lines, "};"]
 
@@ -208,7 +276,9 @@ def blocks(tree):
         if isinstance(item, Function):
             if item.inline:
                 if item.name not in HANDWRITTEN:
-                    raise TreeError(f"{item.name} is defined in a header: write it into fastnorm-sys/src/lib.rs")
+                    raise TreeError(
+                        f"{item.name} is defined in a header: write it into fastnorm-sys/src/lib.rs"
+                    )
             else:
                 functions.append(item)
             continue

@@ -21,8 +21,19 @@ UMBRELLA = "fastnorm.h"  # includes the others, declares nothing
 
 # Bytes of the C types that the headers use; their alignment is the same number. 64-bit Linux.
 SCALARS = {
-    "int8_t": 1, "uint8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4, "uint32_t": 4, "int64_t": 8,
-    "uint64_t": 8, "size_t": 8, "float": 4, "double": 8, "char": 1, "int": 4,
+    "int8_t": 1,
+    "uint8_t": 1,
+    "int16_t": 2,
+    "uint16_t": 2,
+    "int32_t": 4,
+    "uint32_t": 4,
+    "int64_t": 8,
+    "uint64_t": 8,
+    "size_t": 8,
+    "float": 4,
+    "double": 8,
+    "char": 1,
+    "int": 4,
 }
 POINTER_BYTES = 8
 ENUM_BYTES = 4
@@ -144,7 +155,9 @@ class Family:
 
     name: str  # "norm"
     args: Struct
-    functions: dict[str, Function]  # by what follows the name: "", "query", "prepare", "many", "many_query", ..
+    functions: dict[
+        str, Function
+    ]  # by what follows the name: "", "query", "prepare", "many", "many_query", ..
     part: Struct | None = None
 
 
@@ -197,17 +210,31 @@ class Tree:
         return found
 
     def _families_of(self, struct, name):
-        parts = {p[1]: s for s in self.structs if (p := re.fullmatch(rf"fastnorm_({name}(?:_\w+)?)_part", s.name))}
-        functions = {f.name.removeprefix("fastnorm_"): f for f in self.functions
-                     if f"{f.name}_".startswith(f"fastnorm_{name}_")
-                     and any(base_name(p.type) == struct.name for p in f.parameters)}
+        parts = {
+            p[1]: s
+            for s in self.structs
+            if (p := re.fullmatch(rf"fastnorm_({name}(?:_\w+)?)_part", s.name))
+        }
+        functions = {
+            f.name.removeprefix("fastnorm_"): f
+            for f in self.functions
+            if f"{f.name}_".startswith(f"fastnorm_{name}_")
+            and any(base_name(p.type) == struct.name for p in f.parameters)
+        }
         families = []
         # The longest name first: its functions are not those of a name that it begins with.
         for own in sorted({name, *parts}, key=len, reverse=True):
             taken = [f for f in functions if f"{f}_".startswith(f"{own}_")]
             if taken or own == name:
-                families.insert(0, Family(own, struct, {f[len(own):].lstrip("_"): functions.pop(f) for f in taken},
-                                          parts.get(own)))
+                families.insert(
+                    0,
+                    Family(
+                        own,
+                        struct,
+                        {f[len(own) :].lstrip("_"): functions.pop(f) for f in taken},
+                        parts.get(own),
+                    ),
+                )
         return families
 
     def find(self, name):
@@ -219,7 +246,9 @@ class Tree:
 
     def is_a(self, type, kind):
         """Whether a type names an item of that class, as in tree.is_a(field.type, Enum)."""
-        return isinstance(type, Named) and any(i.name == type.name and isinstance(i, kind) for i in self.items)
+        return isinstance(type, Named) and any(
+            i.name == type.name and isinstance(i, kind) for i in self.items
+        )
 
 
 def base_name(type):
@@ -261,8 +290,20 @@ def parse_xml():
     with tempfile.TemporaryDirectory() as folder:
         # Any target writes the tree; Java's, with -doxygen, keeps the comments. 451: a setter that this
         # run throws away might leak.
-        run_swig("-java", "-doxygen", "-w451", "-module", "Tree", "-outdir", folder, "-o", f"{folder}/wrap.c",
-                 "-xmlout", f"{folder}/tree.xml", INTERFACE)
+        run_swig(
+            "-java",
+            "-doxygen",
+            "-w451",
+            "-module",
+            "Tree",
+            "-outdir",
+            folder,
+            "-o",
+            f"{folder}/wrap.c",
+            "-xmlout",
+            f"{folder}/tree.xml",
+            INTERFACE,
+        )
         return ElementTree.parse(f"{folder}/tree.xml").getroot()
 
 
@@ -385,8 +426,13 @@ def parse_item(node, defined):
     if node.tag == "cdecl" and values["kind"] == "typedef":
         return parse_typedef(node, values, defined)
     if node.tag == "cdecl" and values["kind"] == "function":
-        return Function(values["name"], type_of(values), parse_parameters(node), parse_doc(values.get("doxygen")),
-                        inline="code" in values)
+        return Function(
+            values["name"],
+            type_of(values),
+            parse_parameters(node),
+            parse_doc(values.get("doxygen")),
+            inline="code" in values,
+        )
     raise TreeError(f"no rule for {node.tag} {values.get('name')}")
 
 
@@ -426,12 +472,21 @@ def check_args(tree, struct):
         if i == 0:
             ok = member.name == "struct_size" and member.type == Named("size_t")
         else:
-            ok = (is_tensor(member.type) or tree.is_a(member.type, Enum)
-                  or (isinstance(member.type, Named) and member.type.name in SCALARS and member.type.name not in ("char", "int"))
-                  or (isinstance(member.type, Pointer) and tree.is_a(member.type.to, Opaque)))
+            ok = (
+                is_tensor(member.type)
+                or tree.is_a(member.type, Enum)
+                or (
+                    isinstance(member.type, Named)
+                    and member.type.name in SCALARS
+                    and member.type.name not in ("char", "int")
+                )
+                or (isinstance(member.type, Pointer) and tree.is_a(member.type.to, Opaque))
+            )
         if not ok:
-            raise TreeError(f"{struct.name}.{member.name}: an args struct holds struct_size, fixed-width scalars, "
-                            "enums, opaque handles and const fastnorm_tensor*")
+            raise TreeError(
+                f"{struct.name}.{member.name}: an args struct holds struct_size, fixed-width scalars, "
+                "enums, opaque handles and const fastnorm_tensor*"
+            )
 
 
 def check_names(tree):
@@ -442,7 +497,9 @@ def check_names(tree):
             raise TreeError(f"{name} is declared twice")
     known = {"void", *SCALARS, *names}
     for item in tree.items:
-        types = [m.type for m in getattr(item, "fields", [])] + [p.type for p in getattr(item, "parameters", [])]
+        types = [m.type for m in getattr(item, "fields", [])] + [
+            p.type for p in getattr(item, "parameters", [])
+        ]
         for type in types + ([item.returns] if hasattr(item, "returns") else []):
             if base_name(type) not in known:
                 raise TreeError(f"{item.name}: no rule for the type {base_name(type)}")
@@ -453,7 +510,9 @@ def check_complete(tree):
     headers = sorted(p for p in (INCLUDE / "fastnorm").glob("*.h"))
     listed = set(re.findall(r"%include <fastnorm/(\w+\.h)>", INTERFACE.read_text()))
     if listed != {p.name for p in headers} - {UMBRELLA}:
-        raise TreeError(f"{INTERFACE.name} includes {sorted(listed)}, the public headers are {[p.name for p in headers]}")
+        raise TreeError(
+            f"{INTERFACE.name} includes {sorted(listed)}, the public headers are {[p.name for p in headers]}"
+        )
     source = re.sub(r"/\*.*?\*/", "", "\n".join(p.read_text() for p in headers), flags=re.S)
     for what, found, pattern in (
         ("functions", tree.functions, r"^FASTNORM_API\b"),
@@ -469,7 +528,9 @@ def check_complete(tree):
 def check_layout(tree):
     """Offsets, sizes and values equal what a C compiler gave (tests/abi)."""
     lines = {f"struct {s.name} {s.size}" for s in tree.structs}
-    lines |= {f"field {s.name}.{f.name} {f.offset} {f.size}" for s in tree.structs for f in s.fields}
+    lines |= {
+        f"field {s.name}.{f.name} {f.offset} {f.size}" for s in tree.structs for f in s.fields
+    }
     lines |= {f"enum {e.name} {v.name} {v.value}" for e in tree.enums for v in [*e.values, e.max]}
     promised = {line for line in LAYOUT.read_text().splitlines() if not line.startswith("#")}
     if lines != promised:

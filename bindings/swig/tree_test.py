@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of tree.py and rust.py: a family that does not exist yet needs nothing by hand, its layout is that of
-a C compiler, and what the bindings have no rule for stops the generator instead of being half bound."""
+a C compiler, and what the bindings have no rule for stops the generator instead of being half bound.
+"""
 
 import shutil
 import subprocess
@@ -102,29 +103,62 @@ def check_layout(cases, tree, include, folder):
     """A C compiler agrees with every size, offset and value of the tree."""
     lines = ["#include <fastnorm/fastnorm.h>", "#include <fastnorm/mix.h>"]
     for struct in tree.structs:
-        lines.append(f"_Static_assert(sizeof({struct.name}) == {struct.size}, \"size\");")
+        lines.append(f'_Static_assert(sizeof({struct.name}) == {struct.size}, "size");')
         for f in struct.fields:
-            lines.append(f"_Static_assert(offsetof({struct.name}, {f.name}) == {f.offset}, \"offset\");")
-            lines.append(f"_Static_assert(sizeof((({struct.name}*)0)->{f.name}) == {f.size}, \"size\");")
+            lines.append(
+                f'_Static_assert(offsetof({struct.name}, {f.name}) == {f.offset}, "offset");'
+            )
+            lines.append(
+                f'_Static_assert(sizeof((({struct.name}*)0)->{f.name}) == {f.size}, "size");'
+            )
     for item in [v for e in tree.enums for v in [*e.values, e.max]] + tree.macros:
-        lines.append(f"_Static_assert({item.name} == {item.value}, \"{item.name}\");")
+        lines.append(f'_Static_assert({item.name} == {item.value}, "{item.name}");')
     source = Path(folder) / "layout.c"
     source.write_text("\n".join(lines) + "\n")
-    succeeds(cases, "a C compiler gives the same layout",
-             ["cc", "-std=c11", f"-I{include}", "-c", source, "-o", source.with_suffix(".o")])
+    succeeds(
+        cases,
+        "a C compiler gives the same layout",
+        ["cc", "-std=c11", f"-I{include}", "-c", source, "-o", source.with_suffix(".o")],
+    )
 
 
 def check_rust(cases, tree, folder):
     path = rust.generate(tree, Path(folder))[0]
     text = path.read_text()
-    for wanted in ("pub const FASTNORM_MIX_LIMIT: i32 = 32;", "pub const FASTNORM_MIX_PLAIN: fastnorm_mix_kind = 8;",
-                   "    pub r#type: u8,", "    pub small: [u8; 3],", "    pub table: *mut fastnorm_mix_table,",
-                   "/// \\> 0 and \\< \\[2\\].", "r#loop: *const c_char", "    /// - `args`: what",
-                   "            factor: 0.0,", "            small: [0; 3],"):
+    for wanted in (
+        "pub const FASTNORM_MIX_LIMIT: i32 = 32;",
+        "pub const FASTNORM_MIX_PLAIN: fastnorm_mix_kind = 8;",
+        "    pub r#type: u8,",
+        "    pub small: [u8; 3],",
+        "    pub table: *mut fastnorm_mix_table,",
+        "/// \\> 0 and \\< \\[2\\].",
+        "r#loop: *const c_char",
+        "    /// - `args`: what",
+        "            factor: 0.0,",
+        "            small: [0; 3],",
+    ):
         cases.check(f"ffi.rs has {wanted.strip()}", wanted in text)
-    for tool, command in (("rustfmt", ["rustfmt", "--check", "--edition", "2021", path]),
-                          ("rustc", ["rustc", "--crate-type", "lib", "--edition", "2021", "--emit=metadata",
-                                     "-A", "non_camel_case_types", "-D", "warnings", "--out-dir", folder, path])):
+    for tool, command in (
+        ("rustfmt", ["rustfmt", "--check", "--edition", "2021", path]),
+        (
+            "rustc",
+            [
+                "rustc",
+                "--crate-type",
+                "lib",
+                "--edition",
+                "2021",
+                "--emit=metadata",
+                "-A",
+                "non_camel_case_types",
+                "-D",
+                "warnings",
+                "--out-dir",
+                folder,
+                path,
+            ],
+        ),
+    ):
         if shutil.which(tool) is None:
             cases.skip(f"{tool} of the generated file", "not installed")
         else:
@@ -138,10 +172,18 @@ def check_family(cases):
         tree = made.load(check_layout=lambda tree: None, check_args=lambda tree, struct: None)
         family = next(f for f in tree.families if f.name == "mix")
         cases.equal("the functions of the family", sorted(family.functions), ["", "query"])
-        cases.equal("its struct", [f.name for f in family.args.fields if headers.is_tensor(f.type)], ["from", "to"])
+        cases.equal(
+            "its struct",
+            [f.name for f in family.args.fields if headers.is_tensor(f.type)],
+            ["from", "to"],
+        )
         cases.check("an enum is one", tree.is_a(family.args.fields[1].type, headers.Enum))
         cases.equal("a comment", tree.find("fastnorm_mix_kind").doc, "How it is mixed.")
-        cases.equal("a callback", [p.name for p in tree.find("fastnorm_mix_fn").parameters], ["user", "parts", "where"])
+        cases.equal(
+            "a callback",
+            [p.name for p in tree.find("fastnorm_mix_fn").parameters],
+            ["user", "parts", "where"],
+        )
         check_layout(cases, tree, made.include, folder)
         check_rust(cases, tree, folder)
 
@@ -172,20 +214,63 @@ def check_stops(cases):
     stops(cases, "an array in an args struct", rule, swap(double, double + "  float four[4];\n"))
     stops(cases, "an int in an args struct", rule, swap(double, "  int factor;\n"))
     stops(cases, "a text in an args struct", rule, swap(double, "  const char* factor;\n"))
-    stops(cases, "a writable tensor in an args struct", rule, swap("const fastnorm_tensor* to", "fastnorm_tensor* to"))
-    stops(cases, "a tensor by value in an args struct", rule, swap("const fastnorm_tensor* to", "fastnorm_tensor to"))
-    stops(cases, "an args struct without its size", rule, swap("size_t struct_size", "uint64_t struct_size"))
+    stops(
+        cases,
+        "a writable tensor in an args struct",
+        rule,
+        swap("const fastnorm_tensor* to", "fastnorm_tensor* to"),
+    )
+    stops(
+        cases,
+        "a tensor by value in an args struct",
+        rule,
+        swap("const fastnorm_tensor* to", "fastnorm_tensor to"),
+    )
+    stops(
+        cases,
+        "an args struct without its size",
+        rule,
+        swap("size_t struct_size", "uint64_t struct_size"),
+    )
     stops(cases, "an unknown type", "no rule for the type", swap("double factor", "long factor"))
-    stops(cases, "an unknown type of a parameter", "no rule for the type", swap("const char* loop", "const short* loop"))
-    stops(cases, "a parameter without a name", "a parameter without a name", swap("const char* loop", "const char*"))
-    stops(cases, "an enum of no fixed size", "the last enumerator must be",
-          swap("FASTNORM_MIX_KIND_MAX_ENUM", "FASTNORM_MIX_LAST"))
+    stops(
+        cases,
+        "an unknown type of a parameter",
+        "no rule for the type",
+        swap("const char* loop", "const short* loop"),
+    )
+    stops(
+        cases,
+        "a parameter without a name",
+        "a parameter without a name",
+        swap("const char* loop", "const char*"),
+    )
+    stops(
+        cases,
+        "an enum of no fixed size",
+        "the last enumerator must be",
+        swap("FASTNORM_MIX_KIND_MAX_ENUM", "FASTNORM_MIX_LAST"),
+    )
     stops(cases, "a macro that is no number", "no rule for", swap("(1 << 5)", '"text"'))
-    stops(cases, "a global variable", "no rule for", swap("/** Of no family. */", "extern int32_t fastnorm_mix_count;"))
-    stops(cases, "a typedef of a number", "no rule for the typedef",
-          swap("/** Of no family. */", "typedef int32_t fastnorm_mix_number;"))
+    stops(
+        cases,
+        "a global variable",
+        "no rule for",
+        swap("/** Of no family. */", "extern int32_t fastnorm_mix_count;"),
+    )
+    stops(
+        cases,
+        "a typedef of a number",
+        "no rule for the typedef",
+        swap("/** Of no family. */", "typedef int32_t fastnorm_mix_number;"),
+    )
     stops(cases, "an unmarked function", "functions in the tree", swap("FASTNORM_API void", "void"))
-    stops(cases, "a union", "no rule for", swap("/** Of no family. */", "union fastnorm_mix_any { float f; int32_t i; };"))
+    stops(
+        cases,
+        "a union",
+        "no rule for",
+        swap("/** Of no family. */", "union fastnorm_mix_any { float f; int32_t i; };"),
+    )
 
 
 def main():

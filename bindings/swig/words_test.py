@@ -51,22 +51,46 @@ def invent(tree):
     """Adds that family to the tree."""
     named, pointer = headers.Named, headers.Pointer
     context, args = pointer(named("fastnorm_context"), False), named("fastnorm_invented_args")
-    types = [("struct_size", "size_t"), ("ratio", "double"), ("eps", "float"), ("small", "int32_t"), ("wide", "int64_t"),
-             ("seed", "uint64_t"), ("byte", "uint8_t"), ("bytes", "size_t"), ("level", "fastnorm_log_level")]
+    types = [
+        ("struct_size", "size_t"),
+        ("ratio", "double"),
+        ("eps", "float"),
+        ("small", "int32_t"),
+        ("wide", "int64_t"),
+        ("seed", "uint64_t"),
+        ("byte", "uint8_t"),
+        ("bytes", "size_t"),
+        ("level", "fastnorm_log_level"),
+    ]
     fields = [headers.Field(name, named(type), "") for name, type in types]
     fields += [headers.Field("peer", context, "")]
-    fields += [headers.Field(name, pointer(named("fastnorm_tensor"), True), "") for name in ("first", "second")]
+    fields += [
+        headers.Field(name, pointer(named("fastnorm_tensor"), True), "")
+        for name in ("first", "second")
+    ]
     struct = headers.Struct(args.name, fields, "")
     headers.check_args(tree, struct)
 
     def function(name, *parameters):
-        listed = [headers.Parameter("context", context), *(headers.Parameter(n, t) for n, t in parameters)]
+        listed = [
+            headers.Parameter("context", context),
+            *(headers.Parameter(n, t) for n, t in parameters),
+        ]
         return headers.Function(name, named("fastnorm_status"), listed, "")
 
     tree.items += [
         struct,
-        function("fastnorm_invented", ("args", pointer(args, True)), ("scale", named("double")), ("stream", pointer(named("void"), False))),
-        function("fastnorm_invented_many", ("args", pointer(pointer(args, True), True)), ("count", named("int32_t"))),
+        function(
+            "fastnorm_invented",
+            ("args", pointer(args, True)),
+            ("scale", named("double")),
+            ("stream", pointer(named("void"), False)),
+        ),
+        function(
+            "fastnorm_invented_many",
+            ("args", pointer(pointer(args, True), True)),
+            ("count", named("int32_t")),
+        ),
     ]
 
 
@@ -221,7 +245,7 @@ int main(int argc, char** argv) {
 
 def touches(struct, pointer):
     """Statements that read every field of a description."""
-    lines = [f"  check({pointer}->struct_size == sizeof({struct.name}), \"struct_size\");"]
+    lines = [f'  check({pointer}->struct_size == sizeof({struct.name}), "struct_size");']
     for f in words.scalars(struct):
         lines.append(f"  sink += (uint64_t)({pointer}->{f.name} != 0);")
     lines += [f"  touch({pointer}->{f.name});" for f in words.tensors(struct)]
@@ -231,8 +255,10 @@ def touches(struct, pointer):
 def stub(family, function):
     """A function of the library that reads all it is given."""
     struct = family.args
-    lines = [f"fastnorm_status {function.name}({', '.join(f'{words.c_type(p.type)} {p.name}' for p in function.parameters)}) {{",
-             "  ++calls;"]
+    lines = [
+        f"fastnorm_status {function.name}({', '.join(f'{words.c_type(p.type)} {p.name}' for p in function.parameters)}) {{",
+        "  ++calls;",
+    ]
     names, parts = {p.name: p for p in function.parameters}, None
     for p in function.parameters:
         if headers.base_name(p.type) == struct.name:
@@ -244,17 +270,23 @@ def stub(family, function):
             lines.append(f"  (void){p.name};")
     if is_many:
         assert "count" in names
-        lines += ["  if (count < 0 || count > FNB_MAX_PARTS) {",
-                  f"    check({taken.name} == NULL, \"a list of a count that is refused\");",
-                  "    return FASTNORM_ERROR_ARGUMENT;", "  }",
-                  f"  for (int32_t i = 0; i < count; ++i) touch_{family.name}({taken.name}[i]);"]
+        lines += [
+            "  if (count < 0 || count > FNB_MAX_PARTS) {",
+            f'    check({taken.name} == NULL, "a list of a count that is refused");',
+            "    return FASTNORM_ERROR_ARGUMENT;",
+            "  }",
+            f"  for (int32_t i = 0; i < count; ++i) touch_{family.name}({taken.name}[i]);",
+        ]
     else:
         lines.append(f"  touch_{family.name}({taken.name});")
     if parts is not None:
-        lines += ["  if (count < 0 || count > FNB_MAX_PARTS) {",
-                  f"    check({parts} == NULL, \"parts of a count that is refused\");",
-                  "    return FASTNORM_ERROR_ARGUMENT;", "  }",
-                  f"  for (int32_t i = 0; i < count; ++i) touch_{family.name}_part({parts}[i]);"]
+        lines += [
+            "  if (count < 0 || count > FNB_MAX_PARTS) {",
+            f'    check({parts} == NULL, "parts of a count that is refused");',
+            "    return FASTNORM_ERROR_ARGUMENT;",
+            "  }",
+            f"  for (int32_t i = 0; i < count; ++i) touch_{family.name}_part({parts}[i]);",
+        ]
     return [*lines, "  return FASTNORM_OK;", "}", ""]
 
 
@@ -277,29 +309,52 @@ def compare_scalar(tree, f):
 def description_test(tree, name, struct):
     """Reads all of a description, writes one, and compares the two."""
     given, numbers = words.tensors(struct), words.scalars(struct)
-    lines = [f"/* --- {name} --- */", "", f"static void touch_{name}(const {struct.name}* args) {{", *touches(struct, "args"), "}", ""]
-    lines += [f"static plain_tensor {name}_tensors[{len(given)}];", "",
-              f"static void write_{name}(void) {{", "  size_t first = used, i;", "  uint64_t mask = 0;",
-              f"  if (used + {words.max_words(struct)} > sizeof list / sizeof *list) return;",
-              f"  for (i = 0; i < {len(numbers)}; ++i) list[used++] = random_word();",
-              "  ++used;",
-              f"  for (i = 0; i < {len(given)}; ++i) {{",
-              f"    {name}_tensors[i] = random_tensor();",
-              f"    mask |= (uint64_t){name}_tensors[i].given << i;",
-              f"    write_tensor(&{name}_tensors[i]);",
-              "  }",
-              f"  list[first + {len(numbers)}] = mask;", "}", "",
-              f"static void round_trip_{name}(void) {{",
-              f"  fnb_{name}_call call;", "  fnb_reader reader;", f"  const {struct.name}* const args = &call.args;",
-              "  uint64_t word;",
-              f"  used = 0, write_{name}();", "  reader.words = list, reader.left = used;",
-              f"  if (!fnb_read_{name}(&reader, &call)) {{", f'    check(0, "{name}: a sound list is refused");', "    return;", "  }",
-              f'  check(reader.left == 0, "{name}: words are left");',
-              f'  check(args->struct_size == sizeof *args, "{name}: struct_size");']
+    lines = [
+        f"/* --- {name} --- */",
+        "",
+        f"static void touch_{name}(const {struct.name}* args) {{",
+        *touches(struct, "args"),
+        "}",
+        "",
+    ]
+    lines += [
+        f"static plain_tensor {name}_tensors[{len(given)}];",
+        "",
+        f"static void write_{name}(void) {{",
+        "  size_t first = used, i;",
+        "  uint64_t mask = 0;",
+        f"  if (used + {words.max_words(struct)} > sizeof list / sizeof *list) return;",
+        f"  for (i = 0; i < {len(numbers)}; ++i) list[used++] = random_word();",
+        "  ++used;",
+        f"  for (i = 0; i < {len(given)}; ++i) {{",
+        f"    {name}_tensors[i] = random_tensor();",
+        f"    mask |= (uint64_t){name}_tensors[i].given << i;",
+        f"    write_tensor(&{name}_tensors[i]);",
+        "  }",
+        f"  list[first + {len(numbers)}] = mask;",
+        "}",
+        "",
+        f"static void round_trip_{name}(void) {{",
+        f"  fnb_{name}_call call;",
+        "  fnb_reader reader;",
+        f"  const {struct.name}* const args = &call.args;",
+        "  uint64_t word;",
+        f"  used = 0, write_{name}();",
+        "  reader.words = list, reader.left = used;",
+        f"  if (!fnb_read_{name}(&reader, &call)) {{",
+        f'    check(0, "{name}: a sound list is refused");',
+        "    return;",
+        "  }",
+        f'  check(reader.left == 0, "{name}: words are left");',
+        f'  check(args->struct_size == sizeof *args, "{name}: struct_size");',
+    ]
     for i, f in enumerate(numbers):
         condition = compare_scalar(tree, f).format(f.name)
         lines += [f"  word = list[{i}];", f'  check({condition}, "{name}: {f.name}");']
-    lines += [f'  compare(args->{f.name}, &{name}_tensors[{i}], "{name}: {f.name}");' for i, f in enumerate(given)]
+    lines += [
+        f'  compare(args->{f.name}, &{name}_tensors[{i}], "{name}: {f.name}");'
+        for i, f in enumerate(given)
+    ]
     return [*lines, "}", ""]
 
 
@@ -311,16 +366,38 @@ def family_test(tree, family):
         lines += description_test(tree, f"{name}_part", family.part)
         trips.insert(0, f"  round_trip_{name}_part();")  # the list of the args stays
         writes += [f"  for (uint64_t i = random_word() % 3; i > 0; --i) write_{name}_part();"]
-    lines += [f"static void trips_{name}(void) {{", *trips, "}", "", f"static void writes_{name}(void) {{", *writes, "}", ""]
+    lines += [
+        f"static void trips_{name}(void) {{",
+        *trips,
+        "}",
+        "",
+        f"static void writes_{name}(void) {{",
+        *writes,
+        "}",
+        "",
+    ]
     for function in family.functions.values():
         lines += stub(family, function)
-    lines += [f"static void call_{name}(const uint64_t* words, size_t count) {{", "  int32_t parts;"]
+    lines += [
+        f"static void call_{name}(const uint64_t* words, size_t count) {{",
+        "  int32_t parts;",
+    ]
     for function in family.functions.values():
-        lines += ["  parts = (int32_t)(random_word() % 8 == 0 ? random_word() : random_word() % 10);",
-                  f"  (void){call(family, function, 'parts')};"]
-    lines += ["  (void)parts;", "}", "", f"static fastnorm_status one_{name}(const uint64_t* words, size_t count) {{"]
+        lines += [
+            "  parts = (int32_t)(random_word() % 8 == 0 ? random_word() : random_word() % 10);",
+            f"  (void){call(family, function, 'parts')};",
+        ]
+    lines += [
+        "  (void)parts;",
+        "}",
+        "",
+        f"static fastnorm_status one_{name}(const uint64_t* words, size_t count) {{",
+    ]
     # A list of one description; with parts it has none of them.
-    calls = [call(family, function, "1" if family.part is None else "0") for function in family.functions.values()]
+    calls = [
+        call(family, function, "1" if family.part is None else "0")
+        for function in family.functions.values()
+    ]
     lines += [f"  const fastnorm_status first = {calls[0]};"]
     lines += [f'  check({c} == first, "functions of {name} differ");' for c in calls[1:]]
     return [*lines, "  return first;", "}", ""]
@@ -345,16 +422,27 @@ def program(tree):
     lines = [INVENTED + HEAD.replace("SEED", "0x9e3779b97f4a7c15"), "static long calls;", ""]
     for family in tree.families:
         lines += family_test(tree, family)
-    lines += ["static const struct {", "  void (*round_trip)(void);", "  void (*write)(void);",
-              "  void (*call)(const uint64_t*, size_t);", "  fastnorm_status (*one)(const uint64_t*, size_t);",
-              "  size_t scalars, tensors;", "} families[] = {"]
-    lines += [f"    {{trips_{f.name}, writes_{f.name}, call_{f.name}, one_{f.name}, {len(words.scalars(f.args))}, "
-              f"{len(words.tensors(f.args))}}}," for f in tree.families]
+    lines += [
+        "static const struct {",
+        "  void (*round_trip)(void);",
+        "  void (*write)(void);",
+        "  void (*call)(const uint64_t*, size_t);",
+        "  fastnorm_status (*one)(const uint64_t*, size_t);",
+        "  size_t scalars, tensors;",
+        "} families[] = {",
+    ]
+    lines += [
+        f"    {{trips_{f.name}, writes_{f.name}, call_{f.name}, one_{f.name}, {len(words.scalars(f.args))}, "
+        f"{len(words.tensors(f.args))}}},"
+        for f in tree.families
+    ]
     return "\n".join([*lines, "};", TAIL])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     parser.add_argument("--inputs", type=int, default=100000, help="random inputs for each family")
     options = parser.parse_args()
@@ -370,14 +458,45 @@ def main():
     (options.work / "words.h").write_text(words.decoder(tree))
     source = options.work / "words_test.c"
     source.write_text(program(tree))
-    flags = ["-std=c99", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", f"-I{options.work}"]
-    plain = subprocess.run(["cc", *flags, "-pedantic-errors", "-Wconversion", "-fsyntax-only", source], capture_output=True, text=True)
+    flags = [
+        "-std=c99",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{ROOT / 'include'}",
+        f"-I{options.work}",
+    ]
+    plain = subprocess.run(
+        ["cc", *flags, "-pedantic-errors", "-Wconversion", "-fsyntax-only", source],
+        capture_output=True,
+        text=True,
+    )
     cases.check("words.h compiles with gcc without warnings", plain.returncode == 0, plain.stderr)
     binary = options.work / "words_test"
-    built = subprocess.run(["clang", *flags, "-fsanitize=address,undefined", "-fno-sanitize-recover=all", source, "-o", binary],
-                           capture_output=True, text=True)
-    if cases.check("words.h compiles with clang and sanitizers", built.returncode == 0, built.stderr):
-        ran = subprocess.run([binary, str(options.inputs)], capture_output=True, text=True, env={**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"})
+    built = subprocess.run(
+        [
+            "clang",
+            *flags,
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=all",
+            source,
+            "-o",
+            binary,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    if cases.check(
+        "words.h compiles with clang and sanitizers", built.returncode == 0, built.stderr
+    ):
+        ran = subprocess.run(
+            [binary, str(options.inputs)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"},
+        )
         print(ran.stdout.strip())
         cases.check(f"{options.inputs} random inputs", ran.returncode == 0, ran.stdout + ran.stderr)
     cases.finish()

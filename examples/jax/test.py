@@ -14,7 +14,19 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from norm_testing import Exact, Suite, View, arguments, best_us, growth_kib, missing, round_to, run_readme, unpack_e2m1, use_library  # noqa: E402
+from norm_testing import (
+    Exact,
+    Suite,
+    View,
+    arguments,
+    best_us,
+    growth_kib,
+    missing,
+    round_to,
+    run_readme,
+    unpack_e2m1,
+    use_library,
+)  # noqa: E402
 
 EPS = 1e-5
 ROUNDINGS = {"once": 0, "normalized": 1, "every_step": 2, "once_rw": 3}
@@ -33,7 +45,9 @@ def bits(a):
 
 def normal(shape, dtype, seed, scale=1.0, offset=0.0):
     values = np.random.default_rng(seed).standard_normal(shape) * scale + offset
-    return jnp.asarray(values.astype(np.float32).astype(jnp.dtype(dtype)))  # in NumPy: nothing to compile
+    return jnp.asarray(
+        values.astype(np.float32).astype(jnp.dtype(dtype))
+    )  # in NumPy: nothing to compile
 
 
 class Direct:
@@ -41,12 +55,21 @@ class Direct:
 
     def __init__(self, library, cuda, devmem):
         from fastnorm import abi as c
+
         self.c = c
         self.context = c.Context(c.Library(library), c.CUDA if cuda else c.CPU)
         self.devmem = c.Devmem(devmem) if cuda else None
-        self.words = {"float32": c.F32, "float16": c.F16, "bfloat16": c.BF16, "int8": c.I8, "uint8": c.U8,
-                      "int32": c.Dtype(0, 32, 1), "float8_e4m3fn": c.F8_E4M3FN, "float8_e5m2": c.F8_E5M2,
-                      "float8_e8m0fnu": c.F8_E8M0FNU}
+        self.words = {
+            "float32": c.F32,
+            "float16": c.F16,
+            "bfloat16": c.BF16,
+            "int8": c.I8,
+            "uint8": c.U8,
+            "int32": c.Dtype(0, 32, 1),
+            "float8_e4m3fn": c.F8_E4M3FN,
+            "float8_e5m2": c.F8_E5M2,
+            "float8_e8m0fnu": c.F8_E8M0FNU,
+        }
 
     def run(self, kind, outputs, **fields):
         """outputs: (shape, dtype) by name. The results as bytes, in their order."""
@@ -63,13 +86,17 @@ class Direct:
             kept.append((name, memory))
             strides = [s // host.itemsize for s in host.strides]
             address = memory.address if self.devmem else host.ctypes.data
-            views[name] = View(address, self.words[host.dtype.name], host.shape, strides, host.itemsize)
+            views[name] = View(
+                address, self.words[host.dtype.name], host.shape, strides, host.itemsize
+            )
             kept.append((None, host))
         self.context.call(kind, self.devmem.stream if self.devmem else None, **views).run()
         if self.devmem:
             self.devmem.synchronize()
         found = {name: memory for name, memory in kept if name in outputs}
-        return [(found[name].download() if self.devmem else found[name]).tobytes() for name in outputs]
+        return [
+            (found[name].download() if self.devmem else found[name]).tobytes() for name in outputs
+        ]
 
     def error(self, kind, outputs, **fields):
         try:
@@ -88,19 +115,29 @@ def same(suite, name, results, kind, outputs, **fields):
     if direct is None:
         suite.skip(f"{name}: bits of the C ABI", "no libfastnorm_devmem.so (--devmem)")
         return
-    suite.check(f"{name}: bits of the C ABI", [bits(r) for r in results] == direct.run(kind, outputs, **fields))
+    suite.check(
+        f"{name}: bits of the C ABI",
+        [bits(r) for r in results] == direct.run(kind, outputs, **fields),
+    )
 
 
 # --- values ---
 
-SHAPES = [((5, 64), (64,)), ((3, 1000), (1000,)), ((2, 3, 4, 129), (4, 129)), ((7, 4096), (4096,)), ((1, 20000), (20000,)),
-          ((64,), (64,)), ((2, 2, 2, 2, 96), (96,))]
+SHAPES = [
+    ((5, 64), (64,)),
+    ((3, 1000), (1000,)),
+    ((2, 3, 4, 129), (4, 129)),
+    ((7, 4096), (4096,)),
+    ((1, 20000), (20000,)),
+    ((64,), (64,)),
+    ((2, 2, 2, 2, 96), (96,)),
+]
 DTYPES = ("float32", "float16", "bfloat16")
 
 
 def rows_of(x, weight):
     """x as the library sees it."""
-    return x.reshape(-1, *x.shape[-weight.ndim:])
+    return x.reshape(-1, *x.shape[-weight.ndim :])
 
 
 def test_rms_norm(suite):
@@ -110,18 +147,42 @@ def test_rms_norm(suite):
         name = f"rms_norm {dtype} {list(shape)}{' f32 weight' if wide else ''}"
         x = normal(shape, dtype, 1, 2.0, 0.25)
         weight = normal(weight_shape, "float32" if wide else dtype, 2, 0.2, 1.0)
-        for options in ({}, {"weight_offset": 1.0}, {"rounding": "normalized"}, {"rounding": "once_rw"}):
+        for options in (
+            {},
+            {"weight_offset": 1.0},
+            {"rounding": "normalized"},
+            {"rounding": "once_rw"},
+        ):
             label = f"{name} {options or ''}".strip()
             y = fj.rms_norm(x, weight, EPS, **options)
             exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=dtype, **options)
-            suite.check(f"{label}: double precision", y.shape == x.shape and y.dtype == x.dtype and exact.holds(f64(y)))
+            suite.check(
+                f"{label}: double precision",
+                y.shape == x.shape and y.dtype == x.dtype and exact.holds(f64(y)),
+            )
             flat = rows_of(x, weight)
-            same(suite, label, [y], 0, {"y": out(flat)}, x=flat, weight=weight, eps=EPS,
-                 weight_offset=options.get("weight_offset", 0.0), rounding=ROUNDINGS[options.get("rounding", "once")])
-        suite.check(f"{name}: jit", bits(jax.jit(lambda a, w: fj.rms_norm(a, w, EPS))(x, weight)) ==
-                    bits(fj.rms_norm(x, weight, EPS)))
+            same(
+                suite,
+                label,
+                [y],
+                0,
+                {"y": out(flat)},
+                x=flat,
+                weight=weight,
+                eps=EPS,
+                weight_offset=options.get("weight_offset", 0.0),
+                rounding=ROUNDINGS[options.get("rounding", "once")],
+            )
+        suite.check(
+            f"{name}: jit",
+            bits(jax.jit(lambda a, w: fj.rms_norm(a, w, EPS))(x, weight))
+            == bits(fj.rms_norm(x, weight, EPS)),
+        )
     x = normal((4, 96), "bfloat16", 3)
-    suite.check("rms_norm without weight", Exact("rms", f64(x), eps=EPS, dtype="bfloat16").holds(f64(fj.rms_norm(x, eps=EPS))))
+    suite.check(
+        "rms_norm without weight",
+        Exact("rms", f64(x), eps=EPS, dtype="bfloat16").holds(f64(fj.rms_norm(x, eps=EPS))),
+    )
     suite.equal("no rows", fj.rms_norm(jnp.zeros((0, 3, 64)), jnp.ones(64)).shape, (0, 3, 64))
 
 
@@ -144,31 +205,58 @@ def test_mixed_dtypes(suite):
         x, residual = normal((5, 129), own, 20, 2.0), normal((5, 129), other, 21)
         weight, bias = normal((129,), parameter, 22, 0.2, 1.0), normal((129,), other, 23)
         y, total = fj.add_rms_norm(x, residual, weight, EPS, y_dtype=wide)
-        exact = Exact("rms", f64(x), f64(weight), residual=f64(residual), eps=EPS, dtype=own, y_dtype=wide)
-        suite.check(f"{name}: double precision", y.dtype.name == (wide or own) and exact.holds(f64(y)))
-        suite.check(f"{name}: the sum", total.dtype.name == other and (f64(total) == round_to(exact.sums, other)).all())
+        exact = Exact(
+            "rms", f64(x), f64(weight), residual=f64(residual), eps=EPS, dtype=own, y_dtype=wide
+        )
+        suite.check(
+            f"{name}: double precision", y.dtype.name == (wide or own) and exact.holds(f64(y))
+        )
+        suite.check(
+            f"{name}: the sum",
+            total.dtype.name == other and (f64(total) == round_to(exact.sums, other)).all(),
+        )
         y = fj.layer_norm(x, weight, bias, EPS, y_dtype=wide)
         exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype=own, y_dtype=wide)
         suite.check(f"{name}: layer_norm", y.dtype.name == (wide or own) and exact.holds(f64(y)))
     x, weight = normal((4, 256), "bfloat16", 24), normal((256,), "float32", 25, 0.2, 1.0)
     ours = fj.rms_norm(x, weight, EPS, rounding="normalized", y_dtype=jnp.float32)
-    exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype="bfloat16", rounding="normalized", y_dtype="float32")
-    suite.check("f32 of bf16 rounded before the weight", ours.dtype == jnp.float32 and exact.holds(f64(ours)))
-    suite.raises("y of another 16-bit dtype", fj.FastnormError, "y.dtype is f16; required: bf16, or f32, as x is bf16",
-                 lambda: fj.rms_norm(x, weight, y_dtype=jnp.float16))
+    exact = Exact(
+        "rms",
+        f64(x),
+        f64(weight),
+        eps=EPS,
+        dtype="bfloat16",
+        rounding="normalized",
+        y_dtype="float32",
+    )
+    suite.check(
+        "f32 of bf16 rounded before the weight",
+        ours.dtype == jnp.float32 and exact.holds(f64(ours)),
+    )
+    suite.raises(
+        "y of another 16-bit dtype",
+        fj.FastnormError,
+        "y.dtype is f16; required: bf16, or f32, as x is bf16",
+        lambda: fj.rms_norm(x, weight, y_dtype=jnp.float16),
+    )
 
 
 def test_columns(suite):
     """Weight and bias of every shape that broadcasts against x's."""
     for shape in ((3, 129), (2, 3, 129), (2, 3, 4, 129)):
         x = normal(shape, "bfloat16", 26)
-        shapes = [own[cut:] for own in itertools.product(*((1, extent) for extent in shape[:-1]), (129,))
-                  for cut in range(len(shape))]
+        shapes = [
+            own[cut:]
+            for own in itertools.product(*((1, extent) for extent in shape[:-1]), (129,))
+            for cut in range(len(shape))
+        ]
         for own, other in zip(shapes, reversed(shapes)):
             weight, bias = normal(own, "float16", 27, 0.2, 1.0), normal(other, "float32", 28)
             y = fj.layer_norm(x, weight, bias, EPS)
             exact = Exact("layer", f64(x), f64(weight), f64(bias), eps=EPS, dtype="bfloat16")
-            suite.check(f"x {list(shape)}, weight {list(own)}, bias {list(other)}", exact.holds(f64(y)))
+            suite.check(
+                f"x {list(shape)}, weight {list(own)}, bias {list(other)}", exact.holds(f64(y))
+            )
 
 
 def test_add(suite):
@@ -182,14 +270,28 @@ def test_add(suite):
         y, total = fj.add_rms_norm(x, residual, weight, EPS)
         exact = Exact("rms", f64(x), f64(weight), residual=f64(residual), eps=EPS, dtype=dtype)
         suite.check(f"{name}: double precision", exact.holds(f64(y)))
-        suite.check(f"{name}: the sum", total.dtype == residual.dtype and
-                    (f64(total) == round_to(exact.sums, residual.dtype.name)).all())
+        suite.check(
+            f"{name}: the sum",
+            total.dtype == residual.dtype
+            and (f64(total) == round_to(exact.sums, residual.dtype.name)).all(),
+        )
         flat = rows_of(x, weight)
-        same(suite, name, [y, total], 0, {"y": out(flat), "residual_out": (flat.shape, np.dtype(residual.dtype))},
-             x=flat, residual=rows_of(residual, weight), weight=weight, eps=EPS)
+        same(
+            suite,
+            name,
+            [y, total],
+            0,
+            {"y": out(flat), "residual_out": (flat.shape, np.dtype(residual.dtype))},
+            x=flat,
+            residual=rows_of(residual, weight),
+            weight=weight,
+            eps=EPS,
+        )
         fused = fj.fused_add_rms_norm(x, residual, weight, EPS)
-        suite.check(f"fused_{name}: same bits; an argument that is not donated stays",
-                    [bits(a) for a in fused] == [bits(y), bits(total)] and bits(residual) == kept)
+        suite.check(
+            f"fused_{name}: same bits; an argument that is not donated stays",
+            [bits(a) for a in fused] == [bits(y), bits(total)] and bits(residual) == kept,
+        )
 
 
 def test_in_place(suite):
@@ -203,15 +305,23 @@ def test_in_place(suite):
     compiled = jax.jit(step, donate_argnums=1).lower(x, residual, weight).compile()
     address = residual.unsafe_buffer_pointer()
     total, y = compiled(x, residual, weight)
-    suite.check("a donated residual: in place", total.unsafe_buffer_pointer() == address and residual.is_deleted())
+    suite.check(
+        "a donated residual: in place",
+        total.unsafe_buffer_pointer() == address and residual.is_deleted(),
+    )
     suite.check("a donated residual: values", [bits(y), bits(total)] == want)
-    suite.check("a donated residual: nothing is copied", " copy(" not in compiled.as_text(), compiled.as_text())
+    suite.check(
+        "a donated residual: nothing is copied",
+        " copy(" not in compiled.as_text(),
+        compiled.as_text(),
+    )
 
     def layers(x, residual, weights):
         def layer(carry, weight):
             x, residual = carry
             y, residual = fj.fused_add_rms_norm(x, residual, weight, EPS)
             return (y * 2, residual), None
+
         return jax.lax.scan(layer, (x, residual), weights)[0]
 
     weights = normal((5, 64), "float32", 14, 0.2, 1.0)
@@ -220,7 +330,9 @@ def test_in_place(suite):
     for weight in weights:
         x, residual = fj.add_rms_norm(x, residual, weight, EPS)
         x = x * 2
-    suite.check("a residual stream through scan", bits(y) == bits(x) and bits(total) == bits(residual))
+    suite.check(
+        "a residual stream through scan", bits(y) == bits(x) and bits(total) == bits(residual)
+    )
 
 
 # --- vmap ---
@@ -245,7 +357,12 @@ def test_vmap(suite):
         ("another axis", norm, (x, normal((4, 64), "bfloat16", 24)), (1, 0)),
         ("the last axis but one of rows", norm, (x[0], normal((5, 64), "bfloat16", 25)), (1, 0)),
         ("rows themselves", norm, (x[0, 0], shared), (0, None)),
-        ("rows themselves, weights too", norm, (x[0, :, 0], normal((4, 64), "bfloat16", 26)), (0, 0)),
+        (
+            "rows themselves, weights too",
+            norm,
+            (x[0, :, 0], normal((4, 64), "bfloat16", 26)),
+            (0, 0),
+        ),
         ("no weight", lambda a: fj.rms_norm(a, eps=EPS), (x,), (0,)),
         ("layer_norm", lambda a, w: fj.layer_norm(a, w, w), (x, own), (0, 0)),
         ("add", lambda a, w: fj.add_rms_norm(a, a * 2, w), (x, own), (0, 0)),
@@ -253,11 +370,20 @@ def test_vmap(suite):
         ("residual shared", lambda a, r: fj.fused_add_rms_norm(a, r, shared), (x, x[0]), (0, None)),
     ):
         batch = next(a.shape[axis] for a, axis in zip(args, axes) if axis is not None)
-        parts = [leaves(function(*(a if axis is None else part(a, i, axis) for a, axis in zip(args, axes))))
-                 for i in range(batch)]
+        parts = [
+            leaves(
+                function(*(a if axis is None else part(a, i, axis) for a, axis in zip(args, axes)))
+            )
+            for i in range(batch)
+        ]
         want = [b"".join(bits(a) for a in column) for column in zip(*parts)]
-        suite.check(f"vmap, {name}", [bits(a) for a in leaves(jax.vmap(function, axes)(*args))] == want)
-        suite.check(f"jit of vmap, {name}", [bits(a) for a in leaves(jax.jit(jax.vmap(function, axes))(*args))] == want)
+        suite.check(
+            f"vmap, {name}", [bits(a) for a in leaves(jax.vmap(function, axes)(*args))] == want
+        )
+        suite.check(
+            f"jit of vmap, {name}",
+            [bits(a) for a in leaves(jax.jit(jax.vmap(function, axes))(*args))] == want,
+        )
     for name, weight, calls in (("weights of their own", own, 1), ("weights of heads", heads, 1)):
         before = fj.handler_calls()
         jax.block_until_ready(jax.vmap(norm)(x, weight))
@@ -266,10 +392,18 @@ def test_vmap(suite):
     suite.check("vmap of vmap", bits(nested) == bits(jax.vmap(norm)(x, own)))
     weights = normal((3, 4, 64), "bfloat16", 27)
     both = jax.vmap(jax.vmap(norm))(x, weights)
-    want = [bits(norm(part(part(x, i), j), part(part(weights, i), j))) for i in range(3) for j in range(4)]
+    want = [
+        bits(norm(part(part(x, i), j), part(part(weights, i), j)))
+        for i in range(3)
+        for j in range(4)
+    ]
     suite.check("vmap of vmap, weights too", bits(both) == b"".join(want))
-    suite.raises("vmap, the library's error", fj.FastnormError, "FASTNORM_ERROR_SHAPE: weight.shape is [60]",
-                 lambda: jax.vmap(norm)(x, own[:, :60]))
+    suite.raises(
+        "vmap, the library's error",
+        fj.FastnormError,
+        "FASTNORM_ERROR_SHAPE: weight.shape is [60]",
+        lambda: jax.vmap(norm)(x, own[:, :60]),
+    )
 
 
 # --- quantised ---
@@ -277,8 +411,16 @@ def test_vmap(suite):
 
 def quant_cases():
     e4m3, e5m2 = jnp.float8_e4m3fn, jnp.float8_e5m2
-    return (("per_row", 0, e4m3), ("per_row", 0, jnp.int8), ("per_block", 64, e4m3), ("per_block", 128, jnp.int8),
-            ("mxfp8", 0, e4m3), ("mxfp8", 0, e5m2), ("nvfp4", 0, jnp.uint8), ("mxfp4", 0, jnp.uint8))
+    return (
+        ("per_row", 0, e4m3),
+        ("per_row", 0, jnp.int8),
+        ("per_block", 64, e4m3),
+        ("per_block", 128, jnp.int8),
+        ("mxfp8", 0, e4m3),
+        ("mxfp8", 0, e5m2),
+        ("nvfp4", 0, jnp.uint8),
+        ("mxfp4", 0, jnp.uint8),
+    )
 
 
 def test_quantised(suite):
@@ -292,12 +434,20 @@ def test_quantised(suite):
         number = 2 + ("per_row", "per_block", "mxfp8", "nvfp4", "mxfp4").index(scheme)
         codes, scale = jax.eval_shape(quant, x, weight)
         outputs = {"quantized": out(codes), "scale": out(scale)}
-        fields = {"x": x, "weight": weight, "eps": EPS, "quant_scheme": number, "quant_block_size": block}
+        fields = {
+            "x": x,
+            "weight": weight,
+            "eps": EPS,
+            "quant_scheme": number,
+            "quant_block_size": block,
+        }
         codes, scale = quant(x, weight)
         same(suite, name, [codes, scale], 0, outputs, **fields)
         fp4 = scheme in ("nvfp4", "mxfp4")
         form = "float4_e2m1fn" if fp4 else np.dtype(dtype).name
-        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[scheme]
+        columns = {"per_row": 320, "per_block": block, "mxfp8": 32, "nvfp4": 16, "mxfp4": 32}[
+            scheme
+        ]
         numbers = unpack_e2m1(np.asarray(codes)) if fp4 else f64(codes)
         exact = Exact("rms", f64(x), f64(weight), eps=EPS, dtype=source)
         wrong = exact.holds_scales(f64(scale), form, columns, scheme)
@@ -306,16 +456,23 @@ def test_quantised(suite):
         suite.check(f"{name}: codes", not wrong, wrong)
         many, weights = normal((3, 6, 320), source, 32), normal((3, 320), source, 33, 0.2, 1.0)
         got = jax.vmap(quant)(many, weights)
-        want = [b"".join(bits(a) for a in column)
-                for column in zip(*(quant(part(many, i), part(weights, i)) for i in range(3)))]
+        want = [
+            b"".join(bits(a) for a in column)
+            for column in zip(*(quant(part(many, i), part(weights, i)) for i in range(3)))
+        ]
         suite.check(f"vmap of {name}", [bits(a) for a in got] == want)
 
 
 # --- errors ---
 
 
-ARGUMENTS = {"rms_norm": ("x", "weight"), "layer_norm": ("x", "weight", "bias"), "add_rms_norm": ("x", "residual", "weight"),
-             "fused_add_rms_norm": ("x", "residual", "weight"), "rms_norm_quant": ("x", "weight")}
+ARGUMENTS = {
+    "rms_norm": ("x", "weight"),
+    "layer_norm": ("x", "weight", "bias"),
+    "add_rms_norm": ("x", "residual", "weight"),
+    "fused_add_rms_norm": ("x", "residual", "weight"),
+    "rms_norm_quant": ("x", "weight"),
+}
 
 
 class Function:
@@ -325,7 +482,8 @@ class Function:
         options = {"scheme": "per_row"} if "quant" in name else {}
         self.name, self.arrays = name, {
             argument: normal(shape if argument in ("x", "residual") else shape[-1:], dtype, 100 + i)
-            for i, argument in enumerate(ARGUMENTS[name])}
+            for i, argument in enumerate(ARGUMENTS[name])
+        }
         self.function = lambda **changed: getattr(fj, name)(**options, **{**self.arrays, **changed})
 
     def call(self, **changed):
@@ -335,7 +493,11 @@ class Function:
 def refused(suite, name, text, call, *arrays):
     """Cases: a call is refused with this text, also under jit and eval_shape, and nothing is launched."""
     before = fj.handler_calls()
-    for label, run in (("", call), (", jit", jax.jit(call)), (", eval_shape", lambda *a: jax.eval_shape(call, *a))):
+    for label, run in (
+        ("", call),
+        (", jit", jax.jit(call)),
+        (", eval_shape", lambda *a: jax.eval_shape(call, *a)),
+    ):
         suite.raises(f"{name}{label}", fj.FastnormError, text, lambda: run(*arrays))
     suite.equal(f"{name}: nothing is launched", fj.handler_calls(), before)
 
@@ -344,13 +506,31 @@ def test_errors(suite):
     x, weight = normal((4, 64), "float32", 40), normal((64,), "float32", 41)
     whole = x.astype(jnp.int32)
     for name, call, kind, fields in (
-        ("another length of weight", lambda: fj.rms_norm(x, weight[:63]), "SHAPE", {"x": x, "weight": weight[:63]}),
-        ("a weight of i8 with x of f32", lambda: fj.rms_norm(x, weight.astype(jnp.int8)), "DTYPE",
-         {"x": x, "weight": weight.astype(jnp.int8)}),
+        (
+            "another length of weight",
+            lambda: fj.rms_norm(x, weight[:63]),
+            "SHAPE",
+            {"x": x, "weight": weight[:63]},
+        ),
+        (
+            "a weight of i8 with x of f32",
+            lambda: fj.rms_norm(x, weight.astype(jnp.int8)),
+            "DTYPE",
+            {"x": x, "weight": weight.astype(jnp.int8)},
+        ),
         ("integers", lambda: fj.rms_norm(whole), "DTYPE", {"x": whole}),
-        ("a negative eps", lambda: fj.rms_norm(x, weight, -1.0), "ARGUMENT", {"x": x, "weight": weight, "eps": -1.0}),
-        ("eps that is NaN", lambda: fj.rms_norm(x, weight, float("nan")), "ARGUMENT",
-         {"x": x, "weight": weight, "eps": float("nan")}),
+        (
+            "a negative eps",
+            lambda: fj.rms_norm(x, weight, -1.0),
+            "ARGUMENT",
+            {"x": x, "weight": weight, "eps": -1.0},
+        ),
+        (
+            "eps that is NaN",
+            lambda: fj.rms_norm(x, weight, float("nan")),
+            "ARGUMENT",
+            {"x": x, "weight": weight, "eps": float("nan")},
+        ),
         ("no dimension", lambda: fj.rms_norm(x[0, 0]), "SHAPE", {"x": x[0, 0]}),
         ("no columns", lambda: fj.rms_norm(x[:, :0]), "SHAPE", {"x": x[:, :0]}),
     ):
@@ -359,37 +539,115 @@ def test_errors(suite):
             text = direct.error(0, {"y": out(fields["x"])}, **{"eps": 1e-6, **fields})
             suite.check(f"{name}: status", text.startswith(f"FASTNORM_ERROR_{kind}"), text)
         refused(suite, name, text, call)
-    refused(suite, "no rows, another length of weight", "weight.shape is [63]", lambda: fj.rms_norm(x[:0], weight[:63]))
-    refused(suite, "a residual of another shape", "residual.shape is [3, 64]", lambda: fj.add_rms_norm(x, x[:3]))
-    refused(suite, "a residual with as many rows in another shape", "residual.shape is [3, 2, 32]",
-            lambda: fj.add_rms_norm(normal((2, 3, 32), "float32", 44), normal((3, 2, 32), "float32", 45)))
-    refused(suite, "vmap over numbers", "FASTNORM_ERROR_SHAPE: x.ndim is 0", lambda: jax.vmap(fj.rms_norm)(weight))
-    refused(suite, "vmap with weights that are numbers", "FASTNORM_ERROR_SHAPE: weight.ndim is 0",
-            lambda: jax.vmap(fj.rms_norm)(normal((64, 64), "float32", 46), weight))
-    refused(suite, "codes of f32", "quantized.dtype is f32", lambda: fj.rms_norm_quant(x, scheme="per_row", dtype=jnp.float32))
-    for size in (0, -64, 65, 2 ** 32 + 64):
-        refused(suite, f"block_size {size}", f"block_size is {size}; required: 64 or 128",
-                lambda: fj.rms_norm_quant(x, scheme="per_block", block_size=size))
-    refused(suite, "a block_size for mxfp8", "block_size is 32; required: 0",
-            lambda: fj.rms_norm_quant(x, scheme="mxfp8", block_size=32))
-    refused(suite, "codes of a number", "x has 0 dimensions", lambda: fj.rms_norm_quant(1.0, scheme="per_row"))
-    suite.raises("an unknown rounding", ValueError, "once, normalized, every_step, once_rw", lambda: fj.rms_norm(x, rounding="up"))
+    refused(
+        suite,
+        "no rows, another length of weight",
+        "weight.shape is [63]",
+        lambda: fj.rms_norm(x[:0], weight[:63]),
+    )
+    refused(
+        suite,
+        "a residual of another shape",
+        "residual.shape is [3, 64]",
+        lambda: fj.add_rms_norm(x, x[:3]),
+    )
+    refused(
+        suite,
+        "a residual with as many rows in another shape",
+        "residual.shape is [3, 2, 32]",
+        lambda: fj.add_rms_norm(
+            normal((2, 3, 32), "float32", 44), normal((3, 2, 32), "float32", 45)
+        ),
+    )
+    refused(
+        suite,
+        "vmap over numbers",
+        "FASTNORM_ERROR_SHAPE: x.ndim is 0",
+        lambda: jax.vmap(fj.rms_norm)(weight),
+    )
+    refused(
+        suite,
+        "vmap with weights that are numbers",
+        "FASTNORM_ERROR_SHAPE: weight.ndim is 0",
+        lambda: jax.vmap(fj.rms_norm)(normal((64, 64), "float32", 46), weight),
+    )
+    refused(
+        suite,
+        "codes of f32",
+        "quantized.dtype is f32",
+        lambda: fj.rms_norm_quant(x, scheme="per_row", dtype=jnp.float32),
+    )
+    for size in (0, -64, 65, 2**32 + 64):
+        refused(
+            suite,
+            f"block_size {size}",
+            f"block_size is {size}; required: 64 or 128",
+            lambda: fj.rms_norm_quant(x, scheme="per_block", block_size=size),
+        )
+    refused(
+        suite,
+        "a block_size for mxfp8",
+        "block_size is 32; required: 0",
+        lambda: fj.rms_norm_quant(x, scheme="mxfp8", block_size=32),
+    )
+    refused(
+        suite,
+        "codes of a number",
+        "x has 0 dimensions",
+        lambda: fj.rms_norm_quant(1.0, scheme="per_row"),
+    )
+    suite.raises(
+        "an unknown rounding",
+        ValueError,
+        "once, normalized, every_step, once_rw",
+        lambda: fj.rms_norm(x, rounding="up"),
+    )
     for scheme in ("fp2", None):
-        suite.raises(f"scheme {scheme}", ValueError, "required: one of per_row", lambda: fj.rms_norm_quant(x, scheme=scheme))
-    suite.raises("eps that is traced", TypeError, "eps is a traced value; required: a number",
-                 lambda: jax.jit(lambda e: fj.rms_norm(x, weight, e))(1e-5))
-    suite.raises("eps that is a word", TypeError, "eps is 'small'; required: a number", lambda: fj.rms_norm(x, weight, "small"))
-    suite.raises("a traced weight_offset", TypeError, "weight_offset is a traced value",
-                 lambda: jax.jit(lambda o: fj.rms_norm(x, weight, weight_offset=o))(1.0))
-    suite.check("after errors the next call is fine", Exact("rms", f64(x), f64(weight), eps=EPS).holds(
-        f64(fj.rms_norm(x, weight, EPS))))
+        suite.raises(
+            f"scheme {scheme}",
+            ValueError,
+            "required: one of per_row",
+            lambda: fj.rms_norm_quant(x, scheme=scheme),
+        )
+    suite.raises(
+        "eps that is traced",
+        TypeError,
+        "eps is a traced value; required: a number",
+        lambda: jax.jit(lambda e: fj.rms_norm(x, weight, e))(1e-5),
+    )
+    suite.raises(
+        "eps that is a word",
+        TypeError,
+        "eps is 'small'; required: a number",
+        lambda: fj.rms_norm(x, weight, "small"),
+    )
+    suite.raises(
+        "a traced weight_offset",
+        TypeError,
+        "weight_offset is a traced value",
+        lambda: jax.jit(lambda o: fj.rms_norm(x, weight, weight_offset=o))(1.0),
+    )
+    suite.check(
+        "after errors the next call is fine",
+        Exact("rms", f64(x), f64(weight), eps=EPS).holds(f64(fj.rms_norm(x, weight, EPS))),
+    )
     # What the handler itself says, to a program that was made without the check.
     kept, fj._check = fj._check, lambda *_: None
     try:
-        suite.raises("the handler's error", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE: weight.shape is [62]",
-                     lambda: jax.block_until_ready(fj.rms_norm(x, weight[:62])))
-        suite.raises("the handler's error, jit of vmap", jax.errors.JaxRuntimeError, "FASTNORM_ERROR_SHAPE: weight.shape is ",
-                     lambda: jax.block_until_ready(jax.jit(jax.vmap(fj.rms_norm))(x[:, None], weight[:4 * 15].reshape(4, 15))))
+        suite.raises(
+            "the handler's error",
+            jax.errors.JaxRuntimeError,
+            "FASTNORM_ERROR_SHAPE: weight.shape is [62]",
+            lambda: jax.block_until_ready(fj.rms_norm(x, weight[:62])),
+        )
+        suite.raises(
+            "the handler's error, jit of vmap",
+            jax.errors.JaxRuntimeError,
+            "FASTNORM_ERROR_SHAPE: weight.shape is ",
+            lambda: jax.block_until_ready(
+                jax.jit(jax.vmap(fj.rms_norm))(x[:, None], weight[: 4 * 15].reshape(4, 15))
+            ),
+        )
     finally:
         fj._check = kept
 
@@ -403,34 +661,70 @@ def test_arguments(suite):
         for argument in arguments:
             array = function.arrays[argument]
             for dtype in ("bool", "uint16", "int4", "complex64"):
-                refused(suite, f"{name}, {argument} of {dtype}", f"{argument}.dtype is {dtype}; {required}",
-                        lambda a: function.call(**{argument: a}), array.astype(dtype))
+                refused(
+                    suite,
+                    f"{name}, {argument} of {dtype}",
+                    f"{argument}.dtype is {dtype}; {required}",
+                    lambda a: function.call(**{argument: a}),
+                    array.astype(dtype),
+                )
             with jax.enable_x64(True):
-                refused(suite, f"{name}, {argument} of float64", f"{argument}.dtype is float64; {required}",
-                        lambda a: function.call(**{argument: a}), np.asarray(array, np.float64))
-            refused(suite, f"{name}, {argument} of random keys", f"{argument}.dtype is key",
-                    lambda a: function.call(**{argument: a}), jax.random.split(jax.random.key(0), array.shape))
+                refused(
+                    suite,
+                    f"{name}, {argument} of float64",
+                    f"{argument}.dtype is float64; {required}",
+                    lambda a: function.call(**{argument: a}),
+                    np.asarray(array, np.float64),
+                )
+            refused(
+                suite,
+                f"{name}, {argument} of random keys",
+                f"{argument}.dtype is key",
+                lambda a: function.call(**{argument: a}),
+                jax.random.split(jax.random.key(0), array.shape),
+            )
             for value in ("word", object()):
-                suite.raises(f"{name}, {argument} is {type(value).__name__}", TypeError, f"{argument} is {type(value).__name__}; required",
-                             lambda: function.call(**{argument: value}))
+                suite.raises(
+                    f"{name}, {argument} is {type(value).__name__}",
+                    TypeError,
+                    f"{argument} is {type(value).__name__}; required",
+                    lambda: function.call(**{argument: value}),
+                )
             if argument in ("x", "residual"):
-                suite.raises(f"{name}, {argument} is None", fj.FastnormError, f"{argument} is None; required: an array",
-                             lambda: function.call(**{argument: None}))
+                suite.raises(
+                    f"{name}, {argument} is None",
+                    fj.FastnormError,
+                    f"{argument} is None; required: an array",
+                    lambda: function.call(**{argument: None}),
+                )
             deleted = jnp.array(array)
             deleted.delete()
-            suite.raises(f"{name}, {argument} was donated", fj.FastnormError, f"{argument} was deleted",
-                         lambda: function.call(**{argument: deleted}))
+            suite.raises(
+                f"{name}, {argument} was donated",
+                fj.FastnormError,
+                f"{argument} was deleted",
+                lambda: function.call(**{argument: deleted}),
+            )
             kept, fj._PLATFORMS = fj._PLATFORMS, ("abacus",)
             try:
-                suite.raises(f"{name}, {argument} on another platform", fj.FastnormError,
-                             f"{argument} is on {jax.devices()[0]}, of platform ", lambda: jax.jit(
-                                 lambda **others: function.call(**others, **{argument: array}))(
-                                     **{k: a for k, a in function.arrays.items() if k != argument}))
+                suite.raises(
+                    f"{name}, {argument} on another platform",
+                    fj.FastnormError,
+                    f"{argument} is on {jax.devices()[0]}, of platform ",
+                    lambda: jax.jit(lambda **others: function.call(**others, **{argument: array}))(
+                        **{k: a for k, a in function.arrays.items() if k != argument}
+                    ),
+                )
             finally:
                 fj._PLATFORMS = kept
-            for label, value in (("NumPy array", np.asarray(array)), ("list", np.asarray(array).tolist())):
-                suite.check(f"{name}, {argument} as a {label}", [bits(a) for a in jax.tree.leaves(
-                    function.call(**{argument: value}))] == want)
+            for label, value in (
+                ("NumPy array", np.asarray(array)),
+                ("list", np.asarray(array).tolist()),
+            ):
+                suite.check(
+                    f"{name}, {argument} as a {label}",
+                    [bits(a) for a in jax.tree.leaves(function.call(**{argument: value}))] == want,
+                )
 
 
 def test_eps_none(suite):
@@ -438,38 +732,68 @@ def test_eps_none(suite):
     for name, dtype in itertools.product(ARGUMENTS, DTYPES):
         function = Function(name, dtype=dtype)
         # So small that eps decides.
-        small = {k: a * jnp.asarray(1e-3, a.dtype) for k, a in function.arrays.items() if k in ("x", "residual")}
-        ours, same, other = ([bits(a) for a in jax.tree.leaves(function.call(**small, eps=eps))]
-                             for eps in (None, default, 2 * default))
+        small = {
+            k: a * jnp.asarray(1e-3, a.dtype)
+            for k, a in function.arrays.items()
+            if k in ("x", "residual")
+        }
+        ours, same, other = (
+            [bits(a) for a in jax.tree.leaves(function.call(**small, eps=eps))]
+            for eps in (None, default, 2 * default)
+        )
         suite.check(f"{name} of {dtype}, eps None", ours == same and ours != other)
 
 
 def test_dimensions(suite):
     for name, rank in itertools.product(ARGUMENTS, range(1, 11)):
-        shape = (2, 1, 3, 1, 2, 1, 2, 1, 1)[:rank - 1] + (64,)
+        shape = (2, 1, 3, 1, 2, 1, 2, 1, 1)[: rank - 1] + (64,)
         function = Function(name, shape)
         flat = {k: a.reshape(-1, 64) for k, a in function.arrays.items() if k in ("x", "residual")}
         found, want = jax.tree.leaves(function.call()), jax.tree.leaves(function.call(**flat))
-        suite.check(f"{name} of {rank} dimensions", all(a.shape[:-1] == shape[:-1] for a in found)
-                    and [bits(a) for a in found] == [bits(a) for a in want])
-    for name, shape in itertools.product(ARGUMENTS, ((0, 64), (2, 0, 3, 64), (2, 1, 0, 3, 1, 5, 64))):
-        suite.check(f"{name} of {list(shape)}", all(a.shape[:-1] == shape[:-1] and a.size == 0
-                                                    for a in jax.tree.leaves(Function(name, shape).call())))
+        suite.check(
+            f"{name} of {rank} dimensions",
+            all(a.shape[:-1] == shape[:-1] for a in found)
+            and [bits(a) for a in found] == [bits(a) for a in want],
+        )
+    for name, shape in itertools.product(
+        ARGUMENTS, ((0, 64), (2, 0, 3, 64), (2, 1, 0, 3, 1, 5, 64))
+    ):
+        suite.check(
+            f"{name} of {list(shape)}",
+            all(
+                a.shape[:-1] == shape[:-1] and a.size == 0
+                for a in jax.tree.leaves(Function(name, shape).call())
+            ),
+        )
 
 
 def test_donation(suite):
     x, weight = normal((4, 64), "float32", 47), normal((64,), "float32", 48)
     want = [bits(a) for a in fj.add_rms_norm(x, jnp.array(x), weight)]
-    suite.check("x as its own residual", [bits(a) for a in fj.fused_add_rms_norm(x, x, weight)] == want)
-    suite.check("x as its own residual, jit", [bits(a) for a in jax.jit(lambda a: fj.fused_add_rms_norm(a, a, weight))(x)] == want)
+    suite.check(
+        "x as its own residual", [bits(a) for a in fj.fused_add_rms_norm(x, x, weight)] == want
+    )
+    suite.check(
+        "x as its own residual, jit",
+        [bits(a) for a in jax.jit(lambda a: fj.fused_add_rms_norm(a, a, weight))(x)] == want,
+    )
     step = jax.jit(lambda a, r: fj.fused_add_rms_norm(a, r, weight)[::-1], donate_argnums=1)
     twice = jnp.array(x)
-    suite.raises("x that is also the donated residual", jax.errors.JaxRuntimeError, "donate", lambda: step(twice, twice))
+    suite.raises(
+        "x that is also the donated residual",
+        jax.errors.JaxRuntimeError,
+        "donate",
+        lambda: step(twice, twice),
+    )
     residual = jnp.array(x)
     total, y = step(x, residual)
     suite.check("a donated residual: values", [bits(y), bits(total)] == want)
-    suite.raises("a residual that was donated before", fj.FastnormError, "residual was deleted, as donated arguments are",
-                 lambda: fj.add_rms_norm(x, residual))
+    suite.raises(
+        "a residual that was donated before",
+        fj.FastnormError,
+        "residual was deleted, as donated arguments are",
+        lambda: fj.add_rms_norm(x, residual),
+    )
 
 
 def sharded_program():
@@ -478,7 +802,11 @@ def sharded_program():
     from jax.sharding import PartitionSpec as P
 
     first, second = jax.devices()
-    x, residual, weight = normal((4, 64), "float32", 110), normal((4, 64), "float32", 111), normal((64,), "float32", 112)
+    x, residual, weight = (
+        normal((4, 64), "float32", 110),
+        normal((4, 64), "float32", 111),
+        normal((64,), "float32", 112),
+    )
     want = [bits(a) for a in fj.add_rms_norm(x, residual, weight)]
 
     def report(name, ok):
@@ -487,7 +815,10 @@ def sharded_program():
     for name, arguments in ARGUMENTS.items():
         for argument in arguments:
             function = Function(name)
-            arrays = {k: jax.device_put(a, second if k == argument else first) for k, a in function.arrays.items()}
+            arrays = {
+                k: jax.device_put(a, second if k == argument else first)
+                for k, a in function.arrays.items()
+            }
             odd, other = (arguments[1], arguments[0]) if argument == "x" else (argument, "x")
             places = [next(iter(arrays[k].devices())) for k in (odd, other)]
             before, text = fj.handler_calls(), "no error"
@@ -495,17 +826,26 @@ def sharded_program():
                 function.call(**arrays)
             except fj.FastnormError as error:
                 text = str(error)
-            report(f"{name}, {argument} on another device: {text}", fj.handler_calls() == before and
-                   f"{odd} is on {places[0]}; required: {places[1]}, as {other} is" in text)
+            report(
+                f"{name}, {argument} on another device: {text}",
+                fj.handler_calls() == before
+                and f"{odd} is on {places[0]}; required: {places[1]}, as {other} is" in text,
+            )
             try:
                 jax.jit(lambda arrays, function=function: function.call(**arrays))(arrays)
                 text = "no error"
             except ValueError as error:
                 text = str(error)
-            report(f"{name}, {argument} on another device, jit: {text[:200]}", "incompatible devices" in text)
+            report(
+                f"{name}, {argument} on another device, jit: {text[:200]}",
+                "incompatible devices" in text,
+            )
     moved = [jax.device_put(a, second) for a in (x, residual, weight)]
     found = fj.add_rms_norm(*moved)
-    report("all on the second device", [bits(a) for a in found] == want and all(a.devices() == {second} for a in found))
+    report(
+        "all on the second device",
+        [bits(a) for a in found] == want and all(a.devices() == {second} for a in found),
+    )
     found = fj.add_rms_norm(*moved[:2], weight)  # one that is bound to no device
     report("a weight that goes where the others are", [bits(a) for a in found] == want)
     mesh = Mesh(np.array([first, second]), ("d",))
@@ -517,17 +857,25 @@ def sharded_program():
         for weight_names in ((), ("d",)):
             arrays = put(x, *names), put(residual, *names), put(weight, *weight_names)
             label = f"x sharded by {names}, weight by {weight_names}"
-            for wrap, function in itertools.product((lambda f: f, jax.jit), (fj.add_rms_norm, fj.fused_add_rms_norm)):
+            for wrap, function in itertools.product(
+                (lambda f: f, jax.jit), (fj.add_rms_norm, fj.fused_add_rms_norm)
+            ):
                 report(label, [bits(a) for a in wrap(function)(*arrays)] == want)
     step = jax.jit(lambda a, r, w: fj.fused_add_rms_norm(a, r, w)[::-1], donate_argnums=1)
     for names in (("d",), (None, "d"), ()):
         total, y = step(put(x, *names), put(residual, *names), put(weight))
         report(f"a donated residual sharded by {names}", [bits(y), bits(total)] == want)
-    rows = jax.jit(jax.shard_map(fj.add_rms_norm, mesh=mesh, in_specs=(P("d"), P("d"), P()), out_specs=P("d")))
+    rows = jax.jit(
+        jax.shard_map(fj.add_rms_norm, mesh=mesh, in_specs=(P("d"), P("d"), P()), out_specs=P("d"))
+    )
     before = fj.handler_calls()
     found = jax.block_until_ready(rows(put(x, "d"), put(residual, "d"), put(weight)))
-    report("shard_map over rows", [bits(a) for a in found] == want and fj.handler_calls() - before == 2
-           and all(a.sharding.spec == P("d") for a in found))
+    report(
+        "shard_map over rows",
+        [bits(a) for a in found] == want
+        and fj.handler_calls() - before == 2
+        and all(a.sharding.spec == P("d") for a in found),
+    )
 
 
 def test_sharded(suite):
@@ -535,10 +883,19 @@ def test_sharded(suite):
     if DEVICE == "cuda":
         suite.skip(name, "tested with two CPU devices")
         return
-    result = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--sharded"], capture_output=True, text=True, timeout=300,
-                            env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
-    cases = [line.split(" ", 2)[1:] for line in result.stdout.splitlines() if line.startswith("case ")]
-    suite.check(f"{name}: the program ends well", result.returncode == 0 and cases, result.stderr[-2000:])
+    result = subprocess.run(
+        [sys.executable, __file__, *sys.argv[1:], "--sharded"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+    )
+    cases = [
+        line.split(" ", 2)[1:] for line in result.stdout.splitlines() if line.startswith("case ")
+    ]
+    suite.check(
+        f"{name}: the program ends well", result.returncode == 0 and cases, result.stderr[-2000:]
+    )
     for found, case in cases:
         suite.check(f"{name}, {case}", found == "ok")
 
@@ -553,9 +910,12 @@ def formula(kind, x, residual=None, weight=None, bias=None, weight_offset=0.0):
     return (y,) if residual is None else (y, s)
 
 
-DIFFERENTIABLE = {"rms_norm": ("rms", ("x", "weight")), "layer_norm": ("layer", ("x", "weight", "bias")),
-                  "add_rms_norm": ("rms", ("x", "residual", "weight")),
-                  "fused_add_rms_norm": ("rms", ("x", "residual", "weight"))}
+DIFFERENTIABLE = {
+    "rms_norm": ("rms", ("x", "weight")),
+    "layer_norm": ("layer", ("x", "weight", "bias")),
+    "add_rms_norm": ("rms", ("x", "residual", "weight")),
+    "fused_add_rms_norm": ("rms", ("x", "residual", "weight")),
+}
 # Largest error of a gradient, relative and in norm: a few roundings to its dtype, or sums in single precision.
 GRADIENT_BOUNDS = {"float32": 5e-6, "float16": 2e-3, "bfloat16": 1.2e-2}
 
@@ -571,41 +931,80 @@ def exact_gradients(kind, arrays, **options):
     dtypes = [arrays["x"].dtype.name, arrays.get("residual", arrays["x"]).dtype.name]
     with jax.enable_x64(True):
         outputs, pull = jax.vjp(lambda arrays: formula(kind, **arrays, **options), wide)
-        return {name: np.asarray(g) for name, g in pull(tuple(
-            jnp.asarray(np.asarray(normal(y.shape, dtype, 300 + i)).astype(np.float64))
-            for i, (y, dtype) in enumerate(zip(outputs, dtypes))))[0].items()}
+        return {
+            name: np.asarray(g)
+            for name, g in pull(
+                tuple(
+                    jnp.asarray(np.asarray(normal(y.shape, dtype, 300 + i)).astype(np.float64))
+                    for i, (y, dtype) in enumerate(zip(outputs, dtypes))
+                )
+            )[0].items()
+        }
 
 
 def test_gradients(suite):
-    shapes = [((5, 64), (64,)), ((2, 3, 4, 129), (4, 129)), ((64,), (64,)), ((2, 2, 2, 2, 96), (96,))]
+    shapes = [
+        ((5, 64), (64,)),
+        ((2, 3, 4, 129), (4, 129)),
+        ((64,), (64,)),
+        ((2, 2, 2, 2, 96), (96,)),
+    ]
     for (name, (kind, arguments)), (shape, weight_shape), dtype, wide in itertools.product(
-            DIFFERENTIABLE.items(), shapes, DTYPES, (False, True)):
+        DIFFERENTIABLE.items(), shapes, DTYPES, (False, True)
+    ):
         if wide and dtype == "float32":
             continue
         other = "float32" if wide else dtype
-        made = {"x": normal(shape, dtype, 1, 2.0, 0.25), "residual": normal(shape, other, 2),
-                "weight": normal(weight_shape, other, 3, 0.2, 1.0), "bias": normal(weight_shape, other, 4)}
+        made = {
+            "x": normal(shape, dtype, 1, 2.0, 0.25),
+            "residual": normal(shape, other, 2),
+            "weight": normal(weight_shape, other, 3, 0.2, 1.0),
+            "bias": normal(weight_shape, other, 4),
+        }
         arrays = {k: made[k] for k in arguments}
-        function, label = getattr(fj, name), f"{name} {dtype} {list(shape)}{' f32 weight' if wide else ''}"
+        function, label = (
+            getattr(fj, name),
+            f"{name} {dtype} {list(shape)}{' f32 weight' if wide else ''}",
+        )
         outputs, found = pulled(function, arrays, eps=EPS)
-        suite.check(f"{label}: values as without a gradient",
-                    [bits(a) for a in outputs] == [bits(a) for a in jax.tree.leaves(function(**arrays, eps=EPS))])
+        suite.check(
+            f"{label}: values as without a gradient",
+            [bits(a) for a in outputs]
+            == [bits(a) for a in jax.tree.leaves(function(**arrays, eps=EPS))],
+        )
         wanted = exact_gradients(kind, arrays)
         for k, g in found.items():
             # A 16-bit sum is what is normalised in the backward.
-            bound = max(GRADIENT_BOUNDS[g.dtype.name], GRADIENT_BOUNDS[dtype] if wide or "residual" in arrays else 0)
+            bound = max(
+                GRADIENT_BOUNDS[g.dtype.name],
+                GRADIENT_BOUNDS[dtype] if wide or "residual" in arrays else 0,
+            )
             error = np.linalg.norm(f64(g) - wanted[k]) / np.linalg.norm(wanted[k])
-            suite.check(f"{label}, gradient of {k}", g.dtype == arrays[k].dtype and g.shape == arrays[k].shape
-                        and error <= bound, (g.dtype, g.shape, error))
-        compiled = jax.jit(lambda arrays, function=function: pulled(function, arrays, eps=EPS)[1])(arrays)
+            suite.check(
+                f"{label}, gradient of {k}",
+                g.dtype == arrays[k].dtype and g.shape == arrays[k].shape and error <= bound,
+                (g.dtype, g.shape, error),
+            )
+        compiled = jax.jit(lambda arrays, function=function: pulled(function, arrays, eps=EPS)[1])(
+            arrays
+        )
         suite.check(f"{label}: jit", all(bits(compiled[k]) == bits(found[k]) for k in found))
     arrays = {"x": normal((6, 96), "float32", 1), "weight": normal((96,), "float32", 3, 0.2, 1.0)}
     _, found = pulled(fj.rms_norm, arrays, eps=EPS, weight_offset=1.0)
     wanted = exact_gradients("rms", arrays, weight_offset=1.0)
-    suite.check("weight_offset", all(np.linalg.norm(f64(found[k]) - wanted[k]) <= 5e-6 * np.linalg.norm(wanted[k]) for k in found))
+    suite.check(
+        "weight_offset",
+        all(
+            np.linalg.norm(f64(found[k]) - wanted[k]) <= 5e-6 * np.linalg.norm(wanted[k])
+            for k in found
+        ),
+    )
     rows = jnp.zeros((0, 64)), jnp.ones(64)
     found = jax.grad(lambda a, w: fj.rms_norm(a, w).sum(), (0, 1))(*rows)
-    suite.check("no rows", found[0].shape == (0, 64) and found[1].shape == (64,) and not np.asarray(found[1]).any())
+    suite.check(
+        "no rows",
+        found[0].shape == (0, 64) and found[1].shape == (64,) and not np.asarray(found[1]).any(),
+    )
 
 
 def test_what_is_differentiated(suite):
@@ -620,7 +1019,9 @@ def test_what_is_differentiated(suite):
         for k in arguments:
             kept, calls = fj._norm_backward, []
 
-            def watched(kind, eps, weight_offset, rounding, inputs, outputs, *more, kept=kept, calls=calls):
+            def watched(
+                kind, eps, weight_offset, rounding, inputs, outputs, *more, kept=kept, calls=calls
+            ):
                 calls.append(set(outputs))
                 return kept(kind, eps, weight_offset, rounding, inputs, outputs, *more)
 
@@ -630,37 +1031,67 @@ def test_what_is_differentiated(suite):
             finally:
                 fj._norm_backward = kept
             suite.check(f"gradient of {name} by {k} alone", bits(found) == bits(whole[k]))
-            suite.equal(f"gradient of {name} by {k} alone: outputs", calls,
-                        [{{"weight": "dweight", "bias": "dbias"}.get(k, "dx")}])
-    x, residual, weight = normal((4, 64), "float32", 42), normal((4, 64), "float32", 43), normal((64,), "float32", 44)
+            suite.equal(
+                f"gradient of {name} by {k} alone: outputs",
+                calls,
+                [{{"weight": "dweight", "bias": "dbias"}.get(k, "dx")}],
+            )
+    x, residual, weight = (
+        normal((4, 64), "float32", 42),
+        normal((4, 64), "float32", 43),
+        normal((64,), "float32", 44),
+    )
     for label, pick in (("y", 0), ("the sum", 1)):
-        found = jax.grad(lambda a, r, pick=pick: (fj.add_rms_norm(a, r, weight, EPS)[pick] ** 2).sum(), (0, 1))(x, residual)
-        wanted = jax.grad(lambda a, r, pick=pick: (formula("rms", a, r, weight)[pick] ** 2).sum(), (0, 1))(x, residual)
-        suite.check(f"gradient of {label} alone", all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(found, wanted)))
+        found = jax.grad(
+            lambda a, r, pick=pick: (fj.add_rms_norm(a, r, weight, EPS)[pick] ** 2).sum(), (0, 1)
+        )(x, residual)
+        wanted = jax.grad(
+            lambda a, r, pick=pick: (formula("rms", a, r, weight)[pick] ** 2).sum(), (0, 1)
+        )(x, residual)
+        suite.check(
+            f"gradient of {label} alone",
+            all(np.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(found, wanted)),
+        )
 
 
 def test_gradients_vmap(suite):
     x, shared = normal((3, 4, 64), "float32", 20), normal((64,), "float32", 21, 0.2, 1.0)
-    own, heads = normal((3, 64), "float32", 22, 0.2, 1.0), normal((3, 4, 64), "float32", 23, 0.2, 1.0)
+    own, heads = normal((3, 64), "float32", 22, 0.2, 1.0), normal(
+        (3, 4, 64), "float32", 23, 0.2, 1.0
+    )
 
     def loss(a, w):
         return (fj.layer_norm(a, w, w, EPS) ** 2).sum()
 
     both = jax.grad(loss, (0, 1))
-    for label, weight, axis in (("a weight for all", shared, None), ("weights of their own", own, 0), ("weights of heads", heads, 0)):
+    for label, weight, axis in (
+        ("a weight for all", shared, None),
+        ("weights of their own", own, 0),
+        ("weights of heads", heads, 0),
+    ):
         parts = [both(part(x, i), weight if axis is None else part(weight, i)) for i in range(3)]
         want = [b"".join(bits(p[k]) for p in parts) for k in (0, 1)]
         for name, wrap in (("vmap", lambda f: f), ("jit of vmap", jax.jit)):
             found = wrap(jax.vmap(both, (0, axis)))(x, weight)
             suite.check(f"{name} of grad, {label}", [bits(a) for a in found] == want)
-        total = jax.grad(lambda a, w, axis=axis: jax.vmap(loss, (0, axis))(a, w).sum(), (0, 1))(x, weight)
-        summed = np.sum([np.asarray(p[1]) for p in parts], 0) if axis is None else np.stack([np.asarray(p[1]) for p in parts])
-        suite.check(f"grad of vmap, {label}", bits(total[0]) == want[0] and np.allclose(total[1], summed, rtol=1e-5, atol=1e-5))
+        total = jax.grad(lambda a, w, axis=axis: jax.vmap(loss, (0, axis))(a, w).sum(), (0, 1))(
+            x, weight
+        )
+        summed = (
+            np.sum([np.asarray(p[1]) for p in parts], 0)
+            if axis is None
+            else np.stack([np.asarray(p[1]) for p in parts])
+        )
+        suite.check(
+            f"grad of vmap, {label}",
+            bits(total[0]) == want[0] and np.allclose(total[1], summed, rtol=1e-5, atol=1e-5),
+        )
 
     def layers(x, residual, weights):
         def layer(carry, weight):
             y, residual = fj.fused_add_rms_norm(*carry, weight, EPS)
             return (y * 2, residual), None
+
         return sum(a.sum() for a in jax.lax.scan(layer, (x, residual), weights)[0])
 
     def plain(x, residual, weights):
@@ -669,9 +1100,16 @@ def test_gradients_vmap(suite):
             x = y * 2
         return x.sum() + residual.sum()
 
-    arrays = normal((6, 64), "float32", 15), normal((6, 64), "float32", 16), normal((5, 64), "float32", 14, 0.2, 1.0)
+    arrays = (
+        normal((6, 64), "float32", 15),
+        normal((6, 64), "float32", 16),
+        normal((5, 64), "float32", 14, 0.2, 1.0),
+    )
     found, wanted = (jax.jit(jax.grad(f, (0, 1, 2)))(*arrays) for f in (layers, plain))
-    suite.check("a residual stream through scan", all(np.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, wanted)))
+    suite.check(
+        "a residual stream through scan",
+        all(np.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, wanted)),
+    )
     again = jax.jit(jax.grad(jax.checkpoint(layers), (0, 1, 2)))(*arrays)
     suite.check("a checkpoint", all(bits(a) == bits(b) for a, b in zip(again, found)))
 
@@ -680,8 +1118,14 @@ def test_not_differentiable(suite):
     said = "cannot be differentiated"
     function = Function("rms_norm_quant")
     for argument in ARGUMENTS["rms_norm_quant"]:
-        suite.raises(f"grad of rms_norm_quant by {argument} is refused", Exception, said, lambda: jax.grad(
-            lambda a: jax.tree.leaves(function.call(**{argument: a}))[1].sum())(function.arrays[argument]))
+        suite.raises(
+            f"grad of rms_norm_quant by {argument} is refused",
+            Exception,
+            said,
+            lambda: jax.grad(lambda a: jax.tree.leaves(function.call(**{argument: a}))[1].sum())(
+                function.arrays[argument]
+            ),
+        )
     x, weight = normal((4, 64), "float32", 42), normal((64,), "float32", 43)
     for name in DIFFERENTIABLE:
         function = Function(name)
@@ -689,12 +1133,23 @@ def test_not_differentiable(suite):
         def loss(a, function=function):
             return (jax.tree.leaves(function.call(x=a))[0] ** 2).sum()
 
-        suite.raises(f"second derivative of {name}", Exception, said, lambda: jax.grad(lambda a: jax.grad(loss)(a).sum())(x))
+        suite.raises(
+            f"second derivative of {name}",
+            Exception,
+            said,
+            lambda: jax.grad(lambda a: jax.grad(loss)(a).sum())(x),
+        )
         suite.raises(f"jvp of {name}", TypeError, "forward-mode", lambda: jax.jvp(loss, (x,), (x,)))
         with jax.enable_x64(True):
-            suite.raises(f"grad of {name} in float64", fj.FastnormError, "x.dtype is float64; required: one of float32",
-                         lambda: jax.grad(loss)(np.zeros((4, 64))))
-    y = jax.grad(lambda a: (a * jax.lax.stop_gradient(fj.rms_norm(jax.lax.stop_gradient(a), weight))).sum())(x)
+            suite.raises(
+                f"grad of {name} in float64",
+                fj.FastnormError,
+                "x.dtype is float64; required: one of float32",
+                lambda: jax.grad(loss)(np.zeros((4, 64))),
+            )
+    y = jax.grad(
+        lambda a: (a * jax.lax.stop_gradient(fj.rms_norm(jax.lax.stop_gradient(a), weight))).sum()
+    )(x)
     suite.check("fine behind stop_gradient", bits(y) == bits(fj.rms_norm(x, weight)))
 
 
@@ -709,13 +1164,15 @@ def test_threads(suite):
         x, weight = normal((8, n), "bfloat16", index), normal((n,), "bfloat16", 50)
         function = jax.jit(lambda a, w: fj.rms_norm(a, w, EPS))
         want = bits(function(x, weight))
-        if not Exact("rms", f64(x), f64(weight), eps=EPS, dtype="bfloat16").holds(f64(function(x, weight))):
+        if not Exact("rms", f64(x), f64(weight), eps=EPS, dtype="bfloat16").holds(
+            f64(function(x, weight))
+        ):
             wrong.append(f"thread {index}: wrong")
         for _ in range(40):
             if bits(function(x, weight)) != want:
                 wrong.append(f"thread {index}: other bits")
             try:
-                jax.block_until_ready(fj.rms_norm(x, weight[:index + 1]))
+                jax.block_until_ready(fj.rms_norm(x, weight[: index + 1]))
                 wrong.append(f"thread {index}: no error")
             except fj.FastnormError as error:
                 if f"weight.shape is [{index + 1}]" not in str(error):
@@ -740,7 +1197,10 @@ def test_memory(suite):
         except fj.FastnormError:
             pass
 
-    for name, call, count in (("calls", lambda: norm(x, weight).block_until_ready(), 5000), ("errors", fail, 500)):
+    for name, call, count in (
+        ("calls", lambda: norm(x, weight).block_until_ready(), 5000),
+        ("errors", fail, 500),
+    ):
         grown = growth_kib(call, count)
         suite.check(f"memory after {count} {name}", grown < 4096, f"{grown} KiB more")
 
@@ -749,17 +1209,26 @@ def test_handlers_for_cuda(suite):
     """They are there, XLA takes them, and without a CUDA stream they say so."""
     for symbol in ("cuda", "cuda_graph"):
         name = f"fastnorm_{symbol}_on_the_cpu"
-        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(fj._library, f"fastnorm_xla_norm_{symbol}")), platform="cpu")
+        jax.ffi.register_ffi_target(
+            name,
+            jax.ffi.pycapsule(getattr(fj._library, f"fastnorm_xla_norm_{symbol}")),
+            platform="cpu",
+        )
         kept, fj._TARGET = fj._TARGET, name
         try:
-            suite.raises(f"the handler fastnorm_xla_norm_{symbol} on the CPU", jax.errors.JaxRuntimeError, "stream",
-                         lambda: jax.block_until_ready(fj.rms_norm(normal((2, 32), "float32", 53))))
+            suite.raises(
+                f"the handler fastnorm_xla_norm_{symbol} on the CPU",
+                jax.errors.JaxRuntimeError,
+                "stream",
+                lambda: jax.block_until_ready(fj.rms_norm(normal((2, 32), "float32", 53))),
+            )
         finally:
             fj._TARGET = kept
 
 
 def recorded_program():
     """Run in a process of its own, whose XLA records custom calls in CUDA graphs: values, and how often XLA called."""
+
     def program(x, residual, weights):
         for weight in weights:
             x, residual = fj.add_rms_norm(x + 1, residual, weight, EPS)
@@ -767,7 +1236,10 @@ def recorded_program():
 
     weights = [normal((256,), "float32", 60 + i, 0.2, 1.0) for i in range(4)]
     plain = jax.jit(program)
-    inputs = [(normal((16, 256), "float32", 70 + i), normal((16, 256), "float32", 80 + i)) for i in range(3)]
+    inputs = [
+        (normal((16, 256), "float32", 70 + i), normal((16, 256), "float32", 80 + i))
+        for i in range(3)
+    ]
     want = [[bits(a) for a in plain(*pair, weights)] for pair in inputs]
     fj.use_command_buffers = True
     recorded = jax.jit(lambda *a: program(*a))
@@ -788,12 +1260,25 @@ def test_command_buffers(suite):
         suite.skip(name, "needs a CUDA device")
         return
     flags = "--xla_gpu_enable_command_buffer=FUSION,CUSTOM_CALL --xla_gpu_graph_min_graph_size=1"
-    result = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--recorded"], capture_output=True, text=True,
-                            timeout=60, env={**os.environ, "XLA_FLAGS": flags})
+    result = subprocess.run(
+        [sys.executable, __file__, *sys.argv[1:], "--recorded"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "XLA_FLAGS": flags},
+    )
     said = [line for line in result.stdout.splitlines() if "handler calls" in line]
-    suite.results["command_buffers"] = {"flags": flags, "said": said, "stderr": result.stderr[-2000:] if not said else ""}
+    suite.results["command_buffers"] = {
+        "flags": flags,
+        "said": said,
+        "stderr": result.stderr[-2000:] if not said else "",
+    }
     print(f"  {flags}: {said or result.stderr[-1000:]}")
-    suite.check(f"{name}: values", result.returncode == 0 and said and said[0].startswith("right True"), result.stderr[-2000:])
+    suite.check(
+        f"{name}: values",
+        result.returncode == 0 and said and said[0].startswith("right True"),
+        result.stderr[-2000:],
+    )
     if said and said[0].endswith(" 80 handler calls of 80"):
         suite.skip(f"{name}: replayed", "this XLA called every time, so nothing was recorded")
     elif said:
@@ -801,25 +1286,34 @@ def test_command_buffers(suite):
 
 
 def test_cost(suite):
-    x, residual, weight = normal((1, 64), "bfloat16", 90), normal((1, 64), "bfloat16", 91), normal((64,), "bfloat16", 92)
+    x, residual, weight = (
+        normal((1, 64), "bfloat16", 90),
+        normal((1, 64), "bfloat16", 91),
+        normal((64,), "bfloat16", 92),
+    )
 
     def plain(a, w):
         wide = a.astype(jnp.float32)
-        return (wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + EPS)).astype(a.dtype) * w
+        return (wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + EPS)).astype(
+            a.dtype
+        ) * w
 
     def chain(norm):
         def run(a, w):
             for _ in range(65):
                 a = norm(a, w)
             return a
+
         return jax.jit(run)
 
     count = 200 if DEVICE == "cuda" else 1000
     ours, theirs = jax.jit(lambda a, w: fj.rms_norm(a, w, EPS)), jax.jit(plain)
     add = jax.jit(lambda a, r, w: fj.add_rms_norm(a, r, w, EPS))
-    for name, call in (("jit(rms_norm), waited for", lambda: ours(x, weight).block_until_ready()),
-                       ("jit of the same in jnp, waited for", lambda: theirs(x, weight).block_until_ready()),
-                       ("jit(add_rms_norm), waited for", lambda: jax.block_until_ready(add(x, residual, weight)))):
+    for name, call in (
+        ("jit(rms_norm), waited for", lambda: ours(x, weight).block_until_ready()),
+        ("jit of the same in jnp, waited for", lambda: theirs(x, weight).block_until_ready()),
+        ("jit(add_rms_norm), waited for", lambda: jax.block_until_ready(add(x, residual, weight))),
+    ):
         call()
         suite.cost(name, best_us(call, count))
     one, many = ours, chain(lambda a, w: fj.rms_norm(a, w, EPS))
@@ -837,10 +1331,16 @@ def test_readme(suite):
 def main():
     global jax, jnp, np, fj, direct, DEVICE
     parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--plugin", type=Path, help="libfastnorm_xla.so (default: FASTNORM_XLA_LIBRARY)")
+    parser.add_argument(
+        "--plugin", type=Path, help="libfastnorm_xla.so (default: FASTNORM_XLA_LIBRARY)"
+    )
     parser.add_argument("--devmem", type=Path, help="libfastnorm_devmem.so, for --device cuda")
-    parser.add_argument("--recorded", action="store_true", help="run the program for XLA's command buffers only")
-    parser.add_argument("--sharded", action="store_true", help="run the program for two devices only")
+    parser.add_argument(
+        "--recorded", action="store_true", help="run the program for XLA's command buffers only"
+    )
+    parser.add_argument(
+        "--sharded", action="store_true", help="run the program for two devices only"
+    )
     options = parser.parse_args()
     DEVICE = options.device
     library = use_library(options)
@@ -855,7 +1355,12 @@ def main():
         import jax.numpy as jnp
         import numpy as np
         import jaxlib.version
-        suite.results["versions"] = {"jax": jax.__version__, "jaxlib": jaxlib.version.__version__, "numpy": np.__version__}
+
+        suite.results["versions"] = {
+            "jax": jax.__version__,
+            "jaxlib": jaxlib.version.__version__,
+            "numpy": np.__version__,
+        }
         try:
             suite.results["device"] = jax.devices()[0].device_kind
         except Exception as error:  # of several kinds
@@ -866,17 +1371,46 @@ def main():
         suite.finish()
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packages" / "python"))
     import fastnorm.jax as fj
+
     if options.recorded:
         sys.exit(0 if recorded_program() else 1)
     if options.sharded:
         sharded_program()
         sys.exit(0)
-    direct = Direct(library, DEVICE == "cuda", options.devmem) if DEVICE == "cpu" or options.devmem else None
+    direct = (
+        Direct(library, DEVICE == "cuda", options.devmem)
+        if DEVICE == "cpu" or options.devmem
+        else None
+    )
     print(f"{library}, jax {jax.__version__}, {suite.results['device']}", flush=True)
-    suite.run([test_rms_norm, test_layer_norm, test_add, test_mixed_dtypes, test_columns, test_in_place, test_vmap, test_quantised, test_errors,
-               test_arguments, test_eps_none, test_dimensions, test_donation, test_sharded, test_gradients, test_what_is_differentiated,
-               test_gradients_vmap, test_not_differentiable, test_readme, test_threads, test_memory, test_cost, test_command_buffers,
-               *([test_handlers_for_cuda] if DEVICE == "cpu" else [])])
+    suite.run(
+        [
+            test_rms_norm,
+            test_layer_norm,
+            test_add,
+            test_mixed_dtypes,
+            test_columns,
+            test_in_place,
+            test_vmap,
+            test_quantised,
+            test_errors,
+            test_arguments,
+            test_eps_none,
+            test_dimensions,
+            test_donation,
+            test_sharded,
+            test_gradients,
+            test_what_is_differentiated,
+            test_gradients_vmap,
+            test_not_differentiable,
+            test_readme,
+            test_threads,
+            test_memory,
+            test_cost,
+            test_command_buffers,
+            *([test_handlers_for_cuda] if DEVICE == "cpu" else []),
+        ]
+    )
     suite.finish()
 
 

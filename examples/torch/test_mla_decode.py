@@ -19,16 +19,18 @@ sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import ROOT, Suite, arguments, missing, use_library  # noqa: E402
 
-TOLERANCE = {"float32": 2.0 ** -16, "float16": 2.0 ** -10, "bfloat16": 2.0 ** -8}
+TOLERANCE = {"float32": 2.0**-16, "float16": 2.0**-10, "bfloat16": 2.0**-8}
 LATENT, WIDE = 512, 576
-SCALE = 192 ** -0.5
+SCALE = 192**-0.5
 
 
 class Batch:
     """Requests of (cached, new) tokens. Pages are in random order, free rows NaN, unused entries of the table no
     page. The query and the cache are fused unless `separate`."""
 
-    def __init__(self, requests, heads, page, dtype, csr=False, ragged=False, separate=False, seed=1):
+    def __init__(
+        self, requests, heads, page, dtype, csr=False, ragged=False, separate=False, seed=1
+    ):
         generator = torch.Generator().manual_seed(seed)
         self.requests, self.heads, self.page = requests, heads, page
         self.lengths = [length for length, _ in requests]
@@ -36,7 +38,7 @@ class Batch:
         total, width = max(1, sum(own)), max(1, *own)
         order = torch.randperm(total, generator=generator).tolist()
         starts = [sum(own[:b]) for b in range(len(own) + 1)]
-        self.lists = [order[starts[b]:starts[b + 1]] for b in range(len(own))]
+        self.lists = [order[starts[b] : starts[b + 1]] for b in range(len(own))]
         cache = torch.full((total, page, WIDE), math.nan)
         for length, pages in zip(self.lengths, self.lists):
             for j in range(length):
@@ -52,13 +54,17 @@ class Batch:
             both = fused[..., :LATENT], fused[..., LATENT:]
             return [part.contiguous() for part in both] if separate else both
 
-        table = order if csr else [pages + [2147480000] * (width - len(pages)) for pages in self.lists]
+        table = (
+            order if csr else [pages + [2147480000] * (width - len(pages)) for pages in self.lists]
+        )
         self.arguments = (*parts(self.query), *parts(self.cache), int32(self.lengths), int32(table))
         self.options = {"sm_scale": SCALE}
         if csr:
             self.options["kv_indptr"] = int32(starts)
         if ragged:
-            self.options["qo_indptr"] = int32([sum(new for _, new in requests[:b]) for b in range(len(requests) + 1)])
+            self.options["qo_indptr"] = int32(
+                [sum(new for _, new in requests[:b]) for b in range(len(requests) + 1)]
+            )
             self.options["max_s_q"] = max(new for _, new in requests)
 
     def exact(self, causal):
@@ -68,9 +74,13 @@ class Batch:
         for (length, new), pages in zip(self.requests, self.lists):
             keys = cache[pages].reshape(-1, WIDE)[:length]
             for i in range(new):
-                seen = keys[:max(0, length - new + i + 1)] if causal else keys
+                seen = keys[: max(0, length - new + i + 1)] if causal else keys
                 scores = query[token] @ seen.T * SCALE
-                log = torch.logsumexp(scores, -1) if len(seen) else torch.full((self.heads,), -math.inf).double()
+                log = (
+                    torch.logsumexp(scores, -1)
+                    if len(seen)
+                    else torch.full((self.heads,), -math.inf).double()
+                )
                 weights = torch.exp(scores - log[:, None])
                 o.append(weights @ seen[:, :LATENT])
                 magnitude.append(weights @ seen[:, :LATENT].abs())
@@ -86,10 +96,14 @@ def dtypes():
 def check_values(suite, name, batch, causal, found, base=1.0):
     (o, lse), (exact, magnitude, log) = found, batch.exact(causal)
     tolerance = TOLERANCE[str(o.dtype).removeprefix("torch.")]
-    error = (o.cpu().double() - exact).abs() / (tolerance * (exact.abs() + magnitude)).clamp_min(1e-300)
+    error = (o.cpu().double() - exact).abs() / (tolerance * (exact.abs() + magnitude)).clamp_min(
+        1e-300
+    )
     suite.check(f"{name}: o", bool((error <= 1).all()), f"{error.max()} of what is allowed")
     log = log / base
-    same = (lse.cpu().double() == log) | ((lse.cpu().double() - log).abs() <= 2.0 ** -13 * log.abs().clamp_min(1))
+    same = (lse.cpu().double() == log) | (
+        (lse.cpu().double() - log).abs() <= 2.0**-13 * log.abs().clamp_min(1)
+    )
     suite.check(f"{name}: lse", bool(same.all()))
 
 
@@ -98,15 +112,32 @@ def test_values(suite):
         for name, requests, options in (
             ("one token each", [(65, 1), (7, 1), (128, 1)], {"page": 16}),
             ("two tokens each, pages apart", [(33, 2), (2, 2)], {"page": 64, "separate": True}),
-            ("ragged, a list of pages", [(9, 3), (0, 0), (21, 1), (5, 5)], {"page": 5, "csr": True, "ragged": True}),
-            ("an empty cache, more new tokens than cached", [(0, 1), (1, 3)], {"page": 1, "ragged": True}),
+            (
+                "ragged, a list of pages",
+                [(9, 3), (0, 0), (21, 1), (5, 5)],
+                {"page": 5, "csr": True, "ragged": True},
+            ),
+            (
+                "an empty cache, more new tokens than cached",
+                [(0, 1), (1, 3)],
+                {"page": 1, "ragged": True},
+            ),
         ):
             for causal in (False, True):
                 batch = Batch(requests, 3, dtype=dtype, **options)
                 found = fm.mla_decode(*batch.arguments, causal=causal, **batch.options)
-                check_values(suite, f"{dtype} {name}{' causal' if causal else ''}", batch, causal, found)
+                check_values(
+                    suite, f"{dtype} {name}{' causal' if causal else ''}", batch, causal, found
+                )
     batch = Batch([(40, 1)], 16, 8, torch.bfloat16)
-    check_values(suite, "base 2", batch, False, fm.mla_decode(*batch.arguments, lse_base="2", **batch.options), math.log(2))
+    check_values(
+        suite,
+        "base 2",
+        batch,
+        False,
+        fm.mla_decode(*batch.arguments, lse_base="2", **batch.options),
+        math.log(2),
+    )
     one = fm.mla_decode(*batch.arguments, split_tokens=64, **batch.options)
     other = fm.mla_decode(*batch.arguments, split_tokens=64, **batch.options)
     suite.check("equal calls give equal bits", all(torch.equal(a, b) for a, b in zip(one, other)))
@@ -119,12 +150,20 @@ def test_workspace(suite):
     plain = fm.mla_decode(*batch.arguments, **batch.options)
     version = workspace._version
     for reuse in (False, True, True):
-        found = fm.mla_decode(*batch.arguments, workspace=workspace, reuse_plan=reuse, **batch.options)
-        suite.check(f"with a workspace, reuse_plan {reuse}: the same bits",
-                    all(torch.equal(a, b) for a, b in zip(plain, found)))
+        found = fm.mla_decode(
+            *batch.arguments, workspace=workspace, reuse_plan=reuse, **batch.options
+        )
+        suite.check(
+            f"with a workspace, reuse_plan {reuse}: the same bits",
+            all(torch.equal(a, b) for a, b in zip(plain, found)),
+        )
     suite.equal("autograd's version of the workspace", workspace._version, version + 3)
-    suite.raises("a plan without a workspace", ValueError, "reuse_plan is True without a workspace",
-                 lambda: fm.mla_decode(*batch.arguments, reuse_plan=True, **batch.options))
+    suite.raises(
+        "a plan without a workspace",
+        ValueError,
+        "reuse_plan is True without a workspace",
+        lambda: fm.mla_decode(*batch.arguments, reuse_plan=True, **batch.options),
+    )
 
 
 def test_errors(suite):
@@ -145,15 +184,28 @@ def test_errors(suite):
         ("a dtype without a word", "no word for", lambda: call(4, kv_len.bool())),
         ("64-bit lengths", "FASTNORM_ERROR_DTYPE: kv_len", lambda: call(4, kv_len.long())),
         ("a rank", "FASTNORM_ERROR_SHAPE", lambda: call(5, table[:, :, None])),
-        ("qo_indptr without max_s_q", "max_s_q", lambda: call(qo_indptr=torch.tensor([0, 1, 2], dtype=torch.int32, device=DEVICE))),
+        (
+            "qo_indptr without max_s_q",
+            "max_s_q",
+            lambda: call(qo_indptr=torch.tensor([0, 1, 2], dtype=torch.int32, device=DEVICE)),
+        ),
         ("a split", "split_tokens", lambda: call(split_tokens=63)),
     ):
         suite.raises(name, (RuntimeError, ValueError), text, change)
     if DEVICE.type == "cpu":
-        suite.raises("a length behind the table", RuntimeError, "kv_len", lambda: call(4, kv_len + 100))
-        suite.raises("a page that is not there", RuntimeError, "page 0 of request 0", lambda: call(5, table + 100))
+        suite.raises(
+            "a length behind the table", RuntimeError, "kv_len", lambda: call(4, kv_len + 100)
+        )
+        suite.raises(
+            "a page that is not there",
+            RuntimeError,
+            "page 0 of request 0",
+            lambda: call(5, table + 100),
+        )
     grad = q_nope.clone().requires_grad_()
-    suite.raises("a gradient", RuntimeError, "fastnorm::mla_decode has no backward", lambda: call(0, grad))
+    suite.raises(
+        "a gradient", RuntimeError, "fastnorm::mla_decode has no backward", lambda: call(0, grad)
+    )
     with torch.no_grad():
         suite.check("under no_grad", torch.equal(call(0, grad)[0], call()[0]))
 
@@ -162,10 +214,21 @@ def test_opcheck(suite):
     batch = Batch([(20, 2), (3, 2)], 2, 4, torch.bfloat16)
     arguments = (*batch.arguments, None, None, SCALE, True, 0, "natural", 0)
     workspace = fm.workspace_for(*batch.arguments, **batch.options)
-    workspace = workspace if workspace.numel() else torch.empty(256, dtype=torch.uint8, device=DEVICE)
-    for name, args in (("mla_decode", arguments), ("mla_decode_planned", (workspace, False, *arguments))):
-        found = torch.library.opcheck(getattr(torch.ops.fastnorm, name).default, args, raise_exception=False)
-        suite.check(f"opcheck of {name}", len(found) == 4 and all(v == "SUCCESS" for v in found.values()), found)
+    workspace = (
+        workspace if workspace.numel() else torch.empty(256, dtype=torch.uint8, device=DEVICE)
+    )
+    for name, args in (
+        ("mla_decode", arguments),
+        ("mla_decode_planned", (workspace, False, *arguments)),
+    ):
+        found = torch.library.opcheck(
+            getattr(torch.ops.fastnorm, name).default, args, raise_exception=False
+        )
+        suite.check(
+            f"opcheck of {name}",
+            len(found) == 4 and all(v == "SUCCESS" for v in found.values()),
+            found,
+        )
 
 
 def test_compile(suite):
@@ -179,9 +242,18 @@ def test_compile(suite):
     workspace = fm.workspace_for(*batch.arguments, **batch.options)
 
     def block(q_nope, q_pe, *rest):
-        o, lse = fm.mla_decode(q_nope * 2, q_pe * 2, *rest, causal=True, workspace=workspace, **batch.options)
-        again, _ = fm.mla_decode(q_nope + q_nope, q_pe * 2, *rest, causal=True, workspace=workspace, reuse_plan=True,
-                                 **batch.options)
+        o, lse = fm.mla_decode(
+            q_nope * 2, q_pe * 2, *rest, causal=True, workspace=workspace, **batch.options
+        )
+        again, _ = fm.mla_decode(
+            q_nope + q_nope,
+            q_pe * 2,
+            *rest,
+            causal=True,
+            workspace=workspace,
+            reuse_plan=True,
+            **batch.options,
+        )
         free, _ = fm.mla_decode(q_nope * 2, q_pe * 2, *rest, causal=True, **batch.options)
         return torch.relu(o), lse + 1, again - o, free - o
 
@@ -191,9 +263,14 @@ def test_compile(suite):
         torch._dynamo.reset()
         found = torch.compile(block, fullgraph=True, backend=backend)(*batch.arguments)
         suite.check(f"compile, {backend}", all(torch.equal(a, b) for a, b in zip(wanted, found)))
-    suite.raises("compile, the library's error", RuntimeError, "FASTNORM_ERROR_UNSUPPORTED",
-                 lambda: torch.compile(lambda *a: fm.mla_decode(*a, **batch.options), fullgraph=True, backend="aot_eager")(
-                     batch.arguments[0], batch.arguments[1][..., :32], *batch.arguments[2:]))
+    suite.raises(
+        "compile, the library's error",
+        RuntimeError,
+        "FASTNORM_ERROR_UNSUPPORTED",
+        lambda: torch.compile(
+            lambda *a: fm.mla_decode(*a, **batch.options), fullgraph=True, backend="aot_eager"
+        )(batch.arguments[0], batch.arguments[1][..., :32], *batch.arguments[2:]),
+    )
 
 
 def test_threads(suite):
@@ -201,7 +278,9 @@ def test_threads(suite):
     wanted, wrong = fm.mla_decode(*batch.arguments, **batch.options), []
 
     def work():
-        stream = torch.cuda.stream(torch.cuda.Stream()) if DEVICE.type == "cuda" else torch.no_grad()
+        stream = (
+            torch.cuda.stream(torch.cuda.Stream()) if DEVICE.type == "cuda" else torch.no_grad()
+        )
         with stream:
             for _ in range(50):
                 found = fm.mla_decode(*batch.arguments, **batch.options)
@@ -229,7 +308,14 @@ def test_graph(suite):
     other = Batch([(11, 1), (320, 1), (64, 1)], 16, 64, torch.bfloat16, seed=2)
     held = [t.clone() for t in (batch.query, batch.cache, batch.arguments[4], batch.arguments[5])]
     query, cache, lengths, table = held
-    arguments = (query[..., :LATENT], query[..., LATENT:], cache[..., :LATENT], cache[..., LATENT:], lengths, table)
+    arguments = (
+        query[..., :LATENT],
+        query[..., LATENT:],
+        cache[..., :LATENT],
+        cache[..., LATENT:],
+        lengths,
+        table,
+    )
     workspace = fm.workspace_for(*arguments, **batch.options)
     fm.mla_decode(*arguments, workspace=workspace, **batch.options)  # loads the kernels
     torch.cuda.synchronize()
@@ -239,10 +325,10 @@ def test_graph(suite):
     for name, now in (("as captured", batch), ("others", other)):
         query.copy_(now.query)
         cache.fill_(math.nan)
-        cache[:len(now.cache)].copy_(now.cache)
+        cache[: len(now.cache)].copy_(now.cache)
         lengths.copy_(now.arguments[4])
         table.fill_(2147480000)
-        table[:, :now.arguments[5].shape[1]].copy_(now.arguments[5])
+        table[:, : now.arguments[5].shape[1]].copy_(now.arguments[5])
         graph.replay()
         torch.cuda.synchronize()
         check_values(suite, f"a CUDA graph, {name}", now, False, (o, lse))
@@ -255,16 +341,36 @@ def test_compare(suite):
         return
     with tempfile.TemporaryDirectory() as work:
         path = Path(work) / "run.json"
-        program = [sys.executable, str(ROOT / "bench" / "compare_mla_decode.py"), "--device", DEVICE.type, "--library",
-                   os.environ["FASTNORM_LIBRARY"], "--repeats", "2", "--json", str(path)]
-        ran = subprocess.run([*program, "--shapes", "2x100:4", "3x65:2:3cp7"], capture_output=True, text=True)
+        program = [
+            sys.executable,
+            str(ROOT / "bench" / "compare_mla_decode.py"),
+            "--device",
+            DEVICE.type,
+            "--library",
+            os.environ["FASTNORM_LIBRARY"],
+            "--repeats",
+            "2",
+            "--json",
+            str(path),
+        ]
+        ran = subprocess.run(
+            [*program, "--shapes", "2x100:4", "3x65:2:3cp7"], capture_output=True, text=True
+        )
         if not suite.check("compare: runs", ran.returncode == 0, ran.stdout + ran.stderr):
             return
         for row in json.loads(path.read_text())["results"]:
             if row["provider"] in ("fastnorm", "torch"):
-                suite.check(f"compare: {row['shape']} of {row['provider']}", row.get("us", 0) > 0 and row["time_over_fastnorm"] > 0, row)
+                suite.check(
+                    f"compare: {row['shape']} of {row['provider']}",
+                    row.get("us", 0) > 0 and row["time_over_fastnorm"] > 0,
+                    row,
+                )
         ran = subprocess.run([*program, "--shapes", "2x100"], capture_output=True, text=True)
-        suite.check("compare: a wrong shape", ran.returncode == 2 and "is no shape" in ran.stderr, ran.stderr)
+        suite.check(
+            "compare: a wrong shape",
+            ran.returncode == 2 and "is no shape" in ran.stderr,
+            ran.stderr,
+        )
 
 
 if __name__ == "__main__":
@@ -278,7 +384,9 @@ if __name__ == "__main__":
         suite.finish()
     import torch
 
-    if options.device == "cuda" and (not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)):
+    if options.device == "cuda" and (
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
+    ):
         suite.skip("the PyTorch operators of MLA decode", "needs a GPU of compute capability 9.0")
         suite.write()
         suite.finish()
@@ -288,5 +396,16 @@ if __name__ == "__main__":
 
     DEVICE = torch.device("cuda", 0) if options.device == "cuda" else torch.device("cpu")
     suite.results["versions"]["torch"] = torch.__version__
-    suite.run([test_values, test_workspace, test_errors, test_opcheck, test_compile, test_threads, test_graph, test_compare])
+    suite.run(
+        [
+            test_values,
+            test_workspace,
+            test_errors,
+            test_opcheck,
+            test_compile,
+            test_threads,
+            test_graph,
+            test_compare,
+        ]
+    )
     suite.finish()

@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from norm_testing import Suite, arguments, missing, use_library  # noqa: E402
 
-UNIT = {"float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8}
+UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 QUERY, KEY, HEAD, PAGE, EPS = 4, 2, 64, 3, 1e-6
 
 
@@ -32,10 +32,13 @@ class Layer:
 
     def __init__(self, dtype, tokens=7, seed=1):
         generator = torch.Generator().manual_seed(seed)
-        self.qkv = torch.randn(tokens, (QUERY + 2 * KEY) * HEAD,
-                               generator=generator).to(dtype).to(DEVICE)
-        self.weights = [(1 + 0.2 * torch.randn(HEAD, generator=generator)).to(dtype).to(DEVICE)
-                        for _ in range(2)]
+        self.qkv = (
+            torch.randn(tokens, (QUERY + 2 * KEY) * HEAD, generator=generator).to(dtype).to(DEVICE)
+        )
+        self.weights = [
+            (1 + 0.2 * torch.randn(HEAD, generator=generator)).to(dtype).to(DEVICE)
+            for _ in range(2)
+        ]
         self.cos, self.sin = tables(50, HEAD // 2)
         self.positions = torch.tensor([3, 49, 0, 7, 8, 9, 10][:tokens], device=DEVICE)
         # The third token is padding; the last one is behind the list.
@@ -47,7 +50,7 @@ class Layer:
     def heads(self):
         """Views of the buffer."""
         rows = self.qkv.view(len(self.qkv), -1, HEAD)
-        return rows[:, :QUERY], rows[:, QUERY:QUERY + KEY], rows[:, QUERY + KEY:]
+        return rows[:, :QUERY], rows[:, QUERY : QUERY + KEY], rows[:, QUERY + KEY :]
 
     def parts(self, **more):
         q, k, v = self.heads()
@@ -55,7 +58,7 @@ class Layer:
         return [
             fh.Part(q, weight=self.weights[0], **options),
             fh.Part(k, weight=self.weights[1], cache=self.caches[0], **options),
-            fh.Part(v, y=False, cache=self.caches[1])
+            fh.Part(v, y=False, cache=self.caches[1]),
         ]
 
     def options(self):
@@ -69,11 +72,18 @@ class Layer:
             x = x.double()
             x = x / (x.pow(2).mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
             first, second = x.chunk(2, -1)
-            found.append((torch.cat([first * c - second * s, second * c + first * s], -1),
-                          torch.cat([
-                              first.abs() * c.abs() + second.abs() * s.abs(),
-                              second.abs() * c.abs() + first.abs() * s.abs()
-                          ], -1)))
+            found.append(
+                (
+                    torch.cat([first * c - second * s, second * c + first * s], -1),
+                    torch.cat(
+                        [
+                            first.abs() * c.abs() + second.abs() * s.abs(),
+                            second.abs() * c.abs() + first.abs() * s.abs(),
+                        ],
+                        -1,
+                    ),
+                )
+            )
         return found
 
 
@@ -84,7 +94,7 @@ def dtypes():
 def close(found, exact, magnitude, roundings=1):
     unit = UNIT[str(found.dtype).removeprefix("torch.")]
     error = (found.double() - exact).abs()
-    return bool((error <= (roundings * unit + 2.0 ** -18) * magnitude + 1e-30).all())
+    return bool((error <= (roundings * unit + 2.0**-18) * magnitude + 1e-30).all())
 
 
 def cached(cache, slots, rows):
@@ -104,35 +114,49 @@ def test_layer(suite):
         q, k, v = fh.norm_heads(layer.parts(), **layer.options())
         suite.check(f"{dtype}: query", close(q, *exact[0]))
         suite.check(f"{dtype}: key", close(k, *exact[1]))
-        suite.check(f"{dtype}: no value, the buffer as it was", v is None and
-                    torch.equal(layer.qkv, before))
+        suite.check(
+            f"{dtype}: no value, the buffer as it was", v is None and torch.equal(layer.qkv, before)
+        )
         suite.check(f"{dtype}: the key's cache", cached(layer.caches[0], layer.slots, k))
-        suite.check(f"{dtype}: the value's cache",
-                    cached(layer.caches[1], layer.slots,
-                           layer.heads()[2]))
+        suite.check(
+            f"{dtype}: the value's cache", cached(layer.caches[1], layer.slots, layer.heads()[2])
+        )
         other = Layer(dtype)
         versions = [t._version for t in (other.qkv, *other.caches)]
         fh.norm_heads_(other.parts(), **other.options())
-        suite.check(f"{dtype}: in place, the same bits",
-                    torch.equal(other.heads()[0], q) and torch.equal(other.heads()[1], k))
-        suite.check(f"{dtype}: in place, the same caches",
-                    all(map(torch.equal, other.caches, layer.caches)))
-        suite.check(f"{dtype}: autograd's versions",
-                    all(t._version > v for t, v in zip((other.qkv, *other.caches), versions)))
+        suite.check(
+            f"{dtype}: in place, the same bits",
+            torch.equal(other.heads()[0], q) and torch.equal(other.heads()[1], k),
+        )
+        suite.check(
+            f"{dtype}: in place, the same caches", all(map(torch.equal, other.caches, layer.caches))
+        )
+        suite.check(
+            f"{dtype}: autograd's versions",
+            all(t._version > v for t, v in zip((other.qkv, *other.caches), versions)),
+        )
         every = fh.norm_heads(
-            Layer(dtype).parts(rounding="every_step", from_rounded=True,
-                               rope_rounding="every_step"), **layer.options())
+            Layer(dtype).parts(
+                rounding="every_step", from_rounded=True, rope_rounding="every_step"
+            ),
+            **layer.options(),
+        )
         suite.check(f"{dtype}: rounded at every step", close(every[0], *exact[0], roundings=6))
         first = fh.norm_heads(Layer(dtype).parts(rounding="once_rw"), **layer.options())
         suite.check(f"{dtype}: the weight first", close(first[0], *exact[0]))
-        back = fh.norm_heads([fh.Part(q, rope=True, inverse=True)],
-                             cos=layer.cos,
-                             sin=layer.sin,
-                             positions=layer.positions)
+        back = fh.norm_heads(
+            [fh.Part(q, rope=True, inverse=True)],
+            cos=layer.cos,
+            sin=layer.sin,
+            positions=layer.positions,
+        )
         plain = fh.norm_heads(
-            [fh.Part(layer.heads()[0], norm="rms", eps=EPS, weight=layer.weights[0])])
-        suite.check(f"{dtype}: turned back",
-                    close(back[0], plain[0].double(), 4 * exact[0][1].amax(-1, keepdim=True)))
+            [fh.Part(layer.heads()[0], norm="rms", eps=EPS, weight=layer.weights[0])]
+        )
+        suite.check(
+            f"{dtype}: turned back",
+            close(back[0], plain[0].double(), 4 * exact[0][1].amax(-1, keepdim=True)),
+        )
 
 
 def test_codes(suite):
@@ -141,24 +165,31 @@ def test_codes(suite):
     scale = torch.tensor([1 / 32], device=DEVICE)
     codes = torch.zeros(3, PAGE, KEY, HEAD, dtype=torch.float8_e4m3fn, device=DEVICE)
     k = layer.parts()[1]._replace(cache=codes, cache_scale=scale, y=False)
-    v = layer.parts()[2]._replace(cache=torch.zeros_like(codes),
-                                  cache_scale=torch.zeros(3, PAGE, KEY, 1, device=DEVICE),
-                                  cache_block=64)
+    v = layer.parts()[2]._replace(
+        cache=torch.zeros_like(codes),
+        cache_scale=torch.zeros(3, PAGE, KEY, 1, device=DEVICE),
+        cache_block=64,
+    )
     fh.norm_heads([k, v], **layer.options())
     for token, slot in enumerate(layer.slots.tolist()):
         if slot < 0:
             continue
         found = codes.view(-1, KEY, HEAD)[slot].double() / 32
-        allowed = exact[token].abs() / 16 + 2.0 ** -10 / 32 + 1e-4
-        suite.check(f"codes of token {token}", bool(((found - exact[token]).abs()
-                                                     <= allowed).all()))
+        allowed = exact[token].abs() / 16 + 2.0**-10 / 32 + 1e-4
+        suite.check(
+            f"codes of token {token}", bool(((found - exact[token]).abs() <= allowed).all())
+        )
         block = v.cache_scale.view(-1, KEY, 1)[slot].double()
         value = layer.heads()[2][token].double()
-        suite.check(f"scales of token {token}",
-                    torch.allclose(block[:, 0], value.abs().amax(-1) / 448, rtol=1e-5))
+        suite.check(
+            f"scales of token {token}",
+            torch.allclose(block[:, 0], value.abs().amax(-1) / 448, rtol=1e-5),
+        )
         found = v.cache.view(-1, KEY, HEAD)[slot].double() * block
-        suite.check(f"block codes of token {token}",
-                    bool(((found - value).abs() <= value.abs() / 16 + block / 1024).all()))
+        suite.check(
+            f"block codes of token {token}",
+            bool(((found - value).abs() <= value.abs() / 16 + block / 1024).all()),
+        )
 
 
 def test_division(suite):
@@ -174,12 +205,14 @@ def test_division(suite):
         codes = torch.zeros(1, 64, KEY, HEAD, dtype=torch.float8_e4m3fn, device=DEVICE)
         fh.norm_heads(
             [fh.Part(value, y=False, cache=codes, cache_scale=scale, division=division)],
-            slots=slots)
+            slots=slots,
+        )
         found[division] = codes[0].view(torch.uint8)
     wanted = (value / scale).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
     suite.check("codes of quotients", torch.equal(found["divide"], wanted))
-    suite.check("which are not those of products",
-                not torch.equal(found["divide"], found["reciprocal"]))
+    suite.check(
+        "which are not those of products", not torch.equal(found["divide"], found["reciprocal"])
+    )
 
 
 def test_latents(suite):
@@ -195,36 +228,54 @@ def test_latents(suite):
         positions = torch.tensor([19, 0, 4, 5, 6], dtype=torch.int32, device=DEVICE)
         slots = torch.tensor([7, 1, 0, -1, 2], device=DEVICE)
         kv = latent[:, None, :]
-        (turned, *_) = fh.norm_heads([
-            fh.Part(query, rope=True, rope_offset=-1, interleaved=True),
-            fh.Part(
-                kv[..., :512], norm="rms", eps=EPS, weight=weight, y=False, cache=cache[..., :512]),
-            fh.Part(kv[..., 512:], rope=True, interleaved=True, y=False, cache=cache[..., 512:])
-        ],
-                                     cos=cos,
-                                     sin=sin,
-                                     positions=positions,
-                                     slots=slots)
+        turned, *_ = fh.norm_heads(
+            [
+                fh.Part(query, rope=True, rope_offset=-1, interleaved=True),
+                fh.Part(
+                    kv[..., :512],
+                    norm="rms",
+                    eps=EPS,
+                    weight=weight,
+                    y=False,
+                    cache=cache[..., :512],
+                ),
+                fh.Part(
+                    kv[..., 512:], rope=True, interleaved=True, y=False, cache=cache[..., 512:]
+                ),
+            ],
+            cos=cos,
+            sin=sin,
+            positions=positions,
+            slots=slots,
+        )
         c, s = (t[positions.long()].double()[:, None, :] for t in (cos, sin))
 
         def rope(x):
             first, second = x[..., 0::2].double(), x[..., 1::2].double()
-            return (torch.stack([first * c - second * s, second * c + first * s], -1).flatten(-2),
-                    torch.stack([
+            return (
+                torch.stack([first * c - second * s, second * c + first * s], -1).flatten(-2),
+                torch.stack(
+                    [
                         first.abs() * c.abs() + second.abs() * s.abs(),
-                        second.abs() * c.abs() + first.abs() * s.abs()
-                    ], -1).flatten(-2))
+                        second.abs() * c.abs() + first.abs() * s.abs(),
+                    ],
+                    -1,
+                ).flatten(-2),
+            )
 
-        suite.check(f"{dtype}: the query's rotary part",
-                    close(turned[..., 128:], *rope(query[..., 128:])))
-        suite.check(f"{dtype}: the rest of the query",
-                    torch.equal(turned[..., :128], query[..., :128]))
+        suite.check(
+            f"{dtype}: the query's rotary part", close(turned[..., 128:], *rope(query[..., 128:]))
+        )
+        suite.check(
+            f"{dtype}: the rest of the query", torch.equal(turned[..., :128], query[..., :128])
+        )
         x = kv[..., :512].double()
         exact = x / (x.pow(2).mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
         rows = cache.view(-1, 1, 576)
         kept = slots >= 0
-        suite.check(f"{dtype}: latents",
-                    close(rows[slots[kept], :, :512], exact[kept], exact[kept].abs()))
+        suite.check(
+            f"{dtype}: latents", close(rows[slots[kept], :, :512], exact[kept], exact[kept].abs())
+        )
         key = [t[kept] for t in rope(kv[..., 512:])]
         suite.check(f"{dtype}: rotary keys", close(rows[slots[kept], :, 512:], *key))
         suite.check(f"{dtype}: free rows", bool((rows[[3, 4, 5, 6]] == 7).all()))
@@ -234,7 +285,7 @@ def formula(part, cos, sin, positions):
     """A part in the dtype of its x, which autograd knows."""
     x, n = part.x, part.x.shape[-1]
     if part.norm:
-        over = (-2, -1) if part.across_heads else (-1, )
+        over = (-2, -1) if part.across_heads else (-1,)
         if part.norm == "layer":
             x = x - x.mean(over, keepdim=True)
         x = x / (x.pow(2).mean(over, keepdim=True) + part.eps).sqrt()
@@ -246,11 +297,11 @@ def formula(part, cos, sin, positions):
     first = n - 2 * pairs if part.rope_offset == -1 else part.rope_offset
     c, s = (t[positions].to(x.dtype)[:, None, :] for t in (cos, sin))
     s = -s if part.inverse else s
-    window = x[..., first:first + 2 * pairs]
+    window = x[..., first : first + 2 * pairs]
     a, b = (window[..., 0::2], window[..., 1::2]) if part.interleaved else window.chunk(2, -1)
     turned = (a * c - b * s, b * c + a * s)
     window = torch.stack(turned, -1).flatten(-2) if part.interleaved else torch.cat(turned, -1)
-    return torch.cat([x[..., :first], window, x[..., first + 2 * pairs:]], -1)
+    return torch.cat([x[..., :first], window, x[..., first + 2 * pairs :]], -1)
 
 
 def gradient_parts(dtype, generator):
@@ -266,15 +317,30 @@ def gradient_parts(dtype, generator):
     rope = {"rope": True} if DEVICE.type == "cpu" else {}
     parts = [
         fh.Part(rows(), norm="rms", eps=EPS, weight=leaf(HEAD, mean=1), **rope),
-        fh.Part(rows(2), norm="layer", eps=EPS, weight=leaf(2, HEAD), bias=leaf(HEAD),
-                weight_offset=1.0, **({"interleaved": True} | rope if rope else {}))
+        fh.Part(
+            rows(2),
+            norm="layer",
+            eps=EPS,
+            weight=leaf(2, HEAD),
+            bias=leaf(HEAD),
+            weight_offset=1.0,
+            **({"interleaved": True} | rope if rope else {}),
+        ),
     ]
     if DEVICE.type == "cpu":
         parts += [
-            fh.Part(rows(), norm="rms", eps=EPS, weight=leaf(3, HEAD), bias=leaf(3, HEAD),
-                    across_heads=True, inverse=True, **rope),
+            fh.Part(
+                rows(),
+                norm="rms",
+                eps=EPS,
+                weight=leaf(3, HEAD),
+                bias=leaf(3, HEAD),
+                across_heads=True,
+                inverse=True,
+                **rope,
+            ),
             fh.Part(rows(1)),
-            fh.Part(rows(), norm="layer", eps=EPS, across_heads=True)
+            fh.Part(rows(), norm="layer", eps=EPS, across_heads=True),
         ]
     return parts
 
@@ -293,8 +359,10 @@ def test_gradients(suite):
         parts = gradient_parts(dtype, generator)
         twins = []
         for part in parts:
-            own = {name: None if t is None else t.detach().double().requires_grad_()
-                   for name, t in (("x", part.x), ("weight", part.weight), ("bias", part.bias))}
+            own = {
+                name: None if t is None else t.detach().double().requires_grad_()
+                for name, t in (("x", part.x), ("weight", part.weight), ("bias", part.bias))
+            }
             twins.append(part._replace(**own))
         found = fh.norm_heads(parts, **options)
         exact = [formula(twin, cos, sin, positions) for twin in twins]
@@ -309,20 +377,23 @@ def test_gradients(suite):
                     continue
                 error = (t.grad.double() - wanted.grad).abs()
                 size = wanted.grad.abs().amax() + 1
-                suite.check(f"{dtype}: gradient of parts[{i}].{name}",
-                            t.grad.dtype == dtype and bool((error <= 2 * unit * size
-                                                            + 2.0 ** -17 * size).all()),
-                            float(error.amax()))
+                suite.check(
+                    f"{dtype}: gradient of parts[{i}].{name}",
+                    t.grad.dtype == dtype
+                    and bool((error <= 2 * unit * size + 2.0**-17 * size).all()),
+                    float(error.amax()),
+                )
     frozen = gradient_parts(torch.float32, generator)[:1]
     frozen[0].weight.requires_grad_(False)
     options = {"cos": cos, "sin": sin, "positions": positions} if frozen[0].rope else {}
-    (y, ) = fh.norm_heads(frozen, **options)
+    (y,) = fh.norm_heads(frozen, **options)
     y.sum().backward()  # a gradient of stride 0
     suite.check("a frozen weight", frozen[0].weight.grad is None and frozen[0].x.grad is not None)
     again = fh.norm_heads(frozen, **options)[0].pow(2).sum()
-    (dx, ) = torch.autograd.grad(again, frozen[0].x, create_graph=True)
-    suite.raises("a second derivative", RuntimeError, "once_differentiable",
-                 lambda: dx.sum().backward())
+    (dx,) = torch.autograd.grad(again, frozen[0].x, create_graph=True)
+    suite.raises(
+        "a second derivative", RuntimeError, "once_differentiable", lambda: dx.sum().backward()
+    )
 
     def loss(x, weight):
         part = frozen[0]._replace(x=x * 2, weight=weight)
@@ -340,44 +411,77 @@ def test_errors(suite):
     layer = Layer(torch.bfloat16)
     q, k, v = layer.parts()
     for name, text, parts, change in (
-        ("a norm without a name", "norm is 'l2'; required: one of None, rms, layer",
-         [q._replace(norm="l2")], {}),
+        (
+            "a norm without a name",
+            "norm is 'l2'; required: one of None, rms, layer",
+            [q._replace(norm="l2")],
+            {},
+        ),
         ("a rounding", "rounding is 'down'", [q._replace(rounding="down")], {}),
         ("a division", "division is 'half'", [q._replace(division="half")], {}),
-        ("a division of no codes", "parts[0].quant_division is 1",
-         [q._replace(division="divide"), k], {}),
+        (
+            "a division of no codes",
+            "parts[0].quant_division is 1",
+            [q._replace(division="divide"), k],
+            {},
+        ),
         ("eps", "FASTNORM_ERROR_ARGUMENT: parts[0].eps is -1", [q._replace(eps=-1.0), k], {}),
-        ("a window", "FASTNORM_ERROR_SHAPE: parts[1].rope_offset is 3",
-         [q, k._replace(rope_offset=3)], {}),
+        (
+            "a window",
+            "FASTNORM_ERROR_SHAPE: parts[1].rope_offset is 3",
+            [q, k._replace(rope_offset=3)],
+            {},
+        ),
         ("an output", "parts[0].y, quantized, cache", [q._replace(y=False), k], {}),
         ("tables", "cos is NULL", [q, k], {"cos": None}),
         ("a cache without slots", "slots is NULL", [q, k], {"slots": None}),
-        ("a dtype", "FASTNORM_ERROR_DTYPE: positions", [q,
-                                                        k], {"positions": layer.positions.float()}),
+        (
+            "a dtype",
+            "FASTNORM_ERROR_DTYPE: positions",
+            [q, k],
+            {"positions": layer.positions.float()},
+        ),
         ("a dtype without a word", "no word for", [q, k], {"positions": layer.positions.bool()}),
         ("an odd window", "rope_dim is 3", [q, k], {"rope_dim": 3}),
-        ("nine parts", "count is 9", [v._replace(cache=None, y=True)] * 9,
-         {"slots": None, "cos": None, "sin": None, "positions": None, "rope_dim": 0}),
+        (
+            "nine parts",
+            "count is 9",
+            [v._replace(cache=None, y=True)] * 9,
+            {"slots": None, "cos": None, "sin": None, "positions": None, "rope_dim": 0},
+        ),
     ):
         options = {**layer.options(), **change}
-        suite.raises(name, (RuntimeError, ValueError), text,
-                     lambda: fh.norm_heads(parts, **options))
+        suite.raises(
+            name, (RuntimeError, ValueError), text, lambda: fh.norm_heads(parts, **options)
+        )
     if DEVICE.type == "cpu":
         suite.raises(
-            "a position", RuntimeError,
-            "the position of token 0, axis 0, is 53", lambda: fh.norm_heads(
-                layer.parts(), **{**layer.options(), "positions": layer.positions + 50}))
+            "a position",
+            RuntimeError,
+            "the position of token 0, axis 0, is 53",
+            lambda: fh.norm_heads(
+                layer.parts(), **{**layer.options(), "positions": layer.positions + 50}
+            ),
+        )
         suite.raises(
-            "a slot", RuntimeError, "slots[0] is 108",
-            lambda: fh.norm_heads(layer.parts(), **{**layer.options(), "slots": layer.slots + 100}))
+            "a slot",
+            RuntimeError,
+            "slots[0] is 108",
+            lambda: fh.norm_heads(layer.parts(), **{**layer.options(), "slots": layer.slots + 100}),
+        )
     suite.check("a refusal writes nothing", all(bool((t == 7).all()) for t in layer.caches))
     grad = q._replace(weight=layer.weights[0].clone().requires_grad_())
-    suite.raises("a gradient", RuntimeError, "fastnorm::norm_heads has no backward",
-                 lambda: fh.norm_heads([grad, k], **layer.options()))
+    suite.raises(
+        "a gradient",
+        RuntimeError,
+        "fastnorm::norm_heads has no backward",
+        lambda: fh.norm_heads([grad, k], **layer.options()),
+    )
     with torch.no_grad():
         wanted = fh.norm_heads([q, k], **layer.options())
-        suite.check("under no_grad",
-                    torch.equal(fh.norm_heads([grad, k], **layer.options())[0], wanted[0]))
+        suite.check(
+            "under no_grad", torch.equal(fh.norm_heads([grad, k], **layer.options())[0], wanted[0])
+        )
 
 
 def test_opcheck(suite):
@@ -388,11 +492,14 @@ def test_opcheck(suite):
     results = [torch.empty_like(parts[0].x), torch.empty_like(parts[1].x), None]
     for name, written in (("norm_heads", results), ("norm_heads_", None)):
         args = fh._arguments(parts, written, cos, sin, None, positions, slots, (), False)
-        found = torch.library.opcheck(getattr(torch.ops.fastnorm, name).default,
-                                      args,
-                                      raise_exception=False)
-        suite.check(f"opcheck of {name}",
-                    len(found) == 4 and all(v == "SUCCESS" for v in found.values()), found)
+        found = torch.library.opcheck(
+            getattr(torch.ops.fastnorm, name).default, args, raise_exception=False
+        )
+        suite.check(
+            f"opcheck of {name}",
+            len(found) == 4 and all(v == "SUCCESS" for v in found.values()),
+            found,
+        )
 
 
 def test_compile(suite):
@@ -406,12 +513,12 @@ def test_compile(suite):
 
     def block(qkv, weights, caches, cos, sin, positions, slots, in_place):
         rows = (qkv * 2).view(len(qkv), -1, HEAD)
-        q, k, v = rows[:, :QUERY], rows[:, QUERY:QUERY + KEY], rows[:, QUERY + KEY:]
+        q, k, v = rows[:, :QUERY], rows[:, QUERY : QUERY + KEY], rows[:, QUERY + KEY :]
         options = {"norm": "rms", "eps": EPS, "rope": True}
         parts = [
             fh.Part(q, weight=weights[0], **options),
             fh.Part(k, weight=weights[1], cache=caches[0], **options),
-            fh.Part(v, y=False, cache=caches[1])
+            fh.Part(v, y=False, cache=caches[1]),
         ]
         call = fh.norm_heads_ if in_place else fh.norm_heads
         found = call(parts, cos=cos, sin=sin, positions=positions, slots=slots)
@@ -419,8 +526,9 @@ def test_compile(suite):
 
     def run(function, in_place):
         layer = Layer(torch.bfloat16)
-        found = function(layer.qkv, layer.weights, layer.caches,
-                         *layer.options().values(), in_place)
+        found = function(
+            layer.qkv, layer.weights, layer.caches, *layer.options().values(), in_place
+        )
         return [*found, *layer.caches]
 
     for in_place in (False, True):
@@ -457,6 +565,16 @@ if __name__ == "__main__":
             suite.write()
             suite.finish()
     suite.results["versions"]["torch"] = torch.__version__
-    suite.run([test_layer, test_codes, test_division, test_latents, test_gradients, test_errors, test_opcheck,
-               test_compile])
+    suite.run(
+        [
+            test_layer,
+            test_codes,
+            test_division,
+            test_latents,
+            test_gradients,
+            test_errors,
+            test_opcheck,
+            test_compile,
+        ]
+    )
     suite.finish()

@@ -58,7 +58,9 @@ typedef enum fastnorm_dtype_id {
   FASTNORM_DTYPE_MAX_ENUM = 0x7fffffff
 } fastnorm_dtype_id;
 
-/** The dtype struct of an id. */
+/** The dtype struct of an id.
+ *  @param id one of the dtypes of this library
+ *  @return code, bits and lanes of it */
 static inline fastnorm_dtype fastnorm_dtype_of(fastnorm_dtype_id id) {
   fastnorm_dtype dtype;
   dtype.code = (uint8_t)((uint32_t)id & 0xffu);

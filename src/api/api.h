@@ -1,4 +1,4 @@
-// What the API's files share: the context, and how an entry point begins and ends.
+// What the files of the API share: the context, and how an entry point begins and ends.
 #pragma once
 
 #include <cinttypes>
@@ -13,7 +13,7 @@
 
 struct fastnorm_context {
   std::unique_ptr<fastnorm::Device> device;
-  std::unique_ptr<const fastnorm::NormTuning> norm_tuning;  // null: none
+  std::unique_ptr<const fastnorm::NormTuning> norm_tuning;  // null: no tuning
   std::unique_ptr<const fastnorm::NormIndex> norm_index;    // of the device's table
 };
 
@@ -22,7 +22,7 @@ namespace fastnorm {
 // The calling thread's last error.
 Error& thread_error();
 
-// Runs the body of an entry point with the thread's error; nothing thrown inside crosses the ABI.
+// Runs the body of an entry point with the thread's error. No exception crosses the ABI.
 template <typename Body>
 fastnorm_status guarded(Body body) noexcept {
   Error& error = thread_error();
@@ -45,7 +45,7 @@ inline fastnorm_status check_info(const fastnorm_info* info, Error& error) {
   return FASTNORM_OK;
 }
 
-// The memory and the stream that a call works with.
+// A call's memory and stream.
 struct Workspace {
   void* data;
   size_t bytes;

@@ -51,7 +51,7 @@ struct CloseFile {
 };
 
 fastnorm_status read_tuning_file(const char* path, std::string* text, Error& error) {
-  constexpr size_t kMostBytes = size_t{1} << 20;  // far beyond what `fastnorm tune` writes
+  constexpr size_t kMostBytes = size_t{1} << 20;  // far more than `fastnorm tune` writes
   const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path, "rbe"));
   text->resize(kMostBytes + 1);
   size_t bytes = 0;

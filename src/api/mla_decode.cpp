@@ -82,7 +82,7 @@ fastnorm_status decode(const void* buffer, size_t bytes, fastnorm_profile_event*
   return FASTNORM_OK;
 }
 
-// Writes the file whole, or says why not.
+// Writes the whole file, or reports why not.
 fastnorm_status write_file(const char* path, const std::string& text, Error& error) {
   std::FILE* file = std::fopen(path, "wbe");
   bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();

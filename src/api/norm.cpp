@@ -14,7 +14,7 @@ FASTNORM_HOT NormPlanner planner_of(const fastnorm_context& context) {
   return {context.device->facts, *context.norm_index, context.norm_tuning.get()};
 }
 
-// Checks and plans one call, then lets `use` have its batch.
+// Checks and plans one call, then passes its batch to `use`.
 template <typename Use>
 fastnorm_status with_one(fastnorm_context* context, const fastnorm_norm_args* args, Use use) {
   return guarded([&](Error& error) {
@@ -26,7 +26,7 @@ fastnorm_status with_one(fastnorm_context* context, const fastnorm_norm_args* ar
   });
 }
 
-// The same for several.
+// The same for several calls.
 template <typename Use>
 fastnorm_status with_many(fastnorm_context* context, const fastnorm_norm_args* const* args,
                           int32_t count, Use use) {

@@ -8,7 +8,7 @@
 namespace fastnorm {
 namespace {
 
-// Checks and plans a call, then lets `use` have it.
+// Checks and plans a call, then passes it to `use`.
 template <typename Use>
 fastnorm_status with_heads(fastnorm_context* context, const fastnorm_norm_heads_args* args,
                            const fastnorm_norm_heads_part* const* parts, int32_t count, Use use) {

@@ -25,8 +25,8 @@ enum class Affine : uint8_t { kOnce, kF32, kAny };
 //   kQuant   quantised y by any scheme with its scales; the largest magnitude and y on request
 enum class Sink : uint8_t { kStore, kStatic, kQuant };
 // How rows are reached.
-//   kVector     rows of every tensor begin at multiples of 16 bytes, and their lengths are multiples
-//               of it; all have x's dtype
+//   kVector     rows of every tensor begin at multiples of 16 bytes, and their lengths are
+//               multiples of it; all have x's dtype
 //   kUnaligned  rows of any length, at any address; all have x's dtype
 //   kAny        any address, and any dtypes
 enum class Access : uint8_t { kVector, kUnaligned, kAny };

@@ -34,15 +34,15 @@ DeviceFacts facts_of(const IsaKernels& isa, const fastnorm_context_options& opti
   facts.device_type = FASTNORM_DEVICE_CPU;
   facts.vector_bytes = isa.vector_bytes;
   facts.l2_bytes = l2_bytes();
-  // The caller's loop has as many threads as it has; that there is one for each processor is a guess for planning only.
+  // The caller's loop has an unknown number of threads. Planning assumes one for each processor.
   facts.threads = options.parallel_for != nullptr ? processors()
                   : options.num_threads > 1       ? options.num_threads
                                                   : 1;
   return facts;
 }
 
-// A number that tells nothing of others' (the finaliser of splitmix64, of Steele, Lea and Flood's "Fast splittable pseudorandom number
-// generators").
+// A well-mixed number for each row: the finaliser of splitmix64, from "Fast splittable pseudorandom
+// number generators" by Steele, Lea and Flood.
 constexpr uint64_t hash(int64_t row) {
   auto h = static_cast<uint64_t>(row) + 0x9e3779b97f4a7c15;
   h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9;
@@ -50,9 +50,9 @@ constexpr uint64_t hash(int64_t row) {
   return h ^ h >> 31;
 }
 
-// Work on [0, count), and what a caller's loop asked for of it. The ends of its ranges are added up by their hashes less the beginnings
-// by theirs: where ranges follow each other all but the first and the last cancel, and other ranges add up to the same by chance alone, so that a
-// loop that drops some rows or repeats some, or does both as often, is found out.
+// Detects a parallel_for that drops or repeats work on [0, count). It adds hash(end) - hash(begin)
+// over all ranges. For an exact partition the sum is hash(count) - hash(0). Any other set of ranges
+// has that sum only by chance.
 struct CountedTask {
   fastnorm_range_fn run;
   void* task;
@@ -162,7 +162,7 @@ class CpuDevice final : public Device {
   }
 
  private:
-  // All of a part of norm_heads_backward but the fold of its sums.
+  // All of a norm_heads_backward part except the fold of its sums.
   fastnorm_status turn_rows(const NormBackwardDesc& desc, const NormBackwardPlan& plan,
                             void* workspace, const NormBackwardUnits& units, const char* word,
                             Error& error) {
@@ -184,7 +184,7 @@ class CpuDevice final : public Device {
     if (call.desc->has_stages) return run_stages(call, error);
     NormTask task = make_task(call);
     if (dry_run_) {
-      asm volatile("" ::"m"(task));  // the work counts, not its result
+      asm volatile("" ::"m"(task));  // keeps the work from being optimised away
       return FASTNORM_OK;
     }
     return spread({run_norm_range, &task, rows, grain}, "rows", error);
@@ -200,7 +200,7 @@ class CpuDevice final : public Device {
                   error);
   }
 
-  // Runs a job on the calling thread, the caller's loop or the pool. `units` is a word for an error text.
+  // Runs a job on the calling thread, the caller's loop or the pool. `units` is for error texts.
   fastnorm_status spread(const Job& job, const char* units, Error& error) {
     if (job.count > job.grain && parallel_for_ != nullptr) {
       return run_on_callers_loop(job, units, error);

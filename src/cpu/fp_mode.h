@@ -1,4 +1,5 @@
-// The floating-point mode that the arithmetic is specified in, for a scope: nearest rounding, subnormals kept, nothing trapped.
+// Sets the floating-point mode of the specified arithmetic for a scope: round to nearest, keep
+// subnormals, trap nothing.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,14 @@
 
 namespace fastnorm::cpu {
 
-// Restores what the thread had, its exception flags included. What computes in the mode must be behind a call that is not inlined:
-// compilers do not know that arithmetic depends on the mode.
+// Restores the thread's mode and exception flags. Code that computes in the mode must be behind a
+// call that is not inlined: compilers do not know that arithmetic depends on the mode.
 class FpMode {
  public:
   FpMode() : saved_(read()) {
     if (control(saved_) != kControl) write(kControl);
   }
-  // Skipped where nothing changed, as it is slow.
+  // Skipped if nothing changed, because it is slow.
   ~FpMode() {
     if (read() != saved_) write(saved_);
   }
@@ -31,7 +32,7 @@ class FpMode {
   static void write(Word word) { _mm_setcsr(word); }
   static Word control(Word word) { return word & ~kFlags; }
 #elif defined(__aarch64__)
-  // FPCR, and FPSR above it, whose flags need no clearing.
+  // FPCR. Above it FPSR, whose flags need no clearing.
   using Word = uint64_t;
   static constexpr Word kControl = 0;
   static Word read() {

@@ -1,5 +1,6 @@
-// exp, sigmoid, silu and tanh as written sequences: the same bits in every instruction set, on
-// every GPU (src/cuda/common/functions.cuh) and in the specification (tests/ref/functions.h).
+// exp, sigmoid, silu and tanh as fixed sequences of operations. They give the same bits in every
+// instruction set, on every GPU (src/cuda/common/functions.cuh) and in the specification
+// (tests/ref/functions.h).
 #pragma once
 
 #include "cpu/simd.h"
@@ -7,16 +8,16 @@
 namespace fastnorm::cpu {
 namespace {
 
-// exp(x) = significand * first * second, the latter two powers of two: the last product alone may
-// leave the normal range, and rounds.
+// exp(x) = significand * first * second; the last two are powers of two. Only the last product may
+// leave the normal range and round.
 struct Power {
   Vec significand, first, second;
 };
 
-// x in [-110, 90], or NaN. With n the integer nearest to x / ln 2, r = x - n * ln 2 in two steps,
-// of which the first is exact, and a polynomial of degree 6 for exp(r).
+// x is in [-110, 90] or NaN. n is the integer nearest to x / ln 2. r = x - n * ln 2 takes two
+// steps; the first is exact. A polynomial of degree 6 gives exp(r).
 FASTNORM_INLINE Power power_of_e(Vec x) {
-  const Vec units = broadcast(0x1.8p23f);  // sums with it are rounded to integers
+  const Vec units = broadcast(0x1.8p23f);  // adding it rounds to an integer
   const Vec biased = broadcast(0x1.8p23f + 127.0f);
   const Vec n = sub(fused(x, broadcast(0x1.715476p+0f), units), units);
   Vec r = fused(n, broadcast(-0x1.62e430p-1f), x);
@@ -37,8 +38,8 @@ FASTNORM_INLINE Vec exponential(Vec x) {
   return mul(mul(p.significand, p.first), p.second);
 }
 
-// scale / (1 + exp(-z)) for scale 1 or z, by e = exp(-|z|): scale / (1 + e), for z < 0 times e. The
-// factor `second` of e comes last, so that the quotient is a normal number.
+// scale / (1 + exp(-z)) for scale 1 or z. With e = exp(-|z|) it is scale / (1 + e), times e if z <
+// 0. The factor `second` of e comes last, so that the quotient is a normal number.
 FASTNORM_INLINE Vec over_one_and_power(Vec z, Vec scale) {
   const Vec one = broadcast(1.0f);
   const Power p = power_of_e(at_least(sub(zero(), magnitude(z)), broadcast(-110.0f)));
@@ -50,13 +51,13 @@ FASTNORM_INLINE Vec over_one_and_power(Vec z, Vec scale) {
 
 FASTNORM_INLINE Vec sigmoid(Vec z) { return over_one_and_power(z, broadcast(1.0f)); }
 
-// z * sigmoid(z). From -110 down it is -0, for -Inf too.
+// z * sigmoid(z). At and below -110 it is -0, also for -Inf.
 FASTNORM_INLINE Vec silu(Vec z) {
   const Vec kept = at_least(z, broadcast(-110.0f));
   return over_one_and_power(kept, kept);
 }
 
-// An odd polynomial below 0.625, 1 - 2 / (exp(2 |x|) + 1) from there.
+// An odd polynomial below 0.625, 1 - 2 / (exp(2 |x|) + 1) otherwise.
 FASTNORM_INLINE Vec hyperbolic_tangent(Vec x) {
   const Vec a = magnitude(x), square = mul(a, a), one = broadcast(1.0f);
   Vec p = fused(broadcast(-0x1.75d50cp-8f), square, broadcast(0x1.5223dep-6f));

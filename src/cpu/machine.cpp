@@ -18,7 +18,7 @@ struct Closer {
 };
 using File = std::unique_ptr<std::FILE, Closer>;
 
-// The first line of a file, without its end; "" if there is none.
+// The first line of a file, without its newline; "" if there is none.
 std::string first_line(const std::string& path) {
   const File file(std::fopen(path.c_str(), "re"));
   char line[256] = "";
@@ -45,13 +45,13 @@ std::string cpuinfo(const char* key) {
 std::string read_model_name() {
   std::string name = cpuinfo("model name");
   if (!name.empty()) return name;
-  // AArch64's list has numbers only.
+  // On AArch64 the list has only numbers.
   const std::string implementer = cpuinfo("CPU implementer"), part = cpuinfo("CPU part");
   if (!implementer.empty()) return "CPU of implementer " + implementer + ", part " + part;
   return "unknown CPU";
 }
 
-// Bytes of a text such as "1024K".
+// The number of bytes in a text such as "1024K".
 int64_t size_of(const std::string& text) {
   char* end = nullptr;
   const int64_t value = std::strtoll(text.c_str(), &end, 10);
@@ -84,7 +84,8 @@ int64_t l2_bytes() {
 }
 
 int32_t processors() {
-  // The set must hold as many processors as the system has; the call says EINVAL where it is too small.
+  // The set must hold every processor of the system. If it is too small, the call fails with
+  // EINVAL.
   for (int most = 1024; most <= (1 << 20); most *= 4) {
     cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(most));
     if (set == nullptr) break;

@@ -1,8 +1,9 @@
-// The MLA decode kernel of the CPU. Instantiated once by the unit of each instruction set.
+// The MLA decode kernel of the CPU. The unit of each instruction set instantiates it once.
 //
-// A group of heads of one token walks through the token's cache in blocks, with a running maximum. Everything is f32 but for the
-// probabilities, which are rounded to the cache's dtype before they meet the values. No step depends on the heads beside, on other
-// requests or on where a range begins.
+// A group of heads of one token goes through the token's cache in blocks, with a running maximum.
+// Everything is f32, except the probabilities. They are rounded to the cache's dtype before they
+// multiply the values. Results do not depend on other heads or requests, or on where a range
+// begins.
 #pragma once
 
 #include "cpu/mla_decode_params.h"
@@ -15,19 +16,20 @@ constexpr int kLatent = 512, kRope = 64, kWidth = kLatent + kRope;
 constexpr int kBlock = 16;  // tokens
 constexpr int kPairLanes = 2 * kLanes;
 
-// Registers' worth of f32 as a Pair, in the layout that a dtype's load gives.
+// f32 values as a Pair, in the layout of a dtype's load.
 FASTNORM_INLINE Pair load_pair(const float* p) {
   return load(F32{}, reinterpret_cast<const char*>(p));
 }
 FASTNORM_INLINE void store_pair(float* p, Pair v) { store(F32{}, reinterpret_cast<char*>(p), v); }
 
-// 2^x for x <= 0: 0 below -126. Within 2 units in the last place: the nearest integer goes to the exponent, the rest to a polynomial.
+// 2^x for x <= 0, and 0 below -126. Within 2 units in the last place. The nearest integer becomes
+// the exponent; a polynomial computes the rest.
 FASTNORM_INLINE float exp2_below(float x) {
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const float clamped = x < -126.0f ? -126.0f : x;
   const float shifted = clamped + kRounder;
   const float f = clamped - (shifted - kRounder);
-  // Taylor's of 2^f, |f| <= 1/2: the next term is below 2^-27.
+  // Taylor series of 2^f, |f| <= 1/2: the next term is below 2^-27.
   float r = 1.5252734e-5f;
   r = r * f + 1.5403530e-4f;
   r = r * f + 1.3333558e-3f;
@@ -40,7 +42,7 @@ FASTNORM_INLINE float exp2_below(float x) {
   return x < -126.0f ? 0.0f : result;
 }
 
-// Of a probability, from 0 to 1.
+// A probability from 0 to 1, rounded to the cache's dtype.
 FASTNORM_INLINE float round_probability(F32, float p) { return p; }
 FASTNORM_INLINE float round_probability(BF16, float p) {
   const uint32_t u = bits_of(p);
@@ -49,20 +51,21 @@ FASTNORM_INLINE float round_probability(BF16, float p) {
 FASTNORM_INLINE float round_probability(F16, float p) {
   const uint32_t u = bits_of(p);
   const float normal = from_bits((u + 0xfff + (u >> 13 & 1)) & 0xffffe000);
-  const float small = (p + 0.5f) - 0.5f;  // the unit below 2^-14 is that of 0.5
+  const float small = (p + 0.5f) - 0.5f;  // below 2^-14 the unit is that of 0.5
   return p < 0x1p-14f ? small : normal;
 }
 
-// A token's request, its place there and its cache.
+// A token's request, its position there, and its cache.
 struct TokenCache {
   int64_t request;
   const int32_t* pages;
-  int32_t length;  // tokens that this one attends to
+  int32_t length;  // tokens that this token attends to
 };
 
 FASTNORM_INLINE int64_t request_of(const MlaDecodeParams& p, int64_t token) {
   if (p.qo_indptr == nullptr) return token / p.s_q;
-  // The last request that begins at or before the token and is not empty; `batch` behind all.
+  // Finds the last request that is not empty and begins at or before the token; `batch` if the
+  // token is past the end.
   int64_t low = 0, high = p.batch;
   while (low < high) {
     const int64_t middle = (low + high) / 2;
@@ -86,7 +89,7 @@ FASTNORM_INLINE TokenCache cache_of(const MlaDecodeParams& p, int64_t token) {
   return {b, p.page_table + list, static_cast<int32_t>(length > 0 ? length : 0)};
 }
 
-// One group at work: heads [first, first + kHeads) of a token.
+// The work of one group: heads [first, first + kHeads) of a token.
 template <class T, int kHeads>
 struct Group {
   alignas(64) float q[kHeads][kWidth];   // in T's layout
@@ -115,7 +118,7 @@ FASTNORM_INLINE void begin_group(const MlaDecodeParams& p, int64_t token, int he
   }
 }
 
-// Products with `width` columns of a cached row, added to the partial sums.
+// Adds products with `width` columns of a cached row to the partial sums.
 template <class T, int kHeads>
 FASTNORM_INLINE void dot(const float (*q)[kWidth], int from, const char* row, int width,
                          Pair (&sum)[kHeads]) {
@@ -141,7 +144,7 @@ FASTNORM_INLINE void scores(const MlaDecodeParams& p, int count, Group<T, kHeads
   }
 }
 
-// Scores to probabilities relative to the new maximum.
+// Turns scores into probabilities relative to the new maximum.
 template <class T, int kHeads>
 FASTNORM_INLINE void softmax(int count, Group<T, kHeads>* g) {
   for (int h = 0; h < kHeads; ++h) {
@@ -184,7 +187,8 @@ FASTNORM_INLINE void values(int count, Group<T, kHeads>* g) {
   }
 }
 
-// log2 of a positive number: the exponent, and a series in (m - 1) / (m + 1) of the significand m from 2/3 to 4/3.
+// log2 of a positive number: the exponent plus a series in (m - 1) / (m + 1). The significand m is
+// from 2/3 to 4/3.
 FASTNORM_INLINE double log2_of(float x) {
   uint32_t u = bits_of(x);
   const uint32_t offset = u - 0x3f2aaaab;  // 2/3
@@ -252,12 +256,12 @@ __attribute__((noinline)) void attend(const MlaDecodeParams& p, const TokenCache
 
 template <class T>
 void mla_decode_groups(const MlaDecodeParams& p, int64_t begin, int64_t end) {
-  const int64_t groups = (p.heads + kMlaHeadGroup - 1) / kMlaHeadGroup;  // of a token
+  const int64_t groups = (p.heads + kMlaHeadGroup - 1) / kMlaHeadGroup;  // groups of a token
   for (int64_t i = begin; i < end; ++i) {
     const int64_t token = i / groups;
     const int first = static_cast<int>(i % groups) * kMlaHeadGroup;
     const TokenCache cache = cache_of(p, token);
-    if (cache.request >= p.batch) continue;  // a row of no request
+    if (cache.request >= p.batch) continue;  // the row belongs to no request
     if (first + kMlaHeadGroup <= p.heads) {
       attend<T, kMlaHeadGroup>(p, cache, token, first);
     } else {

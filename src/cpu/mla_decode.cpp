@@ -46,7 +46,8 @@ int64_t mla_decode_groups(const MlaDecodeDesc& d) {
 }
 
 int64_t mla_decode_grain(const MlaDecodeDesc& d) {
-  // A thread is worth waking for about 20 us of work, which is 64 cached tokens of a group on a core with vectors.
+  // Waking a thread pays for about 20 us of work: 64 cached tokens of a group on a core with
+  // vectors.
   constexpr int64_t kWorthTokens = 64;
   int64_t tokens = 0;
   for (int32_t b = 0; b < d.batch; ++b) tokens += d.kv_len[b];

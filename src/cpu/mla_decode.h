@@ -19,10 +19,10 @@ struct MlaDecodeTask {
 
 MlaDecodeTask make_mla_decode_task(const MlaDecodeDesc& desc, const IsaKernels& isa);
 
-// Groups of heads of all tokens: what ranges count.
+// Groups of heads over all tokens. Ranges count these.
 int64_t mla_decode_groups(const MlaDecodeDesc& desc);
 
-// Groups that are worth another thread. Reads the lengths.
+// Groups that justify another thread. Reads the lengths.
 int64_t mla_decode_grain(const MlaDecodeDesc& desc);
 
 // A fastnorm_range_fn; `task` is a MlaDecodeTask.

@@ -1,4 +1,5 @@
-// What a CPU kernel of MLA decode gets: plain data, so that units of any instruction set may include it.
+// The parameters of a CPU kernel of MLA decode. Plain data: units of any instruction set may
+// include it.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +27,10 @@ struct MlaDecodeParams {
   double lse_scale;  // 1: base 2; ln(2): natural
 };
 
-// Heads that share a token's pass over its cache.
+// How many heads share a pass over the token's cache.
 inline constexpr int kMlaHeadGroup = 4;
 
-// The groups [begin, end): group g is of token g / (groups of a token).
+// Computes the groups [begin, end). Group g belongs to token g / (groups of a token).
 using MlaDecodeKernel = void (*)(const MlaDecodeParams& params, int64_t begin, int64_t end);
 
 // By Dtype: f32, f16, bf16.

@@ -1,10 +1,11 @@
-// THE forward row kernel. Instantiated once by the unit of each instruction set.
+// The forward row kernel. The unit of each instruction set instantiates it once.
 //
-// A row is read once from memory and once (LAYER: twice) more from the cache: statistics first, then the apply pass, which stores
-// everything. While it writes row r it prefetches row r + 1, and past the caches it stores without reading lines for ownership;
-// together they are the difference between 1.3 and 0.84 of the time of a memcpy (Sapphire Rapids, 4096 x 4096 bf16), each alone is
-// worth half. Where a core computes longer than memory takes, the first pass over row r + 1 goes along with the writing of row r, so that
-// memory is never idle (kReadAhead).
+// A row is read once from memory. The first pass computes statistics. LAYER's second pass and the
+// apply pass read the cache. The apply pass stores everything. While it writes row r it prefetches
+// row r + 1, and it uses streaming stores for outputs larger than the caches. On a Sapphire Rapids,
+// 4096 x 4096 bf16, the two save a third: 1.30 -> 0.84 of memcpy's time. If computing takes longer
+// than memory, the first pass over row r + 1 runs together with the writes of row r. Memory is then
+// never idle (kReadAhead).
 #pragma once
 
 #include <utility>
@@ -16,8 +17,8 @@
 namespace fastnorm::cpu {
 namespace {
 
-// Into the second cache: into the first it pushes out the row at work (Zen 4, past the caches: f32 512 x 8192 1.67 times a copy with
-// that and 1.48 so, bf16 1.37 and 1.12; in the cache f32 32 x 4096 1.81 and 1.58).
+// Prefetches into the level-2 cache. In level 1 the prefetched lines would evict the row at work.
+// Zen 4, 512 x 8192 f32, in the time of a copy: 1.67 -> 1.48.
 FASTNORM_INLINE void prefetch(const char* p, int64_t bytes) {
   constexpr int kRead = 0, kSecondCache = 2;
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, kRead, kSecondCache);
@@ -38,7 +39,7 @@ FASTNORM_INLINE void prefetch_pairs(const NormParams& p, const Row& row, int64_t
   if (row.next_x != nullptr) prefetch_next<Slots>(p, row, i, pairs);
 }
 
-// The elements [i, end) of a row.
+// Elements [i, end) of a row.
 template <class Slots, class Apply>
 FASTNORM_INLINE void apply_pairs(const NormParams& p, const Row& row, int64_t i, int64_t end,
                                  const Apply& apply) {
@@ -70,7 +71,7 @@ struct ApplyPair {
   const RowSink<Slots, Stores> sink;
 };
 
-// The elements [begin, end).
+// Elements [begin, end).
 template <class Slots, class Affine, class Stores>
 FASTNORM_INLINE void apply_row(const NormParams& p, const Row& row, int64_t begin, int64_t end,
                                const RowSource<Slots>& source, const Affine& affine,
@@ -92,7 +93,7 @@ FASTNORM_INLINE int64_t unaligned_head(const NormParams& p, const Row& row) {
 template <class Slots>
 FASTNORM_INLINE bool aligned_at(const NormParams& p, const Row& row, int64_t i) {
   const int64_t bytes = bytes_of<Slots::kAffine, typename Slots::T>(p.residual_out_type);
-  const auto address = reinterpret_cast<uintptr_t>(row.residual_out);  // 0 where there is none
+  const auto address = reinterpret_cast<uintptr_t>(row.residual_out);  // 0 if absent
   return (address + static_cast<uintptr_t>(i * bytes)) % kStreamBytes == 0;
 }
 
@@ -101,7 +102,7 @@ FASTNORM_INLINE void apply_row(const NormParams& p, const Row& row, const RowSou
                                Statistics statistics,
                                const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
   const RowAffine<Slots, Weights> affine(p, row, statistics, rounding);
-  // In the caches a branch at each store shows: RMS 1 x 4096 bf16 0.81 us for 0.76 (Sapphire Rapids).
+  // Rows in the cache: a branch at each store costs 6 % (RMS 1 x 4096 bf16, Sapphire Rapids).
   if (Weights::kFixed && kStreamBytes > 1 && !p.stream)
     return apply_row(p, row, 0, p.n, source, affine, Cached{});
   const int64_t head = p.stream ? smaller(unaligned_head<Slots>(p, row), p.n) : p.n;
@@ -116,13 +117,14 @@ FASTNORM_INLINE void store_statistic(char* p, float f) {
   if (p != nullptr) __builtin_memcpy(p, &f, sizeof f);
 }
 
-// Writes a row past the caches while the next one is read for the first time; the statistics of that.
+// Writes a row with streaming stores while it reads the next row for the first time. Returns the
+// next row's statistics.
 template <class Slots, class Weights>
 FASTNORM_INLINE Statistics apply_and_read_next(
     const NormParams& p, const Row& row, const RowSource<Slots>& source, Statistics of_row,
     const Row& next, const Rounding<Slots::kAffine, typename Slots::T>& rounding) {
   using T = typename Slots::T;
-  // So far that memory has answered; behind the end of a row it is the row after.
+  // Far enough ahead for memory to answer. Past the end of a row it is the row after.
   constexpr int64_t kBytesAhead = 16384;
   const RowAffine<Slots, Weights> affine(p, row, of_row, rounding);
   const ApplyPair<Slots, RowAffine<Slots, Weights>, Streamed> apply{
@@ -138,7 +140,8 @@ FASTNORM_INLINE Statistics apply_and_read_next(
       });
 }
 
-// Walks the rows; digits of the row number in base p.outer, the first the fastest.
+// Walks the rows. It keeps the digits of the row number in base p.outer, the first digit the
+// fastest.
 struct Cursor {
   Cursor(const NormParams& params, int64_t number) : p(params) {
     for (int d = 0; d < kRowDims; ++d) {
@@ -148,7 +151,7 @@ struct Cursor {
     locate();
   }
 
-  // Most steps change the first digit alone.
+  // Most steps change only the first digit.
   FASTNORM_INLINE void next() {
     if (++digit[0] < p.outer[0]) {
       step(row.x, p.x), step(row.residual, p.residual), step(row.y, p.y);
@@ -167,7 +170,7 @@ struct Cursor {
 
   template <class Pointer>
   static FASTNORM_INLINE void step(Pointer& at, const RowRef& t) {
-    at += t.stride_bytes[0];  // 0 where the tensor is absent
+    at += t.stride_bytes[0];  // 0 if the tensor is absent
   }
 
   int64_t offset(const int64_t (&stride_bytes)[kRowDims]) const {
@@ -218,8 +221,8 @@ void normalise_rows(const NormParams& p, int64_t begin, int64_t end) {
   if (p.stream) end_stream();
 }
 
-// RMSNorm has a weight and LayerNorm a bias too, of one type: those get loops of their own, the others share one that looks for each
-// pair of vectors.
+// The common cases have loops of their own: RMSNorm with a weight, LayerNorm with weight and bias
+// of one dtype. All others share a loop that checks for each pair of vectors.
 template <class Slots>
 FASTNORM_INLINE void normalise_rows(const NormParams& p, int64_t begin, int64_t end) {
   constexpr bool kLayer = Slots::kStat == Stat::kLayer;
@@ -238,10 +241,11 @@ FASTNORM_INLINE void normalise_rows(const NormParams& p, int64_t begin, int64_t 
   normalise_rows<Slots, AnyWeights>(p, begin, end);
 }
 
-// ---- Sink::kQuant: the row in chunks of f32 values, which then become codes.
+// ---- Sink::kQuant: the row in chunks of f32 values, which are then quantised.
 
-// Applies to the elements [i, i + count), which kStore also stores; what is to be quantised of them, in order, and zeros behind them. How
-// many both are.
+// Applies weight and bias to the elements [i, i + count). kStore also stores them. Collects the
+// values to be quantised in order, with zeros behind them. Returns how many values there are, and
+// how many with zeros.
 template <bool kStore, class Slots, class Weights, class Sink>
 FASTNORM_INLINE int take_values(const NormParams& p, const Row& row, const RowSource<Slots>& source,
                                 const RowAffine<Slots, Weights>& affine, const Sink& sink,
@@ -288,7 +292,7 @@ FASTNORM_INLINE void quantise_row(const NormParams& p, const Row& row, const Qua
   if (q.tensor_scale != nullptr) {
     const float scale = load_f32(q.tensor_scale);
     inverse = q.divides ? scale : 1.0f / scale;
-  } else if (q.codes_wanted && q.block == 0) {  // the row's scale, from a pass of its own
+  } else if (q.codes_wanted && q.block == 0) {  // a pass of its own for the row's scale
     uint32_t most = 0;
     for (int64_t i = 0; i < p.n; i += kQuantChunk) {
       const int count = static_cast<int>(smaller(p.n - i, kQuantChunk));
@@ -323,7 +327,8 @@ void quantise_rows(const NormParams& p, int64_t begin, int64_t end) {
     const QuantRow out = {r, cursor.at(p.quant.codes), cursor.at(p.quant.scale)};
     Row row = cursor.row;
     cursor.next();
-    // Without a next one the row itself: of a loop with the question in it compilers make two, which may differ in the sign of a NaN.
+    // Without a next row, the row itself. With a condition inside, compilers split the loop in two,
+    // and these may differ in the sign of a NaN.
     const Row& next = p.prefetch && r + 1 != end ? cursor.row : row;
     row.next_x = next.x;
     row.next_residual = next.residual;
@@ -333,12 +338,12 @@ void quantise_rows(const NormParams& p, int64_t begin, int64_t end) {
   if (p.quant.amax != nullptr) raise_amax(p.quant.amax, amax);
 }
 
-// The kernel of a table entry.
+// The kernel of one table entry.
 template <size_t kIndex>
 void kernel(const NormParams& p, int64_t begin, int64_t end) {
   constexpr NormKey kKey = kNormTable[kIndex].key;
   if constexpr (kKey.sink == Sink::kQuant) {
-    // With columns of x's dtype and nothing rounded in between, or anything else.
+    // Either weight and bias of x's dtype with nothing rounded in between, or everything.
     constexpr OperandType kElement = OperandType::kElement,
                           kBias = kKey.stat == Stat::kLayer ? kElement : OperandType::kAbsent;
     if (p.plain && p.weight_type == kElement && p.bias_type == kBias) {
@@ -367,7 +372,7 @@ constexpr NormKernels kernels_of_dtypes(std::index_sequence<kIndex...>) {
   return {{kernel_of_dtypes<kIndex, kDtypes...>()...}};
 }
 
-// The kernels of these dtypes, nullptr in the place of the others.
+// The kernels of these dtypes; nullptr for the others.
 template <Dtype... kDtypes>
 constexpr NormKernels kernels_of() {
   return kernels_of_dtypes<kDtypes...>(std::make_index_sequence<kNormKernels>{});

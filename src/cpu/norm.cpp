@@ -32,7 +32,7 @@ OperandType row_type(const RowTensor& t, Dtype dtype) {
   return t ? type_of(t.dtype, dtype) : OperandType::kAbsent;
 }
 
-// True if no dtype is there but x's, or there is no such tensor.
+// True if the tensor is absent or has x's dtype.
 bool is_own(OperandType type) { return type <= OperandType::kElement; }
 
 void set_rounding(const NormDesc& d, NormParams* p) {
@@ -76,16 +76,16 @@ QuantParams quant_params(const NormDesc& d) {
   return p;
 }
 
-// A row that fills the cache evicts what was prefetched of the next one.
+// False if a row fills the cache, so that it evicts what was prefetched of the next one.
 bool row_leaves_room(const NormDesc& d, int64_t l2_bytes) {
   const int64_t row_bytes =
       d.n * (dtype_bytes(d.dtype) + (d.residual ? dtype_bytes(d.residual.dtype) : 0));
   return row_bytes <= l2_bytes / 4;
 }
 
-// Short rows of 16 bits, of which two and the weight are in the first cache. On one thread of an EPYC (Zen 5), times the copy, 4096 x 4096:
-// RMS bf16 1.42 -> 1.22, f16 1.37 -> 1.09 to 1.17; with a residual 1.58 -> 1.23, 1.37 -> 1.16; LAYER 1.79 -> 1.33, 1.95 -> 1.77; 512 x 8192: RMS
-// 1.38 -> 1.23, 1.36 -> 1.10. Rows of f32 lose (1.2 -> 1.45), and LAYER's beyond 8 KB (f16 512 x 8192 1.67 -> 2.1).
+// 16-bit rows of which two fit in the level-1 cache together with the weight. On one thread of an
+// EPYC (Zen 5), 4096 x 4096 bf16 RMS: 1.42 -> 1.22 of a copy's time. f32 rows lose, and so do
+// LAYER's rows of more than 8 KB.
 bool reads_ahead(const NormDesc& d, const NormPlan& plan) {
   constexpr uint64_t kLine = 64;
   const int64_t most_row_bytes = d.kind == FASTNORM_NORM_LAYER ? 8192 : 16384;

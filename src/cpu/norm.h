@@ -7,11 +7,11 @@
 
 namespace fastnorm::cpu {
 
-// The kernel's parameters. Computes in the caller's floating-point mode: see fp_mode.h.
+// The kernel's parameters. Computes in the caller's floating-point mode, see fp_mode.h.
 NormParams make_params(const NormDesc& desc, const NormPlan& plan, const IsaKernels& isa,
                        int64_t l2_bytes);
 
-// Rows of one call, as a parallel loop takes them.
+// The rows of one call, for a parallel loop.
 struct NormTask {
   NormKernel kernel;
   NormParams params;

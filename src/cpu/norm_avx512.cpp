@@ -1,4 +1,5 @@
-// The forward kernels for AVX-512, compiled twice: without AVX512_BF16, and with it those of bf16; meson.build has the flags.
+// The forward kernels for AVX-512. Compiled twice: without AVX512_BF16, and with it for the bf16
+// kernels. meson.build has the flags.
 #define FASTNORM_UNIT_AVX512
 #include "cpu/norm-inl.h"
 

@@ -1,7 +1,8 @@
-// The kernels of norm_heads. Instantiated once by the unit of each instruction set.
+// The kernels of norm_heads. The unit of each instruction set instantiates them once.
 //
-// A row of d columns is normalised by the parts of the norm's row loop and kept in f32 in the order of its columns; rope turns it
-// there, and the norm's quantisers make its codes. So all values are the norm's to the bit.
+// The parts of the norm's row loop normalise a row of d columns. The values stay in f32, in the
+// order of the columns. Rope turns them there, and the norm's quantisers make the codes. So all
+// values have the same bits as those of the norm.
 #pragma once
 
 #include "cpu/norm-inl.h"
@@ -26,9 +27,10 @@ inline void take_head(const NormHeadsPartParams& part, const Row& row, const Sta
       });
 }
 
-// ---- Codes.
+// ---- Quantised output.
 
-// What is quantised of the values [0, count), and zeros behind it. How many both are.
+// The values [0, count) to be quantised, with zeros behind them. Returns how many there are, and
+// how many with zeros.
 template <class T>
 inline int take_quantised(const QuantParams& q, float clamp, const float* v, int count,
                           float (&values)[kQuantChunk]) {
@@ -40,7 +42,7 @@ inline int take_quantised(const QuantParams& q, float clamp, const float* v, int
   return padded;
 }
 
-// A row's codes and scales, as the norm makes them.
+// Codes and scales of a row, made as the norm makes them.
 template <class T>
 inline void put_quantised(const QuantParams& q, const QuantRow& out, const float* v, int n,
                           uint32_t* amax) {
@@ -80,7 +82,7 @@ inline void put_quantised(const QuantParams& q, const QuantRow& out, const float
 
 // ---- A part of a token.
 
-// The statistic of a row, computed or given; what of it is wanted is stored.
+// The statistic of a row: computed, or the caller's. Stores what the caller wants of it.
 template <class Slots>
 inline Statistics head_statistics(const NormHeadsPartParams& part, const RowSource<Slots>& source,
                                   int64_t token, int64_t head) {
@@ -104,7 +106,7 @@ inline Statistics head_statistics(const NormHeadsPartParams& part, const RowSour
   return s;
 }
 
-// Where a token's rows go in the cache: the row of its head 0, or nullptr.
+// Where a token's rows go in the cache: the row of head 0, or nullptr.
 struct CacheRow {
   char *row, *scale;
 };
@@ -120,7 +122,7 @@ FASTNORM_INLINE CacheRow cache_row(const NormHeadsParams& p, const HeadsCachePar
           scale.data + page * scale.stride_bytes[2] + row * scale.stride_bytes[1]};
 }
 
-// Memory of a range of tokens.
+// Buffers for a range of tokens.
 struct HeadScratch {
   float v[kHeadRoom];
   Angles angles;

@@ -80,7 +80,7 @@ RopeParams rope_params(const RopeTables& t) {
   return p;
 }
 
-// Not inlined: computes in the caller's floating-point mode, see fp_mode.h.
+// Not inlined, because it computes in the caller's floating-point mode: see fp_mode.h.
 [[gnu::noinline]] NormHeadsTask make_norm_heads_task(const NormHeadsDesc& d,
                                                      const IsaKernels& isa) {
   NormHeadsTask task = {};

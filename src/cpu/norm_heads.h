@@ -17,7 +17,7 @@ struct NormHeadsTask {
   NormHeadsParams params;
 };
 
-// The tables as kernels see them.
+// The tables in the form that kernels use.
 RopeParams rope_params(const RopeTables& tables);
 
 NormHeadsTask make_norm_heads_task(const NormHeadsDesc& desc, const IsaKernels& isa);

@@ -1,4 +1,5 @@
-// What a CPU kernel of norm_heads gets: plain data, so that units of any instruction set may include it.
+// The parameters of a CPU kernel of norm_heads. Plain data: units of any instruction set may
+// include it.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +10,20 @@ namespace fastnorm::cpu {
 
 inline constexpr int kHeadsParts = 8, kRopeAxes = 4, kHeadColumns = 8192;
 
-// f32 values of a token and head.
+// f32 values for tokens and heads.
 struct HeadRef {
   char* data;  // nullptr = absent
   int64_t token_stride, head_stride;
 };
 
 struct HeadsCacheParams {
-  RowRef rows;  // data nullptr = absent; for each digit of (head, row of a page, page)
+  RowRef rows;  // data nullptr = absent; strides of the digits of (head, row of a page, page)
   QuantParams quant;
   int64_t page_size;
-  bool codes;  // else elements of x's dtype
+  bool codes;  // otherwise elements of x's dtype
 };
 
-// How a part's rows turn.
+// How rope turns a part's rows.
 struct TurnParams {
   int64_t rope_offset;
   bool rope, interleaved, inverse, rope_every_step;
@@ -30,7 +31,7 @@ struct TurnParams {
 
 struct NormHeadsPartParams : TurnParams {
   NormParams norm;        // of rows (token, head)
-  NormParams statistics;  // the same with n and inv_n of what shares a statistic
+  NormParams statistics;  // the same, with n and inv_n of the elements that share a statistic
   int64_t heads;
   int64_t head_stride, token_stride;  // of x, in bytes
   HeadRef mean, rstd, mean_in, rstd_in, sumsq;
@@ -53,9 +54,9 @@ struct IndexRef {
 
 struct RopeParams {
   int32_t axes;
-  int64_t half;  // pairs that turn
+  int64_t half;  // pairs that rope turns
   RopeTableRef cos, sin;
-  bool table_f32;      // else x's dtype
+  bool table_f32;      // otherwise x's dtype
   bool table_repeats;  // 2 * half wide
   bool mrope_interleaved;
   int64_t section_end[kRopeAxes];

@@ -1,5 +1,5 @@
-// What norm_heads and its backward have in common: heads of a token as one row, values of a row in
-// f32 in the order of its columns, and rope.
+// What norm_heads and its backward share: all heads of a token as one row, f32 values of a row in
+// the order of its columns, and rope.
 #pragma once
 
 #include "cpu/norm_heads_params.h"
@@ -8,12 +8,12 @@
 namespace fastnorm::cpu {
 namespace {
 
-// Behind the values of a row there is room for whole vectors and chunks of any instruction set.
+// Room behind the values of a row for the vectors and chunks of any instruction set.
 inline constexpr int kBehind = 64;
 inline constexpr int kHeadRoom = kHeadColumns + kBehind, kMostPairs = kHeadColumns / 2;
 static_assert(kPairElements <= kBehind);
 
-// A head as a row of the norm's, rounded as any of the axes says.
+// A head as a row of the norm, with any of its roundings.
 template <class Element, Stat kStat_>
 struct HeadSlots {
   using T = Element;
@@ -30,7 +30,7 @@ template <class Element, Stat kStat>
 struct RowSource<AcrossSlots<Element, kStat>> {
   using T = Element;
 
-  // Elements of the row may lie in two heads, or in more.
+  // The elements may lie in two heads or more.
   template <class Extent>
   FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
     const int64_t column = i % columns;
@@ -67,7 +67,7 @@ FASTNORM_INLINE int64_t load_index(const IndexRef& t, int64_t axis, int64_t i) {
 
 // ---- Values in f32, in the order of the columns.
 
-// Calls `each` for all pairs of n elements.
+// Calls `each` for all pairs of vectors of n elements.
 template <class Each>
 FASTNORM_INLINE void for_pairs(int n, const Each& each) {
   int i = 0;
@@ -82,7 +82,7 @@ FASTNORM_INLINE void store_values(float* v, Pair pair) {
   store(F32{}, reinterpret_cast<char*>(v), pair);
 }
 
-// `to` has room for whole pairs.
+// `to` has room for complete pairs.
 template <class T>
 inline void widen(const char* from, int n, float* to) {
   for_pairs(
@@ -99,7 +99,7 @@ inline void narrow(const float* from, int n, char* to) {
       });
 }
 
-// To T and back, in whole pairs.
+// To T and back, in complete pairs.
 template <class T>
 inline void round_values(float* v, int n) {
   for (int i = 0; i < n; i += kPairElements)
@@ -108,7 +108,7 @@ inline void round_values(float* v, int n) {
 
 // ---- Rope.
 
-// The axis whose position pair j has.
+// The axis whose position pair j uses.
 FASTNORM_INLINE int axis_of(const RopeParams& p, int64_t j) {
   if (p.mrope_interleaved) {
     const auto axis = static_cast<int>(j % 3);
@@ -119,7 +119,7 @@ FASTNORM_INLINE int axis_of(const RopeParams& p, int64_t j) {
   return axis;
 }
 
-// The entries of a table's row: each, or the first of each two.
+// The entries of a table's row: all of them, or the first of each two.
 template <class E>
 inline void load_entries(const char* from, bool first_of_two, int n, float* to) {
   if (!first_of_two) return widen<E>(from, n, to);
@@ -132,7 +132,7 @@ inline void load_entries(const char* from, bool first_of_two, int n, float* to) 
   }
 }
 
-// Cosines or sines of a token: of one row of the table, or by pairs of several.
+// Cosines or sines of a token: from one row of the table, or from several for different pairs.
 template <class E>
 inline void load_table(const RopeParams& p, const RopeTableRef& table, int64_t head, int64_t token,
                        bool first_of_two, float* to) {
@@ -148,7 +148,7 @@ inline void load_table(const RopeParams& p, const RopeTableRef& table, int64_t h
   }
 }
 
-// What turns the pairs of a row; for the inverse the sines are negative.
+// Cosines and sines of the pairs of a row. For the inverse, the sines are negated.
 struct Angles {
   float c[kMostPairs + kBehind], s[kMostPairs + kBehind];
 
@@ -166,10 +166,10 @@ struct Angles {
   }
 };
 
-// So many pairs at a time, in loops of a fixed length.
+// Pairs at a time, in loops of fixed length.
 inline constexpr int kTurned = 64;
 
-// v1 and v2 become o1 and o2.
+// Turns v1 and v2 into o1 and o2.
 inline void turn_once(const float* c, const float* s, float* v1, float* v2) {
   for (int j = 0; j < kTurned; ++j) {
     const float a = v1[j], b = v2[j];
@@ -192,10 +192,10 @@ inline void turn_every_step(const float* c, const float* s, float* v1, float* v2
   }
 }
 
-// Turns the columns from `window` on. Behind the angles and the columns there is room, which is read.
+// Turns the columns from `window` on. Reads up to a vector behind the angles and the columns.
 template <class T>
 inline void turn(const TurnParams& part, const Angles& angles, int half, float* window) {
-  // Of pair j the first is at j * step, the second so much behind it.
+  // The first element of pair j is at j * step, the second `apart` elements after it.
   const int step = part.interleaved ? 2 : 1, apart = part.interleaved ? 1 : half;
   for (int i = 0; i < half; i += kTurned) {
     const auto count = static_cast<int>(smaller(half - i, kTurned));

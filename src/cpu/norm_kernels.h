@@ -1,5 +1,5 @@
-// The addresses of the forward kernels of each unit, in the order of norm_list.h's table. Data only, so that looking at them runs no
-// code of an instruction set that the machine may lack.
+// The addresses of each unit's forward kernels, in the order of norm_list.h's table. Data only:
+// reading them runs no code of an instruction set that the machine may lack.
 #pragma once
 
 #include "cpu/norm_list.h"
@@ -14,7 +14,7 @@ struct NormKernels {
 extern const NormKernels kNormScalar;
 extern const NormKernels kNormAvx2;
 extern const NormKernels kNormAvx512;
-extern const NormKernels kNormAvx512Bf16;  // those of bf16, where AVX512_BF16 is there too
+extern const NormKernels kNormAvx512Bf16;  // the bf16 kernels for machines with AVX512_BF16
 extern const NormKernels kNormNeon;
 
 }  // namespace fastnorm::cpu

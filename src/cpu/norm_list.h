@@ -1,5 +1,6 @@
-// THE list of the forward kernels that exist, the same for every instruction set. It expands to the constexpr table that planning
-// searches and tests iterate, and in each unit to the kernels' addresses in the same order.
+// The list of forward kernels, the same for every instruction set. It expands to the constexpr
+// table that planning searches and tests iterate. In each unit it also gives the kernels' addresses
+// in the same order.
 #pragma once
 
 #include <array>
@@ -15,8 +16,9 @@ struct Form {
   Access access;
 };
 
-// The plain corner and everything. A row's alignment costs nothing here, so the general kernels call the plain ones where only the
-// alignment is odd. Quantising costs more than what the plain corner would save.
+// The common case, and everything. Alignment of a row costs nothing here, so a general kernel calls
+// the plain one if only the alignment is unusual. Quantisation costs more than a plain kernel would
+// save.
 inline constexpr Form kForms[] = {{Affine::kOnce, Sink::kStore, Access::kVector},
                                   {Affine::kAny, Sink::kStore, Access::kAny},
                                   {Affine::kAny, Sink::kQuant, Access::kAny}};

@@ -1,8 +1,10 @@
-// The parts of the forward row loop: what is loaded (Source), reduced (Stat), applied (Affine) and stored (Sink).
+// The parts of the forward row loop: what is loaded (Source), reduced (Stat), applied (Affine) and
+// stored (Sink).
 //
-// A row is taken in pairs of vectors (simd.h), from memory each time: x, and the residual, are in the first cache after the first
-// pass over any row that fits there, and adding again costs less than keeping sums. The arithmetic is the contract of
-// include/fastnorm/norm.h; every operation is one rounded instruction.
+// A row is processed in pairs of vectors (simd.h), which are loaded from memory each time. After
+// the first pass, x and the residual are in the level-1 cache for any row that fits there. Adding
+// them again costs less than storing the sum. include/fastnorm/norm.h specifies the arithmetic.
+// Every operation is one rounded instruction.
 #pragma once
 
 #include "core/norm_key.h"
@@ -38,15 +40,15 @@ struct Slots {
   static constexpr Affine kAffine = kAffine_;
 };
 
-// Where one row is.
+// The addresses of one row.
 struct Row {
   const char *x, *residual;
   char *y, *residual_out, *mean, *rstd;
   const char *weight, *bias;
-  const char *next_x, *next_residual;  // to prefetch; nullptr = nothing
+  const char *next_x, *next_residual;  // for prefetching; nullptr = none
 };
 
-// All of a pair, or its first `count` elements: two kinds of access, one text.
+// Access to a complete pair, or to its first `count` elements. The code is the same for both.
 struct Whole {
   static constexpr int count = kPairElements;
   template <class T>
@@ -82,7 +84,7 @@ struct Some {
   }
 };
 
-// ---- Dtypes of single tensors: run-time, and x's where the kernel rounds once.
+// ---- Dtypes of single tensors: run-time values, or x's dtype if the kernel rounds once.
 
 template <Affine kAffine, class T>
 FASTNORM_INLINE int64_t bytes_of(OperandType type) {
@@ -99,7 +101,7 @@ FASTNORM_INLINE Pair load_converted(T type, From from, const char* p, Extent ext
   return to_layout(type, from_layout(from, extent.load(from, p)));
 }
 
-// Elements from i on, in the layout of T.
+// The elements from i on, in the layout of T.
 template <Affine kAffine, class T, class Extent>
 FASTNORM_INLINE Pair load_typed(OperandType type, const char* data, int64_t i, Extent extent) {
   if (kAffine == Affine::kOnce || type == OperandType::kElement)
@@ -109,7 +111,7 @@ FASTNORM_INLINE Pair load_typed(OperandType type, const char* data, int64_t i, E
   return load_converted(T{}, BF16{}, data + i * BF16::kBytes, extent);
 }
 
-// The same, to memory: each value is rounded once.
+// Stores them. Each value is rounded once.
 template <class T, class To, class Extent>
 FASTNORM_INLINE void store_converted(T type, To to, char* p, Pair v, Extent extent, bool streamed) {
   extent.store(to, p, to_layout(to, from_layout(type, v)), streamed);
@@ -128,7 +130,7 @@ FASTNORM_INLINE void store_typed(OperandType type, char* data, int64_t i, Pair v
   }
 }
 
-// ---- Rounding axes: run-time, and gone where the kernel rounds once.
+// ---- Roundings: run-time values, or none if the kernel rounds once.
 
 template <class T>
 FASTNORM_INLINE Pair round_pair(T type, Pair v) {
@@ -163,7 +165,7 @@ struct Rounding<Affine::kAny, T> {
   FASTNORM_INLINE Pair normalized(Pair v) const {
     return round_normalized ? round_pair(T{}, v) : v;
   }
-  // x + residual: as the statistics see it, and as it is applied.
+  // x + residual, first for the statistics and then as the input of Affine.
   FASTNORM_INLINE Pair summed(Pair v) const { return round_summed ? round_sum(v) : v; }
   FASTNORM_INLINE Pair applied(Pair v) const {
     return round_applied || round_summed ? round_sum(v) : v;
@@ -186,7 +188,7 @@ struct RowSource {
   FASTNORM_INLINE RowSource(const NormParams& p, const Row& row)
       : x(row.x), residual(row.residual), residual_type(p.residual_type) {}
 
-  // Elements from i on, in the layout of T.
+  // The elements from i on, in the layout of T.
   template <class Extent>
   FASTNORM_INLINE Pair take(int64_t i, Extent extent) const {
     const Pair s = extent.load(T{}, x + i * T::kBytes);
@@ -203,7 +205,8 @@ struct RowSource {
   const OperandType residual_type;
 };
 
-// ---- Stat: what is reduced. Chunks of 16384 elements over 64 accumulators, whatever the vectors' width.
+// ---- Stat: what is reduced. Chunks of 16384 elements over 64 accumulators, for every vector
+// width.
 
 inline constexpr int64_t kChunkElements = 16384;
 inline constexpr int kAccumulators = 64;
@@ -213,7 +216,7 @@ struct Sums {
   Vec value[2 * kBlockPairs];
 };
 
-// Folds the first 2 * kCount registers, those at twice the distance first.
+// Folds the first 2 * kCount registers: each with the one kCount further.
 template <int kCount>
 FASTNORM_INLINE void fold_registers(Sums& s) {
   if constexpr (kCount > 0) {
@@ -223,13 +226,13 @@ FASTNORM_INLINE void fold_registers(Sums& s) {
   }
 }
 
-// The digits of an element's number from the highest to the lowest.
+// Folds over the digits of an element's number, from the highest to the lowest.
 template <class T>
 FASTNORM_INLINE float fold(T, Sums& s) {
   fold_registers<kBlockPairs>(s);
   return sum_lanes(s.value[0]);
 }
-// bf16: the highest digit, then the lowest, which tells a pair's `a` from its `b`, then the rest.
+// bf16: the highest digit, then the lowest, which separates a pair's `a` and `b`, then the others.
 FASTNORM_INLINE float fold(BF16, Sums& s) {
 #pragma GCC unroll kUnroll
   for (int i = 0; i < kBlockPairs; ++i) s.value[i] = add(s.value[i], s.value[i + kBlockPairs]);
@@ -239,14 +242,14 @@ FASTNORM_INLINE float fold(BF16, Sums& s) {
   return sum_lanes(s.value[0]);
 }
 
-// What is done beside a sum, for each of its pairs: nothing.
+// Additional work for each pair of a sum: none.
 struct Nothing {
   template <class Extent>
   FASTNORM_INLINE void operator()(int64_t, Extent) const {}
 };
 
-// What the elements j of a chunk with j mod 64 in [kFrom, kTo) add to `sums`: `term` takes each
-// pair, and `beside` is called for it.
+// Adds the elements j of a chunk with j mod 64 in [kFrom, kTo) to `sums`. `term` maps each pair.
+// `beside` is called for each pair.
 template <int kFrom, int kTo, class Sums, class Term, class Beside>
 FASTNORM_INLINE void add_chunk(int64_t i, int64_t end, Sums& sums, const Term& term,
                                const Beside& beside) {
@@ -272,7 +275,7 @@ FASTNORM_INLINE void clear(Sums& sums) {
   for (Vec& v : sums.value) v = zero();
 }
 
-// Sum over the row of what `term` makes of each pair, with `beside` called for each.
+// Sums `term` of each pair over the row. `beside` is called for each pair.
 template <class T, class Term, class Beside>
 FASTNORM_INLINE float reduce_row(int64_t n, const Term& term, const Beside& beside) {
   float total = 0.0f;
@@ -301,8 +304,8 @@ FASTNORM_INLINE void add_parts(int64_t i, int64_t end, MomentSums& sums, const T
   }
 }
 
-// Both sums of a row at once. Where the registers do not hold both sums' accumulators, a chunk goes
-// in parts, each of which takes its own elements of every 64.
+// Both sums of a row at once. If the registers cannot hold both sets of accumulators, a chunk takes
+// several parts. Each part takes its own elements of every 64.
 template <class T, class Term>
 FASTNORM_INLINE Moments reduce_moments(int64_t n, const Term& term) {
   constexpr int kPairs = kBlockPairs / kMomentParts;
@@ -319,7 +322,7 @@ FASTNORM_INLINE Moments reduce_moments(int64_t n, const Term& term) {
   return {total.sum + 0.0f, total.squares + 0.0f};
 }
 
-// s - from, and nothing past the end.
+// s - from, and 0 past the end.
 template <class Slots>
 struct DifferenceTerm {
   const RowSource<Slots>& source;
@@ -381,10 +384,10 @@ struct MomentTerm {
 
 struct Statistics {
   float mean, rstd;
-  float squared;  // sum of squares, for LAYER of s - mean
+  float squared;  // sum of squares; for LAYER those of s - mean
 };
 
-// `beside` is called along the first pass.
+// `beside` is called during the first pass.
 template <class Slots, class Beside>
 FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots>& source,
                                       const Rounding<Slots::kAffine, typename Slots::T>& rounding,
@@ -393,7 +396,7 @@ FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots
   Statistics result = {0.0f, 0.0f, 0.0f};
   float variance = 0.0f;
   if constexpr (Slots::kStat == Stat::kLayer) {
-    // A chain in T subtracts nothing ahead and corrects nothing: x + -0 and x - -0 are x.
+    // A chain in T neither shifts nor corrects: x + -0 and x - -0 are x.
     const float origin =
         rounding.every_step ? -0.0f : lowest(rounding.summed(source.take(0, Some{1})).a);
     const DifferenceTerm<Slots> first = {source, rounding, broadcast(origin)};
@@ -417,7 +420,7 @@ FASTNORM_INLINE Statistics statistics(const NormParams& p, const RowSource<Slots
 
 // ---- Affine: (b - mean) * rstd, times the weight, plus the bias.
 
-// What is known of the weight and the bias: their types at compile time for the frequent pairs, or at run time for the others.
+// The dtypes of weight and bias: constants for the common pairs, run-time values for the others.
 template <OperandType kWeight, OperandType kBias>
 struct FixedWeights {
   FASTNORM_INLINE explicit FixedWeights(const NormParams&) {}
@@ -431,7 +434,8 @@ struct AnyWeights {
   const OperandType weight, bias;
 };
 
-// A pair of a weight or bias, in the layout of T. Without rounding in between it is T's or f32.
+// A pair of a weight or bias, in the layout of T. Without rounding in between its dtype is T or
+// f32.
 template <Affine kAffine, class T, class Extent>
 FASTNORM_INLINE Pair take_weight(OperandType type, const char* data, int64_t i, Extent extent) {
   if constexpr (kAffine == Affine::kAny) {
@@ -480,7 +484,7 @@ struct RowAffine {
     return {fused(t.a, g.a, c.a), fused(t.b, g.b, c.b)};
   }
 
-  // What is left of it with the factor rstd * (weight + offset).
+  // The rest of it, if the factor is rstd * (weight + offset).
   template <class Extent>
   FASTNORM_INLINE Pair apply_factor(Pair d, int64_t i, Extent extent) const {
     Pair k = {rstd, rstd};
@@ -500,9 +504,10 @@ struct RowAffine {
   const char* const bias;
 };
 
-// ---- Sink: what leaves. Everything is stored in the last pass, after the last look at x and residual, which it may overwrite.
+// ---- Sink: what is stored. All stores are in the last pass, after the last load of x and
+// residual, so they may overwrite these.
 
-// Which stores go past the caches: none, or those to what is aligned there.
+// Which stores are streaming stores: none, or those to aligned addresses.
 struct Cached {
   static constexpr bool y = false, residual_out = false;
 };

@@ -14,12 +14,12 @@
 namespace fastnorm::cpu {
 namespace {
 
-// Waking a sleeper costs 8 to 40 us, a spinner 0.4 to 0.9.
+// Waking a sleeping thread takes 8 to 40 us, a spinning one 0.4 to 0.9.
 constexpr std::chrono::microseconds kSpin{30};
 
 thread_local bool is_worker = false;
 
-// Counted in the child, which has none of the parent's other threads.
+// Counted in the child process, which has none of the parent's other threads.
 std::atomic<uint32_t> forks{0};
 const int fork_handler = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
 
@@ -39,10 +39,10 @@ void pause() {
 #endif
 }
 
-// Spins until `ready` or for kSpin; false in the latter case.
+// Spins until `ready` or for kSpin. Returns false after kSpin.
 template <typename Ready>
 bool spin_until(Ready ready) {
-  constexpr int kPauses = 32;  // between looks at the clock
+  constexpr int kPauses = 32;  // between reads of the clock
   const auto end = std::chrono::steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < kPauses; ++i) {
@@ -63,19 +63,19 @@ Pool::Pool(int32_t threads)
 }
 
 Pool::~Pool() {
-  if (born_ != forks.load()) return;  // the threads are the parent's
+  if (born_ != forks.load()) return;  // the threads belong to the parent process
   stop_.store(true);
   bell_.fetch_add(1);
   futex_wake(bell_);
   for (int32_t i = 0; i < started_; ++i) pthread_join(workers_[static_cast<size_t>(i)], nullptr);
 }
 
-// Starts what the system allows; with fewer threads the job is done all the same.
+// Starts as many threads as the system allows. Jobs also finish with fewer threads.
 void Pool::start() {
   born_ = forks.load();
   sigset_t all, before;
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // the host's signals are not for our threads
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // our threads must not handle the host's signals
   while (started_ < threads_ - 1 && pthread_create(&workers_[static_cast<size_t>(started_)],
                                                    nullptr, worker_main, this) == 0) {
     pthread_setname_np(workers_[static_cast<size_t>(started_)], "fastnorm");
@@ -107,7 +107,7 @@ void Pool::work() {
   }
 }
 
-// Enters the job in `seen`, unless it is closed by now.
+// Joins the job in `seen`, unless it is closed.
 bool Pool::join_job(uint64_t seen) {
   while ((seen & kOpen) != 0) {
     if (state_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) return true;
@@ -134,7 +134,7 @@ void Pool::run_ranges() {
 }
 
 void Pool::publish(const Job& job) {
-  constexpr int64_t kRangesPerThread = 4;  // so that a thread that was interrupted holds up little
+  constexpr int64_t kRangesPerThread = 4;  // limits what an interrupted thread can hold up
   job_ = job;
   ranges_ = std::min((job.count + job.grain - 1) / job.grain, threads_ * kRangesPerThread);
   next_.store(0, std::memory_order_relaxed);
@@ -144,7 +144,7 @@ void Pool::publish(const Job& job) {
   if (sleepers_.load() > 0) futex_wake(bell_);
 }
 
-// Closes the job and waits for those at work on it.
+// Closes the job and waits for the threads that work on it.
 void Pool::finish() {
   state_.fetch_and(~kOpen, std::memory_order_acq_rel);
   const auto alone = [&] { return (state_.load(std::memory_order_acquire) & kWorkers) == 0; };

@@ -1,4 +1,5 @@
-// Who works on the ranges of a call: the caller's thread, the caller's parallel loop, or an own pool.
+// Who works on the ranges of a call: the caller's thread, the caller's parallel loop, or the
+// library's pool.
 #pragma once
 
 #include <pthread.h>
@@ -11,7 +12,7 @@
 
 namespace fastnorm::cpu {
 
-// Work on [0, count), in ranges of about `grain` at least.
+// Work on [0, count), in ranges of about `grain` or more.
 struct Job {
   fastnorm_range_fn run;
   void* task;
@@ -19,8 +20,9 @@ struct Job {
   int64_t grain;
 };
 
-// Threads that wait for jobs. They are started at the first job, spin a few microseconds after each and then sleep; a job does not
-// wait for sleepers to wake: who comes late finds it done. A forked child has no such threads and runs its jobs alone.
+// Threads that wait for jobs. They start at the first job, spin a few microseconds after each job,
+// and then sleep. A job does not wait for sleepers to wake: a late thread finds it done. A forked
+// child has no such threads and runs its jobs alone.
 class Pool {
  public:
   // `threads` counts the caller.
@@ -29,8 +31,8 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Runs a job on the pool and the calling thread. Runs it on the calling thread alone if the pool works for another thread, after a
-  // fork, and on a thread of a pool. Takes no lock.
+  // Runs a job on the pool and the calling thread. Runs it on the calling thread alone while the
+  // pool works for another thread, after a fork, and on a thread of a pool. Takes no lock.
   void run(const Job& job);
 
  private:
@@ -43,7 +45,7 @@ class Pool {
   void publish(const Job& job);
   void finish();
 
-  // state_: number of the job << 32 | open << 31 | threads at work on it, the caller not among them.
+  // state_: number of the job << 32 | open << 31 | threads that work on it, without the caller.
   static constexpr uint64_t kOpen = uint64_t{1} << 31;
   static constexpr uint64_t kWorkers = kOpen - 1;
 
@@ -51,15 +53,15 @@ class Pool {
   const bool spin_;  // there is a processor for each thread
   std::unique_ptr<pthread_t[]> workers_;
   int32_t started_ = 0;
-  uint32_t born_ = 0;  // forks this process had gone through when the workers were started
+  uint32_t born_ = 0;  // forks of this process before the workers started
 
   alignas(64) std::atomic<bool> busy_{false};
   alignas(64) std::atomic<uint64_t> state_{0};
   std::atomic<uint32_t> bell_{0};      // futex of idle workers: counts jobs
-  std::atomic<uint32_t> sleepers_{0};  // of them
+  std::atomic<uint32_t> sleepers_{0};  // of the idle workers
   std::atomic<uint32_t> done_{0};      // futex of a caller that waits for the last worker
   std::atomic<bool> stop_{false};
-  alignas(64) std::atomic<int64_t> next_{0};  // range
+  alignas(64) std::atomic<int64_t> next_{0};  // next range to take
   Job job_ = {};
   int64_t ranges_ = 0;
 };

@@ -1,5 +1,6 @@
-// Values to codes and scales, for Sink::kQuant. Plain loops over fixed lengths, which the compiler turns into vectors of the unit's
-// instruction set; every operation is one rounded instruction, so the bits are the same for all.
+// Values to codes and scales, for Sink::kQuant. Plain loops of fixed length, which the compiler
+// vectorises for the unit's instruction set. Every operation is one rounded instruction, so all
+// instruction sets give the same bits.
 #pragma once
 
 #include "cpu/norm_params.h"
@@ -8,8 +9,8 @@
 namespace fastnorm::cpu {
 namespace {
 
-// Values are worked on so many at a time, in loops of fixed lengths within; behind the last value there are zeros up to a multiple of
-// kPadded, which all of them divide, blocks too.
+// Values in a chunk, in loops of fixed length. The last value is followed by zeros up to a multiple
+// of kPadded. All other lengths divide kPadded, blocks included.
 inline constexpr int kQuantChunk = 1024, kPadded = 128, kCodeStep = 64, kValueStep = 16;
 static_assert(kQuantChunk % kPadded == 0 && kPadded % kCodeStep == 0 &&
               kCodeStep % kValueStep == 0);
@@ -24,7 +25,7 @@ FASTNORM_INLINE float load_f32(const char* p) {
   return f;
 }
 
-// The greatest magnitude, as bits: they are in the order of the magnitudes, and NaN is above all.
+// The greatest magnitude as bits. Their order is that of the magnitudes, with NaN above all.
 inline uint32_t magnitude_bits(const float* values, int count) {
   uint32_t most[kValueStep] = {};
   for (int i = 0; i < count; i += kValueStep) {
@@ -37,14 +38,14 @@ inline uint32_t magnitude_bits(const float* values, int count) {
   return result;
 }
 
-// 0: nothing is clamped.
+// 0: no clamp.
 FASTNORM_INLINE float clamp_of(const QuantParams& q) {
   if (q.clamp_scale == nullptr) return q.clamp;
   const float given = load_f32(q.clamp_scale);
   return given > 0.0f ? given : 0.0f;
 }
 
-// NaN stays, as the comparisons are false for it.
+// NaN stays NaN, because comparisons with it are false.
 inline void clamp_values(float* values, int count, float clamp) {
   if (clamp == 0.0f) return;
   for (int i = 0; i < count; i += kValueStep) {
@@ -55,11 +56,13 @@ inline void clamp_values(float* values, int count, float clamp) {
   }
 }
 
-// To a float format of at most 8 bits: bits of its fraction, bias of its exponent, f32 bits of its greatest value, code of NaN, place of
-// its sign. With E the exponent of |v|, that of the least normal number at least, the sum with 2^(E + 23 - kFraction) rounds |v| to the
-// format's fraction and holds how many units of it that is; each E before it has taken 2^kFraction codes. Of all this the last byte
-// counts: to it the exponents of the sum add nothing, and a number of codes too many is taken off as units of the other summand, an even
-// number, so that halves go to even as they would.
+// To a float format of at most 8 bits. The parameters are the fraction's bits, the exponent's bias,
+// f32 bits of the greatest value, the code of NaN, and the sign's position. E is the exponent of
+// |v|, or of the least normal number if that is greater. Adding 2^(E + 23 - kFraction) rounds |v|
+// to the format's fraction. The sum then holds the number of units. Each exponent below E takes
+// 2^kFraction codes. Only the last byte of the result counts; the sum's exponent does not change
+// it. Surplus codes are subtracted as units of the other summand. Their number is even, so ties
+// still go to even.
 template <int kFraction, int kBias, uint32_t kGreatest, uint32_t kNan, int kSign>
 FASTNORM_INLINE uint8_t to_small_float(float v) {
   constexpr int kDrop = 23 - kFraction;
@@ -82,12 +85,12 @@ FASTNORM_INLINE uint8_t to_e2m1(float v) { return to_small_float<1, 1, 0x40c0000
 FASTNORM_INLINE uint8_t to_i8(float v) {
   const float low = v < -128.0f ? -128.0f : v;
   const float kept = low > 127.0f ? 127.0f : low;
-  constexpr uint32_t kUnits = 0x4b400000;  // 1.5 * 2^23: the sum's last bit is worth 1
+  constexpr uint32_t kUnits = 0x4b400000;  // 1.5 * 2^23: the last bit of the sum is 1
   const uint32_t code = bits_of(kept + from_bits(kUnits)) - kUnits;
   return static_cast<uint8_t>((bits_of(v) & kMagnitude) > kInfBits ? 0 : code);
 }
 
-// The value of an e4m3 code without sign.
+// The value of an e4m3 code without its sign.
 FASTNORM_INLINE float from_e4m3(uint32_t code) {
   const uint32_t exponent = code >> 3, fraction = code & 7;
   const float subnormal = static_cast<float>(static_cast<int32_t>(fraction)) * 0x1p-9f;
@@ -96,10 +99,10 @@ FASTNORM_INLINE float from_e4m3(uint32_t code) {
   return exponent == 0 ? subnormal : normal;
 }
 
-// The greatest code is m * 2^k.
+// The greatest code, m * 2^k.
 struct GreatestCode {
   int k;
-  uint32_t fraction;  // bits of m's
+  uint32_t fraction;  // bits of m's fraction
 };
 inline GreatestCode greatest_code(CodeType type) {
   return type == CodeType::kE4M3   ? GreatestCode{8, 0x600000}
@@ -107,7 +110,7 @@ inline GreatestCode greatest_code(CodeType type) {
                                    : GreatestCode{2, 0x400000};
 }
 
-// The least E with magnitude <= m * 2^(k + E), within [-127, 127].
+// The least E with magnitude <= m * 2^(k + E), clamped to [-127, 127].
 FASTNORM_INLINE int scale_exponent(uint32_t magnitude, GreatestCode most) {
   if (magnitude >= kInfBits) return 127;
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
@@ -120,7 +123,8 @@ FASTNORM_INLINE float power_of_two(int e) {
   return from_bits(e == -127 ? 0x00400000 : static_cast<uint32_t>(e + 127) << 23);
 }
 
-// Raises an f32 in memory to a magnitude; in any order of calls the greatest bits win, and what has its sign set is below all.
+// Raises an f32 in memory to a magnitude, in any order of calls. The greatest bits win. A value
+// with the sign set is below all.
 inline void raise_amax(char* address, uint32_t bits) {
   auto* const word = reinterpret_cast<int32_t*>(address);
   const auto ours = static_cast<int32_t>(bits);
@@ -130,13 +134,13 @@ inline void raise_amax(char* address, uint32_t bits) {
   }
 }
 
-// Scales from the greatest magnitudes of what they scale, and the factors that codes are made with (divisors where codes are quotients):
-// of a row, or of the blocks of a chunk, so many together.
+// Scales from the greatest magnitudes of a row, or of the blocks of a chunk. Also the factors for
+// the codes, which are divisors if codes are quotients.
 inline constexpr int kMostBlocks = kQuantChunk / 16, kBlockStep = 16;
 
 struct Scales {
   uint32_t magnitude[kMostBlocks];
-  uint32_t scale[kMostBlocks];  // as it is stored: f32, or a byte
+  uint32_t scale[kMostBlocks];  // as stored: f32, or a byte
   float inverse[kMostBlocks];
 };
 
@@ -164,7 +168,8 @@ inline void make_pow2_scales(GreatestCode most, float amax_floor, bool bytes, in
   }
 }
 
-// Of a tensor whose scale is `global`; of a negative one the codes take the sign. A scale of 0 makes codes of 0.
+// Scales of a tensor with global scale `global`. If that is negative, the codes have the opposite
+// sign. A scale of 0 gives codes of 0.
 template <int kStep>
 inline void make_nvfp4_scales(float global, int first, Scales& s) {
   const float factor = __builtin_fabsf((1.0f / global) * (1.0f / 6.0f));
@@ -196,22 +201,24 @@ inline void make_scales_by(const QuantParams& q, int count, Scales& s) {
   }
 }
 
-// A few one by one: a vector of what was just written in pieces is waited for.
+// A few scales one at a time. A vector load of what was just stored in pieces would stall.
 inline void make_scales(const QuantParams& q, int count, Scales& s) {
   if (count <= kBlockStep / 4) return make_scales_by<1>(q, count, s);
   make_scales_by<kBlockStep>(q, count, s);
 }
 
-// The greater one of each two neighbours. By itself: among other loops compilers take it apart.
+// The greater of each two neighbours. A function of its own: among other loops compilers do not
+// vectorise it.
 template <int kCount>
 __attribute__((noinline)) void greater_of_two(const uint32_t* from, uint32_t* to) {
   for (int j = 0; j < kCount; ++j) to[j] = greater(from[2 * j], from[2 * j + 1]);
 }
 
-// The greatest magnitude of each block of kBlock values; `count` is a multiple of kPadded.
+// The greatest magnitude of each block of kBlock values. `count` is a multiple of kPadded.
 template <int kBlock>
 inline void block_magnitudes(const float* values, int count, Scales& s) {
-  // Of longer blocks first every so many, then neighbours two by two until one is left of each block.
+  // Long blocks first fold values at a fixed distance. Then neighbours fold in pairs until one
+  // value is left for each block.
   constexpr int kLanes = kValueStep, kBlocks = kPadded / kBlock, kHeld = kBlocks * kLanes;
   for (int i = 0; i < count; i += kPadded) {
     uint32_t most[kHeld], eight[kHeld / 2], four[kHeld / 4], two[kHeld / 8];
@@ -247,20 +254,20 @@ inline void divide_blocks(float* values, int count, const Scales& s) {
   }
 }
 
-// The first `count` of values that are padded.
+// Divides the first `count` values. They are padded.
 inline void divide_values(float* values, int count, float scale) {
   for (int i = 0; i < count; i += kValueStep) {
     for (int j = 0; j < kValueStep; ++j) values[i + j] = values[i + j] / scale;
   }
 }
 
-// Where the codes and scales of a row go.
+// Where a row's codes and scales are stored.
 struct QuantRow {
   int64_t number;
   char* codes;
   char* scale;
 
-  // The factor for a row's codes, whose scale is stored.
+  // Stores the scale of a row and returns the factor for its codes.
   float put_row_scale(const QuantParams& q, uint32_t magnitude) const {
     Scales s;
     s.magnitude[0] = magnitude;
@@ -269,7 +276,8 @@ struct QuantRow {
     return s.inverse[0];
   }
 
-  // Scales the values of the blocks from number `index` on, and stores their scales. `count` values, then zeros up to `padded`.
+  // Scales the values of the blocks from number `index` on, and stores their scales. There are
+  // `count` values, then zeros up to `padded`.
   template <int kBlock>
   void scale_by_block(const QuantParams& q, int64_t index, int count, int padded,
                       float* values) const {
@@ -315,7 +323,8 @@ struct QuantRow {
     }
   }
 
-  // By vectors: a long copy by the compiler is a call or a string instruction. Past the caches where that is wanted and `to` is aligned.
+  // Copies by vectors: compilers turn a long copy into a call or a string instruction. Uses
+  // streaming stores if asked and if `to` is aligned.
   static FASTNORM_INLINE void copy(char* to, const void* from, int bytes,
                                    bool past_caches = false) {
     constexpr int kStep = 2 * kLanes * F32::kBytes;
@@ -343,7 +352,7 @@ struct QuantRow {
     return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + index % 4;
   }
 
-  // `count` values of the elements from i on, times `inverse` if kScaled.
+  // `count` values from element i on, times `inverse` if kScaled.
   template <bool kScaled>
   void put_codes(const QuantParams& q, int64_t i, int count, const float (&values)[kQuantChunk],
                  float inverse, bool past_caches) const {
@@ -378,7 +387,7 @@ struct QuantRow {
     copy(codes + i, code, count, past_caches);
   }
 
-  // Zeroes the padding of swizzled scales: behind the row's own, and after the last row.
+  // Zeroes the padding of swizzled scales: behind the row's scales, and after the last row.
   void end(const QuantParams& q, int64_t n) const {
     if (!q.swizzled) return;
     const int64_t scales = (n + q.block - 1) / q.block, padded = q.scale_step_bytes * 4;

@@ -1,21 +1,28 @@
 // The vectors of one instruction set, and how rows of each dtype become vectors of f32 and back.
 //
-// Each simd_*.h defines, in an anonymous namespace, the same names over its registers:
-//   Vec                         kLanes f32 values
-//   zero, broadcast, lowest, add, sub, mul, fused (a * b + c, rounded once), sum_lanes, square_root
-//   divide, at_least, at_most (NaN stays), if_less (x < y ? a : b), magnitude, with_sign (v >= 0 gets a
-//   sign), exponent_from_bits (a lane's lowest 9 bits become sign and exponent)
-//   load, load_some, store, store_some, stream   a Pair of one dtype; `some` touches `count` elements and no byte more
-//   kStreamBytes                the alignment that stream needs; 1: it only stores
-//   kReadAhead                  the first pass over a row may go along with the writing of the one before
-//   kMomentParts                parts in which LAYER's second pass takes 64 elements: its two sums need twice the registers
-//   round                       to a dtype and back
-//   to_layout, from_layout      between the layout of f32 pairs and that of a dtype
-//   first                       the elements below `count`, zero in the place of the others
-// A Pair is 2 * kLanes elements. f32 and f16 lie in it in order; bf16 has the even elements in `a` and the odd ones in `b`, which takes
-// a shift and a mask to load and a shift and a blend to store, where order would take shuffles.
+// Each simd_*.h defines the same names in an anonymous namespace:
+//   Vec             kLanes f32 values
+//   zero, broadcast, lowest, add, sub, mul, sum_lanes, square_root
+//   fused           a * b + c, rounded once
+//   divide, at_least, at_most (NaN stays NaN), magnitude
+//   if_less         x < y ? a : b
+//   with_sign       v >= 0, with the sign of the second operand
+//   exponent_from_bits   a lane's lowest 9 bits become sign and exponent
+//   load, load_some, store, store_some, stream   a Pair of one dtype; `some` accesses `count`
+//                   elements and no other byte
+//   kStreamBytes    the alignment that stream needs; 1: it is a plain store
+//   kReadAhead      the first pass over a row may run with the writes of the row before
+//   kMomentParts    parts in which LAYER's second pass takes 64 elements: two sums need twice the
+//                   registers
+//   round           to a dtype and back
+//   to_layout, from_layout   between the layout of f32 pairs and that of a dtype
+//   first           the elements below `count`, and zeros
+// A Pair has 2 * kLanes elements. Those of f32 and f16 are in order. bf16 has the even elements in
+// `a` and the odd ones in `b`. It then loads with a shift and a mask, and stores with a shift and a
+// blend, without shuffles.
 //
-// Nothing here may become a function that the linker shares between units: no std:: templates, everything in anonymous namespaces.
+// Nothing here may become a function that the linker shares between units: no std:: templates, and
+// everything in anonymous namespaces.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +42,7 @@ struct BF16 {
   static constexpr int kBytes = 2;
 };
 
-// Bits of a float and back, without std::bit_cast, which is a template.
+// Bits of a float and back. std::bit_cast is a template, so it cannot be used here.
 FASTNORM_INLINE uint32_t bits_of(float f) { return __builtin_bit_cast(uint32_t, f); }
 FASTNORM_INLINE float from_bits(uint32_t u) { return __builtin_bit_cast(float, u); }
 

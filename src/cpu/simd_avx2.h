@@ -27,7 +27,7 @@ FASTNORM_INLINE Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 FASTNORM_INLINE Vec divide(Vec a, Vec b) { return _mm256_div_ps(a, b); }
-// Of a NaN and a number the instructions give the second operand.
+// If one operand is NaN, the instructions return the second one.
 FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return _mm256_max_ps(low, v); }
 FASTNORM_INLINE Vec at_most(Vec v, Vec high) { return _mm256_min_ps(high, v); }
 FASTNORM_INLINE Vec if_less(Vec x, Vec y, Vec a, Vec b) {
@@ -55,8 +55,8 @@ FASTNORM_INLINE void store_bits(char* p, __m256i v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
 }
 
-// There are no masked accesses to 16-bit elements: those go through 32 bytes on the stack. Functions
-// of their own, since a row has few of them and each would be text in every kernel.
+// AVX2 has no masked access to 16-bit elements. They go through 32 bytes on the stack. Not inlined: a
+// row has few of them, and each copy would add code to every kernel.
 __attribute__((noinline)) __m256i load_some_words(const char* p, int count) {
   alignas(32) char buffer[32] = {};
   __builtin_memcpy(buffer, p, static_cast<unsigned>(count) * 2);
@@ -108,13 +108,13 @@ FASTNORM_INLINE __m256i to_halves(Pair v) {
   return _mm256_set_m128i(to_halves(v.b), to_halves(v.a));
 }
 
-// bf16 in the upper half of each lane, rounded by integer addition; the lower half is whatever is left.
+// bf16 in the upper half of each lane, rounded by integer addition. The lower half is undefined.
 FASTNORM_INLINE __m256i brain_above(Vec v) {
   const __m256i u = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   return _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
 }
-// As brain_above; NaN stays NaN and turns quiet.
+// As brain_above. NaN stays NaN and becomes quiet.
 FASTNORM_INLINE __m256i brain_or_nan_above(Vec v) {
   const __m256i quiet = _mm256_or_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x400000));
   const __m256 is_nan = _mm256_cmp_ps(v, v, _CMP_UNORD_Q);

@@ -1,4 +1,5 @@
-// simd.h for AVX-512 F, BW, VL and DQ; with AVX512_BF16 bf16 is stored by its instruction where that is exact.
+// simd.h for AVX-512 F, BW, VL and DQ. With AVX512_BF16, its instruction stores bf16 where the
+// result is exact.
 #pragma once
 
 #include <immintrin.h>
@@ -27,7 +28,7 @@ FASTNORM_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 FASTNORM_INLINE Vec divide(Vec a, Vec b) { return _mm512_div_ps(a, b); }
-// Of a NaN and a number the instructions give the second operand.
+// If one operand is NaN, the instructions return the second one.
 FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return _mm512_max_ps(low, v); }
 FASTNORM_INLINE Vec at_most(Vec v, Vec high) { return _mm512_min_ps(high, v); }
 FASTNORM_INLINE Vec if_less(Vec x, Vec y, Vec a, Vec b) {
@@ -90,13 +91,13 @@ FASTNORM_INLINE __m512i to_halves(Pair v) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(to_halves(v.a)), to_halves(v.b), 1);
 }
 
-// bf16 in the upper half of each lane, rounded by integer addition; the lower half is whatever is left.
+// bf16 in the upper half of each lane, rounded by integer addition. The lower half is undefined.
 FASTNORM_INLINE __m512i brain_above(Vec v) {
   const __m512i u = _mm512_castps_si512(v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
   return _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
 }
-// As brain_above; NaN stays NaN and turns quiet.
+// As brain_above. NaN stays NaN and becomes quiet.
 FASTNORM_INLINE __m512i brain_or_nan_above(Vec v) {
   const __m512i quiet = _mm512_or_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x400000));
   return _mm512_mask_mov_epi32(brain_above(v), _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet);
@@ -107,8 +108,8 @@ FASTNORM_INLINE __m512i interleave_brains(__m512i even, __m512i odd) {
 
 FASTNORM_INLINE __m512i to_brains(Pair v) {
 #ifdef __AVX512BF16__
-  // The instruction takes subnormals for zeros. So zeros that it made are looked into; one test for two vectors is 3 % of a row faster
-  // than testing both sources at once (Zen 4).
+  // The instruction treats subnormals as zeros, so zeros in its result are checked. One test for
+  // two vectors makes a row 3 % faster than a test of both sources (Zen 4).
   constexpr int kSubnormal = 0x20;
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
                                          8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);

@@ -1,4 +1,5 @@
-// simd.h for AArch64's base vectors. No streaming stores: compilers offer none that keep their order cheap, so `stream` is `store`.
+// simd.h for the base vectors of AArch64. `stream` is `store`: compilers offer no streaming store
+// that keeps the order cheaply.
 #pragma once
 
 #include <arm_neon.h>
@@ -27,7 +28,7 @@ FASTNORM_INLINE Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
 FASTNORM_INLINE Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
 FASTNORM_INLINE Vec fused(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
 FASTNORM_INLINE Vec divide(Vec a, Vec b) { return vdivq_f32(a, b); }
-FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return vmaxq_f32(v, low); }  // NaN stays
+FASTNORM_INLINE Vec at_least(Vec v, Vec low) { return vmaxq_f32(v, low); }  // NaN stays NaN
 FASTNORM_INLINE Vec at_most(Vec v, Vec high) { return vminq_f32(v, high); }
 FASTNORM_INLINE Vec if_less(Vec x, Vec y, Vec a, Vec b) { return vbslq_f32(vcltq_f32(x, y), a, b); }
 FASTNORM_INLINE Vec magnitude(Vec v) { return vabsq_f32(v); }
@@ -72,7 +73,7 @@ FASTNORM_INLINE Pair load(F32, const char* p) { return {load_floats(p), load_flo
 FASTNORM_INLINE Pair load(F16, const char* p) { return from_halves(load_words(p)); }
 FASTNORM_INLINE Pair load(BF16, const char* p) { return from_brains(load_words(p)); }
 
-// There are no masked accesses: part of a pair goes through its bytes on the stack.
+// AArch64 has no masked access. A part of a pair goes through the bytes on the stack.
 template <class T>
 FASTNORM_INLINE Pair load_some(T type, const char* p, int count) {
   alignas(16) char buffer[2 * kLanes * T::kBytes] = {};
@@ -83,7 +84,8 @@ FASTNORM_INLINE Pair load_some(T type, const char* p, int count) {
 FASTNORM_INLINE uint16x8_t to_halves(Pair v) {
   return vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(v.a), v.b));
 }
-// bf16 in the upper half of each lane; NaN stays NaN and turns quiet. The lower half is whatever is left.
+// bf16 in the upper half of each lane. NaN stays NaN and becomes quiet. The lower half is
+// undefined.
 FASTNORM_INLINE uint32x4_t brain_above(Vec v) {
   const uint32x4_t u = vreinterpretq_u32_f32(v);
   const uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));

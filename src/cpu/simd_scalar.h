@@ -1,4 +1,4 @@
-// simd.h in plain C++: what every machine runs, and what a reader may compare the others with.
+// simd.h in plain C++. Every machine runs it. It shows what the other ones must do.
 #pragma once
 
 namespace fastnorm::cpu {
@@ -40,11 +40,11 @@ FASTNORM_INLINE float decode(F32, uint32_t u) { return from_bits(u); }
 FASTNORM_INLINE float decode(BF16, uint32_t u) { return from_bits(u << 16); }
 __attribute__((noinline)) inline float decode(F16, uint32_t u) {
   const uint32_t sign = (u & 0x8000) << 16, magnitude = u & 0x7fff;
-  if (magnitude >= 0x7c00) {  // Inf, NaN: the latter quiet
+  if (magnitude >= 0x7c00) {  // Inf, or NaN, which becomes quiet
     const uint32_t quiet = magnitude > 0x7c00 ? 0x400000 : 0;
     return from_bits(sign | 0x7f800000 | quiet | magnitude << 13);
   }
-  // As an f32 the same bits are 2^-112 times the value, subnormals included.
+  // As f32 the same bits are 2^-112 times the value, also for subnormals.
   return from_bits(sign | bits_of(from_bits(magnitude << 13) * 0x1p112f));
 }
 
@@ -57,12 +57,12 @@ FASTNORM_INLINE uint32_t encode(BF16, float f) {
 __attribute__((noinline)) inline uint32_t encode(F16, float f) {
   const uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
   if (magnitude > 0x7f800000) return sign | 0x7e00;
-  if (magnitude >= 0x47800000) return sign | 0x7c00;  // 65536 and more
+  if (magnitude >= 0x47800000) return sign | 0x7c00;  // 65536 or more
   if (magnitude < 0x38800000) {
-    // Below 2^-14 the unit is 2^-24: adding 0.5, whose unit that is, rounds to it.
+    // Below 2^-14 the unit is 2^-24. Adding 0.5, which has that unit, rounds to it.
     return sign | (bits_of(from_bits(magnitude) + 0.5f) - 0x3f000000);
   }
-  // 65520 and more round up to 0x7c00, which is Inf.
+  // 65520 or more rounds up to 0x7c00, which is Inf.
   return sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
 }
 

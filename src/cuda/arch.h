@@ -1,4 +1,4 @@
-// Every number of a GPU architecture. CUDA-free: planning for any architecture works in any build.
+// All numbers of GPU architectures. Needs no CUDA: every build can plan for every architecture.
 #pragma once
 
 #include "core/norm_backward_choice.h"
@@ -27,14 +27,14 @@ inline constexpr ArchSpec kSm90 =
     make_arch("sm_90", 90, 8, kNormChoicesSm90, kNormBackwardChoicesSm90, true);
 inline constexpr ArchSpec kSm100 = make_arch("sm_100f", 100, 8);
 inline constexpr ArchSpec kSm120 = make_arch("sm_120f", 120, 8);
-// PTX for capability 9.0 and later, which a GPU's driver compiles when a kernel is first wanted.
+// PTX for capability 9.0 and later. The GPU's driver compiles it when a kernel is first loaded.
 inline constexpr ArchSpec kPtx = make_arch("ptx_90", 90, 8);
 
 inline constexpr const ArchSpec* kArchs[] = {&kSm80, &kSm90, &kSm100, &kSm120, &kPtx};
 
 // The architecture whose kernels run on a device of `capability` (major * 10 + minor), among those
-// that `built` has; nullptr if none does. Binary code runs on later minor versions of its major one
-// (an `f` target on its family: 10.0 and 10.3, 12.0 and 12.1).
+// that `built` has; nullptr if there is none. Binary code runs on later minor versions of its major
+// version. An `f` target runs on its family: 10.0 and 10.3, or 12.0 and 12.1.
 constexpr const ArchSpec* arch_for(int32_t capability, bool (*built)(const ArchSpec&)) {
   for (const ArchSpec* arch : kArchs) {
     if (capability / 10 == arch->capability / 10 && capability >= arch->capability && built(*arch))
@@ -43,7 +43,7 @@ constexpr const ArchSpec* arch_for(int32_t capability, bool (*built)(const ArchS
   return capability >= kPtx.capability && built(kPtx) ? &kPtx : nullptr;
 }
 
-// True if a kernel may start before the stream's previous one has ended.
+// True if a kernel may start before the previous kernel of its stream has ended.
 constexpr bool launches_early(const ArchSpec& arch) { return arch.capability >= 90; }
 
 }  // namespace fastnorm::cuda

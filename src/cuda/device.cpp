@@ -10,7 +10,7 @@
 namespace fastnorm::cuda {
 namespace {
 
-// The architectures of this build; the macros come from the option gpu_archs.
+// The architectures of this build. The option gpu_archs sets the macros.
 std::span<const KernelTable> kernel_tables() {
   static const KernelTable tables[] = {
 #ifdef FASTNORM_HAS_SM80
@@ -37,7 +37,7 @@ std::span<const KernelTable> kernel_tables() {
 
 bool is_built(const ArchSpec& arch) { return kernel_table(arch) != nullptr; }
 
-// Version as CUDA counts it, 13000 for 13.0, in words.
+// A version as CUDA counts it, 13000 for 13.0, as text.
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
@@ -110,7 +110,7 @@ fastnorm_status find_driver_function(const char* name, Function* function, Error
   return FASTNORM_OK;
 }
 
-// The largest cluster that this device (it may be a slice of one) can have active.
+// The largest cluster that this device, or slice of a device, can run.
 int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
   const std::span<const NormEntry> table = norm_table(arch);
   for (auto blocks = static_cast<int8_t>(arch.max_cluster_blocks);
@@ -141,7 +141,7 @@ int32_t largest_cluster(const ArchSpec& arch, const KernelTable& kernels) {
   return 1;
 }
 
-// On the device that it makes current.
+// Makes the device current.
 fastnorm_status create_on(int32_t device_id, const Driver& driver, std::unique_ptr<Device>* device,
                           Error& error) {
   FASTNORM_CUDA_TRY(cudaSetDevice(device_id));  // also initialises the primary context
@@ -249,7 +249,7 @@ const char* build_info() {
   return text.c_str();
 }
 
-// Faults of a kernel that has run: the context is lost, and every later call reports them.
+// Faults of a kernel that ran. The context is lost, and every later call reports them.
 bool is_sticky(cudaError_t code) {
   switch (code) {
     case cudaErrorIllegalAddress:

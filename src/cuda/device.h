@@ -1,4 +1,4 @@
-// One CUDA device: what was read of it once, its kernels' addresses, and the primary context.
+// One CUDA device: the facts read once, its kernels' addresses, and the primary context.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,7 +28,7 @@
 
 namespace fastnorm::cuda {
 
-// Sets the text and the code of a failed CUDA call, and clears what is not sticky.
+// Sets the text and the code of a failed CUDA call, and clears errors that are not sticky.
 fastnorm_status device_error(const char* expression, cudaError_t code, Error& error);
 
 // The kernels of one architecture in this build.
@@ -43,10 +43,10 @@ struct KernelTable {
   NormPairKernel pair_at(int32_t index, GridForm form) const;
 };
 
-// nullptr if this build has no kernels of the architecture.
+// nullptr if this build has no kernels for the architecture.
 const KernelTable* kernel_table(const ArchSpec& arch);
 
-// The driver's functions that the runtime has no equivalent of, found through it.
+// Functions of the driver that the runtime does not offer. They are found through the runtime.
 struct Driver {
   int (*get_current)(void** context) = nullptr;
   int (*set_current)(void* context) = nullptr;
@@ -92,26 +92,26 @@ class CudaDevice final : public Device {
 #endif
 
  private:
-  // Runs body() with this device current, and makes current again what was.
+  // Runs body() with this device current, then restores the device that was current.
   template <typename Body>
   fastnorm_status with_device(Error& error, Body body);
-  // Lets the kernel have clusters of more blocks or more shared memory than are portable, where it
-  // does. Once: the runtime remembers it.
+  // Allows clusters of more blocks, or more shared memory, than are portable, if the kernel needs
+  // them. Once per kernel: the runtime remembers it.
   fastnorm_status allow_large(const NormPlan& plan, const void* kernel, Error& error);
   fastnorm_status allow_backward(const NormBackwardStep& step, Error& error);
   fastnorm_status load_mla_decode_once(const MlaDecodeDesc& desc, Error& error);
   // On the current device.
   fastnorm_status prepare_stages(const NormCall& call, Error& error);
   fastnorm_status run_stages(const NormCall& call, cudaStream_t stream, Error& error);
-  // One launch, on the current device.
+  // One launch on the current device.
   fastnorm_status run_together(std::span<const NormCall> calls, cudaStream_t stream, Error& error);
 
   const KernelTable& kernels_;
   const Driver driver_;
   void* const primary_;                                       // the device's primary CUDA context
-  const std::unique_ptr<std::atomic<bool>[]> allowed_large_;  // by kernel: allowed already
+  const std::unique_ptr<std::atomic<bool>[]> allowed_large_;  // per kernel: already allowed
   const std::unique_ptr<std::atomic<bool>[]> allowed_backward_;
-  std::atomic<bool> mla_decode_loaded_[2][2] = {};  // by f16 and profile: its kernels are
+  std::atomic<bool> mla_decode_loaded_[2][2] = {};  // by f16 and profile: whether the kernels are
 };
 
 template <typename Body>
@@ -121,7 +121,7 @@ fastnorm_status CudaDevice::with_device(Error& error, Body body) {
   if (__builtin_expect(before == primary_, 1)) return body();
   if (before != nullptr) {
     int id = -1;
-    // A context beside the primary one has streams of its own: work queued here would not be
+    // A context other than the primary one has its own streams. Work queued here would not be
     // ordered with them.
     FASTNORM_REQUIRE(driver_.get_device(&id) != 0 || id != facts.device_id, FASTNORM_ERROR_DEVICE,
                      "the thread's current CUDA context is not the primary context of device %d; "

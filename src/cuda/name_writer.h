@@ -1,11 +1,12 @@
-// Makes the name of a kernel in a constexpr table. CUDA-free.
+// Makes the name of a kernel in a constexpr table. Needs no CUDA.
 #pragma once
 
 #include <cstddef>
 
 namespace fastnorm::cuda {
 
-// Appends to a zeroed array of characters. It drops what does not fit; tests ask for unique names.
+// Appends to a zeroed array of characters. It drops what does not fit; tests check that names are
+// unique.
 template <size_t kSize>
 class NameWriter {
  public:

@@ -1,4 +1,4 @@
-// The CUDA backend of a build without CUDA: the same symbols, no devices. Dry runs work, since
+// The CUDA backend of a build without CUDA: the same symbols, no devices. Dry runs work, because
 // planning needs no CUDA.
 #include "core/check.h"
 #include "cuda/norm/table.h"

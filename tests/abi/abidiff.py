@@ -15,8 +15,14 @@ from pathlib import Path
 from cases import Cases, output_of
 
 BASELINE = Path(__file__).with_name("abi.xml")
-DUMP = ["--exported-interfaces-only", "--drop-private-types", "--no-show-locs",
-        "--no-comp-dir-path", "--no-corpus-path", "--no-elf-needed"]
+DUMP = [
+    "--exported-interfaces-only",
+    "--drop-private-types",
+    "--no-show-locs",
+    "--no-comp-dir-path",
+    "--no-corpus-path",
+    "--no-elf-needed",
+]
 
 
 def main():
@@ -26,7 +32,9 @@ def main():
     parser.add_argument("--update", action="store_true")
     options = parser.parse_args()
     if options.update:
-        dump = output_of(["abidw", *DUMP, "--headers-dir", f"{options.include}/fastnorm", options.library])
+        dump = output_of(
+            ["abidw", *DUMP, "--headers-dir", f"{options.include}/fastnorm", options.library]
+        )
         BASELINE.write_text(dump)
         return
     cases = Cases()
@@ -36,10 +44,16 @@ def main():
     if shutil.which("abidiff") is None:
         sys.exit("abidiff is not installed (Debian: abigail-tools)")
     # No --headers-dir here: libabigail 2.2 aborts on it where one side is XML.
-    result = subprocess.run(["abidiff", "--no-added-syms", str(BASELINE), options.library],
-                            capture_output=True, text=True)
-    cases.check("no difference to the baseline", result.returncode == 0,
-                f"abidiff ended with {result.returncode}\n{result.stdout}{result.stderr}")
+    result = subprocess.run(
+        ["abidiff", "--no-added-syms", str(BASELINE), options.library],
+        capture_output=True,
+        text=True,
+    )
+    cases.check(
+        "no difference to the baseline",
+        result.returncode == 0,
+        f"abidiff ended with {result.returncode}\n{result.stdout}{result.stderr}",
+    )
     cases.finish()
 
 

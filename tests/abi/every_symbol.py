@@ -48,8 +48,10 @@ def main():
     include, version, output = sys.argv[1:]
     functions = Headers(include).functions
     major, minor, patch = map(int, version.split("."))
-    header = (f"FASTNORM_VERSION_MAJOR == {major} && FASTNORM_VERSION_MINOR == {minor} && "
-              f"FASTNORM_VERSION_PATCH == {patch}")
+    header = (
+        f"FASTNORM_VERSION_MAJOR == {major} && FASTNORM_VERSION_MINOR == {minor} && "
+        f"FASTNORM_VERSION_PATCH == {patch}"
+    )
     lines = "\n".join(f'      {{"{f}", (function){f}}},' for f in functions)
     text = PROGRAM.replace("FUNCTIONS", lines).replace("PROJECT_VERSION", f'"{version}"')
     Path(output).write_text(text.replace("HEADER_VERSION", header))

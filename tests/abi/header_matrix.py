@@ -19,7 +19,9 @@ STRICT_C = ["-Wc++-compat", "-Wstrict-prototypes", "-Wmissing-prototypes"]
 def jobs(headers):
     """(compiler, flags, header) of the whole matrix."""
     for header in headers:
-        dialects = [("g++", d, STRICT) for d in CPP_DIALECTS] + [("clang++", d, STRICT) for d in CPP_DIALECTS]
+        dialects = [("g++", d, STRICT) for d in CPP_DIALECTS] + [
+            ("clang++", d, STRICT) for d in CPP_DIALECTS
+        ]
         if header.suffix == ".h":
             dialects += [(c, d, STRICT + STRICT_C) for c in ("gcc", "clang") for d in C_DIALECTS]
         for compiler, dialect, flags in dialects:
@@ -32,9 +34,19 @@ def compile_one(job, include, folder):
     suffix = ".cpp" if compiler.endswith("++") else ".c"
     stem = f"{header.stem}_{header.suffix[1:]}-{compiler}-{flags[0][5:]}"
     source = folder / (stem + suffix)
-    source.write_text(f'#include "fastnorm/{header.name}"\n' * 2 + "int header_matrix_unit(void);\n"
-                      "int header_matrix_unit(void) { return 0; }\n")
-    command = [compiler, *flags, f"-I{include}", "-c", str(source), "-o", str(folder / (stem + ".o"))]
+    source.write_text(
+        f'#include "fastnorm/{header.name}"\n' * 2 + "int header_matrix_unit(void);\n"
+        "int header_matrix_unit(void) { return 0; }\n"
+    )
+    command = [
+        compiler,
+        *flags,
+        f"-I{include}",
+        "-c",
+        str(source),
+        "-o",
+        str(folder / (stem + ".o")),
+    ]
     result = subprocess.run(command, capture_output=True, text=True)
     return "" if result.returncode == 0 else result.stderr or "failed silently"
 
@@ -45,8 +57,11 @@ def check_includes(cases, header):
         words = line.split()
         if words[:1] != ["#include"]:
             continue
-        ok = words[1] in ("<stddef.h>", "<stdint.h>") or (header.parent / words[1].strip('"')).exists() \
+        ok = (
+            words[1] in ("<stddef.h>", "<stdint.h>")
+            or (header.parent / words[1].strip('"')).exists()
             or (header.suffix == ".hpp" and words[1].startswith("<") and ".h" not in words[1])
+        )
         cases.check(f"{header.name}: {line}", ok, "not allowed in a public header")
 
 
@@ -56,7 +71,9 @@ def main():
     parser.add_argument("--work", type=Path, required=True, help="folder for generated files")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    headers = sorted(p for p in (options.include / "fastnorm").iterdir() if p.suffix in (".h", ".hpp"))
+    headers = sorted(
+        p for p in (options.include / "fastnorm").iterdir() if p.suffix in (".h", ".hpp")
+    )
 
     cases = Cases()
     matrix = []
@@ -68,7 +85,9 @@ def main():
     for header in headers:
         check_includes(cases, header)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for job, error in zip(matrix, pool.map(lambda j: compile_one(j, options.include, options.work), matrix)):
+        for job, error in zip(
+            matrix, pool.map(lambda j: compile_one(j, options.include, options.work), matrix)
+        ):
             cases.check(f"{job[2].name} with {job[0]} {job[1][0]}", not error, error)
     cases.finish()
 

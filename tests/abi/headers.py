@@ -23,16 +23,22 @@ class Headers:
         self.functions = re.findall(rf"{EXPORT}[^;]*?\b(fastnorm_\w+)\s*\(", self.text)
         self.enums = {
             name: [e.split("=")[0].strip() for e in body.split(",") if e.strip()]
-            for name, body in re.findall(r"typedef enum (\w+)\s*\{(.*?)\}\s*\1\s*;", self.text, re.S)
+            for name, body in re.findall(
+                r"typedef enum (\w+)\s*\{(.*?)\}\s*\1\s*;", self.text, re.S
+            )
         }
         self.structs = {
             name: [self._field(f) for f in body.split(";") if f.strip()]
-            for name, body in re.findall(r"typedef struct (\w+)\s*\{(.*?)\}\s*\1\s*;", self.text, re.S)
+            for name, body in re.findall(
+                r"typedef struct (\w+)\s*\{(.*?)\}\s*\1\s*;", self.text, re.S
+            )
         }
 
     def _preprocessed(self, include, compiler):
         """fastnorm.h without comments, directives and the text of system headers."""
-        text = output_of([*compiler, "-std=c99", "-E", f"-I{include}", str(self.folder / "fastnorm.h")])
+        text = output_of(
+            [*compiler, "-std=c99", "-E", f"-I{include}", str(self.folder / "fastnorm.h")]
+        )
         kept, ours = [], False
         for line in text.splitlines():
             marker = re.match(r'# \d+ "([^"]*)"', line)
@@ -53,5 +59,7 @@ class Headers:
         marked = len(re.findall(r"^FASTNORM_API\b", source, re.M))
         cases.equal("functions found in the headers", len(self.functions), marked)
         cases.equal("functions are unique", len(set(self.functions)), len(self.functions))
-        cases.equal("structs found", len(self.structs), len(re.findall(r"\bstruct \w+\s*\{", source)))
+        cases.equal(
+            "structs found", len(self.structs), len(re.findall(r"\bstruct \w+\s*\{", source))
+        )
         cases.equal("enums found", len(self.enums), len(re.findall(r"\benum \w+\s*\{", source)))

@@ -41,7 +41,9 @@ def measure(headers, include, compiler, wrapper, folder):
     folder.mkdir(parents=True, exist_ok=True)
     source, program = folder / "layout.c", folder / "layout"
     source.write_text(PROGRAM.replace("BODY", "\n".join(lines)))
-    output_of([*compiler, "-std=c99", "-Wall", "-Werror", f"-I{include}", str(source), "-o", str(program)])
+    output_of(
+        [*compiler, "-std=c99", "-Wall", "-Werror", f"-I{include}", str(source), "-o", str(program)]
+    )
     return output_of([*wrapper, str(program)]).splitlines()
 
 
@@ -70,8 +72,15 @@ def check_padding(cases, now, headers):
 def is_named_now(key, numbers, now):
     """A reserved field, whose place another field has."""
     struct, _, field = key[1].partition(".")
-    return key[0] == "field" and field == "reserved" and key not in now and any(
-        other[0] == "field" and other[1].startswith(struct + ".") and now[other] == numbers for other in now)
+    return (
+        key[0] == "field"
+        and field == "reserved"
+        and key not in now
+        and any(
+            other[0] == "field" and other[1].startswith(struct + ".") and now[other] == numbers
+            for other in now
+        )
+    )
 
 
 def check_promises(cases, now, then):
@@ -95,11 +104,16 @@ def check_promises(cases, now, then):
 def check_growable(cases, now, headers):
     for struct, fields in headers.structs.items():
         if "struct_size" in fields:
-            cases.equal(f"{struct}.struct_size comes first", now[("field", f"{struct}.struct_size")], (0, 8))
+            cases.equal(
+                f"{struct}.struct_size comes first", now[("field", f"{struct}.struct_size")], (0, 8)
+            )
     for name, values in headers.enums.items():
         last = ("enum", name, values[-1])
-        cases.check(f"{name} is 32 bits wide for good", re.search("MAX_ENUM$", values[-1]) and
-                    now[last] == (0x7FFFFFFF,), f"its last value is {values[-1]}")
+        cases.check(
+            f"{name} is 32 bits wide for good",
+            re.search("MAX_ENUM$", values[-1]) and now[last] == (0x7FFFFFFF,),
+            f"its last value is {values[-1]}",
+        )
 
 
 def main():
@@ -114,10 +128,16 @@ def main():
 
     headers = Headers(options.include, compiler)
     lines = measure(headers, options.include, compiler, wrapper, options.work)
-    now, then = parse(lines), parse(COMMITTED.read_text().splitlines() if COMMITTED.exists() else [])
+    now, then = parse(lines), parse(
+        COMMITTED.read_text().splitlines() if COMMITTED.exists() else []
+    )
     if options.update:
-        lost = [k for k in then if not is_named_now(k, then[k], now) and
-                (k not in now or (k[0] != "struct" and now[k] != then[k]))]
+        lost = [
+            k
+            for k in then
+            if not is_named_now(k, then[k], now)
+            and (k not in now or (k[0] != "struct" and now[k] != then[k]))
+        ]
         if lost:
             sys.exit(f"not updated, promises would be broken: {lost}")
         head = "# Promised layout of the public structs and enums; see layout.py. Lines are only added.\n"

@@ -15,8 +15,18 @@ from pathlib import Path
 from cases import Cases
 
 HERE = Path(__file__).parent
-ORDER = ("version.h", "status.h", "tensor.h", "context.h", "mla_decode.h", "norm.h", "norm_backward.h", "norm_heads.h",
-         "norm_heads_backward.h", "peer.h")
+ORDER = (
+    "version.h",
+    "status.h",
+    "tensor.h",
+    "context.h",
+    "mla_decode.h",
+    "norm.h",
+    "norm_backward.h",
+    "norm_heads.h",
+    "norm_heads_backward.h",
+    "peer.h",
+)
 HEAD = "/* The public headers of libfastnorm {}, written by old.py: a promise, never changed after its release. */\n"
 GROWN = "  uint64_t grown[2];\n"
 STRUCT = re.compile(r"(typedef struct (\w+) \{\s*size_t struct_size;.*?)(\}\s*\2;)", re.S)
@@ -37,12 +47,20 @@ def one_header(include):
 
 def formatted(text):
     formatter = HERE.parents[1] / ".venv" / "bin" / "clang-format"
-    result = subprocess.run([formatter, "--assume-filename", HERE / "old.h"], input=text, capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [formatter, "--assume-filename", HERE / "old.h"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return result.stdout
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--include", type=Path, required=True)
     parser.add_argument("--version")
     parser.add_argument("--update", action="store_true")
@@ -63,8 +81,11 @@ def main():
     cases = Cases()
     if cases.check(f"headers of version {options.version}", path.exists(), "run old.py --update"):
         frozen = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S)
-        cases.check(f"old/{options.version} is what the headers are", frozen.split() == text.split(),
-                    "run old.py --update, or raise the version if this one is released")
+        cases.check(
+            f"old/{options.version} is what the headers are",
+            frozen.split() == text.split(),
+            "run old.py --update, or raise the version if this one is released",
+        )
     cases.finish()
 
 

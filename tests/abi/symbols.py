@@ -15,8 +15,14 @@ from headers import Headers
 COMMITTED = Path(__file__).with_name("symbols.txt")
 VERSION_NODE = "FASTNORM_0"
 
-NEEDED = {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6",
-          "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+NEEDED = {
+    "libstdc++.so.6",
+    "libm.so.6",
+    "libgcc_s.so.1",
+    "libc.so.6",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+}
 NEEDED_STATIC_RUNTIME = NEEDED - {"libstdc++.so.6"}
 # Greatest symbol versions of the oldest system supported, Debian 12; a build on Ubuntu 24.04 is for
 # that and later.
@@ -38,8 +44,11 @@ def check_exports(cases, library, headers):
         exported.append(symbol)
     promised = COMMITTED.read_text().split()
     for symbol in sorted(set(exported) | set(promised)):
-        cases.equal(f"{symbol} is exported and in symbols.txt",
-                    (symbol in exported, symbol in promised), (True, True))
+        cases.equal(
+            f"{symbol} is exported and in symbols.txt",
+            (symbol in exported, symbol in promised),
+            (True, True),
+        )
     for symbol in sorted(set(exported) ^ set(headers.functions)):
         cases.check(symbol, False, "exported but not declared, or declared but not exported")
 
@@ -65,8 +74,9 @@ def check_symbol_versions(cases, library):
         return
     text = output_of(["objdump", "-T", library])
     for family, limit in limits.items():
-        versions = [tuple(map(int, v.split(".")))
-                    for v in re.findall(rf"\({family}_([\d.]+)\)", text)]
+        versions = [
+            tuple(map(int, v.split("."))) for v in re.findall(rf"\({family}_([\d.]+)\)", text)
+        ]
         if versions:
             print(f"greatest {family} needed: {'.'.join(map(str, max(versions)))}")
             cases.check(f"{family} versions", max(versions) <= limit, f"{max(versions)} > {limit}")

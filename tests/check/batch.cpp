@@ -12,10 +12,10 @@
 namespace fastnorm::check {
 namespace {
 
-// Which of a row's numbers a seed is for.
+// What a seed of a row is for.
 enum class Role : uint64_t { kX = 1, kResidual, kWeight, kBias };
 
-constexpr int64_t kTailRows = 4;   // of a case, in the first run
+constexpr int64_t kTailRows = 4;   // of a case, checked in the first run
 constexpr int64_t kBoundRows = 3;  // of a case; the reference in double is slow
 
 ref::Pattern pattern_of(const Content& content, int64_t row_number, Role role) {
@@ -29,7 +29,7 @@ ref::Pattern pattern_of(const Content& content, int64_t row_number, Role role) {
   return role == Role::kResidual && odd_one ? Pattern::kNormal : pattern;
 }
 
-// Calls fn(tensor) for each tensor of rows that is read, or written.
+// Calls fn(tensor) for each tensor of rows that is read or written.
 template <typename Fn>
 void for_each_input(const PlacedCase& p, Fn fn) {
   fn(p.x, Role::kX);
@@ -48,7 +48,7 @@ void for_each_weight(const PlacedCase& p, Fn fn) {
   if (p.bias.present) fn(p.bias, Role::kBias);
 }
 
-// True for the first of the rows that share memory in a broadcast tensor.
+// True for the first of the rows that a broadcast tensor keeps in one place.
 bool is_first(const PlacedTensor& t, const RowIndex& index) {
   for (int d = 0; d < kMaxOuter; ++d) {
     if (t.layout.stride[d] == 0 && index.digit[d] != 0) return false;
@@ -83,7 +83,8 @@ uint64_t digest_of(ref::Type type, const std::byte* bytes, int64_t elements, boo
     const int64_t count = elements - i < per_word ? elements - i : per_word;
     uint64_t word = 0;
     std::memcpy(&word, bytes + i * size, static_cast<size_t>(count * size));
-    for (int64_t k = 0; k < count; ++k) {  // element by element, so that it equals the loop above
+    for (int64_t k = 0; k < count;
+         ++k) {  // element by element, to give the same hash as the loop above
       const uint64_t element = word >> (8 * size * k);
       digest = mix(digest, size == 4 ? element & 0xffffffffu : element & 0xffffu);
     }
@@ -107,7 +108,7 @@ std::string place_text(int64_t row, int64_t column) {
   return " at row " + std::to_string(row) + ", column " + std::to_string(column);
 }
 
-// Compares results of the model with what the reference in double allows.
+// Compares results of the model with the bounds of the reference in double.
 std::string check_bounds(const Content& content, const ref::NormRow& row, ref::Order order,
                          const ref::NormResult& result) {
   const ref::NormBounds bounds = ref::norm_bounds(content.options, row, order);
@@ -212,7 +213,7 @@ void Batch::compute(Row& row, Scratch& scratch) {
   }
 }
 
-// Codes and scales from the model's z, which a chain in T ends by rounding.
+// Codes and scales from the model's z. In a chain in T, the last step rounds z.
 void Batch::compute_quant(Row& row, Scratch& scratch) {
   const PlacedCase& placed = cases_[row.item];
   const Content& c = placed.what.content;
@@ -289,7 +290,7 @@ const std::byte* Batch::fill(int pass) {
   return before_.data();
 }
 
-// The same tensors amid other bytes.
+// The same tensors, surrounded by other bytes.
 void Batch::refill(int pass) {
   std::vector<std::byte> inputs(bytes_), outputs;
   for (size_t i = 0; i < bytes_; i += 8) {
@@ -342,7 +343,7 @@ void Batch::refill(int pass) {
   expected_ = std::move(outputs);
 }
 
-// Where a NaN is expected of an f32, any is fine.
+// If an f32 should be NaN, any NaN passes.
 void Batch::accept_nan(int64_t at) {
   std::byte* const expected = &expected_[static_cast<size_t>(at)];
   const std::byte* const actual = &actual_[static_cast<size_t>(at)];
@@ -350,7 +351,7 @@ void Batch::accept_nan(int64_t at) {
     std::memcpy(expected, actual, sizeof(float));
 }
 
-// Sign and payload of NaN are free: where one is expected, any is.
+// The sign and payload of NaN are free.
 void Batch::accept_nans(const Row& row) {
   for_each_output(cases_[row.item], [&](const PlacedTensor& t, int) {
     const auto size = static_cast<size_t>(ref::bytes_of(t.dtype));
@@ -366,7 +367,8 @@ void Batch::accept_nans(const Row& row) {
   for (int64_t i = 0; i < q.scales; ++i) accept_nan(q.scale_at(row.index, row.number, i));
 }
 
-// y from the library's own statistics: whatever the order of the sums was, it must have these bits.
+// y computed from the library's own statistics. It must have these bits, whatever the order of the
+// sums.
 std::string Batch::check_tail(const Row& row, Scratch& scratch) const {
   const PlacedCase& placed = cases_[row.item];
   const Content& content = placed.what.content;
@@ -422,7 +424,7 @@ uint64_t Batch::quant_digest(const Row& row) const {
   return digest;
 }
 
-// Names the first wrong code or scale.
+// Text of the first wrong code or scale.
 std::string Batch::quant_difference(size_t item) const {
   const PlacedQuant& q = cases_[item].quant;
   const auto byte = [](const std::vector<std::byte>& from, int64_t at) {
@@ -454,7 +456,7 @@ std::string Batch::quant_difference(size_t item) const {
              : text_of("amax", ref::Type::kF32, &expected_[at], &actual_[at]);
 }
 
-// Names the first wrong element, or byte outside all elements.
+// Text of the first wrong element, or of a wrong byte outside all elements.
 std::string Batch::first_difference(size_t item) const {
   const PlacedCase& placed = cases_[item];
   constexpr const char* kNames[] = {"y", "residual_out", "mean", "rstd"};
@@ -482,7 +484,7 @@ std::string Batch::first_difference(size_t item) const {
   return text;
 }
 
-// Compares a row with the same row computed before, by any kernel.
+// Compares a row with the same row from earlier runs of any kernel.
 std::string Batch::repeat(const Row& row, SameBits* same_bits) const {
   const PlacedCase& placed = cases_[row.item];
   const Content& c = placed.what.content;

@@ -1,5 +1,6 @@
-// Cases that share one block of memory: it is filled, the kernel runs on all of them, and then the whole block, guards, gaps and
-// inputs included, must be what it was but for the expected outputs.
+// Cases that share one block of memory. It is filled, and the kernel runs on all of them.
+// Afterwards the whole block, with guards, gaps and inputs, may differ only in the expected
+// outputs.
 #pragma once
 
 #include <cstddef>
@@ -21,19 +22,22 @@ class Batch {
   size_t bytes() const { return bytes_; }
   int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
 
-  // Memory before run number `pass`. What lies between tensors, and outputs, holds NaN in the first run, noise in later ones.
+  // Memory before run number `pass`. Outputs and the gaps between tensors hold NaN in the first
+  // run, noise in later ones.
   const std::byte* fill(int pass);
 
-  // Memory after the run, for the device to write to. Several devices may run one after another from what fill() gave.
+  // Memory after the run, for the device to write to. Several devices may run one after the other
+  // from what fill() gave.
   std::byte* after() { return actual_.data(); }
 
-  // Compares all of the memory after a run. What is wrong with each case, "" = nothing. Equal rows must have equal bits in `same_bits` too.
+  // Compares all memory after a run. Returns the error of each case, or "". In `same_bits` equal
+  // rows must have equal bits too.
   std::vector<std::string> compare(SameBits* same_bits);
 
  private:
   struct Row {
     size_t item;     // of cases_
-    int64_t number;  // in its case
+    int64_t number;  // within its case
     RowIndex index;
     bool has_nan = false;
     uint64_t digest[5] =

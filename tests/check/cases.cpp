@@ -20,9 +20,9 @@ constexpr int64_t kUsual[] = {32,    64,    96,    128,    192,    256,   320,  
                               49152, 65536, 98304, 131072, 196608, 262144};
 constexpr int64_t kPrimes[] = {31,   61,   127,   251,   509,   1021,  2039,
                                4093, 8191, 16381, 16411, 32749, 65537, 100003};
-constexpr int64_t kLong[] = {300001, 1048576};  // more than any tile holds of 16-bit elements
+constexpr int64_t kLong[] = {300001, 1048576};  // longer than every tile of 16-bit elements
 
-// Rows times columns of one case, and of the cases with many rows.
+// Rows times columns of a case, and of the cases with many rows.
 constexpr int64_t kElements = 150'000, kManyElements = 600'000;
 
 std::optional<Type> any_weight(Random& random, Type dtype) {
@@ -108,7 +108,7 @@ class CaseMaker {
     for (const int64_t n : kUsual) add(n);
     for (const int64_t n : kPrimes) add(n);
     if (!cuda_ || tile_.vectors == 0) {
-      for (const int64_t n : {16383, 16385, 49153}) add(n);  // the ends of a CPU's chunks
+      for (const int64_t n : {16383, 16385, 49153}) add(n);  // near the ends of a CPU's chunks
     } else {
       for (const int64_t vectors : {least_vectors(), least_vectors() + 1, most_vectors() - 1,
                                     most_vectors(), (least_vectors() + most_vectors()) / 2}) {
@@ -125,7 +125,8 @@ class CaseMaker {
     return {sizes.begin(), sizes.end()};
   }
 
-  // Keeps the first, the last and an even choice between them; nothing longer than two chunks of a CPU.
+  // Keeps the first, the last and evenly spaced ones between them. None is longer than two chunks
+  // of a CPU.
   static void thin(std::set<int64_t>& sizes, size_t most) {
     const int64_t first = *sizes.begin();
     std::erase_if(sizes, [&](int64_t n) { return n > 32768 + 64 && n != first; });
@@ -150,7 +151,7 @@ class CaseMaker {
     return c;
   }
 
-  // Contents that any kernel can compute.
+  // Contents that every kernel supports.
   Content lean_content(int64_t n, int number) const {
     Content c = plain_content(n);
     if (number == 0) return c;
@@ -167,8 +168,8 @@ class CaseMaker {
     return c;
   }
 
-  // Weight and bias of the kernel's dtype or absent, and no bias for RMS: all that most kernels of
-  // a GPU take.
+  // Weight and bias have the kernel's dtype or are absent, and RMS has no bias. Most kernels of a
+  // GPU support only that.
   void keep_to_weights(Content* c) const {
     if (any_weights_) return;
     if (c->weight) c->weight = weight_dtype_;
@@ -176,7 +177,7 @@ class CaseMaker {
     if (key_.stat == Stat::kRms) c->bias.reset(), c->bias_heads = false;
   }
 
-  // Contents for the kernels that do everything.
+  // Contents for the kernels that support everything.
   Content general_content(int64_t n, int number) const {
     Content c = lean_content(n, number + 100);
     Random random(ref::hash(c.seed, 2));
@@ -194,7 +195,7 @@ class CaseMaker {
     return c;
   }
 
-  // Contents that the kernel can compute beside quantising: most take columns of their type only.
+  // Contents that a quantising kernel supports: most take only weight and bias of their own dtype.
   Content quantised_content(int64_t n, int number) const {
     if (key_.access == Access::kAny) return general_content(n, number);
     Content c = lean_content(n, number + 100);
@@ -207,7 +208,8 @@ class CaseMaker {
 
   // --- layouts ---
 
-  // Strides that keep rows apart, dimensions in any order, of either sign; broadcast ones for inputs.
+  // Strides that keep rows apart, with dimensions in any order and of either sign. Inputs may be
+  // broadcast.
   TensorLayout any_tensor(const Layout& l, int64_t length, int64_t grain, bool input) {
     TensorLayout t;
     int order[kMaxOuter] = {0, 1, 2};
@@ -252,7 +254,8 @@ class CaseMaker {
     return std::clamp<int64_t>(elements / fewer / n, 1, wanted);
   }
 
-  // Where residual_out is stored and its dtype is not the residual's, it says what the sum is rounded to.
+  // A stored residual_out determines what x + residual is rounded to, if its dtype differs from the
+  // residual's.
   void choose_sum(const Content& c, Layout& l) {
     if (!c.add) return;
     const bool must = c.options.sum_dtype != c.residual_dtype;
@@ -260,7 +263,7 @@ class CaseMaker {
     l.sum_in_place = !must && l.residual_out_dtype && random_.one_in(3);
   }
 
-  // Outputs over the input that is not their own: needs inputs and outputs of one dtype.
+  // Outputs that overwrite an input which is not their own. Inputs and outputs must have one dtype.
   void choose_crossing(const Content& c, Layout& l) {
     const bool same =
         c.add && c.residual_dtype == dtype_ && c.options.sum_dtype == dtype_ && !c.options.y_f32;
@@ -314,8 +317,8 @@ class CaseMaker {
     if (bare_) make_bare(cases_.back());
   }
 
-  // The same with weight and bias, shared by all rows; rows of one index, or two where a block has
-  // several rows; nothing rounded in between, or all of Llama's form.
+  // As a lean kernel needs it. All rows share weight and bias. Rows have one index, or two if a
+  // block has several rows. Nothing is rounded in between, or all as in Llama's form.
   void make_bare(Case& what) const {
     Content& c = what.content;
     Layout& l = what.layout;
@@ -356,7 +359,7 @@ class CaseMaker {
     }
   }
 
-  // The same rows alone, few together, many together, evenly and oddly spaced.
+  // The same rows in cases of their own: few, many, at equal and at varying distances.
   void many_rows(int64_t n) {
     const Content c = plain_content(n);
     const int64_t many = fitting_rows(n, 4099, kManyElements);
@@ -388,7 +391,7 @@ class CaseMaker {
     }
   }
 
-  // Every subset of the optional outputs, separate and in place: the others must not change.
+  // Every subset of the optional outputs, separate and in place. The others must not change.
   void outputs(int64_t n) {
     const Content c = plain_content(n);
     const bool layer = c.options.kind == ref::Kind::kLayer;
@@ -403,7 +406,7 @@ class CaseMaker {
       if (l.sum_in_place && !l.residual_out_dtype) continue;
       put(c, l);
     }
-    // y over the residual, residual_out over x, and both: buffers as graph allocators reuse them.
+    // y over the residual, residual_out over x, and both: graph allocators reuse buffers this way.
     for (int which = 1; c.add && which < 4; ++which) {
       Layout l = compact_layout(c, 3, 0);
       if ((which & 1) != 0) cross_y(l);
@@ -412,7 +415,7 @@ class CaseMaker {
     }
   }
 
-  // All rounding axes that the kernel knows with all kinds of columns.
+  // All roundings that the kernel supports, with all kinds of weight and bias.
   void roundings(int64_t n) {
     const bool any = key_.access == Access::kAny;
     const std::optional<Type> weights[] = {std::nullopt, dtype_, Type::kF32};
@@ -438,7 +441,7 @@ class CaseMaker {
     }
   }
 
-  // Each tensor of each dtype, beside the others of each. A sample of them for GPUs.
+  // Every dtype of each tensor with every dtype of the others. A GPU runs a sample.
   void dtypes(int64_t n) {
     if (key_.access != Access::kAny) return;
     const bool add = key_.source == Source::kAdd;
@@ -457,7 +460,7 @@ class CaseMaker {
     }
   }
 
-  // Every address modulo 16 elements, of each tensor alone and of all together.
+  // Every address modulo 16 elements, for each tensor alone and for all together.
   void shifts(int64_t n) {
     const Content c = plain_content(n);
     for (int which = 0; which < 7; ++which) {
@@ -476,11 +479,13 @@ class CaseMaker {
     }
   }
 
-  // Every tensor with another widest access: the same for all of its rows, and one that changes from row to row.
+  // A different widest access for every tensor. It is the same for all of its rows, or it changes
+  // from row to row.
   void accesses(int64_t n) {
     if (vector_only_) return;
     const Content c = plain_content(n);
-    constexpr int64_t kShifts[] = {0, 4, 2, 1, 3};  // of 16 bits: 16, 8, 4, 2 and 2 bytes
+    constexpr int64_t kShifts[] = {0, 4, 2, 1,
+                                   3};  // 16-bit elements: accesses of 16, 8, 4, 2 and 2 bytes
     for (int first = 0; first < 5; ++first) {
       for (const int64_t odd : {0, 1}) {
         Layout l = compact_layout(c, fitting_rows(n, 9, kElements), 0);
@@ -496,8 +501,8 @@ class CaseMaker {
     }
   }
 
-  // Weight and bias of each index of some leading dimensions, heads as a rule, in x of every rank that has such. Most kernels of a
-  // GPU take one of these dimensions.
+  // Weight and bias that vary along some leading dimensions, usually heads, for every rank of x.
+  // Most kernels of a GPU support one such dimension.
   void heads(int64_t n) {
     for (int rank = 1; rank <= kMaxOuter; rank += quick_ ? 2 : 1) {
       for (unsigned dims = 1; dims < 1u << rank; ++dims) {
@@ -524,12 +529,13 @@ class CaseMaker {
     }
   }
 
-  // Heads of as many tokens each, so that they run as grids of heads, by themselves or two in one: blocks full, and some of their threads idle.
+  // Heads of equal numbers of tokens, so that they run as grids of heads, alone or two in one.
+  // Blocks are full, or some of their threads are idle.
   void grids_of_heads(int64_t n) {
     const int64_t block = rows_per_block(tile_);
     const Content c = plain_content(n);
     for (const int64_t tokens : {1, 3, 5}) {
-      // Of three in a row two are run together, wherever the first of a list is.
+      // With three of each, two run together, wherever the first one is in a list.
       for (const int64_t heads : {block, 2 * block, 3 * block - 1, block + 1, 9 * block}) {
         Layout l = any_layout(c, 1);
         l.rank = 2;
@@ -546,7 +552,7 @@ class CaseMaker {
   std::vector<Case> quantised(const std::vector<int64_t>& sizes) {
     for (const int64_t n : sizes) {
       const std::vector<ref::QuantOptions> all = quant_options();
-      // Every way to quantise at the first sizes and one, a few at the others.
+      // Every quantisation at the first size and at one more, a few at the others.
       const bool every = n == sizes.front() || n == sizes[sizes.size() / 2];
       for (size_t i = 0; i < all.size(); ++i) {
         if (every || random_.below(static_cast<int64_t>(all.size())) < (reduced_ ? 2 : 3))
@@ -565,7 +571,7 @@ class CaseMaker {
     return std::move(cases_);
   }
 
-  // Schemes with formats and the options that each has.
+  // Schemes with formats, and the options that each has.
   std::vector<ref::QuantOptions> quant_options() const {
     using ref::Format;
     using ref::Scheme;
@@ -646,7 +652,7 @@ class CaseMaker {
     } else if (q.scheme == Scheme::kPerRow && random_.one_in(2)) {
       l.scales = ScalePlaces::kStrided;
     }
-    // Most kernels of a GPU take rows in another order then, which swizzled scales do not allow.
+    // Most kernels of a GPU then take rows in another order, which swizzled scales do not allow.
     if (c.weight_heads || c.bias_heads) {
       if (any_dims_) {
         l.weight_dims = some_dims(l.rank), l.bias_dims = some_dims(l.rank);
@@ -657,7 +663,7 @@ class CaseMaker {
     put(c, l);
   }
 
-  // The largest magnitude of y, without codes.
+  // The largest magnitude of y, without quantised output.
   void amax_alone(int64_t n) {
     for (int i = 0; i < 4; ++i) {
       const Content c = quantised_content(n, i);
@@ -667,12 +673,12 @@ class CaseMaker {
     }
   }
 
-  // At least one of the leading dimensions.
+  // A random set of the leading dimensions, at least one.
   unsigned some_dims(int rank) {
     return 1 + static_cast<unsigned>(random_.below((int64_t{1} << rank) - 1));
   }
 
-  // Strides for the layout's extents. What an output overwrites is no broadcast tensor.
+  // Strides for the layout's extents. A tensor that an output overwrites is not broadcast.
   void choose_tensors(const Content& c, Layout& l) {
     l.x = any_tensor(l, c.n, grain_, !l.y_in_place && !l.sum_over_x);
     l.y = l.y_in_place ? l.x : any_tensor(l, c.n, grain_, false);
@@ -689,12 +695,12 @@ class CaseMaker {
   const Tile tile_;
   const Type dtype_;
   const bool cuda_, reduced_;
-  const bool quick_;  // under compute-sanitizer and in software a launch is slow
+  const bool quick_;  // a launch is slow under compute-sanitizer and in software
   const bool vector_only_;
-  const bool every_;  // holds rows of any length up to its tile
+  const bool every_;  // supports rows of any length up to its tile
   const bool any_weights_, any_dims_, bare_, rounded_;
   const Type weight_dtype_;
-  const int64_t grain_;  // elements that addresses and strides are multiples of
+  const int64_t grain_;  // addresses and strides are multiples of this many elements
   Random random_;
   std::vector<Case> cases_;
 };

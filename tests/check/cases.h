@@ -7,8 +7,9 @@
 
 namespace fastnorm::check {
 
-// Cases for a kernel, whether or not it can hold each of them: planning decides. `own` makes the layouts differ from kernel to
-// kernel; contents are the same for all kernels of a dtype, source and statistic.
+// Cases for a kernel. Planning decides whether the kernel supports each of them. `own` makes the
+// layouts differ between kernels. All kernels of a dtype, source and statistic have the same
+// contents.
 std::vector<Case> make_cases(const NormEntry& entry, bool cuda, bool reduced, uint64_t own);
 
 }  // namespace fastnorm::check

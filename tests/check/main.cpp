@@ -26,7 +26,7 @@ void skip(const std::string& what, const std::string& why, Counts* counts) {
   std::printf("SKIP %s: %s\n", what.c_str(), why.c_str());
 }
 
-// Counted as skipped where the family has no kernels.
+// Counts a skip if the family has no kernels.
 bool has_mla_decode(const Target& target, const Options& options, Counts* counts) {
   const DeviceFacts& facts = target.devices[0]->facts;
   if (!target.cuda || (facts.arch == &cuda::kSm90 && target.has_kernel == nullptr)) return true;
@@ -46,7 +46,7 @@ void run(std::span<Target> targets, const Options& options, SameBits* same_bits,
     if (options.wants_norm()) sweep(targets, options, same_bits, counts);
     for (Target& target : targets) {
       what = target.name.c_str();
-      // It plans rows of its own, of this dtype.
+      // It plans rows of its own, which have this dtype.
       if (options.wants("bf16 plain rms") && target.has_all())
         check_sensitivity(target, options, counts);
       if (target.host_memory) check_page_edges(target, options, counts);
@@ -57,13 +57,13 @@ void run(std::span<Target> targets, const Options& options, SameBits* same_bits,
       check_norm_backward(target, options, counts);
       check_norm_heads_backward(target, options, counts);
     }
-  } catch (const std::exception& e) {  // a fault of the device ends its sweep
+  } catch (const std::exception& e) {  // a device's fault ends its sweep
     ++counts->failed;
     std::printf("FAIL %s: %s\n", what, e.what());
   }
 }
 
-// True if equal rows came up often enough for the comparison among themselves to mean something.
+// Passes if enough equal rows occurred to make their comparison meaningful.
 void report_same_bits(const char* backend, const SameBits& same_bits, Counts* counts) {
   if (same_bits.rows() == 0) return;
   std::printf("same bits: %lld results of %s rows came up again %lld times\n",

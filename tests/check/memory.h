@@ -9,17 +9,17 @@ namespace fastnorm::check {
 class Memory {
  public:
   virtual ~Memory() = default;
-  // `bytes` of device memory, 256-byte aligned; the same block again where it is large enough.
+  // `bytes` bytes of device memory, 256-byte aligned. Reuses the block if it is large enough.
   virtual std::byte* block(size_t bytes) = 0;
   virtual void upload(const std::byte* from, size_t bytes) = 0;
-  // Waits for all that was queued; throws if any of it failed.
+  // Waits for all queued work. Throws if any of it failed.
   virtual void download(std::byte* to, size_t bytes) = 0;
-  // Streams to run on; a CPU has but nullptr.
+  // Streams to run on. A CPU has only nullptr.
   virtual void* stream(int number) = 0;
 };
 
 std::unique_ptr<Memory> make_cpu_memory();
-// Throws where there is no such GPU.
+// Throws if the GPU does not exist.
 std::unique_ptr<Memory> make_cuda_memory(int ordinal);
 
 }  // namespace fastnorm::check

@@ -17,10 +17,11 @@
 namespace fastnorm::check {
 namespace {
 
-// Rows of a case that are compared with the reference cost at most so many products; the others are compared run with run.
+// The most products that the reference computes for a case. Rows beyond that are compared between
+// runs.
 constexpr int64_t kMostProducts = 40'000'000, kMostProductsCpu = 4'000'000;
 constexpr int64_t kLeastRows = 12;
-constexpr size_t kGuardBytes = 256;  // behind the workspace
+constexpr size_t kGuardBytes = 256;  // after the workspace
 
 struct RowId {
   size_t request;
@@ -28,7 +29,7 @@ struct RowId {
   int32_t head;
 };
 
-// What a wrong kernel might compute instead: the comparison must tell each from the reference.
+// What a wrong kernel might compute. The comparison must detect each of these.
 enum class Mistake { kNone, kScale, kLastToken, kMask, kNoRope, kLseBase };
 
 struct Expected {
@@ -60,10 +61,11 @@ class MlaRun {
     choose_rows(target.cuda);
   }
 
-  // "" or what is wrong.
+  // Returns "", or what is wrong.
   std::string run(Target& target);
 
-  // The number of mistakes that the comparison did not find, of those that change this case's results.
+  // The number of mistakes that the comparison did not detect, of those that change this case's
+  // results.
   int undetected() const;
 
  private:
@@ -160,7 +162,8 @@ std::string MlaRun::run_once(Target& target, int pass, bool reuse_plan) {
   return "";
 }
 
-// Everything but the outputs must be what it was; keeps the outputs, or compares them with those of the first run.
+// Only the outputs may have changed. Keeps the outputs of the first run, and compares later ones
+// with them.
 std::string MlaRun::untouched(int pass) {
   const MlaCase& c = placed_.what();
   std::vector<std::byte> outputs;
@@ -200,8 +203,8 @@ std::string MlaRun::compare_row(const RowId& id, const Expected& e) const {
     return "request " + std::to_string(id.request) + " token " + std::to_string(id.token) +
            " head " + std::to_string(id.head) + ": ";
   };
-  // Half a unit of the output's rounding and, relative to the magnitude, one of the probabilities'. Scores are f32, and an error in one is
-  // a relative one of its probability.
+  // Half a unit of the output's rounding, and one of the probabilities' relative to the magnitude.
+  // Scores are f32. An error of a score is a relative error of its probability.
   const double unit = c.dtype == ref::Type::kBF16  ? 0x1p-8
                       : c.dtype == ref::Type::kF16 ? 0x1p-10
                                                    : 0x1p-18;
@@ -210,8 +213,8 @@ std::string MlaRun::compare_row(const RowId& id, const Expected& e) const {
     const double expected = e.row.o[i];
     double bound =
         (std::fabs(expected) + e.row.magnitude[i]) * unit + e.row.magnitude[i] * score_error;
-    // Subnormals of the output and of the probabilities have an absolute error. Exponentials below
-    // the least normal number of f32 may be 0.
+    // Subnormal outputs and probabilities have an absolute error. Exponentials below the least
+    // normal f32 may be 0.
     bound += (c.dtype == ref::Type::kF16 ? 0x1p-25 : 0x1p-126) * (1 + e.row.faint[i]);
     if (std::fabs(double{o[i]} - expected) <= bound) continue;  // false for NaN
     std::snprintf(text, sizeof text, "o[%zu] is %.9g, expected %.9g within %.3g", i,
@@ -245,7 +248,7 @@ std::string MlaRun::cosine(const std::vector<Expected>& expected) const {
   return "cosine difference is " + std::to_string(difference);
 }
 
-// Rows that are not compared with the reference: written, and finite.
+// Rows that are not compared with the reference must be written and finite.
 std::string MlaRun::compare_others() const {
   const MlaCase& c = placed_.what();
   for (size_t b = 0; b < c.requests.size(); ++b) {
@@ -301,7 +304,7 @@ std::string MlaRun::run(Target& target) {
     if (finding.empty() && pass == 0) finding = compare();
     if (!finding.empty()) return finding;
   }
-  // The plan of the last run is still in the workspace.
+  // The workspace still has the plan of the last run.
   if (!target.cuda) return "";
   std::string finding = run_once(target, passes - 1, true);
   if (finding.empty()) finding = untouched(passes);
@@ -323,7 +326,7 @@ int MlaRun::undetected() const {
   return missed;
 }
 
-// A case in which every mistake shows.
+// A case that detects every mistake.
 MlaCase telling_case(ref::Type dtype) {
   MlaCase c;
   c.group = "mistakes";

@@ -12,7 +12,7 @@ namespace {
 
 using ref::Type;
 
-// Lengths of about `mean`, at least `least`.
+// Lengths of about `mean`, and at least `least`.
 int32_t spread_length(ref::Random& random, int32_t mean, int32_t least) {
   const double u = static_cast<double>(random.below(1 << 20)) / (1 << 20);
   const double v = static_cast<double>(random.below(1 << 20)) / (1 << 20);
@@ -20,10 +20,10 @@ int32_t spread_length(ref::Random& random, int32_t mean, int32_t least) {
   return std::max(least, static_cast<int32_t>(mean + normal * mean / 2));
 }
 
-// Odd numbers of new tokens, as FlashInfer's tests have them.
+// Odd numbers of new tokens, as in FlashInfer's tests.
 constexpr int32_t kOddTokens[] = {1, 3, 5, 7, 9, 11, 13, 15, 17};
 
-// FlashInfer: batches of three lengths each, page 1, f16, LSE to base 2.
+// FlashInfer: batches with three lengths each, page 1, f16, LSE in base 2.
 void add_ragged_lengths(std::vector<MlaCase>* cases) {
   for (const int32_t batch : {1, 3, 5, 7})
     for (const int32_t short_len : {0, 1, 3, 11})
@@ -71,7 +71,7 @@ void add_pages(std::vector<MlaCase>* cases) {
           }
 }
 
-// FlashInfer: NaN behind the last token. Every case here has that; these are its shapes.
+// FlashInfer: NaN after the last token. Every case here has that; these have its shapes.
 void add_tails(std::vector<MlaCase>* cases) {
   for (const int32_t batch : {1, 2, 3, 4, 5, 6, 7, 157})
     for (const int32_t length : {17, 33, 75, 197})
@@ -89,7 +89,7 @@ void add_tails(std::vector<MlaCase>* cases) {
         }
 }
 
-// FlashMLA: block tables with pages of 64 of a fused cache.
+// FlashMLA: block tables with pages of 64 in a fused cache.
 void add_dense(std::vector<MlaCase>* cases) {
   ref::Random random(0x64656e7365);
   for (const int32_t batch : {1, 2, 6, 64})
@@ -108,7 +108,7 @@ void add_dense(std::vector<MlaCase>* cases) {
               c.fused_query = true;
               cases->push_back(c);
             }
-  // Half of the requests without a cache.
+  // Half of the requests have no cache.
   for (const int32_t s_q : {1, 2})
     for (const int32_t mean : {140, 1024})
       for (const int32_t heads : {1, 16, 64, 128})
@@ -124,7 +124,7 @@ void add_dense(std::vector<MlaCase>* cases) {
         }
 }
 
-// Everything that a caller may vary, at random: `count` cases.
+// Random values of everything that a caller may vary: `count` cases.
 void add_random(bool cuda, int count, std::vector<MlaCase>* cases) {
   ref::Random random(0x72616e646f6d);
   constexpr int32_t kPages[] = {1, 2, 3, 4, 7, 8, 16, 24, 32, 48, 64, 80, 96, 127, 128, 192, 256};
@@ -165,7 +165,7 @@ void add_random(bool cuda, int count, std::vector<MlaCase>* cases) {
   }
 }
 
-// Lengths at the edges of tiles, for each page size.
+// Lengths near multiples of a tile, for each page size.
 void add_edges(bool cuda, std::vector<MlaCase>* cases) {
   for (int32_t page = 1; page <= 128; page += cuda || page < 17 ? 1 : 7) {
     MlaCase c;
@@ -181,7 +181,7 @@ void add_edges(bool cuda, std::vector<MlaCase>* cases) {
   }
 }
 
-// Few long requests, which are cut into many pieces.
+// Few long requests, which are split into many pieces.
 void add_long(bool cuda, std::vector<MlaCase>* cases) {
   for (const int32_t batch : {1, 2, 4})
     for (const int32_t heads : {16, 128})
@@ -199,7 +199,7 @@ void add_long(bool cuda, std::vector<MlaCase>* cases) {
         }
 }
 
-// One case in so many of a group is run: emulators and sanitizers are slow.
+// Only one case in this many of a group runs: emulators and sanitizers are slow.
 int64_t one_in(std::string_view group, bool cuda, bool reduced) {
   if (group == "pages" || group == "lengths") return reduced ? 160 : cuda ? 1 : 40;
   return group == "dense" && reduced && !cuda ? 8 : 1;
@@ -254,7 +254,7 @@ std::vector<MlaCase> make_mla_cases(bool cuda, const Options& options) {
   add_dense(&all);
   add_pages(&all);
   add_ragged_lengths(&all);
-  // A CPU takes the small ones, and of the large matrices a part.
+  // A CPU runs the small cases, and a part of the large matrices.
   const int64_t most = options.reduced ? 3'000'000 : cuda ? INT64_MAX : 10'000'000;
   std::vector<MlaCase> cases;
   const char* group = "";

@@ -1,4 +1,4 @@
-// One MLA decode call to check: what is computed, and how it lies in memory.
+// One MLA decode call to check: what it computes, and its layout in memory.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@ struct MlaCase {
   bool causal = false;
   bool base_2 = false;
   bool csr = false;         // page lists in one array
-  bool ragged = false;      // qo_indptr is given
+  bool ragged = false;      // with qo_indptr
   bool fused_cache = true;  // one [pages, page, 576]
   bool fused_query = false;
   bool padded = false;  // strides longer than rows, in multiples of 16 bytes
-  bool odd = false;     // CPU: padded by one element, and addresses off by one
+  bool odd = false;     // CPU: padded by one element, and addresses offset by one
   bool lse = true;
   bool lse_by_head = false;  // strides of lse: heads outermost
-  int32_t spare_rows = 0;    // of q, behind those of all requests; with ragged
+  int32_t spare_rows = 0;    // of q, after those of all requests; with ragged
   int32_t split_tokens = 0;
   double sm_scale = 1.0 / 24;
   double q_scale = 1;  // magnitude of the queries
@@ -45,7 +45,8 @@ struct MlaCase {
   int64_t macs() const;    // products of all rows
 };
 
-// The matrix, in one order for all machines: the peers' own matrices and ours. CPU: with f32, and without what takes long.
+// All cases, in the same order on all machines: those of other libraries' tests, and ours. CPU:
+// also f32, and without the slow ones.
 std::vector<MlaCase> make_mla_cases(bool cuda, const Options& options);
 
 }  // namespace fastnorm::check

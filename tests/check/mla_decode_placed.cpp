@@ -10,7 +10,7 @@
 namespace fastnorm::check {
 namespace {
 
-constexpr int64_t kAlign = 256;  // of tensors, which have as much between them
+constexpr int64_t kAlign = 256;  // of tensors; the gaps between them are as large
 constexpr int32_t kGarbagePage = 2147480000;
 constexpr int64_t kPool = 1 << 16;
 
@@ -75,7 +75,7 @@ MlaPlaced::MlaPlaced(const MlaCase& what) : case_(what) {
   ref::fill_row(ref::Pattern::kNormal, c.dtype, c.seed, pool_.data(), kPool);
 }
 
-// Page numbers in random order, with pages that nobody has between them, and lists that are longer than needed.
+// Page numbers in random order, with unused pages between them. Lists are longer than needed.
 void MlaPlaced::make_lists() {
   const MlaCase& c = case_;
   int32_t used = 0, most = 0;
@@ -116,7 +116,7 @@ const float* MlaPlaced::latent_values(int64_t page, int64_t row) const {
 std::vector<float> MlaPlaced::query(int64_t token, int64_t head) const {
   const float* values = query_values(token, head);
   std::vector<float> row(values, values + ref::kMlaWidth);
-  // Powers of two: the result is of the dtype, too.
+  // A power of two, so that the result has the dtype.
   for (float& v : row) v = ref::round_to(case_.dtype, v * static_cast<float>(case_.q_scale));
   return row;
 }
@@ -135,7 +135,7 @@ std::vector<float> MlaPlaced::latents(size_t request) const {
 
 std::vector<std::byte> MlaPlaced::fill(int pass) const {
   const MlaCase& c = case_;
-  // 0xff.. is NaN in every dtype, and so is 0x7f..7f in bf16 and f16.
+  // 0xff.. is NaN in every dtype, and 0x7f..7f is NaN in bf16 and f16.
   std::vector<std::byte> block(bytes_, pass % 2 == 0 ? std::byte{0xff} : std::byte{0x7f});
   const auto encode = [&](const float* values, int64_t count, int64_t at) {
     ref::encode_row(c.dtype, values, block.data() + at, count);
@@ -147,7 +147,8 @@ std::vector<std::byte> MlaPlaced::fill(int pass) const {
       encode(row.data() + ref::kMlaLatent, ref::kMlaWidth - ref::kMlaLatent, q_pe_.at(t, h));
     }
   }
-  // Only rows that are attended to: the others of the cache stay NaN. A window of the pool is encoded once.
+  // Only rows that are attended to. The other rows of the cache stay NaN. Each window of the pool
+  // is encoded once.
   std::vector<std::byte> encoded(static_cast<size_t>(kPool * element()));
   ref::encode_row(c.dtype, pool_.data(), encoded.data(), kPool);
   for (size_t b = 0; b < c.requests.size(); ++b) {

@@ -1,4 +1,4 @@
-// An MLA decode case with its place in one block of memory, and the call that describes it to the library.
+// An MLA decode case with its place in one block of memory, and its call of the library.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace fastnorm::check {
 
-// Rows with two leading dimensions, in bytes from the block's start.
+// Rows with two leading dimensions, as bytes from the block's start.
 struct MlaPlace {
   int64_t base = 0, outer = 0, inner = 0;
 
@@ -25,17 +25,17 @@ class MlaPlaced {
   const MlaCase& what() const { return case_; }
   size_t bytes() const { return bytes_; }  // of the block, without the workspace
 
-  // The block before run number `pass`: inputs, and what must not be read or written. What is read by mistake gives NaN, or differs from
-  // pass to pass.
+  // The block before run number `pass`: inputs, and bytes that must not be read or written. If a
+  // kernel reads those, results are NaN or differ between passes.
   std::vector<std::byte> fill(int pass) const;
 
-  // The library's description for a block at `block`.
+  // The library's description of the call, for a block at `block`.
   fastnorm_status describe(std::byte* block, CheckedDevice device, bool reuse_plan,
                            MlaDecodeDesc* desc, Error& error) const;
 
-  // The first new token of each request, and the number of all.
+  // The first new token of each request, then the number of all.
   const std::vector<int32_t>& first_token() const { return first_token_; }
-  // Inputs as floats: 576 of a query row; [kv_len][576] of a request's cache.
+  // Inputs as floats: 576 for a query row; [kv_len][576] for a request's cache.
   std::vector<float> query(int64_t token, int64_t head) const;
   std::vector<float> latents(size_t request) const;
 
@@ -57,7 +57,7 @@ class MlaPlaced {
   MlaPlace q_nope_, q_pe_, ckv_, kpe_, o_, lse_;
   int64_t kv_len_at_ = 0, table_at_ = 0, kv_indptr_at_ = 0, qo_indptr_at_ = 0;
   size_t bytes_ = 0;
-  std::vector<float> pool_;  // values of the case's dtype, of which rows are windows
+  std::vector<float> pool_;  // values of the case's dtype; rows are windows of it
 };
 
 }  // namespace fastnorm::check

@@ -16,7 +16,7 @@ namespace {
 
 using ref::Type;
 
-// A tensor of a case in the block: values as f32, row by row, and where they are.
+// A tensor of a case: its values as f32, row by row, and its place in the block.
 struct Placed {
   std::vector<float> values;  // [rows][columns] of its own rows
   Type dtype = Type::kF32;
@@ -28,7 +28,7 @@ struct Placed {
   fastnorm_tensor tensor = {};
 
   const float* row(int64_t r) const { return values.data() + r * columns; }
-  // Where row (i, j) of a tensor with two leading dimensions begins.
+  // The position of row (i, j) of a tensor with two leading dimensions.
   int64_t at(int64_t i, int64_t j) const {
     return base + (i * strides[0] + j * strides[1]) * ref::bytes_of(dtype);
   }
@@ -53,10 +53,10 @@ class NormBackwardRun {
     options_.weight_offset = c_.weight_offset;
   }
 
-  // "" or what is wrong.
+  // Returns "", or what is wrong.
   std::string run();
 
-  // Whether results in a wrong order would be told from the right ones.
+  // Whether the comparison can tell a wrong order from the right one.
   bool tells_orders() const;
 
  private:
@@ -89,7 +89,7 @@ class NormBackwardRun {
     }
   }
 
-  // Takes room in the block, with a gap behind the last one.
+  // Reserves room in the block, with a gap behind the last tensor.
   void take_room(Placed* t, int64_t elements) {
     constexpr int64_t kGap = 128;
     const int64_t bytes = ref::bytes_of(t->dtype);
@@ -145,7 +145,7 @@ class NormBackwardRun {
   Target& target_;
   ref::NormBackwardOptions options_;
   Placed dy_, x_, weight_, mean_, rstd_, dresidual_in_, dx_, dresidual_, dweight_, dbias_;
-  std::vector<float> means_, rstds_;  // of each row, given or computed again
+  std::vector<float> means_, rstds_;  // of each row, passed or computed again
   int64_t bytes_ = 0;
 };
 
@@ -176,7 +176,8 @@ void NormBackwardRun::place_inputs() {
   }
 }
 
-// The forward's, and where they are given a little more, so that an answer from others would show.
+// The forward's statistics. If they are passed, they differ a little, so that a result from other
+// statistics would show.
 void NormBackwardRun::place_statistics() {
   ref::ModelScratch scratch;
   means_.assign(static_cast<size_t>(c_.rows()), 0.0f);
@@ -246,13 +247,13 @@ void NormBackwardRun::describe(std::byte* block, fastnorm_norm_backward_args* ar
   give(dresidual_, &args->dresidual), give(dweight_, &args->dweight), give(dbias_, &args->dbias);
 }
 
-// The block before a run: inputs, old sums where they count, and what is NaN in every dtype
-// elsewhere.
+// The block before a run: inputs, old sums where they count, and elsewhere bytes that are NaN in
+// every dtype.
 std::vector<std::byte> NormBackwardRun::before() const {
   std::vector<std::byte> block(static_cast<size_t>(bytes_), std::byte{0xff});
   const auto put_rows = [&](const Placed& t) {
     for (int64_t r = 0; t.present && r < c_.rows(); ++r) {
-      // Of an expanded dy the same bytes again and again.
+      // An expanded dy has the same bytes in every element.
       const int64_t count = t.strides[2] == 0 ? 1 : t.columns;
       ref::encode_row(t.dtype, t.row(r),
                       &block[static_cast<size_t>(t.at(r / c_.heads, r % c_.heads))], count);
@@ -284,7 +285,7 @@ ref::NormBackwardRow NormBackwardRun::row_of(int64_t r) const {
   return row;
 }
 
-// Compares a row, and puts what is expected into `wanted`. NaN may have any bits.
+// Compares a row, and writes the expected bytes to `wanted`. NaN may have any bits.
 std::string NormBackwardRun::compare_row(const float* expected,
                                          const std::vector<ref::Range>& bounds, const Placed& out,
                                          int64_t at, std::byte* wanted, std::byte* found) {
@@ -366,7 +367,7 @@ std::string NormBackwardRun::compare_sums(bool weights, std::vector<std::byte>* 
   return "";
 }
 
-// Outputs by the model, and not a byte beside them.
+// Outputs must equal the model's, and no other byte may change.
 std::string NormBackwardRun::compare(const std::vector<std::byte>& first,
                                      std::vector<std::byte> found) const {
   std::vector<std::byte> wanted = first;
@@ -387,7 +388,7 @@ std::string NormBackwardRun::run_once(Device& device) {
   const size_t workspace_at = (static_cast<size_t>(bytes_) + 1023) / 256 * 256;
   fastnorm_norm_backward_args args;
   Error error;
-  // Twice: the workspace's size follows from a plan, and the block's address from the size.
+  // Twice: the workspace's size follows from a plan, and the block's address from that size.
   std::byte* block = target_.memory->block(workspace_at);
   std::optional<NormBackwardBatch> batch;
   for (int pass = 0; pass < 2; ++pass) {

@@ -1,4 +1,4 @@
-// Backward passes on the devices of a target, against the model to the bit and the reference in
+// Backward passes on the devices of a target, against the model bit for bit and the reference in
 // double.
 #pragma once
 

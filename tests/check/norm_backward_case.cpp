@@ -11,7 +11,7 @@ constexpr int64_t kLengths[] = {1,    2,    3,    7,    8,    16,   31,   33,   
                                 96,   100,  128,  255,  256,  500,  512,  513,  768, 1000,
                                 1024, 1536, 2047, 2048, 2049, 3584, 4096, 5120, 8192};
 
-// Settings that contradict each other give way.
+// Resolves settings that contradict each other.
 void settle(NormBackwardCase* c) {
   if (c->dy != Type::kF32) c->dy = c->dtype;
   if (!c->has_weight) {
@@ -20,7 +20,7 @@ void settle(NormBackwardCase* c) {
     if (!c->has_dbias) c->has_dx = true;
   }
   if (!c->has_dx && !c->has_dweight) c->has_dbias = true;
-  // T is then dy's dtype, if that has 16 bits, else x's.
+  // T is then dy's dtype if that has 16 bits, else x's.
   if (!c->has_dx) c->dtype = c->dy == Type::kF32 ? c->x : c->dy;
   c->has_dresidual = c->has_dresidual && c->has_dx && c->dresidual != c->dtype;
   if (c->dweight != Type::kF32) c->dweight = c->weight;
@@ -63,7 +63,7 @@ NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cu
   c.has_dbias = random->one_in(c.kind == ref::Kind::kLayer ? 2 : 6);
   c.accumulate_dweight = random->one_in(4);
   c.accumulate_dbias = random->one_in(4);
-  // A GPU's parameters vary along one dimension.
+  // A GPU's weight and bias vary along one dimension.
   const auto share = [&] {
     return random->one_in(2) ? Share::kAll : static_cast<Share>(random->below(cuda ? 3 : 4));
   };
@@ -81,7 +81,7 @@ NormBackwardCase random_case(ref::Random* random, int64_t most_elements, bool cu
   return c;
 }
 
-// Many rows: every block has several steps, and more rows than lanes.
+// Many rows: every block takes several steps, and there are more rows than lanes.
 void add_many_rows(bool reduced, std::vector<NormBackwardCase>* cases) {
   struct Shape {
     int64_t rows, n;

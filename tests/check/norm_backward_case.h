@@ -1,4 +1,4 @@
-// One backward call to check: what is computed, and how it lies in memory.
+// One backward call to check: what it computes, and its layout in memory.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace fastnorm::check {
 
-// Which rows of x, [batch, heads, n], share a row of parameters.
+// Which rows of x, [batch, heads, n], share a row of the weight.
 enum class Share : uint8_t { kAll, kByHead, kByBatch, kNone };
 
-// dy in memory: as any tensor, one row for all, or one element for all.
+// dy in memory: as any tensor, one row for all rows, or one element for all.
 enum class Expand : uint8_t { kNo, kRows, kAll };
 
-// The input whose place dx takes.
+// The input that dx overwrites.
 enum class InPlace : uint8_t { kNothing, kDy, kX, kDresidualIn };
 
 struct NormBackwardCase {
@@ -35,10 +35,10 @@ struct NormBackwardCase {
   Share share = Share::kAll, bias_share = Share::kAll;
   Expand expand = Expand::kNo;
   InPlace in_place = InPlace::kNothing;
-  bool dresidual_in_place = false;  // in that of dresidual_in
+  bool dresidual_in_place = false;  // overwrites dresidual_in
   int padding = 0;                  // elements behind each row
-  int shift = 0;                    // elements that tensors begin behind an aligned address
-  bool transposed = false;          // rows of a head follow each other
+  int shift = 0;                    // offset of tensors from an aligned address, in elements
+  bool transposed = false;          // rows of a head are consecutive
   ref::Pattern pattern = ref::Pattern::kNormal;
   uint64_t seed = 0;
 
@@ -47,7 +47,7 @@ struct NormBackwardCase {
   std::string text() const;
 };
 
-// The matrix, in one order for all machines.
+// All cases, in the same order on all machines.
 std::vector<NormBackwardCase> make_norm_backward_cases(bool cuda, const Options& options);
 
 }  // namespace fastnorm::check

@@ -18,7 +18,7 @@ constexpr int32_t kChosen = -1;  // the kernel that planning chooses
 
 using Placed = PlacedCall<RandomHeadsCall>;
 
-// A call, described for a device.
+// Describes a call for a device.
 fastnorm_status describe(RandomHeadsCall& call, const DeviceFacts& facts, NormHeadsDesc* desc,
                          Error& error) {
   const auto& parts = call.parts();
@@ -38,7 +38,7 @@ bool can_run(RandomHeadsCall& call, Target& target, int32_t kernel) {
              FASTNORM_OK;
 }
 
-// "" or what is wrong.
+// Returns "", or what is wrong.
 std::string run(RandomHeadsCall& call, Target& target, int32_t kernel) {
   call.expect_results();
   Placed placed(call, target);
@@ -62,7 +62,7 @@ std::string run(RandomHeadsCall& call, Target& target, int32_t kernel) {
   return "";
 }
 
-// The comparison must be able to fail: sums in another order differ in some of these calls.
+// The comparison must be able to fail: some of these calls differ if sums have another order.
 bool tells_orders(Target& target) {
   const ref::Order wrong =
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
@@ -86,7 +86,7 @@ class Checks {
     }
   }
 
-  // Each kernel of a GPU, `most` times.
+  // Runs each kernel of a GPU `most` times.
   void run_each(int most) {
     constexpr uint64_t kFirst = 100000, kSeeds = 20000;
     const size_t kernels = target_.devices[0]->norm_heads_table().size();
@@ -101,7 +101,7 @@ class Checks {
         if (!can_run(call, target_, static_cast<int32_t>(i))) continue;
         check(call, static_cast<int32_t>(i));
         --left[i];
-        break;  // the call's memory has its results
+        break;  // the call's memory now has its results
       }
       if (all) break;
     }

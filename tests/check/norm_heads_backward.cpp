@@ -20,7 +20,7 @@ fastnorm_status plan(RandomHeadsBackwardCall& call, const Device& device, NormBa
                                   static_cast<int32_t>(parts.size()), batch, error);
 }
 
-// "" or what is wrong.
+// Returns "", or what is wrong.
 std::string run(RandomHeadsBackwardCall& call, Target& target) {
   call.expect_results();
   if (!call.out_of_bounds().empty()) return "the model: " + call.out_of_bounds();
@@ -52,7 +52,7 @@ std::string run(RandomHeadsBackwardCall& call, Target& target) {
   return "";
 }
 
-// The comparison must be able to fail: sums in another order differ in some of these calls.
+// The comparison must be able to fail: some of these calls differ if sums have another order.
 bool tells_orders(Target& target, bool plain) {
   const ref::Order wrong =
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;
@@ -68,7 +68,7 @@ bool tells_orders(Target& target, bool plain) {
 void check_norm_heads_backward(Target& target, const Options& options, Counts* counts) {
   constexpr const char* kFamily = "norm_heads_backward";
   if (!options.wants(kFamily) && options.filter.find(kFamily) == std::string::npos) return;
-  const bool plain = target.cuda;  // what its kernels can do
+  const bool plain = target.cuda;  // what its kernels support
   int64_t cases = 0;
   const auto check = [&](uint64_t count, bool many) {
     for (uint64_t seed = 0; seed < count; seed += static_cast<uint64_t>(options.every)) {

@@ -69,7 +69,7 @@ std::string run_stages(RandomStagesCall& call, Target& target, int32_t kernel) {
   return "";
 }
 
-// The comparison must be able to fail: sums in another order differ in some of these calls.
+// The comparison must be able to fail: some of these calls differ if sums have another order.
 bool stages_tell_orders(Target& target) {
   const ref::Order wrong =
       target.order == ref::Order::kCpu ? ref::Order::kCpuLowestFirst : ref::Order::kGpuLowestFirst;

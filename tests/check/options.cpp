@@ -28,7 +28,7 @@ constexpr char kHelp[] =
   std::exit(2);
 }
 
-// A whole number from `least` on.
+// A whole number, at least `least`.
 int number(const char* text, int least, const char* option) {
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);

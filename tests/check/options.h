@@ -9,12 +9,13 @@ struct Options {
   bool cpu = true, cuda = true, simt = false;
   int cuda_device = -1;  // -1 = the first one, if there is any
   std::string isa;       // only this CPU instruction set; empty = all
-  std::string filter;    // only kernels whose name contains this, or begins with what follows a ^
+  std::string
+      filter;  // only kernels whose name contains this; ^ means that the name begins with it
   bool reduced = false;  // fewer sizes and rows: sanitizers, emulators
-  int every = 1;         // N: only every N-th case of a kernel, one at the least
-  int threads = 0;       // that compute what is expected; 0 = all processors
+  int every = 1;         // N: every N-th case of a kernel, but at least one
+  int threads = 0;       // for expected results; 0 = all processors
 
-  // The filter may be for one family alone.
+  // The filter may select one family.
   bool wants_norm() const {
     return filter.find("mla_decode") == std::string::npos &&
            filter.find("norm_backward") == std::string::npos &&
@@ -27,7 +28,7 @@ struct Options {
   }
 };
 
-// Ends the program where the arguments are wrong or help was asked for.
+// Ends the program if arguments are wrong or help is requested.
 Options parse_options(int argc, char** argv);
 
 }  // namespace fastnorm::check

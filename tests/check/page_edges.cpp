@@ -1,5 +1,6 @@
-// Tensors that end, or begin, where memory ends: a kernel that reads or writes past a row dies here. In host memory only: on a GPU
-// allocations are larger than pages, and compute-sanitizer looks.
+// Tensors that begin or end at the edge of mapped memory: a kernel that accesses bytes past a row
+// faults. Only in host memory: GPU allocations are larger than pages, and compute-sanitizer checks
+// there.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@ namespace fastnorm::check {
 namespace {
 
 constexpr int kTensors = 10;
-// Of each tensor, between pages that nobody may touch: the longest row of a cluster.
+// Room for each tensor between two protected pages: the longest row of a cluster.
 constexpr int64_t kWindowBytes = 2 << 20;
 
 char message[256];  // what runs now, for the handler
@@ -28,7 +29,7 @@ void on_fault(int) {
   _exit(written >= 0 ? 1 : 2);
 }
 
-// Catches faults while it lives.
+// Catches faults during its lifetime.
 class FaultMessage {
  public:
   FaultMessage() {
@@ -46,7 +47,7 @@ class FaultMessage {
   struct sigaction before_segv_ = {}, before_bus_ = {};
 };
 
-// Windows of memory, each with a forbidden page on both sides.
+// Windows of memory with a protected page on both sides.
 class Windows {
  public:
   Windows() : page_(sysconf(_SC_PAGESIZE)), period_(kWindowBytes + page_) {
@@ -66,7 +67,7 @@ class Windows {
 
   std::byte* block() const { return block_; }
   int64_t begin(int i) const { return page_ + period_ * i; }
-  // Where a tensor of `bytes` begins so that it touches an edge.
+  // The position of a tensor of `bytes` bytes that touches an edge.
   int64_t at(int i, int64_t bytes, bool at_end) const {
     return at_end ? begin(i) + kWindowBytes - bytes : begin(i);
   }
@@ -77,7 +78,8 @@ class Windows {
   std::byte* block_ = nullptr;
 };
 
-// Lengths of rows to try: on a CPU every short one and some longer ones, on a GPU the ends of what a tile holds.
+// Row lengths to try. On a CPU: all short ones and some longer ones. On a GPU: those near the
+// limits of a tile.
 std::vector<int64_t> lengths(const NormEntry& entry, bool cuda) {
   std::vector<int64_t> found;
   if (!cuda) {
@@ -119,7 +121,7 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
     t.base = windows.at(i, t.row_bytes(), at_end);
     return t;
   };
-  // Beside rows of any length f32 columns begin at multiples of 16 bytes.
+  // With rows of any length, f32 weight and bias begin at multiples of 16 bytes.
   const int64_t weight_bytes = n * ref::bytes_of(weight_type),
                 weight_window =
                     entry.key.affine == Affine::kF32 ? (weight_bytes + 15) / 16 * 16 : weight_bytes;
@@ -137,7 +139,7 @@ PlacedCase place_at_edges(const NormEntry& entry, int64_t n, const Windows& wind
   if (entry.key.beside != Beside::kAny) p.mean.present = p.rstd.present = false;
   p.weight = weight(6);
   p.bias = weight(7);
-  // On a GPU only the most general kernels take a bias in RMS.
+  // On a GPU only the most general kernels support a bias in RMS.
   if (cuda && entry.key.affine != Affine::kAny && entry.key.stat == Stat::kRms)
     p.bias.present = false;
   if (entry.key.sink != Sink::kStore) {
@@ -186,7 +188,7 @@ class EdgeCheck {
     if (!ok) std::printf("FAIL %s: edges: %s\n", target_.name.c_str(), text.c_str());
   }
 
-  // 1 if the kernel runs such a row.
+  // Returns 1 if the kernel ran such a row.
   int run_one(const NormEntry& entry, int64_t n, bool at_end) {
     const PlacedCase placed = place_at_edges(entry, n, windows_, at_end, target_.cuda);
     Device& device = *target_.devices[0];
@@ -264,7 +266,8 @@ class EdgeCheck {
 }  // namespace
 
 void check_page_edges(Target& target, const Options& options, Counts* counts) {
-  // QEMU 7.2 reads all lanes of a masked AVX load, so that rows at the end of a page fault there and nowhere else.
+  // QEMU 7.2 reads all lanes of a masked AVX load. Rows at the end of a page fault there, and only
+  // there.
   if (std::getenv("FASTNORM_EMULATED_AVX") != nullptr) {
     std::printf("SKIP page edges on %s: the emulator reads past masks\n", target.name.c_str());
     ++counts->skipped;

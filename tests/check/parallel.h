@@ -1,4 +1,4 @@
-// A parallel loop for the checks themselves.
+// A parallel loop for the checks.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace fastnorm::check {
 
-// Calls fn(i, worker) for every i of [0, count), each once, on up to `threads` threads.
+// Calls fn(i, worker) once for every i of [0, count), on up to `threads` threads.
 template <typename Fn>
 void parallel_for(int64_t count, int threads, Fn fn) {
   const auto workers = static_cast<int>(std::min<int64_t>(count, threads));

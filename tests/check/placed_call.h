@@ -14,7 +14,7 @@ namespace fastnorm::check {
 template <class Call>
 class PlacedCall {
  public:
-  // Behind the tensors there are `room` bytes of workspace.
+  // After the tensors there are `room` bytes of workspace.
   PlacedCall(Call& call, Target& target, size_t room = 0) : call_(call), memory_(*target.memory) {
     constexpr size_t kGuard = 256;
     size_t bytes = kGuard;
@@ -41,7 +41,7 @@ class PlacedCall {
     memory_.upload(reinterpret_cast<const std::byte*>(before_.data()), before_.size());
   }
 
-  // "" or what is wrong after a run.
+  // Returns "", or what is wrong after a run.
   std::string examine() {
     std::vector<unsigned char> found(before_.size());
     memory_.download(reinterpret_cast<std::byte*>(found.data()), found.size());

@@ -12,7 +12,7 @@ constexpr int64_t kGuardBytes = 192, kAlignment = 256;
 
 int64_t align_up(int64_t v) { return (v + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Reserves memory one tensor after the other.
+// Reserves memory for one tensor after the other.
 class Placer {
  public:
   Placer(const Case& what, int64_t begin) : what_(what), end_(begin) {}
@@ -20,7 +20,7 @@ class Placer {
   PlacedTensor rows(const TensorLayout& layout, ref::Type dtype, int64_t row_elements) {
     const Layout& l = what_.layout;
     PlacedTensor t{true, dtype, row_elements, 0, layout};
-    int64_t below = 0, above = 0;  // elements before and behind the first row's start
+    int64_t below = 0, above = 0;  // elements before and after the first row's start
     for (int d = 0; d < l.rank; ++d) {
       const int64_t reach = layout.stride[d] * (l.outer[d] - 1);
       (reach < 0 ? below : above) += reach;
@@ -38,7 +38,7 @@ class Placer {
 
   int64_t end() const { return end_; }
 
-  // `bytes` with guards; places that need not be multiples of anything but `align`.
+  // `bytes` bytes with guards, at a multiple of `align`.
   int64_t raw(int64_t below, int64_t above, int64_t align) {
     const int64_t base = align_up(end_ + kGuardBytes + below) + align;
     end_ = base + above + kGuardBytes;
@@ -56,7 +56,7 @@ class Placer {
   int64_t end_;
 };
 
-// A tensor struct with the arrays it points to.
+// A tensor struct with the arrays that it points to.
 struct AbiTensor {
   fastnorm_tensor tensor = {};
   int64_t shape[kMaxOuter + 1] = {}, strides[kMaxOuter + 1] = {};
@@ -87,7 +87,7 @@ class Describer {
     int32_t dim = put_outer(t, abi);
     if (placed_.what.layout.last_one || dim == 0) {
       abi->shape[dim] = 1;
-      abi->strides[dim++] = 7;  // of one element: says nothing
+      abi->strides[dim++] = 7;  // of one element, so it has no meaning
     }
     abi->tensor.ndim = dim;
     return &abi->tensor;
@@ -148,7 +148,7 @@ class Describer {
     if (at < 0) return nullptr;
     start(at, ref::Type::kF32, abi);
     abi->shape[0] = 1;
-    abi->strides[0] = 3;  // of one element: says nothing
+    abi->strides[0] = 3;  // of one element, so it has no meaning
     abi->tensor.ndim = 1;
     return &abi->tensor;
   }
@@ -163,7 +163,7 @@ class Describer {
     for (int32_t d = 0; d < outer; ++d) {
       const bool varies = (dims >> d & 1) != 0;
       abi->shape[outer - 1 - d] = varies ? l.outer[d] : 1;
-      abi->strides[outer - 1 - d] = varies ? step : 5;  // of one index: says nothing
+      abi->strides[outer - 1 - d] = varies ? step : 5;  // of one index, so it has no meaning
       if (varies) step *= l.outer[d];
     }
     int32_t dim = outer;
@@ -203,7 +203,7 @@ class Describer {
 
 namespace {
 
-// Strides of the scales that the case's choice of places gives.
+// Strides of the scales, from the case's choice.
 void place_scales(const Case& what, Placer* placer, PlacedQuant* q) {
   const Layout& l = what.layout;
   int64_t step = q->scale_size * q->scales;

@@ -1,4 +1,4 @@
-// A case with its place in one block of memory, and the call that describes it to the library.
+// A case with its place in one block of memory, and its call of the library.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct PlacedTensor {
   }
 };
 
-// Weight or bias, one row or one for each index of some leading dimensions.
+// Weight or bias: one row, or one for each index of some leading dimensions.
 struct PlacedWeight {
   bool present = false;
   ref::Type dtype = ref::Type::kF32;
@@ -38,7 +38,7 @@ struct PlacedWeight {
   }
 };
 
-// Quantised outputs, all in bytes.
+// Quantised outputs; all in bytes.
 struct PlacedQuant {
   bool present = false;  // codes and scales
   int64_t code_bytes = 0;
@@ -72,10 +72,10 @@ struct PlacedCase {
   PlacedQuant quant;
 };
 
-// Places a case from byte `begin` on, a multiple of 256; every tensor has guards on both sides.
+// Places a case from byte `begin` on, a multiple of 256. Every tensor has guards on both sides.
 PlacedCase place(const Case& what, int64_t begin);
 
-// The library's description of the case for a block at `block` on a device.
+// The library's description of the case, for a block at `block` on a device.
 fastnorm_status describe(const PlacedCase& placed, std::byte* block, int32_t device_type,
                          int32_t device_id, NormDesc* desc, Error& error);
 

@@ -1,4 +1,4 @@
-// The bits that each row of each content gave, across kernels, layouts, batches and instruction sets.
+// The bits of each row of each content, across kernels, layouts, batches and instruction sets.
 #pragma once
 
 #include <cstdint>

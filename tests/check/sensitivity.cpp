@@ -1,4 +1,5 @@
-// Would the sweep notice a wrong order of summation? On rows of bf16, wrong folds must differ from what a kernel gives.
+// Would the sweep detect a wrong order of summation? With bf16 rows, wrong folds must differ from a
+// kernel's result.
 #include <cstring>
 #include <string>
 
@@ -39,7 +40,7 @@ std::vector<float> rows_of_data(int64_t n, int threads) {
   return values;
 }
 
-// rstd of each row as the target computes it; an error text, or "".
+// Computes rstd of each row on the target. Returns an error text, or "".
 std::string run(Target& target, const PlacedCase& placed, const std::vector<float>& values,
                 std::vector<float>* rstd) {
   const auto bytes = static_cast<size_t>(placed.end);
@@ -66,7 +67,7 @@ std::string run(Target& target, const PlacedCase& placed, const std::vector<floa
   return "";
 }
 
-// Share of rows whose rstd is not the model's.
+// The share of rows whose rstd differs from the model's.
 double share_of_differences(const Content& content, const std::vector<float>& values,
                             const std::vector<float>& rstd, ref::Order order, int threads) {
   std::vector<char> differs(kRows);

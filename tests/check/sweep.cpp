@@ -11,7 +11,7 @@ namespace fastnorm::check {
 namespace {
 
 constexpr int64_t kBatchBytes = 24 << 20;
-constexpr int kShown = 8;  // findings of a kernel that are printed
+constexpr int kShown = 8;  // printed findings of a kernel
 
 // Runs one kernel's cases.
 class KernelSweep {
@@ -25,11 +25,11 @@ class KernelSweep {
         same_bits_(same_bits),
         counts_(counts) {}
 
-  // Number of cases that ran, on each target.
+  // The number of cases that ran on each target.
   int64_t run() {
     std::vector<PlacedCase> batch;
     std::optional<Case> left_out;
-    int number = index_;  // of cases that are served; another one is the first for each kernel
+    int number = index_;  // of cases that the kernel supports; each kernel begins at another one
     for (const Case& what :
          make_cases(entry_, targets_[0].cuda, options_.reduced, ref::hash(7, index_))) {
       const int64_t begin = batch.empty() ? 0 : batch.back().end;
@@ -46,25 +46,25 @@ class KernelSweep {
       }
       batch.push_back(std::move(placed));
     }
-    // Every kernel runs, those with fewer cases than are passed over, too.
+    // Every kernel runs, even if all of its cases were skipped.
     if (batch.empty() && left_out) batch.push_back(place(*left_out, 0));
     if (!batch.empty()) run_batch(std::move(batch));
     return ran_;
   }
 
  private:
-  // Describes and plans a case for memory at `block`; the status is the plan's.
+  // Describes and plans a case for memory at `block`. Returns the plan's status.
   fastnorm_status plan(const PlacedCase& placed, std::byte* block, const Device& device,
                        NormDesc* desc, NormPlan* plan, Error& error) const {
     const DeviceFacts& facts = device.facts;
     if (describe(placed, block, facts.device_type, facts.device_id, desc, error) != FASTNORM_OK) {
-      error.status = FASTNORM_ERROR_INTERNAL;  // the case is wrong, not beyond the kernel
+      error.status = FASTNORM_ERROR_INTERNAL;  // the case is wrong, not merely unsupported
       return error.status;
     }
     return make_plan_for_entry(*desc, facts, device.norm_table(), index_, plan, error);
   }
 
-  // True if the kernel can run the case; a case that nothing could run is a failure.
+  // True if the kernel supports the case. A case that nothing supports is a failure.
   bool serves(const PlacedCase& placed) {
     alignas(256) static std::byte anywhere[256];
     NormDesc desc;
@@ -108,13 +108,13 @@ class KernelSweep {
       counts_->passed += std::count(of_target.begin(), of_target.end(), false);
   }
 
-  // What is to be said of each case, "" = nothing.
+  // Returns the error of each case, or "".
   std::vector<std::string> run_pass(Target& target, Batch& batch, const std::byte* before,
                                     int pass) {
     std::byte* block = target.memory->block(batch.bytes());
     target.memory->upload(before, batch.bytes());
     std::vector<std::string> findings(batch.cases().size());
-    // Alone, then several to a call: kernels that take several at once must give the same.
+    // Alone, then several in a call: both must give the same bits.
     const std::span<const PlacedCase> cases = batch.cases();
     const size_t together = pass == 0 ? 1 : kMaxCalls;
     for (size_t i = 0; i < cases.size(); i += together) {
@@ -129,7 +129,7 @@ class KernelSweep {
     return findings;
   }
 
-  // Runs kMaxCalls cases at the most in one call; sets what is to be said of each.
+  // Runs at most kMaxCalls cases in one call, and sets the error of each.
   void launch(Target& target, std::span<const PlacedCase> cases, std::byte* block, int pass,
               std::string* findings) {
     Device& device = *target.devices[static_cast<size_t>(pass) % target.devices.size()];
@@ -153,15 +153,17 @@ class KernelSweep {
     }
   }
 
-  // Choices that must not show: where stores and loads go, how rows are split, what is fetched ahead, when kernels start.
+  // Varies choices that must not change results: kinds of stores and loads, how rows are split,
+  // what is prefetched, when kernels start.
   static void vary(const Target& target, int pass, NormDesc* desc, NormPlan* p) {
     if (target.cuda) {
       p->stream_loads = !p->stream_loads;
-      // Of shorter rows at any address there may be no aligned 16 bytes to fetch, and no plan does.
+      // A shorter row at an arbitrary address may contain no aligned 16 bytes. No plan prefetches
+      // it.
       if (desc->outer_rank == 1 && desc->n >= 16)
         p->prefetch_rows = static_cast<uint32_t>(1 + desc->n % 3);
       desc->flags = FASTNORM_NORM_PDL_WAIT | FASTNORM_NORM_PDL_TRIGGER;
-      // Of two such runs, each case once with constant weights and once without.
+      // In two such runs, each case has constant weights once.
       if ((desc->n % 3 == 0) == (pass == 1)) desc->flags |= FASTNORM_NORM_PDL_CONSTANT_WEIGHTS;
     } else {
       p->non_temporal = !p->non_temporal;

@@ -1,4 +1,4 @@
-// Every kernel of a target, on every case.
+// Runs every kernel of a target on every case.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,15 @@ struct Counts {
   int64_t passed = 0, failed = 0, skipped = 0;
 };
 
-// Runs and compares; prints what is wrong, and how many of the kernels were run. The targets have the same table, and what a case must
-// give is worked out once for all of them.
+// Runs and compares. Prints what is wrong, and how many kernels ran. The targets have the same
+// table, and expected results are computed once for all of them.
 void sweep(std::span<Target> targets, const Options& options, SameBits* same_bits, Counts* counts);
 
-// The comparison must be able to fail: a model that folds in another order differs from the kernels in a good part of rows.
+// The comparison must be able to fail: a model with another order of folds must differ from the
+// kernels in many rows.
 void check_sensitivity(Target& target, const Options& options, Counts* counts);
 
-// CPU: rows at the edges of memory.
+// CPU: rows at the edges of mapped memory.
 void check_page_edges(Target& target, const Options& options, Counts* counts);
 
 }  // namespace fastnorm::check

@@ -11,7 +11,8 @@
 namespace fastnorm::check {
 namespace {
 
-// A caller's loop that is as unkind as the contract allows: single indices, backwards, on two threads.
+// The least convenient parallel_for that the contract allows: single indices, backwards, on two
+// threads.
 void unkind_loop(void*, int64_t n, int64_t, fastnorm_range_fn fn, void* task) {
   const int64_t half = n / 2;
   const auto backwards = [&](int64_t begin, int64_t end) {

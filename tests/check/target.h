@@ -1,4 +1,4 @@
-// What is tested: one instruction set or GPU, ready to run its kernels.
+// What is tested: one instruction set or GPU, with devices to run its kernels.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,12 @@ struct Target {
   bool cuda = false;  // kernels of the CUDA backend
   bool host_memory = false;
   ref::Order order = ref::Order::kCpu;
-  // The same device under different conditions, one for each run: on CPUs alone, with threads, with the caller's loop.
+  // The same device under different conditions, one for each run. On CPUs: alone, with threads,
+  // with the caller's loop.
   std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<Memory> memory;
-  bool (*has_kernel)(int32_t index) = nullptr;  // of the table; null: all are there
+  bool (*has_kernel)(int32_t index) =
+      nullptr;  // whether an entry of the table has a kernel; null: all have
 
   bool has(size_t index) const {
     return has_kernel == nullptr || has_kernel(static_cast<int32_t>(index));
@@ -31,10 +33,10 @@ struct Target {
   }
 };
 
-// The CPU with an instruction set; no devices and `why` where the machine lacks it.
+// The CPU with an instruction set. Without devices, and with `why`, if the machine lacks it.
 Target make_cpu_target(const char* isa, std::string* why);
 Target make_cuda_target(int ordinal, std::string* why);
-// The CUDA kernels on a SIMT machine in software; its runs differ in the order of threads.
+// The CUDA kernels on a SIMT machine in software. Its runs differ in the order of threads.
 Target make_simt_target(std::string* why);
 
 }  // namespace fastnorm::check

@@ -6,7 +6,7 @@
 namespace fastnorm::ref {
 namespace {
 
-// About N(0, 1): four uniform numbers of 16 bits, summed and scaled.
+// About N(0, 1): four uniform 16-bit numbers, added and scaled.
 float normal(uint64_t bits) {
   const auto sum = static_cast<int32_t>((bits & 0xffff) + (bits >> 16 & 0xffff) +
                                         (bits >> 32 & 0xffff) + (bits >> 48));
@@ -35,7 +35,7 @@ float weight(Type type, uint64_t bits) {
   }
 }
 
-// A value of T that is small or large enough for squares to leave the range of f32, where T reaches that far.
+// A value of T so small or large that its square leaves the range of f32, if T reaches that far.
 float extreme(Type type, uint64_t bits, bool tiny) {
   const float factor = 1.0f + static_cast<float>(bits & 0xff) / 512.0f;
   const float sign = (bits >> 32 & 1) != 0 ? -1.0f : 1.0f;
@@ -50,7 +50,7 @@ float subnormal(Type type, uint64_t bits) {
                 (static_cast<uint32_t>(bits) & fraction) | ((bits >> 40 & 1) != 0 ? sign : 0));
 }
 
-// The same for a whole row; its multiples are seldom exact.
+// One value for a whole row. Its multiples are rarely exact.
 float constant(Type type, uint64_t bits) {
   const float significand = 1.0f + static_cast<float>(bits & 0x7fffff) * 0x1p-23f;
   const int exponent = type == Type::kF16 ? static_cast<int>(bits >> 32 & 0xff) % 28 - 13
@@ -73,7 +73,7 @@ float element(Pattern pattern, Type type, uint64_t seed, int64_t i) {
       return 0.0f;
     case Pattern::kMinusZeros:
       return -0.0f;
-    case Pattern::kLargeMean:  // the same power of two for a whole row
+    case Pattern::kLargeMean:  // one power of two for the whole row
       return std::ldexp(1.0f, static_cast<int>(hash(seed) % 13)) + normal(bits);
     case Pattern::kAlternating:
       return (i & 1) != 0 ? -1.375f : 1.375f;

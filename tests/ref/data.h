@@ -1,4 +1,5 @@
-// Test data from counters: the same seed gives the same row on every machine, in any order, from any thread.
+// Test data from counters: a seed gives the same row on every machine, in any order, from any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace fastnorm::ref {
 
-// 64 well-mixed bits of a number; chain calls to hash several.
+// 64 well-mixed bits of a number. Nested calls hash several numbers.
 constexpr uint64_t hash(uint64_t v) {
   v += 0x9e3779b97f4a7c15u;
   v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9u;
@@ -20,7 +21,7 @@ constexpr uint64_t hash(First first, Second second, Rest... rest) {
               static_cast<uint64_t>(rest)...);
 }
 
-// A sequence of random numbers for choosing test cases.
+// A sequence of random numbers that selects test cases.
 class Random {
  public:
   explicit constexpr Random(uint64_t seed) : state_(seed) {}
@@ -39,20 +40,20 @@ class Random {
   uint64_t state_;
 };
 
-// Kinds of rows, most of them made for one kind of bug.
+// Kinds of rows. Most are made for one kind of bug.
 enum class Pattern : uint8_t {
   kNormal,      // about N(0, 1): most rows
-  kRandomBits,  // every finite value of the dtype alike: rounding boundaries, all exponents
-  kTiny,        // squares vanish in single precision (f16: the least numbers it has)
-  kSubnormal,   // subnormals of the dtype: a flush to zero shows
+  kRandomBits,  // all finite values of the dtype alike: rounding boundaries, all exponents
+  kTiny,        // squares vanish in single precision (f16: its least numbers)
+  kSubnormal,   // subnormals of the dtype: flushing to zero shows
   kHuge,        // squares overflow single precision (f16: near its greatest number)
   kZeros,
-  kMinusZeros,   // all -0: a sum that starts from -0 shows
-  kOneNan,       // N(0, 1) but for one NaN
-  kOneInf,       // N(0, 1) but for one Inf of either sign
-  kLargeMean,    // mean / sigma up to 2^12: E[x^2] - E[x]^2 and padding that adds mean^2 show
-  kOutlier,      // one element of 2^10 and more, in half of the rows the first
-  kAlternating,  // +c, -c, ..: even and odd chains
+  kMinusZeros,   // all -0: a sum that does not start from -0 shows
+  kOneNan,       // N(0, 1) with one NaN
+  kOneInf,       // N(0, 1) with one Inf of either sign
+  kLargeMean,    // mean / sigma up to 2^12: E[x^2] - E[x]^2, or padding that adds mean^2, shows
+  kOutlier,      // one element of 2^10 or more; in half of the rows it is the first
+  kAlternating,  // +c, -c, ..: exercises even and odd chains
   kConstant,     // one value from 1e-20 to 1e30 (f16: its own range): d = 0
   kWeights,      // about N(1, 0.3), with 0, -0, negative and tiny ones
 };

@@ -8,7 +8,7 @@ namespace fastnorm::ref {
 namespace {
 
 struct Format {
-  int precision;     // bits of the significand, the hidden one included
+  int precision;     // bits of the significand with the hidden one
   int least_normal;  // exponent of the least normal number
   double greatest;
 };

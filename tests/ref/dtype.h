@@ -1,4 +1,4 @@
-// The element types of rows and their conversions, by integer arithmetic alone.
+// The element types of rows and their conversions, in integer arithmetic only.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@ constexpr const char* name_of(Type type) {
   return type == Type::kF32 ? "f32" : type == Type::kF16 ? "f16" : "bf16";
 }
 
-// Elements of a 16-byte vector: the V of the summation order on GPUs.
+// Elements of a 16-byte vector: the V of the GPU's summation order.
 constexpr int per_vector(Type type) { return 16 / bytes_of(type); }
 
 constexpr float decode_bf16(uint32_t bits) { return std::bit_cast<float>(bits << 16); }
@@ -25,14 +25,16 @@ constexpr float decode_f16(uint32_t bits) {
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
   if (fraction == 0) return std::bit_cast<float>(sign);
-  const auto shift = static_cast<uint32_t>(std::countl_zero(fraction) - 21);  // leading bit to 2^10
+  const auto shift =
+      static_cast<uint32_t>(std::countl_zero(fraction) - 21);  // moves the leading bit to 2^10
   return std::bit_cast<float>(sign | (113 - shift) << 23 | (fraction << shift & 0x3ffu) << 13);
 }
 
 constexpr bool is_nan_bits(uint32_t f32_bits) { return (f32_bits & 0x7fffffffu) > 0x7f800000u; }
 
-// Nearest even: half a unit less one, plus the last bit that stays, carries where the rest is above a half, or is one and the bit is
-// odd. A carry out of the fraction is the next exponent, and from the greatest number Inf.
+// To nearest even. Adding half a unit less one, plus the last bit that stays, carries if the rest
+// is above a half. It also carries if the rest is a half and the bit is odd. A carry out of the
+// fraction gives the next exponent, and Inf after the greatest number.
 constexpr uint32_t encode_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if (is_nan_bits(bits)) return bits >> 16 | 0x40u;
@@ -43,7 +45,7 @@ constexpr uint32_t encode_f16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return sign | 0x7e00u;
-  if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 2^16 and more
+  if (magnitude >= 0x47800000u) return sign | 0x7c00u;  // 2^16 or more
   if (magnitude >= 0x38800000u) {                       // 2^-14: normal
     const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
     return sign | (rounded - 0x38000000u) >> 13;  // a carry to 2^16 gives 0x7c00, Inf
@@ -56,7 +58,8 @@ constexpr uint32_t encode_f16(float value) {
   return sign | (kept + (rest > half || (rest == half && (kept & 1u) != 0) ? 1u : 0u));
 }
 
-// A value's bits in the low end of a word; to bits: nearest even, subnormals kept, overflow to Inf, NaN stays NaN.
+// A value's bits are in the low end of a word. Encoding: nearest even, subnormals kept, overflow to
+// Inf, NaN stays NaN.
 constexpr float decode(Type type, uint32_t bits) {
   if (type == Type::kF32) return std::bit_cast<float>(bits);
   return type == Type::kF16 ? decode_f16(bits) : decode_bf16(bits);
@@ -71,10 +74,10 @@ constexpr float round_to(Type type, float value) {
   return type == Type::kF32 ? value : decode(type, encode(type, value));
 }
 
-// The same from double in one rounding.
+// The same from double, in one rounding.
 double round_to(Type type, double value);
 
-// `count` elements of packed memory, at any address.
+// `count` elements of packed memory at any address.
 void decode_row(Type type, const void* from, float* to, int64_t count);
 void encode_row(Type type, const float* from, void* to, int64_t count);
 

@@ -25,12 +25,12 @@ Power power_of_e(float x) {
   for (const float c : {0x1.123a20p-7f, 0x1.5558f2p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f, 1.0f, 1.0f})
     p = std::fma(p, r, c);
   const int exponent = static_cast<int>(n);
-  // Two halves; a half that is left over is rounded as that of a biased exponent.
+  // Two halves. An odd remainder is rounded like that of a biased exponent.
   const int half = static_cast<int>(std::nearbyint(static_cast<double>(exponent) / 2 + 127)) - 127;
   return {p, power_of_two(half), power_of_two(exponent - half)};
 }
 
-// NaN stays.
+// NaN stays NaN.
 float limited(float x) {
   return x < kLeastPower ? kLeastPower : x > kGreatestPower ? kGreatestPower : x;
 }

@@ -11,7 +11,7 @@ struct Dot {
   double value = 0, magnitude = 0;
 };
 
-// In eight sums, which compilers turn into vectors.
+// Eight sums, which compilers vectorise.
 Dot dot(const float* a, const float* b) {
   constexpr int kSums = 8;
   double sum[kSums] = {}, magnitude[kSums] = {};

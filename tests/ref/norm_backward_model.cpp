@@ -7,7 +7,7 @@
 namespace fastnorm::ref {
 namespace {
 
-// Values of a row that enter a sum: a[i] * b[i] by fma, or a[i] where b is null.
+// The terms of a sum along a row: a[i] * b[i] by fma, or a[i] if b is null.
 struct Terms {
   float first(int64_t i) const { return i >= n ? 0.0f : b != nullptr ? a[i] * b[i] : a[i]; }
   float next(float sum, int64_t i) const {
@@ -20,8 +20,8 @@ struct Terms {
   int64_t n;
 };
 
-// Phi: padded with +0 to a power of two, the upper half is added to the lower until one is left;
-// wrongly: neighbours first.
+// Phi: pads with +0 to a power of two, then adds the upper half to the lower half until one is
+// left. With lowest_first, wrongly: neighbours first.
 float phi(std::vector<float> q, bool lowest_first) {
   size_t p = std::bit_ceil(q.size());
   q.resize(p, 0.0f);
@@ -87,7 +87,7 @@ int64_t clamped(int64_t value, int64_t low, int64_t high) {
   return std::min(std::max(value, low), high);
 }
 
-// The sum over rows of one column, of what term(i, sum) makes of a running sum and row i.
+// The sum of one column over rows. term(i, sum) adds row i to a running sum.
 template <class Term>
 float column_sum(int64_t rows, int64_t n, const Term& term) {
   const auto columns = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));

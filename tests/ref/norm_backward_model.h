@@ -1,5 +1,5 @@
-// The backward arithmetic as a scalar single-precision program, operation by operation: what a
-// backend must equal bit for bit.
+// The backward arithmetic as a scalar single-precision program, operation by operation. A backend
+// must equal it bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace fastnorm::ref {
 
 struct NormBackwardOptions {
   Type dtype = Type::kF32;    // T, of dx and the forward's x
-  Type x_dtype = Type::kF32;  // of the x that is given: decides the order of sums along a row
+  Type x_dtype = Type::kF32;  // of the x argument: determines the order of sums along a row
   Kind kind = Kind::kRms;
   Rounding rounding = Rounding::kOnce;
   float eps = 0;
@@ -30,23 +30,23 @@ struct NormBackwardRow {
   float mean = 0, rstd = 0;
 };
 
-// Row i of those that share a row of parameters.
+// Row i of the rows that share a row of the weight.
 using NormBackwardRows = std::function<NormBackwardRow(int64_t i)>;
 
-// The statistics of a forward without a residual on x.
+// The statistics of a forward of x without a residual.
 void norm_backward_statistics(const NormBackwardOptions& options, const float* x, int64_t n,
                               Order order, ModelScratch* scratch, float* mean, float* rstd);
 
-// dh [n]: dx and dresidual are it, rounded once.
+// dh [n]. dx and dresidual are dh, rounded once.
 void norm_backward_row_model(const NormBackwardOptions& options, const NormBackwardRow& row,
                              Order order, float* dh);
 
-// How rows are added to dweight and dbias: as specified, or wrongly, as a test must be able to
-// tell.
+// The order in which rows are added to dweight and dbias: the specified one, and a wrong one that a
+// test must detect.
 enum class RowOrder : uint8_t { kSpecified, kSequential };
 
-// dweight [n] and dbias [n], each may be null: the sums over `rows` rows, to which an old value is
-// added and which are stored by rounding them once. The order is the same on every backend.
+// dweight [n] and dbias [n]; each may be null. The sums over `rows` rows are added to an old value
+// and stored with one rounding. The order is the same on every backend.
 void norm_backward_sums_model(const NormBackwardOptions& options, int64_t rows, int64_t n,
                               const NormBackwardRows& row_of, float* dweight, float* dbias,
                               RowOrder order = RowOrder::kSpecified);

@@ -10,8 +10,9 @@ namespace fastnorm::ref {
 namespace {
 
 constexpr double kU = 0x1p-24;
-constexpr double kLeast = 0x1p-149;  // least subnormal of f32: what a product may lose to underflow
-constexpr double kMost = 0.25 * FLT_MAX;  // of every intermediate value
+constexpr double kLeast =
+    0x1p-149;  // least subnormal of f32: what underflow may take from a product
+constexpr double kMost = 0.25 * FLT_MAX;  // limit of every intermediate value
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 double xhat_of(const NormBackwardOptions& o, const NormBackwardRow& row, int64_t i) {
@@ -30,7 +31,7 @@ Range stored_range(Type dtype, double value, double error) {
   return {round_to(dtype, value - error), round_to(dtype, value + error)};
 }
 
-// The terms of one column's sum.
+// The terms of the sum of one column.
 struct ColumnSum {
   void add(double least, double greatest) {
     low += least;
@@ -40,7 +41,7 @@ struct ColumnSum {
   long double low = 0, high = 0, magnitude = 0;
 };
 
-// Roundings on the longest path of a column's sum.
+// The number of roundings on the longest path of a column's sum.
 double longest_column_path(int64_t rows, int64_t n) {
   const auto columns = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
   const int64_t lanes = std::clamp<int64_t>(4096 / columns, 1, 64);

@@ -1,5 +1,5 @@
-// The backward formulas in double, as fastnorm/norm_backward.h writes them, and how far a
-// single-precision result may lie from them. mean and rstd are inputs.
+// The backward formulas of fastnorm/norm_backward.h in double, and how far a single-precision
+// result may be from them. mean and rstd are inputs.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace fastnorm::ref {
 
-// Where dx, or dresidual, of a row may lie; empty where a value or statistic is not finite or
-// leaves the range in which relative errors mean something: there the model alone says what comes
-// out. `stored` is the output's dtype.
+// Bounds of dx or dresidual of a row. Empty if a value or statistic is not finite, or leaves the
+// range where relative errors have a meaning. Then only the model gives the result. `stored` is the
+// output's dtype.
 std::vector<Range> norm_backward_row_bounds(const NormBackwardOptions& options,
                                             const NormBackwardRow& row, Order order, Type stored);
 
-// What a gradient of parameters is stored in, and what it is added to.
+// The dtype of a weight's gradient, and the old value that is added.
 struct StoredSum {
   Type dtype = Type::kF32;
   const float* old = nullptr;  // [n], null = nothing
 };
 
-// Where dweight and dbias may lie; an element without bounds is from -Inf to Inf.
+// Bounds of dweight and dbias. An element without bounds has -Inf to Inf.
 std::vector<Range> norm_backward_dweight_bounds(const NormBackwardOptions& options, int64_t rows,
                                                 int64_t n, const NormBackwardRows& row_of,
                                                 const StoredSum& stored);

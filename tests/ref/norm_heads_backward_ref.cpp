@@ -10,7 +10,7 @@ void turned_gradient_model(bool rope, const RopeOptions& turn, const float* dy, 
   for (int64_t j = 0; rope && j < turn.half; ++j) {
     const RopePair pair = rope_pair(turn, j);
     const float v1 = dv[pair.first], v2 = dv[pair.second];
-    const float sine = turn.inverse ? s[j] : -s[j];  // the other way round
+    const float sine = turn.inverse ? s[j] : -s[j];  // the opposite direction
     const float b = v2 * sine, e = v1 * sine;
     dv[pair.first] = std::fma(v1, c[j], -b);
     dv[pair.second] = std::fma(v2, c[j], e);
@@ -19,7 +19,7 @@ void turned_gradient_model(bool rope, const RopeOptions& turn, const float* dy, 
 
 void turned_gradient_ref(bool rope, const RopeOptions& turn, const float* dy, int64_t n,
                          const float* c, const float* s, double* dv, double* bound) {
-  // Two roundings of a product and one of the sum; products below the least f32 lose it all.
+  // Two roundings of products and one of the sum. A product below the least f32 may vanish.
   constexpr double kU = 0x1p-24, kLeast = 0x1p-149;
   for (int64_t i = 0; i < n; ++i) {
     dv[i] = static_cast<double>(dy[i]);

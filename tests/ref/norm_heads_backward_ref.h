@@ -1,6 +1,6 @@
-// What a gradient of norm_heads becomes before the norm's backward takes it: a scalar
-// single-precision program that a backend must equal bit for bit, and the formula in double. All
-// behind it is norm_backward's, with these values for dy.
+// How norm_heads_backward turns a gradient back before the norm's backward: a scalar
+// single-precision program that a backend must equal bit for bit, and the formula in double. The
+// rest is norm_backward's, with these values as dy.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace fastnorm::ref {
 
-// dv [n] of a row dy [n]. `turn` is the forward's, c and s are [half]; without rope dv is dy.
+// dv [n] of a row dy [n]. `turn` is the forward's; c and s are [half]. Without rope dv is dy.
 void turned_gradient_model(bool rope, const RopeOptions& turn, const float* dy, int64_t n,
                            const float* c, const float* s, float* dv);
 
-// The same in double, and `bound` [n]: how far single precision may be off.
+// The same in double. `bound` [n]: how far single precision may be from it.
 void turned_gradient_ref(bool rope, const RopeOptions& turn, const float* dy, int64_t n,
                          const float* c, const float* s, double* dv, double* bound);
 

@@ -7,7 +7,7 @@
 namespace fastnorm::ref {
 namespace {
 
-// How an element enters a running sum, and how it begins one.
+// How an element enters a running sum, and how it starts one.
 struct Values {
   static float first(float v) { return v; }
   static float next(float sum, float v) { return sum + v; }
@@ -17,7 +17,8 @@ struct Squares {
   static float next(float sum, float v) { return std::fma(v, v, sum); }
 };
 
-// Phi over a power of two of partial sums, from the highest digit of the index down (or, wrongly, from the lowest up).
+// Phi over a power of two of partial sums, from the highest digit of the index down. With
+// lowest_first, wrongly: from the lowest up.
 float fold(std::vector<float>& q, bool lowest_first) {
   size_t p = std::bit_ceil(q.size());
   q.resize(p, 0.0f);
@@ -28,7 +29,7 @@ float fold(std::vector<float>& q, bool lowest_first) {
   return q[0];
 }
 
-// Vectors of V elements: even and odd positions form one chain each; then Phi over the vectors.
+// Vectors of V elements: even and odd positions form two chains. Then Phi over the vectors.
 template <class Enter>
 float gpu_sum(Type dtype, const float* values, int64_t n, bool lowest_first,
               std::vector<float>& partial) {
@@ -49,7 +50,8 @@ float gpu_sum(Type dtype, const float* values, int64_t n, bool lowest_first,
 constexpr int64_t kChunk = 16384;
 constexpr int kAccumulators = 64;
 
-// The 64 accumulators fold over the bits of their index, in an order that is the dtype's.
+// The 64 accumulators fold over the bits of their index. The dtype determines the order of the
+// bits.
 float fold_accumulators(float (&sum)[kAccumulators], Type dtype, bool lowest_first) {
   constexpr int kContiguous[] = {5, 4, 3, 2, 1, 0};
   constexpr int kEvenOdd[] = {5, 0, 4, 3, 2, 1};  // bf16 is loaded as even and odd elements
@@ -109,7 +111,7 @@ float sum_element(const NormRow& row, int64_t i) {
   return row.residual != nullptr ? row.x[i] + row.residual[i] : row.x[i];
 }
 
-// s as the statistics see it, and as it is normalised.
+// s as the input of the statistics, and as the input of the normalisation.
 float for_statistics(const NormOptions& o, const NormRow& row, float s) {
   const bool rounds =
       row.residual != nullptr && o.residual_rounding == ResidualRounding::kBeforeStatistics;
@@ -120,7 +122,7 @@ float for_apply(const NormOptions& o, const NormRow& row, float s) {
   return rounds ? round_to(o.sum_dtype, s) : s;
 }
 
-// z of one element, for the settings that round it once or twice, ..
+// z of one element for the settings that round it once or twice, ..
 float apply(const NormOptions& o, const NormRow& row, int64_t i, float b, float mean, float rstd) {
   const float centred = o.kind == Kind::kLayer ? b - mean : b;
   float t = centred * rstd;
@@ -129,7 +131,7 @@ float apply(const NormOptions& o, const NormRow& row, int64_t i, float b, float 
   return row.bias != nullptr ? std::fma(t, g, row.bias[i]) : t * g;
 }
 
-// .. for the one that multiplies the weight first, ..
+// .. for the setting that multiplies the weight first, ..
 float apply_factor(const NormOptions& o, const NormRow& row, int64_t i, float b, float mean,
                    float rstd) {
   const float centred = o.kind == Kind::kLayer ? b - mean : b;
@@ -137,7 +139,7 @@ float apply_factor(const NormOptions& o, const NormRow& row, int64_t i, float b,
   return row.bias != nullptr ? std::fma(centred, k, row.bias[i]) : centred * k;
 }
 
-// .. and for the one that rounds every step.
+// .. and for the setting that rounds every step.
 float apply_every_step(const NormOptions& o, const NormRow& row, int64_t i, float b, float mean,
                        float rstd) {
   const Type type = o.dtype;

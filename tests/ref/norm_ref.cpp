@@ -8,15 +8,17 @@ namespace fastnorm::ref {
 namespace {
 
 constexpr double kU = 0x1p-24;
-constexpr double kLeast = 0x1p-149;  // least subnormal of f32: what a product may lose to underflow
+constexpr double kLeast =
+    0x1p-149;  // least subnormal of f32: what underflow may take from a product
 
 double ceil_log2(double v) { return std::ceil(std::log2(v)); }
 
-// A result of arithmetic on floats in double, rounded to f32: equals the f32 operation for + - * / and roots.
+// Arithmetic on floats in double, rounded to f32. It equals the f32 operation for + - * / and
+// square roots.
 double single(double v) { return static_cast<double>(static_cast<float>(v)); }
 
 struct Sums {
-  std::vector<double> a, b;  // as the statistics see the row, and as it is normalised
+  std::vector<double> a, b;  // the row for the statistics, and for the normalisation
   double mean_magnitude = 0;
   bool finite = true;
 };
@@ -81,7 +83,7 @@ Statistics statistics_of(const NormOptions& o, const Sums& sums, double path) {
   return s;
 }
 
-// In range: sums and squares neither overflow nor vanish, so that relative errors mean something.
+// True if sums and squares neither overflow nor vanish, so that relative errors have a meaning.
 bool in_range(const Statistics& s, const Sums& sums, int64_t n) {
   const auto count = static_cast<double>(n);
   return sums.finite && (s.variance + s.mean * s.mean) * count < 0.25 * FLT_MAX &&
@@ -106,7 +108,7 @@ void bound_y(const NormOptions& o, const NormRow& row, const Sums& sums, const S
     const double least = std::min(ends[0], ends[1]), greatest = std::max(ends[0], ends[1]);
     double slack =
         2 * kU * (std::max(std::fabs(least), std::fabs(greatest)) + std::fabs(bias)) + 2 * kLeast;
-    // The product of rstd and a weight may be subnormal, and is multiplied by a large number then.
+    // The product of rstd and a weight may be subnormal before a large number multiplies it.
     if (o.rounding == Rounding::kOnceRw)
       slack += kLeast * (std::fabs(sums.b[static_cast<size_t>(i)] - s.mean) + s.mean_error);
     bounds->y.push_back(round_range(o.y_dtype(), least + bias - slack, greatest + bias + slack));
@@ -119,7 +121,8 @@ bool rounds_one_way(Type type, double v, double error, double* rounded) {
          round_to(type, v - error) == *rounded;
 }
 
-// EVERY_STEP: where the rounded statistics are beyond doubt, every later step is one operation on known values.
+// EVERY_STEP: if rounding leaves no doubt about the statistics, every later step is one operation
+// on known values.
 void bound_every_step(const NormOptions& o, const NormRow& row, const Sums& sums, double path,
                       NormBounds* bounds) {
   const Type type = o.dtype;
@@ -179,7 +182,8 @@ NormBounds norm_bounds(const NormOptions& o, const NormRow& row, Order order) {
     bound_every_step(o, row, sums, path, &bounds);
     return bounds;
   }
-  // With T = f32 every step is what ROUND_ONCE does but for products that are rounded before they are summed.
+  // With T = f32 every step is as in ROUND_ONCE, except that products are rounded before they are
+  // added.
   const Statistics s = statistics_of(o, sums, every_step ? path + 1 : path);
   if (!in_range(s, sums, row.n)) return bounds;
   bounds.statistics_valid = bounds.y_valid = true;

@@ -1,4 +1,4 @@
-// One row to normalise, in the words of the specification: what model and reference are given.
+// One row to normalise, in the terms of the specification: the input of model and reference.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace fastnorm::ref {
 
 enum class Kind : uint8_t { kRms, kLayer };
 
-// Where intermediate values are rounded to x's dtype T. kOnceRw: nowhere, as kOnce, but the weight
-// is multiplied by rstd before x is.
+// Where intermediate values are rounded to x's dtype T. kOnceRw rounds nowhere, like kOnce, but
+// multiplies the weight by rstd before x.
 enum class Rounding : uint8_t { kOnce, kNormalized, kEveryStep, kOnceRw };
 inline constexpr int kRoundings = 4;
 
-// Which value of x + residual, rounded to R, feeds the statistics and is normalised.
+// Which value of x + residual, rounded to R, the statistics and the normalisation use.
 enum class ResidualRounding : uint8_t { kExact, kBeforeApply, kBeforeStatistics };
 
 struct NormOptions {
@@ -25,7 +25,7 @@ struct NormOptions {
   Type sum_dtype = Type::kF32;  // R
   float eps = 0;
   float weight_offset = 0;
-  bool y_f32 = false;  // y is f32 whatever T is
+  bool y_f32 = false;  // y has f32 for every T
 
   Type y_dtype() const { return y_f32 ? Type::kF32 : dtype; }
 };
@@ -39,13 +39,14 @@ struct NormRow {
   const float* bias = nullptr;      // [n], null = 0
 };
 
-// The order in which a row is summed: the two canonical ones, and wrong ones that a test must be able to tell apart.
+// The order in which a row is summed: the two canonical ones, and wrong ones that a test must
+// detect.
 enum class Order : uint8_t {
   kGpu,
   kCpu,
   kSequential,      // one chain over the row
-  kGpuLowestFirst,  // the vectors' tree combines neighbours first
-  kCpuLowestFirst,  // the 64 accumulators' tree likewise
+  kGpuLowestFirst,  // the tree over vectors combines neighbours first
+  kCpuLowestFirst,  // the tree over the 64 accumulators combines neighbours first
 };
 
 }  // namespace fastnorm::ref

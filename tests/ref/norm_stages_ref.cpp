@@ -95,7 +95,7 @@ std::vector<float> summed_row(const StagesOptions& o, const StagesRow& row, Orde
 
 constexpr double kU = 0x1p-24;
 constexpr double kLeast = 0x1p-149;
-constexpr double kFunction = 8 * kU;  // relative error of an activation; it is at most 2.9 units
+constexpr double kFunction = 8 * kU;  // relative error of an activation, which is at most 2.9 units
 
 double exact(Activation activation, double v) {
   if (activation == Activation::kIdentity) return v;
@@ -108,7 +108,7 @@ double error_of(Activation activation, double value) {
   return activation == Activation::kIdentity ? 0 : kFunction * std::fabs(value) + kLeast;
 }
 
-// Of values that single precision holds, too: others become Inf there, in whatever step.
+// True for values that single precision also holds. Larger ones become Inf in some step.
 bool in_range(double v) { return std::fabs(v) < 0.25 * FLT_MAX; }
 
 double average(const std::vector<double>& v) {
@@ -117,7 +117,7 @@ double average(const std::vector<double>& v) {
   return static_cast<double>(sum / static_cast<long double>(v.size()));
 }
 
-// A value and how far a single-precision one may be off.
+// A value, and how far a single-precision one may be from it.
 struct Near {
   double value = 0, error = 0;
 };
@@ -129,12 +129,12 @@ Near gated(const StagesOptions& o, Near v, float gate) {
                        std::fabs(v.value) * kLeast + 2 * kLeast};
 }
 
-// A statistic; rstd's error is relative.
+// A statistic. The error of rstd is relative.
 struct NearStatistic {
   Near mean, rstd;
 };
 
-// False where there are no bounds.
+// False if there are no bounds.
 bool statistic_of(const NormOptions& o, const std::vector<Near>& s, Order order,
                   NearStatistic* result) {
   Near &mean = result->mean, &rstd = result->rstd;
@@ -152,7 +152,8 @@ bool statistic_of(const NormOptions& o, const std::vector<Near>& s, Order order,
   for (const Near& v : s) {
     const double d = v.value - mean.value;
     squares.push_back(d * d);
-    // What the elements' errors do to the square; the mean's error does so in the second order.
+    // The effect of the element's error on the square. The effect of the mean's error is of second
+    // order.
     shares.push_back(2 * std::fabs(d) * v.error + v.error * v.error);
   }
   const double variance = average(squares), radicand = variance + static_cast<double>(o.eps);
@@ -163,7 +164,7 @@ bool statistic_of(const NormOptions& o, const std::vector<Near>& s, Order order,
          rstd.error <= 0x1p-8;
 }
 
-// An element normalised; false where there are no bounds.
+// Normalises an element. False if there are no bounds.
 bool normalise(const NormOptions& o, const NearStatistic& statistic, const float* weights,
                const float* biases, int64_t i, Near* v) {
   const auto [mean, rstd] = statistic;
@@ -179,13 +180,13 @@ bool normalise(const NormOptions& o, const NearStatistic& statistic, const float
   return in_range(t) && in_range(t * weight) && in_range(v->value);
 }
 
-// A value that is rounded to a dtype; the error becomes that of the ends.
+// Rounds a value to a dtype. The error becomes that of the ends of the interval.
 Near rounded(Type type, Near v) {
   const double low = round_to(type, v.value - v.error), high = round_to(type, v.value + v.error);
   return {(low + high) / 2, (high - low) / 2};
 }
 
-// The row that is normalised; false where there are no bounds.
+// The row to be normalised. False if there are no bounds.
 bool near_row(const StagesOptions& o, const StagesRow& row, Order order, std::vector<Near>* s) {
   const NormRow& r = row.row;
   for (int64_t i = 0; i < r.n; ++i) {
@@ -221,7 +222,7 @@ bool near_row(const StagesOptions& o, const StagesRow& row, Order order, std::ve
   return true;
 }
 
-// False where there are no bounds.
+// False if there are no bounds.
 bool bound_group(const StagesOptions& o, const StagesRow& row, const std::vector<Near>& all,
                  int64_t g, Order order, std::vector<Range>* bounds) {
   const Group group = group_of(o, row, g);
@@ -247,7 +248,7 @@ bool bound_group(const StagesOptions& o, const StagesRow& row, const std::vector
     }
     if (o.activation != Activation::kIdentity) {
       const double value = exact(o.activation, z.value);
-      constexpr double kSteepest = 1.1;  // of silu
+      constexpr double kSteepest = 1.1;  // slope of silu
       z = {value, kSteepest * z.error + error_of(o.activation, std::fabs(value) + z.error)};
     }
     if (!in_range(z.value)) return false;
@@ -267,7 +268,7 @@ void stages_model(const StagesOptions& o, const StagesRow& row, Order order, Mod
   const auto factor = [&](float gate) { return step(activate(o.gate_act, gate)); };
   NormResult of_group;
   const std::vector<float> s = summed_row(o, row, order, scratch, &result->branch_rstd);
-  // What the rounding of a sum needs is that there is one; -0 leaves each number as it is.
+  // An addition makes the rounding happen. -0 leaves each number unchanged.
   const std::vector<float> nothing(s.size(), -0.0f);
   StagesRow summed = row;
   summed.row.x = s.data();

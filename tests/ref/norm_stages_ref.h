@@ -1,6 +1,6 @@
-// A row with stages: gate, groups, activation, given statistics. A scalar single-precision program
-// that a backend must equal bit for bit, and the specification in double with how far a
-// single-precision result may lie from it.
+// A row with stages: gate, groups, activation, passed statistics. A scalar single-precision program
+// that a backend must equal bit for bit. Also the specification in double, and how far a
+// single-precision result may be from it.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ struct StagesOptions {
   int64_t group = 1;    // columns, a divisor of n
   bool branch = false;  // x is normalised before the residual is added
   NormOptions of_branch;
-  bool branch_rounded = false;  // to T, then
-  bool scaled = false;          // the branch, by alpha
+  bool branch_rounded = false;  // to T, then:
+  bool scaled = false;          // the branch is multiplied by alpha
   float alpha = 1;
   bool sum_every_step = false;  // rounded to T
 };
 
 struct StagesRow {
-  NormRow row;                  // of all columns; weight and bias as the next two say
-  bool weight_shared = false;   // [group], else [n]
-  bool bias_shared = false;     // likewise
-  const float* gate = nullptr;  // [n], may be null
+  NormRow row;  // of all columns; the next two fields tell the size of weight and bias
+  bool weight_shared = false;                                    // [group], else [n]
+  bool bias_shared = false;                                      // the same for bias
+  const float* gate = nullptr;                                   // [n], may be null
   const float *branch_weight = nullptr, *branch_bias = nullptr;  // [n], null = 1, 0
   const float* sum_scale = nullptr;                              // [1], null = 1
   const float *mean_in = nullptr, *rstd_in = nullptr;            // [n / group], null = computed
 };
 
-// `sum` and `z` are stored by rounding them once to the dtype of residual_out and y.
+// Storing `sum` and `z` rounds them once to the dtype of residual_out and y.
 struct StagesResult {
   std::vector<float> mean, rstd;  // [n / group]
   std::vector<float> sumsq;       // [n / group], LAYER: [n / group, 2]
@@ -49,8 +49,8 @@ struct StagesResult {
 void stages_model(const StagesOptions& options, const StagesRow& row, Order order,
                   ModelScratch* scratch, StagesResult* result);
 
-// Where y may lie, of rows that are rounded once and whose sum is not; empty where a statistic
-// leaves the range in which relative errors mean something, or where others are asked for.
+// Bounds of y for rows that are rounded once, without rounding of x + residual. Empty if a
+// statistic leaves the range where relative errors have a meaning, or for other roundings.
 std::vector<Range> stages_bounds(const StagesOptions& options, const StagesRow& row, Order order);
 
 }  // namespace fastnorm::ref

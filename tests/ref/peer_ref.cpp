@@ -30,8 +30,8 @@ void peer_sum_ref(const float* const* x, int ranks, int64_t n, double* sum, doub
       sum[i] += static_cast<double>(x[r][i]);
       magnitude += std::fabs(static_cast<double>(x[r][i]));
     }
-    // Each addition rounds a partial sum, which no magnitude exceeds by more than the roundings
-    // before.
+    // Each addition rounds a partial sum. Its magnitude is at most that of the values plus earlier
+    // roundings.
     bound[i] = 1.001 * (ranks - 1) * kUnit * magnitude;
   }
 }
@@ -77,7 +77,7 @@ PeerStatisticRef peer_statistic_ref(Kind kind, Type dtype, float eps, const floa
   }
   const double variance = squares / columns + static_cast<double>(eps);
   const double path = longest_path(Order::kCpu, dtype, n) + ranks;
-  // Of a mean: the roundings on the way of the row's values and of the merged means.
+  // For a mean: the roundings on the path of the row's values, and of the merged means.
   const double mean_bound = layer ? (path + 4) * 2 * kUnit * largest : 0;
   const double variance_bound = variance * 2 * (path + 4 * ranks + 4) * kUnit +
                                 4 * std::sqrt(variance) * mean_bound + 4 * mean_bound * mean_bound;

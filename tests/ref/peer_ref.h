@@ -1,6 +1,5 @@
-// The specification of several ranks: sums in rank order and merged statistics, as a scalar
-// single-precision program that a backend must equal bit for bit, and in double with how far single
-// precision may lie from it.
+// The specification of several ranks: sums in rank order and merged statistics. A scalar
+// single-precision program that a backend must equal bit for bit, and bounds in double.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +8,14 @@
 
 namespace fastnorm::ref {
 
-// x[r] is rank r's row [n]. The sum as it goes on: rounded to `dtype`, or f32.
+// x[r] is rank r's row [n]. The sum as later steps see it: rounded to `dtype`, or f32.
 void peer_sum_model(Type dtype, bool rounded, const float* const* x, int ranks, int64_t n,
                     float* sum);
 
-// The exact sum, and how far an f32 sum that is not rounded further may be off.
+// The exact sum, and how far an f32 sum without further rounding may be from it.
 void peer_sum_ref(const float* const* x, int ranks, int64_t n, double* sum, double* bound);
 
-// What one rank has of a row: RMS: the sum of squares. LAYER: a mean and the sum of squares about
+// One rank's part of a row. RMS: the sum of squares. LAYER: a mean, and the sum of squares about
 // it.
 struct PeerPart {
   float mean, squares;
@@ -24,10 +23,10 @@ struct PeerPart {
 struct PeerStatistic {
   float mean, rstd;
 };
-// Of `ranks` parts of n columns each.
+// Merges `ranks` parts of n columns each.
 PeerStatistic peer_merge_model(Kind kind, float eps, const PeerPart* parts, int ranks, int64_t n);
 
-// The statistic of the whole row in double, and how far a merged one may be off.
+// The statistic of the whole row in double, and how far a merged one may be from it.
 struct PeerStatisticRef {
   double mean, rstd;
   double mean_bound, rstd_bound;

@@ -8,7 +8,7 @@ constexpr auto kO = Rounding::kOnce, kN = Rounding::kNormalized, kS = Rounding::
 constexpr auto kE = ResidualRounding::kExact, kA = ResidualRounding::kBeforeApply,
                kB = ResidualRounding::kBeforeStatistics;
 
-// B for Hugging Face and torch is the separate addition before the norm.
+// For Hugging Face and torch, B is a separate addition before the norm.
 constexpr Preset kPresets[] = {
     {"FlashInfer rmsnorm, qk, fused add", "0", kO, kE, true, ""},
     {"FlashInfer gemma_*", "1", kO, kE, true, ""},
@@ -51,7 +51,7 @@ constexpr Preset kPresets[] = {
     {"torch rms_norm 2.4", "0", kN, kB, true, "eps=None is 2^-23"},
 };
 
-// Its least scale is 1 / (448 * 512): a magnitude of 2^-9.
+// The least scale is 1 / (448 * 512): a magnitude of 2^-9.
 constexpr QuantPreset kQuantPresets[] = {
     {"vLLM dynamic fp8, a scale per token",
      "vLLM dynamic quant",

@@ -1,4 +1,4 @@
-// The settings under which norm computes what known implementations compute.
+// The settings with which norm computes what known implementations compute.
 #pragma once
 
 #include <span>
@@ -13,21 +13,21 @@ struct Preset {
   const char* weight_offset;  // "0", "1" or "any"
   Rounding rounding;
   ResidualRounding residual_rounding;
-  bool tail_exact;      // given the same mean and rstd, y has the same bits
-  const char* differs;  // what else is not the same; "" = nothing
+  bool tail_exact;      // with the same mean and rstd, y has the same bits
+  const char* differs;  // other differences; "" = none
 };
 
-// The settings of a quantised output, beside those of its row.
+// The settings of a quantised output, in addition to those of its row.
 struct QuantPreset {
   const char* peer;
   const char* row;       // the Preset of its rows
   QuantOptions options;  // without the clamp
-  const char* clamp;     // the peer's word for it, or "0"
+  const char* clamp;     // the name in the other implementation, or "0"
 };
 
 std::span<const QuantPreset> quant_presets();
 
-// All of them; a peer with several forms has a line for each.
+// All presets. An implementation with several forms has several lines.
 std::span<const Preset> presets();
 
 }  // namespace fastnorm::ref

@@ -17,7 +17,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // --- codes ---
 
-// A small float: sign, exponent, fraction. Codes of magnitudes count up from 0 with the value.
+// A small float: sign, exponent, fraction. Codes of magnitudes increase with the value, from 0.
 struct SmallFloat {
   int fraction_bits;
   int least_normal;  // exponent of the least normal number
@@ -37,7 +37,8 @@ constexpr SmallFloat small_float(Format format) {
   }
 }
 
-// From and to the bits of a double, which takes a quarter of the time of std::ilogb and std::ldexp. 0 and subnormals give -1023.
+// By the bits of a double, in a quarter of the time of std::ilogb and std::ldexp. 0 and subnormals
+// give -1023.
 int exponent_of(double magnitude) {
   return static_cast<int>(std::bit_cast<uint64_t>(magnitude) >> 52) - 1023;
 }
@@ -65,18 +66,18 @@ bool has_floor(const QuantOptions& o) {
 }
 bool is_pow2(const QuantOptions& o) { return is_mx(o.scheme) || o.pow2; }
 
-// NVFP4: what amax is multiplied by.
+// NVFP4: the factor of amax.
 float nvfp4_factor(float global_scale) { return std::fabs(1.0f / global_scale * (1.0f / 6.0f)); }
 
-// What z is multiplied by, for a scale as it is stored.
+// The factor of z, for a scale as stored.
 float inverse_of(const QuantOptions& o, float scale, float global_scale) {
   if (o.scheme != Scheme::kNvfp4) return 1.0f / scale;
   if (scale == 0) return 0.0f;
   const float inverse = 1.0f / (scale * global_scale);
-  return std::fabs(inverse) > FLT_MAX ? std::copysign(FLT_MAX, inverse) : inverse;  // NaN stays
+  return std::fabs(inverse) > FLT_MAX ? std::copysign(FLT_MAX, inverse) : inverse;  // NaN stays NaN
 }
 
-// What the quantiser sees; where there is none, y.
+// The input of the quantiser. Without quantisation, y.
 float seen(const QuantOptions& o, Type dtype, float z) {
   if (o.scheme == Scheme::kNone) return round_to(dtype, z);
   if (o.source == QuantSource::kRounded) z = round_to(dtype, z);
@@ -106,10 +107,10 @@ Scale dynamic_scale(const QuantOptions& o, float amax, float global_scale) {
 
 bool is_single(double v) { return v == static_cast<double>(static_cast<float>(v)); }
 
-// One value, and the library has it: what follows from it is exact.
+// The bounds allow one value, and the library has it. What follows from it is exact.
 bool is_known(const Range& r) { return r.low == r.high && is_single(r.low); }
 
-// 3u of slack on both sides; a zero keeps its sign.
+// Widened by 3u on both sides. A zero keeps its sign.
 Range widened(const Range& r) {
   return {r.low * (r.low < 0 ? 1 + 3 * kU : 1 - 3 * kU),
           r.high * (r.high < 0 ? 1 - 3 * kU : 1 + 3 * kU)};
@@ -163,7 +164,7 @@ Range scale_range(const QuantOptions& o, Range amax, float global_scale) {
 
 CodeRange code_range(const QuantOptions& o, Range z, float scale, float inverse) {
   const Format format = o.format;
-  // Where z is zero the reference does not tell its sign.
+  // If z is zero, the reference does not know its sign.
   if (z.low == 0) z.low = -0.0;
   if (z.high == 0) z.high = 0.0;
   const bool known = is_known(z);
@@ -195,8 +196,9 @@ uint8_t encode(Format format, double value) {
   const double magnitude = std::fabs(value);
   if (magnitude >= static_cast<double>(qmax(format)))
     return static_cast<uint8_t>(sign | f.greatest);
-  // The code counts the steps from 0: those of all binades below, then those in this one. Subnormals count as the binade of the
-  // least normal numbers, whose first 2^fraction_bits steps they are.
+  // The code counts the steps from 0: those of all binades below, then those in this one.
+  // Subnormals count with the binade of the least normal numbers: they are its first
+  // 2^fraction_bits steps.
   const int binade = std::max(exponent_of(magnitude), f.least_normal);
   const double steps = std::nearbyint(magnitude * power_of_two(f.fraction_bits - binade));
   const int code = ((binade - f.least_normal) << f.fraction_bits) + static_cast<int>(steps);

@@ -1,4 +1,5 @@
-// How a normalised row is quantised, in the words of the specification: what model and bounds are given.
+// How a normalised row is quantised, in the terms of the specification: the input of model and
+// bounds.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,12 @@ constexpr bool is_fp4(Scheme scheme) {
 }
 constexpr bool is_mx(Scheme scheme) { return scheme == Scheme::kMxfp8 || scheme == Scheme::kMxfp4; }
 
-// What a code is. E2M1 goes with NVFP4 and MXFP4 alone, and they with E2M1; MXFP8 and powers of two need E4M3 or E5M2.
+// The format of a code. NVFP4 and MXFP4 require E2M1, and E2M1 requires one of them. MXFP8 and
+// powers of two need E4M3 or E5M2.
 enum class Format : uint8_t { kE4M3, kE5M2, kI8, kE2M1 };
 inline constexpr Format kFormats[] = {Format::kE4M3, Format::kE5M2, Format::kI8, Format::kE2M1};
 
-// What is quantised: z, or z rounded to x's dtype T.
+// The input of the quantiser: z, or z rounded to x's dtype T.
 enum class QuantSource : uint8_t { kF32, kRounded };
 
 struct QuantOptions {
@@ -43,13 +45,13 @@ constexpr const char* name_of(Format format) {
   return kNames[static_cast<int>(format)];
 }
 
-// The magnitude that a scale maps to: the greatest code's, but for -128 of i8.
+// The magnitude that a scale maps to: that of the greatest code. i8 does not use -128.
 constexpr float qmax(Format format) {
   constexpr float kGreatest[] = {448, 57344, 127, 6};
   return kGreatest[static_cast<int>(format)];
 }
 
-// Columns that share a scale; the last scope of a row may be short.
+// Columns that share a scale. The last scope of a row may be shorter.
 constexpr int64_t scope_columns(const QuantOptions& options, int64_t n) {
   switch (options.scheme) {
     case Scheme::kPerBlock:
@@ -64,19 +66,19 @@ constexpr int64_t scope_columns(const QuantOptions& options, int64_t n) {
   }
 }
 
-// Scales of a row of n >= 1 elements. PER_TENSOR has one, the input.
+// Scales of a row of n >= 1 elements. PER_TENSOR has one, which is an input.
 constexpr int64_t scopes_of(const QuantOptions& options, int64_t n) {
   const int64_t columns = scope_columns(options, n);
   return options.scheme == Scheme::kNone ? 0 : (n + columns - 1) / columns;
 }
 
-// Scales are bytes: e4m3 for NVFP4, else e8m0.
+// Whether scales are bytes: e4m3 for NVFP4, else e8m0.
 constexpr bool has_scale_bytes(const QuantOptions& options) {
   return is_mx(options.scheme) || options.scheme == Scheme::kNvfp4 || options.e8m0;
 }
 
-// SWIZZLED_128X4: tiles of 128 rows x 4 scales, 512 bytes each; a row of tiles covers all scales of 128 rows. Bytes that belong to no
-// scale are 0.
+// SWIZZLED_128X4: tiles of 128 rows x 4 scales, 512 bytes each. A row of tiles has all scales of
+// 128 rows. Bytes without a scale are 0.
 constexpr int64_t swizzled_bytes(int64_t rows, int64_t blocks) {
   return (rows + 127) / 128 * ((blocks + 3) / 4) * 512;
 }

@@ -17,9 +17,11 @@ from cases import Cases  # noqa: E402
 
 DOCS = ROOT / "docs"
 # The structs of a family's header, and fields that need no words on its page.
-FAMILIES = {"mla_decode": (["args"], {"struct_size", "total_kv_hint"}),
-            "norm_backward": (["args"], {"struct_size"}),
-            "norm_heads": (["part", "backward_part", "args"], {"struct_size", "mrope_1", "mrope_2"})}
+FAMILIES = {
+    "mla_decode": (["args"], {"struct_size", "total_kv_hint"}),
+    "norm_backward": (["args"], {"struct_size"}),
+    "norm_heads": (["part", "backward_part", "args"], {"struct_size", "mrope_1", "mrope_2"}),
+}
 
 
 def check_program(cases, text, library, compiler, work):
@@ -28,37 +30,70 @@ def check_program(cases, text, library, compiler, work):
         return
     source, binary = work / "example.c", work / "example"
     source.write_text(program[1])
-    built = subprocess.run([*compiler.split(), "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", source, "-o",
-                            binary, library, "-lm", f"-Wl,-rpath,{library.parent}"], capture_output=True, text=True)
+    built = subprocess.run(
+        [
+            *compiler.split(),
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{ROOT / 'include'}",
+            source,
+            "-o",
+            binary,
+            library,
+            "-lm",
+            f"-Wl,-rpath,{library.parent}",
+        ],
+        capture_output=True,
+        text=True,
+    )
     if not cases.equal("the program compiles", (built.returncode, built.stderr), (0, "")):
         return
     ran = subprocess.run([binary], capture_output=True, text=True)
-    cases.equal("what the program prints", (ran.returncode, ran.stdout, ran.stderr), (0, program[2], ""))
+    cases.equal(
+        "what the program prints", (ran.returncode, ran.stdout, ran.stderr), (0, program[2], "")
+    )
 
 
 def check_picture(cases, text):
     for name in re.findall(r"!\[[^]]+\]\(([^)]+)\)", text):
         root = ElementTree.parse(DOCS / name).getroot()
         spans = [r for r in root if r.get("class") == "span"]
-        cases.check(f"{name} is a picture of a trace", root.tag.endswith("}svg") and len(spans) > 20, len(spans))
+        cases.check(
+            f"{name} is a picture of a trace",
+            root.tag.endswith("}svg") and len(spans) > 20,
+            len(spans),
+        )
 
 
 def check_links(cases, text, family):
-    links = [link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
+    links = [
+        link.partition("#")
+        for link in re.findall(r"\]\(([^)]+)\)", text)
+        if not link.startswith("http")
+    ]
     named = re.findall(r"`((?:include|tests|tools|docs)/[\w/.]+)", text)
     cases.check("the page has links", len(links) >= 4 and named)
     for path in [*(DOCS / link for link, _, _ in links if link), *(ROOT / name for name in named)]:
-        cases.check(f"there is a {path.relative_to(DOCS) if path.is_relative_to(DOCS) else path.name}", path.exists())
+        cases.check(
+            f"there is a {path.relative_to(DOCS) if path.is_relative_to(DOCS) else path.name}",
+            path.exists(),
+        )
     for link, _, section in links:
         if section:
             page = (DOCS / link).read_text() if link else text
-            titles = {title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)", page, re.M)}
+            titles = {
+                title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)", page, re.M)
+            }
             cases.check(f"{link} has a section {section}", section in titles)
     headers = sorted((ROOT / "include" / "fastnorm").glob(f"{family}*.h"))
     header = "\n".join(path.read_text() for path in headers)
     structs, untold = FAMILIES[family]
     for struct in structs:
-        fields = re.search(rf"typedef struct fastnorm_{family}_{struct} \{{(.*?)\n\}}", header, re.S)[1]
+        fields = re.search(
+            rf"typedef struct fastnorm_{family}_{struct} \{{(.*?)\n\}}", header, re.S
+        )[1]
         fields = re.sub(r"/\*.*?\*/", "", fields, flags=re.S)
         for field in re.findall(r"(\w+);", fields):
             cases.check(f"the page tells of {field}", field in text or field in untold)

@@ -1,7 +1,25 @@
 """The form of a trace that fastnorm_profile_write_trace writes: Chrome's Trace Event Format, as this library uses it."""
 
-NAMES = ("work", "load q", "load kv", "qk", "softmax", "rescale", "write p", "pv", "write o", "merge", "wait q", "wait kv",
-         "wait free", "wait scale 0", "wait scale 1", "wait p 0", "wait p 1", "wait plan")
+NAMES = (
+    "work",
+    "load q",
+    "load kv",
+    "qk",
+    "softmax",
+    "rescale",
+    "write p",
+    "pv",
+    "write o",
+    "merge",
+    "wait q",
+    "wait kv",
+    "wait free",
+    "wait scale 0",
+    "wait scale 1",
+    "wait p 0",
+    "wait p 1",
+    "wait plan",
+)
 WAITS = tuple(name for name in NAMES if name.startswith("wait"))
 PRODUCTS = ("qk", "pv")  # overlap other work of their warpgroup: async spans
 
@@ -11,9 +29,13 @@ def is_whole(value):
 
 
 def metadata_problem(e, named):
-    if set(e) != ({"ph", "name", "pid", "args"} | ({"tid"} if e["name"] == "thread_name" else set())):
+    if set(e) != (
+        {"ph", "name", "pid", "args"} | ({"tid"} if e["name"] == "thread_name" else set())
+    ):
         return f"metadata with the keys {sorted(e)}"
-    if e["name"] not in ("process_name", "thread_name") or not isinstance(e["args"].get("name"), str):
+    if e["name"] not in ("process_name", "thread_name") or not isinstance(
+        e["args"].get("name"), str
+    ):
         return f"metadata {e}"
     named.add((e["pid"], e.get("tid")))
     return ""
@@ -74,7 +96,9 @@ class Spans:
 def problems(trace):
     """What is wrong with a trace, one text each; [] if nothing is."""
     if not isinstance(trace, dict) or set(trace) != {"displayTimeUnit", "traceEvents", "otherData"}:
-        return [f"the keys of the document are {sorted(trace) if isinstance(trace, dict) else trace}"]
+        return [
+            f"the keys of the document are {sorted(trace) if isinstance(trace, dict) else trace}"
+        ]
     found, named, spans, count = [], set(), Spans(), 0
     for i, e in enumerate(trace["traceEvents"]):
         if not isinstance(e, dict) or e.get("ph") not in ("M", "B", "E", "b", "e", "i"):
@@ -94,7 +118,11 @@ def problems(trace):
     if set(summary) != wanted:
         found.append(f"otherData has {sorted(set(summary) ^ wanted)} too much or too little")
         return found
-    found += [f"{name} is {value}" for name, value in summary.items() if name.endswith("share") and not 0 <= value <= 1]
+    found += [
+        f"{name} is {value}"
+        for name, value in summary.items()
+        if name.endswith("share") and not 0 <= value <= 1
+    ]
     if summary["events"] != count:
         found.append(f"{count} events; otherData says {summary['events']}")
     if not is_whole(summary["dropped"]):

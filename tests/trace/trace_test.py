@@ -2,7 +2,8 @@
 """Traces of profiles: fastnorm_profile_write_trace on a profile that is made here, the schema of what it writes, and
 the picture that tools/trace_picture.py draws. trace_test.py --library FILE [--trace FILE]...
 
---trace names traces of real profiles, such as `fastnorm mla_decode --profile` writes: the same checks for them."""
+--trace names traces of real profiles, such as `fastnorm mla_decode --profile` writes: the same checks for them.
+"""
 
 import argparse
 import copy
@@ -16,7 +17,11 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "abi"), str(ROOT / "tools"), str(Path(__file__).resolve().parent)]
+sys.path[:0] = [
+    str(ROOT / "tests" / "abi"),
+    str(ROOT / "tools"),
+    str(Path(__file__).resolve().parent),
+]
 sys.dont_write_bytecode = True
 import schema  # noqa: E402
 import trace_picture  # noqa: E402
@@ -69,15 +74,26 @@ def warpgroup(group, dropped):
 
 def profile(blocks=2, dropped=False):
     """The bytes that a kernel of `blocks` thread blocks would leave, and the number of events in them."""
-    header = struct.pack("<QIIII40x", int.from_bytes(b"NORMPROF", "little"), 1, blocks, GROUPS, CAPACITY)
+    header = struct.pack(
+        "<QIIII40x", int.from_bytes(b"NORMPROF", "little"), 1, blocks, GROUPS, CAPACITY
+    )
     writers, words, total = b"", b"", 0
     for block in range(blocks):
         for group in range(GROUPS):
             events, left_out, end = warpgroup(group, dropped)
             start, start_ns = 10**12 + 977 * block, 5 * 10**9 + 700 * block
-            writers += struct.pack("<IIIIQQQQ16x", 7 * block + 3, 1, len(events), left_out, start, start_ns, start + end,
-                                   start_ns + end * 1000 // CYCLES_OF_A_MICROSECOND)
-            words += struct.pack(f"<{CAPACITY}Q", *events, *[0xfeedface] * (CAPACITY - len(events)))
+            writers += struct.pack(
+                "<IIIIQQQQ16x",
+                7 * block + 3,
+                1,
+                len(events),
+                left_out,
+                start,
+                start_ns,
+                start + end,
+                start_ns + end * 1000 // CYCLES_OF_A_MICROSECOND,
+            )
+            words += struct.pack(f"<{CAPACITY}Q", *events, *[0xFEEDFACE] * (CAPACITY - len(events)))
             total += len(events)
     return header + writers + words, total
 
@@ -86,7 +102,12 @@ class Library:
     def __init__(self, path):
         self.c = ctypes.CDLL(str(path))
         self.c.fastnorm_last_error.restype = ctypes.c_char_p
-        self.c.fastnorm_profile_write_trace.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_int32]
+        self.c.fastnorm_profile_write_trace.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_char_p,
+            ctypes.c_int32,
+        ]
         self.c.fastnorm_profile_id_name.restype = ctypes.c_char_p
 
     def write_trace(self, data, path):
@@ -107,20 +128,35 @@ def check_made(cases, library, work):
     cases.equal("schema of a made trace", schema.problems(trace), [])
     timed = [e for e in trace["traceEvents"] if e["ph"] != "M"]
     cases.equal("every event is there", (len(timed), trace["otherData"]["events"]), (count, count))
-    cases.equal("blocks and warpgroups", {(e["pid"], e["tid"]) for e in timed}, {(b, g) for b in range(2) for g in range(3)})
-    cases.equal("names of a warpgroup", [e["args"]["name"] for e in trace["traceEvents"]
-                                         if e["ph"] == "M" and e["pid"] == 1], ["block 1, SM 10", "compute 0", "block 1, SM 10",
-                                                                               "compute 1", "block 1, SM 10", "load"])
+    cases.equal(
+        "blocks and warpgroups",
+        {(e["pid"], e["tid"]) for e in timed},
+        {(b, g) for b in range(2) for g in range(3)},
+    )
+    cases.equal(
+        "names of a warpgroup",
+        [e["args"]["name"] for e in trace["traceEvents"] if e["ph"] == "M" and e["pid"] == 1],
+        ["block 1, SM 10", "compute 0", "block 1, SM 10", "compute 1", "block 1, SM 10", "load"],
+    )
     first = [e for e in timed if e["pid"] == 1 and e["tid"] == 0][0]
     cases.check("the second block starts 0.7 us later", abs(first["ts"] - 0.7) < 0.002, first)
     softmax = [e for e in timed if e["name"] == "softmax" and e["pid"] == 0 and e["tid"] == 1]
-    cases.equal("a softmax for each tile of a warpgroup", [e["args"]["value"] for e in softmax if e["ph"] == "B"],
-                list(range(1, 2 * TILES, 2)))
+    cases.equal(
+        "a softmax for each tile of a warpgroup",
+        [e["args"]["value"] for e in softmax if e["ph"] == "B"],
+        list(range(1, 2 * TILES, 2)),
+    )
     took = softmax[1]["ts"] - softmax[0]["ts"]
     cases.check("150 cycles are 0.1 us", abs(took - 0.1) < 0.002, took)
     shares = trace["otherData"]
-    cases.check("shares of what is there are above 0", all(shares[f"{name} share"] > 0 for name in
-                                                          ("tensor", "wait q", "wait kv", "wait free", "wait scale 0")), shares)
+    cases.check(
+        "shares of what is there are above 0",
+        all(
+            shares[f"{name} share"] > 0
+            for name in ("tensor", "wait q", "wait kv", "wait free", "wait scale 0")
+        ),
+        shares,
+    )
     cases.equal("shares of what is not there", shares["wait plan share"], 0)
 
     data, _ = profile(blocks=1, dropped=True)
@@ -129,7 +165,11 @@ def check_made(cases, library, work):
     cut_trace = json.loads(cut.read_text())
     cases.equal("schema of a trace of a profile that ran full", schema.problems(cut_trace), [])
     cases.check("says how many events were dropped", cut_trace["otherData"]["dropped"] > 0)
-    for name, bad in (("no bytes", b""), ("a wrong magic", b"X" + data[1:]), ("cut short", data[:-8])):
+    for name, bad in (
+        ("no bytes", b""),
+        ("a wrong magic", b"X" + data[1:]),
+        ("cut short", data[:-8]),
+    ):
         cases.check(f"refused: {name}", "required" in library.write_trace(bad, work / "none.json"))
     cases.check("nothing was written", not (work / "none.json").exists())
     for i, name in enumerate(schema.NAMES):
@@ -139,6 +179,7 @@ def check_made(cases, library, work):
 
 def check_schema(cases, trace):
     """The schema finds what is broken."""
+
     def broken(name, change):
         other = copy.deepcopy(trace)
         change(other, [e for e in other["traceEvents"] if e["ph"] != "M"])
@@ -154,9 +195,14 @@ def check_schema(cases, trace):
     broken("a time that goes back", lambda d, t: t[9].update(ts=0.0))
     broken("a missing end", lambda d, _: remove(d, lambda e: e["ph"] == "E"))
     broken("a missing begin of a product", lambda d, _: remove(d, lambda e: e["ph"] == "b"))
-    broken("a warpgroup without a name", lambda d, _: remove(d, lambda e: e["name"] == "thread_name"))
+    broken(
+        "a warpgroup without a name", lambda d, _: remove(d, lambda e: e["name"] == "thread_name")
+    )
     broken("a number that is a text", lambda d, t: t[0]["args"].update(cycle="0"))
-    broken("a product that is no async span", lambda d, t: next(e for e in t if e["name"] == "qk").update(ph="B"))
+    broken(
+        "a product that is no async span",
+        lambda d, t: next(e for e in t if e["name"] == "qk").update(ph="B"),
+    )
     broken("a wrong count", lambda d, _: d["otherData"].update(events=1))
     broken("a share above 1", lambda d, _: d["otherData"].update({"tensor share": 1.5}))
 
@@ -166,7 +212,11 @@ def check_picture(cases, name, trace, work, *options):
     path, svg = work / "picture.json", work / "picture.svg"
     path.write_text(json.dumps(trace))
     svg.unlink(missing_ok=True)
-    ran = subprocess.run([sys.executable, ROOT / "tools" / "trace_picture.py", path, svg, *options], capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, ROOT / "tools" / "trace_picture.py", path, svg, *options],
+        capture_output=True,
+        text=True,
+    )
     if not cases.equal(f"{name}: drawn", (ran.returncode, ran.stderr), (0, "")):
         return None
     root = ElementTree.parse(svg).getroot()
@@ -176,15 +226,26 @@ def check_picture(cases, name, trace, work, *options):
 
 def check_made_picture(cases, trace, work):
     rectangles = check_picture(cases, "picture", trace, work)
-    spans = [e for e in trace["traceEvents"] if e["ph"] in "Bb" and e["pid"] == 0 and e["name"] != "work"]
+    spans = [
+        e for e in trace["traceEvents"] if e["ph"] in "Bb" and e["pid"] == 0 and e["name"] != "work"
+    ]
     cases.equal("picture: a rectangle for each span", len(rectangles or []), len(spans))
     lanes = {(r.get("y"), r.get("height")) for r in rectangles}
-    cases.equal("picture: lanes of three warpgroups, two of which use the tensor cores", len(lanes), 3 + 2 * 2)
-    inside = all(149.9 <= float(r.get("x")) and float(r.get("x")) + float(r.get("width")) <= 1380.5 for r in rectangles)
+    cases.equal(
+        "picture: lanes of three warpgroups, two of which use the tensor cores",
+        len(lanes),
+        3 + 2 * 2,
+    )
+    inside = all(
+        149.9 <= float(r.get("x")) and float(r.get("x")) + float(r.get("width")) <= 1380.5
+        for r in rectangles
+    )
     cases.check("picture: everything lies in the lanes", inside)
     titles = {r[0].text.split(":")[0] for r in rectangles}
     cases.equal("picture: names", titles, {e["name"] for e in spans})
-    part = check_picture(cases, "picture of a part", trace, work, "--block", "1", "--from", "1.0", "--to", "1.5")
+    part = check_picture(
+        cases, "picture of a part", trace, work, "--block", "1", "--from", "1.0", "--to", "1.5"
+    )
     cases.check("picture of a part: fewer spans", 0 < len(part) < len(rectangles))
     for name, document, options, says in (
         ("a block that is not there", trace, ["--block", "9"], "no spans of thread block 9"),
@@ -193,9 +254,16 @@ def check_made_picture(cases, trace, work):
         ("no spans", {"traceEvents": []}, [], "no spans"),
     ):
         (work / "bad.json").write_text(json.dumps(document))
-        ran = subprocess.run([sys.executable, trace_picture.__file__, work / "bad.json", work / "bad.svg", *options],
-                             capture_output=True, text=True)
-        cases.check(f"picture refused: {name}", ran.returncode == 1 and says in ran.stderr and "Traceback" not in ran.stderr, ran.stderr)
+        ran = subprocess.run(
+            [sys.executable, trace_picture.__file__, work / "bad.json", work / "bad.svg", *options],
+            capture_output=True,
+            text=True,
+        )
+        cases.check(
+            f"picture refused: {name}",
+            ran.returncode == 1 and says in ran.stderr and "Traceback" not in ran.stderr,
+            ran.stderr,
+        )
     cases.check("picture refused: no file was written", not (work / "bad.svg").exists())
 
 

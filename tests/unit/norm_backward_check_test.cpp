@@ -31,59 +31,231 @@ void set(Enum& field, int32_t value) {
   std::memcpy(&field, &value, sizeof value);
 }
 
-// clang-format off
 const BadCall kBadCalls[] = {
-    {"struct_size 0", FASTNORM_ERROR_ARGUMENT, {"args.struct_size", "is 0"}, [](R& r) { r.args.struct_size = 0; }},
-    {"struct_size one short", FASTNORM_ERROR_ARGUMENT, {"args.struct_size", "at least"}, [](R& r) { r.args.struct_size -= 1; }},
+    {"struct_size 0",
+     FASTNORM_ERROR_ARGUMENT,
+     {"args.struct_size", "is 0"},
+     [](R& r) { r.args.struct_size = 0; }},
+    {"struct_size one short",
+     FASTNORM_ERROR_ARGUMENT,
+     {"args.struct_size", "at least"},
+     [](R& r) { r.args.struct_size -= 1; }},
     {"kind 2", FASTNORM_ERROR_ARGUMENT, {"kind is 2"}, [](R& r) { set(r.args.kind, 2); }},
     {"eps NaN", FASTNORM_ERROR_ARGUMENT, {"eps is nan"}, [](R& r) { r.args.eps = kNan; }},
     {"eps negative", FASTNORM_ERROR_ARGUMENT, {"eps is -1", ">= 0"}, [](R& r) { r.args.eps = -1; }},
-    {"weight_offset NaN", FASTNORM_ERROR_ARGUMENT, {"weight_offset is nan"}, [](R& r) { r.args.weight_offset = kNan; }},
-    {"weight_offset alone", FASTNORM_ERROR_ARGUMENT, {"weight_offset is 1", "weight is NULL"}, [](R& r) { r.args.weight_offset = 1; r.weight.reset(); r.dweight.reset(); }},
-    {"rounding 4", FASTNORM_ERROR_ARGUMENT, {"rounding is 4", "0 to 3"}, [](R& r) { set(r.args.rounding, 4); }},
+    {"weight_offset NaN",
+     FASTNORM_ERROR_ARGUMENT,
+     {"weight_offset is nan"},
+     [](R& r) { r.args.weight_offset = kNan; }},
+    {"weight_offset alone",
+     FASTNORM_ERROR_ARGUMENT,
+     {"weight_offset is 1", "weight is NULL"},
+     [](R& r) {
+       r.args.weight_offset = 1;
+       r.weight.reset();
+       r.dweight.reset();
+     }},
+    {"rounding 4",
+     FASTNORM_ERROR_ARGUMENT,
+     {"rounding is 4", "0 to 3"},
+     [](R& r) { set(r.args.rounding, 4); }},
     {"reserved 1", FASTNORM_ERROR_ARGUMENT, {"reserved is 1"}, [](R& r) { r.args.reserved = 1; }},
-    {"flag 4", FASTNORM_ERROR_UNSUPPORTED, {"flags is 0x4", "nearest: flags 0x0"}, [](R& r) { r.args.flags = 4; }},
-    {"accumulate nothing", FASTNORM_ERROR_ARGUMENT, {"flags is 0x8", "dweight is NULL"}, [](R& r) { r.args.flags = 8; r.dweight.reset(); }},
-    {"accumulate no bias", FASTNORM_ERROR_ARGUMENT, {"flags is 0x10", "dbias is NULL"}, [](R& r) { r.args.flags = 16; r.dbias.reset(); }},
+    {"flag 4",
+     FASTNORM_ERROR_UNSUPPORTED,
+     {"flags is 0x4", "nearest: flags 0x0"},
+     [](R& r) { r.args.flags = 4; }},
+    {"accumulate nothing",
+     FASTNORM_ERROR_ARGUMENT,
+     {"flags is 0x8", "dweight is NULL"},
+     [](R& r) {
+       r.args.flags = 8;
+       r.dweight.reset();
+     }},
+    {"accumulate no bias",
+     FASTNORM_ERROR_ARGUMENT,
+     {"flags is 0x10", "dbias is NULL"},
+     [](R& r) {
+       r.args.flags = 16;
+       r.dbias.reset();
+     }},
     {"dy NULL", FASTNORM_ERROR_ARGUMENT, {"dy is NULL"}, [](R& r) { r.dy.reset(); }},
     {"x NULL", FASTNORM_ERROR_ARGUMENT, {"x is NULL"}, [](R& r) { r.x.reset(); }},
-    {"no output", FASTNORM_ERROR_ARGUMENT, {"at least one output"}, [](R& r) { r.dx.reset(); r.dweight.reset(); r.dbias.reset(); }},
-    {"dresidual without dx", FASTNORM_ERROR_ARGUMENT, {"dresidual is given", "dx is NULL"}, [](R& r) { r.dresidual = r.dx; r.dx.reset(); }},
-    {"dweight without weight", FASTNORM_ERROR_ARGUMENT, {"dweight is given", "weight is NULL"}, [](R& r) { r.weight.reset(); }},
-    {"mean with RMS", FASTNORM_ERROR_ARGUMENT, {"mean is given", "FASTNORM_NORM_RMS"}, [](R& r) { r.args.kind = FASTNORM_NORM_RMS; }},
-    {"mean alone", FASTNORM_ERROR_ARGUMENT, {"mean is given", "rstd is NULL"}, [](R& r) { r.rstd.reset(); }},
-    {"rstd alone", FASTNORM_ERROR_ARGUMENT, {"rstd is given", "mean is NULL"}, [](R& r) { r.mean.reset(); }},
+    {"no output",
+     FASTNORM_ERROR_ARGUMENT,
+     {"at least one output"},
+     [](R& r) {
+       r.dx.reset();
+       r.dweight.reset();
+       r.dbias.reset();
+     }},
+    {"dresidual without dx",
+     FASTNORM_ERROR_ARGUMENT,
+     {"dresidual is given", "dx is NULL"},
+     [](R& r) {
+       r.dresidual = r.dx;
+       r.dx.reset();
+     }},
+    {"dweight without weight",
+     FASTNORM_ERROR_ARGUMENT,
+     {"dweight is given", "weight is NULL"},
+     [](R& r) { r.weight.reset(); }},
+    {"mean with RMS",
+     FASTNORM_ERROR_ARGUMENT,
+     {"mean is given", "FASTNORM_NORM_RMS"},
+     [](R& r) { r.args.kind = FASTNORM_NORM_RMS; }},
+    {"mean alone",
+     FASTNORM_ERROR_ARGUMENT,
+     {"mean is given", "rstd is NULL"},
+     [](R& r) { r.rstd.reset(); }},
+    {"rstd alone",
+     FASTNORM_ERROR_ARGUMENT,
+     {"rstd is given", "mean is NULL"},
+     [](R& r) { r.mean.reset(); }},
     {"x i8", FASTNORM_ERROR_DTYPE, {"x.dtype is i8"}, [](R& r) { r.x->dtype = FASTNORM_DTYPE_I8; }},
-    {"dy another 16 bits", FASTNORM_ERROR_DTYPE, {"dy.dtype is f16", "as dx is bf16"}, [](R& r) { r.dy->dtype = kF16; }},
-    {"dx u8", FASTNORM_ERROR_DTYPE, {"dx.dtype is u8"}, [](R& r) { r.dx->dtype = FASTNORM_DTYPE_U8; }},
-    {"dresidual of dx's", FASTNORM_ERROR_DTYPE, {"dresidual.dtype is bf16, as dx's"}, [](R& r) { r.dresidual = r.dx; }},
-    {"dresidual_in i8", FASTNORM_ERROR_DTYPE, {"dresidual_in.dtype is i8"}, [](R& r) { r.dresidual_in->dtype = FASTNORM_DTYPE_I8; }},
-    {"dweight of another", FASTNORM_ERROR_DTYPE, {"dweight.dtype is f16", "as weight is bf16"}, [](R& r) { r.dweight->dtype = kF16; }},
-    {"dbias i32", FASTNORM_ERROR_DTYPE, {"dbias.dtype is i32"}, [](R& r) { r.dbias->dtype = FASTNORM_DTYPE_I32; }},
-    {"rstd bf16", FASTNORM_ERROR_DTYPE, {"rstd.dtype is bf16", "f32"}, [](R& r) { r.rstd->dtype = kBF16; }},
-    {"n 0", FASTNORM_ERROR_SHAPE, {"n is 0"}, [](R& r) { r.x->shape = {4, 3, 0}; }},
-    {"dy longer", FASTNORM_ERROR_SHAPE, {"dy.shape is [4, 3, 65]", "[4, 3, 64]"}, [](R& r) { r.dy->shape[2] = 65; }},
-    {"dx of other rows", FASTNORM_ERROR_SHAPE, {"dx.shape is [3, 4, 64]"}, [](R& r) { r.dx->shape = {3, 4, 64}; }},
-    {"rstd of other rows", FASTNORM_ERROR_SHAPE, {"rstd.shape is [4, 4]"}, [](R& r) { r.rstd->shape = {4, 4}; }},
-    {"weight of other columns", FASTNORM_ERROR_SHAPE, {"weight.shape is [63]"}, [](R& r) { r.weight->shape = {63}; }},
-    {"dweight not as weight", FASTNORM_ERROR_SHAPE, {"dweight.shape is [3, 64]", "weight's, [64]"}, [](R& r) { r.dweight->shape = {3, 64}; }},
-    {"dbias of 2 heads", FASTNORM_ERROR_SHAPE, {"dbias.shape is [2, 64]"}, [](R& r) { r.dbias->shape = {2, 64}; }},
-    {"x not contiguous", FASTNORM_ERROR_LAYOUT, {"x.strides[2] is 2"}, [](R& r) { r.x->strides = {384, 128, 2}; }},
-    {"dy with steps of 2", FASTNORM_ERROR_LAYOUT, {"dy.strides[2] is 2", "or 0"}, [](R& r) { r.dy->strides = {384, 128, 2}; }},
-    {"dx misaligned", FASTNORM_ERROR_LAYOUT, {"dx's address", "multiple of 2"}, [](R& r) { r.dx->byte_offset = 1; }},
-    {"dx overlaps itself", FASTNORM_ERROR_LAYOUT, {"dx overlaps itself"}, [](R& r) { r.dx->strides = {0, 64, 1}; }},
-    {"dweight overlaps itself", FASTNORM_ERROR_LAYOUT, {"dweight overlaps itself"}, [](R& r) { r.weight->shape = r.dweight->shape = {3, 64}; r.dweight->strides = {32, 1}; }},
-    {"dx over a part of dy", FASTNORM_ERROR_LAYOUT, {"dx [", "overlaps dy", "the same view"}, [](R& r) { r.dx->address = r.dy->address; r.dx->byte_offset = 2; }},
-    {"dx over f32 x", FASTNORM_ERROR_LAYOUT, {"dx [", "overlaps x"}, [](R& r) { r.x->dtype = kF32; r.dx->address = r.x->address; }},
-    {"dx over an expanded dy", FASTNORM_ERROR_LAYOUT, {"dx [", "overlaps dy"}, [](R& r) { r.dy->strides = {0, 0, 0}; r.dx->address = r.dy->address; }},
-    {"dweight is weight", FASTNORM_ERROR_LAYOUT, {"dweight [", "overlaps weight", "two tensors"}, [](R& r) { r.dweight->address = r.weight->address; }},
-    {"dbias is dweight", FASTNORM_ERROR_LAYOUT, {"dbias [", "overlaps dweight"}, [](R& r) { r.dbias->address = r.dweight->address; }},
-    {"dx is rstd", FASTNORM_ERROR_LAYOUT, {"dx [", "overlaps rstd", "two tensors"}, [](R& r) { r.rstd->address = r.dx->address; }},
-    {"five dimensions", FASTNORM_ERROR_UNSUPPORTED, {"4 leading dimensions remain", "nearest"}, [](R& r) { r = backward_request({2, 2, 2, 2, 64}, kBF16); r.x->strides = {5000, 1500, 400, 100, 1}; }},
-    {"x on a GPU", FASTNORM_ERROR_DEVICE, {"x is on device"}, [](R& r) { r.x->device_type = FASTNORM_DEVICE_CUDA; }},
-    {"null data", FASTNORM_ERROR_ARGUMENT, {"dbias.data is NULL"}, [](R& r) { r.dbias->address = 0; }},
+    {"dy another 16 bits",
+     FASTNORM_ERROR_DTYPE,
+     {"dy.dtype is f16", "as dx is bf16"},
+     [](R& r) { r.dy->dtype = kF16; }},
+    {"dx u8",
+     FASTNORM_ERROR_DTYPE,
+     {"dx.dtype is u8"},
+     [](R& r) { r.dx->dtype = FASTNORM_DTYPE_U8; }},
+    {"dresidual of dx's",
+     FASTNORM_ERROR_DTYPE,
+     {"dresidual.dtype is bf16, as dx's"},
+     [](R& r) { r.dresidual = r.dx; }},
+    {"dresidual_in i8",
+     FASTNORM_ERROR_DTYPE,
+     {"dresidual_in.dtype is i8"},
+     [](R& r) { r.dresidual_in->dtype = FASTNORM_DTYPE_I8; }},
+    {"dweight of another",
+     FASTNORM_ERROR_DTYPE,
+     {"dweight.dtype is f16", "as weight is bf16"},
+     [](R& r) { r.dweight->dtype = kF16; }},
+    {"dbias i32",
+     FASTNORM_ERROR_DTYPE,
+     {"dbias.dtype is i32"},
+     [](R& r) { r.dbias->dtype = FASTNORM_DTYPE_I32; }},
+    {"rstd bf16",
+     FASTNORM_ERROR_DTYPE,
+     {"rstd.dtype is bf16", "f32"},
+     [](R& r) { r.rstd->dtype = kBF16; }},
+    {"n 0",
+     FASTNORM_ERROR_SHAPE,
+     {"n is 0"},
+     [](R& r) {
+       r.x->shape = {4, 3, 0};
+     }},
+    {"dy longer",
+     FASTNORM_ERROR_SHAPE,
+     {"dy.shape is [4, 3, 65]", "[4, 3, 64]"},
+     [](R& r) { r.dy->shape[2] = 65; }},
+    {"dx of other rows",
+     FASTNORM_ERROR_SHAPE,
+     {"dx.shape is [3, 4, 64]"},
+     [](R& r) {
+       r.dx->shape = {3, 4, 64};
+     }},
+    {"rstd of other rows",
+     FASTNORM_ERROR_SHAPE,
+     {"rstd.shape is [4, 4]"},
+     [](R& r) {
+       r.rstd->shape = {4, 4};
+     }},
+    {"weight of other columns",
+     FASTNORM_ERROR_SHAPE,
+     {"weight.shape is [63]"},
+     [](R& r) { r.weight->shape = {63}; }},
+    {"dweight not as weight",
+     FASTNORM_ERROR_SHAPE,
+     {"dweight.shape is [3, 64]", "weight's, [64]"},
+     [](R& r) {
+       r.dweight->shape = {3, 64};
+     }},
+    {"dbias of 2 heads",
+     FASTNORM_ERROR_SHAPE,
+     {"dbias.shape is [2, 64]"},
+     [](R& r) {
+       r.dbias->shape = {2, 64};
+     }},
+    {"x not contiguous",
+     FASTNORM_ERROR_LAYOUT,
+     {"x.strides[2] is 2"},
+     [](R& r) {
+       r.x->strides = {384, 128, 2};
+     }},
+    {"dy with steps of 2",
+     FASTNORM_ERROR_LAYOUT,
+     {"dy.strides[2] is 2", "or 0"},
+     [](R& r) {
+       r.dy->strides = {384, 128, 2};
+     }},
+    {"dx misaligned",
+     FASTNORM_ERROR_LAYOUT,
+     {"dx's address", "multiple of 2"},
+     [](R& r) { r.dx->byte_offset = 1; }},
+    {"dx overlaps itself",
+     FASTNORM_ERROR_LAYOUT,
+     {"dx overlaps itself"},
+     [](R& r) {
+       r.dx->strides = {0, 64, 1};
+     }},
+    {"dweight overlaps itself",
+     FASTNORM_ERROR_LAYOUT,
+     {"dweight overlaps itself"},
+     [](R& r) {
+       r.weight->shape = r.dweight->shape = {3, 64};
+       r.dweight->strides = {32, 1};
+     }},
+    {"dx over a part of dy",
+     FASTNORM_ERROR_LAYOUT,
+     {"dx [", "overlaps dy", "the same view"},
+     [](R& r) {
+       r.dx->address = r.dy->address;
+       r.dx->byte_offset = 2;
+     }},
+    {"dx over f32 x",
+     FASTNORM_ERROR_LAYOUT,
+     {"dx [", "overlaps x"},
+     [](R& r) {
+       r.x->dtype = kF32;
+       r.dx->address = r.x->address;
+     }},
+    {"dx over an expanded dy",
+     FASTNORM_ERROR_LAYOUT,
+     {"dx [", "overlaps dy"},
+     [](R& r) {
+       r.dy->strides = {0, 0, 0};
+       r.dx->address = r.dy->address;
+     }},
+    {"dweight is weight",
+     FASTNORM_ERROR_LAYOUT,
+     {"dweight [", "overlaps weight", "two tensors"},
+     [](R& r) { r.dweight->address = r.weight->address; }},
+    {"dbias is dweight",
+     FASTNORM_ERROR_LAYOUT,
+     {"dbias [", "overlaps dweight"},
+     [](R& r) { r.dbias->address = r.dweight->address; }},
+    {"dx is rstd",
+     FASTNORM_ERROR_LAYOUT,
+     {"dx [", "overlaps rstd", "two tensors"},
+     [](R& r) { r.rstd->address = r.dx->address; }},
+    {"five dimensions",
+     FASTNORM_ERROR_UNSUPPORTED,
+     {"4 leading dimensions remain", "nearest"},
+     [](R& r) {
+       r = backward_request({2, 2, 2, 2, 64}, kBF16);
+       r.x->strides = {5000, 1500, 400, 100, 1};
+     }},
+    {"x on a GPU",
+     FASTNORM_ERROR_DEVICE,
+     {"x is on device"},
+     [](R& r) { r.x->device_type = FASTNORM_DEVICE_CUDA; }},
+    {"null data",
+     FASTNORM_ERROR_ARGUMENT,
+     {"dbias.data is NULL"},
+     [](R& r) { r.dbias->address = 0; }},
 };
-// clang-format on
 
 // 4 batches of 3 heads.
 R good_request() { return backward_request({4, 3, 64}, kBF16); }

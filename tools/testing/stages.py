@@ -62,7 +62,8 @@ def style(report, _):
 
 
 def docs(report, _):
-    """The C reference: every public name is in it, and Doxygen has no warning."""
+    """The site: guide pages and references; every public name, every link, no warning, nothing that
+    a page fetches from elsewhere."""
     code, text = run([sys.executable, ROOT / "tools" / "docs", BUILDS / "docs"])
     print(text)
     report.add_program("tools/docs", code, text)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a call costs from Java and from C: builds call_cost.c and the JMH benchmark of the profile jmh, runs
 both, and prints a table of the best samples of a few hundred calls, which are what a call itself takes. With
-FASTNORM_TEST_DEVICE=cuda on a GPU, too. Not a test: that depends on the machine, and on what else runs there."""
+FASTNORM_TEST_DEVICE=cuda on a GPU, too. Not a test: that depends on the machine, and on what else runs there.
+"""
 
 import argparse
 import json
@@ -11,15 +12,22 @@ import sys
 from pathlib import Path
 
 JAVA = Path(__file__).resolve().parents[1]
-ROWS = [("empty native call", "emptyNativeCall", None), ("device, description kept", "deviceKept", "device"),
-        ("device, one address changed", "deviceChanged", "device"), ("device, all made per call", "deviceBuilt", "device"), ("CPU, description kept", "cpuKept", "cpu"),
-        ("CPU, all made per call", "cpuBuilt", "cpu"),
-        ("GPU with the launch, description kept", "gpuKept", "gpu"),
-        ("GPU with the launch, all made per call", "gpuBuilt", "gpu")]
+ROWS = [
+    ("empty native call", "emptyNativeCall", None),
+    ("device, description kept", "deviceKept", "device"),
+    ("device, one address changed", "deviceChanged", "device"),
+    ("device, all made per call", "deviceBuilt", "device"),
+    ("CPU, description kept", "cpuKept", "cpu"),
+    ("CPU, all made per call", "cpuBuilt", "cpu"),
+    ("GPU with the launch, description kept", "gpuKept", "gpu"),
+    ("GPU with the launch, all made per call", "gpuBuilt", "gpu"),
+]
 
 
 def run(command, env, **options):
-    result = subprocess.run([str(c) for c in command], env=env, text=True, stdout=subprocess.PIPE, **options)
+    result = subprocess.run(
+        [str(c) for c in command], env=env, text=True, stdout=subprocess.PIPE, **options
+    )
     if result.returncode != 0:
         sys.exit(f"{result.stdout}\n{command[0]} ended with {result.returncode}")
     return result.stdout
@@ -28,8 +36,23 @@ def run(command, env, **options):
 def cost_in_c(work, env, library_dir):
     flags = run(["pkg-config", "--cflags", "--libs", "fastnorm"], env).split()
     program = work / "call_cost"
-    run(["cc", "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-D_POSIX_C_SOURCE=199309L", JAVA / "bench" / "call_cost.c", "-o",
-         program, *flags, "-ldl"], env)
+    run(
+        [
+            "cc",
+            "-std=c99",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-D_POSIX_C_SOURCE=199309L",
+            JAVA / "bench" / "call_cost.c",
+            "-o",
+            program,
+            *flags,
+            "-ldl",
+        ],
+        env,
+    )
     lines = run([program], {**env, "LD_LIBRARY_PATH": str(library_dir)}).splitlines()
     return {name: float(ns) for name, ns in (line.split() for line in lines)}
 
@@ -38,21 +61,63 @@ def cost_in_java(work, env, options):
     target = work / "jmh"
     maven = ["mvn", "-B", "-f", JAVA / "pom.xml", f"-DbuildDirectory={target}", "-Pjmh"]
     classpath = target / "classpath.txt"
-    run([*maven, "test-compile", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath",
-         f"-Dmdep.outputFile={classpath}", "-Dmdep.includeScope=test"], env)
+    run(
+        [
+            *maven,
+            "test-compile",
+            "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath",
+            f"-Dmdep.outputFile={classpath}",
+            "-Dmdep.includeScope=test",
+        ],
+        env,
+    )
     result = target / "result.json"
-    benchmarks = "CallBenchmark" if env.get("FASTNORM_TEST_DEVICE") == "cuda" else r"CallBenchmark\.(empty|device|cpu)"
-    run(["java", "-cp", f"{target / 'classes'}:{target / 'test-classes'}:{classpath.read_text().strip()}",
-         f"-Dfastnorm.test.basedir={JAVA}", f"-Dfastnorm.test.build={target}", "org.openjdk.jmh.Main", benchmarks, "-foe", "true", "-f", options.forks, "-wi", 3, "-w", 1, "-i", options.iterations, "-r", "500ms",
-         "-rf", "json", "-rff", result], env)
+    benchmarks = (
+        "CallBenchmark"
+        if env.get("FASTNORM_TEST_DEVICE") == "cuda"
+        else r"CallBenchmark\.(empty|device|cpu)"
+    )
+    run(
+        [
+            "java",
+            "-cp",
+            f"{target / 'classes'}:{target / 'test-classes'}:{classpath.read_text().strip()}",
+            f"-Dfastnorm.test.basedir={JAVA}",
+            f"-Dfastnorm.test.build={target}",
+            "org.openjdk.jmh.Main",
+            benchmarks,
+            "-foe",
+            "true",
+            "-f",
+            options.forks,
+            "-wi",
+            3,
+            "-w",
+            1,
+            "-i",
+            options.iterations,
+            "-r",
+            "500ms",
+            "-rf",
+            "json",
+            "-rff",
+            result,
+        ],
+        env,
+    )
     found = json.loads(result.read_text())
-    return {entry["benchmark"].rsplit(".", 1)[1]: entry["primaryMetric"]["scorePercentiles"]["0.0"] for entry in found}
+    return {
+        entry["benchmark"].rsplit(".", 1)[1]: entry["primaryMetric"]["scorePercentiles"]["0.0"]
+        for entry in found
+    }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pkgconfig", type=Path, required=True, help="folder of fastnorm.pc")
-    parser.add_argument("--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0")
+    parser.add_argument(
+        "--library-dir", type=Path, required=True, help="folder of libfastnorm.so.0"
+    )
     parser.add_argument("--work", type=Path, required=True, help="folder for what is built")
     parser.add_argument("--forks", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=10)

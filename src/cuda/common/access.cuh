@@ -1,10 +1,9 @@
-// Reading and writing the 16-byte vectors of a row, in place of their elements.
+// Loads and stores of the 16-byte vectors of a row.
 //
-// Vector j of a row is elements j * kPerVector and on, wherever the row begins, so sums do not
-// depend on alignment. Where rows are whole aligned vectors a vector is one access; otherwise it is
-// words or elements, whatever the addresses allow, and nothing past the row's end is touched: the
-// general kernels look at each row's address. (Unaligned rows go through shared memory:
-// staged.cuh.)
+// Vector j of a row is elements j * kPerVector and on, wherever the row begins. So sums do not
+// depend on alignment. An aligned vector is one access. Otherwise a vector is read by words or
+// elements, as its address allows, and nothing past the row's end is accessed. The general kernels
+// check each row's address. Unaligned rows go through shared memory: staged.cuh.
 #pragma once
 
 #include "core/norm_key.h"
@@ -25,13 +24,13 @@ __device__ __forceinline__ void store_element(char* address, uint32_t bits) {
   }
 }
 
-// One vector; kStream: not to stay in L1.
+// Loads one vector. kStream: a streaming load, which leaves no line in L1.
 template <bool kStream>
 __device__ __forceinline__ uint4 load_vector(const char* address) {
   return kStream ? ptx::ld_global_cs_v4(address) : ptx::ld_global_v4(address);
 }
 
-// Where `wanted`, without a branch; else raw stays.
+// The same if `wanted`, without a branch. Otherwise raw keeps its value.
 template <bool kStream>
 __device__ __forceinline__ void load_vector_if(uint4& raw, const char* address, bool wanted) {
   if constexpr (kStream) {
@@ -41,7 +40,7 @@ __device__ __forceinline__ void load_vector_if(uint4& raw, const char* address, 
   }
 }
 
-// Of 16, 8, 4 and 2 bytes, the widest access at an address.
+// The widest access at an address, of 16, 8, 4 and 2 bytes.
 __device__ __forceinline__ int access_bytes(const void* address) {
   const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(address)) | kVectorBytes;
   return static_cast<int>(bits & (~bits + 1));
@@ -59,7 +58,7 @@ __device__ __forceinline__ void load_words_if(uint4& w, const char* address, boo
   } else if constexpr (kBytes == 8) {
     ptx::ld_global_v2_if(w.x, w.y, address, wanted);
     ptx::ld_global_v2_if(w.z, w.w, address + 8, wanted);
-  } else {  // two in the middle at once would need other registers, and moves that wait
+  } else {  // one access for the two in the middle would need other registers, and moves that wait
     ptx::ld_global_u32_if(w.x, address, wanted);
     ptx::ld_global_u32_if(w.y, address + 4, wanted);
     ptx::ld_global_u32_if(w.z, address + 8, wanted);
@@ -67,7 +66,7 @@ __device__ __forceinline__ void load_words_if(uint4& w, const char* address, boo
   }
 }
 
-// A vector by accesses of 2 and 4 bytes: its first and last element are read by themselves.
+// A vector by accesses of 2 and 4 bytes. Its first and last elements are loaded by themselves.
 __device__ __forceinline__ uint4 load_halves(const char* address) {
   const uint32_t first = ptx::ld_global_u16(address), a = ptx::ld_global_u32(address + 2),
                  b = ptx::ld_global_u32(address + 6), c = ptx::ld_global_u32(address + 10),
@@ -75,8 +74,8 @@ __device__ __forceinline__ uint4 load_halves(const char* address) {
   return make_uint4(first | a << 16, a >> 16 | b << 16, b >> 16 | c << 16, c >> 16 | last << 16);
 }
 
-// Vectors at `address` and every `step` bytes on by accesses of `bytes`, those for which has(i);
-// the others are zero. But for accesses of 2 bytes nothing is waited for.
+// Loads the vectors at `address` and every `step` bytes after it, if has(i). The others are zero.
+// `bytes` is the size of an access. No load waits for another, except with accesses of 2 bytes.
 template <int kCount, typename Has>
 __device__ __forceinline__ void load_words(uint4 (&raw)[kCount], const char* address, int64_t step,
                                            int bytes, Has has) {
@@ -121,7 +120,7 @@ __device__ __forceinline__ void store_whole(char* address, uint4 v, int bytes) {
   }
 }
 
-// The same of vectors of 8 bytes: 16-bit elements beside x of f32. They fill x and y.
+// The same for vectors of 8 bytes: 16-bit elements of an operand whose x is f32. They fill x and y.
 template <int kCount, typename Has>
 __device__ __forceinline__ void load_half_words(uint4 (&raw)[kCount], const char* address,
                                                 int64_t step, int bytes, Has has) {
@@ -164,7 +163,7 @@ __device__ __forceinline__ void store_half_words(char* address, uint32_t low, ui
   }
 }
 
-// Elements of 16 bits, two in a word, and back with one rounding.
+// 16-bit elements, two in a word, to f32; and back with one rounding.
 template <class T>
 __device__ __forceinline__ void unpack_halves(const uint32_t (&words)[T::kPerVector / 2],
                                               float (&f)[T::kPerVector], OperandType type) {
@@ -190,14 +189,14 @@ __device__ __forceinline__ void pack_halves(uint32_t (&words)[T::kPerVector / 2]
   }
 }
 
-// A row of any dtype, at any address: Access::kAny. Its vectors have as many elements as those of
-// x, whose dtype is T's. Byte is char or const char.
+// A row of any dtype at any address: Access::kAny. Its vectors have as many elements as those of x,
+// which has T's dtype. Byte is char or const char.
 template <class T, class Byte>
 struct AnyRow {
   static constexpr int kPerVector = T::kPerVector;
 
-  // `least`: bytes that all rows of the tensor allow at once; where that is 2, most rows allow
-  // more.
+  // `least`: the widest access that all rows of the tensor allow. If it is 2, most rows allow more,
+  // so the row's own address decides.
   __device__ __forceinline__ AnyRow(Byte* address, int least, OperandType row_type)
       : data(address), bytes(least > 2 ? least : access_bytes(address)), type(row_type) {}
 
@@ -213,10 +212,10 @@ struct AnyRow {
   const OperandType type;
 };
 
-// Vectors of such a row as they were loaded.
+// Vectors of such a row, as loaded.
 template <class T, int kCount>
 struct AnyVectors {
-  // Vector `first` and every `stride`-th on, those for which has(i).
+  // Loads vector `first` and every `stride`-th after it, if has(i).
   template <class Byte, typename Has>
   __device__ __forceinline__ void load(const AnyRow<T, Byte>& row, int64_t first, int64_t stride,
                                        Has has) {
@@ -229,7 +228,7 @@ struct AnyVectors {
                  [&](int i) { return row.is_f32() && has(i); });
   }
 
-  // `row`: that they were loaded from.
+  // `row`: the row from which they were loaded.
   template <class Byte>
   __device__ __forceinline__ void take(float (&f)[T::kPerVector], int i,
                                        const AnyRow<T, Byte>& row) const {
@@ -261,7 +260,7 @@ __device__ __forceinline__ void load_values(float (&f)[T::kPerVector], const Any
   loaded.take(f, 0, row);
 }
 
-// The first `count` of a vector's values, one by one; the others are zero.
+// The first `count` values of a vector, one at a time. The others are zero.
 template <class T, class Byte>
 __device__ __forceinline__ void load_short_values(float (&f)[T::kPerVector],
                                                   const AnyRow<T, Byte>& row, int64_t vector,
@@ -323,8 +322,8 @@ __device__ __forceinline__ void store_short_values(const float (&f)[T::kPerVecto
   }
 }
 
-// What is known of a vector where the code is made: that a part of it is in the row, or nothing but
-// its count.
+// What the code knows of a vector when it is compiled: that only a part of it is in the row, or
+// nothing but its count.
 enum class Part { kShort, kCounted };
 
 template <Part kPart, class T, class Byte>
@@ -347,7 +346,7 @@ __device__ __forceinline__ void store_part(const float (&f)[T::kPerVector],
   }
 }
 
-// By words: of structs, the compiler would make an array in memory.
+// By words: for whole structs the compiler would use an array in local memory.
 __device__ __forceinline__ uint4 selected(bool first, const uint4& a, const uint4& b) {
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
@@ -356,8 +355,8 @@ __device__ __forceinline__ uint4 selected(bool first, const uint4& a, const uint
 template <Access kAccess, class T, class Tile>
 struct Reach;
 
-// Aligned rows: the host picks the least tile that holds a row, so only a thread's last vector can
-// be missing. Threads of rows that do not exist read another row and store nothing.
+// Aligned rows. The host picks the smallest tile that holds a row, so only a thread's last vector
+// can be missing. Threads of rows that do not exist load another row and store nothing.
 template <class T, class Tile>
 struct Reach<Access::kVector, T, Tile> {
   static constexpr Access kAccess = Access::kVector;
@@ -370,11 +369,10 @@ struct Reach<Access::kVector, T, Tile> {
   __device__ __forceinline__ int count(int v) const { return has(v) ? T::kPerVector : 0; }
 
   const bool live;  // the row exists
-  const bool last;  // what the thread loads last is in the row
+  const bool last;  // the thread's last vector is in the row
 };
 
-// Aligned rows, of which each vector may be missing: kernels for rows of any length up to their
-// tile.
+// Aligned rows in kernels for every length up to their tile: any vector may be missing.
 template <class T, class Tile>
 struct EveryReach {
   static constexpr Access kAccess = Access::kVector;
@@ -390,7 +388,7 @@ struct EveryReach {
   const int left;   // vectors from this thread's first one to the row's end
 };
 
-// Any access: a vector is there, in part there, or not.
+// Any address: a vector is complete, partial, or missing.
 template <class T, class Tile>
 struct Reach<Access::kAny, T, Tile> {
   static constexpr Access kAccess = Access::kAny;
@@ -404,7 +402,7 @@ struct Reach<Access::kAny, T, Tile> {
   __device__ __forceinline__ bool stores(int v) const { return has(v); }
   __device__ __forceinline__ bool whole(int v) const { return count(v) >= T::kPerVector; }
 
-  // The row's last vector, where it is one of this thread's and not whole.
+  // The row's last vector, if this thread has it and it is partial.
   __device__ __forceinline__ bool has_short() const {
     return left > 0 && static_cast<uint32_t>(left - 1) % kStep < T::kPerVector &&
            last_count() < T::kPerVector;
@@ -450,8 +448,8 @@ __device__ __forceinline__ void clear_from(float (&z)[kCount], int count) {
   for (int i = 0; i < kCount; ++i) z[i] = i < count ? z[i] : 0.0f;
 }
 
-// A thread's share of a row, to any address: one vector after the other, as the code of a vector is
-// long.
+// A thread's share of a row, stored to any address. A loop over vectors, because the code for one
+// is long.
 template <class T, class Tile, class Reach>
 __device__ __forceinline__ void store_row(const float (&values)[Tile::kVectors][T::kPerVector],
                                           const AnyRow<T, char>& row, const Place<Tile>& place,

@@ -116,8 +116,8 @@ struct Element<Dtype::kBF16> {
   }
 };
 
-// The 16-bit dtypes of rows, weight and bias beside x of T, by OperandType: kOther16, and the one
-// that is neither that nor f32.
+// The two 16-bit dtypes of operands of an x of T, by OperandType: kOther16, and the one that is
+// neither that nor f32.
 template <class T>
 struct Halves;
 template <>
@@ -136,7 +136,8 @@ struct Halves<Element<Dtype::kBF16>> {
   using Other = Element<Dtype::kF16>;
 };
 
-// Of words of 16-bit elements, rounded once: sums, and products with a + 0, which is +0 for -0.
+// On words of 16-bit elements, rounded once: additions, and products with a + 0, which turns -0
+// into +0.
 template <class T>
 __device__ __forceinline__ uint32_t add_words(uint32_t a, uint32_t b) {
   return T::fma_word(a, T::kOneWord, b);

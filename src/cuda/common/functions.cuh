@@ -1,5 +1,5 @@
-// exp, sigmoid, silu and tanh as written sequences: the same bits on every GPU and CPU. The CPU's
-// form (src/cpu/functions-inl.h) tells why each step is as it is.
+// exp, sigmoid, silu and tanh as fixed sequences of operations, with the same bits on every GPU and
+// CPU. The CPU's form (src/cpu/functions-inl.h) explains each step.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ __device__ __forceinline__ Power power_of_e(float x) {
   return {p, exponent_from_bits(half), exponent_from_bits(rest)};
 }
 
-// NaN stays.
+// NaN stays NaN.
 __device__ __forceinline__ float at_least(float v, float low) { return v < low ? low : v; }
 __device__ __forceinline__ float at_most(float v, float high) { return v > high ? high : v; }
 

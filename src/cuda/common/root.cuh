@@ -1,15 +1,15 @@
-// 1 / sqrt(v) as two correctly rounded operations, without the library functions' calls and spills.
+// 1 / sqrt(v) as two correctly rounded operations, without the calls and spills of library
+// functions.
 //
-// r, the hardware's approximation of 1 / sqrt(v), gives the root by one Newton step on the exact
-// residual. A second step refines r, off the root's chain. Then r is near enough to the root's
-// reciprocal: with e = 1 - q * root, q * (1 + e + e^2) rounds to it. Two things are needed for
-// that. The first is e^2: with e alone 3 to 6 of the 2^24 significands of two octaves round
-// wrongly, which of them depends on r. The second is that the refinement rounds up: the greatest
-// root's reciprocal lies just above the middle between two numbers and is not reached from below.
-// For every r within 4 units of the nearest one the reciprocal is right wherever the root is
-// (tests/simt/root_test.cpp). In (2^-90, 2^90) the result equals __fdiv_rn(1, __fsqrt_rn(v));
-// outside, v is scaled by an even power of two first, which is exact. Equal on all 2^31 bit
-// patterns (selftest proves it again on the GPU at hand).
+// r is the hardware's approximation of 1 / sqrt(v). One Newton step on the exact residual gives the
+// root. A second step refines r in parallel. r is then close enough to the root's reciprocal: with
+// e = 1 - q * root, q * (1 + e + e^2) rounds to it. Two details matter. With e alone, 3 to 6 of the
+// 2^24 significands of two octaves round wrongly, depending on r. And the refinement must round up:
+// the greatest root's reciprocal is just above the middle between two numbers, and cannot be
+// reached from below. For every r within 4 units of the nearest one, the reciprocal is right if the
+// root is (tests/simt/root_test.cpp). In (2^-90, 2^90) the result equals __fdiv_rn(1,
+// __fsqrt_rn(v)). Outside, v is first scaled by an even power of two, which is exact. Equal on all
+// 2^31 bit patterns; `fastnorm selftest` proves it again on its GPU.
 #pragma once
 
 #include "cuda/common/ptx/math.cuh"

@@ -1,10 +1,11 @@
 // Unaligned rows that one block holds (Access::kUnaligned), through shared memory.
 //
-// Memory is read and written by pieces: the 16 bytes at a multiple of 16. Where a piece is the
-// row's in part, its elements go one by one, one a thread. The row lies in shared memory as far
-// behind a multiple of 16 as in memory, and threads take their vectors from there. Results lie
-// there vector by vector, and threads take pieces from there. Either way 16 bytes at any place are
-// taken by two aligned accesses and a shift, which is the same for a row.
+// Memory is accessed by pieces: 16 bytes at a multiple of 16. If only a part of a piece belongs to
+// the row, its elements are accessed one at a time, one per thread. In shared memory the row has
+// the same offset from a multiple of 16 as in memory, and threads take their vectors from there.
+// Results are in shared memory vector by vector, and threads take pieces from there. In both
+// directions, 16 bytes at any offset take two aligned accesses and a shift. The shift is the same
+// for the whole row.
 #pragma once
 
 #include <type_traits>
@@ -14,7 +15,7 @@
 
 namespace fastnorm::cuda {
 
-// Between what a row's threads write to shared memory and what they read there.
+// Separates what a row's threads write to shared memory from what they read there.
 template <class Tile>
 __device__ __forceinline__ void sync_row() {
   if constexpr (Tile::kOneWarp) {
@@ -24,7 +25,7 @@ __device__ __forceinline__ void sync_row() {
   }
 }
 
-// A row's own part of the block's shared memory.
+// The part of the block's shared memory that belongs to one row.
 template <class Slots, class Tile>
 struct StagedRow {
   static constexpr fastnorm::Tile kTile = {Tile::kThreads, Tile::kVectors, Tile::kBlocks};
@@ -35,7 +36,7 @@ struct StagedRow {
       : data(ptx::launch_shared() + (Tile::kRows > 1 ? threadIdx.x / Tile::kThreads * kBytes : 0)) {
   }
 
-  // x, and when all threads have taken theirs, results.
+  // Holds x, and after all threads have taken their vectors, results.
   __device__ __forceinline__ char* x() const { return data; }
   __device__ __forceinline__ char* results() const { return data; }
   __device__ __forceinline__ char* residual() const { return data + kImageBytes; }
@@ -48,7 +49,7 @@ struct StagedRow {
   char* const data;
 };
 
-// Elements that a thread has of so many that a row's threads share out.
+// Elements of each thread if the threads of a row share `count` elements.
 template <class Tile>
 constexpr int shared_out(int count) {
   return (count + Tile::kThreads - 1) / Tile::kThreads;
@@ -82,11 +83,11 @@ __device__ __forceinline__ uint32_t row_elements(const NormParams& p) {
   return static_cast<uint32_t>(p.vectors) * T::kPerVector - missing_elements<T>(p);
 }
 
-// What of a row of elements of kBytes is whole pieces, and what are elements before and behind
-// them.
+// Which bytes of a row are complete pieces, and which are elements before and behind them. kBytes
+// is the size of an element.
 template <int kBytes, class Tile, class Byte>
 struct Pieces {
-  static constexpr uint32_t kSlots = kVectorBytes / kBytes;    // on either side
+  static constexpr uint32_t kSlots = kVectorBytes / kBytes;    // on each side
   static constexpr int kEdges = shared_out<Tile>(2 * kSlots);  // elements of a thread
 
   __device__ __forceinline__ Pieces(Byte* address, uint32_t row_bytes)
@@ -95,12 +96,12 @@ struct Pieces {
         bytes(row_bytes),
         end((shift + bytes) / kVectorBytes) {
     const uint32_t first = shift == 0 ? 0 : kVectorBytes - shift;
-    const bool within = bytes < first;  // of a piece
+    const bool within = bytes < first;  // the row is inside one piece
     before = within ? bytes : first;
     behind = within ? 0 : (shift + bytes) % kVectorBytes;
   }
 
-  // The first piece that may be whole; that of register v.
+  // The first piece that may be complete; then that of register v.
   __device__ __forceinline__ uint32_t first() const { return shift == 0 ? 0 : 1; }
   __device__ __forceinline__ uint32_t piece(const Place<Tile>& place, int v) const {
     return first() + static_cast<uint32_t>(place.vector(v));
@@ -109,8 +110,7 @@ struct Pieces {
     return row - shift + piece(place, 0) * kVectorBytes;
   }
 
-  // Calls fn(i, offset, wanted) for the elements before and behind the pieces that may be this
-  // thread's.
+  // Calls fn(i, offset, wanted) for this thread's elements before and behind the pieces.
   template <typename Fn>
   __device__ __forceinline__ void edges(const Place<Tile>& place, Fn fn) const {
 #pragma unroll
@@ -128,7 +128,7 @@ struct Pieces {
   uint32_t before, behind;  // bytes
 };
 
-// Word i of those that begin at word kFirst of two vectors, or `bits` later.
+// Word i of the words that begin at word kFirst of two vectors, shifted by `bits`.
 template <int kBytes, int kFirst, typename Word>
 __device__ __forceinline__ uint4 shifted_words(uint32_t bits, Word word) {
   const auto at = [&](int i) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ uint4 shifted_words(uint32_t bits, Word word) {
   return make_uint4(at(0), at(1), at(2), at(3));
 }
 
-// Calls fn(word) with a word's number, 0 to 3, as a constant.
+// Calls fn(word) with the number of a word, 0 to 3, as a constant.
 template <typename Fn>
 __device__ __forceinline__ void by_word(uint32_t word, Fn fn) {
   if ((word & 2) == 0) {
@@ -154,9 +154,9 @@ __device__ __forceinline__ void by_word(uint32_t word, Fn fn) {
   }
 }
 
-// kCount times 16 bytes from shared memory, `shift` bytes (whole elements of kBytes) behind
-// `address`, a multiple of 16, and every stride of the tile. Where a warp has one row, by a branch
-// on the words of the shift; else half of it by address and half by selection.
+// Loads kCount times 16 bytes from shared memory, at every stride of the tile. They begin `shift`
+// bytes (complete elements of kBytes) behind `address`, a multiple of 16. If a warp has one row, a
+// branch selects the words. Otherwise half of the shift is in the address, half in a selection.
 template <int kBytes, class Tile, int kCount>
 __device__ __forceinline__ void take_shifted(uint4 (&raw)[kCount], const char* address,
                                              uint32_t shift) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void take_shifted(uint4 (&raw)[kCount], const char* a
   }
 }
 
-// A row of an input on its way into its image.
+// A row of an input on its way into its image in shared memory.
 template <class T, class Tile>
 struct StagedInput {
   using RowPieces = Pieces<T::kBytes, Tile, const char>;
@@ -209,7 +209,7 @@ struct StagedInput {
     });
   }
 
-  // What came by elements, and zeros up to the next vector.
+  // Stores the elements, and zeros up to the next vector.
   __device__ __forceinline__ void complete(char* image, const Place<Tile>& place) const {
     char* const begin = image + pieces.shift;
     pieces.edges(place, [&](int i, uint32_t offset, bool wanted) {
@@ -225,7 +225,7 @@ struct StagedInput {
     }
   }
 
-  // This thread's vectors, when all threads have completed theirs.
+  // This thread's vectors, after all threads have called complete().
   template <class Reach>
   __device__ __forceinline__ void take(uint4 (&raw)[Tile::kVectors], const char* image,
                                        const Place<Tile>& place, const Reach& reach) const {
@@ -240,14 +240,14 @@ struct StagedInput {
   uint32_t edge[RowPieces::kEdges];
 };
 
-// In place of a row that there is not.
+// Stands for a row that does not exist.
 struct NotStaged {
   template <class... Arguments>
   __device__ __forceinline__ explicit NotStaged(const Arguments&...) {}
 };
 
-// A row of elements of kBytes that lies in shared memory from `results` on, a multiple of 16, to
-// memory. A thread has at most kCount pieces of it.
+// Copies a row from shared memory, at `results`, a multiple of 16, to memory. Elements have kBytes.
+// A thread has at most kCount pieces.
 template <int kBytes, int kCount, bool kPinned, class Tile>
 __device__ __forceinline__ void store_staged(char* row, uint32_t bytes, const char* results,
                                              const Place<Tile>& place, bool live) {
@@ -270,7 +270,7 @@ __device__ __forceinline__ void store_staged(char* row, uint32_t bytes, const ch
   });
 }
 
-// The elements of a weight or bias that a row's short vector has, on their way into shared memory;
+// The elements of weight or bias for a row's partial vector, on their way into shared memory.
 // kBytes is their size.
 template <class T, class Tile, int kBytes>
 struct WeightTail {
@@ -302,7 +302,8 @@ __device__ __forceinline__ uint4 tail_vector(const char* tail, int number = 0) {
   return reinterpret_cast<const uint4*>(tail)[number];
 }
 
-// Rows of any length up to the tile: a vector is there, the row's last one in part, or not.
+// Rows of any length up to the tile. A vector is complete, missing, or, as the row's last one,
+// partial.
 template <class T, class Tile>
 struct Reach<Access::kUnaligned, T, Tile> {
   static constexpr Access kAccess = Access::kUnaligned;
@@ -320,7 +321,7 @@ struct Reach<Access::kUnaligned, T, Tile> {
   __device__ __forceinline__ int count(int v) const {
     return whole(v) ? kPerVector : has(v) ? last_elements : 0;
   }
-  // The row's last vector, where it is this thread's and not whole.
+  // The row's last vector, if this thread has it and it is partial.
   __device__ __forceinline__ bool has_short() const {
     return left > 0 && (left - 1) % Tile::kStride == 0 && last_elements != 0;
   }
@@ -328,7 +329,7 @@ struct Reach<Access::kUnaligned, T, Tile> {
 
   const bool live;          // the row exists
   const int left;           // vectors from this thread's first one to the row's end
-  const int last_elements;  // of the row's last vector; 0: it is whole
+  const int last_elements;  // of the row's last vector; 0: it is complete
 };
 
 }  // namespace fastnorm::cuda

@@ -1,10 +1,10 @@
-// How a row lies over threads, and its canonical sum.
+// How threads share a row, and its canonical sum.
 //
-// The order of every sum is a function of n and dtype alone: vector j of a row has the binary
-// digits of j, and the tree always combines the highest digit first. A tile only says where digits
-// live. From the highest down: in the register number, in the warp, in the block of a cluster, in
-// the lane. The lowest tells which of two vectors side by side it is. So registers fold first, then
-// warps, blocks and lanes, the two of a thread last, and every tile gives the same bits.
+// The order of every sum depends only on n and dtype. Vector j of a row has the binary digits of j,
+// and the tree always combines the highest digit first. A tile only says where the digits are. From
+// the highest down they are in the register number, the warp, the block of a cluster, and the lane.
+// The lowest digit selects one of two neighbouring vectors. So registers fold first, then warps,
+// blocks and lanes, and a thread's two neighbours last. Every tile gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,11 @@ struct RowTile {
   static_assert(kThreads <= 32 || kRows == 1, "rows of several warps have a block of their own");
 };
 
-// Which rows and vectors are this thread's.
+// Which rows and vectors belong to this thread.
 template <class Tile>
 struct Place {
-  // `block_number`: of the thread block among the call's. What is the same for a block's threads is
-  // written so that the compiler sees it.
+  // `block_number`: the number of the thread block in the call. What is the same for all threads of
+  // a block is written so that the compiler can see it.
   __device__ __forceinline__ explicit Place(uint32_t block_number) {
     lane = static_cast<int>(threadIdx.x % Tile::kLanes);
     warp = Tile::kThreads > 32 ? static_cast<int>(threadIdx.x / 32) : 0;
@@ -52,9 +52,8 @@ struct Place {
     row = block_number / Tile::kBlocks * Tile::kRows;
     if constexpr (Tile::kRows > 1) row += threadIdx.x / Tile::kThreads;
   }
-  // Where the vector that register v holds begins, in a row of kBytes a vector: one address and
-  // offsets that the compiler knows. In clusters, which have no registers to keep it, each by
-  // itself.
+  // The address of the vector in register v, in a row of kBytes a vector. It is one address plus
+  // constant offsets. Clusters have no register to keep the address and compute each one.
   template <int kBytes, class Byte>
   __device__ __forceinline__ Byte* address(Byte* row, int v) const {
     if constexpr (Tile::kBlocks > 1)
@@ -65,8 +64,8 @@ struct Place {
   __device__ __forceinline__ int vector(int v) const { return first + Tile::offset(v); }
   __device__ __forceinline__ bool leads_row() const { return first == 0; }
 
-  // The row once more, read anew: keeping its number and digits across a reduction would cost
-  // registers. In grids of one call, and for tiles of one row.
+  // The row, computed again: its number and digits would take registers across a reduction. For
+  // grids of one call, and for tiles with one row.
   __device__ __forceinline__ uint32_t row_again() const {
     if constexpr (Tile::kRows > 1) return row;
     return ptx::block_index() / Tile::kBlocks;
@@ -81,7 +80,7 @@ struct Place {
 struct Sum {
   static __device__ __forceinline__ float of(float a, float b) { return __fadd_rn(a, b); }
 };
-// The greater bits, as of magnitudes.
+// The greater bits, for magnitudes.
 struct Greatest {
   static __device__ __forceinline__ float of(float a, float b) {
     const uint32_t i = __float_as_uint(a), j = __float_as_uint(b);
@@ -89,8 +88,8 @@ struct Greatest {
   }
 };
 
-// Folds by the canonical tree over registers: q[j] += q[j + P/2] .. for the power of two P that
-// holds kCount.
+// Folds by the canonical tree over registers: q[j] += q[j + P/2] .., where P is the least power of
+// two that is at least kCount.
 template <class Fold, int kCount, int kHalf>
 __device__ __forceinline__ void fold_step(float (&q)[kCount]) {
   if constexpr (kHalf >= 1) {
@@ -122,20 +121,21 @@ __device__ __forceinline__ float fold_lanes(float q) {
 }
 
 // Shared memory of one fold over a row, of one sum or of two at once. Each fold of a row has its
-// own, so that no barrier is needed between them.
+// own, so no barrier separates them.
 template <class Tile, int kSums = 1>
 struct FoldScratch {
   static constexpr int kExchangeBytes =
       Tile::kBlocks * 32 * kSums * static_cast<int>(sizeof(float));
-  // [warp][lane][of the sums]
+  // [warp][lane][sum]
   alignas(8 * kSums) float values[Tile::kThreads > 32 ? Tile::kThreads* kSums : 1];
-  float total[kSums];  // where one warp folds for all
-  // [block][lane][of the sums], pushed by the blocks of the cluster
+  float total[kSums];  // where one warp folds for all warps
+  // [block][lane][sum], stored by the blocks of the cluster
   alignas(4 * kSums) float exchange[Tile::kBlocks > 1 ? Tile::kBlocks * 32 * kSums : 1];
   alignas(8) uint64_t barrier;  // counts the bytes of exchange
 };
 
-// The scratch of all folds over a row: kFolds of one value a thread, and LAYER's two of two.
+// The memory of all folds over a row: kFolds of one value per thread, and for LAYER two of two
+// values.
 template <class Tile, int kFolds, bool kLayer>
 struct RowScratch {
   template <typename Fn>
@@ -166,8 +166,8 @@ struct RowScratch<Tile, 1, true> {
   FoldScratch<Tile> fold[1];
 };
 
-// In wide blocks one warp folds, and a second barrier hands the sum out. In smaller ones every warp
-// reads every other's values.
+// In wide blocks one warp folds, and a second barrier publishes the sum. In smaller ones every warp
+// reads the values of all others.
 template <class Tile>
 inline constexpr bool kOneWarpFolds = Tile::kThreads >= 512;
 
@@ -179,8 +179,8 @@ __device__ __forceinline__ float fold_warps(const float* values, int lane) {
   return fold_registers<Fold>(q);
 }
 
-// Fold over the blocks of a cluster: the first kBlocks warps push this block's fold of its warps,
-// for each lane, to one block each.
+// Folds over the blocks of a cluster. The first kBlocks warps each store this block's fold, lane by
+// lane, to one of the blocks.
 template <class Fold, class Tile>
 __device__ __forceinline__ float fold_cluster(float q, FoldScratch<Tile>& scratch,
                                               const Place<Tile>& place) {
@@ -205,7 +205,7 @@ __device__ __forceinline__ float fold_cluster(float q, FoldScratch<Tile>& scratc
   return fold_lanes<32, Fold>(fold_registers<Fold>(b));
 }
 
-// The fold of a row, in every thread of it, from each thread's fold of its registers.
+// The fold of a row, in all of its threads, from each thread's fold of its registers.
 template <class Fold, class Tile>
 __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
                                           const Place<Tile>& place) {
@@ -230,8 +230,8 @@ __device__ __forceinline__ float fold_row(float q, FoldScratch<Tile>& scratch,
   return q;
 }
 
-// The greatest bits of a row, in every thread of it, from each thread's: any order will do, so
-// warps fold themselves first.
+// The greatest bits of a row, in all of its threads, from each thread's. The order does not matter,
+// so each warp folds itself first.
 template <class Tile>
 __device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<Tile>& scratch,
                                                     const Place<Tile>& place) {
@@ -240,7 +240,7 @@ __device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<T
   } else {
     most = ptx::warp_greatest(most);
     if constexpr (Tile::kThreads > 32) {
-      // Anew: addresses kept since the sums would cost registers.
+      // Read again: addresses kept since the sums would take registers.
       const uint32_t thread = ptx::thread_index();
       if (thread % 32 == 0) scratch.values[thread / 32] = __uint_as_float(most);
       __syncthreads();
@@ -250,7 +250,7 @@ __device__ __forceinline__ uint32_t greatest_of_row(uint32_t most, FoldScratch<T
   }
 }
 
-// The sum of a row from the sums of a thread's vectors.
+// The sum of a row from the sums of each thread's vectors.
 template <class Tile>
 __device__ __forceinline__ float sum_row(float (&q)[Tile::kVectors], FoldScratch<Tile>& scratch,
                                          const Place<Tile>& place) {
@@ -270,7 +270,7 @@ __device__ __forceinline__ Moments fold_moments(const Moments (&m)[kCount]) {
   return {fold_registers(sum), fold_registers(squares)};
 }
 
-// As fold_cluster(), of both sums in one exchange.
+// As fold_cluster(), for both sums in one exchange.
 template <class Tile>
 __device__ __forceinline__ Moments fold_moments_of_cluster(Moments m, FoldScratch<Tile, 2>& scratch,
                                                            const Place<Tile>& place) {
@@ -308,8 +308,8 @@ __device__ __forceinline__ Moments fold_moments_of_cluster(Moments m, FoldScratc
   return {fold_lanes<32>(m.sum), fold_lanes<32>(m.squares)};
 }
 
-// The moments of a row from each thread's. The thread's number is read anew: addresses kept across
-// both passes would cost registers.
+// The moments of a row from each thread's. The thread's number is read again: addresses kept across
+// both passes would take registers.
 template <class Tile>
 __device__ __forceinline__ Moments fold_row_moments(const Moments& m, FoldScratch<Tile, 2>& scratch,
                                                     const Place<Tile>& place) {
@@ -347,11 +347,11 @@ __device__ __forceinline__ Moments fold_row_moments(const Moments& m, FoldScratc
   }
 }
 
-// Of sums that may be -0, which squares' never are.
+// For sums that may be -0. Sums of squares are never -0.
 __device__ __forceinline__ float positive_zero(float sum) { return __fadd_rn(sum, 0.0f); }
 
-// Sets up the barriers of a cluster's folds; after cluster_ready() other blocks may push into them.
-// What is expected is said while the row's loads are on their way.
+// Sets up the barriers of a cluster's folds. After cluster_ready() other blocks may store there.
+// The expected bytes are set while the row's loads are in flight.
 template <class Tile, int kFolds, bool kLayer>
 __device__ __forceinline__ void cluster_begin(RowScratch<Tile, kFolds, kLayer>& scratch) {
   if constexpr (Tile::kBlocks > 1) {
@@ -376,11 +376,11 @@ __device__ __forceinline__ void cluster_ready(RowScratch<Tile, kFolds, kLayer>& 
   }
 }
 
-// Where a row lies in memory: its number as digits in the base of the leading dimensions. Nearly
-// always there is one digit, and then addresses take one product; the branch is the same for all
+// Where a row is in memory: its number as digits in the base of the leading dimensions. There is
+// nearly always one digit, and then an address takes one product. The branch is the same for all
 // threads.
 struct RowIndex {
-  bool single;  // the upper digits count for nothing
+  bool single;  // the upper digits are 0
   uint32_t digit[3];
 };
 
@@ -389,9 +389,9 @@ __device__ __forceinline__ uint32_t quotient(uint32_t row, const Divisor& d) {
   return (t + ((row - t) >> 1)) >> d.shift;
 }
 
-// kMost: indices that a row may have; with two at most, the products of the third are gone.
-// kUniform: the row is the same for all threads of a block, and its digits tell whether it has
-// several. Else `bits` tells, without waiting for the digits.
+// kMost: how many indices a row may have. With two, the products of the third disappear. kUniform:
+// all threads of a block have the same row, and its digits tell whether it has several. Otherwise
+// `bits` tells, without waiting for the digits.
 template <int kMost = 3, bool kUniform = true>
 __device__ __forceinline__ RowIndex row_index(const NormParams& p, uint32_t row, uint32_t bits) {
   RowIndex index = {(bits & kSingleIndex) != 0, {row, 0, 0}};

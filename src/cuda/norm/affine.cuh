@@ -5,8 +5,8 @@
 
 namespace fastnorm::cuda {
 
-// t * (weight + offset) + bias. An absent weight is 1 and an absent bias -0: they change no bit.
-// Where t is without rstd the weight takes it.
+// t * (weight + offset) + bias. An absent weight is 1 and an absent bias is -0, so they change no
+// bit. If t is without rstd, the weight is multiplied by it.
 
 template <int kCount, class R>
 __device__ __forceinline__ void apply(float (&z)[kCount], const float (&t)[kCount],
@@ -32,7 +32,7 @@ __device__ __forceinline__ OperandType bias_type(uint32_t bits) {
   return static_cast<OperandType>(bits / kBiasElement & 3);
 }
 
-// Weight and bias of a row: one for all rows, or one for each head.
+// The weight and bias of a row: shared by all rows, or one for each head.
 __device__ __forceinline__ const char* weight_row(const NormParams& p, const RowIndex& index,
                                                   uint32_t bits) {
   return (bits & kHeadWeights) != 0 ? p.weight + index.digit[0] * p.weight_head_stride : p.weight;
@@ -43,8 +43,8 @@ __device__ __forceinline__ const char* bias_row(const NormParams& p, const RowIn
   return (bits & kHeadWeights) != 0 ? p.bias + index.digit[0] * p.bias_head_stride : p.bias;
 }
 
-// kVectors vectors of a weight or bias from vector v on, as raw words. Missing ones read as
-// `filler`; with kAhead they keep what they held.
+// kVectors vectors of a weight or bias from vector v on, as raw words. Missing vectors become
+// `filler`. With kAhead they keep their value.
 template <class T, class Tile, int kVectors, bool kAhead = false, class Reach>
 __device__ __forceinline__ void load_aligned_weights(uint4* raw, OperandType type, const char* row,
                                                      int v, const Place<Tile>& place,
@@ -55,8 +55,8 @@ __device__ __forceinline__ void load_aligned_weights(uint4* raw, OperandType typ
   }
   const bool present = type == OperandType::kElement;
   const char* const address = row + static_cast<uint32_t>(place.vector(v) * kVectorBytes);
-  // Ahead of the row by predicates: the end of a branch would wait for earlier loads. Later by a
-  // branch: predicates would take registers.
+  // Before the row, with predicates: the end of a branch would wait for earlier loads. After it,
+  // with a branch: predicates would take registers.
   if (!kAhead && !present) return;
 #pragma unroll
   for (int i = 0; i < kVectors && v + i < Tile::kVectors; ++i) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ void load_aligned_weights(uint4* raw, OperandType typ
   }
 }
 
-// The same beside unaligned rows; weight and bias may begin anywhere, too.
+// The same for unaligned rows. Weight and bias may begin at any address too.
 template <class Slots, class Tile, int kVectors, class Reach>
 __device__ __forceinline__ void load_unaligned_weights(uint4* raw, OperandType type,
                                                        const char* row, int v,
@@ -89,11 +89,12 @@ __device__ __forceinline__ void load_unaligned_weights(uint4* raw, OperandType t
   }
 }
 
-// Weight and bias in shared memory until the row is reduced. A thread copies and reads its own
-// vectors alone, so no barrier is needed.
+// Weight and bias wait in shared memory until the row is reduced. A thread copies and reads only
+// its own vectors, so no barrier is needed.
 template <class Slots, class Tile>
 struct SharedWeights {
-  static constexpr int kStep = Tile::kThreads * kVectorBytes,  // from a thread's vector to its next
+  static constexpr int kStep = Tile::kThreads *
+                               kVectorBytes,  // from one vector of a thread to its next
       kWeightBytes = Tile::kVectors * kStep;
   static constexpr bool kBias = Slots::kStat == Stat::kLayer;
   static_assert(Tile::kRows == 1);
@@ -101,7 +102,7 @@ struct SharedWeights {
   __device__ __forceinline__ SharedWeights()
       : mine(ptx::launch_shared() + threadIdx.x * kVectorBytes) {}
 
-  // On their way until wait().
+  // Starts the copies; wait() completes them.
   template <class Reach>
   __device__ __forceinline__ void load(const NormParams& p, const Place<Tile>& place,
                                        const Reach& reach) const {
@@ -130,7 +131,7 @@ struct SharedWeights {
   char* const mine;
 };
 
-// Weight and bias of a row's short vector. Aligned rows have none.
+// Weight and bias for a row's partial vector. Aligned rows have none.
 template <class Slots, class Tile, bool kUnaligned = Slots::kAccess == Access::kUnaligned>
 struct WeightTails {
   __device__ __forceinline__ void load(const NormParams&, const RowIndex&, const Place<Tile>&,
@@ -163,12 +164,13 @@ struct WeightTails<Slots, Tile, true> {
   Tail weight, bias;
 };
 
-// f32 columns beside 16-bit rows are loaded by fours of 16 bytes: two for a vector of x.
+// f32 weight and bias of 16-bit rows are loaded by fours, which are 16 bytes. A vector of x has
+// two.
 template <class T>
 inline constexpr int kFours = T::kPerVector / 4;
 
-// A thread's two fours are neighbours in memory. If all threads read their first four, eight of
-// them use half of L1's banks. With kCross, threads 4 to 7 of each eight read their second four
+// The two fours of a thread are neighbours in memory. If all threads load their first four, eight
+// of them use half of L1's banks. With kCross, threads 4 to 7 of each eight load their second four
 // first.
 template <bool kCross, class Tile>
 __device__ __forceinline__ bool second_four_first(const Place<Tile>& place) {
@@ -183,12 +185,12 @@ struct WeightFours {
       : present(type == OperandType::kF32), crossed(second_four_first<kCross>(place)) {
     const char* const row = from + static_cast<uint32_t>(place.first) * (kFours<T> * kVectorBytes);
     const int ahead = crossed ? kVectorBytes : 0;
-    // In registers: the compiler would compute each four's address by itself.
+    // In registers: the compiler would compute the address of each four.
     first[0] = ptx::in_register(row + ahead);
     first[1] = kCross ? ptx::in_register(row + (kVectorBytes - ahead)) : first[0] + kVectorBytes;
   }
 
-  // Number `four` into raw; where there is none, or not all of it, raw stays.
+  // Loads number `four` into raw. If it is missing or partial, raw keeps its value.
   template <class Reach>
   __device__ __forceinline__ void load(uint4& raw, int four, const Reach& reach) const {
     const int v = four / kFours<T>;
@@ -198,10 +200,10 @@ struct WeightFours {
   }
 
   const bool present, crossed;
-  const char* first[kFours<T>];  // of the first vector, in the order of reading
+  const char* first[kFours<T>];  // of the first vector, in the order of loading
 };
 
-// Weight or bias at any address.
+// A weight or bias at any address.
 template <class T>
 struct AnyWeight {
   __device__ __forceinline__ AnyWeight(const char* from, OperandType operand, int least,
@@ -229,7 +231,7 @@ struct AnyWeight {
 
 template <class T>
 struct AnyWeights {
-  // `p`: of a NormCallParams, as that of every kernel with such weights.
+  // `p`: of a NormCallParams, as in every kernel with such weights.
   __device__ __forceinline__ AnyWeights(const NormParams& p, const RowIndex& index, uint32_t bits)
       : weight(row(p.weight, p.weight_head_stride, of_call(p).weight_upper, index),
                weight_type(bits), p.weight_align, 1.0f),
@@ -248,12 +250,12 @@ struct AnyWeights {
   const AnyWeight<T> weight, bias;
 };
 
-// What a thread keeps of a row between the halves of the kernel.
+// What a thread keeps of a row between the two halves of the kernel.
 template <class Slots, class Tile>
 struct RowState {
   using T = typename Slots::T;
   static constexpr int kVectors = Tile::kVectors, kPerVector = T::kPerVector;
-  // RMS seldom has a bias: it gets no registers ahead.
+  // RMS rarely has a bias, so it gets no registers before the reduction.
   static constexpr bool kEarlyWeight = Slots::kV.weights == Weights::kEarly;
   static constexpr bool kEarlyBias = kEarlyWeight && Slots::kStat == Stat::kLayer;
   static constexpr bool kHasFours = Slots::kAffine == Affine::kF32;
@@ -261,7 +263,8 @@ struct RowState {
   HeldRow<Slots, Tile> held;
   uint4 weight[kWeights],
       bias[kEarlyBias || (kHasFours && Slots::kStat == Stat::kLayer) ? kWeights : 1];
-  // With kReadyWeights the result is t * factor + addend, which are made before the sum is known.
+  // With kReadyWeights the result is t * factor + addend. Both are computed before the sum is
+  // known.
   static constexpr int kReady = Slots::kV.has(Variant::kReadyWeights) ? kVectors : 1;
   float factor[kReady][kPerVector], addend[kReady][kPerVector];
   float mean = 0.0f, rstd = 0.0f;
@@ -288,8 +291,8 @@ __device__ __forceinline__ void make_weights_ready(const NormParams& p,
   }
 }
 
-// Fills weight or bias with what an absent one reads as, ahead of the loads. A branch skips that
-// where it is present; clusters have no registers for the branch.
+// Fills weight or bias with the value of an absent one, before the loads. If it is present, a
+// branch skips that. Clusters have no registers for the branch.
 template <class Tile, int kCount>
 __device__ __forceinline__ void fill_weight(uint4 (&raw)[kCount], uint32_t word, bool present) {
   if constexpr (!Tile::kCluster) {
@@ -309,8 +312,8 @@ __device__ __forceinline__ void fill_weights(RowState<Slots, Tile>& row, bool ha
     fill_weight<Tile>(row.bias, Weights::kMinusZeroWord, has_bias);
 }
 
-// Replaces columns number `number` of a thread, where they belong to the row's short vector: from
-// shared memory.
+// Replaces number `number` of a thread's weight vectors from shared memory, if it belongs to the
+// row's partial vector.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void take_tails(uint4& weight, uint4& bias, int number,
                                            const Reach& reach) {
@@ -324,7 +327,7 @@ __device__ __forceinline__ void take_tails(uint4& weight, uint4& bias, int numbe
   }
 }
 
-// Columns that are loaded after the reduction, of kGroup vectors.
+// Weight and bias that are loaded after the reduction, kGroup vectors at a time.
 template <class Slots, class Tile, int kGroup, class Reach>
 __device__ __forceinline__ void load_late_weights(const NormParams& p, uint4 (&weight)[kGroup],
                                                   uint4 (&bias)[kGroup], int first,

@@ -1,8 +1,8 @@
-// Arithmetic of quantisation: scales from magnitudes, and codes from scaled values. The formulas
-// are those of include/fastnorm/norm.h.
+// Arithmetic of quantisation: scales from magnitudes, and codes from scaled values.
+// include/fastnorm/norm.h has the formulas.
 //
-// A magnitude is the bits of |z|: their order is that of the values with NaN above all, so no order
-// of threads shows in the greatest.
+// A magnitude is the bits of |z|. Their order is that of the values, with NaN above all. So the
+// greatest does not depend on the order of threads.
 #pragma once
 
 #include "cuda/common/ptx/convert.cuh"
@@ -24,34 +24,34 @@ __device__ __forceinline__ uint32_t magnitude_bits(const float (&z)[kCount]) {
   return __float_as_uint(most);
 }
 
-// amax / greatest, correctly rounded, for amax of 2^-100 and more, Inf or NaN, and 1 / greatest
-// rounded to nearest. One step on the exact remainder (the check is exhaustive over all
-// significands and the three divisors).
+// amax / greatest, correctly rounded, for amax of 2^-100 or more, Inf or NaN. `inverse` is 1 /
+// greatest, rounded to nearest. One step on the exact remainder. A test checks all significands and
+// the three divisors.
 __device__ __forceinline__ float divide_by_greatest(float amax, float greatest, float inverse) {
   const float q = __fmul_rn(amax, inverse);
   const float exact = __fmaf_rn(__fmaf_rn(-q, greatest, amax), inverse, q);
   return (__float_as_uint(amax) & kMagnitude) >= kInfBits ? amax : exact;
 }
 
-// 1 / scale, correctly rounded, for a scale of magnitude in [2^-126, 2^126] or NaN.
+// 1 / scale, correctly rounded, for scales that are NaN or have a magnitude in [2^-126, 2^126].
 __device__ __forceinline__ float inverse_in_range(float scale) {
   const float q = ptx::rcp_approx(scale);
   return __fmaf_rn(q, __fmaf_rn(-q, scale, 1.0f), q);
 }
 
-// The same for Inf, too.
+// The same, also for Inf.
 __device__ __forceinline__ float inverse_of_scale(float scale) {
   const float exact = inverse_in_range(scale);
   return (__float_as_uint(scale) & kMagnitude) >= kInfBits ? ptx::rcp_approx(scale) : exact;
 }
 
-// 2^(byte - 127), the value of an e8m0 that is not NaN.
+// 2^(byte - 127), the value of an e8m0 byte that is not NaN.
 __device__ __forceinline__ float from_e8m0(uint32_t byte) {
   return __uint_as_float(byte == 0 ? 0x00400000 : byte << 23);
 }
 
-// The codes of one vector of scaled values, as bytes in order. Where the type is a constant, so is
-// the branch.
+// The codes of one vector of scaled values, as bytes in order. If the type is a constant, the
+// branch disappears.
 template <int kPerVector>
 __device__ __forceinline__ void make_codes(CodeType type, const float (&w)[kPerVector],
                                            uint32_t (&words)[2]) {
@@ -80,12 +80,13 @@ __device__ __forceinline__ void scale_values(float (&z)[kCount], float inverse) 
   for (int i = 0; i < kCount; ++i) z[i] = __fmul_rn(z[i], inverse);
 }
 
-// z / scale, rounded once, for any scale. The quotient that a product with the reciprocal gives is
-// corrected by two exact remainders. Below 2^-40 and from 2^17 on it stays as it is: its code is
-// that of 0 or the greatest. So it does by a scale of 0, Inf or NaN.
+// z / scale, rounded once, for any scale. Two exact remainders correct the product with the
+// reciprocal. Below 2^-40 and from 2^17 on the product stays: its code is that of 0 or of the
+// greatest value. It also stays for a scale of 0, Inf or NaN.
 struct CodeDivisor {
   __device__ __forceinline__ explicit CodeDivisor(float scale) {
-    // By a power of two to [1, 2), so that remainders are exact; subnormal scales stay below 1.
+    // Scaled by a power of two to [1, 2), so that remainders are exact. Subnormal scales stay below
+    // 1.
     const uint32_t magnitude = __float_as_uint(scale) & kMagnitude;
     const uint32_t power = 254 - greater(magnitude >> 23, 1);
     const bool finite = magnitude - 1 < kInfBits - 1;
@@ -113,8 +114,8 @@ __device__ __forceinline__ void divide_values(float (&z)[kCount], float scale) {
   for (float& value : z) value = by.quotient(value);
 }
 
-// A scale's bits, in its type, and what codes are made with: the factor, or where they are
-// quotients the divisor.
+// The bits of a scale in its type, and the factor of the codes, or the divisor if codes are
+// quotients.
 struct Scale {
   uint32_t bits;
   float inverse;
@@ -127,8 +128,8 @@ __device__ __forceinline__ Scale quotient_scale(const QuantParams& q, uint32_t m
   return {__float_as_uint(value), q.divides ? value : inverse_of_scale(value)};
 }
 
-// The least 2^E with A <= m * 2^(k + E), for E in [-127, 127]; m * 2^k is the greatest code. The
-// addition carries into the exponent where the fraction is above m - 1: 0.75, of e2m1 0.5.
+// The least 2^E with A <= m * 2^(k + E), for E in [-127, 127]. m * 2^k is the greatest code. The
+// addition carries into the exponent if the fraction is above m - 1: 0.75, or 0.5 for e2m1.
 __device__ __forceinline__ Scale pow2_scale(const QuantParams& q, uint32_t magnitude) {
   const uint32_t amax = greater(magnitude, __float_as_uint(q.amax_floor));
   const int least = static_cast<int>((amax + q.exponent_carry) >> 23) - q.greatest_exponent;
@@ -143,12 +144,13 @@ __device__ __forceinline__ Scale pow2_scale(const QuantParams& q, uint32_t magni
   return {amax > kInfBits ? amax : __float_as_uint(from_e8m0(byte)), inverse};
 }
 
-// A / (6 * |global_scale|), rounded to e4m3. Of a negative global scale the codes take the sign.
+// A / (6 * |global_scale|), rounded to e4m3. With a negative global scale the codes have the
+// opposite sign.
 struct Nvfp4Scales {
   __device__ __forceinline__ explicit Nvfp4Scales(float global_scale) {
     global = global_scale;
     factor = fabsf(__fmul_rn(__frcp_rn(global), 1.0f / 6.0f));
-    // Then so is its product with any scale but 0, [2^-9, 448], in [2^-126, 2^126].
+    // Then its product with any scale except 0, [2^-9, 448], is in [2^-126, 2^126].
     usual = fabsf(global) > 0x1p-100f && fabsf(global) < 0x1p100f;
   }
 
@@ -170,7 +172,7 @@ struct Nvfp4Scales {
   bool usual;
 };
 
-// Stores the codes of one vector, all at once: 8, 4 or 2 bytes.
+// Stores the codes of one vector in one access of 8, 4 or 2 bytes.
 template <int kPerVector>
 __device__ __forceinline__ void store_codes(char* address, const uint32_t (&words)[2], bool pairs) {
   if constexpr (kPerVector == 8) {

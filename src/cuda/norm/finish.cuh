@@ -1,5 +1,5 @@
-// The second half of a row: normalised, multiplied, and given to the sink. One form for each way
-// that weights are kept.
+// The second half of a row: normalise, multiply, and pass the result to the sink. One form for each
+// way to keep the weights.
 #pragma once
 
 #include "cuda/norm/affine.cuh"
@@ -7,7 +7,7 @@
 
 namespace fastnorm::cuda {
 
-// One vector's results to the sink. Results to quantise stay in registers.
+// Passes one vector's results to the sink. Results to be quantised stay in registers.
 template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Sink, class Reach>
 __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
                                         RowState<Slots, Tile>& row,
@@ -25,7 +25,7 @@ __device__ __forceinline__ void deliver(const NormParams& p, const Sink& sink,
   }
 }
 
-// Llama's form: the normalised row is rounded, then multiplied in x's dtype, two numbers an
+// Llama's form: the normalised row is rounded, then multiplied in x's dtype, two numbers per
 // instruction.
 template <class Slots, class Tile, class R>
 __device__ __forceinline__ uint4 finish_rounded(const RowState<Slots, Tile>& row,
@@ -35,14 +35,15 @@ __device__ __forceinline__ uint4 finish_rounded(const RowState<Slots, Tile>& row
     float t[T::kPerWord];
     row.held.get_word(t, v, k);
     normalize_vector<Slots>(t, t, row.mean, row.rstd, rounding);
-    // As the offset of 0 does it, so that a weight of -0 counts as 0.
+    // Added to the offset 0, as in the other forms, so that a weight of -0 counts as 0.
     const uint32_t w = add_words<T>(word_of(raw_weight, k), 0);
     return multiply_words<T>(T::pack_word(t[0], t[1]), w);
   };
   return make_uint4(word(0), word(1), word(2), word(3));
 }
 
-// Second half, aligned or unaligned vectors, weight and bias of x's dtype or absent (RMS: no bias).
+// Second half for aligned or unaligned vectors. Weight and bias have x's dtype or are absent. RMS
+// has no bias.
 template <class Slots, class Tile, CodeType kCodes = CodeType::kE4M3, class Reach, class R>
 __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slots, Tile>& row,
                                                const RowIndex& out, const Place<Tile>& place,
@@ -83,7 +84,7 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
         deliver<Slots, Tile, kCodes>(p, sink, row, z, v, place, reach);
         continue;
       }
-      // A packed row by words, so that few unpacked values are alive beside it.
+      // A packed row goes word by word, so that few unpacked values are alive.
       constexpr int kWords = kPacked ? 1 : 4, kPerWord = T::kPerWord;
 #pragma unroll
       for (int k = 0; k < 4; k += kWords) {
@@ -112,8 +113,8 @@ __device__ __forceinline__ void finish_vectors(const NormParams& p, RowState<Slo
   }
 }
 
-// Second half, f32 columns beside 16-bit rows, by fours: one is applied while later ones are
-// loaded.
+// Second half for f32 weight and bias with 16-bit rows, by fours. One is applied while later ones
+// are loaded.
 template <class Slots, class Tile, class Reach, class R>
 __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Slots, Tile>& row,
                                                 const RowIndex& out, const Place<Tile>& place,
@@ -167,7 +168,7 @@ __device__ __forceinline__ void finish_by_fours(const NormParams& p, RowState<Sl
   }
 }
 
-// Second half of one vector, any access.
+// Second half of one vector, any address.
 template <class Slots, class Tile, class Sink, class Reach>
 __device__ __forceinline__ void finish_any_vector(
     const NormParams& p, RowState<Slots, Tile>& row, const Sink& sink,
@@ -190,7 +191,7 @@ __device__ __forceinline__ void finish_any_vector(
   }
 }
 
-// Second half, any access: a loop over vectors. Unrolled, the code would not fit the instruction
+// Second half, any address: a loop over vectors. Unrolled, the code would not fit the instruction
 // cache.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, Tile>& row,
@@ -211,7 +212,7 @@ __device__ __forceinline__ void finish_any(const NormParams& p, RowState<Slots, 
     const AnyWeights<T> weights(p, out, p.bits_again);
 #pragma unroll 1
     for (int v = 0; v < Tile::kVectors && reach.has(v); ++v)
-      finish_any_vector(p, row, sink, columns, rounding, v, place, reach);
+      finish_any_vector(p, row, sink, weights, rounding, v, place, reach);
   }
 }
 

@@ -1,5 +1,4 @@
-// The row in registers between its load and its store: as f32, or as it was loaded (Row of
-// variant.h).
+// The row in registers between its load and its store: as f32, or as loaded (Row in variant.h).
 #pragma once
 
 #include "cuda/norm/source.cuh"
@@ -24,8 +23,8 @@ struct HeldRow {
       round_row<T>(values, rounding.round_sum);
     }
   }
-  // Keeps the compiler from holding what was loaded, too: to unpack it again, or to make room for
-  // later loads.
+  // Keeps the compiler from also holding the loaded words, either to unpack them again or to make
+  // room for later loads.
   __device__ __forceinline__ void hold() {
 #pragma unroll
     for (auto& vector : values) {
@@ -45,7 +44,7 @@ struct HeldRow {
 #pragma unroll
     for (int i = 0; i < kPerVector; ++i) s[i] = values[v][i];
   }
-  // A vector by a number known at run time.
+  // A vector whose number is known at run time.
   __device__ __forceinline__ void pick(float (&s)[kPerVector], int number) const {
     get(s, 0);
 #pragma unroll
@@ -60,7 +59,7 @@ struct HeldRow {
 #pragma unroll
     for (int i = 0; i < T::kPerWord; ++i) s[i] = values[v][word * T::kPerWord + i];
   }
-  // `crossed`: of a vector whose halves are swapped.
+  // `crossed`: the vector's halves are swapped.
   __device__ __forceinline__ void get_crossed_word(float* s, int v, int word, bool crossed) const {
 #pragma unroll
     for (int i = 0; i < T::kPerWord; ++i) {
@@ -69,15 +68,15 @@ struct HeldRow {
     }
   }
   __device__ __forceinline__ void renew(const NormParams&, float) {}
-  // Results to quantise replace the row.
+  // Results to be quantised replace the row.
   __device__ __forceinline__ auto& results() { return values; }
 
   float values[kVectors][kPerVector];
 };
 
-// The row as it was loaded. renew() makes the compiler unpack it again after each reduction: it
-// ties the row to a later value. With kByFactors it ties the factor and the mask that unpack bf16
-// instead, which takes fewer instructions and two registers.
+// The row as loaded. renew() makes the compiler unpack it again after each reduction, by tying the
+// row to a later value. With kByFactors it ties the factor and the mask that unpack bf16. That
+// takes fewer instructions and two registers.
 template <class Slots, class Tile>
 struct HeldRow<Slots, Tile, Row::kPacked> {
   using T = typename Slots::T;
@@ -126,13 +125,13 @@ struct HeldRow<Slots, Tile, Row::kPacked> {
     for (int k = 0; k < 4; ++k) unpack_word(word_of(words, k), s + k * T::kPerWord);
   }
 
-  uint32_t high = 0xffff0000u, up = 0x10000u;  // what a word's halves are unpacked by
+  uint32_t high = 0xffff0000u, up = 0x10000u;  // these unpack the halves of a word
   uint4 values[kVectors];
   float quantized[Slots::kSink == Sink::kQuant ? kVectors : 1][kPerVector];
 };
 
-// The canonical fold of a thread's vectors kFrom, kFrom + kStep and so on, one after another, so
-// that few are pending. moments_of is called with the number of a vector.
+// The canonical fold of a thread's vectors kFrom, kFrom + kStep and so on. One vector at a time, so
+// that few partial sums are alive. moments_of(number) gives the moments of a vector.
 template <int kFrom, int kStep, int kCount, typename Fn>
 __device__ __forceinline__ Moments fold_vectors(const Fn& moments_of) {
   if constexpr (kStep >= power_of_two_up(kCount)) {
@@ -147,8 +146,8 @@ __device__ __forceinline__ Moments fold_vectors(const Fn& moments_of) {
   }
 }
 
-// LAYER: the sums of a row about `from`. In the row's last vector alone positions are tested, but
-// for Access::kAny.
+// LAYER: the sums of a row about `from`. Only the row's last vector tests positions, except for
+// Access::kAny.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ Moments row_moments(const HeldRow<Slots, Tile>& held, float from,
                                                const Reach& reach, bool steps,

@@ -1,6 +1,7 @@
-// The forward kernels of one architecture, dtype and source: compiled once for each, with
-// FASTNORM_ARCH (90), FASTNORM_SPEC (kSm90, of arch.h), FASTNORM_DTYPE (kF32, kF16, kBF16) and
-// FASTNORM_SOURCE (kPlain, kAdd) defined. All of a dtype at once would take the compiler 11 GB.
+// The forward kernels of one architecture, dtype and source. The build compiles this file once for
+// each, with FASTNORM_ARCH (90), FASTNORM_SPEC (kSm90, of arch.h), FASTNORM_DTYPE (kF32, kF16,
+// kBF16) and FASTNORM_SOURCE (kPlain, kAdd). For all kernels of a dtype at once the compiler would
+// need 11 GB.
 #include <utility>
 
 #include "cuda/arch.h"
@@ -13,12 +14,12 @@ namespace {
 
 constexpr Dtype kDtype = Dtype::FASTNORM_DTYPE;
 constexpr Source kSource = Source::FASTNORM_SOURCE;
-// By value: no object needs it when it runs.
+// By value: no object needs it at run time.
 constexpr auto kPart = make_variants<list_arch(FASTNORM_SPEC), kDtype, kSource>();
 constexpr size_t kCount = kPart.size();
 
-// Tests may compile a sample: the first kernel of each key, and one in so many. The others are
-// nullptr there.
+// Tests may compile a sample: the first kernel of each key, and every so many after it. The others
+// are nullptr then.
 #ifdef FASTNORM_SAMPLE
 constexpr bool compiles(size_t index) {
   return (index + FASTNORM_SAMPLE_FROM) % FASTNORM_SAMPLE == 0 || index == 0 ||

@@ -1,17 +1,17 @@
-// THE forward row kernel: Source -> Stat -> Affine -> Sink, with the row in registers.
+// The forward row kernel: Source -> Stat -> Affine -> Sink, with the row in registers.
 //
-// It asks its Variant for every policy (variant.h) and knows no tile. Another body shares its
-// parts: stream.cuh, for rows that no registers hold.
+// Its Variant decides every policy (variant.h); the kernel knows no tile. stream.cuh shares its
+// parts. That is another body, for rows that do not fit in registers.
 //
-// Bytes: each input once, each output once.
-// Registers: the row, the raw weights that are loaded early, about 20 for addresses.
-// Shared memory: a float a thread and sum (wide rows: two); a cluster adds 128 bytes a block.
-// Unaligned rows lie there whole (staged.cuh).
-// Weights::kShared: weight and bias. Schedule:
-//   1. all loads of weights and row
-//   2. the sum is stored at once, so that the store overlaps the reduction
-//   3. canonical sum (LAYER: two at once, in two passes): tile.cuh
-//   4. exact 1/sqrt, apply, store
+// Memory: each input is read once, and each output is written once.
+// Registers: the row, the weights that are loaded early, and about 20 for addresses.
+// Shared memory: one float per thread and sum, or two in wide rows. A cluster adds 128 bytes per
+// block. Unaligned rows are there too (staged.cuh), and weight and bias with Weights::kShared.
+// Schedule:
+//   1. issue all loads of the weights and the row
+//   2. store x + residual at once, so that the store overlaps the reduction
+//   3. compute the canonical sum (LAYER: two at once, in two passes): tile.cuh
+//   4. compute the exact 1/sqrt, apply, store
 // Blocks are not persistent: the hardware scheduler balances one-row blocks better than a fixed
 // partition does.
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace fastnorm::cuda {
 
-// What unaligned rows need between their loads and the first use of them.
+// Completes unaligned rows between their loads and their first use.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void complete_unaligned(RowSource<Slots, Tile>& source,
                                                    const WeightTails<Slots, Tile>& tails,
@@ -75,7 +75,7 @@ struct RowPlace {
   bool live;
 };
 
-// The second half in the form that the variant has, with the normalised row rounded or not.
+// The second half in the variant's form, with or without rounding of the normalised row.
 template <class Slots, class Tile, class Reach, class R>
 __device__ __forceinline__ void finish_row(const NormParams& p, RowState<Slots, Tile>& row,
                                            const RowIndex& out, const Place<Tile>& place,
@@ -113,7 +113,7 @@ __device__ __forceinline__ void finish_row(const NormParams& p, RowState<Slots, 
   }
 }
 
-// Not before the wait: an earlier kernel may write it.
+// Not before the wait: an earlier kernel may write the scale.
 template <class Slots, class Tile>
 __device__ __forceinline__ void load_static_scale(const NormParams& p, RowState<Slots, Tile>& row) {
   if constexpr (Slots::kSink == Sink::kStatic)
@@ -136,14 +136,14 @@ __device__ __forceinline__ void quantize_row(const NormParams& p, RowState<Slots
       place, reach, scratch);
 }
 
-// Results take the row's place in shared memory once all threads have taken theirs. Rows of several
-// warps had a barrier in the sum.
+// After all threads have taken their vectors, results replace the row in shared memory. Rows of
+// several warps had a barrier in the sum.
 template <class Slots, class Tile>
 __device__ __forceinline__ void free_staged_row() {
   if constexpr (Slots::kAccess == Access::kUnaligned && Tile::kOneWarp) sync_row<Tile>();
 }
 
-// Mean and rstd of a row that was loaded; x + residual is stored on the way.
+// Mean and rstd of a loaded row. Also stores x + residual.
 template <class Slots, class Tile, class Reach, class R, class Scratch>
 __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, Tile>& row,
                                            const RowSource<Slots, Tile>& source,
@@ -151,8 +151,8 @@ __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, 
                                            const RowIndex& index, const Place<Tile>& place,
                                            const Reach& reach, const R& rounding,
                                            Scratch& scratch) {
-  // Where every thread reads the row's first element, the sum may take its place after the first
-  // fold alone.
+  // If every thread loads the row's first element, x + residual may replace the row only after the
+  // first fold.
   constexpr bool kSumLater =
       FirstElement<Slots, Tile>::kReads && Slots::kAccess != Access::kUnaligned;
   if constexpr (Slots::kSource == Source::kAdd && !kSumLater)
@@ -168,7 +168,7 @@ __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, 
       statistics.take(row_moments(row.held, statistics.from, reach,
                                   statistics.steps(pass, rounding), scratch.moments[pass], place),
                       pass, p, rounding);
-      // A sum that was rounded to its dtype rounds to itself.
+      // A value rounded to its dtype rounds to itself.
       if constexpr (Slots::kSource == Source::kAdd && kSumLater) {
         if (pass == 0) source.store_sum(p, index, place, reach, row.held.values);
       }
@@ -191,8 +191,8 @@ __device__ __forceinline__ void reduce_row(const NormParams& p, RowState<Slots, 
   }
 }
 
-// Weights are loaded first, as a rule: then the first use of the row comes after every load, in the
-// compiler's order, too. In clusters the row is first: all blocks wait for the same weights.
+// Weights are usually loaded first, so that the first use of the row follows every load, also in
+// the compiler's order. In clusters the row is first, because all blocks wait for the same weights.
 template <class Slots, class Tile, GridForm kForm = GridForm::kRows>
 __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint32_t block) {
   auto& scratch = ptx::block_shared<RowScratch<Tile, Slots::kFolds, Slots::kLayer>>();
@@ -251,15 +251,15 @@ __device__ __forceinline__ void normalize_in_registers(const NormParams& p, uint
     store_statistics(p, out, row.mean, row.rstd);
 }
 
-// nvcc compiles this file for the host, too, which needs the kernels' names alone.
+// nvcc also compiles this file for the host, which needs only the kernels' names.
 #if defined(__CUDACC__) && !defined(__CUDA_ARCH__)
 inline constexpr bool kHasBodies = false;
 #else
 inline constexpr bool kHasBodies = true;
 #endif
 
-// Kernels are named by an architecture's number and the two words of a Variant. Types in their
-// place would make the names several times as long.
+// A kernel is named by an architecture's number and the two words of a Variant. With types the
+// names would be several times as long.
 template <int kArch, uint64_t kOrder, uint64_t kPolicies>
 __global__ void __launch_bounds__(RowTileOf<Slots<kOrder, kPolicies>>::kBlockThreads,
                                   Slots<kOrder, kPolicies>::kV.blocks_per_sm)
@@ -274,7 +274,8 @@ __global__ void __launch_bounds__(RowTileOf<Slots<kOrder, kPolicies>>::kBlockThr
   }
 }
 
-// A grid of one call or two. GridForm::kHeads divides neither rows by heads nor blocks among calls.
+// A grid of one call or two. GridForm::kHeads divides neither rows by heads nor blocks between
+// calls.
 template <int kArch, uint64_t kOrder, uint64_t kPolicies, GridForm kForm>
 __global__ void __launch_bounds__(RowTileOf<Slots<kOrder, kPolicies>>::kBlockThreads,
                                   Slots<kOrder, kPolicies>::kV.pair_blocks_per_sm)
@@ -283,7 +284,7 @@ __global__ void __launch_bounds__(RowTileOf<Slots<kOrder, kPolicies>>::kBlockThr
   using Tile = RowTileOf<Slots>;
   // Both bodies read parameters at constant addresses.
   if constexpr (kHasBodies) {
-    ptx::in_register(threadIdx.x);  // on its way before the branch
+    ptx::in_register(threadIdx.x);  // loaded before the branch
     PairBlock mine;
     if constexpr (kForm == GridForm::kHeads) {
       const uint32_t first_blocks = pair.call[0].first_blocks;
@@ -292,7 +293,7 @@ __global__ void __launch_bounds__(RowTileOf<Slots<kOrder, kPolicies>>::kBlockThr
     } else {
       mine = pair_block(blockIdx.x, pair.call[0].second_share);
     }
-    // The compiler puts the last of these first: the one that most blocks run.
+    // The compiler places the last of these first. Most blocks run that one.
     if (mine.second) {
       normalize_in_registers<Slots, Tile, kForm>(pair.call[1], mine.block);
     } else {

@@ -11,13 +11,13 @@ namespace fastnorm::cuda {
 using NormKernel = void (*)(NormCallParams);
 using NormPairKernel = void (*)(NormPairParams);
 
-// Of one entry, nullptr where there is none: see runs_pairs() and runs_heads() in norm_key.h.
+// The kernels of one entry, or nullptr: see runs_pairs() and runs_heads() in norm_key.h.
 struct PairKernels {
   NormPairKernel pair, heads;  // GridForm::kPair, kHeads
 };
 
-// Parts of an architecture's table that are compiled by themselves: the kernels of a dtype and a
-// source follow each other.
+// Parts of an architecture's table that are compiled separately. The kernels of a dtype and source
+// are consecutive.
 inline constexpr size_t kTableParts = 6;
 
 // Kernel `index` of the table.
@@ -31,14 +31,15 @@ constexpr Kernel kernel_at(const std::span<const Kernel> (&parts)[kTableParts], 
   return {};
 }
 
-// Architectures are numbered by their capability here, PTX by 1: names of kernels differ by that.
+// Here an architecture's number is its capability, and that of PTX is 1. The names of kernels
+// contain it.
 inline constexpr int kPtxNumber = 1;
 
-// The kernels of one part, for an architecture that this build has: defined by instances.cu.
+// The kernels of one part, for an architecture in this build. instances.cu defines it.
 template <int kArch, Dtype kDtype, Source kSource>
 std::span<const NormKernel> norm_kernels();
 
-// In the same order.
+// The kernels for pairs, in the same order.
 template <int kArch, Dtype kDtype, Source kSource>
 std::span<const PairKernels> norm_pair_kernels();
 

@@ -1,4 +1,4 @@
-// The norm family on a CUDA device: one launch for each call, or for two that share a kernel.
+// The norm family on a CUDA device: one launch for each call, or for two calls that share a kernel.
 #include "core/check.h"
 #include "cuda/arch.h"
 #include "cuda/device.h"
@@ -8,13 +8,13 @@ namespace fastnorm::cuda {
 namespace {
 
 constexpr int kPortableSharedBytes =
-    40 << 10;  // of the 48 KB of a block a kernel's own is less than 8
+    40 << 10;  // a kernel's own shared memory is less than 8 of the 48 KB of a block
 
 int shared_bytes(const NormPlan& plan) {
   return launch_shared_bytes(plan.entry->key, plan.entry->tile);
 }
 
-// Starts a kernel for calls that share a plan's tile, whose parameters are `params`.
+// Starts a kernel for calls that share a plan's tile. `params` are its parameters.
 fastnorm_status launch(const ArchSpec& arch, const void* kernel, const NormCall& call,
                        const Grid& grid, void* params, cudaStream_t stream, Error& error) {
   void* arguments[] = {params};
@@ -44,7 +44,7 @@ fastnorm_status launch(const ArchSpec& arch, const void* kernel, const NormCall&
 
 fastnorm_status CudaDevice::prepare_norm(std::span<const NormCall> calls, Error& error) {
   return with_device(error, [&] {
-    cudaFuncAttributes attributes;  // asking for them loads the kernel
+    cudaFuncAttributes attributes;  // reading them loads the kernel
     for (const NormCall& call : calls) {
       if (call.desc->has_stages) {
         FASTNORM_TRY(prepare_stages(call, error));

@@ -30,7 +30,7 @@ uint32_t norm_bits(const NormDesc& d, const NormPlan& plan) {
   return bits;
 }
 
-// Of 16, 8, 4 and 2 bytes, the widest access that all of `bits` allow.
+// The widest access that all of `bits` allow, of 16, 8, 4 and 2 bytes.
 uint8_t access_bytes(uint64_t bits) {
   bits |= 16;
   return static_cast<uint8_t>(bits & (~bits + 1));
@@ -80,7 +80,7 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
   p.code_type = q.code_type();
   p.scale_type = q.scale_type();
   p.rule = scale_rule(q);
-  // The quotients are the compiler's: the thread may have another rounding mode.
+  // The compiler computes the quotients: the thread may have another rounding mode.
   p.greatest = p.code_type == CodeType::kE4M3   ? 448.0f
                : p.code_type == CodeType::kE5M2 ? 57344.0f
                                                 : 127.0f;
@@ -100,11 +100,12 @@ void fill_quant(const NormDesc& d, QuantParams* params) {
 
 }  // namespace
 
-// Its quotients are 0, and what is left is the dividend.
+// Its quotients are 0, so the remainder is the dividend.
 constexpr Divisor kNoDivisor = {0, 0, 31};
 
-// The multiplier is 2^32 + m, with m what is stored: 2^(32 + k) / value rounded up, for the least k with 2^k >= value. Its error, less
-// than value <= 2^k, stays below one unit in the quotient of any 32-bit dividend.
+// The multiplier is 2^32 + m; m is stored. It is 2^(32 + k) / value rounded up, for the least k
+// with 2^k >= value. Its error is less than value <= 2^k. So it stays below one unit in the
+// quotient of any 32-bit dividend.
 Divisor make_divisor(uint32_t value) {
   const auto k = static_cast<uint32_t>(std::bit_width(value - 1));
   const uint64_t over = ((uint64_t{1} << k) - value) << 32;  // (2^k - value) * 2^32 < 2^63
@@ -113,7 +114,8 @@ Divisor make_divisor(uint32_t value) {
 
 namespace {
 
-// All but what says how rows become indices. The rest is not cleared, a good part of a call's cost: what the call's kernel reads is set.
+// Everything except how rows become indices. The struct is not cleared, which would be a good part
+// of a call's cost. All that the call's kernel reads is set.
 [[gnu::always_inline]] inline void fill_params(const NormDesc& d, const NormPlan& plan,
                                                NormParams* params) {
   NormParams& p = *params;
@@ -213,7 +215,7 @@ bool find_heads_grid(const NormDesc& first, const NormDesc* second, int rows_per
   };
   const int64_t more = second != nullptr ? second->outer[0] : 0,
                 first_blocks = blocks_of(first.outer[0]), blocks = first_blocks + blocks_of(more);
-  // A third of the threads may be idle; a half of them loses.
+  // A third of the threads may be idle. With half of them idle it is slower.
   const bool mostly_idle = 2 * blocks * rows_per_block > 3 * (first.outer[0] + more);
   if (mostly_idle || blocks * first.outer[1] > kMostBlocks) return false;
   *grid = {GridForm::kHeads, static_cast<uint32_t>(blocks), static_cast<uint32_t>(first.outer[1]),
@@ -236,7 +238,7 @@ void find_grid(std::span<const NormCall> calls, Grid* grid) {
 }
 
 NormPairParams make_pair_params(std::span<const NormCall> calls, const Grid& grid) {
-  NormPairParams pair;  // a second call that is not there stays unset
+  NormPairParams pair;  // unset if there is no second call
   for (size_t i = 0; i < calls.size(); ++i) {
     const NormDesc& d = *calls[i].desc;
     NormParams& p = pair.call[i];

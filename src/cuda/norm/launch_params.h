@@ -1,4 +1,4 @@
-// From a described and planned call to what the kernel gets. CUDA-free.
+// From a described and planned call to the kernel's parameters. Needs no CUDA.
 #pragma once
 
 #include <span>
@@ -13,26 +13,26 @@ Divisor make_divisor(uint32_t value);
 
 NormCallParams make_params(const NormDesc& desc, const NormPlan& plan);
 
-// Of how many of `calls`, from the first on, one grid takes care: 1 or 2.
+// How many of `calls`, from the first on, one grid covers: 1 or 2.
 size_t calls_together(std::span<const NormCall> calls);
 
-// The grids that all of them take.
+// The grids of all calls.
 GridCount count_grids(std::span<const NormCall> calls);
 
-// The grid of one or two calls. Given by address: in registers its parts would have to be put
-// together and taken apart.
+// The grid of one or two calls. Passed by address: in registers its parts would have to be packed
+// and unpacked.
 struct Grid {
   GridForm form;
   uint32_t x, y;
-  uint32_t first_blocks;  // kHeads: of x, the first call's
+  uint32_t first_blocks;  // kHeads: blocks along x of the first call
 };
 void find_grid(std::span<const NormCall> calls, Grid* grid);
 
-// One of GridForm::kHeads, where heads, [tokens, heads, d], are for it: of as many tokens in both
-// calls, and few threads idle. `second`: nullptr = there is none.
+// A grid of GridForm::kHeads, if it suits the heads, [tokens, heads, d]. Both calls must have the
+// same tokens, and few threads may be idle. `second`: nullptr = none.
 bool find_heads_grid(const NormDesc& first, const NormDesc* second, int rows_per_block, Grid* grid);
 
-// What a grid of the other forms than kRows gets.
+// The parameters of grids that are not GridForm::kRows.
 NormPairParams make_pair_params(std::span<const NormCall> calls, const Grid& grid);
 
 }  // namespace fastnorm::cuda

@@ -1,5 +1,6 @@
-// The forward kernels of each architecture, expanded from variants_*.inc into constexpr tables:
-// planning searches them, tests iterate them, and instances.cu turns them into kernels. CUDA-free.
+// The forward kernels of each architecture, expanded from variants_*.inc into constexpr tables.
+// Planning searches them, tests iterate them, and instances.cu turns them into kernels. Needs no
+// CUDA.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +21,12 @@ enum ListArch : int { kList80, kList90, kList100, kList120, kListPtx, kListArchs
 struct Fours {
   uint8_t ahead = 0, early = 0;
 };
-// Of each architecture; 0: it has no such kernel.
+// For each architecture; 0: it has no such kernel.
 struct BlocksPerSm {
   uint8_t of[kListArchs] = {};
 };
 
-// One line of the list: kernels that differ in dtype, flavour and architecture alone.
+// One line of the list: kernels that differ only in dtype, flavour and architecture.
 struct VariantLine {
   Source source;
   Stat stat;
@@ -118,8 +119,8 @@ constexpr ListArch list_arch(const ArchSpec& arch) {
   return kListArchs;
 }
 
-// The policies of a line's kernel: some concern a part of its kernels alone, as the list's head
-// says.
+// The policies of one kernel of a line. Some apply to a part of a line's kernels only, as the head
+// of the list says.
 constexpr uint16_t policies_of(const VariantLine& line, Dtype dtype, Beside beside, ListArch arch) {
   const bool bare =
       beside != Beside::kAny && beside != Beside::kRounded && beside != Beside::kRoundedCs;
@@ -178,8 +179,8 @@ struct VariantWords {
   uint16_t line;      // of kVariantLines
 };
 
-// Those of a dtype and source, sorted by the first. An object with kernels makes its own part
-// alone, without names: its compiler goes through it several times.
+// Those of a dtype and source, sorted by the first word. Each object with kernels expands only its
+// own part, without names: its compiler passes over it several times.
 template <ListArch kArch, Dtype kDtype, Source kSource>
 constexpr auto make_variants() {
   std::array<VariantWords, count_variants(kDtype, kSource, kArch)> part = {};
@@ -223,7 +224,7 @@ constexpr auto joined_parts(const std::array<NormEntry, kCount>&... parts) {
   return table;
 }
 
-// All parts in the order of packed(), which is that of kernels.h.
+// All parts in the order of packed(), as in kernels.h.
 template <ListArch kArch>
 constexpr auto make_norm_table() {
   return joined_parts(

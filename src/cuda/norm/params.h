@@ -1,4 +1,5 @@
-// What a forward kernel gets: one struct by value, the same for every kernel. CUDA-free.
+// The parameters of a forward kernel: one struct by value, the same for every kernel. Needs no
+// CUDA.
 #pragma once
 
 #include <cstddef>
@@ -10,38 +11,38 @@
 
 namespace fastnorm::cuda {
 
-// How the rows of a grid are numbered, and so which form of a kernel runs.
+// How the rows of a grid are numbered, which decides the form of the kernel.
 enum class GridForm {
-  kRows,  // of one call, one after another
-  kPair,  // of one call or two, the second's blocks evenly among the first's: see pair_block()
-  // Of one call or two, heads: along y the tokens, along x blocks of a token's heads, the second
-  // call's behind the first's. No thread divides its row's number by that of heads, but of a
-  // token's last block some may be idle.
+  kRows,  // of one call, one after the other
+  kPair,  // of one call or two; the second's blocks are spread over the first's: see pair_block()
+  // Heads of one call or two: y counts tokens, x the blocks of a token's heads. The second call's
+  // blocks follow the first's. No thread divides its row number by the number of heads, but a
+  // token's last block may have idle threads.
   kHeads,
 };
 
-// A tensor with one row (or value) for each row of x.
+// A tensor with one row, or value, for each row of x.
 struct RowRef {
-  char* data;      // may be nullptr where the tensor is optional
+  char* data;      // nullptr if an optional tensor is absent
   int64_t stride;  // bytes for each first index of the row map
 };
 
-// Bytes for each second and third index of a row, where rows have more than one.
+// Bytes for each second and third index of a row, if rows have more than one.
 struct RowStrides {
   int64_t stride[2];
 };
 
-// Quotient of any 32-bit row number by `value`, without a division: t = high word of row *
-// multiplier, then (t + (row - t >> 1)) >> shift. For a value of 1, whose quotient this cannot
-// give, row_index() is not asked.
+// The quotient of any 32-bit row number by `value`, without a division. With t = high word of row *
+// multiplier, it is (t + (row - t >> 1)) >> shift. This cannot divide by 1, for which row_index()
+// is not called.
 struct Divisor {
   uint32_t value;
   uint32_t multiplier;
   uint32_t shift;
 };
 
-// The dtype of a row or a column: x's (kElement) or one of the other two. Beside 16-bit x they are
-// f32 and the other 16-bit dtype, beside f32 x they are f16 and bf16.
+// The dtype of an operand: x's (kElement) or one of the other two. With 16-bit x these are f32 and
+// the other 16-bit dtype. With f32 x they are f16 and bf16.
 enum class OperandType : uint32_t {
   kAbsent,
   kElement,
@@ -57,20 +58,20 @@ constexpr OperandType operand_type(Dtype dtype, Dtype of_x) {
   return dtype == first ? OperandType::kF32 : OperandType::kOther16;
 }
 
-// What a call asks for, as bits of one word. Two neighbours are an OperandType.
+// What a call asks for, as bits of one word. Two neighbouring bits are an OperandType.
 enum NormBits : uint32_t {
   kSingleIndex = 1 << 0,  // row r is index r of every tensor
   kThreeIndices = 1 << 1,
-  kStreamLoads = 1 << 2,      // read past L1
-  kStoreStatistics = 1 << 3,  // mean or rstd is wanted
+  kStreamLoads = 1 << 2,      // use streaming loads
+  kStoreStatistics = 1 << 3,  // the call wants mean or rstd
   kWeightElement = 1 << 4,    // of x's dtype
   kWeightF32 = 1 << 5,
   kBiasElement = 1 << 6,
   kBiasF32 = 1 << 7,
-  // Where a kernel that may have started early waits for the stream's previous one; neither: it
-  // does not.
+  // Where a kernel that may have started early waits for the previous kernel of its stream. If
+  // neither bit is set, it does not wait.
   kWaitFirst = 1 << 8,
-  kWaitAfterWeights = 1 << 9,  // may wait first, too
+  kWaitAfterWeights = 1 << 9,  // may also wait first
   kTrigger = 1 << 10,          // the stream's next kernel may start early
   kRoundNormalized = 1 << 11,  // to x's dtype before the weight
   kRoundSum = 1 << 12,         // x + residual to x's dtype before the statistics
@@ -79,22 +80,22 @@ enum NormBits : uint32_t {
   kNeverSet = 1u << 31,        // which the compiler cannot know
 };
 
-// What makes the scales of codes.
+// The rule for the scales of codes.
 enum class ScaleRule : uint8_t { kNoCodes, kStatic, kQuotient, kPow2, kNvfp4 };
 
-// What is quantised, and how. Its first line in NormParams is all that codes by a given scale read,
-// where rows have a single index.
+// What is quantised, and how. With a static scale and rows of one index, kernels read only its
+// first line in NormParams.
 struct QuantParams {
   RowRef codes;               // [rows, n] bytes; e2m1: [rows, n / 2]
   RowRef scale;               // [rows, scales of a row]
   const float* static_scale;  // the tensor's scale, or the global scale of NVFP4; nullptr = 1
-  int64_t scale_step;         // bytes from a row's scale to its next; swizzled: tiles across a row
-  int32_t block;              // columns that share a scale; 0 = the row
-  int32_t block_shift;        // log2 of block
+  int64_t scale_step;   // bytes from one scale of a row to the next; swizzled: tiles across a row
+  int32_t block;        // columns that share a scale; 0 = the row
+  int32_t block_shift;  // log2 of block
   CodeType code_type;
   ScaleType scale_type;
   ScaleRule rule;
-  bool beside;  // more is wanted than codes and scales of unrounded, unclamped values
+  bool beside;  // the call wants more than codes and scales of unrounded, unclamped values
   bool codes_aligned, from_rounded, swizzled;
   bool divides;  // codes are quotients by the scale
 
@@ -104,14 +105,14 @@ struct QuantParams {
   float amax_floor;
   float greatest, inverse_greatest;  // of the codes; rounded to nearest
   int32_t greatest_exponent;
-  uint32_t
-      exponent_carry;  // added to a magnitude's bits, gives a fraction above the greatest's the next exponent
-  const float* clamp_scale;  // nullptr = `clamp` decides
+  // Added to a magnitude's bits, it gives a fraction above the greatest's the next exponent.
+  uint32_t exponent_carry;
+  const float* clamp_scale;  // nullptr = as `clamp` says
 };
 
-// In the order of use, by lines of 64 bytes of the constant bank (parameters begin 16 bytes into
-// one). A line that a block has not read yet costs it a fetch: most calls read two, heads three. The
-// size is a whole number of lines, so that a second call begins as the first.
+// In the order of use, by lines of 64 bytes of the constant bank. Parameters begin 16 bytes into a
+// line. A block must fetch each line that it has not read yet. Most calls read two lines, heads
+// three. The size is a multiple of a line, so that a second call begins like the first.
 struct NormParams {
   uint32_t bits;    // NormBits
   uint32_t rows;    // of a grid of heads: of a token
@@ -128,7 +129,7 @@ struct NormParams {
   float inv_n;
   float eps;
   float weight_offset;
-  uint32_t bits_again;  // bits once more, so that a block need not keep them across its reduction
+  uint32_t bits_again;  // bits again, so that a block need not keep them across its reduction
   RowRef y;             // [rows, n]
   RowRef residual;      // [rows, n]
   RowRef residual_out;  // [rows, n]
@@ -139,7 +140,7 @@ struct NormParams {
 
   int64_t weight_head_stride, bias_head_stride;  // bytes; 0 = shared by all rows
   RowStrides residual_upper, residual_out_upper;
-  // For Access::kAny only.
+  // Only for Access::kAny:
   uint8_t rounding, residual_rounding;       // as in the public header
   uint8_t residual_type, residual_out_type;  // OperandType
   uint8_t x_align, residual_align, y_align, residual_out_align, weight_align,
@@ -149,7 +150,7 @@ struct NormParams {
   RowStrides mean_upper, rstd_upper;
   RowRef mean, rstd;  // [rows]
 
-  QuantParams quant;  // for Sink::kQuant and kStatic only
+  QuantParams quant;  // only for Sink::kQuant and kStatic
 
   char end_of_line[8];
 };
@@ -158,27 +159,30 @@ static_assert(offsetof(NormParams, inv_n) == 48 && offsetof(NormParams, outer) =
               offsetof(NormParams, mean_upper) == 240 && offsetof(NormParams, quant) == 304 &&
               offsetof(QuantParams, codes_upper) == 64 && sizeof(NormParams) == 448);
 
-// What a kernel of one call gets: behind the lines of all kernels, what Access::kAny alone reads.
+// The parameters of a kernel of one call. After the lines of all kernels comes what only
+// Access::kAny reads.
 struct NormCallParams : NormParams {
   RowStrides weight_upper, bias_upper;
   char end_of_last_line[32];
 };
 static_assert(sizeof(NormCallParams) == 512);
 
-// Shared memory of a row that is staged there (Access::kUnaligned): a tensor's row, up to 15 bytes
-// behind a multiple of 16; x's image, with a residual its own and the sum's; and at the end the
-// weight and bias of a short vector, which may be f32.
+// Shared memory of a row that is staged there (Access::kUnaligned). A tensor's row begins up to 15
+// bytes behind a multiple of 16. There is the image of x. With a residual there are images of the
+// residual and of x + residual too. At the end there are weight and bias of a partial vector, which
+// may be f32.
 inline constexpr int kStagedTailBytes = 32;
 constexpr int staged_image_bytes(Tile tile) { return (tile.threads * tile.vectors + 1) * 16; }
 constexpr int staged_row_bytes(Source source, Tile tile) {
   const int images = source == Source::kPlain ? 1 : 3;
   return images * staged_image_bytes(tile) + 2 * kStagedTailBytes;
 }
-// Of columns that wait there (Beside::kShared): 16 bytes for each vector of a thread.
+// Shared memory of weight and bias that wait there (Beside::kShared): 16 bytes for each vector of a
+// thread.
 constexpr int shared_weights_bytes(Stat stat, Tile tile) {
   return tile.threads * tile.vectors * 16 * (stat == Stat::kLayer ? 2 : 1);
 }
-// What a launch of a kernel asks for beside what the kernel itself has.
+// The shared memory that a launch asks for in addition to the kernel's own.
 constexpr int launch_shared_bytes(NormKey key, Tile tile) {
   if (key.beside == Beside::kShared) return shared_weights_bytes(key.stat, tile);
   return key.access == Access::kUnaligned
@@ -186,15 +190,16 @@ constexpr int launch_shared_bytes(NormKey key, Tile tile) {
              : 0;
 }
 
-// Two calls of one kernel in one grid, blocks of both beside each other: queries and keys of a
-// token lie side by side. Or one call.
+// One call, or two calls of one kernel in one grid. The blocks of both are interleaved, because the
+// queries and keys of a token are neighbours in memory.
 struct NormPairParams {
   NormParams call[2];
 };
 
-// Of block b of a grid of GridForm::kPair: b * share is, in its high word, how many of the second's
-// blocks come before it, and the next block has one more before it if the low word overflows when
-// share is added. All of the second's come up, as share is rounded up; a share of 0 is none.
+// Blocks of a grid of GridForm::kPair. The high word of b * share is the number of the second
+// call's blocks before block b. Block b belongs to the second call if the low word overflows when
+// share is added. share is rounded up, so every block of the second call occurs. With share 0 there
+// is none.
 struct PairBlock {
   uint32_t block;  // of its call
   bool second;

@@ -1,8 +1,8 @@
-// Sink: codes by any scheme with their scales, the greatest magnitude, and y where it is wanted.
+// Sink: codes by any scheme with their scales, the greatest magnitude, and y on request.
 //
 // A row in registers is quantised in passes over its vectors: the greatest magnitude of each, the
-// scales, the codes. A pass tests once what the call asks for. Lanes that share scales make some
-// each and exchange them.
+// scales, the codes. Each pass tests once what the call asks for. Lanes that share scales compute
+// some of them each, and exchange them.
 #pragma once
 
 #include "cuda/norm/codes.cuh"
@@ -10,7 +10,7 @@
 
 namespace fastnorm::cuda {
 
-// By a rule that takes no scale.
+// The scale by a rule that needs no other scale.
 __device__ __forceinline__ Scale free_scale(const QuantParams& q, uint32_t magnitude) {
   return q.rule == ScaleRule::kPow2 ? pow2_scale(q, magnitude) : quotient_scale(q, magnitude);
 }
@@ -30,7 +30,7 @@ struct ScaleRow {
   __device__ __forceinline__ ScaleRow(const QuantParams& quant, char* row, uint32_t row_number)
       : q(quant), scales(row), number(row_number) {}
 
-  // kByte: of a type that is known to be one.
+  // kByte: the scales are known to be bytes.
   template <bool kByte = false>
   __device__ __forceinline__ void put(uint32_t index, uint32_t bits) const {
     if (!kByte && q.scale_type == ScaleType::kF32) {
@@ -48,8 +48,8 @@ struct ScaleRow {
     return tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + index % 4;
   }
 
-  // Zeroes the padding of swizzled scales, behind the row's own and after the last row; `thread` of
-  // `threads` that share the row.
+  // Zeroes the padding of swizzled scales: behind the row's scales, and after the last row.
+  // `thread` is one of `threads` that share the row.
   __device__ __forceinline__ void pad(int64_t count, uint32_t rows, int thread, int threads) const {
     const int64_t padded = q.scale_step * 4;
     for (int64_t k = count + thread; k < padded; k += threads)
@@ -66,8 +66,8 @@ struct ScaleRow {
   const uint32_t number;
 };
 
-// Codes of a vector of scaled values at any access: all at once, or the first `count` of them one
-// by one.
+// Codes of a vector of scaled values at any address: all in one access, or the first `count` one at
+// a time.
 template <int kPerVector>
 __device__ __forceinline__ void put_any_codes(const QuantParams& q, char* codes,
                                               const float (&w)[kPerVector], int64_t vector,
@@ -87,15 +87,15 @@ __device__ __forceinline__ void put_any_codes(const QuantParams& q, char* codes,
   }
 }
 
-// The greatest magnitude that a call lets through; 0: any. Not before the wait: an earlier kernel may
-// write it.
+// The greatest magnitude that a call allows; 0: no limit. Not before the wait: an earlier kernel
+// may write it.
 __device__ __forceinline__ float clamp_of(const QuantParams& q) {
   if (q.clamp_scale == nullptr) return q.clamp;
   const float given = ptx::ld_global_f32(q.clamp_scale);
   return given > 0.0f ? given : 0.0f;
 }
 
-// What is quantised of results: rounded where that is asked for, and clamped (NaN stays).
+// The values to be quantised: rounded if the call asks for it, and clamped. NaN stays NaN.
 template <class T, int kVectors>
 __device__ __forceinline__ void prepare(const QuantParams& q, float clamp,
                                         float (&z)[kVectors][T::kPerVector]) {
@@ -130,8 +130,8 @@ __device__ __forceinline__ void prepare(const QuantParams& q, float clamp,
   for (int i = 0; i < T::kPerVector; ++i) z[i] = one[0][i];
 }
 
-// Raises the f32 in memory; in any order of rows the greatest bits win, and what has its sign set
-// is below all. All lanes of a warp.
+// Raises the f32 in memory. In any order of rows the greatest bits win. A value with the sign set
+// is below all. All lanes of a warp must call it.
 __device__ __forceinline__ void raise_amax(const QuantParams& q, uint32_t most) {
   most = ptx::warp_greatest(most);
   if (threadIdx.x % 32 == 0 &&
@@ -140,8 +140,8 @@ __device__ __forceinline__ void raise_amax(const QuantParams& q, uint32_t most) 
   }
 }
 
-// What few calls ask for beside codes and scales: y, values that are rounded or clamped first, and
-// the greatest magnitude of all.
+// Work of few calls: y, values that are rounded or clamped first, and the greatest magnitude of
+// all.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void put_beside(const NormParams& p,
                                            float (&z)[Tile::kVectors][Slots::T::kPerVector],
@@ -163,16 +163,16 @@ __device__ __forceinline__ void put_beside(const NormParams& p,
     uint32_t most = 0;
 #pragma unroll
     for (int v = 0; v < Tile::kVectors; ++v) {
-      // Rows that do not exist repeat row 0, whose residual may have been replaced by its sum
-      // already: amax must not see them.
+      // Rows that do not exist repeat row 0. Its residual may already have been replaced by x +
+      // residual, so amax must not count them.
       if (reach.stores(v)) most = greater(most, magnitude_bits(z[v]));
     }
     raise_amax(p.quant, most);
   }
 }
 
-// The greatest magnitude of each vector's block of `lanes` vectors (a power of two), where a
-// block's vectors are neighbouring lanes and, in tiles of fewer lanes, registers.
+// The greatest magnitude of each vector's block. A block has `lanes` vectors, a power of two. They
+// are in neighbouring lanes and, in tiles with fewer lanes, in registers.
 template <class Tile, int kVectors>
 __device__ __forceinline__ void fold_blocks(uint32_t (&most)[kVectors], int lanes) {
 #pragma unroll
@@ -199,9 +199,9 @@ __device__ __forceinline__ void fold_blocks(uint32_t (&most)[kVectors], int lane
   }
 }
 
-// The lanes of each kSplit share out their vectors: lane l gets the greatest over those lanes of
-// vectors l, l + kSplit and so on, the half of them that its lowest digit says in the first step,
-// with an exchange for each that it gives away.
+// The lanes of each group of kSplit share their vectors. Lane l gets the greatest, over those
+// lanes, of vectors l, l + kSplit and so on. In the first step its lowest digit selects half of
+// them. Each vector that a lane gives away takes an exchange.
 template <int kSplit, int kVectors>
 __device__ __forceinline__ void share_out(const uint32_t (&most)[kVectors],
                                           uint32_t (&own)[(kVectors + kSplit - 1) / kSplit]) {
@@ -224,8 +224,8 @@ __device__ __forceinline__ void share_out(const uint32_t (&most)[kVectors],
   for (int i = 0; i < (kVectors + kSplit - 1) / kSplit; ++i) own[i] = m[i];
 }
 
-// The scales of blocks of `lanes` vectors, at least kLeastLanes: stored, and the factors of each
-// vector's codes.
+// The scales of blocks of `lanes` vectors, at least kLeastLanes. They are stored. Returns the
+// factors of each vector's codes.
 template <class Tile, int kLeastLanes, bool kByte, class Make>
 __device__ __forceinline__ void scale_blocks(const NormParams& p,
                                              const uint32_t (&most)[Tile::kVectors],
@@ -265,8 +265,8 @@ __device__ __forceinline__ void scale_blocks(const NormParams& p,
   }
 }
 
-// All scales of a row from its vectors' greatest magnitudes: stored, and the factors of each
-// vector's codes.
+// All scales of a row from the greatest magnitudes of its vectors. They are stored. Returns the
+// factors of each vector's codes.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most)[Tile::kVectors],
                                             float (&inverse)[Tile::kVectors], float given,
@@ -308,8 +308,8 @@ __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most
   }
 }
 
-// The codes of vectors; `most` is for pairs; kScaled: z is, but for pairs. Those of uneven rows go
-// through shared memory, as y does.
+// The codes of vectors. Only pairs of codes use `most`. kScaled: z is already scaled, except for
+// pairs. Unaligned rows go through shared memory, as y does.
 template <CodeType kType, bool kScaled, class Slots, class Tile, class Reach>
 __device__ __forceinline__ void put_codes(char* codes,
                                           float (&z)[Tile::kVectors][Slots::T::kPerVector],
@@ -320,7 +320,7 @@ __device__ __forceinline__ void put_codes(char* codes,
   constexpr int kPerVector = Slots::T::kPerVector, kBytes = kPairs ? kPerVector / 2 : kPerVector;
   constexpr bool kSoftware = kPairs && !ptx::kConvertsE2m1;
   char* const address = codes + static_cast<uint32_t>(place.first * kBytes);
-  // As a rule no value reaches 7. Where one does or NaN is about, values are made that do not.
+  // A value of 7 or more, or NaN, is rare. In that case the values are changed first.
   const auto is_below_7 = [&](int v) {
     return fabsf(__fmul_rn(__uint_as_float(most[v]), inverse[v])) < 7.0f;
   };
@@ -332,7 +332,7 @@ __device__ __forceinline__ void put_codes(char* codes,
     }
     return 1.0f;
   };
-  // One test a thread, where there are registers for it.
+  // One test per thread, if there are registers for it.
   constexpr bool kTogether = kSoftware && Slots::kV.has(Variant::kClampsTogether);
   float together[kTogether ? Tile::kVectors : 1];
   if constexpr (kTogether) {
@@ -364,8 +364,8 @@ __device__ __forceinline__ void put_codes(char* codes,
   }
 }
 
-// What codes of 8 bits are made of, in z's place. Quotients come vector by vector in a loop: few
-// calls ask for them, and unrolled they would be a tenth of the kernel.
+// The scaled values of 8-bit codes, in place of z. Quotients are computed vector by vector in a
+// loop. Few calls ask for them, and unrolled they would be a tenth of the kernel.
 template <class Tile, int kPerVector>
 __device__ __forceinline__ void scale_row(const QuantParams& q,
                                           float (&z)[Tile::kVectors][kPerVector],
@@ -387,7 +387,7 @@ __device__ __forceinline__ void scale_row(const QuantParams& q,
   }
 }
 
-// Codes and scales of a row whose results are in registers: z, which is used up.
+// Codes and scales of a row whose results are in registers. It overwrites z.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void quantize_in_registers(
     const NormParams& p, float (&z)[Tile::kVectors][Slots::T::kPerVector], float given,
@@ -443,7 +443,7 @@ __device__ __forceinline__ void quantize_in_registers(
   } else {
     put_codes<CodeType::kE5M2, kScaled, Slots>(codes, z, most, inverse, place, reach);
   }
-  // When the row is no longer in registers.
+  // After the row has left its registers.
   if (q.swizzled && reach.live) {
     const uint32_t row = place.row_again();
     ScaleRow(p, row, row_index(p, row, p.bits_again))

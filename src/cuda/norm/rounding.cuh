@@ -14,7 +14,7 @@ __device__ __forceinline__ void round_to(float (&f)[kCount]) {
   }
 }
 
-// Of the sum, to the dtype that a call names: not f32.
+// Rounds x + residual to the dtype that a call names, which is not f32.
 template <class T, int kCount>
 __device__ __forceinline__ void round_to_type(float (&f)[kCount], OperandType type) {
   if (type == OperandType::kOther16) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ void round_to_type(float (&f)[kCount], OperandType ty
   }
 }
 
-// A row, behind one branch.
+// Rounds a row, behind one branch.
 template <class T, int kVectors>
 __device__ __forceinline__ void round_row(float (&row)[kVectors][T::kPerVector], bool wanted) {
   if constexpr (T::kBytes == 2) {
@@ -37,10 +37,10 @@ __device__ __forceinline__ void round_row(float (&row)[kVectors][T::kPerVector],
   }
 }
 
-// The two roundings that every kernel can do: of the sum, and of the normalised row.
+// The two roundings that every kernel supports: of x + residual, and of the normalised row.
 template <Affine kAffine, class T>
 struct Rounding {
-  // `known`: the call's bits in a register, for tests before the reduction; tests after it read
+  // `known`: the call's bits in a register, for tests before the reduction. Tests after it read
   // `anew`.
   __device__ __forceinline__ explicit Rounding(uint32_t anew, uint32_t known = 0)
       : bits(anew), round_sum((known & kRoundSum) != 0) {}
@@ -65,7 +65,7 @@ struct Rounding {
   const bool round_sum;
 };
 
-// In code that is there twice, rounded and not.
+// For code that exists twice, with and without rounding.
 template <class T, bool kNormalized>
 struct KnownRounding {
   __device__ __forceinline__ float step(float f) const { return f; }
@@ -78,7 +78,7 @@ struct KnownRounding {
   static constexpr bool every_step = false, factor_first = false;
 };
 
-// All of them, in kernels for any weights.
+// All roundings, in kernels for any weight and bias.
 template <class T>
 struct Rounding<Affine::kAny, T> {
   __device__ __forceinline__ explicit Rounding(const NormParams& p)
@@ -94,7 +94,7 @@ struct Rounding<Affine::kAny, T> {
   __device__ __forceinline__ void normalized(float (&t)[kCount]) const {
     if (round_normalized) round_to<T>(t);
   }
-  // x + residual: as the statistics see it, and as it is applied.
+  // x + residual, first for the statistics and then as the input of Affine.
   template <int kCount>
   __device__ __forceinline__ void summed(float (&s)[kCount]) const {
     if (round_sum) round_to_type<T>(s, sum_type);

@@ -1,4 +1,4 @@
-// What a kernel knows while it is compiled: its slots, its tile and bits of the call.
+// What a kernel knows when it is compiled: its slots, its tile and bits of the call.
 #pragma once
 
 #include <type_traits>
@@ -10,7 +10,7 @@
 
 namespace fastnorm::cuda {
 
-// The compile-time choices of one kernel: what its Variant says.
+// The compile-time choices of one kernel, from its Variant.
 template <uint64_t kOrder, uint64_t kPolicies>
 struct Slots {
   static constexpr Variant kV = variant_of(kOrder, kPolicies);
@@ -23,10 +23,11 @@ struct Slots {
   static constexpr Access kAccess = kV.key.access;
   using T = Element<kDtype>;
   static constexpr bool kShares = kV.weights == Weights::kShared;
-  // The sum and the product are of two numbers of x's dtype. f32 arithmetic, rounded after it,
-  // gives the same: it holds a product of two exactly, and twice the digits that a sum needs.
+  // Additions and products are of two numbers of x's dtype. f32 arithmetic with a rounding after it
+  // gives the same result. It holds a product of two such numbers exactly, and twice the digits
+  // that their sum needs.
   static constexpr bool kRounds = kBeside == Beside::kRounded || kBeside == Beside::kRoundedCs;
-  // Folds over a row of one value a thread, beside LAYER's of two.
+  // Folds over a row of one value per thread, besides LAYER's of two values.
   static constexpr bool kLayer = kStat == Stat::kLayer;
   static constexpr int kFolds = (kLayer ? 0 : 1) + (kSink == Sink::kQuant ? 1 : 0);
 };
@@ -39,7 +40,7 @@ using RowReach =
     std::conditional_t<Slots::kV.has(Variant::kEveryVector), EveryReach<typename Slots::T, Tile>,
                        Reach<Slots::kAccess, typename Slots::T, Tile>>;
 
-// A call's bits, with those that the kernel knows as constants. A general kernel knows none.
+// The call's bits. Those that the kernel knows are constants; a general kernel knows none.
 template <class Slots, class Tile>
 __device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
   if constexpr (Slots::kBeside == Beside::kAny) {
@@ -57,9 +58,9 @@ __device__ __forceinline__ uint32_t bits_of(uint32_t bits) {
   }
 }
 
-// The same with what a bare kernel of several rows a block knows beside. Sums have rows of one
-// index alone. So do kernels that run pairs, in grids of one call; in grids of pairs they take two
-// indices and cached loads.
+// The same with what a lean kernel with several rows per block knows. With a residual, rows have
+// one index. In grids of one call, kernels that run pairs also have rows of one index. In grids of
+// pairs, rows have two indices, and loads are cached.
 template <class Slots, class Tile, bool kPair>
 __device__ __forceinline__ uint32_t with_known_indices(uint32_t bits) {
   if constexpr (Slots::kBeside == Beside::kAny || Tile::kRows == 1) {

@@ -1,7 +1,7 @@
 // Source: which bytes become the f32 row, x or x + residual.
 //
-// A RowSource's constructor issues this thread's loads; take() gives register v of the row as f32;
-// store_sum() writes x + residual where the call wants it.
+// The constructor of a RowSource issues this thread's loads. take() gives register v of the row as
+// f32. store_sum() writes x + residual if the call wants it.
 #pragma once
 
 #include "cuda/common/staged.cuh"
@@ -10,7 +10,7 @@
 namespace fastnorm::cuda {
 
 // Aligned vectors of one tensor. All loads are issued before the first result is used. Missing
-// vectors read as zero.
+// vectors become zero.
 template <Loads kLoads, class Tile, class Reach>
 __device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const char* row,
                                              const Place<Tile>& place, const Reach& reach,
@@ -40,7 +40,7 @@ __device__ __forceinline__ void load_vectors(uint4 (&raw)[Tile::kVectors], const
 template <class Slots, class Tile>
 struct RowSource;
 
-// Aligned vectors. The sum is stored before the reduction, so that the store overlaps it.
+// Aligned vectors. x + residual is stored before the reduction, so that the store overlaps it.
 template <class Slots, class Tile>
 requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   using T = typename Slots::T;
@@ -62,7 +62,7 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
 
   __device__ __forceinline__ uint4 words(int v) const { return x[v]; }
 
-  // The rounded sum replaces x.
+  // x + residual, rounded, replaces x.
   __device__ __forceinline__ void add_words() {
     if constexpr (kAddsWords) {
 #pragma unroll
@@ -70,7 +70,7 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
     }
   }
 
-  // Register v of the row, in f32.
+  // Register v of the row as f32.
   __device__ __forceinline__ void take(float (&s)[T::kPerVector], int v) const {
     T::unpack(x[v], s);
     if constexpr (kAdd && !kAddsWords) {
@@ -101,7 +101,7 @@ requires(Slots::kAccess == Access::kVector) struct RowSource<Slots, Tile> {
   uint4 residual[kAdd ? Tile::kVectors : 1];
 };
 
-// Vectors of x and the residual as they were loaded.
+// Vectors of x and the residual as loaded.
 template <class Slots, class Tile>
 struct LoadedVectors {
   using T = typename Slots::T;
@@ -122,7 +122,7 @@ struct LoadedVectors {
   uint4 x[Tile::kVectors], residual[kAdd ? Tile::kVectors : 1];
 };
 
-// Unaligned rows, through shared memory. Call complete() after every load was issued.
+// Unaligned rows, through shared memory. Call complete() after every load has been issued.
 template <class Slots, class Tile>
 requires(Slots::kAccess == Access::kUnaligned) struct RowSource<Slots, Tile>
     : LoadedVectors<Slots, Tile> {
@@ -147,7 +147,7 @@ requires(Slots::kAccess == Access::kUnaligned) struct RowSource<Slots, Tile>
     if constexpr (kAdd) residual_input.take(this->residual, Staged().residual(), place, reach);
   }
 
-  // To shared memory; finish_sum() stores it behind the next barrier.
+  // Stores to shared memory. finish_sum() stores to memory after the next barrier.
   __device__ __forceinline__ void store_sum(const NormParams& p, const RowIndex&,
                                             const Place<Tile>& place, const Reach&,
                                             const float (&s)[kVectors][T::kPerVector]) const {
@@ -177,7 +177,7 @@ requires(Slots::kAccess == Access::kUnaligned) struct RowSource<Slots, Tile>
   }
 };
 
-// x, with the residual added, at any address.
+// x, or x + residual, at any address.
 template <class Slots>
 struct AnyInput {
   using T = typename Slots::T;
@@ -188,7 +188,7 @@ struct AnyInput {
         residual(kAdd ? row_address(p.residual, p.residual_upper, index) : nullptr,
                  p.residual_align, static_cast<OperandType>(p.residual_type)) {}
 
-  // The first `count` values of a vector; the others are zero.
+  // The first `count` values of a vector. The others are zero.
   template <Part kPart>
   __device__ __forceinline__ void take(float (&s)[T::kPerVector], int64_t vector, int count) const {
     load_part<kPart, T>(s, x, vector, count);
@@ -203,8 +203,8 @@ struct AnyInput {
   const AnyRow<T, const char> x, residual;
 };
 
-// The row's first element, in every thread of it: what LAYER subtracts ahead of its first sum. In
-// held rows of one warp one lane has it; else every thread reads it, so that nobody waits for a
+// The row's first element, in all of its threads. LAYER subtracts it before its first sum. In rows
+// that one warp holds, one lane has it. Otherwise every thread loads it, so that none waits at a
 // barrier.
 template <class Slots, class Tile, bool kHeld = true>
 struct FirstElement {
@@ -213,7 +213,7 @@ struct FirstElement {
   static constexpr bool kAny = Slots::kAccess == Access::kAny;
   static constexpr bool kAdd = Slots::kSource == Source::kAdd;
 
-  // Before anything of the row is written; it is on its way until value().
+  // Before anything of the row is written. The load is complete at value().
   __device__ __forceinline__ void load(const NormParams& p, const RowIndex& index) {
     if constexpr (kReads && kAny) {
       float s[T::kPerVector];
@@ -225,7 +225,7 @@ struct FirstElement {
     }
   }
 
-  // `first`: of what this thread holds. As the statistics see it.
+  // `first`: the first value that this thread holds, as the statistics use it.
   template <class R>
   __device__ __forceinline__ float value(float first, const R& rounding) const {
     if constexpr (!kReads) return __shfl_sync(~0u, first, 0, Tile::kLanes);
@@ -268,8 +268,8 @@ requires(Slots::kAccess == Access::kAny) struct RowSource<Slots, Tile> {
                                        uint32_t)
       : input(p, index), place(row_place), reach(row_reach) {}
 
-  // The whole vectors, kV.group at a time; missing ones are zero. take_short() takes the last one
-  // after.
+  // The complete vectors, kV.group at a time. Missing ones are zero. take_short() then takes the
+  // partial one.
   __device__ __forceinline__ void take_whole(float (&values)[Tile::kVectors][T::kPerVector]) const {
     constexpr int kGroup = Slots::kV.group;
 #pragma unroll

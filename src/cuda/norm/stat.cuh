@@ -6,7 +6,7 @@
 
 namespace fastnorm::cuda {
 
-// Sums inside a vector: even and odd positions form one chain each, in increasing position.
+// Sums inside a vector: even and odd positions form two chains, in increasing position.
 
 template <int kCount>
 __device__ __forceinline__ float vector_sum(const float (&a)[kCount]) {
@@ -30,7 +30,7 @@ __device__ __forceinline__ float vector_sum_of_squares(const float (&a)[kCount])
   return __fadd_rn(even, odd);
 }
 
-// One vector's share of the sum of squares; `steps`: of squares that are rounded to T.
+// One vector's part of the sum of squares. `steps`: the squares are rounded to T.
 template <class T, int kCount>
 __device__ __forceinline__ float squares(float (&d)[kCount], bool steps) {
   if (steps) {
@@ -41,12 +41,12 @@ __device__ __forceinline__ float squares(float (&d)[kCount], bool steps) {
   return vector_sum_of_squares(d);
 }
 
-// LAYER: one vector's share of the sums of s - from and of its squares. Positions from `count` on
-// are padding and add nothing; kPartial: some of a vector may be. `steps`: a chain in T rounds.
+// LAYER: one vector's part of the sums of s - from and of its squares. Positions from `count` on
+// are padding and add nothing; they occur only with kPartial. `steps`: a chain in T rounds.
 template <class T, bool kPartial, int kCount>
 __device__ __forceinline__ Moments moments(const float (&s)[kCount], float from, int count,
                                            bool steps) {
-  // The chains of both sums go together, so that few differences are alive.
+  // The chains of both sums are interleaved, so that few differences are alive.
   float sum[2], square[2];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -68,18 +68,18 @@ __device__ __forceinline__ Moments moments(const float (&s)[kCount], float from,
   return m;
 }
 
-// `p`: what has the call's eps.
+// `p`: holds the call's eps.
 template <class P, class R>
 __device__ __forceinline__ float rstd_of(float mean_square, const P& p, const R& rounding) {
   const float variance = rounding.step(mean_square);
   return rounding.step(reciprocal_root(rounding.step(__fadd_rn(variance, p.eps))));
 }
 
-// LAYER in two passes of one text: the sums about the row's first element give the mean, those
-// about that mean its correction and the variance.
+// LAYER in two passes with the same code. The sums about the row's first element give the mean. The
+// sums about that mean give its correction and the variance.
 class LayerStatistics {
  public:
-  // A chain in T sums the row itself, as x - -0 is x, ..
+  // A chain in T sums the row itself, because x - -0 is x, ..
   template <class R>
   __device__ __forceinline__ LayerStatistics(float first, const R& rounding)
       : from(rounding.every_step ? -0.0f : first) {}
@@ -92,7 +92,7 @@ class LayerStatistics {
 
   template <class P, class R>
   __device__ __forceinline__ void take(Moments row, int pass, const P& p, const R& rounding) {
-    // .. and corrects nothing.
+    // .. and it corrects nothing.
     const float delta =
         rounding.every_step && pass > 0 ? -0.0f : __fmul_rn(positive_zero(row.sum), p.inv_n);
     mean_square = __fmaf_rn(-delta, delta, __fmul_rn(row.squares, p.inv_n));
@@ -111,7 +111,7 @@ class LayerStatistics {
   float mean_square = 0.0f;
 };
 
-// t = (s - mean) * rstd for one vector, or s - mean where the weight takes rstd; t may be s.
+// t = (s - mean) * rstd for one vector, or s - mean if the weight takes rstd. t may be s.
 template <class Slots, int kCount, class R>
 __device__ __forceinline__ void normalize_vector(float (&t)[kCount], const float (&s)[kCount],
                                                  float mean, float rstd, const R& rounding) {

@@ -1,5 +1,5 @@
-// Sink: codes of one type of 8 bits by one scale for the tensor. Most quantising calls ask for just
-// that, so there are no branches.
+// Sink: 8-bit codes of one type with one static scale for the tensor. Most quantising calls ask for
+// just that, so it has no branches.
 #pragma once
 
 #include "cuda/norm/codes.cuh"

@@ -30,7 +30,7 @@ struct RowSink<Sink::kStore, Access::kAny, T> {
   const AnyRow<T, char> y;
 };
 
-// Unaligned rows: put_staged() and store_results(), or store_window() for a cluster's rows.
+// Unaligned rows: put_staged() and store_results(), or store_window() for rows of a cluster.
 template <class T>
 struct RowSink<Sink::kStore, Access::kUnaligned, T> {
   __device__ __forceinline__ RowSink(const NormParams& p, const RowIndex& index)
@@ -38,7 +38,7 @@ struct RowSink<Sink::kStore, Access::kUnaligned, T> {
   char* const y;
 };
 
-// y where it is wanted; quant.cuh makes the codes.
+// y, if wanted. quant.cuh makes the codes.
 template <Access kAccess, class T>
 struct RowSink<Sink::kQuant, kAccess, T> : RowSink<Sink::kStore, kAccess, T> {
   using Store = RowSink<Sink::kStore, kAccess, T>;
@@ -51,7 +51,7 @@ struct RowSink<Sink::kQuant, kAccess, T> : RowSink<Sink::kStore, kAccess, T> {
   const bool present;
 };
 
-// y of an unaligned row: vectors to shared memory, from there to y.
+// y of an unaligned row: vectors go to shared memory, and from there to y.
 template <class Slots, class Tile>
 __device__ __forceinline__ void put_staged(const uint4& y, int v, const Place<Tile>& place) {
   reinterpret_cast<uint4*>(StagedRow<Slots, Tile>().results())[place.vector(v)] = y;

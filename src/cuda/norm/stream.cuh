@@ -1,5 +1,5 @@
-// The kernel for rows longer than a cluster's registers: each pass reads the row again, RMS twice
-// and LAYER three times. Any access, any weights, any sink.
+// The kernel for rows that do not fit in a cluster's registers. Each pass reads the row again: two
+// for RMS, three for LAYER. Any address, any weight and bias, any sink.
 #pragma once
 
 #include "cuda/common/ptx/grid.cuh"
@@ -8,7 +8,7 @@
 
 namespace fastnorm::cuda {
 
-// Quantises a streamed row, one vector a thread at a time. Does nothing where nothing is quantised.
+// Quantises a streamed row, one vector per thread at a time. Does nothing if nothing is quantised.
 template <class Slots, class Tile, bool kQuant = Slots::kSink == Sink::kQuant>
 struct StreamQuantizer {
   using T = typename Slots::T;
@@ -35,7 +35,7 @@ struct StreamQuantizer<Slots, Tile, true> {
     if (q.rule == ScaleRule::kStatic) inverse = q.divides ? static_scale : __frcp_rn(static_scale);
   }
 
-  // True if the row's greatest magnitude is needed before its codes.
+  // True if the row's greatest magnitude must be known before its codes.
   __device__ __forceinline__ bool wants_row() const {
     return q.rule >= ScaleRule::kQuotient && q.block == 0;
   }
@@ -90,14 +90,14 @@ struct StreamQuantizer<Slots, Tile, true> {
   uint32_t most = 0;
 };
 
-// The canonical fold of a thread's vectors as they come: register r of the tree in bit-reversed
-// order of r, so that the pairs of the highest digit are neighbours, with one pending partial for
-// each digit. Absent registers are +0 and change nothing.
+// The canonical fold of a thread's vectors, in the order in which they come. Registers of the tree
+// come in bit-reversed order, so that the pairs of the highest digit are neighbours. One partial
+// sum is pending for each digit. Absent registers are +0 and change nothing.
 struct StreamFold {
-  static constexpr int kDigits = 20;  // 2^20 groups of 4 vectors a thread: rows of 2^32 elements
+  static constexpr int kDigits = 20;  // 2^20 groups of 4 vectors per thread: rows of 2^32 elements
   static constexpr int kGroup = 4;    // registers loaded together: a subtree of two digits
 
-  // Group numbers count up from 0; each carry of that count is one addition of the tree.
+  // Group numbers count up from 0. Each carry of that count is one addition of the tree.
   template <int kDigit = 0>
   __device__ __forceinline__ void add(float q, uint32_t group) {
     if constexpr (kDigit == kDigits) {
@@ -110,8 +110,7 @@ struct StreamFold {
   }
 
   float pending[kDigits];
-  float
-      total;  // after the last group: its number is all ones, so everything has been folded into it
+  float total;  // after the last group; its number is all ones, so it contains everything
 };
 
 // What a pass over the row folds: one sum, or two at once.
@@ -141,8 +140,8 @@ __device__ __forceinline__ Moments selected(bool first, const Moments& a, const 
   return {first ? a.sum : b.sum, first ? a.squares : b.squares};
 }
 
-// Folds what sums_of(first, step, sums) gives for each of a thread's `count` vectors: the four of
-// first, first + step and so on at a time. Past the row's end it gives 0.
+// Folds sums_of(first, step, sums) over each of a thread's `count` vectors, four at a time: first,
+// first + step and so on. Past the row's end it gives 0.
 template <class Fold, class Tile, typename Fn>
 __device__ __forceinline__ typename Fold::Value fold_stream(int64_t count, Fn sums_of) {
   // Digits of a vector's number: at least two, for the group.
@@ -150,7 +149,7 @@ __device__ __forceinline__ typename Fold::Value fold_stream(int64_t count, Fn su
   const uint32_t groups = 1u << (digits - 2);
   Fold fold;
   for (uint32_t g = 0; g < groups; ++g) {
-    // In bit-reversed order the two lowest digits of the position are the two highest of the
+    // In bit-reversed order, the two lowest digits of the position are the two highest of the
     // register.
     const uint32_t low = digits == 2 ? 0 : __brev(g) >> (32 - (digits - 2));
     typename Fold::Value q[StreamFold::kGroup];
@@ -160,10 +159,10 @@ __device__ __forceinline__ typename Fold::Value fold_stream(int64_t count, Fn su
   return fold.total();
 }
 
-// One thread's view of a row that is streamed, four vectors at a time. Where all rows and columns
-// are at 16-byte addresses, whole vectors are all asked for before the first is used, which is what
-// keeps the memory busy; else, and where the row's short vector is among the four, they come one by
-// one.
+// One thread's view of a streamed row, four vectors at a time. If the row, weight and bias are at
+// 16-byte addresses, the loads of complete vectors are all issued before the first is used. That
+// keeps memory busy. Otherwise, and for a group with the row's partial vector, vectors are loaded
+// one at a time.
 template <class Slots, class Tile>
 struct StreamRow {
   using T = typename Slots::T;
@@ -187,7 +186,7 @@ struct StreamRow {
   __device__ __forceinline__ int64_t vector(int64_t number) const {
     return place.first + number * Tile::kStride;
   }
-  // Of the row, not above kPerVector; 0 or less past its end.
+  // Elements in the row, at most kPerVector; 0 or less past its end.
   __device__ __forceinline__ int count(int64_t vector) const {
     const int64_t left = p.n - vector * kPerVector;
     return left >= kPerVector ? kPerVector : left < 0 ? 0 : static_cast<int>(left);
@@ -227,8 +226,8 @@ struct StreamRow {
     }
   }
 
-  // Calls use(s, z, vector, count) with the row's values and its results, in every thread of the
-  // row as often.
+  // Calls use(s, z, vector, count) with the row's values and its results, equally often in every
+  // thread of the row.
   template <typename Fn>
   __device__ __forceinline__ void results(float mean, float rstd,
                                           const Rounding<Slots::kAffine, T>& rounding,
@@ -272,7 +271,7 @@ struct StreamRow {
   static __device__ __forceinline__ bool wide(const AnyWeight<T>& weight) {
     return weight.type == OperandType::kAbsent || wide(weight.row);
   }
-  // The row's vectors; past its end they read as zero.
+  // The row's vectors. Past its end they are zero.
   __device__ __forceinline__ void load(uint4 (&raw)[kGroup], const char* row, int64_t first,
                                        int64_t step) const {
 #pragma unroll
@@ -311,7 +310,7 @@ struct StreamRow {
   const Place<Tile>& place;
   const AnyInput<Slots> input;
   const AnyWeights<T> weights;
-  const int64_t vectors, short_register;  // of the row; that of its short vector, or -1
+  const int64_t vectors, short_register;  // of the row; register of its partial vector, or -1
   const bool wide_row, wide_weights;
 };
 
@@ -375,14 +374,14 @@ __device__ __forceinline__ void normalize_streaming(const NormParams& p) {
   if ((p.bits & kStoreStatistics) != 0 && place.leads_row()) store_statistics(p, index, mean, rstd);
 
   StreamQuantizer<Slots, Tile> quantizer(p, place);
-  // Nothing was written of the row's inputs so far: it may be normalised in place, and its residual
-  // updated in place.
+  // So far none of the row's inputs was overwritten. So y may be x, and residual_out may be the
+  // residual.
   const RowSink<Slots::kSink, Slots::kAccess, T> sink(p, index);
   const bool stores_sum = Slots::kSource == Source::kAdd && p.residual_out.data != nullptr;
   const AnyRow<T, char> sum_out(row_address(p.residual_out, p.residual_out_upper, index),
                                 p.residual_out_align,
                                 static_cast<OperandType>(p.residual_out_type));
-  // A row's scale takes a pass before that of the codes.
+  // A scale of the row takes a pass before that of the codes.
 #pragma unroll 1
   for (bool last = !quantizer.wants_row();; last = true) {
     row.results(mean, rstd, rounding,

@@ -18,7 +18,7 @@ namespace {
 template <ListArch kArch>
 constexpr auto kNormTable = make_norm_table<kArch>();
 
-// Each entry once, and in the order that find_entry() needs.
+// Each entry once, in the order that find_entry() needs.
 template <ListArch kArch>
 constexpr bool ascends() {
   const auto& table = kNormTable<kArch>;
@@ -28,7 +28,7 @@ constexpr bool ascends() {
   return true;
 }
 
-// PTX has the kernels of sm_120f, built otherwise: planning needs one table of both.
+// PTX has the same kernels as sm_120f, compiled differently. Planning needs one table for both.
 constexpr ListArch table_columns(const ArchSpec& arch) {
   const ListArch columns = list_arch(arch);
   return columns == list_arch(kPtx) ? list_arch(kSm120) : columns;

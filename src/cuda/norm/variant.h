@@ -1,8 +1,8 @@
-// One kernel as data: which calls it serves, its tile, and the policies that its code reads.
-// CUDA-free.
+// One kernel as data: which calls it serves, its tile, and the policies that its code reads. Needs
+// no CUDA.
 //
-// variants_*.inc list what exists; list.h makes tables of it. A kernel's template arguments are the
-// two words of its Variant.
+// variants_*.inc list the kernels that exist. list.h makes tables of them. A kernel's template
+// arguments are the two words of its Variant.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace fastnorm::cuda {
 
-// What registers hold of the row between its load and its store.
+// How registers hold the row between its load and its store.
 enum class Row : uint8_t {
   kF32,     // unpacked once
   kPacked,  // as loaded, in half the registers; each use unpacks it again
@@ -21,19 +21,19 @@ enum class Row : uint8_t {
 enum class Weights : uint8_t {
   kEarly,   // into registers before the reduction
   kLate,    // after the reduction
-  kShared,  // into shared memory before the reduction, from there to registers after it
+  kShared,  // into shared memory before the reduction, into registers after it
 };
 
 // How the row is loaded.
 enum class Loads : uint8_t {
   kCached,
-  kAsked,      // the call says which, at run time
+  kAsked,      // the call decides at run time
   kStreaming,  // ld.global.cs: the lines do not stay in L1
 };
 
-// How the normalised row is rounded to x's dtype where the call asks for it.
+// How the normalised row is rounded to x's dtype if the call asks for it.
 enum class RoundRow : uint8_t {
-  kBranch,     // the code after the reduction exists twice, rounded and not
+  kBranch,     // the code after the reduction exists twice, with and without rounding
   kInPlace,    // a pass over the row before the weights, behind one branch
   kPredicate,  // value by value without a branch
 };
@@ -41,39 +41,39 @@ enum class RoundRow : uint8_t {
 struct Variant {
   // Policies that are on or off.
   enum Policy : uint16_t {
-    kKeepsRow = 1 << 0,      // the row's indices stay in registers across the reduction
-    kPlaceAnew = 1 << 1,     // the sink computes the row's address again: kept, it would spill
-    kRowFirst = 1 << 2,      // the row's loads are issued before those of the weights
-    kReadyWeights = 1 << 3,  // weight and bias are unpacked before the sum is known
-    kCrossFours = 1 << 4,    // odd groups of 4 lanes read the second half of f32 weights first
-    kByFactors = 1 << 5,     // a packed row is unpacked by a factor and a mask in registers
-    kPinsAddress = 1 << 6,   // the address that unaligned results are stored to stays in a register
-    kPrefetches = 1 << 7,    // may bring a later row into L2
-    kEveryVector = 1 << 8,   // each vector of a row may be missing, not its last alone
-    kWaitsUnasked = 1 << 9,  // waits for the kernel before without a test whether it must
-    kClampsTogether = 1 << 10,  // e2m1 codes: one test a thread whether values are out of range
-    kIdlePrefetch = 1 << 11,    // gains nothing by kPrefetches: planning does not ask for it
+    kKeepsRow = 1 << 0,         // the row's indices stay in registers across the reduction
+    kPlaceAnew = 1 << 1,        // the sink computes the row's address again; keeping it would spill
+    kRowFirst = 1 << 2,         // the row's loads are issued before the weights' loads
+    kReadyWeights = 1 << 3,     // weight and bias are unpacked before the sum is known
+    kCrossFours = 1 << 4,       // odd groups of 4 lanes read the second half of f32 weights first
+    kByFactors = 1 << 5,        // a factor and a mask in registers unpack a packed row
+    kPinsAddress = 1 << 6,      // the address of unaligned results stays in a register
+    kPrefetches = 1 << 7,       // may bring a later row into L2
+    kEveryVector = 1 << 8,      // any vector of a row may be missing, not only its last one
+    kWaitsUnasked = 1 << 9,     // waits for the kernel before, without a test whether it must
+    kClampsTogether = 1 << 10,  // e2m1 codes: one test per thread whether values are out of range
+    kIdlePrefetch = 1 << 11,    // kPrefetches does not help; planning does not ask for it
   };
 
   NormKey key;
   Tile tile;
   Row row = Row::kF32;
   Weights weights = Weights::kEarly;
-  // Vectors loaded together: of late weights; of the row where access is Access::kAny.
+  // Vectors loaded together: of late weights, and of the row with Access::kAny.
   uint8_t group = 0;
   Loads loads = Loads::kCached;
   RoundRow round = RoundRow::kBranch;
-  // f32 weights beside 16-bit rows: 16-byte loads in flight, and those issued before the reduction.
+  // f32 weights of 16-bit rows: 16-byte loads in flight, and those issued before the reduction.
   uint8_t fours_ahead = 0, fours_early = 0;
   uint8_t blocks_per_sm = 1;       // for __launch_bounds__
-  uint8_t pair_blocks_per_sm = 0;  // of its form for two calls; 0: there is none
+  uint8_t pair_blocks_per_sm = 0;  // of its form for two calls; 0: none
   uint16_t policies = 0;           // of Policy
 
   constexpr bool operator==(const Variant&) const = default;
 
   constexpr bool has(Policy policy) const { return (policies & policy) != 0; }
 
-  // All but key and tile, which packed(key, tile) holds.
+  // All but key and tile, which are in packed(key, tile).
   constexpr uint64_t packed_policies() const {
     return uint64_t{policies} << 32 | uint64_t{pair_blocks_per_sm} << 26 |
            uint64_t{blocks_per_sm} << 20 | uint64_t{fours_early} << 16 |
@@ -83,7 +83,7 @@ struct Variant {
   }
 };
 
-// What the two words of a kernel's name say.
+// What the two words of a kernel's name mean.
 constexpr Variant variant_of(uint64_t order, uint64_t policies) {
   const auto bits = [policies](int first, int count) {
     return static_cast<uint8_t>(policies >> first & ((1u << count) - 1));

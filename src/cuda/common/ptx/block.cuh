@@ -1,12 +1,12 @@
-// What a thread block has of its own: its number, its shared memory and its warps.
+// What belongs to a thread block: its number, its shared memory and its warps.
 #pragma once
 
 #include <cstdint>
 
 namespace fastnorm::ptx {
 
-// The numbers of the block and of the thread in it, read anew: for values that should not stay in a
-// register.
+// The numbers of the block and of the thread in it, read again each time. For values that should
+// not stay in a register.
 __device__ __forceinline__ uint32_t block_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
@@ -25,13 +25,13 @@ __device__ __forceinline__ T& block_shared() {
   return object;
 }
 
-// A barrier of kThreads threads, whole warps. `number`, 1 to 15, is theirs.
+// A barrier for kThreads threads, a multiple of 32. `number` is 1 to 15.
 template <int kThreads>
 __device__ __forceinline__ void sync_threads(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
-// The greatest of a warp's 32 lanes, in all of them.
+// The greatest value of a warp's 32 lanes, in all of them.
 __device__ __forceinline__ uint32_t warp_greatest(uint32_t v) { return __reduce_max_sync(~0u, v); }
 
 }  // namespace fastnorm::ptx

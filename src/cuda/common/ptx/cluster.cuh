@@ -1,5 +1,5 @@
-// Thread block clusters: rank, barrier, and pushing words into another block's shared memory. sm_90
-// and later.
+// Thread block clusters: rank, barrier, and stores into another block's shared memory. sm_90 and
+// later.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, int byt
                : "memory");
 }
 
-// The wait has block scope. Acquire and release at cluster scope would also invalidate L1 (0.03 to
-// 0.11 us, H200). What arrives here comes by st.async, whose completion is the barrier's own.
+// The wait has block scope. At cluster scope it would also invalidate L1, which costs 0.03 to 0.11
+// us (H200). Data arrive by st.async, which completes on the barrier itself.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, int phase) {
   asm volatile(
       "{\n"
@@ -51,7 +51,7 @@ __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, int phase) {
       : "memory");
 }
 
-// One word to another block, counted on that block's barrier.
+// Stores a word in another block's shared memory and counts it on that block's barrier.
 __device__ __forceinline__ void st_async(uint32_t address, float value, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
@@ -60,7 +60,7 @@ __device__ __forceinline__ void st_async(uint32_t address, float value, uint32_t
       : "memory");
 }
 
-// Two words to a multiple of 8 bytes.
+// Stores two words at a multiple of 8 bytes.
 __device__ __forceinline__ void st_async_v2(uint32_t address, float first, float second,
                                             uint32_t barrier) {
   asm volatile(

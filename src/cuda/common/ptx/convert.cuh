@@ -1,5 +1,5 @@
-// f32 to the codes of quantised outputs, nearest even, saturating; NaN has the code of the format's
-// NaN, or 0 for integers. Two values at a time, `low` in the low half. In software where the
+// f32 to the codes of quantised outputs: rounded to nearest even, saturating. NaN becomes the
+// format's NaN, or 0 for integers. Two values at a time, `low` in the low half. In software if the
 // architecture has no instruction.
 #pragma once
 
@@ -7,13 +7,13 @@
 
 namespace fastnorm::ptx {
 
-// To a float format of at most 8 bits: bits of its fraction, bias of its exponent, f32 bits of its
-// greatest value, code of NaN, place of its sign.
+// To a float format of at most 8 bits. The parameters are the fraction's bits, the exponent's bias,
+// the f32 bits of the greatest value, the code of NaN and the sign's position.
 template <int kFraction, int kBias, uint32_t kGreatest, uint32_t kNan, int kSign>
 __device__ __forceinline__ uint32_t to_small_float(float v) {
   constexpr int kDrop = 23 - kFraction;
   constexpr uint32_t kLeastNormal = static_cast<uint32_t>(127 + 1 - kBias) << 23;
-  // A number whose last bit is worth a unit of the format's subnormals.
+  // A number whose last bit is a unit of the format's subnormals.
   constexpr uint32_t kUnits = static_cast<uint32_t>(127 + 23 + 1 - kBias - kFraction) << 23;
   const uint32_t bits = __float_as_uint(v), magnitude = bits & 0x7fffffff;
   const uint32_t kept = magnitude > kGreatest ? kGreatest : magnitude;
@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t cvt_e5m2x2(float low, float high) {
 #endif
 }
 
-// The value of an e4m3 code without sign.
+// The value of an e4m3 code without its sign.
 __device__ __forceinline__ float from_e4m3(uint32_t code) {
 #if __CUDA_ARCH__ >= 890
   float value;
@@ -57,16 +57,16 @@ __device__ __forceinline__ float from_e4m3(uint32_t code) {
       : "h"(static_cast<uint16_t>(code)));
   return value;
 #else
-  // As the high bits of an f32 it is 2^-120 of it, subnormals too.
+  // The code's bits as the high bits of an f32 are 2^-120 times its value, also for subnormals.
   return code == 0x7f ? __uint_as_float(0x7fffffff)
                       : __fmul_rn(__uint_as_float(code << 20), 0x1p120f);
 #endif
 }
 
-// To e2m1. E is the exponent of |v|, 0 at least. Adding 2^(E + 22) rounds |v| to its first fraction
-// bit; the result holds the number of units of 2^(E - 1). Each E before it has taken two codes.
+// To e2m1. E is the exponent of |v|, at least 0. Adding 2^(E + 22) rounds |v| to its first fraction
+// bit. The result holds the number of units of 2^(E - 1). Each exponent below E takes two codes.
 __device__ __forceinline__ uint32_t to_e2m1(float v) {
-  const float kept = fminf(fabsf(v), 6.0f);  // of NaN 6
+  const float kept = fminf(fabsf(v), 6.0f);  // 6 for NaN
   constexpr uint32_t kOne = 0x3f800000;
   const uint32_t exponent = __float_as_uint(kept) & 0x7f800000;
   const uint32_t binade = exponent > kOne ? exponent : kOne;
@@ -75,7 +75,7 @@ __device__ __forceinline__ uint32_t to_e2m1(float v) {
   return units + ((binade - kOne) >> 22) + (__float_as_uint(v) >> 31 << 3);
 }
 
-// 4-bit codes: 8 bits in all. A NaN must have its sign clear, as a product has.
+// Two 4-bit codes in 8 bits. A NaN must have its sign clear, as NaN products have.
 __device__ __forceinline__ uint32_t cvt_e2m1x2(float low, float high) {
 #if __CUDA_ARCH__ >= 1000 && defined(__CUDA_ARCH_FAMILY_SPECIFIC__)
   uint32_t r;
@@ -88,15 +88,15 @@ __device__ __forceinline__ uint32_t cvt_e2m1x2(float low, float high) {
 #endif
 }
 
-// The codes of e2m1 of v[i] * factor, from the lowest bits on. No product may be NaN, nor 7 or more
-// in magnitude.
+// The e2m1 codes of v[i] * factor, from the lowest bits on. No product may be NaN, or 7 or more in
+// magnitude.
 //
-// A code counts up by 2 a unit to a magnitude of 2, by 1 to 4 and by 1/2 from there. The last bits
-// of an f32 from 2^22, 2^23 or 2^24 on count in the same way. So the magnitude is added to such a
-// number, and rounded by that. The number is base, base + 2 step or base + 4 step. Of the magnitude
-// only two bits of its exponent are kept: they leave 2, 4 or, below 2, a number that is lost in
-// base. The last four bits of the sum are then 8 + the code: those of the numbers are 8, 10 and 12,
-// and the counts that come to them 0 .. 4, 2 .. 4 and 2 .. 3.
+// Up to 2, a code counts magnitude in steps of 1/2; up to 4 in steps of 1; above in steps of 2. The
+// last bits of an f32 near 2^22, 2^23 and 2^24 count in the same steps. Adding the magnitude to
+// such a number therefore rounds it. The number is base, base + 2 step or base + 4 step. Two bits
+// of the magnitude's exponent select it: they leave 2, 4 or, below 2, a number that is lost in
+// base. The last four bits of the sum are then 8 + the code. Those of the three numbers are 8, 10
+// and 12, and they grow by 0 .. 4, 2 .. 4 and 2 .. 3.
 template <int kCount>
 __device__ __forceinline__ uint32_t to_e2m1_below_7(const float (&v)[kCount], float factor) {
   constexpr float kBase = 0x1p22f + 28, kStep = 0x1.8p21f + 7;
@@ -114,16 +114,16 @@ __device__ __forceinline__ uint32_t to_e2m1_below_7(const float (&v)[kCount], fl
   return (codes >> (32 - 4 * kCount) & 0x77777777u) | (signs & 0x88888888u);
 }
 
-// Whether e2m1 has an instruction.
+// Whether the architecture has an instruction for e2m1.
 #if __CUDA_ARCH__ >= 1000 && defined(__CUDA_ARCH_FAMILY_SPECIFIC__)
 inline constexpr bool kConvertsE2m1 = true;
 #else
 inline constexpr bool kConvertsE2m1 = false;
 #endif
 
-// To i8, as bytes in order.
+// To i8, four bytes in order.
 __device__ __forceinline__ uint32_t cvt_s8x4(float a, float b, float c, float d) {
-  // NaN gives 0, the rest saturates.
+  // NaN becomes 0. Other values saturate.
   const int32_t i = __float2int_rn(a), j = __float2int_rn(b), k = __float2int_rn(c),
                 l = __float2int_rn(d);
 #if __CUDA_ARCH__ >= 800

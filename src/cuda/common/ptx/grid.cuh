@@ -1,11 +1,11 @@
-// Programmatic dependent launch: a kernel that starts while the stream's previous one still runs,
-// and one that lets the next do so. sm_90 and later; before, kernels follow each other and there is
-// nothing to do.
+// Programmatic dependent launch: a kernel starts while the previous one of its stream still runs,
+// or lets the next one do so. On sm_90 and later. On earlier architectures kernels run one after
+// the other, and these functions do nothing.
 #pragma once
 
 namespace fastnorm::ptx {
 
-// Returns when the previous kernel has ended and what it wrote can be read. At once where this
+// Returns when the previous kernel has ended and its writes are visible. Returns at once if this
 // kernel did not start early.
 __device__ __forceinline__ void grid_wait() {
 #if __CUDA_ARCH__ >= 900
@@ -13,7 +13,7 @@ __device__ __forceinline__ void grid_wait() {
 #endif
 }
 
-// The same where `wanted`, without a branch.
+// The same if `wanted`, without a branch.
 __device__ __forceinline__ void grid_wait_if(bool wanted) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -26,7 +26,7 @@ __device__ __forceinline__ void grid_wait_if(bool wanted) {
 #endif
 }
 
-// The next kernel may start as soon as every block has said so or ended.
+// The next kernel may start once every block has called this or has ended.
 __device__ __forceinline__ void grid_trigger() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,4 +1,4 @@
-// Approximations that a refinement starts from, and conversions.
+// Approximations that start a refinement, and conversions.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ __device__ __forceinline__ float rcp_approx(float v) {
   return r;
 }
 
-// The greater and the lesser one; NaN where one is.
+// The greater and the lesser of two; NaN if either is NaN.
 __device__ __forceinline__ float max_nan(float a, float b) {
   float r;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
@@ -30,7 +30,8 @@ __device__ __forceinline__ float min_nan(float a, float b) {
   return r;
 }
 
-// Two f32 to a pair of 16-bit numbers, nearest even, subnormals kept; `low` in the low half.
+// Two f32 to a pair of 16-bit numbers, rounded to nearest even, subnormals kept. `low` is in the
+// low half.
 __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
   uint32_t r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -62,8 +63,8 @@ __device__ __forceinline__ float cvt_from_f16(uint32_t bits) {
   return f;
 }
 
-// Both rounded to a 16-bit number where a bit of `bits` is set, without a branch. The bit is tested
-// here, so that no register holds what came of that.
+// Rounds both to 16 bits if a bit of `bits` is set, without a branch. The bit is tested here, so
+// that no register holds the result of the test.
 template <uint32_t kBit>
 __device__ __forceinline__ void round_f16_if(float& a, float& b, uint32_t bits) {
   asm("{\n"

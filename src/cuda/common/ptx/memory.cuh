@@ -1,6 +1,5 @@
-// Global memory, one instruction a function. All accesses are volatile: they stay in program order
-// among themselves, which keeps every load ahead of the stores that may go to the same row in
-// place.
+// Global memory, one instruction per function. All accesses are volatile, so they stay in program
+// order. That keeps every load before the stores that may overwrite the same row.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@ __device__ __forceinline__ uint4 ld_global_v4(const void* address) {
   return v;
 }
 
-// Not expected to be read again: the line does not stay in L1.
+// A streaming load: the line does not stay in L1.
 __device__ __forceinline__ uint4 ld_global_cs_v4(const void* address) {
   uint4 v;
   asm volatile("ld.global.cs.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -24,7 +23,7 @@ __device__ __forceinline__ uint4 ld_global_cs_v4(const void* address) {
   return v;
 }
 
-// The same as ld_global_v4() into v where `wanted`, without a branch; else v stays.
+// ld_global_v4() into v if `wanted`, without a branch. Otherwise v keeps its value.
 __device__ __forceinline__ void ld_global_v4_if(uint4& v, const void* address, bool wanted) {
   asm volatile(
       "{\n"
@@ -81,8 +80,8 @@ __device__ __forceinline__ void ld_global_u16_if(uint32_t& v, const void* addres
       : "l"(address), "r"(static_cast<uint32_t>(wanted)));
 }
 
-// A parameter as a value of its own, so that each test of it does not become a narrower read by
-// itself. (The assembler may still read the parameter again rather than keep a register.)
+// A parameter as a value of its own. Otherwise each test of it becomes a narrower load. The
+// assembler may still load it again to save a register.
 __device__ __forceinline__ uint32_t in_register(uint32_t parameter) {
   asm volatile("" : "+r"(parameter));
   return parameter;
@@ -99,8 +98,8 @@ __device__ __forceinline__ Byte* in_register(Byte* address) {
   return address;
 }
 
-// Fills kCount vectors with a word, by a branch, unless they will be loaded: then what they hold
-// until that is not known.
+// Fills kCount vectors with a word, unless they will be loaded, which is a branch. In that case
+// their contents are undefined until then.
 template <int kCount>
 __device__ __forceinline__ void fill_unless(uint4 (&v)[kCount], uint32_t word, bool loaded) {
 #pragma unroll
@@ -115,8 +114,8 @@ __device__ __forceinline__ void fill_unless(uint4 (&v)[kCount], uint32_t word, b
   }
 }
 
-// A side of a branch that does nothing but is there. Where the other side changes many values, the
-// compiler would copy them all ahead of the branch.
+// An empty side of a branch. Without it, if the other side changes many values, the compiler copies
+// them all ahead of the branch.
 __device__ __forceinline__ void keep_branch() { asm volatile(""); }
 
 __device__ __forceinline__ uint2 ld_global_v2(const void* address) {
@@ -143,8 +142,8 @@ __device__ __forceinline__ uint32_t ld_global_u16(const void* address) {
   return v;
 }
 
-// Asks for `bytes` (a multiple of 16) from a 16-byte aligned address to be brought into L2. sm_90
-// and later; else nothing.
+// Asks for `bytes` bytes (a multiple of 16) from a 16-byte aligned address to be brought into L2.
+// On sm_90 and later; otherwise does nothing.
 __device__ __forceinline__ void prefetch_l2(const void* address, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
@@ -173,7 +172,7 @@ __device__ __forceinline__ void st_global_u8(void* address, uint32_t v) {
   asm volatile("st.global.u8 [%0], %1;" ::"l"(address), "r"(v) : "memory");
 }
 
-// *address = max(*address, v), at once; in any order with other threads'.
+// *address = max(*address, v) as one atomic operation.
 __device__ __forceinline__ void red_max_global_s32(void* address, int32_t v) {
   asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
 }

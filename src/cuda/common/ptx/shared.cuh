@@ -1,17 +1,17 @@
-// Shared memory that the launch sizes, and copies into it that go on while their thread does.
+// Shared memory whose size the launch sets, and asynchronous copies into it.
 #pragma once
 
 #include <cstdint>
 
 namespace fastnorm::ptx {
 
-// At a multiple of 16 bytes, uninitialised.
+// At a multiple of 16 bytes; uninitialised.
 __device__ __forceinline__ char* launch_shared() {
   extern __shared__ uint4 fastnorm_launch_shared[];
   return reinterpret_cast<char*>(fastnorm_launch_shared);
 }
 
-// Of all their bytes at once: left to itself the compiler reads words, which lie in the same banks.
+// One access of 16 bytes. By itself the compiler reads words, which are in the same banks.
 __device__ __forceinline__ uint4 ld_shared_v4(const void* address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -27,7 +27,7 @@ __device__ __forceinline__ uint2 ld_shared_v2(const void* address) {
   return v;
 }
 
-// 16 bytes, from and to multiples of 16, where `wanted`, without a branch.
+// Copies 16 bytes between multiples of 16 if `wanted`, without a branch.
 __device__ __forceinline__ void copy_async_if(void* shared, const void* global, bool wanted) {
   asm volatile(
       "{\n"
@@ -52,18 +52,18 @@ __device__ __forceinline__ void copy_async_past_l1_if(void* shared, const void* 
       : "memory");
 }
 
-// The thread's copies since the last commit are a group.
+// Makes a group of the thread's copies since the last commit.
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Until all groups of the thread but the last kLater are there.
+// Waits until all groups of the thread except the last kLater have arrived.
 template <int kLater>
 __device__ __forceinline__ void copy_async_wait_group() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
-// Until the thread's own copies are there; others see them after a barrier.
+// Waits until the thread's own copies have arrived. Other threads see them after a barrier.
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }

@@ -1,16 +1,16 @@
 // The bulk copy engine, copies of 16 bytes by threads, and the barriers in shared memory that count
-// what has arrived. sm_90.
+// arrivals. sm_90.
 #pragma once
 
 #include <cstdint>
 
 namespace fastnorm::ptx {
 
-// How L2 keeps what a bulk copy reads: policies as createpolicy makes them.
+// How L2 keeps what a bulk copy reads. The values are policies of createpolicy.
 inline constexpr uint64_t kEvictFirst = 0x12f0000000000000ull;
 inline constexpr uint64_t kEvictNormal = 0x1000000000000000ull;
 
-// A box of a tensor map of rank 4 into shared memory, counted in bytes on `barrier`.
+// Copies a box of a tensor map of rank 4 into shared memory. `barrier` counts its bytes.
 __device__ __forceinline__ void tma_load_4d(uint32_t shared, const void* map, uint32_t barrier,
                                             int x, int y, int z, int w, uint64_t policy) {
   asm volatile(
@@ -20,7 +20,7 @@ __device__ __forceinline__ void tma_load_4d(uint32_t shared, const void* map, ui
       : "memory");
 }
 
-// A box of shared memory to a tensor; what lies outside of the tensor is not written.
+// Copies a box of shared memory to a tensor. Elements outside the tensor are not written.
 __device__ __forceinline__ void tma_store_4d(const void* map, uint32_t shared, int x, int y, int z,
                                              int w) {
   asm volatile(
@@ -32,7 +32,7 @@ __device__ __forceinline__ void tma_store_4d(const void* map, uint32_t shared, i
 __device__ __forceinline__ void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until the thread's stores have read shared memory.
+// Waits until the thread's stores have read shared memory.
 __device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -41,14 +41,14 @@ __device__ __forceinline__ void tma_prefetch_map(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// 16 bytes, cached in L2 only.
+// Copies 16 bytes, cached in L2 only.
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Until at most kPending of the thread's groups of copies are in flight.
+// Waits until at most kPending of the thread's groups of copies are in flight.
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -63,7 +63,7 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Whether the phase of this parity is over.
+// Whether the phase with this parity has ended.
 __device__ __forceinline__ bool mbarrier_test(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(

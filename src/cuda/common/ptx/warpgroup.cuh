@@ -1,4 +1,4 @@
-// What warpgroups need around wgmma: order, descriptors, named barriers, matrix loads and stores,
+// What warpgroups need with wgmma: order, descriptors, named barriers, matrix loads and stores,
 // register counts. sm_90a.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace fastnorm::ptx {
 
-// Orders a warpgroup's register and shared accesses before its next wgmma.
+// Orders a warpgroup's register and shared-memory accesses before its next wgmma.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -15,13 +15,13 @@ __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Until at most kPending of the warp's groups are in flight.
+// Waits until at most kPending of the warp's groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps the compiler from moving accesses of these registers over this place.
+// Keeps the compiler from moving accesses of these registers across this point.
 template <int kCount>
 __device__ __forceinline__ void pin(float (&values)[kCount]) {
 #pragma unroll
@@ -33,8 +33,8 @@ __device__ __forceinline__ void pin(uint32_t (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Descriptor of a matrix in shared memory with the 128-byte swizzle: its address, and the bytes
-// between its blocks.
+// The descriptor of a matrix in shared memory with the 128-byte swizzle. It has the address and the
+// bytes between blocks.
 __device__ __forceinline__ uint64_t swizzled_matrix(uint32_t address, uint32_t leading_bytes,
                                                     uint32_t stride_bytes) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
@@ -42,7 +42,7 @@ __device__ __forceinline__ uint64_t swizzled_matrix(uint32_t address, uint32_t l
          static_cast<uint64_t>(stride_bytes >> 4) << 32 | 1ull << 62;
 }
 
-// Waits for, or only reports to, `threads` threads at barrier `id`.
+// Waits for `threads` threads at barrier `id`, or only arrives there.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -50,7 +50,7 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The warpgroup's registers from here on.
+// Sets the warpgroup's registers from here on.
 template <int kRegisters>
 __device__ __forceinline__ void lower_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -60,7 +60,7 @@ __device__ __forceinline__ void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Four 8 x 8 matrices of 16-bit elements; `address` is that of the lane's row.
+// Loads four 8 x 8 matrices of 16-bit elements. `address` is that of the lane's row.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t* values, uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
@@ -103,8 +103,7 @@ __device__ __forceinline__ void store_shared_zero_v4(uint32_t address) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(address), "r"(0) : "memory");
 }
 
-// Clock cycles of the multiprocessor, nanoseconds of the device, and the number of the
-// multiprocessor.
+// Clock cycles of the SM, nanoseconds of the device, and the number of the SM.
 __device__ __forceinline__ uint64_t clock_cycles() {
   uint64_t cycles;
   asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles)::"memory");
