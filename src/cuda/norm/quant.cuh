@@ -15,8 +15,9 @@ __device__ __forceinline__ Scale free_scale(const QuantParams& q, uint32_t magni
   return q.rule == ScaleRule::kPow2 ? pow2_scale(q, magnitude) : quotient_scale(q, magnitude);
 }
 
-__device__ __forceinline__ Scale make_scale(const QuantParams& q, uint32_t magnitude, float given) {
-  return q.rule == ScaleRule::kNvfp4 ? Nvfp4Scales(given).make(magnitude)
+__device__ __forceinline__ Scale make_scale(const QuantParams& q, uint32_t magnitude,
+                                            float static_scale) {
+  return q.rule == ScaleRule::kNvfp4 ? Nvfp4Scales(static_scale).make(magnitude)
                                      : free_scale(q, magnitude);
 }
 
@@ -91,8 +92,8 @@ __device__ __forceinline__ void put_any_codes(const QuantParams& q, char* codes,
 // may write it.
 __device__ __forceinline__ float clamp_of(const QuantParams& q) {
   if (q.clamp_scale == nullptr) return q.clamp;
-  const float given = ptx::ld_global_f32(q.clamp_scale);
-  return given > 0.0f ? given : 0.0f;
+  const float clamp = ptx::ld_global_f32(q.clamp_scale);
+  return clamp > 0.0f ? clamp : 0.0f;
 }
 
 // The values to be quantised: rounded if the call asks for it, and clamped. NaN stays NaN.
@@ -269,7 +270,7 @@ __device__ __forceinline__ void scale_blocks(const NormParams& p,
 // factors of each vector's codes.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most)[Tile::kVectors],
-                                            float (&inverse)[Tile::kVectors], float given,
+                                            float (&inverse)[Tile::kVectors], float static_scale,
                                             const ScaleRow& scales, const Place<Tile>& place,
                                             const Reach& reach, FoldScratch<Tile>& scratch) {
   constexpr int kVectors = Tile::kVectors, kPerVector = Slots::T::kPerVector;
@@ -291,13 +292,13 @@ __device__ __forceinline__ void make_scales(const NormParams& p, uint32_t (&most
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int vector = place.vector(v);
-      const Scale scale = make_scale(q, most[v], given);
+      const Scale scale = make_scale(q, most[v], static_scale);
       if (reach.stores(v) && (vector & ((1 << shift) - 1)) == 0)
         scales.put(vector >> shift, scale.bits);
       inverse[v] = scale.inverse;
     }
   } else if (q.rule == ScaleRule::kNvfp4) {
-    const Nvfp4Scales nvfp4(given);
+    const Nvfp4Scales nvfp4(static_scale);
     scale_blocks<Tile, 16 / kPerVector, Slots::kBeside != Beside::kAny>(
         p, most, inverse, 4 - kVectorShift, scales, place, reach.live,
         [&](uint32_t magnitude) { return nvfp4.make(magnitude); });
@@ -390,7 +391,7 @@ __device__ __forceinline__ void scale_row(const QuantParams& q,
 // Codes and scales of a row whose results are in registers. It overwrites z.
 template <class Slots, class Tile, class Reach>
 __device__ __forceinline__ void quantize_in_registers(
-    const NormParams& p, float (&z)[Tile::kVectors][Slots::T::kPerVector], float given,
+    const NormParams& p, float (&z)[Tile::kVectors][Slots::T::kPerVector], float static_scale,
     const RowIndex& index, const Place<Tile>& place, const Reach& reach,
     FoldScratch<Tile>& scratch) {
   constexpr int kVectors = Tile::kVectors;
@@ -404,7 +405,7 @@ __device__ __forceinline__ void quantize_in_registers(
   uint32_t most[kVectors];
   float inverse[kVectors];
   if (q.rule == ScaleRule::kStatic) {
-    const float factor = q.divides ? given : __frcp_rn(given);
+    const float factor = q.divides ? static_scale : __frcp_rn(static_scale);
 #pragma unroll
     for (float& f : inverse) f = factor;
   } else {
@@ -413,7 +414,7 @@ __device__ __forceinline__ void quantize_in_registers(
       most[v] = magnitude_bits(z[v]);
       if ((Reach::kEvery || v == kVectors - 1) && !reach.has(v)) most[v] = 0;
     }
-    make_scales<Slots>(p, most, inverse, given,
+    make_scales<Slots>(p, most, inverse, static_scale,
                        ScaleRow(p, reach.live ? place.row_again() : 0, index), place, reach,
                        scratch);
   }
